@@ -1,0 +1,2 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The configuration table. Placeholder until its first landing.

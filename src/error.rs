@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The one error type that people see.
+//!
+//! An [`Error`] says what we were doing, what went wrong in our own words, and what to do.
+//! It never contains the phrases by which engines classify a runtime's output
+//! ("no such file or directory", "permission denied", …): Podman and Docker would turn our
+//! failure into "command not found" (see `RESERVED_PHRASES`). Modules whose callers branch on
+//! the outcome have small enums of their own.
+
+use std::fmt;
+use std::io;
+
+/// What a fallible function of ours returns.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// Phrases that containerd, CRI-O, Docker and Podman look for in a runtime's error text.
+/// None of our own messages may contain one.
+pub const RESERVED_PHRASES: [&str; 10] = [
+    "no such file or directory",
+    "executable file not found",
+    "permission denied",
+    "operation not permitted",
+    "not a directory",
+    "is a directory",
+    "does not exist",
+    "container not running",
+    "no such process",
+    "process already finished",
+];
+
+/// A failure in one line: what was being done, why it failed, what to do about it.
+#[derive(Debug, Clone)]
+pub struct Error {
+    /// What we were doing, innermost last: `["cannot create 4f1c", "reading /b/config.json"]`.
+    doing: Vec<String>,
+    /// What went wrong.
+    cause: String,
+    /// The next step for an operator, if there is an obvious one.
+    hint: Option<String>,
+}
+
+impl Error {
+    /// A failure with nothing but its cause.
+    pub fn new(cause: impl Into<String>) -> Self {
+        Self { doing: Vec::new(), cause: cause.into(), hint: None }
+    }
+
+    /// Adds what to do about it; the innermost hint wins.
+    #[must_use]
+    pub fn hint(mut self, hint: impl Into<String>) -> Self {
+        if self.hint.is_none() {
+            self.hint = Some(hint.into());
+        }
+        self
+    }
+
+    /// Adds what was being done around this failure.
+    #[must_use]
+    pub fn doing(mut self, doing: impl Into<String>) -> Self {
+        self.doing.insert(0, doing.into());
+        self
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut line = String::new();
+        for doing in &self.doing {
+            line.push_str(doing);
+            line.push_str(": ");
+        }
+        line.push_str(&self.cause);
+        if let Some(hint) = &self.hint {
+            line.push_str(" (");
+            line.push_str(hint);
+            line.push(')');
+        }
+        f.write_str(&one_line(&line))
+    }
+}
+
+impl std::error::Error for Error {}
+
+impl From<io::Error> for Error {
+    fn from(error: io::Error) -> Self {
+        Self::new(in_our_words(&error))
+    }
+}
+
+impl From<nix::errno::Errno> for Error {
+    fn from(errno: nix::errno::Errno) -> Self {
+        Self::from(io::Error::from(errno))
+    }
+}
+
+/// Adds context to any result whose error can become an [`Error`].
+pub trait Context<T> {
+    /// Says what was being done, and to what; evaluated only on failure.
+    fn doing<S: Into<String>>(self, doing: impl FnOnce() -> S) -> Result<T>;
+}
+
+impl<T, E: Into<Error>> Context<T> for std::result::Result<T, E> {
+    fn doing<S: Into<String>>(self, doing: impl FnOnce() -> S) -> Result<T> {
+        self.map_err(|error| error.into().doing(doing()))
+    }
+}
+
+/// Renders an operating system error without the phrases that engines look for.
+pub fn in_our_words(error: &io::Error) -> String {
+    use nix::errno::Errno;
+    let Some(raw) = error.raw_os_error() else { return one_line(&error.to_string()) };
+    let errno = Errno::from_raw(raw);
+    let text = if errno == Errno::ENOENT {
+        "it is missing"
+    } else if errno == Errno::EACCES {
+        "access was denied"
+    } else if errno == Errno::EPERM {
+        "the kernel refused it"
+    } else if errno == Errno::ENOTDIR {
+        "a part of the path is no folder"
+    } else if errno == Errno::EISDIR {
+        "it is a folder"
+    } else if errno == Errno::ESRCH {
+        "the process is gone"
+    } else if errno == Errno::ELOOP {
+        "it is a symbolic link"
+    } else {
+        return format!("{} ({errno:?})", errno.desc().to_lowercase());
+    };
+    format!("{text} ({errno:?})")
+}
+
+/// Makes foreign text (a plugin's reason, a parser's complaint) fit into one of our lines:
+/// control characters become blanks and reserved phrases lose their blanks to underscores.
+pub fn quoted(text: &str) -> String {
+    let mut line = one_line(text);
+    for phrase in RESERVED_PHRASES {
+        while let Some(at) = line.to_ascii_lowercase().find(phrase) {
+            let broken = line[at..at + phrase.len()].replace(' ', "_");
+            line.replace_range(at..at + phrase.len(), &broken);
+        }
+    }
+    line
+}
+
+fn one_line(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect::<String>().trim().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failure_is_one_line_with_its_context_outermost_first() {
+        let error = Error::new("bad\nthing").doing("reading /b").doing("cannot create x").hint("fix");
+        assert_eq!(error.to_string(), "cannot create x: reading /b: bad thing (fix)");
+    }
+
+    #[test]
+    fn no_errno_is_rendered_with_a_reserved_phrase() {
+        for raw in 1..134 {
+            let text = in_our_words(&io::Error::from_raw_os_error(raw)).to_ascii_lowercase();
+            for phrase in RESERVED_PHRASES {
+                assert!(!text.contains(phrase), "errno {raw}: {text}");
+            }
+        }
+    }
+
+    #[test]
+    fn quoted_text_cannot_be_taken_for_an_engine_phrase() {
+        let text = quoted("exec: Permission denied,\nno such file or directory");
+        for phrase in RESERVED_PHRASES {
+            assert!(!text.to_ascii_lowercase().contains(phrase), "{text}");
+        }
+        assert!(text.contains("exec: Permission_denied"));
+    }
+}

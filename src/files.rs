@@ -1,0 +1,2 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Reading and replacing files safely. Placeholder until its first landing.

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+//! nri-runc: an OCI runtime wrapper that consults NRI plugins, then becomes the real runtime.
+//!
+//! The library exists for our own binary, sample plugins, tests and benches; nothing in it is
+//! promised to stay. Start reading at `ARCHITECTURE.md`.
+
+/// What the plugins answered becomes one verdict (pure).
+pub mod adaptation;
+/// `nri-runc nri VERB`, for operators.
+pub mod admin;
+/// runc's command line, read by a table.
+pub mod argv;
+/// One table of settings: key, default, meaning.
+pub mod config;
+/// The resident process: one loop over wrappers, plugins and exits.
+pub mod daemon;
+/// Bundle and engine facts become NRI messages.
+pub mod describe;
+/// Who called, by evidence, and what that engine's files tell.
+pub mod engine;
+/// How failures read: one line an operator can act on.
+pub mod error;
+/// Reading and replacing files without following links or leaving halves behind.
+pub mod files;
+/// The doors to host paths and to side effects that tests can move or break.
+pub mod host;
+/// What wrapper and daemon say to each other.
+pub mod link;
+/// Where the daemon's words go.
+pub mod log;
+/// One plugin: bytes, handshake, calls with deadlines, starting it.
+pub mod plugin;
+/// The real runtime: which one, and becoming it.
+pub mod runtime;
+/// `config.json`, patched without losing a byte.
+pub mod spec;
+/// What is known about pods and containers, and its form on disk.
+pub mod state;
+/// One process per verb: ask, put in place, exec.
+pub mod wrapper;

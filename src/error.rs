@@ -153,7 +153,8 @@ mod tests {
 
     #[test]
     fn a_failure_is_one_line_with_its_context_outermost_first() {
-        let error = Error::new("bad\nthing").doing("reading /b").doing("cannot create x").hint("fix");
+        let error =
+            Error::new("bad\nthing").doing("reading /b").doing("cannot create x").hint("fix");
         assert_eq!(error.to_string(), "cannot create x: reading /b: bad thing (fix)");
     }
 

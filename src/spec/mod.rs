@@ -1,2 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Lossless config.json. Placeholder until its first landing.
+//! `config.json`, patched without losing a byte, and the rule by which updates keep what plugins
+//! own.
+//!
+//! Pure: values in, values out. Nothing here opens a file, asks the time or writes a log line.
+//! Reference: OCI runtime-spec 1.3 (`config.md`, `config-linux.md`); decisions D16, D21 to D24.
+
+/// Editable arrays.
+pub mod array;
+/// Lossless JSON: only what changes is opened.
+pub mod document;
+mod scan;
+
+#[cfg(test)]
+mod document_tests;

@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+//! One opened array of a [`super::document::Document`].
+//!
+//! Elements that stay, wherever they move, come out byte for byte; blanks between neighbours too.
+//! It never looks into an element.
+
+use std::borrow::Cow;
+use std::ops::Range;
+
+use serde_json::Value;
+
+use super::document::{DocumentError, value_of};
+use super::scan;
+
+/// One opened array.
+#[derive(Debug)]
+pub struct Array<'t> {
+    text: &'t [u8],
+    /// Where it stands and where its elements do; `None`: the document has no such array yet.
+    source: Option<(Range<usize>, Vec<Range<usize>>)>,
+    items: Vec<Item<'t>>,
+}
+
+/// One element.
+#[derive(Debug, Clone)]
+pub struct Item<'t> {
+    /// Which element of the original it is, or stands for.
+    origin: Option<usize>,
+    text: Cow<'t, [u8]>,
+}
+
+impl Item<'_> {
+    /// Its JSON text.
+    pub fn raw(&self) -> &[u8] {
+        &self.text
+    }
+
+    /// What it says.
+    pub fn value(&self) -> Value {
+        value_of(&self.text)
+    }
+
+    /// What it says if it is a string.
+    pub fn as_string(&self) -> Option<String> {
+        scan::decode(&self.text)
+    }
+
+    /// Puts `value` in this element's place.
+    pub fn replace(&mut self, value: &Value) {
+        self.text = Cow::Owned(value.to_string().into_bytes());
+    }
+
+    /// An element that was not there before.
+    pub fn new(value: &Value) -> Self {
+        Self { origin: None, text: Cow::Owned(value.to_string().into_bytes()) }
+    }
+}
+
+impl<'t> Array<'t> {
+    pub(super) fn open(
+        text: &'t [u8],
+        source: Option<Range<usize>>,
+        path: String,
+    ) -> Result<Self, DocumentError> {
+        let Some(source) = source else {
+            return Ok(Self { text, source: None, items: Vec::new() });
+        };
+        let Some(places) = scan::elements(text, source.start) else {
+            return Err(DocumentError::WrongType { path, wanted: "array" });
+        };
+        let items = places
+            .iter()
+            .enumerate()
+            .map(|(index, place)| Item {
+                origin: Some(index),
+                text: Cow::Borrowed(text.get(place.clone()).unwrap_or_default()),
+            })
+            .collect();
+        Ok(Self { text, source: Some((source, places)), items })
+    }
+
+    /// Its elements, to be read, moved, taken out and added to.
+    pub fn items(&mut self) -> &mut Vec<Item<'t>> {
+        &mut self.items
+    }
+
+    /// What it says; `None` when the document has no such array.
+    pub fn value(&self) -> Option<Value> {
+        (!self.is_absent()).then(|| self.items.iter().map(Item::value).collect())
+    }
+
+    /// It was not there and nothing was put into it.
+    pub(super) fn is_absent(&self) -> bool {
+        self.source.is_none() && self.items.is_empty()
+    }
+
+    pub(super) fn write(&self, out: &mut Vec<u8>) {
+        let (head, indent, tail) = self.style();
+        out.extend_from_slice(head);
+        let mut previous: Option<&Item<'t>> = None;
+        for item in &self.items {
+            if let Some(previous) = previous {
+                match self.between(previous.origin, item.origin) {
+                    Some(between) => out.extend_from_slice(between),
+                    None => {
+                        out.push(b',');
+                        out.extend_from_slice(indent);
+                    }
+                }
+            }
+            out.extend_from_slice(&item.text);
+            previous = Some(item);
+        }
+        out.extend_from_slice(tail);
+    }
+
+    /// The text between two elements that were neighbours in the original.
+    fn between(&self, previous: Option<usize>, next: Option<usize>) -> Option<&'t [u8]> {
+        let (previous, next) = (previous?, next?);
+        let (_, places) = self.source.as_ref()?;
+        if previous + 1 != next {
+            return None;
+        }
+        self.text.get(places.get(previous)?.end..places.get(next)?.start)
+    }
+
+    /// Head, indentation and tail, so that what is added looks like what was there.
+    fn style(&self) -> (&'t [u8], &'t [u8], &'t [u8]) {
+        let Some((source, places)) = &self.source else { return (b"[", b"", b"]") };
+        let (Some(first), Some(last)) = (places.first(), places.last()) else {
+            return (b"[", b"", self.text.get(source.start + 1..source.end).unwrap_or(b"]"));
+        };
+        (
+            self.text.get(source.start..first.start).unwrap_or(b"["),
+            self.text.get(source.start + 1..first.start).unwrap_or_default(),
+            self.text.get(last.end..source.end).unwrap_or(b"]"),
+        )
+    }
+}

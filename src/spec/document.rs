@@ -1,0 +1,403 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A JSON document that is edited without being rewritten.
+//!
+//! Objects are opened one level at a time, only where something is to change; what is not opened
+//! stays a byte range of the original text and comes out as it went in: blanks, odd numbers,
+//! escapes, lone surrogates, order of keys, unknown keys even when there twice.
+//! It never guesses: where a key that has to be touched is there twice, or in another case, Go's
+//! decoder would merge what we see as two members, so that edit is refused.
+//! Reference: Go `encoding/json` (`Unmarshal`: key case, duplicates, null), RFC 8259.
+
+use std::borrow::Cow;
+use std::ops::Range;
+
+use serde_json::Value;
+use serde_json::value::RawValue;
+
+use super::array::Array;
+use super::scan::{self, Place};
+use crate::error::quoted;
+
+/// Larger documents are not looked at: no engine writes one, and reading it costs the node.
+pub const MAX_BYTES: usize = 16 << 20;
+
+/// Why a document cannot be edited.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum DocumentError {
+    /// More than [`MAX_BYTES`].
+    #[error("config.json has {size} bytes, more than the {MAX_BYTES} that are accepted")]
+    TooLarge {
+        /// How many bytes it has.
+        size: usize,
+    },
+    /// Not JSON, or more than one JSON value.
+    #[error("config.json is not well-formed JSON: {detail}")]
+    Malformed {
+        /// What the parser says.
+        detail: String,
+    },
+    /// A place that has to be edited holds something else than it should.
+    #[error("{place} in config.json is no {wanted}", place = place(path))]
+    WrongType {
+        /// Where, as a dotted path; empty for the document itself.
+        path: String,
+        /// What should be there.
+        wanted: &'static str,
+    },
+    /// A key that has to be edited is there twice or spelt in another case.
+    #[error("config.json is ambiguous: {spellings} all mean {path}")]
+    Ambiguous {
+        /// The member that has to be edited, as a dotted path.
+        path: String,
+        /// How its key is spelt, each time.
+        spellings: String,
+    },
+}
+
+fn place(path: &str) -> &str {
+    if path.is_empty() { "the whole document" } else { path }
+}
+
+/// A parsed document; edits go through [`Document::root`].
+#[derive(Debug)]
+pub struct Document<'t> {
+    text: &'t [u8],
+    root: Object<'t>,
+}
+
+impl<'t> Document<'t> {
+    /// Checks that `text` is one JSON object, and opens its top level only.
+    pub fn parse(text: &'t [u8]) -> Result<Self, DocumentError> {
+        if text.len() > MAX_BYTES {
+            return Err(DocumentError::TooLarge { size: text.len() });
+        }
+        // Steps over values without recursion, so nesting has no limit here.
+        let whole: &RawValue = serde_json::from_slice(text)
+            .map_err(|error| DocumentError::Malformed { detail: quoted(&error.to_string()) })?;
+        let start = scan::skip_blank(text, 0);
+        let root = Object::open(text, start..start + whole.get().len(), String::new(), false)?;
+        Ok(Self { text, root })
+    }
+
+    /// The top level.
+    pub fn root(&mut self) -> &mut Object<'t> {
+        &mut self.root
+    }
+
+    /// The document with all edits made.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(self.text.len() + 1024);
+        let span = self.root.source.clone().unwrap_or_default();
+        out.extend_from_slice(self.text.get(..span.start).unwrap_or_default());
+        self.root.write(&mut out);
+        out.extend_from_slice(self.text.get(span.end..).unwrap_or_default());
+        out
+    }
+}
+
+/// One opened object.
+#[derive(Debug)]
+pub struct Object<'t> {
+    text: &'t [u8],
+    path: String,
+    /// `None`: the document has no such object yet.
+    source: Option<Range<usize>>,
+    /// Keys are data (annotations), not names of a schema: case matters.
+    exact: bool,
+    members: Vec<Member<'t>>,
+}
+
+#[derive(Debug)]
+struct Member<'t> {
+    name: Cow<'t, str>,
+    origin: Option<Place>,
+    now: Now<'t>,
+}
+
+#[derive(Debug)]
+enum Now<'t> {
+    Kept,
+    Text(Vec<u8>),
+    Object(Object<'t>),
+    Array(Array<'t>),
+    Removed,
+}
+
+impl<'t> Object<'t> {
+    fn open(
+        text: &'t [u8],
+        source: Range<usize>,
+        path: String,
+        exact: bool,
+    ) -> Result<Self, DocumentError> {
+        let Some(places) = scan::members(text, source.start) else {
+            return Err(DocumentError::WrongType { path, wanted: "object" });
+        };
+        let mut members = Vec::with_capacity(places.len() + 2);
+        for origin in places {
+            let name = name(text.get(origin.key.clone()).unwrap_or_default());
+            members.push(Member { name, origin: Some(origin), now: Now::Kept });
+        }
+        Ok(Self { text, path, source: Some(source), exact, members })
+    }
+
+    /// The text of member `key` as it is now; `None` when absent, `null`, or opened.
+    pub fn raw(&self, key: &str) -> Result<Option<&[u8]>, DocumentError> {
+        let Some(index) = self.find(key)? else { return Ok(None) };
+        let member = &self.members[index];
+        let raw = match &member.now {
+            Now::Kept => member.origin.as_ref().and_then(|o| self.text.get(o.value.clone())),
+            Now::Text(text) => Some(text.as_slice()),
+            Now::Object(_) | Now::Array(_) | Now::Removed => None,
+        };
+        Ok(raw.filter(|raw| *raw != b"null"))
+    }
+
+    /// Member `key` as a value, for comparing and for telling what it was.
+    pub fn value(&self, key: &str) -> Result<Option<Value>, DocumentError> {
+        Ok(self.raw(key)?.map(value_of))
+    }
+
+    /// Replaces member `key` in its place, or adds it at the end.
+    pub fn set(&mut self, key: &str, value: &Value) -> Result<(), DocumentError> {
+        let text = value.to_string().into_bytes();
+        self.put(key, Now::Text(text))?;
+        Ok(())
+    }
+
+    /// Takes member `key` out, if it is there.
+    pub fn remove(&mut self, key: &str) -> Result<(), DocumentError> {
+        if let Some(index) = self.find(key)? {
+            self.members[index].now = Now::Removed;
+        }
+        Ok(())
+    }
+
+    /// Opens the object `key` whose keys are names of the specification. One that is not there
+    /// comes into being when something is put into it.
+    pub fn object(&mut self, key: &str) -> Result<&mut Object<'t>, DocumentError> {
+        self.open_object(key, false)
+    }
+
+    /// Opens the object `key` whose keys are data, like annotations.
+    pub fn map(&mut self, key: &str) -> Result<&mut Object<'t>, DocumentError> {
+        self.open_object(key, true)
+    }
+
+    fn open_object(&mut self, key: &str, exact: bool) -> Result<&mut Object<'t>, DocumentError> {
+        let index = match self.find(key)? {
+            Some(index) if matches!(self.members[index].now, Now::Object(_)) => index,
+            _ => {
+                let path = self.path_of(key);
+                let object = match self.span(key)? {
+                    Some(source) => Object::open(self.text, source, path, exact)?,
+                    None => {
+                        Object { text: self.text, path, source: None, exact, members: Vec::new() }
+                    }
+                };
+                self.put(key, Now::Object(object))?
+            }
+        };
+        match &mut self.members[index].now {
+            Now::Object(object) => Ok(object),
+            Now::Kept | Now::Text(_) | Now::Array(_) | Now::Removed => {
+                Err(DocumentError::WrongType { path: key.to_owned(), wanted: "object" })
+            }
+        }
+    }
+
+    /// Opens the array `key`. One that is not there comes into being with its first element.
+    pub fn array(&mut self, key: &str) -> Result<&mut Array<'t>, DocumentError> {
+        let index = match self.find(key)? {
+            Some(index) if matches!(self.members[index].now, Now::Array(_)) => index,
+            _ => {
+                let path = self.path_of(key);
+                let array = Array::open(self.text, self.span(key)?, path)?;
+                self.put(key, Now::Array(array))?
+            }
+        };
+        match &mut self.members[index].now {
+            Now::Array(array) => Ok(array),
+            Now::Kept | Now::Text(_) | Now::Object(_) | Now::Removed => {
+                Err(DocumentError::WrongType { path: key.to_owned(), wanted: "array" })
+            }
+        }
+    }
+
+    fn path_of(&self, key: &str) -> String {
+        if self.path.is_empty() { key.to_owned() } else { format!("{}.{key}", self.path) }
+    }
+
+    /// Where the original value of `key` stands, unless it is absent, removed or `null`.
+    fn span(&self, key: &str) -> Result<Option<Range<usize>>, DocumentError> {
+        let Some(index) = self.find(key)? else { return Ok(None) };
+        let member = &self.members[index];
+        let Now::Kept = member.now else { return Ok(None) };
+        let span = member.origin.as_ref().map(|origin| origin.value.clone());
+        Ok(span.filter(|span| self.text.get(span.clone()) != Some(b"null")))
+    }
+
+    fn put(&mut self, key: &str, now: Now<'t>) -> Result<usize, DocumentError> {
+        if let Some(index) = self.find(key)? {
+            self.members[index].now = now;
+            return Ok(index);
+        }
+        self.members.push(Member { name: Cow::Owned(key.to_owned()), origin: None, now });
+        Ok(self.members.len() - 1)
+    }
+
+    /// The one member that means `key`.
+    fn find(&self, key: &str) -> Result<Option<usize>, DocumentError> {
+        let means_key = |member: &Member<'t>| {
+            member.name == key || (!self.exact && is_same_name(&member.name, key))
+        };
+        let mut found = self.members.iter().enumerate().filter(|(_, m)| means_key(m));
+        let Some((index, member)) = found.next() else { return Ok(None) };
+        if member.name == key && found.next().is_none() {
+            return Ok(Some(index));
+        }
+        let spellings: Vec<String> = self
+            .members
+            .iter()
+            .filter(|m| means_key(m))
+            .map(|m| format!("\"{}\"", quoted(&m.name)))
+            .collect();
+        let path = quoted(&self.path_of(key));
+        Err(DocumentError::Ambiguous { path, spellings: spellings.join(", ") })
+    }
+
+    /// It was not there and nothing was put into it.
+    fn is_absent(&self) -> bool {
+        self.source.is_none() && self.members.iter().all(|member| member.written().is_none())
+    }
+
+    fn write(&self, out: &mut Vec<u8>) {
+        let style = Style::of(self);
+        out.extend_from_slice(style.head);
+        let mut previous: Option<usize> = None;
+        let mut is_first = true;
+        for (index, member) in self.members.iter().enumerate() {
+            let Some(written) = member.written() else { continue };
+            if !is_first {
+                let untouched = previous.and_then(|p| self.between(p, index));
+                match untouched {
+                    Some(between) => out.extend_from_slice(between),
+                    None => {
+                        out.push(b',');
+                        out.extend_from_slice(style.indent);
+                    }
+                }
+            }
+            is_first = false;
+            previous = Some(index);
+            match &member.origin {
+                Some(origin) => {
+                    let label = origin.key.start..origin.value.start;
+                    out.extend_from_slice(self.text.get(label).unwrap_or_default());
+                }
+                None => {
+                    out.extend_from_slice(Value::from(member.name.as_ref()).to_string().as_bytes());
+                    out.extend_from_slice(style.colon);
+                }
+            }
+            match written {
+                Written::Origin(span) => {
+                    out.extend_from_slice(self.text.get(span.clone()).unwrap_or_default());
+                }
+                Written::Text(text) => out.extend_from_slice(text),
+                Written::Object(object) => object.write(out),
+                Written::Array(array) => array.write(out),
+            }
+        }
+        out.extend_from_slice(style.tail);
+    }
+
+    /// The text between two members that were neighbours in the original.
+    fn between(&self, previous: usize, index: usize) -> Option<&'t [u8]> {
+        if previous + 1 != index {
+            return None;
+        }
+        let from = self.members.get(previous)?.origin.as_ref()?.value.end;
+        let to = self.members.get(index)?.origin.as_ref()?.key.start;
+        self.text.get(from..to)
+    }
+}
+
+/// How an object is laid out, so that what is added looks like what was there.
+struct Style<'t> {
+    head: &'t [u8],
+    indent: &'t [u8],
+    colon: &'t [u8],
+    tail: &'t [u8],
+}
+
+impl<'t> Style<'t> {
+    fn of(object: &Object<'t>) -> Self {
+        let plain = Self { head: b"{", indent: b"", colon: b":", tail: b"}" };
+        let Some(source) = &object.source else { return plain };
+        let text = object.text;
+        let mut origins = object.members.iter().filter_map(|member| member.origin.as_ref());
+        let Some(first) = origins.next() else {
+            let tail = text.get(source.start + 1..source.end).unwrap_or(plain.tail);
+            return Self { tail, ..plain };
+        };
+        let last = origins.next_back().unwrap_or(first);
+        Self {
+            head: text.get(source.start..first.key.start).unwrap_or(plain.head),
+            indent: text.get(source.start + 1..first.key.start).unwrap_or_default(),
+            colon: text.get(first.key.end..first.value.start).unwrap_or(plain.colon),
+            tail: text.get(last.value.end..source.end).unwrap_or(plain.tail),
+        }
+    }
+}
+
+enum Written<'m, 't> {
+    Origin(&'m Range<usize>),
+    Text(&'m [u8]),
+    Object(&'m Object<'t>),
+    Array(&'m Array<'t>),
+}
+
+impl<'t> Member<'t> {
+    /// What stands for this member in the result, if anything does.
+    fn written(&self) -> Option<Written<'_, 't>> {
+        let origin = || self.origin.as_ref().map(|origin| Written::Origin(&origin.value));
+        match &self.now {
+            Now::Kept => origin(),
+            Now::Text(text) => Some(Written::Text(text)),
+            // Opened for nothing: it must not appear.
+            Now::Object(object) if object.is_absent() => origin(),
+            Now::Object(object) => Some(Written::Object(object)),
+            Now::Array(array) if array.is_absent() => origin(),
+            Now::Array(array) => Some(Written::Array(array)),
+            Now::Removed => None,
+        }
+    }
+}
+
+/// What a text of the document says. A text that serde_json cannot hold (nested too deep, lone
+/// surrogates) is given as a string of its source.
+pub(super) fn value_of(raw: &[u8]) -> Value {
+    serde_json::from_slice(raw)
+        .unwrap_or_else(|_| Value::String(String::from_utf8_lossy(raw).into_owned()))
+}
+
+fn name(literal: &[u8]) -> Cow<'_, str> {
+    let inner = literal.get(1..literal.len().saturating_sub(1)).unwrap_or_default();
+    match std::str::from_utf8(inner) {
+        Ok(plain) if !plain.contains('\\') => Cow::Borrowed(plain),
+        _ => Cow::Owned(scan::decode(literal).unwrap_or_default()),
+    }
+}
+
+/// Whether Go's decoder would take `name` for the field `key`: case is ignored, and two letters
+/// outside ASCII fold into it (U+017F to s, U+212A to k).
+fn is_same_name(name: &str, key: &str) -> bool {
+    let fold = |c: char| match c {
+        '\u{17f}' => 's',
+        '\u{212a}' => 'k',
+        c => c.to_ascii_lowercase(),
+    };
+    name.eq_ignore_ascii_case(key)
+        || (!name.is_ascii() && name.chars().map(fold).eq(key.chars().map(fold)))
+}

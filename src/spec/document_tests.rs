@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Claims about [`super::document`]: what an edit changes, and which documents are refused.
+
+use serde_json::{Value, json};
+
+use super::document::{Document, DocumentError, MAX_BYTES, Object};
+
+fn edited(
+    text: &str,
+    edit: impl FnOnce(&mut Object<'_>) -> Result<(), DocumentError>,
+) -> Result<String, DocumentError> {
+    let mut document = Document::parse(text.as_bytes())?;
+    edit(document.root())?;
+    Ok(String::from_utf8(document.to_bytes()).unwrap())
+}
+
+#[test]
+fn what_is_not_edited_comes_out_as_it_went_in() {
+    let odd =
+        " {\t\"a\" :1E+400 , \"a\":-0.10, \"\\ud800\":\"\\u00e9\\/\",\n\"n\":null,\"o\":{ } }\n\n";
+    assert_eq!(edited(odd, |_| Ok(())).unwrap(), odd);
+    let opened = edited(odd, |root| {
+        root.object("o")?.object("deeper")?.array("still")?;
+        root.object("n")?;
+        root.array("absent")?;
+        Ok(())
+    });
+    assert_eq!(opened.unwrap(), odd, "opening alone leaves no trace");
+}
+
+#[test]
+fn a_replaced_value_leaves_its_surroundings_alone() {
+    let text = "{ \"x\" : {\"a\": 1 , \"b\"\t:\n2.50 ,\"c\":3}, \"y\":1.0 }";
+    let result = edited(text, |root| root.object("x")?.set("b", &json!([true])));
+    assert_eq!(result.unwrap(), "{ \"x\" : {\"a\": 1 , \"b\"\t:\n[true] ,\"c\":3}, \"y\":1.0 }");
+}
+
+#[test]
+fn added_members_look_like_their_neighbours() {
+    let text = "{\n\t\"a\": 1,\n\t\"b\": {\n\t\t\"c\": [\n\t\t\t1\n\t\t]\n\t}\n}\n";
+    let result = edited(text, |root| {
+        root.set("z", &json!("new"))?;
+        let c = root.object("b")?.array("c")?;
+        c.items().push(super::array::Item::new(&json!(2)));
+        Ok(())
+    });
+    let wanted = "{\n\t\"a\": 1,\n\t\"b\": {\n\t\t\"c\": [\n\t\t\t1,\n\t\t\t2\n\t\t]\n\t},\n\t\"z\": \"new\"\n}\n";
+    assert_eq!(result.unwrap(), wanted);
+}
+
+#[test]
+fn absent_null_and_empty_places_are_filled() {
+    let fill = |root: &mut Object<'_>| {
+        root.object("linux")?.object("resources")?.set("x", &json!(1))?;
+        root.array("list")?.items().push(super::array::Item::new(&json!(2)));
+        Ok(())
+    };
+    for (text, wanted) in [
+        ("{}", r#"{"linux":{"resources":{"x":1}},"list":[2]}"#),
+        ("{ }", r#"{"linux":{"resources":{"x":1}},"list":[2] }"#),
+        (r#"{"list":null,"linux": null}"#, r#"{"list":[2],"linux": {"resources":{"x":1}}}"#),
+        (
+            r#"{"linux":{"resources":{} },"list":[ ]}"#,
+            r#"{"linux":{"resources":{"x":1} },"list":[2 ]}"#,
+        ),
+    ] {
+        assert_eq!(edited(text, fill).unwrap(), wanted);
+    }
+}
+
+#[test]
+fn members_can_be_taken_out_at_every_position() {
+    let text = r#"{ "a":1, "b":2, "c":3 }"#;
+    for (out, wanted) in [
+        (&["a"][..], r#"{ "b":2, "c":3 }"#),
+        (&["b"], r#"{ "a":1, "c":3 }"#),
+        (&["c"], r#"{ "a":1, "b":2 }"#),
+        (&["a", "c"], r#"{ "b":2 }"#),
+        (&["a", "b", "c"], r#"{  }"#),
+        (&["absent"], text),
+    ] {
+        let result = edited(text, |root| out.iter().try_for_each(|key| root.remove(key)));
+        assert_eq!(result.unwrap(), wanted);
+    }
+}
+
+#[test]
+fn moved_elements_keep_their_text() {
+    let text = r#"{"m":[ {"v": 1e3}, {"w":"\u0041"} ,{}]}"#;
+    let result = edited(text, |root| {
+        root.array("m")?.items().swap(0, 1);
+        Ok(())
+    });
+    assert_eq!(result.unwrap(), r#"{"m":[ {"w":"\u0041"}, {"v": 1e3}, {}]}"#);
+}
+
+#[test]
+fn a_key_that_is_there_twice_or_in_another_case_is_not_edited() {
+    for text in [
+        r#"{"linux":{},"linux":{}}"#,
+        r#"{"Linux":{}}"#,
+        r#"{"linux":{},"LINUX":{}}"#,
+        r#"{"linux":{},"l\u0069nux":{}}"#,
+        r#"{"linux":null,"linuX":{}}"#,
+    ] {
+        let error = edited(text, |root| root.object("linux").map(|_| ())).unwrap_err();
+        assert!(matches!(error, DocumentError::Ambiguous { .. }), "{text}: {error}");
+        let error = edited(text, |root| root.set("linux", &Value::Null)).unwrap_err();
+        assert!(error.to_string().contains("all mean linux"), "{error}");
+    }
+    let long_s = edited("{\"proce\u{17f}s\":{}}", |root| root.object("process").map(|_| ()));
+    assert!(matches!(long_s, Err(DocumentError::Ambiguous { .. })));
+    let kelvin = edited("{\"hoo\u{212a}s\":{}}", |root| root.remove("hooks"));
+    assert!(matches!(kelvin, Err(DocumentError::Ambiguous { .. })));
+}
+
+#[test]
+fn odd_keys_elsewhere_do_not_matter() {
+    let text = r#"{"Hooks":{},"x":1,"x":2,"process":{"Args":[]}}"#;
+    let result = edited(text, |root| root.object("process")?.set("cwd", &json!("/")));
+    assert_eq!(result.unwrap(), r#"{"Hooks":{},"x":1,"x":2,"process":{"Args":[],"cwd":"/"}}"#);
+}
+
+#[test]
+fn keys_that_are_data_are_told_apart_by_case() {
+    let text = r#"{"annotations":{"Key":"1","k\u0065y":"2"}}"#;
+    let result = edited(text, |root| root.map("annotations")?.set("key", &json!("3")));
+    assert_eq!(result.unwrap(), r#"{"annotations":{"Key":"1","k\u0065y":"3"}}"#);
+    let twice = edited(r#"{"annotations":{"a":"1","a":"2"}}"#, |root| {
+        root.map("annotations")?.set("a", &json!("3"))
+    });
+    assert!(matches!(twice, Err(DocumentError::Ambiguous { .. })));
+}
+
+#[test]
+fn documents_that_cannot_be_a_config_are_refused_in_one_line() {
+    for text in
+        ["", " ", "{", "[]", "null", "1", "{}{}", "{} x", "{\"a\":1,}", "{\"a\":01}", "\u{feff}{}"]
+    {
+        let error = Document::parse(text.as_bytes()).unwrap_err().to_string();
+        assert!(!error.contains('\n') && error.contains("config.json"), "{text:?}: {error}");
+    }
+    assert!(Document::parse(b"{\"a\":\"\xff\"}").is_err(), "not UTF-8");
+    let huge = vec![b' '; MAX_BYTES + 1];
+    assert!(matches!(Document::parse(&huge), Err(DocumentError::TooLarge { .. })));
+}
+
+#[test]
+fn sections_of_another_type_are_not_overwritten() {
+    let text = r#"{"linux":"text","process":{"env":{}}}"#;
+    let object = edited(text, |root| root.object("linux").map(|_| ()));
+    assert_eq!(object.unwrap_err().to_string(), "linux in config.json is no object");
+    let array = edited(text, |root| root.object("process")?.array("env").map(|_| ()));
+    assert_eq!(array.unwrap_err().to_string(), "process.env in config.json is no array");
+}
+
+#[test]
+fn nesting_has_no_limit() {
+    let deep = format!("{}{}", "[".repeat(100_000), "]".repeat(100_000));
+    let text = format!(r#"{{"vendor":{deep},"a":{{"b":{deep}}}}}"#);
+    let result = edited(&text, |root| root.object("a")?.set("c", &json!(1)));
+    assert_eq!(result.unwrap(), format!(r#"{{"vendor":{deep},"a":{{"b":{deep},"c":1}}}}"#));
+}

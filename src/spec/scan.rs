@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Where things are in a JSON text: the byte ranges of members and elements.
+//!
+//! Works on text that [`super::document`] has already found to be well-formed, looks only at one
+//! level at a time and steps over everything below it without recursion, so depth costs nothing.
+//! It never decodes a number and never changes a byte.
+//! Reference: RFC 8259; Go's `encoding/json` for what a decoder makes of odd strings.
+
+use std::ops::Range;
+
+/// The member of an object: where its key (with quotes) and its value stand.
+#[derive(Debug, Clone)]
+pub(super) struct Place {
+    pub(super) key: Range<usize>,
+    pub(super) value: Range<usize>,
+}
+
+/// First position at or after `at` that holds no blank.
+pub(super) fn skip_blank(text: &[u8], mut at: usize) -> usize {
+    while let Some(b' ' | b'\t' | b'\n' | b'\r') = text.get(at) {
+        at += 1;
+    }
+    at
+}
+
+/// The members of the object that starts at `open`; `None` if there is none.
+pub(super) fn members(text: &[u8], open: usize) -> Option<Vec<Place>> {
+    let mut at = enter(text, open, b'{')?;
+    let mut places = Vec::new();
+    if text.get(at) == Some(&b'}') {
+        return Some(places);
+    }
+    loop {
+        let key = at..string_end(text, at)?;
+        let colon = skip_blank(text, key.end);
+        if text.get(colon) != Some(&b':') {
+            return None;
+        }
+        let start = skip_blank(text, colon + 1);
+        let end = value_end(text, start)?;
+        places.push(Place { key, value: start..end });
+        match step(text, end, b'}')? {
+            Some(next) => at = next,
+            None => return Some(places),
+        }
+    }
+}
+
+/// The elements of the array that starts at `open`; `None` if there is none.
+pub(super) fn elements(text: &[u8], open: usize) -> Option<Vec<Range<usize>>> {
+    let mut at = enter(text, open, b'[')?;
+    let mut places = Vec::new();
+    if text.get(at) == Some(&b']') {
+        return Some(places);
+    }
+    loop {
+        let end = value_end(text, at)?;
+        places.push(at..end);
+        match step(text, end, b']')? {
+            Some(next) => at = next,
+            None => return Some(places),
+        }
+    }
+}
+
+/// What a string literal (with its quotes) says. A lone surrogate reads as U+FFFD, as in Go.
+pub(super) fn decode(literal: &[u8]) -> Option<String> {
+    let inner = literal.strip_prefix(b"\"")?.strip_suffix(b"\"")?;
+    if !inner.contains(&b'\\') {
+        return std::str::from_utf8(inner).ok().map(str::to_owned);
+    }
+    if let Ok(text) = serde_json::from_slice(literal) {
+        return Some(text);
+    }
+    decode_lossily(std::str::from_utf8(inner).ok()?)
+}
+
+fn decode_lossily(inner: &str) -> Option<String> {
+    let mut decoded = String::with_capacity(inner.len());
+    let mut rest = inner.chars();
+    // Code units of the escapes read so far; pairs are joined when the run of escapes ends.
+    let mut units: Vec<u16> = Vec::new();
+    while let Some(c) = rest.next() {
+        let escape = if c == '\\' { rest.next() } else { None };
+        if escape == Some('u') {
+            let digits = rest.as_str().get(..4)?;
+            units.push(u16::from_str_radix(digits, 16).ok()?);
+            rest = rest.as_str().get(4..)?.chars();
+            continue;
+        }
+        decoded.push_str(&String::from_utf16_lossy(&units));
+        units.clear();
+        decoded.push(match escape {
+            None => c,
+            Some('b') => '\u{8}',
+            Some('f') => '\u{c}',
+            Some('n') => '\n',
+            Some('r') => '\r',
+            Some('t') => '\t',
+            Some(itself) => itself,
+        });
+    }
+    decoded.push_str(&String::from_utf16_lossy(&units));
+    Some(decoded)
+}
+
+fn enter(text: &[u8], open: usize, bracket: u8) -> Option<usize> {
+    (text.get(open) == Some(&bracket)).then(|| skip_blank(text, open + 1))
+}
+
+/// After a value: the start of the next entry, or `None` inside when `close` follows.
+fn step(text: &[u8], end: usize, close: u8) -> Option<Option<usize>> {
+    let at = skip_blank(text, end);
+    match *text.get(at)? {
+        b',' => Some(Some(skip_blank(text, at + 1))),
+        other if other == close => Some(None),
+        _ => None,
+    }
+}
+
+fn value_end(text: &[u8], at: usize) -> Option<usize> {
+    match *text.get(at)? {
+        b'"' => string_end(text, at),
+        b'{' | b'[' => nested_end(text, at),
+        _ => {
+            let rest = text.get(at..)?;
+            let length = rest
+                .iter()
+                .position(|b| matches!(b, b',' | b'}' | b']' | b' ' | b'\t' | b'\n' | b'\r'))
+                .unwrap_or(rest.len());
+            (length > 0).then_some(at + length)
+        }
+    }
+}
+
+fn nested_end(text: &[u8], mut at: usize) -> Option<usize> {
+    let mut depth = 0_usize;
+    loop {
+        match *text.get(at)? {
+            b'"' => {
+                at = string_end(text, at)?;
+                continue;
+            }
+            b'{' | b'[' => depth += 1,
+            b'}' | b']' => {
+                depth = depth.checked_sub(1)?;
+                if depth == 0 {
+                    return Some(at + 1);
+                }
+            }
+            _ => {}
+        }
+        at += 1;
+    }
+}
+
+fn string_end(text: &[u8], at: usize) -> Option<usize> {
+    if text.get(at) != Some(&b'"') {
+        return None;
+    }
+    let mut at = at + 1;
+    loop {
+        match *text.get(at)? {
+            b'"' => return Some(at + 1),
+            b'\\' => at += 2,
+            _ => at += 1,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn members_are_found_whatever_stands_in_their_strings() {
+        let text = br#" { "a" : "}\"{" , "b\\":[1,{"x":"]"}],"c":-1e9 }"#;
+        let found: Vec<(&[u8], &[u8])> =
+            members(text, 1).unwrap().into_iter().map(|p| (&text[p.key], &text[p.value])).collect();
+        assert_eq!(
+            found,
+            [
+                (&br#""a""#[..], &br#""}\"{""#[..]),
+                (br#""b\\""#, br#"[1,{"x":"]"}]"#),
+                (br#""c""#, b"-1e9"),
+            ]
+        );
+    }
+
+    #[test]
+    fn depth_needs_no_stack() {
+        let mut text = b"[".repeat(2_000_000);
+        text.extend(b"]".repeat(2_000_000));
+        assert_eq!(elements(&text, 0).unwrap(), vec![1..3_999_999]);
+    }
+
+    #[test]
+    fn text_that_is_no_json_is_nothing_and_no_panic() {
+        for text in
+            [&b""[..], b"{", b"{\"a", b"{\"a\"", b"{\"a\":", b"{\"a\":1", b"{\"a\" 1}", b"{1:2}"]
+        {
+            assert!(members(text, 0).is_none(), "{}", String::from_utf8_lossy(text));
+        }
+        for text in [&b""[..], b"[", b"[1", b"[1,", b"[\"\\", b"[}", b"[,]"] {
+            assert!(elements(text, 0).is_none(), "{}", String::from_utf8_lossy(text));
+        }
+    }
+
+    #[test]
+    fn strings_read_as_the_engines_language_reads_them() {
+        for (literal, says) in [
+            (r#""plain""#, "plain"),
+            (r#""pro\u0063ess""#, "process"),
+            (r#""\ud83d\ude00\n""#, "\u{1f600}\n"),
+            (r#""a\ud800b\"\\\/""#, "a\u{fffd}b\"\\/"),
+            (r#""\ud800\ud83d\ude00""#, "\u{fffd}\u{1f600}"),
+        ] {
+            assert_eq!(decode(literal.as_bytes()).as_deref(), Some(says), "{literal}");
+        }
+    }
+}

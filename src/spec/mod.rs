@@ -9,6 +9,10 @@
 pub mod array;
 /// Lossless JSON: only what changes is opened.
 pub mod document;
+/// The flags of `update` as a document.
+pub mod flags;
+/// What plugins own survives an engine's update.
+pub mod overlay;
 mod scan;
 
 #[cfg(test)]

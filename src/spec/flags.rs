@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The resource flags of `update` as an OCI `LinuxResources` object.
+//!
+//! Only people type these; engines send a document. They have to become one all the same, or what
+//! plugins own could not be kept. It reads values as runc does and never corrects one.
+//! The RDT flags are not resources of the specification: they stay flags, and are passed over.
+//! Reference: runc `update.go`; docker go-units `RAMInBytes`.
+
+use serde_json::{Map, Value};
+
+use crate::error::{Error, Result, quoted};
+
+enum Kind {
+    Signed,
+    Unsigned,
+    Bytes,
+    Text,
+    /// Not in the document.
+    StaysFlag,
+}
+
+/// Flag, section and member of `LinuxResources`, kind of value.
+const FLAGS: [(&str, &str, &str, Kind); 18] = [
+    ("blkio-weight", "blockIO", "weight", Kind::Unsigned),
+    ("cpu-period", "cpu", "period", Kind::Unsigned),
+    ("cpu-quota", "cpu", "quota", Kind::Signed),
+    ("cpu-burst", "cpu", "burst", Kind::Unsigned),
+    ("cpu-share", "cpu", "shares", Kind::Unsigned),
+    ("cpu-rt-period", "cpu", "realtimePeriod", Kind::Unsigned),
+    ("cpu-rt-runtime", "cpu", "realtimeRuntime", Kind::Signed),
+    ("cpu-idle", "cpu", "idle", Kind::Signed),
+    ("cpuset-cpus", "cpu", "cpus", Kind::Text),
+    ("cpuset-mems", "cpu", "mems", Kind::Text),
+    ("kernel-memory", "memory", "kernel", Kind::Bytes),
+    ("kernel-memory-tcp", "memory", "kernelTCP", Kind::Bytes),
+    ("memory", "memory", "limit", Kind::Bytes),
+    ("memory-reservation", "memory", "reservation", Kind::Bytes),
+    ("memory-swap", "memory", "swap", Kind::Bytes),
+    ("pids-limit", "pids", "limit", Kind::Signed),
+    ("l3-cache-schema", "", "", Kind::StaysFlag),
+    ("mem-bw-schema", "", "", Kind::StaysFlag),
+];
+
+/// Turns `(flag, value)` pairs, without their dashes, into `LinuxResources`. The last of several
+/// equal flags counts; an empty value says nothing, as with runc.
+pub fn resources_from_flags(flags: &[(&str, &str)]) -> Result<Map<String, Value>> {
+    let mut resources = Map::new();
+    for (flag, value) in flags {
+        let Some((_, section, member, kind)) = FLAGS.iter().find(|(name, ..)| name == flag) else {
+            return Err(Error::new(format!("update: --{} is no resource flag", quoted(flag))));
+        };
+        if value.is_empty() {
+            continue;
+        }
+        let number = match kind {
+            Kind::Signed => value.parse::<i64>().ok().map(Value::from),
+            Kind::Unsigned => value.parse::<u64>().ok().map(Value::from),
+            Kind::Bytes => bytes(value).map(Value::from),
+            Kind::Text => Some(Value::from(*value)),
+            Kind::StaysFlag => continue,
+        };
+        let number = number.ok_or_else(|| {
+            Error::new(format!("update: --{flag} cannot be \"{}\"", quoted(value)))
+        })?;
+        let section = resources.entry(*section).or_insert_with(|| Value::Object(Map::new()));
+        if let Value::Object(section) = section {
+            section.insert((*member).to_owned(), number);
+        }
+    }
+    Ok(resources)
+}
+
+/// `512m`, `1.5 GiB`, `100`, `-1`: units are powers of 1024 whatever their spelling.
+fn bytes(text: &str) -> Option<i64> {
+    if text == "-1" {
+        return Some(-1);
+    }
+    let digits_end = text.rfind(|c: char| c.is_ascii_digit() || c == '.' || c == ' ')? + 1;
+    let (number, unit) = text.split_at(digits_end);
+    let number: f64 = number.strip_suffix(' ').unwrap_or(number).parse().ok()?;
+    let unit = unit.to_ascii_lowercase();
+    let (prefix, rest) = match unit.chars().next() {
+        None => return whole(number),
+        Some('b') => (0, unit.get(1..)?),
+        Some(prefix) => ("kmgtp".find(prefix)? + 1, unit.get(1..)?),
+    };
+    let is_known = rest.is_empty() || (prefix > 0 && (rest == "b" || rest == "ib"));
+    let power = i32::try_from(prefix).ok()?;
+    is_known.then(|| whole(number * 1024_f64.powi(power))).flatten()
+}
+
+/// The whole part, unless negative or beyond what the kernel can count.
+fn whole(number: f64) -> Option<i64> {
+    #[expect(clippy::cast_possible_truncation, reason = "the range is checked right here")]
+    (0.0..9_223_372_036_854_775_807.0).contains(&number).then_some(number as i64)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn flags_become_the_document_that_an_engine_would_send() {
+        let resources = resources_from_flags(&[
+            ("memory", "512m"),
+            ("memory-swap", "-1"),
+            ("cpu-share", "7"),
+            ("cpu-share", "512"),
+            ("cpu-quota", "-1"),
+            ("cpuset-cpus", "0-3,5"),
+            ("cpuset-mems", ""),
+            ("pids-limit", "-1"),
+            ("blkio-weight", "100"),
+            ("l3-cache-schema", "L3:0=ff"),
+        ]);
+        let wanted = json!({
+            "memory": {"limit": 536_870_912, "swap": -1},
+            "cpu": {"shares": 512, "quota": -1, "cpus": "0-3,5"},
+            "pids": {"limit": -1},
+            "blockIO": {"weight": 100},
+        });
+        assert_eq!(Value::Object(resources.unwrap()), wanted);
+    }
+
+    #[test]
+    fn sizes_read_as_runc_reads_them() {
+        for (text, wanted) in [
+            ("0", Some(0)),
+            ("100", Some(100)),
+            ("100b", Some(100)),
+            ("1k", Some(1024)),
+            ("1KB", Some(1024)),
+            ("1KiB", Some(1024)),
+            ("1.5g", Some(1_610_612_736)),
+            ("2 MB", Some(2_097_152)),
+            ("1t", Some(1 << 40)),
+            ("1p", Some(1 << 50)),
+            ("-1", Some(-1)),
+            ("-2", None),
+            ("", None),
+            ("m", None),
+            ("1x", None),
+            ("1bb", None),
+            ("1kx", None),
+            ("1kibi", None),
+            ("9999999999g", None),
+            ("1 é", None),
+        ] {
+            assert_eq!(bytes(text), wanted, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_value_or_flag_that_is_none_is_named() {
+        for (flag, value) in [
+            ("cpu-period", "-1"),
+            ("cpu-share", "many"),
+            ("memory", "512x"),
+            ("pids-limit", "1.5"),
+            ("no-such-flag", "1"),
+        ] {
+            let error = resources_from_flags(&[(flag, value)]).unwrap_err().to_string();
+            assert!(error.contains(flag), "{error}");
+        }
+    }
+}

@@ -1,0 +1,351 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What plugins own survives an engine's `update`.
+//!
+//! Engines send resources from their own record, which knows nothing of plugins; containerd even
+//! sends all of them each time. So only the difference to the engine's last word counts as its
+//! request, and what a plugin set stays unless the engine really changed that field.
+//! It works on OCI `LinuxResources` objects, never calls a runtime and never asks a plugin.
+//! Reference: decision D21; OCI runtime-spec 1.3 `config-linux.md`; runc `update`.
+
+use serde_json::{Map, Value};
+
+/// What becomes of one `update`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct UpdateOutcome {
+    /// What the runtime is to be given.
+    pub to_runtime: Map<String, Value>,
+    /// The engine's view from now on.
+    pub engine: Map<String, Value>,
+    /// What plugins still own.
+    pub overlay: Map<String, Value>,
+}
+
+/// Sections whose members are fields of their own; anything else is one field.
+const SECTIONS: [&str; 7] = ["cpu", "memory", "pids", "unified", "blockIO", "network", "rdma"];
+
+/// Members for which zero or the empty string says "leave it" to every runtime.
+const ZERO_IS_UNSET: [(&str, &[&str]); 3] = [
+    ("cpu", &["shares", "quota", "period", "realtimeRuntime", "realtimePeriod", "cpus", "mems"]),
+    ("memory", &["limit", "reservation", "swap", "kernel", "kernelTCP"]),
+    ("blockIO", &["weight", "leafWeight"]),
+];
+
+/// Which fields of `request` differ from the engine's last word.
+///
+/// Quota and period travel together; a swap limit that only follows the memory limit is no
+/// request of its own.
+pub fn delta(request: &Map<String, Value>, engine: &Map<String, Value>) -> Map<String, Value> {
+    let request = without_unset(request);
+    let mut delta = Map::new();
+    for (name, value) in &request {
+        let difference = match (name.as_str(), value, engine.get(name)) {
+            (_, Value::Object(asked), known) if SECTIONS.contains(&name.as_str()) => {
+                let known = known.and_then(Value::as_object);
+                let is_new =
+                    |key: &str, value: &Value| known.and_then(|k| k.get(key)) != Some(value);
+                let changed: Map<String, Value> = asked
+                    .iter()
+                    .filter(|(key, value)| is_new(key, value))
+                    .map(|(key, value)| (key.clone(), value.clone()))
+                    .collect();
+                (!changed.is_empty()).then_some(Value::Object(changed))
+            }
+            ("hugepageLimits", Value::Array(asked), known) => {
+                let known = known.and_then(Value::as_array);
+                let is_new = |limit: &&Value| known.is_none_or(|known| !known.contains(limit));
+                let changed: Vec<Value> = asked.iter().filter(is_new).cloned().collect();
+                (!changed.is_empty()).then_some(Value::Array(changed))
+            }
+            (_, value, known) => (known != Some(value)).then(|| value.clone()),
+        };
+        if let Some(difference) = difference {
+            delta.insert(name.clone(), difference);
+        }
+    }
+    keep_bandwidth_whole(&mut delta, &request);
+    drop_following_swap(&mut delta, engine);
+    delta
+}
+
+/// Puts an engine's request over what it said before, and keeps what plugins own.
+///
+/// `strip_devices` is for crun, which applies device rules that it finds in an update and would
+/// so take away what plugins allowed; runc ignores them.
+pub fn merge_update(
+    engine: &Map<String, Value>,
+    overlay: &Map<String, Value>,
+    request: &Map<String, Value>,
+    strip_devices: bool,
+) -> UpdateOutcome {
+    let delta = delta(request, engine);
+    let mut new_engine = without_null(engine);
+    put_over(&mut new_engine, &without_unset(request));
+    let overlay = release(overlay, &delta);
+    let mut to_runtime = new_engine.clone();
+    put_over(&mut to_runtime, &overlay);
+    if strip_devices {
+        to_runtime.remove("devices");
+    }
+    UpdateOutcome { to_runtime, engine: new_engine, overlay }
+}
+
+/// Puts the fields of `top` over those of `base`: members of sections one by one, huge page
+/// limits by page size, device rules behind those that are there.
+pub fn put_over(base: &mut Map<String, Value>, top: &Map<String, Value>) {
+    for (name, value) in top {
+        match (name.as_str(), value, base.get_mut(name)) {
+            (_, Value::Null, _) => {}
+            (_, Value::Object(top), Some(Value::Object(base)))
+                if SECTIONS.contains(&name.as_str()) =>
+            {
+                for (key, value) in top.iter().filter(|(_, value)| !value.is_null()) {
+                    base.insert(key.clone(), value.clone());
+                }
+            }
+            ("hugepageLimits", Value::Array(top), Some(Value::Array(base))) => {
+                base.retain(|limit| !top.iter().any(|new| page_size(new) == page_size(limit)));
+                base.extend(top.iter().cloned());
+            }
+            ("devices", Value::Array(top), Some(Value::Array(base))) => {
+                let new = top.iter().filter(|rule| !base.contains(rule)).cloned();
+                let new: Vec<Value> = new.collect();
+                base.extend(new);
+            }
+            (_, value, _) => {
+                base.insert(name.clone(), value.clone());
+            }
+        }
+    }
+}
+
+/// The overlay without the fields that the engine now asks for itself.
+fn release(overlay: &Map<String, Value>, delta: &Map<String, Value>) -> Map<String, Value> {
+    let mut kept = Map::new();
+    for (name, value) in &without_null(overlay) {
+        let rest = match (name.as_str(), value, delta.get(name)) {
+            // Runtimes cannot take device rules back in an update; plugins' rules stay.
+            ("devices", value, _) | (_, value, None) => Some(value.clone()),
+            (_, Value::Object(owned), Some(Value::Object(asked))) => {
+                let mut owned = owned.clone();
+                release_members(&mut owned, asked);
+                (!owned.is_empty()).then_some(Value::Object(owned))
+            }
+            ("hugepageLimits", Value::Array(owned), Some(Value::Array(asked))) => {
+                let is_kept =
+                    |limit: &&Value| !asked.iter().any(|new| page_size(new) == page_size(limit));
+                let owned: Vec<Value> = owned.iter().filter(is_kept).cloned().collect();
+                (!owned.is_empty()).then_some(Value::Array(owned))
+            }
+            (_, _, Some(_)) => None,
+        };
+        if let Some(rest) = rest {
+            kept.insert(name.clone(), rest);
+        }
+    }
+    kept
+}
+
+fn release_members(owned: &mut Map<String, Value>, asked: &Map<String, Value>) {
+    let swap = owned.get("swap").cloned();
+    let follows = swap.is_some() && swap.as_ref() == owned.get("limit");
+    owned.retain(|key, _| !asked.contains_key(key));
+    let (Some(limit), Some(swap)) = (asked.get("limit"), swap) else { return };
+    // A plugin's swap limit that belonged to its memory limit goes with it, and so does one that
+    // no runtime would accept beside the engine's new memory limit.
+    let too_low = match (limit.as_i64(), swap.as_i64()) {
+        (Some(limit), Some(swap)) => (0..limit).contains(&swap) || (limit < 0 && swap >= 0),
+        _ => false,
+    };
+    if follows || too_low {
+        owned.remove("swap");
+    }
+}
+
+fn keep_bandwidth_whole(delta: &mut Map<String, Value>, request: &Map<String, Value>) {
+    let Some(Value::Object(cpu)) = delta.get_mut("cpu") else { return };
+    for (one, other) in [("quota", "period"), ("period", "quota")] {
+        let partner = request.get("cpu").and_then(|cpu| cpu.get(other));
+        if cpu.contains_key(one)
+            && let Some(partner) = partner
+        {
+            cpu.insert(other.to_owned(), partner.clone());
+        }
+    }
+}
+
+fn drop_following_swap(delta: &mut Map<String, Value>, engine: &Map<String, Value>) {
+    let Some(Value::Object(memory)) = delta.get_mut("memory") else { return };
+    let known = |key| engine.get("memory").and_then(|memory| memory.get(key));
+    let follows = memory.contains_key("limit") && memory.get("limit") == memory.get("swap");
+    let followed = known("swap").is_none_or(Value::is_null) || known("swap") == known("limit");
+    if follows && followed {
+        memory.remove("swap");
+    }
+}
+
+fn page_size(limit: &Value) -> Option<&str> {
+    limit.get("pageSize").and_then(Value::as_str)
+}
+
+/// A request without what says nothing: `null`, and zero where that means "leave it".
+fn without_unset(request: &Map<String, Value>) -> Map<String, Value> {
+    let mut request = without_null(request);
+    for (section, members) in ZERO_IS_UNSET {
+        if let Some(Value::Object(section)) = request.get_mut(section) {
+            section.retain(|key, value| {
+                let is_zero = value.as_f64() == Some(0.0) || value.as_str() == Some("");
+                !(is_zero && members.contains(&key.as_str()))
+            });
+        }
+    }
+    request
+}
+
+/// runc crashes on some members that are `null`, and none means anything.
+fn without_null(map: &Map<String, Value>) -> Map<String, Value> {
+    let mut map = map.clone();
+    map.retain(|_, value| !value.is_null());
+    for value in map.values_mut() {
+        if let Value::Object(section) = value {
+            section.retain(|_, value| !value.is_null());
+        }
+    }
+    map
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn map(value: Value) -> Map<String, Value> {
+        value.as_object().unwrap().clone()
+    }
+
+    fn engine() -> Map<String, Value> {
+        map(json!({
+            "devices": [{"allow": false, "access": "rwm"}],
+            "memory": {"limit": 1000, "swap": 1000},
+            "cpu": {"shares": 512, "quota": 20000, "period": 100_000, "cpus": "0-3"},
+            "hugepageLimits": [{"pageSize": "2MB", "limit": 0}],
+            "unified": {"memory.high": "1"},
+        }))
+    }
+
+    fn update(overlay: Value, request: Value) -> UpdateOutcome {
+        merge_update(&engine(), &map(overlay), &map(request), false)
+    }
+
+    #[test]
+    fn a_block_that_repeats_the_engines_record_asks_for_nothing() {
+        assert_eq!(delta(&engine(), &engine()), Map::new());
+        let outcome = update(json!({"cpu": {"cpus": "2"}}), Value::Object(engine()));
+        assert_eq!(outcome.to_runtime["cpu"]["cpus"], "2", "the plugin's cpuset stays");
+        assert_eq!(outcome.to_runtime["cpu"]["shares"], 512);
+        assert_eq!(outcome.engine, engine());
+        assert_eq!(Value::Object(outcome.overlay), json!({"cpu": {"cpus": "2"}}));
+    }
+
+    #[test]
+    fn a_field_that_the_engine_really_changes_is_the_engines_again() {
+        let overlay = json!({"cpu": {"cpus": "2", "shares": 7}, "unified": {"memory.high": "9"}});
+        let outcome = update(overlay, json!({"cpu": {"cpus": "1"}}));
+        assert_eq!(outcome.to_runtime["cpu"]["cpus"], "1");
+        assert_eq!(outcome.to_runtime["cpu"]["shares"], 7, "untouched fields stay the plugin's");
+        let kept = json!({"cpu": {"shares": 7}, "unified": {"memory.high": "9"}});
+        assert_eq!(Value::Object(outcome.overlay), kept);
+        assert_eq!(outcome.engine["cpu"]["cpus"], "1");
+        assert_eq!(outcome.engine["cpu"]["shares"], 512, "E never holds a plugin's value");
+    }
+
+    #[test]
+    fn quota_and_period_travel_together() {
+        let request = map(json!({"cpu": {"quota": 50000, "period": 100_000}}));
+        let wanted = json!({"cpu": {"quota": 50000, "period": 100_000}});
+        assert_eq!(Value::Object(delta(&request, &engine())), wanted);
+        let outcome = update(json!({"cpu": {"period": 5000}}), Value::Object(request));
+        assert_eq!(outcome.overlay, Map::new(), "a plugin's period means nothing to a new quota");
+    }
+
+    #[test]
+    fn swap_that_follows_the_limit_is_no_request_but_reaches_the_runtime() {
+        let request = json!({"memory": {"limit": 2000, "swap": 2000}});
+        let difference = delta(&map(request.clone()), &engine());
+        assert_eq!(Value::Object(difference), json!({"memory": {"limit": 2000}}));
+        let outcome = update(json!({"memory": {"limit": 50, "swap": 50}}), request);
+        assert_eq!(outcome.to_runtime["memory"], json!({"limit": 2000, "swap": 2000}));
+        assert_eq!(outcome.overlay, Map::new());
+    }
+
+    #[test]
+    fn swap_of_its_own_is_a_request() {
+        let request = map(json!({"memory": {"limit": 2000, "swap": 4000}}));
+        let wanted = json!({"memory": {"limit": 2000, "swap": 4000}});
+        assert_eq!(Value::Object(delta(&request, &engine())), wanted);
+    }
+
+    #[test]
+    fn a_plugins_swap_below_the_new_limit_is_released() {
+        let request = json!({"memory": {"limit": 2000, "swap": 2000}});
+        let low = update(json!({"memory": {"swap": 1500}}), request.clone());
+        assert_eq!(low.to_runtime["memory"]["swap"], 2000);
+        let high = update(json!({"memory": {"swap": 9000}}), request);
+        assert_eq!(high.to_runtime["memory"]["swap"], 9000);
+        let unlimited = update(json!({"memory": {"swap": 9000}}), json!({"memory": {"limit": -1}}));
+        assert_eq!(unlimited.to_runtime["memory"]["limit"], -1);
+        assert_eq!(unlimited.overlay, Map::new());
+    }
+
+    #[test]
+    fn nulls_and_zeros_are_no_request_and_never_reach_the_runtime() {
+        let request = json!({"cpu": {"cpus": "", "shares": 0, "quota": null}, "memory": null,
+            "pids": {"limit": null}, "devices": null});
+        assert_eq!(
+            Value::Object(delta(&map(request.clone()), &engine())),
+            json!({}),
+            "CRI-O sends empty cpusets with every update"
+        );
+        let outcome = update(json!({"memory": {"limit": null}}), request);
+        assert!(!Value::Object(outcome.to_runtime.clone()).to_string().contains("null"));
+        assert_eq!(outcome.to_runtime["cpu"], engine()["cpu"]);
+    }
+
+    #[test]
+    fn zero_that_means_something_is_kept() {
+        let request = json!({"cpu": {"burst": 0, "idle": 0}, "memory": {"swappiness": 0}});
+        assert_eq!(Value::Object(delta(&map(request.clone()), &engine())), request);
+    }
+
+    #[test]
+    fn huge_page_limits_are_told_apart_by_page_size() {
+        let overlay = json!({"hugepageLimits": [
+            {"pageSize": "2MB", "limit": 5}, {"pageSize": "1GB", "limit": 6}]});
+        let outcome = update(overlay, json!({"hugepageLimits": [{"pageSize": "2MB", "limit": 8}]}));
+        let limits = json!([{"pageSize": "2MB", "limit": 8}, {"pageSize": "1GB", "limit": 6}]);
+        assert_eq!(outcome.to_runtime["hugepageLimits"], limits);
+        assert_eq!(outcome.overlay["hugepageLimits"], json!([{"pageSize": "1GB", "limit": 6}]));
+    }
+
+    #[test]
+    fn device_rules_of_plugins_follow_the_engines() {
+        let rule = json!({"allow": true, "type": "c", "major": 10, "minor": 229, "access": "rwm"});
+        let overlay = map(json!({"devices": [rule]}));
+        let outcome = merge_update(&engine(), &overlay, &engine(), false);
+        let rules = json!([{"allow": false, "access": "rwm"}, rule]);
+        assert_eq!(outcome.to_runtime["devices"], rules);
+        let again = merge_update(&outcome.engine, &outcome.overlay, &outcome.to_runtime, false);
+        assert_eq!(again.to_runtime["devices"], rules, "no rule is added twice");
+        let crun = merge_update(&engine(), &overlay, &engine(), true);
+        assert!(!crun.to_runtime.contains_key("devices"));
+        assert_eq!(crun.overlay, overlay);
+    }
+
+    #[test]
+    fn unknown_members_of_a_request_pass_through() {
+        let request = json!({"vendor": {"x": [1]}, "cpu": {"newKnob": 3}});
+        let outcome = update(json!({}), request);
+        assert_eq!(outcome.to_runtime["vendor"], json!({"x": [1]}));
+        assert_eq!(outcome.to_runtime["cpu"]["newKnob"], 3);
+    }
+}

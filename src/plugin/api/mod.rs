@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The NRI messages and services, generated from `proto/nri/v1alpha1/api.proto` (see
+//! `proto/README.md`) and checked in, so that building needs no protoc.
+//! `tests/wire.rs` generates them anew and compares. Never edited by hand.
+
+#![allow(
+    clippy::all,
+    clippy::allow_attributes,
+    clippy::allow_attributes_without_reason,
+    clippy::cast_possible_truncation,
+    clippy::cast_possible_wrap,
+    clippy::cast_sign_loss,
+    clippy::implicit_clone,
+    clippy::panic,
+    clippy::ref_option,
+    clippy::semicolon_if_nothing_returned,
+    clippy::str_to_string,
+    clippy::too_many_lines,
+    clippy::uninlined_format_args,
+    clippy::unwrap_used,
+    clippy::wildcard_enum_match_arm,
+    let_underscore_drop,
+    missing_debug_implementations,
+    unreachable_pub,
+    unused_qualifications,
+    reason = "generated code"
+)]
+
+#[rustfmt::skip]
+mod api;
+#[rustfmt::skip]
+mod api_ttrpc;
+
+pub use api::*;
+pub use api_ttrpc::*;

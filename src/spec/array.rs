@@ -9,7 +9,7 @@ use std::ops::Range;
 
 use serde_json::Value;
 
-use super::document::{DocumentError, value_of};
+use super::document::{DocumentError, Object, value_of};
 use super::scan;
 
 /// One opened array.
@@ -38,6 +38,11 @@ impl Item<'_> {
     /// What it says.
     pub fn value(&self) -> Value {
         value_of(&self.text)
+    }
+
+    /// Opens it, to read its members; `path` says where it is in messages.
+    pub fn open(&self, path: &str) -> Result<Object<'_>, DocumentError> {
+        Object::open(&self.text, 0..self.text.len(), path.to_owned(), false)
     }
 
     /// What it says if it is a string.

@@ -124,7 +124,7 @@ enum Now<'t> {
 }
 
 impl<'t> Object<'t> {
-    fn open(
+    pub(super) fn open(
         text: &'t [u8],
         source: Range<usize>,
         path: String,

@@ -13,6 +13,8 @@ pub mod document;
 pub mod flags;
 /// What plugins own survives an engine's update.
 pub mod overlay;
+/// An adjustment becomes edits of the document.
+pub mod patch;
 mod scan;
 
 #[cfg(test)]

@@ -9,6 +9,9 @@
 
 use serde_json::{Map, Value};
 
+use super::patch::{PatchError, resources};
+use crate::plugin::api;
+
 /// What becomes of one `update`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct UpdateOutcome {
@@ -87,6 +90,11 @@ pub fn merge_update(
         to_runtime.remove("devices");
     }
     UpdateOutcome { to_runtime, engine: new_engine, overlay }
+}
+
+/// What a plugin's resources, in an adjustment or an update, are as an overlay.
+pub fn overlay_of(resources: &api::LinuxResources) -> Result<Map<String, Value>, PatchError> {
+    resources::overlay_of(resources)
 }
 
 /// Puts the fields of `top` over those of `base`: members of sections one by one, huge page

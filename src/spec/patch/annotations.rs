@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Annotations.
+//!
+//! runc keeps annotations as `key=value` labels beside its own `bundle=` label, and gives meaning
+//! to some keys (systemd properties, CRIU configuration). A plugin that could set those would
+//! reach further than its adjustment says, so they are refused.
+//! Reference: runc `features`, `potentiallyUnsafeConfigAnnotations`; pitfalls C8.
+
+use std::collections::HashMap;
+
+use super::{Changes, PatchError, patch_map, wanted_by_key};
+use crate::error::quoted;
+use crate::spec::document::Object;
+
+/// Keys to which runc gives meaning; those with a final dot stand for all keys beneath.
+const UNSAFE: [&str; 3] = ["bundle", "org.criu.config", "org.systemd.property."];
+
+/// Applies the adjustment's annotations: a `-key` removes, anything else sets.
+pub(super) fn patch(
+    root: &mut Object<'_>,
+    annotations: &HashMap<String, String>,
+    changes: &mut Changes,
+) -> Result<(), PatchError> {
+    if annotations.is_empty() {
+        return Ok(());
+    }
+    let object = root.map("annotations")?;
+    let wanted = wanted_by_key(annotations);
+    for (key, value) in &wanted {
+        let Some(value) = value else { continue };
+        let is_there = object.value(key)?.is_some_and(|there| there == *value);
+        if !is_there && let Some(problem) = problem_of(key) {
+            return Err(PatchError::invalid(format!("Annotations[{}]", quoted(key)), problem));
+        }
+    }
+    patch_map(object, &wanted, ("annotations", "Annotations"), changes)
+}
+
+fn problem_of(key: &str) -> Option<&'static str> {
+    let is_unsafe = UNSAFE
+        .iter()
+        .any(|name| if name.ends_with('.') { key.starts_with(name) } else { key == *name });
+    if key.is_empty() {
+        Some("an annotation needs a key")
+    } else if key.contains('=') {
+        Some("runc would read the part before \"=\" as the key")
+    } else if is_unsafe {
+        Some("the runtime gives this annotation a meaning of its own")
+    } else {
+        None
+    }
+}

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+//! OCI hooks: each is added behind those that are there.
+//!
+//! Hooks that the engine wrote are never removed or moved; NRI has no way to ask for it.
+//! Reference: OCI runtime-spec `config.md`, POSIX-platform hooks; nri-semantics 5.2 row 4.
+
+use oci_spec::runtime::HookBuilder;
+use serde_json::Value;
+
+use super::{Changes, PatchError, fragment, invalid_fragment};
+use crate::error::quoted;
+use crate::plugin::api;
+use crate::spec::array::Item;
+use crate::spec::document::Object;
+
+const FIELD: &str = "OciHooks";
+
+/// Appends the adjustment's hooks, stage by stage.
+pub(super) fn patch(
+    root: &mut Object<'_>,
+    hooks: &api::Hooks,
+    changes: &mut Changes,
+) -> Result<(), PatchError> {
+    let api::Hooks {
+        prestart,
+        create_runtime,
+        create_container,
+        start_container,
+        poststart,
+        poststop,
+        special_fields: _,
+    } = hooks;
+    for (stage, hooks) in [
+        ("prestart", prestart),
+        ("poststart", poststart),
+        ("poststop", poststop),
+        ("createRuntime", create_runtime),
+        ("createContainer", create_container),
+        ("startContainer", start_container),
+    ] {
+        if hooks.is_empty() {
+            continue;
+        }
+        let array = root.object("hooks")?.array(stage)?;
+        let before = array.value();
+        for hook in hooks {
+            array.items().push(Item::new(&hook_value(stage, hook)?));
+        }
+        changes.note(format!("hooks.{stage}"), FIELD, before, array.value());
+    }
+    Ok(())
+}
+
+fn hook_value(stage: &str, hook: &api::Hook) -> Result<Value, PatchError> {
+    let api::Hook { path, args, env, timeout, special_fields: _ } = hook;
+    if !path.starts_with('/') {
+        let problem = format!("the path \"{}\" of a {stage} hook is not absolute", quoted(path));
+        return Err(PatchError::invalid(FIELD, problem));
+    }
+    let mut builder = HookBuilder::default().path(path.as_str());
+    if !args.is_empty() {
+        builder = builder.args(args.clone());
+    }
+    if !env.is_empty() {
+        builder = builder.env(env.clone());
+    }
+    if let Some(timeout) = timeout.as_ref() {
+        // A runtime takes zero for "at once" and ends the hook before it begins.
+        if timeout.value <= 0 {
+            let problem = format!(
+                "the timeout {} of {stage} hook {} is not positive",
+                timeout.value,
+                quoted(path)
+            );
+            return Err(PatchError::invalid(FIELD, problem));
+        }
+        builder = builder.timeout(timeout.value);
+    }
+    let hook = builder.build().map_err(|error| invalid_fragment(FIELD, &error))?;
+    fragment(FIELD, &hook)
+}

@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A container adjustment becomes edits of `config.json`, one area per file.
+//!
+//! Order as the reference applies it: annotations, environment, arguments, hooks, devices,
+//! cgroup path, OOM score, namespaces, sysctls, resources, mounts, resource limits.
+//! All or nothing: edits go to a copy, and the first failure leaves the document as it was.
+//! What it cannot apply it refuses by name (D23); it never skips a field that a plugin set.
+//! Reference: NRI `pkg/runtime-tools/generate`; nri-semantics sections 5 and 9 of the design.
+
+use std::collections::{BTreeMap, HashMap};
+
+use serde::Serialize;
+use serde_json::Value;
+
+use super::document::{Document, DocumentError, Object};
+use crate::error::quoted;
+use crate::plugin::api;
+
+mod annotations;
+mod devices;
+mod hooks;
+mod linux;
+mod mounts;
+mod process;
+pub(super) mod resources;
+#[cfg(test)]
+mod tests;
+
+/// What an adjustment makes of a document.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Patched {
+    /// The new document; `None` when nothing changed.
+    pub bytes: Option<Vec<u8>>,
+    /// What changed, in the order in which it was done.
+    pub changes: Vec<Change>,
+}
+
+/// One changed place.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Change {
+    /// Where in config.json: `process.env[PATH]`, `mounts[/data]`, `linux.resources.cpu.cpus`.
+    pub field: String,
+    /// The NRI field behind it, as owners are keyed (D25): `Env[PATH]`, `CPUSetCPUs`.
+    pub nri_field: String,
+    /// What was there.
+    pub before: Option<Value>,
+    /// What is there now.
+    pub after: Option<Value>,
+}
+
+/// Why an adjustment cannot be applied.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PatchError {
+    /// The document cannot be edited where it has to be.
+    #[error(transparent)]
+    Document(#[from] DocumentError),
+    /// A field that NRI has and this version does not apply.
+    #[error("{field} is set, which this version of nri-runc cannot apply")]
+    NotApplied {
+        /// The NRI field, as in D25.
+        field: String,
+    },
+    /// A value that no runtime would take, or that must not reach one.
+    #[error("{field} cannot be applied: {problem}")]
+    Invalid {
+        /// The NRI field, as in D25.
+        field: String,
+        /// What is wrong with it.
+        problem: String,
+    },
+}
+
+impl PatchError {
+    fn invalid(field: impl Into<String>, problem: impl Into<String>) -> Self {
+        Self::Invalid { field: field.into(), problem: problem.into() }
+    }
+
+    /// The NRI field at fault, by which its owner is found.
+    pub fn field(&self) -> Option<&str> {
+        match self {
+            Self::Document(_) => None,
+            Self::NotApplied { field } | Self::Invalid { field, .. } => Some(field),
+        }
+    }
+}
+
+/// Applies `adjustment` to the config.json in `document`.
+pub fn patch(
+    document: &[u8],
+    adjustment: &api::ContainerAdjustment,
+) -> Result<Patched, PatchError> {
+    let api::ContainerAdjustment {
+        annotations,
+        mounts,
+        env,
+        hooks,
+        linux,
+        rlimits,
+        CDI_devices: cdi_devices,
+        args,
+        special_fields: _,
+    } = adjustment;
+    if let Some(device) = cdi_devices.first() {
+        let field = format!("CdiDevices[{}]", quoted(&device.name));
+        return Err(PatchError::NotApplied { field });
+    }
+    let mut document = Document::parse(document)?;
+    let root = document.root();
+    let mut changes = Changes::default();
+    annotations::patch(root, annotations, &mut changes)?;
+    process::patch_env(root, env, &mut changes)?;
+    process::patch_args(root, args, &mut changes)?;
+    if let Some(hooks) = hooks.as_ref() {
+        hooks::patch(root, hooks, &mut changes)?;
+    }
+    if let Some(linux) = linux.as_ref() {
+        linux::patch(root, linux, &mut changes)?;
+    }
+    mounts::patch(root, mounts, &mut changes)?;
+    process::patch_rlimits(root, rlimits, &mut changes)?;
+    let Changes(changes) = changes;
+    let bytes = (!changes.is_empty()).then(|| document.to_bytes());
+    Ok(Patched { bytes, changes })
+}
+
+/// What was changed so far.
+#[derive(Debug, Default)]
+struct Changes(Vec<Change>);
+
+impl Changes {
+    fn note(
+        &mut self,
+        field: impl Into<String>,
+        nri_field: impl Into<String>,
+        before: Option<Value>,
+        after: Option<Value>,
+    ) {
+        let (field, nri_field) = (field.into(), nri_field.into());
+        self.0.push(Change { field, nri_field, before, after });
+    }
+
+    /// Sets a member unless it says the same already.
+    fn set(
+        &mut self,
+        object: &mut Object<'_>,
+        key: &str,
+        value: Value,
+        names: (&str, &str),
+    ) -> Result<(), DocumentError> {
+        let before = object.value(key)?;
+        if before.as_ref() != Some(&value) {
+            object.set(key, &value)?;
+            self.note(names.0, names.1, before, Some(value));
+        }
+        Ok(())
+    }
+}
+
+/// The key without its removal marker, and whether it had one.
+fn unmark(key: &str) -> (&str, bool) {
+    match key.strip_prefix('-') {
+        Some(name) => (name, true),
+        None => (key, false),
+    }
+}
+
+/// What a map with removal markers asks for each key, in a fixed order. A key that is both
+/// removed and set is set: plugins replace each other's values that way.
+fn wanted_by_key(map: &HashMap<String, String>) -> BTreeMap<&str, Option<&str>> {
+    let mut wanted: BTreeMap<&str, Option<&str>> = BTreeMap::new();
+    for (key, value) in map {
+        let (name, is_removal) = unmark(key);
+        let entry = wanted.entry(name).or_default();
+        if !is_removal {
+            *entry = Some(value);
+        }
+    }
+    wanted
+}
+
+/// Sets and removes members of a map of strings; `names` are the prefixes of the change's names.
+fn patch_map(
+    object: &mut Object<'_>,
+    wanted: &BTreeMap<&str, Option<&str>>,
+    names: (&str, &str),
+    changes: &mut Changes,
+) -> Result<(), PatchError> {
+    for (key, value) in wanted {
+        let field = format!("{}[{key}]", names.0);
+        let nri_field = format!("{}[{key}]", names.1);
+        match value {
+            Some(value) => changes.set(object, key, Value::from(*value), (&field, &nri_field))?,
+            None => {
+                if let Some(before) = object.value(key)? {
+                    object.remove(key)?;
+                    changes.note(field, nri_field, Some(before), None);
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A fragment built from a type of the OCI specification.
+fn fragment(field: &str, part: &impl Serialize) -> Result<Value, PatchError> {
+    serde_json::to_value(part).map_err(|error| invalid_fragment(field, &error))
+}
+
+fn invalid_fragment(field: &str, error: &impl std::fmt::Display) -> PatchError {
+    PatchError::invalid(field, quoted(&error.to_string()))
+}
+
+/// A path as the container sees it: absolute, without `.`, `..` and double slashes. Compares
+/// `/a`, `/a/` and `a` as runtimes do.
+fn clean(path: &str) -> String {
+    let mut parts: Vec<&str> = Vec::new();
+    for part in path.split('/') {
+        match part {
+            "" | "." => {}
+            ".." => {
+                parts.pop();
+            }
+            part => parts.push(part),
+        }
+    }
+    format!("/{}", parts.join("/"))
+}

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Mounts, and the propagation of the root file system that some of them need.
+//!
+//! A new mount takes the place of all that had its destination. Only when something changed are
+//! mounts brought into an order in which parents come before what is mounted beneath them; mounts
+//! of the same depth stay in the engine's order.
+//! It looks at a mount's options only: whether the host shares the source is not read here, the
+//! runtime says so when it mounts.
+//! Reference: nri-semantics 5.2 row 20, with BUG-G7 and G8 put right; mount_namespaces(7).
+
+use oci_spec::runtime::MountBuilder;
+use serde_json::Value;
+
+use super::{Changes, PatchError, clean, fragment, invalid_fragment, unmark};
+use crate::error::quoted;
+use crate::plugin::api;
+use crate::spec::array::Item;
+use crate::spec::document::Object;
+
+/// Applies the adjustment's mounts: a `-destination` removes, anything else adds or replaces.
+pub(super) fn patch(
+    root: &mut Object<'_>,
+    mounts: &[api::Mount],
+    changes: &mut Changes,
+) -> Result<(), PatchError> {
+    if mounts.is_empty() {
+        return Ok(());
+    }
+    let items = root.array("mounts")?.items();
+    let mut placed: Vec<(String, Item<'_>)> = Vec::with_capacity(items.len() + mounts.len());
+    for item in items.iter() {
+        let destination = item.open("mounts[]")?.value("destination")?;
+        let destination = destination.as_ref().and_then(Value::as_str).unwrap_or_default();
+        placed.push((clean(destination), item.clone()));
+    }
+    let mut is_changed = false;
+    for mount in mounts {
+        is_changed |= place(&mut placed, mount, changes)?;
+    }
+    if !is_changed {
+        return Ok(());
+    }
+    placed.sort_by_key(|(destination, _)| depth(destination));
+    *items = placed.into_iter().map(|(_, item)| item).collect();
+    for mount in mounts {
+        patch_propagation(root, mount, changes)?;
+    }
+    Ok(())
+}
+
+/// Applies one entry; tells whether it changed anything.
+fn place(
+    placed: &mut Vec<(String, Item<'_>)>,
+    mount: &api::Mount,
+    changes: &mut Changes,
+) -> Result<bool, PatchError> {
+    let (destination, is_removal) = unmark(&mount.destination);
+    let nri_field = format!("Mounts[{}]", quoted(destination));
+    if destination.is_empty() {
+        return Err(PatchError::invalid(nri_field, "a mount needs a destination"));
+    }
+    let cleaned = clean(destination);
+    let is_there = |(there, _): &&(String, Item<'_>)| *there == cleaned;
+    let count = placed.iter().filter(is_there).count();
+    // The last of several mounts at one place is the one that is seen.
+    let before = placed.iter().rfind(is_there).map(|(_, item)| item.value());
+    let after = if is_removal { None } else { Some(mount_value(&nri_field, mount)?) };
+    if count <= 1 && before == after {
+        return Ok(false);
+    }
+    placed.retain(|(there, _)| *there != cleaned);
+    if let Some(value) = &after {
+        placed.push((cleaned, Item::new(value)));
+    }
+    changes.note(format!("mounts[{destination}]"), nri_field, before, after);
+    Ok(true)
+}
+
+fn mount_value(nri_field: &str, mount: &api::Mount) -> Result<Value, PatchError> {
+    let api::Mount { destination, type_, source, options, special_fields: _ } = mount;
+    let mut builder = MountBuilder::default().destination(destination.as_str());
+    if !type_.is_empty() {
+        builder = builder.typ(type_.as_str());
+    }
+    if !source.is_empty() {
+        builder = builder.source(source.as_str());
+    }
+    if !options.is_empty() {
+        builder = builder.options(options.clone());
+    }
+    let mount = builder.build().map_err(|error| invalid_fragment(nri_field, &error))?;
+    fragment(nri_field, &mount)
+}
+
+/// A bind mount that is to propagate needs a root file system that propagates too.
+fn patch_propagation(
+    root: &mut Object<'_>,
+    mount: &api::Mount,
+    changes: &mut Changes,
+) -> Result<(), PatchError> {
+    let (destination, is_removal) = unmark(&mount.destination);
+    let has =
+        |wanted: &[&str]| mount.options.iter().any(|option| wanted.contains(&option.as_str()));
+    if is_removal || !(mount.type_ == "bind" || has(&["bind", "rbind"])) {
+        return Ok(());
+    }
+    let last = mount.options.iter().rev().find_map(|option| match option.as_str() {
+        "shared" | "rshared" => Some("rshared"),
+        "slave" | "rslave" => Some("rslave"),
+        "private" | "rprivate" | "unbindable" | "runbindable" => Some(""),
+        _ => None,
+    });
+    let Some(wanted) = last.filter(|wanted| !wanted.is_empty()) else { return Ok(()) };
+    let linux = root.object("linux")?;
+    let there = linux.value("rootfsPropagation")?;
+    let there = there.as_ref().and_then(Value::as_str).unwrap_or_default();
+    // What is shared receives as well.
+    if wanted == "rslave" && ["rslave", "rshared", "shared"].contains(&there) {
+        return Ok(());
+    }
+    let nri_field = format!("Mounts[{}]", quoted(destination));
+    let names = ("linux.rootfsPropagation", nri_field.as_str());
+    Ok(changes.set(linux, "rootfsPropagation", Value::from(wanted), names)?)
+}
+
+fn depth(destination: &str) -> usize {
+    if destination == "/" { 0 } else { destination.matches('/').count() }
+}

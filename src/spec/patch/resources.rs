@@ -1,0 +1,325 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Resources: what a plugin asks for, in the words of the OCI specification.
+//!
+//! The same list of settings becomes edits of config.json at creation and an overlay for updates,
+//! so the two cannot disagree. Values are checked here, where the plugin's name can still be told;
+//! they are never converted (shares to weight and the like is the runtime's work).
+//! Reference: nri-semantics 5.2 row 16, with BUG-G3 and G4 put right; D24; pitfalls C8 and G.
+
+use serde_json::{Map, Value, json};
+
+use super::{Changes, PatchError, devices};
+use crate::error::quoted;
+use crate::plugin::api;
+use crate::spec::array::Item;
+use crate::spec::document::Object;
+
+/// One member of a section of `LinuxResources`.
+#[derive(Debug, Clone, PartialEq)]
+struct Setting {
+    section: &'static str,
+    key: String,
+    value: Value,
+    nri_field: String,
+}
+
+/// Everything that a plugin asks for.
+#[derive(Debug, Default)]
+struct Wanted {
+    settings: Vec<Setting>,
+    /// Page size and the entry of `hugepageLimits`.
+    hugepages: Vec<(String, Value)>,
+    /// Cgroup rules.
+    rules: Vec<Value>,
+}
+
+impl Wanted {
+    fn set(&mut self, section: &'static str, key: &str, value: Value, nri_field: &str) {
+        let (key, nri_field) = (key.to_owned(), nri_field.to_owned());
+        self.settings.push(Setting { section, key, value, nri_field });
+    }
+}
+
+/// Applies the adjustment's resources.
+pub(super) fn patch(
+    root: &mut Object<'_>,
+    resources: &api::LinuxResources,
+    changes: &mut Changes,
+) -> Result<(), PatchError> {
+    let Wanted { settings, hugepages, rules } = read(resources)?;
+    devices::patch_rules(root, &rules, changes)?;
+    let touches_memory = settings.iter().any(|setting| setting.section == "memory");
+    for Setting { section, key, value, nri_field } in settings {
+        let resources = root.object("linux")?.object("resources")?;
+        let (object, field) = if section == "unified" {
+            (resources.map(section)?, format!("linux.resources.unified[{key}]"))
+        } else {
+            (resources.object(section)?, format!("linux.resources.{section}.{key}"))
+        };
+        changes.set(object, &key, value, (&field, &nri_field))?;
+    }
+    if touches_memory {
+        check_swap(root)?;
+    }
+    patch_hugepages(root, hugepages, changes)
+}
+
+/// What a plugin asks for, as an overlay for `update` (D21).
+pub(in crate::spec) fn overlay_of(
+    resources: &api::LinuxResources,
+) -> Result<Map<String, Value>, PatchError> {
+    let Wanted { settings, hugepages, rules } = read(resources)?;
+    let mut overlay = Map::new();
+    for Setting { section, key, value, nri_field: _ } in settings {
+        let section = overlay.entry(section).or_insert_with(|| Value::Object(Map::new()));
+        if let Value::Object(section) = section {
+            section.insert(key, value);
+        }
+    }
+    if !hugepages.is_empty() {
+        let limits = hugepages.into_iter().map(|(_, limit)| limit).collect();
+        overlay.insert("hugepageLimits".to_owned(), Value::Array(limits));
+    }
+    if !rules.is_empty() {
+        overlay.insert("devices".to_owned(), Value::Array(rules));
+    }
+    Ok(overlay)
+}
+
+fn read(resources: &api::LinuxResources) -> Result<Wanted, PatchError> {
+    let api::LinuxResources {
+        memory,
+        cpu,
+        hugepage_limits,
+        blockio_class,
+        rdt_class,
+        unified,
+        devices,
+        pids,
+        special_fields: _,
+    } = resources;
+    for (is_set, field) in
+        [(blockio_class.is_some(), "BlockioClass"), (rdt_class.is_some(), "RdtClass")]
+    {
+        if is_set {
+            return Err(PatchError::NotApplied { field: field.to_owned() });
+        }
+    }
+    let mut wanted = Wanted::default();
+    if let Some(memory) = memory.as_ref() {
+        read_memory(memory, &mut wanted)?;
+    }
+    if let Some(cpu) = cpu.as_ref() {
+        read_cpu(cpu, &mut wanted)?;
+    }
+    if let Some(api::LinuxPids { limit, special_fields: _ }) = pids.as_ref() {
+        if *limit == 0 || *limit < -1 {
+            let problem = format!("{limit} is no number of processes (-1 is unlimited)");
+            return Err(PatchError::invalid("PidsLimit", problem));
+        }
+        wanted.set("pids", "limit", Value::from(*limit), "PidsLimit");
+    }
+    let mut keys: Vec<_> = unified.iter().collect();
+    keys.sort();
+    for (key, value) in keys {
+        let nri_field = format!("CgroupsUnified[{}]", quoted(key));
+        if !is_unified_key(key) {
+            return Err(PatchError::invalid(nri_field, "it is no resource file of a cgroup"));
+        }
+        wanted.set("unified", key, Value::from(value.as_str()), &nri_field);
+    }
+    for api::HugepageLimit { page_size, limit, special_fields: _ } in hugepage_limits {
+        let size = page_size_name(page_size);
+        let value = json!({"pageSize": size, "limit": limit});
+        wanted.hugepages.retain(|(there, _)| *there != size);
+        wanted.hugepages.push((size, value));
+    }
+    for rule in devices {
+        wanted.rules.push(rule_value(rule)?);
+    }
+    Ok(wanted)
+}
+
+fn read_memory(memory: &api::LinuxMemory, wanted: &mut Wanted) -> Result<(), PatchError> {
+    let api::LinuxMemory {
+        limit,
+        reservation,
+        swap,
+        kernel,
+        kernel_tcp,
+        swappiness,
+        disable_oom_killer,
+        use_hierarchy,
+        special_fields: _,
+    } = memory;
+    let signed =
+        |field: &protobuf::MessageField<api::OptionalInt64>| field.as_ref().map(|o| o.value);
+    // NRI: a limit of zero leaves what the engine wrote.
+    let limit = signed(limit).filter(|limit| *limit != 0);
+    let swap = signed(swap).filter(|swap| *swap != 0);
+    // NRI: a limit alone means the same limit with swap, else a container could swap without
+    // bound (D24).
+    let (swap, swap_field) = match (swap, limit) {
+        (None, Some(limit)) => (Some(limit), "MemLimit"),
+        (swap, _) => (swap, "MemSwapLimit"),
+    };
+    for (key, nri_field, value) in [
+        ("limit", "MemLimit", limit),
+        ("reservation", "MemReservation", signed(reservation)),
+        ("swap", swap_field, swap),
+        ("kernel", "MemKernelLimit", signed(kernel)),
+        ("kernelTCP", "MemTCPLimit", signed(kernel_tcp)),
+    ] {
+        let Some(value) = value else { continue };
+        if value < -1 {
+            let problem = format!("{value} is no amount of memory (-1 is unlimited)");
+            return Err(PatchError::invalid(nri_field, problem));
+        }
+        wanted.set("memory", key, Value::from(value), nri_field);
+    }
+    if let Some(swappiness) = swappiness.as_ref().map(|o| o.value) {
+        if swappiness > 100 {
+            let problem = format!("{swappiness} is outside 0 to 100");
+            return Err(PatchError::invalid("MemSwappiness", problem));
+        }
+        wanted.set("memory", "swappiness", Value::from(swappiness), "MemSwappiness");
+    }
+    for (key, nri_field, value) in [
+        ("disableOOMKiller", "MemDisableOomKiller", disable_oom_killer),
+        ("useHierarchy", "MemUseHierarchy", use_hierarchy),
+    ] {
+        if let Some(value) = value.as_ref() {
+            wanted.set("memory", key, Value::from(value.value), nri_field);
+        }
+    }
+    Ok(())
+}
+
+fn read_cpu(cpu: &api::LinuxCPU, wanted: &mut Wanted) -> Result<(), PatchError> {
+    let api::LinuxCPU {
+        shares,
+        quota,
+        period,
+        realtime_runtime,
+        realtime_period,
+        cpus,
+        mems,
+        special_fields: _,
+    } = cpu;
+    let unsigned = |field: &protobuf::MessageField<api::OptionalUInt64>| {
+        field.as_ref().map(|o| Value::from(o.value))
+    };
+    let signed = |field: &protobuf::MessageField<api::OptionalInt64>| {
+        field.as_ref().map(|o| Value::from(o.value))
+    };
+    let text = |text: &String| (!text.is_empty()).then(|| Value::from(text.as_str()));
+    // Zero says "leave it" to runtimes; one is below what the kernel has.
+    if shares.as_ref().is_some_and(|shares| shares.value == 1) {
+        return Err(PatchError::invalid("CPUShares", "1 is below the minimum of 2"));
+    }
+    for (key, nri_field, value) in [
+        ("shares", "CPUShares", unsigned(shares)),
+        ("quota", "CPUQuota", signed(quota)),
+        ("period", "CPUPeriod", unsigned(period)),
+        ("realtimeRuntime", "CPURealtimeRuntime", signed(realtime_runtime)),
+        ("realtimePeriod", "CPURealtimePeriod", unsigned(realtime_period)),
+        ("cpus", "CPUSetCPUs", text(cpus)),
+        ("mems", "CPUSetMems", text(mems)),
+    ] {
+        if let Some(value) = value {
+            wanted.set("cpu", key, value, nri_field);
+        }
+    }
+    Ok(())
+}
+
+/// Runtimes refuse a limit with swap below the limit without.
+fn check_swap(root: &mut Object<'_>) -> Result<(), PatchError> {
+    let memory = root.object("linux")?.object("resources")?.object("memory")?;
+    let number = |value: Option<Value>| value.as_ref().and_then(Value::as_i64);
+    let (limit, swap) = (number(memory.value("limit")?), number(memory.value("swap")?));
+    match (limit, swap) {
+        (Some(limit), Some(swap)) if swap > 0 && swap < limit => {
+            let problem = format!("memory with swap, {swap}, is below memory alone, {limit}");
+            Err(PatchError::invalid("MemSwapLimit", problem))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn patch_hugepages(
+    root: &mut Object<'_>,
+    hugepages: Vec<(String, Value)>,
+    changes: &mut Changes,
+) -> Result<(), PatchError> {
+    for (size, value) in hugepages {
+        let array = root.object("linux")?.object("resources")?.array("hugepageLimits")?;
+        let items = array.items();
+        let mut matching = Vec::new();
+        for (index, item) in items.iter().enumerate() {
+            let there = item.open("linux.resources.hugepageLimits[]")?.value("pageSize")?;
+            let there = there.as_ref().and_then(Value::as_str).map(page_size_name);
+            if there.as_deref() == Some(size.as_str()) {
+                matching.push(index);
+            }
+        }
+        let before = matching.first().and_then(|first| items.get(*first)).map(Item::value);
+        if matching.len() == 1 && before.as_ref() == Some(&value) {
+            continue;
+        }
+        match matching.first().and_then(|first| items.get_mut(*first)) {
+            Some(first) => first.replace(&value),
+            None => items.push(Item::new(&value)),
+        }
+        for extra in matching.iter().skip(1).rev() {
+            items.remove(*extra);
+        }
+        let field = format!("linux.resources.hugepageLimits[{size}]");
+        changes.note(field, format!("HugepageLimits[{size}]"), before, Some(value));
+    }
+    Ok(())
+}
+
+fn rule_value(rule: &api::LinuxDeviceCgroup) -> Result<Value, PatchError> {
+    let api::LinuxDeviceCgroup { allow, type_, major, minor, access, special_fields: _ } = rule;
+    let mut value = Map::new();
+    value.insert("allow".to_owned(), Value::from(*allow));
+    if !matches!(type_.as_str(), "" | "a" | "b" | "c")
+        || access.chars().any(|mode| !"rwm".contains(mode))
+    {
+        let problem = format!(
+            "a cgroup rule for \"{}\" with access \"{}\" is none",
+            quoted(type_),
+            quoted(access)
+        );
+        return Err(PatchError::invalid("Devices", problem));
+    }
+    if !type_.is_empty() {
+        value.insert("type".to_owned(), Value::from(type_.as_str()));
+    }
+    for (key, number) in [("major", major), ("minor", minor)] {
+        if let Some(number) = number.as_ref() {
+            value.insert(key.to_owned(), Value::from(number.value));
+        }
+    }
+    if !access.is_empty() {
+        value.insert("access".to_owned(), Value::from(access.as_str()));
+    }
+    Ok(Value::Object(value))
+}
+
+/// A file name of a controller. youki joins the key to a path without looking at it, and
+/// `cgroup.*` files move and kill processes.
+fn is_unified_key(key: &str) -> bool {
+    let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let Some((controller, rest)) = key.split_once('.') else { return false };
+    controller != "cgroup"
+        && !controller.is_empty()
+        && controller.chars().all(|c| is_word(c) && !c.is_ascii_uppercase())
+        && rest.split('.').all(|part| !part.is_empty() && part.chars().all(is_word))
+}
+
+/// `2M` and `2MB` are one page size; the kernel's files are named by the latter.
+fn page_size_name(size: &str) -> String {
+    if size.ends_with(['K', 'M', 'G']) { format!("{size}B") } else { size.to_owned() }
+}

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Claims about what an adjustment makes of a document: how adjustments are made here.
+
+use protobuf::MessageField;
+use serde_json::Value;
+
+use super::{Change, PatchError, Patched, patch};
+use crate::error::RESERVED_PHRASES;
+use crate::plugin::api;
+
+mod linux_part;
+mod whole;
+
+type Adjustment = api::ContainerAdjustment;
+
+fn adjusted(document: &str, adjustment: &Adjustment) -> (String, Vec<Change>) {
+    let Patched { bytes, changes } = patch(document.as_bytes(), adjustment).unwrap();
+    let text = bytes.map_or_else(|| document.to_owned(), |b| String::from_utf8(b).unwrap());
+    assert!(serde_json::from_str::<Value>(&text).is_ok(), "{text}");
+    (text, changes)
+}
+
+fn refused(document: &str, adjustment: &Adjustment) -> PatchError {
+    let error = patch(document.as_bytes(), adjustment).unwrap_err();
+    let line = error.to_string();
+    assert!(!line.contains('\n'), "{line}");
+    for phrase in RESERVED_PHRASES {
+        assert!(!line.to_lowercase().contains(phrase), "{line}");
+    }
+    error
+}
+
+fn invalid_field(adjustment: &Adjustment) -> String {
+    match refused(r#"{"process":{},"linux":{}}"#, adjustment) {
+        PatchError::Invalid { field, .. } => field,
+        error @ (PatchError::Document(_) | PatchError::NotApplied { .. }) => panic!("{error}"),
+    }
+}
+
+fn some<T>(value: T) -> MessageField<T> {
+    MessageField::some(value)
+}
+
+fn uint64(value: u64) -> MessageField<api::OptionalUInt64> {
+    some(api::OptionalUInt64 { value, ..Default::default() })
+}
+
+fn linux(linux: api::LinuxContainerAdjustment) -> Adjustment {
+    Adjustment { linux: some(linux), ..Default::default() }
+}

@@ -1,2 +1,38 @@
 // SPDX-License-Identifier: Apache-2.0
-//! PURE: what the plugins answered becomes one verdict. Placeholder until its first landing.
+//! What the plugins answered becomes one verdict.
+//!
+//! Everything here is pure: values in, values out; no I/O, clock, async or log. It may name the
+//! generated NRI messages and nothing else of the program, so a verdict can be replayed from
+//! what was recorded. Where the reference merges wrongly we depart from it and say so at the
+//! place (`NRI:`). Reference: `pkg/adaptation` and `pkg/api` of NRI v0.12.
+
+/// The fields that can be owned, and their names.
+pub mod fields;
+/// Canonical spellings of keys.
+pub mod keys;
+/// One CreateContainer being asked around.
+pub mod merge;
+/// In which order plugins are asked.
+pub mod order;
+/// Who set what.
+pub mod owners;
+/// What the operator lets a plugin set.
+pub mod rights;
+/// Updates of existing containers, and evictions.
+pub mod updates;
+
+mod adjust;
+mod claims;
+mod listed;
+mod resources;
+mod unknown;
+
+pub use claims::MergeError;
+pub use fields::Field;
+pub use merge::{Creation, Merged};
+pub use owners::{Conflict, Owner, Owners};
+pub use rights::Rights;
+pub use updates::{Updated, Updates};
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,294 @@
+// SPDX-License-Identifier: Apache-2.0
+//! One plugin's adjustment, field by field, in the reference's order.
+//!
+//! Two things change with every field: the combined adjustment that will be applied, and the
+//! container that the next plugin sees. The first error ends it; the caller works on a copy, so
+//! nothing half-done survives. Messages are taken apart in full: a field that is new in the
+//! schema breaks the build here instead of being ignored on a host.
+//! Reference: `adjust` and its helpers in NRI's result collector.
+
+use protobuf::MessageField;
+
+use super::claims::{Claims, MergeError};
+use super::fields::Field;
+use super::listed::{Change, Listed, merge_list, merge_map};
+use super::{keys, resources};
+use crate::plugin::api;
+
+/// One adjustment on its way into the result.
+pub(super) struct Adjust<'a> {
+    pub(super) claims: Claims<'a>,
+    pub(super) combined: &'a mut api::ContainerAdjustment,
+    pub(super) visible: &'a mut api::Container,
+}
+
+impl Adjust<'_> {
+    pub(super) fn merge(&mut self, given: &api::ContainerAdjustment) -> Result<(), MergeError> {
+        let api::ContainerAdjustment {
+            annotations,
+            mounts,
+            env,
+            hooks,
+            linux,
+            rlimits,
+            CDI_devices,
+            args,
+            special_fields: _,
+        } = given;
+        merge_map(
+            &mut self.claims,
+            Field::Annotations,
+            annotations,
+            &mut self.combined.annotations,
+            &mut self.visible.annotations,
+        )?;
+        let changes = merge_list(&mut self.claims, mounts, &mut self.combined.mounts)?;
+        move_to_end(&mut self.visible.mounts, changes);
+        self.env(env)?;
+        self.args(args)?;
+        self.hooks(hooks)?;
+        if let Some(linux) = linux.as_ref() {
+            self.linux(linux)?;
+        }
+        self.rlimits(rlimits)?;
+        self.cdi_devices(CDI_devices)
+    }
+
+    fn env(&mut self, env: &[api::KeyValue]) -> Result<(), MergeError> {
+        let changes = merge_list(&mut self.claims, env, &mut self.combined.env)?;
+        let visible = &mut self.visible.env;
+        for change in changes {
+            match change {
+                Change::Removed(key) => visible.retain(|entry| variable(entry) != key),
+                Change::Set(key, api::KeyValue { key: name, value, special_fields: _ }) => {
+                    visible.retain(|entry| variable(entry) != key);
+                    visible.push(format!("{name}={value}"));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A first argument that is empty says: whoever set the command before, mine counts.
+    fn args(&mut self, args: &[String]) -> Result<(), MergeError> {
+        let command = match args {
+            [] => return Ok(()),
+            [first, command @ ..] if first.is_empty() => {
+                self.claims.clear(Field::Args, None)?;
+                command
+            }
+            command => command,
+        };
+        if command.is_empty() {
+            // NRI: the reference shows an empty command to the next plugin and applies none
+            // (BUG-18, D24).
+            let (plugin, container) =
+                (self.claims.plugin.to_owned(), self.claims.container.to_owned());
+            return Err(MergeError::EmptyArgs { plugin, container });
+        }
+        self.claims.claim(Field::Args)?;
+        self.visible.args = command.to_vec();
+        self.combined.args = command.to_vec();
+        Ok(())
+    }
+
+    fn hooks(&mut self, hooks: &MessageField<api::Hooks>) -> Result<(), MergeError> {
+        let Some(hooks) = hooks.as_ref() else { return Ok(()) };
+        if all_hooks(hooks).iter().all(|list| list.is_empty()) {
+            return Ok(());
+        }
+        self.claims.accumulate(Field::OciHooks)?;
+        append_hooks(self.combined.hooks.mut_or_insert_default(), hooks);
+        append_hooks(self.visible.hooks.mut_or_insert_default(), hooks);
+        Ok(())
+    }
+
+    fn linux(&mut self, given: &api::LinuxContainerAdjustment) -> Result<(), MergeError> {
+        let api::LinuxContainerAdjustment {
+            devices,
+            resources,
+            cgroups_path,
+            oom_score_adj,
+            io_priority,
+            seccomp_policy,
+            namespaces,
+            sysctl,
+            net_devices,
+            scheduler,
+            rdt,
+            memory_policy,
+            special_fields: _,
+        } = given;
+        let claims = &mut self.claims;
+        let combined = self.combined.linux.mut_or_insert_default();
+        let visible = self.visible.linux.mut_or_insert_default();
+
+        let changes = merge_list(claims, devices, &mut combined.devices)?;
+        move_to_end(&mut visible.devices, changes);
+        if let Some(given) = resources.as_ref() {
+            resources::claim(given, claims)?;
+            resources::lay_over(combined.resources.mut_or_insert_default(), given);
+            resources::lay_over(visible.resources.mut_or_insert_default(), given);
+        }
+        if !cgroups_path.is_empty() {
+            claims.claim(Field::CgroupsPath)?;
+            combined.cgroups_path.clone_from(cgroups_path);
+            visible.cgroups_path.clone_from(cgroups_path);
+        }
+        claims.claim_present([
+            (oom_score_adj.is_some(), Field::OomScoreAdj),
+            (io_priority.is_some(), Field::IoPriority),
+            (seccomp_policy.is_some(), Field::SeccompPolicy),
+        ])?;
+        set_both(&mut combined.oom_score_adj, &mut visible.oom_score_adj, oom_score_adj);
+        set_both(&mut combined.io_priority, &mut visible.io_priority, io_priority);
+        set_both(&mut combined.seccomp_policy, &mut visible.seccomp_policy, seccomp_policy);
+
+        let changes = merge_list(claims, namespaces, &mut combined.namespaces)?;
+        keep_places(&mut visible.namespaces, changes);
+        let (all, seen) = (&mut combined.sysctl, &mut visible.sysctl);
+        merge_map(claims, Field::Sysctl, sysctl, all, seen)?;
+        let (all, seen) = (&mut combined.net_devices, &mut visible.net_devices);
+        merge_map(claims, Field::LinuxNetDevices, net_devices, all, seen)?;
+
+        claims.claim_present([(scheduler.is_some(), Field::LinuxSched)])?;
+        set_both(&mut combined.scheduler, &mut visible.scheduler, scheduler);
+        if let Some(rdt) = rdt.as_ref() {
+            merge_rdt(claims, rdt, &mut combined.rdt, &mut visible.rdt)?;
+        }
+        claims.claim_present([(memory_policy.is_some(), Field::MemoryPolicy)])?;
+        resources::set(&mut combined.memory_policy, memory_policy);
+        Ok(())
+    }
+
+    fn rlimits(&mut self, rlimits: &[api::POSIXRlimit]) -> Result<(), MergeError> {
+        for limit in rlimits {
+            self.claims.claim_key(Field::Rlimits, &keys::rlimit(&limit.type_))?;
+            for list in [&mut self.combined.rlimits, &mut self.visible.rlimits] {
+                resources::put(list, limit, |limit| keys::rlimit(&limit.type_));
+            }
+        }
+        Ok(())
+    }
+
+    /// NRI: the next plugin of the reference does not see them (BUG-07).
+    fn cdi_devices(&mut self, devices: &[api::CDIDevice]) -> Result<(), MergeError> {
+        for device in devices {
+            self.claims.claim_key(Field::CdiDevices, &device.name)?;
+            for list in [&mut self.combined.CDI_devices, &mut self.visible.CDI_devices] {
+                resources::put(list, device, |device| device.name.clone());
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A removal stands, however little is set after it: `remove` stays in the combined message
+/// next to what is set. NRI: the reference drops it then, so that siblings of the original
+/// container survive, and shows none of it to the next plugin (BUG-07, BUG-08).
+fn merge_rdt(
+    claims: &mut Claims<'_>,
+    given: &api::LinuxRdt,
+    combined: &mut MessageField<api::LinuxRdt>,
+    visible: &mut MessageField<api::LinuxRdt>,
+) -> Result<(), MergeError> {
+    let api::LinuxRdt { clos_id, schemata, enable_monitoring, remove, special_fields: _ } = given;
+    if *remove {
+        for field in [Field::RdtClosID, Field::RdtSchemata, Field::RdtEnableMonitoring] {
+            claims.clear(field, None)?;
+        }
+        *combined = MessageField::some(api::LinuxRdt { remove: true, ..Default::default() });
+        *visible = MessageField::none();
+    }
+    let present = [
+        (clos_id.is_some(), Field::RdtClosID),
+        (schemata.is_some(), Field::RdtSchemata),
+        (enable_monitoring.is_some(), Field::RdtEnableMonitoring),
+    ];
+    claims.claim_present(present)?;
+    if present.iter().any(|(present, _)| *present) {
+        let combined = combined.mut_or_insert_default();
+        let visible = visible.mut_or_insert_default();
+        set_both(&mut combined.clos_id, &mut visible.clos_id, clos_id);
+        set_both(&mut combined.schemata, &mut visible.schemata, schemata);
+        let (all, seen) = (&mut combined.enable_monitoring, &mut visible.enable_monitoring);
+        set_both(all, seen, enable_monitoring);
+    }
+    Ok(())
+}
+
+fn set_both<T: Clone>(
+    combined: &mut MessageField<T>,
+    visible: &mut MessageField<T>,
+    given: &MessageField<T>,
+) {
+    resources::set(combined, given);
+    resources::set(visible, given);
+}
+
+/// What was set stands at the end, as in the reference.
+fn move_to_end<T: Listed>(list: &mut Vec<T>, changes: Vec<Change<T>>) {
+    for change in changes {
+        match change {
+            Change::Removed(key) => list.retain(|entry| T::key(entry.name()) != key),
+            Change::Set(key, entry) => {
+                list.retain(|entry| T::key(entry.name()) != key);
+                list.push(entry);
+            }
+        }
+    }
+}
+
+/// What was set stands where it stood. NRI: the reference scrambles namespaces (BUG-06).
+/// An entry that is also set again keeps its place, so removals that are followed by a new
+/// entry are not carried out on their own.
+fn keep_places<T: Listed>(list: &mut Vec<T>, changes: Vec<Change<T>>) {
+    for change in &changes {
+        if let Change::Set(_, entry) = change {
+            resources::put(list, entry, |entry| T::key(entry.name()));
+        }
+    }
+    let is_set =
+        |wanted: &str| changes.iter().any(|c| matches!(c, Change::Set(key, _) if key == wanted));
+    for change in &changes {
+        if let Change::Removed(key) = change
+            && !is_set(key)
+        {
+            list.retain(|entry| T::key(entry.name()) != *key);
+        }
+    }
+}
+
+/// The name of a variable in `NAME=value`; an entry without `=` is all name.
+fn variable(entry: &str) -> &str {
+    entry.split_once('=').map_or(entry, |(name, _)| name)
+}
+
+fn all_hooks(hooks: &api::Hooks) -> [&Vec<api::Hook>; 6] {
+    let api::Hooks {
+        prestart,
+        create_runtime,
+        create_container,
+        start_container,
+        poststart,
+        poststop,
+        special_fields: _,
+    } = hooks;
+    [prestart, create_runtime, create_container, start_container, poststart, poststop]
+}
+
+fn append_hooks(base: &mut api::Hooks, more: &api::Hooks) {
+    let api::Hooks {
+        prestart,
+        create_runtime,
+        create_container,
+        start_container,
+        poststart,
+        poststop,
+        special_fields: _,
+    } = base;
+    let lists = [prestart, create_runtime, create_container, start_container, poststart, poststop];
+    for (list, more) in lists.into_iter().zip(all_hooks(more)) {
+        list.extend(more.iter().cloned());
+    }
+}

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+//! One plugin's claims in one container: what it may set, and what is still free.
+//!
+//! Every setter goes through here before it changes anything, so that no field can be set
+//! without its owner on record and without the operator's leave. Values are not looked at.
+
+use super::fields::Field;
+use super::owners::{Conflict, Owners};
+use super::rights::Rights;
+use crate::error::quoted;
+
+/// Why a plugin's answer was refused. Nothing of a refused answer was applied.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum MergeError {
+    /// Another plugin has it.
+    #[error(transparent)]
+    Conflict(#[from] Conflict),
+    /// The container being created was to be updated; its plugin adjusts it instead.
+    #[error(
+        "plugin \"{}\" asked update of \"{}\" during creation",
+        quoted(plugin),
+        quoted(container)
+    )]
+    UpdateOfSubject {
+        /// Who asked.
+        plugin: String,
+        /// The container being created.
+        container: String,
+    },
+    /// The container being created was to be evicted.
+    #[error(
+        "plugin \"{}\" asked eviction of \"{}\" during creation",
+        quoted(plugin),
+        quoted(container)
+    )]
+    EvictionOfSubject {
+        /// Who asked.
+        plugin: String,
+        /// The container being created.
+        container: String,
+    },
+    /// The operator's configuration forbids it.
+    #[error(
+        "plugin \"{0}\" may not set {field} of container {1} \
+         (see allow and deny for this plugin in the configuration)",
+        quoted(plugin),
+        quoted(container)
+    )]
+    NotAllowed {
+        /// Who tried.
+        plugin: String,
+        /// What it tried to set.
+        field: Field,
+        /// In which container.
+        container: String,
+    },
+    /// A command line that asks to be replaced by nothing.
+    #[error(
+        "plugin \"{}\" set Args of container {} to an empty command",
+        quoted(plugin),
+        quoted(container)
+    )]
+    EmptyArgs {
+        /// Who asked.
+        plugin: String,
+        /// In which container.
+        container: String,
+    },
+}
+
+/// The claims of one plugin in one container.
+pub(super) struct Claims<'a> {
+    pub(super) plugin: &'a str,
+    pub(super) rights: &'a Rights,
+    pub(super) container: &'a str,
+    pub(super) owners: &'a mut Owners,
+}
+
+impl Claims<'_> {
+    /// Takes a simple field.
+    pub(super) fn claim(&mut self, field: Field) -> Result<(), MergeError> {
+        self.permit(field)?;
+        Ok(self.owners.claim(self.container, field, None, self.plugin)?)
+    }
+
+    /// Takes several simple fields, in this order, as far as they are present.
+    pub(super) fn claim_present<const N: usize>(
+        &mut self,
+        fields: [(bool, Field); N],
+    ) -> Result<(), MergeError> {
+        let mut present = fields.into_iter().filter(|(present, _)| *present);
+        present.try_for_each(|(_, field)| self.claim(field))
+    }
+
+    /// Takes one key of a compound field.
+    pub(super) fn claim_key(&mut self, field: Field, key: &str) -> Result<(), MergeError> {
+        self.permit(field)?;
+        Ok(self.owners.claim(self.container, field, Some(key), self.plugin)?)
+    }
+
+    /// Takes a field away from whoever has it.
+    pub(super) fn clear(&mut self, field: Field, key: Option<&str>) -> Result<(), MergeError> {
+        self.permit(field)?;
+        self.owners.clear(self.container, field, key, self.plugin);
+        Ok(())
+    }
+
+    /// Joins the owners of a field that cannot conflict.
+    pub(super) fn accumulate(&mut self, field: Field) -> Result<(), MergeError> {
+        self.permit(field)?;
+        self.owners.accumulate(self.container, field, self.plugin);
+        Ok(())
+    }
+
+    /// Notes a cgroup device rule; whoever may not add devices may not open them either.
+    pub(super) fn device_rule(&mut self, rule: String) -> Result<(), MergeError> {
+        self.permit(Field::Devices)?;
+        self.owners.note_device_rule(self.container, rule, self.plugin);
+        Ok(())
+    }
+
+    /// Whether somebody set or cleared this key before.
+    pub(super) fn is_owned(&self, field: Field, key: &str) -> bool {
+        self.owners.owner(self.container, field, Some(key)).is_some()
+    }
+
+    /// Refuses what the operator does not let this plugin set.
+    pub(super) fn permit(&self, field: Field) -> Result<(), MergeError> {
+        if self.rights.permit(field) {
+            return Ok(());
+        }
+        let (plugin, container) = (self.plugin.to_owned(), self.container.to_owned());
+        Err(MergeError::NotAllowed { plugin, field, container })
+    }
+}

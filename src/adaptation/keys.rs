@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+//! When two spellings mean the same thing.
+//!
+//! Ownership is decided on these canonical keys, so that `/data` and `/data/`, `nofile` and
+//! `RLIMIT_NOFILE`, `2M` and `2MB` collide instead of silently overriding each other as in the
+//! reference. What plugins wrote is never rewritten; only keys are.
+
+/// The name below a removal marker: `-PATH` asks to remove `PATH`. Only one dash counts.
+pub(super) fn marked(name: &str) -> Option<&str> {
+    name.strip_prefix('-')
+}
+
+/// A mount destination without `.`, `..`, doubled or trailing slashes, and absolute, as the
+/// runtime will read it.
+pub fn destination(path: &str) -> String {
+    let mut parts: Vec<&str> = Vec::new();
+    for part in path.split('/') {
+        match part {
+            "" | "." => {}
+            ".." => {
+                parts.pop();
+            }
+            name => parts.push(name),
+        }
+    }
+    format!("/{}", parts.join("/"))
+}
+
+/// The kernel's name of a resource limit: `nofile` is `RLIMIT_NOFILE`.
+pub fn rlimit(kind: &str) -> String {
+    let upper = kind.to_ascii_uppercase();
+    if upper.starts_with("RLIMIT_") { upper } else { format!("RLIMIT_{upper}") }
+}
+
+/// A huge page size as runtimes spell it: `2M`, `2MiB` and `2048KB` are `2MB`. What cannot be
+/// read as a size stays as it is.
+pub fn hugepage(size: &str) -> String {
+    let Some(mut bytes) = bytes(size) else { return size.to_owned() };
+    let mut unit = 0;
+    const UNITS: [&str; 5] = ["B", "KB", "MB", "GB", "TB"];
+    while bytes % 1024 == 0 && unit + 1 < UNITS.len() {
+        bytes /= 1024;
+        unit += 1;
+    }
+    format!("{bytes}{}", UNITS[unit])
+}
+
+fn bytes(size: &str) -> Option<u64> {
+    let digits = size.find(|c: char| !c.is_ascii_digit()).unwrap_or(size.len());
+    let (number, unit) = size.split_at(digits);
+    let shift = match unit.to_ascii_uppercase().as_str() {
+        "" | "B" => 0,
+        "K" | "KB" | "KIB" => 10,
+        "M" | "MB" | "MIB" => 20,
+        "G" | "GB" | "GIB" => 30,
+        "T" | "TB" | "TIB" => 40,
+        _ => return None,
+    };
+    let number: u64 = number.parse().ok()?;
+    number.checked_mul(1 << shift).filter(|bytes| *bytes != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_dash_marks_a_removal_and_an_empty_name_does_not() {
+        assert_eq!(marked("-a"), Some("a"));
+        assert_eq!(marked("--a"), Some("-a"));
+        assert_eq!(marked("a-"), None);
+        assert_eq!(marked(""), None);
+    }
+
+    #[test]
+    fn destinations_that_mean_the_same_place_have_one_key() {
+        for path in ["/a/b", "/a/b/", "//a//b", "/a/./b", "/a/c/../b", "a/b", "/../a/b"] {
+            assert_eq!(destination(path), "/a/b", "{path}");
+        }
+        assert_eq!(destination("/"), "/");
+        assert_ne!(destination("/a b"), destination("/a/b"));
+    }
+
+    #[test]
+    fn a_limit_has_one_key_however_it_is_spelled() {
+        for kind in ["nofile", "NOFILE", "rlimit_nofile", "RLIMIT_NOFILE", "Rlimit_NoFile"] {
+            assert_eq!(rlimit(kind), "RLIMIT_NOFILE");
+        }
+        assert_ne!(rlimit("nproc"), rlimit("nofile"));
+    }
+
+    #[test]
+    fn page_sizes_have_one_key_however_they_are_spelled() {
+        for size in ["2M", "2MB", "2MiB", "2mb", "2048KB", "2097152"] {
+            assert_eq!(hugepage(size), "2MB", "{size}");
+        }
+        assert_eq!(hugepage("1GB"), "1GB");
+        assert_eq!(hugepage("64kB"), "64KB");
+    }
+
+    #[test]
+    fn what_is_no_size_stays_as_it_is() {
+        for size in ["", "MB", "2XB", "two", "0MB", "0", "99999999999999999999MB", "-2MB"] {
+            assert_eq!(hugepage(size), size);
+        }
+    }
+}

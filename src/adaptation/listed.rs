@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Entries that are set and removed by name: mounts, variables, devices, namespaces; and the
+//! maps: annotations, sysctls, network devices.
+//!
+//! A name that starts with a dash asks for removal. A removal undoes what earlier plugins set
+//! and leaves its marker in the combined adjustment, so that the entry also goes from the
+//! original container. Within one answer all removals come first, whatever their order.
+//! Nothing here touches the container that the next plugin sees, but for maps.
+
+use std::collections::HashMap;
+
+use super::claims::{Claims, MergeError};
+use super::fields::Field;
+use super::keys;
+use crate::plugin::api;
+
+/// An entry of a list in which a name can occur once.
+pub(super) trait Listed: Clone {
+    /// Under which field it is owned.
+    const FIELD: Field;
+    /// Whether removing an entry nobody set is an act that others may not undo.
+    const REMOVAL_IS_OWNED: bool = false;
+    /// Whether the marker of an earlier plugin stays when a later one sets the entry again.
+    const MARKER_STAYS: bool = false;
+
+    /// The name as the plugin wrote it.
+    fn name(&self) -> &str;
+
+    /// What two spellings of one name have in common.
+    fn key(name: &str) -> String {
+        name.to_owned()
+    }
+}
+
+impl Listed for api::Mount {
+    const FIELD: Field = Field::Mounts;
+    // NRI: `-d` of one plugin followed by `d` of a later one reaches the runtime as both.
+    const MARKER_STAYS: bool = true;
+
+    fn name(&self) -> &str {
+        &self.destination
+    }
+
+    fn key(name: &str) -> String {
+        keys::destination(name)
+    }
+}
+
+impl Listed for api::KeyValue {
+    const FIELD: Field = Field::Env;
+
+    fn name(&self) -> &str {
+        &self.key
+    }
+}
+
+impl Listed for api::LinuxDevice {
+    const FIELD: Field = Field::Devices;
+
+    fn name(&self) -> &str {
+        &self.path
+    }
+}
+
+impl Listed for api::LinuxNamespace {
+    const FIELD: Field = Field::Namespace;
+    // A validator that guards namespaces must see removals too.
+    const REMOVAL_IS_OWNED: bool = true;
+
+    fn name(&self) -> &str {
+        &self.type_
+    }
+}
+
+/// What becomes of one key of a list.
+pub(super) enum Change<T> {
+    Removed(String),
+    Set(String, T),
+}
+
+/// Merges one plugin's entries into the combined adjustment and tells what became of each key,
+/// removals first.
+///
+/// NRI: for variables and devices the reference loses the marker, so what the original
+/// container has cannot be removed (BUG-01, BUG-02); for namespaces it has no way to override
+/// (BUG-06). All four lists work alike here.
+pub(super) fn merge_list<T: Listed>(
+    claims: &mut Claims<'_>,
+    given: &[T],
+    combined: &mut Vec<T>,
+) -> Result<Vec<Change<T>>, MergeError> {
+    let mut removals: Vec<(String, &T)> = Vec::new();
+    let mut additions: Vec<(String, &T)> = Vec::new();
+    for entry in given {
+        match keys::marked(entry.name()) {
+            Some(name) => removals.push((T::key(name), entry)),
+            None => additions.push((T::key(entry.name()), entry)),
+        }
+    }
+    let mut changes = Vec::with_capacity(given.len());
+    for (key, marker) in removals {
+        claims.permit(T::FIELD)?;
+        if T::REMOVAL_IS_OWNED || claims.is_owned(T::FIELD, &key) {
+            claims.clear(T::FIELD, Some(&key))?;
+        }
+        combined.retain(|entry| !is_entry(entry, &key));
+        let set_again = additions.iter().any(|(added, _)| *added == key);
+        if !set_again && !combined.iter().any(|entry| is_marker(entry, &key)) {
+            combined.push(marker.clone());
+        }
+        changes.push(Change::Removed(key));
+    }
+    for (key, entry) in additions {
+        claims.claim_key(T::FIELD, &key)?;
+        if !T::MARKER_STAYS {
+            combined.retain(|old| !is_marker(old, &key));
+        }
+        combined.push(entry.clone());
+        changes.push(Change::Set(key, entry.clone()));
+    }
+    Ok(changes)
+}
+
+/// Merges one plugin's map into the combined adjustment and into what the next plugin sees.
+///
+/// The combined map has both the marker and the new value when a key was removed and set again;
+/// whoever applies it removes first. NRI: a removal alone leaves the value visible, with its
+/// old owner (BUG-03, BUG-04, BUG-05).
+pub(super) fn merge_map<V: Clone + Default>(
+    claims: &mut Claims<'_>,
+    field: Field,
+    given: &HashMap<String, V>,
+    combined: &mut HashMap<String, V>,
+    visible: &mut HashMap<String, V>,
+) -> Result<(), MergeError> {
+    // Sorted, so that the same answer always fails with the same words. `-` sorts before any
+    // letter, but not before every character a key may start with: hence two passes.
+    let mut given: Vec<(&String, &V)> = given.iter().collect();
+    given.sort_by_key(|(key, _)| *key);
+    for key in given.iter().filter_map(|(key, _)| keys::marked(key)) {
+        claims.clear(field, Some(key))?;
+        visible.remove(key);
+        combined.remove(key);
+        combined.insert(format!("-{key}"), V::default());
+    }
+    for (key, value) in given.into_iter().filter(|(key, _)| keys::marked(key).is_none()) {
+        claims.claim_key(field, key)?;
+        visible.insert(key.clone(), value.clone());
+        combined.insert(key.clone(), value.clone());
+    }
+    Ok(())
+}
+
+fn is_marker<T: Listed>(entry: &T, key: &str) -> bool {
+    keys::marked(entry.name()).is_some_and(|name| T::key(name) == key)
+}
+
+fn is_entry<T: Listed>(entry: &T, key: &str) -> bool {
+    keys::marked(entry.name()).is_none() && T::key(entry.name()) == key
+}

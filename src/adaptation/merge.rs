@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+//! One CreateContainer being asked around: what each plugin wants becomes one adjustment.
+//!
+//! The caller asks plugin after plugin with [`Creation::request`] and hands in each answer; every
+//! plugin sees what those before it did. An answer counts as a whole or not at all. In the end
+//! there is one adjustment to apply, and a table of who set what. Nothing is asked, applied or
+//! validated here. Reference: the result collector of `pkg/adaptation` in NRI v0.12.
+
+use protobuf::MessageField;
+
+use super::adjust::Adjust;
+use super::claims::Claims;
+pub use super::claims::MergeError;
+use super::owners::Owners;
+use super::rights::Rights;
+use super::updates::{Updated, Updates};
+use super::{resources, unknown};
+use crate::plugin::api;
+
+/// The state of one CreateContainer between two plugins.
+#[derive(Debug, Clone)]
+pub struct Creation {
+    pod: api::PodSandbox,
+    pristine: api::Container,
+    running: Running,
+}
+
+/// What answers change.
+#[derive(Debug, Clone)]
+struct Running {
+    visible: api::Container,
+    combined: api::ContainerAdjustment,
+    /// Holds the owners of the created container as well.
+    updates: Updates,
+}
+
+/// What all plugins together want.
+#[derive(Debug, Clone)]
+pub struct Merged {
+    /// To be applied to the container: removal markers included, empty parts left out.
+    pub adjust: api::ContainerAdjustment,
+    /// The container as the last plugin left it.
+    pub container: api::Container,
+    /// Who set what, in this and in updated containers.
+    pub owners: Owners,
+    /// Of other containers, one for each.
+    pub updates: Vec<api::ContainerUpdate>,
+    /// Of other containers, one for each, with the reason given first.
+    pub evictions: Vec<api::ContainerEviction>,
+    /// Plugin and place of what our schema does not know, and was therefore not applied.
+    pub unknown: Vec<(String, String)>,
+}
+
+impl Creation {
+    /// Starts with the container as the engine wants it. Parts that plugins are used to find
+    /// are filled in empty.
+    pub fn new(pod: api::PodSandbox, mut container: api::Container) -> Self {
+        container.hooks.mut_or_insert_default();
+        let linux = container.linux.mut_or_insert_default();
+        let resources = linux.resources.mut_or_insert_default();
+        resources.memory.mut_or_insert_default();
+        resources.cpu.mut_or_insert_default();
+
+        let updates = Updates::for_create(container.id.clone());
+        let running = Running { visible: container.clone(), combined: blank(), updates };
+        Self { pod, pristine: container, running }
+    }
+
+    /// What the next plugin is asked.
+    pub fn request(&self) -> api::CreateContainerRequest {
+        api::CreateContainerRequest {
+            pod: MessageField::some(self.pod.clone()),
+            container: MessageField::some(self.running.visible.clone()),
+            ..Default::default()
+        }
+    }
+
+    /// The container as it was before any plugin was asked.
+    pub fn pristine(&self) -> &api::Container {
+        &self.pristine
+    }
+
+    /// The container as the plugins so far have left it.
+    pub fn container(&self) -> &api::Container {
+        &self.running.visible
+    }
+
+    /// Who set what so far.
+    pub fn owners(&self) -> &Owners {
+        self.running.updates.owners()
+    }
+
+    /// Takes in what one plugin answered. If that fails, nothing changed.
+    pub fn answer(
+        &mut self,
+        plugin: &str,
+        rights: &Rights,
+        response: api::CreateContainerResponse,
+    ) -> Result<(), MergeError> {
+        let places = unknown::fields(&response);
+        let api::CreateContainerResponse { adjust, update, evict, special_fields: _ } = response;
+        let mut next = self.running.clone();
+        if let Some(adjust) = adjust.as_ref() {
+            let owners = &mut next.updates.owners;
+            let claims = Claims { plugin, rights, container: &self.pristine.id, owners };
+            let (combined, visible) = (&mut next.combined, &mut next.visible);
+            Adjust { claims, combined, visible }.merge(adjust)?;
+        }
+        next.updates.merge(plugin, rights, &update, &evict)?;
+        next.updates.note_unknown(plugin, places);
+        self.running = next;
+        Ok(())
+    }
+
+    /// What validators are asked once every plugin has answered. As the reference they get the
+    /// combined adjustment with its empty parts.
+    pub fn validation_request(
+        &self,
+        plugins: Vec<api::PluginInstance>,
+    ) -> api::ValidateContainerAdjustmentRequest {
+        let mut adjust = self.running.combined.clone();
+        show_rdt(&mut adjust);
+        api::ValidateContainerAdjustmentRequest {
+            pod: MessageField::some(self.pod.clone()),
+            container: MessageField::some(self.pristine.clone()),
+            adjust: MessageField::some(adjust),
+            update: self.running.updates.pending(),
+            owners: MessageField::some(self.owners().to_api()),
+            plugins,
+            ..Default::default()
+        }
+    }
+
+    /// What all answers together come to.
+    pub fn finish(self) -> Merged {
+        let Running { visible: container, combined: mut adjust, updates } = self.running;
+        show_rdt(&mut adjust);
+        strip(&mut adjust);
+        let Updated { updates, evictions, owners, unknown } = updates.finish();
+        Merged { adjust, container, owners, updates, evictions, unknown }
+    }
+}
+
+/// The combined adjustment before the first answer.
+fn blank() -> api::ContainerAdjustment {
+    let mut adjust = api::ContainerAdjustment::new();
+    adjust.hooks.mut_or_insert_default();
+    let linux = adjust.linux.mut_or_insert_default();
+    let resources = linux.resources.mut_or_insert_default();
+    resources.memory.mut_or_insert_default();
+    resources.cpu.mut_or_insert_default();
+    adjust
+}
+
+/// Takes out what [`blank`] put in and nobody used. Other empty messages stay: a plugin that
+/// sends an empty scheduler means it.
+fn strip(adjust: &mut api::ContainerAdjustment) {
+    resources::strip_empty(&mut adjust.hooks);
+    if let Some(linux) = adjust.linux.as_mut() {
+        resources::strip(&mut linux.resources);
+    }
+    resources::strip_empty(&mut adjust.linux);
+}
+
+/// `remove` says nothing once everything is set anew; the reference does not show it then.
+fn show_rdt(adjust: &mut api::ContainerAdjustment) {
+    let Some(linux) = adjust.linux.as_mut() else { return };
+    let Some(rdt) = linux.rdt.as_mut() else { return };
+    if rdt.clos_id.is_some() && rdt.schemata.is_some() && rdt.enable_monitoring.is_some() {
+        rdt.remove = false;
+    }
+}

@@ -1,0 +1,347 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Who set what: the table by which two plugins that want the same thing are found out.
+//!
+//! A field, or a key of a compound field, is free until a plugin claims it; a second claim is a
+//! conflict, even by the same plugin. Clearing takes a field away from whoever has it, and only
+//! the plugin that cleared may claim it then. Hooks accumulate and never conflict.
+//! Nothing here looks at values. Reference: the owner tables of NRI's `pkg/api` and the result
+//! collector of `pkg/adaptation`.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use super::fields::Field;
+use crate::error::quoted;
+use crate::plugin::api;
+
+/// The owners of everything that was set in a container, or in several by updates.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Owners {
+    containers: BTreeMap<String, Owned>,
+}
+
+/// What is owned in one container.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Owned {
+    /// The key is `None` for simple fields.
+    slots: BTreeMap<(Field, Option<String>), Owner>,
+    /// Cgroup device rules by their text. NRI has no field for them, and they never conflict;
+    /// they are on record so that people can ask who opened a device.
+    device_rules: BTreeMap<String, String>,
+}
+
+/// Whose a field is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Owner {
+    /// Set by this plugin; for hooks by several, separated by commas.
+    Set(String),
+    /// Removed by this plugin, and nobody else may set it.
+    Cleared(String),
+}
+
+impl Owner {
+    /// The plugin (or plugins, for hooks), however it came to own the field.
+    pub fn plugin(&self) -> &str {
+        match self {
+            Self::Set(plugin) | Self::Cleared(plugin) => plugin,
+        }
+    }
+}
+
+/// `10-foo`, or `-10-foo` for what it removed: the form NRI gives to validators.
+impl fmt::Display for Owner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Set(plugin) => f.write_str(plugin),
+            Self::Cleared(plugin) => write!(f, "-{plugin}"),
+        }
+    }
+}
+
+/// Two claims to one thing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Conflict {
+    /// What both want.
+    pub field: Field,
+    /// Which one of them, for compound fields.
+    pub key: Option<String>,
+    /// In which container.
+    pub container: String,
+    /// The plugin that came second, and is refused.
+    pub new: String,
+    /// The plugin that has it; the same one if a plugin set it twice in one answer.
+    pub old: String,
+}
+
+impl fmt::Display for Conflict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { field, key, container, new, old } = self;
+        let (new, old, container) = (quoted(new), quoted(old), quoted(container));
+        let thing = match key {
+            Some(key) => format!("{field} {}", quoted(key)),
+            None => field.to_string(),
+        };
+        let thing = thing.trim_end();
+        if new == old {
+            write!(f, "plugin \"{new}\" set {thing} twice in container {container}")
+        } else {
+            write!(
+                f,
+                "plugins \"{new}\" and \"{old}\" both tried to set {thing} of container {container}"
+            )
+        }
+    }
+}
+
+impl std::error::Error for Conflict {}
+
+impl Owners {
+    /// Takes `field` (for compound fields its `key`) of a container for `plugin`.
+    pub fn claim(
+        &mut self,
+        container: &str,
+        field: Field,
+        key: Option<&str>,
+        plugin: &str,
+    ) -> Result<(), Conflict> {
+        let slots = &mut self.of_mut(container).slots;
+        let slot = (field, key.map(str::to_owned));
+        match slots.get(&slot) {
+            Some(Owner::Cleared(by)) if by == plugin => {}
+            None => {}
+            Some(Owner::Set(old) | Owner::Cleared(old)) => {
+                let (old, new) = (old.clone(), plugin.to_owned());
+                return Err(Conflict {
+                    field,
+                    key: slot.1,
+                    container: container.to_owned(),
+                    new,
+                    old,
+                });
+            }
+        }
+        slots.insert(slot, Owner::Set(plugin.to_owned()));
+        Ok(())
+    }
+
+    /// Takes it away from whoever has it; from now on only `plugin` may claim it.
+    pub fn clear(&mut self, container: &str, field: Field, key: Option<&str>, plugin: &str) {
+        let slot = (field, key.map(str::to_owned));
+        self.of_mut(container).slots.insert(slot, Owner::Cleared(plugin.to_owned()));
+    }
+
+    /// Adds `plugin` to those who share a field that cannot conflict.
+    pub fn accumulate(&mut self, container: &str, field: Field, plugin: &str) {
+        let slots = &mut self.of_mut(container).slots;
+        let owner = match slots.get(&(field, None)) {
+            Some(Owner::Set(before)) => format!("{before},{plugin}"),
+            Some(Owner::Cleared(_)) | None => plugin.to_owned(),
+        };
+        slots.insert((field, None), Owner::Set(owner));
+    }
+
+    /// Notes that `plugin` asked for a cgroup device rule.
+    pub(super) fn note_device_rule(&mut self, container: &str, rule: String, plugin: &str) {
+        let rules = &mut self.of_mut(container).device_rules;
+        rules
+            .entry(rule)
+            .and_modify(|owner| {
+                if !owner.split(',').any(|one| one == plugin) {
+                    owner.push(',');
+                    owner.push_str(plugin);
+                }
+            })
+            .or_insert_with(|| plugin.to_owned());
+    }
+
+    /// Whose `field` of a container is, if anybody's.
+    pub fn owner(&self, container: &str, field: Field, key: Option<&str>) -> Option<&Owner> {
+        let slot = (field, key.map(str::to_owned));
+        self.containers.get(container)?.slots.get(&slot)
+    }
+
+    /// The containers in which something is owned.
+    pub fn containers(&self) -> impl Iterator<Item = &str> {
+        self.containers.keys().map(String::as_str)
+    }
+
+    /// One container's part, to be put back by [`Owners::restore`] should a claim fail later.
+    pub(super) fn part(&self, container: &str) -> Option<Owned> {
+        self.containers.get(container).cloned()
+    }
+
+    /// Undoes everything that happened to a container's part since it was taken.
+    pub(super) fn restore(&mut self, container: &str, part: Option<Owned>) {
+        match part {
+            Some(part) => self.containers.insert(container.to_owned(), part),
+            None => self.containers.remove(container),
+        };
+    }
+
+    /// As validators get it.
+    pub fn to_api(&self) -> api::OwningPlugins {
+        let owners = self.containers.iter().map(|(id, owned)| (id.clone(), owned.to_api()));
+        api::OwningPlugins { owners: owners.collect(), ..Default::default() }
+    }
+
+    /// As people get it: `Env[PATH]` of a container is `10-foo`'s.
+    pub fn to_flat(&self, container: &str) -> BTreeMap<String, String> {
+        let Some(Owned { slots, device_rules }) = self.containers.get(container) else {
+            return BTreeMap::new();
+        };
+        let named = slots.iter().map(|((field, key), owner)| {
+            let name = match key {
+                Some(key) => format!("{field}[{key}]"),
+                None => field.to_string(),
+            };
+            (name, owner.to_string())
+        });
+        let rules = device_rules
+            .iter()
+            .map(|(rule, owner)| (format!("DeviceRules[{rule}]"), owner.clone()));
+        named.chain(rules).collect()
+    }
+
+    fn of_mut(&mut self, container: &str) -> &mut Owned {
+        self.containers.entry(container.to_owned()).or_default()
+    }
+}
+
+impl Owned {
+    fn to_api(&self) -> api::FieldOwners {
+        let mut owners = api::FieldOwners::new();
+        for ((field, key), owner) in &self.slots {
+            match key {
+                None => {
+                    owners.simple.insert(field.number(), owner.to_string());
+                }
+                Some(key) => {
+                    let compound = owners.compound.entry(field.number()).or_default();
+                    compound.owners.insert(key.clone(), owner.to_string());
+                }
+            }
+        }
+        owners
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const C: &str = "c0";
+
+    fn claimed(field: Field, key: Option<&str>) -> Owners {
+        let mut owners = Owners::default();
+        owners.claim(C, field, key, "00-bar").unwrap();
+        owners
+    }
+
+    #[test]
+    fn a_second_claim_is_refused_in_one_line_naming_both_plugins() {
+        let mut owners = claimed(Field::Env, Some("KEY"));
+        let conflict = owners.claim(C, Field::Env, Some("KEY"), "10-foo").unwrap_err();
+        assert_eq!(
+            conflict.to_string(),
+            r#"plugins "10-foo" and "00-bar" both tried to set Env KEY of container c0"#
+        );
+        assert_eq!(owners, claimed(Field::Env, Some("KEY")));
+    }
+
+    #[test]
+    fn a_simple_field_leaves_no_stray_blank() {
+        let mut owners = claimed(Field::CPUShares, None);
+        let conflict = owners.claim(C, Field::CPUShares, None, "10-foo").unwrap_err();
+        assert_eq!(
+            conflict.to_string(),
+            r#"plugins "10-foo" and "00-bar" both tried to set CPUShares of container c0"#
+        );
+    }
+
+    #[test]
+    fn setting_twice_is_a_conflict_of_a_plugin_with_itself() {
+        let mut owners = claimed(Field::Mounts, Some("/d"));
+        let conflict = owners.claim(C, Field::Mounts, Some("/d"), "00-bar").unwrap_err();
+        assert_eq!(conflict.to_string(), r#"plugin "00-bar" set Mounts /d twice in container c0"#);
+    }
+
+    #[test]
+    fn foreign_text_in_a_conflict_can_neither_break_the_line_nor_pose_as_an_engine_phrase() {
+        let key = "a\nb permission denied";
+        let mut owners = claimed(Field::Annotations, Some(key));
+        let line =
+            owners.claim(C, Field::Annotations, Some(key), "10-foo").unwrap_err().to_string();
+        assert!(!line.contains('\n') && !line.contains("permission denied"), "{line}");
+    }
+
+    #[test]
+    fn keys_fields_and_containers_are_owned_apart() {
+        let mut owners = claimed(Field::Env, Some("A"));
+        owners.claim(C, Field::Env, Some("B"), "10-foo").unwrap();
+        owners.claim(C, Field::Annotations, Some("A"), "10-foo").unwrap();
+        owners.claim("c1", Field::Env, Some("A"), "10-foo").unwrap();
+        assert_eq!(owners.containers().collect::<Vec<_>>(), ["c0", "c1"]);
+    }
+
+    #[test]
+    fn only_who_cleared_may_claim() {
+        let mut owners = claimed(Field::Env, Some("A"));
+        owners.clear(C, Field::Env, Some("A"), "10-foo");
+        let conflict = owners.claim(C, Field::Env, Some("A"), "20-baz").unwrap_err();
+        assert_eq!((conflict.new.as_str(), conflict.old.as_str()), ("20-baz", "10-foo"));
+        assert!(owners.claim(C, Field::Env, Some("A"), "00-bar").is_err());
+        owners.claim(C, Field::Env, Some("A"), "10-foo").unwrap();
+        assert_eq!(owners.to_flat(C)["Env[A]"], "10-foo");
+    }
+
+    #[test]
+    fn clearing_works_whoever_owns_and_even_if_nobody_does() {
+        let mut owners = Owners::default();
+        owners.clear(C, Field::Sysctl, Some("a"), "10-foo");
+        owners.clear(C, Field::Sysctl, Some("a"), "20-baz");
+        owners.claim(C, Field::Sysctl, Some("a"), "20-baz").unwrap();
+    }
+
+    #[test]
+    fn hooks_gather_their_owners() {
+        let mut owners = Owners::default();
+        for plugin in ["00-a", "10-b", "20-c"] {
+            owners.accumulate(C, Field::OciHooks, plugin);
+        }
+        assert_eq!(owners.to_flat(C)["OciHooks"], "00-a,10-b,20-c");
+        assert_eq!(owners.to_api().owners[C].simple[&3], "00-a,10-b,20-c");
+    }
+
+    #[test]
+    fn validators_get_simple_and_compound_owners_by_number() {
+        let mut owners = claimed(Field::Env, Some("A"));
+        owners.claim(C, Field::Args, None, "00-bar").unwrap();
+        owners.clear(C, Field::Sysctl, Some("k"), "10-foo");
+        let api = owners.to_api();
+        let of = &api.owners[C];
+        assert_eq!(of.simple.len(), 1);
+        assert_eq!(of.simple[&7], "00-bar");
+        assert_eq!(of.compound[&6].owners["A"], "00-bar");
+        assert_eq!(of.compound[&34].owners["k"], "-10-foo");
+    }
+
+    #[test]
+    fn people_get_names_with_keys_in_brackets_and_only_of_the_container_they_ask_for() {
+        let mut owners = claimed(Field::Env, Some("PATH"));
+        owners.claim(C, Field::CPUShares, None, "10-foo").unwrap();
+        owners.claim("c1", Field::CPUQuota, None, "10-foo").unwrap();
+        owners.note_device_rule(C, "allow c 1:3 rwm".to_owned(), "10-foo");
+        owners.note_device_rule(C, "allow c 1:3 rwm".to_owned(), "20-baz");
+        let flat: Vec<(String, String)> = owners.to_flat(C).into_iter().collect();
+        let flat: Vec<(&str, &str)> = flat.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
+        assert_eq!(
+            flat,
+            [
+                ("CPUShares", "10-foo"),
+                ("DeviceRules[allow c 1:3 rwm]", "10-foo,20-baz"),
+                ("Env[PATH]", "00-bar")
+            ]
+        );
+        assert!(owners.to_flat("c2").is_empty());
+    }
+}

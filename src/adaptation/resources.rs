@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Linux resources laid over others, as adjustments and updates both do.
+//!
+//! Claiming and laying over are two steps: what is refused must not have changed anything.
+//! A value that is present counts even if it is zero or empty. Nothing here judges values.
+//! Reference: semantics of the resource setters in NRI's result collector.
+
+use protobuf::MessageField;
+
+use super::claims::{Claims, MergeError};
+use super::fields::Field;
+use super::keys;
+use crate::plugin::api;
+
+/// Claims everything that `resources` sets, in the reference's order.
+pub(super) fn claim(
+    resources: &api::LinuxResources,
+    claims: &mut Claims<'_>,
+) -> Result<(), MergeError> {
+    let api::LinuxResources {
+        memory,
+        cpu,
+        hugepage_limits,
+        blockio_class,
+        rdt_class,
+        unified,
+        devices,
+        pids,
+        special_fields: _,
+    } = resources;
+    if let Some(memory) = memory.as_ref() {
+        claim_memory(memory, claims)?;
+    }
+    if let Some(cpu) = cpu.as_ref() {
+        claim_cpu(cpu, claims)?;
+    }
+    for limit in hugepage_limits {
+        claims.claim_key(Field::HugepageLimits, &keys::hugepage(&limit.page_size))?;
+    }
+    for device in devices {
+        claims.device_rule(rule_text(device))?;
+    }
+    // Sorted, so that the same answer always fails with the same words.
+    let mut unified: Vec<&String> = unified.keys().collect();
+    unified.sort();
+    for key in unified {
+        claims.claim_key(Field::CgroupsUnified, key)?;
+    }
+    claims.claim_present([
+        (blockio_class.is_some(), Field::BlockioClass),
+        (rdt_class.is_some(), Field::RdtClass),
+        (pids.is_some(), Field::PidsLimit),
+    ])
+}
+
+fn claim_memory(memory: &api::LinuxMemory, claims: &mut Claims<'_>) -> Result<(), MergeError> {
+    let api::LinuxMemory {
+        limit,
+        reservation,
+        swap,
+        kernel,
+        kernel_tcp,
+        swappiness,
+        disable_oom_killer,
+        use_hierarchy,
+        special_fields: _,
+    } = memory;
+    claims.claim_present([
+        (limit.is_some(), Field::MemLimit),
+        (reservation.is_some(), Field::MemReservation),
+        (swap.is_some(), Field::MemSwapLimit),
+        (kernel.is_some(), Field::MemKernelLimit),
+        (kernel_tcp.is_some(), Field::MemTCPLimit),
+        (swappiness.is_some(), Field::MemSwappiness),
+        (disable_oom_killer.is_some(), Field::MemDisableOomKiller),
+        (use_hierarchy.is_some(), Field::MemUseHierarchy),
+    ])
+}
+
+fn claim_cpu(cpu: &api::LinuxCPU, claims: &mut Claims<'_>) -> Result<(), MergeError> {
+    let api::LinuxCPU {
+        shares,
+        quota,
+        period,
+        realtime_runtime,
+        realtime_period,
+        cpus,
+        mems,
+        special_fields: _,
+    } = cpu;
+    claims.claim_present([
+        (shares.is_some(), Field::CPUShares),
+        (quota.is_some(), Field::CPUQuota),
+        (period.is_some(), Field::CPUPeriod),
+        (realtime_runtime.is_some(), Field::CPURealtimeRuntime),
+        (realtime_period.is_some(), Field::CPURealtimePeriod),
+        (!cpus.is_empty(), Field::CPUSetCPUs),
+        (!mems.is_empty(), Field::CPUSetMems),
+    ])
+}
+
+/// Lays `over` on `base`; what `over` does not set stays.
+pub(super) fn lay_over(base: &mut api::LinuxResources, over: &api::LinuxResources) {
+    let api::LinuxResources {
+        memory,
+        cpu,
+        hugepage_limits,
+        blockio_class,
+        rdt_class,
+        unified,
+        devices,
+        pids,
+        special_fields: _,
+    } = over;
+    if let Some(memory) = memory.as_ref() {
+        lay_over_memory(base.memory.mut_or_insert_default(), memory);
+    }
+    if let Some(cpu) = cpu.as_ref() {
+        lay_over_cpu(base.cpu.mut_or_insert_default(), cpu);
+    }
+    for limit in hugepage_limits {
+        put(&mut base.hugepage_limits, limit, |limit| keys::hugepage(&limit.page_size));
+    }
+    base.devices.extend(devices.iter().cloned());
+    base.unified.extend(unified.iter().map(|(key, value)| (key.clone(), value.clone())));
+    set(&mut base.blockio_class, blockio_class);
+    set(&mut base.rdt_class, rdt_class);
+    set(&mut base.pids, pids);
+}
+
+fn lay_over_memory(base: &mut api::LinuxMemory, over: &api::LinuxMemory) {
+    let api::LinuxMemory {
+        limit,
+        reservation,
+        swap,
+        kernel,
+        kernel_tcp,
+        swappiness,
+        disable_oom_killer,
+        use_hierarchy,
+        special_fields: _,
+    } = over;
+    set(&mut base.limit, limit);
+    set(&mut base.reservation, reservation);
+    set(&mut base.swap, swap);
+    set(&mut base.kernel, kernel);
+    set(&mut base.kernel_tcp, kernel_tcp);
+    set(&mut base.swappiness, swappiness);
+    set(&mut base.disable_oom_killer, disable_oom_killer);
+    set(&mut base.use_hierarchy, use_hierarchy);
+}
+
+fn lay_over_cpu(base: &mut api::LinuxCPU, over: &api::LinuxCPU) {
+    let api::LinuxCPU {
+        shares,
+        quota,
+        period,
+        realtime_runtime,
+        realtime_period,
+        cpus,
+        mems,
+        special_fields: _,
+    } = over;
+    set(&mut base.shares, shares);
+    set(&mut base.quota, quota);
+    set(&mut base.period, period);
+    set(&mut base.realtime_runtime, realtime_runtime);
+    set(&mut base.realtime_period, realtime_period);
+    if !cpus.is_empty() {
+        base.cpus.clone_from(cpus);
+    }
+    if !mems.is_empty() {
+        base.mems.clone_from(mems);
+    }
+}
+
+/// Replaces a message by one that is present.
+pub(super) fn set<T: Clone>(base: &mut MessageField<T>, over: &MessageField<T>) {
+    if over.is_some() {
+        base.clone_from(over);
+    }
+}
+
+/// Replaces the entry of the same key where it stands, or appends.
+/// NRI: the reference appends, so that plugins see page sizes and limits twice (BUG-09).
+pub(super) fn put<T: Clone>(list: &mut Vec<T>, entry: &T, key: impl Fn(&T) -> String) {
+    let wanted = key(entry);
+    match list.iter_mut().find(|old| key(old) == wanted) {
+        Some(old) => old.clone_from(entry),
+        None => list.push(entry.clone()),
+    }
+}
+
+/// Takes out the empty parts that were put in so that plugins find them.
+pub(super) fn strip(resources: &mut MessageField<api::LinuxResources>) {
+    if let Some(resources) = resources.as_mut() {
+        strip_empty(&mut resources.memory);
+        strip_empty(&mut resources.cpu);
+    }
+    strip_empty(resources);
+}
+
+/// Takes out a message that says nothing.
+pub(super) fn strip_empty<T: Default + PartialEq>(field: &mut MessageField<T>) {
+    if field.as_ref().is_some_and(|message| *message == T::default()) {
+        *field = MessageField::none();
+    }
+}
+
+/// A rule the way people write it: `allow c 1:3 rwm`, with `*` for any.
+fn rule_text(device: &api::LinuxDeviceCgroup) -> String {
+    let api::LinuxDeviceCgroup { allow, type_, major, minor, access, special_fields: _ } = device;
+    let verb = if *allow { "allow" } else { "deny" };
+    let kind = if type_.is_empty() { "a" } else { type_ };
+    let number = |field: &MessageField<api::OptionalInt64>| {
+        field.as_ref().map_or_else(|| "*".to_owned(), |number| number.value.to_string())
+    };
+    format!("{verb} {kind} {}:{} {access}", number(major), number(minor)).trim_end().to_owned()
+}

@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What must hold for every one of the forty fields.
+
+use std::collections::BTreeSet;
+
+use super::*;
+
+/// An adjustment that sets exactly this field; compound ones under the key that [`key`] tells.
+fn setting(field: Field) -> api::ContainerAdjustment {
+    let resources =
+        Field::ALL.into_iter().filter_map(|f| Some((f, of_resources(resources_setting(f)?))));
+    let mut all = resources.chain(general_settings()).chain(linux_settings());
+    all.find(|(one, _)| *one == field).map(|(_, adjust)| adjust).expect("one for each field")
+}
+
+fn general_settings() -> Vec<(Field, api::ContainerAdjustment)> {
+    let cdi_device = api::CDIDevice { name: "v/c=d".to_owned(), ..Default::default() };
+    let hooks = some(api::Hooks { poststop: vec![hook("/h")], ..Default::default() });
+    let (annotations, mounts) = (map(&[("k", "v")]), vec![mount("/d", "/s")]);
+    let (args, rlimits) = (vec!["sh".to_owned()], vec![rlimit("RLIMIT_CORE", 1)]);
+    vec![
+        (Field::Annotations, api::ContainerAdjustment { annotations, ..Default::default() }),
+        (Field::Mounts, api::ContainerAdjustment { mounts, ..Default::default() }),
+        (Field::OciHooks, api::ContainerAdjustment { hooks, ..Default::default() }),
+        (
+            Field::CdiDevices,
+            api::ContainerAdjustment { CDI_devices: vec![cdi_device], ..Default::default() },
+        ),
+        (Field::Env, of_env(&[("k", "v")])),
+        (Field::Args, api::ContainerAdjustment { args, ..Default::default() }),
+        (Field::Rlimits, api::ContainerAdjustment { rlimits, ..Default::default() }),
+    ]
+}
+
+fn linux_settings() -> Vec<(Field, api::ContainerAdjustment)> {
+    type Linux = api::LinuxContainerAdjustment;
+    let rdt = |rdt| Linux { rdt: some(rdt), ..Default::default() };
+    let schemata = some(api::OptionalRepeatedString::new());
+    let enable_monitoring = boolean(false);
+    let oom_score_adj = some(api::OptionalInt { value: 0, ..Default::default() });
+    let net_devices = HashMap::from([("k".to_owned(), net_device("eth0"))]);
+    let namespaces = vec![namespace("pid", "/ns")];
+    let all = [
+        (Field::Devices, Linux { devices: vec![device("/dev/x", 1)], ..Default::default() }),
+        (Field::CgroupsPath, Linux { cgroups_path: "/cg".to_owned(), ..Default::default() }),
+        (Field::OomScoreAdj, Linux { oom_score_adj, ..Default::default() }),
+        (
+            Field::IoPriority,
+            Linux { io_priority: some(api::LinuxIOPriority::new()), ..Default::default() },
+        ),
+        (
+            Field::SeccompPolicy,
+            Linux { seccomp_policy: some(api::LinuxSeccomp::new()), ..Default::default() },
+        ),
+        (Field::Namespace, Linux { namespaces, ..Default::default() }),
+        (Field::Sysctl, Linux { sysctl: map(&[("k", "v")]), ..Default::default() }),
+        (Field::LinuxNetDevices, Linux { net_devices, ..Default::default() }),
+        (
+            Field::LinuxSched,
+            Linux { scheduler: some(api::LinuxScheduler::new()), ..Default::default() },
+        ),
+        (Field::RdtClosID, rdt(api::LinuxRdt { clos_id: string("c"), ..Default::default() })),
+        (Field::RdtSchemata, rdt(api::LinuxRdt { schemata, ..Default::default() })),
+        (
+            Field::RdtEnableMonitoring,
+            rdt(api::LinuxRdt { enable_monitoring, ..Default::default() }),
+        ),
+        (
+            Field::MemoryPolicy,
+            Linux { memory_policy: some(api::LinuxMemoryPolicy::new()), ..Default::default() },
+        ),
+    ];
+    all.into_iter().map(|(field, linux)| (field, of_linux(linux))).collect()
+}
+
+/// Under which key [`setting`] sets a compound field.
+fn key(field: Field) -> Option<&'static str> {
+    let special = [
+        (Field::Mounts, "/d"),
+        (Field::Devices, "/dev/x"),
+        (Field::CdiDevices, "v/c=d"),
+        (Field::Rlimits, "RLIMIT_CORE"),
+        (Field::Namespace, "pid"),
+        (Field::HugepageLimits, "2MB"),
+    ];
+    let key = special.into_iter().find(|(one, _)| *one == field).map_or("k", |(_, key)| key);
+    field.is_compound().then_some(key)
+}
+
+#[test]
+fn two_plugins_that_set_the_same_conflict_and_both_are_named() {
+    for field in Field::ALL.into_iter().filter(|field| *field != Field::OciHooks) {
+        let mut creation = creation();
+        answer(&mut creation, "00-bar", setting(field)).unwrap();
+        let error = answer(&mut creation, "10-foo", setting(field)).unwrap_err();
+        let thing = match key(field) {
+            Some(key) => format!("{field} {key}"),
+            None => field.to_string(),
+        };
+        assert_eq!(
+            error.to_string(),
+            format!(r#"plugins "10-foo" and "00-bar" both tried to set {thing} of container c0"#)
+        );
+        assert!(matches!(error, MergeError::Conflict(conflict) if conflict.field == field));
+    }
+}
+
+#[test]
+fn hooks_of_all_plugins_run_in_their_order() {
+    let mut creation = creation();
+    for plugin in ["00-a", "10-b"] {
+        let hooks = api::Hooks {
+            prestart: vec![hook(plugin)],
+            create_runtime: vec![hook(plugin)],
+            create_container: vec![hook(plugin)],
+            start_container: vec![hook(plugin)],
+            poststart: vec![hook(plugin)],
+            poststop: vec![hook(plugin)],
+            ..Default::default()
+        };
+        let adjust = api::ContainerAdjustment { hooks: some(hooks), ..Default::default() };
+        answer(&mut creation, plugin, adjust).unwrap();
+    }
+    assert_eq!(creation.owners().to_flat(SUBJECT)["OciHooks"], "00-a,10-b");
+    let visible = creation.request().container.hooks.clone();
+    let hooks = creation.finish().adjust.hooks;
+    assert_eq!(visible, hooks);
+    let lists = [
+        &hooks.prestart,
+        &hooks.create_runtime,
+        &hooks.create_container,
+        &hooks.start_container,
+        &hooks.poststart,
+        &hooks.poststop,
+    ];
+    for list in lists {
+        let paths: Vec<&str> = list.iter().map(|hook| hook.path.as_str()).collect();
+        assert_eq!(paths, ["00-a", "10-b"]);
+    }
+}
+
+#[test]
+fn what_one_plugin_sets_is_the_adjustment_and_nothing_else_is_owned() {
+    for field in Field::ALL {
+        let mut creation = creation();
+        answer(&mut creation, "10-foo", setting(field)).unwrap();
+        let owned = match key(field) {
+            Some(key) => format!("{field}[{key}]"),
+            None => field.to_string(),
+        };
+        let merged = creation.finish();
+        assert_eq!(merged.adjust, setting(field), "{field}");
+        let owners: Vec<(String, String)> = merged.owners.to_flat(SUBJECT).into_iter().collect();
+        assert_eq!(owners, [(owned, "10-foo".to_owned())]);
+        let api = merged.owners.to_api();
+        assert_eq!(api.owners[SUBJECT].simple.len(), usize::from(!field.is_compound()));
+        assert_eq!(api.owners[SUBJECT].compound.len(), usize::from(field.is_compound()));
+    }
+}
+
+#[test]
+fn the_next_plugin_sees_every_field_that_a_container_message_can_show() {
+    for field in Field::ALL.into_iter().filter(|field| *field != Field::MemoryPolicy) {
+        let mut creation = creation();
+        answer(&mut creation, "10-foo", setting(field)).unwrap();
+        assert_ne!(creation.request().container.as_ref(), Some(creation.pristine()), "{field}");
+    }
+}
+
+#[test]
+fn zero_and_empty_are_values() {
+    let zeroes = [Field::MemSwappiness, Field::CPUQuota, Field::PidsLimit, Field::OomScoreAdj];
+    let empties = [Field::BlockioClass, Field::IoPriority, Field::SeccompPolicy, Field::LinuxSched];
+    for field in zeroes.into_iter().chain(empties) {
+        let mut creation = creation();
+        answer(&mut creation, "10-foo", setting(field)).unwrap();
+        assert_eq!(creation.finish().adjust, setting(field), "{field}");
+    }
+}
+
+#[test]
+fn a_compound_field_set_twice_in_one_answer_is_a_conflict_of_the_plugin_with_itself() {
+    let lists = [
+        Field::Mounts,
+        Field::Env,
+        Field::Devices,
+        Field::CdiDevices,
+        Field::Rlimits,
+        Field::Namespace,
+        Field::HugepageLimits,
+    ];
+    for field in lists {
+        let mut twice = setting(field);
+        twice.mounts.extend_from_within(..);
+        twice.env.extend_from_within(..);
+        twice.CDI_devices.extend_from_within(..);
+        twice.rlimits.extend_from_within(..);
+        if let Some(linux) = twice.linux.as_mut() {
+            linux.devices.extend_from_within(..);
+            linux.namespaces.extend_from_within(..);
+            if let Some(resources) = linux.resources.as_mut() {
+                resources.hugepage_limits.extend_from_within(..);
+            }
+        }
+        let mut creation = creation();
+        let error = answer(&mut creation, "10-foo", twice).unwrap_err();
+        let thing = format!("{field} {}", key(field).unwrap());
+        assert_eq!(
+            error.to_string(),
+            format!(r#"plugin "10-foo" set {thing} twice in container c0"#)
+        );
+    }
+}
+
+#[test]
+fn what_the_operator_denies_is_refused_and_the_rest_is_not() {
+    for field in Field::ALL {
+        let denied = Rights { deny: BTreeSet::from([field]), ..Default::default() };
+        let mut refused = creation();
+        let error = refused.answer("10-foo", &denied, answered(setting(field))).unwrap_err();
+        assert!(matches!(error, MergeError::NotAllowed { field: what, .. } if what == field));
+        let line = error.to_string();
+        let start = format!(r#"plugin "10-foo" may not set {field} of container c0"#);
+        assert!(line.starts_with(&start), "{line}");
+        assert!(refused.finish().owners.to_flat(SUBJECT).is_empty());
+
+        let others = Rights { allow: Some(BTreeSet::from([field])), ..Default::default() };
+        let mut allowed = creation();
+        allowed.answer("10-foo", &others, answered(setting(field))).unwrap();
+        for other in Field::ALL.into_iter().filter(|other| *other != field) {
+            let answer = answered(setting(other));
+            assert!(allowed.answer("20-baz", &others, answer).is_err(), "{field} {other}");
+        }
+    }
+}
+
+#[test]
+fn one_plugin_can_set_all_forty_at_once() {
+    let mut creation = creation();
+    for field in Field::ALL {
+        answer(&mut creation, "10-foo", setting(field)).unwrap();
+    }
+    let api = creation.owners().to_api();
+    let of = &api.owners[SUBJECT];
+    let mut numbers: Vec<i32> = of.simple.keys().chain(of.compound.keys()).copied().collect();
+    numbers.sort_unstable();
+    assert_eq!(numbers, (1..=40).collect::<Vec<i32>>());
+}

@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Claims about merging, and the small pieces of answers that they are made of.
+//!
+//! Reference: the result collector of `pkg/adaptation` in NRI v0.12, with its defects corrected.
+
+mod each_field;
+mod listings;
+mod merging;
+mod removals;
+mod updating;
+
+use std::collections::HashMap;
+
+use protobuf::MessageField;
+
+use super::{Creation, Field, MergeError, Rights};
+use crate::plugin::api;
+
+/// The container that every test creates.
+const SUBJECT: &str = "c0";
+
+fn creation() -> Creation {
+    creation_of(api::Container::new())
+}
+
+fn creation_of(mut container: api::Container) -> Creation {
+    container.id = SUBJECT.to_owned();
+    Creation::new(api::PodSandbox { id: "p0".to_owned(), ..Default::default() }, container)
+}
+
+fn answered(adjust: api::ContainerAdjustment) -> api::CreateContainerResponse {
+    api::CreateContainerResponse { adjust: some(adjust), ..Default::default() }
+}
+
+/// One plugin that may do everything answers with this adjustment.
+fn answer(
+    creation: &mut Creation,
+    plugin: &str,
+    adjust: api::ContainerAdjustment,
+) -> Result<(), MergeError> {
+    creation.answer(plugin, &Rights::default(), answered(adjust))
+}
+
+fn some<T>(message: T) -> MessageField<T> {
+    MessageField::some(message)
+}
+
+fn map(entries: &[(&str, &str)]) -> HashMap<String, String> {
+    entries.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
+}
+
+fn int64(value: i64) -> MessageField<api::OptionalInt64> {
+    some(api::OptionalInt64 { value, ..Default::default() })
+}
+
+fn uint64(value: u64) -> MessageField<api::OptionalUInt64> {
+    some(api::OptionalUInt64 { value, ..Default::default() })
+}
+
+fn boolean(value: bool) -> MessageField<api::OptionalBool> {
+    some(api::OptionalBool { value, ..Default::default() })
+}
+
+fn string(value: &str) -> MessageField<api::OptionalString> {
+    some(api::OptionalString { value: value.to_owned(), ..Default::default() })
+}
+
+fn variable(key: &str, value: &str) -> api::KeyValue {
+    api::KeyValue { key: key.to_owned(), value: value.to_owned(), ..Default::default() }
+}
+
+fn mount(destination: &str, source: &str) -> api::Mount {
+    api::Mount {
+        destination: destination.to_owned(),
+        source: source.to_owned(),
+        type_: "bind".to_owned(),
+        ..Default::default()
+    }
+}
+
+fn device(path: &str, major: i64) -> api::LinuxDevice {
+    api::LinuxDevice { path: path.to_owned(), type_: "c".to_owned(), major, ..Default::default() }
+}
+
+fn namespace(kind: &str, path: &str) -> api::LinuxNamespace {
+    api::LinuxNamespace { type_: kind.to_owned(), path: path.to_owned(), ..Default::default() }
+}
+
+fn rlimit(kind: &str, soft: u64) -> api::POSIXRlimit {
+    api::POSIXRlimit { type_: kind.to_owned(), hard: 9, soft, ..Default::default() }
+}
+
+fn hugepage(page_size: &str, limit: u64) -> api::HugepageLimit {
+    api::HugepageLimit { page_size: page_size.to_owned(), limit, ..Default::default() }
+}
+
+fn hook(path: &str) -> api::Hook {
+    api::Hook { path: path.to_owned(), ..Default::default() }
+}
+
+fn net_device(name: &str) -> api::LinuxNetDevice {
+    api::LinuxNetDevice { name: name.to_owned(), ..Default::default() }
+}
+
+fn of_linux(linux: api::LinuxContainerAdjustment) -> api::ContainerAdjustment {
+    api::ContainerAdjustment { linux: some(linux), ..Default::default() }
+}
+
+fn of_resources(resources: api::LinuxResources) -> api::ContainerAdjustment {
+    of_linux(api::LinuxContainerAdjustment { resources: some(resources), ..Default::default() })
+}
+
+fn of_env(entries: &[(&str, &str)]) -> api::ContainerAdjustment {
+    let env = entries.iter().map(|(key, value)| variable(key, value)).collect();
+    api::ContainerAdjustment { env, ..Default::default() }
+}
+
+fn of_memory(memory: api::LinuxMemory) -> api::LinuxResources {
+    api::LinuxResources { memory: some(memory), ..Default::default() }
+}
+
+fn of_cpu(cpu: api::LinuxCPU) -> api::LinuxResources {
+    api::LinuxResources { cpu: some(cpu), ..Default::default() }
+}
+
+fn shares(value: u64) -> api::LinuxResources {
+    of_cpu(api::LinuxCPU { shares: uint64(value), ..Default::default() })
+}
+
+fn quota(value: i64) -> api::LinuxResources {
+    of_cpu(api::LinuxCPU { quota: int64(value), ..Default::default() })
+}
+
+fn pids(limit: i64) -> api::LinuxResources {
+    let pids = some(api::LinuxPids { limit, ..Default::default() });
+    api::LinuxResources { pids, ..Default::default() }
+}
+
+/// Resources that set exactly this field, if it is one of resources.
+fn resources_setting(field: Field) -> Option<api::LinuxResources> {
+    let all = memory_settings().into_iter().chain(cpu_settings()).chain(other_settings());
+    all.into_iter().find(|(one, _)| *one == field).map(|(_, resources)| resources)
+}
+
+fn memory_settings() -> Vec<(Field, api::LinuxResources)> {
+    let of = of_memory;
+    vec![
+        (Field::MemLimit, of(api::LinuxMemory { limit: int64(1), ..Default::default() })),
+        (
+            Field::MemReservation,
+            of(api::LinuxMemory { reservation: int64(1), ..Default::default() }),
+        ),
+        (Field::MemSwapLimit, of(api::LinuxMemory { swap: int64(1), ..Default::default() })),
+        (Field::MemKernelLimit, of(api::LinuxMemory { kernel: int64(1), ..Default::default() })),
+        (Field::MemTCPLimit, of(api::LinuxMemory { kernel_tcp: int64(1), ..Default::default() })),
+        (
+            Field::MemSwappiness,
+            of(api::LinuxMemory { swappiness: uint64(0), ..Default::default() }),
+        ),
+        (
+            Field::MemDisableOomKiller,
+            of(api::LinuxMemory { disable_oom_killer: boolean(false), ..Default::default() }),
+        ),
+        (
+            Field::MemUseHierarchy,
+            of(api::LinuxMemory { use_hierarchy: boolean(true), ..Default::default() }),
+        ),
+    ]
+}
+
+fn cpu_settings() -> Vec<(Field, api::LinuxResources)> {
+    let of = of_cpu;
+    vec![
+        (Field::CPUShares, shares(1)),
+        (Field::CPUQuota, quota(0)),
+        (Field::CPUPeriod, of(api::LinuxCPU { period: uint64(1), ..Default::default() })),
+        (
+            Field::CPURealtimeRuntime,
+            of(api::LinuxCPU { realtime_runtime: int64(1), ..Default::default() }),
+        ),
+        (
+            Field::CPURealtimePeriod,
+            of(api::LinuxCPU { realtime_period: uint64(1), ..Default::default() }),
+        ),
+        (Field::CPUSetCPUs, of(api::LinuxCPU { cpus: "0-1".to_owned(), ..Default::default() })),
+        (Field::CPUSetMems, of(api::LinuxCPU { mems: "0".to_owned(), ..Default::default() })),
+    ]
+}
+
+fn other_settings() -> Vec<(Field, api::LinuxResources)> {
+    let hugepage_limits = vec![hugepage("2MB", 1)];
+    let unified = map(&[("k", "v")]);
+    let (blockio_class, rdt_class) = (string(""), string("gold"));
+    vec![
+        (Field::PidsLimit, pids(0)),
+        (Field::HugepageLimits, api::LinuxResources { hugepage_limits, ..Default::default() }),
+        (Field::BlockioClass, api::LinuxResources { blockio_class, ..Default::default() }),
+        (Field::RdtClass, api::LinuxResources { rdt_class, ..Default::default() }),
+        (Field::CgroupsUnified, api::LinuxResources { unified, ..Default::default() }),
+    ]
+}

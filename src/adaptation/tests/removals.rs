@@ -1,0 +1,399 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Every removal marker: what it takes away, what stays in the adjustment, who owns it then.
+
+use super::*;
+
+/// A field that has removal markers, seen through one entry per key.
+struct Kind {
+    field: Field,
+    key: &'static str,
+    /// An adjustment that has these (name, value) entries; a name may be a marker.
+    adjust: fn(&[(&str, &str)]) -> api::ContainerAdjustment,
+    /// A container that has this entry.
+    container: fn(&str, &str) -> api::Container,
+    /// The entries that a plugin sees under this key.
+    visible: fn(&api::Container, &str) -> Vec<String>,
+    /// The names in a combined adjustment, in order (sorted for maps).
+    combined: fn(&api::ContainerAdjustment) -> Vec<String>,
+    /// Whether nobody else may set what one plugin removed from the original.
+    removal_is_owned: bool,
+}
+
+fn sorted<V>(map: &HashMap<String, V>) -> Vec<String> {
+    let mut keys: Vec<String> = map.keys().cloned().collect();
+    keys.sort();
+    keys
+}
+
+fn with_linux(linux: api::LinuxContainer) -> api::Container {
+    api::Container { linux: some(linux), ..Default::default() }
+}
+
+const ANNOTATIONS: Kind = Kind {
+    field: Field::Annotations,
+    key: "k",
+    adjust: |e| api::ContainerAdjustment { annotations: map(e), ..Default::default() },
+    container: |k, v| api::Container { annotations: map(&[(k, v)]), ..Default::default() },
+    visible: |c, k| c.annotations.get(k).cloned().into_iter().collect(),
+    combined: |a| sorted(&a.annotations),
+    removal_is_owned: true,
+};
+
+const SYSCTL: Kind = Kind {
+    field: Field::Sysctl,
+    key: "net.x",
+    adjust: |e| of_linux(api::LinuxContainerAdjustment { sysctl: map(e), ..Default::default() }),
+    container: |k, v| {
+        with_linux(api::LinuxContainer { sysctl: map(&[(k, v)]), ..Default::default() })
+    },
+    visible: |c, k| c.linux.sysctl.get(k).cloned().into_iter().collect(),
+    combined: |a| sorted(&a.linux.sysctl),
+    removal_is_owned: true,
+};
+
+const NET_DEVICES: Kind = Kind {
+    field: Field::LinuxNetDevices,
+    key: "host0",
+    adjust: |e| {
+        let net_devices = e.iter().map(|(k, v)| ((*k).to_owned(), net_device(v))).collect();
+        of_linux(api::LinuxContainerAdjustment { net_devices, ..Default::default() })
+    },
+    container: |k, v| {
+        let net_devices = HashMap::from([(k.to_owned(), net_device(v))]);
+        with_linux(api::LinuxContainer { net_devices, ..Default::default() })
+    },
+    visible: |c, k| c.linux.net_devices.get(k).map(|d| d.name.clone()).into_iter().collect(),
+    combined: |a| sorted(&a.linux.net_devices),
+    removal_is_owned: true,
+};
+
+const ENV: Kind = Kind {
+    field: Field::Env,
+    key: "PATH",
+    adjust: of_env,
+    container: |k, v| api::Container { env: vec![format!("{k}={v}")], ..Default::default() },
+    visible: |c, k| {
+        let name = format!("{k}=");
+        c.env.iter().filter_map(|e| e.strip_prefix(&name)).map(str::to_owned).collect()
+    },
+    combined: |a| a.env.iter().map(|e| e.key.clone()).collect(),
+    removal_is_owned: false,
+};
+
+const MOUNTS: Kind = Kind {
+    field: Field::Mounts,
+    key: "/mnt/data",
+    adjust: |e| {
+        let mounts = e.iter().map(|(k, v)| mount(k, v)).collect();
+        api::ContainerAdjustment { mounts, ..Default::default() }
+    },
+    container: |k, v| api::Container { mounts: vec![mount(k, v)], ..Default::default() },
+    visible: |c, k| {
+        c.mounts.iter().filter(|m| m.destination == k).map(|m| m.source.clone()).collect()
+    },
+    combined: |a| a.mounts.iter().map(|m| m.destination.clone()).collect(),
+    removal_is_owned: false,
+};
+
+const DEVICES: Kind = Kind {
+    field: Field::Devices,
+    key: "/dev/gpu",
+    adjust: |e| {
+        let devices = e.iter().map(|(k, v)| device(k, v.len().try_into().unwrap())).collect();
+        of_linux(api::LinuxContainerAdjustment { devices, ..Default::default() })
+    },
+    container: |k, v| {
+        let devices = vec![device(k, v.len().try_into().unwrap())];
+        with_linux(api::LinuxContainer { devices, ..Default::default() })
+    },
+    visible: |c, k| {
+        let found = c.linux.devices.iter().filter(|d| d.path == k);
+        found.map(|d| "v".repeat(usize::try_from(d.major).unwrap())).collect()
+    },
+    combined: |a| a.linux.devices.iter().map(|d| d.path.clone()).collect(),
+    removal_is_owned: false,
+};
+
+const NAMESPACES: Kind = Kind {
+    field: Field::Namespace,
+    key: "pid",
+    adjust: |e| {
+        let namespaces = e.iter().map(|(k, v)| namespace(k, v)).collect();
+        of_linux(api::LinuxContainerAdjustment { namespaces, ..Default::default() })
+    },
+    container: |k, v| {
+        let namespaces = vec![namespace(k, v)];
+        with_linux(api::LinuxContainer { namespaces, ..Default::default() })
+    },
+    visible: |c, k| {
+        c.linux.namespaces.iter().filter(|n| n.type_ == k).map(|n| n.path.clone()).collect()
+    },
+    combined: |a| a.linux.namespaces.iter().map(|n| n.type_.clone()).collect(),
+    removal_is_owned: true,
+};
+
+const KINDS: [Kind; 7] = [ANNOTATIONS, SYSCTL, NET_DEVICES, ENV, MOUNTS, DEVICES, NAMESPACES];
+
+impl Kind {
+    fn marker(&self) -> String {
+        format!("-{}", self.key)
+    }
+
+    fn set(&self, value: &str) -> api::ContainerAdjustment {
+        (self.adjust)(&[(self.key, value)])
+    }
+
+    fn remove(&self) -> api::ContainerAdjustment {
+        (self.adjust)(&[(&self.marker(), "")])
+    }
+
+    fn replace(&self, value: &str) -> api::ContainerAdjustment {
+        (self.adjust)(&[(self.key, value), (&self.marker(), "")])
+    }
+
+    fn seen(&self, creation: &Creation) -> Vec<String> {
+        (self.visible)(&creation.request().container, self.key)
+    }
+
+    fn in_original(&self) -> Creation {
+        creation_of((self.container)(self.key, "vvv"))
+    }
+
+    fn owner(&self, creation: &Creation) -> Option<String> {
+        let owner = creation.owners().owner(SUBJECT, self.field, Some(self.key));
+        owner.map(ToString::to_string)
+    }
+}
+
+#[test]
+fn what_the_original_has_leaves_a_marker_and_is_no_longer_seen() {
+    for kind in KINDS {
+        let mut creation = kind.in_original();
+        assert_eq!(kind.seen(&creation), ["vvv"], "{}", kind.field);
+        answer(&mut creation, "10-foo", kind.remove()).unwrap();
+        assert!(kind.seen(&creation).is_empty(), "{}", kind.field);
+        assert_eq!((kind.combined)(&creation.finish().adjust), [kind.marker()], "{}", kind.field);
+    }
+}
+
+#[test]
+fn what_another_plugin_set_is_undone_and_a_third_sees_neither() {
+    for kind in KINDS {
+        let mut creation = creation();
+        answer(&mut creation, "00-bar", kind.set("v")).unwrap();
+        answer(&mut creation, "10-foo", kind.remove()).unwrap();
+        assert!(kind.seen(&creation).is_empty(), "{}", kind.field);
+        assert_eq!(kind.owner(&creation).as_deref(), Some("-10-foo"), "{}", kind.field);
+        let merged = creation.finish();
+        assert_eq!((kind.combined)(&merged.adjust), [kind.marker()], "{}", kind.field);
+    }
+}
+
+#[test]
+fn what_a_plugin_removed_from_another_is_the_removers_alone() {
+    for kind in KINDS {
+        let mut creation = creation();
+        answer(&mut creation, "00-bar", kind.set("v")).unwrap();
+        answer(&mut creation, "10-foo", kind.remove()).unwrap();
+        let error = answer(&mut creation, "20-baz", kind.set("vv")).unwrap_err().to_string();
+        assert!(error.contains(r#""20-baz" and "10-foo""#), "{error}");
+        assert!(kind.seen(&creation).is_empty());
+    }
+}
+
+#[test]
+fn removing_and_setting_overrides_another_plugin_wherever_the_marker_stands() {
+    for kind in KINDS {
+        for order in [
+            (kind.adjust)(&[(&kind.marker(), ""), (kind.key, "vv")]),
+            (kind.adjust)(&[(kind.key, "vv"), (&kind.marker(), "")]),
+        ] {
+            let mut creation = kind.in_original();
+            answer(&mut creation, "00-bar", kind.set("v")).unwrap();
+            answer(&mut creation, "10-foo", order).unwrap();
+            assert_eq!(kind.seen(&creation), ["vv"], "{}", kind.field);
+            assert_eq!(kind.owner(&creation).as_deref(), Some("10-foo"), "{}", kind.field);
+            let names = (kind.combined)(&creation.finish().adjust);
+            assert_eq!(names.iter().filter(|name| *name == kind.key).count(), 1, "{names:?}");
+        }
+    }
+}
+
+#[test]
+fn only_maps_keep_the_marker_next_to_the_new_value() {
+    for kind in KINDS {
+        let mut creation = kind.in_original();
+        answer(&mut creation, "10-foo", kind.replace("v")).unwrap();
+        let names = (kind.combined)(&creation.finish().adjust);
+        let is_map = [Field::Annotations, Field::Sysctl, Field::LinuxNetDevices];
+        if is_map.contains(&kind.field) {
+            assert_eq!(names, [kind.marker(), kind.key.to_owned()]);
+        } else {
+            assert_eq!(names, [kind.key]);
+        }
+    }
+}
+
+#[test]
+fn who_may_set_what_was_removed_from_the_original() {
+    for kind in KINDS {
+        let mut creation = kind.in_original();
+        answer(&mut creation, "00-bar", kind.remove()).unwrap();
+        let later = answer(&mut creation, "10-foo", kind.set("v"));
+        if kind.removal_is_owned {
+            assert!(later.is_err(), "{}", kind.field);
+            assert_eq!(kind.owner(&creation).as_deref(), Some("-00-bar"), "{}", kind.field);
+        } else {
+            later.unwrap();
+            assert_eq!(kind.seen(&creation), ["v"], "{}", kind.field);
+            assert_eq!(kind.owner(&creation).as_deref(), Some("10-foo"), "{}", kind.field);
+        }
+    }
+}
+
+#[test]
+fn a_mount_added_after_its_removal_by_another_follows_the_marker() {
+    let mut creation = MOUNTS.in_original();
+    answer(&mut creation, "00-bar", MOUNTS.remove()).unwrap();
+    answer(&mut creation, "10-foo", MOUNTS.set("v")).unwrap();
+    assert_eq!((MOUNTS.combined)(&creation.finish().adjust), ["-/mnt/data", "/mnt/data"]);
+}
+
+#[test]
+fn a_variable_or_device_set_after_its_removal_by_another_needs_no_marker() {
+    for kind in [ENV, DEVICES] {
+        let mut creation = kind.in_original();
+        answer(&mut creation, "00-bar", kind.remove()).unwrap();
+        answer(&mut creation, "10-foo", kind.set("v")).unwrap();
+        assert_eq!((kind.combined)(&creation.finish().adjust), [kind.key]);
+    }
+}
+
+#[test]
+fn removing_twice_leaves_one_marker() {
+    for kind in KINDS {
+        let mut creation = kind.in_original();
+        answer(&mut creation, "00-bar", kind.remove()).unwrap();
+        answer(&mut creation, "10-foo", kind.remove()).unwrap();
+        assert_eq!((kind.combined)(&creation.finish().adjust), [kind.marker()], "{}", kind.field);
+    }
+}
+
+#[test]
+fn a_plugin_that_may_not_set_may_not_remove() {
+    for kind in KINDS {
+        let rights = Rights { deny: [kind.field].into(), ..Default::default() };
+        let mut creation = kind.in_original();
+        let refused = creation.answer("10-foo", &rights, answered(kind.remove()));
+        assert!(matches!(refused, Err(MergeError::NotAllowed { .. })), "{}", kind.field);
+        assert_eq!(kind.seen(&creation), ["vvv"]);
+    }
+}
+
+#[test]
+fn removing_and_setting_gives_the_new_value_every_time() {
+    for kind in [ANNOTATIONS, SYSCTL, NET_DEVICES] {
+        for _ in 0..10_000 {
+            let mut creation = kind.in_original();
+            answer(&mut creation, "10-foo", kind.replace("v")).unwrap();
+            assert_eq!(kind.seen(&creation), ["v"]);
+        }
+    }
+}
+
+#[test]
+fn only_one_dash_is_a_marker() {
+    let mut creation = creation_of(api::Container {
+        annotations: map(&[("-k", "v"), ("k", "v")]),
+        ..Default::default()
+    });
+    let adjust = (ANNOTATIONS.adjust)(&[("--k", "")]);
+    answer(&mut creation, "10-foo", adjust).unwrap();
+    assert_eq!(sorted(&creation.request().container.annotations), ["k"]);
+}
+
+fn rdt(clos_id: Option<&str>, remove: bool) -> api::LinuxRdt {
+    let clos_id = clos_id.map_or_else(MessageField::none, string);
+    api::LinuxRdt { clos_id, remove, ..Default::default() }
+}
+
+fn of_rdt(rdt: api::LinuxRdt) -> api::ContainerAdjustment {
+    of_linux(api::LinuxContainerAdjustment { rdt: some(rdt), ..Default::default() })
+}
+
+#[test]
+fn removing_rdt_clears_all_of_it_and_what_is_set_anew_comes_on_top() {
+    let original = api::LinuxRdt { enable_monitoring: boolean(true), ..rdt(Some("old"), false) };
+    let container = with_linux(api::LinuxContainer { rdt: some(original), ..Default::default() });
+    let mut creation = creation_of(container);
+    answer(&mut creation, "00-bar", of_rdt(rdt(Some("bar"), false))).unwrap();
+    answer(&mut creation, "10-foo", of_rdt(rdt(Some("foo"), true))).unwrap();
+    assert_eq!(creation.request().container.linux.rdt, some(rdt(Some("foo"), false)));
+    let merged = creation.finish();
+    assert_eq!(merged.adjust.linux.rdt, some(rdt(Some("foo"), true)));
+    let owners = merged.owners.to_flat(SUBJECT);
+    assert_eq!(owners["RdtClosID"], "10-foo");
+    assert_eq!(owners["RdtSchemata"], "-10-foo");
+    assert_eq!(owners["RdtEnableMonitoring"], "-10-foo");
+}
+
+#[test]
+fn removed_rdt_is_gone_for_the_next_plugin_and_nobody_elses_to_set() {
+    let mut creation = creation();
+    answer(&mut creation, "00-bar", of_rdt(rdt(Some("bar"), false))).unwrap();
+    answer(&mut creation, "10-foo", of_rdt(rdt(None, true))).unwrap();
+    assert!(creation.request().container.linux.rdt.is_none());
+    assert!(answer(&mut creation, "20-baz", of_rdt(rdt(Some("baz"), false))).is_err());
+    assert_eq!(creation.finish().adjust.linux.rdt, some(rdt(None, true)));
+}
+
+#[test]
+fn rdt_that_is_set_anew_in_full_does_not_show_its_removal() {
+    let full = api::LinuxRdt {
+        schemata: some(api::OptionalRepeatedString::new()),
+        enable_monitoring: boolean(false),
+        ..rdt(Some("foo"), true)
+    };
+    let mut creation = creation();
+    answer(&mut creation, "10-foo", of_rdt(full.clone())).unwrap();
+    let asked = creation.validation_request(Vec::new());
+    assert!(!asked.adjust.linux.rdt.remove);
+    assert_eq!(creation.finish().adjust.linux.rdt, some(api::LinuxRdt { remove: false, ..full }));
+}
+
+#[test]
+fn an_adjustment_of_something_else_makes_no_rdt() {
+    let mut creation = creation();
+    answer(&mut creation, "00-bar", of_rdt(api::LinuxRdt::new())).unwrap();
+    answer(&mut creation, "10-foo", of_resources(shares(1))).unwrap();
+    assert!(creation.request().container.linux.rdt.is_none());
+    assert!(creation.finish().adjust.linux.rdt.is_none());
+}
+
+fn of_args(args: &[&str]) -> api::ContainerAdjustment {
+    let args = args.iter().map(|arg| (*arg).to_owned()).collect();
+    api::ContainerAdjustment { args, ..Default::default() }
+}
+
+#[test]
+fn an_empty_first_argument_overrides_the_command_of_another_plugin() {
+    let mut creation = creation();
+    answer(&mut creation, "00-bar", of_args(&["a"])).unwrap();
+    answer(&mut creation, "10-foo", of_args(&["", "b", ""])).unwrap();
+    assert_eq!(creation.request().container.args, ["b", ""]);
+    let merged = creation.finish();
+    assert_eq!(merged.adjust.args, ["b", ""]);
+    assert_eq!(merged.owners.to_flat(SUBJECT)["Args"], "10-foo");
+}
+
+#[test]
+fn a_command_of_nothing_is_refused() {
+    let mut creation = creation();
+    answer(&mut creation, "00-bar", of_args(&["a"])).unwrap();
+    let error = answer(&mut creation, "10-foo", of_args(&[""])).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        r#"plugin "10-foo" set Args of container c0 to an empty command"#
+    );
+    assert_eq!(creation.request().container.args, ["a"]);
+}

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What a plugin said that our schema does not know.
+//!
+//! A plugin built on a newer NRI may set fields that we cannot name. They never fail a container
+//! (D23), but they must not vanish silently either: whoever merges says which ones were left out.
+//! The walk uses the schema's own reflection, so it covers each message there will ever be.
+
+use protobuf::reflect::{ReflectFieldRef, ReflectValueRef};
+use protobuf::{MessageDyn, MessageFull};
+
+/// The places of unknown fields in a message, such as `CreateContainerResponse.adjust field 99`,
+/// each once, in the order of the schema.
+pub(super) fn fields<M: MessageFull>(message: &M) -> Vec<String> {
+    let mut found = Vec::new();
+    walk(message, M::NAME, &mut found);
+    found
+}
+
+fn walk(message: &dyn MessageDyn, path: &str, found: &mut Vec<String>) {
+    let mut numbers: Vec<u32> =
+        message.special_fields_dyn().unknown_fields().iter().map(|(number, _)| number).collect();
+    numbers.sort_unstable();
+    for number in numbers {
+        let place = format!("{path} field {number}");
+        if !found.contains(&place) {
+            found.push(place);
+        }
+    }
+    for field in message.descriptor_dyn().fields() {
+        let mut descend = |value: ReflectValueRef<'_>| {
+            if let ReflectValueRef::Message(inner) = value {
+                walk(&*inner, &format!("{path}.{}", field.name()), found);
+            }
+        };
+        match field.get_reflect(message) {
+            ReflectFieldRef::Optional(value) => {
+                if let Some(value) = value.value() {
+                    descend(value);
+                }
+            }
+            ReflectFieldRef::Repeated(values) => values.into_iter().for_each(&mut descend),
+            ReflectFieldRef::Map(map) => {
+                map.into_iter().for_each(|(_, value)| descend(value));
+            }
+        }
+    }
+}

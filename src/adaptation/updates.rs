@@ -1,0 +1,286 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What plugins want changed in existing containers, and which they want gone.
+//!
+//! Updates of one container by several plugins become one, in order of first mention; the
+//! container of an UpdateContainer request comes last. An update that may fail and conflicts is
+//! left out without a trace. Evictions are collected once per container. Whether a container
+//! exists, and how a value reaches it, is not decided here.
+//! Reference: `update` and `getContainerUpdate` of NRI's result collector.
+
+use std::collections::HashMap;
+
+use protobuf::MessageField;
+
+use super::claims::{Claims, MergeError};
+use super::owners::Owners;
+use super::rights::Rights;
+use super::{resources, unknown};
+use crate::plugin::api;
+
+/// The updates of one request while it is being asked around.
+#[derive(Debug, Clone)]
+pub struct Updates {
+    subject: Subject,
+    pub(super) owners: Owners,
+    results: Vec<api::ContainerUpdate>,
+    /// Where in `results` a container's update is.
+    places: HashMap<String, usize>,
+    /// The update of the subject of an UpdateContainer request, once a plugin touched it.
+    own: Option<api::ContainerUpdate>,
+    evictions: Vec<api::ContainerEviction>,
+    pub(super) unknown: Vec<(String, String)>,
+}
+
+/// What the request is about.
+#[derive(Debug, Clone)]
+enum Subject {
+    /// A container that does not exist yet: it is adjusted, not updated.
+    Created(String),
+    /// A container whose update was asked for, with what is to be set as it stands.
+    Updated(Box<api::UpdateContainerRequest>),
+    /// Nothing in particular: any container may be updated.
+    Any,
+}
+
+/// What all plugins together want.
+#[derive(Debug, Clone)]
+pub struct Updated {
+    /// One per container, the request's own container last, if any plugin touched it.
+    pub updates: Vec<api::ContainerUpdate>,
+    /// One per container, with the reason given first.
+    pub evictions: Vec<api::ContainerEviction>,
+    /// Who set what, of all containers.
+    pub owners: Owners,
+    /// Plugin and place of what our schema does not know, and was therefore not applied.
+    pub unknown: Vec<(String, String)>,
+}
+
+impl Updates {
+    /// For the container with this id being created.
+    pub fn for_create(container: impl Into<String>) -> Self {
+        Self::about(Subject::Created(container.into()))
+    }
+
+    /// For an update that an engine asked for. What the request leaves out is filled in empty,
+    /// as plugins are used to find it.
+    pub fn for_update(mut request: api::UpdateContainerRequest) -> Self {
+        let resources = request.linux_resources.mut_or_insert_default();
+        resources.memory.mut_or_insert_default();
+        resources.cpu.mut_or_insert_default();
+        Self::about(Subject::Updated(Box::new(request)))
+    }
+
+    /// For a container that stopped: what others may do with the room it leaves.
+    pub fn for_stop() -> Self {
+        Self::about(Subject::Any)
+    }
+
+    /// What the next plugin is asked: the engine's request with what plugins have made of it.
+    /// `None` unless this is about an update.
+    pub fn request(&self) -> Option<&api::UpdateContainerRequest> {
+        match &self.subject {
+            Subject::Updated(request) => Some(request),
+            Subject::Created(_) | Subject::Any => None,
+        }
+    }
+
+    /// Takes in what one plugin answered to UpdateContainer. If that fails, nothing changed.
+    pub fn answer_update(
+        &mut self,
+        plugin: &str,
+        rights: &Rights,
+        response: api::UpdateContainerResponse,
+    ) -> Result<(), MergeError> {
+        let places = unknown::fields(&response);
+        let api::UpdateContainerResponse { update, evict, special_fields: _ } = response;
+        self.answer(plugin, rights, &update, &evict)?;
+        self.note_unknown(plugin, places);
+        Ok(())
+    }
+
+    /// Takes in what one plugin answered to StopContainer. If that fails, nothing changed.
+    pub fn answer_stop(
+        &mut self,
+        plugin: &str,
+        rights: &Rights,
+        response: api::StopContainerResponse,
+    ) -> Result<(), MergeError> {
+        let places = unknown::fields(&response);
+        let api::StopContainerResponse { update, special_fields: _ } = response;
+        self.answer(plugin, rights, &update, &[])?;
+        self.note_unknown(plugin, places);
+        Ok(())
+    }
+
+    /// Takes in one plugin's updates and evictions. If that fails, nothing changed.
+    pub fn answer(
+        &mut self,
+        plugin: &str,
+        rights: &Rights,
+        updates: &[api::ContainerUpdate],
+        evictions: &[api::ContainerEviction],
+    ) -> Result<(), MergeError> {
+        if updates.is_empty() && evictions.is_empty() {
+            return Ok(());
+        }
+        let mut next = self.clone();
+        next.merge(plugin, rights, updates, evictions)?;
+        *self = next;
+        Ok(())
+    }
+
+    /// The same for a caller that works on a copy already.
+    pub(super) fn merge(
+        &mut self,
+        plugin: &str,
+        rights: &Rights,
+        updates: &[api::ContainerUpdate],
+        evictions: &[api::ContainerEviction],
+    ) -> Result<(), MergeError> {
+        for update in updates {
+            self.update(plugin, rights, update)?;
+        }
+        for eviction in evictions {
+            self.evict(plugin, eviction)?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn note_unknown(&mut self, plugin: &str, places: Vec<String>) {
+        self.unknown.extend(places.into_iter().map(|place| (plugin.to_owned(), place)));
+    }
+
+    /// Who set what so far.
+    pub fn owners(&self) -> &Owners {
+        &self.owners
+    }
+
+    /// What a validator is told about the others: one update per container.
+    pub(super) fn pending(&self) -> Vec<api::ContainerUpdate> {
+        self.results.clone()
+    }
+
+    /// What all answers together come to.
+    pub fn finish(self) -> Updated {
+        let Self { subject: _, owners, results, places: _, own, evictions, unknown } = self;
+        let mut updates = results;
+        updates.extend(own);
+        for update in &mut updates {
+            if let Some(linux) = update.linux.as_mut() {
+                resources::strip(&mut linux.resources);
+            }
+            resources::strip_empty(&mut update.linux);
+        }
+        Updated { updates, evictions, owners, unknown }
+    }
+
+    fn update(
+        &mut self,
+        plugin: &str,
+        rights: &Rights,
+        update: &api::ContainerUpdate,
+    ) -> Result<(), MergeError> {
+        let api::ContainerUpdate { container_id, linux, ignore_failure, special_fields: _ } =
+            update;
+        if matches!(&self.subject, Subject::Created(id) if id == container_id) {
+            let (plugin, container) = (plugin.to_owned(), container_id.clone());
+            return Err(MergeError::UpdateOfSubject { plugin, container });
+        }
+        if container_id.is_empty() {
+            // What the reference's own reply marshals a missing entry to; it means nothing.
+            return Ok(());
+        }
+        let wanted = linux.as_ref().and_then(|linux| {
+            let api::LinuxContainerUpdate { resources, special_fields: _ } = linux;
+            resources.as_ref()
+        });
+        if let Some(wanted) = wanted
+            && !self.claim(plugin, rights, container_id, wanted, *ignore_failure)?
+        {
+            return Ok(());
+        }
+        match &mut self.subject {
+            Subject::Updated(request) if request.container.id == *container_id => {
+                let Some(wanted) = wanted else { return Ok(()) };
+                let pending = request.linux_resources.mut_or_insert_default();
+                resources::lay_over(pending, wanted);
+                let own = self.own.get_or_insert_with(|| entry(container_id, *ignore_failure));
+                own.ignore_failure &= ignore_failure;
+                own.linux.mut_or_insert_default().resources = MessageField::some(pending.clone());
+            }
+            Subject::Updated(_) | Subject::Created(_) | Subject::Any => {
+                let place = *self.places.entry(container_id.clone()).or_insert_with(|| {
+                    self.results.push(entry(container_id, *ignore_failure));
+                    self.results.len() - 1
+                });
+                let Some(result) = self.results.get_mut(place) else { return Ok(()) };
+                result.ignore_failure &= ignore_failure;
+                if let Some(wanted) = wanted {
+                    let linux = result.linux.mut_or_insert_default();
+                    resources::lay_over(linux.resources.mut_or_insert_default(), wanted);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Claims everything an update sets, or nothing at all; false if it is to be left out.
+    ///
+    /// NRI: the reference keeps the claims before the one that failed (BUG-14), and takes the
+    /// pids limit from the wrong message (BUG-10).
+    fn claim(
+        &mut self,
+        plugin: &str,
+        rights: &Rights,
+        container: &str,
+        wanted: &api::LinuxResources,
+        ignore_failure: bool,
+    ) -> Result<bool, MergeError> {
+        let before = self.owners.part(container);
+        let mut claims = Claims { plugin, rights, container, owners: &mut self.owners };
+        match resources::claim(wanted, &mut claims) {
+            Ok(()) => Ok(true),
+            // Only a conflict is a failure in the plugin's sense. What the operator forbids is
+            // reported whatever the plugin says.
+            Err(MergeError::Conflict(_)) if ignore_failure => {
+                self.owners.restore(container, before);
+                Ok(false)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// NRI: the reference drops what plugins want evicted (BUG-12).
+    fn evict(&mut self, plugin: &str, wanted: &api::ContainerEviction) -> Result<(), MergeError> {
+        let api::ContainerEviction { container_id, reason: _, special_fields: _ } = wanted;
+        if matches!(&self.subject, Subject::Created(id) if id == container_id) {
+            let (plugin, container) = (plugin.to_owned(), container_id.clone());
+            return Err(MergeError::EvictionOfSubject { plugin, container });
+        }
+        let known = self.evictions.iter().any(|eviction| eviction.container_id == *container_id);
+        if !known && !container_id.is_empty() {
+            self.evictions.push(wanted.clone());
+        }
+        Ok(())
+    }
+
+    fn about(subject: Subject) -> Self {
+        Self {
+            subject,
+            owners: Owners::default(),
+            results: Vec::new(),
+            places: HashMap::new(),
+            own: None,
+            evictions: Vec::new(),
+            unknown: Vec::new(),
+        }
+    }
+}
+
+fn entry(container: &str, ignore_failure: bool) -> api::ContainerUpdate {
+    api::ContainerUpdate {
+        container_id: container.to_owned(),
+        ignore_failure,
+        ..Default::default()
+    }
+}

@@ -1,0 +1,471 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Properties of merging that hold for any plugins, not only for those we thought of.
+//!
+//! Answers are generated from a handful of names, so that plugins meet often. No engine, no
+//! plugin process and no file takes part. Reference: NRI's merging rules as corrected by
+//! `adaptation`.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use nri_runc::adaptation::{Creation, Merged, Rights, Updates};
+use nri_runc::plugin::api;
+use proptest::prelude::*;
+use protobuf::MessageField;
+
+/// One thing that a plugin may ask for. Keys and values are small numbers.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+enum Wish {
+    Annotation(u8, u8),
+    Env(u8, u8),
+    Mount(u8, u8),
+    Device(u8, u8),
+    Namespace(u8, u8),
+    Sysctl(u8, u8),
+    Rlimit(u8, u8),
+    Hugepage(u8, u8),
+    Unified(u8, u8),
+    Shares(u8),
+    Limit(u8),
+    Pids(u8),
+    Args(u8),
+    ClosId(u8),
+    RemoveAnnotation(u8),
+    RemoveEnv(u8),
+    RemoveMount(u8),
+    RemoveDevice(u8),
+    RemoveNamespace(u8),
+    RemoveSysctl(u8),
+}
+
+impl Wish {
+    /// What two plugins would fight over; the wish without its value.
+    fn place(&self) -> (&'static str, u8) {
+        match *self {
+            Self::Annotation(key, _) | Self::RemoveAnnotation(key) => ("annotation", key),
+            Self::Env(key, _) | Self::RemoveEnv(key) => ("env", key),
+            Self::Mount(key, _) | Self::RemoveMount(key) => ("mount", key),
+            Self::Device(key, _) | Self::RemoveDevice(key) => ("device", key),
+            Self::Namespace(key, _) | Self::RemoveNamespace(key) => ("namespace", key),
+            Self::Sysctl(key, _) | Self::RemoveSysctl(key) => ("sysctl", key),
+            Self::Rlimit(key, _) => ("rlimit", key),
+            Self::Hugepage(key, _) => ("hugepage", key),
+            Self::Unified(key, _) => ("unified", key),
+            Self::Shares(_) => ("shares", 0),
+            Self::Limit(_) => ("limit", 0),
+            Self::Pids(_) => ("pids", 0),
+            Self::Args(_) => ("args", 0),
+            Self::ClosId(_) => ("clos", 0),
+        }
+    }
+
+    fn is_removal(&self) -> bool {
+        matches!(
+            self,
+            Self::RemoveAnnotation(_)
+                | Self::RemoveEnv(_)
+                | Self::RemoveMount(_)
+                | Self::RemoveDevice(_)
+                | Self::RemoveNamespace(_)
+                | Self::RemoveSysctl(_)
+        )
+    }
+
+    /// The removal that lets its plugin set this whoever set it before, if there is one.
+    fn release(&self) -> Option<Self> {
+        match *self {
+            Self::Annotation(key, _) => Some(Self::RemoveAnnotation(key)),
+            Self::Env(key, _) => Some(Self::RemoveEnv(key)),
+            Self::Mount(key, _) => Some(Self::RemoveMount(key)),
+            Self::Device(key, _) => Some(Self::RemoveDevice(key)),
+            Self::Namespace(key, _) => Some(Self::RemoveNamespace(key)),
+            Self::Sysctl(key, _) => Some(Self::RemoveSysctl(key)),
+            Self::Rlimit(..)
+            | Self::Hugepage(..)
+            | Self::Unified(..)
+            | Self::Shares(_)
+            | Self::Limit(_)
+            | Self::Pids(_)
+            | Self::Args(_)
+            | Self::ClosId(_)
+            | Self::RemoveAnnotation(_)
+            | Self::RemoveEnv(_)
+            | Self::RemoveMount(_)
+            | Self::RemoveDevice(_)
+            | Self::RemoveNamespace(_)
+            | Self::RemoveSysctl(_) => None,
+        }
+    }
+
+    fn put(&self, adjust: &mut api::ContainerAdjustment) {
+        let linux = adjust.linux.mut_or_insert_default();
+        match *self {
+            Self::Annotation(k, v) => put(&mut adjust.annotations, name(k), v),
+            Self::RemoveAnnotation(k) => put(&mut adjust.annotations, marker(k), 0),
+            Self::Env(k, v) => adjust.env.push(variable(name(k), v)),
+            Self::RemoveEnv(k) => adjust.env.push(variable(marker(k), 0)),
+            Self::Mount(k, v) => adjust.mounts.push(mount(format!("/{}", name(k)), v)),
+            Self::RemoveMount(k) => adjust.mounts.push(mount(format!("-/{}", name(k)), 0)),
+            Self::Device(k, v) => linux.devices.push(device(name(k), v)),
+            Self::RemoveDevice(k) => linux.devices.push(device(marker(k), 0)),
+            Self::Namespace(k, v) => linux.namespaces.push(namespace(name(k), v)),
+            Self::RemoveNamespace(k) => linux.namespaces.push(namespace(marker(k), 0)),
+            Self::Sysctl(k, v) => put(&mut linux.sysctl, name(k), v),
+            Self::RemoveSysctl(k) => put(&mut linux.sysctl, marker(k), 0),
+            Self::Rlimit(k, v) => adjust.rlimits.push(api::POSIXRlimit {
+                type_: format!("RLIMIT_{}", name(k)),
+                hard: v.into(),
+                ..Default::default()
+            }),
+            Self::Args(v) => adjust.args = vec![name(v)],
+            Self::ClosId(v) => {
+                let value = name(v);
+                linux.rdt.mut_or_insert_default().clos_id =
+                    MessageField::some(api::OptionalString { value, ..Default::default() });
+            }
+            Self::Hugepage(..)
+            | Self::Unified(..)
+            | Self::Shares(_)
+            | Self::Limit(_)
+            | Self::Pids(_) => self.put_resource(linux.resources.mut_or_insert_default()),
+        }
+    }
+
+    /// The part of [`Wish::put`] that updates can ask for as well.
+    fn put_resource(&self, resources: &mut api::LinuxResources) {
+        match *self {
+            Self::Hugepage(k, v) => resources.hugepage_limits.push(api::HugepageLimit {
+                page_size: format!("{}MB", 1 << k),
+                limit: v.into(),
+                ..Default::default()
+            }),
+            Self::Unified(k, v) => put(&mut resources.unified, name(k), v),
+            Self::Shares(v) => {
+                let value = v.into();
+                resources.cpu.mut_or_insert_default().shares =
+                    MessageField::some(api::OptionalUInt64 { value, ..Default::default() });
+            }
+            Self::Limit(v) => {
+                let value = v.into();
+                resources.memory.mut_or_insert_default().limit =
+                    MessageField::some(api::OptionalInt64 { value, ..Default::default() });
+            }
+            Self::Pids(v) => {
+                let limit = v.into();
+                resources.pids = MessageField::some(api::LinuxPids { limit, ..Default::default() });
+            }
+            Self::Annotation(..)
+            | Self::Env(..)
+            | Self::Mount(..)
+            | Self::Device(..)
+            | Self::Namespace(..)
+            | Self::Sysctl(..)
+            | Self::Rlimit(..)
+            | Self::Args(_)
+            | Self::ClosId(_)
+            | Self::RemoveAnnotation(_)
+            | Self::RemoveEnv(_)
+            | Self::RemoveMount(_)
+            | Self::RemoveDevice(_)
+            | Self::RemoveNamespace(_)
+            | Self::RemoveSysctl(_) => {}
+        }
+    }
+}
+
+fn name(key: u8) -> String {
+    format!("k{key}")
+}
+
+fn marker(key: u8) -> String {
+    format!("-k{key}")
+}
+
+fn put(map: &mut HashMap<String, String>, key: String, value: u8) {
+    map.insert(key, value.to_string());
+}
+
+fn variable(key: String, value: u8) -> api::KeyValue {
+    api::KeyValue { key, value: value.to_string(), ..Default::default() }
+}
+
+fn mount(destination: String, source: u8) -> api::Mount {
+    api::Mount { destination, source: source.to_string(), ..Default::default() }
+}
+
+fn device(path: String, major: u8) -> api::LinuxDevice {
+    api::LinuxDevice { path, major: major.into(), ..Default::default() }
+}
+
+fn namespace(type_: String, path: u8) -> api::LinuxNamespace {
+    api::LinuxNamespace { type_, path: path.to_string(), ..Default::default() }
+}
+
+fn wish() -> impl Strategy<Value = Wish> {
+    let (k, v) = (|| 0..4_u8, || 0..4_u8);
+    prop_oneof![
+        (k(), v()).prop_map(|(k, v)| Wish::Annotation(k, v)),
+        (k(), v()).prop_map(|(k, v)| Wish::Env(k, v)),
+        (k(), v()).prop_map(|(k, v)| Wish::Mount(k, v)),
+        (k(), v()).prop_map(|(k, v)| Wish::Device(k, v)),
+        (k(), v()).prop_map(|(k, v)| Wish::Namespace(k, v)),
+        (k(), v()).prop_map(|(k, v)| Wish::Sysctl(k, v)),
+        (k(), v()).prop_map(|(k, v)| Wish::Rlimit(k, v)),
+        (k(), v()).prop_map(|(k, v)| Wish::Hugepage(k, v)),
+        (k(), v()).prop_map(|(k, v)| Wish::Unified(k, v)),
+        v().prop_map(Wish::Shares),
+        v().prop_map(Wish::Limit),
+        v().prop_map(Wish::Pids),
+        v().prop_map(Wish::Args),
+        v().prop_map(Wish::ClosId),
+        k().prop_map(Wish::RemoveAnnotation),
+        k().prop_map(Wish::RemoveEnv),
+        k().prop_map(Wish::RemoveMount),
+        k().prop_map(Wish::RemoveDevice),
+        k().prop_map(Wish::RemoveNamespace),
+        k().prop_map(Wish::RemoveSysctl),
+    ]
+}
+
+/// A few plugins, each with a few wishes.
+fn plugins() -> impl Strategy<Value = Vec<Vec<Wish>>> {
+    prop::collection::vec(prop::collection::vec(wish(), 0..6), 0..5)
+}
+
+/// The same, but nobody wants what somebody else wants.
+fn independent() -> impl Strategy<Value = Vec<Vec<Wish>>> {
+    plugins().prop_map(|plugins| {
+        let mut taken = BTreeSet::new();
+        let free = |wishes: Vec<Wish>| {
+            wishes.into_iter().filter(|wish| taken.insert(wish.place())).collect()
+        };
+        plugins.into_iter().map(free).collect()
+    })
+}
+
+/// A container that has some of what plugins remove and set.
+fn container() -> impl Strategy<Value = api::Container> {
+    prop::collection::btree_set(0..4_u8, 0..4).prop_map(|keys| {
+        let mut container = api::Container { id: "c0".to_owned(), ..Default::default() };
+        let linux = container.linux.mut_or_insert_default();
+        for key in keys {
+            put(&mut container.annotations, name(key), 9);
+            put(&mut linux.sysctl, name(key), 9);
+            container.env.push(format!("{}=9", name(key)));
+            container.mounts.push(mount(format!("/{}", name(key)), 9));
+            linux.devices.push(device(name(key), 9));
+            linux.namespaces.push(namespace(name(key), 9));
+        }
+        container
+    })
+}
+
+fn response(wishes: &[Wish]) -> api::CreateContainerResponse {
+    let mut adjust = api::ContainerAdjustment::new();
+    for wish in wishes {
+        wish.put(&mut adjust);
+    }
+    let adjust = MessageField::some(adjust);
+    api::CreateContainerResponse { adjust, ..Default::default() }
+}
+
+fn creation(container: api::Container) -> Creation {
+    Creation::new(api::PodSandbox::new(), container)
+}
+
+fn plugin(number: usize) -> String {
+    format!("{number:02}-p")
+}
+
+/// A container and an adjustment as sets, since the order of independent plugins may show in
+/// lists and nowhere else.
+fn as_sets(merged: &Merged) -> (Vec<BTreeSet<String>>, BTreeMap<String, String>) {
+    fn texts<T: ToString>(list: &[T]) -> BTreeSet<String> {
+        list.iter().map(ToString::to_string).collect()
+    }
+    fn entries(map: &HashMap<String, String>) -> BTreeSet<String> {
+        map.iter().map(|(key, value)| format!("{key}={value}")).collect()
+    }
+    let Merged { adjust, container, owners, .. } = merged;
+    let (linux, seen) = (&adjust.linux, &container.linux);
+    let mut sets = vec![entries(&adjust.annotations), entries(&container.annotations)];
+    sets.extend([entries(&linux.sysctl), entries(&seen.sysctl)]);
+    sets.extend([texts(&adjust.mounts), texts(&container.mounts)]);
+    sets.extend([texts(&adjust.env), texts(&container.env)]);
+    sets.extend([texts(&adjust.args), texts(&container.args)]);
+    sets.extend([texts(&adjust.rlimits), texts(&container.rlimits)]);
+    sets.extend([texts(&linux.devices), texts(&seen.devices)]);
+    sets.extend([texts(&linux.namespaces), texts(&seen.namespaces)]);
+    for resources in [&linux.resources, &seen.resources] {
+        sets.push(entries(&resources.unified));
+        sets.push(texts(&resources.hugepage_limits));
+        let rest = [resources.cpu.to_string(), resources.memory.to_string()];
+        sets.push(texts(&rest));
+        sets.push(texts(&[resources.pids.to_string()]));
+    }
+    sets.push(texts(&[linux.rdt.to_string(), seen.rdt.to_string()]));
+    (sets, owners.to_flat("c0"))
+}
+
+proptest! {
+    #[test]
+    fn merging_nothing_changes_nothing(container in container(), wishes in plugins()) {
+        let mut with = creation(container.clone());
+        let mut without = creation(container);
+        for (number, wishes) in wishes.iter().enumerate() {
+            let rights = Rights::default();
+            let one = with.answer(&plugin(number), &rights, response(wishes));
+            let other = without.answer(&plugin(number), &rights, response(wishes));
+            prop_assert_eq!(one, other);
+            with.answer("50-idle", &rights, api::CreateContainerResponse::new()).unwrap();
+            with.answer("50-idle", &rights, response(&[])).unwrap();
+        }
+        let (with, without) = (with.finish(), without.finish());
+        prop_assert_eq!(with.adjust, without.adjust);
+        prop_assert_eq!(with.container, without.container);
+        prop_assert_eq!(with.owners, without.owners);
+    }
+
+    #[test]
+    fn the_order_of_independent_plugins_does_not_matter(
+        container in container(),
+        wishes in independent(),
+    ) {
+        let merge = |order: &mut dyn Iterator<Item = usize>| {
+            let mut creation = creation(container.clone());
+            for number in order {
+                let answer = response(&wishes[number]);
+                creation.answer(&plugin(number), &Rights::default(), answer).unwrap();
+            }
+            as_sets(&creation.finish())
+        };
+        prop_assert_eq!(merge(&mut (0..wishes.len())), merge(&mut (0..wishes.len()).rev()));
+    }
+
+    #[test]
+    fn release_then_claim_succeeds_for_the_same_plugin(
+        container in container(),
+        wishes in plugins(),
+        last in wish().prop_filter("has a marker", |wish| wish.release().is_some()),
+    ) {
+        let mut creation = creation(container);
+        for (number, wishes) in wishes.iter().enumerate() {
+            // Some of these conflict; what is left is as good a start as any.
+            let _refused = creation.answer(&plugin(number), &Rights::default(), response(wishes));
+        }
+        let release = last.release().unwrap();
+        let rights = Rights::default();
+        creation.answer("90-last", &rights, response(&[release])).unwrap();
+        creation.answer("90-last", &rights, response(std::slice::from_ref(&last))).unwrap();
+        let both = [last.clone(), last.release().unwrap()];
+        creation.answer("91-after", &rights, response(&both)).unwrap();
+        prop_assert!(creation.owners().to_flat("c0").values().any(|owner| owner == "91-after"));
+    }
+
+    #[test]
+    fn a_failed_answer_leaves_the_state_unchanged(
+        container in container(),
+        wishes in plugins(),
+    ) {
+        let mut creation = creation(container);
+        for (number, wishes) in wishes.iter().enumerate() {
+            let before = (creation.request(), creation.owners().clone());
+            let adjust = creation.validation_request(Vec::new());
+            let answer = creation.answer(&plugin(number), &Rights::default(), response(wishes));
+            if answer.is_err() {
+                prop_assert_eq!(before, (creation.request(), creation.owners().clone()));
+                prop_assert_eq!(adjust, creation.validation_request(Vec::new()));
+            }
+        }
+    }
+
+    #[test]
+    fn what_plugins_left_is_what_the_next_one_sees_and_what_is_applied(
+        container in container(),
+        wishes in independent(),
+    ) {
+        let mut creation = creation(container);
+        for (number, wishes) in wishes.iter().enumerate() {
+            creation.answer(&plugin(number), &Rights::default(), response(wishes)).unwrap();
+        }
+        let seen = creation.request().container.unwrap();
+        for wish in wishes.iter().flatten() {
+            prop_assert!(shows(&seen, wish), "{:?} in {}", wish, seen);
+        }
+        let owners = creation.owners().to_flat("c0").len();
+        let (sets, others): (Vec<&Wish>, Vec<&Wish>) =
+            wishes.iter().flatten().partition(|wish| !wish.is_removal());
+        prop_assert!(owners >= sets.len() && owners <= sets.len() + others.len());
+        prop_assert_eq!(seen, creation.finish().container);
+    }
+
+    #[test]
+    fn an_update_sees_what_those_before_it_made_of_the_request(wishes in independent()) {
+        let mut updates = Updates::for_update(api::UpdateContainerRequest {
+            container: MessageField::some(api::Container { id: "c0".to_owned(), ..Default::default() }),
+            ..Default::default()
+        });
+        let mut expected = api::LinuxResources::new();
+        expected.memory.mut_or_insert_default();
+        expected.cpu.mut_or_insert_default();
+        for (number, wishes) in wishes.iter().enumerate() {
+            let mut resources = api::LinuxResources::new();
+            for wish in wishes {
+                wish.put_resource(&mut resources);
+                wish.put_resource(&mut expected);
+            }
+            let linux = api::LinuxContainerUpdate {
+                resources: MessageField::some(resources),
+                ..Default::default()
+            };
+            let update = api::ContainerUpdate {
+                container_id: "c0".to_owned(),
+                linux: MessageField::some(linux),
+                ..Default::default()
+            };
+            updates.answer(&plugin(number), &Rights::default(), &[update], &[]).unwrap();
+        }
+        let seen = updates.request().unwrap().linux_resources.clone().unwrap();
+        prop_assert_eq!(seen, expected);
+    }
+}
+
+/// Whether a container shows that a wish was granted.
+fn shows(container: &api::Container, wish: &Wish) -> bool {
+    let linux = &container.linux;
+    let value = |map: &HashMap<String, String>, key: u8| map.get(&name(key)).cloned();
+    let env = |k: u8| container.env.iter().find(|e| e.starts_with(&format!("{}=", name(k))));
+    let mounted =
+        |k: u8| container.mounts.iter().find(|m| m.destination == format!("/{}", name(k)));
+    let device = |k: u8| linux.devices.iter().find(|device| device.path == name(k));
+    let namespace = |k: u8| linux.namespaces.iter().find(|one| one.type_ == name(k));
+    let resources = &linux.resources;
+    match *wish {
+        Wish::Annotation(k, v) => value(&container.annotations, k) == Some(v.to_string()),
+        Wish::RemoveAnnotation(k) => value(&container.annotations, k).is_none(),
+        Wish::Sysctl(k, v) => value(&linux.sysctl, k) == Some(v.to_string()),
+        Wish::RemoveSysctl(k) => value(&linux.sysctl, k).is_none(),
+        Wish::Env(k, v) => env(k) == Some(&format!("{}={v}", name(k))),
+        Wish::RemoveEnv(k) => env(k).is_none(),
+        Wish::Mount(k, v) => mounted(k).is_some_and(|mount| mount.source == v.to_string()),
+        Wish::RemoveMount(k) => mounted(k).is_none(),
+        Wish::Device(k, v) => device(k).is_some_and(|device| device.major == i64::from(v)),
+        Wish::RemoveDevice(k) => device(k).is_none(),
+        Wish::Namespace(k, v) => namespace(k).is_some_and(|one| one.path == v.to_string()),
+        Wish::RemoveNamespace(k) => namespace(k).is_none(),
+        Wish::Rlimit(k, v) => {
+            let kind = format!("RLIMIT_{}", name(k));
+            container.rlimits.iter().any(|one| one.type_ == kind && one.hard == u64::from(v))
+        }
+        Wish::Hugepage(k, v) => {
+            let size = format!("{}MB", 1 << k);
+            let mut limits = resources.hugepage_limits.iter();
+            limits.any(|one| one.page_size == size && one.limit == u64::from(v))
+        }
+        Wish::Unified(k, v) => value(&resources.unified, k) == Some(v.to_string()),
+        Wish::Shares(v) => resources.cpu.shares.value == u64::from(v),
+        Wish::Limit(v) => resources.memory.limit.value == i64::from(v),
+        Wish::Pids(v) => resources.pids.limit == i64::from(v),
+        Wish::Args(v) => container.args == [name(v)],
+        Wish::ClosId(v) => linux.rdt.clos_id.value == name(v),
+    }
+}

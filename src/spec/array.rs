@@ -102,10 +102,9 @@ impl<'t> Array<'t> {
     pub(super) fn write(&self, out: &mut Vec<u8>) {
         let (head, indent, tail) = self.style();
         out.extend_from_slice(head);
-        let mut previous: Option<&Item<'t>> = None;
-        for item in &self.items {
-            if let Some(previous) = previous {
-                match self.between(previous.origin, item.origin) {
+        for (index, item) in self.items.iter().enumerate() {
+            if index > 0 {
+                match self.before(item) {
                     Some(between) => out.extend_from_slice(between),
                     None => {
                         out.push(b',');
@@ -114,19 +113,16 @@ impl<'t> Array<'t> {
                 }
             }
             out.extend_from_slice(&item.text);
-            previous = Some(item);
         }
         out.extend_from_slice(tail);
     }
 
-    /// The text between two elements that were neighbours in the original.
-    fn between(&self, previous: Option<usize>, next: Option<usize>) -> Option<&'t [u8]> {
-        let (previous, next) = (previous?, next?);
+    /// The text that separated an element from its neighbour in the original. It is used even
+    /// when that neighbour is gone, so that taking an element out is nothing but a cut.
+    fn before(&self, item: &Item<'t>) -> Option<&'t [u8]> {
         let (_, places) = self.source.as_ref()?;
-        if previous + 1 != next {
-            return None;
-        }
-        self.text.get(places.get(previous)?.end..places.get(next)?.start)
+        let index = item.origin?;
+        self.text.get(places.get(index.checked_sub(1)?)?.end..places.get(index)?.start)
     }
 
     /// Head, indentation and tail, so that what is added looks like what was there.

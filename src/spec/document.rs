@@ -274,13 +274,11 @@ impl<'t> Object<'t> {
     fn write(&self, out: &mut Vec<u8>) {
         let style = Style::of(self);
         out.extend_from_slice(style.head);
-        let mut previous: Option<usize> = None;
         let mut is_first = true;
         for (index, member) in self.members.iter().enumerate() {
             let Some(written) = member.written() else { continue };
             if !is_first {
-                let untouched = previous.and_then(|p| self.between(p, index));
-                match untouched {
+                match self.before(index) {
                     Some(between) => out.extend_from_slice(between),
                     None => {
                         out.push(b',');
@@ -289,7 +287,6 @@ impl<'t> Object<'t> {
                 }
             }
             is_first = false;
-            previous = Some(index);
             match &member.origin {
                 Some(origin) => {
                     let label = origin.key.start..origin.value.start;
@@ -312,12 +309,10 @@ impl<'t> Object<'t> {
         out.extend_from_slice(style.tail);
     }
 
-    /// The text between two members that were neighbours in the original.
-    fn between(&self, previous: usize, index: usize) -> Option<&'t [u8]> {
-        if previous + 1 != index {
-            return None;
-        }
-        let from = self.members.get(previous)?.origin.as_ref()?.value.end;
+    /// The text that separated a member from its neighbour in the original. It is used even when
+    /// that neighbour is gone, so that taking a member out is nothing but a cut.
+    fn before(&self, index: usize) -> Option<&'t [u8]> {
+        let from = self.members.get(index.checked_sub(1)?)?.origin.as_ref()?.value.end;
         let to = self.members.get(index)?.origin.as_ref()?.key.start;
         self.text.get(from..to)
     }

@@ -91,7 +91,7 @@ fn moved_elements_keep_their_text() {
         root.array("m")?.items().swap(0, 1);
         Ok(())
     });
-    assert_eq!(result.unwrap(), r#"{"m":[ {"w":"\u0041"}, {"v": 1e3}, {}]}"#);
+    assert_eq!(result.unwrap(), r#"{"m":[ {"w":"\u0041"}, {"v": 1e3} ,{}]}"#);
 }
 
 #[test]

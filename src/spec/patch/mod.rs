@@ -13,7 +13,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::document::{Document, DocumentError, Object};
-use crate::error::quoted;
+use crate::error::{Error, quoted};
 use crate::plugin::api;
 
 mod annotations;
@@ -81,6 +81,12 @@ impl PatchError {
             Self::Document(_) => None,
             Self::NotApplied { field } | Self::Invalid { field, .. } => Some(field),
         }
+    }
+}
+
+impl From<PatchError> for Error {
+    fn from(error: PatchError) -> Self {
+        Self::new(error.to_string())
     }
 }
 

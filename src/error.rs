@@ -30,6 +30,7 @@ pub const RESERVED_PHRASES: [&str; 10] = [
 
 /// A failure in one line: what was being done, why it failed, what to do about it.
 #[derive(Debug, Clone)]
+#[expect(clippy::error_impl_error, reason = "it is the one error of the whole program")]
 pub struct Error {
     /// What we were doing, innermost last: `["cannot create 4f1c", "reading /b/config.json"]`.
     doing: Vec<String>,

@@ -1,2 +1,241 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Reading and replacing files safely. Placeholder until its first landing.
+//! Reading and replacing files without following links or leaving halves behind.
+//!
+//! Everything below a directory that somebody else owns is opened relative to a directory
+//! descriptor, never by path, never through a symbolic link (CVE-2024-45310 is the reason).
+//! A file is never truncated in place: an engine, a hook or we ourselves may read it meanwhile.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+
+use nix::errno::Errno;
+use nix::fcntl::{AT_FDCWD, OFlag, RenameFlags, openat, renameat, renameat2};
+use nix::sys::stat::{Mode, fchmod, fstat};
+use nix::unistd::{Gid, Uid, UnlinkatFlags, fchown, unlinkat};
+
+use crate::error::{Context, Error, Result};
+
+/// The largest `config.json` that we read, in bytes. Engines write 4 to 300 KB.
+pub const DOCUMENT_LIMIT: u64 = 16 << 20;
+
+/// Opens a directory as a mere reference: no permission to list it is needed or gained.
+///
+/// # Errors
+/// Fails when `path` is missing or no directory.
+pub fn open_dir(path: &Path) -> Result<OwnedFd> {
+    let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
+    let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+    openat(AT_FDCWD, path, flags, Mode::empty()).doing(|| format!("opening {}", path.display()))
+}
+
+/// A regular file's bytes and what a replacement must keep of it.
+#[derive(Debug)]
+pub struct Original {
+    /// The whole content.
+    pub bytes: Vec<u8>,
+    /// Permission bits.
+    pub mode: u32,
+    /// Owner and group.
+    pub owner: (u32, u32),
+    /// Inode, to tell later whether the name still means this file.
+    pub inode: u64,
+    /// SELinux label, if the file system has one.
+    label: Option<Vec<u8>>,
+}
+
+/// Reads the regular file `name` in `dir`, at most [`DOCUMENT_LIMIT`] bytes, following no link.
+///
+/// # Errors
+/// Fails when it is missing, a link, a fifo, too large or unreadable.
+pub fn read_at(dir: impl AsFd, name: &str) -> Result<Original> {
+    // O_NONBLOCK: a fifo in its place must not hang us.
+    let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK;
+    let fd = openat(&dir, name, flags, Mode::empty()).doing(|| format!("reading {name}"))?;
+    let stat = fstat(&fd).doing(|| format!("reading {name}"))?;
+    if stat.st_mode & nix::libc::S_IFMT != nix::libc::S_IFREG {
+        return Err(Error::new(format!("{name} is no regular file")));
+    }
+    let size = u64::try_from(stat.st_size).unwrap_or(u64::MAX);
+    if size > DOCUMENT_LIMIT {
+        return Err(Error::new(format!(
+            "{name} has {size} bytes, at most {DOCUMENT_LIMIT} are read"
+        )));
+    }
+    let mut bytes = Vec::with_capacity(usize::try_from(size).unwrap_or(0) + 1);
+    let label = label_of(&fd);
+    File::from(fd)
+        .take(DOCUMENT_LIMIT)
+        .read_to_end(&mut bytes)
+        .doing(|| format!("reading {name}"))?;
+    let (mode, owner) = (stat.st_mode & 0o7777, (stat.st_uid, stat.st_gid));
+    Ok(Original { bytes, mode, owner, inode: stat.st_ino, label })
+}
+
+fn label_of(fd: &OwnedFd) -> Option<Vec<u8>> {
+    let mut label = vec![0_u8; 256];
+    let length = rustix::fs::fgetxattr(fd, "security.selinux", &mut label).ok()?;
+    label.truncate(length);
+    Some(label)
+}
+
+/// Writes `bytes` to the new file `name` in `dir` with mode, owner and label of `like`;
+/// returns its inode. A half-written file is removed again.
+///
+/// # Errors
+/// Fails when the name is taken, or the file system refuses.
+pub fn create_at(dir: impl AsFd, name: &str, bytes: &[u8], like: &Original) -> Result<u64> {
+    let flags =
+        OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+    let fd = openat(&dir, name, flags, Mode::from_bits_truncate(0o600))
+        .doing(|| format!("creating {name}"))?;
+    let written = fill(fd, bytes, like);
+    if written.is_err() {
+        remove_at(&dir, name);
+    }
+    written.doing(|| format!("writing {name}"))
+}
+
+fn fill(fd: OwnedFd, bytes: &[u8], like: &Original) -> Result<u64> {
+    let stat = fstat(&fd)?;
+    if (stat.st_uid, stat.st_gid) != like.owner {
+        let (uid, gid) = like.owner;
+        fchown(&fd, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)))?;
+    }
+    fchmod(&fd, Mode::from_bits_truncate(like.mode))?;
+    if let Some(label) = &like.label {
+        let flags = rustix::fs::XattrFlags::empty();
+        rustix::fs::fsetxattr(&fd, "security.selinux", label, flags)
+            .map_err(|errno| Error::from(Errno::from_raw(errno.raw_os_error())))?;
+    }
+    let mut file = File::from(fd);
+    file.write_all(bytes)?;
+    Ok(stat.st_ino)
+}
+
+/// Removes `name` from `dir`; that it is gone already is fine.
+pub fn remove_at(dir: impl AsFd, name: &str) {
+    let _gone_already = unlinkat(dir, name, UnlinkatFlags::NoRemoveDir);
+}
+
+/// The inode that `name` in `dir` means now, if any.
+pub fn inode_at(dir: impl AsFd, name: &str) -> Option<u64> {
+    let flags = nix::fcntl::AtFlags::AT_SYMLINK_NOFOLLOW;
+    nix::sys::stat::fstatat(dir, name, flags).ok().map(|stat| stat.st_ino)
+}
+
+/// How a document was put in place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Placed {
+    /// The two names were exchanged: the old content is now under the new file's name.
+    Exchanged,
+    /// The file system cannot exchange: the old content is gone from the directory.
+    Replaced,
+}
+
+/// Puts the file `new` in place of `name` in one step, both in `dir` (decision D1).
+///
+/// # Errors
+/// Fails when the file system refuses both an exchange and a rename; nothing has changed then.
+pub fn exchange_at(dir: impl AsFd, new: &str, name: &str) -> Result<Placed> {
+    match renameat2(&dir, new, &dir, name, RenameFlags::RENAME_EXCHANGE) {
+        Ok(()) => return Ok(Placed::Exchanged),
+        Err(Errno::EINVAL | Errno::ENOSYS) => {}
+        Err(errno) => return Err(Error::from(errno)).doing(|| format!("replacing {name}")),
+    }
+    renameat(&dir, new, &dir, name).doing(|| format!("replacing {name}"))?;
+    Ok(Placed::Replaced)
+}
+
+/// Replaces or creates the file at `path` in one step, mode 0600; for our own directories.
+///
+/// # Errors
+/// Fails when the directory is missing, full or read-only; the old file is intact then.
+pub fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
+    let doing = || format!("writing {}", path.display());
+    let parent = path.parent().unwrap_or(Path::new("."));
+    let Some(name) = path.file_name().and_then(|name| name.to_str()) else {
+        return Err(Error::new("the path has no usable file name")).doing(doing);
+    };
+    let dir = open_dir(parent)?;
+    let uid = nix::unistd::geteuid().as_raw();
+    let gid = nix::unistd::getegid().as_raw();
+    let like =
+        Original { bytes: Vec::new(), mode: 0o600, owner: (uid, gid), inode: 0, label: None };
+    let temporary = format!(".{name}.{}", std::process::id());
+    remove_at(&dir, &temporary);
+    create_at(&dir, &temporary, bytes, &like).doing(doing)?;
+    let renamed = renameat(&dir, temporary.as_str(), &dir, name).doing(doing);
+    if renamed.is_err() {
+        remove_at(&dir, &temporary);
+    }
+    renamed
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+
+    fn place() -> (tempfile::TempDir, OwnedFd) {
+        let temp = tempfile::tempdir().unwrap();
+        let dir = open_dir(temp.path()).unwrap();
+        (temp, dir)
+    }
+
+    fn write(path: &Path, bytes: &[u8]) {
+        replace(path, bytes).unwrap();
+    }
+
+    #[test]
+    fn a_copy_keeps_mode_and_owner() {
+        let (temp, dir) = place();
+        write(&temp.path().join("config.json"), b"{}");
+        let path = temp.path().join("config.json");
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644)).unwrap();
+        let original = read_at(&dir, "config.json").unwrap();
+        create_at(&dir, "new", b"{ }", &original).unwrap();
+        let meta = std::fs::metadata(temp.path().join("new")).unwrap();
+        assert_eq!((meta.mode() & 0o7777, meta.uid()), (0o644, original.owner.0));
+    }
+
+    #[test]
+    fn an_exchange_keeps_both_contents() {
+        let (temp, dir) = place();
+        write(&temp.path().join("a"), b"old");
+        write(&temp.path().join("b"), b"new");
+        exchange_at(&dir, "b", "a").unwrap();
+        assert_eq!(std::fs::read(temp.path().join("a")).unwrap(), b"new");
+    }
+
+    #[test]
+    fn a_link_is_not_followed() {
+        let (temp, dir) = place();
+        symlink("/etc/passwd", temp.path().join("config.json")).unwrap();
+        let error = read_at(&dir, "config.json").unwrap_err().to_string();
+        assert!(error.contains("symbolic link"), "{error}");
+    }
+
+    #[test]
+    fn a_fifo_does_not_hang_the_reader() {
+        let (temp, dir) = place();
+        nix::unistd::mkfifo(&temp.path().join("config.json"), Mode::S_IRWXU).unwrap();
+        assert!(read_at(&dir, "config.json").unwrap_err().to_string().contains("no regular file"));
+    }
+
+    #[test]
+    fn a_taken_name_is_not_overwritten() {
+        let (temp, dir) = place();
+        write(&temp.path().join("a"), b"old");
+        let original = read_at(&dir, "a").unwrap();
+        assert!(create_at(&dir, "a", b"new", &original).is_err());
+        assert_eq!(std::fs::read(temp.path().join("a")).unwrap(), b"old");
+    }
+
+    #[test]
+    fn a_missing_folder_is_said_in_our_words() {
+        let error = replace(Path::new("/nowhere/at/all"), b"").unwrap_err().to_string();
+        assert!(error.contains("it is missing"), "{error}");
+    }
+}

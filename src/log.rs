@@ -1,2 +1,155 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Where the daemon's words go. Placeholder until its first landing.
+//! Where the daemon's words go (decision D9): the journal or syslog where there is one, else a
+//! file of bounded size in the run directory; stderr in the foreground. It never fails a
+//! request: a log that cannot be written is no reason to fail a container.
+
+use std::io::{self, Write};
+use std::os::unix::net::UnixDatagram;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+
+use tracing::level_filters::LevelFilter;
+use tracing_subscriber::fmt::MakeWriter;
+
+use crate::config::Config;
+
+/// A log file is set aside at this size; at most two are kept.
+const FILE_LIMIT: u64 = 4 << 20;
+
+/// Starts logging as the configuration says. `foreground`: `auto` means stderr.
+pub fn start(config: &Config, foreground: bool) {
+    let target = target(config, foreground);
+    let level = config.log_level.parse().unwrap_or(LevelFilter::INFO);
+    let is_bare = matches!(target, Target::Socket { .. });
+    let writer = Door(Mutex::new(target));
+    let builder =
+        tracing_subscriber::fmt().with_max_level(level).with_target(false).with_ansi(false);
+    // Whoever installed a subscriber first keeps it: tests run several daemons in one process.
+    let _already_set = if config.log_format == "json" {
+        tracing::subscriber::set_global_default(builder.json().with_writer(writer).finish())
+    } else if is_bare {
+        let bare = builder.without_time().with_writer(writer).finish();
+        tracing::subscriber::set_global_default(bare)
+    } else {
+        tracing::subscriber::set_global_default(builder.with_writer(writer).finish())
+    };
+}
+
+fn target(config: &Config, foreground: bool) -> Target {
+    let journal = || socket("/run/systemd/journal/socket", true);
+    let syslog = || socket("/dev/log", false);
+    let file = || Target::File { path: config.run_dir.join("daemon.log"), written: None };
+    match config.log_target.as_str() {
+        "stderr" => Target::Stderr,
+        "file" => file(),
+        "journal" => journal().unwrap_or_else(file),
+        "syslog" => syslog().unwrap_or_else(file),
+        _ if foreground => Target::Stderr,
+        _ => journal().or_else(syslog).unwrap_or_else(file),
+    }
+}
+
+fn socket(path: &str, is_journal: bool) -> Option<Target> {
+    if !Path::new(path).exists() {
+        return None;
+    }
+    let socket = UnixDatagram::unbound().ok()?;
+    socket.connect(path).ok()?;
+    Some(Target::Socket { socket, is_journal })
+}
+
+enum Target {
+    Stderr,
+    Socket { socket: UnixDatagram, is_journal: bool },
+    File { path: PathBuf, written: Option<u64> },
+}
+
+impl Target {
+    fn put(&mut self, line: &[u8]) -> io::Result<()> {
+        match self {
+            Self::Stderr => io::stderr().write_all(line),
+            Self::Socket { socket, is_journal } => {
+                let text = String::from_utf8_lossy(line);
+                let text = text.trim_end();
+                let datagram = if *is_journal {
+                    format!("SYSLOG_IDENTIFIER=nri-runc\nMESSAGE={text}\n")
+                } else {
+                    format!("<30>nri-runc[{}]: {text}", std::process::id())
+                };
+                socket.send(datagram.as_bytes()).map(|_| ())
+            }
+            Self::File { path, written } => {
+                let size = written.unwrap_or_else(|| path.metadata().map_or(0, |meta| meta.len()));
+                if size > FILE_LIMIT {
+                    std::fs::rename(&*path, path.with_extension("log.old"))?;
+                }
+                use std::os::unix::fs::OpenOptionsExt;
+                let mut options = std::fs::OpenOptions::new();
+                options.append(true).create(true).mode(0o600).custom_flags(nix::libc::O_NOFOLLOW);
+                options.open(&*path)?.write_all(line)?;
+                let length = u64::try_from(line.len()).unwrap_or(0);
+                *written = Some(if size > FILE_LIMIT { length } else { size + length });
+                Ok(())
+            }
+        }
+    }
+}
+
+struct Door(Mutex<Target>);
+
+impl<'a> MakeWriter<'a> for Door {
+    type Writer = Line<'a>;
+
+    fn make_writer(&'a self) -> Self::Writer {
+        Line { door: self, bytes: Vec::new() }
+    }
+}
+
+/// One event, handed over whole when it is complete.
+struct Line<'a> {
+    door: &'a Door,
+    bytes: Vec<u8>,
+}
+
+impl Write for Line<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.bytes.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Drop for Line<'_> {
+    fn drop(&mut self) {
+        if let Ok(mut target) = self.door.0.lock() {
+            let _nowhere_to_say_it = target.put(&self.bytes);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_log_file_is_set_aside_at_its_limit() {
+        let temp = tempfile::tempdir().unwrap();
+        let path = temp.path().join("daemon.log");
+        let mut target = Target::File { path: path.clone(), written: Some(FILE_LIMIT + 1) };
+        crate::files::replace(&path, b"old\n").unwrap();
+        target.put(b"new\n").unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), b"new\n");
+        assert_eq!(std::fs::read(temp.path().join("daemon.log.old")).unwrap(), b"old\n");
+    }
+
+    #[test]
+    fn a_log_that_cannot_be_written_is_an_error_to_nobody() {
+        let target = Target::File { path: PathBuf::from("/nowhere/daemon.log"), written: None };
+        let door = Door(Mutex::new(target));
+        let mut line = door.make_writer();
+        assert!(line.write_all(b"x\n").is_ok());
+    }
+}

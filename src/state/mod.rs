@@ -1,2 +1,350 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What is known, and its form on disk. Placeholder until its first landing.
+//! What is known about pods and containers.
+//!
+//! The store is the daemon's only memory; each change of a record is on disk (`record.rs`)
+//! before anybody acts on it, so that a SIGKILL loses nothing. It never talks to plugins and
+//! never looks at a process.
+
+mod record;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::error::Result;
+
+/// Version of the records on disk. A record of another version is set aside, not guessed at.
+pub const SCHEMA: u32 = 1;
+
+/// How many removed or refused containers `explain` still answers for (D27).
+const REMEMBERED: usize = 1000;
+
+/// A container as the runtime knows it: ids are unique only below one runtime root.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Key {
+    /// The runtime's state directory, `--root` or its default.
+    pub root: String,
+    /// The id on the command line.
+    pub id: String,
+}
+
+/// Where a container is in its life. The names are those of `nri-runc nri pods --json`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Lifecycle {
+    /// Plugins are being asked, or the runtime is creating it.
+    Creating,
+    /// The runtime has created it.
+    Created,
+    /// Its process was started.
+    Running,
+    /// Its process ended.
+    Stopped,
+    /// The runtime has deleted it.
+    Removed,
+}
+
+impl Lifecycle {
+    /// The word in JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Creating => "creating",
+            Self::Created => "created",
+            Self::Running => "running",
+            Self::Stopped => "stopped",
+            Self::Removed => "removed",
+        }
+    }
+}
+
+/// Where a pod is in its life.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum PodState {
+    /// Its sandbox is being made; plugins were not told.
+    Created,
+    /// RunPodSandbox went out.
+    Ready,
+    /// StopPodSandbox went out.
+    Stopped,
+}
+
+impl PodState {
+    /// The word in JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Created => "created",
+            Self::Ready => "ready",
+            Self::Stopped => "stopped",
+        }
+    }
+}
+
+/// One change that a plugin made, as `explain` shows it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Change {
+    /// Unix time in nanoseconds.
+    pub at: i64,
+    /// The event in which it was made.
+    pub event: String,
+    /// `NN-name`.
+    pub plugin: String,
+    /// Path in config.json.
+    pub field: String,
+    /// Value before; null when it was absent.
+    pub before: Value,
+    /// Value after; null when it was removed.
+    pub after: Value,
+}
+
+/// Something a plugin asked for that was not done, or a plugin that was left out.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Skipped {
+    /// `NN-name`.
+    pub plugin: String,
+    /// Why, in one line.
+    pub reason: String,
+}
+
+/// A verb whose runtime process may still be running.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct InFlight {
+    /// `create`, `start`, …
+    pub verb: String,
+    /// The wrapper's pid, which is the runtime's after exec.
+    pub pid: u32,
+    /// Whether the wrapper said `EXEC`.
+    pub executed: bool,
+}
+
+/// The document that we put in place of the engine's.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Patched {
+    /// Name of the document in the bundle.
+    pub document: String,
+    /// Name of the temporary file beside it, until it was put in place.
+    pub temporary: String,
+    /// Inode of the patched file.
+    pub inode: u64,
+    /// File with the engine's bytes, below the state directory.
+    pub pristine: String,
+}
+
+/// Everything about one incarnation of a container (decision D17).
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Container {
+    /// Schema of this record.
+    pub schema: u32,
+    /// Boot in which it was written: nothing of it means anything after another boot.
+    pub boot_id: String,
+    /// Root and id.
+    pub key: Key,
+    /// Counts creations of the same id.
+    pub incarnation: u64,
+    /// The real runtime.
+    pub runtime: String,
+    /// Words between argv[0] and the verb, for calling the runtime again.
+    pub global_flags: Vec<String>,
+    /// The bundle directory, absolute.
+    pub bundle: String,
+    /// The infrastructure container of its pod: no container event is ever sent for it.
+    pub is_sandbox: bool,
+    /// Its pod's id.
+    pub pod: String,
+    /// Its name in the pod.
+    pub name: String,
+    /// Where it is in its life.
+    pub state: Lifecycle,
+    /// `--pid-file`, absolute.
+    pub pid_file: Option<String>,
+    /// Init process, once known.
+    pub init_pid: Option<u32>,
+    /// Init's start time in clock ticks since boot: tells it from a later process of that pid.
+    pub init_start: Option<u64>,
+    /// Which engine, and by what evidence.
+    pub engine: String,
+    /// The evidence.
+    pub evidence: Vec<String>,
+    /// The engine's variables of the creating call.
+    pub variables: Vec<(String, String)>,
+    /// The NRI message as plugins saw it last: protobuf bytes in hex.
+    pub message: String,
+    /// The engine's own resources (E).
+    pub engine_resources: Map<String, Value>,
+    /// What plugins own of the resources (O).
+    pub overlay: Map<String, Value>,
+    /// Field to plugin, as `Env[PATH]` to `10-foo`.
+    pub owners: BTreeMap<String, String>,
+    /// What was put in the bundle, if anything.
+    pub patched: Option<Patched>,
+    /// What plugins changed.
+    pub changes: Vec<Change>,
+    /// Why it was refused, if it was.
+    pub refused: Vec<String>,
+    /// What was left out.
+    pub skipped: Vec<Skipped>,
+    /// The verb that is under way.
+    pub in_flight: Option<InFlight>,
+}
+
+/// A pod.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Pod {
+    /// Schema of this record.
+    pub schema: u32,
+    /// Boot in which it was written.
+    pub boot_id: String,
+    /// Id.
+    pub id: String,
+    /// Name.
+    pub name: String,
+    /// Namespace, empty without Kubernetes.
+    pub namespace: String,
+    /// Uid.
+    pub uid: String,
+    /// Engine.
+    pub engine: String,
+    /// Where it is in its life.
+    pub state: PodState,
+    /// Its infrastructure container, if it has one.
+    pub sandbox: Option<Key>,
+    /// The NRI message: protobuf bytes in hex.
+    pub message: String,
+}
+
+/// All pods and containers, in memory and on disk.
+#[derive(Debug)]
+pub struct Store {
+    dir: PathBuf,
+    boot_id: String,
+    containers: BTreeMap<Key, Container>,
+    pods: BTreeMap<String, Pod>,
+    gone: VecDeque<Container>,
+    incarnations: u64,
+}
+
+impl Store {
+    /// Opens the store in `dir`, with what an earlier daemon of this boot left there.
+    /// The second value says what could not be used, one line each.
+    ///
+    /// # Errors
+    /// Fails when the directory cannot be made.
+    pub fn open(dir: &Path, boot_id: &str) -> Result<(Self, Vec<String>)> {
+        record::prepare(dir)?;
+        let (containers, pods, problems) = record::load(dir, boot_id);
+        let incarnations = containers.iter().map(|c| c.incarnation).max().unwrap_or(0);
+        let store = Self {
+            dir: dir.to_owned(),
+            boot_id: boot_id.to_owned(),
+            containers: containers.into_iter().map(|c| (c.key.clone(), c)).collect(),
+            pods: pods.into_iter().map(|pod| (pod.id.clone(), pod)).collect(),
+            gone: VecDeque::new(),
+            incarnations,
+        };
+        Ok((store, problems))
+    }
+
+    /// This boot's id.
+    pub fn boot_id(&self) -> &str {
+        &self.boot_id
+    }
+
+    /// A number that no container has had.
+    pub fn next_incarnation(&mut self) -> u64 {
+        self.incarnations += 1;
+        self.incarnations
+    }
+
+    /// The container, if it is known.
+    pub fn container(&self, key: &Key) -> Option<&Container> {
+        self.containers.get(key)
+    }
+
+    /// All containers, sandboxes included.
+    pub fn containers(&self) -> impl Iterator<Item = &Container> {
+        self.containers.values()
+    }
+
+    /// All pods.
+    pub fn pods(&self) -> impl Iterator<Item = &Pod> {
+        self.pods.values()
+    }
+
+    /// The pod, if it is known.
+    pub fn pod(&self, id: &str) -> Option<&Pod> {
+        self.pods.get(id)
+    }
+
+    /// Containers that were removed or refused lately, newest last.
+    pub fn gone(&self) -> impl DoubleEndedIterator<Item = &Container> {
+        self.gone.iter()
+    }
+
+    /// Writes the record to disk, then takes it over.
+    ///
+    /// # Errors
+    /// Fails when the disk refuses; memory is unchanged then.
+    pub fn put(&mut self, container: Container) -> Result<()> {
+        record::write_container(&self.dir, &container)?;
+        self.containers.insert(container.key.clone(), container);
+        Ok(())
+    }
+
+    /// Changes a record, on disk first. An unknown key is no error: it was removed meanwhile.
+    ///
+    /// # Errors
+    /// Fails when the disk refuses; memory is unchanged then.
+    pub fn change(&mut self, key: &Key, change: impl FnOnce(&mut Container)) -> Result<()> {
+        let Some(container) = self.containers.get(key) else { return Ok(()) };
+        let mut container = container.clone();
+        change(&mut container);
+        self.put(container)
+    }
+
+    /// Forgets a container; it is still explained for a while.
+    pub fn forget(&mut self, key: &Key) {
+        let Some(mut container) = self.containers.remove(key) else { return };
+        record::remove_container(&self.dir, &container);
+        container.state = Lifecycle::Removed;
+        container.in_flight = None;
+        if self.gone.len() >= REMEMBERED {
+            self.gone.pop_front();
+        }
+        self.gone.push_back(container);
+    }
+
+    /// Writes the pod to disk, then takes it over.
+    ///
+    /// # Errors
+    /// Fails when the disk refuses.
+    pub fn put_pod(&mut self, pod: Pod) -> Result<()> {
+        record::write_pod(&self.dir, &pod)?;
+        self.pods.insert(pod.id.clone(), pod);
+        Ok(())
+    }
+
+    /// Forgets a pod.
+    pub fn forget_pod(&mut self, id: &str) {
+        if self.pods.remove(id).is_some() {
+            record::remove_pod(&self.dir, id);
+        }
+    }
+
+    /// Keeps the engine's document of a container; returns the name to find it by.
+    ///
+    /// # Errors
+    /// Fails when the disk refuses.
+    pub fn keep_pristine(&self, incarnation: u64, bytes: &[u8]) -> Result<String> {
+        record::keep_pristine(&self.dir, incarnation, bytes)
+    }
+
+    /// The engine's document of a container.
+    ///
+    /// # Errors
+    /// Fails when it is gone.
+    pub fn pristine(&self, name: &str) -> Result<Vec<u8>> {
+        record::pristine(&self.dir, name)
+    }
+}

@@ -1,0 +1,290 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The table of keys: name, default, meaning, and how a value is taken. It is the one source of
+//! parsing, of `docs/config.md` and of the "did you mean" of an unknown key.
+//! It never touches a file.
+
+use std::path::PathBuf;
+
+use toml_edit::{Document, Item, TableLike, Value};
+
+use super::{Config, DaemonPolicy, OnFailure, PluginSettings, Problem, parse_duration};
+
+/// How a value reaches the settings; `name` is what a `*` in the key stood for.
+type Take = fn(&mut Config, name: &str, value: &Value) -> Result<(), &'static str>;
+
+/// One key of the configuration file.
+#[derive(Debug)]
+pub struct Key {
+    /// Dotted path; one `*` stands for a name chosen by the operator.
+    pub path: &'static str,
+    /// Default as TOML.
+    pub default: &'static str,
+    /// What it does, for `docs/config.md`.
+    pub meaning: &'static str,
+    take: Take,
+}
+
+fn text(value: &Value) -> Result<String, &'static str> {
+    value.as_str().map(str::to_owned).ok_or("a text in quotes is wanted")
+}
+
+fn path(value: &Value) -> Result<PathBuf, &'static str> {
+    let path = PathBuf::from(text(value)?);
+    if path.is_absolute() { Ok(path) } else { Err("an absolute path is wanted") }
+}
+
+fn truth(value: &Value) -> Result<bool, &'static str> {
+    value.as_bool().ok_or("true or false is wanted")
+}
+
+fn texts(value: &Value) -> Result<Vec<String>, &'static str> {
+    let list = value.as_array().ok_or("a list of texts is wanted")?;
+    list.iter().map(text).collect()
+}
+
+fn number(value: &Value) -> Result<u32, &'static str> {
+    let number = value.as_integer().and_then(|number| u32::try_from(number).ok());
+    number.ok_or("a number of at least 0 is wanted")
+}
+
+fn numbers(value: &Value) -> Result<Vec<u32>, &'static str> {
+    let list = value.as_array().ok_or("a list of numbers is wanted")?;
+    list.iter().map(number).collect()
+}
+
+fn duration(value: &Value) -> Result<std::time::Duration, &'static str> {
+    value.as_str().and_then(parse_duration).ok_or("a duration such as \"2s\" is wanted")
+}
+
+fn mode(value: &Value) -> Result<u32, &'static str> {
+    let digits = value.as_str().ok_or("an octal text such as \"0600\" is wanted")?;
+    match u32::from_str_radix(digits, 8) {
+        Ok(mode) if mode <= 0o777 => Ok(mode),
+        _ => Err("an octal text such as \"0600\" is wanted"),
+    }
+}
+
+fn one_of(value: &Value, names: &[&str]) -> Result<String, &'static str> {
+    let text = text(value)?;
+    if names.contains(&text.as_str()) {
+        Ok(text)
+    } else {
+        Err("that is none of the values it can have")
+    }
+}
+
+fn plugin<'c>(config: &'c mut Config, name: &str) -> &'c mut PluginSettings {
+    config
+        .plugins
+        .entry(name.to_owned())
+        .or_insert_with(|| PluginSettings { concurrency: 1, ..PluginSettings::default() })
+}
+
+macro_rules! keys {
+    ($($path:literal = $default:literal, $meaning:literal, |$config:ident, $name:pat_param, $value:ident| $take:expr;)*) => {
+        /// Every key there is.
+        pub static KEYS: &[Key] = &[$(Key {
+            path: $path,
+            default: $default,
+            meaning: $meaning,
+            take: |$config, $name, $value| { $take; Ok(()) },
+        }),*];
+    };
+}
+
+keys! {
+    "runtime" = "[\"runc\", \"crun\", \"youki\"]", "Real runtimes by name or absolute path; the first that exists and is not nri-runc itself is used.", |c, _, v| c.runtime = texts(v)?;
+    "on_daemon_failure" = "\"continue\"", "What create, run, restore, start and update do when the daemon cannot be reached: `continue` as the plain runtime, or `fail`. delete never fails.", |c, _, v| c.on_daemon_failure = if one_of(v, &["continue", "fail"])? == "fail" { DaemonPolicy::Fail } else { DaemonPolicy::Continue };
+    "autostart" = "true", "Whether a wrapper starts the daemon when it is not there; false where a service manager runs it.", |c, _, v| c.autostart = truth(v)?;
+    "exempt_namespaces" = "[\"kube-system\"]", "Pods in these namespaces are not refused for a missing required plugin.", |c, _, v| c.exempt_namespaces = texts(v)?;
+    "run_dir" = "\"/run/nri-runc\"", "Daemon socket, lock and state.", |c, _, v| c.run_dir = path(v)?;
+    "runtime_name" = "\"nri-runc\"", "The runtime name that plugins are told.", |c, _, v| c.runtime_name = text(v)?;
+    "runtime.*.path" = "", "The real runtime when called by this name (a link to nri-runc); wins over `runtime`.", |c, n, v| { let path = text(v)?; c.instances.insert(n.to_owned(), path) };
+    "nri.disable" = "false", "Pure pass-through: no plugin is asked about anything.", |c, _, v| c.disable = truth(v)?;
+    "nri.socket_path" = "\"/var/run/nri/nri.sock\"", "Where plugins connect.", |c, _, v| c.socket_path = path(v)?;
+    "nri.plugin_path" = "\"/opt/nri/plugins\"", "Pre-installed plugins, executables named `NN-name`.", |c, _, v| c.plugin_path = path(v)?;
+    "nri.plugin_config_path" = "\"/etc/nri/conf.d\"", "Their configuration, `NN-name.conf` or `name.conf`.", |c, _, v| c.plugin_config_path = path(v)?;
+    "nri.plugin_registration_timeout" = "\"5s\"", "How long a plugin may take to register; also how long creates wait for expected plugins after a daemon start.", |c, _, v| c.registration_timeout = duration(v)?;
+    "nri.plugin_request_timeout" = "\"2s\"", "How long a plugin may take for one request.", |c, _, v| c.request_timeout = duration(v)?;
+    "nri.disable_connections" = "false", "No socket: only pre-installed plugins.", |c, _, v| c.disable_connections = truth(v)?;
+    "nri.wait_for" = "[]", "Plugins (`NN-name`) that creates wait for after a daemon start, bounded by the registration time-out.", |c, _, v| c.wait_for = texts(v)?;
+    "nri.socket_mode" = "\"0600\"", "Mode of the plugin socket.", |c, _, v| c.socket_mode = mode(v)?;
+    "nri.socket_gid" = "", "Group of the plugin socket.", |c, _, v| c.socket_gid = Some(number(v)?);
+    "nri.allowed_uids" = "[0]", "Users that may connect a plugin.", |c, _, v| c.allowed_uids = numbers(v)?;
+    "nri.default_validator.enable" = "false", "The built-in validator.", |c, _, v| c.default_validator.enable = truth(v)?;
+    "nri.default_validator.reject_oci_hook_adjustment" = "false", "Refuse OCI hooks.", |c, _, v| c.default_validator.reject_oci_hook_adjustment = truth(v)?;
+    "nri.default_validator.reject_runtime_default_seccomp_adjustment" = "false", "Refuse changes of the runtime's default seccomp policy.", |c, _, v| c.default_validator.reject_runtime_default_seccomp_adjustment = truth(v)?;
+    "nri.default_validator.reject_unconfined_seccomp_adjustment" = "false", "Refuse a seccomp policy where there was none.", |c, _, v| c.default_validator.reject_unconfined_seccomp_adjustment = truth(v)?;
+    "nri.default_validator.reject_custom_seccomp_adjustment" = "false", "Refuse changes of a localhost seccomp policy.", |c, _, v| c.default_validator.reject_custom_seccomp_adjustment = truth(v)?;
+    "nri.default_validator.reject_namespace_adjustment" = "false", "Refuse namespace changes.", |c, _, v| c.default_validator.reject_namespace_adjustment = truth(v)?;
+    "nri.default_validator.reject_sysctl_adjustment" = "false", "Refuse sysctl changes.", |c, _, v| c.default_validator.reject_sysctl_adjustment = truth(v)?;
+    "nri.default_validator.required_plugins" = "[]", "Plugins without which no container is created.", |c, _, v| c.default_validator.required_plugins = texts(v)?;
+    "nri.default_validator.tolerate_missing_plugins_annotation" = "\"\"", "A pod annotation that excuses missing plugins.", |c, _, v| c.default_validator.tolerate_missing_plugins_annotation = text(v)?;
+    "plugin.*.on_failure" = "", "`refuse` or `skip` when it does not answer; wins over what the plugin declares (undeclared: skip).", |c, n, v| { let refuse = one_of(v, &["refuse", "skip"])? == "refuse"; plugin(c, n).on_failure = Some(if refuse { OnFailure::Refuse } else { OnFailure::Skip }) };
+    "plugin.*.request_timeout" = "", "Its own request time-out.", |c, n, v| plugin(c, n).request_timeout = Some(duration(v)?);
+    "plugin.*.strikes" = "", "Time-outs in a row before it is disconnected, 0 = never; wins over what the plugin declares (undeclared: 1).", |c, n, v| plugin(c, n).strikes = Some(number(v)?);
+    "plugin.*.required" = "false", "Containers are refused while it is missing.", |c, n, v| plugin(c, n).required = truth(v)?;
+    "plugin.*.concurrency" = "1", "Requests at once about different containers; more only for plugins known to be re-entrant.", |c, n, v| plugin(c, n).concurrency = number(v)?;
+    "plugin.*.allow" = "[]", "Fields it may set, by NRI name; empty = all.", |c, n, v| plugin(c, n).allow = texts(v)?;
+    "plugin.*.deny" = "[]", "Fields it may not set.", |c, n, v| plugin(c, n).deny = texts(v)?;
+    "log.target" = "\"auto\"", "`auto`, `journal`, `syslog`, `file` (RUN_DIR/daemon.log, bounded) or `stderr`.", |c, _, v| c.log_target = one_of(v, &["auto", "journal", "syslog", "file", "stderr"])?;
+    "log.level" = "\"info\"", "`error`, `warn`, `info`, `debug` or `trace`.", |c, _, v| c.log_level = one_of(v, &["error", "warn", "info", "debug", "trace"])?;
+    "log.format" = "\"text\"", "`text` or `json`.", |c, _, v| c.log_format = one_of(v, &["text", "json"])?;
+    "debug.host_root" = "\"\"", "For tests: a folder in front of every host path that is read.", |c, _, v| c.debug_host_root = text(v)?;
+    "debug.fault" = "\"\"", "For tests: `POINT:kill`, `POINT:fail` or `POINT:stall`.", |c, _, v| c.debug_fault = text(v)?;
+}
+
+/// Takes over what the TOML `text` of `file` sets; what is wrong with it goes to `problems`.
+pub(super) fn apply(config: &mut Config, file: &str, text: &str, problems: &mut Vec<Problem>) {
+    let parseable = with_instances_apart(text);
+    let document = match Document::parse(parseable.as_str()) {
+        Ok(document) => document,
+        Err(error) => {
+            let line = error.span().map_or(1, |span| line_of(&parseable, span.start));
+            let text = format!("{file}:{line}: {}", crate::error::quoted(error.message()));
+            problems.push(Problem { text, is_fatal: true });
+            return;
+        }
+    };
+    let mut reader = Reader { config, file, text: &parseable, problems };
+    reader.table(document.as_table(), &mut Vec::new());
+}
+
+/// TOML forbids `runtime = [...]` beside `[runtime.NAME]`, which is how our configuration is
+/// documented: the headers get another word of the same meaning, line by line.
+fn with_instances_apart(text: &str) -> String {
+    let mut parseable = String::with_capacity(text.len() + 64);
+    for line in text.split_inclusive('\n') {
+        match line.trim_start().strip_prefix("[runtime.") {
+            Some(rest) => {
+                parseable.push_str("[instance.");
+                parseable.push_str(rest);
+            }
+            None => parseable.push_str(line),
+        }
+    }
+    parseable
+}
+
+struct Reader<'a> {
+    config: &'a mut Config,
+    file: &'a str,
+    text: &'a str,
+    problems: &'a mut Vec<Problem>,
+}
+
+impl Reader<'_> {
+    fn table(&mut self, table: &dyn TableLike, above: &mut Vec<String>) {
+        for (name, item) in table.iter() {
+            above.push(name.to_owned());
+            match item {
+                Item::None => {}
+                Item::Value(Value::InlineTable(inner)) => self.table(inner, above),
+                Item::Value(value) => self.value(above, value, item),
+                Item::Table(inner) => self.table(inner, above),
+                Item::ArrayOfTables(_) => self.problem(item, "no key takes a list of tables"),
+            }
+            above.pop();
+        }
+    }
+
+    fn value(&mut self, path: &[String], value: &Value, item: &Item) {
+        let Some((key, name)) = KEYS.iter().find_map(|key| Some((key, matches(key, path)?))) else {
+            let dotted = path.join(".");
+            let hint = nearest(&dotted);
+            return self.problem(item, &format!("unknown key {dotted}, nearest is {hint}"));
+        };
+        if let Err(wanted) = (key.take)(self.config, name, value) {
+            self.problem(item, &format!("{}: {wanted}", path.join(".")));
+        }
+    }
+
+    fn problem(&mut self, item: &Item, what: &str) {
+        let line = item.span().map_or(1, |span| line_of(self.text, span.start));
+        let text = format!("{}:{line}: {what}", self.file);
+        self.problems.push(Problem { text, is_fatal: false });
+    }
+}
+
+/// What the `*` of `key` stands for in `path` (empty without one), or `None` when it differs.
+fn matches<'p>(key: &Key, path: &'p [String]) -> Option<&'p str> {
+    let mut parts = key.path.split('.');
+    let mut name = "";
+    for (index, word) in path.iter().enumerate() {
+        let word = if index == 0 && word == "instance" { "runtime" } else { word.as_str() };
+        match parts.next()? {
+            "*" => name = word,
+            part if part == word => {}
+            _ => return None,
+        }
+    }
+    parts.next().is_none().then_some(name)
+}
+
+fn line_of(text: &str, offset: usize) -> usize {
+    text.as_bytes().iter().take(offset).filter(|byte| **byte == b'\n').count() + 1
+}
+
+/// The known key with the smallest edit distance to `path`.
+fn nearest(path: &str) -> &'static str {
+    let by_distance = |key: &&Key| distance(key.path.as_bytes(), path.as_bytes());
+    KEYS.iter().min_by_key(by_distance).map_or("runtime", |key| key.path)
+}
+
+fn distance(a: &[u8], b: &[u8]) -> usize {
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, x) in a.iter().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = i + 1;
+        for (j, y) in b.iter().enumerate() {
+            let change = diagonal + usize::from(x != y);
+            diagonal = row[j + 1];
+            row[j + 1] = change.min(row[j] + 1).min(diagonal + 1);
+        }
+    }
+    row[b.len()]
+}
+
+/// The table as `docs/config.md` shows it.
+pub fn markdown() -> String {
+    let mut page = String::from(
+        "# Configuration\n\nWritten from the table of keys in `src/config/keys.rs`; \
+         `UPDATE_GOLDEN=1 cargo test --test tidy` writes it anew.\n\n| key | default | meaning |\n|---|---|---|\n",
+    );
+    for key in KEYS {
+        let default =
+            if key.default.is_empty() { String::new() } else { format!("`{}`", key.default) };
+        page.push_str(&format!("| `{}` | {default} | {} |\n", key.path, key.meaning));
+    }
+    page
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_default_in_the_table_is_the_real_default() {
+        for key in KEYS.iter().filter(|key| !key.default.is_empty() && !key.path.contains('*')) {
+            let (mut config, mut problems) = (Config::default(), Vec::new());
+            apply(&mut config, "t", &format!("{} = {}", key.path, key.default), &mut problems);
+            assert_eq!(problems, [], "{}", key.path);
+            assert_eq!(config, Config::default(), "{}", key.path);
+        }
+    }
+
+    #[test]
+    fn a_file_that_is_no_toml_is_fatal_and_names_its_line() {
+        let (mut config, mut problems) = (Config::default(), Vec::new());
+        apply(&mut config, "f", "a = 1\nb = = 2\n", &mut problems);
+        assert!(problems[0].is_fatal && problems[0].text.starts_with("f:2:"), "{problems:?}");
+    }
+
+    #[test]
+    fn a_relative_socket_path_is_refused() {
+        let (mut config, mut problems) = (Config::default(), Vec::new());
+        apply(&mut config, "f", "nri.socket_path = \"x\"", &mut problems);
+        assert_eq!(config, Config::default());
+        assert!(problems[0].text.contains("absolute"), "{problems:?}");
+    }
+}

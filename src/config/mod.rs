@@ -1,0 +1,345 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The settings: one struct, filled from the table in `keys.rs`, which names each key with its
+//! default, its meaning and its parser. `docs/config.md` is written from the same table.
+//!
+//! A verb must never be sent to another runtime because a file is broken (decision D7): a file
+//! that is no TOML falls back to the last good snapshot that the daemon keeps in the run
+//! directory, else to the defaults. Unknown keys are problems for `check`, never for a container.
+
+mod duration;
+mod keys;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+pub use duration::{parse as parse_duration, show as show_duration};
+pub use keys::{KEYS, Key, markdown};
+
+use crate::host::Host;
+
+/// The main configuration file.
+pub const DEFAULT_FILE: &str = "/etc/nri-runc/config.toml";
+/// More files, read after the main one in name order.
+pub const DEFAULT_DROP_INS: &str = "/etc/nri-runc/config.d";
+/// Names one file that is read alone; for tests and for running beside an installed copy.
+pub const FILE_VARIABLE: &str = "NRI_RUNC_CONFIG";
+/// The daemon's copy of the configuration it could read last, in the run directory.
+pub const SNAPSHOT: &str = "config.good.toml";
+
+/// What to do when nobody answered: the daemon, or a plugin.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DaemonPolicy {
+    /// Behave as the plain runtime, and leave a record.
+    Continue,
+    /// Fail the verb.
+    Fail,
+}
+
+/// What a plugin's silence means for the request that it was asked about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OnFailure {
+    /// The operation is refused.
+    Refuse,
+    /// The plugin is skipped.
+    Skip,
+}
+
+/// Settings of one plugin; `None` where the operator says nothing.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct PluginSettings {
+    /// What its silence means.
+    pub on_failure: Option<OnFailure>,
+    /// How long one request to it may take.
+    pub request_timeout: Option<Duration>,
+    /// Time-outs in a row before it is disconnected; 0 = never.
+    pub strikes: Option<u32>,
+    /// Containers are refused while it is missing.
+    pub required: bool,
+    /// Requests at once about different containers.
+    pub concurrency: u32,
+    /// Fields it may set, by NRI name; empty = all.
+    pub allow: Vec<String>,
+    /// Fields it may not set.
+    pub deny: Vec<String>,
+}
+
+/// Every setting, with defaults filled in. The meaning of each is in the table of keys.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(missing_docs, reason = "each field is documented once, in the table of keys")]
+pub struct Config {
+    pub runtime: Vec<String>,
+    pub on_daemon_failure: DaemonPolicy,
+    pub autostart: bool,
+    pub exempt_namespaces: Vec<String>,
+    pub run_dir: PathBuf,
+    pub runtime_name: String,
+    pub instances: BTreeMap<String, String>,
+    pub disable: bool,
+    pub socket_path: PathBuf,
+    pub plugin_path: PathBuf,
+    pub plugin_config_path: PathBuf,
+    pub registration_timeout: Duration,
+    pub request_timeout: Duration,
+    pub disable_connections: bool,
+    pub wait_for: Vec<String>,
+    pub socket_mode: u32,
+    pub socket_gid: Option<u32>,
+    pub allowed_uids: Vec<u32>,
+    pub default_validator: Validator,
+    pub plugins: BTreeMap<String, PluginSettings>,
+    pub log_target: String,
+    pub log_level: String,
+    pub log_format: String,
+    pub debug_host_root: String,
+    pub debug_fault: String,
+}
+
+/// Settings of the built-in default validator; same keys as containerd's.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[expect(missing_docs, reason = "each field is documented once, in the table of keys")]
+pub struct Validator {
+    pub enable: bool,
+    pub reject_oci_hook_adjustment: bool,
+    pub reject_runtime_default_seccomp_adjustment: bool,
+    pub reject_unconfined_seccomp_adjustment: bool,
+    pub reject_custom_seccomp_adjustment: bool,
+    pub reject_namespace_adjustment: bool,
+    pub reject_sysctl_adjustment: bool,
+    pub required_plugins: Vec<String>,
+    pub tolerate_missing_plugins_annotation: String,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            runtime: vec!["runc".to_owned(), "crun".to_owned(), "youki".to_owned()],
+            on_daemon_failure: DaemonPolicy::Continue,
+            autostart: true,
+            exempt_namespaces: vec!["kube-system".to_owned()],
+            run_dir: PathBuf::from("/run/nri-runc"),
+            runtime_name: "nri-runc".to_owned(),
+            instances: BTreeMap::new(),
+            disable: false,
+            socket_path: PathBuf::from("/var/run/nri/nri.sock"),
+            plugin_path: PathBuf::from("/opt/nri/plugins"),
+            plugin_config_path: PathBuf::from("/etc/nri/conf.d"),
+            registration_timeout: Duration::from_secs(5),
+            request_timeout: Duration::from_secs(2),
+            disable_connections: false,
+            wait_for: Vec::new(),
+            socket_mode: 0o600,
+            socket_gid: None,
+            allowed_uids: vec![0],
+            default_validator: Validator::default(),
+            plugins: BTreeMap::new(),
+            log_target: "auto".to_owned(),
+            log_level: "info".to_owned(),
+            log_format: "text".to_owned(),
+            debug_host_root: String::new(),
+            debug_fault: String::new(),
+        }
+    }
+}
+
+impl Config {
+    /// The doors that this configuration asks for.
+    pub fn host(&self) -> Host {
+        Host::new(&self.debug_host_root, &self.debug_fault)
+    }
+
+    /// What the operator said about the plugin `index-name`: its section by full id, else by name.
+    pub fn plugin(&self, index: &str, name: &str) -> PluginSettings {
+        let found = self.plugins.get(&format!("{index}-{name}")).or(self.plugins.get(name));
+        found.cloned().unwrap_or_default()
+    }
+
+    /// Where the daemon listens for wrappers.
+    pub fn daemon_socket(&self) -> PathBuf {
+        self.run_dir.join("daemon.sock")
+    }
+
+    /// The kill switch: while this file exists every verb is passed through.
+    pub fn disabled_file(&self) -> PathBuf {
+        self.run_dir.join("disabled")
+    }
+}
+
+/// Something wrong in a configuration file, for `check` and the log.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Problem {
+    /// `FILE:LINE: what is wrong`, one line.
+    pub text: String,
+    /// The file could not be used at all.
+    pub is_fatal: bool,
+}
+
+/// What [`load`] found.
+#[derive(Debug, Clone, Default)]
+pub struct Loaded {
+    /// The settings to go by.
+    pub config: Config,
+    /// What was wrong with the files, if anything.
+    pub problems: Vec<Problem>,
+    /// The files that were read, in order, with their text.
+    pub files: Vec<(PathBuf, String)>,
+}
+
+impl Loaded {
+    /// Whether a file could not be used, so that the last good snapshot or the defaults hold.
+    pub fn is_broken(&self) -> bool {
+        self.problems.iter().any(|problem| problem.is_fatal)
+    }
+}
+
+/// Reads the configuration: `only` (of `--config` or the environment) alone, else the default
+/// files. Never fails: a broken file leaves the last good snapshot, or the defaults.
+pub fn load(only: Option<&Path>) -> Loaded {
+    let mut loaded = Loaded::default();
+    for path in candidates(only) {
+        match std::fs::read_to_string(&path) {
+            Ok(text) => loaded.files.push((path, text)),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound && only.is_none() => {}
+            Err(error) => {
+                let text = format!("{}: {}", path.display(), crate::error::in_our_words(&error));
+                loaded.problems.push(Problem { text, is_fatal: true });
+            }
+        }
+    }
+    let mut config = Config::default();
+    for (path, text) in &loaded.files {
+        keys::apply(&mut config, &path.display().to_string(), text, &mut loaded.problems);
+    }
+    if loaded.is_broken() {
+        loaded.config = last_good(&loaded.files);
+    } else {
+        loaded.config = config;
+    }
+    loaded
+}
+
+/// The configuration of this process: the file that the environment names, or the default ones.
+pub fn load_for_this_process() -> Loaded {
+    load(std::env::var_os(FILE_VARIABLE).map(PathBuf::from).as_deref())
+}
+
+fn candidates(only: Option<&Path>) -> Vec<PathBuf> {
+    if let Some(only) = only {
+        return vec![only.to_owned()];
+    }
+    let mut paths = vec![PathBuf::from(DEFAULT_FILE)];
+    if let Ok(entries) = std::fs::read_dir(DEFAULT_DROP_INS) {
+        let mut more: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
+        more.retain(|path| path.extension().is_some_and(|extension| extension == "toml"));
+        more.sort();
+        paths.extend(more);
+    }
+    paths
+}
+
+/// The snapshot in the run directory that even a broken file still names on a line of its own,
+/// else the defaults.
+fn last_good(files: &[(PathBuf, String)]) -> Config {
+    let mut config = Config::default();
+    for (_, text) in files {
+        for line in text.lines().take_while(|line| !line.trim_start().starts_with('[')) {
+            let value = line.trim().strip_prefix("run_dir").map(str::trim_start);
+            if let Some(value) = value.and_then(|rest| rest.strip_prefix('=')) {
+                config.run_dir = PathBuf::from(value.trim().trim_matches(['"', '\'']));
+            }
+        }
+    }
+    let snapshot = config.run_dir.join(SNAPSHOT);
+    if let Ok(text) = std::fs::read_to_string(&snapshot) {
+        let mut ignored = Vec::new();
+        for part in text.split(SNAPSHOT_SEPARATOR) {
+            keys::apply(&mut config, SNAPSHOT, part, &mut ignored);
+        }
+    }
+    config
+}
+
+/// Stands between the files that make up a snapshot; a TOML comment.
+const SNAPSHOT_SEPARATOR: &str = "#---- next file ----#\n";
+
+/// The text that the daemon keeps as the last good configuration.
+pub fn snapshot_text(files: &[(PathBuf, String)]) -> String {
+    let parts: Vec<String> = files.iter().map(|(_, text)| format!("{text}\n")).collect();
+    parts.join(SNAPSHOT_SEPARATOR)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file(text: &str) -> (tempfile::TempDir, PathBuf) {
+        let temp = tempfile::tempdir().unwrap();
+        let path = temp.path().join("config.toml");
+        crate::files::replace(&path, text.as_bytes()).unwrap();
+        (temp, path)
+    }
+
+    #[test]
+    fn the_documented_example_is_understood() {
+        let (_temp, path) = file(
+            "runtime = [\"/usr/bin/runc\"]\non_daemon_failure = \"fail\"\n[runtime.nri-crun]\n\
+             path = \"/usr/bin/crun\"\n[nri]\nplugin_request_timeout = \"1m30s\"\n\
+             [plugin.balloons]\non_failure = \"refuse\"\nstrikes = 3\n",
+        );
+        let loaded = load(Some(&path));
+        assert_eq!(loaded.problems, []);
+        assert_eq!(loaded.config.runtime, ["/usr/bin/runc"]);
+        assert_eq!(loaded.config.instances["nri-crun"], "/usr/bin/crun");
+        assert_eq!(loaded.config.request_timeout, Duration::from_secs(90));
+        assert_eq!(loaded.config.plugin("10", "balloons").on_failure, Some(OnFailure::Refuse));
+    }
+
+    #[test]
+    fn a_section_of_the_full_plugin_id_wins_over_its_name() {
+        let (_temp, path) = file("[plugin.a]\nstrikes = 1\n[plugin.10-a]\nstrikes = 2\n");
+        let config = load(Some(&path)).config;
+        assert_eq!(config.plugin("10", "a").strikes, Some(2));
+        assert_eq!(config.plugin("20", "a").strikes, Some(1));
+    }
+
+    #[test]
+    fn an_unknown_key_names_file_line_and_the_nearest_key() {
+        let (_temp, path) = file("autostart = true\n[nri]\nsocket_pat = \"/x\"\n");
+        let loaded = load(Some(&path));
+        assert!(!loaded.is_broken());
+        let text = &loaded.problems[0].text;
+        assert!(text.contains("config.toml:3") && text.contains("nri.socket_path"), "{text}");
+    }
+
+    #[test]
+    fn a_wrong_type_is_a_problem_with_its_line() {
+        let (_temp, path) = file("autostart = \"yes\"\n");
+        let text = load(Some(&path)).problems[0].text.clone();
+        assert!(text.contains(":1") && text.contains("autostart"), "{text}");
+    }
+
+    #[test]
+    fn a_broken_file_falls_back_to_the_last_good_snapshot() {
+        let temp = tempfile::tempdir().unwrap();
+        let run_dir = temp.path().display().to_string();
+        let good = format!("run_dir = \"{run_dir}\"\nruntime = [\"/bin/special\"]\n");
+        crate::files::replace(&temp.path().join(SNAPSHOT), good.as_bytes()).unwrap();
+        let (_keep, path) = file(&format!("run_dir = \"{run_dir}\"\nruntime = [\n[[[\n"));
+        let loaded = load(Some(&path));
+        assert!(loaded.is_broken());
+        assert_eq!(loaded.config.runtime, ["/bin/special"]);
+    }
+
+    #[test]
+    fn a_broken_file_without_snapshot_leaves_the_defaults() {
+        let (_temp, path) = file("run_dir = \"/nowhere/x\"\n= = =\n");
+        let loaded = load(Some(&path));
+        assert!(loaded.is_broken());
+        assert_eq!(loaded.config.runtime, Config::default().runtime);
+    }
+
+    #[test]
+    fn a_named_file_that_is_missing_is_a_problem() {
+        assert!(load(Some(Path::new("/nowhere/config.toml"))).is_broken());
+    }
+}

@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The store's form on disk: one JSON file for each container and pod, replaced in one step,
+//! and the engine's documents beside them. A file that cannot be used is set aside with one
+//! line; it never keeps the daemon from starting.
+
+use std::path::{Path, PathBuf};
+
+use serde::de::DeserializeOwned;
+
+use crate::error::{Context, Error, Result};
+use crate::files;
+
+use super::{Container, Key, Pod, SCHEMA};
+
+const CONTAINERS: &str = "containers";
+const PODS: &str = "pods";
+const PRISTINE: &str = "pristine";
+const ASIDE: &str = "aside";
+
+/// Makes the folders.
+pub(super) fn prepare(dir: &Path) -> Result<()> {
+    use std::os::unix::fs::DirBuilderExt;
+    for name in [CONTAINERS, PODS, PRISTINE, ASIDE] {
+        let mut builder = std::fs::DirBuilder::new();
+        let made = builder.recursive(true).mode(0o700).create(dir.join(name));
+        made.doing(|| format!("making {}", dir.join(name).display()))?;
+    }
+    Ok(())
+}
+
+/// Reads every record of this boot.
+pub(super) fn load(dir: &Path, boot_id: &str) -> (Vec<Container>, Vec<Pod>, Vec<String>) {
+    let mut problems = Vec::new();
+    let containers = load_all::<Container>(dir, CONTAINERS, &mut problems);
+    let pods = load_all::<Pod>(dir, PODS, &mut problems);
+    let containers = keep(dir, containers, &mut problems, |container| {
+        (container.schema, container.boot_id == boot_id)
+    });
+    let pods = keep(dir, pods, &mut problems, |pod| (pod.schema, pod.boot_id == boot_id));
+    (containers, pods, problems)
+}
+
+fn load_all<T: DeserializeOwned>(
+    dir: &Path,
+    kind: &str,
+    problems: &mut Vec<String>,
+) -> Vec<(PathBuf, T)> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(dir.join(kind)).into_iter().flatten().flatten() {
+        let path = entry.path();
+        if path.extension().is_none_or(|extension| extension != "json") {
+            let _leftover_of_a_kill = std::fs::remove_file(&path);
+            continue;
+        }
+        let read = std::fs::read(&path).map_err(Error::from);
+        let parsed = read.and_then(|bytes| {
+            serde_json::from_slice(&bytes).map_err(|error| Error::new(error.to_string()))
+        });
+        match parsed {
+            Ok(record) => found.push((path, record)),
+            Err(error) => set_aside(dir, &path, &error.to_string(), problems),
+        }
+    }
+    found
+}
+
+fn keep<T>(
+    dir: &Path,
+    records: Vec<(PathBuf, T)>,
+    problems: &mut Vec<String>,
+    check: impl Fn(&T) -> (u32, bool),
+) -> Vec<T> {
+    let mut kept = Vec::new();
+    for (path, record) in records {
+        match check(&record) {
+            (SCHEMA, true) => kept.push(record),
+            // Another boot: nothing it tells of is there any more.
+            (_, false) => {
+                let _stale = std::fs::remove_file(&path);
+            }
+            (schema, true) => set_aside(dir, &path, &format!("schema {schema}"), problems),
+        }
+    }
+    kept
+}
+
+fn set_aside(dir: &Path, path: &Path, why: &str, problems: &mut Vec<String>) {
+    let name = path.file_name().unwrap_or_default();
+    let aside = dir.join(ASIDE).join(name);
+    let _or_leave_it = std::fs::rename(path, &aside);
+    problems.push(format!("{} cannot be used and was set aside: {why}", path.display()));
+}
+
+/// A file name for a key: roots differ, ids may be anything that the runtime accepts.
+fn file_name(key: &Key) -> String {
+    // FNV-1a over the root: short, stable across versions, and the id beside it keeps it readable.
+    let hash = key.root.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)
+    });
+    format!("{}-{hash:016x}.json", escaped(&key.id))
+}
+
+fn escaped(id: &str) -> String {
+    let mut name = String::new();
+    for byte in id.bytes().take(120) {
+        if byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'+') {
+            name.push(char::from(byte));
+        } else {
+            name.push_str(&format!("%{byte:02x}"));
+        }
+    }
+    name
+}
+
+fn write(path: &Path, record: &impl serde::Serialize) -> Result<()> {
+    let bytes = serde_json::to_vec(record).map_err(|error| Error::new(error.to_string()))?;
+    files::replace(path, &bytes)
+}
+
+/// Writes a container's record.
+pub(super) fn write_container(dir: &Path, container: &Container) -> Result<()> {
+    write(&dir.join(CONTAINERS).join(file_name(&container.key)), container)
+}
+
+/// Removes a container's record and the document kept for it.
+pub(super) fn remove_container(dir: &Path, container: &Container) {
+    let _gone = std::fs::remove_file(dir.join(CONTAINERS).join(file_name(&container.key)));
+    if let Some(patched) = &container.patched {
+        let _gone = std::fs::remove_file(dir.join(PRISTINE).join(&patched.pristine));
+    }
+}
+
+/// Writes a pod's record.
+pub(super) fn write_pod(dir: &Path, pod: &Pod) -> Result<()> {
+    write(&dir.join(PODS).join(format!("{}.json", escaped(&pod.id))), pod)
+}
+
+/// Removes a pod's record.
+pub(super) fn remove_pod(dir: &Path, id: &str) {
+    let _gone = std::fs::remove_file(dir.join(PODS).join(format!("{}.json", escaped(id))));
+}
+
+/// Keeps a document.
+pub(super) fn keep_pristine(dir: &Path, incarnation: u64, bytes: &[u8]) -> Result<String> {
+    let name = format!("{incarnation}.json");
+    files::replace(&dir.join(PRISTINE).join(&name), bytes)?;
+    Ok(name)
+}
+
+/// Reads a kept document.
+pub(super) fn pristine(dir: &Path, name: &str) -> Result<Vec<u8>> {
+    let path = dir.join(PRISTINE).join(name);
+    std::fs::read(&path).doing(|| format!("reading {}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Lifecycle, Store};
+    use super::*;
+
+    fn container(id: &str) -> Container {
+        let json = serde_json::json!({
+            "schema": SCHEMA, "boot_id": "boot", "key": {"root": "/run/runc", "id": id},
+            "incarnation": 7, "runtime": "/usr/bin/runc", "global_flags": [], "bundle": "/b",
+            "is_sandbox": false, "pod": id, "name": id, "state": "created", "pid_file": null,
+            "init_pid": 1, "init_start": 2, "engine": "plain", "evidence": [], "variables": [],
+            "message": "", "engine_resources": {}, "overlay": {}, "owners": {}, "patched": null,
+            "changes": [], "refused": [], "skipped": [], "in_flight": null
+        });
+        serde_json::from_value(json).unwrap()
+    }
+
+    #[test]
+    fn a_new_daemon_finds_what_the_old_one_knew() {
+        let temp = tempfile::tempdir().unwrap();
+        let (mut store, _) = Store::open(temp.path(), "boot").unwrap();
+        store.put(container("../odd/id")).unwrap();
+        let (mut store, problems) = Store::open(temp.path(), "boot").unwrap();
+        assert_eq!(problems, Vec::<String>::new());
+        assert_eq!(store.containers().next(), Some(&container("../odd/id")));
+        assert_eq!(store.next_incarnation(), 8);
+    }
+
+    #[test]
+    fn records_of_another_boot_mean_nothing() {
+        let temp = tempfile::tempdir().unwrap();
+        let (mut store, _) = Store::open(temp.path(), "boot").unwrap();
+        store.put(container("a")).unwrap();
+        let (store, problems) = Store::open(temp.path(), "another").unwrap();
+        assert_eq!((store.containers().count(), problems.len()), (0, 0));
+    }
+
+    #[test]
+    fn garbage_is_set_aside_with_one_line_and_the_rest_is_kept() {
+        let temp = tempfile::tempdir().unwrap();
+        let (mut store, _) = Store::open(temp.path(), "boot").unwrap();
+        store.put(container("good")).unwrap();
+        files::replace(&temp.path().join("containers/bad.json"), b"{\"schema\": ").unwrap();
+        let mut newer = container("newer");
+        newer.schema = SCHEMA + 1;
+        write_container(temp.path(), &newer).unwrap();
+        let (store, problems) = Store::open(temp.path(), "boot").unwrap();
+        assert_eq!(store.containers().count(), 1);
+        assert_eq!(problems.len(), 2, "{problems:?}");
+        assert!(temp.path().join("aside/bad.json").exists());
+    }
+
+    #[test]
+    fn a_forgotten_container_is_still_explained_but_not_on_disk() {
+        let temp = tempfile::tempdir().unwrap();
+        let (mut store, _) = Store::open(temp.path(), "boot").unwrap();
+        store.put(container("a")).unwrap();
+        store.forget(&container("a").key);
+        assert_eq!(store.gone().next().map(|c| c.state), Some(Lifecycle::Removed));
+        assert_eq!(Store::open(temp.path(), "boot").unwrap().0.containers().count(), 0);
+    }
+
+    #[test]
+    fn a_full_disk_leaves_memory_as_it_was() {
+        let temp = tempfile::tempdir().unwrap();
+        let (mut store, _) = Store::open(temp.path(), "boot").unwrap();
+        store.put(container("a")).unwrap();
+        std::fs::remove_dir_all(temp.path().join("containers")).unwrap();
+        let key = container("a").key;
+        assert!(store.change(&key, |c| c.state = Lifecycle::Stopped).is_err());
+        assert_eq!(store.container(&key).map(|c| c.state), Some(Lifecycle::Created));
+    }
+}

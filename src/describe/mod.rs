@@ -1,2 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Bundle and engine facts become NRI messages. Placeholder until its first landing.
+//! Bundle and engine facts become NRI messages, as containerd's own NRI would have said them.
+//!
+//! config.json is read through a view of our own that knows what NRI shows and ignores the rest;
+//! a value of an odd type makes the document unreadable, an odd key does not. It never writes.
+
+mod container;
+mod pod;
+mod resources;
+mod view;
+
+pub use container::container;
+pub use pod::pod;
+pub use resources::{from_json as resources_from_json, resources};
+pub use view::Spec;

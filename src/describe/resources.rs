@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+//! OCI resources to NRI resources, for containers and for `update` requests. Absent stays absent
+//! (the reference turns an absent pids limit into 0, which runc takes for 1). blockio and rdt
+//! classes are no OCI resources and never filled.
+
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+use crate::plugin::api;
+
+/// The resources of a document.
+pub fn resources(spec: &super::Spec) -> api::LinuxResources {
+    from_json(&spec.linux.resources)
+}
+
+/// OCI LinuxResources as NRI shows them; what has an odd type is left out.
+pub fn from_json(block: &Map<String, Value>) -> api::LinuxResources {
+    let section = |name: &str| block.get(name).and_then(Value::as_object);
+    api::LinuxResources {
+        memory: section("memory").map(memory).into(),
+        cpu: section("cpu").map(cpu).into(),
+        hugepage_limits: list(block, "hugepageLimits").filter_map(hugepages).collect(),
+        blockio_class: None.into(),
+        rdt_class: None.into(),
+        unified: section("unified").map(texts).unwrap_or_default(),
+        devices: list(block, "devices").filter_map(rule).collect(),
+        pids: section("pids").and_then(pids).into(),
+        special_fields: Default::default(),
+    }
+}
+
+fn list<'b>(block: &'b Map<String, Value>, name: &str) -> impl Iterator<Item = &'b Value> {
+    block.get(name).and_then(Value::as_array).into_iter().flatten()
+}
+
+fn texts(map: &Map<String, Value>) -> std::collections::HashMap<String, String> {
+    let pair = |(key, value): (&String, &Value)| Some((key.clone(), value.as_str()?.to_owned()));
+    map.iter().filter_map(pair).collect()
+}
+
+macro_rules! optional {
+    ($kind:ident, $value:expr) => {
+        $value.map(|value| api::$kind { value, ..api::$kind::default() }).into()
+    };
+}
+
+fn memory(section: &Map<String, Value>) -> api::LinuxMemory {
+    let signed = |name: &str| section.get(name).and_then(Value::as_i64);
+    let truth = |name: &str| section.get(name).and_then(Value::as_bool);
+    api::LinuxMemory {
+        limit: optional!(OptionalInt64, signed("limit")),
+        reservation: optional!(OptionalInt64, signed("reservation")),
+        swap: optional!(OptionalInt64, signed("swap")),
+        kernel: optional!(OptionalInt64, signed("kernel")),
+        kernel_tcp: optional!(OptionalInt64, signed("kernelTCP")),
+        swappiness: optional!(OptionalUInt64, section.get("swappiness").and_then(Value::as_u64)),
+        disable_oom_killer: optional!(OptionalBool, truth("disableOOMKiller")),
+        use_hierarchy: optional!(OptionalBool, truth("useHierarchy")),
+        special_fields: Default::default(),
+    }
+}
+
+fn cpu(section: &Map<String, Value>) -> api::LinuxCPU {
+    let signed = |name: &str| section.get(name).and_then(Value::as_i64);
+    let unsigned = |name: &str| section.get(name).and_then(Value::as_u64);
+    let text =
+        |name: &str| section.get(name).and_then(Value::as_str).unwrap_or_default().to_owned();
+    api::LinuxCPU {
+        shares: optional!(OptionalUInt64, unsigned("shares")),
+        quota: optional!(OptionalInt64, signed("quota")),
+        period: optional!(OptionalUInt64, unsigned("period")),
+        realtime_runtime: optional!(OptionalInt64, signed("realtimeRuntime")),
+        realtime_period: optional!(OptionalUInt64, unsigned("realtimePeriod")),
+        cpus: text("cpus"),
+        mems: text("mems"),
+        special_fields: Default::default(),
+    }
+}
+
+#[derive(Deserialize)]
+struct Hugepages {
+    #[serde(rename = "pageSize")]
+    page_size: String,
+    limit: u64,
+}
+
+fn hugepages(value: &Value) -> Option<api::HugepageLimit> {
+    let Hugepages { page_size, limit } = Hugepages::deserialize(value).ok()?;
+    Some(api::HugepageLimit { page_size, limit, special_fields: Default::default() })
+}
+
+#[derive(Deserialize)]
+struct Rule {
+    #[serde(default)]
+    allow: bool,
+    #[serde(default, rename = "type")]
+    kind: Option<String>,
+    #[serde(default)]
+    major: Option<i64>,
+    #[serde(default)]
+    minor: Option<i64>,
+    #[serde(default)]
+    access: Option<String>,
+}
+
+fn rule(value: &Value) -> Option<api::LinuxDeviceCgroup> {
+    let Rule { allow, kind, major, minor, access } = Rule::deserialize(value).ok()?;
+    Some(api::LinuxDeviceCgroup {
+        allow,
+        type_: kind.unwrap_or_default(),
+        major: optional!(OptionalInt64, major),
+        minor: optional!(OptionalInt64, minor),
+        access: access.unwrap_or_default(),
+        special_fields: Default::default(),
+    })
+}
+
+fn pids(section: &Map<String, Value>) -> Option<api::LinuxPids> {
+    let limit = section.get("limit").and_then(Value::as_i64)?;
+    Some(api::LinuxPids { limit, special_fields: Default::default() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(json: &str) -> api::LinuxResources {
+        from_json(&serde_json::from_str(json).unwrap())
+    }
+
+    #[test]
+    fn values_keep_their_sign_and_their_absence() {
+        let told =
+            told(r#"{"memory":{"limit":-1},"cpu":{"shares":2,"cpus":"0-1"},"pids":{"limit":-1}}"#);
+        assert_eq!(told.memory.limit.value, -1);
+        assert!(told.memory.swap.is_none());
+        assert_eq!((told.cpu.shares.value, told.cpu.cpus.as_str()), (2, "0-1"));
+        assert_eq!(told.pids.limit, -1);
+    }
+
+    #[test]
+    fn what_is_absent_stays_absent() {
+        let told = told("{}");
+        assert!(told.memory.is_none() && told.cpu.is_none() && told.pids.is_none());
+    }
+
+    #[test]
+    fn odd_types_are_left_out() {
+        let told =
+            told(r#"{"memory":5,"cpu":{"shares":"many"},"devices":[1,{"allow":"x"}],"pids":{}}"#);
+        assert!(told.memory.is_none() && told.cpu.shares.is_none() && told.pids.is_none());
+        assert_eq!(told.devices.len(), 0);
+    }
+}

@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What of config.json NRI shows (OCI runtime-spec 1.3). Absent and
+//! null are the same; unknown keys are ignored; enumerations stay text.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Deserializer};
+use serde_json::{Map, Value};
+
+use crate::error::{Error, Result, quoted};
+
+fn or_default<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(
+    deserializer: D,
+) -> std::result::Result<T, D::Error> {
+    Option::<T>::deserialize(deserializer).map(Option::unwrap_or_default)
+}
+
+macro_rules! view {
+    ($name:ident { $($field:ident $(= $key:literal)? : $type:ty),* $(,)? }) => {
+        #[derive(Debug, Clone, Default, Deserialize)]
+        pub(super) struct $name {
+            $($(#[serde(rename = $key)])?
+            #[serde(default, deserialize_with = "or_default")]
+            pub(super) $field: $type,)*
+        }
+    };
+}
+
+/// A config.json.
+#[derive(Debug, Clone, Default, Deserialize)]
+pub struct Spec {
+    #[serde(default, deserialize_with = "or_default")]
+    pub(super) process: Process,
+    #[serde(default, deserialize_with = "or_default")]
+    pub(super) mounts: Vec<Mount>,
+    #[serde(default, deserialize_with = "or_default")]
+    pub(super) hooks: Hooks,
+    #[serde(default, deserialize_with = "or_default")]
+    pub(super) annotations: BTreeMap<String, String>,
+    #[serde(default, deserialize_with = "or_default")]
+    pub(super) linux: Linux,
+}
+
+impl Spec {
+    /// Reads a document.
+    ///
+    /// # Errors
+    /// Fails when it is no JSON, or something in it has another type than the specification says.
+    pub fn parse(bytes: &[u8]) -> Result<Self> {
+        serde_json::from_slice(bytes).map_err(|error| {
+            Error::new(format!("config.json cannot be read: {}", quoted(&error.to_string())))
+        })
+    }
+
+    /// Its annotations.
+    pub fn annotations(&self) -> &BTreeMap<String, String> {
+        &self.annotations
+    }
+
+    /// Its resources as the engine wrote them.
+    pub fn resources(&self) -> Map<String, Value> {
+        self.linux.resources.clone()
+    }
+}
+
+view!(User { uid: u32, gid: u32, additional_gids = "additionalGids": Vec<u32>, });
+view!(Rlimit { kind = "type": String, hard: u64, soft: u64, });
+view!(IoPriority { class: String, priority: i32 });
+view!(Scheduler {
+    policy: String,
+    nice: i32,
+    priority: i32,
+    flags: Vec<String>,
+    runtime: u64,
+    deadline: u64,
+    period: u64,
+});
+view!(Process {
+    user: User,
+    args: Vec<String>,
+    env: Vec<String>,
+    rlimits: Vec<Rlimit>,
+    oom_score_adj = "oomScoreAdj": Option<i64>,
+    io_priority = "ioPriority": Option<IoPriority>,
+    scheduler: Option<Scheduler>,
+});
+view!(Mount {
+    destination: String,
+    kind = "type": String,
+    source: String,
+    options: Vec<String>,
+});
+view!(Hook {
+    path: String,
+    args: Vec<String>,
+    env: Vec<String>,
+    timeout: Option<i64>,
+});
+view!(Hooks {
+    prestart: Vec<Hook>,
+    create_runtime = "createRuntime": Vec<Hook>,
+    create_container = "createContainer": Vec<Hook>,
+    start_container = "startContainer": Vec<Hook>,
+    poststart: Vec<Hook>,
+    poststop: Vec<Hook>,
+});
+view!(Namespace { kind = "type": String, path: String, });
+view!(Device {
+    path: String,
+    kind = "type": String,
+    major: i64,
+    minor: i64,
+    file_mode = "fileMode": Option<u32>,
+    uid: Option<u32>,
+    gid: Option<u32>,
+});
+view!(NetDevice { name: String });
+view!(Rdt {
+    clos_id = "closID": String,
+    schemata: Vec<String>,
+    enable_monitoring = "enableMonitoring": bool,
+});
+view!(SyscallArg {
+    index: u32,
+    value: u64,
+    value_two = "valueTwo": u64,
+    op: String,
+});
+view!(Syscall {
+    names: Vec<String>,
+    action: String,
+    errno_ret = "errnoRet": Option<u32>,
+    args: Vec<SyscallArg>,
+});
+view!(Seccomp {
+    default_action = "defaultAction": String,
+    default_errno = "defaultErrnoRet": Option<u32>,
+    architectures: Vec<String>,
+    flags: Vec<String>,
+    listener_path = "listenerPath": String,
+    listener_metadata = "listenerMetadata": String,
+    syscalls: Vec<Syscall>,
+});
+view!(Linux {
+    namespaces: Vec<Namespace>,
+    devices: Vec<Device>,
+    cgroups_path = "cgroupsPath": String,
+    resources: Map<String, Value>,
+    sysctl: BTreeMap<String, String>,
+    net_devices = "netDevices": BTreeMap<String, NetDevice>,
+    rdt = "intelRdt": Option<Rdt>,
+    seccomp: Option<Seccomp>,
+});

@@ -1,0 +1,372 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The multiplexer: two ttRPC connections over one stream, as NRI plugins speak it.
+//!
+//! A frame is `u32` connection id, `u32` length (both big-endian), payload. Two rules of the
+//! reference's reader shape the writer: a frame that starts a ttRPC message must not exceed
+//! 4096 bytes, and two messages must never share a frame; a plugin that is sent anything else
+//! stops answering for ever. So a message goes out as one frame of at most 4096 bytes, or as
+//! that and one with the rest. The reader takes frames as a plain stream of bytes and stops
+//! reading the trunk (back-pressure) when a connection is not drained.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll};
+
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
+use tokio::net::UnixStream;
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::sync::{mpsc, watch};
+
+/// Connection id of the plugin service: we call, the plugin answers.
+pub const PLUGIN_CONNECTION: u32 = 1;
+/// Connection id of the runtime service: the plugin calls, we answer.
+pub const RUNTIME_CONNECTION: u32 = 2;
+
+/// The largest payload of one frame: ttRPC header and the largest ttRPC message.
+pub const FRAME_LIMIT: usize = TTRPC_HEADER + TTRPC_LIMIT;
+/// The largest ttRPC message.
+pub const TTRPC_LIMIT: usize = 4 << 20;
+const TTRPC_HEADER: usize = 10;
+/// The reference's reader takes the beginning of a message through a buffer of this size.
+const FIRST_FRAME: usize = 4096;
+/// Frames that wait for a connection to be drained.
+const QUEUE: usize = 16;
+/// Bytes that may wait for the trunk before writers must wait.
+const OUTGOING_LIMIT: usize = 2 * FRAME_LIMIT;
+
+/// The trunk: both connections' common fate.
+#[derive(Debug, Clone)]
+pub struct Trunk {
+    reason: watch::Sender<Option<String>>,
+}
+
+impl Trunk {
+    /// Closes both connections; the first reason is kept.
+    pub fn close(&self, reason: &str) {
+        self.reason.send_if_modified(|known| {
+            let first = known.is_none();
+            if first {
+                *known = Some(reason.to_owned());
+            }
+            first
+        });
+    }
+
+    /// Why it was closed, if it was.
+    pub fn closed_because(&self) -> Option<String> {
+        self.reason.borrow().clone()
+    }
+
+    /// Waits until it is closed; says why.
+    pub async fn closed(&self) -> String {
+        let mut changes = self.reason.subscribe();
+        match changes.wait_for(Option::is_some).await {
+            Ok(reason) => reason.clone().unwrap_or_default(),
+            Err(_) => String::new(),
+        }
+    }
+}
+
+/// Splits `stream` into the plugin connection and the runtime connection.
+pub fn split(stream: UnixStream) -> (Trunk, Connection, Connection) {
+    let trunk = Trunk { reason: watch::Sender::new(None) };
+    let (outgoing, queue) = mpsc::unbounded_channel();
+    let queued = Arc::new(AtomicUsize::new(0));
+    let (reader, writer) = stream.into_split();
+    let make = |id| {
+        let (sender, incoming) = mpsc::channel(QUEUE);
+        let connection = Connection {
+            id,
+            incoming,
+            rest: Vec::new(),
+            taken: 0,
+            message: Vec::new(),
+            outgoing: outgoing.clone(),
+            queued: Arc::clone(&queued),
+        };
+        (sender, connection)
+    };
+    let (to_plugin, plugin) = make(PLUGIN_CONNECTION);
+    let (to_runtime, runtime) = make(RUNTIME_CONNECTION);
+    tokio::spawn(read(reader, trunk.clone(), to_plugin, to_runtime));
+    tokio::spawn(write(writer, trunk.clone(), queue, queued));
+    (trunk, plugin, runtime)
+}
+
+async fn read(
+    mut reader: OwnedReadHalf,
+    trunk: Trunk,
+    plugin: mpsc::Sender<Vec<u8>>,
+    runtime: mpsc::Sender<Vec<u8>>,
+) {
+    let reason = tokio::select! {
+        reason = read_frames(&mut reader, &plugin, &runtime) => reason,
+        reason = trunk.closed() => reason,
+    };
+    trunk.close(&reason);
+}
+
+/// Reads frames until the end; returns why it ended.
+async fn read_frames(
+    reader: &mut OwnedReadHalf,
+    plugin: &mpsc::Sender<Vec<u8>>,
+    runtime: &mpsc::Sender<Vec<u8>>,
+) -> String {
+    let mut has_warned = false;
+    loop {
+        let mut header = [0_u8; 8];
+        match reader.read(&mut header[..1]).await {
+            Ok(0) => return "it closed the connection".to_owned(),
+            Ok(_) => {}
+            Err(error) => return crate::error::in_our_words(&error),
+        }
+        if reader.read_exact(&mut header[1..]).await.is_err() {
+            return "it closed the connection in the middle of a frame".to_owned();
+        }
+        let [i0, i1, i2, i3, l0, l1, l2, l3] = header;
+        let id = u32::from_be_bytes([i0, i1, i2, i3]);
+        let length = u32::from_be_bytes([l0, l1, l2, l3]);
+        let length = usize::try_from(length).unwrap_or(usize::MAX);
+        if length > FRAME_LIMIT {
+            return format!("it sent a frame of {length} bytes, at most {FRAME_LIMIT} are read");
+        }
+        let mut payload = vec![0_u8; length];
+        if reader.read_exact(&mut payload).await.is_err() {
+            return "it closed the connection in the middle of a frame".to_owned();
+        }
+        let sent = match id {
+            _ if length == 0 => Ok(()), // Legal, and no end of anything.
+            PLUGIN_CONNECTION => plugin.send(payload).await,
+            RUNTIME_CONNECTION => runtime.send(payload).await,
+            _ => {
+                if !has_warned {
+                    tracing::warn!("a plugin sent frames for the unknown connection {id}: ignored");
+                }
+                has_warned = true;
+                Ok(())
+            }
+        };
+        // A connection of ours that ended is like one that was never opened.
+        let _discarded = sent;
+    }
+}
+
+async fn write(
+    mut writer: OwnedWriteHalf,
+    trunk: Trunk,
+    mut queue: mpsc::UnboundedReceiver<Vec<u8>>,
+    queued: Arc<AtomicUsize>,
+) {
+    let reason = loop {
+        let next = tokio::select! {
+            next = queue.recv() => next,
+            reason = trunk.closed() => break reason,
+        };
+        let Some(bytes) = next else { break "both connections were dropped".to_owned() };
+        let written = tokio::select! {
+            written = writer.write_all(&bytes) => written,
+            reason = trunk.closed() => break reason,
+        };
+        queued.fetch_sub(bytes.len(), Ordering::Relaxed);
+        if let Err(error) = written {
+            break crate::error::in_our_words(&error);
+        }
+    };
+    trunk.close(&reason);
+    let _peer_is_gone = writer.shutdown().await;
+}
+
+/// One logical connection: a stream of bytes to ttRPC.
+#[derive(Debug)]
+pub struct Connection {
+    id: u32,
+    incoming: mpsc::Receiver<Vec<u8>>,
+    rest: Vec<u8>,
+    taken: usize,
+    message: Vec<u8>,
+    outgoing: mpsc::UnboundedSender<Vec<u8>>,
+    queued: Arc<AtomicUsize>,
+}
+
+impl Connection {
+    /// Hands every complete ttRPC message over to the trunk, in frames.
+    fn flush_messages(&mut self) -> io::Result<()> {
+        while let Some(length) = message_length(&self.message) {
+            if self.message.len() < length {
+                break;
+            }
+            let rest = self.message.split_off(length);
+            let message = std::mem::replace(&mut self.message, rest);
+            let bytes = frames(self.id, &message);
+            self.queued.fetch_add(bytes.len(), Ordering::Relaxed);
+            self.outgoing
+                .send(bytes)
+                .map_err(|_gone| io::Error::from(io::ErrorKind::BrokenPipe))?;
+        }
+        Ok(())
+    }
+}
+
+/// Length of the ttRPC message that begins here, header included, once its header is there.
+fn message_length(bytes: &[u8]) -> Option<usize> {
+    let header = bytes.get(..TTRPC_HEADER)?;
+    let length = u32::from_be_bytes([header[0], header[1], header[2], header[3]]);
+    Some(TTRPC_HEADER + usize::try_from(length).unwrap_or(usize::MAX - TTRPC_HEADER))
+}
+
+/// One message as frames.
+fn frames(id: u32, message: &[u8]) -> Vec<u8> {
+    let (first, rest) = message.split_at(message.len().min(FIRST_FRAME));
+    let mut bytes = Vec::with_capacity(message.len() + 16);
+    for payload in [first, rest] {
+        if !payload.is_empty() {
+            bytes.extend_from_slice(&id.to_be_bytes());
+            bytes.extend_from_slice(&u32::try_from(payload.len()).unwrap_or(0).to_be_bytes());
+            bytes.extend_from_slice(payload);
+        }
+    }
+    bytes
+}
+
+impl AsyncRead for Connection {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if self.taken == self.rest.len() {
+            match self.incoming.poll_recv(context) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(None) => return Poll::Ready(Ok(())),
+                Poll::Ready(Some(payload)) => {
+                    self.rest = payload;
+                    self.taken = 0;
+                }
+            }
+        }
+        let length = buffer.remaining().min(self.rest.len() - self.taken);
+        buffer.put_slice(&self.rest[self.taken..self.taken + length]);
+        self.taken += length;
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for Connection {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        if self.outgoing.is_closed() {
+            return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
+        }
+        if self.queued.load(Ordering::Relaxed) > OUTGOING_LIMIT {
+            // Rare: a plugin that does not read. Looked at again soon, instead of one more waker.
+            let waker = context.waker().clone();
+            tokio::spawn(async move {
+                tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+                waker.wake();
+            });
+            return Poll::Pending;
+        }
+        self.message.extend_from_slice(bytes);
+        Poll::Ready(self.flush_messages().map(|()| bytes.len()))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message(length: usize) -> Vec<u8> {
+        let mut bytes = u32::try_from(length).unwrap().to_be_bytes().to_vec();
+        bytes.extend_from_slice(&[0, 0, 0, 1, 1, 0]);
+        bytes.resize(TTRPC_HEADER + length, 7);
+        bytes
+    }
+
+    async fn frame(stream: &mut UnixStream) -> (u32, Vec<u8>) {
+        let id = stream.read_u32().await.unwrap();
+        let length = usize::try_from(stream.read_u32().await.unwrap()).unwrap();
+        let mut payload = vec![0; length];
+        stream.read_exact(&mut payload).await.unwrap();
+        (id, payload)
+    }
+
+    #[tokio::test]
+    async fn a_short_message_is_one_frame_and_two_never_share_one() {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        let (_trunk, mut plugin, _runtime) = split(ours);
+        plugin.write_all(&[message(5), message(6)].concat()).await.unwrap();
+        assert_eq!(frame(&mut theirs).await, (1, message(5)));
+        assert_eq!(frame(&mut theirs).await, (1, message(6)));
+    }
+
+    #[tokio::test]
+    async fn a_long_message_starts_with_a_frame_of_4096_bytes_however_it_is_written() {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        let (_trunk, _plugin, mut runtime) = split(ours);
+        let long = message(10_000);
+        for piece in long.chunks(999) {
+            runtime.write_all(piece).await.unwrap();
+        }
+        let (id, first) = frame(&mut theirs).await;
+        let (_, rest) = frame(&mut theirs).await;
+        assert_eq!((id, first.len()), (2, 4096));
+        assert_eq!([first, rest].concat(), long);
+    }
+
+    #[tokio::test]
+    async fn many_tiny_frames_and_empty_ones_are_one_stream() {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        let (_trunk, mut plugin, _runtime) = split(ours);
+        for byte in b"abc" {
+            theirs.write_all(&[0, 0, 0, 1, 0, 0, 0, 0]).await.unwrap();
+            theirs.write_all(&[0, 0, 0, 1, 0, 0, 0, 1, *byte]).await.unwrap();
+        }
+        let mut read = [0; 3];
+        plugin.read_exact(&mut read).await.unwrap();
+        assert_eq!(&read, b"abc");
+    }
+
+    #[tokio::test]
+    async fn an_unknown_connection_is_ignored_and_disturbs_nobody() {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        let (trunk, mut plugin, _runtime) = split(ours);
+        theirs.write_all(&[0, 0, 0, 9, 0, 0, 0, 1, 1, 0, 0, 0, 1, 0, 0, 0, 1, 2]).await.unwrap();
+        assert_eq!(plugin.read_u8().await.unwrap(), 2);
+        assert_eq!(trunk.closed_because(), None);
+    }
+
+    #[tokio::test]
+    async fn an_oversized_frame_closes_the_trunk_with_a_reason() {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        let (trunk, _plugin, _runtime) = split(ours);
+        theirs.write_all(&[0, 0, 0, 1, 0xff, 0xff, 0xff, 0xff]).await.unwrap();
+        assert!(trunk.closed().await.contains("4294967295 bytes"));
+    }
+
+    #[tokio::test]
+    async fn a_half_frame_and_a_clean_end_are_told_apart() {
+        for (bytes, wanted) in
+            [(&[][..], "closed the connection"), (&[0, 0, 0], "middle of a frame")]
+        {
+            let (ours, mut theirs) = UnixStream::pair().unwrap();
+            let (trunk, mut plugin, _runtime) = split(ours);
+            theirs.write_all(bytes).await.unwrap();
+            drop(theirs);
+            assert!(trunk.closed().await.ends_with(wanted));
+            assert_eq!(plugin.read(&mut [0; 1]).await.unwrap(), 0);
+        }
+    }
+}

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What a plugin's silence means: the operator's word over what the plugin declares over the
+//! default, for each half by itself (NRI FailurePolicy; the default is the reference's).
+
+use serde_json::{Value, json};
+
+use crate::config::{OnFailure, PluginSettings};
+
+use super::api;
+
+/// The policy in force for one plugin, and where each half comes from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Policy {
+    /// Silence refuses the operation, or skips the plugin.
+    pub on_failure: OnFailure,
+    /// Time-outs in a row before it is disconnected; 0 = never.
+    pub strikes: u32,
+    on_failure_from: &'static str,
+    strikes_from: &'static str,
+}
+
+impl Policy {
+    /// Weighs the operator's settings against what the plugin declared.
+    pub fn new(settings: &PluginSettings, declared: Option<&api::FailurePolicy>) -> Self {
+        let declared_fail = declared.is_some_and(|declared| declared.fail_request);
+        let declared_keep = declared.is_some_and(|declared| declared.keep_connected);
+        let (on_failure, on_failure_from) = match settings.on_failure {
+            Some(on_failure) => (on_failure, "configuration"),
+            None if declared_fail => (OnFailure::Refuse, "plugin"),
+            None => (OnFailure::Skip, "default"),
+        };
+        let (strikes, strikes_from) = match settings.strikes {
+            Some(strikes) => (strikes, "configuration"),
+            None if declared_keep => (0, "plugin"),
+            None => (1, "default"),
+        };
+        Self { on_failure, strikes, on_failure_from, strikes_from }
+    }
+
+    /// As `nri-runc nri plugins --json` shows it.
+    pub fn to_json(&self) -> Value {
+        let on_failure = match self.on_failure {
+            OnFailure::Refuse => "refuse",
+            OnFailure::Skip => "skip",
+        };
+        json!({
+            "on_failure": on_failure,
+            "on_failure_from": self.on_failure_from,
+            "strikes": self.strikes,
+            "strikes_from": self.strikes_from,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn declared(fail_request: bool, keep_connected: bool) -> api::FailurePolicy {
+        api::FailurePolicy { fail_request, keep_connected, ..Default::default() }
+    }
+
+    #[test]
+    fn the_operator_overrides_each_half_of_what_the_plugin_declares() {
+        let settings = PluginSettings { on_failure: Some(OnFailure::Skip), ..Default::default() };
+        let policy = Policy::new(&settings, Some(&declared(true, true)));
+        assert_eq!((policy.on_failure, policy.strikes), (OnFailure::Skip, 0));
+    }
+
+    #[test]
+    fn who_declares_nothing_is_skipped_and_dropped() {
+        let policy = Policy::new(&PluginSettings::default(), None);
+        assert_eq!((policy.on_failure, policy.strikes), (OnFailure::Skip, 1));
+    }
+}

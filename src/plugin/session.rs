@@ -1,0 +1,632 @@
+// SPDX-License-Identifier: Apache-2.0
+//! One plugin's connection, our side: register, configure, synchronize, then calls with
+//! deadlines of our own and outcomes with a type (ttRPC's errors are text).
+//!
+//! One request at a time, first come first served; the lock is this plugin's own and nobody
+//! else's. A plugin may call us at any time, also from inside a handler: that needs no lock.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use protobuf::Message;
+use tokio::net::UnixStream;
+use tokio::sync::{Mutex, OnceCell, mpsc};
+use ttrpc::r#async::transport::{Listener, Socket};
+use ttrpc::r#async::{Client, Server, TtrpcContext};
+use ttrpc::{Code, context};
+
+use crate::config::PluginSettings;
+
+use super::event::ALL_BITS;
+use super::mux::{self, Connection, TTRPC_LIMIT, Trunk};
+use super::{Event, Policy, api};
+
+/// What a call came to.
+#[derive(Debug)]
+pub enum Outcome<T> {
+    /// The plugin answered.
+    Answered(T),
+    /// The plugin said no; its words.
+    Refused(String),
+    /// It did not answer in time. Its late answer is discarded.
+    TimedOut,
+    /// Its connection is gone; why.
+    Gone(String),
+}
+
+/// Who a plugin is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Identity {
+    /// Two digits.
+    pub index: String,
+    /// Its name.
+    pub name: String,
+    /// Version of its NRI library, empty before v0.12.
+    pub nri_version: String,
+}
+
+impl fmt::Display for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{}", self.index, self.name)
+    }
+}
+
+impl Identity {
+    /// Checks a claimed identity.
+    ///
+    /// # Errors
+    /// Fails on an index that is no two digits, and on a name with other characters than
+    /// letters, digits, `_`, `.`, `+`, `-`.
+    pub fn checked(index: &str, name: &str, nri_version: &str) -> Result<Self, String> {
+        if index.len() != 2 || !index.bytes().all(|byte| byte.is_ascii_digit()) {
+            return Err(format!("invalid plugin index {index:?}, must be 2 digits"));
+        }
+        if name.is_empty() {
+            return Err("invalid plugin name: name is empty".to_owned());
+        }
+        let is_fine = |c: char| c.is_ascii_alphanumeric() || "_.+-".contains(c);
+        if let Some(odd) = name.chars().find(|c| !is_fine(*c)) {
+            return Err(format!(
+                "invalid plugin name {name:?}: contains invalid character {odd:?}"
+            ));
+        }
+        let (index, name) = (index.to_owned(), name.to_owned());
+        Ok(Self { index, name, nri_version: nri_version.to_owned() })
+    }
+}
+
+/// What plugins are told about the runtime, and how long they may take.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// For the connection to register.
+    pub registration_timeout: Duration,
+    /// For each request.
+    pub request_timeout: Duration,
+    /// Runtime name.
+    pub runtime_name: String,
+    /// Runtime version.
+    pub runtime_version: String,
+    /// NRI version that we speak.
+    pub nri_version: &'static str,
+}
+
+/// What plugins may ask of us.
+#[async_trait]
+pub trait Upcalls: Send + Sync {
+    /// UpdateContainers.
+    async fn update_containers(
+        &self,
+        plugin: &Identity,
+        request: api::UpdateContainersRequest,
+    ) -> Result<api::UpdateContainersResponse, String>;
+}
+
+/// Why a connection did not become a plugin.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum SessionError {
+    /// It said nothing.
+    #[error("it did not register in time")]
+    Silent,
+    /// It ended, or broke the protocol.
+    #[error("{0}")]
+    Gone(String),
+    /// Configure failed.
+    #[error("{0} could not be configured: {1}")]
+    Configure(String, String),
+    /// It subscribed to events that do not exist.
+    #[error("{0} subscribed to unknown events 0x{1:x}")]
+    Events(String, i32),
+}
+
+/// The runtime service as this plugin reaches it.
+struct Desk {
+    registered: mpsc::Sender<Identity>,
+    identity: OnceCell<Identity>,
+    /// Set by the file name of a launched plugin; what it says of itself does not count.
+    launched_as: Option<(String, String)>,
+    is_ready: Arc<AtomicBool>,
+    upcalls: Arc<dyn Upcalls>,
+}
+
+fn status(code: Code, text: impl Into<String>) -> ttrpc::Error {
+    ttrpc::Error::RpcStatus(ttrpc::get_status(code, text.into()))
+}
+
+#[async_trait]
+impl api::Runtime for Desk {
+    async fn register_plugin(
+        &self,
+        _context: &TtrpcContext,
+        request: api::RegisterPluginRequest,
+    ) -> ttrpc::Result<api::Empty> {
+        let claimed = self.launched_as.clone();
+        let identity = match claimed {
+            Some((index, name)) => Ok(Identity { index, name, nri_version: request.NRI_version }),
+            None => {
+                Identity::checked(&request.plugin_idx, &request.plugin_name, &request.NRI_version)
+            }
+        };
+        let identity = identity.map_err(|why| status(Code::INVALID_ARGUMENT, why))?;
+        if self.identity.set(identity.clone()).is_err() {
+            return Err(status(Code::ALREADY_EXISTS, "this connection has registered already"));
+        }
+        let _nobody_waits_any_more = self.registered.try_send(identity);
+        Ok(api::Empty::new())
+    }
+
+    async fn update_containers(
+        &self,
+        _context: &TtrpcContext,
+        request: api::UpdateContainersRequest,
+    ) -> ttrpc::Result<api::UpdateContainersResponse> {
+        let ready = self.is_ready.load(Ordering::Acquire);
+        let Some(identity) = self.identity.get().filter(|_| ready) else {
+            return Err(status(Code::FAILED_PRECONDITION, "not synchronized yet"));
+        };
+        let answer = self.upcalls.update_containers(identity, request).await;
+        answer.map_err(|why| status(Code::INTERNAL, why))
+    }
+}
+
+/// A registered and configured plugin.
+pub struct Plugin {
+    identity: Identity,
+    events: i32,
+    declared: Option<api::FailurePolicy>,
+    pid: Option<i32>,
+    timeout: Duration,
+    trunk: Trunk,
+    client: api::PluginClient,
+    turn: Mutex<()>,
+    is_ready: Arc<AtomicBool>,
+    speaks_state_change: AtomicBool,
+    /// Serves the plugin's calls as long as it lives.
+    _server: Server,
+    /// The process of a launched plugin.
+    pub(super) child: std::sync::Mutex<Option<super::launch::Child>>,
+}
+
+impl fmt::Debug for Plugin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Plugin").field("identity", &self.identity).finish_non_exhaustive()
+    }
+}
+
+/// Registers and configures whoever connected. `launched`: index, name and configuration text of
+/// a plugin that we started.
+///
+/// # Errors
+/// Fails when it does not register or is not configured in time; the connection is closed then.
+pub async fn handshake(
+    stream: UnixStream,
+    launched: Option<(String, String, String)>,
+    settings: &Settings,
+    upcalls: Arc<dyn Upcalls>,
+) -> Result<Plugin, SessionError> {
+    let pid = stream.peer_cred().ok().and_then(|peer| peer.pid());
+    let (trunk, plugin, runtime) = mux::split(stream);
+    let shaken = shake(&trunk, plugin, runtime, launched, settings, upcalls, pid).await;
+    if let Err(error) = &shaken {
+        trunk.close(&error.to_string());
+    }
+    shaken
+}
+
+async fn shake(
+    trunk: &Trunk,
+    plugin: Connection,
+    runtime: Connection,
+    launched: Option<(String, String, String)>,
+    settings: &Settings,
+    upcalls: Arc<dyn Upcalls>,
+    pid: Option<i32>,
+) -> Result<Plugin, SessionError> {
+    let (registered, mut registration) = mpsc::channel(1);
+    let is_ready = Arc::new(AtomicBool::new(false));
+    let (launched_as, config) = match launched {
+        Some((index, name, config)) => (Some((index, name)), config),
+        None => (None, String::new()),
+    };
+    let identity = OnceCell::new();
+    let ready = Arc::clone(&is_ready);
+    let desk = Desk { registered, identity, launched_as, is_ready: ready, upcalls };
+    let once = futures_util::stream::once(std::future::ready(Ok(runtime)));
+    let mut server = Server::new()
+        .register_service(api::create_runtime(Arc::new(desk)))
+        .add_listener(Listener::new(once));
+    server.start().await.map_err(|error| SessionError::Gone(error.to_string()))?;
+    let client = api::PluginClient::new(Client::new(Socket::new(plugin)));
+    let identity = tokio::select! {
+        identity = registration.recv() => identity.ok_or(SessionError::Silent)?,
+        reason = trunk.closed() => return Err(SessionError::Gone(reason)),
+        () = tokio::time::sleep(settings.registration_timeout) => return Err(SessionError::Silent),
+    };
+    let speaks_state_change = AtomicBool::new(identity.nri_version.is_empty());
+    let mut plugin = Plugin {
+        identity,
+        events: 0,
+        declared: None,
+        pid,
+        timeout: settings.request_timeout,
+        trunk: trunk.clone(),
+        client,
+        turn: Mutex::new(()),
+        is_ready,
+        speaks_state_change,
+        _server: server,
+        child: std::sync::Mutex::new(None),
+    };
+    plugin.configure(config, settings).await?;
+    Ok(plugin)
+}
+
+fn millis(duration: Duration) -> i64 {
+    i64::try_from(duration.as_millis()).unwrap_or(i64::MAX).max(1)
+}
+
+macro_rules! call {
+    ($plugin:ident, $method:ident, $request:expr) => {{
+        let request = $request;
+        let _turn = $plugin.turn.lock().await;
+        let context = context::with_duration($plugin.timeout);
+        let answer = $plugin.client.$method(context, &request);
+        $plugin.outcome(request.compute_size(), answer).await
+    }};
+}
+
+impl Plugin {
+    async fn configure(&mut self, config: String, settings: &Settings) -> Result<(), SessionError> {
+        let request = api::ConfigureRequest {
+            config,
+            runtime_name: settings.runtime_name.clone(),
+            runtime_version: settings.runtime_version.clone(),
+            registration_timeout: millis(settings.registration_timeout),
+            request_timeout: millis(settings.request_timeout),
+            NRI_version: settings.nri_version.to_owned(),
+            ..api::ConfigureRequest::default()
+        };
+        let id = self.id();
+        let answer = match call!(self, configure, request) {
+            Outcome::Answered(answer) => answer,
+            Outcome::Refused(why) | Outcome::Gone(why) => {
+                return Err(SessionError::Configure(id, why));
+            }
+            Outcome::TimedOut => {
+                return Err(SessionError::Configure(id, "it did not answer in time".to_owned()));
+            }
+        };
+        if answer.events & !ALL_BITS != 0 {
+            return Err(SessionError::Events(id, answer.events & !ALL_BITS));
+        }
+        self.events = if answer.events == 0 { ALL_BITS } else { answer.events };
+        self.declared = answer.failure_policy.into_option();
+        Ok(())
+    }
+
+    /// `NN-name`.
+    pub fn id(&self) -> String {
+        self.identity.to_string()
+    }
+
+    /// Two digits.
+    pub fn index(&self) -> &str {
+        &self.identity.index
+    }
+
+    /// The bare name.
+    pub fn name(&self) -> &str {
+        &self.identity.name
+    }
+
+    /// Version of its NRI library, empty before v0.12.
+    pub fn nri_version(&self) -> &str {
+        &self.identity.nri_version
+    }
+
+    /// Its process, where the kernel tells.
+    pub fn pid(&self) -> Option<i32> {
+        self.pid
+    }
+
+    /// Sets the pid of a launched plugin: a socketpair's peer is ourselves.
+    pub(super) fn set_pid(&mut self, pid: Option<i32>) {
+        self.pid = pid;
+    }
+
+    /// Whether it wants to hear of `event`.
+    pub fn is_subscribed(&self, event: Event) -> bool {
+        self.events & event.bit() != 0
+    }
+
+    /// The policy in force under the operator's settings.
+    pub fn policy(&self, settings: &PluginSettings) -> Policy {
+        Policy::new(settings, self.declared.as_ref())
+    }
+
+    /// Takes the operator's own request time-out for this plugin.
+    pub fn set_request_timeout(&mut self, timeout: Duration) {
+        self.timeout = timeout;
+    }
+
+    /// Whether its connection is gone.
+    pub fn is_gone(&self) -> bool {
+        self.trunk.closed_because().is_some()
+    }
+
+    /// Waits until its connection is gone; says why.
+    pub async fn closed(&self) -> String {
+        self.trunk.closed().await
+    }
+
+    /// Closes its connection.
+    pub fn disconnect(&self) {
+        self.trunk.close("we disconnected it");
+        super::launch::stop(self);
+    }
+
+    /// Says goodbye, then disconnects. Plugins that do not know Shutdown say so, which is fine.
+    pub async fn shutdown(&self) {
+        let patience = Duration::from_millis(500).min(self.timeout);
+        let request = api::Empty::new();
+        let said = self.client.shutdown(context::with_duration(patience), &request);
+        let _whatever_it_says = tokio::time::timeout(patience, said).await;
+        self.disconnect();
+    }
+
+    /// Runs one call to its end under our own deadline, and gives the result its type.
+    async fn outcome<T>(
+        &self,
+        size: u64,
+        answer: impl Future<Output = ttrpc::Result<T>>,
+    ) -> Outcome<T> {
+        // Service, method and the envelope's own fields need less than 200 bytes.
+        if usize::try_from(size).unwrap_or(usize::MAX) > TTRPC_LIMIT - 200 {
+            return Outcome::Refused(format!(
+                "the request has {size} bytes, too many for the protocol"
+            ));
+        }
+        if let Some(reason) = self.trunk.closed_because() {
+            return Outcome::Gone(reason);
+        }
+        let begun = tokio::time::Instant::now();
+        let answered = tokio::select! {
+            answered = tokio::time::timeout(self.timeout, answer) => answered,
+            reason = self.trunk.closed() => return Outcome::Gone(reason),
+        };
+        match answered {
+            Err(_) => Outcome::TimedOut,
+            Ok(Ok(answer)) => Outcome::Answered(answer),
+            Ok(Err(ttrpc::Error::RpcStatus(status))) => Outcome::Refused(refusal(&status)),
+            Ok(Err(_)) if begun.elapsed() >= self.timeout => Outcome::TimedOut,
+            Ok(Err(error)) => match self.trunk.closed_because() {
+                Some(reason) => Outcome::Gone(reason),
+                // An answer that cannot be decoded fails the request, and the plugin stays.
+                None => Outcome::Refused(format!("its answer cannot be read: {error}")),
+            },
+        }
+    }
+
+    /// Tells it about pods and containers, in as many parts as the protocol's limit asks for.
+    pub async fn synchronize(
+        &self,
+        pods: &[api::PodSandbox],
+        containers: &[api::Container],
+    ) -> Outcome<Vec<api::ContainerUpdate>> {
+        let parts = parts(pods, containers);
+        let knows_parts = !self.identity.nri_version.is_empty();
+        if parts.len() > 1 && !knows_parts {
+            return Outcome::Refused("the snapshot is too large for its NRI version".to_owned());
+        }
+        let last = parts.len().saturating_sub(1);
+        for (index, mut part) in parts.into_iter().enumerate() {
+            part.more = index < last;
+            let more = part.more;
+            match call!(self, synchronize, part) {
+                Outcome::Answered(answer) if more && !answer.more => {
+                    return Outcome::Refused("it does not take a snapshot in parts".to_owned());
+                }
+                Outcome::Answered(answer) if !more => {
+                    self.is_ready.store(true, Ordering::Release);
+                    return Outcome::Answered(answer.update);
+                }
+                Outcome::Answered(_) => {}
+                Outcome::Refused(why) => return Outcome::Refused(why),
+                Outcome::TimedOut => return Outcome::TimedOut,
+                Outcome::Gone(why) => return Outcome::Gone(why),
+            }
+        }
+        Outcome::Refused("there was nothing to say".to_owned())
+    }
+
+    /// CreateContainer.
+    pub async fn create_container(
+        &self,
+        request: api::CreateContainerRequest,
+    ) -> Outcome<api::CreateContainerResponse> {
+        call!(self, create_container, request)
+    }
+
+    /// StopContainer.
+    pub async fn stop_container(
+        &self,
+        request: api::StopContainerRequest,
+    ) -> Outcome<api::StopContainerResponse> {
+        call!(self, stop_container, request)
+    }
+
+    /// ValidateContainerAdjustment.
+    pub async fn validate(
+        &self,
+        request: api::ValidateContainerAdjustmentRequest,
+    ) -> Outcome<api::ValidateContainerAdjustmentResponse> {
+        call!(self, validate_container_adjustment, request)
+    }
+
+    /// Any event whose answer says nothing but yes; plugins before v0.12 get it as StateChange.
+    pub async fn notify(
+        &self,
+        event: Event,
+        pod: &api::PodSandbox,
+        container: Option<&api::Container>,
+    ) -> Outcome<()> {
+        if self.speaks_state_change.load(Ordering::Relaxed) && has_older_form(event) {
+            return self.state_change(event, pod, container).await;
+        }
+        let outcome = self.notify_by_name(event, pod, container).await;
+        let is_unknown = matches!(&outcome, Outcome::Refused(why) if is_unimplemented(why));
+        if is_unknown && has_older_form(event) {
+            self.speaks_state_change.store(true, Ordering::Relaxed);
+            return self.state_change(event, pod, container).await;
+        }
+        outcome
+    }
+
+    async fn state_change(
+        &self,
+        event: Event,
+        pod: &api::PodSandbox,
+        container: Option<&api::Container>,
+    ) -> Outcome<()> {
+        let number = event.number();
+        let request = api::StateChangeEvent {
+            event: protobuf::EnumOrUnknown::from_i32(number),
+            pod: Some(pod.clone()).into(),
+            container: container.cloned().into(),
+            ..api::StateChangeEvent::default()
+        };
+        call!(self, state_change, request).map(|_| ())
+    }
+
+    async fn notify_by_name(
+        &self,
+        event: Event,
+        pod: &api::PodSandbox,
+        container: Option<&api::Container>,
+    ) -> Outcome<()> {
+        macro_rules! with_pod {
+            ($method:ident, $request:ident) => {
+                call!(
+                    self,
+                    $method,
+                    api::$request { pod: Some(pod.clone()).into(), ..api::$request::default() }
+                )
+                .map(|_| ())
+            };
+        }
+        macro_rules! with_both {
+            ($method:ident, $request:ident) => {
+                call!(
+                    self,
+                    $method,
+                    api::$request {
+                        pod: Some(pod.clone()).into(),
+                        container: container.cloned().into(),
+                        ..api::$request::default()
+                    }
+                )
+                .map(|_| ())
+            };
+        }
+        match event {
+            Event::RunPodSandbox => with_pod!(run_pod_sandbox, RunPodSandboxRequest),
+            Event::StopPodSandbox => with_pod!(stop_pod_sandbox, StopPodSandboxRequest),
+            Event::RemovePodSandbox => with_pod!(remove_pod_sandbox, RemovePodSandboxRequest),
+            Event::UpdatePodSandbox => with_pod!(update_pod_sandbox, UpdatePodSandboxRequest),
+            Event::PostUpdatePodSandbox => {
+                with_pod!(post_update_pod_sandbox, PostUpdatePodSandboxRequest)
+            }
+            Event::PostCreateContainer => {
+                with_both!(post_create_container, PostCreateContainerRequest)
+            }
+            Event::StartContainer => with_both!(start_container, StartContainerRequest),
+            Event::PostStartContainer => {
+                with_both!(post_start_container, PostStartContainerRequest)
+            }
+            Event::PostUpdateContainer => {
+                with_both!(post_update_container, PostUpdateContainerRequest)
+            }
+            Event::RemoveContainer => with_both!(remove_container, RemoveContainerRequest),
+            // These have answers; a late CreateContainer is told for its news only.
+            Event::CreateContainer => with_both!(create_container, CreateContainerRequest),
+            Event::StopContainer => with_both!(stop_container, StopContainerRequest),
+            Event::UpdateContainer => with_both!(update_container, UpdateContainerRequest),
+            Event::ValidateContainerAdjustment => Outcome::Answered(()),
+        }
+    }
+}
+
+impl<T> Outcome<T> {
+    fn map<U>(self, change: impl FnOnce(T) -> U) -> Outcome<U> {
+        match self {
+            Self::Answered(answer) => Outcome::Answered(change(answer)),
+            Self::Refused(why) => Outcome::Refused(why),
+            Self::TimedOut => Outcome::TimedOut,
+            Self::Gone(why) => Outcome::Gone(why),
+        }
+    }
+}
+
+/// Events that plugins before v0.12 take as StateChange.
+fn has_older_form(event: Event) -> bool {
+    matches!(
+        event,
+        Event::RunPodSandbox
+            | Event::StopPodSandbox
+            | Event::RemovePodSandbox
+            | Event::PostCreateContainer
+            | Event::StartContainer
+            | Event::PostStartContainer
+            | Event::PostUpdateContainer
+            | Event::RemoveContainer
+            | Event::PostUpdatePodSandbox
+    )
+}
+
+/// Marks a refusal that means "no such method".
+const UNIMPLEMENTED: &str = "unimplemented: ";
+
+fn refusal(status: &ttrpc::Status) -> String {
+    // ttrpc-rust's synchronous server says code 3 and these words instead of code 12.
+    let is_unknown =
+        status.code() == Code::UNIMPLEMENTED || status.message().ends_with("does not exist");
+    if is_unknown {
+        format!("{UNIMPLEMENTED}{}", status.message())
+    } else {
+        status.message().to_owned()
+    }
+}
+
+fn is_unimplemented(why: &str) -> bool {
+    why.starts_with(UNIMPLEMENTED)
+}
+
+/// Cuts a snapshot into requests below the limit; every object goes into exactly one.
+fn parts(pods: &[api::PodSandbox], containers: &[api::Container]) -> Vec<api::SynchronizeRequest> {
+    const ROOM: u64 = (TTRPC_LIMIT - 1024) as u64;
+    let mut parts = vec![api::SynchronizeRequest::new()];
+    let mut size = 0;
+    let mut room_for = |bytes: u64, parts: &mut Vec<api::SynchronizeRequest>| {
+        // Tag and length before each object need at most 6 bytes.
+        if size + bytes + 6 > ROOM {
+            parts.push(api::SynchronizeRequest::new());
+            size = 0;
+        }
+        size += bytes + 6;
+    };
+    for pod in pods {
+        room_for(pod.compute_size(), &mut parts);
+        if let Some(part) = parts.last_mut() {
+            part.pods.push(pod.clone());
+        }
+    }
+    for container in containers {
+        room_for(container.compute_size(), &mut parts);
+        if let Some(part) = parts.last_mut() {
+            part.containers.push(container.clone());
+        }
+    }
+    parts
+}

@@ -1,2 +1,458 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Wrapper and daemon messages. Placeholder until its first landing.
+//! What wrapper and daemon say to each other over `RUN_DIR/daemon.sock`.
+//!
+//! A message is a frame: `u32` little-endian length of what follows, one byte kind, then fields.
+//! A field is one byte tag, `u32` length, bytes; unknown tags are skipped, so either side may
+//! learn to say more. The first field of a question is the protocol version. Words of argv are
+//! bytes, not text: they need not be UTF-8. No behaviour here, and no I/O but whole frames on a
+//! blocking socket; the daemon has its own asynchronous reader.
+
+use std::ffi::OsString;
+use std::io::{Read, Write};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+
+use crate::error::{Error, Result};
+
+/// Version of this protocol. Another version is refused in one line.
+pub const PROTOCOL: u32 = 1;
+
+/// The largest frame, in bytes: Linux allows 6 MiB of argv and environment at most.
+pub const FRAME_LIMIT: u32 = 8 << 20;
+
+/// Engine variables that the wrapper passes on; nothing else of the environment leaves it.
+pub const ENGINE_VARIABLES: [&str; 6] = [
+    "GRPC_ADDRESS",
+    "NAMESPACE",
+    "TTRPC_ADDRESS",
+    "CRI_O_EXTERNAL",
+    "XDG_RUNTIME_DIR",
+    "NRI_RUNC_HANDLER",
+];
+
+/// A wrapper's question, or an operator's.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Question {
+    /// Protocol version of the sender.
+    pub protocol: u32,
+    /// Program version of the sender, for messages.
+    pub version: String,
+    /// The whole argv.
+    pub argv: Vec<OsString>,
+    /// Working directory.
+    pub cwd: OsString,
+    /// Parent process.
+    pub parent_pid: u32,
+    /// The sender's own pid.
+    pub pid: u32,
+    /// The real runtime that will be executed.
+    pub runtime: OsString,
+    /// Those of [`ENGINE_VARIABLES`] that are set.
+    pub variables: Vec<(String, OsString)>,
+    /// Name of the document in the attached directory, normally `config.json`.
+    pub document: String,
+    /// What the attached descriptors are, in order.
+    pub descriptors: Vec<Attached>,
+    /// An admin verb and its arguments, as JSON; empty for runtime verbs.
+    pub admin: String,
+}
+
+/// What a descriptor that comes with a [`Question`] is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Attached {
+    /// The directory of the document, opened as a reference.
+    Bundle = 1,
+    /// The wrapper's own pidfd; it stays valid across exec.
+    Process = 2,
+    /// What `update` was given as resources: standard input, or the file.
+    Resources = 3,
+}
+
+/// What the daemon says back.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Answer {
+    /// Still working.
+    Heartbeat,
+    /// Go on.
+    Proceed(Proceed),
+    /// Fail the verb with this line.
+    Refuse(String),
+    /// The daemon speaks another protocol version.
+    Incompatible {
+        /// Its version of the protocol.
+        protocol: u32,
+        /// Its program version.
+        version: String,
+    },
+    /// The answer to an admin verb, as JSON.
+    Admin(String),
+}
+
+/// What to do before becoming the real runtime.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Proceed {
+    /// A file beside the document that is to be put in its place.
+    pub document: Option<String>,
+    /// The argv to execute instead of one's own.
+    pub argv: Option<Vec<OsString>>,
+    /// What standard input is to be.
+    pub stdin: Option<Vec<u8>>,
+}
+
+/// A one-way message of the wrapper after [`Proceed`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Notice {
+    /// Everything is in place, the real runtime is about to be executed.
+    Exec,
+    /// It could not be executed; everything was put back.
+    ExecFailed(String),
+}
+
+const KIND_QUESTION: u8 = 1;
+const KIND_EXEC: u8 = 2;
+const KIND_EXEC_FAILED: u8 = 3;
+const KIND_HEARTBEAT: u8 = 16;
+const KIND_PROCEED: u8 = 17;
+const KIND_REFUSE: u8 = 18;
+const KIND_INCOMPATIBLE: u8 = 19;
+const KIND_ADMIN: u8 = 20;
+
+const TAG_PROTOCOL: u8 = 1;
+const TAG_VERSION: u8 = 2;
+const TAG_WORD: u8 = 3;
+const TAG_CWD: u8 = 4;
+const TAG_PARENT: u8 = 5;
+const TAG_PID: u8 = 6;
+const TAG_RUNTIME: u8 = 7;
+const TAG_VARIABLE: u8 = 8;
+const TAG_DOCUMENT: u8 = 9;
+const TAG_DESCRIPTOR: u8 = 10;
+const TAG_ADMIN: u8 = 11;
+const TAG_STDIN: u8 = 12;
+const TAG_TEXT: u8 = 13;
+
+struct Frame(Vec<u8>);
+
+impl Frame {
+    fn new(kind: u8) -> Self {
+        let mut bytes = Vec::with_capacity(512);
+        bytes.extend_from_slice(&[0, 0, 0, 0, kind]);
+        Self(bytes)
+    }
+
+    fn field(mut self, tag: u8, value: &[u8]) -> Self {
+        self.0.push(tag);
+        self.0.extend_from_slice(&u32::try_from(value.len()).unwrap_or(u32::MAX).to_le_bytes());
+        self.0.extend_from_slice(value);
+        self
+    }
+
+    fn finish(mut self) -> Vec<u8> {
+        let length = u32::try_from(self.0.len() - 4).unwrap_or(u32::MAX);
+        self.0[..4].copy_from_slice(&length.to_le_bytes());
+        self.0
+    }
+}
+
+fn number(value: &[u8]) -> u32 {
+    value.try_into().map_or(0, u32::from_le_bytes)
+}
+
+fn text(value: &[u8]) -> String {
+    String::from_utf8_lossy(value).into_owned()
+}
+
+fn words(value: &[u8]) -> OsString {
+    OsString::from_vec(value.to_vec())
+}
+
+/// Walks over the fields of a frame's body.
+fn fields(mut body: &[u8]) -> impl Iterator<Item = Result<(u8, &[u8])>> {
+    std::iter::from_fn(move || {
+        let (&tag, rest) = body.split_first()?;
+        let parsed = rest.split_at_checked(4).and_then(|(length, rest)| {
+            rest.split_at_checked(usize::try_from(number(length)).ok()?)
+        });
+        let Some((value, rest)) = parsed else {
+            body = &[];
+            return Some(Err(Error::new("a field of the message is cut short")));
+        };
+        body = rest;
+        Some(Ok((tag, value)))
+    })
+}
+
+impl Question {
+    /// The frame that carries this question.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut frame = Frame::new(KIND_QUESTION)
+            .field(TAG_PROTOCOL, &self.protocol.to_le_bytes())
+            .field(TAG_VERSION, self.version.as_bytes());
+        for word in &self.argv {
+            frame = frame.field(TAG_WORD, word.as_bytes());
+        }
+        frame = frame
+            .field(TAG_CWD, self.cwd.as_bytes())
+            .field(TAG_PARENT, &self.parent_pid.to_le_bytes())
+            .field(TAG_PID, &self.pid.to_le_bytes())
+            .field(TAG_RUNTIME, self.runtime.as_bytes());
+        for (name, value) in &self.variables {
+            let pair = [name.as_bytes(), b"=", value.as_bytes()].concat();
+            frame = frame.field(TAG_VARIABLE, &pair);
+        }
+        frame = frame.field(TAG_DOCUMENT, self.document.as_bytes());
+        for descriptor in &self.descriptors {
+            frame = frame.field(TAG_DESCRIPTOR, &[*descriptor as u8]);
+        }
+        if !self.admin.is_empty() {
+            frame = frame.field(TAG_ADMIN, self.admin.as_bytes());
+        }
+        frame.finish()
+    }
+
+    /// Reads a question from a frame (kind and fields, without the length).
+    ///
+    /// # Errors
+    /// Fails on another kind of frame and on fields that are cut short.
+    pub fn decode(frame: &[u8]) -> Result<Self> {
+        let body = body_of(frame, KIND_QUESTION)?;
+        let mut question = Self::default();
+        for field in fields(body) {
+            let (tag, value) = field?;
+            match tag {
+                TAG_PROTOCOL => question.protocol = number(value),
+                TAG_VERSION => question.version = text(value),
+                TAG_WORD => question.argv.push(words(value)),
+                TAG_CWD => question.cwd = words(value),
+                TAG_PARENT => question.parent_pid = number(value),
+                TAG_PID => question.pid = number(value),
+                TAG_RUNTIME => question.runtime = words(value),
+                TAG_VARIABLE => question.variables.extend(pair(value)),
+                TAG_DOCUMENT => question.document = text(value),
+                TAG_DESCRIPTOR => question.descriptors.extend(attached(value)),
+                TAG_ADMIN => question.admin = text(value),
+                _ => {} // A newer wrapper says more than we know.
+            }
+        }
+        Ok(question)
+    }
+}
+
+fn pair(value: &[u8]) -> Option<(String, OsString)> {
+    let at = value.iter().position(|byte| *byte == b'=')?;
+    Some((text(&value[..at]), words(&value[at + 1..])))
+}
+
+fn attached(value: &[u8]) -> Option<Attached> {
+    match value {
+        [1] => Some(Attached::Bundle),
+        [2] => Some(Attached::Process),
+        [3] => Some(Attached::Resources),
+        _ => None,
+    }
+}
+
+impl Answer {
+    /// The frame that carries this answer.
+    pub fn encode(&self) -> Vec<u8> {
+        match self {
+            Self::Heartbeat => Frame::new(KIND_HEARTBEAT).finish(),
+            Self::Proceed(proceed) => proceed.encode(),
+            Self::Refuse(line) => Frame::new(KIND_REFUSE).field(TAG_TEXT, line.as_bytes()).finish(),
+            Self::Incompatible { protocol, version } => Frame::new(KIND_INCOMPATIBLE)
+                .field(TAG_PROTOCOL, &protocol.to_le_bytes())
+                .field(TAG_VERSION, version.as_bytes())
+                .finish(),
+            Self::Admin(json) => Frame::new(KIND_ADMIN).field(TAG_TEXT, json.as_bytes()).finish(),
+        }
+    }
+
+    /// Reads an answer from a frame.
+    ///
+    /// # Errors
+    /// Fails on an unknown kind of frame and on fields that are cut short.
+    pub fn decode(frame: &[u8]) -> Result<Self> {
+        let Some((kind, body)) = frame.split_first() else {
+            return Err(Error::new("an empty frame"));
+        };
+        let (mut line, mut protocol, mut version) = (String::new(), 0, String::new());
+        let mut proceed = Proceed::default();
+        for field in fields(body) {
+            let (tag, value) = field?;
+            match tag {
+                TAG_TEXT => line = text(value),
+                TAG_PROTOCOL => protocol = number(value),
+                TAG_VERSION => version = text(value),
+                TAG_DOCUMENT => proceed.document = Some(text(value)),
+                TAG_WORD => proceed.argv.get_or_insert_default().push(words(value)),
+                TAG_STDIN => proceed.stdin = Some(value.to_vec()),
+                _ => {}
+            }
+        }
+        match *kind {
+            KIND_HEARTBEAT => Ok(Self::Heartbeat),
+            KIND_PROCEED => Ok(Self::Proceed(proceed)),
+            KIND_REFUSE => Ok(Self::Refuse(line)),
+            KIND_INCOMPATIBLE => Ok(Self::Incompatible { protocol, version }),
+            KIND_ADMIN => Ok(Self::Admin(line)),
+            other => Err(Error::new(format!("an answer of unknown kind {other}"))),
+        }
+    }
+}
+
+impl Proceed {
+    fn encode(&self) -> Vec<u8> {
+        let mut frame = Frame::new(KIND_PROCEED);
+        if let Some(document) = &self.document {
+            frame = frame.field(TAG_DOCUMENT, document.as_bytes());
+        }
+        for word in self.argv.iter().flatten() {
+            frame = frame.field(TAG_WORD, word.as_bytes());
+        }
+        if let Some(stdin) = &self.stdin {
+            frame = frame.field(TAG_STDIN, stdin);
+        }
+        frame.finish()
+    }
+}
+
+impl Notice {
+    /// The frame that carries this notice.
+    pub fn encode(&self) -> Vec<u8> {
+        match self {
+            Self::Exec => Frame::new(KIND_EXEC).finish(),
+            Self::ExecFailed(why) => {
+                Frame::new(KIND_EXEC_FAILED).field(TAG_TEXT, why.as_bytes()).finish()
+            }
+        }
+    }
+
+    /// Reads a notice from a frame.
+    ///
+    /// # Errors
+    /// Fails on another kind of frame.
+    pub fn decode(frame: &[u8]) -> Result<Self> {
+        let Some((kind, body)) = frame.split_first() else {
+            return Err(Error::new("an empty frame"));
+        };
+        match *kind {
+            KIND_EXEC => Ok(Self::Exec),
+            KIND_EXEC_FAILED => {
+                let why = fields(body).flatten().find(|(tag, _)| *tag == TAG_TEXT);
+                Ok(Self::ExecFailed(why.map(|(_, value)| text(value)).unwrap_or_default()))
+            }
+            other => Err(Error::new(format!("a notice of unknown kind {other}"))),
+        }
+    }
+}
+
+fn body_of(frame: &[u8], kind: u8) -> Result<&[u8]> {
+    match frame.split_first() {
+        Some((found, body)) if *found == kind => Ok(body),
+        _ => Err(Error::new("that is no question of nri-runc")),
+    }
+}
+
+/// Reads one frame from a blocking stream.
+///
+/// # Errors
+/// Fails at the end of the stream, on a time-out, and on a frame over [`FRAME_LIMIT`].
+pub fn read_frame(stream: &mut impl Read) -> Result<Vec<u8>> {
+    let mut length = [0_u8; 4];
+    stream.read_exact(&mut length)?;
+    let length = u32::from_le_bytes(length);
+    if length == 0 || length > FRAME_LIMIT {
+        return Err(Error::new(format!(
+            "a frame of {length} bytes, at most {FRAME_LIMIT} are read"
+        )));
+    }
+    let mut frame = vec![0_u8; usize::try_from(length).unwrap_or(0)];
+    stream.read_exact(&mut frame)?;
+    Ok(frame)
+}
+
+/// Writes one frame to a blocking stream.
+///
+/// # Errors
+/// Fails when the other side is gone.
+pub fn write_frame(stream: &mut impl Write, frame: &[u8]) -> Result<()> {
+    stream.write_all(frame).map_err(Error::from)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn question() -> Question {
+        Question {
+            protocol: PROTOCOL,
+            version: "1.2.3".into(),
+            argv: vec!["nri-runc".into(), OsString::from_vec(vec![0xff, 0xfe]), "".into()],
+            cwd: "/b".into(),
+            parent_pid: 7,
+            pid: 8,
+            runtime: "/usr/bin/runc".into(),
+            variables: vec![("NAMESPACE".into(), "k8s.io".into())],
+            document: "config.json".into(),
+            descriptors: vec![Attached::Bundle, Attached::Process],
+            admin: String::new(),
+        }
+    }
+
+    #[test]
+    fn a_question_survives_the_wire_with_odd_words() {
+        let frame = question().encode();
+        assert_eq!(Question::decode(&frame[4..]).unwrap(), question());
+    }
+
+    #[test]
+    fn answers_and_notices_survive_the_wire() {
+        let proceed = Proceed {
+            document: Some(".x".into()),
+            argv: Some(vec!["a".into()]),
+            stdin: Some(b"{}".to_vec()),
+        };
+        for answer in [
+            Answer::Heartbeat,
+            Answer::Proceed(proceed),
+            Answer::Proceed(Proceed::default()),
+            Answer::Refuse("no".into()),
+            Answer::Incompatible { protocol: 9, version: "v".into() },
+            Answer::Admin("{}".into()),
+        ] {
+            assert_eq!(Answer::decode(&answer.encode()[4..]).unwrap(), answer);
+        }
+        for notice in [Notice::Exec, Notice::ExecFailed("why".into())] {
+            assert_eq!(Notice::decode(&notice.encode()[4..]).unwrap(), notice);
+        }
+    }
+
+    #[test]
+    fn an_unknown_field_is_skipped() {
+        let mut frame = question().encode();
+        frame.extend_from_slice(&[200, 1, 0, 0, 0, 42]);
+        assert_eq!(Question::decode(&frame[4..]).unwrap(), question());
+    }
+
+    #[test]
+    fn a_cut_frame_is_an_error() {
+        let frame = question().encode();
+        assert!(Question::decode(&frame[4..frame.len() - 1]).is_err());
+        assert!(read_frame(&mut &frame[..10]).is_err());
+    }
+
+    #[test]
+    fn an_oversized_frame_is_refused_before_it_is_read() {
+        let error = read_frame(&mut &u32::MAX.to_le_bytes()[..]).unwrap_err().to_string();
+        assert!(error.contains("at most"), "{error}");
+    }
+
+    proptest! {
+        #[test]
+        fn garbage_never_panics(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+            drop(Question::decode(&bytes));
+            drop(Answer::decode(&bytes));
+            drop(Notice::decode(&bytes));
+        }
+    }
+}

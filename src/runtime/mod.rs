@@ -1,2 +1,191 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The real runtime. Placeholder until its first landing.
+//! The real runtime: which one it is, and becoming it.
+//!
+//! The name we are called by selects an instance; else the first candidate that exists and is
+//! not ourselves is taken. It never starts a child, and never changes what the runtime inherits:
+//! descriptors, environment, signal mask and dispositions, working directory.
+
+use std::convert::Infallible;
+use std::ffi::{CString, OsStr, OsString};
+use std::fs::Metadata;
+use std::io::Read;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use crate::config::Config;
+use crate::error::{Error, Result};
+
+/// Where runtimes are looked for when PATH does not have them: engines scrub the environment,
+/// Podman's `kill` and `delete` come without any PATH.
+const STANDARD_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// The real runtime for a process that was called as `called_as` (argv[0]).
+///
+/// # Errors
+/// Fails when there is none, naming what was tried.
+pub fn resolve(config: &Config, called_as: Option<&OsString>) -> Result<PathBuf> {
+    let ourselves = Ourselves::open();
+    let name = called_as.map(Path::new).and_then(Path::file_name).and_then(OsStr::to_str);
+    if let Some(path) = name.and_then(|name| config.instances.get(name)) {
+        return find(path, &ourselves).map_err(|why| nothing_found(&[format!("{path} {why}")]));
+    }
+    let mut tried = Vec::new();
+    for candidate in &config.runtime {
+        match find(candidate, &ourselves) {
+            Ok(path) => return Ok(path),
+            Err(why) => tried.push(format!("{candidate} {why}")),
+        }
+    }
+    Err(nothing_found(&tried))
+}
+
+fn nothing_found(tried: &[String]) -> Error {
+    Error::new(format!("no real runtime was found: {}", tried.join(", ")))
+        .hint("set runtime in /etc/nri-runc/config.toml")
+}
+
+/// Finds one candidate, by absolute path or by name.
+fn find(candidate: &str, ourselves: &Ourselves) -> std::result::Result<PathBuf, &'static str> {
+    if candidate.contains('/') {
+        return usable(Path::new(candidate), ourselves).map(|()| PathBuf::from(candidate));
+    }
+    let paths = std::env::var_os("PATH").unwrap_or_default();
+    let places = [paths.as_os_str(), OsStr::new(STANDARD_PATH)];
+    let mut reason = "is not installed";
+    for place in places {
+        for path in which::which_in_all(candidate, Some(place), "/").into_iter().flatten() {
+            match usable(&path, ourselves) {
+                Ok(()) => return Ok(path),
+                Err(why) => reason = why,
+            }
+        }
+    }
+    Err(reason)
+}
+
+fn usable(path: &Path, ourselves: &Ourselves) -> std::result::Result<(), &'static str> {
+    let Ok(meta) = std::fs::metadata(path) else { return Err("is missing") };
+    if !meta.is_file() || meta.mode() & 0o111 == 0 {
+        return Err("is no executable file");
+    }
+    if meta.mode() & 0o002 != 0 {
+        return Err("may be written by everybody");
+    }
+    if ourselves.is(path, &meta) { Err("is nri-runc itself") } else { Ok(()) }
+}
+
+/// What we know of our own executable: a link to it is the same file, a copy has its bytes.
+struct Ourselves(Option<Metadata>);
+
+impl Ourselves {
+    fn open() -> Self {
+        Self(std::fs::metadata("/proc/self/exe").ok())
+    }
+
+    fn is(&self, path: &Path, meta: &Metadata) -> bool {
+        let Some(own) = &self.0 else { return false };
+        if (own.dev(), own.ino()) == (meta.dev(), meta.ino()) {
+            return true;
+        }
+        // Two different programs of the very same length are rare; only then bytes are compared.
+        own.len() == meta.len() && has_same_bytes(Path::new("/proc/self/exe"), path)
+    }
+}
+
+fn has_same_bytes(one: &Path, other: &Path) -> bool {
+    let read = |path: &Path| {
+        let mut bytes = Vec::new();
+        std::fs::File::open(path).and_then(|mut file| file.read_to_end(&mut bytes)).map(|_| bytes)
+    };
+    matches!((read(one), read(other)), (Ok(a), Ok(b)) if a == b)
+}
+
+/// Becomes `runtime` with `argv` (whose first word is replaced by the runtime's path, symbolic
+/// link and all: crun chooses its handler by argv[0]) and this process's environment.
+///
+/// # Errors
+/// Returns only when `execve` failed; nothing has changed then.
+pub fn replace_process(runtime: &Path, argv: &[OsString]) -> Result<Infallible> {
+    let first = CString::new(runtime.as_os_str().as_bytes()).map_err(|_nul| inner_nul())?;
+    let mut words = vec![first.clone()];
+    for word in argv.iter().skip(1) {
+        words.push(CString::new(word.as_bytes()).map_err(|_nul| inner_nul())?);
+    }
+    // Not std's Command::exec: it would reset SIGPIPE and the signal mask that we were given.
+    match nix::unistd::execv(&first, &words) {
+        Ok(never) => Ok(never),
+        Err(errno) => Err(Error::from(errno).doing(format!("executing {}", runtime.display()))),
+    }
+}
+
+fn inner_nul() -> Error {
+    Error::new("a word of the command line has a zero byte inside")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    fn program(dir: &Path, name: &str, mode: u32) -> String {
+        let path = dir.join(name);
+        crate::files::replace(&path, b"#!/bin/sh\n").unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+        path.display().to_string()
+    }
+
+    fn config(runtime: &[&str]) -> Config {
+        let runtime = runtime.iter().map(|name| (*name).to_owned()).collect();
+        Config { runtime, ..Config::default() }
+    }
+
+    #[test]
+    fn the_first_usable_candidate_wins() {
+        let temp = tempfile::tempdir().unwrap();
+        let good = program(temp.path(), "b", 0o755);
+        let found = resolve(&config(&["/nowhere/runc", &good, "/bin/sh"]), None).unwrap();
+        assert_eq!(found, Path::new(&good));
+    }
+
+    #[test]
+    fn the_name_we_are_called_by_selects_an_instance() {
+        let temp = tempfile::tempdir().unwrap();
+        let crun = program(temp.path(), "crun", 0o755);
+        let mut config = config(&["/bin/sh"]);
+        config.instances.insert("nri-crun".into(), crun.clone());
+        let called = OsString::from("/usr/local/bin/nri-crun");
+        assert_eq!(resolve(&config, Some(&called)).unwrap(), Path::new(&crun));
+        assert_eq!(resolve(&config, None).unwrap(), Path::new("/bin/sh"));
+    }
+
+    #[test]
+    fn an_instance_without_its_runtime_does_not_fall_back_to_another() {
+        let mut config = config(&["/bin/sh"]);
+        config.instances.insert("nri-crun".into(), "/nowhere/crun".into());
+        let called = OsString::from("nri-crun");
+        let error = resolve(&config, Some(&called)).unwrap_err().to_string();
+        assert!(error.contains("/nowhere/crun is missing"), "{error}");
+    }
+
+    #[test]
+    fn we_never_take_ourselves_by_whatever_link() {
+        let temp = tempfile::tempdir().unwrap();
+        let own = std::env::current_exe().unwrap();
+        symlink(&own, temp.path().join("link")).unwrap();
+        std::fs::copy(&own, temp.path().join("copy")).unwrap();
+        for name in ["link", "copy"] {
+            let path = temp.path().join(name).display().to_string();
+            let error = resolve(&config(&[&path]), None).unwrap_err().to_string();
+            assert!(error.contains("is nri-runc itself"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_program_that_everybody_may_write_is_refused() {
+        let temp = tempfile::tempdir().unwrap();
+        let open = program(temp.path(), "runc", 0o777);
+        let error = resolve(&config(&[&open]), None).unwrap_err().to_string();
+        assert!(error.contains("written by everybody"), "{error}");
+    }
+}

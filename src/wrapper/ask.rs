@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+//! One round trip to the daemon: the question with its descriptors, heartbeats, the answer.
+//!
+//! Every wait is bounded (D8): three seconds of silence, and a hard cap for each verb. It never
+//! decides what a missing daemon means; that is `bypass.rs`.
+
+use std::ffi::OsString;
+use std::io::{ErrorKind, IoSlice, Read};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use nix::sys::socket::{ControlMessage, MsgFlags, getsockopt, send, sendmsg, sockopt};
+
+use crate::argv::Verb;
+use crate::config::Config;
+use crate::error::{Context, Error, Result};
+use crate::link::{self, Answer, Attached, Notice, Proceed, Question};
+
+use super::Wrapper;
+use super::awaken;
+
+/// Silence after which the daemon is taken for dead.
+const SILENCE: Duration = Duration::from_secs(3);
+
+/// How the daemon was reached.
+pub(super) enum Asked {
+    /// It answered; the conversation goes on with `EXEC`.
+    Proceed(Proceed, Conversation),
+    /// It could not be reached, fell silent, died, or speaks another protocol.
+    Away(String),
+}
+
+/// An open connection after a verdict.
+pub(super) struct Conversation(UnixStream);
+
+/// Why no verdict came.
+enum Failure {
+    /// The policy for a missing daemon decides.
+    Away(String),
+    /// Fail the verb.
+    Refused(Error),
+}
+
+impl Conversation {
+    /// Asks about this wrapper's verb.
+    pub(super) fn open(
+        wrapper: &Wrapper<'_>,
+        document: &str,
+        attached: &[(Attached, &OwnedFd)],
+    ) -> Result<Asked> {
+        let cap = match wrapper.call.verb {
+            Verb::Delete => Duration::from_secs(4),
+            Verb::Update => Duration::from_secs(30),
+            Verb::Create | Verb::Run | Verb::Restore | Verb::Start => Duration::from_secs(90),
+            Verb::Kill | Verb::Pause | Verb::Resume | Verb::Exec | Verb::State => SILENCE,
+            Verb::Nri | Verb::Other | Verb::None => SILENCE,
+        };
+        match Self::converse(wrapper, document, attached, Instant::now() + cap) {
+            Ok((proceed, conversation)) => Ok(Asked::Proceed(proceed, conversation)),
+            Err(Failure::Away(why)) => Ok(Asked::Away(why)),
+            Err(Failure::Refused(error)) => Err(error),
+        }
+    }
+
+    fn converse(
+        wrapper: &Wrapper<'_>,
+        document: &str,
+        attached: &[(Attached, &OwnedFd)],
+        deadline: Instant,
+    ) -> std::result::Result<(Proceed, Self), Failure> {
+        let away = |error: Error| Failure::Away(error.to_string());
+        let mut stream = reach(wrapper.config).map_err(away)?;
+        let process = awaken::own_pidfd().map_err(away)?;
+        let mut descriptors: Vec<(Attached, &OwnedFd)> = vec![(Attached::Process, &process)];
+        descriptors.extend_from_slice(attached);
+        let question = question(wrapper, document, &descriptors);
+        let fds: Vec<RawFd> = descriptors.iter().map(|(_, fd)| fd.as_raw_fd()).collect();
+        send_whole(&stream, &question.encode(), &fds).map_err(away)?;
+        match wait(&mut stream, deadline).map_err(away)? {
+            Answer::Proceed(proceed) => Ok((proceed, Self(stream))),
+            Answer::Refuse(line) => Err(Failure::Refused(Error::new(line))),
+            Answer::Incompatible { protocol, version } => Err(Failure::Away(format!(
+                "the daemon (version {version}) speaks protocol {protocol}, this is {}; restart it",
+                link::PROTOCOL
+            ))),
+            Answer::Heartbeat | Answer::Admin(_) => {
+                Err(Failure::Away("the daemon answered something else".to_owned()))
+            }
+        }
+    }
+
+    /// Everything is in place, the runtime comes next.
+    pub(super) fn say_exec(&mut self) -> Result<()> {
+        send_whole(&self.0, &Notice::Exec.encode(), &[]).doing(|| "telling the daemon")
+    }
+
+    /// The runtime could not be executed and everything was put back.
+    pub(super) fn say_exec_failed(&mut self, error: &Error) {
+        let notice = Notice::ExecFailed(error.to_string());
+        let _daemon_sees_us_end = send_whole(&self.0, &notice.encode(), &[]);
+    }
+}
+
+fn question(wrapper: &Wrapper<'_>, document: &str, with: &[(Attached, &OwnedFd)]) -> Question {
+    let variables = link::ENGINE_VARIABLES
+        .iter()
+        .filter_map(|name| std::env::var_os(name).map(|value| ((*name).to_owned(), value)));
+    Question {
+        protocol: link::PROTOCOL,
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        argv: wrapper.argv.to_vec(),
+        cwd: std::env::current_dir().map(OsString::from).unwrap_or_default(),
+        parent_pid: nix::unistd::getppid().as_raw().cast_unsigned(),
+        pid: std::process::id(),
+        runtime: wrapper.runtime.clone().into_os_string(),
+        variables: variables.collect(),
+        document: document.to_owned(),
+        descriptors: with.iter().map(|(what, _)| *what).collect(),
+        admin: String::new(),
+    }
+}
+
+/// A connection to the daemon, which is started first if it is not there and may be.
+fn reach(config: &Config) -> Result<UnixStream> {
+    let socket = config.daemon_socket();
+    match connect(&socket) {
+        Ok(stream) => Ok(stream),
+        Err(_) if config.autostart => {
+            awaken::awaken(config)?;
+            connect(&socket)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+fn connect(socket: &Path) -> Result<UnixStream> {
+    let stream = UnixStream::connect(socket)
+        .doing(|| format!("reaching the daemon at {}", socket.display()))?;
+    let peer = getsockopt(&stream, sockopt::PeerCredentials)?;
+    if peer.uid() != nix::unistd::geteuid().as_raw() {
+        return Err(Error::new(format!("the daemon's socket belongs to user {}", peer.uid())));
+    }
+    Ok(stream)
+}
+
+/// Sends a frame, its descriptors with the first byte. Not `write`: the other side may be gone,
+/// and SIGPIPE, whose disposition we leave as it came, would end us.
+fn send_whole(stream: &UnixStream, frame: &[u8], fds: &[RawFd]) -> Result<()> {
+    let rights = [ControlMessage::ScmRights(fds)];
+    let control = if fds.is_empty() { &rights[..0] } else { &rights[..] };
+    let slices = [IoSlice::new(frame)];
+    let fd = stream.as_fd().as_raw_fd();
+    let mut sent = sendmsg::<()>(fd, &slices, control, MsgFlags::MSG_NOSIGNAL, None)?;
+    while sent < frame.len() {
+        sent += send(fd, &frame[sent..], MsgFlags::MSG_NOSIGNAL)?;
+    }
+    Ok(())
+}
+
+/// Reads answers until one is no heartbeat.
+fn wait(stream: &mut UnixStream, deadline: Instant) -> Result<Answer> {
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(Error::new("the daemon took too long"));
+        }
+        stream.set_read_timeout(Some(left.min(SILENCE)))?;
+        let frame = read_answer(stream)?;
+        match Answer::decode(&frame)? {
+            Answer::Heartbeat => {}
+            answer @ (Answer::Proceed(_) | Answer::Refuse(_)) => return Ok(answer),
+            answer @ (Answer::Incompatible { .. } | Answer::Admin(_)) => return Ok(answer),
+        }
+    }
+}
+
+fn read_answer(stream: &mut UnixStream) -> Result<Vec<u8>> {
+    let mut first = [0_u8; 1];
+    match stream.read(&mut first) {
+        Ok(0) => Err(Error::new("the daemon ended during the call")),
+        Ok(_) => link::read_frame(&mut first.as_slice().chain(stream)),
+        Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
+            Err(Error::new("the daemon fell silent"))
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Asks the running daemon an admin question, a JSON document; answers with one.
+///
+/// # Errors
+/// Fails when the daemon is not there; it is never started for this.
+pub fn admin(config: &Config, json: &str) -> Result<String> {
+    let mut stream = connect(&config.daemon_socket())?;
+    let question = Question {
+        protocol: link::PROTOCOL,
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        admin: json.to_owned(),
+        ..Question::default()
+    };
+    send_whole(&stream, &question.encode(), &[])?;
+    match wait(&mut stream, Instant::now() + Duration::from_secs(10))? {
+        Answer::Admin(json) => Ok(json),
+        Answer::Refuse(line) => Err(Error::new(line)),
+        Answer::Incompatible { protocol, version } => Err(Error::new(format!(
+            "the daemon (version {version}) speaks protocol {protocol}, this is {}",
+            link::PROTOCOL
+        ))),
+        Answer::Heartbeat | Answer::Proceed(_) => {
+            Err(Error::new("the daemon answered something else"))
+        }
+    }
+}

@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Starts the daemon when it is not there: the one fork of the wrapper (decision D6).
+//!
+//! A double fork, the middle one reaped before anything else: an unreaped child would be
+//! inherited by runc, which does not expect any. The daemon gets no descriptor, no environment
+//! and no session of ours; it says one byte when it is ready to be asked.
+
+use std::ffi::CString;
+use std::fs::OpenOptions;
+use std::io::Read;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use nix::fcntl::{Flock, FlockArg, OFlag, open};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::stat::Mode;
+use nix::sys::wait::waitpid;
+use nix::unistd::{ForkResult, Pid, fork, pipe2, setsid};
+
+use crate::config::{Config, FILE_VARIABLE};
+use crate::error::{Context, Error, Result};
+
+/// How long a wrapper waits for another one that is starting the daemon, and for the daemon.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// A descriptor of this very process that stays valid across exec (D2).
+pub(super) fn own_pidfd() -> Result<OwnedFd> {
+    let flags = rustix::process::PidfdFlags::empty();
+    rustix::process::pidfd_open(rustix::process::getpid(), flags)
+        .map_err(|errno| std::io::Error::from_raw_os_error(errno.raw_os_error()))
+        .doing(|| "opening a descriptor of this process")
+}
+
+/// Makes a directory of ours, 0700, and refuses one that others could write to.
+pub(crate) fn make_private_dir(path: &Path) -> Result<()> {
+    std::fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(path)
+        .doing(|| format!("making {}", path.display()))?;
+    let meta = std::fs::symlink_metadata(path)?;
+    let is_private = meta.is_dir() && meta.uid() == nix::unistd::geteuid().as_raw();
+    if is_private && meta.mode() & 0o022 == 0 {
+        return Ok(());
+    }
+    Err(Error::new(format!("{} may be written by others", path.display()))
+        .hint("it must be a folder of root with mode 0700"))
+}
+
+/// Starts the daemon and waits until it can be asked. Of many wrappers at once, one starts it.
+pub(super) fn awaken(config: &Config) -> Result<()> {
+    make_private_dir(&config.run_dir)?;
+    let _lock = lock(&config.run_dir.join("start.lock"))?;
+    if UnixStream::connect(config.daemon_socket()).is_ok() {
+        return Ok(()); // Another wrapper was faster.
+    }
+    let (ready, announce) = pipe2(OFlag::O_CLOEXEC)?;
+    spawn(announce)?;
+    let timeout = PollTimeout::try_from(PATIENCE).unwrap_or(PollTimeout::MAX);
+    let answered = poll(&mut [PollFd::new(ready.as_fd(), PollFlags::POLLIN)], timeout)?;
+    let mut byte = [0_u8; 1];
+    if answered == 1 && std::fs::File::from(ready).read(&mut byte).unwrap_or(0) == 1 {
+        return Ok(());
+    }
+    let log = config.run_dir.join("daemon.log");
+    Err(Error::new("the daemon could not be started").hint(format!("see {}", log.display())))
+}
+
+/// Takes the lock, waiting a bounded time: its holder may itself be waiting for the daemon.
+fn lock(path: &Path) -> Result<Flock<std::fs::File>> {
+    let open = || {
+        let mut options = OpenOptions::new();
+        options.write(true).create(true).truncate(false).mode(0o600);
+        options.custom_flags(nix::libc::O_NOFOLLOW).open(path)
+    };
+    let deadline = Instant::now() + PATIENCE;
+    let mut file = open().doing(|| format!("opening {}", path.display()))?;
+    loop {
+        match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+            Ok(lock) => return Ok(lock),
+            Err((back, _)) if Instant::now() < deadline => file = back,
+            Err(_) => {
+                return Err(Error::new("another process has been starting the daemon for long"));
+            }
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+#[expect(unsafe_code, reason = "fork")]
+fn spawn(announce: OwnedFd) -> Result<()> {
+    // Everything that allocates is done before the fork.
+    let null = open("/dev/null", OFlag::O_RDWR | OFlag::O_CLOEXEC, Mode::empty())?;
+    let program = c"/proc/self/exe".to_owned();
+    let words = ["nri-runc", "nri", "daemon", "--ready-fd", "3"];
+    let words: Vec<CString> = words.iter().filter_map(|word| CString::new(*word).ok()).collect();
+    let mut environment =
+        vec![c"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin".to_owned()];
+    if let Some(file) = std::env::var_os(FILE_VARIABLE) {
+        let pair = [FILE_VARIABLE.as_bytes(), b"=", &file.into_vec()].concat();
+        environment.extend(CString::new(pair).ok());
+    }
+    // SAFETY: this process has one thread, so the child may call any function.
+    match unsafe { fork() }? {
+        ForkResult::Parent { child } => reap(child),
+        ForkResult::Child => {
+            let _leader = setsid();
+            // SAFETY: as above; the child has one thread as well.
+            if let Ok(ForkResult::Child) = unsafe { fork() } {
+                let _never_returns = become_daemon(&null, announce, &program, &words, &environment);
+            }
+            // SAFETY: ends the child at once, without running the parent's exit handlers.
+            unsafe { nix::libc::_exit(0) }
+        }
+    }
+}
+
+fn reap(child: Pid) -> Result<()> {
+    loop {
+        match waitpid(child, None) {
+            Err(nix::errno::Errno::EINTR) => {}
+            Err(errno) => return Err(errno).doing(|| "waiting for the daemon's parent"),
+            Ok(_) => return Ok(()),
+        }
+    }
+}
+
+fn become_daemon(
+    null: &OwnedFd,
+    announce: OwnedFd,
+    program: &CString,
+    words: &[CString],
+    environment: &[CString],
+) -> Result<std::convert::Infallible> {
+    // Out of the way of 0 to 3, wherever the pipe and /dev/null happened to land.
+    let announce = nix::fcntl::fcntl(&announce, nix::fcntl::FcntlArg::F_DUPFD(10))?;
+    let null = nix::fcntl::fcntl(null, nix::fcntl::FcntlArg::F_DUPFD(10))?;
+    for (from, to) in [(null, 0), (null, 1), (null, 2), (announce, 3)] {
+        duplicate_onto(from, to)?;
+    }
+    close_from(4);
+    Ok(nix::unistd::execve(program, words, environment)?)
+}
+
+#[expect(unsafe_code, reason = "dup2 onto a fixed number")]
+fn duplicate_onto(from: i32, to: i32) -> Result<()> {
+    // SAFETY: plain system call on numbers; in this forked child nothing else uses `to`.
+    let result = unsafe { nix::libc::dup2(from, to) };
+    nix::errno::Errno::result(result).map(|_| ()).map_err(Error::from)
+}
+
+#[expect(unsafe_code, reason = "close_range")]
+fn close_from(first: u32) {
+    // SAFETY: plain system call; this forked child executes another program next.
+    let _old_kernels_lack_it =
+        unsafe { nix::libc::syscall(nix::libc::SYS_close_range, first, u32::MAX, 0) };
+}

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The daemon is away: behave as the plain runtime, or fail, as the operator chose (D8, D9).
+//!
+//! Going on leaves a small record in `RUN_DIR/bypassed/`, so that the next daemon adopts the
+//! container and `status` counts it. It never prints: stderr belongs to the real runtime.
+
+use std::convert::Infallible;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use crate::argv::Verb;
+use crate::config::DaemonPolicy;
+use crate::error::{Error, Result};
+use crate::files;
+
+use super::Wrapper;
+
+impl Wrapper<'_> {
+    /// Goes on without the daemon, or fails the verb; `why` says what was wrong with it.
+    pub(super) fn bypass(&self, why: &str) -> Result<Infallible> {
+        let may_fail = self.call.verb != Verb::Delete;
+        if may_fail && self.config.on_daemon_failure == DaemonPolicy::Fail {
+            return Err(Error::new(format!("{why}; nothing was changed or started"))
+                .hint("on_daemon_failure = \"fail\" asks for this; see: nri-runc nri check"));
+        }
+        self.leave_record(why);
+        self.exec_unchanged()
+    }
+
+    fn leave_record(&self, why: &str) {
+        let dir = self.config.run_dir.join("bypassed");
+        if super::awaken::make_private_dir(&dir).is_err() {
+            return; // Nowhere to leave it; the container matters more than the record.
+        }
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let lossy = |word: &Option<std::ffi::OsString>| {
+            word.as_ref().map(|word| word.to_string_lossy().into_owned())
+        };
+        let record = serde_json::json!({
+            "at": u64::try_from(since.as_nanos()).unwrap_or(0),
+            "verb": self.call.verb.name(),
+            "id": lossy(&self.call.id),
+            "root": lossy(&self.call.root),
+            "bundle": lossy(&self.call.bundle),
+            "runtime": self.runtime.to_string_lossy(),
+            "why": why,
+        });
+        let name = format!("{}-{}.json", since.as_nanos(), std::process::id());
+        let _best_effort = files::replace(&dir.join(name), record.to_string().as_bytes());
+    }
+}

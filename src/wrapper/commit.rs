@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Puts the patched document in place, right before exec, and takes it back if exec fails (D1).
+//!
+//! The exchange is one system call: at every instant the document is either the engine's or
+//! the patched one, whole. It never writes a byte of either.
+
+use crate::error::Result;
+use crate::files::{self, Placed};
+
+use super::Document;
+
+/// What was put in place; remembers how to take it back.
+#[derive(Debug)]
+#[must_use]
+pub(super) struct Committed {
+    exchanged: Option<String>,
+}
+
+/// Exchanges the document with the patched file `new` beside it; without one, does nothing.
+pub(super) fn put_in_place(document: &Document, new: Option<&str>) -> Result<Committed> {
+    let Some(new) = new else { return Ok(Committed { exchanged: None }) };
+    let placed = files::exchange_at(&document.dir, new, &document.name)?;
+    let exchanged = (placed == Placed::Exchanged).then(|| new.to_owned());
+    Ok(Committed { exchanged })
+}
+
+impl Committed {
+    /// Exchanges back. Where only a rename was possible the daemon restores the pristine copy.
+    pub(super) fn undo(&self, document: &Document) {
+        if let Some(pristine) = &self.exchanged {
+            let _daemon_repairs_it = files::exchange_at(&document.dir, pristine, &document.name);
+        }
+    }
+}

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `update`: the engine sends its own idea of the resources; what plugins own must survive it.
+//!
+//! Standard input (or the file) is taken whole before the daemon is asked, and the real runtime
+//! gets fresh input with the very same bytes, or with what the daemon made of them (D21).
+
+use std::convert::Infallible;
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::os::fd::OwnedFd;
+
+use nix::fcntl::{OFlag, open};
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::sys::stat::Mode;
+
+use crate::error::{Context, Error, Result};
+use crate::host::Point;
+use crate::link::Attached;
+
+use super::Wrapper;
+use super::ask::Asked;
+
+/// The most that is read from standard input: the runtime's JSON has some KB.
+const INPUT_LIMIT: u64 = 16 << 20;
+
+impl Wrapper<'_> {
+    /// `update`: let the daemon lay the plugins' values over the request, then run it.
+    pub(super) fn update(&self) -> Result<Infallible> {
+        let Some(input) = self.input()? else { return self.exec_unchanged() };
+        let attached: Vec<(Attached, &OwnedFd)> =
+            input.fd().map(|fd| (Attached::Resources, fd)).into_iter().collect();
+        let asked = self.ask("", &attached)?;
+        let (proceed, mut conversation) = match asked {
+            Asked::Proceed(proceed, conversation) => (proceed, conversation),
+            Asked::Away(why) => {
+                input.give_back()?;
+                return self.bypass(&why);
+            }
+        };
+        self.host.point(Point::WrapperVerdict)?;
+        match &proceed.stdin {
+            Some(bytes) => become_stdin(&memory(bytes)?)?,
+            None => input.give_back()?,
+        }
+        if let Err(gone) = conversation.say_exec() {
+            return self.bypass(&gone.to_string());
+        }
+        let error = self.exec(&proceed);
+        conversation.say_exec_failed(&error);
+        Err(error)
+    }
+
+    /// What `--resources` delivers; `None` when the runtime will complain about it by itself.
+    fn input(&self) -> Result<Option<Input>> {
+        let Some(resources) = &self.call.resources else { return Ok(Some(Input::Flags)) };
+        if resources.value == OsStr::new("-") {
+            return taken_stdin().map(Some);
+        }
+        let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK;
+        let file = open(resources.value.as_os_str(), flags, Mode::empty());
+        Ok(file.ok().map(Input::File))
+    }
+}
+
+/// Where the requested resources come from.
+enum Input {
+    /// Only flags on the command line.
+    Flags,
+    /// A file, which the runtime can read again by itself.
+    File(OwnedFd),
+    /// Standard input, taken whole.
+    Stdin(OwnedFd),
+}
+
+impl Input {
+    fn fd(&self) -> Option<&OwnedFd> {
+        match self {
+            Self::Flags => None,
+            Self::File(fd) | Self::Stdin(fd) => Some(fd),
+        }
+    }
+
+    /// Makes standard input read from its beginning again.
+    fn give_back(&self) -> Result<()> {
+        match self {
+            Self::Flags | Self::File(_) => Ok(()),
+            Self::Stdin(fd) => become_stdin(fd),
+        }
+    }
+}
+
+fn taken_stdin() -> Result<Input> {
+    let mut bytes = Vec::new();
+    let taken = std::io::stdin().lock().take(INPUT_LIMIT + 1).read_to_end(&mut bytes);
+    taken.doing(|| "reading the resources from standard input")?;
+    if u64::try_from(bytes.len()).unwrap_or(u64::MAX) > INPUT_LIMIT {
+        return Err(Error::new(format!("standard input has more than {INPUT_LIMIT} bytes")));
+    }
+    memory(&bytes).map(Input::Stdin)
+}
+
+/// An anonymous file with `bytes`: unlike a pipe it takes any size without a reader.
+fn memory(bytes: &[u8]) -> Result<OwnedFd> {
+    let fd = memfd_create(c"nri-runc-resources", MFdFlags::MFD_CLOEXEC)
+        .doing(|| "keeping the resources in memory")?;
+    let mut file = File::from(fd);
+    file.write_all(bytes).doing(|| "keeping the resources in memory")?;
+    Ok(OwnedFd::from(file))
+}
+
+fn become_stdin(fd: &OwnedFd) -> Result<()> {
+    let mut file = File::from(fd.try_clone()?);
+    file.seek(SeekFrom::Start(0))?;
+    nix::unistd::dup2_stdin(fd).doing(|| "passing on the resources")
+}

@@ -1,2 +1,170 @@
 // SPDX-License-Identifier: Apache-2.0
-//! nri-runc nri VERB. Placeholder until its first landing.
+//! `nri-runc nri VERB`: what operators ask and switch. Exit codes: 0 done, 1 failed (one line on
+//! stderr says what and what to do), 2 usage. `--json` prints one document; without it, a table.
+//! Logs never go to stdout.
+
+mod check;
+mod show;
+
+use std::ffi::OsString;
+use std::io::Write;
+use std::path::PathBuf;
+
+use clap::{Parser, Subcommand};
+use serde_json::{Value, json};
+
+use crate::config::{self, Config, Loaded};
+use crate::daemon;
+use crate::error::{Context, Error, Result};
+use crate::files;
+use crate::wrapper;
+
+const DONE: u8 = 0;
+const FAILED: u8 = 1;
+const USAGE: u8 = 2;
+
+/// nri-runc: NRI plugins for every container engine.
+#[derive(Debug, Parser)]
+#[command(name = "nri-runc nri", version, disable_help_subcommand = true)]
+struct Arguments {
+    /// Read this configuration file alone.
+    #[arg(long, global = true, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Print one JSON document.
+    #[arg(long, global = true)]
+    json: bool,
+    #[command(subcommand)]
+    verb: AdminVerb,
+}
+
+#[derive(Debug, Subcommand)]
+enum AdminVerb {
+    /// Run the resident part in the foreground (systemd: Type=notify).
+    Daemon {
+        /// Descriptor on which the starting wrapper waits.
+        #[arg(long, hide = true)]
+        ready_fd: Option<i32>,
+    },
+    /// Version, counts, last failures.
+    Status,
+    /// Who is connected.
+    Plugins,
+    /// Pods and containers that are known.
+    Pods,
+    /// Who changed what in a container.
+    Explain {
+        /// Id, prefix of one, or pod-namespace/pod-name/container-name.
+        id: String,
+        /// Show values of environment variables.
+        #[arg(long)]
+        show_env: bool,
+    },
+    /// Look for what would keep containers or plugins from working.
+    Check,
+    /// Pass every verb through from now on.
+    Disable,
+    /// Undo `disable`.
+    Enable,
+}
+
+/// Runs an admin verb.
+pub fn run(argv: &[OsString]) -> u8 {
+    let arguments = match Arguments::try_parse_from(argv.iter().skip(1)) {
+        Ok(arguments) => arguments,
+        Err(error) => {
+            let _nobody_reads = error.print();
+            return if error.use_stderr() { USAGE } else { DONE };
+        }
+    };
+    match carry_out(&arguments) {
+        Ok(code) => code,
+        Err(error) => {
+            let line = format!("nri-runc: {error}\n");
+            let _nobody_reads = std::io::stderr().write_all(line.as_bytes());
+            FAILED
+        }
+    }
+}
+
+fn carry_out(arguments: &Arguments) -> Result<u8> {
+    let loaded = match &arguments.config {
+        Some(file) => config::load(Some(file)),
+        None => config::load_for_this_process(),
+    };
+    let config = &loaded.config;
+    match &arguments.verb {
+        AdminVerb::Daemon { ready_fd } => {
+            daemon::run(loaded, &daemon::Start { ready_fd: *ready_fd })?;
+            Ok(DONE)
+        }
+        AdminVerb::Status => asked(arguments, config, &json!({"verb": "status"}), show::status),
+        AdminVerb::Plugins => asked(arguments, config, &json!({"verb": "plugins"}), show::plugins),
+        AdminVerb::Pods => asked(arguments, config, &json!({"verb": "pods"}), show::pods),
+        AdminVerb::Explain { id, show_env } => {
+            let question = json!({"verb": "explain", "id": id});
+            let show_env = *show_env;
+            let mut document = ask(config, &question)?;
+            if !show_env {
+                show::redact(&mut document);
+            }
+            tell(arguments, &document, show::explain)
+        }
+        AdminVerb::Check => check(arguments, &loaded),
+        AdminVerb::Disable => switch(arguments, config, true),
+        AdminVerb::Enable => switch(arguments, config, false),
+    }
+}
+
+fn ask(config: &Config, question: &Value) -> Result<Value> {
+    let answer = wrapper::admin(config, &question.to_string());
+    let answer = answer.map_err(|error| {
+        error.hint("the daemon starts with the first container, or by: nri-runc nri daemon")
+    })?;
+    serde_json::from_str(&answer).map_err(|error| Error::new(error.to_string()))
+}
+
+fn asked(
+    arguments: &Arguments,
+    config: &Config,
+    question: &Value,
+    show: fn(&Value) -> String,
+) -> Result<u8> {
+    let document = ask(config, question)?;
+    tell(arguments, &document, show)
+}
+
+fn tell(arguments: &Arguments, document: &Value, show: fn(&Value) -> String) -> Result<u8> {
+    let mut text = if arguments.json { document.to_string() } else { show(document) };
+    if !text.ends_with('\n') {
+        text.push('\n');
+    }
+    std::io::stdout().write_all(text.as_bytes()).doing(|| "writing the answer")?;
+    Ok(DONE)
+}
+
+fn check(arguments: &Arguments, loaded: &Loaded) -> Result<u8> {
+    let findings = check::all(loaded);
+    let is_fine = findings.iter().all(|finding| finding["ok"] == true);
+    tell(arguments, &Value::Array(findings), show::check)?;
+    Ok(if is_fine { DONE } else { FAILED })
+}
+
+fn switch(arguments: &Arguments, config: &Config, off: bool) -> Result<u8> {
+    let file = config.disabled_file();
+    if off {
+        wrapper::make_private_dir(&config.run_dir)?;
+        files::replace(&file, b"")?;
+    } else {
+        match std::fs::remove_file(&file) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                return Err(error).doing(|| format!("removing {}", file.display()));
+            }
+            Ok(()) | Err(_) => {}
+        }
+    }
+    tell(arguments, &json!({"disabled": off}), |document| {
+        let off = document["disabled"] == true;
+        let line = if off { "disabled: every verb is passed through" } else { "enabled" };
+        line.to_owned()
+    })
+}

@@ -1,2 +1,204 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The resident process. Placeholder until its first landing.
+//! The resident process: one thread, one loop over wrappers, plugins and exits.
+//!
+//! It holds the plugin connections and everything that is known; wrappers ask it, plugins
+//! connect to it, init processes end under its eyes. A failure of one of them is its own.
+
+mod admin;
+mod birth;
+mod call;
+mod conversation;
+mod create;
+mod delete;
+mod evidence;
+mod exit;
+mod messages;
+mod node;
+mod plugins;
+mod pods;
+mod recovery;
+mod relay;
+mod settle;
+mod sockets;
+mod start;
+mod undo;
+mod update;
+mod updates;
+mod watch;
+mod wrappers;
+
+use std::io::Write;
+use std::os::unix::net::UnixListener as StdListener;
+use std::rc::Rc;
+
+use tokio::net::UnixListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tracing::{info, warn};
+
+use crate::config::{self, Loaded, SNAPSHOT};
+use crate::error::{Context, Result};
+use crate::files;
+use crate::state::Store;
+
+use node::Node;
+use sockets::NoPlugins;
+
+pub use plugins::NRI_VERSION;
+
+/// How the daemon was started.
+#[derive(Debug, Default)]
+pub struct Start {
+    /// Descriptor on which a wrapper waits for one byte.
+    pub ready_fd: Option<i32>,
+}
+
+/// Runs the daemon until it is told to end.
+///
+/// # Errors
+/// Fails when another daemon runs, or its sockets cannot be made.
+pub fn run(loaded: Loaded, start: &Start) -> Result<()> {
+    let host = loaded.config.host();
+    birth::ignore_broken_pipes();
+    if start.ready_fd.is_some() {
+        birth::shake_off(&host);
+    }
+    crate::log::start(&loaded.config, start.ready_fd.is_none());
+    let _lock = sockets::lock(&loaded.config)?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .doing(|| "starting the event loop")?;
+    let local = tokio::task::LocalSet::new();
+    let ended = local.block_on(&runtime, serve(loaded, start));
+    if let Err(error) = &ended {
+        warn!("{error}");
+    }
+    ended
+}
+
+async fn serve(loaded: Loaded, start: &Start) -> Result<()> {
+    let wrappers = sockets::for_wrappers(&loaded.config)?;
+    let host = loaded.config.host();
+    let boot_id = std::fs::read_to_string(host.path("/proc/sys/kernel/random/boot_id"));
+    let boot_id = boot_id.unwrap_or_default().trim().to_owned();
+    let state = loaded.config.run_dir.join("state");
+    let (store, problems) = Store::open(&state, &boot_id)?;
+    for problem in problems {
+        warn!("{problem}");
+    }
+    keep_snapshot(&loaded);
+    let node = Node::new(loaded.config, host, store);
+    open_to_plugins(&node);
+    recovery::recover(&node).await;
+    let listener = asynchronous(wrappers)?;
+    announce(start);
+    info!("nri-runc {} is ready", env!("CARGO_PKG_VERSION"));
+    tokio::task::spawn_local(accept(Rc::clone(&node), listener));
+    until_told_to_end().await?;
+    farewell(&node).await;
+    Ok(())
+}
+
+/// The configuration that could be read last, for wrappers that find a broken one (D7).
+fn keep_snapshot(loaded: &Loaded) {
+    for problem in &loaded.problems {
+        warn!("{}", problem.text);
+    }
+    if !loaded.is_broken() {
+        let path = loaded.config.run_dir.join(SNAPSHOT);
+        let text = config::snapshot_text(&loaded.files);
+        node::log_failure("keeping the configuration", files::replace(&path, text.as_bytes()));
+    }
+}
+
+/// Opens the plugin socket and launches the pre-installed ones; where the engine's own NRI
+/// listens already, we stay away from plugins altogether (D12).
+fn open_to_plugins(node: &Rc<Node>) {
+    plugins::expect_those_who_were_here(node);
+    match sockets::for_plugins(&node.config).map(asynchronous) {
+        Ok(Ok(listener)) => {
+            tokio::task::spawn_local(plugins::accept(Rc::clone(node), listener));
+        }
+        Ok(Err(error)) => warn!("{error}"),
+        Err(NoPlugins::SwitchedOff) => {}
+        Err(why) => {
+            warn!("plugins cannot connect: {why}");
+            let is_taken = why == NoPlugins::Taken;
+            *node.no_plugins.borrow_mut() = Some(why);
+            if is_taken {
+                return;
+            }
+        }
+    }
+    tokio::task::spawn_local(plugins::launch(Rc::clone(node)));
+}
+
+fn asynchronous(listener: StdListener) -> Result<UnixListener> {
+    listener.set_nonblocking(true)?;
+    Ok(UnixListener::from_std(listener)?)
+}
+
+/// Tells whoever waits that the daemon can be asked: the wrapper that started it, or systemd.
+fn announce(start: &Start) {
+    if let Some(fd) = start.ready_fd {
+        let told = std::fs::OpenOptions::new()
+            .write(true)
+            .open(format!("/proc/self/fd/{fd}"))
+            .and_then(|mut pipe| pipe.write_all(b"R"));
+        if let Err(error) = told {
+            warn!("nobody waits for us: {error}");
+        }
+        let _closed = nix::unistd::close(fd);
+    }
+    if let Some(socket) = std::env::var_os("NOTIFY_SOCKET") {
+        let told = std::os::unix::net::UnixDatagram::unbound()
+            .and_then(|datagram| datagram.send_to(b"READY=1\n", socket));
+        if let Err(error) = told {
+            warn!("the service manager could not be told: {error}");
+        }
+    }
+}
+
+async fn accept(node: Rc<Node>, listener: UnixListener) {
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                tokio::task::spawn_local(wrappers::serve(Rc::clone(&node), stream));
+            }
+            Err(error) => {
+                warn!("the daemon socket: {}", crate::error::in_our_words(&error));
+                tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+            }
+        }
+    }
+}
+
+async fn until_told_to_end() -> Result<()> {
+    let doing = || "waiting for signals";
+    let mut terminate = signal(SignalKind::terminate()).doing(doing)?;
+    let mut interrupt = signal(SignalKind::interrupt()).doing(doing)?;
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+    Ok(())
+}
+
+/// Lets plugins go in an orderly way; a plugin that does not answer is not waited for.
+async fn farewell(node: &Rc<Node>) {
+    info!("ending");
+    let shutdowns = node
+        .relay
+        .seats()
+        .into_iter()
+        .map(|seat| tokio::task::spawn_local(async move { seat.plugin.shutdown().await }));
+    let shutdowns: Vec<_> = shutdowns.collect();
+    for shutdown in shutdowns {
+        let patience = std::time::Duration::from_secs(1);
+        let _not_waited_for = tokio::time::timeout(patience, shutdown).await;
+    }
+    if node.no_plugins.borrow().is_none() && !node.config.disable_connections {
+        let _gone = std::fs::remove_file(&node.config.socket_path);
+    }
+    let _gone = std::fs::remove_file(node.config.daemon_socket());
+}

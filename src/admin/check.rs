@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The doctor: what would keep containers or plugins from working, each with what to do.
+//! It looks and changes nothing.
+
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use crate::config::{Config, Loaded};
+use crate::plugin::discover;
+use crate::runtime;
+
+fn finding(check: &str, ok: bool, detail: impl Into<String>, hint: &str) -> Value {
+    let hint = if ok { "" } else { hint };
+    json!({"check": check, "ok": ok, "detail": detail.into(), "hint": hint})
+}
+
+/// Looks at everything.
+pub(super) fn all(loaded: &Loaded) -> Vec<Value> {
+    let config = &loaded.config;
+    let mut findings = configuration(loaded);
+    findings.push(runtime_found(config));
+    findings.push(daemon(config));
+    findings.push(plugin_socket(config));
+    findings.extend(plugins(config));
+    findings.push(switched_on(config));
+    findings.push(cgroups(config));
+    findings
+}
+
+fn configuration(loaded: &Loaded) -> Vec<Value> {
+    if loaded.problems.is_empty() {
+        let files = loaded.files.iter().map(|(path, _)| path.display().to_string());
+        let files: Vec<String> = files.collect();
+        let detail = if files.is_empty() { "defaults".to_owned() } else { files.join(", ") };
+        return vec![finding("configuration", true, detail, "")];
+    }
+    let told = loaded.problems.iter();
+    told.map(|problem| finding("configuration", false, &problem.text, "mend the file")).collect()
+}
+
+fn runtime_found(config: &Config) -> Value {
+    match runtime::resolve(config, None) {
+        Ok(path) => finding("real runtime", true, path.display().to_string(), ""),
+        Err(error) => {
+            finding("real runtime", false, error.to_string(), "install runc or set runtime")
+        }
+    }
+}
+
+fn daemon(config: &Config) -> Value {
+    let socket = config.daemon_socket();
+    let is_there = UnixStream::connect(&socket).is_ok();
+    let detail = if is_there {
+        format!("answers at {}", socket.display())
+    } else {
+        format!(
+            "not running; {}",
+            if config.autostart { "starts with the first container" } else { "autostart is off" }
+        )
+    };
+    finding("daemon", is_there || config.autostart, detail, "start the service")
+}
+
+fn plugin_socket(config: &Config) -> Value {
+    if config.disable_connections {
+        return finding("plugin socket", true, "disabled", "");
+    }
+    let path = config.socket_path.display();
+    let somebody_listens = UnixStream::connect(&config.socket_path).is_ok();
+    let ours_runs = UnixStream::connect(config.daemon_socket()).is_ok();
+    if somebody_listens && !ours_runs {
+        let hint = "disable the engine's own NRI, or set nri.socket_path";
+        return finding("plugin socket", false, format!("somebody else listens on {path}"), hint);
+    }
+    finding("plugin socket", true, path.to_string(), "")
+}
+
+fn plugins(config: &Config) -> Vec<Value> {
+    let (found, problems) = discover(&config.plugin_path, &config.plugin_config_path);
+    let names: Vec<String> =
+        found.iter().map(|file| format!("{}-{}", file.index, file.name)).collect();
+    let detail = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+    let mut findings = vec![finding("pre-installed plugins", true, detail, "")];
+    let hint = "rename it to NN-name and make it executable";
+    findings
+        .extend(problems.iter().map(|line| finding("pre-installed plugins", false, line, hint)));
+    findings
+}
+
+fn switched_on(config: &Config) -> Value {
+    if config.disable {
+        return finding(
+            "switched on",
+            false,
+            "nri.disable is set",
+            "remove it from the configuration",
+        );
+    }
+    let is_off = config.disabled_file().exists();
+    let detail = if is_off { "every verb is passed through" } else { "yes" };
+    finding("switched on", !is_off, detail, "nri-runc nri enable")
+}
+
+fn cgroups(config: &Config) -> Value {
+    let root = config.host().path("/sys/fs/cgroup");
+    let unified = root.join("cgroup.controllers").exists();
+    let hybrid = root.join("unified").exists();
+    let detail = match (unified, hybrid) {
+        (true, _) => "version 2",
+        (false, true) => "version 1, hybrid",
+        (false, false) if Path::new(&root).exists() => "version 1",
+        (false, false) => "not mounted",
+    };
+    finding("cgroups", detail != "not mounted", detail, "mount /sys/fs/cgroup")
+}

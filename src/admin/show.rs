@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Tables for people, from the very documents that `--json` prints.
+
+use std::fmt::Write as _;
+
+use serde_json::Value;
+
+/// Stands for the value of an environment variable (decision D27).
+const REDACTED: &str = "(hidden; --show-env shows it)";
+
+fn text(value: &Value) -> String {
+    match value {
+        Value::Null => "-".to_owned(),
+        Value::String(text) => text.clone(),
+        Value::Array(list) => list.iter().map(text_of).collect::<Vec<_>>().join(" "),
+        Value::Bool(_) | Value::Number(_) | Value::Object(_) => value.to_string(),
+    }
+}
+
+fn text_of(value: &Value) -> String {
+    text(value)
+}
+
+/// Columns as wide as their widest word.
+fn table(head: &[&str], rows: &[Vec<String>]) -> String {
+    let width = |column: usize| {
+        let cells = rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count());
+        cells.chain([head[column].len()]).max().unwrap_or(0)
+    };
+    let head: Vec<String> = head.iter().map(|word| word.to_uppercase()).collect();
+    let mut page = String::new();
+    for row in std::iter::once(&head).chain(rows) {
+        let cells =
+            row.iter().enumerate().map(|(column, cell)| format!("{cell:<w$}", w = width(column)));
+        let line = cells.collect::<Vec<_>>().join("  ");
+        page.push_str(line.trim_end());
+        page.push('\n');
+    }
+    page
+}
+
+fn rows(document: &Value, row: impl Fn(&Value) -> Vec<String>) -> Vec<Vec<String>> {
+    document.as_array().into_iter().flatten().map(row).collect()
+}
+
+/// `status`.
+pub(super) fn status(document: &Value) -> String {
+    let mut page = String::new();
+    for key in [
+        "version",
+        "nri_version",
+        "pid",
+        "run_dir",
+        "uptime_seconds",
+        "plugin_socket",
+        "plugins",
+        "pods",
+        "containers",
+        "requests",
+    ] {
+        let _infallible = writeln!(page, "{key:<16}{}", text(&document[key]));
+    }
+    for failure in document["failures"].as_array().into_iter().flatten() {
+        let _infallible = writeln!(page, "failure         {}", text(&failure["what"]));
+    }
+    page
+}
+
+/// `plugins`.
+pub(super) fn plugins(document: &Value) -> String {
+    let rows = rows(document, |plugin| {
+        vec![
+            format!("{}-{}", text(&plugin["index"]), text(&plugin["name"])),
+            text(&plugin["state"]),
+            text(&plugin["pid"]),
+            text(&plugin["requests"]),
+            text(&plugin["timeouts"]),
+            text(&plugin["events"]),
+        ]
+    });
+    table(&["plugin", "state", "pid", "requests", "timeouts", "events"], &rows)
+}
+
+/// `pods`.
+pub(super) fn pods(document: &Value) -> String {
+    let mut lines = Vec::new();
+    for pod in document.as_array().into_iter().flatten() {
+        let name = format!("{}/{}", text(&pod["namespace"]), text(&pod["name"]));
+        lines.push(vec![name, text(&pod["state"]), text(&pod["engine"]), text(&pod["id"])]);
+        for container in pod["containers"].as_array().into_iter().flatten() {
+            let name = format!("  {}", text(&container["name"]));
+            let pid = format!("pid {}", text(&container["pid"]));
+            lines.push(vec![name, text(&container["state"]), pid, text(&container["id"])]);
+        }
+    }
+    table(&["name", "state", "engine", "id"], &lines)
+}
+
+/// `explain`.
+pub(super) fn explain(document: &Value) -> String {
+    let mut page = format!(
+        "{} ({}), {} in pod {}\n",
+        text(&document["id"]),
+        text(&document["name"]),
+        text(&document["state"]),
+        text(&document["pod"])
+    );
+    let changes = rows(&document["changes"], |change| {
+        vec![
+            text(&change["plugin"]),
+            text(&change["field"]),
+            text(&change["before"]),
+            text(&change["after"]),
+        ]
+    });
+    if changes.is_empty() {
+        page.push_str("no plugin changed anything\n");
+    } else {
+        page.push_str(&table(&["plugin", "field", "before", "after"], &changes));
+    }
+    for refused in document["refused"].as_array().into_iter().flatten() {
+        let _infallible = writeln!(page, "refused: {}", text(refused));
+    }
+    for skipped in document["skipped"].as_array().into_iter().flatten() {
+        let _infallible =
+            writeln!(page, "skipped: {} {}", text(&skipped["plugin"]), text(&skipped["reason"]));
+    }
+    page
+}
+
+/// `check`.
+pub(super) fn check(document: &Value) -> String {
+    let rows = rows(document, |finding| {
+        let mark = if finding["ok"] == true { "ok" } else { "NO" };
+        vec![
+            mark.to_owned(),
+            text(&finding["check"]),
+            text(&finding["detail"]),
+            text(&finding["hint"]),
+        ]
+    });
+    table(&["", "check", "detail", "hint"], &rows)
+}
+
+/// Hides the values of environment variables.
+pub(super) fn redact(document: &mut Value) {
+    for change in document["changes"].as_array_mut().into_iter().flatten() {
+        let is_env = change["field"].as_str().is_some_and(|field| field.starts_with("process.env"));
+        for side in ["before", "after"] {
+            if is_env && !change[side].is_null() {
+                change[side] = Value::from(REDACTED);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn environment_values_are_hidden_and_nothing_else() {
+        let mut document = json!({"changes": [
+            {"field": "process.env[TOKEN]", "before": null, "after": "secret"},
+            {"field": "annotations[a]", "before": null, "after": "b"}]});
+        redact(&mut document);
+        assert!(!document.to_string().contains("secret"));
+        assert_eq!(document["changes"][0]["before"], Value::Null);
+        assert_eq!(document["changes"][1]["after"], "b");
+    }
+
+    #[test]
+    fn an_unexpected_document_is_an_empty_table() {
+        assert_eq!(plugins(&json!({"no": "list"})).lines().count(), 1);
+    }
+}

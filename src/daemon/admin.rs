@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What the daemon tells operators: one JSON document for each admin verb, in the shapes that
+//! others script against. It changes nothing.
+
+use std::rc::Rc;
+
+use serde_json::{Value, json};
+
+use crate::link::Answer;
+use crate::plugin::ALL_EVENTS;
+use crate::state::Container;
+
+use super::node::Node;
+use super::plugins::NRI_VERSION;
+
+/// Answers an admin question.
+pub(super) fn answer(node: &Rc<Node>, question: &str) -> Answer {
+    let question: Value = serde_json::from_str(question).unwrap_or_default();
+    let verb = question["verb"].as_str().unwrap_or_default();
+    let document = match verb {
+        "status" => status(node),
+        "plugins" => plugins(node),
+        "pods" => pods(node),
+        "explain" => match explain(node, question["id"].as_str().unwrap_or_default()) {
+            Ok(document) => document,
+            Err(line) => return Answer::Refuse(line),
+        },
+        other => return Answer::Refuse(format!("the daemon does not know the admin verb {other}")),
+    };
+    Answer::Admin(document.to_string())
+}
+
+fn status(node: &Node) -> Value {
+    let store = node.store.borrow();
+    let failures = node.failures.borrow();
+    let failures: Vec<Value> = failures
+        .iter()
+        .map(|note| json!({"at": note.at, "what": note.what, "plugin": note.plugin}))
+        .collect();
+    json!({
+        "version": env!("CARGO_PKG_VERSION"),
+        "nri_version": NRI_VERSION,
+        "pid": std::process::id(),
+        "run_dir": node.config.run_dir,
+        "uptime_seconds": node.started.elapsed().as_secs(),
+        "plugins": node.relay.seats().len(),
+        "pods": store.pods().count(),
+        "containers": store.containers().filter(|container| !container.is_sandbox).count(),
+        "requests": *node.requests.borrow(),
+        "failures": failures,
+        "plugin_socket": node.no_plugins.borrow().as_ref().map_or_else(
+            || "open".to_owned(),
+            ToString::to_string,
+        ),
+    })
+}
+
+fn plugins(node: &Node) -> Value {
+    let seats = node.relay.seats();
+    let rows = seats.iter().map(|seat| {
+        let plugin = &seat.plugin;
+        let events = ALL_EVENTS.iter().filter(|event| plugin.is_subscribed(**event));
+        let policy = plugin.policy(&node.config.plugin(plugin.index(), plugin.name()));
+        json!({
+            "index": plugin.index(),
+            "name": plugin.name(),
+            "state": seat.state(),
+            "launched": seat.launched,
+            "pid": plugin.pid(),
+            "events": events.map(|event| event.name()).collect::<Vec<_>>(),
+            "nri_version": plugin.nri_version(),
+            "requests": seat.requests.get(),
+            "timeouts": seat.timeouts.get(),
+            "failure_policy": policy.to_json(),
+        })
+    });
+    Value::Array(rows.collect())
+}
+
+fn pods(node: &Node) -> Value {
+    let store = node.store.borrow();
+    let rows = store.pods().map(|pod| {
+        let members =
+            store.containers().filter(|container| container.pod == pod.id && !container.is_sandbox);
+        let containers: Vec<Value> = members
+            .map(|container| {
+                json!({
+                    "id": container.key.id,
+                    "name": container.name,
+                    "state": container.state.name(),
+                    "pid": container.init_pid,
+                })
+            })
+            .collect();
+        json!({
+            "id": pod.id,
+            "name": pod.name,
+            "namespace": pod.namespace,
+            "uid": pod.uid,
+            "engine": pod.engine,
+            "state": pod.state.name(),
+            "containers": containers,
+        })
+    });
+    Value::Array(rows.collect())
+}
+
+/// Who changed what: by id, a prefix of one, or pod-namespace/pod-name/container-name. The
+/// youngest of several containers of one id is meant.
+fn explain(node: &Node, wanted: &str) -> Result<Value, String> {
+    let store = node.store.borrow();
+    let living = store.containers().filter(|container| !container.is_sandbox);
+    let mut found: Vec<&Container> =
+        living.chain(store.gone()).filter(|container| is_meant(node, container, wanted)).collect();
+    found.sort_by_key(|container| container.incarnation);
+    if let Some(exact) = found.iter().rev().find(|container| container.key.id == wanted) {
+        return Ok(explained(node, exact));
+    }
+    let mut ids: Vec<&str> = found.iter().map(|container| container.key.id.as_str()).collect();
+    ids.dedup();
+    match (found.last(), ids.len()) {
+        (Some(container), 1) => Ok(explained(node, container)),
+        (Some(_), _) => Err(format!("{wanted} means more than one container: {}", ids.join(", "))),
+        (None, _) => Err(format!("no container {wanted} is known (see: nri-runc nri pods)")),
+    }
+}
+
+fn is_meant(node: &Node, container: &Container, wanted: &str) -> bool {
+    if wanted.is_empty() {
+        return false;
+    }
+    if container.key.id.starts_with(wanted) {
+        return true;
+    }
+    let store = node.store.borrow();
+    let Some(pod) = store.pod(&container.pod) else { return false };
+    wanted == format!("{}/{}/{}", pod.namespace, pod.name, container.name)
+}
+
+fn explained(node: &Node, container: &Container) -> Value {
+    let store = node.store.borrow();
+    let pod = store.pod(&container.pod).map_or(container.pod.clone(), |pod| pod.name.clone());
+    json!({
+        "id": container.key.id,
+        "pod": pod,
+        "name": container.name,
+        "state": container.state.name(),
+        "engine": container.engine,
+        "evidence": container.evidence,
+        "runtime": container.runtime,
+        "bundle": container.bundle,
+        "owners": container.owners,
+        "changes": container.changes,
+        "refused": container.refused,
+        "skipped": container.skipped,
+    })
+}

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A wrapper's question, understood: whose container, which bundle, which flags. The daemon
+//! reads the argv with the very same table as the wrapper did.
+
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+
+use crate::argv::{self, Verb};
+use crate::host::Host;
+use crate::link::{Attached, Question};
+use crate::state::Key;
+
+use super::conversation::Asked;
+use super::{evidence, watch};
+
+/// Everything the verb files need to know of a call.
+#[derive(Debug)]
+pub(super) struct Call {
+    pub(super) asked: Asked,
+    pub(super) call: argv::Call,
+    pub(super) key: Key,
+    /// The bundle directory, absolute.
+    pub(super) bundle: PathBuf,
+    pub(super) pid_file: Option<PathBuf>,
+    pub(super) parent: Vec<Vec<u8>>,
+    pub(super) grandparent: Vec<Vec<u8>>,
+}
+
+impl Call {
+    /// Understands a question; `None` when it has no id.
+    pub(super) fn new(asked: Asked, host: &Host) -> Option<Self> {
+        let question = &asked.question;
+        let call = argv::read(&question.argv);
+        let cwd = Path::new(&question.cwd);
+        let absolute = |path: &OsStr| cwd.join(path);
+        let root = match call.root.as_deref() {
+            Some(root) => absolute(root),
+            None => PathBuf::from(evidence::default_root(Path::new(&question.runtime))),
+        };
+        let id = call.id.as_deref()?.to_string_lossy().into_owned();
+        let bundle = absolute(call.bundle.as_deref().unwrap_or_default());
+        let pid_file = call.pid_file.as_deref().map(absolute);
+        let grandparent = watch::parent(host, question.parent_pid);
+        Some(Self {
+            key: Key { root: tidy(&root).to_string_lossy().into_owned(), id },
+            bundle: tidy(&bundle),
+            pid_file,
+            parent: watch::command_line(host, question.parent_pid),
+            grandparent: grandparent.map(|pid| watch::command_line(host, pid)).unwrap_or_default(),
+            call,
+            asked,
+        })
+    }
+
+    pub(super) fn question(&self) -> &Question {
+        &self.asked.question
+    }
+
+    /// The verb's name, as counted in `status`.
+    pub(super) fn verb(&self) -> &'static str {
+        self.call.verb.name()
+    }
+
+    pub(super) fn is(&self, verb: Verb) -> bool {
+        self.call.verb == verb
+    }
+
+    /// The wrapper's own process.
+    pub(super) fn process(&mut self) -> Option<std::os::fd::OwnedFd> {
+        self.asked.take(Attached::Process)
+    }
+
+    /// Words between argv[0] and the verb.
+    pub(super) fn global_flags(&self) -> Vec<String> {
+        let end = self.call.verb_index.unwrap_or(1).max(1);
+        self.question().argv[1..end].iter().map(lossy).collect()
+    }
+}
+
+fn lossy(word: &OsString) -> String {
+    word.to_string_lossy().into_owned()
+}
+
+/// Without `.` and trailing slashes, as engines' files name it; links are not resolved.
+fn tidy(path: &Path) -> PathBuf {
+    path.components().collect()
+}

@@ -1,0 +1,317 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `create` and `run`, as the daemon lives them: describe the container, let the plugins answer
+//! in order, judge, then write. Nothing in the bundle changes before everybody has agreed; a
+//! refusal leaves it as the engine wrote it (invariant 3).
+
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+
+use tracing::warn;
+
+use crate::adaptation::{Creation, Merged, Rights};
+use crate::argv::Verb;
+use crate::config::PluginSettings;
+use crate::engine::Role;
+use crate::error::{Context, Error, Result, quoted};
+use crate::files::{self, Original};
+use crate::host::Point;
+use crate::link::{Attached, Proceed};
+use crate::plugin::{Event, api};
+use crate::spec::{self, overlay};
+use crate::state::{Change, Container, InFlight, Lifecycle, Patched, SCHEMA, Skipped};
+
+use super::call::Call;
+use super::node::{Node, now};
+use super::relay::{Refusal, Said, Told};
+use super::{evidence, messages, pods, undo};
+
+/// The engine's document, as the plugins are told and as it is patched.
+struct Bundle {
+    dir: OwnedFd,
+    original: Original,
+}
+
+/// Decides a `create` or `run`.
+pub(super) async fn create(node: &Rc<Node>, call: &mut Call) -> Result<Proceed> {
+    if is_taken(node, call).await {
+        // The runtime refuses the id in its own words; the living container stays as it is.
+        return Ok(Proceed::default());
+    }
+    let bundle = open_bundle(node, call)?;
+    let seen = pods::describe(node, call, &bundle.original.bytes)?;
+    if seen.engine.is_narrow() {
+        node.say_once(&format!("{} is not known in full: treated as plain", seen.engine.name()));
+    }
+    let record = new_record(node, call, &seen);
+    if seen.role == Role::Sandbox {
+        node.host.point(Point::DaemonRecord)?;
+        pods::sandbox_appears(node, &seen, &record)?;
+        node.store.borrow_mut().put(record)?;
+        return Ok(Proceed::default());
+    }
+    node.plugins_are_back().await;
+    require_plugins(node, &seen.pod.namespace)?;
+    pods::announce(node, &seen, &record).await?;
+    node.host.point(Point::DaemonRecord)?;
+    node.store.borrow_mut().put(record.clone())?;
+    let decided = decide(node, call, &seen, &bundle).await;
+    let started = match decided {
+        Ok(document) if call.is(Verb::Run) => before_start(node, call).await.map(|()| document),
+        decided => decided,
+    };
+    match started {
+        Ok(document) => Ok(Proceed { document, ..Proceed::default() }),
+        Err(error) => {
+            node.change(&call.key, |record| record.refused.push(error.to_string()));
+            undo::creation(node, &call.key).await;
+            Err(error)
+        }
+    }
+}
+
+/// Whether a container of this id lives. An old incarnation that is gone is stopped and removed
+/// for the plugins first (Docker and Podman restart with the same id).
+async fn is_taken(node: &Rc<Node>, call: &Call) -> bool {
+    let Some(old) = node.container(&call.key) else { return false };
+    if evidence::exists(&node.host, &call.key) && old.state != Lifecycle::Creating {
+        return true;
+    }
+    super::exit::stopped(node, &call.key).await;
+    super::delete::removed(node, &call.key).await;
+    false
+}
+
+/// Reads the document; a document that we patched before is taken from its pristine copy, so
+/// that nothing is applied twice (D16).
+fn open_bundle(node: &Node, call: &mut Call) -> Result<Bundle> {
+    let name = call.question().document.clone();
+    let dir =
+        call.asked.take(Attached::Bundle).ok_or_else(|| Error::new("no bundle came along"))?;
+    let mut original = files::read_at(&dir, &name)
+        .doing(|| format!("{}", call.bundle.display()))
+        .map_err(|error| error.hint("nothing was changed or started"))?;
+    let bundle = call.bundle.to_string_lossy();
+    let store = node.store.borrow();
+    let ours = store.containers().chain(store.gone()).find_map(|known| {
+        let patched = known.patched.as_ref()?;
+        let same = known.bundle == bundle && patched.inode == original.inode;
+        (same && patched.document == name).then_some(patched)
+    });
+    if let Some(patched) = ours
+        && let Ok(pristine) = store.pristine(&patched.pristine)
+    {
+        original.bytes = pristine;
+    }
+    Ok(Bundle { dir, original })
+}
+
+fn new_record(node: &Node, call: &Call, seen: &pods::Seen) -> Container {
+    let mut store = node.store.borrow_mut();
+    let variables = call.question().variables.iter();
+    Container {
+        schema: SCHEMA,
+        boot_id: store.boot_id().to_owned(),
+        key: call.key.clone(),
+        incarnation: store.next_incarnation(),
+        runtime: call.question().runtime.to_string_lossy().into_owned(),
+        global_flags: call.global_flags(),
+        bundle: call.bundle.to_string_lossy().into_owned(),
+        is_sandbox: seen.role == Role::Sandbox,
+        pod: seen.pod.id.clone(),
+        name: seen.container.name.clone(),
+        state: Lifecycle::Creating,
+        pid_file: call.pid_file.as_ref().map(|path| path.to_string_lossy().into_owned()),
+        init_pid: None,
+        init_start: None,
+        engine: seen.engine.name().to_owned(),
+        evidence: seen.engine.evidence().to_vec(),
+        variables: variables.map(|(k, v)| (k.clone(), v.to_string_lossy().into_owned())).collect(),
+        message: messages::to_hex(&seen.container),
+        engine_resources: seen.resources.clone(),
+        overlay: Default::default(),
+        owners: Default::default(),
+        patched: None,
+        changes: Vec::new(),
+        refused: Vec::new(),
+        skipped: Vec::new(),
+        in_flight: Some(InFlight {
+            verb: call.verb().to_owned(),
+            pid: call.question().pid,
+            executed: false,
+        }),
+    }
+}
+
+/// Refuses when a plugin that must be there is missing, but for exempt namespaces (D14).
+fn require_plugins(node: &Node, namespace: &str) -> Result<()> {
+    if node.config.exempt_namespaces.iter().any(|exempt| exempt == namespace) {
+        return Ok(());
+    }
+    let required = node.config.plugins.iter().filter(|(_, settings)| settings.required);
+    let missing: Vec<&str> = required
+        .map(|(name, _)| name.as_str())
+        .filter(|name| !node.relay.is_present(name))
+        .collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let what = format!("the required plugin {} is not connected", missing.join(", "));
+    Err(Error::new(what).hint("the bundle is unchanged; see: nri-runc nri plugins"))
+}
+
+/// Asks the plugins, merges, patches. Returns the name of the patched file, if there is one.
+async fn decide(
+    node: &Rc<Node>,
+    call: &Call,
+    seen: &pods::Seen,
+    bundle: &Bundle,
+) -> Result<Option<String>> {
+    let merged = ask(node, call, seen).await?;
+    let patched = spec::patch::patch(&bundle.original.bytes, &merged.adjust)
+        .map_err(|error| Error::new(quoted(&error.to_string())).hint("the bundle is unchanged"))?;
+    note_verdict(node, call, &merged, &patched);
+    super::updates::apply_to_others(node, &merged.updates, "CreateContainer");
+    let Some(bytes) = patched.bytes else { return Ok(None) };
+    node.host.point(Point::DaemonDocument)?;
+    write_beside(node, call, bundle, &bytes).map(Some)
+}
+
+/// CreateContainer through the chain.
+async fn ask(node: &Rc<Node>, call: &Call, seen: &pods::Seen) -> Result<Merged> {
+    let pod = node.told_pod(Event::CreateContainer, &seen.pod.id);
+    let pod = pod.map_or_else(|| seen.pod.clone(), |told| told.pod);
+    let mut creation = Creation::new(pod.clone(), seen.container.clone());
+    let told = Told { event: Event::CreateContainer, pod, container: Some(seen.container.clone()) };
+    let audience = node.relay.audience(&told);
+    for (index, seat) in audience.iter().enumerate() {
+        let outcome = seat.plugin.create_container(creation.request()).await;
+        let id = seat.plugin.id();
+        let settings = node.config.plugin(seat.plugin.index(), seat.plugin.name());
+        let refused = match node.relay.judge(&node.config, seat, told.event, outcome) {
+            Said::Answer(answer) => {
+                let rights = rights(&settings)?;
+                creation.answer(&id, &rights, answer).err().map(|error| (id, error.to_string()))
+            }
+            Said::Skipped(reason) => {
+                node.change(&call.key, |record| {
+                    record.skipped.push(Skipped { plugin: id, reason });
+                });
+                None
+            }
+            Said::Refusal(Refusal { plugin, why }) => {
+                Some((plugin.clone(), format!("{plugin} {why}")))
+            }
+        };
+        // A newcomer's snapshot shows the container as the plugins so far left it (D15).
+        let view = messages::to_hex(creation.container());
+        node.change(&call.key, |record| record.message = view);
+        if let Some((plugin, why)) = refused {
+            node.relay.never_heard(&audience[index + 1..], &told);
+            node.note_failure(&format!("create {}: {}", call.key.id, quoted(&why)), &plugin);
+            return Err(Error::new(quoted(&why)).hint(format!(
+                "the bundle is unchanged; see: nri-runc nri explain {}",
+                call.key.id
+            )));
+        }
+    }
+    validate(node, &creation).await?;
+    Ok(creation.finish())
+}
+
+/// What the operator lets a plugin set; a field name that does not exist must not let everything
+/// pass, so it refuses.
+fn rights(settings: &PluginSettings) -> Result<Rights> {
+    let allow = (!settings.allow.is_empty()).then_some(settings.allow.as_slice());
+    Rights::from_names(allow, &settings.deny)
+        .map_err(|error| Error::new(error.to_string()).hint("see: nri-runc nri check"))
+}
+
+/// ValidateContainerAdjustment to every validator; one that does not answer fails the create.
+async fn validate(node: &Rc<Node>, creation: &Creation) -> Result<()> {
+    let seats = node.relay.seats();
+    let plugins = seats.iter().map(|seat| api::PluginInstance {
+        name: seat.plugin.name().to_owned(),
+        index: seat.plugin.index().to_owned(),
+        ..api::PluginInstance::default()
+    });
+    let request = creation.validation_request(plugins.collect());
+    let event = Event::ValidateContainerAdjustment;
+    for seat in seats.iter().filter(|seat| seat.plugin.is_subscribed(event)) {
+        let outcome = seat.plugin.validate(request.clone()).await;
+        let id = seat.plugin.id();
+        match node.relay.judge(&node.config, seat, event, outcome) {
+            Said::Answer(answer) if !answer.reject => {}
+            Said::Answer(answer) => {
+                let reason = quoted(&answer.reason);
+                return Err(Error::new(format!(
+                    "validator {id} rejected the adjustment: {reason}"
+                ))
+                .hint("the bundle is unchanged"));
+            }
+            Said::Skipped(why) | Said::Refusal(Refusal { why, .. }) => {
+                return Err(
+                    Error::new(format!("validator {id} {why}")).hint("the bundle is unchanged")
+                );
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Keeps what was decided: the container as merged, owners, changes, what was left out.
+fn note_verdict(node: &Node, call: &Call, merged: &Merged, patched: &spec::patch::Patched) {
+    let owners = merged.owners.to_flat(&call.key.id);
+    let at = now();
+    let changes: Vec<Change> = patched
+        .changes
+        .iter()
+        .map(|change| Change {
+            at,
+            event: "CreateContainer".to_owned(),
+            plugin: owners.get(&change.nri_field).cloned().unwrap_or_default(),
+            field: change.field.clone(),
+            before: change.before.clone().unwrap_or_default(),
+            after: change.after.clone().unwrap_or_default(),
+        })
+        .collect();
+    for (plugin, what) in &merged.unknown {
+        warn!("{plugin} set {what}, which this version does not know; it was not applied");
+    }
+    let resources = merged.adjust.linux.as_ref().and_then(|linux| linux.resources.as_ref());
+    let owned = resources.map(overlay::overlay_of).transpose().ok().flatten().unwrap_or_default();
+    node.change(&call.key, |record| {
+        record.message = messages::to_hex(&merged.container);
+        record.owners = owners;
+        record.changes = changes;
+        record.overlay = owned;
+        record.skipped.extend(merged.unknown.iter().map(|(plugin, what)| Skipped {
+            plugin: plugin.clone(),
+            reason: format!("{what} is not known to this version and was not applied"),
+        }));
+    });
+}
+
+/// Writes the patched document beside the engine's, which is kept (D1, D16).
+fn write_beside(node: &Node, call: &Call, bundle: &Bundle, bytes: &[u8]) -> Result<String> {
+    let Some(record) = node.container(&call.key) else {
+        return Err(Error::new("the container was removed while its plugins were asked"));
+    };
+    let document = call.question().document.clone();
+    let temporary = format!(".{document}.nri-runc.{}", record.incarnation);
+    files::remove_at(&bundle.dir, &temporary);
+    let pristine = node.store.borrow().keep_pristine(record.incarnation, &bundle.original.bytes)?;
+    let inode = files::create_at(&bundle.dir, &temporary, bytes, &bundle.original)?;
+    let patched = Patched { document, temporary: temporary.clone(), inode, pristine };
+    node.store.borrow_mut().change(&call.key, |record| record.patched = Some(patched))?;
+    Ok(temporary)
+}
+
+/// `run` starts the container as well: everything that may refuse comes before exec (D5).
+async fn before_start(node: &Rc<Node>, call: &Call) -> Result<()> {
+    node.tell(Event::PostCreateContainer, &call.key).await;
+    let Some(told) = node.told(Event::StartContainer, &call.key) else { return Ok(()) };
+    node.relay
+        .ask_leave(&node.config, &told)
+        .await
+        .map_err(|refusal| Error::new(refusal.to_string()).hint("nothing was started"))
+}

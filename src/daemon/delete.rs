@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `delete`, as the daemon lives it: it never fails because of us, and never waits long (D4).
+//! containerd deletes twice and sometimes what was never created; events go out once.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use crate::error::Result;
+use crate::host::Point;
+use crate::link::Proceed;
+use crate::plugin::Event;
+use crate::state::Key;
+
+use super::call::Call;
+use super::node::{Node, log_failure};
+use super::{evidence, exit, pods, undo};
+
+/// How long a `delete` waits for plugins; what is not told by then is told afterwards.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Decides a `delete`: a container that has ended is stopped for the plugins first.
+pub(super) async fn delete(node: &Rc<Node>, call: &Call) -> Result<Proceed> {
+    let Some(record) = node.container(&call.key) else { return Ok(Proceed::default()) };
+    if exit::has_ended(node, &record) {
+        let (node, key) = (Rc::clone(node), call.key.clone());
+        let told = tokio::task::spawn_local(async move { exit::stopped(&node, &key).await });
+        let _told_in_order_afterwards = tokio::time::timeout(PATIENCE, told).await;
+    }
+    Ok(Proceed::default())
+}
+
+/// The runtime has deleted a container: what is missing of Stop and Remove goes out, and the
+/// pod ends with its last container.
+pub(super) async fn removed(node: &Rc<Node>, key: &Key) {
+    let Some(record) = node.container(key) else { return };
+    exit::stopped(node, key).await;
+    if !record.is_sandbox {
+        node.tell(Event::RemoveContainer, key).await;
+    }
+    undo::restore_document(node, &record);
+    log_failure("forgetting a container", node.host.point(Point::DaemonForget));
+    node.store.borrow_mut().forget(key);
+    pods::end_if_empty(node, &record.pod).await;
+    node.drop_idle_lanes();
+}
+
+/// After a `delete` ran: whether the runtime still knows the container decides.
+pub(super) async fn settle(node: &Rc<Node>, key: &Key) {
+    if !evidence::exists(&node.host, key) {
+        removed(node, key).await;
+    }
+}

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What the real runtime did, told by what it left behind (decision D2): we exec it and so never
+//! see its exit code. Facts: runc keeps `ROOT/ID/state.json`, crun and youki other files in the
+//! same folder; `exec.fifo` lies there from create until the process was started.
+//! It only reads.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use crate::host::Host;
+use crate::state::Key;
+
+/// Where the runtime keeps the container's state.
+fn folder(host: &Host, key: &Key) -> PathBuf {
+    host.path(&key.root).join(&key.id)
+}
+
+/// Whether the runtime knows the container.
+pub(super) fn exists(host: &Host, key: &Key) -> bool {
+    folder(host, key).is_dir()
+}
+
+/// Whether the container was created and not started yet.
+pub(super) fn waits_for_start(host: &Host, key: &Key) -> bool {
+    folder(host, key).join("exec.fifo").exists()
+}
+
+/// The init process: from the pid file if it is newer than `since` (an inode and a time of
+/// modification before the call), else from the runtime's own state.
+pub(super) fn init_pid(
+    host: &Host,
+    key: &Key,
+    pid_file: Option<&Path>,
+    before: Option<Stamp>,
+) -> Option<u32> {
+    let fresh = pid_file.filter(|path| stamp(path) != before);
+    let from_file = fresh.and_then(|path| std::fs::read_to_string(path).ok());
+    from_file.and_then(|text| text.trim().parse().ok()).or_else(|| pid_in_state(host, key))
+}
+
+fn pid_in_state(host: &Host, key: &Key) -> Option<u32> {
+    let folder = folder(host, key);
+    // runc: init_process_pid in state.json; crun: pid in status; youki: pid in state.json.
+    for name in ["state.json", "status"] {
+        let Ok(bytes) = std::fs::read(folder.join(name)) else { continue };
+        let Ok(state) = serde_json::from_slice::<serde_json::Value>(&bytes) else { continue };
+        let pid = state.get("init_process_pid").or_else(|| state.get("pid"));
+        if let Some(pid) = pid.and_then(serde_json::Value::as_u64).filter(|pid| *pid > 0) {
+            return u32::try_from(pid).ok();
+        }
+    }
+    None
+}
+
+/// Tells a file from a later one of the same name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Stamp(u64, i64, i64);
+
+/// The stamp of a file, if it is there.
+pub(super) fn stamp(path: &Path) -> Option<Stamp> {
+    let meta = std::fs::metadata(path).ok()?;
+    Some(Stamp(meta.ino(), meta.mtime(), meta.mtime_nsec()))
+}
+
+/// The stamp of the runtime's state file: an `update` replaces it.
+pub(super) fn state_stamp(host: &Host, key: &Key) -> Option<Stamp> {
+    let folder = folder(host, key);
+    stamp(&folder.join("state.json")).or_else(|| stamp(&folder.join("status")))
+}
+
+/// The runtime's state directory when the command line names none (runc, crun and youki for
+/// root on the host).
+pub(super) fn default_root(runtime: &Path) -> &'static str {
+    let name = runtime.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    if name.contains("crun") {
+        "/run/crun"
+    } else if name.contains("youki") {
+        "/run/youki"
+    } else {
+        "/run/runc"
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn place(files: &[(&str, &str)]) -> (tempfile::TempDir, Key) {
+        let temp = tempfile::tempdir().unwrap();
+        let key = Key { root: temp.path().display().to_string(), id: "c".to_owned() };
+        std::fs::create_dir(temp.path().join("c")).unwrap();
+        for (name, text) in files {
+            crate::files::replace(&temp.path().join(name), text.as_bytes()).unwrap();
+        }
+        (temp, key)
+    }
+
+    #[test]
+    fn a_fresh_pid_file_wins_and_a_stale_one_does_not_count() {
+        let (temp, key) = place(&[("pid", "41"), ("c/state.json", "{\"init_process_pid\":42}")]);
+        let file = temp.path().join("pid");
+        let host = Host::default();
+        assert_eq!(init_pid(&host, &key, Some(&file), None), Some(41));
+        assert_eq!(init_pid(&host, &key, Some(&file), stamp(&file)), Some(42));
+    }
+
+    #[test]
+    fn crun_and_youki_states_are_understood() {
+        let (_a, crun) = place(&[("c/status", "{\"pid\":7}")]);
+        let (_b, youki) = place(&[("c/state.json", "{\"pid\":8}")]);
+        assert_eq!(init_pid(&Host::default(), &crun, None, None), Some(7));
+        assert_eq!(init_pid(&Host::default(), &youki, None, None), Some(8));
+    }
+
+    #[test]
+    fn garbage_and_nothing_give_nothing() {
+        let (_a, garbage) = place(&[("c/state.json", "{{{")]);
+        let (_b, stopped) = place(&[("c/status", "{\"pid\":0}")]);
+        for key in [garbage, stopped] {
+            assert_eq!(init_pid(&Host::default(), &key, None, None), None);
+        }
+    }
+
+    #[test]
+    fn default_roots_follow_the_runtime() {
+        assert_eq!(default_root(Path::new("/usr/bin/crun")), "/run/crun");
+        assert_eq!(default_root(Path::new("/usr/sbin/runc")), "/run/runc");
+    }
+}

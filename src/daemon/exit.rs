@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A container's process ends: StopContainer, exactly once, whether the pidfd said so or a
+//! `delete` saw it first. It never polls.
+
+use std::rc::Rc;
+
+use crate::plugin::Event;
+use crate::state::{Container, Key, Lifecycle};
+
+use super::node::Node;
+use super::watch;
+
+/// Whether the init process of a container is known to have ended.
+pub(super) fn has_ended(node: &Node, record: &Container) -> bool {
+    let Some(pid) = record.init_pid else { return false };
+    match watch::open_same(&node.host, pid, record.init_start) {
+        Some(process) => watch::has_ended(&process),
+        None => true,
+    }
+}
+
+/// Marks a container stopped and tells the plugins; the second time nothing happens.
+pub(super) async fn stopped(node: &Rc<Node>, key: &Key) {
+    let Some(record) = node.container(key) else { return };
+    if matches!(record.state, Lifecycle::Stopped | Lifecycle::Removed) {
+        return;
+    }
+    // Marked before it is told: whoever comes meanwhile must not tell it again.
+    node.change(key, |record| record.state = Lifecycle::Stopped);
+    if !record.is_sandbox {
+        node.tell(Event::StopContainer, key).await;
+    }
+}
+
+/// Watches an init process to its end.
+pub(super) fn watch(node: &Rc<Node>, record: &Container) {
+    let Some(pid) = record.init_pid else { return };
+    let process = watch::open_same(&node.host, pid, record.init_start);
+    let (node, key, incarnation) = (Rc::clone(node), record.key.clone(), record.incarnation);
+    tokio::task::spawn_local(async move {
+        if let Some(process) = &process {
+            watch::ended(process).await;
+        }
+        let lane = node.lane(&key);
+        let _turn = lane.turn.lock().await;
+        // The runtime process of `start` may have been reaped together with a short-lived init.
+        super::settle::due(&node, &key, &lane).await;
+        if node.container(&key).is_some_and(|record| record.incarnation == incarnation) {
+            stopped(&node, &key).await;
+        }
+    });
+}

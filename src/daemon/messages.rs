@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Records to NRI messages and back: the record keeps the message's protobuf bytes, and what
+//! changes in life (state, pid, times) is filled in when it is told.
+
+use protobuf::Message;
+
+use crate::plugin::api;
+use crate::state::{Container, Lifecycle, Pod};
+
+/// A message's bytes in hex, as records keep them.
+pub(super) fn to_hex(message: &impl Message) -> String {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    let bytes = message.write_to_bytes().unwrap_or_default();
+    let mut text = String::with_capacity(bytes.len() * 2);
+    for byte in bytes {
+        text.push(char::from(DIGITS[usize::from(byte >> 4)]));
+        text.push(char::from(DIGITS[usize::from(byte & 15)]));
+    }
+    text
+}
+
+fn from_hex<M: Message>(text: &str) -> M {
+    let digit = |byte: u8| char::from(byte).to_digit(16).and_then(|d| u8::try_from(d).ok());
+    let pairs = text.as_bytes().chunks_exact(2);
+    let bytes: Option<Vec<u8>> =
+        pairs.map(|pair| Some(digit(pair[0])? << 4 | digit(pair[1])?)).collect();
+    // A record that was tampered with gives an empty message, not a dead daemon.
+    bytes.and_then(|bytes| M::parse_from_bytes(&bytes).ok()).unwrap_or_default()
+}
+
+/// The container as plugins are told now.
+pub(super) fn container(record: &Container) -> api::Container {
+    let mut message: api::Container = from_hex(&record.message);
+    message.id.clone_from(&record.key.id);
+    message.pod_sandbox_id.clone_from(&record.pod);
+    message.pid = record.init_pid.unwrap_or(0);
+    message.state = match record.state {
+        Lifecycle::Creating => api::ContainerState::CONTAINER_UNKNOWN,
+        Lifecycle::Created => api::ContainerState::CONTAINER_CREATED,
+        Lifecycle::Running => api::ContainerState::CONTAINER_RUNNING,
+        Lifecycle::Stopped | Lifecycle::Removed => api::ContainerState::CONTAINER_STOPPED,
+    }
+    .into();
+    message
+}
+
+/// The pod as plugins are told now.
+pub(super) fn pod(record: &Pod) -> api::PodSandbox {
+    let mut message: api::PodSandbox = from_hex(&record.message);
+    message.id.clone_from(&record.id);
+    message
+}
+
+/// A pod of which nothing but its id is known.
+pub(super) fn only_pod_id(id: &str) -> api::PodSandbox {
+    api::PodSandbox { id: id.to_owned(), ..api::PodSandbox::default() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_survives_its_record() {
+        let message = api::PodSandbox { name: "wéb".to_owned(), pid: 77, ..Default::default() };
+        let back: api::PodSandbox = from_hex(&to_hex(&message));
+        assert_eq!(back, message);
+    }
+
+    #[test]
+    fn a_spoiled_record_gives_an_empty_message() {
+        for text in ["zz", "0", "ffffffff"] {
+            assert_eq!(from_hex::<api::PodSandbox>(text), api::PodSandbox::default());
+        }
+    }
+}

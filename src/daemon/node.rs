@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The daemon's shared state: what is known, who is at the table, and one lane per container.
+//!
+//! A lane puts the verbs of one container in a row (decision D3): each waits for the one before,
+//! and first settles what the runtime of an earlier verb came to. Different containers never
+//! wait for each other here. It makes no decision about events; the verb files do.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use tokio::sync::{Mutex, Notify};
+use tracing::{error, info};
+
+use crate::config::Config;
+use crate::error::Result;
+use crate::host::Host;
+use crate::plugin::api;
+use crate::state::{Container, Key, Store};
+
+use super::evidence::Stamp;
+use super::relay::{Relay, Told};
+use super::sockets::NoPlugins;
+use crate::plugin::Event;
+
+/// How many failures `status` shows.
+const FAILURES: usize = 20;
+
+/// A verb whose runtime process was seen to start and not yet seen to end.
+#[derive(Debug)]
+pub(super) struct Pending {
+    pub(super) verb: &'static str,
+    pub(super) incarnation: u64,
+    pub(super) process: OwnedFd,
+    pub(super) pid_file: Option<PathBuf>,
+    pub(super) pid_file_before: Option<Stamp>,
+    pub(super) state_before: Option<Stamp>,
+    /// `update`: the engine's view and the overlay that hold once the runtime took them.
+    pub(super) resources: Option<(super::update::Block, super::update::Block)>,
+}
+
+/// What is under way for one container.
+#[derive(Debug, Default)]
+pub(super) struct Lane {
+    /// Held by the verb that is being answered or settled.
+    pub(super) turn: Mutex<()>,
+    /// Verbs whose outcome is still open, oldest first.
+    pub(super) pending: RefCell<Vec<Rc<Pending>>>,
+}
+
+/// One failure, as `status` shows it.
+#[derive(Debug, Clone)]
+pub(super) struct FailureNote {
+    pub(super) at: i64,
+    pub(super) what: String,
+    pub(super) plugin: String,
+}
+
+/// The daemon.
+pub(super) struct Node {
+    pub(super) config: Config,
+    pub(super) host: Host,
+    pub(super) store: RefCell<Store>,
+    pub(super) relay: Relay,
+    pub(super) started: Instant,
+    pub(super) requests: RefCell<BTreeMap<&'static str, u64>>,
+    pub(super) failures: RefCell<VecDeque<FailureNote>>,
+    pub(super) no_plugins: RefCell<Option<NoPlugins>>,
+    pub(super) plugins_came: Notify,
+    pub(super) expected: RefCell<HashSet<String>>,
+    pub(super) wait_until: Cell<Option<tokio::time::Instant>>,
+    pub(super) told_once: RefCell<HashSet<String>>,
+    lanes: RefCell<HashMap<Key, Rc<Lane>>>,
+}
+
+impl Node {
+    pub(super) fn new(config: Config, host: Host, store: Store) -> Rc<Self> {
+        Rc::new(Self {
+            config,
+            host,
+            store: RefCell::new(store),
+            relay: Relay::default(),
+            started: Instant::now(),
+            requests: RefCell::default(),
+            failures: RefCell::default(),
+            no_plugins: RefCell::new(None),
+            plugins_came: Notify::new(),
+            expected: RefCell::default(),
+            wait_until: Cell::new(None),
+            told_once: RefCell::default(),
+            lanes: RefCell::default(),
+        })
+    }
+
+    /// The lane of a container.
+    pub(super) fn lane(&self, key: &Key) -> Rc<Lane> {
+        Rc::clone(self.lanes.borrow_mut().entry(key.clone()).or_default())
+    }
+
+    /// Drops lanes that nothing is under way in.
+    pub(super) fn drop_idle_lanes(&self) {
+        let store = self.store.borrow();
+        self.lanes.borrow_mut().retain(|key, lane| {
+            store.container(key).is_some()
+                || Rc::strong_count(lane) > 1
+                || !lane.pending.borrow().is_empty()
+        });
+    }
+
+    /// A copy of what is known about a container.
+    pub(super) fn container(&self, key: &Key) -> Option<Container> {
+        self.store.borrow().container(key).cloned()
+    }
+
+    /// Changes a record; a disk that refuses is an operator's business, not the container's.
+    pub(super) fn change(&self, key: &Key, change: impl FnOnce(&mut Container)) {
+        if let Err(error) = self.store.borrow_mut().change(key, change) {
+            error!("the record of {} could not be written: {error}", key.id);
+        }
+    }
+
+    /// After a daemon start: waits for the plugins that were connected before or that the operator
+    /// names, bounded by the registration time-out (D14). Later, returns at once.
+    pub(super) async fn plugins_are_back(&self) {
+        let Some(until) = self.wait_until.get() else { return };
+        loop {
+            let came = self.plugins_came.notified();
+            let missing = self.expected.borrow().iter().any(|name| !self.relay.is_present(name));
+            if !missing || tokio::time::timeout_at(until, came).await.is_err() {
+                break;
+            }
+        }
+        self.wait_until.set(None);
+    }
+
+    /// Counts a request for `status`.
+    pub(super) fn count(&self, verb: &'static str) {
+        *self.requests.borrow_mut().entry(verb).or_default() += 1;
+    }
+
+    /// Keeps a failure for `status` and says it in the log.
+    pub(super) fn note_failure(&self, what: &str, plugin: &str) {
+        error!("{what}");
+        let mut failures = self.failures.borrow_mut();
+        if failures.len() >= FAILURES {
+            failures.pop_front();
+        }
+        failures.push_back(FailureNote {
+            at: now(),
+            what: what.to_owned(),
+            plugin: plugin.to_owned(),
+        });
+    }
+
+    /// Says something only the first time.
+    pub(super) fn say_once(&self, what: &str) {
+        if self.told_once.borrow_mut().insert(what.to_owned()) {
+            info!("{what}");
+        }
+    }
+
+    /// Tells every plugin that knows the container about something that has happened to it.
+    pub(super) async fn tell(&self, event: Event, key: &Key) {
+        let Some(told) = self.told(event, key) else { return };
+        let updates = self.relay.tell_all(&self.config, &told).await;
+        super::updates::apply_to_others(self, &updates, event.name());
+    }
+
+    /// An event about a container in its present state.
+    pub(super) fn told(&self, event: Event, key: &Key) -> Option<Told> {
+        let store = self.store.borrow();
+        let container = store.container(key)?;
+        let pod = store.pod(&container.pod).map(super::messages::pod);
+        Some(Told {
+            event,
+            pod: pod.unwrap_or_else(|| super::messages::only_pod_id(&container.pod)),
+            container: Some(super::messages::container(container)),
+        })
+    }
+
+    /// An event about a pod.
+    pub(super) fn told_pod(&self, event: Event, id: &str) -> Option<Told> {
+        let store = self.store.borrow();
+        let pod = store.pod(id)?;
+        let mut message = super::messages::pod(pod);
+        let sandbox = pod.sandbox.as_ref().and_then(|key| store.container(key));
+        if let Some(pid) = sandbox.and_then(|sandbox| sandbox.init_pid) {
+            message.pid = pid;
+        }
+        Some(Told { event, pod: message, container: None })
+    }
+
+    /// Everything a newcomer is synchronized with: pods that were announced, and containers that
+    /// have not ended.
+    pub(super) fn snapshot(&self) -> (Vec<api::PodSandbox>, Vec<api::Container>) {
+        use crate::state::{Lifecycle, PodState};
+        let store = self.store.borrow();
+        let pods = store.pods().filter(|pod| pod.state == PodState::Ready);
+        let alive = store.containers().filter(|container| {
+            !container.is_sandbox
+                && container.refused.is_empty()
+                && !matches!(container.state, Lifecycle::Stopped | Lifecycle::Removed)
+        });
+        (pods.map(super::messages::pod).collect(), alive.map(super::messages::container).collect())
+    }
+}
+
+/// Unix time in nanoseconds.
+pub(super) fn now() -> i64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)
+}
+
+/// Logs a failure that nobody can be told about.
+pub(super) fn log_failure(what: &str, result: Result<()>) {
+    if let Err(error) = result {
+        error!("{what}: {error}");
+    }
+}

@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Plugins come to the table: external ones through the socket, pre-installed ones launched.
+//! Handshakes run side by side and are bounded; a connection that never registers disturbs
+//! nobody. It decides who may sit (D11, D13), and what a newcomer is synchronized with (D15).
+
+use std::cell::Cell;
+use std::collections::HashSet;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::net::{UnixListener, UnixStream};
+use tracing::{info, warn};
+
+use crate::error::quoted;
+use crate::plugin::{self, Identity, Launched, Outcome, Plugin, Settings, Upcalls, api};
+
+use super::node::Node;
+use super::relay::{Seat, Subject};
+
+/// Connections that may be registering at once.
+const WAITING_ROOM: u32 = 64;
+
+/// The NRI version that we speak.
+pub const NRI_VERSION: &str = "v0.12.5";
+
+/// Accepts plugins for ever.
+pub(super) async fn accept(node: Rc<Node>, listener: UnixListener) {
+    let waiting = Rc::new(Cell::new(0_u32));
+    loop {
+        let stream = match listener.accept().await {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                warn!("the plugin socket: {}", crate::error::in_our_words(&error));
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                continue;
+            }
+        };
+        if !may_connect(&node, &stream) {
+            continue;
+        }
+        if waiting.get() >= WAITING_ROOM {
+            warn!("{WAITING_ROOM} connections have not registered yet: another one was closed");
+            continue;
+        }
+        waiting.set(waiting.get() + 1);
+        let (node, waiting) = (Rc::clone(&node), Rc::clone(&waiting));
+        tokio::task::spawn_local(async move {
+            let shaken = plugin::handshake(stream, None, &settings(&node), upcalls(&node)).await;
+            waiting.set(waiting.get().saturating_sub(1));
+            match shaken {
+                Ok(plugin) => sit_down(&node, plugin, false).await,
+                Err(error) => info!("a plugin connection ended: {error}"),
+            }
+        });
+    }
+}
+
+fn may_connect(node: &Node, stream: &UnixStream) -> bool {
+    let Ok(peer) = stream.peer_cred() else { return false };
+    let is_allowed = node.config.allowed_uids.contains(&peer.uid());
+    if !is_allowed {
+        warn!("user {} may not connect a plugin (nri.allowed_uids)", peer.uid());
+    }
+    is_allowed
+}
+
+/// What plugins are told about us.
+pub(super) fn settings(node: &Node) -> Settings {
+    Settings {
+        registration_timeout: node.config.registration_timeout,
+        request_timeout: node.config.request_timeout,
+        runtime_name: node.config.runtime_name.clone(),
+        runtime_version: format!("v{}", env!("CARGO_PKG_VERSION")),
+        nri_version: NRI_VERSION,
+    }
+}
+
+/// Launches the pre-installed plugins.
+pub(super) async fn launch(node: Rc<Node>) {
+    let (found, problems) =
+        plugin::discover(&node.config.plugin_path, &node.config.plugin_config_path);
+    for problem in problems {
+        warn!("{problem}");
+    }
+    for file in found {
+        let node = Rc::clone(&node);
+        tokio::task::spawn_local(async move {
+            let id = format!("{}-{}", file.index, file.name);
+            let launched = Launched::start(&file, &settings(&node), upcalls(&node)).await;
+            match launched {
+                Ok(plugin) => sit_down(&node, plugin, true).await,
+                Err(error) => warn!("{id} could not be started: {error}"),
+            }
+        });
+    }
+}
+
+/// Synchronizes a registered plugin and lets it take part; watches it to its end.
+async fn sit_down(node: &Rc<Node>, plugin: Plugin, launched: bool) {
+    let id = plugin.id();
+    if let Some(old) = node.relay.find(&id) {
+        if !old.is_doubtful() {
+            warn!("{id} is connected already: the newcomer was refused");
+            plugin.disconnect();
+            return;
+        }
+        info!("{id} connected anew and replaces the old connection");
+        old.plugin.disconnect();
+        node.relay.remove(&old);
+    }
+    // Snapshot and seat in one step: what happens from here on reaches the newcomer as events.
+    let (pods, containers) = node.snapshot();
+    let known: HashSet<Subject> = pods
+        .iter()
+        .map(|pod| Subject::Pod(pod.id.clone()))
+        .chain(containers.iter().map(|container| Subject::Container(container.id.clone())))
+        .collect();
+    let seat = node.relay.seat(plugin, launched, known);
+    if !synchronize(node, &seat, &pods, &containers).await {
+        seat.plugin.disconnect();
+        node.relay.remove(&seat);
+        return;
+    }
+    node.relay.catch_up(&node.config, &seat).await;
+    info!("{id} is synchronized with {} pods and {} containers", pods.len(), containers.len());
+    remember_who_is_here(node);
+    node.plugins_came.notify_waiters();
+    seat.plugin.closed().await;
+    node.relay.remove(&seat);
+    info!("{id} is gone");
+}
+
+async fn synchronize(
+    node: &Rc<Node>,
+    seat: &Rc<Seat>,
+    pods: &[api::PodSandbox],
+    containers: &[api::Container],
+) -> bool {
+    let why = match seat.plugin.synchronize(pods, containers).await {
+        Outcome::Answered(updates) => {
+            super::updates::apply_to_others(node, &updates, "Synchronize");
+            return true;
+        }
+        Outcome::Refused(text) => format!("refused: {}", quoted(&text)),
+        Outcome::TimedOut => "did not answer in time".to_owned(),
+        Outcome::Gone(why) => format!("went away ({})", quoted(&why)),
+    };
+    node.note_failure(
+        &format!("{} could not be synchronized: it {why}", seat.plugin.id()),
+        &seat.plugin.id(),
+    );
+    false
+}
+
+/// Who was connected is on record, so that creates wait for them after a restart (D14).
+fn remember_who_is_here(node: &Node) {
+    let names: Vec<String> = node.relay.seats().iter().map(|seat| seat.plugin.id()).collect();
+    let path = node.config.run_dir.join("state/plugins.json");
+    let bytes = serde_json::to_vec(&names).unwrap_or_default();
+    super::node::log_failure("recording the plugins", crate::files::replace(&path, &bytes));
+}
+
+/// Creates will wait for those who were connected when the last daemon ended, for the
+/// pre-installed ones, and for those that the operator names.
+pub(super) fn expect_those_who_were_here(node: &Node) {
+    let path = node.config.run_dir.join("state/plugins.json");
+    let bytes = std::fs::read(path).unwrap_or_default();
+    let mut expected: HashSet<String> = serde_json::from_slice(&bytes).unwrap_or_default();
+    expected.extend(node.config.wait_for.iter().cloned());
+    let (files, _) = plugin::discover(&node.config.plugin_path, &node.config.plugin_config_path);
+    expected.extend(files.iter().map(|file| format!("{}-{}", file.index, file.name)));
+    if !expected.is_empty() {
+        let until = tokio::time::Instant::now() + node.config.registration_timeout;
+        node.wait_until.set(Some(until));
+    }
+    *node.expected.borrow_mut() = expected;
+}
+
+/// Requests that plugins make of us. They arrive on tasks of their own, outside of our thread-
+/// bound state, so they are handed over and answered.
+struct Desk(tokio::sync::mpsc::UnboundedSender<UpdateOrder>);
+
+/// One UpdateContainers request on its way to the node.
+pub(super) struct UpdateOrder {
+    plugin: String,
+    request: api::UpdateContainersRequest,
+    reply: tokio::sync::oneshot::Sender<api::UpdateContainersResponse>,
+}
+
+fn upcalls(node: &Rc<Node>) -> Arc<dyn Upcalls> {
+    let (sender, mut orders) = tokio::sync::mpsc::unbounded_channel::<UpdateOrder>();
+    let node = Rc::clone(node);
+    tokio::task::spawn_local(async move {
+        while let Some(order) = orders.recv().await {
+            let event = format!("UpdateContainers of {}", order.plugin);
+            super::updates::apply_to_others(&node, &order.request.update, &event);
+            // None of them was carried out, and the plugin is told so.
+            let reply = api::UpdateContainersResponse {
+                failed: order.request.update,
+                ..api::UpdateContainersResponse::default()
+            };
+            let _plugin_is_gone = order.reply.send(reply);
+        }
+    });
+    Arc::new(Desk(sender))
+}
+
+#[async_trait::async_trait]
+impl Upcalls for Desk {
+    async fn update_containers(
+        &self,
+        plugin: &Identity,
+        request: api::UpdateContainersRequest,
+    ) -> Result<api::UpdateContainersResponse, String> {
+        let (reply, answer) = tokio::sync::oneshot::channel();
+        let order = UpdateOrder { plugin: plugin.to_string(), request, reply };
+        self.0.send(order).map_err(|_gone| "the daemon is ending".to_owned())?;
+        answer.await.map_err(|_gone| "the daemon is ending".to_owned())
+    }
+}

@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Pods: rebuilt from what a call shows, announced once, stopped after their members, removed.
+//!
+//! An engine with pods makes an infrastructure container for each: its `start` is the pod's
+//! RunPodSandbox, its `delete` the pod's end. Without an engine every container is its own pod.
+
+use std::rc::Rc;
+
+use serde_json::{Map, Value};
+
+use crate::describe;
+use crate::engine::{self, Engine, Facts, Role};
+use crate::error::{Context, Error, Result, quoted};
+use crate::files;
+use crate::plugin::{Event, api};
+use crate::state::{Container, Lifecycle, Pod, PodState, SCHEMA};
+
+use super::call::Call;
+use super::messages;
+use super::node::Node;
+
+/// A call and its bundle, understood.
+pub(super) struct Seen {
+    pub(super) engine: Engine,
+    pub(super) role: Role,
+    pub(super) pod: api::PodSandbox,
+    pub(super) container: api::Container,
+    /// The engine's own resources, as in the document (E of D21).
+    pub(super) resources: Map<String, Value>,
+}
+
+/// Rebuilds pod and container from the call, the document, and the sandbox's document.
+pub(super) fn describe(node: &Node, call: &Call, document: &[u8]) -> Result<Seen> {
+    let spec = describe::Spec::parse(document)?;
+    let question = call.question();
+    let bundle = call.bundle.to_string_lossy();
+    let engine_call = engine::Call {
+        id: &call.key.id,
+        root: &call.key.root,
+        bundle: &bundle,
+        parent: &call.parent,
+        grandparent: &call.grandparent,
+        variables: &question.variables,
+    };
+    let facts = engine::facts(&engine_call, spec.annotations());
+    let sandbox = sandbox_document(node, &facts);
+    let sandbox_spec = sandbox.as_deref().and_then(|bytes| describe::Spec::parse(bytes).ok());
+    let pod = describe::pod(&facts, sandbox_spec.as_ref(), &spec);
+    let container = describe::container(&facts, &spec);
+    Ok(Seen { role: facts.role, pod, container, resources: spec.resources(), engine: facts.engine })
+}
+
+/// The config.json of the pod's infrastructure container, which lies beside the container's
+/// bundle; a missing or spoilt one only makes the pod's description poorer.
+fn sandbox_document(node: &Node, facts: &Facts) -> Option<Vec<u8>> {
+    let path = node.host.path(facts.sandbox_config.as_ref()?);
+    let dir = files::open_dir(path.parent()?).ok()?;
+    files::read_at(&dir, path.file_name()?.to_str()?).ok().map(|original| original.bytes)
+}
+
+fn record(node: &Node, seen: &Seen, container: &Container) -> Pod {
+    Pod {
+        schema: SCHEMA,
+        boot_id: node.store.borrow().boot_id().to_owned(),
+        id: seen.pod.id.clone(),
+        name: seen.pod.name.clone(),
+        namespace: seen.pod.namespace.clone(),
+        uid: seen.pod.uid.clone(),
+        engine: seen.engine.name().to_owned(),
+        state: PodState::Created,
+        sandbox: container.is_sandbox.then(|| container.key.clone()),
+        message: messages::to_hex(&seen.pod),
+    }
+}
+
+/// A sandbox is being created: its pod is known from here on, and announced at its start.
+pub(super) fn sandbox_appears(node: &Node, seen: &Seen, container: &Container) -> Result<()> {
+    node.store.borrow_mut().put_pod(record(node, seen, container))
+}
+
+/// Tells the plugins of a pod that they have not heard of; a refusal fails what was asked.
+pub(super) async fn announce(node: &Rc<Node>, seen: &Seen, container: &Container) -> Result<()> {
+    let known = node.store.borrow().pod(&seen.pod.id).map(|pod| pod.state);
+    match known {
+        Some(PodState::Ready) => return Ok(()),
+        Some(PodState::Created) => {}
+        Some(PodState::Stopped) | None => {
+            let pod = record(node, seen, container);
+            node.store.borrow_mut().put_pod(pod)?;
+        }
+    }
+    run(node, &seen.pod.id).await
+}
+
+/// RunPodSandbox; a refusal is followed by Stop and Remove to those who heard of the pod.
+pub(super) async fn run(node: &Rc<Node>, id: &str) -> Result<()> {
+    set_state(node, id, PodState::Ready)?;
+    let Some(told) = node.told_pod(Event::RunPodSandbox, id) else { return Ok(()) };
+    let Err(refusal) = node.relay.ask_leave(&node.config, &told).await else { return Ok(()) };
+    node.note_failure(&format!("pod {id}: {refusal}"), &refusal.plugin);
+    end(node, id).await;
+    Err(Error::new(quoted(&refusal.to_string())).hint("the pod was not started"))
+}
+
+fn set_state(node: &Node, id: &str, state: PodState) -> Result<()> {
+    let mut store = node.store.borrow_mut();
+    let Some(mut pod) = store.pod(id).cloned() else { return Ok(()) };
+    pod.state = state;
+    store.put_pod(pod).doing(|| format!("recording pod {id}"))
+}
+
+/// Ends the pod if nothing of it is left: no sandbox and no member.
+pub(super) async fn end_if_empty(node: &Rc<Node>, id: &str) {
+    let is_empty = {
+        let store = node.store.borrow();
+        let mut members = store.containers().filter(|container| container.pod == id);
+        !members.any(|container| container.state != Lifecycle::Removed)
+    };
+    if is_empty {
+        end(node, id).await;
+    }
+}
+
+/// StopPodSandbox and RemovePodSandbox, each once.
+async fn end(node: &Rc<Node>, id: &str) {
+    let Some(state) = node.store.borrow().pod(id).map(|pod| pod.state) else { return };
+    if state == PodState::Ready {
+        super::node::log_failure("stopping a pod", set_state(node, id, PodState::Stopped));
+        tell(node, Event::StopPodSandbox, id).await;
+    }
+    if state != PodState::Created {
+        tell(node, Event::RemovePodSandbox, id).await;
+    }
+    node.store.borrow_mut().forget_pod(id);
+}
+
+async fn tell(node: &Rc<Node>, event: Event, id: &str) {
+    if let Some(told) = node.told_pod(event, id) {
+        node.relay.tell_all(&node.config, &told).await;
+    }
+}

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+//! After a restart: what an earlier daemon left on record is compared with what is there.
+//! Creations that came to nothing are undone, containers that ended meanwhile are stopped, the
+//! living are watched again, and what wrappers did without a daemon is adopted.
+//!
+//! Events of what happened meanwhile wait for the plugins that were connected (D14), bounded.
+
+use std::rc::Rc;
+
+use tracing::{info, warn};
+
+use crate::state::{Container, Key, Lifecycle};
+
+use super::node::Node;
+use super::{delete, evidence, exit, undo, watch};
+
+/// Compares every record with the world.
+pub(super) async fn recover(node: &Rc<Node>) {
+    adopt_bypassed(node);
+    let records: Vec<Container> = node.store.borrow().containers().cloned().collect();
+    if records.is_empty() {
+        return;
+    }
+    info!("{} containers are on record", records.len());
+    let node = Rc::clone(node);
+    tokio::task::spawn_local(async move {
+        node.plugins_are_back().await;
+        for record in records {
+            let lane = node.lane(&record.key);
+            let _turn = lane.turn.lock().await;
+            one(&node, &record).await;
+        }
+    });
+}
+
+async fn one(node: &Rc<Node>, before: &Container) {
+    let key = &before.key;
+    let Some(record) = node.container(key) else { return };
+    if record.incarnation != before.incarnation {
+        return; // It was created anew since the daemon is back.
+    }
+    if record.state == Lifecycle::Creating {
+        if is_under_way(node, &record) {
+            // Its runtime still works; whoever asks about it next settles it.
+            return;
+        }
+        let pid_file = record.pid_file.as_deref().map(std::path::Path::new);
+        let Some(pid) = evidence::init_pid(&node.host, key, pid_file, None) else {
+            return undo::creation(node, key).await;
+        };
+        let start = watch::start_time(&node.host, pid);
+        node.change(key, |record| {
+            record.init_pid = Some(pid);
+            record.init_start = start;
+            record.state = Lifecycle::Created;
+            record.in_flight = None;
+        });
+        undo::drop_temporary(&record);
+    }
+    if !evidence::exists(&node.host, key) {
+        return delete::removed(node, key).await;
+    }
+    let Some(record) = node.container(key) else { return };
+    if record.state == Lifecycle::Created && !evidence::waits_for_start(&node.host, key) {
+        node.change(key, |record| record.state = Lifecycle::Running);
+    }
+    if exit::has_ended(node, &record) {
+        exit::stopped(node, key).await;
+    } else {
+        exit::watch(node, &record);
+    }
+}
+
+fn is_under_way(node: &Node, record: &Container) -> bool {
+    let Some(flight) = &record.in_flight else { return false };
+    watch::start_time(&node.host, flight.pid).is_some()
+        && watch::command_line(&node.host, flight.pid)
+            .iter()
+            .any(|word| word == record.key.id.as_bytes())
+}
+
+/// Wrappers that found no daemon left a record each; what they deleted is removed here too.
+fn adopt_bypassed(node: &Rc<Node>) {
+    let dir = node.config.run_dir.join("bypassed");
+    for entry in std::fs::read_dir(&dir).into_iter().flatten().flatten() {
+        let path = entry.path();
+        let read = std::fs::read(&path).ok();
+        let record =
+            read.and_then(|bytes| serde_json::from_slice::<serde_json::Value>(&bytes).ok());
+        let _taken = std::fs::remove_file(&path);
+        let Some(record) = record else { continue };
+        let text = |name: &str| record[name].as_str().unwrap_or_default().to_owned();
+        let why = text("why");
+        warn!("{} {} went past us: {why}", text("verb"), text("id"));
+        node.count("bypassed");
+        let root = match text("root") {
+            root if root.is_empty() => {
+                evidence::default_root(std::path::Path::new(&text("runtime"))).to_owned()
+            }
+            root => root,
+        };
+        let key = Key { root, id: text("id") };
+        node.change(&key, |known| {
+            known.skipped.push(crate::state::Skipped {
+                plugin: String::new(),
+                reason: format!("{} went past the daemon: {why}", text("verb")),
+            });
+        });
+    }
+}

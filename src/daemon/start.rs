@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `start`, as the daemon lives it: for a sandbox its pod's RunPodSandbox, for a container
+//! StartContainer. A refusal prevents the start.
+
+use std::rc::Rc;
+
+use crate::error::{Error, Result, quoted};
+use crate::host::Point;
+use crate::link::Proceed;
+use crate::plugin::Event;
+use crate::state::{InFlight, Lifecycle};
+
+use super::call::Call;
+use super::node::Node;
+use super::pods;
+
+/// Decides a `start`.
+pub(super) async fn start(node: &Rc<Node>, call: &Call) -> Result<Proceed> {
+    let Some(record) = node.container(&call.key) else { return Ok(Proceed::default()) };
+    if record.state != Lifecycle::Created {
+        return Ok(Proceed::default()); // The runtime knows what to say about it.
+    }
+    node.host.point(Point::DaemonRecord)?;
+    let flight = InFlight { verb: "start".to_owned(), pid: call.question().pid, executed: false };
+    node.change(&call.key, |record| record.in_flight = Some(flight));
+    let allowed = if record.is_sandbox {
+        pods::run(node, &record.pod).await
+    } else {
+        ask_leave(node, call).await
+    };
+    if let Err(error) = allowed {
+        node.change(&call.key, |record| {
+            record.in_flight = None;
+            record.refused.push(error.to_string());
+        });
+        return Err(error);
+    }
+    Ok(Proceed::default())
+}
+
+async fn ask_leave(node: &Rc<Node>, call: &Call) -> Result<()> {
+    let Some(told) = node.told(Event::StartContainer, &call.key) else { return Ok(()) };
+    let Err(refusal) = node.relay.ask_leave(&node.config, &told).await else { return Ok(()) };
+    node.note_failure(&format!("start {}: {refusal}", call.key.id), &refusal.plugin);
+    Err(Error::new(quoted(&refusal.to_string())).hint("the container was not started"))
+}

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A creation that came to nothing: plugins that heard of the container hear of its end, the
+//! bundle is as the engine wrote it, the record is gone (but still explained).
+
+use std::rc::Rc;
+
+use tracing::warn;
+
+use crate::files;
+use crate::plugin::Event;
+use crate::state::{Container, Key};
+
+use super::node::Node;
+use super::{exit, pods};
+
+/// Undoes a creation.
+pub(super) async fn creation(node: &Rc<Node>, key: &Key) {
+    let Some(record) = node.container(key) else { return };
+    restore_document(node, &record);
+    exit::stopped(node, key).await;
+    if !record.is_sandbox {
+        node.tell(Event::RemoveContainer, key).await;
+    }
+    node.store.borrow_mut().forget(key);
+    pods::end_if_empty(node, &record.pod).await;
+    node.drop_idle_lanes();
+}
+
+/// Removes our temporary file, and puts the engine's document back where ours still is.
+/// A bundle that is gone, or a document that somebody wrote since, is left alone.
+pub(super) fn restore_document(node: &Node, record: &Container) {
+    let Some(patched) = &record.patched else { return };
+    let Ok(dir) = files::open_dir(std::path::Path::new(&record.bundle)) else { return };
+    if files::inode_at(&dir, &patched.document) != Some(patched.inode) {
+        if files::inode_at(&dir, &patched.temporary) == Some(patched.inode) {
+            files::remove_at(&dir, &patched.temporary);
+        }
+        return;
+    }
+    if files::inode_at(&dir, &patched.temporary).is_none() {
+        let written = node.store.borrow().pristine(&patched.pristine).and_then(|bytes| {
+            let like = files::read_at(&dir, &patched.document)?;
+            files::create_at(&dir, &patched.temporary, &bytes, &like)
+        });
+        if let Err(error) = written {
+            warn!("{}: the engine's document could not be restored: {error}", record.bundle);
+            return;
+        }
+    }
+    match files::exchange_at(&dir, &patched.temporary, &patched.document) {
+        Ok(_) => files::remove_at(&dir, &patched.temporary),
+        Err(error) => warn!("{}: {error}", record.bundle),
+    }
+}
+
+/// The patched document is in use: its temporary name, now the engine's bytes, is not needed.
+pub(super) fn drop_temporary(record: &Container) {
+    let Some(patched) = &record.patched else { return };
+    let Ok(dir) = files::open_dir(std::path::Path::new(&record.bundle)) else { return };
+    if files::inode_at(&dir, &patched.document) == Some(patched.inode) {
+        files::remove_at(&dir, &patched.temporary);
+    }
+}

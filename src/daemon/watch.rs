@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Processes by descriptor: whether one has ended, and waiting for it, without polling.
+//!
+//! A pid is only a number; the start time beside it tells a process from a later one of the
+//! same number. It never sends a signal.
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+
+use crate::host::Host;
+
+/// Opens a process, if it is there.
+pub(super) fn open(pid: u32) -> Option<OwnedFd> {
+    let pid = Pid::from_raw(i32::try_from(pid).ok()?)?;
+    pidfd_open(pid, PidfdFlags::empty()).ok()
+}
+
+/// Opens the very process that started at `start`, if it still runs (or is a zombie).
+pub(super) fn open_same(host: &Host, pid: u32, start: Option<u64>) -> Option<OwnedFd> {
+    let fd = open(pid)?;
+    // Checked after opening: from here on the descriptor cannot mean another process.
+    (start.is_none() || start_time(host, pid) == start).then_some(fd)
+}
+
+/// Whether the process has ended; its parent need not have reaped it.
+pub(super) fn has_ended(process: &OwnedFd) -> bool {
+    let mut fds = [PollFd::new(process.as_fd(), PollFlags::POLLIN)];
+    matches!(poll(&mut fds, PollTimeout::ZERO), Ok(1..))
+}
+
+/// Waits until the process has ended.
+#[expect(unsafe_code, reason = "registering a descriptor with the event loop")]
+pub(super) async fn ended(process: &OwnedFd) {
+    let Ok(copy) = process.try_clone() else { return };
+    // SAFETY: an OwnedFd is open for as long as it lives, and AsyncFd owns it.
+    match unsafe { AsyncFd::register_with_interest(copy, Interest::READABLE) } {
+        Ok(readiness) => {
+            let _ended = readiness.readable().await;
+        }
+        // Out of descriptors: ask now and then instead.
+        Err(_) => {
+            while !has_ended(process) {
+                tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+            }
+        }
+    }
+}
+
+/// Start time of a process in clock ticks since boot (field 22 of proc_pid_stat(5)).
+pub(super) fn start_time(host: &Host, pid: u32) -> Option<u64> {
+    let stat = std::fs::read_to_string(host.path(format!("/proc/{pid}/stat"))).ok()?;
+    // The command name may hold blanks and parentheses; the last one ends it.
+    stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()
+}
+
+/// The command line of a process, word by word.
+pub(super) fn command_line(host: &Host, pid: u32) -> Vec<Vec<u8>> {
+    let bytes = std::fs::read(host.path(format!("/proc/{pid}/cmdline"))).unwrap_or_default();
+    let words = bytes.strip_suffix(b"\0").unwrap_or(&bytes);
+    if words.is_empty() {
+        Vec::new()
+    } else {
+        words.split(|b| *b == 0).map(<[u8]>::to_vec).collect()
+    }
+}
+
+/// The parent of a process.
+pub(super) fn parent(host: &Host, pid: u32) -> Option<u32> {
+    let stat = std::fs::read_to_string(host.path(format!("/proc/{pid}/stat"))).ok()?;
+    stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn our_own_process_runs_and_has_a_start_time() {
+        let host = Host::default();
+        let start = start_time(&host, std::process::id());
+        let own = open_same(&host, std::process::id(), start).unwrap();
+        assert!(start.is_some() && !has_ended(&own));
+    }
+
+    #[test]
+    fn a_later_process_of_the_same_number_is_not_taken_for_it() {
+        assert!(open_same(&Host::default(), std::process::id(), Some(1)).is_none());
+    }
+
+    #[test]
+    fn a_missing_process_is_none() {
+        assert!(open(u32::MAX / 2).is_none());
+        assert_eq!(start_time(&Host::default(), u32::MAX / 2), None);
+    }
+}

@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A wrapper's connection, from question to notice: heartbeats while plugins think, the verdict,
+//! and what its absence afterwards means (decisions D1, D3, D8).
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use tokio::net::UnixStream;
+use tracing::{debug, warn};
+
+use crate::argv::Verb;
+use crate::error::{Error, Result};
+use crate::host::Point;
+use crate::link::{Answer, Notice, PROTOCOL, Proceed};
+use crate::state::Key;
+
+use super::call::Call;
+use super::node::{Node, Pending};
+use super::{admin, conversation, create, delete, evidence, settle, start, undo, update};
+
+/// While a request is worked on, the wrapper hears of us this often.
+const HEARTBEAT: Duration = Duration::from_secs(1);
+
+/// A wrapper that has its verdict says EXEC at once, or died.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Serves one connection.
+pub(super) async fn serve(node: Rc<Node>, mut stream: UnixStream) {
+    if let Err(error) = converse(&node, &mut stream).await {
+        debug!("a connection ended: {error}");
+    }
+}
+
+async fn converse(node: &Rc<Node>, stream: &mut UnixStream) -> Result<()> {
+    let peer = stream.peer_cred()?;
+    if peer.uid() != nix::unistd::geteuid().as_raw() {
+        warn!("user {} may not ask this daemon", peer.uid());
+        return Err(Error::new("a foreign user"));
+    }
+    let asked = conversation::read(stream).await?;
+    let (protocol, version) = (PROTOCOL, env!("CARGO_PKG_VERSION").to_owned());
+    if asked.question.protocol != protocol {
+        let theirs = asked.question.protocol;
+        node.note_failure(
+            &format!("a wrapper (version {}) speaks protocol {theirs}, this is {protocol}; restart the daemon", asked.question.version),
+            "",
+        );
+        return conversation::say(stream, &Answer::Incompatible { protocol, version }).await;
+    }
+    if !asked.question.admin.is_empty() {
+        let answer = admin::answer(node, &asked.question.admin);
+        return conversation::say(stream, &answer).await;
+    }
+    let Some(call) = Call::new(asked, &node.host) else {
+        return conversation::say(stream, &Answer::Proceed(Proceed::default())).await;
+    };
+    verb(node, stream, call).await
+}
+
+/// What goes with a verdict until the runtime has run.
+struct Decided {
+    proceed: Proceed,
+    resources: Option<(update::Block, update::Block)>,
+}
+
+async fn verb(node: &Rc<Node>, stream: &mut UnixStream, mut call: Call) -> Result<()> {
+    node.count(call.verb());
+    let key = call.key.clone();
+    let process = call.process().ok_or_else(|| Error::new("no process descriptor came along"))?;
+    let lane = node.lane(&key);
+    let pid_file_before = call.pid_file.as_deref().and_then(evidence::stamp);
+    let decided = with_heartbeat(stream, async {
+        let turn = lane.turn.lock().await;
+        node.host.point(Point::DaemonAsked)?;
+        settle::due(node, &key, &lane).await;
+        decide(node, &mut call).await.map(|decided| (decided, turn))
+    })
+    .await?;
+    let (decided, turn) = match decided {
+        Ok(decided) => decided,
+        Err(error) => return conversation::say(stream, &Answer::Refuse(error.to_string())).await,
+    };
+    let incarnation = node.container(&key).map_or(0, |record| record.incarnation);
+    let pending = Pending {
+        verb: call.verb(),
+        incarnation,
+        process,
+        pid_file: call.pid_file.clone(),
+        pid_file_before,
+        state_before: evidence::state_stamp(&node.host, &key),
+        resources: decided.resources,
+    };
+    node.host.point(Point::DaemonVerdict)?;
+    let executed = hand_over(node, stream, &key, decided.proceed).await;
+    if executed {
+        settle::watch(node, &key, &lane, Rc::new(pending));
+    } else if is_new(node, &key, call.verb()) {
+        undo::creation(node, &key).await;
+    } else {
+        node.change(&key, |record| record.in_flight = None);
+    }
+    drop(turn);
+    Ok(())
+}
+
+async fn decide(node: &Rc<Node>, call: &mut Call) -> Result<Decided> {
+    let mut resources = None;
+    let proceed = match call.call.verb {
+        Verb::Create | Verb::Run => create::create(node, call).await?,
+        Verb::Start => start::start(node, call).await?,
+        Verb::Delete => delete::delete(node, call).await?,
+        Verb::Update => {
+            let (proceed, holds) = update::update(node, call).await?;
+            resources = holds;
+            proceed
+        }
+        Verb::Restore | Verb::Kill | Verb::Pause | Verb::Resume | Verb::Exec | Verb::State => {
+            Proceed::default()
+        }
+        Verb::Nri | Verb::Other | Verb::None => Proceed::default(),
+    };
+    Ok(Decided { proceed, resources })
+}
+
+/// Whether this verb has just made the record, so that its failing undoes it.
+fn is_new(node: &Node, key: &Key, verb: &str) -> bool {
+    matches!(verb, "create" | "run")
+        && node.container(key).is_some_and(|record| record.in_flight.is_some())
+}
+
+/// Says the verdict and waits for EXEC; false when the wrapper did not come that far.
+async fn hand_over(node: &Node, stream: &mut UnixStream, key: &Key, proceed: Proceed) -> bool {
+    if conversation::say(stream, &Answer::Proceed(proceed)).await.is_err() {
+        return false;
+    }
+    match tokio::time::timeout(PATIENCE, conversation::notice(stream)).await {
+        Ok(Ok(Notice::Exec)) => {}
+        Ok(Ok(Notice::ExecFailed(_)) | Err(_)) | Err(_) => return false,
+    }
+    if let Some(flight) = node.container(key).and_then(|record| record.in_flight)
+        && !flight.executed
+    {
+        node.change(key, |record| {
+            if let Some(flight) = &mut record.in_flight {
+                flight.executed = true;
+            }
+        });
+    }
+    // An exec that fails says so, or ends the connection together with the process; one that
+    // succeeds ends the connection (it is CLOEXEC) and the process lives on.
+    match tokio::time::timeout(PATIENCE, conversation::notice(stream)).await {
+        Ok(Ok(Notice::ExecFailed(why))) => {
+            node.note_failure(&format!("{}: {why}", key.id), "");
+            false
+        }
+        Ok(Ok(Notice::Exec) | Err(_)) | Err(_) => true,
+    }
+}
+
+/// Works while telling the wrapper every second that we live; a wrapper that goes away meanwhile
+/// is noticed by whoever talks to it next.
+async fn with_heartbeat<T>(
+    stream: &mut UnixStream,
+    work: impl Future<Output = Result<T>>,
+) -> Result<Result<T>> {
+    tokio::pin!(work);
+    loop {
+        match tokio::time::timeout(HEARTBEAT, &mut work).await {
+            Ok(done) => return Ok(done),
+            Err(_) => {
+                // The work goes on even if nobody listens: plugins were asked, and an undo
+                // follows when the verdict cannot be delivered.
+                let _nobody_listens = conversation::say(stream, &Answer::Heartbeat).await;
+            }
+        }
+    }
+}

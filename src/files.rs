@@ -11,7 +11,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
 use nix::errno::Errno;
-use nix::fcntl::{AT_FDCWD, OFlag, RenameFlags, openat, renameat, renameat2};
+use nix::fcntl::{AT_FDCWD, OFlag, openat, renameat};
 use nix::sys::stat::{Mode, fchmod, fstat};
 use nix::unistd::{Gid, Uid, UnlinkatFlags, fchown, unlinkat};
 
@@ -139,10 +139,15 @@ pub enum Placed {
 /// # Errors
 /// Fails when the file system refuses both an exchange and a rename; nothing has changed then.
 pub fn exchange_at(dir: impl AsFd, new: &str, name: &str) -> Result<Placed> {
-    match renameat2(&dir, new, &dir, name, RenameFlags::RENAME_EXCHANGE) {
+    // rustix, because nix has renameat2 for glibc only.
+    let flags = rustix::fs::RenameFlags::EXCHANGE;
+    match rustix::fs::renameat_with(&dir, new, &dir, name, flags) {
         Ok(()) => return Ok(Placed::Exchanged),
-        Err(Errno::EINVAL | Errno::ENOSYS) => {}
-        Err(errno) => return Err(Error::from(errno)).doing(|| format!("replacing {name}")),
+        Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOSYS) => {}
+        Err(errno) => {
+            let errno = Errno::from_raw(errno.raw_os_error());
+            return Err(Error::from(errno)).doing(|| format!("replacing {name}"));
+        }
     }
     renameat(&dir, new, &dir, name).doing(|| format!("replacing {name}"))?;
     Ok(Placed::Replaced)

@@ -299,7 +299,7 @@ fn read_verb(argv: &[OsString], verb_index: usize, call: &mut Call) {
             Word::End => only_words = true,
             Word::Unknown { .. } => {}
             word @ (Word::Known(..) | Word::Bundle(_)) => {
-                index = take_word(argv, index, word, call)
+                index = take_word(argv, index, word, call);
             }
         }
         index += 1;

@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+# The one door. Every target says what it lacks and works from a fresh clone.
+
+MUSL := x86_64-unknown-linux-musl
+# The static build where its target can be had, else glibc (scripts/setup.sh says so).
+TARGET := $(shell test -d "$$(rustc --print target-libdir --target $(MUSL) 2>/dev/null)" && echo $(MUSL))
+RELEASE = target/$(if $(TARGET),$(TARGET)/)release/nri-runc
+
+.PHONY: all build setup demo test lint bench interop install vm soak
+
+all: build
+
+setup:
+	@sh scripts/setup.sh
+
+# A sub-make: the target may have been added by `setup` just now.
+build: setup
+	@$(MAKE) --no-print-directory release
+
+.PHONY: release
+release:
+	cargo build --release --locked $(if $(TARGET),--target $(TARGET))
+	@echo "built $(RELEASE)$(if $(TARGET), (static),  (glibc: no musl target here))"
+
+demo: build
+	@sh scripts/demo.sh $$($(MAKE) -s --no-print-directory path)
+
+.PHONY: path
+path:
+	@echo $(RELEASE)
+
+test: setup
+	@sh scripts/test.sh
+
+lint:
+	cargo fmt --check
+	cargo clippy --locked --all-targets -- -D warnings
+
+bench: build
+	@sh scripts/bench.sh $$($(MAKE) -s --no-print-directory path)
+
+interop:
+	@echo "absent in this version: the Go side (see ARCHITECTURE.md, last table)"; exit 1
+
+vm soak:
+	@echo "absent in this version: $@ (see ARCHITECTURE.md, last table)"; exit 1
+
+install: build
+	sh install.sh --binary $$($(MAKE) -s --no-print-directory path)

@@ -1,28 +1,46 @@
 // SPDX-License-Identifier: Apache-2.0
-//! runc's command line, read by a table: verb, id, bundle, log and what else we must know,
-//! without losing or changing a byte. It never fails: what cannot be understood is passed
-//! through, and the real runtime says what is wrong with it.
+//! runc's command line, read by a table and never rewritten.
 //!
-//! runc, crun and youki differ; where they do, runc's reading wins (`-x=v` is a value `v`), and
-//! what only crun or youki accept (bundled shorts, abbreviations, attached values) is understood
-//! too, since to runc it is an error that it reports by itself.
+//! [`read`] finds the verb, the id and the few flags the wrapper acts on. It never fails: what
+//! it cannot read passes to the runtime as it came, and the runtime says what is wrong with it.
+//! The words themselves are never copied, mended or reordered here; only
+//! [`for_update_by_stdin`] makes another command line, out of whole words.
+//!
+//! One reader serves three grammars. Where they differ, runc is read first:
+//!
+//! * `-bundle B` is a long name (runc), not `-b undle` (crun, youki); `-b=B` is `B` (runc,
+//!   youki), not `=B` (crun). Only words that mean nothing to runc are tried as crun's and
+//!   youki's bundled letters (`-fr`, `-bB`) and crun's shortened names (`--bund`).
+//! * Flags count wherever they stand, also after the id (runc, youki; crun refuses them there),
+//!   and runc 1.6 takes global flags after the verb. `exec` and `kill` end at their first plain
+//!   word, as in runc 1.6: up to 1.5 `kill ID --all 9` went to the container `9`.
+//! * A flag given twice: the last wins (runc, crun; youki refuses most).
+//! * The ids `help` and `h` ask for help (runc 1.6), also where an older runc takes them for ids.
+//! * A lone flag may have a value, `--force=false` (runc; the others refuse it).
+//!
+//! A flag in no table is taken to need no value, unless that leaves a plain word too many: then
+//! the word behind it was its value. So a flag of a coming runtime hides neither verb nor id.
+//!
+//! Reference: urfave/cli v1 and v3 over Go's `flag` (runc), glibc argp (crun), clap (youki).
 
 mod flags;
+mod walk;
 
 use std::ffi::{OsStr, OsString};
 use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 
-use flags::{Flag, Meaning};
+use flags::{Flag, Means};
+use walk::{Part, walk_globals, walk_verb};
 
-/// The verbs that are told apart; everything else is `Other` and passes through.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// The verbs the wrapper treats differently; everything else is `Other` and passes through.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Verb {
     /// `create`.
     Create,
-    /// `run`.
+    /// `run`: create and start in one.
     Run,
-    /// `restore`.
+    /// `restore`: a create from a checkpoint.
     Restore,
     /// `start`.
     Start,
@@ -40,385 +58,232 @@ pub enum Verb {
     Exec,
     /// `state`.
     State,
-    /// Our own reserved verb, only as the very first word.
+    /// Our own verb; only as the very first word, so that no container or flag is taken for it.
     Nri,
-    /// Any other word.
+    /// Any other verb, known or not.
     Other,
-    /// No verb at all.
+    /// There is no verb.
+    #[default]
     None,
 }
 
 impl Verb {
-    /// The word.
+    /// The verb as it is written; `other` and `none` for the last two.
     pub fn name(self) -> &'static str {
         match self {
-            Self::Create => "create",
-            Self::Run => "run",
-            Self::Restore => "restore",
-            Self::Start => "start",
-            Self::Update => "update",
-            Self::Delete => "delete",
-            Self::Kill => "kill",
-            Self::Pause => "pause",
-            Self::Resume => "resume",
-            Self::Exec => "exec",
-            Self::State => "state",
             Self::Nri => "nri",
             Self::Other => "other",
             Self::None => "none",
+            Self::Create
+            | Self::Run
+            | Self::Restore
+            | Self::Start
+            | Self::Update
+            | Self::Delete
+            | Self::Kill
+            | Self::Pause
+            | Self::Resume
+            | Self::Exec
+            | Self::State => {
+                flags::VERBS.iter().find(|(_, v)| *v == self).map_or("other", |(name, _)| name)
+            }
         }
     }
 
-    fn of(word: &OsStr) -> Self {
-        match word.as_bytes() {
-            b"create" => Self::Create,
-            b"run" => Self::Run,
-            b"restore" => Self::Restore,
-            b"start" => Self::Start,
-            b"update" => Self::Update,
-            b"delete" => Self::Delete,
-            b"kill" => Self::Kill,
-            b"pause" => Self::Pause,
-            b"resume" => Self::Resume,
-            b"exec" => Self::Exec,
-            b"state" => Self::State,
-            _ => Self::Other,
-        }
+    fn of_word(word: &OsStr) -> Self {
+        flags::VERBS.iter().find(|(name, _)| word == *name).map_or(Self::Other, |(_, verb)| *verb)
     }
 
-    fn flags(self, word: &OsStr) -> &'static [Flag] {
-        match self {
-            Self::Create | Self::Run => flags::CREATE,
-            Self::Restore => flags::RESTORE,
-            Self::Update => flags::UPDATE,
-            Self::Delete => flags::DELETE,
-            Self::Kill => flags::KILL,
-            Self::Exec => flags::EXEC,
-            Self::Start | Self::State | Self::Pause | Self::Resume => flags::NONE,
-            Self::Other if word.as_bytes().starts_with(b"checkpoint") => flags::RESTORE,
-            Self::Other | Self::Nri | Self::None => flags::OTHER,
-        }
+    /// Whether flags end at the first plain word: the rest is a command or a signal.
+    fn ends_at_first_word(self) -> bool {
+        self == Self::Exec || self == Self::Kill
+    }
+
+    fn is_read(self) -> bool {
+        !matches!(self, Self::Nri | Self::Other | Self::None)
     }
 }
 
-/// `--resources` of `update`.
+/// What a command line says. Paths are as written: relative, empty and non-UTF-8 ones included.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Call {
+    /// The verb.
+    pub verb: Verb,
+    /// Where in argv the verb stands.
+    pub verb_index: Option<usize>,
+    /// The container's id. `None` also where the word is a pattern (crun's `--regex`).
+    pub id: Option<OsString>,
+    /// `--root`.
+    pub root: Option<OsString>,
+    /// `--log`; crun's may begin with `file:`, `journald:` or `syslog:`.
+    pub log: Option<OsString>,
+    /// `--log-format`.
+    pub log_format: Option<OsString>,
+    /// `--systemd-cgroup`, or crun's `--cgroup-manager systemd`.
+    pub systemd_cgroup: bool,
+    /// `--bundle`; absent and empty both mean the current folder.
+    pub bundle: Option<OsString>,
+    /// crun's `--config` of create and run: the file it reads instead of `config.json`.
+    pub config: Option<OsString>,
+    /// `--pid-file`.
+    pub pid_file: Option<OsString>,
+    /// `--resources` of update.
+    pub resources: Option<Resources>,
+    /// `--force` of delete.
+    pub force: bool,
+    /// `--detach` of run, restore and exec.
+    pub detach: bool,
+    /// `--all` of kill.
+    pub all: bool,
+    /// The runtime will print help, a version or a usage error and touch no container.
+    pub is_inert: bool,
+    /// The single resources of update, in their order: what [`for_update_by_stdin`] takes out
+    /// besides `--resources`. runc reads them only where there is no `--resources`.
+    pub resource_flags: Vec<ResourceFlag>,
+}
+
+/// The last `--resources` of a command line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Resources {
     /// A file, or `-` for standard input.
     pub value: OsString,
-    /// The words of argv that it occupies.
+    /// The argv words it occupies: one or two.
     pub range: Range<usize>,
 }
 
-/// One of `update`'s flags that `--resources` can express.
+/// One resource given as a flag of its own, such as `--memory 5`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ResourceFlag {
-    /// Canonical long name.
+    /// The long name without dashes, in full.
     pub name: &'static str,
-    /// Its value.
+    /// As written.
     pub value: OsString,
-    /// The words of argv that it occupies.
+    /// The argv words it occupies: one or two.
     pub range: Range<usize>,
 }
 
-/// A command line, understood as far as it concerns us.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[expect(clippy::struct_excessive_bools, reason = "these are the runtime's own switches")]
-pub struct Call {
-    /// The verb.
-    pub verb: Verb,
-    /// Where it stands.
-    pub verb_index: Option<usize>,
-    /// The container's id: the first word after the verb that is no flag.
-    pub id: Option<OsString>,
-    /// `--root`.
-    pub root: Option<OsString>,
-    /// `--log`.
-    pub log: Option<OsString>,
-    /// `--log-format`.
-    pub log_format: Option<OsString>,
-    /// `--systemd-cgroup`.
-    pub systemd_cgroup: bool,
-    /// `--bundle`.
-    pub bundle: Option<OsString>,
-    /// crun's alternative to the bundle's config.json.
-    pub config: Option<OsString>,
-    /// `--pid-file`.
-    pub pid_file: Option<OsString>,
-    /// `--resources`.
-    pub resources: Option<Resources>,
-    /// `--force`.
-    pub force: bool,
-    /// `--detach`.
-    pub detach: bool,
-    /// `--all`.
-    pub all: bool,
-    /// Only help or a version will be printed: nothing happens to a container.
-    pub is_inert: bool,
-    /// `update`'s single resources.
-    pub resource_flags: Vec<ResourceFlag>,
-}
-
-impl Call {
-    fn new() -> Self {
-        Self {
-            verb: Verb::None,
-            verb_index: None,
-            id: None,
-            root: None,
-            log: None,
-            log_format: None,
-            systemd_cgroup: false,
-            bundle: None,
-            config: None,
-            pid_file: None,
-            resources: None,
-            force: false,
-            detach: false,
-            all: false,
-            is_inert: false,
-            resource_flags: Vec::new(),
-        }
-    }
-
-    fn take(&mut self, flag: &'static Flag, value: &OsStr, range: Range<usize>) {
-        let value = value.to_owned();
-        // A repeated flag: the last one wins, as in runc.
-        match flag.meaning {
-            Meaning::Skip => {}
-            Meaning::Root => self.root = Some(value),
-            Meaning::Log => self.log = Some(value),
-            Meaning::LogFormat => self.log_format = Some(value),
-            Meaning::SystemdCgroup => self.systemd_cgroup = is_true(&value),
-            Meaning::Inert => self.is_inert |= is_true(&value),
-            Meaning::Bundle => self.bundle = Some(value),
-            Meaning::Config => self.config = Some(value),
-            Meaning::PidFile => self.pid_file = Some(value),
-            Meaning::Resources => self.resources = Some(Resources { value, range }),
-            Meaning::Force => self.force = is_true(&value),
-            Meaning::Detach => self.detach = is_true(&value),
-            Meaning::All => self.all = is_true(&value),
-            Meaning::Resource => {
-                self.resource_flags.push(ResourceFlag { name: flag.long, value, range });
-            }
-        }
-    }
-}
-
-/// A switch is on when it is there, but for `--switch=false` (which runc accepts).
-fn is_true(value: &OsStr) -> bool {
-    !matches!(value.as_bytes(), b"false" | b"0" | b"f" | b"F" | b"FALSE" | b"False")
-}
-
-/// What a word is.
-enum Word<'w> {
-    Plain,
-    /// `--`
-    End,
-    /// A known flag, with its value if the word holds it.
-    Known(&'static Flag, Option<&'w OsStr>),
-    /// Several switches in one word, as crun and youki take them.
-    Bundle(Vec<&'static Flag>),
-    Unknown {
-        has_value: bool,
-    },
-}
-
-/// Understands a command line (argv[0] included).
+/// Reads a command line; `argv` includes `argv[0]`.
 pub fn read(argv: &[OsString]) -> Call {
-    let mut call = Call::new();
     if argv.get(1).is_some_and(|word| word == "nri") {
-        call.verb = Verb::Nri;
-        call.verb_index = Some(1);
-        return call;
+        return Call { verb: Verb::Nri, verb_index: Some(1), ..Call::default() };
     }
-    let Some(index) = read_globals(argv, &mut call) else { return call };
-    call.verb = Verb::of(&argv[index]);
-    call.verb_index = Some(index);
-    read_verb(argv, index, &mut call);
-    if call.id.as_deref().is_some_and(|id| id == "help" || id == "h") {
-        // runc 1.6 prints the verb's help; older ones look for a container of that name.
-        call.is_inert = true;
+    let mut reading = Reading::default();
+    let verb_index = walk_globals(argv, &mut |part| reading.take(part));
+    reading.call.verb_index = verb_index;
+    let word = verb_index.and_then(|at| argv.get(at));
+    reading.call.verb = word.map_or(Verb::None, |word| Verb::of_word(word));
+    if let Some(at) = verb_index {
+        walk_verb(argv, at, reading.call.verb, &mut |part| reading.take(part));
     }
-    call
+    reading.finish(word.is_some_and(|word| asks_for_help(word)))
 }
 
-/// Reads the global flags; returns where the verb stands.
-fn read_globals(argv: &[OsString], call: &mut Call) -> Option<usize> {
-    let mut index = 1;
-    let mut after_unknown = false;
-    while index < argv.len() {
-        match classify(&argv[index], &[flags::GLOBAL]) {
-            Word::Plain => {
-                // An unknown flag without `=` may have taken this word as its value.
-                let next_is_verb = argv.get(index + 1).is_some_and(|word| is_verb(word));
-                if after_unknown && !is_verb(&argv[index]) && next_is_verb {
-                    return Some(index + 1);
-                }
-                return Some(index);
-            }
-            Word::End => return (index + 1 < argv.len()).then_some(index + 1),
-            Word::Unknown { has_value } => after_unknown = !has_value,
-            word @ (Word::Known(..) | Word::Bundle(_)) => {
-                after_unknown = false;
-                index = take_word(argv, index, word, call);
-            }
-        }
-        index += 1;
-    }
-    None
-}
-
-fn is_verb(word: &OsStr) -> bool {
-    Verb::of(word) != Verb::Other
-        || word.to_str().is_some_and(|word| flags::OTHER_VERBS.contains(&word))
-}
-
-/// Reads what follows the verb.
-fn read_verb(argv: &[OsString], verb_index: usize, call: &mut Call) {
-    let own = call.verb.flags(&argv[verb_index]);
-    // What follows the id of these belongs to somebody else.
-    let ends_at_id = matches!(call.verb, Verb::Exec | Verb::Kill | Verb::Other);
-    let mut index = verb_index + 1;
-    let mut only_words = false;
-    while index < argv.len() {
-        let word = if only_words {
-            Word::Plain
-        } else {
-            classify(&argv[index], &[own, flags::LATE_GLOBAL])
-        };
-        match word {
-            Word::Plain => {
-                if call.id.is_none() {
-                    call.id = Some(argv[index].clone());
-                }
-                if ends_at_id {
-                    return;
-                }
-            }
-            Word::End => only_words = true,
-            Word::Unknown { .. } => {}
-            word @ (Word::Known(..) | Word::Bundle(_)) => {
-                index = take_word(argv, index, word, call);
-            }
-        }
-        index += 1;
-    }
-}
-
-/// Takes a flag with its value, which may be the next word; returns the last word it occupies.
-fn take_word(argv: &[OsString], index: usize, word: Word<'_>, call: &mut Call) -> usize {
-    match word {
-        Word::Known(flag, Some(value)) => {
-            call.take(flag, value, index..index + 1);
-            index
-        }
-        Word::Known(flag, None) if flag.takes_value => {
-            let Some(value) = argv.get(index + 1) else { return index };
-            call.take(flag, value, index..index + 2);
-            index + 1
-        }
-        Word::Known(flag, None) => {
-            call.take(flag, OsStr::new("true"), index..index + 1);
-            index
-        }
-        Word::Bundle(switches) => {
-            for flag in switches {
-                call.take(flag, OsStr::new("true"), index..index + 1);
-            }
-            index
-        }
-        Word::Plain | Word::End | Word::Unknown { .. } => index,
-    }
-}
-
-fn classify<'w>(word: &'w OsStr, tables: &[&'static [Flag]]) -> Word<'w> {
-    let bytes = word.as_bytes();
-    if bytes == b"--" {
-        return Word::End;
-    }
-    if bytes.len() < 2 || bytes[0] != b'-' {
-        return Word::Plain;
-    }
-    let is_long = bytes[1] == b'-';
-    let body = if is_long { &bytes[2..] } else { &bytes[1..] };
-    let at = body.iter().position(|byte| *byte == b'=');
-    let (name, value) = match at {
-        Some(at) => (&body[..at], Some(OsStr::from_bytes(&body[at + 1..]))),
-        None => (body, None),
-    };
-    let unknown = Word::Unknown { has_value: value.is_some() };
-    // runc takes long names behind one dash as well, and single letters behind two.
-    if let Some(flag) = find(tables, |flag| is_named(flag, name)) {
-        return Word::Known(flag, value);
-    }
-    if is_long {
-        abbreviated(name, value, tables).unwrap_or(unknown)
-    } else {
-        short(body, tables).unwrap_or(unknown)
-    }
-}
-
-fn is_named(flag: &Flag, name: &[u8]) -> bool {
-    flag.long.as_bytes() == name || (name.len() == 1 && flag.short == Some(name[0]))
-}
-
-fn find(tables: &[&'static [Flag]], is: impl Fn(&Flag) -> bool) -> Option<&'static Flag> {
-    tables.iter().flat_map(|table| table.iter()).find(|flag| is(flag))
-}
-
-/// crun accepts the beginning of a long name where only one flag begins so.
-fn abbreviated<'w>(
-    name: &[u8],
-    value: Option<&'w OsStr>,
-    tables: &[&'static [Flag]],
-) -> Option<Word<'w>> {
-    if name.is_empty() {
-        return None;
-    }
-    let mut found: Option<&'static Flag> = None;
-    for flag in tables.iter().flat_map(|table| table.iter()) {
-        if flag.long.as_bytes().starts_with(name) {
-            if found.is_some_and(|other| other.long != flag.long) {
-                return None;
-            }
-            found = Some(found.unwrap_or(flag));
-        }
-    }
-    found.map(|flag| Word::Known(flag, value))
-}
-
-/// `-fr` (two switches) and `-bDIR` (an attached value), as crun and youki take them.
-fn short<'w>(body: &'w [u8], tables: &[&'static [Flag]]) -> Option<Word<'w>> {
-    let letter = |byte: u8| find(tables, |flag| flag.short == Some(byte));
-    let first = letter(*body.first()?)?;
-    if first.takes_value {
-        return Some(Word::Known(first, Some(OsStr::from_bytes(&body[1..]))));
-    }
-    let switches: Option<Vec<_>> =
-        body.iter().map(|byte| letter(*byte).filter(|flag| !flag.takes_value)).collect();
-    switches.map(Word::Bundle)
-}
-
-/// The command line of an `update` whose resources come through standard input instead of flags
-/// or a file: these words go, `--resources -` comes right after the verb, the rest stays.
+/// The same call with its resources taken from standard input: `--resources` and the single
+/// resources go, `--resources=-` comes right after the verb, every other word stays.
+///
+/// It is one word on purpose. runc 1.1 sorts flags to the front before it reads them, and a
+/// lone `-` behind them: of `--resources - --l3-cache-schema X ID` it takes the file named
+/// `--l3-cache-schema`.
 pub fn for_update_by_stdin(argv: &[OsString], call: &Call) -> Vec<OsString> {
     let Some(verb_index) = call.verb_index else { return argv.to_vec() };
-    let gone = |index: usize| {
-        call.resources.as_ref().is_some_and(|resources| resources.range.contains(&index))
-            || call.resource_flags.iter().any(|flag| flag.range.contains(&index))
-    };
-    let mut words = Vec::with_capacity(argv.len() + 2);
+    let mut gone: Vec<Range<usize>> = Vec::new();
+    walk_verb(argv, verb_index, call.verb, &mut |part| {
+        if let Part::Flag { flag, words, .. } = part
+            && matches!(flag.means, Means::Resources | Means::Resource)
+        {
+            gone.push(words);
+        }
+    });
+    let mut words = Vec::with_capacity(argv.len() + 1);
     for (index, word) in argv.iter().enumerate() {
-        if !gone(index) {
+        if !gone.iter().any(|range| range.contains(&index)) {
             words.push(word.clone());
         }
         if index == verb_index {
-            words.push(OsString::from("--resources"));
-            words.push(OsString::from("-"));
+            words.push(OsString::from("--resources=-"));
         }
     }
     words
+}
+
+fn asks_for_help(word: &OsStr) -> bool {
+    word == "help" || word == "h"
+}
+
+/// What the words mean, collected.
+#[derive(Default)]
+struct Reading {
+    call: Call,
+    asks_for_help: bool,
+    by_pattern: bool,
+    is_starved: bool,
+    /// The id so far may be the value of a flag we do not know.
+    id_may_be_value: bool,
+}
+
+impl Reading {
+    fn take(&mut self, part: Part<'_>) {
+        match part {
+            Part::Flag { flag, value, words } => self.take_flag(flag, value, words),
+            Part::Word { word, may_be_value } => {
+                if self.call.id.is_none() || self.id_may_be_value {
+                    self.call.id = Some(word.to_owned());
+                    self.id_may_be_value = may_be_value;
+                }
+            }
+            Part::Starved => self.is_starved = true,
+        }
+    }
+
+    fn take_flag(&mut self, flag: &'static Flag, value: Option<&OsStr>, words: Range<usize>) {
+        let call = &mut self.call;
+        let text = || value.map(OsStr::to_owned);
+        let is_on = || !value.is_some_and(is_false);
+        match flag.means {
+            Means::Root => call.root = text(),
+            Means::Log => call.log = text(),
+            Means::LogFormat => call.log_format = text(),
+            Means::SystemdCgroup => call.systemd_cgroup = is_on(),
+            Means::CgroupManager => {
+                call.systemd_cgroup = value.is_some_and(|value| value == "systemd");
+            }
+            Means::Bundle => call.bundle = text(),
+            Means::Config => call.config = text(),
+            Means::PidFile => call.pid_file = text(),
+            Means::Resources => {
+                call.resources = text().map(|value| Resources { value, range: words });
+            }
+            Means::Resource => call.resource_flags.push(ResourceFlag {
+                name: flag.name,
+                value: text().unwrap_or_default(),
+                range: words,
+            }),
+            Means::Force => call.force = is_on(),
+            Means::Detach => call.detach = is_on(),
+            Means::All => call.all = is_on(),
+            Means::Regex => self.by_pattern = is_on(),
+            Means::Help => self.asks_for_help = is_on(),
+            Means::Passed => {}
+        }
+    }
+
+    fn finish(self, verb_asks_for_help: bool) -> Call {
+        let Self { mut call, asks_for_help: by_flag, by_pattern, is_starved, .. } = self;
+        let by_id = call.id.as_deref().is_some_and(asks_for_help);
+        let lacks_id = call.verb.is_read() && call.id.is_none();
+        let lacks_verb = call.verb == Verb::None;
+        call.is_inert =
+            by_flag || verb_asks_for_help || by_id || lacks_id || lacks_verb || is_starved;
+        if by_pattern {
+            call.id = None;
+        }
+        call
+    }
+}
+
+/// Go's spellings of false; anything else that is no true is an error there.
+fn is_false(value: &OsStr) -> bool {
+    matches!(value.as_bytes(), b"0" | b"f" | b"F" | b"false" | b"False" | b"FALSE")
 }
 
 #[cfg(test)]
@@ -437,29 +302,37 @@ mod tests {
     fn flags_and_resources_of_an_update_become_standard_input() {
         let line = "x --root /r update --memory 5 --l3-cache-schema L3:0=f -r f c1 --cpu-share=7";
         let argv = for_update_by_stdin(&words(line), &call(line));
-        assert_eq!(argv, words("x --root /r update --resources - --l3-cache-schema L3:0=f c1"));
+        assert_eq!(argv, words("x --root /r update --resources=- --l3-cache-schema L3:0=f c1"));
+    }
+
+    #[test]
+    fn every_resources_flag_goes_and_not_only_the_one_that_counts() {
+        let line = "x update -r a --resources=b -rc c1 -r d";
+        let argv = for_update_by_stdin(&words(line), &call(line));
+        assert_eq!(argv, words("x update --resources=- c1"));
     }
 
     #[test]
     fn the_reserved_verb_counts_only_as_the_first_word() {
         assert_eq!(call("x nri status").verb, Verb::Nri);
-        for line in
-            ["x --root /r nri", "x state nri", "x create -b nri nri", "x --log nri create c"]
-        {
+        for line in ["x --root /r nri", "x state nri", "x create -b nri nri", "x -- nri"] {
             assert_ne!(call(line).verb, Verb::Nri, "{line}");
         }
     }
 
     #[test]
-    fn a_missing_value_at_the_end_is_no_value() {
-        let call = call("x create c --bundle");
-        assert_eq!((call.bundle, call.id), (None, Some("c".into())));
+    fn nothing_at_all_is_no_verb_and_does_nothing() {
+        for argv in [vec![], words("x"), words("x --root"), words("x --"), words("x --debug")] {
+            let call = read(&argv);
+            assert_eq!((call.verb, call.verb_index, call.is_inert), (Verb::None, None, true));
+        }
     }
 
     #[test]
-    fn nothing_at_all_is_no_verb() {
-        for argv in [vec![], words("x"), words("x --root"), words("x --")] {
-            assert_eq!(read(&argv).verb, Verb::None);
-        }
+    fn a_switched_off_switch_is_off_and_the_last_one_counts() {
+        assert!(!call("x delete --force=false c1").force);
+        assert!(!call("x delete --force --force=0 c1").force);
+        assert!(call("x delete --force=false -f c1").force);
+        assert!(!call("x create --help=false c1").is_inert);
     }
 }

@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Walks a command line by the tables of `flags.rs` and hands on what it meets.
+//!
+//! It knows where a flag's value ends and nothing of what a flag means. Reference: `mod.rs`.
+
+use std::ffi::{OsStr, OsString};
+use std::ops::Range;
+use std::os::unix::ffi::OsStrExt;
+
+use super::Verb;
+use super::flags::{self, Flag, GLOBAL, GLOBAL_ENDS, VERB_ENDS};
+
+/// What the walk over a command line meets.
+pub(super) enum Part<'a> {
+    /// A flag of a table; `value` is the next word's or the one behind `=`.
+    Flag { flag: &'static Flag, value: Option<&'a OsStr>, words: Range<usize> },
+    /// A plain word of the verb. `may_be_value`: a flag in no table stands right before it.
+    Word { word: &'a OsStr, may_be_value: bool },
+    /// The last word is a flag whose value is missing.
+    Starved,
+}
+
+/// Walks the words before the verb and returns the verb's place.
+///
+/// The first plain word is the verb. Behind a flag we do not know it may be that flag's value:
+/// then it is passed over if it is no verb's name and one follows.
+pub(super) fn walk_globals<'a>(
+    argv: &'a [OsString],
+    sink: &mut dyn FnMut(Part<'a>),
+) -> Option<usize> {
+    let tables = Tables { own: GLOBAL, ends: GLOBAL_ENDS, outer: &[] };
+    let mut at = 1;
+    let mut after_unknown = false;
+    let mut passed_over = None;
+    while let Some(word) = argv.get(at) {
+        let mut is_unknown_without_value = false;
+        match tables.step(argv, at, sink) {
+            Step::Word if is_known_verb(word) => return Some(at),
+            Step::Word if after_unknown && passed_over.is_none() => {
+                passed_over = Some(at);
+                at += 1;
+            }
+            Step::Word => return passed_over.or(Some(at)),
+            Step::End => return (at + 1 < argv.len()).then_some(at + 1).or(passed_over),
+            Step::Flags { words } => at += words,
+            Step::Unknown { has_value } => {
+                is_unknown_without_value = !has_value;
+                at += 1;
+            }
+        }
+        after_unknown = is_unknown_without_value;
+    }
+    passed_over
+}
+
+fn is_known_verb(word: &OsStr) -> bool {
+    Verb::of_word(word) != Verb::Other || flags::OTHER_VERBS.iter().any(|name| word == *name)
+}
+
+/// Walks the words after the verb; those of a verb that only passes through are not looked at.
+pub(super) fn walk_verb<'a>(
+    argv: &'a [OsString],
+    verb_index: usize,
+    verb: Verb,
+    sink: &mut dyn FnMut(Part<'a>),
+) {
+    if !verb.is_read() {
+        return;
+    }
+    let tables = Tables { own: flags::of_verb(verb), ends: VERB_ENDS, outer: GLOBAL };
+    let mut at = verb_index + 1;
+    let mut may_be_value = false;
+    let mut has_ended = false;
+    while let Some(word) = argv.get(at) {
+        let step = if has_ended { Step::Word } else { tables.step(argv, at, sink) };
+        let mut next_may_be_value = false;
+        match step {
+            Step::Word => {
+                sink(Part::Word { word, may_be_value });
+                if verb.ends_at_first_word() {
+                    return;
+                }
+                at += 1;
+            }
+            Step::End => {
+                has_ended = true;
+                at += 1;
+            }
+            Step::Flags { words } => at += words,
+            Step::Unknown { has_value } => {
+                next_may_be_value = !has_value;
+                at += 1;
+            }
+        }
+        may_be_value = next_may_be_value;
+    }
+}
+
+/// One word of a command line, understood.
+enum Step {
+    /// Not a flag.
+    Word,
+    /// `--`.
+    End,
+    /// Flags of a table, in this many words.
+    Flags { words: usize },
+    /// A flag of no table.
+    Unknown { has_value: bool },
+}
+
+/// The flags that can stand at one place.
+struct Tables {
+    own: &'static [Flag],
+    ends: &'static [Flag],
+    /// Global flags after the verb: long names in full only.
+    outer: &'static [Flag],
+}
+
+impl Tables {
+    fn step<'a>(&self, argv: &'a [OsString], at: usize, sink: &mut dyn FnMut(Part<'a>)) -> Step {
+        let Some(word) = argv.get(at).map(|word| word.as_bytes()) else { return Step::Word };
+        let (dashes, body) = match word {
+            [b'-'] => return Step::Word,
+            [b'-', b'-'] => return Step::End,
+            [b'-', b'-', body @ ..] => (2, body),
+            [b'-', body @ ..] => (1, body),
+            _ => return Step::Word,
+        };
+        let cut = body.iter().position(|byte| *byte == b'=');
+        let (name, value) = match cut.and_then(|cut| body.split_at_checked(cut)) {
+            Some((name, rest)) => (name, rest.get(1..).map(OsStr::from_bytes)),
+            None => (body, None),
+        };
+        let found = self
+            .exact(name, dashes)
+            .or_else(|| if dashes == 2 { self.shortened(name) } else { None });
+        if let Some(flag) = found {
+            return Step::Flags { words: emit(argv, at, flag, value, sink) };
+        }
+        if dashes == 1 && self.are_letters(body) {
+            return Step::Flags { words: self.emit_letters(argv, at, body, sink) };
+        }
+        Step::Unknown { has_value: value.is_some() }
+    }
+
+    fn own_and_ends(&self) -> impl Iterator<Item = &'static Flag> + use<> {
+        self.own.iter().chain(self.ends)
+    }
+
+    /// A name in full or a single letter. Go's `flag` takes either with one dash or two.
+    fn exact(&self, name: &[u8], dashes: usize) -> Option<&'static Flag> {
+        if let [letter] = name {
+            return self.letter(*letter);
+        }
+        let fits = |flag: &&Flag| flag.name.as_bytes() == name && (dashes == 2 || flag.of.runc());
+        self.own_and_ends().find(fits).or_else(|| self.outer.iter().find(fits))
+    }
+
+    fn letter(&self, letter: u8) -> Option<&'static Flag> {
+        self.own_and_ends().find(|flag| flag.letters.as_bytes().contains(&letter))
+    }
+
+    /// crun: the beginning of exactly one of its names.
+    fn shortened(&self, name: &[u8]) -> Option<&'static Flag> {
+        let mut fitting = self
+            .own_and_ends()
+            .filter(|flag| flag.of.crun() && flag.name.as_bytes().starts_with(name));
+        let first = fitting.next();
+        if name.is_empty() || fitting.next().is_some() { None } else { first }
+    }
+
+    /// Whether every letter up to one that takes a value is a flag.
+    fn are_letters(&self, body: &[u8]) -> bool {
+        for byte in body {
+            match self.letter(*byte) {
+                Some(flag) if flag.takes_word => return true,
+                Some(_) => {}
+                None => return false,
+            }
+        }
+        true
+    }
+
+    fn emit_letters<'a>(
+        &self,
+        argv: &'a [OsString],
+        at: usize,
+        body: &'a [u8],
+        sink: &mut dyn FnMut(Part<'a>),
+    ) -> usize {
+        let mut rest = body;
+        while let [letter, tail @ ..] = rest {
+            let Some(flag) = self.letter(*letter) else { break };
+            if flag.takes_word {
+                let value = (!tail.is_empty()).then(|| OsStr::from_bytes(tail));
+                return emit(argv, at, flag, value, sink);
+            }
+            emit(argv, at, flag, None, sink);
+            rest = tail;
+        }
+        1
+    }
+}
+
+/// Hands a flag on with its value, and returns how many words it took.
+fn emit<'a>(
+    argv: &'a [OsString],
+    at: usize,
+    flag: &'static Flag,
+    value: Option<&'a OsStr>,
+    sink: &mut dyn FnMut(Part<'a>),
+) -> usize {
+    if value.is_some() || !flag.takes_word {
+        sink(Part::Flag { flag, value, words: at..at + 1 });
+        return 1;
+    }
+    match argv.get(at + 1) {
+        Some(word) => {
+            sink(Part::Flag { flag, value: Some(word), words: at..at + 2 });
+            2
+        }
+        None => {
+            sink(Part::Starved);
+            1
+        }
+    }
+}

@@ -5,13 +5,17 @@
 /// The generated messages and services.
 pub mod api;
 mod event;
+mod identity;
 mod launch;
 pub mod mux;
+mod notify;
 mod policy;
 mod session;
+mod snapshot;
 pub mod stub;
 
 pub use event::{ALL_EVENTS, Event};
+pub use identity::Identity;
 pub use launch::{Launched, PluginFile, discover};
 pub use policy::Policy;
-pub use session::{Identity, Outcome, Plugin, SessionError, Settings, Upcalls, handshake};
+pub use session::{Outcome, Plugin, SessionError, Settings, Upcalls, handshake};

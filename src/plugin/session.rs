@@ -21,7 +21,9 @@ use ttrpc::{Code, context};
 use crate::config::PluginSettings;
 
 use super::event::ALL_BITS;
+use super::identity::Identity;
 use super::mux::{self, Connection, TTRPC_LIMIT, Trunk};
+use super::snapshot::parts;
 use super::{Event, Policy, api};
 
 /// What a call came to.
@@ -35,47 +37,6 @@ pub enum Outcome<T> {
     TimedOut,
     /// Its connection is gone; why.
     Gone(String),
-}
-
-/// Who a plugin is.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Identity {
-    /// Two digits.
-    pub index: String,
-    /// Its name.
-    pub name: String,
-    /// Version of its NRI library, empty before v0.12.
-    pub nri_version: String,
-}
-
-impl fmt::Display for Identity {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}-{}", self.index, self.name)
-    }
-}
-
-impl Identity {
-    /// Checks a claimed identity.
-    ///
-    /// # Errors
-    /// Fails on an index that is no two digits, and on a name with other characters than
-    /// letters, digits, `_`, `.`, `+`, `-`.
-    pub fn checked(index: &str, name: &str, nri_version: &str) -> Result<Self, String> {
-        if index.len() != 2 || !index.bytes().all(|byte| byte.is_ascii_digit()) {
-            return Err(format!("invalid plugin index {index:?}, must be 2 digits"));
-        }
-        if name.is_empty() {
-            return Err("invalid plugin name: name is empty".to_owned());
-        }
-        let is_fine = |c: char| c.is_ascii_alphanumeric() || "_.+-".contains(c);
-        if let Some(odd) = name.chars().find(|c| !is_fine(*c)) {
-            return Err(format!(
-                "invalid plugin name {name:?}: contains invalid character {odd:?}"
-            ));
-        }
-        let (index, name) = (index.to_owned(), name.to_owned());
-        Ok(Self { index, name, nri_version: nri_version.to_owned() })
-    }
 }
 
 /// What plugins are told about the runtime, and how long they may take.
@@ -177,12 +138,12 @@ pub struct Plugin {
     events: i32,
     declared: Option<api::FailurePolicy>,
     pid: Option<i32>,
-    timeout: Duration,
+    pub(super) timeout: Duration,
     trunk: Trunk,
-    client: api::PluginClient,
-    turn: Mutex<()>,
+    pub(super) client: api::PluginClient,
+    pub(super) turn: Mutex<()>,
     is_ready: Arc<AtomicBool>,
-    speaks_state_change: AtomicBool,
+    pub(super) speaks_state_change: AtomicBool,
     /// Serves the plugin's calls as long as it lives.
     _server: Server,
     /// The process of a launched plugin.
@@ -276,6 +237,8 @@ macro_rules! call {
         $plugin.outcome(request.compute_size(), answer).await
     }};
 }
+
+pub(super) use call;
 
 impl Plugin {
     async fn configure(&mut self, config: String, settings: &Settings) -> Result<(), SessionError> {
@@ -377,7 +340,7 @@ impl Plugin {
     }
 
     /// Runs one call to its end under our own deadline, and gives the result its type.
-    async fn outcome<T>(
+    pub(super) async fn outcome<T>(
         &self,
         size: u64,
         answer: impl Future<Output = ttrpc::Result<T>>,
@@ -464,102 +427,10 @@ impl Plugin {
     ) -> Outcome<api::ValidateContainerAdjustmentResponse> {
         call!(self, validate_container_adjustment, request)
     }
-
-    /// Any event whose answer says nothing but yes; plugins before v0.12 get it as StateChange.
-    pub async fn notify(
-        &self,
-        event: Event,
-        pod: &api::PodSandbox,
-        container: Option<&api::Container>,
-    ) -> Outcome<()> {
-        if self.speaks_state_change.load(Ordering::Relaxed) && has_older_form(event) {
-            return self.state_change(event, pod, container).await;
-        }
-        let outcome = self.notify_by_name(event, pod, container).await;
-        let is_unknown = matches!(&outcome, Outcome::Refused(why) if is_unimplemented(why));
-        if is_unknown && has_older_form(event) {
-            self.speaks_state_change.store(true, Ordering::Relaxed);
-            return self.state_change(event, pod, container).await;
-        }
-        outcome
-    }
-
-    async fn state_change(
-        &self,
-        event: Event,
-        pod: &api::PodSandbox,
-        container: Option<&api::Container>,
-    ) -> Outcome<()> {
-        let number = event.number();
-        let request = api::StateChangeEvent {
-            event: protobuf::EnumOrUnknown::from_i32(number),
-            pod: Some(pod.clone()).into(),
-            container: container.cloned().into(),
-            ..api::StateChangeEvent::default()
-        };
-        call!(self, state_change, request).map(|_| ())
-    }
-
-    async fn notify_by_name(
-        &self,
-        event: Event,
-        pod: &api::PodSandbox,
-        container: Option<&api::Container>,
-    ) -> Outcome<()> {
-        macro_rules! with_pod {
-            ($method:ident, $request:ident) => {
-                call!(
-                    self,
-                    $method,
-                    api::$request { pod: Some(pod.clone()).into(), ..api::$request::default() }
-                )
-                .map(|_| ())
-            };
-        }
-        macro_rules! with_both {
-            ($method:ident, $request:ident) => {
-                call!(
-                    self,
-                    $method,
-                    api::$request {
-                        pod: Some(pod.clone()).into(),
-                        container: container.cloned().into(),
-                        ..api::$request::default()
-                    }
-                )
-                .map(|_| ())
-            };
-        }
-        match event {
-            Event::RunPodSandbox => with_pod!(run_pod_sandbox, RunPodSandboxRequest),
-            Event::StopPodSandbox => with_pod!(stop_pod_sandbox, StopPodSandboxRequest),
-            Event::RemovePodSandbox => with_pod!(remove_pod_sandbox, RemovePodSandboxRequest),
-            Event::UpdatePodSandbox => with_pod!(update_pod_sandbox, UpdatePodSandboxRequest),
-            Event::PostUpdatePodSandbox => {
-                with_pod!(post_update_pod_sandbox, PostUpdatePodSandboxRequest)
-            }
-            Event::PostCreateContainer => {
-                with_both!(post_create_container, PostCreateContainerRequest)
-            }
-            Event::StartContainer => with_both!(start_container, StartContainerRequest),
-            Event::PostStartContainer => {
-                with_both!(post_start_container, PostStartContainerRequest)
-            }
-            Event::PostUpdateContainer => {
-                with_both!(post_update_container, PostUpdateContainerRequest)
-            }
-            Event::RemoveContainer => with_both!(remove_container, RemoveContainerRequest),
-            // These have answers; a late CreateContainer is told for its news only.
-            Event::CreateContainer => with_both!(create_container, CreateContainerRequest),
-            Event::StopContainer => with_both!(stop_container, StopContainerRequest),
-            Event::UpdateContainer => with_both!(update_container, UpdateContainerRequest),
-            Event::ValidateContainerAdjustment => Outcome::Answered(()),
-        }
-    }
 }
 
 impl<T> Outcome<T> {
-    fn map<U>(self, change: impl FnOnce(T) -> U) -> Outcome<U> {
+    pub(super) fn map<U>(self, change: impl FnOnce(T) -> U) -> Outcome<U> {
         match self {
             Self::Answered(answer) => Outcome::Answered(change(answer)),
             Self::Refused(why) => Outcome::Refused(why),
@@ -569,24 +440,8 @@ impl<T> Outcome<T> {
     }
 }
 
-/// Events that plugins before v0.12 take as StateChange.
-fn has_older_form(event: Event) -> bool {
-    matches!(
-        event,
-        Event::RunPodSandbox
-            | Event::StopPodSandbox
-            | Event::RemovePodSandbox
-            | Event::PostCreateContainer
-            | Event::StartContainer
-            | Event::PostStartContainer
-            | Event::PostUpdateContainer
-            | Event::RemoveContainer
-            | Event::PostUpdatePodSandbox
-    )
-}
-
 /// Marks a refusal that means "no such method".
-const UNIMPLEMENTED: &str = "unimplemented: ";
+pub(super) const UNIMPLEMENTED: &str = "unimplemented: ";
 
 fn refusal(status: &ttrpc::Status) -> String {
     // ttrpc-rust's synchronous server says code 3 and these words instead of code 12.
@@ -597,36 +452,4 @@ fn refusal(status: &ttrpc::Status) -> String {
     } else {
         status.message().to_owned()
     }
-}
-
-fn is_unimplemented(why: &str) -> bool {
-    why.starts_with(UNIMPLEMENTED)
-}
-
-/// Cuts a snapshot into requests below the limit; every object goes into exactly one.
-fn parts(pods: &[api::PodSandbox], containers: &[api::Container]) -> Vec<api::SynchronizeRequest> {
-    const ROOM: u64 = (TTRPC_LIMIT - 1024) as u64;
-    let mut parts = vec![api::SynchronizeRequest::new()];
-    let mut size = 0;
-    let mut room_for = |bytes: u64, parts: &mut Vec<api::SynchronizeRequest>| {
-        // Tag and length before each object need at most 6 bytes.
-        if size + bytes + 6 > ROOM {
-            parts.push(api::SynchronizeRequest::new());
-            size = 0;
-        }
-        size += bytes + 6;
-    };
-    for pod in pods {
-        room_for(pod.compute_size(), &mut parts);
-        if let Some(part) = parts.last_mut() {
-            part.pods.push(pod.clone());
-        }
-    }
-    for container in containers {
-        room_for(container.compute_size(), &mut parts);
-        if let Some(part) = parts.last_mut() {
-            part.containers.push(container.clone());
-        }
-    }
-    parts
 }

@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The house rules that a compiler cannot see.
+
+use std::path::{Path, PathBuf};
+
+fn root() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn sources(dir: &str) -> Vec<(String, String)> {
+    let mut found = Vec::new();
+    let mut dirs = vec![root().join(dir)];
+    while let Some(dir) = dirs.pop() {
+        for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
+            let path = entry.path();
+            if path.is_dir() {
+                dirs.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                let name = path.strip_prefix(root()).unwrap().display().to_string();
+                found.push((name, std::fs::read_to_string(&path).unwrap()));
+            }
+        }
+    }
+    found.sort();
+    found
+}
+
+fn is_generated(text: &str) -> bool {
+    text.lines().take(5).any(|line| line.contains("@generated"))
+}
+
+#[test]
+fn every_file_says_what_it_is_for() {
+    for (name, text) in
+        sources("src").into_iter().chain(sources("tests")).chain(sources("examples"))
+    {
+        if is_generated(&text) {
+            continue;
+        }
+        let mut lines = text.lines();
+        assert_eq!(lines.next(), Some("// SPDX-License-Identifier: Apache-2.0"), "{name}");
+        assert!(lines.next().is_some_and(|line| line.starts_with("//!")), "{name}");
+    }
+}
+
+#[test]
+fn no_file_has_outgrown_a_reader() {
+    for (name, text) in sources("src") {
+        let code = text.split("#[cfg(test)]").next().unwrap_or_default();
+        assert!(is_generated(&text) || code.lines().count() <= 500, "{name} has grown too long");
+    }
+}
+
+/// Who may name whom: a room reaches only the rooms listed for it.
+#[test]
+fn rooms_reach_only_what_they_may() {
+    let low = ["error", "files", "host", "log"];
+    let table: [(&str, &[&str]); 12] = [
+        ("adaptation", &["plugin"]),
+        ("argv", &[]),
+        ("link", &[]),
+        ("config", &[]),
+        ("engine", &[]),
+        ("describe", &["engine", "plugin"]),
+        ("spec", &["plugin"]),
+        ("plugin", &["config"]),
+        ("state", &[]),
+        ("runtime", &["config"]),
+        ("wrapper", &["argv", "link", "runtime", "config"]),
+        (
+            "daemon",
+            &[
+                "adaptation",
+                "argv",
+                "config",
+                "describe",
+                "engine",
+                "link",
+                "plugin",
+                "spec",
+                "state",
+            ],
+        ),
+    ];
+    for (room, may) in table {
+        let files = sources("src").into_iter().filter(|(name, text)| {
+            let inside = name.strip_prefix("src/").unwrap_or_default();
+            !is_generated(text)
+                && (inside.starts_with(&format!("{room}/")) || inside == format!("{room}.rs"))
+        });
+        for (name, text) in files {
+            for reached in text.split("crate::").skip(1) {
+                let reached: String =
+                    reached.chars().take_while(|c| c.is_ascii_lowercase() || *c == '_').collect();
+                let allowed = reached.is_empty()
+                    || reached == room
+                    || low.contains(&reached.as_str())
+                    || may.contains(&reached.as_str());
+                assert!(allowed, "{name} reaches {reached}");
+            }
+        }
+    }
+}
+
+#[test]
+fn the_core_of_the_merge_does_no_input_or_output() {
+    for (name, text) in sources("src/adaptation").into_iter().chain(sources("src/spec")) {
+        for word in ["std::fs", "tokio::", "tracing::", "SystemTime", "Instant", "async fn"] {
+            assert!(!text.contains(word), "{name} uses {word}");
+        }
+    }
+}
+
+#[test]
+fn nothing_is_left_for_later_without_saying_so() {
+    let words = [["TO", "DO"].concat(), ["FIX", "ME"].concat(), ["#[ig", "nore"].concat()];
+    for (name, text) in sources("src").into_iter().chain(sources("tests")) {
+        for word in &words {
+            assert!(is_generated(&text) || !text.contains(word.as_str()), "{name} has {word}");
+        }
+    }
+}
+
+#[test]
+fn the_configuration_page_is_the_table_in_the_code() {
+    let path = root().join("docs/config.md");
+    let wanted = nri_runc::config::markdown();
+    if std::env::var_os("UPDATE_GOLDEN").is_some() {
+        nri_runc::files::replace(&path, wanted.as_bytes()).unwrap();
+    }
+    let page = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(page == wanted, "docs/config.md is stale: UPDATE_GOLDEN=1 cargo test --test tidy");
+}
+
+#[test]
+fn the_map_names_every_room() {
+    let map = std::fs::read_to_string(root().join("ARCHITECTURE.md")).unwrap();
+    for entry in std::fs::read_dir(root().join("src")).unwrap().flatten() {
+        let name = format!("src/{}", entry.file_name().to_string_lossy());
+        assert!(map.contains(&name), "ARCHITECTURE.md does not name {name}");
+    }
+    assert!(root().join("CHANGELOG.md").exists());
+    let changelog = std::fs::read_to_string(Path::new(&root()).join("CHANGELOG.md")).unwrap();
+    assert!(changelog.contains("## Unreleased"));
+}

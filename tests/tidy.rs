@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The house rules that a compiler cannot see.
 
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 use std::path::{Path, PathBuf};
 
 fn root() -> PathBuf {

@@ -2,6 +2,8 @@
 //! The generated messages are those of `proto/nri/v1alpha1/api.proto`; `UPDATE_GOLDEN=1` writes
 //! them anew. The generator is pure Rust, so this runs everywhere.
 
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 use std::path::Path;
 
 use nri_runc::plugin::api;

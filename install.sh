@@ -1,0 +1,160 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# Installs nri-runc, or removes exactly what it installed. It edits no engine's configuration:
+# it prints the lines that register the runtime.
+set -eu
+
+prefix=/usr/local destdir='' binary='' dry='' uninstall='' units=auto
+usage() {
+    cat <<'TEXT'
+usage: install.sh [--binary FILE] [--prefix DIR] [--destdir DIR] [--units | --no-units] [--dry-run]
+       install.sh --uninstall [--destdir DIR] [--dry-run]
+Without --binary it is built here. A configuration that was edited is never overwritten or removed.
+TEXT
+}
+fail() { printf 'install.sh: %s\n' "$*" >&2; exit 1; }
+
+while [ $# -gt 0 ]; do
+    case $1 in
+    --binary) [ $# -gt 1 ] || fail "--binary wants a file"; binary=$2; shift ;;
+    --prefix) [ $# -gt 1 ] || fail "--prefix wants a folder"; prefix=$2; shift ;;
+    --destdir) [ $# -gt 1 ] || fail "--destdir wants a folder"; destdir=$2; shift ;;
+    --units) units=yes ;;
+    --no-units) units=no ;;
+    --dry-run) dry=1 ;;
+    --uninstall) uninstall=1 ;;
+    -h | --help) usage; exit 0 ;;
+    *) usage >&2; fail "unknown option $1" ;;
+    esac
+    shift
+done
+
+here=$(cd "$(dirname "$0")" && pwd)
+manifest=$destdir/var/lib/nri-runc/installed
+[ "$units" != auto ] || { [ -d /run/systemd/system ] && units=yes || units=no; }
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+sum() { sha256sum "$1" | cut -d ' ' -f 1; }
+recorded() { [ -e "$manifest" ] && awk -v p="$1" '$1 != "dir" && $2 == p { print $1 }' "$manifest"; }
+
+# Folders that did not exist are recorded, so that they go away again.
+make_dir() {
+    [ -d "$destdir$1" ] && return
+    parent=$(dirname "$1")
+    [ "$parent" = "$1" ] || make_dir "$parent"
+    if [ -n "$dry" ]; then echo "would make $1"; return; fi
+    mkdir "$destdir$1" 2>/dev/null || fail "cannot make $1"
+    printf 'dir %s\n' "$1" >>"$work/new"
+}
+
+# put FILE PATH MODE: installs unless the same is there; what somebody edited stays.
+put() {
+    path=$2
+    if [ -e "$destdir$path" ]; then
+        now=$(sum "$destdir$path")
+        if [ "$now" = "$(sum "$1")" ]; then
+            [ -n "$dry" ] || { [ -n "$(recorded "$path")" ] || echo "$now $path" >>"$work/new"; }
+            echo "is there    $path"
+            return
+        fi
+        if [ "$now" != "$(recorded "$path")" ]; then
+            [ "$4" = replace ] || { echo "kept, edited $path"; return; }
+        fi
+    fi
+    make_dir "$(dirname "$path")"
+    if [ -n "$dry" ]; then echo "would write $path"; return; fi
+    cp "$1" "$destdir$path.new" && chmod "$3" "$destdir$path.new" && mv -f "$destdir$path.new" "$destdir$path" ||
+        fail "cannot write $path"
+    printf '%s %s\n' "$(sum "$1")" "$path" >>"$work/new"
+    echo "wrote       $path"
+}
+
+if [ -n "$uninstall" ]; then
+    [ -e "$manifest" ] || fail "nothing of ours is recorded in $manifest"
+    grep -v '^dir ' "$manifest" | while read -r known path; do
+        if [ ! -e "$destdir$path" ]; then
+            continue
+        elif [ "$(sum "$destdir$path")" != "$known" ]; then
+            echo "kept, edited $path"
+        elif [ -n "$dry" ]; then
+            echo "would remove $path"
+        else
+            rm -f "$destdir$path"
+            echo "removed     $path"
+        fi
+    done
+    [ -z "$dry" ] || exit 0
+    grep '^dir ' "$manifest" | cut -d ' ' -f 2- | sort -r >"$work/dirs"
+    rm -f "$manifest"
+    while read -r dir; do rmdir "$destdir$dir" 2>/dev/null || true; done <"$work/dirs"
+    exit 0
+fi
+
+if [ -z "$binary" ]; then
+    command -v make >/dev/null && command -v cargo >/dev/null || fail "no --binary, and no make and cargo to build one"
+    make -s -C "$here" build
+    binary=$here/$(make -s -C "$here" --no-print-directory path)
+fi
+[ -f "$binary" ] && [ -x "$binary" ] || fail "$binary is no executable file"
+
+: >"$work/new"
+make_dir /var/lib/nri-runc
+autostart='# autostart = true'
+[ "$units" = no ] || autostart='autostart = false   # systemd runs the daemon'
+cat >"$work/config.toml" <<TOML
+# nri-runc: see docs/config.md for every key. What is commented out is the default.
+$autostart
+# runtime = ["runc", "crun", "youki"]
+# on_daemon_failure = "continue"
+
+# [nri]
+# socket_path = "/var/run/nri/nri.sock"
+# plugin_path = "/opt/nri/plugins"
+TOML
+put "$binary" "$prefix/bin/nri-runc" 0755 replace
+put "$work/config.toml" /etc/nri-runc/config.toml 0644 keep
+if [ "$units" = yes ]; then
+    for unit in nri-runc.service nri-runc.socket; do
+        sed "s|@PREFIX@|$prefix|g" "$here/contrib/systemd/$unit" >"$work/$unit"
+        put "$work/$unit" "/etc/systemd/system/$unit" 0644 keep
+    done
+fi
+if [ -z "$dry" ]; then
+    # Newer lines win over older ones about the same path.
+    { cat "$work/new"; [ ! -e "$manifest" ] || cat "$manifest"; } | awk '!seen[$1 == "dir" ? $0 : $2]++' >"$work/all"
+    cp "$work/all" "$manifest.new" && mv -f "$manifest.new" "$manifest" || fail "cannot write $manifest"
+fi
+
+cri='plugins."io.containerd.grpc.v1.cri".containerd.runtimes.nri-runc'
+if command -v containerd >/dev/null; then
+    case $(containerd --version) in
+    *' v2.'* | *' 2.'*) cri='plugins."io.containerd.cri.v1.runtime".containerd.runtimes.nri-runc' ;;
+    esac
+    cat <<TEXT
+
+containerd: into /etc/containerd/config.toml (SystemdCgroup as your other runtime has it)
+[$cri]
+  runtime_type = "io.containerd.runc.v2"
+  pod_annotations = ["*", "*/*"]
+  container_annotations = ["*", "*/*"]
+  [$cri.options]
+    BinaryName = "$prefix/bin/nri-runc"
+TEXT
+fi
+if command -v crio >/dev/null; then
+    cat <<TEXT
+
+CRI-O: into /etc/crio/crio.conf.d/50-nri-runc.conf
+[crio.runtime.runtimes.nri-runc]
+runtime_path = "$prefix/bin/nri-runc"
+runtime_type = "oci"
+runtime_root = "/run/runc"
+TEXT
+fi
+if command -v dockerd >/dev/null; then
+    printf '\nDocker: into /etc/docker/daemon.json\n{"runtimes": {"nri-runc": {"path": "%s/bin/nri-runc"}}}\n' "$prefix"
+fi
+if command -v podman >/dev/null; then
+    printf '\nPodman: into /etc/containers/containers.conf.d/50-nri-runc.conf\n[engine.runtimes]\nnri-runc = ["%s/bin/nri-runc"]\n' "$prefix"
+fi

@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `install.sh` into a private folder: what it puts there, and that it takes exactly that away.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::collections::BTreeMap;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Output;
+
+struct Place {
+    temp: tempfile::TempDir,
+}
+
+impl Place {
+    fn new() -> Self {
+        let place = Self { temp: tempfile::tempdir().unwrap() };
+        std::fs::create_dir_all(place.root().join("etc/other")).unwrap();
+        place.write("etc/other/file", "somebody else's");
+        place.write("../binary", "#!/bin/sh\n");
+        let mode = std::fs::Permissions::from_mode(0o755);
+        std::fs::set_permissions(place.temp.path().join("binary"), mode).unwrap();
+        place
+    }
+
+    fn root(&self) -> PathBuf {
+        self.temp.path().join("root")
+    }
+
+    fn write(&self, path: &str, text: &str) {
+        std::fs::create_dir_all(self.root()).unwrap();
+        nri_runc::files::replace(&self.root().join(path), text.as_bytes()).unwrap();
+    }
+
+    #[expect(clippy::disallowed_methods, reason = "the script under test")]
+    fn run(&self, words: &[&str]) -> Output {
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("install.sh");
+        let mut command = std::process::Command::new("sh");
+        command.arg(script).arg("--destdir").arg(self.root()).args(words).output().unwrap()
+    }
+
+    fn install(&self, more: &[&str]) -> String {
+        let binary = self.temp.path().join("binary").display().to_string();
+        let words = [&["--binary", &binary, "--no-units"][..], more].concat();
+        let output = self.run(&words);
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
+        text
+    }
+
+    fn tree(&self) -> BTreeMap<PathBuf, Option<Vec<u8>>> {
+        let mut tree = BTreeMap::new();
+        let mut dirs = vec![self.root()];
+        while let Some(dir) = dirs.pop() {
+            for entry in std::fs::read_dir(dir).unwrap().flatten() {
+                let path = entry.path();
+                if path.is_dir() {
+                    tree.insert(path.clone(), None);
+                    dirs.push(path);
+                } else {
+                    tree.insert(path.clone(), Some(std::fs::read(&path).unwrap()));
+                }
+            }
+        }
+        tree
+    }
+}
+
+#[test]
+fn what_was_installed_goes_away_without_a_trace() {
+    let place = Place::new();
+    let before = place.tree();
+    place.install(&[]);
+    assert!(place.root().join("usr/local/bin/nri-runc").exists());
+    assert!(place.root().join("etc/nri-runc/config.toml").exists());
+    assert!(place.run(&["--uninstall"]).status.success());
+    assert_eq!(place.tree(), before);
+}
+
+#[test]
+fn installing_twice_is_installing_once() {
+    let place = Place::new();
+    let before = place.tree();
+    place.install(&[]);
+    let once = place.tree();
+    let told = place.install(&[]);
+    assert!(told.contains("is there"), "{told}");
+    assert_eq!(place.tree(), once);
+    assert!(place.run(&["--uninstall"]).status.success());
+    assert_eq!(place.tree(), before);
+}
+
+#[test]
+fn the_default_configuration_is_one_that_can_be_read() {
+    let place = Place::new();
+    place.install(&["--units"]);
+    let file = place.root().join("etc/nri-runc/config.toml");
+    let loaded = nri_runc::config::load(Some(&file));
+    assert_eq!(loaded.problems, []);
+    assert!(!loaded.config.autostart, "systemd runs the daemon then");
+    assert!(place.root().join("etc/systemd/system/nri-runc.service").exists());
+}
+
+#[test]
+fn a_dry_run_writes_nothing() {
+    let place = Place::new();
+    let before = place.tree();
+    let told = place.install(&["--dry-run"]);
+    assert!(told.contains("would write"), "{told}");
+    assert_eq!(place.tree(), before);
+}
+
+#[test]
+fn an_edited_configuration_is_kept_and_said() {
+    let place = Place::new();
+    place.install(&[]);
+    place.write("etc/nri-runc/config.toml", "autostart = false\n");
+    assert!(place.install(&[]).contains("kept, edited"));
+    let output = place.run(&["--uninstall"]);
+    assert!(String::from_utf8_lossy(&output.stdout).contains("kept, edited"));
+    let text = std::fs::read_to_string(place.root().join("etc/nri-runc/config.toml")).unwrap();
+    assert_eq!(text, "autostart = false\n");
+}
+
+#[test]
+fn a_missing_binary_changes_nothing() {
+    let place = Place::new();
+    let before = place.tree();
+    let output = place.run(&["--binary", "/nowhere/nri-runc"]);
+    assert!(!output.status.success());
+    assert_eq!(place.tree(), before);
+}
+
+#[test]
+fn an_unknown_option_changes_nothing() {
+    let place = Place::new();
+    let before = place.tree();
+    let output = place.run(&["--force"]);
+    assert!(String::from_utf8_lossy(&output.stderr).contains("unknown option --force"));
+    assert_eq!(place.tree(), before);
+}
+
+#[test]
+fn uninstalling_what_was_never_installed_says_so() {
+    let place = Place::new();
+    let output = place.run(&["--uninstall"]);
+    assert!(!output.status.success());
+    assert!(String::from_utf8_lossy(&output.stderr).contains("nothing of ours"));
+}

@@ -15,8 +15,13 @@
 //!   and runc 1.6 takes global flags after the verb. `exec` and `kill` end at their first plain
 //!   word, as in runc 1.6: up to 1.5 `kill ID --all 9` went to the container `9`.
 //! * A flag given twice: the last wins (runc, crun; youki refuses most).
-//! * The ids `help` and `h` ask for help (runc 1.6), also where an older runc takes them for ids.
+//! * The ids `help` and `h` ask for help, as in runc 1.6, whatever the runtime. Up to runc 1.5
+//!   and in crun they are ids: no plugin hears of a container that somebody calls so.
 //! * A lone flag may have a value, `--force=false` (runc; the others refuse it).
+//!
+//! Where a runtime would refuse what we can read, the call still counts as a real one: asking
+//! plugins in vain is the harmless mistake. A call is inert only if no runtime would act on it,
+//! but for those two ids.
 //!
 //! A flag in no table is taken to need no value, unless that leaves a plain word too many: then
 //! the word behind it was its value. So a flag of a coming runtime hides neither verb nor id.

@@ -36,8 +36,8 @@ pub(super) fn walk_globals<'a>(
         let mut is_unknown_without_value = false;
         match tables.step(argv, at, sink) {
             Step::Word if is_known_verb(word) => return Some(at),
-            Step::Word if after_unknown && passed_over.is_none() => {
-                passed_over = Some(at);
+            Step::Word if after_unknown => {
+                passed_over = passed_over.or(Some(at));
                 at += 1;
             }
             Step::Word => return passed_over.or(Some(at)),

@@ -75,7 +75,8 @@ fn record(node: &Node, seen: &Seen, container: &Container) -> Pod {
 
 /// A sandbox is being created: its pod is known from here on, and announced at its start.
 pub(super) fn sandbox_appears(node: &Node, seen: &Seen, container: &Container) -> Result<()> {
-    node.store.borrow_mut().put_pod(record(node, seen, container))
+    let pod = record(node, seen, container);
+    node.store.borrow_mut().put_pod(pod)
 }
 
 /// Tells the plugins of a pod that they have not heard of; a refusal fails what was asked.

@@ -5,6 +5,8 @@
 use std::rc::Rc;
 use std::time::Duration;
 
+use tracing::debug;
+
 use crate::host::Point;
 use crate::plugin::Event;
 use crate::state::{Container, Key, Lifecycle};
@@ -45,6 +47,7 @@ async fn settle(node: &Rc<Node>, key: &Key, pending: &Pending) {
     if record.incarnation != pending.incarnation {
         return;
     }
+    debug!("the runtime of {} {} has ended", pending.verb, key.id);
     node.change(key, |record| record.in_flight = None);
     match pending.verb {
         "create" => created(node, key, &record, pending).await,

@@ -4,7 +4,7 @@
 
 use std::rc::Rc;
 
-use tracing::warn;
+use tracing::{debug, warn};
 
 use crate::files;
 use crate::plugin::Event;
@@ -16,6 +16,7 @@ use super::{exit, pods};
 /// Undoes a creation.
 pub(super) async fn creation(node: &Rc<Node>, key: &Key) {
     let Some(record) = node.container(key) else { return };
+    debug!("the creation of {} is undone", key.id);
     restore_document(node, &record);
     exit::stopped(node, key).await;
     if !record.is_sandbox {

@@ -65,6 +65,7 @@ struct Decided {
 
 async fn verb(node: &Rc<Node>, stream: &mut UnixStream, mut call: Call) -> Result<()> {
     node.count(call.verb());
+    debug!("{} {} below {}", call.verb(), call.key.id, call.key.root);
     let key = call.key.clone();
     let process = call.process().ok_or_else(|| Error::new("no process descriptor came along"))?;
     let lane = node.lane(&key);

@@ -3,13 +3,16 @@
 //! was called with: adjustments, events, refusals, silence, deaths.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+#[path = "../support/player.rs"]
+mod player;
 mod rig;
 
 use nri_runc::error::RESERVED_PHRASES;
 use nri_runc::plugin::api;
 use serde_json::Value;
 
-use rig::{BUNDLE, Manner, Rig, wait_until};
+use player::Manner;
+use rig::{BUNDLE, Rig, wait_until};
 
 fn env(key: &str, value: &str) -> api::KeyValue {
     api::KeyValue { key: key.to_owned(), value: value.to_owned(), ..Default::default() }

@@ -7,11 +7,9 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use async_trait::async_trait;
-use nri_runc::plugin::api;
-use nri_runc::plugin::stub::Stub;
 use serde_json::{Value, json};
-use ttrpc::r#async::TtrpcContext;
+
+use super::player::{self, Manner};
 
 /// Does what runc does, as far as we look at it, and writes down what it was called with.
 const RUNTIME: &str = r#"#!/bin/sh
@@ -47,142 +45,6 @@ delete) [ ! -e "$state/pid" ] || kill -9 "$(cat "$state/pid")" 2>/dev/null; rm -
 esac
 exit 0
 "#;
-
-/// How a plugin behaves.
-#[derive(Clone, Default)]
-pub(super) struct Manner {
-    pub(super) adjust: api::ContainerAdjustment,
-    pub(super) refuses: Option<&'static str>,
-    pub(super) hangs: bool,
-    pub(super) leaves: bool,
-}
-
-struct Player {
-    manner: Manner,
-    told: Arc<Mutex<Vec<String>>>,
-    leave: tokio::sync::mpsc::Sender<()>,
-}
-
-impl Player {
-    fn note(&self, event: &str, subject: &str) {
-        self.told.lock().unwrap().push(format!("{event} {subject}"));
-    }
-}
-
-#[async_trait]
-impl api::Plugin for Player {
-    async fn configure(
-        &self,
-        _: &TtrpcContext,
-        _: api::ConfigureRequest,
-    ) -> ttrpc::Result<api::ConfigureResponse> {
-        Ok(api::ConfigureResponse { events: 0x7ff, ..Default::default() })
-    }
-
-    async fn synchronize(
-        &self,
-        _: &TtrpcContext,
-        request: api::SynchronizeRequest,
-    ) -> ttrpc::Result<api::SynchronizeResponse> {
-        for container in &request.containers {
-            self.note("Synchronize", &container.name);
-        }
-        Ok(api::SynchronizeResponse { more: request.more, ..Default::default() })
-    }
-
-    async fn create_container(
-        &self,
-        _: &TtrpcContext,
-        request: api::CreateContainerRequest,
-    ) -> ttrpc::Result<api::CreateContainerResponse> {
-        self.note("CreateContainer", &request.container.name);
-        if self.manner.hangs {
-            tokio::time::sleep(Duration::from_secs(30)).await;
-        }
-        if self.manner.leaves {
-            let _leaving = self.leave.send(()).await;
-            tokio::time::sleep(Duration::from_secs(30)).await;
-        }
-        if let Some(why) = self.manner.refuses {
-            let status = ttrpc::get_status(ttrpc::Code::UNKNOWN, why.to_owned());
-            return Err(ttrpc::Error::RpcStatus(status));
-        }
-        let adjust = Some(self.manner.adjust.clone()).into();
-        Ok(api::CreateContainerResponse { adjust, ..Default::default() })
-    }
-
-    async fn run_pod_sandbox(
-        &self,
-        _: &TtrpcContext,
-        request: api::RunPodSandboxRequest,
-    ) -> ttrpc::Result<api::RunPodSandboxResponse> {
-        self.note("RunPodSandbox", &request.pod.name);
-        Ok(Default::default())
-    }
-
-    async fn stop_pod_sandbox(
-        &self,
-        _: &TtrpcContext,
-        request: api::StopPodSandboxRequest,
-    ) -> ttrpc::Result<api::StopPodSandboxResponse> {
-        self.note("StopPodSandbox", &request.pod.name);
-        Ok(Default::default())
-    }
-
-    async fn remove_pod_sandbox(
-        &self,
-        _: &TtrpcContext,
-        request: api::RemovePodSandboxRequest,
-    ) -> ttrpc::Result<api::RemovePodSandboxResponse> {
-        self.note("RemovePodSandbox", &request.pod.name);
-        Ok(Default::default())
-    }
-
-    async fn post_create_container(
-        &self,
-        _: &TtrpcContext,
-        request: api::PostCreateContainerRequest,
-    ) -> ttrpc::Result<api::PostCreateContainerResponse> {
-        self.note("PostCreateContainer", &request.container.name);
-        Ok(Default::default())
-    }
-
-    async fn start_container(
-        &self,
-        _: &TtrpcContext,
-        request: api::StartContainerRequest,
-    ) -> ttrpc::Result<api::StartContainerResponse> {
-        self.note("StartContainer", &request.container.name);
-        Ok(Default::default())
-    }
-
-    async fn post_start_container(
-        &self,
-        _: &TtrpcContext,
-        request: api::PostStartContainerRequest,
-    ) -> ttrpc::Result<api::PostStartContainerResponse> {
-        self.note("PostStartContainer", &request.container.name);
-        Ok(Default::default())
-    }
-
-    async fn stop_container(
-        &self,
-        _: &TtrpcContext,
-        request: api::StopContainerRequest,
-    ) -> ttrpc::Result<api::StopContainerResponse> {
-        self.note("StopContainer", &request.container.name);
-        Ok(Default::default())
-    }
-
-    async fn remove_container(
-        &self,
-        _: &TtrpcContext,
-        request: api::RemoveContainerRequest,
-    ) -> ttrpc::Result<api::RemoveContainerResponse> {
-        self.note("RemoveContainer", &request.container.name);
-        Ok(Default::default())
-    }
-}
 
 /// The private world.
 pub(super) struct Rig {
@@ -303,24 +165,7 @@ impl Rig {
         name: &str,
         manner: Manner,
     ) -> Arc<Mutex<Vec<String>>> {
-        let told = Arc::new(Mutex::new(Vec::new()));
-        let (leave, mut left) = tokio::sync::mpsc::channel(1);
-        let player = Arc::new(Player { manner, told: Arc::clone(&told), leave });
-        let (socket, who) = (self.path("nri.sock"), (index.to_owned(), name.to_owned()));
-        std::thread::spawn(move || {
-            let runtime =
-                tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-            runtime.block_on(async {
-                let stream = tokio::net::UnixStream::connect(socket).await.unwrap();
-                let stub = Stub::register(stream, &who.0, &who.1, player).await.unwrap();
-                tokio::select! {
-                    _ = stub.closed() => {}
-                    _ = left.recv() => stub.close(),
-                }
-                // Lets the closing reach the other side.
-                tokio::time::sleep(Duration::from_millis(50)).await;
-            });
-        });
+        let told = player::connect(self.path("nri.sock"), index, name, manner);
         wait_until("the plugin is synchronized", || {
             let plugins = self.admin(&["plugins"]);
             plugins.as_array().into_iter().flatten().any(|plugin| {

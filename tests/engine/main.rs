@@ -1,0 +1,326 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A real containerd calls nri-runc in place of runc, through its CRI; a plugin that knows
+//! nothing of us changes the containers; the real runc runs the result. The test looks inside.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+#[allow(
+    clippy::all,
+    clippy::allow_attributes_without_reason,
+    clippy::allow_attributes,
+    clippy::too_many_lines,
+    unreachable_pub,
+    unused_qualifications,
+    dead_code,
+    reason = "generated code"
+)]
+#[rustfmt::skip]
+#[path = "cri_generated.rs"]
+mod cri;
+#[path = "../support/player.rs"]
+mod player;
+mod rig;
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use cri::runtime_service_client::RuntimeServiceClient;
+use nri_runc::plugin::api;
+use player::Manner;
+use rig::Engine;
+use tonic::transport::Channel;
+
+type Cri = RuntimeServiceClient<Channel>;
+
+fn on_the_host() -> cri::NamespaceOption {
+    let node = cri::NamespaceMode::Node as i32;
+    cri::NamespaceOption { network: node, pid: cri::NamespaceMode::Container as i32, ipc: 0 }
+}
+
+fn pod(engine: &Engine, name: &str) -> cri::PodSandboxConfig {
+    let security = cri::LinuxSandboxSecurityContext { namespace_options: Some(on_the_host()) };
+    cri::PodSandboxConfig {
+        metadata: Some(cri::PodSandboxMetadata {
+            name: name.to_owned(),
+            uid: format!("uid-{name}"),
+            namespace: "shop".to_owned(),
+            attempt: 0,
+        }),
+        hostname: String::new(),
+        log_directory: String::new(),
+        labels: HashMap::new(),
+        annotations: [("example.org/team".to_owned(), "blue".to_owned())].into(),
+        linux: Some(cri::LinuxPodSandboxConfig {
+            cgroup_parent: format!("/{}", engine.cgroup()),
+            security_context: Some(security),
+        }),
+    }
+}
+
+fn container(name: &str, command: &[&str]) -> cri::ContainerConfig {
+    let security = cri::LinuxContainerSecurityContext { namespace_options: Some(on_the_host()) };
+    cri::ContainerConfig {
+        metadata: Some(cri::ContainerMetadata { name: name.to_owned(), attempt: 0 }),
+        image: Some(cri::ImageSpec { image: "localhost/busybox:1".to_owned() }),
+        command: command.iter().map(|word| (*word).to_owned()).collect(),
+        args: Vec::new(),
+        envs: vec![cri::KeyValue { key: "FROM".to_owned(), value: "pod".to_owned() }],
+        labels: HashMap::new(),
+        annotations: HashMap::new(),
+        log_path: String::new(),
+        linux: Some(cri::LinuxContainerConfig {
+            resources: Some(cri::LinuxContainerResources {
+                cpu_shares: 1024,
+                memory_limit_in_bytes: 64 << 20,
+                ..Default::default()
+            }),
+            security_context: Some(security),
+        }),
+    }
+}
+
+async fn run_pod(engine: &Engine, cri: &mut Cri, name: &str) -> String {
+    let request = cri::RunPodSandboxRequest {
+        config: Some(pod(engine, name)),
+        runtime_handler: String::new(),
+    };
+    cri.run_pod_sandbox(request).await.unwrap().into_inner().pod_sandbox_id
+}
+
+async fn create(
+    engine: &Engine,
+    cri: &mut Cri,
+    pod_id: &str,
+    pod_name: &str,
+    config: cri::ContainerConfig,
+) -> String {
+    let request = cri::CreateContainerRequest {
+        pod_sandbox_id: pod_id.to_owned(),
+        config: Some(config),
+        sandbox_config: Some(pod(engine, pod_name)),
+    };
+    cri.create_container(request).await.unwrap().into_inner().container_id
+}
+
+async fn start(cri: &mut Cri, id: &str) -> Result<(), tonic::Status> {
+    let request = cri::StartContainerRequest { container_id: id.to_owned() };
+    cri.start_container(request).await.map(|_| ())
+}
+
+async fn pid_of(cri: &mut Cri, id: &str) -> u64 {
+    let request = cri::ContainerStatusRequest { container_id: id.to_owned(), verbose: true };
+    let info = cri.container_status(request).await.unwrap().into_inner().info;
+    let info: serde_json::Value = serde_json::from_str(&info["info"]).unwrap();
+    info["pid"].as_u64().unwrap()
+}
+
+async fn end_pod(cri: &mut Cri, id: &str) {
+    let stop = cri::StopPodSandboxRequest { pod_sandbox_id: id.to_owned() };
+    cri.stop_pod_sandbox(stop).await.unwrap();
+    let remove = cri::RemovePodSandboxRequest { pod_sandbox_id: id.to_owned() };
+    cri.remove_pod_sandbox(remove).await.unwrap();
+}
+
+fn adjusting(engine: &Engine) -> Manner {
+    let number = |value| api::OptionalUInt64 { value, ..Default::default() };
+    let cpu = api::LinuxCPU { shares: Some(number(512)).into(), ..Default::default() };
+    let limit = api::OptionalInt64 { value: 32 << 20, ..Default::default() };
+    let memory = api::LinuxMemory { limit: Some(limit).into(), ..Default::default() };
+    let device = api::LinuxDevice {
+        path: "/dev/nri-null".to_owned(),
+        type_: "c".to_owned(),
+        major: 1,
+        minor: 3,
+        ..Default::default()
+    };
+    let score = api::OptionalInt { value: 950, ..Default::default() };
+    let linux = api::LinuxContainerAdjustment {
+        resources: Some(api::LinuxResources {
+            cpu: Some(cpu).into(),
+            memory: Some(memory).into(),
+            ..Default::default()
+        })
+        .into(),
+        devices: vec![device],
+        oom_score_adj: Some(score).into(),
+        ..Default::default()
+    };
+    let env =
+        api::KeyValue { key: "HELLO".to_owned(), value: "there".to_owned(), ..Default::default() };
+    let mount = api::Mount {
+        destination: "/data".to_owned(),
+        type_: "bind".to_owned(),
+        source: engine.path("data").display().to_string(),
+        options: vec!["bind".to_owned(), "ro".to_owned()],
+        ..Default::default()
+    };
+    let rlimit = api::POSIXRlimit {
+        type_: "RLIMIT_NOFILE".to_owned(),
+        hard: 321,
+        soft: 123,
+        ..Default::default()
+    };
+    let adjust = api::ContainerAdjustment {
+        env: vec![env],
+        mounts: vec![mount],
+        rlimits: vec![rlimit],
+        annotations: [("example.org/seen".to_owned(), "yes".to_owned())].into(),
+        linux: Some(linux).into(),
+        ..Default::default()
+    };
+    Manner { adjust, ..Manner::default() }
+}
+
+fn cgroup_file(engine: &Engine, controller: &str, id: &str, file: &str) -> String {
+    let v1 = format!("/sys/fs/cgroup/{controller}/{}/{id}/{file}", engine.cgroup());
+    std::fs::read_to_string(v1).unwrap_or_default().trim().to_owned()
+}
+
+fn look_inside(engine: &Engine, id: &str, pid: u64) {
+    let environ = std::fs::read_to_string(format!("/proc/{pid}/environ")).unwrap();
+    let environ: Vec<&str> = environ.split('\0').collect();
+    assert!(environ.contains(&"HELLO=there") && environ.contains(&"FROM=pod"), "{environ:?}");
+    let hello = std::fs::read_to_string(format!("/proc/{pid}/root/data/hello")).unwrap();
+    assert_eq!(hello, "mounted by a plugin\n");
+    let limits = std::fs::read_to_string(format!("/proc/{pid}/limits")).unwrap();
+    let files = limits.lines().find(|line| line.starts_with("Max open files")).unwrap();
+    assert!(files.contains("123") && files.contains("321"), "{files}");
+    let score = std::fs::read_to_string(format!("/proc/{pid}/oom_score_adj")).unwrap();
+    assert_eq!(score.trim(), "950");
+    let device = std::fs::metadata(format!("/proc/{pid}/root/dev/nri-null")).unwrap();
+    assert_eq!(std::os::unix::fs::MetadataExt::rdev(&device), (1 << 8) | 3);
+    assert_eq!(cgroup_file(engine, "cpu", id, "cpu.shares"), "512");
+    assert_eq!(
+        cgroup_file(engine, "memory", id, "memory.limit_in_bytes"),
+        (32_u64 << 20).to_string()
+    );
+}
+
+fn heard(told: &Arc<Mutex<Vec<String>>>, what: &str) -> bool {
+    told.lock().unwrap().iter().any(|event| event == what)
+}
+
+#[tokio::test]
+async fn a_pod_on_containerd_is_adjusted_and_its_life_is_told() {
+    let Some(tools) = rig::tools() else { return };
+    let engine = Engine::start(&tools);
+    let mut daemon = engine.start_daemon();
+    let told = player::connect(engine.path("nri.sock"), "10", "adjust", adjusting(&engine));
+    engine.wait_until("the plugin is synchronized", || {
+        engine.admin(&["plugins"])[0]["state"] == "synchronized"
+    });
+    let mut cri = engine.client().await;
+    let pod_id = run_pod(&engine, &mut cri, "web").await;
+    assert_eq!(*told.lock().unwrap(), ["RunPodSandbox web"], "{}", engine.log_tail());
+
+    let app =
+        create(&engine, &mut cri, &pod_id, "web", container("app", &["/bin/sleep", "1000"])).await;
+    start(&mut cri, &app).await.unwrap();
+    let pid = pid_of(&mut cri, &app).await;
+    look_inside(&engine, &app, pid);
+    the_engines_update_keeps_what_the_plugin_owns(&engine, &mut cri, &app).await;
+
+    let short =
+        create(&engine, &mut cri, &pod_id, "web", container("short", &["/bin/sleep", "0.3"])).await;
+    start(&mut cri, &short).await.unwrap();
+    an_exit_is_told_once_and_soon(&engine, &told);
+
+    let stop = cri::StopContainerRequest { container_id: app.clone(), timeout: 0 };
+    cri.stop_container(stop).await.unwrap();
+    end_pod(&mut cri, &pod_id).await;
+    engine.wait_until("the pod's end is told", || heard(&told, "RemovePodSandbox web"));
+    let told = told.lock().unwrap().clone();
+    for (name, sent) in [("app", &told), ("short", &told)] {
+        let events: Vec<&str> =
+            sent.iter().filter_map(|e| e.strip_suffix(&format!(" {name}"))).collect();
+        let wanted = [
+            "CreateContainer",
+            "PostCreateContainer",
+            "StartContainer",
+            "PostStartContainer",
+            "StopContainer",
+            "RemoveContainer",
+        ];
+        assert_eq!(events, wanted, "{name}");
+    }
+    let end: Vec<&str> = told[told.len() - 2..].iter().map(String::as_str).collect();
+    assert_eq!(end, ["StopPodSandbox web", "RemovePodSandbox web"]);
+    daemon.kill().unwrap();
+    daemon.wait().unwrap();
+}
+
+async fn the_engines_update_keeps_what_the_plugin_owns(engine: &Engine, cri: &mut Cri, id: &str) {
+    let resources =
+        cri::LinuxContainerResources { memory_limit_in_bytes: 48 << 20, ..Default::default() };
+    let request = cri::UpdateContainerResourcesRequest {
+        container_id: id.to_owned(),
+        linux: Some(resources),
+    };
+    cri.update_container_resources(request).await.unwrap();
+    engine.wait_until("the update is there", || {
+        cgroup_file(engine, "memory", id, "memory.limit_in_bytes") == (48_u64 << 20).to_string()
+    });
+    assert_eq!(
+        cgroup_file(engine, "cpu", id, "cpu.shares"),
+        "512",
+        "the plugin's value was undone"
+    );
+    let pods = engine.admin(&["pods"]);
+    assert_eq!(
+        (pods[0]["namespace"].as_str(), pods[0]["uid"].as_str()),
+        (Some("shop"), Some("uid-web"))
+    );
+    assert_eq!(pods[0]["engine"], "containerd-cri");
+}
+
+fn an_exit_is_told_once_and_soon(engine: &Engine, told: &Arc<Mutex<Vec<String>>>) {
+    let pid = engine.admin(&["pods"])[0]["containers"]
+        .as_array()
+        .and_then(|list| list.iter().find(|c| c["name"] == "short")?["pid"].as_u64())
+        .unwrap_or(0);
+    // A zombie has no command line: the process has ended, whoever reaps it.
+    let alive =
+        || std::fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|words| !words.is_empty());
+    engine.wait_until("the process ends", || !alive());
+    let ended = Instant::now();
+    engine.wait_until("the stop is told", || heard(told, "StopContainer short"));
+    // The plugin is told within 100 ms; the margin is for a busy machine.
+    assert!(ended.elapsed() < Duration::from_secs(1), "{:?}", ended.elapsed());
+}
+
+#[tokio::test]
+async fn a_refusal_reaches_the_engine_and_leaves_nothing_behind() {
+    let Some(tools) = rig::tools() else { return };
+    let engine = Engine::start(&tools);
+    let mut daemon = engine.start_daemon();
+    let guard = Manner { refuses: Some("image is not signed"), ..Manner::default() };
+    let told = player::connect(engine.path("nri.sock"), "90", "guard", guard);
+    engine.wait_until("the plugin is synchronized", || {
+        engine.admin(&["plugins"])[0]["state"] == "synchronized"
+    });
+    let mut cri = engine.client().await;
+    let pod_id = run_pod(&engine, &mut cri, "guarded").await;
+    let id =
+        create(&engine, &mut cri, &pod_id, "guarded", container("app", &["/bin/sleep", "1000"]))
+            .await;
+    let error = start(&mut cri, &id).await.unwrap_err().to_string();
+    for word in ["90-guard", "image is not signed", "nri-runc: cannot create"] {
+        assert!(error.contains(word), "{word} is not in: {error}");
+    }
+    engine.wait_until("the undoing is told", || heard(&told, "RemoveContainer app"));
+    assert_eq!(engine.admin(&["pods"])[0]["containers"], serde_json::json!([]));
+    end_pod(&mut cri, &pod_id).await;
+    daemon.kill().unwrap();
+    daemon.wait().unwrap();
+
+    // Without the plugin (and its daemon) the next container works.
+    let pod_id = run_pod(&engine, &mut cri, "next").await;
+    let id =
+        create(&engine, &mut cri, &pod_id, "next", container("app", &["/bin/sleep", "1000"])).await;
+    start(&mut cri, &id).await.unwrap();
+    end_pod(&mut cri, &pod_id).await;
+    let pid = engine.admin(&["status"])["pid"].as_i64().unwrap_or(0);
+    let pid = nix::unistd::Pid::from_raw(i32::try_from(pid).unwrap());
+    assert!(pid.as_raw() > 1, "the wrapper had started a daemon");
+    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).unwrap();
+}

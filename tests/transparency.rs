@@ -93,18 +93,21 @@ impl Place {
 fn command(program: &Path) -> Command {
     let mut command = Command::new(program);
     // SAFETY: the closure runs in the forked child and only makes system calls.
-    unsafe {
-        command.pre_exec(|| {
-            signal(Signal::SIGHUP, SigHandler::SigIgn)?;
-            let mut set = SigSet::empty();
-            set.add(Signal::SIGUSR1);
-            set.thread_block()?;
-            nix::libc::dup2(0, 9);
-            Ok(())
-        });
-    }
+    unsafe { command.pre_exec(odd_conditions) };
     command.stdin(Stdio::null());
     command
+}
+
+#[expect(unsafe_code, reason = "changing a signal's disposition, and dup2 onto a fixed number")]
+fn odd_conditions() -> std::io::Result<()> {
+    // SAFETY: ignoring a signal installs no handler.
+    unsafe { signal(Signal::SIGHUP, SigHandler::SigIgn) }?;
+    let mut set = SigSet::empty();
+    set.add(Signal::SIGUSR1);
+    set.thread_block()?;
+    // SAFETY: a plain system call on numbers.
+    let copied = unsafe { nix::libc::dup2(0, 9) };
+    nix::errno::Errno::result(copied).map(|_| ()).map_err(Into::into)
 }
 
 fn is_ours(words: &[OsString]) -> bool {

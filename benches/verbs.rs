@@ -76,8 +76,11 @@ impl Place {
         let bin = place.path("bundle/rootfs/bin");
         std::fs::create_dir_all(&bin).unwrap();
         std::fs::copy(tools.join("busybox"), bin.join("sleep")).unwrap();
+        // runc itself needs /proc inside.
+        let proc = json!({"destination": "/proc", "type": "proc", "source": "proc"});
         let mounts: Vec<Value> = (0..30)
             .map(|n| json!({"destination": format!("/m{n}"), "type": "tmpfs", "source": "tmpfs", "options": ["nosuid", "size=4k"]}))
+            .chain([proc])
             .collect();
         let bundle = json!({
             "ociVersion": "1.0.2",

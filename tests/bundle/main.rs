@@ -3,6 +3,7 @@
 //! was called with: adjustments, events, refusals, silence, deaths.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod go;
 #[path = "../support/player.rs"]
 mod player;
 mod rig;

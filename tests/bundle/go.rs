@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The same life with a plugin on the official Go stub (NRI v0.12.5), where Go is there: our
+//! framing, handshake and calls against the reference's own code.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use super::rig::{BUNDLE, Rig, wait_until};
+
+/// Builds the Go plugin; without a Go of at least 1.24 the test is skipped, and says so.
+#[expect(clippy::disallowed_methods, clippy::print_stderr, reason = "the Go side of the test")]
+fn recorder() -> Option<PathBuf> {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/interop");
+    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join("recorder");
+    let version = Command::new("go").arg("version").output();
+    let version =
+        version.map(|v| String::from_utf8_lossy(&v.stdout).into_owned()).unwrap_or_default();
+    let minor = version.split("go1.").nth(1).and_then(|rest| rest.split(['.', ' ']).next());
+    if minor.and_then(|minor| minor.parse::<u32>().ok()).is_none_or(|minor| minor < 24) {
+        eprintln!("skipped: no Go of at least 1.24 ({})", version.trim());
+        return None;
+    }
+    let built = Command::new("go")
+        .args(["build", "-o"])
+        .arg(&program)
+        .arg("./recorder")
+        .current_dir(source)
+        .output()
+        .unwrap();
+    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+    Some(program)
+}
+
+struct Plugin(Child);
+
+impl Drop for Plugin {
+    fn drop(&mut self) {
+        let _ended = self.0.kill();
+        let _reaped = self.0.wait();
+    }
+}
+
+#[test]
+fn a_plugin_on_the_go_stub_adjusts_a_container_and_hears_its_life() {
+    let Some(program) = recorder() else { return };
+    let mut rig = Rig::new("");
+    rig.start_daemon();
+    #[expect(clippy::disallowed_methods, reason = "the Go side of the test")]
+    let plugin = Command::new(program)
+        .arg("-socket")
+        .arg(rig.path("nri.sock"))
+        .arg("-out")
+        .arg(rig.path("told"))
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let _plugin = Plugin(plugin);
+    wait_until("the Go plugin is synchronized", || {
+        rig.admin(&["plugins"])[0]["state"] == "synchronized"
+    });
+    let told = rig.admin(&["plugins"]);
+    assert_eq!(
+        (told[0]["index"].as_str(), told[0]["name"].as_str()),
+        (Some("10"), Some("recorder"))
+    );
+    assert!(rig.create("c1").status.success());
+    let wanted = BUNDLE.replace("\"A=1\"]", "\"A=1\",\"FROM_GO=yes\"]");
+    assert_eq!(rig.read("fake/seen.json"), wanted);
+    assert!(rig.verb(&["start", "c1"]).status.success());
+    assert!(rig.verb(&["kill", "c1", "9"]).status.success());
+    assert!(rig.verb(&["delete", "c1"]).status.success());
+    wait_until("the end is told", || rig.read("told").contains("RemovePodSandbox"));
+    let events = [
+        "RunPodSandbox",
+        "CreateContainer",
+        "PostCreateContainer",
+        "StartContainer",
+        "PostStartContainer",
+        "StopContainer",
+        "RemoveContainer",
+        "StopPodSandbox",
+        "RemovePodSandbox",
+    ];
+    let wanted: Vec<String> = events.iter().map(|event| format!("{event} c1")).collect();
+    assert_eq!(rig.read("told").lines().collect::<Vec<_>>(), wanted);
+}
+
+/// A request of several hundred KB is where the reference's reader stops if frames are cut wrong.
+#[test]
+fn a_large_container_reaches_a_plugin_on_the_go_stub() {
+    let Some(program) = recorder() else { return };
+    let mut rig = Rig::new("");
+    rig.start_daemon();
+    let many: Vec<String> = (0..20_000).map(|n| format!("\"V{n}=some value\"")).collect();
+    let large = BUNDLE.replace("\"A=1\"", &format!("\"A=1\", {}", many.join(", ")));
+    rig.write("bundle/config.json", &large);
+    #[expect(clippy::disallowed_methods, reason = "the Go side of the test")]
+    let plugin = Command::new(program)
+        .arg("-socket")
+        .arg(rig.path("nri.sock"))
+        .arg("-out")
+        .arg(rig.path("told"))
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let _plugin = Plugin(plugin);
+    wait_until("the Go plugin is synchronized", || {
+        rig.admin(&["plugins"])[0]["state"] == "synchronized"
+    });
+    assert!(rig.create("c1").status.success());
+    assert!(rig.read("fake/seen.json").contains("FROM_GO=yes"));
+}

@@ -114,7 +114,8 @@ fn is_ours(words: &[OsString]) -> bool {
     let call = argv::read(words);
     let ours =
         matches!(call.verb, Verb::Create | Verb::Run | Verb::Start | Verb::Update | Verb::Delete);
-    ours && call.id.is_some() && !call.is_inert
+    let is_help_by_name = call.id.as_deref().is_some_and(|id| id == "help" || id == "h");
+    ours && call.id.is_some() && (is_help_by_name || !call.is_inert)
 }
 
 #[track_caller]

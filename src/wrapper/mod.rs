@@ -77,7 +77,10 @@ fn become_the_runtime(argv: &[OsString], call: &Call, config: &Config) -> Result
 fn is_our_business(call: &Call) -> bool {
     let ours =
         matches!(call.verb, Verb::Create | Verb::Run | Verb::Start | Verb::Update | Verb::Delete);
-    ours && call.id.is_some() && !call.is_inert
+    // runc 1.6 prints help for the ids `help` and `h`, all others make containers of that name:
+    // these are asked about, or a container could be named past every plugin.
+    let is_help_by_name = call.id.as_deref().is_some_and(|id| id == "help" || id == "h");
+    ours && call.id.is_some() && (is_help_by_name || !call.is_inert)
 }
 
 /// Pure pass-through by configuration, kill switch, or because we are not the host's root (D7).

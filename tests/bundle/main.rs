@@ -121,6 +121,18 @@ fn a_plain_bundle_is_as_it_was_after_its_container_is_removed() {
 }
 
 #[test]
+fn no_name_leads_past_the_plugins() {
+    let rig = started("");
+    let refusing = Manner { refuses: Some("no"), ..Manner::default() };
+    let _told = rig.plugin("90", "guard", refusing);
+    for id in ["help", "h", "nri", "create", "version"] {
+        let output = rig.create(id);
+        assert_eq!(output.status.code(), Some(1), "{id}");
+        assert!(String::from_utf8_lossy(&output.stderr).contains("90-guard"), "{id}");
+    }
+}
+
+#[test]
 fn without_a_plugin_the_bundle_is_not_touched() {
     let rig = started("");
     succeeds(&rig.create("c1"));

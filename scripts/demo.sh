@@ -7,7 +7,13 @@ cd "$(dirname "$0")/.."
 binary=$PWD/$1
 tools=$PWD/target/tools/bin
 [ "$(id -u)" = 0 ] || { echo "demo: runc needs root here" >&2; exit 1; }
-cargo build --quiet --locked --release --example demo_plugin
+# For the same target as the binary: its dependencies are built already.
+case $1 in
+*x86_64-unknown-linux-musl*) set -- "$1" --target x86_64-unknown-linux-musl ;;
+esac
+built=$(dirname "$1")
+shift
+cargo build --quiet --locked --release "$@" --example demo_plugin
 
 work=$(mktemp -d)
 id=demo-$$
@@ -41,7 +47,7 @@ cat >"$work/bundle/config.json" <<JSON
 }
 JSON
 cp "$work/bundle/config.json" "$work/before.json"
-cp target/release/examples/demo_plugin "$work/plugins/10-greeter"
+cp "$built/examples/demo_plugin" "$work/plugins/10-greeter"
 printf 'data=%s\nsaw=%s\n' "$work/data" "$work/saw" >"$work/greeter.conf"
 cat >"$work/config.toml" <<TOML
 runtime = ["$tools/runc"]

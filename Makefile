@@ -41,6 +41,7 @@ bench: build
 
 interop: setup
 	cargo test --locked --test bundle go::
+	cargo test --locked --test wire go_types -- --nocapture
 
 vm soak:
 	@echo "absent in this version: $@ (see ARCHITECTURE.md, last table)"; exit 1

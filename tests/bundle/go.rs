@@ -2,34 +2,10 @@
 //! The same life with a plugin on the official Go stub (NRI v0.12.5), where Go is there: our
 //! framing, handshake and calls against the reference's own code.
 
-use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
+use super::golang;
 use super::rig::{BUNDLE, Rig, wait_until};
-
-/// Builds the Go plugin; without a Go of at least 1.24 the test is skipped, and says so.
-#[expect(clippy::disallowed_methods, clippy::print_stderr, reason = "the Go side of the test")]
-fn recorder() -> Option<PathBuf> {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/interop");
-    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join("recorder");
-    let version = Command::new("go").arg("version").output();
-    let version =
-        version.map(|v| String::from_utf8_lossy(&v.stdout).into_owned()).unwrap_or_default();
-    let minor = version.split("go1.").nth(1).and_then(|rest| rest.split(['.', ' ']).next());
-    if minor.and_then(|minor| minor.parse::<u32>().ok()).is_none_or(|minor| minor < 24) {
-        eprintln!("skipped: no Go of at least 1.24 ({})", version.trim());
-        return None;
-    }
-    let built = Command::new("go")
-        .args(["build", "-o"])
-        .arg(&program)
-        .arg("./recorder")
-        .current_dir(source)
-        .output()
-        .unwrap();
-    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
-    Some(program)
-}
 
 struct Plugin(Child);
 
@@ -42,7 +18,7 @@ impl Drop for Plugin {
 
 #[test]
 fn a_plugin_on_the_go_stub_adjusts_a_container_and_hears_its_life() {
-    let Some(program) = recorder() else { return };
+    let Some(program) = golang::program("recorder") else { return };
     let mut rig = Rig::new("");
     rig.start_daemon();
     #[expect(clippy::disallowed_methods, reason = "the Go side of the test")]
@@ -90,7 +66,7 @@ fn a_plugin_on_the_go_stub_adjusts_a_container_and_hears_its_life() {
 /// A request of several hundred KB is where the reference's reader stops if frames are cut wrong.
 #[test]
 fn a_large_container_reaches_a_plugin_on_the_go_stub() {
-    let Some(program) = recorder() else { return };
+    let Some(program) = golang::program("recorder") else { return };
     let mut rig = Rig::new("");
     rig.start_daemon();
     let many: Vec<String> = (0..20_000).map(|n| format!("\"V{n}=some value\"")).collect();

@@ -4,6 +4,8 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod go;
+#[path = "../support/golang.rs"]
+mod golang;
 #[path = "../support/player.rs"]
 mod player;
 mod rig;

@@ -104,7 +104,7 @@ impl Wrapper<'_> {
     /// `create`, `run`: ask the plugins, put their answer in place, become the runtime.
     fn create(&self) -> Result<Infallible> {
         let Some(document) = self.document() else {
-            // No such bundle: the runtime says so, in its own words.
+            // No such bundle or document: the runtime says so, in its own words.
             return self.exec_unchanged();
         };
         let bundle = (Attached::Bundle, &document.dir);
@@ -161,8 +161,8 @@ impl Wrapper<'_> {
         runtime::replace_process(&self.runtime, self.argv)
     }
 
-    /// The document that `create` and `run` will read: `config.json` in the bundle, or the file
-    /// that crun's `--config` names.
+    /// The document that `create` and `run` will read, if it is there: `config.json` in the
+    /// bundle, or the file that crun's `--config` names.
     fn document(&self) -> Option<Document> {
         let bundle = self.call.bundle.as_deref().unwrap_or_default();
         let (dir, name) = match &self.call.config {
@@ -173,7 +173,9 @@ impl Wrapper<'_> {
                 (file.parent()?.to_owned(), name)
             }
         };
-        Some(Document { dir: files::open_dir(&dir).ok()?, name })
+        let dir = files::open_dir(&dir).ok()?;
+        files::inode_at(&dir, &name)?;
+        Some(Document { dir, name })
     }
 
     /// "cannot create 4f1c": what every failure of ours begins with.

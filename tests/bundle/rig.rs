@@ -99,12 +99,12 @@ impl Rig {
         command
     }
 
-    /// Starts the daemon in the foreground and waits until it listens.
+    /// Starts the daemon in the foreground and waits until it answers: its sockets are there then.
     pub(super) fn start_daemon(&mut self) {
         let mut command = self.command();
         command.args(["nri", "daemon"]).stdout(Stdio::null()).stderr(Stdio::null());
         self.daemon = Some(command.spawn().unwrap());
-        wait_until("the daemon listens", || self.path("run/daemon.sock").exists());
+        wait_until("the daemon answers", || self.admin(&["status"])["pid"].is_u64());
     }
 
     /// Calls the wrapper (or an admin verb). Output goes through files: the runtime's children

@@ -19,6 +19,8 @@ mod cri;
 #[path = "../support/player.rs"]
 mod player;
 mod rig;
+#[path = "../support/tools.rs"]
+mod tools;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};

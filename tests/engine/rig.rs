@@ -12,27 +12,9 @@ use tonic::transport::{Channel, Endpoint, Uri};
 use super::cri;
 use cri::runtime_service_client::RuntimeServiceClient;
 
-/// Where `scripts/setup.sh` put the programs; a missing one is a failure under CI, else a skip.
+/// The folder of the programs that an engine needs; `None` after saying why a test is skipped.
 pub(super) fn tools() -> Option<PathBuf> {
-    let default = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/tools");
-    let dir = std::env::var_os("NRI_RUNC_TOOLS").map_or(default, PathBuf::from).join("bin");
-    let wanted = ["busybox", "containerd", "containerd-shim-runc-v2", "ctr", "runc"];
-    let missing: Vec<&str> = wanted.into_iter().filter(|name| !dir.join(name).exists()).collect();
-    let why = if !nix::unistd::geteuid().is_root() {
-        "a container engine needs root".to_owned()
-    } else if missing.is_empty() {
-        return Some(dir);
-    } else {
-        format!("{} not in {} (make setup)", missing.join(", "), dir.display())
-    };
-    assert!(std::env::var_os("CI").is_none(), "required under CI: {why}");
-    eprintln_skip(&why);
-    None
-}
-
-#[expect(clippy::print_stderr, reason = "a skip says why")]
-fn eprintln_skip(why: &str) {
-    eprintln!("skipped: {why}");
+    super::tools::find(&["busybox", "containerd", "containerd-shim-runc-v2", "ctr", "runc"])
 }
 
 pub(super) struct Engine {
@@ -180,7 +162,7 @@ tar -C layout -cf image.tar .
         let mut daemon = command(Path::new(env!("CARGO_BIN_EXE_nri-runc")));
         daemon.args(["nri", "daemon"]).env("NRI_RUNC_CONFIG", self.path("nri-runc.toml"));
         let child = daemon.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-        self.wait_until("the daemon listens", || self.path("run/daemon.sock").exists());
+        self.wait_until("the daemon answers", || self.admin(&["status"])["pid"].is_u64());
         child
     }
 }

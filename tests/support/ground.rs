@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Ground on which the real runc can run containers: a busybox root file system, documents for
+//! it, cgroups of its own. When it goes, the containers and their cgroups go with it.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use serde_json::{Value, json};
+
+use super::tools;
+
+/// A folder with a root file system, and the programs.
+pub(crate) struct Ground {
+    dir: PathBuf,
+    runc: PathBuf,
+}
+
+impl Ground {
+    /// Makes it in `dir`, where `root` is to be the runtime's state directory; `None` after
+    /// saying why the test is skipped.
+    pub(crate) fn new(dir: &Path) -> Option<Self> {
+        let tools = tools::find(&["busybox", "runc"])?;
+        let rootfs = dir.join("rootfs");
+        for folder in ["bin", "proc", "dev", "tmp"] {
+            std::fs::create_dir_all(rootfs.join(folder)).unwrap();
+        }
+        std::fs::copy(tools.join("busybox"), rootfs.join("bin/busybox")).unwrap();
+        for applet in ["sh", "sleep", "cat", "true", "env"] {
+            let link = rootfs.join("bin").join(applet);
+            std::os::unix::fs::symlink("busybox", link).unwrap();
+        }
+        Some(Self { dir: dir.to_owned(), runc: tools.join("runc") })
+    }
+
+    /// The real runtime.
+    pub(crate) fn runc(&self) -> &Path {
+        &self.runc
+    }
+
+    /// A container's cgroup, as the document names it.
+    pub(crate) fn cgroup(&self, id: &str) -> String {
+        format!("{}/{id}", self.cgroups())
+    }
+
+    fn cgroups(&self) -> String {
+        let name = self.dir.file_name().unwrap_or_default();
+        format!("/nri-runc-test-{}", name.to_string_lossy())
+    }
+
+    /// The document of a container with busybox that runs `args`.
+    pub(crate) fn document(&self, id: &str, args: &[&str]) -> Value {
+        json!({
+            "ociVersion": "1.0.2",
+            "process": {
+                "user": {"uid": 0, "gid": 0},
+                "cwd": "/",
+                "args": args,
+                "env": ["PATH=/bin", "A=1"],
+            },
+            "root": {"path": self.dir.join("rootfs"), "readonly": true},
+            "hostname": "ground",
+            "mounts": [{"destination": "/proc", "type": "proc", "source": "proc"}],
+            "linux": {
+                "cgroupsPath": self.cgroup(id),
+                "namespaces": [
+                    {"type": "pid"}, {"type": "mount"}, {"type": "ipc"}, {"type": "uts"},
+                ],
+            },
+        })
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "the real runtime clears up")]
+fn delete(runc: &Path, root: &Path, id: &std::ffi::OsStr) {
+    let mut command = Command::new(runc);
+    command.arg("--root").arg(root).args(["delete", "--force"]).arg(id);
+    let _gone = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status();
+}
+
+impl Drop for Ground {
+    fn drop(&mut self) {
+        let root = self.dir.join("root");
+        for entry in std::fs::read_dir(&root).into_iter().flatten().flatten() {
+            delete(&self.runc, &root, &entry.file_name());
+        }
+        let cgroups = self.cgroups();
+        remove_cgroup(Path::new(&format!("/sys/fs/cgroup{cgroups}")));
+        for controller in std::fs::read_dir("/sys/fs/cgroup").into_iter().flatten().flatten() {
+            remove_cgroup(Path::new(&format!("{}{cgroups}", controller.path().display())));
+        }
+    }
+}
+
+fn remove_cgroup(dir: &Path) {
+    for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
+        if entry.path().is_dir() {
+            remove_cgroup(&entry.path());
+        }
+    }
+    let _gone = std::fs::remove_dir(dir);
+}

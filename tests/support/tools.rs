@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Where `scripts/setup.sh` put the programs that some tests run, and why such a test is skipped
+//! without them; under CI a missing one is a failure.
+
+use std::path::{Path, PathBuf};
+
+/// The folder that has all the `wanted` programs; `None` after saying why a test is skipped.
+pub(crate) fn find(wanted: &[&str]) -> Option<PathBuf> {
+    let default = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/tools");
+    let dir = std::env::var_os("NRI_RUNC_TOOLS").map_or(default, PathBuf::from).join("bin");
+    let missing: Vec<&str> =
+        wanted.iter().copied().filter(|name| !dir.join(name).exists()).collect();
+    let why = if !nix::unistd::geteuid().is_root() {
+        "real containers need root".to_owned()
+    } else if missing.is_empty() {
+        return Some(dir);
+    } else {
+        format!("{} not in {} (make setup)", missing.join(", "), dir.display())
+    };
+    assert!(std::env::var_os("CI").is_none(), "required under CI: {why}");
+    skip(&why);
+    None
+}
+
+#[expect(clippy::print_stderr, reason = "a skip says why")]
+fn skip(why: &str) {
+    eprintln!("skipped: {why}");
+}

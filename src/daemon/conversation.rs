@@ -4,22 +4,24 @@
 //! connection and nothing else.
 
 use std::io::{ErrorKind, IoSliceMut};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
 use nix::cmsg_space;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
 use tokio::net::UnixStream;
 
 use crate::error::{Context, Error, Result};
-use crate::link::{Answer, Attached, FRAME_LIMIT, Notice, Question};
+use crate::link::{Answer, Attached, FRAME_LIMIT, Notice, PROTOCOL, Question};
 
 /// How long a connection may take to say its question.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// At most this many descriptors come with a question.
-const DESCRIPTORS: usize = 3;
+/// The most descriptors that the kernel passes at once (SCM_MAX_FD): all are taken, so that none
+/// that were not asked for stay open.
+const DESCRIPTORS: usize = 253;
 
 /// A question and what came with it.
 #[derive(Debug)]
@@ -67,7 +69,8 @@ async fn read_at_leisure(stream: &mut UnixStream) -> Result<Asked> {
     rest.resize(length, 0);
     stream.read_exact(&mut rest[have..]).await?;
     let question = Question::decode(&rest)?;
-    if question.descriptors.len() != fds.len() {
+    // What another version attaches need not be known to us; it is told which version we are.
+    if question.protocol == PROTOCOL && question.descriptors.len() != fds.len() {
         let (said, came) = (question.descriptors.len(), fds.len());
         return Err(Error::new(format!("{said} descriptors were announced and {came} came")));
     }
@@ -106,6 +109,13 @@ fn receive(stream: &UnixStream) -> std::io::Result<(Vec<u8>, Vec<OwnedFd>)> {
 fn own(fd: i32) -> OwnedFd {
     // SAFETY: the kernel has just installed this descriptor for us; nobody else knows it.
     unsafe { OwnedFd::from_raw_fd(fd) }
+}
+
+/// Whether the wrapper has closed its end: it gave us up, or died.
+pub(super) fn is_over(stream: &UnixStream) -> bool {
+    let mut fds = [PollFd::new(stream.as_fd(), PollFlags::empty())];
+    let ready = poll(&mut fds, PollTimeout::ZERO).is_ok();
+    ready && fds[0].revents().is_some_and(|events| events.contains(PollFlags::POLLHUP))
 }
 
 /// Says `answer`; a wrapper that is gone is noticed when its notice does not come.

@@ -3,13 +3,14 @@
 //! Handshakes run side by side and are bounded; a connection that never registers disturbs
 //! nobody. It decides who may sit (D11, D13), and what a newcomer is synchronized with (D15).
 
-use std::cell::Cell;
-use std::collections::HashSet;
+use std::cell::RefCell;
+use std::collections::{HashSet, VecDeque};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::Notify;
 use tracing::{info, warn};
 
 use crate::error::quoted;
@@ -18,15 +19,18 @@ use crate::plugin::{self, Identity, Launched, Outcome, Plugin, Settings, Upcalls
 use super::node::Node;
 use super::relay::{Seat, Subject};
 
-/// Connections that may be registering at once.
-const WAITING_ROOM: u32 = 64;
+/// Connections that may be registering at once (D11).
+const WAITING_ROOM: usize = 64;
 
 /// The NRI version that we speak.
 pub const NRI_VERSION: &str = "v0.12.5";
 
+/// Those who are registering, longest first, each with a way to be sent off.
+type WaitingRoom = Rc<RefCell<VecDeque<Rc<Notify>>>>;
+
 /// Accepts plugins for ever.
 pub(super) async fn accept(node: Rc<Node>, listener: UnixListener) {
-    let waiting = Rc::new(Cell::new(0_u32));
+    let waiting = WaitingRoom::default();
     loop {
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,
@@ -39,21 +43,39 @@ pub(super) async fn accept(node: Rc<Node>, listener: UnixListener) {
         if !may_connect(&node, &stream) {
             continue;
         }
-        if waiting.get() >= WAITING_ROOM {
-            warn!("{WAITING_ROOM} connections have not registered yet: another one was closed");
-            continue;
-        }
-        waiting.set(waiting.get() + 1);
+        let place = take_place(&waiting);
         let (node, waiting) = (Rc::clone(&node), Rc::clone(&waiting));
         tokio::task::spawn_local(async move {
-            let shaken = plugin::handshake(stream, None, &settings(&node), upcalls(&node)).await;
-            waiting.set(waiting.get().saturating_sub(1));
+            let pid = stream.peer_cred().ok().and_then(|peer| peer.pid()).unwrap_or(0);
+            let settings = settings(&node);
+            let shaken = tokio::select! {
+                shaken = plugin::handshake(stream, None, &settings, upcalls(&node)) => Some(shaken),
+                () = place.notified() => None,
+            };
+            waiting.borrow_mut().retain(|other| !Rc::ptr_eq(other, &place));
             match shaken {
-                Ok(plugin) => sit_down(&node, plugin, false).await,
-                Err(error) => info!("a plugin connection ended: {error}"),
+                Some(Ok(plugin)) => sit_down(&node, plugin, false).await,
+                Some(Err(error)) => info!("a plugin connection of process {pid} ended: {error}"),
+                None => warn!(
+                    "{WAITING_ROOM} connections have not registered yet: the one that waited longest, of process {pid}, was closed"
+                ),
             }
         });
     }
+}
+
+/// A place for a newcomer. Where all are taken, who has waited longest without a word has to go:
+/// a plugin that means it registers within milliseconds, even while others flood us.
+fn take_place(waiting: &WaitingRoom) -> Rc<Notify> {
+    let mut waiting = waiting.borrow_mut();
+    if waiting.len() >= WAITING_ROOM
+        && let Some(longest) = waiting.pop_front()
+    {
+        longest.notify_one();
+    }
+    let place = Rc::new(Notify::new());
+    waiting.push_back(Rc::clone(&place));
+    place
 }
 
 fn may_connect(node: &Node, stream: &UnixStream) -> bool {

@@ -8,6 +8,7 @@ use std::os::fd::{FromRawFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt, chown};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use nix::fcntl::{Flock, FlockArg};
 
@@ -16,6 +17,9 @@ use crate::error::{Context, Error, Result};
 
 /// The lock that says which process is the daemon; held as long as it lives.
 pub(super) type DaemonLock = Flock<std::fs::File>;
+
+/// A daemon that was killed may still be ending when its successor starts.
+const HANDOVER: Duration = Duration::from_millis(500);
 
 /// Makes the run directory and takes the daemon's lock.
 ///
@@ -28,9 +32,19 @@ pub(super) fn lock(config: &Config) -> Result<DaemonLock> {
     let path = config.run_dir.join("daemon.lock");
     let mut options = std::fs::OpenOptions::new();
     options.write(true).create(true).truncate(false).mode(0o600);
-    let file = options.open(&path).doing(|| format!("opening {}", path.display()))?;
-    Flock::lock(file, FlockArg::LockExclusiveNonblock)
-        .map_err(|_gone| Error::new("another daemon is running").hint("see: nri-runc nri status"))
+    let mut file = options.open(&path).doing(|| format!("opening {}", path.display()))?;
+    let deadline = Instant::now() + HANDOVER;
+    loop {
+        match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+            Ok(lock) => return Ok(lock),
+            Err((back, _)) if Instant::now() < deadline => file = back,
+            Err(_) => {
+                let error = Error::new("another daemon is running");
+                return Err(error.hint("see: nri-runc nri status"));
+            }
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
 }
 
 /// The socket for wrappers: handed over by the service manager, or bound anew.

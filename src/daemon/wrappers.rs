@@ -70,6 +70,10 @@ async fn verb(node: &Rc<Node>, stream: &mut UnixStream, mut call: Call) -> Resul
     let process = call.process().ok_or_else(|| Error::new("no process descriptor came along"))?;
     let lane = node.lane(&key);
     let pid_file_before = call.pid_file.as_deref().and_then(evidence::stamp);
+    if conversation::is_over(stream) {
+        // We were silent for too long and it went past us: plugins must not be asked in vain.
+        return Err(Error::new("the wrapper is gone"));
+    }
     let decided = with_heartbeat(stream, async {
         let turn = lane.turn.lock().await;
         node.host.point(Point::DaemonAsked)?;

@@ -169,11 +169,24 @@ pub async fn handshake(
 ) -> Result<Plugin, SessionError> {
     let pid = stream.peer_cred().ok().and_then(|peer| peer.pid());
     let (trunk, plugin, runtime) = mux::split(stream);
+    let mut given_up = GivenUp(Some(trunk.clone()));
     let shaken = shake(&trunk, plugin, runtime, launched, settings, upcalls, pid).await;
     if let Err(error) = &shaken {
         trunk.close(&error.to_string());
     }
+    given_up.0 = None;
     shaken
+}
+
+/// Closes the connection when nobody waits for its handshake any more.
+struct GivenUp(Option<Trunk>);
+
+impl Drop for GivenUp {
+    fn drop(&mut self) {
+        if let Some(trunk) = &self.0 {
+            trunk.close("nobody waits for it any more");
+        }
+    }
 }
 
 async fn shake(

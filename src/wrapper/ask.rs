@@ -11,7 +11,12 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use nix::sys::socket::{ControlMessage, MsgFlags, getsockopt, send, sendmsg, sockopt};
+use nix::errno::Errno;
+use nix::sys::socket::{
+    AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType, UnixAddr, getsockopt, send,
+    sendmsg, setsockopt, socket as open, sockopt,
+};
+use nix::sys::time::{TimeVal, TimeValLike};
 
 use crate::argv::Verb;
 use crate::config::Config;
@@ -125,19 +130,37 @@ fn question(wrapper: &Wrapper<'_>, document: &str, with: &[(Attached, &OwnedFd)]
 /// A connection to the daemon, which is started first if it is not there and may be.
 fn reach(config: &Config) -> Result<UnixStream> {
     let socket = config.daemon_socket();
-    match connect(&socket) {
-        Ok(stream) => Ok(stream),
-        Err(_) if config.autostart => {
+    match dial(&socket) {
+        // A daemon that listens and does not answer is there: another one could not be started.
+        Err(Errno::ENOENT | Errno::ECONNREFUSED) if config.autostart => {
             awaken::awaken(config)?;
             connect(&socket)
         }
-        Err(error) => Err(error),
+        dialled => checked(&socket, dialled),
     }
 }
 
 fn connect(socket: &Path) -> Result<UnixStream> {
-    let stream = UnixStream::connect(socket)
-        .doing(|| format!("reaching the daemon at {}", socket.display()))?;
+    checked(socket, dial(socket))
+}
+
+/// Connects, and bounds this and every send: a daemon that does not accept fills its queue, and
+/// then a plain `connect` would wait for ever.
+pub(super) fn dial(socket: &Path) -> std::result::Result<UnixStream, Errno> {
+    let fd = open(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
+    let silence = TimeVal::seconds(i64::try_from(SILENCE.as_secs()).unwrap_or(1));
+    setsockopt(&fd, sockopt::SendTimeout, &silence)?;
+    nix::sys::socket::connect(fd.as_raw_fd(), &UnixAddr::new(socket)?)?;
+    Ok(UnixStream::from(fd))
+}
+
+/// The daemon runs as we do; a socket of anybody else is not ours.
+fn checked(socket: &Path, dialled: std::result::Result<UnixStream, Errno>) -> Result<UnixStream> {
+    let doing = || format!("reaching the daemon at {}", socket.display());
+    let stream = match dialled {
+        Err(Errno::EAGAIN) => return Err(Error::new("it does not take calls")).doing(doing),
+        dialled => dialled.doing(doing)?,
+    };
     let peer = getsockopt(&stream, sockopt::PeerCredentials)?;
     if peer.uid() != nix::unistd::geteuid().as_raw() {
         return Err(Error::new(format!("the daemon's socket belongs to user {}", peer.uid())));

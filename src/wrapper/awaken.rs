@@ -11,7 +11,6 @@ use std::io::Read;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
-use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -55,7 +54,7 @@ pub(crate) fn make_private_dir(path: &Path) -> Result<()> {
 pub(super) fn awaken(config: &Config) -> Result<()> {
     make_private_dir(&config.run_dir)?;
     let _lock = lock(&config.run_dir.join("start.lock"))?;
-    if UnixStream::connect(config.daemon_socket()).is_ok() {
+    if super::ask::dial(&config.daemon_socket()).is_ok() {
         return Ok(()); // Another wrapper was faster.
     }
     let (ready, announce) = pipe2(OFlag::O_CLOEXEC)?;

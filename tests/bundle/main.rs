@@ -3,6 +3,7 @@
 //! was called with: adjustments, events, refusals, silence, deaths.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod faults;
 mod go;
 #[path = "../support/golang.rs"]
 mod golang;

@@ -102,9 +102,22 @@ impl Rig {
     /// Starts the daemon in the foreground and waits until it answers: its sockets are there then.
     pub(super) fn start_daemon(&mut self) {
         let mut command = self.command();
-        command.args(["nri", "daemon"]).stdout(Stdio::null()).stderr(Stdio::null());
+        let mut options = std::fs::OpenOptions::new();
+        let said = options.append(true).create(true).open(self.path("daemon.err")).unwrap();
+        command.args(["nri", "daemon"]).stdout(Stdio::null()).stderr(said);
         self.daemon = Some(command.spawn().unwrap());
         wait_until("the daemon answers", || self.admin(&["status"])["pid"].is_u64());
+    }
+
+    /// How many lines the daemon has logged with all of `words`.
+    pub(super) fn logged(&self, words: &[&str]) -> usize {
+        let log = self.read("daemon.err");
+        log.lines().filter(|line| words.iter().all(|word| line.contains(word))).count()
+    }
+
+    /// The daemon that was started in the foreground.
+    pub(super) fn daemon_pid(&self) -> i32 {
+        self.daemon.as_ref().map_or(0, |daemon| i32::try_from(daemon.id()).unwrap())
     }
 
     /// Calls the wrapper (or an admin verb). Output goes through files: the runtime's children

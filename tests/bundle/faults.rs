@@ -1,0 +1,299 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Peers that lie, flood, fall silent or are not who they should be, on both of the daemon's
+//! sockets: each costs its own connection, and nobody else anything.
+
+use std::io::{IoSlice, Read, Write};
+use std::os::fd::{AsRawFd, RawFd};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::time::{Duration, Instant};
+
+use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
+use nri_runc::link::{Answer, Attached, PROTOCOL, Question, read_frame};
+use serde_json::Value;
+
+use super::player::Manner;
+use super::rig::{BUNDLE, Rig, wait_until};
+use super::{refused, sets, started, succeeds};
+
+const NOBODY: u32 = 65_534;
+
+/// Does something as another user: the kernel keeps credentials for each thread.
+#[expect(unsafe_code, reason = "setresuid of one thread, which no library offers")]
+fn as_user<T: Send>(uid: u32, work: impl FnOnce() -> T + Send) -> T {
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            // SAFETY: a plain system call on numbers; the thread ends with this closure.
+            let done = unsafe { nix::libc::syscall(nix::libc::SYS_setresuid, uid, uid, uid) };
+            assert_eq!(done, 0);
+            work()
+        });
+        thread.join().unwrap()
+    })
+}
+
+fn open_to_all(rig: &Rig, names: &[&str]) {
+    for name in names {
+        std::fs::set_permissions(rig.path(name), PermissionsExt::from_mode(0o777)).unwrap();
+    }
+}
+
+fn dial(rig: &Rig, name: &str) -> UnixStream {
+    let stream = UnixStream::connect(rig.path(name)).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    stream
+}
+
+/// Whether the other side has closed the connection.
+fn is_closed(stream: &UnixStream) -> bool {
+    stream.set_nonblocking(true).unwrap();
+    let read = (&mut &*stream).read(&mut [0_u8; 1]);
+    stream.set_nonblocking(false).unwrap();
+    match read {
+        Ok(length) => length == 0,
+        Err(error) => error.kind() != std::io::ErrorKind::WouldBlock,
+    }
+}
+
+fn open_descriptors(pid: i32) -> usize {
+    std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count()
+}
+
+fn question(protocol: u32) -> Question {
+    Question {
+        protocol,
+        version: "9.9.9".to_owned(),
+        argv: ["nri-runc", "create", "--bundle", "/nowhere", "odd"].map(Into::into).to_vec(),
+        cwd: "/".into(),
+        ..Question::default()
+    }
+}
+
+#[test]
+fn connections_that_never_register_make_room_for_a_plugin_that_does() {
+    let rig = started("");
+    let silent: Vec<UnixStream> = (0..80).map(|_| dial(&rig, "nri.sock")).collect();
+    let lines = || rig.logged(&["64 connections have not registered", "was closed"]);
+    wait_until("those beyond the limit are closed", || {
+        silent.iter().filter(|stream| is_closed(stream)).count() == 16
+    });
+    assert_eq!(lines(), 16, "one line for each");
+    let _told = rig.plugin("10", "env", sets("HELLO", "there"));
+    succeeds(&rig.create("c1"));
+    assert!(rig.read("fake/seen.json").contains("HELLO=there"));
+    assert_eq!(silent.iter().filter(|stream| is_closed(stream)).count(), 17);
+}
+
+#[test]
+fn a_flood_leaves_nothing_behind() {
+    let rig = started("---plugin_registration_timeout = \"300ms\"\n");
+    let before = open_descriptors(rig.daemon_pid());
+    for _round in 0..200 {
+        drop(dial(&rig, "nri.sock"));
+    }
+    let silent: Vec<UnixStream> = (0..100).map(|_| dial(&rig, "nri.sock")).collect();
+    wait_until("all were closed", || silent.iter().all(is_closed));
+    wait_until("their descriptors are", || open_descriptors(rig.daemon_pid()) <= before);
+}
+
+#[test]
+fn garbage_on_the_plugin_socket_harms_nobody() {
+    let rig = started("");
+    for garbage in [
+        &b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"[..],
+        &[0xff; 4096],
+        &[0, 0, 0, 2, 0, 0, 0, 20, 0, 0, 0, 10, 0, 0, 0, 1, 1, 0, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9],
+        &[0, 0, 0],
+    ] {
+        let mut stream = dial(&rig, "nri.sock");
+        let _may_be_closed_already = stream.write_all(garbage);
+    }
+    let _told = rig.plugin("10", "env", sets("HELLO", "there"));
+    succeeds(&rig.create("c1"));
+    assert!(rig.read("fake/seen.json").contains("HELLO=there"));
+}
+
+#[test]
+fn a_silent_daemon_is_given_up_after_three_seconds_and_survived() {
+    let rig = started("---[debug]\nfault = \"daemon.asked:stall\"\n");
+    let begun = Instant::now();
+    succeeds(&rig.create("c1"));
+    let waited = begun.elapsed().as_secs_f32();
+    assert!((2.9..5.0).contains(&waited), "{waited}");
+    assert_eq!(rig.read("fake/seen.json"), BUNDLE, "the bundle was pristine");
+    assert_eq!(std::fs::read_dir(rig.path("run/bypassed")).unwrap().count(), 1);
+}
+
+#[test]
+fn a_silent_daemon_refuses_where_its_operator_says_so_but_never_a_delete() {
+    let fail = "on_daemon_failure = \"fail\"---[debug]\nfault = \"daemon.asked:stall\"\n";
+    let rig = started(fail);
+    refused(&rig, &rig.create("c1"), &["cannot create c1", "the daemon fell silent"]);
+    succeeds(&rig.verb(&["delete", "--force", "c1"]));
+}
+
+#[test]
+fn a_daemon_that_takes_no_more_calls_is_given_up() {
+    let rig = Rig::new("on_daemon_failure = \"fail\"");
+    std::fs::create_dir(rig.path("run")).unwrap();
+    let listener = UnixListener::bind(rig.path("run/daemon.sock")).unwrap();
+    nix::sys::socket::listen(&listener, nix::sys::socket::Backlog::new(0).unwrap()).unwrap();
+    // The one place in the queue is taken, and nobody ever empties it.
+    let _waiting = dial(&rig, "run/daemon.sock");
+    let begun = Instant::now();
+    refused(&rig, &rig.create("c1"), &["reaching the daemon", "does not take calls"]);
+    assert!(begun.elapsed() < Duration::from_secs(6));
+}
+
+#[test]
+fn a_daemon_of_another_version_is_survived_or_refused_in_one_line() {
+    let rig = Rig::new("on_daemon_failure = \"fail\"");
+    std::fs::create_dir(rig.path("run")).unwrap();
+    let listener = UnixListener::bind(rig.path("run/daemon.sock")).unwrap();
+    let daemon = std::thread::spawn(move || {
+        for _call in 0..2 {
+            let (mut stream, _) = listener.accept().unwrap();
+            read_frame(&mut stream).unwrap();
+            let version = "9.9.9".to_owned();
+            let answer = Answer::Incompatible { protocol: PROTOCOL + 1, version };
+            stream.write_all(&answer.encode()).unwrap();
+        }
+    });
+    let protocol = format!("protocol {}", PROTOCOL + 1);
+    refused(&rig, &rig.create("c1"), &["version 9.9.9", &protocol, "restart it"]);
+    rig.configure(&rig.path("fake/runc"), "");
+    succeeds(&rig.create("c1"));
+    assert_eq!(rig.read("fake/seen.json"), BUNDLE);
+    daemon.join().unwrap();
+}
+
+/// Sends a question with descriptors of `/dev/null`.
+fn ask_with(stream: &UnixStream, question: &Question, count: usize) {
+    let null = std::fs::File::open("/dev/null").unwrap();
+    let fds: Vec<RawFd> = vec![null.as_raw_fd(); count];
+    let frame = question.encode();
+    let rights = [ControlMessage::ScmRights(&fds)];
+    let slices = [IoSlice::new(&frame)];
+    let flags = MsgFlags::MSG_NOSIGNAL;
+    let sent = sendmsg::<()>(stream.as_raw_fd(), &slices, &rights, flags, None).unwrap();
+    assert_eq!(sent, frame.len());
+}
+
+#[test]
+fn a_wrapper_of_another_version_is_told_so_whatever_it_attaches() {
+    let rig = started("");
+    let mut stream = dial(&rig, "run/daemon.sock");
+    ask_with(&stream, &question(PROTOCOL + 1), 5);
+    let answer = Answer::decode(&read_frame(&mut stream).unwrap()).unwrap();
+    assert!(matches!(answer, Answer::Incompatible { protocol: PROTOCOL, .. }), "{answer:?}");
+    let failures = rig.admin(&["status"])["failures"].clone();
+    assert!(failures[0]["what"].as_str().unwrap().contains("restart the daemon"), "{failures}");
+    succeeds(&rig.create("c1"));
+}
+
+#[test]
+fn another_user_may_not_ask_the_daemon() {
+    let rig = started("");
+    open_to_all(&rig, &["", "run", "run/daemon.sock"]);
+    let ask = || {
+        let mut stream = dial(&rig, "run/daemon.sock");
+        let status = Question { admin: "{\"verb\":\"status\"}".to_owned(), ..question(PROTOCOL) };
+        let _may_be_closed_already = stream.write_all(&status.encode());
+        read_frame(&mut stream).is_ok()
+    };
+    assert!(!as_user(NOBODY, ask));
+    assert_eq!(rig.logged(&["user 65534 may not ask"]), 1);
+    assert!(ask(), "its own user may");
+}
+
+#[test]
+fn a_daemon_of_another_user_is_not_believed() {
+    let rig = Rig::new("on_daemon_failure = \"fail\"\nautostart = false");
+    std::fs::create_dir(rig.path("run")).unwrap();
+    open_to_all(&rig, &["", "run"]);
+    let _listener = as_user(NOBODY, || UnixListener::bind(rig.path("run/daemon.sock")).unwrap());
+    refused(&rig, &rig.create("c1"), &["belongs to user 65534"]);
+}
+
+#[test]
+fn another_user_may_connect_a_plugin_only_where_the_operator_says_so() {
+    let connects = |rig: &Rig| {
+        open_to_all(rig, &["", "nri.sock"]);
+        let stream = as_user(NOBODY, || dial(rig, "nri.sock"));
+        std::thread::sleep(Duration::from_millis(200));
+        !is_closed(&stream)
+    };
+    let rig = started("");
+    assert!(!connects(&rig));
+    assert_eq!(rig.logged(&["user 65534 may not connect a plugin"]), 1);
+    assert!(connects(&started("---allowed_uids = [0, 65534]\n")));
+}
+
+#[test]
+fn garbage_on_the_daemon_socket_harms_nobody() {
+    let rig = started("");
+    let _told = rig.plugin("10", "env", sets("HELLO", "there"));
+    let before = open_descriptors(rig.daemon_pid());
+    let whole = question(PROTOCOL).encode();
+    let oversized = [&u32::MAX.to_le_bytes()[..], &whole[4..]].concat();
+    let twice = [&whole[..], &whole[..]].concat();
+    let empty = 0_u32.to_le_bytes();
+    let cut_field =
+        [&10_u32.to_le_bytes()[..], &[1, 1, 0xff, 0xff, 0xff, 0x7f, 1, 2, 3, 4]].concat();
+    let no_question = [&3_u32.to_le_bytes()[..], &[99, 1, 2]].concat();
+    let mut streams = Vec::new();
+    for bytes in
+        [&b"GET / HTTP/1.1\r\n\r\n"[..], &oversized, &twice, &empty, &cut_field, &no_question]
+    {
+        let mut stream = dial(&rig, "run/daemon.sock");
+        stream.write_all(bytes).unwrap();
+        streams.push((bytes.len(), stream));
+    }
+    for (length, stream) in &mut streams {
+        let closed = stream.read(&mut [0_u8; 1]);
+        let is_end = closed.as_ref().map_or(true, |read| *read == 0);
+        assert!(is_end, "{length} bytes were answered: {closed:?}");
+    }
+    // Half a question keeps its own connection waiting, for a while, and nobody else.
+    let mut half = dial(&rig, "run/daemon.sock");
+    half.write_all(&whole[..whole.len() / 2]).unwrap();
+    for count in [1, 10, 200] {
+        let stream = dial(&rig, "run/daemon.sock");
+        ask_with(&stream, &question(PROTOCOL), count);
+        wait_until("descriptors nobody announced end it", || is_closed(&stream));
+    }
+    let begun = Instant::now();
+    succeeds(&rig.create("c1"));
+    assert!(begun.elapsed() < Duration::from_secs(2));
+    assert!(rig.read("fake/seen.json").contains("HELLO=there"));
+    succeeds(&rig.verb(&["delete", "--force", "c1"]));
+    wait_until("half a question is given up", || is_closed(&half));
+    wait_until("no descriptor stays", || open_descriptors(rig.daemon_pid()) <= before);
+}
+
+#[test]
+fn an_odd_question_is_refused_or_passed_and_the_daemon_lives() {
+    let rig = started("");
+    for words in [
+        &[][..],
+        &["nri-runc"],
+        &["nri-runc", "create"],
+        &["nri-runc", "create", "--bundle", "", ""],
+        &["nri-runc", "--root", "", "delete", "../../.."],
+        &["nri-runc", "update", "--resources"],
+        &["\u{0}", "start", "\u{0}\n"],
+    ] {
+        let argv = words.iter().map(|word| (*word).into()).collect();
+        let descriptors = vec![Attached::Bundle, Attached::Process];
+        let odd =
+            Question { argv, descriptors, document: "../..".to_owned(), ..question(PROTOCOL) };
+        let mut stream = dial(&rig, "run/daemon.sock");
+        ask_with(&stream, &odd, 2);
+        let answer = read_frame(&mut stream).map(|frame| Answer::decode(&frame).unwrap());
+        let is_sane = matches!(answer, Ok(Answer::Proceed(_) | Answer::Refuse(_)));
+        assert!(is_sane, "{words:?}: {answer:?}");
+    }
+    assert_eq!(rig.admin(&["pods"]), Value::Array(vec![]));
+    let _told = rig.plugin("10", "env", Manner::default());
+    succeeds(&rig.create("c1"));
+}

@@ -10,6 +10,8 @@ pub mod adaptation;
 pub mod admin;
 /// runc's command line, read by a table.
 pub mod argv;
+/// Asking several plugins, and what their answers and silences come to.
+pub mod chain;
 /// One table of settings: key, default, meaning.
 pub mod config;
 /// The resident process: one loop over wrappers, plugins and exits.

@@ -80,7 +80,7 @@ fn settings() -> Settings {
         request_timeout: Duration::from_millis(300),
         runtime_name: "test".to_owned(),
         runtime_version: "v1".to_owned(),
-        nri_version: "v0.12.5",
+        nri_version: "v0.12.5".to_owned(),
     }
 }
 

@@ -43,7 +43,7 @@ fn status(node: &Node) -> Value {
         "pid": std::process::id(),
         "run_dir": node.config.run_dir,
         "uptime_seconds": node.started.elapsed().as_secs(),
-        "plugins": node.relay.seats().len(),
+        "plugins": node.relay.guests().len(),
         "pods": store.pods().count(),
         "containers": store.containers().filter(|container| !container.is_sandbox).count(),
         "requests": *node.requests.borrow(),
@@ -56,22 +56,21 @@ fn status(node: &Node) -> Value {
 }
 
 fn plugins(node: &Node) -> Value {
-    let seats = node.relay.seats();
-    let rows = seats.iter().map(|seat| {
-        let plugin = &seat.plugin;
+    let guests = node.relay.guests();
+    let rows = guests.iter().map(|guest| {
+        let (seat, plugin) = (&guest.seat, &guest.seat.plugin);
         let events = ALL_EVENTS.iter().filter(|event| plugin.is_subscribed(**event));
-        let policy = plugin.policy(&node.config.plugin(plugin.index(), plugin.name()));
         json!({
             "index": plugin.index(),
             "name": plugin.name(),
-            "state": seat.state(),
+            "state": guest.state(),
             "launched": seat.launched,
             "pid": plugin.pid(),
             "events": events.map(|event| event.name()).collect::<Vec<_>>(),
             "nri_version": plugin.nri_version(),
-            "requests": seat.requests.get(),
-            "timeouts": seat.timeouts.get(),
-            "failure_policy": policy.to_json(),
+            "requests": seat.requests(),
+            "timeouts": seat.timeouts(),
+            "failure_policy": seat.policy().to_json(),
         })
     });
     Value::Array(rows.collect())

@@ -8,9 +8,9 @@ use std::rc::Rc;
 
 use tracing::warn;
 
-use crate::adaptation::{Creation, Merged, Rights};
+use crate::adaptation::{Creation, Merged};
 use crate::argv::Verb;
-use crate::config::PluginSettings;
+use crate::chain::{self, Stopped, Table, Told, Witness};
 use crate::engine::Role;
 use crate::error::{Context, Error, Result, quoted};
 use crate::files::{self, Original};
@@ -18,11 +18,10 @@ use crate::host::Point;
 use crate::link::{Attached, Proceed};
 use crate::plugin::{Event, api};
 use crate::spec::{self, overlay};
-use crate::state::{Change, Container, InFlight, Lifecycle, Patched, SCHEMA, Skipped};
+use crate::state::{Change, Container, InFlight, Key, Lifecycle, Patched, SCHEMA, Skipped};
 
 use super::call::Call;
 use super::node::{Node, now};
-use super::relay::{Refusal, Said, Told};
 use super::{evidence, messages, pods, undo};
 
 /// The engine's document, as the plugins are told and as it is patched.
@@ -180,82 +179,42 @@ async fn decide(
 async fn ask(node: &Rc<Node>, call: &Call, seen: &pods::Seen) -> Result<Merged> {
     let pod = node.told_pod(Event::CreateContainer, &seen.pod.id);
     let pod = pod.map_or_else(|| seen.pod.clone(), |told| told.pod);
-    let mut creation = Creation::new(pod.clone(), seen.container.clone());
-    let told = Told { event: Event::CreateContainer, pod, container: Some(seen.container.clone()) };
+    let creation = Creation::new(pod.clone(), seen.container.clone());
+    let told = Told::new(Event::CreateContainer, pod, Some(seen.container.clone()));
+    let everybody = node.relay.seats();
     let audience = node.relay.audience(&told);
-    for (index, seat) in audience.iter().enumerate() {
-        let outcome = seat.plugin.create_container(creation.request()).await;
-        let id = seat.plugin.id();
-        let settings = node.config.plugin(seat.plugin.index(), seat.plugin.name());
-        let refused = match node.relay.judge(&node.config, seat, told.event, outcome) {
-            Said::Answer(answer) => {
-                let rights = rights(&settings)?;
-                creation.answer(&id, &rights, answer).err().map(|error| (id, error.to_string()))
-            }
-            Said::Skipped(reason) => {
-                node.change(&call.key, |record| {
-                    record.skipped.push(Skipped { plugin: id, reason });
-                });
-                None
-            }
-            Said::Refusal(Refusal { plugin, why }) => {
-                Some((plugin.clone(), format!("{plugin} {why}")))
-            }
-        };
-        // A newcomer's snapshot shows the container as the plugins so far left it (D15).
-        let view = messages::to_hex(creation.container());
-        node.change(&call.key, |record| record.message = view);
-        if let Some((plugin, why)) = refused {
-            node.relay.never_heard(&audience[index + 1..], &told);
-            node.note_failure(&format!("create {}: {}", call.key.id, quoted(&why)), &plugin);
-            return Err(Error::new(quoted(&why)).hint(format!(
-                "the bundle is unchanged; see: nri-runc nri explain {}",
-                call.key.id
-            )));
-        }
-    }
-    validate(node, &creation).await?;
-    Ok(creation.finish())
+    let table = Table { audience: &audience, everybody: &everybody, builtin: None };
+    let asked = chain::create(&table, creation, &Record { node, key: &call.key }).await;
+    let Stopped { failure, asked } = match asked {
+        Ok(merged) => return Ok(merged),
+        Err(stopped) => stopped,
+    };
+    node.relay.never_heard(&audience[asked.min(audience.len())..], &told);
+    let why = quoted(&failure.text);
+    node.note_failure(&format!("create {}: {why}", call.key.id), &failure.plugin);
+    let hint = format!("the bundle is unchanged; see: nri-runc nri explain {}", call.key.id);
+    Err(Error::new(why).hint(hint))
 }
 
-/// What the operator lets a plugin set; a field name that does not exist must not let everything
-/// pass, so it refuses.
-fn rights(settings: &PluginSettings) -> Result<Rights> {
-    let allow = (!settings.allow.is_empty()).then_some(settings.allow.as_slice());
-    Rights::from_names(allow, &settings.deny)
-        .map_err(|error| Error::new(error.to_string()).hint("see: nri-runc nri check"))
+/// Keeps in the container's record what happens while its plugins are asked.
+struct Record<'a> {
+    node: &'a Node,
+    key: &'a Key,
 }
 
-/// ValidateContainerAdjustment to every validator; one that does not answer fails the create.
-async fn validate(node: &Rc<Node>, creation: &Creation) -> Result<()> {
-    let seats = node.relay.seats();
-    let plugins = seats.iter().map(|seat| api::PluginInstance {
-        name: seat.plugin.name().to_owned(),
-        index: seat.plugin.index().to_owned(),
-        ..api::PluginInstance::default()
-    });
-    let request = creation.validation_request(plugins.collect());
-    let event = Event::ValidateContainerAdjustment;
-    for seat in seats.iter().filter(|seat| seat.plugin.is_subscribed(event)) {
-        let outcome = seat.plugin.validate(request.clone()).await;
-        let id = seat.plugin.id();
-        match node.relay.judge(&node.config, seat, event, outcome) {
-            Said::Answer(answer) if !answer.reject => {}
-            Said::Answer(answer) => {
-                let reason = quoted(&answer.reason);
-                return Err(Error::new(format!(
-                    "validator {id} rejected the adjustment: {reason}"
-                ))
-                .hint("the bundle is unchanged"));
-            }
-            Said::Skipped(why) | Said::Refusal(Refusal { why, .. }) => {
-                return Err(
-                    Error::new(format!("validator {id} {why}")).hint("the bundle is unchanged")
-                );
-            }
-        }
+impl Witness for Record<'_> {
+    /// A newcomer's snapshot shows the container as the plugins so far left it (D15). A crash
+    /// loses the request anyway, so this is not written to disk.
+    fn so_far(&self, container: &api::Container) {
+        let view = messages::to_hex(container);
+        self.node.store.borrow_mut().change_in_memory(self.key, |record| record.message = view);
     }
-    Ok(())
+
+    fn skipped(&self, plugin: &str, why: &str) {
+        let skipped = Skipped { plugin: plugin.to_owned(), reason: why.to_owned() };
+        let note = |record: &mut Container| record.skipped.push(skipped);
+        self.node.store.borrow_mut().change_in_memory(self.key, note);
+    }
 }
 
 /// Keeps what was decided: the container as merged, owners, changes, what was left out.
@@ -311,7 +270,7 @@ async fn before_start(node: &Rc<Node>, call: &Call) -> Result<()> {
     node.tell(Event::PostCreateContainer, &call.key).await;
     let Some(told) = node.told(Event::StartContainer, &call.key) else { return Ok(()) };
     node.relay
-        .ask_leave(&node.config, &told)
+        .ask_leave(&told)
         .await
         .map_err(|refusal| Error::new(refusal.to_string()).hint("nothing was started"))
 }

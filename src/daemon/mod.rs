@@ -187,11 +187,10 @@ async fn until_told_to_end() -> Result<()> {
 /// Lets plugins go in an orderly way; a plugin that does not answer is not waited for.
 async fn farewell(node: &Rc<Node>) {
     info!("ending");
-    let shutdowns = node
-        .relay
-        .seats()
-        .into_iter()
-        .map(|seat| tokio::task::spawn_local(async move { seat.plugin.shutdown().await }));
+    let shutdowns =
+        node.relay.guests().into_iter().map(|guest| {
+            tokio::task::spawn_local(async move { guest.seat.plugin.shutdown().await })
+        });
     let shutdowns: Vec<_> = shutdowns.collect();
     for shutdown in shutdowns {
         let patience = std::time::Duration::from_secs(1);

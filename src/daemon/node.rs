@@ -15,6 +15,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use tokio::sync::{Mutex, Notify};
 use tracing::{error, info};
 
+use crate::chain::Told;
 use crate::config::Config;
 use crate::error::Result;
 use crate::host::Host;
@@ -22,7 +23,7 @@ use crate::plugin::api;
 use crate::state::{Container, Key, Store};
 
 use super::evidence::Stamp;
-use super::relay::{Relay, Told};
+use super::relay::Relay;
 use super::sockets::NoPlugins;
 use crate::plugin::Event;
 
@@ -165,7 +166,7 @@ impl Node {
     /// Tells every plugin that knows the container about something that has happened to it.
     pub(super) async fn tell(&self, event: Event, key: &Key) {
         let Some(told) = self.told(event, key) else { return };
-        let updates = self.relay.tell_all(&self.config, &told).await;
+        let updates = self.relay.tell_all(&told).await;
         super::updates::apply_to_others(self, &updates, event.name());
     }
 
@@ -174,11 +175,8 @@ impl Node {
         let store = self.store.borrow();
         let container = store.container(key)?;
         let pod = store.pod(&container.pod).map(super::messages::pod);
-        Some(Told {
-            event,
-            pod: pod.unwrap_or_else(|| super::messages::only_pod_id(&container.pod)),
-            container: Some(super::messages::container(container)),
-        })
+        let pod = pod.unwrap_or_else(|| super::messages::only_pod_id(&container.pod));
+        Some(Told::new(event, pod, Some(super::messages::container(container))))
     }
 
     /// An event about a pod.
@@ -190,7 +188,7 @@ impl Node {
         if let Some(pid) = sandbox.and_then(|sandbox| sandbox.init_pid) {
             message.pid = pid;
         }
-        Some(Told { event, pod: message, container: None })
+        Some(Told::new(event, message, None))
     }
 
     /// Everything a newcomer is synchronized with: pods that were announced, and containers that

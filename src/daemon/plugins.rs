@@ -13,11 +13,12 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::Notify;
 use tracing::{info, warn};
 
+use crate::chain::Seat;
 use crate::error::quoted;
 use crate::plugin::{self, Identity, Launched, Outcome, Plugin, Settings, Upcalls, api};
 
 use super::node::Node;
-use super::relay::{Seat, Subject};
+use super::relay::{Guest, Subject};
 
 /// Connections that may be registering at once (D11).
 const WAITING_ROOM: usize = 64;
@@ -94,7 +95,7 @@ pub(super) fn settings(node: &Node) -> Settings {
         request_timeout: node.config.request_timeout,
         runtime_name: node.config.runtime_name.clone(),
         runtime_version: format!("v{}", env!("CARGO_PKG_VERSION")),
-        nri_version: NRI_VERSION,
+        nri_version: NRI_VERSION.to_owned(),
     }
 }
 
@@ -128,7 +129,7 @@ async fn sit_down(node: &Rc<Node>, plugin: Plugin, launched: bool) {
             return;
         }
         info!("{id} connected anew and replaces the old connection");
-        old.plugin.disconnect();
+        old.seat.plugin.disconnect();
         node.relay.remove(&old);
     }
     // Snapshot and seat in one step: what happens from here on reaches the newcomer as events.
@@ -138,28 +139,29 @@ async fn sit_down(node: &Rc<Node>, plugin: Plugin, launched: bool) {
         .map(|pod| Subject::Pod(pod.id.clone()))
         .chain(containers.iter().map(|container| Subject::Container(container.id.clone())))
         .collect();
-    let seat = node.relay.seat(plugin, launched, known);
-    if !synchronize(node, &seat, &pods, &containers).await {
-        seat.plugin.disconnect();
-        node.relay.remove(&seat);
+    let settings = node.config.plugin(plugin.index(), plugin.name());
+    let guest = node.relay.seat(Seat::new(plugin, launched, &settings), known);
+    if !synchronize(node, &guest, &pods, &containers).await {
+        guest.seat.plugin.disconnect();
+        node.relay.remove(&guest);
         return;
     }
-    node.relay.catch_up(&node.config, &seat).await;
+    node.relay.catch_up(&guest).await;
     info!("{id} is synchronized with {} pods and {} containers", pods.len(), containers.len());
     remember_who_is_here(node);
     node.plugins_came.notify_waiters();
-    seat.plugin.closed().await;
-    node.relay.remove(&seat);
+    guest.seat.plugin.closed().await;
+    node.relay.remove(&guest);
     info!("{id} is gone");
 }
 
 async fn synchronize(
     node: &Rc<Node>,
-    seat: &Rc<Seat>,
+    guest: &Rc<Guest>,
     pods: &[api::PodSandbox],
     containers: &[api::Container],
 ) -> bool {
-    let why = match seat.plugin.synchronize(pods, containers).await {
+    let why = match guest.seat.plugin.synchronize(pods, containers).await {
         Outcome::Answered(updates) => {
             super::updates::apply_to_others(node, &updates, "Synchronize");
             return true;
@@ -167,17 +169,18 @@ async fn synchronize(
         Outcome::Refused(text) => format!("refused: {}", quoted(&text)),
         Outcome::TimedOut => "did not answer in time".to_owned(),
         Outcome::Gone(why) => format!("went away ({})", quoted(&why)),
+        Outcome::Left => "went away".to_owned(),
     };
     node.note_failure(
-        &format!("{} could not be synchronized: it {why}", seat.plugin.id()),
-        &seat.plugin.id(),
+        &format!("{} could not be synchronized: it {why}", guest.seat.id()),
+        &guest.seat.id(),
     );
     false
 }
 
 /// Who was connected is on record, so that creates wait for them after a restart (D14).
 fn remember_who_is_here(node: &Node) {
-    let names: Vec<String> = node.relay.seats().iter().map(|seat| seat.plugin.id()).collect();
+    let names: Vec<String> = node.relay.guests().iter().map(|guest| guest.seat.id()).collect();
     let path = node.config.run_dir.join("state/plugins.json");
     let bytes = serde_json::to_vec(&names).unwrap_or_default();
     super::node::log_failure("recording the plugins", crate::files::replace(&path, &bytes));

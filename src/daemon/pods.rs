@@ -97,7 +97,7 @@ pub(super) async fn announce(node: &Rc<Node>, seen: &Seen, container: &Container
 pub(super) async fn run(node: &Rc<Node>, id: &str) -> Result<()> {
     set_state(node, id, PodState::Ready)?;
     let Some(told) = node.told_pod(Event::RunPodSandbox, id) else { return Ok(()) };
-    let Err(refusal) = node.relay.ask_leave(&node.config, &told).await else { return Ok(()) };
+    let Err(refusal) = node.relay.ask_leave(&told).await else { return Ok(()) };
     node.note_failure(&format!("pod {id}: {refusal}"), &refusal.plugin);
     end(node, id).await;
     Err(Error::new(quoted(&refusal.to_string())).hint("the pod was not started"))
@@ -137,6 +137,6 @@ async fn end(node: &Rc<Node>, id: &str) {
 
 async fn tell(node: &Rc<Node>, event: Event, id: &str) {
     if let Some(told) = node.told_pod(event, id) {
-        node.relay.tell_all(&node.config, &told).await;
+        node.relay.tell_all(&told).await;
     }
 }

@@ -40,7 +40,7 @@ pub(super) async fn start(node: &Rc<Node>, call: &Call) -> Result<Proceed> {
 
 async fn ask_leave(node: &Rc<Node>, call: &Call) -> Result<()> {
     let Some(told) = node.told(Event::StartContainer, &call.key) else { return Ok(()) };
-    let Err(refusal) = node.relay.ask_leave(&node.config, &told).await else { return Ok(()) };
+    let Err(refusal) = node.relay.ask_leave(&told).await else { return Ok(()) };
     node.note_failure(&format!("start {}: {refusal}", call.key.id), &refusal.plugin);
     Err(Error::new(quoted(&refusal.to_string())).hint("the container was not started"))
 }

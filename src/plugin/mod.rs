@@ -4,6 +4,7 @@
 
 /// The generated messages and services.
 pub mod api;
+mod calls;
 mod event;
 mod identity;
 mod launch;

@@ -40,6 +40,7 @@ const OUTGOING_LIMIT: usize = 2 * FRAME_LIMIT;
 #[derive(Debug, Clone)]
 pub struct Trunk {
     reason: watch::Sender<Option<String>>,
+    heard: Arc<AtomicUsize>,
 }
 
 impl Trunk {
@@ -52,6 +53,11 @@ impl Trunk {
             }
             first
         });
+    }
+
+    /// How many frames of answers have come; an answer that comes too late counts as well.
+    pub fn heard(&self) -> usize {
+        self.heard.load(Ordering::Relaxed)
     }
 
     /// Why it was closed, if it was.
@@ -71,7 +77,7 @@ impl Trunk {
 
 /// Splits `stream` into the plugin connection and the runtime connection.
 pub fn split(stream: UnixStream) -> (Trunk, Connection, Connection) {
-    let trunk = Trunk { reason: watch::Sender::new(None) };
+    let trunk = Trunk { reason: watch::Sender::new(None), heard: Arc::default() };
     let (outgoing, queue) = mpsc::unbounded_channel();
     let queued = Arc::new(AtomicUsize::new(0));
     let (reader, writer) = stream.into_split();
@@ -102,7 +108,7 @@ async fn read(
     runtime: mpsc::Sender<Vec<u8>>,
 ) {
     let reason = tokio::select! {
-        reason = read_frames(&mut reader, &plugin, &runtime) => reason,
+        reason = read_frames(&mut reader, &trunk, &plugin, &runtime) => reason,
         reason = trunk.closed() => reason,
     };
     trunk.close(&reason);
@@ -111,6 +117,7 @@ async fn read(
 /// Reads frames until the end; returns why it ended.
 async fn read_frames(
     reader: &mut OwnedReadHalf,
+    trunk: &Trunk,
     plugin: &mpsc::Sender<Vec<u8>>,
     runtime: &mpsc::Sender<Vec<u8>>,
 ) -> String {
@@ -138,7 +145,10 @@ async fn read_frames(
         }
         let sent = match id {
             _ if length == 0 => Ok(()), // Legal, and no end of anything.
-            PLUGIN_CONNECTION => plugin.send(payload).await,
+            PLUGIN_CONNECTION => {
+                trunk.heard.fetch_add(1, Ordering::Relaxed);
+                plugin.send(payload).await
+            }
             RUNTIME_CONNECTION => runtime.send(payload).await,
             _ => {
                 if !has_warned {

@@ -80,7 +80,11 @@ impl Plugin {
             Event::RunPodSandbox => with_pod!(run_pod_sandbox, RunPodSandboxRequest),
             Event::StopPodSandbox => with_pod!(stop_pod_sandbox, StopPodSandboxRequest),
             Event::RemovePodSandbox => with_pod!(remove_pod_sandbox, RemovePodSandboxRequest),
-            Event::UpdatePodSandbox => with_pod!(update_pod_sandbox, UpdatePodSandboxRequest),
+            Event::UpdatePodSandbox => {
+                let pod = Some(pod.clone()).into();
+                let request = api::UpdatePodSandboxRequest { pod, ..Default::default() };
+                self.update_pod_sandbox(request).await
+            }
             Event::PostUpdatePodSandbox => {
                 with_pod!(post_update_pod_sandbox, PostUpdatePodSandboxRequest)
             }

@@ -7,13 +7,13 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use protobuf::Message;
 use tokio::net::UnixStream;
-use tokio::sync::{Mutex, OnceCell, mpsc};
+use tokio::sync::{OnceCell, Semaphore, mpsc};
 use ttrpc::r#async::transport::{Listener, Socket};
 use ttrpc::r#async::{Client, Server, TtrpcContext};
 use ttrpc::{Code, context};
@@ -23,7 +23,6 @@ use crate::config::PluginSettings;
 use super::event::ALL_BITS;
 use super::identity::Identity;
 use super::mux::{self, Connection, TTRPC_LIMIT, Trunk};
-use super::snapshot::parts;
 use super::{Event, Policy, api};
 
 /// What a call came to.
@@ -35,8 +34,10 @@ pub enum Outcome<T> {
     Refused(String),
     /// It did not answer in time. Its late answer is discarded.
     TimedOut,
-    /// Its connection is gone; why.
+    /// Its connection broke while it was asked; why.
     Gone(String),
+    /// It had gone before its turn came, and was not asked.
+    Left,
 }
 
 /// What plugins are told about the runtime, and how long they may take.
@@ -51,7 +52,7 @@ pub struct Settings {
     /// Runtime version.
     pub runtime_version: String,
     /// NRI version that we speak.
-    pub nri_version: &'static str,
+    pub nri_version: String,
 }
 
 /// What plugins may ask of us.
@@ -134,15 +135,17 @@ impl api::Runtime for Desk {
 
 /// A registered and configured plugin.
 pub struct Plugin {
-    identity: Identity,
-    events: i32,
+    pub(super) identity: Identity,
+    events: AtomicI32,
+    /// It named no event, and so gets all of them, known to it or not.
+    takes_all: bool,
     declared: Option<api::FailurePolicy>,
     pid: Option<i32>,
     pub(super) timeout: Duration,
     trunk: Trunk,
     pub(super) client: api::PluginClient,
-    pub(super) turn: Mutex<()>,
-    is_ready: Arc<AtomicBool>,
+    pub(super) turns: Semaphore,
+    pub(super) is_ready: Arc<AtomicBool>,
     pub(super) speaks_state_change: AtomicBool,
     /// Serves the plugin's calls as long as it lives.
     _server: Server,
@@ -221,13 +224,14 @@ async fn shake(
     let speaks_state_change = AtomicBool::new(identity.nri_version.is_empty());
     let mut plugin = Plugin {
         identity,
-        events: 0,
+        events: AtomicI32::new(0),
+        takes_all: false,
         declared: None,
         pid,
         timeout: settings.request_timeout,
         trunk: trunk.clone(),
         client,
-        turn: Mutex::new(()),
+        turns: Semaphore::new(1),
         is_ready,
         speaks_state_change,
         _server: server,
@@ -244,10 +248,15 @@ fn millis(duration: Duration) -> i64 {
 macro_rules! call {
     ($plugin:ident, $method:ident, $request:expr) => {{
         let request = $request;
-        let _turn = $plugin.turn.lock().await;
-        let context = context::with_duration($plugin.timeout);
-        let answer = $plugin.client.$method(context, &request);
-        $plugin.outcome(request.compute_size(), answer).await
+        // Never closed; without a turn the plugin would merely be asked out of turn.
+        let _turn = $plugin.turns.acquire().await;
+        if $plugin.is_gone() {
+            Outcome::Left
+        } else {
+            let context = context::with_duration($plugin.timeout);
+            let answer = $plugin.client.$method(context, &request);
+            $plugin.outcome(request.compute_size(), answer).await
+        }
     }};
 }
 
@@ -261,7 +270,7 @@ impl Plugin {
             runtime_version: settings.runtime_version.clone(),
             registration_timeout: millis(settings.registration_timeout),
             request_timeout: millis(settings.request_timeout),
-            NRI_version: settings.nri_version.to_owned(),
+            NRI_version: settings.nri_version.clone(),
             ..api::ConfigureRequest::default()
         };
         let id = self.id();
@@ -273,11 +282,16 @@ impl Plugin {
             Outcome::TimedOut => {
                 return Err(SessionError::Configure(id, "it did not answer in time".to_owned()));
             }
+            Outcome::Left => {
+                return Err(SessionError::Configure(id, "it closed the connection".to_owned()));
+            }
         };
         if answer.events & !ALL_BITS != 0 {
             return Err(SessionError::Events(id, answer.events & !ALL_BITS));
         }
-        self.events = if answer.events == 0 { ALL_BITS } else { answer.events };
+        self.takes_all = answer.events == 0;
+        let events = if self.takes_all { ALL_BITS } else { answer.events };
+        self.events.store(events, Ordering::Relaxed);
         self.declared = answer.failure_policy.into_option();
         Ok(())
     }
@@ -314,7 +328,21 @@ impl Plugin {
 
     /// Whether it wants to hear of `event`.
     pub fn is_subscribed(&self, event: Event) -> bool {
-        self.events & event.bit() != 0
+        self.events.load(Ordering::Relaxed) & event.bit() != 0
+    }
+
+    /// It does not implement `event`: it is not told of it any more. False if it subscribed to
+    /// the event by name and is to be taken at its word.
+    pub(super) fn drop_unasked_event(&self, event: Event) -> bool {
+        if self.takes_all {
+            self.events.fetch_and(!event.bit(), Ordering::Relaxed);
+        }
+        self.takes_all
+    }
+
+    /// Frames of answers that have come so far; a late answer counts as well.
+    pub fn heard(&self) -> usize {
+        self.trunk.heard()
     }
 
     /// The policy in force under the operator's settings.
@@ -322,9 +350,11 @@ impl Plugin {
         Policy::new(settings, self.declared.as_ref())
     }
 
-    /// Takes the operator's own request time-out for this plugin.
-    pub fn set_request_timeout(&mut self, timeout: Duration) {
-        self.timeout = timeout;
+    /// Takes what the operator says about this plugin: its own time-out, and how many requests
+    /// it may be asked at once (D29).
+    pub fn apply(&mut self, settings: &PluginSettings) {
+        self.timeout = settings.request_timeout.unwrap_or(self.timeout);
+        self.turns = Semaphore::new(usize::try_from(settings.concurrency.max(1)).unwrap_or(1));
     }
 
     /// Whether its connection is gone.
@@ -384,62 +414,6 @@ impl Plugin {
             },
         }
     }
-
-    /// Tells it about pods and containers, in as many parts as the protocol's limit asks for.
-    pub async fn synchronize(
-        &self,
-        pods: &[api::PodSandbox],
-        containers: &[api::Container],
-    ) -> Outcome<Vec<api::ContainerUpdate>> {
-        let parts = parts(pods, containers);
-        let knows_parts = !self.identity.nri_version.is_empty();
-        if parts.len() > 1 && !knows_parts {
-            return Outcome::Refused("the snapshot is too large for its NRI version".to_owned());
-        }
-        let last = parts.len().saturating_sub(1);
-        for (index, mut part) in parts.into_iter().enumerate() {
-            part.more = index < last;
-            let more = part.more;
-            match call!(self, synchronize, part) {
-                Outcome::Answered(answer) if more && !answer.more => {
-                    return Outcome::Refused("it does not take a snapshot in parts".to_owned());
-                }
-                Outcome::Answered(answer) if !more => {
-                    self.is_ready.store(true, Ordering::Release);
-                    return Outcome::Answered(answer.update);
-                }
-                Outcome::Answered(_) => {}
-                Outcome::Refused(why) => return Outcome::Refused(why),
-                Outcome::TimedOut => return Outcome::TimedOut,
-                Outcome::Gone(why) => return Outcome::Gone(why),
-            }
-        }
-        Outcome::Refused("there was nothing to say".to_owned())
-    }
-
-    /// CreateContainer.
-    pub async fn create_container(
-        &self,
-        request: api::CreateContainerRequest,
-    ) -> Outcome<api::CreateContainerResponse> {
-        call!(self, create_container, request)
-    }
-
-    /// StopContainer.
-    pub async fn stop_container(
-        &self,
-        request: api::StopContainerRequest,
-    ) -> Outcome<api::StopContainerResponse> {
-        call!(self, stop_container, request)
-    }
-
-    /// ValidateContainerAdjustment.
-    pub async fn validate(
-        &self,
-        request: api::ValidateContainerAdjustmentRequest,
-    ) -> Outcome<api::ValidateContainerAdjustmentResponse> {
-        call!(self, validate_container_adjustment, request)
-    }
 }
 
 impl<T> Outcome<T> {
@@ -449,6 +423,7 @@ impl<T> Outcome<T> {
             Self::Refused(why) => Outcome::Refused(why),
             Self::TimedOut => Outcome::TimedOut,
             Self::Gone(why) => Outcome::Gone(why),
+            Self::Left => Outcome::Left,
         }
     }
 }

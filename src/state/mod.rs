@@ -303,6 +303,14 @@ impl Store {
         self.put(container)
     }
 
+    /// Changes what is known without writing it: for what a crash may lose, because the request
+    /// it belongs to is lost with it. The next [`Store::change`] writes it too.
+    pub fn change_in_memory(&mut self, key: &Key, change: impl FnOnce(&mut Container)) {
+        if let Some(container) = self.containers.get_mut(key) {
+            change(container);
+        }
+    }
+
     /// Forgets a container; it is still explained for a while.
     pub fn forget(&mut self, key: &Key) {
         let Some(mut container) = self.containers.remove(key) else { return };

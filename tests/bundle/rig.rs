@@ -99,14 +99,25 @@ impl Rig {
         command
     }
 
-    /// Starts the daemon in the foreground and waits until it answers: its sockets are there then.
+    /// Starts the daemon in the foreground and waits until it answers: its sockets are there
+    /// then. One that is being killed may hold the lock for a moment longer.
     pub(super) fn start_daemon(&mut self) {
-        let mut command = self.command();
         let mut options = std::fs::OpenOptions::new();
         let said = options.append(true).create(true).open(self.path("daemon.err")).unwrap();
-        command.args(["nri", "daemon"]).stdout(Stdio::null()).stderr(said);
-        self.daemon = Some(command.spawn().unwrap());
-        wait_until("the daemon answers", || self.admin(&["status"])["pid"].is_u64());
+        let start = || {
+            let mut command = self.command();
+            let said = said.try_clone().unwrap();
+            command.args(["nri", "daemon"]).stdout(Stdio::null()).stderr(said);
+            command.spawn().unwrap()
+        };
+        let mut daemon = start();
+        wait_until("the daemon answers", || {
+            if daemon.try_wait().unwrap().is_some() {
+                daemon = start();
+            }
+            self.admin(&["status"])["pid"] == daemon.id()
+        });
+        self.daemon = Some(daemon);
     }
 
     /// How many lines the daemon has logged with all of `words`.
@@ -213,9 +224,9 @@ fn end(pid: i32) {
     }
 }
 
-/// Waits for something, at most ten seconds.
+/// Waits for something, at most a minute: the machine may be busy.
 pub(super) fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(10);
+    let deadline = Instant::now() + Duration::from_secs(60);
     while !is_so() {
         assert!(Instant::now() < deadline, "waited too long until {what}");
         std::thread::sleep(Duration::from_millis(10));

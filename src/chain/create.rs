@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+//! CreateContainer through the chain: every plugin sees what those before it did, then the
+//! validators see it all.
+
+use std::collections::HashSet;
+use std::rc::Rc;
+
+use crate::adaptation::{Creation, Merged};
+use crate::plugin::{Event, api};
+
+use super::seat::{Failure, Said, Seat};
+use super::validate::{self, Builtin};
+
+/// Who takes part.
+pub struct Table<'a> {
+    /// Who is asked, in order.
+    pub audience: &'a [Rc<Seat>],
+    /// Everybody at the table when the request began, in order: among them are the validators.
+    pub everybody: &'a [Rc<Seat>],
+    /// The built-in validator, where it is switched on.
+    pub builtin: Option<&'a Builtin>,
+}
+
+impl std::fmt::Debug for Table<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Table").field("audience", &self.audience).finish_non_exhaustive()
+    }
+}
+
+/// Looks on while plugins are asked.
+pub trait Witness {
+    /// The container as the plugins so far have left it (decision D15).
+    fn so_far(&self, _container: &api::Container) {}
+    /// A plugin was left out; why.
+    fn skipped(&self, _plugin: &str, _why: &str) {}
+}
+
+/// Nobody looks on.
+impl Witness for () {}
+
+/// A request that failed on its way.
+#[derive(Debug)]
+pub struct Stopped {
+    /// Why.
+    pub failure: Failure,
+    /// How many of the audience had been asked by then.
+    pub asked: usize,
+}
+
+/// Asks the audience, merges, and lets the validators judge.
+///
+/// # Errors
+/// Fails with the first plugin that refuses, conflicts, or is silent and whose policy refuses
+/// then; and with all validators that reject or do not answer.
+pub async fn create(
+    table: &Table<'_>,
+    mut creation: Creation,
+    witness: &dyn Witness,
+) -> Result<Merged, Stopped> {
+    let event = Event::ValidateContainerAdjustment;
+    let active = table.everybody.iter().filter(|seat| seat.plugin.is_subscribed(event));
+    let validators: Vec<Rc<Seat>> = active.cloned().collect();
+    let mut silent = HashSet::new();
+    for (index, seat) in table.audience.iter().enumerate() {
+        match ask(seat, &mut creation).await {
+            Said::Answer(()) => {}
+            Said::Skipped(why) => {
+                witness.skipped(&seat.id(), &why);
+                silent.insert(Rc::as_ptr(seat));
+            }
+            Said::Refusal(failure) => return Err(Stopped { failure, asked: index + 1 }),
+        }
+        witness.so_far(creation.container());
+    }
+    if !validators.is_empty() || table.builtin.is_some() {
+        // NRI: the reference also lists those that were silent, so that a required plugin counts
+        // as present although nobody heard its word (BUG-24).
+        let consulted = table
+            .everybody
+            .iter()
+            .filter(|seat| !silent.contains(&Rc::as_ptr(seat)) && !seat.plugin.is_gone());
+        let asked = table.audience.len();
+        validate::validate(&validators, consulted, table.builtin, &creation)
+            .await
+            .map_err(|failure| Stopped { failure, asked })?;
+    }
+    Ok(creation.finish())
+}
+
+async fn ask(seat: &Seat, creation: &mut Creation) -> Said<()> {
+    let rights = match seat.rights() {
+        Ok(rights) => rights,
+        Err(failure) => return Said::Refusal(failure),
+    };
+    let call = seat.plugin.create_container(creation.request());
+    match seat.ask(Event::CreateContainer, call).await {
+        Said::Answer(answer) => {
+            let id = seat.id();
+            match creation.answer(&id, rights, answer) {
+                Ok(()) => Said::Answer(()),
+                Err(error) => Said::Refusal(Failure::of_merge(&id, &error)),
+            }
+        }
+        Said::Skipped(why) => Said::Skipped(why),
+        Said::Refusal(failure) => Said::Refusal(failure),
+    }
+}

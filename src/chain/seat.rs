@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+//! One plugin in the chain: its counters, its policy, and what each outcome of a call means
+//! under it (decision D14; NRI FailurePolicy).
+
+use std::cell::Cell;
+use std::fmt;
+
+use tracing::warn;
+
+use crate::adaptation::{MergeError, Rights};
+use crate::config::{OnFailure, PluginSettings};
+use crate::error::quoted;
+use crate::plugin::{Event, Outcome, Plugin, Policy};
+
+/// Time-outs in a row after which a plugin that stays connected is not waited for any more, until
+/// something comes from it. NRI: the reference waits its full time-out each time (BUG-48).
+const HANGING: u32 = 3;
+
+/// Why a request failed, as scripts are told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cause {
+    /// A plugin did not answer in time.
+    Timeout,
+    /// A plugin's connection broke while it was asked.
+    Gone,
+    /// A plugin or a validator said no.
+    Refused,
+    /// Two plugins want the same.
+    Conflict,
+}
+
+impl Cause {
+    /// The word in JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Timeout => "timeout",
+            Self::Gone => "gone",
+            Self::Refused => "refused",
+            Self::Conflict => "conflict",
+        }
+    }
+}
+
+/// A plugin, or its silence, that makes a request fail.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Failure {
+    /// `NN-name`.
+    pub plugin: String,
+    /// What kind of failure it is.
+    pub cause: Cause,
+    /// One line that names the plugin and, where it was silent, the request.
+    pub text: String,
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl Failure {
+    /// An answer that does not go together with the others.
+    pub fn of_merge(plugin: &str, error: &MergeError) -> Self {
+        let cause = match error {
+            MergeError::NotAllowed { .. } => Cause::Refused,
+            MergeError::Conflict(_)
+            | MergeError::UpdateOfSubject { .. }
+            | MergeError::EvictionOfSubject { .. }
+            | MergeError::EmptyArgs { .. } => Cause::Conflict,
+        };
+        Self { plugin: plugin.to_owned(), cause, text: error.to_string() }
+    }
+}
+
+/// What one plugin's part in a request came to.
+#[derive(Debug)]
+pub enum Said<T> {
+    /// It answered.
+    Answer(T),
+    /// It did not, and the request goes on without it; says why, without its name.
+    Skipped(String),
+    /// The request fails.
+    Refusal(Failure),
+}
+
+/// A plugin in the chain.
+#[derive(Debug)]
+pub struct Seat {
+    /// The plugin.
+    pub plugin: Plugin,
+    /// Whether we started it.
+    pub launched: bool,
+    policy: Policy,
+    rights: Result<Rights, String>,
+    requests: Cell<u64>,
+    timeouts: Cell<u64>,
+    strikes: Cell<u32>,
+    heard_at_strike: Cell<usize>,
+}
+
+impl Seat {
+    /// Gives `plugin` a place under the operator's settings for it.
+    pub fn new(mut plugin: Plugin, launched: bool, settings: &PluginSettings) -> Self {
+        plugin.apply(settings);
+        let allow = (!settings.allow.is_empty()).then_some(settings.allow.as_slice());
+        Self {
+            policy: plugin.policy(settings),
+            // A field name that does not exist must not let everything pass: it refuses.
+            rights: Rights::from_names(allow, &settings.deny).map_err(|error| error.to_string()),
+            plugin,
+            launched,
+            requests: Cell::new(0),
+            timeouts: Cell::new(0),
+            strikes: Cell::new(0),
+            heard_at_strike: Cell::new(0),
+        }
+    }
+
+    /// `NN-name`.
+    pub fn id(&self) -> String {
+        self.plugin.id()
+    }
+
+    /// Requests that it was sent.
+    pub fn requests(&self) -> u64 {
+        self.requests.get()
+    }
+
+    /// Requests that it did not answer in time.
+    pub fn timeouts(&self) -> u64 {
+        self.timeouts.get()
+    }
+
+    /// The policy in force for it.
+    pub fn policy(&self) -> &Policy {
+        &self.policy
+    }
+
+    /// Whether its last request timed out.
+    pub fn has_strikes(&self) -> bool {
+        self.strikes.get() > 0
+    }
+
+    /// What it may set.
+    pub(super) fn rights(&self) -> Result<&Rights, Failure> {
+        self.rights.as_ref().map_err(|why| Failure {
+            plugin: self.id(),
+            cause: Cause::Refused,
+            text: format!("{}: {why}", self.id()),
+        })
+    }
+
+    /// Awaits its part in a request, and gives the outcome its meaning.
+    pub async fn ask<T>(&self, event: Event, call: impl Future<Output = Outcome<T>>) -> Said<T> {
+        if self.is_hanging() {
+            let why = "has stopped answering and is not waited for";
+            return self.silence(Cause::Timeout, format!("{why} at {}", event.name()));
+        }
+        let outcome = call.await;
+        self.judge(event, outcome)
+    }
+
+    /// Whether it timed out so often in a row that waiting again is in vain; its first word ends
+    /// that.
+    fn is_hanging(&self) -> bool {
+        self.strikes.get() >= HANGING && self.plugin.heard() == self.heard_at_strike.get()
+    }
+
+    fn judge<T>(&self, event: Event, outcome: Outcome<T>) -> Said<T> {
+        let name = event.name();
+        match outcome {
+            Outcome::Answered(answer) => {
+                self.requests.set(self.requests.get() + 1);
+                self.strikes.set(0);
+                Said::Answer(answer)
+            }
+            Outcome::Refused(text) => {
+                self.requests.set(self.requests.get() + 1);
+                self.strikes.set(0);
+                let text = format!("{} refused: {}", self.id(), quoted(&text));
+                Said::Refusal(Failure { plugin: self.id(), cause: Cause::Refused, text })
+            }
+            Outcome::TimedOut => {
+                self.requests.set(self.requests.get() + 1);
+                self.strike(name);
+                self.silence(Cause::Timeout, format!("did not answer {name} in time"))
+            }
+            Outcome::Gone(why) => {
+                let why = format!("went away during {name} ({})", quoted(&why));
+                self.silence(Cause::Gone, why)
+            }
+            Outcome::Left => Said::Skipped(format!("had gone before {name}")),
+        }
+    }
+
+    fn strike(&self, request: &str) {
+        self.timeouts.set(self.timeouts.get() + 1);
+        self.strikes.set(self.strikes.get() + 1);
+        self.heard_at_strike.set(self.plugin.heard());
+        if self.policy.strikes > 0 && self.strikes.get() >= self.policy.strikes {
+            warn!("{} did not answer {request} in time and is disconnected", self.id());
+            self.plugin.disconnect();
+        }
+    }
+
+    /// Silence refuses the request or skips the plugin, by policy.
+    fn silence<T>(&self, cause: Cause, why: String) -> Said<T> {
+        let id = self.id();
+        if self.policy.on_failure == OnFailure::Refuse {
+            return Said::Refusal(Failure { text: format!("{id} {why}"), plugin: id, cause });
+        }
+        warn!("{id} {why}; it was skipped");
+        Said::Skipped(why)
+    }
+}

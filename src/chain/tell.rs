@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Events that are answered with yes or no.
+
+use std::rc::Rc;
+
+use crate::plugin::{Event, api};
+
+use super::create::Stopped;
+use super::seat::{Failure, Said, Seat};
+
+/// Something that happens, as it is told to plugins.
+#[derive(Debug, Clone)]
+pub struct Told {
+    /// What.
+    pub event: Event,
+    /// In which pod.
+    pub pod: api::PodSandbox,
+    /// In which container, unless it is about the pod.
+    pub container: Option<api::Container>,
+    /// UpdatePodSandbox: the overhead, and the resources asked for.
+    pub resources: Option<(api::LinuxResources, api::LinuxResources)>,
+}
+
+impl Told {
+    /// An event without resources.
+    pub fn new(event: Event, pod: api::PodSandbox, container: Option<api::Container>) -> Self {
+        Self { event, pod, container, resources: None }
+    }
+}
+
+/// Tells everybody in turn; the first failure ends it.
+///
+/// # Errors
+/// Says who failed it, and how many had been asked by then.
+pub async fn ask_leave(audience: &[Rc<Seat>], told: &Told) -> Result<(), Stopped> {
+    for (index, seat) in audience.iter().enumerate() {
+        if let Said::Refusal(failure) = tell(seat, told).await {
+            return Err(Stopped { failure, asked: index + 1 });
+        }
+    }
+    Ok(())
+}
+
+/// Tells everybody in turn, whatever they say: it has happened. Returns who failed it.
+/// NRI: in the reference the first failure keeps it from the others (BUG-44, BUG-47).
+pub async fn tell_all(audience: &[Rc<Seat>], told: &Told) -> Vec<Failure> {
+    let mut failures = Vec::new();
+    for seat in audience {
+        if let Said::Refusal(failure) = tell(seat, told).await {
+            failures.push(failure);
+        }
+    }
+    failures
+}
+
+async fn tell(seat: &Seat, told: &Told) -> Said<()> {
+    seat.ask(told.event, async {
+        match (&told.resources, told.event) {
+            (Some((overhead, resources)), Event::UpdatePodSandbox) => {
+                let request = api::UpdatePodSandboxRequest {
+                    pod: Some(told.pod.clone()).into(),
+                    overhead_linux_resources: Some(overhead.clone()).into(),
+                    linux_resources: Some(resources.clone()).into(),
+                    ..api::UpdatePodSandboxRequest::default()
+                };
+                seat.plugin.update_pod_sandbox(request).await
+            }
+            _ => seat.plugin.notify(told.event, &told.pod, told.container.as_ref()).await,
+        }
+    })
+    .await
+}

@@ -20,8 +20,11 @@ pub mod owners;
 pub mod rights;
 /// Updates of existing containers, and evictions.
 pub mod updates;
+/// What no plugin may do, and which ones must be there.
+pub mod validator;
 
 mod adjust;
+mod annotation;
 mod claims;
 mod listed;
 mod resources;
@@ -33,6 +36,7 @@ pub use merge::{Creation, Merged};
 pub use owners::{Conflict, Owner, Owners};
 pub use rights::Rights;
 pub use updates::{Updated, Updates};
+pub use validator::{DefaultValidator, Excuses, missing_required};
 
 #[cfg(test)]
 mod tests;

@@ -113,13 +113,13 @@ keys! {
     "nri.allowed_uids" = "[0]", "Users that may connect a plugin.", |c, _, v| c.allowed_uids = numbers(v)?;
     "nri.default_validator.enable" = "false", "The built-in validator.", |c, _, v| c.default_validator.enable = truth(v)?;
     "nri.default_validator.reject_oci_hook_adjustment" = "false", "Refuse OCI hooks.", |c, _, v| c.default_validator.reject_oci_hook_adjustment = truth(v)?;
-    "nri.default_validator.reject_runtime_default_seccomp_adjustment" = "false", "Refuse changes of the runtime's default seccomp policy.", |c, _, v| c.default_validator.reject_runtime_default_seccomp_adjustment = truth(v)?;
-    "nri.default_validator.reject_unconfined_seccomp_adjustment" = "false", "Refuse a seccomp policy where there was none.", |c, _, v| c.default_validator.reject_unconfined_seccomp_adjustment = truth(v)?;
+    "nri.default_validator.reject_runtime_default_seccomp_adjustment" = "false", "Refuse changes of the runtime's default seccomp policy. An engine's document does not tell default and localhost policies apart: either key refuses changes of both.", |c, _, v| c.default_validator.reject_runtime_default_seccomp_adjustment = truth(v)?;
+    "nri.default_validator.reject_unconfined_seccomp_adjustment" = "false", "Refuse a seccomp policy where there was none, or where it is not known which one there was.", |c, _, v| c.default_validator.reject_unconfined_seccomp_adjustment = truth(v)?;
     "nri.default_validator.reject_custom_seccomp_adjustment" = "false", "Refuse changes of a localhost seccomp policy.", |c, _, v| c.default_validator.reject_custom_seccomp_adjustment = truth(v)?;
-    "nri.default_validator.reject_namespace_adjustment" = "false", "Refuse namespace changes.", |c, _, v| c.default_validator.reject_namespace_adjustment = truth(v)?;
-    "nri.default_validator.reject_sysctl_adjustment" = "false", "Refuse sysctl changes.", |c, _, v| c.default_validator.reject_sysctl_adjustment = truth(v)?;
-    "nri.default_validator.required_plugins" = "[]", "Plugins without which no container is created.", |c, _, v| c.default_validator.required_plugins = texts(v)?;
-    "nri.default_validator.tolerate_missing_plugins_annotation" = "\"\"", "A pod annotation that excuses missing plugins.", |c, _, v| c.default_validator.tolerate_missing_plugins_annotation = text(v)?;
+    "nri.default_validator.reject_namespace_adjustment" = "false", "Refuse namespace changes, removals included.", |c, _, v| c.default_validator.reject_namespace_adjustment = truth(v)?;
+    "nri.default_validator.reject_sysctl_adjustment" = "false", "Refuse sysctl changes, removals included.", |c, _, v| c.default_validator.reject_sysctl_adjustment = truth(v)?;
+    "nri.default_validator.required_plugins" = "[]", "Plugins, as `name` or `NN-name`, without which no container is created; a pod names more in its annotation `required-plugins.noderesource.dev`.", |c, _, v| c.default_validator.required_plugins = texts(v)?;
+    "nri.default_validator.tolerate_missing_plugins_annotation" = "\"\"", "Key of the pod annotation that, when true, excuses missing plugins, those with `required` in `[plugin.NAME]` too (even if `enable` is false); empty = none does.", |c, _, v| c.default_validator.tolerate_missing_plugins_annotation = text(v)?;
     "plugin.*.on_failure" = "", "`refuse` or `skip` when it does not answer; wins over what the plugin declares (undeclared: skip).", |c, n, v| { let refuse = one_of(v, &["refuse", "skip"])? == "refuse"; plugin(c, n).on_failure = Some(if refuse { OnFailure::Refuse } else { OnFailure::Skip }) };
     "plugin.*.request_timeout" = "", "Its own request time-out.", |c, n, v| plugin(c, n).request_timeout = Some(duration(v)?);
     "plugin.*.strikes" = "", "Time-outs in a row before it is disconnected, 0 = never; wins over what the plugin declares (undeclared: 1).", |c, n, v| plugin(c, n).strikes = Some(number(v)?);
@@ -261,6 +261,7 @@ pub fn markdown() -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Validator;
     use super::*;
 
     #[test]
@@ -286,5 +287,67 @@ mod tests {
         apply(&mut config, "f", "nri.socket_path = \"x\"", &mut problems);
         assert_eq!(config, Config::default());
         assert!(problems[0].text.contains("absolute"), "{problems:?}");
+    }
+
+    /// What one line in `[nri.default_validator]` comes to, and what is wrong with it.
+    fn validator(line: &str) -> (Validator, Vec<String>) {
+        let (mut config, mut problems) = (Config::default(), Vec::new());
+        apply(&mut config, "f", &format!("[nri.default_validator]\n{line}\n"), &mut problems);
+        let validator = std::mem::take(&mut config.default_validator);
+        assert_eq!(config, Config::default(), "{line} is about the validator only");
+        (validator, problems.into_iter().map(|problem| problem.text).collect())
+    }
+
+    #[test]
+    fn each_key_of_the_validator_sets_its_own_field() {
+        type Field = fn(&mut Validator);
+        let cases: [(&str, Field); 9] = [
+            ("enable = true", |v| v.enable = true),
+            ("reject_oci_hook_adjustment = true", |v| v.reject_oci_hook_adjustment = true),
+            ("reject_runtime_default_seccomp_adjustment = true", |v| {
+                v.reject_runtime_default_seccomp_adjustment = true;
+            }),
+            ("reject_unconfined_seccomp_adjustment = true", |v| {
+                v.reject_unconfined_seccomp_adjustment = true;
+            }),
+            ("reject_custom_seccomp_adjustment = true", |v| {
+                v.reject_custom_seccomp_adjustment = true;
+            }),
+            ("reject_namespace_adjustment = true", |v| v.reject_namespace_adjustment = true),
+            ("reject_sysctl_adjustment = true", |v| v.reject_sysctl_adjustment = true),
+            ("required_plugins = [\"a\", \"10-b\"]", |v| {
+                v.required_plugins = vec!["a".to_owned(), "10-b".to_owned()];
+            }),
+            ("tolerate_missing_plugins_annotation = \"k\"", |v| {
+                v.tolerate_missing_plugins_annotation = "k".to_owned();
+            }),
+        ];
+        for (line, set) in cases {
+            let mut wanted = Validator::default();
+            set(&mut wanted);
+            assert_eq!(validator(line), (wanted, Vec::new()), "{line}");
+        }
+    }
+
+    #[test]
+    fn a_wrong_line_about_the_validator_sets_nothing_and_says_what_is_wanted() {
+        let cases = [
+            ("enabled = true", "nearest is nri.default_validator.enable"),
+            ("reject_oci_hooks_adjustment = true", "default_validator.reject_oci_hook_adjustment"),
+            ("reject_sysctl = true", "nearest is nri.default_validator.reject_sysctl_adjustment"),
+            ("rejectNamespaceAdjustment = true", "default_validator.reject_namespace_adjustment"),
+            ("requiredPlugins = []", "nearest is nri.default_validator.required_plugins"),
+            ("enable = \"true\"", "true or false is wanted"),
+            ("reject_oci_hook_adjustment = 1", "true or false is wanted"),
+            ("required_plugins = \"a\"", "a list of texts is wanted"),
+            ("required_plugins = [1]", "a text in quotes is wanted"),
+            ("tolerate_missing_plugins_annotation = true", "a text in quotes is wanted"),
+        ];
+        for (line, wanted) in cases {
+            let (validator, problems) = validator(line);
+            assert_eq!(validator, Validator::default(), "{line}");
+            let [text] = &problems[..] else { panic!("{line}: {problems:?}") };
+            assert!(text.starts_with("f:2: ") && text.contains(wanted), "{text}");
+        }
     }
 }

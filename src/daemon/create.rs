@@ -8,7 +8,7 @@ use std::rc::Rc;
 
 use tracing::warn;
 
-use crate::adaptation::{Creation, Merged};
+use crate::adaptation::{Creation, Excuses, Merged, missing_required};
 use crate::argv::Verb;
 use crate::chain::{self, Stopped, Table, Told, Witness};
 use crate::engine::Role;
@@ -49,7 +49,7 @@ pub(super) async fn create(node: &Rc<Node>, call: &mut Call) -> Result<Proceed> 
         return Ok(Proceed::default());
     }
     node.plugins_are_back().await;
-    require_plugins(node, &seen.pod.namespace)?;
+    require_plugins(node, &seen)?;
     pods::announce(node, &seen, &record).await?;
     node.host.point(Point::DaemonRecord)?;
     node.store.borrow_mut().put(record.clone())?;
@@ -141,21 +141,31 @@ fn new_record(node: &Node, call: &Call, seen: &pods::Seen) -> Container {
     }
 }
 
-/// Refuses when a plugin that must be there is missing, but for exempt namespaces (D14).
-fn require_plugins(node: &Node, namespace: &str) -> Result<()> {
-    if node.config.exempt_namespaces.iter().any(|exempt| exempt == namespace) {
-        return Ok(());
-    }
-    let required = node.config.plugins.iter().filter(|(_, settings)| settings.required);
-    let missing: Vec<&str> = required
-        .map(|(name, _)| name.as_str())
-        .filter(|name| !node.relay.is_present(name))
-        .collect();
-    if missing.is_empty() {
-        return Ok(());
-    }
-    let what = format!("the required plugin {} is not connected", missing.join(", "));
-    Err(Error::new(what).hint("the bundle is unchanged; see: nri-runc nri plugins"))
+/// Refuses when a plugin that must be there is missing, but for those who are excused (D14).
+fn require_plugins(node: &Node, seen: &pods::Seen) -> Result<()> {
+    let config = &node.config;
+    let excuses = Excuses {
+        exempt_namespaces: &config.exempt_namespaces,
+        tolerate_missing_plugins_annotation: &config
+            .default_validator
+            .tolerate_missing_plugins_annotation,
+    };
+    let required = config.plugins.iter().filter(|(_, settings)| settings.required);
+    let required = required.map(|(name, _)| name.as_str());
+    let (pod, container) = (known_pod(node, seen), &seen.container.name);
+    let is_present = |name: &str| node.relay.is_present(name);
+    let why = match missing_required(&pod, container, excuses, required, is_present) {
+        Ok(missing) if missing.is_empty() => return Ok(()),
+        Ok(missing) => format!("the required plugin {} is not connected", missing.join(", ")),
+        Err(why) => why,
+    };
+    Err(Error::new(why).hint("the bundle is unchanged; see: nri-runc nri plugins"))
+}
+
+/// The pod as plugins were told of it, else as this call shows it.
+fn known_pod(node: &Node, seen: &pods::Seen) -> api::PodSandbox {
+    let told = node.told_pod(Event::CreateContainer, &seen.pod.id);
+    told.map_or_else(|| seen.pod.clone(), |told| told.pod)
 }
 
 /// Asks the plugins, merges, patches. Returns the name of the patched file, if there is one.
@@ -177,8 +187,7 @@ async fn decide(
 
 /// CreateContainer through the chain.
 async fn ask(node: &Rc<Node>, call: &Call, seen: &pods::Seen) -> Result<Merged> {
-    let pod = node.told_pod(Event::CreateContainer, &seen.pod.id);
-    let pod = pod.map_or_else(|| seen.pod.clone(), |told| told.pod);
+    let pod = known_pod(node, seen);
     let creation = Creation::new(pod.clone(), seen.container.clone());
     let told = Told::new(Event::CreateContainer, pod, Some(seen.container.clone()));
     let everybody = node.relay.seats();

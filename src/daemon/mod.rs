@@ -24,6 +24,7 @@ mod start;
 mod undo;
 mod update;
 mod updates;
+mod validator;
 mod watch;
 mod wrappers;
 

@@ -209,6 +209,28 @@ fn a_required_plugin_that_is_missing_refuses_the_container() {
 }
 
 #[test]
+fn a_pod_that_tolerates_missing_plugins_is_not_refused_for_one() {
+    let rig = started(
+        "---[nri.default_validator]\ntolerate_missing_plugins_annotation = \"tolerate.example\"\n\
+         [plugin.policy]\nrequired = true\n",
+    );
+    for (value, wanted) in [
+        ("false", "required plugin policy is not connected"),
+        ("maybe", "invalid tolerate.example annotation \"maybe\": true or false is wanted"),
+        ("true", ""),
+    ] {
+        let annotations = format!("{{\"annotations\": {{\"tolerate.example\": \"{value}\"}}, ");
+        let bundle = BUNDLE.replacen('{', &annotations, 1);
+        rig.write("bundle/config.json", &bundle);
+        let output = rig.create("c1");
+        let line = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.success(), wanted.is_empty(), "{value}: {line}");
+        assert!(line.contains(wanted), "{line}");
+        assert_eq!(rig.read("bundle/config.json"), bundle);
+    }
+}
+
+#[test]
 fn a_newcomer_is_told_of_what_lives_and_hears_of_it_from_then_on() {
     let rig = started("");
     succeeds(&rig.create("c1"));

@@ -8,6 +8,7 @@ mod listings;
 mod merging;
 mod removals;
 mod updating;
+mod validating;
 
 use std::collections::HashMap;
 

@@ -1,0 +1,284 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What a pod says in its annotations: which value counts for a container, and how it is read.
+//!
+//! A value is a truth value or a list of names, both written by whoever made the pod. What cannot
+//! be read is an error and never a guess. Lists are the part of YAML that holds names: `[a, "b"]`
+//! (so JSON too) or one `- a` a line; no comments, anchors, tags, nested or folded texts, and in
+//! double quotes only the escapes of JSON. What is not quoted is a text of letters, digits and
+//! `_.+-`, which are the characters of plugin names. Reference: annotations of NRI's plugins.
+
+use crate::plugin::api;
+
+/// Between the parts of a list.
+const BLANKS: [char; 4] = [' ', '\t', '\r', '\n'];
+/// YAML's words for nothing.
+const NOTHING: [&str; 4] = ["~", "null", "Null", "NULL"];
+
+/// The value of annotation `key` that counts for `container`: its own, else the pod's, else the
+/// plain one. Values are never merged, so an empty one for a container hides what the pod has.
+pub(super) fn effective<'p>(
+    pod: &'p api::PodSandbox,
+    key: &str,
+    container: &str,
+) -> Option<&'p str> {
+    let forms = [format!("{key}/container.{container}"), format!("{key}/pod"), key.to_owned()];
+    forms.iter().find_map(|form| pod.annotations.get(form)).map(String::as_str)
+}
+
+/// A truth value in the spellings that Go takes.
+pub(super) fn truth(text: &str) -> Option<bool> {
+    match text {
+        "1" | "t" | "T" | "true" | "TRUE" | "True" => Some(true),
+        "0" | "f" | "F" | "false" | "FALSE" | "False" => Some(false),
+        _ => None,
+    }
+}
+
+/// A list of texts; nothing at all is an empty one.
+pub(super) fn list(text: &str) -> Result<Vec<String>, &'static str> {
+    let whole = text.trim_matches(BLANKS);
+    if whole.is_empty() || NOTHING.contains(&whole) {
+        return Ok(Vec::new());
+    }
+    match whole.strip_prefix('[') {
+        Some(inside) => flow(inside),
+        None => block(text),
+    }
+}
+
+/// What follows the opening bracket.
+fn flow(inside: &str) -> Result<Vec<String>, &'static str> {
+    let mut items = Vec::new();
+    let mut rest = inside.trim_start_matches(BLANKS);
+    loop {
+        if let Some(after) = rest.strip_prefix(']') {
+            let is_end = after.trim_matches(BLANKS).is_empty();
+            return if is_end { Ok(items) } else { Err("something follows the list") };
+        }
+        let (item, after) = scalar(rest)?;
+        items.push(item);
+        rest = after.trim_start_matches(BLANKS);
+        match rest.strip_prefix(',') {
+            Some(after) => rest = after.trim_start_matches(BLANKS),
+            None if rest.starts_with(']') => {}
+            None => return Err("a comma or the end of the list is missing"),
+        }
+    }
+}
+
+/// One item a line, all of them equally far to the right.
+fn block(text: &str) -> Result<Vec<String>, &'static str> {
+    let mut items = Vec::new();
+    let mut margin = None;
+    for line in text.lines().filter(|line| !line.trim_matches(BLANKS).is_empty()) {
+        let item = line.trim_start_matches(' ');
+        let here = line.len() - item.len();
+        if *margin.get_or_insert(here) != here {
+            return Err("the lines of the list are not equally indented");
+        }
+        let item = item.strip_prefix("- ").ok_or("a list of texts is wanted")?;
+        let (item, after) = scalar(item.trim_start_matches(BLANKS))?;
+        if !after.trim_matches(BLANKS).is_empty() {
+            return Err("something follows a text in its line");
+        }
+        items.push(item);
+    }
+    Ok(items)
+}
+
+/// One text, and what follows it.
+fn scalar(text: &str) -> Result<(String, &str), &'static str> {
+    match text.as_bytes().first() {
+        Some(b'"') => double_quoted(text),
+        Some(b'\'') => single_quoted(text),
+        _ => plain(text),
+    }
+}
+
+fn plain(text: &str) -> Result<(String, &str), &'static str> {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "_.+-".contains(c);
+    let end = text.find(|c| !is_plain(c)).unwrap_or(text.len());
+    let (item, after) = text.split_at(end);
+    if item.is_empty() || item == "-" || NOTHING.contains(&item) {
+        return Err(
+            "a list of texts is wanted, those with other characters than of names in quotes",
+        );
+    }
+    Ok((item.to_owned(), after))
+}
+
+fn double_quoted(text: &str) -> Result<(String, &str), &'static str> {
+    let mut is_escaped = false;
+    let closing = |(_, c): &(usize, char)| {
+        let is_closing = *c == '"' && !is_escaped;
+        is_escaped = *c == '\\' && !is_escaped;
+        is_closing
+    };
+    let (end, _) = text.char_indices().skip(1).find(closing).ok_or("a quote is not closed")?;
+    let (quoted, after) = text.split_at(end + 1);
+    let item = serde_json::from_str(quoted)
+        .map_err(|_not_json| "a text in double quotes has what JSON does not allow in one")?;
+    Ok((item, after))
+}
+
+fn single_quoted(text: &str) -> Result<(String, &str), &'static str> {
+    let mut item = String::new();
+    let mut rest = text.strip_prefix('\'').unwrap_or(text);
+    loop {
+        let (part, after) = rest.split_once('\'').ok_or("a quote is not closed")?;
+        if part.contains(char::is_control) {
+            return Err("a text in quotes has a line break or another control character");
+        }
+        item.push_str(part);
+        match after.strip_prefix('\'') {
+            Some(more) => {
+                item.push('\'');
+                rest = more;
+            }
+            None => return Ok((item, after)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn every_form_of_a_list_is_read() {
+        let forms: [(&str, &[&str]); 18] = [
+            ("", &[]),
+            (" \n", &[]),
+            ("null", &[]),
+            ("~", &[]),
+            ("[]", &[]),
+            ("[ ]\n", &[]),
+            ("[a]", &["a"]),
+            ("[ a, 10-b ]", &["a", "10-b"]),
+            ("[a,b,]", &["a", "b"]),
+            ("[\n  a,\n  b\n]", &["a", "b"]),
+            (r#"["a","b"]"#, &["a", "b"]),
+            (r#"["a\"\\\u0041", 'it''s']"#, &["a\"\\A", "it's"]),
+            ("['', \"\"]", &["", ""]),
+            ("['null', \"a, b]\"]", &["null", "a, b]"]),
+            ("- a", &["a"]),
+            ("- a\n- 'b'\n-   \"c d\"\n", &["a", "b", "c d"]),
+            ("\n  - a\r\n\n  - b  \n", &["a", "b"]),
+            ("[12, true, -a]", &["12", "true", "-a"]),
+        ];
+        for (text, wanted) in forms {
+            assert_eq!(list(text).unwrap(), wanted, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_list_of_texts_is_an_error() {
+        let wrong = [
+            "foo",
+            "true",
+            "{}",
+            "{a: b}",
+            "a: b",
+            "a, b",
+            "[",
+            "[a",
+            "[a, b",
+            "[,]",
+            "[,a]",
+            "[a,,b]",
+            "[a b]",
+            "[a: b]",
+            "[a] b",
+            "[a]]",
+            "[[a]]",
+            "[{}]",
+            "[null]",
+            "[~]",
+            "[a, ]]",
+            "[-]",
+            "[\"a]",
+            "['a]",
+            "['a\nb']",
+            "[\"\\q\"]",
+            "[\"a\nb\"]",
+            "[\"a\" \"b\"]",
+            "[*a]",
+            "[&a b]",
+            "[!t a]",
+            "[ä]",
+            "[a] # c",
+            "-",
+            "-a",
+            "- ",
+            "- - a",
+            "- a: b",
+            "- [a]",
+            "- a b",
+            "- a\n b",
+            "- a\n  - b",
+            "  - a\n- b",
+            "- a\nb",
+            "- a\n-",
+            "---\n- a",
+            "\t- a",
+            "# a",
+            "- null",
+            "- 'a' b",
+            "- a # b",
+            "|\n a",
+            "\u{feff}[a]",
+            "\0",
+        ];
+        for text in wrong {
+            assert!(list(text).is_err(), "{text:?} was read as {:?}", list(text));
+        }
+    }
+
+    #[test]
+    fn truth_has_the_twelve_spellings_of_go() {
+        for text in ["1", "t", "T", "true", "TRUE", "True"] {
+            assert_eq!(truth(text), Some(true), "{text}");
+        }
+        for text in ["0", "f", "F", "false", "FALSE", "False"] {
+            assert_eq!(truth(text), Some(false), "{text}");
+        }
+        for text in ["", "yes", "no", "on", "tRUE", " true", "true ", "2", "\"true\""] {
+            assert_eq!(truth(text), None, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn the_containers_own_value_hides_the_pods_which_hides_the_plain_one() {
+        let mut pod = api::PodSandbox::new();
+        let mut expect = |add: Option<(&str, &str)>, c0: Option<&str>, c1: Option<&str>| {
+            if let Some((key, value)) = add {
+                pod.annotations.insert(key.to_owned(), value.to_owned());
+            }
+            assert_eq!(effective(&pod, "k", "c0"), c0, "{add:?}");
+            assert_eq!(effective(&pod, "k", "c1"), c1, "{add:?}");
+        };
+        expect(None, None, None);
+        expect(Some(("k/container.c", "x")), None, None);
+        expect(Some(("k", "plain")), Some("plain"), Some("plain"));
+        expect(Some(("k/pod", "pod")), Some("pod"), Some("pod"));
+        expect(Some(("k/container.c0", "")), Some(""), Some("pod"));
+    }
+
+    proptest! {
+        #[test]
+        fn json_lists_of_texts_are_read_as_json_does(items: Vec<String>) {
+            let text = serde_json::to_string(&items).unwrap();
+            prop_assert_eq!(list(&text).unwrap(), items);
+        }
+
+        #[test]
+        fn no_text_makes_it_panic(text in "[-\\[\\],'\"\\\\ \n\t\u{0}a:#~ä]{0,40}", any: String) {
+            for text in [text, any] {
+                let (read, _) = (list(&text), truth(&text));
+                prop_assert!(read.is_err() || read.is_ok_and(|items| items.len() <= text.len()));
+            }
+        }
+    }
+}

@@ -1,0 +1,254 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The built-in validator: what the operator never lets any plugin do to a new container, and
+//! which plugins must have been there.
+//!
+//! It judges one ValidateContainerAdjustment request, as a plugin would, and changes nothing.
+//! Texts are those of the reference but for doubled blanks, so that what searches for them finds
+//! them. Hooks cannot be taken back and updates are not judged, as in the reference (BUG-28).
+//! Reference: `plugins/default-validator` of NRI v0.12.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::annotation;
+use super::fields::Field;
+use super::keys;
+use crate::error::quoted;
+use crate::plugin::api;
+
+/// With this annotation a pod asks for plugins, beyond those that the operator requires.
+pub const REQUIRED_PLUGINS: &str = "required-plugins.noderesource.dev";
+
+/// How much of an annotation is shown, in characters.
+const LONGEST_VALUE: usize = 80;
+/// How long a refusal may be, in characters.
+const LONGEST_REFUSAL: usize = 1000;
+
+/// What is refused; by default nothing is. The fields are the keys of `[nri.default_validator]`.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct DefaultValidator {
+    /// Whether anything is judged at all.
+    pub enable: bool,
+    /// Refuse OCI hooks.
+    pub reject_oci_hook_adjustment: bool,
+    /// Refuse another seccomp policy for a container with the runtime's default one.
+    pub reject_runtime_default_seccomp_adjustment: bool,
+    /// Refuse a seccomp policy for a container without one.
+    pub reject_unconfined_seccomp_adjustment: bool,
+    /// Refuse another seccomp policy for a container with one of its own.
+    pub reject_custom_seccomp_adjustment: bool,
+    /// Refuse to set or remove namespaces.
+    pub reject_namespace_adjustment: bool,
+    /// Refuse to set or remove sysctls.
+    pub reject_sysctl_adjustment: bool,
+    /// Plugins, as `name` or `NN-name`, that must be there for any container.
+    pub required_plugins: Vec<String>,
+    /// Key of the annotation that excuses missing plugins; empty = none does.
+    pub tolerate_missing_plugins_annotation: String,
+}
+
+impl DefaultValidator {
+    /// Judges an adjustment.
+    ///
+    /// # Errors
+    /// The reason of the refusal, in one line: the first thing that is not allowed.
+    pub fn validate(
+        &self,
+        request: &api::ValidateContainerAdjustmentRequest,
+    ) -> Result<(), String> {
+        if !self.enable {
+            return Ok(());
+        }
+        let owned = Owned(request.owners.owners.get(&request.container.id));
+        self.hooks(owned)
+            .and_then(|()| self.seccomp(owned, &request.container))
+            .and_then(|()| self.namespaces(owned))
+            .and_then(|()| self.required(request))
+            .and_then(|()| self.sysctls(owned, &request.adjust))
+            .map_err(|reason| quoted(&shortened(&reason, LONGEST_REFUSAL)))
+    }
+
+    fn hooks(&self, owned: Owned<'_>) -> Result<(), String> {
+        match owned.simple(Field::OciHooks) {
+            Some(owner) if self.reject_oci_hook_adjustment => {
+                let noun = if owner.contains(',') { "plugins" } else { "plugin" };
+                refused(&format!("{noun} \"{owner}\" attempted restricted OCI hook injection"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn seccomp(&self, owned: Owned<'_>, container: &api::Container) -> Result<(), String> {
+        let Some(owner) = owned.simple(Field::SeccompPolicy) else { return Ok(()) };
+        let runtime_default = ("runtime default", self.reject_runtime_default_seccomp_adjustment);
+        let custom = ("custom", self.reject_custom_seccomp_adjustment);
+        let unconfined = ("unconfined", self.reject_unconfined_seccomp_adjustment);
+        let mut kinds = match container.linux.seccomp_profile.as_ref() {
+            // NRI: a container without a profile counts as unconfined. An engine's document has
+            // policies and no profiles, so a policy without one may be of either kind: each flag
+            // refuses it, lest a flag that is set guards nothing.
+            None if container.linux.seccomp_policy.is_some() => {
+                vec![runtime_default, custom, unconfined]
+            }
+            None => vec![unconfined],
+            Some(profile) => match profile.profile_type.enum_value() {
+                Ok(api::security_profile::ProfileType::RUNTIME_DEFAULT) => vec![runtime_default],
+                Ok(api::security_profile::ProfileType::UNCONFINED) => vec![unconfined],
+                Ok(api::security_profile::ProfileType::LOCALHOST) => vec![custom],
+                // A kind that is newer than this validator is none it could let pass.
+                Err(_number) => vec![custom, runtime_default, unconfined],
+            },
+        }
+        .into_iter();
+        match kinds.find(|(_, is_rejected)| *is_rejected) {
+            Some((kind, _)) => refused(&format!(
+                "plugin \"{owner}\" attempted restricted {kind} seccomp policy adjustment"
+            )),
+            None => Ok(()),
+        }
+    }
+
+    fn namespaces(&self, owned: Owned<'_>) -> Result<(), String> {
+        let owners = owned.compound(Field::Namespace);
+        if !self.reject_namespace_adjustment || owners.is_empty() {
+            return Ok(());
+        }
+        let who: Vec<String> = owners
+            .iter()
+            .map(|(kind, owner)| format!("\"{owner}\" (namespace \"{kind}\")"))
+            .collect();
+        refused(&format!(
+            "attempted restricted namespace adjustment by plugin(s) {}",
+            who.join(", ")
+        ))
+    }
+
+    fn required(&self, request: &api::ValidateContainerAdjustmentRequest) -> Result<(), String> {
+        let (pod, container) = (&request.pod, &request.container.name);
+        if is_tolerated(pod, &self.tolerate_missing_plugins_annotation, container)? {
+            return Ok(());
+        }
+        let mut required = self.required_plugins.clone();
+        if let Some(value) = annotation::effective(pod, REQUIRED_PLUGINS, container) {
+            let asked = annotation::list(value);
+            required.extend(asked.map_err(|why| unreadable(REQUIRED_PLUGINS, value, why))?);
+        }
+        let mut present = BTreeSet::new();
+        for plugin in &request.plugins {
+            present.insert(format!("{}-{}", plugin.index, plugin.name));
+            present.insert(plugin.name.clone());
+        }
+        let missing = absent(required.iter().map(String::as_str), |name| present.contains(name));
+        match missing.len() {
+            0 => Ok(()),
+            1 => refused(&format!("required plugin \"{}\" not present", missing.join(","))),
+            _ => refused(&format!("required plugins \"{}\" not present", missing.join(","))),
+        }
+    }
+
+    /// NRI: the reference looks for owners of what is in the adjustment by its key there, and so
+    /// misses removals, which are marked (BUG-25).
+    fn sysctls(&self, owned: Owned<'_>, adjust: &api::ContainerAdjustment) -> Result<(), String> {
+        if !self.reject_sysctl_adjustment {
+            return Ok(());
+        }
+        let owners = owned.compound(Field::Sysctl);
+        let mut who: BTreeSet<&str> = owners.values().copied().collect();
+        let is_owned = |key: &str| owners.contains_key(keys::marked(key).unwrap_or(key));
+        if !adjust.linux.sysctl.keys().all(|key| is_owned(key)) {
+            who.insert("(unknown)");
+        }
+        if who.is_empty() {
+            return Ok(());
+        }
+        let who: Vec<&str> = who.into_iter().collect();
+        refused(&format!("attempted restricted sysctl adjustment by plugin(s) {}", who.join(", ")))
+    }
+}
+
+/// Who is excused from having the operator's required plugins (`[plugin.NAME] required`).
+#[derive(Debug, Clone, Copy)]
+pub struct Excuses<'a> {
+    /// Pods in these namespaces.
+    pub exempt_namespaces: &'a [String],
+    /// Pods where this annotation is true; empty = none.
+    pub tolerate_missing_plugins_annotation: &'a str,
+}
+
+/// Those of `required` that are missing and must not be: a pod that brings up a required plugin
+/// itself has to start without it. The names come in the order given, each once.
+///
+/// # Errors
+/// Fails when something is missing and the annotation that may excuse it cannot be read.
+pub fn missing_required<'a>(
+    pod: &api::PodSandbox,
+    container: &str,
+    excuses: Excuses<'_>,
+    required: impl IntoIterator<Item = &'a str>,
+    is_present: impl Fn(&str) -> bool,
+) -> Result<Vec<&'a str>, String> {
+    let missing = absent(required, is_present);
+    if missing.is_empty() || excuses.exempt_namespaces.contains(&pod.namespace) {
+        return Ok(Vec::new());
+    }
+    match is_tolerated(pod, excuses.tolerate_missing_plugins_annotation, container) {
+        Ok(true) => Ok(Vec::new()),
+        Ok(false) => Ok(missing),
+        Err(reason) => Err(quoted(&shortened(&reason, LONGEST_REFUSAL))),
+    }
+}
+
+/// Who owns what in the container that is judged.
+#[derive(Clone, Copy)]
+struct Owned<'a>(Option<&'a api::FieldOwners>);
+
+impl<'a> Owned<'a> {
+    fn simple(self, field: Field) -> Option<&'a str> {
+        let owner = self.0?.simple.get(&field.number())?;
+        Some(plugin_of(owner))
+    }
+
+    /// By key, in the order of keys: the same adjustment is always refused in the same words.
+    fn compound(self, field: Field) -> BTreeMap<&'a str, &'a str> {
+        let owners = self.0.and_then(|owned| owned.compound.get(&field.number()));
+        let owners = owners.into_iter().flat_map(|compound| &compound.owners);
+        owners.map(|(key, owner)| (key.as_str(), plugin_of(owner))).collect()
+    }
+}
+
+/// Whoever removed a thing is named as whoever set it is.
+fn plugin_of(owner: &str) -> &str {
+    owner.strip_prefix('-').unwrap_or(owner)
+}
+
+fn absent<'a>(
+    required: impl IntoIterator<Item = &'a str>,
+    is_present: impl Fn(&str) -> bool,
+) -> Vec<&'a str> {
+    let mut seen = BTreeSet::new();
+    required.into_iter().filter(|name| !is_present(name) && seen.insert(*name)).collect()
+}
+
+/// Whether the annotation `key` lets this container do without plugins.
+fn is_tolerated(pod: &api::PodSandbox, key: &str, container: &str) -> Result<bool, String> {
+    if key.is_empty() {
+        return Ok(false);
+    }
+    let Some(value) = annotation::effective(pod, key, container) else { return Ok(false) };
+    annotation::truth(value).ok_or_else(|| unreadable(key, value, "true or false is wanted"))
+}
+
+fn unreadable(key: &str, value: &str, why: &str) -> String {
+    format!("invalid {key} annotation \"{}\": {why}", shortened(value, LONGEST_VALUE))
+}
+
+fn refused(what: &str) -> Result<(), String> {
+    Err(format!("validation error: {what}"))
+}
+
+/// At most `longest` characters of `text`: annotations can be hundreds of kilobytes.
+fn shortened(text: &str, longest: usize) -> String {
+    match text.char_indices().nth(longest) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.to_owned(),
+    }
+}

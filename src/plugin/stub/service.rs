@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Between the protocol's service and a [`Handler`]: collects a snapshot that comes in parts,
+//! takes StateChange from old runtimes, and gives errors their words. It decides nothing.
+
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Duration;
+
+use ttrpc::r#async::TtrpcContext;
+
+use super::super::api;
+use super::super::event::{ALL_EVENTS, Event};
+use super::{Failure, Handler, Runtime, async_trait};
+
+/// After Shutdown the runtime closes the connection; if it does not, we do.
+const GOODBYE: Duration = Duration::from_millis(500);
+
+pub(super) struct Service {
+    handler: Arc<dyn Handler>,
+    runtime: Runtime,
+    config: String,
+    /// The parts of the snapshot that have come so far.
+    snapshot: Mutex<api::SynchronizeRequest>,
+    refused: Arc<OnceLock<String>>,
+}
+
+impl Service {
+    pub(super) fn new(handler: Arc<dyn Handler>, runtime: Runtime, config: String) -> Self {
+        Self {
+            handler,
+            runtime,
+            config,
+            snapshot: Mutex::default(),
+            refused: Arc::new(OnceLock::new()),
+        }
+    }
+
+    /// Will say why the plugin refused to start, if it does.
+    pub(super) fn refused(&self) -> Arc<OnceLock<String>> {
+        Arc::clone(&self.refused)
+    }
+
+    /// A refusal at the start ends the plugin, whoever hears of it.
+    fn start_refused(&self, error: Failure) -> ttrpc::Error {
+        let _only_the_first_counts = self.refused.set(error.to_string());
+        refusal(error)
+    }
+
+    /// Adds a part to the snapshot; the whole, once it is there.
+    fn collect(&self, part: api::SynchronizeRequest) -> Option<api::SynchronizeRequest> {
+        let mut whole = self.snapshot.lock().ok()?;
+        whole.pods.extend(part.pods);
+        whole.containers.extend(part.containers);
+        (!part.more).then(|| std::mem::take(&mut *whole))
+    }
+
+    fn events(&self) -> Result<i32, Failure> {
+        match self.handler.events().iter().fold(0, |bits, event| bits | event.bit()) {
+            0 => Err("the plugin names no event, which the protocol cannot say".into()),
+            bits => Ok(bits),
+        }
+    }
+}
+
+fn refusal(error: impl Into<Failure>) -> ttrpc::Error {
+    let text = error.into().to_string();
+    ttrpc::Error::RpcStatus(ttrpc::get_status(ttrpc::Code::UNKNOWN, text))
+}
+
+/// The whole service: the notifications by the table, the rest as given.
+macro_rules! service {
+    (
+        notify { $($method:ident $name:ident $request:ident $response:ident)* }
+        answer { $($asked:ident $asked_name:ident $asked_request:ident $asked_response:ident)* }
+        $($rest:tt)*
+    ) => {
+        #[async_trait]
+        impl api::Plugin for Service {
+            $(async fn $method(
+                &self,
+                _: &TtrpcContext,
+                request: api::$request,
+            ) -> ttrpc::Result<api::$response> {
+                self.handler.observe(Event::$name.name(), &request);
+                let answer = self.handler.$method(&self.runtime, request).await;
+                answer.map(|()| api::$response::new()).map_err(refusal)
+            })*
+
+            $(async fn $asked(
+                &self,
+                _: &TtrpcContext,
+                request: api::$asked_request,
+            ) -> ttrpc::Result<api::$asked_response> {
+                self.handler.observe(Event::$asked_name.name(), &request);
+                self.handler.$asked(&self.runtime, request).await.map_err(refusal)
+            })*
+
+            $($rest)*
+        }
+    };
+}
+
+service! {
+    notify {
+        run_pod_sandbox RunPodSandbox RunPodSandboxRequest RunPodSandboxResponse
+        update_pod_sandbox UpdatePodSandbox UpdatePodSandboxRequest UpdatePodSandboxResponse
+        post_update_pod_sandbox PostUpdatePodSandbox PostUpdatePodSandboxRequest PostUpdatePodSandboxResponse
+        stop_pod_sandbox StopPodSandbox StopPodSandboxRequest StopPodSandboxResponse
+        remove_pod_sandbox RemovePodSandbox RemovePodSandboxRequest RemovePodSandboxResponse
+        post_create_container PostCreateContainer PostCreateContainerRequest PostCreateContainerResponse
+        start_container StartContainer StartContainerRequest StartContainerResponse
+        post_start_container PostStartContainer PostStartContainerRequest PostStartContainerResponse
+        post_update_container PostUpdateContainer PostUpdateContainerRequest PostUpdateContainerResponse
+        remove_container RemoveContainer RemoveContainerRequest RemoveContainerResponse
+    }
+    answer {
+        create_container CreateContainer CreateContainerRequest CreateContainerResponse
+        update_container UpdateContainer UpdateContainerRequest UpdateContainerResponse
+        stop_container StopContainer StopContainerRequest StopContainerResponse
+    }
+
+    async fn configure(
+        &self,
+        _: &TtrpcContext,
+        mut request: api::ConfigureRequest,
+    ) -> ttrpc::Result<api::ConfigureResponse> {
+        if request.config.is_empty() {
+            request.config.clone_from(&self.config);
+        }
+        self.handler.observe("Configure", &request);
+        let configured = self.handler.configure(&self.runtime, request).await;
+        let events = configured.and_then(|()| self.events());
+        Ok(api::ConfigureResponse {
+            events: events.map_err(|error| self.start_refused(error))?,
+            failure_policy: self.handler.failure_policy().into(),
+            ..api::ConfigureResponse::default()
+        })
+    }
+
+    async fn synchronize(
+        &self,
+        _: &TtrpcContext,
+        part: api::SynchronizeRequest,
+    ) -> ttrpc::Result<api::SynchronizeResponse> {
+        let Some(whole) = self.collect(part) else {
+            return Ok(api::SynchronizeResponse { more: true, ..Default::default() });
+        };
+        self.handler.observe("Synchronize", &whole);
+        let updates = self.handler.synchronize(&self.runtime, whole.pods, whole.containers).await;
+        let update = updates.map_err(|error| self.start_refused(error))?;
+        Ok(api::SynchronizeResponse { update, ..Default::default() })
+    }
+
+    async fn shutdown(&self, _: &TtrpcContext, request: api::Empty) -> ttrpc::Result<api::Empty> {
+        self.handler.observe("Shutdown", &request);
+        self.handler.shutdown().await;
+        let trunk = self.runtime.trunk.clone();
+        tokio::spawn(async move {
+            tokio::time::sleep(GOODBYE).await;
+            trunk.close("the runtime said goodbye");
+        });
+        Ok(api::Empty::new())
+    }
+
+    async fn validate_container_adjustment(
+        &self,
+        _: &TtrpcContext,
+        request: api::ValidateContainerAdjustmentRequest,
+    ) -> ttrpc::Result<api::ValidateContainerAdjustmentResponse> {
+        self.handler.observe(Event::ValidateContainerAdjustment.name(), &request);
+        let verdict = self.handler.validate_container_adjustment(&self.runtime, request).await;
+        let reason = verdict.err().map(|reason| reason.to_string());
+        Ok(api::ValidateContainerAdjustmentResponse {
+            reject: reason.is_some(),
+            reason: reason.unwrap_or_default(),
+            ..Default::default()
+        })
+    }
+
+    /// How runtimes before NRI v0.12 tell what has a method of its own since.
+    async fn state_change(
+        &self,
+        context: &TtrpcContext,
+        change: api::StateChangeEvent,
+    ) -> ttrpc::Result<api::Empty> {
+        let number = change.event.value();
+        let (pod, container) = (change.pod, change.container);
+        macro_rules! pass_on {
+            ($method:ident $request:ident { $($field:ident),* }) => {{
+                let request = api::$request { $($field,)* ..Default::default() };
+                self.$method(context, request).await.map(|_| api::Empty::new())
+            }};
+        }
+        let Some(event) = ALL_EVENTS.into_iter().find(|event| event.number() == number) else {
+            return Err(refusal(format!("StateChange for the unknown event {number}")));
+        };
+        match event {
+            Event::RunPodSandbox => pass_on!(run_pod_sandbox RunPodSandboxRequest { pod }),
+            Event::StopPodSandbox => pass_on!(stop_pod_sandbox StopPodSandboxRequest { pod }),
+            Event::RemovePodSandbox => pass_on!(remove_pod_sandbox RemovePodSandboxRequest { pod }),
+            Event::PostUpdatePodSandbox => {
+                pass_on!(post_update_pod_sandbox PostUpdatePodSandboxRequest { pod })
+            }
+            Event::PostCreateContainer => {
+                pass_on!(post_create_container PostCreateContainerRequest { pod, container })
+            }
+            Event::StartContainer => {
+                pass_on!(start_container StartContainerRequest { pod, container })
+            }
+            Event::PostStartContainer => {
+                pass_on!(post_start_container PostStartContainerRequest { pod, container })
+            }
+            Event::PostUpdateContainer => {
+                pass_on!(post_update_container PostUpdateContainerRequest { pod, container })
+            }
+            Event::RemoveContainer => {
+                pass_on!(remove_container RemoveContainerRequest { pod, container })
+            }
+            Event::CreateContainer
+            | Event::UpdateContainer
+            | Event::StopContainer
+            | Event::UpdatePodSandbox
+            | Event::ValidateContainerAdjustment => {
+                Err(refusal(format!("StateChange for {}, which wants an answer", event.name())))
+            }
+        }
+    }
+}

@@ -177,12 +177,23 @@ async fn decide(
 ) -> Result<Option<String>> {
     let merged = ask(node, call, seen).await?;
     let patched = spec::patch::patch(&bundle.original.bytes, &merged.adjust)
-        .map_err(|error| Error::new(quoted(&error.to_string())).hint("the bundle is unchanged"))?;
+        .map_err(|error| cannot_apply(call, &merged, &error))?;
     note_verdict(node, call, &merged, &patched);
     super::updates::apply_to_others(node, &merged.updates, "CreateContainer");
     let Some(bytes) = patched.bytes else { return Ok(None) };
     node.host.point(Point::DaemonDocument)?;
     write_beside(node, call, bundle, &bytes).map(Some)
+}
+
+/// Says whose adjustment it is that cannot be applied.
+fn cannot_apply(call: &Call, merged: &Merged, error: &spec::patch::PatchError) -> Error {
+    let owners = merged.owners.to_flat(&call.key.id);
+    let owner = error.field().and_then(|field| owners.get(field));
+    let text = match owner {
+        Some(owner) => format!("{owner}: {error}"),
+        None => error.to_string(),
+    };
+    Error::new(quoted(&text)).hint("the bundle is unchanged")
 }
 
 /// CreateContainer through the chain.

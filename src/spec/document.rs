@@ -45,7 +45,7 @@ pub enum DocumentError {
         wanted: &'static str,
     },
     /// A key that has to be edited is there twice or spelt in another case.
-    #[error("config.json is ambiguous: {spellings} all mean {path}")]
+    #[error("config.json is ambiguous: {path} is spelt {spellings}")]
     Ambiguous {
         /// The member that has to be edited, as a dotted path.
         path: String,

@@ -30,9 +30,9 @@ done
 state=$root/$id
 case $verb in
 create)
+  cp "$bundle/config.json" "$dir/seen.json"
   [ ! -e "$dir/fail" ] || { echo "runtime says no" >&2; exit 1; }
   mkdir -p "$state"
-  cp "$bundle/config.json" "$dir/seen.json"
   sleep 300 </dev/null >/dev/null 2>&1 &
   echo $! >"$state/pid"
   echo "{\"init_process_pid\": $!}" >"$state/state.json"
@@ -69,10 +69,11 @@ impl Rig {
     /// Writes the configuration anew.
     pub(super) fn configure(&self, runtime: &Path, more: &str) {
         let dir = self.temp.path().display();
+        let timeout = "plugin_request_timeout = \"400ms\"";
+        let timeout = if more.contains("plugin_request_timeout") { "" } else { timeout };
         let text = format!(
             "runtime = [\"{}\"]\nrun_dir = \"{dir}/run\"\n{}\n[nri]\nsocket_path = \"{dir}/nri.sock\"\n\
-             plugin_path = \"{dir}/plugins\"\nplugin_config_path = \"{dir}\"\n\
-             plugin_request_timeout = \"400ms\"\n{}\n",
+             plugin_path = \"{dir}/plugins\"\nplugin_config_path = \"{dir}\"\n{timeout}\n{}\n",
             runtime.display(),
             more.split("---").next().unwrap_or_default(),
             more.split("---").nth(1).unwrap_or_default(),
@@ -160,7 +161,12 @@ impl Rig {
     }
 
     pub(super) fn create(&self, id: &str) -> Output {
-        let bundle = self.path("bundle").display().to_string();
+        self.create_from("bundle", id)
+    }
+
+    /// Creates a container from another bundle than the usual one.
+    pub(super) fn create_from(&self, bundle: &str, id: &str) -> Output {
+        let bundle = self.path(bundle).display().to_string();
         let log = self.path("log.json").display().to_string();
         let pid_file = self.path("pid").display().to_string();
         self.verb(&[

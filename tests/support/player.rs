@@ -2,22 +2,37 @@
 //! A plugin in the test's own process: adjusts, refuses, hangs or leaves as it is told, and
 //! writes down what it hears.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use nri_runc::plugin::api;
 use nri_runc::plugin::stub::Stub;
+use protobuf::MessageDyn;
 use ttrpc::r#async::TtrpcContext;
+
+/// Takes an event with its whole request.
+pub(crate) type Hears = Arc<dyn Fn(&str, &dyn MessageDyn) + Send + Sync>;
 
 /// How a plugin behaves.
 #[derive(Clone, Default)]
 pub(crate) struct Manner {
     pub(crate) adjust: api::ContainerAdjustment,
+    pub(crate) update: Vec<api::ContainerUpdate>,
+    /// Why it refuses, and with which status; `UNKNOWN` is what a handler's own error becomes.
     pub(crate) refuses: Option<&'static str>,
+    pub(crate) status: Option<ttrpc::Code>,
     pub(crate) hangs: bool,
     pub(crate) leaves: bool,
+    /// The event at which it does so, in place of CreateContainer.
+    pub(crate) at: Option<String>,
+    /// Why it rejects what it is asked to validate.
+    pub(crate) rejects: Option<String>,
+    /// What it subscribes to, in place of everything up to RemoveContainer.
+    pub(crate) events: Option<i32>,
+    /// Hears every event in full.
+    pub(crate) hears: Option<Hears>,
 }
 
 struct Player {
@@ -30,6 +45,32 @@ impl Player {
     fn note(&self, event: &str, subject: &str) {
         self.told.lock().unwrap().push(format!("{event} {subject}"));
     }
+
+    /// Hears of an event, and behaves.
+    async fn hear(
+        &self,
+        event: &str,
+        subject: &str,
+        request: &dyn MessageDyn,
+    ) -> ttrpc::Result<()> {
+        self.note(event, subject);
+        if let Some(hears) = &self.manner.hears {
+            hears(event, request);
+        }
+        if self.manner.at.as_deref().unwrap_or("CreateContainer") != event {
+            return Ok(());
+        }
+        if self.manner.hangs {
+            tokio::time::sleep(Duration::from_secs(30)).await;
+        }
+        if self.manner.leaves {
+            let _leaving = self.leave.send(()).await;
+            tokio::time::sleep(Duration::from_secs(30)).await;
+        }
+        let Some(why) = self.manner.refuses else { return Ok(()) };
+        let code = self.manner.status.unwrap_or(ttrpc::Code::UNKNOWN);
+        Err(ttrpc::Error::RpcStatus(ttrpc::get_status(code, why.to_owned())))
+    }
 }
 
 #[async_trait]
@@ -39,7 +80,10 @@ impl api::Plugin for Player {
         _: &TtrpcContext,
         _: api::ConfigureRequest,
     ) -> ttrpc::Result<api::ConfigureResponse> {
-        Ok(api::ConfigureResponse { events: 0x7ff, ..Default::default() })
+        Ok(api::ConfigureResponse {
+            events: self.manner.events.unwrap_or(0x7ff),
+            ..Default::default()
+        })
     }
 
     async fn synchronize(
@@ -58,20 +102,10 @@ impl api::Plugin for Player {
         _: &TtrpcContext,
         request: api::CreateContainerRequest,
     ) -> ttrpc::Result<api::CreateContainerResponse> {
-        self.note("CreateContainer", &request.container.name);
-        if self.manner.hangs {
-            tokio::time::sleep(Duration::from_secs(30)).await;
-        }
-        if self.manner.leaves {
-            let _leaving = self.leave.send(()).await;
-            tokio::time::sleep(Duration::from_secs(30)).await;
-        }
-        if let Some(why) = self.manner.refuses {
-            let status = ttrpc::get_status(ttrpc::Code::UNKNOWN, why.to_owned());
-            return Err(ttrpc::Error::RpcStatus(status));
-        }
+        self.hear("CreateContainer", &request.container.name, &request).await?;
         let adjust = Some(self.manner.adjust.clone()).into();
-        Ok(api::CreateContainerResponse { adjust, ..Default::default() })
+        let update = self.manner.update.clone();
+        Ok(api::CreateContainerResponse { adjust, update, ..Default::default() })
     }
 
     async fn run_pod_sandbox(
@@ -79,7 +113,7 @@ impl api::Plugin for Player {
         _: &TtrpcContext,
         request: api::RunPodSandboxRequest,
     ) -> ttrpc::Result<api::RunPodSandboxResponse> {
-        self.note("RunPodSandbox", &request.pod.name);
+        self.hear("RunPodSandbox", &request.pod.name, &request).await?;
         Ok(Default::default())
     }
 
@@ -88,7 +122,7 @@ impl api::Plugin for Player {
         _: &TtrpcContext,
         request: api::StopPodSandboxRequest,
     ) -> ttrpc::Result<api::StopPodSandboxResponse> {
-        self.note("StopPodSandbox", &request.pod.name);
+        self.hear("StopPodSandbox", &request.pod.name, &request).await?;
         Ok(Default::default())
     }
 
@@ -97,7 +131,7 @@ impl api::Plugin for Player {
         _: &TtrpcContext,
         request: api::RemovePodSandboxRequest,
     ) -> ttrpc::Result<api::RemovePodSandboxResponse> {
-        self.note("RemovePodSandbox", &request.pod.name);
+        self.hear("RemovePodSandbox", &request.pod.name, &request).await?;
         Ok(Default::default())
     }
 
@@ -106,7 +140,7 @@ impl api::Plugin for Player {
         _: &TtrpcContext,
         request: api::PostCreateContainerRequest,
     ) -> ttrpc::Result<api::PostCreateContainerResponse> {
-        self.note("PostCreateContainer", &request.container.name);
+        self.hear("PostCreateContainer", &request.container.name, &request).await?;
         Ok(Default::default())
     }
 
@@ -115,7 +149,7 @@ impl api::Plugin for Player {
         _: &TtrpcContext,
         request: api::StartContainerRequest,
     ) -> ttrpc::Result<api::StartContainerResponse> {
-        self.note("StartContainer", &request.container.name);
+        self.hear("StartContainer", &request.container.name, &request).await?;
         Ok(Default::default())
     }
 
@@ -124,7 +158,7 @@ impl api::Plugin for Player {
         _: &TtrpcContext,
         request: api::PostStartContainerRequest,
     ) -> ttrpc::Result<api::PostStartContainerResponse> {
-        self.note("PostStartContainer", &request.container.name);
+        self.hear("PostStartContainer", &request.container.name, &request).await?;
         Ok(Default::default())
     }
 
@@ -133,7 +167,7 @@ impl api::Plugin for Player {
         _: &TtrpcContext,
         request: api::StopContainerRequest,
     ) -> ttrpc::Result<api::StopContainerResponse> {
-        self.note("StopContainer", &request.container.name);
+        self.hear("StopContainer", &request.container.name, &request).await?;
         Ok(Default::default())
     }
 
@@ -142,8 +176,23 @@ impl api::Plugin for Player {
         _: &TtrpcContext,
         request: api::RemoveContainerRequest,
     ) -> ttrpc::Result<api::RemoveContainerResponse> {
-        self.note("RemoveContainer", &request.container.name);
+        self.hear("RemoveContainer", &request.container.name, &request).await?;
         Ok(Default::default())
+    }
+
+    async fn validate_container_adjustment(
+        &self,
+        _: &TtrpcContext,
+        request: api::ValidateContainerAdjustmentRequest,
+    ) -> ttrpc::Result<api::ValidateContainerAdjustmentResponse> {
+        let event = "ValidateContainerAdjustment";
+        self.hear(event, &request.container.name, &request).await?;
+        let reason = self.manner.rejects.clone();
+        Ok(api::ValidateContainerAdjustmentResponse {
+            reject: reason.is_some(),
+            reason: reason.unwrap_or_default(),
+            ..Default::default()
+        })
     }
 }
 
@@ -161,7 +210,7 @@ pub(crate) fn connect(
     std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
-            let stream = tokio::net::UnixStream::connect(socket).await.unwrap();
+            let stream = reach(&socket).await;
             let stub = Stub::register(stream, &index, &name, player).await.unwrap();
             tokio::select! {
                 _ = stub.closed() => {}
@@ -172,4 +221,15 @@ pub(crate) fn connect(
         });
     });
     told
+}
+
+/// Connects; a daemon that has just started opens its plugin socket last.
+async fn reach(socket: &Path) -> tokio::net::UnixStream {
+    for _attempt in 0..500 {
+        if let Ok(stream) = tokio::net::UnixStream::connect(socket).await {
+            return stream;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    tokio::net::UnixStream::connect(socket).await.unwrap()
 }

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Plays one case through the built binary in a private world and says what came of it. What
+//! holds in every case is checked here, so that blessing a wrong result is not enough.
+
+use nri_runc::error::RESERVED_PHRASES;
+use serde_json::Value;
+
+use super::case::Case;
+use super::rig::{Rig, wait_until};
+use super::told::Told;
+
+/// What came of a case, file by file of `expected/`.
+pub(super) struct Came {
+    /// What the runtime found in the bundle, if it was asked to create.
+    pub(super) config: Option<Vec<u8>>,
+    pub(super) events: String,
+    pub(super) stderr: Option<String>,
+}
+
+impl Came {
+    /// The files of `expected/` as they should be.
+    pub(super) fn files(&self) -> [(&'static str, Option<Vec<u8>>); 3] {
+        [
+            ("config.json", self.config.clone()),
+            ("events.jsonl", Some(self.events.clone().into_bytes())),
+            ("stderr", self.stderr.clone().map(String::into_bytes)),
+        ]
+    }
+}
+
+/// Plays it.
+pub(super) fn play(case: &Case) -> Came {
+    let mut rig = Rig::new(&settings(&case.settings));
+    let put = |name: &str, bytes: &[u8]| {
+        std::fs::create_dir_all(rig.path(name).parent().unwrap()).unwrap();
+        nri_runc::files::replace(&rig.path(name), bytes).unwrap();
+    };
+    let document = format!("{}/config.json", case.call.bundle);
+    put(&document, &case.config);
+    if let Some(sandbox) = &case.sandbox {
+        put(&beside(case, &sandbox_id(&case.config)), sandbox);
+    }
+    if case.call.runtime_fails {
+        put("fake/fail", b"");
+    }
+    rig.start_daemon();
+    let told = Told::default();
+    for plugin in &case.plugins {
+        let mut manner = plugin.manner.clone();
+        manner.hears = Some(told.ear(&format!("{}-{}", plugin.index, plugin.name)));
+        let _names_only = rig.plugin(&plugin.index, &plugin.name, manner);
+    }
+    let mut stderr = String::new();
+    let delete = "delete".to_owned();
+    for verb in case.call.verbs.iter().chain([&delete]) {
+        stderr.push_str(&call(&rig, case, verb));
+    }
+    wait_until("the pod is gone", || rig.admin(&["pods"]) == Value::Array(vec![]));
+    let config = std::fs::read(rig.path("fake/seen.json")).ok();
+    checked(&rig, case, config.as_deref(), &document);
+    let root = rig.path("").display().to_string();
+    let stderr = stderr.replace(root.trim_end_matches('/'), "DIR");
+    let stderr = (!stderr.is_empty()).then_some(stderr);
+    Came { config, events: told.lines(), stderr }
+}
+
+/// Runs one verb; gives back what it said.
+fn call(rig: &Rig, case: &Case, verb: &str) -> String {
+    let id = case.call.id.as_str();
+    let output = match verb {
+        "create" => rig.create_from(&case.call.bundle, id),
+        "kill" => rig.verb(&["kill", id, "9"]),
+        "delete" => rig.verb(&["delete", "--force", id]),
+        verb => rig.verb(&[verb, id]),
+    };
+    let said = String::from_utf8(output.stderr).unwrap();
+    let code = output.status.code();
+    assert!(matches!(code, Some(0 | 1)), "{verb} ended with {code:?}: {said}");
+    let lines = usize::from(code == Some(1));
+    assert_eq!(said.lines().count(), lines, "{verb} ended with {code:?} and said: {said}");
+    for phrase in RESERVED_PHRASES {
+        assert!(!said.to_lowercase().contains(phrase), "{verb} says what engines look for: {said}");
+    }
+    said
+}
+
+/// What holds whatever the plugins did.
+fn checked(rig: &Rig, case: &Case, config: Option<&[u8]>, document: &str) {
+    let after = std::fs::read(rig.path(document)).unwrap();
+    assert!(after == case.config, "the bundle is not as it was, after its container is gone");
+    let entries = std::fs::read_dir(rig.path(&case.call.bundle)).unwrap();
+    let names = entries.map(|entry| entry.unwrap().file_name());
+    let left: Vec<_> = names.filter(|name| name != "config.json" && name != "rootfs").collect();
+    assert!(left.is_empty(), "left in the bundle: {left:?}");
+    let quiet = |plugin: &super::case::Scripted| {
+        plugin.manner.adjust == Default::default() && plugin.manner.update.is_empty()
+    };
+    if let Some(config) = config.filter(|_| case.plugins.iter().all(quiet)) {
+        assert!(config == case.config, "nobody adjusted anything, and the document changed");
+    }
+}
+
+/// Top-level keys come first, tables after; time-outs of well-behaved plugins are long, because
+/// a loaded machine is slow.
+fn settings(text: &str) -> String {
+    let tables = text.find("\n[").map_or(text.len(), |at| at + 1);
+    let tables = if text.starts_with('[') { 0 } else { tables };
+    let (top, tables) = text.split_at(tables);
+    format!("{top}---plugin_request_timeout = \"20s\"\n{tables}")
+}
+
+fn sandbox_id(config: &[u8]) -> String {
+    let config: Value = serde_json::from_slice(config).unwrap();
+    config["annotations"]["io.kubernetes.cri.sandbox-id"].as_str().unwrap().to_owned()
+}
+
+fn beside(case: &Case, id: &str) -> String {
+    let (tasks, _) = case.call.bundle.rsplit_once('/').unwrap();
+    format!("{tasks}/{id}/config.json")
+}

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What plugins heard, as text that is the same every time: one line for each event, whole
+//! messages the first time and only what differs afterwards; process ids and times masked.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
+use protobuf::MessageDyn;
+use serde_json::{Map, Value};
+
+use super::player::Hears;
+
+/// Everything that was heard, in order of arrival.
+#[derive(Clone, Default)]
+pub(super) struct Told(Arc<Mutex<Vec<(String, String, Value)>>>);
+
+impl Told {
+    /// An ear for the plugin `id`.
+    pub(super) fn ear(&self, id: &str) -> Hears {
+        let (told, id) = (self.clone(), id.to_owned());
+        Arc::new(move |event, request| {
+            told.0.lock().unwrap().push((id.clone(), event.to_owned(), value(request)));
+        })
+    }
+
+    /// Plugin by plugin, each in the order in which it heard.
+    pub(super) fn lines(&self) -> String {
+        let mut heard = self.0.lock().unwrap().clone();
+        heard.sort_by(|a, b| a.0.cmp(&b.0));
+        let mut before: HashMap<(String, String), Value> = HashMap::new();
+        let mut text = String::new();
+        for (plugin, event, request) in heard {
+            let mut line = Map::new();
+            line.insert("plugin".to_owned(), Value::from(plugin.as_str()));
+            line.insert("event".to_owned(), Value::from(event));
+            let Value::Object(request) = request else { continue };
+            for (part, now) in request {
+                match before.insert((plugin.clone(), part.clone()), now.clone()) {
+                    None => line.insert(part, now),
+                    Some(then) if then == now => line.insert(part, Value::from("as before")),
+                    Some(then) => line.insert(format!("{part}+"), difference(&then, &now)),
+                };
+            }
+            text.push_str(&Value::Object(line).to_string());
+            text.push('\n');
+        }
+        text
+    }
+}
+
+/// The members that differ; `null` for one that is gone.
+fn difference(then: &Value, now: &Value) -> Value {
+    let (Value::Object(then), Value::Object(now)) = (then, now) else { return now.clone() };
+    let mut differs = Map::new();
+    for (key, value) in now {
+        match then.get(key) {
+            Some(old) if old == value => {}
+            Some(old) => drop(differs.insert(key.clone(), difference(old, value))),
+            None => drop(differs.insert(key.clone(), value.clone())),
+        }
+    }
+    for key in then.keys().filter(|key| !now.contains_key(*key)) {
+        differs.insert(key.clone(), Value::Null);
+    }
+    differs.sort_keys();
+    Value::Object(differs)
+}
+
+/// A message in protobuf's JSON, with sorted keys.
+fn value(message: &dyn MessageDyn) -> Value {
+    let text = protobuf_json_mapping::print_to_string(message).unwrap();
+    let mut value = serde_json::from_str(&text).unwrap();
+    mask(&mut value);
+    value
+}
+
+fn mask(value: &mut Value) {
+    match value {
+        Value::Object(members) => {
+            members.sort_keys();
+            for (key, value) in members.iter_mut() {
+                match key.as_str() {
+                    "pid" if value.is_u64() => *value = Value::from("PID"),
+                    "createdAt" | "startedAt" | "finishedAt" => *value = Value::from("TIME"),
+                    _ => mask(value),
+                }
+            }
+        }
+        Value::Array(items) => items.iter_mut().for_each(mask),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
+}

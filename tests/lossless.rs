@@ -140,6 +140,8 @@ impl<'c> Draft<'c> {
             ("env", Self::env),
             ("args", |_| r#"["a", "b"]"#.to_owned()),
             ("oomScoreAdj", |_| "1e1".to_owned()),
+            ("ioPriority", |_| r#"{"class": "IOPRIO_CLASS_BE","x":1}"#.to_owned()),
+            ("scheduler", |_| r#"{"policy":"SCHED_\u004fTHER"}"#.to_owned()),
         ])
     }
 
@@ -171,7 +173,21 @@ impl<'c> Draft<'c> {
 
     fn linux(&mut self) -> String {
         let path: Part<'c> = ("cgroupsPath", |_| r#""\/old""#.to_owned());
-        self.object(&[path, ("resources", Self::resources)])
+        self.object(&[
+            path,
+            ("netDevices", Self::net_devices),
+            ("seccomp", |_| r#"{"defaultAction" :"SCMP_ACT_LOG", "x":[ ]}"#.to_owned()),
+            ("memoryPolicy", |_| r#"{ "mode":"MPOL_LOCAL" }"#.to_owned()),
+            ("intelRdt", |draft| draft.object(&[("closID", |_| "\"old\"".to_owned())])),
+            ("resources", Self::resources),
+        ])
+    }
+
+    fn net_devices(&mut self) -> String {
+        self.object(&[
+            ("eth0", |_| r#"{"name": "old"}"#.to_owned()),
+            ("eth1", |_| "{ }".to_owned()),
+        ])
     }
 
     fn resources(&mut self) -> String {
@@ -218,12 +234,38 @@ fn change(choices: &mut Choices<'_>, area: u8, adjustment: &mut api::ContainerAd
             let resources = linux.resources.mut_or_insert_default();
             resources.memory.mut_or_insert_default().reservation = MessageField::some(value);
         }
+        7 => {
+            let device = api::LinuxNetDevice { name: "new".to_owned(), ..Default::default() };
+            linux.net_devices.insert(format!("{minus}eth{digit}"), device);
+        }
+        8 => {
+            let id = api::OptionalString { value: "new".to_owned(), ..Default::default() };
+            linux.rdt.mut_or_insert_default().clos_id = MessageField::some(id);
+        }
+        9 => whole_sections(linux, minus.is_empty()),
         _ => adjustment.mounts.push(api::Mount {
             destination: format!("{minus}/d0/{digit}"),
             type_: "tmpfs".to_owned(),
             ..Default::default()
         }),
     }
+}
+
+/// What is replaced as a whole, or removed where NRI can say so.
+fn whole_sections(linux: &mut api::LinuxContainerAdjustment, is_set: bool) {
+    linux.io_priority = MessageField::some(api::LinuxIOPriority {
+        class: protobuf::EnumOrUnknown::from_i32(i32::from(is_set)),
+        ..Default::default()
+    });
+    linux.scheduler = MessageField::some(api::LinuxScheduler {
+        policy: protobuf::EnumOrUnknown::from_i32(i32::from(is_set)),
+        ..Default::default()
+    });
+    linux.seccomp_policy = MessageField::some(api::LinuxSeccomp {
+        default_action: "SCMP_ACT_ALLOW".to_owned(),
+        ..Default::default()
+    });
+    linux.memory_policy = MessageField::some(Default::default());
 }
 
 fn changes(
@@ -263,7 +305,7 @@ proptest! {
     #[test]
     fn what_no_plugin_named_comes_out_byte_for_byte(
         bytes in vec(any::<u8>(), 1..200),
-        areas in vec(0_u8..8, 1..12),
+        areas in vec(0_u8..11, 1..12),
     ) {
         let (text, mut draft) = draft(&bytes, true);
         let adjustment = changes(&mut draft.choices, areas);
@@ -288,7 +330,7 @@ proptest! {
     #[test]
     fn one_change_is_one_insertion_one_cut_or_one_replaced_value(
         bytes in vec(any::<u8>(), 1..200),
-        area in 0_u8..7,
+        area in 0_u8..9,
     ) {
         let (text, mut draft) = draft(&bytes, false);
         let adjustment = changes(&mut draft.choices, [area]);
@@ -309,7 +351,7 @@ proptest! {
     #[test]
     fn patching_twice_is_patching_once(
         bytes in vec(any::<u8>(), 1..200),
-        areas in hash_set(0_u8..8, 1..8),
+        areas in hash_set(0_u8..11, 1..11),
     ) {
         let (text, mut draft) = draft(&bytes, true);
         let adjustment = changes(&mut draft.choices, areas);
@@ -325,7 +367,7 @@ proptest! {
         byte in any::<u8>(),
     ) {
         let (text, mut draft) = draft(&bytes, true);
-        let adjustment = changes(&mut draft.choices, 0..8);
+        let adjustment = changes(&mut draft.choices, 0..11);
         let mut broken = text.trim().to_owned().into_bytes();
         let at = cut.index(broken.len());
         prop_assert!(patch(&broken[..at], &adjustment).is_err(), "a part is no document");
@@ -340,10 +382,10 @@ proptest! {
 fn five_megabytes_come_out_as_they_went_in() {
     let vendor = format!("[{}1]", "{\"k\\u0065y\": 1.0e+0,\t\"key\":[-0]} ,\n".repeat(150_000));
     assert!(vendor.len() > 5 << 20);
-    let text = format!("{{\"linux\": {{\"seccomp\":{vendor} , \"vendor\":{vendor}}}}}\n");
-    let adjustment = changes(&mut Choices { bytes: &[0], at: 0 }, 0..8);
+    let text = format!("{{\"linux\": {{\"personality\":{vendor} , \"vendor\":{vendor}}}}}\n");
+    let adjustment = changes(&mut Choices { bytes: &[0], at: 0 }, 0..11);
     let after = patch(text.as_bytes(), &adjustment).unwrap().bytes.unwrap();
     assert!(is_well_formed(&after));
-    let head = format!("{{\"linux\": {{\"seccomp\":{vendor} , \"vendor\":{vendor},");
+    let head = format!("{{\"linux\": {{\"personality\":{vendor} , \"vendor\":{vendor},");
     assert!(after.starts_with(head.as_bytes()) && after.ends_with(b"}\n"));
 }

@@ -4,6 +4,7 @@
 //! refusal leaves it as the engine wrote it (invariant 3).
 
 use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use std::rc::Rc;
 
 use tracing::warn;
@@ -17,6 +18,7 @@ use crate::files::{self, Original};
 use crate::host::Point;
 use crate::link::{Attached, Proceed};
 use crate::plugin::{Event, api};
+use crate::spec::patch::{HostFacts, propagating_sources};
 use crate::spec::{self, overlay};
 use crate::state::{Change, Container, InFlight, Key, Lifecycle, Patched, SCHEMA, Skipped};
 
@@ -176,7 +178,8 @@ async fn decide(
     bundle: &Bundle,
 ) -> Result<Option<String>> {
     let merged = ask(node, call, seen).await?;
-    let patched = spec::patch::patch(&bundle.original.bytes, &merged.adjust)
+    let facts = host_facts(node, &merged.adjust).await?;
+    let patched = spec::patch::patch_on(&bundle.original.bytes, &merged.adjust, &facts)
         .map_err(|error| cannot_apply(call, &merged, &error))?;
     note_verdict(node, call, &merged, &patched);
     super::updates::apply_to_others(node, &merged.updates, "CreateContainer");
@@ -194,6 +197,36 @@ fn cannot_apply(call: &Call, merged: &Merged, error: &spec::patch::PatchError) -
         None => error.to_string(),
     };
     Error::new(quoted(&text)).hint("the bundle is unchanged")
+}
+
+/// What the host is like; looked at only where the adjustment asks for mounts that propagate.
+async fn host_facts(node: &Node, adjust: &api::ContainerAdjustment) -> Result<HostFacts> {
+    let sources = propagating_sources(adjust).into_iter().map(str::to_owned);
+    let sources: Vec<(String, PathBuf)> =
+        sources.map(|source| (source.clone(), node.host.path(&source))).collect();
+    if sources.is_empty() {
+        return Ok(HostFacts::default());
+    }
+    let (root, mountinfo) = (node.host.path("/"), node.host.path("/proc/self/mountinfo"));
+    // Not on this thread: a plugin may name a file server that does not answer.
+    let look = tokio::task::spawn_blocking(move || {
+        let mountinfo = std::fs::read(&mountinfo)
+            .doing(|| format!("{}", mountinfo.display()))
+            .map_err(|error| error.hint("the bundle is unchanged"))?;
+        let mut facts = HostFacts {
+            mountinfo: Some(String::from_utf8_lossy(&mountinfo).into_owned()),
+            ..HostFacts::default()
+        };
+        let root = std::fs::canonicalize(root)?;
+        for (source, path) in sources {
+            // One that does not exist is for the runtime to refuse.
+            let Ok(real) = std::fs::canonicalize(path) else { continue };
+            let Ok(real) = real.strip_prefix(&root) else { continue };
+            facts.resolved.insert(source, format!("/{}", real.display()));
+        }
+        Ok(facts)
+    });
+    look.await.map_err(|_panicked| Error::new("the host's mounts could not be looked at"))?
 }
 
 /// CreateContainer through the chain.

@@ -111,6 +111,8 @@ pub struct Object<'t> {
 struct Member<'t> {
     name: Cow<'t, str>,
     origin: Option<Place>,
+    /// Its original value was removed or replaced and must not come back.
+    is_replaced: bool,
     now: Now<'t>,
 }
 
@@ -136,26 +138,18 @@ impl<'t> Object<'t> {
         let mut members = Vec::with_capacity(places.len() + 2);
         for origin in places {
             let name = name(text.get(origin.key.clone()).unwrap_or_default());
-            members.push(Member { name, origin: Some(origin), now: Now::Kept });
+            members.push(Member { name, origin: Some(origin), is_replaced: false, now: Now::Kept });
         }
         Ok(Self { text, path, source: Some(source), exact, members })
     }
 
-    /// The text of member `key` as it is now; `None` when absent, `null`, or opened.
-    pub fn raw(&self, key: &str) -> Result<Option<&[u8]>, DocumentError> {
-        let Some(index) = self.find(key)? else { return Ok(None) };
-        let member = &self.members[index];
-        let raw = match &member.now {
-            Now::Kept => member.origin.as_ref().and_then(|o| self.text.get(o.value.clone())),
-            Now::Text(text) => Some(text.as_slice()),
-            Now::Object(_) | Now::Array(_) | Now::Removed => None,
-        };
-        Ok(raw.filter(|raw| *raw != b"null"))
-    }
-
-    /// Member `key` as a value, for comparing and for telling what it was.
+    /// Member `key` as a value, opened or not, for comparing and for telling what it was.
     pub fn value(&self, key: &str) -> Result<Option<Value>, DocumentError> {
-        Ok(self.raw(key)?.map(value_of))
+        let Some(index) = self.find(key)? else { return Ok(None) };
+        let Some(written) = self.members[index].written() else { return Ok(None) };
+        let mut text = Vec::new();
+        written.write(self.text, &mut text);
+        Ok((text != b"null").then(|| value_of(&text)))
     }
 
     /// Replaces member `key` in its place, or adds it at the end.
@@ -191,9 +185,7 @@ impl<'t> Object<'t> {
                 let path = self.path_of(key);
                 let object = match self.span(key)? {
                     Some(source) => Object::open(self.text, source, path, exact)?,
-                    None => {
-                        Object { text: self.text, path, source: None, exact, members: Vec::new() }
-                    }
+                    None => self.reopen(key, path, exact)?,
                 };
                 self.put(key, Now::Object(object))?
             }
@@ -204,6 +196,22 @@ impl<'t> Object<'t> {
                 Err(DocumentError::WrongType { path: key.to_owned(), wanted: "object" })
             }
         }
+    }
+
+    /// Opens what an earlier edit put at `key`, or an object that is not there yet.
+    fn reopen(&self, key: &str, path: String, exact: bool) -> Result<Object<'t>, DocumentError> {
+        let members = match self.value(key)? {
+            None => Vec::new(),
+            Some(Value::Object(members)) => members
+                .into_iter()
+                .map(|(name, value)| {
+                    let now = Now::Text(value.to_string().into_bytes());
+                    Member { name: Cow::Owned(name), origin: None, is_replaced: false, now }
+                })
+                .collect(),
+            Some(_) => return Err(DocumentError::WrongType { path, wanted: "object" }),
+        };
+        Ok(Object { text: self.text, path, source: None, exact, members })
     }
 
     /// Opens the array `key`. One that is not there comes into being with its first element.
@@ -239,10 +247,17 @@ impl<'t> Object<'t> {
 
     fn put(&mut self, key: &str, now: Now<'t>) -> Result<usize, DocumentError> {
         if let Some(index) = self.find(key)? {
-            self.members[index].now = now;
+            let member = &mut self.members[index];
+            member.is_replaced |= !matches!(member.now, Now::Kept);
+            member.now = now;
             return Ok(index);
         }
-        self.members.push(Member { name: Cow::Owned(key.to_owned()), origin: None, now });
+        self.members.push(Member {
+            name: Cow::Owned(key.to_owned()),
+            origin: None,
+            is_replaced: false,
+            now,
+        });
         Ok(self.members.len() - 1)
     }
 
@@ -297,14 +312,7 @@ impl<'t> Object<'t> {
                     out.extend_from_slice(style.colon);
                 }
             }
-            match written {
-                Written::Origin(span) => {
-                    out.extend_from_slice(self.text.get(span.clone()).unwrap_or_default());
-                }
-                Written::Text(text) => out.extend_from_slice(text),
-                Written::Object(object) => object.write(out),
-                Written::Array(array) => array.write(out),
-            }
+            written.write(self.text, out);
         }
         out.extend_from_slice(style.tail);
     }
@@ -353,10 +361,26 @@ enum Written<'m, 't> {
     Array(&'m Array<'t>),
 }
 
+impl Written<'_, '_> {
+    fn write(&self, text: &[u8], out: &mut Vec<u8>) {
+        match self {
+            Written::Origin(span) => {
+                out.extend_from_slice(text.get((*span).clone()).unwrap_or_default());
+            }
+            Written::Text(text) => out.extend_from_slice(text),
+            Written::Object(object) => object.write(out),
+            Written::Array(array) => array.write(out),
+        }
+    }
+}
+
 impl<'t> Member<'t> {
     /// What stands for this member in the result, if anything does.
     fn written(&self) -> Option<Written<'_, 't>> {
-        let origin = || self.origin.as_ref().map(|origin| Written::Origin(&origin.value));
+        let origin = || {
+            let origin = self.origin.as_ref().filter(|_| !self.is_replaced);
+            origin.map(|origin| Written::Origin(&origin.value))
+        };
         match &self.now {
             Now::Kept => origin(),
             Now::Text(text) => Some(Written::Text(text)),

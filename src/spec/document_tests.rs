@@ -161,3 +161,40 @@ fn nesting_has_no_limit() {
     let result = edited(&text, |root| root.object("a")?.set("c", &json!(1)));
     assert_eq!(result.unwrap(), format!(r#"{{"vendor":{deep},"a":{{"b":{deep},"c":1}}}}"#));
 }
+
+#[test]
+fn what_an_edit_replaced_can_be_opened_and_what_it_removed_stays_away() {
+    let text = r#"{"a":{"old":1.0},"b":{"old":1.0},"c":{"old":1.0},"d":3}"#;
+    let result = edited(text, |root| {
+        root.set("a", &json!({"x": 1, "y": 2}))?;
+        let object = root.object("a")?;
+        object.remove("x")?;
+        object.set("z", &json!(3))?;
+        root.remove("b")?;
+        root.object("b")?;
+        root.remove("c")?;
+        root.object("c")?.set("new", &json!(1))
+    });
+    assert_eq!(result.unwrap(), r#"{"a":{"y":2,"z":3},"c":{"new":1},"d":3}"#);
+    let wrong = edited(text, |root| {
+        root.set("a", &json!([]))?;
+        root.object("a").map(|_| ())
+    });
+    assert!(matches!(wrong, Err(DocumentError::WrongType { .. })), "{wrong:?}");
+}
+
+#[test]
+fn a_value_is_what_it_is_now_opened_or_not() {
+    let result = edited(r#"{"a":{"x":1},"b":null,"c":[1],"d":{}}"#, |root| {
+        root.object("a")?.set("y", &json!(2))?;
+        root.array("c")?.items().clear();
+        root.object("new")?;
+        assert_eq!(root.value("a")?, Some(json!({"x": 1, "y": 2})));
+        assert_eq!((root.value("b")?, root.value("new")?), (None, None));
+        assert_eq!(root.value("c")?, Some(json!([])));
+        root.remove("d")?;
+        assert_eq!(root.value("d")?, None);
+        Ok(())
+    });
+    assert_eq!(result.unwrap(), r#"{"a":{"x":1,"y":2},"b":null,"c":[]}"#);
+}

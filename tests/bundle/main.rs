@@ -387,3 +387,17 @@ fn odd_documents_are_refused_in_one_line_or_left_to_the_runtime() {
     std::os::unix::fs::symlink("/etc/passwd", rig.path("bundle/config.json")).unwrap();
     assert!(String::from_utf8_lossy(&rig.create("c1").stderr).contains("symbolic link"));
 }
+
+#[test]
+fn a_mount_that_cannot_propagate_is_refused_by_what_the_host_is_like() {
+    let rig = started("");
+    let mount = api::Mount {
+        destination: "/data".to_owned(),
+        source: "on/no/mount".to_owned(),
+        options: vec!["rbind".to_owned(), "rshared".to_owned()],
+        ..Default::default()
+    };
+    let adjust = api::ContainerAdjustment { mounts: vec![mount], ..Default::default() };
+    let _told = rig.plugin("10", "mounts", Manner { adjust, ..Manner::default() });
+    refused(&rig, &rig.create("c1"), &["Mounts[/data]", "not absolute"]);
+}

@@ -8,6 +8,8 @@
 
 use std::collections::HashMap;
 
+use serde_json::Value;
+
 use super::{Changes, PatchError, patch_map, wanted_by_key};
 use crate::error::quoted;
 use crate::spec::document::Object;
@@ -25,10 +27,10 @@ pub(super) fn patch(
         return Ok(());
     }
     let object = root.map("annotations")?;
-    let wanted = wanted_by_key(annotations);
+    let wanted = wanted_by_key(annotations, |value| Value::from(value.as_str()));
     for (key, value) in &wanted {
         let Some(value) = value else { continue };
-        let is_there = object.value(key)?.is_some_and(|there| there == *value);
+        let is_there = object.value(key)?.as_ref() == Some(value);
         if !is_there && let Some(problem) = problem_of(key) {
             return Err(PatchError::invalid(format!("Annotations[{}]", quoted(key)), problem));
         }

@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The Linux part of an adjustment: which of its fields are applied, and the small ones.
+//! The Linux part of an adjustment: the order of its fields, and the small ones.
 //!
-//! A field that is not applied is refused here by name, so that no plugin believes in a change
-//! that never happened.
-//! Reference: nri-semantics 5.2 rows 7 to 19, with BUG-06, 12, G1 put right; decision D23.
+//! It never leaves a field out: each is named here, so that a new one does not compile until
+//! somebody has decided about it.
+//! Reference: nri-semantics 5.1 and 5.2 rows 7 to 19, with BUG-06, 12, G1 put right; decision D23.
 
 use std::collections::HashMap;
 
 use serde_json::{Value, json};
 
-use super::{Changes, PatchError, devices, patch_map, process, resources, unmark, wanted_by_key};
+use super::{
+    Changes, PatchError, devices, memory_policy, net_devices, patch_map, process, rdt, resources,
+    scheduling, seccomp, unmark, wanted_by_key,
+};
 use crate::error::quoted;
 use crate::plugin::api;
 use crate::spec::array::Item;
@@ -39,21 +42,6 @@ pub(super) fn patch(
         memory_policy,
         special_fields: _,
     } = linux;
-    // The reference sends an empty `rdt` along with any Linux part; only a filled one asks for
-    // something.
-    let rdt_asks = rdt.as_ref().is_some_and(|rdt| *rdt != api::LinuxRdt::default());
-    for (is_set, field) in [
-        (io_priority.is_some(), "IoPriority"),
-        (seccomp_policy.is_some(), "SeccompPolicy"),
-        (!net_devices.is_empty(), "LinuxNetDevices"),
-        (scheduler.is_some(), "LinuxSched"),
-        (rdt_asks, "Rdt"),
-        (memory_policy.is_some(), "MemoryPolicy"),
-    ] {
-        if is_set {
-            return Err(PatchError::NotApplied { field: field.to_owned() });
-        }
-    }
     devices::patch(root, devices, changes)?;
     if !cgroups_path.is_empty() {
         let names = ("linux.cgroupsPath", "CgroupsPath");
@@ -61,12 +49,17 @@ pub(super) fn patch(
         changes.set(root.object("linux")?, "cgroupsPath", path, names)?;
     }
     process::patch_oom_score_adj(root, oom_score_adj.as_ref().map(|score| score.value), changes)?;
+    scheduling::patch_io_priority(root, io_priority.as_ref(), changes)?;
+    scheduling::patch_scheduler(root, scheduler.as_ref(), changes)?;
+    seccomp::patch(root, seccomp_policy.as_ref(), changes)?;
     patch_namespaces(root, namespaces, changes)?;
     patch_sysctls(root, sysctl, changes)?;
+    net_devices::patch(root, net_devices, changes)?;
+    memory_policy::patch(root, memory_policy.as_ref(), changes)?;
     if let Some(resources) = resources.as_ref() {
         resources::patch(root, resources, changes)?;
     }
-    Ok(())
+    rdt::patch(root, rdt.as_ref(), changes)
 }
 
 /// A `-type` leaves the container in the runtime's own namespace; anything else gives it a new
@@ -125,7 +118,7 @@ fn patch_sysctls(
     if sysctl.is_empty() {
         return Ok(());
     }
-    let wanted = wanted_by_key(sysctl);
+    let wanted = wanted_by_key(sysctl, |value| Value::from(value.as_str()));
     if wanted.contains_key("") {
         return Err(PatchError::invalid("Sysctl[]", "a sysctl needs a name"));
     }

@@ -2,13 +2,15 @@
 //! A container adjustment becomes edits of `config.json`, one area per file.
 //!
 //! Order as the reference applies it: annotations, environment, arguments, hooks, devices,
-//! cgroup path, OOM score, namespaces, sysctls, resources, mounts, resource limits.
+//! cgroup path, OOM score, I/O priority, scheduler, seccomp, namespaces, sysctls, network devices,
+//! memory policy, resources, RDT, mounts, resource limits.
 //! All or nothing: edits go to a copy, and the first failure leaves the document as it was.
 //! What it cannot apply it refuses by name (D23); it never skips a field that a plugin set.
 //! Reference: NRI `pkg/runtime-tools/generate`; nri-semantics sections 5 and 9 of the design.
 
 use std::collections::{BTreeMap, HashMap};
 
+use protobuf::{Enum, EnumOrUnknown};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -20,11 +22,19 @@ mod annotations;
 mod devices;
 mod hooks;
 mod linux;
+mod memory_policy;
 mod mounts;
+mod net_devices;
 mod process;
+mod propagation;
+mod rdt;
 pub(super) mod resources;
+mod scheduling;
+mod seccomp;
 #[cfg(test)]
 mod tests;
+
+pub use propagation::{HostFacts, propagating_sources};
 
 /// What an adjustment makes of a document.
 #[derive(Debug, Clone, PartialEq)]
@@ -90,10 +100,19 @@ impl From<PatchError> for Error {
     }
 }
 
-/// Applies `adjustment` to the config.json in `document`.
+/// Applies `adjustment` to the config.json in `document`, whatever the host is like.
 pub fn patch(
     document: &[u8],
     adjustment: &api::ContainerAdjustment,
+) -> Result<Patched, PatchError> {
+    patch_on(document, adjustment, &HostFacts::default())
+}
+
+/// Applies `adjustment` to the config.json in `document`, for a host that is like `facts`.
+pub fn patch_on(
+    document: &[u8],
+    adjustment: &api::ContainerAdjustment,
+    facts: &HostFacts,
 ) -> Result<Patched, PatchError> {
     let api::ContainerAdjustment {
         annotations,
@@ -122,7 +141,7 @@ pub fn patch(
     if let Some(linux) = linux.as_ref() {
         linux::patch(root, linux, &mut changes)?;
     }
-    mounts::patch(root, mounts, &mut changes)?;
+    mounts::patch(root, mounts, facts, &mut changes)?;
     process::patch_rlimits(root, rlimits, &mut changes)?;
     let Changes(changes) = changes;
     let bytes = (!changes.is_empty()).then(|| document.to_bytes());
@@ -160,6 +179,34 @@ impl Changes {
         }
         Ok(())
     }
+
+    /// Takes a member out, if it is there.
+    fn remove(
+        &mut self,
+        object: &mut Object<'_>,
+        key: &str,
+        names: (&str, &str),
+    ) -> Result<(), DocumentError> {
+        if let Some(before) = object.value(key)? {
+            object.remove(key)?;
+            self.note(names.0, names.1, Some(before), None);
+        }
+        Ok(())
+    }
+
+    /// Sets a member, or takes it out when there is no value for it.
+    fn put(
+        &mut self,
+        object: &mut Object<'_>,
+        key: &str,
+        value: Option<Value>,
+        names: (&str, &str),
+    ) -> Result<(), DocumentError> {
+        match value {
+            Some(value) => self.set(object, key, value, names),
+            None => self.remove(object, key, names),
+        }
+    }
 }
 
 /// The key without its removal marker, and whether it had one.
@@ -172,39 +219,42 @@ fn unmark(key: &str) -> (&str, bool) {
 
 /// What a map with removal markers asks for each key, in a fixed order. A key that is both
 /// removed and set is set: plugins replace each other's values that way.
-fn wanted_by_key(map: &HashMap<String, String>) -> BTreeMap<&str, Option<&str>> {
-    let mut wanted: BTreeMap<&str, Option<&str>> = BTreeMap::new();
+fn wanted_by_key<V>(
+    map: &HashMap<String, V>,
+    to_json: impl Fn(&V) -> Value,
+) -> BTreeMap<&str, Option<Value>> {
+    let mut wanted: BTreeMap<&str, Option<Value>> = BTreeMap::new();
     for (key, value) in map {
         let (name, is_removal) = unmark(key);
         let entry = wanted.entry(name).or_default();
         if !is_removal {
-            *entry = Some(value);
+            *entry = Some(to_json(value));
         }
     }
     wanted
 }
 
-/// Sets and removes members of a map of strings; `names` are the prefixes of the change's names.
+/// Sets and removes members of a map; `names` are the prefixes of the change's names.
 fn patch_map(
     object: &mut Object<'_>,
-    wanted: &BTreeMap<&str, Option<&str>>,
+    wanted: &BTreeMap<&str, Option<Value>>,
     names: (&str, &str),
     changes: &mut Changes,
 ) -> Result<(), PatchError> {
     for (key, value) in wanted {
         let field = format!("{}[{key}]", names.0);
         let nri_field = format!("{}[{key}]", names.1);
-        match value {
-            Some(value) => changes.set(object, key, Value::from(*value), (&field, &nri_field))?,
-            None => {
-                if let Some(before) = object.value(key)? {
-                    object.remove(key)?;
-                    changes.note(field, nri_field, Some(before), None);
-                }
-            }
-        }
+        changes.put(object, key, value.clone(), (&field, &nri_field))?;
     }
     Ok(())
+}
+
+/// The value of an enumeration. A number that a newer NRI may have added is refused: it would
+/// become nothing, or a removal.
+fn known<E: Enum>(field: &str, what: &str, value: EnumOrUnknown<E>) -> Result<E, PatchError> {
+    value.enum_value().map_err(|number| {
+        PatchError::invalid(field, format!("{number} is no {what} that this version knows"))
+    })
 }
 
 /// A fragment built from a type of the OCI specification.

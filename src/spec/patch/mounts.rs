@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Mounts, and the propagation of the root file system that some of them need.
+//! Mounts.
 //!
 //! A new mount takes the place of all that had its destination. Only when something changed are
 //! mounts brought into an order in which parents come before what is mounted beneath them; mounts
-//! of the same depth stay in the engine's order.
-//! It looks at a mount's options only: whether the host shares the source is not read here, the
-//! runtime says so when it mounts.
-//! Reference: nri-semantics 5.2 row 20, with BUG-G7 and G8 put right; mount_namespaces(7).
+//! of the same depth stay in the engine's order. It never looks at a source: whether it exists is
+//! for the runtime to say.
+//! Reference: nri-semantics 5.2 row 20, with BUG-G8 put right.
 
 use oci_spec::runtime::MountBuilder;
 use serde_json::Value;
 
-use super::{Changes, PatchError, clean, fragment, invalid_fragment, unmark};
+use super::{
+    Changes, HostFacts, PatchError, clean, fragment, invalid_fragment, propagation, unmark,
+};
 use crate::error::quoted;
 use crate::plugin::api;
 use crate::spec::array::Item;
@@ -21,6 +22,7 @@ use crate::spec::document::Object;
 pub(super) fn patch(
     root: &mut Object<'_>,
     mounts: &[api::Mount],
+    facts: &HostFacts,
     changes: &mut Changes,
 ) -> Result<(), PatchError> {
     if mounts.is_empty() {
@@ -43,7 +45,7 @@ pub(super) fn patch(
     placed.sort_by_key(|(destination, _)| depth(destination));
     *items = placed.into_iter().map(|(_, item)| item).collect();
     for mount in mounts {
-        patch_propagation(root, mount, changes)?;
+        propagation::patch(root, mount, facts, changes)?;
     }
     Ok(())
 }
@@ -90,37 +92,6 @@ fn mount_value(nri_field: &str, mount: &api::Mount) -> Result<Value, PatchError>
     }
     let mount = builder.build().map_err(|error| invalid_fragment(nri_field, &error))?;
     fragment(nri_field, &mount)
-}
-
-/// A bind mount that is to propagate needs a root file system that propagates too.
-fn patch_propagation(
-    root: &mut Object<'_>,
-    mount: &api::Mount,
-    changes: &mut Changes,
-) -> Result<(), PatchError> {
-    let (destination, is_removal) = unmark(&mount.destination);
-    let has =
-        |wanted: &[&str]| mount.options.iter().any(|option| wanted.contains(&option.as_str()));
-    if is_removal || !(mount.type_ == "bind" || has(&["bind", "rbind"])) {
-        return Ok(());
-    }
-    let last = mount.options.iter().rev().find_map(|option| match option.as_str() {
-        "shared" | "rshared" => Some("rshared"),
-        "slave" | "rslave" => Some("rslave"),
-        "private" | "rprivate" | "unbindable" | "runbindable" => Some(""),
-        _ => None,
-    });
-    let Some(wanted) = last.filter(|wanted| !wanted.is_empty()) else { return Ok(()) };
-    let linux = root.object("linux")?;
-    let there = linux.value("rootfsPropagation")?;
-    let there = there.as_ref().and_then(Value::as_str).unwrap_or_default();
-    // What is shared receives as well.
-    if wanted == "rslave" && ["rslave", "rshared", "shared"].contains(&there) {
-        return Ok(());
-    }
-    let nri_field = format!("Mounts[{}]", quoted(destination));
-    let names = ("linux.rootfsPropagation", nri_field.as_str());
-    Ok(changes.set(linux, "rootfsPropagation", Value::from(wanted), names)?)
 }
 
 fn depth(destination: &str) -> usize {

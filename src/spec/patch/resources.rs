@@ -48,7 +48,9 @@ pub(super) fn patch(
 ) -> Result<(), PatchError> {
     let Wanted { settings, hugepages, rules } = read(resources)?;
     devices::patch_rules(root, &rules, changes)?;
-    let touches_memory = settings.iter().any(|setting| setting.section == "memory");
+    let touches_limits = settings.iter().any(|Setting { section, key, .. }| {
+        *section == "memory" && matches!(key.as_str(), "limit" | "swap")
+    });
     for Setting { section, key, value, nri_field } in settings {
         let resources = root.object("linux")?.object("resources")?;
         let (object, field) = if section == "unified" {
@@ -58,7 +60,7 @@ pub(super) fn patch(
         };
         changes.set(object, &key, value, (&field, &nri_field))?;
     }
-    if touches_memory {
+    if touches_limits {
         check_swap(root)?;
     }
     patch_hugepages(root, hugepages, changes)
@@ -158,9 +160,11 @@ fn read_memory(memory: &api::LinuxMemory, wanted: &mut Wanted) -> Result<(), Pat
     let limit = signed(limit).filter(|limit| *limit != 0);
     let swap = signed(swap).filter(|swap| *swap != 0);
     // NRI: a limit alone means the same limit with swap, else a container could swap without
-    // bound (D24).
+    // bound (D24). Without a limit there is none with swap either: runtimes and kernels refuse a
+    // sum that is below one of its parts.
     let (swap, swap_field) = match (swap, limit) {
         (None, Some(limit)) => (Some(limit), "MemLimit"),
+        (Some(swap), Some(-1)) if swap != -1 => (Some(-1), "MemLimit"),
         (swap, _) => (swap, "MemSwapLimit"),
     };
     for (key, nri_field, value) in [
@@ -233,7 +237,7 @@ fn read_cpu(cpu: &api::LinuxCPU, wanted: &mut Wanted) -> Result<(), PatchError> 
     Ok(())
 }
 
-/// Runtimes refuse a limit with swap below the limit without.
+/// Runtimes refuse a limit with swap that is below the limit without, or that has none beside it.
 fn check_swap(root: &mut Object<'_>) -> Result<(), PatchError> {
     let memory = root.object("linux")?.object("resources")?.object("memory")?;
     let number = |value: Option<Value>| value.as_ref().and_then(Value::as_i64);
@@ -241,6 +245,10 @@ fn check_swap(root: &mut Object<'_>) -> Result<(), PatchError> {
     match (limit, swap) {
         (Some(limit), Some(swap)) if swap > 0 && swap < limit => {
             let problem = format!("memory with swap, {swap}, is below memory alone, {limit}");
+            Err(PatchError::invalid("MemSwapLimit", problem))
+        }
+        (None | Some(0), Some(swap)) if swap > 0 => {
+            let problem = format!("memory with swap, {swap}, has no limit of memory alone beside");
             Err(PatchError::invalid("MemSwapLimit", problem))
         }
         _ => Ok(()),

@@ -118,10 +118,35 @@ fn swap_follows_a_limit_that_comes_alone() {
     assert_eq!(patch(document.as_bytes(), &zero).unwrap().bytes, None, "zero leaves it");
     let low = memory(api::LinuxMemory { swap: int64(4), ..Default::default() });
     assert_eq!(refused(document, &low).field(), Some("MemSwapLimit"));
+    for alone in ["{}", r#"{"linux":{"resources":{"memory":{"limit":0}}}}"#] {
+        assert_eq!(refused(alone, &low).field(), Some("MemSwapLimit"), "no limit beside it");
+    }
     let negative = memory(api::LinuxMemory { kernel: int64(-2), ..Default::default() });
     assert_eq!(invalid_field(&negative), "MemKernelLimit");
     let swappiness = memory(api::LinuxMemory { swappiness: uint64(101), ..Default::default() });
     assert_eq!(invalid_field(&swappiness), "MemSwappiness");
+}
+
+#[test]
+fn a_given_swap_is_used_and_no_limit_means_none_with_swap_either() {
+    let document = r#"{"linux":{"resources":{"memory":{"limit":50,"swap":100}}}}"#;
+    for (limit, swap, wanted) in [
+        (int64(20), int64(60), json!({"limit": 20, "swap": 60})),
+        (int64(200), int64(0), json!({"limit": 200, "swap": 200})),
+        (int64(200), int64(-1), json!({"limit": 200, "swap": -1})),
+        (int64(-1), int64(60), json!({"limit": -1, "swap": -1})),
+        (MessageField::none(), int64(60), json!({"limit": 50, "swap": 60})),
+    ] {
+        let adjustment = memory(api::LinuxMemory { limit, swap, ..Default::default() });
+        let (text, _) = adjusted(document, &adjustment);
+        let spec: Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(spec["linux"]["resources"]["memory"], wanted);
+    }
+    let low = api::LinuxMemory { limit: int64(20), swap: int64(19), ..Default::default() };
+    assert_eq!(invalid_field(&memory(low)), "MemSwapLimit");
+    let odd = r#"{"linux":{"resources":{"memory":{"limit":50,"swap":9}}}}"#;
+    let other = api::LinuxMemory { reservation: int64(1), ..Default::default() };
+    assert!(adjusted(odd, &memory(other)).0.contains("reservation"), "the engine's own business");
 }
 
 #[test]
@@ -223,28 +248,11 @@ fn namespaces_and_sysctls_are_set_and_removed() {
 
 #[test]
 fn a_field_that_is_not_applied_is_named() {
-    use api::{LinuxContainerAdjustment as Linux, LinuxResources as Resources};
-    let rdt = api::LinuxRdt { remove: true, ..Default::default() };
+    use api::LinuxResources as Resources;
     let class = || some(api::OptionalString::default());
     let cdi = api::CDIDevice { name: "v.com/gpu=0".to_owned(), ..Default::default() };
-    let net = [("eth0".to_owned(), api::LinuxNetDevice::default())].into();
     for (adjustment, named) in [
         (Adjustment { CDI_devices: vec![cdi], ..Default::default() }, "CdiDevices[v.com/gpu=0]"),
-        (
-            linux(Linux { io_priority: some(Default::default()), ..Default::default() }),
-            "IoPriority",
-        ),
-        (
-            linux(Linux { seccomp_policy: some(Default::default()), ..Default::default() }),
-            "SeccompPolicy",
-        ),
-        (linux(Linux { net_devices: net, ..Default::default() }), "LinuxNetDevices"),
-        (linux(Linux { scheduler: some(Default::default()), ..Default::default() }), "LinuxSched"),
-        (linux(Linux { rdt: some(rdt), ..Default::default() }), "Rdt"),
-        (
-            linux(Linux { memory_policy: some(Default::default()), ..Default::default() }),
-            "MemoryPolicy",
-        ),
         (resources(Resources { blockio_class: class(), ..Default::default() }), "BlockioClass"),
         (resources(Resources { rdt_class: class(), ..Default::default() }), "RdtClass"),
     ] {

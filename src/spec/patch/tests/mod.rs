@@ -8,7 +8,9 @@ use super::{Change, PatchError, Patched, patch};
 use crate::error::RESERVED_PHRASES;
 use crate::plugin::api;
 
+mod fields;
 mod linux_part;
+mod propagation;
 mod whole;
 
 type Adjustment = api::ContainerAdjustment;

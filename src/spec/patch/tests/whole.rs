@@ -230,23 +230,6 @@ fn all_mounts_at_a_destination_go_however_spelt() {
 }
 
 #[test]
-fn a_propagating_bind_mount_makes_the_root_propagate() {
-    let propagation = |there: &str, mounts_wanted: Vec<api::Mount>| {
-        let document = format!(r#"{{"linux":{{"rootfsPropagation":"{there}"}}}}"#);
-        let (text, _) = adjusted(&document, &mounts(mounts_wanted));
-        serde_json::from_str::<Value>(&text).unwrap()["linux"]["rootfsPropagation"].clone()
-    };
-    assert_eq!(propagation("", vec![mount("/a", &["rbind", "rshared"])]), "rshared");
-    assert_eq!(propagation("private", vec![mount("/a", &["rslave"])]), "rslave");
-    assert_eq!(propagation("rshared", vec![mount("/a", &["rslave"])]), "rshared");
-    assert_eq!(propagation("private", vec![mount("/a", &["rshared", "rprivate"])]), "private");
-    let both = vec![mount("/a", &["rshared"]), mount("/b", &["ro"])];
-    assert_eq!(propagation("private", both), "rshared", "one mount says nothing about another");
-    let tmpfs = api::Mount { type_: "tmpfs".to_owned(), ..mount("/a", &["rshared"]) };
-    assert_eq!(propagation("private", vec![tmpfs]), "private");
-}
-
-#[test]
 fn hooks_are_added_behind_the_engines() {
     let document = r#"{"hooks":{"prestart":[{"path":"/first","x":1}],"vendor":[]}}"#;
     let (text, changes) = adjusted(document, &prestart(hook("/second", Some(3))));

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The NUMA memory policy, replaced as a whole.
+//!
+//! It cannot be removed: NRI has no way to ask for it, and mode zero is a policy of its own.
+//! Reference: nri-semantics 5.2 row 15, with BUG-G14 put right; set_mempolicy(2).
+
+use serde_json::{Map, Value};
+
+use super::{Changes, PatchError, known};
+use crate::error::quoted;
+use crate::plugin::api;
+use crate::spec::document::Object;
+
+const FIELD: &str = "MemoryPolicy";
+
+/// Replaces the policy.
+pub(super) fn patch(
+    root: &mut Object<'_>,
+    policy: Option<&api::LinuxMemoryPolicy>,
+    changes: &mut Changes,
+) -> Result<(), PatchError> {
+    let Some(policy) = policy else { return Ok(()) };
+    let api::LinuxMemoryPolicy { mode, nodes, flags, special_fields: _ } = policy;
+    let mode = known(FIELD, "mode", *mode)?;
+    if !is_complete(mode, nodes) {
+        let wants = if nodes.is_empty() { "needs" } else { "takes no" };
+        let problem = format!("{} {wants} nodes", mode_name(mode));
+        return Err(PatchError::invalid(FIELD, problem));
+    }
+    let mut value = Map::new();
+    value.insert("mode".to_owned(), Value::from(mode_name(mode)));
+    if !nodes.is_empty() {
+        if !is_node_list(nodes) {
+            let problem = format!("\"{}\" is no list of nodes, such as 0-1,3", quoted(nodes));
+            return Err(PatchError::invalid(FIELD, problem));
+        }
+        value.insert("nodes".to_owned(), Value::from(nodes.as_str()));
+    }
+    let mut names = Vec::with_capacity(flags.len());
+    for flag in flags {
+        names.push(Value::from(flag_name(known(FIELD, "flag", *flag)?)));
+    }
+    if !names.is_empty() {
+        value.insert("flags".to_owned(), Value::Array(names));
+    }
+    let names = ("linux.memoryPolicy", FIELD);
+    Ok(changes.set(root.object("linux")?, "memoryPolicy", Value::Object(value), names)?)
+}
+
+/// Whether the kernel takes the mode with these nodes, or with none.
+fn is_complete(mode: api::MpolMode, nodes: &str) -> bool {
+    use api::MpolMode as Mode;
+    match mode {
+        Mode::MPOL_DEFAULT | Mode::MPOL_LOCAL => nodes.is_empty(),
+        Mode::MPOL_PREFERRED => true,
+        Mode::MPOL_BIND
+        | Mode::MPOL_INTERLEAVE
+        | Mode::MPOL_PREFERRED_MANY
+        | Mode::MPOL_WEIGHTED_INTERLEAVE => !nodes.is_empty(),
+    }
+}
+
+/// Numbers and rising ranges between commas. A number that no kernel could mean is refused as
+/// well: runtimes build a bit mask of that length.
+fn is_node_list(nodes: &str) -> bool {
+    let number = |text: &str| -> Option<u16> {
+        text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok())?
+    };
+    nodes.split(',').all(|part| match part.split_once('-') {
+        Some((first, last)) => {
+            matches!((number(first), number(last)), (Some(first), Some(last)) if first <= last)
+        }
+        None => number(part).is_some(),
+    })
+}
+
+fn mode_name(mode: api::MpolMode) -> &'static str {
+    use api::MpolMode as Mode;
+    match mode {
+        Mode::MPOL_DEFAULT => "MPOL_DEFAULT",
+        Mode::MPOL_PREFERRED => "MPOL_PREFERRED",
+        Mode::MPOL_BIND => "MPOL_BIND",
+        Mode::MPOL_INTERLEAVE => "MPOL_INTERLEAVE",
+        Mode::MPOL_LOCAL => "MPOL_LOCAL",
+        Mode::MPOL_PREFERRED_MANY => "MPOL_PREFERRED_MANY",
+        Mode::MPOL_WEIGHTED_INTERLEAVE => "MPOL_WEIGHTED_INTERLEAVE",
+    }
+}
+
+fn flag_name(flag: api::MpolFlag) -> &'static str {
+    use api::MpolFlag as Flag;
+    match flag {
+        Flag::MPOL_F_STATIC_NODES => "MPOL_F_STATIC_NODES",
+        Flag::MPOL_F_RELATIVE_NODES => "MPOL_F_RELATIVE_NODES",
+        Flag::MPOL_F_NUMA_BALANCING => "MPOL_F_NUMA_BALANCING",
+    }
+}

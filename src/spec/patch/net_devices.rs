@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Network devices that move from the host into the container.
+//!
+//! It looks at names only: whether the host has the device, and the container a network namespace
+//! of its own, is for the runtime to say.
+//! Reference: nri-semantics 5.2 row 14, with BUG-G1 and G12 put right; OCI `config-linux.md`.
+
+use std::collections::HashMap;
+
+use serde_json::{Map, Value};
+
+use super::{Changes, PatchError, patch_map, wanted_by_key};
+use crate::error::quoted;
+use crate::plugin::api;
+use crate::spec::document::Object;
+
+/// What the kernel stores of a name, without the final NUL.
+const LONGEST: usize = 15;
+
+/// Applies the adjustment's network devices: a `-name` removes, anything else sets.
+pub(super) fn patch(
+    root: &mut Object<'_>,
+    devices: &HashMap<String, api::LinuxNetDevice>,
+    changes: &mut Changes,
+) -> Result<(), PatchError> {
+    if devices.is_empty() {
+        return Ok(());
+    }
+    let wanted = wanted_by_key(devices, device_value);
+    for (host_name, device) in &wanted {
+        let name = device.as_ref().and_then(|device| device.get("name")).and_then(Value::as_str);
+        let odd = [Some(*host_name), name].into_iter().flatten().find(|name| !is_name(name));
+        if let Some(odd) = odd {
+            let field = format!("LinuxNetDevices[{}]", quoted(host_name));
+            let problem = format!("\"{}\" is no name of a network device", quoted(odd));
+            return Err(PatchError::invalid(field, problem));
+        }
+    }
+    let object = root.object("linux")?.map("netDevices")?;
+    patch_map(object, &wanted, ("linux.netDevices", "LinuxNetDevices"), changes)
+}
+
+/// Without a name the device keeps the one it has on the host.
+fn device_value(device: &api::LinuxNetDevice) -> Value {
+    let api::LinuxNetDevice { name, special_fields: _ } = device;
+    let mut value = Map::new();
+    if !name.is_empty() {
+        value.insert("name".to_owned(), Value::from(name.as_str()));
+    }
+    Value::Object(value)
+}
+
+/// The kernel's rule, and no `%`: it would put a number of its own choice there.
+fn is_name(name: &str) -> bool {
+    let is_odd = |c: char| c.is_whitespace() || c.is_control() || matches!(c, '/' | ':' | '%');
+    !matches!(name, "" | "." | "..") && name.len() <= LONGEST && !name.chars().any(is_odd)
+}

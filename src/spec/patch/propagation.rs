@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Propagation: a bind mount that is to propagate needs a host mount that does, and a root file
+//! system that lets it through.
+//!
+//! Each mount is judged by its own options; one says nothing about another. What the host is like
+//! comes in as text; without it the runtime has the last word. It never changes a host mount.
+//! Reference: nri-semantics 5.2 row 20, with BUG-G7 put right; mount_namespaces(7), proc(5).
+
+use std::collections::HashMap;
+
+use serde_json::Value;
+
+use super::{Changes, PatchError, clean, unmark};
+use crate::error::quoted;
+use crate::plugin::api;
+use crate::spec::document::Object;
+
+/// What the host is like, as far as the validity of an adjustment depends on it.
+#[derive(Debug, Clone, Default)]
+pub struct HostFacts {
+    /// The mounts that the runtime sees, as in mountinfo of proc(5). Without it nothing about the
+    /// host is checked.
+    pub mountinfo: Option<String>,
+    /// Where sources of mounts really are, for those to which links lead.
+    pub resolved: HashMap<String, String>,
+}
+
+/// What a mount does with mounts beneath it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Propagation {
+    Shared,
+    Slave,
+}
+
+/// The sources whose host mounts decide about an adjustment; facts are needed for these only.
+pub fn propagating_sources(adjustment: &api::ContainerAdjustment) -> Vec<&str> {
+    let propagating = adjustment.mounts.iter().filter(|mount| wanted(mount).is_some());
+    propagating.map(|mount| mount.source.as_str()).collect()
+}
+
+/// Checks the host's mount behind `mount`, and lets the root file system propagate.
+pub(super) fn patch(
+    root: &mut Object<'_>,
+    mount: &api::Mount,
+    facts: &HostFacts,
+    changes: &mut Changes,
+) -> Result<(), PatchError> {
+    let Some(wanted) = wanted(mount) else { return Ok(()) };
+    let nri_field = format!("Mounts[{}]", quoted(&mount.destination));
+    if let Some(mountinfo) = &facts.mountinfo {
+        let source = facts.resolved.get(&mount.source).unwrap_or(&mount.source);
+        check(mountinfo, source, wanted)
+            .map_err(|problem| PatchError::invalid(&nri_field, problem))?;
+    }
+    let linux = root.object("linux")?;
+    let there = linux.value("rootfsPropagation")?;
+    let there = there.as_ref().and_then(Value::as_str).unwrap_or_default();
+    // What is shared receives as well.
+    if wanted == Propagation::Slave && ["rslave", "rshared", "shared"].contains(&there) {
+        return Ok(());
+    }
+    let value = match wanted {
+        Propagation::Shared => "rshared",
+        Propagation::Slave => "rslave",
+    };
+    let names = ("linux.rootfsPropagation", nri_field.as_str());
+    Ok(changes.set(linux, "rootfsPropagation", Value::from(value), names)?)
+}
+
+/// What a mount asks for; the last of its options wins, as for mount(8).
+fn wanted(mount: &api::Mount) -> Option<Propagation> {
+    let (_, is_removal) = unmark(&mount.destination);
+    let is_bind = mount.type_ == "bind"
+        || mount.options.iter().any(|option| matches!(option.as_str(), "bind" | "rbind"));
+    if is_removal || !is_bind {
+        return None;
+    }
+    let last = mount.options.iter().rev().find_map(|option| match option.as_str() {
+        "shared" | "rshared" => Some(Some(Propagation::Shared)),
+        "slave" | "rslave" => Some(Some(Propagation::Slave)),
+        "private" | "rprivate" | "unbindable" | "runbindable" => Some(None),
+        _ => None,
+    });
+    last.flatten()
+}
+
+fn check(mountinfo: &str, source: &str, wanted: Propagation) -> Result<(), String> {
+    let quoted_source = quoted(source);
+    if !source.starts_with('/') {
+        return Err(format!("the source \"{quoted_source}\" that is to propagate is not absolute"));
+    }
+    let Some((point, is)) = host_mount(mountinfo, &clean(source)) else {
+        return Err(format!("no mount of the host holds the source {quoted_source}"));
+    };
+    let needed = match (wanted, is) {
+        (_, Some(Propagation::Shared)) | (Propagation::Slave, Some(Propagation::Slave)) => {
+            return Ok(());
+        }
+        (Propagation::Shared, _) => "shared",
+        (Propagation::Slave, None) => "shared or a slave",
+    };
+    let is = if is.is_some() { "a slave" } else { "private" };
+    Err(format!(
+        "its source {quoted_source} is on the host's mount {}, which is {is} and would have to be \
+         {needed}",
+        quoted(&point)
+    ))
+}
+
+/// The host's mount that holds `path`, and how it propagates.
+fn host_mount(mountinfo: &str, path: &str) -> Option<(String, Option<Propagation>)> {
+    let holds = |point: &str| {
+        path.strip_prefix(point.trim_end_matches('/'))
+            .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    };
+    // Of several mounts at one place the last is the one that is seen.
+    mountinfo
+        .lines()
+        .filter_map(read_line)
+        .filter(|(point, _)| holds(point))
+        .max_by_key(|(point, _)| point.len())
+}
+
+/// Mount point and propagation of one line.
+fn read_line(line: &str) -> Option<(String, Option<Propagation>)> {
+    let mut words = line.split(' ').skip(4);
+    let point = unescape(words.next()?);
+    let mut propagation = None;
+    for word in words.skip(1).take_while(|word| *word != "-") {
+        if word.starts_with("shared:") {
+            propagation = Some(Propagation::Shared);
+        } else if word.starts_with("master:") && propagation.is_none() {
+            propagation = Some(Propagation::Slave);
+        }
+    }
+    Some((point, propagation))
+}
+
+/// The kernel writes blanks, newlines and backslashes as three octal digits.
+fn unescape(word: &str) -> String {
+    let mut parts = word.split('\\');
+    let mut text = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let code = part.get(..3).and_then(|digits| u8::from_str_radix(digits, 8).ok());
+        match (code, part.get(3..)) {
+            (Some(code), Some(rest)) if code.is_ascii() => {
+                text.push(char::from(code));
+                text.push_str(rest);
+            }
+            _ => {
+                text.push('\\');
+                text.push_str(part);
+            }
+        }
+    }
+    text
+}

@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Intel RDT: class of service, schemata, monitoring.
+//!
+//! A removal comes first and takes everything; what is set with it is all that there is then.
+//! Without one, what a plugin does not name stays. It never touches resctrl: names that would
+//! lead the runtime elsewhere in it are refused.
+//! Reference: nri-semantics 5.2 row 19, with BUG-08 put right; OCI `config-linux.md`, intelRdt.
+
+use serde_json::{Map, Value};
+
+use super::{Changes, PatchError};
+use crate::error::quoted;
+use crate::plugin::api;
+use crate::spec::document::Object;
+
+const PLACE: &str = "linux.intelRdt";
+const CLOS_ID: &str = "RdtClosID";
+const SCHEMATA: &str = "RdtSchemata";
+const MONITORING: &str = "RdtEnableMonitoring";
+
+/// Directories of resctrl that are no classes.
+const NOT_CLASSES: [&str; 5] = [".", "..", "info", "mon_groups", "mon_data"];
+
+/// One member of the section; without a value it is to be absent.
+struct Setting {
+    key: &'static str,
+    nri_field: &'static str,
+    value: Option<Value>,
+}
+
+/// Applies the adjustment's RDT part; an empty one asks for nothing.
+pub(super) fn patch(
+    root: &mut Object<'_>,
+    rdt: Option<&api::LinuxRdt>,
+    changes: &mut Changes,
+) -> Result<(), PatchError> {
+    let Some(rdt) = rdt else { return Ok(()) };
+    let settings = read(rdt)?;
+    if rdt.remove {
+        return replace(root.object("linux")?, settings, changes);
+    }
+    if settings.is_empty() {
+        return Ok(());
+    }
+    let object = root.object("linux")?.object("intelRdt")?;
+    for Setting { key, nri_field, value } in settings {
+        changes.put(object, key, value, (&format!("{PLACE}.{key}"), nri_field))?;
+    }
+    Ok(())
+}
+
+fn read(rdt: &api::LinuxRdt) -> Result<Vec<Setting>, PatchError> {
+    let api::LinuxRdt { clos_id, schemata, enable_monitoring, remove: _, special_fields: _ } = rdt;
+    let mut settings = Vec::new();
+    if let Some(clos_id) = clos_id.as_ref().map(|given| given.value.as_str()) {
+        if !is_class(clos_id) {
+            let problem = format!("\"{}\" is no name of a class", quoted(clos_id));
+            return Err(PatchError::invalid(CLOS_ID, problem));
+        }
+        let value = (!clos_id.is_empty()).then(|| Value::from(clos_id));
+        settings.push(Setting { key: "closID", nri_field: CLOS_ID, value });
+    }
+    if let Some(schemata) = schemata.as_ref().map(|given| given.value.as_slice()) {
+        // The runtime writes them line by line: a second line inside one would be another schema.
+        let is_line = |line: &&String| line.contains(':') && !line.chars().any(char::is_control);
+        if let Some(odd) = schemata.iter().find(|line| !is_line(line)) {
+            let problem = format!("\"{}\" is no schema, such as MB:0=70", quoted(odd));
+            return Err(PatchError::invalid(SCHEMATA, problem));
+        }
+        let value = (!schemata.is_empty()).then(|| Value::from(schemata));
+        settings.push(Setting { key: "schemata", nri_field: SCHEMATA, value });
+    }
+    if let Some(monitoring) = enable_monitoring.as_ref() {
+        let value = Some(Value::from(monitoring.value));
+        settings.push(Setting { key: "enableMonitoring", nri_field: MONITORING, value });
+    }
+    Ok(settings)
+}
+
+/// A directory right beneath resctrl; empty leaves it to the runtime.
+fn is_class(clos_id: &str) -> bool {
+    let is_odd = |c: char| c == '/' || c.is_control();
+    !NOT_CLASSES.contains(&clos_id) && clos_id.len() <= 255 && !clos_id.chars().any(is_odd)
+}
+
+/// Puts `settings` in place of the whole section.
+fn replace(
+    linux: &mut Object<'_>,
+    settings: Vec<Setting>,
+    changes: &mut Changes,
+) -> Result<(), PatchError> {
+    let before = linux.value("intelRdt")?;
+    let after: Map<String, Value> = settings
+        .into_iter()
+        .filter_map(|setting| Some((setting.key.to_owned(), setting.value?)))
+        .collect();
+    let after = (!after.is_empty()).then_some(Value::Object(after));
+    if before == after {
+        return Ok(());
+    }
+    let member = |section: &Option<Value>, key: &str| section.as_ref()?.get(key).cloned();
+    let keys = |section: &Option<Value>| -> Vec<String> {
+        let section = section.as_ref().and_then(Value::as_object);
+        section.map(|section| section.keys().cloned().collect()).unwrap_or_default()
+    };
+    let mut all = keys(&before);
+    all.extend(keys(&after).into_iter().filter(|key| member(&before, key).is_none()));
+    let mut is_noted = false;
+    for key in all {
+        let (old, new) = (member(&before, &key), member(&after, &key));
+        if old != new {
+            is_noted = true;
+            changes.note(format!("{PLACE}.{key}"), owner_of(&key), old, new);
+        }
+    }
+    if !is_noted {
+        changes.note(PLACE, CLOS_ID, before, after.clone());
+    }
+    match after {
+        Some(after) => linux.set("intelRdt", &after)?,
+        None => linux.remove("intelRdt")?,
+    }
+    Ok(())
+}
+
+/// The NRI field to which a member of the section belongs.
+fn owner_of(key: &str) -> &'static str {
+    match key {
+        "schemata" | "l3CacheSchema" | "memBwSchema" => SCHEMATA,
+        "enableMonitoring" | "enableCMT" | "enableMBM" => MONITORING,
+        _ => CLOS_ID,
+    }
+}

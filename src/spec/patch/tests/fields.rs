@@ -1,0 +1,368 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Scheduler, I/O priority, seccomp, network devices, memory policy, RDT.
+
+use protobuf::EnumOrUnknown;
+use serde_json::{Value, json};
+
+use super::super::patch;
+use super::{Adjustment, adjusted, invalid_field, linux, some};
+use crate::plugin::api;
+use crate::plugin::api::LinuxContainerAdjustment as Linux;
+
+fn io_priority(class: i32, priority: i32) -> Adjustment {
+    let class = EnumOrUnknown::from_i32(class);
+    let io_priority = some(api::LinuxIOPriority { class, priority, ..Default::default() });
+    linux(Linux { io_priority, ..Default::default() })
+}
+
+fn scheduler(policy: i32, rest: api::LinuxScheduler) -> Adjustment {
+    let policy = EnumOrUnknown::from_i32(policy);
+    let scheduler = some(api::LinuxScheduler { policy, ..rest });
+    linux(Linux { scheduler, ..Default::default() })
+}
+
+fn seccomp(policy: api::LinuxSeccomp) -> Adjustment {
+    linux(Linux { seccomp_policy: some(policy), ..Default::default() })
+}
+
+fn net_devices(devices: &[(&str, &str)]) -> Adjustment {
+    let device = |(host, name): &(&str, &str)| {
+        let name = (*name).to_owned();
+        ((*host).to_owned(), api::LinuxNetDevice { name, ..Default::default() })
+    };
+    let net_devices = devices.iter().map(device).collect();
+    linux(Linux { net_devices, ..Default::default() })
+}
+
+fn memory_policy(mode: i32, nodes: &str, flags: &[i32]) -> Adjustment {
+    let policy = api::LinuxMemoryPolicy {
+        mode: EnumOrUnknown::from_i32(mode),
+        nodes: nodes.to_owned(),
+        flags: flags.iter().map(|flag| EnumOrUnknown::from_i32(*flag)).collect(),
+        ..Default::default()
+    };
+    linux(Linux { memory_policy: some(policy), ..Default::default() })
+}
+
+fn rdt(clos_id: Option<&str>, schemata: Option<&[&str]>, remove: bool) -> api::LinuxRdt {
+    let list = |lines: &[&str]| lines.iter().map(|line| (*line).to_owned()).collect();
+    api::LinuxRdt {
+        clos_id: clos_id
+            .map(|id| api::OptionalString { value: id.to_owned(), ..Default::default() })
+            .into(),
+        schemata: schemata
+            .map(|lines| api::OptionalRepeatedString { value: list(lines), ..Default::default() })
+            .into(),
+        remove,
+        ..Default::default()
+    }
+}
+
+fn of_rdt(rdt: api::LinuxRdt) -> Adjustment {
+    linux(Linux { rdt: some(rdt), ..Default::default() })
+}
+
+/// What a document became, and `(field, NRI field)` of each change. Done twice it is done once.
+fn outcome(document: &str, adjustment: &Adjustment) -> (String, Vec<(String, String)>) {
+    let (text, changes) = adjusted(document, adjustment);
+    assert_eq!(patch(text.as_bytes(), adjustment).unwrap().bytes, None, "{text}");
+    (text, changes.into_iter().map(|change| (change.field, change.nri_field)).collect())
+}
+
+fn names(names: &[(&str, &str)]) -> Vec<(String, String)> {
+    names.iter().map(|(a, b)| ((*a).to_owned(), (*b).to_owned())).collect()
+}
+
+#[test]
+fn an_io_priority_is_set_replaced_and_removed() {
+    let document = r#"{"process":{"ioPriority":{"class":"IOPRIO_CLASS_BE","x":1},"cwd":"/"}}"#;
+    let (text, changes) = outcome(document, &io_priority(1, 0));
+    let wanted = r#"{"process":{"ioPriority":{"class":"IOPRIO_CLASS_RT","priority":0},"cwd":"/"}}"#;
+    assert_eq!(text, wanted);
+    assert_eq!(changes, names(&[("process.ioPriority", "IoPriority")]));
+    let (text, changes) = outcome(document, &io_priority(0, 9));
+    assert_eq!((text.as_str(), changes.len()), (r#"{"process":{"cwd":"/"}}"#, 1));
+    assert_eq!(patch(b"{}", &io_priority(0, 0)).unwrap().bytes, None);
+    let (text, _) = outcome("{}", &io_priority(3, 7));
+    assert_eq!(text, r#"{"process":{"ioPriority":{"class":"IOPRIO_CLASS_IDLE","priority":7}}}"#);
+}
+
+#[test]
+fn an_io_priority_that_the_kernel_has_not_is_refused() {
+    for (class, priority) in [(4, 0), (-1, 0), (2, 8), (2, -1)] {
+        assert_eq!(invalid_field(&io_priority(class, priority)), "IoPriority");
+    }
+}
+
+#[test]
+fn a_scheduler_is_set_replaced_and_removed() {
+    let document = r#"{"process":{"scheduler":{"policy":"SCHED_FIFO","priority":5},"cwd":"/"}}"#;
+    let flags = vec![EnumOrUnknown::from_i32(0), EnumOrUnknown::from_i32(3)];
+    let nice = api::LinuxScheduler { nice: -20, flags, ..Default::default() };
+    let (text, changes) = outcome(document, &scheduler(4, nice));
+    let wanted = r#"{"process":{"scheduler":{"policy":"SCHED_BATCH","nice":-20,"flags":["SCHED_FLAG_RESET_ON_FORK","SCHED_FLAG_KEEP_POLICY"]},"cwd":"/"}}"#;
+    assert_eq!(text, wanted);
+    assert_eq!(changes, names(&[("process.scheduler", "LinuxSched")]));
+    let (text, _) = outcome(document, &scheduler(0, Default::default()));
+    assert_eq!(text, r#"{"process":{"cwd":"/"}}"#);
+    let deadline =
+        api::LinuxScheduler { runtime: 1, deadline: 2, period: u64::MAX, ..Default::default() };
+    let (text, _) = outcome("{}", &scheduler(7, deadline));
+    let wanted = r#"{"process":{"scheduler":{"policy":"SCHED_DEADLINE","runtime":1,"deadline":2,"period":18446744073709551615}}}"#;
+    assert_eq!(text, wanted);
+    let realtime = api::LinuxScheduler { priority: 99, ..Default::default() };
+    assert!(outcome("{}", &scheduler(3, realtime)).0.contains(r#""SCHED_RR","priority":99}"#));
+}
+
+#[test]
+fn a_scheduler_that_the_kernel_has_not_is_refused() {
+    let make = |nice, priority, (runtime, deadline, period)| api::LinuxScheduler {
+        nice,
+        priority,
+        runtime,
+        deadline,
+        period,
+        ..Default::default()
+    };
+    for (policy, rest) in [
+        (8, make(0, 0, (0, 0, 0))),
+        (-1, make(0, 0, (0, 0, 0))),
+        (1, make(20, 0, (0, 0, 0))),
+        (1, make(-21, 0, (0, 0, 0))),
+        (1, make(0, 1, (0, 0, 0))),
+        (2, make(0, 0, (0, 0, 0))),
+        (2, make(0, 100, (0, 0, 0))),
+        (1, make(0, 0, (1, 1, 1))),
+        (7, make(0, 0, (0, 0, 0))),
+        (7, make(0, 0, (3, 2, 4))),
+        (7, make(0, 0, (1, 5, 4))),
+    ] {
+        assert_eq!(invalid_field(&scheduler(policy, rest.clone())), "LinuxSched", "{rest}");
+    }
+    let flags = vec![EnumOrUnknown::from_i32(7)];
+    let odd = api::LinuxScheduler { flags, ..Default::default() };
+    assert_eq!(invalid_field(&scheduler(1, odd)), "LinuxSched");
+}
+
+fn small_policy() -> api::LinuxSeccomp {
+    api::LinuxSeccomp { default_action: "SCMP_ACT_ALLOW".to_owned(), ..Default::default() }
+}
+
+fn rule(name: &str, action: &str) -> api::LinuxSyscall {
+    api::LinuxSyscall {
+        names: vec![name.to_owned()],
+        action: action.to_owned(),
+        ..Default::default()
+    }
+}
+
+fn argument(index: u32, op: &str) -> api::LinuxSeccompArg {
+    api::LinuxSeccompArg { index, value: u64::MAX, op: op.to_owned(), ..Default::default() }
+}
+
+fn errno(value: u32) -> protobuf::MessageField<api::OptionalUInt32> {
+    some(api::OptionalUInt32 { value, ..Default::default() })
+}
+
+#[test]
+fn a_seccomp_policy_is_written_in_full() {
+    let masked = api::LinuxSeccompArg { value_two: 2, ..argument(5, "SCMP_CMP_MASKED_EQ") };
+    let policy = api::LinuxSeccomp {
+        default_action: "SCMP_ACT_ERRNO".to_owned(),
+        default_errno: errno(38),
+        architectures: vec!["SCMP_ARCH_X86_64".to_owned(), "SCMP_ARCH_X32".to_owned()],
+        flags: vec!["SECCOMP_FILTER_FLAG_LOG".to_owned()],
+        listener_path: "/run/l".to_owned(),
+        listener_metadata: "m\n".to_owned(),
+        syscalls: vec![
+            rule("read", "SCMP_ACT_ALLOW"),
+            api::LinuxSyscall {
+                errno_ret: errno(0),
+                args: vec![argument(0, "SCMP_CMP_EQ"), masked],
+                ..rule("_llseek", "SCMP_ACT_ERRNO")
+            },
+        ],
+        ..Default::default()
+    };
+    let document = r#"{"linux":{"seccomp":{"defaultAction":"SCMP_ACT_LOG","x":1},"vendor":1.0}}"#;
+    let (text, changes) = outcome(document, &seccomp(policy));
+    let wanted = json!({
+        "defaultAction": "SCMP_ACT_ERRNO",
+        "defaultErrnoRet": 38,
+        "architectures": ["SCMP_ARCH_X86_64", "SCMP_ARCH_X32"],
+        "flags": ["SECCOMP_FILTER_FLAG_LOG"],
+        "listenerPath": "/run/l",
+        "listenerMetadata": "m\n",
+        "syscalls": [
+            {"names": ["read"], "action": "SCMP_ACT_ALLOW"},
+            {"names": ["_llseek"], "action": "SCMP_ACT_ERRNO", "errnoRet": 0, "args": [
+                {"index": 0, "value": u64::MAX, "op": "SCMP_CMP_EQ"},
+                {"index": 5, "value": u64::MAX, "valueTwo": 2, "op": "SCMP_CMP_MASKED_EQ"},
+            ]},
+        ],
+    });
+    assert_eq!(text, format!(r#"{{"linux":{{"seccomp":{wanted},"vendor":1.0}}}}"#));
+    assert_eq!(changes, names(&[("linux.seccomp", "SeccompPolicy")]));
+    let (text, _) = outcome("{}", &seccomp(small_policy()));
+    assert_eq!(text, r#"{"linux":{"seccomp":{"defaultAction":"SCMP_ACT_ALLOW"}}}"#);
+}
+
+#[test]
+fn words_that_are_no_seccomp_are_refused() {
+    let word = |word: &str| vec![word.to_owned()];
+    let of_rule =
+        |rule: api::LinuxSyscall| api::LinuxSeccomp { syscalls: vec![rule], ..small_policy() };
+    let of_arg = |arg: api::LinuxSeccompArg| {
+        of_rule(api::LinuxSyscall { args: vec![arg], ..rule("read", "SCMP_ACT_ALLOW") })
+    };
+    let odd_errno = || errno(0x1_0000);
+    for policy in [
+        api::LinuxSeccomp::default(),
+        api::LinuxSeccomp { default_action: "allow".to_owned(), ..Default::default() },
+        api::LinuxSeccomp { default_action: "SCMP_ACT_".to_owned(), ..Default::default() },
+        api::LinuxSeccomp { default_action: "SCMP_ACT_A\n".to_owned(), ..Default::default() },
+        api::LinuxSeccomp { default_errno: odd_errno(), ..small_policy() },
+        api::LinuxSeccomp { architectures: word("x86_64"), ..small_policy() },
+        api::LinuxSeccomp { flags: word("SCMP_ACT_LOG"), ..small_policy() },
+        api::LinuxSeccomp { listener_path: "run/l".to_owned(), ..small_policy() },
+        api::LinuxSeccomp { listener_path: "/run/l\0".to_owned(), ..small_policy() },
+        api::LinuxSeccomp { listener_metadata: "m".to_owned(), ..small_policy() },
+        of_rule(rule("", "SCMP_ACT_ALLOW")),
+        of_rule(rule("read write", "SCMP_ACT_ALLOW")),
+        of_rule(rule("read", "")),
+        of_rule(api::LinuxSyscall { names: Vec::new(), ..rule("", "SCMP_ACT_ALLOW") }),
+        of_rule(api::LinuxSyscall { errno_ret: odd_errno(), ..rule("read", "SCMP_ACT_ERRNO") }),
+        of_arg(argument(6, "SCMP_CMP_EQ")),
+        of_arg(argument(0, "==")),
+    ] {
+        assert_eq!(invalid_field(&seccomp(policy.clone())), "SeccompPolicy", "{policy}");
+    }
+}
+
+#[test]
+fn network_devices_are_removed_before_they_are_set() {
+    let document =
+        r#"{"linux":{"netDevices":{"k\u0065ep":{ },"eth0":{"name":"a"},"eth1":{"name":"b"}}}}"#;
+    let wanted_devices = [("-eth0", ""), ("eth0", "x"), ("-eth1", "y"), ("eth2", ""), ("-no", "")];
+    let (text, changes) = outcome(document, &net_devices(&wanted_devices));
+    let wanted = r#"{"linux":{"netDevices":{"k\u0065ep":{ },"eth0":{"name":"x"},"eth2":{}}}}"#;
+    assert_eq!(text, wanted);
+    let each =
+        |name: &str| (format!("linux.netDevices[{name}]"), format!("LinuxNetDevices[{name}]"));
+    assert_eq!(changes, [each("eth0"), each("eth1"), each("eth2")]);
+    assert_eq!(patch(b"{}", &net_devices(&[("-eth0", "")])).unwrap().bytes, None);
+}
+
+#[test]
+fn names_that_no_network_device_has_are_refused() {
+    let exactly = "abcdefghijklmno";
+    assert!(outcome("{}", &net_devices(&[(exactly, exactly)])).0.contains(exactly));
+    for name in
+        ["abcdefghijklmnop", "a/b", "..", ".", "a b", "a\tb", "a\u{a0}b", "a:1", "eth%d", "a\0"]
+    {
+        for device in [(name, "x"), (name, ""), ("eth0", name)] {
+            let field = invalid_field(&net_devices(&[device]));
+            assert!(field.starts_with("LinuxNetDevices["), "{field}");
+        }
+    }
+    for nameless in ["", "-"] {
+        assert_eq!(invalid_field(&net_devices(&[(nameless, "x")])), "LinuxNetDevices[]");
+    }
+}
+
+#[test]
+fn a_memory_policy_is_set_as_a_whole_and_zero_is_one() {
+    let document = r#"{"linux":{"memoryPolicy":{"mode":"MPOL_BIND","nodes":"0"},"x":1}}"#;
+    let (text, changes) = outcome(document, &memory_policy(6, "0-1,3,65535", &[0, 2]));
+    let wanted = r#"{"linux":{"memoryPolicy":{"mode":"MPOL_WEIGHTED_INTERLEAVE","nodes":"0-1,3,65535","flags":["MPOL_F_STATIC_NODES","MPOL_F_NUMA_BALANCING"]},"x":1}}"#;
+    assert_eq!(text, wanted);
+    assert_eq!(changes, names(&[("linux.memoryPolicy", "MemoryPolicy")]));
+    let (text, _) = outcome(document, &memory_policy(0, "", &[]));
+    assert_eq!(text, r#"{"linux":{"memoryPolicy":{"mode":"MPOL_DEFAULT"},"x":1}}"#);
+}
+
+#[test]
+fn a_memory_policy_with_unknown_words_or_odd_nodes_is_refused() {
+    for (mode, flags) in [(7, vec![]), (-1, vec![]), (2, vec![3]), (2, vec![0, -1])] {
+        assert_eq!(invalid_field(&memory_policy(mode, "0", &flags)), "MemoryPolicy");
+    }
+    for (mode, nodes) in [(0, "0"), (4, "0"), (2, ""), (3, ""), (5, ""), (6, "")] {
+        assert_eq!(invalid_field(&memory_policy(mode, nodes, &[])), "MemoryPolicy", "{mode}");
+    }
+    assert!(outcome("{}", &memory_policy(1, "", &[])).0.contains("MPOL_PREFERRED"));
+    for nodes in [
+        ",", "0,", "-1", "1-", "2-1", "0-1-2", "+1", "0 1", " 0", "a", "65536", "0\n1", "all",
+        "0x1",
+    ] {
+        assert_eq!(invalid_field(&memory_policy(2, nodes, &[])), "MemoryPolicy", "{nodes}");
+    }
+}
+
+const RDT: &str = r#"{"linux":{"intelRdt":{"closID":"old","l3CacheSchema":"L3:0=f", "enableCMT":true,"x":1.0},"y":2}}"#;
+
+#[test]
+fn what_rdt_does_not_name_stays() {
+    let (text, changes) =
+        outcome(RDT, &of_rdt(rdt(Some("new"), Some(&["MB:0=70", "L3:0=f"]), false)));
+    let wanted = r#"{"linux":{"intelRdt":{"closID":"new","l3CacheSchema":"L3:0=f", "enableCMT":true,"x":1.0,"schemata":["MB:0=70","L3:0=f"]},"y":2}}"#;
+    assert_eq!(text, wanted);
+    let wanted =
+        [("linux.intelRdt.closID", "RdtClosID"), ("linux.intelRdt.schemata", "RdtSchemata")];
+    assert_eq!(changes, names(&wanted));
+    let monitoring = some(api::OptionalBool { value: false, ..Default::default() });
+    let monitoring = api::LinuxRdt { enable_monitoring: monitoring, ..Default::default() };
+    let (text, changes) = outcome("{}", &of_rdt(monitoring));
+    assert_eq!(text, r#"{"linux":{"intelRdt":{"enableMonitoring":false}}}"#);
+    assert_eq!(changes, names(&[("linux.intelRdt.enableMonitoring", "RdtEnableMonitoring")]));
+    let (text, _) = outcome(RDT, &of_rdt(rdt(Some(""), Some(&[]), false)));
+    assert_eq!(text, RDT.replace(r#""closID":"old","#, ""), "empty is the runtime's choice");
+    assert_eq!(patch(RDT.as_bytes(), &of_rdt(rdt(None, None, false))).unwrap().bytes, None);
+}
+
+#[test]
+fn a_removed_rdt_leaves_only_what_is_set_with_it() {
+    let (text, changes) = outcome(RDT, &of_rdt(rdt(None, None, true)));
+    assert_eq!(text, r#"{"linux":{"y":2}}"#);
+    let gone = [
+        ("linux.intelRdt.closID", "RdtClosID"),
+        ("linux.intelRdt.l3CacheSchema", "RdtSchemata"),
+        ("linux.intelRdt.enableCMT", "RdtEnableMonitoring"),
+        ("linux.intelRdt.x", "RdtClosID"),
+    ];
+    assert_eq!(changes, names(&gone));
+    let (text, changes) = outcome(RDT, &of_rdt(rdt(Some("old"), Some(&["MB:0=70"]), true)));
+    let wanted = r#"{"linux":{"intelRdt":{"closID":"old","schemata":["MB:0=70"]},"y":2}}"#;
+    assert_eq!(text, wanted);
+    assert_eq!(changes.len(), 4, "all but closID: {changes:?}");
+    assert_eq!(patch(b"{}", &of_rdt(rdt(None, None, true))).unwrap().bytes, None);
+    let (text, changes) = outcome(r#"{"linux":{"intelRdt":{}}}"#, &of_rdt(rdt(None, None, true)));
+    assert_eq!((text.as_str(), changes.len()), (r#"{"linux":{}}"#, 1));
+    let (text, _) = outcome("{}", &of_rdt(rdt(Some("new"), None, true)));
+    assert_eq!(text, r#"{"linux":{"intelRdt":{"closID":"new"}}}"#);
+}
+
+#[test]
+fn rdt_names_that_lead_elsewhere_are_refused() {
+    let long = "c".repeat(256);
+    for clos_id in ["/", "a/b", ".", "..", "../x", "info", "mon_groups", "a\nb", "a\0", &long] {
+        assert_eq!(invalid_field(&of_rdt(rdt(Some(clos_id), None, false))), "RdtClosID");
+        assert_eq!(invalid_field(&of_rdt(rdt(Some(clos_id), None, true))), "RdtClosID");
+    }
+    for line in ["MB:0=70\nL3:0=1", "", "MB", "MB:0=\0", "MB:0=70\r"] {
+        let adjustment = of_rdt(rdt(None, Some(&["L3:0=f", line]), false));
+        assert_eq!(invalid_field(&adjustment), "RdtSchemata");
+    }
+}
+
+#[test]
+fn a_section_that_is_no_object_is_refused_unless_it_is_replaced() {
+    let document = r#"{"linux":{"intelRdt":5,"netDevices":[],"seccomp":5}}"#;
+    for adjustment in [of_rdt(rdt(Some("a"), None, false)), net_devices(&[("a", "b")])] {
+        assert_eq!(super::refused(document, &adjustment).field(), None);
+    }
+    let (text, _) = outcome(document, &seccomp(small_policy()));
+    let spec: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(spec["linux"]["seccomp"]["defaultAction"], "SCMP_ACT_ALLOW");
+    let (text, _) = outcome(document, &of_rdt(rdt(None, None, true)));
+    assert_eq!(text, r#"{"linux":{"netDevices":[],"seccomp":5}}"#);
+}

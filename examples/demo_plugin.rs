@@ -55,8 +55,9 @@ impl api::Plugin for Greeter {
     async fn synchronize(
         &self,
         _: &TtrpcContext,
-        _: api::SynchronizeRequest,
+        request: api::SynchronizeRequest,
     ) -> ttrpc::Result<api::SynchronizeResponse> {
+        self.note("Synchronize", "-", &format!("{} containers live", request.containers.len()));
         Ok(api::SynchronizeResponse::new())
     }
 

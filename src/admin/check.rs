@@ -8,7 +8,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use crate::config::{Config, Loaded};
-use crate::plugin::discover;
+use crate::plugin::{PluginFile, discover};
 use crate::runtime;
 
 fn finding(check: &str, ok: bool, detail: impl Into<String>, hint: &str) -> Value {
@@ -79,13 +79,17 @@ fn plugin_socket(config: &Config) -> Value {
 
 fn plugins(config: &Config) -> Vec<Value> {
     let (found, problems) = discover(&config.plugin_path, &config.plugin_config_path);
-    let names: Vec<String> =
-        found.iter().map(|file| format!("{}-{}", file.index, file.name)).collect();
+    let names: Vec<String> = found.iter().map(PluginFile::id).collect();
     let detail = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
     let mut findings = vec![finding("pre-installed plugins", true, detail, "")];
-    let hint = "rename it to NN-name and make it executable";
-    findings
-        .extend(problems.iter().map(|line| finding("pre-installed plugins", false, line, hint)));
+    findings.extend(problems.iter().map(|problem| {
+        let hint = if problem.is_plugin {
+            "make its configuration a readable text"
+        } else {
+            "rename it to NN-name and make it executable"
+        };
+        finding("pre-installed plugins", false, problem.to_string(), hint)
+    }));
     findings
 }
 

@@ -12,6 +12,7 @@ mod create;
 mod delete;
 mod evidence;
 mod exit;
+mod launcher;
 mod messages;
 mod node;
 mod plugins;
@@ -131,7 +132,7 @@ fn open_to_plugins(node: &Rc<Node>) {
             }
         }
     }
-    tokio::task::spawn_local(plugins::launch(Rc::clone(node)));
+    tokio::task::spawn_local(launcher::keep(Rc::clone(node)));
 }
 
 fn asynchronous(listener: StdListener) -> Result<UnixListener> {
@@ -188,6 +189,7 @@ async fn until_told_to_end() -> Result<()> {
 /// Lets plugins go in an orderly way; a plugin that does not answer is not waited for.
 async fn farewell(node: &Rc<Node>) {
     info!("ending");
+    node.ending.set(true);
     let shutdowns =
         node.relay.guests().into_iter().map(|guest| {
             tokio::task::spawn_local(async move { guest.seat.plugin.shutdown().await })

@@ -74,6 +74,8 @@ pub(super) struct Node {
     pub(super) expected: RefCell<HashSet<String>>,
     pub(super) wait_until: Cell<Option<tokio::time::Instant>>,
     pub(super) told_once: RefCell<HashSet<String>>,
+    /// Nothing is started any more.
+    pub(super) ending: Cell<bool>,
     lanes: RefCell<HashMap<Key, Rc<Lane>>>,
 }
 
@@ -92,6 +94,7 @@ impl Node {
             expected: RefCell::default(),
             wait_until: Cell::new(None),
             told_once: RefCell::default(),
+            ending: Cell::new(false),
             lanes: RefCell::default(),
         })
     }
@@ -134,7 +137,20 @@ impl Node {
                 break;
             }
         }
-        self.wait_until.set(None);
+        if self.wait_until.get() == Some(until) {
+            self.wait_until.set(None);
+        }
+    }
+
+    /// Creates wait for the plugin `id`, which is started anew, as they do after a daemon start.
+    pub(super) fn expect(&self, id: &str) {
+        let mut expected = self.expected.borrow_mut();
+        if self.wait_until.get().is_none() {
+            expected.clear();
+        }
+        expected.insert(id.to_owned());
+        let until = tokio::time::Instant::now() + self.config.registration_timeout;
+        self.wait_until.set(Some(until));
     }
 
     /// Counts a request for `status`.

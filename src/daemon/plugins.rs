@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Plugins come to the table: external ones through the socket, pre-installed ones launched.
+//! Plugins come to the table: external ones through the socket, pre-installed ones from
+//! `launcher.rs`.
 //! Handshakes run side by side and are bounded; a connection that never registers disturbs
 //! nobody. It decides who may sit (D11, D13), and what a newcomer is synchronized with (D15).
 
@@ -15,7 +16,7 @@ use tracing::{info, warn};
 
 use crate::chain::Seat;
 use crate::error::quoted;
-use crate::plugin::{self, Identity, Launched, Outcome, Plugin, Settings, Upcalls, api};
+use crate::plugin::{self, Identity, Outcome, Plugin, Settings, Upcalls, api};
 
 use super::node::Node;
 use super::relay::{Guest, Subject};
@@ -99,28 +100,8 @@ pub(super) fn settings(node: &Node) -> Settings {
     }
 }
 
-/// Launches the pre-installed plugins.
-pub(super) async fn launch(node: Rc<Node>) {
-    let (found, problems) =
-        plugin::discover(&node.config.plugin_path, &node.config.plugin_config_path);
-    for problem in problems {
-        warn!("{problem}");
-    }
-    for file in found {
-        let node = Rc::clone(&node);
-        tokio::task::spawn_local(async move {
-            let id = format!("{}-{}", file.index, file.name);
-            let launched = Launched::start(&file, &settings(&node), upcalls(&node)).await;
-            match launched {
-                Ok(plugin) => sit_down(&node, plugin, true).await,
-                Err(error) => warn!("{id} could not be started: {error}"),
-            }
-        });
-    }
-}
-
 /// Synchronizes a registered plugin and lets it take part; watches it to its end.
-async fn sit_down(node: &Rc<Node>, plugin: Plugin, launched: bool) {
+pub(super) async fn sit_down(node: &Rc<Node>, plugin: Plugin, launched: bool) {
     let id = plugin.id();
     if let Some(old) = node.relay.find(&id) {
         if !old.is_doubtful() {
@@ -150,9 +131,11 @@ async fn sit_down(node: &Rc<Node>, plugin: Plugin, launched: bool) {
     info!("{id} is synchronized with {} pods and {} containers", pods.len(), containers.len());
     remember_who_is_here(node);
     node.plugins_came.notify_waiters();
-    guest.seat.plugin.closed().await;
+    let why = guest.seat.plugin.closed().await;
     node.relay.remove(&guest);
-    info!("{id} is gone");
+    // Its process, where it is ours, must not outlive its connection.
+    guest.seat.plugin.disconnect();
+    info!("{id} is gone: {}", quoted(&why));
 }
 
 async fn synchronize(
@@ -194,7 +177,7 @@ pub(super) fn expect_those_who_were_here(node: &Node) {
     let mut expected: HashSet<String> = serde_json::from_slice(&bytes).unwrap_or_default();
     expected.extend(node.config.wait_for.iter().cloned());
     let (files, _) = plugin::discover(&node.config.plugin_path, &node.config.plugin_config_path);
-    expected.extend(files.iter().map(|file| format!("{}-{}", file.index, file.name)));
+    expected.extend(files.iter().map(plugin::PluginFile::id));
     if !expected.is_empty() {
         let until = tokio::time::Instant::now() + node.config.registration_timeout;
         node.wait_until.set(Some(until));
@@ -213,7 +196,7 @@ pub(super) struct UpdateOrder {
     reply: tokio::sync::oneshot::Sender<api::UpdateContainersResponse>,
 }
 
-fn upcalls(node: &Rc<Node>) -> Arc<dyn Upcalls> {
+pub(super) fn upcalls(node: &Rc<Node>) -> Arc<dyn Upcalls> {
     let (sender, mut orders) = tokio::sync::mpsc::unbounded_channel::<UpdateOrder>();
     let node = Rc::clone(node);
     tokio::task::spawn_local(async move {

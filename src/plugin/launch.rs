@@ -6,18 +6,20 @@
 //! the others from starting.
 
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
 use nix::unistd::Pid;
 use tokio::net::UnixStream;
 
 use crate::error::{Context, Error, Result, in_our_words};
 
+use super::identity::Identity;
 use super::session::{Plugin, Settings, Upcalls, handshake};
 
 /// How long a plugin may take to end after SIGTERM.
@@ -34,26 +36,53 @@ pub struct PluginFile {
     pub name: String,
     /// Text of its configuration file, empty without one.
     pub config: String,
+    /// Tells the executable from a later one of the same name.
+    stamp: (u64, u64, i64, i64),
+}
+
+impl PluginFile {
+    /// `NN-name`.
+    pub fn id(&self) -> String {
+        format!("{}-{}", self.index, self.name)
+    }
+}
+
+/// A file among the plugins that cannot be started.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unusable {
+    /// The file.
+    pub path: PathBuf,
+    /// Why, in one line.
+    pub why: String,
+    /// It is a plugin, but its configuration cannot be read.
+    pub is_plugin: bool,
+}
+
+impl std::fmt::Display for Unusable {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} was skipped: {}", self.path.display(), self.why)
+    }
 }
 
 /// Finds the plugins in `dir` with their configuration from `config_dir`, in name order; the
-/// second value says, one line each, what was skipped.
-pub fn discover(dir: &Path, config_dir: &Path) -> (Vec<PluginFile>, Vec<String>) {
+/// second value is what was skipped.
+pub fn discover(dir: &Path, config_dir: &Path) -> (Vec<PluginFile>, Vec<Unusable>) {
     let (mut found, mut problems) = (Vec::new(), Vec::new());
     let mut entries: Vec<_> = std::fs::read_dir(dir).into_iter().flatten().flatten().collect();
     entries.sort_by_key(std::fs::DirEntry::file_name);
     for entry in entries {
         let path = entry.path();
-        match inspect(&path, config_dir) {
+        let mut is_plugin = false;
+        match inspect(&path, config_dir, &mut is_plugin) {
             Ok(Some(file)) => found.push(file),
             Ok(None) => {}
-            Err(error) => problems.push(format!("{} was skipped: {error}", path.display())),
+            Err(error) => problems.push(Unusable { path, why: error.to_string(), is_plugin }),
         }
     }
     (found, problems)
 }
 
-fn inspect(path: &Path, config_dir: &Path) -> Result<Option<PluginFile>> {
+fn inspect(path: &Path, config_dir: &Path, is_plugin: &mut bool) -> Result<Option<PluginFile>> {
     let meta = std::fs::metadata(path)?;
     if meta.is_dir() {
         return Ok(None);
@@ -65,15 +94,14 @@ fn inspect(path: &Path, config_dir: &Path) -> Result<Option<PluginFile>> {
     let Some((index, name)) = file_name.and_then(|name| name.split_once('-')) else {
         return Err(Error::new("its name is not of the form NN-name"));
     };
-    if index.len() != 2 || !index.bytes().all(|byte| byte.is_ascii_digit()) {
-        return Err(Error::new("its name does not begin with two digits"));
-    }
-    let config = config_text(config_dir, index, name)?;
+    let identity = Identity::checked(index, name, "").map_err(Error::new)?;
+    *is_plugin = true;
     Ok(Some(PluginFile {
         path: path.to_owned(),
-        index: index.to_owned(),
-        name: name.to_owned(),
-        config,
+        config: config_text(config_dir, index, name)?,
+        index: identity.index,
+        name: identity.name,
+        stamp: (meta.ino(), meta.size(), meta.mtime(), meta.mtime_nsec()),
     }))
 }
 
@@ -92,15 +120,53 @@ fn config_text(dir: &Path, index: &str, name: &str) -> Result<String> {
     Ok(String::new())
 }
 
-/// The process of a launched plugin; killed when it is dropped.
+/// The process of a launched plugin and what it started; killed when it is dropped.
 #[derive(Debug)]
-pub(super) struct Child(std::process::Child);
+pub(super) struct Child(Option<std::process::Child>);
+
+impl Child {
+    fn pid(&self) -> Option<i32> {
+        self.0.as_ref().and_then(|child| i32::try_from(child.id()).ok())
+    }
+}
 
 impl Drop for Child {
     fn drop(&mut self) {
-        let _already_gone = self.0.kill();
-        let _reaped = self.0.wait();
+        let Some(child) = self.0.take() else { return };
+        signal(&child, Signal::SIGKILL);
+        // A process may be slow even to be killed, and this thread has other things to do.
+        if let Ok(handle) = tokio::runtime::Handle::try_current() {
+            handle.spawn(end(child, Duration::ZERO));
+        }
     }
+}
+
+/// Signals the process and its group, which is its own.
+fn signal(child: &std::process::Child, signal: Signal) {
+    if let Ok(pid) = i32::try_from(child.id()) {
+        let _already_gone = kill(Pid::from_raw(-pid), signal);
+    }
+}
+
+/// SIGTERM, a bounded grace, SIGKILL for whoever is left of its group, and reaped.
+async fn end(mut child: std::process::Child, grace: Duration) {
+    signal(&child, Signal::SIGTERM);
+    let deadline = tokio::time::Instant::now() + grace;
+    while !has_exited(&child) && tokio::time::Instant::now() < deadline {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    // Not reaped yet, so the number is still its own.
+    signal(&child, Signal::SIGKILL);
+    while matches!(child.try_wait(), Ok(None)) {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// Whether the process has ended, without reaping it.
+fn has_exited(child: &std::process::Child) -> bool {
+    let Ok(pid) = i32::try_from(child.id()) else { return true };
+    let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
+    !matches!(waitid(Id::Pid(Pid::from_raw(pid)), flags), Ok(WaitStatus::StillAlive))
 }
 
 /// Starting a pre-installed plugin.
@@ -121,7 +187,7 @@ impl Launched {
         let (ours, theirs) = std::os::unix::net::UnixStream::pair()?;
         ours.set_nonblocking(true)?;
         let child = spawn(file, theirs.into())?;
-        let pid = i32::try_from(child.0.id()).ok();
+        let pid = child.pid();
         let who = (file.index.clone(), file.name.clone(), file.config.clone());
         let stream = UnixStream::from_std(ours)?;
         let shaken = handshake(stream, Some(who), settings, upcalls).await;
@@ -137,6 +203,7 @@ impl Launched {
 #[expect(unsafe_code, clippy::disallowed_methods, reason = "the one place that starts plugins")]
 fn spawn(file: &PluginFile, socket: OwnedFd) -> Result<Child> {
     let number = socket.as_raw_fd();
+    let parent = nix::unistd::getpid();
     let mut command = std::process::Command::new(&file.path);
     command
         .env_clear()
@@ -151,11 +218,15 @@ fn spawn(file: &PluginFile, socket: OwnedFd) -> Result<Child> {
     unsafe {
         command.pre_exec(move || {
             nix::sys::prctl::set_pdeathsig(Signal::SIGKILL)?;
+            if nix::unistd::getppid() != parent {
+                // The daemon died before it could be said that we die with it.
+                return Err(nix::errno::Errno::ESRCH.into());
+            }
             give_as_three(number)
         });
     }
     let child = command.spawn().doing(|| format!("starting {}", file.path.display()))?;
-    Ok(Child(child))
+    Ok(Child(Some(child)))
 }
 
 #[expect(unsafe_code, reason = "dup2 onto a fixed number")]
@@ -171,22 +242,12 @@ fn give_as_three(number: i32) -> std::io::Result<()> {
     nix::errno::Errno::result(result).map(|_| ()).map_err(Into::into)
 }
 
-/// Ends the process of a launched plugin: SIGTERM, a bounded grace, SIGKILL.
+/// Ends the process of a launched plugin, in the background.
 pub(super) fn stop(plugin: &Plugin) {
     let child = plugin.child.lock().ok().and_then(|mut slot| slot.take());
-    let Some(mut child) = child else { return };
-    let pid = i32::try_from(child.0.id()).unwrap_or(0);
-    let _already_gone = kill(Pid::from_raw(pid), Signal::SIGTERM);
-    tokio::spawn(async move {
-        let deadline = tokio::time::Instant::now() + GRACE;
-        while tokio::time::Instant::now() < deadline {
-            if !matches!(child.0.try_wait(), Ok(None)) {
-                return;
-            }
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-        drop(child);
-    });
+    if let Some(child) = child.and_then(|mut child| child.0.take()) {
+        tokio::spawn(end(child, GRACE));
+    }
 }
 
 #[cfg(test)]
@@ -212,7 +273,7 @@ mod tests {
         let (found, problems) = discover(temp.path(), conf.path());
         let told: Vec<_> = found.iter().map(|f| (f.name.as_str(), f.config.as_str())).collect();
         assert_eq!(told, [("a", "exact"), ("b-c.d", "by name")]);
-        assert_eq!(problems, Vec::<String>::new());
+        assert_eq!(problems, []);
     }
 
     #[test]
@@ -222,9 +283,35 @@ mod tests {
         {
             place(temp.path(), name, mode);
         }
+        place(temp.path(), "10-a b", 0o755);
+        std::os::unix::fs::symlink("/nowhere", temp.path().join("10-lost")).unwrap();
         std::fs::create_dir(temp.path().join("10-dir")).unwrap();
         let (found, problems) = discover(temp.path(), temp.path());
-        assert_eq!((found.len(), problems.len()), (0, 4), "{problems:?}");
+        assert_eq!((found.len(), problems.len()), (0, 6), "{problems:?}");
+        assert!(problems.iter().all(|problem| !problem.is_plugin), "{problems:?}");
+    }
+
+    #[test]
+    fn a_plugin_whose_configuration_cannot_be_read_is_told_from_no_plugin() {
+        let temp = tempfile::tempdir().unwrap();
+        place(temp.path(), "10-a", 0o755);
+        crate::files::replace(&temp.path().join("a.conf"), b"\xff\xfe").unwrap();
+        std::fs::set_permissions(temp.path().join("a.conf"), PermissionsExt::from_mode(0o755))
+            .unwrap();
+        let (found, problems) = discover(temp.path(), temp.path());
+        let told = problems.iter().find(|problem| problem.is_plugin).map(ToString::to_string);
+        assert!(found.is_empty() && told.is_some_and(|line| line.contains("a.conf")));
+    }
+
+    #[test]
+    fn a_replaced_executable_is_another_plugin() {
+        let temp = tempfile::tempdir().unwrap();
+        place(temp.path(), "10-a", 0o755);
+        let before = discover(temp.path(), temp.path());
+        assert_eq!(discover(temp.path(), temp.path()), before);
+        std::fs::rename(temp.path().join("10-a"), temp.path().join("old")).unwrap();
+        place(temp.path(), "10-a", 0o755);
+        assert_ne!(discover(temp.path(), temp.path()).0, before.0);
     }
 
     #[test]

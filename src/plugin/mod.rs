@@ -17,6 +17,6 @@ pub mod stub;
 
 pub use event::{ALL_EVENTS, Event};
 pub use identity::Identity;
-pub use launch::{Launched, PluginFile, discover};
+pub use launch::{Launched, PluginFile, Unusable, discover};
 pub use policy::Policy;
 pub use session::{Outcome, Plugin, SessionError, Settings, Upcalls, handshake};

@@ -145,6 +145,7 @@ pub struct Plugin {
     trunk: Trunk,
     pub(super) client: api::PluginClient,
     pub(super) turns: Semaphore,
+    concurrency: u32,
     pub(super) is_ready: Arc<AtomicBool>,
     pub(super) speaks_state_change: AtomicBool,
     /// Serves the plugin's calls as long as it lives.
@@ -232,6 +233,7 @@ async fn shake(
         trunk: trunk.clone(),
         client,
         turns: Semaphore::new(1),
+        concurrency: 1,
         is_ready,
         speaks_state_change,
         _server: server,
@@ -354,7 +356,8 @@ impl Plugin {
     /// it may be asked at once (D29).
     pub fn apply(&mut self, settings: &PluginSettings) {
         self.timeout = settings.request_timeout.unwrap_or(self.timeout);
-        self.turns = Semaphore::new(usize::try_from(settings.concurrency.max(1)).unwrap_or(1));
+        self.concurrency = settings.concurrency.clamp(1, 1000);
+        self.turns = Semaphore::new(usize::try_from(self.concurrency).unwrap_or(1));
     }
 
     /// Whether its connection is gone.
@@ -373,8 +376,11 @@ impl Plugin {
         super::launch::stop(self);
     }
 
-    /// Says goodbye, then disconnects. Plugins that do not know Shutdown say so, which is fine.
+    /// Lets it answer what it is being asked, says goodbye, then disconnects. Plugins that do not
+    /// know Shutdown say so, which is fine.
     pub async fn shutdown(&self) {
+        let all_turns = self.turns.acquire_many(self.concurrency);
+        let _turns = tokio::time::timeout(self.timeout, all_turns).await;
         let patience = Duration::from_millis(500).min(self.timeout);
         let request = api::Empty::new();
         let said = self.client.shutdown(context::with_duration(patience), &request);

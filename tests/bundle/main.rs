@@ -7,6 +7,7 @@ mod faults;
 mod go;
 #[path = "../support/golang.rs"]
 mod golang;
+mod launched;
 #[path = "../support/player.rs"]
 mod player;
 mod rig;

@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Pre-installed plugins with the built binary: started with what they need and nothing else,
+//! started again when they die, following their folder and their configuration.
+
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+
+use super::rig::{BUNDLE, Rig, wait_until};
+use super::succeeds;
+
+/// The sample plugin; `cargo test` and `make test` build it, one test target alone does not.
+fn sample() -> PathBuf {
+    let target = Path::new(env!("CARGO_BIN_EXE_nri-runc")).parent().unwrap();
+    let sample = target.join("examples/demo_plugin");
+    assert!(sample.exists(), "cargo build --example demo_plugin comes first");
+    sample
+}
+
+/// A world with the sample plugin as `10-greeter`, which writes what it sees to the file `saw`.
+fn rig(more: &str) -> Rig {
+    let rig = Rig::new(more);
+    std::fs::create_dir(rig.path("plugins")).unwrap();
+    symlink(sample(), rig.path("plugins/10-greeter")).unwrap();
+    configure(&rig, "saw");
+    rig
+}
+
+fn configure(rig: &Rig, saw: &str) {
+    let text = format!("data=/etc\nsaw={}\n", rig.path(saw).display());
+    rig.write("10-greeter.conf", &text);
+}
+
+fn script(rig: &Rig, name: &str, text: &str) {
+    rig.write(name, &format!("#!/bin/sh\n{text}\n"));
+    std::fs::set_permissions(rig.path(name), PermissionsExt::from_mode(0o755)).unwrap();
+}
+
+fn row(rig: &Rig, name: &str) -> Option<Value> {
+    let plugins = rig.admin(&["plugins"]);
+    let mut rows = plugins.as_array().into_iter().flatten();
+    rows.find(|plugin| plugin["name"] == name && plugin["state"] == "synchronized").cloned()
+}
+
+/// The process of a synchronized plugin, another one than `old`.
+fn process(rig: &Rig, name: &str, old: i32) -> i32 {
+    let mut pid = old;
+    wait_until("the plugin is synchronized", || {
+        let found = row(rig, name).and_then(|row| row["pid"].as_i64());
+        pid = found.map_or(old, |pid| i32::try_from(pid).unwrap());
+        pid != old
+    });
+    pid
+}
+
+fn is_running(pid: i32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
+}
+
+#[test]
+fn a_pre_installed_plugin_is_configured_and_takes_part() {
+    let mut rig = rig("");
+    rig.start_daemon();
+    process(&rig, "greeter", 0);
+    succeeds(&rig.create("c1"));
+    let seen = rig.read("fake/seen.json");
+    assert!(seen.contains("\"GREETING=hello-from-a-plugin\""), "{seen}");
+    assert!(seen.contains("\"source\":\"/etc\""), "its configuration reached it: {seen}");
+    assert_eq!(row(&rig, "greeter").unwrap()["launched"], true);
+    assert_eq!(rig.admin(&["explain", "c1"])["owners"]["Env[GREETING]"], "10-greeter");
+    wait_until("the create is told", || rig.read("saw").contains("PostCreateContainer"));
+    let saw = rig.read("saw");
+    let events: Vec<&str> = saw.lines().filter_map(|line| line.split_whitespace().next()).collect();
+    let wanted =
+        ["Configure", "Synchronize", "RunPodSandbox", "CreateContainer", "PostCreateContainer"];
+    assert_eq!(events, wanted);
+}
+
+#[test]
+fn a_pre_installed_plugin_gets_its_socket_three_variables_and_nothing_else() {
+    let mut rig = rig("");
+    rig.start_daemon();
+    let pid = process(&rig, "greeter", 0);
+    let environment = std::fs::read_to_string(format!("/proc/{pid}/environ")).unwrap();
+    let mut words: Vec<&str> = environment.trim_end_matches('\0').split('\0').collect();
+    words.sort_unstable();
+    let wanted = ["NRI_PLUGIN_IDX=10", "NRI_PLUGIN_NAME=greeter", "NRI_PLUGIN_SOCKET=3"];
+    assert_eq!(words, wanted);
+    let link = |fd: &str| std::fs::read_link(format!("/proc/{pid}/fd/{fd}")).unwrap();
+    for fd in ["0", "1", "2"] {
+        assert_eq!(link(fd), Path::new("/dev/null"));
+    }
+    assert!(link("3").display().to_string().starts_with("socket:"));
+    // What the plugin opened by itself comes from its event loop; nothing is a file of ours.
+    for entry in std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap().flatten() {
+        let target = std::fs::read_link(entry.path()).unwrap_or_default();
+        assert!(!target.starts_with(rig.path("")), "{}", target.display());
+    }
+}
+
+#[test]
+fn what_cannot_be_a_plugin_is_named_once_and_disturbs_no_other() {
+    let mut rig = rig("");
+    script(&rig, "plugins/badly-named", "exit 0");
+    rig.write("plugins/11-not-executable", "");
+    script(&rig, "plugins/12-spoilt", "exit 0");
+    nri_runc::files::replace(&rig.path("spoilt.conf"), b"\xff\xfe").unwrap();
+    symlink("/nowhere", rig.path("plugins/13-lost")).unwrap();
+    rig.start_daemon();
+    process(&rig, "greeter", 0);
+    // Two more looks at the folder, the first of which changes it.
+    symlink(sample(), rig.path("plugins/20-late")).unwrap();
+    process(&rig, "late", 0);
+    for (name, why) in [
+        ("badly-named", "must be 2 digits"),
+        ("11-not-executable", "it is not executable"),
+        ("12-spoilt", "spoilt.conf"),
+        ("13-lost", "it is missing"),
+    ] {
+        let name = format!("plugins/{name} was skipped");
+        assert_eq!(rig.logged(&[&name, why]), 1, "{name}: {}", rig.read("daemon.err"));
+    }
+    let found = rig.admin(&["check"]);
+    let bad = found.as_array().unwrap().iter().filter(|finding| finding["ok"] == false);
+    assert!(bad.count() >= 4, "{found}");
+}
+
+#[test]
+fn a_plugin_that_dies_is_started_again_after_a_pause_that_grows() {
+    let mut rig = rig("");
+    rig.start_daemon();
+    let mut pid = process(&rig, "greeter", 0);
+    for pause in [1.0, 2.0] {
+        let begun = Instant::now();
+        kill(Pid::from_raw(pid), Signal::SIGKILL).unwrap();
+        let next = process(&rig, "greeter", pid);
+        let took = begun.elapsed().as_secs_f32();
+        assert!((pause - 0.1..pause + 3.0).contains(&took), "{took} instead of {pause}");
+        assert!(!Path::new(&format!("/proc/{pid}")).exists(), "it was not reaped");
+        pid = next;
+    }
+    succeeds(&rig.create("c1"));
+    assert!(rig.read("fake/seen.json").contains("GREETING"));
+}
+
+#[test]
+fn a_plugin_that_never_registers_is_ended_with_all_it_started() {
+    let mut rig = Rig::new("---plugin_registration_timeout = \"300ms\"\n");
+    std::fs::create_dir(rig.path("plugins")).unwrap();
+    let pids = rig.path("pids").display().to_string();
+    script(&rig, "plugins/20-mute", &format!("/bin/sleep 300 &\necho $! $$ >>{pids}\nwait"));
+    script(&rig, "plugins/21-short", "exit 3");
+    rig.start_daemon();
+    wait_until("they were given up", || {
+        rig.logged(&["20-mute could not be started", "did not register in time"]) == 1
+            && rig.logged(&["21-short could not be started"]) == 2
+    });
+    let first = rig.read("pids").lines().next().unwrap().to_owned();
+    for pid in first.split(' ') {
+        let pid = pid.parse().unwrap();
+        wait_until("its processes are gone", || !is_running(pid));
+    }
+    assert_eq!(rig.logged(&["21-short is started again in 1 s"]), 1);
+    assert_eq!(rig.logged(&["21-short is started again in 2 s"]), 1);
+    succeeds(&rig.create("c1"));
+    assert_eq!(rig.read("fake/seen.json"), BUNDLE);
+}
+
+#[test]
+fn plugins_die_with_the_daemon_whether_it_is_killed_or_told_to_end() {
+    for signal in [Signal::SIGKILL, Signal::SIGTERM] {
+        let mut rig = rig("");
+        rig.start_daemon();
+        let pid = process(&rig, "greeter", 0);
+        kill(Pid::from_raw(rig.daemon_pid()), signal).unwrap();
+        wait_until("the plugin is gone", || !is_running(pid));
+        wait_until("the daemon is", || !is_running(rig.daemon_pid()));
+        assert_eq!(rig.logged(&["is started again"]), 0);
+    }
+}
+
+#[test]
+fn a_plugin_file_that_appears_is_started_and_one_that_is_removed_is_ended() {
+    let mut rig = Rig::new("");
+    rig.start_daemon();
+    std::fs::create_dir(rig.path("plugins")).unwrap();
+    configure(&rig, "saw");
+    symlink(sample(), rig.path("plugins/10-greeter")).unwrap();
+    let pid = process(&rig, "greeter", 0);
+    std::fs::remove_file(rig.path("plugins/10-greeter")).unwrap();
+    wait_until("the plugin has left", || rig.admin(&["plugins"]) == Value::Array(vec![]));
+    wait_until("its process is gone", || !is_running(pid));
+    succeeds(&rig.create("c1"));
+    assert_eq!(rig.read("fake/seen.json"), BUNDLE);
+}
+
+#[test]
+fn a_changed_configuration_starts_its_plugin_anew_and_creates_wait_for_it() {
+    let mut rig = rig("");
+    rig.start_daemon();
+    let pid = process(&rig, "greeter", 0);
+    configure(&rig, "saw-anew");
+    wait_until("the change is seen", || rig.logged(&["10-greeter", "is started anew"]) == 1);
+    succeeds(&rig.create("c1"));
+    assert!(rig.read("fake/seen.json").contains("GREETING"), "it went past the plugin");
+    process(&rig, "greeter", pid);
+    wait_until("the old process is gone", || !is_running(pid));
+    assert!(rig.read("saw-anew").contains("CreateContainer"));
+    // A text that cannot be read is said, and the plugin stays as it is.
+    let pid = process(&rig, "greeter", 0);
+    nri_runc::files::replace(&rig.path("10-greeter.conf"), b"\xff\xfe").unwrap();
+    wait_until("it is said", || rig.logged(&["10-greeter was skipped", "10-greeter.conf"]) == 1);
+    std::thread::sleep(Duration::from_millis(300));
+    assert_eq!(process(&rig, "greeter", 0), pid);
+}

@@ -18,6 +18,8 @@ pub mod config;
 pub mod daemon;
 /// Bundle and engine facts become NRI messages.
 pub mod describe;
+/// Plugins asked without a node: `replay` and `adjust`.
+pub mod dry;
 /// Who called, by evidence, and what that engine's files tell.
 pub mod engine;
 /// How failures read: one line an operator can act on.

@@ -318,7 +318,7 @@ async fn a_program_waits_for_its_runtime_and_comes_back_if_it_is_told_to() {
         let (stream, _) = accepted.unwrap().unwrap();
         let plugin = handshake(stream, None, &settings(), Arc::new(Unable)).await.unwrap();
         assert_eq!(plugin.id(), "33-other");
-        plugin.disconnect();
+        plugin.disconnect("the test says so");
     }
 }
 

@@ -4,6 +4,7 @@
 //! Logs never go to stdout.
 
 mod check;
+mod dry;
 mod show;
 
 use std::ffi::OsString;
@@ -61,6 +62,8 @@ enum AdminVerb {
     },
     /// Look for what would keep containers or plugins from working.
     Check,
+    /// Drive plugins from a script of requests; no container and no daemon is involved.
+    Replay(dry::Replay),
     /// Pass every verb through from now on.
     Disable,
     /// Undo `disable`.
@@ -109,6 +112,7 @@ fn carry_out(arguments: &Arguments) -> Result<u8> {
             }
             tell(arguments, &document, show::explain)
         }
+        AdminVerb::Replay(replay) => dry::replay(loaded, replay).map(|()| DONE),
         AdminVerb::Check => check(arguments, &loaded),
         AdminVerb::Disable => switch(arguments, config, true),
         AdminVerb::Enable => switch(arguments, config, false),

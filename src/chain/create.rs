@@ -5,11 +5,11 @@
 use std::collections::HashSet;
 use std::rc::Rc;
 
-use crate::adaptation::{Creation, Merged};
+use crate::adaptation::{Creation, DefaultValidator, Merged};
 use crate::plugin::{Event, api};
 
 use super::seat::{Failure, Said, Seat};
-use super::validate::{self, Builtin};
+use super::validate;
 
 /// Who takes part.
 pub struct Table<'a> {
@@ -17,8 +17,8 @@ pub struct Table<'a> {
     pub audience: &'a [Rc<Seat>],
     /// Everybody at the table when the request began, in order: among them are the validators.
     pub everybody: &'a [Rc<Seat>],
-    /// The built-in validator, where it is switched on.
-    pub builtin: Option<&'a Builtin>,
+    /// The built-in validator, which judges only where it is switched on.
+    pub builtin: &'a DefaultValidator,
 }
 
 impl std::fmt::Debug for Table<'_> {
@@ -72,7 +72,7 @@ pub async fn create(
         }
         witness.so_far(creation.container());
     }
-    if !validators.is_empty() || table.builtin.is_some() {
+    if !validators.is_empty() || table.builtin.enable {
         // NRI: the reference also lists those that were silent, so that a required plugin counts
         // as present although nobody heard its word (BUG-24).
         let consulted = table

@@ -8,6 +8,7 @@
 //! by the plugin's time-out; nothing is applied here. Reference: `pkg/adaptation` of NRI v0.12,
 //! with its defects 24 to 27, 44, 45, 47 and 48 put right.
 
+mod builtin;
 mod create;
 mod seat;
 mod tell;
@@ -18,4 +19,3 @@ pub use create::{Stopped, Table, Witness, create};
 pub use seat::{Cause, Failure, Said, Seat};
 pub use tell::{Told, ask_leave, tell_all};
 pub use update::{stop, update};
-pub use validate::Builtin;

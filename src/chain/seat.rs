@@ -199,7 +199,7 @@ impl Seat {
         self.heard_at_strike.set(self.plugin.heard());
         if self.policy.strikes > 0 && self.strikes.get() >= self.policy.strikes {
             warn!("{} did not answer {request} in time and is disconnected", self.id());
-            self.plugin.disconnect();
+            self.plugin.disconnect(&format!("it did not answer {request} in time"));
         }
     }
 

@@ -18,7 +18,7 @@ pub struct Told {
     /// In which container, unless it is about the pod.
     pub container: Option<api::Container>,
     /// UpdatePodSandbox: the overhead, and the resources asked for.
-    pub resources: Option<(api::LinuxResources, api::LinuxResources)>,
+    pub resources: Option<(Option<api::LinuxResources>, Option<api::LinuxResources>)>,
 }
 
 impl Told {
@@ -59,8 +59,8 @@ async fn tell(seat: &Seat, told: &Told) -> Said<()> {
             (Some((overhead, resources)), Event::UpdatePodSandbox) => {
                 let request = api::UpdatePodSandboxRequest {
                     pod: Some(told.pod.clone()).into(),
-                    overhead_linux_resources: Some(overhead.clone()).into(),
-                    linux_resources: Some(resources.clone()).into(),
+                    overhead_linux_resources: overhead.clone().into(),
+                    linux_resources: resources.clone().into(),
                     ..api::UpdatePodSandboxRequest::default()
                 };
                 seat.plugin.update_pod_sandbox(request).await

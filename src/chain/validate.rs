@@ -9,14 +9,11 @@ use std::rc::Rc;
 
 use futures_util::future::join_all;
 
-use crate::adaptation::Creation;
+use crate::adaptation::{Creation, DefaultValidator};
 use crate::error::quoted;
 use crate::plugin::{Event, api};
 
 use super::seat::{Cause, Failure, Said, Seat};
-
-/// A validator of our own; its error is the reason for a rejection.
-pub type Builtin = dyn Fn(&api::ValidateContainerAdjustmentRequest) -> Result<(), String>;
 
 /// How the built-in validator is listed.
 const BUILTIN: (&str, &str) = ("00", "default-validator");
@@ -24,7 +21,7 @@ const BUILTIN: (&str, &str) = ("00", "default-validator");
 pub(super) async fn validate<'a>(
     validators: &[Rc<Seat>],
     consulted: impl Iterator<Item = &'a Rc<Seat>>,
-    builtin: Option<&Builtin>,
+    builtin: &DefaultValidator,
     creation: &Creation,
 ) -> Result<(), Failure> {
     let instance = |index: &str, name: &str| api::PluginInstance {
@@ -32,11 +29,11 @@ pub(super) async fn validate<'a>(
         index: index.to_owned(),
         ..api::PluginInstance::default()
     };
-    let ours = builtin.map(|_| instance(BUILTIN.0, BUILTIN.1));
+    let ours = builtin.enable.then(|| instance(BUILTIN.0, BUILTIN.1));
     let theirs = consulted.map(|seat| instance(seat.plugin.index(), seat.plugin.name()));
     let request = creation.validation_request(ours.into_iter().chain(theirs).collect());
     let mut failures = Vec::new();
-    if let Some(Err(why)) = builtin.map(|validator| validator(&request)) {
+    if let Err(why) = builtin.validate(&request) {
         failures.push(rejected(format!("{}-{}", BUILTIN.0, BUILTIN.1), &why));
     }
     let verdicts = join_all(validators.iter().map(|seat| judge(seat, request.clone()))).await;

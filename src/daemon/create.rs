@@ -236,7 +236,7 @@ async fn ask(node: &Rc<Node>, call: &Call, seen: &pods::Seen) -> Result<Merged> 
     let told = Told::new(Event::CreateContainer, pod, Some(seen.container.clone()));
     let everybody = node.relay.seats();
     let audience = node.relay.audience(&told);
-    let table = Table { audience: &audience, everybody: &everybody, builtin: None };
+    let table = Table { audience: &audience, everybody: &everybody, builtin: &node.builtin };
     let asked = chain::create(&table, creation, &Record { node, key: &call.key }).await;
     let Stopped { failure, asked } = match asked {
         Ok(merged) => return Ok(merged),

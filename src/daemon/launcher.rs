@@ -150,7 +150,7 @@ async fn live(node: &Rc<Node>, file: &PluginFile, wished: &mut Receiver<Option<P
             node.relay.remove(&guest);
             guest.seat.plugin.shutdown().await;
         } else {
-            guest.seat.plugin.disconnect();
+            guest.seat.plugin.disconnect("its process has ended, or its file is gone");
         }
     }
     sitting.await;

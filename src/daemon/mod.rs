@@ -25,7 +25,6 @@ mod start;
 mod undo;
 mod update;
 mod updates;
-mod validator;
 mod watch;
 mod wrappers;
 
@@ -42,8 +41,8 @@ use crate::error::{Context, Result};
 use crate::files;
 use crate::state::Store;
 
+use crate::plugin::socket::{self, NoPlugins};
 use node::Node;
-use sockets::NoPlugins;
 
 pub use plugins::NRI_VERSION;
 
@@ -117,7 +116,7 @@ fn keep_snapshot(loaded: &Loaded) {
 /// listens already, we stay away from plugins altogether (D12).
 fn open_to_plugins(node: &Rc<Node>) {
     plugins::expect_those_who_were_here(node);
-    match sockets::for_plugins(&node.config).map(asynchronous) {
+    match socket::for_plugins(&node.config).map(asynchronous) {
         Ok(Ok(listener)) => {
             tokio::task::spawn_local(plugins::accept(Rc::clone(node), listener));
         }

@@ -15,6 +15,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use tokio::sync::{Mutex, Notify};
 use tracing::{error, info};
 
+use crate::adaptation::DefaultValidator;
 use crate::chain::Told;
 use crate::config::Config;
 use crate::error::Result;
@@ -24,8 +25,8 @@ use crate::state::{Container, Key, Store};
 
 use super::evidence::Stamp;
 use super::relay::Relay;
-use super::sockets::NoPlugins;
 use crate::plugin::Event;
+use crate::plugin::socket::NoPlugins;
 
 /// How many failures `status` shows.
 const FAILURES: usize = 20;
@@ -63,6 +64,7 @@ pub(super) struct FailureNote {
 /// The daemon.
 pub(super) struct Node {
     pub(super) config: Config,
+    pub(super) builtin: DefaultValidator,
     pub(super) host: Host,
     pub(super) store: RefCell<Store>,
     pub(super) relay: Relay,
@@ -82,6 +84,7 @@ pub(super) struct Node {
 impl Node {
     pub(super) fn new(config: Config, host: Host, store: Store) -> Rc<Self> {
         Rc::new(Self {
+            builtin: DefaultValidator::from(&config.default_validator),
             config,
             host,
             store: RefCell::new(store),

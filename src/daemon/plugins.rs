@@ -106,11 +106,11 @@ pub(super) async fn sit_down(node: &Rc<Node>, plugin: Plugin, launched: bool) {
     if let Some(old) = node.relay.find(&id) {
         if !old.is_doubtful() {
             warn!("{id} is connected already: the newcomer was refused");
-            plugin.disconnect();
+            plugin.disconnect("one of the same name is connected already");
             return;
         }
         info!("{id} connected anew and replaces the old connection");
-        old.seat.plugin.disconnect();
+        old.seat.plugin.disconnect("it connected anew");
         node.relay.remove(&old);
     }
     // Snapshot and seat in one step: what happens from here on reaches the newcomer as events.
@@ -123,7 +123,7 @@ pub(super) async fn sit_down(node: &Rc<Node>, plugin: Plugin, launched: bool) {
     let settings = node.config.plugin(plugin.index(), plugin.name());
     let guest = node.relay.seat(Seat::new(plugin, launched, &settings), known);
     if !synchronize(node, &guest, &pods, &containers).await {
-        guest.seat.plugin.disconnect();
+        guest.seat.plugin.disconnect("it could not be synchronized");
         node.relay.remove(&guest);
         return;
     }
@@ -134,7 +134,7 @@ pub(super) async fn sit_down(node: &Rc<Node>, plugin: Plugin, launched: bool) {
     let why = guest.seat.plugin.closed().await;
     node.relay.remove(&guest);
     // Its process, where it is ours, must not outlive its connection.
-    guest.seat.plugin.disconnect();
+    guest.seat.plugin.disconnect("its connection has ended");
     info!("{id} is gone: {}", quoted(&why));
 }
 

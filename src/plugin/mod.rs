@@ -13,6 +13,8 @@ mod notify;
 mod policy;
 mod session;
 mod snapshot;
+/// The socket that plugins connect to.
+pub mod socket;
 pub mod stub;
 
 pub use event::{ALL_EVENTS, Event};

@@ -370,9 +370,9 @@ impl Plugin {
         self.trunk.closed().await
     }
 
-    /// Closes its connection.
-    pub fn disconnect(&self) {
-        self.trunk.close("we disconnected it");
+    /// Closes its connection; `why` is what is told of its going.
+    pub fn disconnect(&self, why: &str) {
+        self.trunk.close(why);
         super::launch::stop(self);
     }
 
@@ -385,7 +385,7 @@ impl Plugin {
         let request = api::Empty::new();
         let said = self.client.shutdown(context::with_duration(patience), &request);
         let _whatever_it_says = tokio::time::timeout(patience, said).await;
-        self.disconnect();
+        self.disconnect("it was told to shut down");
     }
 
     /// Runs one call to its end under our own deadline, and gives the result its type.
@@ -411,7 +411,12 @@ impl Plugin {
         match answered {
             Err(_) => Outcome::TimedOut,
             Ok(Ok(answer)) => Outcome::Answered(answer),
-            Ok(Err(ttrpc::Error::RpcStatus(status))) => Outcome::Refused(refusal(&status)),
+            // The other side was told our deadline, and may notice first that it is over.
+            Ok(Err(ttrpc::Error::RpcStatus(status)))
+                if status.code() != Code::DEADLINE_EXCEEDED || begun.elapsed() < self.timeout =>
+            {
+                Outcome::Refused(refusal(&status))
+            }
             Ok(Err(_)) if begun.elapsed() >= self.timeout => Outcome::TimedOut,
             Ok(Err(error)) => match self.trunk.closed_because() {
                 Some(reason) => Outcome::Gone(reason),

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+//! One call of a script: the request goes through the chain, the outcome becomes an answer.
+
+use std::rc::Rc;
+
+use serde_json::{Value, json};
+
+use crate::adaptation::{Creation, Updated};
+use crate::chain::{self, Failure, Stopped, Table, Told};
+use crate::plugin::{Event, api};
+
+use super::json::show;
+use super::line::Request;
+use super::stage::Stage;
+
+/// Carries out a call; the members of its answer, but for the id.
+pub(super) async fn call(stage: &Rc<Stage>, request: Request) -> Value {
+    let answered = match request {
+        Request::Create(request) => create(stage, request).await,
+        Request::Update(request) => update(stage, request).await,
+        Request::Stop(request) => stop(stage, request).await,
+        Request::Told(told) => tell(stage, &told).await,
+    };
+    answered.unwrap_or_else(|failure| json!({"error": failure.text, "cause": failure.cause.name()}))
+}
+
+async fn create(stage: &Stage, request: api::CreateContainerRequest) -> Result<Value, Failure> {
+    let api::CreateContainerRequest { pod, container, special_fields: _ } = request;
+    let container = container.unwrap_or_default();
+    let id = container.id.clone();
+    let creation = Creation::new(pod.unwrap_or_default(), container);
+    let (audience, everybody) = (stage.audience(Event::CreateContainer), stage.everybody());
+    let builtin = stage.builtin();
+    let table = Table { audience: &audience, everybody: &everybody, builtin };
+    let merged = chain::create(&table, creation, &()).await.map_err(only_failure)?;
+    let owners = merged.owners.to_flat(&id);
+    let reply = api::CreateContainerResponse {
+        adjust: Some(merged.adjust).into(),
+        update: merged.updates,
+        evict: merged.evictions,
+        ..api::CreateContainerResponse::default()
+    };
+    Ok(json!({"reply": show(&reply), "owners": owners}))
+}
+
+async fn update(stage: &Stage, request: api::UpdateContainerRequest) -> Result<Value, Failure> {
+    let id = request.container.id.clone();
+    let audience = stage.audience(Event::UpdateContainer);
+    let updated = chain::update(&audience, request).await.map_err(only_failure)?;
+    let Updated { updates, evictions, owners, unknown: _ } = updated;
+    let reply = api::UpdateContainerResponse {
+        update: updates,
+        evict: evictions,
+        ..api::UpdateContainerResponse::default()
+    };
+    Ok(json!({"reply": show(&reply), "owners": owners.to_flat(&id)}))
+}
+
+async fn stop(stage: &Stage, request: api::StopContainerRequest) -> Result<Value, Failure> {
+    let audience = stage.audience(Event::StopContainer);
+    let (updated, failures) = chain::stop(&audience, &request).await;
+    all_failures(failures)?;
+    let reply = api::StopContainerResponse {
+        update: updated.updates,
+        ..api::StopContainerResponse::default()
+    };
+    Ok(json!({"reply": show(&reply)}))
+}
+
+/// What has happened is told to everybody; what may be refused ends with the first refusal.
+async fn tell(stage: &Stage, told: &Told) -> Result<Value, Failure> {
+    let audience = stage.audience(told.event);
+    match told.event {
+        Event::RunPodSandbox | Event::UpdatePodSandbox | Event::StartContainer => {
+            chain::ask_leave(&audience, told).await.map_err(only_failure)?;
+        }
+        Event::StopPodSandbox
+        | Event::RemovePodSandbox
+        | Event::PostUpdatePodSandbox
+        | Event::CreateContainer
+        | Event::PostCreateContainer
+        | Event::PostStartContainer
+        | Event::UpdateContainer
+        | Event::PostUpdateContainer
+        | Event::StopContainer
+        | Event::RemoveContainer
+        | Event::ValidateContainerAdjustment => {
+            all_failures(chain::tell_all(&audience, told).await)?;
+        }
+    }
+    Ok(json!({"reply": {}}))
+}
+
+fn only_failure(stopped: Stopped) -> Failure {
+    let Stopped { failure, asked: _ } = stopped;
+    failure
+}
+
+/// Several failures in one line, with the cause of the first.
+fn all_failures(failures: Vec<Failure>) -> Result<(), Failure> {
+    let text = failures.iter().map(|failure| failure.text.as_str()).collect::<Vec<_>>().join("; ");
+    match failures.into_iter().next() {
+        None => Ok(()),
+        Some(first) => Err(Failure { text, ..first }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::chain::Cause;
+
+    fn failure(plugin: &str, cause: Cause) -> Failure {
+        Failure { plugin: plugin.to_owned(), cause, text: format!("{plugin} said no") }
+    }
+
+    #[test]
+    fn several_failures_are_one_line_and_nobody_is_left_out() {
+        let two = vec![failure("10-a", Cause::Timeout), failure("20-b", Cause::Refused)];
+        let error = all_failures(two).unwrap_err();
+        assert_eq!((error.cause, error.plugin.as_str()), (Cause::Timeout, "10-a"));
+        assert_eq!(error.text, "10-a said no; 20-b said no");
+    }
+
+    #[test]
+    fn no_failure_is_none() {
+        assert_eq!(all_failures(Vec::new()), Ok(()));
+    }
+}

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+//! NRI messages as JSON, in protobuf's own mapping: lowerCamelCase out, either spelling in.
+
+use protobuf::{MessageDyn, MessageFull};
+use serde_json::Value;
+
+/// Reads a message; `null` and absence are the empty one.
+///
+/// # Errors
+/// Fails on a field that the message does not have, and on a value of another type.
+pub(super) fn read<M: MessageFull>(value: &Value) -> Result<M, String> {
+    if value.is_null() {
+        return Ok(M::default());
+    }
+    protobuf_json_mapping::parse_from_str(&value.to_string())
+        .map_err(|error| format!("{}: {error}", M::descriptor().name()))
+}
+
+/// Reads a list of messages; `null` and absence are the empty one.
+///
+/// # Errors
+/// As [`read`], and on what is no list.
+pub(super) fn read_list<M: MessageFull>(value: &Value) -> Result<Vec<M>, String> {
+    if value.is_null() {
+        return Ok(Vec::new());
+    }
+    let list = value.as_array();
+    let list = list.ok_or_else(|| format!("a list of {} is expected", M::descriptor().name()))?;
+    list.iter().map(read).collect()
+}
+
+/// Shows a message.
+pub(super) fn show(message: &dyn MessageDyn) -> Value {
+    let text = protobuf_json_mapping::print_to_string(message).unwrap_or_default();
+    serde_json::from_str(&text).unwrap_or_default()
+}
+
+/// Shows a list of messages.
+pub(super) fn show_list<M: MessageFull>(messages: &[M]) -> Value {
+    Value::Array(messages.iter().map(|message| show(message)).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plugin::api;
+    use serde_json::json;
+
+    #[test]
+    fn both_spellings_are_read_and_camel_case_is_shown() {
+        for text in [
+            json!({"podSandboxId": "p", "CDIDevices": [{"name": "a/b=c"}]}),
+            json!({"pod_sandbox_id": "p", "CDI_devices": [{"name": "a/b=c"}]}),
+        ] {
+            let container: api::Container = read(&text).unwrap();
+            assert_eq!(container.CDI_devices[0].name, "a/b=c");
+            assert_eq!(show(&container)["podSandboxId"], "p");
+        }
+    }
+
+    #[test]
+    fn presence_and_large_numbers_survive() {
+        let text = json!({"memory": {"limit": {"value": "9007199254740993"}, "swap": {}},
+            "cpu": {"shares": {"value": 7}}, "pids": {"limit": -1}});
+        let resources: api::LinuxResources = read(&text).unwrap();
+        assert_eq!(resources.memory.limit.value, 9_007_199_254_740_993);
+        assert!(resources.memory.swap.is_some() && resources.memory.reservation.is_none());
+        let again: api::LinuxResources = read(&show(&resources)).unwrap();
+        assert_eq!(again, resources);
+    }
+
+    #[test]
+    fn what_is_no_message_is_refused_with_its_name() {
+        for text in [json!(5), json!([]), json!({"nope": 1}), json!({"pid": "x"})] {
+            let error = read::<api::Container>(&text).unwrap_err();
+            assert!(error.starts_with("Container: "), "{error}");
+        }
+        assert!(read_list::<api::Container>(&json!({})).is_err());
+    }
+}

@@ -1,0 +1,256 @@
+// SPDX-License-Identifier: Apache-2.0
+//! One line of a script, understood. Nothing happens here.
+
+use std::time::Duration;
+
+use serde_json::{Map, Value};
+
+use crate::chain::Told;
+use crate::config::parse_duration;
+use crate::plugin::{ALL_EVENTS, Event, api};
+
+use super::json::{read, read_list};
+
+/// A line, with the id that its answer echoes.
+#[derive(Debug)]
+pub(super) struct Line {
+    pub(super) id: Option<Value>,
+    pub(super) order: Order,
+}
+
+/// What a line wants.
+#[derive(Debug)]
+pub(super) enum Order {
+    State(Snapshot),
+    Call(Box<Request>),
+    Cancel(Value),
+    Wait { synchronized: Vec<String>, gone: Vec<String>, timeout: Duration },
+    Disconnect(String),
+    Answer(u64, Result<Reply, String>),
+}
+
+/// What newcomers are synchronized with.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Snapshot {
+    pub(super) pods: Vec<api::PodSandbox>,
+    pub(super) containers: Vec<api::Container>,
+}
+
+/// The answer to what we asked.
+#[derive(Debug)]
+pub(super) enum Reply {
+    Updates(api::UpdateContainersResponse),
+    State(Snapshot),
+}
+
+/// A request of the runtime side.
+#[derive(Debug)]
+pub(super) enum Request {
+    Create(api::CreateContainerRequest),
+    Update(api::UpdateContainerRequest),
+    Stop(api::StopContainerRequest),
+    /// Answered with yes or no.
+    Told(Box<Told>),
+}
+
+/// A line that means nothing; with its id, if that much could be read.
+#[derive(Debug)]
+pub(super) struct Malformed {
+    pub(super) id: Option<Value>,
+    pub(super) why: String,
+}
+
+/// How long `wait` waits unless it says so.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Reads one line.
+pub(super) fn parse(text: &str) -> Result<Line, Malformed> {
+    let object = match serde_json::from_str(text) {
+        Ok(Value::Object(object)) => object,
+        Ok(_) => return Err(Malformed { id: None, why: "it is no JSON object".to_owned() }),
+        Err(error) => return Err(Malformed { id: None, why: error.to_string() }),
+    };
+    let id = object.get("id").cloned();
+    match order(&object) {
+        Ok(order) => Ok(Line { id, order }),
+        Err(why) => Err(Malformed { id, why }),
+    }
+}
+
+fn order(object: &Map<String, Value>) -> Result<Order, String> {
+    const KINDS: [&str; 6] = ["answer", "call", "state", "cancel", "wait", "disconnect"];
+    let kind = KINDS.into_iter().find(|kind| object.contains_key(*kind));
+    let kind = kind.ok_or_else(|| format!("it has none of {}", KINDS.join(", ")))?;
+    // `at` is what a recorder adds for people.
+    let may = |key: &str| match kind {
+        "answer" => matches!(key, "reply" | "error" | "state"),
+        "call" => key == "request",
+        _ => false,
+    };
+    let odd = object.keys().find(|key| *key != kind && !may(key) && *key != "id" && *key != "at");
+    if let Some(odd) = odd {
+        return Err(format!("{kind} goes with no {odd}"));
+    }
+    let value = &object[kind];
+    match kind {
+        "answer" => answer(value, object),
+        "call" => call(value, object.get("request").unwrap_or(&Value::Null)),
+        "state" => Ok(Order::State(snapshot(value)?)),
+        "cancel" => Ok(Order::Cancel(value.clone())),
+        "wait" => wait(value),
+        _ => Ok(Order::Disconnect(text(value, "disconnect")?)),
+    }
+}
+
+fn text(value: &Value, what: &str) -> Result<String, String> {
+    value.as_str().map(str::to_owned).ok_or_else(|| format!("{what} is no text"))
+}
+
+fn snapshot(value: &Value) -> Result<Snapshot, String> {
+    let object = value.as_object().ok_or("the state is no JSON object")?;
+    if let Some(odd) = object.keys().find(|key| !matches!(key.as_str(), "pods" | "containers")) {
+        return Err(format!("a state has no {odd}"));
+    }
+    let pods = read_list(object.get("pods").unwrap_or(&Value::Null))?;
+    let containers = read_list(object.get("containers").unwrap_or(&Value::Null))?;
+    Ok(Snapshot { pods, containers })
+}
+
+fn answer(number: &Value, object: &Map<String, Value>) -> Result<Order, String> {
+    let number = number.as_u64().ok_or("answer is no number that was asked")?;
+    let given = (object.get("error"), object.get("state"), object.get("reply"));
+    let reply = match given {
+        (Some(error), None, None) => Err(text(error, "error")?),
+        (None, Some(state), None) => Ok(Reply::State(snapshot(state)?)),
+        (None, None, Some(reply)) => Ok(Reply::Updates(read(reply)?)),
+        (None, None, None) => Ok(Reply::Updates(api::UpdateContainersResponse::default())),
+        _ => return Err("an answer has one of reply, state and error".to_owned()),
+    };
+    Ok(Order::Answer(number, reply))
+}
+
+fn names(value: Option<&Value>, what: &str) -> Result<Vec<String>, String> {
+    match value {
+        None | Some(Value::Null) => Ok(Vec::new()),
+        Some(Value::Array(list)) => list.iter().map(|name| text(name, what)).collect(),
+        Some(_) => Err(format!("{what} is no list of names")),
+    }
+}
+
+fn wait(value: &Value) -> Result<Order, String> {
+    let object = value.as_object().ok_or("wait is no JSON object")?;
+    let known = |key: &str| matches!(key, "synchronized" | "gone" | "timeout");
+    if let Some(odd) = object.keys().find(|key| !known(key)) {
+        return Err(format!("wait has no {odd}"));
+    }
+    let timeout = match object.get("timeout") {
+        None => PATIENCE,
+        Some(value) => parse_duration(&text(value, "timeout")?)
+            .ok_or_else(|| format!("timeout: {value} is no duration"))?,
+    };
+    let synchronized = names(object.get("synchronized"), "synchronized")?;
+    Ok(Order::Wait { synchronized, gone: names(object.get("gone"), "gone")?, timeout })
+}
+
+fn call(name: &Value, request: &Value) -> Result<Order, String> {
+    let name = text(name, "call")?;
+    let event = ALL_EVENTS.iter().copied().find(|event| event.name() == name);
+    let event = event.ok_or_else(|| format!("{name} is no request"))?;
+    let request = match event {
+        Event::CreateContainer => Request::Create(read(request)?),
+        Event::UpdateContainer => Request::Update(read(request)?),
+        Event::StopContainer => Request::Stop(read(request)?),
+        Event::ValidateContainerAdjustment => {
+            return Err(format!("{name} is part of CreateContainer"));
+        }
+        Event::UpdatePodSandbox => {
+            let api::UpdatePodSandboxRequest {
+                pod,
+                overhead_linux_resources: overhead,
+                linux_resources: resources,
+                special_fields: _,
+            } = read(request)?;
+            let mut told = Told::new(event, pod.unwrap_or_default(), None);
+            told.resources = Some((overhead.into_option(), resources.into_option()));
+            Request::Told(Box::new(told))
+        }
+        Event::RunPodSandbox
+        | Event::StopPodSandbox
+        | Event::RemovePodSandbox
+        | Event::PostUpdatePodSandbox => {
+            let api::RunPodSandboxRequest { pod, special_fields: _ } = read(request)?;
+            Request::Told(Box::new(Told::new(event, pod.unwrap_or_default(), None)))
+        }
+        Event::PostCreateContainer
+        | Event::StartContainer
+        | Event::PostStartContainer
+        | Event::PostUpdateContainer
+        | Event::RemoveContainer => {
+            let api::StartContainerRequest { pod, container, special_fields: _ } = read(request)?;
+            let container = container.unwrap_or_default();
+            Request::Told(Box::new(Told::new(event, pod.unwrap_or_default(), Some(container))))
+        }
+    };
+    Ok(Order::Call(Box::new(request)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn order_of(line: &Value) -> Order {
+        parse(&line.to_string()).unwrap().order
+    }
+
+    #[test]
+    fn every_request_of_the_runtime_side_is_a_call() {
+        for event in ALL_EVENTS {
+            let line = json!({"id": 1, "call": event.name(), "request": {"pod": {"id": "p"}}});
+            let parsed = parse(&line.to_string());
+            assert_eq!(parsed.is_ok(), event != Event::ValidateContainerAdjustment, "{line}");
+        }
+    }
+
+    #[test]
+    fn a_wait_has_names_and_a_time() {
+        let line = json!({"wait": {"synchronized": ["10-a"], "gone": ["20-b"], "timeout": "20ms"}});
+        let Order::Wait { synchronized, gone, timeout } = order_of(&line) else { panic!("{line}") };
+        assert_eq!((synchronized, gone), (vec!["10-a".to_owned()], vec!["20-b".to_owned()]));
+        assert_eq!(timeout, Duration::from_millis(20));
+    }
+
+    #[test]
+    fn answers_carry_a_reply_a_state_or_an_error() {
+        for (line, wanted) in [
+            (json!({"answer": 7, "reply": {"failed": [{"containerId": "c"}]}}), "Updates"),
+            (json!({"answer": 7, "state": {"pods": [{"id": "p"}]}}), "State"),
+            (json!({"answer": 7, "error": "no"}), "Err"),
+        ] {
+            let shown = format!("{:?}", order_of(&line));
+            assert!(shown.starts_with("Answer(7, ") && shown.contains(wanted), "{shown}");
+        }
+    }
+
+    #[test]
+    fn a_malformed_line_keeps_its_id() {
+        for line in [
+            json!({"id": "x", "call": "Nope"}),
+            json!({"id": "x"}),
+            json!({"id": "x", "call": "StopContainer", "request": {"nope": 1}}),
+            json!({"id": "x", "call": "StopContainer", "requests": {}}),
+            json!({"id": "x", "state": []}),
+            json!({"id": "x", "wait": {"gone": "10-a"}}),
+            json!({"id": "x", "wait": {"timeout": "soon"}}),
+            json!({"id": "x", "answer": "7"}),
+            json!({"id": "x", "disconnect": 5}),
+        ] {
+            let malformed = parse(&line.to_string()).unwrap_err();
+            assert_eq!(malformed.id, Some(json!("x")), "{line}");
+            assert!(!malformed.why.contains('\n'));
+        }
+        for line in ["", "[]", "{", "nonsense", "{\"id\":1"] {
+            assert!(parse(line).unwrap_err().id.is_none(), "{line}");
+        }
+    }
+}

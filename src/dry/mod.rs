@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Plugins asked without a node: `replay` drives them from a script, `adjust` shows what they
+//! (or adjustments in a file) would make of a bundle.
+//!
+//! There is no container, no engine and no daemon here, and no root is needed. How plugins are
+//! asked and how answers are merged and applied is the very code that the daemon runs.
+//! Reference: `interfaces.md` of the design, sections "adjust" and "replay".
+
+mod calls;
+mod json;
+mod line;
+mod replay;
+mod stage;
+
+pub use replay::{Options as ReplayOptions, run as replay};

@@ -1,0 +1,361 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `replay`: a script of requests in, one line of JSON each; what the plugins made of them out.
+//!
+//! A call starts when its line is read, and calls run side by side. `wait` holds back the lines
+//! after it; `answer` lines, and a `cancel` of a call under way, are taken at once, whatever is
+//! held back. It relays what it is told: no ordering rule, no undo, nothing twice or left out.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::io::{BufRead, Write};
+use std::path::PathBuf;
+use std::rc::Rc;
+
+use serde_json::{Value, json};
+use tokio::sync::{mpsc, oneshot};
+
+use crate::config::Config;
+use crate::error::{Context, Result};
+use crate::plugin::{Settings, api};
+
+use super::calls;
+use super::json::{show, show_list};
+use super::line::{self, Line, Malformed, Order, Reply, Request, Snapshot};
+use super::stage::{Chronicle, Stage};
+
+/// What the command line says.
+#[derive(Debug)]
+pub struct Options {
+    /// The script; `None` or `-` is standard input.
+    pub file: Option<PathBuf>,
+    /// What plugins are told.
+    pub settings: Settings,
+    /// Ask before a newcomer is synchronized.
+    pub ask_sync: bool,
+    /// Wait for an answer to UpdateContainers.
+    pub ask_updates: bool,
+}
+
+/// Lines that are read ahead.
+const READ_AHEAD: usize = 64;
+
+/// Runs a script to its end.
+///
+/// # Errors
+/// Fails when plugins cannot connect, or the script cannot be read.
+pub fn run(config: Config, options: Options) -> Result<()> {
+    let script: Box<dyn BufRead + Send> = match options.file.as_deref() {
+        None => Box::new(std::io::BufReader::new(std::io::stdin())),
+        Some(path) if path.as_os_str() == "-" => {
+            Box::new(std::io::BufReader::new(std::io::stdin()))
+        }
+        Some(path) => {
+            let file = std::fs::File::open(path);
+            let file = file.doing(|| format!("opening {}", path.display()))?;
+            Box::new(std::io::BufReader::new(file))
+        }
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .doing(|| "starting the event loop")?;
+    let local = tokio::task::LocalSet::new();
+    let ended = local.block_on(&runtime, play(config, options, script));
+    // A script that is never closed must not keep us: its reader is a thread of its own.
+    runtime.shutdown_background();
+    ended
+}
+
+async fn play(config: Config, options: Options, script: Box<dyn BufRead + Send>) -> Result<()> {
+    let Options { file: _, settings, ask_sync, ask_updates } = options;
+    let teller = Rc::new(Teller {
+        ask_sync,
+        ask_updates,
+        asked: Cell::new(0),
+        waiting: RefCell::default(),
+        state: RefCell::default(),
+    });
+    let stage = Stage::new(config, settings, Rc::clone(&teller) as Rc<dyn Chronicle>);
+    let lines = read(script)?;
+    let player = Rc::new(Player { stage: Rc::clone(&stage), teller, calls: RefCell::default() });
+    let (held_back, orders) = mpsc::unbounded_channel();
+    // Answers are taken while the pre-installed plugins still come.
+    let sorting = tokio::task::spawn_local(Rc::clone(&player).sort(lines, held_back));
+    let opened = tokio::select! {
+        opened = stage.open() => opened,
+        () = told_to_end() => Ok(()),
+    };
+    opened?;
+    tokio::select! {
+        () = Rc::clone(&player).follow(orders) => {}
+        () = told_to_end() => {}
+    }
+    sorting.abort();
+    stage.close().await;
+    Ok(())
+}
+
+async fn told_to_end() {
+    use tokio::signal::unix::{SignalKind, signal};
+    let (Ok(mut terminate), Ok(mut interrupt)) =
+        (signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
+    else {
+        return std::future::pending().await;
+    };
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+}
+
+/// Reads on a thread of its own: standard input may be anything, and block.
+fn read(mut script: Box<dyn BufRead + Send>) -> Result<mpsc::Receiver<Vec<u8>>> {
+    let (sender, lines) = mpsc::channel(READ_AHEAD);
+    let reader = move || {
+        loop {
+            let mut line = Vec::new();
+            match script.read_until(b'\n', &mut line) {
+                Ok(0) => return,
+                Ok(_) => {}
+                Err(error) => {
+                    say(&json!({"error": format!("the script cannot be read: {error}")}));
+                    return;
+                }
+            }
+            if sender.blocking_send(line).is_err() {
+                return;
+            }
+        }
+    };
+    std::thread::Builder::new()
+        .name("script".to_owned())
+        .spawn(reader)
+        .map(|_detached| lines)
+        .doing(|| "reading the script")
+}
+
+/// One line out, flushed. Nobody listening is no reason to leave the plugins without a goodbye.
+fn say(line: &Value) {
+    let mut out = std::io::stdout().lock();
+    let _nobody_reads = writeln!(out, "{line}").and_then(|()| out.flush());
+}
+
+/// An answer with the id of its line.
+fn answer(id: Option<&Value>, members: Value) {
+    let mut line = serde_json::Map::new();
+    if let Some(id) = id {
+        line.insert("id".to_owned(), id.clone());
+    }
+    if let Value::Object(members) = members {
+        line.extend(members);
+    }
+    say(&Value::Object(line));
+}
+
+fn done(id: Option<&Value>, result: std::result::Result<(), String>) {
+    answer(
+        id,
+        match result {
+            Ok(()) => json!({"ok": true}),
+            Err(why) => json!({"error": why}),
+        },
+    );
+}
+
+struct Player {
+    stage: Rc<Stage>,
+    teller: Rc<Teller>,
+    /// Calls under way that a line may cancel.
+    calls: RefCell<Vec<(Option<Value>, oneshot::Sender<()>)>>,
+}
+
+impl Player {
+    /// Takes what must not wait, and passes the rest on in order.
+    async fn sort(
+        self: Rc<Self>,
+        mut lines: mpsc::Receiver<Vec<u8>>,
+        held_back: mpsc::UnboundedSender<Line>,
+    ) {
+        let mut number = 0_u64;
+        while let Some(bytes) = lines.recv().await {
+            number += 1;
+            let text = String::from_utf8_lossy(&bytes);
+            if text.trim().is_empty() {
+                continue;
+            }
+            match line::parse(text.trim()) {
+                Ok(Line { id: _, order: Order::Answer(asked, reply) }) => {
+                    if let Err(why) = self.teller.answered(asked, reply) {
+                        answer(None, json!({"error": format!("line {number}: {why}")}));
+                    }
+                }
+                Ok(Line { id: _, order: Order::Cancel(call) }) if self.cancel(&call) => {}
+                Ok(line) => {
+                    let _ended = held_back.send(line);
+                }
+                Err(Malformed { id, why }) => {
+                    answer(id.as_ref(), json!({"error": format!("line {number}: {why}")}));
+                }
+            }
+        }
+        self.teller.nobody_answers_any_more();
+    }
+
+    /// Follows the script, then waits for what is pending.
+    async fn follow(self: Rc<Self>, mut orders: mpsc::UnboundedReceiver<Line>) {
+        let mut pending = Vec::new();
+        while let Some(Line { id, order }) = orders.recv().await {
+            match order {
+                Order::State(snapshot) => {
+                    *self.teller.state.borrow_mut() = snapshot;
+                    done(id.as_ref(), Ok(()));
+                }
+                Order::Call(request) => pending.push(self.start(id, *request)),
+                Order::Cancel(call) => {
+                    self.cancel(&call);
+                }
+                Order::Wait { synchronized, gone, timeout } => {
+                    let waited = self.stage.wait(&synchronized, &gone, timeout).await;
+                    done(id.as_ref(), waited);
+                }
+                Order::Disconnect(name) => {
+                    done(id.as_ref(), self.stage.disconnect(&name).await);
+                }
+                Order::Answer(..) => {}
+            }
+            pending.retain(|call: &tokio::task::JoinHandle<()>| !call.is_finished());
+        }
+        futures_util::future::join_all(pending).await;
+    }
+
+    fn start(self: &Rc<Self>, id: Option<Value>, request: Request) -> tokio::task::JoinHandle<()> {
+        let (cancel, cancelled) = oneshot::channel();
+        self.calls.borrow_mut().retain(|(_, cancel)| !cancel.is_closed());
+        self.calls.borrow_mut().push((id.clone(), cancel));
+        let player = Rc::clone(self);
+        tokio::task::spawn_local(async move {
+            let members = tokio::select! {
+                biased;
+                members = calls::call(&player.stage, request) => members,
+                Ok(()) = cancelled => {
+                    json!({"error": "the caller gave up waiting", "cause": "cancelled"})
+                }
+            };
+            answer(id.as_ref(), members);
+        })
+    }
+
+    /// Ends a call under way; false if there is none with this id.
+    fn cancel(&self, call: &Value) -> bool {
+        let mut calls = self.calls.borrow_mut();
+        let at =
+            calls.iter().position(|(id, cancel)| id.as_ref() == Some(call) && !cancel.is_closed());
+        at.map(|at| calls.swap_remove(at)).is_some_and(|(_, cancel)| cancel.send(()).is_ok())
+    }
+}
+
+type Update = oneshot::Sender<std::result::Result<api::UpdateContainersResponse, String>>;
+type Sync = oneshot::Sender<std::result::Result<Snapshot, String>>;
+
+/// A question to whoever wrote the script.
+enum Question {
+    Update(Update),
+    Sync(Sync),
+}
+
+/// Tells what happens, and waits for answers.
+struct Teller {
+    ask_sync: bool,
+    ask_updates: bool,
+    asked: Cell<u64>,
+    waiting: RefCell<HashMap<u64, Question>>,
+    state: RefCell<Snapshot>,
+}
+
+impl Teller {
+    fn number(&self) -> u64 {
+        self.asked.set(self.asked.get() + 1);
+        self.asked.get()
+    }
+
+    fn answered(
+        &self,
+        number: u64,
+        reply: std::result::Result<Reply, String>,
+    ) -> std::result::Result<(), String> {
+        let question = self.waiting.borrow_mut().remove(&number);
+        match (question, reply) {
+            (Some(Question::Update(sender)), Ok(Reply::Updates(reply))) => {
+                let _plugin_is_gone = sender.send(Ok(reply));
+            }
+            (Some(Question::Update(sender)), Err(why)) => {
+                let _plugin_is_gone = sender.send(Err(why));
+            }
+            (Some(Question::Sync(sender)), Ok(Reply::State(state))) => {
+                let _plugin_is_gone = sender.send(Ok(state));
+            }
+            (Some(Question::Sync(sender)), Err(why)) => {
+                let _plugin_is_gone = sender.send(Err(why));
+            }
+            (Some(question), Ok(_)) => {
+                self.waiting.borrow_mut().insert(number, question);
+                return Err(format!("answer {number} is of the wrong kind"));
+            }
+            // Without --ask-updates nobody waits, but a number was given.
+            (None, _) if (1..=self.asked.get()).contains(&number) => {}
+            (None, _) => return Err(format!("answer {number} was not asked for")),
+        }
+        Ok(())
+    }
+
+    fn nobody_answers_any_more(&self) {
+        self.waiting.borrow_mut().clear();
+        self.asked.set(u64::MAX / 2);
+    }
+}
+
+impl Chronicle for Teller {
+    fn registered(&self, plugin: &str) {
+        say(&json!({"event": "registered", "plugin": plugin}));
+    }
+
+    fn snapshot(&self, plugin: &str) -> oneshot::Receiver<std::result::Result<Snapshot, String>> {
+        let (sender, receiver) = oneshot::channel();
+        if self.ask_sync {
+            let ask = self.number();
+            self.waiting.borrow_mut().insert(ask, Question::Sync(sender));
+            say(&json!({"event": "synchronize", "plugin": plugin, "ask": ask}));
+        } else {
+            let _taken = sender.send(Ok(self.state.borrow().clone()));
+        }
+        receiver
+    }
+
+    fn synchronized(&self, plugin: &str, updates: &[api::ContainerUpdate]) {
+        let updates = show_list(updates);
+        say(&json!({"event": "synchronized", "plugin": plugin, "updates": updates}));
+    }
+
+    fn gone(&self, plugin: &str, reason: &str) {
+        say(&json!({"event": "gone", "plugin": plugin, "reason": reason}));
+    }
+
+    fn update(
+        &self,
+        plugin: &str,
+        request: api::UpdateContainersRequest,
+    ) -> oneshot::Receiver<std::result::Result<api::UpdateContainersResponse, String>> {
+        let (sender, receiver) = oneshot::channel();
+        let ask = self.number();
+        if self.ask_updates {
+            self.waiting.borrow_mut().insert(ask, Question::Update(sender));
+        } else {
+            let _taken = sender.send(Ok(api::UpdateContainersResponse::default()));
+        }
+        let request = show(&request);
+        say(&json!({
+            "event": "UpdateContainers", "plugin": plugin, "ask": ask, "request": request,
+        }));
+        receiver
+    }
+}

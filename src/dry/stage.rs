@@ -1,0 +1,324 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The table of a dry run: plugins connect or are launched, are synchronized with what the
+//! script says, take part, and go. Who writes about it, and where, is a [`Chronicle`].
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::net::UnixListener;
+use tokio::sync::{Notify, mpsc, oneshot};
+
+use crate::adaptation::DefaultValidator;
+use crate::chain::Seat;
+use crate::config::Config;
+use crate::error::{Error, Result, quoted};
+use crate::plugin::socket::{self, NoPlugins};
+use crate::plugin::{
+    self, Event, Identity, Launched, Outcome, Plugin, PluginFile, Settings, Upcalls, api,
+};
+
+use super::line::Snapshot;
+
+/// What a dry run's owner hears and is asked.
+pub(super) trait Chronicle {
+    /// A plugin has registered.
+    fn registered(&self, plugin: &str);
+    /// What a newcomer is told; `None` leaves it out.
+    fn snapshot(&self, plugin: &str) -> oneshot::Receiver<std::result::Result<Snapshot, String>>;
+    /// A plugin takes part from now on; what it wants of containers at once.
+    fn synchronized(&self, plugin: &str, updates: &[api::ContainerUpdate]);
+    /// A plugin is not asked any more.
+    fn gone(&self, plugin: &str, reason: &str);
+    /// A plugin asks for updates.
+    fn update(
+        &self,
+        plugin: &str,
+        request: api::UpdateContainersRequest,
+    ) -> oneshot::Receiver<std::result::Result<api::UpdateContainersResponse, String>>;
+}
+
+/// The table.
+pub(super) struct Stage {
+    settings: Settings,
+    config: Config,
+    builtin: DefaultValidator,
+    chronicle: Rc<dyn Chronicle>,
+    /// In index order; those who do not take part yet as well.
+    seats: RefCell<Vec<(Rc<Seat>, Cell<bool>)>>,
+    /// Somebody came or went.
+    changed: Notify,
+    orders: mpsc::UnboundedSender<Order>,
+}
+
+/// UpdateContainers on its way from ttRPC's tasks to ours.
+struct Order {
+    plugin: String,
+    request: api::UpdateContainersRequest,
+    reply: oneshot::Sender<std::result::Result<api::UpdateContainersResponse, String>>,
+}
+
+impl Stage {
+    /// An empty table.
+    pub(super) fn new(
+        config: Config,
+        settings: Settings,
+        chronicle: Rc<dyn Chronicle>,
+    ) -> Rc<Self> {
+        let (orders, mut incoming) = mpsc::unbounded_channel::<Order>();
+        let herald = Rc::clone(&chronicle);
+        tokio::task::spawn_local(async move {
+            while let Some(Order { plugin, request, reply }) = incoming.recv().await {
+                let answer = herald.update(&plugin, request);
+                tokio::task::spawn_local(async move {
+                    let answer = answer.await.unwrap_or_else(|_ended| Err(ENDED.to_owned()));
+                    let _plugin_is_gone = reply.send(answer);
+                });
+            }
+        });
+        Rc::new(Self {
+            settings,
+            builtin: DefaultValidator::from(&config.default_validator),
+            config,
+            chronicle,
+            seats: RefCell::default(),
+            changed: Notify::new(),
+            orders,
+        })
+    }
+
+    /// Opens the plugin socket, launches the pre-installed plugins, and returns once each of
+    /// these takes part or is given up.
+    ///
+    /// # Errors
+    /// Fails when nobody could connect.
+    pub(super) async fn open(self: &Rc<Self>) -> Result<()> {
+        match socket::for_plugins(&self.config) {
+            Ok(listener) => {
+                listener.set_nonblocking(true)?;
+                let listener = UnixListener::from_std(listener)?;
+                tokio::task::spawn_local(accept(Rc::clone(self), listener));
+            }
+            Err(NoPlugins::SwitchedOff) => {}
+            Err(why) => {
+                let path = self.config.socket_path.display();
+                let what = format!("plugins cannot connect to {path}: {why}");
+                return Err(Error::new(what).hint("name another place by --socket"));
+            }
+        }
+        let (files, unusable) =
+            plugin::discover(&self.config.plugin_path, &self.config.plugin_config_path);
+        for problem in unusable {
+            tracing::warn!("{problem}");
+        }
+        let launches = files.into_iter().map(|file| launch(Rc::clone(self), file));
+        futures_util::future::join_all(launches).await;
+        Ok(())
+    }
+
+    /// The built-in validator.
+    pub(super) fn builtin(&self) -> &DefaultValidator {
+        &self.builtin
+    }
+
+    /// Who takes part, in order.
+    pub(super) fn everybody(&self) -> Vec<Rc<Seat>> {
+        let seats = self.seats.borrow();
+        let active = seats.iter().filter(|(seat, active)| active.get() && !seat.plugin.is_gone());
+        active.map(|(seat, _)| Rc::clone(seat)).collect()
+    }
+
+    /// Who takes part and wants to hear of `event`.
+    pub(super) fn audience(&self, event: Event) -> Vec<Rc<Seat>> {
+        let mut seats = self.everybody();
+        seats.retain(|seat| seat.plugin.is_subscribed(event));
+        seats
+    }
+
+    /// Waits until these take part and those are away; says who is missing after `timeout`.
+    pub(super) async fn wait(
+        &self,
+        synchronized: &[String],
+        gone: &[String],
+        timeout: Duration,
+    ) -> std::result::Result<(), String> {
+        let deadline = tokio::time::Instant::now() + timeout;
+        loop {
+            let changed = self.changed.notified();
+            let (absent, lingering) = (self.absent(synchronized), self.lingering(gone));
+            if absent.is_empty() && lingering.is_empty() {
+                return Ok(());
+            }
+            if tokio::time::timeout_at(deadline, changed).await.is_err() {
+                let mut what = Vec::new();
+                if !absent.is_empty() {
+                    what.push(format!("not synchronized in time: {}", absent.join(", ")));
+                }
+                if !lingering.is_empty() {
+                    what.push(format!("not gone in time: {}", lingering.join(", ")));
+                }
+                return Err(what.join("; "));
+            }
+        }
+    }
+
+    fn absent(&self, names: &[String]) -> Vec<String> {
+        let here: Vec<String> = self.everybody().iter().map(|seat| seat.id()).collect();
+        names.iter().filter(|name| !here.contains(name)).cloned().collect()
+    }
+
+    /// Who is still at the table; until its going has been told it counts as there.
+    fn lingering(&self, names: &[String]) -> Vec<String> {
+        let seats = self.seats.borrow();
+        let here: Vec<String> = seats.iter().map(|(seat, _)| seat.id()).collect();
+        names.iter().filter(|name| here.contains(name)).cloned().collect()
+    }
+
+    /// Closes a plugin's connection, and returns when its going has been told.
+    pub(super) async fn disconnect(&self, name: &str) -> std::result::Result<(), String> {
+        let found = self.seats.borrow().iter().find(|(seat, _)| seat.id() == name).cloned();
+        let Some((seat, _)) = found else {
+            return Err(format!("{} is not connected", quoted(name)));
+        };
+        seat.plugin.disconnect("the script disconnected it");
+        self.wait(&[], &[name.to_owned()], Duration::from_secs(10)).await
+    }
+
+    /// Says goodbye to everybody; the socket goes too.
+    pub(super) async fn close(&self) {
+        let seats: Vec<Rc<Seat>> =
+            self.seats.borrow().iter().map(|(seat, _)| Rc::clone(seat)).collect();
+        futures_util::future::join_all(seats.iter().map(|seat| seat.plugin.shutdown())).await;
+        if !self.config.disable_connections {
+            let _gone = std::fs::remove_file(&self.config.socket_path);
+        }
+    }
+
+    fn upcalls(&self) -> Arc<dyn Upcalls> {
+        Arc::new(Desk(self.orders.clone()))
+    }
+
+    fn sit_down(&self, plugin: Plugin, launched: bool) -> Option<Rc<Seat>> {
+        let id = plugin.id();
+        let taken = self
+            .seats
+            .borrow()
+            .iter()
+            .any(|(seat, _)| seat.id() == id && !seat.plugin.is_gone() && !seat.has_strikes());
+        if taken {
+            plugin.disconnect("one of the same name is connected already");
+            tracing::warn!("{id} is connected already: the newcomer was refused");
+            return None;
+        }
+        let settings = self.config.plugin(plugin.index(), plugin.name());
+        let seat = Rc::new(Seat::new(plugin, launched, &settings));
+        let mut seats = self.seats.borrow_mut();
+        let at = seats.partition_point(|(other, _)| other.plugin.index() <= seat.plugin.index());
+        seats.insert(at, (Rc::clone(&seat), Cell::new(false)));
+        Some(seat)
+    }
+
+    /// Synchronizes a plugin; why it could not be.
+    async fn synchronize(&self, seat: &Rc<Seat>) -> std::result::Result<(), String> {
+        let id = seat.id();
+        let snapshot = tokio::select! {
+            snapshot = self.chronicle.snapshot(&id) => snapshot,
+            reason = seat.plugin.closed() => return Err(reason),
+        };
+        let snapshot = snapshot.unwrap_or_else(|_ended| Err(ENDED.to_owned()))?;
+        match seat.plugin.synchronize(&snapshot.pods, &snapshot.containers).await {
+            Outcome::Answered(updates) => {
+                for (other, active) in self.seats.borrow().iter() {
+                    if Rc::ptr_eq(other, seat) {
+                        active.set(true);
+                    }
+                }
+                self.chronicle.synchronized(&id, &updates);
+                self.changed.notify_waiters();
+                Ok(())
+            }
+            Outcome::Refused(why) => Err(format!("it refused Synchronize: {}", quoted(&why))),
+            Outcome::TimedOut => Err("it did not answer Synchronize in time".to_owned()),
+            Outcome::Gone(why) => Err(why),
+            Outcome::Left => Err("it closed the connection".to_owned()),
+        }
+    }
+
+    /// Takes it from the table, tells of it, then lets whoever waits for it go on.
+    fn remove(&self, seat: &Rc<Seat>, reason: &str) {
+        self.seats.borrow_mut().retain(|(other, _)| !Rc::ptr_eq(other, seat));
+        self.chronicle.gone(&seat.id(), reason);
+        self.changed.notify_waiters();
+    }
+}
+
+const ENDED: &str = "nobody answers any more";
+
+async fn accept(stage: Rc<Stage>, listener: UnixListener) {
+    loop {
+        let Ok((stream, _)) = listener.accept().await else {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            continue;
+        };
+        let stage = Rc::clone(&stage);
+        tokio::task::spawn_local(async move {
+            let shaken = plugin::handshake(stream, None, &stage.settings, stage.upcalls()).await;
+            match shaken {
+                Ok(plugin) => {
+                    if let Some(seat) = join(&stage, plugin, false).await {
+                        stay(&stage, &seat).await;
+                    }
+                }
+                Err(error) => tracing::info!("a plugin connection ended: {error}"),
+            }
+        });
+    }
+}
+
+async fn launch(stage: Rc<Stage>, file: PluginFile) {
+    let id = format!("{}-{}", file.index, file.name);
+    match Launched::start(&file, &stage.settings, stage.upcalls()).await {
+        Ok(plugin) => {
+            if let Some(seat) = join(&stage, plugin, true).await {
+                tokio::task::spawn_local(async move { stay(&stage, &seat).await });
+            }
+        }
+        Err(error) => tracing::warn!("{id} could not be started: {error}"),
+    }
+}
+
+/// A registered plugin becomes one that takes part, or goes.
+async fn join(stage: &Rc<Stage>, plugin: Plugin, launched: bool) -> Option<Rc<Seat>> {
+    let seat = stage.sit_down(plugin, launched)?;
+    stage.chronicle.registered(&seat.id());
+    match stage.synchronize(&seat).await {
+        Ok(()) => Some(seat),
+        Err(why) => {
+            seat.plugin.disconnect(&why);
+            stage.remove(&seat, &why);
+            None
+        }
+    }
+}
+
+async fn stay(stage: &Rc<Stage>, seat: &Rc<Seat>) {
+    let reason = seat.plugin.closed().await;
+    stage.remove(seat, &reason);
+}
+
+struct Desk(mpsc::UnboundedSender<Order>);
+
+#[async_trait::async_trait]
+impl Upcalls for Desk {
+    async fn update_containers(
+        &self,
+        plugin: &Identity,
+        request: api::UpdateContainersRequest,
+    ) -> std::result::Result<api::UpdateContainersResponse, String> {
+        let (reply, answer) = oneshot::channel();
+        let order = Order { plugin: plugin.to_string(), request, reply };
+        self.0.send(order).map_err(|_gone| ENDED.to_owned())?;
+        answer.await.unwrap_or_else(|_gone| Err(ENDED.to_owned()))
+    }
+}

@@ -1,0 +1,426 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A `replay` of the built binary with its own socket and configuration, and plugins in this
+//! process that do as a case tells them.
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::PathBuf;
+use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use nri_runc::plugin::stub::{self, Handler, Runtime, Stub, async_trait};
+use nri_runc::plugin::{ALL_EVENTS, Event, api};
+use protobuf::MessageDyn;
+use serde_json::{Value, json};
+
+/// Longer than anything here takes on a machine that is busy.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A running `replay`.
+pub(super) struct Replay {
+    temp: tempfile::TempDir,
+    child: Child,
+    script: Option<ChildStdin>,
+    lines: Receiver<Value>,
+    /// Lines that came while another was waited for.
+    seen: Vec<Value>,
+}
+
+/// A folder with a configuration; `more` is of its `[nri]` table and those after it.
+pub(super) fn ground(more: &str) -> tempfile::TempDir {
+    let temp = tempfile::tempdir().unwrap();
+    let dir = temp.path().display();
+    std::fs::create_dir(temp.path().join("plugins")).unwrap();
+    let text = format!(
+        "run_dir = \"{dir}/run\"\n[nri]\nsocket_path = \"{dir}/nri.sock\"\n\
+         plugin_path = \"{dir}/plugins\"\nplugin_config_path = \"{dir}\"\n{more}\n"
+    );
+    nri_runc::files::replace(&temp.path().join("config.toml"), text.as_bytes()).unwrap();
+    temp
+}
+
+/// `nri-runc nri VERB …` with the configuration of `temp`.
+#[expect(clippy::disallowed_methods, reason = "the program under test")]
+pub(super) fn command(temp: &tempfile::TempDir, words: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_nri-runc"));
+    command.args(["nri", "--config"]).arg(temp.path().join("config.toml")).args(words);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped());
+    command
+}
+
+impl Replay {
+    /// Starts one with default settings.
+    pub(super) fn start() -> Self {
+        Self::with("", &[])
+    }
+
+    /// Starts one with `more` configuration and `flags`.
+    pub(super) fn with(more: &str, flags: &[&str]) -> Self {
+        Self::on(ground(more), flags)
+    }
+
+    /// Starts one on prepared ground.
+    pub(super) fn on(temp: tempfile::TempDir, flags: &[&str]) -> Self {
+        let words: Vec<&str> = std::iter::once("replay").chain(flags.iter().copied()).collect();
+        let mut options = std::fs::OpenOptions::new();
+        let said = options.append(true).create(true).open(temp.path().join("stderr")).unwrap();
+        let mut child = command(&temp, &words).stderr(said).spawn().unwrap();
+        let script = child.stdin.take();
+        let out = BufReader::new(child.stdout.take().unwrap());
+        let (sender, lines) = channel();
+        std::thread::spawn(move || {
+            for line in out.lines().map_while(Result::ok) {
+                let line = serde_json::from_str(&line).unwrap_or(json!({ "no JSON": line }));
+                if sender.send(line).is_err() {
+                    return;
+                }
+            }
+        });
+        Self { temp, child, script, lines, seen: Vec::new() }
+    }
+
+    pub(super) fn path(&self, name: &str) -> PathBuf {
+        self.temp.path().join(name)
+    }
+
+    /// Writes a line of the script.
+    pub(super) fn send(&mut self, line: &Value) {
+        self.send_text(&line.to_string());
+    }
+
+    /// Writes a line that need not be JSON.
+    pub(super) fn send_text(&mut self, line: &str) {
+        let script = self.script.as_mut().unwrap();
+        writeln!(script, "{line}").unwrap();
+        script.flush().unwrap();
+    }
+
+    /// The first line, old or new, for which `is_it` says yes; it is not found again.
+    pub(super) fn line(&mut self, what: &str, is_it: impl Fn(&Value) -> bool) -> Value {
+        if let Some(at) = self.seen.iter().position(&is_it) {
+            return self.seen.remove(at);
+        }
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let line = self.lines.recv_timeout(left);
+            assert!(line.is_ok(), "no {what}; there were {:?}", self.seen);
+            match line.unwrap() {
+                line if is_it(&line) => return line,
+                line => self.seen.push(line),
+            }
+        }
+    }
+
+    /// The answer to the line with this id.
+    pub(super) fn answer(&mut self, id: &Value) -> Value {
+        self.line(&format!("answer to {id}"), |line| line.get("id") == Some(id))
+    }
+
+    /// An unasked line about a plugin.
+    pub(super) fn event(&mut self, event: &str, plugin: &str) -> Value {
+        self.line(&format!("{event} of {plugin}"), |line| {
+            line["event"] == event && line["plugin"] == plugin
+        })
+    }
+
+    /// Sends a line and gives back its answer.
+    pub(super) fn ask(&mut self, line: &Value) -> Value {
+        self.send(line);
+        self.answer(&line["id"])
+    }
+
+    /// Sends a CreateContainer for a container `c0` and gives back its answer.
+    pub(super) fn create(&mut self) -> Value {
+        self.ask(&create(json!("create")))
+    }
+
+    /// Connects a plugin and waits until it takes part.
+    pub(super) fn plugin(&mut self, id: &str, puppet: Puppet) -> Arc<Heard> {
+        let heard = puppet.connect(self.path("nri.sock"), id);
+        self.event("synchronized", id);
+        heard
+    }
+
+    /// Ends the script; gives back every line that nobody asked for, and how it ended.
+    pub(super) fn end(mut self) -> (Vec<Value>, ExitStatus) {
+        self.script.take();
+        let mut rest = std::mem::take(&mut self.seen);
+        rest.extend(self.lines.iter());
+        (rest, self.child.wait().unwrap())
+    }
+
+    pub(super) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+}
+
+impl Drop for Replay {
+    fn drop(&mut self) {
+        let _ended = self.child.kill();
+        let _reaped = self.child.wait();
+    }
+}
+
+/// A CreateContainer line.
+pub(super) fn create(id: Value) -> Value {
+    json!({"id": id, "call": "CreateContainer", "request": {
+        "pod": {"id": "p0", "name": "pod0"},
+        "container": {"id": "c0", "podSandboxId": "p0", "name": "ctr0", "env": ["HOME=/"]}}})
+}
+
+/// What a plugin has heard.
+#[derive(Default)]
+pub(super) struct Heard(Mutex<Vec<(String, String)>>);
+
+impl Heard {
+    /// The methods, in order.
+    pub(super) fn methods(&self) -> Vec<String> {
+        self.0.lock().unwrap().iter().map(|(method, _)| method.clone()).collect()
+    }
+
+    /// The last message of a method, as text.
+    pub(super) fn last(&self, method: &str) -> String {
+        let heard = self.0.lock().unwrap();
+        heard.iter().rev().find(|(name, _)| name == method).map(|(_, text)| text.clone()).unwrap()
+    }
+
+    /// Waits until a method has been called.
+    pub(super) fn wait_for(&self, method: &str) {
+        let deadline = Instant::now() + PATIENCE;
+        while !self.methods().iter().any(|heard| heard == method) {
+            assert!(Instant::now() < deadline, "{method} was not heard: {:?}", self.methods());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+/// What a plugin does at a method.
+#[derive(Clone, Default)]
+pub(super) enum Does {
+    #[default]
+    Nothing,
+    Adjust(Box<api::ContainerAdjustment>),
+    Update(Vec<api::ContainerUpdate>),
+    Evict(&'static str, &'static str),
+    Refuse(&'static str),
+    Hang,
+    Leave,
+    /// Asks for updates from inside its handler, and adjusts by what it is answered.
+    Ask(Vec<api::ContainerUpdate>),
+}
+
+/// A plugin of a case.
+#[derive(Clone, Default)]
+pub(super) struct Puppet {
+    does: Vec<(Option<Event>, Does)>,
+    events: Option<Vec<Event>>,
+    policy: Option<api::FailurePolicy>,
+}
+
+impl Puppet {
+    /// One that subscribes to everything and changes nothing.
+    pub(super) fn new() -> Self {
+        Self::default()
+    }
+
+    /// At an event it does this.
+    pub(super) fn at(mut self, event: Event, does: Does) -> Self {
+        self.does.push((Some(event), does));
+        self
+    }
+
+    /// At CreateContainer it does this.
+    pub(super) fn creating(self, does: Does) -> Self {
+        self.at(Event::CreateContainer, does)
+    }
+
+    /// At Synchronize it does this.
+    pub(super) fn synchronizing(mut self, does: Does) -> Self {
+        self.does.push((None, does));
+        self
+    }
+
+    pub(super) fn subscribing(mut self, events: &[Event]) -> Self {
+        self.events = Some(events.to_vec());
+        self
+    }
+
+    pub(super) fn declaring(mut self, policy: api::FailurePolicy) -> Self {
+        self.policy = Some(policy);
+        self
+    }
+
+    /// Connects it, as `NN-name`, on a thread of its own that ends with the connection.
+    pub(super) fn connect(self, socket: PathBuf, id: &str) -> Arc<Heard> {
+        let heard = Arc::new(Heard::default());
+        let events = self.events.clone().unwrap_or_else(|| {
+            let validating = Event::ValidateContainerAdjustment;
+            ALL_EVENTS.iter().copied().filter(|event| *event != validating).collect()
+        });
+        let acting = Acting { puppet: self, events, heard: Arc::clone(&heard) };
+        let id = id.to_owned();
+        std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            runtime.unwrap().block_on(async {
+                let deadline = Instant::now() + PATIENCE;
+                let stream = loop {
+                    match tokio::net::UnixStream::connect(&socket).await {
+                        Ok(stream) => break stream,
+                        Err(error) => assert!(Instant::now() < deadline, "{error}"),
+                    }
+                    tokio::time::sleep(Duration::from_millis(5)).await;
+                };
+                if let Ok(stub) = Stub::serve(stream, &id, "", Arc::new(acting)).await {
+                    stub.closed().await;
+                }
+            });
+        });
+        heard
+    }
+}
+
+struct Acting {
+    puppet: Puppet,
+    events: Vec<Event>,
+    heard: Arc<Heard>,
+}
+
+impl Acting {
+    fn does(&self, event: Option<Event>) -> Does {
+        let found = self.puppet.does.iter().find(|(at, _)| *at == event);
+        found.map(|(_, does)| does.clone()).unwrap_or_default()
+    }
+
+    /// Its part at an event: the adjustment, updates and evictions.
+    async fn act(
+        &self,
+        runtime: &Runtime,
+        event: Option<Event>,
+    ) -> stub::Result<api::CreateContainerResponse> {
+        let mut answer = api::CreateContainerResponse::new();
+        match self.does(event) {
+            Does::Nothing => {}
+            Does::Adjust(adjust) => answer.adjust = Some(*adjust).into(),
+            Does::Update(update) => answer.update = update,
+            Does::Evict(container_id, reason) => {
+                let (container_id, reason) = (container_id.to_owned(), reason.to_owned());
+                let eviction =
+                    api::ContainerEviction { container_id, reason, ..Default::default() };
+                answer.evict = vec![eviction];
+            }
+            Does::Refuse(why) => return Err(why.into()),
+            Does::Hang => std::future::pending::<()>().await,
+            Does::Leave => {
+                runtime.close();
+                std::future::pending::<()>().await;
+            }
+            Does::Ask(update) => {
+                let request = api::UpdateContainersRequest { update, ..Default::default() };
+                let env = match runtime.update_containers(&request).await {
+                    Ok(answer) => stub::env("FAILED", &answer.failed.len().to_string()),
+                    Err(why) => stub::env("REFUSED", &why.to_string()),
+                };
+                let adjust = api::ContainerAdjustment { env: vec![env], ..Default::default() };
+                answer.adjust = Some(adjust).into();
+            }
+        }
+        Ok(answer)
+    }
+}
+
+/// Handlers that answer with yes or no.
+macro_rules! yes_or_no {
+    ($($method:ident($request:ident) => $event:ident;)*) => {
+        #[async_trait]
+        impl Handler for Acting {
+            fn events(&self) -> &[Event] {
+                &self.events
+            }
+
+            fn failure_policy(&self) -> Option<api::FailurePolicy> {
+                self.puppet.policy.clone()
+            }
+
+            fn observe(&self, method: &'static str, message: &dyn MessageDyn) {
+                self.heard.0.lock().unwrap().push((method.to_owned(), message.to_string()));
+            }
+
+            async fn synchronize(
+                &self,
+                runtime: &Runtime,
+                _: Vec<api::PodSandbox>,
+                _: Vec<api::Container>,
+            ) -> stub::Result<Vec<api::ContainerUpdate>> {
+                Ok(self.act(runtime, None).await?.update)
+            }
+
+            async fn create_container(
+                &self,
+                runtime: &Runtime,
+                _: api::CreateContainerRequest,
+            ) -> stub::Result<api::CreateContainerResponse> {
+                self.act(runtime, Some(Event::CreateContainer)).await
+            }
+
+            async fn update_container(
+                &self,
+                runtime: &Runtime,
+                _: api::UpdateContainerRequest,
+            ) -> stub::Result<api::UpdateContainerResponse> {
+                let answer = self.act(runtime, Some(Event::UpdateContainer)).await?;
+                let (update, evict) = (answer.update, answer.evict);
+                Ok(api::UpdateContainerResponse { update, evict, ..Default::default() })
+            }
+
+            async fn stop_container(
+                &self,
+                runtime: &Runtime,
+                _: api::StopContainerRequest,
+            ) -> stub::Result<api::StopContainerResponse> {
+                let update = self.act(runtime, Some(Event::StopContainer)).await?.update;
+                Ok(api::StopContainerResponse { update, ..Default::default() })
+            }
+
+            $(async fn $method(
+                &self,
+                runtime: &Runtime,
+                _: api::$request,
+            ) -> stub::Result<()> {
+                self.act(runtime, Some(Event::$event)).await.map(|_| ())
+            })*
+        }
+    };
+}
+
+yes_or_no! {
+    run_pod_sandbox(RunPodSandboxRequest) => RunPodSandbox;
+    update_pod_sandbox(UpdatePodSandboxRequest) => UpdatePodSandbox;
+    post_update_pod_sandbox(PostUpdatePodSandboxRequest) => PostUpdatePodSandbox;
+    stop_pod_sandbox(StopPodSandboxRequest) => StopPodSandbox;
+    remove_pod_sandbox(RemovePodSandboxRequest) => RemovePodSandbox;
+    post_create_container(PostCreateContainerRequest) => PostCreateContainer;
+    start_container(StartContainerRequest) => StartContainer;
+    post_start_container(PostStartContainerRequest) => PostStartContainer;
+    post_update_container(PostUpdateContainerRequest) => PostUpdateContainer;
+    remove_container(RemoveContainerRequest) => RemoveContainer;
+    validate_container_adjustment(ValidateContainerAdjustmentRequest) => ValidateContainerAdjustment;
+}
+
+/// An adjustment that sets one variable.
+pub(super) fn setting(name: &str, value: &str) -> Does {
+    let env = vec![stub::env(name, value)];
+    Does::Adjust(Box::new(api::ContainerAdjustment { env, ..Default::default() }))
+}
+
+/// An update of another container's cpu shares.
+pub(super) fn shares(container: &str, shares: u64) -> Vec<api::ContainerUpdate> {
+    let value = Some(api::OptionalUInt64 { value: shares, ..Default::default() });
+    let cpu = api::LinuxCPU { shares: value.into(), ..Default::default() };
+    let resources = api::LinuxResources { cpu: Some(cpu).into(), ..Default::default() };
+    let linux =
+        api::LinuxContainerUpdate { resources: Some(resources).into(), ..Default::default() };
+    let container_id = container.to_owned();
+    vec![api::ContainerUpdate { container_id, linux: Some(linux).into(), ..Default::default() }]
+}

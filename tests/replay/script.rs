@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The script itself: what holds back what, what is answered, how it begins and ends.
+
+use std::time::Duration;
+
+use nri_runc::plugin::Event;
+use serde_json::{Value, json};
+
+use super::rig::{Does, Puppet, Replay, command, create, ground, setting};
+
+#[test]
+fn calls_run_side_by_side_and_wait_holds_back_what_follows() {
+    let mut replay = Replay::with("plugin_request_timeout = \"60s\"", &[]);
+    let slow = replay.plugin("10-slow", Puppet::new().creating(Does::Hang));
+    replay.send(&create(json!("held")));
+    slow.wait_for("CreateContainer");
+    let run = json!({"id": "run", "call": "RunPodSandbox", "request": {"pod": {"id": "p1"}}});
+    // The plugin's turn is taken, so the second call waits for it; the third line is not a call.
+    replay.send(&run);
+    replay.send(&json!({"id": "wait", "wait": {"synchronized": ["20-late"], "timeout": "60s"}}));
+    replay.send(&json!({"id": "after", "state": {}}));
+    replay.plugin("20-late", Puppet::new());
+    assert_eq!(replay.answer(&json!("wait"))["ok"], true);
+    assert_eq!(replay.answer(&json!("after"))["ok"], true);
+    // A cancelled call is answered at once, and its plugin is blamed for nothing.
+    replay.send(&json!({"cancel": "held"}));
+    let answer = replay.answer(&json!("held"));
+    assert_eq!(answer["cause"], "cancelled", "{answer}");
+    assert!(!answer["error"].as_str().unwrap().contains("slow"), "{answer}");
+    assert!(replay.answer(&json!("run")).get("error").is_none());
+}
+
+#[test]
+fn a_cancelled_call_costs_nobody_their_connection() {
+    let mut replay = Replay::with("plugin_request_timeout = \"200ms\"", &[]);
+    let slow = replay.plugin("10-slow", Puppet::new().creating(Does::Hang));
+    replay.send(&create(json!(1)));
+    slow.wait_for("CreateContainer");
+    replay.send(&json!({"cancel": 1}));
+    assert_eq!(replay.answer(&json!(1))["cause"], "cancelled");
+    std::thread::sleep(Duration::from_millis(500));
+    let start = json!({"id": 2, "call": "StartContainer", "request": {"container": {"id": "c0"}}});
+    assert!(replay.ask(&start).get("error").is_none());
+    slow.wait_for("StartContainer");
+    let (rest, _) = replay.end();
+    let gone = |line: &&Value| line["event"] == "gone" && line["reason"] != "shutdown";
+    assert!(rest.iter().find(gone).is_none_or(|line| !line.to_string().contains("time")));
+}
+
+#[test]
+fn cancelling_what_is_over_or_unknown_changes_nothing() {
+    let mut replay = Replay::start();
+    replay.create();
+    replay.send(&json!({"cancel": "create"}));
+    replay.send(&json!({"cancel": {"never": "seen"}}));
+    assert_eq!(replay.ask(&json!({"id": 2, "state": {}}))["ok"], true);
+    assert!(replay.end().0.is_empty());
+}
+
+#[test]
+fn ids_of_any_kind_are_echoed_and_none_is_fine() {
+    let mut replay = Replay::start();
+    for id in [json!(0), json!("x"), json!([1, {"a": null}]), json!(null), json!(1.5)] {
+        let answer = replay.ask(&json!({"id": id, "state": {}}));
+        assert_eq!(answer, json!({"id": id, "ok": true}));
+    }
+    replay.send(&json!({"state": {}}));
+    replay.line("an answer without an id", |line| *line == json!({"ok": true}));
+}
+
+#[test]
+fn malformed_lines_are_answered_with_their_number_and_the_script_goes_on() {
+    let mut replay = Replay::start();
+    for (number, (line, id)) in [
+        ("{", None),
+        ("\"text\"", None),
+        ("\u{1}\u{2}", None),
+        ("{\"id\": 4}", Some(json!(4))),
+        ("{\"id\": 5, \"call\": \"Explode\"}", Some(json!(5))),
+        ("{\"id\": 6, \"call\": \"CreateContainer\", \"request\": {\"odd\": 1}}", Some(json!(6))),
+        ("{\"id\": 7, \"state\": 7}", Some(json!(7))),
+        ("{\"id\": 8, \"wait\": {\"timeout\": \"soon\"}}", Some(json!(8))),
+        ("{\"answer\": 99, \"error\": \"nobody asked\"}", None),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        replay.send_text(line);
+        let wanted = format!("line {}: ", number + 1);
+        let answer = replay.line(&wanted, |answer| {
+            answer["error"].as_str().is_some_and(|error| error.starts_with(&wanted))
+        });
+        assert_eq!(answer.get("id"), id.as_ref(), "{line}");
+    }
+    replay.send_text("");
+    assert_eq!(replay.ask(&json!({"id": "still", "state": {}}))["ok"], true);
+}
+
+#[test]
+fn bytes_that_are_no_text_are_one_malformed_line() {
+    use std::io::Write;
+    let temp = ground("");
+    let mut child = command(&temp, &["replay"]).spawn().unwrap();
+    let mut script = child.stdin.take().unwrap();
+    script.write_all(b"\xff\xfe\n{\"id\":1,\"state\":{}}").unwrap();
+    drop(script);
+    let output = child.wait_with_output().unwrap();
+    let said = String::from_utf8(output.stdout).unwrap();
+    let lines: Vec<&str> = said.lines().collect();
+    assert!(lines[0].starts_with("{\"error\":\"line 1: "), "{said}");
+    assert_eq!((lines[1], lines.len()), ("{\"id\":1,\"ok\":true}", 2));
+}
+
+#[test]
+fn at_the_end_pending_calls_are_answered_and_plugins_hear_goodbye() {
+    let mut replay = Replay::with("plugin_request_timeout = \"300ms\"", &[]);
+    let heard = replay.plugin("10-a", Puppet::new().at(Event::StopContainer, Does::Hang));
+    replay.send(&json!({"id": 1, "call": "StopContainer", "request": {"container": {"id": "c"}}}));
+    let socket = replay.path("nri.sock");
+    replay.send(&create(json!(2)));
+    let temp_outlives = socket.clone();
+    let (rest, status) = replay.end();
+    assert!(status.success());
+    for id in [1, 2] {
+        assert!(rest.iter().any(|line| line["id"] == id), "{rest:?}");
+    }
+    assert!(!temp_outlives.exists(), "the socket is gone");
+    assert_eq!(heard.methods().last().unwrap(), "StopContainer");
+}
+
+#[test]
+fn plugins_that_still_answer_hear_shutdown() {
+    let mut replay = Replay::start();
+    let heard = replay.plugin("10-a", Puppet::new());
+    assert!(replay.end().1.success());
+    heard.wait_for("Shutdown");
+}
+
+#[test]
+fn a_signal_ends_it_as_the_end_of_the_script_does() {
+    let mut replay = Replay::start();
+    let heard = replay.plugin("10-a", Puppet::new());
+    let pid = nix::unistd::Pid::from_raw(i32::try_from(replay.pid()).unwrap());
+    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).unwrap();
+    heard.wait_for("Shutdown");
+    assert!(replay.end().1.success());
+}
+
+#[test]
+fn a_script_in_a_file_is_followed() {
+    let temp = ground("");
+    let file = temp.path().join("script");
+    nri_runc::files::replace(&file, create(json!(1)).to_string().as_bytes()).unwrap();
+    let output = command(&temp, &["replay", file.to_str().unwrap()]).output().unwrap();
+    let answer: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(answer["id"] == 1 && answer.get("reply").is_some(), "{answer}");
+}
+
+#[test]
+fn what_keeps_it_from_starting_is_one_line_and_exit_code_1() {
+    let temp = ground("");
+    let long = "/".to_owned() + &"x".repeat(200);
+    for words in [
+        &["replay", "/nowhere/script"] as &[&str],
+        &["replay", "--socket", "/proc/nri.sock"],
+        &["replay", "--socket", long.as_str()],
+    ] {
+        let output = command(&temp, words).stderr(std::process::Stdio::piped()).output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!((output.status.code(), said.lines().count()), (Some(1), 1), "{words:?}: {said}");
+        assert!(output.stdout.is_empty());
+    }
+}
+
+#[test]
+fn a_broken_configuration_keeps_it_from_starting() {
+    let temp = ground("plugin_request_timeout = \"soon\"");
+    let output = command(&temp, &["replay"]).stderr(std::process::Stdio::piped()).output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(said.contains("plugin_request_timeout") && said.lines().count() == 1, "{said}");
+}
+
+#[test]
+fn a_pre_installed_plugin_takes_part_before_the_first_line_is_answered() {
+    let temp = ground("");
+    let built = std::path::Path::new(env!("CARGO_BIN_EXE_nri-runc"));
+    let plugin = built.with_file_name("examples").join("event_logger");
+    assert!(plugin.exists(), "cargo build --examples builds {}", plugin.display());
+    std::os::unix::fs::symlink(plugin, temp.path().join("plugins/10-logger")).unwrap();
+    let log = temp.path().join("events.jsonl");
+    let config = format!("file = {}\n", log.display());
+    nri_runc::files::replace(&temp.path().join("10-logger.conf"), config.as_bytes()).unwrap();
+    let mut replay = Replay::on(temp, &[]);
+    replay.create();
+    let lines = std::fs::read_to_string(&log).unwrap();
+    assert!(lines.contains("CreateContainer"), "{lines}");
+    assert!(replay.event("synchronized", "10-logger")["updates"] == json!([]));
+}
+
+#[test]
+fn a_pre_installed_file_that_is_no_program_is_given_up_and_the_script_goes_on() {
+    let temp = ground("plugin_registration_timeout = \"300ms\"");
+    let file = temp.path().join("plugins/10-broken");
+    nri_runc::files::replace(&file, b"#!/nowhere/at/all\n").unwrap();
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(&file, mode).unwrap();
+    let mut replay = Replay::on(temp, &[]);
+    assert!(replay.create().get("error").is_none());
+    let said = std::fs::read_to_string(replay.path("stderr")).unwrap();
+    assert!(said.contains("10-broken"), "{said}");
+}
+
+#[test]
+fn neither_call_nor_event_crosses_a_plugins_going() {
+    let mut replay = Replay::start();
+    let heard = replay.plugin("10-a", Puppet::new().creating(setting("A", "1")));
+    assert_eq!(replay.ask(&json!({"id": 1, "disconnect": "10-a"})), json!({"id": 1, "ok": true}));
+    replay.event("gone", "10-a");
+    let answer = replay.create();
+    assert!(answer["reply"]["adjust"].get("env").is_none(), "{answer}");
+    assert!(!heard.methods().iter().any(|method| method == "CreateContainer"));
+}

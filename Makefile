@@ -41,6 +41,7 @@ bench: build
 
 interop: setup
 	cargo test --locked --test bundle go::
+	cargo test --locked --test interop -- --nocapture
 	cargo test --locked --test wire go_types -- --nocapture
 
 vm soak:

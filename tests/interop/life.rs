@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Through the built binary and its daemon: a plugin of each version, connected by itself and
+//! pre-installed, over the whole life of a container and its pod.
+
+use serde_json::{Value, json};
+
+use super::rig::{Rig, wait_until};
+use super::{by_hand, document, golang, lines, of_each_version, wait_for};
+
+/// A world in which all that the plugin asks for means something.
+fn world() -> Rig {
+    let rig = Rig::new("");
+    let patience = "plugin_request_timeout = \"20s\"";
+    rig.configure(&rig.path("fake/runc"), &format!("---{patience}"));
+    rig.write("bundle/config.json", &document::original().to_string());
+    rig
+}
+
+fn is_synchronized(rig: &Rig) -> bool {
+    rig.admin(&["plugins"])[0]["state"] == "synchronized"
+}
+
+#[track_caller]
+fn verb(rig: &Rig, words: &[&str]) {
+    let output = rig.verb(words);
+    assert!(output.status.success(), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// From creation to removal; what the runtime got is the plugin's work.
+fn live(rig: &Rig, minor: u32) {
+    let created = rig.create("c1");
+    assert!(created.status.success(), "{}", String::from_utf8_lossy(&created.stderr));
+    let seen: Value = serde_json::from_str(&rig.read("fake/seen.json")).unwrap();
+    let differing = differences("", &seen, &document::adjusted(minor));
+    assert!(differing.is_empty(), "{differing:#?}");
+    verb(rig, &["start", "c1"]);
+    verb(rig, &["update", "--cpu-share", "900", "c1"]);
+    verb(rig, &["kill", "c1", "9"]);
+    verb(rig, &["delete", "c1"]);
+    wait_for(&rig.path("told"), &["RemovePodSandbox", "c1"]);
+}
+
+/// Where two documents differ, so that a failure shows all of it.
+fn differences(place: &str, seen: &Value, wanted: &Value) -> Vec<String> {
+    let (Value::Object(seen), Value::Object(wanted)) = (seen, wanted) else {
+        let differs = seen != wanted;
+        return differs.then(|| format!("{place}: {seen}, not {wanted}")).into_iter().collect();
+    };
+    let mut keys: Vec<&String> = seen.keys().chain(wanted.keys()).collect();
+    keys.sort();
+    keys.dedup();
+    let of = |key: &String| {
+        let (seen, wanted) = (seen.get(key), wanted.get(key));
+        let place = format!("{place}.{key}");
+        differences(&place, seen.unwrap_or(&Value::Null), wanted.unwrap_or(&Value::Null))
+    };
+    keys.into_iter().flat_map(of).collect()
+}
+
+/// What is told of the life, in order. Validators came with v0.10.
+fn life(minor: u32) -> Vec<Value> {
+    let mut told = vec![
+        json!({"event": "RunPodSandbox", "pod": "c1"}),
+        json!({"event": "CreateContainer", "pod": "c1", "container": "c1", "state": "CONTAINER_UNKNOWN"}),
+    ];
+    if minor >= 10 {
+        told.push(json!({
+            "event": "ValidateContainerAdjustment", "pod": "c1", "container": "c1",
+            "owner": "10-stub", "plugins": 1,
+        }));
+    }
+    for (event, state) in [
+        ("PostCreateContainer", "CONTAINER_CREATED"),
+        ("StartContainer", "CONTAINER_CREATED"),
+        ("PostStartContainer", "CONTAINER_RUNNING"),
+        ("StopContainer", "CONTAINER_STOPPED"),
+        ("RemoveContainer", "CONTAINER_STOPPED"),
+    ] {
+        told.push(json!({"event": event, "pod": "c1", "container": "c1", "state": state}));
+    }
+    told.push(json!({"event": "StopPodSandbox", "pod": "c1"}));
+    told.push(json!({"event": "RemovePodSandbox", "pod": "c1"}));
+    told
+}
+
+/// The lines about a life, without those of another container and of the plugin's own questions.
+fn about_c1(told: &[Value]) -> Vec<Value> {
+    told.iter().filter(|line| line["pod"] == "c1").cloned().collect()
+}
+
+fn end_daemon(rig: &Rig) {
+    let daemon = nix::unistd::Pid::from_raw(rig.daemon_pid());
+    nix::sys::signal::kill(daemon, nix::sys::signal::Signal::SIGTERM).unwrap();
+}
+
+/// The answers to the plugin's own questions, asked from inside of a handler, which must not
+/// block anybody. Nothing is carried out yet, and the plugin is told so.
+fn answers(told: &[Value]) -> Vec<Value> {
+    told.iter().filter(|line| line["event"] == "UpdateContainers").cloned().collect()
+}
+
+fn connects_adjusts_and_hears_a_whole_life(version: &str, minor: u32) {
+    let Some(program) = golang::program(&format!("stub-{version}")) else { return };
+    let mut rig = world();
+    rig.start_daemon();
+    assert!(rig.create("old").status.success());
+    let told = rig.path("told");
+    let _plugin = by_hand(&program, &rig.path("nri.sock"), &told);
+    wait_until("the plugin is synchronized", || is_synchronized(&rig));
+    let status = rig.admin(&["plugins"])[0].clone();
+    assert_eq!((&status["index"], &status["name"]), (&json!("10"), &json!("stub")));
+    live(&rig, minor);
+    let heard = lines(&told);
+    assert_eq!(heard[0]["event"], "Configure");
+    assert_eq!(heard[0]["config"], "");
+    assert_eq!(heard[0]["runtime"], "nri-runc");
+    assert_eq!(heard[0]["version"], format!("v{}", env!("CARGO_PKG_VERSION")));
+    let all = json!({"event": "Synchronize", "pods": ["old"], "containers": ["old"]});
+    assert_eq!(heard[1], all);
+    assert_eq!(about_c1(&heard), life(minor));
+    let answer =
+        |id: &str| json!({"event": "UpdateContainers", "asked": id, "failed": [id], "error": ""});
+    assert_eq!(answers(&heard), [answer("old"), answer("c1")]);
+    end_daemon(&rig);
+    wait_for(&told, &["Closed"]);
+    let ends: Vec<Value> = lines(&told).iter().rev().take(2).map(|l| l["event"].clone()).collect();
+    assert_eq!(ends, ["Closed", "Shutdown"]);
+}
+of_each_version!(connects_adjusts_and_hears_a_whole_life);
+
+fn is_launched_with_its_configuration_and_hears_a_whole_life(version: &str, minor: u32) {
+    let Some(program) = golang::program(&format!("stub-{version}")) else { return };
+    let mut rig = world();
+    std::fs::create_dir_all(rig.path("plugins")).unwrap();
+    std::os::unix::fs::symlink(program, rig.path("plugins/10-stub")).unwrap();
+    let told = rig.path("told");
+    rig.write("10-stub.conf", &told.display().to_string());
+    rig.start_daemon();
+    wait_until("the plugin is synchronized", || is_synchronized(&rig));
+    live(&rig, minor);
+    end_daemon(&rig);
+    wait_for(&told, &["Shutdown"]);
+    let heard = lines(&told);
+    let environment = json!({
+        "NRI_PLUGIN_NAME": "stub", "NRI_PLUGIN_IDX": "10", "NRI_PLUGIN_SOCKET": "3",
+    });
+    assert_eq!(heard[0]["event"], "Configure");
+    assert_eq!(heard[0]["config"], told.display().to_string());
+    assert_eq!(heard[0]["environment"], environment);
+    assert_eq!((&heard[0]["variables"], &heard[0]["arguments"]), (&json!(3), &json!(1)));
+    assert_eq!(heard[1], json!({"event": "Synchronize", "pods": [], "containers": []}));
+    assert_eq!(about_c1(&heard), life(minor));
+}
+of_each_version!(is_launched_with_its_configuration_and_hears_a_whole_life);

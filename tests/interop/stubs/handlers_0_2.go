@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build !since_0_4
+
+package main
+
+import "github.com/containerd/nri/pkg/api"
+
+func (r *recorder) Configure(config, runtime, version string) (api.EventMask, error) {
+	r.configured(config, runtime, version)
+	return 0, nil
+}
+
+func (r *recorder) Synchronize(pods []*api.PodSandbox, containers []*api.Container) ([]*api.ContainerUpdate, error) {
+	r.synchronized(pods, containers)
+	return nil, nil
+}
+
+func (r *recorder) Shutdown(*api.ShutdownRequest) { r.note("Shutdown", nil) }
+
+func (r *recorder) RunPodSandbox(pod *api.PodSandbox) error {
+	r.pod("RunPodSandbox", pod)
+	return nil
+}
+
+func (r *recorder) StopPodSandbox(pod *api.PodSandbox) error {
+	r.pod("StopPodSandbox", pod)
+	return nil
+}
+
+func (r *recorder) RemovePodSandbox(pod *api.PodSandbox) error {
+	r.pod("RemovePodSandbox", pod)
+	return nil
+}
+
+func (r *recorder) CreateContainer(pod *api.PodSandbox, container *api.Container) (*api.ContainerAdjustment, []*api.ContainerUpdate, error) {
+	return r.create(pod, container), nil, nil
+}
+
+func (r *recorder) PostCreateContainer(pod *api.PodSandbox, container *api.Container) error {
+	r.container("PostCreateContainer", pod, container)
+	return nil
+}
+
+func (r *recorder) StartContainer(pod *api.PodSandbox, container *api.Container) error {
+	r.container("StartContainer", pod, container)
+	r.ask(container.GetId())
+	return nil
+}
+
+func (r *recorder) PostStartContainer(pod *api.PodSandbox, container *api.Container) error {
+	r.container("PostStartContainer", pod, container)
+	return nil
+}
+
+func (r *recorder) UpdateContainer(pod *api.PodSandbox, container *api.Container) ([]*api.ContainerUpdate, error) {
+	return r.update(pod, container, nil), nil
+}
+
+func (r *recorder) PostUpdateContainer(pod *api.PodSandbox, container *api.Container) error {
+	r.container("PostUpdateContainer", pod, container)
+	return nil
+}
+
+func (r *recorder) StopContainer(pod *api.PodSandbox, container *api.Container) ([]*api.ContainerUpdate, error) {
+	r.container("StopContainer", pod, container)
+	return nil, nil
+}
+
+func (r *recorder) RemoveContainer(pod *api.PodSandbox, container *api.Container) error {
+	r.container("RemoveContainer", pod, container)
+	return nil
+}

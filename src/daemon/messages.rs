@@ -3,7 +3,9 @@
 //! changes in life (state, pid, times) is filled in when it is told.
 
 use protobuf::Message;
+use serde_json::{Map, Value};
 
+use crate::describe;
 use crate::plugin::api;
 use crate::state::{Container, Lifecycle, Pod};
 
@@ -42,6 +44,19 @@ pub(super) fn container(record: &Container) -> api::Container {
     }
     .into();
     message
+}
+
+/// A recorded message with other resources; classes, which no document has, stay.
+pub(super) fn with_resources(text: &str, resources: &Map<String, Value>) -> String {
+    let mut message: api::Container = from_hex(text);
+    let told = message.linux.mut_or_insert_default().resources.mut_or_insert_default();
+    let new = describe::resources_from_json(resources);
+    *told = api::LinuxResources {
+        blockio_class: told.blockio_class.take().into(),
+        rdt_class: told.rdt_class.take().into(),
+        ..new
+    };
+    to_hex(&message)
 }
 
 /// The pod as plugins are told now.

@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use tokio::sync::{Mutex, Notify};
@@ -40,8 +41,10 @@ pub(super) struct Pending {
     pub(super) pid_file: Option<PathBuf>,
     pub(super) pid_file_before: Option<Stamp>,
     pub(super) state_before: Option<Stamp>,
-    /// `update`: the engine's view and the overlay that hold once the runtime took them.
-    pub(super) resources: Option<(super::update::Block, super::update::Block)>,
+    /// `update`: what holds once the runtime took it; until then nobody else writes.
+    pub(super) holds: RefCell<Option<super::update::Holds>>,
+    /// `update`: it was taken, and plugins wait to hear of it.
+    pub(super) is_told: Cell<bool>,
 }
 
 /// What is under way for one container.
@@ -51,6 +54,9 @@ pub(super) struct Lane {
     pub(super) turn: Mutex<()>,
     /// Verbs whose outcome is still open, oldest first.
     pub(super) pending: RefCell<Vec<Rc<Pending>>>,
+    /// Held while the container's resources are written, by a runtime or by us: never while a
+    /// plugin is asked, and never while waiting for a turn.
+    pub(super) writing: Arc<Mutex<()>>,
 }
 
 /// One failure, as `status` shows it.
@@ -183,10 +189,11 @@ impl Node {
     }
 
     /// Tells every plugin that knows the container about something that has happened to it.
-    pub(super) async fn tell(&self, event: Event, key: &Key) {
+    pub(super) async fn tell(self: &Rc<Self>, event: Event, key: &Key) {
         let Some(told) = self.told(event, key) else { return };
-        let updates = self.relay.tell_all(&told).await;
-        super::updates::apply_to_others(self, &updates, event.name());
+        if let Some(updated) = self.relay.tell_all(&told).await {
+            super::updates::carry_out(self, updated, event.name(), None).await;
+        }
     }
 
     /// An event about a container in its present state.

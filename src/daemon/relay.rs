@@ -11,6 +11,7 @@ use std::rc::Rc;
 
 use tracing::{info, warn};
 
+use crate::adaptation::Updated;
 use crate::chain::{self, Failure, Seat, Stopped, Told};
 use crate::plugin::{Event, api};
 
@@ -199,7 +200,7 @@ impl Relay {
 
     /// Tells everybody in turn, whatever they say: it has happened. Returns what they want of
     /// other containers.
-    pub(super) async fn tell_all(&self, told: &Told) -> Vec<api::ContainerUpdate> {
+    pub(super) async fn tell_all(&self, told: &Told) -> Option<Updated> {
         let audience = self.audience(told);
         let (updates, failures) = if told.event == Event::StopContainer {
             let request = api::StopContainerRequest {
@@ -208,9 +209,9 @@ impl Relay {
                 ..api::StopContainerRequest::default()
             };
             let (updated, failures) = chain::stop(&audience, &request).await;
-            (updated.updates, failures)
+            (Some(updated), failures)
         } else {
-            (Vec::new(), chain::tell_all(&audience, told).await)
+            (None, chain::tell_all(&audience, told).await)
         };
         for failure in failures {
             warn!("{} of {}: {failure}", told.event.name(), Subject::of(told).id());

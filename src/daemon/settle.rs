@@ -23,6 +23,8 @@ pub(super) fn watch(node: &Rc<Node>, key: &Key, lane: &Rc<Lane>, pending: Rc<Pen
             follow_run(&node, &key, &pending, &lane).await;
         }
         watch::ended(&pending.process).await;
+        // At once: others may write from here on, whoever has the turn.
+        update::note_outcome(&node, &key, &pending);
         let _turn = lane.turn.lock().await;
         due(&node, &key, &lane).await;
     });

@@ -1,23 +1,36 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `update`, as the daemon lives it: the engine's request is laid under what plugins own
-//! (decision D21). kubelet's CPU manager repeats every cpuset every ten seconds; without this
-//! it would undo a plugin's within seconds. No plugin is asked yet.
+//! `update`, as the daemon lives it (decision D21): what the engine really changes is offered to
+//! the plugins, and what the runtime gets is the engine's word with everything that plugins own
+//! laid over it. kubelet's CPU manager repeats every cpuset every ten seconds; without this it
+//! would undo a plugin's within seconds.
+//!
+//! A refusal changes nothing. No lock is held while plugins are asked; from their answer to the
+//! end of the runtime nobody else writes this container's resources.
 
+use std::collections::BTreeMap;
 use std::io::{Read, Seek, SeekFrom};
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
+use std::time::Duration;
 
 use serde_json::{Map, Value};
+use tokio::sync::OwnedMutexGuard;
+use tracing::warn;
 
+use crate::adaptation::Updated;
 use crate::argv;
+use crate::chain::{self, Stopped};
+use crate::describe;
 use crate::error::{Context, Error, Result, quoted};
 use crate::link::{Attached, Proceed};
-use crate::spec::{flags, overlay};
-use crate::state::Key;
+use crate::plugin::{Event, api};
+use crate::spec::overlay::{self, UpdateOutcome};
+use crate::spec::{flags, owned};
+use crate::state::{Change, Container, Key, Skipped};
 
 use super::call::Call;
-use super::evidence;
-use super::node::{Node, Pending};
+use super::node::{Node, Pending, now};
+use super::{evidence, messages, updates};
 
 /// A block of OCI resources.
 pub(super) type Block = Map<String, Value>;
@@ -25,29 +38,177 @@ pub(super) type Block = Map<String, Value>;
 /// The most that is read of a request, in bytes.
 const LIMIT: u64 = 16 << 20;
 
+/// How long an update waits for another one of the same container: less than the wrapper's
+/// patience (D8).
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// What holds once the runtime took an update, and the right to write meanwhile.
+#[derive(Debug)]
+pub(super) struct Holds {
+    engine: Block,
+    overlay: Block,
+    owners: BTreeMap<String, String>,
+    changes: Vec<Change>,
+    /// Whether plugins were asked, and so hear of its success.
+    is_told: bool,
+    _writing: OwnedMutexGuard<()>,
+}
+
+/// What the plugins answered about the updated container itself.
+#[derive(Debug, Default)]
+struct Answer {
+    /// What they own from now on.
+    part: Block,
+    owners: BTreeMap<String, String>,
+    skipped: Vec<Skipped>,
+    is_told: bool,
+}
+
 /// Decides an `update`; the second value holds once the runtime took it.
-pub(super) async fn update(
-    node: &Rc<Node>,
-    call: &mut Call,
-) -> Result<(Proceed, Option<(Block, Block)>)> {
+pub(super) async fn update(node: &Rc<Node>, call: &mut Call) -> Result<(Proceed, Option<Holds>)> {
     let Some(record) = node.container(&call.key) else { return Ok((Proceed::default(), None)) };
     if record.is_sandbox {
         return Ok((Proceed::default(), None));
     }
     let Some(request) = request(call)? else { return Ok((Proceed::default(), None)) };
-    let keeps_devices = !record.runtime.contains("crun");
-    let merged =
-        overlay::merge_update(&record.engine_resources, &record.overlay, &request, !keeps_devices);
-    let holds = Some((merged.engine, merged.overlay));
-    if record.overlay.is_empty() {
-        return Ok((Proceed::default(), holds)); // No plugin owns anything: the engine's words pass as they are.
+    let delta = overlay::delta(&request, &record.engine_resources);
+    // An engine that only repeats itself asks for nothing.
+    let answer =
+        if delta.is_empty() { Answer::default() } else { ask(node, &record, &delta).await? };
+    let lane = node.lane(&call.key);
+    let writing = tokio::time::timeout(PATIENCE, std::sync::Arc::clone(&lane.writing).lock_owned())
+        .await
+        .map_err(|_late| {
+            Error::new("another update of it does not end").hint("nothing was changed")
+        })?;
+    // Only now: whoever wrote while the plugins were asked has changed the record.
+    let Some(record) = node.container(&call.key) else { return Ok((Proceed::default(), None)) };
+    let merged = merge(&record, &request, &answer)?;
+    let is_ours = !record.overlay.is_empty() || !answer.part.is_empty();
+    let proceed = if is_ours {
+        proceed(call, &merged.to_runtime)?
+    } else {
+        Proceed::default() // No plugin owns anything: the engine's words pass as they are.
+    };
+    note_skipped(node, &call.key, answer.skipped);
+    let changes = changes(&record, &merged, &answer.part, &answer.owners);
+    let UpdateOutcome { to_runtime: _, engine, overlay } = merged;
+    let (is_told, mut owners) = (answer.is_told, record.owners.clone());
+    owned::retain(&mut owners, &overlay);
+    owners.extend(answer.owners);
+    Ok((proceed, Some(Holds { engine, overlay, owners, changes, is_told, _writing: writing })))
+}
+
+/// UpdateContainer through the chain; updates of other containers are carried out.
+async fn ask(node: &Rc<Node>, record: &Container, delta: &Block) -> Result<Answer> {
+    let key = &record.key;
+    node.plugins_are_back().await;
+    let Some(told) = node.told(Event::UpdateContainer, key) else { return Ok(Answer::default()) };
+    let audience = node.relay.audience(&told);
+    let request = api::UpdateContainerRequest {
+        pod: Some(told.pod).into(),
+        container: told.container.into(),
+        linux_resources: Some(describe::resources_from_json(delta)).into(),
+        ..api::UpdateContainerRequest::default()
+    };
+    let updated = match chain::update(&audience, request).await {
+        Ok(updated) => updated,
+        Err(Stopped { failure, asked: _ }) => {
+            let why = quoted(&failure.text);
+            node.note_failure(&format!("update {}: {why}", key.id), &failure.plugin);
+            return Err(Error::new(why).hint("its resources are unchanged"));
+        }
+    };
+    let answer = own(key, &updated)?;
+    updates::carry_out(node, updated, Event::UpdateContainer.name(), Some(key)).await;
+    Ok(Answer { is_told: true, ..answer })
+}
+
+/// The plugins' part of the update of the container itself.
+fn own(key: &Key, updated: &Updated) -> Result<Answer> {
+    let skipped = updated.unknown.iter().map(|(plugin, what)| {
+        warn!("{plugin} set {what}, which this version does not know; it was not applied");
+        let reason = format!("{what} is not known to this version and was not applied");
+        Skipped { plugin: plugin.clone(), reason }
+    });
+    let skipped = skipped.collect();
+    let owners = updated.owners.to_flat(&key.id);
+    let own = updated.updates.iter().find(|update| update.container_id == key.id);
+    let resources = own.and_then(|update| update.linux.as_ref()?.resources.as_ref());
+    let Some(resources) = resources else { return Ok(Answer { skipped, ..Answer::default() }) };
+    let wanted = overlay::overlay_of(resources).map_err(|error| {
+        let owner = error.field().and_then(|field| owners.get(field));
+        let text = owner.map_or_else(|| error.to_string(), |owner| format!("{owner}: {error}"));
+        Error::new(quoted(&text)).hint("its resources are unchanged")
+    })?;
+    Ok(Answer { part: owned::part(&wanted, &owners), owners, skipped, is_told: true })
+}
+
+/// The engine's word, over it what plugins own of old, over it what they answered now.
+fn merge(record: &Container, request: &Block, answer: &Answer) -> Result<UpdateOutcome> {
+    // crun applies the device rules that it finds, and only those.
+    let is_crun = record.runtime.contains("crun");
+    let strips_devices = is_crun && !answer.part.contains_key("devices");
+    let engine = &record.engine_resources;
+    let mut merged = overlay::merge_update(engine, &record.overlay, request, strips_devices);
+    overlay::put_over(&mut merged.overlay, &answer.part);
+    overlay::put_over(&mut merged.to_runtime, &answer.part);
+    let number = |key| merged.to_runtime.get("memory")?.get(key)?.as_i64();
+    if let (Some(limit), Some(swap)) = (number("limit"), number("swap"))
+        && answer.part.contains_key("memory")
+        && (1..limit).contains(&swap)
+    {
+        let names = ["MemSwapLimit", "MemLimit"];
+        let owner = names.iter().find_map(|name| answer.owners.get(*name));
+        let owner = owner.map(String::as_str).unwrap_or_default();
+        let why = format!("{owner}: memory with swap, {swap}, is below memory alone, {limit}");
+        return Err(Error::new(why).hint("its resources are unchanged"));
     }
-    let stdin = serde_json::to_vec(&merged.to_runtime)
-        .map_err(|error| Error::new(quoted(&error.to_string())))?;
+    Ok(merged)
+}
+
+/// The runtime gets a document of ours, by standard input.
+fn proceed(call: &Call, resources: &Block) -> Result<Proceed> {
+    let stdin =
+        serde_json::to_vec(resources).map_err(|error| Error::new(quoted(&error.to_string())))?;
     let by_stdin = call.call.resources.as_ref().is_some_and(|r| r.value == "-")
         && call.call.resource_flags.is_empty();
     let argv = (!by_stdin).then(|| argv::for_update_by_stdin(&call.question().argv, &call.call));
-    Ok((Proceed { stdin: Some(stdin), argv, document: None }, holds))
+    Ok(Proceed { stdin: Some(stdin), argv, document: None })
+}
+
+fn note_skipped(node: &Node, key: &Key, skipped: Vec<Skipped>) {
+    if !skipped.is_empty() {
+        node.change(key, |record| record.skipped.extend(skipped));
+    }
+}
+
+/// What `explain` tells of it: fields that plugins set, and those that the engine took back.
+fn changes(
+    record: &Container,
+    merged: &UpdateOutcome,
+    part: &Block,
+    owners: &BTreeMap<String, String>,
+) -> Vec<Change> {
+    let (before, at) = (updates::in_force(record), now());
+    let change = |event: &str, plugin: &str, path: &str, after: Value| Change {
+        at,
+        event: event.to_owned(),
+        plugin: plugin.to_owned(),
+        field: format!("linux.resources.{path}"),
+        before: owned::value(&before, path).unwrap_or_default(),
+        after,
+    };
+    let set = owned::fields(part).into_iter().map(|field| {
+        let owner = owned::owner(&field, part, owners).unwrap_or_default();
+        change("UpdateContainer", owner, &field.path, field.value.clone())
+    });
+    let released = owned::fields(&record.overlay).into_iter().filter_map(|field| {
+        let is_kept = owned::value(&merged.overlay, &field.path).is_some();
+        let after = owned::value(&merged.to_runtime, &field.path).unwrap_or_default();
+        (!is_kept).then(|| change("update by the engine", "", &field.path, after))
+    });
+    set.chain(released).collect()
 }
 
 /// What the engine asks for, from standard input, a file, or flags; `None` when it cannot be
@@ -82,19 +243,33 @@ fn read(fd: OwnedFd) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// After an `update` ran: a replaced state file says that the runtime took it. crun keeps none;
-/// there the container's being alive is all that can be told.
-pub(super) async fn settle(node: &Rc<Node>, key: &Key, pending: &Pending) {
+/// The runtime of an `update` has ended: if it took the update, its values hold from now on.
+/// A replaced state file says so. crun keeps none; there the container's being alive is all that
+/// can be told. The second call does nothing.
+pub(super) fn note_outcome(node: &Node, key: &Key, pending: &Pending) {
+    let Some(holds) = pending.holds.borrow_mut().take() else { return };
+    let Some(record) = node.container(key) else { return };
     let after = evidence::state_stamp(&node.host, key);
-    let is_crun = node.container(key).is_some_and(|record| record.runtime.contains("crun"));
-    if after == pending.state_before && !is_crun {
+    let is_replaced = after.is_some() && after != pending.state_before;
+    let is_taken = is_replaced || record.runtime.contains("crun");
+    if !is_taken || record.incarnation != pending.incarnation {
         return;
     }
-    if let Some((engine, overlay)) = &pending.resources {
-        let (engine, overlay) = (engine.clone(), overlay.clone());
-        node.change(key, |record| {
-            record.engine_resources = engine;
-            record.overlay = overlay;
-        });
+    let Holds { engine, overlay, owners, changes, is_told, _writing } = holds;
+    node.change(key, |record| {
+        record.engine_resources = engine;
+        record.overlay = overlay;
+        record.owners = owners;
+        updates::note_changes(record, changes);
+        record.message = messages::with_resources(&record.message, &updates::in_force(record));
+    });
+    pending.is_told.set(is_told);
+}
+
+/// Tells those who were asked that the update was done.
+pub(super) async fn settle(node: &Rc<Node>, key: &Key, pending: &Pending) {
+    note_outcome(node, key, pending);
+    if pending.is_told.take() {
+        node.tell(Event::PostUpdateContainer, key).await;
     }
 }

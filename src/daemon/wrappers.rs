@@ -2,6 +2,7 @@
 //! A wrapper's connection, from question to notice: heartbeats while plugins think, the verdict,
 //! and what its absence afterwards means (decisions D1, D3, D8).
 
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -60,7 +61,7 @@ async fn converse(node: &Rc<Node>, stream: &mut UnixStream) -> Result<()> {
 /// What goes with a verdict until the runtime has run.
 struct Decided {
     proceed: Proceed,
-    resources: Option<(update::Block, update::Block)>,
+    holds: Option<update::Holds>,
 }
 
 async fn verb(node: &Rc<Node>, stream: &mut UnixStream, mut call: Call) -> Result<()> {
@@ -93,7 +94,8 @@ async fn verb(node: &Rc<Node>, stream: &mut UnixStream, mut call: Call) -> Resul
         pid_file: call.pid_file.clone(),
         pid_file_before,
         state_before: evidence::state_stamp(&node.host, &key),
-        resources: decided.resources,
+        holds: RefCell::new(decided.holds),
+        is_told: Cell::new(false),
     };
     node.host.point(Point::DaemonVerdict)?;
     let executed = hand_over(node, stream, &key, decided.proceed).await;
@@ -109,14 +111,14 @@ async fn verb(node: &Rc<Node>, stream: &mut UnixStream, mut call: Call) -> Resul
 }
 
 async fn decide(node: &Rc<Node>, call: &mut Call) -> Result<Decided> {
-    let mut resources = None;
+    let mut update_holds = None;
     let proceed = match call.call.verb {
         Verb::Create | Verb::Run => create::create(node, call).await?,
         Verb::Start => start::start(node, call).await?,
         Verb::Delete => delete::delete(node, call).await?,
         Verb::Update => {
             let (proceed, holds) = update::update(node, call).await?;
-            resources = holds;
+            update_holds = holds;
             proceed
         }
         Verb::Restore | Verb::Kill | Verb::Pause | Verb::Resume | Verb::Exec | Verb::State => {
@@ -124,7 +126,7 @@ async fn decide(node: &Rc<Node>, call: &mut Call) -> Result<Decided> {
         }
         Verb::Nri | Verb::Other | Verb::None => Proceed::default(),
     };
-    Ok(Decided { proceed, resources })
+    Ok(Decided { proceed, holds: update_holds })
 }
 
 /// Whether this verb has just made the record, so that its failing undoes it.

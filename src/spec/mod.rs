@@ -13,6 +13,8 @@ pub mod document;
 pub mod flags;
 /// What plugins own survives an engine's update.
 pub mod overlay;
+/// Whose the members of an overlay are.
+pub mod owned;
 /// An adjustment becomes edits of the document.
 pub mod patch;
 mod scan;

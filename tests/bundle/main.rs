@@ -11,6 +11,7 @@ mod launched;
 #[path = "../support/player.rs"]
 mod player;
 mod rig;
+mod updates;
 
 use nri_runc::error::RESERVED_PHRASES;
 use nri_runc::plugin::api;

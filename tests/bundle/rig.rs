@@ -40,7 +40,7 @@ create)
   [ -z "$pidfile" ] || echo $! >"$pidfile" ;;
 start) rm -f "$state/exec.fifo" ;;
 kill) kill -9 "$(cat "$state/pid")" ;;
-update) cat >"$dir/update.json"; cp "$state/state.json" "$state/s"; mv "$state/s" "$state/state.json" ;;
+update) [ ! -e "$dir/fail-update" ] || { echo "runtime says no" >&2; exit 1; }; cat >"$dir/update.json"; cp "$state/state.json" "$state/s"; mv "$state/s" "$state/state.json" ;;
 delete) [ ! -e "$state/pid" ] || kill -9 "$(cat "$state/pid")" 2>/dev/null; rm -rf "$state" ;;
 esac
 exit 0

@@ -167,6 +167,8 @@ fn manner(text: &str) -> Result<Manner, String> {
         None => None,
     };
     Ok(Manner {
+        updates: Vec::new(),
+        evicts: Vec::new(),
         adjust,
         update: part.update.iter().map(message).collect::<Result<_, _>>()?,
         // It lives as long as the test's process anyway.

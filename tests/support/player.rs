@@ -20,6 +20,9 @@ pub(crate) type Hears = Arc<dyn Fn(&str, &dyn MessageDyn) + Send + Sync>;
 pub(crate) struct Manner {
     pub(crate) adjust: api::ContainerAdjustment,
     pub(crate) update: Vec<api::ContainerUpdate>,
+    /// What it answers to UpdateContainer, and whom it wants evicted then.
+    pub(crate) updates: Vec<api::ContainerUpdate>,
+    pub(crate) evicts: Vec<api::ContainerEviction>,
     /// Why it refuses, and with which status; `UNKNOWN` is what a handler's own error becomes.
     pub(crate) refuses: Option<&'static str>,
     pub(crate) status: Option<ttrpc::Code>,
@@ -159,6 +162,25 @@ impl api::Plugin for Player {
         request: api::PostStartContainerRequest,
     ) -> ttrpc::Result<api::PostStartContainerResponse> {
         self.hear("PostStartContainer", &request.container.name, &request).await?;
+        Ok(Default::default())
+    }
+
+    async fn update_container(
+        &self,
+        _: &TtrpcContext,
+        request: api::UpdateContainerRequest,
+    ) -> ttrpc::Result<api::UpdateContainerResponse> {
+        self.hear("UpdateContainer", &request.container.name, &request).await?;
+        let (update, evict) = (self.manner.updates.clone(), self.manner.evicts.clone());
+        Ok(api::UpdateContainerResponse { update, evict, ..Default::default() })
+    }
+
+    async fn post_update_container(
+        &self,
+        _: &TtrpcContext,
+        request: api::PostUpdateContainerRequest,
+    ) -> ttrpc::Result<api::PostUpdateContainerResponse> {
+        self.hear("PostUpdateContainer", &request.container.name, &request).await?;
         Ok(Default::default())
     }
 

@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Resources as plugins own them: an overlay's members by the names that NRI gives to fields.
+//!
+//! An overlay says what holds, an owner table says whose it is; here one is read beside the
+//! other. It never changes a value. Reference: decisions D21 and D25.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value};
+
+/// Section and member of `LinuxResources`, and NRI's name for it.
+const FIELDS: [(&str, &str, &str); 16] = [
+    ("memory", "limit", "MemLimit"),
+    ("memory", "reservation", "MemReservation"),
+    ("memory", "swap", "MemSwapLimit"),
+    ("memory", "kernel", "MemKernelLimit"),
+    ("memory", "kernelTCP", "MemTCPLimit"),
+    ("memory", "swappiness", "MemSwappiness"),
+    ("memory", "disableOOMKiller", "MemDisableOomKiller"),
+    ("memory", "useHierarchy", "MemUseHierarchy"),
+    ("cpu", "shares", "CPUShares"),
+    ("cpu", "quota", "CPUQuota"),
+    ("cpu", "period", "CPUPeriod"),
+    ("cpu", "realtimeRuntime", "CPURealtimeRuntime"),
+    ("cpu", "realtimePeriod", "CPURealtimePeriod"),
+    ("cpu", "cpus", "CPUSetCPUs"),
+    ("cpu", "mems", "CPUSetMems"),
+    ("pids", "limit", "PidsLimit"),
+];
+
+const HUGEPAGES: &str = "HugepageLimits[";
+const UNIFIED: &str = "CgroupsUnified[";
+const RULES: &str = "DeviceRules[";
+
+/// One member of an overlay.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Owned {
+    /// Path in config.json, below `linux.resources`.
+    pub path: String,
+    /// NRI's name, empty where it has none.
+    pub nri: String,
+    /// What it is set to.
+    pub value: Value,
+}
+
+/// Every member of an overlay.
+pub fn fields(overlay: &Map<String, Value>) -> Vec<Owned> {
+    let mut found = Vec::new();
+    for (section, value) in overlay {
+        match value {
+            Value::Object(members) => {
+                found.extend(members.iter().map(|(key, value)| Owned {
+                    path: member_path(section, key),
+                    nri: name(section, key),
+                    value: value.clone(),
+                }));
+            }
+            Value::Array(limits) if section == "hugepageLimits" => {
+                found.extend(limits.iter().map(|limit| Owned {
+                    path: format!("hugepageLimits[{}]", page_size(limit)),
+                    nri: format!("{HUGEPAGES}{}]", page_size(limit)),
+                    value: limit.get("limit").cloned().unwrap_or_default(),
+                }));
+            }
+            Value::Null
+            | Value::Bool(_)
+            | Value::Number(_)
+            | Value::String(_)
+            | Value::Array(_) => {
+                let (path, value) = (section.clone(), value.clone());
+                found.push(Owned { path, nri: String::new(), value });
+            }
+        }
+    }
+    found
+}
+
+/// Who owns a member, if anybody does. A swap limit that only follows the memory limit belongs
+/// to whoever set that.
+pub fn owner<'o>(
+    owned: &Owned,
+    overlay: &Map<String, Value>,
+    owners: &'o BTreeMap<String, String>,
+) -> Option<&'o str> {
+    let found = owners.get(&owned.nri).or_else(|| {
+        let limit = overlay.get("memory").and_then(|memory| memory.get("limit"));
+        let follows = owned.nri == "MemSwapLimit" && limit == Some(&owned.value);
+        follows.then(|| owners.get("MemLimit")).flatten()
+    });
+    let found = found.or_else(|| {
+        // A page size may be spelled in several ways; a rule has no field of its own.
+        let prefix = match owned.path.as_str() {
+            path if path.starts_with("hugepageLimits[") => HUGEPAGES,
+            "devices" => RULES,
+            _ => return None,
+        };
+        owners.iter().find(|(name, _)| name.starts_with(prefix)).map(|(_, owner)| owner)
+    });
+    found.map(String::as_str)
+}
+
+/// The part of `wanted` that somebody in `owners` has set.
+pub fn part(wanted: &Map<String, Value>, owners: &BTreeMap<String, String>) -> Map<String, Value> {
+    let mut part = Map::new();
+    for (section, value) in wanted {
+        let kept = if let Value::Object(members) = value {
+            let mut members = members.clone();
+            members.retain(|key, value| {
+                let (path, nri) = (member_path(section, key), name(section, key));
+                let owned = Owned { path, nri, value: value.clone() };
+                owner(&owned, wanted, owners).is_some()
+            });
+            (!members.is_empty()).then_some(Value::Object(members))
+        } else {
+            let mut alone = Map::new();
+            alone.insert(section.clone(), value.clone());
+            let is_owned = |owned: &Owned| owner(owned, wanted, owners).is_some();
+            fields(&alone).iter().any(is_owned).then(|| value.clone())
+        };
+        if let Some(kept) = kept {
+            part.insert(section.clone(), kept);
+        }
+    }
+    part
+}
+
+/// Takes out the owners of resources that the overlay has no more.
+pub fn retain(owners: &mut BTreeMap<String, String>, overlay: &Map<String, Value>) {
+    let held: Vec<String> = fields(overlay).into_iter().map(|owned| owned.nri).collect();
+    owners.retain(|name, _| {
+        let is_resource = name.starts_with(HUGEPAGES)
+            || name.starts_with(UNIFIED)
+            || FIELDS.iter().any(|(_, _, nri)| nri == name);
+        !is_resource || held.contains(name)
+    });
+}
+
+/// The value at a path that [`fields`] gave.
+pub fn value(resources: &Map<String, Value>, path: &str) -> Option<Value> {
+    fields(resources).into_iter().find(|owned| owned.path == path).map(|owned| owned.value)
+}
+
+fn member_path(section: &str, key: &str) -> String {
+    if section == "unified" { format!("unified[{key}]") } else { format!("{section}.{key}") }
+}
+
+fn name(section: &str, key: &str) -> String {
+    if section == "unified" {
+        return format!("{UNIFIED}{key}]");
+    }
+    let found = FIELDS.iter().find(|(of, member, _)| *of == section && *member == key);
+    found.map(|(_, _, nri)| (*nri).to_owned()).unwrap_or_default()
+}
+
+fn page_size(limit: &Value) -> &str {
+    limit.get("pageSize").and_then(Value::as_str).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn map(value: Value) -> Map<String, Value> {
+        value.as_object().cloned().unwrap()
+    }
+
+    fn owners(names: &[&str]) -> BTreeMap<String, String> {
+        names.iter().map(|name| ((*name).to_owned(), "10-a".to_owned())).collect()
+    }
+
+    #[test]
+    fn only_what_somebody_set_is_theirs() {
+        let wanted = map(json!({
+            "cpu": {"shares": 5, "cpus": "0"}, "pids": {"limit": 9},
+            "unified": {"memory.high": "1", "memory.min": "2"},
+            "hugepageLimits": [{"pageSize": "2MB", "limit": 3}],
+        }));
+        let owners = owners(&["CPUSetCPUs", "CgroupsUnified[memory.high]", "HugepageLimits[2MB]"]);
+        let mine = json!({
+            "cpu": {"cpus": "0"}, "unified": {"memory.high": "1"},
+            "hugepageLimits": [{"pageSize": "2MB", "limit": 3}],
+        });
+        assert_eq!(Value::Object(part(&wanted, &owners)), mine);
+        assert_eq!(part(&wanted, &BTreeMap::new()), Map::new());
+    }
+
+    #[test]
+    fn swap_belongs_to_who_set_the_limit_only_while_it_follows() {
+        let owners = owners(&["MemLimit"]);
+        let follows = map(json!({"memory": {"limit": 7, "swap": 7}}));
+        assert_eq!(part(&follows, &owners), follows);
+        let own = map(json!({"memory": {"limit": 7, "swap": 9}}));
+        assert_eq!(Value::Object(part(&own, &owners)), json!({"memory": {"limit": 7}}));
+    }
+
+    #[test]
+    fn what_the_engine_took_back_is_nobodys_and_the_rest_stays() {
+        let mut owners = owners(&["CPUShares", "CPUQuota", "Env[A]", "CgroupsUnified[a.b]"]);
+        retain(&mut owners, &map(json!({"cpu": {"quota": 5}})));
+        assert_eq!(owners.into_keys().collect::<Vec<_>>(), ["CPUQuota", "Env[A]"]);
+    }
+
+    #[test]
+    fn a_value_is_found_by_its_path() {
+        let resources = map(json!({
+            "cpu": {"quota": 5}, "hugepageLimits": [{"pageSize": "2MB", "limit": 3}]}));
+        assert_eq!(value(&resources, "cpu.quota"), Some(json!(5)));
+        assert_eq!(value(&resources, "hugepageLimits[2MB]"), Some(json!(3)));
+        assert_eq!(value(&resources, "cpu.shares"), None);
+    }
+}

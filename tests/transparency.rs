@@ -113,7 +113,7 @@ fn odd_conditions() -> std::io::Result<()> {
 fn is_ours(words: &[OsString]) -> bool {
     let call = argv::read(words);
     let ours =
-        matches!(call.verb, Verb::Create | Verb::Run | Verb::Start | Verb::Update | Verb::Delete);
+        call.verb.creates() || matches!(call.verb, Verb::Start | Verb::Update | Verb::Delete);
     let is_help_by_name = call.id.as_deref().is_some_and(|id| id == "help" || id == "h");
     ours && call.id.is_some() && (is_help_by_name || !call.is_inert)
 }

@@ -95,8 +95,19 @@ impl Verb {
         }
     }
 
-    fn of_word(word: &OsStr) -> Self {
+    /// What a word means where a verb stands.
+    pub fn of_word(word: &OsStr) -> Self {
         flags::VERBS.iter().find(|(name, _)| word == *name).map_or(Self::Other, |(_, verb)| *verb)
+    }
+
+    /// Whether it makes a container.
+    pub fn creates(self) -> bool {
+        self == Self::Create || self.creates_and_starts()
+    }
+
+    /// Whether it makes a container and starts it in one go.
+    pub fn creates_and_starts(self) -> bool {
+        self == Self::Run || self == Self::Restore
     }
 
     /// Whether flags end at the first plain word: the rest is a command or a signal.

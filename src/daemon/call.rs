@@ -5,7 +5,7 @@
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
-use crate::argv::{self, Verb};
+use crate::argv;
 use crate::host::Host;
 use crate::link::{Attached, Question};
 use crate::state::Key;
@@ -59,10 +59,6 @@ impl Call {
     /// The verb's name, as counted in `status`.
     pub(super) fn verb(&self) -> &'static str {
         self.call.verb.name()
-    }
-
-    pub(super) fn is(&self, verb: Verb) -> bool {
-        self.call.verb == verb
     }
 
     /// The wrapper's own process.

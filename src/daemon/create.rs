@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `create` and `run`, as the daemon lives them: describe the container, let the plugins answer
-//! in order, judge, then write. Nothing in the bundle changes before everybody has agreed; a
-//! refusal leaves it as the engine wrote it (invariant 3).
+//! `create`, `run` and `restore`, as the daemon lives them: describe the container, let the
+//! plugins answer in order, judge, then write. Nothing in the bundle changes before everybody
+//! has agreed; a refusal leaves it as the engine wrote it (invariant 3).
 
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -10,7 +10,6 @@ use std::rc::Rc;
 use tracing::warn;
 
 use crate::adaptation::{Creation, Excuses, Merged, missing_required};
-use crate::argv::Verb;
 use crate::chain::{self, Stopped, Table, Told, Witness};
 use crate::engine::Role;
 use crate::error::{Context, Error, Result, quoted};
@@ -24,7 +23,7 @@ use crate::state::{Change, Container, InFlight, Key, Lifecycle, Patched, SCHEMA,
 
 use super::call::Call;
 use super::node::{Node, now};
-use super::{evidence, messages, pods, undo};
+use super::{evidence, messages, pods, settle, undo};
 
 /// The engine's document, as the plugins are told and as it is patched.
 struct Bundle {
@@ -32,11 +31,11 @@ struct Bundle {
     original: Original,
 }
 
-/// Decides a `create` or `run`.
-pub(super) async fn create(node: &Rc<Node>, call: &mut Call) -> Result<Proceed> {
+/// Decides a `create`, `run` or `restore`. `None`: the id is taken, so that the runtime refuses it
+/// in its own words; the container that has it stays as it is, whatever comes of this call.
+pub(super) async fn create(node: &Rc<Node>, call: &mut Call) -> Result<Option<Proceed>> {
     if is_taken(node, call).await {
-        // The runtime refuses the id in its own words; the living container stays as it is.
-        return Ok(Proceed::default());
+        return Ok(None);
     }
     let bundle = open_bundle(node, call)?;
     let seen = pods::describe(node, call, &bundle.original.bytes)?;
@@ -48,7 +47,7 @@ pub(super) async fn create(node: &Rc<Node>, call: &mut Call) -> Result<Proceed> 
         node.host.point(Point::DaemonRecord)?;
         pods::sandbox_appears(node, &seen, &record)?;
         node.store.borrow_mut().put(record)?;
-        return Ok(Proceed::default());
+        return Ok(Some(Proceed::default()));
     }
     node.plugins_are_back().await;
     require_plugins(node, &seen)?;
@@ -57,11 +56,13 @@ pub(super) async fn create(node: &Rc<Node>, call: &mut Call) -> Result<Proceed> 
     node.store.borrow_mut().put(record.clone())?;
     let decided = decide(node, call, &seen, &bundle).await;
     let started = match decided {
-        Ok(document) if call.is(Verb::Run) => before_start(node, call).await.map(|()| document),
+        Ok(document) if call.call.verb.creates_and_starts() => {
+            before_start(node, call).await.map(|()| document)
+        }
         decided => decided,
     };
     match started {
-        Ok(document) => Ok(Proceed { document, ..Proceed::default() }),
+        Ok(document) => Ok(Some(Proceed { document, ..Proceed::default() })),
         Err(error) => {
             node.change(&call.key, |record| record.refused.push(error.to_string()));
             undo::creation(node, &call.key).await;
@@ -70,11 +71,17 @@ pub(super) async fn create(node: &Rc<Node>, call: &mut Call) -> Result<Proceed> 
     }
 }
 
-/// Whether a container of this id lives. An old incarnation that is gone is stopped and removed
-/// for the plugins first (Docker and Podman restart with the same id).
+/// Whether a container of this id lives or is just being made. An old incarnation that is gone is
+/// stopped and removed for the plugins first (Docker and Podman restart with the same id).
 async fn is_taken(node: &Rc<Node>, call: &Call) -> bool {
     let Some(old) = node.container(&call.key) else { return false };
-    if evidence::exists(&node.host, &call.key) && old.state != Lifecycle::Creating {
+    let is_taken = match old.state {
+        Lifecycle::Creating => settle::is_being_made(node, &call.key),
+        Lifecycle::Created | Lifecycle::Running | Lifecycle::Stopped | Lifecycle::Removed => {
+            evidence::exists(&node.host, &call.key)
+        }
+    };
+    if is_taken {
         return true;
     }
     super::exit::stopped(node, &call.key).await;
@@ -318,7 +325,8 @@ fn write_beside(node: &Node, call: &Call, bundle: &Bundle, bytes: &[u8]) -> Resu
     Ok(temporary)
 }
 
-/// `run` starts the container as well: everything that may refuse comes before exec (D5).
+/// `run` and `restore` start the container as well: everything that may refuse comes before exec
+/// (D5).
 async fn before_start(node: &Rc<Node>, call: &Call) -> Result<()> {
     node.tell(Event::PostCreateContainer, &call.key).await;
     let Some(told) = node.told(Event::StartContainer, &call.key) else { return Ok(()) };

@@ -11,7 +11,7 @@ use crate::host::Host;
 use crate::state::Key;
 
 /// Where the runtime keeps the container's state.
-fn folder(host: &Host, key: &Key) -> PathBuf {
+pub(super) fn folder(host: &Host, key: &Key) -> PathBuf {
     host.path(&key.root).join(&key.id)
 }
 

@@ -17,6 +17,7 @@ use tokio::sync::{Mutex, Notify};
 use tracing::{error, info};
 
 use crate::adaptation::DefaultValidator;
+use crate::argv::Verb;
 use crate::chain::Told;
 use crate::config::Config;
 use crate::error::Result;
@@ -25,6 +26,7 @@ use crate::plugin::api;
 use crate::state::{Container, Key, Store};
 
 use super::evidence::Stamp;
+use super::gate::Gate;
 use super::relay::Relay;
 use crate::plugin::Event;
 use crate::plugin::socket::NoPlugins;
@@ -35,12 +37,14 @@ const FAILURES: usize = 20;
 /// A verb whose runtime process was seen to start and not yet seen to end.
 #[derive(Debug)]
 pub(super) struct Pending {
-    pub(super) verb: &'static str,
+    pub(super) verb: Verb,
     pub(super) incarnation: u64,
     pub(super) process: OwnedFd,
     pub(super) pid_file: Option<PathBuf>,
     pub(super) pid_file_before: Option<Stamp>,
     pub(super) state_before: Option<Stamp>,
+    /// `run`, `restore`: whether the container was started.
+    pub(super) gate: RefCell<Gate>,
     /// `update`: what holds once the runtime took it; until then nobody else writes.
     pub(super) holds: RefCell<Option<super::update::Holds>>,
     /// `update`: it was taken, and plugins wait to hear of it.

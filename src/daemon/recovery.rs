@@ -5,14 +5,18 @@
 //!
 //! Events of what happened meanwhile wait for the plugins that were connected (D14), bounded.
 
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use tracing::{info, warn};
 
+use crate::argv::Verb;
 use crate::state::{Container, Key, Lifecycle};
 
+use super::gate::Gate;
 use super::node::Node;
-use super::{delete, evidence, exit, undo, watch};
+use super::node::Pending;
+use super::{delete, evidence, exit, settle, undo, watch};
 
 /// Compares every record with the world.
 pub(super) async fn recover(node: &Rc<Node>) {
@@ -39,9 +43,14 @@ async fn one(node: &Rc<Node>, before: &Container) {
     if record.incarnation != before.incarnation {
         return; // It was created anew since the daemon is back.
     }
+    let under_way = under_way(node, &record);
+    let is_under_way = under_way.is_some();
+    if let Some(pending) = under_way {
+        // Its runtime still works, a foreground `run` for as long as its container lives.
+        settle::watch(node, key, &node.lane(key), Rc::new(pending));
+    }
     if record.state == Lifecycle::Creating {
-        if is_under_way(node, &record) {
-            // Its runtime still works; whoever asks about it next settles it.
+        if is_under_way {
             return;
         }
         let pid_file = record.pid_file.as_deref().map(std::path::Path::new);
@@ -61,7 +70,8 @@ async fn one(node: &Rc<Node>, before: &Container) {
         return delete::removed(node, key).await;
     }
     let Some(record) = node.container(key) else { return };
-    if record.state == Lifecycle::Created && !evidence::waits_for_start(&node.host, key) {
+    let is_started = record.state == Lifecycle::Created && !is_under_way;
+    if is_started && !evidence::waits_for_start(&node.host, key) {
         node.change(key, |record| record.state = Lifecycle::Running);
     }
     if exit::has_ended(node, &record) {
@@ -71,12 +81,28 @@ async fn one(node: &Rc<Node>, before: &Container) {
     }
 }
 
-fn is_under_way(node: &Node, record: &Container) -> bool {
-    let Some(flight) = &record.in_flight else { return false };
-    watch::start_time(&node.host, flight.pid).is_some()
-        && watch::command_line(&node.host, flight.pid)
-            .iter()
-            .any(|word| word == record.key.id.as_bytes())
+/// The verb of this container whose runtime process still works, if there is one.
+fn under_way(node: &Node, record: &Container) -> Option<Pending> {
+    let flight = record.in_flight.as_ref()?;
+    let process = watch::open(flight.pid)?;
+    // Asked after opening: from here on the descriptor cannot mean another process.
+    let words = watch::command_line(&node.host, flight.pid);
+    if !words.iter().any(|word| word == record.key.id.as_bytes()) {
+        return None;
+    }
+    let pid_file = record.pid_file.as_ref().map(std::path::PathBuf::from);
+    Some(Pending {
+        verb: Verb::of_word(std::ffi::OsStr::new(&flight.verb)),
+        incarnation: record.incarnation,
+        process,
+        // Written by now or not, the runtime's state says the same.
+        pid_file_before: pid_file.as_deref().and_then(evidence::stamp),
+        pid_file,
+        state_before: evidence::state_stamp(&node.host, &record.key),
+        gate: RefCell::new(Gate::new(evidence::folder(&node.host, &record.key))),
+        holds: RefCell::new(None),
+        is_told: Cell::new(false),
+    })
 }
 
 /// Wrappers that found no daemon left a record each; what they deleted is removed here too.

@@ -3,10 +3,10 @@
 //! follows, the Post events go out (decisions D2, D3, D5).
 
 use std::rc::Rc;
-use std::time::Duration;
 
 use tracing::debug;
 
+use crate::argv::Verb;
 use crate::host::Point;
 use crate::plugin::Event;
 use crate::state::{Container, Key, Lifecycle};
@@ -19,7 +19,7 @@ pub(super) fn watch(node: &Rc<Node>, key: &Key, lane: &Rc<Lane>, pending: Rc<Pen
     lane.pending.borrow_mut().push(Rc::clone(&pending));
     let (node, key, lane) = (Rc::clone(node), key.clone(), Rc::clone(lane));
     tokio::task::spawn_local(async move {
-        if pending.verb == "run" {
+        if pending.verb.creates_and_starts() {
             follow_run(&node, &key, &pending, &lane).await;
         }
         watch::ended(&pending.process).await;
@@ -49,20 +49,26 @@ async fn settle(node: &Rc<Node>, key: &Key, pending: &Pending) {
     if record.incarnation != pending.incarnation {
         return;
     }
-    debug!("the runtime of {} {} has ended", pending.verb, key.id);
-    node.change(key, |record| record.in_flight = None);
-    match pending.verb {
-        "create" => created(node, key, &record, pending).await,
-        "start" => started(node, key, &record).await,
-        "update" => update::settle(node, key, pending).await,
-        "delete" => delete::settle(node, key).await,
-        // The foreground runtime is gone, or a detached one has started its container.
-        "run" if evidence::exists(&node.host, key) => {
-            seen_running(node, key, pending).await;
-        }
-        "run" => delete::removed(node, key).await,
-        _ => {}
+    debug!("the runtime of {} {} has ended", pending.verb.name(), key.id);
+    if record.in_flight.as_ref().is_some_and(|flight| flight.verb == pending.verb.name()) {
+        node.change(key, |record| record.in_flight = None);
     }
+    match pending.verb {
+        Verb::Create => created(node, key, &record, pending).await,
+        Verb::Start => started(node, key, &record).await,
+        Verb::Update => update::settle(node, key, pending).await,
+        Verb::Delete => delete::settle(node, key).await,
+        Verb::Run | Verb::Restore => ran(node, key, pending).await,
+        Verb::Kill | Verb::Pause | Verb::Resume | Verb::Exec | Verb::State => {}
+        Verb::Nri | Verb::Other | Verb::None => {}
+    }
+}
+
+/// Whether the runtime process that makes this container still works.
+pub(super) fn is_being_made(node: &Node, key: &Key) -> bool {
+    let lane = node.lane(key);
+    let pending = lane.pending.borrow();
+    pending.iter().any(|pending| pending.verb.creates() && !watch::has_ended(&pending.process))
 }
 
 /// `create` succeeded if there is an init process; else everything is undone.
@@ -102,32 +108,58 @@ fn note_init(node: &Node, key: &Key, pid: u32, state: Lifecycle) {
     });
 }
 
-/// A foreground `run` lasts as long as its container: its init is looked for meanwhile.
+/// A foreground `run` lasts as long as its container: its start is looked for meanwhile.
 async fn follow_run(node: &Rc<Node>, key: &Key, pending: &Pending, lane: &Lane) {
-    let mut pause = Duration::from_millis(2);
-    while !watch::has_ended(&pending.process) {
-        let is_started = !evidence::waits_for_start(&node.host, key);
-        let pid = evidence::init_pid(&node.host, key, None, None);
-        if is_started && pid.is_some() {
+    // The runtime's state may be gone when the start is seen.
+    let mut init = None;
+    loop {
+        let has_ended = watch::has_ended(&pending.process);
+        init = evidence::init_pid(&node.host, key, None, None).or(init);
+        if pending.gate.borrow_mut().is_open(init.is_some()) {
             let _turn = lane.turn.lock().await;
-            seen_running(node, key, pending).await;
+            return running(node, key, pending, init).await;
+        }
+        if has_ended {
             return;
         }
-        tokio::time::sleep(pause).await;
-        pause = (pause * 2).min(Duration::from_millis(50));
+        let changes = pending.gate.borrow().changes();
+        tokio::select! {
+            () = watch::ended(&pending.process) => {}
+            () = changes => {}
+        }
     }
 }
 
-async fn seen_running(node: &Rc<Node>, key: &Key, pending: &Pending) {
+/// The foreground runtime is gone, or a detached one has started its container, or failed.
+async fn ran(node: &Rc<Node>, key: &Key, pending: &Pending) {
+    let pid_file = pending.pid_file.as_deref();
+    let init = evidence::init_pid(&node.host, key, pid_file, pending.pid_file_before);
+    let is_started = pending.gate.borrow_mut().is_open(init.is_some());
+    if is_started {
+        running(node, key, pending, init).await;
+    }
+    if !evidence::exists(&node.host, key) {
+        delete::removed(node, key).await;
+    } else if let (false, Some(pid)) = (is_started, init) {
+        // The runtime was killed half way: a container that nobody started.
+        note_init(node, key, pid, Lifecycle::Created);
+        if let Some(record) = node.container(key) {
+            undo::drop_temporary(&record);
+            exit::watch(node, &record);
+        }
+    }
+}
+
+/// The container was started; the first to see it says so.
+async fn running(node: &Rc<Node>, key: &Key, pending: &Pending, init: Option<u32>) {
     let Some(record) = node.container(key) else { return };
     if record.incarnation != pending.incarnation || record.state != Lifecycle::Creating {
         return;
     }
-    let pid_file = pending.pid_file.as_deref();
-    let Some(pid) = evidence::init_pid(&node.host, key, pid_file, pending.pid_file_before) else {
-        return;
-    };
-    note_init(node, key, pid, Lifecycle::Running);
+    match init {
+        Some(pid) => note_init(node, key, pid, Lifecycle::Running),
+        None => node.change(key, |record| record.state = Lifecycle::Running),
+    }
     undo::drop_temporary(&record);
     node.tell(Event::PostStartContainer, key).await;
     if let Some(record) = node.container(key) {

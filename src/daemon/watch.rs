@@ -33,17 +33,22 @@ pub(super) fn has_ended(process: &OwnedFd) -> bool {
 }
 
 /// Waits until the process has ended.
-#[expect(unsafe_code, reason = "registering a descriptor with the event loop")]
 pub(super) async fn ended(process: &OwnedFd) {
-    let Ok(copy) = process.try_clone() else { return };
+    readable(process).await;
+}
+
+/// Waits until there is something to read; of a process, that it has ended.
+#[expect(unsafe_code, reason = "registering a descriptor with the event loop")]
+pub(super) async fn readable(descriptor: &OwnedFd) {
+    let Ok(copy) = descriptor.try_clone() else { return };
     // SAFETY: an OwnedFd is open for as long as it lives, and AsyncFd owns it.
     match unsafe { AsyncFd::register_with_interest(copy, Interest::READABLE) } {
         Ok(readiness) => {
-            let _ended = readiness.readable().await;
+            let _ready = readiness.readable().await;
         }
         // Out of descriptors: ask now and then instead.
         Err(_) => {
-            while !has_ended(process) {
+            while !has_ended(descriptor) {
                 tokio::time::sleep(std::time::Duration::from_millis(50)).await;
             }
         }

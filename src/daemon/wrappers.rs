@@ -16,6 +16,7 @@ use crate::link::{Answer, Notice, PROTOCOL, Proceed};
 use crate::state::Key;
 
 use super::call::Call;
+use super::gate::Gate;
 use super::node::{Node, Pending};
 use super::{admin, conversation, create, delete, evidence, settle, start, undo, update};
 
@@ -61,6 +62,8 @@ async fn converse(node: &Rc<Node>, stream: &mut UnixStream) -> Result<()> {
 /// What goes with a verdict until the runtime has run.
 struct Decided {
     proceed: Proceed,
+    /// What the runtime makes of it changes what we know.
+    is_watched: bool,
     holds: Option<update::Holds>,
 }
 
@@ -88,20 +91,26 @@ async fn verb(node: &Rc<Node>, stream: &mut UnixStream, mut call: Call) -> Resul
     };
     let incarnation = node.container(&key).map_or(0, |record| record.incarnation);
     let pending = Pending {
-        verb: call.verb(),
+        verb: call.call.verb,
         incarnation,
         process,
         pid_file: call.pid_file.clone(),
         pid_file_before,
         state_before: evidence::state_stamp(&node.host, &key),
+        gate: RefCell::new(Gate::new(evidence::folder(&node.host, &key))),
         holds: RefCell::new(decided.holds),
         is_told: Cell::new(false),
     };
+    if pending.verb.creates_and_starts() && decided.is_watched {
+        pending.gate.borrow().look_out();
+    }
     node.host.point(Point::DaemonVerdict)?;
     let executed = hand_over(node, stream, &key, decided.proceed).await;
-    if executed {
+    if !decided.is_watched {
+        // The runtime refuses the call; what it is about is another call's.
+    } else if executed {
         settle::watch(node, &key, &lane, Rc::new(pending));
-    } else if is_new(node, &key, call.verb()) {
+    } else if is_new(node, &key, call.call.verb) {
         undo::creation(node, &key).await;
     } else {
         node.change(&key, |record| record.in_flight = None);
@@ -111,9 +120,13 @@ async fn verb(node: &Rc<Node>, stream: &mut UnixStream, mut call: Call) -> Resul
 }
 
 async fn decide(node: &Rc<Node>, call: &mut Call) -> Result<Decided> {
-    let mut update_holds = None;
+    let (mut update_holds, mut is_watched) = (None, true);
     let proceed = match call.call.verb {
-        Verb::Create | Verb::Run => create::create(node, call).await?,
+        Verb::Create | Verb::Run | Verb::Restore => {
+            let decided = create::create(node, call).await?;
+            is_watched = decided.is_some();
+            decided.unwrap_or_default()
+        }
         Verb::Start => start::start(node, call).await?,
         Verb::Delete => delete::delete(node, call).await?,
         Verb::Update => {
@@ -121,18 +134,15 @@ async fn decide(node: &Rc<Node>, call: &mut Call) -> Result<Decided> {
             update_holds = holds;
             proceed
         }
-        Verb::Restore | Verb::Kill | Verb::Pause | Verb::Resume | Verb::Exec | Verb::State => {
-            Proceed::default()
-        }
+        Verb::Kill | Verb::Pause | Verb::Resume | Verb::Exec | Verb::State => Proceed::default(),
         Verb::Nri | Verb::Other | Verb::None => Proceed::default(),
     };
-    Ok(Decided { proceed, holds: update_holds })
+    Ok(Decided { proceed, is_watched, holds: update_holds })
 }
 
 /// Whether this verb has just made the record, so that its failing undoes it.
-fn is_new(node: &Node, key: &Key, verb: &str) -> bool {
-    matches!(verb, "create" | "run")
-        && node.container(key).is_some_and(|record| record.in_flight.is_some())
+fn is_new(node: &Node, key: &Key, verb: Verb) -> bool {
+    verb.creates() && node.container(key).is_some_and(|record| record.in_flight.is_some())
 }
 
 /// Says the verdict and waits for EXEC; false when the wrapper did not come that far.

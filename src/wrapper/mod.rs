@@ -76,7 +76,7 @@ fn become_the_runtime(argv: &[OsString], call: &Call, config: &Config) -> Result
 /// A verb that events hang on, with an id, that asks for more than its help text.
 fn is_our_business(call: &Call) -> bool {
     let ours =
-        matches!(call.verb, Verb::Create | Verb::Run | Verb::Start | Verb::Update | Verb::Delete);
+        call.verb.creates() || matches!(call.verb, Verb::Start | Verb::Update | Verb::Delete);
     // runc 1.6 prints help for the ids `help` and `h`, all others make containers of that name:
     // these are asked about, or a container could be named past every plugin.
     let is_help_by_name = call.id.as_deref().is_some_and(|id| id == "help" || id == "h");
@@ -101,7 +101,7 @@ fn is_in_user_namespace() -> bool {
 }
 
 impl Wrapper<'_> {
-    /// `create`, `run`: ask the plugins, put their answer in place, become the runtime.
+    /// `create`, `run`, `restore`: ask the plugins, put their answer in place, become the runtime.
     fn create(&self) -> Result<Infallible> {
         let Some(document) = self.document() else {
             // No such bundle or document: the runtime says so, in its own words.
@@ -161,7 +161,7 @@ impl Wrapper<'_> {
         runtime::replace_process(&self.runtime, self.argv)
     }
 
-    /// The document that `create` and `run` will read, if it is there: `config.json` in the
+    /// The document that the runtime will read, if it is there: `config.json` in the
     /// bundle, or the file that crun's `--config` names.
     fn document(&self) -> Option<Document> {
         let bundle = self.call.bundle.as_deref().unwrap_or_default();

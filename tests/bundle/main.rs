@@ -7,10 +7,16 @@ mod faults;
 mod go;
 #[path = "../support/golang.rs"]
 mod golang;
+#[path = "../support/ground.rs"]
+mod ground;
 mod launched;
 #[path = "../support/player.rs"]
 mod player;
+mod restore;
 mod rig;
+mod run;
+#[path = "../support/tools.rs"]
+mod tools;
 mod updates;
 
 use nri_runc::error::RESERVED_PHRASES;
@@ -42,6 +48,22 @@ fn started(more: &str) -> Rig {
     let mut rig = Rig::new(more);
     rig.start_daemon();
     rig
+}
+
+/// What a plugin hears of a plain container from beginning to end.
+fn life(id: &str) -> Vec<String> {
+    let events = [
+        "RunPodSandbox",
+        "CreateContainer",
+        "PostCreateContainer",
+        "StartContainer",
+        "PostStartContainer",
+        "StopContainer",
+        "RemoveContainer",
+        "StopPodSandbox",
+        "RemovePodSandbox",
+    ];
+    events.iter().map(|event| format!("{event} {id}")).collect()
 }
 
 #[track_caller]
@@ -98,19 +120,7 @@ fn the_events_of_a_life_come_once_and_in_order() {
     succeeds(&rig.verb(&["delete", "c1"]));
     succeeds(&rig.verb(&["delete", "--force", "c1"]));
     wait_until("the pod is gone", || rig.admin(&["pods"]) == Value::Array(vec![]));
-    let events = [
-        "RunPodSandbox",
-        "CreateContainer",
-        "PostCreateContainer",
-        "StartContainer",
-        "PostStartContainer",
-        "StopContainer",
-        "RemoveContainer",
-        "StopPodSandbox",
-        "RemovePodSandbox",
-    ];
-    let wanted: Vec<String> = events.iter().map(|event| format!("{event} c1")).collect();
-    assert_eq!(*told.lock().unwrap(), wanted);
+    assert_eq!(*told.lock().unwrap(), life("c1"));
 }
 
 #[test]
@@ -359,10 +369,7 @@ fn a_daemon_that_was_killed_finds_its_containers_again() {
     wait_until("the create is settled", || {
         rig.admin(&["pods"])[0]["containers"][0]["state"] == "created"
     });
-    let pid = i32::try_from(rig.admin(&["status"])["pid"].as_i64().unwrap()).unwrap();
-    nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGKILL)
-        .unwrap();
-    std::fs::remove_file(rig.path("run/daemon.sock")).unwrap();
+    rig.kill_daemon();
     rig.start_daemon();
     let told = rig.plugin("10", "env", sets("HELLO", "there"));
     assert_eq!(told.lock().unwrap().first().map(String::as_str), Some("Synchronize c1"));

@@ -15,13 +15,14 @@ use super::player::{self, Manner};
 const RUNTIME: &str = r#"#!/bin/sh
 dir=$(dirname "$0")
 { for word in "$@"; do printf '%s\n' "$word"; done; echo --; } >>"$dir/argv"
-root=/run/runc verb= id= pidfile= bundle=.
+root=/run/runc verb= id= pidfile= bundle=. detach=
 while [ $# -gt 0 ]; do
   case $1 in
   --root) root=$2; shift ;;
   --bundle) bundle=$2; shift ;;
   --pid-file) pidfile=$2; shift ;;
-  --log | --log-format | --resources) shift ;;
+  --log | --log-format | --resources | --image-path) shift ;;
+  --detach) detach=yes ;;
   -*) ;;
   *) if [ -z "$verb" ]; then verb=$1; elif [ -z "$id" ]; then id=$1; fi ;;
   esac
@@ -39,6 +40,13 @@ create)
   touch "$state/exec.fifo"
   [ -z "$pidfile" ] || echo $! >"$pidfile" ;;
 start) rm -f "$state/exec.fifo" ;;
+restore)
+  mkdir -p "$state"
+  cp "$bundle/config.json" "$dir/seen.json"
+  sleep 300 </dev/null >/dev/null 2>&1 &
+  echo $! >"$state/pid"
+  echo "{\"init_process_pid\": $!}" >"$state/state.json"
+  [ -n "$detach" ] || { wait $!; code=$?; rm -rf "$state"; exit $code; } ;;
 kill) kill -9 "$(cat "$state/pid")" ;;
 update) [ ! -e "$dir/fail-update" ] || { echo "runtime says no" >&2; exit 1; }; cat >"$dir/update.json"; cp "$state/state.json" "$state/s"; mv "$state/s" "$state/state.json" ;;
 delete) [ ! -e "$state/pid" ] || kill -9 "$(cat "$state/pid")" 2>/dev/null; rm -rf "$state" ;;
@@ -79,6 +87,13 @@ impl Rig {
             more.split("---").nth(1).unwrap_or_default(),
         );
         self.write("config.toml", &text);
+    }
+
+    /// Ends the daemon without a warning.
+    pub(super) fn kill_daemon(&mut self) {
+        let mut daemon = self.daemon.take().unwrap();
+        daemon.kill().unwrap();
+        daemon.wait().unwrap();
     }
 
     pub(super) fn path(&self, name: &str) -> PathBuf {
@@ -158,6 +173,15 @@ impl Rig {
     pub(super) fn verb(&self, words: &[&str]) -> Output {
         let root = self.path("root").display().to_string();
         self.call(&[&["--root", &root][..], words].concat())
+    }
+
+    /// A verb that goes on beside the test; `BUNDLE` stands for the bundle's path.
+    pub(super) fn spawn(&self, words: &[&str]) -> Child {
+        let bundle = self.path("bundle").display().to_string();
+        let words = words.iter().map(|word| word.replace("BUNDLE", &bundle));
+        let mut command = self.command();
+        command.arg("--root").arg(self.path("root")).args(words);
+        command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
     }
 
     pub(super) fn create(&self, id: &str) -> Output {

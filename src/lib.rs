@@ -34,7 +34,9 @@ pub mod link;
 pub mod log;
 /// One plugin: bytes, handshake, calls with deadlines, starting it.
 pub mod plugin;
-/// The real runtime: which one, and becoming it.
+/// What names in an adjustment stand for on this host.
+pub mod resolve;
+/// The real runtime: which one, what it can do, and becoming it.
 pub mod runtime;
 /// `config.json`, patched without losing a byte.
 pub mod spec;

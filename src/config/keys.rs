@@ -33,6 +33,11 @@ fn path(value: &Value) -> Result<PathBuf, &'static str> {
     if path.is_absolute() { Ok(path) } else { Err("an absolute path is wanted") }
 }
 
+fn paths(value: &Value) -> Result<Vec<PathBuf>, &'static str> {
+    let list = value.as_array().ok_or("a list of absolute paths is wanted")?;
+    list.iter().map(path).collect()
+}
+
 fn truth(value: &Value) -> Result<bool, &'static str> {
     value.as_bool().ok_or("true or false is wanted")
 }
@@ -127,6 +132,9 @@ keys! {
     "plugin.*.concurrency" = "1", "Requests at once about different containers; more only for plugins known to be re-entrant.", |c, n, v| plugin(c, n).concurrency = number(v)?;
     "plugin.*.allow" = "[]", "Fields it may set, by NRI name; empty = all.", |c, n, v| plugin(c, n).allow = texts(v)?;
     "plugin.*.deny" = "[]", "Fields it may not set.", |c, n, v| plugin(c, n).deny = texts(v)?;
+    "cdi.spec_dirs" = "[\"/etc/cdi\", \"/var/run/cdi\"]", "Where CDI spec files (`*.json`, `*.yaml`) are; of two that define one device the one in the later folder wins.", |c, _, v| c.cdi_spec_dirs = paths(v)?;
+    "blockio.config_file" = "", "The YAML file that says what block I/O classes mean, in the format of engines that use goresctrl; without it every class is refused.", |c, _, v| c.blockio_config_file = Some(path(v)?);
+    "rdt.resctrl_path" = "\"/sys/fs/resctrl\"", "Where resctrl is mounted; RDT classes are the folders in it.", |c, _, v| c.resctrl_path = path(v)?;
     "log.target" = "\"auto\"", "`auto`, `journal`, `syslog`, `file` (RUN_DIR/daemon.log, bounded) or `stderr`.", |c, _, v| c.log_target = one_of(v, &["auto", "journal", "syslog", "file", "stderr"])?;
     "log.level" = "\"info\"", "`error`, `warn`, `info`, `debug` or `trace`.", |c, _, v| c.log_level = one_of(v, &["error", "warn", "info", "debug", "trace"])?;
     "log.format" = "\"text\"", "`text` or `json`.", |c, _, v| c.log_format = one_of(v, &["text", "json"])?;

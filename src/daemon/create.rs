@@ -6,6 +6,7 @@
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use tracing::warn;
 
@@ -17,7 +18,8 @@ use crate::files::{self, Original};
 use crate::host::Point;
 use crate::link::{Attached, Proceed};
 use crate::plugin::{Event, api};
-use crate::spec::patch::{HostFacts, propagating_sources};
+use crate::resolve;
+use crate::spec::patch::{HostFacts, PatchError, Resolved, patch_on, propagating_sources};
 use crate::spec::{self, overlay};
 use crate::state::{Change, Container, InFlight, Key, Lifecycle, Patched, SCHEMA, Skipped};
 
@@ -185,9 +187,12 @@ async fn decide(
     bundle: &Bundle,
 ) -> Result<Option<String>> {
     let merged = ask(node, call, seen).await?;
-    let facts = host_facts(node, &merged.adjust).await?;
-    let patched = spec::patch::patch_on(&bundle.original.bytes, &merged.adjust, &facts)
-        .map_err(|error| cannot_apply(call, &merged, &error))?;
+    let names = resolve_for_runtime(node, call, &merged)
+        .await
+        .map_err(|error| blame(node, call, &merged, &error))?;
+    let facts = host_facts(node, &merged.adjust, names).await?;
+    let patched = patch_on(&bundle.original.bytes, &merged.adjust, &facts)
+        .map_err(|error| blame(node, call, &merged, &error))?;
     note_verdict(node, call, &merged, &patched);
     super::updates::apply_to_others(node, &merged.updates, "CreateContainer");
     let Some(bytes) = patched.bytes else { return Ok(None) };
@@ -195,24 +200,51 @@ async fn decide(
     write_beside(node, call, bundle, &bytes).map(Some)
 }
 
-/// Says whose adjustment it is that cannot be applied.
-fn cannot_apply(call: &Call, merged: &Merged, error: &spec::patch::PatchError) -> Error {
+/// What the adjustment's names stand for here, once it is known that the runtime honours them.
+async fn resolve_for_runtime(
+    node: &Node,
+    call: &Call,
+    merged: &Merged,
+) -> std::result::Result<Resolved, PatchError> {
+    let resolved = resolve::resolve(&merged.adjust, &node.config, &node.host)?;
+    for note in &resolved.notes {
+        warn!("{}: {note}", call.key.id);
+    }
+    if resolve::needs_runtime(&merged.adjust, &resolved) {
+        let runtimes = Arc::clone(&node.runtimes);
+        let runtime = PathBuf::from(&call.question().runtime);
+        // A thread of its own: the runtime may take its time, and others must not wait for it.
+        let asked = tokio::task::spawn_blocking(move || runtimes.features(&runtime)).await;
+        resolve::check_runtime(&merged.adjust, &resolved, &asked.unwrap_or_default())?;
+    }
+    Ok(resolved)
+}
+
+/// The failure of an adjustment, with the plugin that is behind it.
+fn blame(node: &Node, call: &Call, merged: &Merged, error: &PatchError) -> Error {
     let owners = merged.owners.to_flat(&call.key.id);
     let owner = error.field().and_then(|field| owners.get(field));
-    let text = match owner {
-        Some(owner) => format!("{owner}: {error}"),
-        None => error.to_string(),
+    // A plugin that removed something has a dash in front.
+    let plugin = owner.map(|owner| owner.trim_start_matches('-')).unwrap_or_default();
+    let what = match plugin {
+        "" => quoted(&error.to_string()),
+        plugin => quoted(&format!("{plugin}: {error}")),
     };
-    Error::new(quoted(&text)).hint("the bundle is unchanged")
+    node.note_failure(&format!("create {}: {what}", call.key.id), plugin);
+    Error::new(what).hint("the bundle is unchanged")
 }
 
 /// What the host is like; looked at only where the adjustment asks for mounts that propagate.
-async fn host_facts(node: &Node, adjust: &api::ContainerAdjustment) -> Result<HostFacts> {
-    let sources = propagating_sources(adjust).into_iter().map(str::to_owned);
+async fn host_facts(
+    node: &Node,
+    adjust: &api::ContainerAdjustment,
+    names: Resolved,
+) -> Result<HostFacts> {
+    let sources = propagating_sources(adjust, &names).into_iter().map(str::to_owned);
     let sources: Vec<(String, PathBuf)> =
         sources.map(|source| (source.clone(), node.host.path(&source))).collect();
     if sources.is_empty() {
-        return Ok(HostFacts::default());
+        return Ok(HostFacts { names, ..HostFacts::default() });
     }
     let (root, mountinfo) = (node.host.path("/"), node.host.path("/proc/self/mountinfo"));
     // Not on this thread: a plugin may name a file server that does not answer.
@@ -222,6 +254,7 @@ async fn host_facts(node: &Node, adjust: &api::ContainerAdjustment) -> Result<Ho
             .map_err(|error| error.hint("the bundle is unchanged"))?;
         let mut facts = HostFacts {
             mountinfo: Some(String::from_utf8_lossy(&mountinfo).into_owned()),
+            names,
             ..HostFacts::default()
         };
         let root = std::fs::canonicalize(root)?;
@@ -297,7 +330,14 @@ fn note_verdict(node: &Node, call: &Call, merged: &Merged, patched: &spec::patch
         warn!("{plugin} set {what}, which this version does not know; it was not applied");
     }
     let resources = merged.adjust.linux.as_ref().and_then(|linux| linux.resources.as_ref());
-    let owned = resources.map(overlay::overlay_of).transpose().ok().flatten().unwrap_or_default();
+    // Classes are settled with the container and have no place in later updates.
+    let resources = resources.cloned().map(|mut resources| {
+        resources.blockio_class = None.into();
+        resources.rdt_class = None.into();
+        resources
+    });
+    let owned = resources.as_ref().map(overlay::overlay_of).transpose().ok().flatten();
+    let owned = owned.unwrap_or_default();
     node.change(&call.key, |record| {
         record.message = messages::to_hex(&merged.container);
         record.owners = owners;

@@ -23,6 +23,7 @@ use crate::config::Config;
 use crate::error::Result;
 use crate::host::Host;
 use crate::plugin::api;
+use crate::runtime::features::Asked;
 use crate::state::{Container, Key, Store};
 
 use super::evidence::Stamp;
@@ -78,6 +79,8 @@ pub(super) struct Node {
     pub(super) host: Host,
     pub(super) store: RefCell<Store>,
     pub(super) relay: Relay,
+    /// Shared with the threads that ask runtimes what they can do.
+    pub(super) runtimes: Arc<Asked>,
     pub(super) started: Instant,
     pub(super) requests: RefCell<BTreeMap<&'static str, u64>>,
     pub(super) failures: RefCell<VecDeque<FailureNote>>,
@@ -99,6 +102,7 @@ impl Node {
             host,
             store: RefCell::new(store),
             relay: Relay::default(),
+            runtimes: Arc::default(),
             started: Instant::now(),
             requests: RefCell::default(),
             failures: RefCell::default(),

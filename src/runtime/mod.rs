@@ -2,8 +2,12 @@
 //! The real runtime: which one it is, and becoming it.
 //!
 //! The name we are called by selects an instance; else the first candidate that exists and is
-//! not ourselves is taken. It never starts a child, and never changes what the runtime inherits:
-//! descriptors, environment, signal mask and dispositions, working directory.
+//! not ourselves is taken. It never changes what the runtime inherits:
+//! descriptors, environment, signal mask and dispositions, working directory. A child is started
+//! only to ask what a runtime can do (`features.rs`), and never by the wrapper.
+
+/// What a runtime can do.
+pub mod features;
 
 use std::convert::Infallible;
 use std::ffi::{CString, OsStr, OsString};

@@ -21,6 +21,8 @@ pub(super) struct Case {
     pub(super) sandbox: Option<Vec<u8>>,
     /// More lines of nri-runc's configuration.
     pub(super) settings: String,
+    /// What the runtime says to `--version` and to `features`.
+    pub(super) says: [Option<Vec<u8>>; 2],
     pub(super) call: Call,
     pub(super) plugins: Vec<Scripted>,
 }
@@ -84,7 +86,8 @@ impl Case {
     pub(super) fn load(root: &Path, name: &str) -> Result<Self, String> {
         let folder = root.join(name);
         let known = ["README.md", "call.json", "config.json", "nri-runc.toml", "sandbox.json"];
-        only(&folder, &known, &["expected", "plugins"])?;
+        only(&folder, &known, &["expected", "host", "plugins", "runtime"])?;
+        only(&folder.join("runtime"), &["version", "features.json"], &[])?;
         only(&folder.join("expected"), &["config.json", "events.jsonl", "stderr"], &[])?;
         let read = |file: &str| std::fs::read(folder.join(file)).ok();
         let purpose = read("README.md").ok_or("README.md is missing")?;
@@ -101,14 +104,31 @@ impl Case {
         };
         let plugins = plugins(&folder.join("plugins"))?;
         let sandbox = read("sandbox.json");
+        let says = [read("runtime/version"), read("runtime/features.json")];
         let settings = String::from_utf8(settings).map_err(|error| error.to_string())?;
-        Ok(Self { folder, config, sandbox, settings, call, plugins })
+        Ok(Self { folder, config, sandbox, settings, says, call, plugins })
     }
 
     /// A file of `expected/`, if it is there.
     pub(super) fn expected(&self, file: &str) -> Option<Vec<u8>> {
         std::fs::read(self.folder.join("expected").join(file)).ok()
     }
+}
+
+/// The files below `folder`, however deep, by their path from there.
+pub(super) fn files_below(folder: &Path) -> Vec<(String, Vec<u8>)> {
+    let mut files = Vec::new();
+    for entry in std::fs::read_dir(folder).into_iter().flatten() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        if path.is_dir() {
+            let below = files_below(&path).into_iter();
+            files.extend(below.map(|(deeper, bytes)| (format!("{name}/{deeper}"), bytes)));
+        } else {
+            files.push((name.to_owned(), std::fs::read(&path).unwrap()));
+        }
+    }
+    files
 }
 
 /// Complains about everything else in a folder.

@@ -5,7 +5,7 @@
 use nri_runc::error::RESERVED_PHRASES;
 use serde_json::Value;
 
-use super::case::Case;
+use super::case::{Case, files_below};
 use super::rig::{Rig, wait_until};
 use super::told::Told;
 
@@ -30,7 +30,10 @@ impl Came {
 
 /// Plays it.
 pub(super) fn play(case: &Case) -> Came {
-    let mut rig = Rig::new(&settings(&case.settings));
+    let mut rig = Rig::new("");
+    let root = rig.path("").display().to_string();
+    let root = root.trim_end_matches('/');
+    rig.configure(&rig.path("fake/runc"), &settings(&case.settings.replace("DIR", root)));
     let put = |name: &str, bytes: &[u8]| {
         std::fs::create_dir_all(rig.path(name).parent().unwrap()).unwrap();
         nri_runc::files::replace(&rig.path(name), bytes).unwrap();
@@ -39,6 +42,12 @@ pub(super) fn play(case: &Case) -> Came {
     put(&document, &case.config);
     if let Some(sandbox) = &case.sandbox {
         put(&beside(case, &sandbox_id(&case.config)), sandbox);
+    }
+    for (name, bytes) in files_below(&case.folder.join("host")) {
+        put(&format!("host/{name}"), &bytes);
+    }
+    for (said, name) in case.says.iter().zip(["fake/version", "fake/features"]) {
+        said.iter().for_each(|said| put(name, said));
     }
     if case.call.runtime_fails {
         put("fake/fail", b"");
@@ -58,8 +67,7 @@ pub(super) fn play(case: &Case) -> Came {
     wait_until("the pod is gone", || rig.admin(&["pods"]) == Value::Array(vec![]));
     let config = std::fs::read(rig.path("fake/seen.json")).ok();
     checked(&rig, case, config.as_deref(), &document);
-    let root = rig.path("").display().to_string();
-    let stderr = stderr.replace(root.trim_end_matches('/'), "DIR");
+    let stderr = stderr.replace(root, "DIR");
     let stderr = (!stderr.is_empty()).then_some(stderr);
     Came { config, events: told.lines(), stderr }
 }

@@ -62,24 +62,32 @@ pub(super) fn patch(
     devices: &[api::LinuxDevice],
     changes: &mut Changes,
 ) -> Result<(), PatchError> {
-    for device in devices {
-        let (path, is_removal) = unmark(&device.path);
-        let nri_field = format!("Devices[{}]", quoted(path));
-        if path.is_empty() {
-            return Err(PatchError::invalid(nri_field, "a device needs a path"));
-        }
-        let after = if is_removal { None } else { Some(device_value(&nri_field, device)?) };
-        let identity = Identity::new(&device.type_, device.major, device.minor);
-        let wanted = identity.filter(|_| !is_removal);
-        let orphans = place(root, (path, &nri_field), after, wanted.as_ref(), changes)?;
-        for orphan in orphans {
-            drop_rules(root, &orphan, &nri_field, changes)?;
-        }
-        if let Some(wanted) = wanted {
-            allow(root, &wanted, &nri_field, changes)?;
-        }
+    devices.iter().try_for_each(|device| patch_one(root, device, "rwm", changes))
+}
+
+/// Applies one device, which the container may use in the ways of `access`.
+pub(super) fn patch_one(
+    root: &mut Object<'_>,
+    device: &api::LinuxDevice,
+    access: &str,
+    changes: &mut Changes,
+) -> Result<(), PatchError> {
+    let (path, is_removal) = unmark(&device.path);
+    let nri_field = format!("Devices[{}]", quoted(path));
+    if path.is_empty() {
+        return Err(PatchError::invalid(nri_field, "a device needs a path"));
     }
-    Ok(())
+    let after = if is_removal { None } else { Some(device_value(&nri_field, device)?) };
+    let identity = Identity::new(&device.type_, device.major, device.minor);
+    let wanted = identity.filter(|_| !is_removal);
+    let orphans = place(root, (path, &nri_field), after, wanted.as_ref(), changes)?;
+    for orphan in orphans {
+        drop_rules(root, &orphan, &nri_field, changes)?;
+    }
+    match wanted {
+        Some(wanted) if !access.is_empty() => allow(root, &wanted, access, &nri_field, changes),
+        _ => Ok(()),
+    }
 }
 
 /// Puts the node in place of all at its path. Gives back the devices that no node is any more.
@@ -172,10 +180,11 @@ fn drop_rules(
     Ok(())
 }
 
-/// Lets the container read, write and make this device, unless a rule already says so.
+/// Lets the container use this device so, unless a rule already says it.
 fn allow(
     root: &mut Object<'_>,
     device: &Identity,
+    wanted: &str,
     nri_field: &str,
     changes: &mut Changes,
 ) -> Result<(), PatchError> {
@@ -186,13 +195,13 @@ fn allow(
         if !is_allowing {
             break;
         }
-        if identity.as_ref() == Some(device) && "rwm".chars().all(|mode| access.contains(mode)) {
+        if identity.as_ref() == Some(device) && wanted.chars().all(|mode| access.contains(mode)) {
             return Ok(());
         }
     }
     let Identity { kind, major, minor } = device;
     let rule = json!({
-        "allow": true, "type": kind, "major": major, "minor": minor, "access": "rwm",
+        "allow": true, "type": kind, "major": major, "minor": minor, "access": wanted,
     });
     rules.push(Item::new(&rule));
     changes.note(device.field(), nri_field, None, Some(rule));

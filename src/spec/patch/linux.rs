@@ -9,6 +9,7 @@ use std::collections::HashMap;
 
 use serde_json::{Value, json};
 
+use super::resolved::{Resolved, patch_classes};
 use super::{
     Changes, PatchError, devices, memory_policy, net_devices, patch_map, process, rdt, resources,
     scheduling, seccomp, unmark, wanted_by_key,
@@ -25,6 +26,7 @@ const NAMESPACES: [&str; 8] = ["network", "pid", "mount", "ipc", "uts", "user", 
 pub(super) fn patch(
     root: &mut Object<'_>,
     linux: &api::LinuxContainerAdjustment,
+    resolved: &Resolved,
     changes: &mut Changes,
 ) -> Result<(), PatchError> {
     let api::LinuxContainerAdjustment {
@@ -58,6 +60,7 @@ pub(super) fn patch(
     memory_policy::patch(root, memory_policy.as_ref(), changes)?;
     if let Some(resources) = resources.as_ref() {
         resources::patch(root, resources, changes)?;
+        patch_classes(root, resources, resolved, changes)?;
     }
     rdt::patch(root, rdt.as_ref(), changes)
 }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A container adjustment becomes edits of `config.json`, one area per file.
 //!
-//! Order as the reference applies it: annotations, environment, arguments, hooks, devices,
-//! cgroup path, OOM score, I/O priority, scheduler, seccomp, namespaces, sysctls, network devices,
-//! memory policy, resources, RDT, mounts, resource limits.
+//! Order as the reference applies it: annotations, environment, arguments, hooks, CDI devices,
+//! devices, cgroup path, OOM score, I/O priority, scheduler, seccomp, namespaces, sysctls, network
+//! devices, memory policy, resources, classes, RDT, mounts, resource limits.
 //! All or nothing: edits go to a copy, and the first failure leaves the document as it was.
 //! What it cannot apply it refuses by name (D23); it never skips a field that a plugin set.
 //! Reference: NRI `pkg/runtime-tools/generate`; nri-semantics sections 5 and 9 of the design.
@@ -28,6 +28,7 @@ mod net_devices;
 mod process;
 mod propagation;
 mod rdt;
+mod resolved;
 pub(super) mod resources;
 mod scheduling;
 mod seccomp;
@@ -35,6 +36,7 @@ mod seccomp;
 mod tests;
 
 pub use propagation::{HostFacts, propagating_sources};
+pub use resolved::{CdiDevice, Class, Resolved, is_plain_path};
 
 /// What an adjustment makes of a document.
 #[derive(Debug, Clone, PartialEq)]
@@ -100,7 +102,8 @@ impl From<PatchError> for Error {
     }
 }
 
-/// Applies `adjustment` to the config.json in `document`, whatever the host is like.
+/// Applies `adjustment` to the config.json in `document`, whatever the host is like; what has a
+/// meaning only there is refused.
 pub fn patch(
     document: &[u8],
     adjustment: &api::ContainerAdjustment,
@@ -125,10 +128,6 @@ pub fn patch_on(
         args,
         special_fields: _,
     } = adjustment;
-    if let Some(device) = cdi_devices.first() {
-        let field = format!("CdiDevices[{}]", quoted(&device.name));
-        return Err(PatchError::NotApplied { field });
-    }
     let mut document = Document::parse(document)?;
     let root = document.root();
     let mut changes = Changes::default();
@@ -138,8 +137,9 @@ pub fn patch_on(
     if let Some(hooks) = hooks.as_ref() {
         hooks::patch(root, hooks, &mut changes)?;
     }
+    resolved::patch_cdi(root, cdi_devices, facts, &mut changes)?;
     if let Some(linux) = linux.as_ref() {
-        linux::patch(root, linux, &mut changes)?;
+        linux::patch(root, linux, &facts.names, &mut changes)?;
     }
     mounts::patch(root, mounts, facts, &mut changes)?;
     process::patch_rlimits(root, rlimits, &mut changes)?;

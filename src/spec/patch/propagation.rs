@@ -10,7 +10,7 @@ use std::collections::HashMap;
 
 use serde_json::Value;
 
-use super::{Changes, PatchError, clean, unmark};
+use super::{Changes, PatchError, Resolved, clean, unmark};
 use crate::error::quoted;
 use crate::plugin::api;
 use crate::spec::document::Object;
@@ -23,6 +23,8 @@ pub struct HostFacts {
     pub mountinfo: Option<String>,
     /// Where sources of mounts really are, for those to which links lead.
     pub resolved: HashMap<String, String>,
+    /// What the names in the adjustment stand for.
+    pub names: Resolved,
 }
 
 /// What a mount does with mounts beneath it.
@@ -32,9 +34,14 @@ enum Propagation {
     Slave,
 }
 
-/// The sources whose host mounts decide about an adjustment; facts are needed for these only.
-pub fn propagating_sources(adjustment: &api::ContainerAdjustment) -> Vec<&str> {
-    let propagating = adjustment.mounts.iter().filter(|mount| wanted(mount).is_some());
+/// The sources whose host mounts decide about an adjustment, those of its CDI devices included; facts are needed for these only.
+pub fn propagating_sources<'a>(
+    adjustment: &'a api::ContainerAdjustment,
+    names: &'a Resolved,
+) -> Vec<&'a str> {
+    let of_devices = names.cdi.iter().flat_map(|device| &device.mounts);
+    let mounts = adjustment.mounts.iter().chain(of_devices);
+    let propagating = mounts.filter(|mount| wanted(mount).is_some());
     propagating.map(|mount| mount.source.as_str()).collect()
 }
 

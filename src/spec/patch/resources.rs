@@ -66,10 +66,19 @@ pub(super) fn patch(
     patch_hugepages(root, hugepages, changes)
 }
 
-/// What a plugin asks for, as an overlay for `update` (D21).
+/// What a plugin asks for, as an overlay for `update` (D21). Classes have no place in one: they
+/// are settled when the container is made.
 pub(in crate::spec) fn overlay_of(
     resources: &api::LinuxResources,
 ) -> Result<Map<String, Value>, PatchError> {
+    for (is_set, field) in [
+        (resources.blockio_class.is_some(), "BlockioClass"),
+        (resources.rdt_class.is_some(), "RdtClass"),
+    ] {
+        if is_set {
+            return Err(PatchError::NotApplied { field: field.to_owned() });
+        }
+    }
     let Wanted { settings, hugepages, rules } = read(resources)?;
     let mut overlay = Map::new();
     for Setting { section, key, value, nri_field: _ } in settings {
@@ -88,25 +97,19 @@ pub(in crate::spec) fn overlay_of(
     Ok(overlay)
 }
 
+/// The classes are none of its business: what they stand for comes from the host.
 fn read(resources: &api::LinuxResources) -> Result<Wanted, PatchError> {
     let api::LinuxResources {
         memory,
         cpu,
         hugepage_limits,
-        blockio_class,
-        rdt_class,
+        blockio_class: _,
+        rdt_class: _,
         unified,
         devices,
         pids,
         special_fields: _,
     } = resources;
-    for (is_set, field) in
-        [(blockio_class.is_some(), "BlockioClass"), (rdt_class.is_some(), "RdtClass")]
-    {
-        if is_set {
-            return Err(PatchError::NotApplied { field: field.to_owned() });
-        }
-    }
     let mut wanted = Wanted::default();
     if let Some(memory) = memory.as_ref() {
         read_memory(memory, &mut wanted)?;

@@ -4,8 +4,8 @@
 use protobuf::MessageField;
 use serde_json::{Value, json};
 
-use super::super::{PatchError, patch};
-use super::{Adjustment, adjusted, invalid_field, linux, refused, some, uint64};
+use super::super::PatchError;
+use super::{Adjustment, adjusted, invalid_field, linux, patch, refused, some, uint64};
 use crate::plugin::api;
 
 fn int64(value: i64) -> MessageField<api::OptionalInt64> {

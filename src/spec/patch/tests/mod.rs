@@ -4,16 +4,21 @@
 use protobuf::MessageField;
 use serde_json::Value;
 
-use super::{Change, PatchError, Patched, patch};
+use super::{Change, PatchError, Patched};
 use crate::error::RESERVED_PHRASES;
 use crate::plugin::api;
 
 mod fields;
 mod linux_part;
 mod propagation;
+mod resolved;
 mod whole;
 
 type Adjustment = api::ContainerAdjustment;
+
+fn patch(document: &[u8], adjustment: &Adjustment) -> Result<Patched, PatchError> {
+    super::patch(document, adjustment)
+}
 
 fn adjusted(document: &str, adjustment: &Adjustment) -> (String, Vec<Change>) {
     let Patched { bytes, changes } = patch(document.as_bytes(), adjustment).unwrap();

@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 
-use super::super::{HostFacts, PatchError, patch_on, propagating_sources};
+use super::super::{CdiDevice, HostFacts, PatchError, Resolved, patch_on, propagating_sources};
 use super::{Adjustment, adjusted};
 use crate::plugin::api;
 
@@ -31,6 +31,7 @@ fn on_host(mountinfo: &[&str], source: &str, option: &str) -> Result<String, Str
     let facts = HostFacts {
         mountinfo: Some(mountinfo.join("\n")),
         resolved: [("/link".to_owned(), "/shared/real".to_owned())].into(),
+        names: Resolved::default(),
     };
     let mount = api::Mount { source: source.to_owned(), ..mount("/a", &["rbind", option]) };
     match patch_on(b"{}", &mounts(vec![mount]), &facts) {
@@ -119,7 +120,25 @@ fn facts_are_needed_only_for_mounts_that_propagate() {
     let plain = [mount("/a", &["ro"]), mount("/a", &["rshared", "private"]), tmpfs()];
     let gone = mount("-/a", &["rshared"]);
     let adjustment = mounts(plain.into_iter().chain([gone]).collect());
-    assert_eq!(propagating_sources(&adjustment), Vec::<&str>::new());
+    assert_eq!(propagating_sources(&adjustment, &Resolved::default()), Vec::<&str>::new());
     let adjustment = mounts(vec![mount("/a", &["slave"]), mount("/b", &[])]);
-    assert_eq!(propagating_sources(&adjustment), ["/src"]);
+    assert_eq!(propagating_sources(&adjustment, &Resolved::default()), ["/src"]);
+}
+
+#[test]
+fn a_cdi_device_may_bring_a_mount_that_propagates() {
+    let device = CdiDevice {
+        name: "v.com/d=x".to_owned(),
+        mounts: vec![mount("/a", &["bind", "rshared"])],
+        ..CdiDevice::default()
+    };
+    let names = Resolved { cdi: vec![device], ..Resolved::default() };
+    let named = api::CDIDevice { name: "v.com/d=x".to_owned(), ..Default::default() };
+    let adjustment = Adjustment { CDI_devices: vec![named], ..Default::default() };
+    assert_eq!(propagating_sources(&adjustment, &names), ["/src"]);
+    let private = Some("1 0 8:1 / / rw - ext4 /dev/sda rw".to_owned());
+    let facts = HostFacts { mountinfo: private, names, ..HostFacts::default() };
+    let error = patch_on(b"{}", &adjustment, &facts).unwrap_err();
+    assert_eq!(error.field(), Some("CdiDevices[v.com/d=x]"));
+    assert!(error.to_string().contains("Mounts[/a]"), "{error}");
 }

@@ -3,8 +3,8 @@
 
 use serde_json::{Value, json};
 
-use super::super::{Change, PatchError, Patched, patch};
-use super::{Adjustment, adjusted, invalid_field, linux, refused, some, uint64};
+use super::super::{Change, PatchError, Patched};
+use super::{Adjustment, adjusted, invalid_field, linux, patch, refused, some, uint64};
 use crate::plugin::api;
 
 fn env(entries: &[(&str, &str)]) -> Adjustment {

@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Path names with wildcards, as configuration files for classes have them: `*`, `?`, `[a-z]`,
+//! `[^x]`, and `\` in front of one of these. A wildcard never matches `/`.
+//!
+//! Reference: glob(7); the syntax of Go's `filepath.Match`, which the other readers use.
+
+use std::path::PathBuf;
+
+use crate::host::Host;
+
+/// The host paths that match the absolute `pattern`, in name order.
+pub(super) fn expand(pattern: &str, host: &Host) -> Vec<PathBuf> {
+    let mut found = vec![PathBuf::from("/")];
+    for part in pattern.split('/').filter(|part| !part.is_empty()) {
+        let mut next = Vec::new();
+        for dir in found {
+            if !part.contains(['*', '?', '[', '\\']) {
+                let path = dir.join(part);
+                if std::fs::symlink_metadata(host.path(&path)).is_ok() {
+                    next.push(path);
+                }
+                continue;
+            }
+            let entries = std::fs::read_dir(host.path(&dir)).into_iter().flatten().flatten();
+            let mut names: Vec<String> =
+                entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
+            names.sort();
+            next.extend(names.iter().filter(|name| matches(part, name)).map(|name| dir.join(name)));
+        }
+        found = next;
+    }
+    found
+}
+
+/// Whether `name` is what `pattern` describes; a pattern that is none matches nothing.
+pub(super) fn matches(pattern: &str, name: &str) -> bool {
+    let pattern: Vec<char> = pattern.chars().collect();
+    let name: Vec<char> = name.chars().collect();
+    let (mut p, mut n) = (0, 0);
+    // The last star, and how much of the name it has eaten so far.
+    let mut star: Option<(usize, usize)> = None;
+    while n < name.len() {
+        if pattern.get(p) == Some(&'*') {
+            star = Some((p + 1, n));
+            p += 1;
+            continue;
+        }
+        match one(&pattern, p, name[n]) {
+            Some(next) => (p, n) = (next, n + 1),
+            None => match star {
+                Some((after, eaten)) => {
+                    star = Some((after, eaten + 1));
+                    (p, n) = (after, eaten + 1);
+                }
+                None => return false,
+            },
+        }
+    }
+    pattern.get(p..).is_some_and(|rest| rest.iter().all(|c| *c == '*'))
+}
+
+/// Matches one character at `at`; gives the place behind what matched it.
+fn one(pattern: &[char], at: usize, c: char) -> Option<usize> {
+    match pattern.get(at)? {
+        '?' => Some(at + 1),
+        '\\' => (*pattern.get(at + 1)? == c).then_some(at + 2),
+        '[' => set(pattern, at + 1, c),
+        literal => (*literal == c).then_some(at + 1),
+    }
+}
+
+fn set(pattern: &[char], mut at: usize, c: char) -> Option<usize> {
+    let is_negated = pattern.get(at) == Some(&'^');
+    if is_negated {
+        at += 1;
+    }
+    let (mut is_in, first) = (false, at);
+    while at == first || *pattern.get(at)? != ']' {
+        let (low, next) = literal(pattern, at)?;
+        let (high, next) = match pattern.get(next) {
+            Some('-') => literal(pattern, next + 1)?,
+            _ => (low, next),
+        };
+        is_in |= low <= c && c <= high;
+        at = next;
+    }
+    (is_in != is_negated).then_some(at + 1)
+}
+
+fn literal(pattern: &[char], at: usize) -> Option<(char, usize)> {
+    match pattern.get(at)? {
+        '\\' => Some((*pattern.get(at + 1)?, at + 2)),
+        c => Some((*c, at + 1)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wildcards_match_what_they_describe() {
+        for (pattern, name) in [
+            ("sda", "sda"),
+            ("sd*", "sda"),
+            ("sd*", "sd"),
+            ("*SSD*", "ata-VendorSSD-1"),
+            ("sd[a-c]", "sdb"),
+            ("sd[^a]", "sdb"),
+            ("nvme?n1", "nvme0n1"),
+            ("a\\*b", "a*b"),
+            ("*a*b", "xaxbxb"),
+        ] {
+            assert!(matches(pattern, name), "{pattern} {name}");
+        }
+    }
+
+    #[test]
+    fn and_nothing_else() {
+        for (pattern, name) in [
+            ("sda", "sdab"),
+            ("sd?", "sd"),
+            ("sd[a-c]", "sdd"),
+            ("sd[^a]", "sda"),
+            ("sd[a", "sda"),
+            ("a\\", "a"),
+            ("a\\*b", "axb"),
+            ("*a*b", "xbxa"),
+            ("", "a"),
+        ] {
+            assert!(!matches(pattern, name), "{pattern} {name}");
+        }
+    }
+}

@@ -1,0 +1,316 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Whether the real runtime honours what plugins ask for.
+//!
+//! Runtimes skip members of config.json that they do not know, and the plugin would believe in a
+//! change that never happened. So what the runtime is known to lack is refused, by its own word
+//! (`features`) or by its version where the specification gives it no word. What is not known
+//! passes.
+//! Reference: OCI runtime-spec `features-linux.md`; change logs of runc (1.2.0-rc.1: time
+//! namespaces, scheduler, I/O priority, id-mapped mounts; 1.4.0-rc.1: network devices; 1.4.0-rc.2:
+//! memory policy, RDT schemata and monitoring) and crun (1.8.4: time namespaces; 1.8.5: scheduler;
+//! 1.8.6: I/O priority; 1.9: ridmap; 1.10: RDT).
+
+use crate::error::quoted;
+use crate::plugin::api;
+use crate::runtime::features::{Features, IntelRdt, Linux, Seccomp};
+use crate::spec::patch::{Class, PatchError, Resolved};
+
+/// Mount options that runtimes act on. Others belong to file systems, and no runtime lists them.
+const GENERIC_OPTIONS: [&str; 26] = [
+    "idmap",
+    "ridmap",
+    "nosymfollow",
+    "symfollow",
+    "tmpcopyup",
+    "rro",
+    "rrw",
+    "rsuid",
+    "rnosuid",
+    "rdev",
+    "rnodev",
+    "rexec",
+    "rnoexec",
+    "ratime",
+    "rnoatime",
+    "rrelatime",
+    "rnorelatime",
+    "rstrictatime",
+    "rnostrictatime",
+    "rdiratime",
+    "rnodiratime",
+    "rsymfollow",
+    "rnosymfollow",
+    "lazytime",
+    "nolazytime",
+    "iversion",
+];
+
+/// Something that a runtime may lack.
+#[derive(Debug)]
+struct Need {
+    field: String,
+    what: What,
+}
+
+#[derive(Debug)]
+enum What {
+    MountOption(String),
+    Namespace(String),
+    Seccomp(Filter),
+    IntelRdt,
+    RdtSchemata,
+    RdtMonitoring,
+    NetDevices,
+    MemoryPolicy { mode: String, flags: Vec<String> },
+    Scheduler,
+    IoPriority,
+}
+
+/// The words of a seccomp policy.
+#[derive(Debug, Default)]
+struct Filter {
+    actions: Vec<String>,
+    operators: Vec<String>,
+    archs: Vec<String>,
+    flags: Vec<String>,
+}
+
+/// Whether a runtime has to be asked at all.
+pub fn needs_runtime(adjustment: &api::ContainerAdjustment, resolved: &Resolved) -> bool {
+    !needs(adjustment, resolved).is_empty()
+}
+
+/// Refuses what the runtime is known to lack.
+///
+/// # Errors
+/// The NRI field, the runtime and what it lacks.
+pub fn check_runtime(
+    adjustment: &api::ContainerAdjustment,
+    resolved: &Resolved,
+    runtime: &Features,
+) -> Result<(), PatchError> {
+    for Need { field, what } in needs(adjustment, resolved) {
+        if let Some(lack) = what.lacking(runtime) {
+            let problem = quoted(&format!("{runtime} has no {lack}"));
+            return Err(PatchError::Invalid { field, problem });
+        }
+    }
+    Ok(())
+}
+
+fn needs(adjustment: &api::ContainerAdjustment, resolved: &Resolved) -> Vec<Need> {
+    let mut needs = Vec::new();
+    let mut add = |field: &str, what| needs.push(Need { field: field.to_owned(), what });
+    let options = |mount: &api::Mount| {
+        let generic =
+            mount.options.iter().filter(|option| GENERIC_OPTIONS.contains(&option.as_str()));
+        generic.map(|option| What::MountOption(option.clone())).collect::<Vec<What>>()
+    };
+    for mount in adjustment.mounts.iter().filter(|mount| !mount.destination.starts_with('-')) {
+        let field = format!("Mounts[{}]", quoted(&mount.destination));
+        options(mount).into_iter().for_each(|what| add(&field, what));
+    }
+    for device in &resolved.cdi {
+        let field = format!("CdiDevices[{}]", quoted(&device.name));
+        device.mounts.iter().flat_map(options).for_each(|what| add(&field, what));
+        if !device.net_devices.is_empty() {
+            add(&field, What::NetDevices);
+        }
+        if let Some(rdt) = &device.intel_rdt {
+            add(&field, What::IntelRdt);
+            if rdt.get("schemata").is_some() {
+                add(&field, What::RdtSchemata);
+            }
+            if rdt.get("enableMonitoring").is_some() {
+                add(&field, What::RdtMonitoring);
+            }
+        }
+    }
+    if matches!(resolved.intel_rdt, Class::Set(_)) {
+        add("RdtClass", What::IntelRdt);
+    }
+    if let Some(linux) = adjustment.linux.as_ref() {
+        needs_of_linux(linux, &mut add);
+    }
+    needs
+}
+
+fn needs_of_linux(linux: &api::LinuxContainerAdjustment, add: &mut impl FnMut(&str, What)) {
+    for namespace in linux.namespaces.iter().filter(|kind| !kind.type_.starts_with('-')) {
+        let field = format!("Namespace[{}]", quoted(&namespace.type_));
+        add(&field, What::Namespace(namespace.type_.clone()));
+    }
+    if let Some(policy) = linux.seccomp_policy.as_ref() {
+        add("SeccompPolicy", What::Seccomp(Filter::of(policy)));
+    }
+    if let Some(rdt) = linux.rdt.as_ref() {
+        if rdt.clos_id.is_some() {
+            add("RdtClosID", What::IntelRdt);
+        }
+        if rdt.schemata.is_some() {
+            add("RdtSchemata", What::RdtSchemata);
+        }
+        if rdt.enable_monitoring.is_some() {
+            add("RdtEnableMonitoring", What::RdtMonitoring);
+        }
+    }
+    for name in linux.net_devices.keys().filter(|name| !name.starts_with('-')) {
+        add(&format!("LinuxNetDevices[{}]", quoted(name)), What::NetDevices);
+    }
+    if let Some(policy) = linux.memory_policy.as_ref() {
+        let mode = policy.mode.enum_value().map(|mode| format!("{mode:?}"));
+        let flags = policy.flags.iter().filter_map(|flag| flag.enum_value().ok());
+        let flags = flags.map(|flag| format!("{flag:?}")).collect();
+        add("MemoryPolicy", What::MemoryPolicy { mode: mode.unwrap_or_default(), flags });
+    }
+    // "None" takes out what is there, which every runtime can do without.
+    let none = api::LinuxSchedulerPolicy::SCHED_NONE;
+    if linux.scheduler.as_ref().is_some_and(|scheduler| scheduler.policy != none.into()) {
+        add("LinuxSched", What::Scheduler);
+    }
+    let none = api::IOPrioClass::IOPRIO_CLASS_NONE;
+    if linux.io_priority.as_ref().is_some_and(|priority| priority.class != none.into()) {
+        add("IoPriority", What::IoPriority);
+    }
+}
+
+impl Filter {
+    fn of(policy: &api::LinuxSeccomp) -> Self {
+        let mut filter = Self {
+            actions: vec![policy.default_action.clone()],
+            archs: policy.architectures.clone(),
+            flags: policy.flags.clone(),
+            ..Self::default()
+        };
+        for syscall in &policy.syscalls {
+            filter.actions.push(syscall.action.clone());
+            filter.operators.extend(syscall.args.iter().map(|arg| arg.op.clone()));
+        }
+        filter
+    }
+
+    fn lacking(&self, seccomp: &Seccomp) -> Option<String> {
+        if seccomp.enabled == Some(false) {
+            return Some("seccomp".to_owned());
+        }
+        let flags = seccomp.supported_flags.as_ref().or(seccomp.known_flags.as_ref());
+        for (kind, wanted, known) in [
+            ("action", &self.actions, seccomp.actions.as_ref()),
+            ("operator", &self.operators, seccomp.operators.as_ref()),
+            ("architecture", &self.archs, seccomp.archs.as_ref()),
+            ("flag", &self.flags, flags),
+        ] {
+            let Some(known) = known else { continue };
+            let lack = wanted.iter().find(|word| !word.is_empty() && !known.contains(word));
+            if let Some(lack) = lack {
+                return Some(format!("seccomp {kind} {lack}"));
+            }
+        }
+        None
+    }
+}
+
+impl What {
+    /// What of this the runtime is known to lack.
+    fn lacking(&self, runtime: &Features) -> Option<String> {
+        let said = runtime.said.as_ref();
+        let linux = said.and_then(|said| said.linux.as_ref());
+        match self {
+            Self::MountOption(option) => {
+                let known = said.and_then(|said| said.mount_options.as_ref());
+                let is_listed = known.map(|known| known.contains(option));
+                lacks_option(option, is_listed, linux, runtime)
+                    .then(|| format!("mount option {option}"))
+            }
+            Self::Namespace(kind) => {
+                let known = linux.and_then(|linux| linux.namespaces.as_ref());
+                let is_unlisted = known.is_some_and(|known| !known.contains(kind));
+                let is_young = kind == "time" && before(runtime, (1, 2, 0), (1, 8, 4));
+                (is_unlisted || is_young).then(|| format!("{kind} namespaces"))
+            }
+            Self::Seccomp(filter) => match linux.map(|linux| linux.seccomp.as_ref()) {
+                Some(Some(seccomp)) => filter.lacking(seccomp),
+                // runc is built without seccomp, and then says nothing about it.
+                Some(None) if runtime.name == "runc" => Some("seccomp".to_owned()),
+                _ => None,
+            },
+            Self::IntelRdt => {
+                let rdt = linux.and_then(|linux| linux.intel_rdt.as_ref());
+                let is_off = rdt.is_some_and(|rdt| rdt.enabled == Some(false));
+                (is_off || runtime.is_before("crun", (1, 10, 0))).then(|| "linux.intelRdt".into())
+            }
+            Self::RdtSchemata => lacks_of_rdt(linux, runtime, |rdt| rdt.schemata)
+                .then(|| "linux.intelRdt.schemata".into()),
+            Self::RdtMonitoring => lacks_of_rdt(linux, runtime, |rdt| rdt.monitoring)
+                .then(|| "linux.intelRdt.enableMonitoring".into()),
+            Self::NetDevices => {
+                let enabled = linux.and_then(|linux| linux.net_devices.as_ref()?.enabled);
+                lacks(enabled, runtime).then(|| "linux.netDevices".into())
+            }
+            Self::MemoryPolicy { mode, flags } => lacks_policy(mode, flags, linux, runtime),
+            Self::Scheduler => {
+                before(runtime, (1, 2, 0), (1, 8, 5)).then(|| "process.scheduler".into())
+            }
+            Self::IoPriority => {
+                before(runtime, (1, 2, 0), (1, 8, 6)).then(|| "process.ioPriority".into())
+            }
+        }
+    }
+}
+
+/// Whether it is runc or crun before the version that came with something.
+fn before(runtime: &Features, runc: (u32, u32, u32), crun: (u32, u32, u32)) -> bool {
+    runtime.is_before("runc", runc) || runtime.is_before("crun", crun)
+}
+
+/// For what the specification got after runc 1.3 and crun 1.10 were made: the runtime's own word
+/// wins, and those that have no word for it are too old.
+fn lacks(enabled: Option<bool>, runtime: &Features) -> bool {
+    match enabled {
+        Some(enabled) => !enabled,
+        None => before(runtime, (1, 4, 0), (1, 10, 0)),
+    }
+}
+
+fn lacks_of_rdt(
+    linux: Option<&Linux>,
+    runtime: &Features,
+    member: fn(&IntelRdt) -> Option<bool>,
+) -> bool {
+    let rdt = linux.and_then(|linux| linux.intel_rdt.as_ref());
+    rdt.is_some_and(|rdt| rdt.enabled == Some(false)) || lacks(rdt.and_then(member), runtime)
+}
+
+fn lacks_option(
+    option: &str,
+    is_listed: Option<bool>,
+    linux: Option<&Linux>,
+    runtime: &Features,
+) -> bool {
+    let extensions = linux.and_then(|linux| linux.mount_extensions.as_ref());
+    let idmap = extensions.and_then(|extensions| extensions.idmap.as_ref()?.enabled);
+    match option {
+        // The runtime has a word of its own for these, beside the list.
+        "idmap" | "ridmap" if idmap == Some(false) => true,
+        "idmap" => runtime.is_before("runc", (1, 2, 0)),
+        "ridmap" => before(runtime, (1, 2, 0), (1, 9, 0)),
+        _ => is_listed == Some(false),
+    }
+}
+
+fn lacks_policy(
+    mode: &str,
+    flags: &[String],
+    linux: Option<&Linux>,
+    runtime: &Features,
+) -> Option<String> {
+    let Some(policy) = linux.and_then(|linux| linux.memory_policy.as_ref()) else {
+        return lacks(None, runtime).then(|| "linux.memoryPolicy".into());
+    };
+    if policy.modes.as_ref().is_some_and(|modes| !modes.iter().any(|known| known == mode)) {
+        return Some(format!("memory policy {mode}"));
+    }
+    let known = policy.flags.as_ref()?;
+    let lack = flags.iter().find(|flag| !known.contains(flag))?;
+    Some(format!("memory policy flag {lack}"))
+}

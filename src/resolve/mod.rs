@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What the names in an adjustment stand for on this host, before the pure patch: CDI devices,
+//! block I/O and RDT classes; and whether the real runtime honours what plugins ask for.
+//!
+//! It reads files through the host door and writes none. It knows neither daemon nor bundle, so
+//! a dry run calls it as well. A name that means nothing here is refused in one line (decisions
+//! D23, D24), never skipped.
+//! Reference: nri-semantics 5.1 rows 5, 17, 18 and G10, G11.
+
+mod blockio;
+mod cdi;
+mod glob;
+mod honoured;
+mod rdt;
+
+#[cfg(test)]
+mod tests;
+
+pub use honoured::{check_runtime, needs_runtime};
+
+use crate::config::Config;
+use crate::error::quoted;
+use crate::host::Host;
+use crate::plugin::api;
+use crate::spec::patch::{PatchError, Resolved};
+
+/// Finds out what the names in `adjustment` stand for.
+///
+/// # Errors
+/// The NRI field at fault and what is wrong with it on this host.
+pub fn resolve(
+    adjustment: &api::ContainerAdjustment,
+    config: &Config,
+    host: &Host,
+) -> Result<Resolved, PatchError> {
+    let mut resolved = Resolved::default();
+    if !adjustment.CDI_devices.is_empty() {
+        resolved.cdi = cdi::devices(&adjustment.CDI_devices, &config.cdi_spec_dirs, host)?;
+    }
+    let linux = adjustment.linux.as_ref();
+    let Some(resources) = linux.and_then(|linux| linux.resources.as_ref()) else {
+        return Ok(resolved);
+    };
+    if let Some(class) = resources.blockio_class.as_ref() {
+        let file = config.blockio_config_file.as_deref();
+        resolved.block_io = blockio::class(&class.value, file, host, &mut resolved.notes)
+            .map_err(|problem| invalid("BlockioClass", &problem))?;
+    }
+    if let Some(class) = resources.rdt_class.as_ref() {
+        resolved.intel_rdt = rdt::class(&class.value, &config.resctrl_path, host)
+            .map_err(|problem| invalid("RdtClass", &problem))?;
+    }
+    Ok(resolved)
+}
+
+fn invalid(field: &str, problem: &str) -> PatchError {
+    PatchError::Invalid { field: field.to_owned(), problem: quoted(problem) }
+}

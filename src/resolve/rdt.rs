@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+//! RDT classes: the folders in resctrl, made by whoever manages the host.
+//!
+//! It makes and changes no class. The runtime puts the container into the folder by its name,
+//! so a name is looked up, and one that leads elsewhere is refused.
+//! Reference: Linux `filesystems/resctrl`; OCI `config-linux.md`, Intel RDT.
+
+use std::path::Path;
+
+use serde_json::json;
+
+use crate::error::quoted;
+use crate::host::Host;
+use crate::spec::patch::Class;
+
+/// Folders that resctrl has by itself, and that are no classes.
+const NO_CLASSES: [&str; 3] = ["info", "mon_data", "mon_groups"];
+
+/// What the class means: a group that exists, or nothing for the empty class.
+pub(super) fn class(name: &str, resctrl: &Path, host: &Host) -> Result<Class, String> {
+    if name.is_empty() {
+        return Ok(Class::Cleared);
+    }
+    let shown = quoted(name);
+    if name == "." || name.contains("..") || name.contains(['/', '\0']) {
+        return Err(format!("\"{shown}\" is no name of a class"));
+    }
+    let place = resctrl.display();
+    if !host.path(resctrl.join("info")).is_dir() {
+        return Err(format!("class \"{shown}\" needs resctrl, which is not mounted at {place}"));
+    }
+    let dir = host.path(resctrl.join(name));
+    let is_dir = std::fs::symlink_metadata(dir).is_ok_and(|meta| meta.is_dir());
+    if NO_CLASSES.contains(&name) || !is_dir {
+        return Err(format!("there is no class \"{shown}\" in {place}"));
+    }
+    Ok(Class::Set(json!({ "closID": name })))
+}

@@ -1,0 +1,316 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Names against trees of files that stand in for a host; needs of adjustments are in `needs.rs`.
+
+mod needs;
+
+use std::path::PathBuf;
+
+use protobuf::MessageField;
+use serde_json::json;
+
+use super::resolve;
+use crate::config::Config;
+use crate::error::RESERVED_PHRASES;
+use crate::host::Host;
+use crate::plugin::api;
+use crate::spec::patch::{CdiDevice, Class, PatchError, Resolved};
+
+type Adjustment = api::ContainerAdjustment;
+
+/// A host made of files.
+struct Tree {
+    temp: tempfile::TempDir,
+    config: Config,
+}
+
+impl Tree {
+    fn new(files: &[(&str, &str)]) -> Self {
+        let tree = Self {
+            temp: tempfile::tempdir().unwrap(),
+            config: Config {
+                blockio_config_file: Some(PathBuf::from("/etc/blockio.yaml")),
+                ..Config::default()
+            },
+        };
+        files.iter().for_each(|(path, text)| tree.put(path, text));
+        tree
+    }
+
+    fn put(&self, path: &str, text: &str) {
+        let path = self.host().path(path);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        crate::files::replace(&path, text.as_bytes()).unwrap();
+    }
+
+    fn host(&self) -> Host {
+        Host::new(&self.temp.path().display().to_string(), "")
+    }
+
+    fn resolve(&self, adjustment: &Adjustment) -> Result<Resolved, PatchError> {
+        resolve(adjustment, &self.config, &self.host())
+    }
+
+    /// The one line of a refusal about `field`, which says all of `wanted`.
+    #[track_caller]
+    fn refuses(&self, adjustment: &Adjustment, field: &str, wanted: &[&str]) {
+        let error = self.resolve(adjustment).unwrap_err();
+        assert_eq!(error.field(), Some(field), "{error}");
+        says(&error, wanted);
+        let line = error.to_string();
+        assert!(!line.contains(&*self.temp.path().to_string_lossy()), "{line}");
+    }
+}
+
+#[track_caller]
+fn says(error: &PatchError, wanted: &[&str]) {
+    let line = error.to_string();
+    assert!(!line.contains('\n'), "{line}");
+    for phrase in RESERVED_PHRASES {
+        assert!(!line.to_lowercase().contains(phrase), "{line}");
+    }
+    for word in wanted {
+        assert!(line.contains(word), "{word} is not in: {line}");
+    }
+}
+
+fn cdi(names: &[&str]) -> Adjustment {
+    let named = |name: &&str| api::CDIDevice { name: (*name).to_owned(), ..Default::default() };
+    Adjustment { CDI_devices: names.iter().map(named).collect(), ..Default::default() }
+}
+
+fn linux(linux: api::LinuxContainerAdjustment) -> Adjustment {
+    Adjustment { linux: Some(linux).into(), ..Default::default() }
+}
+
+fn text(value: &str) -> MessageField<api::OptionalString> {
+    Some(api::OptionalString { value: value.to_owned(), ..Default::default() }).into()
+}
+
+fn resources(resources: api::LinuxResources) -> Adjustment {
+    linux(api::LinuxContainerAdjustment { resources: Some(resources).into(), ..Default::default() })
+}
+
+fn blockio(class: &str) -> Adjustment {
+    resources(api::LinuxResources { blockio_class: text(class), ..Default::default() })
+}
+
+fn rdt(class: &str) -> Adjustment {
+    resources(api::LinuxResources { rdt_class: text(class), ..Default::default() })
+}
+
+const GPU: &str = r#"
+cdiVersion: "1.1.0"
+kind: v.com/gpu
+containerEdits:
+  env: [VENDOR=v]
+  hooks:
+    - {hookName: createContainer, path: /bin/once, args: [once], timeout: 5}
+devices:
+  - name: "0"
+    containerEdits:
+      env: [GPU=0]
+      deviceNodes:
+        - {path: /dev/gpu0, type: c, major: 195, minor: 0, fileMode: 432, permissions: rw}
+        - {path: /dev/quiet, type: b, major: 8, minor: 1, permissions: none}
+        - {path: /dev/full, type: c, major: 195, minor: 9}
+      mounts:
+        - {hostPath: /lib/gpu, containerPath: /lib/gpu, options: [ro, bind]}
+      additionalGids: [44]
+  - name: "1"
+    containerEdits:
+      env: [GPU1=1]
+      netDevices: [{hostInterfaceName: eth9, name: gpu9}]
+      intelRdt: {closID: gold, enableMonitoring: true}
+"#;
+
+#[test]
+fn a_cdi_device_brings_its_edits_and_those_of_its_file_once() {
+    let tree = Tree::new(&[("/etc/cdi/gpu.yaml", GPU)]);
+    let resolved = tree.resolve(&cdi(&["v.com/gpu=1", "v.com/gpu=0"])).unwrap();
+    let [one, zero] = &resolved.cdi[..] else { panic!("{resolved:?}") };
+    let env = |device: &CdiDevice| -> Vec<String> {
+        device.env.iter().map(|kv| format!("{}={}", kv.key, kv.value)).collect()
+    };
+    assert_eq!(
+        (env(one), env(zero)),
+        (vec!["VENDOR=v".into(), "GPU1=1".into()], vec!["GPU=0".into()])
+    );
+    let hooks = &one.hooks.create_container;
+    assert_eq!((hooks.len(), hooks[0].path.as_str()), (1, "/bin/once"));
+    assert_eq!(hooks[0].timeout.as_ref().map(|timeout| timeout.value), Some(5));
+    assert_eq!(zero.hooks, api::Hooks::default());
+    assert_eq!(one.net_devices, [("eth9".to_owned(), "gpu9".to_owned())]);
+    assert_eq!(one.intel_rdt, Some(json!({"closID": "gold", "enableMonitoring": true})));
+    let access: Vec<_> =
+        zero.nodes.iter().map(|(node, access)| (node.path.as_str(), access.as_str())).collect();
+    assert_eq!(access, [("/dev/gpu0", "rw"), ("/dev/quiet", ""), ("/dev/full", "rwm")]);
+    assert_eq!(zero.nodes[0].0.file_mode.as_ref().map(|mode| mode.value), Some(432));
+    let mount = &zero.mounts[0];
+    assert_eq!((mount.source.as_str(), mount.options.len()), ("/lib/gpu", 2));
+    assert_eq!((zero.mounts.len(), &zero.additional_gids[..]), (1, &[44][..]));
+    assert_eq!((one.mounts.len(), one.nodes.len()), (0, 0), "nothing comes from defaults");
+}
+
+fn device_file(kind: &str, value: &str) -> String {
+    format!(
+        r#"{{"cdiVersion": "0.6.0", "kind": "{kind}",
+            "devices": [{{"name": "x", "containerEdits": {{"env": ["FROM={value}"]}}}}]}}"#
+    )
+}
+
+#[test]
+fn the_later_folder_wins_and_a_broken_neighbour_disturbs_nobody() {
+    let tree = Tree::new(&[
+        ("/etc/cdi/a.json", &device_file("v.com/d", "etc")),
+        ("/var/run/cdi/a.json", &device_file("v.com/d", "run")),
+        ("/etc/cdi/broken.json", "{"),
+        ("/etc/cdi/notes.txt", "no spec"),
+    ]);
+    let resolved = tree.resolve(&cdi(&["v.com/d=x"])).unwrap();
+    assert_eq!(resolved.cdi[0].env[0].value, "run");
+}
+
+#[test]
+fn a_cdi_device_that_cannot_be_had_is_refused_by_its_name() {
+    let field = "CdiDevices[v.com/d=x]";
+    let tree = Tree::new(&[("/etc/cdi/a.json", &device_file("v.com/other", "1"))]);
+    tree.refuses(&cdi(&["v.com/d=x"]), field, &["/etc/cdi, /var/run/cdi", "defines"]);
+    tree.put("/etc/cdi/b.yaml", "cdiVersion: 0.6.0\nkind: v.com/d\ndevices: 5\n");
+    tree.refuses(&cdi(&["v.com/d=x"]), field, &["/etc/cdi/b.yaml is broken"]);
+    tree.put("/etc/cdi/b.yaml", &device_file("v.com/d", "1"));
+    assert!(tree.resolve(&cdi(&["v.com/d=x"])).is_ok());
+    tree.put("/etc/cdi/c.json", &device_file("v.com/d", "2"));
+    tree.refuses(&cdi(&["v.com/d=x"]), field, &["/etc/cdi/b.yaml and /etc/cdi/c.json both"]);
+    tree.refuses(&cdi(&["gpu0"]), "CdiDevices[gpu0]", &["vendor/class=name"]);
+}
+
+#[test]
+fn a_spec_file_that_asks_for_nonsense_is_broken() {
+    for edits in [
+        r#"{"env": ["NONAME"]}"#,
+        r#"{"env": ["-X=1"]}"#,
+        r#"{"mounts": [{"hostPath": "/a", "containerPath": "-/b"}]}"#,
+        r#"{"deviceNodes": [{"path": "/dev/none", "hostPath": "/dev/there/is/none"}]}"#,
+        r#"{"hooks": [{"hookName": "sometimes", "path": "/bin/x"}]}"#,
+        r#"{"surprise": true}"#,
+    ] {
+        let text = format!(
+            r#"{{"cdiVersion": "0.6.0", "kind": "v.com/d",
+                "devices": [{{"name": "x", "containerEdits": {edits}}}]}}"#
+        );
+        let tree = Tree::new(&[("/etc/cdi/a.json", &text)]);
+        tree.refuses(&cdi(&["v.com/d=x"]), "CdiDevices[v.com/d=x]", &["/etc/cdi/a.json"]);
+    }
+}
+
+const CLASSES: &str = "
+Classes:
+  slow:
+    - Weight: 80
+    - Devices: [/dev/sd*, '/dev/disk/by-id/*SSD*']
+      ThrottleReadBps: 60M
+      throttlewriteiops: 1k
+    - Devices: [/dev/sdb]
+      ThrottleReadBps: 1Mi
+      Weight: 50
+  nothing:
+  bad-weight: [{Weight: 5}]
+  bad-number: [{Devices: [/dev/sda], ThrottleReadBps: many}]
+  no-devices: [{ThrottleReadBps: 1M}]
+  bad-key: [{Wait: 5}]
+  bad-device: [{Devices: [sda], Weight: 50}]
+  no-list: {Weight: 50}
+";
+
+fn disks() -> Tree {
+    let tree = Tree::new(&[
+        ("/etc/blockio.yaml", CLASSES),
+        ("/dev/sda", ""),
+        ("/dev/sda1", ""),
+        ("/dev/sdb", ""),
+        ("/dev/cciss/c0d0", ""),
+        ("/sys/block/sda/dev", "8:0\n"),
+        ("/sys/block/sdb/dev", "8:16\n"),
+        ("/sys/block/cciss!c0d0/dev", "104:0\n"),
+    ]);
+    let by_id = tree.host().path("/dev/disk/by-id");
+    std::fs::create_dir_all(&by_id).unwrap();
+    std::os::unix::fs::symlink("../../cciss/c0d0", by_id.join("ata-SSD-1")).unwrap();
+    tree
+}
+
+#[test]
+fn a_block_io_class_becomes_limits_for_the_disks_that_are_there() {
+    let resolved = disks().resolve(&blockio("slow")).unwrap();
+    let rate = |major, minor, rate| json!({"major": major, "minor": minor, "rate": rate});
+    let wanted = json!({
+        "weight": 80,
+        "throttleReadBpsDevice": [
+            rate(8, 0, 60_000_000), rate(104, 0, 60_000_000), rate(8, 16, 1_048_576),
+        ],
+        "throttleWriteIOPSDevice": [rate(8, 0, 1000), rate(8, 16, 1000), rate(104, 0, 1000)],
+        "weightDevice": [{"major": 8, "minor": 16, "weight": 50}],
+    });
+    assert_eq!(resolved.block_io, Class::Set(wanted));
+    assert!(resolved.notes.iter().any(|note| note.contains("/dev/sda1")), "{:?}", resolved.notes);
+}
+
+#[test]
+fn a_class_without_limits_and_the_empty_class_are_two_things() {
+    let tree = disks();
+    assert_eq!(tree.resolve(&blockio("nothing")).unwrap().block_io, Class::Set(json!({})));
+    assert_eq!(tree.resolve(&blockio("")).unwrap().block_io, Class::Cleared);
+    assert_eq!(tree.resolve(&Adjustment::default()).unwrap(), Resolved::default());
+}
+
+#[test]
+fn patterns_that_match_nothing_limit_nothing_and_are_noted() {
+    let tree = Tree::new(&[("/etc/blockio.yaml", CLASSES)]);
+    let resolved = tree.resolve(&blockio("slow")).unwrap();
+    assert_eq!(resolved.block_io, Class::Set(json!({"weight": 80})));
+    assert_eq!(resolved.notes.len(), 3, "{:?}", resolved.notes);
+}
+
+#[test]
+fn a_block_io_class_that_means_nothing_is_refused_with_its_file() {
+    let mut tree = disks();
+    for (class, wanted) in [
+        ("unheard", "there is no class"),
+        ("bad-weight", "outside 10 to 1000"),
+        ("bad-number", "many"),
+        ("no-devices", "no Devices"),
+        ("bad-key", "Wait"),
+        ("bad-device", "no path in /dev"),
+        ("no-list", "no list"),
+    ] {
+        tree.refuses(&blockio(class), "BlockioClass", &[class, "/etc/blockio.yaml", wanted]);
+    }
+    tree.put("/etc/blockio.yaml", "Classes: [\n");
+    tree.refuses(&blockio("slow"), "BlockioClass", &["slow", "/etc/blockio.yaml is no YAML"]);
+    tree.put("/etc/blockio.yaml", "Other: 1\n");
+    tree.refuses(&blockio("slow"), "BlockioClass", &["slow", "has no Classes"]);
+    std::fs::remove_file(tree.host().path("/etc/blockio.yaml")).unwrap();
+    tree.refuses(&blockio("slow"), "BlockioClass", &["slow", "/etc/blockio.yaml"]);
+    tree.config.blockio_config_file = None;
+    tree.refuses(&blockio("slow"), "BlockioClass", &["slow", "config_file is not set"]);
+}
+
+#[test]
+fn an_rdt_class_is_a_folder_in_resctrl() {
+    let tree = Tree::new(&[
+        ("/sys/fs/resctrl/info/x", ""),
+        ("/sys/fs/resctrl/gold/schemata", ""),
+        ("/sys/fs/resctrl/schemata", ""),
+    ]);
+    let gold = Class::Set(json!({"closID": "gold"}));
+    assert_eq!(tree.resolve(&rdt("gold")).unwrap().intel_rdt, gold);
+    assert_eq!(tree.resolve(&rdt("")).unwrap().intel_rdt, Class::Cleared);
+    for class in ["tin", "schemata", "info"] {
+        tree.refuses(&rdt(class), "RdtClass", &[class, "/sys/fs/resctrl"]);
+    }
+    for class in ["../gold", "/gold", "gold/.", "..", "."] {
+        tree.refuses(&rdt(class), "RdtClass", &["no name of a class"]);
+    }
+    let bare = Tree::new(&[("/sys/fs/resctrl/gold/schemata", "")]);
+    bare.refuses(&rdt("gold"), "RdtClass", &["not mounted at /sys/fs/resctrl"]);
+}

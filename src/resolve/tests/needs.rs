@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What adjustments need, against what runtimes answer.
+
+use serde_json::json;
+
+use super::{Adjustment, linux, says};
+use crate::plugin::api;
+use crate::resolve::{check_runtime, needs_runtime};
+use crate::runtime::features::Features;
+use crate::spec::patch::{CdiDevice, Class, Resolved};
+
+/// Adjustments that need something of the runtime, and the field that a refusal names.
+fn needing() -> Vec<(Adjustment, &'static str)> {
+    let one = api::LinuxContainerAdjustment::default;
+    let namespace = |kind: &str| {
+        let namespace = api::LinuxNamespace { type_: kind.to_owned(), ..Default::default() };
+        linux(api::LinuxContainerAdjustment { namespaces: vec![namespace], ..one() })
+    };
+    let mount = |option: &str| {
+        let options = vec![option.to_owned(), "size=1M".to_owned()];
+        let mount = api::Mount { destination: "/m".to_owned(), options, ..Default::default() };
+        Adjustment { mounts: vec![mount], ..Default::default() }
+    };
+    let seccomp = |flag: &str| {
+        let policy = api::LinuxSeccomp {
+            default_action: "SCMP_ACT_ALLOW".to_owned(),
+            flags: vec![flag.to_owned()],
+            ..Default::default()
+        };
+        linux(api::LinuxContainerAdjustment { seccomp_policy: Some(policy).into(), ..one() })
+    };
+    let mut all = vec![
+        (mount("rro"), "Mounts[/m]"),
+        (mount("idmap"), "Mounts[/m]"),
+        (namespace("time"), "Namespace[time]"),
+        (seccomp("SECCOMP_FILTER_FLAG_LOG"), "SeccompPolicy"),
+    ];
+    all.extend(needing_what_is_young());
+    all
+}
+
+fn needing_what_is_young() -> Vec<(Adjustment, &'static str)> {
+    let one = api::LinuxContainerAdjustment::default;
+    let schemata = api::LinuxRdt {
+        schemata: Some(api::OptionalRepeatedString::default()).into(),
+        ..Default::default()
+    };
+    let device = api::LinuxNetDevice { name: "x".to_owned(), ..Default::default() };
+    let bind =
+        api::LinuxMemoryPolicy { mode: api::MpolMode::MPOL_BIND.into(), ..Default::default() };
+    let fifo = api::LinuxScheduler {
+        policy: api::LinuxSchedulerPolicy::SCHED_FIFO.into(),
+        ..Default::default()
+    };
+    let idle = api::LinuxIOPriority {
+        class: api::IOPrioClass::IOPRIO_CLASS_IDLE.into(),
+        ..Default::default()
+    };
+    vec![
+        (
+            linux(api::LinuxContainerAdjustment { rdt: Some(schemata).into(), ..one() }),
+            "RdtSchemata",
+        ),
+        (
+            linux(api::LinuxContainerAdjustment {
+                net_devices: [("eth0".to_owned(), device)].into(),
+                ..one()
+            }),
+            "LinuxNetDevices[eth0]",
+        ),
+        (
+            linux(api::LinuxContainerAdjustment { memory_policy: Some(bind).into(), ..one() }),
+            "MemoryPolicy",
+        ),
+        (
+            linux(api::LinuxContainerAdjustment { scheduler: Some(fifo).into(), ..one() }),
+            "LinuxSched",
+        ),
+        (
+            linux(api::LinuxContainerAdjustment { io_priority: Some(idle).into(), ..one() }),
+            "IoPriority",
+        ),
+    ]
+}
+
+fn refusals(runtime: &Features) -> Vec<&'static str> {
+    let mut refused = Vec::new();
+    for (adjustment, field) in needing() {
+        assert!(needs_runtime(&adjustment, &Resolved::default()), "{field}");
+        if let Err(error) = check_runtime(&adjustment, &Resolved::default(), runtime) {
+            assert_eq!(error.field(), Some(field), "{error}");
+            says(&error, &[&runtime.to_string()]);
+            refused.push(field);
+        }
+    }
+    refused
+}
+
+#[test]
+fn an_old_runc_is_refused_what_it_would_skip() {
+    let features = r#"{"mountOptions": ["ro", "rro"], "linux": {
+        "namespaces": ["pid", "network"],
+        "seccomp": {"enabled": true, "actions": ["SCMP_ACT_ALLOW"]}}}"#;
+    let runc = Features::from_answers("runc version 1.1.5+ds1\n", features);
+    let wanted = [
+        "Mounts[/m]",
+        "Namespace[time]",
+        "RdtSchemata",
+        "LinuxNetDevices[eth0]",
+        "MemoryPolicy",
+        "LinuxSched",
+        "IoPriority",
+    ];
+    assert_eq!(refusals(&runc), wanted, "idmap; rro is listed");
+    let crun = Features::from_answers("crun version 1.8.1\n", "unknown command");
+    let wanted = [
+        "Namespace[time]",
+        "RdtSchemata",
+        "LinuxNetDevices[eth0]",
+        "MemoryPolicy",
+        "LinuxSched",
+        "IoPriority",
+    ];
+    assert_eq!(refusals(&crun), wanted);
+}
+
+#[test]
+fn a_new_runc_and_an_unknown_runtime_are_refused_nothing() {
+    let features = r#"{"mountOptions": ["rro"], "linux": {"namespaces": ["time"],
+        "seccomp": {"enabled": true, "actions": ["SCMP_ACT_ALLOW"],
+            "knownFlags": ["SECCOMP_FILTER_FLAG_LOG"]},
+        "intelRdt": {"enabled": true, "schemata": true, "monitoring": true},
+        "memoryPolicy": {"modes": ["MPOL_BIND"], "flags": []},
+        "mountExtensions": {"idmap": {"enabled": true}}, "netDevices": {"enabled": true}}}"#;
+    assert_eq!(refusals(&Features::from_answers("runc version 1.4.0", features)), [""; 0]);
+    assert_eq!(refusals(&Features::default()), [""; 0]);
+    assert_eq!(refusals(&Features::from_answers("youki version 0.5.3", "{}")), [""; 0]);
+}
+
+#[test]
+fn a_runtimes_own_word_counts_whatever_its_version() {
+    let features = r#"{"mountOptions": [], "linux": {"namespaces": [],
+        "seccomp": {"enabled": true, "actions": ["SCMP_ACT_ALLOW"],
+            "knownFlags": ["SECCOMP_FILTER_FLAG_LOG"], "supportedFlags": []},
+        "intelRdt": {"enabled": false}, "memoryPolicy": {"modes": ["MPOL_DEFAULT"]},
+        "mountExtensions": {"idmap": {"enabled": false}}, "netDevices": {"enabled": false}}}"#;
+    let refused = refusals(&Features::from_answers("other version 9.9", features));
+    let wanted = [
+        "Mounts[/m]",
+        "Mounts[/m]",
+        "Namespace[time]",
+        "SeccompPolicy",
+        "RdtSchemata",
+        "LinuxNetDevices[eth0]",
+        "MemoryPolicy",
+    ];
+    assert_eq!(refused, wanted);
+}
+
+#[test]
+fn removals_and_everyday_fields_ask_no_runtime() {
+    let one = api::LinuxContainerAdjustment::default;
+    let namespace = api::LinuxNamespace { type_: "-time".to_owned(), ..Default::default() };
+    let mut mount = api::Mount { destination: "/m".to_owned(), ..Default::default() };
+    mount.options = vec!["ro".to_owned(), "rbind".to_owned(), "size=1M".to_owned()];
+    let removed = api::Mount {
+        destination: "-/n".to_owned(),
+        options: vec!["idmap".to_owned()],
+        ..Default::default()
+    };
+    for adjustment in [
+        Adjustment::default(),
+        Adjustment { mounts: vec![mount, removed], ..Default::default() },
+        linux(api::LinuxContainerAdjustment {
+            namespaces: vec![namespace],
+            net_devices: [("-eth0".to_owned(), api::LinuxNetDevice::default())].into(),
+            rdt: Some(api::LinuxRdt { remove: true, ..Default::default() }).into(),
+            scheduler: Some(api::LinuxScheduler::default()).into(),
+            io_priority: Some(api::LinuxIOPriority::default()).into(),
+            ..one()
+        }),
+    ] {
+        assert!(!needs_runtime(&adjustment, &Resolved::default()), "{adjustment:?}");
+    }
+}
+
+#[test]
+fn what_cdi_and_classes_bring_needs_the_runtime_too() {
+    let device = CdiDevice {
+        name: "v.com/d=x".to_owned(),
+        net_devices: vec![("eth0".to_owned(), "x".to_owned())],
+        ..CdiDevice::default()
+    };
+    let resolved = Resolved { cdi: vec![device], ..Resolved::default() };
+    let runc = Features::from_answers("runc version 1.3.0", "{}");
+    let error = check_runtime(&Adjustment::default(), &resolved, &runc).unwrap_err();
+    assert_eq!(error.field(), Some("CdiDevices[v.com/d=x]"));
+    let class = Class::Set(json!({"closID": "gold"}));
+    let resolved = Resolved { intel_rdt: class, ..Resolved::default() };
+    let crun = Features::from_answers("crun version 1.9", "{}");
+    let error = check_runtime(&Adjustment::default(), &resolved, &crun).unwrap_err();
+    says(&error, &["RdtClass", "crun 1.9.0", "linux.intelRdt"]);
+}

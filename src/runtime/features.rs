@@ -1,0 +1,266 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What a runtime can do: its `features` and `--version`, asked once for each executable.
+//!
+//! It never starts a container, and waits two seconds at most. A runtime that does not answer
+//! can do everything as far as we know: what is unknown is let pass.
+//! Reference: OCI runtime-spec `features.md`, `features-linux.md`.
+
+use std::collections::HashMap;
+use std::io::Read;
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::sync::{Arc, Mutex, mpsc};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
+use serde::Deserialize;
+
+/// How long a runtime may take for both answers.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// More than any runtime has to say.
+const MAX_ANSWER: u64 = 1 << 20;
+
+/// What is known about a runtime.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Features {
+    /// `runc`, `crun`, …; empty when it did not say.
+    pub name: String,
+    /// Major, minor and patch.
+    pub version: Option<(u32, u32, u32)>,
+    /// What `features` said, if it said anything.
+    pub said: Option<Said>,
+}
+
+/// The answer of `features`; a member that is absent says nothing.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[expect(missing_docs, reason = "the names are the specification's")]
+pub struct Said {
+    pub mount_options: Option<Vec<String>>,
+    #[serde(default)]
+    pub linux: Option<Linux>,
+}
+
+/// Its Linux part.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[expect(missing_docs, reason = "the names are the specification's")]
+pub struct Linux {
+    pub namespaces: Option<Vec<String>>,
+    pub seccomp: Option<Seccomp>,
+    pub intel_rdt: Option<IntelRdt>,
+    pub memory_policy: Option<MemoryPolicy>,
+    pub mount_extensions: Option<MountExtensions>,
+    pub net_devices: Option<Enabled>,
+}
+
+/// What it can filter.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[expect(missing_docs, reason = "the names are the specification's")]
+pub struct Seccomp {
+    pub enabled: Option<bool>,
+    pub actions: Option<Vec<String>>,
+    pub operators: Option<Vec<String>>,
+    pub archs: Option<Vec<String>>,
+    pub known_flags: Option<Vec<String>>,
+    pub supported_flags: Option<Vec<String>>,
+}
+
+/// What it does with resctrl.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[expect(missing_docs, reason = "the names are the specification's")]
+pub struct IntelRdt {
+    pub enabled: Option<bool>,
+    pub schemata: Option<bool>,
+    pub monitoring: Option<bool>,
+}
+
+/// Which memory policies it knows.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[expect(missing_docs, reason = "the names are the specification's")]
+pub struct MemoryPolicy {
+    pub modes: Option<Vec<String>>,
+    pub flags: Option<Vec<String>>,
+}
+
+/// What it can do to mounts beyond options.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[expect(missing_docs, reason = "the names are the specification's")]
+pub struct MountExtensions {
+    pub idmap: Option<Enabled>,
+}
+
+/// Whether something is there.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[expect(missing_docs, reason = "the names are the specification's")]
+pub struct Enabled {
+    pub enabled: Option<bool>,
+}
+
+impl Features {
+    /// Whether it is that runtime in a version before `(major, minor, patch)`.
+    pub fn is_before(&self, name: &str, version: (u32, u32, u32)) -> bool {
+        self.name == name && self.version.is_some_and(|own| own < version)
+    }
+
+    /// From what the runtime printed.
+    pub fn from_answers(version: &str, features: &str) -> Self {
+        let mut words = version.lines().next().unwrap_or_default().split_ascii_whitespace();
+        let name = words.next().unwrap_or_default().to_owned();
+        let number = words.find(|word| word.starts_with(|c: char| c.is_ascii_digit()));
+        let version = number.map(|number| {
+            let mut parts = number.split('.').map(|part| {
+                let end = part.find(|c: char| !c.is_ascii_digit()).unwrap_or(part.len());
+                part.get(..end).and_then(|digits| digits.parse().ok()).unwrap_or(0)
+            });
+            let mut next = || parts.next().unwrap_or(0);
+            (next(), next(), next())
+        });
+        Self { name, version, said: serde_json::from_str(features).ok() }
+    }
+}
+
+/// The runtime's name and version, as people know it.
+impl std::fmt::Display for Features {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let name = if self.name.is_empty() { "the runtime" } else { &self.name };
+        match self.version {
+            Some((major, minor, patch)) => write!(f, "{name} {major}.{minor}.{patch}"),
+            None => f.write_str(name),
+        }
+    }
+}
+
+/// Which file an executable is; another one under the same name is asked anew.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Stamp {
+    device: u64,
+    inode: u64,
+    changed: (i64, i64),
+}
+
+/// The runtimes that were asked.
+#[derive(Debug, Default)]
+pub struct Asked(Mutex<HashMap<PathBuf, (Stamp, Arc<Features>)>>);
+
+impl Asked {
+    /// What the runtime at `path` can do. It blocks the thread while a runtime is asked that was
+    /// not asked before.
+    pub fn features(&self, path: &Path) -> Arc<Features> {
+        let Ok(meta) = std::fs::metadata(path) else { return Arc::default() };
+        let changed = (meta.mtime(), meta.mtime_nsec());
+        let stamp = Stamp { device: meta.dev(), inode: meta.ino(), changed };
+        if let Ok(known) = self.0.lock()
+            && let Some((there, features)) = known.get(path)
+            && *there == stamp
+        {
+            return Arc::clone(features);
+        }
+        // One that did not answer in time may do so later.
+        let Some(features) = ask(path) else { return Arc::default() };
+        let features = Arc::new(features);
+        if let Ok(mut known) = self.0.lock() {
+            known.insert(path.to_owned(), (stamp, Arc::clone(&features)));
+        }
+        features
+    }
+}
+
+/// Asks the runtime at `path`; `None` when it did not answer in time or could not be started.
+pub fn ask(path: &Path) -> Option<Features> {
+    let deadline = Instant::now() + PATIENCE;
+    let version = output(path, "--version", deadline)?;
+    let features = output(path, "features", deadline)?;
+    Some(Features::from_answers(&version, &features))
+}
+
+#[expect(clippy::disallowed_methods, reason = "the runtime is asked what it can do")]
+fn output(path: &Path, word: &str, deadline: Instant) -> Option<String> {
+    let mut command = std::process::Command::new(path);
+    command.arg(word).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut child = command.current_dir("/").process_group(0).spawn().ok()?;
+    let mut stdout = child.stdout.take()?;
+    let (sender, receiver) = mpsc::channel();
+    // A thread, since a pipe cannot be read with a deadline otherwise; it ends with the pipe.
+    std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        let read = stdout.by_ref().take(MAX_ANSWER).read_to_end(&mut bytes);
+        let _nobody_waits = sender.send(read.map(|_| bytes));
+    });
+    let answer = receiver.recv_timeout(deadline.saturating_duration_since(Instant::now()));
+    if let Ok(group) = i32::try_from(child.id()) {
+        // Harmless to one that ended, since nobody has reaped it; ends what it left behind.
+        let _already_gone = killpg(Pid::from_raw(group), Signal::SIGKILL);
+    }
+    let _reaped = child.wait();
+    Some(String::from_utf8_lossy(&answer.ok()?.ok()?).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    fn program(dir: &Path, text: &str) -> PathBuf {
+        let path = dir.join("runtime");
+        crate::files::replace(&path, format!("#!/bin/sh\n{text}\n").as_bytes()).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+        path
+    }
+
+    const RUNC: &str = r#"echo x >>"$0.calls"; case $1 in --version) echo 'runc version 1.2.3-rc.1
+commit: x';; features) echo '{"mountOptions":["ro"],"linux":{"namespaces":["pid"],"seccomp":null}}';; esac"#;
+
+    #[test]
+    fn a_runtime_is_asked_once_and_again_when_it_is_another_file() {
+        let temp = tempfile::tempdir().unwrap();
+        let path = program(temp.path(), RUNC);
+        let asked = Asked::default();
+        for _again in 0..3 {
+            let features = asked.features(&path);
+            assert_eq!(features.to_string(), "runc 1.2.3");
+            let said = features.said.clone().unwrap();
+            assert_eq!(said.mount_options, Some(vec!["ro".to_owned()]));
+            assert_eq!(said.linux.unwrap().seccomp, None);
+        }
+        let calls = |path: &Path| std::fs::read_to_string(path.with_extension("calls")).unwrap();
+        assert_eq!(calls(&path).lines().count(), 2, "--version and features");
+        program(temp.path(), &RUNC.replace("1.2.3", "1.4.0"));
+        assert_eq!(asked.features(&path).to_string(), "runc 1.4.0");
+    }
+
+    #[test]
+    fn a_runtime_without_features_still_has_a_version() {
+        let temp = tempfile::tempdir().unwrap();
+        let path = program(
+            temp.path(),
+            "case $1 in --version) echo crun version 1.8.1;; *) echo unknown >&2; exit 1;; esac",
+        );
+        let features = ask(&path).unwrap();
+        assert_eq!((features.version, &features.said), (Some((1, 8, 1)), &None));
+        assert!(features.is_before("crun", (1, 8, 4)) && !features.is_before("runc", (9, 0, 0)));
+        assert!(!features.is_before("crun", (1, 8, 1)));
+    }
+
+    #[test]
+    fn a_runtime_that_hangs_is_left_in_time_and_nothing_is_known() {
+        let temp = tempfile::tempdir().unwrap();
+        let path = program(temp.path(), "sleep 60");
+        let begun = Instant::now();
+        assert_eq!(*Asked::default().features(&path), Features::default());
+        assert!(begun.elapsed() < PATIENCE + Duration::from_secs(1));
+    }
+
+    #[test]
+    fn an_odd_answer_is_no_answer() {
+        assert_eq!(Features::from_answers("", "[1]").said, None);
+        assert_eq!(Features::from_answers("strange", "{").version, None);
+        assert_eq!(Features::from_answers("strange", "{").to_string(), "strange");
+        assert_eq!(*Asked::default().features(Path::new("/nowhere")), Features::default());
+    }
+}

@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What an adjustment means on this host, and its way into `config.json`: CDI devices, block I/O
+//! and RDT classes.
+//!
+//! Their meaning is in files of the host, which are read before (`src/resolve`); here it is plain
+//! data. A name that was not resolved is refused, never skipped.
+//! Reference: nri-semantics 5.1 rows 5, 17, 18; decisions D23, D26.
+
+use serde_json::{Value, json};
+
+use super::{Changes, HostFacts, PatchError, clean, devices, hooks, mounts, process};
+use crate::error::quoted;
+use crate::plugin::api;
+use crate::spec::array::Item;
+use crate::spec::document::Object;
+
+/// What the names in an adjustment stand for on this host.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Resolved {
+    /// One entry for each CDI device of the adjustment, in its order.
+    pub cdi: Vec<CdiDevice>,
+    /// The block I/O class.
+    pub block_io: Class,
+    /// The RDT class.
+    pub intel_rdt: Class,
+    /// What an operator may want to know, one line each; for the log.
+    pub notes: Vec<String>,
+}
+
+/// What a class means.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub enum Class {
+    /// No plugin asked for one.
+    #[default]
+    Unasked,
+    /// The empty class: what the engine wrote is taken out.
+    Cleared,
+    /// The member that it stands for.
+    Set(Value),
+}
+
+/// What one CDI device brings along.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct CdiDevice {
+    /// `vendor.com/class=name`, as the plugin named it.
+    pub name: String,
+    /// Variables.
+    pub env: Vec<api::KeyValue>,
+    /// Hooks.
+    pub hooks: api::Hooks,
+    /// Device nodes with the access that the container gets (`rwm`, or less).
+    pub nodes: Vec<(api::LinuxDevice, String)>,
+    /// Mounts.
+    pub mounts: Vec<api::Mount>,
+    /// Network interfaces of the host with their names in the container.
+    pub net_devices: Vec<(String, String)>,
+    /// `linux.intelRdt` as a whole.
+    pub intel_rdt: Option<Value>,
+    /// Groups for the process.
+    pub additional_gids: Vec<u32>,
+}
+
+/// Applies the CDI devices, each by its own name, so that its owner can be told.
+pub(super) fn patch_cdi(
+    root: &mut Object<'_>,
+    wanted: &[api::CDIDevice],
+    facts: &HostFacts,
+    changes: &mut Changes,
+) -> Result<(), PatchError> {
+    let mut found = facts.names.cdi.iter();
+    for api::CDIDevice { name, special_fields: _ } in wanted {
+        let field = format!("CdiDevices[{}]", quoted(name));
+        let Some(device) = found.next().filter(|device| device.name == *name) else {
+            return Err(PatchError::NotApplied { field });
+        };
+        let Changes(before) = &changes;
+        let known = before.len();
+        patch_device(root, device, facts, &field, changes).map_err(|error| match error {
+            PatchError::Document(_) => error,
+            PatchError::NotApplied { field: inner } => {
+                PatchError::invalid(&field, format!("it sets {inner}"))
+            }
+            PatchError::Invalid { field: inner, problem } => {
+                PatchError::invalid(&field, format!("{inner}: {problem}"))
+            }
+        })?;
+        let Changes(after) = changes;
+        for change in after.iter_mut().skip(known) {
+            change.nri_field.clone_from(&field);
+        }
+    }
+    Ok(())
+}
+
+fn patch_device(
+    root: &mut Object<'_>,
+    device: &CdiDevice,
+    facts: &HostFacts,
+    field: &str,
+    changes: &mut Changes,
+) -> Result<(), PatchError> {
+    let CdiDevice { name: _, env, hooks, nodes, mounts, net_devices, intel_rdt, additional_gids } =
+        device;
+    process::patch_env(root, env, changes)?;
+    if !nodes.is_empty() {
+        let user = Ids::of_process(root)?;
+        for (node, access) in nodes {
+            devices::patch_one(root, &user.fill(node), access, changes)?;
+        }
+    }
+    for (host, name) in net_devices {
+        let names = (format!("linux.netDevices[{host}]"), field);
+        let interfaces = root.object("linux")?.map("netDevices")?;
+        changes.set(interfaces, host, json!({ "name": name }), (&names.0, names.1))?;
+    }
+    mounts::patch(root, mounts, facts, changes)?;
+    hooks::patch(root, hooks, changes)?;
+    if let Some(rdt) = intel_rdt {
+        let names = ("linux.intelRdt", field);
+        changes.set(root.object("linux")?, "intelRdt", rdt.clone(), names)?;
+    }
+    patch_gids(root, additional_gids, field, changes)
+}
+
+/// The user that the process runs as.
+#[derive(Debug, Clone, Copy)]
+struct Ids {
+    uid: Option<u32>,
+    gid: Option<u32>,
+}
+
+impl Ids {
+    fn of_process(root: &mut Object<'_>) -> Result<Self, PatchError> {
+        let user = root.object("process")?.object("user")?;
+        let id = |value: Option<Value>| {
+            let id = value.as_ref().and_then(Value::as_u64)?;
+            u32::try_from(id).ok().filter(|id| *id > 0)
+        };
+        Ok(Self { uid: id(user.value("uid")?), gid: id(user.value("gid")?) })
+    }
+
+    /// CDI: a node without an owner belongs to the user of the container.
+    fn fill(self, node: &api::LinuxDevice) -> api::LinuxDevice {
+        let mut node = node.clone();
+        let own = |id: Option<u32>| {
+            id.map(|value| api::OptionalUInt32 { value, ..Default::default() }).into()
+        };
+        if node.uid.is_none() {
+            node.uid = own(self.uid);
+        }
+        if node.gid.is_none() {
+            node.gid = own(self.gid);
+        }
+        node
+    }
+}
+
+fn patch_gids(
+    root: &mut Object<'_>,
+    gids: &[u32],
+    field: &str,
+    changes: &mut Changes,
+) -> Result<(), PatchError> {
+    if gids.is_empty() {
+        return Ok(());
+    }
+    let array = root.object("process")?.object("user")?.array("additionalGids")?;
+    let before = array.value();
+    let items = array.items();
+    let mut there: Vec<Value> = items.iter().map(Item::value).collect();
+    let known = there.len();
+    for gid in gids {
+        let gid = Value::from(*gid);
+        if !there.contains(&gid) {
+            items.push(Item::new(&gid));
+            there.push(gid);
+        }
+    }
+    if there.len() > known {
+        changes.note("process.user.additionalGids", field, before, Some(Value::Array(there)));
+    }
+    Ok(())
+}
+
+/// Applies the classes; `rdt`, which comes after, overrides what the RDT class gave.
+pub(super) fn patch_classes(
+    root: &mut Object<'_>,
+    resources: &api::LinuxResources,
+    resolved: &Resolved,
+    changes: &mut Changes,
+) -> Result<(), PatchError> {
+    for (is_wanted, class, field) in [
+        (resources.blockio_class.is_some(), &resolved.block_io, "BlockioClass"),
+        (resources.rdt_class.is_some(), &resolved.intel_rdt, "RdtClass"),
+    ] {
+        if !is_wanted {
+            continue;
+        }
+        let linux = root.object("linux")?;
+        let (object, key, path) = if field == "RdtClass" {
+            (linux, "intelRdt", "linux.intelRdt")
+        } else {
+            (linux.object("resources")?, "blockIO", "linux.resources.blockIO")
+        };
+        match class {
+            Class::Unasked => return Err(PatchError::NotApplied { field: field.to_owned() }),
+            Class::Set(value) => changes.set(object, key, value.clone(), (path, field))?,
+            Class::Cleared => {
+                if let Some(before) = object.value(key)? {
+                    object.remove(key)?;
+                    changes.note(path, field, Some(before), None);
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Whether a path inside the container is one, and cannot be taken for a removal.
+pub fn is_plain_path(path: &str) -> bool {
+    path.starts_with('/') && clean(path) != "/"
+}

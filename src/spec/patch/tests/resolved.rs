@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0
+//! CDI devices and classes, whose meaning comes with the adjustment.
+
+use serde_json::{Value, json};
+
+use super::super::{CdiDevice, Class, HostFacts, PatchError, Patched, Resolved, patch_on};
+use super::{Adjustment, linux, some};
+use crate::plugin::api;
+
+fn variable(key: &str, value: &str) -> api::KeyValue {
+    api::KeyValue { key: key.to_owned(), value: value.to_owned(), ..Default::default() }
+}
+
+fn node(path: &str, minor: i64) -> api::LinuxDevice {
+    api::LinuxDevice {
+        path: path.to_owned(),
+        type_: "c".to_owned(),
+        major: 195,
+        minor,
+        ..Default::default()
+    }
+}
+
+fn mount(destination: &str, source: &str) -> api::Mount {
+    api::Mount {
+        destination: destination.to_owned(),
+        source: source.to_owned(),
+        ..Default::default()
+    }
+}
+
+fn hook(path: &str) -> api::Hooks {
+    let hook = api::Hook { path: path.to_owned(), ..Default::default() };
+    api::Hooks { create_runtime: vec![hook], ..Default::default() }
+}
+
+fn gpu() -> CdiDevice {
+    CdiDevice {
+        name: "v.com/gpu=0".to_owned(),
+        env: vec![variable("GPU", "cdi"), variable("BOTH", "cdi")],
+        hooks: hook("/cdi"),
+        nodes: vec![(node("/dev/gpu0", 0), "rw".to_owned())],
+        mounts: vec![mount("/lib/gpu", "/cdi"), mount("/data", "/cdi")],
+        net_devices: vec![("eth9".to_owned(), "gpu9".to_owned())],
+        intel_rdt: Some(json!({"closID": "cdi"})),
+        additional_gids: vec![44],
+    }
+}
+
+fn wanting(names: &[&str]) -> Adjustment {
+    let named = |name: &&str| api::CDIDevice { name: (*name).to_owned(), ..Default::default() };
+    Adjustment { CDI_devices: names.iter().map(named).collect(), ..Default::default() }
+}
+
+fn with_gpu() -> Resolved {
+    Resolved { cdi: vec![gpu()], ..Resolved::default() }
+}
+
+fn patch(
+    document: &[u8],
+    adjustment: &Adjustment,
+    names: &Resolved,
+) -> Result<Patched, PatchError> {
+    patch_on(document, adjustment, &HostFacts { names: names.clone(), ..HostFacts::default() })
+}
+
+fn patched(document: &str, adjustment: &Adjustment, resolved: &Resolved) -> (Value, Patched) {
+    let patched = patch(document.as_bytes(), adjustment, resolved).unwrap();
+    let bytes = patched.bytes.clone().unwrap_or_else(|| document.as_bytes().to_vec());
+    (serde_json::from_slice(&bytes).unwrap(), patched)
+}
+
+fn classes(blockio: Option<&str>, rdt: Option<&str>) -> Adjustment {
+    let class = |name: Option<&str>| {
+        name.map(|name| api::OptionalString { value: name.to_owned(), ..Default::default() }).into()
+    };
+    linux(api::LinuxContainerAdjustment {
+        resources: some(api::LinuxResources {
+            blockio_class: class(blockio),
+            rdt_class: class(rdt),
+            ..Default::default()
+        }),
+        ..Default::default()
+    })
+}
+
+#[test]
+fn a_cdi_device_brings_everything_and_each_change_names_it() {
+    let document = r#"{"process":{"user":{"uid":7,"gid":0,"additionalGids":[1]},"env":["A=1"]}}"#;
+    let (after, patched) = patched(document, &wanting(&["v.com/gpu=0"]), &with_gpu());
+    assert_eq!(after["process"]["env"], json!(["A=1", "GPU=cdi", "BOTH=cdi"]));
+    assert_eq!(after["process"]["user"]["additionalGids"], json!([1, 44]));
+    let device = &after["linux"]["devices"][0];
+    assert_eq!((&device["path"], &device["uid"]), (&json!("/dev/gpu0"), &json!(7)));
+    assert_eq!(device.get("gid"), None, "root's group is nobody's default");
+    assert_eq!(after["linux"]["resources"]["devices"][0]["access"], "rw");
+    assert_eq!(after["linux"]["netDevices"]["eth9"]["name"], "gpu9");
+    assert_eq!(after["linux"]["intelRdt"]["closID"], "cdi");
+    assert_eq!(after["mounts"].as_array().unwrap().len(), 2);
+    assert_eq!(after["hooks"]["createRuntime"][0]["path"], "/cdi");
+    let owners: Vec<&str> = patched.changes.iter().map(|c| c.nri_field.as_str()).collect();
+    assert_eq!(owners, ["CdiDevices[v.com/gpu=0]"; 10]);
+}
+
+#[test]
+fn plugin_devices_and_mounts_override_cdi_which_comes_after_their_env_and_hooks() {
+    let adjustment = Adjustment {
+        env: vec![variable("BOTH", "plugin"), variable("MINE", "1")],
+        hooks: some(hook("/plugin")),
+        mounts: vec![mount("/data", "/plugin")],
+        linux: some(api::LinuxContainerAdjustment {
+            devices: vec![node("/dev/gpu0", 5)],
+            ..Default::default()
+        }),
+        ..wanting(&["v.com/gpu=0"])
+    };
+    let (after, _) = patched("{}", &adjustment, &with_gpu());
+    assert_eq!(after["process"]["env"], json!(["BOTH=cdi", "MINE=1", "GPU=cdi"]));
+    let paths: Vec<&Value> =
+        after["hooks"]["createRuntime"].as_array().unwrap().iter().map(|h| &h["path"]).collect();
+    assert_eq!(paths, ["/plugin", "/cdi"]);
+    let devices = after["linux"]["devices"].as_array().unwrap();
+    assert_eq!((devices.len(), &devices[0]["minor"]), (1, &json!(5)));
+    let rules = after["linux"]["resources"]["devices"].as_array().unwrap();
+    assert_eq!((rules.len(), &rules[0]["minor"]), (1, &json!(5)), "CDI's rule went with its node");
+    let mounts = after["mounts"].as_array().unwrap();
+    assert!(mounts.contains(&json!({"destination": "/data", "source": "/plugin"})), "{mounts:?}");
+}
+
+#[test]
+fn a_node_without_access_gets_no_rule() {
+    let mut resolved = with_gpu();
+    resolved.cdi[0].nodes = vec![(node("/dev/gpu0", 0), String::new())];
+    let (after, _) = patched("{}", &wanting(&["v.com/gpu=0"]), &resolved);
+    assert_eq!(after["linux"]["devices"][0]["path"], "/dev/gpu0");
+    assert_eq!(after["linux"].get("resources"), None);
+}
+
+#[test]
+fn a_cdi_device_that_was_not_resolved_is_refused() {
+    for (names, resolved) in [
+        (&["v.com/gpu=0"][..], Resolved::default()),
+        (&["v.com/gpu=1"][..], with_gpu()),
+        (&["v.com/gpu=0", "v.com/gpu=1"][..], with_gpu()),
+    ] {
+        let error = patch(b"{}", &wanting(names), &resolved).unwrap_err();
+        assert!(matches!(&error, PatchError::NotApplied { .. }), "{error}");
+        assert!(error.field().is_some_and(|field| field.starts_with("CdiDevices[v.com/gpu=")));
+    }
+}
+
+#[test]
+fn what_cdi_brings_is_checked_like_a_plugins_and_named_as_its_device() {
+    let mut bad_hook = with_gpu();
+    bad_hook.cdi[0].hooks = hook("relative");
+    let mut bad_node = with_gpu();
+    bad_node.cdi[0].nodes[0].0.type_ = "x".to_owned();
+    for resolved in [bad_hook, bad_node] {
+        let error = patch(b"{}", &wanting(&["v.com/gpu=0"]), &resolved).unwrap_err();
+        assert_eq!(error.field(), Some("CdiDevices[v.com/gpu=0]"), "{error}");
+    }
+}
+
+#[test]
+fn a_class_takes_the_place_of_what_the_engine_wrote() {
+    let document = r#"{"linux":{"resources":{"blockIO":{"weight":1}},"intelRdt":{"schemata":[]}}}"#;
+    let resolved = Resolved {
+        block_io: Class::Set(json!({"weight": 80})),
+        intel_rdt: Class::Set(json!({"closID": "gold"})),
+        ..Resolved::default()
+    };
+    let (after, changed) = patched(document, &classes(Some("slow"), Some("gold")), &resolved);
+    assert_eq!(after["linux"]["resources"]["blockIO"], json!({"weight": 80}));
+    assert_eq!(after["linux"]["intelRdt"], json!({"closID": "gold"}));
+    let owners: Vec<&str> = changed.changes.iter().map(|c| c.nri_field.as_str()).collect();
+    assert_eq!(owners, ["BlockioClass", "RdtClass"]);
+}
+
+#[test]
+fn the_empty_class_clears_and_clears_nothing_where_nothing_is() {
+    let document = r#"{"linux":{"resources":{"blockIO":{"weight":1}},"intelRdt":{"closID":"x"}}}"#;
+    let resolved =
+        Resolved { block_io: Class::Cleared, intel_rdt: Class::Cleared, ..Resolved::default() };
+    let adjustment = classes(Some(""), Some(""));
+    let (after, _) = patched(document, &adjustment, &resolved);
+    assert_eq!(after, json!({"linux": {"resources": {}}}));
+    assert_eq!(patched("{ }", &adjustment, &resolved).1.bytes, None);
+}
+
+#[test]
+fn a_class_that_was_not_resolved_is_refused() {
+    for (adjustment, field) in
+        [(classes(Some("a"), None), "BlockioClass"), (classes(None, Some("a")), "RdtClass")]
+    {
+        let error = patch(b"{}", &adjustment, &Resolved::default()).unwrap_err();
+        assert_eq!(error, PatchError::NotApplied { field: field.to_owned() });
+    }
+}

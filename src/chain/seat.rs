@@ -4,7 +4,10 @@
 
 use std::cell::Cell;
 use std::fmt;
+use std::time::Duration;
 
+use tokio::sync::Notify;
+use tokio::time::Instant;
 use tracing::warn;
 
 use crate::adaptation::{MergeError, Rights};
@@ -15,6 +18,9 @@ use crate::plugin::{Event, Outcome, Plugin, Policy};
 /// Time-outs in a row after which a plugin that stays connected is not waited for any more, until
 /// something comes from it. NRI: the reference waits its full time-out each time (BUG-48).
 const HANGING: u32 = 3;
+
+/// After this long it is tried once more: who lost a request may never say another word unasked.
+const TRY_AGAIN: Duration = Duration::from_secs(60);
 
 /// Why a request failed, as scripts are told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -96,6 +102,9 @@ pub struct Seat {
     timeouts: Cell<u64>,
     strikes: Cell<u32>,
     heard_at_strike: Cell<usize>,
+    struck_at: Cell<Option<Instant>>,
+    /// Those who wait for its turn need not, once it hangs.
+    given_up: Notify,
 }
 
 impl Seat {
@@ -113,6 +122,8 @@ impl Seat {
             timeouts: Cell::new(0),
             strikes: Cell::new(0),
             heard_at_strike: Cell::new(0),
+            struck_at: Cell::new(None),
+            given_up: Notify::new(),
         }
     }
 
@@ -152,18 +163,31 @@ impl Seat {
 
     /// Awaits its part in a request, and gives the outcome its meaning.
     pub async fn ask<T>(&self, event: Event, call: impl Future<Output = Outcome<T>>) -> Said<T> {
-        if self.is_hanging() {
-            let why = "has stopped answering and is not waited for";
-            return self.silence(Cause::Timeout, format!("{why} at {}", event.name()));
+        let mut outcome = None;
+        if !self.is_hanging() {
+            // Who stands in its queue when it is given up would wait its time-out once for each
+            // one ahead: many containers at once, and one plugin holds them all for minutes.
+            outcome = tokio::select! {
+                biased;
+                outcome = call => Some(outcome),
+                () = self.given_up.notified() => None,
+            };
         }
-        let outcome = call.await;
-        self.judge(event, outcome)
+        match outcome {
+            Some(outcome) => self.judge(event, outcome),
+            None => {
+                let why = "has stopped answering and is not waited for";
+                self.silence(Cause::Timeout, format!("{why} at {}", event.name()))
+            }
+        }
     }
 
     /// Whether it timed out so often in a row that waiting again is in vain; its first word ends
-    /// that.
+    /// that, or a while.
     fn is_hanging(&self) -> bool {
-        self.strikes.get() >= HANGING && self.plugin.heard() == self.heard_at_strike.get()
+        let since = self.struck_at.get().map_or(Duration::ZERO, |at| at.elapsed());
+        let is_silent = self.plugin.heard() == self.heard_at_strike.get();
+        hangs(self.strikes.get(), is_silent, since)
     }
 
     fn judge<T>(&self, event: Event, outcome: Outcome<T>) -> Said<T> {
@@ -197,6 +221,10 @@ impl Seat {
         self.timeouts.set(self.timeouts.get() + 1);
         self.strikes.set(self.strikes.get() + 1);
         self.heard_at_strike.set(self.plugin.heard());
+        self.struck_at.set(Some(Instant::now()));
+        if self.is_hanging() {
+            self.given_up.notify_waiters();
+        }
         if self.policy.strikes > 0 && self.strikes.get() >= self.policy.strikes {
             warn!("{} did not answer {request} in time and is disconnected", self.id());
             self.plugin.disconnect(&format!("it did not answer {request} in time"));
@@ -211,5 +239,23 @@ impl Seat {
         }
         warn!("{id} {why}; it was skipped");
         Said::Skipped(why)
+    }
+}
+
+fn hangs(strikes: u32, is_silent: bool, since: Duration) -> bool {
+    strikes >= HANGING && is_silent && since < TRY_AGAIN
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn three_time_outs_without_a_word_end_the_waiting_for_a_minute() {
+        let short = Duration::from_secs(1);
+        assert!(hangs(3, true, short) && hangs(9, true, short));
+        assert!(!hangs(2, true, short), "two may be bad luck");
+        assert!(!hangs(3, false, short), "it has spoken");
+        assert!(!hangs(3, true, TRY_AGAIN), "it is tried again");
     }
 }

@@ -3,6 +3,7 @@
 //! plugins answer in order, judge, then write. Nothing in the bundle changes before everybody
 //! has agreed; a refusal leaves it as the engine wrote it (invariant 3).
 
+use std::cell::RefCell;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -11,7 +12,7 @@ use std::sync::Arc;
 use tracing::warn;
 
 use crate::adaptation::{Creation, Excuses, Merged, missing_required};
-use crate::chain::{self, Stopped, Table, Told, Witness};
+use crate::chain::{self, Cause, Failure, Stopped, Table, Told, Witness};
 use crate::engine::Role;
 use crate::error::{Context, Error, Result, quoted};
 use crate::files::{self, Original};
@@ -154,6 +155,45 @@ fn new_record(node: &Node, call: &Call, seen: &pods::Seen) -> Container {
 
 /// Refuses when a plugin that must be there is missing, but for those who are excused (D14).
 fn require_plugins(node: &Node, seen: &pods::Seen) -> Result<()> {
+    let hint = "the bundle is unchanged; see: nri-runc nri plugins";
+    let missing = missing(node, seen, |name| node.relay.is_present(name));
+    match missing.map_err(|why| Error::new(why).hint(hint))?.as_slice() {
+        [] => Ok(()),
+        names => {
+            let why = format!("the required plugin {} is not connected", names.join(", "));
+            Err(Error::new(why).hint(hint))
+        }
+    }
+}
+
+/// Refuses when a plugin that must be there was there but did not answer, whatever its policy
+/// says: nobody has heard its word.
+fn require_answers(
+    node: &Node,
+    seen: &pods::Seen,
+    silent: &[(String, String)],
+) -> std::result::Result<(), Failure> {
+    let of = |name: &str| {
+        let bare = |id: &str| id.split_once('-').is_some_and(|(_, bare)| bare == name);
+        silent.iter().find(|(id, _)| id == name || bare(id))
+    };
+    let fails =
+        |id: &str, text| Err(Failure { plugin: id.to_owned(), cause: Cause::Timeout, text });
+    match missing(node, seen, |name| of(name).is_none()) {
+        Ok(names) => match names.into_iter().find_map(of) {
+            Some((id, why)) => fails(id, format!("the required plugin {id} {why}")),
+            None => Ok(()),
+        },
+        Err(why) => fails("", why),
+    }
+}
+
+/// Those of the plugins that must be there that are not, unless this pod is excused.
+fn missing<'n>(
+    node: &'n Node,
+    seen: &pods::Seen,
+    is_present: impl Fn(&str) -> bool,
+) -> std::result::Result<Vec<&'n str>, String> {
     let config = &node.config;
     let excuses = Excuses {
         exempt_namespaces: &config.exempt_namespaces,
@@ -164,13 +204,7 @@ fn require_plugins(node: &Node, seen: &pods::Seen) -> Result<()> {
     let required = config.plugins.iter().filter(|(_, settings)| settings.required);
     let required = required.map(|(name, _)| name.as_str());
     let (pod, container) = (known_pod(node, seen), &seen.container.name);
-    let is_present = |name: &str| node.relay.is_present(name);
-    let why = match missing_required(&pod, container, excuses, required, is_present) {
-        Ok(missing) if missing.is_empty() => return Ok(()),
-        Ok(missing) => format!("the required plugin {} is not connected", missing.join(", ")),
-        Err(why) => why,
-    };
-    Err(Error::new(why).hint("the bundle is unchanged; see: nri-runc nri plugins"))
+    missing_required(&pod, container, excuses, required, is_present)
 }
 
 /// The pod as plugins were told of it, else as this call shows it.
@@ -277,7 +311,12 @@ async fn ask(node: &Rc<Node>, call: &Call, seen: &pods::Seen) -> Result<Merged> 
     let everybody = node.relay.seats();
     let audience = node.relay.audience(&told);
     let table = Table { audience: &audience, everybody: &everybody, builtin: &node.builtin };
-    let asked = chain::create(&table, creation, &Record { node, key: &call.key }).await;
+    let record = Record { node, key: &call.key, silent: RefCell::default() };
+    let asked = chain::create(&table, creation, &record).await.and_then(|merged| {
+        require_answers(node, seen, &record.silent.borrow())
+            .map(|()| merged)
+            .map_err(|failure| Stopped { failure, asked: audience.len() })
+    });
     let Stopped { failure, asked } = match asked {
         Ok(merged) => return Ok(merged),
         Err(stopped) => stopped,
@@ -293,6 +332,8 @@ async fn ask(node: &Rc<Node>, call: &Call, seen: &pods::Seen) -> Result<Merged> 
 struct Record<'a> {
     node: &'a Node,
     key: &'a Key,
+    /// Who was left out, and why.
+    silent: RefCell<Vec<(String, String)>>,
 }
 
 impl Witness for Record<'_> {
@@ -304,6 +345,7 @@ impl Witness for Record<'_> {
     }
 
     fn skipped(&self, plugin: &str, why: &str) {
+        self.silent.borrow_mut().push((plugin.to_owned(), why.to_owned()));
         let skipped = Skipped { plugin: plugin.to_owned(), reason: why.to_owned() };
         let note = |record: &mut Container| record.skipped.push(skipped);
         self.node.store.borrow_mut().change_in_memory(self.key, note);

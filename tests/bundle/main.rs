@@ -3,6 +3,9 @@
 //! was called with: adjustments, events, refusals, silence, deaths.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+#[expect(dead_code, reason = "shared with tests/failures.rs, which uses all of it")]
+#[path = "../support/actor.rs"]
+mod actor;
 mod faults;
 mod go;
 #[path = "../support/golang.rs"]
@@ -12,6 +15,7 @@ mod ground;
 mod launched;
 #[path = "../support/player.rs"]
 mod player;
+mod policies;
 mod restore;
 mod rig;
 mod run;

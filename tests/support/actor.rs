@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A plugin that does at each event what its script says: answer, refuse, sleep, hang, leave,
+//! call back. It writes down what it hears, and how many requests it had in hand at once.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use nri_runc::plugin::stub::{self, Handler, Runtime, async_trait};
+use nri_runc::plugin::{ALL_EVENTS, Event, api};
+
+/// What it does.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Act {
+    Answer,
+    Refuse(&'static str),
+    Sleep(u64),
+    Hang,
+    Leave,
+    /// Asks for an update of the container `other` before it answers.
+    CallBack,
+    /// Sets this variable, in a create.
+    Set(&'static str),
+}
+
+/// By event and the name of the container, or of the pod.
+type Script = dyn Fn(Event, &str) -> Act + Send + Sync;
+
+pub(crate) struct Actor {
+    script: Box<Script>,
+    events: Vec<Event>,
+    declares: Option<api::FailurePolicy>,
+    told: Mutex<Vec<String>>,
+    in_hand: AtomicUsize,
+    most: AtomicUsize,
+}
+
+impl Actor {
+    pub(crate) fn new(script: impl Fn(Event, &str) -> Act + Send + Sync + 'static) -> Self {
+        let all = ALL_EVENTS.into_iter();
+        Self {
+            script: Box::new(script),
+            events: all.filter(|event| *event != Event::ValidateContainerAdjustment).collect(),
+            declares: None,
+            told: Mutex::default(),
+            in_hand: AtomicUsize::new(0),
+            most: AtomicUsize::new(0),
+        }
+    }
+
+    pub(crate) fn always(act: Act) -> Self {
+        Self::new(move |_, _| act)
+    }
+
+    /// Does `act` at `event` and answers everything else.
+    pub(crate) fn at(event: Event, act: Act) -> Self {
+        Self::new(move |what, _| if what == event { act } else { Act::Answer })
+    }
+
+    pub(crate) fn validates(mut self) -> Self {
+        self.events = ALL_EVENTS.to_vec();
+        self
+    }
+
+    pub(crate) fn declares(mut self, fail_request: bool, keep_connected: bool) -> Self {
+        let policy = api::FailurePolicy { fail_request, keep_connected, ..Default::default() };
+        self.declares = Some(policy);
+        self
+    }
+
+    /// `EVENT NAME`, in order.
+    pub(crate) fn told(&self) -> Vec<String> {
+        self.told.lock().unwrap().clone()
+    }
+
+    /// The most requests that it had in hand at once.
+    pub(crate) fn most_at_once(&self) -> usize {
+        self.most.load(Ordering::SeqCst)
+    }
+
+    async fn act(&self, event: Event, name: &str, runtime: &Runtime) -> stub::Result<Act> {
+        self.told.lock().unwrap().push(format!("{} {name}", event.name()));
+        let now = self.in_hand.fetch_add(1, Ordering::SeqCst) + 1;
+        self.most.fetch_max(now, Ordering::SeqCst);
+        let act = (self.script)(event, name);
+        let done = self.perform(act, runtime).await;
+        self.in_hand.fetch_sub(1, Ordering::SeqCst);
+        done.map(|()| act)
+    }
+
+    async fn perform(&self, act: Act, runtime: &Runtime) -> stub::Result<()> {
+        match act {
+            Act::Answer | Act::Set(_) => {}
+            Act::Refuse(why) => return Err(why.into()),
+            Act::Sleep(millis) => tokio::time::sleep(Duration::from_millis(millis)).await,
+            Act::Hang => tokio::time::sleep(Duration::from_secs(600)).await,
+            Act::Leave => {
+                runtime.close();
+                tokio::time::sleep(Duration::from_secs(600)).await;
+            }
+            Act::CallBack => {
+                let container_id = "other".to_owned();
+                let update = api::ContainerUpdate { container_id, ..Default::default() };
+                let request =
+                    api::UpdateContainersRequest { update: vec![update], ..Default::default() };
+                runtime.update_containers(&request).await?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The handlers that only say yes or no; what they are about is `$subject` of the request.
+macro_rules! handlers {
+    ($($method:ident $event:ident $request:ident $subject:ident;)*) => {
+        #[async_trait]
+        impl Handler for Actor {
+            fn events(&self) -> &[Event] {
+                &self.events
+            }
+
+            fn failure_policy(&self) -> Option<api::FailurePolicy> {
+                self.declares.clone()
+            }
+
+            $(async fn $method(
+                &self,
+                runtime: &Runtime,
+                request: api::$request,
+            ) -> stub::Result<()> {
+                self.act(Event::$event, &request.$subject.name, runtime).await.map(|_| ())
+            })*
+
+            async fn create_container(
+                &self,
+                runtime: &Runtime,
+                request: api::CreateContainerRequest,
+            ) -> stub::Result<api::CreateContainerResponse> {
+                let name = &request.container.name;
+                let act = self.act(Event::CreateContainer, name, runtime).await?;
+                let env = match act {
+                    Act::Set(key) => vec![stub::env(key, "1")],
+                    _ => Vec::new(),
+                };
+                Ok(api::ContainerAdjustment { env, ..Default::default() }.into())
+            }
+
+            async fn update_container(
+                &self,
+                runtime: &Runtime,
+                request: api::UpdateContainerRequest,
+            ) -> stub::Result<api::UpdateContainerResponse> {
+                self.act(Event::UpdateContainer, &request.container.name, runtime).await?;
+                Ok(api::UpdateContainerResponse::new())
+            }
+
+            async fn stop_container(
+                &self,
+                runtime: &Runtime,
+                request: api::StopContainerRequest,
+            ) -> stub::Result<api::StopContainerResponse> {
+                self.act(Event::StopContainer, &request.container.name, runtime).await?;
+                Ok(api::StopContainerResponse::new())
+            }
+
+            async fn validate_container_adjustment(
+                &self,
+                runtime: &Runtime,
+                request: api::ValidateContainerAdjustmentRequest,
+            ) -> stub::Result<()> {
+                let event = Event::ValidateContainerAdjustment;
+                self.act(event, &request.container.name, runtime).await.map(|_| ())
+            }
+        }
+    };
+}
+
+handlers! {
+    run_pod_sandbox RunPodSandbox RunPodSandboxRequest pod;
+    stop_pod_sandbox StopPodSandbox StopPodSandboxRequest pod;
+    remove_pod_sandbox RemovePodSandbox RemovePodSandboxRequest pod;
+    post_create_container PostCreateContainer PostCreateContainerRequest container;
+    start_container StartContainer StartContainerRequest container;
+    post_start_container PostStartContainer PostStartContainerRequest container;
+    post_update_container PostUpdateContainer PostUpdateContainerRequest container;
+    remove_container RemoveContainer RemoveContainerRequest container;
+}
+
+/// Shares an actor between its connection and the test.
+pub(crate) type Shared = Arc<Actor>;

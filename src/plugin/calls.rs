@@ -12,16 +12,15 @@ use super::{Event, Outcome, Plugin, api};
 
 impl Plugin {
     /// Tells it about pods and containers, in as many parts as the protocol's limit asks for.
+    ///
+    /// Only plugins from v0.12 on say their version, but parts are known from v0.7 on: who does
+    /// not know them is found out by its first answer.
     pub async fn synchronize(
         &self,
         pods: &[api::PodSandbox],
         containers: &[api::Container],
     ) -> Outcome<Vec<api::ContainerUpdate>> {
         let parts = parts(pods, containers);
-        let knows_parts = !self.identity.nri_version.is_empty();
-        if parts.len() > 1 && !knows_parts {
-            return Outcome::Refused("the snapshot is too large for its NRI version".to_owned());
-        }
         let last = parts.len().saturating_sub(1);
         for (index, mut part) in parts.into_iter().enumerate() {
             part.more = index < last;

@@ -35,6 +35,8 @@ fn live(rig: &Rig, minor: u32) {
     assert!(differing.is_empty(), "{differing:#?}");
     verb(rig, &["start", "c1"]);
     verb(rig, &["update", "--cpu-share", "900", "c1"]);
+    let update: Value = serde_json::from_str(&rig.read("fake/update.json")).unwrap();
+    assert_eq!(update["cpu"]["shares"], 512, "{update}");
     verb(rig, &["kill", "c1", "9"]);
     verb(rig, &["delete", "c1"]);
     wait_for(&rig.path("told"), &["RemovePodSandbox", "c1"]);
@@ -69,15 +71,20 @@ fn life(minor: u32) -> Vec<Value> {
             "owner": "10-stub", "plugins": 1,
         }));
     }
-    for (event, state) in [
-        ("PostCreateContainer", "CONTAINER_CREATED"),
-        ("StartContainer", "CONTAINER_CREATED"),
-        ("PostStartContainer", "CONTAINER_RUNNING"),
-        ("StopContainer", "CONTAINER_STOPPED"),
-        ("RemoveContainer", "CONTAINER_STOPPED"),
-    ] {
+    let mut hears = |event: &str, state: &str| {
         told.push(json!({"event": event, "pod": "c1", "container": "c1", "state": state}));
-    }
+    };
+    hears("PostCreateContainer", "CONTAINER_CREATED");
+    hears("StartContainer", "CONTAINER_CREATED");
+    hears("PostStartContainer", "CONTAINER_RUNNING");
+    hears("UpdateContainer", "CONTAINER_RUNNING");
+    hears("PostUpdateContainer", "CONTAINER_RUNNING");
+    hears("StopContainer", "CONTAINER_STOPPED");
+    hears("RemoveContainer", "CONTAINER_STOPPED");
+    // The stub of v0.2.0 keeps to itself what the engine wants of an update.
+    let shares = if minor >= 4 { 900 } else { 0 };
+    let is_update = |line: &&mut Value| line["event"] == "UpdateContainer";
+    told.iter_mut().filter(is_update).for_each(|line| line["shares"] = json!(shares));
     told.push(json!({"event": "StopPodSandbox", "pod": "c1"}));
     told.push(json!({"event": "RemovePodSandbox", "pod": "c1"}));
     told

@@ -6,6 +6,7 @@
 //! Skipped without Go (`tests/support/golang.rs`). Reference: nri-semantics 8 of the design.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod calls;
 mod document;
 #[path = "../support/golang.rs"]
 mod golang;

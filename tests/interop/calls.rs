@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Our side of one connection without a daemon: the requests that the life of one small container
+//! does not bring about, and snapshots too large for one message.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use nri_runc::plugin::{
+    ALL_EVENTS, Event, Identity, Outcome, Plugin, Settings, Upcalls, api, handshake,
+};
+use serde_json::{Value, json};
+use tokio::net::UnixListener;
+
+use super::{Started, by_hand, golang, lines, of_each_version, wait_for};
+
+struct NoUpdates;
+
+#[async_trait::async_trait]
+impl Upcalls for NoUpdates {
+    async fn update_containers(
+        &self,
+        plugin: &Identity,
+        _: api::UpdateContainersRequest,
+    ) -> Result<api::UpdateContainersResponse, String> {
+        Err(format!("no updates for {plugin}"))
+    }
+}
+
+/// The plugin of a version, connected to us.
+async fn connected(program: &Path, dir: &Path) -> (Plugin, Started, PathBuf) {
+    let (socket, told) = (dir.join("nri.sock"), dir.join("told"));
+    let listener = UnixListener::bind(&socket).unwrap();
+    let process = by_hand(program, &socket, &told);
+    let (stream, _) = listener.accept().await.unwrap();
+    let settings = Settings {
+        registration_timeout: Duration::from_secs(20),
+        request_timeout: Duration::from_secs(20),
+        runtime_name: "a runtime".to_owned(),
+        runtime_version: "v1".to_owned(),
+        nri_version: "v0.12.5".to_owned(),
+    };
+    let plugin = handshake(stream, None, &settings, Arc::new(NoUpdates)).await.unwrap();
+    (plugin, process, told)
+}
+
+fn block_on(future: impl Future<Output = ()>) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(future);
+}
+
+#[track_caller]
+fn answered<T: std::fmt::Debug>(outcome: Outcome<T>) -> T {
+    let said = format!("{outcome:?}");
+    let Outcome::Answered(answer) = outcome else {
+        assert_eq!(said, "an answer");
+        unreachable!()
+    };
+    answer
+}
+
+fn pod() -> api::PodSandbox {
+    api::PodSandbox { id: "p".to_owned(), name: "p".to_owned(), ..Default::default() }
+}
+
+fn container(id: &str) -> api::Container {
+    let state = api::ContainerState::CONTAINER_RUNNING.into();
+    api::Container { id: id.to_owned(), name: id.to_owned(), state, ..Default::default() }
+}
+
+fn shares(value: u64) -> api::LinuxResources {
+    let shares = api::OptionalUInt64 { value, ..Default::default() };
+    let cpu = api::LinuxCPU { shares: Some(shares).into(), ..Default::default() };
+    api::LinuxResources { cpu: Some(cpu).into(), ..Default::default() }
+}
+
+fn validation() -> api::ValidateContainerAdjustmentRequest {
+    let owners = api::CompoundFieldOwners {
+        owners: [("NEW".to_owned(), "77-other".to_owned())].into(),
+        ..Default::default()
+    };
+    let compound = [(api::Field::Env as i32, owners)].into();
+    let owners = api::FieldOwners { compound, ..Default::default() };
+    let owners =
+        api::OwningPlugins { owners: [("c".to_owned(), owners)].into(), ..Default::default() };
+    api::ValidateContainerAdjustmentRequest {
+        pod: Some(pod()).into(),
+        container: Some(container("c")).into(),
+        owners: Some(owners).into(),
+        plugins: vec![api::PluginInstance::default(); 3],
+        ..Default::default()
+    }
+}
+
+async fn ask_everything(plugin: &Plugin, minor: u32) {
+    answered(plugin.synchronize(&[pod()], &[container("c")]).await);
+    let request = api::UpdateContainerRequest {
+        pod: Some(pod()).into(),
+        container: Some(container("c")).into(),
+        linux_resources: Some(shares(900)).into(),
+        ..Default::default()
+    };
+    let update = answered(plugin.update_container(request).await).update;
+    assert_eq!((update.len(), update[0].container_id.as_str()), (1, "c"));
+    assert_eq!(*update[0].linux.resources, shares(512));
+    answered(plugin.notify(Event::PostUpdateContainer, &pod(), Some(&container("c"))).await);
+    if minor >= 10 {
+        let request = api::UpdatePodSandboxRequest {
+            pod: Some(pod()).into(),
+            overhead_linux_resources: Some(shares(11)).into(),
+            linux_resources: Some(shares(22)).into(),
+            ..Default::default()
+        };
+        answered(plugin.update_pod_sandbox(request).await);
+        answered(plugin.notify(Event::PostUpdatePodSandbox, &pod(), None).await);
+        assert!(!answered(plugin.validate(validation()).await).reject);
+    }
+    plugin.shutdown().await;
+}
+
+/// The stub of v0.2.0 keeps to itself what the engine wants of an update.
+fn everything(minor: u32) -> Vec<Value> {
+    let asked = if minor >= 4 { 900 } else { 0 };
+    let running = "CONTAINER_RUNNING";
+    let mut told = vec![
+        json!({"event": "Synchronize", "pods": ["p"], "containers": ["c"]}),
+        json!({"event": "UpdateContainer", "pod": "p", "container": "c", "state": running, "shares": asked}),
+        json!({"event": "PostUpdateContainer", "pod": "p", "container": "c", "state": running}),
+    ];
+    if minor >= 10 {
+        told.extend([
+            json!({"event": "UpdatePodSandbox", "pod": "p", "overhead": 11, "resources": 22}),
+            json!({"event": "PostUpdatePodSandbox", "pod": "p"}),
+            json!({
+                "event": "ValidateContainerAdjustment", "pod": "p", "container": "c",
+                "owner": "77-other", "plugins": 3,
+            }),
+        ]);
+    }
+    told.extend([json!({"event": "Shutdown"}), json!({"event": "Closed"})]);
+    told
+}
+
+fn takes_every_request_that_its_version_has(version: &str, minor: u32) {
+    let Some(program) = golang::program(&format!("stub-{version}")) else { return };
+    block_on(async {
+        let temp = tempfile::tempdir().unwrap();
+        let (plugin, _process, told) = connected(&program, temp.path()).await;
+        let says_version = if minor >= 12 { version } else { "" };
+        assert_eq!((plugin.id().as_str(), plugin.nri_version()), ("10-stub", says_version));
+        let subscribed = ALL_EVENTS.into_iter().filter(|event| plugin.is_subscribed(*event));
+        assert_eq!(subscribed.count(), if minor >= 10 { 14 } else { 11 });
+        ask_everything(&plugin, minor).await;
+        // On a thread of its own, for we have to hang up meanwhile.
+        let at = told.clone();
+        tokio::task::spawn_blocking(move || wait_for(&at, &["Closed"])).await.unwrap();
+        assert_eq!(lines(&told)[1..], everything(minor));
+    });
+}
+of_each_version!(takes_every_request_that_its_version_has);
+
+/// Four messages' worth.
+fn many() -> Vec<api::Container> {
+    let large = |number: u32| {
+        let args = vec!["x".repeat(1_500_000)];
+        api::Container { args, ..container(&format!("c{number}")) }
+    };
+    (0..7).map(large).collect()
+}
+
+fn takes_a_large_snapshot_whole_or_is_refused(version: &str, minor: u32) {
+    let Some(program) = golang::program(&format!("stub-{version}")) else { return };
+    block_on(async {
+        let temp = tempfile::tempdir().unwrap();
+        let (plugin, _process, told) = connected(&program, temp.path()).await;
+        let outcome = plugin.synchronize(&[pod()], &many()).await;
+        if minor < 7 {
+            let said = "Refused(\"it does not take a snapshot in parts\")";
+            assert_eq!(format!("{outcome:?}"), said);
+            return;
+        }
+        answered(outcome);
+        let all = ["c0", "c1", "c2", "c3", "c4", "c5", "c6"];
+        let whole = json!({"event": "Synchronize", "pods": ["p"], "containers": all});
+        assert_eq!(lines(&told)[1..], [whole]);
+    });
+}
+of_each_version!(takes_a_large_snapshot_whole_or_is_refused);

@@ -16,6 +16,9 @@
 #[rustfmt::skip]
 #[path = "cri_generated.rs"]
 mod cri;
+mod go;
+#[path = "../support/golang.rs"]
+mod golang;
 #[path = "../support/player.rs"]
 mod player;
 mod rig;
@@ -232,18 +235,14 @@ async fn a_pod_on_containerd_is_adjusted_and_its_life_is_told() {
     end_pod(&mut cri, &pod_id).await;
     engine.wait_until("the pod's end is told", || heard(&told, "RemovePodSandbox web"));
     let told = told.lock().unwrap().clone();
-    for (name, sent) in [("app", &told), ("short", &told)] {
+    let updated = ["UpdateContainer", "PostUpdateContainer"];
+    for (name, between) in [("app", &updated[..]), ("short", &[])] {
         let events: Vec<&str> =
-            sent.iter().filter_map(|e| e.strip_suffix(&format!(" {name}"))).collect();
-        let wanted = [
-            "CreateContainer",
-            "PostCreateContainer",
-            "StartContainer",
-            "PostStartContainer",
-            "StopContainer",
-            "RemoveContainer",
-        ];
-        assert_eq!(events, wanted, "{name}");
+            told.iter().filter_map(|e| e.strip_suffix(&format!(" {name}"))).collect();
+        let begin =
+            ["CreateContainer", "PostCreateContainer", "StartContainer", "PostStartContainer"];
+        let end = ["StopContainer", "RemoveContainer"];
+        assert_eq!(events, [&begin[..], between, &end[..]].concat(), "{name}");
     }
     let end: Vec<&str> = told[told.len() - 2..].iter().map(String::as_str).collect();
     assert_eq!(end, ["StopPodSandbox web", "RemovePodSandbox web"]);

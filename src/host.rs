@@ -108,9 +108,13 @@ impl Host {
         Self { root, fault }
     }
 
-    /// Where the absolute host path `path` is to be found.
+    /// Where the absolute host path `path` is to be found. One that lies below the root already,
+    /// as those that are derived from a test's own bundle, is not moved twice.
     pub fn path(&self, path: impl AsRef<Path>) -> PathBuf {
         let path = path.as_ref();
+        if path.starts_with(&self.root) {
+            return path.to_owned();
+        }
         self.root.join(path.strip_prefix("/").unwrap_or(path))
     }
 
@@ -141,6 +145,7 @@ mod tests {
     #[test]
     fn a_root_moves_absolute_paths_below_it() {
         assert_eq!(Host::new("/tmp/x", "").path("/proc/1/stat"), Path::new("/tmp/x/proc/1/stat"));
+        assert_eq!(Host::new("/tmp/x", "").path("/tmp/x/run/c"), Path::new("/tmp/x/run/c"));
         assert_eq!(Host::default().path("/proc"), Path::new("/proc"));
     }
 

@@ -38,6 +38,8 @@ pub mod plugin;
 pub mod resolve;
 /// The real runtime: which one, what it can do, and becoming it.
 pub mod runtime;
+/// What engines keep in files and behind sockets, fetched with a deadline.
+pub mod sources;
 /// `config.json`, patched without losing a byte.
 pub mod spec;
 /// What is known about pods and containers, and its form on disk.

@@ -26,6 +26,7 @@ pub(super) fn all(loaded: &Loaded) -> Vec<Value> {
     findings.extend(plugins(config));
     findings.push(switched_on(config));
     findings.push(cgroups(config));
+    findings.extend(engines(config));
     findings
 }
 
@@ -61,6 +62,20 @@ fn daemon(config: &Config) -> Value {
         )
     };
     finding("daemon", is_there || config.autostart, detail, "start the service")
+}
+
+/// What a running daemon could not read of the engines that called.
+fn engines(config: &Config) -> Vec<Value> {
+    if UnixStream::connect(config.daemon_socket()).is_err() {
+        return Vec::new();
+    }
+    let status = super::ask(config, &json!({"verb": "status"})).unwrap_or_default();
+    let missing = status["missing"].as_array().cloned().unwrap_or_default();
+    let lines = missing.iter().map(|line| {
+        let text = |key: &str| line[key].as_str().unwrap_or_default().to_owned();
+        finding(&format!("engine {}", text("engine")), true, text("what"), "")
+    });
+    lines.collect()
 }
 
 fn plugin_socket(config: &Config) -> Value {

@@ -48,11 +48,19 @@ fn status(node: &Node) -> Value {
         "containers": store.containers().filter(|container| !container.is_sandbox).count(),
         "requests": *node.requests.borrow(),
         "failures": failures,
+        "missing": missing(node),
         "plugin_socket": node.no_plugins.borrow().as_ref().map_or_else(
             || "open".to_owned(),
             ToString::to_string,
         ),
     })
+}
+
+/// What of the engines could not be read.
+fn missing(node: &Node) -> Value {
+    let missing = node.missing.borrow();
+    let rows = missing.iter().map(|(engine, what)| json!({"engine": engine, "what": what}));
+    rows.collect()
 }
 
 fn plugins(node: &Node) -> Value {
@@ -97,6 +105,7 @@ fn pods(node: &Node) -> Value {
             "namespace": pod.namespace,
             "uid": pod.uid,
             "engine": pod.engine,
+            "evidence": pod.evidence,
             "state": pod.state.name(),
             "containers": containers,
         })

@@ -41,10 +41,7 @@ pub(super) async fn create(node: &Rc<Node>, call: &mut Call) -> Result<Option<Pr
         return Ok(None);
     }
     let bundle = open_bundle(node, call)?;
-    let seen = pods::describe(node, call, &bundle.original.bytes)?;
-    if seen.engine.is_narrow() {
-        node.say_once(&format!("{} is not known in full: treated as plain", seen.engine.name()));
-    }
+    let seen = pods::describe(node, call, &bundle.original.bytes).await?;
     let record = new_record(node, call, &seen);
     if seen.role == Role::Sandbox {
         node.host.point(Point::DaemonRecord)?;

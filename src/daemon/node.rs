@@ -6,7 +6,7 @@
 //! wait for each other here. It makes no decision about events; the verb files do.
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -24,6 +24,7 @@ use crate::error::Result;
 use crate::host::Host;
 use crate::plugin::api;
 use crate::runtime::features::Asked;
+use crate::sources::Sources;
 use crate::state::{Container, Key, Store};
 
 use super::evidence::Stamp;
@@ -88,9 +89,11 @@ pub(super) struct Node {
     pub(super) plugins_came: Notify,
     pub(super) expected: RefCell<HashSet<String>>,
     pub(super) wait_until: Cell<Option<tokio::time::Instant>>,
-    pub(super) told_once: RefCell<HashSet<String>>,
     /// Nothing is started any more.
     pub(super) ending: Cell<bool>,
+    pub(super) sources: Sources,
+    /// Engine and what of it could not be read; each said once.
+    pub(super) missing: RefCell<BTreeSet<(&'static str, String)>>,
     lanes: RefCell<HashMap<Key, Rc<Lane>>>,
 }
 
@@ -110,8 +113,9 @@ impl Node {
             plugins_came: Notify::new(),
             expected: RefCell::default(),
             wait_until: Cell::new(None),
-            told_once: RefCell::default(),
             ending: Cell::new(false),
+            sources: Sources::default(),
+            missing: RefCell::default(),
             lanes: RefCell::default(),
         })
     }
@@ -189,10 +193,10 @@ impl Node {
         });
     }
 
-    /// Says something only the first time.
-    pub(super) fn say_once(&self, what: &str) {
-        if self.told_once.borrow_mut().insert(what.to_owned()) {
-            info!("{what}");
+    /// Says what of an engine could not be read, the first time.
+    pub(super) fn note_missing(&self, engine: &'static str, what: &str) {
+        if self.missing.borrow_mut().insert((engine, what.to_owned())) {
+            info!("{engine}: {what}");
         }
     }
 

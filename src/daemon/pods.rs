@@ -9,9 +9,8 @@ use std::rc::Rc;
 use serde_json::{Map, Value};
 
 use crate::describe;
-use crate::engine::{self, Engine, Facts, Role};
+use crate::engine::{self, Engine, Role};
 use crate::error::{Context, Error, Result, quoted};
-use crate::files;
 use crate::plugin::{Event, api};
 use crate::state::{Container, Lifecycle, Pod, PodState, SCHEMA};
 
@@ -27,12 +26,14 @@ pub(super) struct Seen {
     pub(super) container: api::Container,
     /// The engine's own resources, as in the document (E of D21).
     pub(super) resources: Map<String, Value>,
+    /// A path that is there as long as the pod, where no call marks its end.
+    pub(super) lives_with: Option<String>,
 }
 
-/// Rebuilds pod and container from the call, the document, and the sandbox's document.
-pub(super) fn describe(node: &Node, call: &Call, document: &[u8]) -> Result<Seen> {
+/// Rebuilds pod and container from the call, the document, and what the engine keeps elsewhere.
+/// A source that is missing or slow only makes the description poorer.
+pub(super) async fn describe(node: &Node, call: &Call, document: &[u8]) -> Result<Seen> {
     let spec = describe::Spec::parse(document)?;
-    let question = call.question();
     let bundle = call.bundle.to_string_lossy();
     let engine_call = engine::Call {
         id: &call.key.id,
@@ -40,22 +41,24 @@ pub(super) fn describe(node: &Node, call: &Call, document: &[u8]) -> Result<Seen
         bundle: &bundle,
         parent: &call.parent,
         grandparent: &call.grandparent,
-        variables: &question.variables,
+        variables: &call.question().variables,
     };
-    let facts = engine::facts(&engine_call, spec.annotations());
-    let sandbox = sandbox_document(node, &facts);
-    let sandbox_spec = sandbox.as_deref().and_then(|bytes| describe::Spec::parse(bytes).ok());
-    let pod = describe::pod(&facts, sandbox_spec.as_ref(), &spec);
-    let container = describe::container(&facts, &spec);
-    Ok(Seen { role: facts.role, pod, container, resources: spec.resources(), engine: facts.engine })
-}
-
-/// The config.json of the pod's infrastructure container, which lies beside the container's
-/// bundle; a missing or spoilt one only makes the pod's description poorer.
-fn sandbox_document(node: &Node, facts: &Facts) -> Option<Vec<u8>> {
-    let path = node.host.path(facts.sandbox_config.as_ref()?);
-    let dir = files::open_dir(path.parent()?).ok()?;
-    files::read_at(&dir, path.file_name()?.to_str()?).ok().map(|original| original.bytes)
+    let told = spec.for_engine();
+    let engine = engine::detect(&engine_call, &told);
+    let wanted = engine::wanted(&engine, &engine_call, &told);
+    let found = node.sources.fetch(&node.host, wanted).await;
+    let facts = engine::facts(engine, &engine_call, &told, &found);
+    for missing in &facts.missing {
+        node.note_missing(facts.engine.name(), missing);
+    }
+    Ok(Seen {
+        role: facts.role,
+        pod: describe::pod(&facts, &spec),
+        container: describe::container(&facts, &spec),
+        resources: spec.resources(),
+        lives_with: facts.pod.lives_with,
+        engine: facts.engine,
+    })
 }
 
 fn record(node: &Node, seen: &Seen, container: &Container) -> Pod {
@@ -67,6 +70,8 @@ fn record(node: &Node, seen: &Seen, container: &Container) -> Pod {
         namespace: seen.pod.namespace.clone(),
         uid: seen.pod.uid.clone(),
         engine: seen.engine.name().to_owned(),
+        evidence: seen.engine.evidence().to_vec(),
+        lives_with: seen.lives_with.clone(),
         state: PodState::Created,
         sandbox: container.is_sandbox.then(|| container.key.clone()),
         message: messages::to_hex(&seen.pod),

@@ -4,14 +4,15 @@
 
 use protobuf::MessageField;
 
-use crate::engine::Facts;
+use crate::engine::{Facts, Image, SeccompProfile};
 use crate::plugin::api;
 
 use super::view::{Device, Hook, Hooks, Mount, Namespace, Rdt, Scheduler, Seccomp, Spec};
 
 /// Describes a container.
 pub fn container(facts: &Facts, spec: &Spec) -> api::Container {
-    let process = &spec.process;
+    let (told, process) = (&facts.container, &spec.process);
+    let annotations = spec.annotations.iter().chain(&told.annotations);
     let rlimits = process.rlimits.iter().map(|limit| api::POSIXRlimit {
         type_: limit.kind.clone(),
         hard: limit.hard,
@@ -19,17 +20,17 @@ pub fn container(facts: &Facts, spec: &Spec) -> api::Container {
         special_fields: Default::default(),
     });
     api::Container {
-        id: facts.container_id.clone(),
-        pod_sandbox_id: facts.pod_id.clone(),
-        name: facts.container_name.clone(),
+        id: told.id.clone(),
+        pod_sandbox_id: facts.pod.id.clone(),
+        name: told.name.clone(),
         state: api::ContainerState::CONTAINER_UNKNOWN.into(),
-        labels: facts.container_labels.clone().into_iter().collect(),
-        annotations: spec.annotations.clone().into_iter().collect(),
+        labels: told.labels.clone().into_iter().collect(),
+        annotations: annotations.map(|(key, value)| (key.clone(), value.clone())).collect(),
         args: owned(&process.args),
         env: owned(&process.env),
         mounts: spec.mounts.iter().map(mount).collect(),
         hooks: hooks(&spec.hooks).into(),
-        linux: Some(linux(spec)).into(),
+        linux: Some(linux(spec, told.seccomp.as_ref())).into(),
         pid: 0,
         rlimits: rlimits.collect(),
         created_at: 0,
@@ -38,9 +39,9 @@ pub fn container(facts: &Facts, spec: &Spec) -> api::Container {
         exit_code: 0,
         status_reason: String::new(),
         status_message: String::new(),
-        CDI_devices: Vec::new(),
+        CDI_devices: told.cdi_devices.iter().map(|name| cdi_device(name)).collect(),
         user: Some(user(spec)).into(),
-        image: facts.image.clone().map(image).into(),
+        image: told.image.as_ref().map(image).into(),
         special_fields: Default::default(),
     }
 }
@@ -49,11 +50,29 @@ fn owned(list: &[String]) -> Vec<String> {
     list.to_vec()
 }
 
-fn image(name: String) -> api::Image {
+fn cdi_device(name: &str) -> api::CDIDevice {
+    api::CDIDevice { name: name.to_owned(), special_fields: Default::default() }
+}
+
+fn image(image: &Image) -> api::Image {
     api::Image {
-        name,
-        digest: String::new(),
-        config_digest: String::new(),
+        name: image.name.clone(),
+        digest: image.digest.clone(),
+        config_digest: image.config_digest.clone(),
+        special_fields: Default::default(),
+    }
+}
+
+fn seccomp_profile(profile: &SeccompProfile) -> api::SecurityProfile {
+    use api::security_profile::ProfileType;
+    let (profile_type, file) = match profile {
+        SeccompProfile::RuntimeDefault => (ProfileType::RUNTIME_DEFAULT, ""),
+        SeccompProfile::Unconfined => (ProfileType::UNCONFINED, ""),
+        SeccompProfile::Localhost(file) => (ProfileType::LOCALHOST, file.as_str()),
+    };
+    api::SecurityProfile {
+        profile_type: profile_type.into(),
+        localhost_ref: file.to_owned(),
         special_fields: Default::default(),
     }
 }
@@ -103,7 +122,7 @@ fn hook(hook: &Hook) -> api::Hook {
     }
 }
 
-fn linux(spec: &Spec) -> api::LinuxContainer {
+fn linux(spec: &Spec, profile: Option<&SeccompProfile>) -> api::LinuxContainer {
     let linux = &spec.linux;
     let net_devices = linux.net_devices.iter().map(|(host, device)| {
         let name = device.name.clone();
@@ -117,8 +136,7 @@ fn linux(spec: &Spec) -> api::LinuxContainer {
         oom_score_adj: spec.process.oom_score_adj.map(adj).into(),
         cgroups_path: linux.cgroups_path.clone(),
         io_priority: io_priority(spec),
-        // Which profile the engine was asked for is not in the document.
-        seccomp_profile: MessageField::none(),
+        seccomp_profile: profile.map(seccomp_profile).into(),
         seccomp_policy: linux.seccomp.as_ref().map(seccomp).into(),
         sysctl: linux.sysctl.clone().into_iter().collect(),
         net_devices: net_devices.collect(),

@@ -2,47 +2,53 @@
 //! A pod as NRI plugins see it, from the document of its infrastructure container where there is
 //! one, else from the container's own.
 
-use std::collections::BTreeMap;
-
-use crate::engine::{Facts, Kind};
+use crate::engine::{Facts, PodDocument};
 use crate::plugin::api;
 
 use super::container::namespace;
+use super::resources::from_cri;
 use super::view::Spec;
 
-/// Describes a pod: `sandbox` is the document of its infrastructure container, `own` that of
-/// the container at hand (the same for the infrastructure container itself).
-pub fn pod(facts: &Facts, sandbox: Option<&Spec>, own: &Spec) -> api::PodSandbox {
-    let is_own = facts.engine.kind != Kind::ContainerdCri || facts.sandbox_config.is_none();
-    let spec = sandbox.or(is_own.then_some(own));
+/// Describes a pod; `own` is the document of the container at hand (the infrastructure
+/// container's, or a member's).
+pub fn pod(facts: &Facts, own: &Spec) -> api::PodSandbox {
+    let told = &facts.pod;
+    // A spoilt document of the sandbox only makes the pod's description poorer.
+    let read = match &told.document {
+        PodDocument::Sandbox(bytes) => Spec::parse(bytes).ok(),
+        PodDocument::Own | PodDocument::Unknown => None,
+    };
+    let spec = read.as_ref().or((told.document == PodDocument::Own).then_some(own));
     api::PodSandbox {
-        id: facts.pod_id.clone(),
-        name: facts.pod_name.clone(),
-        uid: facts.pod_uid.clone(),
-        namespace: facts.pod_namespace.clone(),
-        labels: facts.pod_labels.clone().into_iter().collect(),
-        annotations: spec
-            .map(|spec| spec.annotations.clone().into_iter().collect())
-            .unwrap_or_default(),
-        runtime_handler: String::new(),
-        linux: spec.map(linux).into(),
-        pid: 0,
-        ips: Vec::new(),
+        id: told.id.clone(),
+        name: told.name.clone(),
+        uid: told.uid.clone(),
+        namespace: told.namespace.clone(),
+        labels: told.labels.clone().into_iter().collect(),
+        annotations: told.annotations.clone().into_iter().collect(),
+        runtime_handler: told.runtime_handler.clone(),
+        linux: linux(facts, spec).into(),
+        pid: told.pid,
+        ips: told.ips.clone(),
         special_fields: Default::default(),
     }
 }
 
-fn linux(spec: &Spec) -> api::LinuxPodSandbox {
-    let cgroups_path = spec.linux.cgroups_path.clone();
-    api::LinuxPodSandbox {
-        pod_overhead: None.into(),
-        pod_resources: pod_resources(&spec.annotations).into(),
-        cgroup_parent: cgroup_parent(&cgroups_path),
+fn linux(facts: &Facts, spec: Option<&Spec>) -> Option<api::LinuxPodSandbox> {
+    let told = &facts.pod;
+    let cgroups_path = spec.map(|spec| spec.linux.cgroups_path.clone()).unwrap_or_default();
+    let parent = told.cgroup_parent.clone();
+    let namespaces = spec.map(|spec| spec.linux.namespaces.as_slice()).unwrap_or_default();
+    let all = api::LinuxPodSandbox {
+        pod_overhead: told.overhead.as_ref().map(from_cri).into(),
+        pod_resources: told.resources.as_ref().map(from_cri).into(),
+        cgroup_parent: parent.unwrap_or_else(|| cgroup_parent(&cgroups_path)),
         cgroups_path,
-        namespaces: spec.linux.namespaces.iter().map(namespace).collect(),
-        resources: Some(super::resources(spec)).into(),
+        namespaces: namespaces.iter().map(namespace).collect(),
+        resources: spec.map(super::resources).into(),
         special_fields: Default::default(),
-    }
+    };
+    (spec.is_some() || all != api::LinuxPodSandbox::default()).then_some(all)
 }
 
 /// The pod's cgroup: the path without its last element, or the slice spelt out in full
@@ -59,36 +65,6 @@ fn cgroup_parent(path: &str) -> String {
         return parent;
     }
     path.rsplit_once('/').map(|(parent, _)| parent.to_owned()).unwrap_or_default()
-}
-
-/// containerd keeps the sum of the containers' limits in annotations of the sandbox.
-fn pod_resources(annotations: &BTreeMap<String, String>) -> Option<api::LinuxResources> {
-    let text = |key: &str| annotations.get(&format!("io.kubernetes.cri.sandbox-{key}"));
-    let signed = |key: &str| {
-        let value = text(key)?.parse().ok()?;
-        Some(api::OptionalInt64 { value, special_fields: Default::default() })
-    };
-    let unsigned = |key: &str| {
-        let value = text(key)?.parse().ok()?;
-        Some(api::OptionalUInt64 { value, special_fields: Default::default() })
-    };
-    let is_there =
-        ["cpu-period", "cpu-quota", "cpu-shares", "memory"].iter().any(|key| text(key).is_some());
-    if !is_there {
-        return None;
-    }
-    let cpu = api::LinuxCPU {
-        shares: unsigned("cpu-shares").into(),
-        quota: signed("cpu-quota").into(),
-        period: unsigned("cpu-period").into(),
-        ..api::LinuxCPU::default()
-    };
-    let memory = api::LinuxMemory { limit: signed("memory").into(), ..api::LinuxMemory::default() };
-    Some(api::LinuxResources {
-        cpu: Some(cpu).into(),
-        memory: Some(memory).into(),
-        ..api::LinuxResources::default()
-    })
 }
 
 #[cfg(test)]
@@ -108,16 +84,5 @@ mod tests {
     fn an_odd_cgroup_path_has_no_parent_to_invent() {
         assert_eq!(cgroup_parent(""), "");
         assert_eq!(cgroup_parent("lonely"), "");
-    }
-
-    #[test]
-    fn pod_resources_come_from_the_sandbox_annotations_or_not_at_all() {
-        let key = |name: &str| format!("io.kubernetes.cri.sandbox-{name}");
-        let annotations =
-            [(key("cpu-quota"), "-1".to_owned()), (key("memory"), "junk".to_owned())].into();
-        let told = pod_resources(&annotations).unwrap();
-        assert_eq!(told.cpu.quota.value, -1);
-        assert!(told.memory.limit.is_none());
-        assert_eq!(pod_resources(&BTreeMap::new()), None);
     }
 }

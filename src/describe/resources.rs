@@ -120,6 +120,39 @@ fn pids(section: &Map<String, Value>) -> Option<api::LinuxPids> {
     Some(api::LinuxPids { limit, special_fields: Default::default() })
 }
 
+/// The CRI's LinuxContainerResources as engines keep it in JSON: what is 0 there was not set and
+/// is not written.
+pub(super) fn from_cri(block: &Map<String, Value>) -> api::LinuxResources {
+    let signed = |name: &str| block.get(name).and_then(Value::as_i64).filter(|value| *value != 0);
+    let unsigned = |name: &str| signed(name).and_then(|value| u64::try_from(value).ok());
+    let text = |name: &str| block.get(name).and_then(Value::as_str).unwrap_or_default().to_owned();
+    let cpu = api::LinuxCPU {
+        shares: optional!(OptionalUInt64, unsigned("cpu_shares")),
+        quota: optional!(OptionalInt64, signed("cpu_quota")),
+        period: optional!(OptionalUInt64, unsigned("cpu_period")),
+        cpus: text("cpuset_cpus"),
+        mems: text("cpuset_mems"),
+        ..api::LinuxCPU::default()
+    };
+    let memory = api::LinuxMemory {
+        limit: optional!(OptionalInt64, signed("memory_limit_in_bytes")),
+        swap: optional!(OptionalInt64, signed("memory_swap_limit_in_bytes")),
+        ..api::LinuxMemory::default()
+    };
+    let pages = list(block, "hugepage_limits").filter_map(|page| {
+        let page_size = page.get("page_size")?.as_str()?.to_owned();
+        let limit = page.get("limit").and_then(Value::as_u64).unwrap_or(0);
+        Some(api::HugepageLimit { page_size, limit, special_fields: Default::default() })
+    });
+    api::LinuxResources {
+        memory: (memory != api::LinuxMemory::default()).then_some(memory).into(),
+        cpu: (cpu != api::LinuxCPU::default()).then_some(cpu).into(),
+        hugepage_limits: pages.collect(),
+        unified: block.get("unified").and_then(Value::as_object).map(texts).unwrap_or_default(),
+        ..api::LinuxResources::default()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -150,5 +183,21 @@ mod tests {
             told(r#"{"memory":5,"cpu":{"shares":"many"},"devices":[1,{"allow":"x"}],"pids":{}}"#);
         assert!(told.memory.is_none() && told.cpu.shares.is_none() && told.pids.is_none());
         assert_eq!(told.devices.len(), 0);
+    }
+
+    #[test]
+    fn what_the_cri_leaves_out_is_absent_and_a_quota_may_be_unlimited() {
+        let block = r#"{"cpu_quota":-1,"cpu_period":0,"cpuset_cpus":"3",
+            "hugepage_limits":[{"page_size":"2MB"},{"limit":1}],"unified":{"memory.high":"1"}}"#;
+        let told = from_cri(&serde_json::from_str(block).unwrap());
+        assert_eq!((told.cpu.quota.value, told.cpu.cpus.as_str()), (-1, "3"));
+        assert!(told.cpu.period.is_none() && told.memory.is_none());
+        assert_eq!((told.hugepage_limits.len(), told.unified["memory.high"].as_str()), (1, "1"));
+    }
+
+    #[test]
+    fn odd_types_in_a_cri_message_are_left_out() {
+        let told = from_cri(&serde_json::from_str(r#"{"cpu_shares":"x","unified":[]}"#).unwrap());
+        assert_eq!(told, api::LinuxResources::default());
     }
 }

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value};
 
+use crate::engine::Document;
 use crate::error::{Error, Result, quoted};
 
 fn or_default<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(
@@ -52,9 +53,16 @@ impl Spec {
         })
     }
 
-    /// Its annotations.
-    pub fn annotations(&self) -> &BTreeMap<String, String> {
-        &self.annotations
+    /// What of it tells something about the engine.
+    pub fn for_engine(&self) -> Document<'_> {
+        let mounts = self.mounts.iter();
+        let namespaces = self.linux.namespaces.iter();
+        Document {
+            annotations: &self.annotations,
+            cgroups_path: &self.linux.cgroups_path,
+            mounts: mounts.map(|mount| (&*mount.destination, &*mount.source)).collect(),
+            namespaces: namespaces.map(|space| (&*space.kind, &*space.path)).collect(),
+        }
     }
 
     /// Its resources as the engine wrote them.

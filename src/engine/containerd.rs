@@ -1,79 +1,169 @@
 // SPDX-License-Identifier: Apache-2.0
-//! containerd's CRI plugin, 1.6 to 2.x: what its annotations say. They are set after those of
-//! the pod's author, who cannot override them. User labels, handler and addresses are not in a
-//! bundle; what is unknown is left out.
+//! containerd's CRI plugin, 1.5 to 2.x. Ids and names stand in annotations; user labels, handler,
+//! addresses, overhead, image digests and CDI names only in containerd's own records, which are
+//! complete before the runtime is called for the first time. The records are never asked through
+//! the task interface: the shim holds its lock while it waits for us.
 
-use std::collections::BTreeMap;
+use serde_json::Value;
 
-use super::{Call, Engine, Facts, Role};
+use super::{
+    Call, Document, Engine, Facts, Found, Image, Query, Role, SeccompProfile, Wanted, cri, digest,
+    text, texts,
+};
 
-/// `sandbox` or `container`.
-pub(super) const TYPE: &str = "io.kubernetes.cri.container-type";
-const SANDBOX_ID: &str = "io.kubernetes.cri.sandbox-id";
-const SANDBOX_NAME: &str = "io.kubernetes.cri.sandbox-name";
-const SANDBOX_NAMESPACE: &str = "io.kubernetes.cri.sandbox-namespace";
-const SANDBOX_UID: &str = "io.kubernetes.cri.sandbox-uid";
-const LOG_DIRECTORY: &str = "io.kubernetes.cri.sandbox-log-directory";
-const CONTAINER_NAME: &str = "io.kubernetes.cri.container-name";
-const IMAGE_NAME: &str = "io.kubernetes.cri.image-name";
+const SANDBOX: &str = "io.cri-containerd.sandbox.metadata";
+const CONTAINER: &str = "io.cri-containerd.container.metadata";
+const KIND: &str = "io.cri-containerd.kind";
+const DEFAULT_SOCKET: &str = "/run/containerd/containerd.sock";
+
+pub(super) fn wanted(call: &Call<'_>, document: &Document<'_>) -> Wanted {
+    let mut wanted = cri::wanted(call, document);
+    let pod_id = cri::pod_id(call, document);
+    let mut ids = vec![call.id.to_owned()];
+    if pod_id != call.id {
+        ids.push(pod_id);
+    }
+    wanted.store = query(call, ids);
+    wanted
+}
+
+/// Where containerd listens and under which namespace the container is kept; the shim's command
+/// line says both, newer shims pass the socket in a variable too.
+pub(super) fn query(call: &Call<'_>, ids: Vec<String>) -> Option<Query> {
+    let (_, rest) = call.bundle.split_once("/io.containerd.runtime.v2.task/")?;
+    let namespace = rest.split('/').next().unwrap_or_default().to_owned();
+    let ttrpc = call.variable("TTRPC_ADDRESS").and_then(|path| path.strip_suffix(".ttrpc"));
+    let socket = call.variable("GRPC_ADDRESS").map(ToOwned::to_owned);
+    let socket = socket.or_else(|| [call.parent, call.grandparent].into_iter().find_map(address));
+    let socket = socket.or_else(|| ttrpc.map(ToOwned::to_owned));
+    let socket = socket.unwrap_or_else(|| DEFAULT_SOCKET.to_owned());
+    let socket = socket.strip_prefix("unix://").map(ToOwned::to_owned).unwrap_or(socket);
+    Some(Query { socket, namespace, ids })
+}
+
+fn address(words: &[Vec<u8>]) -> Option<String> {
+    let at = words.iter().position(|word| word == b"-address")?;
+    String::from_utf8(words.get(at + 1)?.clone()).ok()
+}
 
 pub(super) fn facts(
     engine: Engine,
     call: &Call<'_>,
-    annotations: &BTreeMap<String, String>,
+    document: &Document<'_>,
+    found: &Found,
 ) -> Facts {
-    let text = |key: &str| annotations.get(key).cloned().unwrap_or_default();
-    let is_sandbox = text(TYPE) == "sandbox";
-    let role = if is_sandbox { Role::Sandbox } else { Role::Container };
-    let pod_id = if is_sandbox { call.id.to_owned() } else { text(SANDBOX_ID) };
-    let pod_uid = match text(SANDBOX_UID) {
-        uid if uid.is_empty() => uid_of_log_directory(&text(LOG_DIRECTORY)),
-        uid => uid,
-    };
-    let (pod_name, pod_namespace) = (text(SANDBOX_NAME), text(SANDBOX_NAMESPACE));
-    let container_name = text(CONTAINER_NAME);
-    let mut pod_labels = kubelet_labels(&pod_name, &pod_namespace, &pod_uid);
-    let mut container_labels = pod_labels.clone();
-    container_labels.insert("io.kubernetes.container.name".to_owned(), container_name.clone());
-    container_labels.insert("io.cri-containerd.kind".to_owned(), "container".to_owned());
-    pod_labels.insert("io.cri-containerd.kind".to_owned(), "sandbox".to_owned());
-    Facts {
-        engine,
-        role,
-        container_id: call.id.to_owned(),
-        container_name,
-        container_labels,
-        image: annotations.get(IMAGE_NAME).cloned(),
-        sandbox_config: sandbox_config(call.bundle, &pod_id).filter(|_| !is_sandbox),
-        pod_id,
-        pod_name,
-        pod_namespace,
-        pod_uid,
-        pod_labels,
+    let mut facts = cri::facts(engine, call, document, found);
+    let kind = |kind: &str| (KIND.to_owned(), kind.to_owned());
+    facts.pod.labels.extend([kind("sandbox")]);
+    facts.container.labels.extend([kind("container")]);
+    if facts.pod.resources.is_none() {
+        facts.pod.resources = resources_of(&facts.pod.annotations);
+    }
+    let mut absent = Vec::new();
+    let sandbox = found.records.get(&facts.pod.id);
+    match sandbox.and_then(|record| record.metadata(SANDBOX)) {
+        Some(metadata) => sandbox_record(&mut facts, found, &metadata),
+        None => absent.push("pod labels, runtime handler, addresses and overhead"),
+    }
+    if facts.role == Role::Container {
+        let record = found.records.get(call.id);
+        match record.and_then(|record| record.metadata(CONTAINER)) {
+            Some(metadata) => container_record(&mut facts, found, &metadata),
+            None => absent.push("image digests, CDI devices and the labels of the image"),
+        }
+    }
+    if !absent.is_empty() {
+        let why = found.store_problem.as_deref().unwrap_or("it has no record of them");
+        facts.missing.push(format!("containerd did not say {}: {why}", absent.join(", ")));
+    }
+    facts
+}
+
+/// Labels and annotations lie in layers: what the CRI request said, then what containerd adds.
+fn sandbox_record(facts: &mut Facts, found: &Found, metadata: &Value) {
+    let pod = &mut facts.pod;
+    let mut labels = texts(metadata.pointer("/Config/labels"));
+    if let Some(record) = found.records.get(&pod.id) {
+        labels.extend(record.labels.clone());
+        if !record.runtime.is_empty() {
+            labels.insert("oci_runtime_type".to_owned(), record.runtime.clone());
+        }
+    }
+    if !labels.is_empty() {
+        pod.labels = labels;
+    }
+    let mut annotations = texts(metadata.pointer("/Config/annotations"));
+    annotations.append(&mut pod.annotations);
+    pod.annotations = annotations;
+    let said = |pointer: &str| text(metadata, pointer);
+    pod.runtime_handler = said("/RuntimeHandler").unwrap_or_default();
+    pod.cgroup_parent = said("/Config/linux/cgroup_parent");
+    if let Some(uid) = said("/Config/metadata/uid").filter(|_| pod.uid.is_empty()) {
+        pod.uid = uid;
+    }
+    let more = metadata.pointer("/AdditionalIPs").and_then(Value::as_array).into_iter().flatten();
+    let more = more.filter_map(Value::as_str).map(ToOwned::to_owned);
+    pod.ips = said("/IP").into_iter().chain(more).collect();
+    let block =
+        |name: &str| metadata.pointer(&format!("/Config/linux/{name}"))?.as_object().cloned();
+    pod.overhead = block("overhead");
+    if let Some(resources) = block("resources") {
+        pod.resources = Some(resources);
     }
 }
 
-/// kubelet's own labels can be made from the annotations.
-fn kubelet_labels(name: &str, namespace: &str, uid: &str) -> BTreeMap<String, String> {
-    [
-        ("io.kubernetes.pod.name", name),
-        ("io.kubernetes.pod.namespace", namespace),
-        ("io.kubernetes.pod.uid", uid),
-    ]
-    .map(|(key, value)| (key.to_owned(), value.to_owned()))
-    .into()
+fn container_record(facts: &mut Facts, found: &Found, metadata: &Value) {
+    let container = &mut facts.container;
+    if let Some(record) = found.records.get(&container.id) {
+        container.labels = record.labels.clone();
+    }
+    container.annotations = texts(metadata.pointer("/Config/annotations"));
+    let said = |pointer: &str| text(metadata, pointer);
+    let user_written = container.image.take().map(|image| image.name);
+    container.image = Some(Image {
+        name: said("/ImageName").or(user_written).unwrap_or_default(),
+        digest: said("/ImageDigest").unwrap_or_default(),
+        config_digest: said("/ImageRef").map(|hex| digest(&hex)).unwrap_or_default(),
+    });
+    let devices = metadata.pointer("/Config/CDI_devices").and_then(Value::as_array);
+    let devices = devices.into_iter().flatten();
+    container.cdi_devices = devices.filter_map(|device| text(device, "/name")).collect();
+    container.seccomp =
+        metadata.pointer("/Config/linux/security_context/seccomp").and_then(seccomp);
 }
 
-/// Before 1.6.11 the uid stands only at the end of `/var/log/pods/NAMESPACE_NAME_UID`.
-fn uid_of_log_directory(path: &str) -> String {
-    path.rsplit_once('_').map(|(_, uid)| uid.to_owned()).unwrap_or_default()
+/// The CRI's SecurityProfile; its default is not written.
+fn seccomp(profile: &Value) -> Option<SeccompProfile> {
+    let profile = profile.as_object()?;
+    match profile.get("profile_type").map_or(Some(0), Value::as_u64)? {
+        0 => Some(SeccompProfile::RuntimeDefault),
+        1 => Some(SeccompProfile::Unconfined),
+        2 => {
+            let file = profile.get("localhost_ref").and_then(Value::as_str).unwrap_or_default();
+            Some(SeccompProfile::Localhost(file.to_owned()))
+        }
+        _ => None,
+    }
 }
 
-/// The sandbox's bundle is a sibling; an id that could lead elsewhere is not followed.
-fn sandbox_config(bundle: &str, pod_id: &str) -> Option<String> {
-    let is_id = !pod_id.is_empty() && pod_id.bytes().all(|b| b.is_ascii_alphanumeric());
-    let (tasks, _) = bundle.trim_end_matches('/').rsplit_once('/')?;
-    is_id.then(|| format!("{tasks}/{pod_id}/config.json"))
+/// The sums that containerd keeps as annotations of the sandbox, from 1.6 on: less than its
+/// records hold, but in the bundle.
+fn resources_of(
+    annotations: &std::collections::BTreeMap<String, String>,
+) -> Option<serde_json::Map<String, Value>> {
+    let keys = [
+        ("cpu-period", "cpu_period"),
+        ("cpu-quota", "cpu_quota"),
+        ("cpu-shares", "cpu_shares"),
+        ("memory", "memory_limit_in_bytes"),
+    ];
+    let told = keys.into_iter().filter_map(|(key, name)| {
+        let value: i64 =
+            annotations.get(&format!("io.kubernetes.cri.sandbox-{key}"))?.parse().ok()?;
+        Some((name.to_owned(), Value::from(value)))
+    });
+    let told: serde_json::Map<String, Value> = told.collect();
+    (!told.is_empty()).then_some(told)
 }
 
 #[cfg(test)]
@@ -81,23 +171,37 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_sandbox_is_a_sibling_of_the_bundle() {
-        assert_eq!(
-            sandbox_config("/t/k8s.io/c1", "ab12").as_deref(),
-            Some("/t/k8s.io/ab12/config.json")
-        );
+    fn the_socket_is_found_in_the_variable_or_the_shims_command_line() {
+        let parent: Vec<Vec<u8>> =
+            ["shim", "-address", "/x/c.sock"].map(|word| word.as_bytes().to_vec()).into();
+        let variables = vec![("GRPC_ADDRESS".to_owned(), "/y/c.sock".into())];
+        let bundle = "/run/containerd/io.containerd.runtime.v2.task/k8s.io/c";
+        let asked = |parent, variables| {
+            let call = Call { id: "c", root: "/r", bundle, parent, grandparent: &[], variables };
+            query(&call, Vec::new()).unwrap()
+        };
+        assert_eq!(asked(&parent, &variables).socket, "/y/c.sock");
+        assert_eq!(asked(&parent, &[]).socket, "/x/c.sock");
+        assert_eq!(asked(&[], &[]).socket, DEFAULT_SOCKET);
+        assert_eq!(asked(&[], &[]).namespace, "k8s.io");
     }
 
     #[test]
-    fn an_id_that_leads_elsewhere_is_not_followed() {
-        for id in ["", "../../etc", "a/b", ".."] {
-            assert_eq!(sandbox_config("/t/k8s.io/c1", id), None);
-        }
+    fn sums_come_from_the_sandbox_annotations_or_not_at_all() {
+        let key = |name: &str| format!("io.kubernetes.cri.sandbox-{name}");
+        let annotations =
+            [(key("cpu-quota"), "-1".to_owned()), (key("memory"), "junk".to_owned())].into();
+        let told = resources_of(&annotations).unwrap();
+        assert_eq!((told["cpu_quota"].as_i64(), told.len()), (Some(-1), 1));
+        assert_eq!(resources_of(&Default::default()), None);
     }
 
     #[test]
-    fn an_old_containerd_shows_the_uid_in_its_log_directory() {
-        assert_eq!(uid_of_log_directory("/var/log/pods/shop_web-7_3f1c"), "3f1c");
-        assert_eq!(uid_of_log_directory(""), "");
+    fn a_profile_of_a_kind_to_come_is_left_out() {
+        let told = |json: &str| seccomp(&serde_json::from_str(json).unwrap());
+        assert_eq!(told("{}"), Some(SeccompProfile::RuntimeDefault));
+        assert_eq!(told("{\"profile_type\":1}"), Some(SeccompProfile::Unconfined));
+        assert_eq!(told("{\"profile_type\":9}"), None);
+        assert_eq!(told("null"), None);
     }
 }

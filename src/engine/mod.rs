@@ -1,14 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Who called, by evidence, and what that engine's annotations say: facts, engine-neutral.
+//! Who called, by evidence, and what that engine says about a container: facts, engine-neutral.
 //!
-//! First the parent process, then the bundle's path, annotations last: a pod's author can write
-//! annotations, but no parent processes. It reads nothing; the caller did that.
+//! One file per engine, each a pure function: [`wanted`] names what on the host would tell more,
+//! somebody else fetches it ([`Found`]), [`facts`] reads it. It reads nothing itself. What is not
+//! known is absent, never guessed.
 
+mod conmon;
 mod containerd;
+mod cri;
+mod crio;
+mod ctr;
+mod detect;
+mod docker;
+mod isulad;
+mod kubernetes;
+mod own;
 mod plain;
+mod podman;
+mod sources;
+mod storage;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
+
+use serde_json::{Map, Value};
+
+pub use detect::{Engine, Kind, detect};
+pub use sources::{Found, Query, Record, Wanted};
 
 /// What a call shows of its caller.
 #[derive(Debug)]
@@ -27,55 +45,39 @@ pub struct Call<'a> {
     pub variables: &'a [(String, OsString)],
 }
 
-/// The engines that are told apart.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
-    /// containerd's CRI plugin.
-    ContainerdCri,
-    /// containerd through ctr or nerdctl.
-    Containerd,
-    /// Docker.
-    Docker,
-    /// CRI-O.
-    Crio,
-    /// Podman.
-    Podman,
-    /// iSulad.
-    Isulad,
-    /// A bundle and a person.
-    Plain,
+impl Call<'_> {
+    /// One of the engine's variables.
+    fn variable(&self, name: &str) -> Option<&str> {
+        let (_, value) = self.variables.iter().find(|(key, _)| key == name)?;
+        value.to_str()
+    }
 }
 
-/// An engine and why it was taken for that.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Engine {
-    /// Which.
-    pub kind: Kind,
-    evidence: Vec<String>,
+/// The part of config.json that tells something about the engine.
+#[derive(Debug, Clone)]
+pub struct Document<'a> {
+    /// Annotations.
+    pub annotations: &'a BTreeMap<String, String>,
+    /// `linux.cgroupsPath`.
+    pub cgroups_path: &'a str,
+    /// Destination and source of each mount.
+    pub mounts: Vec<(&'a str, &'a str)>,
+    /// Kind and path of each namespace.
+    pub namespaces: Vec<(&'a str, &'a str)>,
 }
 
-impl Engine {
-    /// The word in JSON.
-    pub fn name(&self) -> &'static str {
-        match self.kind {
-            Kind::ContainerdCri => "containerd-cri",
-            Kind::Containerd => "containerd",
-            Kind::Docker => "docker",
-            Kind::Crio => "cri-o",
-            Kind::Podman => "podman",
-            Kind::Isulad => "isulad",
-            Kind::Plain => "plain",
-        }
+impl Document<'_> {
+    /// An annotation that is there and not empty.
+    fn said(&self, key: &str) -> Option<String> {
+        self.annotations.get(key).filter(|value| !value.is_empty()).cloned()
     }
 
-    /// What spoke for it.
-    pub fn evidence(&self) -> &[String] {
-        &self.evidence
-    }
-
-    /// Whether this version takes it for a plain bundle, because its facts are not read yet.
-    pub fn is_narrow(&self) -> bool {
-        !matches!(self.kind, Kind::ContainerdCri | Kind::Plain)
+    /// The process whose namespaces of these kinds are joined.
+    fn joined_process(&self, kinds: &[&str]) -> Option<u32> {
+        let joined = self.namespaces.iter().filter(|(kind, _)| kinds.contains(kind));
+        joined
+            .filter_map(|(_, path)| path.strip_prefix("/proc/")?.split_once("/ns/")?.0.parse().ok())
+            .next()
     }
 }
 
@@ -88,6 +90,93 @@ pub enum Role {
     Container,
 }
 
+/// Where the pod's own part (cgroup, namespaces, resources) is described.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum PodDocument {
+    /// In the container's document: it is its own pod, or the infrastructure container.
+    #[default]
+    Own,
+    /// In this one, of the infrastructure container.
+    Sandbox(Vec<u8>),
+    /// Nowhere that could be read.
+    Unknown,
+}
+
+/// Which seccomp profile was asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SeccompProfile {
+    /// The engine's default.
+    RuntimeDefault,
+    /// None.
+    Unconfined,
+    /// A file of the node.
+    Localhost(String),
+}
+
+/// An image.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Image {
+    /// Name.
+    pub name: String,
+    /// Digest of the manifest.
+    pub digest: String,
+    /// Digest of the configuration.
+    pub config_digest: String,
+}
+
+/// What the engine says about a container.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ContainerFacts {
+    /// Id.
+    pub id: String,
+    /// Name.
+    pub name: String,
+    /// Labels.
+    pub labels: BTreeMap<String, String>,
+    /// Annotations beside those of the document, over which they win.
+    pub annotations: BTreeMap<String, String>,
+    /// Image.
+    pub image: Option<Image>,
+    /// Names of CDI devices that were asked for.
+    pub cdi_devices: Vec<String>,
+    /// Seccomp profile.
+    pub seccomp: Option<SeccompProfile>,
+}
+
+/// What the engine says about a pod.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct PodFacts {
+    /// Id.
+    pub id: String,
+    /// Name.
+    pub name: String,
+    /// Namespace, empty without Kubernetes.
+    pub namespace: String,
+    /// Uid.
+    pub uid: String,
+    /// Labels.
+    pub labels: BTreeMap<String, String>,
+    /// Annotations.
+    pub annotations: BTreeMap<String, String>,
+    /// Handler, empty for the default.
+    pub runtime_handler: String,
+    /// Process of the infrastructure container, 0 if there is none or it is not known.
+    pub pid: u32,
+    /// Addresses.
+    pub ips: Vec<String>,
+    /// Parent of the pod's cgroup in the engine's words, where they are known.
+    pub cgroup_parent: Option<String>,
+    /// Overhead as a CRI message in JSON.
+    pub overhead: Option<Map<String, Value>>,
+    /// Sum of the containers' resources as a CRI message in JSON.
+    pub resources: Option<Map<String, Value>>,
+    /// Where the rest of it is described.
+    pub document: PodDocument,
+    /// A path that is there for as long as the pod, where no call marks its end (CRI-O without
+    /// infrastructure containers).
+    pub lives_with: Option<String>,
+}
+
 /// What the engine says about a container and its pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Facts {
@@ -95,159 +184,82 @@ pub struct Facts {
     pub engine: Engine,
     /// Infrastructure container or workload.
     pub role: Role,
-    /// Container id.
-    pub container_id: String,
-    /// Container name.
-    pub container_name: String,
-    /// Container labels.
-    pub container_labels: BTreeMap<String, String>,
-    /// Image name.
-    pub image: Option<String>,
-    /// Pod id.
-    pub pod_id: String,
-    /// Pod name.
-    pub pod_name: String,
-    /// Pod namespace.
-    pub pod_namespace: String,
-    /// Pod uid.
-    pub pod_uid: String,
-    /// Pod labels.
-    pub pod_labels: BTreeMap<String, String>,
-    /// The config.json of the pod's infrastructure container, if there is one elsewhere.
-    pub sandbox_config: Option<String>,
+    /// The container.
+    pub container: ContainerFacts,
+    /// Its pod.
+    pub pod: PodFacts,
+    /// What could not be read though this engine has it, each with its consequence.
+    pub missing: Vec<String>,
+}
+
+impl Facts {
+    /// A container that is its own pod.
+    fn alone(engine: Engine, call: &Call<'_>) -> Self {
+        let id = call.id.to_owned();
+        Self {
+            engine,
+            role: Role::Container,
+            container: ContainerFacts {
+                id: id.clone(),
+                name: id.clone(),
+                ..ContainerFacts::default()
+            },
+            pod: PodFacts { id: id.clone(), name: id, ..PodFacts::default() },
+            missing: Vec::new(),
+        }
+    }
+}
+
+/// What on the host would tell more about the container of this call.
+pub fn wanted(engine: &Engine, call: &Call<'_>, document: &Document<'_>) -> Wanted {
+    match engine.kind {
+        Kind::ContainerdCri => containerd::wanted(call, document),
+        Kind::Containerd | Kind::Nerdctl => ctr::wanted(call),
+        Kind::Docker => docker::wanted(call, document),
+        Kind::Crio => crio::wanted(call, document),
+        Kind::Podman => podman::wanted(call, document),
+        Kind::Isulad | Kind::Kubernetes => cri::wanted(call, document),
+        Kind::Plain => Wanted::default(),
+    }
 }
 
 /// What the engine says about the container of this call.
-pub fn facts(call: &Call<'_>, annotations: &BTreeMap<String, String>) -> Facts {
-    let engine = detect(call, annotations);
+pub fn facts(engine: Engine, call: &Call<'_>, document: &Document<'_>, found: &Found) -> Facts {
     match engine.kind {
-        Kind::ContainerdCri => containerd::facts(engine, call, annotations),
-        Kind::Containerd
-        | Kind::Docker
-        | Kind::Crio
-        | Kind::Podman
-        | Kind::Isulad
-        | Kind::Plain => plain::facts(engine, call, annotations),
+        Kind::ContainerdCri => containerd::facts(engine, call, document, found),
+        Kind::Containerd | Kind::Nerdctl => ctr::facts(engine, call, document, found),
+        Kind::Docker => docker::facts(engine, call, document, found),
+        Kind::Crio => crio::facts(engine, call, document, found),
+        Kind::Podman => podman::facts(engine, call, document, found),
+        Kind::Isulad => isulad::facts(engine, call, document, found),
+        Kind::Kubernetes => kubernetes::facts(engine, call, document, found),
+        Kind::Plain => plain::facts(engine, call, document),
     }
 }
 
-/// Finds out who called.
-pub fn detect(call: &Call<'_>, annotations: &BTreeMap<String, String>) -> Engine {
-    let mut evidence = Vec::new();
-    let by_parent = [call.parent, call.grandparent].into_iter().find_map(parent_kind);
-    if let Some((kind, what)) = by_parent {
-        evidence.push(format!("parent process {what}"));
-        let kind = refine(kind, call, annotations, &mut evidence);
-        return Engine { kind, evidence };
-    }
-    if let Some((kind, what)) = bundle_kind(call.bundle) {
-        evidence.push(format!("bundle below {what}"));
-        let kind = refine(kind, call, annotations, &mut evidence);
-        return Engine { kind, evidence };
-    }
-    evidence.push("no engine among the parents, none in the bundle's path".to_owned());
-    Engine { kind: Kind::Plain, evidence }
+/// Whether a word may stand in a path: an id that could lead elsewhere is not followed.
+fn is_id(word: &str) -> bool {
+    !word.is_empty()
+        && !word.starts_with('.')
+        && word.bytes().all(|b| b.is_ascii_alphanumeric() || b"_.-".contains(&b))
 }
 
-fn parent_kind(words: &[Vec<u8>]) -> Option<(Kind, String)> {
-    let program = String::from_utf8_lossy(words.first()?).into_owned();
-    let name = program.rsplit('/').next().unwrap_or_default();
-    let has = |wanted: &str| words.iter().any(|word| word == wanted.as_bytes());
-    let kind = match name {
-        "containerd-shim-runc-v2" | "containerd-shim-runc-v1" => {
-            if has("moby") {
-                Kind::Docker
-            } else {
-                Kind::Containerd
-            }
-        }
-        "conmon" | "conmonrs" | "crio-conmonrs" => {
-            let libpod = words.iter().any(|word| word.windows(6).any(|part| part == b"podman"));
-            if libpod { Kind::Podman } else { Kind::Crio }
-        }
-        "crio" => Kind::Crio,
-        "podman" => Kind::Podman,
-        "isulad" | "isulad-shim" => Kind::Isulad,
-        "dockerd" | "buildkitd" => Kind::Docker,
-        _ => return None,
-    };
-    Some((kind, name.to_owned()))
+/// A JSON object of texts, as labels and annotations are kept in files.
+fn texts(value: Option<&Value>) -> BTreeMap<String, String> {
+    let pairs = value.and_then(Value::as_object).into_iter().flatten();
+    pairs.filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned()))).collect()
 }
 
-fn bundle_kind(bundle: &str) -> Option<(Kind, &'static str)> {
-    if let Some((_, rest)) = bundle.split_once("/io.containerd.runtime.v2.task/") {
-        let kind = if rest.starts_with("moby/") { Kind::Docker } else { Kind::Containerd };
-        return Some((kind, "io.containerd.runtime.v2.task"));
-    }
-    if bundle.contains("/overlay-containers/") && bundle.ends_with("/userdata") {
-        return Some((Kind::Crio, "overlay-containers"));
-    }
-    bundle.contains("/isulad/engines/").then_some((Kind::Isulad, "isulad/engines"))
+/// A text in a JSON value, if it is there and not empty.
+fn text(value: &Value, pointer: &str) -> Option<String> {
+    value.pointer(pointer)?.as_str().filter(|text| !text.is_empty()).map(ToOwned::to_owned)
 }
 
-/// Annotations decide only between engines that share processes and paths.
-fn refine(
-    kind: Kind,
-    call: &Call<'_>,
-    annotations: &BTreeMap<String, String>,
-    evidence: &mut Vec<String>,
-) -> Kind {
-    let is_cri = annotations.contains_key(containerd::TYPE);
-    match kind {
-        Kind::Containerd if is_cri && call.bundle.contains("/k8s.io/") => {
-            evidence.push(format!("annotation {}", containerd::TYPE));
-            Kind::ContainerdCri
-        }
-        Kind::Crio | Kind::Podman => {
-            match annotations.get("io.container.manager").map(String::as_str) {
-                Some("libpod") => Kind::Podman,
-                Some("cri-o") => Kind::Crio,
-                _ => kind,
-            }
-        }
-        Kind::Containerd | Kind::ContainerdCri | Kind::Docker | Kind::Isulad | Kind::Plain => kind,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn words(line: &str) -> Vec<Vec<u8>> {
-        line.split_whitespace().map(|word| word.as_bytes().to_vec()).collect()
-    }
-
-    fn detected(parent: &str, bundle: &str, annotations: &[(&str, &str)]) -> Kind {
-        let parent = words(parent);
-        let call =
-            Call { id: "c", root: "/r", bundle, parent: &parent, grandparent: &[], variables: &[] };
-        let map = annotations.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
-        detect(&call, &map).kind
-    }
-
-    const TASK: &str = "/run/containerd/io.containerd.runtime.v2.task";
-
-    #[test]
-    fn engines_are_told_by_parent_path_and_annotation() {
-        let shim = "/usr/bin/containerd-shim-runc-v2 -namespace k8s.io -id x";
-        let cri = [(containerd::TYPE, "container")];
-        assert_eq!(detected(shim, &format!("{TASK}/k8s.io/c"), &cri), Kind::ContainerdCri);
-        assert_eq!(detected("", &format!("{TASK}/k8s.io/c"), &cri), Kind::ContainerdCri);
-        assert_eq!(detected(shim, &format!("{TASK}/default/c"), &[]), Kind::Containerd);
-        let moby = "containerd-shim-runc-v2 -namespace moby -id x";
-        assert_eq!(detected(moby, &format!("{TASK}/moby/c"), &[]), Kind::Docker);
-        assert_eq!(detected("/usr/bin/conmon -c x", "/b", &[]), Kind::Crio);
-    }
-
-    #[test]
-    fn annotations_alone_make_no_engine() {
-        let spoofed = [(containerd::TYPE, "sandbox"), ("io.container.manager", "cri-o")];
-        assert_eq!(detected("/bin/bash", "/home/me/bundle", &spoofed), Kind::Plain);
-    }
-
-    #[test]
-    fn a_cri_annotation_outside_of_the_cri_namespace_is_not_believed() {
-        let cri = [(containerd::TYPE, "container")];
-        assert_eq!(detected("", &format!("{TASK}/default/c"), &cri), Kind::Containerd);
+/// A digest with its algorithm, as images' are written.
+fn digest(hex: &str) -> String {
+    match hex {
+        "" => String::new(),
+        whole if whole.contains(':') => whole.to_owned(),
+        hex => format!("sha256:{hex}"),
     }
 }

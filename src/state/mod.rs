@@ -206,6 +206,12 @@ pub struct Pod {
     pub uid: String,
     /// Engine.
     pub engine: String,
+    /// By what evidence.
+    #[serde(default)]
+    pub evidence: Vec<String>,
+    /// A path that is there as long as the pod, where no call marks its end.
+    #[serde(default)]
+    pub lives_with: Option<String>,
     /// Where it is in its life.
     pub state: PodState,
     /// Its infrastructure container, if it has one.

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+//! conmon's command line: CRI-O and Podman start the runtime's `create` through it, and it names
+//! things that are nowhere in the bundle.
+
+use super::Call;
+
+/// The value of one of its options.
+pub(super) fn option(call: &Call<'_>, names: &[&str]) -> Option<String> {
+    let words = parent(call)?;
+    let at = words.iter().position(|word| names.iter().any(|name| word == name.as_bytes()))?;
+    String::from_utf8(words.get(at + 1)?.clone()).ok()
+}
+
+/// The value of an option of the command that conmon runs at the end (`podman --root DIR …`).
+pub(super) fn exit_option(call: &Call<'_>, name: &str) -> Option<String> {
+    let words = parent(call)?;
+    let mut said = words.windows(2).filter(|pair| pair[0] == b"--exit-command-arg");
+    said.by_ref().find(|pair| pair[1] == name.as_bytes())?;
+    String::from_utf8(said.next()?[1].clone()).ok()
+}
+
+fn parent<'a>(call: &'a Call<'_>) -> Option<&'a [Vec<u8>]> {
+    [call.parent, call.grandparent].into_iter().find(|words| {
+        let program = words.first().map(Vec::as_slice).unwrap_or_default();
+        program.rsplit(|byte| *byte == b'/').next().is_some_and(|name| name.starts_with(b"conmon"))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_are_read_from_conmon_alone() {
+        let line = "/usr/bin/conmon -n web --exit-command /usr/bin/podman --exit-command-arg \
+                    --root --exit-command-arg /srv/graph";
+        let words: Vec<Vec<u8>> =
+            line.split_whitespace().map(|word| word.as_bytes().to_vec()).collect();
+        let told = |parent: &[Vec<u8>]| {
+            let (id, root, bundle) = ("c", "/r", "/b");
+            let call = Call { id, root, bundle, parent, grandparent: &[], variables: &[] };
+            (option(&call, &["-n"]), exit_option(&call, "--root"))
+        };
+        assert_eq!(told(&words), (Some("web".to_owned()), Some("/srv/graph".to_owned())));
+        assert_eq!(told(&words[1..]), (None, None));
+    }
+
+    #[test]
+    fn an_option_without_its_value_is_none() {
+        let words = vec![b"conmon".to_vec(), b"-n".to_vec()];
+        let call = Call {
+            id: "c",
+            root: "/r",
+            bundle: "/b",
+            parent: &words,
+            grandparent: &[],
+            variables: &[],
+        };
+        assert_eq!(option(&call, &["-n"]), None);
+    }
+}

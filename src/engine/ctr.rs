@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+//! containerd without CRI: `ctr`, nerdctl, other clients. nerdctl copies its labels to
+//! annotations; all labels stand in containerd's record. The container is its own pod.
+
+use super::{Call, Document, Engine, Facts, Found, Image, Kind, Wanted, containerd, own};
+
+/// Written by nerdctl alone.
+pub(super) const NERDCTL_NAMESPACE: &str = "nerdctl/namespace";
+const NERDCTL_NAME: &str = "nerdctl/name";
+
+pub(super) fn wanted(call: &Call<'_>) -> Wanted {
+    let store = containerd::query(call, vec![call.id.to_owned()]);
+    Wanted { files: Vec::new(), store }
+}
+
+pub(super) fn facts(
+    engine: Engine,
+    call: &Call<'_>,
+    document: &Document<'_>,
+    found: &Found,
+) -> Facts {
+    let is_nerdctl = engine.kind == Kind::Nerdctl;
+    let mut facts = Facts::alone(engine, call);
+    facts.pod.annotations = document.annotations.clone();
+    facts.pod.uid = call.id.to_owned();
+    let mut said = document.annotations.clone();
+    match found.records.get(call.id) {
+        Some(record) => {
+            facts.container.labels = record.labels.clone();
+            facts.pod.labels = record.labels.clone();
+            said.extend(record.labels.clone());
+            let name = record.image.clone();
+            facts.container.image = (!name.is_empty()).then(|| Image { name, ..Image::default() });
+        }
+        None => {
+            let why = found.store_problem.as_deref().unwrap_or("it has no record of it");
+            facts.missing.push(format!("containerd did not say labels and image: {why}"));
+        }
+    }
+    if is_nerdctl {
+        if let Some(name) = document.said(NERDCTL_NAME) {
+            facts.pod.name.clone_from(&name);
+            facts.container.name = name;
+        }
+        facts.pod.namespace = document.said(NERDCTL_NAMESPACE).unwrap_or_default();
+    }
+    own::apply(&mut facts, &said);
+    facts
+}

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+//! iSulad: the annotations of containerd's CRI plugin with gaps of its own. The uid stands only
+//! in the sandbox's document; user labels in neither. Bundles are in
+//! `/var/lib/isulad/engines/RUNTIME/ID`, and RUNTIME is the handler.
+
+use super::{Call, Document, Engine, Facts, Found, cri};
+
+/// Written on every container.
+pub(super) const CGROUP_DIR: &str = "cgroup.dir";
+/// Written on sandboxes.
+pub(super) const ATTEMPT: &str = "io.kubernetes.cri.sandbox-attempt";
+
+/// iSulad's own keys among the pod's annotations; its NRI shows only those of the request.
+const OWN: [&str; 10] = [
+    "cri.sandbox.isulad.checkpoint",
+    "io.kubernetes.cri.",
+    "cgroup.dir",
+    "files.limit",
+    "host.network.mode",
+    "log.console.",
+    "native.umask",
+    "proc.oom_score_adj",
+    "rootfs.mount",
+    "system.container",
+];
+
+pub(super) fn facts(
+    engine: Engine,
+    call: &Call<'_>,
+    document: &Document<'_>,
+    found: &Found,
+) -> Facts {
+    let mut facts = cri::facts(engine, call, document, found);
+    let is_own = |key: &str| OWN.iter().any(|own| key.starts_with(own));
+    facts.pod.annotations.retain(|key, _| !is_own(key));
+    let handler = call.bundle.split_once("/isulad/engines/").map(|(_, rest)| rest);
+    let handler = handler.and_then(|rest| rest.split_once('/')).map(|(runtime, _)| runtime);
+    facts.pod.runtime_handler = handler.unwrap_or_default().to_owned();
+    facts
+}

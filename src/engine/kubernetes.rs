@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+//! An engine that is not known but writes Kubernetes' annotations: those of containerd's CRI
+//! plugin, or kubelet's labels as annotations. They are read as they stand; a sandbox beside the
+//! bundle counts only if it says that it is one.
+
+use super::{Call, Document, Engine, Facts, Found, PodDocument, Role, cri};
+
+pub(super) fn facts(
+    engine: Engine,
+    call: &Call<'_>,
+    document: &Document<'_>,
+    found: &Found,
+) -> Facts {
+    let mut facts = cri::facts(engine, call, document, found);
+    if facts.container.name.is_empty() {
+        facts.container.name = call.id.to_owned();
+    }
+    if facts.role == Role::Sandbox {
+        return facts;
+    }
+    let is_sandbox = match &facts.pod.document {
+        PodDocument::Sandbox(bytes) => {
+            let theirs = cri::annotations_of(bytes);
+            theirs.get(cri::TYPE).is_some_and(|kind| kind == "sandbox")
+        }
+        PodDocument::Own | PodDocument::Unknown => false,
+    };
+    if !is_sandbox {
+        facts.pod.annotations.clear();
+        facts.pod.document =
+            if facts.pod.id == call.id { PodDocument::Own } else { PodDocument::Unknown };
+    }
+    facts
+}

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What an engine's file asks the host for, and what came back. Data only: nothing is fetched
+//! here.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+/// What would tell more.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Wanted {
+    /// Files by their path on the host; none need be there.
+    pub files: Vec<String>,
+    /// Records of containerd.
+    pub store: Option<Query>,
+}
+
+impl Wanted {
+    /// Only files.
+    pub(super) fn files(files: impl IntoIterator<Item = Option<String>>) -> Self {
+        Self { files: files.into_iter().flatten().collect(), store: None }
+    }
+}
+
+/// A question to containerd's own store of containers.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Query {
+    /// containerd's socket.
+    pub socket: String,
+    /// containerd's namespace.
+    pub namespace: String,
+    /// Ids.
+    pub ids: Vec<String>,
+}
+
+/// A record of containerd's store.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Record {
+    /// Labels.
+    pub labels: BTreeMap<String, String>,
+    /// Image name.
+    pub image: String,
+    /// Name of the shim's runtime.
+    pub runtime: String,
+    /// Extensions: name to bytes.
+    pub extensions: BTreeMap<String, Vec<u8>>,
+}
+
+impl Record {
+    /// An extension of the CRI plugin: JSON in an envelope with its version.
+    pub(super) fn metadata(&self, name: &str) -> Option<Value> {
+        let bytes = self.extensions.get(name)?;
+        let mut value: Value = serde_json::from_slice(bytes).ok()?;
+        value.get_mut("Metadata").map(Value::take)
+    }
+}
+
+/// What came back.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Found {
+    /// Path to content.
+    pub files: BTreeMap<String, Vec<u8>>,
+    /// Id to record.
+    pub records: BTreeMap<String, Record>,
+    /// Why containerd's records could not be had, if they were wanted.
+    pub store_problem: Option<String>,
+}
+
+impl Found {
+    /// A file.
+    pub(super) fn file(&self, path: &str) -> Option<&[u8]> {
+        self.files.get(path).map(Vec::as_slice)
+    }
+
+    /// The first of some files that is there.
+    pub(super) fn first(&self, paths: &[String]) -> Option<&[u8]> {
+        paths.iter().find_map(|path| self.file(path))
+    }
+
+    /// A file that is JSON.
+    pub(super) fn json(&self, path: &str) -> Option<Value> {
+        serde_json::from_slice(self.file(path)?).ok()
+    }
+
+    /// A file that holds a process id.
+    pub(super) fn pid(&self, path: &str) -> Option<u32> {
+        std::str::from_utf8(self.file(path)?).ok()?.trim().parse().ok()
+    }
+}

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The layout that CRI-O and Podman share: `…/overlay-containers/ID/userdata`, once below the
+//! run root and once below the graph root, and records of all containers beside them.
+
+use serde_json::Value;
+
+use super::{Call, Found, Image, conmon, digest, is_id, text};
+
+/// Folders that hold one folder for each container: that of this bundle first.
+pub(super) fn homes(call: &Call<'_>) -> Vec<String> {
+    let mut homes = Vec::new();
+    let mut add = |userdata: &str| {
+        let container = userdata.trim_end_matches('/').strip_suffix("/userdata");
+        let home = container.and_then(|path| path.rsplit_once('/'));
+        if let Some((home, _)) = home.filter(|(home, _)| !homes.iter().any(|known| known == home)) {
+            homes.push(home.to_owned());
+        }
+    };
+    add(call.bundle);
+    if let Some(pid_file) = conmon::option(call, &["-p", "--container-pidfile"]) {
+        add(pid_file.rsplit_once('/').map(|(folder, _)| folder).unwrap_or_default());
+    }
+    if let Some(folder) = conmon::option(call, &["--persist-dir"]) {
+        add(&folder);
+    }
+    let roots = ["/run/containers/storage/", "/var/lib/containers/storage/"];
+    for home in homes.clone() {
+        for (from, to) in [(roots[0], roots[1]), (roots[1], roots[0])] {
+            let other = home.replacen(from, to, 1);
+            if other != home && !homes.contains(&other) {
+                homes.push(other);
+            }
+        }
+    }
+    homes
+}
+
+/// A file in the folder of another container, wherever it may lie.
+pub(super) fn beside(call: &Call<'_>, id: &str, file: &str) -> Vec<String> {
+    let homes = if is_id(id) { homes(call) } else { Vec::new() };
+    homes.iter().map(|home| format!("{home}/{id}/userdata/{file}")).collect()
+}
+
+/// The files with records of all containers.
+pub(super) fn records(call: &Call<'_>) -> Vec<String> {
+    let files = ["volatile-containers.json", "containers.json"];
+    let homes = homes(call);
+    homes.iter().flat_map(|home| files.map(|file| format!("{home}/{file}"))).collect()
+}
+
+/// The `metadata` of a container's record, which is JSON in a text.
+pub(super) fn metadata(call: &Call<'_>, found: &Found, id: &str) -> Option<Value> {
+    records(call).iter().find_map(|path| {
+        let all = found.json(path)?;
+        let record = all.as_array()?.iter().find(|record| record["id"] == id)?;
+        serde_json::from_str(record["metadata"].as_str()?).ok()
+    })
+}
+
+/// The image that a record names.
+pub(super) fn image(metadata: &Value) -> Option<Image> {
+    let name = text(metadata, "/image-name");
+    let config = text(metadata, "/image-id");
+    (name.is_some() || config.is_some()).then(|| Image {
+        name: name.unwrap_or_default(),
+        config_digest: digest(&config.unwrap_or_default()),
+        ..Image::default()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_roots_are_looked_at_and_the_bundles_own_first() {
+        let bundle = "/run/containers/storage/overlay-containers/c/userdata";
+        let call =
+            Call { id: "c", root: "/r", bundle, parent: &[], grandparent: &[], variables: &[] };
+        let told = beside(&call, "ab", "config.json");
+        assert_eq!(
+            told,
+            [
+                "/run/containers/storage/overlay-containers/ab/userdata/config.json",
+                "/var/lib/containers/storage/overlay-containers/ab/userdata/config.json"
+            ]
+        );
+        assert!(beside(&call, "../../etc", "config.json").is_empty());
+    }
+
+    #[test]
+    fn a_bundle_elsewhere_has_no_homes() {
+        let call = Call {
+            id: "c",
+            root: "/r",
+            bundle: "/b",
+            parent: &[],
+            grandparent: &[],
+            variables: &[],
+        };
+        assert!(homes(&call).is_empty());
+    }
+}

@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Fetches what an engine's file in `engine` asks the host for: files of the engine, and
+//! containerd's own records. Everything together is bounded by one short deadline; what is
+//! missing, slow or odd is simply not there. It never asks an engine about a running container,
+//! and never runs in the wrapper.
+
+mod records;
+mod unary;
+
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::engine::{Found, Query, Wanted};
+use crate::files;
+use crate::host::Host;
+
+pub use records::record;
+
+/// How long a `create` waits for all sources together.
+const DEADLINE: Duration = Duration::from_millis(500);
+
+/// How long a containerd that did not answer in time is left alone.
+const REST: Duration = Duration::from_secs(10);
+
+/// Access to the sources; remembers which one is slow.
+#[derive(Debug, Default)]
+pub struct Sources {
+    rests_until: Cell<Option<Instant>>,
+}
+
+impl Sources {
+    /// Fetches what is wanted, as far as it can be had in time.
+    pub async fn fetch(&self, host: &Host, wanted: Wanted) -> Found {
+        let deadline = Instant::now() + DEADLINE;
+        let Wanted { files, store } = wanted;
+        let (quick, slow): (Vec<_>, Vec<_>) = files.into_iter().partition(|path| is_quick(path));
+        let mut found = Found { files: read_all(host, quick), ..Found::default() };
+        if !slow.is_empty() {
+            let host = host.clone();
+            let reading = tokio::task::spawn_blocking(move || read_all(&host, slow));
+            if let Ok(Ok(more)) = tokio::time::timeout_at(deadline, reading).await {
+                found.files.extend(more);
+            }
+        }
+        if let Some(query) = store {
+            self.ask_store(host, &query, deadline, &mut found).await;
+        }
+        found
+    }
+
+    async fn ask_store(&self, host: &Host, query: &Query, deadline: Instant, found: &mut Found) {
+        if self.rests_until.get().is_some_and(|until| Instant::now() < until) {
+            found.store_problem = Some(too_slow(query));
+            return;
+        }
+        match tokio::time::timeout_at(deadline, records::get(host, query)).await {
+            Ok(Ok(records)) => found.records = records,
+            Ok(Err(error)) => found.store_problem = Some(format!("{}: {error}", query.socket)),
+            Err(_) => {
+                self.rests_until.set(Some(Instant::now() + REST));
+                found.store_problem = Some(too_slow(query));
+            }
+        }
+    }
+}
+
+fn too_slow(query: &Query) -> String {
+    format!("{}: no answer within {} ms", query.socket, DEADLINE.as_millis())
+}
+
+/// Files of a run directory are in memory; others may lie on a disk that hangs.
+fn is_quick(path: &str) -> bool {
+    path.starts_with("/run/") || path.starts_with("/var/run/")
+}
+
+fn read_all(host: &Host, paths: Vec<String>) -> BTreeMap<String, Vec<u8>> {
+    let all = paths.into_iter();
+    all.filter_map(|path| read(host, &path).map(|bytes| (path, bytes))).collect()
+}
+
+/// Reads a regular file; a link in its place is not followed.
+fn read(host: &Host, path: &str) -> Option<Vec<u8>> {
+    let path = host.path(path);
+    let dir = files::open_dir(path.parent()?).ok()?;
+    files::read_at(&dir, path.file_name()?.to_str()?).ok().map(|original| original.bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fetch(host: &Host, wanted: Wanted) -> (Found, Duration) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let began = Instant::now();
+        let found = runtime.block_on(Sources::default().fetch(host, wanted));
+        (found, began.elapsed())
+    }
+
+    #[test]
+    fn files_that_are_there_are_read_and_the_others_are_absent() {
+        let temp = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(temp.path().join("srv/fifo")).unwrap();
+        files::replace(&temp.path().join("srv/a"), b"1").unwrap();
+        std::os::unix::fs::symlink("a", temp.path().join("srv/link")).unwrap();
+        let host = Host::new(&temp.path().display().to_string(), "");
+        let files = ["/srv/a", "/srv/b", "/srv/link", "/srv/fifo", "/run/none/x"];
+        let (found, _) =
+            fetch(&host, Wanted { files: files.map(ToOwned::to_owned).into(), store: None });
+        assert_eq!(found.files.keys().collect::<Vec<_>>(), ["/srv/a"]);
+    }
+
+    fn query(host_root: &std::path::Path) -> (Host, Wanted) {
+        let host = Host::new(&host_root.display().to_string(), "");
+        let (socket, namespace) = ("/c.sock".to_owned(), "k8s.io".to_owned());
+        let store = Some(Query { socket, namespace, ids: vec!["a".to_owned()] });
+        (host, Wanted { files: Vec::new(), store })
+    }
+
+    #[test]
+    fn a_store_that_is_not_there_costs_nothing_and_says_why() {
+        let temp = tempfile::tempdir().unwrap();
+        let (host, wanted) = query(temp.path());
+        let (found, took) = fetch(&host, wanted);
+        assert!(took < DEADLINE, "{took:?}");
+        assert!(found.store_problem.is_some_and(|why| why.starts_with("/c.sock: ")));
+    }
+
+    #[test]
+    fn a_store_that_hangs_costs_the_deadline_once() {
+        let temp = tempfile::tempdir().unwrap();
+        let (host, wanted) = query(temp.path());
+        let _accepts_and_says_nothing =
+            std::os::unix::net::UnixListener::bind(temp.path().join("c.sock")).unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let sources = Sources::default();
+        let began = Instant::now();
+        for _container in 0..3 {
+            let found = runtime.block_on(sources.fetch(&host, wanted.clone()));
+            assert!(found.store_problem.is_some_and(|why| why.contains("500 ms")));
+        }
+        let took = began.elapsed();
+        assert!(took >= DEADLINE && took < DEADLINE * 2, "{took:?}");
+    }
+}

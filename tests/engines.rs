@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The folders of `fixtures/engines`: what each engine's call comes to, message by message, and
+//! the table of fields and engines in `docs/engines.md`. `NRI_RUNC_BLESS=1` writes the expected
+//! files and the table anew; the diff is the review.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use nri_runc::describe;
+use nri_runc::engine::{self, Engine, Found, Record};
+use nri_runc::host::Host;
+use nri_runc::plugin::api;
+use nri_runc::sources::Sources;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Call {
+    id: String,
+    root: String,
+    bundle: String,
+    parent: Vec<String>,
+    grandparent: Vec<String>,
+    variables: BTreeMap<String, String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Kept {
+    labels: BTreeMap<String, String>,
+    image: String,
+    runtime: String,
+    extensions: BTreeMap<String, Value>,
+}
+
+/// What came of a case.
+struct Came {
+    engine: Engine,
+    missing: Vec<String>,
+    pod: api::PodSandbox,
+    container: api::Container,
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/engines")
+}
+
+fn names() -> Vec<String> {
+    let entries = std::fs::read_dir(root()).unwrap().map(Result::unwrap);
+    let folders = entries.filter(|entry| entry.path().is_dir());
+    let mut names: Vec<String> =
+        folders.map(|entry| entry.file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+fn words(line: &[String]) -> Vec<Vec<u8>> {
+    line.iter().map(|word| word.as_bytes().to_vec()).collect()
+}
+
+/// The records as containerd's answer would have given them.
+fn records(folder: &Path) -> Option<BTreeMap<String, Record>> {
+    let bytes = std::fs::read(folder.join("records.json")).ok()?;
+    let kept: BTreeMap<String, Kept> = serde_json::from_slice(&bytes).unwrap();
+    let records = kept.into_iter().map(|(id, kept)| {
+        let Kept { labels, image, runtime, extensions } = kept;
+        let extensions = extensions.into_iter().map(|(key, json)| (key, json.to_string().into()));
+        (id, Record { labels, image, runtime, extensions: extensions.collect() })
+    });
+    Some(records.collect())
+}
+
+fn play(name: &str) -> Came {
+    let folder = root().join(name);
+    let call: Call =
+        serde_json::from_slice(&std::fs::read(folder.join("call.json")).unwrap()).unwrap();
+    let spec = describe::Spec::parse(&std::fs::read(folder.join("config.json")).unwrap()).unwrap();
+    let (parent, grandparent) = (words(&call.parent), words(&call.grandparent));
+    let variables: Vec<(String, OsString)> =
+        call.variables.into_iter().map(|(key, value)| (key, value.into())).collect();
+    let call = engine::Call {
+        id: &call.id,
+        root: &call.root,
+        bundle: &call.bundle,
+        parent: &parent,
+        grandparent: &grandparent,
+        variables: &variables,
+    };
+    let document = spec.for_engine();
+    let engine = engine::detect(&call, &document);
+    let mut wanted = engine::wanted(&engine, &call, &document);
+    let query = wanted.store.take();
+    let host = Host::new(&folder.join("host").display().to_string(), "");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let mut found: Found = runtime.block_on(Sources::default().fetch(&host, wanted));
+    match (query, records(&folder)) {
+        (Some(query), Some(records)) => {
+            assert!(records.keys().all(|id| query.ids.contains(id)), "{name} asks {query:?}");
+            found.records = records;
+        }
+        (Some(query), None) => found.store_problem = Some(format!("{}: away", query.socket)),
+        (None, records) => assert!(records.is_none(), "{name} asks for no record"),
+    }
+    let facts = engine::facts(engine, &call, &document, &found);
+    Came {
+        pod: describe::pod(&facts, &spec),
+        container: describe::container(&facts, &spec),
+        missing: facts.missing,
+        engine: facts.engine,
+    }
+}
+
+fn value(message: &dyn protobuf::MessageDyn) -> Value {
+    let text = protobuf_json_mapping::print_to_string(message).unwrap();
+    let mut value: Value = serde_json::from_str(&text).unwrap();
+    value.sort_all_objects();
+    value
+}
+
+fn is_blessing() -> bool {
+    std::env::var_os("NRI_RUNC_BLESS").is_some()
+}
+
+#[test]
+fn each_call_comes_out_as_its_folder_says() {
+    let mut wrong = Vec::new();
+    for name in names() {
+        let came = play(&name);
+        let engine = json!({
+            "engine": came.engine.name(),
+            "evidence": came.engine.evidence(),
+            "missing": came.missing,
+        });
+        let files =
+            [("engine", engine), ("pod", value(&came.pod)), ("container", value(&came.container))];
+        for (file, got) in files {
+            let path = root().join(&name).join(format!("expected/{file}.json"));
+            let got = format!("{got:#}\n");
+            if is_blessing() {
+                std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+                nri_runc::files::replace(&path, got.as_bytes()).unwrap();
+            }
+            let wanted = std::fs::read_to_string(&path).unwrap_or_default();
+            if wanted != got {
+                wrong.push(format!("=== {name} {file}\n--- wanted\n{wanted}--- got\n{got}"));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// What a folder holds is used: a misspelt file would test nothing.
+#[test]
+fn no_folder_holds_anything_else() {
+    let known: BTreeSet<&str> =
+        ["README.md", "call.json", "config.json", "host", "records.json", "expected"].into();
+    for name in names() {
+        for entry in std::fs::read_dir(root().join(&name)).unwrap() {
+            let file = entry.unwrap().file_name().into_string().unwrap();
+            assert!(known.contains(file.as_str()), "{name}/{file}");
+        }
+    }
+}
+
+/// Each engine is there, and for each that has sources of its own a case without them.
+#[test]
+fn every_engine_has_a_case_and_a_failure() {
+    let engines: BTreeSet<&str> = names().iter().map(|name| play(name).engine.name()).collect();
+    let all = [
+        "containerd",
+        "containerd-cri",
+        "cri-o",
+        "docker",
+        "isulad",
+        "kubernetes",
+        "nerdctl",
+        "plain",
+        "podman",
+    ];
+    assert_eq!(engines, all.into());
+    let without: BTreeSet<&str> = names()
+        .iter()
+        .map(|name| play(name))
+        .filter(|came| !came.missing.is_empty())
+        .map(|came| came.engine.name())
+        .collect();
+    assert_eq!(without, ["containerd-cri", "cri-o", "docker", "nerdctl", "podman"].into());
+}
+
+#[test]
+fn a_pods_author_cannot_change_who_the_pod_is() {
+    for name in ["containerd-cri-spoofed", "crio-sandbox", "crio-sandbox-disagrees"] {
+        let pod = play(name).pod;
+        let identity = (pod.id.as_str(), pod.namespace.as_str(), pod.name.as_str());
+        assert_eq!(identity, ("5a0d", "shop", "web-7"), "{name}");
+    }
+}

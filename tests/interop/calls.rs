@@ -9,6 +9,8 @@ use std::time::Duration;
 use nri_runc::plugin::{
     ALL_EVENTS, Event, Identity, Outcome, Plugin, Settings, Upcalls, api, handshake,
 };
+use protobuf::MessageDyn;
+use protobuf::reflect::{ReflectFieldRef, ReflectValueRef};
 use serde_json::{Value, json};
 use tokio::net::UnixListener;
 
@@ -31,7 +33,7 @@ impl Upcalls for NoUpdates {
 async fn connected(program: &Path, dir: &Path) -> (Plugin, Started, PathBuf) {
     let (socket, told) = (dir.join("nri.sock"), dir.join("told"));
     let listener = UnixListener::bind(&socket).unwrap();
-    let process = by_hand(program, &socket, &told);
+    let process = by_hand(program, &socket, &told, "all");
     let (stream, _) = listener.accept().await.unwrap();
     let settings = Settings {
         registration_timeout: Duration::from_secs(20),
@@ -186,3 +188,49 @@ fn takes_a_large_snapshot_whole_or_is_refused(version: &str, minor: u32) {
     });
 }
 of_each_version!(takes_a_large_snapshot_whole_or_is_refused);
+
+/// Fields that are not set in `message` and below it, as far as there is one of each.
+fn unset(place: &str, message: &dyn MessageDyn) -> Vec<String> {
+    let mut found = Vec::new();
+    for field in message.descriptor_dyn().fields() {
+        let place = format!("{place}.{}", field.name());
+        if !field.has_field(message) {
+            found.push(place);
+        } else if let ReflectFieldRef::Optional(value) = field.get_reflect(message)
+            && let Some(ReflectValueRef::Message(inner)) = value.value()
+            && !inner.descriptor_dyn().name().starts_with("Optional")
+        {
+            found.extend(unset(&place, &*inner));
+        }
+    }
+    found
+}
+
+/// So that `life` and `document` speak of all that there is: a field that a newer protocol has
+/// shows up here.
+#[test]
+fn the_newest_sets_every_field_of_an_adjustment() {
+    let Some(program) = golang::program("stub-v0.12.5") else { return };
+    block_on(async {
+        let temp = tempfile::tempdir().unwrap();
+        let (plugin, _process, _) = connected(&program, temp.path()).await;
+        let request = api::CreateContainerRequest {
+            pod: Some(pod()).into(),
+            container: Some(container("c")).into(),
+            ..Default::default()
+        };
+        let adjust = answered(plugin.create_container(request).await).adjust;
+        // The scheduler's are for other policies than the one that is set; a listener needs
+        // somebody to listen; and taking out RDT settings is the opposite of setting them.
+        let left_out = [
+            ".linux.seccomp_policy.listener_path",
+            ".linux.seccomp_policy.listener_metadata",
+            ".linux.scheduler.priority",
+            ".linux.scheduler.runtime",
+            ".linux.scheduler.deadline",
+            ".linux.scheduler.period",
+            ".linux.rdt.remove",
+        ];
+        assert_eq!(unset("", &*adjust), left_out);
+    });
+}

@@ -4,6 +4,8 @@
 
 use serde_json::{Value, json};
 
+use super::rig::Rig;
+
 /// The engine's document.
 pub(super) fn original() -> Value {
     json!({
@@ -35,6 +37,26 @@ pub(super) fn original() -> Value {
             },
         },
     })
+}
+
+/// What the names of classes and devices mean; returns the configuration that leads there.
+pub(super) fn furnish_host(rig: &Rig) -> String {
+    for folder in ["cdi", "resctrl/info", "resctrl/silver", "resctrl/gold"] {
+        std::fs::create_dir_all(rig.path(folder)).unwrap();
+    }
+    let device = json!({
+        "cdiVersion": "0.6.0",
+        "kind": "vendor.com/device",
+        "devices": [{"name": "one", "containerEdits": {"env": ["CDI=one"]}}],
+    });
+    rig.write("cdi/vendor.json", &device.to_string());
+    rig.write("blockio.yaml", "Classes:\n  gold:\n  - Weight: 80\n");
+    format!(
+        "[cdi]\nspec_dirs = [\"{}\"]\n[blockio]\nconfig_file = \"{}\"\n[rdt]\nresctrl_path = \"{}\"\n",
+        rig.path("cdi").display(),
+        rig.path("blockio.yaml").display(),
+        rig.path("resctrl").display(),
+    )
 }
 
 fn hook(name: &str) -> Value {
@@ -76,6 +98,7 @@ fn from_the_start(document: &mut Value) {
         "path": "/dev/new", "type": "c", "major": 1, "minor": 3, "fileMode": 0o640, "uid": 5, "gid": 6,
     }]);
     linux["cgroupsPath"] = json!("/stub/path");
+    linux["intelRdt"] = json!({"closID": "silver"});
     linux["resources"] = json!({
         "devices": [
             {"allow": false, "access": "rwm"},
@@ -92,6 +115,7 @@ fn from_the_start(document: &mut Value) {
         },
         "hugepageLimits": [{"pageSize": "2MB", "limit": 4 << 20}, {"pageSize": "1GB", "limit": 2}],
         "unified": {"memory.high": "50000000"},
+        "blockIO": {"weight": 80},
     });
 }
 
@@ -103,6 +127,7 @@ fn v0_4(document: &mut Value) {
 fn v0_7(document: &mut Value) {
     let process = &mut document["process"];
     process["oomScoreAdj"] = json!(123);
+    process["env"] = json!(["PATH=/bin", "KEPT=after", "LAST=1", "NEW=yes", "CDI=one"]);
     document["linux"]["resources"]["pids"] = json!({"limit": 77});
 }
 

@@ -10,8 +10,9 @@ use super::{by_hand, document, golang, lines, of_each_version, wait_for};
 /// A world in which all that the plugin asks for means something.
 fn world() -> Rig {
     let rig = Rig::new("");
+    let host = document::furnish_host(&rig);
     let patience = "plugin_request_timeout = \"20s\"";
-    rig.configure(&rig.path("fake/runc"), &format!("---{patience}"));
+    rig.configure(&rig.path("fake/runc"), &format!("{host}---{patience}"));
     rig.write("bundle/config.json", &document::original().to_string());
     rig
 }
@@ -112,7 +113,7 @@ fn connects_adjusts_and_hears_a_whole_life(version: &str, minor: u32) {
     rig.start_daemon();
     assert!(rig.create("old").status.success());
     let told = rig.path("told");
-    let _plugin = by_hand(&program, &rig.path("nri.sock"), &told);
+    let _plugin = by_hand(&program, &rig.path("nri.sock"), &told, "all");
     wait_until("the plugin is synchronized", || is_synchronized(&rig));
     let status = rig.admin(&["plugins"])[0].clone();
     assert_eq!((&status["index"], &status["name"]), (&json!("10"), &json!("stub")));

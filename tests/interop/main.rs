@@ -10,12 +10,17 @@ mod calls;
 mod document;
 #[path = "../support/golang.rs"]
 mod golang;
+#[path = "../support/ground.rs"]
+mod ground;
 mod life;
 #[path = "../support/player.rs"]
 mod player;
+mod real;
 #[expect(dead_code, reason = "shared with tests/bundle, which uses more of it")]
 #[path = "../bundle/rig.rs"]
 mod rig;
+#[path = "../support/tools.rs"]
+mod tools;
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -32,11 +37,11 @@ impl Drop for Started {
     }
 }
 
-/// Starts the plugin of a version, which connects to `socket` and writes to `told`.
+/// Starts the plugin of a version, which connects to `socket`, writes to `told` and sets `fields`.
 #[expect(clippy::disallowed_methods, reason = "the Go side of the test")]
-fn by_hand(program: &Path, socket: &Path, told: &Path) -> Started {
+fn by_hand(program: &Path, socket: &Path, told: &Path, fields: &str) -> Started {
     let mut command = Command::new(program);
-    command.arg("-socket").arg(socket).arg("-out").arg(told);
+    command.arg("-socket").arg(socket).arg("-out").arg(told).args(["-set", fields]);
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     Started(command.spawn().unwrap())
 }

@@ -9,9 +9,12 @@ import (
 )
 
 // Each version adds what it knows, in init functions.
-var setters = []func(*api.ContainerAdjustment){process, linux, resources}
+var (
+	setters     = []func(*api.ContainerAdjustment){process, linux, resources, classes}
+	adjustments = map[string]func() *api.ContainerAdjustment{"all": all}
+)
 
-func adjustment() *api.ContainerAdjustment {
+func all() *api.ContainerAdjustment {
 	a := &api.ContainerAdjustment{}
 	for _, set := range setters {
 		set(a)
@@ -75,4 +78,9 @@ func resources(a *api.ContainerAdjustment) {
 	a.Linux.Resources.Devices = append(a.Linux.Resources.Devices, &api.LinuxDeviceCgroup{
 		Allow: true, Type: "c", Major: api.Int64(int64(10)), Minor: api.Int64(int64(200)), Access: "rw",
 	})
+}
+
+func classes(a *api.ContainerAdjustment) {
+	a.SetLinuxBlockIOClass("gold")
+	a.SetLinuxRDTClass("silver")
 }

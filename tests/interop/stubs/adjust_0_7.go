@@ -11,5 +11,6 @@ func init() {
 		score := 123
 		a.SetLinuxOomScoreAdj(&score)
 		a.SetLinuxPidLimits(77)
+		a.AddCDIDevice(&api.CDIDevice{Name: "vendor.com/device=one"})
 	})
 }

@@ -31,6 +31,8 @@ type recorder struct {
 	stub  stub.Stub
 	// A container that was there before this plugin.
 	old string
+	// What it asks for in each container.
+	adjustment func() *api.ContainerAdjustment
 }
 
 // Extra attributes of main's stub options by version.
@@ -103,7 +105,7 @@ func (r *recorder) create(pod *api.PodSandbox, container *api.Container) *api.Co
 	if r.old != "" {
 		r.ask(r.old)
 	}
-	return adjustment()
+	return r.adjustment()
 }
 
 // update makes the processor's shares its own. In v0.2.0 nobody says what the engine wants.
@@ -138,8 +140,9 @@ func (r *recorder) ask(id string) {
 func run() error {
 	socket := flag.String("socket", "", "where the runtime listens; empty: launched by the runtime")
 	out := flag.String("out", "", "file for what is heard")
+	set := flag.String("set", "all", "what to ask for: all, or real, which a kernel allows")
 	flag.Parse()
-	plugin := &recorder{out: *out}
+	plugin := &recorder{out: *out, adjustment: adjustments[*set]}
 	if *socket != "" {
 		options = append(options, stub.WithSocketPath(*socket),
 			stub.WithPluginName("stub"), stub.WithPluginIdx("10"))

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The newest Go stub and the real runc: what a plugin sets is so in the container, as far as a
+//! kernel allows; and what this runc would skip without a word is refused.
+
+use std::path::Path;
+
+use nri_runc::runtime::features;
+use serde_json::json;
+
+use super::ground::Ground;
+use super::rig::{Rig, wait_until};
+use super::{Started, by_hand, document, golang};
+
+/// A world with the real runc, and a plugin that sets `fields`; skipped without Go, runc or root.
+fn world(fields: &str) -> Option<(Rig, Ground, Started)> {
+    let program = golang::program("stub-v0.12.5")?;
+    let mut rig = Rig::new("");
+    let ground = Ground::new(&rig.path("bundle/.."))?;
+    let patience = "plugin_request_timeout = \"20s\"";
+    rig.configure(ground.runc(), &format!("{}---{patience}", document::furnish_host(&rig)));
+    let mut config = ground.document("c1", &["sleep", "1"]);
+    config["process"]["env"] = json!(["PATH=/bin", "GONE=1", "KEPT=before"]);
+    rig.write("bundle/config.json", &config.to_string());
+    rig.start_daemon();
+    let plugin = by_hand(&program, &rig.path("nri.sock"), &rig.path("told"), fields);
+    wait_until("the plugin is synchronized", || {
+        rig.admin(&["plugins"])[0]["state"] == "synchronized"
+    });
+    Some((rig, ground, plugin))
+}
+
+/// A file of the container's cgroup: by its name in version 1, or in version 2.
+fn cgroup(path: &str, controller: &str, v1: &str, v2: &str) -> String {
+    let root = Path::new("/sys/fs/cgroup");
+    let path = path.trim_start_matches('/');
+    let first = root.join(controller).join(path).join(v1);
+    let text = std::fs::read_to_string(first);
+    let text = text.or_else(|_| std::fs::read_to_string(root.join(path).join(v2)));
+    text.unwrap_or_default().trim().to_owned()
+}
+
+#[test]
+fn what_the_plugin_sets_is_so_in_the_container() {
+    let Some((rig, ground, _plugin)) = world("real") else { return };
+    let created = rig.create("c1");
+    assert!(created.status.success(), "{}", String::from_utf8_lossy(&created.stderr));
+    let started = rig.verb(&["start", "c1"]);
+    assert!(started.status.success(), "{}", String::from_utf8_lossy(&started.stderr));
+    wait_until("the container has spoken", || rig.read("stdout").contains("end\n"));
+    let said = rig.read("stdout");
+    let ipc = std::fs::read_link("/proc/self/ns/ipc").unwrap();
+    for wanted in [
+        "env yes after [] one".to_owned(),
+        "oom 123".to_owned(),
+        "nofile 200 100".to_owned(),
+        "device 640 0 6 1 3".to_owned(),
+        "device takes".to_owned(),
+        "sysctl 77".to_owned(),
+        format!("ipc {}", ipc.display()),
+        "cpus Cpus_allowed_list:\t0".to_owned(),
+    ] {
+        assert!(said.lines().any(|line| line == wanted), "{wanted} is not in: {said}");
+    }
+    assert!(said.contains("poolsize"), "{said}");
+    assert!(said.contains("Function not implemented"), "{said}");
+    let path = ground.cgroup("c1");
+    let of = |controller, v1, v2| cgroup(&path, controller, v1, v2);
+    assert_eq!(of("memory", "memory.limit_in_bytes", "memory.max"), "67108864");
+    assert_eq!(of("pids", "pids.max", "pids.max"), "77");
+    let (quota, period) = ("20000", "50000");
+    let max = of("cpu", "cpu.cfs_quota_us", "cpu.max");
+    assert!(max == quota || max == format!("{quota} {period}"), "{max}");
+}
+
+/// Whether it is from before network devices and memory policy; later ones skip nothing.
+#[expect(clippy::print_stderr, reason = "a skip says why")]
+fn is_old(runc: &Path) -> bool {
+    let known = features::ask(runc).unwrap();
+    let is_old = known.is_before("runc", (1, 4, 0));
+    if !is_old {
+        eprintln!("skipped: {known} honours all that a plugin can set");
+    }
+    is_old
+}
+
+#[test]
+fn what_this_runc_would_skip_is_refused_by_name() {
+    let Some((rig, ground, _plugin)) = world("all") else { return };
+    if !is_old(ground.runc()) {
+        return;
+    }
+    let before = rig.read("bundle/config.json");
+    let created = rig.create("c1");
+    let line = String::from_utf8_lossy(&created.stderr).into_owned();
+    assert_eq!((created.status.code(), line.lines().count()), (Some(1), 1), "{line}");
+    for word in ["10-stub", "runc", "has no"] {
+        assert!(line.contains(word), "{word} is not in: {line}");
+    }
+    assert_eq!(rig.read("bundle/config.json"), before);
+}

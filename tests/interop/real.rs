@@ -15,7 +15,7 @@ use super::{Started, by_hand, document, golang};
 fn world(fields: &str) -> Option<(Rig, Ground, Started)> {
     let program = golang::program("stub-v0.12.5")?;
     let mut rig = Rig::new("");
-    let ground = Ground::new(&rig.path("bundle/.."))?;
+    let ground = Ground::new(&rig.path(""))?;
     let patience = "plugin_request_timeout = \"20s\"";
     rig.configure(ground.runc(), &format!("{}---{patience}", document::furnish_host(&rig)));
     let mut config = ground.document("c1", &["sleep", "1"]);

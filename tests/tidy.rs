@@ -122,6 +122,16 @@ fn the_core_of_the_merge_does_no_input_or_output() {
     }
 }
 
+/// It is in the way of every verb: whatever takes time is the daemon's.
+#[test]
+fn the_wrapper_starts_no_runtime_to_ask_it_and_reads_no_host_files() {
+    for (name, text) in sources("src/wrapper").into_iter().chain(sources("src/argv")) {
+        for word in ["runtime::features", "resolve::", "container_device_interface", "saphyr"] {
+            assert!(!text.contains(word), "{name} uses {word}");
+        }
+    }
+}
+
 #[test]
 fn nothing_is_left_for_later_without_saying_so() {
     let words = [["TO", "DO"].concat(), ["FIX", "ME"].concat(), ["#[ig", "nore"].concat()];

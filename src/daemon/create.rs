@@ -20,6 +20,7 @@ use crate::host::Point;
 use crate::link::{Attached, Proceed};
 use crate::plugin::{Event, api};
 use crate::resolve;
+use crate::runtime::features::Features;
 use crate::spec::patch::{HostFacts, PatchError, Resolved, patch_on, propagating_sources};
 use crate::spec::{self, overlay};
 use crate::state::{Change, Container, InFlight, Key, Lifecycle, Patched, SCHEMA, Skipped};
@@ -244,9 +245,14 @@ async fn resolve_for_runtime(
     if resolve::needs_runtime(&merged.adjust, &resolved) {
         let runtimes = Arc::clone(&node.runtimes);
         let runtime = PathBuf::from(&call.question().runtime);
+        let name = runtime.display().to_string();
         // A thread of its own: the runtime may take its time, and others must not wait for it.
         let asked = tokio::task::spawn_blocking(move || runtimes.features(&runtime)).await;
-        resolve::check_runtime(&merged.adjust, &resolved, &asked.unwrap_or_default())?;
+        let features = asked.unwrap_or_default();
+        if *features == Features::default() {
+            warn!("{}: {name} does not say what it can do and is trusted", call.key.id);
+        }
+        resolve::check_runtime(&merged.adjust, &resolved, &features)?;
     }
     Ok(resolved)
 }

@@ -16,7 +16,7 @@ use super::node::{Node, log_failure};
 use super::{evidence, exit, pods, undo};
 
 /// How long a `delete` waits for plugins; what is not told by then is told afterwards.
-const PATIENCE: Duration = Duration::from_secs(1);
+pub(super) const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Decides a `delete`: a container that has ended is stopped for the plugins first.
 pub(super) async fn delete(node: &Rc<Node>, call: &Call) -> Result<Proceed> {

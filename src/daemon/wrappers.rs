@@ -74,13 +74,24 @@ async fn verb(node: &Rc<Node>, stream: &mut UnixStream, mut call: Call) -> Resul
     let process = call.process().ok_or_else(|| Error::new("no process descriptor came along"))?;
     let lane = node.lane(&key);
     let pid_file_before = call.pid_file.as_deref().and_then(evidence::stamp);
-    if conversation::is_over(stream) {
+    let is_delete = call.call.verb == Verb::Delete;
+    if conversation::is_over(stream) && !is_delete {
         // We were silent for too long and it went past us: plugins must not be asked in vain.
         return Err(Error::new("the wrapper is gone"));
     }
     let decided = with_heartbeat(stream, async {
-        let turn = lane.turn.lock().await;
+        let turn = lane.turn.lock();
+        let turn = if is_delete {
+            // Plugins may be slow to hear of earlier events; this one follows them in order.
+            tokio::time::timeout(delete::PATIENCE, turn).await.ok()
+        } else {
+            Some(turn.await)
+        };
         node.host.point(Point::DaemonAsked)?;
+        if turn.is_none() {
+            let decided = Decided { proceed: Proceed::default(), is_watched: true, holds: None };
+            return Ok((decided, turn));
+        }
         settle::due(node, &key, &lane).await;
         decide(node, &mut call).await.map(|decided| (decided, turn))
     })
@@ -108,7 +119,8 @@ async fn verb(node: &Rc<Node>, stream: &mut UnixStream, mut call: Call) -> Resul
     let executed = hand_over(node, stream, &key, decided.proceed).await;
     if !decided.is_watched {
         // The runtime refuses the call; what it is about is another call's.
-    } else if executed {
+    } else if executed || is_delete {
+        // A delete goes on whether its wrapper still listens or not: what is left tells.
         settle::watch(node, &key, &lane, Rc::new(pending));
     } else if is_new(node, &key, call.call.verb) {
         undo::creation(node, &key).await;

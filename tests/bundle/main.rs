@@ -7,6 +7,7 @@
 #[path = "../support/actor.rs"]
 mod actor;
 mod asked;
+mod crowd;
 mod faults;
 mod go;
 #[path = "../support/golang.rs"]

@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Many containers at once, plugins that sleep, call back, hang and die among them: nothing
+//! deadlocks, and each plugin sees the events of each container in order, none twice.
+//! `STRESS_ROUNDS` sets how long it goes on (`make soak`).
+
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use nri_runc::plugin::Event;
+use serde_json::Value;
+
+use super::actor::{Act, Actor, Shared};
+use super::policies::{connect, row};
+use super::rig::{BUNDLE, Rig, wait_until};
+use super::started;
+
+/// Connects an actor until it takes part: a busy machine may miss a short time-out.
+fn seat(rig: &Rig, id: &str, actor: Actor) -> Shared {
+    let actor = Arc::new(actor);
+    let mut tried = Instant::now();
+    connect(rig, id, Arc::<Actor>::clone(&actor));
+    wait_until("the plugin is synchronized", || {
+        if tried.elapsed() > Duration::from_secs(3) {
+            tried = Instant::now();
+            connect(rig, id, Arc::<Actor>::clone(&actor));
+        }
+        row(rig, id).is_some()
+    });
+    actor
+}
+
+/// A whole life, as a plugin hears of it.
+const LIFE: [&str; 9] = [
+    "RunPodSandbox",
+    "CreateContainer",
+    "PostCreateContainer",
+    "StartContainer",
+    "PostStartContainer",
+    "StopContainer",
+    "RemoveContainer",
+    "StopPodSandbox",
+    "RemovePodSandbox",
+];
+
+/// Longer than any bound that the wrapper waits.
+const FOREVER: Duration = Duration::from_secs(100);
+
+/// Calls the wrapper for one container, whose files are its own; whether it succeeded.
+#[expect(clippy::disallowed_methods, reason = "the program under test")]
+fn verb(rig: &Rig, id: &str, words: &[&str]) -> bool {
+    let said = rig.path(&format!("{id}.err"));
+    let begun = Instant::now();
+    let status = Command::new(env!("CARGO_BIN_EXE_nri-runc"))
+        .env("NRI_RUNC_CONFIG", rig.path("config.toml"))
+        .arg("--root")
+        .arg(rig.path("root"))
+        .args(words)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(std::fs::File::create(&said).unwrap())
+        .status()
+        .unwrap();
+    assert!(begun.elapsed() < FOREVER, "{words:?} took {:?}", begun.elapsed());
+    status.success()
+}
+
+fn create(rig: &Rig, id: &str) -> bool {
+    let bundle = rig.path(id);
+    std::fs::create_dir_all(bundle.join("rootfs")).unwrap();
+    nri_runc::files::replace(&bundle.join("config.json"), BUNDLE.as_bytes()).unwrap();
+    verb(rig, id, &["create", "--bundle", &bundle.display().to_string(), id])
+}
+
+fn said(rig: &Rig, id: &str) -> String {
+    rig.read(&format!("{id}.err"))
+}
+
+/// What was heard of one container, in order.
+fn heard_of<'t>(told: &'t [String], id: &str) -> Vec<&'t str> {
+    let lines = told.iter().filter_map(|line| line.split_once(' '));
+    lines.filter(|(_, name)| *name == id).map(|(event, _)| event).collect()
+}
+
+/// Whether `heard` is what `LIFE` is without some of it.
+fn is_in_order(heard: &[&str]) -> bool {
+    let mut life = LIFE.iter();
+    heard.iter().all(|event| life.any(|next| next == event))
+}
+
+fn everything_has_ended(rig: &Rig) {
+    wait_until("every pod is gone", || rig.admin(&["pods"]) == Value::Array(vec![]));
+}
+
+/// Lives one life through in each of `count` containers, all at once.
+fn crowd(rig: &Rig, count: usize, live: impl Fn(&str) + Sync) {
+    std::thread::scope(|scope| {
+        for number in 0..count {
+            let live = &live;
+            scope.spawn(move || live(&format!("c{number}")));
+        }
+    });
+    everything_has_ended(rig);
+}
+
+/// Leaves in the middle of its twentieth create.
+fn mortal() -> Actor {
+    let creates = AtomicUsize::new(0);
+    Actor::new(move |event, _| {
+        let is_create = event == Event::CreateContainer;
+        let dies = is_create && creates.fetch_add(1, Ordering::SeqCst) == 19;
+        if dies { Act::Leave } else { Act::Answer }
+    })
+}
+
+/// Too slow for its time-out of 100 ms at every create.
+fn sleeper() -> Actor {
+    Actor::at(Event::CreateContainer, Act::Sleep(150))
+}
+
+#[test]
+fn sixty_four_containers_pass_ten_plugins_of_which_one_sleeps_one_calls_back_and_one_dies() {
+    let mut settings = "---".to_owned();
+    for index in 10..20 {
+        settings.push_str(&format!("[plugin.p{index}]\nstrikes = 0\n"));
+        let timeout = if index == 12 { "100ms" } else { "60s" };
+        settings.push_str(&format!("request_timeout = \"{timeout}\"\n"));
+    }
+    let rig = started(&settings);
+    let mut actors: Vec<(usize, Shared)> = Vec::new();
+    for index in 10..20 {
+        let actor = match index {
+            12 => sleeper(),
+            14 => Actor::always(Act::CallBack),
+            16 => mortal(),
+            18 => Actor::always(Act::Set("KEY")),
+            _ => Actor::always(Act::Answer),
+        };
+        actors.push((index, seat(&rig, &format!("{index}-p{index}"), actor)));
+    }
+    crowd(&rig, 64, |id| {
+        assert!(create(&rig, id), "{}", said(&rig, id));
+        for words in [&["start", id][..], &["kill", id, "9"], &["delete", "--force", id]] {
+            assert!(verb(&rig, id, words), "{words:?}: {}", said(&rig, id));
+        }
+    });
+    for (index, actor) in &actors {
+        let told = actor.told();
+        for number in 0..64 {
+            let id = format!("c{number}");
+            let heard = heard_of(&told, &id);
+            match index {
+                // The one may have been given up for a while, the other is dead.
+                12 | 16 => assert!(is_in_order(&heard), "p{index} of {id}: {heard:?}"),
+                _ => assert_eq!(heard, LIFE, "p{index} of {id}"),
+            }
+        }
+    }
+    let names = rig.admin(&["plugins"]);
+    let is_there = |name: &str| names.as_array().unwrap().iter().any(|row| row["name"] == name);
+    assert!(is_there("p12") && is_there("p14") && !is_there("p16"), "{names}");
+}
+
+/// A number from a seed; the same seed gives the same numbers.
+fn dice(seed: &AtomicU64) -> u64 {
+    let old = seed.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::SeqCst);
+    let mut mixed = (old ^ (old >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    mixed ^= mixed >> 27;
+    mixed >> 8
+}
+
+/// Anything, at the edge of a time-out of 20 ms; rarely something fatal.
+fn fickle(seed: u64) -> Actor {
+    let seed = AtomicU64::new(seed);
+    Actor::new(move |_, _| match dice(&seed) % 100 {
+        0..50 => Act::Answer,
+        50..80 => Act::Sleep(10 + dice(&seed) % 20),
+        80..90 => Act::CallBack,
+        90..94 => Act::Refuse("not this one"),
+        94..99 => Act::Hang,
+        _ => Act::Leave,
+    })
+}
+
+#[test]
+fn with_time_outs_of_20_ms_and_fickle_plugins_every_container_ends_and_the_order_holds() {
+    let rounds = std::env::var("STRESS_ROUNDS").ok().and_then(|rounds| rounds.parse().ok());
+    for round in 0..rounds.unwrap_or(2) {
+        let mut settings = "---".to_owned();
+        for (index, more) in [
+            (10, "strikes = 0\n"),
+            (11, "strikes = 3\non_failure = \"refuse\"\n"),
+            (12, "strikes = 0\nconcurrency = 4\n"),
+            (13, ""),
+            (14, "strikes = 0\non_failure = \"refuse\"\n"),
+        ] {
+            let timeout = "request_timeout = \"20ms\"\n";
+            settings.push_str(&format!("[plugin.p{index}]\n{timeout}{more}"));
+        }
+        let rig = started(&settings);
+        // Synchronize and registration come before anything fickle.
+        let mut actors: Vec<Shared> = Vec::new();
+        for index in 10..15 {
+            actors.push(seat(&rig, &format!("{index}-p{index}"), fickle(round * 5 + index)));
+        }
+        crowd(&rig, 12, |id| {
+            if create(&rig, id) {
+                let _may_be_refused = verb(&rig, id, &["start", id]);
+                let _may_be_over = verb(&rig, id, &["kill", id, "9"]);
+            }
+            let deleted = verb(&rig, id, &["delete", "--force", id]);
+            assert!(deleted, "round {round}: {}", said(&rig, id));
+        });
+        for (actor, id) in
+            actors.iter().flat_map(|actor| (0..12).map(move |id| (actor, format!("c{id}"))))
+        {
+            let told = actor.told();
+            let heard = heard_of(&told, &id);
+            assert!(is_in_order(&heard), "round {round}, {id}: {heard:?}");
+        }
+        assert_eq!(rig.admin(&["status"])["pid"], rig.daemon_pid(), "round {round}");
+    }
+}

@@ -235,7 +235,7 @@ fn change(choices: &mut Choices<'_>, area: u8, adjustment: &mut api::ContainerAd
             resources.memory.mut_or_insert_default().reservation = MessageField::some(value);
         }
         7 => {
-            let device = api::LinuxNetDevice { name: "new".to_owned(), ..Default::default() };
+            let device = api::LinuxNetDevice { name: format!("new{digit}"), ..Default::default() };
             linux.net_devices.insert(format!("{minus}eth{digit}"), device);
         }
         8 => {

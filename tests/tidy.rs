@@ -65,7 +65,7 @@ fn rooms_reach_only_what_they_may() {
         ("engine", &[]),
         ("sources", &["engine"]),
         ("describe", &["engine", "plugin"]),
-        ("spec", &["plugin"]),
+        ("spec", &["adaptation", "plugin"]),
         ("plugin", &["config"]),
         ("chain", &["adaptation", "config", "plugin"]),
         ("dry", &["adaptation", "chain", "config", "plugin"]),

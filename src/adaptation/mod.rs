@@ -34,6 +34,7 @@ pub use claims::MergeError;
 pub use fields::Field;
 pub use merge::{Creation, Merged};
 pub use owners::{Conflict, Owner, Owners};
+pub use resources::rule_text;
 pub use rights::Rights;
 pub use updates::{Updated, Updates};
 pub use validator::{DefaultValidator, Excuses, missing_required};

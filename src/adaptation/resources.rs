@@ -208,7 +208,7 @@ pub(super) fn strip_empty<T: Default + PartialEq>(field: &mut MessageField<T>) {
 }
 
 /// A rule the way people write it: `allow c 1:3 rwm`, with `*` for any.
-fn rule_text(device: &api::LinuxDeviceCgroup) -> String {
+pub fn rule_text(device: &api::LinuxDeviceCgroup) -> String {
     let api::LinuxDeviceCgroup { allow, type_, major, minor, access, special_fields: _ } = device;
     let verb = if *allow { "allow" } else { "deny" };
     let kind = if type_.is_empty() { "a" } else { type_ };

@@ -26,7 +26,7 @@ pub(super) fn original() -> Value {
             {"destination": "/gone", "type": "tmpfs", "source": "tmpfs"},
         ],
         "linux": {
-            "namespaces": [{"type": "mount"}, {"type": "uts"}, {"type": "ipc"}],
+            "namespaces": [{"type": "mount"}, {"type": "network"}, {"type": "uts"}, {"type": "ipc"}],
             "devices": [{"path": "/dev/gone", "type": "c", "major": 1, "minor": 5}],
             "sysctl": {"net.gone": "1", "net.stays": "1"},
             "netDevices": {"eth6": {}, "eth5": {"name": "stays"}},
@@ -136,7 +136,8 @@ fn v0_10(document: &mut Value) {
     process["args"] = json!(["sleep", "2"]);
     process["ioPriority"] = json!({"class": "IOPRIO_CLASS_BE", "priority": 4});
     let linux = &mut document["linux"];
-    linux["namespaces"] = json!([{"type": "mount"}, {"type": "uts", "path": "/proc/1/ns/uts"}]);
+    linux["namespaces"] =
+        json!([{"type": "mount"}, {"type": "network"}, {"type": "uts", "path": "/proc/1/ns/uts"}]);
     linux["seccomp"] = json!({
         "defaultAction": "SCMP_ACT_ERRNO", "defaultErrnoRet": 38,
         "architectures": ["SCMP_ARCH_X86_64"], "flags": ["SECCOMP_FILTER_FLAG_LOG"],

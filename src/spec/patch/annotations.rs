@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Annotations.
 //!
-//! runc keeps annotations as `key=value` labels beside its own `bundle=` label, and gives meaning
-//! to some keys (systemd properties, CRIU configuration). A plugin that could set those would
+//! runc keeps annotations as `key=value` labels beside its own `bundle=` label, and runtimes give
+//! meaning to some keys (systemd properties, CRIU configuration, crun's handlers). A plugin that could set those would
 //! reach further than its adjustment says, so they are refused.
-//! Reference: runc `features`, `potentiallyUnsafeConfigAnnotations`; pitfalls C8.
+//! Reference: `features` of runc and crun, `potentiallyUnsafeConfigAnnotations`; pitfalls C8.
 
 use std::collections::HashMap;
 
@@ -14,8 +14,15 @@ use super::{Changes, PatchError, patch_map, wanted_by_key};
 use crate::error::quoted;
 use crate::spec::document::Object;
 
-/// Keys to which runc gives meaning; those with a final dot stand for all keys beneath.
-const UNSAFE: [&str; 3] = ["bundle", "org.criu.config", "org.systemd.property."];
+/// Keys to which a runtime gives meaning; those with a final dot stand for all keys beneath.
+const UNSAFE: [&str; 6] = [
+    "bundle",
+    "io.kubernetes.cri.container-type",
+    "module.wasm.image/variant",
+    "org.criu.config",
+    "org.systemd.property.",
+    "run.oci.",
+];
 
 /// Applies the adjustment's annotations: a `-key` removes, anything else sets.
 pub(super) fn patch(

@@ -8,7 +8,7 @@
 use oci_spec::runtime::{LinuxDeviceBuilder, LinuxDeviceType};
 use serde_json::{Value, json};
 
-use super::{Changes, PatchError, clean, fragment, invalid_fragment, unmark};
+use super::{Changes, PatchError, clean, fragment, invalid_fragment, unmark, values};
 use crate::error::quoted;
 use crate::plugin::api;
 use crate::spec::array::Item;
@@ -139,10 +139,17 @@ fn device_value(nri_field: &str, device: &api::LinuxDevice) -> Result<Value, Pat
             return Err(PatchError::invalid(nri_field, problem));
         }
     };
+    values::check_place(path).map_err(|problem| PatchError::invalid(nri_field, problem))?;
+    if typ != LinuxDeviceType::P {
+        values::check_device_numbers(*major, *minor)
+            .map_err(|problem| PatchError::invalid(nri_field, problem))?;
+    }
     let mut builder =
         LinuxDeviceBuilder::default().path(path.as_str()).typ(typ).major(*major).minor(*minor);
     if let Some(mode) = file_mode.as_ref() {
-        builder = builder.file_mode(mode.value);
+        let mode = values::permissions(mode.value, type_)
+            .map_err(|problem| PatchError::invalid(nri_field, problem))?;
+        builder = builder.file_mode(mode);
     }
     if let Some(uid) = uid.as_ref() {
         builder = builder.uid(uid.value);
@@ -220,13 +227,13 @@ fn read_rule(rule: &Item<'_>) -> Result<(bool, String, Option<Identity>), Docume
 /// Appends cgroup rules behind those that are there; later rules win.
 pub(super) fn patch_rules(
     root: &mut Object<'_>,
-    rules: &[Value],
+    rules: &[(String, Value)],
     changes: &mut Changes,
 ) -> Result<(), PatchError> {
-    for rule in rules {
+    for (nri_field, rule) in rules {
         let array = root.object("linux")?.object("resources")?.array("devices")?;
         array.items().push(Item::new(rule));
-        changes.note("linux.resources.devices", "Devices", None, Some(rule.clone()));
+        changes.note("linux.resources.devices", nri_field, None, Some(rule.clone()));
     }
     Ok(())
 }

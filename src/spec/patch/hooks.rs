@@ -57,6 +57,10 @@ fn hook_value(stage: &str, hook: &api::Hook) -> Result<Value, PatchError> {
         let problem = format!("the path \"{}\" of a {stage} hook is not absolute", quoted(path));
         return Err(PatchError::invalid(FIELD, problem));
     }
+    if [path].into_iter().chain(args).chain(env).any(|word| word.contains('\0')) {
+        let problem = format!("a {stage} hook has NUL in its path, arguments or environment");
+        return Err(PatchError::invalid(FIELD, problem));
+    }
     let mut builder = HookBuilder::default().path(path.as_str());
     if !args.is_empty() {
         builder = builder.args(args.clone());
@@ -65,10 +69,11 @@ fn hook_value(stage: &str, hook: &api::Hook) -> Result<Value, PatchError> {
         builder = builder.env(env.clone());
     }
     if let Some(timeout) = timeout.as_ref() {
-        // A runtime takes zero for "at once" and ends the hook before it begins.
-        if timeout.value <= 0 {
+        // A runtime takes zero for "at once", and what overflows as nanoseconds for the past; it
+        // ends the hook before it begins.
+        if !(1..=i64::from(i32::MAX)).contains(&timeout.value) {
             let problem = format!(
-                "the timeout {} of {stage} hook {} is not positive",
+                "the timeout {} of {stage} hook {} is no number of seconds",
                 timeout.value,
                 quoted(path)
             );

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::resolved::{Resolved, patch_classes};
 use super::{
     Changes, PatchError, devices, memory_policy, net_devices, patch_map, process, rdt, resources,
-    scheduling, seccomp, unmark, wanted_by_key,
+    scheduling, seccomp, unmark, values, wanted_by_key,
 };
 use crate::error::quoted;
 use crate::plugin::api;
@@ -46,9 +46,7 @@ pub(super) fn patch(
     } = linux;
     devices::patch(root, devices, changes)?;
     if !cgroups_path.is_empty() {
-        let names = ("linux.cgroupsPath", "CgroupsPath");
-        let path = Value::from(cgroups_path.as_str());
-        changes.set(root.object("linux")?, "cgroupsPath", path, names)?;
+        patch_cgroups_path(root, cgroups_path, changes)?;
     }
     process::patch_oom_score_adj(root, oom_score_adj.as_ref().map(|score| score.value), changes)?;
     scheduling::patch_io_priority(root, io_priority.as_ref(), changes)?;
@@ -63,6 +61,19 @@ pub(super) fn patch(
         patch_classes(root, resources, resolved, changes)?;
     }
     rdt::patch(root, rdt.as_ref(), changes)
+}
+
+fn patch_cgroups_path(
+    root: &mut Object<'_>,
+    path: &str,
+    changes: &mut Changes,
+) -> Result<(), PatchError> {
+    let names = ("linux.cgroupsPath", "CgroupsPath");
+    let linux = root.object("linux")?;
+    let engine = linux.value("cgroupsPath")?;
+    values::check_cgroups_path(path, engine.as_ref().and_then(Value::as_str))
+        .map_err(|problem| PatchError::invalid(names.1, problem))?;
+    Ok(changes.set(linux, "cgroupsPath", Value::from(path), names)?)
 }
 
 /// A `-type` leaves the container in the runtime's own namespace; anything else gives it a new
@@ -82,6 +93,9 @@ fn patch_namespaces(
         let nri_field = format!("Namespace[{}]", quoted(name));
         if !NAMESPACES.contains(&name) {
             return Err(PatchError::invalid(nri_field, "Linux has no such namespace"));
+        }
+        if !is_removal && !path.is_empty() {
+            values::check_path(path).map_err(|problem| PatchError::invalid(&nri_field, problem))?;
         }
         let after = match (is_removal, path.as_str()) {
             (true, _) => None,
@@ -122,9 +136,30 @@ fn patch_sysctls(
         return Ok(());
     }
     let wanted = wanted_by_key(sysctl, |value| Value::from(value.as_str()));
-    if wanted.contains_key("") {
-        return Err(PatchError::invalid("Sysctl[]", "a sysctl needs a name"));
+    let namespaces = namespaces_of(root)?;
+    for (key, value) in &wanted {
+        let is_missing = |kind: &str| !namespaces.iter().any(|there| there == kind);
+        let problem = match values::namespace_of_sysctl(key) {
+            _ if value.is_none() && !key.is_empty() => continue,
+            Err(problem) => problem.to_owned(),
+            // A document that speaks of no namespace at all is for the runtime to judge.
+            Ok(kind) if !namespaces.is_empty() && is_missing(kind) => {
+                format!("the container has no {kind} namespace of its own: it is the host's")
+            }
+            Ok(_) => continue,
+        };
+        return Err(PatchError::invalid(format!("Sysctl[{}]", quoted(key)), problem));
     }
     let object = root.object("linux")?.map("sysctl")?;
     patch_map(object, &wanted, ("linux.sysctl", "Sysctl"), changes)
+}
+
+/// The types of the namespaces that the container is to have.
+fn namespaces_of(root: &mut Object<'_>) -> Result<Vec<String>, PatchError> {
+    let mut types = Vec::new();
+    for item in root.object("linux")?.array("namespaces")?.items().iter() {
+        let there = item.open("linux.namespaces[]")?.value("type")?;
+        types.extend(there.as_ref().and_then(Value::as_str).map(str::to_owned));
+    }
+    Ok(types)
 }

@@ -6,12 +6,14 @@
 
 use serde_json::{Map, Value};
 
-use super::{Changes, PatchError, known};
+use super::{Changes, PatchError, known, values};
 use crate::error::quoted;
 use crate::plugin::api;
 use crate::spec::document::Object;
 
 const FIELD: &str = "MemoryPolicy";
+const STATIC: &str = "MPOL_F_STATIC_NODES";
+const RELATIVE: &str = "MPOL_F_RELATIVE_NODES";
 
 /// Replaces the policy.
 pub(super) fn patch(
@@ -30,7 +32,7 @@ pub(super) fn patch(
     let mut value = Map::new();
     value.insert("mode".to_owned(), Value::from(mode_name(mode)));
     if !nodes.is_empty() {
-        if !is_node_list(nodes) {
+        if !values::is_id_list(nodes) {
             let problem = format!("\"{}\" is no list of nodes, such as 0-1,3", quoted(nodes));
             return Err(PatchError::invalid(FIELD, problem));
         }
@@ -39,6 +41,10 @@ pub(super) fn patch(
     let mut names = Vec::with_capacity(flags.len());
     for flag in flags {
         names.push(Value::from(flag_name(known(FIELD, "flag", *flag)?)));
+    }
+    if names.iter().any(|name| name == STATIC) && names.iter().any(|name| name == RELATIVE) {
+        let problem = format!("{STATIC} and {RELATIVE} exclude each other");
+        return Err(PatchError::invalid(FIELD, problem));
     }
     if !names.is_empty() {
         value.insert("flags".to_owned(), Value::Array(names));
@@ -60,20 +66,6 @@ fn is_complete(mode: api::MpolMode, nodes: &str) -> bool {
     }
 }
 
-/// Numbers and rising ranges between commas. A number that no kernel could mean is refused as
-/// well: runtimes build a bit mask of that length.
-fn is_node_list(nodes: &str) -> bool {
-    let number = |text: &str| -> Option<u16> {
-        text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok())?
-    };
-    nodes.split(',').all(|part| match part.split_once('-') {
-        Some((first, last)) => {
-            matches!((number(first), number(last)), (Some(first), Some(last)) if first <= last)
-        }
-        None => number(part).is_some(),
-    })
-}
-
 fn mode_name(mode: api::MpolMode) -> &'static str {
     use api::MpolMode as Mode;
     match mode {
@@ -90,8 +82,8 @@ fn mode_name(mode: api::MpolMode) -> &'static str {
 fn flag_name(flag: api::MpolFlag) -> &'static str {
     use api::MpolFlag as Flag;
     match flag {
-        Flag::MPOL_F_STATIC_NODES => "MPOL_F_STATIC_NODES",
-        Flag::MPOL_F_RELATIVE_NODES => "MPOL_F_RELATIVE_NODES",
+        Flag::MPOL_F_STATIC_NODES => STATIC,
+        Flag::MPOL_F_RELATIVE_NODES => RELATIVE,
         Flag::MPOL_F_NUMA_BALANCING => "MPOL_F_NUMA_BALANCING",
     }
 }

@@ -34,6 +34,7 @@ mod scheduling;
 mod seccomp;
 #[cfg(test)]
 mod tests;
+mod values;
 
 pub use propagation::{HostFacts, propagating_sources};
 pub use resolved::{CdiDevice, Class, Resolved, is_plain_path};

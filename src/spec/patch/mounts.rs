@@ -57,11 +57,12 @@ fn place(
     changes: &mut Changes,
 ) -> Result<bool, PatchError> {
     let (destination, is_removal) = unmark(&mount.destination);
-    let nri_field = format!("Mounts[{}]", quoted(destination));
+    // Owned by the place that it means, however it is spelt.
+    let cleaned = clean(destination);
+    let nri_field = field_of(destination);
     if destination.is_empty() {
         return Err(PatchError::invalid(nri_field, "a mount needs a destination"));
     }
-    let cleaned = clean(destination);
     let is_there = |(there, _): &&(String, Item<'_>)| *there == cleaned;
     let count = placed.iter().filter(is_there).count();
     // The last of several mounts at one place is the one that is seen.
@@ -80,6 +81,9 @@ fn place(
 
 fn mount_value(nri_field: &str, mount: &api::Mount) -> Result<Value, PatchError> {
     let api::Mount { destination, type_, source, options, special_fields: _ } = mount;
+    if [destination, type_, source].into_iter().chain(options).any(|word| word.contains('\0')) {
+        return Err(PatchError::invalid(nri_field, "it contains NUL"));
+    }
     let mut builder = MountBuilder::default().destination(destination.as_str());
     if !type_.is_empty() {
         builder = builder.typ(type_.as_str());
@@ -92,6 +96,12 @@ fn mount_value(nri_field: &str, mount: &api::Mount) -> Result<Value, PatchError>
     }
     let mount = builder.build().map_err(|error| invalid_fragment(nri_field, &error))?;
     fragment(nri_field, &mount)
+}
+
+/// The NRI field of the mount at `destination`, as its owner is found by (D25).
+pub(super) fn field_of(destination: &str) -> String {
+    let place = if destination.is_empty() { String::new() } else { clean(destination) };
+    format!("Mounts[{}]", quoted(&place))
 }
 
 fn depth(destination: &str) -> usize {

@@ -36,6 +36,17 @@ pub(super) fn patch(
             return Err(PatchError::invalid(field, problem));
         }
     }
+    let mut taken: HashMap<&str, &str> = HashMap::new();
+    for (host_name, device) in &wanted {
+        let Some(device) = device else { continue };
+        let name = device.get("name").and_then(Value::as_str).unwrap_or(host_name);
+        if let Some(other) = taken.insert(name, host_name) {
+            let field = format!("LinuxNetDevices[{}]", quoted(host_name));
+            let problem =
+                format!("{} is \"{}\" in the container already", quoted(other), quoted(name));
+            return Err(PatchError::invalid(field, problem));
+        }
+    }
     let object = root.object("linux")?.map("netDevices")?;
     patch_map(object, &wanted, ("linux.netDevices", "LinuxNetDevices"), changes)
 }

@@ -10,7 +10,7 @@ use std::collections::HashMap;
 
 use serde_json::Value;
 
-use super::{Changes, PatchError, Resolved, clean, unmark};
+use super::{Changes, PatchError, Resolved, clean, mounts, unmark};
 use crate::error::quoted;
 use crate::plugin::api;
 use crate::spec::document::Object;
@@ -53,7 +53,7 @@ pub(super) fn patch(
     changes: &mut Changes,
 ) -> Result<(), PatchError> {
     let Some(wanted) = wanted(mount) else { return Ok(()) };
-    let nri_field = format!("Mounts[{}]", quoted(&mount.destination));
+    let nri_field = mounts::field_of(&mount.destination);
     if let Some(mountinfo) = &facts.mountinfo {
         let source = facts.resolved.get(&mount.source).unwrap_or(&mount.source);
         check(mountinfo, source, wanted)

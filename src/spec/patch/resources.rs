@@ -6,13 +6,22 @@
 //! they are never converted (shares to weight and the like is the runtime's work).
 //! Reference: nri-semantics 5.2 row 16, with BUG-G3 and G4 put right; D24; pitfalls C8 and G.
 
+use std::ops::RangeInclusive;
+
 use serde_json::{Map, Value, json};
 
-use super::{Changes, PatchError, devices};
+use super::{Changes, PatchError, devices, values};
+use crate::adaptation::{keys, rule_text};
 use crate::error::quoted;
 use crate::plugin::api;
 use crate::spec::array::Item;
 use crate::spec::document::Object;
+
+/// The least CPU time, in microseconds, that the kernel lets a cgroup have in a period.
+const LEAST_BANDWIDTH: i64 = 1000;
+
+/// How long, in microseconds, such a period may be.
+const PERIODS: RangeInclusive<u64> = 1000..=1_000_000;
 
 /// One member of a section of `LinuxResources`.
 #[derive(Debug, Clone, PartialEq)]
@@ -29,8 +38,8 @@ struct Wanted {
     settings: Vec<Setting>,
     /// Page size and the entry of `hugepageLimits`.
     hugepages: Vec<(String, Value)>,
-    /// Cgroup rules.
-    rules: Vec<Value>,
+    /// Cgroup rules, each with the name that it is owned by.
+    rules: Vec<(String, Value)>,
 }
 
 impl Wanted {
@@ -92,6 +101,7 @@ pub(in crate::spec) fn overlay_of(
         overlay.insert("hugepageLimits".to_owned(), Value::Array(limits));
     }
     if !rules.is_empty() {
+        let rules = rules.into_iter().map(|(_, rule)| rule).collect();
         overlay.insert("devices".to_owned(), Value::Array(rules));
     }
     Ok(overlay)
@@ -128,19 +138,25 @@ fn read(resources: &api::LinuxResources) -> Result<Wanted, PatchError> {
     keys.sort();
     for (key, value) in keys {
         let nri_field = format!("CgroupsUnified[{}]", quoted(key));
-        if !is_unified_key(key) {
+        if !values::is_unified_key(key) {
             return Err(PatchError::invalid(nri_field, "it is no resource file of a cgroup"));
         }
         wanted.set("unified", key, Value::from(value.as_str()), &nri_field);
     }
     for api::HugepageLimit { page_size, limit, special_fields: _ } in hugepage_limits {
-        let size = page_size_name(page_size);
+        let size = keys::hugepage(page_size);
+        if !values::is_page_size(&size) {
+            let nri_field = format!("HugepageLimits[{}]", quoted(&size));
+            return Err(PatchError::invalid(nri_field, "it is no size of a page, such as 2MB"));
+        }
         let value = json!({"pageSize": size, "limit": limit});
         wanted.hugepages.retain(|(there, _)| *there != size);
         wanted.hugepages.push((size, value));
     }
     for rule in devices {
-        wanted.rules.push(rule_value(rule)?);
+        let nri_field = format!("DeviceRules[{}]", quoted(&rule_text(rule)));
+        let value = rule_value(rule).map_err(|problem| PatchError::invalid(&nri_field, problem))?;
+        wanted.rules.push((nri_field, value));
     }
     Ok(wanted)
 }
@@ -220,10 +236,7 @@ fn read_cpu(cpu: &api::LinuxCPU, wanted: &mut Wanted) -> Result<(), PatchError> 
         field.as_ref().map(|o| Value::from(o.value))
     };
     let text = |text: &String| (!text.is_empty()).then(|| Value::from(text.as_str()));
-    // Zero says "leave it" to runtimes; one is below what the kernel has.
-    if shares.as_ref().is_some_and(|shares| shares.value == 1) {
-        return Err(PatchError::invalid("CPUShares", "1 is below the minimum of 2"));
-    }
+    check_cpu(cpu)?;
     for (key, nri_field, value) in [
         ("shares", "CPUShares", unsigned(shares)),
         ("quota", "CPUQuota", signed(quota)),
@@ -235,6 +248,36 @@ fn read_cpu(cpu: &api::LinuxCPU, wanted: &mut Wanted) -> Result<(), PatchError> 
     ] {
         if let Some(value) = value {
             wanted.set("cpu", key, value, nri_field);
+        }
+    }
+    Ok(())
+}
+
+/// What every kernel refuses. Zero says "leave it" to runtimes.
+fn check_cpu(cpu: &api::LinuxCPU) -> Result<(), PatchError> {
+    if cpu.shares.as_ref().is_some_and(|shares| shares.value == 1) {
+        return Err(PatchError::invalid("CPUShares", "1 is below the minimum of 2"));
+    }
+    if let Some(quota) = cpu.quota.as_ref().map(|quota| quota.value)
+        && (1..LEAST_BANDWIDTH).contains(&quota)
+    {
+        let problem = format!("{quota} microseconds are below the minimum of {LEAST_BANDWIDTH}");
+        return Err(PatchError::invalid("CPUQuota", problem));
+    }
+    if let Some(period) = cpu.period.as_ref().map(|period| period.value)
+        && period != 0
+        && !PERIODS.contains(&period)
+    {
+        let (first, last) = (PERIODS.start(), PERIODS.end());
+        let problem = format!("{period} microseconds are outside {first} to {last}");
+        return Err(PatchError::invalid("CPUPeriod", problem));
+    }
+    for (list, nri_field, what) in
+        [(&cpu.cpus, "CPUSetCPUs", "CPUs"), (&cpu.mems, "CPUSetMems", "nodes")]
+    {
+        if !list.is_empty() && !values::is_cpuset(list) {
+            let problem = format!("\"{}\" is no list of {what}, such as 0-1,3", quoted(list));
+            return Err(PatchError::invalid(nri_field, problem));
         }
     }
     Ok(())
@@ -269,7 +312,7 @@ fn patch_hugepages(
         let mut matching = Vec::new();
         for (index, item) in items.iter().enumerate() {
             let there = item.open("linux.resources.hugepageLimits[]")?.value("pageSize")?;
-            let there = there.as_ref().and_then(Value::as_str).map(page_size_name);
+            let there = there.as_ref().and_then(Value::as_str).map(keys::hugepage);
             if there.as_deref() == Some(size.as_str()) {
                 matching.push(index);
             }
@@ -291,19 +334,20 @@ fn patch_hugepages(
     Ok(())
 }
 
-fn rule_value(rule: &api::LinuxDeviceCgroup) -> Result<Value, PatchError> {
+fn rule_value(rule: &api::LinuxDeviceCgroup) -> Result<Value, &'static str> {
     let api::LinuxDeviceCgroup { allow, type_, major, minor, access, special_fields: _ } = rule;
     let mut value = Map::new();
     value.insert("allow".to_owned(), Value::from(*allow));
-    if !matches!(type_.as_str(), "" | "a" | "b" | "c")
-        || access.chars().any(|mode| !"rwm".contains(mode))
-    {
-        let problem = format!(
-            "a cgroup rule for \"{}\" with access \"{}\" is none",
-            quoted(type_),
-            quoted(access)
-        );
-        return Err(PatchError::invalid("Devices", problem));
+    if !matches!(type_.as_str(), "" | "a" | "b" | "c") {
+        return Err("its type is none of a, b, c");
+    }
+    if access.chars().any(|mode| !"rwm".contains(mode)) {
+        return Err("its access is not made of r, w, m");
+    }
+    // Minus one is any device, in words that every runtime has.
+    let is_number = |number: i64| (-1..=i64::from(u32::MAX)).contains(&number);
+    if [major, minor].iter().any(|n| n.as_ref().is_some_and(|n| !is_number(n.value))) {
+        return Err("no device has such a number");
     }
     if !type_.is_empty() {
         value.insert("type".to_owned(), Value::from(type_.as_str()));
@@ -317,20 +361,4 @@ fn rule_value(rule: &api::LinuxDeviceCgroup) -> Result<Value, PatchError> {
         value.insert("access".to_owned(), Value::from(access.as_str()));
     }
     Ok(Value::Object(value))
-}
-
-/// A file name of a controller. youki joins the key to a path without looking at it, and
-/// `cgroup.*` files move and kill processes.
-fn is_unified_key(key: &str) -> bool {
-    let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
-    let Some((controller, rest)) = key.split_once('.') else { return false };
-    controller != "cgroup"
-        && !controller.is_empty()
-        && controller.chars().all(|c| is_word(c) && !c.is_ascii_uppercase())
-        && rest.split('.').all(|part| !part.is_empty() && part.chars().all(is_word))
-}
-
-/// `2M` and `2MB` are one page size; the kernel's files are named by the latter.
-fn page_size_name(size: &str) -> String {
-    if size.ends_with(['K', 'M', 'G']) { format!("{size}B") } else { size.to_owned() }
 }

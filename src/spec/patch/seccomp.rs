@@ -16,6 +16,9 @@ use crate::spec::document::Object;
 
 const FIELD: &str = "SeccompPolicy";
 
+/// The action that asks another process.
+const NOTIFY: &str = "SCMP_ACT_NOTIFY";
+
 /// The kernel hands six arguments to a system call.
 const LAST_ARGUMENT: u32 = 5;
 
@@ -48,6 +51,20 @@ fn policy_value(policy: &api::LinuxSeccomp) -> Result<Value, String> {
     }
     if !listener_metadata.is_empty() && listener_path.is_empty() {
         return Err("there is listener metadata without a listener path".to_owned());
+    }
+    let notifies = |rule: &&api::LinuxSyscall| rule.action == NOTIFY;
+    if default_action == NOTIFY {
+        return Err(format!(
+            "{NOTIFY} cannot be the default action: the runtime would wait for itself"
+        ));
+    }
+    if syscalls.iter().filter(notifies).any(|rule| rule.names.iter().any(|name| name == "write")) {
+        return Err(format!(
+            "{NOTIFY} cannot be the action for write: the runtime would wait for itself"
+        ));
+    }
+    if listener_path.is_empty() && syscalls.iter().any(|rule| notifies(&rule)) {
+        return Err(format!("{NOTIFY} needs a listener path"));
     }
     let mut value = Map::new();
     let mut put = |key: &str, part: Value| {

@@ -156,7 +156,7 @@ fn cpu_values_are_written_and_the_rest_of_the_section_stays() {
     let adjustment = cpu(api::LinuxCPU {
         shares: uint64(2),
         quota: int64(-1),
-        period: uint64(100),
+        period: uint64(100_000),
         realtime_runtime: int64(3),
         realtime_period: uint64(4),
         cpus: "1".to_owned(),
@@ -164,7 +164,7 @@ fn cpu_values_are_written_and_the_rest_of_the_section_stays() {
         ..Default::default()
     });
     let (text, changes) = adjusted(document, &adjustment);
-    let wanted = r#"{"linux":{"resources":{"cpu":{ "burst":1e3, "cpus":"1", "shares":2, "quota":-1, "period":100, "realtimeRuntime":3, "realtimePeriod":4, "mems":"0" },"x":1}}}"#;
+    let wanted = r#"{"linux":{"resources":{"cpu":{ "burst":1e3, "cpus":"1", "shares":2, "quota":-1, "period":100000, "realtimeRuntime":3, "realtimePeriod":4, "mems":"0" },"x":1}}}"#;
     assert_eq!(text, wanted);
     let cpus = changes.iter().find(|change| change.nri_field == "CPUSetCPUs").unwrap();
     assert_eq!(cpus.field, "linux.resources.cpu.cpus");
@@ -218,7 +218,7 @@ fn resources_that_reach_beyond_the_container_are_refused() {
     }
     let rule = api::LinuxDeviceCgroup { access: "rx".to_owned(), ..Default::default() };
     let adjustment = resources(api::LinuxResources { devices: vec![rule], ..Default::default() });
-    assert_eq!(invalid_field(&adjustment), "Devices");
+    assert_eq!(invalid_field(&adjustment), "DeviceRules[deny a *:* rx]");
 }
 
 #[test]

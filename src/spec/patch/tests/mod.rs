@@ -11,6 +11,7 @@ use crate::plugin::api;
 mod fields;
 mod linux_part;
 mod propagation;
+mod refusals;
 mod resolved;
 mod whole;
 

@@ -1,0 +1,367 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What a plugin cannot hand to a runtime: values that lead out of the container, that mean
+//! something else, or that no kernel takes; and what looks like it and is fine.
+
+use protobuf::MessageField;
+use serde_json::{Value, json};
+
+use super::{Adjustment, adjusted, invalid_field, linux, refused, some, uint64};
+use crate::plugin::api;
+use crate::plugin::api::LinuxContainerAdjustment as Linux;
+
+fn int64(value: i64) -> MessageField<api::OptionalInt64> {
+    some(api::OptionalInt64 { value, ..Default::default() })
+}
+
+fn resources(resources: api::LinuxResources) -> Adjustment {
+    linux(Linux { resources: some(resources), ..Default::default() })
+}
+
+fn cpu(cpu: api::LinuxCPU) -> Adjustment {
+    resources(api::LinuxResources { cpu: some(cpu), ..Default::default() })
+}
+
+fn device(path: &str, kind: &str, (major, minor): (i64, i64), mode: u32) -> Adjustment {
+    let device = api::LinuxDevice {
+        path: path.to_owned(),
+        type_: kind.to_owned(),
+        major,
+        minor,
+        file_mode: some(api::OptionalFileMode { value: mode, ..Default::default() }),
+        ..Default::default()
+    };
+    linux(Linux { devices: vec![device], ..Default::default() })
+}
+
+fn cgroups_path(path: &str) -> Adjustment {
+    linux(Linux { cgroups_path: path.to_owned(), ..Default::default() })
+}
+
+fn sysctl(key: &str) -> Adjustment {
+    let sysctl = [(key.to_owned(), "1".to_owned())].into();
+    linux(Linux { sysctl, ..Default::default() })
+}
+
+fn hugepage(page_size: &str) -> Adjustment {
+    let limit =
+        api::HugepageLimit { page_size: page_size.to_owned(), limit: 1, ..Default::default() };
+    resources(api::LinuxResources { hugepage_limits: vec![limit], ..Default::default() })
+}
+
+fn mount(destination: &str, source: &str, option: &str) -> Adjustment {
+    let mount = api::Mount {
+        destination: destination.to_owned(),
+        source: source.to_owned(),
+        options: vec![option.to_owned()],
+        ..Default::default()
+    };
+    Adjustment { mounts: vec![mount], ..Default::default() }
+}
+
+fn spec(text: &str) -> Value {
+    serde_json::from_str(text).unwrap()
+}
+
+#[test]
+fn a_device_with_a_negative_number_opens_no_others() {
+    for numbers in [(-1, 3), (1, -1), (-1, -1), (4096, 0), (1, 0x10_0000), (i64::MAX, 0)] {
+        for kind in ["c", "u", "b"] {
+            assert_eq!(invalid_field(&device("/dev/x", kind, numbers, 0)), "Devices[/dev/x]");
+        }
+    }
+    adjusted("{}", &device("/dev/x", "b", (4095, 0xf_ffff), 0o600));
+    adjusted("{}", &device("/dev/pipe", "p", (-1, -1), 0o600));
+}
+
+#[test]
+fn a_device_is_made_inside_the_container_and_is_what_it_says() {
+    for path in ["dev/x", "../x", "/dev/../../x", "/..", "/dev/x\0"] {
+        let field = invalid_field(&device(path, "c", (1, 3), 0));
+        assert!(field.starts_with("Devices["), "{field}");
+    }
+    adjusted("{}", &device("/dev/..x", "c", (1, 3), 0));
+    for (kind, mode) in [("c", 0o060_666), ("b", 0o020_666), ("p", 0o020_666), ("c", 0o100_666)] {
+        assert_eq!(invalid_field(&device("/dev/x", kind, (1, 3), mode)), "Devices[/dev/x]");
+    }
+    // Types as in stat(2), and as Go's os.FileMode has them.
+    for mode in [0o666, 0o020_666, 0x0420_0000 | 0o666] {
+        let (text, _) = adjusted("{}", &device("/dev/x", "c", (1, 3), mode));
+        assert_eq!(spec(&text)["linux"]["devices"][0]["fileMode"], 0o666);
+    }
+}
+
+#[test]
+fn no_container_is_put_into_the_hosts_own_cgroup() {
+    for path in ["/", "//", "/./", ".", "/../x", "/a/../../b", "..", "/a\n", "a\0"] {
+        assert_eq!(invalid_field(&cgroups_path(path)), "CgroupsPath", "{path:?}");
+    }
+    for path in ["a.slice:x:", "a:x:c1", "a.slice:../x:c1", "a.slice:x:/c1", "::"] {
+        assert_eq!(invalid_field(&cgroups_path(path)), "CgroupsPath", "{path:?}");
+    }
+    for path in ["/a/b", "a/b", "/a/..b", "a.slice:nri:c1", ":nri:c1", "::c1", "/a:b:c"] {
+        let (text, _) = adjusted(r#"{"linux":{"cgroupsPath":"/shop/c1"}}"#, &cgroups_path(path));
+        assert_eq!(spec(&text)["linux"]["cgroupsPath"], path);
+    }
+}
+
+#[test]
+fn where_systemd_manages_cgroups_a_plain_path_is_refused() {
+    let document = r#"{"linux":{"cgroupsPath":"a.slice:crio:c1"}}"#;
+    assert_eq!(refused(document, &cgroups_path("/a/c1")).field(), Some("CgroupsPath"));
+    adjusted(document, &cgroups_path("b.slice:crio:c1"));
+}
+
+const OWN: &str =
+    r#"{"linux":{"namespaces":[ {"type":"network"},{"type":"ipc","path":"/n"}, {"type":"uts"}]}}"#;
+
+#[test]
+fn a_sysctl_of_the_whole_host_is_refused() {
+    for key in [
+        "kernel.core_pattern",
+        "kernel.panic",
+        "vm.swappiness",
+        "fs.file-max",
+        "fs.mqueue",
+        "net",
+        "kernel/core_pattern",
+        "kernel.msgmax.x",
+        "netx.a",
+    ] {
+        assert_eq!(refused(OWN, &sysctl(key)).field(), Some(&*format!("Sysctl[{key}]")));
+        assert_eq!(refused("{}", &sysctl(key)).field(), Some(&*format!("Sysctl[{key}]")));
+    }
+}
+
+#[test]
+fn a_sysctl_that_is_no_name_is_refused() {
+    for key in ["", ".", "net..a", "net/../kernel/panic", "net/./a", "/net/a", "net.a\0", "net.a b"]
+    {
+        assert!(invalid_field(&sysctl(key)).starts_with("Sysctl["), "{key:?}");
+    }
+    let marker =
+        linux(Linux { sysctl: [("-".into(), String::new())].into(), ..Default::default() });
+    assert_eq!(invalid_field(&marker), "Sysctl[]");
+}
+
+#[test]
+fn a_sysctl_needs_a_namespace_of_the_containers_own() {
+    for key in [
+        "net.ipv4.ip_forward",
+        "net/ipv4/conf/eth0.100/forwarding",
+        "fs.mqueue.msg_max",
+        "kernel.shmmax",
+        "kernel.domainname",
+    ] {
+        let (text, changes) = adjusted(OWN, &sysctl(key));
+        assert_eq!(changes.len(), 1);
+        let wanted = OWN.replace("]}}", &format!("],\"sysctl\":{{\"{key}\":\"1\"}}}}}}"));
+        assert_eq!(text, wanted, "the list of namespaces is only read");
+        let without = r#"{"linux":{"namespaces":[{"type":"mount"}]}}"#;
+        assert_eq!(refused(without, &sysctl(key)).field(), Some(&*format!("Sysctl[{key}]")));
+        let (text, _) = adjusted("{}", &sysctl(key));
+        assert_eq!(spec(&text), json!({"linux": {"sysctl": {key: "1"}}}), "the runtime's to judge");
+    }
+    refused(OWN, &sysctl("user.max_net_namespaces"));
+}
+
+#[test]
+fn a_sysctl_goes_with_the_namespace_that_a_plugin_takes_away() {
+    let mut both = sysctl("net.a");
+    let namespace = api::LinuxNamespace { type_: "-network".to_owned(), ..Default::default() };
+    both.linux.mut_or_insert_default().namespaces.push(namespace);
+    assert_eq!(refused(OWN, &both).field(), Some("Sysctl[net.a]"));
+    let removal = [("-kernel.core_pattern".to_owned(), String::new())].into();
+    let removal = linux(Linux { sysctl: removal, ..Default::default() });
+    let (text, _) = adjusted(r#"{"linux":{"sysctl":{"kernel.core_pattern":"x"}}}"#, &removal);
+    assert_eq!(text, r#"{"linux":{"sysctl":{}}}"#, "what harms may always go");
+}
+
+#[test]
+fn a_namespace_is_joined_by_an_absolute_path() {
+    let namespace = |path: &str| {
+        let (type_, path) = ("network".to_owned(), path.to_owned());
+        let namespaces = vec![api::LinuxNamespace { type_, path, ..Default::default() }];
+        linux(Linux { namespaces, ..Default::default() })
+    };
+    for path in ["netns/shop", "../n", "/n\0"] {
+        assert_eq!(invalid_field(&namespace(path)), "Namespace[network]");
+    }
+    adjusted("{}", &namespace("/run/netns/shop"));
+}
+
+#[test]
+fn a_page_size_names_no_other_file() {
+    for size in ["", "../x", "2MB/../x", "2MB.rsvd", "MB", "2", "2XB", "1TB", "-2MB", "2 MB"] {
+        let field = invalid_field(&hugepage(size));
+        assert!(field.starts_with("HugepageLimits["), "{field}");
+    }
+    let there = r#"{"linux":{"resources":{"hugepageLimits":[{"pageSize":"2MB","limit":9}]}}}"#;
+    for size in ["2MB", "2M", "2MiB", "2048KB", "2mb"] {
+        let (text, changes) = adjusted(there, &hugepage(size));
+        assert_eq!(text, there.replace('9', "1"), "{size}");
+        assert_eq!(changes[0].nri_field, "HugepageLimits[2MB]", "as its owner is found by");
+    }
+}
+
+#[test]
+fn cpu_time_that_no_kernel_gives_is_refused() {
+    for quota in [1, 999] {
+        let adjustment = cpu(api::LinuxCPU { quota: int64(quota), ..Default::default() });
+        assert_eq!(invalid_field(&adjustment), "CPUQuota");
+    }
+    for period in [1, 999, 1_000_001, u64::MAX] {
+        let adjustment = cpu(api::LinuxCPU { period: uint64(period), ..Default::default() });
+        assert_eq!(invalid_field(&adjustment), "CPUPeriod");
+    }
+    for (quota, period) in [(-1, 1000), (0, 0), (1000, 1_000_000), (i64::MIN, 1000)] {
+        let (quota, period) = (int64(quota), uint64(period));
+        adjusted("{}", &cpu(api::LinuxCPU { quota, period, ..Default::default() }));
+    }
+}
+
+#[test]
+fn what_is_no_list_of_cpus_is_refused() {
+    let of = |cpus: &str, mems: &str| {
+        cpu(api::LinuxCPU { cpus: cpus.to_owned(), mems: mems.to_owned(), ..Default::default() })
+    };
+    for list in ["a", "1-", "3-1", ",", "0,", "-1", "0;1", "0\0", "all", "99999"] {
+        assert_eq!(invalid_field(&of(list, "")), "CPUSetCPUs", "{list}");
+        assert_eq!(invalid_field(&of("", list)), "CPUSetMems", "{list}");
+    }
+    for list in ["0", "0-3,8", "0-3, 8", "0-3\n"] {
+        let (text, _) = adjusted("{}", &of(list, list));
+        let wanted = json!({"cpus": list, "mems": list});
+        assert_eq!(spec(&text)["linux"]["resources"]["cpu"], wanted, "as the plugin wrote it");
+    }
+}
+
+#[test]
+fn a_cgroup_rule_is_owned_by_what_it_says() {
+    let rule = |type_: &str, major, access: &str| api::LinuxDeviceCgroup {
+        allow: true,
+        type_: type_.to_owned(),
+        major: int64(major),
+        access: access.to_owned(),
+        ..Default::default()
+    };
+    let of = |rule| resources(api::LinuxResources { devices: vec![rule], ..Default::default() });
+    let (_, changes) = adjusted("{}", &of(rule("c", 10, "rw")));
+    assert_eq!(changes[0].nri_field, "DeviceRules[allow c 10:* rw]");
+    adjusted("{}", &of(rule("b", -1, "")));
+    for odd in [rule("u", 1, "r"), rule("c", 1, "x"), rule("c", -2, "r"), rule("c", 1 << 32, "r")] {
+        let field = invalid_field(&of(odd));
+        assert!(field.starts_with("DeviceRules[allow "), "{field}");
+    }
+}
+
+#[test]
+fn a_mount_is_owned_by_the_place_that_it_means() {
+    for destination in ["/data", "/data/", "data", "//x/../data"] {
+        let (_, changes) = adjusted("{}", &mount(destination, "/src", "ro"));
+        assert_eq!(changes[0].nri_field, "Mounts[/data]", "{destination}");
+    }
+    let (_, changes) = adjusted("{\"linux\":{}}", &mount("/data/", "/src", "rshared"));
+    assert_eq!(changes.len(), 1, "it is no bind mount");
+    for odd in [mount("/a\0", "/s", "ro"), mount("/a", "/s\0", "ro"), mount("/a", "/s", "ro\0")] {
+        assert!(invalid_field(&odd).starts_with("Mounts[/a"));
+    }
+}
+
+#[test]
+fn a_hook_that_could_not_run_is_refused() {
+    let of = |path: &str, arg: &str, variable: &str, timeout: i64| {
+        let hook = api::Hook {
+            path: path.to_owned(),
+            args: vec![arg.to_owned()],
+            env: vec![variable.to_owned()],
+            timeout: some(api::OptionalInt { value: timeout, ..Default::default() }),
+            ..Default::default()
+        };
+        let hooks = api::Hooks { poststop: vec![hook], ..Default::default() };
+        Adjustment { hooks: some(hooks), ..Default::default() }
+    };
+    adjusted("{}", &of("/x", "x", "A=1", i64::from(i32::MAX)));
+    for odd in [
+        of("/x\0", "x", "A=1", 1),
+        of("/x", "x\0", "A=1", 1),
+        of("/x", "x", "A=1\0", 1),
+        of("/x", "x", "A=1", i64::from(i32::MAX) + 1),
+        of("/x", "x", "A=1", i64::MAX),
+    ] {
+        assert_eq!(invalid_field(&odd), "OciHooks");
+    }
+}
+
+#[test]
+fn annotations_that_another_runtime_acts_on_are_refused_as_well() {
+    let of = |key: &str| {
+        let annotations = [(key.to_owned(), "1".to_owned())].into();
+        Adjustment { annotations, ..Default::default() }
+    };
+    for key in ["run.oci.handler", "run.oci.hooks.stdout", "module.wasm.image/variant"] {
+        assert_eq!(invalid_field(&of(key)), format!("Annotations[{key}]"));
+    }
+    let document = r#"{"annotations":{"io.kubernetes.cri.container-type":"container"}}"#;
+    refused(document, &of("io.kubernetes.cri.container-type"));
+    adjusted(document, &of("run.ocix"));
+}
+
+#[test]
+fn a_filter_that_would_stop_the_runtime_is_refused() {
+    let of = |default_action: &str, name: &str, listener_path: &str| {
+        let rule = api::LinuxSyscall {
+            names: vec!["read".to_owned(), name.to_owned()],
+            action: "SCMP_ACT_NOTIFY".to_owned(),
+            ..Default::default()
+        };
+        let policy = api::LinuxSeccomp {
+            default_action: default_action.to_owned(),
+            listener_path: listener_path.to_owned(),
+            syscalls: vec![rule],
+            ..Default::default()
+        };
+        linux(Linux { seccomp_policy: some(policy), ..Default::default() })
+    };
+    adjusted("{}", &of("SCMP_ACT_ALLOW", "mkdir", "/run/l"));
+    for odd in [
+        of("SCMP_ACT_NOTIFY", "mkdir", "/run/l"),
+        of("SCMP_ACT_ALLOW", "write", "/run/l"),
+        of("SCMP_ACT_ALLOW", "mkdir", ""),
+    ] {
+        assert_eq!(invalid_field(&odd), "SeccompPolicy");
+    }
+}
+
+#[test]
+fn two_network_devices_cannot_have_one_name() {
+    let of = |devices: &[(&str, &str)]| {
+        let named =
+            |name: &str| api::LinuxNetDevice { name: name.to_owned(), ..Default::default() };
+        let device = |(host, name): &(&str, &str)| ((*host).to_owned(), named(name));
+        let net_devices = devices.iter().map(device).collect();
+        linux(Linux { net_devices, ..Default::default() })
+    };
+    for devices in [[("eth1", "x"), ("eth2", "x")], [("eth1", "eth2"), ("eth2", "")]] {
+        assert_eq!(invalid_field(&of(&devices)), "LinuxNetDevices[eth2]");
+    }
+    adjusted("{}", &of(&[("eth1", "eth2"), ("eth2", "eth1")]));
+    adjusted("{}", &of(&[("eth1", "eth2"), ("-eth2", "")]));
+}
+
+#[test]
+fn nodes_are_fixed_or_relative_and_not_both() {
+    use api::MpolFlag::{MPOL_F_NUMA_BALANCING, MPOL_F_RELATIVE_NODES, MPOL_F_STATIC_NODES};
+    let of = |flags: &[api::MpolFlag]| {
+        let policy = api::LinuxMemoryPolicy {
+            mode: api::MpolMode::MPOL_BIND.into(),
+            nodes: "0".to_owned(),
+            flags: flags.iter().map(|flag| (*flag).into()).collect(),
+            ..Default::default()
+        };
+        linux(Linux { memory_policy: some(policy), ..Default::default() })
+    };
+    assert_eq!(invalid_field(&of(&[MPOL_F_STATIC_NODES, MPOL_F_RELATIVE_NODES])), "MemoryPolicy");
+    for flags in [[MPOL_F_STATIC_NODES, MPOL_F_NUMA_BALANCING], [MPOL_F_RELATIVE_NODES; 2]] {
+        adjusted("{}", &of(&flags));
+    }
+}

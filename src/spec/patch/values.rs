@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What no runtime may be handed: values that would lead it out of the container, that it would
+//! take for something else, or that the kernel refuses with words which name no plugin.
+//!
+//! Each function says what is wrong in words for the operator. Nothing here is put right, and
+//! nothing looks at the host.
+//! Reference: pitfalls C8 and rule 20; OCI `config-linux.md`; cgroup-v2, cpuset(7), sysctl(8).
+
+/// The kernel keeps twelve bits of a major number and twenty of a minor one.
+const LAST_MAJOR: i64 = 0xfff;
+const LAST_MINOR: i64 = 0xf_ffff;
+
+/// Type bits of a mode, and the permissions beside them.
+const TYPE_BITS: u32 = 0o170_000;
+const PERMISSIONS: u32 = 0o7777;
+
+/// System V message queues, semaphores and shared memory belong to an IPC namespace.
+const IPC_SYSCTLS: [&str; 12] = [
+    "auto_msgmni",
+    "msg_next_id",
+    "msgmax",
+    "msgmnb",
+    "msgmni",
+    "sem",
+    "sem_next_id",
+    "shm_next_id",
+    "shm_rmid_forced",
+    "shmall",
+    "shmmax",
+    "shmmni",
+];
+
+/// A path that is handed to the kernel as it is.
+pub(super) fn check_path(path: &str) -> Result<(), &'static str> {
+    match path {
+        _ if path.contains('\0') => Err("its path contains NUL"),
+        _ if !path.starts_with('/') => Err("its path is not absolute"),
+        _ => Ok(()),
+    }
+}
+
+/// A path where the runtime makes something: it must not lead back out of the root file system.
+pub(super) fn check_place(path: &str) -> Result<(), &'static str> {
+    check_path(path)?;
+    if climbs(path) { Err("its path leads upwards") } else { Ok(()) }
+}
+
+/// The numbers of a device. A negative one would be a wildcard in the rule that comes along, and
+/// open all devices of its kind.
+pub(super) fn check_device_numbers(major: i64, minor: i64) -> Result<(), String> {
+    if (0..=LAST_MAJOR).contains(&major) && (0..=LAST_MINOR).contains(&minor) {
+        Ok(())
+    } else {
+        Err(format!("no device has the numbers {major}:{minor}"))
+    }
+}
+
+/// The permissions in a mode. A type in it must be that of the device: runtimes merge the two,
+/// and another device would come out.
+pub(super) fn permissions(mode: u32, kind: &str) -> Result<u32, String> {
+    let own = match kind {
+        "b" => 0o060_000,
+        "p" => 0o010_000,
+        _ => 0o020_000,
+    };
+    match mode & TYPE_BITS {
+        0 => Ok(mode & PERMISSIONS),
+        there if there == own => Ok(mode & PERMISSIONS),
+        _ => Err(format!("its mode {mode:o} is that of another type of file")),
+    }
+}
+
+/// Where the container's processes are counted; `engine` is what the engine asked for.
+pub(super) fn check_cgroups_path(path: &str, engine: Option<&str>) -> Result<(), &'static str> {
+    if path.chars().any(char::is_control) {
+        return Err("it contains a control character");
+    }
+    if let Some([slice, prefix, name]) = systemd_parts(path) {
+        let is_slice = slice.is_empty() || slice.ends_with(".slice");
+        if !is_slice || name.is_empty() || [slice, prefix, name].iter().any(|p| p.contains('/')) {
+            return Err("it is no SLICE:PREFIX:NAME, such as system.slice:nri:c1");
+        }
+        return Ok(());
+    }
+    if engine.and_then(systemd_parts).is_some() {
+        return Err("the engine has systemd manage cgroups, which takes SLICE:PREFIX:NAME only");
+    }
+    if climbs(path) {
+        return Err("it leads upwards");
+    }
+    if path.split('/').all(|part| matches!(part, "" | ".")) {
+        return Err("it is the root of all cgroups, the host's own");
+    }
+    Ok(())
+}
+
+fn systemd_parts(path: &str) -> Option<[&str; 3]> {
+    let mut parts = path.split(':');
+    let three = [parts.next()?, parts.next()?, parts.next()?];
+    (parts.next().is_none() && !path.starts_with('/')).then_some(three)
+}
+
+/// The namespace that a sysctl belongs to. One that belongs to none would be set for the host:
+/// not every runtime looks.
+pub(super) fn namespace_of_sysctl(key: &str) -> Result<&'static str, &'static str> {
+    let first = key.find(['.', '/']).and_then(|at| key.get(at..=at)).unwrap_or(".");
+    let parts: Vec<&str> = key.split(first).collect();
+    let is_odd = |part: &&str| {
+        matches!(*part, "" | "." | "..")
+            || part.contains("..")
+            || part.chars().any(|c| c.is_control() || c.is_whitespace())
+    };
+    if parts.iter().any(is_odd) {
+        return Err("it is no name of a sysctl");
+    }
+    match parts.as_slice() {
+        ["net", _, ..] => Ok("network"),
+        ["fs", "mqueue", _, ..] => Ok("ipc"),
+        ["kernel", name] if IPC_SYSCTLS.contains(name) => Ok("ipc"),
+        ["kernel", "domainname" | "hostname"] => Ok("uts"),
+        ["kernel", "ns_last_pid"] => Ok("pid"),
+        ["user", _] => Ok("user"),
+        _ => Err("it belongs to no namespace and would be set for the whole host"),
+    }
+}
+
+/// Numbers and rising ranges between commas. A number that no kernel could mean is refused as
+/// well: runtimes build a bit mask of that length.
+pub(super) fn is_id_list(list: &str) -> bool {
+    let number = |text: &str| -> Option<u16> {
+        text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok())?
+    };
+    list.split(',').all(|part| match part.split_once('-') {
+        Some((first, last)) => {
+            matches!((number(first), number(last)), (Some(first), Some(last)) if first <= last)
+        }
+        None => number(part).is_some(),
+    })
+}
+
+/// The same for a cpuset, where the kernel lets blanks and a final newline pass.
+pub(super) fn is_cpuset(list: &str) -> bool {
+    list.split(',').all(|part| is_id_list(part.trim_ascii()) && !part.contains('\0'))
+}
+
+/// A page size as the kernel spells it in file names: `64KB`, `2MB`, `1GB`.
+pub(super) fn is_page_size(size: &str) -> bool {
+    let number = ["KB", "MB", "GB"].iter().find_map(|unit| size.strip_suffix(unit));
+    number.is_some_and(|number| {
+        !number.is_empty() && number.len() <= 6 && number.bytes().all(|b| b.is_ascii_digit())
+    })
+}
+
+/// A file name of a controller. youki joins the key to a path without looking at it, and
+/// `cgroup.*` files move and kill processes.
+pub(super) fn is_unified_key(key: &str) -> bool {
+    let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let Some((controller, rest)) = key.split_once('.') else { return false };
+    controller != "cgroup"
+        && !controller.is_empty()
+        && controller.chars().all(|c| is_word(c) && !c.is_ascii_uppercase())
+        && rest.split('.').all(|part| !part.is_empty() && part.chars().all(is_word))
+}
+
+fn climbs(path: &str) -> bool {
+    path.split('/').any(|part| part == "..")
+}

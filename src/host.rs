@@ -36,10 +36,12 @@ pub enum Point {
     DaemonSettle,
     /// Daemon: a container's record is about to be removed.
     DaemonForget,
+    /// Daemon: a container's resources are about to be changed for a plugin.
+    DaemonCgroup,
 }
 
 /// Every point, for tests that enumerate them.
-pub const POINTS: [Point; 10] = [
+pub const POINTS: [Point; 11] = [
     Point::WrapperAsk,
     Point::WrapperVerdict,
     Point::WrapperCommitted,
@@ -50,6 +52,7 @@ pub const POINTS: [Point; 10] = [
     Point::DaemonVerdict,
     Point::DaemonSettle,
     Point::DaemonForget,
+    Point::DaemonCgroup,
 ];
 
 impl Point {
@@ -66,6 +69,7 @@ impl Point {
             Self::DaemonVerdict => "daemon.verdict",
             Self::DaemonSettle => "daemon.settle",
             Self::DaemonForget => "daemon.forget",
+            Self::DaemonCgroup => "daemon.cgroup",
         }
     }
 }

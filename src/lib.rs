@@ -10,6 +10,8 @@ pub mod adaptation;
 pub mod admin;
 /// runc's command line, read by a table.
 pub mod argv;
+/// Resources to cgroup files, as the runtimes would write them.
+pub mod cgroup;
 /// Asking several plugins, and what their answers and silences come to.
 pub mod chain;
 /// One table of settings: key, default, meaning.

@@ -57,11 +57,12 @@ fn no_file_has_outgrown_a_reader() {
 #[test]
 fn rooms_reach_only_what_they_may() {
     let low = ["error", "files", "host", "log"];
-    let table: [(&str, &[&str]); 17] = [
+    let table: [(&str, &[&str]); 18] = [
         ("adaptation", &["plugin"]),
         ("argv", &[]),
         ("link", &[]),
         ("config", &[]),
+        ("cgroup", &[]),
         ("engine", &[]),
         ("sources", &["engine"]),
         ("describe", &["engine", "plugin"]),
@@ -79,6 +80,7 @@ fn rooms_reach_only_what_they_may() {
             &[
                 "adaptation",
                 "argv",
+                "cgroup",
                 "chain",
                 "config",
                 "describe",

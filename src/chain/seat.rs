@@ -157,7 +157,10 @@ impl Seat {
     }
 
     /// What it may set.
-    pub(super) fn rights(&self) -> Result<&Rights, Failure> {
+    ///
+    /// # Errors
+    /// Fails when the operator's settings name a field that does not exist.
+    pub fn rights(&self) -> Result<&Rights, Failure> {
         self.rights.as_ref().map_err(|why| Failure {
             plugin: self.id(),
             cause: Cause::Refused,

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use tracing::warn;
 
-use crate::adaptation::{Creation, Excuses, Merged, missing_required};
+use crate::adaptation::{Creation, Excuses, Merged, Updated, missing_required};
 use crate::chain::{self, Cause, Failure, Stopped, Table, Told, Witness};
 use crate::engine::Role;
 use crate::error::{Context, Error, Result, quoted};
@@ -226,7 +226,13 @@ async fn decide(
     let patched = patch_on(&bundle.original.bytes, &merged.adjust, &facts)
         .map_err(|error| blame(node, call, &merged, &error))?;
     note_verdict(node, call, &merged, &patched);
-    super::updates::apply_to_others(node, &merged.updates, "CreateContainer");
+    let others = Updated {
+        updates: merged.updates,
+        evictions: merged.evictions,
+        owners: merged.owners,
+        unknown: Vec::new(),
+    };
+    super::updates::carry_out(node, others, Event::CreateContainer.name(), None).await;
     let Some(bytes) = patched.bytes else { return Ok(None) };
     node.host.point(Point::DaemonDocument)?;
     write_beside(node, call, bundle, &bytes).map(Some)

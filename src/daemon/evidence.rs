@@ -4,8 +4,11 @@
 //! same folder; `exec.fifo` lies there from create until the process was started.
 //! It only reads.
 
+use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
 
 use crate::host::Host;
 use crate::state::Key;
@@ -50,6 +53,36 @@ fn pid_in_state(host: &Host, key: &Key) -> Option<u32> {
         }
     }
     None
+}
+
+/// Where the runtime says that the container's cgroups are, by controller, and whether systemd
+/// manages them for it. crun names only a path, which is its process's as well.
+pub(super) fn cgroups(host: &Host, key: &Key) -> (BTreeMap<String, PathBuf>, bool) {
+    #[derive(Default, Deserialize)]
+    #[serde(default)]
+    struct State {
+        cgroup_paths: BTreeMap<String, PathBuf>,
+        config: Config,
+        #[serde(rename = "systemd-cgroup")]
+        systemd_cgroup: bool,
+    }
+    #[derive(Default, Deserialize)]
+    #[serde(default)]
+    struct Config {
+        cgroups: Driver,
+    }
+    #[derive(Default, Deserialize)]
+    #[serde(default, rename_all = "PascalCase")]
+    struct Driver {
+        systemd: bool,
+    }
+    let folder = folder(host, key);
+    for name in ["state.json", "status"] {
+        let Ok(bytes) = std::fs::read(folder.join(name)) else { continue };
+        let Ok(state) = serde_json::from_slice::<State>(&bytes) else { continue };
+        return (state.cgroup_paths, state.systemd_cgroup || state.config.cgroups.systemd);
+    }
+    (BTreeMap::new(), false)
 }
 
 /// Tells a file from a later one of the same name.

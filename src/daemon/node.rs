@@ -18,6 +18,7 @@ use tracing::{error, info};
 
 use crate::adaptation::DefaultValidator;
 use crate::argv::Verb;
+use crate::cgroup::Mounts;
 use crate::chain::Told;
 use crate::config::Config;
 use crate::error::Result;
@@ -63,6 +64,8 @@ pub(super) struct Lane {
     /// Held while the container's resources are written, by a runtime or by us: never while a
     /// plugin is asked, and never while waiting for a turn.
     pub(super) writing: Arc<Mutex<()>>,
+    /// Updates that wait until it is created.
+    pub(super) deferred: RefCell<Vec<super::resources::Wish>>,
 }
 
 /// One failure, as `status` shows it.
@@ -94,6 +97,7 @@ pub(super) struct Node {
     pub(super) sources: Sources,
     /// Engine and what of it could not be read; each said once.
     pub(super) missing: RefCell<BTreeSet<(&'static str, String)>>,
+    pub(super) cgroup_mounts: RefCell<Option<Rc<Mounts>>>,
     lanes: RefCell<HashMap<Key, Rc<Lane>>>,
 }
 
@@ -116,6 +120,7 @@ impl Node {
             ending: Cell::new(false),
             sources: Sources::default(),
             missing: RefCell::default(),
+            cgroup_mounts: RefCell::new(None),
             lanes: RefCell::default(),
         })
     }

@@ -146,7 +146,7 @@ async fn synchronize(
 ) -> bool {
     let why = match guest.seat.plugin.synchronize(pods, containers).await {
         Outcome::Answered(updates) => {
-            super::updates::apply_to_others(node, &updates, "Synchronize");
+            super::updates::synchronized(node, guest, updates).await;
             return true;
         }
         Outcome::Refused(text) => format!("refused: {}", quoted(&text)),
@@ -193,7 +193,7 @@ struct Desk(tokio::sync::mpsc::UnboundedSender<UpdateOrder>);
 pub(super) struct UpdateOrder {
     plugin: String,
     request: api::UpdateContainersRequest,
-    reply: tokio::sync::oneshot::Sender<api::UpdateContainersResponse>,
+    reply: tokio::sync::oneshot::Sender<Result<api::UpdateContainersResponse, String>>,
 }
 
 pub(super) fn upcalls(node: &Rc<Node>) -> Arc<dyn Upcalls> {
@@ -201,13 +201,7 @@ pub(super) fn upcalls(node: &Rc<Node>) -> Arc<dyn Upcalls> {
     let node = Rc::clone(node);
     tokio::task::spawn_local(async move {
         while let Some(order) = orders.recv().await {
-            let event = format!("UpdateContainers of {}", order.plugin);
-            super::updates::apply_to_others(&node, &order.request.update, &event);
-            // None of them was carried out, and the plugin is told so.
-            let reply = api::UpdateContainersResponse {
-                failed: order.request.update,
-                ..api::UpdateContainersResponse::default()
-            };
+            let reply = super::updates::unsolicited(&node, &order.plugin, order.request).await;
             let _plugin_is_gone = order.reply.send(reply);
         }
     });
@@ -224,6 +218,6 @@ impl Upcalls for Desk {
         let (reply, answer) = tokio::sync::oneshot::channel();
         let order = UpdateOrder { plugin: plugin.to_string(), request, reply };
         self.0.send(order).map_err(|_gone| "the daemon is ending".to_owned())?;
-        answer.await.map_err(|_gone| "the daemon is ending".to_owned())
+        answer.await.map_err(|_gone| "the daemon is ending".to_owned())?
     }
 }

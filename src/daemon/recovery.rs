@@ -126,6 +126,10 @@ fn adopt_bypassed(node: &Rc<Node>) {
             root => root,
         };
         let key = Key { root, id: text("id") };
+        if text("verb") == "update" {
+            let (node, key) = (Rc::clone(node), key.clone());
+            tokio::task::spawn_local(async move { super::resources::reapply(&node, &key).await });
+        }
         node.change(&key, |known| {
             known.skipped.push(crate::state::Skipped {
                 plugin: String::new(),

@@ -12,7 +12,7 @@ use crate::plugin::Event;
 use crate::state::{Container, Key, Lifecycle};
 
 use super::node::{Lane, Node, Pending, log_failure};
-use super::{delete, evidence, exit, undo, update, watch};
+use super::{delete, evidence, exit, undo, update, updates, watch};
 
 /// Watches a runtime process to its end, then settles its verb.
 pub(super) fn watch(node: &Rc<Node>, key: &Key, lane: &Rc<Lane>, pending: Rc<Pending>) {
@@ -81,6 +81,7 @@ async fn created(node: &Rc<Node>, key: &Key, record: &Container, pending: &Pendi
     note_init(node, key, pid, Lifecycle::Created);
     undo::drop_temporary(record);
     if let Some(record) = node.container(key) {
+        updates::created(node, key).await;
         if !record.is_sandbox {
             node.tell(Event::PostCreateContainer, key).await;
         }
@@ -161,6 +162,7 @@ async fn running(node: &Rc<Node>, key: &Key, pending: &Pending, init: Option<u32
         None => node.change(key, |record| record.state = Lifecycle::Running),
     }
     undo::drop_temporary(&record);
+    updates::created(node, key).await;
     node.tell(Event::PostStartContainer, key).await;
     if let Some(record) = node.container(key) {
         exit::watch(node, &record);

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use serde_json::{Map, Value};
 use tokio::sync::OwnedMutexGuard;
-use tracing::warn;
+use tracing::{debug, warn};
 
 use crate::adaptation::Updated;
 use crate::argv;
@@ -30,7 +30,8 @@ use crate::state::{Change, Container, Key, Skipped};
 
 use super::call::Call;
 use super::node::{Node, Pending, now};
-use super::{evidence, messages, updates};
+use super::resources::Unmet;
+use super::{evidence, messages, resources, updates};
 
 /// A block of OCI resources.
 pub(super) type Block = Map<String, Value>;
@@ -119,13 +120,14 @@ async fn ask(node: &Rc<Node>, record: &Container, delta: &Block) -> Result<Answe
             return Err(Error::new(why).hint("its resources are unchanged"));
         }
     };
-    let answer = own(key, &updated)?;
+    let answer = own(node, record, &updated)?;
     updates::carry_out(node, updated, Event::UpdateContainer.name(), Some(key)).await;
     Ok(Answer { is_told: true, ..answer })
 }
 
 /// The plugins' part of the update of the container itself.
-fn own(key: &Key, updated: &Updated) -> Result<Answer> {
+fn own(node: &Node, record: &Container, updated: &Updated) -> Result<Answer> {
+    let key = &record.key;
     let skipped = updated.unknown.iter().map(|(plugin, what)| {
         warn!("{plugin} set {what}, which this version does not know; it was not applied");
         let reason = format!("{what} is not known to this version and was not applied");
@@ -141,7 +143,14 @@ fn own(key: &Key, updated: &Updated) -> Result<Answer> {
         let text = owner.map_or_else(|| error.to_string(), |owner| format!("{owner}: {error}"));
         Error::new(quoted(&text)).hint("its resources are unchanged")
     })?;
-    Ok(Answer { part: owned::part(&wanted, &owners), owners, skipped, is_told: true })
+    let part = owned::part(&wanted, &owners);
+    if let Err(Unmet::Refused(why)) = resources::check(node, record, &part) {
+        let owner = owned::fields(&part).into_iter().find(|field| why.starts_with(&field.path));
+        let owner = owner.and_then(|field| owned::owner(&field, &part, &owners));
+        let why = owner.map_or_else(|| why.clone(), |owner| format!("{owner}: {why}"));
+        return Err(Error::new(quoted(&why)).hint("its resources are unchanged"));
+    }
+    Ok(Answer { part, owners, skipped, is_told: true })
 }
 
 /// The engine's word, over it what plugins own of old, over it what they answered now.
@@ -252,7 +261,14 @@ pub(super) fn note_outcome(node: &Node, key: &Key, pending: &Pending) {
     let after = evidence::state_stamp(&node.host, key);
     let is_replaced = after.is_some() && after != pending.state_before;
     let is_taken = is_replaced || record.runtime.contains("crun");
-    if !is_taken || record.incarnation != pending.incarnation {
+    if record.incarnation != pending.incarnation {
+        return;
+    }
+    if !is_taken {
+        // runc writes file by file, and does not put back what it wrote before it failed.
+        if let Err(unmet) = resources::rewrite(node, &record, &record.overlay) {
+            debug!("{}: after a failed update: {unmet}", key.id);
+        }
         return;
     }
     let Holds { engine, overlay, owners, changes, is_told, _writing } = holds;
@@ -263,6 +279,7 @@ pub(super) fn note_outcome(node: &Node, key: &Key, pending: &Pending) {
         updates::note_changes(record, changes);
         record.message = messages::with_resources(&record.message, &updates::in_force(record));
     });
+    resources::rewrite_ignored(node, key);
     pending.is_told.set(is_told);
 }
 

@@ -1,21 +1,38 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Updates of other containers that plugins ask for. Carrying them out on cgroups is not built
-//! yet: each is recorded as skipped, so that `explain` tells, and never dropped in silence.
+//! What plugins want of other containers: updates from Create, Update, Stop and Synchronize
+//! answers, and those that they send unasked.
+//!
+//! All of a request is looked at before anything is written; then each container succeeds or
+//! fails for itself. A container that is still being created gets its updates right after (D15).
+//! A failure never fails the event that it came with: it is logged, and `explain` tells it.
 
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use serde_json::{Map, Value};
 use tracing::warn;
 
-use crate::adaptation::Updated;
+use crate::adaptation::{Owners, Updated, Updates};
+use crate::error::quoted;
 use crate::plugin::api;
 use crate::spec::overlay;
-use crate::state::{Change, Container, Key, Skipped};
+use crate::state::{Change, Container, Key, Lifecycle, Skipped};
 
 use super::node::Node;
+use super::relay::Guest;
+use super::resources::{self, Unmet, Wish};
 
-/// How many changes a record keeps: a plugin may set a value a thousand times a second.
-const CHANGES: usize = 200;
+/// How many changes and omissions of a record are looked through for one of the same kind.
+const LATEST: usize = 200;
+
+/// One container's update on its way.
+struct Order {
+    id: String,
+    key: Option<Key>,
+    wish: Wish,
+    ignores_failure: bool,
+    result: Result<(), Unmet>,
+}
 
 /// Carries out what plugins answered about other containers than `subject`.
 pub(super) async fn carry_out(
@@ -24,28 +41,160 @@ pub(super) async fn carry_out(
     event: &str,
     subject: Option<&Key>,
 ) {
-    let others = updated.updates.into_iter();
-    let others: Vec<_> =
-        others.filter(|other| subject.is_none_or(|key| key.id != other.container_id)).collect();
-    apply_to_others(node, &others, event);
+    let Updated { updates, evictions: _, owners, unknown: _ } = updated;
+    let others = updates.iter();
+    let others = others.filter(|other| subject.is_none_or(|key| key.id != other.container_id));
+    let orders = others.map(|update| order(node, update, &owners, event)).collect();
+    carry_out_orders(node, orders).await;
 }
 
-/// Records what was asked for the containers in `updates`.
-pub(super) fn apply_to_others(node: &Node, updates: &[api::ContainerUpdate], event: &str) {
-    for update in updates {
-        let key = {
-            let store = node.store.borrow();
-            let mut known = store.containers();
-            known.find(|known| known.key.id == update.container_id).map(|known| known.key.clone())
-        };
-        let reason = format!(
-            "an update of it asked for at {event} was not carried out: absent in this version"
-        );
-        warn!("{}: {reason}", update.container_id);
-        if let Some(key) = key {
-            let plugin = String::new();
-            node.change(&key, |record| record.skipped.push(Skipped { plugin, reason }));
+/// Carries out what a newcomer wants of the containers that it was shown.
+pub(super) async fn synchronized(
+    node: &Rc<Node>,
+    guest: &Guest,
+    updates: Vec<api::ContainerUpdate>,
+) {
+    let request = api::UpdateContainersRequest { update: updates, ..Default::default() };
+    if let Err(why) = asked(node, guest, request, "Synchronize").await {
+        node.note_failure(&format!("what {} wants: {why}", guest.seat.id()), &guest.seat.id());
+    }
+}
+
+/// Carries out what a plugin wants unasked; answers with what failed.
+pub(super) async fn unsolicited(
+    node: &Rc<Node>,
+    plugin: &str,
+    request: api::UpdateContainersRequest,
+) -> Result<api::UpdateContainersResponse, String> {
+    let Some(guest) = node.relay.find(plugin) else {
+        return Err(format!("{plugin} has not been configured yet"));
+    };
+    asked(node, &guest, request, "UpdateContainers").await
+}
+
+/// One plugin's wishes, in its order. What it may not set, and what nobody could, fails them all
+/// before anything is written.
+async fn asked(
+    node: &Rc<Node>,
+    guest: &Guest,
+    request: api::UpdateContainersRequest,
+    event: &str,
+) -> Result<api::UpdateContainersResponse, String> {
+    let id = guest.seat.id();
+    let rights = guest.seat.rights().map_err(|failure| failure.text)?;
+    let api::UpdateContainersRequest { update: wanted, evict: _, special_fields: _ } = request;
+    let mut orders = Vec::new();
+    for update in &wanted {
+        let mut alone = Updates::for_stop();
+        alone.answer(&id, rights, std::slice::from_ref(update), &[]).map_err(|e| e.to_string())?;
+        let Updated { updates, evictions: _, owners, unknown: _ } = alone.finish();
+        // An update of nobody in particular comes out as nothing.
+        let update = updates.first().unwrap_or(update);
+        orders.push(order(node, update, &owners, event));
+    }
+    let failed = carry_out_orders(node, orders).await;
+    let failed = failed.into_iter().filter_map(|index| wanted.get(index).cloned()).collect();
+    Ok(api::UpdateContainersResponse { failed, ..api::UpdateContainersResponse::default() })
+}
+
+/// Looks at one update without carrying it out.
+fn order(node: &Node, update: &api::ContainerUpdate, owners: &Owners, event: &str) -> Order {
+    let api::ContainerUpdate { container_id, linux, ignore_failure, special_fields: _ } = update;
+    let owners = owners.to_flat(container_id);
+    let resources = linux.as_ref().and_then(|linux| linux.resources.as_ref());
+    let part = resources.map(overlay::overlay_of).transpose();
+    let key = find(node, container_id);
+    let (part, result) = match (part, &key) {
+        (Err(error), _) => (Map::new(), Err(Unmet::Refused(quoted(&error.to_string())))),
+        (Ok(_), None) => (Map::new(), Err(Unmet::Unknown)),
+        (Ok(part), Some(key)) => {
+            let part = part.unwrap_or_default();
+            let result = look(node, key, &part);
+            (part, result)
         }
+    };
+    let wish = Wish { part, owners, event: event.to_owned() };
+    let (id, ignores_failure) = (container_id.clone(), *ignore_failure);
+    Order { id, key, wish, ignores_failure, result }
+}
+
+fn look(node: &Node, key: &Key, part: &Map<String, Value>) -> Result<(), Unmet> {
+    let record = node.container(key).ok_or(Unmet::Unknown)?;
+    match record.state {
+        _ if record.is_sandbox => Err(Unmet::Sandbox),
+        Lifecycle::Creating => Ok(()),
+        Lifecycle::Created | Lifecycle::Running => {
+            resources::living(node, key)?;
+            resources::check(node, &record, part)
+        }
+        Lifecycle::Stopped | Lifecycle::Removed => Err(Unmet::Gone),
+    }
+}
+
+/// The container of this id that lives, else the youngest.
+fn find(node: &Node, id: &str) -> Option<Key> {
+    let store = node.store.borrow();
+    let known = store.containers().filter(|known| known.key.id == id);
+    let has_ended =
+        |known: &Container| matches!(known.state, Lifecycle::Stopped | Lifecycle::Removed);
+    let best = known.max_by_key(|known| (!has_ended(known), known.incarnation));
+    best.map(|known| known.key.clone())
+}
+
+/// Carries out what can be; returns the places of those that failed and may not.
+async fn carry_out_orders(node: &Rc<Node>, orders: Vec<Order>) -> Vec<usize> {
+    let mut failed = Vec::new();
+    for (place, order) in orders.into_iter().enumerate() {
+        let result = match (&order.result, &order.key) {
+            (Ok(()), Some(key)) => one(node, key, &order.wish).await,
+            (Ok(()), None) => Err(Unmet::Unknown),
+            (Err(unmet), _) => Err(unmet.clone()),
+        };
+        let Err(unmet) = result else { continue };
+        note_unmet(node, &order, &unmet);
+        if !order.ignores_failure {
+            failed.push(place);
+        }
+    }
+    failed
+}
+
+async fn one(node: &Rc<Node>, key: &Key, wish: &Wish) -> Result<(), Unmet> {
+    if wish.part.is_empty() {
+        return Ok(());
+    }
+    if node.container(key).is_some_and(|record| record.state == Lifecycle::Creating) {
+        node.lane(key).deferred.borrow_mut().push(wish.clone());
+        return Ok(());
+    }
+    resources::apply(node, key, wish).await
+}
+
+/// A container has been created: what plugins wanted of it meanwhile.
+pub(super) async fn created(node: &Rc<Node>, key: &Key) {
+    let wishes = node.lane(key).deferred.take();
+    for wish in wishes {
+        if let Err(unmet) = resources::apply(node, key, &wish).await {
+            let (id, key) = (key.id.clone(), Some(key.clone()));
+            let order = Order { id, key, wish, ignores_failure: false, result: Ok(()) };
+            note_unmet(node, &order, &unmet);
+        }
+    }
+}
+
+fn note_unmet(node: &Node, order: &Order, unmet: &Unmet) {
+    let plugins: BTreeMap<&String, ()> = order.wish.owners.values().map(|by| (by, ())).collect();
+    let plugins: Vec<&str> = plugins.into_keys().map(String::as_str).collect();
+    let plugin = plugins.join(",");
+    let reason = format!("an update asked for at {} failed: {unmet}", order.wish.event);
+    warn!("{}: {plugin}: {reason}", quoted(&order.id));
+    let Some(key) = &order.key else { return };
+    let skipped = Skipped { plugin, reason };
+    let is_known = node.container(key).is_some_and(|record| {
+        record.skipped.iter().rev().take(LATEST).any(|known| *known == skipped)
+    });
+    if !is_known {
+        node.change(key, |record| record.skipped.push(skipped));
     }
 }
 
@@ -64,7 +213,7 @@ pub(super) fn note_changes(record: &mut Container, changes: Vec<Change>) {
             (&known.event, &known.plugin, &known.field)
                 == (&change.event, &change.plugin, &change.field)
         };
-        match record.changes.iter_mut().rev().take(CHANGES).find(same) {
+        match record.changes.iter_mut().rev().take(LATEST).find(same) {
             Some(known) => (known.at, known.after) = (change.at, change.after),
             None => record.changes.push(change),
         }

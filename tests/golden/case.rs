@@ -187,8 +187,6 @@ fn manner(text: &str) -> Result<Manner, String> {
         None => None,
     };
     Ok(Manner {
-        updates: Vec::new(),
-        evicts: Vec::new(),
         adjust,
         update: part.update.iter().map(message).collect::<Result<_, _>>()?,
         // It lives as long as the test's process anyway.
@@ -199,7 +197,7 @@ fn manner(text: &str) -> Result<Manner, String> {
         at: part.at,
         rejects: part.reject,
         events,
-        hears: None,
+        ..Manner::default()
     })
 }
 

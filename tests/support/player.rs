@@ -3,12 +3,12 @@
 //! writes down what it hears.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use nri_runc::plugin::api;
-use nri_runc::plugin::stub::Stub;
+use nri_runc::plugin::stub::{Runtime, Stub};
 use protobuf::MessageDyn;
 use ttrpc::r#async::TtrpcContext;
 
@@ -36,12 +36,30 @@ pub(crate) struct Manner {
     pub(crate) events: Option<i32>,
     /// Hears every event in full.
     pub(crate) hears: Option<Hears>,
+    /// What it answers to Synchronize.
+    pub(crate) wants: Vec<api::ContainerUpdate>,
+    /// What it answers to StopContainer.
+    pub(crate) leaves_room: Vec<api::ContainerUpdate>,
+    /// What it asks for from inside the handler of the event `at`.
+    pub(crate) inside: Option<api::UpdateContainersRequest>,
+    /// What it asks for unasked.
+    pub(crate) asks: Option<Asks>,
 }
+
+/// A request that a plugin is to make, and where its outcome goes.
+pub(crate) type Ask = (
+    api::UpdateContainersRequest,
+    std::sync::mpsc::Sender<Result<api::UpdateContainersResponse, String>>,
+);
+
+/// The plugin's end of it.
+pub(crate) type Asks = Arc<tokio::sync::Mutex<tokio::sync::mpsc::UnboundedReceiver<Ask>>>;
 
 struct Player {
     manner: Manner,
     told: Arc<Mutex<Vec<String>>>,
     leave: tokio::sync::mpsc::Sender<()>,
+    runtime: Arc<OnceLock<Runtime>>,
 }
 
 impl Player {
@@ -62,6 +80,13 @@ impl Player {
         }
         if self.manner.at.as_deref().unwrap_or("CreateContainer") != event {
             return Ok(());
+        }
+        if let (Some(request), Some(runtime)) = (&self.manner.inside, self.runtime.get()) {
+            let said = match runtime.update_containers(request).await {
+                Ok(response) => format!("{} failed", response.failed.len()),
+                Err(error) => error.to_string(),
+            };
+            self.note("inside", &said);
         }
         if self.manner.hangs {
             tokio::time::sleep(Duration::from_secs(30)).await;
@@ -97,7 +122,8 @@ impl api::Plugin for Player {
         for container in &request.containers {
             self.note("Synchronize", &container.name);
         }
-        Ok(api::SynchronizeResponse { more: request.more, ..Default::default() })
+        let update = if request.more { Vec::new() } else { self.manner.wants.clone() };
+        Ok(api::SynchronizeResponse { update, more: request.more, ..Default::default() })
     }
 
     async fn create_container(
@@ -190,7 +216,8 @@ impl api::Plugin for Player {
         request: api::StopContainerRequest,
     ) -> ttrpc::Result<api::StopContainerResponse> {
         self.hear("StopContainer", &request.container.name, &request).await?;
-        Ok(Default::default())
+        let update = self.manner.leaves_room.clone();
+        Ok(api::StopContainerResponse { update, ..Default::default() })
     }
 
     async fn remove_container(
@@ -227,13 +254,19 @@ pub(crate) fn connect(
 ) -> Arc<Mutex<Vec<String>>> {
     let told = Arc::new(Mutex::new(Vec::new()));
     let (leave, mut left) = tokio::sync::mpsc::channel(1);
-    let player = Arc::new(Player { manner, told: Arc::clone(&told), leave });
+    let (registered, asks) = (Arc::new(OnceLock::new()), manner.asks.clone());
+    let runtime = Arc::clone(&registered);
+    let player = Arc::new(Player { manner, told: Arc::clone(&told), leave, runtime });
     let (index, name) = (index.to_owned(), name.to_owned());
     std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             let stream = reach(&socket).await;
             let stub = Stub::register(stream, &index, &name, player).await.unwrap();
+            let _first = registered.set(stub.runtime());
+            if let Some(asks) = asks {
+                tokio::spawn(serve(stub.runtime(), asks));
+            }
             tokio::select! {
                 _ = stub.closed() => {}
                 _ = left.recv() => stub.close(),
@@ -243,6 +276,17 @@ pub(crate) fn connect(
         });
     });
     told
+}
+
+async fn serve(runtime: Runtime, asks: Asks) {
+    let mut asks = asks.lock().await;
+    while let Some((request, sender)) = asks.recv().await {
+        let runtime = runtime.clone();
+        tokio::spawn(async move {
+            let answer = runtime.update_containers(&request).await;
+            let _nobody_waits = sender.send(answer.map_err(|error| error.to_string()));
+        });
+    }
 }
 
 /// Connects; a daemon that has just started opens its plugin socket last.

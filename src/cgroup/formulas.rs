@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+//! cgroup v1's numbers in cgroup v2's terms.
+//!
+//! Runtimes turn CPU shares into a weight by one of two formulas: an older one along a straight
+//! line, and one that gives the default of the one for the default of the other (runc since
+//! 1.3.2, crun since 1.23). Which one made a container's weight is told from the weight itself.
+//! Reference: wrapper-pitfalls G2; both runtimes' release notes.
+
+/// The least and the most that a share can be.
+const SHARES: (u64, u64) = (2, 262_144);
+
+/// The weight for `shares`, by the formula that made `weight` of `before`; by the newer one where
+/// that cannot be told.
+pub(super) fn weight(shares: u64, before: Option<(u64, u64)>) -> u64 {
+    let is_linear =
+        before.is_some_and(|(shares, weight)| linear(shares) == weight && curved(shares) != weight);
+    if is_linear { linear(shares) } else { curved(shares) }
+}
+
+fn linear(shares: u64) -> u64 {
+    let shares = shares.clamp(SHARES.0, SHARES.1);
+    1 + (shares - 2) * 9999 / 262_142
+}
+
+fn curved(shares: u64) -> u64 {
+    if shares <= SHARES.0 {
+        return 1;
+    }
+    if shares >= SHARES.1 {
+        return 10_000;
+    }
+    #[expect(clippy::cast_precision_loss, reason = "shares have 18 bits")]
+    let log = (shares as f64).log2();
+    let exponent = (log * log + 125.0 * log) / 612.0 - 7.0 / 34.0;
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "between 1 and 10000 for the shares that are left"
+    )]
+    let weight = 10_f64.powf(exponent).ceil() as u64;
+    weight
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_formulas_give_what_the_runtimes_give() {
+        for (shares, old, new) in [
+            (2, 1, 1),
+            (100, 4, 17),
+            (256, 10, 35),
+            (512, 20, 59),
+            (1024, 39, 100),
+            (2048, 79, 174),
+            (4096, 157, 303),
+            (262_144, 10_000, 10_000),
+        ] {
+            assert_eq!((linear(shares), curved(shares)), (old, new), "{shares}");
+        }
+    }
+
+    #[test]
+    fn the_weight_that_is_there_tells_which_formula_made_it() {
+        assert_eq!(weight(512, Some((1024, 39))), 20);
+        assert_eq!(weight(512, Some((1024, 100))), 59);
+        for unclear in [None, Some((2, 1)), Some((1024, 77))] {
+            assert_eq!(weight(512, unclear), 59, "{unclear:?}");
+        }
+    }
+}

@@ -1,0 +1,226 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Resources to cgroup files, for containers that already run.
+//!
+//! [`plan`] decides and is pure: it takes OCI resources and a look at the files, and gives writes
+//! in an order that the kernel takes, or says what cannot be. [`carry_out`] writes them, and puts
+//! everything back when one of them fails. Which containers may be written to at all is not
+//! decided here (D22), and no process is ever moved, frozen or killed.
+//! Reference: kernel `cgroup-v1/`, `cgroup-v2.rst`; wrapper-pitfalls G; runc's `cgroups`.
+
+mod formulas;
+mod place;
+mod v1;
+mod v2;
+mod write;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+pub use place::{Cgroups, Layout, Mounts};
+pub use write::{Failed, Written, carry_out};
+
+/// What a decision may look at: `file` of `controller` (always empty on v2).
+pub trait Files {
+    /// Whether the file is there.
+    fn exists(&self, controller: &str, file: &str) -> bool;
+    /// What it says, without the line's end.
+    fn text(&self, controller: &str, file: &str) -> Option<String>;
+}
+
+/// One file to be written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Write {
+    /// The controller on v1, empty on v2.
+    pub controller: &'static str,
+    /// Name of the file.
+    pub file: String,
+    /// What to write, each line by itself.
+    pub value: String,
+    /// Path of the resource, below `linux.resources`.
+    pub field: String,
+    /// How to take it back: another file and value where it is not its own text before.
+    pub undo: Option<(String, String)>,
+    /// Without the file the value holds anyway.
+    is_optional: bool,
+    /// The kernel may silently take another value; that is a failure.
+    pub is_verified: bool,
+}
+
+/// Why resources cannot be written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Unfit {
+    /// Nobody can do this here.
+    Refused {
+        /// Path of the resource.
+        field: String,
+        /// Why.
+        why: String,
+    },
+    /// The runtime may know how.
+    NotDirect(String),
+}
+
+impl fmt::Display for Unfit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Refused { field, why } => write!(f, "{field}: {why}"),
+            Self::NotDirect(what) => write!(f, "only a runtime could write it: {what}"),
+        }
+    }
+}
+
+/// The resources around the wanted ones.
+#[derive(Debug, Clone, Copy)]
+pub struct Around<'a> {
+    /// What is in force.
+    pub before: &'a Map<String, Value>,
+    /// What will be, the wanted ones included.
+    pub after: &'a Map<String, Value>,
+}
+
+/// The writes that `wanted` comes to, in their order.
+///
+/// # Errors
+/// Says which field cannot be written, and why.
+pub fn plan(
+    layout: Layout,
+    wanted: &Map<String, Value>,
+    around: Around<'_>,
+    files: &dyn Files,
+) -> Result<Vec<Write>, Unfit> {
+    let wanted = Wanted::deserialize(Value::Object(wanted.clone()))
+        .map_err(|error| Unfit::NotDirect(error.to_string()))?;
+    let mut writes = match layout {
+        Layout::V1 => v1::plan(&wanted, files)?,
+        Layout::V2 => v2::plan(&wanted, around, files)?,
+    };
+    writes.retain(|write| !write.is_optional || files.exists(write.controller, &write.file));
+    for write in &writes {
+        if !files.exists(write.controller, &write.file) {
+            let why = format!("there is no {} here", write.file);
+            return Err(Unfit::Refused { field: write.field.clone(), why });
+        }
+    }
+    Ok(writes)
+}
+
+/// A file for a field.
+fn write(
+    controller: &'static str,
+    file: impl Into<String>,
+    value: impl fmt::Display,
+    field: impl Into<String>,
+) -> Write {
+    Write {
+        controller,
+        file: file.into(),
+        value: value.to_string(),
+        field: field.into(),
+        undo: None,
+        is_optional: false,
+        is_verified: false,
+    }
+}
+
+impl Write {
+    fn optional(self, is_optional: bool) -> Self {
+        Self { is_optional, ..self }
+    }
+}
+
+fn refused<T>(field: &str, why: impl Into<String>) -> Result<T, Unfit> {
+    Err(Unfit::Refused { field: field.to_owned(), why: why.into() })
+}
+
+/// Resources that can be written. Anything else makes the reading fail.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "camelCase")]
+struct Wanted {
+    memory: Memory,
+    cpu: Cpu,
+    pids: Pids,
+    unified: BTreeMap<String, String>,
+    #[serde(rename = "hugepageLimits")]
+    hugepages: Vec<Hugepages>,
+    devices: Vec<Rule>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "camelCase")]
+struct Memory {
+    limit: Option<i64>,
+    reservation: Option<i64>,
+    swap: Option<i64>,
+    kernel: Option<i64>,
+    #[serde(rename = "kernelTCP")]
+    kernel_tcp: Option<i64>,
+    swappiness: Option<u64>,
+    #[serde(rename = "disableOOMKiller")]
+    disable_oom_killer: Option<bool>,
+    use_hierarchy: Option<bool>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "camelCase")]
+struct Cpu {
+    shares: Option<u64>,
+    quota: Option<i64>,
+    burst: Option<u64>,
+    period: Option<u64>,
+    realtime_runtime: Option<i64>,
+    realtime_period: Option<u64>,
+    cpus: String,
+    mems: String,
+    idle: Option<i64>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct Pids {
+    limit: Option<i64>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Hugepages {
+    #[serde(rename = "pageSize")]
+    page_size: String,
+    limit: u64,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Rule {
+    allow: bool,
+    #[serde(default, rename = "type")]
+    kind: String,
+    major: Option<i64>,
+    minor: Option<i64>,
+    #[serde(default)]
+    access: String,
+}
+
+/// Zero says "leave it" to every runtime.
+fn set<T: Default + PartialEq>(value: Option<T>) -> Option<T> {
+    value.filter(|value| *value != T::default())
+}
+
+/// A limit as most files take it.
+fn or_max(limit: i64) -> String {
+    if limit < 0 { "max".to_owned() } else { limit.to_string() }
+}
+
+fn number(resources: &Map<String, Value>, section: &str, key: &str) -> Option<i64> {
+    resources.get(section)?.get(key)?.as_i64()
+}
+
+/// The first number of a file's text.
+fn first_number(text: Option<String>) -> Option<i64> {
+    text?.split_whitespace().next()?.parse().ok()
+}

@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Where a container's cgroups are: by its init process, and where a runtime tells by that too.
+//!
+//! An init process may have moved itself below the cgroup that its runtime made (systemd in a
+//! container does): the runtime's word counts if the process is at or below it, and nothing is
+//! written if it is elsewhere. Reference: proc_pid_cgroup(5), proc_pid_mountinfo(5).
+
+use std::collections::BTreeMap;
+use std::path::{Component, Path, PathBuf};
+
+use crate::error::{Context, Error, Result};
+use crate::host::Host;
+
+use super::Files;
+
+/// The controllers that are written to.
+const WRITTEN: [&str; 7] = ["", "cpu", "cpuset", "devices", "hugetlb", "memory", "pids"];
+
+/// Which of the two kinds of cgroups has the controllers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Layout {
+    /// v1, or hybrid.
+    V1,
+    /// v2 alone.
+    V2,
+}
+
+/// Where the kernel shows cgroups on this host.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mounts {
+    layout: Layout,
+    /// Controller (empty for v2) to the mount's root and its place.
+    mounts: BTreeMap<String, (PathBuf, PathBuf)>,
+}
+
+impl Mounts {
+    /// Reads them.
+    ///
+    /// # Errors
+    /// Fails where there are none.
+    pub fn read(host: &Host) -> Result<Self> {
+        let path = host.path("/proc/self/mountinfo");
+        let text =
+            std::fs::read_to_string(&path).doing(|| format!("reading {}", path.display()))?;
+        Self::parse(&text).ok_or_else(|| Error::new("no cgroups are mounted"))
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        let (mut v1, mut v2) = (BTreeMap::new(), None);
+        for line in text.lines() {
+            let Some((before, after)) = line.split_once(" - ") else { continue };
+            let before: Vec<&str> = before.split(' ').collect();
+            let after: Vec<&str> = after.split(' ').collect();
+            let ([_, _, _, root, at, ..], [kind, _, options]) = (&before[..], &after[..]) else {
+                continue;
+            };
+            let place = (PathBuf::from(root), PathBuf::from(at));
+            match *kind {
+                "cgroup" => {
+                    for controller in options.split(',') {
+                        v1.entry(controller.to_owned()).or_insert_with(|| place.clone());
+                    }
+                }
+                // Beside v1 it is mounted elsewhere, for systemd, and has no controllers.
+                "cgroup2" if v2.is_none() => v2 = Some(place),
+                _ => {}
+            }
+        }
+        let has_controllers = ["cpu", "memory", "cpuset"].iter().any(|name| v1.contains_key(*name));
+        match (has_controllers, v2) {
+            (true, _) => Some(Self { layout: Layout::V1, mounts: v1 }),
+            (false, Some(place)) => {
+                let mounts = BTreeMap::from([(String::new(), place)]);
+                Some(Self { layout: Layout::V2, mounts })
+            }
+            (false, None) => None,
+        }
+    }
+}
+
+/// A container's cgroups.
+#[derive(Debug, Clone)]
+pub struct Cgroups {
+    layout: Layout,
+    dirs: BTreeMap<String, PathBuf>,
+}
+
+impl Cgroups {
+    /// Finds those of the process `pid`; `told` is what a runtime says of it, by controller.
+    ///
+    /// # Errors
+    /// Fails when the process is gone, or is not where its runtime put it.
+    pub fn find(
+        host: &Host,
+        mounts: &Mounts,
+        pid: u32,
+        told: &BTreeMap<String, PathBuf>,
+    ) -> Result<Self> {
+        let path = host.path(format!("/proc/{pid}/cgroup"));
+        let text =
+            std::fs::read_to_string(&path).doing(|| format!("reading {}", path.display()))?;
+        let mut dirs = BTreeMap::new();
+        for line in text.lines() {
+            let mut parts = line.splitn(3, ':');
+            let (Some(_), Some(controllers), Some(path)) =
+                (parts.next(), parts.next(), parts.next())
+            else {
+                continue;
+            };
+            for controller in controllers.split(',') {
+                let Some((root, at)) = mounts.mounts.get(controller) else { continue };
+                let Some(below) = below(Path::new(path), root) else { continue };
+                let found = at.join(below);
+                let dir = match told.get(controller) {
+                    Some(told) if found.starts_with(told) && told.starts_with(at) => told.clone(),
+                    Some(told) => {
+                        let (found, told) = (found.display(), told.display());
+                        return Err(Error::new(format!("its process is in {found}, not {told}")));
+                    }
+                    None => found,
+                };
+                dirs.insert(controller.to_owned(), host.path(dir));
+            }
+        }
+        if dirs.is_empty() {
+            return Err(Error::new("its process is in no cgroup that is mounted"));
+        }
+        Ok(Self { layout: mounts.layout, dirs })
+    }
+
+    /// Which kind it has.
+    pub fn layout(&self) -> Layout {
+        self.layout
+    }
+
+    /// The folder of a controller (empty for v2).
+    pub fn dir(&self, controller: &str) -> Option<&Path> {
+        self.dirs.get(controller).map(PathBuf::as_path)
+    }
+
+    /// Whether systemd manages it: then it is systemd's to write (D22).
+    pub fn is_scope(&self) -> bool {
+        let is_scope =
+            |dir: &PathBuf| dir.extension().is_some_and(|e| e == "scope" || e == "slice");
+        self.dirs.values().any(is_scope)
+    }
+
+    /// Whether a controller's folder is that of `other`, or holds it: then others than the
+    /// container's processes would be limited with it.
+    pub fn holds(&self, other: &Self) -> bool {
+        WRITTEN.iter().any(|name| match (self.dirs.get(*name), other.dirs.get(*name)) {
+            (Some(dir), Some(other)) => other.starts_with(dir),
+            _ => false,
+        })
+    }
+
+    /// Whether it is still there.
+    pub fn exists(&self) -> bool {
+        self.dirs.values().all(|dir| dir.is_dir())
+    }
+
+    /// Whether its processes are frozen.
+    pub fn is_frozen(&self) -> bool {
+        let (controller, file) = match self.layout {
+            Layout::V1 => ("freezer", "freezer.state"),
+            Layout::V2 => ("", "cgroup.freeze"),
+        };
+        self.text(controller, file).is_some_and(|text| text != "THAWED" && text != "0")
+    }
+}
+
+impl Files for Cgroups {
+    fn exists(&self, controller: &str, file: &str) -> bool {
+        self.dir(controller).is_some_and(|dir| dir.join(file).is_file())
+    }
+
+    fn text(&self, controller: &str, file: &str) -> Option<String> {
+        let text = std::fs::read_to_string(self.dir(controller)?.join(file)).ok()?;
+        Some(text.trim_end().to_owned())
+    }
+}
+
+/// `path` below a mount's root, relative; a path out of it cannot be reached.
+fn below(path: &Path, root: &Path) -> Option<PathBuf> {
+    let below = path.strip_prefix(root).ok()?;
+    let is_plain = |part: Component<'_>| matches!(part, Component::Normal(_));
+    below.components().all(is_plain).then(|| below.to_owned())
+}

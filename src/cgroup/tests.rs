@@ -1,0 +1,344 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Cases for both layouts on trees of plain files: what is written, in which order, what is
+//! refused, and that a failure leaves nothing behind.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use serde_json::{Map, Value, json};
+
+use super::{Around, Cgroups, Files, Layout, Mounts, Unfit, carry_out, plan};
+use crate::host::Host;
+
+const V1: &str = "\
+30 20 0:25 / /sys/fs/cgroup ro - tmpfs tmpfs ro\n\
+31 30 0:26 / /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct\n\
+32 30 0:27 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n\
+33 30 0:28 / /sys/fs/cgroup/cpuset rw - cgroup cgroup rw,cpuset\n\
+34 30 0:29 / /sys/fs/cgroup/hugetlb rw - cgroup cgroup rw,hugetlb\n\
+35 30 0:30 / /sys/fs/cgroup/freezer rw - cgroup cgroup rw,freezer\n\
+36 30 0:31 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n";
+const V2: &str = "31 30 0:26 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate\n";
+
+/// A host of plain files with one process, 42.
+struct Tree {
+    temp: tempfile::TempDir,
+}
+
+impl Tree {
+    fn new(mountinfo: &str, cgroup: &str) -> Self {
+        let tree = Self { temp: tempfile::tempdir().unwrap() };
+        tree.file("/proc/self/mountinfo", mountinfo);
+        tree.file("/proc/42/cgroup", cgroup);
+        tree
+    }
+
+    fn v1() -> Self {
+        let paths = "4:cpu,cpuacct:/k/c\n3:memory:/k/c\n2:cpuset:/k/c\n5:hugetlb:/k/c\n6:freezer:/k/c\n0::/\n";
+        let tree = Self::new(V1, paths);
+        for (file, text) in [
+            ("cpu,cpuacct/k/c/cpu.shares", "1024"),
+            ("cpu,cpuacct/k/c/cpu.cfs_period_us", "100000"),
+            ("cpu,cpuacct/k/c/cpu.cfs_quota_us", "50000"),
+            ("cpu,cpuacct/k/c/cpu.rt_period_us", "1000000"),
+            ("cpu,cpuacct/k/c/cpu.rt_runtime_us", "0"),
+            ("memory/k/c/memory.limit_in_bytes", "1000"),
+            ("memory/k/c/memory.memsw.limit_in_bytes", "1000"),
+            ("memory/k/c/memory.use_hierarchy", "1"),
+            ("memory/k/c/memory.oom_control", "oom_kill_disable 0\nunder_oom 0"),
+            ("cpuset/k/c/cpuset.cpus", "0-3"),
+            ("hugetlb/k/c/hugetlb.2MB.limit_in_bytes", "0"),
+            ("freezer/k/c/freezer.state", "THAWED"),
+        ] {
+            tree.file(&format!("/sys/fs/cgroup/{file}"), &format!("{text}\n"));
+        }
+        tree
+    }
+
+    fn v2() -> Self {
+        let tree = Self::new(V2, "0::/k/c\n");
+        for (file, text) in [
+            ("cpu.weight", "39"),
+            ("cpu.max", "max 100000"),
+            ("cpu.max.burst", "0"),
+            ("cpu.idle", "0"),
+            ("memory.max", "max"),
+            ("memory.low", "0"),
+            ("memory.high", "max"),
+            ("memory.swap.max", "max"),
+            ("pids.max", "max"),
+            ("cpuset.cpus", ""),
+            ("cpuset.mems", ""),
+            ("hugetlb.2MB.max", "max"),
+            ("hugetlb.2MB.rsvd.max", "max"),
+            ("cgroup.freeze", "0"),
+        ] {
+            tree.file(&format!("/sys/fs/cgroup/k/c/{file}"), &format!("{text}\n"));
+        }
+        tree
+    }
+
+    fn host(&self) -> Host {
+        Host::new(&self.temp.path().display().to_string(), "")
+    }
+
+    fn file(&self, path: &str, text: &str) {
+        let path = self.host().path(path);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        crate::files::replace(&path, text.as_bytes()).unwrap();
+    }
+
+    fn cgroups(&self) -> Cgroups {
+        self.find(&BTreeMap::new()).unwrap()
+    }
+
+    fn find(&self, told: &BTreeMap<String, PathBuf>) -> crate::error::Result<Cgroups> {
+        Cgroups::find(&self.host(), &Mounts::read(&self.host())?, 42, told)
+    }
+}
+
+fn map(value: Value) -> Map<String, Value> {
+    value.as_object().cloned().unwrap()
+}
+
+/// The writes for `wanted`, as `file=value`.
+fn planned(tree: &Tree, wanted: Value, before: Value) -> Result<Vec<String>, Unfit> {
+    let (wanted, before) = (map(wanted), map(before));
+    let mut after = before.clone();
+    for (section, members) in &wanted {
+        let place = after.entry(section).or_insert_with(|| json!({}));
+        if let (Value::Object(place), Value::Object(members)) = (place, members) {
+            place.extend(members.clone());
+        }
+    }
+    let cgroups = tree.cgroups();
+    let around = Around { before: &before, after: &after };
+    let writes = plan(cgroups.layout(), &wanted, around, &cgroups)?;
+    Ok(writes.into_iter().map(|write| format!("{}={}", write.file, write.value)).collect())
+}
+
+#[track_caller]
+fn fits(tree: &Tree, wanted: Value, before: Value, files: &[&str]) {
+    let shown = wanted.to_string();
+    assert_eq!(planned(tree, wanted, before).unwrap(), files, "{shown}");
+}
+
+#[track_caller]
+fn refused(tree: &Tree, wanted: Value, field: &str) {
+    let shown = wanted.to_string();
+    match planned(tree, wanted, json!({})) {
+        Err(Unfit::Refused { field: named, .. }) => assert_eq!(named, field, "{shown}"),
+        other => panic!("{shown}: {other:?}"),
+    }
+}
+
+#[test]
+fn v2_speaks_of_swap_alone_and_writes_it_before_the_limit() {
+    let tree = Tree::v2();
+    let memory = |memory: Value| json!({ "memory": memory });
+    for (wanted, before, files) in [
+        (
+            json!({"limit": 100, "swap": 100}),
+            json!({}),
+            &["memory.swap.max=0", "memory.max=100"][..],
+        ),
+        (json!({"limit": 100, "swap": 130}), json!({}), &["memory.swap.max=30", "memory.max=100"]),
+        (json!({"limit": 100, "swap": -1}), json!({}), &["memory.swap.max=max", "memory.max=100"]),
+        (json!({"limit": 100}), json!({}), &["memory.max=100"]),
+        (json!({"limit": -1}), json!({}), &["memory.swap.max=max", "memory.max=max"]),
+        (json!({"limit": -1, "swap": 50}), json!({}), &["memory.swap.max=50", "memory.max=max"]),
+        (json!({"swap": 130}), json!({"limit": 100}), &["memory.swap.max=30"]),
+        (json!({"reservation": 70}), json!({}), &["memory.low=70"]),
+        (json!({"disableOOMKiller": false, "useHierarchy": true}), json!({}), &[]),
+    ] {
+        fits(&tree, memory(wanted), memory(before), files);
+    }
+    for (wanted, field) in [
+        (json!({"swap": 130}), "memory.swap"),
+        (json!({"limit": 100, "swap": 50}), "memory.swap"),
+        (json!({"swappiness": 5}), "memory.swappiness"),
+        (json!({"disableOOMKiller": true}), "memory.disableOOMKiller"),
+        (json!({"kernel": 5}), "memory.kernel"),
+        (json!({"kernelTCP": 5}), "memory.kernelTCP"),
+        (json!({"useHierarchy": false}), "memory.useHierarchy"),
+    ] {
+        refused(&tree, memory(wanted), field);
+    }
+}
+
+#[test]
+fn v2_gives_cpu_time_as_weight_and_as_one_pair() {
+    let tree = Tree::v2();
+    let cpu = |cpu: Value| json!({ "cpu": cpu });
+    for (wanted, before, files) in [
+        // The weight of 39 for 1024 shares tells which formula the runtime uses.
+        (json!({"shares": 512}), json!({"shares": 1024}), &["cpu.weight=20"][..]),
+        (json!({"shares": 512}), json!({"shares": 4096}), &["cpu.weight=59"]),
+        (json!({"shares": 512}), json!({"idle": 1}), &[]),
+        (json!({"idle": 1}), json!({}), &["cpu.idle=1"]),
+        (json!({"quota": 5000}), json!({}), &["cpu.max=5000 100000"]),
+        (json!({"quota": 5000}), json!({"period": 20000}), &["cpu.max=5000 20000"]),
+        (json!({"period": 20000}), json!({"quota": 5000}), &["cpu.max=5000 20000"]),
+        (json!({"period": 20000}), json!({}), &["cpu.max=max 20000"]),
+        (json!({"quota": -1}), json!({"period": 20000}), &["cpu.max=max 20000"]),
+        (
+            json!({"quota": 5000, "burst": 50}),
+            json!({}),
+            &["cpu.max=5000 100000", "cpu.max.burst=50"],
+        ),
+        (json!({"cpus": "0-1", "mems": "0"}), json!({}), &["cpuset.cpus=0-1", "cpuset.mems=0"]),
+    ] {
+        fits(&tree, cpu(wanted), cpu(before), files);
+    }
+    refused(&tree, cpu(json!({"realtimeRuntime": 5})), "cpu.realtimeRuntime");
+    refused(&tree, cpu(json!({"realtimePeriod": 5})), "cpu.realtimePeriod");
+}
+
+#[test]
+fn v2_writes_the_unified_settings_last() {
+    let tree = Tree::v2();
+    let wanted = json!({
+        "unified": {"memory.high": "5"}, "pids": {"limit": -1},
+        "hugepageLimits": [{"pageSize": "2MB", "limit": 7}],
+    });
+    let files = ["pids.max=max", "hugetlb.2MB.max=7", "hugetlb.2MB.rsvd.max=7", "memory.high=5"];
+    fits(&tree, wanted, json!({}), &files);
+    for key in ["memory.nothing", "cgroup.procs", "../x.y", "nodot"] {
+        refused(&tree, json!({"unified": {key: "5"}}), &format!("unified[{key}]"));
+    }
+    refused(
+        &tree,
+        json!({"hugepageLimits": [{"pageSize": "1GB", "limit": 7}]}),
+        "hugepageLimits[1GB]",
+    );
+}
+
+#[test]
+fn v1_never_asks_for_a_step_that_the_kernel_refuses() {
+    let tree = Tree::v1();
+    for (wanted, files) in [
+        (
+            json!({"memory": {"limit": 2000, "swap": 2000}}),
+            &["memory.memsw.limit_in_bytes=2000", "memory.limit_in_bytes=2000"][..],
+        ),
+        (
+            json!({"memory": {"limit": 500, "swap": 500}}),
+            &["memory.limit_in_bytes=500", "memory.memsw.limit_in_bytes=500"],
+        ),
+        (
+            json!({"memory": {"limit": -1}}),
+            &["memory.memsw.limit_in_bytes=-1", "memory.limit_in_bytes=-1"],
+        ),
+        (
+            json!({"cpu": {"quota": 5000, "period": 10000}}),
+            &["cpu.cfs_quota_us=5000", "cpu.cfs_period_us=10000"],
+        ),
+        (
+            json!({"cpu": {"quota": 400_000, "period": 200_000}}),
+            &["cpu.cfs_period_us=200000", "cpu.cfs_quota_us=400000"],
+        ),
+        (
+            json!({"cpu": {"realtimeRuntime": 5, "realtimePeriod": 10}}),
+            &["cpu.rt_runtime_us=5", "cpu.rt_period_us=10"],
+        ),
+        (
+            json!({"hugepageLimits": [{"pageSize": "2MB", "limit": 7}]}),
+            &["hugetlb.2MB.limit_in_bytes=7"],
+        ),
+        (json!({"memory": {"disableOOMKiller": true}}), &["memory.oom_control=1"]),
+        (json!({"memory": {"useHierarchy": true}}), &[]),
+    ] {
+        fits(&tree, wanted, json!({}), files);
+    }
+    refused(&tree, json!({"memory": {"useHierarchy": false}}), "memory.useHierarchy");
+    refused(&tree, json!({"unified": {"memory.high": "1"}}), "unified[memory.high]");
+    refused(&tree, json!({"pids": {"limit": 5}}), "pids.limit");
+    refused(&tree, json!({"cpu": {"idle": 1}}), "cpu.idle");
+}
+
+#[test]
+fn what_is_not_known_is_left_to_a_runtime() {
+    for wanted in [
+        json!({"blockIO": {"weight": 5}}),
+        json!({"cpu": {"newKnob": 5}}),
+        json!({"memory": {"limit": "much"}}),
+        json!({"devices": [{"allow": true, "access": "r"}]}),
+    ] {
+        let planned = planned(&Tree::v2(), wanted.clone(), json!({}));
+        assert!(matches!(planned, Err(Unfit::NotDirect(_))), "{wanted}: {planned:?}");
+    }
+}
+
+fn carried_out(tree: &Tree, wanted: Value) -> Result<Vec<super::Written>, super::Failed> {
+    let wanted = map(wanted);
+    let cgroups = tree.cgroups();
+    let around = Around { before: &Map::new(), after: &wanted };
+    carry_out(&cgroups, &plan(cgroups.layout(), &wanted, around, &cgroups).unwrap())
+}
+
+#[test]
+fn files_say_what_was_wanted_and_what_they_said_before_is_told() {
+    let tree = Tree::v2();
+    let written =
+        carried_out(&tree, json!({"pids": {"limit": 9}, "cpu": {"quota": 5000}})).unwrap();
+    let told: Vec<(&str, &str, &str)> =
+        written.iter().map(|w| (w.file.as_str(), w.before.as_str(), w.after.as_str())).collect();
+    assert_eq!(told, [("pids.max", "max", "9"), ("cpu.max", "max 100000", "5000 100000")]);
+}
+
+#[test]
+fn a_write_that_fails_puts_the_earlier_ones_back() {
+    let tree = Tree::v2();
+    let cgroups = tree.cgroups();
+    let wanted = map(json!({"pids": {"limit": 9}, "cpu": {"quota": 5000}}));
+    let around = Around { before: &Map::new(), after: &wanted };
+    let writes = plan(cgroups.layout(), &wanted, around, &cgroups).unwrap();
+    // Between decision and writing a link appears: it is not followed.
+    let file = cgroups.dir("").unwrap().join("cpu.max");
+    std::fs::rename(&file, file.with_extension("aside")).unwrap();
+    std::os::unix::fs::symlink(file.with_extension("aside"), &file).unwrap();
+    let failed = carry_out(&cgroups, &writes).unwrap_err();
+    assert!(failed.field == "cpu.quota" && failed.why.contains("symbolic link"), "{failed:?}");
+    assert_eq!(cgroups.text("", "pids.max").as_deref(), Some("max"));
+    assert_eq!(cgroups.text("", "cpu.max.aside"), None);
+}
+
+#[test]
+fn the_runtimes_word_counts_only_if_the_process_is_there() {
+    let tree = Tree::v2();
+    let at = |path: &str| BTreeMap::from([(String::new(), PathBuf::from(path))]);
+    // init moved itself below, as systemd does.
+    let above = tree.find(&at("/sys/fs/cgroup/k")).unwrap();
+    assert!(above.dir("").unwrap().ends_with("sys/fs/cgroup/k"));
+    for elsewhere in ["/sys/fs/cgroup/other", "/sys/fs", "/etc"] {
+        assert!(tree.find(&at(elsewhere)).is_err(), "{elsewhere}");
+    }
+}
+
+#[test]
+fn hybrid_is_v1_and_scopes_are_seen() {
+    assert_eq!(Tree::v1().cgroups().layout(), Layout::V1);
+    let scope = Tree::new(V2, "0::/system.slice/x.scope\n").cgroups();
+    assert!(scope.is_scope() && scope.layout() == Layout::V2);
+    assert!(!Tree::v2().cgroups().is_scope());
+    let outside = Tree::new(V2, "0::/../../elsewhere\n");
+    assert!(outside.find(&BTreeMap::new()).is_err());
+}
+
+#[test]
+fn a_cgroup_that_holds_another_is_not_a_containers_own() {
+    let (own, root) = (Tree::v2(), Tree::new(V2, "0::/\n"));
+    assert!(root.cgroups().holds(&root.cgroups()));
+    assert!(!own.cgroups().holds(&root.cgroups()));
+}
+
+#[test]
+fn a_cgroup_that_is_gone_and_one_that_is_frozen_are_told() {
+    let tree = Tree::v2();
+    assert!(tree.cgroups().exists() && !tree.cgroups().is_frozen());
+    tree.file("/sys/fs/cgroup/k/c/cgroup.freeze", "1\n");
+    assert!(tree.cgroups().is_frozen());
+    let cgroups = tree.cgroups();
+    std::fs::remove_dir_all(Path::new(cgroups.dir("").unwrap())).unwrap();
+    assert!(!cgroups.exists());
+}

@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Resources as cgroup v1 takes them (and a hybrid host, where v1 has the controllers).
+//!
+//! Where two files bound each other, the order is such that the kernel takes the step between.
+//! Reference: kernel `cgroup-v1/{memory,cpusets,devices,hugetlb,pids}.rst`, `sched-bwc.rst`.
+
+use super::{Cpu, Files, Memory, Rule, Unfit, Wanted, Write, first_number, or_max};
+use super::{refused, set, write};
+
+const LIMIT: &str = "memory.limit_in_bytes";
+const MEMSW: &str = "memory.memsw.limit_in_bytes";
+
+pub(super) fn plan(wanted: &Wanted, files: &dyn Files) -> Result<Vec<Write>, Unfit> {
+    let Wanted { memory, cpu, pids, unified, hugepages, devices } = wanted;
+    if let Some(key) = unified.keys().next() {
+        return refused(&format!("unified[{key}]"), "cgroup v1 has no unified settings");
+    }
+    let mut writes = Vec::new();
+    for (file, value, field) in
+        [("cpuset.cpus", &cpu.cpus, "cpu.cpus"), ("cpuset.mems", &cpu.mems, "cpu.mems")]
+    {
+        if !value.is_empty() {
+            writes.push(write("cpuset", file, value, field));
+        }
+    }
+    plan_memory(memory, files, &mut writes)?;
+    plan_cpu(cpu, files, &mut writes);
+    if let Some(limit) = set(pids.limit) {
+        writes.push(write("pids", "pids.max", or_max(limit), "pids.limit"));
+    }
+    for hugepages in hugepages {
+        let (size, limit) = (&hugepages.page_size, hugepages.limit);
+        let field = format!("hugepageLimits[{size}]");
+        let file = format!("hugetlb.{size}.limit_in_bytes");
+        writes.push(write("hugetlb", file, limit, field.clone()));
+        let file = format!("hugetlb.{size}.rsvd.limit_in_bytes");
+        writes.push(write("hugetlb", file, limit, field).optional(true));
+    }
+    plan_devices(devices, files, &mut writes)?;
+    Ok(writes)
+}
+
+fn plan_memory(memory: &Memory, files: &dyn Files, writes: &mut Vec<Write>) -> Result<(), Unfit> {
+    let Memory {
+        limit,
+        reservation,
+        swap,
+        kernel,
+        kernel_tcp,
+        swappiness,
+        disable_oom_killer,
+        use_hierarchy,
+    } = memory;
+    plan_limits(set(*limit), set(*swap), files, writes);
+    for (file, value, field) in [
+        ("memory.soft_limit_in_bytes", reservation, "memory.reservation"),
+        ("memory.kmem.limit_in_bytes", kernel, "memory.kernel"),
+        ("memory.kmem.tcp.limit_in_bytes", kernel_tcp, "memory.kernelTCP"),
+    ] {
+        if let Some(value) = set(*value) {
+            writes.push(write("memory", file, value, field));
+        }
+    }
+    if let Some(swappiness) = swappiness {
+        writes.push(write("memory", "memory.swappiness", swappiness, "memory.swappiness"));
+    }
+    if let Some(disabled) = disable_oom_killer {
+        let field = "memory.disableOOMKiller";
+        let file = "memory.oom_control";
+        let before = files.text("memory", file).unwrap_or_default();
+        let before = if before.contains("oom_kill_disable 1") { "1" } else { "0" };
+        let undo = Some((file.to_owned(), before.to_owned()));
+        writes.push(Write { undo, ..write("memory", file, u8::from(*disabled), field) });
+    }
+    if let Some(wanted) = use_hierarchy {
+        let is_used = first_number(files.text("memory", "memory.use_hierarchy")) != Some(0);
+        if is_used != *wanted {
+            return refused("memory.useHierarchy", "it cannot change while processes are in it");
+        }
+    }
+    Ok(())
+}
+
+/// Memory may never exceed memory with swap: raising begins with the latter.
+fn plan_limits(limit: Option<i64>, swap: Option<i64>, files: &dyn Files, writes: &mut Vec<Write>) {
+    let follows = swap.is_none() || swap == limit || swap == Some(-1);
+    // No limit means none with swap either.
+    let swap = if limit == Some(-1) { swap.or(Some(-1)) } else { swap };
+    // A kernel without swap accounting has no such file; what only follows can be left out.
+    let swap = swap.map(|swap| write("memory", MEMSW, swap, "memory.swap").optional(follows));
+    let limit = limit.map(|limit| write("memory", LIMIT, limit, "memory.limit"));
+    let now = first_number(files.text("memory", LIMIT)).unwrap_or(i64::MAX);
+    let raises = swap
+        .as_ref()
+        .is_some_and(|swap| swap.value.parse::<i64>().is_ok_and(|swap| swap == -1 || now < swap));
+    if raises {
+        writes.extend(swap);
+        writes.extend(limit);
+    } else {
+        writes.extend(limit);
+        writes.extend(swap);
+    }
+}
+
+fn plan_cpu(cpu: &Cpu, files: &dyn Files, writes: &mut Vec<Write>) {
+    let Cpu {
+        shares,
+        quota,
+        burst,
+        period,
+        realtime_runtime,
+        realtime_period,
+        cpus: _,
+        mems: _,
+        idle,
+    } = cpu;
+    if let Some(shares) = set(*shares) {
+        // The kernel raises and lowers what it finds too small or too large, without a word.
+        let shares = write("cpu", "cpu.shares", shares, "cpu.shares");
+        writes.push(Write { is_verified: true, ..shares });
+    }
+    let quota = set(*quota).map(|quota| write("cpu", "cpu.cfs_quota_us", quota, "cpu.quota"));
+    let period = set(*period);
+    let (quota_first, period) = pair(period, "cpu.cfs_period_us", "cpu.period", files);
+    let burst = burst.map(|burst| write("cpu", "cpu.cfs_burst_us", burst, "cpu.burst"));
+    let now = first_number(files.text("cpu", "cpu.cfs_burst_us")).unwrap_or(0);
+    let burst_first =
+        burst.as_ref().is_some_and(|burst| burst.value.parse().is_ok_and(|burst: i64| burst < now));
+    let (early, late) = if burst_first { (burst, None) } else { (None, burst) };
+    writes.extend(early);
+    in_order(quota_first, quota, period, writes);
+    writes.extend(late);
+    if let Some(idle) = idle {
+        writes.push(write("cpu", "cpu.idle", idle, "cpu.idle"));
+    }
+    let runtime = set(*realtime_runtime)
+        .map(|runtime| write("cpu", "cpu.rt_runtime_us", runtime, "cpu.realtimeRuntime"));
+    let period = set(*realtime_period);
+    let (runtime_first, period) = pair(period, "cpu.rt_period_us", "cpu.realtimePeriod", files);
+    in_order(runtime_first, runtime, period, writes);
+}
+
+/// A period, and whether it comes second: one that shrinks would for a moment give the old
+/// amount of time a larger part, which the cgroup above may not allow.
+fn pair(period: Option<u64>, file: &str, field: &str, files: &dyn Files) -> (bool, Option<Write>) {
+    let now = first_number(files.text("cpu", file)).and_then(|now| u64::try_from(now).ok());
+    let shrinks = period.is_some_and(|period| now.is_some_and(|now| period < now));
+    (shrinks, period.map(|period| write("cpu", file, period, field)))
+}
+
+fn in_order(
+    quota_first: bool,
+    quota: Option<Write>,
+    period: Option<Write>,
+    writes: &mut Vec<Write>,
+) {
+    if quota_first {
+        writes.extend(quota);
+        writes.extend(period);
+    } else {
+        writes.extend(period);
+        writes.extend(quota);
+    }
+}
+
+/// Rules that are in force already are left alone, so that taking back takes nothing else away.
+fn plan_devices(rules: &[Rule], files: &dyn Files, writes: &mut Vec<Write>) -> Result<(), Unfit> {
+    let listed = files.text("devices", "devices.list").unwrap_or_default();
+    for rule in rules {
+        if !matches!(rule.kind.as_str(), "b" | "c") {
+            return refused(
+                "devices",
+                "a rule for all devices cannot change in a running container",
+            );
+        }
+        let number = |number: Option<i64>| match number {
+            Some(number) if number >= 0 => number.to_string(),
+            _ => "*".to_owned(),
+        };
+        let access = if rule.access.is_empty() { "rwm" } else { &rule.access };
+        let (major, minor) = (number(rule.major), number(rule.minor));
+        let text = format!("{} {major}:{minor} {access}", rule.kind);
+        let is_listed = listed.lines().any(|line| line == text || line.starts_with("a *:*"));
+        if rule.allow == is_listed {
+            continue;
+        }
+        let (file, inverse) = if rule.allow {
+            ("devices.allow", "devices.deny")
+        } else {
+            ("devices.deny", "devices.allow")
+        };
+        let undo = Some((inverse.to_owned(), text.clone()));
+        writes.push(Write { undo, ..write("devices", file, text, "devices") });
+    }
+    Ok(())
+}

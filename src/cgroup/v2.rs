@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Resources as cgroup v2 takes them: OCI speaks v1's language, and is translated as runc does.
+//!
+//! Controllers come in runc's order, the unified settings last, so that they have the last word.
+//! Reference: kernel `cgroup-v2.rst`; wrapper-pitfalls G2 to G6.
+
+use super::{Around, Cpu, Files, Memory, Unfit, Wanted, Write, first_number, formulas, number};
+use super::{or_max, refused, set, write};
+
+const PERIOD: i64 = 100_000;
+
+pub(super) fn plan(
+    wanted: &Wanted,
+    around: Around<'_>,
+    files: &dyn Files,
+) -> Result<Vec<Write>, Unfit> {
+    let Wanted { memory, cpu, pids, unified, hugepages, devices } = wanted;
+    if !devices.is_empty() {
+        return Err(Unfit::NotDirect("devices".to_owned()));
+    }
+    let mut writes = Vec::new();
+    if let Some(limit) = set(pids.limit) {
+        writes.push(write("", "pids.max", or_max(limit), "pids.limit"));
+    }
+    plan_memory(memory, around, &mut writes)?;
+    plan_cpu(cpu, around, files, &mut writes)?;
+    for (file, value, field) in
+        [("cpuset.cpus", &cpu.cpus, "cpu.cpus"), ("cpuset.mems", &cpu.mems, "cpu.mems")]
+    {
+        if !value.is_empty() {
+            writes.push(write("", file, value, field));
+        }
+    }
+    for hugepages in hugepages {
+        let (size, limit) = (&hugepages.page_size, hugepages.limit);
+        let field = format!("hugepageLimits[{size}]");
+        writes.push(write("", format!("hugetlb.{size}.max"), limit, field.clone()));
+        writes.push(write("", format!("hugetlb.{size}.rsvd.max"), limit, field).optional(true));
+    }
+    for (key, value) in unified {
+        let field = format!("unified[{key}]");
+        // The caller has checked the keys; a path must not get out of the folder all the same.
+        if key.contains('/') || key.starts_with("cgroup.") || !key.contains('.') {
+            return refused(&field, "it is no resource file of a cgroup");
+        }
+        writes.push(write("", key, value, field));
+    }
+    Ok(writes)
+}
+
+fn plan_memory(memory: &Memory, around: Around<'_>, writes: &mut Vec<Write>) -> Result<(), Unfit> {
+    let Memory {
+        limit,
+        reservation,
+        swap,
+        kernel,
+        kernel_tcp,
+        swappiness,
+        disable_oom_killer,
+        use_hierarchy,
+    } = memory;
+    for (is_asked, field) in [
+        (set(*kernel).is_some_and(|limit| limit > 0), "memory.kernel"),
+        (set(*kernel_tcp).is_some_and(|limit| limit > 0), "memory.kernelTCP"),
+        (swappiness.is_some(), "memory.swappiness"),
+        (*disable_oom_killer == Some(true), "memory.disableOOMKiller"),
+        (*use_hierarchy == Some(false), "memory.useHierarchy"),
+    ] {
+        if is_asked {
+            return refused(field, "cgroup v2 has no such setting");
+        }
+    }
+    let limit = set(*limit);
+    let in_all = limit.or_else(|| number(around.after, "memory", "limit"));
+    if let Some(swap) = swap_max(in_all, set(*swap), limit == Some(-1))? {
+        // Without swap there is no file; none, or as much as one likes, holds anyway.
+        let is_optional = swap <= 0;
+        let swap = write("", "memory.swap.max", or_max(swap), "memory.swap");
+        writes.push(swap.optional(is_optional));
+    }
+    if let Some(limit) = limit {
+        writes.push(write("", "memory.max", or_max(limit), "memory.limit"));
+    }
+    if let Some(reservation) = set(*reservation) {
+        writes.push(write("", "memory.low", or_max(reservation), "memory.reservation"));
+    }
+    Ok(())
+}
+
+/// OCI's memory with swap becomes v2's swap alone; -1 is unlimited.
+fn swap_max(limit: Option<i64>, swap: Option<i64>, is_lifted: bool) -> Result<Option<i64>, Unfit> {
+    let field = "memory.swap";
+    match (set(limit), swap) {
+        (_, None) => Ok(is_lifted.then_some(-1)),
+        (_, Some(..0)) => Ok(Some(-1)),
+        (Some(..0), Some(swap)) => Ok(Some(swap)),
+        (None, Some(_)) => refused(field, "a limit with swap needs one without"),
+        (Some(limit), Some(swap)) if swap < limit => {
+            refused(field, format!("{swap} is below the limit without swap, {limit}"))
+        }
+        (Some(limit), Some(swap)) => Ok(Some(swap - limit)),
+    }
+}
+
+fn plan_cpu(
+    cpu: &Cpu,
+    around: Around<'_>,
+    files: &dyn Files,
+    writes: &mut Vec<Write>,
+) -> Result<(), Unfit> {
+    let Cpu {
+        shares,
+        quota,
+        burst,
+        period,
+        realtime_runtime,
+        realtime_period,
+        cpus: _,
+        mems: _,
+        idle,
+    } = cpu;
+    for (is_asked, field) in [
+        (set(*realtime_runtime).is_some(), "cpu.realtimeRuntime"),
+        (set(*realtime_period).is_some(), "cpu.realtimePeriod"),
+    ] {
+        if is_asked {
+            return refused(field, "cgroup v2 has no such setting");
+        }
+    }
+    if let Some(idle) = idle {
+        writes.push(write("", "cpu.idle", idle, "cpu.idle"));
+    }
+    let is_idle = idle.or_else(|| number(around.after, "cpu", "idle")) == Some(1);
+    // The kernel takes no weight of an idle group; it counts again when idle goes.
+    if let Some(shares) = set(*shares).filter(|_| !is_idle) {
+        let before = number(around.before, "cpu", "shares").and_then(|n| u64::try_from(n).ok());
+        let now = first_number(files.text("", "cpu.weight")).and_then(|n| u64::try_from(n).ok());
+        let weight = formulas::weight(shares, before.zip(now));
+        writes.push(write("", "cpu.weight", weight, "cpu.shares"));
+    }
+    let burst = burst.map(|burst| write("", "cpu.max.burst", burst, "cpu.burst"));
+    let now = first_number(files.text("", "cpu.max.burst")).unwrap_or(0);
+    let burst_first =
+        burst.as_ref().is_some_and(|burst| burst.value.parse().is_ok_and(|burst: i64| burst < now));
+    let max = max(set(*quota), set(*period), around, files);
+    let (early, late) = if burst_first { (burst, None) } else { (None, burst) };
+    writes.extend(early);
+    writes.extend(max);
+    writes.extend(late);
+    Ok(())
+}
+
+/// Quota and period share a file: the one that is not asked for stays as it is.
+fn max(
+    quota: Option<i64>,
+    period: Option<u64>,
+    around: Around<'_>,
+    files: &dyn Files,
+) -> Option<Write> {
+    let field = match (quota, period) {
+        (None, None) => return None,
+        (Some(_), _) => "cpu.quota",
+        (None, Some(_)) => "cpu.period",
+    };
+    let text = files.text("", "cpu.max").unwrap_or_default();
+    let mut now = text.split_whitespace();
+    let (quota_now, period_now) = (now.next(), now.next());
+    let quota = quota.or_else(|| set(number(around.after, "cpu", "quota")));
+    let quota = match quota {
+        Some(quota) => or_max(quota),
+        None => quota_now.unwrap_or("max").to_owned(),
+    };
+    let period = period
+        .and_then(|period| i64::try_from(period).ok())
+        .or_else(|| set(number(around.after, "cpu", "period")))
+        .or_else(|| period_now.and_then(|period| period.parse().ok()))
+        .unwrap_or(PERIOD);
+    Some(write("", "cpu.max", format!("{quota} {period}"), field))
+}

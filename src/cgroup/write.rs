@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Writing what was decided: in order, and all of it or nothing.
+//!
+//! A file is opened without being made and without following a link. When the kernel refuses a
+//! value, everything that was written before is put back, last first.
+
+use std::io::Write as _;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+use nix::libc;
+
+use crate::error::in_our_words;
+
+use super::{Cgroups, Files, Write};
+
+/// A file that was written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Written {
+    /// Name of the file.
+    pub file: String,
+    /// Path of the resource.
+    pub field: String,
+    /// What it said.
+    pub before: String,
+    /// What it says.
+    pub after: String,
+}
+
+/// A write that the kernel did not take; nothing is written then.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Failed {
+    /// Path of the resource.
+    pub field: String,
+    /// What happened, in one line.
+    pub why: String,
+}
+
+/// Writes everything, or nothing.
+///
+/// # Errors
+/// Says which value was not taken.
+pub fn carry_out(cgroups: &Cgroups, writes: &[Write]) -> Result<Vec<Written>, Failed> {
+    let mut done: Vec<(&Write, String)> = Vec::new();
+    for write in writes {
+        let before = cgroups.text(write.controller, &write.file).unwrap_or_default();
+        let result = put(cgroups, write);
+        done.push((write, before));
+        if let Err(why) = result {
+            let mut left = 0;
+            for (write, before) in done.iter().rev() {
+                left += usize::from(take_back(cgroups, write, before).is_err());
+            }
+            let more = match left {
+                0 => String::new(),
+                left => format!("; {left} files could not be put back"),
+            };
+            let why = format!("{} does not take {}: {why}{more}", write.file, one_line(write));
+            return Err(Failed { field: write.field.clone(), why });
+        }
+    }
+    let written = done.into_iter().map(|(write, before)| Written {
+        file: write.file.clone(),
+        field: write.field.clone(),
+        after: cgroups.text(write.controller, &write.file).unwrap_or_else(|| write.value.clone()),
+        before,
+    });
+    Ok(written.collect())
+}
+
+fn one_line(write: &Write) -> String {
+    crate::error::quoted(&write.value)
+}
+
+fn put(cgroups: &Cgroups, write: &Write) -> Result<(), String> {
+    let dir = cgroups.dir(write.controller).ok_or("there is no such controller")?;
+    put_lines(&dir.join(&write.file), &write.value)?;
+    if write.is_verified {
+        let now = cgroups.text(write.controller, &write.file).unwrap_or_default();
+        if now != write.value {
+            return Err(format!("the kernel made it {now}"));
+        }
+    }
+    Ok(())
+}
+
+/// A value of several lines is several settings of one file: each is a write of its own.
+fn put_lines(path: &Path, value: &str) -> Result<(), String> {
+    let mut options = std::fs::OpenOptions::new();
+    options.write(true).truncate(true).custom_flags(libc::O_NOFOLLOW | libc::O_CLOEXEC);
+    let said = |error: std::io::Error| in_our_words(&error);
+    let mut file = options.open(path).map_err(said)?;
+    let mut lines = value.split('\n').filter(|line| !line.is_empty()).peekable();
+    if lines.peek().is_none() {
+        // What was empty, such as a cpuset of v2, is emptied by an empty line.
+        return file.write_all(b"\n").map_err(said);
+    }
+    lines.try_for_each(|line| file.write_all(format!("{line}\n").as_bytes()).map_err(said))
+}
+
+fn take_back(cgroups: &Cgroups, write: &Write, before: &str) -> Result<(), String> {
+    let dir = cgroups.dir(write.controller).ok_or("there is no such controller")?;
+    let (file, value) = match &write.undo {
+        Some((file, value)) => (file.as_str(), value.as_str()),
+        None => (write.file.as_str(), before),
+    };
+    let now = cgroups.text(write.controller, &write.file);
+    if write.undo.is_none() && now.as_deref() == Some(before) {
+        return Ok(());
+    }
+    put_lines(&dir.join(file), value)
+}

@@ -1,0 +1,329 @@
+// SPDX-License-Identifier: Apache-2.0
+//! One container's resources, changed from outside its engine (D22): directly in its cgroups
+//! where those are the runtime's own, else through the runtime's `update`, which then gets the
+//! complete resources.
+//!
+//! What was written is in the record before the next writer comes; each `update` of the engine
+//! gets it too, so that the runtime's own idea of the container heals. It asks no plugin.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::Path;
+use std::rc::Rc;
+use std::time::Duration;
+
+use serde_json::{Map, Value};
+use tracing::{debug, warn};
+
+use crate::cgroup::{self, Around, Cgroups, Mounts, Unfit};
+use crate::host::Point;
+use crate::spec::{overlay, owned};
+use crate::state::{Change, Container, Key, Lifecycle};
+
+use super::node::{Node, now};
+use super::update::Block;
+use super::updates::{in_force, note_changes};
+use super::{evidence, messages, spawn, watch};
+
+/// How long a plugin's update waits for another one of the same container.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// Members that runc takes in an update without a word and does not apply.
+const IGNORED_BY_RUNC: [(&str, &[&str]); 3] = [
+    ("memory", &["swappiness", "disableOOMKiller", "useHierarchy", "kernel", "kernelTCP"]),
+    ("hugepageLimits", &[]),
+    ("devices", &[]),
+];
+
+/// What plugins want of a container.
+#[derive(Debug, Clone)]
+pub(super) struct Wish {
+    /// What is to be set.
+    pub(super) part: Block,
+    /// Field to plugin.
+    pub(super) owners: BTreeMap<String, String>,
+    /// At which event they said so.
+    pub(super) event: String,
+}
+
+/// Why a container was not updated.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Unmet {
+    /// Nobody knows it.
+    Unknown,
+    /// It is infrastructure of its pod.
+    Sandbox,
+    /// It has ended.
+    Gone,
+    /// Another update of it does not end.
+    Busy,
+    /// The values cannot be set.
+    Refused(String),
+    /// The values cannot be set while it is frozen.
+    Frozen(String),
+}
+
+impl fmt::Display for Unmet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unknown => f.write_str("no such container is known"),
+            Self::Sandbox => f.write_str("it is the infrastructure of its pod"),
+            Self::Gone => f.write_str("it has ended"),
+            Self::Busy => f.write_str("another update of it does not end"),
+            Self::Refused(why) => f.write_str(why),
+            Self::Frozen(why) => write!(f, "{why}, while it is frozen"),
+        }
+    }
+}
+
+/// How a container's resources are written.
+enum Route {
+    Direct(Cgroups),
+    Runtime,
+}
+
+/// Whether a wish can be met, as far as can be told before it is carried out.
+pub(super) fn check(node: &Node, record: &Container, part: &Block) -> Result<(), Unmet> {
+    let fits = match route(node, record)? {
+        Route::Direct(cgroups) => plan(record, part, &cgroups).map(|_writes| ()),
+        Route::Runtime => Err(Unfit::NotDirect(String::new())),
+    };
+    match fits {
+        Ok(()) => Ok(()),
+        Err(unfit @ Unfit::Refused { .. }) => Err(Unmet::Refused(unfit.to_string())),
+        Err(Unfit::NotDirect(_)) => takes(record, part),
+    }
+}
+
+/// Carries a wish out, or changes nothing.
+pub(super) async fn apply(node: &Rc<Node>, key: &Key, wish: &Wish) -> Result<(), Unmet> {
+    let lane = node.lane(key);
+    let writing = std::sync::Arc::clone(&lane.writing).lock_owned();
+    let _writing = tokio::time::timeout(PATIENCE, writing).await.map_err(|_late| Unmet::Busy)?;
+    let record = living(node, key)?;
+    if let Route::Direct(cgroups) = route(node, &record)? {
+        match plan(&record, &wish.part, &cgroups) {
+            Ok(writes) => return write(node, &record, wish, &cgroups, &writes),
+            Err(unfit @ Unfit::Refused { .. }) => return Err(Unmet::Refused(unfit.to_string())),
+            Err(Unfit::NotDirect(_)) => {}
+        }
+    }
+    through_runtime(node, &record, wish).await
+}
+
+/// The container, if it can be updated now.
+pub(super) fn living(node: &Node, key: &Key) -> Result<Container, Unmet> {
+    let record = node.container(key).ok_or(Unmet::Unknown)?;
+    let is_alive = matches!(record.state, Lifecycle::Created | Lifecycle::Running)
+        && !super::exit::has_ended(node, &record);
+    if is_alive { Ok(record) } else { Err(Unmet::Gone) }
+}
+
+fn route(node: &Node, record: &Container) -> Result<Route, Unmet> {
+    let name = Path::new(&record.runtime).file_name().unwrap_or_default().to_string_lossy();
+    // Only of these is it known that their containers are in the cgroups that are limited.
+    let is_known = name.contains("runc") || name.contains("crun");
+    let (told, by_systemd) = evidence::cgroups(&node.host, &record.key);
+    if !is_known || by_systemd || record.global_flags.iter().any(|f| f == "--systemd-cgroup") {
+        return Ok(Route::Runtime);
+    }
+    let pid = record.init_pid.ok_or(Unmet::Gone)?;
+    watch::open_same(&node.host, pid, record.init_start).ok_or(Unmet::Gone)?;
+    let found = mounts(node).and_then(|mounts| {
+        let own = Cgroups::find(&node.host, &mounts, std::process::id(), &BTreeMap::new());
+        let found = Cgroups::find(&node.host, &mounts, pid, &told)?;
+        Ok((found, own.ok()))
+    });
+    Ok(match found {
+        // A container without cgroups of its own is in somebody else's.
+        Ok((found, own))
+            if !found.is_scope() && !own.as_ref().is_some_and(|own| found.holds(own)) =>
+        {
+            Route::Direct(found)
+        }
+        Ok(_) => Route::Runtime,
+        Err(error) => {
+            debug!("{}: {error}", record.key.id);
+            Route::Runtime
+        }
+    })
+}
+
+/// Where cgroups are mounted does not change; a host with many containers has many mounts.
+fn mounts(node: &Node) -> crate::error::Result<Rc<Mounts>> {
+    if let Some(known) = &*node.cgroup_mounts.borrow() {
+        return Ok(Rc::clone(known));
+    }
+    let read = Rc::new(Mounts::read(&node.host)?);
+    *node.cgroup_mounts.borrow_mut() = Some(Rc::clone(&read));
+    Ok(read)
+}
+
+fn plan(record: &Container, part: &Block, cgroups: &Cgroups) -> Result<Vec<cgroup::Write>, Unfit> {
+    let before = in_force(record);
+    let mut after = before.clone();
+    overlay::put_over(&mut after, part);
+    let around = Around { before: &before, after: &after };
+    cgroup::plan(cgroups.layout(), part, around, cgroups)
+}
+
+fn write(
+    node: &Node,
+    record: &Container,
+    wish: &Wish,
+    cgroups: &Cgroups,
+    writes: &[cgroup::Write],
+) -> Result<(), Unmet> {
+    let fault = |error: crate::error::Error| Unmet::Refused(error.to_string());
+    node.host.point(Point::DaemonCgroup).map_err(fault)?;
+    let written = cgroup::carry_out(cgroups, writes).map_err(|failed| {
+        let why = format!("{}: {}", failed.field, failed.why);
+        match () {
+            () if !cgroups.exists() => Unmet::Gone,
+            () if cgroups.is_frozen() => Unmet::Frozen(why),
+            () => Unmet::Refused(why),
+        }
+    })?;
+    let fields = owned::fields(&wish.part);
+    let changes = written.into_iter().map(|written| {
+        let field = fields.iter().find(|field| field.path == written.field);
+        let owner = field.and_then(|field| owned::owner(field, &wish.part, &wish.owners));
+        Change {
+            at: now(),
+            event: wish.event.clone(),
+            plugin: owner.unwrap_or_default().to_owned(),
+            field: format!("cgroup:{}", written.file),
+            before: Value::from(written.before),
+            after: Value::from(written.after),
+        }
+    });
+    note(node, &record.key, wish, changes.collect());
+    Ok(())
+}
+
+async fn through_runtime(node: &Rc<Node>, record: &Container, wish: &Wish) -> Result<(), Unmet> {
+    takes(record, &wish.part)?;
+    let before = in_force(record);
+    let mut resources = before.clone();
+    overlay::put_over(&mut resources, &wish.part);
+    run_update(node, record, resources, wish.part.contains_key("devices")).await?;
+    let changes = owned::fields(&wish.part).into_iter().map(|field| Change {
+        at: now(),
+        event: wish.event.clone(),
+        plugin: owned::owner(&field, &wish.part, &wish.owners).unwrap_or_default().to_owned(),
+        field: format!("linux.resources.{}", field.path),
+        before: owned::value(&before, &field.path).unwrap_or_default(),
+        after: field.value,
+    });
+    note(node, &record.key, wish, changes.collect());
+    Ok(())
+}
+
+/// The runtime's own `update`, with everything, so that nothing is forgotten.
+async fn run_update(
+    node: &Rc<Node>,
+    record: &Container,
+    mut resources: Block,
+    with_devices: bool,
+) -> Result<(), Unmet> {
+    if !with_devices {
+        resources.remove("devices"); // crun would take exactly these for all that are allowed.
+    }
+    let fault = |error: crate::error::Error| Unmet::Refused(error.to_string());
+    node.host.point(Point::DaemonCgroup).map_err(fault)?;
+    let document = Value::Object(resources).to_string();
+    let words = ["update", "--resources", "-", &record.key.id];
+    spawn::run(record, &words, document.as_bytes()).await.map_err(|error| {
+        if super::exit::has_ended(node, record) {
+            Unmet::Gone
+        } else {
+            Unmet::Refused(format!("the runtime refused: {error}"))
+        }
+    })
+}
+
+fn note(node: &Node, key: &Key, wish: &Wish, changes: Vec<Change>) {
+    node.change(key, |record| {
+        overlay::put_over(&mut record.overlay, &wish.part);
+        record.owners.extend(wish.owners.iter().map(|(k, v)| (k.clone(), v.clone())));
+        note_changes(record, changes);
+        record.message = messages::with_resources(&record.message, &in_force(record));
+    });
+}
+
+/// Whether the runtime's `update` applies all of `part`.
+fn takes(record: &Container, part: &Block) -> Result<(), Unmet> {
+    let ignored = owned::fields(&ignored(record, part));
+    match ignored.first() {
+        None => Ok(()),
+        Some(field) => Err(Unmet::Refused(format!(
+            "{}: {} does not change it in a running container",
+            field.path, record.runtime
+        ))),
+    }
+}
+
+/// The part that the runtime takes without applying it.
+fn ignored(record: &Container, part: &Block) -> Block {
+    if record.runtime.contains("crun") {
+        return Map::new();
+    }
+    let mut found = Map::new();
+    for (section, members) in IGNORED_BY_RUNC {
+        let Some(value) = part.get(section) else { continue };
+        let value = match value {
+            Value::Object(object) => {
+                let mut object = object.clone();
+                object.retain(|key, _| members.contains(&key.as_str()));
+                if object.is_empty() {
+                    continue;
+                }
+                Value::Object(object)
+            }
+            Value::Null
+            | Value::Bool(_)
+            | Value::Number(_)
+            | Value::String(_)
+            | Value::Array(_) => value.clone(),
+        };
+        found.insert(section.to_owned(), value);
+    }
+    found
+}
+
+/// After the runtime's own update: what plugins own and the runtime does not apply (or sets back
+/// to what it was at creation) is written again.
+pub(super) fn rewrite_ignored(node: &Node, key: &Key) {
+    let Some(record) = node.container(key) else { return };
+    let part = ignored(&record, &record.overlay);
+    if let Err(unmet) = rewrite(node, &record, &part) {
+        warn!("{}: what plugins own could not be written again: {unmet}", key.id);
+    }
+}
+
+/// After an update that failed half-way, or went past us: what plugins own holds again.
+pub(super) async fn reapply(node: &Rc<Node>, key: &Key) -> Result<(), Unmet> {
+    let lane = node.lane(key);
+    let writing = std::sync::Arc::clone(&lane.writing).lock_owned();
+    let _writing = tokio::time::timeout(PATIENCE, writing).await.map_err(|_late| Unmet::Busy)?;
+    let record = living(node, key)?;
+    if rewrite(node, &record, &record.overlay).is_ok() {
+        return Ok(());
+    }
+    run_update(node, &record, in_force(&record), false).await
+}
+
+/// Writes a part of what is in force already.
+pub(super) fn rewrite(node: &Node, record: &Container, part: &Block) -> Result<(), Unmet> {
+    if part.is_empty() {
+        return Ok(());
+    }
+    let Route::Direct(cgroups) = route(node, record)? else {
+        return Err(Unmet::Refused("its cgroups are not ours to write".to_owned()));
+    };
+    let writes = plan(record, part, &cgroups).map_err(|unfit| Unmet::Refused(unfit.to_string()))?;
+    let written = cgroup::carry_out(&cgroups, &writes);
+    written
+        .map(|_| ())
+        .map_err(|failed| Unmet::Refused(format!("{}: {}", failed.field, failed.why)))
+}

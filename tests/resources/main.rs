@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The built binary, the real runc and this machine's cgroups (v1, or hybrid): what plugins want
+//! of containers that run reaches their cgroups, and stays there.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod fields;
+#[path = "../support/ground.rs"]
+mod ground;
+mod others;
+#[path = "../support/player.rs"]
+mod player;
+#[path = "../bundle/rig.rs"]
+#[expect(dead_code, reason = "shared with tests that need more of it")]
+mod rig;
+#[path = "../support/tools.rs"]
+mod tools;
+
+use nri_runc::plugin::api;
+use serde_json::Value;
+
+use ground::Ground;
+use player::{Ask, Asks, Manner};
+use rig::{Rig, wait_until};
+
+/// The test's end of it.
+struct Asking(tokio::sync::mpsc::UnboundedSender<Ask>);
+
+/// Lets a test make a plugin ask.
+fn asking() -> (Asking, Asks) {
+    let (sender, receiver) = tokio::sync::mpsc::unbounded_channel();
+    (Asking(sender), std::sync::Arc::new(tokio::sync::Mutex::new(receiver)))
+}
+
+impl Asking {
+    /// Has the plugin ask, and waits for the answer.
+    fn ask(
+        &self,
+        request: api::UpdateContainersRequest,
+    ) -> Result<api::UpdateContainersResponse, String> {
+        let (sender, receiver) = std::sync::mpsc::channel();
+        self.0.send((request, sender)).unwrap();
+        receiver.recv_timeout(std::time::Duration::from_secs(60)).unwrap()
+    }
+}
+
+/// The private world with the real runc.
+struct Place {
+    rig: Rig,
+    ground: Ground,
+}
+
+/// Makes it; `None` after saying why a test is skipped.
+fn place(more: &str) -> Option<Place> {
+    let rig = Rig::new(more);
+    let ground = Ground::new(&rig.path(""))?;
+    let is_v1 = std::path::Path::new("/sys/fs/cgroup/memory/cgroup.procs").exists();
+    if !is_v1 {
+        skip("this host has no cgroup v1");
+        return None;
+    }
+    rig.configure(ground.runc(), more);
+    let mut place = Place { rig, ground };
+    place.rig.start_daemon();
+    Some(place)
+}
+
+#[expect(clippy::print_stderr, reason = "a skip says why")]
+fn skip(why: &str) {
+    eprintln!("skipped: {why}");
+}
+
+impl Place {
+    /// Creates and starts a container that sleeps.
+    fn run(&self, id: &str, resources: &Value) {
+        self.create(id, resources);
+        succeeds(&self.rig.verb(&["start", id]));
+    }
+
+    fn create(&self, id: &str, resources: &Value) {
+        let mut document = self.ground.document(id, &["sleep", "1000"]);
+        document["linux"]["resources"] = resources.clone();
+        std::fs::create_dir_all(self.rig.path(id)).unwrap();
+        self.rig.write(&format!("{id}/config.json"), &document.to_string());
+        succeeds(&self.rig.create_from(id, id));
+        self.settled(id);
+    }
+
+    fn settled(&self, id: &str) {
+        wait_until("the create is settled", || {
+            self.state(id).is_some_and(|state| state != "creating")
+        });
+    }
+
+    fn state(&self, id: &str) -> Option<String> {
+        let pods = self.rig.admin(&["pods"]);
+        let mut all = pods
+            .as_array()
+            .into_iter()
+            .flatten()
+            .flat_map(|pod| pod["containers"].as_array().cloned().unwrap_or_default());
+        let found = all.find(|container| container["id"] == id)?;
+        found["state"].as_str().map(str::to_owned)
+    }
+
+    /// What a cgroup file of the container says.
+    fn file(&self, id: &str, controller: &str, file: &str) -> String {
+        let path = format!("/sys/fs/cgroup/{controller}{}/{file}", self.ground.cgroup(id));
+        let text = std::fs::read_to_string(&path).unwrap_or_else(|e| format!("{path}: {e}"));
+        text.trim_end().to_owned()
+    }
+
+    fn update(&self, id: &str, request: &Value) -> std::process::Output {
+        let root = self.rig.path("root").display().to_string();
+        let words = ["--root", &root, "update", "--resources", "-", id];
+        self.rig.call_with(&words, &request.to_string())
+    }
+
+    /// A plugin that asks when it is told to.
+    fn asker(&self) -> Asking {
+        let (asking, asks) = asking();
+        let _told =
+            self.rig.plugin("10", "asker", Manner { asks: Some(asks), ..Manner::default() });
+        asking
+    }
+}
+
+/// An update of `container`, from resources in OCI's words.
+fn update_of(container: &str, resources: &Value) -> api::ContainerUpdate {
+    let resources = resources.as_object().cloned().unwrap();
+    let resources = nri_runc::describe::resources_from_json(&resources);
+    let linux =
+        api::LinuxContainerUpdate { resources: Some(resources).into(), ..Default::default() };
+    api::ContainerUpdate {
+        container_id: container.to_owned(),
+        linux: Some(linux).into(),
+        ..Default::default()
+    }
+}
+
+fn request(updates: Vec<api::ContainerUpdate>) -> api::UpdateContainersRequest {
+    api::UpdateContainersRequest { update: updates, ..Default::default() }
+}
+
+/// Asks for one update; whether it was carried out.
+fn is_done(asking: &Asking, id: &str, resources: &Value) -> bool {
+    asking.ask(request(vec![update_of(id, resources)])).unwrap().failed.is_empty()
+}
+
+#[track_caller]
+fn succeeds(output: &std::process::Output) {
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}

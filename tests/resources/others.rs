@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Updates of other containers: where they come from, and what becomes of those that fail.
+
+use nri_runc::plugin::api;
+use serde_json::json;
+
+use super::{Manner, is_done, place, request, succeeds, update_of, wait_until};
+
+#[test]
+fn answers_to_every_event_reach_the_other_container() {
+    let Some(place) = place("") else { return };
+    place.run("other", &json!({"cpu": {"shares": 1024}}));
+    let shares = |n: u64| vec![update_of("other", &json!({"cpu": {"shares": n}}))];
+    let manner = Manner {
+        wants: shares(101),
+        update: shares(102),
+        updates: shares(103),
+        leaves_room: shares(104),
+        ..Manner::default()
+    };
+    let _told = place.rig.plugin("10", "mover", manner);
+    let says = |wanted: &str| place.file("other", "cpu", "cpu.shares") == wanted;
+    wait_until("Synchronize's answer is carried out", || says("101"));
+    place.run("c1", &json!({}));
+    assert!(says("102"), "before the created container is there");
+    succeeds(&place.update("c1", &json!({"pids": {"limit": 50}})));
+    assert!(says("103"), "before the runtime has updated");
+    assert_eq!(place.file("c1", "pids", "pids.max"), "50");
+    succeeds(&place.rig.verb(&["kill", "c1", "9"]));
+    wait_until("StopContainer's answer is carried out", || says("104"));
+}
+
+#[test]
+fn each_container_fails_for_itself_and_only_what_may_not_is_reported() {
+    let Some(place) = place("") else { return };
+    place.run("c1", &json!({}));
+    place.run("dead", &json!({}));
+    succeeds(&place.rig.verb(&["kill", "dead", "9"]));
+    wait_until("it has ended", || place.state("dead").as_deref() == Some("stopped"));
+    let asking = place.asker();
+    let fine = json!({"cpu": {"shares": 222}});
+    let forgiven = api::ContainerUpdate { ignore_failure: true, ..update_of("gone", &fine) };
+    let all = vec![
+        update_of("nobody", &fine),
+        update_of("dead", &fine),
+        update_of("c1", &fine),
+        forgiven,
+        update_of("c1", &json!({"cpu": {"cpus": "4000"}})),
+    ];
+    let failed = asking.ask(request(all)).unwrap().failed;
+    let ids: Vec<&str> = failed.iter().map(|update| update.container_id.as_str()).collect();
+    assert_eq!(ids, ["nobody", "dead", "c1"]);
+    assert_eq!(failed[2].linux.resources.cpu.cpus, "4000", "as it was asked for");
+    assert_eq!(place.file("c1", "cpu", "cpu.shares"), "222");
+    let dead = place.rig.admin(&["explain", "dead"]);
+    assert!(dead["skipped"][0]["reason"].as_str().unwrap().contains("it has ended"), "{dead}");
+}
+
+#[test]
+fn a_frozen_container_takes_what_the_kernel_takes() {
+    let Some(place) = place("") else { return };
+    place.run("c1", &json!({}));
+    let asking = place.asker();
+    succeeds(&place.rig.verb(&["pause", "c1"]));
+    assert!(is_done(&asking, "c1", &json!({"cpu": {"shares": 333}})));
+    assert_eq!(place.file("c1", "cpu", "cpu.shares"), "333");
+    assert_eq!(place.file("c1", "freezer", "freezer.state"), "FROZEN");
+    assert!(!is_done(&asking, "c1", &json!({"cpu": {"cpus": "4000"}})));
+    let explained = place.rig.admin(&["explain", "c1"]);
+    let reason = explained["skipped"][0]["reason"].as_str().unwrap();
+    assert!(reason.contains("while it is frozen"), "{reason}");
+    succeeds(&place.rig.verb(&["resume", "c1"]));
+}
+
+#[test]
+fn a_plugin_may_ask_from_inside_its_handler_even_about_the_very_container() {
+    let Some(place) = place("") else { return };
+    place.run("other", &json!({}));
+    let both = request(vec![
+        update_of("other", &json!({"cpu": {"shares": 111}})),
+        update_of("c1", &json!({"cpu": {"shares": 112}})),
+    ]);
+    let manner = Manner { inside: Some(both.clone()), ..Manner::default() };
+    let told = place.rig.plugin("10", "inner", manner);
+    place.run("c1", &json!({"cpu": {"shares": 1024}}));
+    let lines = told.lock().unwrap().clone();
+    assert!(lines.contains(&"inside 0 failed".to_owned()), "{lines:?}");
+    assert_eq!(place.file("other", "cpu", "cpu.shares"), "111");
+    wait_until("it is updated once it is created", || {
+        place.file("c1", "cpu", "cpu.shares") == "112"
+    });
+    let manner =
+        Manner { inside: Some(both), at: Some("UpdateContainer".into()), ..Manner::default() };
+    let told = place.rig.plugin("20", "too", manner);
+    let begun = std::time::Instant::now();
+    succeeds(&place.update("c1", &json!({"pids": {"limit": 66}, "cpu": {"shares": 1024}})));
+    assert!(begun.elapsed() < std::time::Duration::from_secs(2), "nobody waited for a time-out");
+    assert!(told.lock().unwrap().contains(&"inside 0 failed".to_owned()));
+    assert_eq!(place.file("c1", "cpu", "cpu.shares"), "112");
+    assert_eq!(place.file("c1", "pids", "pids.max"), "66");
+}
+
+#[test]
+fn what_an_operator_forbids_fails_the_whole_request() {
+    let Some(place) = place("---[plugin.asker]\ndeny = [\"CPUShares\"]") else { return };
+    place.run("c1", &json!({"cpu": {"shares": 500}}));
+    let asking = place.asker();
+    let all = vec![
+        update_of("c1", &json!({"pids": {"limit": 50}})),
+        update_of("c1", &json!({"cpu": {"shares": 600}})),
+    ];
+    let refused = asking.ask(request(all)).unwrap_err();
+    assert!(refused.contains("CPUShares"), "{refused}");
+    assert_eq!(place.file("c1", "pids", "pids.max"), "max");
+}
+
+#[test]
+fn engine_and_plugins_at_once_end_in_one_of_the_legal_orders() {
+    let Some(place) = place("") else { return };
+    place.run("c1", &json!({"cpu": {"shares": 1024}, "pids": {"limit": 1000}}));
+    let asking = place.asker();
+    let pairs: Vec<u64> = (1..=20).collect();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for n in &pairs {
+                let both = json!({"cpu": {"shares": 2000 + n}, "memory": {"reservation": (2000 + n) * 4096}});
+                assert!(is_done(&asking, "c1", &both));
+            }
+        });
+        for n in &pairs {
+            succeeds(&place.update("c1", &json!({"pids": {"limit": 1000 + n}})));
+        }
+    });
+    assert_eq!(place.file("c1", "cpu", "cpu.shares"), "2020");
+    let reservation = place.file("c1", "memory", "memory.soft_limit_in_bytes");
+    assert_eq!(reservation, (2020 * 4096).to_string());
+    assert_eq!(place.file("c1", "pids", "pids.max"), "1020");
+    let explained = place.rig.admin(&["explain", "c1"]);
+    assert_eq!(explained["skipped"], json!([]), "{explained}");
+}

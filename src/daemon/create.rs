@@ -5,9 +5,7 @@
 
 use std::cell::RefCell;
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
 use std::rc::Rc;
-use std::sync::Arc;
 
 use tracing::warn;
 
@@ -19,15 +17,13 @@ use crate::files::{self, Original};
 use crate::host::Point;
 use crate::link::{Attached, Proceed};
 use crate::plugin::{Event, api};
-use crate::resolve;
-use crate::runtime::features::Features;
-use crate::spec::patch::{HostFacts, PatchError, Resolved, patch_on, propagating_sources};
+use crate::spec::patch::{PatchError, patch_on};
 use crate::spec::{self, overlay};
 use crate::state::{Change, Container, InFlight, Key, Lifecycle, Patched, SCHEMA, Skipped};
 
 use super::call::Call;
 use super::node::{Node, now};
-use super::{evidence, messages, pods, settle, undo};
+use super::{evidence, facts, messages, pods, settle, undo};
 
 /// The engine's document, as the plugins are told and as it is patched.
 struct Bundle {
@@ -219,10 +215,10 @@ async fn decide(
     bundle: &Bundle,
 ) -> Result<Option<String>> {
     let merged = ask(node, call, seen).await?;
-    let names = resolve_for_runtime(node, call, &merged)
+    let names = facts::resolve_for_runtime(node, call, &merged)
         .await
         .map_err(|error| blame(node, call, &merged, &error))?;
-    let facts = host_facts(node, &merged.adjust, names).await?;
+    let facts = facts::host_facts(node, &merged.adjust, names).await?;
     let patched = patch_on(&bundle.original.bytes, &merged.adjust, &facts)
         .map_err(|error| blame(node, call, &merged, &error))?;
     note_verdict(node, call, &merged, &patched);
@@ -238,31 +234,6 @@ async fn decide(
     write_beside(node, call, bundle, &bytes).map(Some)
 }
 
-/// What the adjustment's names stand for here, once it is known that the runtime honours them.
-async fn resolve_for_runtime(
-    node: &Node,
-    call: &Call,
-    merged: &Merged,
-) -> std::result::Result<Resolved, PatchError> {
-    let resolved = resolve::resolve(&merged.adjust, &node.config, &node.host)?;
-    for note in &resolved.notes {
-        warn!("{}: {note}", call.key.id);
-    }
-    if resolve::needs_runtime(&merged.adjust, &resolved) {
-        let runtimes = Arc::clone(&node.runtimes);
-        let runtime = PathBuf::from(&call.question().runtime);
-        let name = runtime.display().to_string();
-        // A thread of its own: the runtime may take its time, and others must not wait for it.
-        let asked = tokio::task::spawn_blocking(move || runtimes.features(&runtime)).await;
-        let features = asked.unwrap_or_default();
-        if *features == Features::default() {
-            warn!("{}: {name} does not say what it can do and is trusted", call.key.id);
-        }
-        resolve::check_runtime(&merged.adjust, &resolved, &features)?;
-    }
-    Ok(resolved)
-}
-
 /// The failure of an adjustment, with the plugin that is behind it.
 fn blame(node: &Node, call: &Call, merged: &Merged, error: &PatchError) -> Error {
     let owners = merged.owners.to_flat(&call.key.id);
@@ -275,41 +246,6 @@ fn blame(node: &Node, call: &Call, merged: &Merged, error: &PatchError) -> Error
     };
     node.note_failure(&format!("create {}: {what}", call.key.id), plugin);
     Error::new(what).hint("the bundle is unchanged")
-}
-
-/// What the host is like; looked at only where the adjustment asks for mounts that propagate.
-async fn host_facts(
-    node: &Node,
-    adjust: &api::ContainerAdjustment,
-    names: Resolved,
-) -> Result<HostFacts> {
-    let sources = propagating_sources(adjust, &names).into_iter().map(str::to_owned);
-    let sources: Vec<(String, PathBuf)> =
-        sources.map(|source| (source.clone(), node.host.path(&source))).collect();
-    if sources.is_empty() {
-        return Ok(HostFacts { names, ..HostFacts::default() });
-    }
-    let (root, mountinfo) = (node.host.path("/"), node.host.path("/proc/self/mountinfo"));
-    // Not on this thread: a plugin may name a file server that does not answer.
-    let look = tokio::task::spawn_blocking(move || {
-        let mountinfo = std::fs::read(&mountinfo)
-            .doing(|| format!("{}", mountinfo.display()))
-            .map_err(|error| error.hint("the bundle is unchanged"))?;
-        let mut facts = HostFacts {
-            mountinfo: Some(String::from_utf8_lossy(&mountinfo).into_owned()),
-            names,
-            ..HostFacts::default()
-        };
-        let root = std::fs::canonicalize(root)?;
-        for (source, path) in sources {
-            // One that does not exist is for the runtime to refuse.
-            let Ok(real) = std::fs::canonicalize(path) else { continue };
-            let Ok(real) = real.strip_prefix(&root) else { continue };
-            facts.resolved.insert(source, format!("/{}", real.display()));
-        }
-        Ok(facts)
-    });
-    look.await.map_err(|_panicked| Error::new("the host's mounts could not be looked at"))?
 }
 
 /// CreateContainer through the chain.

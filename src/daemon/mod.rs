@@ -12,6 +12,7 @@ mod create;
 mod delete;
 mod evidence;
 mod exit;
+mod facts;
 mod gate;
 mod launcher;
 mod messages;

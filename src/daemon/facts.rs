@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What an adjustment needs to know of the host before the pure patch: what its names stand for,
+//! whether the runtime honours it, which mounts propagate. Each is looked at only where the
+//! adjustment asks for it, and what may take time is done on another thread. It changes nothing.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use tracing::warn;
+
+use crate::adaptation::Merged;
+use crate::error::{Context, Error, Result};
+use crate::plugin::api;
+use crate::resolve;
+use crate::runtime::features::Features;
+use crate::spec::patch::{HostFacts, PatchError, Resolved, propagating_sources};
+
+use super::call::Call;
+use super::node::Node;
+
+/// What the adjustment's names stand for here, once it is known that the runtime honours them.
+pub(super) async fn resolve_for_runtime(
+    node: &Node,
+    call: &Call,
+    merged: &Merged,
+) -> std::result::Result<Resolved, PatchError> {
+    let resolved = resolve::resolve(&merged.adjust, &node.config, &node.host)?;
+    for note in &resolved.notes {
+        warn!("{}: {note}", call.key.id);
+    }
+    if resolve::needs_runtime(&merged.adjust, &resolved) {
+        let runtimes = Arc::clone(&node.runtimes);
+        let runtime = PathBuf::from(&call.question().runtime);
+        let name = runtime.display().to_string();
+        // A thread of its own: the runtime may take its time, and others must not wait for it.
+        let asked = tokio::task::spawn_blocking(move || runtimes.features(&runtime)).await;
+        let features = asked.unwrap_or_default();
+        if *features == Features::default() {
+            warn!("{}: {name} does not say what it can do and is trusted", call.key.id);
+        }
+        resolve::check_runtime(&merged.adjust, &resolved, &features)?;
+    }
+    Ok(resolved)
+}
+
+/// What the host is like; looked at only where the adjustment asks for mounts that propagate.
+pub(super) async fn host_facts(
+    node: &Node,
+    adjust: &api::ContainerAdjustment,
+    names: Resolved,
+) -> Result<HostFacts> {
+    let sources = propagating_sources(adjust, &names).into_iter().map(str::to_owned);
+    let sources: Vec<(String, PathBuf)> =
+        sources.map(|source| (source.clone(), node.host.path(&source))).collect();
+    if sources.is_empty() {
+        return Ok(HostFacts { names, ..HostFacts::default() });
+    }
+    let (root, mountinfo) = (node.host.path("/"), node.host.path("/proc/self/mountinfo"));
+    // Not on this thread: a plugin may name a file server that does not answer.
+    let look = tokio::task::spawn_blocking(move || {
+        let mountinfo = std::fs::read(&mountinfo)
+            .doing(|| format!("{}", mountinfo.display()))
+            .map_err(|error| error.hint("the bundle is unchanged"))?;
+        let mut facts = HostFacts {
+            mountinfo: Some(String::from_utf8_lossy(&mountinfo).into_owned()),
+            names,
+            ..HostFacts::default()
+        };
+        let root = std::fs::canonicalize(root)?;
+        for (source, path) in sources {
+            // One that does not exist is for the runtime to refuse.
+            let Ok(real) = std::fs::canonicalize(path) else { continue };
+            let Ok(real) = real.strip_prefix(&root) else { continue };
+            facts.resolved.insert(source, format!("/{}", real.display()));
+        }
+        Ok(facts)
+    });
+    look.await.map_err(|_panicked| Error::new("the host's mounts could not be looked at"))?
+}

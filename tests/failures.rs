@@ -509,3 +509,16 @@ async fn a_plugin_may_call_back_from_inside_every_handler() {
     }
     assert_eq!((odd.seat.timeouts(), odd.seat.requests()), (0, 4));
 }
+
+#[tokio::test]
+async fn goodbye_is_said_once_what_it_is_being_asked_is_answered() {
+    let slow = patient("10-slow", Actor::always(Act::Sleep(200))).await;
+    let guests = [&slow];
+    let leave = async {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        slow.seat.plugin.shutdown().await;
+    };
+    let (made, ()) = tokio::join!(create_at(&guests, "web"), leave);
+    assert!(made.is_ok() && slow.seat.plugin.is_gone());
+    assert_eq!(slow.actor.told(), ["CreateContainer web", "Shutdown"]);
+}

@@ -166,3 +166,23 @@ fn the_map_names_every_room() {
     let changelog = std::fs::read_to_string(Path::new(&root()).join("CHANGELOG.md")).unwrap();
     assert!(changelog.contains("## Unreleased"));
 }
+
+#[test]
+fn the_compatibility_page_names_only_proofs_that_exist() {
+    let page = std::fs::read_to_string(root().join("docs/compatibility.md")).unwrap();
+    let code: String =
+        sources("src").into_iter().chain(sources("tests")).map(|(_, text)| text).collect();
+    let mut proofs = 0;
+    for word in page.split('`').skip(1).step_by(2) {
+        let is_test = word.matches('_').count() >= 3 && !word.contains(char::is_uppercase);
+        if let Some(folder) = word.strip_prefix("bundles/").filter(|folder| *folder != "NAME") {
+            assert!(root().join("fixtures/bundles").join(folder).is_dir(), "{word}");
+        } else if is_test {
+            assert!(code.contains(&format!("fn {word}()")), "no test is named {word}");
+        } else {
+            continue;
+        }
+        proofs += 1;
+    }
+    assert!(proofs > 90, "{proofs} proofs were found on the page");
+}

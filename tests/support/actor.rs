@@ -123,6 +123,10 @@ macro_rules! handlers {
                 self.declares.clone()
             }
 
+            async fn shutdown(&self) {
+                self.told.lock().unwrap().push("Shutdown".to_owned());
+            }
+
             $(async fn $method(
                 &self,
                 runtime: &Runtime,

@@ -31,6 +31,11 @@ pub(super) struct Asked {
 }
 
 impl Asked {
+    /// A question that nothing came with.
+    pub(super) fn alone(question: Question) -> Self {
+        Self { question, descriptors: Vec::new() }
+    }
+
     /// Takes a descriptor out.
     pub(super) fn take(&mut self, what: Attached) -> Option<OwnedFd> {
         let at = self.descriptors.iter().position(|(kind, _)| *kind == what)?;

@@ -110,7 +110,7 @@ fn open_bundle(node: &Node, call: &mut Call) -> Result<Bundle> {
     Ok(Bundle { dir, original })
 }
 
-fn new_record(node: &Node, call: &Call, seen: &pods::Seen) -> Container {
+pub(super) fn new_record(node: &Node, call: &Call, seen: &pods::Seen) -> Container {
     let mut store = node.store.borrow_mut();
     let variables = call.question().variables.iter();
     Container {

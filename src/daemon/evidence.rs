@@ -42,14 +42,24 @@ pub(super) fn init_pid(
 }
 
 fn pid_in_state(host: &Host, key: &Key) -> Option<u32> {
-    let folder = folder(host, key);
     // runc: init_process_pid in state.json; crun: pid in status; youki: pid in state.json.
+    number_in_state(host, key, ["init_process_pid", "pid"]).and_then(|pid| u32::try_from(pid).ok())
+}
+
+/// When the init process started, in clock ticks since boot, by the runtime's own state.
+pub(super) fn init_start(host: &Host, key: &Key) -> Option<u64> {
+    // runc: init_process_start in state.json; crun: process-start-time in status; youki: nothing.
+    number_in_state(host, key, ["init_process_start", "process-start-time"])
+}
+
+fn number_in_state(host: &Host, key: &Key, members: [&str; 2]) -> Option<u64> {
+    let folder = folder(host, key);
     for name in ["state.json", "status"] {
         let Ok(bytes) = std::fs::read(folder.join(name)) else { continue };
         let Ok(state) = serde_json::from_slice::<serde_json::Value>(&bytes) else { continue };
-        let pid = state.get("init_process_pid").or_else(|| state.get("pid"));
-        if let Some(pid) = pid.and_then(serde_json::Value::as_u64).filter(|pid| *pid > 0) {
-            return u32::try_from(pid).ok();
+        let number = members.iter().find_map(|member| state.get(*member)?.as_u64());
+        if let Some(number) = number.filter(|number| *number > 0) {
+            return Some(number);
         }
     }
     None

@@ -5,6 +5,7 @@
 //! connect to it, init processes end under its eyes. A failure of one of them is its own.
 
 mod admin;
+mod adopt;
 mod birth;
 mod call;
 mod conversation;
@@ -93,6 +94,7 @@ async fn serve(loaded: Loaded, start: &Start) -> Result<()> {
     }
     keep_snapshot(&loaded);
     let node = Node::new(loaded.config, host, store);
+    adopt::adopt(&node).await;
     open_to_plugins(&node);
     recovery::recover(&node).await;
     let listener = asynchronous(wrappers)?;

@@ -98,6 +98,25 @@ pub(super) async fn announce(node: &Rc<Node>, seen: &Seen, container: &Container
     run(node, &seen.pod.id).await
 }
 
+/// A container was made without us: its pod is known from here on, and runs if it does. Nobody
+/// is told, for plugins see it when they are synchronized.
+pub(super) fn adopt(node: &Node, seen: &Seen, container: &Container) -> Result<()> {
+    let known = node.store.borrow().pod(&seen.pod.id).map(|pod| pod.state);
+    if matches!(known, None | Some(PodState::Stopped)) {
+        let pod = record(node, seen, container);
+        node.store.borrow_mut().put_pod(pod)?;
+    }
+    if container.is_sandbox && container.state != Lifecycle::Running {
+        return Ok(());
+    }
+    runs(node, &seen.pod.id)
+}
+
+/// A pod's sandbox was started without us.
+pub(super) fn runs(node: &Node, id: &str) -> Result<()> {
+    set_state(node, id, PodState::Ready)
+}
+
 /// RunPodSandbox; a refusal is followed by Stop and Remove to those who heard of the pod.
 pub(super) async fn run(node: &Rc<Node>, id: &str) -> Result<()> {
     set_state(node, id, PodState::Ready)?;

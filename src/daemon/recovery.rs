@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 //! After a restart: what an earlier daemon left on record is compared with what is there.
 //! Creations that came to nothing are undone, containers that ended meanwhile are stopped, the
-//! living are watched again, and what wrappers did without a daemon is adopted.
+//! living are watched again.
 //!
 //! Events of what happened meanwhile wait for the plugins that were connected (D14), bounded.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use tracing::{info, warn};
+use tracing::info;
 
 use crate::argv::Verb;
-use crate::state::{Container, Key, Lifecycle};
+use crate::state::{Container, Lifecycle};
 
 use super::gate::Gate;
 use super::node::Node;
@@ -20,7 +20,6 @@ use super::{delete, evidence, exit, settle, undo, watch};
 
 /// Compares every record with the world.
 pub(super) async fn recover(node: &Rc<Node>) {
-    adopt_bypassed(node);
     let records: Vec<Container> = node.store.borrow().containers().cloned().collect();
     if records.is_empty() {
         return;
@@ -82,7 +81,7 @@ async fn one(node: &Rc<Node>, before: &Container) {
 }
 
 /// The verb of this container whose runtime process still works, if there is one.
-fn under_way(node: &Node, record: &Container) -> Option<Pending> {
+pub(super) fn under_way(node: &Node, record: &Container) -> Option<Pending> {
     let flight = record.in_flight.as_ref()?;
     let process = watch::open(flight.pid)?;
     // Asked after opening: from here on the descriptor cannot mean another process.
@@ -103,38 +102,4 @@ fn under_way(node: &Node, record: &Container) -> Option<Pending> {
         holds: RefCell::new(None),
         is_told: Cell::new(false),
     })
-}
-
-/// Wrappers that found no daemon left a record each; what they deleted is removed here too.
-fn adopt_bypassed(node: &Rc<Node>) {
-    let dir = node.config.run_dir.join("bypassed");
-    for entry in std::fs::read_dir(&dir).into_iter().flatten().flatten() {
-        let path = entry.path();
-        let read = std::fs::read(&path).ok();
-        let record =
-            read.and_then(|bytes| serde_json::from_slice::<serde_json::Value>(&bytes).ok());
-        let _taken = std::fs::remove_file(&path);
-        let Some(record) = record else { continue };
-        let text = |name: &str| record[name].as_str().unwrap_or_default().to_owned();
-        let why = text("why");
-        warn!("{} {} went past us: {why}", text("verb"), text("id"));
-        node.count("bypassed");
-        let root = match text("root") {
-            root if root.is_empty() => {
-                evidence::default_root(std::path::Path::new(&text("runtime"))).to_owned()
-            }
-            root => root,
-        };
-        let key = Key { root, id: text("id") };
-        if text("verb") == "update" {
-            let (node, key) = (Rc::clone(node), key.clone());
-            tokio::task::spawn_local(async move { super::resources::reapply(&node, &key).await });
-        }
-        node.change(&key, |known| {
-            known.skipped.push(crate::state::Skipped {
-                plugin: String::new(),
-                reason: format!("{} went past the daemon: {why}", text("verb")),
-            });
-        });
-    }
 }

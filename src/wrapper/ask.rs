@@ -108,7 +108,12 @@ impl Conversation {
     }
 }
 
-fn question(wrapper: &Wrapper<'_>, document: &str, with: &[(Attached, &OwnedFd)]) -> Question {
+/// What this wrapper asks, or would have asked.
+pub(super) fn question(
+    wrapper: &Wrapper<'_>,
+    document: &str,
+    with: &[(Attached, &OwnedFd)],
+) -> Question {
     let variables = link::ENGINE_VARIABLES
         .iter()
         .filter_map(|name| std::env::var_os(name).map(|value| ((*name).to_owned(), value)));

@@ -11,6 +11,7 @@ use crate::argv::Verb;
 use crate::config::DaemonPolicy;
 use crate::error::{Error, Result};
 use crate::files;
+use crate::link::Question;
 
 use super::Wrapper;
 
@@ -24,6 +25,13 @@ impl Wrapper<'_> {
         }
         self.leave_record(why);
         self.exec_unchanged()
+    }
+
+    /// The question that nobody answered.
+    fn unasked(&self) -> Question {
+        let document = if self.call.verb.creates() { self.document() } else { None };
+        let name = document.map(|document| document.name).unwrap_or_default();
+        super::ask::question(self, &name, &[])
     }
 
     fn leave_record(&self, why: &str) {
@@ -43,8 +51,10 @@ impl Wrapper<'_> {
             "bundle": lossy(&self.call.bundle),
             "runtime": self.runtime.to_string_lossy(),
             "why": why,
+            "question": self.unasked().encode(),
         });
-        let name = format!("{}-{}.json", since.as_nanos(), std::process::id());
+        // The time comes first: they are taken up in this order.
+        let name = format!("{:020}-{}.json", since.as_nanos(), std::process::id());
         let _best_effort = files::replace(&dir.join(name), record.to_string().as_bytes());
     }
 }

@@ -6,6 +6,7 @@
 #[expect(dead_code, reason = "shared with tests/failures.rs, which uses all of it")]
 #[path = "../support/actor.rs"]
 mod actor;
+mod adopted;
 mod asked;
 mod crowd;
 mod faults;

@@ -16,6 +16,7 @@
 #[rustfmt::skip]
 #[path = "cri_generated.rs"]
 mod cri;
+mod adopted;
 mod go;
 #[path = "../support/golang.rs"]
 mod golang;
@@ -182,7 +183,11 @@ fn cgroup_file(engine: &Engine, controller: &str, id: &str, file: &str) -> Strin
 }
 
 fn look_inside(engine: &Engine, id: &str, pid: u64) {
-    let environ = std::fs::read_to_string(format!("/proc/{pid}/environ")).unwrap();
+    // The engine is done when init is let go; its program follows a moment later.
+    let environ = format!("/proc/{pid}/environ");
+    let environ = || std::fs::read_to_string(&environ).unwrap();
+    engine.wait_until("the program runs", || environ().contains("FROM=pod"));
+    let environ = environ();
     let environ: Vec<&str> = environ.split('\0').collect();
     assert!(environ.contains(&"HELLO=there") && environ.contains(&"FROM=pod"), "{environ:?}");
     let hello = std::fs::read_to_string(format!("/proc/{pid}/root/data/hello")).unwrap();

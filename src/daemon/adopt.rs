@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What wrappers did while no daemon could be asked, and policy was to go on (decision D9): each
+//! left a note with its question. What has come of it and is still there is put on record, so
+//! that plugins see it when they are synchronized and hear of it from then on.
+//!
+//! No plugin is asked about it and nothing of it is changed: the runtime has run long since.
+
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use serde::Deserialize;
+use tracing::{info, warn};
+
+use crate::argv::Verb;
+use crate::error::Result;
+use crate::files;
+use crate::link::Question;
+use crate::state::{Container, Key, Lifecycle, Skipped};
+
+use super::call::Call;
+use super::conversation::Asked;
+use super::node::Node;
+use super::{create, evidence, exit, pods, recovery, resources, undo, watch};
+
+/// What a wrapper left behind.
+#[derive(Deserialize)]
+struct Note {
+    verb: String,
+    id: Option<String>,
+    why: String,
+    /// The frame of its question.
+    #[serde(default)]
+    question: Vec<u8>,
+}
+
+/// Takes over what went past us, oldest first; before any plugin is at the table.
+pub(super) async fn adopt(node: &Rc<Node>) {
+    let dir = node.config.run_dir.join("bypassed");
+    let entries = std::fs::read_dir(&dir).into_iter().flatten().flatten();
+    // Their names begin with the time.
+    let mut paths: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
+    paths.retain(|path| path.extension().is_some_and(|extension| extension == "json"));
+    paths.sort();
+    for path in paths {
+        let read = std::fs::read(&path).ok();
+        match read.and_then(|bytes| serde_json::from_slice::<Note>(&bytes).ok()) {
+            Some(note) => take_over(node, &note).await,
+            None => warn!("{} cannot be read and is dropped", path.display()),
+        }
+        // Only now: a daemon that dies before finds it again.
+        let _taken = std::fs::remove_file(&path);
+    }
+}
+
+async fn take_over(node: &Rc<Node>, note: &Note) {
+    let (verb, id) = (&note.verb, note.id.as_deref().unwrap_or_default());
+    warn!("{verb} {id} went past us: {}", note.why);
+    node.count("bypassed");
+    if let Err(error) = one(node, note).await {
+        warn!("{id} cannot be adopted: {error}");
+    }
+}
+
+async fn one(node: &Rc<Node>, note: &Note) -> Result<()> {
+    let question = Question::decode(note.question.get(4..).unwrap_or_default())?;
+    let Some(call) = Call::new(Asked::alone(question), &node.host) else { return Ok(()) };
+    if call.call.verb.creates() {
+        created(node, &call).await?;
+    } else if call.call.verb == Verb::Start {
+        started(node, &call.key)?;
+    } else if call.call.verb == Verb::Update {
+        let (node, key) = (Rc::clone(node), call.key.clone());
+        tokio::task::spawn_local(async move { resources::reapply(&node, &key).await });
+    }
+    node.change(&call.key, |record| {
+        let reason = format!("{} went past the daemon: {}", note.verb, note.why);
+        record.skipped.push(Skipped { plugin: String::new(), reason });
+    });
+    Ok(())
+}
+
+/// Puts on record what the runtime made, if it made it and it is still there.
+async fn created(node: &Node, call: &Call) -> Result<()> {
+    let init = evidence::init_pid(&node.host, &call.key, None, None);
+    let old = node.container(&call.key);
+    if old.as_ref().is_some_and(|old| init.is_some() && old.init_pid == init) {
+        return Ok(()); // The id was taken, and the runtime refused.
+    }
+    let document = files::open_dir(&document_dir(call))
+        .and_then(|dir| files::read_at(&dir, &call.question().document));
+    if init.is_none() && watch::open(call.question().pid).is_none() {
+        return Ok(()); // It failed, or has come and gone.
+    }
+    let seen = pods::describe(node, call, &document?.bytes).await?;
+    let mut record = create::new_record(node, call, &seen);
+    if let Some(flight) = &mut record.in_flight {
+        flight.executed = true;
+    }
+    let is_under_way = recovery::under_way(node, &record).is_some();
+    if init.is_none() && !is_under_way {
+        return Ok(());
+    }
+    if let Some(pid) = init.filter(|_| !is_under_way || call.call.verb != Verb::Create) {
+        note_init(node, &mut record, pid);
+    }
+    if !is_under_way {
+        record.in_flight = None;
+    }
+    if let Some(old) = old {
+        undo::restore_document(node, &old);
+        node.store.borrow_mut().forget(&call.key);
+    }
+    pods::adopt(node, &seen, &record)?;
+    info!("{} is adopted: {}", call.key.id, record.state.name());
+    node.store.borrow_mut().put(record)
+}
+
+/// Where the runtime read the document.
+fn document_dir(call: &Call) -> PathBuf {
+    match &call.call.config {
+        Some(file) => {
+            let file = Path::new(&call.question().cwd).join(file);
+            file.parent().map(Path::to_owned).unwrap_or_default()
+        }
+        None => call.bundle.clone(),
+    }
+}
+
+fn note_init(node: &Node, record: &mut Container, pid: u32) {
+    record.init_pid = Some(pid);
+    let start = evidence::init_start(&node.host, &record.key);
+    record.init_start = start.or_else(|| watch::start_time(&node.host, pid));
+    record.state = if exit::has_ended(node, record) {
+        Lifecycle::Stopped
+    } else if evidence::waits_for_start(&node.host, &record.key) {
+        Lifecycle::Created
+    } else {
+        Lifecycle::Running
+    };
+}
+
+/// A container that we know was started.
+fn started(node: &Node, key: &Key) -> Result<()> {
+    let Some(record) = node.container(key) else { return Ok(()) };
+    let is_there = evidence::exists(&node.host, key);
+    if record.state != Lifecycle::Created || !is_there {
+        return Ok(());
+    }
+    if evidence::waits_for_start(&node.host, key) {
+        return Ok(()); // The runtime failed.
+    }
+    node.change(key, |record| {
+        record.state = Lifecycle::Running;
+        record.in_flight = None;
+    });
+    if record.is_sandbox { pods::runs(node, &record.pod) } else { Ok(()) }
+}

@@ -38,10 +38,12 @@ pub enum Point {
     DaemonForget,
     /// Daemon: a container's resources are about to be changed for a plugin.
     DaemonCgroup,
+    /// Daemon: a container is about to be killed for a plugin.
+    DaemonEvict,
 }
 
 /// Every point, for tests that enumerate them.
-pub const POINTS: [Point; 11] = [
+pub const POINTS: [Point; 12] = [
     Point::WrapperAsk,
     Point::WrapperVerdict,
     Point::WrapperCommitted,
@@ -53,6 +55,7 @@ pub const POINTS: [Point; 11] = [
     Point::DaemonSettle,
     Point::DaemonForget,
     Point::DaemonCgroup,
+    Point::DaemonEvict,
 ];
 
 impl Point {
@@ -70,6 +73,7 @@ impl Point {
             Self::DaemonSettle => "daemon.settle",
             Self::DaemonForget => "daemon.forget",
             Self::DaemonCgroup => "daemon.cgroup",
+            Self::DaemonEvict => "daemon.evict",
         }
     }
 }

@@ -6,6 +6,8 @@
 //! there is one adjustment to apply, and a table of who set what. Nothing is asked, applied or
 //! validated here. Reference: the result collector of `pkg/adaptation` in NRI v0.12.
 
+use std::collections::BTreeMap;
+
 use protobuf::MessageField;
 
 use super::adjust::Adjust;
@@ -47,6 +49,8 @@ pub struct Merged {
     pub updates: Vec<api::ContainerUpdate>,
     /// Of other containers, one for each, with the reason given first.
     pub evictions: Vec<api::ContainerEviction>,
+    /// Container to the plugins that want it gone, in order.
+    pub evicted_by: BTreeMap<String, Vec<String>>,
     /// Plugin and place of what our schema does not know, and was therefore not applied.
     pub unknown: Vec<(String, String)>,
 }
@@ -136,8 +140,8 @@ impl Creation {
         let Running { visible: container, combined: mut adjust, updates } = self.running;
         show_rdt(&mut adjust);
         strip(&mut adjust);
-        let Updated { updates, evictions, owners, unknown } = updates.finish();
-        Merged { adjust, container, owners, updates, evictions, unknown }
+        let Updated { updates, evictions, evicted_by, owners, unknown } = updates.finish();
+        Merged { adjust, container, owners, updates, evictions, evicted_by, unknown }
     }
 }
 

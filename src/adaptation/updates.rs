@@ -7,7 +7,7 @@
 //! exists, and how a value reaches it, is not decided here.
 //! Reference: `update` and `getContainerUpdate` of NRI's result collector.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use protobuf::MessageField;
 
@@ -28,6 +28,7 @@ pub struct Updates {
     /// The update of the subject of an UpdateContainer request, once a plugin touched it.
     own: Option<api::ContainerUpdate>,
     evictions: Vec<api::ContainerEviction>,
+    evicted_by: BTreeMap<String, Vec<String>>,
     pub(super) unknown: Vec<(String, String)>,
 }
 
@@ -49,6 +50,8 @@ pub struct Updated {
     pub updates: Vec<api::ContainerUpdate>,
     /// One per container, with the reason given first.
     pub evictions: Vec<api::ContainerEviction>,
+    /// Container to the plugins that want it gone, in order.
+    pub evicted_by: BTreeMap<String, Vec<String>>,
     /// Who set what, of all containers.
     pub owners: Owners,
     /// Plugin and place of what our schema does not know, and was therefore not applied.
@@ -162,7 +165,8 @@ impl Updates {
 
     /// What all answers together come to.
     pub fn finish(self) -> Updated {
-        let Self { subject: _, owners, results, places: _, own, evictions, unknown } = self;
+        let Self { subject: _, owners, results, places: _, own, evictions, evicted_by, unknown } =
+            self;
         let mut updates = results;
         updates.extend(own);
         for update in &mut updates {
@@ -171,7 +175,7 @@ impl Updates {
             }
             resources::strip_empty(&mut update.linux);
         }
-        Updated { updates, evictions, owners, unknown }
+        Updated { updates, evictions, evicted_by, owners, unknown }
     }
 
     fn update(
@@ -258,8 +262,15 @@ impl Updates {
             return Err(MergeError::EvictionOfSubject { plugin, container });
         }
         let known = self.evictions.iter().any(|eviction| eviction.container_id == *container_id);
-        if !known && !container_id.is_empty() {
+        if container_id.is_empty() {
+            return Ok(());
+        }
+        if !known {
             self.evictions.push(wanted.clone());
+        }
+        let by = self.evicted_by.entry(container_id.clone()).or_default();
+        if !by.iter().any(|known| known == plugin) {
+            by.push(plugin.to_owned());
         }
         Ok(())
     }
@@ -272,6 +283,7 @@ impl Updates {
             places: HashMap::new(),
             own: None,
             evictions: Vec::new(),
+            evicted_by: BTreeMap::new(),
             unknown: Vec::new(),
         }
     }

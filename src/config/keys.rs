@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use toml_edit::{Document, Item, TableLike, Value};
 
-use super::{Config, DaemonPolicy, OnFailure, PluginSettings, Problem, parse_duration};
+use super::{Config, DaemonPolicy, Evict, OnFailure, PluginSettings, Problem, parse_duration};
 
 /// How a value reaches the settings; `name` is what a `*` in the key stood for.
 type Take = fn(&mut Config, name: &str, value: &Value) -> Result<(), &'static str>;
@@ -135,6 +135,11 @@ keys! {
     "cdi.spec_dirs" = "[\"/etc/cdi\", \"/var/run/cdi\"]", "Where CDI spec files (`*.json`, `*.yaml`) are; of two that define one device the one in the later folder wins.", |c, _, v| c.cdi_spec_dirs = paths(v)?;
     "blockio.config_file" = "", "The YAML file that says what block I/O classes mean, in the format of engines that use goresctrl; without it every class is refused.", |c, _, v| c.blockio_config_file = Some(path(v)?);
     "rdt.resctrl_path" = "\"/sys/fs/resctrl\"", "Where resctrl is mounted; RDT classes are the folders in it.", |c, _, v| c.resctrl_path = path(v)?;
+    "plugin.*.evict" = "\"allow\"", "Whom it may have evicted: `allow` any container, `deny` none, `own-namespace` those in the namespace of the pod that it runs in itself.", |c, n, v| plugin(c, n).evict = match one_of(v, &["allow", "deny", "own-namespace"])?.as_str() { "deny" => Evict::Deny, "own-namespace" => Evict::OwnNamespace, _ => Evict::Allow };
+    "eviction.signal" = "\"SIGTERM\"", "The first signal to a container that a plugin wants evicted.", |c, _, v| c.eviction_signal = text(v)?;
+    "eviction.grace" = "\"10s\"", "How long it may take to end before SIGKILL.", |c, _, v| c.eviction_grace = duration(v)?;
+    "eviction.per_minute" = "10", "The most evictions in a minute, of all plugins; more are refused. 0 = none.", |c, _, v| c.eviction_per_minute = number(v)?;
+    "eviction.sandboxes" = "false", "Whether the infrastructure container of a pod may be evicted.", |c, _, v| c.eviction_sandboxes = truth(v)?;
     "log.target" = "\"auto\"", "`auto`, `journal`, `syslog`, `file` (RUN_DIR/daemon.log, bounded) or `stderr`.", |c, _, v| c.log_target = one_of(v, &["auto", "journal", "syslog", "file", "stderr"])?;
     "log.level" = "\"info\"", "`error`, `warn`, `info`, `debug` or `trace`.", |c, _, v| c.log_level = one_of(v, &["error", "warn", "info", "debug", "trace"])?;
     "log.format" = "\"text\"", "`text` or `json`.", |c, _, v| c.log_format = one_of(v, &["text", "json"])?;

@@ -45,6 +45,18 @@ pub enum OnFailure {
     Skip,
 }
 
+/// Whom a plugin may have evicted.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Evict {
+    /// Any container.
+    #[default]
+    Allow,
+    /// None.
+    Deny,
+    /// Containers in the namespace of the pod that the plugin itself runs in.
+    OwnNamespace,
+}
+
 /// Settings of one plugin; `None` where the operator says nothing.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PluginSettings {
@@ -62,6 +74,8 @@ pub struct PluginSettings {
     pub allow: Vec<String>,
     /// Fields it may not set.
     pub deny: Vec<String>,
+    /// Whom it may have evicted.
+    pub evict: Evict,
 }
 
 /// Every setting, with defaults filled in. The meaning of each is in the table of keys.
@@ -91,6 +105,10 @@ pub struct Config {
     pub cdi_spec_dirs: Vec<PathBuf>,
     pub blockio_config_file: Option<PathBuf>,
     pub resctrl_path: PathBuf,
+    pub eviction_signal: String,
+    pub eviction_grace: Duration,
+    pub eviction_per_minute: u32,
+    pub eviction_sandboxes: bool,
     pub log_target: String,
     pub log_level: String,
     pub log_format: String,
@@ -139,6 +157,10 @@ impl Default for Config {
             cdi_spec_dirs: vec![PathBuf::from("/etc/cdi"), PathBuf::from("/var/run/cdi")],
             blockio_config_file: None,
             resctrl_path: PathBuf::from("/sys/fs/resctrl"),
+            eviction_signal: "SIGTERM".to_owned(),
+            eviction_grace: Duration::from_secs(10),
+            eviction_per_minute: 10,
+            eviction_sandboxes: false,
             log_target: "auto".to_owned(),
             log_level: "info".to_owned(),
             log_format: "text".to_owned(),

@@ -225,6 +225,7 @@ async fn decide(
     let others = Updated {
         updates: merged.updates,
         evictions: merged.evictions,
+        evicted_by: merged.evicted_by,
         owners: merged.owners,
         unknown: Vec::new(),
     };

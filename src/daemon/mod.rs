@@ -11,6 +11,7 @@ mod call;
 mod conversation;
 mod create;
 mod delete;
+mod evict;
 mod evidence;
 mod exit;
 mod facts;

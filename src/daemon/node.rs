@@ -98,6 +98,8 @@ pub(super) struct Node {
     /// Engine and what of it could not be read; each said once.
     pub(super) missing: RefCell<BTreeSet<(&'static str, String)>>,
     pub(super) cgroup_mounts: RefCell<Option<Rc<Mounts>>>,
+    /// When containers were evicted lately.
+    pub(super) evicted: RefCell<VecDeque<Instant>>,
     lanes: RefCell<HashMap<Key, Rc<Lane>>>,
 }
 
@@ -121,6 +123,7 @@ impl Node {
             sources: Sources::default(),
             missing: RefCell::default(),
             cgroup_mounts: RefCell::new(None),
+            evicted: RefCell::default(),
             lanes: RefCell::default(),
         })
     }

@@ -18,6 +18,7 @@ use crate::plugin::api;
 use crate::spec::overlay;
 use crate::state::{Change, Container, Key, Lifecycle, Skipped};
 
+use super::evict;
 use super::node::Node;
 use super::relay::Guest;
 use super::resources::{self, Unmet, Wish};
@@ -41,7 +42,9 @@ pub(super) async fn carry_out(
     event: &str,
     subject: Option<&Key>,
 ) {
-    let Updated { updates, evictions: _, owners, unknown: _ } = updated;
+    let Updated { updates, evictions, evicted_by, owners, unknown: _ } = updated;
+    // First the room, then who gets it (D19).
+    evict::carry_out(node, evictions, &evicted_by).await;
     let others = updates.iter();
     let others = others.filter(|other| subject.is_none_or(|key| key.id != other.container_id));
     let orders = others.map(|update| order(node, update, &owners, event)).collect();
@@ -82,16 +85,20 @@ async fn asked(
 ) -> Result<api::UpdateContainersResponse, String> {
     let id = guest.seat.id();
     let rights = guest.seat.rights().map_err(|failure| failure.text)?;
-    let api::UpdateContainersRequest { update: wanted, evict: _, special_fields: _ } = request;
+    let api::UpdateContainersRequest { update: wanted, evict, special_fields: _ } = request;
     let mut orders = Vec::new();
     for update in &wanted {
         let mut alone = Updates::for_stop();
         alone.answer(&id, rights, std::slice::from_ref(update), &[]).map_err(|e| e.to_string())?;
-        let Updated { updates, evictions: _, owners, unknown: _ } = alone.finish();
+        let Updated { updates, evictions: _, evicted_by: _, owners, unknown: _ } = alone.finish();
         // An update of nobody in particular comes out as nothing.
         let update = updates.first().unwrap_or(update);
         orders.push(order(node, update, &owners, event));
     }
+    let mut gone = Updates::for_stop();
+    gone.answer(&id, rights, &[], &evict).map_err(|e| e.to_string())?;
+    let gone = gone.finish();
+    evict::carry_out(node, gone.evictions, &gone.evicted_by).await;
     let failed = carry_out_orders(node, orders).await;
     let failed = failed.into_iter().filter_map(|index| wanted.get(index).cloned()).collect();
     Ok(api::UpdateContainersResponse { failed, ..api::UpdateContainersResponse::default() })
@@ -132,7 +139,7 @@ fn look(node: &Node, key: &Key, part: &Map<String, Value>) -> Result<(), Unmet> 
 }
 
 /// The container of this id that lives, else the youngest.
-fn find(node: &Node, id: &str) -> Option<Key> {
+pub(super) fn find(node: &Node, id: &str) -> Option<Key> {
     let store = node.store.borrow();
     let known = store.containers().filter(|known| known.key.id == id);
     let has_ended =

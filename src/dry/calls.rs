@@ -47,7 +47,7 @@ async fn update(stage: &Stage, request: api::UpdateContainerRequest) -> Result<V
     let id = request.container.id.clone();
     let audience = stage.audience(Event::UpdateContainer);
     let updated = chain::update(&audience, request).await.map_err(only_failure)?;
-    let Updated { updates, evictions, owners, unknown: _ } = updated;
+    let Updated { updates, evictions, evicted_by: _, owners, unknown: _ } = updated;
     let reply = api::UpdateContainerResponse {
         update: updates,
         evict: evictions,

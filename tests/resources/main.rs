@@ -3,6 +3,7 @@
 //! of containers that run reaches their cgroups, and stays there.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod evictions;
 mod fields;
 #[path = "../support/ground.rs"]
 mod ground;

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Evictions: carried out by the real runtime, with a word why, and not beyond what is allowed.
+
+use nri_runc::plugin::api;
+use serde_json::json;
+
+use super::{Manner, Place, place, request, succeeds, wait_until};
+
+fn eviction(id: &str) -> api::ContainerEviction {
+    api::ContainerEviction {
+        container_id: id.to_owned(),
+        reason: "makes room".to_owned(),
+        ..Default::default()
+    }
+}
+
+fn evict(ids: &[&str]) -> api::UpdateContainersRequest {
+    let evict = ids.iter().map(|id| eviction(id)).collect();
+    api::UpdateContainersRequest { evict, ..request(Vec::new()) }
+}
+
+fn ends(place: &Place, id: &str) {
+    wait_until("it has ended", || place.state(id).as_deref() == Some("stopped"));
+}
+
+#[test]
+fn an_evicted_container_ends_by_force_at_last_and_explain_says_why() {
+    // A process 1 that takes no SIGTERM: sleep has no handler for it.
+    let Some(place) = place("[eviction]\ngrace = \"300ms\"\n") else { return };
+    place.run("c1", &json!({}));
+    let asking = place.asker();
+    asking.ask(evict(&["c1", "nobody", "c1"])).unwrap();
+    asking.ask(evict(&["c1"])).unwrap();
+    ends(&place, "c1");
+    let explained = place.rig.admin(&["explain", "c1"]);
+    let changes = explained["changes"].as_array().unwrap();
+    assert_eq!(changes.len(), 1, "once: {explained}");
+    assert_eq!(changes[0]["plugin"], "10-asker");
+    assert_eq!(changes[0]["after"], "makes room");
+    assert_eq!(explained["skipped"], json!([]), "{explained}");
+}
+
+#[test]
+fn the_answer_to_an_update_may_evict_and_the_first_signal_is_the_operators() {
+    let Some(place) = place("[eviction]\nsignal = \"KILL\"\ngrace = \"100s\"\n") else { return };
+    place.run("c1", &json!({}));
+    place.run("c2", &json!({}));
+    let manner = Manner { evicts: vec![eviction("c2")], ..Manner::default() };
+    let _told = place.rig.plugin("10", "evictor", manner);
+    succeeds(&place.update("c1", &json!({"pids": {"limit": 50}})));
+    ends(&place, "c2");
+    assert_eq!(place.state("c1").as_deref(), Some("running"));
+}
+
+#[test]
+fn what_is_not_allowed_or_too_much_stays_alive() {
+    for (more, why) in [
+        ("---[plugin.asker]\nevict = \"deny\"", "may evict nobody"),
+        ("---[plugin.asker]\nevict = \"own-namespace\"", "own namespace"),
+        ("[eviction]\nper_minute = 0\n", "per_minute"),
+    ] {
+        let Some(place) = place(more) else { return };
+        place.run("c1", &json!({}));
+        let asking = place.asker();
+        asking.ask(evict(&["c1"])).unwrap();
+        let explained = place.rig.admin(&["explain", "c1"]);
+        let reason = explained["skipped"][0]["reason"].as_str().unwrap_or_default();
+        assert!(reason.contains(why), "{explained}");
+        assert_eq!(explained["changes"], json!([]), "{explained}");
+        assert_eq!(place.state("c1").as_deref(), Some("running"));
+    }
+}

@@ -4,7 +4,7 @@
 
 use std::path::PathBuf;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 
 use crate::config::{Config, Loaded};
 use crate::daemon::NRI_VERSION;
@@ -37,21 +37,99 @@ pub(super) struct Replay {
     file: Option<PathBuf>,
 }
 
+/// `adjust`.
+#[derive(Debug, Args)]
+pub(super) struct Adjust {
+    /// The bundle's folder.
+    #[arg(long, value_name = "DIR")]
+    bundle: PathBuf,
+    /// The container's id; the folder's name without it.
+    #[arg(long)]
+    id: Option<String>,
+    /// Apply ContainerAdjustments from a file ("-": standard input) and ask no plugin; each may
+    /// have a "plugin" key that says whose it is.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["socket", "wait"])]
+    apply: Option<PathBuf>,
+    /// What to print.
+    #[arg(long, value_enum, default_value_t)]
+    output: Form,
+    /// Change the bundle.
+    #[arg(long)]
+    write: bool,
+    /// Wait for this plugin to connect; may be given several times.
+    #[arg(long, value_name = "NAME", requires = "socket")]
+    wait: Vec<String>,
+    /// Listen for plugins here; without it only pre-installed ones take part.
+    #[arg(long, value_name = "PATH")]
+    socket: Option<PathBuf>,
+}
+
+#[derive(Debug, Clone, Copy, Default, ValueEnum)]
+enum Form {
+    /// A unified diff.
+    #[default]
+    Diff,
+    /// The whole config.json.
+    Spec,
+    /// Adjustment, owners, updates and evictions.
+    Json,
+}
+
+/// Shows what would become of a bundle.
+pub(super) fn adjust(loaded: Loaded, arguments: &Adjust) -> Result<Vec<u8>> {
+    let Adjust { bundle, id, apply, output, write, wait, socket } = arguments;
+    let mut config = usable(loaded, socket.as_ref())?;
+    // The daemon's own socket is not for a dry run to take.
+    config.disable_connections = socket.is_none();
+    let settings = settings(&config);
+    log_to_stderr(&config);
+    let options = dry::AdjustOptions {
+        bundle: bundle.clone(),
+        id: id.clone(),
+        apply: apply.clone(),
+        output: match output {
+            Form::Diff => dry::Output::Diff,
+            Form::Spec => dry::Output::Spec,
+            Form::Json => dry::Output::Json,
+        },
+        write: *write,
+        wait: wait.clone(),
+        settings,
+    };
+    dry::adjust(config, &options)
+}
+
+/// What plugins are told, by the configuration.
+fn settings(config: &Config) -> Settings {
+    Settings {
+        registration_timeout: config.registration_timeout,
+        request_timeout: config.request_timeout,
+        runtime_name: config.runtime_name.clone(),
+        runtime_version: format!("v{}", env!("CARGO_PKG_VERSION")),
+        nri_version: NRI_VERSION.to_owned(),
+    }
+}
+
+fn log_to_stderr(config: &Config) {
+    let log = Config { log_target: "stderr".to_owned(), ..config.clone() };
+    crate::log::start(&log, true);
+}
+
 /// Runs a script.
 pub(super) fn replay(loaded: Loaded, arguments: &Replay) -> Result<()> {
     let Replay { socket, ask_sync, ask_updates, file, .. } = arguments;
     let config = usable(loaded, socket.as_ref())?;
-    let given = |value: &Option<String>, default: String| value.clone().unwrap_or(default);
-    let version = format!("v{}", env!("CARGO_PKG_VERSION"));
-    let settings = Settings {
-        registration_timeout: config.registration_timeout,
-        request_timeout: config.request_timeout,
-        runtime_name: given(&arguments.runtime_name, config.runtime_name.clone()),
-        runtime_version: given(&arguments.runtime_version, version),
-        nri_version: given(&arguments.nri_version, NRI_VERSION.to_owned()),
-    };
-    let log = Config { log_target: "stderr".to_owned(), ..config.clone() };
-    crate::log::start(&log, true);
+    let mut settings = settings(&config);
+    for (setting, given) in [
+        (&mut settings.runtime_name, &arguments.runtime_name),
+        (&mut settings.runtime_version, &arguments.runtime_version),
+        (&mut settings.nri_version, &arguments.nri_version),
+    ] {
+        if let Some(given) = given {
+            setting.clone_from(given);
+        }
+    }
+    log_to_stderr(&config);
     let (ask_sync, ask_updates) = (*ask_sync, *ask_updates);
     dry::replay(config, dry::ReplayOptions { file: file.clone(), settings, ask_sync, ask_updates })
 }

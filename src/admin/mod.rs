@@ -62,6 +62,8 @@ enum AdminVerb {
     },
     /// Look for what would keep containers or plugins from working.
     Check,
+    /// Show what plugins, or adjustments in a file, would make of a bundle; no daemon is involved.
+    Adjust(dry::Adjust),
     /// Drive plugins from a script of requests; no container and no daemon is involved.
     Replay(dry::Replay),
     /// Pass every verb through from now on.
@@ -111,6 +113,11 @@ fn carry_out(arguments: &Arguments) -> Result<u8> {
                 show::redact(&mut document);
             }
             tell(arguments, &document, show::explain)
+        }
+        AdminVerb::Adjust(adjust) => {
+            let shown = dry::adjust(loaded, adjust)?;
+            std::io::stdout().write_all(&shown).doing(|| "writing the answer")?;
+            Ok(DONE)
         }
         AdminVerb::Replay(replay) => dry::replay(loaded, replay).map(|()| DONE),
         AdminVerb::Check => check(arguments, &loaded),

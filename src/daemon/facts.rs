@@ -9,7 +9,7 @@ use std::sync::Arc;
 use tracing::warn;
 
 use crate::adaptation::Merged;
-use crate::error::{Context, Error, Result};
+use crate::error::{Error, Result};
 use crate::plugin::api;
 use crate::resolve;
 use crate::runtime::features::Features;
@@ -50,30 +50,12 @@ pub(super) async fn host_facts(
     names: Resolved,
 ) -> Result<HostFacts> {
     let sources = propagating_sources(adjust, &names).into_iter().map(str::to_owned);
-    let sources: Vec<(String, PathBuf)> =
-        sources.map(|source| (source.clone(), node.host.path(&source))).collect();
+    let sources: Vec<String> = sources.collect();
     if sources.is_empty() {
         return Ok(HostFacts { names, ..HostFacts::default() });
     }
-    let (root, mountinfo) = (node.host.path("/"), node.host.path("/proc/self/mountinfo"));
+    let host = node.host.clone();
     // Not on this thread: a plugin may name a file server that does not answer.
-    let look = tokio::task::spawn_blocking(move || {
-        let mountinfo = std::fs::read(&mountinfo)
-            .doing(|| format!("{}", mountinfo.display()))
-            .map_err(|error| error.hint("the bundle is unchanged"))?;
-        let mut facts = HostFacts {
-            mountinfo: Some(String::from_utf8_lossy(&mountinfo).into_owned()),
-            names,
-            ..HostFacts::default()
-        };
-        let root = std::fs::canonicalize(root)?;
-        for (source, path) in sources {
-            // One that does not exist is for the runtime to refuse.
-            let Ok(real) = std::fs::canonicalize(path) else { continue };
-            let Ok(real) = real.strip_prefix(&root) else { continue };
-            facts.resolved.insert(source, format!("/{}", real.display()));
-        }
-        Ok(facts)
-    });
+    let look = tokio::task::spawn_blocking(move || resolve::host_facts(&sources, names, &host));
     look.await.map_err(|_panicked| Error::new("the host's mounts could not be looked at"))?
 }

@@ -6,10 +6,13 @@
 //! asked and how answers are merged and applied is the very code that the daemon runs.
 //! Reference: `interfaces.md` of the design, sections "adjust" and "replay".
 
+mod adjust;
+mod bundle;
 mod calls;
 mod json;
 mod line;
 mod replay;
 mod stage;
 
+pub use adjust::{Options as AdjustOptions, Output, run as adjust};
 pub use replay::{Options as ReplayOptions, run as replay};

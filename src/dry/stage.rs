@@ -164,8 +164,11 @@ impl Stage {
     }
 
     fn absent(&self, names: &[String]) -> Vec<String> {
-        let here: Vec<String> = self.everybody().iter().map(|seat| seat.id()).collect();
-        names.iter().filter(|name| !here.contains(name)).cloned().collect()
+        let here = self.everybody();
+        let is_absent = |name: &&String| {
+            !here.iter().any(|seat| seat.id() == **name || seat.plugin.name() == name.as_str())
+        };
+        names.iter().filter(is_absent).cloned().collect()
     }
 
     /// Who is still at the table; until its going has been told it counts as there.

@@ -11,12 +11,14 @@ mod blockio;
 mod cdi;
 mod glob;
 mod honoured;
+mod mounts;
 mod rdt;
 
 #[cfg(test)]
 mod tests;
 
 pub use honoured::{check_runtime, needs_runtime};
+pub use mounts::host_facts;
 
 use crate::config::Config;
 use crate::error::quoted;

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `nri-runc nri replay` as a driver outside the project meets it: every kind of line, every
-//! cause of failure, plugins that come, hang, refuse and go.
+//! `nri-runc nri replay` and `adjust` as a driver outside the project meets them: every kind of
+//! line, every cause of failure, plugins that come, hang, refuse and go.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod adjust;
 mod failures;
 mod rig;
 mod script;

@@ -1,0 +1,299 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `adjust`: what plugins, or adjustments in a file, would make of a bundle.
+//!
+//! Plugins live through the container's creation and its end, so that those who keep books are
+//! as they were. Nothing is written unless that was asked for, and then in one step.
+
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use serde_json::{Value, json};
+use tokio::sync::oneshot;
+
+use crate::adaptation::{Creation, Merged, Rights};
+use crate::chain::{self, Seat, Stopped, Table, Told};
+use crate::config::Config;
+use crate::engine::Role;
+use crate::error::{Context, Error, Result, quoted};
+use crate::host::Host;
+use crate::plugin::{Event, Settings, api};
+use crate::resolve;
+use crate::runtime;
+use crate::spec::patch::{PatchError, Patched, Resolved, patch_on, propagating_sources};
+
+use super::bundle::Bundle;
+use super::json::{read, show, show_list};
+use super::line::Snapshot;
+use super::stage::{Chronicle, Stage};
+
+/// What to print.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Output {
+    /// A unified diff.
+    #[default]
+    Diff,
+    /// The whole document, byte for byte as it would be written.
+    Spec,
+    /// Adjustment, owners, updates, evictions.
+    Json,
+}
+
+/// What the command line says.
+#[derive(Debug)]
+pub struct Options {
+    /// The bundle's folder.
+    pub bundle: PathBuf,
+    /// The container's id; the folder's name without one.
+    pub id: Option<String>,
+    /// Adjustments in place of plugins; `-` is standard input.
+    pub apply: Option<PathBuf>,
+    /// What to print.
+    pub output: Output,
+    /// Whether to change the bundle.
+    pub write: bool,
+    /// Plugins to wait for, as `NN-name` or `name`.
+    pub wait: Vec<String>,
+    /// What plugins are told.
+    pub settings: Settings,
+}
+
+/// Carries it out; gives back what is to be printed.
+///
+/// # Errors
+/// Fails when plugins refuse, conflict or do not come, when the result cannot be applied, and
+/// when the bundle or the adjustments cannot be read. The bundle is unchanged then.
+pub fn run(config: Config, options: &Options) -> Result<Vec<u8>> {
+    let bundle = Bundle::open(&options.bundle)?;
+    let host = Host::new(&config.debug_host_root, "");
+    let id = options.id.clone().unwrap_or_else(|| bundle.id());
+    let (role, pod, container) = bundle.describe(&id, &host)?;
+    let creation = Creation::new(pod.clone(), container.clone());
+    let merged = match &options.apply {
+        Some(file) => merge(&documents(file)?, creation)?,
+        None if role == Role::Sandbox => {
+            let what = "this is the infrastructure container of a pod";
+            return Err(Error::new(what).hint("plugins adjust the pod's other containers"));
+        }
+        None => ask(config.clone(), options, &pod, &container)?,
+    };
+    let patched = apply(&config, &host, bundle.document(), &merged, &id)?;
+    let new = patched.bytes.as_deref().unwrap_or(bundle.document());
+    if options.write && patched.bytes.is_some() {
+        bundle.write(new)?;
+    }
+    Ok(match options.output {
+        Output::Spec => new.to_vec(),
+        Output::Diff => bundle.diff(new).into_bytes(),
+        Output::Json => format!("{}\n", verdict(&merged, &id)).into_bytes(),
+    })
+}
+
+fn verdict(merged: &Merged, id: &str) -> Value {
+    json!({
+        "adjust": show(&merged.adjust),
+        "owners": merged.owners.to_flat(id),
+        "update": show_list(&merged.updates),
+        "evict": show_list(&merged.evictions),
+    })
+}
+
+/// What the document becomes on this host.
+fn apply(
+    config: &Config,
+    host: &Host,
+    document: &[u8],
+    merged: &Merged,
+    id: &str,
+) -> Result<Patched> {
+    let adjust = &merged.adjust;
+    let blamed = |error: PatchError| blame(merged, id, &error);
+    let names = resolve::resolve(adjust, config, host).map_err(blamed)?;
+    for note in &names.notes {
+        tracing::warn!("{note}");
+    }
+    doubt(config, adjust, &names);
+    let sources: Vec<String> =
+        propagating_sources(adjust, &names).into_iter().map(str::to_owned).collect();
+    let facts = resolve::host_facts(&sources, names, host)?;
+    patch_on(document, adjust, &facts).map_err(blamed)
+}
+
+/// Says what the runtime of this machine would not honour. Here that is no refusal: the bundle
+/// may be meant for another one.
+fn doubt(config: &Config, adjust: &api::ContainerAdjustment, names: &Resolved) {
+    if !resolve::needs_runtime(adjust, names) {
+        return;
+    }
+    let Ok(runtime) = runtime::resolve(config, None) else { return };
+    let features = runtime::features::Asked::default().features(&runtime);
+    if let Err(error) = resolve::check_runtime(adjust, names, &features) {
+        tracing::warn!("a container would be refused here: {error}");
+    }
+}
+
+/// Names the plugin whose adjustment cannot be applied.
+fn blame(merged: &Merged, id: &str, error: &PatchError) -> Error {
+    let owners = merged.owners.to_flat(id);
+    let text = match error.field().and_then(|field| owners.get(field)) {
+        Some(owner) => format!("{}: {error}", owner.trim_start_matches('-')),
+        None => error.to_string(),
+    };
+    Error::new(quoted(&text)).hint("the bundle is unchanged")
+}
+
+/// Adjustments in a file: one document, or several one after the other.
+fn documents(file: &Path) -> Result<Vec<(String, api::ContainerAdjustment)>> {
+    let text = if file.as_os_str() == "-" {
+        std::io::read_to_string(std::io::stdin())
+    } else {
+        std::fs::read_to_string(file)
+    };
+    let text = text.doing(|| format!("reading {}", file.display()))?;
+    let documents = serde_json::Deserializer::from_str(&text).into_iter::<Value>();
+    let numbered = documents.zip(1_usize..);
+    numbered
+        .map(|(document, number)| {
+            let read = document.map_err(|error| error.to_string());
+            read.and_then(|document| adjustment(document, number)).map_err(|why| {
+                Error::new(format!("{}: adjustment {number}: {why}", file.display()))
+            })
+        })
+        .collect()
+}
+
+/// Whose it is, and the adjustment; without a word about that, it is numbered.
+fn adjustment(
+    mut document: Value,
+    number: usize,
+) -> std::result::Result<(String, api::ContainerAdjustment), String> {
+    let members = document.as_object_mut().ok_or("it is no JSON object")?;
+    let plugin = match members.remove("plugin") {
+        None => number.to_string(),
+        Some(Value::String(plugin)) => plugin,
+        Some(_) => return Err("plugin is no text".to_owned()),
+    };
+    Ok((plugin, read(&document)?))
+}
+
+/// Merges them as if plugins had answered so, in the order of the file.
+fn merge(
+    documents: &[(String, api::ContainerAdjustment)],
+    mut creation: Creation,
+) -> Result<Merged> {
+    for (plugin, adjust) in documents {
+        let answer = api::CreateContainerResponse {
+            adjust: Some(adjust.clone()).into(),
+            ..api::CreateContainerResponse::default()
+        };
+        creation
+            .answer(plugin, &Rights::default(), answer)
+            .map_err(|error| Error::new(quoted(&error.to_string())))?;
+    }
+    Ok(creation.finish())
+}
+
+/// Asks plugins on an event loop of its own.
+fn ask(
+    config: Config,
+    options: &Options,
+    pod: &api::PodSandbox,
+    container: &api::Container,
+) -> Result<Merged> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.doing(|| "starting the event loop")?;
+    tokio::task::LocalSet::new().block_on(&runtime, async {
+        let patience = config.registration_timeout;
+        let stage = Stage::new(config, options.settings.clone(), Rc::new(Quiet));
+        stage.open().await?;
+        let waited = stage.wait(&options.wait, &[], patience).await;
+        let merged = match waited {
+            Ok(()) => live_through(&stage, pod, container).await,
+            Err(why) => Err(Error::new(why).hint("the bundle is unchanged")),
+        };
+        stage.close().await;
+        merged
+    })
+}
+
+/// The events of a container that is created, and then taken back.
+async fn live_through(
+    stage: &Stage,
+    pod: &api::PodSandbox,
+    container: &api::Container,
+) -> Result<Merged> {
+    let everybody = stage.everybody();
+    if everybody.is_empty() {
+        tracing::warn!("no plugin takes part: see nri.plugin_path, and --wait with --socket");
+    }
+    let told = |event, container: Option<&api::Container>| {
+        Told::new(event, pod.clone(), container.cloned())
+    };
+    let runs = told(Event::RunPodSandbox, None);
+    let leave = chain::ask_leave(&stage.audience(Event::RunPodSandbox), &runs).await;
+    let merged = match leave {
+        Ok(()) => create(stage, &everybody, pod, container).await,
+        Err(stopped) => Err(refused(stopped)),
+    };
+    for (event, container) in [
+        (Event::RemoveContainer, Some(container)),
+        (Event::StopPodSandbox, None),
+        (Event::RemovePodSandbox, None),
+    ] {
+        chain::tell_all(&stage.audience(event), &told(event, container)).await;
+    }
+    merged
+}
+
+async fn create(
+    stage: &Stage,
+    everybody: &[Rc<Seat>],
+    pod: &api::PodSandbox,
+    container: &api::Container,
+) -> Result<Merged> {
+    let audience = stage.audience(Event::CreateContainer);
+    let table = Table { audience: &audience, everybody, builtin: stage.builtin() };
+    let creation = Creation::new(pod.clone(), container.clone());
+    let created = chain::create(&table, creation, &()).await.map_err(refused);
+    let stop = api::StopContainerRequest {
+        pod: Some(pod.clone()).into(),
+        container: Some(container.clone()).into(),
+        ..api::StopContainerRequest::default()
+    };
+    let _nothing_to_update = chain::stop(&stage.audience(Event::StopContainer), &stop).await;
+    created
+}
+
+fn refused(stopped: Stopped) -> Error {
+    let Stopped { failure, asked: _ } = stopped;
+    Error::new(quoted(&failure.text)).hint("the bundle is unchanged")
+}
+
+/// Nobody looks on: who comes and goes is nobody's business, and there is nothing to update.
+struct Quiet;
+
+impl Chronicle for Quiet {
+    fn registered(&self, _plugin: &str) {}
+
+    fn snapshot(&self, _plugin: &str) -> oneshot::Receiver<std::result::Result<Snapshot, String>> {
+        let (sender, receiver) = oneshot::channel();
+        let _taken = sender.send(Ok(Snapshot::default()));
+        receiver
+    }
+
+    fn synchronized(&self, _plugin: &str, _updates: &[api::ContainerUpdate]) {}
+
+    fn gone(&self, _plugin: &str, _reason: &str) {}
+
+    fn update(
+        &self,
+        _plugin: &str,
+        request: api::UpdateContainersRequest,
+    ) -> oneshot::Receiver<std::result::Result<api::UpdateContainersResponse, String>> {
+        let (sender, receiver) = oneshot::channel();
+        let failed = request.update;
+        let answer =
+            api::UpdateContainersResponse { failed, ..api::UpdateContainersResponse::default() };
+        let _taken = sender.send(Ok(answer));
+        receiver
+    }
+}

@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A bundle by hand: its document, and what plugins are told of the container that it would
+//! become. Writing, where it is wanted, puts the new document in place in one step.
+
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+
+use crate::describe::{self, Spec};
+use crate::engine::{self, Role};
+use crate::error::{Context, Result};
+use crate::files::{self, Original};
+use crate::host::Host;
+use crate::plugin::api;
+use crate::sources::Sources;
+
+/// The document of every bundle (OCI runtime-spec, "Filesystem Bundle").
+const DOCUMENT: &str = "config.json";
+
+/// A bundle that was read.
+pub(super) struct Bundle {
+    dir: OwnedFd,
+    path: PathBuf,
+    original: Original,
+}
+
+impl Bundle {
+    /// Reads the document of the bundle at `path`.
+    pub(super) fn open(path: &Path) -> Result<Self> {
+        let dir = files::open_dir(path)?;
+        let original =
+            files::read_at(&dir, DOCUMENT).doing(|| format!("the bundle {}", path.display()))?;
+        let path = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+        Ok(Self { dir, path, original })
+    }
+
+    /// The document's bytes.
+    pub(super) fn document(&self) -> &[u8] {
+        &self.original.bytes
+    }
+
+    /// The id of a container that nobody named: its folder's name, as engines have it.
+    pub(super) fn id(&self) -> String {
+        self.path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
+    }
+
+    /// Role, pod and container as the plugins of an engine would be told of them.
+    ///
+    /// # Errors
+    /// Fails on a document that is none.
+    pub(super) fn describe(
+        &self,
+        id: &str,
+        host: &Host,
+    ) -> Result<(Role, api::PodSandbox, api::Container)> {
+        let spec = Spec::parse(self.document())?;
+        let bundle = self.path.to_string_lossy();
+        let nobody: &[Vec<u8>] = &[];
+        let (parent, grandparent) = (nobody, nobody);
+        let call =
+            engine::Call { id, root: "", bundle: &bundle, parent, grandparent, variables: &[] };
+        let told = spec.for_engine();
+        let engine = engine::detect(&call, &told);
+        let wanted = engine::wanted(&engine, &call, &told);
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.doing(|| "starting the event loop")?;
+        let found = runtime.block_on(Sources::default().fetch(host, wanted));
+        let facts = engine::facts(engine, &call, &told, &found);
+        let pod = describe::pod(&facts, &spec);
+        Ok((facts.role, pod, describe::container(&facts, &spec)))
+    }
+
+    /// Puts `bytes` in place of the document.
+    pub(super) fn write(&self, bytes: &[u8]) -> Result<()> {
+        let new = format!(".{DOCUMENT}.nri-runc.{}", std::process::id());
+        files::remove_at(&self.dir, &new);
+        files::create_at(&self.dir, &new, bytes, &self.original)?;
+        let placed = files::exchange_at(&self.dir, &new, DOCUMENT);
+        // The old document now, or the new one if the exchange failed.
+        files::remove_at(&self.dir, &new);
+        placed.map(|_| ())
+    }
+
+    /// What changes, as `diff -u` would say it. A document on one line, as engines write it, is
+    /// laid out for the eye first.
+    pub(super) fn diff(&self, new: &[u8]) -> String {
+        let is_laid_out = self.document().iter().filter(|byte| **byte == b'\n').count() > 1;
+        let (old, new) = if is_laid_out {
+            (lossy(self.document()), lossy(new))
+        } else {
+            (laid_out(self.document()), laid_out(new))
+        };
+        let name = self.path.join(DOCUMENT).display().to_string();
+        similar::TextDiff::from_lines(&old, &new)
+            .unified_diff()
+            .header(&name, &format!("{name} (adjusted)"))
+            .to_string()
+    }
+}
+
+fn lossy(document: &[u8]) -> String {
+    String::from_utf8_lossy(document).into_owned()
+}
+
+fn laid_out(document: &[u8]) -> String {
+    let value = serde_json::from_slice::<serde_json::Value>(document);
+    let text = value.and_then(|value| serde_json::to_string_pretty(&value));
+    text.map_or_else(|_| lossy(document), |text| text + "\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bundle(document: &str) -> (tempfile::TempDir, Bundle) {
+        let temp = tempfile::tempdir().unwrap();
+        files::replace(&temp.path().join(DOCUMENT), document.as_bytes()).unwrap();
+        let bundle = Bundle::open(temp.path()).unwrap();
+        (temp, bundle)
+    }
+
+    #[test]
+    fn a_document_on_one_line_is_laid_out_to_be_compared() {
+        let (_temp, bundle) = bundle("{\"hostname\":\"a\",\"ociVersion\":\"1.0.2\"}");
+        let diff = bundle.diff(b"{\"hostname\":\"b\",\"ociVersion\":\"1.0.2\"}");
+        assert!(diff.contains("\n-  \"hostname\": \"a\",\n+  \"hostname\": \"b\",\n"), "{diff}");
+    }
+
+    #[test]
+    fn a_document_of_several_lines_is_compared_as_it_is() {
+        let (_temp, bundle) = bundle("{\n\"a\"  : 1,\n\"b\":2\n}\n");
+        let diff = bundle.diff(b"{\n\"a\"  : 1,\n\"b\":3\n}\n");
+        assert!(diff.contains("\n \"a\"  : 1,\n-\"b\":2\n+\"b\":3\n"), "{diff}");
+        assert_eq!(bundle.diff(bundle.document()), "");
+    }
+
+    #[test]
+    fn writing_keeps_the_mode_and_leaves_nothing_behind() {
+        use std::os::unix::fs::PermissionsExt;
+        let (temp, bundle) = bundle("{}");
+        bundle.write(b"{\"hostname\":\"b\"}").unwrap();
+        let path = temp.path().join(DOCUMENT);
+        assert_eq!(std::fs::read(&path).unwrap(), b"{\"hostname\":\"b\"}");
+        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(std::fs::read_dir(temp.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn what_is_no_bundle_is_an_error_that_names_it() {
+        let temp = tempfile::tempdir().unwrap();
+        let error = Bundle::open(temp.path()).err().unwrap().to_string();
+        assert!(error.contains(&temp.path().display().to_string()), "{error}");
+        assert!(Bundle::open(&temp.path().join("nowhere")).is_err());
+    }
+
+    #[test]
+    fn a_document_that_is_none_cannot_be_described() {
+        let (_temp, bundle) = bundle("5");
+        assert!(bundle.describe("c0", &Host::default()).is_err());
+    }
+}

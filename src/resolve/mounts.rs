@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What the host's mounts are like, for adjustments with mounts that propagate. It blocks where a
+//! source lies on a file server that does not answer.
+
+use crate::error::{Context, Result};
+use crate::host::Host;
+use crate::spec::patch::{HostFacts, Resolved};
+
+/// Looks at the mounts, and at where `sources` really are.
+///
+/// # Errors
+/// Fails when the mounts cannot be listed.
+pub fn host_facts(sources: &[String], names: Resolved, host: &Host) -> Result<HostFacts> {
+    if sources.is_empty() {
+        return Ok(HostFacts { names, ..HostFacts::default() });
+    }
+    let mountinfo = host.path("/proc/self/mountinfo");
+    let mountinfo = std::fs::read(&mountinfo)
+        .doing(|| format!("{}", mountinfo.display()))
+        .map_err(|error| error.hint("the bundle is unchanged"))?;
+    let mut facts = HostFacts {
+        mountinfo: Some(String::from_utf8_lossy(&mountinfo).into_owned()),
+        names,
+        ..HostFacts::default()
+    };
+    let root = std::fs::canonicalize(host.path("/"))?;
+    for source in sources {
+        // One that does not exist is for the runtime to refuse.
+        let Ok(real) = std::fs::canonicalize(host.path(source)) else { continue };
+        let Ok(real) = real.strip_prefix(&root) else { continue };
+        facts.resolved.insert(source.clone(), format!("/{}", real.display()));
+    }
+    Ok(facts)
+}

@@ -1,0 +1,286 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `adjust`: adjustments from a file, from plugins that connect and from pre-installed ones; what
+//! is printed, what is written, and that a failure changes nothing.
+
+use std::path::PathBuf;
+use std::process::{Output, Stdio};
+
+use nri_runc::plugin::Event;
+use serde_json::{Value, json};
+
+use super::rig::{Does, Puppet, command, ground, setting};
+
+/// Laid out by a person, with members that no schema knows.
+const BUNDLE: &str = r#"{
+  "ociVersion": "1.0.2", "x-vendor": {"n": 1.0e3, "u": "\u00e9"},
+  "process": {"user": {"uid": 0, "gid": 0}, "cwd": "/", "args": ["sleep", "1"],
+    "env": ["PATH=/bin", "A=1"]},
+  "root": {"path": "rootfs"},
+  "mounts": [ {"destination": "/proc", "type": "proc", "source": "proc"} ],
+  "linux": {"resources": {"cpu": {"shares": 1024, "x-future": true}}}
+}
+"#;
+
+struct Stand(tempfile::TempDir);
+
+impl Stand {
+    fn new(more: &str) -> Self {
+        let stand = Self(ground(more));
+        std::fs::create_dir(stand.path("web")).unwrap();
+        stand.put("web/config.json", BUNDLE);
+        stand
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn put(&self, name: &str, text: &str) {
+        nri_runc::files::replace(&self.path(name), text.as_bytes()).unwrap();
+    }
+
+    fn document(&self) -> String {
+        std::fs::read_to_string(self.path("web/config.json")).unwrap()
+    }
+
+    fn adjust(&self, words: &[&str]) -> Output {
+        self.adjust_bundle("web", words)
+    }
+
+    fn adjust_bundle(&self, bundle: &str, words: &[&str]) -> Output {
+        let bundle = self.path(bundle);
+        let mut all = vec!["adjust", "--bundle", bundle.to_str().unwrap()];
+        all.extend(words);
+        command(&self.0, &all).stdin(Stdio::null()).stderr(Stdio::piped()).output().unwrap()
+    }
+
+    /// Applies documents from a file.
+    fn apply(&self, documents: &[Value], words: &[&str]) -> Output {
+        let lines: Vec<String> = documents.iter().map(ToString::to_string).collect();
+        self.put("adjust.json", &lines.join("\n"));
+        let file = self.path("adjust.json");
+        let mut all = vec!["--apply", file.to_str().unwrap()];
+        all.extend(words);
+        self.adjust(&all)
+    }
+}
+
+fn shown(output: &Output) -> String {
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+/// The one line of a failure.
+fn refused(output: &Output) -> String {
+    let said = String::from_utf8(output.stderr.clone()).unwrap();
+    assert_eq!((output.status.code(), said.lines().count()), (Some(1), 1), "{said}");
+    assert!(output.stdout.is_empty());
+    said
+}
+
+fn env(name: &str, value: &str) -> Value {
+    json!({"env": [{"key": name, "value": value}]})
+}
+
+#[test]
+fn a_diff_shows_what_would_change_and_the_bundle_stays() {
+    let stand = Stand::new("");
+    let diff = shown(&stand.apply(&[env("B", "2")], &[]));
+    assert!(diff.contains("-    \"env\": [\"PATH=/bin\", \"A=1\"]},\n"), "{diff}");
+    assert!(diff.contains("+    \"env\": [\"PATH=/bin\", \"A=1\",\"B=2\"]},\n"), "{diff}");
+    assert!(diff.starts_with("--- ") && diff.contains("\n+++ "), "{diff}");
+    assert_eq!(stand.document(), BUNDLE);
+}
+
+#[test]
+fn the_document_is_printed_as_it_would_be_written_and_written_where_that_is_asked() {
+    let stand = Stand::new("");
+    let wanted = BUNDLE.replace("\"A=1\"]", "\"A=1\",\"B=2\"]");
+    assert_eq!(shown(&stand.apply(&[env("B", "2")], &["--output", "spec"])), wanted);
+    assert_eq!(stand.document(), BUNDLE);
+    shown(&stand.apply(&[env("B", "2")], &["--write"]));
+    assert_eq!(stand.document(), wanted);
+    assert_eq!(std::fs::read_dir(stand.path("web")).unwrap().count(), 1);
+}
+
+#[test]
+fn owners_are_those_named_or_the_place_in_the_file() {
+    let stand = Stand::new("");
+    let mut named = env("A", "9");
+    named["plugin"] = json!("10-foo");
+    let documents = [named, json!({"annotations": {"k": "v"}})];
+    let verdict: Value =
+        serde_json::from_str(&shown(&stand.apply(&documents, &["--output", "json"]))).unwrap();
+    assert_eq!(verdict["owners"], json!({"Env[A]": "10-foo", "Annotations[k]": "2"}));
+    assert_eq!(verdict["adjust"]["env"][0], json!({"key": "A", "value": "9"}));
+    assert_eq!((&verdict["update"], &verdict["evict"]), (&json!([]), &json!([])));
+}
+
+#[test]
+fn nothing_to_change_is_an_empty_diff_and_the_same_bytes() {
+    let stand = Stand::new("");
+    assert_eq!(shown(&stand.apply(&[json!({})], &[])), "");
+    assert_eq!(shown(&stand.apply(&[], &["--output", "spec"])), BUNDLE);
+}
+
+#[test]
+fn both_spellings_and_removals_are_understood() {
+    let stand = Stand::new("");
+    let documents = [json!({"env": [{"key": "-A"}], "linux": {"oom_score_adj": {"value": -5}},
+        "mounts": [{"destination": "-/proc"}]})];
+    let spec: Value =
+        serde_json::from_str(&shown(&stand.apply(&documents, &["--output", "spec"]))).unwrap();
+    assert_eq!(spec["process"]["env"], json!(["PATH=/bin"]));
+    assert_eq!(spec["process"]["oomScoreAdj"], -5);
+    assert_eq!(spec["mounts"], json!([]));
+}
+
+#[test]
+fn a_conflict_in_the_file_names_both_and_changes_nothing() {
+    let stand = Stand::new("");
+    let line = refused(&stand.apply(&[env("B", "1"), env("B", "2")], &["--write", "--id", "c7"]));
+    for word in ["\"1\"", "\"2\"", "Env", "B", "c7"] {
+        assert!(line.contains(word), "{line}");
+    }
+    assert_eq!(stand.document(), BUNDLE);
+}
+
+#[test]
+fn what_is_no_adjustment_is_refused_with_its_number() {
+    let stand = Stand::new("");
+    for (documents, word) in [
+        (vec![json!({}), json!({"envy": 1})], "adjustment 2"),
+        (vec![json!([])], "adjustment 1"),
+        (vec![json!({"plugin": 5})], "plugin"),
+    ] {
+        let line = refused(&stand.apply(&documents, &["--write"]));
+        assert!(line.contains(word), "{line}");
+    }
+    stand.put("cut.json", "{\"env\": [");
+    let cut = stand.path("cut.json");
+    refused(&stand.adjust(&["--apply", cut.to_str().unwrap()]));
+    refused(&stand.adjust(&["--apply", "/nowhere/at/all"]));
+    assert_eq!(stand.document(), BUNDLE);
+}
+
+#[test]
+fn what_cannot_be_applied_names_whose_it_is() {
+    let stand = Stand::new("");
+    let limit = json!({"type": "RLIMIT_NOFILE", "hard": 1, "soft": 2});
+    let bad = json!({"plugin": "10-bad", "rlimits": [limit]});
+    let line = refused(&stand.apply(&[bad], &["--write"]));
+    assert!(line.contains("10-bad") && line.contains("Rlimits"), "{line}");
+    assert_eq!(stand.document(), BUNDLE);
+}
+
+#[test]
+fn what_is_no_bundle_is_refused() {
+    let stand = Stand::new("");
+    for document in ["", "[]", "{\"process\": 5}", "{\"a\": 1"] {
+        stand.put("web/config.json", document);
+        refused(&stand.apply(&[env("B", "1")], &["--write"]));
+        assert_eq!(stand.document(), document);
+    }
+    std::fs::remove_file(stand.path("web/config.json")).unwrap();
+    let line = refused(&stand.apply(&[env("B", "1")], &[]));
+    assert!(line.contains("config.json"), "{line}");
+}
+
+#[test]
+fn a_pods_infrastructure_container_is_not_for_plugins() {
+    let stand = Stand::new("");
+    let bundle = "io.containerd.runtime.v2.task/k8s.io/web";
+    std::fs::create_dir_all(stand.path(bundle)).unwrap();
+    let annotated = BUNDLE.replace(
+        "\"root\"",
+        "\"annotations\": {\"io.kubernetes.cri.container-type\": \"sandbox\",\
+         \"io.kubernetes.cri.sandbox-id\": \"web\"},\n  \"root\"",
+    );
+    stand.put(&format!("{bundle}/config.json"), &annotated);
+    let line = refused(&stand.adjust_bundle(bundle, &[]));
+    assert!(line.contains("infrastructure"), "{line}");
+    // Adjustments from a file are their author's business.
+    stand.put("one.json", &env("B", "2").to_string());
+    let file = stand.path("one.json");
+    let output = stand.adjust_bundle(bundle, &["--apply", file.to_str().unwrap()]);
+    assert!(shown(&output).contains("B=2"));
+}
+
+#[test]
+fn a_plugin_that_connects_is_waited_for_and_lives_through_it_all() {
+    let stand = Stand::new("");
+    let socket = stand.path("nri.sock");
+    let heard = Puppet::new().creating(setting("B", "2")).connect(socket.clone(), "10-a");
+    let socket = socket.to_str().unwrap();
+    let words = ["--wait", "a", "--socket", socket, "--output", "json", "--id", "c7"];
+    let verdict: Value = serde_json::from_str(&shown(&stand.adjust(&words))).unwrap();
+    assert_eq!(verdict["owners"], json!({"Env[B]": "10-a"}));
+    let methods = heard.methods();
+    let wanted = [
+        "Configure",
+        "Synchronize",
+        "RunPodSandbox",
+        "CreateContainer",
+        "StopContainer",
+        "RemoveContainer",
+        "StopPodSandbox",
+        "RemovePodSandbox",
+    ];
+    assert_eq!(methods[..wanted.len()], wanted);
+    assert!(heard.last("CreateContainer").contains("c7"));
+    assert!(!std::path::Path::new(socket).exists());
+}
+
+#[test]
+fn a_plugin_that_does_not_come_is_named() {
+    let stand = Stand::new("plugin_registration_timeout = \"100ms\"");
+    let socket = stand.path("nri.sock");
+    let line = refused(&stand.adjust(&["--wait", "10-late", "--socket", socket.to_str().unwrap()]));
+    assert!(line.contains("10-late"), "{line}");
+}
+
+#[test]
+fn a_refusal_of_a_plugin_is_its_words_and_the_bundle_stays() {
+    for event in [Event::CreateContainer, Event::RunPodSandbox] {
+        let stand = Stand::new("");
+        let socket = stand.path("nri.sock");
+        Puppet::new().at(event, Does::Refuse("not here")).connect(socket.clone(), "10-no");
+        let words = ["--wait", "10-no", "--socket", socket.to_str().unwrap(), "--write"];
+        let line = refused(&stand.adjust(&words));
+        assert!(line.contains("10-no") && line.contains("not here"), "{line}");
+        assert_eq!(stand.document(), BUNDLE);
+    }
+}
+
+#[test]
+fn a_pre_installed_plugin_answers() {
+    let stand = Stand::new("");
+    let built = std::path::Path::new(env!("CARGO_BIN_EXE_nri-runc"));
+    let plugin = built.with_file_name("examples").join("demo_plugin");
+    assert!(plugin.exists(), "cargo build --examples builds {}", plugin.display());
+    std::os::unix::fs::symlink(plugin, stand.path("plugins/10-demo")).unwrap();
+    let output = stand.adjust(&["--output", "json"]);
+    let verdict: Value = serde_json::from_str(&shown(&output)).unwrap();
+    let owners = verdict["owners"].as_object().unwrap();
+    assert!(!owners.is_empty() && owners.values().all(|owner| owner == "10-demo"), "{verdict}");
+}
+
+#[test]
+fn without_any_plugin_it_says_so_and_changes_nothing() {
+    let stand = Stand::new("");
+    let output = stand.adjust(&["--write"]);
+    assert_eq!(shown(&output), "");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("no plugin takes part"));
+    assert_eq!(stand.document(), BUNDLE);
+}
+
+#[test]
+fn flags_that_contradict_each_other_are_a_usage_error() {
+    let stand = Stand::new("");
+    for words in
+        [&["--wait", "a"] as &[&str], &["--output", "xml"], &["--apply", "x", "--wait", "a"]]
+    {
+        assert_eq!(stand.adjust(words).status.code(), Some(2), "{words:?}");
+    }
+}

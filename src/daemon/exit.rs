@@ -7,8 +7,8 @@ use std::rc::Rc;
 use crate::plugin::Event;
 use crate::state::{Container, Key, Lifecycle};
 
-use super::node::Node;
-use super::watch;
+use super::node::{Node, now};
+use super::{outcome, watch};
 
 /// Whether the init process of a container is known to have ended.
 pub(super) fn has_ended(node: &Node, record: &Container) -> bool {
@@ -26,7 +26,14 @@ pub(super) async fn stopped(node: &Rc<Node>, key: &Key) {
         return;
     }
     // Marked before it is told: whoever comes meanwhile must not tell it again.
-    node.change(key, |record| record.state = Lifecycle::Stopped);
+    let code = outcome::code(node, &record);
+    node.change(key, |record| {
+        record.state = Lifecycle::Stopped;
+        if record.init_pid.is_some() {
+            record.finished_at = now();
+            record.exit_code = code;
+        }
+    });
     if !record.is_sandbox {
         node.tell(Event::StopContainer, key).await;
     }
@@ -40,6 +47,9 @@ pub(super) fn watch(node: &Rc<Node>, record: &Container) {
     tokio::task::spawn_local(async move {
         if let Some(process) = &process {
             watch::ended(process).await;
+        }
+        if let Some(record) = node.container(&key).filter(|record| !record.is_sandbox) {
+            outcome::known(&node, &record).await;
         }
         let lane = node.lane(&key);
         let _turn = lane.turn.lock().await;

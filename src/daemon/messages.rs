@@ -6,7 +6,7 @@ use protobuf::Message;
 use serde_json::{Map, Value};
 
 use crate::describe;
-use crate::plugin::api;
+use crate::plugin::{Event, api};
 use crate::state::{Container, Lifecycle, Pod};
 
 /// A message's bytes in hex, as records keep them.
@@ -35,7 +35,13 @@ pub(super) fn container(record: &Container) -> api::Container {
     let mut message: api::Container = from_hex(&record.message);
     message.id.clone_from(&record.key.id);
     message.pod_sandbox_id.clone_from(&record.pod);
+    // Merging leaves an empty list of hooks behind.
+    message.hooks = message.hooks.take().filter(|hooks| *hooks != api::Hooks::default()).into();
     message.pid = record.init_pid.unwrap_or(0);
+    message.created_at = record.created_at;
+    message.started_at = record.started_at;
+    message.finished_at = record.finished_at;
+    message.exit_code = record.exit_code.unwrap_or(0);
     message.state = match record.state {
         Lifecycle::Creating => api::ContainerState::CONTAINER_UNKNOWN,
         Lifecycle::Created => api::ContainerState::CONTAINER_CREATED,
@@ -63,7 +69,32 @@ pub(super) fn with_resources(text: &str, resources: &Map<String, Value>) -> Stri
 pub(super) fn pod(record: &Pod) -> api::PodSandbox {
     let mut message: api::PodSandbox = from_hex(&record.message);
     message.id.clone_from(&record.id);
+    message.pid = record.pid;
     message
+}
+
+/// What containerd no longer says of a container that is removed: it has no task then.
+pub(super) fn as_told_at(event: Event, record: &Container, message: &mut api::Container) {
+    if event == Event::RemoveContainer && record.engine == "containerd-cri" {
+        message.state = api::ContainerState::CONTAINER_UNKNOWN.into();
+        message.pid = 0;
+    }
+}
+
+/// What engines no longer say of a pod that ends: containerd when it is removed, its network being
+/// gone; CRI-O when it is stopped.
+pub(super) fn as_told_at_the_end(event: Event, record: &Pod, message: &mut api::PodSandbox) {
+    let is_removed = event == Event::RemovePodSandbox;
+    match record.engine.as_str() {
+        "containerd-cri" if is_removed => {
+            message.pid = 0;
+            if let Some(linux) = message.linux.as_mut() {
+                linux.namespaces.retain(|space| space.type_ != "network" || space.path.is_empty());
+            }
+        }
+        "cri-o" if is_removed || event == Event::StopPodSandbox => message.pid = 0,
+        _ => {}
+    }
 }
 
 /// A pod of which nothing but its id is known.

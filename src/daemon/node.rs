@@ -222,7 +222,9 @@ impl Node {
         let container = store.container(key)?;
         let pod = store.pod(&container.pod).map(super::messages::pod);
         let pod = pod.unwrap_or_else(|| super::messages::only_pod_id(&container.pod));
-        Some(Told::new(event, pod, Some(super::messages::container(container))))
+        let mut message = super::messages::container(container);
+        super::messages::as_told_at(event, container, &mut message);
+        Some(Told::new(event, pod, Some(message)))
     }
 
     /// An event about a pod.
@@ -230,10 +232,7 @@ impl Node {
         let store = self.store.borrow();
         let pod = store.pod(id)?;
         let mut message = super::messages::pod(pod);
-        let sandbox = pod.sandbox.as_ref().and_then(|key| store.container(key));
-        if let Some(pid) = sandbox.and_then(|sandbox| sandbox.init_pid) {
-            message.pid = pid;
-        }
+        super::messages::as_told_at_the_end(event, pod, &mut message);
         Some(Told::new(event, message, None))
     }
 

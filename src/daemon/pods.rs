@@ -15,8 +15,8 @@ use crate::plugin::{Event, api};
 use crate::state::{Container, Lifecycle, Pod, PodState, SCHEMA};
 
 use super::call::Call;
-use super::messages;
 use super::node::Node;
+use super::{lasting, messages};
 
 /// A call and its bundle, understood.
 pub(super) struct Seen {
@@ -71,6 +71,7 @@ fn record(node: &Node, seen: &Seen, container: &Container) -> Pod {
         uid: seen.pod.uid.clone(),
         engine: seen.engine.name().to_owned(),
         evidence: seen.engine.evidence().to_vec(),
+        pid: seen.pod.pid,
         lives_with: seen.lives_with.clone(),
         state: PodState::Created,
         sandbox: container.is_sandbox.then(|| container.key.clone()),
@@ -120,6 +121,7 @@ pub(super) fn runs(node: &Node, id: &str) -> Result<()> {
 /// RunPodSandbox; a refusal is followed by Stop and Remove to those who heard of the pod.
 pub(super) async fn run(node: &Rc<Node>, id: &str) -> Result<()> {
     set_state(node, id, PodState::Ready)?;
+    lasting::follow(node, id);
     let Some(told) = node.told_pod(Event::RunPodSandbox, id) else { return Ok(()) };
     let Err(refusal) = node.relay.ask_leave(&told).await else { return Ok(()) };
     node.note_failure(&format!("pod {id}: {refusal}"), &refusal.plugin);
@@ -130,6 +132,10 @@ pub(super) async fn run(node: &Rc<Node>, id: &str) -> Result<()> {
 fn set_state(node: &Node, id: &str, state: PodState) -> Result<()> {
     let mut store = node.store.borrow_mut();
     let Some(mut pod) = store.pod(id).cloned() else { return Ok(()) };
+    let sandbox = pod.sandbox.as_ref().and_then(|key| store.container(key));
+    if let Some(pid) = sandbox.and_then(|sandbox| sandbox.init_pid) {
+        pod.pid = pid;
+    }
     pod.state = state;
     store.put_pod(pod).doing(|| format!("recording pod {id}"))
 }
@@ -141,7 +147,7 @@ pub(super) async fn end_if_empty(node: &Rc<Node>, id: &str) {
         let mut members = store.containers().filter(|container| container.pod == id);
         !members.any(|container| container.state != Lifecycle::Removed)
     };
-    if is_empty {
+    if is_empty && !lasting::lasts(node, id) {
         end(node, id).await;
     }
 }

@@ -11,7 +11,7 @@ use crate::host::Point;
 use crate::plugin::Event;
 use crate::state::{Container, Key, Lifecycle};
 
-use super::node::{Lane, Node, Pending, log_failure};
+use super::node::{Lane, Node, Pending, log_failure, now};
 use super::{delete, evidence, exit, undo, update, updates, watch};
 
 /// Watches a runtime process to its end, then settles its verb.
@@ -94,7 +94,7 @@ async fn started(node: &Rc<Node>, key: &Key, record: &Container) {
     if record.state != Lifecycle::Created || evidence::waits_for_start(&node.host, key) {
         return;
     }
-    node.change(key, |record| record.state = Lifecycle::Running);
+    node.change(key, is_running);
     if !record.is_sandbox {
         node.tell(Event::PostStartContainer, key).await;
     }
@@ -105,8 +105,23 @@ fn note_init(node: &Node, key: &Key, pid: u32, state: Lifecycle) {
     node.change(key, |record| {
         record.init_pid = Some(pid);
         record.init_start = start;
-        record.state = state;
+        if record.created_at == 0 {
+            record.created_at = now();
+        }
+        match state {
+            Lifecycle::Running => is_running(record),
+            Lifecycle::Creating | Lifecycle::Created | Lifecycle::Stopped | Lifecycle::Removed => {
+                record.state = state;
+            }
+        }
     });
+}
+
+fn is_running(record: &mut Container) {
+    record.state = Lifecycle::Running;
+    if record.started_at == 0 {
+        record.started_at = now();
+    }
 }
 
 /// A foreground `run` lasts as long as its container: its start is looked for meanwhile.
@@ -159,7 +174,7 @@ async fn running(node: &Rc<Node>, key: &Key, pending: &Pending, init: Option<u32
     }
     match init {
         Some(pid) => note_init(node, key, pid, Lifecycle::Running),
-        None => node.change(key, |record| record.state = Lifecycle::Running),
+        None => node.change(key, is_running),
     }
     undo::drop_temporary(&record);
     updates::created(node, key).await;

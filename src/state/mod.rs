@@ -163,6 +163,18 @@ pub struct Container {
     pub init_pid: Option<u32>,
     /// Init's start time in clock ticks since boot: tells it from a later process of that pid.
     pub init_start: Option<u64>,
+    /// When the runtime had created it: Unix time in nanoseconds, 0 before.
+    #[serde(default)]
+    pub created_at: i64,
+    /// When its process was started, likewise.
+    #[serde(default)]
+    pub started_at: i64,
+    /// When its process had ended, likewise.
+    #[serde(default)]
+    pub finished_at: i64,
+    /// With which code, if the engine says so.
+    #[serde(default)]
+    pub exit_code: Option<i32>,
     /// Which engine, and by what evidence.
     pub engine: String,
     /// The evidence.
@@ -209,6 +221,9 @@ pub struct Pod {
     /// By what evidence.
     #[serde(default)]
     pub evidence: Vec<String>,
+    /// Process of its infrastructure container, once known.
+    #[serde(default)]
+    pub pid: u32,
     /// A path that is there as long as the pod, where no call marks its end.
     #[serde(default)]
     pub lives_with: Option<String>,

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Two tellings of the same pod, field by field. Process ids and times become words; everything
+//! else is equal, or stands in the table of `docs/compatibility.md`.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::Value;
+
+/// Event, container and number in that order: the same event of the same container.
+pub(super) type Told = BTreeMap<String, Value>;
+
+/// A row of the table of differences that are meant.
+#[derive(Debug)]
+pub(super) struct Meant {
+    engine: String,
+    events: String,
+    field: String,
+}
+
+/// The rows in the document.
+pub(super) fn meant(page: &str) -> Vec<Meant> {
+    let table = page.split("## Differences that are meant").nth(1).unwrap_or_default();
+    let table = table.split("\n## ").next().unwrap_or_default();
+    let rows = table.lines().filter_map(|line| line.strip_prefix("| `"));
+    let rows = rows.map(|row| {
+        let mut cells = row.split('|').map(|cell| cell.trim().trim_matches('`').to_owned());
+        let mut next = || cells.next().unwrap();
+        Meant { engine: next(), events: next(), field: next() }
+    });
+    rows.collect()
+}
+
+impl Meant {
+    pub(super) fn covers(&self, engine: &str, event: &str, field: &str) -> bool {
+        let is_field = field == self.field
+            || field.strip_prefix(&self.field).is_some_and(|rest| rest.starts_with(['.', '[']));
+        self.engine == engine && is_field && (self.events == "all" || self.events.contains(event))
+    }
+}
+
+/// What came of a comparison.
+#[derive(Debug, Default)]
+pub(super) struct Result {
+    pub(super) native: usize,
+    pub(super) equal: usize,
+    /// Fields that differ, are absent or are more than the engine says, and are not meant to.
+    pub(super) wrong: Vec<String>,
+    pub(super) absent: Vec<String>,
+    pub(super) more: Vec<String>,
+    pub(super) used: BTreeSet<usize>,
+}
+
+impl Result {
+    pub(super) fn percent(&self) -> f64 {
+        100.0 * f64::from(u32::try_from(self.equal).unwrap())
+            / f64::from(u32::try_from(self.native).unwrap())
+    }
+}
+
+pub(super) fn compare(engine: &str, native: &Told, ours: &Told, meant: &[Meant]) -> Result {
+    let mut result = Result::default();
+    let nothing = Value::Null;
+    let keys: BTreeSet<&String> = native.keys().chain(ours.keys()).collect();
+    for key in keys {
+        let event = key.split(' ').next().unwrap();
+        let (theirs, own) =
+            (flat(native.get(key).unwrap_or(&nothing)), flat(ours.get(key).unwrap_or(&nothing)));
+        result.native += theirs.len();
+        let fields: BTreeSet<&String> = theirs.keys().chain(own.keys()).collect();
+        for field in fields {
+            let (told, got) = (theirs.get(field), own.get(field));
+            if told == got {
+                result.equal += 1;
+                continue;
+            }
+            let line = format!("{key} {field}: native {told:?}, ours {got:?}");
+            if let Some(at) = meant.iter().position(|row| row.covers(engine, event, field)) {
+                result.used.insert(at);
+                continue;
+            }
+            match (told, got) {
+                (Some(_), None) => result.absent.push(line),
+                (None, Some(_)) => result.more.push(line),
+                _ => result.wrong.push(line),
+            }
+        }
+    }
+    result
+}
+
+/// Path to value; an empty message is a value too.
+fn flat(value: &Value) -> BTreeMap<String, Value> {
+    fn walk(path: String, value: &Value, into: &mut BTreeMap<String, Value>) {
+        match value {
+            Value::Object(members) if !members.is_empty() => {
+                for (key, value) in members {
+                    let key = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
+                    walk(key, value, into);
+                }
+            }
+            Value::Array(items) if !items.is_empty() => {
+                for (at, value) in items.iter().enumerate() {
+                    walk(format!("{path}[{at}]"), value, into);
+                }
+            }
+            Value::Null => {}
+            Value::Bool(_)
+            | Value::Number(_)
+            | Value::String(_)
+            | Value::Array(_)
+            | Value::Object(_) => drop(into.insert(path, value.clone())),
+        }
+    }
+    let mut into = BTreeMap::new();
+    walk(String::new(), value, &mut into);
+    for (path, value) in &mut into {
+        match path.rsplit('.').next().unwrap() {
+            "pid" => *value = Value::from("PID"),
+            "created_at" | "started_at" | "finished_at" => *value = Value::from("TIME"),
+            _ => {}
+        }
+    }
+    into
+}

@@ -15,9 +15,8 @@ use crate::config::{OnFailure, PluginSettings};
 use crate::error::quoted;
 use crate::plugin::{Event, Outcome, Plugin, Policy};
 
-/// Time-outs in a row, without a word in between, after which a plugin that stays connected is not
-/// waited for any more, until something comes from it. Who merely answers late is waited for.
-/// NRI: the reference waits its full time-out each time (BUG-48).
+/// Time-outs in a row after which a plugin that stays connected is not waited for any more, until
+/// something comes from it. NRI: the reference waits its full time-out each time (BUG-48).
 const HANGING: u32 = 3;
 
 /// After this long it is tried once more: who lost a request may never say another word unasked.
@@ -102,8 +101,6 @@ pub struct Seat {
     requests: Cell<u64>,
     timeouts: Cell<u64>,
     strikes: Cell<u32>,
-    /// Those of the strikes since which nothing has come from it.
-    silences: Cell<u32>,
     heard_at_strike: Cell<usize>,
     struck_at: Cell<Option<Instant>>,
     /// Those who wait for its turn need not, once it hangs.
@@ -124,7 +121,6 @@ impl Seat {
             requests: Cell::new(0),
             timeouts: Cell::new(0),
             strikes: Cell::new(0),
-            silences: Cell::new(0),
             heard_at_strike: Cell::new(0),
             struck_at: Cell::new(None),
             given_up: Notify::new(),
@@ -194,7 +190,7 @@ impl Seat {
     fn is_hanging(&self) -> bool {
         let since = self.struck_at.get().map_or(Duration::ZERO, |at| at.elapsed());
         let is_silent = self.plugin.heard() == self.heard_at_strike.get();
-        hangs(self.silences.get(), is_silent, since)
+        hangs(self.strikes.get(), is_silent, since)
     }
 
     fn judge<T>(&self, event: Event, outcome: Outcome<T>) -> Said<T> {
@@ -227,9 +223,7 @@ impl Seat {
     fn strike(&self, request: &str) {
         self.timeouts.set(self.timeouts.get() + 1);
         self.strikes.set(self.strikes.get() + 1);
-        let heard = self.plugin.heard();
-        let was_silent = self.heard_at_strike.replace(heard) == heard && self.strikes.get() > 1;
-        self.silences.set(if was_silent { self.silences.get() + 1 } else { 1 });
+        self.heard_at_strike.set(self.plugin.heard());
         self.struck_at.set(Some(Instant::now()));
         if self.is_hanging() {
             self.given_up.notify_waiters();
@@ -251,8 +245,8 @@ impl Seat {
     }
 }
 
-fn hangs(silences: u32, is_silent: bool, since: Duration) -> bool {
-    silences >= HANGING && is_silent && since < TRY_AGAIN
+fn hangs(strikes: u32, is_silent: bool, since: Duration) -> bool {
+    strikes >= HANGING && is_silent && since < TRY_AGAIN
 }
 
 #[cfg(test)]

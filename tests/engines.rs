@@ -198,3 +198,81 @@ fn a_pods_author_cannot_change_who_the_pod_is() {
         assert_eq!(identity, ("5a0d", "shop", "web-7"), "{name}");
     }
 }
+
+/// Columns of the table, and its rows: a field by its path in the message.
+const ENGINES: [&str; 9] = [
+    "containerd-cri",
+    "cri-o",
+    "docker",
+    "podman",
+    "nerdctl",
+    "containerd",
+    "isulad",
+    "kubernetes",
+    "plain",
+];
+const FIELDS: [&str; 26] = [
+    "pod/id",
+    "pod/name",
+    "pod/namespace",
+    "pod/uid",
+    "pod/labels",
+    "pod/annotations",
+    "pod/runtimeHandler",
+    "pod/pid",
+    "pod/ips",
+    "pod/linux/cgroupParent",
+    "pod/linux/cgroupsPath",
+    "pod/linux/namespaces",
+    "pod/linux/resources",
+    "pod/linux/podResources",
+    "pod/linux/podOverhead",
+    "container/name",
+    "container/labels",
+    "container/annotations",
+    "container/args",
+    "container/linux/cgroupsPath",
+    "container/linux/resources",
+    "container/linux/seccompProfile",
+    "container/CDIDevices",
+    "container/image/name",
+    "container/image/digest",
+    "container/image/configDigest",
+];
+
+fn table() -> String {
+    let mut known: BTreeSet<(&str, &str)> = BTreeSet::new();
+    for name in names() {
+        let came = play(&name);
+        let told = json!({"pod": value(&came.pod), "container": value(&came.container)});
+        let there = FIELDS.iter().filter(|field| told.pointer(&format!("/{field}")).is_some());
+        known.extend(there.map(|field| (came.engine.name(), *field)));
+    }
+    let mut page = format!("| field | {} |\n|---|", ENGINES.join(" | "));
+    page += &"---|".repeat(ENGINES.len());
+    for field in FIELDS {
+        let cell = |engine: &&str| if known.contains(&(*engine, field)) { "yes" } else { "-" };
+        let cells: Vec<&str> = ENGINES.iter().map(cell).collect();
+        page += &format!("\n| `{}` | {} |", field.replace('/', "."), cells.join(" | "));
+    }
+    page
+}
+
+#[test]
+fn the_table_of_fields_and_engines_is_what_the_fixtures_show() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/engines.md");
+    let page = std::fs::read_to_string(&path).unwrap();
+    let (begin, end) = ("<!-- table of tests/engines.rs -->\n", "\n<!-- end of table -->");
+    let (before, rest) = page.split_once(begin).unwrap();
+    let (shown, after) = rest.split_once(end).unwrap();
+    let wanted = table();
+    if is_blessing() {
+        let page = [before, begin, &wanted, end, after].concat();
+        nri_runc::files::replace(&path, page.as_bytes()).unwrap();
+    } else {
+        assert!(
+            shown == wanted,
+            "docs/engines.md is stale: NRI_RUNC_BLESS=1 cargo test --test engines\n{wanted}"
+        );
+    }
+}

@@ -3,31 +3,27 @@
 //! daemon with a small runtime: what they change, what they write, and how they refuse.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+#[path = "support/example.rs"]
+mod example;
 #[path = "support/player.rs"]
 mod player;
 #[path = "bundle/rig.rs"]
 #[expect(dead_code, reason = "not every test needs all of it")]
 mod rig;
 
-use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
 use nri_runc::plugin::api;
 use serde_json::{Value, json};
 
+use example::example;
 use rig::{BUNDLE, Rig, wait_until};
-
-fn program(name: &str) -> PathBuf {
-    let built = Path::new(env!("CARGO_BIN_EXE_nri-runc")).with_file_name("examples").join(name);
-    assert!(built.exists(), "cargo build --examples builds {}", built.display());
-    built
-}
 
 /// Puts a plugin where it is launched from, with its configuration.
 fn install(rig: &Rig, name: &str, id: &str, config: &str) {
     std::fs::create_dir_all(rig.path("plugins")).unwrap();
     // A link, as a fresh copy may be held open by a child of another test.
-    std::os::unix::fs::symlink(program(name), rig.path("plugins").join(id)).unwrap();
+    std::os::unix::fs::symlink(example(name), rig.path("plugins").join(id)).unwrap();
     rig.write(&format!("{id}.conf"), config);
 }
 
@@ -64,7 +60,7 @@ fn by_hand(rig: &Rig, name: &str, more: &[&str]) -> Command {
         let mut options = std::fs::OpenOptions::new();
         options.create(true).append(true).open(rig.path(name)).unwrap()
     };
-    let mut command = Command::new(program(name));
+    let mut command = Command::new(example(name));
     command.arg("--socket").arg(rig.path("nri.sock")).args(more).stdin(Stdio::null());
     command.stdout(file("plugin.out")).stderr(file("plugin.err"));
     command

@@ -4,6 +4,8 @@
 //! inherits. And nothing is contacted, written or started.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+#[path = "support/example.rs"]
+mod example;
 mod support;
 
 use std::ffi::OsString;
@@ -13,6 +15,8 @@ use std::process::{Command, Stdio};
 
 use nix::sys::signal::{SigHandler, SigSet, Signal, signal};
 use nri_runc::argv::{self, Verb};
+
+use example::example;
 
 struct Place {
     temp: tempfile::TempDir,
@@ -29,8 +33,7 @@ struct Seen {
 impl Place {
     fn new(more: &str) -> Self {
         let place = Self { temp: tempfile::tempdir().unwrap() };
-        let built = Path::new(env!("CARGO_BIN_EXE_nri-runc")).with_file_name("examples");
-        std::fs::copy(built.join("recording_runtime"), place.path("runtime")).unwrap();
+        std::fs::copy(example("recording_runtime"), place.path("runtime")).unwrap();
         std::fs::create_dir(place.path("cwd")).unwrap();
         let dir = place.temp.path().display();
         let text = format!(

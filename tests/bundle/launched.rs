@@ -3,29 +3,22 @@
 //! started again when they die, following their folder and their configuration.
 
 use std::os::unix::fs::{PermissionsExt, symlink};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 
+use super::example::example;
 use super::rig::{BUNDLE, Rig, wait_until};
 use super::succeeds;
-
-/// The sample plugin; `cargo test` and `make test` build it, one test target alone does not.
-fn sample() -> PathBuf {
-    let target = Path::new(env!("CARGO_BIN_EXE_nri-runc")).parent().unwrap();
-    let sample = target.join("examples/demo_plugin");
-    assert!(sample.exists(), "cargo build --example demo_plugin comes first");
-    sample
-}
 
 /// A world with the sample plugin as `10-greeter`, which writes what it sees to the file `saw`.
 fn rig(more: &str) -> Rig {
     let rig = Rig::new(more);
     std::fs::create_dir(rig.path("plugins")).unwrap();
-    symlink(sample(), rig.path("plugins/10-greeter")).unwrap();
+    symlink(example("demo_plugin"), rig.path("plugins/10-greeter")).unwrap();
     configure(&rig, "saw");
     rig
 }
@@ -114,7 +107,7 @@ fn what_cannot_be_a_plugin_is_named_once_and_disturbs_no_other() {
     rig.start_daemon();
     process(&rig, "greeter", 0);
     // Two more looks at the folder, the first of which changes it.
-    symlink(sample(), rig.path("plugins/20-late")).unwrap();
+    symlink(example("demo_plugin"), rig.path("plugins/20-late")).unwrap();
     process(&rig, "late", 0);
     for (name, why) in [
         ("badly-named", "must be 2 digits"),
@@ -190,7 +183,7 @@ fn a_plugin_file_that_appears_is_started_and_one_that_is_removed_is_ended() {
     rig.start_daemon();
     std::fs::create_dir(rig.path("plugins")).unwrap();
     configure(&rig, "saw");
-    symlink(sample(), rig.path("plugins/10-greeter")).unwrap();
+    symlink(example("demo_plugin"), rig.path("plugins/10-greeter")).unwrap();
     let pid = process(&rig, "greeter", 0);
     std::fs::remove_file(rig.path("plugins/10-greeter")).unwrap();
     wait_until("the plugin has left", || rig.admin(&["plugins"]) == Value::Array(vec![]));

@@ -9,6 +9,8 @@ mod actor;
 mod adopted;
 mod asked;
 mod crowd;
+#[path = "../support/example.rs"]
+mod example;
 mod faults;
 mod go;
 #[path = "../support/golang.rs"]

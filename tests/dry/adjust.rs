@@ -8,6 +8,7 @@ use std::process::{Output, Stdio};
 use nri_runc::plugin::Event;
 use serde_json::{Value, json};
 
+use super::example::example;
 use super::rig::{Does, Puppet, command, ground, setting};
 
 /// Laid out by a person, with members that no schema knows.
@@ -256,10 +257,7 @@ fn a_refusal_of_a_plugin_is_its_words_and_the_bundle_stays() {
 #[test]
 fn a_pre_installed_plugin_answers() {
     let stand = Stand::new("");
-    let built = std::path::Path::new(env!("CARGO_BIN_EXE_nri-runc"));
-    let plugin = built.with_file_name("examples").join("demo_plugin");
-    assert!(plugin.exists(), "cargo build --examples builds {}", plugin.display());
-    std::os::unix::fs::symlink(plugin, stand.path("plugins/10-demo")).unwrap();
+    std::os::unix::fs::symlink(example("demo_plugin"), stand.path("plugins/10-demo")).unwrap();
     let output = stand.adjust(&["--output", "json"]);
     let verdict: Value = serde_json::from_str(&shown(&output)).unwrap();
     let owners = verdict["owners"].as_object().unwrap();

@@ -4,6 +4,8 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod adjust;
+#[path = "../support/example.rs"]
+mod example;
 mod failures;
 mod rig;
 mod script;

@@ -6,6 +6,7 @@ use std::time::Duration;
 use nri_runc::plugin::Event;
 use serde_json::{Value, json};
 
+use super::example::example;
 use super::rig::{Does, Puppet, Replay, command, create, ground, setting};
 
 #[test]
@@ -184,10 +185,8 @@ fn a_broken_configuration_keeps_it_from_starting() {
 #[test]
 fn a_pre_installed_plugin_takes_part_before_the_first_line_is_answered() {
     let temp = ground("");
-    let built = std::path::Path::new(env!("CARGO_BIN_EXE_nri-runc"));
-    let plugin = built.with_file_name("examples").join("event_logger");
-    assert!(plugin.exists(), "cargo build --examples builds {}", plugin.display());
-    std::os::unix::fs::symlink(plugin, temp.path().join("plugins/10-logger")).unwrap();
+    std::os::unix::fs::symlink(example("event_logger"), temp.path().join("plugins/10-logger"))
+        .unwrap();
     let log = temp.path().join("events.jsonl");
     let config = format!("file = {}\n", log.display());
     nri_runc::files::replace(&temp.path().join("10-logger.conf"), config.as_bytes()).unwrap();

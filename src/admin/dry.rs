@@ -33,6 +33,12 @@ pub(super) struct Replay {
     /// Ask for the answer to a plugin's UpdateContainers.
     #[arg(long)]
     ask_updates: bool,
+    /// Write down what the running daemon asks its plugins, as a script, until interrupted.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["file", "socket", "ask_sync", "ask_updates"])]
+    record: Option<PathBuf>,
+    /// Record values of environment variables.
+    #[arg(long, requires = "record")]
+    show_env: bool,
     /// The script, one request a line; standard input without it or with "-".
     file: Option<PathBuf>,
 }
@@ -117,7 +123,10 @@ fn log_to_stderr(config: &Config) {
 
 /// Runs a script.
 pub(super) fn replay(loaded: Loaded, arguments: &Replay) -> Result<()> {
-    let Replay { socket, ask_sync, ask_updates, file, .. } = arguments;
+    let Replay { socket, ask_sync, ask_updates, file, record, show_env, .. } = arguments;
+    if let Some(file) = record {
+        return super::record::record(&loaded.config, file, *show_env);
+    }
     let config = usable(loaded, socket.as_ref())?;
     let mut settings = settings(&config);
     for (setting, given) in [

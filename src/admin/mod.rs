@@ -5,6 +5,7 @@
 
 mod check;
 mod dry;
+mod record;
 mod show;
 
 use std::ffi::OsString;

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use serde_json::Value;
 
 /// Stands for the value of an environment variable (decision D27).
-const REDACTED: &str = "(hidden; --show-env shows it)";
+pub(super) const REDACTED: &str = "(hidden; --show-env shows it)";
 
 fn text(value: &Value) -> String {
     match value {

@@ -30,6 +30,12 @@ pub(super) fn answer(node: &Rc<Node>, question: &str) -> Answer {
     Answer::Admin(document.to_string())
 }
 
+/// Whether the question wants a recording, which goes on and on.
+pub(super) fn is_recording(question: &str) -> bool {
+    let question: Value = serde_json::from_str(question).unwrap_or_default();
+    question["verb"] == "record"
+}
+
 fn status(node: &Node) -> Value {
     let store = node.store.borrow();
     let failures = node.failures.borrow();

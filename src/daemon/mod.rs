@@ -23,6 +23,7 @@ mod node;
 mod outcome;
 mod plugins;
 mod pods;
+mod record;
 mod recovery;
 mod relay;
 mod resources;

@@ -15,6 +15,8 @@ use crate::adaptation::Updated;
 use crate::chain::{self, Failure, Seat, Stopped, Told};
 use crate::plugin::{Event, api};
 
+use super::record::Recorders;
+
 /// What an event is about, as plugins know it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) enum Subject {
@@ -81,6 +83,8 @@ impl Guest {
 #[derive(Default)]
 pub(super) struct Relay {
     guests: RefCell<Vec<Rc<Guest>>>,
+    /// Who writes down what is told.
+    pub(super) recorders: Recorders,
 }
 
 impl Relay {
@@ -150,6 +154,7 @@ impl Relay {
     /// Those who take part in `told`, now; newcomers get it into their backlog. What this event
     /// makes known or forgotten is noted here, in one step with the choice of the audience.
     pub(super) fn audience(&self, told: &Told) -> Vec<Rc<Seat>> {
+        self.recorders.told(told);
         let subject = Subject::of(told);
         let begins = matches!(told.event, Event::RunPodSandbox | Event::CreateContainer);
         let ends = matches!(told.event, Event::RemovePodSandbox | Event::RemoveContainer);

@@ -112,6 +112,7 @@ async fn ask(node: &Rc<Node>, record: &Container, delta: &Block) -> Result<Answe
         linux_resources: Some(describe::resources_from_json(delta)).into(),
         ..api::UpdateContainerRequest::default()
     };
+    node.relay.recorders.request(Event::UpdateContainer, &request);
     let updated = match chain::update(&audience, request).await {
         Ok(updated) => updated,
         Err(Stopped { failure, asked: _ }) => {

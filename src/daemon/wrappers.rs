@@ -18,7 +18,7 @@ use crate::state::Key;
 use super::call::Call;
 use super::gate::Gate;
 use super::node::{Node, Pending};
-use super::{admin, conversation, create, delete, evidence, settle, start, undo, update};
+use super::{admin, conversation, create, delete, evidence, record, settle, start, undo, update};
 
 /// While a request is worked on, the wrapper hears of us this often.
 const HEARTBEAT: Duration = Duration::from_secs(1);
@@ -48,6 +48,9 @@ async fn converse(node: &Rc<Node>, stream: &mut UnixStream) -> Result<()> {
             "",
         );
         return conversation::say(stream, &Answer::Incompatible { protocol, version }).await;
+    }
+    if admin::is_recording(&asked.question.admin) {
+        return record::serve(node, stream).await;
     }
     if !asked.question.admin.is_empty() {
         let answer = admin::answer(node, &asked.question.admin);

@@ -22,9 +22,9 @@ use crate::runtime;
 use crate::spec::patch::{PatchError, Patched, Resolved, patch_on, propagating_sources};
 
 use super::bundle::Bundle;
-use super::json::{read, show, show_list};
 use super::line::Snapshot;
 use super::stage::{Chronicle, Stage};
+use crate::plugin::json::{read, show, show_list};
 
 /// What to print.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

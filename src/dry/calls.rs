@@ -9,9 +9,9 @@ use crate::adaptation::{Creation, Updated};
 use crate::chain::{self, Failure, Stopped, Table, Told};
 use crate::plugin::{Event, api};
 
-use super::json::show;
 use super::line::Request;
 use super::stage::Stage;
+use crate::plugin::json::show;
 
 /// Carries out a call; the members of its answer, but for the id.
 pub(super) async fn call(stage: &Rc<Stage>, request: Request) -> Value {

@@ -9,7 +9,7 @@ use crate::chain::Told;
 use crate::config::parse_duration;
 use crate::plugin::{ALL_EVENTS, Event, api};
 
-use super::json::{read, read_list};
+use crate::plugin::json::{read, read_list};
 
 /// A line, with the id that its answer echoes.
 #[derive(Debug)]

@@ -9,7 +9,6 @@
 mod adjust;
 mod bundle;
 mod calls;
-mod json;
 mod line;
 mod replay;
 mod stage;

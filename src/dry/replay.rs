@@ -19,9 +19,9 @@ use crate::error::{Context, Result};
 use crate::plugin::{Settings, api};
 
 use super::calls;
-use super::json::{show, show_list};
 use super::line::{self, Line, Malformed, Order, Reply, Request, Snapshot};
 use super::stage::{Chronicle, Stage};
+use crate::plugin::json::{show, show_list};
 
 /// What the command line says.
 #[derive(Debug)]

@@ -7,6 +7,8 @@ pub mod api;
 mod calls;
 mod event;
 mod identity;
+/// Messages as JSON.
+pub mod json;
 mod launch;
 pub mod mux;
 mod notify;

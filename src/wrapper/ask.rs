@@ -221,6 +221,14 @@ fn read_answer(stream: &mut UnixStream) -> Result<Vec<u8>> {
 /// # Errors
 /// Fails when the daemon is not there; it is never started for this.
 pub fn admin(config: &Config, json: &str) -> Result<String> {
+    admin_stream(config, json).map(|(json, _ended)| json)
+}
+
+/// The same for a question after whose answer the daemon goes on to send lines.
+///
+/// # Errors
+/// As [`admin`].
+pub fn admin_stream(config: &Config, json: &str) -> Result<(String, UnixStream)> {
     let mut stream = connect(&config.daemon_socket())?;
     let question = Question {
         protocol: link::PROTOCOL,
@@ -230,7 +238,7 @@ pub fn admin(config: &Config, json: &str) -> Result<String> {
     };
     send_whole(&stream, &question.encode(), &[])?;
     match wait(&mut stream, Instant::now() + Duration::from_secs(10))? {
-        Answer::Admin(json) => Ok(json),
+        Answer::Admin(json) => Ok((json, stream)),
         Answer::Refuse(line) => Err(Error::new(line)),
         Answer::Incompatible { protocol, version } => Err(Error::new(format!(
             "the daemon (version {version}) speaks protocol {protocol}, this is {}",

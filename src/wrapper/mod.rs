@@ -24,8 +24,8 @@ use crate::host::{Host, Point};
 use crate::link::{Attached, Proceed};
 use crate::{files, runtime};
 
-pub use ask::admin;
 use ask::{Asked, Conversation};
+pub use ask::{admin, admin_stream};
 pub(crate) use awaken::make_private_dir;
 
 /// Exit code of our own failures on runtime verbs, as runc's.

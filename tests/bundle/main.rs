@@ -21,6 +21,7 @@ mod launched;
 #[path = "../support/player.rs"]
 mod player;
 mod policies;
+mod recorded;
 mod restore;
 mod rig;
 mod run;

@@ -186,6 +186,13 @@ impl Rig {
         command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
     }
 
+    /// Any command line of the binary that goes on beside the test.
+    pub(super) fn spawn_plain(&self, words: &[&str]) -> Child {
+        let mut command = self.command();
+        command.args(words).stdout(Stdio::null()).stderr(Stdio::null());
+        command.spawn().unwrap()
+    }
+
     pub(super) fn create(&self, id: &str) -> Output {
         self.create_from("bundle", id)
     }

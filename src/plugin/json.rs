@@ -8,7 +8,7 @@ use serde_json::Value;
 ///
 /// # Errors
 /// Fails on a field that the message does not have, and on a value of another type.
-pub(super) fn read<M: MessageFull>(value: &Value) -> Result<M, String> {
+pub fn read<M: MessageFull>(value: &Value) -> Result<M, String> {
     if value.is_null() {
         return Ok(M::default());
     }
@@ -20,7 +20,7 @@ pub(super) fn read<M: MessageFull>(value: &Value) -> Result<M, String> {
 ///
 /// # Errors
 /// As [`read`], and on what is no list.
-pub(super) fn read_list<M: MessageFull>(value: &Value) -> Result<Vec<M>, String> {
+pub fn read_list<M: MessageFull>(value: &Value) -> Result<Vec<M>, String> {
     if value.is_null() {
         return Ok(Vec::new());
     }
@@ -30,20 +30,20 @@ pub(super) fn read_list<M: MessageFull>(value: &Value) -> Result<Vec<M>, String>
 }
 
 /// Shows a message.
-pub(super) fn show(message: &dyn MessageDyn) -> Value {
+pub fn show(message: &dyn MessageDyn) -> Value {
     let text = protobuf_json_mapping::print_to_string(message).unwrap_or_default();
     serde_json::from_str(&text).unwrap_or_default()
 }
 
 /// Shows a list of messages.
-pub(super) fn show_list<M: MessageFull>(messages: &[M]) -> Value {
+pub fn show_list<M: MessageFull>(messages: &[M]) -> Value {
     Value::Array(messages.iter().map(|message| show(message)).collect())
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::api;
     use super::*;
-    use crate::plugin::api;
     use serde_json::json;
 
     #[test]

@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `replay --record`: what a daemon asked its plugins becomes a script that `replay` follows.
+
+use std::process::Child;
+
+use serde_json::{Value, json};
+
+use super::rig::{Rig, wait_until};
+use super::{life, sets, started, succeeds};
+
+/// A recording under way; ends with the test.
+struct Recording(Child);
+
+impl Recording {
+    /// Begins one, and waits until it listens.
+    fn begin(rig: &Rig, more: &[&str]) -> Self {
+        let file = rig.path("script.jsonl").display().to_string();
+        let words = [&["nri", "replay", "--record", &file][..], more].concat();
+        let recording = Self(rig.spawn_plain(&words));
+        wait_until("the recording listens", || rig.read("script.jsonl").ends_with('\n'));
+        recording
+    }
+
+    /// Interrupts it, once a request of this name was written.
+    fn end(mut self, rig: &Rig, last: &str) -> Vec<Value> {
+        let call = format!("\"call\":\"{last}\"");
+        wait_until("the last request is written", || rig.read("script.jsonl").contains(&call));
+        let pid = nix::unistd::Pid::from_raw(i32::try_from(self.0.id()).unwrap());
+        nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGINT).unwrap();
+        self.0.wait().unwrap();
+        let text = rig.read("script.jsonl");
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+}
+
+impl Drop for Recording {
+    fn drop(&mut self) {
+        let _ended = self.0.kill();
+        let _reaped = self.0.wait();
+    }
+}
+
+/// A life with an update in it.
+fn live(rig: &Rig, id: &str) {
+    succeeds(&rig.create(id));
+    succeeds(&rig.verb(&["start", id]));
+    let root = rig.path("root").display().to_string();
+    let words = ["--root", &root, "update", "--resources", "-", id];
+    succeeds(&rig.call_with(&words, r#"{"cpu":{"shares":77}}"#));
+    succeeds(&rig.verb(&["kill", id, "9"]));
+    succeeds(&rig.verb(&["delete", id]));
+}
+
+fn calls(script: &[Value]) -> Vec<String> {
+    let calls = script.iter().filter_map(|line| line["call"].as_str());
+    calls.map(ToOwned::to_owned).collect()
+}
+
+#[test]
+fn a_recorded_life_is_replayed_to_another_plugin() {
+    let rig = started("");
+    succeeds(&rig.create("c0"));
+    let recording = Recording::begin(&rig, &[]);
+    live(&rig, "c1");
+    let script = recording.end(&rig, "RemovePodSandbox");
+    assert_eq!(script[0]["state"]["containers"][0]["id"], "c0");
+    let mut wanted: Vec<String> =
+        life("").iter().map(|event| event.trim_end().to_owned()).collect();
+    let stop = wanted.iter().position(|event| event == "StopContainer").unwrap();
+    wanted.insert(stop, "UpdateContainer".to_owned());
+    wanted.insert(stop + 1, "PostUpdateContainer".to_owned());
+    assert_eq!(calls(&script), wanted);
+    let update = script.iter().find(|line| line["call"] == "UpdateContainer").unwrap();
+    let shares = &update["request"]["linuxResources"]["cpu"]["shares"];
+    assert_eq!(*shares, json!({"value": "77"}), "{update}");
+
+    // Today's plugin hears what the node did yesterday.
+    let mut file = rig.read("script.jsonl");
+    let wait = json!({"wait": {"synchronized": ["10-new"], "timeout": "60s"}});
+    let at = file.find('\n').unwrap() + 1;
+    file.insert_str(at, &format!("{wait}\n"));
+    rig.write("script.jsonl", &file);
+    let socket = rig.path("dry.sock");
+    let told = super::player::connect(socket.clone(), "10", "new", sets("B", "2"));
+    let script = rig.path("script.jsonl").display().to_string();
+    let socket = socket.display().to_string();
+    let output = rig.call(&["nri", "replay", "--socket", &socket, &script]);
+    succeeds(&output);
+    let answers = String::from_utf8(output.stdout).unwrap();
+    assert!(answers.contains("\"Env[B]\":\"10-new\""), "{answers}");
+    assert!(!answers.contains("\"error\""), "{answers}");
+    let told = told.lock().unwrap();
+    assert!(
+        told[0].starts_with("Synchronize")
+            && told.iter().any(|event| event == "CreateContainer c1")
+    );
+}
+
+#[test]
+fn values_of_variables_are_recorded_only_where_that_is_asked() {
+    for (flags, is_shown) in [(&[][..], false), (&["--show-env"][..], true)] {
+        let rig = started("");
+        let recording = Recording::begin(&rig, flags);
+        succeeds(&rig.create("c1"));
+        let script = recording.end(&rig, "PostCreateContainer");
+        let text = format!("{script:?}");
+        assert!(text.contains("PATH="), "{text}");
+        assert_eq!(text.contains("PATH=/bin"), is_shown, "{text}");
+    }
+}
+
+#[test]
+fn two_recordings_and_a_plugin_do_not_disturb_each_other() {
+    let rig = started("");
+    let told = rig.plugin("10", "a", sets("B", "2"));
+    let first = Recording::begin(&rig, &[]);
+    let other = rig.path("other.jsonl").display().to_string();
+    let second = Recording(rig.spawn_plain(&["nri", "replay", "--record", &other]));
+    wait_until("it listens", || !rig.read("other.jsonl").is_empty());
+    drop(second);
+    live(&rig, "c1");
+    let script = first.end(&rig, "RemovePodSandbox");
+    let heard = told.lock().unwrap().clone();
+    let heard: Vec<&str> = heard.iter().filter_map(|event| event.split(' ').next()).collect();
+    assert_eq!(calls(&script), heard);
+    let created = script.iter().find(|line| line["call"] == "CreateContainer").unwrap();
+    assert!(!created.to_string().contains("B="), "what is asked, not what is answered");
+}
+
+#[test]
+fn a_file_that_exists_is_not_overwritten() {
+    let rig = started("");
+    rig.write("script.jsonl", "precious");
+    let file = rig.path("script.jsonl").display().to_string();
+    let output = rig.call(&["nri", "replay", "--record", &file]);
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(String::from_utf8_lossy(&output.stderr).lines().count(), 1);
+    assert_eq!(rig.read("script.jsonl"), "precious");
+}
+
+#[test]
+fn without_a_daemon_there_is_nothing_to_record() {
+    let rig = Rig::new("");
+    let file = rig.path("script.jsonl").display().to_string();
+    let output = rig.call(&["nri", "replay", "--record", &file]);
+    let line = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!((output.status.code(), line.lines().count()), (Some(1), 1), "{line}");
+    assert!(!rig.path("script.jsonl").exists());
+}
+
+#[test]
+fn a_recording_ends_with_its_daemon_and_says_so() {
+    let mut rig = started("");
+    let mut recording = Recording::begin(&rig, &[]);
+    rig.kill_daemon();
+    assert_eq!(recording.0.wait().unwrap().code(), Some(1));
+    assert!(rig.read("script.jsonl").ends_with('\n'));
+}
+
+#[test]
+fn recording_goes_with_no_script_and_no_socket() {
+    let rig = Rig::new("");
+    for words in [
+        &["--record", "x", "script"] as &[&str],
+        &["--record", "x", "--socket", "/s"],
+        &["--show-env"],
+    ] {
+        let output = rig.call(&[&["nri", "replay"][..], words].concat());
+        assert_eq!(output.status.code(), Some(2), "{words:?}");
+    }
+}

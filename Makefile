@@ -37,7 +37,7 @@ lint:
 	cargo clippy --locked --all-targets -- -D warnings
 
 bench: build
-	@sh scripts/bench.sh $$($(MAKE) -s --no-print-directory path)
+	@sh scripts/bench.sh $$($(MAKE) -s --no-print-directory path) $(TARGET)
 
 interop: setup
 	cargo test --locked --test bundle go::

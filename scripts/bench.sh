@@ -1,11 +1,26 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Ratios against bare runc in the same run; a table on stdout, target/bench/report.json.
+# Ratios against bare runc and against the Go adaptation, in the same run; a table on stdout,
+# target/bench/report.json. `bench.sh BINARY [RUST-TARGET]`
 set -eu
 cd "$(dirname "$0")/.."
 [ "$(id -u)" = 0 ] || { echo "bench: runc needs root here" >&2; exit 1; }
 NRI_RUNC_BINARY=$PWD/$1
 NRI_RUNC_TOOLS=$PWD/target/tools/bin
 export NRI_RUNC_BINARY NRI_RUNC_TOOLS
-cargo bench --quiet --locked --bench verbs
+
+# The other side of chain10, chain10_cpu, events_parallel and daemon_rss. Without WebAssembly,
+# which would only make it larger.
+go=$PWD/target/bench/go-adaptation
+mkdir -p target/bench
+if ! command -v go >/dev/null; then
+    echo "bench: no Go here: chain10, chain10_cpu, events_parallel and daemon_rss are skipped"
+elif (cd benches/go-adaptation && go build -tags nri_no_wasm -trimpath -ldflags=-s -o "$go" .) \
+    2>target/bench/go.log; then
+    export NRI_RUNC_GO_ADAPTATION="$go"
+else
+    echo "bench: the Go adaptation cannot be built: chain10, chain10_cpu, events_parallel and daemon_rss are skipped; see target/bench/go.log"
+fi
+# Built as the binary is: the measured adaptation runs inside of it.
+cargo bench --quiet --locked --bench verbs ${2:+--target "$2"}
 find /sys/fs/cgroup -depth -type d -path "*/nri-runc-bench*" -exec rmdir {} + 2>/dev/null || true

@@ -153,6 +153,60 @@ pub fn exchange_at(dir: impl AsFd, new: &str, name: &str) -> Result<Placed> {
     Ok(Placed::Replaced)
 }
 
+/// Writes the file `name` in `dir`, a directory that nobody else can write to, mode 0600. It is
+/// half there while this works.
+///
+/// # Errors
+/// Fails when the directory is gone, full or read-only.
+pub fn write_at(dir: impl AsFd, name: &str, bytes: &[u8]) -> Result<()> {
+    let flags =
+        OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_TRUNC | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+    let fd = openat(&dir, name, flags, Mode::S_IRUSR | Mode::S_IWUSR)
+        .doing(|| format!("creating {name}"))?;
+    File::from(fd).write_all(bytes).doing(|| format!("writing {name}"))
+}
+
+/// Replaces or creates the file `name` in `dir` in one step, as [`write_at`] otherwise. There is
+/// one temporary name for each file: only one process may write there.
+///
+/// # Errors
+/// Fails when the directory is gone, full or read-only; the old file is intact then.
+pub fn replace_at(dir: impl AsFd, name: &str, bytes: &[u8]) -> Result<()> {
+    let temporary = format!(".{name}.new");
+    let renamed = write_at(&dir, &temporary, bytes).and_then(|()| {
+        renameat(&dir, temporary.as_str(), &dir, name).doing(|| format!("writing {name}"))
+    });
+    if renamed.is_err() {
+        remove_at(&dir, &temporary);
+    }
+    renamed
+}
+
+/// Reads the whole file at `path`, following links, in as few steps as there can be: for what is
+/// read on every call, and small.
+///
+/// # Errors
+/// Fails when it is missing or unreadable.
+pub fn read_small(path: &Path) -> std::io::Result<Vec<u8>> {
+    // Not std: it would ask for the size, which files of the kernel do not tell, and start small.
+    let fd = openat(AT_FDCWD, path, OFlag::O_RDONLY | OFlag::O_CLOEXEC, Mode::empty())?;
+    let mut bytes = Vec::with_capacity(4096);
+    loop {
+        let have = bytes.len();
+        bytes.resize(bytes.capacity().max(have + 1024), 0);
+        match nix::unistd::read(&fd, &mut bytes[have..]) {
+            Err(Errno::EINTR) => bytes.truncate(have),
+            Err(errno) => return Err(errno.into()),
+            Ok(read) => {
+                bytes.truncate(have + read);
+                if read == 0 {
+                    return Ok(bytes);
+                }
+            }
+        }
+    }
+}
+
 /// Replaces or creates the file at `path` in one step, mode 0600; for our own directories.
 ///
 /// # Errors
@@ -236,6 +290,32 @@ mod tests {
         let original = read_at(&dir, "a").unwrap();
         assert!(create_at(&dir, "a", b"new", &original).is_err());
         assert_eq!(std::fs::read(temp.path().join("a")).unwrap(), b"old");
+    }
+
+    #[test]
+    fn a_replacement_in_our_own_folder_leaves_nothing_else_there() {
+        let (temp, dir) = place();
+        write(&temp.path().join(".a.new"), b"left by a kill, and longer");
+        for bytes in [&b"one"[..], b"", b"three"] {
+            replace_at(&dir, "a", bytes).unwrap();
+            assert_eq!(std::fs::read(temp.path().join("a")).unwrap(), bytes);
+        }
+        assert_eq!(std::fs::read_dir(temp.path()).unwrap().count(), 1);
+        symlink("/nowhere/else", temp.path().join(".b.new")).unwrap();
+        assert!(replace_at(&dir, "b", b"x").is_err(), "a link is not followed");
+    }
+
+    #[test]
+    fn small_files_are_read_whole_whatever_their_size() {
+        let (temp, _dir) = place();
+        let path = temp.path().join("a");
+        for length in [0_usize, 1, 4095, 4096, 4097, 70_000] {
+            write(&path, &vec![b'x'; length]);
+            assert_eq!(read_small(&path).unwrap().len(), length);
+        }
+        let own = read_small(Path::new("/proc/self/stat")).unwrap();
+        assert!(own.starts_with(std::process::id().to_string().as_bytes()));
+        assert!(read_small(Path::new("/nowhere")).is_err());
     }
 
     #[test]

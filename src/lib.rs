@@ -16,6 +16,9 @@ pub mod cgroup;
 pub mod chain;
 /// One table of settings: key, default, meaning.
 pub mod config;
+/// Short copies, which the static build makes by the hundred.
+#[cfg(all(target_arch = "x86_64", any(test, target_env = "musl")))]
+mod copy;
 /// The resident process: one loop over wrappers, plugins and exits.
 pub mod daemon;
 /// Bundle and engine facts become NRI messages.

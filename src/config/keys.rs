@@ -21,7 +21,7 @@ pub struct Key {
     pub default: &'static str,
     /// What it does, for `docs/config.md`.
     pub meaning: &'static str,
-    take: Take,
+    pub(super) take: Take,
 }
 
 fn text(value: &Value) -> Result<String, &'static str> {
@@ -149,6 +149,14 @@ keys! {
 
 /// Takes over what the TOML `text` of `file` sets; what is wrong with it goes to `problems`.
 pub(super) fn apply(config: &mut Config, file: &str, text: &str, problems: &mut Vec<Problem>) {
+    // What was taken over before it gave up is taken over again, or the file is not used at all.
+    if !super::plain::apply(config, text) {
+        parse(config, file, text, problems);
+    }
+}
+
+/// The same by the TOML parser.
+pub(super) fn parse(config: &mut Config, file: &str, text: &str, problems: &mut Vec<Problem>) {
     let parseable = with_instances_apart(text);
     let document = match Document::parse(parseable.as_str()) {
         Ok(document) => document,
@@ -220,7 +228,7 @@ impl Reader<'_> {
 }
 
 /// What the `*` of `key` stands for in `path` (empty without one), or `None` when it differs.
-fn matches<'p>(key: &Key, path: &'p [String]) -> Option<&'p str> {
+pub(super) fn matches<'p>(key: &Key, path: &'p [String]) -> Option<&'p str> {
     let mut parts = key.path.split('.');
     let mut name = "";
     for (index, word) in path.iter().enumerate() {

@@ -8,6 +8,7 @@
 
 mod duration;
 mod keys;
+mod plain;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -225,7 +226,7 @@ impl Loaded {
 pub fn load(only: Option<&Path>) -> Loaded {
     let mut loaded = Loaded::default();
     for path in candidates(only) {
-        match std::fs::read_to_string(&path) {
+        match read_text(&path) {
             Ok(text) => loaded.files.push((path, text)),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound && only.is_none() => {}
             Err(error) => {
@@ -249,6 +250,12 @@ pub fn load(only: Option<&Path>) -> Loaded {
 /// The configuration of this process: the file that the environment names, or the default ones.
 pub fn load_for_this_process() -> Loaded {
     load(std::env::var_os(FILE_VARIABLE).map(PathBuf::from).as_deref())
+}
+
+fn read_text(path: &Path) -> std::io::Result<String> {
+    let bytes = crate::files::read_small(path)?;
+    String::from_utf8(bytes)
+        .map_err(|error| std::io::Error::new(std::io::ErrorKind::InvalidData, error))
 }
 
 fn candidates(only: Option<&Path>) -> Vec<PathBuf> {

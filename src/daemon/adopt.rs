@@ -63,7 +63,7 @@ async fn take_over(node: &Rc<Node>, note: &Note) {
 
 async fn one(node: &Rc<Node>, note: &Note) -> Result<()> {
     let question = Question::decode(note.question.get(4..).unwrap_or_default())?;
-    let Some(call) = Call::new(Asked::alone(question), &node.host) else { return Ok(()) };
+    let Some(call) = Call::new(Asked::alone(question)) else { return Ok(()) };
     if call.call.verb.creates() {
         created(node, &call).await?;
     } else if call.call.verb == Verb::Start {

@@ -22,13 +22,11 @@ pub(super) struct Call {
     /// The bundle directory, absolute.
     pub(super) bundle: PathBuf,
     pub(super) pid_file: Option<PathBuf>,
-    pub(super) parent: Vec<Vec<u8>>,
-    pub(super) grandparent: Vec<Vec<u8>>,
 }
 
 impl Call {
     /// Understands a question; `None` when it has no id.
-    pub(super) fn new(asked: Asked, host: &Host) -> Option<Self> {
+    pub(super) fn new(asked: Asked) -> Option<Self> {
         let question = &asked.question;
         let call = argv::read(&question.argv);
         let cwd = Path::new(&question.cwd);
@@ -40,13 +38,10 @@ impl Call {
         let id = call.id.as_deref()?.to_string_lossy().into_owned();
         let bundle = absolute(call.bundle.as_deref().unwrap_or_default());
         let pid_file = call.pid_file.as_deref().map(absolute);
-        let grandparent = watch::parent(host, question.parent_pid);
         Some(Self {
             key: Key { root: tidy(&root).to_string_lossy().into_owned(), id },
             bundle: tidy(&bundle),
             pid_file,
-            parent: watch::command_line(host, question.parent_pid),
-            grandparent: grandparent.map(|pid| watch::command_line(host, pid)).unwrap_or_default(),
             call,
             asked,
         })
@@ -64,6 +59,14 @@ impl Call {
     /// The wrapper's own process.
     pub(super) fn process(&mut self) -> Option<std::os::fd::OwnedFd> {
         self.asked.take(Attached::Process)
+    }
+
+    /// Command lines of the caller and of its parent: by them an engine is known.
+    pub(super) fn callers(&self, host: &Host) -> [Vec<Vec<u8>>; 2] {
+        let pid = self.question().parent_pid;
+        let grandparent = watch::parent(host, pid);
+        let above = grandparent.map(|pid| watch::command_line(host, pid));
+        [watch::command_line(host, pid), above.unwrap_or_default()]
     }
 
     /// Words between argv[0] and the verb.

@@ -50,7 +50,7 @@ pub(super) async fn create(node: &Rc<Node>, call: &mut Call) -> Result<Option<Pr
     require_plugins(node, &seen)?;
     pods::announce(node, &seen, &record).await?;
     node.host.point(Point::DaemonRecord)?;
-    node.store.borrow_mut().put(record.clone())?;
+    node.store.borrow_mut().put(record)?;
     let decided = decide(node, call, &seen, &bundle).await;
     let started = match decided {
         Ok(document) if call.call.verb.creates_and_starts() => {
@@ -135,7 +135,7 @@ pub(super) fn new_record(node: &Node, call: &Call, seen: &pods::Seen) -> Contain
         engine: seen.engine.name().to_owned(),
         evidence: seen.engine.evidence().to_vec(),
         variables: variables.map(|(k, v)| (k.clone(), v.to_string_lossy().into_owned())).collect(),
-        message: messages::to_hex(&seen.container),
+        message: messages::to_wire(&seen.container),
         engine_resources: seen.resources.clone(),
         overlay: Default::default(),
         owners: Default::default(),
@@ -234,9 +234,22 @@ async fn decide(
         unknown: Vec::new(),
     };
     super::updates::carry_out(node, others, Event::CreateContainer.name(), None).await;
-    let Some(bytes) = patched.bytes else { return Ok(None) };
+    let Some(bytes) = patched.bytes else {
+        if has_news(node, &call.key) {
+            node.store.borrow_mut().change(&call.key, |_| ())?;
+        }
+        return Ok(None);
+    };
     node.host.point(Point::DaemonDocument)?;
     write_beside(node, call, bundle, &bytes).map(Some)
+}
+
+/// Whether the plugins left anything to write down of a container whose document stays.
+fn has_news(node: &Node, key: &Key) -> bool {
+    let store = node.store.borrow();
+    store.container(key).is_some_and(|record| {
+        !(record.owners.is_empty() && record.overlay.is_empty() && record.skipped.is_empty())
+    })
 }
 
 /// The failure of an adjustment, with the plugin that is behind it.
@@ -290,7 +303,7 @@ impl Witness for Record<'_> {
     /// A newcomer's snapshot shows the container as the plugins so far left it (D15). A crash
     /// loses the request anyway, so this is not written to disk.
     fn so_far(&self, container: &api::Container) {
-        let view = messages::to_hex(container);
+        let view = messages::to_wire(container);
         self.node.store.borrow_mut().change_in_memory(self.key, |record| record.message = view);
     }
 
@@ -330,8 +343,9 @@ fn note_verdict(node: &Node, call: &Call, merged: &Merged, patched: &spec::patch
     });
     let owned = resources.as_ref().map(overlay::overlay_of).transpose().ok().flatten();
     let owned = owned.unwrap_or_default();
-    node.change(&call.key, |record| {
-        record.message = messages::to_hex(&merged.container);
+    // Written together with what is put in the bundle; where nothing is, nothing was decided.
+    node.store.borrow_mut().change_in_memory(&call.key, |record| {
+        record.message = messages::to_wire(&merged.container);
         record.owners = owners;
         record.changes = changes;
         record.overlay = owned;
@@ -344,13 +358,14 @@ fn note_verdict(node: &Node, call: &Call, merged: &Merged, patched: &spec::patch
 
 /// Writes the patched document beside the engine's, which is kept (D1, D16).
 fn write_beside(node: &Node, call: &Call, bundle: &Bundle, bytes: &[u8]) -> Result<String> {
-    let Some(record) = node.container(&call.key) else {
+    let incarnation = node.store.borrow().container(&call.key).map(|record| record.incarnation);
+    let Some(incarnation) = incarnation else {
         return Err(Error::new("the container was removed while its plugins were asked"));
     };
     let document = call.question().document.clone();
-    let temporary = format!(".{document}.nri-runc.{}", record.incarnation);
+    let temporary = format!(".{document}.nri-runc.{incarnation}");
     files::remove_at(&bundle.dir, &temporary);
-    let pristine = node.store.borrow().keep_pristine(record.incarnation, &bundle.original.bytes)?;
+    let pristine = node.store.borrow().keep_pristine(incarnation, &bundle.original.bytes)?;
     let inode = files::create_at(&bundle.dir, &temporary, bytes, &bundle.original)?;
     let patched = Patched { document, temporary: temporary.clone(), inode, pristine };
     node.store.borrow_mut().change(&call.key, |record| record.patched = Some(patched))?;

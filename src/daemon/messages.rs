@@ -7,32 +7,21 @@ use serde_json::{Map, Value};
 
 use crate::describe;
 use crate::plugin::{Event, api};
-use crate::state::{Container, Lifecycle, Pod};
+use crate::state::{Container, Lifecycle, Pod, Wire};
 
-/// A message's bytes in hex, as records keep them.
-pub(super) fn to_hex(message: &impl Message) -> String {
-    const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    let bytes = message.write_to_bytes().unwrap_or_default();
-    let mut text = String::with_capacity(bytes.len() * 2);
-    for byte in bytes {
-        text.push(char::from(DIGITS[usize::from(byte >> 4)]));
-        text.push(char::from(DIGITS[usize::from(byte & 15)]));
-    }
-    text
+/// A message's bytes, as records keep them.
+pub(super) fn to_wire(message: &impl Message) -> Wire {
+    Wire(message.write_to_bytes().unwrap_or_default())
 }
 
-fn from_hex<M: Message>(text: &str) -> M {
-    let digit = |byte: u8| char::from(byte).to_digit(16).and_then(|d| u8::try_from(d).ok());
-    let pairs = text.as_bytes().chunks_exact(2);
-    let bytes: Option<Vec<u8>> =
-        pairs.map(|pair| Some(digit(pair[0])? << 4 | digit(pair[1])?)).collect();
+fn from_wire<M: Message>(wire: &Wire) -> M {
     // A record that was tampered with gives an empty message, not a dead daemon.
-    bytes.and_then(|bytes| M::parse_from_bytes(&bytes).ok()).unwrap_or_default()
+    M::parse_from_bytes(&wire.0).unwrap_or_default()
 }
 
 /// The container as plugins are told now.
 pub(super) fn container(record: &Container) -> api::Container {
-    let mut message: api::Container = from_hex(&record.message);
+    let mut message: api::Container = from_wire(&record.message);
     message.id.clone_from(&record.key.id);
     message.pod_sandbox_id.clone_from(&record.pod);
     // Merging leaves an empty list of hooks behind.
@@ -53,8 +42,8 @@ pub(super) fn container(record: &Container) -> api::Container {
 }
 
 /// A recorded message with other resources; classes, which no document has, stay.
-pub(super) fn with_resources(text: &str, resources: &Map<String, Value>) -> String {
-    let mut message: api::Container = from_hex(text);
+pub(super) fn with_resources(wire: &Wire, resources: &Map<String, Value>) -> Wire {
+    let mut message: api::Container = from_wire(wire);
     let told = message.linux.mut_or_insert_default().resources.mut_or_insert_default();
     let new = describe::resources_from_json(resources);
     *told = api::LinuxResources {
@@ -62,12 +51,12 @@ pub(super) fn with_resources(text: &str, resources: &Map<String, Value>) -> Stri
         rdt_class: told.rdt_class.take().into(),
         ..new
     };
-    to_hex(&message)
+    to_wire(&message)
 }
 
 /// The pod as plugins are told now.
 pub(super) fn pod(record: &Pod) -> api::PodSandbox {
-    let mut message: api::PodSandbox = from_hex(&record.message);
+    let mut message: api::PodSandbox = from_wire(&record.message);
     message.id.clone_from(&record.id);
     message.pid = record.pid;
     message
@@ -109,14 +98,13 @@ mod tests {
     #[test]
     fn a_message_survives_its_record() {
         let message = api::PodSandbox { name: "wéb".to_owned(), pid: 77, ..Default::default() };
-        let back: api::PodSandbox = from_hex(&to_hex(&message));
+        let back: api::PodSandbox = from_wire(&to_wire(&message));
         assert_eq!(back, message);
     }
 
     #[test]
     fn a_spoiled_record_gives_an_empty_message() {
-        for text in ["zz", "0", "ffffffff"] {
-            assert_eq!(from_hex::<api::PodSandbox>(text), api::PodSandbox::default());
-        }
+        let spoiled = Wire(vec![0xff; 4]);
+        assert_eq!(from_wire::<api::PodSandbox>(&spoiled), api::PodSandbox::default());
     }
 }

@@ -35,12 +35,13 @@ pub(super) struct Seen {
 pub(super) async fn describe(node: &Node, call: &Call, document: &[u8]) -> Result<Seen> {
     let spec = describe::Spec::parse(document)?;
     let bundle = call.bundle.to_string_lossy();
+    let [parent, grandparent] = call.callers(&node.host);
     let engine_call = engine::Call {
         id: &call.key.id,
         root: &call.key.root,
         bundle: &bundle,
-        parent: &call.parent,
-        grandparent: &call.grandparent,
+        parent: &parent,
+        grandparent: &grandparent,
         variables: &call.question().variables,
     };
     let told = spec.for_engine();
@@ -75,7 +76,7 @@ fn record(node: &Node, seen: &Seen, container: &Container) -> Pod {
         lives_with: seen.lives_with.clone(),
         state: PodState::Created,
         sandbox: container.is_sandbox.then(|| container.key.clone()),
-        message: messages::to_hex(&seen.pod),
+        message: messages::to_wire(&seen.pod),
     }
 }
 
@@ -92,8 +93,9 @@ pub(super) async fn announce(node: &Rc<Node>, seen: &Seen, container: &Container
         Some(PodState::Ready) => return Ok(()),
         Some(PodState::Created) => {}
         Some(PodState::Stopped) | None => {
-            let pod = record(node, seen, container);
+            let pod = Pod { state: PodState::Ready, ..record(node, seen, container) };
             node.store.borrow_mut().put_pod(pod)?;
+            return tell_ready(node, &seen.pod.id).await;
         }
     }
     run(node, &seen.pod.id).await
@@ -121,6 +123,10 @@ pub(super) fn runs(node: &Node, id: &str) -> Result<()> {
 /// RunPodSandbox; a refusal is followed by Stop and Remove to those who heard of the pod.
 pub(super) async fn run(node: &Rc<Node>, id: &str) -> Result<()> {
     set_state(node, id, PodState::Ready)?;
+    tell_ready(node, id).await
+}
+
+async fn tell_ready(node: &Rc<Node>, id: &str) -> Result<()> {
     lasting::follow(node, id);
     let Some(told) = node.told_pod(Event::RunPodSandbox, id) else { return Ok(()) };
     let Err(refusal) = node.relay.ask_leave(&told).await else { return Ok(()) };

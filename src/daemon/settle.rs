@@ -51,7 +51,8 @@ async fn settle(node: &Rc<Node>, key: &Key, pending: &Pending) {
     }
     debug!("the runtime of {} {} has ended", pending.verb.name(), key.id);
     if record.in_flight.as_ref().is_some_and(|flight| flight.verb == pending.verb.name()) {
-        node.change(key, |record| record.in_flight = None);
+        // Written together with what the verb came to.
+        node.store.borrow_mut().change_in_memory(key, |record| record.in_flight = None);
     }
     match pending.verb {
         Verb::Create => created(node, key, &record, pending).await,
@@ -92,7 +93,7 @@ async fn created(node: &Rc<Node>, key: &Key, record: &Container, pending: &Pendi
 /// `start` succeeded if nobody waits at the fifo any more, even if init has ended since.
 async fn started(node: &Rc<Node>, key: &Key, record: &Container) {
     if record.state != Lifecycle::Created || evidence::waits_for_start(&node.host, key) {
-        return;
+        return node.change(key, |_| ());
     }
     node.change(key, is_running);
     if !record.is_sandbox {

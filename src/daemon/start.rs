@@ -22,7 +22,8 @@ pub(super) async fn start(node: &Rc<Node>, call: &Call) -> Result<Proceed> {
     }
     node.host.point(Point::DaemonRecord)?;
     let flight = InFlight { verb: "start".to_owned(), pid: call.question().pid, executed: false };
-    node.change(&call.key, |record| record.in_flight = Some(flight));
+    // Not written: after a crash the evidence tells whether it was started.
+    node.store.borrow_mut().change_in_memory(&call.key, |record| record.in_flight = Some(flight));
     let allowed = if record.is_sandbox {
         pods::run(node, &record.pod).await
     } else {

@@ -11,6 +11,7 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
+use crate::files;
 use crate::host::Host;
 
 /// Opens a process, if it is there.
@@ -55,16 +56,21 @@ pub(super) async fn readable(descriptor: &OwnedFd) {
     }
 }
 
+fn stat(host: &Host, pid: u32) -> Option<String> {
+    let bytes = files::read_small(&host.path(format!("/proc/{pid}/stat"))).ok()?;
+    Some(String::from_utf8_lossy(&bytes).into_owned())
+}
+
 /// Start time of a process in clock ticks since boot (field 22 of proc_pid_stat(5)).
 pub(super) fn start_time(host: &Host, pid: u32) -> Option<u64> {
-    let stat = std::fs::read_to_string(host.path(format!("/proc/{pid}/stat"))).ok()?;
+    let stat = stat(host, pid)?;
     // The command name may hold blanks and parentheses; the last one ends it.
     stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()
 }
 
 /// The command line of a process, word by word.
 pub(super) fn command_line(host: &Host, pid: u32) -> Vec<Vec<u8>> {
-    let bytes = std::fs::read(host.path(format!("/proc/{pid}/cmdline"))).unwrap_or_default();
+    let bytes = files::read_small(&host.path(format!("/proc/{pid}/cmdline"))).unwrap_or_default();
     let words = bytes.strip_suffix(b"\0").unwrap_or(&bytes);
     if words.is_empty() {
         Vec::new()
@@ -75,7 +81,7 @@ pub(super) fn command_line(host: &Host, pid: u32) -> Vec<Vec<u8>> {
 
 /// The parent of a process.
 pub(super) fn parent(host: &Host, pid: u32) -> Option<u32> {
-    let stat = std::fs::read_to_string(host.path(format!("/proc/{pid}/stat"))).ok()?;
+    let stat = stat(host, pid)?;
     stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
 }
 

@@ -56,7 +56,7 @@ async fn converse(node: &Rc<Node>, stream: &mut UnixStream) -> Result<()> {
         let answer = admin::answer(node, &asked.question.admin);
         return conversation::say(stream, &answer).await;
     }
-    let Some(call) = Call::new(asked, &node.host) else {
+    let Some(call) = Call::new(asked) else {
         return conversation::say(stream, &Answer::Proceed(Proceed::default())).await;
     };
     verb(node, stream, call).await
@@ -103,7 +103,7 @@ async fn verb(node: &Rc<Node>, stream: &mut UnixStream, mut call: Call) -> Resul
         Ok(decided) => decided,
         Err(error) => return conversation::say(stream, &Answer::Refuse(error.to_string())).await,
     };
-    let incarnation = node.container(&key).map_or(0, |record| record.incarnation);
+    let incarnation = node.store.borrow().container(&key).map_or(0, |record| record.incarnation);
     let pending = Pending {
         verb: call.call.verb,
         incarnation,
@@ -157,7 +157,8 @@ async fn decide(node: &Rc<Node>, call: &mut Call) -> Result<Decided> {
 
 /// Whether this verb has just made the record, so that its failing undoes it.
 fn is_new(node: &Node, key: &Key, verb: Verb) -> bool {
-    verb.creates() && node.container(key).is_some_and(|record| record.in_flight.is_some())
+    verb.creates()
+        && node.store.borrow().container(key).is_some_and(|record| record.in_flight.is_some())
 }
 
 /// Says the verdict and waits for EXEC; false when the wrapper did not come that far.
@@ -169,15 +170,12 @@ async fn hand_over(node: &Node, stream: &mut UnixStream, key: &Key, proceed: Pro
         Ok(Ok(Notice::Exec)) => {}
         Ok(Ok(Notice::ExecFailed(_)) | Err(_)) | Err(_) => return false,
     }
-    if let Some(flight) = node.container(key).and_then(|record| record.in_flight)
-        && !flight.executed
-    {
-        node.change(key, |record| {
-            if let Some(flight) = &mut record.in_flight {
-                flight.executed = true;
-            }
-        });
-    }
+    // Not written: after a crash the evidence tells, whether or not EXEC was heard.
+    node.store.borrow_mut().change_in_memory(key, |record| {
+        if let Some(flight) = &mut record.in_flight {
+            flight.executed = true;
+        }
+    });
     // An exec that fails says so, or ends the connection together with the process; one that
     // succeeds ends the connection (it is CLOEXEC) and the process lives on.
     match tokio::time::timeout(PATIENCE, conversation::notice(stream)).await {

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader, ReadBuf};
 use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::{mpsc, watch};
@@ -102,11 +102,13 @@ pub fn split(stream: UnixStream) -> (Trunk, Connection, Connection) {
 }
 
 async fn read(
-    mut reader: OwnedReadHalf,
+    reader: OwnedReadHalf,
     trunk: Trunk,
     plugin: mpsc::Sender<Vec<u8>>,
     runtime: mpsc::Sender<Vec<u8>>,
 ) {
+    // A message comes as two frames, each with a header: mostly one read for all four.
+    let mut reader = BufReader::new(reader);
     let reason = tokio::select! {
         reason = read_frames(&mut reader, &trunk, &plugin, &runtime) => reason,
         reason = trunk.closed() => reason,
@@ -116,7 +118,7 @@ async fn read(
 
 /// Reads frames until the end; returns why it ended.
 async fn read_frames(
-    reader: &mut OwnedReadHalf,
+    reader: &mut BufReader<OwnedReadHalf>,
     trunk: &Trunk,
     plugin: &mpsc::Sender<Vec<u8>>,
     runtime: &mpsc::Sender<Vec<u8>>,

@@ -6,14 +6,19 @@
 //! never looks at a process.
 
 mod record;
+mod wire;
 
 use std::collections::{BTreeMap, VecDeque};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::error::Result;
+
+use record::Folders;
+
+pub use wire::Wire;
 
 /// Version of the records on disk. A record of another version is set aside, not guessed at.
 pub const SCHEMA: u32 = 1;
@@ -181,8 +186,8 @@ pub struct Container {
     pub evidence: Vec<String>,
     /// The engine's variables of the creating call.
     pub variables: Vec<(String, String)>,
-    /// The NRI message as plugins saw it last: protobuf bytes in hex.
-    pub message: String,
+    /// The NRI message as plugins saw it last.
+    pub message: Wire,
     /// The engine's own resources (E).
     pub engine_resources: Map<String, Value>,
     /// What plugins own of the resources (O).
@@ -231,14 +236,14 @@ pub struct Pod {
     pub state: PodState,
     /// Its infrastructure container, if it has one.
     pub sandbox: Option<Key>,
-    /// The NRI message: protobuf bytes in hex.
-    pub message: String,
+    /// The NRI message.
+    pub message: Wire,
 }
 
 /// All pods and containers, in memory and on disk.
 #[derive(Debug)]
 pub struct Store {
-    dir: PathBuf,
+    folders: Folders,
     boot_id: String,
     containers: BTreeMap<Key, Container>,
     pods: BTreeMap<String, Pod>,
@@ -253,11 +258,11 @@ impl Store {
     /// # Errors
     /// Fails when the directory cannot be made.
     pub fn open(dir: &Path, boot_id: &str) -> Result<(Self, Vec<String>)> {
-        record::prepare(dir)?;
+        let folders = Folders::open(dir)?;
         let (containers, pods, problems) = record::load(dir, boot_id);
         let incarnations = containers.iter().map(|c| c.incarnation).max().unwrap_or(0);
         let store = Self {
-            dir: dir.to_owned(),
+            folders,
             boot_id: boot_id.to_owned(),
             containers: containers.into_iter().map(|c| (c.key.clone(), c)).collect(),
             pods: pods.into_iter().map(|pod| (pod.id.clone(), pod)).collect(),
@@ -308,7 +313,7 @@ impl Store {
     /// # Errors
     /// Fails when the disk refuses; memory is unchanged then.
     pub fn put(&mut self, container: Container) -> Result<()> {
-        record::write_container(&self.dir, &container)?;
+        self.folders.write_container(&container)?;
         self.containers.insert(container.key.clone(), container);
         Ok(())
     }
@@ -335,7 +340,7 @@ impl Store {
     /// Forgets a container; it is still explained for a while.
     pub fn forget(&mut self, key: &Key) {
         let Some(mut container) = self.containers.remove(key) else { return };
-        record::remove_container(&self.dir, &container);
+        self.folders.remove_container(&container);
         container.state = Lifecycle::Removed;
         container.in_flight = None;
         if self.gone.len() >= REMEMBERED {
@@ -349,7 +354,7 @@ impl Store {
     /// # Errors
     /// Fails when the disk refuses.
     pub fn put_pod(&mut self, pod: Pod) -> Result<()> {
-        record::write_pod(&self.dir, &pod)?;
+        self.folders.write_pod(&pod)?;
         self.pods.insert(pod.id.clone(), pod);
         Ok(())
     }
@@ -357,7 +362,7 @@ impl Store {
     /// Forgets a pod.
     pub fn forget_pod(&mut self, id: &str) {
         if self.pods.remove(id).is_some() {
-            record::remove_pod(&self.dir, id);
+            self.folders.remove_pod(id);
         }
     }
 
@@ -366,7 +371,7 @@ impl Store {
     /// # Errors
     /// Fails when the disk refuses.
     pub fn keep_pristine(&self, incarnation: u64, bytes: &[u8]) -> Result<String> {
-        record::keep_pristine(&self.dir, incarnation, bytes)
+        self.folders.keep_pristine(incarnation, bytes)
     }
 
     /// The engine's document of a container.
@@ -374,6 +379,6 @@ impl Store {
     /// # Errors
     /// Fails when it is gone.
     pub fn pristine(&self, name: &str) -> Result<Vec<u8>> {
-        record::pristine(&self.dir, name)
+        self.folders.pristine(name)
     }
 }

@@ -3,6 +3,7 @@
 //! and the engine's documents beside them. A file that cannot be used is set aside with one
 //! line; it never keeps the daemon from starting.
 
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use serde::de::DeserializeOwned;
@@ -17,15 +18,63 @@ const PODS: &str = "pods";
 const PRISTINE: &str = "pristine";
 const ASIDE: &str = "aside";
 
-/// Makes the folders.
-pub(super) fn prepare(dir: &Path) -> Result<()> {
-    use std::os::unix::fs::DirBuilderExt;
-    for name in [CONTAINERS, PODS, PRISTINE, ASIDE] {
-        let mut builder = std::fs::DirBuilder::new();
-        let made = builder.recursive(true).mode(0o700).create(dir.join(name));
-        made.doing(|| format!("making {}", dir.join(name).display()))?;
+/// The folders, opened once: a record is written many times in a container's life.
+#[derive(Debug)]
+pub(super) struct Folders {
+    containers: OwnedFd,
+    pods: OwnedFd,
+    pristine: OwnedFd,
+}
+
+impl Folders {
+    /// Makes them where they are missing.
+    pub(super) fn open(dir: &Path) -> Result<Self> {
+        use std::os::unix::fs::DirBuilderExt;
+        let open = |name: &str| {
+            let path = dir.join(name);
+            let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&path);
+            made.doing(|| format!("making {}", path.display()))?;
+            files::open_dir(&path)
+        };
+        open(ASIDE)?;
+        Ok(Self { containers: open(CONTAINERS)?, pods: open(PODS)?, pristine: open(PRISTINE)? })
     }
-    Ok(())
+
+    /// Writes a container's record.
+    pub(super) fn write_container(&self, container: &Container) -> Result<()> {
+        write(&self.containers, &file_name(&container.key), container)
+    }
+
+    /// Removes a container's record and the document kept for it.
+    pub(super) fn remove_container(&self, container: &Container) {
+        files::remove_at(&self.containers, &file_name(&container.key));
+        if let Some(patched) = &container.patched {
+            files::remove_at(&self.pristine, &patched.pristine);
+        }
+    }
+
+    /// Writes a pod's record.
+    pub(super) fn write_pod(&self, pod: &Pod) -> Result<()> {
+        write(&self.pods, &format!("{}.json", escaped(&pod.id)), pod)
+    }
+
+    /// Removes a pod's record.
+    pub(super) fn remove_pod(&self, id: &str) {
+        files::remove_at(&self.pods, &format!("{}.json", escaped(id)));
+    }
+
+    /// Keeps a document. Nothing refers to it until the container's record does, so it need not
+    /// come into being in one step.
+    pub(super) fn keep_pristine(&self, incarnation: u64, bytes: &[u8]) -> Result<String> {
+        let name = format!("{incarnation}.json");
+        files::write_at(&self.pristine, &name, bytes)?;
+        Ok(name)
+    }
+
+    /// Reads a kept document.
+    pub(super) fn pristine(&self, name: &str) -> Result<Vec<u8>> {
+        Ok(files::read_at(&self.pristine, name)?.bytes)
+    }
 }
 
 /// Reads every record of this boot.
@@ -112,45 +161,9 @@ fn escaped(id: &str) -> String {
     name
 }
 
-fn write(path: &Path, record: &impl serde::Serialize) -> Result<()> {
+fn write(folder: &OwnedFd, name: &str, record: &impl serde::Serialize) -> Result<()> {
     let bytes = serde_json::to_vec(record).map_err(|error| Error::new(error.to_string()))?;
-    files::replace(path, &bytes)
-}
-
-/// Writes a container's record.
-pub(super) fn write_container(dir: &Path, container: &Container) -> Result<()> {
-    write(&dir.join(CONTAINERS).join(file_name(&container.key)), container)
-}
-
-/// Removes a container's record and the document kept for it.
-pub(super) fn remove_container(dir: &Path, container: &Container) {
-    let _gone = std::fs::remove_file(dir.join(CONTAINERS).join(file_name(&container.key)));
-    if let Some(patched) = &container.patched {
-        let _gone = std::fs::remove_file(dir.join(PRISTINE).join(&patched.pristine));
-    }
-}
-
-/// Writes a pod's record.
-pub(super) fn write_pod(dir: &Path, pod: &Pod) -> Result<()> {
-    write(&dir.join(PODS).join(format!("{}.json", escaped(&pod.id))), pod)
-}
-
-/// Removes a pod's record.
-pub(super) fn remove_pod(dir: &Path, id: &str) {
-    let _gone = std::fs::remove_file(dir.join(PODS).join(format!("{}.json", escaped(id))));
-}
-
-/// Keeps a document.
-pub(super) fn keep_pristine(dir: &Path, incarnation: u64, bytes: &[u8]) -> Result<String> {
-    let name = format!("{incarnation}.json");
-    files::replace(&dir.join(PRISTINE).join(&name), bytes)?;
-    Ok(name)
-}
-
-/// Reads a kept document.
-pub(super) fn pristine(dir: &Path, name: &str) -> Result<Vec<u8>> {
-    let path = dir.join(PRISTINE).join(name);
-    std::fs::read(&path).doing(|| format!("reading {}", path.display()))
+    files::replace_at(folder, name, &bytes)
 }
 
 #[cfg(test)]
@@ -198,7 +211,7 @@ mod tests {
         files::replace(&temp.path().join("containers/bad.json"), b"{\"schema\": ").unwrap();
         let mut newer = container("newer");
         newer.schema = SCHEMA + 1;
-        write_container(temp.path(), &newer).unwrap();
+        Folders::open(temp.path()).unwrap().write_container(&newer).unwrap();
         let (store, problems) = Store::open(temp.path(), "boot").unwrap();
         assert_eq!(store.containers().count(), 1);
         assert_eq!(problems.len(), 2, "{problems:?}");

@@ -5,7 +5,7 @@
 //! decides what a missing daemon means; that is `bypass.rs`.
 
 use std::ffi::OsString;
-use std::io::{ErrorKind, IoSlice, Read};
+use std::io::{BufRead, BufReader, ErrorKind, IoSlice};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -76,14 +76,14 @@ impl Conversation {
         deadline: Instant,
     ) -> std::result::Result<(Proceed, Self), Failure> {
         let away = |error: Error| Failure::Away(error.to_string());
-        let mut stream = reach(wrapper.config).map_err(away)?;
+        let stream = reach(wrapper.config).map_err(away)?;
         let process = awaken::own_pidfd().map_err(away)?;
         let mut descriptors: Vec<(Attached, &OwnedFd)> = vec![(Attached::Process, &process)];
         descriptors.extend_from_slice(attached);
         let question = question(wrapper, document, &descriptors);
         let fds: Vec<RawFd> = descriptors.iter().map(|(_, fd)| fd.as_raw_fd()).collect();
         send_whole(&stream, &question.encode(), &fds).map_err(away)?;
-        match wait(&mut stream, deadline).map_err(away)? {
+        match wait(&stream, deadline, 1024).map_err(away)? {
             Answer::Proceed(proceed) => Ok((proceed, Self(stream))),
             Answer::Refuse(line) => Err(Failure::Refused(Error::new(line))),
             Answer::Incompatible { protocol, version } => Err(Failure::Away(format!(
@@ -187,15 +187,16 @@ fn send_whole(stream: &UnixStream, frame: &[u8], fds: &[RawFd]) -> Result<()> {
     Ok(())
 }
 
-/// Reads answers until one is no heartbeat.
-fn wait(stream: &mut UnixStream, deadline: Instant) -> Result<Answer> {
+/// Reads answers until one is no heartbeat, up to `ahead` bytes at once.
+fn wait(stream: &UnixStream, deadline: Instant, ahead: usize) -> Result<Answer> {
+    let mut reader = BufReader::with_capacity(ahead, stream);
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
             return Err(Error::new("the daemon took too long"));
         }
         stream.set_read_timeout(Some(left.min(SILENCE)))?;
-        let frame = read_answer(stream)?;
+        let frame = read_answer(&mut reader)?;
         match Answer::decode(&frame)? {
             Answer::Heartbeat => {}
             answer @ (Answer::Proceed(_) | Answer::Refuse(_)) => return Ok(answer),
@@ -204,11 +205,10 @@ fn wait(stream: &mut UnixStream, deadline: Instant) -> Result<Answer> {
     }
 }
 
-fn read_answer(stream: &mut UnixStream) -> Result<Vec<u8>> {
-    let mut first = [0_u8; 1];
-    match stream.read(&mut first) {
-        Ok(0) => Err(Error::new("the daemon ended during the call")),
-        Ok(_) => link::read_frame(&mut first.as_slice().chain(stream)),
+fn read_answer(reader: &mut BufReader<&UnixStream>) -> Result<Vec<u8>> {
+    match reader.fill_buf() {
+        Ok([]) => Err(Error::new("the daemon ended during the call")),
+        Ok(_) => link::read_frame(reader),
         Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
             Err(Error::new("the daemon fell silent"))
         }
@@ -229,7 +229,7 @@ pub fn admin(config: &Config, json: &str) -> Result<String> {
 /// # Errors
 /// As [`admin`].
 pub fn admin_stream(config: &Config, json: &str) -> Result<(String, UnixStream)> {
-    let mut stream = connect(&config.daemon_socket())?;
+    let stream = connect(&config.daemon_socket())?;
     let question = Question {
         protocol: link::PROTOCOL,
         version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -237,7 +237,8 @@ pub fn admin_stream(config: &Config, json: &str) -> Result<(String, UnixStream)>
         ..Question::default()
     };
     send_whole(&stream, &question.encode(), &[])?;
-    match wait(&mut stream, Instant::now() + Duration::from_secs(10))? {
+    // Nothing is read ahead: what follows is the caller's.
+    match wait(&stream, Instant::now() + Duration::from_secs(10), 1)? {
         Answer::Admin(json) => Ok((json, stream)),
         Answer::Refuse(line) => Err(Error::new(line)),
         Answer::Incompatible { protocol, version } => Err(Error::new(format!(

@@ -15,7 +15,7 @@ mod update;
 use std::convert::Infallible;
 use std::ffi::OsString;
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::argv::{self, Call, Verb};
 use crate::config::{self, Config};
@@ -92,7 +92,8 @@ fn is_switched_off(config: &Config) -> bool {
 }
 
 fn is_in_user_namespace() -> bool {
-    let map = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
+    let map = files::read_small(Path::new("/proc/self/uid_map")).unwrap_or_default();
+    let map = std::str::from_utf8(&map).unwrap_or_default();
     let mut numbers = map.split_whitespace();
     // The host maps all 2^32 - 1 ids onto themselves.
     !map.is_empty()

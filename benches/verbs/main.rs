@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Added time and memory against bare runc, measured in the same run, interleaved.
+//! Added time and memory against bare runc, and our adaptation against the one in Go, measured in
+//! the same run, in turns.
 //!
 //! `make bench` calls it with the release binary and the real runc. It reports ratios and never
 //! fails on one: a busy machine is no reason to.
@@ -11,54 +12,25 @@
     reason = "a measuring program that stops at the first surprise"
 )]
 
+mod broker;
+mod chain;
+mod plugin;
+mod report;
+
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use async_trait::async_trait;
-use nri_runc::plugin::api;
-use nri_runc::plugin::stub::Stub;
 use serde_json::{Value, json};
-use ttrpc::r#async::TtrpcContext;
+
+use plugin::Plugins;
+use report::Ratio;
+
+/// As in the program that is measured: `broker` stands for it.
+#[global_allocator]
+static ALLOCATOR: dlmalloc::GlobalDlmalloc = dlmalloc::GlobalDlmalloc;
 
 const ROUNDS: usize = 60;
-
-struct Greeter;
-
-#[async_trait]
-impl api::Plugin for Greeter {
-    async fn configure(
-        &self,
-        _: &TtrpcContext,
-        _: api::ConfigureRequest,
-    ) -> ttrpc::Result<api::ConfigureResponse> {
-        // CreateContainer alone.
-        Ok(api::ConfigureResponse { events: 1 << 3, ..Default::default() })
-    }
-
-    async fn synchronize(
-        &self,
-        _: &TtrpcContext,
-        _: api::SynchronizeRequest,
-    ) -> ttrpc::Result<api::SynchronizeResponse> {
-        Ok(Default::default())
-    }
-
-    async fn create_container(
-        &self,
-        _: &TtrpcContext,
-        _: api::CreateContainerRequest,
-    ) -> ttrpc::Result<api::CreateContainerResponse> {
-        let env = api::KeyValue { key: "A".into(), value: "b".into(), ..Default::default() };
-        let adjust = api::ContainerAdjustment {
-            env: vec![env],
-            annotations: [("a".to_owned(), "b".to_owned())].into(),
-            ..Default::default()
-        };
-        Ok(api::CreateContainerResponse { adjust: Some(adjust).into(), ..Default::default() })
-    }
-}
 
 /// A private world with a bundle of thirty mounts, as engines make them.
 struct Place {
@@ -70,7 +42,8 @@ struct Place {
 
 impl Place {
     fn new(binary: PathBuf, tools: &Path) -> Self {
-        let temp = tempfile::tempdir().unwrap();
+        // Engines keep bundles and we keep state below /run, which is memory.
+        let temp = tempfile::tempdir_in(base()).unwrap();
         let place = Self { temp, binary, runc: tools.join("runc"), daemon: None };
         let bin = place.path("bundle/rootfs/bin");
         std::fs::create_dir_all(&bin).unwrap();
@@ -134,23 +107,30 @@ impl Place {
         }
     }
 
-    fn connect_plugin(&self) {
-        let socket = self.path("nri.sock");
-        std::thread::spawn(move || {
-            let runtime =
-                tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-            runtime.block_on(async {
-                let stream = tokio::net::UnixStream::connect(socket).await.unwrap();
-                let stub =
-                    Stub::register(stream, "10", "greeter", Arc::new(Greeter)).await.unwrap();
-                stub.closed().await;
-            });
-        });
-        std::thread::sleep(Duration::from_millis(300));
+    /// Waits until `count` plugins take part.
+    fn await_plugins(&self, count: usize) {
+        let is_there = |row: &Value| row["state"] == "synchronized";
+        loop {
+            let mut command = self.admin(&["nri", "plugins", "--json"]);
+            let rows: Value = serde_json::from_slice(&command.output().unwrap().stdout).unwrap();
+            if rows
+                .as_array()
+                .is_some_and(|rows| rows.iter().filter(|r| is_there(r)).count() == count)
+            {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    fn admin(&self, words: &[&str]) -> Command {
+        let mut command = Command::new(&self.binary);
+        command.args(words).env("NRI_RUNC_CONFIG", self.path("config.toml"));
+        command
     }
 
     /// Wrapped against bare, in turns; the bundle is made by neither.
-    fn create(&self, name: &str) -> (String, Value) {
+    fn create(&self, name: &'static str, what: &'static str, aim: Option<f64>) -> Ratio {
         let bundle = self.path("bundle").display().to_string();
         let words = ["create", "--bundle", &bundle, "c"];
         let mut pairs = Vec::new();
@@ -162,12 +142,12 @@ impl Place {
                 pair[which] = self.timed(program, &words);
                 self.timed(program, &["delete", "--force", "c"]);
             }
-            pairs.push((pair[0], pair[1]));
+            pairs.push((pair[1] * 1e3, pair[0] * 1e3));
         }
-        report(name, &pairs, "runc create")
+        time(name, what, "runc create", aim, pairs)
     }
 
-    fn passthrough(&self) -> (String, Value) {
+    fn passthrough(&self) -> Ratio {
         let bundle = self.path("bundle").display().to_string();
         self.timed(&self.runc, &["create", "--bundle", &bundle, "c"]);
         let mut pairs = Vec::new();
@@ -178,10 +158,10 @@ impl Place {
                 let program = if which == 0 { &self.runc } else { &self.binary };
                 pair[which] = self.timed(program, &["state", "c"]);
             }
-            pairs.push((pair[0], pair[1]));
+            pairs.push((pair[1] * 1e3, pair[0] * 1e3));
         }
         self.timed(&self.runc, &["delete", "--force", "c"]);
-        report("passthrough", &pairs, "runc state")
+        time("passthrough", "`state` passed through, wall time", "runc state", Some(1.05), pairs)
     }
 
     /// Peak memory in KiB of a command, its children included.
@@ -235,30 +215,26 @@ fn max_rss(command: &mut Command) -> i64 {
     usage.ru_maxrss
 }
 
-fn median(values: &mut [f64]) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
+fn time(
+    name: &'static str,
+    what: &'static str,
+    baseline: &'static str,
+    aim: Option<f64>,
+    rounds: Vec<(f64, f64)>,
+) -> Ratio {
+    Ratio { name, what, baseline, aim, rises: false, unit: "ms", rounds }
 }
 
-/// The ratio of the medians, and the smallest and largest ratio of a round.
-fn report(name: &str, pairs: &[(f64, f64)], baseline: &str) -> (String, Value) {
-    let mut bare: Vec<f64> = pairs.iter().map(|pair| pair.0).collect();
-    let mut wrapped: Vec<f64> = pairs.iter().map(|pair| pair.1).collect();
-    let ratios = pairs.iter().map(|(bare, wrapped)| wrapped / bare);
-    let min = ratios.clone().fold(f64::MAX, f64::min);
-    let max = ratios.fold(0.0, f64::max);
-    let ratio = median(&mut wrapped) / median(&mut bare);
-    let told =
-        json!({"median": ratio, "min": min, "max": max, "runs": pairs.len(), "baseline": baseline});
-    (name.to_owned(), told)
-}
-
-fn memory(name: &str, ours: f64, theirs: f64, baseline: &str) -> (String, Value) {
-    let ratio = ours / theirs;
-    (
-        name.to_owned(),
-        json!({"median": ratio, "min": ratio, "max": ratio, "runs": 1, "baseline": baseline}),
-    )
+fn memory(
+    name: &'static str,
+    what: &'static str,
+    baseline: &'static str,
+    aim: f64,
+    ours: f64,
+    theirs: f64,
+) -> Ratio {
+    let rounds = vec![(ours, theirs)];
+    Ratio { name, what, baseline, aim: Some(aim), rises: false, unit: "KiB", rounds }
 }
 
 fn status_kib(pid: u32, name: &str) -> f64 {
@@ -267,49 +243,60 @@ fn status_kib(pid: u32, name: &str) -> f64 {
     line.split_whitespace().nth(1).unwrap().parse().unwrap()
 }
 
+/// Where /run is no memory, as in containers, other memory stands for it.
+fn base() -> &'static Path {
+    let shared = Path::new("/dev/shm");
+    if shared.is_dir() { shared } else { Path::new("/tmp") }
+}
+
 fn main() {
+    let words: Vec<String> = std::env::args().collect();
+    match words.get(1).map(String::as_str) {
+        Some("plugin") => plugin::main(&words[2..]),
+        Some("broker") => broker::main(&words[2..]),
+        _ => measure(),
+    }
+}
+
+fn measure() {
     let (Some(binary), Some(tools)) =
         (std::env::var_os("NRI_RUNC_BINARY"), std::env::var_os("NRI_RUNC_TOOLS"))
     else {
         println!("skipped: run it by `make bench`, which sets NRI_RUNC_BINARY and NRI_RUNC_TOOLS");
         return;
     };
+    let go = std::env::var_os("NRI_RUNC_GO_ADAPTATION");
     let mut place = Place::new(binary.into(), Path::new(&tools));
     place.start_daemon();
-    let mut ratios = vec![place.passthrough(), place.create("create_no_plugin")];
-    place.connect_plugin();
-    ratios.push(place.create("create_one_plugin"));
-    let runc = place.peak(&place.runc, &["--version"]);
-    ratios.push(memory(
-        "daemon_rss",
-        status_kib(place.daemon.as_ref().map_or(0, Child::id), "VmRSS"),
-        runc,
-        "peak of runc --version",
-    ));
-    let wrapper = place.peak_before_exec();
-    ratios.push(memory("wrapper_rss", wrapper, runc, "peak of runc --version"));
-    tell(&ratios);
-}
-
-fn tell(ratios: &[(String, Value)]) {
-    println!("{:<20}{:>8}{:>8}{:>8}{:>6}  baseline", "ratio", "median", "min", "max", "runs");
-    for (name, ratio) in ratios {
-        let number = |key: &str| ratio[key].as_f64().unwrap_or(0.0);
-        println!(
-            "{name:<20}{:>8.3}{:>8.3}{:>8.3}{:>6}  {}",
-            number("median"),
-            number("min"),
-            number("max"),
-            ratio["runs"],
-            ratio["baseline"].as_str().unwrap_or_default()
-        );
+    let mut ratios = vec![
+        place.passthrough(),
+        place.create("create_no_plugin", "`create`, daemon without plugins, wall time", None),
+    ];
+    {
+        let _one = Plugins::start(&place.path("nri.sock"), 1, Duration::ZERO);
+        place.await_plugins(1);
+        let what = "`create`, one plugin sets a variable and an annotation, wall time";
+        ratios.push(place.create("create_one_plugin", what, Some(1.06)));
     }
-    let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-    let cpus = std::thread::available_parallelism().map_or(0, usize::from);
-    let machine = json!({"kernel": kernel.trim(), "cpus": cpus});
-    let ratios: serde_json::Map<String, Value> = ratios.iter().cloned().collect();
-    let document = json!({"machine": machine, "ratios": ratios});
-    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/bench");
-    std::fs::create_dir_all(&dir).unwrap();
-    nri_runc::files::replace(&dir.join("report.json"), document.to_string().as_bytes()).unwrap();
+    let runc = place.peak(&place.runc, &["--version"]);
+    let wrapper = place.peak_before_exec();
+    let peak = "peak memory of runc --version";
+    ratios.push(memory(
+        "wrapper_rss",
+        "peak memory of `create` before exec",
+        peak,
+        0.10,
+        wrapper,
+        runc,
+    ));
+    if let Some(go) = go {
+        let _ten = Plugins::start(&place.path("nri.sock"), 10, Duration::ZERO);
+        place.await_plugins(10);
+        let daemon = status_kib(place.daemon.as_ref().map_or(0, Child::id), "VmRSS");
+        let (chain, theirs) = chain::measure(Path::new(&go), place.temp.path());
+        ratios.extend(chain);
+        let what = "resident memory after load, 10 plugins";
+        ratios.push(memory("daemon_rss", what, "the Go adaptation v0.12.5", 0.20, daemon, theirs));
+    }
+    report::tell(&ratios, &base().display().to_string());
 }

@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Our adaptation against that of NRI v0.12.5 in Go: the same request, plugins of the same
+//! program, in turns. Skipped, with the reason, where the Go side was not built.
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::Duration;
+
+use nri_runc::plugin::api;
+use protobuf::Message;
+
+use super::plugin::Plugins;
+use super::report::Ratio;
+
+const PLUGINS: usize = 10;
+const ROUNDS: usize = 30;
+/// Creations in a round.
+const EVENTS: u32 = 50;
+const GO: &str = "the Go adaptation v0.12.5";
+
+/// One side: a process that is told what to do line by line.
+struct Side {
+    child: Child,
+    say: ChildStdin,
+    hear: BufReader<ChildStdout>,
+    _plugins: Plugins,
+}
+
+impl Side {
+    fn start(mut command: Command, dir: &Path, name: &str, works: Duration) -> Self {
+        let socket = dir.join(format!("{name}.sock"));
+        command.arg(&socket).arg(dir.join("request"));
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let (say, hear) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
+        while !socket.exists() {
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        let plugins = Plugins::start(&socket, PLUGINS, works);
+        let mut side = Self { child, say, hear: BufReader::new(hear), _plugins: plugins };
+        assert_eq!(side.ask(&format!("plugins {PLUGINS}")), "ok");
+        side
+    }
+
+    fn ask(&mut self, line: &str) -> String {
+        writeln!(self.say, "{line}").unwrap();
+        let mut answer = String::new();
+        self.hear.read_line(&mut answer).unwrap();
+        answer.trim().to_owned()
+    }
+
+    /// Wall and processor time of one creation, in microseconds.
+    fn run(&mut self, events: u32, at: usize) -> (f64, f64) {
+        let answer = self.ask(&format!("run {events} {at}"));
+        let mut numbers = answer.split(' ').map(|n| n.parse::<f64>().unwrap() / 1000.0);
+        let mut next = || numbers.next().unwrap() / f64::from(events);
+        (next(), next())
+    }
+
+    fn memory(&mut self) -> f64 {
+        self.ask("memory").parse().unwrap()
+    }
+}
+
+impl Drop for Side {
+    fn drop(&mut self) {
+        let _ended = self.child.kill();
+        let _reaped = self.child.wait();
+    }
+}
+
+/// The container that is created: what a Kubernetes container looks like, 9 KiB.
+fn write_request(dir: &Path) {
+    let map = |count: usize, what: &str| {
+        (0..count)
+            .map(|n| (format!("example.org/{what}-{n}"), format!("value {n} of {what}")))
+            .collect()
+    };
+    let mount = |n: usize| api::Mount {
+        destination: format!("/var/lib/app/volume-{n}"),
+        type_: "bind".to_owned(),
+        source: format!("/var/lib/kubelet/pods/6f2c/volumes/kubernetes.io~configmap/v{n}"),
+        options: ["rbind", "rprivate", "ro", "nosuid", "nodev"].map(str::to_owned).to_vec(),
+        ..api::Mount::default()
+    };
+    let container = api::Container {
+        id: "c".repeat(64),
+        pod_sandbox_id: "d".repeat(64),
+        name: "app".to_owned(),
+        labels: map(8, "label"),
+        annotations: map(6, "annotation"),
+        args: ["/usr/bin/app", "--config", "/etc/app"].map(str::to_owned).to_vec(),
+        env: (0..25).map(|n| format!("SERVICE_{n}_PORT=tcp://10.96.0.{n}:443")).collect(),
+        mounts: (0..30).map(mount).collect(),
+        ..api::Container::default()
+    };
+    let pod = api::PodSandbox {
+        id: "d".repeat(64),
+        name: "app-0".to_owned(),
+        namespace: "default".to_owned(),
+        uid: "6f2c".to_owned(),
+        labels: map(8, "label"),
+        annotations: map(12, "annotation"),
+        ..api::PodSandbox::default()
+    };
+    let request = api::CreateContainerRequest {
+        pod: Some(pod).into(),
+        container: Some(container).into(),
+        ..api::CreateContainerRequest::default()
+    };
+    nri_runc::files::replace(&dir.join("request"), &request.write_to_bytes().unwrap()).unwrap();
+}
+
+fn ours() -> Command {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.arg("broker");
+    command
+}
+
+/// The ratios, and the memory of the Go side after its load, in KiB.
+pub(crate) fn measure(go: &Path, dir: &Path) -> (Vec<Ratio>, f64) {
+    write_request(dir);
+    let theirs = || Command::new(go);
+    let (mut wall, mut cpu, mut parallel) = (Vec::new(), Vec::new(), Vec::new());
+    let memory = {
+        let mut here = Side::start(ours(), dir, "ours", Duration::ZERO);
+        let mut there = Side::start(theirs(), dir, "theirs", Duration::ZERO);
+        here.run(EVENTS, 1);
+        there.run(EVENTS, 1);
+        for _ in 0..ROUNDS {
+            let (our_wall, our_cpu) = here.run(EVENTS, 1);
+            let (their_wall, their_cpu) = there.run(EVENTS, 1);
+            wall.push((our_wall, their_wall));
+            cpu.push((our_cpu, their_cpu));
+        }
+        there.memory()
+    };
+    {
+        let works = Duration::from_millis(1);
+        let mut here = Side::start(ours(), dir, "ours-slow", works);
+        let mut there = Side::start(theirs(), dir, "theirs-slow", works);
+        for _ in 0..5 {
+            let per_second = |wall: f64| 1e6 / wall;
+            let ours = per_second(here.run(640, 64).0);
+            parallel.push((ours, per_second(there.run(64, 64).0)));
+        }
+    }
+    let ratio = |name, what, aim, rises, unit, rounds| Ratio {
+        name,
+        what,
+        baseline: GO,
+        aim: Some(aim),
+        rises,
+        unit,
+        rounds,
+    };
+    let ratios = vec![
+        ratio("chain10", "one creation through 10 plugins", 0.5, false, "us", wall),
+        ratio("chain10_cpu", "its processor time, plugins not counted", 0.3, false, "us", cpu),
+        ratio(
+            "events_parallel",
+            "creations a second, 64 at once, 10 plugins that work 1 ms each",
+            8.0,
+            true,
+            "/s",
+            parallel,
+        ),
+    ];
+    (ratios, memory)
+}

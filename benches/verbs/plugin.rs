@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The plugin of the benches, a process of its own: adds one variable and one annotation of its
+//! own to each container, after working for a while if it is told to.
+
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use nri_runc::plugin::api;
+use nri_runc::plugin::stub::Stub;
+use ttrpc::r#async::TtrpcContext;
+
+struct Adder {
+    index: String,
+    works: Duration,
+}
+
+#[async_trait]
+impl api::Plugin for Adder {
+    async fn configure(
+        &self,
+        _: &TtrpcContext,
+        _: api::ConfigureRequest,
+    ) -> ttrpc::Result<api::ConfigureResponse> {
+        // CreateContainer alone.
+        Ok(api::ConfigureResponse { events: 1 << 3, ..Default::default() })
+    }
+
+    async fn synchronize(
+        &self,
+        _: &TtrpcContext,
+        _: api::SynchronizeRequest,
+    ) -> ttrpc::Result<api::SynchronizeResponse> {
+        Ok(Default::default())
+    }
+
+    async fn create_container(
+        &self,
+        _: &TtrpcContext,
+        _: api::CreateContainerRequest,
+    ) -> ttrpc::Result<api::CreateContainerResponse> {
+        if !self.works.is_zero() {
+            // The timers of an event loop are too coarse for a millisecond.
+            std::thread::sleep(self.works);
+        }
+        let name = format!("ADDED_{}", self.index);
+        let env = api::KeyValue { key: name.clone(), value: "b".into(), ..Default::default() };
+        let adjust = api::ContainerAdjustment {
+            env: vec![env],
+            annotations: [(name, "b".to_owned())].into(),
+            ..Default::default()
+        };
+        Ok(api::CreateContainerResponse { adjust: Some(adjust).into(), ..Default::default() })
+    }
+}
+
+/// `plugin SOCKET INDEX MICROSECONDS`
+pub(crate) fn main(words: &[String]) {
+    let [socket, index, works] = words else { return };
+    let adder =
+        Adder { index: index.clone(), works: Duration::from_micros(works.parse().unwrap()) };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let stream = tokio::net::UnixStream::connect(socket).await.unwrap();
+        let stub = Stub::register(stream, index, "adder", Arc::new(adder)).await.unwrap();
+        stub.closed().await;
+    });
+}
+
+/// Plugins that end with this value.
+pub(crate) struct Plugins(Vec<Child>);
+
+impl Plugins {
+    pub(crate) fn start(socket: &Path, count: usize, works: Duration) -> Self {
+        let start = |number: usize| {
+            let mut command = Command::new(std::env::current_exe().unwrap());
+            command.arg("plugin").arg(socket).arg(format!("{:02}", number + 10));
+            command.arg(works.as_micros().to_string()).stdin(Stdio::null()).spawn().unwrap()
+        };
+        Self((0..count).map(start).collect())
+    }
+}
+
+impl Drop for Plugins {
+    fn drop(&mut self) {
+        for child in &mut self.0 {
+            let _ended = child.kill();
+            let _reaped = child.wait();
+        }
+    }
+}

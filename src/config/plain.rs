@@ -1,0 +1,272 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Configuration that is as plain as ours usually is, read without the TOML parser.
+//!
+//! A wrapper reads the configuration on every verb of every container, and the parser alone
+//! costs it more time and memory than everything else it does. So a file that is made of nothing
+//! but `[section]`, `key = value` and comments, each key known and given once, is read here. In
+//! any doubt the answer is `false` and the parser reads the file: it alone judges and complains.
+//! It never accepts what the parser would refuse, and never reads anything in another way.
+
+use toml_edit::{Array, Value};
+
+use super::Config;
+use super::keys::{KEYS, Key, matches};
+
+/// Takes over what `text` sets; `false` when the parser has to read it, whatever was taken over.
+pub(super) fn apply(config: &mut Config, text: &str) -> bool {
+    read(text).is_some_and(|settings| {
+        settings.iter().all(|(key, path, value)| {
+            matches(key, path).is_some_and(|name| (key.take)(config, name, value).is_ok())
+        })
+    })
+}
+
+type Setting = (&'static Key, Vec<String>, Value);
+
+fn read(text: &str) -> Option<Vec<Setting>> {
+    // Carriage returns and other control characters are the parser's business.
+    let is_odd = |byte: u8| (byte < b' ' && byte != b'\n' && byte != b'\t') || byte == 0x7f;
+    if text.bytes().any(is_odd) {
+        return None;
+    }
+    let mut settings: Vec<Setting> = Vec::new();
+    let mut sections: Vec<&str> = Vec::new();
+    for line in text.split('\n') {
+        let line = blank(line);
+        if line.is_empty() || line.starts_with('#') {
+            continue;
+        }
+        if let Some(header) = line.strip_prefix('[') {
+            let (name, rest) = header.split_once(']')?;
+            if !is_end(rest) || !is_section(name) || sections.contains(&name) {
+                return None;
+            }
+            sections.push(name);
+            continue;
+        }
+        let (key, value) = line.split_once('=')?;
+        let key = key.trim_matches([' ', '\t']);
+        let section = sections.last().into_iter().flat_map(|name| name.split('.'));
+        let path: Vec<String> = section.chain([key]).map(str::to_owned).collect();
+        let known = KEYS.iter().find(|known| matches(known, &path).is_some())?;
+        if !is_bare(key) || settings.iter().any(|(_, other, _)| *other == path) {
+            return None;
+        }
+        let (value, rest) = value_of(blank(value))?;
+        if !is_end(rest) {
+            return None;
+        }
+        settings.push((known, path, value));
+    }
+    Some(settings)
+}
+
+/// Without the blanks in front.
+fn blank(text: &str) -> &str {
+    text.trim_start_matches([' ', '\t'])
+}
+
+/// Nothing but a comment is left of the line.
+fn is_end(rest: &str) -> bool {
+    matches!(blank(rest).bytes().next(), None | Some(b'#'))
+}
+
+fn is_bare(word: &str) -> bool {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-');
+    !word.is_empty() && word.bytes().all(is_plain)
+}
+
+/// A section that holds keys of ours. `runtime` is also a key, and `instance` is what the parser
+/// is shown in its place.
+fn is_section(name: &str) -> bool {
+    let words = || name.split('.');
+    let holds = |key: &Key| {
+        let mut parts = key.path.split('.');
+        words().all(|word| parts.next().is_some_and(|part| part == "*" || part == word))
+            && parts.next().is_some()
+    };
+    name != "runtime" && words().all(is_bare) && KEYS.iter().any(holds)
+}
+
+/// A value and what follows it.
+fn value_of(text: &str) -> Option<(Value, &str)> {
+    match text.strip_prefix('[') {
+        Some(inner) => list(inner),
+        None => single(text),
+    }
+}
+
+fn list(mut rest: &str) -> Option<(Value, &str)> {
+    let mut array = Array::new();
+    loop {
+        rest = blank(rest);
+        if let Some(rest) = rest.strip_prefix(']') {
+            return Some((Value::Array(array), rest));
+        }
+        let (value, after) = single(rest)?;
+        array.push(value);
+        rest = blank(after);
+        match rest.strip_prefix(',') {
+            Some(after) => rest = after,
+            None if rest.starts_with(']') => {}
+            None => return None,
+        }
+    }
+}
+
+/// A text without escapes, a truth, or a small number.
+fn single(text: &str) -> Option<(Value, &str)> {
+    for quote in ['"', '\''] {
+        let Some(inner) = text.strip_prefix(quote) else { continue };
+        let (inside, rest) = inner.split_once(quote)?;
+        let is_plain = quote == '\'' || !inside.contains('\\');
+        return is_plain.then(|| (Value::from(inside), rest));
+    }
+    for (word, truth) in [("true", true), ("false", false)] {
+        if let Some(rest) = text.strip_prefix(word) {
+            return Some((Value::from(truth), rest));
+        }
+    }
+    let end = text.bytes().take_while(u8::is_ascii_digit).count();
+    let (digits, rest) = text.split_at(end);
+    let is_plain = (1..=15).contains(&end) && (end == 1 || !digits.starts_with('0'));
+    let number: i64 = digits.parse().ok().filter(|_| is_plain)?;
+    Some((Value::from(number), rest))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// What the parser makes of it, if it has nothing to say against it.
+    fn parsed(text: &str) -> Option<Config> {
+        let (mut config, mut problems) = (Config::default(), Vec::new());
+        super::super::keys::parse(&mut config, "f", text, &mut problems);
+        problems.is_empty().then_some(config)
+    }
+
+    fn plain(text: &str) -> Option<Config> {
+        let mut config = Config::default();
+        apply(&mut config, text).then_some(config)
+    }
+
+    #[test]
+    fn what_people_write_needs_no_parser() {
+        let text = "# ours\nruntime = [\"/usr/bin/runc\", 'crun',]  # first wins\nautostart = false\n\
+                    \n[runtime.nri-crun]\npath=\"/usr/bin/crun\"\n[nri]\n\twait_for = [ ]\n\
+                    allowed_uids = [0, 1000]\nplugin_request_timeout = \"1m30s\"\n\
+                    [nri.default_validator]\nenable = true\n[plugin.10-a]\nstrikes = 3\n";
+        let config = plain(text);
+        assert!(config.is_some());
+        assert_eq!(config, parsed(text));
+    }
+
+    #[test]
+    fn what_is_not_plain_is_left_to_the_parser() {
+        for text in [
+            "autostart = false\nautostart = true\n",
+            "[nri]\n[log]\n[nri]\n",
+            "[log]\ntarget = \"file\"\n[log.target]\n",
+            "runtime = [\"a\"]\n[runtime]\n",
+            "[instance.a]\npath = \"/b\"\n",
+            "nri.disable = true\n",
+            "run_dir = \"/a\\u0041\"\n",
+            "run_dir = \"\"\"/a\"\"\"\n",
+            "run_dir = '''/a'''\n",
+            "run_dir = \"relative\"\n",
+            "run_dir = \"/a\n",
+            "run_dir = \"/a\" \"/b\"\n",
+            "runtime = [\n\"a\"]\n",
+            "runtime = [\"a\" \"b\"]\n",
+            "runtime = [,]\n",
+            "runtime = [\"a\",,]\n",
+            "autostart = truely\n",
+            "autostart = tru\n",
+            "autostart\n",
+            "= true\n",
+            "[plugin.a]\nstrikes = 007\n",
+            "[plugin.a]\nstrikes = 1_0\n",
+            "[plugin.a]\nstrikes = 1.0\n",
+            "[plugin.a]\nstrikes = -1\n",
+            "[plugin.a]\nstrikes =\n",
+            "[plugin.\"a.b\"]\nstrikes = 1\n",
+            "[[nri]]\n",
+            "[nri\n",
+            "[nri] disable = true\n",
+            "unknown = 1\n",
+            "autostart = true\r\n",
+            "# a\u{7f}\n",
+        ] {
+            assert_eq!(plain(text), None, "{text}");
+        }
+    }
+
+    fn line() -> impl Strategy<Value = String> {
+        let name = prop_oneof![
+            Just("runtime"),
+            Just("autostart"),
+            Just("run_dir"),
+            Just("disable"),
+            Just("strikes"),
+            Just("path"),
+            Just("target"),
+            Just("wait_for"),
+            Just("enable"),
+            Just("instance"),
+            Just("on_failure"),
+            Just("level"),
+            Just("allowed_uids"),
+            Just("nri.disable"),
+        ];
+        let value = prop_oneof![
+            Just("true"),
+            Just("\"/a\""),
+            Just("[]"),
+            Just("[\"a\"]"),
+            Just("'/b'"),
+            Just("7"),
+            Just("[1, 2]"),
+            Just("\"skip\""),
+            Just("\"file\""),
+            Just("{}"),
+            Just("[["),
+            Just("0x1"),
+        ];
+        let header = prop_oneof![
+            Just("[nri]"),
+            Just("[log]"),
+            Just("[runtime.a]"),
+            Just("[instance.a]"),
+            Just("[plugin.a]"),
+            Just("[plugin]"),
+            Just("[runtime]"),
+            Just("[log.target]"),
+            Just("[nri.default_validator]"),
+            Just("# x"),
+            Just(""),
+            Just("[plugin.a.strikes]"),
+        ];
+        let blanks = "[ \t]{0,2}";
+        prop_oneof![
+            3 => (blanks, name, blanks, value, "[ \t]{0,1}(#[ -~]{0,3})?")
+                .prop_map(|(a, name, b, value, end)| format!("{a}{name}{b}={b}{value}{end}")),
+            2 => (blanks, header).prop_map(|(a, header)| format!("{a}{header}")),
+            1 => "[ -~\t]{0,12}",
+        ]
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(2000))]
+
+        #[test]
+        fn it_agrees_with_the_parser_or_says_nothing(
+            lines in proptest::collection::vec(line(), 0..6)
+        ) {
+            let text = lines.join("\n");
+            if let Some(config) = plain(&text) {
+                prop_assert_eq!(Some(config), parsed(&text), "{}", text);
+            }
+        }
+    }
+}

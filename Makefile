@@ -47,6 +47,7 @@ interop: setup
 # STRESS_ROUNDS: how many crowds of containers pass fickle plugins (`make test` has two).
 soak: setup
 	STRESS_ROUNDS=$${STRESS_ROUNDS:-1000} cargo test --locked --test bundle crowd:: -- --nocapture
+	FUZZ_SECONDS=$${FUZZ_SECONDS:-300} cargo test --locked --test fuzz -- --nocapture
 
 vm:
 	@echo "absent in this version: $@ (see ARCHITECTURE.md, last table)"; exit 1

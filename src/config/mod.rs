@@ -247,6 +247,13 @@ pub fn load(only: Option<&Path>) -> Loaded {
     loaded
 }
 
+/// What is wrong with the text of a configuration file, one line each.
+pub fn problems(text: &str) -> Vec<String> {
+    let mut problems = Vec::new();
+    keys::apply(&mut Config::default(), "file", text, &mut problems);
+    problems.into_iter().map(|problem| problem.text).collect()
+}
+
 /// The configuration of this process: the file that the environment names, or the default ones.
 pub fn load_for_this_process() -> Loaded {
     load(std::env::var_os(FILE_VARIABLE).map(PathBuf::from).as_deref())

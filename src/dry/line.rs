@@ -77,6 +77,14 @@ pub(super) fn parse(text: &str) -> Result<Line, Malformed> {
     }
 }
 
+/// What is wrong with a line of a script, if anything.
+///
+/// # Errors
+/// One line for a person.
+pub fn check(text: &str) -> Result<(), String> {
+    parse(text).map(|_| ()).map_err(|malformed| malformed.why)
+}
+
 fn order(object: &Map<String, Value>) -> Result<Order, String> {
     const KINDS: [&str; 6] = ["answer", "call", "state", "cancel", "wait", "disconnect"];
     let kind = KINDS.into_iter().find(|kind| object.contains_key(*kind));

@@ -14,4 +14,5 @@ mod replay;
 mod stage;
 
 pub use adjust::{Options as AdjustOptions, Output, run as adjust};
+pub use line::check as check_line;
 pub use replay::{Options as ReplayOptions, run as replay};

@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Every target of `tests/fuzz`: the first byte chooses which.
+#![no_main]
+
+#[path = "../../tests/fuzz/targets.rs"]
+mod targets;
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
+    if let Some((first, rest)) = bytes.split_first() {
+        let (_name, target) = targets::TARGETS[usize::from(*first) % targets::TARGETS.len()];
+        target(rest);
+    }
+});

@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What is fed with bytes from outside, and what must hold whatever these are. Each target is a
+//! plain function, so that any fuzzer can drive it (`fuzz/` does with libFuzzer).
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use nri_runc::adaptation::{Creation, Rights};
+use nri_runc::describe::Spec;
+use nri_runc::link::{Answer, Notice, Question};
+use nri_runc::plugin::{Identity, Settings, Upcalls, api, handshake, json};
+use nri_runc::spec::document::Document;
+use nri_runc::spec::patch::patch;
+use nri_runc::{argv, config, dry, state};
+use protobuf::reflect::MessageDescriptor;
+use protobuf::{Message, MessageDyn, MessageFull};
+use serde_json::Value;
+use tokio::io::AsyncWriteExt;
+
+/// A function that takes any bytes.
+pub(crate) type Target = fn(&[u8]);
+
+/// All of them, by name.
+pub(crate) const TARGETS: [(&str, Target); 9] = [
+    ("mux", mux),
+    ("ttrpc", ttrpc),
+    ("messages", messages),
+    ("config_json", config_json),
+    ("answers", answers),
+    ("replay_lines", replay_lines),
+    ("link", link),
+    ("command_lines", command_lines),
+    ("files", files),
+];
+
+/// Nobody who could update anything.
+struct Nobody;
+
+#[async_trait::async_trait]
+impl Upcalls for Nobody {
+    async fn update_containers(
+        &self,
+        _: &Identity,
+        _: api::UpdateContainersRequest,
+    ) -> Result<api::UpdateContainersResponse, String> {
+        Err("nobody".to_owned())
+    }
+}
+
+/// A connection to which a plugin says `bytes`, and then nothing any more.
+fn connection(bytes: &[u8]) {
+    let settings = Settings {
+        registration_timeout: Duration::from_secs(5),
+        request_timeout: Duration::from_secs(5),
+        runtime_name: "fuzz".to_owned(),
+        runtime_version: "v1".to_owned(),
+        nri_version: "v0.12.5".to_owned(),
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let (ours, mut theirs) = tokio::net::UnixStream::pair().unwrap();
+        let saying = async {
+            // Our side may have hung up in the middle, which is its right.
+            let _said = theirs.write_all(bytes).await;
+            drop(theirs);
+        };
+        let shaken = handshake(ours, None, &settings, Arc::new(Nobody));
+        let (shaken, ()) = tokio::join!(shaken, saying);
+        assert!(shaken.is_err(), "a plugin that has gone is no plugin");
+    });
+}
+
+/// Bytes of the trunk itself: frames, cut frames, frames that lie about their length.
+pub(crate) fn mux(bytes: &[u8]) {
+    connection(bytes);
+}
+
+/// ttRPC messages in whole frames of the trunk, on the connection on which plugins call us; the
+/// first byte of a piece is its length.
+pub(crate) fn ttrpc(bytes: &[u8]) {
+    let mut trunk = Vec::new();
+    let mut rest = bytes;
+    while let Some((length, after)) = rest.split_first() {
+        let (payload, after) = after.split_at(usize::from(*length).min(after.len()));
+        rest = after;
+        trunk.extend(2_u32.to_be_bytes());
+        trunk.extend(u32::try_from(payload.len()).unwrap().to_be_bytes());
+        trunk.extend(payload);
+    }
+    connection(&trunk);
+}
+
+fn every_message() -> Vec<MessageDescriptor> {
+    fn add(found: &mut Vec<MessageDescriptor>, message: MessageDescriptor) {
+        if !message.is_map_entry() {
+            message.nested_messages().for_each(|nested| add(found, nested));
+            found.push(message);
+        }
+    }
+    let mut found = Vec::new();
+    let file = api::Container::descriptor().file_descriptor().clone();
+    file.messages().for_each(|message| add(&mut found, message));
+    found
+}
+
+/// Each message of the protocol: what can be read can be written, and reads as the same again,
+/// also by way of JSON.
+pub(crate) fn messages(bytes: &[u8]) {
+    for descriptor in every_message() {
+        let Ok(message) = descriptor.parse_from_bytes(bytes) else { continue };
+        if has_negative_flag(&*message) {
+            continue;
+        }
+        let written = message.write_to_bytes_dyn().unwrap();
+        let again = descriptor.parse_from_bytes(&written).unwrap();
+        assert!(descriptor.eq(&*message, &*again) || has_nan(&*message), "{}", descriptor.name());
+        let _shown = json::show(&*message);
+    }
+    let Ok(container) = api::Container::parse_from_bytes(bytes) else { return };
+    let shown = json::show(&container);
+    if is_plain(&container) && shown != Value::Null {
+        let mut read: api::Container = json::read(&shown).unwrap();
+        read.special_fields = container.special_fields.clone();
+        assert_eq!(json::show(&read), shown);
+    }
+}
+
+/// protobuf 3.7 writes ten bytes for a negative number in a list of flags and counts five. No
+/// flag of NRI is negative; whoever reads such a message from us says that it cannot.
+fn has_negative_flag(message: &dyn MessageDyn) -> bool {
+    let text = format!("{message:?}");
+    text.split("flags: [").skip(1).any(|list| list.split(']').next().unwrap().contains('-'))
+}
+
+/// NaN is not equal to itself.
+fn has_nan(message: &dyn MessageDyn) -> bool {
+    format!("{message:?}").contains("NaN")
+}
+
+/// Whether JSON can say all of it: unknown fields and unnamed enum values have no name there.
+fn is_plain(container: &api::Container) -> bool {
+    let states = container.state.enum_value().is_ok();
+    states && !format!("{container:?}").contains("unknown_fields: UnknownFields { fields: Some")
+}
+
+/// A document, and an adjustment of it behind the last NUL byte. What comes out is JSON; where
+/// nothing is to be changed, nothing is.
+pub(crate) fn config_json(bytes: &[u8]) {
+    let at = bytes.iter().rposition(|byte| *byte == 0).unwrap_or(bytes.len());
+    let (document, wanted) = (&bytes[..at], bytes.get(at + 1..).unwrap_or_default());
+    let _described = Spec::parse(document);
+    let Ok(parsed) = Document::parse(document) else { return };
+    assert_eq!(parsed.to_bytes(), document, "reading alone changes nothing");
+    let Ok(adjust) = api::ContainerAdjustment::parse_from_bytes(wanted) else { return };
+    let Ok(patched) = patch(document, &adjust) else { return };
+    if let Some(new) = patched.bytes {
+        serde_json::from_slice::<Value>(&new).unwrap();
+    }
+}
+
+/// What plugins answer to CreateContainer: pieces as for `ttrpc`, each the answer of one plugin.
+pub(crate) fn answers(bytes: &[u8]) {
+    let container = api::Container { id: "c0".to_owned(), ..Default::default() };
+    let mut creation = Creation::new(api::PodSandbox::new(), container);
+    let mut rest = bytes;
+    let mut number = 0;
+    while let Some((length, after)) = rest.split_first() {
+        let (answer, after) = after.split_at(usize::from(*length).min(after.len()));
+        rest = after;
+        number += 1;
+        let Ok(answer) = api::CreateContainerResponse::parse_from_bytes(answer) else { continue };
+        if creation.answer(&format!("{number:02}-p"), &Rights::default(), answer).is_err() {
+            return;
+        }
+    }
+    let merged = creation.finish();
+    for owner in merged.owners.to_flat("c0").values() {
+        assert!(!owner.is_empty());
+    }
+}
+
+/// Lines of a script for `replay`: understood, or refused in one line.
+pub(crate) fn replay_lines(bytes: &[u8]) {
+    for line in String::from_utf8_lossy(bytes).lines() {
+        if let Err(why) = dry::check_line(line) {
+            assert!(!why.is_empty() && !why.contains('\n'), "{why}");
+        }
+    }
+}
+
+/// What wrapper and daemon say to each other: what can be read is written as it was.
+pub(crate) fn link(bytes: &[u8]) {
+    if let Ok(question) = Question::decode(bytes) {
+        let written = question.encode();
+        let again = Question::decode(&written[4..]).unwrap();
+        assert_eq!(format!("{question:?}"), format!("{again:?}"));
+    }
+    if let Ok(answer) = Answer::decode(bytes) {
+        let again = Answer::decode(&answer.encode()[4..]).unwrap();
+        assert_eq!(format!("{answer:?}"), format!("{again:?}"));
+    }
+    if let Ok(notice) = Notice::decode(bytes) {
+        let again = Notice::decode(&notice.encode()[4..]).unwrap();
+        assert_eq!(format!("{notice:?}"), format!("{again:?}"));
+    }
+}
+
+/// A command line, its words parted by NUL: what stands behind the verb is found within it.
+pub(crate) fn command_lines(bytes: &[u8]) {
+    let words: Vec<OsString> =
+        bytes.split(|byte| *byte == 0).map(|word| OsString::from_vec(word.to_vec())).collect();
+    let call = argv::read(&words);
+    assert!(call.verb_index.is_none_or(|at| (1..words.len()).contains(&at)));
+    if let Some(id) = &call.id {
+        assert!(words.contains(id), "an id is a word of the command line");
+    }
+}
+
+/// Our own files: configuration and records.
+pub(crate) fn files(bytes: &[u8]) {
+    if let Ok(text) = std::str::from_utf8(bytes) {
+        for problem in config::problems(text) {
+            assert!(!problem.is_empty() && !problem.contains('\n'), "{problem}");
+        }
+    }
+    let _record = serde_json::from_slice::<state::Container>(bytes);
+    let _pod = serde_json::from_slice::<state::Pod>(bytes);
+}

@@ -211,12 +211,18 @@ impl Reader<'_> {
 
     fn value(&mut self, path: &[String], value: &Value, item: &Item) {
         let Some((key, name)) = KEYS.iter().find_map(|key| Some((key, matches(key, path)?))) else {
-            let dotted = path.join(".");
+            let dotted = as_written(path);
             let hint = nearest(&dotted);
             return self.problem(item, &format!("unknown key {dotted}, nearest is {hint}"));
         };
         if let Err(wanted) = (key.take)(self.config, name, value) {
-            self.problem(item, &format!("{}: {wanted}", path.join(".")));
+            self.problem(item, &format!("{}: {wanted}", as_written(path)));
+            // Its default may be another runtime, or another word on a daemon that is away, than
+            // the operator has had so far (D7).
+            let is_fatal = ["runtime", "runtime.*.path", "on_daemon_failure"].contains(&key.path);
+            if let Some(problem) = self.problems.last_mut().filter(|_| is_fatal) {
+                problem.is_fatal = true;
+            }
         }
     }
 
@@ -224,6 +230,15 @@ impl Reader<'_> {
         let line = item.span().map_or(1, |span| line_of(self.text, span.start));
         let text = format!("{}:{line}: {what}", self.file);
         self.problems.push(Problem { text, is_fatal: false });
+    }
+}
+
+/// The key as the operator wrote it, dotted.
+fn as_written(path: &[String]) -> String {
+    let dotted = path.join(".");
+    match dotted.strip_prefix("instance.") {
+        Some(rest) => format!("runtime.{rest}"),
+        None => dotted,
     }
 }
 
@@ -308,6 +323,15 @@ mod tests {
         apply(&mut config, "f", "nri.socket_path = \"x\"", &mut problems);
         assert_eq!(config, Config::default());
         assert!(problems[0].text.contains("absolute"), "{problems:?}");
+    }
+
+    #[test]
+    fn a_wrong_key_of_an_instance_is_named_as_it_is_written() {
+        let (mut config, mut problems) = (Config::default(), Vec::new());
+        apply(&mut config, "f", "[runtime.nri-crun]\npth = \"/x\"\n", &mut problems);
+        let text = &problems[0].text;
+        assert!(text.starts_with("f:2: unknown key runtime.nri-crun.pth"), "{text}");
+        assert!(!problems[0].is_fatal);
     }
 
     /// What one line in `[nri.default_validator]` comes to, and what is wrong with it.

@@ -3,8 +3,8 @@
 //! default, its meaning and its parser. `docs/config.md` is written from the same table.
 //!
 //! A verb must never be sent to another runtime because a file is broken (decision D7): a file
-//! that is no TOML falls back to the last good snapshot that the daemon keeps in the run
-//! directory, else to the defaults. Unknown keys are problems for `check`, never for a container.
+//! that is no TOML, or names runtimes in a wrong way, falls back to the last good snapshot that
+//! the daemon keeps in the run directory, else to the defaults. Unknown keys are problems for `check`, never for a container.
 
 mod duration;
 mod keys;
@@ -370,6 +370,22 @@ mod tests {
         let loaded = load(Some(&path));
         assert!(loaded.is_broken());
         assert_eq!(loaded.config.runtime, ["/bin/special"]);
+    }
+
+    #[test]
+    fn a_runtime_of_a_wrong_type_leaves_the_last_good_one_and_no_default() {
+        let temp = tempfile::tempdir().unwrap();
+        let run_dir = format!("run_dir = \"{}\"\n", temp.path().display());
+        let good = format!("{run_dir}runtime = [\"/bin/special\"]\n");
+        crate::files::replace(&temp.path().join(SNAPSHOT), good.as_bytes()).unwrap();
+        for wrong in ["runtime = \"/bin/other\"\n", "[runtime.nri-crun]\npath = 1\n"] {
+            let (_keep, path) = file(&format!("{run_dir}{wrong}"));
+            let loaded = load(Some(&path));
+            assert!(loaded.is_broken(), "{wrong}");
+            assert_eq!(loaded.config.runtime, ["/bin/special"]);
+        }
+        let (_keep, path) = file(&format!("{run_dir}autostart = 1\n"));
+        assert!(!load(Some(&path)).is_broken(), "no other key sends a verb elsewhere");
     }
 
     #[test]

@@ -6,6 +6,7 @@
 use std::io::Write;
 
 use nix::sched::{CpuSet, sched_setaffinity};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
 use nix::sys::stat::{Mode, umask};
 use nix::unistd::{Pid, chdir};
@@ -25,6 +26,16 @@ pub(super) fn shake_off(host: &Host) {
     let _stays = sched_setaffinity(Pid::from_raw(0), &all);
     let _may_need_a_capability = write_to(host, "/proc/self/oom_score_adj", "0");
     leave_cgroup(host);
+}
+
+/// An engine or a service manager limits what it starts. One descriptor for each container is not many, but the
+/// usual 1024 would end with a thousand of them; a log that is cut short is a lost log.
+pub(super) fn lift_limits() {
+    for limit in [Resource::RLIMIT_NOFILE, Resource::RLIMIT_FSIZE, Resource::RLIMIT_CPU] {
+        if let Ok((_, hard)) = getrlimit(limit) {
+            let _stays = setrlimit(limit, hard, hard);
+        }
+    }
 }
 
 /// Our entry point is not std's, so SIGPIPE is as it came; a plugin that goes away must not

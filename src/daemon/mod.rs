@@ -69,6 +69,7 @@ pub struct Start {
 pub fn run(loaded: Loaded, start: &Start) -> Result<()> {
     let host = loaded.config.host();
     birth::ignore_broken_pipes();
+    birth::lift_limits();
     if start.ready_fd.is_some() {
         birth::shake_off(&host);
     }
@@ -102,12 +103,15 @@ async fn serve(loaded: Loaded, start: &Start) -> Result<()> {
     open_to_plugins(&node);
     recovery::recover(&node).await;
     lasting::follow_all(&node);
-    let listener = asynchronous(wrappers)?;
+    let listener = asynchronous(wrappers.listener)?;
     announce(start);
     info!("nri-runc {} is ready", env!("CARGO_PKG_VERSION"));
     tokio::task::spawn_local(accept(Rc::clone(&node), listener));
     until_told_to_end().await?;
     farewell(&node).await;
+    if !wrappers.is_handed_over {
+        let _gone = std::fs::remove_file(node.config.daemon_socket());
+    }
     Ok(())
 }
 
@@ -138,6 +142,8 @@ fn open_to_plugins(node: &Rc<Node>) {
             let is_taken = why == NoPlugins::Taken;
             *node.no_plugins.borrow_mut() = Some(why);
             if is_taken {
+                // Nobody will come to us: no create waits for those who are the engine's now.
+                node.expect_nobody();
                 return;
             }
         }
@@ -212,5 +218,4 @@ async fn farewell(node: &Rc<Node>) {
     if node.no_plugins.borrow().is_none() && !node.config.disable_connections {
         let _gone = std::fs::remove_file(&node.config.socket_path);
     }
-    let _gone = std::fs::remove_file(node.config.daemon_socket());
 }

@@ -182,6 +182,12 @@ impl Node {
         self.wait_until.set(Some(until));
     }
 
+    /// No create waits for any plugin.
+    pub(super) fn expect_nobody(&self) {
+        self.expected.borrow_mut().clear();
+        self.wait_until.set(None);
+    }
+
     /// Counts a request for `status`.
     pub(super) fn count(&self, verb: &'static str) {
         *self.requests.borrow_mut().entry(verb).or_default() += 1;

@@ -6,7 +6,7 @@ use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::net::UnixListener;
 use std::time::{Duration, Instant};
 
-use nix::fcntl::{Flock, FlockArg};
+use nix::fcntl::{FcntlArg, FdFlag, Flock, FlockArg, fcntl};
 
 use crate::config::Config;
 use crate::error::{Context, Error, Result};
@@ -44,18 +44,27 @@ pub(super) fn lock(config: &Config) -> Result<DaemonLock> {
     }
 }
 
+/// The socket for wrappers.
+#[derive(Debug)]
+pub(super) struct ForWrappers {
+    /// Where they connect.
+    pub(super) listener: UnixListener,
+    /// The service manager's goes on listening without us; its file is not ours to remove.
+    pub(super) is_handed_over: bool,
+}
+
 /// The socket for wrappers: handed over by the service manager, or bound anew.
 ///
 /// # Errors
 /// Fails when it cannot be bound.
-pub(super) fn for_wrappers(config: &Config) -> Result<UnixListener> {
+pub(super) fn for_wrappers(config: &Config) -> Result<ForWrappers> {
     if let Some(listener) = from_service_manager() {
-        return Ok(listener);
+        return Ok(ForWrappers { listener, is_handed_over: true });
     }
     // We hold the daemon's lock, so nobody listens here any more.
     let path = config.daemon_socket();
     let _stale = std::fs::remove_file(&path);
-    bind(&path, 0o600, None)
+    Ok(ForWrappers { listener: bind(&path, 0o600, None)?, is_handed_over: false })
 }
 
 /// Socket activation: one descriptor, number 3, meant for this pid.
@@ -68,6 +77,8 @@ fn from_service_manager() -> Option<UnixListener> {
     }
     // SAFETY: sd_listen_fds(3): with these two variables descriptor 3 is ours to own.
     let fd = unsafe { OwnedFd::from_raw_fd(3) };
+    // It comes without CLOEXEC: no runtime that we start may go on listening in our place.
+    let _stays = fcntl(&fd, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC));
     Some(UnixListener::from(fd))
 }
 

@@ -76,7 +76,7 @@ impl Conversation {
         deadline: Instant,
     ) -> std::result::Result<(Proceed, Self), Failure> {
         let away = |error: Error| Failure::Away(error.to_string());
-        let stream = reach(wrapper.config).map_err(away)?;
+        let stream = reach(wrapper.config, deadline).map_err(away)?;
         let process = awaken::own_pidfd().map_err(away)?;
         let mut descriptors: Vec<(Attached, &OwnedFd)> = vec![(Attached::Process, &process)];
         descriptors.extend_from_slice(attached);
@@ -132,13 +132,14 @@ pub(super) fn question(
     }
 }
 
-/// A connection to the daemon, which is started first if it is not there and may be.
-fn reach(config: &Config) -> Result<UnixStream> {
+/// A connection to the daemon, which is started first if it is not there and may be. Starting it
+/// counts towards the verb's cap.
+fn reach(config: &Config, deadline: Instant) -> Result<UnixStream> {
     let socket = config.daemon_socket();
     match dial(&socket) {
         // A daemon that listens and does not answer is there: another one could not be started.
         Err(Errno::ENOENT | Errno::ECONNREFUSED) if config.autostart => {
-            awaken::awaken(config)?;
+            awaken::awaken(config, deadline)?;
             connect(&socket)
         }
         dialled => checked(&socket, dialled),

@@ -50,16 +50,18 @@ pub(crate) fn make_private_dir(path: &Path) -> Result<()> {
         .hint("it must be a folder of root with mode 0700"))
 }
 
-/// Starts the daemon and waits until it can be asked. Of many wrappers at once, one starts it.
-pub(super) fn awaken(config: &Config) -> Result<()> {
+/// Starts the daemon and waits until it can be asked, to `deadline` at most. Of many wrappers at
+/// once, one starts it.
+pub(super) fn awaken(config: &Config, deadline: Instant) -> Result<()> {
     make_private_dir(&config.run_dir)?;
-    let _lock = lock(&config.run_dir.join("start.lock"))?;
+    let _lock = lock(&config.run_dir.join("start.lock"), deadline)?;
     if super::ask::dial(&config.daemon_socket()).is_ok() {
         return Ok(()); // Another wrapper was faster.
     }
     let (ready, announce) = pipe2(OFlag::O_CLOEXEC)?;
     spawn(announce)?;
-    let timeout = PollTimeout::try_from(PATIENCE).unwrap_or(PollTimeout::MAX);
+    let patience = PATIENCE.min(deadline.saturating_duration_since(Instant::now()));
+    let timeout = PollTimeout::try_from(patience).unwrap_or(PollTimeout::MAX);
     let answered = poll(&mut [PollFd::new(ready.as_fd(), PollFlags::POLLIN)], timeout)?;
     let mut byte = [0_u8; 1];
     if answered == 1 && std::fs::File::from(ready).read(&mut byte).unwrap_or(0) == 1 {
@@ -70,13 +72,13 @@ pub(super) fn awaken(config: &Config) -> Result<()> {
 }
 
 /// Takes the lock, waiting a bounded time: its holder may itself be waiting for the daemon.
-fn lock(path: &Path) -> Result<Flock<std::fs::File>> {
+fn lock(path: &Path, deadline: Instant) -> Result<Flock<std::fs::File>> {
     let open = || {
         let mut options = OpenOptions::new();
         options.write(true).create(true).truncate(false).mode(0o600);
         options.custom_flags(nix::libc::O_NOFOLLOW).open(path)
     };
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = deadline.min(Instant::now() + PATIENCE);
     let mut file = open().doing(|| format!("opening {}", path.display()))?;
     loop {
         match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
@@ -152,9 +154,19 @@ fn duplicate_onto(from: i32, to: i32) -> Result<()> {
     nix::errno::Errno::result(result).map(|_| ()).map_err(Error::from)
 }
 
-#[expect(unsafe_code, reason = "close_range")]
+#[expect(unsafe_code, reason = "closing descriptors by number")]
 fn close_from(first: u32) {
     // SAFETY: plain system call; this forked child executes another program next.
-    let _old_kernels_lack_it =
-        unsafe { nix::libc::syscall(nix::libc::SYS_close_range, first, u32::MAX, 0) };
+    let result = unsafe { nix::libc::syscall(nix::libc::SYS_close_range, first, u32::MAX, 0) };
+    if result == 0 {
+        return;
+    }
+    // Before Linux 5.9: one by one. An engine waits for the end of the pipes that it gave us.
+    let open = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
+    let numbers: Vec<u32> =
+        open.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
+    for number in numbers.into_iter().filter(|number| *number >= first) {
+        // SAFETY: as above.
+        let _was_the_folder_itself = unsafe { nix::libc::close(number.cast_signed()) };
+    }
 }

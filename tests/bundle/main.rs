@@ -25,6 +25,7 @@ mod recorded;
 mod restore;
 mod rig;
 mod run;
+mod service;
 #[path = "../support/tools.rs"]
 mod tools;
 mod updates;

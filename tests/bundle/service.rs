@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The daemon among others: a service manager that holds its socket, an engine that holds the
+//! plugins'.
+
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::net::UnixListener;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use super::rig::{Rig, wait_until};
+use super::succeeds;
+
+/// Starts the daemon as systemd does: the socket as descriptor 3, meant for this very process.
+#[expect(unsafe_code, clippy::disallowed_methods, reason = "a descriptor passed by number")]
+fn activated(rig: &Rig, listener: &UnixListener) -> Child {
+    let script = "LISTEN_FDS=1 LISTEN_PID=$$ exec \"$0\" nri daemon";
+    let mut command = Command::new("/bin/sh");
+    command.args(["-c", script, env!("CARGO_BIN_EXE_nri-runc")]);
+    command.env("NRI_RUNC_CONFIG", rig.path("config.toml"));
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    let number = listener.as_raw_fd();
+    // SAFETY: the closure runs in the forked child and makes one system call.
+    unsafe { command.pre_exec(move || give_as_three(number)) };
+    command.spawn().unwrap()
+}
+
+#[expect(unsafe_code, reason = "dup2 onto a fixed number")]
+fn give_as_three(number: i32) -> std::io::Result<()> {
+    // SAFETY: a plain system call on numbers.
+    let result = unsafe { nix::libc::dup2(number, 3) };
+    nix::errno::Errno::result(result).map(|_| ()).map_err(Into::into)
+}
+
+#[test]
+fn the_socket_of_a_service_manager_survives_the_daemon_that_was_given_it() {
+    let rig = Rig::new("autostart = false");
+    std::fs::DirBuilder::new().mode(0o700).create(rig.path("run")).unwrap();
+    let listener = UnixListener::bind(rig.path("run/daemon.sock")).unwrap();
+    for _ in 0..2 {
+        let mut daemon = activated(&rig, &listener);
+        // The socket takes connections before the daemon does: this waits as a wrapper does.
+        wait_until("it answers", || rig.admin(&["status"])["pid"] == daemon.id());
+        let inherited = format!("/proc/{}/fdinfo/3", daemon.id());
+        let flags = std::fs::read_to_string(inherited).unwrap();
+        let flags = flags.lines().find_map(|line| line.strip_prefix("flags:")).unwrap();
+        let flags = i32::from_str_radix(flags.trim(), 8).unwrap();
+        assert_ne!(flags & nix::libc::O_CLOEXEC, 0, "what it starts must not listen too");
+        kill(Pid::from_raw(i32::try_from(daemon.id()).unwrap()), Signal::SIGTERM).unwrap();
+        assert!(daemon.wait().unwrap().success());
+        assert!(rig.path("run/daemon.sock").exists(), "the next one could not be reached");
+    }
+}
+
+#[test]
+fn where_the_engine_listens_for_plugins_nobody_is_started_expected_or_cut_off() {
+    let mut rig =
+        Rig::new("--- wait_for = [\"10-absent\"]\nplugin_registration_timeout = \"30s\"\n");
+    std::fs::create_dir(rig.path("plugins")).unwrap();
+    rig.write("plugins/20-file", "#!/bin/sh\ntouch \"$0.was-started\"\n");
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(rig.path("plugins/20-file"), mode).unwrap();
+    let engine = UnixListener::bind(rig.path("nri.sock")).unwrap();
+    engine.set_nonblocking(true).unwrap();
+    rig.start_daemon();
+
+    let begun = Instant::now();
+    succeeds(&rig.create("c1"));
+    assert!(begun.elapsed() < Duration::from_secs(10), "it waited for plugins of the engine");
+    assert!(!rig.path("plugins/20-file.was-started").exists());
+    let said = rig.admin(&["status"])["plugin_socket"].to_string();
+    assert!(said.contains("somebody listens on nri.socket_path"), "{said}");
+    let _the_daemons_look = engine.accept().unwrap();
+    std::os::unix::net::UnixStream::connect(rig.path("nri.sock")).unwrap();
+    assert!(engine.accept().is_ok(), "the engine's socket was replaced");
+}

@@ -156,9 +156,12 @@ fn tell(arguments: &Arguments, document: &Value, show: fn(&Value) -> String) -> 
 
 fn check(arguments: &Arguments, loaded: &Loaded) -> Result<u8> {
     let findings = check::all(loaded);
-    let is_fine = findings.iter().all(|finding| finding["ok"] == true);
+    let wrong = findings.iter().filter(|finding| finding["ok"] != true).count();
     tell(arguments, &Value::Array(findings), show::check)?;
-    Ok(if is_fine { DONE } else { FAILED })
+    if wrong == 0 {
+        return Ok(DONE);
+    }
+    Err(Error::new(format!("{wrong} of these checks failed")).hint("each says what to do"))
 }
 
 fn switch(arguments: &Arguments, config: &Config, off: bool) -> Result<u8> {

@@ -142,16 +142,39 @@ pub(super) fn check(document: &Value) -> String {
     table(&["", "check", "detail", "hint"], &rows)
 }
 
-/// Hides the values of environment variables.
+/// Hides the values of environment variables, those of hooks too.
 pub(super) fn redact(document: &mut Value) {
     for change in document["changes"].as_array_mut().into_iter().flatten() {
         let is_env = change["field"].as_str().is_some_and(|field| field.starts_with("process.env"));
         for side in ["before", "after"] {
             if is_env && !change[side].is_null() {
                 change[side] = Value::from(REDACTED);
+            } else {
+                redact_inside(&mut change[side]);
             }
         }
     }
+}
+
+/// A hook is shown whole, and has `"env": ["NAME=value"]`.
+fn redact_inside(value: &mut Value) {
+    match value {
+        Value::Array(list) => list.iter_mut().for_each(redact_inside),
+        Value::Object(members) => {
+            for (name, member) in members {
+                match member.as_array_mut().filter(|_| name == "env") {
+                    Some(words) => words.iter_mut().for_each(redact_word),
+                    None => redact_inside(member),
+                }
+            }
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
+}
+
+fn redact_word(word: &mut Value) {
+    let name = word.as_str().and_then(|word| word.split_once('=')).map(|(name, _)| name);
+    *word = Value::from(format!("{}={REDACTED}", name.unwrap_or_default()));
 }
 
 #[cfg(test)]
@@ -168,6 +191,17 @@ mod tests {
         assert!(!document.to_string().contains("secret"));
         assert_eq!(document["changes"][0]["before"], Value::Null);
         assert_eq!(document["changes"][1]["after"], "b");
+    }
+
+    #[test]
+    fn environment_values_of_hooks_are_hidden_and_their_names_are_not() {
+        let hook = json!({"path": "/bin/h", "args": ["h", "A=b"], "env": ["TOKEN=secret"]});
+        let mut document = json!({"changes": [
+            {"field": "hooks.prestart", "before": [hook], "after": [hook, hook]}]});
+        redact(&mut document);
+        let text = document.to_string();
+        assert!(!text.contains("secret") && text.contains("TOKEN=(hidden"), "{text}");
+        assert!(text.contains("/bin/h") && text.contains("A=b"), "{text}");
     }
 
     #[test]

@@ -72,6 +72,10 @@ put() {
 
 if [ -n "$uninstall" ]; then
     [ -e "$manifest" ] || fail "nothing of ours is recorded in $manifest"
+    if grep -q '/nri-runc\.service$' "$manifest" && [ -z "$dry$destdir" ] && [ -d /run/systemd/system ] &&
+        systemctl --quiet is-enabled nri-runc.socket nri-runc.service >/dev/null 2>&1; then
+        fail "systemd would miss its units; first: systemctl disable --now nri-runc.socket nri-runc.service"
+    fi
     grep -v '^dir ' "$manifest" | while read -r known path; do
         if [ ! -e "$destdir$path" ]; then
             continue
@@ -124,6 +128,15 @@ if [ -z "$dry" ]; then
     # Newer lines win over older ones about the same path.
     { cat "$work/new"; [ ! -e "$manifest" ] || cat "$manifest"; } | awk '!seen[$1 == "dir" ? $0 : $2]++' >"$work/all"
     cp "$work/all" "$manifest.new" && mv -f "$manifest.new" "$manifest" || fail "cannot write $manifest"
+fi
+
+if [ "$units" = yes ]; then
+    cat <<'TEXT'
+
+systemd: it runs the daemon, so no container starts it; switch it on
+systemctl daemon-reload
+systemctl enable --now nri-runc.socket nri-runc.service
+TEXT
 fi
 
 cri='plugins."io.containerd.grpc.v1.cri".containerd.runtimes.nri-runc'

@@ -101,6 +101,15 @@ fn the_default_configuration_is_one_that_can_be_read() {
 }
 
 #[test]
+fn where_systemd_runs_the_daemon_the_line_that_switches_it_on_is_printed() {
+    let place = Place::new();
+    let told = place.install(&["--units"]);
+    assert!(told.contains("systemctl enable --now nri-runc.socket nri-runc.service"), "{told}");
+    let told = Place::new().install(&[]);
+    assert!(!told.contains("systemctl"), "a wrapper starts the daemon then: {told}");
+}
+
+#[test]
 fn a_dry_run_writes_nothing() {
     let place = Place::new();
     let before = place.tree();

@@ -9,6 +9,8 @@ target=x86_64-unknown-linux-musl
 
 say() { printf 'setup: %s\n' "$*"; }
 fail() { printf 'setup: %s\n' "$*" >&2; exit 1; }
+# What apt said last tells more than any sentence of ours.
+fail_apt() { tail -n 20 "$tools/apt.log" >&2; fail "$*; all of it is in $tools/apt.log"; }
 
 command -v cargo >/dev/null || fail "cargo is missing; install Rust (rustup) first"
 command -v cc >/dev/null || fail "no C linker (cc); install gcc"
@@ -36,10 +38,10 @@ unpack() {
         if ! (cd "$dir/deb" && apt-get download "$package" >/dev/null 2>&1); then
             if [ "$(id -u)" = 0 ]; then
                 say "refreshing the package lists"
-                apt-get update >"$tools/apt.log" 2>&1 || fail "apt-get update failed; see $tools/apt.log"
+                apt-get update >"$tools/apt.log" 2>&1 || fail_apt "apt-get update failed"
             fi
             (cd "$dir/deb" && apt-get download "$package" >"$tools/apt.log" 2>&1) ||
-                fail "the package $package cannot be downloaded; see $tools/apt.log"
+                fail_apt "the package $package cannot be downloaded"
         fi
         dpkg -x "$dir"/deb/*.deb "$dir"
         rm -rf "$dir/deb"
@@ -59,7 +61,7 @@ unpack containerd containerd containerd-shim-runc-v2 ctr
 if ! ldconfig -p 2>/dev/null | grep -q 'libseccomp\.so\.2'; then
     [ "$(id -u)" = 0 ] || fail "libseccomp2 is missing (runc needs it)"
     apt-get install -y --no-install-recommends libseccomp2 >"$tools/apt.log" 2>&1 ||
-        fail "libseccomp2 cannot be installed; see $tools/apt.log"
+        fail_apt "libseccomp2 cannot be installed"
     say "installed libseccomp2 (runc needs it)"
 fi
 unpack runc runc

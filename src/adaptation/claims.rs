@@ -5,7 +5,7 @@
 //! without its owner on record and without the operator's leave. Values are not looked at.
 
 use super::fields::Field;
-use super::owners::{Conflict, Owners};
+use super::owners::{Conflict, Owner, Owners};
 use super::rights::Rights;
 use crate::error::quoted;
 
@@ -119,13 +119,21 @@ impl Claims<'_> {
         Ok(())
     }
 
-    /// Whether somebody set or cleared this key before.
+    /// Notes the removal of what the original container has, which binds nobody.
+    pub(super) fn note_removal(&mut self, field: Field, key: &str) -> Result<(), MergeError> {
+        self.permit(field)?;
+        self.owners.note_removal(self.container, field, key, self.plugin);
+        Ok(())
+    }
+
+    /// Whether somebody set this key before, or cleared it so that others may not.
     pub(super) fn is_owned(&self, field: Field, key: &str) -> bool {
-        self.owners.owner(self.container, field, Some(key)).is_some()
+        let owner = self.owners.owner(self.container, field, Some(key));
+        matches!(owner, Some(Owner::Set(_) | Owner::Cleared(_)))
     }
 
     /// Refuses what the operator does not let this plugin set.
-    pub(super) fn permit(&self, field: Field) -> Result<(), MergeError> {
+    fn permit(&self, field: Field) -> Result<(), MergeError> {
         if self.rights.permit(field) {
             return Ok(());
         }

@@ -18,7 +18,7 @@ use crate::plugin::api;
 pub(super) trait Listed: Clone {
     /// Under which field it is owned.
     const FIELD: Field;
-    /// Whether removing an entry nobody set is an act that others may not undo.
+    /// Whether removing an entry that no plugin set is an act that others may not undo.
     const REMOVAL_IS_OWNED: bool = false;
     /// Whether the marker of an earlier plugin stays when a later one sets the entry again.
     const MARKER_STAYS: bool = false;
@@ -99,9 +99,10 @@ pub(super) fn merge_list<T: Listed>(
     }
     let mut changes = Vec::with_capacity(given.len());
     for (key, marker) in removals {
-        claims.permit(T::FIELD)?;
         if T::REMOVAL_IS_OWNED || claims.is_owned(T::FIELD, &key) {
             claims.clear(T::FIELD, Some(&key))?;
+        } else {
+            claims.note_removal(T::FIELD, &key)?;
         }
         combined.retain(|entry| !is_entry(entry, &key));
         let set_again = additions.iter().any(|(added, _)| *added == key);

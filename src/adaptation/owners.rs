@@ -37,13 +37,16 @@ pub enum Owner {
     Set(String),
     /// Removed by this plugin, and nobody else may set it.
     Cleared(String),
+    /// Removed by this plugin from the original container only: anybody may set it anew.
+    /// NRI: the reference has no owner then, so nobody learns who did it.
+    Removed(String),
 }
 
 impl Owner {
     /// The plugin (or plugins, for hooks), however it came to own the field.
     pub fn plugin(&self) -> &str {
         match self {
-            Self::Set(plugin) | Self::Cleared(plugin) => plugin,
+            Self::Set(plugin) | Self::Cleared(plugin) | Self::Removed(plugin) => plugin,
         }
     }
 }
@@ -53,7 +56,7 @@ impl fmt::Display for Owner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Set(plugin) => f.write_str(plugin),
-            Self::Cleared(plugin) => write!(f, "-{plugin}"),
+            Self::Cleared(plugin) | Self::Removed(plugin) => write!(f, "-{plugin}"),
         }
     }
 }
@@ -108,7 +111,7 @@ impl Owners {
         let slot = (field, key.map(str::to_owned));
         match slots.get(&slot) {
             Some(Owner::Cleared(by)) if by == plugin => {}
-            None => {}
+            None | Some(Owner::Removed(_)) => {}
             Some(Owner::Set(old) | Owner::Cleared(old)) => {
                 let (old, new) = (old.clone(), plugin.to_owned());
                 return Err(Conflict {
@@ -130,12 +133,19 @@ impl Owners {
         self.of_mut(container).slots.insert(slot, Owner::Cleared(plugin.to_owned()));
     }
 
+    /// Notes that `plugin` removed what no plugin had set or taken.
+    pub(super) fn note_removal(&mut self, container: &str, field: Field, key: &str, plugin: &str) {
+        let slot = (field, Some(key.to_owned()));
+        let slots = &mut self.of_mut(container).slots;
+        slots.entry(slot).or_insert_with(|| Owner::Removed(plugin.to_owned()));
+    }
+
     /// Adds `plugin` to those who share a field that cannot conflict.
     pub fn accumulate(&mut self, container: &str, field: Field, plugin: &str) {
         let slots = &mut self.of_mut(container).slots;
         let owner = match slots.get(&(field, None)) {
             Some(Owner::Set(before)) => format!("{before},{plugin}"),
-            Some(Owner::Cleared(_)) | None => plugin.to_owned(),
+            Some(Owner::Cleared(_) | Owner::Removed(_)) | None => plugin.to_owned(),
         };
         slots.insert((field, None), Owner::Set(owner));
     }

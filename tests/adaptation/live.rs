@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The cases over real sockets: one `replay` of the built binary, and a plugin for every name that
+//! the cases have, each answering as the case at hand says. A plugin that a case does not have
+//! answers nothing; one more comes last and tells what it saw.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use nri_runc::plugin::stub::{Handler, Result, Runtime, Stub, async_trait};
+use nri_runc::plugin::{Event, api};
+use protobuf::MessageFull;
+use serde_json::{Value, json};
+
+use super::case::{Case, message, show_container, show_resources};
+use super::rig::Replay;
+
+const LAST: &str = "99-last";
+
+/// What is being played.
+#[derive(Default)]
+struct Scene {
+    answers: Vec<(String, Value)>,
+    /// What the last plugin was shown.
+    seen: Option<Value>,
+}
+
+/// A `replay` and its plugins.
+pub(super) struct Live {
+    replay: Replay,
+    scene: Arc<Mutex<Scene>>,
+}
+
+impl Live {
+    /// Starts everybody who has a part in one of the cases.
+    pub(super) fn start(cases: &[Case]) -> Self {
+        let mut replay = Replay::start();
+        let names = cases.iter().flat_map(|case| &case.answers).map(|(plugin, _)| plugin.clone());
+        let cast: BTreeSet<String> = names.chain([LAST.to_owned()]).collect();
+        let scene = Arc::new(Mutex::new(Scene::default()));
+        let (socket, players) = (replay.path("nri.sock"), cast.clone());
+        let theirs = Arc::clone(&scene);
+        std::thread::spawn(move || act(socket, players, theirs));
+        for name in cast {
+            replay.event("synchronized", &name);
+        }
+        Self { replay, scene }
+    }
+
+    /// Plays a case; its verdict.
+    pub(super) fn play(&mut self, case: &Case) -> Value {
+        *self.scene.lock().unwrap() = Scene { answers: case.answers.clone(), seen: None };
+        let (call, request) = (&case.asked.call, &case.asked.request);
+        let line = json!({"id": case.name, "call": call, "request": request});
+        let mut verdict = self.replay.ask(&line);
+        let members = verdict.as_object_mut().unwrap();
+        members.remove("id");
+        if let Some(seen) = self.scene.lock().unwrap().seen.take() {
+            assert!(members.contains_key("reply"), "{}: nobody is asked after a no", case.name);
+            members.insert("seen".to_owned(), seen);
+        }
+        verdict
+    }
+}
+
+/// Connects everybody, and stays until the runtime goes.
+fn act(socket: PathBuf, cast: BTreeSet<String>, scene: Arc<Mutex<Scene>>) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.unwrap().block_on(async {
+        let mut stubs = Vec::new();
+        for name in cast {
+            let stream = loop {
+                match tokio::net::UnixStream::connect(&socket).await {
+                    Ok(stream) => break stream,
+                    Err(_not_yet) => tokio::time::sleep(Duration::from_millis(5)).await,
+                }
+            };
+            let player = Player { name: name.clone(), scene: Arc::clone(&scene) };
+            stubs.push(Stub::serve(stream, &name, "", Arc::new(player)).await.unwrap());
+        }
+        for stub in stubs {
+            stub.closed().await;
+        }
+    });
+}
+
+struct Player {
+    name: String,
+    scene: Arc<Mutex<Scene>>,
+}
+
+impl Player {
+    fn answer<M: MessageFull>(&self, sees: impl FnOnce() -> Option<Value>) -> M {
+        let mut scene = self.scene.lock().unwrap();
+        if self.name == LAST {
+            scene.seen = sees();
+        }
+        let answer = scene.answers.iter().find(|(plugin, _)| *plugin == self.name);
+        answer.map(|(_, answer)| message(answer)).unwrap_or_default()
+    }
+}
+
+#[async_trait]
+impl Handler for Player {
+    fn events(&self) -> &[Event] {
+        &[Event::CreateContainer, Event::UpdateContainer, Event::StopContainer]
+    }
+
+    async fn create_container(
+        &self,
+        _: &Runtime,
+        request: api::CreateContainerRequest,
+    ) -> Result<api::CreateContainerResponse> {
+        Ok(self.answer(|| Some(show_container(&request.container))))
+    }
+
+    async fn update_container(
+        &self,
+        _: &Runtime,
+        request: api::UpdateContainerRequest,
+    ) -> Result<api::UpdateContainerResponse> {
+        Ok(self.answer(|| Some(show_resources(&request.linux_resources))))
+    }
+
+    async fn stop_container(
+        &self,
+        _: &Runtime,
+        _: api::StopContainerRequest,
+    ) -> Result<api::StopContainerResponse> {
+        Ok(self.answer(|| None))
+    }
+}

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The folders of `fixtures/adaptation`: each decided by the pure core and, over real sockets, by
+//! `nri-runc nri replay`, with the same verdict; and no field without its cases.
+//! `UPDATE_GOLDEN=1` writes the verdicts anew; the diff is the review.
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+mod case;
+mod live;
+#[expect(dead_code, reason = "shared with tests/dry, which uses all of it")]
+#[path = "../dry/rig.rs"]
+mod rig;
+
+use std::collections::BTreeSet;
+
+use nri_runc::adaptation::Field;
+use serde_json::Value;
+
+use case::{Case, all};
+
+/// What a folder's name may begin with, but for the fields: device rules have no field in NRI.
+const OTHERS: [&str; 4] = ["DeviceRules", "Create", "Update", "Stop"];
+/// What can be taken away from the container or from another plugin.
+const REMOVABLE: [Field; 11] = [
+    Field::Annotations,
+    Field::Mounts,
+    Field::Devices,
+    Field::Env,
+    Field::Args,
+    Field::Namespace,
+    Field::Sysctl,
+    Field::LinuxNetDevices,
+    Field::RdtClosID,
+    Field::RdtSchemata,
+    Field::RdtEnableMonitoring,
+];
+
+/// Compares all cases; says which ones came out otherwise, and how.
+fn compare(cases: &[Case], mut play: impl FnMut(&Case) -> Value) {
+    let mut wrong = Vec::new();
+    for case in cases {
+        let (wanted, got) = (case.verdict(), play(case));
+        if wanted != got {
+            wrong.push(format!(
+                "{} ({})\n  wanted {wanted}\n  got    {got}",
+                case.name, case.asked.claim
+            ));
+        }
+    }
+    assert!(wrong.is_empty(), "{} of {}:\n{}", wrong.len(), cases.len(), wrong.join("\n"));
+}
+
+#[test]
+fn the_pure_core_decides_every_case_as_its_folder_says() {
+    compare(&all(), Case::decide);
+}
+
+#[test]
+fn plugins_on_real_sockets_get_the_same_verdicts() {
+    let cases = all();
+    let mut live = live::Live::start(&cases);
+    compare(&cases, |case| live.play(case));
+}
+
+/// Subject and kind of a folder: `Env-removal-of-anothers` is a `removal` of `Env`.
+fn parts(case: &Case) -> (&str, &str) {
+    let mut parts = case.name.split('-');
+    (parts.next().unwrap(), parts.next().unwrap_or_default())
+}
+
+#[test]
+fn every_field_has_a_success_a_conflict_an_odd_case_and_a_removal_where_there_are_removals() {
+    let cases = all();
+    let there: BTreeSet<(&str, &str)> = cases.iter().map(parts).collect();
+    let mut missing = Vec::new();
+    for field in Field::ALL {
+        let mut kinds = vec!["set", "odd"];
+        // Hooks add up.
+        kinds.extend((field != Field::OciHooks).then_some("conflict"));
+        kinds.extend(REMOVABLE.contains(&field).then_some("removal"));
+        kinds.retain(|kind| !there.contains(&(field.name(), kind)));
+        missing.extend(kinds.into_iter().map(|kind| format!("{field}-{kind}")));
+    }
+    assert!(missing.is_empty(), "there is no {}", missing.join(", "));
+}
+
+/// A folder that says `conflict` and shows a success would fill a gap that is still there.
+#[test]
+fn every_case_is_what_its_name_says() {
+    for case in all() {
+        let (subject, kind) = parts(&case);
+        let verdict = case.verdict();
+        assert!(!case.asked.claim.is_empty(), "{} claims nothing", case.name);
+        let Some(field) = Field::from_name(subject) else {
+            assert!(OTHERS.contains(&subject), "{} is about nothing we know", case.name);
+            continue;
+        };
+        let mine = |owner: &String| owner.split('[').next() == Some(field.name());
+        let owners = verdict["owners"].as_object();
+        let owner = owners.and_then(|owners| owners.iter().find(|(key, _)| mine(key)));
+        match kind {
+            "set" => {
+                let by = owner.and_then(|(_, by)| by.as_str()).unwrap_or("-");
+                assert!(!by.starts_with('-'), "{}: {verdict}", case.name);
+            }
+            "removal" => assert!(owner.is_some() && takes_away(&case), "{}", case.name),
+            "conflict" => {
+                let error = verdict["error"].as_str().unwrap_or_default();
+                assert!(error.contains(&format!("tried to set {field} ")), "{}", case.name);
+                assert_eq!(verdict["cause"], "conflict", "{}", case.name);
+            }
+            "odd" => assert!(verdict.get("reply").is_some() || verdict.get("error").is_some()),
+            _ => panic!("{} is of no kind", case.name),
+        }
+    }
+}
+
+/// Whether some plugin asks for a removal.
+fn takes_away(case: &Case) -> bool {
+    case.answers.iter().any(|(_, answer)| {
+        let text = answer.to_string();
+        ["\"-", "\"remove\":true", "\"args\":[\"\""].iter().any(|marker| text.contains(marker))
+    })
+}

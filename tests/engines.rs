@@ -104,7 +104,10 @@ fn play(name: &str) -> Came {
         (Some(query), None) => found.store_problem = Some(format!("{}: away", query.socket)),
         (None, records) => assert!(records.is_none(), "{name} asks for no record"),
     }
-    let facts = engine::facts(engine, &call, &document, &found);
+    let mut facts = engine::facts(engine, &call, &document, &found);
+    let instead = engine::wanted_instead(&facts, &document);
+    let found = runtime.block_on(Sources::default().fetch(&host, instead));
+    engine::fill_in(&mut facts, &document, &found);
     Came {
         pod: describe::pod(&facts, &spec),
         container: describe::container(&facts, &spec),

@@ -224,6 +224,120 @@ fn an_injected_cdi_device_that_nobody_knows_refuses_the_container() {
     refuses(&rig, &["nri-runc.test/none=one"]);
 }
 
+/// The folder of a container, and that of its pod, as CRI-O keeps them: what the whole pod was
+/// given stands in the pod's. Returns the bundle.
+fn in_pod(rig: &Rig, id: &str, pod: &str, resources: &str, annotations: Value) -> String {
+    const KEY: &str = "io.kubernetes.cri-o";
+    let folder = |id: &str| format!("overlay-containers/{id}/userdata");
+    let write = |id: &str, annotations: Value| {
+        let member = format!("\"annotations\": {annotations},\n  \"root\"");
+        std::fs::create_dir_all(rig.path(&folder(id))).unwrap();
+        let document = BUNDLE.replace("\"root\"", &member);
+        rig.write(&format!("{}/config.json", folder(id)), &document);
+    };
+    let name = format!("k8s_{pod}_shop_u-{pod}_0");
+    let metadata = json!({"name": pod, "uid": format!("u-{pod}"), "namespace": "shop"});
+    write(
+        pod,
+        json!({
+            format!("{KEY}.Metadata"): metadata.to_string(),
+            format!("{KEY}.Annotations"): annotations.to_string(),
+            "pod-linux-resources.crio.io": resources,
+            "spoofed.crio.io": "true",
+        }),
+    );
+    write(
+        id,
+        json!({
+            "io.container.manager": "cri-o",
+            format!("{KEY}.ContainerType"): "container",
+            format!("{KEY}.SandboxID"): pod,
+            format!("{KEY}.SandboxName"): name,
+            format!("{KEY}.Metadata"): "{\"name\": \"main\"}",
+        }),
+    );
+    folder(id)
+}
+
+const TWO_CPUS: &str = r#"{"cpu_quota": 200000, "cpu_period": 100000, "cpu_shares": 2048}"#;
+const HALF_A_CPU: &str = r#"{"cpu_quota": 50000, "cpu_period": 100000, "cpu_shares": 512}"#;
+
+fn cpus(rig: &Rig) -> String {
+    seen(rig)["linux"]["resources"]["cpu"]["cpus"].as_str().unwrap_or_default().to_owned()
+}
+
+/// KEP-4112, story 3: decided by what the pod was given, before any of its containers is seen.
+#[test]
+fn a_pod_of_whole_cpus_gets_them_for_all_its_containers_until_it_is_gone() {
+    let config = r#"{"exclusive": "2-4", "shared": "0-1"}"#;
+    let rig = launched("pod_pinner", "30-pod-pinner", config);
+    let create = |id: &str, pod: &str, resources: &str| {
+        rig.create_from(&in_pod(&rig, id, pod, resources, json!({})), id)
+    };
+    for id in ["a1", "a2"] {
+        succeeds(&create(id, "poda", TWO_CPUS));
+        assert_eq!(cpus(&rig), "2,3", "{id}");
+    }
+    succeeds(&create("b1", "podb", HALF_A_CPU));
+    assert_eq!(cpus(&rig), "0-1");
+    let refused = create("c1", "podc", TWO_CPUS);
+    let line = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success() && line.contains("2 exclusive CPUs, 1 are left"), "{line}");
+    for id in ["a1", "a2"] {
+        succeeds(&rig.verb(&["delete", "--force", id]));
+    }
+    std::fs::remove_dir_all(rig.path("overlay-containers/poda")).unwrap();
+    wait_until("the pod is gone", || create("c1", "podc", TWO_CPUS).status.success());
+    assert_eq!(cpus(&rig), "2,3");
+}
+
+#[test]
+fn a_pinner_that_comes_back_knows_what_is_taken() {
+    let mut rig = Rig::new("");
+    rig.write("pinner.json", r#"{"exclusive": "2-4", "shared": "0"}"#);
+    rig.start_daemon();
+    let config = rig.path("pinner.json").display().to_string();
+    let sits_down = |rig: &Rig| {
+        let started = by_hand(rig, "pod_pinner", &["--config", &config]).spawn().unwrap();
+        wait_until("it is synchronized", || is_synchronized(rig, "30-pod-pinner"));
+        Started(started)
+    };
+    let first = sits_down(&rig);
+    succeeds(&rig.create_from(&in_pod(&rig, "a1", "poda", TWO_CPUS, json!({})), "a1"));
+    drop(first);
+    wait_until("it is gone", || !is_synchronized(&rig, "30-pod-pinner"));
+    let _second = sits_down(&rig);
+    let refused = rig.create_from(&in_pod(&rig, "b1", "podb", TWO_CPUS, json!({})), "b1");
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("1 are left"));
+}
+
+/// KEP-4112, story 4: a resource that no field of the CRI carries, enforced by the cgroup.
+#[test]
+fn misc_resources_are_enforced_and_never_more_than_the_node_has() {
+    let rig = launched("misc_limits", "40-misc-limits", r#"{"sgx_epc": 100, "keys": 3}"#);
+    let create = |id: &str, annotations: Value| {
+        rig.create_from(&in_pod(&rig, id, &format!("pod{id}"), "null", annotations), id)
+    };
+    let misc = || seen(&rig)["linux"]["resources"]["unified"]["misc.max"].clone();
+    let narrow = json!({"misc.nri-runc.dev/container.main": "{\"sgx_epc\": 60}"});
+    succeeds(&create("a1", narrow.clone()));
+    assert_eq!(misc(), "keys 0\nsgx_epc 60");
+    succeeds(&create("b1", json!({"misc.nri-runc.dev/container.other": "{\"keys\": 1}"})));
+    assert_eq!(misc(), "keys 0\nsgx_epc 0");
+    let cases = [
+        (narrow.clone(), "it needs 60 of sgx_epc, 40 are left"),
+        (json!({"misc.nri-runc.dev": "{\"gold\": 1}"}), "this node has no gold"),
+        (json!({"misc.nri-runc.dev": "{"}), "misc.nri-runc.dev: "),
+    ];
+    for (at, (annotations, wanted)) in cases.into_iter().enumerate() {
+        let refused = create(&format!("c{at}"), annotations);
+        let line = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert!(!refused.status.success() && line.contains(wanted), "{line}");
+    }
+    succeeds(&rig.verb(&["delete", "--force", "a1"]));
+    succeeds(&create("d1", narrow));
+}
+
 /// The lines of a log, taken apart.
 fn lines(rig: &Rig, name: &str) -> Vec<Value> {
     let text = rig.read(name);

@@ -45,10 +45,7 @@ pub(super) async fn describe(node: &Node, call: &Call, document: &[u8]) -> Resul
         variables: &call.question().variables,
     };
     let told = spec.for_engine();
-    let engine = engine::detect(&engine_call, &told);
-    let wanted = engine::wanted(&engine, &engine_call, &told);
-    let found = node.sources.fetch(&node.host, wanted).await;
-    let facts = engine::facts(engine, &engine_call, &told, &found);
+    let facts = node.sources.facts(&node.host, &engine_call, &told).await;
     for missing in &facts.missing {
         node.note_missing(facts.engine.name(), missing);
     }

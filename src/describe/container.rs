@@ -4,7 +4,7 @@
 
 use protobuf::MessageField;
 
-use crate::engine::{Facts, Image, SeccompProfile};
+use crate::engine::{ContainerFacts, Facts, Image, SeccompProfile};
 use crate::plugin::api;
 
 use super::view::{Device, Hook, Hooks, Mount, Namespace, Rdt, Scheduler, Seccomp, Spec};
@@ -30,7 +30,7 @@ pub fn container(facts: &Facts, spec: &Spec) -> api::Container {
         env: owned(&process.env),
         mounts: spec.mounts.iter().map(mount).collect(),
         hooks: hooks(&spec.hooks).into(),
-        linux: Some(linux(spec, told.seccomp.as_ref())).into(),
+        linux: Some(linux(spec, told)).into(),
         pid: 0,
         rlimits: rlimits.collect(),
         created_at: 0,
@@ -122,8 +122,17 @@ fn hook(hook: &Hook) -> api::Hook {
     }
 }
 
-fn linux(spec: &Spec, profile: Option<&SeccompProfile>) -> api::LinuxContainer {
+fn linux(spec: &Spec, told: &ContainerFacts) -> api::LinuxContainer {
     let linux = &spec.linux;
+    let class = |name: &Option<String>| {
+        let value = name.clone()?;
+        Some(api::OptionalString { value, special_fields: Default::default() })
+    };
+    let resources = api::LinuxResources {
+        rdt_class: class(&told.rdt_class).into(),
+        blockio_class: class(&told.blockio_class).into(),
+        ..super::resources(spec)
+    };
     let net_devices = linux.net_devices.iter().map(|(host, device)| {
         let name = device.name.clone();
         (host.clone(), api::LinuxNetDevice { name, special_fields: Default::default() })
@@ -132,11 +141,11 @@ fn linux(spec: &Spec, profile: Option<&SeccompProfile>) -> api::LinuxContainer {
     api::LinuxContainer {
         namespaces: linux.namespaces.iter().map(namespace).collect(),
         devices: linux.devices.iter().map(device).collect(),
-        resources: Some(super::resources(spec)).into(),
+        resources: Some(resources).into(),
         oom_score_adj: spec.process.oom_score_adj.map(adj).into(),
         cgroups_path: linux.cgroups_path.clone(),
         io_priority: io_priority(spec),
-        seccomp_profile: profile.map(seccomp_profile).into(),
+        seccomp_profile: told.seccomp.as_ref().map(seccomp_profile).into(),
         seccomp_policy: linux.seccomp.as_ref().map(seccomp).into(),
         sysctl: linux.sysctl.clone().into_iter().collect(),
         net_devices: net_devices.collect(),

@@ -57,11 +57,14 @@ impl Spec {
     pub fn for_engine(&self) -> Document<'_> {
         let mounts = self.mounts.iter();
         let namespaces = self.linux.namespaces.iter();
+        let block_io = self.linux.resources.get("blockIO").and_then(Value::as_object);
         Document {
             annotations: &self.annotations,
             cgroups_path: &self.linux.cgroups_path,
             mounts: mounts.map(|mount| (&*mount.destination, &*mount.source)).collect(),
             namespaces: namespaces.map(|space| (&*space.kind, &*space.path)).collect(),
+            clos: self.linux.rdt.as_ref().map(|rdt| &*rdt.clos_id),
+            limits_block_io: block_io.is_some_and(|block| !block.is_empty()),
         }
     }
 

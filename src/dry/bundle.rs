@@ -59,12 +59,9 @@ impl Bundle {
         let call =
             engine::Call { id, root: "", bundle: &bundle, parent, grandparent, variables: &[] };
         let told = spec.for_engine();
-        let engine = engine::detect(&call, &told);
-        let wanted = engine::wanted(&engine, &call, &told);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.doing(|| "starting the event loop")?;
-        let found = runtime.block_on(Sources::default().fetch(host, wanted));
-        let facts = engine::facts(engine, &call, &told, &found);
+        let facts = runtime.block_on(Sources::default().facts(host, &call, &told));
         let pod = describe::pod(&facts, &spec);
         Ok((facts.role, pod, describe::container(&facts, &spec)))
     }

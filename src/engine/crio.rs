@@ -172,14 +172,13 @@ fn container(call: &Call<'_>, keys: &Keys<'_>, document: &Document<'_>) -> Conta
         id: call.id.to_owned(),
         name: name.unwrap_or_else(|| call.id.to_owned()),
         labels: texts(keys.json("Labels").as_ref()),
-        annotations: BTreeMap::new(),
         image: image.map(|name| Image {
             name: name.to_owned(),
             digest: repo_digest.map(|(_, digest)| digest.to_owned()).unwrap_or_default(),
             config_digest: keys.own("ImageRef").map(digest).unwrap_or_default(),
         }),
-        cdi_devices: Vec::new(),
         seccomp: keys.own("SeccompProfilePath").and_then(seccomp),
+        ..ContainerFacts::default()
     }
 }
 

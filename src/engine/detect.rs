@@ -192,6 +192,8 @@ mod tests {
             cgroups_path: "",
             mounts: Vec::new(),
             namespaces: Vec::new(),
+            clos: None,
+            limits_block_io: false,
         };
         let engine = detect(&call, &document);
         assert!(!engine.evidence().is_empty(), "{engine:?}");

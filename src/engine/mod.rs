@@ -5,6 +5,8 @@
 //! somebody else fetches it ([`Found`]), [`facts`] reads it. It reads nothing itself. What is not
 //! known is absent, never guessed.
 
+mod cgroup;
+mod classes;
 mod conmon;
 mod containerd;
 mod cri;
@@ -25,6 +27,7 @@ use std::ffi::OsString;
 
 use serde_json::{Map, Value};
 
+pub use cgroup::cgroup_parent;
 pub use detect::{Engine, Kind, detect};
 pub use sources::{Found, Query, Record, Wanted};
 
@@ -64,6 +67,10 @@ pub struct Document<'a> {
     pub mounts: Vec<(&'a str, &'a str)>,
     /// Kind and path of each namespace.
     pub namespaces: Vec<(&'a str, &'a str)>,
+    /// `linux.intelRdt.closID`.
+    pub clos: Option<&'a str>,
+    /// Whether `linux.resources.blockIO` says something.
+    pub limits_block_io: bool,
 }
 
 impl Document<'_> {
@@ -141,6 +148,10 @@ pub struct ContainerFacts {
     pub cdi_devices: Vec<String>,
     /// Seccomp profile.
     pub seccomp: Option<SeccompProfile>,
+    /// Name of its RDT class.
+    pub rdt_class: Option<String>,
+    /// Name of its block I/O class.
+    pub blockio_class: Option<String>,
 }
 
 /// What the engine says about a pod.
@@ -225,6 +236,36 @@ pub fn wanted(engine: &Engine, call: &Call<'_>, document: &Document<'_>) -> Want
 
 /// What the engine says about the container of this call.
 pub fn facts(engine: Engine, call: &Call<'_>, document: &Document<'_>, found: &Found) -> Facts {
+    let is_cri = matches!(engine.kind, Kind::ContainerdCri | Kind::Crio);
+    let mut facts = of_engine(engine, call, document, found);
+    if is_cri && facts.role == Role::Container {
+        classes::fill_in(&mut facts, document);
+    }
+    facts
+}
+
+/// What on the host stands for something that the engine did not say.
+pub fn wanted_instead(facts: &Facts, document: &Document<'_>) -> Wanted {
+    let has_pods = matches!(
+        facts.engine.kind,
+        Kind::ContainerdCri | Kind::Crio | Kind::Isulad | Kind::Kubernetes
+    );
+    let files = if has_pods && facts.pod.resources.is_none() {
+        cgroup::files(document)
+    } else {
+        Vec::new()
+    };
+    Wanted { files, store: None }
+}
+
+/// Takes it into the facts.
+pub fn fill_in(facts: &mut Facts, document: &Document<'_>, found: &Found) {
+    if facts.pod.resources.is_none() {
+        facts.pod.resources = cgroup::resources(document, found);
+    }
+}
+
+fn of_engine(engine: Engine, call: &Call<'_>, document: &Document<'_>, found: &Found) -> Facts {
     match engine.kind {
         Kind::ContainerdCri => containerd::facts(engine, call, document, found),
         Kind::Containerd | Kind::Nerdctl => ctr::facts(engine, call, document, found),

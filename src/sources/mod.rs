@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::engine::{Found, Query, Wanted};
+use crate::engine::{self, Call, Document, Facts, Found, Query, Wanted};
 use crate::files;
 use crate::host::Host;
 
@@ -32,6 +32,20 @@ pub struct Sources {
 }
 
 impl Sources {
+    /// Everything that call, document and host tell of a container: who called, what that engine
+    /// says, and what stands for what it does not say.
+    pub async fn facts(&self, host: &Host, call: &Call<'_>, document: &Document<'_>) -> Facts {
+        let engine = engine::detect(call, document);
+        let wanted = engine::wanted(&engine, call, document);
+        let found = self.fetch(host, wanted).await;
+        let mut facts = engine::facts(engine, call, document, &found);
+        let instead = engine::wanted_instead(&facts, document);
+        if instead != Wanted::default() {
+            engine::fill_in(&mut facts, document, &self.fetch(host, instead).await);
+        }
+        facts
+    }
+
     /// Fetches what is wanted, as far as it can be had in time.
     pub async fn fetch(&self, host: &Host, wanted: Wanted) -> Found {
         let deadline = Instant::now() + DEADLINE;
@@ -73,7 +87,7 @@ fn too_slow(query: &Query) -> String {
 
 /// Files of a run directory are in memory; others may lie on a disk that hangs.
 fn is_quick(path: &str) -> bool {
-    path.starts_with("/run/") || path.starts_with("/var/run/")
+    ["/run/", "/var/run/", "/sys/fs/cgroup/"].iter().any(|dir| path.starts_with(dir))
 }
 
 fn read_all(host: &Host, paths: Vec<String>) -> BTreeMap<String, Vec<u8>> {

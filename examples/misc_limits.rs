@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A sample NRI plugin: limits for resources that kubelet counts but no field of the CRI carries
+//! (SGX memory, encrypted-VM keys, …), enforced by `misc.max` of cgroup v2 (KEP-4112).
+//!
+//! ```text
+//! cp misc_limits /opt/nri/plugins/40-misc-limits
+//! echo '{"sgx_epc": 1000000}' >/etc/nri/conf.d/40-misc-limits.conf     # what the node has
+//! ```
+//!
+//! The pod says what its containers need, in the way of all annotations that are meant for one
+//! container: `misc.nri-runc.dev/container.web: '{"sgx_epc": 65536}'`. All running containers
+//! together never get more than the node has; one that would is refused. A container that asks
+//! for nothing gets nothing: 0 of everything that the node has.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use nri_runc::plugin::stub::{self, Handler, Runtime, async_trait};
+use nri_runc::plugin::{Event, api};
+
+const KEY: &str = "misc.nri-runc.dev";
+const FILE: &str = "misc.max";
+
+/// Resource to amount.
+type Amounts = BTreeMap<String, u64>;
+
+#[derive(Default)]
+struct State {
+    capacity: Amounts,
+    /// Container to what it has.
+    given: HashMap<String, Amounts>,
+}
+
+/// What the pod asks for this container.
+fn asked(pod: &api::PodSandbox, container: &str) -> stub::Result<Amounts> {
+    let Some((key, text)) = stub::annotation(pod, container, KEY) else {
+        return Ok(Amounts::new());
+    };
+    serde_json::from_str(text).map_err(|error| format!("{key}: {error}").into())
+}
+
+/// A line for each resource, as `misc.max` is written.
+fn lines(amounts: &Amounts) -> String {
+    let lines = amounts.iter().map(|(name, amount)| format!("{name} {amount}"));
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+fn parse(lines: &str) -> Amounts {
+    let pairs = lines.lines().filter_map(|line| line.split_once(' '));
+    pairs.filter_map(|(name, amount)| Some((name.to_owned(), amount.parse().ok()?))).collect()
+}
+
+impl State {
+    fn give(&mut self, id: &str, asked: Amounts) -> stub::Result<Amounts> {
+        if let Some(name) = asked.keys().find(|name| !self.capacity.contains_key(*name)) {
+            return Err(format!("this node has no {name}").into());
+        }
+        let mut amounts = Amounts::new();
+        for (name, capacity) in &self.capacity {
+            let others = self.given.iter().filter(|(other, _)| *other != id);
+            let used: u64 = others.filter_map(|(_, given)| given.get(name)).sum();
+            let wanted = asked.get(name).copied().unwrap_or(0);
+            let left = capacity.saturating_sub(used);
+            if wanted > left {
+                return Err(format!("it needs {wanted} of {name}, {left} are left").into());
+            }
+            amounts.insert(name.clone(), wanted);
+        }
+        self.given.insert(id.to_owned(), amounts.clone());
+        Ok(amounts)
+    }
+}
+
+#[derive(Default)]
+struct MiscLimits(Mutex<State>);
+
+impl MiscLimits {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[async_trait]
+impl Handler for MiscLimits {
+    fn events(&self) -> &[Event] {
+        &[Event::CreateContainer, Event::StopContainer]
+    }
+
+    async fn configure(&self, _: &Runtime, request: api::ConfigureRequest) -> stub::Result<()> {
+        self.state().capacity = serde_json::from_str(&request.config)
+            .map_err(|error| format!("its configuration: {error}"))?;
+        Ok(())
+    }
+
+    /// What was given shows in the containers themselves.
+    async fn synchronize(
+        &self,
+        _: &Runtime,
+        _: Vec<api::PodSandbox>,
+        containers: Vec<api::Container>,
+    ) -> stub::Result<Vec<api::ContainerUpdate>> {
+        let mut state = self.state();
+        for container in containers {
+            if let Some(text) = container.linux.resources.unified.get(FILE) {
+                state.given.insert(container.id.clone(), parse(text));
+            }
+        }
+        Ok(Vec::new())
+    }
+
+    async fn create_container(
+        &self,
+        _: &Runtime,
+        request: api::CreateContainerRequest,
+    ) -> stub::Result<api::CreateContainerResponse> {
+        let asked = asked(&request.pod, &request.container.name)?;
+        let amounts = self.state().give(&request.container.id, asked)?;
+        let unified = [(FILE.to_owned(), lines(&amounts))].into();
+        Ok(stub::resources(api::LinuxResources { unified, ..Default::default() }).into())
+    }
+
+    async fn stop_container(
+        &self,
+        _: &Runtime,
+        request: api::StopContainerRequest,
+    ) -> stub::Result<api::StopContainerResponse> {
+        self.state().given.remove(&request.container.id);
+        Ok(Default::default())
+    }
+}
+
+fn main() -> std::process::ExitCode {
+    stub::main("40-misc-limits", MiscLimits::default())
+}

@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A sample NRI plugin: CPUs of their own for pods that asked for whole ones, by what the whole
+//! pod was given (`pod.linux.pod_resources`, known before its first container; KEP-4112).
+//!
+//! ```text
+//! cp pod_pinner /opt/nri/plugins/30-pod-pinner
+//! echo '{"exclusive": "2-7", "shared": "0-1"}' >/etc/nri/conf.d/30-pod-pinner.conf
+//! ```
+//!
+//! A pod whose request equals its limit and is a number of whole CPUs gets that many of the
+//! `exclusive` ones, one set for all its containers, until it is removed; where none are left it
+//! is refused. Other containers run on the `shared` ones. kubelet's own CPU manager must be off.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use nri_runc::plugin::stub::{self, Handler, Runtime, async_trait};
+use nri_runc::plugin::{Event, api};
+use serde::Deserialize;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Config {
+    exclusive: String,
+    shared: String,
+}
+
+#[derive(Default)]
+struct State {
+    exclusive: BTreeSet<u32>,
+    shared: String,
+    /// Pod to CPUs.
+    taken: HashMap<String, BTreeSet<u32>>,
+}
+
+/// `0,2-4` as numbers.
+fn numbers(list: &str) -> stub::Result<BTreeSet<u32>> {
+    let mut all = BTreeSet::new();
+    for part in list.split(',').map(str::trim).filter(|part| !part.is_empty()) {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        all.extend(first.parse::<u32>()?..=last.parse::<u32>()?);
+    }
+    Ok(all)
+}
+
+/// How many whole CPUs the pod was given, if its request equals its limit.
+fn whole_cpus(pod: &api::PodSandbox) -> Option<usize> {
+    let cpu = &pod.linux.pod_resources.cpu;
+    let (quota, period) = (cpu.quota.value, i64::try_from(cpu.period.value).ok()?);
+    let is_whole = quota > 0 && period > 0 && quota % period == 0;
+    let count = is_whole.then(|| usize::try_from(quota / period).ok())??;
+    (cpu.shares.value == 1024 * u64::try_from(count).ok()?).then_some(count)
+}
+
+impl State {
+    /// The pod's own CPUs, taken now if it has none yet; `None` if it does not want any.
+    fn take(&mut self, pod: &api::PodSandbox) -> stub::Result<Option<BTreeSet<u32>>> {
+        let Some(count) = whole_cpus(pod) else { return Ok(None) };
+        if let Some(cpus) = self.taken.get(&pod.id) {
+            return Ok(Some(cpus.clone()));
+        }
+        let is_free = |cpu: &&u32| !self.taken.values().any(|taken| taken.contains(cpu));
+        let free: BTreeSet<u32> = self.exclusive.iter().filter(is_free).copied().collect();
+        if free.len() < count {
+            let left = free.len();
+            return Err(format!("the pod wants {count} exclusive CPUs, {left} are left").into());
+        }
+        let cpus: BTreeSet<u32> = free.into_iter().take(count).collect();
+        self.taken.insert(pod.id.clone(), cpus.clone());
+        Ok(Some(cpus))
+    }
+}
+
+#[derive(Default)]
+struct PodPinner(Mutex<State>);
+
+impl PodPinner {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[async_trait]
+impl Handler for PodPinner {
+    fn events(&self) -> &[Event] {
+        &[Event::RunPodSandbox, Event::CreateContainer, Event::RemovePodSandbox]
+    }
+
+    async fn configure(&self, _: &Runtime, request: api::ConfigureRequest) -> stub::Result<()> {
+        let config: Config = serde_json::from_str(&request.config)
+            .map_err(|error| format!("its configuration: {error}"))?;
+        let mut state = self.state();
+        state.exclusive = numbers(&config.exclusive)?;
+        state.shared = config.shared;
+        Ok(())
+    }
+
+    /// What was taken shows in the containers themselves.
+    async fn synchronize(
+        &self,
+        _: &Runtime,
+        pods: Vec<api::PodSandbox>,
+        containers: Vec<api::Container>,
+    ) -> stub::Result<Vec<api::ContainerUpdate>> {
+        let mut state = self.state();
+        for pod in pods.iter().filter(|pod| whole_cpus(pod).is_some()) {
+            let mut members = containers.iter().filter(|one| one.pod_sandbox_id == pod.id);
+            let cpus = members.next().map(|one| numbers(&one.linux.resources.cpu.cpus));
+            if let Some(cpus) = cpus.transpose()?.filter(|cpus| cpus.is_subset(&state.exclusive)) {
+                state.taken.insert(pod.id.clone(), cpus);
+            }
+        }
+        Ok(Vec::new())
+    }
+
+    async fn run_pod_sandbox(
+        &self,
+        _: &Runtime,
+        request: api::RunPodSandboxRequest,
+    ) -> stub::Result<()> {
+        self.state().take(&request.pod).map(|_| ())
+    }
+
+    async fn create_container(
+        &self,
+        _: &Runtime,
+        request: api::CreateContainerRequest,
+    ) -> stub::Result<api::CreateContainerResponse> {
+        let mut state = self.state();
+        let own = state.take(&request.pod)?;
+        let own = own.map(|cpus| cpus.iter().map(u32::to_string).collect::<Vec<_>>().join(","));
+        let cpus = own.unwrap_or_else(|| state.shared.clone());
+        let cpu = Some(api::LinuxCPU { cpus, ..Default::default() }).into();
+        Ok(stub::resources(api::LinuxResources { cpu, ..Default::default() }).into())
+    }
+
+    async fn remove_pod_sandbox(
+        &self,
+        _: &Runtime,
+        request: api::RemovePodSandboxRequest,
+    ) -> stub::Result<()> {
+        self.state().taken.remove(&request.pod.id);
+        Ok(())
+    }
+}
+
+fn main() -> std::process::ExitCode {
+    stub::main("30-pod-pinner", PodPinner::default())
+}

@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The pod's cgroup, which kubelet makes before the sandbox: its limits stand for the resources
+//! of the pod where the engine says none. They are those of the moment, overhead included. Only
+//! what converts without loss is taken: cgroup v2 keeps no shares.
+
+use serde_json::{Map, Value};
+
+use super::{Document, Found};
+
+const ROOT: &str = "/sys/fs/cgroup";
+
+/// The parent of a cgroup: the path without its last element, or the slice spelt out in full
+/// (`a-b.slice` lies in `a.slice`, systemd.slice(5)).
+pub fn cgroup_parent(path: &str) -> String {
+    if let Some((slice, _)) = path.split_once(':') {
+        let Some(name) = slice.strip_suffix(".slice") else { return slice.to_owned() };
+        let mut parent = String::new();
+        for (at, _) in name.match_indices('-').chain([(name.len(), "")]) {
+            parent.push('/');
+            parent.push_str(&name[..at]);
+            parent.push_str(".slice");
+        }
+        return parent;
+    }
+    path.rsplit_once('/').map(|(parent, _)| parent.to_owned()).unwrap_or_default()
+}
+
+/// Path of a file in the pod's cgroup, if kubelet made it.
+fn path(document: &Document<'_>, controller: &str, file: &str) -> Option<String> {
+    let parent = cgroup_parent(document.cgroups_path);
+    let mut elements = parent.split('/');
+    let is_pods = elements.clone().any(|element| element.starts_with("kubepods"))
+        && !elements.any(|element| element == "..");
+    is_pods.then(|| format!("{ROOT}{controller}{parent}/{file}"))
+}
+
+const MAX: (&str, &str) = ("", "cpu.max");
+const MEMORY_MAX: (&str, &str) = ("", "memory.max");
+const SHARES: (&str, &str) = ("/cpu", "cpu.shares");
+const QUOTA: (&str, &str) = ("/cpu", "cpu.cfs_quota_us");
+const PERIOD: (&str, &str) = ("/cpu", "cpu.cfs_period_us");
+const LIMIT: (&str, &str) = ("/memory", "memory.limit_in_bytes");
+
+/// The files of both versions.
+pub(super) fn files(document: &Document<'_>) -> Vec<String> {
+    let all = [MAX, MEMORY_MAX, SHARES, QUOTA, PERIOD, LIMIT];
+    all.iter().filter_map(|(controller, file)| path(document, controller, file)).collect()
+}
+
+/// What they say, as a CRI message in JSON; `None` if there is no limit at all.
+pub(super) fn resources(document: &Document<'_>, found: &Found) -> Option<Map<String, Value>> {
+    let text = |(controller, file): (&str, &str)| {
+        let bytes = found.file(&path(document, controller, file)?)?;
+        Some(std::str::from_utf8(bytes).ok()?.trim().to_owned())
+    };
+    let number = |file| text(file)?.parse::<i64>().ok();
+    // "QUOTA PERIOD"; "max" is no number.
+    let max = text(MAX).and_then(|line| {
+        let (quota, period) = line.split_once(' ')?;
+        Some((quota.parse::<i64>().ok()?, period.parse::<i64>().ok()?))
+    });
+    let quota = max.map(|(quota, _)| quota).or_else(|| number(QUOTA)).filter(|quota| *quota > 0);
+    let period = max.map(|(_, period)| period).or_else(|| number(PERIOD));
+    // v1 says "none" by a number beyond any memory.
+    let limit = number(MEMORY_MAX).or_else(|| number(LIMIT)).filter(|limit| *limit < 1 << 60);
+    let told = [
+        ("cpu_quota", quota),
+        ("cpu_period", period.filter(|_| quota.is_some())),
+        ("cpu_shares", number(SHARES)),
+        ("memory_limit_in_bytes", limit),
+    ];
+    let told = told.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?.into())));
+    let told: Map<String, Value> = told.collect();
+    (!told.is_empty()).then_some(told)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(cgroups_path: &str, files: &[(&str, &str)]) -> Option<Value> {
+        let annotations = Default::default();
+        let document = Document {
+            annotations: &annotations,
+            cgroups_path,
+            mounts: Vec::new(),
+            namespaces: Vec::new(),
+            clos: None,
+            limits_block_io: false,
+        };
+        let files = files.iter().map(|(path, text)| (format!("{ROOT}{path}"), (*text).into()));
+        let found = Found { files: files.collect(), ..Found::default() };
+        resources(&document, &found).map(Value::from)
+    }
+
+    #[test]
+    fn the_parent_of_both_cgroup_drivers_is_found() {
+        assert_eq!(cgroup_parent("/kubepods/pod1/abc"), "/kubepods/pod1");
+        assert_eq!(
+            cgroup_parent("kubepods-burstable-pod1.slice:cri-containerd:abc"),
+            "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod1.slice"
+        );
+    }
+
+    #[test]
+    fn an_odd_cgroup_path_has_no_parent_to_invent() {
+        assert_eq!(cgroup_parent(""), "");
+        assert_eq!(cgroup_parent("lonely"), "");
+    }
+
+    #[test]
+    fn both_versions_tell_the_limits_of_the_pod() {
+        let v2 = [
+            ("/kubepods.slice/kubepods-pod1.slice/cpu.max", "200000 100000\n"),
+            ("/kubepods.slice/kubepods-pod1.slice/memory.max", "1073741824\n"),
+        ];
+        let wanted = serde_json::json!({"cpu_quota": 200_000, "cpu_period": 100_000,
+            "memory_limit_in_bytes": 1_073_741_824});
+        assert_eq!(told("kubepods-pod1.slice:cri-containerd:c", &v2), Some(wanted));
+        let v1 = [
+            ("/cpu/kubepods/pod1/cpu.shares", "512"),
+            ("/cpu/kubepods/pod1/cpu.cfs_quota_us", "-1"),
+            ("/cpu/kubepods/pod1/cpu.cfs_period_us", "100000"),
+            ("/memory/kubepods/pod1/memory.limit_in_bytes", "9223372036854771712"),
+        ];
+        let wanted = serde_json::json!({"cpu_shares": 512});
+        assert_eq!(told("/kubepods/pod1/c", &v1), Some(wanted));
+    }
+
+    #[test]
+    fn no_limit_no_cgroup_of_kubelets_and_garbage_say_nothing() {
+        let none = [
+            ("/kubepods/pod1/cpu.max", "max 100000"),
+            ("/kubepods/pod1/memory.max", "max"),
+            ("/cpu/kubepods/pod1/cpu.shares", "many"),
+        ];
+        assert_eq!(told("/kubepods/pod1/c", &none), None);
+        for path in ["/system.slice/c", "/kubepods/../c/d", "", "c"] {
+            let document = [("/system.slice/memory.max", "5"), ("/c/memory.max", "5")];
+            assert_eq!(told(path, &document), None);
+        }
+    }
+}

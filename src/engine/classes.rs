@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Names of the RDT and block I/O classes that containerd and CRI-O gave a container. The engines
+//! take a name from annotations and write only what it stands for into the document, so a name is
+//! believed only where the document shows its effect: a pod may ask for what its node does not
+//! have.
+
+use super::{Document, Facts};
+
+/// Asks for the container itself, for one container of the pod, for all of them: in that order.
+fn asked_for(facts: &Facts, document: &Document<'_>, kind: &str) -> Option<String> {
+    let own = format!("io.kubernetes.cri.{kind}-class");
+    let of_request = facts.container.annotations.get(&own).cloned();
+    let stem = format!("{kind}.resources.beta.kubernetes.io");
+    let narrow = format!("{stem}/container.{}", facts.container.name);
+    let pod = |key: &str| facts.pod.annotations.get(key).cloned();
+    let asked = of_request.or_else(|| document.annotations.get(&own).cloned());
+    let asked = asked.or_else(|| pod(&narrow)).or_else(|| pod(&format!("{stem}/pod")));
+    asked.filter(|class| !class.is_empty())
+}
+
+/// Fills in the names.
+pub(super) fn fill_in(facts: &mut Facts, document: &Document<'_>) {
+    let rdt = asked_for(facts, document, "rdt");
+    let blockio = asked_for(facts, document, "blockio");
+    facts.container.rdt_class = rdt.filter(|class| document.clos == Some(class));
+    facts.container.blockio_class = blockio.filter(|_| document.limits_block_io);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Call, Document, Facts, detect};
+    use super::*;
+
+    fn told(clos: Option<&str>, limits_block_io: bool, pod: &[(&str, &str)]) -> Facts {
+        let call =
+            Call { id: "c1", root: "", bundle: "", parent: &[], grandparent: &[], variables: &[] };
+        let annotations = Default::default();
+        let document = Document {
+            annotations: &annotations,
+            cgroups_path: "",
+            mounts: Vec::new(),
+            namespaces: Vec::new(),
+            clos,
+            limits_block_io,
+        };
+        let mut facts = Facts::alone(detect(&call, &document), &call);
+        let pairs = pod.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
+        facts.pod.annotations = pairs.collect();
+        fill_in(&mut facts, &document);
+        facts
+    }
+
+    #[test]
+    fn the_narrowest_annotation_names_the_class() {
+        let facts = told(
+            Some("gold"),
+            true,
+            &[
+                ("rdt.resources.beta.kubernetes.io/pod", "bronze"),
+                ("rdt.resources.beta.kubernetes.io/container.c1", "gold"),
+                ("blockio.resources.beta.kubernetes.io/pod", "slow"),
+                ("blockio.resources.beta.kubernetes.io/container.other", "fast"),
+            ],
+        );
+        assert_eq!(facts.container.rdt_class.as_deref(), Some("gold"));
+        assert_eq!(facts.container.blockio_class.as_deref(), Some("slow"));
+    }
+
+    #[test]
+    fn a_class_without_effect_in_the_document_is_not_believed() {
+        let asked = [
+            ("rdt.resources.beta.kubernetes.io/pod", "gold"),
+            ("blockio.resources.beta.kubernetes.io/pod", "slow"),
+        ];
+        for clos in [None, Some("bronze")] {
+            let facts = told(clos, false, &asked);
+            assert_eq!((facts.container.rdt_class, facts.container.blockio_class), (None, None));
+        }
+    }
+}

@@ -162,6 +162,9 @@ fn done(id: Option<&Value>, result: std::result::Result<(), String>) {
     );
 }
 
+/// A line in its turn, also one that means nothing: none is answered before plugins can connect.
+type Read = std::result::Result<Line, Malformed>;
+
 struct Player {
     stage: Rc<Stage>,
     teller: Rc<Teller>,
@@ -174,7 +177,7 @@ impl Player {
     async fn sort(
         self: Rc<Self>,
         mut lines: mpsc::Receiver<Vec<u8>>,
-        held_back: mpsc::UnboundedSender<Line>,
+        held_back: mpsc::UnboundedSender<Read>,
     ) {
         let mut number = 0_u64;
         while let Some(bytes) = lines.recv().await {
@@ -191,10 +194,11 @@ impl Player {
                 }
                 Ok(Line { id: _, order: Order::Cancel(call) }) if self.cancel(&call) => {}
                 Ok(line) => {
-                    let _ended = held_back.send(line);
+                    let _ended = held_back.send(Ok(line));
                 }
                 Err(Malformed { id, why }) => {
-                    answer(id.as_ref(), json!({"error": format!("line {number}: {why}")}));
+                    let why = format!("line {number}: {why}");
+                    let _ended = held_back.send(Err(Malformed { id, why }));
                 }
             }
         }
@@ -202,9 +206,16 @@ impl Player {
     }
 
     /// Follows the script, then waits for what is pending.
-    async fn follow(self: Rc<Self>, mut orders: mpsc::UnboundedReceiver<Line>) {
+    async fn follow(self: Rc<Self>, mut orders: mpsc::UnboundedReceiver<Read>) {
         let mut pending = Vec::new();
-        while let Some(Line { id, order }) = orders.recv().await {
+        while let Some(read) = orders.recv().await {
+            let Line { id, order } = match read {
+                Ok(line) => line,
+                Err(Malformed { id, why }) => {
+                    answer(id.as_ref(), json!({"error": why}));
+                    continue;
+                }
+            };
             match order {
                 Order::State(snapshot) => {
                     *self.teller.state.borrow_mut() = snapshot;

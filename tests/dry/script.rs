@@ -166,10 +166,14 @@ fn what_keeps_it_from_starting_is_one_line_and_exit_code_1() {
         &["replay", "--socket", "/proc/nri.sock"],
         &["replay", "--socket", long.as_str()],
     ] {
-        let output = command(&temp, words).stderr(std::process::Stdio::piped()).output().unwrap();
+        let mut child = command(&temp, words).stderr(std::process::Stdio::piped()).spawn().unwrap();
+        let mut script = child.stdin.take().unwrap();
+        let _not_read = std::io::Write::write_all(&mut script, b"{}\nnonsense\n");
+        drop(script);
+        let output = child.wait_with_output().unwrap();
         let said = String::from_utf8(output.stderr).unwrap();
         assert_eq!((output.status.code(), said.lines().count()), (Some(1), 1), "{words:?}: {said}");
-        assert!(output.stdout.is_empty());
+        assert!(output.stdout.is_empty(), "not even a malformed line is answered");
     }
 }
 
@@ -191,10 +195,19 @@ fn a_pre_installed_plugin_takes_part_before_the_first_line_is_answered() {
     let config = format!("file = {}\n", log.display());
     nri_runc::files::replace(&temp.path().join("10-logger.conf"), config.as_bytes()).unwrap();
     let mut replay = Replay::on(temp, &[]);
+    replay.send_text("nonsense");
+    let synchronized = replay.line("plugin", |line| {
+        assert!(line["error"].is_null(), "answered before the plugin took part");
+        line["event"] == "synchronized"
+    });
+    assert_eq!(
+        (&synchronized["plugin"], &synchronized["updates"]),
+        (&json!("10-logger"), &json!([]))
+    );
+    replay.line("answer to nonsense", |line| line["error"].to_string().contains("line 1: "));
     replay.create();
     let lines = std::fs::read_to_string(&log).unwrap();
     assert!(lines.contains("CreateContainer"), "{lines}");
-    assert!(replay.event("synchronized", "10-logger")["updates"] == json!([]));
 }
 
 #[test]

@@ -35,6 +35,7 @@ test: setup
 lint:
 	cargo fmt --check
 	cargo clippy --locked --all-targets -- -D warnings
+	cargo test --locked --quiet --test tidy every_
 
 bench: build
 	@sh scripts/bench.sh $$($(MAKE) -s --no-print-directory path) $(TARGET)

@@ -175,3 +175,73 @@ fn the_compatibility_page_names_only_proofs_that_exist() {
     }
     assert!(proofs > 90, "{proofs} proofs were found on the page");
 }
+
+/// The names in one table of Cargo.toml.
+fn crates(table: &str) -> Vec<String> {
+    let manifest = std::fs::read_to_string(root().join("Cargo.toml")).unwrap();
+    let lines = manifest.lines().skip_while(|line| *line != format!("[{table}]")).skip(1);
+    let lines = lines.take_while(|line| !line.starts_with('['));
+    lines.filter_map(|line| Some(line.split_once(" = ")?.0.to_owned())).collect()
+}
+
+#[test]
+fn every_dependency_is_used_and_has_its_reason_in_the_architecture() {
+    let map = std::fs::read_to_string(root().join("ARCHITECTURE.md")).unwrap();
+    let reasons = map.split("## Dependencies").nth(1).unwrap_or_default();
+    let reasons = reasons.split("\n## ").next().unwrap_or_default();
+    let has_reason = |name: &str| {
+        reasons.split([' ', ',', '|', ';', '\n']).any(|word| word.trim_end_matches(':') == name)
+    };
+    let text = |dirs: &[&str]| -> String {
+        dirs.iter().flat_map(|dir| sources(dir)).map(|(_, text)| text).collect()
+    };
+    for (table, dirs) in [
+        ("dependencies", &["src"] as &[&str]),
+        ("dev-dependencies", &["src", "tests", "benches", "examples"]),
+    ] {
+        let (names, code) = (crates(table), text(dirs));
+        assert!(names.len() > 5, "{names:?}");
+        for name in names {
+            let path = format!("{}::", name.replace('-', "_"));
+            assert!(code.contains(&path), "{name} is not used");
+            assert!(has_reason(&name), "{name} has no reason in ARCHITECTURE.md");
+        }
+    }
+}
+
+/// One alternative of a licence expression is enough, all parts of it are needed.
+fn may_be_shipped(licence: &str) -> bool {
+    const FINE: &[&str] = &[
+        "0BSD",
+        "Apache-2.0",
+        "Apache-2.0 WITH LLVM-exception",
+        "BSD-2-Clause",
+        "BSD-3-Clause",
+        "ISC",
+        "MIT",
+        "Unicode-3.0",
+        "Zlib",
+    ];
+    let plain = licence.replace(['(', ')'], "").replace('/', " OR ");
+    plain.split(" AND ").all(|part| part.split(" OR ").any(|name| FINE.contains(&name.trim())))
+}
+
+#[test]
+#[expect(clippy::disallowed_methods, reason = "cargo knows the licences")]
+fn every_licence_is_one_that_may_be_shipped() {
+    let mut cargo = std::process::Command::new(env!("CARGO"));
+    cargo.args(["metadata", "--locked", "--format-version", "1"]);
+    cargo.args(["--filter-platform", "x86_64-unknown-linux-gnu"]);
+    let output = cargo.current_dir(root()).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let told: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let packages = told["packages"].as_array().unwrap();
+    assert!(packages.len() > 50, "{} packages", packages.len());
+    for package in packages {
+        let licence = package["license"].as_str().unwrap_or("none");
+        assert!(may_be_shipped(licence), "{} is under {licence}", package["name"]);
+    }
+    for licence in ["GPL-3.0-only", "none", "MIT AND GPL-2.0-only", "AGPL-3.0 OR BSL-1.0"] {
+        assert!(!may_be_shipped(licence), "{licence}");
+    }
+}

@@ -12,6 +12,7 @@ use crate::state::Container;
 
 use super::node::Node;
 use super::plugins::NRI_VERSION;
+use super::resources;
 
 /// Answers an admin question.
 pub(super) fn answer(node: &Rc<Node>, question: &str) -> Answer {
@@ -100,7 +101,7 @@ fn pods(node: &Node) -> Value {
                 json!({
                     "id": container.key.id,
                     "name": container.name,
-                    "state": container.state.name(),
+                    "state": state(node, container),
                     "pid": container.init_pid,
                 })
             })
@@ -117,6 +118,10 @@ fn pods(node: &Node) -> Value {
         })
     });
     Value::Array(rows.collect())
+}
+
+fn state(node: &Node, container: &Container) -> &'static str {
+    if resources::is_paused(node, container) { "paused" } else { container.state.name() }
 }
 
 /// Who changed what: by id, a prefix of one, or pod-namespace/pod-name/container-name. The
@@ -158,7 +163,7 @@ fn explained(node: &Node, container: &Container) -> Value {
         "id": container.key.id,
         "pod": pod,
         "name": container.name,
-        "state": container.state.name(),
+        "state": state(node, container),
         "engine": container.engine,
         "evidence": container.evidence,
         "runtime": container.runtime,

@@ -119,6 +119,15 @@ pub(super) fn living(node: &Node, key: &Key) -> Result<Container, Unmet> {
     if is_alive { Ok(record) } else { Err(Unmet::Gone) }
 }
 
+/// Whether its processes are frozen; no verb that we see tells.
+pub(super) fn is_paused(node: &Node, record: &Container) -> bool {
+    let (told, _) = evidence::cgroups(&node.host, &record.key);
+    let pid = record.init_pid.filter(|_| record.state == Lifecycle::Running);
+    let cgroups =
+        pid.and_then(|pid| Cgroups::find(&node.host, &*mounts(node).ok()?, pid, &told).ok());
+    cgroups.is_some_and(|cgroups| cgroups.is_frozen())
+}
+
 fn route(node: &Node, record: &Container) -> Result<Route, Unmet> {
     let name = Path::new(&record.runtime).file_name().unwrap_or_default().to_string_lossy();
     // Only of these is it known that their containers are in the cgroups that are limited.

@@ -86,6 +86,21 @@ fn a_detached_run_is_adjusted_and_its_life_is_told() {
 }
 
 #[test]
+fn a_container_is_told_as_paused_while_it_is() {
+    let Some(live) = Live::new(&["sleep", "1000"]) else { return };
+    succeeds(&live.run(&["--detach"]));
+    let state = || live.rig.admin(&["pods"])[0]["containers"][0]["state"].clone();
+    wait_until("it runs", || state() == "running");
+    succeeds(&live.rig.verb(&["pause", "c1"]));
+    assert_eq!(state(), "paused");
+    assert_eq!(live.rig.admin(&["explain", "c1"])["state"], "paused");
+    succeeds(&live.rig.verb(&["resume", "c1"]));
+    assert_eq!(state(), "running");
+    succeeds(&live.rig.verb(&["delete", "--force", "c1"]));
+    live.nothing_is_left();
+}
+
+#[test]
 fn a_run_in_the_foreground_carries_output_and_exit_code() {
     let script = "cat; echo $HELLO >&2; sleep 0.2; exit 3";
     let Some(live) = Live::new(&["sh", "-c", script]) else { return };

@@ -9,12 +9,11 @@
 /// The least and the most that a share can be.
 const SHARES: (u64, u64) = (2, 262_144);
 
-/// The weight for `shares`, by the formula that made `weight` of `before`; by the newer one where
-/// that cannot be told.
-pub(super) fn weight(shares: u64, before: Option<(u64, u64)>) -> u64 {
-    let is_linear =
-        before.is_some_and(|(shares, weight)| linear(shares) == weight && curved(shares) != weight);
-    if is_linear { linear(shares) } else { curved(shares) }
+/// The weight for `shares`, by the formula that made the present weight, `now`, of one of
+/// `before`; by the newer one where that cannot be told.
+pub(super) fn weight(shares: u64, before: &[u64], now: Option<u64>) -> u64 {
+    let by = |formula: fn(u64) -> u64| before.iter().any(|shares| Some(formula(*shares)) == now);
+    if by(linear) && !by(curved) { linear(shares) } else { curved(shares) }
 }
 
 fn linear(shares: u64) -> u64 {
@@ -63,10 +62,17 @@ mod tests {
 
     #[test]
     fn the_weight_that_is_there_tells_which_formula_made_it() {
-        assert_eq!(weight(512, Some((1024, 39))), 20);
-        assert_eq!(weight(512, Some((1024, 100))), 59);
-        for unclear in [None, Some((2, 1)), Some((1024, 77))] {
-            assert_eq!(weight(512, unclear), 59, "{unclear:?}");
+        assert_eq!(weight(512, &[1024], Some(39)), 20);
+        assert_eq!(weight(512, &[1024], Some(100)), 59);
+        // 700 were tried in place of 300: the old formula makes 12 and 27 of them.
+        for now in [12, 27] {
+            assert_eq!(weight(512, &[300, 700], Some(now)), 20, "{now}");
+        }
+        // The new one makes 39 of 300, what the old one makes of 1024.
+        for (before, now) in
+            [(&[][..], None), (&[2], Some(1)), (&[1024], Some(77)), (&[300, 1024], Some(39))]
+        {
+            assert_eq!(weight(512, before, now), 59, "{before:?} {now:?}");
         }
     }
 }

@@ -23,7 +23,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 pub use place::{Cgroups, Layout, Mounts};
-pub use write::{Failed, Written, carry_out};
+pub use write::{Failed, Written, carry_out, may_say};
 
 /// What a decision may look at: `file` of `controller` (always empty on v2).
 pub trait Files {
@@ -80,6 +80,8 @@ impl fmt::Display for Unfit {
 pub struct Around<'a> {
     /// What is in force.
     pub before: &'a Map<String, Value>,
+    /// What is perhaps in force instead, in part: an update that failed on its way.
+    pub tried: Option<&'a Map<String, Value>>,
     /// What will be, the wanted ones included.
     pub after: &'a Map<String, Value>,
 }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value, json};
 
-use super::{Around, Cgroups, Files, Layout, Mounts, Unfit, carry_out, plan};
+use super::{Around, Cgroups, Files, Layout, Mounts, Unfit, carry_out, may_say, plan};
 use crate::host::Host;
 
 const V1: &str = "\
@@ -112,7 +112,7 @@ fn planned(tree: &Tree, wanted: Value, before: Value) -> Result<Vec<String>, Unf
         }
     }
     let cgroups = tree.cgroups();
-    let around = Around { before: &before, after: &after };
+    let around = Around { before: &before, tried: None, after: &after };
     let writes = plan(cgroups.layout(), &wanted, around, &cgroups)?;
     Ok(writes.into_iter().map(|write| format!("{}={}", write.file, write.value)).collect())
 }
@@ -272,7 +272,7 @@ fn what_is_not_known_is_left_to_a_runtime() {
 fn carried_out(tree: &Tree, wanted: Value) -> Result<Vec<super::Written>, super::Failed> {
     let wanted = map(wanted);
     let cgroups = tree.cgroups();
-    let around = Around { before: &Map::new(), after: &wanted };
+    let around = Around { before: &Map::new(), tried: None, after: &wanted };
     carry_out(&cgroups, &plan(cgroups.layout(), &wanted, around, &cgroups).unwrap())
 }
 
@@ -287,11 +287,37 @@ fn files_say_what_was_wanted_and_what_they_said_before_is_told() {
 }
 
 #[test]
+fn a_file_that_surely_says_otherwise_is_told_from_one_that_the_kernel_words_its_own_way() {
+    let tree = Tree::v2();
+    let wanted = map(json!({
+        "memory": {"limit": 1_000_001}, "pids": {"limit": 9},
+        "cpu": {"cpus": "0,1", "quota": 5000, "shares": 512},
+    }));
+    let cgroups = tree.cgroups();
+    let around = Around { before: &Map::new(), tried: None, after: &wanted };
+    let writes = plan(cgroups.layout(), &wanted, around, &cgroups).unwrap();
+    for (file, same, other) in [
+        ("memory.max", "999424", "1003520"),
+        ("pids.max", "9", "max"),
+        ("cpuset.cpus", "0-1", "0"),
+        ("cpu.max", "5000 100000", "max 100000"),
+    ] {
+        let write = writes.iter().find(|write| write.file == file).unwrap();
+        tree.file(&format!("/sys/fs/cgroup/k/c/{file}"), &format!("{same}\n"));
+        assert!(may_say(&cgroups, write), "{file} {same}");
+        tree.file(&format!("/sys/fs/cgroup/k/c/{file}"), &format!("{other}\n"));
+        assert!(!may_say(&cgroups, write), "{file} {other}");
+    }
+    let weight = writes.iter().find(|write| write.file == "cpu.weight").unwrap();
+    assert!(may_say(&cgroups, weight), "39 may be what crun made of 512");
+}
+
+#[test]
 fn a_write_that_fails_puts_the_earlier_ones_back() {
     let tree = Tree::v2();
     let cgroups = tree.cgroups();
     let wanted = map(json!({"pids": {"limit": 9}, "cpu": {"quota": 5000}}));
-    let around = Around { before: &Map::new(), after: &wanted };
+    let around = Around { before: &Map::new(), tried: None, after: &wanted };
     let writes = plan(cgroups.layout(), &wanted, around, &cgroups).unwrap();
     // Between decision and writing a link appears: it is not followed.
     let file = cgroups.dir("").unwrap().join("cpu.max");

@@ -133,9 +133,11 @@ fn plan_cpu(
     let is_idle = idle.or_else(|| number(around.after, "cpu", "idle")) == Some(1);
     // The kernel takes no weight of an idle group; it counts again when idle goes.
     if let Some(shares) = set(*shares).filter(|_| !is_idle) {
-        let before = number(around.before, "cpu", "shares").and_then(|n| u64::try_from(n).ok());
+        let before = std::iter::once(around.before).chain(around.tried);
+        let before = before.filter_map(|before| number(before, "cpu", "shares"));
+        let before: Vec<u64> = before.filter_map(|n| u64::try_from(n).ok()).collect();
         let now = first_number(files.text("", "cpu.weight")).and_then(|n| u64::try_from(n).ok());
-        let weight = formulas::weight(shares, before.zip(now));
+        let weight = formulas::weight(shares, &before, now);
         writes.push(write("", "cpu.weight", weight, "cpu.shares"));
     }
     let burst = burst.map(|burst| write("", "cpu.max.burst", burst, "cpu.burst"));

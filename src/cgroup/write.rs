@@ -4,6 +4,7 @@
 //! A file is opened without being made and without following a link. When the kernel refuses a
 //! value, everything that was written before is put back, last first.
 
+use std::collections::BTreeSet;
 use std::io::Write as _;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
@@ -66,6 +67,39 @@ pub fn carry_out(cgroups: &Cgroups, writes: &[Write]) -> Result<Vec<Written>, Fa
         before,
     });
     Ok(written.collect())
+}
+
+/// Whether the file may be the outcome of the write; false only where it surely says otherwise.
+/// Kernels write lists of CPUs and bytes in their own way, and a weight has two formulas.
+pub fn may_say(cgroups: &Cgroups, write: &Write) -> bool {
+    let Some(text) = cgroups.text(write.controller, &write.file) else { return true };
+    match write.file.as_str() {
+        "pids.max" => text == write.value,
+        // crun leaves the file alone where a quota goes.
+        "cpu.max" => text == write.value || write.value.starts_with("max"),
+        "memory.max" | "memory.low" => match (text.parse::<u64>(), write.value.parse::<u64>()) {
+            (Ok(now), Ok(wanted)) => now <= wanted && wanted - now < LARGEST_PAGE,
+            _ => text == write.value,
+        },
+        "cpuset.cpus" | "cpuset.mems" => match (members(&text), members(&write.value)) {
+            (Some(now), Some(wanted)) => now == wanted,
+            _ => true,
+        },
+        _ => true,
+    }
+}
+
+/// Limits are rounded down to a page, which has 64 KiB on some machines.
+const LARGEST_PAGE: u64 = 64 << 10;
+
+/// The numbers of a list such as `0-3,7`; none where it is odd.
+fn members(list: &str) -> Option<BTreeSet<u16>> {
+    let mut found = BTreeSet::new();
+    for part in list.split(',').map(str::trim).filter(|part| !part.is_empty()) {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        found.extend(first.parse::<u16>().ok()?..=last.parse().ok()?);
+    }
+    Some(found)
 }
 
 fn one_line(write: &Write) -> String {

@@ -85,7 +85,7 @@ enum Route {
 /// Whether a wish can be met, as far as can be told before it is carried out.
 pub(super) fn check(node: &Node, record: &Container, part: &Block) -> Result<(), Unmet> {
     let fits = match route(node, record)? {
-        Route::Direct(cgroups) => plan(record, part, &cgroups).map(|_writes| ()),
+        Route::Direct(cgroups) => plan(record, part, None, &cgroups).map(|_writes| ()),
         Route::Runtime => Err(Unfit::NotDirect(String::new())),
     };
     match fits {
@@ -102,7 +102,7 @@ pub(super) async fn apply(node: &Rc<Node>, key: &Key, wish: &Wish) -> Result<(),
     let _writing = tokio::time::timeout(PATIENCE, writing).await.map_err(|_late| Unmet::Busy)?;
     let record = living(node, key)?;
     if let Route::Direct(cgroups) = route(node, &record)? {
-        match plan(&record, &wish.part, &cgroups) {
+        match plan(&record, &wish.part, None, &cgroups) {
             Ok(writes) => return write(node, &record, wish, &cgroups, &writes),
             Err(unfit @ Unfit::Refused { .. }) => return Err(Unmet::Refused(unfit.to_string())),
             Err(Unfit::NotDirect(_)) => {}
@@ -168,11 +168,16 @@ fn mounts(node: &Node) -> crate::error::Result<Rc<Mounts>> {
     Ok(read)
 }
 
-fn plan(record: &Container, part: &Block, cgroups: &Cgroups) -> Result<Vec<cgroup::Write>, Unfit> {
+fn plan(
+    record: &Container,
+    part: &Block,
+    tried: Option<&Block>,
+    cgroups: &Cgroups,
+) -> Result<Vec<cgroup::Write>, Unfit> {
     let before = in_force(record);
     let mut after = before.clone();
     overlay::put_over(&mut after, part);
-    let around = Around { before: &before, after: &after };
+    let around = Around { before: &before, tried, after: &after };
     cgroup::plan(cgroups.layout(), part, around, cgroups)
 }
 
@@ -305,7 +310,7 @@ fn ignored(record: &Container, part: &Block) -> Block {
 pub(super) fn rewrite_ignored(node: &Node, key: &Key) {
     let Some(record) = node.container(key) else { return };
     let part = ignored(&record, &record.overlay);
-    if let Err(unmet) = rewrite(node, &record, &part) {
+    if let Err(unmet) = rewrite(node, &record, &part, None) {
         warn!("{}: what plugins own could not be written again: {unmet}", key.id);
     }
 }
@@ -316,21 +321,36 @@ pub(super) async fn reapply(node: &Rc<Node>, key: &Key) -> Result<(), Unmet> {
     let writing = std::sync::Arc::clone(&lane.writing).lock_owned();
     let _writing = tokio::time::timeout(PATIENCE, writing).await.map_err(|_late| Unmet::Busy)?;
     let record = living(node, key)?;
-    if rewrite(node, &record, &record.overlay).is_ok() {
+    if rewrite(node, &record, &record.overlay, None).is_ok() {
         return Ok(());
     }
     run_update(node, &record, in_force(&record), false).await
 }
 
-/// Writes a part of what is in force already.
-pub(super) fn rewrite(node: &Node, record: &Container, part: &Block) -> Result<(), Unmet> {
+/// Whether the files say what changes with `after`, where that can be told: what is not for
+/// direct writing, or reads as something else, does not count.
+pub(super) fn has_taken(node: &Node, record: &Container, after: &Block) -> bool {
+    let Ok(Route::Direct(cgroups)) = route(node, record) else { return true };
+    let changed = overlay::delta(after, &in_force(record));
+    let Ok(writes) = plan(record, &changed, None, &cgroups) else { return true };
+    writes.iter().all(|write| cgroup::may_say(&cgroups, write))
+}
+
+/// Writes a part of what is in force already; `tried` is an update that failed.
+pub(super) fn rewrite(
+    node: &Node,
+    record: &Container,
+    part: &Block,
+    tried: Option<&Block>,
+) -> Result<(), Unmet> {
     if part.is_empty() {
         return Ok(());
     }
     let Route::Direct(cgroups) = route(node, record)? else {
         return Err(Unmet::Refused("its cgroups are not ours to write".to_owned()));
     };
-    let writes = plan(record, part, &cgroups).map_err(|unfit| Unmet::Refused(unfit.to_string()))?;
+    let writes =
+        plan(record, part, tried, &cgroups).map_err(|unfit| Unmet::Refused(unfit.to_string()))?;
     let written = cgroup::carry_out(&cgroups, &writes);
     written
         .map(|_| ())

@@ -254,20 +254,23 @@ fn read(fd: OwnedFd) -> Result<Vec<u8>> {
 }
 
 /// The runtime of an `update` has ended: if it took the update, its values hold from now on.
-/// A replaced state file says so. crun keeps none; there the container's being alive is all that
-/// can be told. The second call does nothing.
+/// A replaced state file says so. crun keeps none; there the cgroup files tell. The second call
+/// does nothing.
 pub(super) fn note_outcome(node: &Node, key: &Key, pending: &Pending) {
     let Some(holds) = pending.holds.borrow_mut().take() else { return };
     let Some(record) = node.container(key) else { return };
     let after = evidence::state_stamp(&node.host, key);
     let is_replaced = after.is_some() && after != pending.state_before;
-    let is_taken = is_replaced || record.runtime.contains("crun");
     if record.incarnation != pending.incarnation {
         return;
     }
+    let mut tried = holds.engine.clone();
+    overlay::put_over(&mut tried, &holds.overlay);
+    let is_crun = record.runtime.contains("crun");
+    let is_taken = is_replaced || (is_crun && resources::has_taken(node, &record, &tried));
     if !is_taken {
-        // runc writes file by file, and does not put back what it wrote before it failed.
-        if let Err(unmet) = resources::rewrite(node, &record, &record.overlay) {
+        // Both write file by file, and do not put back what they wrote before they failed.
+        if let Err(unmet) = resources::rewrite(node, &record, &record.overlay, Some(&tried)) {
             debug!("{}: after a failed update: {unmet}", key.id);
         }
         return;

@@ -112,7 +112,7 @@ impl Rig {
 
     #[expect(clippy::disallowed_methods, reason = "the program under test")]
     fn command(&self) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_nri-runc"));
+        let mut command = Command::new(program());
         command.env("NRI_RUNC_CONFIG", self.path("config.toml")).stdin(Stdio::null());
         command
     }
@@ -261,6 +261,12 @@ fn end(pid: i32) {
         let pid = nix::unistd::Pid::from_raw(pid);
         let _gone = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL);
     }
+}
+
+/// The program under test: built beside the test, unless it has come elsewhere (a guest).
+fn program() -> PathBuf {
+    std::env::var_os("NRI_RUNC_BINARY")
+        .map_or_else(|| PathBuf::from(env!("CARGO_BIN_EXE_nri-runc")), PathBuf::from)
 }
 
 /// Waits for something, at most a minute: the machine may be busy.

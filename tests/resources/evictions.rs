@@ -4,7 +4,7 @@
 use nri_runc::plugin::api;
 use serde_json::json;
 
-use super::{Manner, Place, place, request, succeeds, wait_until};
+use super::{Manner, Place, anywhere, request, succeeds, wait_until};
 
 fn eviction(id: &str) -> api::ContainerEviction {
     api::ContainerEviction {
@@ -26,7 +26,7 @@ fn ends(place: &Place, id: &str) {
 #[test]
 fn an_evicted_container_ends_by_force_at_last_and_explain_says_why() {
     // A process 1 that takes no SIGTERM: sleep has no handler for it.
-    let Some(place) = place("[eviction]\ngrace = \"300ms\"\n") else { return };
+    let Some(place) = anywhere("runc", "[eviction]\ngrace = \"300ms\"\n") else { return };
     place.run("c1", &json!({}));
     let asking = place.asker();
     asking.ask(evict(&["c1", "nobody", "c1"])).unwrap();
@@ -42,7 +42,9 @@ fn an_evicted_container_ends_by_force_at_last_and_explain_says_why() {
 
 #[test]
 fn the_answer_to_an_update_may_evict_and_the_first_signal_is_the_operators() {
-    let Some(place) = place("[eviction]\nsignal = \"KILL\"\ngrace = \"100s\"\n") else { return };
+    let Some(place) = anywhere("runc", "[eviction]\nsignal = \"KILL\"\ngrace = \"100s\"\n") else {
+        return;
+    };
     place.run("c1", &json!({}));
     place.run("c2", &json!({}));
     let manner = Manner { evicts: vec![eviction("c2")], ..Manner::default() };
@@ -59,7 +61,7 @@ fn what_is_not_allowed_or_too_much_stays_alive() {
         ("---[plugin.asker]\nevict = \"own-namespace\"", "own namespace"),
         ("[eviction]\nper_minute = 0\n", "per_minute"),
     ] {
-        let Some(place) = place(more) else { return };
+        let Some(place) = anywhere("runc", more) else { return };
         place.run("c1", &json!({}));
         let asking = place.asker();
         asking.ask(evict(&["c1"])).unwrap();

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The built binary, the real runc and this machine's cgroups (v1, or hybrid): what plugins want
-//! of containers that run reaches their cgroups, and stays there.
+//! The built binary, a real runtime and this machine's cgroups: what plugins want of containers
+//! that run reaches their cgroups, and stays there. Files are those of v1 (or hybrid), in `v2`
+//! those of v2 alone, which `make vm` has.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod evictions;
 mod fields;
 #[path = "../support/ground.rs"]
+#[expect(dead_code, reason = "shared with tests of runc alone")]
 mod ground;
 mod others;
 #[path = "../support/player.rs"]
@@ -15,6 +17,7 @@ mod player;
 mod rig;
 #[path = "../support/tools.rs"]
 mod tools;
+mod v2;
 
 use nri_runc::plugin::api;
 use serde_json::Value;
@@ -50,15 +53,19 @@ struct Place {
     ground: Ground,
 }
 
-/// Makes it; `None` after saying why a test is skipped.
+/// Makes it where v1 has the controllers; `None` after saying why a test is skipped.
 fn place(more: &str) -> Option<Place> {
-    let rig = Rig::new(more);
-    let ground = Ground::new(&rig.path(""))?;
-    let is_v1 = std::path::Path::new("/sys/fs/cgroup/memory/cgroup.procs").exists();
-    if !is_v1 {
+    if !std::path::Path::new("/sys/fs/cgroup/memory/cgroup.procs").exists() {
         skip("this host has no cgroup v1");
         return None;
     }
+    anywhere("runc", more)
+}
+
+/// Makes it with this runtime, whatever cgroups there are.
+fn anywhere(runtime: &str, more: &str) -> Option<Place> {
+    let rig = Rig::new(more);
+    let ground = Ground::with(&rig.path(""), runtime)?;
     rig.configure(ground.runc(), more);
     let mut place = Place { rig, ground };
     place.rig.start_daemon();

@@ -19,7 +19,12 @@ impl Ground {
     /// Makes it in `dir`, where `root` is to be the runtime's state directory; `None` after
     /// saying why the test is skipped.
     pub(crate) fn new(dir: &Path) -> Option<Self> {
-        let tools = tools::find(&["busybox", "runc"])?;
+        Self::with(dir, "runc")
+    }
+
+    /// The same with another runtime.
+    pub(crate) fn with(dir: &Path, runtime: &str) -> Option<Self> {
+        let tools = tools::find(&["busybox", runtime])?;
         let rootfs = dir.join("rootfs");
         for folder in ["bin", "proc", "dev", "tmp"] {
             std::fs::create_dir_all(rootfs.join(folder)).unwrap();
@@ -29,7 +34,7 @@ impl Ground {
             let link = rootfs.join("bin").join(applet);
             std::os::unix::fs::symlink("busybox", link).unwrap();
         }
-        Some(Self { dir: dir.to_owned(), runc: tools.join("runc") })
+        Some(Self { dir: dir.to_owned(), runc: tools.join(runtime) })
     }
 
     /// The real runtime.

@@ -1,0 +1,44 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# target/vm/initrd: a busybox root with runc, crun, the built nri-runc and the cases, each with
+# the libraries that it loads. Arguments: the program nri-runc, the program with the cases, and
+# the words that are passed to the latter.
+set -eu
+cd "$(dirname "$0")/../.."
+binary=$1 cases=$2
+shift 2
+vm=$PWD/target/vm
+tools=$PWD/target/tools/bin
+dir=$vm/image
+found=$vm/root/usr/lib/x86_64-linux-gnu:$vm/root/lib/x86_64-linux-gnu
+
+rm -rf "$dir"
+mkdir -p "$dir/bin" "$dir/lib" "$dir/lib64" "$dir/work/bin" "$dir/dev" "$dir/proc" "$dir/sys"
+cp "$tools/busybox" "$dir/bin/busybox"
+for applet in sh mount mkdir cp ln touch cat ip sync poweroff switch_root uname; do
+    ln -s busybox "$dir/bin/$applet"
+done
+cp scripts/vm/init "$dir/init"
+chmod 755 "$dir/init"
+
+# A program, smaller without what only a debugger reads, and its libraries by the loader's word.
+put() {
+    cp -L "$1" "$2"
+    strip "$2" 2>/dev/null || true
+    LD_LIBRARY_PATH=$found ldd "$1" 2>/dev/null | sed -n 's/.*=> \(\/[^ ]*\).*/\1/p; s/^[[:space:]]*\(\/[^ ]*\) (.*/\1/p' |
+        while read -r library; do
+            case $library in
+            */ld-linux*) cp -L "$library" "$dir/lib64/" ;;
+            *) cp -L "$library" "$dir/lib/" ;;
+            esac
+        done
+}
+put "$tools/busybox" "$dir/work/bin/busybox"
+put "$tools/runc" "$dir/work/bin/runc"
+put "$vm/root/usr/bin/crun" "$dir/work/bin/crun"
+put "$binary" "$dir/work/bin/nri-runc"
+put "$cases" "$dir/work/cases"
+printf '%s\n' "$*" >"$dir/work/words"
+(cd "$dir" && find . | "$tools/busybox" cpio -o -H newc 2>/dev/null) >"$vm/initrd.new"
+mv "$vm/initrd.new" "$vm/initrd"
+rm -rf "$dir"

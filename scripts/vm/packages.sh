@@ -1,0 +1,47 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# What the guest needs and this machine may lack, below target/vm: a kernel, qemu, crun. Debian
+# packages are downloaded and unpacked, never installed. Run again, it is quick.
+set -eu
+cd "$(dirname "$0")/../.."
+vm=$PWD/target/vm
+root=$vm/root
+
+missing() { printf 'vm: not available: %s\n' "$*" >&2; exit 2; }
+
+# Packages that `apt-get install` would bring for one: those that are not on this machine.
+with_needs() { apt-get install -s --no-install-recommends "$1" 2>/dev/null | awk '/^Inst/{print $2}'; }
+
+# A folder of what was unpacked, made anew where a package has not arrived whole.
+get() {
+    name=$1
+    shift
+    [ ! -e "$vm/$name.done" ] || return 0
+    rm -rf "$vm/deb"
+    mkdir -p "$vm/deb" "$root"
+    (cd "$vm/deb" && apt-get download "$@" >"$vm/apt.log" 2>&1) ||
+        missing "$name: the packages $* cannot be downloaded; see $vm/apt.log (apt-get update?)"
+    for package in "$vm"/deb/*.deb; do dpkg -x "$package" "$root"; done
+    rm -rf "$vm/deb"
+    touch "$vm/$name.done"
+    printf 'vm: unpacked %s\n' "$name"
+}
+
+[ "$(uname -m)" = x86_64 ] || missing "a guest for $(uname -m)"
+mkdir -p "$vm"
+if [ ! -e "$vm/kernel.done" ] || [ ! -e "$vm/crun.done" ] ||
+    { [ ! -e "$vm/qemu.done" ] && ! command -v qemu-system-x86_64 >/dev/null; }; then
+    command -v apt-get >/dev/null || missing "apt-get, to download a kernel and qemu"
+    kernel=$(apt-cache depends linux-image-cloud-amd64 2>/dev/null | sed -n 's/.*Depends: //p' | head -n 1)
+    [ -n "$kernel" ] || missing "Debian's package linux-image-cloud-amd64 (apt-get update?)"
+    get kernel "$kernel"
+    # Its libraries too, unless they are here.
+    needs=$(with_needs crun)
+    # shellcheck disable=SC2086
+    get crun ${needs:-crun}
+    if ! command -v qemu-system-x86_64 >/dev/null; then
+        needs=$(with_needs qemu-system-x86)
+        # shellcheck disable=SC2086
+        get qemu ${needs:-qemu-system-x86}
+    fi
+fi

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The engine's own `update` beside plugins that own a part: what the runtime writes, what stays,
+//! and what does not come back.
+
+use serde_json::{Value, json};
+
+use super::super::{is_done, succeeds, wait_until};
+use super::{place, show};
+
+/// What the engine changes, its request, and what the files say of it.
+type Case = (&'static str, &'static str, &'static [(&'static str, &'static str)]);
+
+/// By both runtimes the same.
+#[rustfmt::skip]
+const CASES: &[Case] = &[
+    ("memory raised", r#"{"memory": {"limit": 100663296}}"#, &[("memory.max", "100663296")]),
+    ("memory and swap", r#"{"memory": {"limit": 50331648, "swap": 83886080}}"#, &[("memory.max", "50331648"), ("memory.swap.max", "33554432")]),
+    ("reservation", r#"{"memory": {"reservation": 8388608}}"#, &[("memory.low", "8388608")]),
+    ("quota and period", r#"{"cpu": {"quota": 50000, "period": 100000}}"#, &[("cpu.max", "50000 100000")]),
+    ("quota lowered", r#"{"cpu": {"quota": 20000, "period": 100000}}"#, &[("cpu.max", "20000 100000")]),
+    ("cpus", r#"{"cpu": {"cpus": "1"}}"#, &[("cpuset.cpus", "1")]),
+    ("cpus raised", r#"{"cpu": {"cpus": "0-1"}}"#, &[("cpuset.cpus", "0-1")]),
+    ("its own shares again", r#"{"cpu": {"shares": 1024}}"#, &[("cpu.max", "20000 100000")]),
+];
+
+/// What the plugin owns all the while: 300 shares are a weight of 12.
+const OWNED: [(&str, &str); 3] =
+    [("cpu.weight", "12"), ("pids.max", "33"), ("memory.high", "50331648")];
+
+fn owned() -> Value {
+    json!({"cpu": {"shares": 300}, "pids": {"limit": 33}, "unified": {"memory.high": "50331648"}})
+}
+
+fn engine(runtime: &str) {
+    let Some(mut place) = place(runtime) else { return };
+    let first =
+        json!({"memory": {"limit": 67_108_864}, "cpu": {"shares": 1024}, "pids": {"limit": 100}});
+    place.run("c1", &first);
+    let asking = place.asker();
+    assert!(is_done(&asking, "c1", &owned()));
+    for (case, request, files) in CASES {
+        succeeds(&place.update("c1", &serde_json::from_str(request).unwrap()));
+        place.all_say("c1", files);
+        place.all_say("c1", &OWNED);
+        show(runtime, &format!("the engine changes {case}"), "ok");
+    }
+    // The kernel refuses: the runtime may have written a part, never one that a plugin owns.
+    let wrong = json!({"cpu": {"cpus": "4000", "shares": 700}, "pids": {"limit": 44}});
+    assert!(!place.update("c1", &wrong).status.success());
+    wait_until("what the plugin owns is there again", || place.wrong("c1", &OWNED).is_empty());
+    show(runtime, "the engine is refused", "ok");
+    // The daemon dies: nothing is forgotten.
+    place.rig.kill_daemon();
+    place.rig.start_daemon();
+    succeeds(
+        &place.update("c1", &json!({"memory": {"limit": 83_886_080}, "pids": {"limit": 100}})),
+    );
+    place.all_say("c1", &[("memory.max", "83886080")]);
+    place.all_say("c1", &OWNED);
+    show(runtime, "a daemon that was killed knows what plugins own", "ok");
+    // A deliberate change wins: 900 shares are 35.
+    succeeds(&place.update("c1", &json!({"cpu": {"shares": 900}})));
+    place.all_say("c1", &[("cpu.weight", "35"), OWNED[1], OWNED[2]]);
+    let explained = place.rig.admin(&["explain", "c1"]);
+    assert_eq!(explained["owners"].get("CPUShares"), None, "{explained}");
+    show(runtime, "the engine wins by a deliberate change", "ok");
+    // The same name again is another container.
+    succeeds(&place.rig.verb(&["delete", "--force", "c1"]));
+    wait_until("it is gone", || place.state("c1").is_none());
+    place.run("c1", &first);
+    place.all_say("c1", &[("cpu.weight", "39"), ("pids.max", "100"), ("memory.high", "max")]);
+    let state = place.rig.verb(&["state", "c1"]);
+    assert!(String::from_utf8_lossy(&state.stdout).contains("running"));
+    show(runtime, "nothing stale comes back with the name", "ok");
+}
+
+fn at_once(runtime: &str) {
+    let Some(place) = place(runtime) else { return };
+    place.run("c1", &json!({"cpu": {"shares": 1024}, "pids": {"limit": 1000}}));
+    let asking = place.asker();
+    let rounds: Vec<u64> = (1..=8).collect();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for n in &rounds {
+                let both = json!({"cpu": {"quota": 10_000 + n}, "memory": {"reservation": (2000 + n) * 4096}});
+                assert!(is_done(&asking, "c1", &both));
+            }
+        });
+        for n in &rounds {
+            succeeds(&place.update("c1", &json!({"pids": {"limit": 1000 + n}})));
+        }
+    });
+    let reservation = (2008 * 4096).to_string();
+    place.all_say("c1", &[("cpu.max", "10008 100000"), ("memory.low", &reservation)]);
+    place.all_say("c1", &[("pids.max", "1008"), ("cpu.weight", "39")]);
+    show(runtime, "the engine and a plugin at once", "ok");
+}
+
+#[test]
+fn what_a_plugin_owns_stays_whatever_the_engine_does_on_v2_with_runc() {
+    engine("runc");
+}
+
+#[test]
+fn what_a_plugin_owns_stays_whatever_the_engine_does_on_v2_with_crun() {
+    engine("crun");
+}
+
+#[test]
+fn engine_and_plugin_at_once_end_in_order_on_v2_with_runc() {
+    at_once("runc");
+}
+
+#[test]
+fn engine_and_plugin_at_once_end_in_order_on_v2_with_crun() {
+    at_once("crun");
+}

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The same on cgroup v2 alone, with runc and with crun. Each test is run with both; on a host
+//! with v1 it says so, and `make vm` runs it in a guest.
+
+mod engine;
+mod fields;
+mod others;
+
+use super::{Place, anywhere, skip};
+
+/// A guest without KVM is slow: nobody is late there.
+const PATIENT: &str = "---plugin_request_timeout = \"20s\"";
+
+/// The files that say what limits a container.
+const LIMITS: [&str; 11] = [
+    "pids.max",
+    "memory.max",
+    "memory.low",
+    "memory.high",
+    "memory.swap.max",
+    "cpu.max",
+    "cpu.weight",
+    "cpuset.cpus",
+    "cpuset.mems",
+    "hugetlb.2MB.max",
+    "hugetlb.2MB.rsvd.max",
+];
+
+/// Makes it where v2 has the controllers; `None` after saying why a test is skipped.
+fn place(runtime: &str) -> Option<Place> {
+    if !std::path::Path::new("/sys/fs/cgroup/cgroup.controllers").exists() {
+        skip("this host's cgroups are not v2 alone (make vm has a guest where they are)");
+        return None;
+    }
+    let tools = super::tools::find(&["busybox", "runc"])?;
+    if !tools.join(runtime).exists() {
+        skip(&format!("{runtime} is not in {} (make vm has it)", tools.display()));
+        return None;
+    }
+    anywhere(runtime, PATIENT)
+}
+
+impl Place {
+    /// What a file of the container's only cgroup says.
+    fn says(&self, id: &str, file: &str) -> String {
+        self.file(id, "", file)
+    }
+
+    /// All its limits.
+    fn limits(&self, id: &str) -> Vec<String> {
+        LIMITS.iter().map(|file| format!("{file}={}", self.says(id, file))).collect()
+    }
+
+    /// The files that do not say what they must.
+    fn wrong(&self, id: &str, files: &[(&str, &str)]) -> Vec<String> {
+        let wrong = files.iter().filter_map(|(file, wanted)| {
+            let text = self.says(id, file);
+            (text != *wanted).then(|| format!("{file} says {text}, not {wanted}"))
+        });
+        wrong.collect()
+    }
+
+    #[track_caller]
+    fn all_say(&self, id: &str, files: &[(&str, &str)]) {
+        assert_eq!(self.wrong(id, files), Vec::<String>::new());
+    }
+}
+
+/// One line for each case: the closing note counts them.
+#[expect(clippy::print_stderr, reason = "the table of cases")]
+fn show(runtime: &str, case: &str, outcome: &str) {
+    eprintln!("case {runtime}: {case}: {outcome}");
+}

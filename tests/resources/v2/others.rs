@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Updates of other containers: from every answer that may hold one, of containers that are
+//! frozen or gone, and what only a runtime can write.
+
+use nix::sys::stat::{Mode, SFlag, makedev, mknod};
+use serde_json::{Value, json};
+
+use super::super::{Manner, is_done, request, succeeds, update_of, wait_until};
+use super::{place, show};
+
+fn answers(runtime: &str) {
+    let Some(place) = place(runtime) else { return };
+    place.run("other", &json!({"pids": {"limit": 100}}));
+    let pids = |n: i64| vec![update_of("other", &json!({"pids": {"limit": n}}))];
+    let manner = Manner {
+        wants: pids(101),
+        update: pids(102),
+        updates: pids(103),
+        leaves_room: pids(104),
+        ..Manner::default()
+    };
+    let _told = place.rig.plugin("10", "mover", manner);
+    let says = |wanted: &str| place.says("other", "pids.max") == wanted;
+    wait_until("Synchronize's answer is carried out", || says("101"));
+    place.run("c1", &json!({}));
+    assert!(says("102"), "before the created container is there");
+    succeeds(&place.update("c1", &json!({"pids": {"limit": 50}})));
+    assert!(says("103"), "before the runtime has updated");
+    assert_eq!(place.says("c1", "pids.max"), "50");
+    succeeds(&place.rig.verb(&["kill", "c1", "KILL"]));
+    wait_until("StopContainer's answer is carried out", || says("104"));
+    show(runtime, "answers of Synchronize, Create, Update, Stop", "ok");
+    wait_until("it has ended", || place.state("c1").as_deref() == Some("stopped"));
+    let asking = place.asker();
+    let fine = json!({"pids": {"limit": 60}});
+    let all = ["nobody", "c1", "other"].map(|id| update_of(id, &fine)).to_vec();
+    let failed = asking.ask(request(all)).unwrap().failed;
+    let ids: Vec<&str> = failed.iter().map(|update| update.container_id.as_str()).collect();
+    assert_eq!(ids, ["nobody", "c1"]);
+    assert!(says("60"));
+    show(runtime, "unknown and gone ones fail, each for itself", "ok");
+}
+
+fn frozen(runtime: &str) {
+    let Some(place) = place(runtime) else { return };
+    place.run("c1", &json!({"pids": {"limit": 100}}));
+    let asking = place.asker();
+    succeeds(&place.rig.verb(&["pause", "c1"]));
+    assert!(is_done(&asking, "c1", &json!({"pids": {"limit": 33}, "cpu": {"shares": 300}})));
+    place.all_say("c1", &[("pids.max", "33"), ("cgroup.freeze", "1")]);
+    assert!(!is_done(&asking, "c1", &json!({"cpu": {"cpus": "4000"}})));
+    let explained = place.rig.admin(&["explain", "c1"]);
+    assert!(explained["skipped"].to_string().contains("while it is frozen"), "{explained}");
+    succeeds(&place.rig.verb(&["resume", "c1"]));
+    place.all_say("c1", &[("pids.max", "33"), ("cgroup.freeze", "0")]);
+    show(runtime, "a frozen container takes what the kernel takes", "ok");
+}
+
+/// What the container hears when it opens a device that no driver has: that it may not, or that
+/// there is none.
+fn is_allowed(place: &super::Place) -> bool {
+    let output = place.rig.verb(&["exec", "c1", "sh", "-c", ": </dev/odd"]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success(), "it has a driver");
+    let is_denied = said.contains("Operation not permitted");
+    assert!(is_denied || said.contains("No such device"), "{said}");
+    !is_denied
+}
+
+/// A place with a container that sees the device.
+fn with_device(runtime: &str) -> Option<super::Place> {
+    let place = place(runtime)?;
+    let node = place.rig.path("rootfs/dev/odd");
+    let mode = Mode::from_bits_truncate(0o666);
+    mknod(&node, SFlag::S_IFCHR, mode, makedev(10, 250)).unwrap();
+    place.run("c1", &json!({"devices": [{"allow": false, "access": "rwm"}]}));
+    assert!(!is_allowed(&place));
+    Some(place)
+}
+
+fn rule(allow: bool) -> Value {
+    json!({"devices": [
+        {"allow": allow, "type": "c", "major": 10, "minor": 250, "access": "rw"},
+    ]})
+}
+
+#[test]
+fn device_rules_on_v2_go_through_crun() {
+    let Some(place) = with_device("crun") else { return };
+    let asking = place.asker();
+    assert!(is_done(&asking, "c1", &rule(true)), "{}", place.rig.read("daemon.err"));
+    assert!(is_allowed(&place));
+    show("crun", "a device is allowed", "ok");
+    succeeds(&place.update("c1", &json!({"pids": {"limit": 50}})));
+    assert!(is_allowed(&place), "after the engine's update");
+    show("crun", "a device stays allowed when the engine updates", "ok");
+}
+
+#[test]
+fn device_rules_on_v2_are_refused_with_runc_which_ignores_them() {
+    let Some(place) = with_device("runc") else { return };
+    let asking = place.asker();
+    assert!(!is_done(&asking, "c1", &rule(true)));
+    assert!(!is_allowed(&place));
+    show("runc", "a device in an update is refused", "ok");
+}
+
+#[test]
+fn answers_to_every_event_reach_the_other_container_on_v2_with_runc() {
+    answers("runc");
+}
+
+#[test]
+fn answers_to_every_event_reach_the_other_container_on_v2_with_crun() {
+    answers("crun");
+}
+
+#[test]
+fn a_frozen_container_takes_what_the_kernel_takes_on_v2_with_runc() {
+    frozen("runc");
+}
+
+#[test]
+fn a_frozen_container_takes_what_the_kernel_takes_on_v2_with_crun() {
+    frozen("crun");
+}

@@ -4,12 +4,13 @@
 # it prints the lines that register the runtime.
 set -eu
 
-prefix=/usr/local destdir='' binary='' dry='' uninstall='' units=auto
+prefix=/usr/local destdir='' binary='' dry='' uninstall='' units=auto hooks=''
 usage() {
     cat <<'TEXT'
-usage: install.sh [--binary FILE] [--prefix DIR] [--destdir DIR] [--units | --no-units] [--dry-run]
+usage: install.sh [--binary FILE] [--prefix DIR] [--destdir DIR] [--units | --no-units]
+                  [--hooks | --hooks-dir DIR] [--dry-run]
        install.sh --uninstall [--destdir DIR] [--dry-run]
-Without --binary it is built here. A configuration that was edited is never overwritten or removed.
+Without --binary it is built here. --hooks adds OCI hooks for Podman and CRI-O (docs/hooks.md). A configuration that was edited is never overwritten or removed.
 TEXT
 }
 fail() { printf 'install.sh: %s\n' "$*" >&2; exit 1; }
@@ -21,6 +22,8 @@ while [ $# -gt 0 ]; do
     --destdir) [ $# -gt 1 ] || fail "--destdir wants a folder"; destdir=$2; shift ;;
     --units) units=yes ;;
     --no-units) units=no ;;
+    --hooks) hooks=${hooks:-/usr/share/containers/oci/hooks.d} ;;
+    --hooks-dir) [ $# -gt 1 ] || fail "--hooks-dir wants a folder"; hooks=$2; shift ;;
     --dry-run) dry=1 ;;
     --uninstall) uninstall=1 ;;
     -h | --help) usage; exit 0 ;;
@@ -122,6 +125,13 @@ if [ "$units" = yes ]; then
     for unit in nri-runc.service nri-runc.socket; do
         sed "s|@PREFIX@|$prefix|g" "$here/contrib/systemd/$unit" >"$work/$unit"
         put "$work/$unit" "/etc/systemd/system/$unit" 0644 keep
+    done
+fi
+if [ -n "$hooks" ]; then
+    case $hooks in /*) ;; *) fail "--hooks-dir wants an absolute path" ;; esac
+    for stage in createRuntime poststart poststop; do
+        sed "s|/usr/local/bin/nri-runc|$prefix/bin/nri-runc|" "$here/hooks/90-nri-runc-$stage.json" >"$work/hook.json"
+        put "$work/hook.json" "$hooks/90-nri-runc-$stage.json" 0644 keep
     done
 fi
 if [ -z "$dry" ]; then

@@ -54,6 +54,52 @@ pub struct Question {
     pub descriptors: Vec<Attached>,
     /// An admin verb and its arguments, as JSON; empty for runtime verbs.
     pub admin: String,
+    /// An OCI hook speaks, on behalf of the runtime that called it: argv and processes are the
+    /// runtime's. Nothing follows its answer.
+    pub hook: Option<Hook>,
+}
+
+/// What an OCI hook was told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Hook {
+    /// When it was called.
+    pub stage: Stage,
+    /// The container's init process, 0 when there is none (any more).
+    pub init: u32,
+}
+
+/// The hooks that run on the host's side, by their names in config.json.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stage {
+    /// The container is being made; what runtimes before `createRuntime` knew.
+    Prestart = 1,
+    /// The container is being made.
+    CreateRuntime = 2,
+    /// It was made, or its process was started: runtimes differ.
+    Poststart = 3,
+    /// The runtime has deleted it.
+    Poststop = 4,
+}
+
+impl Stage {
+    /// All of them.
+    pub const ALL: [Self; 4] =
+        [Self::Prestart, Self::CreateRuntime, Self::Poststart, Self::Poststop];
+
+    /// The name in config.json.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Prestart => "prestart",
+            Self::CreateRuntime => "createRuntime",
+            Self::Poststart => "poststart",
+            Self::Poststop => "poststop",
+        }
+    }
+
+    /// Whether a hook that fails keeps the container from being made.
+    pub fn may_refuse(self) -> bool {
+        matches!(self, Self::Prestart | Self::CreateRuntime)
+    }
 }
 
 /// What a descriptor that comes with a [`Question`] is.
@@ -110,6 +156,8 @@ pub enum Notice {
 const KIND_QUESTION: u8 = 1;
 const KIND_EXEC: u8 = 2;
 const KIND_EXEC_FAILED: u8 = 3;
+/// A question of another kind: a daemon that knows no hooks must not take it for a wrapper's.
+const KIND_HOOK: u8 = 4;
 const KIND_HEARTBEAT: u8 = 16;
 const KIND_PROCEED: u8 = 17;
 const KIND_REFUSE: u8 = 18;
@@ -129,6 +177,8 @@ const TAG_DESCRIPTOR: u8 = 10;
 const TAG_ADMIN: u8 = 11;
 const TAG_STDIN: u8 = 12;
 const TAG_TEXT: u8 = 13;
+const TAG_STAGE: u8 = 14;
+const TAG_INIT: u8 = 15;
 
 struct Frame(Vec<u8>);
 
@@ -184,7 +234,8 @@ fn fields(mut body: &[u8]) -> impl Iterator<Item = Result<(u8, &[u8])>> {
 impl Question {
     /// The frame that carries this question.
     pub fn encode(&self) -> Vec<u8> {
-        let mut frame = Frame::new(KIND_QUESTION)
+        let kind = if self.hook.is_some() { KIND_HOOK } else { KIND_QUESTION };
+        let mut frame = Frame::new(kind)
             .field(TAG_PROTOCOL, &self.protocol.to_le_bytes())
             .field(TAG_VERSION, self.version.as_bytes());
         for word in &self.argv {
@@ -206,6 +257,9 @@ impl Question {
         if !self.admin.is_empty() {
             frame = frame.field(TAG_ADMIN, self.admin.as_bytes());
         }
+        if let Some(Hook { stage, init }) = self.hook {
+            frame = frame.field(TAG_STAGE, &[stage as u8]).field(TAG_INIT, &init.to_le_bytes());
+        }
         frame.finish()
     }
 
@@ -214,8 +268,12 @@ impl Question {
     /// # Errors
     /// Fails on another kind of frame and on fields that are cut short.
     pub fn decode(frame: &[u8]) -> Result<Self> {
-        let body = body_of(frame, KIND_QUESTION)?;
+        let (kind, body) = match frame.split_first() {
+            Some((kind @ (&KIND_QUESTION | &KIND_HOOK), body)) => (*kind, body),
+            _ => return Err(Error::new("that is no question of nri-runc")),
+        };
         let mut question = Self::default();
+        let (mut stage, mut init) = (None, 0);
         for field in fields(body) {
             let (tag, value) = field?;
             match tag {
@@ -230,8 +288,14 @@ impl Question {
                 TAG_DOCUMENT => question.document = text(value),
                 TAG_DESCRIPTOR => question.descriptors.extend(attached(value)),
                 TAG_ADMIN => question.admin = text(value),
+                TAG_STAGE => stage = Stage::ALL.into_iter().find(|s| value == [*s as u8]),
+                TAG_INIT => init = number(value),
                 _ => {} // A newer wrapper says more than we know.
             }
+        }
+        if kind == KIND_HOOK {
+            let stage = stage.ok_or_else(|| Error::new("a hook of an unknown stage"))?;
+            question.hook = Some(Hook { stage, init });
         }
         Ok(question)
     }
@@ -345,13 +409,6 @@ impl Notice {
     }
 }
 
-fn body_of(frame: &[u8], kind: u8) -> Result<&[u8]> {
-    match frame.split_first() {
-        Some((found, body)) if *found == kind => Ok(body),
-        _ => Err(Error::new("that is no question of nri-runc")),
-    }
-}
-
 /// Reads one frame from a blocking stream.
 ///
 /// # Errors
@@ -396,6 +453,7 @@ mod tests {
             document: "config.json".into(),
             descriptors: vec![Attached::Bundle, Attached::Process],
             admin: String::new(),
+            hook: None,
         }
     }
 
@@ -403,6 +461,22 @@ mod tests {
     fn a_question_survives_the_wire_with_odd_words() {
         let frame = question().encode();
         assert_eq!(Question::decode(&frame[4..]).unwrap(), question());
+    }
+
+    #[test]
+    fn a_hook_survives_the_wire_and_is_no_wrapper_to_a_daemon_that_knows_none() {
+        for stage in Stage::ALL {
+            let said = Question { hook: Some(Hook { stage, init: 77 }), ..question() };
+            let frame = said.encode();
+            assert_eq!(frame[4], KIND_HOOK);
+            assert_eq!(Question::decode(&frame[4..]).unwrap(), said);
+        }
+    }
+
+    #[test]
+    fn a_hook_of_no_known_stage_is_refused() {
+        let frame = Frame::new(KIND_HOOK).field(TAG_STAGE, &[9]).finish();
+        assert!(Question::decode(&frame[4..]).unwrap_err().to_string().contains("stage"));
     }
 
     #[test]

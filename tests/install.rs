@@ -110,6 +110,44 @@ fn where_systemd_runs_the_daemon_the_line_that_switches_it_on_is_printed() {
 }
 
 #[test]
+fn hooks_come_only_when_asked_for_name_the_installed_program_and_go_again() {
+    let place = Place::new();
+    let before = place.tree();
+    let folder = place.root().join("usr/share/containers/oci/hooks.d");
+    place.install(&[]);
+    assert!(!folder.exists());
+    place.install(&["--hooks", "--prefix", "/opt/x"]);
+    let mut stages = Vec::new();
+    for entry in std::fs::read_dir(&folder).unwrap().flatten() {
+        let text = std::fs::read(entry.path()).unwrap();
+        let hook: serde_json::Value = serde_json::from_slice(&text).unwrap();
+        assert_eq!((&hook["version"], &hook["when"]["always"]), (&"1.0.0".into(), &true.into()));
+        assert_eq!(hook["hook"]["path"], "/opt/x/bin/nri-runc");
+        assert_eq!(hook["hook"]["args"][3], hook["stages"][0]);
+        stages.push(hook["stages"][0].as_str().unwrap().to_owned());
+    }
+    stages.sort();
+    assert_eq!(stages, ["createRuntime", "poststart", "poststop"]);
+    assert!(place.run(&["--uninstall"]).status.success());
+    assert_eq!(place.tree(), before);
+}
+
+#[test]
+fn hooks_go_where_they_are_wanted_and_one_that_was_edited_is_kept() {
+    let place = Place::new();
+    place.install(&["--hooks-dir", "/etc/containers/oci/hooks.d"]);
+    let edited = "etc/containers/oci/hooks.d/90-nri-runc-poststop.json";
+    place.write(edited, "{}");
+    assert!(
+        place.install(&["--hooks-dir", "/etc/containers/oci/hooks.d"]).contains("kept, edited")
+    );
+    assert!(place.run(&["--uninstall"]).status.success());
+    assert_eq!(std::fs::read_to_string(place.root().join(edited)).unwrap(), "{}");
+    let relative = place.run(&["--binary", "/bin/sh", "--no-units", "--hooks-dir", "hooks"]);
+    assert!(String::from_utf8_lossy(&relative.stderr).contains("absolute path"));
+}
+
+#[test]
 fn a_dry_run_writes_nothing() {
     let place = Place::new();
     let before = place.tree();

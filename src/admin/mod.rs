@@ -67,6 +67,11 @@ enum AdminVerb {
     Adjust(dry::Adjust),
     /// Drive plugins from a script of requests; no container and no daemon is involved.
     Replay(dry::Replay),
+    /// Entry of the shipped OCI hooks: reads the state of a container on standard input.
+    Hook {
+        /// prestart, createRuntime, poststart or poststop.
+        stage: String,
+    },
     /// Pass every verb through from now on.
     Disable,
     /// Undo `disable`.
@@ -122,6 +127,7 @@ fn carry_out(arguments: &Arguments) -> Result<u8> {
         }
         AdminVerb::Replay(replay) => dry::replay(loaded, replay).map(|()| DONE),
         AdminVerb::Check => check(arguments, &loaded),
+        AdminVerb::Hook { stage } => wrapper::hook(config, stage).map(|()| DONE),
         AdminVerb::Disable => switch(arguments, config, true),
         AdminVerb::Enable => switch(arguments, config, false),
     }

@@ -26,9 +26,9 @@ use super::node::{Node, now};
 use super::{evidence, facts, messages, pods, settle, undo};
 
 /// The engine's document, as the plugins are told and as it is patched.
-struct Bundle {
+pub(super) struct Bundle {
     dir: OwnedFd,
-    original: Original,
+    pub(super) original: Original,
 }
 
 /// Decides a `create`, `run` or `restore`. `None`: the id is taken, so that the runtime refuses it
@@ -88,7 +88,7 @@ async fn is_taken(node: &Rc<Node>, call: &Call) -> bool {
 
 /// Reads the document; a document that we patched before is taken from its pristine copy, so
 /// that nothing is applied twice (D16).
-fn open_bundle(node: &Node, call: &mut Call) -> Result<Bundle> {
+pub(super) fn open_bundle(node: &Node, call: &mut Call) -> Result<Bundle> {
     let name = call.question().document.clone();
     let dir =
         call.asked.take(Attached::Bundle).ok_or_else(|| Error::new("no bundle came along"))?;
@@ -126,6 +126,7 @@ pub(super) fn new_record(node: &Node, call: &Call, seen: &pods::Seen) -> Contain
         name: seen.container.name.clone(),
         state: Lifecycle::Creating,
         pid_file: call.pid_file.as_ref().map(|path| path.to_string_lossy().into_owned()),
+        by_hook: call.question().hook.is_some(),
         init_pid: None,
         init_start: None,
         created_at: 0,
@@ -152,7 +153,7 @@ pub(super) fn new_record(node: &Node, call: &Call, seen: &pods::Seen) -> Contain
 }
 
 /// Refuses when a plugin that must be there is missing, but for those who are excused (D14).
-fn require_plugins(node: &Node, seen: &pods::Seen) -> Result<()> {
+pub(super) fn require_plugins(node: &Node, seen: &pods::Seen) -> Result<()> {
     let hint = "the bundle is unchanged; see: nri-runc nri plugins";
     let missing = missing(node, seen, |name| node.relay.is_present(name));
     match missing.map_err(|why| Error::new(why).hint(hint))?.as_slice() {
@@ -253,7 +254,7 @@ fn has_news(node: &Node, key: &Key) -> bool {
 }
 
 /// The failure of an adjustment, with the plugin that is behind it.
-fn blame(node: &Node, call: &Call, merged: &Merged, error: &PatchError) -> Error {
+pub(super) fn blame(node: &Node, call: &Call, merged: &Merged, error: &PatchError) -> Error {
     let owners = merged.owners.to_flat(&call.key.id);
     let owner = error.field().and_then(|field| owners.get(field));
     // A plugin that removed something has a dash in front.
@@ -267,7 +268,7 @@ fn blame(node: &Node, call: &Call, merged: &Merged, error: &PatchError) -> Error
 }
 
 /// CreateContainer through the chain.
-async fn ask(node: &Rc<Node>, call: &Call, seen: &pods::Seen) -> Result<Merged> {
+pub(super) async fn ask(node: &Rc<Node>, call: &Call, seen: &pods::Seen) -> Result<Merged> {
     let pod = known_pod(node, seen);
     let creation = Creation::new(pod.clone(), seen.container.clone());
     let told = Told::new(Event::CreateContainer, pod, Some(seen.container.clone()));
@@ -331,9 +332,7 @@ fn note_verdict(node: &Node, call: &Call, merged: &Merged, patched: &spec::patch
             after: change.after.clone().unwrap_or_default(),
         })
         .collect();
-    for (plugin, what) in &merged.unknown {
-        warn!("{plugin} set {what}, which this version does not know; it was not applied");
-    }
+    note_unknown(node, call, merged);
     let resources = merged.adjust.linux.as_ref().and_then(|linux| linux.resources.as_ref());
     // Classes are settled with the container and have no place in later updates.
     let resources = resources.cloned().map(|mut resources| {
@@ -349,11 +348,19 @@ fn note_verdict(node: &Node, call: &Call, merged: &Merged, patched: &spec::patch
         record.owners = owners;
         record.changes = changes;
         record.overlay = owned;
-        record.skipped.extend(merged.unknown.iter().map(|(plugin, what)| Skipped {
-            plugin: plugin.clone(),
-            reason: format!("{what} is not known to this version and was not applied"),
-        }));
     });
+}
+
+/// What plugins set that this version does not know (D23).
+pub(super) fn note_unknown(node: &Node, call: &Call, merged: &Merged) {
+    for (plugin, what) in &merged.unknown {
+        warn!("{plugin} set {what}, which this version does not know; it was not applied");
+    }
+    let skipped = merged.unknown.iter().map(|(plugin, what)| Skipped {
+        plugin: plugin.clone(),
+        reason: format!("{what} is not known to this version and was not applied"),
+    });
+    node.store.borrow_mut().change_in_memory(&call.key, |record| record.skipped.extend(skipped));
 }
 
 /// Writes the patched document beside the engine's, which is kept (D1, D16).
@@ -374,7 +381,7 @@ fn write_beside(node: &Node, call: &Call, bundle: &Bundle, bytes: &[u8]) -> Resu
 
 /// `run` and `restore` start the container as well: everything that may refuse comes before exec
 /// (D5).
-async fn before_start(node: &Rc<Node>, call: &Call) -> Result<()> {
+pub(super) async fn before_start(node: &Rc<Node>, call: &Call) -> Result<()> {
     node.tell(Event::PostCreateContainer, &call.key).await;
     let Some(told) = node.told(Event::StartContainer, &call.key) else { return Ok(()) };
     node.relay

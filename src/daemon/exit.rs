@@ -8,7 +8,7 @@ use crate::plugin::Event;
 use crate::state::{Container, Key, Lifecycle};
 
 use super::node::{Node, now};
-use super::{outcome, watch};
+use super::{hook, outcome, watch};
 
 /// Whether the init process of a container is known to have ended.
 pub(super) fn has_ended(node: &Node, record: &Container) -> bool {
@@ -46,6 +46,7 @@ pub(super) fn watch(node: &Rc<Node>, record: &Container) {
     let (node, key, incarnation) = (Rc::clone(node), record.key.clone(), record.incarnation);
     tokio::task::spawn_local(async move {
         if let Some(process) = &process {
+            hook::until_started(&node, &key, incarnation, process).await;
             watch::ended(process).await;
         }
         if let Some(record) = node.container(&key).filter(|record| !record.is_sandbox) {

@@ -90,6 +90,18 @@ impl Gate {
         }
     }
 
+    /// Waits for the next event without looking meanwhile, where the kernel has a watch for it:
+    /// it may take days. It ends too when the folder goes.
+    pub(super) fn event(&self) -> impl Future<Output = ()> + use<> {
+        let events = self.events.get().and_then(|events| events.try_clone().ok());
+        async move {
+            match events {
+                Some(events) => watch::readable(&events).await,
+                None => tokio::time::sleep(LONG_PAUSE).await,
+            }
+        }
+    }
+
     fn take_in(&mut self) {
         let Some(events) = self.events.get() else { return };
         let mut buffer = [MaybeUninit::uninit(); 4096];

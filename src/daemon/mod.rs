@@ -16,6 +16,7 @@ mod evidence;
 mod exit;
 mod facts;
 mod gate;
+mod hook;
 mod lasting;
 mod launcher;
 mod messages;

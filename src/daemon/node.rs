@@ -42,6 +42,8 @@ const FAILURES: usize = 20;
 pub(super) struct Pending {
     pub(super) verb: Verb,
     pub(super) incarnation: u64,
+    /// The runtime's process: the wrapper's, after exec.
+    pub(super) pid: u32,
     pub(super) process: OwnedFd,
     pub(super) pid_file: Option<PathBuf>,
     pub(super) pid_file_before: Option<Stamp>,

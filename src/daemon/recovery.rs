@@ -93,6 +93,7 @@ pub(super) fn under_way(node: &Node, record: &Container) -> Option<Pending> {
     Some(Pending {
         verb: Verb::of_word(std::ffi::OsStr::new(&flight.verb)),
         incarnation: record.incarnation,
+        pid: flight.pid,
         process,
         // Written by now or not, the runtime's state says the same.
         pid_file_before: pid_file.as_deref().and_then(evidence::stamp),

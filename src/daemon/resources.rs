@@ -111,6 +111,28 @@ pub(super) async fn apply(node: &Rc<Node>, key: &Key, wish: &Wish) -> Result<(),
     through_runtime(node, &record, wish).await
 }
 
+/// Sets resources of a container that its runtime is just making: in its cgroups, else as the first
+/// thing once it is made.
+pub(super) async fn at_birth(node: &Node, key: &Key, wish: Wish) -> Result<(), Unmet> {
+    if wish.part.is_empty() {
+        return Ok(());
+    }
+    let lane = node.lane(key);
+    let writing = std::sync::Arc::clone(&lane.writing).lock_owned();
+    let _writing = tokio::time::timeout(PATIENCE, writing).await.map_err(|_late| Unmet::Busy)?;
+    let record = node.container(key).ok_or(Unmet::Unknown)?;
+    if let Route::Direct(cgroups) = route(node, &record)? {
+        match plan(&record, &wish.part, None, &cgroups) {
+            Ok(writes) => return write(node, &record, &wish, &cgroups, &writes),
+            Err(unfit @ Unfit::Refused { .. }) => return Err(Unmet::Refused(unfit.to_string())),
+            Err(Unfit::NotDirect(_)) => {}
+        }
+    }
+    takes(&record, &wish.part)?;
+    lane.deferred.borrow_mut().push(wish);
+    Ok(())
+}
+
 /// The container, if it can be updated now.
 pub(super) fn living(node: &Node, key: &Key) -> Result<Container, Unmet> {
     let record = node.container(key).ok_or(Unmet::Unknown)?;

@@ -118,7 +118,7 @@ fn note_init(node: &Node, key: &Key, pid: u32, state: Lifecycle) {
     });
 }
 
-fn is_running(record: &mut Container) {
+pub(super) fn is_running(record: &mut Container) {
     record.state = Lifecycle::Running;
     if record.started_at == 0 {
         record.started_at = now();

@@ -18,7 +18,9 @@ use crate::state::Key;
 use super::call::Call;
 use super::gate::Gate;
 use super::node::{Node, Pending};
-use super::{admin, conversation, create, delete, evidence, record, settle, start, undo, update};
+use super::{
+    admin, conversation, create, delete, evidence, hook, record, settle, start, undo, update,
+};
 
 /// While a request is worked on, the wrapper hears of us this often.
 const HEARTBEAT: Duration = Duration::from_secs(1);
@@ -59,7 +61,10 @@ async fn converse(node: &Rc<Node>, stream: &mut UnixStream) -> Result<()> {
     let Some(call) = Call::new(asked) else {
         return conversation::say(stream, &Answer::Proceed(Proceed::default())).await;
     };
-    verb(node, stream, call).await
+    match call.question().hook {
+        Some(hook) => hook::heard(node, stream, call, hook).await,
+        None => verb(node, stream, call).await,
+    }
 }
 
 /// What goes with a verdict until the runtime has run.
@@ -107,6 +112,7 @@ async fn verb(node: &Rc<Node>, stream: &mut UnixStream, mut call: Call) -> Resul
     let pending = Pending {
         verb: call.call.verb,
         incarnation,
+        pid: call.question().pid,
         process,
         pid_file: call.pid_file.clone(),
         pid_file_before,
@@ -189,7 +195,7 @@ async fn hand_over(node: &Node, stream: &mut UnixStream, key: &Key, proceed: Pro
 
 /// Works while telling the wrapper every second that we live; a wrapper that goes away meanwhile
 /// is noticed by whoever talks to it next.
-async fn with_heartbeat<T>(
+pub(super) async fn with_heartbeat<T>(
     stream: &mut UnixStream,
     work: impl Future<Output = Result<T>>,
 ) -> Result<Result<T>> {

@@ -164,6 +164,9 @@ pub struct Container {
     pub state: Lifecycle,
     /// `--pid-file`, absolute.
     pub pid_file: Option<String>,
+    /// An OCI hook told of it: nobody tells of its start.
+    #[serde(default)]
+    pub by_hook: bool,
     /// Init process, once known.
     pub init_pid: Option<u32>,
     /// Init's start time in clock ticks since boot: tells it from a later process of that pid.

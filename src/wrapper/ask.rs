@@ -129,12 +129,13 @@ pub(super) fn question(
         document: document.to_owned(),
         descriptors: with.iter().map(|(what, _)| *what).collect(),
         admin: String::new(),
+        hook: None,
     }
 }
 
 /// A connection to the daemon, which is started first if it is not there and may be. Starting it
 /// counts towards the verb's cap.
-fn reach(config: &Config, deadline: Instant) -> Result<UnixStream> {
+pub(super) fn reach(config: &Config, deadline: Instant) -> Result<UnixStream> {
     let socket = config.daemon_socket();
     match dial(&socket) {
         // A daemon that listens and does not answer is there: another one could not be started.
@@ -176,7 +177,7 @@ fn checked(socket: &Path, dialled: std::result::Result<UnixStream, Errno>) -> Re
 
 /// Sends a frame, its descriptors with the first byte. Not `write`: the other side may be gone,
 /// and SIGPIPE, whose disposition we leave as it came, would end us.
-fn send_whole(stream: &UnixStream, frame: &[u8], fds: &[RawFd]) -> Result<()> {
+pub(super) fn send_whole(stream: &UnixStream, frame: &[u8], fds: &[RawFd]) -> Result<()> {
     let rights = [ControlMessage::ScmRights(fds)];
     let control = if fds.is_empty() { &rights[..0] } else { &rights[..] };
     let slices = [IoSlice::new(frame)];
@@ -189,7 +190,7 @@ fn send_whole(stream: &UnixStream, frame: &[u8], fds: &[RawFd]) -> Result<()> {
 }
 
 /// Reads answers until one is no heartbeat, up to `ahead` bytes at once.
-fn wait(stream: &UnixStream, deadline: Instant, ahead: usize) -> Result<Answer> {
+pub(super) fn wait(stream: &UnixStream, deadline: Instant, ahead: usize) -> Result<Answer> {
     let mut reader = BufReader::with_capacity(ahead, stream);
     loop {
         let left = deadline.saturating_duration_since(Instant::now());

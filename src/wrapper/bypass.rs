@@ -5,10 +5,11 @@
 //! container and `status` counts it. It never prints: stderr belongs to the real runtime.
 
 use std::convert::Infallible;
+use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use crate::argv::Verb;
-use crate::config::DaemonPolicy;
+use crate::argv::{Call, Verb};
+use crate::config::{Config, DaemonPolicy};
 use crate::error::{Error, Result};
 use crate::files;
 use crate::link::Question;
@@ -23,7 +24,7 @@ impl Wrapper<'_> {
             return Err(Error::new(format!("{why}; nothing was changed or started"))
                 .hint("on_daemon_failure = \"fail\" asks for this; see: nri-runc nri check"));
         }
-        self.leave_record(why);
+        leave_note(self.config, self.call, &self.runtime, &self.unasked(), why);
         self.exec_unchanged()
     }
 
@@ -33,28 +34,35 @@ impl Wrapper<'_> {
         let name = document.map(|document| document.name).unwrap_or_default();
         super::ask::question(self, &name, &[])
     }
+}
 
-    fn leave_record(&self, why: &str) {
-        let dir = self.config.run_dir.join("bypassed");
-        if super::awaken::make_private_dir(&dir).is_err() {
-            return; // Nowhere to leave it; the container matters more than the record.
-        }
-        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let lossy = |word: &Option<std::ffi::OsString>| {
-            word.as_ref().map(|word| word.to_string_lossy().into_owned())
-        };
-        let record = serde_json::json!({
-            "at": u64::try_from(since.as_nanos()).unwrap_or(0),
-            "verb": self.call.verb.name(),
-            "id": lossy(&self.call.id),
-            "root": lossy(&self.call.root),
-            "bundle": lossy(&self.call.bundle),
-            "runtime": self.runtime.to_string_lossy(),
-            "why": why,
-            "question": self.unasked().encode(),
-        });
-        // The time comes first: they are taken up in this order.
-        let name = format!("{:020}-{}.json", since.as_nanos(), std::process::id());
-        let _best_effort = files::replace(&dir.join(name), record.to_string().as_bytes());
+/// Leaves a record of what went past the daemon, with the question that nobody answered.
+pub(super) fn leave_note(
+    config: &Config,
+    call: &Call,
+    runtime: &Path,
+    question: &Question,
+    why: &str,
+) {
+    let dir = config.run_dir.join("bypassed");
+    if super::awaken::make_private_dir(&dir).is_err() {
+        return; // Nowhere to leave it; the container matters more than the record.
     }
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let lossy = |word: &Option<std::ffi::OsString>| {
+        word.as_ref().map(|word| word.to_string_lossy().into_owned())
+    };
+    let record = serde_json::json!({
+        "at": u64::try_from(since.as_nanos()).unwrap_or(0),
+        "verb": call.verb.name(),
+        "id": lossy(&call.id),
+        "root": lossy(&call.root),
+        "bundle": lossy(&call.bundle),
+        "runtime": runtime.to_string_lossy(),
+        "why": why,
+        "question": question.encode(),
+    });
+    // The time comes first: they are taken up in this order.
+    let name = format!("{:020}-{}.json", since.as_nanos(), std::process::id());
+    let _best_effort = files::replace(&dir.join(name), record.to_string().as_bytes());
 }

@@ -9,6 +9,7 @@ mod ask;
 mod awaken;
 mod bypass;
 mod commit;
+mod hook;
 mod report;
 mod update;
 
@@ -27,6 +28,7 @@ use crate::{files, runtime};
 use ask::{Asked, Conversation};
 pub use ask::{admin, admin_stream};
 pub(crate) use awaken::make_private_dir;
+pub use hook::hook;
 
 /// Exit code of our own failures on runtime verbs, as runc's.
 const FAILED: u8 = 1;

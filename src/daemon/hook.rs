@@ -1,0 +1,297 @@
+// SPDX-License-Identifier: Apache-2.0
+//! OCI hooks, as the daemon lives them: what a runtime does without a wrapper before it. Plugins
+//! hear of the container as ever; of an adjustment only what a cgroup can still take is done, for
+//! the runtime has read its document, and anything else refuses the container.
+//!
+//! Of a runtime that became what it is through the wrapper nothing is told again: it is the very
+//! same process. Nothing in the bundle is written here.
+
+use std::cell::{Cell, RefCell};
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+use std::time::Duration;
+
+use tokio::net::UnixStream;
+
+use crate::adaptation::{Merged, Updated};
+use crate::argv::Verb;
+use crate::engine::Role;
+use crate::error::{Error, Result, quoted};
+use crate::host::Point;
+use crate::link::{Answer, Hook, Proceed, Stage};
+use crate::plugin::Event;
+use crate::spec::overlay;
+use crate::spec::patch::patch_on;
+use crate::state::{InFlight, Key, Lifecycle, PodState};
+
+use super::call::Call;
+use super::create::{self, Bundle};
+use super::gate::Gate;
+use super::node::{Lane, Node, Pending};
+use super::resources::Wish;
+use super::update::Block;
+use super::{
+    conversation, delete, evidence, exit, facts, messages, pods, resources, settle, undo, updates,
+    watch, wrappers,
+};
+
+/// What lies here in config.json is set in cgroups.
+const RESOURCES: &str = "linux.resources.";
+
+/// How often, and how many times, a container's end is given time to be told in order.
+const PAUSE: Duration = Duration::from_millis(20);
+const PAUSES: usize = 10;
+
+/// Serves a hook: answers, and watches what the runtime that called it comes to.
+pub(super) async fn heard(
+    node: &Rc<Node>,
+    stream: &mut UnixStream,
+    mut call: Call,
+    hook: Hook,
+) -> Result<()> {
+    node.count("hook");
+    let key = call.key.clone();
+    let process = call.process().ok_or_else(|| Error::new("no process descriptor came along"))?;
+    let lane = node.lane(&key);
+    let decided = wrappers::with_heartbeat(stream, async {
+        if hook.stage == Stage::Poststop {
+            end_in_order(node, &key).await;
+        }
+        let turn = lane.turn.lock();
+        let turn = if hook.stage.may_refuse() {
+            Some(turn.await)
+        } else {
+            tokio::time::timeout(delete::PATIENCE, turn).await.ok()
+        };
+        node.host.point(Point::DaemonAsked)?;
+        if turn.is_some() {
+            settle::due(node, &key, &lane).await;
+        }
+        decide(node, &lane, &mut call, hook, turn.is_some()).await.map(|verb| (verb, turn))
+    })
+    .await?;
+    let (verb, _turn) = match decided {
+        Ok(decided) => decided,
+        Err(error) => return conversation::say(stream, &Answer::Refuse(error.to_string())).await,
+    };
+    if let Some(verb) = verb {
+        let pending = pending(node, &call, verb, process);
+        if verb.creates_and_starts() {
+            pending.gate.borrow().look_out();
+        }
+        settle::watch(node, &key, &lane, Rc::new(pending));
+    }
+    // Whether it is still there to hear it or not: the runtime is watched.
+    conversation::say(stream, &Answer::Proceed(Proceed::default())).await
+}
+
+/// The verb whose outcome is to be waited for, if there is one.
+async fn decide(
+    node: &Rc<Node>,
+    lane: &Lane,
+    call: &mut Call,
+    hook: Hook,
+    has_turn: bool,
+) -> Result<Option<Verb>> {
+    if is_told(node, lane, call) {
+        return Ok(None);
+    }
+    match hook.stage {
+        Stage::Prestart | Stage::CreateRuntime => created(node, call, hook.init).await.map(Some),
+        Stage::Poststart => {
+            if has_turn && !evidence::waits_for_start(&node.host, &call.key) {
+                started(node, &call.key).await;
+            }
+            Ok(None)
+        }
+        Stage::Poststop => {
+            if has_turn {
+                delete::delete(node, call).await?;
+            }
+            Ok(node.container(&call.key).map(|_known| Verb::Delete))
+        }
+    }
+}
+
+/// Whether a wrapper, or an earlier hook, told of what this runtime process does.
+fn is_told(node: &Node, lane: &Lane, call: &Call) -> bool {
+    let pid = call.question().pid;
+    let record = node.container(&call.key);
+    let flight = record.and_then(|record| record.in_flight);
+    flight.is_some_and(|flight| flight.pid == pid)
+        || lane.pending.borrow().iter().any(|pending| pending.pid == pid)
+}
+
+fn pending(node: &Node, call: &Call, verb: Verb, process: OwnedFd) -> Pending {
+    Pending {
+        verb,
+        incarnation: node.container(&call.key).map_or(0, |record| record.incarnation),
+        pid: call.question().pid,
+        process,
+        pid_file: call.pid_file.clone(),
+        pid_file_before: call.pid_file.as_deref().and_then(evidence::stamp),
+        state_before: evidence::state_stamp(&node.host, &call.key),
+        gate: RefCell::new(Gate::new(evidence::folder(&node.host, &call.key))),
+        holds: RefCell::new(None),
+        is_told: Cell::new(false),
+    }
+}
+
+/// A runtime is making a container: the story of `create`, without a document to write.
+async fn created(node: &Rc<Node>, call: &mut Call, init: u32) -> Result<Verb> {
+    let verb = if call.call.verb.creates() { call.call.verb } else { Verb::Create };
+    if node.container(&call.key).is_some() {
+        // The runtime took the id, so whoever had it is gone behind our back.
+        exit::stopped(node, &call.key).await;
+        delete::removed(node, &call.key).await;
+    }
+    let bundle = create::open_bundle(node, call)?;
+    let seen = pods::describe(node, call, &bundle.original.bytes).await?;
+    let mut record = create::new_record(node, call, &seen);
+    record.init_start = watch::start_time(&node.host, init);
+    record.init_pid = Some(init);
+    let (verb_name, pid) = (verb.name().to_owned(), call.question().pid);
+    record.in_flight = Some(InFlight { verb: verb_name, pid, executed: true });
+    if seen.role == Role::Sandbox {
+        node.host.point(Point::DaemonRecord)?;
+        pods::sandbox_appears(node, &seen, &record)?;
+        node.store.borrow_mut().put(record)?;
+        return Ok(verb);
+    }
+    node.plugins_are_back().await;
+    create::require_plugins(node, &seen)?;
+    pods::announce(node, &seen, &record).await?;
+    node.host.point(Point::DaemonRecord)?;
+    node.store.borrow_mut().put(record)?;
+    let adjusted = match adjust(node, call, &seen, &bundle).await {
+        Ok(()) if verb.creates_and_starts() => create::before_start(node, call).await,
+        adjusted => adjusted,
+    };
+    let Err(error) = adjusted else { return Ok(verb) };
+    node.change(&call.key, |record| record.refused.push(error.to_string()));
+    undo::creation(node, &call.key).await;
+    Err(error)
+}
+
+/// Asks the plugins, and does what can be done now: all of it, or nothing.
+async fn adjust(node: &Rc<Node>, call: &Call, seen: &pods::Seen, bundle: &Bundle) -> Result<()> {
+    let mut merged = create::ask(node, call, seen).await?;
+    let part = within_reach(node, call, bundle, &merged).await?;
+    create::note_unknown(node, call, &merged);
+    let owners = merged.owners.to_flat(&call.key.id);
+    let message = messages::to_wire(&merged.container);
+    node.change(&call.key, |record| record.message = message);
+    let others = Updated {
+        updates: std::mem::take(&mut merged.updates),
+        evictions: std::mem::take(&mut merged.evictions),
+        evicted_by: std::mem::take(&mut merged.evicted_by),
+        owners: merged.owners,
+        unknown: Vec::new(),
+    };
+    updates::carry_out(node, others, Event::CreateContainer.name(), None).await;
+    let event = Event::CreateContainer.name().to_owned();
+    let wish = Wish { part, owners, event };
+    resources::at_birth(node, &call.key, wish).await.map_err(|unmet| {
+        let why = quoted(&unmet.to_string());
+        node.note_failure(&format!("create {}: {why}", call.key.id), "");
+        Error::new(why).hint("nothing of the container was changed")
+    })
+}
+
+/// The resources of an adjustment; what else it would change refuses the container.
+async fn within_reach(
+    node: &Rc<Node>,
+    call: &Call,
+    bundle: &Bundle,
+    merged: &Merged,
+) -> Result<Block> {
+    let blame = |error: &_| create::blame(node, call, merged, error);
+    let names = facts::resolve_for_runtime(node, call, merged).await.map_err(|e| blame(&e))?;
+    let facts = facts::host_facts(node, &merged.adjust, names).await?;
+    let patched =
+        patch_on(&bundle.original.bytes, &merged.adjust, &facts).map_err(|e| blame(&e))?;
+    let resources = merged.adjust.linux.as_ref().and_then(|linux| linux.resources.as_ref());
+    let is_class = |field: &str| matches!(field, "BlockioClass" | "RdtClass");
+    let beyond = patched
+        .changes
+        .iter()
+        .find(|change| !change.field.starts_with(RESOURCES) || is_class(&change.nri_field));
+    if let Some(beyond) = beyond {
+        let owners = merged.owners.to_flat(&call.key.id);
+        let owner = owners.get(&beyond.nri_field).map(|owner| owner.trim_start_matches('-'));
+        let plugin = owner.unwrap_or("a plugin");
+        let field = if beyond.nri_field.is_empty() { &beyond.field } else { &beyond.nri_field };
+        let why = quoted(&format!(
+            "{plugin} sets {field}, which a hook cannot: the runtime has read config.json"
+        ));
+        node.note_failure(&format!("create {}: {why}", call.key.id), owner.unwrap_or_default());
+        return Err(Error::new(why).hint("make nri-runc the engine's runtime"));
+    }
+    let part = resources.map(overlay::overlay_of).transpose().map_err(|e| blame(&e))?;
+    Ok(part.unwrap_or_default())
+}
+
+/// A container was started and nobody told: plugins hear of it afterwards, and cannot refuse.
+async fn started(node: &Rc<Node>, key: &Key) {
+    let Some(record) = node.container(key) else { return };
+    if record.state != Lifecycle::Created || record.in_flight.is_some() {
+        return;
+    }
+    if record.is_sandbox {
+        node.change(key, settle::is_running);
+        let state = node.store.borrow().pod(&record.pod).map(|pod| pod.state);
+        if state == Some(PodState::Created)
+            && let Err(late) = pods::run(node, &record.pod).await
+        {
+            node.note_failure(&format!("{}: it runs already: {late}", key.id), "");
+        }
+        return;
+    }
+    node.tell(Event::StartContainer, key).await;
+    node.change(key, settle::is_running);
+    node.tell(Event::PostStartContainer, key).await;
+}
+
+/// Looks for the start of a container that a hook told of, until it is seen or its process ends.
+/// Of any other container the start is told by whoever asks for it.
+pub(super) async fn until_started(node: &Rc<Node>, key: &Key, incarnation: u64, process: &OwnedFd) {
+    let waits = |node: &Node| {
+        let record = node.container(key).filter(|record| record.incarnation == incarnation)?;
+        (record.by_hook && record.state == Lifecycle::Created).then_some(())
+    };
+    let mut gate = Gate::new(evidence::folder(&node.host, key));
+    while waits(node).is_some() {
+        let has_ended = watch::has_ended(process);
+        if gate.is_open(true) {
+            let lane = node.lane(key);
+            let _turn = lane.turn.lock().await;
+            if waits(node).is_some() {
+                started(node, key).await;
+            }
+            return;
+        }
+        if has_ended || !evidence::exists(&node.host, key) {
+            return;
+        }
+        let event = gate.event();
+        tokio::select! {
+            () = event => {}
+            () = watch::ended(process) => {}
+        }
+    }
+}
+
+/// The start and the end of a container that was over at once are told by whoever watches it;
+/// its removal must not come before them.
+async fn end_in_order(node: &Node, key: &Key) {
+    for _ in 0..PAUSES {
+        match node.container(key) {
+            Some(record)
+                if record.by_hook
+                    && record.state == Lifecycle::Created
+                    && exit::has_ended(node, &record) => {}
+            Some(_) | None => return,
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+}

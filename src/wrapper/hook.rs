@@ -1,0 +1,340 @@
+// SPDX-License-Identifier: Apache-2.0
+//! An OCI hook speaks for the runtime that called it: `nri-runc nri hook STAGE` reads the state on
+//! standard input, finds out what its parent process was asked to do, and tells the daemon, as
+//! the wrapper would have.
+//!
+//! It changes nothing itself, and every wait is bounded. Reference: oci-hooks(5), and the OCI
+//! runtime specification's `hooks` and `state`.
+
+use std::ffi::OsString;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use serde::Deserialize;
+
+use crate::argv::{self, Call};
+use crate::config::{Config, DaemonPolicy};
+use crate::error::{Context, Error, Result, quoted};
+use crate::files;
+use crate::link::{self, Answer, Attached, Hook, Question, Stage};
+
+use super::{ask, bypass};
+
+/// The most that is read as state: it repeats the annotations.
+const STATE_LIMIT: usize = 4 << 20;
+
+/// How long the runtime may take to say the state.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// How many processes of one runtime call are looked through: crun works in a child.
+const GENERATIONS: usize = 4;
+
+/// What the runtime says on standard input.
+#[derive(Debug, Deserialize)]
+struct State {
+    id: String,
+    #[serde(default)]
+    pid: i64,
+    #[serde(default)]
+    bundle: PathBuf,
+}
+
+/// The process that called the hook.
+#[derive(Debug)]
+struct Caller {
+    pid: u32,
+    parent: u32,
+    /// Its words, from the runtime's name on.
+    words: Vec<OsString>,
+    cwd: PathBuf,
+    program: PathBuf,
+}
+
+/// Tells the daemon what a runtime does. A container that is being made fails with this; later
+/// stages fail only on what is no state at all.
+///
+/// # Errors
+/// Fails on bad input, on a refusal, and without a daemon where policy says so.
+pub fn hook(config: &Config, stage: &str) -> Result<()> {
+    let stage = stage_of(stage)?;
+    let state = state().doing(|| format!("the hook {}", stage.name()))?;
+    if super::is_switched_off(config) {
+        return Ok(());
+    }
+    let doing = || match stage {
+        Stage::Prestart | Stage::CreateRuntime => format!("cannot create {}", state.id),
+        Stage::Poststart | Stage::Poststop => format!("{} of {}", stage.name(), state.id),
+    };
+    tell(config, stage, &state).doing(doing)
+}
+
+fn stage_of(word: &str) -> Result<Stage> {
+    let found = Stage::ALL.into_iter().find(|stage| stage.name() == word);
+    let names = Stage::ALL.map(Stage::name).join(", ");
+    found.ok_or_else(|| {
+        Error::new(format!("there is no hook {} here: {names}", quoted(word)))
+            .hint("the others run inside the container, where no host program belongs")
+    })
+}
+
+fn tell(config: &Config, stage: Stage, state: &State) -> Result<()> {
+    let caller = Caller::find()?;
+    let words = words_for(&caller, stage, state);
+    let call = argv::read(&words);
+    let process = pidfd(caller.pid)?;
+    let mut descriptors: Vec<(Attached, &OwnedFd)> = vec![(Attached::Process, &process)];
+    let document = if stage.may_refuse() { Some(document(&call, &caller, state)?) } else { None };
+    if let Some((dir, _)) = &document {
+        descriptors.push((Attached::Bundle, dir));
+    }
+    let question = Question {
+        protocol: link::PROTOCOL,
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        argv: words,
+        cwd: caller.cwd.clone().into_os_string(),
+        parent_pid: caller.parent,
+        pid: caller.pid,
+        runtime: caller.program.clone().into_os_string(),
+        variables: variables(caller.pid),
+        document: document.as_ref().map(|(_, name)| name.clone()).unwrap_or_default(),
+        descriptors: descriptors.iter().map(|(what, _)| *what).collect(),
+        admin: String::new(),
+        hook: Some(Hook { stage, init: u32::try_from(state.pid).unwrap_or(0) }),
+    };
+    let fds: Vec<RawFd> = descriptors.iter().map(|(_, fd)| fd.as_raw_fd()).collect();
+    let why = match converse(config, stage, &question, &fds) {
+        Ok(Answer::Proceed(_)) => return Ok(()),
+        Ok(Answer::Refuse(line)) => return Err(Error::new(line)),
+        Ok(Answer::Incompatible { protocol, version }) => format!(
+            "the daemon (version {version}) speaks protocol {protocol}, this is {}; restart it",
+            link::PROTOCOL
+        ),
+        Ok(Answer::Heartbeat | Answer::Admin(_)) => "the daemon answered something else".to_owned(),
+        Err(error) => error.to_string(),
+    };
+    without_a_daemon(config, stage, &call, &question, why)
+}
+
+/// What the operator chose for a daemon that is away: what has happened is never failed.
+fn without_a_daemon(
+    config: &Config,
+    stage: Stage,
+    call: &Call,
+    question: &Question,
+    why: String,
+) -> Result<()> {
+    if !stage.may_refuse() {
+        return Ok(());
+    }
+    if config.on_daemon_failure == DaemonPolicy::Fail {
+        return Err(Error::new(why)
+            .hint("on_daemon_failure = \"fail\" asks for this; see: nri-runc nri check"));
+    }
+    bypass::leave_note(config, call, Path::new(&question.runtime), question, &why);
+    Ok(())
+}
+
+fn converse(config: &Config, stage: Stage, question: &Question, fds: &[RawFd]) -> Result<Answer> {
+    let cap = if stage.may_refuse() { 90 } else { 4 };
+    let deadline = Instant::now() + Duration::from_secs(cap);
+    let stream = ask::reach(config, deadline)?;
+    ask::send_whole(&stream, &question.encode(), fds)?;
+    ask::wait(&stream, deadline, 1024)
+}
+
+/// Reads the state: all of it, or the runtime would die of a closed pipe; within bounds.
+fn state() -> Result<State> {
+    let bytes = standard_input()?;
+    let state: State = serde_json::from_slice(&bytes).map_err(|error| {
+        let why = format!("standard input is no state of a container: {error}");
+        Error::new(quoted(&why)).hint("a runtime calls this, with the state in JSON")
+    })?;
+    let is_name = |id: &str| {
+        !id.is_empty() && id != "." && id != ".." && id.len() <= 1024 && !id.contains(['/', '\0'])
+    };
+    if !is_name(&state.id) {
+        let id = quoted(&state.id);
+        return Err(Error::new(format!("the state names no container: its id is {id:?}")));
+    }
+    Ok(state)
+}
+
+fn standard_input() -> Result<Vec<u8>> {
+    let deadline = Instant::now() + PATIENCE;
+    let input = std::io::stdin();
+    let (mut bytes, mut part) = (Vec::new(), vec![0_u8; 64 << 10]);
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let timeout = PollTimeout::try_from(left).unwrap_or(PollTimeout::ZERO);
+        let ready = match poll(&mut [PollFd::new(input.as_fd(), PollFlags::POLLIN)], timeout) {
+            Err(nix::errno::Errno::EINTR) => continue,
+            ready => ready?,
+        };
+        if ready == 0 {
+            return Err(Error::new("no state came on standard input within 5 s")
+                .hint("a runtime calls this, with the state in JSON"));
+        }
+        let count = nix::unistd::read(input.as_fd(), &mut part).doing(|| "standard input")?;
+        if count == 0 {
+            return Ok(bytes);
+        }
+        bytes.extend_from_slice(part.get(..count).unwrap_or_default());
+        if bytes.len() > STATE_LIMIT {
+            return Err(Error::new(format!("a state of more than {STATE_LIMIT} bytes")));
+        }
+    }
+}
+
+impl Caller {
+    /// The runtime is our parent, or a forebear of the same command line.
+    fn find() -> Result<Self> {
+        let mut pid = nix::unistd::getppid().as_raw().cast_unsigned();
+        let words = command_line(pid);
+        for _older in 0..GENERATIONS {
+            match parent_of(pid) {
+                Some(parent) if parent > 1 && command_line(parent) == words => pid = parent,
+                Some(_) | None => break,
+            }
+        }
+        let link = |name: &str| std::fs::read_link(format!("/proc/{pid}/{name}"));
+        let program = link("exe").doing(|| "looking for the runtime that called")?;
+        Ok(Self {
+            pid,
+            parent: parent_of(pid).unwrap_or(0),
+            cwd: link("cwd").unwrap_or_else(|_| PathBuf::from("/")),
+            program,
+            words,
+        })
+    }
+}
+
+fn command_line(pid: u32) -> Vec<OsString> {
+    let bytes = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let words = bytes.strip_suffix(b"\0").unwrap_or(&bytes);
+    words.split(|byte| *byte == 0).map(|word| OsString::from_vec(word.to_vec())).collect()
+}
+
+fn parent_of(pid: u32) -> Option<u32> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The command name may hold blanks and parentheses; the last one ends it.
+    stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
+}
+
+fn pidfd(pid: u32) -> Result<OwnedFd> {
+    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
+    let pid = pid.ok_or_else(|| Error::new("nobody called this hook"))?;
+    pidfd_open(pid, PidfdFlags::empty())
+        .map_err(|errno| std::io::Error::from_raw_os_error(errno.raw_os_error()))
+        .doing(|| "opening a descriptor of the runtime")
+}
+
+/// The runtime's command line, or what it would be for this stage where it tells us nothing:
+/// one that is no runc, or that was called for several containers.
+fn words_for(caller: &Caller, stage: Stage, state: &State) -> Vec<OsString> {
+    let is_this = |call: &Call| {
+        let is_our_verb = call.verb.creates()
+            || matches!(call.verb, argv::Verb::Start | argv::Verb::Delete | argv::Verb::Kill);
+        is_our_verb && call.id.as_deref().is_some_and(|id| id == state.id.as_str())
+    };
+    // A runtime that is a script has its interpreter in front.
+    for skipped in 0..caller.words.len().min(3) {
+        let words = caller.words.get(skipped..).unwrap_or_default();
+        if is_this(&argv::read(words)) {
+            return words.to_vec();
+        }
+    }
+    let mut words = vec![caller.words.first().cloned().unwrap_or_default()];
+    if let Some(root) = argv::read(&caller.words).root {
+        words.extend(["--root".into(), root]);
+    }
+    if stage == Stage::Poststop {
+        words.push("delete".into());
+    } else {
+        words.extend(["create".into(), "--bundle".into(), state.bundle.clone().into_os_string()]);
+    }
+    words.push(state.id.clone().into());
+    words
+}
+
+/// The directory and the name of the document that the runtime read.
+fn document(call: &Call, caller: &Caller, state: &State) -> Result<(OwnedFd, String)> {
+    if !state.bundle.is_absolute() {
+        let bundle = quoted(&state.bundle.to_string_lossy());
+        return Err(Error::new(format!("the state's bundle is no absolute path: {bundle:?}")));
+    }
+    if state.pid <= 0 || u32::try_from(state.pid).is_err() {
+        return Err(Error::new(format!("the state names no process: its pid is {}", state.pid)));
+    }
+    let file = call.config.as_ref().map(|file| caller.cwd.join(file));
+    let file = file.unwrap_or_else(|| state.bundle.join("config.json"));
+    let name = file.file_name().and_then(|name| name.to_str()).unwrap_or("config.json").to_owned();
+    let dir = file.parent().unwrap_or(&state.bundle);
+    let dir = files::open_dir(dir).doing(|| "the state's bundle")?;
+    if files::inode_at(&dir, &name).is_none() {
+        return Err(Error::new(format!("{} is missing", file.display())));
+    }
+    Ok((dir, name))
+}
+
+/// What the engine gave the runtime; a hook's own environment is scrubbed.
+fn variables(pid: u32) -> Vec<(String, OsString)> {
+    let bytes = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+    let pairs = bytes.split(|byte| *byte == 0).filter_map(|pair| {
+        let at = pair.iter().position(|byte| *byte == b'=')?;
+        let name = std::str::from_utf8(pair.get(..at)?).ok()?;
+        let value = OsString::from_vec(pair.get(at + 1..)?.to_vec());
+        link::ENGINE_VARIABLES.contains(&name).then(|| (name.to_owned(), value))
+    });
+    pairs.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn caller(words: &[&str]) -> Caller {
+        Caller {
+            pid: 2,
+            parent: 1,
+            words: words.iter().map(Into::into).collect(),
+            cwd: "/".into(),
+            program: "/usr/sbin/runc".into(),
+        }
+    }
+
+    fn words(of: &[&str], stage: Stage) -> String {
+        let state = State { id: "c1".to_owned(), pid: 7, bundle: "/b".into() };
+        let words = words_for(&caller(of), stage, &state);
+        words.iter().map(|word| word.to_string_lossy().into_owned()).collect::<Vec<_>>().join(" ")
+    }
+
+    #[test]
+    fn the_runtimes_own_words_are_taken_where_they_name_the_container() {
+        let created = ["runc", "--root", "/r", "create", "--bundle", "/x", "c1"];
+        assert_eq!(words(&created, Stage::CreateRuntime), created.join(" "));
+        let script = [&["/bin/sh", "/opt/runc"], &created[1..]].concat();
+        assert_eq!(words(&script, Stage::CreateRuntime), script[1..].join(" "));
+        assert_eq!(words(&["runc", "delete", "c1"], Stage::Poststop), "runc delete c1");
+    }
+
+    #[test]
+    fn other_words_give_way_to_what_the_stage_says() {
+        let stranger = words(&["conmon", "-c", "c1"], Stage::Prestart);
+        assert_eq!(stranger, "conmon create --bundle /b c1");
+        let other = words(&["crun", "--root", "/r", "delete", "--regex", "c.*"], Stage::Poststop);
+        assert_eq!(other, "crun --root /r delete c1");
+        assert_eq!(words(&[], Stage::Poststop), " delete c1");
+    }
+
+    #[test]
+    fn a_stage_inside_the_container_is_no_stage_of_ours() {
+        for word in ["createContainer", "startContainer", "", "poststop "] {
+            assert!(stage_of(word).unwrap_err().to_string().contains("no hook"), "{word}");
+        }
+        assert_eq!(stage_of("poststop").unwrap(), Stage::Poststop);
+    }
+}

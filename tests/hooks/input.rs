@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What a hook is given by hand: bad input is one line and exit code 1, and nothing makes it hang.
+
+use std::io::Write;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use nri_runc::error::RESERVED_PHRASES;
+use serde_json::{Value, json};
+
+use super::player::Manner;
+use super::rig::{BUNDLE, Rig, wait_until};
+use super::{fails, life, life_without, succeeds};
+
+#[expect(clippy::disallowed_methods, reason = "the program under test, as a runtime calls it")]
+fn hook(rig: &Rig, stage: &str) -> Child {
+    Command::new(env!("CARGO_BIN_EXE_nri-runc"))
+        .args(["nri", "hook", stage])
+        .env("NRI_RUNC_CONFIG", rig.path("config.toml"))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap()
+}
+
+fn told(rig: &Rig, stage: &str, state: &[u8]) -> Output {
+    let mut child = hook(rig, stage);
+    let mut input = child.stdin.take().unwrap();
+    let state = state.to_vec();
+    let writer = std::thread::spawn(move || input.write_all(&state));
+    let output = child.wait_with_output().unwrap();
+    let _may_be_cut_short = writer.join().unwrap();
+    output
+}
+
+#[track_caller]
+fn one_line(output: &Output) -> String {
+    let line = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!((output.status.code(), line.lines().count()), (Some(1), 1), "{line}");
+    assert!(line.starts_with("nri-runc: ") && output.stdout.is_empty(), "{line}");
+    for phrase in RESERVED_PHRASES {
+        assert!(!line.to_lowercase().contains(phrase), "{line}");
+    }
+    line
+}
+
+fn state(rig: &Rig) -> Value {
+    json!({
+        "ociVersion": "1.0.2", "id": "c1", "status": "creating", "pid": std::process::id(),
+        "bundle": rig.path("bundle"), "annotations": {"a": "b"},
+    })
+}
+
+#[test]
+fn bad_input_is_one_line_and_nobody_is_asked() {
+    let rig = Rig::new("");
+    let with = |key: &str, value: Value| {
+        let mut state = state(&rig);
+        state[key] = value;
+        state.to_string()
+    };
+    let cases = [
+        (String::new(), "no state of a container"),
+        ("{{{".to_owned(), "no state of a container"),
+        ("[]".to_owned(), "no state of a container"),
+        ("{\"id\": 5}\n\u{7}".to_owned(), "no state of a container"),
+        (with("id", json!("")), "names no container"),
+        (with("id", json!("../../etc")), "names no container"),
+        (with("id", json!("..")), "names no container"),
+        (with("id", json!("x".repeat(2000))), "names no container"),
+        (with("pid", json!("1")), "no state of a container"),
+        (with("pid", json!(0)), "names no process"),
+        (with("pid", json!(-1)), "names no process"),
+        (with("pid", json!(u64::from(u32::MAX) + 2)), "names no process"),
+        (with("bundle", json!("bundle")), "no absolute path"),
+        (with("bundle", json!("/nowhere/at/all")), "the state's bundle"),
+        (with("bundle", json!(rig.path("fake"))), "config.json is missing"),
+        (with("annotations", json!({"a": "x".repeat(5 << 20)})), "more than"),
+    ];
+    for (state, wanted) in cases {
+        let line = one_line(&told(&rig, "createRuntime", state.as_bytes()));
+        assert!(line.contains(wanted), "{wanted} is not in: {line}");
+    }
+    one_line(&told(&rig, "poststop", b"null"));
+    for stage in ["createContainer", "startContainer", "", "--"] {
+        let output = told(&rig, stage, state(&rig).to_string().as_bytes());
+        assert!(!output.status.success(), "{stage}");
+    }
+    assert!(!rig.path("run").exists(), "the daemon was asked");
+}
+
+#[test]
+fn a_state_that_never_ends_is_given_up() {
+    let rig = Rig::new("");
+    let mut child = hook(&rig, "poststop");
+    let mut input = child.stdin.take().unwrap();
+    input.write_all(b"{\"id\":").unwrap();
+    let begun = Instant::now();
+    let output = child.wait_with_output().unwrap();
+    assert!(one_line(&output).contains("within 5 s"));
+    assert!((4..9).contains(&begun.elapsed().as_secs()), "{:?}", begun.elapsed());
+    drop(input);
+}
+
+#[test]
+fn the_end_of_what_nobody_knows_is_nobodys_business() {
+    let mut rig = Rig::new("");
+    rig.start_daemon();
+    for stage in ["poststop", "poststart"] {
+        succeeds(&told(&rig, stage, b"{\"id\": \"never-seen\", \"pid\": 0}"));
+    }
+    assert_eq!(rig.admin(&["pods"]), json!([]));
+    assert_eq!(rig.admin(&["status"])["failures"], json!([]));
+}
+
+#[test]
+fn a_silent_daemon_is_given_up_after_three_seconds() {
+    let stalls = "---[debug]\nfault = \"daemon.asked:stall\"\n";
+    let mut rig = Rig::new(stalls);
+    rig.start_daemon();
+    for stage in ["createRuntime", "poststop"] {
+        let begun = Instant::now();
+        succeeds(&told(&rig, stage, state(&rig).to_string().as_bytes()));
+        let waited = begun.elapsed();
+        let bounds = Duration::from_millis(2900)..Duration::from_secs(6);
+        assert!(bounds.contains(&waited), "{stage}: {waited:?}");
+    }
+    rig.configure(&rig.path("fake/runc"), &format!("on_daemon_failure = \"fail\"{stalls}"));
+    let line = one_line(&told(&rig, "createRuntime", state(&rig).to_string().as_bytes()));
+    assert!(line.contains("cannot create c1") && line.contains("the daemon fell silent"), "{line}");
+    succeeds(&told(&rig, "poststop", state(&rig).to_string().as_bytes()));
+}
+
+/// A runtime in shell that calls hooks where runc does, with a state made by hand.
+const RUNTIME: &str = r#"#!/bin/sh
+dir=$(dirname "$0")
+shift; root=$1; verb=$2; id=$3; bundle=$dir/../bundle
+hook() { printf '{"ociVersion":"1.0.2","id":"%s","status":"%s","pid":%s,"bundle":"%s"}' "$id" "$2" "$3" "$bundle" |
+  "$dir/nri-runc" nri hook "$1"; }
+case $verb in
+create)
+  mkdir -p "$root/$id"
+  sleep 300 </dev/null >/dev/null 2>&1 &
+  mkfifo "$root/$id/exec.fifo"
+  hook createRuntime creating $! || { kill -9 $!; rm -rf "$root/$id"; hook poststop stopped 0; exit 1; }
+  echo $! >"$root/$id/pid"
+  echo "{\"init_process_pid\": $!}" >"$root/$id/state.json" ;;
+start) rm -f "$root/$id/exec.fifo"; touch "$root/$id/started" ;;
+delete) kill -9 "$(cat "$root/$id/pid")"; rm -rf "$root/$id"; hook poststop stopped 0 ;;
+esac
+"#;
+
+fn scripted(more: &str) -> Rig {
+    let mut rig = Rig::new(more);
+    rig.write("fake/hooking", RUNTIME);
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(rig.path("fake/hooking"), mode).unwrap();
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_nri-runc"), rig.path("fake/nri-runc")).unwrap();
+    rig.start_daemon();
+    rig
+}
+
+#[expect(clippy::disallowed_methods, reason = "a runtime that calls hooks")]
+fn runtime(rig: &Rig, verb: &str) -> Output {
+    Command::new(rig.path("fake/hooking"))
+        .arg("--root")
+        .arg(rig.path("root"))
+        .args([verb, "c1"])
+        .env("NRI_RUNC_CONFIG", rig.path("config.toml"))
+        .output()
+        .unwrap()
+}
+
+#[test]
+fn a_runtime_that_is_a_script_is_understood() {
+    let rig = scripted("");
+    let told = rig.plugin("10", "witness", Manner::default());
+    succeeds(&runtime(&rig, "create"));
+    wait_until("the creation is told", || told.lock().unwrap().len() >= 3);
+    assert_eq!(*told.lock().unwrap(), life("c1")[..3]);
+    succeeds(&runtime(&rig, "delete"));
+    wait_until("nobody knows of it", || rig.admin(&["pods"]) == json!([]));
+    assert_eq!(*told.lock().unwrap(), life_without(&["StartContainer", "PostStart"]));
+    assert_eq!(rig.read("bundle/config.json"), BUNDLE);
+}
+
+#[test]
+fn a_plugin_that_hangs_is_skipped_and_one_that_refuses_fails_the_script() {
+    let rig = scripted("");
+    let hangs = Manner { hangs: true, ..Manner::default() };
+    let _hanging = rig.plugin("10", "slow", hangs);
+    succeeds(&runtime(&rig, "create"));
+    succeeds(&runtime(&rig, "delete"));
+    wait_until("nobody knows of it", || rig.admin(&["pods"]) == json!([]));
+    let guard = Manner { refuses: Some("not signed"), ..Manner::default() };
+    let told = rig.plugin("90", "guard", guard);
+    fails(&runtime(&rig, "create"), &["cannot create c1", "90-guard", "not signed"]);
+    wait_until("nobody knows of it", || rig.admin(&["pods"]) == json!([]));
+    assert_eq!(*told.lock().unwrap(), life_without(&["Start", "Post"]));
+}

@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+//! OCI hooks: the built binary as the entry of the shipped definitions, called with states made by
+//! hand, by the real runc with no wrapper before it, beside the wrapper, and by Podman.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod beside;
+#[path = "../support/ground.rs"]
+mod ground;
+mod input;
+#[path = "../support/player.rs"]
+mod player;
+mod real;
+#[path = "../bundle/rig.rs"]
+#[expect(dead_code, reason = "shared with tests that need more of it")]
+mod rig;
+#[path = "../support/tools.rs"]
+mod tools;
+
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::sync::{Arc, Mutex};
+
+use nri_runc::plugin::api;
+use serde_json::{Value, json};
+
+use ground::Ground;
+use player::Manner;
+use rig::{Rig, wait_until};
+
+type Told = Arc<Mutex<Vec<String>>>;
+
+fn heard(told: &Told, event: &str) -> bool {
+    told.lock().unwrap().iter().any(|known| known == event)
+}
+
+fn sets_env() -> Manner {
+    let hello =
+        api::KeyValue { key: "HELLO".to_owned(), value: "there".to_owned(), ..Default::default() };
+    let adjust = api::ContainerAdjustment { env: vec![hello], ..Default::default() };
+    Manner { adjust, ..Manner::default() }
+}
+
+/// What a plugin hears of a plain container from beginning to end.
+fn life(id: &str) -> Vec<String> {
+    let events = [
+        "RunPodSandbox",
+        "CreateContainer",
+        "PostCreateContainer",
+        "StartContainer",
+        "PostStartContainer",
+        "StopContainer",
+        "RemoveContainer",
+        "StopPodSandbox",
+        "RemovePodSandbox",
+    ];
+    events.iter().map(|event| format!("{event} {id}")).collect()
+}
+
+/// A life without the events that have one of `words` in them.
+fn life_without(words: &[&str]) -> Vec<String> {
+    let mut life = life("c1");
+    life.retain(|event| !words.iter().any(|word| event.starts_with(word)));
+    life
+}
+
+/// The shipped definitions, with the program and the configuration of this test.
+fn definitions(rig: &Rig) -> Vec<Value> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("hooks");
+    let files = std::fs::read_dir(folder).unwrap().flatten().map(|entry| entry.path());
+    let mut files: Vec<_> =
+        files.filter(|path| path.extension().is_some_and(|e| e == "json")).collect();
+    files.sort();
+    let read = files.into_iter().map(|path| {
+        let mut definition: Value = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
+        definition["hook"]["path"] = json!(env!("CARGO_BIN_EXE_nri-runc"));
+        let config = rig.path("config.toml").display().to_string();
+        definition["hook"]["env"] = json!([format!("NRI_RUNC_CONFIG={config}")]);
+        definition
+    });
+    read.collect()
+}
+
+/// A container `c1` whose document carries our hooks, a daemon, and the real runc.
+struct Hooked {
+    ground: Ground,
+    rig: Rig,
+    document: String,
+}
+
+impl Hooked {
+    fn new(args: &[&str], more: &str) -> Option<Self> {
+        let mut hooked = Self::without_daemon(args, more)?;
+        hooked.rig.start_daemon();
+        Some(hooked)
+    }
+
+    fn without_daemon(args: &[&str], more: &str) -> Option<Self> {
+        let rig = Rig::new(more);
+        let ground = Ground::new(&rig.path(""))?;
+        let mut document = ground.document("c1", args);
+        for definition in definitions(&rig) {
+            for stage in definition["stages"].as_array().unwrap() {
+                let stage = stage.as_str().unwrap().to_owned();
+                document["hooks"][stage] = json!([definition["hook"]]);
+            }
+        }
+        let document = serde_json::to_string_pretty(&document).unwrap();
+        rig.write("bundle/config.json", &document);
+        rig.configure(ground.runc(), more);
+        Some(Self { ground, rig, document })
+    }
+
+    /// The real runc, with nothing before it.
+    #[expect(clippy::disallowed_methods, reason = "an engine's call of the real runtime")]
+    fn runc(&self, words: &[&str]) -> Output {
+        let (out, err) = (self.rig.path("out"), self.rig.path("err"));
+        let mut options = std::fs::OpenOptions::new();
+        let file = options.write(true).create(true).truncate(true);
+        let bundle = self.rig.path("bundle").display().to_string();
+        let words = words.iter().map(|word| word.replace("BUNDLE", &bundle));
+        let status = Command::new(self.ground.runc())
+            .arg("--root")
+            .arg(self.rig.path("root"))
+            .args(words)
+            .stdin(Stdio::null())
+            .stdout(file.open(&out).unwrap())
+            .stderr(file.open(&err).unwrap())
+            .status()
+            .unwrap();
+        Output { status, stdout: std::fs::read(out).unwrap(), stderr: std::fs::read(err).unwrap() }
+    }
+
+    fn create(&self) -> Output {
+        self.runc(&["create", "--bundle", "BUNDLE", "c1"])
+    }
+
+    fn init(&self) -> u32 {
+        let state: Value = serde_json::from_str(&self.rig.read("root/c1/state.json")).unwrap();
+        u32::try_from(state["init_process_pid"].as_u64().unwrap()).unwrap()
+    }
+
+    /// Runtime, bundle and daemon have forgotten the container.
+    fn nothing_is_left(&self) {
+        wait_until("nobody knows of it", || self.rig.admin(&["pods"]) == json!([]));
+        assert_eq!(self.rig.read("bundle/config.json"), self.document);
+        assert_eq!(std::fs::read_dir(self.rig.path("bundle")).unwrap().count(), 2);
+        assert!(!self.rig.path("root/c1").exists());
+    }
+}
+
+#[track_caller]
+fn succeeds(output: &Output) {
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[track_caller]
+fn fails(output: &Output, wanted: &[&str]) {
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success(), "{said}");
+    for word in wanted {
+        assert!(said.contains(word), "{word} is not in: {said}");
+    }
+}

@@ -11,8 +11,11 @@ pub(super) fn marked(name: &str) -> Option<&str> {
 }
 
 /// A mount destination without `.`, `..`, doubled or trailing slashes, and absolute, as the
-/// runtime will read it.
+/// runtime will read it. None at all stays none: it is a mistake, and not the root.
 pub fn destination(path: &str) -> String {
+    if path.is_empty() {
+        return String::new();
+    }
     let mut parts: Vec<&str> = Vec::new();
     for part in path.split('/') {
         match part {
@@ -78,6 +81,7 @@ mod tests {
             assert_eq!(destination(path), "/a/b", "{path}");
         }
         assert_eq!(destination("/"), "/");
+        assert_eq!(destination(""), "");
         assert_ne!(destination("/a b"), destination("/a/b"));
     }
 

@@ -47,7 +47,7 @@ pub(super) fn devices(
     let mut found = Vec::with_capacity(wanted.len());
     for api::CDIDevice { name, special_fields: _ } in wanted {
         let failed = |problem: String| PatchError::Invalid {
-            field: format!("CdiDevices[{}]", quoted(name)),
+            field: format!("CdiDevices[{name}]"),
             problem: quoted(&problem),
         };
         let entry = registry.find(name, spec_dirs).map_err(failed)?;

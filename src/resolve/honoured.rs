@@ -13,7 +13,7 @@
 use crate::error::quoted;
 use crate::plugin::api;
 use crate::runtime::features::{Features, IntelRdt, Linux, Seccomp};
-use crate::spec::patch::{Class, PatchError, Resolved};
+use crate::spec::patch::{Class, PatchError, Resolved, mount_field};
 
 /// Mount options that runtimes act on. Others belong to file systems, and no runtime lists them.
 const GENERIC_OPTIONS: [&str; 26] = [
@@ -107,11 +107,11 @@ fn needs(adjustment: &api::ContainerAdjustment, resolved: &Resolved) -> Vec<Need
         generic.map(|option| What::MountOption(option.clone())).collect::<Vec<What>>()
     };
     for mount in adjustment.mounts.iter().filter(|mount| !mount.destination.starts_with('-')) {
-        let field = format!("Mounts[{}]", quoted(&mount.destination));
+        let field = mount_field(&mount.destination);
         options(mount).into_iter().for_each(|what| add(&field, what));
     }
     for device in &resolved.cdi {
-        let field = format!("CdiDevices[{}]", quoted(&device.name));
+        let field = format!("CdiDevices[{}]", device.name);
         device.mounts.iter().flat_map(options).for_each(|what| add(&field, what));
         if !device.net_devices.is_empty() {
             add(&field, What::NetDevices);
@@ -137,7 +137,7 @@ fn needs(adjustment: &api::ContainerAdjustment, resolved: &Resolved) -> Vec<Need
 
 fn needs_of_linux(linux: &api::LinuxContainerAdjustment, add: &mut impl FnMut(&str, What)) {
     for namespace in linux.namespaces.iter().filter(|kind| !kind.type_.starts_with('-')) {
-        let field = format!("Namespace[{}]", quoted(&namespace.type_));
+        let field = format!("Namespace[{}]", namespace.type_);
         add(&field, What::Namespace(namespace.type_.clone()));
     }
     if let Some(policy) = linux.seccomp_policy.as_ref() {
@@ -155,7 +155,7 @@ fn needs_of_linux(linux: &api::LinuxContainerAdjustment, add: &mut impl FnMut(&s
         }
     }
     for name in linux.net_devices.keys().filter(|name| !name.starts_with('-')) {
-        add(&format!("LinuxNetDevices[{}]", quoted(name)), What::NetDevices);
+        add(&format!("LinuxNetDevices[{name}]"), What::NetDevices);
     }
     if let Some(policy) = linux.memory_policy.as_ref() {
         let mode = policy.mode.enum_value().map(|mode| format!("{mode:?}"));

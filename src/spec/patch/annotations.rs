@@ -11,7 +11,6 @@ use std::collections::HashMap;
 use serde_json::Value;
 
 use super::{Changes, PatchError, patch_map, wanted_by_key};
-use crate::error::quoted;
 use crate::spec::document::Object;
 
 /// Keys to which a runtime gives meaning; those with a final dot stand for all keys beneath.
@@ -39,7 +38,7 @@ pub(super) fn patch(
         let Some(value) = value else { continue };
         let is_there = object.value(key)?.as_ref() == Some(value);
         if !is_there && let Some(problem) = problem_of(key) {
-            return Err(PatchError::invalid(format!("Annotations[{}]", quoted(key)), problem));
+            return Err(PatchError::invalid(format!("Annotations[{key}]"), problem));
         }
     }
     patch_map(object, &wanted, ("annotations", "Annotations"), changes)

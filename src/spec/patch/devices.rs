@@ -73,7 +73,7 @@ pub(super) fn patch_one(
     changes: &mut Changes,
 ) -> Result<(), PatchError> {
     let (path, is_removal) = unmark(&device.path);
-    let nri_field = format!("Devices[{}]", quoted(path));
+    let nri_field = format!("Devices[{path}]");
     if path.is_empty() {
         return Err(PatchError::invalid(nri_field, "a device needs a path"));
     }

@@ -14,7 +14,6 @@ use super::{
     Changes, PatchError, devices, memory_policy, net_devices, patch_map, process, rdt, resources,
     scheduling, seccomp, unmark, values, wanted_by_key,
 };
-use crate::error::quoted;
 use crate::plugin::api;
 use crate::spec::array::Item;
 use crate::spec::document::Object;
@@ -90,7 +89,7 @@ fn patch_namespaces(
     for namespace in namespaces {
         let api::LinuxNamespace { type_, path, special_fields: _ } = namespace;
         let (name, is_removal) = unmark(type_);
-        let nri_field = format!("Namespace[{}]", quoted(name));
+        let nri_field = format!("Namespace[{name}]");
         if !NAMESPACES.contains(&name) {
             return Err(PatchError::invalid(nri_field, "Linux has no such namespace"));
         }
@@ -148,7 +147,7 @@ fn patch_sysctls(
             }
             Ok(_) => continue,
         };
-        return Err(PatchError::invalid(format!("Sysctl[{}]", quoted(key)), problem));
+        return Err(PatchError::invalid(format!("Sysctl[{key}]"), problem));
     }
     let object = root.object("linux")?.map("sysctl")?;
     patch_map(object, &wanted, ("linux.sysctl", "Sysctl"), changes)

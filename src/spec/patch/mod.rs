@@ -36,6 +36,7 @@ mod seccomp;
 mod tests;
 mod values;
 
+pub use mounts::field_of as mount_field;
 pub use propagation::{HostFacts, propagating_sources};
 pub use resolved::{CdiDevice, Class, Resolved, is_plain_path};
 
@@ -68,13 +69,13 @@ pub enum PatchError {
     #[error(transparent)]
     Document(#[from] DocumentError),
     /// A field that NRI has and this version does not apply.
-    #[error("{field} is set, which this version of nri-runc cannot apply")]
+    #[error("{} is set, which this version of nri-runc cannot apply", quoted(field))]
     NotApplied {
         /// The NRI field, as in D25.
         field: String,
     },
     /// A value that no runtime would take, or that must not reach one.
-    #[error("{field} cannot be applied: {problem}")]
+    #[error("{} cannot be applied: {problem}", quoted(field))]
     Invalid {
         /// The NRI field, as in D25.
         field: String,
@@ -88,7 +89,7 @@ impl PatchError {
         Self::Invalid { field: field.into(), problem: problem.into() }
     }
 
-    /// The NRI field at fault, by which its owner is found.
+    /// The NRI field at fault, by which its owner is found: as the plugin wrote its key.
     pub fn field(&self) -> Option<&str> {
         match self {
             Self::Document(_) => None,

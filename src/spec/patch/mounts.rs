@@ -13,7 +13,6 @@ use serde_json::Value;
 use super::{
     Changes, HostFacts, PatchError, clean, fragment, invalid_fragment, propagation, unmark,
 };
-use crate::error::quoted;
 use crate::plugin::api;
 use crate::spec::array::Item;
 use crate::spec::document::Object;
@@ -99,9 +98,9 @@ fn mount_value(nri_field: &str, mount: &api::Mount) -> Result<Value, PatchError>
 }
 
 /// The NRI field of the mount at `destination`, as its owner is found by (D25).
-pub(super) fn field_of(destination: &str) -> String {
+pub fn field_of(destination: &str) -> String {
     let place = if destination.is_empty() { String::new() } else { clean(destination) };
-    format!("Mounts[{}]", quoted(&place))
+    format!("Mounts[{place}]")
 }
 
 fn depth(destination: &str) -> usize {

@@ -31,7 +31,7 @@ pub(super) fn patch(
         let name = device.as_ref().and_then(|device| device.get("name")).and_then(Value::as_str);
         let odd = [Some(*host_name), name].into_iter().flatten().find(|name| !is_name(name));
         if let Some(odd) = odd {
-            let field = format!("LinuxNetDevices[{}]", quoted(host_name));
+            let field = format!("LinuxNetDevices[{host_name}]");
             let problem = format!("\"{}\" is no name of a network device", quoted(odd));
             return Err(PatchError::invalid(field, problem));
         }
@@ -41,7 +41,7 @@ pub(super) fn patch(
         let Some(device) = device else { continue };
         let name = device.get("name").and_then(Value::as_str).unwrap_or(host_name);
         if let Some(other) = taken.insert(name, host_name) {
-            let field = format!("LinuxNetDevices[{}]", quoted(host_name));
+            let field = format!("LinuxNetDevices[{host_name}]");
             let problem =
                 format!("{} is \"{}\" in the container already", quoted(other), quoted(name));
             return Err(PatchError::invalid(field, problem));

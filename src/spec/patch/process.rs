@@ -11,7 +11,6 @@ use oci_spec::runtime::{PosixRlimitBuilder, PosixRlimitType};
 use serde_json::Value;
 
 use super::{Changes, PatchError, fragment, invalid_fragment, unmark};
-use crate::error::quoted;
 use crate::plugin::api;
 use crate::spec::array::Item;
 use crate::spec::document::Object;
@@ -82,7 +81,7 @@ fn variables(env: &[api::KeyValue]) -> Result<Vec<Variable<'_>>, PatchError> {
             continue;
         }
         if name.contains('=') || name.contains('\0') || value.contains('\0') {
-            let field = format!("Env[{}]", quoted(name));
+            let field = format!("Env[{name}]");
             return Err(PatchError::invalid(field, "\"=\" in a name and NUL cannot be passed on"));
         }
         let index = *by_name.entry(name).or_insert_with(|| {
@@ -141,7 +140,7 @@ pub(super) fn patch_rlimits(
     for rlimit in rlimits {
         let api::POSIXRlimit { type_, hard, soft, special_fields: _ } = rlimit;
         let name = rlimit_name(type_);
-        let nri_field = format!("Rlimits[{}]", quoted(&name));
+        let nri_field = format!("Rlimits[{name}]");
         if soft > hard {
             let problem = format!("its soft limit {soft} is above its hard limit {hard}");
             return Err(PatchError::invalid(nri_field, problem));

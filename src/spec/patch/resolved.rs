@@ -69,7 +69,7 @@ pub(super) fn patch_cdi(
 ) -> Result<(), PatchError> {
     let mut found = facts.names.cdi.iter();
     for api::CDIDevice { name, special_fields: _ } in wanted {
-        let field = format!("CdiDevices[{}]", quoted(name));
+        let field = format!("CdiDevices[{name}]");
         let Some(device) = found.next().filter(|device| device.name == *name) else {
             return Err(PatchError::NotApplied { field });
         };
@@ -78,10 +78,10 @@ pub(super) fn patch_cdi(
         patch_device(root, device, facts, &field, changes).map_err(|error| match error {
             PatchError::Document(_) => error,
             PatchError::NotApplied { field: inner } => {
-                PatchError::invalid(&field, format!("it sets {inner}"))
+                PatchError::invalid(&field, format!("it sets {}", quoted(&inner)))
             }
             PatchError::Invalid { field: inner, problem } => {
-                PatchError::invalid(&field, format!("{inner}: {problem}"))
+                PatchError::invalid(&field, format!("{}: {problem}", quoted(&inner)))
             }
         })?;
         let Changes(after) = changes;

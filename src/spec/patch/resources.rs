@@ -137,7 +137,7 @@ fn read(resources: &api::LinuxResources) -> Result<Wanted, PatchError> {
     let mut keys: Vec<_> = unified.iter().collect();
     keys.sort();
     for (key, value) in keys {
-        let nri_field = format!("CgroupsUnified[{}]", quoted(key));
+        let nri_field = format!("CgroupsUnified[{key}]");
         if !values::is_unified_key(key) {
             return Err(PatchError::invalid(nri_field, "it is no resource file of a cgroup"));
         }
@@ -146,7 +146,7 @@ fn read(resources: &api::LinuxResources) -> Result<Wanted, PatchError> {
     for api::HugepageLimit { page_size, limit, special_fields: _ } in hugepage_limits {
         let size = keys::hugepage(page_size);
         if !values::is_page_size(&size) {
-            let nri_field = format!("HugepageLimits[{}]", quoted(&size));
+            let nri_field = format!("HugepageLimits[{size}]");
             return Err(PatchError::invalid(nri_field, "it is no size of a page, such as 2MB"));
         }
         let value = json!({"pageSize": size, "limit": limit});
@@ -154,7 +154,7 @@ fn read(resources: &api::LinuxResources) -> Result<Wanted, PatchError> {
         wanted.hugepages.push((size, value));
     }
     for rule in devices {
-        let nri_field = format!("DeviceRules[{}]", quoted(&rule_text(rule)));
+        let nri_field = format!("DeviceRules[{}]", rule_text(rule));
         let value = rule_value(rule).map_err(|problem| PatchError::invalid(&nri_field, problem))?;
         wanted.rules.push((nri_field, value));
     }

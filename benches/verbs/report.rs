@@ -60,7 +60,7 @@ impl Ratio {
             format!("{sign} {aim:.2}{}", if is_met { "" } else { " missed" })
         });
         format!(
-            "{:<19}{:>7.3}  {aim:<15}{:>9.1}{:>10.1} {:<5}{:>4}  {}, against {}",
+            "{:<22}{:>7.3}  {aim:<15}{:>9.1}{:>10.1} {:<5}{:>4}  {}, against {}",
             self.name,
             self.median(),
             self.ours(),
@@ -89,7 +89,7 @@ pub(crate) fn tell(ratios: &[Ratio], place: &str) {
     println!("Ratio of medians, ours to theirs; each round measures both, in turns.");
     println!("Linux {kernel}, {cpus} processors, load {load} now, bundle and state on {place}.\n");
     println!(
-        "{:<19}{:>7}  {:<15}{:>9}{:>10} {:<5}{:>4}  what",
+        "{:<22}{:>7}  {:<15}{:>9}{:>10} {:<5}{:>4}  what",
         "name", "ratio", "aim", "ours", "theirs", "unit", "runs"
     );
     for ratio in ratios {

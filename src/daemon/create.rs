@@ -133,6 +133,8 @@ pub(super) fn new_record(node: &Node, call: &Call, seen: &pods::Seen) -> Contain
         started_at: 0,
         finished_at: 0,
         exit_code: None,
+        status_reason: String::new(),
+        status_message: String::new(),
         engine: seen.engine.name().to_owned(),
         evidence: seen.engine.evidence().to_vec(),
         variables: variables.map(|(k, v)| (k.clone(), v.to_string_lossy().into_owned())).collect(),

@@ -23,7 +23,7 @@ use super::node::{Node, now};
 use super::{exit, spawn, updates};
 
 /// In `explain`, event and field of an eviction.
-const EVICTION: &str = "eviction";
+pub(super) const EVICTION: &str = "eviction";
 
 /// Over how long evictions are counted.
 const WINDOW: Duration = Duration::from_secs(60);

@@ -27,8 +27,11 @@ pub(super) async fn stopped(node: &Rc<Node>, key: &Key) {
     }
     // Marked before it is told: whoever comes meanwhile must not tell it again.
     let code = outcome::code(node, &record);
+    let (reason, message) = outcome::status(node, &record, code);
     node.change(key, |record| {
         record.state = Lifecycle::Stopped;
+        record.status_reason = reason;
+        record.status_message = message;
         if record.init_pid.is_some() {
             record.finished_at = now();
             record.exit_code = code;

@@ -31,6 +31,8 @@ pub(super) fn container(record: &Container) -> api::Container {
     message.started_at = record.started_at;
     message.finished_at = record.finished_at;
     message.exit_code = record.exit_code.unwrap_or(0);
+    message.status_reason.clone_from(&record.status_reason);
+    message.status_message.clone_from(&record.status_message);
     message.state = match record.state {
         Lifecycle::Creating => api::ContainerState::CONTAINER_UNKNOWN,
         Lifecycle::Created => api::ContainerState::CONTAINER_CREATED,

@@ -244,18 +244,18 @@ impl Node {
         Some(Told::new(event, message, None))
     }
 
-    /// Everything a newcomer is synchronized with: pods that were announced, and containers that
-    /// have not ended.
+    /// Everything a newcomer is synchronized with: pods that were announced, and containers, those
+    /// that have ended but are not removed among them. NRI: engines leave these out.
     pub(super) fn snapshot(&self) -> (Vec<api::PodSandbox>, Vec<api::Container>) {
         use crate::state::{Lifecycle, PodState};
         let store = self.store.borrow();
-        let pods = store.pods().filter(|pod| pod.state == PodState::Ready);
-        let alive = store.containers().filter(|container| {
+        let pods = store.pods().filter(|pod| pod.state != PodState::Created);
+        let there = store.containers().filter(|container| {
             !container.is_sandbox
                 && container.refused.is_empty()
-                && !matches!(container.state, Lifecycle::Stopped | Lifecycle::Removed)
+                && container.state != Lifecycle::Removed
         });
-        (pods.map(super::messages::pod).collect(), alive.map(super::messages::container).collect())
+        (pods.map(super::messages::pod).collect(), there.map(super::messages::container).collect())
     }
 }
 

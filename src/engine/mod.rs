@@ -20,6 +20,7 @@ mod own;
 mod plain;
 mod podman;
 mod sources;
+mod sqlite;
 mod storage;
 
 use std::collections::BTreeMap;

@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Podman, plain, in pods and from Kubernetes YAML. Names are on conmon's command line, the pod's
-//! id in the cgroup's path, images in the storage's records; labels and the pod's name only in
-//! Podman's database, which is not read. Members name the infrastructure container as their
-//! sandbox; it is recognised by naming none.
+//! id in the cgroup's path, images in the storage's records; labels, the pod's name and addresses in
+//! Podman's SQLite database (4.7 on). Members name the infrastructure container as their sandbox;
+//! it is recognised by naming none, or by the database.
 
+use serde_json::Value;
+
+use super::sqlite::Database;
 use super::{
-    Call, Document, Engine, Facts, Found, PodDocument, Role, SeccompProfile, Wanted, conmon, crio,
-    own, storage,
+    Call, Document, Engine, Facts, Found, Image, PodDocument, Role, SeccompProfile, Wanted, conmon,
+    crio, digest, is_id, own, storage, text, texts,
 };
 
 /// Annotations that Podman itself writes.
@@ -20,10 +23,64 @@ const OWN: [&str; 5] = [
 
 pub(super) fn wanted(call: &Call<'_>, document: &Document<'_>) -> Wanted {
     let mut files = storage::records(call);
+    files.extend(databases(call));
     if let Some(infra) = document.said(crio::SANDBOX_ID) {
         files.extend(storage::beside(call, &infra, "config.json"));
     }
     Wanted { files, store: None }
+}
+
+/// Podman keeps its database in the graph root or a folder of its own there, a transient one in
+/// the run root.
+fn databases(call: &Call<'_>) -> Vec<String> {
+    let homes = storage::homes(call);
+    let roots = homes.iter().filter_map(|home| Some(home.rsplit_once('/')?.0));
+    let places =
+        roots.flat_map(|root| ["db.sql", "libpod/db.sql"].map(|db| format!("{root}/{db}")));
+    places.collect()
+}
+
+/// Rows of Podman's database that have to do with this container.
+struct Rows<'f>(Option<Database<'f>>);
+
+impl<'f> Rows<'f> {
+    fn open(call: &Call<'_>, found: &'f Found) -> Self {
+        let places = databases(call);
+        Self(places.iter().find_map(|path| Database::open(found.file(path)?)))
+    }
+
+    fn text(&self, table: &str, id: &str, column: usize) -> Option<String> {
+        String::from_utf8(self.0?.find(table, id, column)?).ok().filter(|text| !text.is_empty())
+    }
+
+    fn json(&self, table: &str, id: &str, column: usize) -> Option<Value> {
+        serde_json::from_str(&self.text(table, id, column)?).ok()
+    }
+
+    /// A configuration, if it is really this one's: the bytes may be torn.
+    fn config(&self, table: &str, id: &str, column: usize) -> Option<Value> {
+        self.json(table, id, column).filter(|config| config["id"] == id)
+    }
+
+    fn pod_of(&self, id: &str) -> Option<String> {
+        self.text("ContainerConfig", id, 2).filter(|pod| is_id(pod))
+    }
+
+    fn infra_of(&self, pod: &str) -> Option<String> {
+        self.text("PodState", pod, 1)
+    }
+
+    /// Addresses of the container that has the network.
+    fn ips(&self, id: &str) -> Vec<String> {
+        let state = self.json("ContainerState", id, 3).unwrap_or_default();
+        let members = |value: &Value| value.as_object().cloned().unwrap_or_default();
+        let interfaces = members(&state["networkStatus"]).into_iter();
+        let interfaces = interfaces.flat_map(|(_, network)| members(&network["interfaces"]));
+        let subnets =
+            interfaces.filter_map(|(_, one)| one["subnets"].as_array().cloned()).flatten();
+        let addresses = subnets.filter_map(|subnet| text(&subnet, "/ipnet"));
+        addresses.filter_map(|net| Some(net.split('/').next()?.to_owned())).collect()
+    }
 }
 
 pub(super) fn facts(
@@ -33,25 +90,23 @@ pub(super) fn facts(
     found: &Found,
 ) -> Facts {
     let mut facts = Facts::alone(engine, call);
+    let rows = Rows::open(call, found);
     let name = conmon::option(call, &["-n", "--name"]);
     let infra = document.said(crio::SANDBOX_ID);
-    let in_cgroup = pod_in_cgroup(document.cgroups_path);
+    let of_pod = pod_in_cgroup(document.cgroups_path).or_else(|| rows.pod_of(call.id));
     let is_infra = infra.is_none()
-        && (in_cgroup.is_some() || name.as_deref().is_some_and(|name| name.ends_with("-infra")));
+        && (of_pod.is_some() || name.as_deref().is_some_and(|name| name.ends_with("-infra")));
+    let is_infra = match of_pod.as_ref().and_then(|pod| rows.infra_of(pod)) {
+        Some(infra) => infra == call.id,
+        None => is_infra,
+    };
     if is_infra {
         facts.role = Role::Sandbox;
     }
-    let record = storage::metadata(call, found, call.id);
-    facts.container.image = record.as_ref().and_then(storage::image);
-    let name = name.or_else(|| super::text(record.as_ref()?, "/name"));
-    if let Some(name) = name {
-        facts.container.name = name;
-    } else {
-        facts.missing.push("the container's name is neither on conmon's command line nor in the storage's records: its id stands for it".into());
-    }
+    named(&mut facts, call, found, name);
     let pod = &mut facts.pod;
-    pod.id = in_cgroup.or_else(|| infra.clone()).unwrap_or_else(|| call.id.to_owned());
-    let is_alone = infra.is_none() && !is_infra;
+    let is_alone = infra.is_none() && of_pod.is_none() && !is_infra;
+    pod.id = of_pod.or_else(|| infra.clone()).unwrap_or_else(|| call.id.to_owned());
     pod.name = if is_alone { facts.container.name.clone() } else { pod.id.clone() };
     pod.uid.clone_from(&pod.id);
     pod.annotations = theirs(document);
@@ -64,11 +119,43 @@ pub(super) fn facts(
         };
     }
     facts.container.seccomp = document.said("io.podman.annotations.seccomp").and_then(seccomp);
-    if facts.role == Role::Container {
-        facts.missing.push("labels and the pod's name stand in Podman's database, which is not read: they are absent unless annotations nri-runc.dev/… say them".into());
-    }
+    from_database(&mut facts, &rows, infra.as_deref().unwrap_or(call.id));
     own::apply(&mut facts, document.annotations);
     facts
+}
+
+/// Name and image, from conmon and the storage's record.
+fn named(facts: &mut Facts, call: &Call<'_>, found: &Found, name: Option<String>) {
+    let record = storage::metadata(call, found, call.id);
+    facts.container.image = record.as_ref().and_then(storage::image);
+    if let Some(name) = name.or_else(|| text(record.as_ref()?, "/name")) {
+        facts.container.name = name;
+    } else {
+        facts.missing.push("the container's name is neither on conmon's command line nor in the storage's records: its id stands for it".into());
+    }
+}
+
+fn from_database(facts: &mut Facts, rows: &Rows<'_>, network_of: &str) {
+    let Some(config) = rows.config("ContainerConfig", &facts.container.id, 3) else {
+        let why = "Podman's database was not read (before 4.7 it has another form)";
+        facts.missing.push(format!("{why}: labels, the pod's name and addresses are absent unless annotations nri-runc.dev/… say them"));
+        return;
+    };
+    facts.container.labels = texts(config.get("labels"));
+    if facts.container.image.is_none() {
+        facts.container.image = text(&config, "/rootfsImageName").map(|name| Image {
+            name,
+            config_digest: digest(&text(&config, "/rootfsImageID").unwrap_or_default()),
+            ..Image::default()
+        });
+    }
+    facts.pod.ips = rows.ips(network_of);
+    if let Some(pod) = rows.config("PodConfig", &facts.pod.id, 2) {
+        facts.pod.labels = texts(pod.get("labels"));
+        facts.pod.name = text(&pod, "/name").unwrap_or_default();
+    } else if facts.pod.id == facts.container.id {
+        facts.pod.labels = facts.container.labels.clone();
+    }
 }
 
 /// The pod's id in `PARENT/POD/libpod-ID` or `….libpod_pod_POD.slice:libpod:ID`.

@@ -183,6 +183,12 @@ pub struct Container {
     /// With which code, if the engine says so.
     #[serde(default)]
     pub exit_code: Option<i32>,
+    /// Why it is not running any more, in the words of the CRI, where that is known.
+    #[serde(default)]
+    pub status_reason: String,
+    /// And more of it for people.
+    #[serde(default)]
+    pub status_message: String,
     /// Which engine, and by what evidence.
     pub engine: String,
     /// The evidence.

@@ -123,17 +123,19 @@ fn a_container_that_came_and_went_past_the_daemon_is_not_adopted() {
 }
 
 #[test]
-fn a_container_that_ended_meanwhile_is_not_shown_as_living() {
+fn a_container_that_ended_meanwhile_is_shown_and_only_its_removal_is_told() {
     let mut rig = without_a_daemon();
     succeeds(&rig.create("c1"));
     succeeds(&rig.verb(&["start", "c1"]));
     succeeds(&rig.verb(&["kill", "c1", "9"]));
     rig.start_daemon();
     let told = rig.plugin("10", "env", Manner::default());
-    assert!(told.lock().unwrap().is_empty());
+    assert_eq!(*told.lock().unwrap(), ["Synchronize c1"]);
     assert_eq!(rig.admin(&["pods"])[0]["containers"][0]["state"], "stopped");
     succeeds(&rig.verb(&["delete", "c1"]));
     wait_until("nobody knows of it", || rig.admin(&["pods"]) == json!([]));
+    wait_until("its removal is told", || told.lock().unwrap().len() >= 2);
+    assert_eq!(told.lock().unwrap()[1], "RemoveContainer c1");
 }
 
 #[test]

@@ -65,3 +65,14 @@ if ! ldconfig -p 2>/dev/null | grep -q 'libseccomp\.so\.2'; then
     say "installed libseccomp2 (runc needs it)"
 fi
 unpack runc runc
+# Podman for the hooks, with the libraries that it alone needs.
+podman() {
+    unpack podman podman
+    mkdir -p "$tools/lib"
+    for library in libassuan0 libgpgme11 libsubid4; do
+        unpack "$library"
+        find "$tools/$library" -name 'lib*.so.*' -exec ln -sf {} "$tools/lib/" \;
+    done
+    unpack conmon conmon
+}
+(podman) || say "Podman cannot be had: its tests are skipped"

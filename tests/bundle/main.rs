@@ -19,6 +19,7 @@ mod golang;
 #[path = "../support/ground.rs"]
 mod ground;
 mod launched;
+mod lifecycle;
 #[path = "../support/player.rs"]
 mod player;
 mod policies;

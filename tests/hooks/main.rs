@@ -9,6 +9,7 @@ mod ground;
 mod input;
 #[path = "../support/player.rs"]
 mod player;
+mod podman;
 mod real;
 #[path = "../bundle/rig.rs"]
 #[expect(dead_code, reason = "shared with tests that need more of it")]

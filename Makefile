@@ -48,6 +48,7 @@ interop: setup
 # STRESS_ROUNDS: how many crowds of containers pass fickle plugins (`make test` has two).
 soak: setup
 	STRESS_ROUNDS=$${STRESS_ROUNDS:-1000} cargo test --locked --test bundle crowd:: -- --nocapture
+	STRESS_ROUNDS=$${STRESS_ROUNDS:-100} cargo test --locked --test resources parallel:: -- --nocapture
 	FUZZ_SECONDS=$${FUZZ_SECONDS:-300} cargo test --locked --test fuzz -- --nocapture
 
 # cgroup v2 in a guest, with runc and crun.

@@ -7,8 +7,10 @@
 //! decided here (D22), and no process is ever moved, frozen or killed.
 //! Reference: kernel `cgroup-v1/`, `cgroup-v2.rst`; wrapper-pitfalls G; runc's `cgroups`.
 
+mod blkio;
 mod formulas;
 mod place;
+pub mod resctrl;
 mod v1;
 mod v2;
 mod write;
@@ -151,6 +153,8 @@ struct Wanted {
     #[serde(rename = "hugepageLimits")]
     hugepages: Vec<Hugepages>,
     devices: Vec<Rule>,
+    #[serde(rename = "blockIO")]
+    block_io: blkio::BlockIo,
 }
 
 #[derive(Debug, Default, Deserialize)]

@@ -14,7 +14,7 @@ use crate::host::Host;
 use super::Files;
 
 /// The controllers that are written to.
-const WRITTEN: [&str; 7] = ["", "cpu", "cpuset", "devices", "hugetlb", "memory", "pids"];
+const WRITTEN: [&str; 8] = ["", "blkio", "cpu", "cpuset", "devices", "hugetlb", "memory", "pids"];
 
 /// Which of the two kinds of cgroups has the controllers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -259,7 +259,8 @@ fn v1_never_asks_for_a_step_that_the_kernel_refuses() {
 #[test]
 fn what_is_not_known_is_left_to_a_runtime() {
     for wanted in [
-        json!({"blockIO": {"weight": 5}}),
+        json!({"blockIO": {"weight": "much"}}),
+        json!({"rdma": {"mlx5": {}}}),
         json!({"cpu": {"newKnob": 5}}),
         json!({"memory": {"limit": "much"}}),
         json!({"devices": [{"allow": true, "access": "r"}]}),
@@ -367,4 +368,39 @@ fn a_cgroup_that_is_gone_and_one_that_is_frozen_are_told() {
     let cgroups = tree.cgroups();
     std::fs::remove_dir_all(Path::new(cgroups.dir("").unwrap())).unwrap();
     assert!(!cgroups.exists());
+}
+
+#[test]
+fn every_thread_below_enters_the_group_and_those_that_cannot_are_an_error() {
+    let tree = Tree::v1();
+    let tasks = "/sys/fs/resctrl/gold/tasks";
+    tree.file(tasks, "");
+    tree.file("/sys/fs/cgroup/memory/k/c/cgroup.procs", "42\n");
+    tree.file("/sys/fs/cgroup/memory/k/c/below/cgroup.procs", "50\n51\n");
+    for thread in ["42/task/42/x", "42/task/43/x", "50/task/50/x"] {
+        tree.file(&format!("/proc/{thread}"), ""); // 51 has ended meanwhile.
+    }
+    let host = tree.host();
+    super::resctrl::enter(&host, &tree.cgroups(), Path::new("/sys/fs/resctrl/gold")).unwrap();
+    let text = std::fs::read_to_string(host.path(tasks)).unwrap();
+    let mut lines: Vec<&str> = text.lines().collect();
+    lines.sort_unstable();
+    assert_eq!(lines, ["42", "43", "50"]);
+    let gone = Path::new("/sys/fs/resctrl/gone");
+    let error = super::resctrl::enter(&host, &tree.cgroups(), gone).unwrap_err();
+    assert!(error.contains("/sys/fs/resctrl/gone"), "{error}");
+}
+
+#[test]
+fn the_kernel_says_in_which_group_a_process_is() {
+    let tree = Tree::v1();
+    let group = || super::resctrl::group_of(&tree.host(), Path::new("/r"), 42);
+    assert_eq!(group(), None, "a kernel without resctrl says nothing");
+    for (text, wanted) in [("res:/gold\nmon:\n", Some("/r/gold")), ("res:/\nmon:/\n", Some("/r/"))]
+    {
+        tree.file("/proc/42/cpu_resctrl_groups", text);
+        assert_eq!(group().as_deref(), wanted.map(Path::new), "{text}");
+    }
+    tree.file("/proc/42/cpu_resctrl_groups", "res:\nmon:\n");
+    assert_eq!(group().as_deref(), Some(Path::new("/r")));
 }

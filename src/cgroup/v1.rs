@@ -5,13 +5,13 @@
 //! Reference: kernel `cgroup-v1/{memory,cpusets,devices,hugetlb,pids}.rst`, `sched-bwc.rst`.
 
 use super::{Cpu, Files, Memory, Rule, Unfit, Wanted, Write, first_number, or_max};
-use super::{refused, set, write};
+use super::{blkio, refused, set, write};
 
 const LIMIT: &str = "memory.limit_in_bytes";
 const MEMSW: &str = "memory.memsw.limit_in_bytes";
 
 pub(super) fn plan(wanted: &Wanted, files: &dyn Files) -> Result<Vec<Write>, Unfit> {
-    let Wanted { memory, cpu, pids, unified, hugepages, devices } = wanted;
+    let Wanted { memory, cpu, pids, unified, hugepages, devices, block_io } = wanted;
     if let Some(key) = unified.keys().next() {
         return refused(&format!("unified[{key}]"), "cgroup v1 has no unified settings");
     }
@@ -37,6 +37,7 @@ pub(super) fn plan(wanted: &Wanted, files: &dyn Files) -> Result<Vec<Write>, Unf
         writes.push(write("hugetlb", file, limit, field).optional(true));
     }
     plan_devices(devices, files, &mut writes)?;
+    blkio::plan_v1(block_io, files, &mut writes);
     Ok(writes)
 }
 

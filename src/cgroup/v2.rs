@@ -5,7 +5,7 @@
 //! Reference: kernel `cgroup-v2.rst`; wrapper-pitfalls G2 to G6.
 
 use super::{Around, Cpu, Files, Memory, Unfit, Wanted, Write, first_number, formulas, number};
-use super::{or_max, refused, set, write};
+use super::{blkio, or_max, refused, set, write};
 
 const PERIOD: i64 = 100_000;
 
@@ -14,7 +14,7 @@ pub(super) fn plan(
     around: Around<'_>,
     files: &dyn Files,
 ) -> Result<Vec<Write>, Unfit> {
-    let Wanted { memory, cpu, pids, unified, hugepages, devices } = wanted;
+    let Wanted { memory, cpu, pids, unified, hugepages, devices, block_io } = wanted;
     if !devices.is_empty() {
         return Err(Unfit::NotDirect("devices".to_owned()));
     }
@@ -23,6 +23,7 @@ pub(super) fn plan(
         writes.push(write("", "pids.max", or_max(limit), "pids.limit"));
     }
     plan_memory(memory, around, &mut writes)?;
+    blkio::plan_v2(block_io, files, &mut writes)?;
     plan_cpu(cpu, around, files, &mut writes)?;
     for (file, value, field) in
         [("cpuset.cpus", &cpu.cpus, "cpu.cpus"), ("cpuset.mems", &cpu.mems, "cpu.mems")]

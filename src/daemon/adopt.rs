@@ -70,13 +70,30 @@ async fn one(node: &Rc<Node>, note: &Note) -> Result<()> {
         started(node, &call.key)?;
     } else if call.call.verb == Verb::Update {
         let (node, key) = (Rc::clone(node), call.key.clone());
-        tokio::task::spawn_local(async move { resources::reapply(&node, &key).await });
+        tokio::task::spawn_local(async move { hold_again(&node, &key).await });
     }
     node.change(&call.key, |record| {
         let reason = format!("{} went past the daemon: {}", note.verb, note.why);
         record.skipped.push(Skipped { plugin: String::new(), reason });
     });
     Ok(())
+}
+
+/// An update that passed us may have undone what plugins own.
+async fn hold_again(node: &Rc<Node>, key: &Key) {
+    let is_owned = |record: &Container| !record.overlay.is_empty();
+    if !node.container(key).as_ref().is_some_and(is_owned) {
+        return;
+    }
+    let reason = match resources::reapply(node, key).await {
+        Ok(()) => "what plugins own was written again after that update".to_owned(),
+        Err(unmet) => {
+            let why = format!("what plugins own could not be written again: {unmet}");
+            node.note_failure(&format!("update {}: {why}", key.id), "");
+            why
+        }
+    };
+    node.change(key, |record| record.skipped.push(Skipped { plugin: String::new(), reason }));
 }
 
 /// Puts on record what the runtime made, if it made it and it is still there.

@@ -17,13 +17,13 @@ use crate::files::{self, Original};
 use crate::host::Point;
 use crate::link::{Attached, Proceed};
 use crate::plugin::{Event, api};
-use crate::spec::patch::{PatchError, patch_on};
+use crate::spec::patch::{PatchError, Resolved, patch_on};
 use crate::spec::{self, overlay};
 use crate::state::{Change, Container, InFlight, Key, Lifecycle, Patched, SCHEMA, Skipped};
 
 use super::call::Call;
 use super::node::{Node, now};
-use super::{evidence, facts, messages, pods, settle, undo};
+use super::{carry, evidence, facts, messages, pods, settle, undo};
 
 /// The engine's document, as the plugins are told and as it is patched.
 pub(super) struct Bundle {
@@ -141,11 +141,13 @@ pub(super) fn new_record(node: &Node, call: &Call, seen: &pods::Seen) -> Contain
         message: messages::to_wire(&seen.container),
         engine_resources: seen.resources.clone(),
         overlay: Default::default(),
+        at_creation: Default::default(),
         owners: Default::default(),
         patched: None,
         changes: Vec::new(),
         refused: Vec::new(),
         skipped: Vec::new(),
+        deferred: Vec::new(),
         in_flight: Some(InFlight {
             verb: call.verb().to_owned(),
             pid: call.question().pid,
@@ -228,7 +230,7 @@ async fn decide(
     let facts = facts::host_facts(node, &merged.adjust, names).await?;
     let patched = patch_on(&bundle.original.bytes, &merged.adjust, &facts)
         .map_err(|error| blame(node, call, &merged, &error))?;
-    note_verdict(node, call, &merged, &patched);
+    note_verdict(node, call, &merged, &patched, &facts.names);
     let others = Updated {
         updates: merged.updates,
         evictions: merged.evictions,
@@ -319,7 +321,13 @@ impl Witness for Record<'_> {
 }
 
 /// Keeps what was decided: the container as merged, owners, changes, what was left out.
-fn note_verdict(node: &Node, call: &Call, merged: &Merged, patched: &spec::patch::Patched) {
+fn note_verdict(
+    node: &Node,
+    call: &Call,
+    merged: &Merged,
+    patched: &spec::patch::Patched,
+    names: &Resolved,
+) {
     let owners = merged.owners.to_flat(&call.key.id);
     let at = now();
     let changes: Vec<Change> = patched
@@ -336,21 +344,20 @@ fn note_verdict(node: &Node, call: &Call, merged: &Merged, patched: &spec::patch
         .collect();
     note_unknown(node, call, merged);
     let resources = merged.adjust.linux.as_ref().and_then(|linux| linux.resources.as_ref());
-    // Classes are settled with the container and have no place in later updates.
-    let resources = resources.cloned().map(|mut resources| {
-        resources.blockio_class = None.into();
-        resources.rdt_class = None.into();
-        resources
-    });
-    let owned = resources.as_ref().map(overlay::overlay_of).transpose().ok().flatten();
+    let owned = resources.and_then(|resources| overlay::overlay_of(resources, names).ok());
     let owned = owned.unwrap_or_default();
+    let kept = carry::wish(node, &call.key, &owned);
     // Written together with what is put in the bundle; where nothing is, nothing was decided.
     node.store.borrow_mut().change_in_memory(&call.key, |record| {
         record.message = messages::to_wire(&merged.container);
         record.owners = owners;
         record.changes = changes;
+        record.at_creation = owned.clone();
         record.overlay = owned;
     });
+    if let Some(kept) = kept {
+        node.change(&call.key, |record| record.deferred.push(kept));
+    }
 }
 
 /// What plugins set that this version does not know (D23).

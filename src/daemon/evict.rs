@@ -78,11 +78,32 @@ async fn one(node: &Rc<Node>, key: &Key, askers: &[String], reason: &str) -> Res
         after: Value::from(reason),
     };
     node.change(key, |record| record.changes.push(change));
-    node.host.point(Point::DaemonEvict).map_err(|error| error.to_string())?;
+    if let Err(error) = node.host.point(Point::DaemonEvict) {
+        // It is as if nobody had asked: who asks again is heard.
+        node.change(key, |record| record.changes.retain(|change| change.event != EVICTION));
+        return Err(error.to_string());
+    }
+    end(node, record).await
+}
+
+/// The first signal, and the last.
+async fn end(node: &Rc<Node>, record: Container) -> Result<(), String> {
     let signal = node.config.eviction_signal.clone();
-    let sent = spawn::run(&record, &["kill", &key.id, &signal], b"").await;
+    let sent = spawn::run(&record, &["kill", &record.key.id, &signal], b"").await;
     insist(node, record);
     sent.map_err(|error| format!("the runtime could not send {signal}: {error}"))
+}
+
+/// After a restart: an eviction that an earlier daemon had begun goes on.
+pub(super) fn resume(node: &Rc<Node>, record: &Container) {
+    if record.changes.iter().any(|change| change.event == EVICTION) {
+        let (node, record) = (Rc::clone(node), record.clone());
+        tokio::task::spawn_local(async move {
+            let id = record.key.id.clone();
+            let ended = end(&node, record).await.map_err(crate::error::Error::new);
+            super::node::log_failure(&format!("evicting {id}"), ended);
+        });
+    }
 }
 
 /// Ends what does not end by itself.

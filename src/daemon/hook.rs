@@ -22,13 +22,12 @@ use crate::link::{Answer, Hook, Proceed, Stage};
 use crate::plugin::Event;
 use crate::spec::overlay;
 use crate::spec::patch::patch_on;
-use crate::state::{InFlight, Key, Lifecycle, PodState};
+use crate::state::{InFlight, Key, Lifecycle, PodState, Wish};
 
 use super::call::Call;
 use super::create::{self, Bundle};
 use super::gate::Gate;
 use super::node::{Lane, Node, Pending};
-use super::resources::Wish;
 use super::update::Block;
 use super::{
     conversation, delete, evidence, exit, facts, messages, pods, resources, settle, undo, updates,
@@ -190,7 +189,7 @@ async fn adjust(node: &Rc<Node>, call: &Call, seen: &pods::Seen, bundle: &Bundle
     };
     updates::carry_out(node, others, Event::CreateContainer.name(), None).await;
     let event = Event::CreateContainer.name().to_owned();
-    let wish = Wish { part, owners, event };
+    let wish = Wish { part, owners, event, ..Wish::default() };
     resources::at_birth(node, &call.key, wish).await.map_err(|unmet| {
         let why = quoted(&unmet.to_string());
         node.note_failure(&format!("create {}: {why}", call.key.id), "");
@@ -227,7 +226,8 @@ async fn within_reach(
         node.note_failure(&format!("create {}: {why}", call.key.id), owner.unwrap_or_default());
         return Err(Error::new(why).hint("make nri-runc the engine's runtime"));
     }
-    let part = resources.map(overlay::overlay_of).transpose().map_err(|e| blame(&e))?;
+    let part = resources.map(|resources| overlay::overlay_of(resources, &facts.names));
+    let part = part.transpose().map_err(|e| blame(&e))?;
     Ok(part.unwrap_or_default())
 }
 

@@ -2,12 +2,14 @@
 //! Records to NRI messages and back: the record keeps the message's protobuf bytes, and what
 //! changes in life (state, pid, times) is filled in when it is told.
 
-use protobuf::Message;
+use protobuf::{Message, MessageField};
 use serde_json::{Map, Value};
 
 use crate::describe;
 use crate::plugin::{Event, api};
 use crate::state::{Container, Lifecycle, Pod, Wire};
+
+use super::classes::Classes;
 
 /// A message's bytes, as records keep them.
 pub(super) fn to_wire(message: &impl Message) -> Wire {
@@ -43,17 +45,37 @@ pub(super) fn container(record: &Container) -> api::Container {
     message
 }
 
-/// A recorded message with other resources; classes, which no document has, stay.
-pub(super) fn with_resources(wire: &Wire, resources: &Map<String, Value>) -> Wire {
+/// The resources in the container's message.
+pub(super) fn resources(record: &Container) -> api::LinuxResources {
+    let message: api::Container = from_wire(&record.message);
+    let linux = message.linux.into_option().unwrap_or_default();
+    linux.resources.into_option().unwrap_or_default()
+}
+
+/// A recorded message with other resources; classes, which no document has, stay unless they are
+/// set anew.
+pub(super) fn with_resources(
+    wire: &Wire,
+    resources: &Map<String, Value>,
+    classes: &Classes,
+) -> Wire {
     let mut message: api::Container = from_wire(wire);
     let told = message.linux.mut_or_insert_default().resources.mut_or_insert_default();
     let new = describe::resources_from_json(resources);
     *told = api::LinuxResources {
-        blockio_class: told.blockio_class.take().into(),
-        rdt_class: told.rdt_class.take().into(),
+        blockio_class: named(classes.blockio.as_ref(), told.blockio_class.take()),
+        rdt_class: named(classes.rdt.as_ref(), told.rdt_class.take()),
         ..new
     };
     to_wire(&message)
+}
+
+fn named(
+    new: Option<&String>,
+    old: Option<api::OptionalString>,
+) -> MessageField<api::OptionalString> {
+    let new = new.map(|name| api::OptionalString { value: name.clone(), ..Default::default() });
+    new.or(old).into()
 }
 
 /// The pod as plugins are told now.

@@ -8,6 +8,8 @@ mod admin;
 mod adopt;
 mod birth;
 mod call;
+mod carry;
+mod classes;
 mod conversation;
 mod create;
 mod delete;

@@ -66,8 +66,6 @@ pub(super) struct Lane {
     /// Held while the container's resources are written, by a runtime or by us: never while a
     /// plugin is asked, and never while waiting for a turn.
     pub(super) writing: Arc<Mutex<()>>,
-    /// Updates that wait until it is created.
-    pub(super) deferred: RefCell<Vec<super::resources::Wish>>,
 }
 
 /// One failure, as `status` shows it.

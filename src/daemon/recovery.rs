@@ -16,7 +16,7 @@ use crate::state::{Container, Lifecycle};
 use super::gate::Gate;
 use super::node::Node;
 use super::node::Pending;
-use super::{delete, evidence, exit, settle, undo, watch};
+use super::{delete, evict, evidence, exit, settle, undo, updates, watch};
 
 /// Compares every record with the world.
 pub(super) async fn recover(node: &Rc<Node>) {
@@ -77,6 +77,8 @@ async fn one(node: &Rc<Node>, before: &Container) {
         exit::stopped(node, key).await;
     } else {
         exit::watch(node, &record);
+        updates::created(node, key).await;
+        evict::resume(node, &record);
     }
 }
 

@@ -8,7 +8,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -18,8 +18,9 @@ use tracing::{debug, warn};
 use crate::cgroup::{self, Around, Cgroups, Mounts, Unfit};
 use crate::host::Point;
 use crate::spec::{overlay, owned};
-use crate::state::{Change, Container, Key, Lifecycle};
+use crate::state::{Change, Container, Key, Lifecycle, Wish};
 
+use super::classes::{self, Classes};
 use super::node::{Node, now};
 use super::update::Block;
 use super::updates::{in_force, note_changes};
@@ -29,22 +30,22 @@ use super::{evidence, messages, spawn, watch};
 const PATIENCE: Duration = Duration::from_secs(3);
 
 /// Members that runc takes in an update without a word and does not apply.
-const IGNORED_BY_RUNC: [(&str, &[&str]); 3] = [
+const IGNORED_BY_RUNC: [(&str, &[&str]); 4] = [
     ("memory", &["swappiness", "disableOOMKiller", "useHierarchy", "kernel", "kernelTCP"]),
     ("hugepageLimits", &[]),
     ("devices", &[]),
+    (
+        "blockIO",
+        &[
+            "leafWeight",
+            "weightDevice",
+            "throttleReadBpsDevice",
+            "throttleWriteBpsDevice",
+            "throttleReadIOPSDevice",
+            "throttleWriteIOPSDevice",
+        ],
+    ),
 ];
-
-/// What plugins want of a container.
-#[derive(Debug, Clone)]
-pub(super) struct Wish {
-    /// What is to be set.
-    pub(super) part: Block,
-    /// Field to plugin.
-    pub(super) owners: BTreeMap<String, String>,
-    /// At which event they said so.
-    pub(super) event: String,
-}
 
 /// Why a container was not updated.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -55,6 +56,8 @@ pub(super) enum Unmet {
     Sandbox,
     /// It has ended.
     Gone,
+    /// Its creation failed.
+    NotCreated,
     /// Another update of it does not end.
     Busy,
     /// The values cannot be set.
@@ -69,6 +72,7 @@ impl fmt::Display for Unmet {
             Self::Unknown => f.write_str("no such container is known"),
             Self::Sandbox => f.write_str("it is the infrastructure of its pod"),
             Self::Gone => f.write_str("it has ended"),
+            Self::NotCreated => f.write_str("it was not created"),
             Self::Busy => f.write_str("another update of it does not end"),
             Self::Refused(why) => f.write_str(why),
             Self::Frozen(why) => write!(f, "{why}, while it is frozen"),
@@ -83,7 +87,9 @@ enum Route {
 }
 
 /// Whether a wish can be met, as far as can be told before it is carried out.
-pub(super) fn check(node: &Node, record: &Container, part: &Block) -> Result<(), Unmet> {
+pub(super) fn check(node: &Node, record: &Container, wish: &Wish) -> Result<(), Unmet> {
+    classes::check(node, record, wish.rdt_class.as_deref())?;
+    let part = &wish.part;
     let fits = match route(node, record)? {
         Route::Direct(cgroups) => plan(record, part, None, &cgroups).map(|_writes| ()),
         Route::Runtime => Err(Unfit::NotDirect(String::new())),
@@ -101,14 +107,26 @@ pub(super) async fn apply(node: &Rc<Node>, key: &Key, wish: &Wish) -> Result<(),
     let writing = std::sync::Arc::clone(&lane.writing).lock_owned();
     let _writing = tokio::time::timeout(PATIENCE, writing).await.map_err(|_late| Unmet::Busy)?;
     let record = living(node, key)?;
-    if let Route::Direct(cgroups) = route(node, &record)? {
-        match plan(&record, &wish.part, None, &cgroups) {
-            Ok(writes) => return write(node, &record, wish, &cgroups, &writes),
+    let moved = classes::enter(node, &record, wish.rdt_class.as_deref())?;
+    let done = set(node, &record, wish).await;
+    if done.is_err()
+        && let Some(moved) = moved
+    {
+        moved.take_back(node);
+    }
+    done
+}
+
+/// The values of a wish, and its record.
+async fn set(node: &Rc<Node>, record: &Container, wish: &Wish) -> Result<(), Unmet> {
+    if let Route::Direct(cgroups) = route(node, record)? {
+        match plan(record, &wish.part, None, &cgroups) {
+            Ok(writes) => return write(node, record, wish, &cgroups, &writes),
             Err(unfit @ Unfit::Refused { .. }) => return Err(Unmet::Refused(unfit.to_string())),
             Err(Unfit::NotDirect(_)) => {}
         }
     }
-    through_runtime(node, &record, wish).await
+    through_runtime(node, record, wish).await
 }
 
 /// Sets resources of a container that its runtime is just making: in its cgroups, else as the first
@@ -129,7 +147,7 @@ pub(super) async fn at_birth(node: &Node, key: &Key, wish: Wish) -> Result<(), U
         }
     }
     takes(&record, &wish.part)?;
-    lane.deferred.borrow_mut().push(wish);
+    node.change(key, |record| record.deferred.push(wish));
     Ok(())
 }
 
@@ -151,31 +169,41 @@ pub(super) fn is_paused(node: &Node, record: &Container) -> bool {
 }
 
 fn route(node: &Node, record: &Container) -> Result<Route, Unmet> {
-    let name = Path::new(&record.runtime).file_name().unwrap_or_default().to_string_lossy();
-    // Only of these is it known that their containers are in the cgroups that are limited.
-    let is_known = name.contains("runc") || name.contains("crun");
     let (told, by_systemd) = evidence::cgroups(&node.host, &record.key);
-    if !is_known || by_systemd || record.global_flags.iter().any(|f| f == "--systemd-cgroup") {
+    let by_systemd = by_systemd || record.global_flags.iter().any(|f| f == "--systemd-cgroup");
+    if !has_known_cgroups(record) || by_systemd {
         return Ok(Route::Runtime);
     }
+    let found = own_cgroups(node, record, &told)?;
+    Ok(found.filter(|found| !found.is_scope()).map_or(Route::Runtime, Route::Direct))
+}
+
+/// Only of these is it known that their containers are in the cgroups that are limited.
+pub(super) fn has_known_cgroups(record: &Container) -> bool {
+    let name = Path::new(&record.runtime).file_name().unwrap_or_default().to_string_lossy();
+    name.contains("runc") || name.contains("crun")
+}
+
+/// The container's cgroups, if nobody else is in them; `told` is what its runtime says of them.
+pub(super) fn own_cgroups(
+    node: &Node,
+    record: &Container,
+    told: &BTreeMap<String, PathBuf>,
+) -> Result<Option<Cgroups>, Unmet> {
     let pid = record.init_pid.ok_or(Unmet::Gone)?;
     watch::open_same(&node.host, pid, record.init_start).ok_or(Unmet::Gone)?;
     let found = mounts(node).and_then(|mounts| {
         let own = Cgroups::find(&node.host, &mounts, std::process::id(), &BTreeMap::new());
-        let found = Cgroups::find(&node.host, &mounts, pid, &told)?;
+        let found = Cgroups::find(&node.host, &mounts, pid, told)?;
         Ok((found, own.ok()))
     });
     Ok(match found {
         // A container without cgroups of its own is in somebody else's.
-        Ok((found, own))
-            if !found.is_scope() && !own.as_ref().is_some_and(|own| found.holds(own)) =>
-        {
-            Route::Direct(found)
-        }
-        Ok(_) => Route::Runtime,
+        Ok((found, own)) if !own.as_ref().is_some_and(|own| found.holds(own)) => Some(found),
+        Ok(_) => None,
         Err(error) => {
             debug!("{}: {error}", record.key.id);
-            Route::Runtime
+            None
         }
     })
 }
@@ -238,6 +266,10 @@ fn write(
 }
 
 async fn through_runtime(node: &Rc<Node>, record: &Container, wish: &Wish) -> Result<(), Unmet> {
+    if wish.part.is_empty() {
+        note(node, &record.key, wish, Vec::new());
+        return Ok(());
+    }
     takes(record, &wish.part)?;
     let before = in_force(record);
     let mut resources = before.clone();
@@ -278,18 +310,27 @@ async fn run_update(
     })
 }
 
-fn note(node: &Node, key: &Key, wish: &Wish, changes: Vec<Change>) {
+fn note(node: &Node, key: &Key, wish: &Wish, mut changes: Vec<Change>) {
+    let classes = Classes { blockio: wish.blockio_class.clone(), rdt: wish.rdt_class.clone() };
     node.change(key, |record| {
+        let known = Classes::of(&messages::resources(record)).rdt;
+        changes.extend(classes::change(known, classes.rdt.as_ref(), &wish.event, &wish.owners));
         overlay::put_over(&mut record.overlay, &wish.part);
         record.owners.extend(wish.owners.iter().map(|(k, v)| (k.clone(), v.clone())));
         note_changes(record, changes);
-        record.message = messages::with_resources(&record.message, &in_force(record));
+        record.message = messages::with_resources(&record.message, &in_force(record), &classes);
     });
 }
 
 /// Whether the runtime's `update` applies all of `part`.
 fn takes(record: &Container, part: &Block) -> Result<(), Unmet> {
-    let ignored = owned::fields(&ignored(record, part));
+    let mut ignored = owned::fields(&ignored(record, part));
+    // What lifts limits that there are not is met as it is.
+    let none = Value::Array(Vec::new());
+    let now = in_force(record);
+    ignored.retain(|field| {
+        field.value != none || owned::value(&now, &field.path).is_some_and(|now| now != none)
+    });
     match ignored.first() {
         None => Ok(()),
         Some(field) => Err(Unmet::Refused(format!(
@@ -331,6 +372,7 @@ fn ignored(record: &Container, part: &Block) -> Block {
 /// to what it was at creation) is written again.
 pub(super) fn rewrite_ignored(node: &Node, key: &Key) {
     let Some(record) = node.container(key) else { return };
+    classes::enter_again(node, &record);
     let part = ignored(&record, &record.overlay);
     if let Err(unmet) = rewrite(node, &record, &part, None) {
         warn!("{}: what plugins own could not be written again: {unmet}", key.id);
@@ -343,10 +385,12 @@ pub(super) async fn reapply(node: &Rc<Node>, key: &Key) -> Result<(), Unmet> {
     let writing = std::sync::Arc::clone(&lane.writing).lock_owned();
     let _writing = tokio::time::timeout(PATIENCE, writing).await.map_err(|_late| Unmet::Busy)?;
     let record = living(node, key)?;
+    classes::enter_again(node, &record);
     if rewrite(node, &record, &record.overlay, None).is_ok() {
         return Ok(());
     }
-    run_update(node, &record, in_force(&record), false).await
+    // Without the engine's own values: those on record are from before the update that passed us.
+    run_update(node, &record, record.overlay.clone(), false).await
 }
 
 /// Whether the files say what changes with `after`, where that can be told: what is not for

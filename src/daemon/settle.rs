@@ -162,6 +162,7 @@ async fn ran(node: &Rc<Node>, key: &Key, pending: &Pending) {
         note_init(node, key, pid, Lifecycle::Created);
         if let Some(record) = node.container(key) {
             undo::drop_temporary(&record);
+            updates::created(node, key).await;
             exit::watch(node, &record);
         }
     }

@@ -11,13 +11,14 @@ use crate::plugin::Event;
 use crate::state::{Container, Key};
 
 use super::node::Node;
-use super::{exit, pods};
+use super::{exit, pods, updates};
 
 /// Undoes a creation.
 pub(super) async fn creation(node: &Rc<Node>, key: &Key) {
     let Some(record) = node.container(key) else { return };
     debug!("the creation of {} is undone", key.id);
     restore_document(node, &record);
+    updates::not_created(node, key);
     exit::stopped(node, key).await;
     if !record.is_sandbox {
         node.tell(Event::RemoveContainer, key).await;

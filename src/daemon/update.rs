@@ -26,9 +26,10 @@ use crate::link::{Attached, Proceed};
 use crate::plugin::{Event, api};
 use crate::spec::overlay::{self, UpdateOutcome};
 use crate::spec::{flags, owned};
-use crate::state::{Change, Container, Key, Skipped};
+use crate::state::{Change, Container, Key, Skipped, Wish};
 
 use super::call::Call;
+use super::classes::{self, Classes};
 use super::node::{Node, Pending, now};
 use super::resources::Unmet;
 use super::{evidence, messages, resources, updates};
@@ -50,6 +51,7 @@ pub(super) struct Holds {
     overlay: Block,
     owners: BTreeMap<String, String>,
     changes: Vec<Change>,
+    classes: Classes,
     /// Whether plugins were asked, and so hear of its success.
     is_told: bool,
     _writing: OwnedMutexGuard<()>,
@@ -61,6 +63,7 @@ struct Answer {
     /// What they own from now on.
     part: Block,
     owners: BTreeMap<String, String>,
+    classes: Classes,
     skipped: Vec<Skipped>,
     is_told: bool,
 }
@@ -92,12 +95,16 @@ pub(super) async fn update(node: &Rc<Node>, call: &mut Call) -> Result<(Proceed,
         Proceed::default() // No plugin owns anything: the engine's words pass as they are.
     };
     note_skipped(node, &call.key, answer.skipped);
-    let changes = changes(&record, &merged, &answer.part, &answer.owners);
+    let mut changes = changes(&record, &merged, &answer.part, &answer.owners);
+    let known = Classes::of(&messages::resources(&record)).rdt;
+    let (name, classes) = (Event::UpdateContainer.name(), answer.classes);
+    changes.extend(classes::change(known, classes.rdt.as_ref(), name, &answer.owners));
     let UpdateOutcome { to_runtime: _, engine, overlay } = merged;
     let (is_told, mut owners) = (answer.is_told, record.owners.clone());
     owned::retain(&mut owners, &overlay);
     owners.extend(answer.owners);
-    Ok((proceed, Some(Holds { engine, overlay, owners, changes, is_told, _writing: writing })))
+    let holds = Holds { engine, overlay, owners, changes, classes, is_told, _writing: writing };
+    Ok((proceed, Some(holds)))
 }
 
 /// UpdateContainer through the chain; updates of other containers are carried out.
@@ -139,19 +146,28 @@ fn own(node: &Node, record: &Container, updated: &Updated) -> Result<Answer> {
     let own = updated.updates.iter().find(|update| update.container_id == key.id);
     let resources = own.and_then(|update| update.linux.as_ref()?.resources.as_ref());
     let Some(resources) = resources else { return Ok(Answer { skipped, ..Answer::default() }) };
-    let wanted = overlay::overlay_of(resources).map_err(|error| {
+    let wanted = classes::overlay_of(node, &key.id, resources).map_err(|error| {
         let owner = error.field().and_then(|field| owners.get(field));
         let text = owner.map_or_else(|| error.to_string(), |owner| format!("{owner}: {error}"));
         Error::new(quoted(&text)).hint("its resources are unchanged")
     })?;
     let part = owned::part(&wanted, &owners);
-    if let Err(Unmet::Refused(why)) = resources::check(node, record, &part) {
+    let classes = Classes::of(resources);
+    let wish = Wish {
+        part: part.clone(),
+        blockio_class: classes.blockio.clone(),
+        rdt_class: classes.rdt.clone(),
+        ..Wish::default()
+    };
+    if let Err(Unmet::Refused(why)) = resources::check(node, record, &wish) {
         let owner = owned::fields(&part).into_iter().find(|field| why.starts_with(&field.path));
         let owner = owner.and_then(|field| owned::owner(&field, &part, &owners));
+        let by_name = || owners.iter().find(|(name, _)| why.starts_with(name.as_str()));
+        let owner = owner.or_else(|| by_name().map(|(_, owner)| owner.as_str()));
         let why = owner.map_or_else(|| why.clone(), |owner| format!("{owner}: {why}"));
         return Err(Error::new(quoted(&why)).hint("its resources are unchanged"));
     }
-    Ok(Answer { part, owners, skipped, is_told: true })
+    Ok(Answer { part, owners, classes, skipped, is_told: true })
 }
 
 /// The engine's word, over it what plugins own of old, over it what they answered now.
@@ -275,13 +291,14 @@ pub(super) fn note_outcome(node: &Node, key: &Key, pending: &Pending) {
         }
         return;
     }
-    let Holds { engine, overlay, owners, changes, is_told, _writing } = holds;
+    let Holds { engine, overlay, owners, changes, classes, is_told, _writing } = holds;
     node.change(key, |record| {
         record.engine_resources = engine;
         record.overlay = overlay;
         record.owners = owners;
         updates::note_changes(record, changes);
-        record.message = messages::with_resources(&record.message, &updates::in_force(record));
+        record.message =
+            messages::with_resources(&record.message, &updates::in_force(record), &classes);
     });
     resources::rewrite_ignored(node, key);
     pending.is_told.set(is_told);

@@ -16,12 +16,13 @@ use crate::adaptation::{Owners, Updated, Updates};
 use crate::error::quoted;
 use crate::plugin::api;
 use crate::spec::overlay;
-use crate::state::{Change, Container, Key, Lifecycle, Skipped};
+use crate::state::{Change, Container, Key, Lifecycle, Skipped, Wish};
 
+use super::classes::{self, Classes};
 use super::evict;
 use super::node::Node;
 use super::relay::Guest;
-use super::resources::{self, Unmet, Wish};
+use super::resources::{self, Unmet};
 
 /// How many changes and omissions of a record are looked through for one of the same kind.
 const LATEST: usize = 200;
@@ -109,30 +110,36 @@ fn order(node: &Node, update: &api::ContainerUpdate, owners: &Owners, event: &st
     let api::ContainerUpdate { container_id, linux, ignore_failure, special_fields: _ } = update;
     let owners = owners.to_flat(container_id);
     let resources = linux.as_ref().and_then(|linux| linux.resources.as_ref());
-    let part = resources.map(overlay::overlay_of).transpose();
+    let part = resources.map(|wanted| classes::overlay_of(node, container_id, wanted)).transpose();
+    let named = resources.map(Classes::of).unwrap_or_default();
     let key = find(node, container_id);
-    let (part, result) = match (part, &key) {
-        (Err(error), _) => (Map::new(), Err(Unmet::Refused(quoted(&error.to_string())))),
-        (Ok(_), None) => (Map::new(), Err(Unmet::Unknown)),
+    let mut wish = Wish {
+        part: Map::new(),
+        blockio_class: named.blockio,
+        rdt_class: named.rdt,
+        owners,
+        event: event.to_owned(),
+    };
+    let result = match (part, &key) {
+        (Err(error), _) => Err(Unmet::Refused(quoted(&error.to_string()))),
+        (Ok(_), None) => Err(Unmet::Unknown),
         (Ok(part), Some(key)) => {
-            let part = part.unwrap_or_default();
-            let result = look(node, key, &part);
-            (part, result)
+            wish.part = part.unwrap_or_default();
+            look(node, key, &wish)
         }
     };
-    let wish = Wish { part, owners, event: event.to_owned() };
     let (id, ignores_failure) = (container_id.clone(), *ignore_failure);
     Order { id, key, wish, ignores_failure, result }
 }
 
-fn look(node: &Node, key: &Key, part: &Map<String, Value>) -> Result<(), Unmet> {
+fn look(node: &Node, key: &Key, wish: &Wish) -> Result<(), Unmet> {
     let record = node.container(key).ok_or(Unmet::Unknown)?;
     match record.state {
         _ if record.is_sandbox => Err(Unmet::Sandbox),
         Lifecycle::Creating => Ok(()),
         Lifecycle::Created | Lifecycle::Running => {
             resources::living(node, key)?;
-            resources::check(node, &record, part)
+            resources::check(node, &record, wish)
         }
         Lifecycle::Stopped | Lifecycle::Removed => Err(Unmet::Gone),
     }
@@ -167,11 +174,12 @@ async fn carry_out_orders(node: &Rc<Node>, orders: Vec<Order>) -> Vec<usize> {
 }
 
 async fn one(node: &Rc<Node>, key: &Key, wish: &Wish) -> Result<(), Unmet> {
-    if wish.part.is_empty() {
+    if wish.part.is_empty() && wish.rdt_class.is_none() {
         return Ok(());
     }
     if node.container(key).is_some_and(|record| record.state == Lifecycle::Creating) {
-        node.lane(key).deferred.borrow_mut().push(wish.clone());
+        // On record, as the plugin is told that it will be done.
+        node.change(key, |record| record.deferred.push(wish.clone()));
         return Ok(());
     }
     resources::apply(node, key, wish).await
@@ -179,13 +187,27 @@ async fn one(node: &Rc<Node>, key: &Key, wish: &Wish) -> Result<(), Unmet> {
 
 /// A container has been created: what plugins wanted of it meanwhile.
 pub(super) async fn created(node: &Rc<Node>, key: &Key) {
-    let wishes = node.lane(key).deferred.take();
-    for wish in wishes {
+    let Some(record) = node.container(key).filter(|record| !record.deferred.is_empty()) else {
+        return;
+    };
+    for wish in record.deferred {
         if let Err(unmet) = resources::apply(node, key, &wish).await {
             let (id, key) = (key.id.clone(), Some(key.clone()));
             let order = Order { id, key, wish, ignores_failure: false, result: Ok(()) };
             note_unmet(node, &order, &unmet);
         }
+    }
+    // Not before: a daemon that dies meanwhile does it again.
+    node.change(key, |record| record.deferred.clear());
+}
+
+/// A creation came to nothing: so do the wishes for it.
+pub(super) fn not_created(node: &Node, key: &Key) {
+    let Some(record) = node.container(key) else { return };
+    for wish in record.deferred {
+        let (id, key) = (key.id.clone(), Some(key.clone()));
+        let order = Order { id, key, wish, ignores_failure: false, result: Ok(()) };
+        note_unmet(node, &order, &Unmet::NotCreated);
     }
 }
 

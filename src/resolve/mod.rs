@@ -43,6 +43,30 @@ pub fn resolve(
     let Some(resources) = linux.and_then(|linux| linux.resources.as_ref()) else {
         return Ok(resolved);
     };
+    classes(resources, config, host, &mut resolved)?;
+    Ok(resolved)
+}
+
+/// Finds out what the classes in an update stand for.
+///
+/// # Errors
+/// The NRI field at fault and what is wrong with it on this host.
+pub fn resolve_classes(
+    resources: &api::LinuxResources,
+    config: &Config,
+    host: &Host,
+) -> Result<Resolved, PatchError> {
+    let mut resolved = Resolved::default();
+    classes(resources, config, host, &mut resolved)?;
+    Ok(resolved)
+}
+
+fn classes(
+    resources: &api::LinuxResources,
+    config: &Config,
+    host: &Host,
+    resolved: &mut Resolved,
+) -> Result<(), PatchError> {
     if let Some(class) = resources.blockio_class.as_ref() {
         let file = config.blockio_config_file.as_deref();
         resolved.block_io = blockio::class(&class.value, file, host, &mut resolved.notes)
@@ -52,7 +76,7 @@ pub fn resolve(
         resolved.intel_rdt = rdt::class(&class.value, &config.resctrl_path, host)
             .map_err(|problem| invalid("RdtClass", &problem))?;
     }
-    Ok(resolved)
+    Ok(())
 }
 
 fn invalid(field: &str, problem: &str) -> PatchError {

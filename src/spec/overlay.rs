@@ -9,7 +9,7 @@
 
 use serde_json::{Map, Value};
 
-use super::patch::{PatchError, resources};
+use super::patch::{PatchError, Resolved, resources};
 use crate::plugin::api;
 
 /// What becomes of one `update`.
@@ -92,9 +92,13 @@ pub fn merge_update(
     UpdateOutcome { to_runtime, engine: new_engine, overlay }
 }
 
-/// What a plugin's resources, in an adjustment or an update, are as an overlay.
-pub fn overlay_of(resources: &api::LinuxResources) -> Result<Map<String, Value>, PatchError> {
-    resources::overlay_of(resources)
+/// What a plugin's resources, in an adjustment or an update, are as an overlay; `resolved` is what
+/// the classes among them mean.
+pub fn overlay_of(
+    resources: &api::LinuxResources,
+    resolved: &Resolved,
+) -> Result<Map<String, Value>, PatchError> {
+    resources::overlay_of(resources, resolved)
 }
 
 /// Puts the fields of `top` over those of `base`: members of sections one by one, huge page

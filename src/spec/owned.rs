@@ -31,6 +31,7 @@ const FIELDS: [(&str, &str, &str); 16] = [
 const HUGEPAGES: &str = "HugepageLimits[";
 const UNIFIED: &str = "CgroupsUnified[";
 const RULES: &str = "DeviceRules[";
+const BLOCK_IO: &str = "BlockioClass";
 
 /// One member of an overlay.
 #[derive(Debug, Clone, PartialEq)]
@@ -127,12 +128,48 @@ pub fn part(wanted: &Map<String, Value>, owners: &BTreeMap<String, String>) -> M
 /// Takes out the owners of resources that the overlay has no more.
 pub fn retain(owners: &mut BTreeMap<String, String>, overlay: &Map<String, Value>) {
     let held: Vec<String> = fields(overlay).into_iter().map(|owned| owned.nri).collect();
-    owners.retain(|name, _| {
-        let is_resource = name.starts_with(HUGEPAGES)
-            || name.starts_with(UNIFIED)
-            || FIELDS.iter().any(|(_, _, nri)| nri == name);
-        !is_resource || held.contains(name)
-    });
+    owners.retain(|name, _| !is_resource(name) || held.contains(name));
+}
+
+/// Whether an owner table's field is one of the resources that an overlay can hold.
+pub fn is_resource(name: &str) -> bool {
+    name.starts_with(HUGEPAGES)
+        || name.starts_with(UNIFIED)
+        || name == BLOCK_IO
+        || FIELDS.iter().any(|(_, _, nri)| *nri == name)
+}
+
+/// The members of an overlay that `is_kept` holds for; lists but those of page sizes stay whole.
+pub fn keep(overlay: &Map<String, Value>, is_kept: impl Fn(&Owned) -> bool) -> Map<String, Value> {
+    let kept: Vec<String> = fields(overlay)
+        .into_iter()
+        .filter(|field| is_kept(field))
+        .map(|field| field.path)
+        .collect();
+    let mut part = Map::new();
+    for (section, value) in overlay {
+        let value = match value {
+            Value::Object(members) => {
+                let mut members = members.clone();
+                members.retain(|key, _| kept.contains(&member_path(section, key)));
+                (!members.is_empty()).then_some(Value::Object(members))
+            }
+            Value::Array(limits) if section == "hugepageLimits" => {
+                let is_kept = |limit: &&Value| {
+                    kept.contains(&format!("hugepageLimits[{}]", page_size(limit)))
+                };
+                let limits: Vec<Value> = limits.iter().filter(is_kept).cloned().collect();
+                (!limits.is_empty()).then_some(Value::Array(limits))
+            }
+            Value::Null
+            | Value::Bool(_)
+            | Value::Number(_)
+            | Value::String(_)
+            | Value::Array(_) => kept.contains(section).then(|| value.clone()),
+        };
+        part.extend(value.map(|value| (section.clone(), value)));
+    }
+    part
 }
 
 /// The value at a path that [`fields`] gave.
@@ -147,6 +184,9 @@ fn member_path(section: &str, key: &str) -> String {
 fn name(section: &str, key: &str) -> String {
     if section == "unified" {
         return format!("{UNIFIED}{key}]");
+    }
+    if section == "blockIO" {
+        return BLOCK_IO.to_owned(); // A class gives them all.
     }
     let found = FIELDS.iter().find(|(of, member, _)| *of == section && *member == key);
     found.map(|(_, _, nri)| (*nri).to_owned()).unwrap_or_default()
@@ -200,6 +240,20 @@ mod tests {
         let mut owners = owners(&["CPUShares", "CPUQuota", "Env[A]", "CgroupsUnified[a.b]"]);
         retain(&mut owners, &map(json!({"cpu": {"quota": 5}})));
         assert_eq!(owners.into_keys().collect::<Vec<_>>(), ["CPUQuota", "Env[A]"]);
+    }
+
+    #[test]
+    fn what_is_kept_of_an_overlay_is_told_by_path() {
+        let overlay = map(json!({
+            "cpu": {"shares": 5, "cpus": "0"}, "pids": {"limit": 9}, "devices": [{"allow": true}],
+            "hugepageLimits": [{"pageSize": "2MB", "limit": 3}, {"pageSize": "1GB", "limit": 4}],
+        }));
+        let names = ["cpu.cpus", "devices", "hugepageLimits[1GB]"];
+        let kept = keep(&overlay, |field| names.contains(&field.path.as_str()));
+        let wanted = json!({"cpu": {"cpus": "0"}, "devices": [{"allow": true}],
+            "hugepageLimits": [{"pageSize": "1GB", "limit": 4}]});
+        assert_eq!(Value::Object(kept), wanted);
+        assert_eq!(keep(&overlay, |_| false), Map::new());
     }
 
     #[test]

@@ -113,6 +113,23 @@ pub struct Skipped {
     pub reason: String,
 }
 
+/// What plugins want of a container.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct Wish {
+    /// What is to be set, as OCI resources.
+    pub part: Map<String, Value>,
+    /// The block I/O class behind it, by name; empty for none.
+    #[serde(default)]
+    pub blockio_class: Option<String>,
+    /// The RDT class, likewise.
+    #[serde(default)]
+    pub rdt_class: Option<String>,
+    /// Field to plugin.
+    pub owners: BTreeMap<String, String>,
+    /// At which event they said so.
+    pub event: String,
+}
+
 /// A verb whose runtime process may still be running.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InFlight {
@@ -201,6 +218,9 @@ pub struct Container {
     pub engine_resources: Map<String, Value>,
     /// What plugins own of the resources (O).
     pub overlay: Map<String, Value>,
+    /// The part of it that plugins set when the container was created.
+    #[serde(default)]
+    pub at_creation: Map<String, Value>,
     /// Field to plugin, as `Env[PATH]` to `10-foo`.
     pub owners: BTreeMap<String, String>,
     /// What was put in the bundle, if anything.
@@ -213,6 +233,9 @@ pub struct Container {
     pub skipped: Vec<Skipped>,
     /// The verb that is under way.
     pub in_flight: Option<InFlight>,
+    /// What plugins want of it once it is created.
+    #[serde(default)]
+    pub deferred: Vec<Wish>,
 }
 
 /// A pod.

@@ -4,7 +4,7 @@
 use nri_runc::plugin::api;
 use serde_json::json;
 
-use super::{Manner, Place, anywhere, request, succeeds, wait_until};
+use super::{Manner, Place, anywhere, place, request, succeeds, wait_until};
 
 fn eviction(id: &str) -> api::ContainerEviction {
     api::ContainerEviction {
@@ -71,4 +71,41 @@ fn what_is_not_allowed_or_too_much_stays_alive() {
         assert_eq!(explained["changes"], json!([]), "{explained}");
         assert_eq!(place.state("c1").as_deref(), Some("running"));
     }
+}
+
+#[test]
+fn an_eviction_that_could_not_begin_is_said_and_can_be_asked_for_again() {
+    let Some(mut place) = place("---[debug]\nfault = \"daemon.evict:fail\"") else { return };
+    place.run("c1", &json!({}));
+    let asking = place.asker();
+    asking.ask(evict(&["c1"])).unwrap();
+    let explained = place.rig.admin(&["explain", "c1"]);
+    let reason = explained["skipped"][0]["reason"].as_str().unwrap_or_default();
+    assert!(reason.contains("its eviction failed: fault injected"), "{explained}");
+    assert_eq!(
+        (place.state("c1").as_deref(), &explained["changes"]),
+        (Some("running"), &json!([]))
+    );
+    place.rig.configure(place.ground.runc(), "[eviction]\nsignal = \"KILL\"");
+    place.rig.kill_daemon();
+    place.rig.start_daemon();
+    place.asker().ask(evict(&["c1"])).unwrap();
+    ends(&place, "c1");
+}
+
+#[test]
+fn an_eviction_whose_daemon_died_is_carried_out_by_the_next() {
+    let grace = "[eviction]\ngrace = \"300ms\"\n";
+    let fault = format!("{grace}---[debug]\nfault = \"daemon.evict:kill\"");
+    let Some(mut place) = place(&fault) else { return };
+    place.run("c1", &json!({}));
+    let asking = place.asker();
+    assert!(!matches!(asking.try_ask(evict(&["c1"])), Ok(Ok(_))), "nobody is left to answer");
+    assert!(!place.file("c1", "pids", "cgroup.procs").is_empty());
+    place.rig.configure(place.ground.runc(), grace);
+    place.rig.kill_daemon();
+    place.rig.start_daemon();
+    ends(&place, "c1");
+    let explained = place.rig.admin(&["explain", "c1"]);
+    assert_eq!(explained["changes"][0]["after"], "makes room", "{explained}");
 }

@@ -4,12 +4,15 @@
 //! those of v2 alone, which `make vm` has.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod classes;
 mod evictions;
 mod fields;
 #[path = "../support/ground.rs"]
 #[expect(dead_code, reason = "shared with tests of runc alone")]
 mod ground;
+mod lasting;
 mod others;
+mod parallel;
 #[path = "../support/player.rs"]
 mod player;
 #[path = "../bundle/rig.rs"]
@@ -41,9 +44,18 @@ impl Asking {
         &self,
         request: api::UpdateContainersRequest,
     ) -> Result<api::UpdateContainersResponse, String> {
+        self.try_ask(request).unwrap()
+    }
+
+    /// The same of a daemon that may die meanwhile: then there is an error inside or outside.
+    fn try_ask(
+        &self,
+        request: api::UpdateContainersRequest,
+    ) -> Result<Result<api::UpdateContainersResponse, String>, String> {
         let (sender, receiver) = std::sync::mpsc::channel();
-        self.0.send((request, sender)).unwrap();
-        receiver.recv_timeout(std::time::Duration::from_secs(60)).unwrap()
+        self.0.send((request, sender)).map_err(|error| error.to_string())?;
+        let answer = receiver.recv_timeout(std::time::Duration::from_secs(60));
+        answer.map_err(|error| error.to_string())
     }
 }
 
@@ -85,12 +97,17 @@ impl Place {
     }
 
     fn create(&self, id: &str, resources: &Value) {
+        self.prepare(id, resources);
+        succeeds(&self.rig.create_from(id, id));
+        self.settled(id);
+    }
+
+    /// Writes the bundle, which has the container's name.
+    fn prepare(&self, id: &str, resources: &Value) {
         let mut document = self.ground.document(id, &["sleep", "1000"]);
         document["linux"]["resources"] = resources.clone();
         std::fs::create_dir_all(self.rig.path(id)).unwrap();
         self.rig.write(&format!("{id}/config.json"), &document.to_string());
-        succeeds(&self.rig.create_from(id, id));
-        self.settled(id);
     }
 
     fn settled(&self, id: &str) {
@@ -125,9 +142,13 @@ impl Place {
 
     /// A plugin that asks when it is told to.
     fn asker(&self) -> Asking {
+        self.asker_called("10", "asker")
+    }
+
+    fn asker_called(&self, index: &str, name: &str) -> Asking {
         let (asking, asks) = asking();
-        let _told =
-            self.rig.plugin("10", "asker", Manner { asks: Some(asks), ..Manner::default() });
+        let manner = Manner { asks: Some(asks), ..Manner::default() };
+        let _told = self.rig.plugin(index, name, manner);
         asking
     }
 }

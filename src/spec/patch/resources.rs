@@ -10,7 +10,7 @@ use std::ops::RangeInclusive;
 
 use serde_json::{Map, Value, json};
 
-use super::{Changes, PatchError, devices, values};
+use super::{Changes, Class, PatchError, Resolved, devices, values};
 use crate::adaptation::{keys, rule_text};
 use crate::error::quoted;
 use crate::plugin::api;
@@ -75,16 +75,26 @@ pub(super) fn patch(
     patch_hugepages(root, hugepages, changes)
 }
 
-/// What a plugin asks for, as an overlay for `update` (D21). Classes have no place in one: they
-/// are settled when the container is made.
+/// The lists of `blockIO`: a class is all of them.
+const BLOCK_IO_LISTS: [&str; 5] = [
+    "weightDevice",
+    "throttleReadBpsDevice",
+    "throttleWriteBpsDevice",
+    "throttleReadIOPSDevice",
+    "throttleWriteIOPSDevice",
+];
+
+/// What a plugin asks for, as an overlay for `update` (D21). An RDT class is no resource and not
+/// in it, but one that means nothing is refused here as well.
 pub(in crate::spec) fn overlay_of(
     resources: &api::LinuxResources,
+    resolved: &Resolved,
 ) -> Result<Map<String, Value>, PatchError> {
-    for (is_set, field) in [
-        (resources.blockio_class.is_some(), "BlockioClass"),
-        (resources.rdt_class.is_some(), "RdtClass"),
+    for (is_set, class, field) in [
+        (resources.blockio_class.is_some(), &resolved.block_io, "BlockioClass"),
+        (resources.rdt_class.is_some(), &resolved.intel_rdt, "RdtClass"),
     ] {
-        if is_set {
+        if is_set && *class == Class::Unasked {
             return Err(PatchError::NotApplied { field: field.to_owned() });
         }
     }
@@ -103,6 +113,18 @@ pub(in crate::spec) fn overlay_of(
     if !rules.is_empty() {
         let rules = rules.into_iter().map(|(_, rule)| rule).collect();
         overlay.insert("devices".to_owned(), Value::Array(rules));
+    }
+    if resources.blockio_class.is_some() {
+        let class = match &resolved.block_io {
+            Class::Set(Value::Object(class)) => class.clone(),
+            Class::Set(_) | Class::Cleared | Class::Unasked => Map::new(),
+        };
+        // Whole, so that nothing of the class before is left. No runtime takes a weight of zero
+        // for one.
+        let mut whole = Map::from_iter([("weight".to_owned(), Value::from(0))]);
+        whole.extend(BLOCK_IO_LISTS.map(|list| (list.to_owned(), Value::Array(Vec::new()))));
+        whole.extend(class);
+        overlay.insert("blockIO".to_owned(), Value::Object(whole));
     }
     Ok(overlay)
 }

@@ -269,7 +269,10 @@ fn an_overlay_says_what_the_patch_writes() {
         cpu: some(api::LinuxCPU { cpus: "1".to_owned(), ..Default::default() }),
         ..Default::default()
     };
-    let overlay = Value::Object(crate::spec::overlay::overlay_of(&resources).unwrap());
+    let overlay = Value::Object(
+        crate::spec::overlay::overlay_of(&resources, &crate::spec::patch::Resolved::default())
+            .unwrap(),
+    );
     assert_eq!(overlay, json!({"memory": {"limit": 9, "swap": 9}, "cpu": {"cpus": "1"}}));
     let (text, _) = adjusted("{}", &self::resources(resources));
     let spec: Value = serde_json::from_str(&text).unwrap();

@@ -1,0 +1,365 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Block I/O, on both layouts.
+//!
+//! A list of limits, as it stands, is what its file shall say afterwards: devices that the file
+//! has and the list has not are lifted. A list that is absent leaves its limits alone, and a
+//! weight of zero is the kernel's default.
+//! Reference: kernel `cgroup-v1/blkio-controller.rst`, `cgroup-v2.rst` (io), `block/bfq-iosched`;
+//! runc's `cgroups/fs/blkio.go` and `fs2/io.go` for which file is chosen.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+
+use super::{Files, Unfit, Write, refused, write};
+
+/// `linux.resources.blockIO`.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "camelCase")]
+pub(super) struct BlockIo {
+    weight: Option<u64>,
+    leaf_weight: Option<u64>,
+    weight_device: Option<Vec<Limit>>,
+    throttle_read_bps_device: Option<Vec<Limit>>,
+    throttle_write_bps_device: Option<Vec<Limit>>,
+    #[serde(rename = "throttleReadIOPSDevice")]
+    throttle_read_iops_device: Option<Vec<Limit>>,
+    #[serde(rename = "throttleWriteIOPSDevice")]
+    throttle_write_iops_device: Option<Vec<Limit>>,
+}
+
+/// A weight or a rate of one device.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Limit {
+    major: u64,
+    minor: u64,
+    #[serde(alias = "weight")]
+    rate: u64,
+}
+
+/// A device, as the kernel writes it.
+type Device = String;
+
+/// One of the four throttles.
+struct Throttle<'a> {
+    limits: Option<&'a Vec<Limit>>,
+    field: &'static str,
+    /// Its file on v1.
+    v1: &'static str,
+    /// Its key in `io.max`.
+    v2: &'static str,
+}
+
+impl BlockIo {
+    fn throttles(&self) -> [Throttle<'_>; 4] {
+        let throttle = |limits, field, v1, v2| Throttle { limits, field, v1, v2 };
+        [
+            throttle(
+                self.throttle_read_bps_device.as_ref(),
+                "blockIO.throttleReadBpsDevice",
+                "blkio.throttle.read_bps_device",
+                "rbps",
+            ),
+            throttle(
+                self.throttle_write_bps_device.as_ref(),
+                "blockIO.throttleWriteBpsDevice",
+                "blkio.throttle.write_bps_device",
+                "wbps",
+            ),
+            throttle(
+                self.throttle_read_iops_device.as_ref(),
+                "blockIO.throttleReadIOPSDevice",
+                "blkio.throttle.read_iops_device",
+                "riops",
+            ),
+            throttle(
+                self.throttle_write_iops_device.as_ref(),
+                "blockIO.throttleWriteIOPSDevice",
+                "blkio.throttle.write_iops_device",
+                "wiops",
+            ),
+        ]
+    }
+}
+
+const WEIGHT: &str = "blockIO.weight";
+const DEVICES: &str = "blockIO.weightDevice";
+
+pub(super) fn plan_v1(io: &BlockIo, files: &dyn Files, writes: &mut Vec<Write>) {
+    let controller = "blkio";
+    // Which one there is depends on the scheduler of the kernel: CFQ of old, or BFQ.
+    let (weight, devices, lifted, default) = if files.exists(controller, "blkio.weight") {
+        ("blkio.weight", "blkio.weight_device", "0", 500)
+    } else {
+        ("blkio.bfq.weight", "blkio.bfq.weight_device", "default", 100)
+    };
+    plan_weight(io.weight, (controller, weight), default, files, writes);
+    if let Some(leaf) = io.leaf_weight.filter(|weight| *weight != 0) {
+        writes.push(write(controller, "blkio.leaf_weight", leaf, "blockIO.leafWeight"));
+    }
+    let lists = io.throttles().map(|throttle| (throttle.limits, throttle.v1, "0", throttle.field));
+    let weights = (io.weight_device.as_ref(), devices, lifted, DEVICES);
+    for (limits, file, lifted, field) in std::iter::once(weights).chain(lists) {
+        plan_list(limits, (controller, file), lifted, field, files, writes);
+    }
+}
+
+pub(super) fn plan_v2(
+    io: &BlockIo,
+    files: &dyn Files,
+    writes: &mut Vec<Write>,
+) -> Result<(), Unfit> {
+    const BFQ: &str = "io.bfq.weight";
+    if io.leaf_weight.is_some_and(|weight| weight != 0) {
+        return refused("blockIO.leafWeight", "cgroup v2 has no such setting");
+    }
+    if files.exists("", BFQ) {
+        plan_weight(io.weight, ("", BFQ), 100, files, writes);
+    } else {
+        // Runtimes stretch 10 to 1000 over 1 to 10000.
+        let wide = io.weight.map(|weight| match weight {
+            0 => 0,
+            weight => 1 + weight.clamp(10, 1000).saturating_sub(10) * 9999 / 990,
+        });
+        plan_weight(wide, ("", "io.weight"), 100, files, writes);
+    }
+    plan_list(io.weight_device.as_ref(), ("", BFQ), "default", DEVICES, files, writes);
+    plan_max(io, files, writes);
+    Ok(())
+}
+
+/// The weight of the whole; zero brings back the default where there is something to bring back.
+fn plan_weight(
+    weight: Option<u64>,
+    (controller, file): (&'static str, &str),
+    default: u64,
+    files: &dyn Files,
+    writes: &mut Vec<Write>,
+) {
+    let Some(weight) = weight else { return };
+    // BFQ and v2 say "default 100", and below it the devices.
+    let text = files.text(controller, file).unwrap_or_default();
+    let now = text.lines().next().unwrap_or_default().trim_start_matches("default ").trim();
+    if weight == 0 && (now.is_empty() || now == default.to_string()) {
+        return;
+    }
+    let value = if weight == 0 { default } else { weight };
+    let undo = (!now.is_empty()).then(|| (file.to_owned(), now.to_owned()));
+    writes.push(Write { undo, ..write(controller, file, value, WEIGHT) });
+}
+
+/// A file of one line for each device.
+fn plan_list(
+    limits: Option<&Vec<Limit>>,
+    (controller, file): (&'static str, &str),
+    lifted: &str,
+    field: &str,
+    files: &dyn Files,
+    writes: &mut Vec<Write>,
+) {
+    let Some(limits) = limits else { return };
+    let before = lines(files.text(controller, file));
+    let mut after: BTreeMap<Device, String> =
+        before.keys().map(|device| (device.clone(), lifted.to_owned())).collect();
+    for Limit { major, minor, rate } in limits {
+        let rate = if *rate == 0 { lifted.to_owned() } else { rate.to_string() };
+        after.insert(format!("{major}:{minor}"), rate);
+    }
+    after.retain(|device, value| before.get(device) != Some(value));
+    if after.is_empty() {
+        return;
+    }
+    let undo = after.keys().map(|device| {
+        let value = before.get(device).map_or(lifted, String::as_str);
+        format!("{device} {value}")
+    });
+    let undo = Some((file.to_owned(), undo.collect::<Vec<_>>().join("\n")));
+    let value: Vec<String> =
+        after.iter().map(|(device, value)| format!("{device} {value}")).collect();
+    writes.push(Write { undo, ..write(controller, file, value.join("\n"), field) });
+}
+
+/// `io.max` has all four limits of a device on one line; keys that are not named stay.
+fn plan_max(io: &BlockIo, files: &dyn Files, writes: &mut Vec<Write>) {
+    let before = lines(files.text("", "io.max"));
+    let key_of = |line: &str, key: &str| {
+        let mut words = line.split_whitespace().filter_map(|word| word.split_once('='));
+        words.find(|(name, _)| *name == key).map_or("max", |(_, value)| value).to_owned()
+    };
+    let mut after: BTreeMap<Device, Vec<String>> = BTreeMap::new();
+    let mut undo: BTreeMap<Device, Vec<String>> = BTreeMap::new();
+    let mut field = None;
+    for Throttle { limits, field: of, v1: _, v2: key } in io.throttles() {
+        let Some(limits) = limits else { continue };
+        let mut wanted: BTreeMap<Device, String> =
+            before.keys().map(|device| (device.clone(), "max".to_owned())).collect();
+        for Limit { major, minor, rate } in limits {
+            let rate = if *rate == 0 { "max".to_owned() } else { rate.to_string() };
+            wanted.insert(format!("{major}:{minor}"), rate);
+        }
+        for (device, value) in wanted {
+            let now = before.get(&device).map_or_else(|| "max".into(), |line| key_of(line, key));
+            if now == value {
+                continue;
+            }
+            field.get_or_insert(of);
+            after.entry(device.clone()).or_default().push(format!("{key}={value}"));
+            undo.entry(device).or_default().push(format!("{key}={now}"));
+        }
+    }
+    let Some(field) = field else { return };
+    let text = |lines: BTreeMap<Device, Vec<String>>| {
+        let lines = lines.into_iter().map(|(device, keys)| format!("{device} {}", keys.join(" ")));
+        lines.collect::<Vec<_>>().join("\n")
+    };
+    let undo = Some(("io.max".to_owned(), text(undo)));
+    writes.push(Write { undo, ..write("", "io.max", text(after), field) });
+}
+
+/// What a file says, by device.
+fn lines(text: Option<String>) -> BTreeMap<Device, String> {
+    let text = text.unwrap_or_default();
+    let found = text.lines().filter_map(|line| line.split_once(' '));
+    let found = found.filter(|(device, _)| device.contains(':'));
+    found.map(|(device, rest)| (device.to_owned(), rest.trim().to_owned())).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    /// Files by name; their controller is the layout's.
+    struct Said(BTreeMap<&'static str, &'static str>);
+
+    impl Files for Said {
+        fn exists(&self, _controller: &str, file: &str) -> bool {
+            self.0.contains_key(file)
+        }
+
+        fn text(&self, _controller: &str, file: &str) -> Option<String> {
+            self.0.get(file).map(|text| (*text).to_owned())
+        }
+    }
+
+    fn said(files: &[(&'static str, &'static str)]) -> Said {
+        Said(files.iter().copied().collect())
+    }
+
+    /// File, value and what takes it back.
+    fn shown(writes: &[Write]) -> Vec<String> {
+        let show = |write: &Write| {
+            let undo = write.undo.as_ref().map(|(_, value)| value.as_str()).unwrap_or_default();
+            format!("{}={} < {undo}", write.file, write.value).replace('\n', ", ")
+        };
+        writes.iter().map(show).collect()
+    }
+
+    fn io(value: Value) -> BlockIo {
+        serde_json::from_value(value).unwrap()
+    }
+
+    fn v1(value: Value, files: &Said) -> Vec<String> {
+        let mut writes = Vec::new();
+        plan_v1(&io(value), files, &mut writes);
+        shown(&writes)
+    }
+
+    fn v2(value: Value, files: &Said) -> Vec<String> {
+        let mut writes = Vec::new();
+        plan_v2(&io(value), files, &mut writes).unwrap();
+        shown(&writes)
+    }
+
+    #[test]
+    fn v1_lists_say_afterwards_what_the_class_says() {
+        let files = said(&[
+            ("blkio.bfq.weight", "100"),
+            ("blkio.bfq.weight_device", "default 100\n8:16 300"),
+            ("blkio.throttle.read_bps_device", "8:0 500\n8:16 700"),
+            ("blkio.throttle.write_bps_device", "8:0 9"),
+        ]);
+        let class = json!({
+            "weight": 300,
+            "weightDevice": [{"major": 8, "minor": 0, "weight": 200}],
+            "throttleReadBpsDevice": [
+                {"major": 8, "minor": 0, "rate": 600}, {"major": 8, "minor": 16, "rate": 700}],
+            "throttleWriteBpsDevice": [],
+        });
+        let wanted = [
+            "blkio.bfq.weight=300 < 100",
+            "blkio.bfq.weight_device=8:0 200, 8:16 default < 8:0 default, 8:16 300",
+            "blkio.throttle.read_bps_device=8:0 600 < 8:0 500",
+            "blkio.throttle.write_bps_device=8:0 0 < 8:0 9",
+        ];
+        assert_eq!(v1(class, &files), wanted);
+    }
+
+    #[test]
+    fn v1_names_the_files_of_the_scheduler_that_is_there() {
+        let class = json!({"weight": 300, "leafWeight": 20,
+            "weightDevice": [{"major": 8, "minor": 0, "weight": 200}]});
+        let cfq = said(&[("blkio.weight", "500"), ("blkio.weight_device", "8:0 7")]);
+        let wanted = [
+            "blkio.weight=300 < 500",
+            "blkio.leaf_weight=20 < ",
+            "blkio.weight_device=8:0 200 < 8:0 7",
+        ];
+        assert_eq!(v1(class, &cfq), wanted);
+        let lifted = v1(json!({"weight": 0, "weightDevice": []}), &cfq);
+        assert_eq!(lifted, ["blkio.weight_device=8:0 0 < 8:0 7"], "500 is CFQ's default");
+    }
+
+    #[test]
+    fn v2_writes_only_the_keys_that_change() {
+        let files = said(&[
+            ("io.weight", "default 100"),
+            (
+                "io.max",
+                "8:0 rbps=5 wbps=max riops=max wiops=7\n8:16 rbps=max wbps=3 riops=max wiops=max",
+            ),
+        ]);
+        let class = json!({
+            "weight": 1000,
+            "weightDevice": [],
+            "throttleReadBpsDevice": [{"major": 8, "minor": 0, "rate": 6}],
+            "throttleWriteBpsDevice": [{"major": 8, "minor": 16, "rate": 3}],
+            "throttleReadIOPSDevice": [{"major": 9, "minor": 0, "rate": 1}],
+            "throttleWriteIOPSDevice": [],
+        });
+        let wanted = [
+            "io.weight=10000 < 100",
+            "io.max=8:0 rbps=6 wiops=max, 9:0 riops=1 < 8:0 rbps=5 wiops=7, 9:0 riops=max",
+        ];
+        assert_eq!(v2(class, &files), wanted);
+    }
+
+    #[test]
+    fn v2_has_bfq_weights_for_devices_and_takes_them_as_they_are() {
+        let files = said(&[("io.bfq.weight", "default 100\n8:0 50")]);
+        let class =
+            json!({"weight": 300, "weightDevice": [{"major": 8, "minor": 16, "weight": 20}]});
+        let wanted = [
+            "io.bfq.weight=300 < 100",
+            "io.bfq.weight=8:0 default, 8:16 20 < 8:0 50, 8:16 default",
+        ];
+        assert_eq!(v2(class, &files), wanted);
+        let mut writes = Vec::new();
+        let refused = plan_v2(&io(json!({"leafWeight": 20})), &files, &mut writes);
+        assert!(matches!(refused, Err(Unfit::Refused { .. })), "{refused:?}");
+    }
+
+    #[test]
+    fn nothing_to_lift_is_nothing_to_write() {
+        let none = json!({"weight": 0, "weightDevice": [], "throttleReadBpsDevice": [],
+            "throttleWriteBpsDevice": [], "throttleReadIOPSDevice": [],
+            "throttleWriteIOPSDevice": []});
+        for files in [said(&[]), said(&[("io.weight", "default 100"), ("io.max", "")])] {
+            assert_eq!(v1(none.clone(), &files), [""; 0]);
+            assert_eq!(v2(none.clone(), &files), [""; 0]);
+        }
+        assert_eq!(v1(json!({}), &said(&[("blkio.throttle.read_bps_device", "8:0 1")])), [""; 0]);
+    }
+}

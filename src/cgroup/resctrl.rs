@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A running container into another group of resctrl: its threads, one by one, as the kernel
+//! takes them.
+//!
+//! A thread that starts meanwhile is in its parent's group: it is looked again until nobody new is
+//! found. No group is made, changed or removed.
+//! Reference: kernel `filesystems/resctrl.rst`.
+
+use std::collections::BTreeSet;
+use std::io::Write as _;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use nix::libc;
+
+use crate::error::in_our_words;
+use crate::host::Host;
+
+use super::Cgroups;
+
+/// How often it is looked for new threads; then the container forks faster than it can be moved.
+const ROUNDS: usize = 20;
+
+/// Controllers whose folder shows the container's processes, the likeliest to have one first.
+const SHOWN_BY: [&str; 4] = ["pids", "memory", "cpu", ""];
+
+/// Puts all threads of `cgroups` into the group in the folder `group`.
+///
+/// # Errors
+/// Says in one line what the kernel did not take; some threads may have moved then.
+pub fn enter(host: &Host, cgroups: &Cgroups, group: &Path) -> Result<(), String> {
+    let path = host.path(group.join("tasks"));
+    let mut options = std::fs::OpenOptions::new();
+    options.append(true).custom_flags(libc::O_NOFOLLOW | libc::O_CLOEXEC);
+    let said = |error: &std::io::Error| format!("{}: {}", group.display(), in_our_words(error));
+    let mut tasks = options.open(path).map_err(|error| said(&error))?;
+    let dir = SHOWN_BY.iter().find_map(|controller| cgroups.dir(controller));
+    let dir = dir.ok_or("its processes are not shown by any cgroup")?;
+    let mut moved = BTreeSet::new();
+    for _round in 0..ROUNDS {
+        let mut is_done = true;
+        for thread in threads(host, dir) {
+            if !moved.insert(thread) {
+                continue;
+            }
+            is_done = false;
+            match tasks.write_all(format!("{thread}\n").as_bytes()) {
+                // It has ended.
+                Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {}
+                Err(error) => return Err(said(&error)),
+                Ok(()) => {}
+            }
+        }
+        if is_done {
+            return Ok(());
+        }
+    }
+    Err(format!("{}: its processes are made faster than they can be moved", group.display()))
+}
+
+/// The group that a process is in, below `resctrl`; `None` where the kernel does not say.
+pub fn group_of(host: &Host, resctrl: &Path, pid: u32) -> Option<PathBuf> {
+    let text =
+        std::fs::read_to_string(host.path(format!("/proc/{pid}/cpu_resctrl_groups"))).ok()?;
+    let name = text.lines().find_map(|line| line.strip_prefix("res:"))?.trim().trim_matches('/');
+    let is_plain = !name.contains('/') && name != "..";
+    is_plain.then(|| if name.is_empty() { resctrl.to_owned() } else { resctrl.join(name) })
+}
+
+/// Every thread in a cgroup and those below it.
+fn threads(host: &Host, dir: &Path) -> Vec<u32> {
+    let mut found = Vec::new();
+    let mut dirs = vec![dir.to_owned()];
+    while let Some(dir) = dirs.pop() {
+        let text = std::fs::read_to_string(dir.join("cgroup.procs")).unwrap_or_default();
+        for pid in text.lines().filter_map(|line| line.trim().parse::<u32>().ok()) {
+            let tasks = std::fs::read_dir(host.path(format!("/proc/{pid}/task")));
+            let tasks = tasks.into_iter().flatten().flatten();
+            found.extend(tasks.filter_map(|task| task.file_name().to_str()?.parse::<u32>().ok()));
+        }
+        let below = std::fs::read_dir(&dir).into_iter().flatten().flatten();
+        let below = below.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+        dirs.extend(below.map(|entry| entry.path()));
+    }
+    found
+}

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A container that its engine makes anew under the same id, as a restart by Docker or Podman is:
+//! what plugins set in the container before, after its creation, holds in the new one too.
+//!
+//! What plugins answer at the new creation goes first, what the engine changed meanwhile is the
+//! engine's (D21), and who has left owns nothing. It only decides; `updates.rs` carries it out.
+
+use crate::spec::{overlay, owned};
+use crate::state::{Container, Key, Wish};
+
+use super::classes::Classes;
+use super::messages;
+use super::node::Node;
+use super::update::Block;
+
+/// Where such values come from, as `explain` tells it.
+const EVENT: &str = "restart under the same id";
+
+/// What is to be set once the container is created; `answered` is what this creation's plugins set.
+pub(super) fn wish(node: &Node, key: &Key, answered: &Block) -> Option<Wish> {
+    let store = node.store.borrow();
+    let new = store.container(key)?;
+    let old = store.gone().rev().find(|gone| gone.key == *key)?;
+    // Another bundle is another container that happens to have the same name.
+    let is_same = old.bundle == new.bundle && old.engine == new.engine && old.pod == new.pod;
+    if !is_same || new.is_sandbox || old.owners.is_empty() {
+        return None;
+    }
+    let (engine, asked) = (&old.engine_resources, &new.engine_resources);
+    let kept = overlay::merge_update(engine, &old.overlay, asked, false).overlay;
+    let is_there = |plugin: &str| node.relay.find(plugin).is_some();
+    let part = owned::keep(&kept, |field| {
+        let is_of_creation =
+            owned::value(&old.at_creation, &field.path).as_ref() == Some(&field.value);
+        let is_answered = owned::value(answered, &field.path).is_some();
+        let owner = owned::owner(field, &kept, &old.owners);
+        !is_of_creation && !is_answered && owner.is_some_and(is_there)
+    });
+    let mut owners = old.owners.clone();
+    owners.retain(|name, plugin| owned::is_resource(name) && is_there(plugin));
+    owned::retain(&mut owners, &part);
+    let Classes { blockio, rdt } = Classes::of(&messages::resources(old));
+    let rdt = rdt.filter(|_| is_moved(old));
+    let mover = old.owners.get("RdtClass").filter(|plugin| rdt.is_some() && is_there(plugin));
+    owners.extend(mover.map(|plugin| ("RdtClass".to_owned(), plugin.clone())));
+    let rdt_class = rdt.filter(|_| mover.is_some());
+    if part.is_empty() && rdt_class.is_none() {
+        return None;
+    }
+    let blockio_class = blockio.filter(|_| part.contains_key("blockIO"));
+    Some(Wish { part, blockio_class, rdt_class, owners, event: EVENT.to_owned() })
+}
+
+/// Whether it entered its RDT group after its creation.
+fn is_moved(old: &Container) -> bool {
+    old.changes
+        .iter()
+        .any(|change| change.field == super::classes::FIELD && change.event != "CreateContainer")
+}

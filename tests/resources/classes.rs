@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Block I/O and RDT classes of containers that run: the first on this kernel's own files, the
+//! second in a folder that stands for resctrl, which is rarely there.
+
+use nri_runc::plugin::api;
+use serde_json::json;
+
+use super::{Asking, Manner, Place, place, request, skip, succeeds};
+
+const READ: &str = "blkio.throttle.read_bps_device";
+const WRITE: &str = "blkio.throttle.write_iops_device";
+
+/// A disk of this host and its numbers.
+fn disk() -> Option<(String, String)> {
+    let mut disks: Vec<_> = std::fs::read_dir("/sys/block").ok()?.flatten().collect();
+    disks.sort_by_key(std::fs::DirEntry::file_name);
+    disks.into_iter().find_map(|disk| {
+        let name = disk.file_name().to_str()?.to_owned();
+        let numbers = std::fs::read_to_string(disk.path().join("dev")).ok()?;
+        let device = format!("/dev/{name}");
+        std::path::Path::new(&device).exists().then(|| (device, numbers.trim().to_owned()))
+    })
+}
+
+fn text(name: &str) -> Option<api::OptionalString> {
+    Some(api::OptionalString { value: name.to_owned(), ..Default::default() })
+}
+
+fn update(resources: api::LinuxResources) -> api::ContainerUpdate {
+    let linux =
+        api::LinuxContainerUpdate { resources: Some(resources).into(), ..Default::default() };
+    let (container_id, linux) = ("c1".to_owned(), Some(linux).into());
+    api::ContainerUpdate { container_id, linux, ..Default::default() }
+}
+
+fn blockio(class: &str) -> api::ContainerUpdate {
+    update(api::LinuxResources { blockio_class: text(class).into(), ..Default::default() })
+}
+
+fn rdt(class: &str) -> api::LinuxResources {
+    api::LinuxResources { rdt_class: text(class).into(), ..Default::default() }
+}
+
+fn is_done(asking: &Asking, update: api::ContainerUpdate) -> bool {
+    asking.ask(request(vec![update])).unwrap().failed.is_empty()
+}
+
+/// A host with the classes `slow`, `slower`, and none for `gone`; and the disk that they limit.
+fn classed() -> Option<(Place, String, tempfile::TempPath)> {
+    let Some((device, numbers)) = disk() else {
+        skip("this host has no disk");
+        return None;
+    };
+    let file = tempfile::Builder::new().suffix(".yaml").tempfile().unwrap();
+    let classes = format!(
+        "Classes:\n  slow:\n  - Devices: [{device}]\n    ThrottleReadBps: 60M\n    \
+         ThrottleWriteIOPS: 10k\n  slower:\n  - Devices: [{device}]\n    ThrottleReadBps: 30M\n"
+    );
+    let file = file.into_temp_path();
+    nri_runc::files::replace(&file, classes.as_bytes()).unwrap();
+    let place = place(&format!("[blockio]\nconfig_file = \"{}\"\n", file.display()))?;
+    Some((place, numbers, file))
+}
+
+#[test]
+fn a_block_io_class_is_all_of_the_limits_and_survives_the_engines_update() {
+    let Some((place, disk, _classes)) = classed() else { return };
+    place.run("c1", &json!({}));
+    let asking = place.asker();
+    let limits = || (place.file("c1", "blkio", READ), place.file("c1", "blkio", WRITE));
+    assert!(is_done(&asking, blockio("slow")), "{}", place.rig.read("daemon.err"));
+    assert_eq!(limits(), (format!("{disk} 60000000"), format!("{disk} 10000")));
+    succeeds(&place.update("c1", &json!({"pids": {"limit": 77}})));
+    assert_eq!(limits(), (format!("{disk} 60000000"), format!("{disk} 10000")));
+    assert!(is_done(&asking, blockio("slower")));
+    assert_eq!(limits(), (format!("{disk} 30000000"), String::new()), "nothing of the old one");
+    assert!(!is_done(&asking, blockio("gone")));
+    assert_eq!(limits(), (format!("{disk} 30000000"), String::new()));
+    let explained = place.rig.admin(&["explain", "c1"]);
+    assert_eq!(explained["owners"]["BlockioClass"], "10-asker", "{explained}");
+    let reason = explained["skipped"][0]["reason"].as_str().unwrap_or_default();
+    assert!(reason.contains("gone"), "{explained}");
+    assert!(is_done(&asking, blockio("")));
+    assert_eq!(limits(), (String::new(), String::new()), "the empty class lifts them");
+}
+
+#[test]
+fn what_a_creation_limited_does_not_come_back_with_the_engines_update() {
+    let Some((place, disk, _classes)) = classed() else { return };
+    let resources =
+        api::LinuxResources { blockio_class: text("slow").into(), ..Default::default() };
+    let linux =
+        api::LinuxContainerAdjustment { resources: Some(resources).into(), ..Default::default() };
+    let adjust = api::ContainerAdjustment { linux: Some(linux).into(), ..Default::default() };
+    let _told = place.rig.plugin("20", "classes", Manner { adjust, ..Manner::default() });
+    place.run("c1", &json!({}));
+    assert_eq!(place.file("c1", "blkio", READ), format!("{disk} 60000000"));
+    let asking = place.asker();
+    assert!(is_done(&asking, blockio("slower")));
+    succeeds(&place.update("c1", &json!({"pids": {"limit": 77}})));
+    super::wait_until("runc's idea of the limits is put right", || {
+        place.file("c1", "blkio", WRITE).is_empty()
+            && place.file("c1", "blkio", READ) == format!("{disk} 30000000")
+    });
+}
+
+#[test]
+fn the_answer_to_an_update_may_name_a_class() {
+    let Some((place, disk, _classes)) = classed() else { return };
+    place.run("c1", &json!({}));
+    let updates = vec![blockio("slow")];
+    let _told = place.rig.plugin("20", "classes", Manner { updates, ..Manner::default() });
+    succeeds(&place.update("c1", &json!({"pids": {"limit": 77}})));
+    super::wait_until("what runc does not apply is applied", || {
+        place.file("c1", "blkio", READ) == format!("{disk} 60000000")
+    });
+    assert_eq!(place.file("c1", "pids", "pids.max"), "77");
+}
+
+#[test]
+fn an_rdt_class_moves_every_thread_into_its_group() {
+    let resctrl = tempfile::tempdir().unwrap();
+    for dir in ["info", "gold", "silver"] {
+        std::fs::create_dir(resctrl.path().join(dir)).unwrap();
+    }
+    for tasks in ["tasks", "gold/tasks"] {
+        nri_runc::files::replace(&resctrl.path().join(tasks), b"").unwrap();
+    }
+    let tasks = |group: &str| {
+        std::fs::read_to_string(resctrl.path().join(group).join("tasks")).unwrap_or_default()
+    };
+    let config = format!("[rdt]\nresctrl_path = \"{}\"\n", resctrl.path().display());
+    let Some(place) = place(&config) else { return };
+    place.run("c1", &json!({}));
+    let asking = place.asker();
+    assert!(is_done(&asking, update(rdt("gold"))), "{}", place.rig.read("daemon.err"));
+    let pid = place.file("c1", "pids", "cgroup.procs");
+    assert_eq!(tasks("gold").trim(), pid);
+    // The group has no file to write to: nothing of the whole update is done.
+    let cpu = api::LinuxCPU { shares: share(300), ..Default::default() };
+    let both = api::LinuxResources { cpu: Some(cpu).into(), ..rdt("silver") };
+    assert!(!is_done(&asking, update(both)));
+    assert_ne!(place.file("c1", "cpu", "cpu.shares"), "300");
+    for unknown in ["lead", "../gold", "info"] {
+        assert!(!is_done(&asking, update(rdt(unknown))), "{unknown}");
+    }
+    // Shares that the kernel does not take: it is back in the group where it was.
+    let cpu = api::LinuxCPU { shares: share(999_999_999), ..Default::default() };
+    let both = api::LinuxResources { cpu: Some(cpu).into(), ..rdt("") };
+    assert!(!is_done(&asking, update(both)));
+    assert_eq!(tasks("").trim(), pid);
+    assert!(tasks("gold").lines().count() >= 2, "{}", tasks("gold"));
+    assert!(is_done(&asking, update(rdt(""))));
+    let explained = place.rig.admin(&["explain", "c1"]);
+    assert_eq!(explained["owners"], json!({"RdtClass": "10-asker"}), "{explained}");
+    let changes = explained["changes"].as_array().unwrap();
+    assert_eq!(changes.len(), 1, "{explained}");
+    assert_eq!(
+        (&changes[0]["field"], &changes[0]["after"]),
+        (&json!("linux.intelRdt.closID"), &json!(""))
+    );
+}
+
+fn share(value: u64) -> protobuf::MessageField<api::OptionalUInt64> {
+    Some(api::OptionalUInt64 { value, ..Default::default() }).into()
+}

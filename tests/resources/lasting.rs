@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What plugins own stays theirs: when the container is made anew under its id, when the daemon
+//! dies, is away, or is killed between any two of its steps.
+
+use nri_runc::plugin::api;
+use serde_json::{Value, json};
+
+use super::{Manner, Place, is_done, place, request, succeeds, update_of, wait_until};
+
+/// The next daemon, with other words in its configuration.
+fn next_daemon(place: &mut Place, more: &str) {
+    place.rig.configure(place.ground.runc(), more);
+    place.rig.kill_daemon();
+    place.rig.start_daemon();
+}
+
+fn shares(place: &Place) -> String {
+    place.file("c1", "cpu", "cpu.shares")
+}
+
+fn says(explained: &Value, word: &str) -> bool {
+    explained["skipped"].to_string().contains(word)
+}
+
+#[test]
+fn no_verb_of_the_engine_brings_back_a_value_from_before() {
+    let Some(place) = place("") else { return };
+    place.run("c1", &json!({"cpu": {"shares": 1024}, "pids": {"limit": 100}}));
+    let asking = place.asker();
+    assert!(is_done(&asking, "c1", &json!({"cpu": {"shares": 300}, "pids": {"limit": 55}})));
+    let holds = |what: &str| {
+        assert_eq!(
+            (shares(&place), place.file("c1", "pids", "pids.max")),
+            ("300".into(), "55".into()),
+            "{what}"
+        );
+    };
+    for verb in [&["state", "c1"][..], &["pause", "c1"], &["resume", "c1"], &["ps", "c1"]] {
+        succeeds(&place.rig.verb(verb));
+        holds(verb[0]);
+    }
+    // runc has the values of creation in its state, and writes all of it at each update.
+    let root = place.rig.path("root").display().to_string();
+    succeeds(&place.rig.call(&[
+        "--root",
+        &root,
+        "update",
+        "--memory-reservation",
+        "8388608",
+        "c1",
+    ]));
+    holds("update by flags");
+    succeeds(&place.update("c1", &json!({"memory": {"reservation": 4_194_304}})));
+    holds("update");
+    assert_eq!(place.file("c1", "memory", "memory.soft_limit_in_bytes"), "4194304");
+}
+
+#[test]
+fn a_container_made_anew_under_its_id_gets_what_plugins_had_set() {
+    let Some(place) = place("") else { return };
+    let resources = json!({"cpu": {"shares": 1024}, "pids": {"limit": 100}});
+    place.run("c1", &resources);
+    let asking = place.asker();
+    let wanted = json!({"cpu": {"shares": 300}, "pids": {"limit": 55},
+        "memory": {"reservation": 8_388_608, "swappiness": 7}});
+    assert!(is_done(&asking, "c1", &wanted));
+    let delete = || {
+        succeeds(&place.rig.verb(&["delete", "--force", "c1"]));
+        wait_until("it is gone", || place.state("c1").is_none());
+    };
+    delete();
+    // The engine has changed its mind about one of them, and a plugin answers another.
+    let pids = api::LinuxPids { limit: 44, ..Default::default() };
+    let resources = api::LinuxResources { pids: Some(pids).into(), ..Default::default() };
+    let linux =
+        api::LinuxContainerAdjustment { resources: Some(resources).into(), ..Default::default() };
+    let adjust = api::ContainerAdjustment { linux: Some(linux).into(), ..Default::default() };
+    let _told = place.rig.plugin("20", "counts", Manner { adjust, ..Manner::default() });
+    let resources = json!({"cpu": {"shares": 1024}, "pids": {"limit": 100},
+        "memory": {"reservation": 4_194_304}});
+    place.run("c1", &resources);
+    wait_until("what the plugin set is set again", || shares(&place) == "300");
+    assert_eq!(place.file("c1", "memory", "memory.swappiness"), "7");
+    assert_eq!(place.file("c1", "memory", "memory.soft_limit_in_bytes"), "4194304");
+    assert_eq!(place.file("c1", "pids", "pids.max"), "44");
+    let explained = place.rig.admin(&["explain", "c1"]);
+    let owners =
+        json!({"CPUShares": "10-asker", "MemSwappiness": "10-asker", "PidsLimit": "20-counts"});
+    assert_eq!(explained["owners"], owners, "{explained}");
+    // Once more: what was set again is still the plugin's.
+    delete();
+    place.run("c1", &json!({"cpu": {"shares": 1024}}));
+    wait_until("what the plugin set is set again", || shares(&place) == "300");
+}
+
+#[test]
+fn who_has_left_owns_nothing_in_a_container_made_anew() {
+    let Some(place) = place("") else { return };
+    place.run("c1", &json!({"cpu": {"shares": 1024}}));
+    let (asking, asks) = super::asking();
+    let at = Some("RemoveContainer".to_owned());
+    let leaves = Manner { asks: Some(asks), leaves: true, at, ..Manner::default() };
+    let _told = place.rig.plugin("10", "leaver", leaves);
+    assert!(is_done(&asking, "c1", &json!({"cpu": {"shares": 300}})));
+    succeeds(&place.rig.verb(&["delete", "--force", "c1"]));
+    wait_until("it has left", || place.rig.admin(&["plugins"]) == json!([]));
+    place.run("c1", &json!({"cpu": {"shares": 1024}}));
+    assert_eq!(shares(&place), "1024");
+    assert_eq!(place.rig.admin(&["explain", "c1"])["owners"], json!({}));
+}
+
+#[test]
+fn the_next_daemon_keeps_what_plugins_own() {
+    let Some(mut place) = place("") else { return };
+    place.run("c1", &json!({"cpu": {"shares": 1024}}));
+    let asking = place.asker();
+    assert!(is_done(&asking, "c1", &json!({"cpu": {"shares": 300}, "memory": {"swappiness": 7}})));
+    next_daemon(&mut place, "");
+    succeeds(&place.update("c1", &json!({"cpu": {"shares": 1024}, "pids": {"limit": 77}})));
+    assert_eq!((shares(&place), place.file("c1", "pids", "pids.max")), ("300".into(), "77".into()));
+    wait_until("what runc does not apply is there again", || {
+        place.file("c1", "memory", "memory.swappiness") == "7"
+    });
+    let explained = place.rig.admin(&["explain", "c1"]);
+    let owners = json!({"CPUShares": "10-asker", "MemSwappiness": "10-asker"});
+    assert_eq!(explained["owners"], owners, "{explained}");
+}
+
+#[test]
+fn an_update_past_an_absent_daemon_is_put_right_and_said() {
+    let Some(mut place) = place("") else { return };
+    place.run("c1", &json!({"cpu": {"shares": 1024}, "pids": {"limit": 100}}));
+    let asking = place.asker();
+    assert!(is_done(&asking, "c1", &json!({"cpu": {"shares": 300}})));
+    place.rig.configure(place.ground.runc(), "autostart = false");
+    place.rig.kill_daemon();
+    succeeds(&place.update("c1", &json!({"cpu": {"shares": 1024}, "pids": {"limit": 77}})));
+    assert_eq!(shares(&place), "1024", "nobody was there");
+    place.rig.start_daemon();
+    wait_until("what the plugin owns holds again", || shares(&place) == "300");
+    assert_eq!(place.file("c1", "pids", "pids.max"), "77", "the engine's own value stays");
+    wait_until("it is said", || {
+        says(&place.rig.admin(&["explain", "c1"]), "was written again after that update")
+    });
+    // A container that is gone by then: it is said that nothing could be done.
+    place.rig.kill_daemon();
+    succeeds(&place.update("c1", &json!({"cpu": {"shares": 1024}})));
+    succeeds(&place.rig.verb(&["kill", "c1", "9"]));
+    wait_until("it has ended", || place.file("c1", "pids", "cgroup.procs").is_empty());
+    place.rig.start_daemon();
+    wait_until("it is said", || {
+        says(&place.rig.admin(&["explain", "c1"]), "could not be written again: it has ended")
+    });
+}
+
+#[test]
+fn a_fault_before_the_first_file_is_a_failure_that_the_plugin_hears_of() {
+    let Some(mut place) = place("---[debug]\nfault = \"daemon.cgroup:fail\"") else { return };
+    place.run("c1", &json!({"cpu": {"shares": 1024}}));
+    let asking = place.asker();
+    assert!(!is_done(&asking, "c1", &json!({"cpu": {"shares": 300}})));
+    assert_eq!(shares(&place), "1024");
+    let explained = place.rig.admin(&["explain", "c1"]);
+    assert!(says(&explained, "fault injected") && explained["owners"] == json!({}), "{explained}");
+    next_daemon(&mut place, "---[debug]\nfault = \"daemon.cgroup:kill\"");
+    let asking = place.asker();
+    let wish = update_of("c1", &json!({"cpu": {"shares": 300}}));
+    assert!(!matches!(asking.try_ask(request(vec![wish])), Ok(Ok(_))), "nobody is left to answer");
+    next_daemon(&mut place, "");
+    assert_eq!(shares(&place), "1024");
+    assert_eq!(place.rig.admin(&["explain", "c1"])["owners"], json!({}));
+    assert!(is_done(&place.asker(), "c1", &json!({"cpu": {"shares": 300}})));
+    assert_eq!(shares(&place), "300");
+}
+
+/// A plugin that wants something of the container that it is being asked about.
+fn hasty(place: &Place) -> std::sync::Arc<std::sync::Mutex<Vec<String>>> {
+    let wish = request(vec![update_of("c1", &json!({"cpu": {"shares": 300}}))]);
+    place.rig.plugin("10", "hasty", Manner { inside: Some(wish), ..Manner::default() })
+}
+
+#[test]
+fn what_waits_for_a_creation_survives_the_daemon() {
+    let Some(mut place) = place("---[debug]\nfault = \"daemon.settle:kill\"") else { return };
+    let told = hasty(&place);
+    place.prepare("c1", &json!({"cpu": {"shares": 1024}}));
+    succeeds(&place.rig.create_from("c1", "c1"));
+    assert!(told.lock().unwrap().contains(&"inside 0 failed".to_owned()));
+    let status = || place.rig.admin(&["status"]).is_null();
+    wait_until("the daemon is dead", status);
+    assert_eq!(shares(&place), "1024");
+    next_daemon(&mut place, "");
+    wait_until("the wish is carried out", || shares(&place) == "300");
+    let explained = place.rig.admin(&["explain", "c1"]);
+    assert_eq!(explained["owners"], json!({"CPUShares": "10-hasty"}), "{explained}");
+}
+
+#[test]
+fn what_waits_for_a_creation_that_fails_is_said_to_have_failed() {
+    let Some(place) = place("") else { return };
+    let told = hasty(&place);
+    place.prepare("c1", &json!({"cpu": {"cpus": "4000"}}));
+    assert!(!place.rig.create_from("c1", "c1").status.success());
+    assert!(told.lock().unwrap().contains(&"inside 0 failed".to_owned()));
+    wait_until("it is said", || says(&place.rig.admin(&["explain", "c1"]), "it was not created"));
+}

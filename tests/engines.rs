@@ -4,6 +4,9 @@
 //! files and the table anew; the diff is the review.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+#[path = "engines/ranked.rs"]
+mod ranked;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -261,16 +264,15 @@ fn table() -> String {
     page
 }
 
-#[test]
-fn the_table_of_fields_and_engines_is_what_the_fixtures_show() {
+/// Compares a table of the page with what it should be, or writes it.
+fn is_kept(mark: &str, wanted: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/engines.md");
     let page = std::fs::read_to_string(&path).unwrap();
-    let (begin, end) = ("<!-- table of tests/engines.rs -->\n", "\n<!-- end of table -->");
-    let (before, rest) = page.split_once(begin).unwrap();
+    let (begin, end) = (format!("<!-- {mark} -->\n"), "\n<!-- end of table -->");
+    let (before, rest) = page.split_once(&begin).unwrap();
     let (shown, after) = rest.split_once(end).unwrap();
-    let wanted = table();
     if is_blessing() {
-        let page = [before, begin, &wanted, end, after].concat();
+        let page = [before, &begin, wanted, end, after].concat();
         nri_runc::files::replace(&path, page.as_bytes()).unwrap();
     } else {
         assert!(
@@ -278,4 +280,13 @@ fn the_table_of_fields_and_engines_is_what_the_fixtures_show() {
             "docs/engines.md is stale: NRI_RUNC_BLESS=1 cargo test --test engines\n{wanted}"
         );
     }
+}
+
+/// One test for both tables, for they are written to one page.
+#[test]
+fn the_tables_of_fields_and_engines_are_what_the_fixtures_show() {
+    let ranked = ranked::table();
+    ranked::print(&ranked);
+    is_kept("ranked table of tests/engines.rs", &ranked);
+    is_kept("table of tests/engines.rs", &table());
 }

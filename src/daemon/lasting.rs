@@ -7,11 +7,15 @@ use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::rc::Rc;
+use std::time::Duration;
 
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, Reader, WatchFlags};
 
 use super::node::Node;
 use super::{pods, watch};
+
+/// How often a pod is looked for when the kernel has no watch left.
+const WITHOUT_A_WATCH: Duration = Duration::from_secs(5);
 
 /// Whether a pod is still there although none of its containers is.
 pub(super) fn lasts(node: &Node, id: &str) -> bool {
@@ -24,12 +28,18 @@ pub(super) fn lasts(node: &Node, id: &str) -> bool {
 pub(super) fn follow(node: &Rc<Node>, id: &str) {
     let path = node.store.borrow().pod(id).and_then(|pod| pod.lives_with.clone());
     let Some(path) = path.map(|path| node.host.path(path)) else { return };
-    let Some(events) = path.parent().and_then(watch_folder) else { return };
+    // There is none when the folder went while nobody looked: the pod ends at once.
+    let events = path.parent().and_then(watch_folder);
     let (node, id) = (Rc::clone(node), id.to_owned());
     tokio::task::spawn_local(async move {
         while path.exists() && node.store.borrow().pod(&id).is_some() {
-            watch::readable(&events).await;
-            take_in(&events);
+            match &events {
+                Some(events) => {
+                    watch::readable(events).await;
+                    take_in(events);
+                }
+                None => tokio::time::sleep(WITHOUT_A_WATCH).await,
+            }
         }
         pods::end_if_empty(&node, &id).await;
     });

@@ -9,6 +9,7 @@ mod actor;
 mod adopted;
 mod asked;
 mod crowd;
+mod dropped;
 mod ended;
 #[path = "../support/example.rs"]
 mod example;

@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Pods of CRI-O without an infrastructure container, which no runtime call begins or ends (D20).
+//! The layout is CRI-O's, made by hand.
+
+use serde_json::{Value, json};
+
+use super::player::Manner;
+use super::rig::{BUNDLE, Rig, wait_until};
+use super::{started, succeeds};
+
+const POD: &str = "store/overlay-containers/pod1";
+
+fn document(rig: &Rig, folder: &str, annotations: &Value) -> String {
+    let mut document: Value = serde_json::from_str(BUNDLE).unwrap();
+    document["annotations"] = annotations.clone();
+    let bundle = format!("{folder}/userdata");
+    std::fs::create_dir_all(rig.path(&bundle)).unwrap();
+    rig.write(&format!("{bundle}/config.json"), &document.to_string());
+    bundle
+}
+
+/// What CRI-O lays down for the pod before its first container.
+fn pod(rig: &Rig) {
+    let annotations = json!({
+        "io.container.manager": "cri-o",
+        "io.kubernetes.cri-o.ContainerType": "sandbox",
+        "io.kubernetes.cri-o.Metadata":
+            "{\"name\":\"web\",\"namespace\":\"default\",\"uid\":\"u1\",\"attempt\":0}",
+        "io.kubernetes.cri-o.Spoofed": "true",
+    });
+    document(rig, POD, &annotations);
+}
+
+fn create(rig: &Rig, id: &str) -> std::process::Output {
+    let annotations = json!({
+        "io.container.manager": "cri-o",
+        "io.kubernetes.cri-o.ContainerType": "container",
+        "io.kubernetes.cri-o.SandboxID": "pod1",
+        "io.kubernetes.cri-o.SandboxName": "k8s_web_default_u1_0",
+        "io.kubernetes.cri-o.Metadata": "{\"name\":\"app\",\"attempt\":0}",
+        "io.kubernetes.container.name": "app",
+    });
+    let bundle = document(rig, &format!("store/overlay-containers/{id}"), &annotations);
+    rig.create_from(&bundle, id)
+}
+
+fn ends(rig: &Rig, told: &std::sync::Mutex<Vec<String>>, id: &str, so_far: usize) {
+    succeeds(&rig.verb(&["delete", "--force", id]));
+    wait_until("the end is told", || told.lock().unwrap().len() >= so_far);
+}
+
+fn pod_goes(rig: &Rig) {
+    std::fs::remove_dir_all(rig.path(POD)).unwrap();
+}
+
+const BEGINS: [&str; 3] = ["RunPodSandbox web", "CreateContainer app", "PostCreateContainer app"];
+const ENDS: [&str; 2] = ["StopContainer app", "RemoveContainer app"];
+const POD_ENDS: [&str; 2] = ["StopPodSandbox web", "RemovePodSandbox web"];
+
+#[test]
+fn a_pod_without_infrastructure_outlives_its_containers_and_ends_with_its_folder() {
+    let rig = started("");
+    let told = rig.plugin("10", "witness", Manner::default());
+    pod(&rig);
+    succeeds(&create(&rig, "app1"));
+    ends(&rig, &told, "app1", 5);
+    // kubelet restarts the container: another id, the same pod.
+    succeeds(&create(&rig, "app2"));
+    ends(&rig, &told, "app2", 9);
+    assert_eq!(rig.admin(&["pods"])[0]["state"], "ready");
+    let lived = [&BEGINS[..], &ENDS, &BEGINS[1..], &ENDS].concat();
+    assert_eq!(*told.lock().unwrap(), lived);
+    pod_goes(&rig);
+    wait_until("nobody knows of it", || rig.admin(&["pods"]) == json!([]));
+    assert_eq!(*told.lock().unwrap(), [&lived[..], &POD_ENDS].concat());
+}
+
+#[test]
+fn a_pod_whose_folder_goes_first_ends_with_its_last_container() {
+    let rig = started("");
+    let told = rig.plugin("10", "witness", Manner::default());
+    pod(&rig);
+    succeeds(&create(&rig, "app1"));
+    wait_until("the creation is told", || told.lock().unwrap().len() >= 3);
+    pod_goes(&rig);
+    ends(&rig, &told, "app1", 7);
+    assert_eq!(*told.lock().unwrap(), [&BEGINS[..], &ENDS, &POD_ENDS].concat());
+    assert_eq!(rig.admin(&["pods"]), json!([]));
+}
+
+#[test]
+fn a_refused_pod_fails_the_create_is_ended_and_asked_about_again() {
+    let rig = started("");
+    let at = Some("RunPodSandbox".to_owned());
+    let guard = Manner { refuses: Some("not here"), at, ..Manner::default() };
+    let told = rig.plugin("90", "guard", guard);
+    pod(&rig);
+    for _attempt in 0..2 {
+        let output = create(&rig, "app1");
+        let line = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && line.contains("not here"), "{line}");
+        let wanted = [&BEGINS[..1], &POD_ENDS].concat();
+        assert_eq!(std::mem::take(&mut *told.lock().unwrap()), wanted);
+        assert_eq!(rig.admin(&["pods"]), json!([]));
+    }
+    assert_eq!(rig.read("fake/argv"), "");
+}
+
+#[test]
+fn a_pod_that_went_while_the_daemon_was_away_is_forgotten_and_one_that_stayed_is_followed() {
+    for is_gone in [true, false] {
+        let mut rig = started("");
+        pod(&rig);
+        succeeds(&create(&rig, "app1"));
+        succeeds(&rig.verb(&["delete", "--force", "app1"]));
+        wait_until("the container is forgotten", || {
+            rig.admin(&["pods"])[0]["containers"] == json!([])
+        });
+        rig.kill_daemon();
+        if is_gone {
+            pod_goes(&rig);
+        }
+        rig.start_daemon();
+        if !is_gone {
+            let told = rig.plugin("10", "witness", Manner::default());
+            assert_eq!(rig.admin(&["pods"])[0]["state"], "ready");
+            pod_goes(&rig);
+            wait_until("its end is told", || told.lock().unwrap().len() >= 2);
+            assert_eq!(*told.lock().unwrap(), POD_ENDS);
+        }
+        wait_until("nobody knows of it", || rig.admin(&["pods"]) == json!([]));
+    }
+}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The folders of `fixtures/engines`: what each engine's call comes to, message by message, and
-//! the table of fields and engines in `docs/engines.md`. `NRI_RUNC_BLESS=1` writes the expected
+//! the table of fields and engines in `docs/engines.md`. `UPDATE_GOLDEN=1` writes the expected
 //! files and the table anew; the diff is the review.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -127,7 +127,7 @@ fn value(message: &dyn protobuf::MessageDyn) -> Value {
 }
 
 fn is_blessing() -> bool {
-    std::env::var_os("NRI_RUNC_BLESS").is_some()
+    std::env::var_os("UPDATE_GOLDEN").is_some()
 }
 
 #[test]
@@ -277,7 +277,7 @@ fn is_kept(mark: &str, wanted: &str) {
     } else {
         assert!(
             shown == wanted,
-            "docs/engines.md is stale: NRI_RUNC_BLESS=1 cargo test --test engines\n{wanted}"
+            "docs/engines.md is stale: UPDATE_GOLDEN=1 cargo test --test engines\n{wanted}"
         );
     }
 }

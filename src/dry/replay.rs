@@ -67,7 +67,7 @@ pub fn run(config: Config, options: Options) -> Result<()> {
 }
 
 async fn play(config: Config, options: Options, script: Box<dyn BufRead + Send>) -> Result<()> {
-    let Options { file: _, settings, ask_sync, ask_updates } = options;
+    let Options { file, settings, ask_sync, ask_updates } = options;
     let teller = Rc::new(Teller {
         ask_sync,
         ask_updates,
@@ -76,11 +76,21 @@ async fn play(config: Config, options: Options, script: Box<dyn BufRead + Send>)
         state: RefCell::default(),
     });
     let stage = Stage::new(config, settings, Rc::clone(&teller) as Rc<dyn Chronicle>);
-    let lines = read(script)?;
+    let mut lines = read(script)?;
+    // A recorded script begins with the state: the first newcomer is told it. Nobody waits for
+    // what a person has not typed yet.
+    let is_at_hand = file.is_some_and(|path| path.is_file());
+    let first = if is_at_hand { lines.recv().await } else { None };
+    if let Some(bytes) = &first
+        && let Ok(Line { order: Order::State(state), .. }) =
+            line::parse(String::from_utf8_lossy(bytes).trim())
+    {
+        *teller.state.borrow_mut() = state;
+    }
     let player = Rc::new(Player { stage: Rc::clone(&stage), teller, calls: RefCell::default() });
     let (held_back, orders) = mpsc::unbounded_channel();
     // Answers are taken while the pre-installed plugins still come.
-    let sorting = tokio::task::spawn_local(Rc::clone(&player).sort(lines, held_back));
+    let sorting = tokio::task::spawn_local(Rc::clone(&player).sort(first, lines, held_back));
     let opened = tokio::select! {
         opened = stage.open() => opened,
         () = told_to_end() => Ok(()),
@@ -176,11 +186,19 @@ impl Player {
     /// Takes what must not wait, and passes the rest on in order.
     async fn sort(
         self: Rc<Self>,
+        mut first: Option<Vec<u8>>,
         mut lines: mpsc::Receiver<Vec<u8>>,
         held_back: mpsc::UnboundedSender<Read>,
     ) {
         let mut number = 0_u64;
-        while let Some(bytes) = lines.recv().await {
+        loop {
+            let bytes = match first.take() {
+                Some(first) => first,
+                None => match lines.recv().await {
+                    Some(next) => next,
+                    None => break,
+                },
+            };
             number += 1;
             let text = String::from_utf8_lossy(&bytes);
             if text.trim().is_empty() {

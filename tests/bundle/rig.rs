@@ -79,7 +79,7 @@ impl Rig {
     /// Writes the configuration anew.
     pub(super) fn configure(&self, runtime: &Path, more: &str) {
         let dir = self.temp.path().display();
-        let timeout = "plugin_request_timeout = \"400ms\"";
+        let timeout = "plugin_request_timeout = \"1500ms\"";
         let timeout = if more.contains("plugin_request_timeout") { "" } else { timeout };
         let text = format!(
             "runtime = [\"{}\"]\nrun_dir = \"{dir}/run\"\n{}\n[nri]\nsocket_path = \"{dir}/nri.sock\"\n\

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The folders of `fixtures/bundles`, each through the built binary: what the runtime gets, byte
-//! for byte, what each plugin saw, and what a refusal says. `NRI_RUNC_BLESS=1` writes the expected
+//! for byte, what each plugin saw, and what a refusal says. `UPDATE_GOLDEN=1` writes the expected
 //! files anew; the diff is the review.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -33,7 +33,7 @@ fn run(name: &str) -> Result<(), String> {
     })?;
     let mut wrong = Vec::new();
     for (file, got) in came.files() {
-        if std::env::var_os("NRI_RUNC_BLESS").is_some() {
+        if std::env::var_os("UPDATE_GOLDEN").is_some() {
             bless(&case.folder.join("expected").join(file), got.as_deref());
         }
         let wanted = case.expected(file);

@@ -69,7 +69,8 @@ pub(super) fn play(case: &Case) -> Came {
     checked(&rig, case, config.as_deref(), &document);
     let stderr = stderr.replace(root, "DIR");
     let stderr = (!stderr.is_empty()).then_some(stderr);
-    Came { config, events: told.lines(), stderr }
+    let events = told.lines().replace(root.trim_end_matches('/'), "DIR");
+    Came { config, events, stderr }
 }
 
 /// Runs one verb; gives back what it said.

@@ -232,6 +232,18 @@ pub fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
     renamed
 }
 
+/// Removes a temporary file of [`replace`] whose process is gone; any other file stays.
+pub fn remove_leftover(path: &Path) {
+    let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    let pid = name.strip_prefix('.').and_then(|name| name.rsplit_once('.'));
+    let Some(pid) = pid.and_then(|(_, pid)| pid.parse::<i32>().ok()) else { return };
+    let process = nix::unistd::Pid::from_raw(pid);
+    let is_ours = pid == nix::unistd::getpid().as_raw();
+    if !is_ours && nix::sys::signal::kill(process, None) == Err(Errno::ESRCH) {
+        let _gone = std::fs::remove_file(path);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -266,6 +278,18 @@ mod tests {
         write(&temp.path().join("b"), b"new");
         exchange_at(&dir, "b", "a").unwrap();
         assert_eq!(std::fs::read(temp.path().join("a")).unwrap(), b"new");
+    }
+
+    #[test]
+    fn what_a_dead_process_left_half_written_is_removed_and_nothing_else() {
+        let (temp, _) = place();
+        let dead = i32::MAX;
+        let living = std::process::id();
+        for name in [format!(".a.{dead}"), format!(".a.{living}"), "a".into(), ".a.b".into()] {
+            write(&temp.path().join(&name), b"");
+            remove_leftover(&temp.path().join(&name));
+            assert_eq!(temp.path().join(&name).exists(), !name.ends_with(&dead.to_string()));
+        }
     }
 
     #[test]

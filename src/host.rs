@@ -8,74 +8,67 @@
 //!
 //! It never decides anything, and costs one comparison when nothing is set.
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::error::{Error, Result};
 
-/// A side effect, named so that a fault can be put right before it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Point {
-    /// Wrapper: the question is about to be sent to the daemon.
-    WrapperAsk,
-    /// Wrapper: the verdict is here, nothing was put in place.
-    WrapperVerdict,
-    /// Wrapper: the patched document is in place, `EXEC` was not sent.
-    WrapperCommitted,
-    /// Wrapper: `EXEC` was sent, the real runtime does not run yet.
-    WrapperExec,
-    /// Daemon: a request was read, nobody was asked.
-    DaemonAsked,
-    /// Daemon: the state record of an incoming container is about to be written.
-    DaemonRecord,
-    /// Daemon: the plugins agreed, the patched document is about to be written.
-    DaemonDocument,
-    /// Daemon: everything is written, the verdict is about to be sent.
-    DaemonVerdict,
-    /// Daemon: the real runtime ended, its outcome is about to be recorded.
-    DaemonSettle,
-    /// Daemon: a container's record is about to be removed.
-    DaemonForget,
-    /// Daemon: a container's resources are about to be changed for a plugin.
-    DaemonCgroup,
-    /// Daemon: a container is about to be killed for a plugin.
-    DaemonEvict,
+/// The side effects, in one table: variant, name in `[debug] fault`, what is about to happen.
+macro_rules! points {
+    ($($variant:ident $name:literal $about:literal)*) => {
+        /// A side effect, named so that a fault can be put right before it.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub enum Point {
+            $(#[doc = $about] $variant,)*
+        }
+
+        /// Every point, for tests that enumerate them.
+        pub const POINTS: &[Point] = &[$(Point::$variant,)*];
+
+        impl Point {
+            /// The point's name in `[debug] fault`.
+            pub fn name(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $name,)*
+                }
+            }
+        }
+    };
 }
 
-/// Every point, for tests that enumerate them.
-pub const POINTS: [Point; 12] = [
-    Point::WrapperAsk,
-    Point::WrapperVerdict,
-    Point::WrapperCommitted,
-    Point::WrapperExec,
-    Point::DaemonAsked,
-    Point::DaemonRecord,
-    Point::DaemonDocument,
-    Point::DaemonVerdict,
-    Point::DaemonSettle,
-    Point::DaemonForget,
-    Point::DaemonCgroup,
-    Point::DaemonEvict,
-];
-
-impl Point {
-    /// The point's name in `[debug] fault`.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::WrapperAsk => "wrapper.ask",
-            Self::WrapperVerdict => "wrapper.verdict",
-            Self::WrapperCommitted => "wrapper.committed",
-            Self::WrapperExec => "wrapper.exec",
-            Self::DaemonAsked => "daemon.asked",
-            Self::DaemonRecord => "daemon.record",
-            Self::DaemonDocument => "daemon.document",
-            Self::DaemonVerdict => "daemon.verdict",
-            Self::DaemonSettle => "daemon.settle",
-            Self::DaemonForget => "daemon.forget",
-            Self::DaemonCgroup => "daemon.cgroup",
-            Self::DaemonEvict => "daemon.evict",
-        }
-    }
+points! {
+    WrapperAsk "wrapper.ask" "Wrapper: the question is about to be sent to the daemon."
+    WrapperVerdict "wrapper.verdict" "Wrapper: the verdict is here, nothing was put in place."
+    WrapperCommitted "wrapper.committed" "Wrapper: the patched document is in place, `EXEC` was not sent."
+    WrapperExec "wrapper.exec" "Wrapper: `EXEC` was sent, the real runtime does not run yet."
+    WrapperBypass "wrapper.bypass" "Wrapper: the daemon is away, a note of it is about to be left."
+    WrapperBypassed "wrapper.bypassed" "Wrapper: the note is left, the real runtime does not run yet."
+    DaemonAsked "daemon.asked" "Daemon: a request was read, nobody was asked."
+    DaemonPod "daemon.pod" "Daemon: the record of a pod is about to be written."
+    DaemonAnnounce "daemon.announce" "Daemon: a pod is on record as running, nobody was told."
+    DaemonRecord "daemon.record" "Daemon: the state record of an incoming container is about to be written."
+    DaemonPlugins "daemon.plugins" "Daemon: the record is written, the plugins are about to be asked."
+    DaemonDecided "daemon.decided" "Daemon: the plugins agreed, nothing of it is on record."
+    DaemonOthers "daemon.others" "Daemon: it is on record, other containers are about to be updated."
+    DaemonDocument "daemon.document" "Daemon: the engine's document is about to be kept."
+    DaemonKept "daemon.kept" "Daemon: it is kept, the patched one is about to be written."
+    DaemonWritten "daemon.written" "Daemon: the patched document is written, but not on record."
+    DaemonVerdict "daemon.verdict" "Daemon: everything is written, the verdict is about to be sent."
+    DaemonSaid "daemon.said" "Daemon: the verdict was sent, `EXEC` was not read."
+    DaemonExec "daemon.exec" "Daemon: `EXEC` was read, but is not on record."
+    DaemonSettle "daemon.settle" "Daemon: the real runtime ended, its outcome is about to be recorded."
+    DaemonSettled "daemon.settled" "Daemon: its outcome is on record, the plugins were not told."
+    DaemonUpdated "daemon.updated" "Daemon: an update has been carried out, and is about to be recorded."
+    DaemonStop "daemon.stop" "Daemon: a container's end is about to be recorded."
+    DaemonStopped "daemon.stopped" "Daemon: its end is on record, the plugins were not told."
+    DaemonRestore "daemon.restore" "Daemon: the engine's document is about to be put back."
+    DaemonForget "daemon.forget" "Daemon: a container's record is about to be removed."
+    DaemonPodStop "daemon.pod-stop" "Daemon: a pod without containers is about to be stopped."
+    DaemonPodForget "daemon.pod-forget" "Daemon: a pod's record is about to be removed."
+    DaemonCgroup "daemon.cgroup" "Daemon: a container's resources are about to be changed for a plugin."
+    DaemonCgroupDone "daemon.cgroup-done" "Daemon: they are changed, but not on record."
+    DaemonEvict "daemon.evict" "Daemon: a container is about to be killed for a plugin."
 }
 
 /// What happens at a point that a test has set.
@@ -90,30 +83,42 @@ enum Fault {
 #[derive(Debug, Clone)]
 pub struct Host {
     root: PathBuf,
-    fault: Option<(String, Fault)>,
+    faults: Faults,
+}
+
+#[derive(Debug, Clone)]
+enum Faults {
+    /// The only kind in production.
+    None,
+    /// At one point, each time.
+    At(String, Fault),
+    /// What this file says, once.
+    File(PathBuf),
 }
 
 impl Default for Host {
     fn default() -> Self {
-        Self { root: PathBuf::from("/"), fault: None }
+        Self { root: PathBuf::from("/"), faults: Faults::None }
     }
 }
 
 impl Host {
     /// Doors with `root` in front of every host path and a fault such as `daemon.document:kill`
-    /// (or `:fail`, `:stall`); both empty in production.
+    /// (or `:fail`, `:stall`); both empty in production. `@FILE` names a file: while it is there,
+    /// it says which fault strikes next and how many passings are let go before
+    /// (`daemon.pod:kill:1`), once; `trace` in it has each passing written to `FILE.trace`.
     pub fn new(root: &str, fault: &str) -> Self {
         let root = if root.is_empty() { PathBuf::from("/") } else { PathBuf::from(root) };
-        let fault = fault.split_once(':').and_then(|(name, kind)| {
-            let kind = match kind {
-                "kill" => Fault::Kill,
-                "fail" => Fault::Fail,
-                "stall" => Fault::Stall,
-                _ => return None,
-            };
-            Some((name.to_owned(), kind))
-        });
-        Self { root, fault }
+        let faults = match fault.strip_prefix('@') {
+            Some(file) => Faults::File(PathBuf::from(file)),
+            None => match fault.split_once(':') {
+                Some((name, kind)) => {
+                    kind_of(kind).map_or(Faults::None, |kind| Faults::At(name.to_owned(), kind))
+                }
+                None => Faults::None,
+            },
+        };
+        Self { root, faults }
     }
 
     /// Where the absolute host path `path` is to be found. One that lies below the root already,
@@ -131,18 +136,54 @@ impl Host {
     /// # Errors
     /// Only when a test asked for a failure here.
     pub fn point(&self, point: Point) -> Result<()> {
-        let Some((name, fault)) = &self.fault else { return Ok(()) };
-        if name != point.name() {
-            return Ok(());
-        }
+        let name = point.name();
+        let fault = match &self.faults {
+            Faults::None => return Ok(()),
+            Faults::At(at, fault) => (at == name).then_some(*fault),
+            Faults::File(file) => armed(file, name),
+        };
         match fault {
-            Fault::Fail => return Err(Error::new(format!("fault injected at {name}"))),
-            Fault::Stall => std::thread::sleep(Duration::from_secs(600)),
-            Fault::Kill => {
-                nix::sys::signal::raise(nix::sys::signal::Signal::SIGKILL)?;
-            }
+            None => {}
+            Some(Fault::Fail) => return Err(Error::new(format!("fault injected at {name}"))),
+            Some(Fault::Stall) => std::thread::sleep(Duration::from_secs(600)),
+            Some(Fault::Kill) => nix::sys::signal::raise(nix::sys::signal::Signal::SIGKILL)?,
         }
         Ok(())
+    }
+}
+
+fn kind_of(word: &str) -> Option<Fault> {
+    match word {
+        "kill" => Some(Fault::Kill),
+        "fail" => Some(Fault::Fail),
+        "stall" => Some(Fault::Stall),
+        _ => None,
+    }
+}
+
+/// What a file of faults says of this passing; what strikes is struck off.
+fn armed(file: &Path, name: &str) -> Option<Fault> {
+    let text = std::fs::read_to_string(file).ok()?;
+    if text.trim() == "trace" {
+        let mut trace = file.as_os_str().to_owned();
+        trace.push(".trace");
+        let opened = std::fs::OpenOptions::new().append(true).create(true).open(trace);
+        let _only_a_test =
+            opened.and_then(|mut trace| trace.write_all(format!("{name}\n").as_bytes()));
+        return None;
+    }
+    let mut words = text.trim().split(':');
+    if words.next() != Some(name) {
+        return None;
+    }
+    let (word, passings) = (words.next().unwrap_or_default(), words.next());
+    match passings.and_then(|passings| passings.parse::<u32>().ok()).unwrap_or(0) {
+        0 => std::fs::remove_file(file).ok().and_then(|()| kind_of(word)),
+        left => {
+            let text = format!("{name}:{word}:{}", left - 1);
+            let _only_a_test = crate::files::replace(file, text.as_bytes());
+            None
+        }
     }
 }
 
@@ -167,7 +208,19 @@ mod tests {
     #[test]
     fn an_unknown_fault_is_no_fault() {
         for point in POINTS {
-            assert!(Host::new("", "daemon.document:explode").point(point).is_ok());
+            assert!(Host::new("", "daemon.document:explode").point(*point).is_ok());
         }
+    }
+
+    #[test]
+    fn a_fault_from_a_file_strikes_once_at_the_passing_it_names() {
+        let temp = tempfile::tempdir().unwrap();
+        let file = temp.path().join("fault");
+        let host = Host::new("", &format!("@{}", file.display()));
+        assert!(host.point(Point::DaemonPod).is_ok());
+        crate::files::replace(&file, b"daemon.pod:fail:1").unwrap();
+        let passings = [Point::DaemonRecord, Point::DaemonPod, Point::DaemonPod, Point::DaemonPod];
+        let struck: Vec<bool> = passings.map(|point| host.point(point).is_err()).into();
+        assert_eq!(struck, [false, false, true, false]);
     }
 }

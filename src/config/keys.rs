@@ -144,7 +144,7 @@ keys! {
     "log.level" = "\"info\"", "`error`, `warn`, `info`, `debug` or `trace`.", |c, _, v| c.log_level = one_of(v, &["error", "warn", "info", "debug", "trace"])?;
     "log.format" = "\"text\"", "`text` or `json`.", |c, _, v| c.log_format = one_of(v, &["text", "json"])?;
     "debug.host_root" = "\"\"", "For tests: a folder in front of every host path that is read.", |c, _, v| c.debug_host_root = text(v)?;
-    "debug.fault" = "\"\"", "For tests: `POINT:kill`, `POINT:fail` or `POINT:stall`.", |c, _, v| c.debug_fault = text(v)?;
+    "debug.fault" = "\"\"", "For tests: `POINT:kill`, `POINT:fail`, `POINT:stall`, or `@FILE` with one of these in it.", |c, _, v| c.debug_fault = text(v)?;
 }
 
 /// Takes over what the TOML `text` of `file` sets; what is wrong with it goes to `problems`.

@@ -94,8 +94,7 @@ fn plugins(node: &Node) -> Value {
 fn pods(node: &Node) -> Value {
     let store = node.store.borrow();
     let rows = store.pods().map(|pod| {
-        let members =
-            store.containers().filter(|container| container.pod == pod.id && !container.is_sandbox);
+        let members = store.of_pod(&pod.id).filter(|container| !container.is_sandbox);
         let containers: Vec<Value> = members
             .map(|container| {
                 json!({

@@ -5,9 +5,13 @@
 //!
 //! No plugin is asked about it and nothing of it is changed: the runtime has run long since.
 
+use std::fs::DirBuilder;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
+use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
 use serde::Deserialize;
 use tracing::{info, warn};
 
@@ -15,12 +19,13 @@ use crate::argv::Verb;
 use crate::error::Result;
 use crate::files;
 use crate::link::Question;
-use crate::state::{Container, Key, Lifecycle, Skipped};
+use crate::plugin::Event;
+use crate::state::{Container, Key, Lifecycle, PodState, Skipped};
 
 use super::call::Call;
 use super::conversation::Asked;
 use super::node::Node;
-use super::{create, evidence, exit, pods, recovery, resources, undo, watch};
+use super::{create, evidence, exit, lasting, pods, recovery, resources, undo, update, watch};
 
 /// What a wrapper left behind.
 #[derive(Deserialize)]
@@ -31,46 +36,151 @@ struct Note {
     /// The frame of its question.
     #[serde(default)]
     question: Vec<u8>,
+    /// What an `update` asked for.
+    #[serde(default)]
+    resources: Option<Vec<u8>>,
+}
+
+impl Note {
+    /// Whose question it was; `None` when it cannot be understood.
+    fn call(&self) -> Option<Call> {
+        let question = Question::decode(self.question.get(4..).unwrap_or_default()).ok()?;
+        Call::new(Asked::alone(question))
+    }
 }
 
 /// Takes over what went past us, oldest first; before any plugin is at the table.
 pub(super) async fn adopt(node: &Rc<Node>) {
-    let dir = node.config.run_dir.join("bypassed");
-    let entries = std::fs::read_dir(&dir).into_iter().flatten().flatten();
-    // Their names begin with the time.
-    let mut paths: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
-    paths.retain(|path| path.extension().is_some_and(|extension| extension == "json"));
-    paths.sort();
-    for path in paths {
-        let read = std::fs::read(&path).ok();
-        match read.and_then(|bytes| serde_json::from_slice::<Note>(&bytes).ok()) {
-            Some(note) => take_over(node, &note).await,
-            None => warn!("{} cannot be read and is dropped", path.display()),
-        }
-        // Only now: a daemon that dies before finds it again.
-        let _taken = std::fs::remove_file(&path);
+    for path in notes(node) {
+        take_up(node, &path, None).await;
     }
 }
 
-async fn take_over(node: &Rc<Node>, note: &Note) {
+/// Takes over what goes past us from now on: wrappers that found us silent, or that our
+/// predecessor left without an answer.
+pub(super) fn follow(node: &Rc<Node>) {
+    let Some(events) = watch_folder(&folder(node)) else { return };
+    let node = Rc::clone(node);
+    tokio::task::spawn_local(async move {
+        loop {
+            for path in notes(&node) {
+                let Some(call) = read(&path).and_then(|note| note.call()) else {
+                    take_up(&node, &path, None).await;
+                    continue;
+                };
+                let lane = node.lane(&call.key);
+                let _turn = lane.turn.lock().await;
+                take_up(&node, &path, Some(&call.key)).await;
+            }
+            watch::readable(&events).await;
+            lasting::take_in(&events);
+        }
+    });
+}
+
+/// Whether a call about this container, whose lane is held, went past us; it is taken over then.
+pub(super) async fn went_past(node: &Rc<Node>, key: &Key) -> bool {
+    let mut has_any = false;
+    for path in notes(node) {
+        let call = read(&path).and_then(|note| note.call());
+        if call.is_some_and(|call| call.key == *key) {
+            take_up(node, &path, Some(key)).await;
+            has_any = true;
+        }
+    }
+    has_any
+}
+
+fn folder(node: &Node) -> PathBuf {
+    node.config.run_dir.join("bypassed")
+}
+
+fn watch_folder(folder: &Path) -> Option<OwnedFd> {
+    DirBuilder::new().recursive(true).mode(0o700).create(folder).ok()?;
+    let events = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK).ok()?;
+    inotify::add_watch(&events, folder, WatchFlags::MOVED_TO | WatchFlags::ONLYDIR).ok()?;
+    Some(events)
+}
+
+/// The notes that are there. What a wrapper was killed over is removed.
+fn notes(node: &Node) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(folder(node)).into_iter().flatten().flatten();
+    // Their names begin with the time.
+    let mut paths: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
+    paths.retain(|path| {
+        let is_note = path.extension().is_some_and(|extension| extension == "json");
+        if !is_note {
+            files::remove_leftover(path);
+        }
+        is_note
+    });
+    paths.sort();
+    paths
+}
+
+fn read(path: &Path) -> Option<Note> {
+    std::fs::read(path).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok())
+}
+
+/// Takes up one note, unless somebody was faster. `key`: plugins may be at the table.
+async fn take_up(node: &Rc<Node>, path: &Path, key: Option<&Key>) {
+    if !path.exists() {
+        return;
+    }
+    match read(path) {
+        Some(note) => take_over(node, &note, key).await,
+        None => warn!("{} cannot be read and is dropped", path.display()),
+    }
+    // Only now: a daemon that dies before finds it again.
+    let _taken = std::fs::remove_file(path);
+}
+
+async fn take_over(node: &Rc<Node>, note: &Note, key: Option<&Key>) {
     let (verb, id) = (&note.verb, note.id.as_deref().unwrap_or_default());
     warn!("{verb} {id} went past us: {}", note.why);
     node.count("bypassed");
     if let Err(error) = one(node, note).await {
         warn!("{id} cannot be adopted: {error}");
     }
+    if let Some(key) = key {
+        announce(node, key).await;
+    }
+}
+
+/// Plugins that are at the table already hear of it as of anything new, their answers come too
+/// late; and it is watched.
+async fn announce(node: &Rc<Node>, key: &Key) {
+    let Some(record) = node.container(key) else { return };
+    recovery::catch_up(node, key).await;
+    if !evidence::exists(&node.host, key) && recovery::under_way(node, &record).is_empty() {
+        return super::delete::removed(node, key).await;
+    }
+    let Some(record) = node.container(key) else { return };
+    let is_ready = node.store.borrow().pod(&record.pod).map(|pod| pod.state);
+    if is_ready == Some(PodState::Ready)
+        && let Some(told) = node.told_pod(Event::RunPodSandbox, &record.pod)
+    {
+        node.relay.tell_newcomers(&told).await;
+    }
+    if !record.is_sandbox
+        && let Some(told) = node.told(Event::CreateContainer, key)
+    {
+        node.relay.tell_newcomers(&told).await;
+    }
+    if record.init_pid.is_some() {
+        exit::watch(node, &record);
+    }
 }
 
 async fn one(node: &Rc<Node>, note: &Note) -> Result<()> {
     let question = Question::decode(note.question.get(4..).unwrap_or_default())?;
-    let Some(call) = Call::new(Asked::alone(question)) else { return Ok(()) };
+    let Some(mut call) = Call::new(Asked::alone(question)) else { return Ok(()) };
     if call.call.verb.creates() {
         created(node, &call).await?;
     } else if call.call.verb == Verb::Start {
         started(node, &call.key)?;
     } else if call.call.verb == Verb::Update {
-        let (node, key) = (Rc::clone(node), call.key.clone());
-        tokio::task::spawn_local(async move { hold_again(&node, &key).await });
+        update::went_past(node, &mut call, note.resources.clone())?;
     }
     node.change(&call.key, |record| {
         let reason = format!("{} went past the daemon: {}", note.verb, note.why);
@@ -80,7 +190,7 @@ async fn one(node: &Rc<Node>, note: &Note) -> Result<()> {
 }
 
 /// An update that passed us may have undone what plugins own.
-async fn hold_again(node: &Rc<Node>, key: &Key) {
+pub(super) async fn hold_again(node: &Rc<Node>, key: &Key) {
     let is_owned = |record: &Container| !record.overlay.is_empty();
     if !node.container(key).as_ref().is_some_and(is_owned) {
         return;
@@ -100,7 +210,11 @@ async fn hold_again(node: &Rc<Node>, key: &Key) {
 async fn created(node: &Node, call: &Call) -> Result<()> {
     let init = evidence::init_pid(&node.host, &call.key, None, None);
     let old = node.container(&call.key);
-    if old.as_ref().is_some_and(|old| init.is_some() && old.init_pid == init) {
+    let is_taken = |old: &Container| {
+        // Our predecessor may have put this very call on record, and died over it.
+        init.is_some() && old.init_pid == init && old.made_by != call.question().pid
+    };
+    if old.as_ref().is_some_and(is_taken) {
         return Ok(()); // The id was taken, and the runtime refused.
     }
     let document = files::open_dir(&document_dir(call))
@@ -113,7 +227,7 @@ async fn created(node: &Node, call: &Call) -> Result<()> {
     if let Some(flight) = &mut record.in_flight {
         flight.executed = true;
     }
-    let is_under_way = recovery::under_way(node, &record).is_some();
+    let is_under_way = !recovery::under_way(node, &record).is_empty();
     if init.is_none() && !is_under_way {
         return Ok(());
     }

@@ -41,16 +41,14 @@ pub(super) async fn create(node: &Rc<Node>, call: &mut Call) -> Result<Option<Pr
     let seen = pods::describe(node, call, &bundle.original.bytes).await?;
     let record = new_record(node, call, &seen);
     if seen.role == Role::Sandbox {
-        node.host.point(Point::DaemonRecord)?;
         pods::sandbox_appears(node, &seen, &record)?;
-        node.store.borrow_mut().put(record)?;
+        put_on_record(node, &seen, record).await?;
         return Ok(Some(Proceed::default()));
     }
     node.plugins_are_back().await;
     require_plugins(node, &seen)?;
     pods::announce(node, &seen, &record).await?;
-    node.host.point(Point::DaemonRecord)?;
-    node.store.borrow_mut().put(record)?;
+    put_on_record(node, &seen, record).await?;
     let decided = decide(node, call, &seen, &bundle).await;
     let started = match decided {
         Ok(document) if call.call.verb.creates_and_starts() => {
@@ -66,6 +64,16 @@ pub(super) async fn create(node: &Rc<Node>, call: &mut Call) -> Result<Option<Pr
             Err(error)
         }
     }
+}
+
+/// Without a record nobody would ever watch the container, nor its pod.
+async fn put_on_record(node: &Rc<Node>, seen: &pods::Seen, record: Container) -> Result<()> {
+    let point = node.host.point(Point::DaemonRecord);
+    let written = point.and_then(|()| node.store.borrow_mut().put(record));
+    if written.is_err() {
+        pods::end_if_empty(node, &seen.pod.id).await;
+    }
+    written.map_err(|error| error.hint("nothing was changed or started"))
 }
 
 /// Whether a container of this id lives or is just being made. An old incarnation that is gone is
@@ -97,10 +105,9 @@ pub(super) fn open_bundle(node: &Node, call: &mut Call) -> Result<Bundle> {
         .map_err(|error| error.hint("nothing was changed or started"))?;
     let bundle = call.bundle.to_string_lossy();
     let store = node.store.borrow();
-    let ours = store.containers().chain(store.gone()).find_map(|known| {
+    let ours = store.of_bundle(&bundle).find_map(|known| {
         let patched = known.patched.as_ref()?;
-        let same = known.bundle == bundle && patched.inode == original.inode;
-        (same && patched.document == name).then_some(patched)
+        (patched.inode == original.inode && patched.document == name).then_some(patched)
     });
     if let Some(patched) = ours
         && let Ok(pristine) = store.pristine(&patched.pristine)
@@ -153,6 +160,11 @@ pub(super) fn new_record(node: &Node, call: &Call, seen: &pods::Seen) -> Contain
             pid: call.question().pid,
             executed: false,
         }),
+        updating: None,
+        deleting: None,
+        made_by: call.question().pid,
+        is_found: false,
+        unknown: Default::default(),
     }
 }
 
@@ -223,6 +235,7 @@ async fn decide(
     seen: &pods::Seen,
     bundle: &Bundle,
 ) -> Result<Option<String>> {
+    node.host.point(Point::DaemonPlugins)?;
     let merged = ask(node, call, seen).await?;
     let names = facts::resolve_for_runtime(node, call, &merged)
         .await
@@ -230,7 +243,9 @@ async fn decide(
     let facts = facts::host_facts(node, &merged.adjust, names).await?;
     let patched = patch_on(&bundle.original.bytes, &merged.adjust, &facts)
         .map_err(|error| blame(node, call, &merged, &error))?;
+    node.host.point(Point::DaemonDecided)?;
     note_verdict(node, call, &merged, &patched, &facts.names);
+    node.host.point(Point::DaemonOthers)?;
     let others = Updated {
         updates: merged.updates,
         evictions: merged.evictions,
@@ -372,6 +387,11 @@ pub(super) fn note_unknown(node: &Node, call: &Call, merged: &Merged) {
     node.store.borrow_mut().change_in_memory(&call.key, |record| record.skipped.extend(skipped));
 }
 
+/// How the name of a container's temporary file ends.
+pub(super) fn temporary_suffix(incarnation: u64) -> String {
+    format!(".nri-runc.{incarnation}")
+}
+
 /// Writes the patched document beside the engine's, which is kept (D1, D16).
 fn write_beside(node: &Node, call: &Call, bundle: &Bundle, bytes: &[u8]) -> Result<String> {
     let incarnation = node.store.borrow().container(&call.key).map(|record| record.incarnation);
@@ -379,10 +399,12 @@ fn write_beside(node: &Node, call: &Call, bundle: &Bundle, bytes: &[u8]) -> Resu
         return Err(Error::new("the container was removed while its plugins were asked"));
     };
     let document = call.question().document.clone();
-    let temporary = format!(".{document}.nri-runc.{incarnation}");
+    let temporary = format!(".{document}{}", temporary_suffix(incarnation));
     files::remove_at(&bundle.dir, &temporary);
     let pristine = node.store.borrow().keep_pristine(incarnation, &bundle.original.bytes)?;
+    node.host.point(Point::DaemonKept)?;
     let inode = files::create_at(&bundle.dir, &temporary, bytes, &bundle.original)?;
+    node.host.point(Point::DaemonWritten)?;
     let patched = Patched { document, temporary: temporary.clone(), inode, pristine };
     node.store.borrow_mut().change(&call.key, |record| record.patched = Some(patched))?;
     Ok(temporary)

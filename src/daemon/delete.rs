@@ -21,6 +21,9 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(1);
 /// Decides a `delete`: a container that has ended is stopped for the plugins first.
 pub(super) async fn delete(node: &Rc<Node>, call: &Call) -> Result<Proceed> {
     let Some(record) = node.container(&call.key) else { return Ok(Proceed::default()) };
+    // A daemon that dies before the runtime has deleted leaves the next one to see it.
+    let pid = call.question().pid;
+    node.change(&call.key, |record| record.deleting = Some(pid));
     if exit::has_ended(node, &record) {
         let (node, key) = (Rc::clone(node), call.key.clone());
         let told = tokio::task::spawn_local(async move { exit::stopped(&node, &key).await });
@@ -41,12 +44,14 @@ pub(super) async fn removed(node: &Rc<Node>, key: &Key) {
     log_failure("forgetting a container", node.host.point(Point::DaemonForget));
     node.store.borrow_mut().forget(key);
     pods::end_if_empty(node, &record.pod).await;
-    node.drop_idle_lanes();
+    node.drop_idle_lanes(key, &record.pod);
 }
 
 /// After a `delete` ran: whether the runtime still knows the container decides.
 pub(super) async fn settle(node: &Rc<Node>, key: &Key) {
     if !evidence::exists(&node.host, key) {
         removed(node, key).await;
+    } else if node.container(key).is_some_and(|record| record.deleting.is_some()) {
+        node.change(key, |record| record.deleting = None);
     }
 }

@@ -97,7 +97,7 @@ pub(super) fn cgroups(host: &Host, key: &Key) -> (BTreeMap<String, PathBuf>, boo
 
 /// Tells a file from a later one of the same name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Stamp(u64, i64, i64);
+pub(super) struct Stamp(pub(super) u64, pub(super) i64, pub(super) i64);
 
 /// The stamp of a file, if it is there.
 pub(super) fn stamp(path: &Path) -> Option<Stamp> {

@@ -4,10 +4,11 @@
 
 use std::rc::Rc;
 
+use crate::host::Point;
 use crate::plugin::Event;
 use crate::state::{Container, Key, Lifecycle};
 
-use super::node::{Node, now};
+use super::node::{Node, log_failure, now};
 use super::{hook, outcome, watch};
 
 /// Whether the init process of a container is known to have ended.
@@ -26,6 +27,7 @@ pub(super) async fn stopped(node: &Rc<Node>, key: &Key) {
         return;
     }
     // Marked before it is told: whoever comes meanwhile must not tell it again.
+    log_failure("noting an end", node.host.point(Point::DaemonStop));
     let code = outcome::code(node, &record);
     let (reason, message) = outcome::status(node, &record, code);
     node.change(key, |record| {
@@ -37,6 +39,7 @@ pub(super) async fn stopped(node: &Rc<Node>, key: &Key) {
             record.exit_code = code;
         }
     });
+    log_failure("telling an end", node.host.point(Point::DaemonStopped));
     if !record.is_sandbox {
         node.tell(Event::StopContainer, key).await;
     }

@@ -127,6 +127,7 @@ fn pending(node: &Node, call: &Call, verb: Verb, process: OwnedFd) -> Pending {
         incarnation: node.container(&call.key).map_or(0, |record| record.incarnation),
         pid: call.question().pid,
         process,
+        is_recovered: false,
         pid_file: call.pid_file.clone(),
         pid_file_before: call.pid_file.as_deref().and_then(evidence::stamp),
         state_before: evidence::state_stamp(&node.host, &call.key),

@@ -64,7 +64,8 @@ fn watch_folder(folder: &Path) -> Option<OwnedFd> {
     Some(events)
 }
 
-fn take_in(events: &OwnedFd) {
+/// Empties the queue.
+pub(super) fn take_in(events: &OwnedFd) {
     let mut buffer = [MaybeUninit::uninit(); 1024];
     let mut reader = Reader::new(events, &mut buffer);
     while reader.next().is_ok_and(|event| !event.events().contains(ReadFlags::QUEUE_OVERFLOW)) {}

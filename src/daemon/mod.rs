@@ -103,8 +103,10 @@ async fn serve(loaded: Loaded, start: &Start) -> Result<()> {
     keep_snapshot(&loaded);
     let node = Node::new(loaded.config, host, store);
     adopt::adopt(&node).await;
+    recovery::look_around(&node).await;
     open_to_plugins(&node);
-    recovery::recover(&node).await;
+    recovery::recover(&node);
+    adopt::follow(&node);
     lasting::follow_all(&node);
     let listener = asynchronous(wrappers.listener)?;
     announce(start);

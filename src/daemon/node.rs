@@ -45,6 +45,8 @@ pub(super) struct Pending {
     /// The runtime's process: the wrapper's, after exec.
     pub(super) pid: u32,
     pub(super) process: OwnedFd,
+    /// An earlier daemon decided it, and may have died before the wrapper heard of it.
+    pub(super) is_recovered: bool,
     pub(super) pid_file: Option<PathBuf>,
     pub(super) pid_file_before: Option<Stamp>,
     pub(super) state_before: Option<Stamp>,
@@ -133,14 +135,26 @@ impl Node {
         Rc::clone(self.lanes.borrow_mut().entry(key.clone()).or_default())
     }
 
-    /// Drops lanes that nothing is under way in.
-    pub(super) fn drop_idle_lanes(&self) {
+    /// The lane of a pod: announced once, and over before it may begin anew. It is taken after a
+    /// container's, never before.
+    pub(super) fn pod_lane(&self, id: &str) -> Rc<Lane> {
+        self.lane(&pod_key(id))
+    }
+
+    /// Drops the lanes of a container that was removed and of its pod, if nothing is under way.
+    pub(super) fn drop_idle_lanes(&self, key: &Key, pod: &str) {
+        let mut lanes = self.lanes.borrow_mut();
         let store = self.store.borrow();
-        self.lanes.borrow_mut().retain(|key, lane| {
-            store.container(key).is_some()
-                || Rc::strong_count(lane) > 1
-                || !lane.pending.borrow().is_empty()
-        });
+        for (key, is_known) in [
+            (key.clone(), store.container(key).is_some()),
+            (pod_key(pod), store.pod(pod).is_some()),
+        ] {
+            let is_idle =
+                |lane: &Rc<Lane>| Rc::strong_count(lane) == 1 && lane.pending.borrow().is_empty();
+            if !is_known && lanes.get(&key).is_some_and(is_idle) {
+                lanes.remove(&key);
+            }
+        }
     }
 
     /// A copy of what is known about a container.
@@ -150,8 +164,12 @@ impl Node {
 
     /// Changes a record; a disk that refuses is an operator's business, not the container's.
     pub(super) fn change(&self, key: &Key, change: impl FnOnce(&mut Container)) {
-        if let Err(error) = self.store.borrow_mut().change(key, change) {
-            error!("the record of {} could not be written: {error}", key.id);
+        let written = self.store.borrow_mut().note(key, change);
+        if let Err(error) = written {
+            let what = format!("the record of {} could not be written: {error}", key.id);
+            if self.failures.borrow().back().is_none_or(|last| last.what != what) {
+                self.note_failure(&what, "");
+            }
         }
     }
 
@@ -255,6 +273,11 @@ impl Node {
         });
         (pods.map(super::messages::pod).collect(), there.map(super::messages::container).collect())
     }
+}
+
+/// No runtime's root is relative.
+fn pod_key(id: &str) -> Key {
+    Key { root: "pods".to_owned(), id: id.to_owned() }
 }
 
 /// Unix time in nanoseconds.

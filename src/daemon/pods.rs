@@ -11,11 +11,12 @@ use serde_json::{Map, Value};
 use crate::describe;
 use crate::engine::{self, Engine, Role};
 use crate::error::{Context, Error, Result, quoted};
+use crate::host::Point;
 use crate::plugin::{Event, api};
 use crate::state::{Container, Lifecycle, Pod, PodState, SCHEMA};
 
 use super::call::Call;
-use super::node::Node;
+use super::node::{Node, log_failure};
 use super::{lasting, messages};
 
 /// A call and its bundle, understood.
@@ -74,28 +75,37 @@ fn record(node: &Node, seen: &Seen, container: &Container) -> Pod {
         state: PodState::Created,
         sandbox: container.is_sandbox.then(|| container.key.clone()),
         message: messages::to_wire(&seen.pod),
+        unknown: Default::default(),
     }
+}
+
+/// The one door to a pod's record.
+fn put(node: &Node, pod: Pod) -> Result<()> {
+    node.host.point(Point::DaemonPod)?;
+    node.store.borrow_mut().put_pod(pod)
 }
 
 /// A sandbox is being created: its pod is known from here on, and announced at its start.
 pub(super) fn sandbox_appears(node: &Node, seen: &Seen, container: &Container) -> Result<()> {
-    let pod = record(node, seen, container);
-    node.store.borrow_mut().put_pod(pod)
+    put(node, record(node, seen, container))
 }
 
 /// Tells the plugins of a pod that they have not heard of; a refusal fails what was asked.
 pub(super) async fn announce(node: &Rc<Node>, seen: &Seen, container: &Container) -> Result<()> {
+    let lane = node.pod_lane(&seen.pod.id);
+    // Who is second waits until everybody has heard of the pod.
+    let _turn = lane.turn.lock().await;
     let known = node.store.borrow().pod(&seen.pod.id).map(|pod| pod.state);
     match known {
         Some(PodState::Ready) => return Ok(()),
         Some(PodState::Created) => {}
         Some(PodState::Stopped) | None => {
             let pod = Pod { state: PodState::Ready, ..record(node, seen, container) };
-            node.store.borrow_mut().put_pod(pod)?;
+            put(node, pod)?;
             return tell_ready(node, &seen.pod.id).await;
         }
     }
-    run(node, &seen.pod.id).await
+    begin(node, &seen.pod.id).await
 }
 
 /// A container was made without us: its pod is known from here on, and runs if it does. Nobody
@@ -103,8 +113,7 @@ pub(super) async fn announce(node: &Rc<Node>, seen: &Seen, container: &Container
 pub(super) fn adopt(node: &Node, seen: &Seen, container: &Container) -> Result<()> {
     let known = node.store.borrow().pod(&seen.pod.id).map(|pod| pod.state);
     if matches!(known, None | Some(PodState::Stopped)) {
-        let pod = record(node, seen, container);
-        node.store.borrow_mut().put_pod(pod)?;
+        put(node, record(node, seen, container))?;
     }
     if container.is_sandbox && container.state != Lifecycle::Running {
         return Ok(());
@@ -119,11 +128,25 @@ pub(super) fn runs(node: &Node, id: &str) -> Result<()> {
 
 /// RunPodSandbox; a refusal is followed by Stop and Remove to those who heard of the pod.
 pub(super) async fn run(node: &Rc<Node>, id: &str) -> Result<()> {
-    set_state(node, id, PodState::Ready)?;
+    let lane = node.pod_lane(id);
+    let _turn = lane.turn.lock().await;
+    begin(node, id).await
+}
+
+/// The same, with the pod's lane held.
+async fn begin(node: &Rc<Node>, id: &str) -> Result<()> {
+    if let Err(error) = set_state(node, id, PodState::Ready) {
+        forget_if_orphan(node, id);
+        return Err(error);
+    }
     tell_ready(node, id).await
 }
 
 async fn tell_ready(node: &Rc<Node>, id: &str) -> Result<()> {
+    if let Err(error) = node.host.point(Point::DaemonAnnounce) {
+        forget_if_orphan(node, id);
+        return Err(error);
+    }
     lasting::follow(node, id);
     let Some(told) = node.told_pod(Event::RunPodSandbox, id) else { return Ok(()) };
     let Err(refusal) = node.relay.ask_leave(&told).await else { return Ok(()) };
@@ -133,22 +156,22 @@ async fn tell_ready(node: &Rc<Node>, id: &str) -> Result<()> {
 }
 
 fn set_state(node: &Node, id: &str, state: PodState) -> Result<()> {
-    let mut store = node.store.borrow_mut();
-    let Some(mut pod) = store.pod(id).cloned() else { return Ok(()) };
-    let sandbox = pod.sandbox.as_ref().and_then(|key| store.container(key));
+    let Some(mut pod) = node.store.borrow().pod(id).cloned() else { return Ok(()) };
+    let sandbox = pod.sandbox.as_ref().and_then(|key| node.container(key));
     if let Some(pid) = sandbox.and_then(|sandbox| sandbox.init_pid) {
         pod.pid = pid;
     }
     pod.state = state;
-    store.put_pod(pod).doing(|| format!("recording pod {id}"))
+    put(node, pod).doing(|| format!("recording pod {id}"))
 }
 
 /// Ends the pod if nothing of it is left: no sandbox and no member.
 pub(super) async fn end_if_empty(node: &Rc<Node>, id: &str) {
+    let lane = node.pod_lane(id);
+    let _turn = lane.turn.lock().await;
     let is_empty = {
         let store = node.store.borrow();
-        let mut members = store.containers().filter(|container| container.pod == id);
-        !members.any(|container| container.state != Lifecycle::Removed)
+        store.of_pod(id).all(|container| container.state == Lifecycle::Removed)
     };
     if is_empty && !lasting::lasts(node, id) {
         end(node, id).await;
@@ -159,13 +182,28 @@ pub(super) async fn end_if_empty(node: &Rc<Node>, id: &str) {
 async fn end(node: &Rc<Node>, id: &str) {
     let Some(state) = node.store.borrow().pod(id).map(|pod| pod.state) else { return };
     if state == PodState::Ready {
-        super::node::log_failure("stopping a pod", set_state(node, id, PodState::Stopped));
+        log_failure("stopping a pod", node.host.point(Point::DaemonPodStop));
+        log_failure("stopping a pod", set_state(node, id, PodState::Stopped));
         tell(node, Event::StopPodSandbox, id).await;
     }
     if state != PodState::Created {
         tell(node, Event::RemovePodSandbox, id).await;
     }
+    log_failure("forgetting a pod", node.host.point(Point::DaemonPodForget));
     node.store.borrow_mut().forget_pod(id);
+}
+
+/// Drops pods that we were killed over before they had a container; before any plugin is there.
+pub(super) fn drop_orphans(node: &Node) {
+    let ids: Vec<String> = node.store.borrow().pods().map(|pod| pod.id.clone()).collect();
+    ids.iter().filter(|id| !lasting::lasts(node, id)).for_each(|id| forget_if_orphan(node, id));
+}
+
+fn forget_if_orphan(node: &Node, id: &str) {
+    let mut store = node.store.borrow_mut();
+    if store.of_pod(id).next().is_none() {
+        store.forget_pod(id);
+    }
 }
 
 async fn tell(node: &Rc<Node>, event: Event, id: &str) {

@@ -1,102 +1,156 @@
 // SPDX-License-Identifier: Apache-2.0
 //! After a restart: what an earlier daemon left on record is compared with what is there.
-//! Creations that came to nothing are undone, containers that ended meanwhile are stopped, the
-//! living are watched again.
 //!
-//! Events of what happened meanwhile wait for the plugins that were connected (D14), bounded.
+//! First, before any plugin is at the table, every record is made true: creations that came to
+//! nothing are undone, what was created, started or updated meanwhile is put down. So plugins are
+//! synchronized with the truth. What has ended is then told to them in order, once those who were
+//! connected are back (D14), bounded; the living are watched again.
 
 use std::cell::{Cell, RefCell};
+use std::os::fd::OwnedFd;
+use std::path::Path;
 use std::rc::Rc;
 
 use tracing::info;
 
 use crate::argv::Verb;
-use crate::state::{Container, Lifecycle};
+use crate::state::{Container, Key, Lifecycle};
 
 use super::gate::Gate;
 use super::node::Node;
 use super::node::Pending;
-use super::{delete, evict, evidence, exit, settle, undo, updates, watch};
+use super::{delete, evict, evidence, exit, pods, settle, undo, update, updates, watch};
 
-/// Compares every record with the world.
-pub(super) async fn recover(node: &Rc<Node>) {
-    let records: Vec<Container> = node.store.borrow().containers().cloned().collect();
-    if records.is_empty() {
-        return;
+/// Makes every record true; before any plugin is at the table.
+pub(super) async fn look_around(node: &Rc<Node>) {
+    let records = in_order(node);
+    if !records.is_empty() {
+        info!("{} containers are on record", records.len());
     }
-    info!("{} containers are on record", records.len());
+    for record in records {
+        catch_up(node, &record.key).await;
+    }
+    pods::drop_orphans(node);
+}
+
+/// Oldest first.
+fn in_order(node: &Node) -> Vec<Container> {
+    let mut records: Vec<Container> = node.store.borrow().containers().cloned().collect();
+    records.sort_by_key(|record| record.incarnation);
+    records
+}
+
+/// Tells of what has ended, and watches the living.
+pub(super) fn recover(node: &Rc<Node>) {
+    let records = in_order(node);
     let node = Rc::clone(node);
     tokio::task::spawn_local(async move {
         node.plugins_are_back().await;
         for record in records {
             let lane = node.lane(&record.key);
             let _turn = lane.turn.lock().await;
-            one(&node, &record).await;
+            let now = node.container(&record.key);
+            // It may have been created anew since the daemon is back.
+            if let Some(now) = now.filter(|now| now.incarnation == record.incarnation) {
+                tell_the_end(&node, &now).await;
+            }
         }
     });
 }
 
-async fn one(node: &Rc<Node>, before: &Container) {
-    let key = &before.key;
-    let Some(record) = node.container(key) else { return };
-    if record.incarnation != before.incarnation {
-        return; // It was created anew since the daemon is back.
+async fn tell_the_end(node: &Rc<Node>, record: &Container) {
+    if record.state == Lifecycle::Creating {
+        return; // Its runtime still works, and is watched.
     }
-    let under_way = under_way(node, &record);
-    let is_under_way = under_way.is_some();
-    if let Some(pending) = under_way {
-        // Its runtime still works, a foreground `run` for as long as its container lives.
+    if !evidence::exists(&node.host, &record.key) {
+        return delete::removed(node, &record.key).await;
+    }
+    if exit::has_ended(node, record) {
+        exit::stopped(node, &record.key).await;
+    } else {
+        exit::watch(node, record);
+        updates::created(node, &record.key).await;
+        evict::resume(node, record);
+    }
+}
+
+/// Puts down what the runtime came to while nobody looked.
+pub(super) async fn catch_up(node: &Rc<Node>, key: &Key) {
+    update::resume(node, key).await;
+    let Some(record) = node.container(key) else { return };
+    let works = under_way(node, &record);
+    let is_under_way = !works.is_empty();
+    for pending in works {
+        // A foreground `run` works for as long as its container lives.
         settle::watch(node, key, &node.lane(key), Rc::new(pending));
     }
     if record.state == Lifecycle::Creating {
         if is_under_way {
             return;
         }
-        let pid_file = record.pid_file.as_deref().map(std::path::Path::new);
-        let Some(pid) = evidence::init_pid(&node.host, key, pid_file, None) else {
-            return undo::creation(node, key).await;
-        };
-        let start = watch::start_time(&node.host, pid);
-        node.change(key, |record| {
-            record.init_pid = Some(pid);
-            record.init_start = start;
-            record.state = Lifecycle::Created;
-            record.in_flight = None;
+        let pid_file = record.pid_file.as_deref().map(Path::new);
+        let init = evidence::init_pid(&node.host, key, None, None);
+        // A pid file alone may be that of an earlier container.
+        let init = init.or_else(|| {
+            let is_there = evidence::exists(&node.host, key);
+            is_there.then(|| evidence::init_pid(&node.host, key, pid_file, None)).flatten()
         });
+        let Some(pid) = init else { return undo::creation(node, key).await };
+        settle::note_init(node, key, pid, Lifecycle::Created);
         undo::drop_temporary(&record);
     }
-    if !evidence::exists(&node.host, key) {
-        return delete::removed(node, key).await;
+    if is_under_way || !evidence::exists(&node.host, key) {
+        return;
     }
+    let waits = evidence::waits_for_start(&node.host, key);
     let Some(record) = node.container(key) else { return };
-    let is_started = record.state == Lifecycle::Created && !is_under_way;
-    if is_started && !evidence::waits_for_start(&node.host, key) {
-        node.change(key, |record| record.state = Lifecycle::Running);
-    }
-    if exit::has_ended(node, &record) {
-        exit::stopped(node, key).await;
-    } else {
-        exit::watch(node, &record);
-        updates::created(node, key).await;
-        evict::resume(node, &record);
+    let is_started = record.state == Lifecycle::Created && !waits;
+    if is_started || record.in_flight.is_some() || record.deleting.is_some() {
+        node.change(key, |record| {
+            (record.in_flight, record.deleting) = (None, None);
+            if is_started {
+                settle::is_running(record);
+            }
+        });
     }
 }
 
-/// The verb of this container whose runtime process still works, if there is one.
-pub(super) fn under_way(node: &Node, record: &Container) -> Option<Pending> {
-    let flight = record.in_flight.as_ref()?;
-    let process = watch::open(flight.pid)?;
+/// The verbs of this container whose runtime process still works.
+pub(super) fn under_way(node: &Node, record: &Container) -> Vec<Pending> {
+    let flight = record.in_flight.as_ref();
+    let flight =
+        flight.map(|flight| (Verb::of_word(std::ffi::OsStr::new(&flight.verb)), flight.pid));
+    let deleting = record.deleting.map(|pid| (Verb::Delete, pid));
+    let verbs = flight.into_iter().chain(deleting);
+    let works = verbs.filter_map(|(verb, pid)| {
+        let process = process_of(node, &record.key, pid)?;
+        Some(pending(node, record, (verb, pid), process))
+    });
+    works.collect()
+}
+
+/// The process of this number, if it still works for this container.
+pub(super) fn process_of(node: &Node, key: &Key, pid: u32) -> Option<OwnedFd> {
+    let process = watch::open(pid)?;
     // Asked after opening: from here on the descriptor cannot mean another process.
-    let words = watch::command_line(&node.host, flight.pid);
-    if !words.iter().any(|word| word == record.key.id.as_bytes()) {
-        return None;
-    }
+    let words = watch::command_line(&node.host, pid);
+    words.iter().any(|word| word == key.id.as_bytes()).then_some(process)
+}
+
+/// A verb that an earlier daemon decided.
+pub(super) fn pending(
+    node: &Node,
+    record: &Container,
+    (verb, pid): (Verb, u32),
+    process: OwnedFd,
+) -> Pending {
     let pid_file = record.pid_file.as_ref().map(std::path::PathBuf::from);
-    Some(Pending {
-        verb: Verb::of_word(std::ffi::OsStr::new(&flight.verb)),
+    Pending {
+        verb,
         incarnation: record.incarnation,
-        pid: flight.pid,
+        pid,
         process,
+        is_recovered: true,
         // Written by now or not, the runtime's state says the same.
         pid_file_before: pid_file.as_deref().and_then(evidence::stamp),
         pid_file,
@@ -104,5 +158,5 @@ pub(super) fn under_way(node: &Node, record: &Container) -> Option<Pending> {
         gate: RefCell::new(Gate::new(evidence::folder(&node.host, &record.key))),
         holds: RefCell::new(None),
         is_told: Cell::new(false),
-    })
+    }
 }

@@ -203,6 +203,25 @@ impl Relay {
         Err(failure)
     }
 
+    /// Tells those of the beginning who do not know of it yet; it has happened without them.
+    pub(super) async fn tell_newcomers(&self, told: &Told) {
+        let subject = Subject::of(told);
+        let guests = self.guests();
+        let knowing = guests.iter().filter(|guest| guest.known.borrow().contains(&subject));
+        let knowing: Vec<Rc<Guest>> = knowing.cloned().collect();
+        let knows = |seat: &Rc<Seat>| knowing.iter().any(|guest| Rc::ptr_eq(&guest.seat, seat));
+        // A newcomer that knows it from its snapshot must not find it in its backlog either.
+        let backlogs: Vec<usize> = knowing.iter().map(|g| g.backlog.borrow().len()).collect();
+        let mut audience = self.audience(told);
+        audience.retain(|seat| !knows(seat));
+        for (guest, length) in knowing.iter().zip(backlogs) {
+            guest.backlog.borrow_mut().truncate(length);
+        }
+        for failure in chain::tell_all(&audience, told).await {
+            info!("{failure}, after the fact: {} went past us", subject.id());
+        }
+    }
+
     /// Tells everybody in turn, whatever they say: it has happened. Returns what they want of
     /// other containers.
     pub(super) async fn tell_all(&self, told: &Told) -> Option<Updated> {

@@ -248,6 +248,7 @@ fn write(
             () => Unmet::Refused(why),
         }
     })?;
+    node.host.point(Point::DaemonCgroupDone).map_err(fault)?;
     let fields = owned::fields(&wish.part);
     let changes = written.into_iter().map(|written| {
         let field = fields.iter().find(|field| field.path == written.field);
@@ -275,6 +276,8 @@ async fn through_runtime(node: &Rc<Node>, record: &Container, wish: &Wish) -> Re
     let mut resources = before.clone();
     overlay::put_over(&mut resources, &wish.part);
     run_update(node, record, resources, wish.part.contains_key("devices")).await?;
+    let fault = |error: crate::error::Error| Unmet::Refused(error.to_string());
+    node.host.point(Point::DaemonCgroupDone).map_err(fault)?;
     let changes = owned::fields(&wish.part).into_iter().map(|field| Change {
         at: now(),
         event: wish.event.clone(),
@@ -417,6 +420,8 @@ pub(super) fn rewrite(
     };
     let writes =
         plan(record, part, tried, &cgroups).map_err(|unfit| Unmet::Refused(unfit.to_string()))?;
+    let fault = |error: crate::error::Error| Unmet::Refused(error.to_string());
+    node.host.point(Point::DaemonCgroup).map_err(fault)?;
     let written = cgroup::carry_out(&cgroups, &writes);
     written
         .map(|_| ())

@@ -12,7 +12,7 @@ use crate::plugin::Event;
 use crate::state::{Container, Key, Lifecycle};
 
 use super::node::{Lane, Node, Pending, log_failure, now};
-use super::{delete, evidence, exit, undo, update, updates, watch};
+use super::{adopt, delete, evidence, exit, undo, update, updates, watch};
 
 /// Watches a runtime process to its end, then settles its verb.
 pub(super) fn watch(node: &Rc<Node>, key: &Key, lane: &Rc<Lane>, pending: Rc<Pending>) {
@@ -45,6 +45,9 @@ pub(super) async fn due(node: &Rc<Node>, key: &Key, lane: &Lane) {
 
 async fn settle(node: &Rc<Node>, key: &Key, pending: &Pending) {
     log_failure("settling a verb", node.host.point(Point::DaemonSettle));
+    if pending.is_recovered && adopt::went_past(node, key).await {
+        return;
+    }
     let Some(record) = node.container(key) else { return };
     if record.incarnation != pending.incarnation {
         return;
@@ -80,6 +83,7 @@ async fn created(node: &Rc<Node>, key: &Key, record: &Container, pending: &Pendi
         return;
     };
     note_init(node, key, pid, Lifecycle::Created);
+    log_failure("settling a verb", node.host.point(Point::DaemonSettled));
     undo::drop_temporary(record);
     if let Some(record) = node.container(key) {
         updates::created(node, key).await;
@@ -96,12 +100,13 @@ async fn started(node: &Rc<Node>, key: &Key, record: &Container) {
         return node.change(key, |_| ());
     }
     node.change(key, is_running);
+    log_failure("settling a verb", node.host.point(Point::DaemonSettled));
     if !record.is_sandbox {
         node.tell(Event::PostStartContainer, key).await;
     }
 }
 
-fn note_init(node: &Node, key: &Key, pid: u32, state: Lifecycle) {
+pub(super) fn note_init(node: &Node, key: &Key, pid: u32, state: Lifecycle) {
     let start = watch::start_time(&node.host, pid);
     node.change(key, |record| {
         record.init_pid = Some(pid);
@@ -118,6 +123,7 @@ fn note_init(node: &Node, key: &Key, pid: u32, state: Lifecycle) {
     });
 }
 
+/// A container that was started, when that is seen.
 pub(super) fn is_running(record: &mut Container) {
     record.state = Lifecycle::Running;
     if record.started_at == 0 {

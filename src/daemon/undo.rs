@@ -2,16 +2,19 @@
 //! A creation that came to nothing: plugins that heard of the container hear of its end, the
 //! bundle is as the engine wrote it, the record is gone (but still explained).
 
+use std::os::fd::OwnedFd;
+use std::path::Path;
 use std::rc::Rc;
 
 use tracing::{debug, warn};
 
 use crate::files;
+use crate::host::Point;
 use crate::plugin::Event;
-use crate::state::{Container, Key};
+use crate::state::{Container, Key, Lifecycle};
 
-use super::node::Node;
-use super::{exit, pods, updates};
+use super::node::{Node, log_failure};
+use super::{create, exit, pods, updates};
 
 /// Undoes a creation.
 pub(super) async fn creation(node: &Rc<Node>, key: &Key) {
@@ -23,16 +26,18 @@ pub(super) async fn creation(node: &Rc<Node>, key: &Key) {
     if !record.is_sandbox {
         node.tell(Event::RemoveContainer, key).await;
     }
+    log_failure("forgetting a container", node.host.point(Point::DaemonForget));
     node.store.borrow_mut().forget(key);
     pods::end_if_empty(node, &record.pod).await;
-    node.drop_idle_lanes();
+    node.drop_idle_lanes(key, &record.pod);
 }
 
 /// Removes our temporary file, and puts the engine's document back where ours still is.
 /// A bundle that is gone, or a document that somebody wrote since, is left alone.
 pub(super) fn restore_document(node: &Node, record: &Container) {
-    let Some(patched) = &record.patched else { return };
-    let Ok(dir) = files::open_dir(std::path::Path::new(&record.bundle)) else { return };
+    log_failure("restoring a bundle", node.host.point(Point::DaemonRestore));
+    let Ok(dir) = files::open_dir(Path::new(&record.bundle)) else { return };
+    let Some(patched) = &record.patched else { return sweep(record, &dir) };
     if files::inode_at(&dir, &patched.document) != Some(patched.inode) {
         if files::inode_at(&dir, &patched.temporary) == Some(patched.inode) {
             files::remove_at(&dir, &patched.temporary);
@@ -55,10 +60,25 @@ pub(super) fn restore_document(node: &Node, record: &Container) {
     }
 }
 
+/// Removes a patched file that we wrote and did not come to put on record; no wrapper ever heard
+/// of it.
+fn sweep(record: &Container, dir: &OwnedFd) {
+    if record.state != Lifecycle::Creating {
+        return;
+    }
+    let suffix = create::temporary_suffix(record.incarnation);
+    for entry in std::fs::read_dir(&record.bundle).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        if let Some(name) = name.to_str().filter(|name| name.ends_with(&suffix)) {
+            files::remove_at(dir, name);
+        }
+    }
+}
+
 /// The patched document is in use: its temporary name, now the engine's bytes, is not needed.
 pub(super) fn drop_temporary(record: &Container) {
     let Some(patched) = &record.patched else { return };
-    let Ok(dir) = files::open_dir(std::path::Path::new(&record.bundle)) else { return };
+    let Ok(dir) = files::open_dir(Path::new(&record.bundle)) else { return };
     if files::inode_at(&dir, &patched.document) == Some(patched.inode) {
         files::remove_at(&dir, &patched.temporary);
     }

@@ -18,19 +18,21 @@ use tokio::sync::OwnedMutexGuard;
 use tracing::{debug, warn};
 
 use crate::adaptation::Updated;
-use crate::argv;
+use crate::argv::{self, Verb};
 use crate::chain::{self, Stopped};
 use crate::describe;
 use crate::error::{Context, Error, Result, quoted};
+use crate::host::Point;
 use crate::link::{Attached, Proceed};
 use crate::plugin::{Event, api};
 use crate::spec::overlay::{self, UpdateOutcome};
 use crate::spec::{flags, owned};
-use crate::state::{Change, Container, Key, Skipped, Wish};
+use crate::state::{Change, Container, Key, Skipped, Updating, Wish};
 
 use super::call::Call;
 use super::classes::{self, Classes};
-use super::node::{Node, Pending, now};
+use super::evidence::Stamp;
+use super::node::{Node, Pending, log_failure, now};
 use super::resources::Unmet;
 use super::{evidence, messages, resources, updates};
 
@@ -74,7 +76,10 @@ pub(super) async fn update(node: &Rc<Node>, call: &mut Call) -> Result<(Proceed,
     if record.is_sandbox {
         return Ok((Proceed::default(), None));
     }
-    let Some(request) = request(call)? else { return Ok((Proceed::default(), None)) };
+    let bytes = call.asked.take(Attached::Resources).map(read).transpose();
+    let Some(request) = request(call, bytes.doing(|| "reading the requested resources")?)? else {
+        return Ok((Proceed::default(), None));
+    };
     let delta = overlay::delta(&request, &record.engine_resources);
     // An engine that only repeats itself asks for nothing.
     let answer =
@@ -104,7 +109,73 @@ pub(super) async fn update(node: &Rc<Node>, call: &mut Call) -> Result<(Proceed,
     owned::retain(&mut owners, &overlay);
     owners.extend(answer.owners);
     let holds = Holds { engine, overlay, owners, changes, classes, is_told, _writing: writing };
+    remember(node, call.question().pid, &record, &holds);
     Ok((proceed, Some(holds)))
+}
+
+/// On record before the runtime runs: a daemon that dies meanwhile leaves the next one to see
+/// whether it holds.
+fn remember(node: &Node, pid: u32, record: &Container, holds: &Holds) {
+    let Holds { engine, overlay, owners, changes, classes, is_told: _, _writing } = holds;
+    if *engine == record.engine_resources && *overlay == record.overlay {
+        return;
+    }
+    let stamp = evidence::state_stamp(&node.host, &record.key);
+    let updating = Updating {
+        pid,
+        state_before: stamp.map(|Stamp(inode, seconds, nanoseconds)| (inode, seconds, nanoseconds)),
+        engine: engine.clone(),
+        overlay: overlay.clone(),
+        owners: owners.clone(),
+        changes: changes.clone(),
+        classes: (classes.blockio.clone(), classes.rdt.clone()),
+    };
+    node.change(&record.key, |record| record.updating = Some(updating));
+}
+
+/// An update that was under way when the last daemon died; plugins were not synchronized since.
+pub(super) async fn resume(node: &Rc<Node>, key: &Key) {
+    let Some(record) = node.container(key) else { return };
+    let Some(updating) = record.updating.clone() else { return };
+    let Updating { pid, state_before, engine, overlay, owners, changes, classes } = updating;
+    let (blockio, rdt) = classes;
+    let classes = Classes { blockio, rdt };
+    let lane = node.lane(key);
+    let writing = std::sync::Arc::clone(&lane.writing).lock_owned().await;
+    let holds =
+        Holds { engine, overlay, owners, changes, classes, is_told: false, _writing: writing };
+    let before = state_before.map(|(a, b, c)| Stamp(a, b, c));
+    match super::recovery::process_of(node, key, pid) {
+        Some(process) => {
+            let mut pending = super::recovery::pending(node, &record, (Verb::Update, pid), process);
+            pending.state_before = before;
+            pending.holds = Some(holds).into();
+            super::settle::watch(node, key, &lane, Rc::new(pending));
+        }
+        None => {
+            conclude(node, &record, before, holds);
+        }
+    }
+}
+
+/// An update went past us: the engine has its own say, and what plugins own is written again.
+pub(super) fn went_past(node: &Rc<Node>, call: &mut Call, bytes: Option<Vec<u8>>) -> Result<()> {
+    let (key, pid) = (call.key.clone(), call.question().pid);
+    let request = request(call, bytes)?.unwrap_or_default();
+    node.change(&key, |record| {
+        record.updating = record.updating.take().filter(|updating| updating.pid != pid);
+        overlay::put_over(&mut record.engine_resources, &request);
+        let in_force = updates::in_force(record);
+        record.message = messages::with_resources(&record.message, &in_force, &Classes::default());
+    });
+    let node = Rc::clone(node);
+    tokio::task::spawn_local(async move {
+        if let Some(process) = super::recovery::process_of(&node, &key, pid) {
+            super::watch::ended(&process).await;
+        }
+        super::adopt::hold_again(&node, &key).await;
+    });
+    Ok(())
 }
 
 /// UpdateContainer through the chain; updates of other containers are carried out.
@@ -239,7 +310,7 @@ fn changes(
 
 /// What the engine asks for, from standard input, a file, or flags; `None` when it cannot be
 /// understood, so that the runtime says what is wrong with it.
-fn request(call: &mut Call) -> Result<Option<Block>> {
+fn request(call: &Call, bytes: Option<Vec<u8>>) -> Result<Option<Block>> {
     let words: Vec<(&str, String)> = call
         .call
         .resource_flags
@@ -249,10 +320,9 @@ fn request(call: &mut Call) -> Result<Option<Block>> {
     let pairs: Vec<(&str, &str)> =
         words.iter().map(|(name, value)| (*name, value.as_str())).collect();
     let Ok(mut request) = flags::resources_from_flags(&pairs) else { return Ok(None) };
-    let Some(fd) = call.asked.take(Attached::Resources) else {
+    let Some(bytes) = bytes else {
         return Ok(call.call.resources.is_none().then_some(request));
     };
-    let bytes = read(fd).doing(|| "reading the requested resources")?;
     // The runtime takes the first JSON value and ignores the rest.
     let mut values = serde_json::Deserializer::from_slice(&bytes).into_iter::<Value>();
     let Some(Ok(Value::Object(block))) = values.next() else { return Ok(None) };
@@ -275,33 +345,44 @@ fn read(fd: OwnedFd) -> Result<Vec<u8>> {
 pub(super) fn note_outcome(node: &Node, key: &Key, pending: &Pending) {
     let Some(holds) = pending.holds.borrow_mut().take() else { return };
     let Some(record) = node.container(key) else { return };
-    let after = evidence::state_stamp(&node.host, key);
-    let is_replaced = after.is_some() && after != pending.state_before;
     if record.incarnation != pending.incarnation {
         return;
     }
+    pending.is_told.set(conclude(node, &record, pending.state_before, holds));
+}
+
+/// Returns whether plugins are to hear of it.
+fn conclude(node: &Node, record: &Container, before: Option<Stamp>, holds: Holds) -> bool {
+    let key = &record.key;
+    let after = evidence::state_stamp(&node.host, key);
+    let is_replaced = after.is_some() && after != before;
     let mut tried = holds.engine.clone();
     overlay::put_over(&mut tried, &holds.overlay);
     let is_crun = record.runtime.contains("crun");
-    let is_taken = is_replaced || (is_crun && resources::has_taken(node, &record, &tried));
+    let is_taken = is_replaced || (is_crun && resources::has_taken(node, record, &tried));
     if !is_taken {
         // Both write file by file, and do not put back what they wrote before they failed.
-        if let Err(unmet) = resources::rewrite(node, &record, &record.overlay, Some(&tried)) {
+        if let Err(unmet) = resources::rewrite(node, record, &record.overlay, Some(&tried)) {
             debug!("{}: after a failed update: {unmet}", key.id);
         }
-        return;
+        if record.updating.is_some() {
+            node.change(key, |record| record.updating = None);
+        }
+        return false;
     }
+    log_failure("recording an update", node.host.point(Point::DaemonUpdated));
     let Holds { engine, overlay, owners, changes, classes, is_told, _writing } = holds;
     node.change(key, |record| {
         record.engine_resources = engine;
         record.overlay = overlay;
         record.owners = owners;
+        record.updating = None;
         updates::note_changes(record, changes);
         record.message =
             messages::with_resources(&record.message, &updates::in_force(record), &classes);
     });
     resources::rewrite_ignored(node, key);
-    pending.is_told.set(is_told);
+    is_told
 }
 
 /// Tells those who were asked that the update was done.

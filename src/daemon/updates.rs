@@ -148,10 +148,9 @@ fn look(node: &Node, key: &Key, wish: &Wish) -> Result<(), Unmet> {
 /// The container of this id that lives, else the youngest.
 pub(super) fn find(node: &Node, id: &str) -> Option<Key> {
     let store = node.store.borrow();
-    let known = store.containers().filter(|known| known.key.id == id);
     let has_ended =
         |known: &Container| matches!(known.state, Lifecycle::Stopped | Lifecycle::Removed);
-    let best = known.max_by_key(|known| (!has_ended(known), known.incarnation));
+    let best = store.of_id(id).max_by_key(|known| (!has_ended(known), known.incarnation));
     best.map(|known| known.key.clone())
 }
 

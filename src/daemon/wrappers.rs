@@ -17,7 +17,7 @@ use crate::state::Key;
 
 use super::call::Call;
 use super::gate::Gate;
-use super::node::{Node, Pending};
+use super::node::{Node, Pending, log_failure};
 use super::{
     admin, conversation, create, delete, evidence, hook, record, settle, start, undo, update,
 };
@@ -114,6 +114,7 @@ async fn verb(node: &Rc<Node>, stream: &mut UnixStream, mut call: Call) -> Resul
         incarnation,
         pid: call.question().pid,
         process,
+        is_recovered: false,
         pid_file: call.pid_file.clone(),
         pid_file_before,
         state_before: evidence::state_stamp(&node.host, &key),
@@ -134,7 +135,7 @@ async fn verb(node: &Rc<Node>, stream: &mut UnixStream, mut call: Call) -> Resul
     } else if is_new(node, &key, call.call.verb) {
         undo::creation(node, &key).await;
     } else {
-        node.change(&key, |record| record.in_flight = None);
+        node.change(&key, |record| (record.in_flight, record.updating) = (None, None));
     }
     drop(turn);
     Ok(())
@@ -172,10 +173,12 @@ async fn hand_over(node: &Node, stream: &mut UnixStream, key: &Key, proceed: Pro
     if conversation::say(stream, &Answer::Proceed(proceed)).await.is_err() {
         return false;
     }
+    log_failure("a verdict", node.host.point(Point::DaemonSaid));
     match tokio::time::timeout(PATIENCE, conversation::notice(stream)).await {
         Ok(Ok(Notice::Exec)) => {}
         Ok(Ok(Notice::ExecFailed(_)) | Err(_)) | Err(_) => return false,
     }
+    log_failure("a verdict", node.host.point(Point::DaemonExec));
     // Not written: after a crash the evidence tells, whether or not EXEC was heard.
     node.store.borrow_mut().change_in_memory(key, |record| {
         if let Some(flight) = &mut record.in_flight {

@@ -5,10 +5,11 @@
 //! before anybody acts on it, so that a SIGKILL loses nothing. It never talks to plugins and
 //! never looks at a process.
 
+mod index;
 mod record;
 mod wire;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
@@ -16,11 +17,13 @@ use serde_json::{Map, Value};
 
 use crate::error::Result;
 
+use index::Index;
 use record::Folders;
 
 pub use wire::Wire;
 
-/// Version of the records on disk. A record of another version is set aside, not guessed at.
+/// Version of the records on disk. A record of the next version is read as far as this one
+/// understands it, and what it does not is kept; any other is set aside.
 pub const SCHEMA: u32 = 1;
 
 /// How many removed or refused containers `explain` still answers for (D27).
@@ -141,6 +144,26 @@ pub struct InFlight {
     pub executed: bool,
 }
 
+/// An `update` whose runtime may still be running: what holds once it took it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Updating {
+    /// The wrapper's pid, which is the runtime's after exec.
+    pub pid: u32,
+    /// The runtime's state file before: inode, seconds and nanoseconds of its time.
+    pub state_before: Option<(u64, i64, i64)>,
+    /// The engine's own resources then (E).
+    pub engine: Map<String, Value>,
+    /// What plugins own of them then (O).
+    pub overlay: Map<String, Value>,
+    /// Who owns it then.
+    pub owners: BTreeMap<String, String>,
+    /// What `explain` tells of it.
+    pub changes: Vec<Change>,
+    /// The classes of block I/O and RDT that plugins named.
+    #[serde(default)]
+    pub classes: (Option<String>, Option<String>),
+}
+
 /// The document that we put in place of the engine's.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Patched {
@@ -236,6 +259,21 @@ pub struct Container {
     /// What plugins want of it once it is created.
     #[serde(default)]
     pub deferred: Vec<Wish>,
+    /// The `update` that is under way.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub updating: Option<Updating>,
+    /// The process of the `delete` that is under way.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deleting: Option<u32>,
+    /// The process of the call that made it.
+    #[serde(default)]
+    pub made_by: u32,
+    /// Found in the runtime's own state after ours was lost: who changed what is not known.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_found: bool,
+    /// What a newer version wrote beside it.
+    #[serde(flatten)]
+    pub unknown: Map<String, Value>,
 }
 
 /// A pod.
@@ -270,6 +308,9 @@ pub struct Pod {
     pub sandbox: Option<Key>,
     /// The NRI message.
     pub message: Wire,
+    /// What a newer version wrote beside it.
+    #[serde(flatten)]
+    pub unknown: Map<String, Value>,
 }
 
 /// All pods and containers, in memory and on disk.
@@ -278,9 +319,12 @@ pub struct Store {
     folders: Folders,
     boot_id: String,
     containers: BTreeMap<Key, Container>,
+    index: Index,
     pods: BTreeMap<String, Pod>,
     gone: VecDeque<Container>,
     incarnations: u64,
+    /// Containers whose record could not be written.
+    unwritten: BTreeSet<Key>,
 }
 
 impl Store {
@@ -293,7 +337,11 @@ impl Store {
         let folders = Folders::open(dir)?;
         let (containers, pods, problems) = record::load(dir, boot_id);
         let incarnations = containers.iter().map(|c| c.incarnation).max().unwrap_or(0);
+        let mut index = Index::default();
+        containers.iter().for_each(|container| index.add(container));
         let store = Self {
+            index,
+            unwritten: BTreeSet::new(),
             folders,
             boot_id: boot_id.to_owned(),
             containers: containers.into_iter().map(|c| (c.key.clone(), c)).collect(),
@@ -325,6 +373,21 @@ impl Store {
         self.containers.values()
     }
 
+    /// The containers of this id, below whichever root.
+    pub fn of_id(&self, id: &str) -> impl Iterator<Item = &Container> {
+        self.index.of_id(id).filter_map(|key| self.containers.get(key))
+    }
+
+    /// The containers of this pod, its sandbox included.
+    pub fn of_pod(&self, pod: &str) -> impl Iterator<Item = &Container> {
+        self.index.of_pod(pod).filter_map(|key| self.containers.get(key))
+    }
+
+    /// The containers made from this bundle.
+    pub fn of_bundle(&self, bundle: &str) -> impl Iterator<Item = &Container> {
+        self.index.of_bundle(bundle).filter_map(|key| self.containers.get(key))
+    }
+
     /// All pods.
     pub fn pods(&self) -> impl Iterator<Item = &Pod> {
         self.pods.values()
@@ -346,8 +409,20 @@ impl Store {
     /// Fails when the disk refuses; memory is unchanged then.
     pub fn put(&mut self, container: Container) -> Result<()> {
         self.folders.write_container(&container)?;
-        self.containers.insert(container.key.clone(), container);
+        self.unwritten.remove(&container.key);
+        self.take_over(container);
         Ok(())
+    }
+
+    fn take_over(&mut self, container: Container) {
+        self.index.add(&container);
+        if let Some(old) = self.containers.insert(container.key.clone(), container)
+            && let Some(new) = self.containers.get(&old.key)
+            && (old.pod != new.pod || old.bundle != new.bundle)
+        {
+            self.index.remove(&old);
+            self.index.add(new);
+        }
     }
 
     /// Changes a record, on disk first. An unknown key is no error: it was removed meanwhile.
@@ -359,6 +434,34 @@ impl Store {
         let mut container = container.clone();
         change(&mut container);
         self.put(container)
+    }
+
+    /// Keeps what has happened: in memory whatever the disk says, for it is told only once. What
+    /// the disk refused is tried again with the next change of any container.
+    ///
+    /// # Errors
+    /// Fails when the disk refuses.
+    pub fn note(&mut self, key: &Key, change: impl FnOnce(&mut Container)) -> Result<()> {
+        if let Some(container) = self.containers.get_mut(key) {
+            change(container);
+            self.unwritten.insert(key.clone());
+        }
+        self.write_what_is_not()
+    }
+
+    fn write_what_is_not(&mut self) -> Result<()> {
+        while let Some(key) = self.unwritten.first() {
+            if let Some(container) = self.containers.get(key) {
+                self.folders.write_container(container)?;
+            }
+            self.unwritten.pop_first();
+        }
+        Ok(())
+    }
+
+    /// How many records the disk refused.
+    pub fn unwritten(&self) -> usize {
+        self.unwritten.len()
     }
 
     /// Changes what is known without writing it: for what a crash may lose, because the request
@@ -373,6 +476,8 @@ impl Store {
     pub fn forget(&mut self, key: &Key) {
         let Some(mut container) = self.containers.remove(key) else { return };
         self.folders.remove_container(&container);
+        self.index.remove(&container);
+        self.unwritten.remove(key);
         container.state = Lifecycle::Removed;
         container.in_flight = None;
         if self.gone.len() >= REMEMBERED {

@@ -3,6 +3,7 @@
 //! and the engine's documents beside them. A file that cannot be used is set aside with one
 //! line; it never keeps the daemon from starting.
 
+use std::collections::HashSet;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
@@ -17,6 +18,9 @@ const CONTAINERS: &str = "containers";
 const PODS: &str = "pods";
 const PRISTINE: &str = "pristine";
 const ASIDE: &str = "aside";
+
+/// What a daemon one version ahead writes: downgrading by one loses nothing.
+const NEXT: u32 = SCHEMA + 1;
 
 /// The folders, opened once: a record is written many times in a container's life.
 #[derive(Debug)]
@@ -82,11 +86,33 @@ pub(super) fn load(dir: &Path, boot_id: &str) -> (Vec<Container>, Vec<Pod>, Vec<
     let mut problems = Vec::new();
     let containers = load_all::<Container>(dir, CONTAINERS, &mut problems);
     let pods = load_all::<Pod>(dir, PODS, &mut problems);
-    let containers = keep(dir, containers, &mut problems, |container| {
+    let mut containers = keep(dir, containers, &mut problems, |container| {
         (container.schema, container.boot_id == boot_id)
     });
-    let pods = keep(dir, pods, &mut problems, |pod| (pod.schema, pod.boot_id == boot_id));
+    let mut pods = keep(dir, pods, &mut problems, |pod| (pod.schema, pod.boot_id == boot_id));
+    // From here on they are ours, whoever wrote them.
+    containers.iter_mut().for_each(|container| container.schema = SCHEMA);
+    pods.iter_mut().for_each(|pod| pod.schema = SCHEMA);
+    sweep(dir, &containers);
     (containers, pods, problems)
+}
+
+/// Removes kept documents that no container needs: we were killed between the one and the other.
+/// Where a record was set aside, nobody knows what it needs.
+fn sweep(dir: &Path, containers: &[Container]) {
+    let mut aside = std::fs::read_dir(dir.join(ASIDE)).into_iter().flatten();
+    if aside.next().is_some() {
+        return;
+    }
+    let wanted: HashSet<&str> = containers
+        .iter()
+        .filter_map(|container| Some(container.patched.as_ref()?.pristine.as_str()))
+        .collect();
+    for entry in std::fs::read_dir(dir.join(PRISTINE)).into_iter().flatten().flatten() {
+        if !entry.file_name().to_str().is_some_and(|name| wanted.contains(name)) {
+            let _gone = std::fs::remove_file(entry.path());
+        }
+    }
 }
 
 fn load_all<T: DeserializeOwned>(
@@ -122,7 +148,7 @@ fn keep<T>(
     let mut kept = Vec::new();
     for (path, record) in records {
         match check(&record) {
-            (SCHEMA, true) => kept.push(record),
+            (SCHEMA | NEXT, true) => kept.push(record),
             // Another boot: nothing it tells of is there any more.
             (_, false) => {
                 let _stale = std::fs::remove_file(&path);
@@ -210,12 +236,79 @@ mod tests {
         store.put(container("good")).unwrap();
         files::replace(&temp.path().join("containers/bad.json"), b"{\"schema\": ").unwrap();
         let mut newer = container("newer");
-        newer.schema = SCHEMA + 1;
+        newer.schema = SCHEMA + 2;
         Folders::open(temp.path()).unwrap().write_container(&newer).unwrap();
         let (store, problems) = Store::open(temp.path(), "boot").unwrap();
         assert_eq!(store.containers().count(), 1);
         assert_eq!(problems.len(), 2, "{problems:?}");
         assert!(temp.path().join("aside/bad.json").exists());
+    }
+
+    #[test]
+    fn a_record_of_the_next_version_is_used_and_what_it_says_more_is_kept() {
+        let temp = tempfile::tempdir().unwrap();
+        let (mut store, _) = Store::open(temp.path(), "boot").unwrap();
+        let mut newer = container("newer");
+        newer.schema = SCHEMA + 1;
+        newer.unknown.insert("mood".to_owned(), "fine".into());
+        store.put(newer.clone()).unwrap();
+        for _twice in 0..2 {
+            let (mut store, problems) = Store::open(temp.path(), "boot").unwrap();
+            assert_eq!(problems, Vec::<String>::new());
+            store.change(&newer.key, |record| record.state = Lifecycle::Stopped).unwrap();
+            assert_eq!(store.container(&newer.key).unwrap().unknown["mood"], "fine");
+        }
+    }
+
+    #[test]
+    fn documents_that_nobody_needs_are_swept_but_not_where_a_record_was_set_aside() {
+        let temp = tempfile::tempdir().unwrap();
+        let (store, _) = Store::open(temp.path(), "boot").unwrap();
+        store.keep_pristine(3, b"{}").unwrap();
+        assert!(Store::open(temp.path(), "boot").unwrap().0.pristine("3.json").is_err());
+        store.keep_pristine(3, b"{}").unwrap();
+        files::replace(&temp.path().join("containers/bad.json"), b"{").unwrap();
+        assert!(Store::open(temp.path(), "boot").unwrap().0.pristine("3.json").is_ok());
+    }
+
+    #[test]
+    fn containers_are_found_by_id_pod_and_bundle_until_they_are_forgotten() {
+        let temp = tempfile::tempdir().unwrap();
+        let (mut store, _) = Store::open(temp.path(), "boot").unwrap();
+        let (mut one, mut two) = (container("a"), container("a"));
+        two.key.root = "/run/other".to_owned();
+        (one.pod, two.pod) = ("p".to_owned(), "q".to_owned());
+        store.put(one.clone()).unwrap();
+        store.put(two.clone()).unwrap();
+        store.change(&one.key, |record| record.pod = "q".to_owned()).unwrap();
+        let counts = |store: &Store| {
+            let pods = ["p", "q"].map(|pod| store.of_pod(pod).count());
+            (store.of_id("a").count(), pods, store.of_bundle("/b").count())
+        };
+        assert_eq!(counts(&store), (2, [0, 2], 2));
+        store.forget(&one.key);
+        assert_eq!(counts(&store), (1, [0, 1], 1));
+        store.forget(&two.key);
+        assert_eq!(counts(&store), (0, [0, 0], 0));
+    }
+
+    #[test]
+    fn what_a_full_disk_refused_is_written_with_the_next_change() {
+        let temp = tempfile::tempdir().unwrap();
+        let (mut store, _) = Store::open(temp.path(), "boot").unwrap();
+        for id in ["a", "b"] {
+            store.put(container(id)).unwrap();
+        }
+        let folder = temp.path().join("containers");
+        std::fs::rename(&folder, temp.path().join("away")).unwrap();
+        let stops = |c: &mut Container| c.state = Lifecycle::Stopped;
+        assert!(store.note(&container("a").key, stops).is_err());
+        let first = store.containers().next().map(|c| c.state);
+        assert_eq!((first, store.unwritten()), (Some(Lifecycle::Stopped), 1));
+        std::fs::rename(temp.path().join("away"), &folder).unwrap();
+        store.note(&container("b").key, stops).unwrap();
+        let (store, _) = Store::open(temp.path(), "boot").unwrap();
+        assert!(store.containers().all(|c| c.state == Lifecycle::Stopped));
     }
 
     #[test]

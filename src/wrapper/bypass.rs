@@ -12,6 +12,7 @@ use crate::argv::{Call, Verb};
 use crate::config::{Config, DaemonPolicy};
 use crate::error::{Error, Result};
 use crate::files;
+use crate::host::Point;
 use crate::link::Question;
 
 use super::Wrapper;
@@ -19,12 +20,19 @@ use super::Wrapper;
 impl Wrapper<'_> {
     /// Goes on without the daemon, or fails the verb; `why` says what was wrong with it.
     pub(super) fn bypass(&self, why: &str) -> Result<Infallible> {
+        self.bypass_update(why, None)
+    }
+
+    /// The same for an `update`, with the resources that it asks for.
+    pub(super) fn bypass_update(&self, why: &str, asks: Option<Vec<u8>>) -> Result<Infallible> {
         let may_fail = self.call.verb != Verb::Delete;
         if may_fail && self.config.on_daemon_failure == DaemonPolicy::Fail {
             return Err(Error::new(format!("{why}; nothing was changed or started"))
                 .hint("on_daemon_failure = \"fail\" asks for this; see: nri-runc nri check"));
         }
-        leave_note(self.config, self.call, &self.runtime, &self.unasked(), why);
+        self.host.point(Point::WrapperBypass)?;
+        leave_note(self.config, self.call, &self.runtime, &self.unasked(), why, asks);
+        self.host.point(Point::WrapperBypassed)?;
         self.exec_unchanged()
     }
 
@@ -43,6 +51,7 @@ pub(super) fn leave_note(
     runtime: &Path,
     question: &Question,
     why: &str,
+    asks: Option<Vec<u8>>,
 ) {
     let dir = config.run_dir.join("bypassed");
     if super::awaken::make_private_dir(&dir).is_err() {
@@ -61,6 +70,7 @@ pub(super) fn leave_note(
         "runtime": runtime.to_string_lossy(),
         "why": why,
         "question": question.encode(),
+        "resources": asks,
     });
     // The time comes first: they are taken up in this order.
     let name = format!("{:020}-{}.json", since.as_nanos(), std::process::id());

@@ -134,7 +134,7 @@ fn without_a_daemon(
         return Err(Error::new(why)
             .hint("on_daemon_failure = \"fail\" asks for this; see: nri-runc nri check"));
     }
-    bypass::leave_note(config, call, Path::new(&question.runtime), question, &why);
+    bypass::leave_note(config, call, Path::new(&question.runtime), question, &why, None);
     Ok(())
 }
 

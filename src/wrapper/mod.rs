@@ -137,6 +137,7 @@ impl Wrapper<'_> {
             Asked::Proceed(proceed, conversation) => (proceed, conversation),
             Asked::Away(why) => return self.bypass(&why),
         };
+        self.host.point(Point::WrapperVerdict)?;
         if let Err(gone) = conversation.say_exec() {
             return self.bypass(&gone.to_string());
         }

@@ -35,7 +35,7 @@ impl Wrapper<'_> {
             Asked::Proceed(proceed, conversation) => (proceed, conversation),
             Asked::Away(why) => {
                 input.give_back()?;
-                return self.bypass(&why);
+                return self.bypass_update(&why, input.bytes());
             }
         };
         self.host.point(Point::WrapperVerdict)?;
@@ -44,7 +44,9 @@ impl Wrapper<'_> {
             None => input.give_back()?,
         }
         if let Err(gone) = conversation.say_exec() {
-            return self.bypass(&gone.to_string());
+            // Nobody would keep what the plugins answered.
+            input.give_back()?;
+            return self.bypass_update(&gone.to_string(), input.bytes());
         }
         let error = self.exec(&proceed);
         conversation.say_exec_failed(&error);
@@ -79,6 +81,17 @@ impl Input {
             Self::Flags => None,
             Self::File(fd) | Self::Stdin(fd) => Some(fd),
         }
+    }
+
+    /// What is asked for, for the daemon that comes.
+    fn bytes(&self) -> Option<Vec<u8>> {
+        let mut file = File::from(self.fd()?.try_clone().ok()?);
+        let mut bytes = Vec::new();
+        // The file's position is the runtime's, which shares it.
+        file.seek(SeekFrom::Start(0)).ok()?;
+        Read::by_ref(&mut file).take(INPUT_LIMIT).read_to_end(&mut bytes).ok()?;
+        file.seek(SeekFrom::Start(0)).ok()?;
+        Some(bytes)
     }
 
     /// Makes standard input read from its beginning again.

@@ -9,7 +9,7 @@ use crate::plugin::Event;
 use crate::state::{Container, Key, Lifecycle};
 
 use super::node::{Node, log_failure, now};
-use super::{hook, outcome, watch};
+use super::{hook, lasting, outcome, watch};
 
 /// Whether the init process of a container is known to have ended.
 pub(super) fn has_ended(node: &Node, record: &Container) -> bool {
@@ -42,6 +42,7 @@ pub(super) async fn stopped(node: &Rc<Node>, key: &Key) {
     log_failure("telling an end", node.host.point(Point::DaemonStopped));
     if !record.is_sandbox {
         node.tell(Event::StopContainer, key).await;
+        lasting::member_ended(node, &record.pod);
     }
 }
 

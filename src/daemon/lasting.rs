@@ -1,21 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Pods that no call ends: CRI-O without infrastructure containers keeps such a pod as a folder
-//! (decision D20). The folder is watched; the pod ends when its document is gone and its last
-//! container too. It only reads, and costs nothing between events.
+//! (decision D20). The folder is watched: the pod is stopped when CRI-O marks it so and its last
+//! container has ended, and it ends when its document is gone and its last container too. It only
+//! reads, and costs nothing between events.
 
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, Reader, WatchFlags};
+
+use crate::state::{Key, Lifecycle};
 
 use super::node::Node;
 use super::{pods, watch};
 
 /// How often a pod is looked for when the kernel has no watch left.
 const WITHOUT_A_WATCH: Duration = Duration::from_secs(5);
+
+/// The file by which CRI-O remembers that it has stopped a pod, and the roots of which one or the
+/// other holds it.
+const MARK: &str = "stopped";
+const ROOTS: [&str; 2] = ["/run/containers/storage/", "/var/lib/containers/storage/"];
 
 /// Whether a pod is still there although none of its containers is.
 pub(super) fn lasts(node: &Node, id: &str) -> bool {
@@ -29,10 +37,11 @@ pub(super) fn follow(node: &Rc<Node>, id: &str) {
     let path = node.store.borrow().pod(id).and_then(|pod| pod.lives_with.clone());
     let Some(path) = path.map(|path| node.host.path(path)) else { return };
     // There is none when the folder went while nobody looked: the pod ends at once.
-    let events = path.parent().and_then(watch_folder);
+    let events = watch_folders(&folders(&path));
     let (node, id) = (Rc::clone(node), id.to_owned());
     tokio::task::spawn_local(async move {
         while path.exists() && node.store.borrow().pod(&id).is_some() {
+            stop_if_marked(&node, &id).await;
             match &events {
                 Some(events) => {
                     watch::readable(events).await;
@@ -53,15 +62,64 @@ pub(super) fn follow_all(node: &Rc<Node>) {
     }
 }
 
-fn watch_folder(folder: &Path) -> Option<OwnedFd> {
+/// A member has ended: its pod may have been waiting for that. Not done at once, for the member's
+/// turn is not over.
+pub(super) fn member_ended(node: &Rc<Node>, id: &str) {
+    if node.store.borrow().pod(id).is_some_and(|pod| pod.lives_with.is_some()) {
+        let (node, id) = (Rc::clone(node), id.to_owned());
+        tokio::task::spawn_local(async move { stop_if_marked(&node, &id).await });
+    }
+}
+
+/// StopPodSandbox, if the engine has stopped the pod and every member was told to have ended.
+async fn stop_if_marked(node: &Rc<Node>, id: &str) {
+    let path = node.store.borrow().pod(id).and_then(|pod| pod.lives_with.clone());
+    let Some(path) = path.map(|path| node.host.path(path)) else { return };
+    if !folders(&path).iter().any(|folder| folder.join(MARK).exists()) {
+        return;
+    }
+    let members = |node: &Node| -> Vec<(Key, bool)> {
+        let store = node.store.borrow();
+        let members = store.of_pod(id);
+        let has_ended = |state| matches!(state, Lifecycle::Stopped | Lifecycle::Removed);
+        members.map(|member| (member.key.clone(), has_ended(member.state))).collect()
+    };
+    for (key, _) in members(node) {
+        // Whoever is telling of this member has told when it is our turn.
+        let lane = node.lane(&key);
+        drop(lane.turn.lock().await);
+    }
+    let lane = node.pod_lane(id);
+    let _turn = lane.turn.lock().await;
+    if members(node).iter().all(|(_, has_ended)| *has_ended) {
+        pods::stop(node, id).await;
+    }
+}
+
+/// The folders of the pod: below the run root and below the graph root.
+fn folders(document: &Path) -> Vec<PathBuf> {
+    let Some(folder) = document.parent() else { return Vec::new() };
+    let text = folder.to_string_lossy();
+    let others = [(ROOTS[0], ROOTS[1]), (ROOTS[1], ROOTS[0])];
+    let other = others.iter().find(|(from, _)| text.contains(from));
+    let other = other.map(|(from, to)| PathBuf::from(text.replacen(from, to, 1)));
+    [Some(folder.to_owned()), other].into_iter().flatten().collect()
+}
+
+/// Watches those that are there.
+fn watch_folders(folders: &[PathBuf]) -> Option<OwnedFd> {
     let events = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK).ok()?;
-    let wanted = WatchFlags::DELETE
+    let wanted = WatchFlags::CREATE
+        | WatchFlags::MOVED_TO
+        | WatchFlags::DELETE
         | WatchFlags::DELETE_SELF
         | WatchFlags::MOVED_FROM
         | WatchFlags::MOVE_SELF
         | WatchFlags::ONLYDIR;
-    inotify::add_watch(&events, folder, wanted).ok()?;
-    Some(events)
+    let watched = folders
+        .iter()
+        .filter(|folder| inotify::add_watch(&events, folder.as_path(), wanted).is_ok());
+    (watched.count() > 0).then_some(events)
 }
 
 /// Empties the queue.

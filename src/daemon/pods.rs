@@ -97,7 +97,7 @@ pub(super) async fn announce(node: &Rc<Node>, seen: &Seen, container: &Container
     let _turn = lane.turn.lock().await;
     let known = node.store.borrow().pod(&seen.pod.id).map(|pod| pod.state);
     match known {
-        Some(PodState::Ready) => return Ok(()),
+        Some(PodState::Ready) => return learn(node, seen),
         Some(PodState::Created) => {}
         Some(PodState::Stopped) | None => {
             let pod = Pod { state: PodState::Ready, ..record(node, seen, container) };
@@ -106,6 +106,24 @@ pub(super) async fn announce(node: &Rc<Node>, seen: &Seen, container: &Container
         }
     }
     begin(node, &seen.pod.id).await
+}
+
+/// Podman's `kube play` gives the annotations of the YAML to the members of a pod, not to its
+/// infrastructure container: the first member that is seen tells them.
+fn learn(node: &Node, seen: &Seen) -> Result<()> {
+    let known = node.store.borrow().pod(&seen.pod.id).cloned();
+    let known = known.filter(|pod| pod.engine == "podman");
+    let Some(mut pod) = known else { return Ok(()) };
+    let mut message = messages::pod(&pod);
+    let known = message.annotations.len();
+    for (key, value) in &seen.pod.annotations {
+        message.annotations.entry(key.clone()).or_insert_with(|| value.clone());
+    }
+    if message.annotations.len() == known {
+        return Ok(());
+    }
+    pod.message = messages::to_wire(&message);
+    put(node, pod)
 }
 
 /// A container was made without us: its pod is known from here on, and runs if it does. Nobody
@@ -178,14 +196,20 @@ pub(super) async fn end_if_empty(node: &Rc<Node>, id: &str) {
     }
 }
 
-/// StopPodSandbox and RemovePodSandbox, each once.
-async fn end(node: &Rc<Node>, id: &str) {
-    let Some(state) = node.store.borrow().pod(id).map(|pod| pod.state) else { return };
-    if state == PodState::Ready {
+/// StopPodSandbox, once; with the pod's lane held.
+pub(super) async fn stop(node: &Rc<Node>, id: &str) {
+    let state = node.store.borrow().pod(id).map(|pod| pod.state);
+    if state == Some(PodState::Ready) {
         log_failure("stopping a pod", node.host.point(Point::DaemonPodStop));
         log_failure("stopping a pod", set_state(node, id, PodState::Stopped));
         tell(node, Event::StopPodSandbox, id).await;
     }
+}
+
+/// StopPodSandbox and RemovePodSandbox, each once.
+async fn end(node: &Rc<Node>, id: &str) {
+    let Some(state) = node.store.borrow().pod(id).map(|pod| pod.state) else { return };
+    stop(node, id).await;
     if state != PodState::Created {
         tell(node, Event::RemovePodSandbox, id).await;
     }

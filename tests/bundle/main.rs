@@ -19,6 +19,7 @@ mod go;
 mod golang;
 #[path = "../support/ground.rs"]
 mod ground;
+mod lasting;
 mod launched;
 mod lifecycle;
 #[path = "../support/player.rs"]

@@ -10,6 +10,7 @@ mod identity;
 /// Messages as JSON.
 pub mod json;
 mod launch;
+mod line;
 pub mod mux;
 mod notify;
 mod policy;

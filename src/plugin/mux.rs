@@ -14,10 +14,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader, ReadBuf};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, BufReader, ReadBuf};
 use tokio::net::UnixStream;
-use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::{mpsc, watch};
+
+use super::line::Line;
 
 /// Connection id of the plugin service: we call, the plugin answers.
 pub const PLUGIN_CONNECTION: u32 = 1;
@@ -80,7 +81,6 @@ pub fn split(stream: UnixStream) -> (Trunk, Connection, Connection) {
     let trunk = Trunk { reason: watch::Sender::new(None), heard: Arc::default() };
     let (outgoing, queue) = mpsc::unbounded_channel();
     let queued = Arc::new(AtomicUsize::new(0));
-    let (reader, writer) = stream.into_split();
     let make = |id| {
         let (sender, incoming) = mpsc::channel(QUEUE);
         let connection = Connection {
@@ -96,13 +96,19 @@ pub fn split(stream: UnixStream) -> (Trunk, Connection, Connection) {
     };
     let (to_plugin, plugin) = make(PLUGIN_CONNECTION);
     let (to_runtime, runtime) = make(RUNTIME_CONNECTION);
-    tokio::spawn(read(reader, trunk.clone(), to_plugin, to_runtime));
-    tokio::spawn(write(writer, trunk.clone(), queue, queued));
+    match Line::new(stream) {
+        Ok(line) => {
+            let reader = line.clone();
+            tokio::spawn(read(reader, trunk.clone(), to_plugin, to_runtime));
+            tokio::spawn(write(line, trunk.clone(), queue, queued));
+        }
+        Err(error) => trunk.close(&crate::error::in_our_words(&error)),
+    }
     (trunk, plugin, runtime)
 }
 
 async fn read(
-    reader: OwnedReadHalf,
+    reader: Line,
     trunk: Trunk,
     plugin: mpsc::Sender<Vec<u8>>,
     runtime: mpsc::Sender<Vec<u8>>,
@@ -118,7 +124,7 @@ async fn read(
 
 /// Reads frames until the end; returns why it ended.
 async fn read_frames(
-    reader: &mut BufReader<OwnedReadHalf>,
+    reader: &mut BufReader<Line>,
     trunk: &Trunk,
     plugin: &mpsc::Sender<Vec<u8>>,
     runtime: &mpsc::Sender<Vec<u8>>,
@@ -166,7 +172,7 @@ async fn read_frames(
 }
 
 async fn write(
-    mut writer: OwnedWriteHalf,
+    line: Line,
     trunk: Trunk,
     mut queue: mpsc::UnboundedReceiver<Vec<u8>>,
     queued: Arc<AtomicUsize>,
@@ -178,7 +184,7 @@ async fn write(
         };
         let Some(bytes) = next else { break "both connections were dropped".to_owned() };
         let written = tokio::select! {
-            written = writer.write_all(&bytes) => written,
+            written = line.write_all(&bytes) => written,
             reason = trunk.closed() => break reason,
         };
         queued.fetch_sub(bytes.len(), Ordering::Relaxed);
@@ -187,7 +193,7 @@ async fn write(
         }
     };
     trunk.close(&reason);
-    let _peer_is_gone = writer.shutdown().await;
+    line.end();
 }
 
 /// One logical connection: a stream of bytes to ttRPC.
@@ -299,6 +305,7 @@ impl AsyncWrite for Connection {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tokio::io::AsyncWriteExt;
 
     fn message(length: usize) -> Vec<u8> {
         let mut bytes = u32::try_from(length).unwrap().to_be_bytes().to_vec();
@@ -366,6 +373,26 @@ mod tests {
         let (trunk, _plugin, _runtime) = split(ours);
         theirs.write_all(&[0, 0, 0, 1, 0xff, 0xff, 0xff, 0xff]).await.unwrap();
         assert!(trunk.closed().await.contains("4294967295 bytes"));
+    }
+
+    #[tokio::test]
+    async fn a_plugin_that_reads_slowly_gets_everything_in_order() {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        let (_trunk, mut plugin, _runtime) = split(ours);
+        let long = message(3 << 20);
+        let sent = long.clone();
+        tokio::spawn(async move {
+            plugin.write_all(&sent).await.unwrap();
+            plugin.write_all(&message(5)).await.unwrap();
+            // It stays open until the other side has read everything.
+            std::future::pending::<()>().await;
+        });
+        // The socket's buffer is full long before.
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        let (_, first) = frame(&mut theirs).await;
+        let (_, rest) = frame(&mut theirs).await;
+        assert_eq!([first, rest].concat(), long);
+        assert_eq!(frame(&mut theirs).await, (1, message(5)));
     }
 
     #[tokio::test]

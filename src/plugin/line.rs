@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A plugin's stream as bytes in and out.
+//!
+//! The event loop watches it for what comes only. tokio's own stream is watched for room to
+//! write as well, so each message that a plugin takes would wake us for nothing, once for each
+//! request to each plugin. Room is waited for only where there was none. It knows no frames.
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::Shutdown;
+use std::os::unix::net::UnixStream as StdStream;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use tokio::io::unix::AsyncFd;
+use tokio::io::{AsyncRead, Interest, ReadBuf};
+use tokio::net::UnixStream;
+
+/// One end of a stream; copies are the same stream.
+#[derive(Debug, Clone)]
+pub(super) struct Line(Arc<AsyncFd<StdStream>>);
+
+impl Line {
+    pub(super) fn new(stream: UnixStream) -> io::Result<Self> {
+        Ok(Self(Arc::new(watched(stream.into_std()?, Interest::READABLE)?)))
+    }
+
+    pub(super) async fn write_all(&self, mut bytes: &[u8]) -> io::Result<()> {
+        while !bytes.is_empty() {
+            match self.0.get_ref().write(bytes) {
+                Ok(length) => bytes = &bytes[length..],
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    let room = watched(self.0.get_ref().try_clone()?, Interest::WRITABLE)?;
+                    let _there_is = room.writable().await?;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Nothing more is said; a peer that is gone does not mind.
+    pub(super) fn end(&self) {
+        let _peer_is_gone = self.0.get_ref().shutdown(Shutdown::Write);
+    }
+}
+
+#[expect(unsafe_code, reason = "registering a descriptor with the event loop")]
+fn watched(stream: StdStream, interest: Interest) -> io::Result<AsyncFd<StdStream>> {
+    // SAFETY: a stream's descriptor is open for as long as it lives, and AsyncFd owns it.
+    let watched = unsafe { AsyncFd::register_with_interest(stream, interest) };
+    watched.map_err(|refused| io::Error::other(refused.to_string()))
+}
+
+impl AsyncRead for Line {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        loop {
+            let mut guard = ready!(self.0.poll_read_ready(context))?;
+            let room = buffer.remaining();
+            let read = guard.try_io(|line| line.get_ref().read(buffer.initialize_unfilled()));
+            let Ok(read) = read else { continue };
+            let length = read?;
+            buffer.advance(length);
+            // Everything that was there: asking again would only be told so.
+            if 0 < length && length < room {
+                guard.clear_ready();
+            }
+            return Poll::Ready(Ok(()));
+        }
+    }
+}

@@ -13,7 +13,7 @@ dir=$vm/image
 found=$vm/root/usr/lib/x86_64-linux-gnu:$vm/root/lib/x86_64-linux-gnu
 
 rm -rf "$dir"
-mkdir -p "$dir/bin" "$dir/lib" "$dir/lib64" "$dir/work/bin" "$dir/dev" "$dir/proc" "$dir/sys"
+mkdir -p "$dir/bin" "$dir/lib" "$dir/lib64" "$dir/guest/bin" "$dir/dev" "$dir/proc" "$dir/sys"
 cp "$tools/busybox" "$dir/bin/busybox"
 for applet in sh mount mkdir cp ln touch cat ip sync poweroff switch_root uname; do
     ln -s busybox "$dir/bin/$applet"
@@ -33,12 +33,12 @@ put() {
             esac
         done
 }
-put "$tools/busybox" "$dir/work/bin/busybox"
-put "$tools/runc" "$dir/work/bin/runc"
-put "$vm/root/usr/bin/crun" "$dir/work/bin/crun"
-put "$binary" "$dir/work/bin/nri-runc"
-put "$cases" "$dir/work/cases"
-printf '%s\n' "$*" >"$dir/work/words"
+put "$tools/busybox" "$dir/guest/bin/busybox"
+put "$tools/runc" "$dir/guest/bin/runc"
+put "$vm/root/usr/bin/crun" "$dir/guest/bin/crun"
+put "$binary" "$dir/guest/bin/nri-runc"
+put "$cases" "$dir/guest/cases"
+printf '%s\n' "$*" >"$dir/guest/words"
 (cd "$dir" && find . | "$tools/busybox" cpio -o -H newc 2>/dev/null) >"$vm/initrd.new"
 mv "$vm/initrd.new" "$vm/initrd"
 rm -rf "$dir"

@@ -4,7 +4,7 @@
 use nri_runc::plugin::api;
 use serde_json::json;
 
-use super::{Manner, Place, anywhere, place, request, succeeds, wait_until};
+use super::{Manner, Place, anywhere, request, succeeds, wait_until};
 
 fn eviction(id: &str) -> api::ContainerEviction {
     api::ContainerEviction {
@@ -75,7 +75,9 @@ fn what_is_not_allowed_or_too_much_stays_alive() {
 
 #[test]
 fn an_eviction_that_could_not_begin_is_said_and_can_be_asked_for_again() {
-    let Some(mut place) = place("---[debug]\nfault = \"daemon.evict:fail\"") else { return };
+    let Some(mut place) = anywhere("runc", "---[debug]\nfault = \"daemon.evict:fail\"") else {
+        return;
+    };
     place.run("c1", &json!({}));
     let asking = place.asker();
     asking.ask(evict(&["c1"])).unwrap();
@@ -97,7 +99,7 @@ fn an_eviction_that_could_not_begin_is_said_and_can_be_asked_for_again() {
 fn an_eviction_whose_daemon_died_is_carried_out_by_the_next() {
     let grace = "[eviction]\ngrace = \"300ms\"\n";
     let fault = format!("{grace}---[debug]\nfault = \"daemon.evict:kill\"");
-    let Some(mut place) = place(&fault) else { return };
+    let Some(mut place) = anywhere("runc", &fault) else { return };
     place.run("c1", &json!({}));
     let asking = place.asker();
     assert!(!matches!(asking.try_ask(evict(&["c1"])), Ok(Ok(_))), "nobody is left to answer");

@@ -122,8 +122,7 @@ fn carry_out(arguments: &Arguments) -> Result<u8> {
         }
         AdminVerb::Adjust(adjust) => {
             let shown = dry::adjust(loaded, adjust)?;
-            std::io::stdout().write_all(&shown).doing(|| "writing the answer")?;
-            Ok(DONE)
+            print(&shown)
         }
         AdminVerb::Replay(replay) => dry::replay(loaded, replay).map(|()| DONE),
         AdminVerb::Check => check(arguments, &loaded),
@@ -156,7 +155,14 @@ fn tell(arguments: &Arguments, document: &Value, show: fn(&Value) -> String) -> 
     if !text.ends_with('\n') {
         text.push('\n');
     }
-    std::io::stdout().write_all(text.as_bytes()).doing(|| "writing the answer")?;
+    print(text.as_bytes())
+}
+
+/// Nobody empties standard output behind us: our entry point is not that of the standard library,
+/// and a document need not end with a line feed.
+fn print(bytes: &[u8]) -> Result<u8> {
+    let mut out = std::io::stdout().lock();
+    out.write_all(bytes).and_then(|()| out.flush()).doing(|| "writing the answer")?;
     Ok(DONE)
 }
 

@@ -106,6 +106,16 @@ fn the_document_is_printed_as_it_would_be_written_and_written_where_that_is_aske
 }
 
 #[test]
+fn a_document_without_a_final_line_feed_is_printed_to_its_end() {
+    let stand = Stand::new("");
+    let bundle = BUNDLE.replace('\n', " ");
+    stand.put("web/config.json", &bundle);
+    let wanted = bundle.replace("\"A=1\"]", "\"A=1\",\"B=2\"]");
+    assert_eq!(shown(&stand.apply(&[env("B", "2")], &["--output", "spec"])), wanted);
+    assert_eq!(shown(&stand.apply(&[], &["--output", "spec"])), bundle);
+}
+
+#[test]
 fn owners_are_those_named_or_the_place_in_the_file() {
     let stand = Stand::new("");
     let mut named = env("A", "9");

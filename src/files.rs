@@ -8,17 +8,37 @@
 use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::Path;
 
 use nix::errno::Errno;
-use nix::fcntl::{AT_FDCWD, OFlag, openat, renameat};
+use nix::fcntl::{AT_FDCWD, AtFlags, OFlag, openat, renameat};
 use nix::sys::stat::{Mode, fchmod, fstat};
-use nix::unistd::{Gid, Uid, UnlinkatFlags, fchown, unlinkat};
+use nix::unistd::{Gid, Uid, UnlinkatFlags, fchown, linkat, unlinkat};
 
 use crate::error::{Context, Error, Result};
 
 /// The largest `config.json` that we read, in bytes. Engines write 4 to 300 KB.
 pub const DOCUMENT_LIMIT: u64 = 16 << 20;
+
+/// Makes a directory of ours, 0700, and refuses one that others could write to (D11).
+///
+/// # Errors
+/// Fails when it cannot be made, is a link, belongs to somebody else or is open to others.
+pub fn make_private_dir(path: &Path) -> Result<()> {
+    std::fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(path)
+        .doing(|| format!("making {}", path.display()))?;
+    let meta = std::fs::symlink_metadata(path)?;
+    let is_private = meta.is_dir() && meta.uid() == nix::unistd::geteuid().as_raw();
+    if is_private && meta.mode() & 0o022 == 0 {
+        return Ok(());
+    }
+    Err(Error::new(format!("{} may be written by others", path.display()))
+        .hint("it must be a folder of root with mode 0700"))
+}
 
 /// Opens a directory as a mere reference: no permission to list it is needed or gained.
 ///
@@ -121,36 +141,48 @@ pub fn remove_at(dir: impl AsFd, name: &str) {
 
 /// The inode that `name` in `dir` means now, if any.
 pub fn inode_at(dir: impl AsFd, name: &str) -> Option<u64> {
-    let flags = nix::fcntl::AtFlags::AT_SYMLINK_NOFOLLOW;
+    let flags = AtFlags::AT_SYMLINK_NOFOLLOW;
     nix::sys::stat::fstatat(dir, name, flags).ok().map(|stat| stat.st_ino)
 }
 
-/// How a document was put in place.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Placed {
-    /// The two names were exchanged: the old content is now under the new file's name.
-    Exchanged,
-    /// The file system cannot exchange: the old content is gone from the directory.
-    Replaced,
-}
-
-/// Puts the file `new` in place of `name` in one step, both in `dir` (decision D1).
+/// Puts the file `new` in place of `name` in one step, both in `dir` (decision D1). What was
+/// there lies under `new` afterwards, so that a second exchange takes it back.
 ///
 /// # Errors
-/// Fails when the file system refuses both an exchange and a rename; nothing has changed then.
-pub fn exchange_at(dir: impl AsFd, new: &str, name: &str) -> Result<Placed> {
+/// Fails when the file system refuses; `name` is what it was then.
+pub fn exchange_at(dir: impl AsFd, new: &str, name: &str) -> Result<()> {
     // rustix, because nix has renameat2 for glibc only.
     let flags = rustix::fs::RenameFlags::EXCHANGE;
     match rustix::fs::renameat_with(&dir, new, &dir, name, flags) {
-        Ok(()) => return Ok(Placed::Exchanged),
-        Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOSYS) => {}
-        Err(errno) => {
-            let errno = Errno::from_raw(errno.raw_os_error());
-            return Err(Error::from(errno)).doing(|| format!("replacing {name}"));
-        }
+        Ok(()) => Ok(()),
+        Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOSYS) => rename_in_turn(&dir, new, name),
+        Err(errno) => Err(Error::from(Errno::from_raw(errno.raw_os_error()))),
     }
-    renameat(&dir, new, &dir, name).doing(|| format!("replacing {name}"))?;
-    Ok(Placed::Replaced)
+    .doing(|| format!("replacing {name}"))
+}
+
+/// The same where the file system knows no exchange: `name` still changes in one step, and what
+/// it meant is kept under a third name meanwhile.
+fn rename_in_turn(dir: impl AsFd, new: &str, name: &str) -> Result<()> {
+    let kept = kept_name(new);
+    remove_at(&dir, &kept);
+    if linkat(&dir, name, &dir, kept.as_str(), AtFlags::empty()).is_err() {
+        let original = read_at(&dir, name)?;
+        create_at(&dir, &kept, &original.bytes, &original)?;
+    }
+    if let Err(errno) = renameat(&dir, new, &dir, name) {
+        remove_at(&dir, &kept);
+        return Err(errno.into());
+    }
+    renameat(&dir, kept.as_str(), &dir, new).inspect_err(|_| {
+        let _put_back = renameat(&dir, kept.as_str(), &dir, name);
+    })?;
+    Ok(())
+}
+
+/// What an exchange with `new` that was cut short may leave behind.
+pub fn kept_name(new: &str) -> String {
+    format!("{new}.kept")
 }
 
 /// Writes the file `name` in `dir`, a directory that nobody else can write to, mode 0600. It is
@@ -247,7 +279,7 @@ pub fn remove_leftover(path: &Path) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+    use std::os::unix::fs::{PermissionsExt, symlink};
 
     fn place() -> (tempfile::TempDir, OwnedFd) {
         let temp = tempfile::tempdir().unwrap();
@@ -276,8 +308,43 @@ mod tests {
         let (temp, dir) = place();
         write(&temp.path().join("a"), b"old");
         write(&temp.path().join("b"), b"new");
-        exchange_at(&dir, "b", "a").unwrap();
-        assert_eq!(std::fs::read(temp.path().join("a")).unwrap(), b"new");
+        // As the kernel does it, and where its file system cannot.
+        for exchange in [
+            |dir: &OwnedFd| exchange_at(dir, "b", "a"),
+            |dir: &OwnedFd| rename_in_turn(dir, "b", "a"),
+        ] {
+            for (a, b) in [("new", "old"), ("old", "new")] {
+                write(&temp.path().join("b.kept"), b"left by a kill");
+                exchange(&dir).unwrap();
+                let read = |name| std::fs::read_to_string(temp.path().join(name)).unwrap();
+                assert_eq!((read("a").as_str(), read("b").as_str()), (a, b));
+            }
+        }
+        assert!(inode_at(&dir, "b.kept").is_none(), "nothing else is left");
+    }
+
+    #[test]
+    fn an_exchange_that_is_refused_changes_nothing() {
+        let (temp, dir) = place();
+        write(&temp.path().join("a"), b"old");
+        assert!(exchange_at(&dir, "missing", "a").is_err());
+        assert!(rename_in_turn(&dir, "missing", "a").is_err());
+        assert_eq!(std::fs::read(temp.path().join("a")).unwrap(), b"old");
+        assert_eq!(std::fs::read_dir(temp.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_folder_that_others_may_write_to_is_not_ours() {
+        let (temp, _dir) = place();
+        let path = temp.path().join("x/run");
+        make_private_dir(&path).unwrap();
+        assert_eq!(std::fs::metadata(&path).unwrap().mode() & 0o777, 0o700);
+        make_private_dir(&path).unwrap();
+        symlink(&path, temp.path().join("link")).unwrap();
+        assert!(make_private_dir(&temp.path().join("link")).is_err());
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o770)).unwrap();
+        let error = make_private_dir(&path).unwrap_err().to_string();
+        assert!(error.contains("may be written by others"), "{error}");
     }
 
     #[test]

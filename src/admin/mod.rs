@@ -179,7 +179,7 @@ fn check(arguments: &Arguments, loaded: &Loaded) -> Result<u8> {
 fn switch(arguments: &Arguments, config: &Config, off: bool) -> Result<u8> {
     let file = config.disabled_file();
     if off {
-        wrapper::make_private_dir(&config.run_dir)?;
+        files::make_private_dir(&config.run_dir)?;
         files::replace(&file, b"")?;
     } else {
         match std::fs::remove_file(&file) {

@@ -32,12 +32,13 @@ pub(super) async fn creation(node: &Rc<Node>, key: &Key) {
     node.drop_idle_lanes(key, &record.pod);
 }
 
-/// Removes our temporary file, and puts the engine's document back where ours still is.
+/// Removes our temporary files, and puts the engine's document back where ours still is.
 /// A bundle that is gone, or a document that somebody wrote since, is left alone.
 pub(super) fn restore_document(node: &Node, record: &Container) {
     log_failure("restoring a bundle", node.host.point(Point::DaemonRestore));
     let Ok(dir) = files::open_dir(Path::new(&record.bundle)) else { return };
     let Some(patched) = &record.patched else { return sweep(record, &dir) };
+    files::remove_at(&dir, &files::kept_name(&patched.temporary));
     if files::inode_at(&dir, &patched.document) != Some(patched.inode) {
         if files::inode_at(&dir, &patched.temporary) == Some(patched.inode) {
             files::remove_at(&dir, &patched.temporary);
@@ -55,7 +56,7 @@ pub(super) fn restore_document(node: &Node, record: &Container) {
         }
     }
     match files::exchange_at(&dir, &patched.temporary, &patched.document) {
-        Ok(_) => files::remove_at(&dir, &patched.temporary),
+        Ok(()) => files::remove_at(&dir, &patched.temporary),
         Err(error) => warn!("{}: {error}", record.bundle),
     }
 }

@@ -74,7 +74,7 @@ impl Bundle {
         let placed = files::exchange_at(&self.dir, &new, DOCUMENT);
         // The old document now, or the new one if the exchange failed.
         files::remove_at(&self.dir, &new);
-        placed.map(|_| ())
+        placed
     }
 
     /// What changes, as `diff -u` would say it. A document on one line, as engines write it, is

@@ -10,7 +10,7 @@ use std::fs::OpenOptions;
 use std::io::Read;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -22,6 +22,7 @@ use nix::unistd::{ForkResult, Pid, fork, pipe2, setsid};
 
 use crate::config::{Config, FILE_VARIABLE};
 use crate::error::{Context, Error, Result};
+use crate::files::make_private_dir;
 
 /// How long a wrapper waits for another one that is starting the daemon, and for the daemon.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -32,22 +33,6 @@ pub(super) fn own_pidfd() -> Result<OwnedFd> {
     rustix::process::pidfd_open(rustix::process::getpid(), flags)
         .map_err(|errno| std::io::Error::from_raw_os_error(errno.raw_os_error()))
         .doing(|| "opening a descriptor of this process")
-}
-
-/// Makes a directory of ours, 0700, and refuses one that others could write to.
-pub(crate) fn make_private_dir(path: &Path) -> Result<()> {
-    std::fs::DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(path)
-        .doing(|| format!("making {}", path.display()))?;
-    let meta = std::fs::symlink_metadata(path)?;
-    let is_private = meta.is_dir() && meta.uid() == nix::unistd::geteuid().as_raw();
-    if is_private && meta.mode() & 0o022 == 0 {
-        return Ok(());
-    }
-    Err(Error::new(format!("{} may be written by others", path.display()))
-        .hint("it must be a folder of root with mode 0700"))
 }
 
 /// Starts the daemon and waits until it can be asked, to `deadline` at most. Of many wrappers at

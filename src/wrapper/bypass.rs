@@ -54,7 +54,7 @@ pub(super) fn leave_note(
     asks: Option<Vec<u8>>,
 ) {
     let dir = config.run_dir.join("bypassed");
-    if super::awaken::make_private_dir(&dir).is_err() {
+    if files::make_private_dir(&dir).is_err() {
         return; // Nowhere to leave it; the container matters more than the record.
     }
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();

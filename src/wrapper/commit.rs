@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Puts the patched document in place, right before exec, and takes it back if exec fails (D1).
 //!
-//! The exchange is one system call: at every instant the document is either the engine's or
-//! the patched one, whole. It never writes a byte of either.
+//! At every instant the document is either the engine's or the patched one, whole, and the other
+//! one lies beside it.
 
 use crate::error::Result;
-use crate::files::{self, Placed};
+use crate::files;
 
 use super::Document;
 
@@ -19,13 +19,12 @@ pub(super) struct Committed {
 /// Exchanges the document with the patched file `new` beside it; without one, does nothing.
 pub(super) fn put_in_place(document: &Document, new: Option<&str>) -> Result<Committed> {
     let Some(new) = new else { return Ok(Committed { exchanged: None }) };
-    let placed = files::exchange_at(&document.dir, new, &document.name)?;
-    let exchanged = (placed == Placed::Exchanged).then(|| new.to_owned());
-    Ok(Committed { exchanged })
+    files::exchange_at(&document.dir, new, &document.name)?;
+    Ok(Committed { exchanged: Some(new.to_owned()) })
 }
 
 impl Committed {
-    /// Exchanges back. Where only a rename was possible the daemon restores the pristine copy.
+    /// Exchanges back.
     pub(super) fn undo(&self, document: &Document) {
         if let Some(pristine) = &self.exchanged {
             let _daemon_repairs_it = files::exchange_at(&document.dir, pristine, &document.name);

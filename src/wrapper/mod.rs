@@ -27,7 +27,6 @@ use crate::{files, runtime};
 
 use ask::{Asked, Conversation};
 pub use ask::{admin, admin_stream};
-pub(crate) use awaken::make_private_dir;
 pub use hook::hook;
 
 /// Exit code of our own failures on runtime verbs, as runc's.
@@ -106,6 +105,11 @@ fn is_in_user_namespace() -> bool {
 impl Wrapper<'_> {
     /// `create`, `run`, `restore`: ask the plugins, put their answer in place, become the runtime.
     fn create(&self) -> Result<Infallible> {
+        if self.is_odd_document() {
+            // Names of documents are text everywhere, and crun takes any: nobody may be led past
+            // the plugins by one.
+            return self.bypass("the file name of --config is not UTF-8");
+        }
         let Some(document) = self.document() else {
             // No such bundle or document: the runtime says so, in its own words.
             return self.exec_unchanged();
@@ -180,6 +184,13 @@ impl Wrapper<'_> {
         let dir = files::open_dir(&dir).ok()?;
         files::inode_at(&dir, &name)?;
         Some(Document { dir, name })
+    }
+
+    /// Whether the runtime will read a file whose name we have no words for.
+    fn is_odd_document(&self) -> bool {
+        let file = self.call.config.as_deref().map(Path::new);
+        let is_odd = |file: &Path| file.file_name().is_some_and(|name| name.to_str().is_none());
+        file.is_some_and(|file| is_odd(file) && file.exists())
     }
 
     /// "cannot create 4f1c": what every failure of ours begins with.

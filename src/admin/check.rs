@@ -89,7 +89,21 @@ fn plugin_socket(config: &Config) -> Value {
         let hint = "disable the engine's own NRI, or set nri.socket_path";
         return finding("plugin socket", false, format!("somebody else listens on {path}"), hint);
     }
+    if let Some(said) = said_of_plugins(config).filter(|_| ours_runs) {
+        let hint = "mend it, or set nri.socket_path; then end the daemon";
+        return finding("plugin socket", false, format!("{path}: {said}"), hint);
+    }
     finding("plugin socket", true, path.to_string(), "")
+}
+
+/// Why the running daemon has no socket for plugins.
+fn said_of_plugins(config: &Config) -> Option<String> {
+    let status = super::ask(config, &json!({"verb": "status"})).ok()?;
+    let mut said = status["plugin_socket"].as_str().filter(|said| *said != "open")?.to_owned();
+    if status["pass_through"] == true && config.requires_plugins() {
+        said.push_str("; required plugins are not required: every container passes as it is");
+    }
+    Some(said)
 }
 
 fn plugins(config: &Config) -> Vec<Value> {

@@ -183,6 +183,13 @@ impl Config {
         found.cloned().unwrap_or_default()
     }
 
+    /// Whether containers are refused for want of plugins.
+    pub fn requires_plugins(&self) -> bool {
+        let validator = &self.default_validator;
+        self.plugins.values().any(|settings| settings.required)
+            || (validator.enable && !validator.required_plugins.is_empty())
+    }
+
     /// Where the daemon listens for wrappers.
     pub fn daemon_socket(&self) -> PathBuf {
         self.run_dir.join("daemon.sock")

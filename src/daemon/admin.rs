@@ -60,6 +60,7 @@ fn status(node: &Node) -> Value {
             || "open".to_owned(),
             ToString::to_string,
         ),
+        "pass_through": node.is_bystander(),
     })
 }
 

@@ -53,7 +53,7 @@ use crate::error::{Context, Result};
 use crate::files;
 use crate::state::Store;
 
-use crate::plugin::socket::{self, NoPlugins};
+use crate::plugin::socket::{self, Bound, NoPlugins};
 use node::Node;
 
 pub use plugins::NRI_VERSION;
@@ -114,8 +114,8 @@ async fn serve(loaded: Loaded, start: &Start) -> Result<()> {
     tokio::task::spawn_local(accept(Rc::clone(&node), listener));
     until_told_to_end().await?;
     farewell(&node).await;
-    if !wrappers.is_handed_over {
-        let _gone = std::fs::remove_file(node.config.daemon_socket());
+    if let Some(file) = wrappers.file {
+        file.remove(&node.config.daemon_socket());
     }
     Ok(())
 }
@@ -136,19 +136,30 @@ fn keep_snapshot(loaded: &Loaded) {
 /// listens already, we stay away from plugins altogether (D12).
 fn open_to_plugins(node: &Rc<Node>) {
     plugins::expect_those_who_were_here(node);
-    match socket::for_plugins(&node.config).map(asynchronous) {
-        Ok(Ok(listener)) => {
-            tokio::task::spawn_local(plugins::accept(Rc::clone(node), listener));
+    match socket::for_plugins(&node.config) {
+        Ok(Bound { listener, file }) => {
+            node.plugin_socket.set(Some(file));
+            match asynchronous(listener) {
+                Ok(listener) => {
+                    tokio::task::spawn_local(plugins::accept(Rc::clone(node), listener));
+                }
+                Err(error) => warn!("{error}"),
+            }
         }
-        Ok(Err(error)) => warn!("{error}"),
         Err(NoPlugins::SwitchedOff) => {}
         Err(why) => {
             warn!("plugins cannot connect: {why}");
             let is_taken = why == NoPlugins::Taken;
             *node.no_plugins.borrow_mut() = Some(why);
             if is_taken {
-                // Nobody will come to us: no create waits for those who are the engine's now.
+                // Nobody will come to us: no create waits for those who are the engine's now, nor
+                // is refused for want of them.
                 node.expect_nobody();
+                if node.config.requires_plugins() {
+                    warn!(
+                        "required plugins are not required of us: every container passes as it is"
+                    );
+                }
                 return;
             }
         }
@@ -174,9 +185,7 @@ fn announce(start: &Start) {
         let _closed = nix::unistd::close(fd);
     }
     if let Some(socket) = std::env::var_os("NOTIFY_SOCKET") {
-        let told = std::os::unix::net::UnixDatagram::unbound()
-            .and_then(|datagram| datagram.send_to(b"READY=1\n", socket));
-        if let Err(error) = told {
+        if let Err(error) = sockets::say_ready(&socket) {
             warn!("the service manager could not be told: {error}");
         }
     }
@@ -220,7 +229,7 @@ async fn farewell(node: &Rc<Node>) {
         let patience = std::time::Duration::from_secs(1);
         let _not_waited_for = tokio::time::timeout(patience, shutdown).await;
     }
-    if node.no_plugins.borrow().is_none() && !node.config.disable_connections {
-        let _gone = std::fs::remove_file(&node.config.socket_path);
+    if let Some(file) = node.plugin_socket.get() {
+        file.remove(&node.config.socket_path);
     }
 }

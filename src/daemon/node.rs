@@ -32,7 +32,7 @@ use super::evidence::Stamp;
 use super::gate::Gate;
 use super::relay::Relay;
 use crate::plugin::Event;
-use crate::plugin::socket::NoPlugins;
+use crate::plugin::socket::{NoPlugins, SocketFile};
 
 /// How many failures `status` shows.
 const FAILURES: usize = 20;
@@ -91,6 +91,8 @@ pub(super) struct Node {
     pub(super) requests: RefCell<BTreeMap<&'static str, u64>>,
     pub(super) failures: RefCell<VecDeque<FailureNote>>,
     pub(super) no_plugins: RefCell<Option<NoPlugins>>,
+    /// The file of the socket that plugins connect to, where it is ours.
+    pub(super) plugin_socket: Cell<Option<SocketFile>>,
     pub(super) plugins_came: Notify,
     pub(super) expected: RefCell<HashSet<String>>,
     pub(super) wait_until: Cell<Option<tokio::time::Instant>>,
@@ -118,6 +120,7 @@ impl Node {
             requests: RefCell::default(),
             failures: RefCell::default(),
             no_plugins: RefCell::new(None),
+            plugin_socket: Cell::new(None),
             plugins_came: Notify::new(),
             expected: RefCell::default(),
             wait_until: Cell::new(None),
@@ -198,6 +201,11 @@ impl Node {
         expected.insert(id.to_owned());
         let until = tokio::time::Instant::now() + self.config.registration_timeout;
         self.wait_until.set(Some(until));
+    }
+
+    /// Whether the plugins are the engine's own: then we are nothing but the runtime (D12).
+    pub(super) fn is_bystander(&self) -> bool {
+        *self.no_plugins.borrow() == Some(NoPlugins::Taken)
     }
 
     /// No create waits for any plugin.

@@ -1,16 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The daemon's lock, and its socket for wrappers (decision D11).
+//! The daemon's lock, its socket for wrappers (decision D11), and the service manager's, to which
+//! it says that it is ready.
 
+use std::ffi::OsStr;
 use std::os::fd::{FromRawFd, OwnedFd};
-use std::os::unix::fs::DirBuilderExt;
-use std::os::unix::net::UnixListener;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram, UnixListener};
 use std::time::{Duration, Instant};
 
 use nix::fcntl::{FcntlArg, FdFlag, Flock, FlockArg, fcntl};
 
 use crate::config::Config;
 use crate::error::{Context, Error, Result};
-use crate::plugin::socket::bind;
+use crate::files::make_private_dir;
+use crate::plugin::socket::{Bound, SocketFile, bind};
 
 /// The lock that says which process is the daemon; held as long as it lives.
 pub(super) type DaemonLock = Flock<std::fs::File>;
@@ -21,11 +25,10 @@ const HANDOVER: Duration = Duration::from_millis(500);
 /// Makes the run directory and takes the daemon's lock.
 ///
 /// # Errors
-/// Fails when another daemon lives.
+/// Fails when another daemon lives, or others may write to the run directory.
 pub(super) fn lock(config: &Config) -> Result<DaemonLock> {
     use std::os::unix::fs::OpenOptionsExt;
-    let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&config.run_dir);
-    made.doing(|| format!("making {}", config.run_dir.display()))?;
+    make_private_dir(&config.run_dir)?;
     let path = config.run_dir.join("daemon.lock");
     let mut options = std::fs::OpenOptions::new();
     options.write(true).create(true).truncate(false).mode(0o600);
@@ -49,8 +52,8 @@ pub(super) fn lock(config: &Config) -> Result<DaemonLock> {
 pub(super) struct ForWrappers {
     /// Where they connect.
     pub(super) listener: UnixListener,
-    /// The service manager's goes on listening without us; its file is not ours to remove.
-    pub(super) is_handed_over: bool,
+    /// Its file; none where it is the service manager's, which goes on listening without us.
+    pub(super) file: Option<SocketFile>,
 }
 
 /// The socket for wrappers: handed over by the service manager, or bound anew.
@@ -59,12 +62,11 @@ pub(super) struct ForWrappers {
 /// Fails when it cannot be bound.
 pub(super) fn for_wrappers(config: &Config) -> Result<ForWrappers> {
     if let Some(listener) = from_service_manager() {
-        return Ok(ForWrappers { listener, is_handed_over: true });
+        return Ok(ForWrappers { listener, file: None });
     }
     // We hold the daemon's lock, so nobody listens here any more.
-    let path = config.daemon_socket();
-    let _stale = std::fs::remove_file(&path);
-    Ok(ForWrappers { listener: bind(&path, 0o600, None)?, is_handed_over: false })
+    let Bound { listener, file } = bind(&config.daemon_socket(), 0o600, None)?;
+    Ok(ForWrappers { listener, file: Some(file) })
 }
 
 /// Socket activation: one descriptor, number 3, meant for this pid.
@@ -82,8 +84,22 @@ fn from_service_manager() -> Option<UnixListener> {
     Some(UnixListener::from(fd))
 }
 
+/// sd_notify(3): says to whoever listens at `name` that we are ready. One that begins with `@` is
+/// abstract and no path.
+///
+/// # Errors
+/// Fails when nobody listens there.
+pub(super) fn say_ready(name: &OsStr) -> std::io::Result<()> {
+    let address = match name.as_bytes().strip_prefix(b"@") {
+        Some(name) => SocketAddr::from_abstract_name(name)?,
+        None => SocketAddr::from_pathname(name)?,
+    };
+    UnixDatagram::unbound()?.send_to_addr(b"READY=1\n", &address).map(|_sent| ())
+}
+
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
     use std::path::Path;
 
     use super::*;
@@ -98,5 +114,33 @@ mod tests {
         let config = config(temp.path());
         let _first = lock(&config).unwrap();
         assert!(lock(&config).unwrap_err().to_string().contains("another daemon"));
+    }
+
+    #[test]
+    fn a_run_directory_that_others_may_write_to_is_refused() {
+        let temp = tempfile::tempdir().unwrap();
+        let config = config(temp.path());
+        drop(lock(&config).unwrap());
+        std::fs::set_permissions(&config.run_dir, PermissionsExt::from_mode(0o777)).unwrap();
+        let error = lock(&config).unwrap_err().to_string();
+        assert!(error.contains("may be written by others"), "{error}");
+    }
+
+    #[test]
+    fn a_service_manager_is_told_wherever_it_listens() {
+        let temp = tempfile::tempdir().unwrap();
+        let path = temp.path().join("notify");
+        let word = format!("nri-runc-test-{}", std::process::id());
+        let hidden = SocketAddr::from_abstract_name(&word).unwrap();
+        for (name, listener) in [
+            (path.clone().into_os_string(), UnixDatagram::bind(&path).unwrap()),
+            (format!("@{word}").into(), UnixDatagram::bind_addr(&hidden).unwrap()),
+        ] {
+            say_ready(&name).unwrap();
+            let mut said = [0; 16];
+            let length = listener.recv(&mut said).unwrap();
+            assert_eq!(&said[..length], b"READY=1\n", "{}", name.display());
+        }
+        assert!(say_ready(OsStr::new("@nobody-listens-here")).is_err());
     }
 }

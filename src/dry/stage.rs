@@ -95,7 +95,7 @@ impl Stage {
     /// Fails when nobody could connect.
     pub(super) async fn open(self: &Rc<Self>) -> Result<()> {
         match socket::for_plugins(&self.config) {
-            Ok(listener) => {
+            Ok(socket::Bound { listener, .. }) => {
                 listener.set_nonblocking(true)?;
                 let listener = UnixListener::from_std(listener)?;
                 tokio::task::spawn_local(accept(Rc::clone(self), listener));

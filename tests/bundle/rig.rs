@@ -23,7 +23,7 @@ while [ $# -gt 0 ]; do
   --root) root=$2; shift ;;
   --bundle) bundle=$2; shift ;;
   --pid-file) pidfile=$2; shift ;;
-  --log | --log-format | --resources | --image-path) shift ;;
+  --log | --log-format | --resources | --image-path | --config) shift ;;
   --detach) detach=yes ;;
   -*) ;;
   *) if [ -z "$verb" ]; then verb=$1; elif [ -z "$id" ]; then id=$1; fi ;;
@@ -169,6 +169,12 @@ impl Rig {
             .status()
             .unwrap();
         Output { status, stdout: std::fs::read(out).unwrap(), stderr: std::fs::read(err).unwrap() }
+    }
+
+    /// Calls it with words that need not be text, below this rig's root.
+    pub(super) fn call_with_bytes(&self, words: &[std::ffi::OsString]) -> Output {
+        let mut command = self.command();
+        command.arg("--root").arg(self.path("root")).args(words).output().unwrap()
     }
 
     /// A runtime verb with this rig's root.

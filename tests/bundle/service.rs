@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use super::rig::{Rig, wait_until};
+use super::rig::{BUNDLE, Rig, wait_until};
 use super::succeeds;
 
 /// Starts the daemon as systemd does: the socket as descriptor 3, meant for this very process.
@@ -31,8 +31,12 @@ fn activated(rig: &Rig, listener: &UnixListener) -> Child {
 
 #[expect(unsafe_code, reason = "dup2 onto a fixed number")]
 fn give_as_three(number: i32) -> std::io::Result<()> {
-    // SAFETY: a plain system call on numbers.
-    let result = unsafe { nix::libc::dup2(number, 3) };
+    // SAFETY: plain system calls on numbers. It may have been 3 already: then dup2 leaves it to be
+    // closed at exec.
+    let result = unsafe {
+        nix::libc::dup2(number, 3);
+        nix::libc::fcntl(3, nix::libc::F_SETFD, 0)
+    };
     nix::errno::Errno::result(result).map(|_| ()).map_err(Into::into)
 }
 
@@ -77,4 +81,70 @@ fn where_the_engine_listens_for_plugins_nobody_is_started_expected_or_cut_off() 
     let _the_daemons_look = engine.accept().unwrap();
     std::os::unix::net::UnixStream::connect(rig.path("nri.sock")).unwrap();
     assert!(engine.accept().is_ok(), "the engine's socket was replaced");
+}
+
+#[test]
+fn where_the_engine_listens_for_plugins_none_is_required_and_that_is_said() {
+    let mut rig = Rig::new(
+        "---[plugin.policy]\nrequired = true\n\
+         [nri.default_validator]\nenable = true\nrequired_plugins = [\"other\"]\n",
+    );
+    let _engine = UnixListener::bind(rig.path("nri.sock")).unwrap();
+    rig.start_daemon();
+    succeeds(&rig.create("c1"));
+    assert_eq!(rig.read("fake/seen.json"), BUNDLE);
+    assert_eq!(rig.logged(&["required plugins are not required of us"]), 1);
+    assert_eq!(rig.admin(&["status"])["pass_through"], true);
+    let found = rig.admin(&["check"]);
+    let mut found = found.as_array().unwrap().iter();
+    let socket = found.find(|finding| finding["check"] == "plugin socket").unwrap();
+    assert_eq!(socket["ok"], false, "{socket}");
+    assert!(socket["detail"].as_str().unwrap().contains("every container passes"), "{socket}");
+}
+
+#[test]
+fn a_daemon_that_ends_leaves_the_socket_of_who_came_after_it() {
+    let mut rig = Rig::new("");
+    rig.start_daemon();
+    std::fs::remove_file(rig.path("nri.sock")).unwrap();
+    let _engine = UnixListener::bind(rig.path("nri.sock")).unwrap();
+    kill(Pid::from_raw(rig.daemon_pid()), Signal::SIGTERM).unwrap();
+    wait_until("its own socket is gone", || !rig.path("run/daemon.sock").exists());
+    rig.kill_daemon();
+    assert!(rig.path("nri.sock").exists(), "the engine's socket was removed");
+}
+
+#[test]
+fn a_daemon_started_by_hand_does_not_trust_a_folder_that_others_may_write_to() {
+    let rig = Rig::new("autostart = false");
+    std::fs::create_dir(rig.path("run")).unwrap();
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o777);
+    std::fs::set_permissions(rig.path("run"), mode).unwrap();
+    let output = rig.call(&["nri", "daemon"]);
+    assert!(!output.status.success());
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(said.contains("may be written by others"), "{said}");
+}
+
+#[test]
+fn a_document_with_a_name_that_is_no_text_is_no_way_past_a_policy() {
+    use std::os::unix::ffi::OsStringExt;
+    let rig = Rig::new("on_daemon_failure = \"fail\"");
+    let name = std::ffi::OsString::from_vec(b"c\xff.json".to_vec());
+    let file = rig.path("bundle").join(&name);
+    std::fs::write(&file, BUNDLE).unwrap();
+    std::fs::copy(rig.path("fake/runc"), rig.path("fake/crun")).unwrap();
+    let create = || {
+        let mut words = vec!["create".into(), "--bundle".into(), rig.path("bundle").into()];
+        words.extend(["--config".into(), file.clone().into_os_string(), "c1".into()]);
+        rig.call_with_bytes(&words)
+    };
+    rig.configure(&rig.path("fake/crun"), "on_daemon_failure = \"fail\"");
+    let output = create();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success() && said.contains("--config is not UTF-8"), "{said}");
+    assert_eq!(rig.read("fake/argv"), "");
+    rig.configure(&rig.path("fake/crun"), "");
+    succeeds(&create());
+    assert_eq!(std::fs::read_dir(rig.path("run/bypassed")).unwrap().count(), 1, "on record");
 }

@@ -75,10 +75,16 @@ struct Decided {
     holds: Option<update::Holds>,
 }
 
+impl Decided {
+    fn watched(proceed: Proceed) -> Self {
+        Self { proceed, is_watched: true, holds: None }
+    }
+}
+
 async fn verb(node: &Rc<Node>, stream: &mut UnixStream, mut call: Call) -> Result<()> {
-    node.count(call.verb());
-    debug!("{} {} below {}", call.verb(), call.key.id, call.key.root);
     let key = call.key.clone();
+    node.count(call.verb());
+    debug!("{} {} below {}", call.verb(), key.id, key.root);
     let process = call.process().ok_or_else(|| Error::new("no process descriptor came along"))?;
     let lane = node.lane(&key);
     let pid_file_before = call.pid_file.as_deref().and_then(evidence::stamp);
@@ -97,8 +103,7 @@ async fn verb(node: &Rc<Node>, stream: &mut UnixStream, mut call: Call) -> Resul
         };
         node.host.point(Point::DaemonAsked)?;
         if turn.is_none() {
-            let decided = Decided { proceed: Proceed::default(), is_watched: true, holds: None };
-            return Ok((decided, turn));
+            return Ok((Decided::watched(Proceed::default()), turn));
         }
         settle::due(node, &key, &lane).await;
         decide(node, &mut call).await.map(|decided| (decided, turn))

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What a container's record keeps about plugins, its document and the call that is under way. Data
+//! only.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+/// One change that a plugin made, as `explain` shows it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Change {
+    /// Unix time in nanoseconds.
+    pub at: i64,
+    /// The event in which it was made.
+    pub event: String,
+    /// `NN-name`.
+    pub plugin: String,
+    /// Path in config.json.
+    pub field: String,
+    /// Value before; null when it was absent.
+    pub before: Value,
+    /// Value after; null when it was removed.
+    pub after: Value,
+}
+
+/// Something a plugin asked for that was not done, or a plugin that was left out.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Skipped {
+    /// `NN-name`.
+    pub plugin: String,
+    /// Why, in one line.
+    pub reason: String,
+}
+
+/// What plugins want of a container.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct Wish {
+    /// What is to be set, as OCI resources.
+    pub part: Map<String, Value>,
+    /// The block I/O class behind it, by name; empty for none.
+    #[serde(default)]
+    pub blockio_class: Option<String>,
+    /// The RDT class, likewise.
+    #[serde(default)]
+    pub rdt_class: Option<String>,
+    /// Field to plugin.
+    pub owners: BTreeMap<String, String>,
+    /// At which event they said so.
+    pub event: String,
+}
+
+/// A verb whose runtime process may still be running.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct InFlight {
+    /// `create`, `start`, …
+    pub verb: String,
+    /// The wrapper's pid, which is the runtime's after exec.
+    pub pid: u32,
+    /// Whether the wrapper said `EXEC`.
+    pub executed: bool,
+}
+
+/// An `update` whose runtime may still be running: what holds once it took it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Updating {
+    /// The wrapper's pid, which is the runtime's after exec.
+    pub pid: u32,
+    /// The runtime's state file before: inode, seconds and nanoseconds of its time.
+    pub state_before: Option<(u64, i64, i64)>,
+    /// The engine's own resources then (E).
+    pub engine: Map<String, Value>,
+    /// What plugins own of them then (O).
+    pub overlay: Map<String, Value>,
+    /// Who owns it then.
+    pub owners: BTreeMap<String, String>,
+    /// What `explain` tells of it.
+    pub changes: Vec<Change>,
+    /// The classes of block I/O and RDT that plugins named.
+    #[serde(default)]
+    pub classes: (Option<String>, Option<String>),
+}
+
+/// The document that we put in place of the engine's.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Patched {
+    /// Name of the document in the bundle.
+    pub document: String,
+    /// Name of the temporary file beside it, until it was put in place.
+    pub temporary: String,
+    /// Inode of the patched file.
+    pub inode: u64,
+    /// File with the engine's bytes, below the state directory.
+    pub pristine: String,
+}

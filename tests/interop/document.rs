@@ -90,8 +90,8 @@ fn from_the_start(document: &mut Value) {
         "poststart": hook("poststart"), "poststop": hook("poststop"),
     });
     document["mounts"] = json!([
-        {"destination": "/proc", "type": "proc", "source": "proc"},
         {"destination": "/new", "type": "bind", "source": "/etc", "options": ["rbind", "ro"]},
+        {"destination": "/proc", "type": "proc", "source": "proc"},
     ]);
     let linux = &mut document["linux"];
     linux["devices"] = json!([{

@@ -2,8 +2,8 @@
 //! Mounts.
 //!
 //! A new mount takes the place of all that had its destination. Only when something changed are
-//! mounts brought into an order in which parents come before what is mounted beneath them; mounts
-//! of the same depth stay in the engine's order. It never looks at a source: whether it exists is
+//! mounts brought into the reference's order, by depth and then by destination, in which parents
+//! come before what is mounted beneath them. It never looks at a source: whether it exists is
 //! for the runtime to say.
 //! Reference: nri-semantics 5.2 row 20, with BUG-G8 put right.
 
@@ -41,7 +41,7 @@ pub(super) fn patch(
     if !is_changed {
         return Ok(());
     }
-    placed.sort_by_key(|(destination, _)| depth(destination));
+    placed.sort_by(|(one, _), (other, _)| (depth(one), one).cmp(&(depth(other), other)));
     *items = placed.into_iter().map(|(_, item)| item).collect();
     for mount in mounts {
         propagation::patch(root, mount, facts, changes)?;

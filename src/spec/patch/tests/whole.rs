@@ -203,7 +203,7 @@ fn annotations_with_a_meaning_to_the_runtime_are_refused() {
 }
 
 #[test]
-fn mounts_are_ordered_by_depth_only_when_one_changes() {
+fn mounts_are_ordered_as_by_the_reference_only_when_one_changes() {
     let document = r#"{"mounts":[{"destination":"/a/b"},{"destination":"/z"},{"destination":"/"}, {"destination":"/c"}]}"#;
     assert_eq!(patch(document.as_bytes(), &mounts(vec![mount("-/x", &[])])).unwrap().bytes, None);
     let (text, _) = adjusted(document, &mounts(vec![mount("/a", &[])]));
@@ -213,7 +213,7 @@ fn mounts_are_ordered_by_depth_only_when_one_changes() {
         .iter()
         .map(|mount| mount["destination"].as_str().unwrap().to_owned())
         .collect();
-    assert_eq!(destinations, ["/", "/z", "/c", "/a", "/a/b"]);
+    assert_eq!(destinations, ["/", "/a", "/c", "/z", "/a/b"]);
 }
 
 #[test]
@@ -224,7 +224,7 @@ fn all_mounts_at_a_destination_go_however_spelt() {
     assert_eq!(changes[0].before, Some(json!({"destination": "d//"})));
     let (text, changes) = adjusted(document, &mounts(vec![mount("/d", &["ro"])]));
     let new = r#"{"destination":"/d","type":"bind","source":"/src","options":["ro"]}"#;
-    assert_eq!(text, format!(r#"{{"mounts":[{{"destination":"/k","x":1.0}},{new}]}}"#));
+    assert_eq!(text, format!(r#"{{"mounts":[{new},{{"destination":"/k","x":1.0}}]}}"#));
     assert_eq!(changes[0].nri_field, "Mounts[/d]");
     assert_eq!(invalid_field(&mounts(vec![mount("-", &[])])), "Mounts[]");
 }

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! NRI messages as JSON, in protobuf's own mapping: lowerCamelCase out, either spelling in.
 
+use protobuf::reflect::{MessageDescriptor, RuntimeFieldType, RuntimeType};
 use protobuf::{MessageDyn, MessageFull};
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 /// Reads a message; `null` and absence are the empty one.
 ///
@@ -12,8 +13,38 @@ pub fn read<M: MessageFull>(value: &Value) -> Result<M, String> {
     if value.is_null() {
         return Ok(M::default());
     }
-    protobuf_json_mapping::parse_from_str(&value.to_string())
+    protobuf_json_mapping::parse_from_str(&without_nulls(value, &M::descriptor()).to_string())
         .map_err(|error| format!("{}: {error}", M::descriptor().name()))
+}
+
+/// In the mapping, `null` for a field says that it is not there; for an entry of a map that it is
+/// empty, as Go writes it.
+fn without_nulls(value: &Value, of: &MessageDescriptor) -> Value {
+    let Value::Object(members) = value else { return value.clone() };
+    let mut there = Map::new();
+    for (key, value) in members {
+        let field = of.fields().find(|field| field.name() == key || field.json_name() == key);
+        let kept = match field.map(|field| field.runtime_field_type()) {
+            Some(_) if value.is_null() => continue,
+            Some(RuntimeFieldType::Singular(RuntimeType::Message(of))) => without_nulls(value, &of),
+            Some(RuntimeFieldType::Repeated(RuntimeType::Message(of))) if value.is_array() => {
+                let items = value.as_array().into_iter().flatten();
+                items.map(|item| without_nulls(item, &of)).collect()
+            }
+            Some(RuntimeFieldType::Map(_, RuntimeType::Message(of))) if value.is_object() => {
+                let entries = value.as_object().into_iter().flatten();
+                Value::Object(entries.map(|entry| without_null_entry(entry, &of)).collect())
+            }
+            Some(_) | None => value.clone(),
+        };
+        there.insert(key.clone(), kept);
+    }
+    Value::Object(there)
+}
+
+fn without_null_entry((key, value): (&String, &Value), of: &MessageDescriptor) -> (String, Value) {
+    let is_empty = value.is_null();
+    (key.clone(), if is_empty { Value::Object(Map::new()) } else { without_nulls(value, of) })
 }
 
 /// Reads a list of messages; `null` and absence are the empty one.
@@ -67,6 +98,19 @@ mod tests {
         assert!(resources.memory.swap.is_some() && resources.memory.reservation.is_none());
         let again: api::LinuxResources = read(&show(&resources)).unwrap();
         assert_eq!(again, resources);
+    }
+
+    #[test]
+    fn null_is_a_field_that_is_not_there() {
+        let text = json!({"linux": null, "env": null, "annotations": null, "args": ["x"],
+            "mounts": [{"destination": "/a", "options": null}]});
+        let adjust: api::ContainerAdjustment = read(&text).unwrap();
+        assert!(adjust.linux.is_none() && adjust.env.is_empty());
+        assert_eq!((adjust.args.len(), adjust.mounts.len()), (1, 1));
+        let text = json!({"linux": {"net_devices": {"-eth1": null}, "resources": null}});
+        let adjust: api::ContainerAdjustment = read(&text).unwrap();
+        assert!(adjust.linux.net_devices.contains_key("-eth1"), "a marker is not lost");
+        assert!(read::<api::ContainerAdjustment>(&json!({"nope": 1})).is_err());
     }
 
     #[test]

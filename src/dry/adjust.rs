@@ -19,7 +19,7 @@ use crate::host::Host;
 use crate::plugin::{Event, Settings, api};
 use crate::resolve;
 use crate::runtime;
-use crate::spec::patch::{PatchError, Patched, Resolved, patch_on, propagating_sources};
+use crate::spec::patch::{PatchError, Patched, Resolved, patch_anyway, propagating_sources};
 
 use super::bundle::Bundle;
 use super::line::Snapshot;
@@ -115,7 +115,11 @@ fn apply(
     let sources: Vec<String> =
         propagating_sources(adjust, &names).into_iter().map(str::to_owned).collect();
     let facts = resolve::host_facts(&sources, names, host)?;
-    patch_on(document, adjust, &facts).map_err(blamed)
+    let (patched, doubts) = patch_anyway(document, adjust, &facts).map_err(blamed)?;
+    for doubt in doubts {
+        tracing::warn!("a container would be refused: {}", named(merged, id, &doubt));
+    }
+    Ok(patched)
 }
 
 /// Says what the runtime of this machine would not honour. Here that is no refusal: the bundle
@@ -133,12 +137,15 @@ fn doubt(config: &Config, adjust: &api::ContainerAdjustment, names: &Resolved) {
 
 /// Names the plugin whose adjustment cannot be applied.
 fn blame(merged: &Merged, id: &str, error: &PatchError) -> Error {
+    Error::new(named(merged, id, error)).hint("the bundle is unchanged")
+}
+
+fn named(merged: &Merged, id: &str, error: &PatchError) -> String {
     let owners = merged.owners.to_flat(id);
-    let text = match error.field().and_then(|field| owners.get(field)) {
+    quoted(&match error.field().and_then(|field| owners.get(field)) {
         Some(owner) => format!("{}: {error}", owner.trim_start_matches('-')),
         None => error.to_string(),
-    };
-    Error::new(quoted(&text)).hint("the bundle is unchanged")
+    })
 }
 
 /// Adjustments in a file: one document, or several one after the other.

@@ -115,6 +115,47 @@ fn a_document_without_a_final_line_feed_is_printed_to_its_end() {
     assert_eq!(shown(&stand.apply(&[], &["--output", "spec"])), bundle);
 }
 
+/// What is refused when a container is created is shown here: the bundle may be for another kernel.
+#[test]
+fn what_a_kernel_will_hardly_take_is_applied_with_a_warning_that_names_the_plugin() {
+    let stand = Stand::new("");
+    let resources = |part: Value| json!({"linux": {"resources": part}});
+    for (adjust, place, wanted) in [
+        (resources(json!({"cpu": {"quota": {"value": 123}}})), "/resources/cpu/quota", json!(123)),
+        (resources(json!({"cpu": {"period": {"value": 9}}})), "/resources/cpu/period", json!(9)),
+        (resources(json!({"cpu": {"cpus": "all"}})), "/resources/cpu/cpus", json!("all")),
+        (resources(json!({"memory": {"swap": {"value": 7}}})), "/resources/memory/swap", json!(7)),
+        (
+            resources(json!({"memory": {"swappiness": {"value": 123}}})),
+            "/resources/memory/swappiness",
+            json!(123),
+        ),
+        (json!({"linux": {"seccompPolicy": {}}}), "/seccomp", json!({"defaultAction": ""})),
+        (
+            json!({"linux": {"memoryPolicy": {"mode": "MPOL_BIND"}}}),
+            "/memoryPolicy/mode",
+            json!("MPOL_BIND"),
+        ),
+        (json!({"linux": {"sysctl": {"a.b": "1"}}}), "/sysctl", json!({"a.b": "1"})),
+    ] {
+        let mut adjust = adjust;
+        adjust["plugin"] = json!("10-odd");
+        let output = stand.apply(&[adjust], &["--output", "spec"]);
+        let spec: Value = serde_json::from_str(&shown(&output)).unwrap();
+        assert_eq!(spec["linux"].pointer(place), Some(&wanted));
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(said.contains("would be refused: 10-odd: "), "{said}");
+    }
+    for adjust in [
+        resources(json!({"unified": {"cgroup.procs": "1"}})),
+        resources(json!({"pids": {"limit": 0}})),
+        json!({"linux": {"sysctl": {"kernel.core_pattern": "x"}}}),
+        json!({"linux": {"cgroupsPath": "/../x"}}),
+    ] {
+        refused(&stand.apply(&[adjust], &["--output", "spec"]));
+    }
+}
+
 #[test]
 fn owners_are_those_named_or_the_place_in_the_file() {
     let stand = Stand::new("");

@@ -147,9 +147,7 @@ fn device_value(nri_field: &str, device: &api::LinuxDevice) -> Result<Value, Pat
     let mut builder =
         LinuxDeviceBuilder::default().path(path.as_str()).typ(typ).major(*major).minor(*minor);
     if let Some(mode) = file_mode.as_ref() {
-        let mode = values::permissions(mode.value, type_)
-            .map_err(|problem| PatchError::invalid(nri_field, problem))?;
-        builder = builder.file_mode(mode);
+        builder = builder.file_mode(mode.value & values::PERMISSIONS);
     }
     if let Some(uid) = uid.as_ref() {
         builder = builder.uid(uid.value);

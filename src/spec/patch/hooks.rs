@@ -45,6 +45,7 @@ pub(super) fn patch(
         let before = array.value();
         for hook in hooks {
             array.items().push(Item::new(&hook_value(stage, hook)?));
+            changes.doubt(FIELD, check_timeout(stage, hook));
         }
         changes.note(format!("hooks.{stage}"), FIELD, before, array.value());
     }
@@ -69,18 +70,20 @@ fn hook_value(stage: &str, hook: &api::Hook) -> Result<Value, PatchError> {
         builder = builder.env(env.clone());
     }
     if let Some(timeout) = timeout.as_ref() {
-        // A runtime takes zero for "at once", and what overflows as nanoseconds for the past; it
-        // ends the hook before it begins.
-        if !(1..=i64::from(i32::MAX)).contains(&timeout.value) {
-            let problem = format!(
-                "the timeout {} of {stage} hook {} is no number of seconds",
-                timeout.value,
-                quoted(path)
-            );
-            return Err(PatchError::invalid(FIELD, problem));
-        }
         builder = builder.timeout(timeout.value);
     }
     let hook = builder.build().map_err(|error| invalid_fragment(FIELD, &error))?;
     fragment(FIELD, &hook)
+}
+
+/// A runtime takes zero for "at once", and what overflows as nanoseconds for the past; it ends the
+/// hook before it begins.
+fn check_timeout(stage: &str, hook: &api::Hook) -> Result<(), String> {
+    match hook.timeout.as_ref().map(|timeout| timeout.value) {
+        Some(value) if !(1..=i64::from(i32::MAX)).contains(&value) => {
+            let path = quoted(&hook.path);
+            Err(format!("the timeout {value} of {stage} hook {path} is no number of seconds"))
+        }
+        Some(_) | None => Ok(()),
+    }
 }

@@ -138,8 +138,12 @@ fn patch_sysctls(
     let namespaces = namespaces_of(root)?;
     for (key, value) in &wanted {
         let is_missing = |kind: &str| !namespaces.iter().any(|there| there == kind);
-        let problem = match values::namespace_of_sysctl(key) {
+        let nri_field = format!("Sysctl[{key}]");
+        let doubt = match values::namespace_of_sysctl(key) {
             _ if value.is_none() && !key.is_empty() => continue,
+            Err(problem) if values::may_be_a_sysctl_of_the_host(key) => {
+                return Err(PatchError::invalid(nri_field, problem));
+            }
             Err(problem) => problem.to_owned(),
             // A document that speaks of no namespace at all is for the runtime to judge.
             Ok(kind) if !namespaces.is_empty() && is_missing(kind) => {
@@ -147,7 +151,7 @@ fn patch_sysctls(
             }
             Ok(_) => continue,
         };
-        return Err(PatchError::invalid(format!("Sysctl[{key}]"), problem));
+        changes.doubt(&nri_field, Err(doubt));
     }
     let object = root.object("linux")?.map("sysctl")?;
     patch_map(object, &wanted, ("linux.sysctl", "Sysctl"), changes)

@@ -27,14 +27,14 @@ pub(super) fn patch(
     if !is_complete(mode, nodes) {
         let wants = if nodes.is_empty() { "needs" } else { "takes no" };
         let problem = format!("{} {wants} nodes", mode_name(mode));
-        return Err(PatchError::invalid(FIELD, problem));
+        changes.doubt(FIELD, Err(problem));
     }
     let mut value = Map::new();
     value.insert("mode".to_owned(), Value::from(mode_name(mode)));
     if !nodes.is_empty() {
         if !values::is_id_list(nodes) {
             let problem = format!("\"{}\" is no list of nodes, such as 0-1,3", quoted(nodes));
-            return Err(PatchError::invalid(FIELD, problem));
+            changes.doubt(FIELD, Err(problem));
         }
         value.insert("nodes".to_owned(), Value::from(nodes.as_str()));
     }
@@ -44,7 +44,7 @@ pub(super) fn patch(
     }
     if names.iter().any(|name| name == STATIC) && names.iter().any(|name| name == RELATIVE) {
         let problem = format!("{STATIC} and {RELATIVE} exclude each other");
-        return Err(PatchError::invalid(FIELD, problem));
+        changes.doubt(FIELD, Err(problem));
     }
     if !names.is_empty() {
         value.insert("flags".to_owned(), Value::Array(names));

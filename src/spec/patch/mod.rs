@@ -119,6 +119,20 @@ pub fn patch_on(
     adjustment: &api::ContainerAdjustment,
     facts: &HostFacts,
 ) -> Result<Patched, PatchError> {
+    let (patched, doubts) = patch_anyway(document, adjustment, facts)?;
+    match doubts.into_iter().next() {
+        Some(doubt) => Err(doubt),
+        None => Ok(patched),
+    }
+}
+
+/// The same, but for values that harm nobody and that a kernel or runtime will hardly take: those
+/// are applied, and come back as doubts. For a document that is only to be looked at.
+pub fn patch_anyway(
+    document: &[u8],
+    adjustment: &api::ContainerAdjustment,
+    facts: &HostFacts,
+) -> Result<(Patched, Vec<PatchError>), PatchError> {
     let api::ContainerAdjustment {
         annotations,
         mounts,
@@ -145,16 +159,21 @@ pub fn patch_on(
     }
     mounts::patch(root, mounts, facts, &mut changes)?;
     process::patch_rlimits(root, rlimits, &mut changes)?;
-    let Changes(changes) = changes;
+    let Changes(changes, doubts) = changes;
     let bytes = (!changes.is_empty()).then(|| document.to_bytes());
-    Ok(Patched { bytes, changes })
+    Ok((Patched { bytes, changes }, doubts))
 }
 
-/// What was changed so far.
+/// What was changed so far, and what a runtime will hardly take of it.
 #[derive(Debug, Default)]
-struct Changes(Vec<Change>);
+struct Changes(Vec<Change>, Vec<PatchError>);
 
 impl Changes {
+    /// Notes a value that was applied and that will hardly be taken.
+    fn doubt(&mut self, field: &str, checked: Result<(), impl Into<String>>) {
+        self.1.extend(checked.err().map(|problem| PatchError::invalid(field, problem)));
+    }
+
     fn note(
         &mut self,
         field: impl Into<String>,

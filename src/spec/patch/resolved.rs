@@ -73,7 +73,7 @@ pub(super) fn patch_cdi(
         let Some(device) = found.next().filter(|device| device.name == *name) else {
             return Err(PatchError::NotApplied { field });
         };
-        let Changes(before) = &changes;
+        let Changes(before, _) = &changes;
         let known = before.len();
         patch_device(root, device, facts, &field, changes).map_err(|error| match error {
             PatchError::Document(_) => error,
@@ -84,7 +84,7 @@ pub(super) fn patch_cdi(
                 PatchError::invalid(&field, format!("{}: {problem}", quoted(&inner)))
             }
         })?;
-        let Changes(after) = changes;
+        let Changes(after, _) = changes;
         for change in after.iter_mut().skip(known) {
             change.nri_field.clone_from(&field);
         }

@@ -40,9 +40,15 @@ struct Wanted {
     hugepages: Vec<(String, Value)>,
     /// Cgroup rules, each with the name that it is owned by.
     rules: Vec<(String, Value)>,
+    /// What a kernel will hardly take.
+    doubts: Vec<PatchError>,
 }
 
 impl Wanted {
+    fn doubt(&mut self, nri_field: &str, problem: String) {
+        self.doubts.push(PatchError::invalid(nri_field, problem));
+    }
+
     fn set(&mut self, section: &'static str, key: &str, value: Value, nri_field: &str) {
         let (key, nri_field) = (key.to_owned(), nri_field.to_owned());
         self.settings.push(Setting { section, key, value, nri_field });
@@ -55,7 +61,8 @@ pub(super) fn patch(
     resources: &api::LinuxResources,
     changes: &mut Changes,
 ) -> Result<(), PatchError> {
-    let Wanted { settings, hugepages, rules } = read(resources)?;
+    let Wanted { settings, hugepages, rules, doubts } = read(resources)?;
+    changes.1.extend(doubts);
     devices::patch_rules(root, &rules, changes)?;
     let touches_limits = settings.iter().any(|Setting { section, key, .. }| {
         *section == "memory" && matches!(key.as_str(), "limit" | "swap")
@@ -70,7 +77,8 @@ pub(super) fn patch(
         changes.set(object, &key, value, (&field, &nri_field))?;
     }
     if touches_limits {
-        check_swap(root)?;
+        let checked = check_swap(root)?;
+        changes.doubt("MemSwapLimit", checked);
     }
     patch_hugepages(root, hugepages, changes)
 }
@@ -98,7 +106,10 @@ pub(in crate::spec) fn overlay_of(
             return Err(PatchError::NotApplied { field: field.to_owned() });
         }
     }
-    let Wanted { settings, hugepages, rules } = read(resources)?;
+    let Wanted { settings, hugepages, rules, doubts } = read(resources)?;
+    if let Some(doubt) = doubts.into_iter().next() {
+        return Err(doubt);
+    }
     let mut overlay = Map::new();
     for Setting { section, key, value, nri_field: _ } in settings {
         let section = overlay.entry(section).or_insert_with(|| Value::Object(Map::new()));
@@ -224,8 +235,7 @@ fn read_memory(memory: &api::LinuxMemory, wanted: &mut Wanted) -> Result<(), Pat
     }
     if let Some(swappiness) = swappiness.as_ref().map(|o| o.value) {
         if swappiness > 100 {
-            let problem = format!("{swappiness} is outside 0 to 100");
-            return Err(PatchError::invalid("MemSwappiness", problem));
+            wanted.doubt("MemSwappiness", format!("{swappiness} is outside 0 to 100"));
         }
         wanted.set("memory", "swappiness", Value::from(swappiness), "MemSwappiness");
     }
@@ -258,7 +268,7 @@ fn read_cpu(cpu: &api::LinuxCPU, wanted: &mut Wanted) -> Result<(), PatchError> 
         field.as_ref().map(|o| Value::from(o.value))
     };
     let text = |text: &String| (!text.is_empty()).then(|| Value::from(text.as_str()));
-    check_cpu(cpu)?;
+    check_cpu(cpu, wanted)?;
     for (key, nri_field, value) in [
         ("shares", "CPUShares", unsigned(shares)),
         ("quota", "CPUQuota", signed(quota)),
@@ -276,7 +286,7 @@ fn read_cpu(cpu: &api::LinuxCPU, wanted: &mut Wanted) -> Result<(), PatchError> 
 }
 
 /// What every kernel refuses. Zero says "leave it" to runtimes.
-fn check_cpu(cpu: &api::LinuxCPU) -> Result<(), PatchError> {
+fn check_cpu(cpu: &api::LinuxCPU, wanted: &mut Wanted) -> Result<(), PatchError> {
     if cpu.shares.as_ref().is_some_and(|shares| shares.value == 1) {
         return Err(PatchError::invalid("CPUShares", "1 is below the minimum of 2"));
     }
@@ -284,7 +294,7 @@ fn check_cpu(cpu: &api::LinuxCPU) -> Result<(), PatchError> {
         && (1..LEAST_BANDWIDTH).contains(&quota)
     {
         let problem = format!("{quota} microseconds are below the minimum of {LEAST_BANDWIDTH}");
-        return Err(PatchError::invalid("CPUQuota", problem));
+        wanted.doubt("CPUQuota", problem);
     }
     if let Some(period) = cpu.period.as_ref().map(|period| period.value)
         && period != 0
@@ -292,35 +302,33 @@ fn check_cpu(cpu: &api::LinuxCPU) -> Result<(), PatchError> {
     {
         let (first, last) = (PERIODS.start(), PERIODS.end());
         let problem = format!("{period} microseconds are outside {first} to {last}");
-        return Err(PatchError::invalid("CPUPeriod", problem));
+        wanted.doubt("CPUPeriod", problem);
     }
     for (list, nri_field, what) in
         [(&cpu.cpus, "CPUSetCPUs", "CPUs"), (&cpu.mems, "CPUSetMems", "nodes")]
     {
         if !list.is_empty() && !values::is_cpuset(list) {
             let problem = format!("\"{}\" is no list of {what}, such as 0-1,3", quoted(list));
-            return Err(PatchError::invalid(nri_field, problem));
+            wanted.doubt(nri_field, problem);
         }
     }
     Ok(())
 }
 
 /// Runtimes refuse a limit with swap that is below the limit without, or that has none beside it.
-fn check_swap(root: &mut Object<'_>) -> Result<(), PatchError> {
+fn check_swap(root: &mut Object<'_>) -> Result<Result<(), String>, PatchError> {
     let memory = root.object("linux")?.object("resources")?.object("memory")?;
     let number = |value: Option<Value>| value.as_ref().and_then(Value::as_i64);
     let (limit, swap) = (number(memory.value("limit")?), number(memory.value("swap")?));
-    match (limit, swap) {
+    Ok(match (limit, swap) {
         (Some(limit), Some(swap)) if swap > 0 && swap < limit => {
-            let problem = format!("memory with swap, {swap}, is below memory alone, {limit}");
-            Err(PatchError::invalid("MemSwapLimit", problem))
+            Err(format!("memory with swap, {swap}, is below memory alone, {limit}"))
         }
         (None | Some(0), Some(swap)) if swap > 0 => {
-            let problem = format!("memory with swap, {swap}, has no limit of memory alone beside");
-            Err(PatchError::invalid("MemSwapLimit", problem))
+            Err(format!("memory with swap, {swap}, has no limit of memory alone beside"))
         }
         _ => Ok(()),
-    }
+    })
 }
 
 fn patch_hugepages(

@@ -30,8 +30,7 @@ pub(super) fn patch_io_priority(
         Class::IOPRIO_CLASS_IDLE => Some("IOPRIO_CLASS_IDLE"),
     };
     if class.is_some() && !(0..=7).contains(priority) {
-        let problem = format!("priority {priority} is outside 0 to 7");
-        return Err(PatchError::invalid(IO_PRIORITY, problem));
+        changes.doubt(IO_PRIORITY, Err(format!("priority {priority} is outside 0 to 7")));
     }
     let value = class.map(|class| json!({"class": class, "priority": priority}));
     let names = ("process.ioPriority", IO_PRIORITY);
@@ -45,12 +44,15 @@ pub(super) fn patch_scheduler(
     changes: &mut Changes,
 ) -> Result<(), PatchError> {
     let Some(scheduler) = scheduler else { return Ok(()) };
-    let value = scheduler_value(scheduler)?;
+    let value = scheduler_value(scheduler, changes)?;
     let names = ("process.scheduler", SCHEDULER);
     Ok(changes.put(root.object("process")?, "scheduler", value, names)?)
 }
 
-fn scheduler_value(scheduler: &api::LinuxScheduler) -> Result<Option<Value>, PatchError> {
+fn scheduler_value(
+    scheduler: &api::LinuxScheduler,
+    changes: &mut Changes,
+) -> Result<Option<Value>, PatchError> {
     let api::LinuxScheduler {
         policy,
         nice,
@@ -63,7 +65,7 @@ fn scheduler_value(scheduler: &api::LinuxScheduler) -> Result<Option<Value>, Pat
     } = scheduler;
     let policy = known(SCHEDULER, "policy", *policy)?;
     let Some(name) = policy_name(policy) else { return Ok(None) };
-    check(scheduler, policy, name).map_err(|problem| PatchError::invalid(SCHEDULER, problem))?;
+    changes.doubt(SCHEDULER, check(scheduler, policy, name));
     let mut names = Vec::with_capacity(flags.len());
     for flag in flags {
         names.push(Value::from(flag_name(known(SCHEDULER, "flag", *flag)?)));

@@ -29,11 +29,16 @@ pub(super) fn patch(
     changes: &mut Changes,
 ) -> Result<(), PatchError> {
     let Some(policy) = policy else { return Ok(()) };
-    let value = policy_value(policy).map_err(|problem| PatchError::invalid(FIELD, problem))?;
+    let mut doubts = Vec::new();
+    let value = policy_value(policy, &mut doubts);
+    let value = value.map_err(|problem| PatchError::invalid(FIELD, problem))?;
+    for doubt in doubts {
+        changes.doubt(FIELD, Err(doubt));
+    }
     Ok(changes.set(root.object("linux")?, "seccomp", value, ("linux.seccomp", FIELD))?)
 }
 
-fn policy_value(policy: &api::LinuxSeccomp) -> Result<Value, String> {
+fn policy_value(policy: &api::LinuxSeccomp, doubts: &mut Vec<String>) -> Result<Value, String> {
     let api::LinuxSeccomp {
         default_action,
         default_errno,
@@ -49,70 +54,78 @@ fn policy_value(policy: &api::LinuxSeccomp) -> Result<Value, String> {
     {
         return Err(format!("the listener path \"{}\" is not absolute", quoted(listener_path)));
     }
-    if !listener_metadata.is_empty() && listener_path.is_empty() {
-        return Err("there is listener metadata without a listener path".to_owned());
-    }
-    let notifies = |rule: &&api::LinuxSyscall| rule.action == NOTIFY;
-    if default_action == NOTIFY {
-        return Err(format!(
-            "{NOTIFY} cannot be the default action: the runtime would wait for itself"
-        ));
-    }
-    if syscalls.iter().filter(notifies).any(|rule| rule.names.iter().any(|name| name == "write")) {
-        return Err(format!(
-            "{NOTIFY} cannot be the action for write: the runtime would wait for itself"
-        ));
-    }
-    if listener_path.is_empty() && syscalls.iter().any(|rule| notifies(&rule)) {
-        return Err(format!("{NOTIFY} needs a listener path"));
-    }
+    doubts.extend(check_notify(policy).err());
     let mut value = Map::new();
+    let action = word(default_action, "SCMP_ACT_", "default action", doubts);
+    value.insert("defaultAction".to_owned(), action);
+    if let Some(errno) = errno(default_errno, doubts) {
+        value.insert("defaultErrnoRet".to_owned(), errno);
+    }
     let mut put = |key: &str, part: Value| {
         if part != "" && part != Value::Array(Vec::new()) {
             value.insert(key.to_owned(), part);
         }
     };
-    put("defaultAction", word(default_action, "SCMP_ACT_", "default action")?);
-    if let Some(errno) = errno(default_errno)? {
-        put("defaultErrnoRet", errno);
-    }
-    put("architectures", words(architectures, "SCMP_ARCH_", "architecture")?);
-    put("flags", words(flags, "SECCOMP_FILTER_FLAG_", "filter flag")?);
+    put("architectures", words(architectures, "SCMP_ARCH_", "architecture", doubts));
+    put("flags", words(flags, "SECCOMP_FILTER_FLAG_", "filter flag", doubts));
     put("listenerPath", Value::from(listener_path.as_str()));
     put("listenerMetadata", Value::from(listener_metadata.as_str()));
-    let rules: Result<Vec<Value>, String> = syscalls.iter().map(rule_value).collect();
-    put("syscalls", Value::Array(rules?));
+    put("syscalls", syscalls.iter().map(|rule| rule_value(rule, doubts)).collect());
     Ok(Value::Object(value))
 }
 
-fn rule_value(rule: &api::LinuxSyscall) -> Result<Value, String> {
+/// Who asks another process needs one that listens, and must not ask on the way there.
+fn check_notify(policy: &api::LinuxSeccomp) -> Result<(), String> {
+    let notifies = |rule: &&api::LinuxSyscall| rule.action == NOTIFY;
+    let mut asking = policy.syscalls.iter().filter(notifies);
+    let is_heard = !policy.listener_path.is_empty();
+    if !policy.listener_metadata.is_empty() && !is_heard {
+        return Err("there is listener metadata without a listener path".to_owned());
+    }
+    if policy.default_action == NOTIFY {
+        return Err(format!(
+            "{NOTIFY} cannot be the default action: the runtime would wait for itself"
+        ));
+    }
+    if asking.clone().any(|rule| rule.names.iter().any(|name| name == "write")) {
+        return Err(format!(
+            "{NOTIFY} cannot be the action for write: the runtime would wait for itself"
+        ));
+    }
+    if asking.next().is_some() && !is_heard {
+        return Err(format!("{NOTIFY} needs a listener path"));
+    }
+    Ok(())
+}
+
+fn rule_value(rule: &api::LinuxSyscall, doubts: &mut Vec<String>) -> Value {
     let api::LinuxSyscall { names, action, errno_ret, args, special_fields: _ } = rule;
     if names.is_empty() {
-        return Err("a rule names no system call".to_owned());
+        doubts.push("a rule names no system call".to_owned());
     }
     let is_name = |name: &&String| {
         !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
     };
     if let Some(odd) = names.iter().find(|name| !is_name(name)) {
-        return Err(format!("\"{}\" is no name of a system call", quoted(odd)));
+        doubts.push(format!("\"{}\" is no name of a system call", quoted(odd)));
     }
     let mut value = Map::new();
     value.insert("names".to_owned(), Value::from(names.as_slice()));
-    value.insert("action".to_owned(), word(action, "SCMP_ACT_", "action")?);
-    if let Some(errno) = errno(errno_ret)? {
+    value.insert("action".to_owned(), word(action, "SCMP_ACT_", "action", doubts));
+    if let Some(errno) = errno(errno_ret, doubts) {
         value.insert("errnoRet".to_owned(), errno);
     }
     if !args.is_empty() {
-        let args: Result<Vec<Value>, String> = args.iter().map(argument_value).collect();
-        value.insert("args".to_owned(), Value::Array(args?));
+        let args = args.iter().map(|argument| argument_value(argument, doubts)).collect();
+        value.insert("args".to_owned(), Value::Array(args));
     }
-    Ok(Value::Object(value))
+    Value::Object(value)
 }
 
-fn argument_value(argument: &api::LinuxSeccompArg) -> Result<Value, String> {
+fn argument_value(argument: &api::LinuxSeccompArg, doubts: &mut Vec<String>) -> Value {
     let api::LinuxSeccompArg { index, value, value_two, op, special_fields: _ } = argument;
     if *index > LAST_ARGUMENT {
-        return Err(format!("no system call has an argument {index}"));
+        doubts.push(format!("no system call has an argument {index}"));
     }
     let mut argument = Map::new();
     argument.insert("index".to_owned(), Value::from(*index));
@@ -120,27 +133,28 @@ fn argument_value(argument: &api::LinuxSeccompArg) -> Result<Value, String> {
     if *value_two != 0 {
         argument.insert("valueTwo".to_owned(), Value::from(*value_two));
     }
-    argument.insert("op".to_owned(), word(op, "SCMP_CMP_", "comparison")?);
-    Ok(Value::Object(argument))
+    argument.insert("op".to_owned(), word(op, "SCMP_CMP_", "comparison", doubts));
+    Value::Object(argument)
 }
 
 /// The kernel returns sixteen bits; runtimes cut off the rest without a word.
-fn errno(given: &MessageField<api::OptionalUInt32>) -> Result<Option<Value>, String> {
-    let Some(errno) = given.as_ref().map(|given| given.value) else { return Ok(None) };
+fn errno(given: &MessageField<api::OptionalUInt32>, doubts: &mut Vec<String>) -> Option<Value> {
+    let errno = given.as_ref().map(|given| given.value)?;
     if errno > u32::from(u16::MAX) {
-        return Err(format!("{errno} is no error number"));
+        doubts.push(format!("{errno} is no error number"));
     }
-    Ok(Some(Value::from(errno)))
+    Some(Value::from(errno))
 }
 
-fn words(given: &[String], prefix: &str, what: &str) -> Result<Value, String> {
-    given.iter().map(|given| word(given, prefix, what)).collect()
+fn words(given: &[String], prefix: &str, what: &str, doubts: &mut Vec<String>) -> Value {
+    given.iter().map(|given| word(given, prefix, what, doubts)).collect()
 }
 
-fn word(given: &str, prefix: &str, what: &str) -> Result<Value, String> {
+fn word(given: &str, prefix: &str, what: &str, doubts: &mut Vec<String>) -> Value {
     let is_letter = |c: char| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_';
-    match given.strip_prefix(prefix) {
-        Some(rest) if !rest.is_empty() && rest.chars().all(is_letter) => Ok(Value::from(given)),
-        _ => Err(format!("\"{}\" is no {what} ({prefix}...)", quoted(given))),
+    let rest = given.strip_prefix(prefix).unwrap_or_default();
+    if rest.is_empty() || !rest.chars().all(is_letter) {
+        doubts.push(format!("\"{}\" is no {what} ({prefix}...)", quoted(given)));
     }
+    Value::from(given)
 }

@@ -10,9 +10,9 @@
 const LAST_MAJOR: i64 = 0xfff;
 const LAST_MINOR: i64 = 0xf_ffff;
 
-/// Type bits of a mode, and the permissions beside them.
-const TYPE_BITS: u32 = 0o170_000;
-const PERMISSIONS: u32 = 0o7777;
+/// The permissions in a mode. A type beside them is not passed on: some runtimes merge it with
+/// that of the device, and another device would come out.
+pub(super) const PERMISSIONS: u32 = 0o7777;
 
 /// System V message queues, semaphores and shared memory belong to an IPC namespace.
 const IPC_SYSCTLS: [&str; 12] = [
@@ -52,21 +52,6 @@ pub(super) fn check_device_numbers(major: i64, minor: i64) -> Result<(), String>
         Ok(())
     } else {
         Err(format!("no device has the numbers {major}:{minor}"))
-    }
-}
-
-/// The permissions in a mode. A type in it must be that of the device: runtimes merge the two,
-/// and another device would come out.
-pub(super) fn permissions(mode: u32, kind: &str) -> Result<u32, String> {
-    let own = match kind {
-        "b" => 0o060_000,
-        "p" => 0o010_000,
-        _ => 0o020_000,
-    };
-    match mode & TYPE_BITS {
-        0 => Ok(mode & PERMISSIONS),
-        there if there == own => Ok(mode & PERMISSIONS),
-        _ => Err(format!("its mode {mode:o} is that of another type of file")),
     }
 }
 
@@ -124,6 +109,18 @@ pub(super) fn namespace_of_sysctl(key: &str) -> Result<&'static str, &'static st
     }
 }
 
+/// Whether a kernel could find something of the host's under this name. Where it finds nothing, a
+/// runtime fails and no harm is done.
+pub(super) fn may_be_a_sysctl_of_the_host(key: &str) -> bool {
+    const TREES: [&str; 12] = [
+        "abi", "bus", "crypto", "debug", "dev", "fs", "kernel", "net", "sunrpc", "user", "vm",
+        "xen",
+    ];
+    let first = key.split(['.', '/']).next().unwrap_or_default();
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "._-/".contains(c);
+    TREES.contains(&first) || first.is_empty() || key.contains("..") || !key.chars().all(is_plain)
+}
+
 /// Numbers and rising ranges between commas. A number that no kernel could mean is refused as
 /// well: runtimes build a bit mask of that length.
 pub(super) fn is_id_list(list: &str) -> bool {
@@ -138,9 +135,11 @@ pub(super) fn is_id_list(list: &str) -> bool {
     })
 }
 
-/// The same for a cpuset, where the kernel lets blanks and a final newline pass.
+/// The same for a cpuset, where the kernel and runtimes let blanks, a final newline and commas too
+/// many pass.
 pub(super) fn is_cpuset(list: &str) -> bool {
-    list.split(',').all(|part| is_id_list(part.trim_ascii()) && !part.contains('\0'))
+    let mut parts = list.split(',').map(str::trim_ascii).filter(|part| !part.is_empty()).peekable();
+    parts.peek().is_some() && parts.all(is_id_list)
 }
 
 /// A page size as the kernel spells it in file names: `64KB`, `2MB`, `1GB`.

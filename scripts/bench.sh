@@ -14,12 +14,12 @@ export NRI_RUNC_BINARY NRI_RUNC_TOOLS
 go=$PWD/target/bench/go-adaptation
 mkdir -p target/bench
 if ! command -v go >/dev/null; then
-    echo "bench: no Go here: chain10, chain10_cpu, events_parallel and daemon_rss are skipped"
+    echo "bench: no Go here: chain10, chain10_cpu, events_parallel, daemon_rss and synchronize_10000 are skipped"
 elif (cd benches/go-adaptation && go build -tags nri_no_wasm -trimpath -ldflags=-s -o "$go" .) \
     2>target/bench/go.log; then
     export NRI_RUNC_GO_ADAPTATION="$go"
 else
-    echo "bench: the Go adaptation cannot be built: chain10, chain10_cpu, events_parallel and daemon_rss are skipped; see target/bench/go.log"
+    echo "bench: the Go adaptation cannot be built: chain10, chain10_cpu, events_parallel, daemon_rss and synchronize_10000 are skipped; see target/bench/go.log"
 fi
 # Built as the binary is: the measured adaptation runs inside of it.
 cargo bench --quiet --locked --bench verbs ${2:+--target "$2"}

@@ -6,6 +6,8 @@
 //
 //	plugins N       waits until N plugins are synchronized     -> ok
 //	run EVENTS AT   EVENTS creations, AT of them at any time   -> WALL-NS CPU-NS
+//	state N         N containers are known from now on         -> ok
+//	synchronized    how long the last plugin's took            -> NS
 //	memory          its resident memory                        -> KIB
 package main
 
@@ -53,9 +55,15 @@ func serve(socket, requestFile string) error {
 	}
 	log.Set(silent{})
 
-	var synchronized atomic.Int64
+	var synchronized, told atomic.Int64
+	var known []*adaptation.Container
 	sync := func(ctx context.Context, tell adaptation.SyncCB) error {
-		_, err := tell(ctx, nil, nil)
+		begun := time.Now()
+		_, err := tell(ctx, nil, known)
+		// The first call, at the start, is for no plugin.
+		if len(known) > 0 {
+			told.Store(time.Since(begun).Nanoseconds())
+		}
 		if err == nil {
 			synchronized.Add(1)
 		}
@@ -96,6 +104,22 @@ func serve(socket, requestFile string) error {
 				return err
 			}
 			fmt.Println(wall, cpu)
+		case "state":
+			fmt.Sscan(words[1], &count)
+			for number := range count {
+				one := proto.Clone(request.Container).(*adaptation.Container)
+				one.Id = fmt.Sprintf("%064d", number)
+				known = append(known, one)
+			}
+			fmt.Println("ok")
+		case "synchronized":
+			for range 20_000 {
+				if told.Load() != 0 {
+					break
+				}
+				time.Sleep(time.Millisecond)
+			}
+			fmt.Println(told.Load())
 		case "memory":
 			fmt.Println(resident())
 		}

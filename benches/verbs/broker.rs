@@ -41,13 +41,14 @@ pub(crate) fn main(words: &[String]) {
 async fn serve(socket: &str, request: Rc<api::CreateContainerRequest>) {
     let listener = UnixListener::bind(socket).unwrap();
     let mut seats: Vec<Rc<Seat>> = Vec::new();
+    let (mut known, mut told) = (Vec::new(), Duration::ZERO);
     for line in std::io::stdin().lock().lines() {
         let line = line.unwrap();
         let words: Vec<&str> = line.split_whitespace().collect();
         match words[..] {
             ["plugins", count] => {
                 while seats.len() < count.parse().unwrap() {
-                    seats.push(Rc::new(seat(&listener).await));
+                    seats.push(Rc::new(seat(&listener, &known, &mut told).await));
                 }
                 seats.sort_by_key(|seat| seat.plugin.index().to_owned());
                 println!("ok");
@@ -57,13 +58,27 @@ async fn serve(socket: &str, request: Rc<api::CreateContainerRequest>) {
                     run(&seats, &request, events.parse().unwrap(), at.parse().unwrap()).await;
                 println!("{} {}", wall.as_nanos(), cpu.as_nanos());
             }
+            ["state", count] => {
+                known = containers(&request, count.parse().unwrap());
+                println!("ok");
+            }
+            ["synchronized"] => println!("{}", told.as_nanos()),
             ["memory"] => println!("{}", super::status_kib(std::process::id(), "VmRSS")),
             _ => return,
         }
     }
 }
 
-async fn seat(listener: &UnixListener) -> Seat {
+/// The container of the request, so many times.
+fn containers(request: &api::CreateContainerRequest, count: usize) -> Vec<api::Container> {
+    let one = |number| {
+        let container = request.container.clone().unwrap_or_default();
+        api::Container { id: format!("{number:064}"), ..container }
+    };
+    (0..count).map(one).collect()
+}
+
+async fn seat(listener: &UnixListener, known: &[api::Container], told: &mut Duration) -> Seat {
     let (stream, _) = listener.accept().await.unwrap();
     let settings = Settings {
         registration_timeout: Duration::from_secs(5),
@@ -73,7 +88,9 @@ async fn seat(listener: &UnixListener) -> Seat {
         nri_version: "v0.12.5".to_owned(),
     };
     let plugin = plugin::handshake(stream, None, &settings, Arc::new(Nothing)).await.unwrap();
-    assert!(matches!(plugin.synchronize(&[], &[]).await, Outcome::Answered(_)));
+    let begun = Instant::now();
+    assert!(matches!(plugin.synchronize(&[], known).await, Outcome::Answered(_)));
+    *told = begun.elapsed();
     Seat::new(plugin, false, &PluginSettings::default())
 }
 

@@ -24,22 +24,28 @@ struct Side {
     child: Child,
     say: ChildStdin,
     hear: BufReader<ChildStdout>,
-    _plugins: Plugins,
+    plugins: Plugins,
 }
 
 impl Side {
-    fn start(mut command: Command, dir: &Path, name: &str, works: Duration) -> Self {
+    fn start(command: Command, dir: &Path, name: &str, works: Duration) -> Self {
+        let mut side = Self::alone(command, dir, name, "request");
+        side.plugins = Plugins::start(&dir.join(format!("{name}.sock")), PLUGINS, works);
+        assert_eq!(side.ask(&format!("plugins {PLUGINS}")), "ok");
+        side
+    }
+
+    /// Without plugins, with the request in the file of this name.
+    fn alone(mut command: Command, dir: &Path, name: &str, request: &str) -> Self {
         let socket = dir.join(format!("{name}.sock"));
-        command.arg(&socket).arg(dir.join("request"));
+        let _of_an_earlier_one = std::fs::remove_file(&socket);
+        command.arg(&socket).arg(dir.join(request));
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let (say, hear) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
         while !socket.exists() {
             std::thread::sleep(Duration::from_millis(2));
         }
-        let plugins = Plugins::start(&socket, PLUGINS, works);
-        let mut side = Self { child, say, hear: BufReader::new(hear), _plugins: plugins };
-        assert_eq!(side.ask(&format!("plugins {PLUGINS}")), "ok");
-        side
+        Self { child, say, hear: BufReader::new(hear), plugins: Plugins::default() }
     }
 
     fn ask(&mut self, line: &str) -> String {
@@ -111,7 +117,27 @@ fn write_request(dir: &Path) {
     nri_runc::files::replace(&dir.join("request"), &request.write_to_bytes().unwrap()).unwrap();
 }
 
-fn ours() -> Command {
+/// The same with few mounts and variables: what most of 10,000 containers look like.
+pub(crate) fn write_small_request(dir: &Path) {
+    write_request(dir);
+    let bytes = std::fs::read(dir.join("request")).unwrap();
+    let mut request = api::CreateContainerRequest::parse_from_bytes(&bytes).unwrap();
+    let container = request.container.mut_or_insert_default();
+    container.mounts.truncate(5);
+    container.env.truncate(5);
+    nri_runc::files::replace(&dir.join("small"), &request.write_to_bytes().unwrap()).unwrap();
+}
+
+/// How long, in milliseconds, one plugin's synchronization with `count` containers takes.
+pub(crate) fn synchronized(command: Command, dir: &Path, name: &str, count: usize) -> f64 {
+    let mut side = Side::alone(command, dir, &format!("{name}-sync"), "small");
+    assert_eq!(side.ask(&format!("state {count}")), "ok");
+    side.plugins = Plugins::start(&dir.join(format!("{name}-sync.sock")), 1, Duration::ZERO);
+    assert_eq!(side.ask("plugins 1"), "ok");
+    side.ask("synchronized").parse::<f64>().unwrap() / 1e6
+}
+
+pub(crate) fn ours() -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.arg("broker");
     command

@@ -14,6 +14,7 @@
 
 mod broker;
 mod chain;
+mod known;
 mod plugin;
 mod report;
 
@@ -124,6 +125,14 @@ impl Place {
         }
     }
 
+    fn stop_daemon(&mut self) {
+        if let Some(mut daemon) = self.daemon.take() {
+            daemon.kill().unwrap();
+            daemon.wait().unwrap();
+        }
+        let _gone = std::fs::remove_file(self.path("run/daemon.sock"));
+    }
+
     /// Waits until `count` plugins take part.
     fn await_plugins(&self, count: usize) {
         let is_there = |row: &Value| row["state"] == "synchronized";
@@ -209,6 +218,7 @@ impl Place {
         let peak = status_kib(child.id(), "VmHWM");
         child.kill().unwrap();
         child.wait().unwrap();
+        self.write("config.toml", &text);
         peak
     }
 }
@@ -300,7 +310,8 @@ fn measure() {
         return;
     };
     let go = std::env::var_os("NRI_RUNC_GO_ADAPTATION");
-    let mut place = Place::new(binary.into(), Path::new(&tools));
+    let binary = PathBuf::from(binary);
+    let mut place = Place::new(binary.clone(), Path::new(&tools));
     place.start_daemon();
     let mut ratios = vec![place.passthrough()];
     let names = ["create_no_plugin", "create_no_plugin_cpu"];
@@ -323,7 +334,10 @@ fn measure() {
         wrapper,
         runc,
     ));
+    ratios.push(known::update_other(&place));
+    ratios.push(known::create_among(&binary, Path::new(&tools)));
     if let Some(go) = go {
+        ratios.push(known::synchronize(Path::new(&go), place.temp.path()));
         let _ten = Plugins::start(&place.path("nri.sock"), 10, Duration::ZERO);
         place.await_plugins(10);
         let daemon = status_kib(place.daemon.as_ref().map_or(0, Child::id), "VmRSS");

@@ -31,9 +31,9 @@ impl api::Plugin for Adder {
     async fn synchronize(
         &self,
         _: &TtrpcContext,
-        _: api::SynchronizeRequest,
+        request: api::SynchronizeRequest,
     ) -> ttrpc::Result<api::SynchronizeResponse> {
-        Ok(Default::default())
+        Ok(api::SynchronizeResponse { more: request.more, ..Default::default() })
     }
 
     async fn create_container(
@@ -70,6 +70,7 @@ pub(crate) fn main(words: &[String]) {
 }
 
 /// Plugins that end with this value.
+#[derive(Default)]
 pub(crate) struct Plugins(Vec<Child>);
 
 impl Plugins {

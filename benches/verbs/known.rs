@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What a daemon that knows much costs: updates of other containers, a creation beside 10,000
+//! known containers, and telling a newcomer of that many.
+//!
+//! The known ones are records of one real process: the daemon looks at each and watches it, but
+//! no runtime has made them.
+
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use async_trait::async_trait;
+use nri_runc::plugin::api;
+use nri_runc::plugin::stub::Stub;
+use serde_json::{Value, json};
+use ttrpc::r#async::TtrpcContext;
+
+use super::report::Ratio;
+use super::{Place, time};
+
+const MANY: usize = 10_000;
+const FEW: usize = 10;
+const UPDATES: usize = 200;
+const CREATIONS: usize = 60;
+
+/// A plugin that hears nothing and asks for updates.
+struct Mover;
+
+#[async_trait]
+impl api::Plugin for Mover {
+    async fn configure(
+        &self,
+        _: &TtrpcContext,
+        _: api::ConfigureRequest,
+    ) -> ttrpc::Result<api::ConfigureResponse> {
+        // RemoveContainer alone: something has to be named.
+        Ok(api::ConfigureResponse { events: 1 << 10, ..Default::default() })
+    }
+
+    async fn synchronize(
+        &self,
+        _: &TtrpcContext,
+        request: api::SynchronizeRequest,
+    ) -> ttrpc::Result<api::SynchronizeResponse> {
+        Ok(api::SynchronizeResponse { more: request.more, ..Default::default() })
+    }
+}
+
+fn shares(container: &str, value: u64) -> api::UpdateContainersRequest {
+    let resources = json!({"cpu": {"shares": value}});
+    let resources = nri_runc::describe::resources_from_json(resources.as_object().unwrap());
+    let linux =
+        api::LinuxContainerUpdate { resources: Some(resources).into(), ..Default::default() };
+    let update = api::ContainerUpdate {
+        container_id: container.to_owned(),
+        linux: Some(linux).into(),
+        ..Default::default()
+    };
+    api::UpdateContainersRequest { update: vec![update], ..Default::default() }
+}
+
+/// A plugin's update of a container, record on disk included, against the runtime's `update`.
+pub(crate) fn update_other(place: &Place) -> Ratio {
+    let bundle = place.path("bundle").display().to_string();
+    place.timed(&place.binary, &["create", "--bundle", &bundle, "c"]);
+    std::thread::sleep(Duration::from_millis(300));
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let socket = place.path("nri.sock");
+    let stub = runtime.block_on(async {
+        let stream = tokio::net::UnixStream::connect(socket).await.unwrap();
+        let stub = Stub::register(stream, "10", "mover", Arc::new(Mover)).await.unwrap();
+        // It is configured and synchronized meanwhile.
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        stub
+    });
+    let asks = stub.runtime();
+    let mut rounds = Vec::new();
+    for number in 0..UPDATES {
+        let value = 1000 + u64::try_from(number).unwrap();
+        let request = shares("c", value);
+        let begun = Instant::now();
+        let answer = runtime.block_on(async { asks.update_containers(&request).await.unwrap() });
+        let ours = begun.elapsed().as_secs_f64();
+        assert!(answer.failed.is_empty(), "an update failed");
+        let value = (value + 1000).to_string();
+        let theirs = place.timed(&place.runc, &["update", "--cpu-share", &value, "c"]);
+        rounds.push((ours * 1e3, theirs));
+    }
+    stub.close();
+    place.timed(&place.binary, &["delete", "--force", "c"]);
+    let what = "a plugin's update of another container, its record on disk";
+    time("update_other", what, "runc update", Some(0.05), rounds)
+}
+
+/// A daemon that knows `count` containers besides those that are measured.
+fn knowing(binary: &Path, tools: &Path, count: usize) -> Place {
+    let mut place = Place::new(binary.to_owned(), tools);
+    place.start_daemon();
+    let bundle = place.path("bundle").display().to_string();
+    let document = std::fs::read_to_string(place.path("bundle/config.json")).unwrap();
+    // No runtime makes a container in a cgroup that has processes.
+    let own = document.replace("/nri-runc-bench/c", &format!("/nri-runc-bench/k{count}"));
+    place.write("bundle/config.json", &own);
+    place.timed(&place.binary, &["create", "--bundle", &bundle, "k"]);
+    place.write("bundle/config.json", &document);
+    std::thread::sleep(Duration::from_millis(500));
+    place.stop_daemon();
+    // The folder of records is wherever the first one is.
+    let (folder, name) = record_of(&place.path("run/state"), "k-").unwrap();
+    let record: Value =
+        serde_json::from_slice(&std::fs::read(folder.join(&name)).unwrap()).unwrap();
+    let state = std::fs::read(place.path("root/k/state.json")).unwrap();
+    for number in 0..count {
+        let (id, mut record) = (format!("k{number}"), record.clone());
+        record["key"]["id"] = json!(id);
+        record["incarnation"] = json!(1000 + number);
+        std::fs::create_dir(place.path("root").join(&id)).unwrap();
+        place.write(&format!("root/{id}/state.json"), &String::from_utf8_lossy(&state));
+        let file = folder.join(name.replacen("k-", &format!("{id}-"), 1));
+        nri_runc::files::replace(&file, record.to_string().as_bytes()).unwrap();
+    }
+    place.start_daemon();
+    let known = || {
+        let output = place.admin(&["nri", "status", "--json"]).output().unwrap();
+        let status: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+        status["containers"].as_u64().unwrap_or(0)
+    };
+    while known() < u64::try_from(count).unwrap() {
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    std::thread::sleep(Duration::from_secs(2)); // They are looked at once.
+    place
+}
+
+fn record_of(dir: &Path, prefix: &str) -> Option<(std::path::PathBuf, String)> {
+    for entry in std::fs::read_dir(dir).ok()?.flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if entry.path().is_dir() {
+            if let Some(found) = record_of(&entry.path(), prefix) {
+                return Some(found);
+            }
+        } else if name.starts_with(prefix) && name.ends_with(".json") {
+            return Some((dir.to_owned(), name));
+        }
+    }
+    None
+}
+
+/// A creation beside many known containers, against one beside few.
+pub(crate) fn create_among(binary: &Path, tools: &Path) -> Ratio {
+    let places = [knowing(binary, tools, MANY), knowing(binary, tools, FEW)];
+    let mut rounds = Vec::new();
+    for round in 0..CREATIONS {
+        let mut pair = [0.0; 2];
+        for turn in 0..2 {
+            let which = (round + turn) % 2;
+            let place = &places[which];
+            let bundle = place.path("bundle").display().to_string();
+            pair[which] = place.timed(&place.binary, &["create", "--bundle", &bundle, "c"]);
+            place.timed(&place.binary, &["delete", "--force", "c"]);
+        }
+        rounds.push((pair[0], pair[1]));
+    }
+    for place in &places {
+        let _ended = place.command(&place.runc, &["delete", "--force", "k"]).status();
+    }
+    let what = "`create` beside 10,000 known containers, wall time";
+    time("create_10000_known", what, "beside 10", Some(1.1), rounds)
+}
+
+/// A newcomer is told of 10,000 containers, by us and by the adaptation in Go.
+pub(crate) fn synchronize(go: &Path, dir: &Path) -> Ratio {
+    super::chain::write_small_request(dir);
+    let mut rounds = Vec::new();
+    for _round in 0..5 {
+        let ours = super::chain::synchronized(super::chain::ours(), dir, "ours", MANY);
+        let theirs = super::chain::synchronized(Command::new(go), dir, "theirs", MANY);
+        rounds.push((ours, theirs));
+    }
+    let what = "a newcomer is told of 10,000 containers";
+    time("synchronize_10000", what, "the Go adaptation v0.12.5", Some(0.5), rounds)
+}

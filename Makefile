@@ -46,9 +46,11 @@ interop: setup
 	cargo test --locked --test wire go_types -- --nocapture
 
 # KILLS: SIGKILL at every fault point (`make test` has a sample, another one every day).
+# LIVES: how many containers live beside daemons and plugins that come and go, and a seed.
 # STRESS_ROUNDS: how many crowds of containers pass fickle plugins (`make test` has two).
 soak: setup
 	KILLS=all cargo test --locked --test kills -- --nocapture
+	LIVES=$${LIVES:-5000} cargo test --locked --test lives -- --nocapture
 	STRESS_ROUNDS=$${STRESS_ROUNDS:-1000} cargo test --locked --test bundle crowd:: -- --nocapture
 	STRESS_ROUNDS=$${STRESS_ROUNDS:-100} cargo test --locked --test resources parallel:: -- --nocapture
 	FUZZ_SECONDS=$${FUZZ_SECONDS:-300} cargo test --locked --test fuzz -- --nocapture

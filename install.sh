@@ -1,16 +1,18 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Installs nri-runc, or removes exactly what it installed. It edits no engine's configuration:
-# it prints the lines that register the runtime.
+# Installs nri-runc, or removes exactly what it installed. Engines are told only when asked for, by
+# the program itself: `nri-runc nri install ENGINE`.
 set -eu
 
-prefix=/usr/local destdir='' binary='' dry='' uninstall='' units=auto hooks=''
+prefix=/usr/local destdir='' binary='' dry='' uninstall='' units=auto hooks='' engines='' default=''
 usage() {
     cat <<'TEXT'
 usage: install.sh [--binary FILE] [--prefix DIR] [--destdir DIR] [--units | --no-units]
-                  [--hooks | --hooks-dir DIR] [--dry-run]
+                  [--hooks | --hooks-dir DIR] [--engine containerd|crio|docker|podman]... [--default]
+                  [--dry-run]
        install.sh --uninstall [--destdir DIR] [--dry-run]
-Without --binary it is built here. --hooks adds OCI hooks for Podman and CRI-O (docs/hooks.md). A configuration that was edited is never overwritten or removed.
+Without --binary it is built here. --engine registers with an engine, --default for
+containers that name no runtime too (docs/install.md). --hooks adds OCI hooks for Podman and CRI-O (docs/hooks.md). A configuration that was edited is never overwritten or removed.
 TEXT
 }
 fail() { printf 'install.sh: %s\n' "$*" >&2; exit 1; }
@@ -24,6 +26,8 @@ while [ $# -gt 0 ]; do
     --no-units) units=no ;;
     --hooks) hooks=${hooks:-/usr/share/containers/oci/hooks.d} ;;
     --hooks-dir) [ $# -gt 1 ] || fail "--hooks-dir wants a folder"; hooks=$2; shift ;;
+    --engine) [ $# -gt 1 ] || fail "--engine wants an engine"; engines="$engines $2"; shift ;;
+    --default) default=--default ;;
     --dry-run) dry=1 ;;
     --uninstall) uninstall=1 ;;
     -h | --help) usage; exit 0 ;;
@@ -79,6 +83,13 @@ if [ -n "$uninstall" ]; then
         systemctl --quiet is-enabled nri-runc.socket nri-runc.service >/dev/null 2>&1; then
         fail "systemd would miss its units; first: systemctl disable --now nri-runc.socket nri-runc.service"
     fi
+    # What engines were told goes first: they would call a program that is gone.
+    for record in "$destdir"/var/lib/nri-runc/engines/*.json; do
+        [ -e "$record" ] || continue
+        program=$destdir$(awk '$2 ~ /\/bin\/nri-runc$/ { print $2 }' "$manifest")
+        "$program" nri uninstall "$(basename "$record" .json)" --root "$destdir/" ${dry:+--dry-run} ||
+            fail "an engine still needs it, nothing was removed"
+    done
     grep -v '^dir ' "$manifest" | while read -r known path; do
         if [ ! -e "$destdir$path" ]; then
             continue
@@ -149,35 +160,17 @@ systemctl enable --now nri-runc.socket nri-runc.service
 TEXT
 fi
 
-cri='plugins."io.containerd.grpc.v1.cri".containerd.runtimes.nri-runc'
-if command -v containerd >/dev/null; then
-    case $(containerd --version) in
-    *' v2.'* | *' 2.'*) cri='plugins."io.containerd.cri.v1.runtime".containerd.runtimes.nri-runc' ;;
-    esac
-    cat <<TEXT
-
-containerd: into /etc/containerd/config.toml (SystemdCgroup as your other runtime has it)
-[$cri]
-  runtime_type = "io.containerd.runc.v2"
-  pod_annotations = ["*", "*/*"]
-  container_annotations = ["*", "*/*"]
-  [$cri.options]
-    BinaryName = "$prefix/bin/nri-runc"
-TEXT
-fi
-if command -v crio >/dev/null; then
-    cat <<TEXT
-
-CRI-O: into /etc/crio/crio.conf.d/50-nri-runc.conf
-[crio.runtime.runtimes.nri-runc]
-runtime_path = "$prefix/bin/nri-runc"
-runtime_type = "oci"
-runtime_root = "/run/runc"
-TEXT
-fi
-if command -v dockerd >/dev/null; then
-    printf '\nDocker: into /etc/docker/daemon.json\n{"runtimes": {"nri-runc": {"path": "%s/bin/nri-runc"}}}\n' "$prefix"
-fi
-if command -v podman >/dev/null; then
-    printf '\nPodman: into /etc/containers/containers.conf.d/50-nri-runc.conf\n[engine.runtimes]\nnri-runc = ["%s/bin/nri-runc"]\n' "$prefix"
+for engine in $engines; do
+    if [ -n "$dry" ]; then
+        echo "would run   nri-runc nri install $engine $default"
+        continue
+    fi
+    "$destdir$prefix/bin/nri-runc" nri install "$engine" $default --binary "$prefix/bin/nri-runc" --root "$destdir/" ||
+        fail "$engine was not told; the rest is installed"
+done
+if [ -z "$engines" ]; then
+    for pair in containerd:containerd crio:crio dockerd:docker podman:podman; do
+        command -v "${pair%:*}" >/dev/null || continue
+        echo "to register: $prefix/bin/nri-runc nri install ${pair#*:} [--default] [--dry-run]"
+    done
 fi

@@ -7,6 +7,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
+use super::install;
 use crate::config::{Config, Loaded};
 use crate::plugin::{PluginFile, discover};
 use crate::runtime;
@@ -27,7 +28,24 @@ pub(super) fn all(loaded: &Loaded) -> Vec<Value> {
     findings.push(switched_on(config));
     findings.push(cgroups(config));
     findings.extend(engines(config));
+    let (registered, is_any) = install::findings(config);
+    findings.extend(registered);
+    findings.push(next_step(&findings, is_any));
     findings
+}
+
+/// The one thing to do now.
+fn next_step(findings: &[Value], is_registered: bool) -> Value {
+    let wrong = findings.iter().find(|finding| finding["ok"] != true);
+    let step = match wrong {
+        Some(wrong) => {
+            let text = |key: &str| wrong[key].as_str().unwrap_or_default();
+            format!("{}: {}", text("check"), text("hint"))
+        }
+        None if is_registered => "run a container".to_owned(),
+        None => "tell an engine: nri-runc nri install containerd|crio|docker|podman".to_owned(),
+    };
+    finding("next step", true, step, "")
 }
 
 fn configuration(loaded: &Loaded) -> Vec<Value> {

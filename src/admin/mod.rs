@@ -5,6 +5,7 @@
 
 mod check;
 mod dry;
+mod install;
 mod record;
 mod show;
 
@@ -67,6 +68,10 @@ enum AdminVerb {
     Adjust(dry::Adjust),
     /// Drive plugins from a script of requests; no container and no daemon is involved.
     Replay(dry::Replay),
+    /// Tell an engine of us: a runtime handler in its configuration, with an undo record.
+    Install(install::Install),
+    /// Take a registration back, byte for byte.
+    Uninstall(install::Uninstall),
     /// Entry of the shipped OCI hooks: reads the state of a container on standard input.
     Hook {
         /// prestart, createRuntime, poststart or poststop.
@@ -126,6 +131,10 @@ fn carry_out(arguments: &Arguments) -> Result<u8> {
         }
         AdminVerb::Replay(replay) => dry::replay(loaded, replay).map(|()| DONE),
         AdminVerb::Check => check(arguments, &loaded),
+        AdminVerb::Install(how) => tell(arguments, &install::install(how, config)?, install::show),
+        AdminVerb::Uninstall(how) => {
+            tell(arguments, &install::uninstall(how, config)?, install::show)
+        }
         AdminVerb::Hook { stage } => wrapper::hook(config, stage).map(|()| DONE),
         AdminVerb::Disable => switch(arguments, config, true),
         AdminVerb::Enable => switch(arguments, config, false),

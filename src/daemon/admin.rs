@@ -7,12 +7,11 @@ use std::rc::Rc;
 use serde_json::{Value, json};
 
 use crate::link::Answer;
-use crate::plugin::ALL_EVENTS;
 use crate::state::Container;
 
 use super::node::Node;
 use super::plugins::NRI_VERSION;
-use super::resources;
+use super::{resources, roster};
 
 /// Answers an admin question.
 pub(super) fn answer(node: &Rc<Node>, question: &str) -> Answer {
@@ -20,7 +19,7 @@ pub(super) fn answer(node: &Rc<Node>, question: &str) -> Answer {
     let verb = question["verb"].as_str().unwrap_or_default();
     let document = match verb {
         "status" => status(node),
-        "plugins" => plugins(node),
+        "plugins" => roster::shown(&node.relay),
         "pods" => pods(node),
         "explain" => match explain(node, question["id"].as_str().unwrap_or_default()) {
             Ok(document) => document,
@@ -69,27 +68,6 @@ fn missing(node: &Node) -> Value {
     let missing = node.missing.borrow();
     let rows = missing.iter().map(|(engine, what)| json!({"engine": engine, "what": what}));
     rows.collect()
-}
-
-fn plugins(node: &Node) -> Value {
-    let guests = node.relay.guests();
-    let rows = guests.iter().map(|guest| {
-        let (seat, plugin) = (&guest.seat, &guest.seat.plugin);
-        let events = ALL_EVENTS.iter().filter(|event| plugin.is_subscribed(**event));
-        json!({
-            "index": plugin.index(),
-            "name": plugin.name(),
-            "state": guest.state(),
-            "launched": seat.launched,
-            "pid": plugin.pid(),
-            "events": events.map(|event| event.name()).collect::<Vec<_>>(),
-            "nri_version": plugin.nri_version(),
-            "requests": seat.requests(),
-            "timeouts": seat.timeouts(),
-            "failure_policy": seat.policy().to_json(),
-        })
-    });
-    Value::Array(rows.collect())
 }
 
 fn pods(node: &Node) -> Value {
@@ -151,14 +129,21 @@ fn is_meant(node: &Node, container: &Container, wanted: &str) -> bool {
     if container.key.id.starts_with(wanted) {
         return true;
     }
-    let store = node.store.borrow();
-    let Some(pod) = store.pod(&container.pod) else { return false };
-    wanted == format!("{}/{}/{}", pod.namespace, pod.name, container.name)
+    let (namespace, name) = pod_of(node, container);
+    wanted == format!("{namespace}/{name}/{}", container.name)
+}
+
+/// Namespace and name of its pod, which may be gone; records of older daemons have neither.
+fn pod_of(node: &Node, container: &Container) -> (String, String) {
+    match node.store.borrow().pod(&container.pod) {
+        Some(pod) => (pod.namespace.clone(), pod.name.clone()),
+        None if container.pod_name.is_empty() => (String::new(), container.pod.clone()),
+        None => (container.pod_namespace.clone(), container.pod_name.clone()),
+    }
 }
 
 fn explained(node: &Node, container: &Container) -> Value {
-    let store = node.store.borrow();
-    let pod = store.pod(&container.pod).map_or(container.pod.clone(), |pod| pod.name.clone());
+    let (_namespace, pod) = pod_of(node, container);
     json!({
         "id": container.key.id,
         "pod": pod,

@@ -118,6 +118,7 @@ pub(super) fn open_bundle(node: &Node, call: &mut Call) -> Result<Bundle> {
 }
 
 pub(super) fn new_record(node: &Node, call: &Call, seen: &pods::Seen) -> Container {
+    let pod = known_pod(node, seen);
     let mut store = node.store.borrow_mut();
     let variables = call.question().variables.iter();
     Container {
@@ -129,7 +130,9 @@ pub(super) fn new_record(node: &Node, call: &Call, seen: &pods::Seen) -> Contain
         global_flags: call.global_flags(),
         bundle: call.bundle.to_string_lossy().into_owned(),
         is_sandbox: seen.role == Role::Sandbox,
-        pod: seen.pod.id.clone(),
+        pod: pod.id,
+        pod_name: pod.name,
+        pod_namespace: pod.namespace,
         name: seen.container.name.clone(),
         state: Lifecycle::Creating,
         pid_file: call.pid_file.as_ref().map(|path| path.to_string_lossy().into_owned()),

@@ -13,7 +13,7 @@ use crate::state::Key;
 
 use super::call::Call;
 use super::node::{Node, log_failure};
-use super::{evidence, exit, pods, undo};
+use super::{evidence, exit, outcome, pods, undo};
 
 /// How long a `delete` waits for plugins; what is not told by then is told afterwards.
 pub(super) const PATIENCE: Duration = Duration::from_secs(1);
@@ -25,6 +25,7 @@ pub(super) async fn delete(node: &Rc<Node>, call: &Call) -> Result<Proceed> {
     let pid = call.question().pid;
     node.change(&call.key, |record| record.deleting = Some(pid));
     if exit::has_ended(node, &record) {
+        outcome::learn(node, &record);
         let (node, key) = (Rc::clone(node), call.key.clone());
         let told = tokio::task::spawn_local(async move { exit::stopped(&node, &key).await });
         let _told_in_order_afterwards = tokio::time::timeout(PATIENCE, told).await;

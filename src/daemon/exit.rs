@@ -52,19 +52,24 @@ pub(super) fn watch(node: &Rc<Node>, record: &Container) {
     let process = watch::open_same(&node.host, pid, record.init_start);
     let (node, key, incarnation) = (Rc::clone(node), record.key.clone(), record.incarnation);
     tokio::task::spawn_local(async move {
-        if let Some(process) = &process {
-            hook::until_started(&node, &key, incarnation, process).await;
-            watch::ended(process).await;
+        // Boxed, all but the waiting: what calls plugins is large, and there may be thousands of us.
+        if let Some(process) = process {
+            Box::pin(hook::until_started(&node, &key, incarnation, &process)).await;
+            watch::ended_alone(process).await;
         }
-        if let Some(record) = node.container(&key).filter(|record| !record.is_sandbox) {
-            outcome::known(&node, &record).await;
-        }
-        let lane = node.lane(&key);
-        let _turn = lane.turn.lock().await;
-        // The runtime process of `start` may have been reaped together with a short-lived init.
-        super::settle::due(&node, &key, &lane).await;
-        if node.container(&key).is_some_and(|record| record.incarnation == incarnation) {
-            stopped(&node, &key).await;
-        }
+        Box::pin(ended(&node, &key, incarnation)).await;
     });
+}
+
+async fn ended(node: &Rc<Node>, key: &Key, incarnation: u64) {
+    if let Some(record) = node.container(key).filter(|record| !record.is_sandbox) {
+        outcome::known(node, &record).await;
+    }
+    let lane = node.lane(key);
+    let _turn = lane.turn.lock().await;
+    // The runtime process of `start` may have been reaped together with a short-lived init.
+    super::settle::due(node, key, &lane).await;
+    if node.container(key).is_some_and(|record| record.incarnation == incarnation) {
+        stopped(node, key).await;
+    }
 }

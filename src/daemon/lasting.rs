@@ -40,18 +40,30 @@ pub(super) fn follow(node: &Rc<Node>, id: &str) {
     let events = watch_folders(&folders(&path));
     let (node, id) = (Rc::clone(node), id.to_owned());
     tokio::task::spawn_local(async move {
-        while path.exists() && node.store.borrow().pod(&id).is_some() {
+        loop {
+            // Before it is looked at: what is said meanwhile is not missed.
+            let forgotten = node.pod_forgotten.notified();
+            if !path.exists() || node.store.borrow().pod(&id).is_none() {
+                break;
+            }
             stop_if_marked(&node, &id).await;
-            match &events {
-                Some(events) => {
-                    watch::readable(events).await;
-                    take_in(events);
-                }
-                None => tokio::time::sleep(WITHOUT_A_WATCH).await,
+            tokio::select! {
+                () = something_changes(events.as_ref()) => {}
+                () = forgotten => {}
             }
         }
         pods::end_if_empty(&node, &id).await;
     });
+}
+
+async fn something_changes(events: Option<&OwnedFd>) {
+    match events {
+        Some(events) => {
+            watch::readable(events).await;
+            take_in(events);
+        }
+        None => tokio::time::sleep(WITHOUT_A_WATCH).await,
+    }
 }
 
 /// Follows all that an earlier daemon left on record.
@@ -127,4 +139,66 @@ pub(super) fn take_in(events: &OwnedFd) {
     let mut buffer = [MaybeUninit::uninit(); 1024];
     let mut reader = Reader::new(events, &mut buffer);
     while reader.next().is_ok_and(|event| !event.events().contains(ReadFlags::QUEUE_OVERFLOW)) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+    use crate::state::{Pod, Store};
+
+    fn node(dir: &Path) -> Rc<Node> {
+        let config = Config { run_dir: dir.join("run"), ..Config::default() };
+        let host = config.host();
+        let mut store = Store::open(&dir.join("state"), "boot").unwrap().0;
+        let json = serde_json::json!({
+            "schema": 1, "boot_id": "boot", "id": "p", "name": "", "namespace": "", "uid": "",
+            "engine": "cri-o", "lives_with": dir.join("pod/config.json"), "state": "ready",
+            "sandbox": null, "message": ""
+        });
+        store.put_pod(serde_json::from_value::<Pod>(json).unwrap()).unwrap();
+        Node::new(config, host, store)
+    }
+
+    /// Whether nobody follows any pod, within a while.
+    async fn nobody_follows(node: &Rc<Node>) -> bool {
+        let mut left = 500;
+        while Rc::strong_count(node) > 1 && left > 0 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+            left -= 1;
+        }
+        left > 0
+    }
+
+    #[tokio::test]
+    async fn a_pod_is_followed_until_it_is_forgotten_although_its_folder_stays() {
+        let temp = tempfile::tempdir().unwrap();
+        std::fs::create_dir(temp.path().join("pod")).unwrap();
+        crate::files::replace(&temp.path().join("pod/config.json"), b"{}").unwrap();
+        let node = node(temp.path());
+        let story = async {
+            follow_all(&node);
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            assert_eq!(Rc::strong_count(&node), 2, "it is followed");
+            pods::end(&node, "p").await;
+            assert!(nobody_follows(&node).await, "it is followed for ever");
+        };
+        tokio::task::LocalSet::new().run_until(story).await;
+    }
+
+    #[tokio::test]
+    async fn a_pod_ends_with_its_folder() {
+        let temp = tempfile::tempdir().unwrap();
+        std::fs::create_dir(temp.path().join("pod")).unwrap();
+        crate::files::replace(&temp.path().join("pod/config.json"), b"{}").unwrap();
+        let node = node(temp.path());
+        let story = async {
+            follow_all(&node);
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            std::fs::remove_file(temp.path().join("pod/config.json")).unwrap();
+            assert!(nobody_follows(&node).await);
+            assert!(node.store.borrow().pod("p").is_none());
+        };
+        tokio::task::LocalSet::new().run_until(story).await;
+    }
 }

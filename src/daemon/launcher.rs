@@ -121,10 +121,12 @@ async fn look_after(node: Rc<Node>, mut wished: Receiver<Option<PluginFile>>) {
 async fn live(node: &Rc<Node>, file: &PluginFile, wished: &mut Receiver<Option<PluginFile>>) {
     let id = file.id();
     let settings = plugins::settings(node);
+    let newcomer = node.relay.roster.enters(Some((file.index.clone(), file.name.clone())), None);
     let started = tokio::select! {
-        started = Launched::start(file, &settings, plugins::upcalls(node)) => started,
+        started = Launched::start(file, &settings, plugins::upcalls(node, &newcomer)) => started,
         _ = wished.changed() => return,
     };
+    drop(newcomer);
     let plugin = match started {
         Ok(plugin) => plugin,
         Err(error) => {

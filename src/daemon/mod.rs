@@ -30,6 +30,7 @@ mod record;
 mod recovery;
 mod relay;
 mod resources;
+mod roster;
 mod settle;
 mod sockets;
 mod spawn;
@@ -184,10 +185,10 @@ fn announce(start: &Start) {
         }
         let _closed = nix::unistd::close(fd);
     }
-    if let Some(socket) = std::env::var_os("NOTIFY_SOCKET") {
-        if let Err(error) = sockets::say_ready(&socket) {
-            warn!("the service manager could not be told: {error}");
-        }
+    if let Some(socket) = std::env::var_os("NOTIFY_SOCKET")
+        && let Err(error) = sockets::say_ready(&socket)
+    {
+        warn!("the service manager could not be told: {error}");
     }
 }
 

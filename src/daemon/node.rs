@@ -102,6 +102,10 @@ pub(super) struct Node {
     /// Engine and what of it could not be read; each said once.
     pub(super) missing: RefCell<BTreeSet<(&'static str, String)>>,
     pub(super) cgroup_mounts: RefCell<Option<Rc<Mounts>>>,
+    /// Engine and runtime root whose monitor writes no exit codes.
+    pub(super) mute_monitors: RefCell<BTreeSet<(String, String)>>,
+    /// Whenever a pod was forgotten.
+    pub(super) pod_forgotten: Notify,
     /// When containers were evicted lately.
     pub(super) evicted: RefCell<VecDeque<Instant>>,
     lanes: RefCell<HashMap<Key, Rc<Lane>>>,
@@ -128,6 +132,8 @@ impl Node {
             sources: Sources::default(),
             missing: RefCell::default(),
             cgroup_mounts: RefCell::new(None),
+            mute_monitors: RefCell::default(),
+            pod_forgotten: Notify::new(),
             evicted: RefCell::default(),
             lanes: RefCell::default(),
         })

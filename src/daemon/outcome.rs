@@ -29,10 +29,13 @@ pub(super) fn code(node: &Node, record: &Container) -> Option<i32> {
     is_this.then(|| said["Status"].as_i64()?.try_into().ok()).flatten()
 }
 
-/// Waits until the engine has written it, but not long: plugins wait for StopContainer.
+/// Waits until the engine has written it, but not long: plugins wait for StopContainer. Where it
+/// writes none at all, nobody waits.
 pub(super) async fn known(node: &Node, record: &Container) {
     let deadline = tokio::time::Instant::now() + PATIENCE;
-    while place(record).is_some()
+    let is_mute = node.mute_monitors.borrow().contains(&monitor(record));
+    while !is_mute
+        && place(record).is_some()
         && code(node, record).is_none()
         && tokio::time::Instant::now() < deadline
     {
@@ -76,6 +79,25 @@ fn lacked_memory(node: &Node, record: &Container) -> bool {
     })
 }
 
+/// A container that has ended is being deleted: its monitor has reaped it long since, so what is
+/// not written now never will be, nor for the next containers of this engine.
+pub(super) fn learn(node: &Node, record: &Container) {
+    if place(record).is_none() {
+        return;
+    }
+    let mut mute = node.mute_monitors.borrow_mut();
+    if code(node, record).is_none() {
+        mute.insert(monitor(record));
+    } else {
+        mute.remove(&monitor(record));
+    }
+}
+
+/// Of one engine, for one runtime root.
+fn monitor(record: &Container) -> (String, String) {
+    (record.engine.clone(), record.key.root.clone())
+}
+
 fn is_shim(record: &Container) -> bool {
     matches!(record.engine.as_str(), "containerd-cri" | "containerd" | "nerdctl" | "docker")
 }
@@ -87,5 +109,59 @@ fn place(record: &Container) -> Option<String> {
         "cri-o" => Some(format!("/var/run/crio/exits/{id}")),
         "podman" => Some(format!("/run/libpod/exits/{id}")),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::rc::Rc;
+    use std::time::Instant;
+
+    use super::*;
+    use crate::config::Config;
+    use crate::state::Store;
+
+    fn node(dir: &std::path::Path) -> Rc<Node> {
+        let config = Config { run_dir: dir.join("run"), ..Config::default() };
+        let host = config.host();
+        Node::new(config, host, Store::open(&dir.join("state"), "boot").unwrap().0)
+    }
+
+    fn record(root: &str, bundle: &str) -> Container {
+        let json = serde_json::json!({
+            "schema": 1, "boot_id": "", "key": {"root": root, "id": "c"}, "incarnation": 1,
+            "runtime": "", "global_flags": [], "bundle": bundle, "is_sandbox": false,
+            "pod": "", "name": "", "state": "running", "pid_file": null, "init_pid": 7,
+            "init_start": 1, "engine": "containerd", "evidence": [], "variables": [],
+            "message": "", "engine_resources": {}, "overlay": {}, "owners": {}, "patched": null,
+            "changes": [], "refused": [], "skipped": [], "in_flight": null
+        });
+        serde_json::from_value(json).unwrap()
+    }
+
+    async fn waited(node: &Node, record: &Container) -> Duration {
+        let begun = Instant::now();
+        known(node, record).await;
+        begun.elapsed()
+    }
+
+    #[tokio::test]
+    async fn an_engine_that_writes_no_codes_is_waited_for_until_its_first_delete() {
+        let temp = tempfile::tempdir().unwrap();
+        let node = node(temp.path());
+        let here = record("/run/one", &temp.path().display().to_string());
+        assert!(waited(&node, &here).await >= PATIENCE);
+        assert!(waited(&node, &here).await >= PATIENCE, "one that was slow is waited for again");
+        learn(&node, &here);
+        assert!(waited(&node, &here).await < PATIENCE, "it writes none");
+        let other = record("/run/other", &here.bundle);
+        assert!(waited(&node, &other).await >= PATIENCE, "another may");
+        // A newer version does.
+        let exit = temp.path().join("exit.json");
+        crate::files::replace(&exit, b"{\"Pid\": 7, \"Status\": 3}").unwrap();
+        assert_eq!(code(&node, &here), Some(3));
+        learn(&node, &here);
+        std::fs::remove_file(exit).unwrap();
+        assert!(waited(&node, &here).await >= PATIENCE);
     }
 }

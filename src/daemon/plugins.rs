@@ -7,7 +7,7 @@
 use std::cell::RefCell;
 use std::collections::{HashSet, VecDeque};
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use tokio::net::{UnixListener, UnixStream};
@@ -20,6 +20,7 @@ use crate::plugin::{self, Identity, Outcome, Plugin, Settings, Upcalls, api};
 
 use super::node::Node;
 use super::relay::{Guest, Subject};
+use super::roster::Newcomer;
 
 /// Connections that may be registering at once (D11).
 const WAITING_ROOM: usize = 64;
@@ -48,12 +49,16 @@ pub(super) async fn accept(node: Rc<Node>, listener: UnixListener) {
         let place = take_place(&waiting);
         let (node, waiting) = (Rc::clone(&node), Rc::clone(&waiting));
         tokio::task::spawn_local(async move {
-            let pid = stream.peer_cred().ok().and_then(|peer| peer.pid()).unwrap_or(0);
+            let pid = stream.peer_cred().ok().and_then(|peer| peer.pid());
             let settings = settings(&node);
+            let newcomer = node.relay.roster.enters(None, pid);
+            let upcalls = upcalls(&node, &newcomer);
+            let pid = pid.unwrap_or(0);
             let shaken = tokio::select! {
-                shaken = plugin::handshake(stream, None, &settings, upcalls(&node)) => Some(shaken),
+                shaken = plugin::handshake(stream, None, &settings, upcalls) => Some(shaken),
                 () = place.notified() => None,
             };
+            drop(newcomer);
             waiting.borrow_mut().retain(|other| !Rc::ptr_eq(other, &place));
             match shaken {
                 Some(Ok(plugin)) => sit_down(&node, plugin, false).await,
@@ -187,7 +192,10 @@ pub(super) fn expect_those_who_were_here(node: &Node) {
 
 /// Requests that plugins make of us. They arrive on tasks of their own, outside of our thread-
 /// bound state, so they are handed over and answered.
-struct Desk(tokio::sync::mpsc::UnboundedSender<UpdateOrder>);
+struct Desk {
+    orders: tokio::sync::mpsc::UnboundedSender<UpdateOrder>,
+    registered: Arc<OnceLock<Identity>>,
+}
 
 /// One UpdateContainers request on its way to the node.
 pub(super) struct UpdateOrder {
@@ -196,7 +204,7 @@ pub(super) struct UpdateOrder {
     reply: tokio::sync::oneshot::Sender<Result<api::UpdateContainersResponse, String>>,
 }
 
-pub(super) fn upcalls(node: &Rc<Node>) -> Arc<dyn Upcalls> {
+pub(super) fn upcalls(node: &Rc<Node>, newcomer: &Newcomer) -> Arc<dyn Upcalls> {
     let (sender, mut orders) = tokio::sync::mpsc::unbounded_channel::<UpdateOrder>();
     let node = Rc::clone(node);
     tokio::task::spawn_local(async move {
@@ -205,11 +213,15 @@ pub(super) fn upcalls(node: &Rc<Node>) -> Arc<dyn Upcalls> {
             let _plugin_is_gone = order.reply.send(reply);
         }
     });
-    Arc::new(Desk(sender))
+    Arc::new(Desk { orders: sender, registered: Arc::clone(&newcomer.registered) })
 }
 
 #[async_trait::async_trait]
 impl Upcalls for Desk {
+    fn registered(&self, plugin: &Identity) {
+        let _only_once = self.registered.set(plugin.clone());
+    }
+
     async fn update_containers(
         &self,
         plugin: &Identity,
@@ -217,7 +229,7 @@ impl Upcalls for Desk {
     ) -> Result<api::UpdateContainersResponse, String> {
         let (reply, answer) = tokio::sync::oneshot::channel();
         let order = UpdateOrder { plugin: plugin.to_string(), request, reply };
-        self.0.send(order).map_err(|_gone| "the daemon is ending".to_owned())?;
+        self.orders.send(order).map_err(|_gone| "the daemon is ending".to_owned())?;
         answer.await.map_err(|_gone| "the daemon is ending".to_owned())?
     }
 }

@@ -207,7 +207,7 @@ pub(super) async fn stop(node: &Rc<Node>, id: &str) {
 }
 
 /// StopPodSandbox and RemovePodSandbox, each once.
-async fn end(node: &Rc<Node>, id: &str) {
+pub(super) async fn end(node: &Rc<Node>, id: &str) {
     let Some(state) = node.store.borrow().pod(id).map(|pod| pod.state) else { return };
     stop(node, id).await;
     if state != PodState::Created {
@@ -215,6 +215,7 @@ async fn end(node: &Rc<Node>, id: &str) {
     }
     log_failure("forgetting a pod", node.host.point(Point::DaemonPodForget));
     node.store.borrow_mut().forget_pod(id);
+    node.pod_forgotten.notify_waiters();
 }
 
 /// Drops pods that we were killed over before they had a container; before any plugin is there.

@@ -16,6 +16,7 @@ use crate::chain::{self, Failure, Seat, Stopped, Told};
 use crate::plugin::{Event, api};
 
 use super::record::Recorders;
+use super::roster::Roster;
 
 /// What an event is about, as plugins know it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -55,7 +56,7 @@ pub(super) struct Guest {
 }
 
 impl Guest {
-    /// `registering` and `configuring` come before a plugin has a seat.
+    /// `registering` and `configuring` come before a plugin has a seat (`roster.rs`).
     pub(super) fn state(&self) -> &'static str {
         match self.phase.get() {
             _ if self.seat.plugin.is_gone() => "gone",
@@ -83,6 +84,8 @@ impl Guest {
 #[derive(Default)]
 pub(super) struct Relay {
     guests: RefCell<Vec<Rc<Guest>>>,
+    /// Who comes and who has left.
+    pub(super) roster: Roster,
     /// Who writes down what is told.
     pub(super) recorders: Recorders,
 }
@@ -148,7 +151,11 @@ impl Relay {
     /// Takes a plugin from the table.
     pub(super) fn remove(&self, guest: &Rc<Guest>) {
         guest.phase.set(Phase::Gone);
-        self.guests.borrow_mut().retain(|other| !Rc::ptr_eq(other, guest));
+        let mut guests = self.guests.borrow_mut();
+        if let Some(at) = guests.iter().position(|other| Rc::ptr_eq(other, guest)) {
+            guests.remove(at);
+            self.roster.leaves(guest);
+        }
     }
 
     /// Those who take part in `told`, now; newcomers get it into their backlog. What this event

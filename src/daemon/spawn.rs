@@ -6,10 +6,11 @@
 
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::fd::OwnedFd;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
 use nix::sys::memfd::{MFdFlags, memfd_create};
+use tokio::time::Instant;
 
 use crate::error::{Context, Error, Result, quoted};
 use crate::state::Container;
@@ -18,6 +19,9 @@ use super::watch;
 
 /// How long a runtime may take (D8: the cap of an update).
 const PATIENCE: Duration = Duration::from_secs(30);
+
+/// How often a process is looked at that cannot be waited for otherwise.
+const PAUSE: Duration = Duration::from_millis(10);
 
 /// The most that is read of what it says.
 const WORDS: u64 = 64 << 10;
@@ -28,31 +32,48 @@ const WORDS: u64 = 64 << 10;
 /// Fails with the runtime's own words.
 pub(super) async fn run(record: &Container, words: &[&str], stdin: &[u8]) -> Result<()> {
     let (input, output) = (memory(stdin)?, memory(&[])?);
-    let mut child = start(record, words, input, output.try_clone()?)?;
-    let ended = match watch::open(child.id()) {
-        Some(process) => tokio::time::timeout(PATIENCE, watch::ended(&process)).await,
-        None => Ok(()),
-    };
-    if ended.is_err() {
-        let _gone = child.kill();
-    }
-    let status = child.wait()?;
-    if ended.is_err() {
+    let child = start(record, words, input, output.try_clone()?)?;
+    let process = watch::open(child.id());
+    let Some(status) = ended(child, process.as_ref(), PATIENCE).await? else {
         return Err(Error::new(format!("{} {} did not end", record.runtime, words.join(" "))));
-    }
+    };
     if status.success() {
         return Ok(());
     }
     Err(Error::new(last_words(output, &status.to_string())))
 }
 
+/// Waits for the child, bounded, and with `process` without polling. One that does not end is
+/// killed; where even that takes long (it may be in the kernel's hands), others do not wait for it.
+async fn ended(
+    mut child: Child,
+    process: Option<&OwnedFd>,
+    patience: Duration,
+) -> Result<Option<ExitStatus>> {
+    let deadline = Instant::now() + patience;
+    if let Some(process) = process {
+        let _or_not = tokio::time::timeout_at(deadline, watch::ended(process)).await;
+    }
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(Some(status));
+        }
+        if Instant::now() >= deadline {
+            break;
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+    let _gone = child.kill();
+    tokio::spawn(async move {
+        while matches!(child.try_wait(), Ok(None)) {
+            tokio::time::sleep(PAUSE).await;
+        }
+    });
+    Ok(None)
+}
+
 #[expect(clippy::disallowed_methods, reason = "the one place where the daemon starts runtimes")]
-fn start(
-    record: &Container,
-    words: &[&str],
-    input: OwnedFd,
-    output: OwnedFd,
-) -> Result<std::process::Child> {
+fn start(record: &Container, words: &[&str], input: OwnedFd, output: OwnedFd) -> Result<Child> {
     let mut command = Command::new(&record.runtime);
     command
         .args(global_flags(record))
@@ -131,6 +152,49 @@ mod tests {
         let record =
             record(&["--root", "../x", "--log=/l", "--log-format", "json", "--systemd-cgroup"]);
         assert_eq!(global_flags(&record), ["--root", "/run/x", "--systemd-cgroup"]);
+    }
+
+    fn sleeping(seconds: &str) -> Child {
+        start(
+            &record(&[]),
+            &["-c", &format!("exec sleep {seconds}")],
+            memory(&[]).unwrap(),
+            memory(&[]).unwrap(),
+        )
+        .unwrap()
+    }
+
+    #[tokio::test]
+    async fn without_a_descriptor_of_the_process_others_go_on_meanwhile() {
+        let ticks = std::cell::Cell::new(0);
+        let tick = async {
+            loop {
+                tokio::time::sleep(PAUSE).await;
+                ticks.set(ticks.get() + 1);
+            }
+        };
+        let status = tokio::select! {
+            status = ended(sleeping("0.3"), None, PATIENCE) => status.unwrap().unwrap(),
+            () = tick => unreachable!(),
+        };
+        assert!(status.success() && ticks.get() > 2, "{} ticks", ticks.get());
+    }
+
+    #[tokio::test]
+    async fn a_process_that_does_not_end_is_killed_and_reaped() {
+        for has_descriptor in [true, false] {
+            let child = sleeping("60");
+            let pid = child.id();
+            let process = watch::open(pid).filter(|_| has_descriptor);
+            let status = ended(child, process.as_ref(), Duration::from_millis(50)).await;
+            assert!(status.unwrap().is_none());
+            let mut left = 500;
+            while watch::open(pid).is_some() && left > 0 {
+                tokio::time::sleep(PAUSE).await;
+                left -= 1;
+            }
+            assert!(left > 0, "it was not reaped");
+        }
     }
 
     #[tokio::test]

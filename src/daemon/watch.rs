@@ -4,7 +4,7 @@
 //! A pid is only a number; the start time beside it tells a process from a later one of the
 //! same number. It never sends a signal.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
@@ -38,18 +38,29 @@ pub(super) async fn ended(process: &OwnedFd) {
     readable(process).await;
 }
 
+/// The same, where nobody else needs the descriptor: it is not doubled, for thousands may wait.
+pub(super) async fn ended_alone(process: OwnedFd) {
+    becomes_readable(process).await;
+}
+
 /// Waits until there is something to read; of a process, that it has ended.
-#[expect(unsafe_code, reason = "registering a descriptor with the event loop")]
 pub(super) async fn readable(descriptor: &OwnedFd) {
-    let Ok(copy) = descriptor.try_clone() else { return };
-    // SAFETY: an OwnedFd is open for as long as it lives, and AsyncFd owns it.
-    match unsafe { AsyncFd::register_with_interest(copy, Interest::READABLE) } {
-        Ok(readiness) => {
-            let _ready = readiness.readable().await;
+    if let Ok(copy) = descriptor.try_clone() {
+        becomes_readable(copy).await;
+    }
+}
+
+#[expect(unsafe_code, reason = "registering a descriptor with the event loop")]
+async fn becomes_readable(descriptor: OwnedFd) {
+    let number = descriptor.as_raw_fd();
+    // SAFETY: an OwnedFd is open for as long as it lives, which is longer than the registration.
+    match unsafe { AsyncFd::register_with_interest(number, Interest::READABLE) } {
+        Ok(registered) => {
+            let _ready = registered.readable().await;
         }
-        // Out of descriptors: ask now and then instead.
+        // The kernel has no watch left: ask now and then instead.
         Err(_) => {
-            while !has_ended(descriptor) {
+            while !has_ended(&descriptor) {
                 tokio::time::sleep(std::time::Duration::from_millis(50)).await;
             }
         }

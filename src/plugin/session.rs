@@ -58,6 +58,9 @@ pub struct Settings {
 /// What plugins may ask of us.
 #[async_trait]
 pub trait Upcalls: Send + Sync {
+    /// It has registered and will be configured.
+    fn registered(&self, _plugin: &Identity) {}
+
     /// UpdateContainers.
     async fn update_containers(
         &self,
@@ -115,6 +118,7 @@ impl api::Runtime for Desk {
         if self.identity.set(identity.clone()).is_err() {
             return Err(status(Code::ALREADY_EXISTS, "this connection has registered already"));
         }
+        self.upcalls.registered(&identity);
         let _nobody_waits_any_more = self.registered.try_send(identity);
         Ok(api::Empty::new())
     }

@@ -181,7 +181,7 @@ mod tests {
         let temp = tempfile::tempdir().unwrap();
         let config = config(temp.path());
         std::fs::create_dir(temp.path().join("nri")).unwrap();
-        std::fs::write(&config.socket_path, "text").unwrap();
+        crate::files::replace(&config.socket_path, b"text").unwrap();
         assert!(matches!(for_plugins(&config), Err(NoPlugins::Failed(_))));
         assert_eq!(std::fs::read(&config.socket_path).unwrap(), b"text");
         std::fs::remove_file(&config.socket_path).unwrap();

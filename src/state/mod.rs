@@ -114,6 +114,12 @@ pub struct Container {
     pub is_sandbox: bool,
     /// Its pod's id.
     pub pod: String,
+    /// Its pod's name, for as long as it is explained: the pod may be forgotten before.
+    #[serde(default)]
+    pub pod_name: String,
+    /// Its pod's namespace, likewise.
+    #[serde(default)]
+    pub pod_namespace: String,
     /// Its name in the pod.
     pub name: String,
     /// Where it is in its life.

@@ -299,13 +299,15 @@ mod tests {
         for id in ["a", "b"] {
             store.put(container(id)).unwrap();
         }
-        let folder = temp.path().join("containers");
-        std::fs::rename(&folder, temp.path().join("away")).unwrap();
+        // In the way of the temporary file: the folder itself is open and would be found anywhere.
+        let name = format!(".{}.new", file_name(&container("a").key));
+        let obstacle = temp.path().join("containers").join(name);
+        std::fs::create_dir(&obstacle).unwrap();
         let stops = |c: &mut Container| c.state = Lifecycle::Stopped;
         assert!(store.note(&container("a").key, stops).is_err());
         let first = store.containers().next().map(|c| c.state);
         assert_eq!((first, store.unwritten()), (Some(Lifecycle::Stopped), 1));
-        std::fs::rename(temp.path().join("away"), &folder).unwrap();
+        std::fs::remove_dir(&obstacle).unwrap();
         store.note(&container("b").key, stops).unwrap();
         let (store, _) = Store::open(temp.path(), "boot").unwrap();
         assert!(store.containers().all(|c| c.state == Lifecycle::Stopped));

@@ -85,6 +85,23 @@ fn connections_that_never_register_make_room_for_a_plugin_that_does() {
 }
 
 #[test]
+fn who_has_not_registered_yet_and_who_has_left_is_shown() {
+    let rig = started("");
+    let silent = dial(&rig, "nri.sock");
+    wait_until("it is shown", || rig.admin(&["plugins"])[0]["state"] == "registering");
+    let shown = rig.admin(&["plugins"]);
+    assert_eq!((&shown[0]["pid"], &shown[0]["name"]), (&std::process::id().into(), &"".into()));
+    drop(silent);
+    wait_until("it is nobody", || rig.admin(&["plugins"]) == Value::Array(vec![]));
+    let _told = rig.plugin("10", "short", Manner { leaves: true, ..Manner::default() });
+    succeeds(&rig.create("c1"));
+    wait_until("it is gone", || rig.admin(&["plugins"])[0]["state"] == "gone");
+    assert_eq!(rig.admin(&["plugins"])[0]["name"], "short");
+    let _told = rig.plugin("10", "short", Manner::default());
+    assert_eq!(rig.admin(&["plugins"]).as_array().map(Vec::len), Some(1), "it is back");
+}
+
+#[test]
 fn a_flood_leaves_nothing_behind() {
     let rig = started("---plugin_registration_timeout = \"300ms\"\n");
     let before = open_descriptors(rig.daemon_pid());

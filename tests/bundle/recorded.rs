@@ -21,12 +21,13 @@ impl Recording {
         recording
     }
 
-    /// Interrupts it, once a request of this name was written.
+    /// Ends it, once a request of this name was written. Not by SIGINT, which a shell makes its
+    /// background jobs ignore.
     fn end(mut self, rig: &Rig, last: &str) -> Vec<Value> {
         let call = format!("\"call\":\"{last}\"");
         wait_until("the last request is written", || rig.read("script.jsonl").contains(&call));
         let pid = nix::unistd::Pid::from_raw(i32::try_from(self.0.id()).unwrap());
-        nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGINT).unwrap();
+        nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).unwrap();
         self.0.wait().unwrap();
         let text = rig.read("script.jsonl");
         text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()

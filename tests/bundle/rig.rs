@@ -118,8 +118,14 @@ impl Rig {
     }
 
     /// Starts the daemon in the foreground and waits until it answers: its sockets are there
-    /// then. One that is being killed may hold the lock for a moment longer.
+    /// then.
     pub(super) fn start_daemon(&mut self) {
+        self.daemon = Some(self.spawn_daemon());
+    }
+
+    /// The same for a daemon that the caller ends. One that is being killed may hold the lock for
+    /// a moment longer.
+    pub(super) fn spawn_daemon(&self) -> Child {
         let mut options = std::fs::OpenOptions::new();
         let said = options.append(true).create(true).open(self.path("daemon.err")).unwrap();
         let start = || {
@@ -135,7 +141,7 @@ impl Rig {
             }
             self.admin(&["status"])["pid"] == daemon.id()
         });
-        self.daemon = Some(daemon);
+        daemon
     }
 
     /// How many lines the daemon has logged with all of `words`.

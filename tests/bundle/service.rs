@@ -31,12 +31,11 @@ fn activated(rig: &Rig, listener: &UnixListener) -> Child {
 
 #[expect(unsafe_code, reason = "dup2 onto a fixed number")]
 fn give_as_three(number: i32) -> std::io::Result<()> {
-    // SAFETY: plain system calls on numbers. It may have been 3 already: then dup2 leaves it to be
-    // closed at exec.
-    let result = unsafe {
-        nix::libc::dup2(number, 3);
-        nix::libc::fcntl(3, nix::libc::F_SETFD, 0)
-    };
+    // SAFETY: a plain system call on numbers.
+    nix::errno::Errno::result(unsafe { nix::libc::dup2(number, 3) })?;
+    // It may have been 3 already: then dup2 leaves it to be closed at exec.
+    // SAFETY: as above.
+    let result = unsafe { nix::libc::fcntl(3, nix::libc::F_SETFD, 0) };
     nix::errno::Errno::result(result).map(|_| ()).map_err(Into::into)
 }
 
@@ -132,7 +131,7 @@ fn a_document_with_a_name_that_is_no_text_is_no_way_past_a_policy() {
     let rig = Rig::new("on_daemon_failure = \"fail\"");
     let name = std::ffi::OsString::from_vec(b"c\xff.json".to_vec());
     let file = rig.path("bundle").join(&name);
-    std::fs::write(&file, BUNDLE).unwrap();
+    std::fs::copy(rig.path("bundle/config.json"), &file).unwrap();
     std::fs::copy(rig.path("fake/runc"), rig.path("fake/crun")).unwrap();
     let create = || {
         let mut words = vec!["create".into(), "--bundle".into(), rig.path("bundle").into()];

@@ -47,7 +47,7 @@ fn words<'w>(rig: &Rig, words: &[&'w str]) -> (bool, Vec<&'w str>) {
 
 /// The plugin is at the table, from now on if it was not.
 fn seat(rig: &Rig) {
-    if rig.admin(&["plugins"]) == Value::Array(vec![]) {
+    if rig.admin(&["status"])["plugins"] == 0 {
         let _told = rig.plugin("10", "limits", limits());
     }
 }

@@ -1,0 +1,281 @@
+// SPDX-License-Identifier: Apache-2.0
+//! containerd's CRI, configuration versions 2, 3 and 4. Pure.
+//!
+//! A file that is imported replaces, in containerd before 2.1, the whole section of a plugin that
+//! an earlier one wrote. So a file of our own is written only where that cannot happen: version 4,
+//! or no file has the section; else the last file that has it is added to. What the default
+//! runtime's entry says is taken over: without SystemdCgroup pods would fail.
+//! Reference: containerd's docs/cri/config.md, docs/man/containerd-config.toml.5.md.
+
+use toml_edit::{Document, Item, TableLike};
+
+use super::edit::{self, at, text_at};
+use super::plan::{Plan, Source, Texts, Wish, overruled, taken};
+use crate::error::{Error, Result};
+
+/// The file that containerd reads.
+pub(super) const MAIN: &str = "/etc/containerd/config.toml";
+const OURS: &str = "50-nri-runc.toml";
+const SHIM: &str = "io.containerd.runc.v2";
+const ALL: [&str; 2] = ["*", "*/*"];
+const OLD_CRI: &str = "io.containerd.grpc.v1.cri";
+const NEW_CRI: &str = "io.containerd.cri.v1.runtime";
+const NRI: &str = "io.containerd.nri.v1.nri";
+const CGROUP: &str = "SystemdCgroup";
+
+type Files = Vec<(String, Document<String>)>;
+
+/// The main file and what it imports.
+pub(super) fn sources(main: &str, texts: &Texts) -> Vec<Source> {
+    let mut sources = vec![Source::File(main.to_owned())];
+    let document = texts.get(main).and_then(|text| Document::parse(text.as_str()).ok());
+    let imports = document.and_then(|document| edit::list_at(document.as_table(), &["imports"]));
+    for import in imports.unwrap_or_default() {
+        let folder = main.rsplit_once('/').map_or("", |(folder, _)| folder);
+        let path = if import.starts_with('/') { import } else { format!("{folder}/{import}") };
+        sources.push(match path.rsplit_once("/*") {
+            Some((folder, suffix)) => Source::Folder(folder.to_owned(), suffix.to_owned()),
+            None => Source::File(path),
+        });
+    }
+    sources
+}
+
+/// What would have to be written.
+pub(super) fn plan(wish: &Wish, texts: &Texts) -> Result<Plan> {
+    let main = wish.main.as_deref().unwrap_or(MAIN);
+    let text = texts.get(main).map_or("", String::as_str);
+    if text.trim().is_empty() {
+        return fresh(wish, main);
+    }
+    let mut plan = Plan::default();
+    let files = in_order(main, texts)?;
+    let version = version(main, &files)?;
+    cri_is_on(&files)?;
+    let cri = ["plugins", if version == 2 { OLD_CRI } else { NEW_CRI }, "containerd"];
+    own_nri(&mut plan, wish, version, &files);
+    let default = last(&files, &[&cri[..], &["default_runtime_name"]].concat());
+    let default = default.and_then(|(_, item)| item.as_str()).unwrap_or("runc");
+    let model = model(&files, &cri, if default == wish.name { "runc" } else { default });
+    let behind = model.and_then(|model| text_at(model, &["options", "BinaryName"]));
+    let is_runc = |path: &str| ["", "runc"].contains(&path) || path.ends_with("/runc");
+    if let Some(binary) = behind.filter(|path| !is_runc(path)) {
+        plan.other_runtime(binary);
+    }
+    let written = last(&files, &[&cri[..], &["runtimes", &wish.name]].concat());
+    if let Some((path, item)) = &written {
+        agrees(path, item, wish)?;
+    }
+    let mut block = entry(wish, &cri, model);
+    if version == 2 && last(&files, &[&cri[..], &["runtimes", "runc"]].concat()).is_none() {
+        block.insert_str(0, &runc(&cri));
+    }
+    let name = (wish.default && default != wish.name).then(|| edit::string(&wish.name));
+    let holder = last(&files, &cri[..2]).map(|(path, _)| path.to_owned());
+    let folder = own_folder(main, texts).filter(|_| version >= 4 || holder.is_none());
+    if let (Some(path), None) = (folder, &written) {
+        let mut new = format!("version = {version}\n\n{block}");
+        if wish.default {
+            let name = edit::string(&wish.name);
+            new = edit::set(&path, &new, &cri, "default_runtime_name", &name)?;
+            not_overruled(&files, &path, &cri)?;
+        }
+        plan.own_file(texts, &path, new)?;
+        return Ok(plan);
+    }
+    let path = holder.unwrap_or_else(|| main.to_owned());
+    let mut new = texts.get(&path).cloned().unwrap_or_default();
+    if let Some(name) = name {
+        new = edit::set(&path, &new, &cri, "default_runtime_name", &name)?;
+    }
+    if written.is_none() {
+        new = edit::append(&path, &new, &block)?;
+    }
+    plan.files.insert(path, new);
+    Ok(plan)
+}
+
+/// Where there is no configuration. Version 2 is what every containerd from 1.5 on reads.
+fn fresh(wish: &Wish, main: &str) -> Result<Plan> {
+    let mut plan = Plan::default();
+    let cri = ["plugins", OLD_CRI, "containerd"];
+    let mut new = format!("version = 2\n\n{}{}", runc(&cri), entry(wish, &cri, None));
+    if wish.default {
+        new = edit::set(main, &new, &cri, "default_runtime_name", &edit::string(&wish.name))?;
+    }
+    plan.files.insert(main.to_owned(), new);
+    plan.notes.push(format!("{main} said nothing: containerd's defaults hold for the rest"));
+    plan.notes.push(format!(
+        "containerd from 2.0 on has an NRI of its own: with that, add disable = true in \
+         [plugins.\"{NRI}\"]"
+    ));
+    Ok(plan)
+}
+
+/// containerd 1.x forgets its own runc as soon as a file names another runtime.
+fn runc(cri: &[&str]) -> String {
+    let keys = [cri, &["runtimes", "runc"]].concat();
+    format!("{}\n  runtime_type = \"{SHIM}\"\n\n", edit::header(&keys))
+}
+
+fn in_order(main: &str, texts: &Texts) -> Result<Files> {
+    let mut files = Files::new();
+    for source in sources(main, texts) {
+        let paths: Vec<&String> = match &source {
+            Source::File(path) => texts.keys().filter(|there| *there == path).collect(),
+            Source::Folder(folder, suffix) => texts
+                .keys()
+                .filter(|there| {
+                    let is_in = there.rsplit_once('/').is_some_and(|(parent, _)| parent == folder);
+                    is_in && there.ends_with(suffix.as_str())
+                })
+                .collect(),
+        };
+        for path in paths {
+            let text = texts.get(path).map_or("", String::as_str);
+            files.push((path.clone(), edit::parse(path, text)?));
+        }
+    }
+    Ok(files)
+}
+
+/// The last word about something.
+fn last<'f>(files: &'f Files, keys: &[&str]) -> Option<(&'f str, &'f Item)> {
+    let found = |(path, document): &'f (String, Document<String>)| {
+        Some((path.as_str(), at(document.as_table(), keys)?))
+    };
+    files.iter().rev().find_map(found)
+}
+
+fn version(main: &str, files: &Files) -> Result<i64> {
+    let first = files.first().and_then(|(_, document)| at(document.as_table(), &["version"]));
+    let version = first.and_then(Item::as_integer).unwrap_or(1);
+    if (2..=4).contains(&version) {
+        return Ok(version);
+    }
+    let hint = if version == 1 {
+        "containerd config migrate prints it in a newer form; a file without `version` is of version 1"
+    } else {
+        "this nri-runc knows versions 2, 3 and 4"
+    };
+    Err(Error::new(format!("{main} is of configuration version {version}")).hint(hint))
+}
+
+fn cri_is_on(files: &Files) -> Result<()> {
+    let Some((path, list)) = last(files, &["disabled_plugins"]) else { return Ok(()) };
+    let is_cri =
+        |name: &str| ["cri", OLD_CRI, NEW_CRI, "io.containerd.grpc.v1.cri"].contains(&name);
+    let mut names = list.as_array().into_iter().flatten().filter_map(|value| value.as_str());
+    match names.find(|name| is_cri(name)) {
+        None => Ok(()),
+        Some(name) => Err(Error::new(format!(
+            "{path} disables {name}: no pod would ever come here"
+        ))
+        .hint("take it out of disabled_plugins; ctr, nerdctl and Docker need no entry there")),
+    }
+}
+
+/// On from 2.0 on unless it is disabled, before that only where it is asked for.
+fn own_nri(plan: &mut Plan, wish: &Wish, version: i64, files: &Files) {
+    let said = last(files, &["plugins", NRI, "disable"]).and_then(|(_, item)| item.as_bool());
+    let socket = last(files, &["plugins", NRI, "socket_path"]);
+    let socket = socket.and_then(|(_, item)| item.as_str()).unwrap_or("/var/run/nri/nri.sock");
+    if !said.unwrap_or(version == 2) && socket == wish.socket {
+        plan.clash("containerd", wish, &format!("disable = true in [plugins.\"{NRI}\"]"));
+    }
+}
+
+/// The entry whose settings ours shall have.
+fn model<'f>(files: &'f Files, cri: &[&str], default: &str) -> Option<&'f dyn TableLike> {
+    [default, "runc"].into_iter().find_map(|name| {
+        let (_, item) = last(files, &[cri, &["runtimes", name]].concat())?;
+        let table = item.as_table_like()?;
+        (text_at(table, &["runtime_type"]).unwrap_or(SHIM) == SHIM).then_some(table)
+    })
+}
+
+fn agrees(path: &str, item: &Item, wish: &Wish) -> Result<()> {
+    let entry = format!("a runtime {}", wish.name);
+    let table = item.as_table_like().ok_or_else(|| taken(path, &entry, "form"))?;
+    if text_at(table, &["options", "BinaryName"]) != Some(wish.binary.as_str()) {
+        return Err(taken(path, &entry, "BinaryName"));
+    }
+    if text_at(table, &["runtime_type"]) != Some(SHIM) {
+        return Err(taken(path, &entry, "runtime_type"));
+    }
+    for key in ["pod_annotations", "container_annotations"] {
+        let list = edit::list_at(table, &[key]).unwrap_or_default();
+        if !ALL.iter().all(|all| list.iter().any(|word| word == all)) {
+            return Err(taken(path, &entry, key));
+        }
+    }
+    Ok(())
+}
+
+/// Our entry, with what the model's says besides.
+fn entry(wish: &Wish, cri: &[&str], model: Option<&dyn TableLike>) -> String {
+    let keys = [cri, &["runtimes", wish.name.as_str()]].concat();
+    let all = format!("[{}]", ALL.map(edit::string).join(", "));
+    let mut text = format!(
+        "{}\n  runtime_type = \"{SHIM}\"\n  pod_annotations = {all}\n  container_annotations = {all}\n",
+        edit::header(&keys)
+    );
+    let ours = [
+        "runtime_type",
+        "runtime_path",
+        "runtime_engine",
+        "runtime_root",
+        "pod_annotations",
+        "container_annotations",
+    ];
+    for line in model.into_iter().flat_map(|model| told(model, &ours)) {
+        text.push_str(&format!("  {line}\n"));
+    }
+    text.push_str(&format!("  {}\n", edit::header(&[&keys[..], &["options"]].concat())));
+    text.push_str(&format!("    BinaryName = {}\n", edit::string(&wish.binary)));
+    let options = model.and_then(|model| at_table(model, "options"));
+    for line in options.into_iter().flat_map(|options| told(options, &["BinaryName"])) {
+        text.push_str(&format!("    {line}\n"));
+    }
+    text
+}
+
+fn at_table<'t>(table: &'t dyn TableLike, key: &str) -> Option<&'t dyn TableLike> {
+    table.get(key)?.as_table_like()
+}
+
+/// The settings of a table that say something, as lines.
+fn told(table: &dyn TableLike, but: &[&str]) -> Vec<String> {
+    let lines = table.iter().filter(|(key, _)| !but.contains(key)).filter_map(|(key, item)| {
+        let value = item.as_value()?;
+        let says_nothing = value.as_str() == Some("")
+            || value.as_integer() == Some(0)
+            || value.as_array().is_some_and(toml_edit::Array::is_empty)
+            || (value.as_bool() == Some(false) && key != CGROUP);
+        let text = value.to_string();
+        (!says_nothing && !text.contains('\n')).then(|| format!("{key} = {}", text.trim()))
+    });
+    lines.collect()
+}
+
+/// Where a file of our own would be read.
+fn own_folder(main: &str, texts: &Texts) -> Option<String> {
+    sources(main, texts).into_iter().find_map(|source| match source {
+        Source::Folder(folder, suffix) if OURS.ends_with(&suffix) => {
+            Some(format!("{folder}/{OURS}"))
+        }
+        Source::Folder(..) | Source::File(_) => None,
+    })
+}
+
+fn not_overruled(files: &Files, ours: &str, cri: &[&str]) -> Result<()> {
+    let key = [cri, &["default_runtime_name"]].concat();
+    let in_folder = |path: &str| path.rsplit_once('/').map(|(folder, _)| folder.to_owned());
+    for (path, document) in files {
+        let is_later = in_folder(path) == in_folder(ours) && path.as_str() > ours;
+        if is_later && text_at(document.as_table(), &key).is_some() {
+            return Err(overruled(path, "default_runtime_name"));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+//! CRI-O: one file of our own among its drop-ins, which it merges by key in the order of their
+//! names. Annotations pass without any setting. Pure.
+//! Reference: crio.conf(5), crio.conf.d(5).
+
+use toml_edit::{Document, TableLike};
+
+use super::edit::{self, at, text_at};
+use super::plan::{Plan, Source, Texts, Wish, overruled, taken};
+use crate::error::Result;
+
+const MAIN: &str = "/etc/crio/crio.conf";
+const FOLDER: &str = "/etc/crio/crio.conf.d";
+const OURS: &str = "/etc/crio/crio.conf.d/50-nri-runc.conf";
+const RUNTIME: [&str; 2] = ["crio", "runtime"];
+
+/// The main file, and the folder, whatever its files are called.
+pub(super) fn sources() -> Vec<Source> {
+    vec![Source::File(MAIN.to_owned()), Source::Folder(FOLDER.to_owned(), String::new())]
+}
+
+/// What would have to be written.
+pub(super) fn plan(wish: &Wish, texts: &Texts) -> Result<Plan> {
+    let mut plan = Plan::default();
+    let files = others(texts)?;
+    let name = wish.name.as_str();
+    let tables = [&RUNTIME[..], &["runtimes"]].concat();
+    let mut is_written = false;
+    for (path, document) in &files {
+        let Some(table) = at(document.as_table(), &[&tables[..], &[name]].concat()) else {
+            continue;
+        };
+        let table = table.as_table_like();
+        if table.and_then(|table| text_at(table, &["runtime_path"])) != Some(&wish.binary) {
+            return Err(taken(path, &format!("a runtime {name}"), "runtime_path"));
+        }
+        is_written = true;
+    }
+    let key = [&RUNTIME[..], &["default_runtime"]].concat();
+    let say = |(_, document): &(_, Document<String>)| {
+        text_at(document.as_table(), &key).map(str::to_owned)
+    };
+    let default = files.iter().rev().find_map(say);
+    let runtime = default.as_deref().filter(|default| *default != name && !default.is_empty());
+    let model = files.iter().rev().find_map(|(_, document)| {
+        let keys = [&tables[..], &[runtime.unwrap_or("runc")]].concat();
+        at(document.as_table(), &keys)?.as_table_like()
+    });
+    if let Some(runtime) = runtime.filter(|runtime| *runtime != "runc") {
+        let path = model.and_then(|model| text_at(model, &["runtime_path"]));
+        plan.other_runtime(path.filter(|path| !path.is_empty()).unwrap_or(runtime));
+    }
+    let wants_default = wish.default && default.as_deref() != Some(name);
+    if wants_default {
+        let overrules = |(path, document): &&(String, Document<String>)| {
+            path.as_str() > OURS && text_at(document.as_table(), &key).is_some()
+        };
+        if let Some((path, _)) = files.iter().find(overrules) {
+            return Err(overruled(path, "default_runtime"));
+        }
+    }
+    let mut text = String::new();
+    if wants_default {
+        let line = format!("default_runtime = {}\n", edit::string(name));
+        text.push_str(&format!("{}\n{line}\n", edit::header(&RUNTIME)));
+    }
+    if !is_written {
+        text.push_str(&entry(wish, model));
+    }
+    if !text.is_empty() {
+        plan.own_file(texts, OURS, text)?;
+    }
+    own_nri(&mut plan, wish, &files);
+    Ok(plan)
+}
+
+fn entry(wish: &Wish, model: Option<&dyn TableLike>) -> String {
+    let keys = [&RUNTIME[..], &["runtimes", wish.name.as_str()]].concat();
+    let mut text = format!(
+        "{}\nruntime_path = {}\nruntime_type = \"oci\"\nruntime_root = \"/run/runc\"\n",
+        edit::header(&keys),
+        edit::string(&wish.binary)
+    );
+    // Where conmon is and what pods may ask for is the same, whatever the runtime.
+    for key in ["monitor_path", "monitor_cgroup", "monitor_env", "allowed_annotations"] {
+        let value = model.and_then(|model| model.get(key)?.as_value());
+        if let Some(value) = value.map(|value| value.to_string()).filter(|v| !v.contains('\n')) {
+            text.push_str(&format!("{key} = {}\n", value.trim()));
+        }
+    }
+    text
+}
+
+/// All files but our own, in their order.
+fn others(texts: &Texts) -> Result<Vec<(String, Document<String>)>> {
+    let main = texts.iter().filter(|(path, _)| *path == MAIN);
+    let rest = texts.iter().filter(|(path, _)| *path != MAIN && *path != OURS);
+    main.chain(rest).map(|(path, text)| Ok((path.clone(), edit::parse(path, text)?))).collect()
+}
+
+/// On from 1.30 on, unless it is switched off.
+fn own_nri(plan: &mut Plan, wish: &Wish, files: &[(String, Document<String>)]) {
+    let nri = |key: &str| {
+        files.iter().rev().find_map(|(_, file)| at(file.as_table(), &["crio", "nri", key]).cloned())
+    };
+    let is_on = nri("enable_nri").and_then(|item| item.as_bool()).unwrap_or(true);
+    let socket = nri("nri_listen");
+    let socket = socket.as_ref().and_then(|item| item.as_str());
+    if is_on && socket.unwrap_or("/var/run/nri/nri.sock") == wish.socket {
+        plan.clash("CRI-O from 1.30 on", wish, "enable_nri = false in [crio.nri]");
+    }
+}

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The undo record of a registration: each file's text before and after, and which folders came
+//! with it. One JSON file per engine, readable by root alone: an engine's configuration may hold
+//! secrets. Written before the engine's files are, so that a kill in between can be undone too.
+
+use serde::{Deserialize, Serialize};
+
+use super::edit;
+use super::place;
+use super::plan::{Engine, Texts};
+use crate::error::{Context, Error, Result};
+use crate::files;
+use crate::host::Host;
+
+const FOLDER: &str = "/var/lib/nri-runc/engines";
+const SCHEMA: u32 = 1;
+
+/// One file that was written.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct Touched {
+    pub(super) path: String,
+    /// `None`: it was not there.
+    pub(super) before: Option<String>,
+    /// `None`: it went again.
+    pub(super) after: Option<String>,
+}
+
+impl Touched {
+    /// What the file would say had we never been there, `now` being what it says. The inner
+    /// `None` is a file that would not be there, the outer one means that nobody can tell.
+    #[expect(clippy::option_option, reason = "a file that would not be there is an answer too")]
+    pub(super) fn undone(&self, now: Option<&str>) -> Option<Option<String>> {
+        if now == self.after.as_deref() || now == self.before.as_deref() {
+            return Some(self.before.clone());
+        }
+        // Somebody removed it.
+        let Some(now) = now else { return Some(None) };
+        edit::reverse(self.before.as_deref()?, self.after.as_deref()?, now).map(Some)
+    }
+}
+
+/// What was done for one engine.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct Ledger {
+    pub(super) schema: u32,
+    pub(super) name: String,
+    pub(super) binary: String,
+    pub(super) default: bool,
+    /// The engine's main file, where it is not the usual one.
+    pub(super) main: Option<String>,
+    pub(super) files: Vec<Touched>,
+    pub(super) folders: Vec<String>,
+}
+
+/// Where the record of an engine is.
+pub(super) fn path(engine: Engine) -> String {
+    format!("{FOLDER}/{}.json", engine.name())
+}
+
+impl Ledger {
+    /// An empty record.
+    pub(super) fn new(name: &str, binary: &str, default: bool, main: Option<String>) -> Self {
+        Self {
+            schema: SCHEMA,
+            name: name.to_owned(),
+            binary: binary.to_owned(),
+            default,
+            main,
+            files: Vec::new(),
+            folders: Vec::new(),
+        }
+    }
+
+    /// Reads an engine's record.
+    pub(super) fn load(host: &Host, engine: Engine) -> Result<Option<Self>> {
+        let path = path(engine);
+        let Some(text) = place::read(host, &path)? else { return Ok(None) };
+        let ledger: Self = serde_json::from_str(&text).map_err(|error| {
+            Error::new(format!("{path} is no record of ours: {error}"))
+                .hint("undo the registration by hand and remove that file")
+        })?;
+        if ledger.schema != SCHEMA {
+            return Err(Error::new(format!("{path} is of form {}, not {SCHEMA}", ledger.schema))
+                .hint("undo it with the nri-runc that wrote it"));
+        }
+        Ok(Some(ledger))
+    }
+
+    /// Writes it down.
+    pub(super) fn save(&self, host: &Host, engine: Engine) -> Result<()> {
+        let path = path(engine);
+        let text = serde_json::to_vec_pretty(self);
+        let text = text.map_err(|error| Error::new(error.to_string()))?;
+        std::fs::create_dir_all(host.path(FOLDER)).doing(|| format!("making {FOLDER}"))?;
+        files::replace(&host.path(path), &text)
+    }
+
+    /// The engine's texts had we never been there; what nobody can tell is in the list.
+    pub(super) fn undone(&self, host: &Host, now: &Texts) -> Result<(Texts, Vec<String>)> {
+        let (mut texts, mut unclear) = (now.clone(), Vec::new());
+        for file in &self.files {
+            let there = match now.get(&file.path) {
+                Some(text) => Some(text.clone()),
+                None => place::read(host, &file.path)?,
+            };
+            match file.undone(there.as_deref()) {
+                Some(Some(text)) => {
+                    texts.insert(file.path.clone(), text);
+                }
+                Some(None) => {
+                    texts.remove(&file.path);
+                }
+                None => unclear.push(file.path.clone()),
+            }
+        }
+        Ok((texts, unclear))
+    }
+}

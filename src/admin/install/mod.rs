@@ -1,0 +1,332 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `nri-runc nri install ENGINE` and `uninstall`: tells an engine of us, and takes that back byte
+//! for byte. What is to be written is decided on texts (`plan`, one file per engine, `edit`), then
+//! put in place (`place`), with an undo record (`ledger`). It restarts no engine and overwrites
+//! nothing that somebody wrote by hand.
+
+mod containerd;
+mod crio;
+mod docker;
+mod edit;
+mod ledger;
+mod place;
+mod plan;
+mod podman;
+mod state;
+mod users;
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use serde_json::{Value, json};
+
+use self::ledger::{Ledger, Touched};
+use self::plan::{Engine, Plan, Texts, Wish};
+pub(super) use self::state::findings;
+use crate::config::Config;
+use crate::error::{Error, Result};
+use crate::host::Host;
+
+/// `install`.
+#[derive(Debug, Args)]
+pub(super) struct Install {
+    /// Who shall know of us.
+    engine: Engine,
+    /// Also for containers that name no runtime.
+    #[arg(long)]
+    default: bool,
+    /// The runtime handler's name.
+    #[arg(long, default_value = "nri-runc")]
+    name: String,
+    /// Our program as the engine shall call it; without it, this one.
+    #[arg(long, value_name = "PATH")]
+    binary: Option<String>,
+    /// The engine's main configuration file, where it is not the usual one (containerd, Docker).
+    #[arg(long, value_name = "FILE")]
+    engine_config: Option<String>,
+    #[command(flatten)]
+    common: Common,
+}
+
+/// `uninstall`.
+#[derive(Debug, Args)]
+pub(super) struct Uninstall {
+    /// Who shall forget us.
+    engine: Engine,
+    /// Although containers still name our path.
+    #[arg(long)]
+    force: bool,
+    #[command(flatten)]
+    common: Common,
+}
+
+#[derive(Debug, Args)]
+struct Common {
+    /// Show what would change as a diff, and change nothing.
+    #[arg(long)]
+    dry_run: bool,
+    /// A folder in front of every path, as for an image that is being built.
+    #[arg(long, value_name = "DIR")]
+    root: Option<PathBuf>,
+}
+
+impl Common {
+    fn host(&self, config: &Config) -> Host {
+        self.root
+            .as_ref()
+            .map_or_else(|| config.host(), |root| Host::new(&root.to_string_lossy(), ""))
+    }
+}
+
+/// One file from what it says to what it shall say.
+struct Change {
+    path: String,
+    now: Option<String>,
+    new: Option<String>,
+}
+
+/// Registers with an engine; returns what was done as a document.
+pub(super) fn install(install: &Install, config: &Config) -> Result<Value> {
+    let host = install.common.host(config);
+    let engine = install.engine;
+    let wish = wish(install, config, &host)?;
+    let old = Ledger::load(&host, engine)?;
+    if let Some(old) = old.as_ref().filter(|old| old.main != wish.main) {
+        let main = old.main.as_deref().unwrap_or("the usual file");
+        return Err(Error::new(format!("{} is registered in {main} already", engine.name()))
+            .hint(format!("first: nri-runc nri uninstall {}", engine.name())));
+    }
+    let now = place::read_all(&host, engine, wish.main.as_deref())?;
+    let as_it_is = engine.plan(&wish, &now);
+    if let Ok(plan) = &as_it_is
+        && plan.files.iter().all(|(path, text)| now.get(path) == Some(text))
+    {
+        return Ok(told(engine, "install", &[], plan.notes.clone(), false));
+    }
+    let (base, unclear) = match &old {
+        Some(old) => old.undone(&host, &now)?,
+        None => (now.clone(), Vec::new()),
+    };
+    if let Some(path) = unclear.first() {
+        return Err(edited(path, old.as_ref()));
+    }
+    let plan = if old.is_some() { engine.plan(&wish, &base)? } else { as_it_is? };
+    let changes = changes(&host, &now, &base, &plan, old.as_ref())?;
+    if !install.common.dry_run {
+        let ledger = ledger_of(&wish, &host, &base, &plan, old.as_ref(), engine);
+        write(&host, engine, &ledger, old.as_ref(), &changes)?;
+    }
+    Ok(told(engine, "install", &changes, plan.notes, install.common.dry_run))
+}
+
+fn wish(install: &Install, config: &Config, host: &Host) -> Result<Wish> {
+    let name = install.name.clone();
+    let is_plain = |c: u8| c.is_ascii_alphanumeric() || b"._-".contains(&c);
+    if name.is_empty() || !name.bytes().all(is_plain) {
+        return Err(Error::new(format!("{name:?} cannot be a handler's name"))
+            .hint("letters, digits, and . _ -"));
+    }
+    if install.engine_config.is_some()
+        && !matches!(install.engine, Engine::Containerd | Engine::Docker)
+    {
+        return Err(Error::new("--engine-config is for containerd and Docker only"));
+    }
+    let own =
+        || std::env::current_exe().map(|path| path.display().to_string()).map_err(Error::from);
+    let binary = install.binary.clone().map_or_else(own, Ok)?;
+    let is_program = |path: &Path| {
+        std::fs::metadata(path).is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0)
+    };
+    if !binary.starts_with('/') || !is_program(&host.path(&binary)) {
+        return Err(Error::new(format!("{binary} is no program with an absolute path"))
+            .hint("name nri-runc with --binary"));
+    }
+    Ok(Wish {
+        name,
+        binary,
+        default: install.default,
+        main: install.engine_config.clone(),
+        socket: config.socket_path.display().to_string(),
+    })
+}
+
+fn edited(path: &str, old: Option<&Ledger>) -> Error {
+    let ours = old.and_then(|old| old.files.iter().find(|file| file.path == path));
+    let added = ours.map(|file| edit::diff(path, file.before.as_deref(), file.after.as_deref()));
+    let added = added.unwrap_or_default();
+    let lines = added.lines().skip(2).filter_map(|line| line.strip_prefix('+')).map(str::trim);
+    let lines: Vec<&str> = lines.filter(|line| !line.is_empty()).collect();
+    Error::new(format!("{path}: the lines that were written there have been edited since")).hint(
+        format!(
+            "nothing was changed; make them again, or take them out by hand: {}",
+            lines.join("; ")
+        ),
+    )
+}
+
+fn changes(
+    host: &Host,
+    now: &Texts,
+    base: &Texts,
+    plan: &Plan,
+    old: Option<&Ledger>,
+) -> Result<Vec<Change>> {
+    let mut paths: Vec<&String> = plan.files.keys().collect();
+    paths.extend(old.into_iter().flat_map(|old| old.files.iter().map(|file| &file.path)));
+    paths.sort();
+    paths.dedup();
+    let mut changes = Vec::new();
+    for path in paths {
+        let now = match now.get(path) {
+            Some(text) => Some(text.clone()),
+            None => place::read(host, path)?,
+        };
+        let new = plan.files.get(path).or_else(|| base.get(path)).cloned();
+        if now != new {
+            changes.push(Change { path: path.clone(), now, new });
+        }
+    }
+    Ok(changes)
+}
+
+fn ledger_of(
+    wish: &Wish,
+    host: &Host,
+    base: &Texts,
+    plan: &Plan,
+    old: Option<&Ledger>,
+    engine: Engine,
+) -> Ledger {
+    let mut ledger = Ledger::new(&wish.name, &wish.binary, wish.default, wish.main.clone());
+    ledger.folders = old.map_or_else(
+        || place::missing_folders(host, &ledger::path(engine)),
+        |old| old.folders.clone(),
+    );
+    for (path, after) in &plan.files {
+        let before = base.get(path).cloned();
+        if before.as_ref() == Some(after) {
+            continue;
+        }
+        let mut missing = place::missing_folders(host, path);
+        missing.retain(|folder| !ledger.folders.contains(folder));
+        ledger.folders.extend(missing);
+        ledger.files.push(Touched { path: path.clone(), before, after: Some(after.clone()) });
+    }
+    ledger
+}
+
+/// Puts everything in place, or leaves it as it was.
+fn write(
+    host: &Host,
+    engine: Engine,
+    ledger: &Ledger,
+    old: Option<&Ledger>,
+    changes: &[Change],
+) -> Result<()> {
+    if changes.is_empty() && old.is_none() {
+        return Ok(());
+    }
+    ledger.save(host, engine)?;
+    let Err(error) = put_all(host, changes) else { return Ok(()) };
+    let restored = match old {
+        Some(old) => old.save(host, engine),
+        None => place::put(host, &ledger::path(engine), None),
+    };
+    place::remove_folders(host, &ledger.folders);
+    Err(match restored {
+        Ok(()) => error,
+        Err(_) => error.hint(format!("{} tells of what was not done", ledger::path(engine))),
+    })
+}
+
+fn put_all(host: &Host, changes: &[Change]) -> Result<()> {
+    for (done, change) in changes.iter().enumerate() {
+        if let Err(error) = place::put(host, &change.path, change.new.as_deref()) {
+            for change in changes.iter().take(done).rev() {
+                let _best_effort = place::put(host, &change.path, change.now.as_deref());
+            }
+            return Err(error);
+        }
+    }
+    Ok(())
+}
+
+/// Takes a registration back; returns what was done as a document.
+pub(super) fn uninstall(uninstall: &Uninstall, config: &Config) -> Result<Value> {
+    let host = uninstall.common.host(config);
+    let engine = uninstall.engine;
+    let Some(ledger) = Ledger::load(&host, engine)? else {
+        return Err(Error::new(format!("no registration with {} is on record", engine.name()))
+            .hint("what was written by hand goes by hand"));
+    };
+    let users = users::of(engine, &ledger, &host, config);
+    if !users.is_empty() && !uninstall.force {
+        let (count, list) = (users.len(), users.join(", "));
+        return Err(Error::new(format!("{count} containers still name {}: {list}", ledger.binary))
+            .hint("remove them first; --force leaves them to fend for themselves"));
+    }
+    let now = place::read_all(&host, engine, ledger.main.as_deref())?;
+    let (base, unclear) = ledger.undone(&host, &now)?;
+    if let Some(path) = unclear.first() {
+        return Err(edited(path, Some(&ledger)));
+    }
+    let changes = changes(&host, &now, &base, &Plan::default(), Some(&ledger))?;
+    let mut notes = Vec::new();
+    for file in &ledger.files {
+        let now = changes.iter().find(|change| change.path == file.path);
+        if now.is_some_and(|change| change.now != file.after) {
+            notes.push(format!("{} was edited since: only our lines were taken out", file.path));
+        }
+    }
+    if !uninstall.common.dry_run {
+        put_all(&host, &changes)?;
+        place::put(&host, &ledger::path(engine), None)?;
+        place::remove_folders(&host, &ledger.folders);
+    }
+    if users.is_empty() {
+        notes.push(format!("keep {} until no container names it", ledger.binary));
+    } else {
+        notes.push(format!("{} containers need {} still", users.len(), ledger.binary));
+    }
+    Ok(told(engine, "uninstall", &changes, notes, uninstall.common.dry_run))
+}
+
+fn told(engine: Engine, verb: &str, changes: &[Change], notes: Vec<String>, dry: bool) -> Value {
+    let files = changes.iter().map(|change| {
+        let diff = edit::diff(&change.path, change.now.as_deref(), change.new.as_deref());
+        json!({"path": change.path, "diff": diff, "removed": change.new.is_none()})
+    });
+    let files: Vec<Value> = files.collect();
+    let next = if files.is_empty() { "" } else { engine.reload() };
+    json!({
+        "engine": engine.name(), "verb": verb, "changed": !files.is_empty() && !dry,
+        "dry_run": dry, "files": files, "notes": notes, "next": next,
+    })
+}
+
+/// For people: the diff of a dry run as it is, else a line for each file.
+pub(super) fn show(document: &Value) -> String {
+    let mut text = String::new();
+    let is_dry = document["dry_run"] == true;
+    for file in document["files"].as_array().into_iter().flatten() {
+        let path = file["path"].as_str().unwrap_or_default();
+        if is_dry {
+            text.push_str(file["diff"].as_str().unwrap_or_default());
+        } else {
+            let done = if file["removed"] == true { "removed" } else { "wrote" };
+            text.push_str(&format!("{done} {path}\n"));
+        }
+    }
+    if text.is_empty() {
+        text.push_str("nothing to change\n");
+    }
+    for note in document["notes"].as_array().into_iter().flatten() {
+        text.push_str(&format!("note: {}\n", note.as_str().unwrap_or_default()));
+    }
+    match document["next"].as_str() {
+        Some(next) if !next.is_empty() && !is_dry => text.push_str(&format!("next: {next}\n")),
+        Some(_) | None => {}
+    }
+    text
+}

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Who still needs the registration: containers that have our path on record. Their `kill` and
+//! `delete` will call it, and an engine that no longer knows the name cannot start them again.
+//! Sources: our daemon's records, containerd's bundles, Docker's containers, conmon's command
+//! lines. It only reads. Podman's stopped containers are in its database and not seen here.
+
+use std::collections::BTreeSet;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use super::ledger::Ledger;
+use super::plan::Engine;
+use crate::config::Config;
+use crate::host::Host;
+
+/// Their ids, each once.
+pub(super) fn of(engine: Engine, ledger: &Ledger, host: &Host, config: &Config) -> Vec<String> {
+    let mut ids: BTreeSet<String> = recorded(engine, host, config).into_iter().collect();
+    match engine {
+        Engine::Containerd | Engine::Nerdctl => ids.extend(bundles(host, &ledger.binary)),
+        Engine::Docker => ids.extend(docker(host, ledger)),
+        Engine::Crio | Engine::Podman => ids.extend(monitored(engine, host, &ledger.binary)),
+    }
+    ids.into_iter().collect()
+}
+
+fn entries(folder: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    entries.map(|entry| entry.path()).collect()
+}
+
+fn json(path: &Path) -> Value {
+    let bytes = std::fs::read(path).unwrap_or_default();
+    serde_json::from_slice(&bytes).unwrap_or_default()
+}
+
+fn name(path: &Path) -> String {
+    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+/// What our daemon knows of this engine's containers.
+fn recorded(engine: Engine, host: &Host, config: &Config) -> Vec<String> {
+    let kinds: &[&str] = match engine {
+        Engine::Containerd => &["containerd-cri"],
+        Engine::Crio => &["cri-o"],
+        Engine::Docker => &["docker"],
+        Engine::Podman => &["podman"],
+        Engine::Nerdctl => &["nerdctl", "containerd"],
+    };
+    let records = entries(&host.path(config.run_dir.join("state/containers")));
+    let records = records.iter().map(|path| json(path));
+    let ours = records.filter(|record| {
+        kinds.iter().any(|kind| record["engine"] == *kind) && record["state"] != "removed"
+    });
+    ours.filter_map(|record| Some(record["key"]["id"].as_str()?.to_owned())).collect()
+}
+
+/// containerd notes the program beside each bundle.
+fn bundles(host: &Host, binary: &str) -> Vec<String> {
+    let tasks = host.path("/run/containerd/io.containerd.runtime.v2.task");
+    let namespaces = entries(&tasks).into_iter().filter(|namespace| name(namespace) != "moby");
+    let bundles = namespaces.flat_map(|namespace| entries(&namespace));
+    let ours = bundles.filter(|bundle| {
+        let noted = std::fs::read_to_string(bundle.join("runtime")).unwrap_or_default();
+        noted.trim() == binary
+            || json(&bundle.join("options.json"))["binary_name"] == binary
+            || json(&bundle.join("options.json"))["BinaryName"] == binary
+    });
+    ours.map(|bundle| name(&bundle)).collect()
+}
+
+/// Docker notes the runtime's name with each container, also with those that do not run.
+fn docker(host: &Host, ledger: &Ledger) -> Vec<String> {
+    let main = ledger.main.as_deref().unwrap_or(super::docker::MAIN);
+    let settings = json(&host.path(main));
+    let root = settings["data-root"].as_str().unwrap_or("/var/lib/docker").to_owned();
+    let containers = entries(&host.path(Path::new(&root).join("containers")));
+    let ours = containers.iter().filter(|container| {
+        let noted = json(&container.join("hostconfig.json"));
+        noted["Runtime"] == ledger.name.as_str()
+    });
+    ours.map(|container| name(container)).collect()
+}
+
+/// conmon holds the runtime's path as long as its container is there.
+fn monitored(engine: Engine, host: &Host, binary: &str) -> Vec<String> {
+    let mut ids = Vec::new();
+    for process in entries(&host.path("/proc")) {
+        let Ok(line) = std::fs::read(process.join("cmdline")) else { continue };
+        let words: Vec<&[u8]> = line.split(|byte| *byte == 0).collect();
+        let is_conmon = words.first().is_some_and(|program| {
+            Path::new(std::ffi::OsStr::from_bytes(program))
+                .file_name()
+                .is_some_and(|n| n == "conmon")
+        });
+        let after = |flags: &[&[u8]]| {
+            let at = words.iter().position(|word| flags.contains(word))?;
+            words.get(at + 1).copied()
+        };
+        let is_podmans = line.windows(6).any(|word| word == b"podman");
+        let is_ours = after(&[b"-r", b"--runtime"]) == Some(binary.as_bytes());
+        if is_conmon && is_ours && is_podmans == (engine == Engine::Podman) {
+            let id = after(&[b"-c", b"--cid"]).unwrap_or_default();
+            ids.push(String::from_utf8_lossy(id).into_owned());
+        }
+    }
+    ids
+}

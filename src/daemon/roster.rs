@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Whom `plugins` shows: those at the table, those whose hands are being shaken, and for a minute
+//! those who have left. It only remembers, and not much; who may sit is decided by `plugins.rs`.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::rc::{Rc, Weak};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::plugin::{ALL_EVENTS, Identity};
+
+use super::relay::{Guest, Relay};
+
+/// For how long, and of how many, it is shown that they are gone.
+const SHOWN: Duration = Duration::from_secs(60);
+const DEPARTED: usize = 64;
+
+/// Who is not at the table yet, or not any more.
+#[derive(Default)]
+pub(super) struct Roster {
+    newcomers: RefCell<Vec<Weak<Newcomer>>>,
+    departed: RefCell<VecDeque<(Instant, Value)>>,
+}
+
+/// A connection that has not become a plugin yet; shown as long as somebody holds it.
+pub(super) struct Newcomer {
+    /// Index and name by its file, of one that we start.
+    file: Option<(String, String)>,
+    pid: Option<i32>,
+    /// Set once it has registered.
+    pub(super) registered: Arc<OnceLock<Identity>>,
+}
+
+impl Roster {
+    /// Hands are being shaken with somebody.
+    pub(super) fn enters(&self, file: Option<(String, String)>, pid: Option<i32>) -> Rc<Newcomer> {
+        let newcomer = Rc::new(Newcomer { file, pid, registered: Arc::default() });
+        let mut newcomers = self.newcomers.borrow_mut();
+        newcomers.retain(|other| other.strong_count() > 0);
+        newcomers.push(Rc::downgrade(&newcomer));
+        newcomer
+    }
+
+    /// A plugin has left the table.
+    pub(super) fn leaves(&self, guest: &Guest) {
+        self.left(Instant::now(), row(guest, "gone"));
+    }
+
+    fn left(&self, at: Instant, row: Value) {
+        let mut departed = self.departed.borrow_mut();
+        departed.retain(|(_, other)| !is_same(other, &row));
+        if departed.len() >= DEPARTED {
+            departed.pop_front();
+        }
+        departed.push_back((at, row));
+    }
+
+    /// Those who left within the last minute.
+    fn gone(&self, now: Instant) -> Vec<Value> {
+        let mut departed = self.departed.borrow_mut();
+        departed.retain(|(at, _)| now.saturating_duration_since(*at) < SHOWN);
+        departed.iter().map(|(_, row)| row.clone()).collect()
+    }
+}
+
+/// Everybody: those at the table first, in order.
+pub(super) fn shown(relay: &Relay) -> Value {
+    let guests = relay.guests();
+    let mut rows: Vec<Value> = guests.iter().map(|guest| row(guest, guest.state())).collect();
+    let newcomers = relay.roster.newcomers.borrow();
+    rows.extend(newcomers.iter().filter_map(Weak::upgrade).map(|newcomer| newcomer.row()));
+    for gone in relay.roster.gone(Instant::now()) {
+        // Whoever is back is not gone.
+        if !rows.iter().any(|row| is_same(row, &gone)) {
+            rows.push(gone);
+        }
+    }
+    Value::Array(rows)
+}
+
+fn is_same(one: &Value, other: &Value) -> bool {
+    one["index"] == other["index"] && one["name"] == other["name"]
+}
+
+fn row(guest: &Guest, state: &str) -> Value {
+    let (seat, plugin) = (&guest.seat, &guest.seat.plugin);
+    let events = ALL_EVENTS.iter().filter(|event| plugin.is_subscribed(**event));
+    json!({
+        "index": plugin.index(),
+        "name": plugin.name(),
+        "state": state,
+        "launched": seat.launched,
+        "pid": plugin.pid(),
+        "events": events.map(|event| event.name()).collect::<Vec<_>>(),
+        "nri_version": plugin.nri_version(),
+        "requests": seat.requests(),
+        "timeouts": seat.timeouts(),
+        "failure_policy": seat.policy().to_json(),
+    })
+}
+
+impl Newcomer {
+    fn row(&self) -> Value {
+        let registered = self.registered.get();
+        let (index, name) = match (registered, &self.file) {
+            (Some(identity), _) => (identity.index.as_str(), identity.name.as_str()),
+            (None, Some((index, name))) => (index.as_str(), name.as_str()),
+            (None, None) => ("", ""),
+        };
+        json!({
+            "index": index,
+            "name": name,
+            "state": if registered.is_some() { "configuring" } else { "registering" },
+            "launched": self.file.is_some(),
+            "pid": self.pid,
+            "events": [],
+            "nri_version": registered.map_or("", |identity| identity.nri_version.as_str()),
+            "requests": 0,
+            "timeouts": 0,
+            "failure_policy": null,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn named(name: usize) -> Value {
+        json!({"index": "10", "name": name.to_string(), "state": "gone"})
+    }
+
+    #[test]
+    fn who_left_is_shown_once_for_a_minute_and_never_too_many() {
+        let roster = Roster::default();
+        let now = Instant::now();
+        for name in (0..DEPARTED + 3).chain([5]) {
+            roster.left(now, named(name));
+        }
+        let gone = roster.gone(now + SHOWN / 2);
+        assert_eq!(gone.len(), DEPARTED);
+        assert_eq!(gone.iter().filter(|row| is_same(row, &named(5))).count(), 1);
+        assert!(!gone.contains(&named(0)), "the oldest went");
+        assert!(roster.gone(now + SHOWN).is_empty());
+    }
+
+    #[test]
+    fn a_newcomer_is_shown_until_nobody_shakes_its_hand() {
+        let relay = Relay::default();
+        let newcomer = relay.roster.enters(None, Some(7));
+        assert_eq!(shown(&relay)[0]["state"], "registering");
+        newcomer.registered.set(Identity::checked("10", "foo", "").unwrap()).unwrap();
+        let row = shown(&relay)[0].clone();
+        assert_eq!((&row["state"], &row["name"]), (&json!("configuring"), &json!("foo")));
+        let file = ("20".to_owned(), "file".to_owned());
+        let launched = relay.roster.enters(Some(file), None);
+        assert_eq!((&shown(&relay)[1]["name"]), &json!("file"));
+        drop((newcomer, launched));
+        assert_eq!(shown(&relay), json!([]));
+    }
+}

@@ -1,0 +1,257 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Many containers' lives at once, from a seed: creates that fail, starts, updates, exits, kills,
+//! deletes, wrappers that are killed, plugins that come and go, daemons that are killed or told
+//! to end. A model knows what became of each container, and every connection's view is held
+//! against it: each event once and in order, and nothing missing while the connection lasted.
+//!
+//! `LIVES=COUNT SEED` says how many and which (`make soak`); `make test` has a few of the day's.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+#[path = "../support/player.rs"]
+mod player;
+#[path = "../bundle/rig.rs"]
+#[expect(dead_code, reason = "shared with tests that need more of it")]
+mod rig;
+mod scale;
+
+mod view;
+
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use player::Manner;
+use rig::{BUNDLE, Rig, wait_until};
+use view::{Fate, View, check};
+
+/// How many lives `make test` has.
+const SAMPLE: u64 = 60;
+
+/// How many go on at once.
+const WORKERS: u64 = 4;
+
+/// Numbers from a seed.
+struct Dice(u64);
+
+impl Dice {
+    fn throw(&mut self, sides: u64) -> u64 {
+        self.0 =
+            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % sides
+    }
+}
+
+/// Everything that the threads share.
+struct Stage {
+    rig: Rig,
+    views: Mutex<Vec<View>>,
+    fates: Mutex<Vec<Fate>>,
+    is_over: AtomicBool,
+    begun: Instant,
+}
+
+impl Stage {
+    fn now(&self) -> Duration {
+        self.begun.elapsed()
+    }
+
+    #[expect(clippy::disallowed_methods, reason = "the program under test")]
+    fn start(&self, id: &str, words: &[&str]) -> Child {
+        // Each has its own: the rig's are for one at a time.
+        std::fs::create_dir_all(self.rig.path(id)).unwrap();
+        self.rig.write(&format!("{id}/in"), r#"{"cpu":{"shares":2048}}"#);
+        Command::new(env!("CARGO_BIN_EXE_nri-runc"))
+            .env("NRI_RUNC_CONFIG", self.rig.path("config.toml"))
+            .arg("--root")
+            .arg(self.rig.path("root"))
+            .args(words)
+            .stdin(std::fs::File::open(self.rig.path(&format!("{id}/in"))).unwrap())
+            .stdout(Stdio::null())
+            .stderr(std::fs::File::create(self.rig.path(&format!("{id}/err"))).unwrap())
+            .spawn()
+            .unwrap()
+    }
+
+    fn call(&self, id: &str, words: &[&str]) -> bool {
+        self.start(id, words).wait().unwrap().success()
+    }
+
+    fn create_words(&self, id: &str) -> Vec<String> {
+        let bundle = self.rig.path(id).join("bundle");
+        std::fs::create_dir_all(bundle.join("rootfs")).unwrap();
+        if !bundle.join("config.json").exists() {
+            self.rig.write(&format!("{id}/bundle/config.json"), BUNDLE);
+        }
+        ["create", "--bundle", &bundle.display().to_string(), id].map(ToOwned::to_owned).to_vec()
+    }
+
+    /// One life; what became of it.
+    fn live(&self, id: &str, dice: &mut Dice) -> Fate {
+        let mut fate =
+            Fate { id: id.to_owned(), begun: self.now(), is_clear: true, ..Fate::default() };
+        let words = self.create_words(id);
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        match dice.throw(10) {
+            // The runtime fails: everything is undone.
+            0 => {
+                self.rig.write(&format!("fake/fail.{id}"), "");
+                fate.is_created = self.call(id, &words);
+                let _once = std::fs::remove_file(self.rig.path(&format!("fake/fail.{id}")));
+            }
+            // The wrapper is killed, or the runtime that it has become.
+            1 => {
+                let mut create = self.start(id, &words);
+                std::thread::sleep(Duration::from_millis(dice.throw(30)));
+                let _may_be_over = create.kill();
+                create.wait().unwrap();
+                fate.is_clear = false;
+            }
+            _ => fate.is_created = self.call(id, &words),
+        }
+        if fate.is_created {
+            self.go_on(id, dice, &mut fate);
+        }
+        wait_until("it is deleted", || self.call(id, &["delete", "--force", id]));
+        fate
+    }
+
+    fn go_on(&self, id: &str, dice: &mut Dice, fate: &mut Fate) {
+        if dice.throw(8) == 0 {
+            return; // Never started.
+        }
+        fate.is_started = self.call(id, &["start", id]);
+        for _update in 0..dice.throw(3) {
+            fate.is_clear &= self.call(id, &["update", "--resources", "-", id]);
+        }
+        if dice.throw(3) > 0 {
+            let _by_itself = self.call(id, &["kill", id, "9"]);
+            std::thread::sleep(Duration::from_millis(dice.throw(20)));
+        }
+    }
+
+    fn connect(&self, name: &str) {
+        let told = player::connect(self.rig.path("nri.sock"), "10", name, Manner::default());
+        wait_until("the plugin is seated", || self.is_seated(name));
+        let (name, since) = (name.to_owned(), self.now());
+        self.views.lock().unwrap().push(View { name, since, told, is_cut: false });
+    }
+
+    /// The daemon is about to go, and every connection with it.
+    fn cut(&self) {
+        self.views.lock().unwrap().iter_mut().for_each(|view| view.is_cut = true);
+    }
+
+    /// A plugin's own view of the world, where the daemon lists it.
+    fn is_seated(&self, name: &str) -> bool {
+        let plugins = self.rig.admin(&["plugins"]);
+        let mut plugins = plugins.as_array().into_iter().flatten();
+        plugins.any(|plugin| plugin["name"] == name && plugin["state"] == "synchronized")
+    }
+}
+
+/// The runtime of the kill matrix; what fails is said for each container.
+fn runtime() -> String {
+    let text = include_str!("../kills/runtime.sh");
+    text.replace("[ ! -e \"$dir/fail\" ]", "[ ! -e \"$dir/fail.$id\" ]")
+}
+
+fn stage() -> Stage {
+    let rig = Rig::new("autostart = false---plugin_request_timeout = \"20s\"\n");
+    rig.write("fake/runc", &runtime());
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(rig.path("fake/runc"), mode).unwrap();
+    Stage {
+        rig,
+        views: Mutex::default(),
+        fates: Mutex::default(),
+        is_over: AtomicBool::new(false),
+        begun: Instant::now(),
+    }
+}
+
+/// Daemons come and go, and with them every connection; a plugin comes back at once.
+fn unrest(stage: &Stage, dice: &mut Dice) {
+    let mut connections = 0;
+    let mut daemon = stage.rig.spawn_daemon();
+    while !stage.is_over.load(Ordering::SeqCst) {
+        let name = format!("p{connections}");
+        connections += 1;
+        stage.connect(&name);
+        let stay = Duration::from_millis(300 + dice.throw(1500));
+        let until = Instant::now() + stay;
+        while Instant::now() < until && !stage.is_over.load(Ordering::SeqCst) {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        if stage.is_over.load(Ordering::SeqCst) {
+            break;
+        }
+        match dice.throw(3) {
+            0 => {} // One more plugin.
+            1 => {
+                stage.cut();
+                daemon.kill().unwrap();
+                daemon.wait().unwrap();
+                daemon = stage.rig.spawn_daemon();
+            }
+            _ => {
+                stage.cut();
+                let pid = nix::unistd::Pid::from_raw(i32::try_from(daemon.id()).unwrap());
+                nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).unwrap();
+                daemon.wait().unwrap();
+                daemon = stage.rig.spawn_daemon();
+            }
+        }
+    }
+    wait_until("every pod is gone", || stage.rig.admin(&["pods"]) == Value::Array(vec![]));
+    wait_until("every view is whole", || {
+        let views = stage.views.lock().unwrap();
+        views.iter().filter(|view| !view.is_cut).all(View::is_whole)
+    });
+    daemon.kill().unwrap();
+    daemon.wait().unwrap();
+}
+
+#[expect(clippy::print_stderr, reason = "which lives were lived")]
+fn say(text: &str) {
+    eprintln!("{text}");
+}
+
+#[test]
+fn every_view_is_what_became_of_each_container_once_and_in_order() {
+    let today = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+    let wanted = std::env::var("LIVES").unwrap_or_default();
+    let mut wanted = wanted.split_whitespace().filter_map(|number| number.parse::<u64>().ok());
+    let count = wanted.next().unwrap_or(SAMPLE);
+    let seed = wanted.next().unwrap_or(today.as_secs() / 86_400);
+    say(&format!("LIVES='{count} {seed}'"));
+    let stage = Arc::new(stage());
+    std::thread::scope(|scope| {
+        let unrest = scope.spawn(|| unrest(&stage, &mut Dice(seed)));
+        let workers: Vec<_> = (0..WORKERS)
+            .map(|worker| {
+                let stage = &stage;
+                scope.spawn(move || {
+                    let mut dice = Dice(seed ^ (worker + 1) << 32);
+                    for life in 0..count / WORKERS {
+                        // An id comes back: engines restart containers under the same one.
+                        let name = if life % 2 == 0 { life } else { life % 3 };
+                        let id = format!("w{worker}-{name}");
+                        let fate = stage.live(&id, &mut dice);
+                        stage.fates.lock().unwrap().push(fate);
+                    }
+                })
+            })
+            .collect();
+        let failed = workers.into_iter().filter_map(|worker| worker.join().err()).count();
+        stage.is_over.store(true, Ordering::SeqCst);
+        unrest.join().unwrap();
+        assert_eq!(failed, 0);
+    });
+    let (views, fates) = (stage.views.lock().unwrap(), stage.fates.lock().unwrap());
+    let heard: usize = views.iter().map(|view| check(view, &fates)).sum();
+    say(&format!("{} lives, {} connections, {heard} events", fates.len(), views.len()));
+    assert!(heard > 0);
+}

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What one connection of a plugin saw, held against what became of each container.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+/// What became of one container.
+#[derive(Debug, Default)]
+pub(super) struct Fate {
+    pub(super) id: String,
+    /// When its first call was made.
+    pub(super) begun: Duration,
+    pub(super) is_created: bool,
+    pub(super) is_started: bool,
+    /// Nobody was killed in the middle of it.
+    pub(super) is_clear: bool,
+}
+
+/// One connection.
+pub(super) struct View {
+    pub(super) name: String,
+    /// From when on it takes part.
+    pub(super) since: Duration,
+    pub(super) told: Arc<Mutex<Vec<String>>>,
+    /// Its daemon ended before everything else did.
+    pub(super) is_cut: bool,
+}
+
+impl View {
+    /// Whether it has heard of the end of all that it has heard of.
+    pub(super) fn is_whole(&self) -> bool {
+        let told = self.told.lock().unwrap();
+        let mut last: HashMap<&str, &str> = HashMap::new();
+        for (event, id) in told.iter().filter_map(|line| line.split_once(' ')) {
+            if LIFE.contains(&event) {
+                last.insert(id, event);
+            }
+        }
+        last.values().all(|event| *event == "RemoveContainer")
+    }
+}
+
+impl Fate {
+    /// What a connection hears that is there all the while.
+    fn life(&self) -> Vec<&'static str> {
+        let events = LIFE.into_iter().skip(1).filter(|event| match *event {
+            "PostCreateContainer" => self.is_created,
+            "StartContainer" | "PostStartContainer" => self.is_started,
+            _ => true,
+        });
+        events.collect()
+    }
+}
+
+const LIFE: [&str; 7] = [
+    "Synchronize",
+    "CreateContainer",
+    "PostCreateContainer",
+    "StartContainer",
+    "PostStartContainer",
+    "StopContainer",
+    "RemoveContainer",
+];
+
+/// Checks a view; returns how many events it has.
+#[track_caller]
+pub(super) fn check(view: &View, fates: &[Fate]) -> usize {
+    let told = view.told.lock().unwrap().clone();
+    let mut lives: HashMap<&str, Vec<Vec<&str>>> = HashMap::new();
+    for line in &told {
+        let Some((event, id)) = line.split_once(' ') else { continue };
+        if !LIFE.contains(&event) {
+            continue;
+        }
+        let lives = lives.entry(id).or_default();
+        if matches!(event, "Synchronize" | "CreateContainer") {
+            lives.push(Vec::new());
+        }
+        let name = &view.name;
+        let life = lives.last_mut();
+        assert!(life.is_some(), "{name}: {line} comes before its beginning in {told:#?}");
+        if let Some(life) = life {
+            life.push(event);
+        }
+    }
+    for (id, lives) in &lives {
+        for (place, life) in lives.iter().enumerate() {
+            let what = format!("{}, {id}, its life {place}: {life:?}", view.name);
+            in_order(life, &what);
+            let is_last = place + 1 == lives.len();
+            let is_over = life.last() == Some(&"RemoveContainer");
+            assert!(is_over || is_last, "{what} was begun anew before it was over");
+        }
+        let mut fates = fates.iter().filter(|fate| fate.id == **id);
+        if let (Some(fate), None) = (fates.next(), fates.next())
+            && fate.is_clear
+            && fate.begun >= view.since
+        {
+            let (heard, whole) = (lives.concat(), fate.life());
+            let what = format!("{}, {id}: {heard:?} of {whole:?}", view.name);
+            assert!(whole.starts_with(&heard), "{what}");
+            assert!(view.is_cut || whole == heard, "{what}");
+        }
+    }
+    told.len()
+}
+
+/// Each event comes once and after those before it; a start that came to nothing may be asked
+/// about again. A life that was heard from its beginning to its end lacks nothing.
+#[track_caller]
+fn in_order(life: &[&str], what: &str) {
+    let place = |event: &str| LIFE.iter().position(|known| *known == event).unwrap();
+    for pair in life.windows(2) {
+        let is_asked_again = pair[0] == "StartContainer" && pair[1] == "StartContainer";
+        assert!(place(pair[0]) < place(pair[1]) || is_asked_again, "{what} is out of order");
+    }
+    if life.last() == Some(&"RemoveContainer") {
+        assert!(life.contains(&"StopContainer") || life[0] == "Synchronize", "{what}: no stop");
+    }
+    if life[0] == "CreateContainer" && life.contains(&"PostStartContainer") {
+        for event in ["PostCreateContainer", "StartContainer"] {
+            assert!(life.contains(&event), "{what}: no {event}");
+        }
+    }
+}

@@ -178,6 +178,29 @@ fn a_missing_binary_changes_nothing() {
 }
 
 #[test]
+fn an_engine_is_told_by_the_installed_program_and_forgets_it_before_that_goes() {
+    let place = Place::new();
+    let before = place.tree();
+    let program = env!("CARGO_BIN_EXE_nri-runc");
+    let words = ["--binary", program, "--no-units", "--engine", "docker", "--default"];
+    let output = place.run(&words);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let file = place.root().join("etc/docker/daemon.json");
+    let told: serde_json::Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+    assert_eq!(told["runtimes"]["nri-runc"]["path"], "/usr/local/bin/nri-runc");
+    assert_eq!(told["default-runtime"], "nri-runc");
+    let user = place.root().join("var/lib/docker/containers/ours");
+    std::fs::create_dir_all(&user).unwrap();
+    place.write("var/lib/docker/containers/ours/hostconfig.json", r#"{"Runtime":"nri-runc"}"#);
+    let output = place.run(&["--uninstall"]);
+    assert!(!output.status.success() && place.root().join("usr/local/bin/nri-runc").exists());
+    assert!(String::from_utf8_lossy(&output.stderr).contains("nothing was removed"));
+    std::fs::remove_dir_all(place.root().join("var/lib/docker")).unwrap();
+    assert!(place.run(&["--uninstall"]).status.success());
+    assert_eq!(place.tree(), before);
+}
+
+#[test]
 fn an_unknown_option_changes_nothing() {
     let place = Place::new();
     let before = place.tree();

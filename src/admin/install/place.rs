@@ -3,7 +3,7 @@
 //! through a link. It decides nothing.
 
 use std::io::ErrorKind;
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::Path;
 
 use super::plan::{Engine, Source, Texts};
@@ -84,16 +84,14 @@ pub(super) fn put(host: &Host, path: &str, text: Option<&str>) -> Result<()> {
     };
     std::fs::DirBuilder::new().recursive(true).mode(0o755).create(folder).doing(doing)?;
     let dir = files::open_dir(folder)?;
-    let like = if std::fs::symlink_metadata(&real).is_ok() {
-        files::read_at(&dir, name).map_err(|error| {
-            error.hint("what a link points to is somebody else's: register there by hand")
-        })?
-    } else {
-        files::replace(&real, b"").doing(doing)?;
-        let mut like = files::read_at(&dir, name)?;
-        like.mode = 0o644;
-        like
-    };
+    if std::fs::symlink_metadata(&real).is_err() {
+        files::replace(&real, text.as_bytes()).doing(doing)?;
+        let mode = std::fs::Permissions::from_mode(0o644);
+        return std::fs::set_permissions(&real, mode).doing(doing);
+    }
+    let like = files::read_at(&dir, name).map_err(|error| {
+        error.hint("what a link points to is somebody else's: register there by hand")
+    })?;
     let temporary = format!(".{name}.nri-runc");
     files::remove_at(&dir, &temporary);
     files::create_at(&dir, &temporary, text.as_bytes(), &like).doing(doing)?;

@@ -109,7 +109,7 @@ async fn verb(node: &Rc<Node>, stream: &mut UnixStream, mut call: Call) -> Resul
         decide(node, &mut call).await.map(|decided| (decided, turn))
     })
     .await?;
-    let (decided, turn) = match decided {
+    let (decided, _turn) = match decided {
         Ok(decided) => decided,
         Err(error) => return conversation::say(stream, &Answer::Refuse(error.to_string())).await,
     };
@@ -142,7 +142,6 @@ async fn verb(node: &Rc<Node>, stream: &mut UnixStream, mut call: Call) -> Resul
     } else {
         node.change(&key, |record| (record.in_flight, record.updating) = (None, None));
     }
-    drop(turn);
     Ok(())
 }
 

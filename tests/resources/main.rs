@@ -59,10 +59,10 @@ impl Asking {
     }
 }
 
-/// The private world with the real runc.
+/// The private world with the real runc, in the order in which it ends: containers first.
 struct Place {
-    rig: Rig,
     ground: Ground,
+    rig: Rig,
 }
 
 /// Makes it where v1 has the controllers; `None` after saying why a test is skipped.

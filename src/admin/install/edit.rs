@@ -187,10 +187,14 @@ mod tests {
 
     #[test]
     fn what_cannot_be_added_to_is_left_to_a_person() {
-        for text in ["a = { b = 1 }\n", "a.b = 1\n", "a = 3\n"] {
-            let error = append("f", text, "[a.n]\nx = 1\n").unwrap_err().to_string();
-            assert!(error.contains("add by hand: [a.n]; x = 1"), "{error}");
+        for (text, table) in
+            [("a = { b = 1 }\n", "[a.n]"), ("a.b = 1\n", "[a]"), ("a = 3\n", "[a.n]")]
+        {
+            let error = append("f", text, &format!("{table}\nx = 1\n")).unwrap_err().to_string();
+            assert!(error.contains(&format!("add by hand: {table}; x = 1")), "{error}");
         }
+        // A table of dotted keys may have more tables below it (TOML 1.0, "Table").
+        assert!(append("f", "a.b = 1\n", "[a.n]\nx = 1\n").is_ok());
         assert!(parse("f", "a = [").unwrap_err().to_string().contains("f is no TOML"));
     }
 

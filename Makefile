@@ -22,8 +22,8 @@ release:
 	cargo build --release --locked $(if $(TARGET),--target $(TARGET))
 	@echo "built $(RELEASE)$(if $(TARGET), (static),  (glibc: no musl target here))"
 
-demo: build
-	@sh scripts/demo.sh $$($(MAKE) -s --no-print-directory path)
+demo: setup
+	@sh scripts/demo.sh
 
 .PHONY: path
 path:

@@ -55,6 +55,15 @@ pub struct Merged {
     pub unknown: Vec<(String, String)>,
 }
 
+impl Merged {
+    /// The plugin behind a field of the created container, whether it set or removed it.
+    pub fn plugin_behind(&self, field: &str) -> Option<String> {
+        let owners = self.owners.to_flat(&self.container.id);
+        // A plugin that removed something has a dash in front.
+        owners.get(field).map(|owner| owner.trim_start_matches('-').to_owned())
+    }
+}
+
 impl Creation {
     /// Starts with the container as the engine wants it. Parts that plugins are used to find
     /// are filled in empty.

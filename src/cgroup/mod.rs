@@ -217,6 +217,16 @@ fn set<T: Default + PartialEq>(value: Option<T>) -> Option<T> {
     value.filter(|value| *value != T::default())
 }
 
+/// A burst may never exceed the quota: one that falls is written before the quota, one that rises
+/// after it.
+fn early_or_late(burst: Option<Write>, files: &dyn Files) -> (Option<Write>, Option<Write>) {
+    let falls = burst.as_ref().is_some_and(|burst| {
+        let now = first_number(files.text(burst.controller, &burst.file)).unwrap_or(0);
+        burst.value.parse().is_ok_and(|burst: i64| burst < now)
+    });
+    if falls { (burst, None) } else { (None, burst) }
+}
+
 /// A limit as most files take it.
 fn or_max(limit: i64) -> String {
     if limit < 0 { "max".to_owned() } else { limit.to_string() }

@@ -4,7 +4,7 @@
 //! Where two files bound each other, the order is such that the kernel takes the step between.
 //! Reference: kernel `cgroup-v1/{memory,cpusets,devices,hugetlb,pids}.rst`, `sched-bwc.rst`.
 
-use super::{Cpu, Files, Memory, Rule, Unfit, Wanted, Write, first_number, or_max};
+use super::{Cpu, Files, Memory, Rule, Unfit, Wanted, Write, early_or_late, first_number, or_max};
 use super::{blkio, refused, set, write};
 
 const LIMIT: &str = "memory.limit_in_bytes";
@@ -124,10 +124,7 @@ fn plan_cpu(cpu: &Cpu, files: &dyn Files, writes: &mut Vec<Write>) {
     let period = set(*period);
     let (quota_first, period) = pair(period, "cpu.cfs_period_us", "cpu.period", files);
     let burst = burst.map(|burst| write("cpu", "cpu.cfs_burst_us", burst, "cpu.burst"));
-    let now = first_number(files.text("cpu", "cpu.cfs_burst_us")).unwrap_or(0);
-    let burst_first =
-        burst.as_ref().is_some_and(|burst| burst.value.parse().is_ok_and(|burst: i64| burst < now));
-    let (early, late) = if burst_first { (burst, None) } else { (None, burst) };
+    let (early, late) = early_or_late(burst, files);
     writes.extend(early);
     in_order(quota_first, quota, period, writes);
     writes.extend(late);

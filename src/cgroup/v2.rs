@@ -4,7 +4,9 @@
 //! Controllers come in runc's order, the unified settings last, so that they have the last word.
 //! Reference: kernel `cgroup-v2.rst`; wrapper-pitfalls G2 to G6.
 
-use super::{Around, Cpu, Files, Memory, Unfit, Wanted, Write, first_number, formulas, number};
+use super::{
+    Around, Cpu, Files, Memory, Unfit, Wanted, Write, early_or_late, first_number, formulas, number,
+};
 use super::{blkio, or_max, refused, set, write};
 
 const PERIOD: i64 = 100_000;
@@ -142,11 +144,8 @@ fn plan_cpu(
         writes.push(write("", "cpu.weight", weight, "cpu.shares"));
     }
     let burst = burst.map(|burst| write("", "cpu.max.burst", burst, "cpu.burst"));
-    let now = first_number(files.text("", "cpu.max.burst")).unwrap_or(0);
-    let burst_first =
-        burst.as_ref().is_some_and(|burst| burst.value.parse().is_ok_and(|burst: i64| burst < now));
+    let (early, late) = early_or_late(burst, files);
     let max = max(set(*quota), set(*period), around, files);
-    let (early, late) = if burst_first { (burst, None) } else { (None, burst) };
     writes.extend(early);
     writes.extend(max);
     writes.extend(late);

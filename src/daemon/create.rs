@@ -280,15 +280,13 @@ fn has_news(node: &Node, key: &Key) -> bool {
 
 /// The failure of an adjustment, with the plugin that is behind it.
 pub(super) fn blame(node: &Node, call: &Call, merged: &Merged, error: &PatchError) -> Error {
-    let owners = merged.owners.to_flat(&call.key.id);
-    let owner = error.field().and_then(|field| owners.get(field));
-    // A plugin that removed something has a dash in front.
-    let plugin = owner.map(|owner| owner.trim_start_matches('-')).unwrap_or_default();
-    let what = match plugin {
-        "" => quoted(&error.to_string()),
-        plugin => quoted(&format!("{plugin}: {error}")),
-    };
-    node.note_failure(&format!("create {}: {what}", call.key.id), plugin);
+    let plugin = error.field().and_then(|field| merged.plugin_behind(field));
+    let what = quoted(&match &plugin {
+        Some(plugin) => format!("{plugin}: {error}"),
+        None => error.to_string(),
+    });
+    let plugin = plugin.unwrap_or_default();
+    node.note_failure(&format!("create {}: {what}", call.key.id), &plugin);
     Error::new(what).hint("the bundle is unchanged")
 }
 

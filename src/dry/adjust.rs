@@ -76,7 +76,7 @@ pub fn run(config: Config, options: &Options) -> Result<Vec<u8>> {
         }
         None => ask(config.clone(), options, &pod, &container)?,
     };
-    let patched = apply(&config, &host, bundle.document(), &merged, &id)?;
+    let patched = apply(&config, &host, bundle.document(), &merged)?;
     let new = patched.bytes.as_deref().unwrap_or(bundle.document());
     if options.write && patched.bytes.is_some() {
         bundle.write(new)?;
@@ -98,15 +98,9 @@ fn verdict(merged: &Merged, id: &str) -> Value {
 }
 
 /// What the document becomes on this host.
-fn apply(
-    config: &Config,
-    host: &Host,
-    document: &[u8],
-    merged: &Merged,
-    id: &str,
-) -> Result<Patched> {
+fn apply(config: &Config, host: &Host, document: &[u8], merged: &Merged) -> Result<Patched> {
     let adjust = &merged.adjust;
-    let blamed = |error: PatchError| blame(merged, id, &error);
+    let blamed = |error: PatchError| blame(merged, &error);
     let names = resolve::resolve(adjust, config, host).map_err(blamed)?;
     for note in &names.notes {
         tracing::warn!("{note}");
@@ -117,7 +111,7 @@ fn apply(
     let facts = resolve::host_facts(&sources, names, host)?;
     let (patched, doubts) = patch_anyway(document, adjust, &facts).map_err(blamed)?;
     for doubt in doubts {
-        tracing::warn!("a container would be refused: {}", named(merged, id, &doubt));
+        tracing::warn!("a container would be refused: {}", named(merged, &doubt));
     }
     Ok(patched)
 }
@@ -136,14 +130,13 @@ fn doubt(config: &Config, adjust: &api::ContainerAdjustment, names: &Resolved) {
 }
 
 /// Names the plugin whose adjustment cannot be applied.
-fn blame(merged: &Merged, id: &str, error: &PatchError) -> Error {
-    Error::new(named(merged, id, error)).hint("the bundle is unchanged")
+fn blame(merged: &Merged, error: &PatchError) -> Error {
+    Error::new(named(merged, error)).hint("the bundle is unchanged")
 }
 
-fn named(merged: &Merged, id: &str, error: &PatchError) -> String {
-    let owners = merged.owners.to_flat(id);
-    quoted(&match error.field().and_then(|field| owners.get(field)) {
-        Some(owner) => format!("{}: {error}", owner.trim_start_matches('-')),
+fn named(merged: &Merged, error: &PatchError) -> String {
+    quoted(&match error.field().and_then(|field| merged.plugin_behind(field)) {
+        Some(plugin) => format!("{plugin}: {error}"),
         None => error.to_string(),
     })
 }

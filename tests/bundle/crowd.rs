@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use super::actor::{Act, Actor, Shared};
 use super::policies::{connect, row};
-use super::rig::{BUNDLE, Rig, wait_until};
+use super::rig::{BUNDLE, LIFE, Rig, wait_until};
 use super::started;
 
 /// Connects an actor until it takes part: a busy machine may miss a short time-out.
@@ -30,19 +30,6 @@ fn seat(rig: &Rig, id: &str, actor: Actor) -> Shared {
     });
     actor
 }
-
-/// A whole life, as a plugin hears of it.
-const LIFE: [&str; 9] = [
-    "RunPodSandbox",
-    "CreateContainer",
-    "PostCreateContainer",
-    "StartContainer",
-    "PostStartContainer",
-    "StopContainer",
-    "RemoveContainer",
-    "StopPodSandbox",
-    "RemovePodSandbox",
-];
 
 /// Longer than any bound that the wrapper waits.
 const FOREVER: Duration = Duration::from_secs(100);

@@ -27,6 +27,7 @@ mod player;
 mod policies;
 mod recorded;
 mod restore;
+#[expect(dead_code, reason = "shared with tests that need more of it")]
 mod rig;
 mod run;
 mod service;
@@ -39,7 +40,7 @@ use nri_runc::plugin::api;
 use serde_json::Value;
 
 use player::Manner;
-use rig::{BUNDLE, Rig, wait_until};
+use rig::{BUNDLE, Rig, life, wait_until};
 
 fn env(key: &str, value: &str) -> api::KeyValue {
     api::KeyValue { key: key.to_owned(), value: value.to_owned(), ..Default::default() }
@@ -63,22 +64,6 @@ fn started(more: &str) -> Rig {
     let mut rig = Rig::new(more);
     rig.start_daemon();
     rig
-}
-
-/// What a plugin hears of a plain container from beginning to end.
-fn life(id: &str) -> Vec<String> {
-    let events = [
-        "RunPodSandbox",
-        "CreateContainer",
-        "PostCreateContainer",
-        "StartContainer",
-        "PostStartContainer",
-        "StopContainer",
-        "RemoveContainer",
-        "StopPodSandbox",
-        "RemovePodSandbox",
-    ];
-    events.iter().map(|event| format!("{event} {id}")).collect()
 }
 
 #[track_caller]

@@ -56,6 +56,28 @@ esac
 exit 0
 "#;
 
+/// What a plugin hears of a plain container from beginning to end, its pod's events around it.
+pub(super) const LIFE: [&str; 9] = [
+    "RunPodSandbox",
+    "CreateContainer",
+    "PostCreateContainer",
+    "StartContainer",
+    "PostStartContainer",
+    "StopContainer",
+    "RemoveContainer",
+    "StopPodSandbox",
+    "RemovePodSandbox",
+];
+
+/// That life, of a container that is its own pod.
+pub(super) fn life(id: &str) -> Vec<String> {
+    LIFE.iter().map(|event| format!("{event} {id}")).collect()
+}
+
+/// The events of a container, in the order in which they may come over one connection.
+pub(super) const ORDER: [&str; 7] =
+    ["Synchronize", LIFE[1], LIFE[2], LIFE[3], LIFE[4], LIFE[5], LIFE[6]];
+
 /// The private world.
 pub(super) struct Rig {
     temp: tempfile::TempDir,

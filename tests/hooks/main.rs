@@ -26,7 +26,7 @@ use serde_json::{Value, json};
 
 use ground::Ground;
 use player::Manner;
-use rig::{Rig, wait_until};
+use rig::{Rig, life, wait_until};
 
 type Told = Arc<Mutex<Vec<String>>>;
 
@@ -39,22 +39,6 @@ fn sets_env() -> Manner {
         api::KeyValue { key: "HELLO".to_owned(), value: "there".to_owned(), ..Default::default() };
     let adjust = api::ContainerAdjustment { env: vec![hello], ..Default::default() };
     Manner { adjust, ..Manner::default() }
-}
-
-/// What a plugin hears of a plain container from beginning to end.
-fn life(id: &str) -> Vec<String> {
-    let events = [
-        "RunPodSandbox",
-        "CreateContainer",
-        "PostCreateContainer",
-        "StartContainer",
-        "PostStartContainer",
-        "StopContainer",
-        "RemoveContainer",
-        "StopPodSandbox",
-        "RemovePodSandbox",
-    ];
-    events.iter().map(|event| format!("{event} {id}")).collect()
 }
 
 /// A life without the events that have one of `words` in them.

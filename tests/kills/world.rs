@@ -10,7 +10,7 @@ use nri_runc::plugin::api;
 use serde_json::Value;
 
 use super::player::Manner;
-use super::rig::{BUNDLE, Rig, wait_until};
+use super::rig::{BUNDLE, ORDER, Rig, wait_until};
 
 /// A plugin's view, one list for each of its connections.
 type View = Arc<Mutex<Vec<String>>>;
@@ -231,16 +231,7 @@ impl World {
     }
 }
 
-/// The events of a container, or of its pod, in the order in which they may come.
-const LIFE: [&str; 7] = [
-    "Synchronize",
-    "CreateContainer",
-    "PostCreateContainer",
-    "StartContainer",
-    "PostStartContainer",
-    "StopContainer",
-    "RemoveContainer",
-];
+/// The events of a pod, in the order in which they may come.
 const POD: [&str; 3] = ["RunPodSandbox", "StopPodSandbox", "RemovePodSandbox"];
 
 /// The containers that a connection was told of, and not of their end.
@@ -263,14 +254,14 @@ pub(super) fn in_order(view: &[String], what: &str) {
     let mut places: std::collections::HashMap<(&str, bool), usize> = Default::default();
     for line in view {
         let Some((event, name)) = line.split_once(' ') else { continue };
-        let (place, is_pod) = match LIFE.iter().position(|known| *known == event) {
+        let (place, is_pod) = match ORDER.iter().position(|known| *known == event) {
             Some(place) => (place, false),
             None => match POD.iter().position(|known| *known == event) {
                 Some(place) => (place, true),
                 None => continue, // Updates come at any time.
             },
         };
-        let last = if is_pod { POD.len() } else { LIFE.len() };
+        let last = if is_pod { POD.len() } else { ORDER.len() };
         let begins = if is_pod { place == 0 } else { place <= 1 };
         let before = places.get(&(name, is_pod)).copied();
         // A start that came to nothing is asked about again.

@@ -5,6 +5,8 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use super::rig::ORDER;
+
 /// What became of one container.
 #[derive(Debug, Default)]
 pub(super) struct Fate {
@@ -33,7 +35,7 @@ impl View {
         let told = self.told.lock().unwrap();
         let mut last: HashMap<&str, &str> = HashMap::new();
         for (event, id) in told.iter().filter_map(|line| line.split_once(' ')) {
-            if LIFE.contains(&event) {
+            if ORDER.contains(&event) {
                 last.insert(id, event);
             }
         }
@@ -44,7 +46,7 @@ impl View {
 impl Fate {
     /// What a connection hears that is there all the while.
     fn life(&self) -> Vec<&'static str> {
-        let events = LIFE.into_iter().skip(1).filter(|event| match *event {
+        let events = ORDER.into_iter().skip(1).filter(|event| match *event {
             "PostCreateContainer" => self.is_created,
             "StartContainer" | "PostStartContainer" => self.is_started,
             _ => true,
@@ -53,16 +55,6 @@ impl Fate {
     }
 }
 
-const LIFE: [&str; 7] = [
-    "Synchronize",
-    "CreateContainer",
-    "PostCreateContainer",
-    "StartContainer",
-    "PostStartContainer",
-    "StopContainer",
-    "RemoveContainer",
-];
-
 /// Checks a view; returns how many events it has.
 #[track_caller]
 pub(super) fn check(view: &View, fates: &[Fate]) -> usize {
@@ -70,7 +62,7 @@ pub(super) fn check(view: &View, fates: &[Fate]) -> usize {
     let mut lives: HashMap<&str, Vec<Vec<&str>>> = HashMap::new();
     for line in &told {
         let Some((event, id)) = line.split_once(' ') else { continue };
-        if !LIFE.contains(&event) {
+        if !ORDER.contains(&event) {
             continue;
         }
         let lives = lives.entry(id).or_default();
@@ -110,7 +102,7 @@ pub(super) fn check(view: &View, fates: &[Fate]) -> usize {
 /// about again. A life that was heard from its beginning to its end lacks nothing.
 #[track_caller]
 fn in_order(life: &[&str], what: &str) {
-    let place = |event: &str| LIFE.iter().position(|known| *known == event).unwrap();
+    let place = |event: &str| ORDER.iter().position(|known| *known == event).unwrap();
     for pair in life.windows(2) {
         let is_asked_again = pair[0] == "StartContainer" && pair[1] == "StartContainer";
         assert!(place(pair[0]) < place(pair[1]) || is_asked_again, "{what} is out of order");

@@ -3,20 +3,11 @@
 //! nothing of us changes the containers; the real runc runs the result. The test looks inside.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-#[allow(
-    clippy::all,
-    clippy::allow_attributes_without_reason,
-    clippy::allow_attributes,
-    clippy::too_many_lines,
-    unreachable_pub,
-    unused_qualifications,
-    dead_code,
-    reason = "generated code"
-)]
-#[rustfmt::skip]
-#[path = "cri_generated.rs"]
-mod cri;
 mod adopted;
+#[path = "../support/containerd.rs"]
+mod containerd;
+#[path = "../support/cri.rs"]
+mod cri;
 mod go;
 #[path = "../support/golang.rs"]
 mod golang;
@@ -26,71 +17,21 @@ mod rig;
 #[path = "../support/tools.rs"]
 mod tools;
 
-use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use cri::runtime_service_client::RuntimeServiceClient;
+use cri::generated as messages;
+use cri::{Cri, container, end_pod, start};
 use nri_runc::plugin::api;
 use player::Manner;
 use rig::Engine;
-use tonic::transport::Channel;
 
-type Cri = RuntimeServiceClient<Channel>;
-
-fn on_the_host() -> cri::NamespaceOption {
-    let node = cri::NamespaceMode::Node as i32;
-    cri::NamespaceOption { network: node, pid: cri::NamespaceMode::Container as i32, ipc: 0 }
-}
-
-fn pod(engine: &Engine, name: &str) -> cri::PodSandboxConfig {
-    let security = cri::LinuxSandboxSecurityContext { namespace_options: Some(on_the_host()) };
-    cri::PodSandboxConfig {
-        metadata: Some(cri::PodSandboxMetadata {
-            name: name.to_owned(),
-            uid: format!("uid-{name}"),
-            namespace: "shop".to_owned(),
-            attempt: 0,
-        }),
-        hostname: String::new(),
-        log_directory: String::new(),
-        labels: HashMap::new(),
-        annotations: [("example.org/team".to_owned(), "blue".to_owned())].into(),
-        linux: Some(cri::LinuxPodSandboxConfig {
-            cgroup_parent: format!("/{}", engine.cgroup()),
-            security_context: Some(security),
-        }),
-    }
-}
-
-fn container(name: &str, command: &[&str]) -> cri::ContainerConfig {
-    let security = cri::LinuxContainerSecurityContext { namespace_options: Some(on_the_host()) };
-    cri::ContainerConfig {
-        metadata: Some(cri::ContainerMetadata { name: name.to_owned(), attempt: 0 }),
-        image: Some(cri::ImageSpec { image: "localhost/busybox:1".to_owned() }),
-        command: command.iter().map(|word| (*word).to_owned()).collect(),
-        args: Vec::new(),
-        envs: vec![cri::KeyValue { key: "FROM".to_owned(), value: "pod".to_owned() }],
-        labels: HashMap::new(),
-        annotations: HashMap::new(),
-        log_path: String::new(),
-        linux: Some(cri::LinuxContainerConfig {
-            resources: Some(cri::LinuxContainerResources {
-                cpu_shares: 1024,
-                memory_limit_in_bytes: 64 << 20,
-                ..Default::default()
-            }),
-            security_context: Some(security),
-        }),
-    }
+fn pod(engine: &Engine, name: &str) -> messages::PodSandboxConfig {
+    cri::pod(engine.cgroup(), name)
 }
 
 async fn run_pod(engine: &Engine, cri: &mut Cri, name: &str) -> String {
-    let request = cri::RunPodSandboxRequest {
-        config: Some(pod(engine, name)),
-        runtime_handler: String::new(),
-    };
-    cri.run_pod_sandbox(request).await.unwrap().into_inner().pod_sandbox_id
+    cri::run_pod(cri, pod(engine, name)).await
 }
 
 async fn create(
@@ -98,33 +39,13 @@ async fn create(
     cri: &mut Cri,
     pod_id: &str,
     pod_name: &str,
-    config: cri::ContainerConfig,
+    config: messages::ContainerConfig,
 ) -> String {
-    let request = cri::CreateContainerRequest {
-        pod_sandbox_id: pod_id.to_owned(),
-        config: Some(config),
-        sandbox_config: Some(pod(engine, pod_name)),
-    };
-    cri.create_container(request).await.unwrap().into_inner().container_id
-}
-
-async fn start(cri: &mut Cri, id: &str) -> Result<(), tonic::Status> {
-    let request = cri::StartContainerRequest { container_id: id.to_owned() };
-    cri.start_container(request).await.map(|_| ())
+    cri::create(cri, pod_id, pod(engine, pod_name), config).await
 }
 
 async fn pid_of(cri: &mut Cri, id: &str) -> u64 {
-    let request = cri::ContainerStatusRequest { container_id: id.to_owned(), verbose: true };
-    let info = cri.container_status(request).await.unwrap().into_inner().info;
-    let info: serde_json::Value = serde_json::from_str(&info["info"]).unwrap();
-    info["pid"].as_u64().unwrap()
-}
-
-async fn end_pod(cri: &mut Cri, id: &str) {
-    let stop = cri::StopPodSandboxRequest { pod_sandbox_id: id.to_owned() };
-    cri.stop_pod_sandbox(stop).await.unwrap();
-    let remove = cri::RemovePodSandboxRequest { pod_sandbox_id: id.to_owned() };
-    cri.remove_pod_sandbox(remove).await.unwrap();
+    cri::info(cri, id).await["pid"].as_u64().unwrap()
 }
 
 fn adjusting(engine: &Engine) -> Manner {
@@ -235,7 +156,7 @@ async fn a_pod_on_containerd_is_adjusted_and_its_life_is_told() {
     start(&mut cri, &short).await.unwrap();
     an_exit_is_told_once_and_soon(&engine, &told);
 
-    let stop = cri::StopContainerRequest { container_id: app.clone(), timeout: 0 };
+    let stop = messages::StopContainerRequest { container_id: app.clone(), timeout: 0 };
     cri.stop_container(stop).await.unwrap();
     end_pod(&mut cri, &pod_id).await;
     engine.wait_until("the pod's end is told", || heard(&told, "RemovePodSandbox web"));
@@ -257,8 +178,8 @@ async fn a_pod_on_containerd_is_adjusted_and_its_life_is_told() {
 
 async fn the_engines_update_keeps_what_the_plugin_owns(engine: &Engine, cri: &mut Cri, id: &str) {
     let resources =
-        cri::LinuxContainerResources { memory_limit_in_bytes: 48 << 20, ..Default::default() };
-    let request = cri::UpdateContainerResourcesRequest {
+        messages::LinuxContainerResources { memory_limit_in_bytes: 48 << 20, ..Default::default() };
+    let request = messages::UpdateContainerResourcesRequest {
         container_id: id.to_owned(),
         linux: Some(resources),
     };

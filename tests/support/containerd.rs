@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A real containerd, 1.6 or 2.x, with private root, state, sockets and cgroup, for whoever drives
+//! it through its CRI (`cri.rs`). No registry is asked, no network is made. It is stopped by pid
+//! and everything of it is unmounted and removed when it goes.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use hyper_util::rt::TokioIo;
+use tonic::transport::{Channel, Endpoint, Uri};
+
+use super::cri::generated::runtime_service_client::RuntimeServiceClient;
+
+/// What kind of containerd.
+pub(crate) struct Setup<'a> {
+    /// A folder of its own, which is there.
+    pub(crate) dir: &'a Path,
+    /// The folder of containerd, its shim and ctr.
+    pub(crate) programs: &'a Path,
+    pub(crate) busybox: &'a Path,
+    /// What its shims call.
+    pub(crate) runtime: &'a Path,
+    /// What its shims and their runtime find in the environment.
+    pub(crate) environment: Vec<(&'static str, OsString)>,
+    /// Whether its own NRI is there for plugins, on `nri.sock` in `dir`.
+    pub(crate) has_nri: bool,
+    pub(crate) snapshotter: &'a str,
+    /// The cgroup of its pods.
+    pub(crate) cgroup: &'a str,
+}
+
+pub(crate) struct Containerd {
+    dir: PathBuf,
+    ctr: PathBuf,
+    cgroup: String,
+    child: Child,
+}
+
+impl Containerd {
+    /// Starts it and gives it the image `localhost/busybox:1`.
+    pub(crate) fn start(setup: &Setup<'_>) -> Self {
+        let dir = setup.dir.to_owned();
+        let file = dir.join("containerd.toml");
+        nri_runc::files::replace(&file, configuration(setup).as_bytes()).unwrap();
+        let mut log = std::fs::OpenOptions::new();
+        let log = log.write(true).create(true).truncate(true).open(dir.join("containerd.log"));
+        let log = log.unwrap();
+        let path = format!("{}:/usr/sbin:/usr/bin:/sbin:/bin", setup.programs.display());
+        let child = command(&setup.programs.join("containerd"))
+            .arg("--config")
+            .arg(&file)
+            .env("PATH", path)
+            .envs(setup.environment.iter().map(|(name, value)| (name, value)))
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().unwrap())
+            .stderr(log)
+            .spawn()
+            .unwrap();
+        let ctr = setup.programs.join("ctr");
+        let it = Self { dir, ctr, cgroup: setup.cgroup.to_owned(), child };
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while !it.ctr(&["version"]) {
+            assert!(Instant::now() < deadline, "containerd does not answer\n{}", it.log_tail());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        it.import_image(setup.busybox);
+        it
+    }
+
+    /// The cgroup of its pods.
+    pub(crate) fn cgroup(&self) -> &str {
+        &self.cgroup
+    }
+
+    fn ctr(&self, words: &[&str]) -> bool {
+        let mut command = command(&self.ctr);
+        command.arg("--address").arg(self.dir.join("containerd.sock"));
+        command.args(["--namespace", "k8s.io"]).args(words);
+        command.stdin(Stdio::null()).output().is_ok_and(|output| output.status.success())
+    }
+
+    /// An image layout of one layer with busybox.
+    fn import_image(&self, busybox: &Path) {
+        let script = r#"
+set -eu
+mkdir -p layer/bin layer/data layer/proc layer/etc layout/blobs/sha256
+cp "$1" layer/bin/busybox
+for applet in sh sleep cat true; do ln -sf busybox layer/bin/$applet; done
+tar -C layer -cf layer.tar .
+put() { sum=$(sha256sum "$1" | cut -d' ' -f1); cp "$1" layout/blobs/sha256/$sum; echo $sum; }
+size() { stat -c %s "$1"; }
+layer=$(put layer.tar)
+printf '{"architecture":"amd64","os":"linux","config":{"Env":["PATH=/bin"],"Entrypoint":["/bin/sleep","100000"]},"rootfs":{"type":"layers","diff_ids":["sha256:%s"]}}' $layer >config
+config=$(put config)
+printf '{"schemaVersion":2,"mediaType":"application/vnd.oci.image.manifest.v1+json","config":{"mediaType":"application/vnd.oci.image.config.v1+json","digest":"sha256:%s","size":%s},"layers":[{"mediaType":"application/vnd.oci.image.layer.v1.tar","digest":"sha256:%s","size":%s}]}' $config $(size config) $layer $(size layer.tar) >manifest
+manifest=$(put manifest)
+printf '{"schemaVersion":2,"manifests":[{"mediaType":"application/vnd.oci.image.manifest.v1+json","digest":"sha256:%s","size":%s,"annotations":{"io.containerd.image.name":"localhost/busybox:1"},"platform":{"architecture":"amd64","os":"linux"}}]}' $manifest $(size manifest) >layout/index.json
+printf '{"imageLayoutVersion":"1.0.0"}' >layout/oci-layout
+tar -C layout -cf image.tar .
+"#;
+        let image = self.dir.join("image");
+        std::fs::create_dir_all(&image).unwrap();
+        let mut shell = command(Path::new("sh"));
+        shell.args(["-c", script, "sh"]).arg(busybox).current_dir(&image);
+        assert!(shell.status().unwrap().success());
+        let tar = image.join("image.tar").display().to_string();
+        // From 2.0 on containerd would unpack for a platform and a snapshotter that it guesses.
+        let is_there = self.ctr(&["images", "import", "--local", &tar])
+            || self.ctr(&["images", "import", &tar]);
+        assert!(is_there, "{}", self.log_tail());
+        // The CRI plugin learns of images by events; a moment passes.
+        std::thread::sleep(Duration::from_millis(300));
+    }
+
+    /// The end of its log.
+    pub(crate) fn log_tail(&self) -> String {
+        let log = std::fs::read_to_string(self.dir.join("containerd.log")).unwrap_or_default();
+        let lines: Vec<&str> = log.lines().collect();
+        lines[lines.len().saturating_sub(15)..].join("\n")
+    }
+
+    pub(crate) async fn client(&self) -> RuntimeServiceClient<Channel> {
+        let socket = self.dir.join("containerd.sock");
+        let connect = tower::service_fn(move |_: Uri| {
+            let socket = socket.clone();
+            async move { tokio::net::UnixStream::connect(socket).await.map(TokioIo::new) }
+        });
+        let endpoint = Endpoint::from_static("http://localhost");
+        RuntimeServiceClient::new(endpoint.connect_with_connector(connect).await.unwrap())
+    }
+}
+
+/// Version 2, which every containerd from 1.3 to 2.x reads.
+fn configuration(setup: &Setup<'_>) -> String {
+    let Setup { runtime, snapshotter, has_nri, .. } = setup;
+    let (dir, runtime, has_no_nri) = (setup.dir.display(), runtime.display(), !has_nri);
+    format!(
+        r#"version = 2
+root = "{dir}/root"
+state = "{dir}/state"
+disabled_plugins = ["io.containerd.internal.v1.opt", "io.containerd.snapshotter.v1.btrfs", "io.containerd.snapshotter.v1.zfs", "io.containerd.snapshotter.v1.devmapper", "io.containerd.snapshotter.v1.aufs"]
+[grpc]
+  address = "{dir}/containerd.sock"
+[ttrpc]
+  address = "{dir}/containerd.sock.ttrpc"
+[plugins."io.containerd.nri.v1.nri"]
+  disable = {has_no_nri}
+  socket_path = "{dir}/nri.sock"
+  plugin_path = "{dir}/plugins"
+  plugin_config_path = "{dir}/plugins"
+[plugins."io.containerd.grpc.v1.cri"]
+  sandbox_image = "localhost/busybox:1"
+  restrict_oom_score_adj = true
+  disable_apparmor = true
+  disable_hugetlb_controller = true
+  stream_server_port = "0"
+  [plugins."io.containerd.grpc.v1.cri".cni]
+    conf_dir = "{dir}/cni"
+    bin_dir = "{dir}/cni"
+  [plugins."io.containerd.grpc.v1.cri".containerd]
+    snapshotter = "{snapshotter}"
+    default_runtime_name = "tested"
+    [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.tested]
+      runtime_type = "io.containerd.runc.v2"
+      pod_annotations = ["*", "*/*"]
+      container_annotations = ["*", "*/*"]
+      [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.tested.options]
+        BinaryName = "{runtime}"
+        Root = "{dir}/runc"
+"#
+    )
+}
+
+#[expect(clippy::disallowed_methods, reason = "the engine under test")]
+fn command(program: &Path) -> Command {
+    Command::new(program)
+}
+
+impl Drop for Containerd {
+    fn drop(&mut self) {
+        let _ended = self.child.kill();
+        let _reaped = self.child.wait();
+        let dir = self.dir.display().to_string();
+        // Shims have our private folder on their command line; what they left is in our cgroups.
+        for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
+            let Ok(pid) = entry.file_name().to_string_lossy().parse::<i32>() else { continue };
+            let read = |name: &str| std::fs::read(entry.path().join(name)).unwrap_or_default();
+            let is_shim = String::from_utf8_lossy(&read("cmdline")).contains(&dir);
+            let is_left = String::from_utf8_lossy(&read("cgroup")).contains(self.cgroup());
+            if (is_shim || is_left) && pid != i32::try_from(std::process::id()).unwrap_or(0) {
+                let pid = nix::unistd::Pid::from_raw(pid);
+                let _gone = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL);
+            }
+        }
+        std::thread::sleep(Duration::from_millis(200));
+        let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+        for line in mounts.lines().rev() {
+            let Some(point) = line.split(' ').nth(4).filter(|point| point.starts_with(&dir)) else {
+                continue;
+            };
+            let _gone = nix::mount::umount2(point, nix::mount::MntFlags::MNT_DETACH);
+        }
+        for controller in std::fs::read_dir("/sys/fs/cgroup").into_iter().flatten().flatten() {
+            remove_cgroup(&controller.path().join(self.cgroup()));
+        }
+    }
+}
+
+fn remove_cgroup(dir: &Path) {
+    for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
+        if entry.path().is_dir() {
+            remove_cgroup(&entry.path());
+        }
+    }
+    let _gone = std::fs::remove_dir(dir);
+}

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Pods and containers through an engine's CRI, on the host's network: no CNI is needed.
+
+use std::collections::HashMap;
+
+use tonic::transport::Channel;
+
+use generated as cri;
+
+#[allow(
+    clippy::all,
+    clippy::allow_attributes_without_reason,
+    clippy::allow_attributes,
+    clippy::too_many_lines,
+    unreachable_pub,
+    unused_qualifications,
+    dead_code,
+    missing_debug_implementations,
+    reason = "generated code"
+)]
+#[rustfmt::skip]
+#[path = "../engine/cri_generated.rs"]
+pub(crate) mod generated;
+
+pub(crate) type Cri = cri::runtime_service_client::RuntimeServiceClient<Channel>;
+
+fn on_the_host() -> cri::NamespaceOption {
+    let node = cri::NamespaceMode::Node as i32;
+    cri::NamespaceOption { network: node, pid: cri::NamespaceMode::Container as i32, ipc: 0 }
+}
+
+/// A pod of the namespace `shop`.
+pub(crate) fn pod(cgroup: &str, name: &str) -> cri::PodSandboxConfig {
+    let security = cri::LinuxSandboxSecurityContext { namespace_options: Some(on_the_host()) };
+    cri::PodSandboxConfig {
+        metadata: Some(cri::PodSandboxMetadata {
+            name: name.to_owned(),
+            uid: format!("uid-{name}"),
+            namespace: "shop".to_owned(),
+            attempt: 0,
+        }),
+        hostname: String::new(),
+        log_directory: String::new(),
+        labels: HashMap::new(),
+        annotations: [("example.org/team".to_owned(), "blue".to_owned())].into(),
+        linux: Some(cri::LinuxPodSandboxConfig {
+            cgroup_parent: format!("/{cgroup}"),
+            security_context: Some(security),
+        }),
+    }
+}
+
+pub(crate) fn container(name: &str, command: &[&str]) -> cri::ContainerConfig {
+    let security = cri::LinuxContainerSecurityContext { namespace_options: Some(on_the_host()) };
+    cri::ContainerConfig {
+        metadata: Some(cri::ContainerMetadata { name: name.to_owned(), attempt: 0 }),
+        image: Some(cri::ImageSpec { image: "localhost/busybox:1".to_owned() }),
+        command: command.iter().map(|word| (*word).to_owned()).collect(),
+        args: Vec::new(),
+        envs: vec![cri::KeyValue { key: "FROM".to_owned(), value: "pod".to_owned() }],
+        labels: HashMap::new(),
+        annotations: HashMap::new(),
+        log_path: String::new(),
+        linux: Some(cri::LinuxContainerConfig {
+            resources: Some(cri::LinuxContainerResources {
+                cpu_shares: 1024,
+                memory_limit_in_bytes: 64 << 20,
+                ..Default::default()
+            }),
+            security_context: Some(security),
+        }),
+    }
+}
+
+/// Runs a pod; its id.
+pub(crate) async fn run_pod(cri: &mut Cri, config: cri::PodSandboxConfig) -> String {
+    let request =
+        cri::RunPodSandboxRequest { config: Some(config), runtime_handler: String::new() };
+    cri.run_pod_sandbox(request).await.unwrap().into_inner().pod_sandbox_id
+}
+
+/// Creates a container in the pod of that id; its id.
+pub(crate) async fn create(
+    cri: &mut Cri,
+    pod_id: &str,
+    pod: cri::PodSandboxConfig,
+    config: cri::ContainerConfig,
+) -> String {
+    let request = cri::CreateContainerRequest {
+        pod_sandbox_id: pod_id.to_owned(),
+        config: Some(config),
+        sandbox_config: Some(pod),
+    };
+    cri.create_container(request).await.unwrap().into_inner().container_id
+}
+
+pub(crate) async fn start(cri: &mut Cri, id: &str) -> Result<(), tonic::Status> {
+    let request = cri::StartContainerRequest { container_id: id.to_owned() };
+    cri.start_container(request).await.map(|_| ())
+}
+
+/// What the engine says of a container at length.
+pub(crate) async fn info(cri: &mut Cri, id: &str) -> serde_json::Value {
+    let request = cri::ContainerStatusRequest { container_id: id.to_owned(), verbose: true };
+    let info = cri.container_status(request).await.unwrap().into_inner().info;
+    serde_json::from_str(&info["info"]).unwrap()
+}
+
+pub(crate) async fn end_pod(cri: &mut Cri, id: &str) {
+    let stop = cri::StopPodSandboxRequest { pod_sandbox_id: id.to_owned() };
+    cri.stop_pod_sandbox(stop).await.unwrap();
+    let remove = cri::RemovePodSandboxRequest { pod_sandbox_id: id.to_owned() };
+    cri.remove_pod_sandbox(remove).await.unwrap();
+}

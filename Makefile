@@ -37,10 +37,15 @@ lint:
 	cargo clippy --locked --all-targets -- -D warnings
 	cargo test --locked --quiet --test tidy every_
 
-bench: build
+# Newer engines and runtimes, below target/tools/newer; where that fails it says so.
+.PHONY: newer
+newer:
+	@sh scripts/newer.sh
+
+bench: build newer
 	@sh scripts/bench.sh $$($(MAKE) -s --no-print-directory path) $(TARGET)
 
-interop: setup
+interop: setup newer
 	cargo test --locked --test bundle go::
 	cargo test --locked --test interop -- --nocapture
 	cargo test --locked --test wire go_types -- --nocapture

@@ -28,6 +28,7 @@ pub(super) fn all(loaded: &Loaded) -> Vec<Value> {
     findings.push(switched_on(config));
     findings.push(cgroups(config));
     findings.extend(engines(config));
+    findings.extend(records(config));
     let (registered, is_any) = install::findings(config);
     findings.extend(registered);
     findings.push(next_step(&findings, is_any));
@@ -94,6 +95,35 @@ fn engines(config: &Config) -> Vec<Value> {
         finding(&format!("engine {}", text("engine")), true, text("what"), "")
     });
     lines.collect()
+}
+
+/// Records that could not be read, or written; containers whose records were lost.
+fn records(config: &Config) -> Vec<Value> {
+    let folder = config.run_dir.join("state/aside");
+    let aside = std::fs::read_dir(&folder).into_iter().flatten().flatten();
+    let aside: Vec<String> =
+        aside.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+    let is_there = UnixStream::connect(config.daemon_socket()).is_ok();
+    let status =
+        is_there.then(|| super::ask(config, &json!({"verb": "status"})).unwrap_or_default());
+    let status = status.unwrap_or_default();
+    let unwritten = status["unwritten"].as_array().map_or(0, Vec::len);
+    let mut findings = Vec::new();
+    if !aside.is_empty() {
+        let detail = format!("{} cannot be used: {}", aside.len(), aside.join(", "));
+        let hint = format!("see the log for why, then remove them from {}", folder.display());
+        findings.push(finding("records", false, detail, &hint));
+    }
+    if unwritten > 0 {
+        let detail = format!("{unwritten} could not be written");
+        let hint = format!("make room in {}", config.run_dir.display());
+        findings.push(finding("records", false, detail, &hint));
+    }
+    if let Some(found) = status["found"].as_u64().filter(|found| *found > 0) {
+        let detail = format!("{found} containers were found again; what plugins own is not known");
+        findings.push(finding("records", true, detail, ""));
+    }
+    findings
 }
 
 fn plugin_socket(config: &Config) -> Value {

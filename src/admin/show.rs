@@ -56,9 +56,16 @@ pub(super) fn status(document: &Value) -> String {
         "plugins",
         "pods",
         "containers",
+        "bypassed",
+        "found",
         "requests",
     ] {
         let _infallible = writeln!(page, "{key:<16}{}", text(&document[key]));
+    }
+    for (key, title) in [("set_aside", "set aside"), ("unwritten", "unwritten")] {
+        for name in document[key].as_array().into_iter().flatten() {
+            let _infallible = writeln!(page, "{title:<16}{}", text(name));
+        }
     }
     for failure in document["failures"].as_array().into_iter().flatten() {
         let _infallible = writeln!(page, "failure         {}", text(&failure["what"]));
@@ -88,7 +95,8 @@ pub(super) fn pods(document: &Value) -> String {
         let name = format!("{}/{}", text(&pod["namespace"]), text(&pod["name"]));
         lines.push(vec![name, text(&pod["state"]), text(&pod["engine"]), text(&pod["id"])]);
         for container in pod["containers"].as_array().into_iter().flatten() {
-            let name = format!("  {}", text(&container["name"]));
+            let mark = if container["found"] == true { " (found again)" } else { "" };
+            let name = format!("  {}{mark}", text(&container["name"]));
             let pid = format!("pid {}", text(&container["pid"]));
             lines.push(vec![name, text(&container["state"]), pid, text(&container["id"])]);
         }
@@ -113,7 +121,12 @@ pub(super) fn explain(document: &Value) -> String {
             text(&change["after"]),
         ]
     });
-    if changes.is_empty() {
+    if document["found"] == true {
+        page.push_str("found again, owners unknown\n");
+    }
+    if changes.is_empty() && document["found"] == true {
+        page.push_str("what plugins had changed is not known\n");
+    } else if changes.is_empty() {
         page.push_str("no plugin changed anything\n");
     } else {
         page.push_str(&table(&["plugin", "field", "before", "after"], &changes));

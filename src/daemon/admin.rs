@@ -54,6 +54,10 @@ fn status(node: &Node) -> Value {
         "containers": store.containers().filter(|container| !container.is_sandbox).count(),
         "requests": *node.requests.borrow(),
         "failures": failures,
+        "bypassed": node.requests.borrow().get("bypassed").copied().unwrap_or_default(),
+        "found": store.containers().filter(|container| container.is_found).count(),
+        "set_aside": store.set_aside(),
+        "unwritten": store.unwritten(),
         "missing": missing(node),
         "plugin_socket": node.no_plugins.borrow().as_ref().map_or_else(
             || "open".to_owned(),
@@ -81,6 +85,7 @@ fn pods(node: &Node) -> Value {
                     "name": container.name,
                     "state": state(node, container),
                     "pid": container.init_pid,
+                    "found": container.is_found,
                 })
             })
             .collect();
@@ -153,6 +158,7 @@ fn explained(node: &Node, container: &Container) -> Value {
         "evidence": container.evidence,
         "runtime": container.runtime,
         "bundle": container.bundle,
+        "found": container.is_found,
         "owners": container.owners,
         "changes": container.changes,
         "refused": container.refused,

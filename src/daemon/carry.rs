@@ -3,24 +3,47 @@
 //! what plugins set in the container before, after its creation, holds in the new one too.
 //!
 //! What plugins answer at the new creation goes first, what the engine changed meanwhile is the
-//! engine's (D21), and who has left owns nothing. It only decides; `updates.rs` carries it out.
+//! engine's (D21), and who has left owns nothing. The record of the old one outlives the daemon
+//! where there is something to hold. It only decides; `updates.rs` carries it out.
 
 use crate::spec::{overlay, owned};
 use crate::state::{Container, Key, Wish};
 
 use super::classes::Classes;
 use super::messages;
-use super::node::Node;
+use super::node::{Node, log_failure};
 use super::update::Block;
 
 /// Where such values come from, as `explain` tells it.
 const EVENT: &str = "restart under the same id";
 
+/// Engines that never use an id again.
+const IDS_ONCE: [&str; 3] = ["containerd-cri", "cri-o", "kubernetes"];
+
+/// Keeps what plugins had set in a container that is about to be forgotten, if it may be made anew.
+pub(super) fn keep(node: &Node, record: &Container) {
+    let mut store = node.store.borrow_mut();
+    let is_later = record.overlay != record.at_creation || is_moved(record);
+    if !was_made(record) {
+        return; // What an earlier one left still holds.
+    }
+    if is_later && !record.is_sandbox && !IDS_ONCE.contains(&record.engine.as_str()) {
+        log_failure("keeping what plugins had set", store.keep(record));
+    } else {
+        store.drop_kept(&record.key);
+    }
+}
+
+/// A creation that came to nothing tells nothing about the container before it.
+fn was_made(record: &Container) -> bool {
+    record.init_pid.is_some() || record.started_at != 0
+}
+
 /// What is to be set once the container is created; `answered` is what this creation's plugins set.
 pub(super) fn wish(node: &Node, key: &Key, answered: &Block) -> Option<Wish> {
     let store = node.store.borrow();
     let new = store.container(key)?;
-    let old = store.gone().rev().find(|gone| gone.key == *key)?;
+    let old = store.gone().rev().find(|gone| gone.key == *key && was_made(gone))?;
     // Another bundle is another container that happens to have the same name.
     let is_same = old.bundle == new.bundle && old.engine == new.engine && old.pod == new.pod;
     if !is_same || new.is_sandbox || old.owners.is_empty() {

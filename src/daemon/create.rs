@@ -409,11 +409,17 @@ fn write_beside(node: &Node, call: &Call, bundle: &Bundle, bytes: &[u8]) -> Resu
     files::remove_at(&bundle.dir, &temporary);
     let pristine = node.store.borrow().keep_pristine(incarnation, &bundle.original.bytes)?;
     node.host.point(Point::DaemonKept)?;
-    let inode = files::create_at(&bundle.dir, &temporary, bytes, &bundle.original)?;
-    node.host.point(Point::DaemonWritten)?;
-    let patched = Patched { document, temporary: temporary.clone(), inode, pristine };
-    node.store.borrow_mut().change(&call.key, |record| record.patched = Some(patched))?;
-    Ok(temporary)
+    let kept = pristine.clone();
+    let written = files::create_at(&bundle.dir, &temporary, bytes, &bundle.original);
+    let written = written.and_then(|inode| {
+        node.host.point(Point::DaemonWritten)?;
+        let patched = Patched { document, temporary: temporary.clone(), inode, pristine };
+        node.store.borrow_mut().change(&call.key, |record| record.patched = Some(patched))
+    });
+    if written.is_err() {
+        node.store.borrow().drop_pristine(&kept);
+    }
+    written.map(|()| temporary)
 }
 
 /// `run` and `restore` start the container as well: everything that may refuse comes before exec

@@ -13,7 +13,7 @@ use crate::state::Key;
 
 use super::call::Call;
 use super::node::{Node, log_failure};
-use super::{evidence, exit, outcome, pods, undo};
+use super::{carry, evidence, exit, outcome, pods, undo};
 
 /// How long a `delete` waits for plugins; what is not told by then is told afterwards.
 pub(super) const PATIENCE: Duration = Duration::from_secs(1);
@@ -42,6 +42,7 @@ pub(super) async fn removed(node: &Rc<Node>, key: &Key) {
         node.tell(Event::RemoveContainer, key).await;
     }
     undo::restore_document(node, &record);
+    carry::keep(node, &record);
     log_failure("forgetting a container", node.host.point(Point::DaemonForget));
     node.store.borrow_mut().forget(key);
     pods::end_if_empty(node, &record.pod).await;

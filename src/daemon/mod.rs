@@ -98,12 +98,12 @@ async fn serve(loaded: Loaded, start: &Start) -> Result<()> {
     let boot_id = boot_id.unwrap_or_default().trim().to_owned();
     let state = loaded.config.run_dir.join("state");
     let (store, problems) = Store::open(&state, &boot_id)?;
-    for problem in problems {
-        warn!("{problem}");
-    }
     keep_snapshot(&loaded);
     let node = Node::new(loaded.config, host, store);
+    problems.iter().for_each(|problem| node.note_failure(problem, ""));
+    tokio::task::spawn_local(Rc::clone(&node).write_when_there_is_room());
     adopt::adopt(&node).await;
+    node::log_failure("stamping the run directory", node.store.borrow_mut().stamp());
     recovery::look_around(&node).await;
     open_to_plugins(&node);
     recovery::recover(&node);

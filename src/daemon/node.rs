@@ -11,7 +11,7 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use tokio::sync::{Mutex, Notify};
 use tracing::{error, info};
@@ -26,13 +26,16 @@ use crate::host::Host;
 use crate::plugin::api;
 use crate::runtime::features::Asked;
 use crate::sources::Sources;
-use crate::state::{Container, Key, Store};
+use crate::state::{Container, Key, Pod, Store};
 
 use super::evidence::Stamp;
 use super::gate::Gate;
 use super::relay::Relay;
 use crate::plugin::Event;
 use crate::plugin::socket::{NoPlugins, SocketFile};
+
+/// How often a disk that was full is looked at.
+const ROOM: Duration = Duration::from_secs(1);
 
 /// How many failures `status` shows.
 const FAILURES: usize = 20;
@@ -104,6 +107,8 @@ pub(super) struct Node {
     pub(super) cgroup_mounts: RefCell<Option<Rc<Mounts>>>,
     /// Engine and runtime root whose monitor writes no exit codes.
     pub(super) mute_monitors: RefCell<BTreeSet<(String, String)>>,
+    /// Whenever the disk refused a record of what has happened.
+    pub(super) refused: Notify,
     /// Whenever a pod was forgotten.
     pub(super) pod_forgotten: Notify,
     /// When containers were evicted lately.
@@ -133,6 +138,7 @@ impl Node {
             missing: RefCell::default(),
             cgroup_mounts: RefCell::new(None),
             mute_monitors: RefCell::default(),
+            refused: Notify::new(),
             pod_forgotten: Notify::new(),
             evicted: RefCell::default(),
             lanes: RefCell::default(),
@@ -174,11 +180,36 @@ impl Node {
     /// Changes a record; a disk that refuses is an operator's business, not the container's.
     pub(super) fn change(&self, key: &Key, change: impl FnOnce(&mut Container)) {
         let written = self.store.borrow_mut().note(key, change);
-        if let Err(error) = written {
-            let what = format!("the record of {} could not be written: {error}", key.id);
-            if self.failures.borrow().back().is_none_or(|last| last.what != what) {
-                self.note_failure(&what, "");
+        self.is_written(&key.id, written);
+    }
+
+    /// The same for a pod.
+    pub(super) fn note_pod(&self, id: &str, change: impl FnOnce(&mut Pod)) {
+        let Some(mut pod) = self.store.borrow().pod(id).cloned() else { return };
+        change(&mut pod);
+        let written = self.store.borrow_mut().note_pod(pod);
+        self.is_written(id, written);
+    }
+
+    fn is_written(&self, id: &str, written: Result<()>) {
+        let Err(error) = written else { return };
+        self.refused.notify_one();
+        let what = format!("the record of {id} could not be written: {error}");
+        if self.failures.borrow().back().is_none_or(|last| last.what != what) {
+            self.note_failure(&what, "");
+        }
+    }
+
+    /// Writes what the disk refused as soon as it takes it, whether anything happens or not.
+    pub(super) async fn write_when_there_is_room(self: Rc<Self>) {
+        loop {
+            self.refused.notified().await;
+            let mut written = self.store.borrow_mut().write_what_is_not();
+            while written.is_err() {
+                tokio::time::sleep(ROOM).await;
+                written = self.store.borrow_mut().write_what_is_not();
             }
+            info!("every record is written");
         }
     }
 

@@ -201,7 +201,7 @@ pub(super) async fn stop(node: &Rc<Node>, id: &str) {
     let state = node.store.borrow().pod(id).map(|pod| pod.state);
     if state == Some(PodState::Ready) {
         log_failure("stopping a pod", node.host.point(Point::DaemonPodStop));
-        log_failure("stopping a pod", set_state(node, id, PodState::Stopped));
+        node.note_pod(id, |pod| pod.state = PodState::Stopped);
         tell(node, Event::StopPodSandbox, id).await;
     }
 }

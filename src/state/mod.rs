@@ -8,29 +8,22 @@
 mod index;
 mod notes;
 mod record;
+mod store;
 mod wire;
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::path::Path;
+use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::error::Result;
-
 pub use notes::{Change, InFlight, Patched, Skipped, Updating, Wish};
 
-use index::Index;
-use record::Folders;
-
+pub use store::Store;
 pub use wire::Wire;
 
 /// Version of the records on disk. A record of the next version is read as far as this one
 /// understands it, and what it does not is kept; any other is set aside.
 pub const SCHEMA: u32 = 1;
-
-/// How many removed or refused containers `explain` still answers for (D27).
-const REMEMBERED: usize = 1000;
 
 /// A container as the runtime knows it: ids are unique only below one runtime root.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -233,211 +226,4 @@ pub struct Pod {
     /// What a newer version wrote beside it.
     #[serde(flatten)]
     pub unknown: Map<String, Value>,
-}
-
-/// All pods and containers, in memory and on disk.
-#[derive(Debug)]
-pub struct Store {
-    folders: Folders,
-    boot_id: String,
-    containers: BTreeMap<Key, Container>,
-    index: Index,
-    pods: BTreeMap<String, Pod>,
-    gone: VecDeque<Container>,
-    incarnations: u64,
-    /// Containers whose record could not be written.
-    unwritten: BTreeSet<Key>,
-}
-
-impl Store {
-    /// Opens the store in `dir`, with what an earlier daemon of this boot left there.
-    /// The second value says what could not be used, one line each.
-    ///
-    /// # Errors
-    /// Fails when the directory cannot be made.
-    pub fn open(dir: &Path, boot_id: &str) -> Result<(Self, Vec<String>)> {
-        let folders = Folders::open(dir)?;
-        let (containers, pods, problems) = record::load(dir, boot_id);
-        let incarnations = containers.iter().map(|c| c.incarnation).max().unwrap_or(0);
-        let mut index = Index::default();
-        containers.iter().for_each(|container| index.add(container));
-        let store = Self {
-            index,
-            unwritten: BTreeSet::new(),
-            folders,
-            boot_id: boot_id.to_owned(),
-            containers: containers.into_iter().map(|c| (c.key.clone(), c)).collect(),
-            pods: pods.into_iter().map(|pod| (pod.id.clone(), pod)).collect(),
-            gone: VecDeque::new(),
-            incarnations,
-        };
-        Ok((store, problems))
-    }
-
-    /// This boot's id.
-    pub fn boot_id(&self) -> &str {
-        &self.boot_id
-    }
-
-    /// A number that no container has had.
-    pub fn next_incarnation(&mut self) -> u64 {
-        self.incarnations += 1;
-        self.incarnations
-    }
-
-    /// The container, if it is known.
-    pub fn container(&self, key: &Key) -> Option<&Container> {
-        self.containers.get(key)
-    }
-
-    /// All containers, sandboxes included.
-    pub fn containers(&self) -> impl Iterator<Item = &Container> {
-        self.containers.values()
-    }
-
-    /// The containers of this id, below whichever root.
-    pub fn of_id(&self, id: &str) -> impl Iterator<Item = &Container> {
-        self.index.of_id(id).filter_map(|key| self.containers.get(key))
-    }
-
-    /// The containers of this pod, its sandbox included.
-    pub fn of_pod(&self, pod: &str) -> impl Iterator<Item = &Container> {
-        self.index.of_pod(pod).filter_map(|key| self.containers.get(key))
-    }
-
-    /// The containers made from this bundle.
-    pub fn of_bundle(&self, bundle: &str) -> impl Iterator<Item = &Container> {
-        self.index.of_bundle(bundle).filter_map(|key| self.containers.get(key))
-    }
-
-    /// All pods.
-    pub fn pods(&self) -> impl Iterator<Item = &Pod> {
-        self.pods.values()
-    }
-
-    /// The pod, if it is known.
-    pub fn pod(&self, id: &str) -> Option<&Pod> {
-        self.pods.get(id)
-    }
-
-    /// Containers that were removed or refused lately, newest last.
-    pub fn gone(&self) -> impl DoubleEndedIterator<Item = &Container> {
-        self.gone.iter()
-    }
-
-    /// Writes the record to disk, then takes it over.
-    ///
-    /// # Errors
-    /// Fails when the disk refuses; memory is unchanged then.
-    pub fn put(&mut self, container: Container) -> Result<()> {
-        self.folders.write_container(&container)?;
-        self.unwritten.remove(&container.key);
-        self.take_over(container);
-        Ok(())
-    }
-
-    fn take_over(&mut self, container: Container) {
-        self.index.add(&container);
-        if let Some(old) = self.containers.insert(container.key.clone(), container)
-            && let Some(new) = self.containers.get(&old.key)
-            && (old.pod != new.pod || old.bundle != new.bundle)
-        {
-            self.index.remove(&old);
-            self.index.add(new);
-        }
-    }
-
-    /// Changes a record, on disk first. An unknown key is no error: it was removed meanwhile.
-    ///
-    /// # Errors
-    /// Fails when the disk refuses; memory is unchanged then.
-    pub fn change(&mut self, key: &Key, change: impl FnOnce(&mut Container)) -> Result<()> {
-        let Some(container) = self.containers.get(key) else { return Ok(()) };
-        let mut container = container.clone();
-        change(&mut container);
-        self.put(container)
-    }
-
-    /// Keeps what has happened: in memory whatever the disk says, for it is told only once. What
-    /// the disk refused is tried again with the next change of any container.
-    ///
-    /// # Errors
-    /// Fails when the disk refuses.
-    pub fn note(&mut self, key: &Key, change: impl FnOnce(&mut Container)) -> Result<()> {
-        if let Some(container) = self.containers.get_mut(key) {
-            change(container);
-            self.unwritten.insert(key.clone());
-        }
-        self.write_what_is_not()
-    }
-
-    fn write_what_is_not(&mut self) -> Result<()> {
-        while let Some(key) = self.unwritten.first() {
-            if let Some(container) = self.containers.get(key) {
-                self.folders.write_container(container)?;
-            }
-            self.unwritten.pop_first();
-        }
-        Ok(())
-    }
-
-    /// How many records the disk refused.
-    pub fn unwritten(&self) -> usize {
-        self.unwritten.len()
-    }
-
-    /// Changes what is known without writing it: for what a crash may lose, because the request
-    /// it belongs to is lost with it. The next [`Store::change`] writes it too.
-    pub fn change_in_memory(&mut self, key: &Key, change: impl FnOnce(&mut Container)) {
-        if let Some(container) = self.containers.get_mut(key) {
-            change(container);
-        }
-    }
-
-    /// Forgets a container; it is still explained for a while.
-    pub fn forget(&mut self, key: &Key) {
-        let Some(mut container) = self.containers.remove(key) else { return };
-        self.folders.remove_container(&container);
-        self.index.remove(&container);
-        self.unwritten.remove(key);
-        container.state = Lifecycle::Removed;
-        container.in_flight = None;
-        if self.gone.len() >= REMEMBERED {
-            self.gone.pop_front();
-        }
-        self.gone.push_back(container);
-    }
-
-    /// Writes the pod to disk, then takes it over.
-    ///
-    /// # Errors
-    /// Fails when the disk refuses.
-    pub fn put_pod(&mut self, pod: Pod) -> Result<()> {
-        self.folders.write_pod(&pod)?;
-        self.pods.insert(pod.id.clone(), pod);
-        Ok(())
-    }
-
-    /// Forgets a pod.
-    pub fn forget_pod(&mut self, id: &str) {
-        if self.pods.remove(id).is_some() {
-            self.folders.remove_pod(id);
-        }
-    }
-
-    /// Keeps the engine's document of a container; returns the name to find it by.
-    ///
-    /// # Errors
-    /// Fails when the disk refuses.
-    pub fn keep_pristine(&self, incarnation: u64, bytes: &[u8]) -> Result<String> {
-        self.folders.keep_pristine(incarnation, bytes)
-    }
-
-    /// The engine's document of a container.
-    ///
-    /// # Errors
-    /// Fails when it is gone.
-    pub fn pristine(&self, name: &str) -> Result<Vec<u8>> {
-        self.folders.pristine(name)
-    }
 }

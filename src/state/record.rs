@@ -12,12 +12,21 @@ use serde::de::DeserializeOwned;
 use crate::error::{Context, Error, Result};
 use crate::files;
 
-use super::{Container, Key, Pod, SCHEMA};
+use super::{Container, Key, Lifecycle, Pod, SCHEMA};
 
 const CONTAINERS: &str = "containers";
 const PODS: &str = "pods";
 const PRISTINE: &str = "pristine";
 const ASIDE: &str = "aside";
+const KEPT: &str = "kept";
+
+/// Names the boot of which everything here is; written last, so that a folder without it may lack
+/// anything.
+const STAMP: &str = "boot_id";
+
+/// Which plugins were connected (decision D14); written by the daemon, and of no meaning after a
+/// boot.
+pub(super) const CONNECTED: &str = "plugins.json";
 
 /// What a daemon one version ahead writes: downgrading by one loses nothing.
 const NEXT: u32 = SCHEMA + 1;
@@ -28,6 +37,18 @@ pub(super) struct Folders {
     containers: OwnedFd,
     pods: OwnedFd,
     pristine: OwnedFd,
+    kept: OwnedFd,
+}
+
+/// What an earlier daemon of this boot left.
+#[derive(Debug)]
+pub(super) struct Loaded {
+    pub(super) containers: Vec<Container>,
+    pub(super) pods: Vec<Pod>,
+    /// Containers that are gone and were kept, oldest first.
+    pub(super) gone: Vec<Container>,
+    /// What could not be used, one line each.
+    pub(super) problems: Vec<String>,
 }
 
 impl Folders {
@@ -41,7 +62,12 @@ impl Folders {
             files::open_dir(&path)
         };
         open(ASIDE)?;
-        Ok(Self { containers: open(CONTAINERS)?, pods: open(PODS)?, pristine: open(PRISTINE)? })
+        Ok(Self {
+            containers: open(CONTAINERS)?,
+            pods: open(PODS)?,
+            pristine: open(PRISTINE)?,
+            kept: open(KEPT)?,
+        })
     }
 
     /// Writes a container's record.
@@ -57,22 +83,41 @@ impl Folders {
         }
     }
 
+    /// Writes the record of a container that is gone.
+    pub(super) fn write_kept(&self, container: &Container) -> Result<()> {
+        write(&self.kept, &file_name(&container.key), container)
+    }
+
+    /// Removes it.
+    pub(super) fn remove_kept(&self, key: &Key) {
+        files::remove_at(&self.kept, &file_name(key));
+    }
+
     /// Writes a pod's record.
     pub(super) fn write_pod(&self, pod: &Pod) -> Result<()> {
-        write(&self.pods, &format!("{}.json", escaped(&pod.id)), pod)
+        write(&self.pods, &pod_file(&pod.id), pod)
     }
 
     /// Removes a pod's record.
     pub(super) fn remove_pod(&self, id: &str) {
-        files::remove_at(&self.pods, &format!("{}.json", escaped(id)));
+        files::remove_at(&self.pods, &pod_file(id));
     }
 
     /// Keeps a document. Nothing refers to it until the container's record does, so it need not
     /// come into being in one step.
     pub(super) fn keep_pristine(&self, incarnation: u64, bytes: &[u8]) -> Result<String> {
         let name = format!("{incarnation}.json");
-        files::write_at(&self.pristine, &name, bytes)?;
-        Ok(name)
+        let written = files::write_at(&self.pristine, &name, bytes);
+        if written.is_err() {
+            // Half of it would take the room that is missing.
+            files::remove_at(&self.pristine, &name);
+        }
+        written.map(|()| name)
+    }
+
+    /// Removes a kept document.
+    pub(super) fn remove_pristine(&self, name: &str) {
+        files::remove_at(&self.pristine, name);
     }
 
     /// Reads a kept document.
@@ -81,20 +126,60 @@ impl Folders {
     }
 }
 
+/// Whether everything here is of this boot, and all of it.
+pub(super) fn is_stamped(dir: &Path, boot_id: &str) -> bool {
+    stamp_of(dir).is_some_and(|boot| boot == boot_id)
+}
+
+fn stamp_of(dir: &Path) -> Option<String> {
+    std::fs::read_to_string(dir.join(STAMP)).ok()
+}
+
+/// Says so.
+pub(super) fn stamp(dir: &Path, boot_id: &str) -> Result<()> {
+    files::replace(&dir.join(STAMP), boot_id.as_bytes())
+}
+
+/// The records that were set aside, now or earlier.
+pub(super) fn set_aside_before(dir: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(dir.join(ASIDE)).into_iter().flatten().flatten();
+    let mut paths: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
+    paths.sort();
+    paths
+}
+
 /// Reads every record of this boot.
-pub(super) fn load(dir: &Path, boot_id: &str) -> (Vec<Container>, Vec<Pod>, Vec<String>) {
+pub(super) fn load(dir: &Path, boot_id: &str) -> Loaded {
+    if stamp_of(dir).is_some_and(|boot| boot != boot_id) {
+        // Nobody mends what tells of another boot, and no plugin is waited for because of it.
+        set_aside_before(dir).iter().for_each(|path| drop(std::fs::remove_file(path)));
+        let _stale = std::fs::remove_file(dir.join(CONNECTED));
+    }
     let mut problems = Vec::new();
-    let containers = load_all::<Container>(dir, CONTAINERS, &mut problems);
-    let pods = load_all::<Pod>(dir, PODS, &mut problems);
-    let mut containers = keep(dir, containers, &mut problems, |container| {
-        (container.schema, container.boot_id == boot_id)
-    });
+    let mut containers = load_containers(dir, CONTAINERS, boot_id, &mut problems);
+    let pods = load_all::<Pod>(dir, PODS, &mut problems, |pod| pod_file(&pod.id));
     let mut pods = keep(dir, pods, &mut problems, |pod| (pod.schema, pod.boot_id == boot_id));
-    // From here on they are ours, whoever wrote them.
-    containers.iter_mut().for_each(|container| container.schema = SCHEMA);
     pods.iter_mut().for_each(|pod| pod.schema = SCHEMA);
     sweep(dir, &containers);
-    (containers, pods, problems)
+    let mut gone = load_containers(dir, KEPT, boot_id, &mut problems);
+    gone.iter_mut().for_each(|container| container.state = Lifecycle::Removed);
+    gone.sort_by_key(|container| container.incarnation);
+    containers.sort_by_key(|container| container.incarnation);
+    Loaded { containers, pods, gone, problems }
+}
+
+fn load_containers(
+    dir: &Path,
+    kind: &str,
+    boot_id: &str,
+    problems: &mut Vec<String>,
+) -> Vec<Container> {
+    let containers = load_all::<Container>(dir, kind, problems, |found| file_name(&found.key));
+    let is_now = |container: &Container| (container.schema, container.boot_id == boot_id);
+    let mut containers = keep(dir, containers, problems, is_now);
+    // From here on they are ours, whoever wrote them.
+    containers.iter_mut().for_each(|container| container.schema = SCHEMA);
+    containers
 }
 
 /// Removes kept documents that no container needs: we were killed between the one and the other.
@@ -119,6 +204,7 @@ fn load_all<T: DeserializeOwned>(
     dir: &Path,
     kind: &str,
     problems: &mut Vec<String>,
+    name: impl Fn(&T) -> String,
 ) -> Vec<(PathBuf, T)> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(dir.join(kind)).into_iter().flatten().flatten() {
@@ -132,6 +218,10 @@ fn load_all<T: DeserializeOwned>(
             serde_json::from_slice(&bytes).map_err(|error| Error::new(error.to_string()))
         });
         match parsed {
+            // It would be written, and removed, under its own name only.
+            Ok(record) if !path.ends_with(name(&record)) => {
+                set_aside(dir, &path, "it tells of something else than its name", problems);
+            }
             Ok(record) => found.push((path, record)),
             Err(error) => set_aside(dir, &path, &error.to_string(), problems),
         }
@@ -160,24 +250,37 @@ fn keep<T>(
 }
 
 fn set_aside(dir: &Path, path: &Path, why: &str, problems: &mut Vec<String>) {
-    let name = path.file_name().unwrap_or_default();
-    let aside = dir.join(ASIDE).join(name);
-    let _or_leave_it = std::fs::rename(path, &aside);
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let names = (1..100).map(|again| format!("{name}.{again}"));
+    let free = std::iter::once(name.to_string()).chain(names);
+    let mut free = free.map(|name| dir.join(ASIDE).join(name)).filter(|aside| !aside.exists());
+    if let Some(aside) = free.next() {
+        let _or_leave_it = std::fs::rename(path, aside);
+    }
     problems.push(format!("{} cannot be used and was set aside: {why}", path.display()));
 }
 
 /// A file name for a key: roots differ, ids may be anything that the runtime accepts.
 fn file_name(key: &Key) -> String {
-    // FNV-1a over the root: short, stable across versions, and the id beside it keeps it readable.
-    let hash = key.root.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+    // FNV-1a over the root, and over an id that is cut: short, stable across versions, and the id
+    // beside it keeps it readable.
+    let cut = key.id.bytes().skip(READABLE);
+    let hash = key.root.bytes().chain(cut).fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)
     });
     format!("{}-{hash:016x}.json", escaped(&key.id))
 }
 
+/// So much of an id is in a file's name.
+const READABLE: usize = 120;
+
+fn pod_file(id: &str) -> String {
+    format!("{}.json", escaped(id))
+}
+
 fn escaped(id: &str) -> String {
     let mut name = String::new();
-    for byte in id.bytes().take(120) {
+    for byte in id.bytes().take(READABLE) {
         if byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'+') {
             name.push(char::from(byte));
         } else {
@@ -194,7 +297,7 @@ fn write(folder: &OwnedFd, name: &str, record: &impl serde::Serialize) -> Result
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Lifecycle, Store};
+    use super::super::Store;
     use super::*;
 
     fn container(id: &str) -> Container {
@@ -306,11 +409,96 @@ mod tests {
         let stops = |c: &mut Container| c.state = Lifecycle::Stopped;
         assert!(store.note(&container("a").key, stops).is_err());
         let first = store.containers().next().map(|c| c.state);
-        assert_eq!((first, store.unwritten()), (Some(Lifecycle::Stopped), 1));
+        assert_eq!((first, store.unwritten()), (Some(Lifecycle::Stopped), vec!["a"]));
         std::fs::remove_dir(&obstacle).unwrap();
         store.note(&container("b").key, stops).unwrap();
         let (store, _) = Store::open(temp.path(), "boot").unwrap();
         assert!(store.containers().all(|c| c.state == Lifecycle::Stopped));
+    }
+
+    #[test]
+    fn what_was_kept_of_a_container_that_is_gone_is_there_for_the_next_daemon() {
+        let temp = tempfile::tempdir().unwrap();
+        let (mut store, _) = Store::open(temp.path(), "boot").unwrap();
+        for id in ["a", "b"] {
+            store.put(container(id)).unwrap();
+            store.keep(&container(id)).unwrap();
+            store.forget(&container(id).key);
+        }
+        store.drop_kept(&container("a").key);
+        let (mut store, _) = Store::open(temp.path(), "boot").unwrap();
+        let gone: Vec<_> = store.gone().map(|c| (c.key.id.as_str(), c.state)).collect();
+        assert_eq!(gone, [("b", Lifecycle::Removed)]);
+        assert_eq!((store.containers().count(), store.next_incarnation()), (0, 8));
+        let (store, _) = Store::open(temp.path(), "another").unwrap();
+        assert_eq!(store.gone().count(), 0);
+    }
+
+    #[test]
+    fn a_flood_of_short_lived_containers_is_not_kept_for_ever() {
+        let temp = tempfile::tempdir().unwrap();
+        let (mut store, _) = Store::open(temp.path(), "boot").unwrap();
+        for number in 0..300 {
+            store.keep(&container(&number.to_string())).unwrap();
+        }
+        assert_eq!(std::fs::read_dir(temp.path().join("kept")).unwrap().count(), 256);
+    }
+
+    #[test]
+    fn the_stamp_is_of_this_boot_and_what_an_earlier_one_set_aside_goes() {
+        let temp = tempfile::tempdir().unwrap();
+        let (mut store, _) = Store::open(temp.path(), "boot").unwrap();
+        assert!(!store.is_stamped());
+        store.stamp().unwrap();
+        files::replace(&temp.path().join("aside/old.json"), b"{").unwrap();
+        let (store, _) = Store::open(temp.path(), "boot").unwrap();
+        assert!(store.is_stamped());
+        assert_eq!(store.set_aside(), [temp.path().join("aside/old.json")]);
+        let (store, _) = Store::open(temp.path(), "another").unwrap();
+        assert!(!store.is_stamped() && store.set_aside().is_empty());
+    }
+
+    #[test]
+    fn a_record_under_another_name_is_set_aside_and_none_is_overwritten_there() {
+        let temp = tempfile::tempdir().unwrap();
+        let (mut store, _) = Store::open(temp.path(), "boot").unwrap();
+        store.put(container("a")).unwrap();
+        let record = temp.path().join("containers").join(file_name(&container("a").key));
+        for _twice in 0..2 {
+            std::fs::copy(&record, temp.path().join("containers/b.json")).unwrap();
+            let (store, problems) = Store::open(temp.path(), "boot").unwrap();
+            assert_eq!((store.containers().count(), problems.len()), (1, 1), "{problems:?}");
+        }
+        assert_eq!(store.set_aside().len(), 2);
+    }
+
+    #[test]
+    fn ids_that_differ_only_at_their_ends_have_records_of_their_own() {
+        let temp = tempfile::tempdir().unwrap();
+        let (mut store, _) = Store::open(temp.path(), "boot").unwrap();
+        for end in ["a", "b"] {
+            store.put(container(&format!("{}{end}", "x".repeat(200)))).unwrap();
+        }
+        assert_eq!(Store::open(temp.path(), "boot").unwrap().0.containers().count(), 2);
+    }
+
+    #[test]
+    fn folders_that_went_are_made_anew_with_everything_in_them() {
+        let temp = tempfile::tempdir().unwrap();
+        let dir = temp.path().join("state");
+        let (mut store, _) = Store::open(&dir, "boot").unwrap();
+        store.put(container("a")).unwrap();
+        store.keep(&container("b")).unwrap();
+        store.put(container("b")).unwrap();
+        store.forget(&container("b").key);
+        std::fs::remove_dir_all(&dir).unwrap();
+        let stops = |c: &mut Container| c.state = Lifecycle::Stopped;
+        assert!(store.note(&container("a").key, stops).is_err());
+        store.rebuild().unwrap();
+        let (again, problems) = Store::open(&dir, "boot").unwrap();
+        assert_eq!(problems, Vec::<String>::new());
+        assert!(again.is_stamped() && again.containers().all(|c| c.state == Lifecycle::Stopped));
+        assert_eq!((again.containers().count(), again.gone().count()), (1, 1));
     }
 
     #[test]

@@ -23,7 +23,7 @@ use tokio::io::AsyncWriteExt;
 pub(crate) type Target = fn(&[u8]);
 
 /// All of them, by name.
-pub(crate) const TARGETS: [(&str, Target); 9] = [
+pub(crate) const TARGETS: [(&str, Target); 10] = [
     ("mux", mux),
     ("ttrpc", ttrpc),
     ("messages", messages),
@@ -33,6 +33,7 @@ pub(crate) const TARGETS: [(&str, Target); 9] = [
     ("link", link),
     ("command_lines", command_lines),
     ("files", files),
+    ("records", records),
 ];
 
 /// Nobody who could update anything.
@@ -225,6 +226,36 @@ pub(crate) fn files(bytes: &[u8]) {
             assert!(!problem.is_empty() && !problem.contains('\n'), "{problem}");
         }
     }
-    let _record = serde_json::from_slice::<state::Container>(bytes);
-    let _pod = serde_json::from_slice::<state::Pod>(bytes);
+}
+
+/// The daemon's records: what cannot be used is set aside in one line, what can is written again
+/// as it was read, and the next daemon finds nothing to complain of.
+pub(crate) fn records(bytes: &[u8]) {
+    let name = format!("nri-runc-records-{}", std::process::id());
+    let memory = std::path::Path::new("/dev/shm");
+    let dir = if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() }.join(name);
+    let _of_the_last_time = std::fs::remove_dir_all(&dir);
+    let open = || state::Store::open(&dir, "boot").unwrap();
+    let (mut store, _) = open();
+    // Under the name that it would have, if it is one; else under any.
+    let (container, pod) = (serde_json::from_slice(bytes), serde_json::from_slice(bytes));
+    let _written = container.map(|container| store.put(container));
+    let _written = pod.map(|pod| store.put_pod(pod));
+    for kind in ["containers", "pods", "kept"] {
+        let folder = dir.join(kind);
+        let mut names: Vec<_> = std::fs::read_dir(&folder).unwrap().flatten().collect();
+        names.retain(|entry| entry.path().extension().is_some());
+        let known = names.first().map(std::fs::DirEntry::path);
+        nri_runc::files::replace(&known.unwrap_or(folder.join("odd.json")), bytes).unwrap();
+    }
+    let (mut store, problems) = open();
+    assert!(problems.iter().all(|line| !line.is_empty() && !line.contains('\n')), "{problems:?}");
+    let known: Vec<state::Container> = store.containers().cloned().collect();
+    for container in &known {
+        store.note(&container.key, |_| ()).unwrap();
+    }
+    let (store, problems) = open();
+    assert_eq!(problems, Vec::<String>::new());
+    assert!(store.containers().eq(&known));
+    std::fs::remove_dir_all(&dir).unwrap();
 }

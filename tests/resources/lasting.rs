@@ -94,6 +94,41 @@ fn a_container_made_anew_under_its_id_gets_what_plugins_had_set() {
 }
 
 #[test]
+fn what_plugins_had_set_is_set_again_although_the_daemon_ended_in_between() {
+    let Some(mut place) = place("") else { return };
+    let resources = json!({"cpu": {"shares": 1024}, "pids": {"limit": 100}});
+    for is_orderly in [false, true] {
+        place.run("c1", &resources);
+        let asking = place.asker();
+        assert!(is_done(&asking, "c1", &json!({"cpu": {"shares": 300}, "pids": {"limit": 55}})));
+        succeeds(&place.rig.verb(&["delete", "--force", "c1"]));
+        wait_until("it is gone", || place.state("c1").is_none());
+        if is_orderly {
+            let pid = nix::unistd::Pid::from_raw(place.rig.daemon_pid());
+            nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).unwrap();
+            wait_until("the daemon has ended", || place.rig.admin(&["status"]).is_null());
+        }
+        place.rig.kill_daemon();
+        place.rig.start_daemon();
+        let _asking = place.asker();
+        // A creation that fails does not make it forget.
+        place.prepare("c1", &json!({"cpu": {"cpus": "4000"}}));
+        assert!(!place.rig.create_from("c1", "c1").status.success());
+        wait_until("it is undone", || place.state("c1").is_none());
+        place.run("c1", &resources);
+        wait_until("what the plugin set is set again", || shares(&place) == "300");
+        assert_eq!(place.file("c1", "pids", "pids.max"), "55");
+        let owners = json!({"CPUShares": "10-asker", "PidsLimit": "10-asker"});
+        assert_eq!(place.rig.admin(&["explain", "c1"])["owners"], owners);
+        succeeds(&place.rig.verb(&["delete", "--force", "c1"]));
+        wait_until("it is gone", || place.state("c1").is_none());
+        place.rig.kill_daemon();
+        std::fs::remove_dir_all(place.rig.path("run/state/kept")).unwrap();
+        place.rig.start_daemon();
+    }
+}
+
+#[test]
 fn who_has_left_owns_nothing_in_a_container_made_anew() {
     let Some(place) = place("") else { return };
     place.run("c1", &json!({"cpu": {"shares": 1024}}));

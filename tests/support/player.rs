@@ -122,6 +122,9 @@ impl api::Plugin for Player {
         for container in &request.containers {
             self.note("Synchronize", &container.name);
         }
+        if let Some(hears) = self.manner.hears.as_ref().filter(|_| !request.containers.is_empty()) {
+            hears("Synchronize", &request);
+        }
         let update = if request.more { Vec::new() } else { self.manner.wants.clone() };
         Ok(api::SynchronizeResponse { update, more: request.more, ..Default::default() })
     }

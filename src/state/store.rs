@@ -1,0 +1,332 @@
+// SPDX-License-Identifier: Apache-2.0
+//! All pods and containers, in memory and on disk. What is about to be done is on disk first;
+//! what has happened is kept in memory whatever the disk says, and written when there is room.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::path::{Path, PathBuf};
+
+use crate::error::Result;
+
+use super::index::Index;
+use super::record::{self, Folders, Loaded};
+use super::{Container, Key, Lifecycle, Pod};
+
+/// How many removed or refused containers `explain` still answers for (D27).
+const REMEMBERED: usize = 1000;
+
+/// Of how many containers that were removed the records stay on disk, for those that may be made
+/// anew under their ids.
+const KEPT: usize = 256;
+
+/// After so many records that the disk refuses, the others need not be tried now.
+const REFUSALS: usize = 8;
+
+/// All pods and containers, in memory and on disk.
+#[derive(Debug)]
+pub struct Store {
+    dir: PathBuf,
+    folders: Folders,
+    boot_id: String,
+    containers: BTreeMap<Key, Container>,
+    index: Index,
+    pods: BTreeMap<String, Pod>,
+    gone: VecDeque<Container>,
+    /// Those of them whose record is still on disk, oldest first.
+    kept: VecDeque<Key>,
+    incarnations: u64,
+    /// Containers whose record could not be written.
+    unwritten: BTreeSet<Key>,
+    /// Pods, likewise.
+    unwritten_pods: BTreeSet<String>,
+    is_stamped: bool,
+}
+
+impl Store {
+    /// Opens the store in `dir`, with what an earlier daemon of this boot left there.
+    /// The second value says what could not be used, one line each.
+    ///
+    /// # Errors
+    /// Fails when the directory cannot be made.
+    pub fn open(dir: &Path, boot_id: &str) -> Result<(Self, Vec<String>)> {
+        let folders = Folders::open(dir)?;
+        let is_stamped = record::is_stamped(dir, boot_id);
+        let Loaded { containers, pods, gone, problems } = record::load(dir, boot_id);
+        let known = containers.iter().chain(&gone);
+        let incarnations = known.map(|c| c.incarnation).max().unwrap_or(0);
+        let mut index = Index::default();
+        containers.iter().for_each(|container| index.add(container));
+        let store = Self {
+            dir: dir.to_owned(),
+            index,
+            unwritten: BTreeSet::new(),
+            unwritten_pods: BTreeSet::new(),
+            folders,
+            boot_id: boot_id.to_owned(),
+            containers: containers.into_iter().map(|c| (c.key.clone(), c)).collect(),
+            pods: pods.into_iter().map(|pod| (pod.id.clone(), pod)).collect(),
+            kept: gone.iter().map(|container| container.key.clone()).collect(),
+            gone: gone.into(),
+            incarnations,
+            is_stamped,
+        };
+        Ok((store, problems))
+    }
+
+    /// Whether an earlier daemon of this boot had come so far as to [`stamp`](Self::stamp) it. If
+    /// not, what was known of this boot is lost, or there was nothing.
+    pub fn is_stamped(&self) -> bool {
+        self.is_stamped
+    }
+
+    /// Says that what is known of this boot is here.
+    ///
+    /// # Errors
+    /// Fails when the disk refuses.
+    pub fn stamp(&mut self) -> Result<()> {
+        record::stamp(&self.dir, &self.boot_id)?;
+        self.is_stamped = true;
+        Ok(())
+    }
+
+    /// Records that could not be used, as files that somebody may look into.
+    pub fn set_aside(&self) -> Vec<PathBuf> {
+        record::set_aside_before(&self.dir)
+    }
+
+    /// Makes the folders anew, if they are not there any more, and writes everything down in them.
+    /// The engines' documents are lost with the old ones.
+    ///
+    /// # Errors
+    /// Fails when the disk refuses.
+    pub fn rebuild(&mut self) -> Result<()> {
+        self.folders = Folders::open(&self.dir)?;
+        self.unwritten = self.containers.keys().cloned().collect();
+        self.unwritten_pods = self.pods.keys().cloned().collect();
+        let kept: BTreeSet<Key> = std::mem::take(&mut self.kept).into_iter().collect();
+        let again: Vec<Container> =
+            self.gone.iter().filter(|gone| kept.contains(&gone.key)).cloned().collect();
+        for container in &again {
+            self.keep(container)?;
+        }
+        self.stamp()?;
+        self.write_what_is_not()
+    }
+
+    /// This boot's id.
+    pub fn boot_id(&self) -> &str {
+        &self.boot_id
+    }
+
+    /// A number that no container has had.
+    pub fn next_incarnation(&mut self) -> u64 {
+        self.incarnations += 1;
+        self.incarnations
+    }
+
+    /// The container, if it is known.
+    pub fn container(&self, key: &Key) -> Option<&Container> {
+        self.containers.get(key)
+    }
+
+    /// All containers, sandboxes included.
+    pub fn containers(&self) -> impl Iterator<Item = &Container> {
+        self.containers.values()
+    }
+
+    /// The containers of this id, below whichever root.
+    pub fn of_id(&self, id: &str) -> impl Iterator<Item = &Container> {
+        self.index.of_id(id).filter_map(|key| self.containers.get(key))
+    }
+
+    /// The containers of this pod, its sandbox included.
+    pub fn of_pod(&self, pod: &str) -> impl Iterator<Item = &Container> {
+        self.index.of_pod(pod).filter_map(|key| self.containers.get(key))
+    }
+
+    /// The containers made from this bundle.
+    pub fn of_bundle(&self, bundle: &str) -> impl Iterator<Item = &Container> {
+        self.index.of_bundle(bundle).filter_map(|key| self.containers.get(key))
+    }
+
+    /// All pods.
+    pub fn pods(&self) -> impl Iterator<Item = &Pod> {
+        self.pods.values()
+    }
+
+    /// The pod, if it is known.
+    pub fn pod(&self, id: &str) -> Option<&Pod> {
+        self.pods.get(id)
+    }
+
+    /// Containers that were removed or refused lately, newest last.
+    pub fn gone(&self) -> impl DoubleEndedIterator<Item = &Container> {
+        self.gone.iter()
+    }
+
+    /// Writes the record to disk, then takes it over.
+    ///
+    /// # Errors
+    /// Fails when the disk refuses; memory is unchanged then.
+    pub fn put(&mut self, container: Container) -> Result<()> {
+        self.folders.write_container(&container)?;
+        self.unwritten.remove(&container.key);
+        self.take_over(container);
+        Ok(())
+    }
+
+    fn take_over(&mut self, container: Container) {
+        self.index.add(&container);
+        if let Some(old) = self.containers.insert(container.key.clone(), container)
+            && let Some(new) = self.containers.get(&old.key)
+            && (old.pod != new.pod || old.bundle != new.bundle)
+        {
+            self.index.remove(&old);
+            self.index.add(new);
+        }
+    }
+
+    /// Changes a record, on disk first. An unknown key is no error: it was removed meanwhile.
+    ///
+    /// # Errors
+    /// Fails when the disk refuses; memory is unchanged then.
+    pub fn change(&mut self, key: &Key, change: impl FnOnce(&mut Container)) -> Result<()> {
+        let Some(container) = self.containers.get(key) else { return Ok(()) };
+        let mut container = container.clone();
+        change(&mut container);
+        self.put(container)
+    }
+
+    /// Keeps what has happened: in memory whatever the disk says, for it is told only once. What
+    /// the disk refused is tried again with the next change of any container.
+    ///
+    /// # Errors
+    /// Fails when the disk refuses.
+    pub fn note(&mut self, key: &Key, change: impl FnOnce(&mut Container)) -> Result<()> {
+        if let Some(container) = self.containers.get_mut(key) {
+            change(container);
+            self.unwritten.insert(key.clone());
+        }
+        self.write_what_is_not()
+    }
+
+    /// Writes what the disk refused before.
+    ///
+    /// # Errors
+    /// Fails when it still does.
+    pub fn write_what_is_not(&mut self) -> Result<()> {
+        let (folders, containers, pods) = (&self.folders, &self.containers, &self.pods);
+        let mut refusals = Vec::new();
+        self.unwritten.retain(|key| {
+            let Some(container) = containers.get(key) else { return false };
+            refusals.len() >= REFUSALS
+                || folders.write_container(container).map_err(|why| refusals.push(why)).is_err()
+        });
+        self.unwritten_pods.retain(|id| {
+            let Some(pod) = pods.get(id) else { return false };
+            refusals.len() >= REFUSALS
+                || folders.write_pod(pod).map_err(|why| refusals.push(why)).is_err()
+        });
+        refusals.into_iter().next().map_or(Ok(()), Err)
+    }
+
+    /// What the disk refused: ids of containers and pods.
+    pub fn unwritten(&self) -> Vec<&str> {
+        let containers = self.unwritten.iter().map(|key| key.id.as_str());
+        containers.chain(self.unwritten_pods.iter().map(String::as_str)).collect()
+    }
+
+    /// Changes what is known without writing it: for what a crash may lose, because the request
+    /// it belongs to is lost with it. The next [`Store::change`] writes it too.
+    pub fn change_in_memory(&mut self, key: &Key, change: impl FnOnce(&mut Container)) {
+        if let Some(container) = self.containers.get_mut(key) {
+            change(container);
+        }
+    }
+
+    /// Forgets a container; it is still explained for a while.
+    pub fn forget(&mut self, key: &Key) {
+        let Some(mut container) = self.containers.remove(key) else { return };
+        self.folders.remove_container(&container);
+        self.index.remove(&container);
+        self.unwritten.remove(key);
+        container.state = Lifecycle::Removed;
+        container.in_flight = None;
+        if self.gone.len() >= REMEMBERED {
+            self.gone.pop_front();
+        }
+        self.gone.push_back(container);
+    }
+
+    /// Keeps the record of a container that is about to be forgotten on disk as well, for the one
+    /// that may be made anew under its id.
+    ///
+    /// # Errors
+    /// Fails when the disk refuses.
+    pub fn keep(&mut self, container: &Container) -> Result<()> {
+        self.kept.retain(|key| *key != container.key);
+        self.kept.push_back(container.key.clone());
+        while self.kept.len() > KEPT {
+            let oldest = self.kept.pop_front();
+            oldest.iter().for_each(|key| self.folders.remove_kept(key));
+        }
+        self.folders.write_kept(container)
+    }
+
+    /// What was kept of an earlier container of this id is not needed any more.
+    pub fn drop_kept(&mut self, key: &Key) {
+        if self.kept.contains(key) {
+            self.kept.retain(|other| other != key);
+            self.folders.remove_kept(key);
+        }
+    }
+
+    /// Writes the pod to disk, then takes it over.
+    ///
+    /// # Errors
+    /// Fails when the disk refuses.
+    pub fn put_pod(&mut self, pod: Pod) -> Result<()> {
+        self.folders.write_pod(&pod)?;
+        self.unwritten_pods.remove(&pod.id);
+        self.pods.insert(pod.id.clone(), pod);
+        Ok(())
+    }
+
+    /// Takes over what has happened to a pod, as [`note`](Self::note) does for a container.
+    ///
+    /// # Errors
+    /// Fails when the disk refuses.
+    pub fn note_pod(&mut self, pod: Pod) -> Result<()> {
+        self.unwritten_pods.insert(pod.id.clone());
+        self.pods.insert(pod.id.clone(), pod);
+        self.write_what_is_not()
+    }
+
+    /// Forgets a pod.
+    pub fn forget_pod(&mut self, id: &str) {
+        if self.pods.remove(id).is_some() {
+            self.unwritten_pods.remove(id);
+            self.folders.remove_pod(id);
+        }
+    }
+
+    /// Keeps the engine's document of a container; returns the name to find it by.
+    ///
+    /// # Errors
+    /// Fails when the disk refuses.
+    pub fn keep_pristine(&self, incarnation: u64, bytes: &[u8]) -> Result<String> {
+        self.folders.keep_pristine(incarnation, bytes)
+    }
+
+    /// It turned out that nothing will refer to it.
+    pub fn drop_pristine(&self, name: &str) {
+        self.folders.remove_pristine(name);
+    }
+
+    /// The engine's document of a container.
+    ///
+    /// # Errors
+    /// Fails when it is gone.
+    pub fn pristine(&self, name: &str) -> Result<Vec<u8>> {
+        self.folders.pristine(name)
+    }
+}

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What happened while the daemon was away is told in order once plugins are back: first what is,
+//! as Synchronize, then what has ended.
+
+use std::sync::{Arc, Mutex};
+
+use protobuf::MessageDyn;
+use serde_json::{Value, json};
+
+use super::player::Manner;
+use super::rig::{Rig, wait_until};
+use super::{api, bundle, run, started, state, succeeds};
+
+/// What a plugin heard, each with its whole request.
+type Heard = Arc<Mutex<Vec<(String, Value)>>>;
+
+fn listener(mut manner: Manner) -> (Manner, Heard) {
+    let heard = Heard::default();
+    let into = Arc::clone(&heard);
+    manner.hears = Some(Arc::new(move |event: &str, request: &dyn MessageDyn| {
+        let text = protobuf_json_mapping::print_to_string(request).unwrap();
+        into.lock().unwrap().push((event.to_owned(), serde_json::from_str(&text).unwrap()));
+    }));
+    (manner, heard)
+}
+
+/// A plugin that owns the cpus of every container.
+fn pins() -> Manner {
+    let cpu = api::LinuxCPU { cpus: "0".to_owned(), ..Default::default() };
+    let resources = api::LinuxResources { cpu: Some(cpu).into(), ..Default::default() };
+    let linux =
+        api::LinuxContainerAdjustment { resources: Some(resources).into(), ..Default::default() };
+    let adjust = api::ContainerAdjustment { linux: Some(linux).into(), ..Default::default() };
+    Manner { adjust, ..Manner::default() }
+}
+
+fn update(rig: &Rig, id: &str, resources: &Value) {
+    let root = rig.path("root").display().to_string();
+    let words = ["--root", &root, "update", "--resources", "-", id];
+    succeeds(&rig.call_with(&words, &resources.to_string()));
+}
+
+#[test]
+fn what_came_ended_and_was_updated_meanwhile_is_told_in_order() {
+    let mut rig = Rig::new("autostart = false");
+    rig.start_daemon();
+    let _told = rig.plugin("10", "pin", pins());
+    for id in ["ends", "goes", "stays", "waits"] {
+        bundle(&rig, id);
+        succeeds(&rig.create_from(id, id));
+        wait_until("it is made", || state(&rig, id) == "created");
+    }
+    for id in ["ends", "goes", "stays"] {
+        succeeds(&rig.verb(&["start", id]));
+        wait_until("it runs", || state(&rig, id) == "running");
+    }
+    rig.kill_daemon();
+    succeeds(&rig.verb(&["kill", "ends", "9"]));
+    succeeds(&rig.verb(&["delete", "--force", "goes"]));
+    succeeds(&rig.verb(&["start", "waits"]));
+    update(&rig, "stays", &json!({"cpu": {"shares": 77, "cpus": ""}}));
+    run(&rig, "comes");
+    rig.start_daemon();
+    let (manner, heard) = listener(pins());
+    let told = rig.plugin("10", "pin", manner);
+    let ends = ["StopContainer ends", "StopContainer goes", "RemoveContainer goes"];
+    wait_until("the ends are told", || {
+        let told = told.lock().unwrap();
+        ends.iter().all(|end| told.iter().any(|line| line == end))
+    });
+    let told: Vec<String> = told.lock().unwrap().clone();
+    let named = |start: &str| told.iter().filter(|line| line.starts_with(start)).count();
+    assert_eq!(named("Synchronize"), 5, "{told:?}");
+    assert!(told[..5].iter().all(|line| line.starts_with("Synchronize ")), "{told:?}");
+    assert_eq!((named("StopContainer"), named("RemoveContainer")), (2, 1), "{told:?}");
+    assert_eq!(named("CreateContainer") + named("StartContainer"), 0, "{told:?}");
+    assert_eq!(state(&rig, "waits"), "running");
+    assert_eq!(state(&rig, "comes"), "running");
+    // What it was synchronized with is what holds: the engine's new value, and the plugin's own.
+    let heard = heard.lock().unwrap();
+    let stays = heard.iter().filter(|(event, _)| event == "Synchronize").find_map(|(_, sync)| {
+        let mut all = sync["containers"].as_array().into_iter().flatten();
+        all.find(|container| container["id"] == "stays").cloned()
+    });
+    let cpu = stays.unwrap()["linux"]["resources"]["cpu"].clone();
+    assert_eq!((&cpu["shares"]["value"], &cpu["cpus"]), (&json!("77"), &json!("0")), "{cpu}");
+    // And what it owns was given to the runtime again, over what went past.
+    wait_until("what the plugin owns holds again", || {
+        let explained = rig.admin(&["explain", "stays"]);
+        explained["skipped"].to_string().contains("that update")
+    });
+    assert_eq!(rig.admin(&["explain", "stays"])["owners"]["CPUSetCPUs"], "10-pin");
+}
+
+#[test]
+fn a_plugin_that_was_away_longer_than_the_daemon_hears_of_nothing_that_is_over() {
+    let mut rig = started("autostart = false");
+    run(&rig, "c1");
+    rig.kill_daemon();
+    succeeds(&rig.verb(&["delete", "--force", "c1"]));
+    rig.start_daemon();
+    wait_until("it is forgotten", || rig.admin(&["pods"]) == json!([]));
+    let told = rig.plugin("10", "late", Manner::default());
+    std::thread::sleep(std::time::Duration::from_millis(200));
+    assert!(told.lock().unwrap().is_empty());
+}

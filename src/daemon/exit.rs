@@ -26,6 +26,7 @@ pub(super) async fn stopped(node: &Rc<Node>, key: &Key) {
     if matches!(record.state, Lifecycle::Stopped | Lifecycle::Removed) {
         return;
     }
+    node.let_go();
     // Marked before it is told: whoever comes meanwhile must not tell it again.
     log_failure("noting an end", node.host.point(Point::DaemonStop));
     let code = outcome::code(node, &record);
@@ -56,6 +57,7 @@ pub(super) fn watch(node: &Rc<Node>, record: &Container) {
         if let Some(process) = process {
             Box::pin(hook::until_started(&node, &key, incarnation, &process)).await;
             watch::ended_alone(process).await;
+            node.let_go();
         }
         Box::pin(ended(&node, &key, incarnation)).await;
     });

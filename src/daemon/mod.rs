@@ -23,6 +23,7 @@ mod lasting;
 mod launcher;
 mod messages;
 mod node;
+mod orphan;
 mod outcome;
 mod plugins;
 mod pods;
@@ -56,6 +57,7 @@ use crate::state::Store;
 
 use crate::plugin::socket::{self, Bound, NoPlugins};
 use node::Node;
+use orphan::StandIn;
 
 pub use plugins::NRI_VERSION;
 
@@ -74,8 +76,10 @@ pub fn run(loaded: Loaded, start: &Start) -> Result<()> {
     let host = loaded.config.host();
     birth::ignore_broken_pipes();
     birth::lift_limits();
+    let mut stand_in = None;
     if start.ready_fd.is_some() {
         birth::shake_off(&host);
+        stand_in = orphan::stand_aside();
     }
     crate::log::start(&loaded.config, start.ready_fd.is_none());
     let _lock = sockets::lock(&loaded.config)?;
@@ -84,14 +88,14 @@ pub fn run(loaded: Loaded, start: &Start) -> Result<()> {
         .build()
         .doing(|| "starting the event loop")?;
     let local = tokio::task::LocalSet::new();
-    let ended = local.block_on(&runtime, serve(loaded, start));
+    let ended = local.block_on(&runtime, serve(loaded, start, stand_in));
     if let Err(error) = &ended {
         warn!("{error}");
     }
     ended
 }
 
-async fn serve(loaded: Loaded, start: &Start) -> Result<()> {
+async fn serve(loaded: Loaded, start: &Start, stand_in: Option<StandIn>) -> Result<()> {
     let wrappers = sockets::for_wrappers(&loaded.config)?;
     let host = loaded.config.host();
     let boot_id = std::fs::read_to_string(host.path("/proc/sys/kernel/random/boot_id"));
@@ -100,6 +104,7 @@ async fn serve(loaded: Loaded, start: &Start) -> Result<()> {
     let (store, problems) = Store::open(&state, &boot_id)?;
     keep_snapshot(&loaded);
     let node = Node::new(loaded.config, host, store);
+    *node.stand_in.borrow_mut() = stand_in;
     problems.iter().for_each(|problem| node.note_failure(problem, ""));
     tokio::task::spawn_local(Rc::clone(&node).write_when_there_is_room());
     adopt::adopt(&node).await;

@@ -30,6 +30,7 @@ use crate::state::{Container, Key, Pod, Store};
 
 use super::evidence::Stamp;
 use super::gate::Gate;
+use super::orphan::StandIn;
 use super::relay::Relay;
 use crate::plugin::Event;
 use crate::plugin::socket::{NoPlugins, SocketFile};
@@ -114,6 +115,8 @@ pub(super) struct Node {
     /// When containers were evicted lately.
     pub(super) evicted: RefCell<VecDeque<Instant>>,
     lanes: RefCell<HashMap<Key, Rc<Lane>>>,
+    /// Whose child this process is until it can be init's.
+    pub(super) stand_in: RefCell<Option<StandIn>>,
 }
 
 impl Node {
@@ -142,7 +145,15 @@ impl Node {
             pod_forgotten: Notify::new(),
             evicted: RefCell::default(),
             lanes: RefCell::default(),
+            stand_in: RefCell::default(),
         })
+    }
+
+    /// A container has ended, or came to nothing: who watched over it must not wait for us.
+    pub(super) fn let_go(&self) {
+        if let Some(stand_in) = &*self.stand_in.borrow() {
+            stand_in.wake();
+        }
     }
 
     /// The lane of a container.

@@ -149,7 +149,7 @@ async fn decide(node: &Rc<Node>, call: &mut Call) -> Result<Decided> {
     let (mut update_holds, mut is_watched) = (None, true);
     let proceed = match call.call.verb {
         Verb::Create | Verb::Run | Verb::Restore => {
-            let decided = create::create(node, call).await?;
+            let decided = create::create(node, call).await.inspect_err(|_| node.let_go())?;
             is_watched = decided.is_some();
             decided.unwrap_or_default()
         }

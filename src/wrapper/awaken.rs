@@ -18,7 +18,7 @@ use nix::fcntl::{Flock, FlockArg, OFlag, open};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::stat::Mode;
 use nix::sys::wait::waitpid;
-use nix::unistd::{ForkResult, Pid, fork, pipe2, setsid};
+use nix::unistd::{ForkResult, Pid, fork, getpid, getppid, pipe2, setsid};
 
 use crate::config::{Config, FILE_VARIABLE};
 use crate::error::{Context, Error, Result};
@@ -95,8 +95,13 @@ fn spawn(announce: OwnedFd) -> Result<()> {
         ForkResult::Parent { child } => reap(child),
         ForkResult::Child => {
             let _leader = setsid();
+            let middle = getpid();
             // SAFETY: as above; the child has one thread as well.
             if let Ok(ForkResult::Child) = unsafe { fork() } {
+                // The daemon looks at who took it over.
+                while getppid() == middle {
+                    std::thread::sleep(Duration::from_micros(100));
+                }
                 let _never_returns = become_daemon(&null, announce, &program, &words, &environment);
             }
             // SAFETY: ends the child at once, without running the parent's exit handlers.

@@ -248,7 +248,10 @@ fn words_for(caller: &Caller, stage: Stage, state: &State) -> Vec<OsString> {
         }
     }
     let mut words = vec![caller.words.first().cloned().unwrap_or_default()];
-    if let Some(root) = argv::read(&caller.words).root {
+    let said = argv::read(&caller.words);
+    // Podman calls this stage itself, and its own `--root` is where its images are.
+    let is_runtimes = stage != Stage::Poststop || said.verb == argv::Verb::Delete;
+    if let Some(root) = said.root.filter(|_| is_runtimes) {
         words.extend(["--root".into(), root]);
     }
     if stage == Stage::Poststop {
@@ -328,6 +331,10 @@ mod tests {
         let other = words(&["crun", "--root", "/r", "delete", "--regex", "c.*"], Stage::Poststop);
         assert_eq!(other, "crun --root /r delete c1");
         assert_eq!(words(&[], Stage::Poststop), " delete c1");
+        for podman in [&["container", "cleanup", "c1"][..], &["run", "--rm", "image"]] {
+            let podman = [&["podman", "--root", "/images"], podman].concat();
+            assert_eq!(words(&podman, Stage::Poststop), "podman delete c1");
+        }
     }
 
     #[test]

@@ -6,6 +6,9 @@
 mod beside;
 #[path = "../support/ground.rs"]
 mod ground;
+#[path = "../support/podman.rs"]
+#[expect(dead_code, reason = "shared with tests that need more of it")]
+mod host;
 mod input;
 #[path = "../support/player.rs"]
 mod player;
@@ -48,8 +51,8 @@ fn life_without(words: &[&str]) -> Vec<String> {
     life
 }
 
-/// The shipped definitions, with the program and the configuration of this test.
-fn definitions(rig: &Rig) -> Vec<Value> {
+/// The shipped definitions, with the program under test and its configuration.
+fn definitions(config: &str) -> Vec<Value> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("hooks");
     let files = std::fs::read_dir(folder).unwrap().flatten().map(|entry| entry.path());
     let mut files: Vec<_> =
@@ -58,7 +61,6 @@ fn definitions(rig: &Rig) -> Vec<Value> {
     let read = files.into_iter().map(|path| {
         let mut definition: Value = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
         definition["hook"]["path"] = json!(env!("CARGO_BIN_EXE_nri-runc"));
-        let config = rig.path("config.toml").display().to_string();
         definition["hook"]["env"] = json!([format!("NRI_RUNC_CONFIG={config}")]);
         definition
     });
@@ -83,7 +85,7 @@ impl Hooked {
         let rig = Rig::new(more);
         let ground = Ground::new(&rig.path(""))?;
         let mut document = ground.document("c1", args);
-        for definition in definitions(&rig) {
+        for definition in definitions(&rig.path("config.toml").display().to_string()) {
             for stage in definition["stages"].as_array().unwrap() {
                 let stage = stage.as_str().unwrap().to_owned();
                 document["hooks"][stage] = json!([definition["hook"]]);

@@ -1,0 +1,318 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Podman, unpacked and not installed, on a host of its own: a mount namespace in which `/etc`,
+//! `/run`, `/var/lib` and `/dev/shm` are this test's. So everything lies at the paths that the
+//! documentation names, and the machine's own Podman, if there is one, is not seen. It goes away
+//! with the test, even with one that is killed.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use super::ground::Ground;
+use super::player::{self, Manner};
+use super::rig::wait_until;
+use super::tools;
+
+/// What the namespace holds; it lives as long as its standard input.
+const HOLD: &str = r#"
+set -e
+mount --bind "$1/etc" /etc
+mount --bind "$1/var-lib" /var/lib
+mount -t tmpfs tmpfs /run
+mount -t tmpfs tmpfs /dev/shm
+[ ! -d /usr/share/containers ] || mount -t tmpfs tmpfs /usr/share/containers
+ldconfig
+touch "$1/held"
+exec cat
+"#;
+
+/// Somebody's own configuration, with the comments and the order of a hand.
+const CONTAINERS: &str = r#"# Ours. Ask ops before you change it.
+[containers]
+default_ulimits = [ "nofile=1024:1024",   "nproc=1024:1024" ] # the house limits
+
+[engine]
+runtime = "runc"
+cgroup_manager = "cgroupfs"
+events_logger = "file"
+infra_image = "localhost/busybox:1"
+infra_command = "/bin/sleep 100000"
+conmon_path = ["TOOLS/conmon"]
+
+  [engine.runtimes]
+  runc = [
+    "TOOLS/runc",
+  ]
+"#;
+
+pub(crate) const IMAGE: &str = "localhost/busybox:1";
+
+/// The host, with Podman on it.
+pub(crate) struct Host {
+    ground: Ground,
+    temp: tempfile::TempDir,
+    tools: PathBuf,
+    holder: Child,
+    daemon: Option<Child>,
+    calls: AtomicUsize,
+}
+
+impl Host {
+    /// `more` are lines of our configuration. `None` after saying why the test is skipped.
+    pub(crate) fn new(more: &str) -> Option<Self> {
+        let tools = tools::find(&["busybox", "conmon", "podman", "runc"])?;
+        let temp = tempfile::tempdir().unwrap();
+        let ground = Ground::new(temp.path())?;
+        lay_out(temp.path(), &tools, more);
+        let holder = command(Path::new("unshare"))
+            .args(["--mount", "--propagation", "private", "sh", "-c", HOLD, "sh"])
+            .arg(temp.path())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(file(&temp.path().join("hold.err")))
+            .spawn()
+            .unwrap();
+        let calls = AtomicUsize::new(0);
+        let mut host = Self { ground, temp, tools, holder, daemon: None, calls };
+        wait_until("the namespace is held", || {
+            host.path("held").exists() || host.holder.try_wait().unwrap().is_some()
+        });
+        if !host.path("held").exists() {
+            tools::skip(&format!("no mount namespace of our own: {}", host.read("hold.err")));
+            return None;
+        }
+        let version = host.podman(&["--version"]);
+        if !version.status.success() {
+            // Unpacked, it finds only what libraries the machine has.
+            let said = String::from_utf8_lossy(&version.stderr).into_owned();
+            tools::skip(&format!("podman does not run: {}", said.trim()));
+            return None;
+        }
+        host.import_image();
+        Some(host)
+    }
+
+    fn import_image(&self) {
+        let script = "tar -C \"$1/rootfs\" -cf \"$1/rootfs.tar\" .";
+        let mut pack = command(Path::new("sh"));
+        pack.args(["-c", script, "sh"]).arg(self.temp.path());
+        assert!(pack.status().unwrap().success());
+        let tar = self.path("rootfs.tar").display().to_string();
+        let changes =
+            ["--change", "ENV FROM_IMAGE=yes", "--change", "CMD [\"/bin/sleep\",\"1000\"]"];
+        let words = [&["import", "--quiet"][..], &changes, &[&tar, IMAGE]].concat();
+        self.good(&words);
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.temp.path().join(name)
+    }
+
+    pub(crate) fn read(&self, name: &str) -> String {
+        std::fs::read_to_string(self.path(name)).unwrap_or_default()
+    }
+
+    pub(crate) fn write(&self, name: &str, text: &str) {
+        std::fs::create_dir_all(self.path(name).parent().unwrap()).unwrap();
+        nri_runc::files::replace(&self.path(name), text.as_bytes()).unwrap();
+    }
+
+    /// The cgroup of this host's containers.
+    pub(crate) fn cgroup(&self) -> String {
+        let cgroup = self.ground.cgroup("");
+        cgroup.trim_end_matches('/').to_owned()
+    }
+
+    /// Any program on that host. Output goes through files: conmon may keep a pipe open.
+    pub(crate) fn call(&self, program: &Path, words: &[&str]) -> Output {
+        let number = self.calls.fetch_add(1, Ordering::SeqCst);
+        let (out, err) = (self.path(&format!("out{number}")), self.path(&format!("err{number}")));
+        let mut call = self.inside(program);
+        call.args(words).stdin(Stdio::null());
+        call.stdout(file(&out));
+        let status = call.stderr(file(&err)).status().unwrap();
+        Output { status, stdout: std::fs::read(out).unwrap(), stderr: std::fs::read(err).unwrap() }
+    }
+
+    fn inside(&self, program: &Path) -> Command {
+        let mut call = command(Path::new("nsenter"));
+        call.arg(format!("--mount=/proc/{}/ns/mnt", self.holder.id())).arg("--").arg(program);
+        call
+    }
+
+    pub(crate) fn podman(&self, words: &[&str]) -> Output {
+        self.call(&self.tools.join("podman"), words)
+    }
+
+    /// Podman goes on beside the test.
+    pub(crate) fn spawn_podman(&self, words: &[&str]) -> Child {
+        let mut call = self.inside(&self.tools.join("podman"));
+        call.args(words).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        call.spawn().unwrap()
+    }
+
+    /// Podman does that; what it says.
+    #[track_caller]
+    pub(crate) fn good(&self, words: &[&str]) -> String {
+        let output = self.podman(words);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{words:?}: {said}\n{}", self.read("daemon.err"));
+        String::from_utf8_lossy(&output.stdout).trim().to_owned()
+    }
+
+    /// Podman does not, and says all of `wanted`.
+    #[track_caller]
+    pub(crate) fn bad(&self, words: &[&str], wanted: &[&str]) -> Output {
+        let output = self.podman(words);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success(), "{words:?}: {said}");
+        for word in wanted {
+            assert!(said.contains(word), "{word} is not in: {said}");
+        }
+        output
+    }
+
+    /// `nri-runc nri …`.
+    pub(crate) fn nri(&self, words: &[&str]) -> Output {
+        self.call(&self.program(), &[&["nri"], words].concat())
+    }
+
+    pub(crate) fn admin(&self, words: &[&str]) -> Value {
+        let output = self.nri(&[&["--json"], words].concat());
+        serde_json::from_slice(&output.stdout).unwrap_or(json!(null))
+    }
+
+    /// The program under test.
+    pub(crate) fn program(&self) -> PathBuf {
+        PathBuf::from(env!("CARGO_BIN_EXE_nri-runc"))
+    }
+
+    pub(crate) fn tool(&self, name: &str) -> PathBuf {
+        self.tools.join(name)
+    }
+
+    pub(crate) fn start_daemon(&mut self) {
+        let said = file(&self.path("daemon.err"));
+        let mut daemon = self.inside(&self.program());
+        daemon.args(["nri", "daemon"]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(said);
+        let daemon = daemon.spawn().unwrap();
+        self.wait_until("the daemon answers", || self.admin(&["status"])["pid"] == daemon.id());
+        self.daemon = Some(daemon);
+    }
+
+    /// Ends the daemon without a warning.
+    pub(crate) fn kill_daemon(&mut self) {
+        let mut daemon = self.daemon.take().unwrap();
+        daemon.kill().unwrap();
+        daemon.wait().unwrap();
+    }
+
+    /// Connects a plugin and waits until it is synchronized.
+    pub(crate) fn plugin(
+        &self,
+        index: &str,
+        name: &str,
+        manner: Manner,
+    ) -> Arc<Mutex<Vec<String>>> {
+        let told = player::connect(self.path("nri.sock"), index, name, manner);
+        self.wait_until("the plugin is synchronized", || {
+            let plugins = self.admin(&["plugins"]);
+            plugins.as_array().into_iter().flatten().any(|plugin| {
+                plugin["index"] == index
+                    && plugin["name"] == name
+                    && plugin["state"] == "synchronized"
+            })
+        });
+        told
+    }
+
+    /// Waits for something, at most a minute; then it shows what the daemon knows and said.
+    #[track_caller]
+    pub(crate) fn wait_until(&self, what: &str, mut is_so: impl FnMut() -> bool) {
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while !is_so() {
+            let known = || format!("{:#}\n{:#}", self.admin(&["pods"]), self.admin(&["status"]));
+            let said = || format!("{}\n{}", known(), self.read("daemon.err"));
+            assert!(Instant::now() < deadline, "waited too long until {what}\n{}", said());
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    #[track_caller]
+    pub(crate) fn nobody_knows_of_anything(&self) {
+        self.wait_until("nobody knows of anything", || self.admin(&["pods"]) == json!([]));
+    }
+}
+
+/// A file to write to, at its end.
+fn file(path: &Path) -> std::fs::File {
+    std::fs::OpenOptions::new().append(true).create(true).open(path).unwrap()
+}
+
+/// The folders that become `/etc` and `/var/lib`.
+fn lay_out(dir: &Path, tools: &Path, more: &str) {
+    let etc = dir.join("etc");
+    for folder in ["etc/containers", "etc/nri-runc", "var-lib"] {
+        std::fs::create_dir_all(dir.join(folder)).unwrap();
+    }
+    for file in ["passwd", "group", "hosts"] {
+        let _not_everywhere = std::fs::copy(Path::new("/etc").join(file), etc.join(file));
+    }
+    let write = |name: &str, text: &str| {
+        nri_runc::files::replace(&etc.join(name), text.as_bytes()).unwrap();
+    };
+    // conmon gives the program that it runs at the end no environment, so the libraries that come
+    // with Podman are in the dynamic linker's list.
+    let libraries = tools.join("../lib");
+    let others = std::fs::read_dir("/etc/ld.so.conf.d").into_iter().flatten().flatten();
+    let others = others.filter_map(|entry| std::fs::read_to_string(entry.path()).ok());
+    let others: String = others.collect();
+    write("ld.so.conf", &format!("{}\n{others}", libraries.display()));
+    let tools = tools.display().to_string();
+    write("containers/containers.conf", &CONTAINERS.replace("TOOLS", &tools));
+    write("containers/policy.json", "{\"default\": [{\"type\": \"insecureAcceptAnything\"}]}\n");
+    write(
+        "containers/storage.conf",
+        "[storage]\ndriver = \"vfs\"\nrunroot = \"/run/containers/storage\"\n\
+         graphroot = \"/var/lib/containers/storage\"\n",
+    );
+    let (above, below) = more.split_once("---").unwrap_or((more, ""));
+    let dir = dir.display();
+    write(
+        "nri-runc/config.toml",
+        &format!(
+            "runtime = [\"{tools}/runc\"]\nrun_dir = \"{dir}/run\"\n{above}\n[nri]\n\
+             socket_path = \"{dir}/nri.sock\"\nplugin_path = \"{dir}/plugins\"\n\
+             plugin_config_path = \"{dir}\"\nplugin_request_timeout = \"10s\"\n{below}\n"
+        ),
+    );
+}
+
+#[expect(clippy::disallowed_methods, reason = "the engine under test")]
+fn command(program: &Path) -> Command {
+    let mut command = Command::new(program);
+    command.env_clear().env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin").env("HOME", "/root");
+    command
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        let _gone = self.podman(&["pod", "rm", "--all", "--force", "--time", "0"]);
+        let _gone = self.podman(&["rm", "--all", "--force", "--time", "0"]);
+        let daemon = self.admin(&["status"])["pid"].as_i64().unwrap_or(0);
+        if let Some(pid) = i32::try_from(daemon).ok().filter(|pid| *pid > 1) {
+            let pid = nix::unistd::Pid::from_raw(pid);
+            let _gone = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL);
+        }
+        if let Some(daemon) = &mut self.daemon {
+            let _ended = daemon.kill();
+            let _reaped = daemon.wait();
+        }
+        let _ended = self.holder.kill();
+        let _reaped = self.holder.wait();
+    }
+}

@@ -378,6 +378,26 @@ fn the_answer_is_one_document_where_that_is_asked() {
 }
 
 #[test]
+fn docker_is_to_be_restarted_when_it_shall_forget_something() {
+    let place = Place::new();
+    let next = |words: &str| {
+        let (verb, rest) = words.split_once(' ').unwrap();
+        let output = place.run(verb, rest);
+        let told: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        (told["next"].as_str().unwrap().to_owned(), told["notes"].to_string())
+    };
+    let (reload, restart) = ("systemctl reload docker", "systemctl restart docker");
+    let (added, notes) = next("install docker --default --json");
+    assert_eq!((added.as_str(), notes.contains("not enough")), (reload, false));
+    let (less, notes) = next("install docker --json");
+    assert_eq!((less.as_str(), notes.contains("not enough")), (restart, true));
+    let settings = std::fs::read_to_string(place.root().join(&DOCKER[1..])).unwrap();
+    assert!(!settings.contains("default-runtime"), "{settings}");
+    let (gone, notes) = next("uninstall docker --json");
+    assert_eq!((gone.as_str(), notes.contains("live-restore")), (restart, true));
+}
+
+#[test]
 fn secrets_in_the_undo_record_are_roots_alone() {
     let place = Place::new();
     place.write(DOCKER, "{\"secret\": 1}\n");

@@ -99,10 +99,12 @@ pub(super) fn install(install: &Install, config: &Config) -> Result<Value> {
     }
     let now = place::read_all(&host, engine, wish.main.as_deref())?;
     let as_it_is = engine.plan(&wish, &now);
+    let forgets = old.as_ref().is_some_and(|old| old.default && !wish.default);
     if let Ok(plan) = &as_it_is
+        && !forgets
         && plan.files.iter().all(|(path, text)| now.get(path) == Some(text))
     {
-        return Ok(told(engine, "install", &[], plan.notes.clone(), false));
+        return Ok(told(engine, "install", &[], plan.notes.clone(), Said::default()));
     }
     let (base, unclear) = match &old {
         Some(old) => old.undone(&host, &now)?,
@@ -117,7 +119,8 @@ pub(super) fn install(install: &Install, config: &Config) -> Result<Value> {
         let ledger = ledger_of(&wish, &host, &base, &plan, old.as_ref(), engine);
         write(&host, engine, &ledger, old.as_ref(), &changes)?;
     }
-    Ok(told(engine, "install", &changes, plan.notes, install.common.dry_run))
+    let said = Said { dry: install.common.dry_run, forgets };
+    Ok(told(engine, "install", &changes, plan.notes, said))
 }
 
 fn wish(install: &Install, config: &Config, host: &Host) -> Result<Wish> {
@@ -289,16 +292,39 @@ pub(super) fn uninstall(uninstall: &Uninstall, config: &Config) -> Result<Value>
     } else {
         notes.push(format!("{} containers need {} still", users.len(), ledger.binary));
     }
-    Ok(told(engine, "uninstall", &changes, notes, uninstall.common.dry_run))
+    let said = Said { dry: uninstall.common.dry_run, forgets: true };
+    Ok(told(engine, "uninstall", &changes, notes, said))
 }
 
-fn told(engine: Engine, verb: &str, changes: &[Change], notes: Vec<String>, dry: bool) -> Value {
+/// How it is told.
+#[derive(Clone, Copy, Default)]
+struct Said {
+    /// Nothing was changed.
+    dry: bool,
+    /// The engine is to forget something.
+    forgets: bool,
+}
+
+fn told(
+    engine: Engine,
+    verb: &str,
+    changes: &[Change],
+    mut notes: Vec<String>,
+    Said { dry, forgets }: Said,
+) -> Value {
     let files = changes.iter().map(|change| {
         let diff = edit::diff(&change.path, change.now.as_deref(), change.new.as_deref());
         json!({"path": change.path, "diff": diff, "removed": change.new.is_none()})
     });
     let files: Vec<Value> = files.collect();
-    let next = if files.is_empty() { "" } else { engine.reload() };
+    let next = if files.is_empty() { "" } else { engine.reload(forgets) };
+    if engine == Engine::Docker && forgets && !files.is_empty() {
+        notes.push(
+            "a reload is not enough: Docker keeps the runtime, and ends if it was the default; a \
+             restart ends containers unless live-restore is set"
+                .to_owned(),
+        );
+    }
     json!({
         "engine": engine.name(), "verb": verb, "changed": !files.is_empty() && !dry,
         "dry_run": dry, "files": files, "notes": notes, "next": next,

@@ -55,11 +55,14 @@ impl Engine {
         }
     }
 
-    /// What makes it read its configuration again.
-    pub(super) fn reload(self) -> &'static str {
+    /// What makes it read its configuration again; `forgets` where something has gone from it.
+    pub(super) fn reload(self, forgets: bool) -> &'static str {
         match self {
             Self::Containerd => "systemctl restart containerd",
             Self::Crio => "systemctl restart crio",
+            // At a reload it keeps what the file no longer says, and ends where that leaves its
+            // default runtime without an entry.
+            Self::Docker if forgets => "systemctl restart docker",
             Self::Docker => "systemctl reload docker",
             Self::Podman | Self::Nerdctl => "",
         }

@@ -56,7 +56,8 @@ enum AdminVerb {
     Pods,
     /// Who changed what in a container.
     Explain {
-        /// Id, prefix of one, or pod-namespace/pod-name/container-name.
+        /// Id, prefix of one, or pod-namespace/pod-name/container-name; without a namespace (Docker,
+        /// Podman, plain bundles) also the container's name alone.
         id: String,
         /// Show values of environment variables.
         #[arg(long)]

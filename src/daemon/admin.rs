@@ -107,8 +107,8 @@ fn state(node: &Node, container: &Container) -> &'static str {
     if resources::is_paused(node, container) { "paused" } else { container.state.name() }
 }
 
-/// Who changed what: by id, a prefix of one, or pod-namespace/pod-name/container-name. The
-/// youngest of several containers of one id is meant.
+/// Who changed what: by id, a prefix of one, or pod-namespace/pod-name/container-name; on engines
+/// without pods by name alone. The youngest of several containers of one id is meant.
 fn explain(node: &Node, wanted: &str) -> Result<Value, String> {
     let store = node.store.borrow();
     let living = store.containers().filter(|container| !container.is_sandbox);
@@ -136,6 +136,7 @@ fn is_meant(node: &Node, container: &Container, wanted: &str) -> bool {
     }
     let (namespace, name) = pod_of(node, container);
     wanted == format!("{namespace}/{name}/{}", container.name)
+        || namespace.is_empty() && wanted == container.name
 }
 
 /// Namespace and name of its pod, which may be gone; records of older daemons have neither.

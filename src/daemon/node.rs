@@ -323,9 +323,9 @@ impl Node {
         let store = self.store.borrow();
         let pods = store.pods().filter(|pod| pod.state != PodState::Created);
         let there = store.containers().filter(|container| {
-            !container.is_sandbox
-                && container.refused.is_empty()
-                && container.state != Lifecycle::Removed
+            // One that was refused while it was being made will not be there.
+            let comes = container.state != Lifecycle::Creating || container.refused.is_empty();
+            !container.is_sandbox && comes && container.state != Lifecycle::Removed
         });
         (pods.map(super::messages::pod).collect(), there.map(super::messages::container).collect())
     }

@@ -46,6 +46,9 @@ const LIMIT: u64 = 16 << 20;
 /// patience (D8).
 const PATIENCE: Duration = Duration::from_secs(20);
 
+/// How many refusals of one container are remembered.
+const REFUSALS: usize = 20;
+
 /// What holds once the runtime took an update, and the right to write meanwhile.
 #[derive(Debug)]
 pub(super) struct Holds {
@@ -82,8 +85,12 @@ pub(super) async fn update(node: &Rc<Node>, call: &mut Call) -> Result<(Proceed,
     };
     let delta = overlay::delta(&request, &record.engine_resources);
     // An engine that only repeats itself asks for nothing.
-    let answer =
-        if delta.is_empty() { Answer::default() } else { ask(node, &record, &delta).await? };
+    let refuse = |error: &Error| note_refusal(node, &call.key, error);
+    let answer = if delta.is_empty() {
+        Answer::default()
+    } else {
+        ask(node, &record, &delta).await.inspect_err(refuse)?
+    };
     let lane = node.lane(&call.key);
     let writing = tokio::time::timeout(PATIENCE, std::sync::Arc::clone(&lane.writing).lock_owned())
         .await
@@ -92,7 +99,7 @@ pub(super) async fn update(node: &Rc<Node>, call: &mut Call) -> Result<(Proceed,
         })?;
     // Only now: whoever wrote while the plugins were asked has changed the record.
     let Some(record) = node.container(&call.key) else { return Ok((Proceed::default(), None)) };
-    let merged = merge(&record, &request, &answer)?;
+    let merged = merge(&record, &request, &answer).inspect_err(refuse)?;
     let is_ours = !record.overlay.is_empty() || !answer.part.is_empty();
     let proceed = if is_ours {
         proceed(call, &merged.to_runtime)?
@@ -111,6 +118,20 @@ pub(super) async fn update(node: &Rc<Node>, call: &mut Call) -> Result<(Proceed,
     let holds = Holds { engine, overlay, owners, changes, classes, is_told, _writing: writing };
     remember(node, call.question().pid, &record, &holds);
     Ok((proceed, Some(holds)))
+}
+
+/// For `explain`. An engine may ask for the same every ten seconds: that is said once.
+fn note_refusal(node: &Node, key: &Key, error: &Error) {
+    let why = error.to_string();
+    let Some(record) = node.container(key).filter(|record| record.refused.last() != Some(&why))
+    else {
+        return;
+    };
+    let too_many = (record.refused.len() + 1).saturating_sub(REFUSALS);
+    node.change(key, |record| {
+        record.refused.drain(..too_many);
+        record.refused.push(why);
+    });
 }
 
 /// On record before the runtime runs: a daemon that dies meanwhile leaves the next one to see

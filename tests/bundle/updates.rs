@@ -121,6 +121,13 @@ fn a_refused_update_never_reaches_the_runtime_and_is_one_line() {
     assert_eq!(line.lines().count(), 1, "{line}");
     assert!(!rig.path("fake/update.json").exists());
     assert_eq!(count(&told, "PostUpdateContainer"), 0);
+    // An engine that asks again and again is remembered once, and the container is still there.
+    update(&rig, &json!({"cpu": {"shares": 5}}));
+    let refused = rig.admin(&["explain", "c1"])["refused"].clone();
+    assert_eq!(refused.as_array().map(Vec::len), Some(1), "{refused}");
+    assert!(refused[0].as_str().unwrap().contains("not now"), "{refused}");
+    let late = rig.plugin("20", "late", Manner::default());
+    assert_eq!(count(&late, "Synchronize c1"), 1);
 }
 
 #[test]

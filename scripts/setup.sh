@@ -49,7 +49,7 @@ unpack() {
         say "unpacked $package"
     fi
     for program in "$@"; do
-        found=$(find "$dir" -type f -name "$program" -perm -u+x | head -n 1)
+        found=$(find "$dir" -path "*bin/*" -type f -name "$program" -perm -u+x | head -n 1)
         [ -n "$found" ] || fail "the package $package has no $program"
         ln -sf "$found" "$tools/bin/$program"
     done
@@ -76,3 +76,11 @@ podman() {
     unpack conmon conmon
 }
 (podman) || say "Podman cannot be had: its tests are skipped"
+# Docker: its client, its daemon, and the library that only the daemon needs.
+docker() {
+    unpack docker.io docker dockerd
+    mkdir -p "$tools/lib"
+    unpack libdevmapper1.02.1
+    find "$tools/libdevmapper1.02.1" -name 'lib*.so.*' -exec ln -sf {} "$tools/lib/" \;
+}
+(docker) || say "Docker cannot be had: its tests are skipped"

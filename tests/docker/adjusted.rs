@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A container of Docker that a plugin changes, looked at from inside and from Docker's side.
+
+use nri_runc::plugin::api;
+use serde_json::json;
+
+use super::engine::{Docker, IMAGE};
+use super::player::Manner;
+use super::rig::wait_until;
+use super::{LIFE, events, heard_of, number};
+
+fn linux() -> api::LinuxContainerAdjustment {
+    let cpu = api::LinuxCPU { shares: number(300), ..Default::default() };
+    let limit = api::OptionalInt64 { value: 32 << 20, ..Default::default() };
+    let memory = api::LinuxMemory { limit: Some(limit).into(), ..Default::default() };
+    let device = api::LinuxDevice {
+        path: "/dev/nri-zero".to_owned(),
+        type_: "c".to_owned(),
+        major: 1,
+        minor: 5,
+        ..Default::default()
+    };
+    let score = api::OptionalInt { value: 950, ..Default::default() };
+    api::LinuxContainerAdjustment {
+        resources: Some(api::LinuxResources {
+            cpu: Some(cpu).into(),
+            memory: Some(memory).into(),
+            ..Default::default()
+        })
+        .into(),
+        devices: vec![device],
+        oom_score_adj: Some(score).into(),
+        ..Default::default()
+    }
+}
+
+fn adjusts(docker: &Docker) -> Manner {
+    let env = |key: &str, value: &str| api::KeyValue {
+        key: key.to_owned(),
+        value: value.to_owned(),
+        ..Default::default()
+    };
+    docker.rig.write("bundle/hello", "mounted by a plugin\n");
+    let mount = api::Mount {
+        destination: "/plugged".to_owned(),
+        type_: "bind".to_owned(),
+        source: docker.rig.path("bundle").display().to_string(),
+        options: vec!["bind".to_owned(), "ro".to_owned()],
+        ..Default::default()
+    };
+    let rlimit = api::POSIXRlimit {
+        type_: "RLIMIT_NOFILE".to_owned(),
+        hard: 321,
+        soft: 123,
+        ..Default::default()
+    };
+    let adjust = api::ContainerAdjustment {
+        env: vec![env("HELLO", "there"), env("-FROM", "")],
+        mounts: vec![mount],
+        rlimits: vec![rlimit],
+        annotations: [("example.org/seen".to_owned(), "yes".to_owned())].into(),
+        linux: Some(linux()).into(),
+        ..Default::default()
+    };
+    Manner { adjust, ..Manner::default() }
+}
+
+/// What the container finds out about itself.
+const LOOK: &str = "env; cat /plugged/hello; echo soft $(ulimit -Sn) hard $(ulimit -Hn); \
+    echo device $(head -c 3 /dev/nri-zero | wc -c); echo score $(cat /proc/self/oom_score_adj); \
+    echo x >/plugged/x || echo read-only; exec sleep 1000";
+
+#[test]
+fn a_container_of_docker_finds_itself_adjusted_and_docker_goes_on_as_ever() {
+    let Some(docker) = Docker::new() else { return };
+    let told = docker.rig.plugin("10", "adjust", adjusts(&docker));
+    let run = ["run", "--detach", "--runtime=nri-runc", "--name=web", "--env=OWN=kept"];
+    let limits = ["--memory=64m", "--cpu-shares=512", "--ulimit=nofile=1000:1000"];
+    let id = docker.says(&[&run[..], &limits, &[IMAGE, "/bin/sh", "-c", LOOK]].concat());
+    let seen = || docker.says(&["logs", "web"]);
+    wait_until("it has looked", || seen().contains("read-only"));
+    let seen = seen();
+    for line in [
+        "HELLO=there",
+        "OWN=kept",
+        "mounted by a plugin",
+        "soft 123 hard 321",
+        "device 3",
+        "score 950",
+    ] {
+        assert!(seen.lines().any(|said| said == line), "{line} is not in: {seen}");
+    }
+    assert!(!seen.contains("FROM=image"), "the plugin had removed it: {seen}");
+    let cgroups = docker.limits(&id);
+    assert_eq!(cgroups.memory, Some(32 << 20));
+    assert!(cgroups.shares.is_some_and(|shares| (shares - 300).abs() <= 27), "{cgroups:?}");
+    assert_eq!(docker.document(&id)["annotations"]["example.org/seen"], "yes");
+
+    // What Docker does with a container that it did not see change.
+    assert_eq!(docker.says(&["exec", "web", "/bin/cat", "/plugged/hello"]), "mounted by a plugin");
+    docker.says(&["pause", "web"]);
+    assert_eq!(docker.rig.admin(&["pods"])[0]["containers"][0]["state"], "paused");
+    docker.says(&["unpause", "web"]);
+    assert!(docker.says(&["top", "web"]).contains("sleep 1000"));
+    assert_eq!(docker.inspect("web")["HostConfig"]["Memory"], 64 << 20);
+    let explained = docker.rig.admin(&["explain", "web"]);
+    let changes = explained["changes"].as_array().unwrap();
+    // Behind a dash: who removed something.
+    let is_its =
+        |change: &serde_json::Value| change["plugin"].as_str().unwrap().ends_with("10-adjust");
+    assert!(changes.len() > 8 && changes.iter().all(is_its), "{explained}");
+    let pods = docker.rig.admin(&["pods"]);
+    assert_eq!((&pods[0]["engine"], &pods[0]["name"]), (&json!("docker"), &json!("web")));
+
+    docker.says(&["stop", "--time=0", "web"]);
+    wait_until("its end is told", || heard_of(&told, "RemovePodSandbox web"));
+    assert_eq!(events(&told, "web"), LIFE);
+    docker.says(&["rm", "web"]);
+    docker.nothing_is_left();
+}

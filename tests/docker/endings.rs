@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The ways in which a container of Docker ends, or never begins.
+
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
+
+use super::engine::{Docker, IMAGE, signal, text};
+use super::player::Manner;
+use super::rig::wait_until;
+use super::{LIFE, events, heard_of, listening, requests};
+
+/// How long after its process has ended an end is told at the latest: 100 ms, and a margin for a
+/// machine that is busy.
+const SOON: Duration = Duration::from_secs(2);
+
+/// Ends the container `name` and measures how long the word of it takes after its process is gone.
+fn ends(docker: &Docker, told: &std::sync::Mutex<Vec<String>>, name: &str, words: &[&str]) {
+    let pid = docker.inspect(name)["State"]["Pid"].as_u64().unwrap();
+    // A zombie has no command line: the process has ended, whoever reaps it.
+    let alive =
+        || std::fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|words| !words.is_empty());
+    let ended = std::thread::scope(|scope| {
+        let watching = scope.spawn(|| {
+            wait_until("its process ends", || !alive());
+            let ended = Instant::now();
+            wait_until("its end is told", || heard_of(told, &format!("StopContainer {name}")));
+            ended.elapsed()
+        });
+        docker.says(words);
+        watching.join().unwrap()
+    });
+    assert!(ended < SOON, "{name}: {ended:?}");
+}
+
+#[test]
+fn every_end_of_a_container_is_told_once_and_soon() {
+    let Some(docker) = Docker::new() else { return };
+    let (manner, heard) = listening(Manner::default());
+    let told = docker.rig.plugin("10", "witness", manner);
+    for (name, words) in [
+        ("stopped", &["stop", "--time=1", "stopped"][..]),
+        ("killed", &["kill", "killed"]),
+        ("forced", &["rm", "--force", "forced"]),
+    ] {
+        docker.runs(name, &[]);
+        ends(&docker, &told, name, words);
+        wait_until("its removal is told", || heard_of(&told, &format!("RemovePodSandbox {name}")));
+        assert_eq!(events(&told, name), LIFE, "{name}");
+    }
+    // One that ends by itself, of which Docker shows the code.
+    let run = ["run", "--runtime=nri-runc", "--name=alone", IMAGE, "/bin/sh", "-c", "exit 3"];
+    assert_eq!(docker.call(&run).status.code(), Some(3));
+    wait_until("its removal is told", || heard_of(&told, "RemovePodSandbox alone"));
+    assert_eq!(events(&told, "alone"), LIFE);
+    for stop in requests(&heard, "StopContainer") {
+        let container = &stop["container"];
+        assert_eq!(container["state"], "CONTAINER_STOPPED");
+        let name = container["name"].as_str().unwrap();
+        // containerd 1.6 writes no code: then nothing is said, and never a wrong one.
+        if name != "forced" && !container["exitCode"].is_null() {
+            let code = docker.inspect(name)["State"]["ExitCode"].clone();
+            assert_eq!(container["exitCode"], code, "{name}");
+        }
+    }
+    docker.says(&["rm", "stopped", "killed", "alone"]);
+    docker.nothing_is_left();
+    // A `rm` of what has ended is no event: the runtime had deleted it when it ended.
+    assert_eq!(events(&told, "alone").len(), LIFE.len());
+}
+
+#[test]
+fn a_create_that_a_plugin_refuses_is_one_line_of_docker_and_leaves_nothing() {
+    let Some(docker) = Docker::new() else { return };
+    let guard = Manner { refuses: Some("image is not signed"), ..Manner::default() };
+    let told = docker.rig.plugin("90", "guard", guard);
+    let run = ["run", "--detach", "--runtime=nri-runc", "--name=web", IMAGE, "/bin/sleep", "1000"];
+    let output = docker.call(&run);
+    assert!(!output.status.success());
+    let said = String::from_utf8(output.stderr.clone()).unwrap();
+    let line = said.lines().next().unwrap_or_default();
+    for word in ["nri-runc: cannot create", "90-guard", "image is not signed"] {
+        assert!(line.contains(word), "{word} is not in: {said}");
+    }
+    // Not what Docker says of a program that is missing in the image.
+    assert_eq!(output.status.code(), Some(125), "{said}");
+    assert_eq!(docker.inspect("web")["State"]["Status"], "created");
+    wait_until("the undoing is told", || heard_of(&told, "RemovePodSandbox web"));
+    let undone = ["RunPodSandbox", "CreateContainer", "StopContainer", "RemoveContainer"];
+    assert_eq!(events(&told, "web"), [&undone[..], &LIFE[7..]].concat());
+    wait_until("nobody knows of it", || docker.rig.admin(&["pods"]) == json!([]));
+
+    // The same container may be tried again, in vain; another runtime takes it.
+    let again = docker.call(&["start", "web"]);
+    assert!(text(&again).contains("90-guard"), "{}", text(&again));
+    docker.says(&["rm", "web"]);
+    docker.says(&["run", "--rm", "--runtime=runc", IMAGE, "/bin/true"]);
+    docker.no_container_is_left();
+}
+
+#[test]
+fn a_program_that_is_missing_is_undone_and_docker_says_so_in_its_own_words() {
+    let Some(docker) = Docker::new() else { return };
+    let told = docker.rig.plugin("10", "witness", Manner::default());
+    let run = ["run", "--runtime=nri-runc", "--name=web", IMAGE, "/bin/no-such"];
+    let output = docker.call(&run);
+    assert_eq!(output.status.code(), Some(127), "{}", text(&output));
+    let plain = ["run", "--runtime=runc", "--name=plain", IMAGE, "/bin/no-such"];
+    let plain = docker.call(&plain);
+    // What follows is Docker's log, with a time.
+    let line = |output: &std::process::Output| text(output).lines().next().map(str::to_owned);
+    assert_eq!(line(&output), line(&plain), "as without us");
+    wait_until("the undoing is told", || heard_of(&told, "RemovePodSandbox web"));
+    let undone = ["RunPodSandbox", "CreateContainer", "StopContainer", "RemoveContainer"];
+    assert_eq!(events(&told, "web"), [&undone[..], &LIFE[7..]].concat());
+    docker.says(&["rm", "web", "plain"]);
+    docker.no_container_is_left();
+}
+
+/// containerd's monitor of a container.
+fn shim(id: &str) -> i32 {
+    let entries = std::fs::read_dir("/proc").unwrap().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_string_lossy().parse::<i32>().ok());
+    let is_its = |pid: &i32| {
+        let words = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        let words = String::from_utf8_lossy(&words).into_owned();
+        words.contains("containerd-shim") && words.contains(id)
+    };
+    pids.into_iter().find(is_its).unwrap()
+}
+
+#[test]
+fn nothing_is_told_twice_when_docker_restarts_or_a_monitor_is_killed() {
+    let Some(mut docker) = Docker::new() else { return };
+    let (manner, heard) = listening(Manner::default());
+    let told = docker.rig.plugin("10", "witness", manner);
+    let id = docker.runs("web", &[]);
+    docker.runs("other", &[]);
+    let running = |docker: &Docker| docker.inspect("web")["State"]["Running"] == json!(true);
+    let pid = docker.inspect("web")["State"]["Pid"].clone();
+    docker.stop();
+    docker.start();
+    wait_until("Docker has found it again", || running(&docker));
+    assert_eq!(docker.inspect("web")["State"]["Pid"], pid);
+    assert_eq!(events(&told, "web"), LIFE[..5]);
+
+    let socket = docker.task(&id, "address");
+    signal(shim(&id), Signal::SIGKILL);
+    wait_until("its end is told", || heard_of(&told, "RemovePodSandbox web"));
+    wait_until("Docker has seen it", || !running(&docker));
+    docker.says(&["rm", "--force", "web"]);
+    assert_eq!(events(&told, "web"), LIFE);
+    let stops = requests(&heard, "StopContainer");
+    let is_running = |stop: &Value| stop["container"]["state"] == "CONTAINER_RUNNING";
+    assert!(!stops.iter().any(is_running), "{stops:?}");
+
+    // What a killed monitor leaves outside of the private folders.
+    let _gone = std::fs::remove_file(socket.trim_start_matches("unix://"));
+
+    // The other was not touched, and ends after the restart like any other.
+    assert_eq!(events(&told, "other"), LIFE[..5]);
+    docker.says(&["rm", "--force", "other"]);
+    docker.nothing_is_left();
+    assert_eq!(events(&told, "other"), LIFE);
+}

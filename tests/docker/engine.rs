@@ -1,0 +1,322 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Docker, unpacked and not installed: its daemon with private folders and socket, its own
+//! containerd below it, and nri-runc told to it by our own `install`. It makes no bridge and asks
+//! no registry. All of it ends with the test.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+
+use serde_json::{Value, json};
+
+use super::rig::{Rig, wait_until};
+use super::{leftovers, tools};
+
+/// The image that every container is made from.
+pub(super) const IMAGE: &str = "localhost/busybox:1";
+
+/// What an operator may have written: odd blanks, an escape, members in no order.
+const SETTINGS: &str = "{\n   \"data-root\" : \"DIR/data\",   \"exec-root\":\"DIR/exec\",\n\
+    \t\"pidfile\": \"DIR/docker.pid\", \"hosts\": [ \"unix://DIR/docker.sock\" ],\n\n\
+    \"storage-driver\": \"vfs\", \"iptables\": false, \"bridge\" : \"none\",\n\
+    \x20 \"cgroup-parent\": \"CGROUP\", \"oom-score-adjust\": 0, \"shutdown-timeout\":2,\n\
+    \"exec-opts\":[\"native.cgroupdriver=cgroupfs\"], \"deprecated-key-path\":\"DIR/key\",\n\
+    \"labels\": [\"place=caf\\u00e9\"],\n\
+    \"runtimes\": {\n \"other\" :{ \"path\":\"RUNC\" } },\n\
+    \"live-restore\": true , \"log-opts\":{\"max-size\":\"1m\"}}  \n\n";
+
+pub(super) struct Docker {
+    pub(super) rig: Rig,
+    tools: PathBuf,
+    dockerd: Option<Child>,
+}
+
+impl Docker {
+    /// With nri-runc as one of its runtimes; `None` after saying why the test is skipped.
+    pub(super) fn new() -> Option<Self> {
+        let mut docker = Self::before_install()?;
+        docker.rig.start_daemon();
+        docker.installs(&[]);
+        docker.start();
+        docker.import_image();
+        Some(docker)
+    }
+
+    /// With its settings written and nothing else done; nothing runs.
+    pub(super) fn before_install() -> Option<Self> {
+        let tools = tools::find(&[
+            "busybox",
+            "containerd",
+            "containerd-shim-runc-v2",
+            "docker",
+            "dockerd",
+            "runc",
+        ])?;
+        let rig = Rig::new("");
+        rig.configure(&tools.join("runc"), "[log]\nlevel = \"debug\"");
+        let docker = Self { rig, tools, dockerd: None };
+        docker.lay_out();
+        let version = docker.command("dockerd").arg("--version").output().unwrap();
+        if version.status.success() {
+            return Some(docker);
+        }
+        // Unpacked, it finds only what libraries the machine has.
+        let why = format!("dockerd does not run: {}", String::from_utf8_lossy(&version.stderr));
+        assert!(std::env::var_os("CI").is_none(), "required under CI: {why}");
+        skip(&why);
+        None
+    }
+
+    /// The settings, the program where the engine is to find it, and a root for `install` in
+    /// which all of this is at its own place but the undo record is not the machine's.
+    fn lay_out(&self) {
+        let dir = self.dir();
+        for folder in ["etc", "bin", "host"] {
+            std::fs::create_dir(self.rig.path(folder)).unwrap();
+        }
+        let link = |to: &Path, from: PathBuf| std::os::unix::fs::symlink(to, from).unwrap();
+        link(Path::new(env!("CARGO_BIN_EXE_nri-runc")), self.program());
+        let above = Path::new(&dir).parent().unwrap();
+        let same = self.rig.path("host").join(above.strip_prefix("/").unwrap());
+        std::fs::create_dir_all(&same).unwrap();
+        std::fs::remove_dir(&same).unwrap();
+        link(above, same);
+        let settings = SETTINGS.replace("DIR", &dir).replace("CGROUP", &self.cgroup());
+        let runc = self.tools.join("runc").display().to_string();
+        self.rig.write("etc/daemon.json", &settings.replace("RUNC", &runc));
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o640);
+        std::fs::set_permissions(self.settings(), mode).unwrap();
+    }
+
+    /// Its private folder.
+    pub(super) fn dir(&self) -> String {
+        self.rig.path("").display().to_string().trim_end_matches('/').to_owned()
+    }
+
+    /// The program as Docker calls it.
+    pub(super) fn program(&self) -> PathBuf {
+        self.rig.path("bin/nri-runc")
+    }
+
+    /// `daemon.json`.
+    pub(super) fn settings(&self) -> PathBuf {
+        self.rig.path("etc/daemon.json")
+    }
+
+    /// The cgroup above its containers.
+    pub(super) fn cgroup(&self) -> String {
+        let name = self.rig.path("").components().next_back().unwrap().as_os_str().to_owned();
+        format!("/nri-runc-test-{}", name.to_string_lossy())
+    }
+
+    /// Our own `install` or `uninstall`.
+    pub(super) fn registers(&self, verb: &str, more: &[&str]) -> Output {
+        let (settings, program) = (self.settings(), self.program());
+        let root = self.rig.path("host").display().to_string();
+        let mut words = vec!["nri", verb, "docker", "--root", &root];
+        if verb == "install" {
+            words.extend(["--engine-config", settings.to_str().unwrap()]);
+            words.extend(["--binary", program.to_str().unwrap()]);
+        }
+        words.extend(more);
+        self.rig.call(&words)
+    }
+
+    pub(super) fn installs(&self, more: &[&str]) {
+        let output = self.registers("install", more);
+        assert!(output.status.success(), "{}", text(&output));
+    }
+
+    #[expect(clippy::disallowed_methods, reason = "the engine under test")]
+    fn command(&self, program: &str) -> Command {
+        let mut command = Command::new(self.tools.join(program));
+        command
+            .env("PATH", format!("{}:/usr/sbin:/usr/bin:/sbin:/bin", self.tools.display()))
+            .env("LD_LIBRARY_PATH", self.tools.join("../lib"))
+            .env("NRI_RUNC_CONFIG", self.rig.path("config.toml"))
+            .env("HOME", self.dir())
+            .env_remove("DOCKER_HOST")
+            .stdin(Stdio::null());
+        command
+    }
+
+    /// Starts its daemon and waits until it answers.
+    pub(super) fn start(&mut self) {
+        let mut options = std::fs::OpenOptions::new();
+        let log = options.append(true).create(true).open(self.rig.path("dockerd.log")).unwrap();
+        let mut dockerd = self.command("dockerd");
+        dockerd.arg("--config-file").arg(self.settings());
+        dockerd.stdout(log.try_clone().unwrap()).stderr(log);
+        self.dockerd = Some(dockerd.spawn().unwrap());
+        wait_until("Docker answers", || {
+            let ended = self.dockerd.as_mut().and_then(|child| child.try_wait().unwrap());
+            assert!(ended.is_none(), "dockerd has ended: {}", self.log_tail());
+            self.call(&["version"]).status.success()
+        });
+    }
+
+    /// Ends its daemon as its unit would; containers go on (`live-restore`).
+    pub(super) fn stop(&mut self) {
+        let Some(mut dockerd) = self.dockerd.take() else { return };
+        signal(i32::try_from(dockerd.id()).unwrap(), nix::sys::signal::Signal::SIGTERM);
+        let mut has_ended = || dockerd.try_wait().is_ok_and(|status| status.is_some());
+        for _tenth in 0..200 {
+            if has_ended() {
+                return;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(100));
+        }
+        let _ended = dockerd.kill();
+        let _reaped = dockerd.wait();
+    }
+
+    /// Has it read its settings again, as `systemctl reload docker` does.
+    pub(super) fn reload(&self) {
+        let pid = self.dockerd.as_ref().unwrap().id();
+        signal(i32::try_from(pid).unwrap(), nix::sys::signal::Signal::SIGHUP);
+    }
+
+    /// The last lines that it has logged.
+    pub(super) fn log_tail(&self) -> String {
+        let log = self.rig.read("dockerd.log");
+        let lines: Vec<&str> = log.lines().collect();
+        lines[lines.len().saturating_sub(20)..].join("\n")
+    }
+
+    pub(super) fn call(&self, words: &[&str]) -> Output {
+        let socket = format!("unix://{}/docker.sock", self.dir());
+        self.command("docker").args(["--host", &socket]).args(words).output().unwrap()
+    }
+
+    /// What it prints; it must succeed.
+    #[track_caller]
+    pub(super) fn says(&self, words: &[&str]) -> String {
+        let output = self.call(words);
+        assert!(output.status.success(), "{words:?}: {}\n{}", text(&output), self.log_tail());
+        String::from_utf8(output.stdout).unwrap().trim_end().to_owned()
+    }
+
+    /// Starts a container that goes on, through us, and returns its id.
+    #[track_caller]
+    pub(super) fn runs(&self, name: &str, more: &[&str]) -> String {
+        let begin = ["run", "--detach", "--runtime", "nri-runc", "--name", name];
+        self.says(&[&begin[..], more, &[IMAGE, "/bin/sleep", "1000"]].concat())
+    }
+
+    pub(super) fn inspect(&self, name: &str) -> Value {
+        let all: Value = serde_json::from_str(&self.says(&["inspect", name])).unwrap();
+        all[0].clone()
+    }
+
+    /// A container's document, as the runtime got it.
+    pub(super) fn document(&self, id: &str) -> Value {
+        serde_json::from_str(&self.task(id, "config.json")).unwrap()
+    }
+
+    /// A file of a container's bundle.
+    pub(super) fn task(&self, id: &str, file: &str) -> String {
+        let tasks = "exec/containerd/daemon/io.containerd.runtime.v2.task/moby";
+        self.rig.read(&format!("{tasks}/{id}/{file}"))
+    }
+
+    /// What the cgroups of a container say, by the names of v1.
+    pub(super) fn limits(&self, id: &str) -> Limits {
+        let cgroup = self.cgroup();
+        let read = |path: String| {
+            let text = std::fs::read_to_string(path).ok()?;
+            text.split_whitespace().next()?.parse().ok()
+        };
+        let old = |controller: &str, file: &str| {
+            read(format!("/sys/fs/cgroup/{controller}{cgroup}/{id}/{file}"))
+        };
+        let new = |file: &str| read(format!("/sys/fs/cgroup{cgroup}/{id}/{file}"));
+        // runc's way from shares to a weight cannot be undone without loss, but nearly.
+        let from_weight = |weight: i64| (weight - 1) * 262_142 / 9999 + 2;
+        Limits {
+            shares: old("cpu", "cpu.shares").or_else(|| new("cpu.weight").map(from_weight)),
+            quota: old("cpu", "cpu.cfs_quota_us").or_else(|| new("cpu.max")),
+            memory: old("memory", "memory.limit_in_bytes").or_else(|| new("memory.max")),
+            pids: old("pids", "pids.max").or_else(|| new("pids.max")),
+        }
+    }
+
+    /// Nobody knows of any container any more, and nothing of one is left.
+    #[track_caller]
+    pub(super) fn nothing_is_left(&self) {
+        wait_until("nobody knows of it", || self.rig.admin(&["pods"]) == json!([]));
+        assert_eq!(self.rig.admin(&["status"])["failures"], json!([]));
+        self.no_container_is_left();
+    }
+
+    /// Nothing of a container is left on the host.
+    #[track_caller]
+    pub(super) fn no_container_is_left(&self) {
+        assert_eq!(self.says(&["ps", "--all", "--quiet"]), "");
+        let state = self.rig.path("exec/runtime-runc/moby");
+        let states = || std::fs::read_dir(&state).into_iter().flatten().flatten().count();
+        wait_until("the runtime has nothing on record", || states() == 0);
+        let cgroup = self.cgroup();
+        wait_until("its cgroups have gone", || leftovers::cgroups(&cgroup).is_empty());
+        let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+        // The data root is mounted on itself for as long as Docker runs.
+        let below = ["data", "exec"].map(|folder| format!("{}/{folder}/", self.dir()));
+        let is_below = |line: &&str| below.iter().any(|dir| line.contains(dir));
+        let left: Vec<&str> = mounts.lines().filter(is_below).collect();
+        assert_eq!(left, Vec::<&str>::new());
+    }
+
+    /// An image of one layer with busybox; no registry is asked.
+    pub(super) fn import_image(&self) {
+        let folder = self.rig.path("image/bin");
+        std::fs::create_dir_all(&folder).unwrap();
+        std::fs::copy(self.tools.join("busybox"), folder.join("busybox")).unwrap();
+        for applet in ["cat", "env", "head", "sh", "sleep", "true", "wc"] {
+            std::os::unix::fs::symlink("busybox", folder.join(applet)).unwrap();
+        }
+        let tar = self.rig.path("image.tar").display().to_string();
+        let image = self.rig.path("image").display().to_string();
+        let mut busybox = self.command("busybox");
+        busybox.args(["tar", "-C", &image, "-cf", &tar, "."]);
+        assert!(busybox.status().unwrap().success());
+        let env = "ENV FROM=image";
+        self.says(&["import", "--change", env, "--change", "LABEL vendor=us", &tar, IMAGE]);
+    }
+}
+
+/// What is set in the cgroups of a container.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Limits {
+    pub(super) shares: Option<i64>,
+    pub(super) quota: Option<i64>,
+    pub(super) memory: Option<i64>,
+    pub(super) pids: Option<i64>,
+}
+
+/// Both streams, for people.
+pub(super) fn text(output: &Output) -> String {
+    let (out, err) = (&output.stdout, &output.stderr);
+    format!("{}{}", String::from_utf8_lossy(out), String::from_utf8_lossy(err))
+}
+
+pub(super) fn signal(pid: i32, signal: nix::sys::signal::Signal) {
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), signal).unwrap();
+}
+
+#[expect(clippy::print_stderr, reason = "a skip says why")]
+fn skip(why: &str) {
+    eprintln!("skipped: {}", why.trim());
+}
+
+impl Drop for Docker {
+    fn drop(&mut self) {
+        if self.dockerd.is_some() {
+            let ids = self.call(&["ps", "--all", "--quiet"]).stdout;
+            let ids = String::from_utf8_lossy(&ids).into_owned();
+            let ids: Vec<&str> = ids.split_whitespace().collect();
+            if !ids.is_empty() {
+                let _gone = self.call(&[&["rm", "--force"][..], &ids].concat());
+            }
+            self.stop();
+        }
+        leftovers::clear(&self.dir(), &self.cgroup());
+    }
+}

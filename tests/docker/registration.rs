@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `install docker` and `uninstall docker` under a Docker that runs, with settings that somebody
+//! wrote by hand.
+
+use std::os::unix::fs::PermissionsExt;
+
+use serde_json::json;
+
+use super::engine::{Docker, IMAGE, text};
+use super::player::Manner;
+use super::rig::wait_until;
+use super::{LIFE, events, heard_of};
+
+/// The settings' bytes and their mode.
+fn settings(docker: &Docker) -> (Vec<u8>, u32) {
+    let mode = std::fs::metadata(docker.settings()).unwrap().permissions().mode();
+    (std::fs::read(docker.settings()).unwrap(), mode)
+}
+
+fn info(docker: &Docker) -> serde_json::Value {
+    serde_json::from_str(&docker.says(&["info", "--format", "{{json .}}"])).unwrap()
+}
+
+/// `uninstall` is refused and names the container.
+#[track_caller]
+fn stays(docker: &Docker, id: &str) {
+    let before = settings(docker);
+    let output = docker.registers("uninstall", &[]);
+    assert_eq!(output.status.code(), Some(1), "{}", text(&output));
+    let said = text(&output);
+    assert!(said.contains("1 containers still name") && said.contains(id), "{said}");
+    assert_eq!(settings(docker), before);
+}
+
+#[test]
+fn docker_takes_us_at_a_reload_and_has_its_settings_back_byte_for_byte() {
+    let Some(mut docker) = Docker::before_install() else { return };
+    let before = settings(&docker);
+    docker.rig.start_daemon();
+    docker.start();
+    docker.import_image();
+    let told = docker.rig.plugin("10", "witness", Manner::default());
+    let run = ["run", "--rm", "--runtime=nri-runc", "--name=web", IMAGE, "/bin/true"];
+    assert!(text(&docker.call(&run)).contains("Unknown runtime"), "{}", text(&docker.call(&run)));
+
+    docker.installs(&[]);
+    let (installed, mode) = settings(&docker);
+    assert_eq!(mode & 0o777, 0o640);
+    let again = docker.registers("install", &[]);
+    assert!(text(&again).contains("nothing to change"), "{}", text(&again));
+    assert_eq!(settings(&docker).0, installed);
+    docker.reload();
+    wait_until("Docker knows of us", || !info(&docker)["Runtimes"]["nri-runc"].is_null());
+    let info = info(&docker);
+    assert_eq!(info["Runtimes"]["nri-runc"]["path"], json!(docker.program()));
+    assert_eq!(
+        (&info["DefaultRuntime"], &info["Labels"]),
+        (&json!("runc"), &json!(["place=café"]))
+    );
+    assert!(!info["Runtimes"]["other"].is_null());
+    docker.says(&run);
+    wait_until("its life is told", || heard_of(&told, "RemovePodSandbox web"));
+    assert_eq!(events(&told, "web"), LIFE);
+    docker.says(&["run", "--rm", "--name=plain", IMAGE, "/bin/true"]);
+    assert_eq!(events(&told, "plain"), Vec::<String>::new());
+
+    let id = docker.runs("web", &[]);
+    stays(&docker, &id);
+    docker.says(&["stop", "--time=0", "web"]);
+    wait_until("nobody knows of it", || docker.rig.admin(&["pods"]) == json!([]));
+    stays(&docker, &id);
+    docker.says(&["rm", "web"]);
+    let output = docker.registers("uninstall", &[]);
+    assert!(output.status.success(), "{}", text(&output));
+    assert_eq!(settings(&docker), before);
+    assert!(!docker.rig.path("host/var").exists(), "the undo record and its folders go too");
+    docker.stop();
+    docker.start();
+    assert!(text(&docker.call(&run)).contains("Unknown runtime"));
+    docker.says(&["run", "--rm", IMAGE, "/bin/true"]);
+    docker.no_container_is_left();
+}
+
+#[test]
+fn with_default_a_plain_run_is_ours_and_another_runtime_is_still_to_be_had() {
+    let Some(mut docker) = Docker::before_install() else { return };
+    let before = settings(&docker);
+    docker.rig.start_daemon();
+    docker.start();
+    docker.import_image();
+    docker.installs(&["--default"]);
+    docker.reload();
+    wait_until("we are its default", || info(&docker)["DefaultRuntime"] == "nri-runc");
+    let told = docker.rig.plugin("10", "witness", Manner::default());
+    docker.says(&["run", "--rm", "--name=web", IMAGE, "/bin/true"]);
+    wait_until("its life is told", || heard_of(&told, "RemovePodSandbox web"));
+    assert_eq!(events(&told, "web"), LIFE);
+    docker.says(&["run", "--rm", "--name=plain", "--runtime=runc", IMAGE, "/bin/true"]);
+    assert_eq!(events(&told, "plain"), Vec::<String>::new());
+
+    // One that was made and never started names us too.
+    let id = docker.says(&["create", IMAGE, "/bin/true"]);
+    stays(&docker, &id);
+    let forced = docker.registers("uninstall", &["--force"]);
+    let said = text(&forced);
+    assert!(said.contains("1 containers need"), "{said}");
+    // At a reload it would keep us as its default, with no entry to call.
+    assert!(said.contains("next: systemctl restart docker"), "{said}");
+    assert_eq!(settings(&docker), before);
+    docker.stop();
+    docker.start();
+    assert_eq!(info(&docker)["DefaultRuntime"], "runc");
+    docker.says(&["rm", &id]);
+    docker.says(&["run", "--rm", "--name=plain", IMAGE, "/bin/true"]);
+    assert_eq!(events(&told, "plain"), Vec::<String>::new());
+    docker.nothing_is_left();
+}

@@ -1,0 +1,263 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What plugins are told of Docker's containers, against what `docker inspect` says of them.
+
+use serde_json::{Value, json};
+
+use super::engine::Docker;
+use super::player::Manner;
+use super::rig::wait_until;
+use super::{LIFE, events, heard_of, listening, requests};
+
+/// Everything that a user can say and a plugin can see.
+fn everything(docker: &Docker) -> Vec<String> {
+    let volume = format!("{}:/data/in:ro", docker.rig.path("etc").display());
+    let words = [
+        "--env=A=b c",
+        "--env=EMPTY=",
+        "--label=com.docker.compose.project=shop",
+        "--label=com.docker.compose.service=web",
+        "--label=com.docker.compose.container-number=1",
+        "--memory=64m",
+        "--memory-swap=96m",
+        "--memory-reservation=32m",
+        "--cpu-shares=512",
+        "--cpus=0.5",
+        "--cpuset-cpus=0",
+        "--pids-limit=50",
+        "--user=1001:1002",
+        "--hostname=shop-web",
+        "--network=none",
+        "--device=/dev/null:/dev/my-null:rw",
+        "--tmpfs=/scratch:size=1m",
+        "--oom-score-adj=100",
+        "--ulimit=nofile=512:1024",
+        "--sysctl=net.ipv4.ip_default_ttl=65",
+        "--volume",
+    ];
+    words.iter().map(ToString::to_string).chain([volume]).collect()
+}
+
+#[test]
+fn plugins_are_told_of_a_container_what_docker_inspect_says() {
+    let Some(docker) = Docker::new() else { return };
+    let (manner, heard) = listening(Manner::default());
+    let told = docker.rig.plugin("10", "witness", manner);
+    let words = everything(&docker);
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let id = docker.runs("web", &words);
+    wait_until("its start is told", || heard_of(&told, "PostStartContainer web"));
+    let inspect = docker.inspect("web");
+    let create = requests(&heard, "CreateContainer").remove(0);
+    assert_eq!(differences(&create["pod"], &pod(&docker, &id, &inspect)), Vec::<String>::new());
+    let document = docker.document(&id);
+    assert_eq!(requests(&heard, "RunPodSandbox")[0]["pod"], create["pod"]);
+    let mut container = create["container"].clone();
+    the_mounts_are_dockers(&container["mounts"].take(), &inspect, &document);
+    let seccomp = container["linux"]["seccompPolicy"].take();
+    the_filter_is_dockers(&seccomp, &document["linux"]["seccomp"]);
+    let mut wanted = container_by(&id, &inspect, &document);
+    wanted["linux"]["resources"] = create["pod"]["linux"]["resources"].clone();
+    wanted["linux"]["cgroupsPath"] = create["pod"]["linux"]["cgroupsPath"].clone();
+    wanted["linux"]["namespaces"] = create["pod"]["linux"]["namespaces"].clone();
+    assert_eq!(differences(&container, &wanted), Vec::<String>::new());
+
+    let started = requests(&heard, "PostStartContainer").remove(0);
+    assert_eq!(started["container"]["pid"], inspect["State"]["Pid"]);
+    assert_eq!(started["container"]["state"], "CONTAINER_RUNNING");
+    docker.says(&["rm", "--force", "web"]);
+    docker.nothing_is_left();
+    assert_eq!(events(&told, "web"), LIFE);
+}
+
+/// The pod of a container that is alone: the container under another name.
+fn pod(docker: &Docker, id: &str, inspect: &Value) -> Value {
+    let host = &inspect["HostConfig"];
+    let quota = host["NanoCpus"].as_i64().unwrap() / 10_000;
+    let value = |number: &Value| json!({"value": number.to_string()});
+    let mut devices = docker.document(id)["linux"]["resources"]["devices"].clone();
+    for rule in devices.as_array_mut().unwrap() {
+        as_message(rule, &["major", "minor"]);
+    }
+    let cgroups = docker.cgroup();
+    json!({
+        "id": inspect["Id"],
+        "name": inspect["Name"].as_str().unwrap().trim_start_matches('/'),
+        "uid": inspect["Id"],
+        "labels": inspect["Config"]["Labels"],
+        "runtimeHandler": host["Runtime"],
+        "linux": {
+            "cgroupParent": cgroups,
+            "cgroupsPath": format!("{cgroups}/{id}"),
+            "namespaces": docker.document(id)["linux"]["namespaces"],
+            "resources": {
+                "memory": {
+                    "limit": value(&host["Memory"]),
+                    "swap": value(&host["MemorySwap"]),
+                    "reservation": value(&host["MemoryReservation"]),
+                    "disableOomKiller": {},
+                },
+                "cpu": {
+                    "shares": value(&host["CpuShares"]),
+                    "quota": value(&json!(quota)),
+                    "period": {"value": "100000"},
+                    "cpus": host["CpusetCpus"],
+                },
+                "devices": devices,
+                "pids": {"limit": host["PidsLimit"].to_string()},
+            },
+        },
+    })
+}
+
+/// The members that are not the same, with what is told and what is wanted.
+fn differences(told: &Value, wanted: &Value) -> Vec<String> {
+    let (Some(told_members), Some(members)) = (told.as_object(), wanted.as_object()) else {
+        let is_same = told == wanted;
+        return if is_same { Vec::new() } else { vec![format!(": {told}, not {wanted}")] };
+    };
+    let mut names: Vec<&String> = told_members.keys().chain(members.keys()).collect();
+    names.sort();
+    names.dedup();
+    let below = |name: &String| {
+        let inner = differences(&told[name.as_str()], &wanted[name.as_str()]);
+        inner.into_iter().map(|rest| format!(".{name}{rest}")).collect::<Vec<_>>()
+    };
+    names.into_iter().flat_map(below).collect()
+}
+
+/// Everything of the container but mounts, seccomp filter and what it has in common with its pod.
+fn container_by(id: &str, inspect: &Value, document: &Value) -> Value {
+    let (host, config) = (&inspect["HostConfig"], &inspect["Config"]);
+    let args = [&[inspect["Path"].clone()][..], inspect["Args"].as_array().unwrap()].concat();
+    let hostname = format!("HOSTNAME={}", config["Hostname"].as_str().unwrap());
+    let path = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+    let env = [&[json!(path), json!(hostname)][..], config["Env"].as_array().unwrap()].concat();
+    let user: Vec<u32> =
+        config["User"].as_str().unwrap().split(':').map(|id| id.parse().unwrap()).collect();
+    let limits = host["Ulimits"].as_array().unwrap().iter().map(|limit| {
+        let kind = limit["Name"].as_str().unwrap().to_uppercase();
+        let (hard, soft) = (limit["Hard"].to_string(), limit["Soft"].to_string());
+        json!({"type": format!("RLIMIT_{kind}"), "hard": hard, "soft": soft})
+    });
+    let devices = host["Devices"].as_array().unwrap().iter().map(|device| {
+        assert_eq!(device["PathOnHost"], "/dev/null");
+        json!({"path": device["PathInContainer"], "type": "c", "major": "1", "minor": "3",
+            "fileMode": {"value": 0o666}, "uid": {}, "gid": {}})
+    });
+    let name = inspect["Name"].as_str().unwrap().trim_start_matches('/');
+    let mut sysctl = document["linux"]["sysctl"].clone();
+    for (key, value) in host["Sysctls"].as_object().unwrap() {
+        sysctl[key] = value.clone();
+    }
+    json!({
+        "id": id, "podSandboxId": id, "name": name, "labels": config["Labels"],
+        "args": args, "env": env, "mounts": null,
+        "hooks": document["hooks"],
+        "linux": {
+            "devices": devices.collect::<Vec<_>>(),
+            "oomScoreAdj": {"value": host["OomScoreAdj"].to_string()},
+            "seccompPolicy": null,
+            "sysctl": sysctl,
+        },
+        "rlimits": limits.collect::<Vec<_>>(),
+        "user": {"uid": user[0], "gid": user[1], "additionalGids": [user[1]]},
+        "image": {"name": config["Image"], "configDigest": inspect["Image"]},
+    })
+}
+
+/// Every mount that Docker speaks of, and what the document has besides.
+fn the_mounts_are_dockers(told: &Value, inspect: &Value, document: &Value) {
+    assert_eq!(told, &document["mounts"]);
+    let at = |destination: &str| {
+        let all = told.as_array().unwrap();
+        let found = all.iter().find(|mount| mount["destination"] == destination);
+        found.expect(destination).clone()
+    };
+    for mount in inspect["Mounts"].as_array().unwrap() {
+        let told = at(mount["Destination"].as_str().unwrap());
+        assert_eq!((&told["type"], &told["source"]), (&mount["Type"], &mount["Source"]));
+        assert_eq!(told["options"], json!(["rbind", mount["Mode"], mount["Propagation"]]));
+    }
+    for (destination, source) in [
+        ("/etc/resolv.conf", "ResolvConfPath"),
+        ("/etc/hostname", "HostnamePath"),
+        ("/etc/hosts", "HostsPath"),
+    ] {
+        assert_eq!(at(destination)["source"], inspect[source]);
+    }
+    for (destination, options) in inspect["HostConfig"]["Tmpfs"].as_object().unwrap() {
+        let told = at(destination);
+        assert_eq!(told["type"], "tmpfs");
+        assert!(told["options"].as_array().unwrap().contains(options), "{told}");
+    }
+}
+
+/// `docker inspect` does not show its default filter; the document does.
+fn the_filter_is_dockers(told: &Value, document: &Value) {
+    assert_eq!(told["defaultAction"], document["defaultAction"]);
+    assert_eq!(told["architectures"], document["architectures"]);
+    let rules = |filter: &Value| {
+        let all = filter["syscalls"].as_array().unwrap();
+        let part = |rule: &Value| (rule["names"].clone(), rule["action"].clone());
+        all.iter().map(part).collect::<Vec<_>>()
+    };
+    assert_eq!(rules(told), rules(document));
+}
+
+/// Numbers that may be absent are messages, and false is not said.
+fn as_message(rule: &mut Value, numbers: &[&str]) {
+    let rule = rule.as_object_mut().unwrap();
+    rule.retain(|_, value| *value != json!(false));
+    for number in numbers {
+        if let Some(value) = rule.get_mut(*number) {
+            let said = value.as_i64().unwrap();
+            *value = if said == 0 { json!({}) } else { json!({"value": said.to_string()}) };
+        }
+    }
+}
+
+#[test]
+fn our_labels_put_two_services_into_one_pod_that_lives_as_long_as_both() {
+    let Some(docker) = Docker::new() else { return };
+    let (manner, heard) = listening(Manner::default());
+    let told = docker.rig.plugin("10", "witness", manner);
+    let labels = |service: &str| {
+        [
+            "com.docker.compose.project=shop".to_owned(),
+            format!("com.docker.compose.service={service}"),
+            "nri-runc.dev/pod-id=shop".to_owned(),
+            "nri-runc.dev/pod-name=shop".to_owned(),
+            "nri-runc.dev/pod-namespace=prod".to_owned(),
+            "nri-runc.dev/pod-uid=0b1c".to_owned(),
+            "nri-runc.dev/label/app=shop".to_owned(),
+            "nri-runc.dev/annotation/cpu.example/pin=yes".to_owned(),
+            format!("nri-runc.dev/container-name={service}"),
+        ]
+    };
+    for service in ["web", "db"] {
+        let labels: Vec<String> =
+            labels(service).iter().map(|label| format!("--label={label}")).collect();
+        let labels: Vec<&str> = labels.iter().map(String::as_str).collect();
+        docker.runs(&format!("shop-{service}-1"), &labels);
+    }
+    let creates = requests(&heard, "CreateContainer");
+    for (create, service) in creates.iter().zip(["web", "db"]) {
+        let (pod, container) = (&create["pod"], &create["container"]);
+        assert_eq!(container["name"], service);
+        assert_eq!(container["labels"]["com.docker.compose.service"], service);
+        assert_eq!((&container["podSandboxId"], &pod["id"]), (&json!("shop"), &json!("shop")));
+        assert_eq!((&pod["name"], &pod["namespace"]), (&json!("shop"), &json!("prod")));
+        assert_eq!(pod["uid"], "0b1c");
+        assert_eq!(pod["labels"]["app"], "shop");
+        assert_eq!(pod["labels"]["com.docker.compose.project"], "shop");
+        assert_eq!(pod["annotations"], json!({"cpu.example/pin": "yes"}));
+    }
+    let pods = docker.rig.admin(&["pods"]);
+    assert_eq!((pods.as_array().unwrap().len(), &pods[0]["engine"]), (1, &json!("docker")));
+    docker.says(&["rm", "--force", "shop-web-1"]);
+    wait_until("one has gone", || heard_of(&told, "RemoveContainer web"));
+    assert_eq!(events(&told, "shop"), ["RunPodSandbox"]);
+    docker.says(&["rm", "--force", "shop-db-1"]);
+    docker.nothing_is_left();
+    assert_eq!(events(&told, "shop"), ["RunPodSandbox", "StopPodSandbox", "RemovePodSandbox"]);
+}

@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `docker update` and `docker restart` beside a plugin that owns half of the fields.
+
+use serde_json::{Value, json};
+
+use nri_runc::plugin::api;
+
+use super::engine::{Docker, Limits, text};
+use super::player::Manner;
+use super::rig::wait_until;
+use super::{events, heard_of, listening, number, requests};
+
+const MIB: i64 = 1 << 20;
+
+fn shares(value: u64) -> api::LinuxCPU {
+    api::LinuxCPU { shares: number(value), ..Default::default() }
+}
+
+/// A plugin that owns CPU shares and the number of processes.
+fn owns_half() -> Manner {
+    let pids = api::LinuxPids { limit: 77, ..Default::default() };
+    let resources = api::LinuxResources {
+        cpu: Some(shares(300)).into(),
+        pids: Some(pids).into(),
+        ..Default::default()
+    };
+    let linux =
+        api::LinuxContainerAdjustment { resources: Some(resources).into(), ..Default::default() };
+    let adjust = api::ContainerAdjustment { linux: Some(linux).into(), ..Default::default() };
+    Manner { adjust, ..Manner::default() }
+}
+
+/// A container of which Docker limits more than the plugin owns.
+fn limited(docker: &Docker) -> String {
+    let words = ["--memory=64m", "--memory-swap=96m", "--cpu-shares=512", "--pids-limit=50"];
+    docker.runs("web", &words)
+}
+
+/// What the cgroups are to say: shares, quota, memory in MiB, processes. The weights of cgroup v2
+/// are coarse: a few shares more or less are the same weight.
+#[track_caller]
+fn says(docker: &Docker, id: &str, shares: i64, quota: i64, memory: i64, pids: i64) {
+    let found = docker.limits(id);
+    let near = found.shares.filter(|found| (found - shares).abs() <= 27);
+    let wanted = Limits {
+        shares: near.map(|_| shares),
+        quota: Some(quota).filter(|quota| *quota > 0).or(found.quota.filter(|quota| *quota < 0)),
+        memory: Some(memory * MIB),
+        pids: Some(pids),
+    };
+    let found = Limits { shares: near.map(|_| shares), ..found };
+    assert!(near.is_some(), "{shares} shares wanted, {:?}", docker.limits(id));
+    assert_eq!(found, wanted);
+}
+
+/// What plugins were asked in the last update.
+fn asked(heard: &super::Heard) -> Value {
+    let mut last = requests(heard, "UpdateContainer").pop().unwrap();
+    let mut resources = last["linuxResources"].take();
+    resources.as_object_mut().unwrap().retain(|_, part| *part != json!({}));
+    resources
+}
+
+fn value(number: i64) -> Value {
+    json!({"value": number.to_string()})
+}
+
+#[test]
+fn an_update_of_docker_wins_where_it_says_something_new_and_leaves_what_the_plugin_owns() {
+    let Some(docker) = Docker::new() else { return };
+    let (manner, heard) = listening(owns_half());
+    let told = docker.rig.plugin("10", "half", manner);
+    let id = limited(&docker);
+    says(&docker, &id, 300, -1, 64, 77);
+
+    // A field that nobody owns.
+    docker.says(&["update", "--memory=48m", "web"]);
+    says(&docker, &id, 300, -1, 48, 77);
+    assert_eq!(asked(&heard), json!({"memory": {"limit": value(48 * MIB)}}));
+    docker.says(&["update", "--cpus=0.5", "web"]);
+    says(&docker, &id, 300, 50_000, 48, 77);
+    let quota = json!({"cpu": {"quota": value(50_000), "period": value(100_000)}});
+    assert_eq!(asked(&heard), quota);
+
+    // The same once more is no wish, and nobody is asked.
+    docker.says(&["update", "--memory=48m", "web"]);
+    says(&docker, &id, 300, 50_000, 48, 77);
+    assert_eq!(requests(&heard, "UpdateContainer").len(), 2);
+
+    // A value that the plugin owns, and Docker means it.
+    docker.says(&["update", "--cpu-shares=700", "web"]);
+    says(&docker, &id, 700, 50_000, 48, 77);
+    assert_eq!(asked(&heard), json!({"cpu": {"shares": value(700)}}));
+    wait_until("the last is told", || requests(&heard, "PostUpdateContainer").len() == 3);
+    let last = &requests(&heard, "PostUpdateContainer")[2]["container"]["linux"]["resources"];
+    assert_eq!(last["cpu"]["shares"], value(700));
+    assert_eq!(last["memory"]["limit"], value(48 * MIB));
+    assert_eq!(last["pids"]["limit"], "77");
+    assert_eq!(docker.inspect("web")["HostConfig"]["PidsLimit"], 50, "Docker knows of no plugin");
+
+    docker.says(&["rm", "--force", "web"]);
+    docker.nothing_is_left();
+    let updates = ["UpdateContainer", "PostUpdateContainer"].repeat(3);
+    let told = events(&told, "web");
+    assert_eq!(told[5..told.len() - 4], updates);
+}
+
+#[test]
+fn a_restart_of_docker_is_another_life_in_which_the_plugin_sets_its_values_again() {
+    let Some(docker) = Docker::new() else { return };
+    let (manner, heard) = listening(owns_half());
+    let told = docker.rig.plugin("10", "half", manner);
+    let id = limited(&docker);
+    docker.says(&["update", "--memory=48m", "--cpu-shares=700", "web"]);
+    says(&docker, &id, 700, -1, 48, 77);
+    docker.says(&["restart", "--time=0", "web"]);
+    // The engine's own wish of before is its document now, and the plugin has the last word there.
+    says(&docker, &id, 300, -1, 48, 77);
+    let creates = requests(&heard, "CreateContainer");
+    assert_eq!(creates.len(), 2);
+    assert_eq!(
+        (&creates[0]["container"]["id"], &creates[1]["container"]["id"]),
+        (&json!(id), &json!(id))
+    );
+    let again = &creates[1]["container"]["linux"]["resources"];
+    assert_eq!(
+        (&again["cpu"]["shares"], &again["memory"]["limit"]),
+        (&value(700), &value(48 * MIB))
+    );
+    docker.says(&["rm", "--force", "web"]);
+    docker.nothing_is_left();
+    let one = &super::LIFE[..];
+    let updated = [&one[..5], &["UpdateContainer", "PostUpdateContainer"], &one[5..]].concat();
+    assert_eq!(events(&told, "web"), [&updated[..], one].concat());
+}
+
+#[test]
+fn a_plugin_that_answers_an_update_of_docker_has_the_last_word() {
+    let Some(docker) = Docker::new() else { return };
+    let id = limited(&docker);
+    let resources = api::LinuxResources { cpu: Some(shares(333)).into(), ..Default::default() };
+    let linux =
+        api::LinuxContainerUpdate { resources: Some(resources).into(), ..Default::default() };
+    let update = api::ContainerUpdate {
+        container_id: id.clone(),
+        linux: Some(linux).into(),
+        ..Default::default()
+    };
+    let _told =
+        docker.rig.plugin("20", "answers", Manner { updates: vec![update], ..Manner::default() });
+    docker.says(&["update", "--cpu-shares=700", "--memory=48m", "web"]);
+    says(&docker, &id, 333, -1, 48, 50);
+    let explained = docker.rig.admin(&["explain", "web"]);
+    let changes = explained["changes"].as_array().unwrap();
+    let of_it: Vec<&Value> = changes.iter().filter(|c| c["plugin"] == "20-answers").collect();
+    assert_eq!((of_it.len(), &of_it[0]["after"]), (1, &json!(333)), "{explained}");
+    // Set after the creation, and Docker has said nothing new: the next life begins with it.
+    docker.says(&["restart", "--time=0", "web"]);
+    wait_until("it is set again", || docker.limits(&id).shares.is_some_and(|s| s < 500));
+    says(&docker, &id, 333, -1, 48, 50);
+    docker.says(&["rm", "--force", "web"]);
+    docker.nothing_is_left();
+}
+
+#[test]
+fn an_update_of_docker_that_a_plugin_refuses_changes_nothing_and_docker_says_why() {
+    let Some(docker) = Docker::new() else { return };
+    let at = Some("UpdateContainer".to_owned());
+    let guard = Manner { refuses: Some("no more memory today"), at, ..Manner::default() };
+    let told = docker.rig.plugin("90", "guard", guard);
+    let id = limited(&docker);
+    let output = docker.call(&["update", "--memory=48m", "--cpu-shares=700", "web"]);
+    assert!(!output.status.success());
+    let said = text(&output);
+    let line = said.lines().next().unwrap_or_default();
+    for word in
+        ["Cannot update container", "nri-runc: cannot update", "90-guard", "no more memory today"]
+    {
+        assert!(line.contains(word), "{word} is not in: {said}");
+    }
+    says(&docker, &id, 512, -1, 64, 50);
+    assert_eq!(docker.inspect("web")["HostConfig"]["Memory"], 64 * MIB);
+    assert!(!heard_of(&told, "PostUpdateContainer web"));
+    let refused = docker.rig.admin(&["explain", "web"])["refused"].to_string();
+    assert!(refused.contains("no more memory today"), "{refused}");
+    // It runs on, and ends like any other.
+    assert_eq!(docker.says(&["exec", "web", "/bin/sh", "-c", "echo yes"]), "yes");
+    docker.says(&["rm", "--force", "web"]);
+    wait_until("its end is told", || heard_of(&told, "RemovePodSandbox web"));
+    docker.no_container_is_left();
+}

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What an engine that was ended leaves behind: monitors of containers, mounts, cgroups. It ends
+//! and removes only what has the test's private folder or its cgroup in its name.
+
+use std::path::Path;
+
+/// Clears up after an engine with all its state below `dir` and its containers below `cgroup`.
+pub(crate) fn clear(dir: &str, cgroup: &str) {
+    for _monitor_then_what_it_watched in 0..2 {
+        for pid in processes(dir, cgroup) {
+            let pid = nix::unistd::Pid::from_raw(pid);
+            let _gone = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL);
+        }
+        std::thread::sleep(std::time::Duration::from_millis(100));
+    }
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    for line in mounts.lines().rev() {
+        let point = line.split(' ').nth(4).filter(|point| point.starts_with(dir));
+        if let Some(point) = point {
+            let _gone = nix::mount::umount2(point, nix::mount::MntFlags::MNT_DETACH);
+        }
+    }
+    let name = cgroup.trim_start_matches('/');
+    remove(&Path::new("/sys/fs/cgroup").join(name));
+    for controller in std::fs::read_dir("/sys/fs/cgroup").into_iter().flatten().flatten() {
+        remove(&controller.path().join(name));
+    }
+}
+
+/// Those whose command line names the folder or that are in the cgroup.
+pub(crate) fn processes(dir: &str, cgroup: &str) -> Vec<i32> {
+    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_string_lossy().parse().ok());
+    let own = i32::try_from(std::process::id()).unwrap_or(0);
+    let is_left = |pid: &i32| {
+        let has = |name: &str, what: &str| {
+            let text = std::fs::read(format!("/proc/{pid}/{name}")).unwrap_or_default();
+            String::from_utf8_lossy(&text).contains(what)
+        };
+        *pid != own && (has("cmdline", dir) || has("cgroup", cgroup))
+    };
+    pids.filter(is_left).collect()
+}
+
+fn remove(dir: &Path) {
+    for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
+        if entry.path().is_dir() {
+            remove(&entry.path());
+        }
+    }
+    let _gone = std::fs::remove_dir(dir);
+}
+
+/// The cgroups below this one, wherever they are.
+pub(crate) fn cgroups(cgroup: &str) -> Vec<std::path::PathBuf> {
+    let tops = std::fs::read_dir("/sys/fs/cgroup").into_iter().flatten().flatten();
+    let tops = tops.map(|top| top.path()).chain([Path::new("/sys/fs/cgroup").to_owned()]);
+    let parents = tops.map(|top| top.join(cgroup.trim_start_matches('/')));
+    let below = parents.flat_map(|dir| std::fs::read_dir(dir).into_iter().flatten().flatten());
+    below.map(|entry| entry.path()).filter(|path| path.is_dir()).collect()
+}

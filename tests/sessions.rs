@@ -4,6 +4,7 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -13,6 +14,7 @@ use nri_runc::plugin::{
 };
 use tokio::io::AsyncWriteExt;
 use tokio::net::UnixStream;
+use tokio::sync::Semaphore;
 use ttrpc::r#async::TtrpcContext;
 
 /// A plugin that can be told how to misbehave.
@@ -95,6 +97,28 @@ async fn connect(
     let (shaken, stub) =
         tokio::join!(handshake(ours, None, &settings, Arc::new(NoUpdates)), registered);
     (shaken, stub.ok())
+}
+
+/// Answers no update before it is told to; counts those that it has in hand.
+struct Slow {
+    in_hand: AtomicUsize,
+    most: AtomicUsize,
+    leave: Semaphore,
+}
+
+#[async_trait]
+impl Upcalls for Slow {
+    async fn update_containers(
+        &self,
+        _: &Identity,
+        _: api::UpdateContainersRequest,
+    ) -> Result<api::UpdateContainersResponse, String> {
+        let now = self.in_hand.fetch_add(1, Ordering::SeqCst) + 1;
+        self.most.fetch_max(now, Ordering::SeqCst);
+        self.leave.acquire().await.unwrap().forget();
+        self.in_hand.fetch_sub(1, Ordering::SeqCst);
+        Ok(api::UpdateContainersResponse::new())
+    }
 }
 
 async fn connected(odd: Odd) -> (Plugin, Stub) {
@@ -188,6 +212,38 @@ async fn updates_before_the_plugin_is_synchronized_are_refused() {
     assert!(matches!(plugin.synchronize(&[], &[]).await, Outcome::Answered(_)));
     let error = stub.update_containers(&request).await.unwrap_err().to_string();
     assert!(error.contains("no updates for 10-odd"), "{error}");
+}
+
+#[tokio::test]
+async fn a_plugin_that_floods_us_waits_and_still_answers_us_and_loses_nothing() {
+    const FLOOD: usize = 3000;
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    let slow = Slow { in_hand: 0.into(), most: 0.into(), leave: Semaphore::new(0) };
+    let slow = Arc::new(slow);
+    let upcalls: Arc<dyn Upcalls> = Arc::clone(&slow) as _;
+    let settings = Settings { request_timeout: Duration::from_secs(30), ..settings() };
+    let registered = Stub::register(theirs, "10", "odd", Arc::new(Odd::default()));
+    let (plugin, stub) = tokio::join!(handshake(ours, None, &settings, upcalls), registered);
+    let (plugin, stub) = (plugin.unwrap(), stub.unwrap());
+    assert!(matches!(plugin.synchronize(&[], &[]).await, Outcome::Answered(_)));
+    let asks = (0..FLOOD).map(|_| {
+        let runtime = stub.runtime();
+        let request = api::UpdateContainersRequest::new();
+        tokio::spawn(async move { runtime.update_containers(&request).await })
+    });
+    let asks: Vec<_> = asks.collect();
+    while slow.in_hand.load(Ordering::SeqCst) == 0 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    // Behind all that it has asked for.
+    let outcome = plugin.create_container(container("web")).await;
+    assert!(matches!(outcome, Outcome::Answered(_)), "{outcome:?}");
+    assert!(slow.most.load(Ordering::SeqCst) <= 32, "{:?}", slow.most);
+    slow.leave.add_permits(FLOOD);
+    for ask in asks {
+        ask.await.unwrap().unwrap();
+    }
+    assert!(slow.most.load(Ordering::SeqCst) <= 32, "{:?}", slow.most);
 }
 
 #[tokio::test]

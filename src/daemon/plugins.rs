@@ -25,6 +25,9 @@ use super::roster::Newcomer;
 /// Connections that may be registering at once (D11).
 const WAITING_ROOM: usize = 64;
 
+/// Requests of one plugin that wait for their turn; it does not come to have more in hand.
+const ORDERS: usize = 32;
+
 /// The NRI version that we speak.
 pub const NRI_VERSION: &str = "v0.12.5";
 
@@ -193,7 +196,7 @@ pub(super) fn expect_those_who_were_here(node: &Node) {
 /// Requests that plugins make of us. They arrive on tasks of their own, outside of our thread-
 /// bound state, so they are handed over and answered.
 struct Desk {
-    orders: tokio::sync::mpsc::UnboundedSender<UpdateOrder>,
+    orders: tokio::sync::mpsc::Sender<UpdateOrder>,
     registered: Arc<OnceLock<Identity>>,
 }
 
@@ -205,12 +208,18 @@ pub(super) struct UpdateOrder {
 }
 
 pub(super) fn upcalls(node: &Rc<Node>, newcomer: &Newcomer) -> Arc<dyn Upcalls> {
-    let (sender, mut orders) = tokio::sync::mpsc::unbounded_channel::<UpdateOrder>();
+    let (sender, mut orders) = tokio::sync::mpsc::channel::<UpdateOrder>(ORDERS);
     let node = Rc::clone(node);
     tokio::task::spawn_local(async move {
         while let Some(order) = orders.recv().await {
+            // The plugin may have given up meanwhile.
+            if order.reply.is_closed() {
+                continue;
+            }
             let reply = super::updates::unsolicited(&node, &order.plugin, order.request).await;
             let _plugin_is_gone = order.reply.send(reply);
+            // The next may be there already: first whoever else has something to do.
+            tokio::task::yield_now().await;
         }
     });
     Arc::new(Desk { orders: sender, registered: Arc::clone(&newcomer.registered) })
@@ -229,7 +238,7 @@ impl Upcalls for Desk {
     ) -> Result<api::UpdateContainersResponse, String> {
         let (reply, answer) = tokio::sync::oneshot::channel();
         let order = UpdateOrder { plugin: plugin.to_string(), request, reply };
-        self.orders.send(order).map_err(|_gone| "the daemon is ending".to_owned())?;
+        self.orders.send(order).await.map_err(|_gone| "the daemon is ending".to_owned())?;
         answer.await.map_err(|_gone| "the daemon is ending".to_owned())?
     }
 }

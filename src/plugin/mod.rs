@@ -7,6 +7,7 @@ pub mod api;
 mod calls;
 mod event;
 mod identity;
+mod inflow;
 /// Messages as JSON.
 pub mod json;
 mod launch;

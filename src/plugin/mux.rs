@@ -6,18 +6,19 @@
 //! 4096 bytes, and two messages must never share a frame; a plugin that is sent anything else
 //! stops answering for ever. So a message goes out as one frame of at most 4096 bytes, or as
 //! that and one with the rest. The reader takes frames as a plain stream of bytes and stops
-//! reading the trunk (back-pressure) when a connection is not drained.
+//! reading the trunk (back-pressure, `inflow.rs`) when a connection is not drained.
 
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, BufReader, ReadBuf};
 use tokio::net::UnixStream;
 use tokio::sync::{mpsc, watch};
 
+use super::inflow::{self, Frame, InHand, Room};
 use super::line::Line;
 
 /// Connection id of the plugin service: we call, the plugin answers.
@@ -26,14 +27,11 @@ pub const PLUGIN_CONNECTION: u32 = 1;
 pub const RUNTIME_CONNECTION: u32 = 2;
 
 /// The largest payload of one frame: ttRPC header and the largest ttRPC message.
-pub const FRAME_LIMIT: usize = TTRPC_HEADER + TTRPC_LIMIT;
+pub const FRAME_LIMIT: usize = inflow::HEADER + TTRPC_LIMIT;
 /// The largest ttRPC message.
 pub const TTRPC_LIMIT: usize = 4 << 20;
-const TTRPC_HEADER: usize = 10;
 /// The reference's reader takes the beginning of a message through a buffer of this size.
 const FIRST_FRAME: usize = 4096;
-/// Frames that wait for a connection to be drained.
-const QUEUE: usize = 16;
 /// Bytes that may wait for the trunk before writers must wait.
 const OUTGOING_LIMIT: usize = 2 * FRAME_LIMIT;
 
@@ -82,17 +80,20 @@ pub fn split(stream: UnixStream) -> (Trunk, Connection, Connection) {
     let (outgoing, queue) = mpsc::unbounded_channel();
     let queued = Arc::new(AtomicUsize::new(0));
     let make = |id| {
-        let (sender, incoming) = mpsc::channel(QUEUE);
+        let (sender, incoming) = mpsc::unbounded_channel();
+        // How many requests a plugin gets at once is up to who asks it.
+        let limit = if id == RUNTIME_CONNECTION { inflow::IN_HAND } else { usize::MAX };
         let connection = Connection {
             id,
             incoming,
-            rest: Vec::new(),
+            in_hand: InHand::new(limit),
+            rest: None,
             taken: 0,
             message: Vec::new(),
             outgoing: outgoing.clone(),
             queued: Arc::clone(&queued),
         };
-        (sender, connection)
+        (Incoming { sender, room: Room::default() }, connection)
     };
     let (to_plugin, plugin) = make(PLUGIN_CONNECTION);
     let (to_runtime, runtime) = make(RUNTIME_CONNECTION);
@@ -107,12 +108,22 @@ pub fn split(stream: UnixStream) -> (Trunk, Connection, Connection) {
     (trunk, plugin, runtime)
 }
 
-async fn read(
-    reader: Line,
-    trunk: Trunk,
-    plugin: mpsc::Sender<Vec<u8>>,
-    runtime: mpsc::Sender<Vec<u8>>,
-) {
+/// The near end of a connection: frames that were read go in.
+struct Incoming {
+    sender: mpsc::UnboundedSender<Frame>,
+    room: Room,
+}
+
+impl Incoming {
+    /// Waits for room. A connection of ours that ended is like one that was never opened.
+    async fn send(&self, payload: Vec<u8>) {
+        if !self.sender.is_closed() {
+            let _ended = self.sender.send(self.room.take(payload).await);
+        }
+    }
+}
+
+async fn read(reader: Line, trunk: Trunk, plugin: Incoming, runtime: Incoming) {
     // A message comes as two frames, each with a header: mostly one read for all four.
     let mut reader = BufReader::new(reader);
     let reason = tokio::select! {
@@ -126,8 +137,8 @@ async fn read(
 async fn read_frames(
     reader: &mut BufReader<Line>,
     trunk: &Trunk,
-    plugin: &mpsc::Sender<Vec<u8>>,
-    runtime: &mpsc::Sender<Vec<u8>>,
+    plugin: &Incoming,
+    runtime: &Incoming,
 ) -> String {
     let mut has_warned = false;
     loop {
@@ -151,11 +162,11 @@ async fn read_frames(
         if reader.read_exact(&mut payload).await.is_err() {
             return "it closed the connection in the middle of a frame".to_owned();
         }
-        let sent = match id {
-            _ if length == 0 => Ok(()), // Legal, and no end of anything.
+        match id {
+            _ if length == 0 => {} // Legal, and no end of anything.
             PLUGIN_CONNECTION => {
                 trunk.heard.fetch_add(1, Ordering::Relaxed);
-                plugin.send(payload).await
+                plugin.send(payload).await;
             }
             RUNTIME_CONNECTION => runtime.send(payload).await,
             _ => {
@@ -163,11 +174,8 @@ async fn read_frames(
                     tracing::warn!("a plugin sent frames for the unknown connection {id}: ignored");
                 }
                 has_warned = true;
-                Ok(())
             }
-        };
-        // A connection of ours that ended is like one that was never opened.
-        let _discarded = sent;
+        }
     }
 }
 
@@ -200,8 +208,10 @@ async fn write(
 #[derive(Debug)]
 pub struct Connection {
     id: u32,
-    incoming: mpsc::Receiver<Vec<u8>>,
-    rest: Vec<u8>,
+    incoming: mpsc::UnboundedReceiver<Frame>,
+    in_hand: InHand,
+    /// The frame that is being taken, and how much of it was.
+    rest: Option<Frame>,
     taken: usize,
     message: Vec<u8>,
     outgoing: mpsc::UnboundedSender<Vec<u8>>,
@@ -211,12 +221,13 @@ pub struct Connection {
 impl Connection {
     /// Hands every complete ttRPC message over to the trunk, in frames.
     fn flush_messages(&mut self) -> io::Result<()> {
-        while let Some(length) = message_length(&self.message) {
+        while let Some(length) = inflow::message_length(&self.message) {
             if self.message.len() < length {
                 break;
             }
             let rest = self.message.split_off(length);
             let message = std::mem::replace(&mut self.message, rest);
+            self.in_hand.written(&message);
             let bytes = frames(self.id, &message);
             self.queued.fetch_add(bytes.len(), Ordering::Relaxed);
             self.outgoing
@@ -225,13 +236,6 @@ impl Connection {
         }
         Ok(())
     }
-}
-
-/// Length of the ttRPC message that begins here, header included, once its header is there.
-fn message_length(bytes: &[u8]) -> Option<usize> {
-    let header = bytes.get(..TTRPC_HEADER)?;
-    let length = u32::from_be_bytes([header[0], header[1], header[2], header[3]]);
-    Some(TTRPC_HEADER + usize::try_from(length).unwrap_or(usize::MAX - TTRPC_HEADER))
 }
 
 /// One message as frames.
@@ -254,19 +258,25 @@ impl AsyncRead for Connection {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        if self.taken == self.rest.len() {
-            match self.incoming.poll_recv(context) {
-                Poll::Pending => return Poll::Pending,
-                Poll::Ready(None) => return Poll::Ready(Ok(())),
-                Poll::Ready(Some(payload)) => {
-                    self.rest = payload;
-                    self.taken = 0;
-                }
-            }
+        let this = &mut *self;
+        let allowed = ready!(this.in_hand.poll_next(context));
+        let frame = match this.rest.take() {
+            Some(frame) => frame,
+            None => match ready!(this.incoming.poll_recv(context)) {
+                Some(frame) => frame,
+                None => return Poll::Ready(Ok(())),
+            },
+        };
+        let left = &frame.bytes[this.taken..];
+        let bytes = &left[..allowed.min(buffer.remaining()).min(left.len())];
+        buffer.put_slice(bytes);
+        this.in_hand.read(bytes);
+        if bytes.len() < left.len() {
+            this.taken += bytes.len();
+            this.rest = Some(frame);
+        } else {
+            this.taken = 0;
         }
-        let length = buffer.remaining().min(self.rest.len() - self.taken);
-        buffer.put_slice(&self.rest[self.taken..self.taken + length]);
-        self.taken += length;
         Poll::Ready(Ok(()))
     }
 }
@@ -310,7 +320,7 @@ mod tests {
     fn message(length: usize) -> Vec<u8> {
         let mut bytes = u32::try_from(length).unwrap().to_be_bytes().to_vec();
         bytes.extend_from_slice(&[0, 0, 0, 1, 1, 0]);
-        bytes.resize(TTRPC_HEADER + length, 7);
+        bytes.resize(inflow::HEADER + length, 7);
         bytes
     }
 

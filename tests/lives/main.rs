@@ -7,13 +7,13 @@
 //! `LIVES=COUNT SEED` says how many and which (`make soak`); `make test` has a few of the day's.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod busy;
 #[path = "../support/player.rs"]
 mod player;
 #[path = "../bundle/rig.rs"]
 #[expect(dead_code, reason = "shared with tests that need more of it")]
 mod rig;
 mod scale;
-
 mod view;
 
 use std::process::{Child, Command, Stdio};

@@ -12,9 +12,10 @@ use super::player::Manner;
 use super::rig::{BUNDLE, Rig, wait_until};
 use super::{runtime, say};
 
-/// A world with one running container, `c0`, on record, and no daemon.
-fn with_a_record() -> Rig {
-    let mut rig = Rig::new("");
+/// A world with one running container, `c0`, on record, and no daemon; with `more` lines of
+/// configuration.
+pub(super) fn with_a_record(more: &str) -> Rig {
+    let mut rig = Rig::new(more);
     rig.write("fake/runc", &runtime());
     let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
     std::fs::set_permissions(rig.path("fake/runc"), mode).unwrap();
@@ -36,7 +37,7 @@ fn record(rig: &Rig, folder: &str) -> (String, Value) {
 }
 
 /// Puts a copy of `c0` on record for each process.
-fn put_on_record(rig: &Rig, pids: &[u32]) {
+pub(super) fn put_on_record(rig: &Rig, pids: &[u32]) {
     let (name, container) = record(rig, "containers");
     let (_, pod) = record(rig, "pods");
     for (number, pid) in pids.iter().enumerate() {
@@ -63,12 +64,12 @@ fn write(path: &Path, record: &Value) {
 }
 
 #[expect(clippy::disallowed_methods, reason = "a container's process")]
-fn sleeper() -> Child {
+pub(super) fn sleeper() -> Child {
     Command::new("sleep").arg("600").stdout(Stdio::null()).spawn().unwrap()
 }
 
 /// Ends what it has started.
-struct Sleepers(Vec<Child>);
+pub(super) struct Sleepers(pub(super) Vec<Child>);
 
 impl Drop for Sleepers {
     fn drop(&mut self) {
@@ -80,7 +81,7 @@ impl Drop for Sleepers {
 }
 
 /// A number from a process's `status`.
-fn status(pid: i32, name: &str) -> u64 {
+pub(super) fn status(pid: i32, name: &str) -> u64 {
     let text = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let line = text.lines().find_map(|line| line.strip_prefix(name)).unwrap();
     line.trim_matches([':', ' ', '\t', 'k', 'B']).parse().unwrap()
@@ -100,7 +101,7 @@ fn descriptors(pid: i32) -> usize {
 
 #[test]
 fn a_thousand_running_containers_wake_nobody_and_their_ends_are_told_at_once() {
-    let mut rig = with_a_record();
+    let mut rig = with_a_record("");
     rig.start_daemon();
     let one = status(rig.daemon_pid(), "VmRSS");
     rig.kill_daemon();
@@ -166,7 +167,7 @@ fn creates_take(rig: &Rig) -> Duration {
 
 #[test]
 fn a_create_costs_no_more_with_ten_thousand_known_containers() {
-    let mut rig = with_a_record();
+    let mut rig = with_a_record("");
     let one = Sleepers(vec![sleeper()]);
     put_on_record(&rig, &[one.0[0].id(); 10]);
     rig.start_daemon();

@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What a peer may send before it has to wait: requests that are in hand, and bytes that nobody
+//! has taken yet. A plugin that asks for more than we can do is slowed by it; nothing of ours
+//! grows with it, and what it answers to us is still read meanwhile.
+//!
+//! It reads the headers of ttRPC messages and nothing else of them.
+
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+/// Requests of a plugin that are read before earlier ones are answered.
+pub(super) const IN_HAND: usize = 32;
+/// Bytes that are read for one connection before they are taken; a larger frame comes alone.
+const ROOM: u32 = 1 << 20;
+/// What a frame costs besides its bytes.
+const FRAME: usize = 64;
+
+/// Length of the header of a ttRPC message: length, stream, type, flags.
+pub(super) const HEADER: usize = 10;
+const TYPE: usize = 8;
+const REQUEST: u8 = 1;
+const RESPONSE: u8 = 2;
+
+/// Length of the message that begins here, header included, once its header is there.
+pub(super) fn message_length(bytes: &[u8]) -> Option<usize> {
+    let header = bytes.get(..HEADER)?;
+    let length = u32::from_be_bytes([header[0], header[1], header[2], header[3]]);
+    Some(HEADER + usize::try_from(length).unwrap_or(usize::MAX - HEADER))
+}
+
+/// A frame for one connection, and the room that it takes until it is dropped.
+#[derive(Debug)]
+pub(super) struct Frame {
+    pub(super) bytes: Vec<u8>,
+    _room: Option<OwnedSemaphorePermit>,
+}
+
+/// Room for frames that nobody has taken yet.
+#[derive(Debug, Clone)]
+pub(super) struct Room(Arc<Semaphore>);
+
+impl Default for Room {
+    fn default() -> Self {
+        Self(Arc::new(Semaphore::new(usize::try_from(ROOM).unwrap_or(1))))
+    }
+}
+
+impl Room {
+    /// Waits until there is room for these bytes.
+    pub(super) async fn take(&self, bytes: Vec<u8>) -> Frame {
+        let cost = u32::try_from(bytes.len() + FRAME).unwrap_or(ROOM).min(ROOM);
+        let room = Arc::clone(&self.0).acquire_many_owned(cost).await;
+        Frame { bytes, _room: room.ok() }
+    }
+}
+
+/// The requests that a connection has in hand.
+#[derive(Debug)]
+pub(super) struct InHand {
+    limit: usize,
+    /// Of the message that is being read: its header so far, and how much is left of the rest.
+    header: Vec<u8>,
+    left: usize,
+    count: usize,
+    waits: Option<Waker>,
+}
+
+impl InHand {
+    /// At most `limit` of them.
+    pub(super) fn new(limit: usize) -> Self {
+        Self { limit, header: Vec::new(), left: 0, count: 0, waits: None }
+    }
+
+    /// Waits, between two messages, while there are too many; then says how much may be read.
+    pub(super) fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<usize> {
+        if self.header.len() == HEADER {
+            return Poll::Ready(self.left);
+        }
+        if self.header.is_empty() && self.count >= self.limit {
+            self.waits = Some(context.waker().clone());
+            return Poll::Pending;
+        }
+        Poll::Ready(HEADER - self.header.len())
+    }
+
+    /// These bytes were read: no more than was allowed.
+    pub(super) fn read(&mut self, bytes: &[u8]) {
+        if self.header.len() == HEADER {
+            self.left = self.left.saturating_sub(bytes.len());
+        } else {
+            self.header.extend_from_slice(bytes);
+            if let Some(length) = message_length(&self.header) {
+                self.left = length - HEADER;
+                self.count += usize::from(self.header[TYPE] == REQUEST);
+            }
+        }
+        if self.header.len() == HEADER && self.left == 0 {
+            self.header.clear();
+        }
+    }
+
+    /// This message was written: where it is an answer, there is one less in hand.
+    pub(super) fn written(&mut self, message: &[u8]) {
+        if message.get(TYPE) != Some(&RESPONSE) {
+            return;
+        }
+        self.count = self.count.saturating_sub(1);
+        if let Some(waker) = self.waits.take() {
+            waker.wake();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn header(kind: u8, length: u8) -> [u8; HEADER] {
+        [0, 0, 0, length, 0, 0, 0, 1, kind, 0]
+    }
+
+    fn next(hand: &mut InHand) -> Poll<usize> {
+        hand.poll_next(&mut Context::from_waker(Waker::noop()))
+    }
+
+    #[test]
+    fn a_message_is_followed_to_its_end_however_it_is_cut() {
+        let mut hand = InHand::new(IN_HAND);
+        hand.read(&header(REQUEST, 5)[..4]);
+        assert_eq!(next(&mut hand), Poll::Ready(6));
+        hand.read(&header(REQUEST, 5)[4..]);
+        assert_eq!(next(&mut hand), Poll::Ready(5));
+        hand.read(&[0; 2]);
+        assert_eq!(next(&mut hand), Poll::Ready(3));
+        hand.read(&[0; 3]);
+        assert_eq!(next(&mut hand), Poll::Ready(HEADER));
+    }
+
+    #[test]
+    fn too_many_requests_in_hand_wait_for_an_answer_and_for_nothing_else() {
+        let mut hand = InHand::new(IN_HAND);
+        for _request in 0..IN_HAND {
+            assert_eq!(next(&mut hand), Poll::Ready(HEADER));
+            hand.read(&header(REQUEST, 0));
+        }
+        assert_eq!(next(&mut hand), Poll::Pending);
+        hand.written(&header(REQUEST, 0));
+        assert_eq!(next(&mut hand), Poll::Pending, "a request of ours is no answer");
+        hand.written(&header(RESPONSE, 0));
+        assert_eq!(next(&mut hand), Poll::Ready(HEADER));
+    }
+
+    #[test]
+    fn answers_that_come_are_never_in_hand() {
+        let mut hand = InHand::new(IN_HAND);
+        (0..1000).for_each(|_| hand.read(&header(RESPONSE, 0)));
+        assert_eq!(next(&mut hand), Poll::Ready(HEADER));
+    }
+
+    #[tokio::test]
+    async fn room_is_taken_until_the_frame_is_dropped_and_a_large_one_comes_alone() {
+        let room = Room::default();
+        let large = room.take(vec![0; 4 << 20]).await;
+        let soon = std::time::Duration::from_millis(20);
+        assert!(tokio::time::timeout(soon, room.take(vec![1])).await.is_err());
+        drop(large);
+        assert_eq!(room.take(vec![1]).await.bytes, [1]);
+    }
+}

@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Creates while the daemon is busy with a plugin that has nothing to do with them: a newcomer
+//! that takes its time over what it is told, one that asks for more than can be done.
+//! What it costs is measured by `make bench`; here is told who waits for whom.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+
+use nri_runc::plugin::stub::{Handler, Result, Runtime, Stub, async_trait};
+use nri_runc::plugin::{Event, api};
+use tokio::sync::Semaphore;
+
+use super::rig::{Rig, wait_until};
+use super::scale::{Sleepers, put_on_record, sleeper, status, with_a_record};
+
+/// Answers no part of what it is told before it is let; then it hears everything.
+struct Thinker {
+    told: Mutex<Vec<String>>,
+    is_asked: AtomicUsize,
+    may_answer: Semaphore,
+}
+
+const HEARS: [Event; 2] = [Event::PostCreateContainer, Event::RemoveContainer];
+
+#[async_trait]
+impl Handler for Thinker {
+    fn events(&self) -> &[Event] {
+        &HEARS
+    }
+
+    async fn synchronize(
+        &self,
+        _: &Runtime,
+        _: Vec<api::PodSandbox>,
+        containers: Vec<api::Container>,
+    ) -> Result<Vec<api::ContainerUpdate>> {
+        self.is_asked.store(containers.len(), Ordering::SeqCst);
+        self.may_answer.acquire().await.map_err(|_closed| "closed")?.forget();
+        Ok(Vec::new())
+    }
+
+    async fn post_create_container(
+        &self,
+        _: &Runtime,
+        request: api::PostCreateContainerRequest,
+    ) -> Result<()> {
+        self.told.lock().unwrap().push(format!("PostCreate {}", request.container.id));
+        Ok(())
+    }
+
+    async fn remove_container(
+        &self,
+        _: &Runtime,
+        request: api::RemoveContainerRequest,
+    ) -> Result<()> {
+        self.told.lock().unwrap().push(format!("Remove {}", request.container.id));
+        Ok(())
+    }
+}
+
+/// Plays a plugin on a thread of its own, for as long as the test lasts.
+fn plays(rig: &Rig, id: &'static str, handler: Arc<dyn Handler>) -> Runtime {
+    let (socket, (sender, receiver)) = (rig.path("nri.sock"), std::sync::mpsc::channel());
+    std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let stream = tokio::net::UnixStream::connect(socket).await.unwrap();
+            let stub = Stub::serve(stream, id, "", handler).await.unwrap();
+            sender.send(stub.runtime()).unwrap();
+            stub.closed().await;
+        });
+    });
+    receiver.recv().unwrap()
+}
+
+fn lives(rig: &Rig, id: &str) {
+    assert!(rig.create(id).status.success(), "{}", rig.read("stderr"));
+    assert!(rig.verb(&["start", id]).status.success());
+    assert!(rig.verb(&["delete", "--force", id]).status.success());
+    wait_until("it is removed", || rig.admin(&["explain", id])["state"] == "removed");
+}
+
+fn state(rig: &Rig, name: &str) -> String {
+    let plugins = rig.admin(&["plugins"]);
+    let mut rows = plugins.as_array().into_iter().flatten();
+    let row = rows.find(|row| row["name"] == name);
+    row.and_then(|row| row["state"].as_str()).unwrap_or_default().to_owned()
+}
+
+#[test]
+fn a_newcomer_that_thinks_for_long_stops_no_create_and_hears_of_it_afterwards() {
+    let mut rig = with_a_record("---[plugin.thinker]\nrequest_timeout = \"60s\"\n");
+    let one = Sleepers(vec![sleeper()]);
+    put_on_record(&rig, &[one.0[0].id(); 300]);
+    rig.start_daemon();
+    let thinker = Thinker {
+        told: Mutex::default(),
+        is_asked: AtomicUsize::new(0),
+        may_answer: Semaphore::new(0),
+    };
+    let thinker = Arc::new(thinker);
+    let _runtime = plays(&rig, "10-thinker", Arc::clone(&thinker) as _);
+    wait_until("it is told of all that there are", || {
+        thinker.is_asked.load(Ordering::SeqCst) >= 300
+    });
+    for round in 0..3 {
+        lives(&rig, &format!("n{round}"));
+    }
+    assert_eq!(state(&rig, "thinker"), "synchronizing", "all that happened before it answered");
+    assert_eq!(*thinker.told.lock().unwrap(), Vec::<String>::new());
+    thinker.may_answer.add_permits(1);
+    wait_until("it is synchronized", || state(&rig, "thinker") == "synchronized");
+    let life = |round| [format!("PostCreate n{round}"), format!("Remove n{round}")];
+    let wanted: Vec<String> = (0..3).flat_map(life).collect();
+    assert_eq!(*thinker.told.lock().unwrap(), wanted, "each once and in order");
+}
+
+/// Hears of nothing that matters; it asks.
+struct Flooder;
+
+#[async_trait]
+impl Handler for Flooder {
+    fn events(&self) -> &[Event] {
+        &HEARS
+    }
+}
+
+/// A hundred requests at once, each for a container that nobody knows, until it is told to end.
+#[derive(Default)]
+struct Flood {
+    answered: AtomicUsize,
+    is_over: AtomicBool,
+}
+
+impl Flood {
+    fn begin(self: &Arc<Self>, asks: Runtime) -> JoinHandle<()> {
+        let flood = Arc::clone(self);
+        std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread();
+            let runtime = { runtime }.enable_all().build().unwrap();
+            let ask = |_number| tokio::spawn(Arc::clone(&flood).ask(asks.clone()));
+            runtime.block_on(async {
+                let asked: Vec<_> = (0..100).map(ask).collect();
+                for ask in asked {
+                    ask.await.unwrap();
+                }
+            });
+        })
+    }
+
+    async fn ask(self: Arc<Self>, asks: Runtime) {
+        while !self.is_over.load(Ordering::SeqCst) {
+            let number = self.answered.fetch_add(1, Ordering::SeqCst);
+            let container_id = format!("nobody-{number}");
+            let update = api::ContainerUpdate { container_id, ..Default::default() };
+            let request =
+                api::UpdateContainersRequest { update: vec![update], ..Default::default() };
+            assert_eq!(asks.update_containers(&request).await.unwrap().failed.len(), 1);
+        }
+    }
+}
+
+#[test]
+fn a_flood_of_updates_stops_no_create_and_takes_no_memory() {
+    let mut rig = with_a_record("");
+    rig.start_daemon();
+    let asks = plays(&rig, "10-flooder", Arc::new(Flooder));
+    wait_until("it is synchronized", || state(&rig, "flooder") == "synchronized");
+    let flood = Arc::new(Flood::default());
+    let thread = flood.begin(asks);
+    let answered = || flood.answered.load(Ordering::SeqCst);
+    wait_until("it floods", || answered() > 1000);
+    lives(&rig, "warm");
+    let before = status(rig.daemon_pid(), "VmRSS");
+    let begun = answered();
+    // The flood does not end before: they are done beside it, and the daemon was asked.
+    for round in 0..3 {
+        lives(&rig, &format!("beside{round}"));
+    }
+    wait_until("much was asked for", || answered() > begun + 10_000);
+    let more = status(rig.daemon_pid(), "VmRSS").saturating_sub(before);
+    flood.is_over.store(true, Ordering::SeqCst);
+    thread.join().unwrap();
+    assert!(more < 4 << 10, "{more} KB more after {} updates", answered() - begun);
+}

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
 
 use crate::error::{Context, Error, Result};
+use crate::files;
 use crate::host::Host;
 
 use super::Files;
@@ -97,8 +98,8 @@ impl Cgroups {
         told: &BTreeMap<String, PathBuf>,
     ) -> Result<Self> {
         let path = host.path(format!("/proc/{pid}/cgroup"));
-        let text =
-            std::fs::read_to_string(&path).doing(|| format!("reading {}", path.display()))?;
+        let text = files::read_small(&path).doing(|| format!("reading {}", path.display()))?;
+        let text = String::from_utf8_lossy(&text);
         let mut dirs = BTreeMap::new();
         for line in text.lines() {
             let mut parts = line.splitn(3, ':');
@@ -175,8 +176,8 @@ impl Files for Cgroups {
     }
 
     fn text(&self, controller: &str, file: &str) -> Option<String> {
-        let text = std::fs::read_to_string(self.dir(controller)?.join(file)).ok()?;
-        Some(text.trim_end().to_owned())
+        let bytes = files::read_small(&self.dir(controller)?.join(file)).ok()?;
+        Some(String::from_utf8(bytes).ok()?.trim_end().to_owned())
     }
 }
 

@@ -84,6 +84,9 @@ fn plan_memory(memory: &Memory, files: &dyn Files, writes: &mut Vec<Write>) -> R
 
 /// Memory may never exceed memory with swap: raising begins with the latter.
 fn plan_limits(limit: Option<i64>, swap: Option<i64>, files: &dyn Files, writes: &mut Vec<Write>) {
+    if limit.is_none() && swap.is_none() {
+        return;
+    }
     let follows = swap.is_none() || swap == limit || swap == Some(-1);
     // No limit means none with swap either.
     let swap = if limit == Some(-1) { swap.or(Some(-1)) } else { swap };
@@ -141,8 +144,8 @@ fn plan_cpu(cpu: &Cpu, files: &dyn Files, writes: &mut Vec<Write>) {
 /// A period, and whether it comes second: one that shrinks would for a moment give the old
 /// amount of time a larger part, which the cgroup above may not allow.
 fn pair(period: Option<u64>, file: &str, field: &str, files: &dyn Files) -> (bool, Option<Write>) {
-    let now = first_number(files.text("cpu", file)).and_then(|now| u64::try_from(now).ok());
-    let shrinks = period.is_some_and(|period| now.is_some_and(|now| period < now));
+    let now = || first_number(files.text("cpu", file)).and_then(|now| u64::try_from(now).ok());
+    let shrinks = period.is_some_and(|period| now().is_some_and(|now| period < now));
     (shrinks, period.map(|period| write("cpu", file, period, field)))
 }
 
@@ -163,6 +166,9 @@ fn in_order(
 
 /// Rules that are in force already are left alone, so that taking back takes nothing else away.
 fn plan_devices(rules: &[Rule], files: &dyn Files, writes: &mut Vec<Write>) -> Result<(), Unfit> {
+    if rules.is_empty() {
+        return Ok(());
+    }
     let listed = files.text("devices", "devices.list").unwrap_or_default();
     for rule in rules {
         if !matches!(rule.kind.as_str(), "b" | "c") {

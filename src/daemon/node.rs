@@ -5,7 +5,7 @@
 //! and first settles what the runtime of an earlier verb came to. Different containers never
 //! wait for each other here. It makes no decision about events; the verb files do.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -18,7 +18,7 @@ use tracing::{error, info};
 
 use crate::adaptation::DefaultValidator;
 use crate::argv::Verb;
-use crate::cgroup::Mounts;
+use crate::cgroup::{Cgroups, Mounts};
 use crate::chain::Told;
 use crate::config::Config;
 use crate::error::Result;
@@ -106,6 +106,7 @@ pub(super) struct Node {
     /// Engine and what of it could not be read; each said once.
     pub(super) missing: RefCell<BTreeSet<(&'static str, String)>>,
     pub(super) cgroup_mounts: RefCell<Option<Rc<Mounts>>>,
+    pub(super) own_cgroups: OnceCell<Option<Rc<Cgroups>>>,
     /// Engine and runtime root whose monitor writes no exit codes.
     pub(super) mute_monitors: RefCell<BTreeSet<(String, String)>>,
     /// Whenever the disk refused a record of what has happened.
@@ -140,6 +141,7 @@ impl Node {
             sources: Sources::default(),
             missing: RefCell::default(),
             cgroup_mounts: RefCell::new(None),
+            own_cgroups: OnceCell::new(),
             mute_monitors: RefCell::default(),
             refused: Notify::new(),
             pod_forgotten: Notify::new(),

@@ -86,29 +86,43 @@ enum Route {
     Runtime,
 }
 
+/// What a look at a container has told: it holds for this life of it.
+pub(super) struct Found {
+    incarnation: u64,
+    route: Route,
+}
+
 /// Whether a wish can be met, as far as can be told before it is carried out.
-pub(super) fn check(node: &Node, record: &Container, wish: &Wish) -> Result<(), Unmet> {
+pub(super) fn check(node: &Node, record: &Container, wish: &Wish) -> Result<Found, Unmet> {
     classes::check(node, record, wish.rdt_class.as_deref())?;
     let part = &wish.part;
-    let fits = match route(node, record)? {
-        Route::Direct(cgroups) => plan(record, part, None, &cgroups).map(|_writes| ()),
+    let route = route(node, record)?;
+    let fits = match &route {
+        Route::Direct(cgroups) => plan(record, part, None, cgroups).map(|_writes| ()),
         Route::Runtime => Err(Unfit::NotDirect(String::new())),
     };
     match fits {
-        Ok(()) => Ok(()),
-        Err(unfit @ Unfit::Refused { .. }) => Err(Unmet::Refused(unfit.to_string())),
-        Err(Unfit::NotDirect(_)) => takes(record, part),
+        Ok(()) => {}
+        Err(unfit @ Unfit::Refused { .. }) => return Err(Unmet::Refused(unfit.to_string())),
+        Err(Unfit::NotDirect(_)) => takes(record, part)?,
     }
+    Ok(Found { incarnation: record.incarnation, route })
 }
 
-/// Carries a wish out, or changes nothing.
-pub(super) async fn apply(node: &Rc<Node>, key: &Key, wish: &Wish) -> Result<(), Unmet> {
+/// Carries a wish out, or changes nothing. `found`: what [`check`] has told, if it was asked.
+pub(super) async fn apply(
+    node: &Rc<Node>,
+    key: &Key,
+    wish: &Wish,
+    found: Option<Found>,
+) -> Result<(), Unmet> {
     let lane = node.lane(key);
     let writing = std::sync::Arc::clone(&lane.writing).lock_owned();
     let _writing = tokio::time::timeout(PATIENCE, writing).await.map_err(|_late| Unmet::Busy)?;
     let record = living(node, key)?;
     let moved = classes::enter(node, &record, wish.rdt_class.as_deref())?;
-    let done = set(node, &record, wish).await;
+    let found = found.filter(|found| found.incarnation == record.incarnation);
+    let done = set(node, &record, wish, found.map(|found| found.route)).await;
     if done.is_err()
         && let Some(moved) = moved
     {
@@ -118,8 +132,14 @@ pub(super) async fn apply(node: &Rc<Node>, key: &Key, wish: &Wish) -> Result<(),
 }
 
 /// The values of a wish, and its record.
-async fn set(node: &Rc<Node>, record: &Container, wish: &Wish) -> Result<(), Unmet> {
-    if let Route::Direct(cgroups) = route(node, record)? {
+async fn set(
+    node: &Rc<Node>,
+    record: &Container,
+    wish: &Wish,
+    found: Option<Route>,
+) -> Result<(), Unmet> {
+    let route = found.map_or_else(|| route(node, record), Ok)?;
+    if let Route::Direct(cgroups) = route {
         match plan(record, &wish.part, None, &cgroups) {
             Ok(writes) => return write(node, record, wish, &cgroups, &writes),
             Err(unfit @ Unfit::Refused { .. }) => return Err(Unmet::Refused(unfit.to_string())),
@@ -191,15 +211,15 @@ pub(super) fn own_cgroups(
     told: &BTreeMap<String, PathBuf>,
 ) -> Result<Option<Cgroups>, Unmet> {
     let pid = record.init_pid.ok_or(Unmet::Gone)?;
-    watch::open_same(&node.host, pid, record.init_start).ok_or(Unmet::Gone)?;
     let found = mounts(node).and_then(|mounts| {
-        let own = Cgroups::find(&node.host, &mounts, std::process::id(), &BTreeMap::new());
         let found = Cgroups::find(&node.host, &mounts, pid, told)?;
-        Ok((found, own.ok()))
+        Ok((found, ours(node, &mounts)))
     });
+    // Asked last: what was read is of this very process if it is still there.
+    watch::open_same(&node.host, pid, record.init_start).ok_or(Unmet::Gone)?;
     Ok(match found {
         // A container without cgroups of its own is in somebody else's.
-        Ok((found, own)) if !own.as_ref().is_some_and(|own| found.holds(own)) => Some(found),
+        Ok((found, ours)) if !ours.as_ref().is_some_and(|ours| found.holds(ours)) => Some(found),
         Ok(_) => None,
         Err(error) => {
             debug!("{}: {error}", record.key.id);
@@ -216,6 +236,15 @@ fn mounts(node: &Node) -> crate::error::Result<Rc<Mounts>> {
     let read = Rc::new(Mounts::read(&node.host)?);
     *node.cgroup_mounts.borrow_mut() = Some(Rc::clone(&read));
     Ok(read)
+}
+
+/// The daemon's own cgroups: it is in one place from its birth.
+fn ours(node: &Node, mounts: &Mounts) -> Option<Rc<Cgroups>> {
+    let known = node.own_cgroups.get_or_init(|| {
+        let found = Cgroups::find(&node.host, mounts, std::process::id(), &BTreeMap::new());
+        found.ok().map(Rc::new)
+    });
+    known.clone()
 }
 
 fn plan(
@@ -316,7 +345,9 @@ async fn run_update(
 fn note(node: &Node, key: &Key, wish: &Wish, mut changes: Vec<Change>) {
     let classes = Classes { blockio: wish.blockio_class.clone(), rdt: wish.rdt_class.clone() };
     node.change(key, |record| {
-        let known = Classes::of(&messages::resources(record)).rdt;
+        // Reading the message only for a change that there is.
+        let known = classes.rdt.as_ref();
+        let known = known.and_then(|_| Classes::of(&messages::resources(record)).rdt);
         changes.extend(classes::change(known, classes.rdt.as_ref(), &wish.event, &wish.owners));
         overlay::put_over(&mut record.overlay, &wish.part);
         record.owners.extend(wish.owners.iter().map(|(k, v)| (k.clone(), v.clone())));
@@ -328,6 +359,9 @@ fn note(node: &Node, key: &Key, wish: &Wish, mut changes: Vec<Change>) {
 /// Whether the runtime's `update` applies all of `part`.
 fn takes(record: &Container, part: &Block) -> Result<(), Unmet> {
     let mut ignored = owned::fields(&ignored(record, part));
+    if ignored.is_empty() {
+        return Ok(());
+    }
     // What lifts limits that there are not is met as it is.
     let none = Value::Array(Vec::new());
     let now = in_force(record);

@@ -22,7 +22,7 @@ use super::classes::{self, Classes};
 use super::evict;
 use super::node::Node;
 use super::relay::Guest;
-use super::resources::{self, Unmet};
+use super::resources::{self, Found, Unmet};
 
 /// How many changes and omissions of a record are looked through for one of the same kind.
 const LATEST: usize = 200;
@@ -33,7 +33,8 @@ struct Order {
     key: Option<Key>,
     wish: Wish,
     ignores_failure: bool,
-    result: Result<(), Unmet>,
+    /// Whether it can be carried out, and what was found then.
+    found: Result<Option<Found>, Unmet>,
 }
 
 /// Carries out what plugins answered about other containers than `subject`.
@@ -120,7 +121,7 @@ fn order(node: &Node, update: &api::ContainerUpdate, owners: &Owners, event: &st
         owners,
         event: event.to_owned(),
     };
-    let result = match (part, &key) {
+    let found = match (part, &key) {
         (Err(error), _) => Err(Unmet::Refused(quoted(&error.to_string()))),
         (Ok(_), None) => Err(Unmet::Unknown),
         (Ok(part), Some(key)) => {
@@ -129,17 +130,17 @@ fn order(node: &Node, update: &api::ContainerUpdate, owners: &Owners, event: &st
         }
     };
     let (id, ignores_failure) = (container_id.clone(), *ignore_failure);
-    Order { id, key, wish, ignores_failure, result }
+    Order { id, key, wish, ignores_failure, found }
 }
 
-fn look(node: &Node, key: &Key, wish: &Wish) -> Result<(), Unmet> {
+fn look(node: &Node, key: &Key, wish: &Wish) -> Result<Option<Found>, Unmet> {
     let record = node.container(key).ok_or(Unmet::Unknown)?;
     match record.state {
         _ if record.is_sandbox => Err(Unmet::Sandbox),
-        Lifecycle::Creating => Ok(()),
+        Lifecycle::Creating => Ok(None),
         Lifecycle::Created | Lifecycle::Running => {
             resources::living(node, key)?;
-            resources::check(node, &record, wish)
+            resources::check(node, &record, wish).map(Some)
         }
         Lifecycle::Stopped | Lifecycle::Removed => Err(Unmet::Gone),
     }
@@ -157,11 +158,18 @@ pub(super) fn find(node: &Node, id: &str) -> Option<Key> {
 /// Carries out what can be; returns the places of those that failed and may not.
 async fn carry_out_orders(node: &Rc<Node>, orders: Vec<Order>) -> Vec<usize> {
     let mut failed = Vec::new();
-    for (place, order) in orders.into_iter().enumerate() {
-        let result = match (&order.result, &order.key) {
-            (Ok(()), Some(key)) => one(node, key, &order.wish).await,
-            (Ok(()), None) => Err(Unmet::Unknown),
-            (Err(unmet), _) => Err(unmet.clone()),
+    for (place, mut order) in orders.into_iter().enumerate() {
+        let found = std::mem::replace(&mut order.found, Ok(None));
+        let result = match (found, &order.key) {
+            (Ok(found), Some(key)) => {
+                if place > 0 {
+                    // A request may name thousands; others have theirs.
+                    tokio::task::yield_now().await;
+                }
+                one(node, key, &order.wish, found).await
+            }
+            (Ok(_), None) => Err(Unmet::Unknown),
+            (Err(unmet), _) => Err(unmet),
         };
         let Err(unmet) = result else { continue };
         note_unmet(node, &order, &unmet);
@@ -172,7 +180,7 @@ async fn carry_out_orders(node: &Rc<Node>, orders: Vec<Order>) -> Vec<usize> {
     failed
 }
 
-async fn one(node: &Rc<Node>, key: &Key, wish: &Wish) -> Result<(), Unmet> {
+async fn one(node: &Rc<Node>, key: &Key, wish: &Wish, found: Option<Found>) -> Result<(), Unmet> {
     if wish.part.is_empty() && wish.rdt_class.is_none() {
         return Ok(());
     }
@@ -181,7 +189,7 @@ async fn one(node: &Rc<Node>, key: &Key, wish: &Wish) -> Result<(), Unmet> {
         node.change(key, |record| record.deferred.push(wish.clone()));
         return Ok(());
     }
-    resources::apply(node, key, wish).await
+    resources::apply(node, key, wish, found).await
 }
 
 /// A container has been created: what plugins wanted of it meanwhile.
@@ -190,9 +198,9 @@ pub(super) async fn created(node: &Rc<Node>, key: &Key) {
         return;
     };
     for wish in record.deferred {
-        if let Err(unmet) = resources::apply(node, key, &wish).await {
+        if let Err(unmet) = resources::apply(node, key, &wish, None).await {
             let (id, key) = (key.id.clone(), Some(key.clone()));
-            let order = Order { id, key, wish, ignores_failure: false, result: Ok(()) };
+            let order = Order { id, key, wish, ignores_failure: false, found: Ok(None) };
             note_unmet(node, &order, &unmet);
         }
     }
@@ -205,7 +213,7 @@ pub(super) fn not_created(node: &Node, key: &Key) {
     let Some(record) = node.container(key) else { return };
     for wish in record.deferred {
         let (id, key) = (key.id.clone(), Some(key.clone()));
-        let order = Order { id, key, wish, ignores_failure: false, result: Ok(()) };
+        let order = Order { id, key, wish, ignores_failure: false, found: Ok(None) };
         note_unmet(node, &order, &Unmet::NotCreated);
     }
 }
@@ -222,8 +230,16 @@ fn note_unmet(node: &Node, order: &Order, unmet: &Unmet) {
         record.skipped.iter().rev().take(LATEST).any(|known| *known == skipped)
     });
     if !is_known {
-        node.change(key, |record| record.skipped.push(skipped));
+        node.change(key, |record| keep(&mut record.skipped, skipped));
     }
+}
+
+/// Adds to a list that must not grow for ever: its beginning and its end are kept.
+fn keep<T>(list: &mut Vec<T>, next: T) {
+    if list.len() >= 2 * LATEST {
+        list.remove(LATEST);
+    }
+    list.push(next);
 }
 
 /// The resources of a container as they are: the engine's, and over them what plugins own.
@@ -243,7 +259,21 @@ pub(super) fn note_changes(record: &mut Container, changes: Vec<Change>) {
         };
         match record.changes.iter_mut().rev().take(LATEST).find(same) {
             Some(known) => (known.at, known.after) = (change.at, change.after),
-            None => record.changes.push(change),
+            None => keep(&mut record.changes, change),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_keeps_its_beginning_and_its_end() {
+        let mut list = Vec::new();
+        (0..1000).for_each(|number| keep(&mut list, number));
+        let (first, last) = list.split_at(LATEST);
+        assert_eq!((first[0], first[LATEST - 1]), (0, LATEST - 1));
+        assert_eq!((last[0], last.last()), (1000 - LATEST, Some(&999)));
     }
 }

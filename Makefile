@@ -42,6 +42,7 @@ lint:
 newer:
 	@sh scripts/newer.sh
 
+# NRI_RUNC_BENCH: some of its parts (benches/verbs/main.rs names them), separated by commas.
 bench: build newer
 	@sh scripts/bench.sh $$($(MAKE) -s --no-print-directory path) $(TARGET)
 
@@ -59,6 +60,7 @@ soak: setup
 	STRESS_ROUNDS=$${STRESS_ROUNDS:-1000} cargo test --locked --test bundle crowd:: -- --nocapture
 	STRESS_ROUNDS=$${STRESS_ROUNDS:-100} cargo test --locked --test resources parallel:: -- --nocapture
 	FUZZ_SECONDS=$${FUZZ_SECONDS:-300} cargo test --locked --test fuzz -- --nocapture
+	NRI_RUNC_BENCH=create_during_updates NRI_RUNC_BENCH_SECONDS=60 $(MAKE) --no-print-directory bench
 
 # cgroup v2 in a guest, with runc and crun.
 vm: setup

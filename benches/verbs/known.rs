@@ -24,8 +24,19 @@ const FEW: usize = 10;
 const UPDATES: usize = 200;
 const CREATIONS: usize = 60;
 
-/// A plugin that hears nothing and asks for updates.
-struct Mover;
+/// A plugin that hears nothing, is told of everything and asks for updates.
+#[derive(Default)]
+pub(crate) struct Mover {
+    /// How long it thinks about each part of what it is told.
+    pub(crate) thinks: Duration,
+}
+
+impl Mover {
+    pub(crate) async fn joins(self, socket: &Path) -> Stub {
+        let stream = tokio::net::UnixStream::connect(socket).await.unwrap();
+        Stub::register(stream, "10", "mover", Arc::new(self)).await.unwrap()
+    }
+}
 
 #[async_trait]
 impl api::Plugin for Mover {
@@ -43,11 +54,12 @@ impl api::Plugin for Mover {
         _: &TtrpcContext,
         request: api::SynchronizeRequest,
     ) -> ttrpc::Result<api::SynchronizeResponse> {
+        tokio::time::sleep(self.thinks).await;
         Ok(api::SynchronizeResponse { more: request.more, ..Default::default() })
     }
 }
 
-fn shares(container: &str, value: u64) -> api::UpdateContainersRequest {
+pub(crate) fn shares(container: &str, value: u64) -> api::UpdateContainersRequest {
     let resources = json!({"cpu": {"shares": value}});
     let resources = nri_runc::describe::resources_from_json(resources.as_object().unwrap());
     let linux =
@@ -66,10 +78,8 @@ pub(crate) fn update_other(place: &Place) -> Ratio {
     place.timed(&place.binary, &["create", "--bundle", &bundle, "c"]);
     std::thread::sleep(Duration::from_millis(300));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let socket = place.path("nri.sock");
     let stub = runtime.block_on(async {
-        let stream = tokio::net::UnixStream::connect(socket).await.unwrap();
-        let stub = Stub::register(stream, "10", "mover", Arc::new(Mover)).await.unwrap();
+        let stub = Mover::default().joins(&place.path("nri.sock")).await;
         // It is configured and synchronized meanwhile.
         tokio::time::sleep(Duration::from_millis(500)).await;
         stub
@@ -110,11 +120,19 @@ fn knowing(binary: &Path, tools: &Path, count: usize) -> Place {
     let (folder, name) = record_of(&place.path("run/state"), "k-").unwrap();
     let record: Value =
         serde_json::from_slice(&std::fs::read(folder.join(&name)).unwrap()).unwrap();
+    let pods = folder.with_file_name("pods");
+    let pod: Value = serde_json::from_slice(&std::fs::read(pods.join("k.json")).unwrap()).unwrap();
     let state = std::fs::read(place.path("root/k/state.json")).unwrap();
     for number in 0..count {
         let (id, mut record) = (format!("k{number}"), record.clone());
         record["key"]["id"] = json!(id);
         record["incarnation"] = json!(1000 + number);
+        // Each is its own pod, from a bundle of its own, as they are in life.
+        (record["pod"], record["bundle"]) = (json!(id), json!(format!("/{id}")));
+        let mut pod = pod.clone();
+        pod["id"] = json!(id);
+        nri_runc::files::replace(&pods.join(format!("{id}.json")), pod.to_string().as_bytes())
+            .unwrap();
         std::fs::create_dir(place.path("root").join(&id)).unwrap();
         place.write(&format!("root/{id}/state.json"), &String::from_utf8_lossy(&state));
         let file = folder.join(name.replacen("k-", &format!("{id}-"), 1));
@@ -147,9 +165,44 @@ fn record_of(dir: &Path, prefix: &str) -> Option<(std::path::PathBuf, String)> {
     None
 }
 
-/// A creation beside many known containers, against one beside few.
-pub(crate) fn create_among(binary: &Path, tools: &Path) -> Ratio {
-    let places = [knowing(binary, tools, MANY), knowing(binary, tools, FEW)];
+/// A creation beside many known containers, against one beside few; while a newcomer is told of
+/// them; and how long a daemon takes to know them again.
+pub(crate) fn beside_many(binary: &Path, tools: &Path) -> Vec<Ratio> {
+    let mut places = [knowing(binary, tools, MANY), knowing(binary, tools, FEW)];
+    let mut ratios = vec![create_among(&places)];
+    ratios.extend(super::busy::during_synchronize(&places[0]));
+    ratios.extend(again(&mut places));
+    for place in &places {
+        let _ended = place.command(&place.runc, &["delete", "--force", "k"]).status();
+    }
+    ratios
+}
+
+/// Daemons that start with many on record, and with few: until they can be asked, and their
+/// memory.
+fn again(places: &mut [Place; 2]) -> [Ratio; 2] {
+    let (mut time_of, mut memory_of) = ([0.0; 2], [0.0; 2]);
+    for (which, place) in places.iter_mut().enumerate() {
+        place.stop_daemon();
+        let begun = Instant::now();
+        place.start_daemon();
+        place.await_plugins(0);
+        time_of[which] = begun.elapsed().as_secs_f64() * 1e3;
+        std::thread::sleep(Duration::from_secs(3)); // They are looked at once.
+        memory_of[which] = super::status_kib(place.daemon_pid(), "VmRSS");
+    }
+    let (what, beside) = ("a daemon starts with 10,000 containers on record", "with 10");
+    let [many, few] = memory_of;
+    [
+        time("start_10000", what, beside, None, vec![(time_of[0], time_of[1])]),
+        Ratio {
+            unit: "KiB",
+            ..time("rss_10000", "its resident memory", beside, None, vec![(many, few)])
+        },
+    ]
+}
+
+fn create_among(places: &[Place; 2]) -> Ratio {
     let mut rounds = Vec::new();
     for round in 0..CREATIONS {
         let mut pair = [0.0; 2];
@@ -161,9 +214,6 @@ pub(crate) fn create_among(binary: &Path, tools: &Path) -> Ratio {
             place.timed(&place.binary, &["delete", "--force", "c"]);
         }
         rounds.push((pair[0], pair[1]));
-    }
-    for place in &places {
-        let _ended = place.command(&place.runc, &["delete", "--force", "k"]).status();
     }
     let what = "`create` beside 10,000 known containers, wall time";
     time("create_10000_known", what, "beside 10", Some(1.1), rounds)

@@ -13,6 +13,7 @@
 )]
 
 mod broker;
+mod busy;
 mod chain;
 mod known;
 mod plugin;
@@ -110,9 +111,13 @@ impl Place {
         (wall, usage.cpu + self.daemon_spent() - before)
     }
 
+    fn daemon_pid(&self) -> u32 {
+        self.daemon.as_ref().map_or(0, Child::id)
+    }
+
     fn daemon_spent(&self) -> f64 {
-        let pid = self.daemon.as_ref().map_or(0, Child::id);
-        let text = std::fs::read_to_string(format!("/proc/{pid}/schedstat")).unwrap();
+        let text =
+            std::fs::read_to_string(format!("/proc/{}/schedstat", self.daemon_pid())).unwrap();
         text.split(' ').next().unwrap().parse::<f64>().unwrap() / 1e6
     }
 
@@ -302,17 +307,12 @@ fn main() {
     }
 }
 
-fn measure() {
-    let (Some(binary), Some(tools)) =
-        (std::env::var_os("NRI_RUNC_BINARY"), std::env::var_os("NRI_RUNC_TOOLS"))
-    else {
-        println!("skipped: run it by `make bench`, which sets NRI_RUNC_BINARY and NRI_RUNC_TOOLS");
-        return;
-    };
-    let go = std::env::var_os("NRI_RUNC_GO_ADAPTATION");
-    let binary = PathBuf::from(binary);
-    let mut place = Place::new(binary.clone(), Path::new(&tools));
-    place.start_daemon();
+/// Whether this part is measured: all are, but where `NRI_RUNC_BENCH` names some.
+fn is_wanted(part: &str) -> bool {
+    std::env::var("NRI_RUNC_BENCH").map_or(true, |names| names.split(',').any(|name| name == part))
+}
+
+fn verbs(place: &Place) -> Vec<Ratio> {
     let mut ratios = vec![place.passthrough()];
     let names = ["create_no_plugin", "create_no_plugin_cpu"];
     ratios.extend(place.create(names, "`create`, daemon without plugins, wall time", None));
@@ -325,22 +325,40 @@ fn measure() {
     }
     let runc = place.peak(&place.runc, &["--version"]);
     let wrapper = place.peak_before_exec();
-    let peak = "peak memory of runc --version";
-    ratios.push(memory(
-        "wrapper_rss",
-        "peak memory of `create` before exec",
-        peak,
-        0.10,
-        wrapper,
-        runc,
-    ));
-    ratios.push(known::update_other(&place));
-    ratios.push(known::create_among(&binary, Path::new(&tools)));
-    if let Some(go) = go {
+    let (what, peak) = ("peak memory of `create` before exec", "peak memory of runc --version");
+    ratios.push(memory("wrapper_rss", what, peak, 0.10, wrapper, runc));
+    ratios
+}
+
+fn measure() {
+    let (Some(binary), Some(tools)) =
+        (std::env::var_os("NRI_RUNC_BINARY"), std::env::var_os("NRI_RUNC_TOOLS"))
+    else {
+        println!("skipped: run it by `make bench`, which sets NRI_RUNC_BINARY and NRI_RUNC_TOOLS");
+        return;
+    };
+    let go = std::env::var_os("NRI_RUNC_GO_ADAPTATION");
+    let binary = PathBuf::from(binary);
+    let mut place = Place::new(binary.clone(), Path::new(&tools));
+    place.start_daemon();
+    let mut ratios = Vec::new();
+    if is_wanted("verbs") {
+        ratios.extend(verbs(&place));
+    }
+    if is_wanted("update_other") {
+        ratios.push(known::update_other(&place));
+    }
+    if is_wanted("create_during_updates") {
+        ratios.extend(busy::during_updates(&place));
+    }
+    if is_wanted("known") {
+        ratios.extend(known::beside_many(&binary, Path::new(&tools)));
+    }
+    if let Some(go) = go.filter(|_| is_wanted("go")) {
         ratios.push(known::synchronize(Path::new(&go), place.temp.path()));
         let _ten = Plugins::start(&place.path("nri.sock"), 10, Duration::ZERO);
         place.await_plugins(10);
-        let daemon = status_kib(place.daemon.as_ref().map_or(0, Child::id), "VmRSS");
+        let daemon = status_kib(place.daemon_pid(), "VmRSS");
         let (chain, theirs) = chain::measure(Path::new(&go), place.temp.path());
         ratios.extend(chain);
         let what = "resident memory after load, 10 plugins";

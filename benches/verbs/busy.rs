@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What a creation costs while the daemon is busy with a plugin that has nothing to do with it: a
+//! newcomer that is told of 10,000 containers, or one that asks for a thousand updates a second.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Sender, channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use tokio::sync::oneshot;
+
+use super::known::{Mover, shares};
+use super::report::Ratio;
+use super::{Place, status_kib, time};
+
+const ROUNDS: usize = 30;
+
+/// How long a slow newcomer thinks about each part of what it is told; it is given two seconds.
+const THINKS: Duration = Duration::from_millis(1500);
+
+/// How long a plugin floods us unless `NRI_RUNC_BENCH_SECONDS` says it, and how often it asks.
+const FLOOD: u64 = 20;
+const EACH: Duration = Duration::from_millis(1);
+
+/// How long creations go on before that, as what the others are compared with.
+const QUIET: Duration = Duration::from_secs(4);
+
+fn create(place: &Place) -> f64 {
+    let bundle = place.path("bundle").display().to_string();
+    let took = place.timed(&place.binary, &["create", "--bundle", &bundle, "c"]);
+    place.timed(&place.binary, &["delete", "--force", "c"]);
+    took
+}
+
+/// A plugin on a thread of its own, until it is dropped.
+struct Beside {
+    leave: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Beside {
+    /// Returns when `work` says that it has begun.
+    fn start<W>(work: impl FnOnce(Sender<()>) -> W + Send + 'static) -> Self
+    where
+        W: Future<Output = ()>,
+    {
+        let ((begins, begun), (leave, left)) = (channel(), oneshot::channel());
+        let thread = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread();
+            let runtime = { runtime }.enable_all().build().unwrap();
+            runtime.block_on(async move {
+                tokio::select! {
+                    () = work(begins) => {}
+                    _ = left => {}
+                }
+            });
+        });
+        begun.recv().unwrap();
+        Self { leave: Some(leave), thread: Some(thread) }
+    }
+}
+
+impl Drop for Beside {
+    fn drop(&mut self) {
+        let _has_left = self.leave.take().map(|leave| leave.send(()));
+        let _joined = self.thread.take().map(JoinHandle::join);
+    }
+}
+
+/// Creations right after a newcomer has registered, which is told of all that `place` knows.
+pub(crate) fn during_synchronize(place: &Place) -> [Ratio; 2] {
+    let rounds = |thinks: Duration| {
+        let mut rounds = Vec::new();
+        for _round in 0..ROUNDS {
+            let quiet = create(place);
+            let socket = place.path("nri.sock");
+            let newcomer = Beside::start(move |begins| async move {
+                let stub = Mover { thinks }.joins(&socket).await;
+                begins.send(()).unwrap();
+                stub.closed().await;
+            });
+            rounds.push((create(place), quiet));
+            drop(newcomer);
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        rounds
+    };
+    let quick = "`create` while a newcomer is told of 10,000 containers, wall time";
+    let slow = "the same, of a newcomer that thinks for 1.5 s about each part";
+    let beside = "nobody is told";
+    [
+        time("create_during_synchronize", quick, beside, Some(1.5), rounds(Duration::ZERO)),
+        time("create_during_slow_synchronize", slow, beside, Some(1.5), rounds(THINKS)),
+    ]
+}
+
+/// Asks for an update every millisecond, whatever became of the last; counts answers.
+async fn flood(socket: &Path, begins: Sender<()>, answered: Arc<AtomicU64>) {
+    let stub = Mover::default().joins(socket).await;
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    begins.send(()).unwrap();
+    let mut ticks = tokio::time::interval(EACH);
+    for value in 0_u64.. {
+        ticks.tick().await;
+        let (asks, answered) = (stub.runtime(), Arc::clone(&answered));
+        tokio::spawn(async move {
+            let answer = asks.update_containers(&shares("u", 1000 + value % 1000)).await.unwrap();
+            assert!(answer.failed.is_empty(), "an update failed");
+            answered.fetch_add(1, Ordering::Relaxed);
+        });
+    }
+}
+
+/// Creations while a plugin floods us, our memory then, and how many of its updates were done.
+pub(crate) fn during_updates(place: &Place) -> [Ratio; 3] {
+    let bundle = place.path("bundle").display().to_string();
+    let document = std::fs::read_to_string(place.path("bundle/config.json")).unwrap();
+    place.write("bundle/config.json", &document.replace("/nri-runc-bench/c", "/nri-runc-bench/u"));
+    place.timed(&place.binary, &["create", "--bundle", &bundle, "u"]);
+    place.write("bundle/config.json", &document);
+    let creates = |span: Duration| {
+        let begun = Instant::now();
+        let mut took = Vec::new();
+        while begun.elapsed() < span {
+            took.push(create(place));
+        }
+        took
+    };
+    let seconds = std::env::var("NRI_RUNC_BENCH_SECONDS").ok().and_then(|text| text.parse().ok());
+    let seconds = seconds.unwrap_or(FLOOD);
+    let quiet = creates(QUIET);
+    let (answered, socket) = (Arc::new(AtomicU64::new(0)), place.path("nri.sock"));
+    let count = Arc::clone(&answered);
+    let plugin = Beside::start(move |begins| async move { flood(&socket, begins, count).await });
+    // What the first updates make room for is not what grows.
+    std::thread::sleep(Duration::from_secs(1));
+    let before = status_kib(place.daemon_pid(), "VmRSS");
+    let (begun, first) = (Instant::now(), answered.load(Ordering::Relaxed));
+    let during = creates(Duration::from_secs(seconds));
+    let done = (answered.load(Ordering::Relaxed) - first) as f64 / begun.elapsed().as_secs_f64();
+    let after = status_kib(place.daemon_pid(), "VmRSS");
+    drop(plugin);
+    place.timed(&place.binary, &["delete", "--force", "u"]);
+    let rounds = during.into_iter().zip(quiet.into_iter().cycle()).collect();
+    let what = "`create` while a plugin asks for 1000 updates a second, wall time";
+    let asked = 1.0 / EACH.as_secs_f64();
+    let kept_up =
+        time("updates_done", "of these updates", "asked for", Some(0.95), vec![(done, asked)]);
+    let memory = "our resident memory after these updates";
+    let memory =
+        time("rss_during_updates", memory, "in the beginning", Some(1.05), vec![(after, before)]);
+    [
+        time("create_during_updates", what, "nobody asks", Some(1.5), rounds),
+        Ratio { unit: "/s", rises: true, ..kept_up },
+        Ratio { unit: "KiB", ..memory },
+    ]
+}

@@ -103,6 +103,7 @@ keys! {
     "autostart" = "true", "Whether a wrapper starts the daemon when it is not there; false where a service manager runs it.", |c, _, v| c.autostart = truth(v)?;
     "exempt_namespaces" = "[\"kube-system\"]", "Pods in these namespaces are not refused for a missing required plugin.", |c, _, v| c.exempt_namespaces = texts(v)?;
     "run_dir" = "\"/run/nri-runc\"", "Daemon socket, lock and state.", |c, _, v| c.run_dir = path(v)?;
+    "runtime_roots" = "[]", "Runtimes' state directories (`*` stands for a part of a name) whose containers are all made through nri-runc: after the run directory was wiped, all in them are found again, not only those whose engine names nri-runc for them.", |c, _, v| c.runtime_roots = paths(v)?;
     "runtime_name" = "\"nri-runc\"", "The runtime name that plugins are told.", |c, _, v| c.runtime_name = text(v)?;
     "runtime.*.path" = "", "The real runtime when called by this name (a link to nri-runc); wins over `runtime`.", |c, n, v| { let path = text(v)?; c.instances.insert(n.to_owned(), path) };
     "nri.disable" = "false", "Pure pass-through: no plugin is asked about anything.", |c, _, v| c.disable = truth(v)?;

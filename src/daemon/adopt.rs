@@ -13,6 +13,7 @@ use std::rc::Rc;
 
 use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
 use serde::Deserialize;
+use tokio::task::JoinHandle;
 use tracing::{info, warn};
 
 use crate::argv::Verb;
@@ -58,10 +59,10 @@ pub(super) async fn adopt(node: &Rc<Node>) {
 
 /// Takes over what goes past us from now on: wrappers that found us silent, or that our
 /// predecessor left without an answer.
-pub(super) fn follow(node: &Rc<Node>) {
-    let Some(events) = watch_folder(&folder(node)) else { return };
+pub(super) fn follow(node: &Rc<Node>) -> Option<JoinHandle<()>> {
+    let events = watch_folder(&folder(node))?;
     let node = Rc::clone(node);
-    tokio::task::spawn_local(async move {
+    Some(tokio::task::spawn_local(async move {
         loop {
             for path in notes(&node) {
                 let Some(call) = read(&path).and_then(|note| note.call()) else {
@@ -75,7 +76,7 @@ pub(super) fn follow(node: &Rc<Node>) {
             watch::readable(&events).await;
             lasting::take_in(&events);
         }
-    });
+    }))
 }
 
 /// Whether a call about this container, whose lane is held, went past us; it is taken over then.
@@ -257,7 +258,7 @@ fn document_dir(call: &Call) -> PathBuf {
     }
 }
 
-fn note_init(node: &Node, record: &mut Container, pid: u32) {
+pub(super) fn note_init(node: &Node, record: &mut Container, pid: u32) {
     record.init_pid = Some(pid);
     let start = evidence::init_start(&node.host, &record.key);
     record.init_start = start.or_else(|| watch::start_time(&node.host, pid));

@@ -17,10 +17,13 @@ mod evict;
 mod evidence;
 mod exit;
 mod facts;
+mod found;
 mod gate;
+mod home;
 mod hook;
 mod lasting;
 mod launcher;
+mod left;
 mod messages;
 mod node;
 mod orphan;
@@ -50,14 +53,15 @@ use tokio::net::UnixListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing::{info, warn};
 
-use crate::config::{self, Loaded, SNAPSHOT};
+use crate::config::Loaded;
 use crate::error::{Context, Result};
-use crate::files;
 use crate::state::Store;
 
 use crate::plugin::socket::{self, Bound, NoPlugins};
+use home::Home;
 use node::Node;
 use orphan::StandIn;
+use sockets::DaemonLock;
 
 pub use plugins::NRI_VERSION;
 
@@ -82,60 +86,53 @@ pub fn run(loaded: Loaded, start: &Start) -> Result<()> {
         stand_in = orphan::stand_aside();
     }
     crate::log::start(&loaded.config, start.ready_fd.is_none());
-    let _lock = sockets::lock(&loaded.config)?;
+    let lock = sockets::lock(&loaded.config)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .doing(|| "starting the event loop")?;
     let local = tokio::task::LocalSet::new();
-    let ended = local.block_on(&runtime, serve(loaded, start, stand_in));
+    let ended = local.block_on(&runtime, serve(loaded, lock, start, stand_in));
     if let Err(error) = &ended {
         warn!("{error}");
     }
     ended
 }
 
-async fn serve(loaded: Loaded, start: &Start, stand_in: Option<StandIn>) -> Result<()> {
+async fn serve(
+    loaded: Loaded,
+    lock: DaemonLock,
+    start: &Start,
+    stand_in: Option<StandIn>,
+) -> Result<()> {
     let wrappers = sockets::for_wrappers(&loaded.config)?;
+    loaded.problems.iter().for_each(|problem| warn!("{}", problem.text));
     let host = loaded.config.host();
     let boot_id = std::fs::read_to_string(host.path("/proc/sys/kernel/random/boot_id"));
     let boot_id = boot_id.unwrap_or_default().trim().to_owned();
     let state = loaded.config.run_dir.join("state");
     let (store, problems) = Store::open(&state, &boot_id)?;
-    keep_snapshot(&loaded);
-    let node = Node::new(loaded.config, host, store);
+    let node = Node::new(loaded.config.clone(), host, store);
     *node.stand_in.borrow_mut() = stand_in;
     problems.iter().for_each(|problem| node.note_failure(problem, ""));
     tokio::task::spawn_local(Rc::clone(&node).write_when_there_is_room());
+    let home = Home::new(&node, lock, &loaded);
     adopt::adopt(&node).await;
-    node::log_failure("stamping the run directory", node.store.borrow_mut().stamp());
+    found::again(&node).await;
     recovery::look_around(&node).await;
     open_to_plugins(&node);
     recovery::recover(&node);
-    adopt::follow(&node);
     lasting::follow_all(&node);
-    let listener = asynchronous(wrappers.listener)?;
+    home.open(wrappers)?;
     announce(start);
     info!("nri-runc {} is ready", env!("CARGO_PKG_VERSION"));
-    tokio::task::spawn_local(accept(Rc::clone(&node), listener));
-    until_told_to_end().await?;
+    tokio::select! {
+        told = until_told_to_end() => told?,
+        () = home.keep() => {}
+    }
     farewell(&node).await;
-    if let Some(file) = wrappers.file {
-        file.remove(&node.config.daemon_socket());
-    }
+    home.leave();
     Ok(())
-}
-
-/// The configuration that could be read last, for wrappers that find a broken one (D7).
-fn keep_snapshot(loaded: &Loaded) {
-    for problem in &loaded.problems {
-        warn!("{}", problem.text);
-    }
-    if !loaded.is_broken() {
-        let path = loaded.config.run_dir.join(SNAPSHOT);
-        let text = config::snapshot_text(&loaded.files);
-        node::log_failure("keeping the configuration", files::replace(&path, text.as_bytes()));
-    }
 }
 
 /// Opens the plugin socket and launches the pre-installed ones; where the engine's own NRI

@@ -170,7 +170,7 @@ async fn synchronize(
 }
 
 /// Who was connected is on record, so that creates wait for them after a restart (D14).
-fn remember_who_is_here(node: &Node) {
+pub(super) fn remember_who_is_here(node: &Node) {
     let names: Vec<String> = node.relay.guests().iter().map(|guest| guest.seat.id()).collect();
     let path = node.config.run_dir.join("state/plugins.json");
     let bytes = serde_json::to_vec(&names).unwrap_or_default();

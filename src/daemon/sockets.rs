@@ -7,6 +7,7 @@ use std::os::fd::{FromRawFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram, UnixListener};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use nix::fcntl::{FcntlArg, FdFlag, Flock, FlockArg, fcntl};
@@ -29,7 +30,7 @@ const HANDOVER: Duration = Duration::from_millis(500);
 pub(super) fn lock(config: &Config) -> Result<DaemonLock> {
     use std::os::unix::fs::OpenOptionsExt;
     make_private_dir(&config.run_dir)?;
-    let path = config.run_dir.join("daemon.lock");
+    let path = lock_file(config);
     let mut options = std::fs::OpenOptions::new();
     options.write(true).create(true).truncate(false).mode(0o600);
     let mut file = options.open(&path).doing(|| format!("opening {}", path.display()))?;
@@ -45,6 +46,17 @@ pub(super) fn lock(config: &Config) -> Result<DaemonLock> {
         }
         std::thread::sleep(Duration::from_millis(10));
     }
+}
+
+/// The file that is locked.
+pub(super) fn lock_file(config: &Config) -> PathBuf {
+    config.run_dir.join("daemon.lock")
+}
+
+/// Whether somebody has the lock; one that asks for it has not.
+pub(super) fn is_locked(config: &Config) -> bool {
+    let file = std::fs::File::open(lock_file(config));
+    file.is_ok_and(|file| Flock::lock(file, FlockArg::LockSharedNonblock).is_err())
 }
 
 /// The socket for wrappers.
@@ -64,6 +76,14 @@ pub(super) fn for_wrappers(config: &Config) -> Result<ForWrappers> {
     if let Some(listener) = from_service_manager() {
         return Ok(ForWrappers { listener, file: None });
     }
+    bound(config)
+}
+
+/// The same, bound anew.
+///
+/// # Errors
+/// Fails when the folder refuses.
+pub(super) fn bound(config: &Config) -> Result<ForWrappers> {
     // We hold the daemon's lock, so nobody listens here any more.
     let Bound { listener, file } = bind(&config.daemon_socket(), 0o600, None)?;
     Ok(ForWrappers { listener, file: Some(file) })

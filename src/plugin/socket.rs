@@ -61,9 +61,14 @@ impl SocketFile {
         Ok(Self { device: meta.dev(), inode: meta.ino() })
     }
 
+    /// Whether `path` still means this one.
+    pub fn is_at(self, path: &Path) -> bool {
+        Self::of(path).is_ok_and(|now| now == self)
+    }
+
     /// Removes the file, if `path` still means this one.
     pub fn remove(self, path: &Path) {
-        if Self::of(path).is_ok_and(|now| now == self) {
+        if self.is_at(path) {
             let _gone = std::fs::remove_file(path);
         }
     }

@@ -79,6 +79,21 @@ fn usable(path: &Path, ourselves: &Ourselves) -> std::result::Result<(), &'stati
     if ourselves.is(path, &meta) { Err("is nri-runc itself") } else { Ok(()) }
 }
 
+/// Whether an engine that calls `program`, by path or by name, calls us.
+pub fn is_ourselves(program: &str) -> bool {
+    let ourselves = Ourselves::open();
+    let is = |path: &Path| std::fs::metadata(path).is_ok_and(|meta| ourselves.is(path, &meta));
+    if program.contains('/') {
+        return is(Path::new(program));
+    }
+    let paths = std::env::var_os("PATH").unwrap_or_default();
+    let places = [paths.as_os_str(), OsStr::new(STANDARD_PATH)];
+    let mut all = places
+        .into_iter()
+        .flat_map(|place| which::which_in_all(program, Some(place), "/").into_iter().flatten());
+    all.next().is_some_and(|path| is(&path))
+}
+
 /// What we know of our own executable: a link to it is the same file, a copy has its bytes.
 struct Ourselves(Option<Metadata>);
 

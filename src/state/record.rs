@@ -70,6 +70,18 @@ impl Folders {
         })
     }
 
+    /// Whether they are those at this place.
+    pub(super) fn are_at(&self, dir: &Path) -> bool {
+        use std::os::unix::fs::MetadataExt;
+        let ours =
+            [&self.containers, &self.pods, &self.pristine, &self.kept].map(nix::sys::stat::fstat);
+        let there = [CONTAINERS, PODS, PRISTINE, KEPT].map(|name| dir.join(name).metadata());
+        ours.into_iter().zip(there).all(|(ours, there)| {
+            let there = there.map(|meta| (meta.dev(), meta.ino())).ok();
+            there.is_some() && ours.map(|stat| (stat.st_dev, stat.st_ino)).ok() == there
+        })
+    }
+
     /// Writes a container's record.
     pub(super) fn write_container(&self, container: &Container) -> Result<()> {
         write(&self.containers, &file_name(&container.key), container)

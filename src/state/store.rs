@@ -93,6 +93,12 @@ impl Store {
         record::set_aside_before(&self.dir)
     }
 
+    /// Whether the folders that we write to are those that others find.
+    pub fn is_in_place(&self) -> bool {
+        let has_stamp = !self.is_stamped || record::is_stamped(&self.dir, &self.boot_id);
+        has_stamp && self.folders.are_at(&self.dir)
+    }
+
     /// Makes the folders anew, if they are not there any more, and writes everything down in them.
     /// The engines' documents are lost with the old ones.
     ///

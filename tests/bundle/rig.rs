@@ -38,7 +38,7 @@ create)
   mkdir -p "$state"
   sleep 300 </dev/null >/dev/null 2>&1 &
   echo $! >"$state/pid"
-  echo "{\"init_process_pid\": $!}" >"$state/state.json"
+  echo "{\"init_process_pid\": $!, \"config\": {\"labels\": [\"bundle=$bundle\"]}}" >"$state/state.json"
   touch "$state/exec.fifo"
   [ -z "$pidfile" ] || echo $! >"$pidfile" ;;
 start) rm -f "$state/exec.fifo" ;;
@@ -47,7 +47,7 @@ restore)
   cp "$bundle/config.json" "$dir/seen.json"
   sleep 300 </dev/null >/dev/null 2>&1 &
   echo $! >"$state/pid"
-  echo "{\"init_process_pid\": $!}" >"$state/state.json"
+  echo "{\"init_process_pid\": $!, \"config\": {\"labels\": [\"bundle=$bundle\"]}}" >"$state/state.json"
   [ -n "$detach" ] || { wait $!; code=$?; rm -rf "$state"; exit $code; } ;;
 kill) kill -9 "$(cat "$state/pid")" ;;
 update) [ ! -e "$dir/fail-update" ] || { echo "runtime says no" >&2; exit 1; }; cat >"$dir/update.json"; cp "$state/state.json" "$state/s"; mv "$state/s" "$state/state.json" ;;

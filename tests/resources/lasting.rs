@@ -162,6 +162,29 @@ fn the_next_daemon_keeps_what_plugins_own() {
 }
 
 #[test]
+fn a_container_that_was_found_again_takes_what_its_plugins_and_its_engine_want() {
+    let Some(mut place) = place("") else { return };
+    place.run("c1", &json!({"cpu": {"shares": 1024}, "pids": {"limit": 100}}));
+    assert!(is_done(&place.asker(), "c1", &json!({"cpu": {"shares": 300}})));
+    let root = place.rig.path("root").display().to_string();
+    place.rig.configure(place.ground.runc(), &format!("runtime_roots = [\"{root}\"]"));
+    place.rig.kill_daemon();
+    std::fs::remove_dir_all(place.rig.path("run")).unwrap();
+    place.rig.start_daemon();
+    assert_eq!(place.state("c1").as_deref(), Some("running"));
+    assert_eq!(shares(&place), "300", "nothing was touched");
+    assert!(is_done(&place.asker(), "c1", &json!({"pids": {"limit": 55}})));
+    assert_eq!(place.file("c1", "pids", "pids.max"), "55");
+    succeeds(&place.update("c1", &json!({"cpu": {"shares": 1024}, "pids": {"limit": 100}})));
+    let files = (shares(&place), place.file("c1", "pids", "pids.max"));
+    assert_eq!(files, ("1024".into(), "55".into()), "what it owned before is not known");
+    let owners = place.rig.admin(&["explain", "c1"])["owners"].clone();
+    assert_eq!(owners, json!({"PidsLimit": "10-asker"}));
+    succeeds(&place.rig.verb(&["delete", "--force", "c1"]));
+    wait_until("it is gone", || place.state("c1").is_none());
+}
+
+#[test]
 fn an_update_past_an_absent_daemon_is_put_right_and_said() {
     let Some(mut place) = place("") else { return };
     place.run("c1", &json!({"cpu": {"shares": 1024}, "pids": {"limit": 100}}));

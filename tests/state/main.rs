@@ -11,6 +11,7 @@ mod records;
 #[path = "../bundle/rig.rs"]
 #[expect(dead_code, reason = "shared with tests that need more of it")]
 mod rig;
+mod wiped;
 
 use nri_runc::plugin::api;
 use serde_json::Value;

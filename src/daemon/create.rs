@@ -329,7 +329,7 @@ impl Witness for Record<'_> {
     /// A newcomer's snapshot shows the container as the plugins so far left it (D15). A crash
     /// loses the request anyway, so this is not written to disk.
     fn so_far(&self, container: &api::Container) {
-        let view = messages::to_wire(container);
+        let view = messages::merged(container);
         self.node.store.borrow_mut().change_in_memory(self.key, |record| record.message = view);
     }
 
@@ -370,7 +370,7 @@ fn note_verdict(
     let kept = carry::wish(node, &call.key, &owned);
     // Written together with what is put in the bundle; where nothing is, nothing was decided.
     node.store.borrow_mut().change_in_memory(&call.key, |record| {
-        record.message = messages::to_wire(&merged.container);
+        record.message = messages::merged(&merged.container);
         record.owners = owners;
         record.changes = changes;
         record.at_creation = owned.clone();

@@ -39,6 +39,7 @@ pub(super) async fn removed(node: &Rc<Node>, key: &Key) {
     let Some(record) = node.container(key) else { return };
     exit::stopped(node, key).await;
     if !record.is_sandbox {
+        exit::learn_late(node, key);
         node.tell(Event::RemoveContainer, key).await;
     }
     undo::restore_document(node, &record);

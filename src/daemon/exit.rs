@@ -2,6 +2,7 @@
 //! A container's process ends: StopContainer, exactly once, whether the pidfd said so or a
 //! `delete` saw it first. It never polls.
 
+use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
 use crate::host::Point;
@@ -29,7 +30,7 @@ pub(super) async fn stopped(node: &Rc<Node>, key: &Key) {
     node.let_go();
     // Marked before it is told: whoever comes meanwhile must not tell it again.
     log_failure("noting an end", node.host.point(Point::DaemonStop));
-    let code = outcome::code(node, &record);
+    let code = record.exit_code.or_else(|| outcome::code(node, &record));
     let (reason, message) = outcome::status(node, &record, code);
     node.change(key, |record| {
         record.state = Lifecycle::Stopped;
@@ -47,6 +48,21 @@ pub(super) async fn stopped(node: &Rc<Node>, key: &Key) {
     }
 }
 
+/// Before a removal is told: what became known only after the end was.
+pub(super) fn learn_late(node: &Rc<Node>, key: &Key) {
+    let Some(record) = node.container(key) else { return };
+    if record.init_pid.is_none() || !record.status_reason.is_empty() {
+        return;
+    }
+    let Some(code) = record.exit_code.or_else(|| outcome::code(node, &record)) else { return };
+    let (reason, message) = outcome::status(node, &record, Some(code));
+    node.change(key, |record| {
+        record.exit_code = Some(code);
+        record.status_reason = reason;
+        record.status_message = message;
+    });
+}
+
 /// Watches an init process to its end.
 pub(super) fn watch(node: &Rc<Node>, record: &Container) {
     let Some(pid) = record.init_pid else { return };
@@ -54,18 +70,28 @@ pub(super) fn watch(node: &Rc<Node>, record: &Container) {
     let (node, key, incarnation) = (Rc::clone(node), record.key.clone(), record.incarnation);
     tokio::task::spawn_local(async move {
         // Boxed, all but the waiting: what calls plugins is large, and there may be thousands of us.
-        if let Some(process) = process {
-            Box::pin(hook::until_started(&node, &key, incarnation, &process)).await;
-            watch::ended_alone(process).await;
-            node.let_go();
-        }
-        Box::pin(ended(&node, &key, incarnation)).await;
+        let process = match process {
+            Some(process) => {
+                Box::pin(hook::until_started(&node, &key, incarnation, &process)).await;
+                let process = watch::ended_alone(process).await;
+                node.let_go();
+                Some(process)
+            }
+            None => None,
+        };
+        Box::pin(ended(&node, &key, incarnation, process)).await;
     });
 }
 
-async fn ended(node: &Rc<Node>, key: &Key, incarnation: u64) {
+async fn ended(node: &Rc<Node>, key: &Key, incarnation: u64, process: Option<OwnedFd>) {
     if let Some(record) = node.container(key).filter(|record| !record.is_sandbox) {
-        outcome::known(node, &record).await;
+        let code = outcome::known(node, &record, process.as_ref()).await;
+        // A `delete` may have told the end meanwhile; the removal is still to be told.
+        node.store.borrow_mut().change_in_memory(key, |record| {
+            if record.incarnation == incarnation {
+                record.exit_code = record.exit_code.or(code);
+            }
+        });
     }
     let lane = node.lane(key);
     let _turn = lane.turn.lock().await;

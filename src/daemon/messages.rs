@@ -21,6 +21,17 @@ fn from_wire<M: Message>(wire: &Wire) -> M {
     M::parse_from_bytes(&wire.0).unwrap_or_default()
 }
 
+/// A container as plugins left it. What merging has filled in for them to find, and nobody has
+/// used, is not part of it.
+pub(super) fn merged(container: &api::Container) -> Wire {
+    let mut container = container.clone();
+    if let Some(told) = container.linux.as_mut().and_then(|linux| linux.resources.as_mut()) {
+        told.memory = told.memory.take().filter(|all| *all != api::LinuxMemory::default()).into();
+        told.cpu = told.cpu.take().filter(|all| *all != api::LinuxCPU::default()).into();
+    }
+    to_wire(&container)
+}
+
 /// The container as plugins are told now.
 pub(super) fn container(record: &Container) -> api::Container {
     let mut message: api::Container = from_wire(&record.message);

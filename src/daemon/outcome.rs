@@ -1,17 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-//! With which code a container's process ended. The runtime never learns it; the engine's monitor
-//! writes it down once it has reaped the process: containerd's shim (from 2.4) into `exit.json`
-//! of the bundle, conmon into a file of the engine's exit folder. And why it ended, as far as that
-//! shows. It only reads; what is not there is not known.
+//! With which code a container's process ended. The runtime never learns it; the kernel tells it
+//! from 6.15 on, once the process was reaped, and the engine's monitor writes it down: containerd's
+//! shim (from 2.4) into `exit.json` of the bundle, conmon into a file of the engine's exit folder.
+//! And why it ended, as far as that shows. It only reads; what is not there is not known.
 
+use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use crate::state::{Container, Lifecycle};
 
 use super::node::Node;
+use super::watch::{self, Ending};
 use super::{evict, evidence};
 
-/// How long the monitor is waited for, and how often it is looked at.
+/// How long the reaping, or the monitor, is waited for, and how often it is looked at.
 const PATIENCE: Duration = Duration::from_millis(50);
 const PAUSE: Duration = Duration::from_millis(5);
 
@@ -29,16 +31,25 @@ pub(super) fn code(node: &Node, record: &Container) -> Option<i32> {
     is_this.then(|| said["Status"].as_i64()?.try_into().ok()).flatten()
 }
 
-/// Waits until the engine has written it, but not long: plugins wait for StopContainer. Where it
-/// writes none at all, nobody waits.
-pub(super) async fn known(node: &Node, record: &Container) {
+/// Waits until the kernel or the engine has told it, but not long: plugins wait for
+/// StopContainer. Where neither does, nobody waits.
+pub(super) async fn known(
+    node: &Node,
+    record: &Container,
+    process: Option<&OwnedFd>,
+) -> Option<i32> {
     let deadline = tokio::time::Instant::now() + PATIENCE;
-    let is_mute = node.mute_monitors.borrow().contains(&monitor(record));
-    while !is_mute
-        && place(record).is_some()
-        && code(node, record).is_none()
-        && tokio::time::Instant::now() < deadline
-    {
+    let is_mute = node.mute_monitors.borrow().contains(&monitor(record)) || place(record).is_none();
+    loop {
+        let ending = process.map_or(Ending::Unsaid, watch::ending);
+        if let Ending::Code(code) = ending {
+            return Some(code);
+        }
+        let code = code(node, record);
+        let is_hopeless = ending == Ending::Unsaid && is_mute;
+        if code.is_some() || is_hopeless || tokio::time::Instant::now() >= deadline {
+            return code;
+        }
         tokio::time::sleep(PAUSE).await;
     }
 }
@@ -141,7 +152,7 @@ mod tests {
 
     async fn waited(node: &Node, record: &Container) -> Duration {
         let begun = Instant::now();
-        known(node, record).await;
+        known(node, record, None).await;
         begun.elapsed()
     }
 

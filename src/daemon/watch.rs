@@ -7,6 +7,7 @@
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use rustix::ioctl::{Updater, ioctl, opcode};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
@@ -39,8 +40,50 @@ pub(super) async fn ended(process: &OwnedFd) {
 }
 
 /// The same, where nobody else needs the descriptor: it is not doubled, for thousands may wait.
-pub(super) async fn ended_alone(process: OwnedFd) {
-    becomes_readable(process).await;
+pub(super) async fn ended_alone(process: OwnedFd) -> OwnedFd {
+    becomes_readable(process).await
+}
+
+/// What the kernel says of the way in which a process ended.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Ending {
+    /// The code, or 128 and the signal.
+    Code(i32),
+    /// Nothing until its parent has reaped it.
+    NotReaped,
+    /// It does not know the question (before 6.15).
+    Unsaid,
+}
+
+/// `struct pidfd_info` of linux/pidfd.h, as far as its first version goes.
+#[repr(C)]
+#[derive(Default)]
+struct Info {
+    mask: u64,
+    cgroup: u64,
+    ids: [u32; 11],
+    exit_code: i32,
+}
+
+/// `PIDFD_INFO_EXIT`.
+const EXIT: u64 = 1 << 3;
+
+/// How a process ended, by a descriptor that was opened while it was there.
+#[expect(unsafe_code, reason = "PIDFD_GET_INFO")]
+pub(super) fn ending(process: &OwnedFd) -> Ending {
+    let mut info = Info { mask: EXIT, ..Info::default() };
+    // SAFETY: this is the number of PIDFD_GET_INFO with the size of Info, which both sides know.
+    let question =
+        unsafe { Updater::<{ opcode::read_write::<Info>(0xff, 11) }, _>::new(&mut info) };
+    // SAFETY: the kernel writes no more than the size that the number holds.
+    match unsafe { ioctl(process, question) } {
+        Ok(()) if info.mask & EXIT != 0 => Ending::Code(match info.exit_code & 0x7f {
+            0 => (info.exit_code >> 8) & 0xff,
+            signal => 128 + signal,
+        }),
+        Ok(()) => Ending::NotReaped,
+        Err(_) => Ending::Unsaid,
+    }
 }
 
 /// Waits until there is something to read; of a process, that it has ended.
@@ -51,7 +94,7 @@ pub(super) async fn readable(descriptor: &OwnedFd) {
 }
 
 #[expect(unsafe_code, reason = "registering a descriptor with the event loop")]
-async fn becomes_readable(descriptor: OwnedFd) {
+async fn becomes_readable(descriptor: OwnedFd) -> OwnedFd {
     let number = descriptor.as_raw_fd();
     // SAFETY: an OwnedFd is open for as long as it lives, which is longer than the registration.
     match unsafe { AsyncFd::register_with_interest(number, Interest::READABLE) } {
@@ -65,6 +108,7 @@ async fn becomes_readable(descriptor: OwnedFd) {
             }
         }
     }
+    descriptor
 }
 
 fn stat(host: &Host, pid: u32) -> Option<String> {
@@ -111,6 +155,25 @@ mod tests {
     #[test]
     fn a_later_process_of_the_same_number_is_not_taken_for_it() {
         assert!(open_same(&Host::default(), std::process::id(), Some(1)).is_none());
+    }
+
+    #[test]
+    #[expect(clippy::disallowed_methods, reason = "processes that end")]
+    fn how_a_process_ended_is_known_once_it_was_reaped() {
+        for (script, wanted) in [("exit 3", 3), ("kill -9 $$", 137), ("exit 0", 0)] {
+            let mut child =
+                std::process::Command::new("/bin/sh").args(["-c", script]).spawn().unwrap();
+            let process = open(child.id()).unwrap();
+            while !has_ended(&process) {
+                std::thread::sleep(std::time::Duration::from_millis(2));
+            }
+            let before = ending(&process);
+            assert!(matches!(before, Ending::NotReaped | Ending::Unsaid), "{before:?}");
+            child.wait().unwrap();
+            let after = ending(&process);
+            // Kernels before 6.15 do not say.
+            assert!(after == Ending::Code(wanted) || after == Ending::Unsaid, "{after:?}");
+        }
     }
 
     #[test]

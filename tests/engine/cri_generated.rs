@@ -41,17 +41,94 @@ pub struct NamespaceOption {
 }
 #[allow(clippy::all)]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Int64Value {
+    #[prost(int64, tag = "1")]
+    pub value: i64,
+}
+#[allow(clippy::all)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct SecurityProfile {
+    #[prost(enumeration = "security_profile::ProfileType", tag = "1")]
+    pub profile_type: i32,
+}
+/// Nested message and enum types in `SecurityProfile`.
+pub mod security_profile {
+    #[allow(clippy::all)]
+    #[allow(clippy::all)]
+    #[derive(
+        Clone,
+        Copy,
+        Debug,
+        PartialEq,
+        Eq,
+        Hash,
+        PartialOrd,
+        Ord,
+        ::prost::Enumeration
+    )]
+    #[repr(i32)]
+    pub enum ProfileType {
+        RuntimeDefault = 0,
+        Unconfined = 1,
+        Localhost = 2,
+    }
+    impl ProfileType {
+        /// String value of the enum field names used in the ProtoBuf definition.
+        ///
+        /// The values are not transformed in any way and thus are considered stable
+        /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+        pub fn as_str_name(&self) -> &'static str {
+            match self {
+                Self::RuntimeDefault => "RuntimeDefault",
+                Self::Unconfined => "Unconfined",
+                Self::Localhost => "Localhost",
+            }
+        }
+        /// Creates an enum from field names used in the ProtoBuf definition.
+        pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+            match value {
+                "RuntimeDefault" => Some(Self::RuntimeDefault),
+                "Unconfined" => Some(Self::Unconfined),
+                "Localhost" => Some(Self::Localhost),
+                _ => None,
+            }
+        }
+    }
+}
+#[allow(clippy::all)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct LinuxSandboxSecurityContext {
     #[prost(message, optional, tag = "1")]
     pub namespace_options: ::core::option::Option<NamespaceOption>,
+    #[prost(message, optional, tag = "9")]
+    pub seccomp: ::core::option::Option<SecurityProfile>,
 }
 #[allow(clippy::all)]
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct LinuxPodSandboxConfig {
     #[prost(string, tag = "1")]
     pub cgroup_parent: ::prost::alloc::string::String,
     #[prost(message, optional, tag = "2")]
     pub security_context: ::core::option::Option<LinuxSandboxSecurityContext>,
+    #[prost(map = "string, string", tag = "3")]
+    pub sysctls: ::std::collections::HashMap<
+        ::prost::alloc::string::String,
+        ::prost::alloc::string::String,
+    >,
+    #[prost(message, optional, tag = "4")]
+    pub overhead: ::core::option::Option<LinuxContainerResources>,
+    #[prost(message, optional, tag = "5")]
+    pub resources: ::core::option::Option<LinuxContainerResources>,
+}
+#[allow(clippy::all)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct DnsConfig {
+    #[prost(string, repeated, tag = "1")]
+    pub servers: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    #[prost(string, repeated, tag = "2")]
+    pub searches: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    #[prost(string, repeated, tag = "3")]
+    pub options: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
 #[allow(clippy::all)]
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -62,6 +139,8 @@ pub struct PodSandboxConfig {
     pub hostname: ::prost::alloc::string::String,
     #[prost(string, tag = "3")]
     pub log_directory: ::prost::alloc::string::String,
+    #[prost(message, optional, tag = "4")]
+    pub dns_config: ::core::option::Option<DnsConfig>,
     #[prost(map = "string, string", tag = "6")]
     pub labels: ::std::collections::HashMap<
         ::prost::alloc::string::String,
@@ -120,6 +199,8 @@ pub struct ContainerMetadata {
 pub struct ImageSpec {
     #[prost(string, tag = "1")]
     pub image: ::prost::alloc::string::String,
+    #[prost(string, tag = "18")]
+    pub user_specified_image: ::prost::alloc::string::String,
 }
 #[allow(clippy::all)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -130,7 +211,7 @@ pub struct KeyValue {
     pub value: ::prost::alloc::string::String,
 }
 #[allow(clippy::all)]
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct LinuxContainerResources {
     #[prost(int64, tag = "1")]
     pub cpu_period: i64,
@@ -146,15 +227,74 @@ pub struct LinuxContainerResources {
     pub cpuset_cpus: ::prost::alloc::string::String,
     #[prost(string, tag = "7")]
     pub cpuset_mems: ::prost::alloc::string::String,
-}
-#[allow(clippy::all)]
-#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct LinuxContainerSecurityContext {
-    #[prost(message, optional, tag = "3")]
-    pub namespace_options: ::core::option::Option<NamespaceOption>,
+    #[prost(map = "string, string", tag = "9")]
+    pub unified: ::std::collections::HashMap<
+        ::prost::alloc::string::String,
+        ::prost::alloc::string::String,
+    >,
+    #[prost(int64, tag = "10")]
+    pub memory_swap_limit_in_bytes: i64,
 }
 #[allow(clippy::all)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Capability {
+    #[prost(string, repeated, tag = "1")]
+    pub add_capabilities: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    #[prost(string, repeated, tag = "2")]
+    pub drop_capabilities: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+}
+#[allow(clippy::all)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct LinuxContainerSecurityContext {
+    #[prost(message, optional, tag = "1")]
+    pub capabilities: ::core::option::Option<Capability>,
+    #[prost(message, optional, tag = "3")]
+    pub namespace_options: ::core::option::Option<NamespaceOption>,
+    #[prost(message, optional, tag = "5")]
+    pub run_as_user: ::core::option::Option<Int64Value>,
+    #[prost(bool, tag = "7")]
+    pub readonly_rootfs: bool,
+    #[prost(int64, repeated, tag = "8")]
+    pub supplemental_groups: ::prost::alloc::vec::Vec<i64>,
+    #[prost(bool, tag = "11")]
+    pub no_new_privs: bool,
+    #[prost(message, optional, tag = "12")]
+    pub run_as_group: ::core::option::Option<Int64Value>,
+    #[prost(string, repeated, tag = "13")]
+    pub masked_paths: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    #[prost(string, repeated, tag = "14")]
+    pub readonly_paths: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    #[prost(message, optional, tag = "15")]
+    pub seccomp: ::core::option::Option<SecurityProfile>,
+}
+#[allow(clippy::all)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Mount {
+    #[prost(string, tag = "1")]
+    pub container_path: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub host_path: ::prost::alloc::string::String,
+    #[prost(bool, tag = "3")]
+    pub readonly: bool,
+}
+#[allow(clippy::all)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Device {
+    #[prost(string, tag = "1")]
+    pub container_path: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub host_path: ::prost::alloc::string::String,
+    #[prost(string, tag = "3")]
+    pub permissions: ::prost::alloc::string::String,
+}
+#[allow(clippy::all)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct CdiDevice {
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+}
+#[allow(clippy::all)]
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct LinuxContainerConfig {
     #[prost(message, optional, tag = "1")]
     pub resources: ::core::option::Option<LinuxContainerResources>,
@@ -172,8 +312,14 @@ pub struct ContainerConfig {
     pub command: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
     #[prost(string, repeated, tag = "4")]
     pub args: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    #[prost(string, tag = "5")]
+    pub working_dir: ::prost::alloc::string::String,
     #[prost(message, repeated, tag = "6")]
     pub envs: ::prost::alloc::vec::Vec<KeyValue>,
+    #[prost(message, repeated, tag = "7")]
+    pub mounts: ::prost::alloc::vec::Vec<Mount>,
+    #[prost(message, repeated, tag = "8")]
+    pub devices: ::prost::alloc::vec::Vec<Device>,
     #[prost(map = "string, string", tag = "9")]
     pub labels: ::std::collections::HashMap<
         ::prost::alloc::string::String,
@@ -188,6 +334,8 @@ pub struct ContainerConfig {
     pub log_path: ::prost::alloc::string::String,
     #[prost(message, optional, tag = "15")]
     pub linux: ::core::option::Option<LinuxContainerConfig>,
+    #[prost(message, repeated, tag = "17")]
+    pub cdi_devices: ::prost::alloc::vec::Vec<CdiDevice>,
 }
 #[allow(clippy::all)]
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -243,8 +391,20 @@ pub struct ContainerStatusRequest {
     pub verbose: bool,
 }
 #[allow(clippy::all)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ContainerStatus {
+    #[prost(string, tag = "1")]
+    pub id: ::prost::alloc::string::String,
+    #[prost(enumeration = "ContainerState", tag = "3")]
+    pub state: i32,
+    #[prost(int32, tag = "7")]
+    pub exit_code: i32,
+}
+#[allow(clippy::all)]
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ContainerStatusResponse {
+    #[prost(message, optional, tag = "1")]
+    pub status: ::core::option::Option<ContainerStatus>,
     /// Verbose: a JSON document under "info".
     #[prost(map = "string, string", tag = "2")]
     pub info: ::std::collections::HashMap<
@@ -253,7 +413,7 @@ pub struct ContainerStatusResponse {
     >,
 }
 #[allow(clippy::all)]
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct UpdateContainerResourcesRequest {
     #[prost(string, tag = "1")]
     pub container_id: ::prost::alloc::string::String,
@@ -296,6 +456,39 @@ impl NamespaceMode {
         }
     }
 }
+#[allow(clippy::all)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum ContainerState {
+    ContainerCreated = 0,
+    ContainerRunning = 1,
+    ContainerExited = 2,
+    ContainerUnknown = 3,
+}
+impl ContainerState {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::ContainerCreated => "CONTAINER_CREATED",
+            Self::ContainerRunning => "CONTAINER_RUNNING",
+            Self::ContainerExited => "CONTAINER_EXITED",
+            Self::ContainerUnknown => "CONTAINER_UNKNOWN",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "CONTAINER_CREATED" => Some(Self::ContainerCreated),
+            "CONTAINER_RUNNING" => Some(Self::ContainerRunning),
+            "CONTAINER_EXITED" => Some(Self::ContainerExited),
+            "CONTAINER_UNKNOWN" => Some(Self::ContainerUnknown),
+            _ => None,
+        }
+    }
+}
 /// Generated client implementations.
 pub mod runtime_service_client {
     #![allow(
@@ -310,17 +503,6 @@ pub mod runtime_service_client {
     #[derive(Debug, Clone)]
     pub struct RuntimeServiceClient<T> {
         inner: tonic::client::Grpc<T>,
-    }
-    impl RuntimeServiceClient<tonic::transport::Channel> {
-        /// Attempt to create a new client by connecting to a given endpoint.
-        pub async fn connect<D>(dst: D) -> Result<Self, tonic::transport::Error>
-        where
-            D: TryInto<tonic::transport::Endpoint>,
-            D::Error: Into<StdError>,
-        {
-            let conn = tonic::transport::Endpoint::new(dst)?.connect().await?;
-            Ok(Self::new(conn))
-        }
     }
     impl<T> RuntimeServiceClient<T>
     where

@@ -4,6 +4,9 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod adopted;
+#[path = "../fidelity/compare.rs"]
+mod compare;
+mod config;
 #[path = "../support/containerd.rs"]
 mod containerd;
 #[path = "../support/cri.rs"]
@@ -11,8 +14,11 @@ mod cri;
 mod go;
 #[path = "../support/golang.rs"]
 mod golang;
+mod live;
 #[path = "../support/player.rs"]
 mod player;
+mod pods;
+mod recorder;
 mod rig;
 #[path = "../support/tools.rs"]
 mod tools;

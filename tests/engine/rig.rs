@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Debian's containerd with nri-runc as its runtime, and a configuration of ours.
+//! A containerd with nri-runc as its runtime, and a configuration of ours: Debian's, or a newer
+//! one that `scripts/newer.sh` has built.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -13,13 +14,48 @@ pub(super) fn tools() -> Option<PathBuf> {
     super::tools::find(&["busybox", "containerd", "containerd-shim-runc-v2", "ctr", "runc"])
 }
 
+/// The folder of something newer, as `containerd-2.4.2`; `None` after saying why it is skipped.
+/// It is never required: `make interop` builds it, where Go is.
+pub(super) fn newer(name: &str) -> Option<PathBuf> {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/tools/newer").join(name);
+    if dir.join(".done").exists() {
+        return Some(dir);
+    }
+    skip(&format!("{name} is not there (make interop builds it, where Go is)"));
+    None
+}
+
+#[expect(clippy::print_stderr, reason = "a skip says why")]
+fn skip(why: &str) {
+    eprintln!("skipped: {why}");
+}
+
+/// What is behind the engine, and what it is.
+pub(super) struct Parts<'a> {
+    /// Where `tools` says.
+    pub(super) tools: &'a Path,
+    /// The folder of containerd, its shim and ctr.
+    pub(super) containerd: &'a Path,
+    /// The runtime behind nri-runc.
+    pub(super) runc: &'a Path,
+    /// Its configuration, for the folder that everything is in; without it, one of version 2
+    /// that names us.
+    pub(super) configuration: Option<&'a dyn Fn(&Path) -> String>,
+}
+
 pub(super) struct Engine {
-    containerd: Containerd,
+    pub(super) containerd: Containerd,
     temp: tempfile::TempDir,
 }
 
 impl Engine {
+    /// Debian's, with Debian's runc behind us.
     pub(super) fn start(tools: &Path) -> Self {
+        let runc = tools.join("runc");
+        Self::of(&Parts { tools, containerd: tools, runc: &runc, configuration: None })
+    }
+
+    pub(super) fn of(parts: &Parts<'_>) -> Self {
         let temp = tempfile::Builder::new().prefix("nri").tempdir_in("/tmp").unwrap();
         let dir = temp.path().display().to_string();
         std::fs::create_dir_all(temp.path().join("data")).unwrap();
@@ -31,19 +67,23 @@ impl Engine {
             "nri-runc.toml",
             &format!(
                 "runtime = [\"{}\"]\nrun_dir = \"{dir}/run\"\n[nri]\nsocket_path = \"{dir}/nri.sock\"\nplugin_path = \"{dir}/plugins\"\nplugin_config_path = \"{dir}\"\n[log]\ntarget = \"file\"\nlevel = \"debug\"\n",
-                tools.join("runc").display()
+                parts.runc.display()
             ),
         );
-        let containerd = Containerd::start(&Setup {
+        let setup = Setup {
             dir: temp.path(),
-            programs: tools,
-            busybox: &tools.join("busybox"),
+            programs: parts.containerd,
+            busybox: &parts.tools.join("busybox"),
             runtime: Path::new(env!("CARGO_BIN_EXE_nri-runc")),
             environment: vec![("NRI_RUNC_CONFIG", temp.path().join("nri-runc.toml").into())],
             has_nri: false,
             snapshotter: "native",
             cgroup: &cgroup_of(&temp),
-        });
+        };
+        let containerd = match parts.configuration {
+            Some(configuration) => Containerd::start_with(&setup, &configuration(temp.path())),
+            None => Containerd::start(&setup),
+        };
         Self { containerd, temp }
     }
 
@@ -75,14 +115,16 @@ impl Engine {
         self.containerd.client().await
     }
 
+    /// `nri-runc nri` with these words; the document that it prints.
+    pub(super) fn nri(&self, words: &[&str]) -> std::process::Output {
+        let mut program = command(Path::new(env!("CARGO_BIN_EXE_nri-runc")));
+        program.args(["nri", "--json"]).args(words);
+        program.env("NRI_RUNC_CONFIG", self.path("nri-runc.toml")).output().unwrap()
+    }
+
     /// Asks the daemon of this engine's wrappers.
     pub(super) fn admin(&self, words: &[&str]) -> serde_json::Value {
-        let output = command(Path::new(env!("CARGO_BIN_EXE_nri-runc")))
-            .args(["nri", "--json"])
-            .args(words)
-            .env("NRI_RUNC_CONFIG", self.path("nri-runc.toml"))
-            .output()
-            .unwrap();
+        let output = self.nri(words);
         serde_json::from_slice(&output.stdout).unwrap_or_default()
     }
 

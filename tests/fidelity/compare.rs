@@ -30,11 +30,22 @@ pub(super) fn meant(page: &str) -> Vec<Meant> {
     rows.collect()
 }
 
+/// What a row's engine ends with, where recordings need none of it.
+const LIVE: &str = " live";
+
 impl Meant {
+    /// Whether it is for a comparison with a running engine alone, whose timing differs.
+    pub(super) fn is_live(&self) -> bool {
+        self.engine.ends_with(LIVE)
+    }
+
     pub(super) fn covers(&self, engine: &str, event: &str, field: &str) -> bool {
         let is_field = field == self.field
             || field.strip_prefix(&self.field).is_some_and(|rest| rest.starts_with(['.', '[']));
-        self.engine == engine && is_field && (self.events == "all" || self.events.contains(event))
+        let recorded = engine.strip_suffix(LIVE).unwrap_or(engine);
+        (self.engine == engine || self.engine == recorded)
+            && is_field
+            && (self.events == "all" || self.events.contains(event))
     }
 }
 

@@ -33,40 +33,68 @@ pub(crate) struct Setup<'a> {
 
 pub(crate) struct Containerd {
     dir: PathBuf,
-    ctr: PathBuf,
+    programs: PathBuf,
+    environment: Vec<(&'static str, OsString)>,
     cgroup: String,
-    child: Child,
+    child: Option<Child>,
 }
 
 impl Containerd {
     /// Starts it and gives it the image `localhost/busybox:1`.
     pub(crate) fn start(setup: &Setup<'_>) -> Self {
-        let dir = setup.dir.to_owned();
-        let file = dir.join("containerd.toml");
-        nri_runc::files::replace(&file, configuration(setup).as_bytes()).unwrap();
+        Self::start_with(setup, &configuration(setup))
+    }
+
+    /// The same with a configuration file of the test's own.
+    pub(crate) fn start_with(setup: &Setup<'_>, configuration: &str) -> Self {
+        let file = setup.dir.join("containerd.toml");
+        nri_runc::files::replace(&file, configuration.as_bytes()).unwrap();
+        let mut it = Self {
+            dir: setup.dir.to_owned(),
+            programs: setup.programs.to_owned(),
+            environment: setup.environment.clone(),
+            cgroup: setup.cgroup.to_owned(),
+            child: None,
+        };
+        it.run();
+        it.import_image(setup.busybox);
+        it
+    }
+
+    /// Runs it with the configuration file as it is, until it answers.
+    pub(crate) fn run(&mut self) {
         let mut log = std::fs::OpenOptions::new();
-        let log = log.write(true).create(true).truncate(true).open(dir.join("containerd.log"));
-        let log = log.unwrap();
-        let path = format!("{}:/usr/sbin:/usr/bin:/sbin:/bin", setup.programs.display());
-        let child = command(&setup.programs.join("containerd"))
+        let log = log.create(true).append(true).open(self.dir.join("containerd.log")).unwrap();
+        let path = format!("{}:/usr/sbin:/usr/bin:/sbin:/bin", self.programs.display());
+        let child = command(&self.programs.join("containerd"))
             .arg("--config")
-            .arg(&file)
+            .arg(self.dir.join("containerd.toml"))
             .env("PATH", path)
-            .envs(setup.environment.iter().map(|(name, value)| (name, value)))
+            .envs(self.environment.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::null())
             .stdout(log.try_clone().unwrap())
             .stderr(log)
             .spawn()
             .unwrap();
-        let ctr = setup.programs.join("ctr");
-        let it = Self { dir, ctr, cgroup: setup.cgroup.to_owned(), child };
-        let deadline = Instant::now() + Duration::from_secs(20);
-        while !it.ctr(&["version"]) {
-            assert!(Instant::now() < deadline, "containerd does not answer\n{}", it.log_tail());
+        self.child = Some(child);
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while !self.ctr(&["version"]) {
+            assert!(Instant::now() < deadline, "containerd does not answer\n{}", self.log_tail());
             std::thread::sleep(Duration::from_millis(20));
         }
-        it.import_image(setup.busybox);
-        it
+    }
+
+    /// Ends it; its shims live on.
+    pub(crate) fn stop(&mut self) {
+        let Some(mut child) = self.child.take() else { return };
+        let pid = nix::unistd::Pid::from_raw(i32::try_from(child.id()).unwrap());
+        let _told = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM);
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while matches!(child.try_wait(), Ok(None)) && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let _if_it_would_not = child.kill();
+        let _reaped = child.wait();
     }
 
     /// The cgroup of its pods.
@@ -75,7 +103,7 @@ impl Containerd {
     }
 
     fn ctr(&self, words: &[&str]) -> bool {
-        let mut command = command(&self.ctr);
+        let mut command = command(&self.programs.join("ctr"));
         command.arg("--address").arg(self.dir.join("containerd.sock"));
         command.args(["--namespace", "k8s.io"]).args(words);
         command.stdin(Stdio::null()).output().is_ok_and(|output| output.status.success())
@@ -92,7 +120,7 @@ tar -C layer -cf layer.tar .
 put() { sum=$(sha256sum "$1" | cut -d' ' -f1); cp "$1" layout/blobs/sha256/$sum; echo $sum; }
 size() { stat -c %s "$1"; }
 layer=$(put layer.tar)
-printf '{"architecture":"amd64","os":"linux","config":{"Env":["PATH=/bin"],"Entrypoint":["/bin/sleep","100000"]},"rootfs":{"type":"layers","diff_ids":["sha256:%s"]}}' $layer >config
+printf '{"architecture":"amd64","os":"linux","config":{"Env":["PATH=/bin"],"Entrypoint":["/bin/sleep","100000"],"Labels":{"org.example.image":"busybox"}},"rootfs":{"type":"layers","diff_ids":["sha256:%s"]}}' $layer >config
 config=$(put config)
 printf '{"schemaVersion":2,"mediaType":"application/vnd.oci.image.manifest.v1+json","config":{"mediaType":"application/vnd.oci.image.config.v1+json","digest":"sha256:%s","size":%s},"layers":[{"mediaType":"application/vnd.oci.image.layer.v1.tar","digest":"sha256:%s","size":%s}]}' $config $(size config) $layer $(size layer.tar) >manifest
 manifest=$(put manifest)
@@ -180,8 +208,7 @@ fn command(program: &Path) -> Command {
 
 impl Drop for Containerd {
     fn drop(&mut self) {
-        let _ended = self.child.kill();
-        let _reaped = self.child.wait();
+        self.stop();
         let dir = self.dir.display().to_string();
         // Shims have our private folder on their command line; what they left is in our cgroups.
         for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Pods and containers through an engine's CRI, on the host's network: no CNI is needed.
 
-use std::collections::HashMap;
-
 use tonic::transport::Channel;
 
 use generated as cri;
@@ -31,7 +29,10 @@ fn on_the_host() -> cri::NamespaceOption {
 
 /// A pod of the namespace `shop`.
 pub(crate) fn pod(cgroup: &str, name: &str) -> cri::PodSandboxConfig {
-    let security = cri::LinuxSandboxSecurityContext { namespace_options: Some(on_the_host()) };
+    let security = cri::LinuxSandboxSecurityContext {
+        namespace_options: Some(on_the_host()),
+        ..Default::default()
+    };
     cri::PodSandboxConfig {
         metadata: Some(cri::PodSandboxMetadata {
             name: name.to_owned(),
@@ -39,28 +40,26 @@ pub(crate) fn pod(cgroup: &str, name: &str) -> cri::PodSandboxConfig {
             namespace: "shop".to_owned(),
             attempt: 0,
         }),
-        hostname: String::new(),
-        log_directory: String::new(),
-        labels: HashMap::new(),
         annotations: [("example.org/team".to_owned(), "blue".to_owned())].into(),
         linux: Some(cri::LinuxPodSandboxConfig {
             cgroup_parent: format!("/{cgroup}"),
             security_context: Some(security),
+            ..Default::default()
         }),
+        ..Default::default()
     }
 }
 
 pub(crate) fn container(name: &str, command: &[&str]) -> cri::ContainerConfig {
-    let security = cri::LinuxContainerSecurityContext { namespace_options: Some(on_the_host()) };
+    let security = cri::LinuxContainerSecurityContext {
+        namespace_options: Some(on_the_host()),
+        ..Default::default()
+    };
     cri::ContainerConfig {
         metadata: Some(cri::ContainerMetadata { name: name.to_owned(), attempt: 0 }),
-        image: Some(cri::ImageSpec { image: "localhost/busybox:1".to_owned() }),
+        image: Some(image()),
         command: command.iter().map(|word| (*word).to_owned()).collect(),
-        args: Vec::new(),
         envs: vec![cri::KeyValue { key: "FROM".to_owned(), value: "pod".to_owned() }],
-        labels: HashMap::new(),
-        annotations: HashMap::new(),
-        log_path: String::new(),
         linux: Some(cri::LinuxContainerConfig {
             resources: Some(cri::LinuxContainerResources {
                 cpu_shares: 1024,
@@ -69,13 +68,27 @@ pub(crate) fn container(name: &str, command: &[&str]) -> cri::ContainerConfig {
             }),
             security_context: Some(security),
         }),
+        ..Default::default()
     }
 }
 
-/// Runs a pod; its id.
+pub(crate) fn image() -> cri::ImageSpec {
+    cri::ImageSpec { image: "localhost/busybox:1".to_owned(), ..Default::default() }
+}
+
+/// Runs a pod with the default handler; its id.
 pub(crate) async fn run_pod(cri: &mut Cri, config: cri::PodSandboxConfig) -> String {
+    run_pod_with(cri, config, "").await
+}
+
+/// Runs a pod with that handler; its id.
+pub(crate) async fn run_pod_with(
+    cri: &mut Cri,
+    config: cri::PodSandboxConfig,
+    handler: &str,
+) -> String {
     let request =
-        cri::RunPodSandboxRequest { config: Some(config), runtime_handler: String::new() };
+        cri::RunPodSandboxRequest { config: Some(config), runtime_handler: handler.to_owned() };
     cri.run_pod_sandbox(request).await.unwrap().into_inner().pod_sandbox_id
 }
 
@@ -104,6 +117,13 @@ pub(crate) async fn info(cri: &mut Cri, id: &str) -> serde_json::Value {
     let request = cri::ContainerStatusRequest { container_id: id.to_owned(), verbose: true };
     let info = cri.container_status(request).await.unwrap().into_inner().info;
     serde_json::from_str(&info["info"]).unwrap()
+}
+
+pub(crate) async fn end_container(cri: &mut Cri, id: &str) {
+    let stop = cri::StopContainerRequest { container_id: id.to_owned(), timeout: 0 };
+    cri.stop_container(stop).await.unwrap();
+    let remove = cri::RemoveContainerRequest { container_id: id.to_owned() };
+    cri.remove_container(remove).await.unwrap();
 }
 
 pub(crate) async fn end_pod(cri: &mut Cri, id: &str) {

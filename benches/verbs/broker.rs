@@ -11,7 +11,7 @@ use nix::sys::resource::{UsageWho, getrusage};
 use nri_runc::adaptation::{Creation, DefaultValidator};
 use nri_runc::chain::{self, Seat, Table};
 use nri_runc::config::PluginSettings;
-use nri_runc::plugin::{self, Identity, Outcome, Settings, Upcalls, api};
+use nri_runc::plugin::{self, Identity, Outcome, Settings, Snapshot, Upcalls, api};
 use protobuf::Message;
 use tokio::net::UnixListener;
 
@@ -41,7 +41,7 @@ pub(crate) fn main(words: &[String]) {
 async fn serve(socket: &str, request: Rc<api::CreateContainerRequest>) {
     let listener = UnixListener::bind(socket).unwrap();
     let mut seats: Vec<Rc<Seat>> = Vec::new();
-    let (mut known, mut told) = (Vec::new(), Duration::ZERO);
+    let (mut known, mut told) = (Snapshot::default(), Duration::ZERO);
     for line in std::io::stdin().lock().lines() {
         let line = line.unwrap();
         let words: Vec<&str> = line.split_whitespace().collect();
@@ -59,7 +59,8 @@ async fn serve(socket: &str, request: Rc<api::CreateContainerRequest>) {
                 println!("{} {}", wall.as_nanos(), cpu.as_nanos());
             }
             ["state", count] => {
-                known = containers(&request, count.parse().unwrap());
+                // Encoded, as the daemon keeps them.
+                known = Snapshot::of(&[], &containers(&request, count.parse().unwrap()));
                 println!("ok");
             }
             ["synchronized"] => println!("{}", told.as_nanos()),
@@ -78,7 +79,7 @@ fn containers(request: &api::CreateContainerRequest, count: usize) -> Vec<api::C
     (0..count).map(one).collect()
 }
 
-async fn seat(listener: &UnixListener, known: &[api::Container], told: &mut Duration) -> Seat {
+async fn seat(listener: &UnixListener, known: &Snapshot, told: &mut Duration) -> Seat {
     let (stream, _) = listener.accept().await.unwrap();
     let settings = Settings {
         registration_timeout: Duration::from_secs(5),
@@ -89,7 +90,7 @@ async fn seat(listener: &UnixListener, known: &[api::Container], told: &mut Dura
     };
     let plugin = plugin::handshake(stream, None, &settings, Arc::new(Nothing)).await.unwrap();
     let begun = Instant::now();
-    assert!(matches!(plugin.synchronize(&[], known).await, Outcome::Answered(_)));
+    assert!(matches!(plugin.tell(known).await, Outcome::Answered(_)));
     *told = begun.elapsed();
     Seat::new(plugin, false, &PluginSettings::default())
 }

@@ -23,15 +23,16 @@ use crate::chain::Told;
 use crate::config::Config;
 use crate::error::Result;
 use crate::host::Host;
-use crate::plugin::api;
+use crate::plugin::{Snapshot, api};
 use crate::runtime::features::Asked;
 use crate::sources::Sources;
-use crate::state::{Container, Key, Pod, Store};
+use crate::state::{Container, Key, Lifecycle, Pod, PodState, Store};
 
 use super::evidence::Stamp;
 use super::gate::Gate;
+use super::messages;
 use super::orphan::StandIn;
-use super::relay::Relay;
+use super::relay::{Relay, Subject};
 use crate::plugin::Event;
 use crate::plugin::socket::{NoPlugins, SocketFile};
 
@@ -302,10 +303,10 @@ impl Node {
     pub(super) fn told(&self, event: Event, key: &Key) -> Option<Told> {
         let store = self.store.borrow();
         let container = store.container(key)?;
-        let pod = store.pod(&container.pod).map(super::messages::pod);
-        let pod = pod.unwrap_or_else(|| super::messages::only_pod_id(&container.pod));
-        let mut message = super::messages::container(container);
-        super::messages::as_told_at(event, container, &mut message);
+        let pod = store.pod(&container.pod).map(messages::pod);
+        let pod = pod.unwrap_or_else(|| messages::only_pod_id(&container.pod));
+        let mut message = messages::container(container);
+        messages::as_told_at(event, container, &mut message);
         Some(Told::new(event, pod, Some(message)))
     }
 
@@ -313,24 +314,44 @@ impl Node {
     pub(super) fn told_pod(&self, event: Event, id: &str) -> Option<Told> {
         let store = self.store.borrow();
         let pod = store.pod(id)?;
-        let mut message = super::messages::pod(pod);
-        super::messages::as_told_at_the_end(event, pod, &mut message);
+        let mut message = messages::pod(pod);
+        messages::as_told_at_the_end(event, pod, &mut message);
         Some(Told::new(event, message, None))
     }
 
     /// Everything a newcomer is synchronized with: pods that were announced, and containers, those
     /// that have ended but are not removed among them. NRI: engines leave these out.
     pub(super) fn snapshot(&self) -> (Vec<api::PodSandbox>, Vec<api::Container>) {
-        use crate::state::{Lifecycle, PodState};
         let store = self.store.borrow();
-        let pods = store.pods().filter(|pod| pod.state != PodState::Created);
-        let there = store.containers().filter(|container| {
-            // One that was refused while it was being made will not be there.
-            let comes = container.state != Lifecycle::Creating || container.refused.is_empty();
-            !container.is_sandbox && comes && container.state != Lifecycle::Removed
-        });
-        (pods.map(super::messages::pod).collect(), there.map(super::messages::container).collect())
+        let (pods, containers) = shown(&store);
+        (pods.map(messages::pod).collect(), containers.map(messages::container).collect())
     }
+
+    /// The same as it is sent, and whom it is about.
+    pub(super) fn snapshot_encoded(&self) -> (Snapshot, HashSet<Subject>) {
+        let store = self.store.borrow();
+        let ((pods, containers), mut about) = (shown(&store), HashSet::new());
+        let pods = pods.inspect(|pod| {
+            about.insert(Subject::Pod(pod.id.clone()));
+        });
+        let pods = pods.map(messages::pod_encoded).collect();
+        let containers = containers.inspect(|container| {
+            about.insert(Subject::Container(container.key.id.clone()));
+        });
+        let containers = containers.map(messages::container_encoded).collect();
+        (Snapshot { pods, containers }, about)
+    }
+}
+
+/// Pods and containers that plugins are shown.
+fn shown(store: &Store) -> (impl Iterator<Item = &Pod>, impl Iterator<Item = &Container>) {
+    let pods = store.pods().filter(|pod| pod.state != PodState::Created);
+    let containers = store.containers().filter(|container| {
+        // One that was refused while it was being made will not be there.
+        let comes = container.state != Lifecycle::Creating || container.refused.is_empty();
+        !container.is_sandbox && comes && container.state != Lifecycle::Removed
+    });
+    (pods, containers)
 }
 
 /// No runtime's root is relative.

@@ -16,10 +16,10 @@ use tracing::{info, warn};
 
 use crate::chain::Seat;
 use crate::error::quoted;
-use crate::plugin::{self, Identity, Outcome, Plugin, Settings, Upcalls, api};
+use crate::plugin::{self, Identity, Outcome, Plugin, Settings, Snapshot, Upcalls, api};
 
 use super::node::Node;
-use super::relay::{Guest, Subject};
+use super::relay::Guest;
 use super::roster::Newcomer;
 
 /// Connections that may be registering at once (D11).
@@ -122,21 +122,17 @@ pub(super) async fn sit_down(node: &Rc<Node>, plugin: Plugin, launched: bool) {
         node.relay.remove(&old);
     }
     // Snapshot and seat in one step: what happens from here on reaches the newcomer as events.
-    let (pods, containers) = node.snapshot();
-    let known: HashSet<Subject> = pods
-        .iter()
-        .map(|pod| Subject::Pod(pod.id.clone()))
-        .chain(containers.iter().map(|container| Subject::Container(container.id.clone())))
-        .collect();
+    let (snapshot, known) = node.snapshot_encoded();
     let settings = node.config.plugin(plugin.index(), plugin.name());
     let guest = node.relay.seat(Seat::new(plugin, launched, &settings), known);
-    if !synchronize(node, &guest, &pods, &containers).await {
+    let counts = (snapshot.pods.len(), snapshot.containers.len());
+    if !synchronize(node, &guest, snapshot).await {
         guest.seat.plugin.disconnect("it could not be synchronized");
         node.relay.remove(&guest);
         return;
     }
     node.relay.catch_up(&guest).await;
-    info!("{id} is synchronized with {} pods and {} containers", pods.len(), containers.len());
+    info!("{id} is synchronized with {} pods and {} containers", counts.0, counts.1);
     remember_who_is_here(node);
     node.plugins_came.notify_waiters();
     let why = guest.seat.plugin.closed().await;
@@ -146,13 +142,10 @@ pub(super) async fn sit_down(node: &Rc<Node>, plugin: Plugin, launched: bool) {
     info!("{id} is gone: {}", quoted(&why));
 }
 
-async fn synchronize(
-    node: &Rc<Node>,
-    guest: &Rc<Guest>,
-    pods: &[api::PodSandbox],
-    containers: &[api::Container],
-) -> bool {
-    let why = match guest.seat.plugin.synchronize(pods, containers).await {
+async fn synchronize(node: &Rc<Node>, guest: &Rc<Guest>, snapshot: Snapshot) -> bool {
+    let outcome = guest.seat.plugin.tell(&snapshot).await;
+    drop(snapshot);
+    let why = match outcome {
         Outcome::Answered(updates) => {
             super::updates::synchronized(node, guest, updates).await;
             return true;

@@ -74,7 +74,7 @@ fn record(node: &Node, seen: &Seen, container: &Container) -> Pod {
         lives_with: seen.lives_with.clone(),
         state: PodState::Created,
         sandbox: container.is_sandbox.then(|| container.key.clone()),
-        message: messages::to_wire(&seen.pod),
+        message: messages::pod_to_wire(&seen.pod),
         unknown: Default::default(),
     }
 }
@@ -122,7 +122,7 @@ fn learn(node: &Node, seen: &Seen) -> Result<()> {
     if message.annotations.len() == known {
         return Ok(());
     }
-    pod.message = messages::to_wire(&message);
+    pod.message = messages::pod_to_wire(&message);
     put(node, pod)
 }
 

@@ -7,25 +7,25 @@ use protobuf::Message;
 use ttrpc::context;
 
 use super::session::{UNIMPLEMENTED, call};
-use super::snapshot::parts;
-use super::{Event, Outcome, Plugin, api};
+use super::{Event, Outcome, Plugin, Snapshot, api};
 
 impl Plugin {
-    /// Tells it about pods and containers, in as many parts as the protocol's limit asks for.
-    ///
-    /// Only plugins from v0.12 on say their version, but parts are known from v0.7 on: who does
-    /// not know them is found out by its first answer.
+    /// Tells it about pods and containers that nobody has encoded yet.
     pub async fn synchronize(
         &self,
         pods: &[api::PodSandbox],
         containers: &[api::Container],
     ) -> Outcome<Vec<api::ContainerUpdate>> {
-        let parts = parts(pods, containers);
-        let last = parts.len().saturating_sub(1);
-        for (index, mut part) in parts.into_iter().enumerate() {
-            part.more = index < last;
-            let more = part.more;
-            match call!(self, synchronize, part) {
+        self.tell(&Snapshot::of(pods, containers)).await
+    }
+
+    /// Tells it about pods and containers, in as many parts as the protocol's limit asks for.
+    ///
+    /// Only plugins from v0.12 on say their version, but parts are known from v0.7 on: who does
+    /// not know them is found out by its first answer.
+    pub async fn tell(&self, snapshot: &Snapshot) -> Outcome<Vec<api::ContainerUpdate>> {
+        for (part, more) in snapshot.parts() {
+            match self.tell_part(part).await {
                 Outcome::Answered(answer) if more && !answer.more => {
                     return Outcome::Refused("it does not take a snapshot in parts".to_owned());
                 }
@@ -41,6 +41,29 @@ impl Plugin {
             }
         }
         Outcome::Refused("there was nothing to say".to_owned())
+    }
+
+    /// Synchronize with a request that is encoded already.
+    async fn tell_part(&self, payload: Vec<u8>) -> Outcome<api::SynchronizeResponse> {
+        // Never closed; without a turn the plugin would merely be asked out of turn.
+        let _turn = self.turns.acquire().await;
+        if self.is_gone() {
+            return Outcome::Left;
+        }
+        let size = payload.len() as u64;
+        let request = ttrpc::Request {
+            service: "nri.pkg.api.v1alpha1.Plugin".to_owned(),
+            method: "Synchronize".to_owned(),
+            timeout_nano: context::with_duration(self.timeout).timeout_nano,
+            payload,
+            ..ttrpc::Request::default()
+        };
+        let answer = async {
+            let answer = self.line.request(request).await?;
+            api::SynchronizeResponse::parse_from_bytes(&answer.payload)
+                .map_err(|error| ttrpc::Error::Others(error.to_string()))
+        };
+        self.outcome(size, answer).await
     }
 
     /// CreateContainer.

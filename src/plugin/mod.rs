@@ -26,3 +26,4 @@ pub use identity::Identity;
 pub use launch::{Launched, PluginFile, Unusable, discover};
 pub use policy::Policy;
 pub use session::{Outcome, Plugin, SessionError, Settings, Upcalls, handshake};
+pub use snapshot::{Encoded, Snapshot};

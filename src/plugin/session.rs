@@ -147,6 +147,8 @@ pub struct Plugin {
     pid: Option<i32>,
     pub(super) timeout: Duration,
     trunk: Trunk,
+    /// Takes requests that are encoded already.
+    pub(super) line: Client,
     pub(super) client: api::PluginClient,
     pub(super) turns: Semaphore,
     concurrency: u32,
@@ -220,7 +222,8 @@ async fn shake(
         .register_service(api::create_runtime(Arc::new(desk)))
         .add_listener(Listener::new(once));
     server.start().await.map_err(|error| SessionError::Gone(error.to_string()))?;
-    let client = api::PluginClient::new(Client::new(Socket::new(plugin)));
+    let line = Client::new(Socket::new(plugin));
+    let client = api::PluginClient::new(line.clone());
     let identity = tokio::select! {
         identity = registration.recv() => identity.ok_or(SessionError::Silent)?,
         reason = trunk.closed() => return Err(SessionError::Gone(reason)),
@@ -235,6 +238,7 @@ async fn shake(
         pid,
         timeout: settings.request_timeout,
         trunk: trunk.clone(),
+        line,
         client,
         turns: Semaphore::new(1),
         concurrency: 1,

@@ -1,40 +1,103 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A snapshot of pods and containers as Synchronize requests that the protocol can carry.
+//!
+//! Its messages are bytes already: on a node with thousands of containers they are kept as such,
+//! and nobody waits while all of them are read and written anew for each newcomer.
+
+use std::sync::Arc;
 
 use protobuf::Message;
 
 use super::api;
 use super::mux::TTRPC_LIMIT;
 
-/// Cuts a snapshot into requests below the limit; every object goes into exactly one.
-pub(super) fn parts(
-    pods: &[api::PodSandbox],
-    containers: &[api::Container],
-) -> Vec<api::SynchronizeRequest> {
-    const ROOM: u64 = (TTRPC_LIMIT - 1024) as u64;
-    let mut parts = vec![api::SynchronizeRequest::new()];
-    let mut size = 0;
-    let mut room_for = |bytes: u64, parts: &mut Vec<api::SynchronizeRequest>| {
-        // Tag and length before each object need at most 6 bytes.
-        if size + bytes + 6 > ROOM {
-            parts.push(api::SynchronizeRequest::new());
-            size = 0;
-        }
-        size += bytes + 6;
-    };
-    for pod in pods {
-        room_for(pod.compute_size(), &mut parts);
-        if let Some(part) = parts.last_mut() {
-            part.pods.push(pod.clone());
+/// One message: the bytes that are kept of it, and those of what is so now. Together they are the
+/// message, for whoever reads it.
+#[derive(Debug, Clone, Default)]
+pub struct Encoded {
+    /// What stays.
+    pub kept: Arc<[u8]>,
+    /// Fields that are not in `kept`.
+    pub now: Vec<u8>,
+}
+
+impl Encoded {
+    fn of(message: &impl Message) -> Self {
+        // Only a message with missing required fields fails, and there are none such.
+        Self { now: message.write_to_bytes().unwrap_or_default(), ..Self::default() }
+    }
+
+    fn len(&self) -> usize {
+        self.kept.len() + self.now.len()
+    }
+}
+
+/// Pods and containers at one moment.
+#[derive(Debug, Clone, Default)]
+pub struct Snapshot {
+    /// Each a `PodSandbox`.
+    pub pods: Vec<Encoded>,
+    /// Each a `Container`.
+    pub containers: Vec<Encoded>,
+}
+
+/// Tags of the fields of a SynchronizeRequest; the last with its value.
+const PODS: u8 = 1 << 3 | 2;
+const CONTAINERS: u8 = 2 << 3 | 2;
+const MORE: [u8; 2] = [3 << 3, 1];
+
+/// Tag and length before each object need at most 6 bytes.
+const BEFORE_EACH: usize = 6;
+const ROOM: usize = TTRPC_LIMIT - 1024;
+
+impl Snapshot {
+    /// Of messages that nobody has encoded yet.
+    pub fn of(pods: &[api::PodSandbox], containers: &[api::Container]) -> Self {
+        Self {
+            pods: pods.iter().map(Encoded::of).collect(),
+            containers: containers.iter().map(Encoded::of).collect(),
         }
     }
-    for container in containers {
-        room_for(container.compute_size(), &mut parts);
-        if let Some(part) = parts.last_mut() {
-            part.containers.push(container.clone());
-        }
+
+    /// Cuts it into requests below the limit, and says of each whether more follow; every object
+    /// goes into exactly one.
+    pub(super) fn parts(&self) -> impl Iterator<Item = (Vec<u8>, bool)> {
+        let pods = self.pods.iter().map(|pod| (PODS, pod));
+        let containers = self.containers.iter().map(|container| (CONTAINERS, container));
+        let size = |object: &Encoded| object.len() + BEFORE_EACH;
+        let mut left: usize = self.pods.iter().chain(&self.containers).map(size).sum();
+        let mut objects = pods.chain(containers).peekable();
+        let mut is_over = false;
+        std::iter::from_fn(move || {
+            if is_over {
+                return None;
+            }
+            let mut part = Vec::with_capacity(left.min(ROOM) + MORE.len());
+            while let Some((tag, object)) =
+                objects.next_if(|(_, object)| part.is_empty() || part.len() + size(object) <= ROOM)
+            {
+                left -= size(object);
+                append(&mut part, tag, object);
+            }
+            is_over = objects.peek().is_none();
+            if !is_over {
+                part.extend_from_slice(&MORE);
+            }
+            Some((part, !is_over))
+        })
     }
-    parts
+}
+
+fn append(part: &mut Vec<u8>, tag: u8, object: &Encoded) {
+    part.push(tag);
+    let mut length = object.len();
+    while length >= 0x80 {
+        part.push(u8::try_from(length & 0x7f).unwrap_or(0) | 0x80);
+        length >>= 7;
+    }
+    part.push(u8::try_from(length).unwrap_or(0));
+    part.extend_from_slice(&object.kept);
+    part.extend_from_slice(&object.now);
 }
 
 #[cfg(test)]
@@ -50,26 +113,49 @@ mod tests {
         (0..count).map(pod).collect()
     }
 
+    fn parts(snapshot: &Snapshot) -> Vec<api::SynchronizeRequest> {
+        let parts = snapshot.parts().map(|(bytes, more)| {
+            let part = api::SynchronizeRequest::parse_from_bytes(&bytes).unwrap();
+            assert_eq!((part.more, bytes.len() < TTRPC_LIMIT), (more, true));
+            part
+        });
+        parts.collect()
+    }
+
     #[test]
     fn every_object_goes_into_exactly_one_part_below_the_limit() {
-        let parts = parts(&pods(10_000, 1000), &[api::Container::new(), api::Container::new()]);
-        let told: usize = parts.iter().map(|part| part.pods.len()).sum();
-        let containers: usize = parts.iter().map(|part| part.containers.len()).sum();
-        assert_eq!((told, containers), (10_000, 2));
+        let all = pods(10_000, 1000);
+        let containers = [api::Container::new(), api::Container::new()];
+        let parts = parts(&Snapshot::of(&all, &containers));
         assert!(parts.len() > 1);
-        assert!(parts.iter().all(|part| part.compute_size() < TTRPC_LIMIT as u64));
+        let told: Vec<_> = parts.iter().flat_map(|part| part.pods.clone()).collect();
+        assert!(told == all, "each once and in order");
+        let told: usize = parts.iter().map(|part| part.containers.len()).sum();
+        assert_eq!(told, 2);
+        let last = parts.iter().map(|part| part.more).collect::<Vec<_>>().pop();
+        assert_eq!(last, Some(false));
+    }
+
+    #[test]
+    fn what_is_kept_and_what_is_so_now_are_one_message() {
+        let kept = api::Container { name: "web".to_owned(), ..Default::default() };
+        let now = api::Container { id: "c".to_owned(), pid: 7, ..Default::default() };
+        let bytes = |message: &api::Container| message.write_to_bytes().unwrap();
+        let encoded = Encoded { kept: bytes(&kept).into(), now: bytes(&now) };
+        let snapshot = Snapshot { containers: vec![encoded], ..Snapshot::default() };
+        let whole = api::Container { name: "web".to_owned(), ..now };
+        assert_eq!(parts(&snapshot)[0].containers, [whole]);
     }
 
     #[test]
     fn an_empty_node_is_one_part() {
-        assert_eq!(parts(&[], &[]).len(), 1);
+        assert_eq!(parts(&Snapshot::default()), [api::SynchronizeRequest::new()]);
     }
 
     #[test]
     fn an_object_too_large_for_any_part_stands_alone_and_ends() {
-        assert_eq!(
-            parts(&pods(3, TTRPC_LIMIT), &[]).iter().filter(|p| !p.pods.is_empty()).count(),
-            3
-        );
+        let snapshot = Snapshot::of(&pods(3, TTRPC_LIMIT), &[]);
+        let more: Vec<bool> = snapshot.parts().map(|(_, more)| more).collect();
+        assert_eq!(more, [true, true, false]);
     }
 }

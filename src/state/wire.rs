@@ -1,17 +1,72 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A protobuf message as records keep it: bytes in memory, hex on disk.
+//! A protobuf message as records keep it: bytes in memory, shared with whoever sends them, hex on
+//! disk.
+
+use std::sync::Arc;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// The bytes of a message.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Wire(pub Vec<u8>);
+pub struct Wire(pub Arc<[u8]>);
+
+impl Wire {
+    /// The message without these fields of its own; what cannot be read is kept as it is.
+    pub fn without(bytes: &[u8], fields: &[u64]) -> Self {
+        let mut kept = Vec::with_capacity(bytes.len());
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            let Some((field, length)) = field(rest) else { return Self(bytes.into()) };
+            let (this, others) = rest.split_at(length);
+            if !fields.contains(&field) {
+                kept.extend_from_slice(this);
+            }
+            rest = others;
+        }
+        Self(kept.into())
+    }
+
+    /// Whether the message begins with this field.
+    pub fn begins_with(&self, wanted: u64) -> bool {
+        field(&self.0).is_some_and(|(field, _)| field == wanted)
+    }
+}
+
+/// Number and length of the field that begins here.
+/// Reference: Protocol Buffers, "Encoding".
+fn field(bytes: &[u8]) -> Option<(u64, usize)> {
+    let (tag, start) = varint(bytes)?;
+    let after = bytes.get(start..)?;
+    let length = match tag & 7 {
+        0 => varint(after)?.1,
+        1 => 8,
+        2 => {
+            let (length, start) = varint(after)?;
+            start.checked_add(usize::try_from(length).ok()?)?
+        }
+        5 => 4,
+        _ => return None,
+    };
+    (length <= after.len()).then_some((tag >> 3, start + length))
+}
+
+/// A number, and how many bytes it has.
+fn varint(bytes: &[u8]) -> Option<(u64, usize)> {
+    let mut value = 0;
+    for (index, byte) in bytes.iter().take(10).enumerate() {
+        value |= u64::from(byte & 0x7f).checked_shl(7 * u32::try_from(index).ok()?)?;
+        if byte & 0x80 == 0 {
+            return Some((value, index + 1));
+        }
+    }
+    None
+}
 
 impl Serialize for Wire {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         const DIGITS: &[u8; 16] = b"0123456789abcdef";
         let mut text = String::with_capacity(self.0.len() * 2);
-        for byte in &self.0 {
+        for byte in &*self.0 {
             text.push(char::from(DIGITS[usize::from(byte >> 4)]));
             text.push(char::from(DIGITS[usize::from(byte & 15)]));
         }
@@ -27,7 +82,7 @@ impl<'de> Deserialize<'de> for Wire {
         let bytes: Option<Vec<u8>> =
             pairs.map(|pair| Some(digit(pair[0])? << 4 | digit(pair[1])?)).collect();
         // A record that was tampered with gives an empty message, not a dead daemon.
-        Ok(Self(bytes.unwrap_or_default()))
+        Ok(Self(bytes.unwrap_or_default().into()))
     }
 }
 
@@ -41,6 +96,27 @@ mod tests {
         let text = serde_json::to_string(&wire).unwrap();
         assert!(text.starts_with("\"000102") && text.ends_with("fdfeff\""), "{text}");
         assert_eq!(serde_json::from_str::<Wire>(&text).unwrap(), wire);
+    }
+
+    #[test]
+    fn fields_are_left_out_and_the_others_stay_as_they_are() {
+        // 1: "ab", 2: 300, 3: eight bytes, 4: "", 1 again.
+        let message =
+            [&[0x0a, 2, b'a', b'b', 0x10, 0xac, 2, 0x19][..], &[7; 8], &[0x22, 0, 0x0a, 1, b'c']]
+                .concat();
+        let without = |fields: &[u64]| Wire::without(&message, fields).0.to_vec();
+        assert_eq!(without(&[]), message);
+        assert_eq!(without(&[1, 3]), [0x10, 0xac, 2, 0x22, 0]);
+        assert_eq!(without(&[1, 2, 3, 4]), [0_u8; 0]);
+        let wire = Wire(message.clone().into());
+        assert!(wire.begins_with(1) && !wire.begins_with(2));
+    }
+
+    #[test]
+    fn a_message_that_ends_too_early_is_kept_as_it_is() {
+        for message in [&[0x0a, 5, 1][..], &[0x0a], &[0x80; 12], &[0x0b, 1], &[0x09, 1]] {
+            assert_eq!(*Wire::without(message, &[1]).0, *message);
+        }
     }
 
     #[test]

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Added time and memory against bare runc, and our adaptation against the one in Go, measured in
-//! the same run, in turns.
+//! Added time and memory against bare runc, our adaptation against the one in Go, and what an
+//! engine's user waits for against the engine's own NRI, measured in the same run, in turns.
 //!
 //! `make bench` calls it with the release binary and the real runc. It reports ratios and never
 //! fails on one: a busy machine is no reason to.
@@ -15,6 +15,7 @@
 mod broker;
 mod busy;
 mod chain;
+mod cri;
 mod known;
 mod plugin;
 mod report;
@@ -302,6 +303,7 @@ fn main() {
     let words: Vec<String> = std::env::args().collect();
     match words.get(1).map(String::as_str) {
         Some("plugin") => plugin::main(&words[2..]),
+        Some("policy") => cri::plugin::main(&words[2..]),
         Some("broker") => broker::main(&words[2..]),
         _ => measure(),
     }
@@ -363,6 +365,13 @@ fn measure() {
         ratios.extend(chain);
         let what = "resident memory after load, 10 plugins";
         ratios.push(memory("daemon_rss", what, "the Go adaptation v0.12.5", 0.20, daemon, theirs));
+    }
+    drop(place);
+    if is_wanted("cri") {
+        match cri::measure(&binary, Path::new(&tools)) {
+            Ok(more) => ratios.extend(more),
+            Err(why) => println!("skipped: {}: {why}", cri::NAMES.join(", ")),
+        }
     }
     report::tell(&ratios, &base().display().to_string());
 }

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::engine::{self, Call, Document, Facts, Found, Query, Wanted};
+use crate::engine::{self, Call, Document, Facts, Found, Query, Record, Wanted};
 use crate::files;
 use crate::host::Host;
 
@@ -46,39 +46,68 @@ impl Sources {
         facts
     }
 
-    /// Fetches what is wanted, as far as it can be had in time.
+    /// Fetches what is wanted, as far as it can be had in time: the files while the store, which
+    /// is another process, works on its answer.
     pub async fn fetch(&self, host: &Host, wanted: Wanted) -> Found {
         let deadline = Instant::now() + DEADLINE;
         let Wanted { files, store } = wanted;
-        let (quick, slow): (Vec<_>, Vec<_>) = files.into_iter().partition(|path| is_quick(path));
-        let mut found = Found { files: read_all(host, quick), ..Found::default() };
-        if !slow.is_empty() {
-            let host = host.clone();
-            let reading = tokio::task::spawn_blocking(move || read_all(&host, slow));
-            if let Ok(Ok(more)) = tokio::time::timeout_at(deadline, reading).await {
-                found.files.extend(more);
+        let mut found = Found::default();
+        match store {
+            Some(query) => {
+                let files = async {
+                    // The question is on its way first.
+                    tokio::task::yield_now().await;
+                    read_files(host, files, deadline).await
+                };
+                let records;
+                (records, found.files) =
+                    tokio::join!(self.ask_store(host, &query, deadline), files);
+                match records {
+                    Ok(records) => found.records = records,
+                    Err(problem) => found.store_problem = Some(problem),
+                }
             }
-        }
-        if let Some(query) = store {
-            self.ask_store(host, &query, deadline, &mut found).await;
+            None => found.files = read_files(host, files, deadline).await,
         }
         found
     }
 
-    async fn ask_store(&self, host: &Host, query: &Query, deadline: Instant, found: &mut Found) {
+    /// The records, or why there are none.
+    async fn ask_store(
+        &self,
+        host: &Host,
+        query: &Query,
+        deadline: Instant,
+    ) -> Result<BTreeMap<String, Record>, String> {
         if self.rests_until.get().is_some_and(|until| Instant::now() < until) {
-            found.store_problem = Some(too_slow(query));
-            return;
+            return Err(too_slow(query));
         }
         match tokio::time::timeout_at(deadline, records::get(host, query)).await {
-            Ok(Ok(records)) => found.records = records,
-            Ok(Err(error)) => found.store_problem = Some(format!("{}: {error}", query.socket)),
+            Ok(Ok(records)) => Ok(records),
+            Ok(Err(error)) => Err(format!("{}: {error}", query.socket)),
             Err(_) => {
                 self.rests_until.set(Some(Instant::now() + REST));
-                found.store_problem = Some(too_slow(query));
+                Err(too_slow(query))
             }
         }
     }
+}
+
+async fn read_files(
+    host: &Host,
+    files: Vec<String>,
+    deadline: Instant,
+) -> BTreeMap<String, Vec<u8>> {
+    let (quick, slow): (Vec<_>, Vec<_>) = files.into_iter().partition(|path| is_quick(path));
+    let mut found = read_all(host, quick);
+    if !slow.is_empty() {
+        let host = host.clone();
+        let reading = tokio::task::spawn_blocking(move || read_all(&host, slow));
+        if let Ok(Ok(more)) = tokio::time::timeout_at(deadline, reading).await {
+            found.extend(more);
+        }
+    }
+    found
 }
 
 fn too_slow(query: &Query) -> String {
@@ -140,6 +169,22 @@ mod tests {
         let (found, took) = fetch(&host, wanted);
         assert!(took < DEADLINE, "{took:?}");
         assert!(found.store_problem.is_some_and(|why| why.starts_with("/c.sock: ")));
+    }
+
+    #[test]
+    fn what_files_tell_is_there_although_the_store_hangs() {
+        let temp = tempfile::tempdir().unwrap();
+        let (host, mut wanted) = query(temp.path());
+        let _accepts_and_says_nothing =
+            std::os::unix::net::UnixListener::bind(temp.path().join("c.sock")).unwrap();
+        for (dir, file) in [("run", "quick"), ("srv", "slow")] {
+            std::fs::create_dir(temp.path().join(dir)).unwrap();
+            files::replace(&temp.path().join(dir).join(file), b"1").unwrap();
+            wanted.files.push(format!("/{dir}/{file}"));
+        }
+        let (found, _) = fetch(&host, wanted);
+        assert_eq!(found.files.keys().collect::<Vec<_>>(), ["/run/quick", "/srv/slow"]);
+        assert!(found.store_problem.is_some());
     }
 
     #[test]

@@ -27,7 +27,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use cri::generated as messages;
-use cri::{Cri, container, end_pod, start};
+use cri::{Cri, container, end_container, end_pod, start};
 use nri_runc::plugin::api;
 use player::Manner;
 use rig::Engine;
@@ -162,8 +162,7 @@ async fn a_pod_on_containerd_is_adjusted_and_its_life_is_told() {
     start(&mut cri, &short).await.unwrap();
     an_exit_is_told_once_and_soon(&engine, &told);
 
-    let stop = messages::StopContainerRequest { container_id: app.clone(), timeout: 0 };
-    cri.stop_container(stop).await.unwrap();
+    end_container(&mut cri, &app).await;
     end_pod(&mut cri, &pod_id).await;
     engine.wait_until("the pod's end is told", || heard(&told, "RemovePodSandbox web"));
     let told = told.lock().unwrap().clone();

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What an engine's user waits for: CreateContainer and StartContainer of the CRI on containerd
+//! 2.4.2, through nri-runc against the same containerd with its own NRI and the bare runc. Both
+//! have the same runc and the same plugins; containers are made here and there in turns, and each
+//! is looked at for what the plugins had to say.
+//!
+//! Skipped, with the reason, where `scripts/newer.sh` could not build containerd.
+
+#[path = "../../../tests/support/containerd.rs"]
+mod containerd;
+#[path = "../../../tests/support/cri.rs"]
+#[expect(clippy::module_inception, dead_code, reason = "shared with tests that use more of it")]
+mod cri;
+pub(crate) mod plugin;
+mod side;
+
+use std::path::Path;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+
+use super::report::{Ratio, median};
+use side::{Programs, Side, WORKERS};
+
+pub(super) const NAMES: [&str; 4] =
+    ["cri_one_plugin", "cri_ten_plugins", "cri_slow_plugin", "cri_slow_reentrant"];
+
+const BASELINE: &str = "containerd 2.4.2, own NRI";
+
+/// Containers on each side that are made before anything counts.
+const WARM_UP: usize = 3;
+const ROUNDS: usize = 40;
+
+/// With all workers at once: turns, and how many containers each worker makes in one, of which the
+/// first is not counted: they all begin together.
+const TURNS: usize = 3;
+const EACH: usize = 5;
+const THINKS: Duration = Duration::from_millis(50);
+
+/// The ratios, or why there are none.
+pub(super) fn measure(binary: &Path, tools: &Path) -> Result<Vec<Ratio>, String> {
+    let newer = tools.join("../newer");
+    let (containerd, runc) = (newer.join("containerd-2.4.2"), newer.join("runc-1.5.2/runc"));
+    if !containerd.join("containerd").exists() {
+        return Err("no containerd 2.4.2 here (scripts/newer.sh builds it with Go)".to_owned());
+    }
+    let programs = Programs {
+        containerd: &containerd,
+        runc: if runc.exists() { &runc } else { &tools.join("runc") },
+        busybox: &tools.join("busybox"),
+        binary,
+    };
+    let temp = tempfile::Builder::new().prefix("nri-bench").tempdir_in(super::base()).unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    Ok(runtime.block_on(all(&programs, temp.path())))
+}
+
+async fn all(programs: &Programs<'_>, dir: &Path) -> Vec<Ratio> {
+    let mut sides = [
+        Side::ours(programs, dir.join("ours")).await,
+        Side::theirs(programs, dir.join("theirs")).await,
+    ];
+    let mut ratios = Vec::new();
+    let what = "CRI create and start, one plugin";
+    ratios.push(ratio(NAMES[0], what, 1.0, in_turns(&mut sides, 1).await));
+    let what = "CRI create and start, ten plugins";
+    ratios.push(ratio(NAMES[1], what, 0.85, in_turns(&mut sides, 10).await));
+    let what = "the same by 8 workers, one plugin that takes 50 ms";
+    ratios.push(ratio(NAMES[2], what, 0.7, at_once(&mut sides, "slow").await));
+    let what = "the same, `concurrency = 8` for that plugin";
+    let rounds = at_once(&mut sides, "reentrant").await;
+    ratios.push(ratio(NAMES[3], what, 0.5, rounds));
+    ratios
+}
+
+fn ratio(name: &'static str, what: &'static str, aim: f64, rounds: Vec<(f64, f64)>) -> Ratio {
+    super::time(name, what, BASELINE, Some(aim), rounds)
+}
+
+/// One container after the other, here and there in turns.
+async fn in_turns(sides: &mut [Side; 2], plugins: usize) -> Vec<(f64, f64)> {
+    for side in sides.iter_mut() {
+        side.seat(plugins, "policy", Duration::ZERO).await;
+    }
+    let mut rounds = Vec::new();
+    for round in 0..WARM_UP + ROUNDS {
+        let mut pair = [0.0; 2];
+        for turn in 0..2 {
+            let which = (round + turn) % 2;
+            pair[which] = sides[which].container(round % WORKERS).await;
+        }
+        rounds.push((pair[0], pair[1]));
+    }
+    rounds.split_off(WARM_UP)
+}
+
+/// All workers at once, here and there in turns; the median of each turn.
+async fn at_once(sides: &mut [Side; 2], plugin: &str) -> Vec<(f64, f64)> {
+    for side in sides.iter_mut() {
+        side.seat(1, plugin, THINKS).await;
+    }
+    let mut rounds = Vec::new();
+    for round in 0..TURNS {
+        let mut pair = [0.0; 2];
+        for turn in 0..2 {
+            let which = (round + turn) % 2;
+            let took = join_all((0..WORKERS).map(|pod| worker(&sides[which], pod))).await;
+            pair[which] = median(took.into_iter().flatten());
+        }
+        rounds.push((pair[0], pair[1]));
+    }
+    rounds
+}
+
+async fn worker(side: &Side, pod: usize) -> Vec<f64> {
+    let mut took = Vec::new();
+    for _container in 0..EACH {
+        took.push(side.container(pod).await);
+    }
+    took.split_off(1)
+}

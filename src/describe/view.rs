@@ -65,6 +65,7 @@ impl Spec {
             namespaces: namespaces.map(|space| (&*space.kind, &*space.path)).collect(),
             clos: self.linux.rdt.as_ref().map(|rdt| &*rdt.clos_id),
             limits_block_io: block_io.is_some_and(|block| !block.is_empty()),
+            has_seccomp: self.linux.seccomp.is_some(),
         }
     }
 

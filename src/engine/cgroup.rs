@@ -87,6 +87,7 @@ mod tests {
             namespaces: Vec::new(),
             clos: None,
             limits_block_io: false,
+            has_seccomp: false,
         };
         let files = files.iter().map(|(path, text)| (format!("{ROOT}{path}"), (*text).into()));
         let found = Found { files: files.collect(), ..Found::default() };

@@ -42,6 +42,7 @@ mod tests {
             namespaces: Vec::new(),
             clos,
             limits_block_io,
+            has_seccomp: false,
         };
         let mut facts = Facts::alone(detect(&call, &document), &call);
         let pairs = pod.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));

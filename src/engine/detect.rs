@@ -194,6 +194,7 @@ mod tests {
             namespaces: Vec::new(),
             clos: None,
             limits_block_io: false,
+            has_seccomp: false,
         };
         let engine = detect(&call, &document);
         assert!(!engine.evidence().is_empty(), "{engine:?}");

@@ -4,7 +4,12 @@
 //! container is its own pod. Addresses are left out: at `create` the files show those of its
 //! last run.
 
-use super::{Call, Document, Engine, Facts, Found, Image, Wanted, digest, is_id, own, text, texts};
+use serde_json::Value;
+
+use super::{
+    Call, Document, Engine, Facts, Found, Image, SeccompProfile, Wanted, digest, is_id, own, text,
+    texts,
+};
 
 const DEFAULT_ROOT: &str = "/var/lib/docker";
 
@@ -53,7 +58,39 @@ pub(super) fn facts(
     }
     if let Some(host) = read("hostconfig.json") {
         facts.pod.runtime_handler = text(&host, "/Runtime").unwrap_or_default();
+        facts.container.seccomp = seccomp(&host, document.has_seccomp);
     }
     own::apply(&mut facts, &said);
     facts
+}
+
+/// Docker keeps the content of a profile that the user names, not its name.
+fn seccomp(host: &Value, has_filter: bool) -> Option<SeccompProfile> {
+    let said = host["SecurityOpt"].as_array().into_iter().flatten().filter_map(Value::as_str);
+    let mut named = said.filter_map(|said| said.strip_prefix("seccomp")?.get(1..));
+    match named.next_back() {
+        _ if !has_filter => Some(SeccompProfile::Unconfined),
+        None | Some("builtin") => Some(SeccompProfile::RuntimeDefault),
+        Some(_content) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn the_seccomp_profile_is_told_by_the_options_and_by_what_came_of_them() {
+        let told = |said: &[&str], has_filter| seccomp(&json!({"SecurityOpt": said}), has_filter);
+        let default = Some(SeccompProfile::RuntimeDefault);
+        assert_eq!(told(&[], true), default);
+        assert_eq!(seccomp(&json!({"SecurityOpt": null}), true), default);
+        assert_eq!(told(&["label=disable", "seccomp=builtin"], true), default);
+        assert_eq!(told(&["no-new-privileges", "seccomp={\"defaultAction\":1}"], true), None);
+        for said in [&["seccomp=unconfined"][..], &["seccomp:unconfined"], &[]] {
+            assert_eq!(told(said, false), Some(SeccompProfile::Unconfined), "{said:?}");
+        }
+    }
 }

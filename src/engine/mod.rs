@@ -72,6 +72,8 @@ pub struct Document<'a> {
     pub clos: Option<&'a str>,
     /// Whether `linux.resources.blockIO` says something.
     pub limits_block_io: bool,
+    /// Whether `linux.seccomp` filters system calls.
+    pub has_seccomp: bool,
 }
 
 impl Document<'_> {

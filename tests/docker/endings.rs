@@ -118,6 +118,30 @@ fn a_program_that_is_missing_is_undone_and_docker_says_so_in_its_own_words() {
     docker.no_container_is_left();
 }
 
+#[test]
+fn a_daemon_that_a_container_of_docker_has_started_outlives_it_and_keeps_nobody_waiting() {
+    let Some(mut docker) = Docker::before_install() else { return };
+    docker.installs(&[]);
+    docker.start();
+    docker.import_image();
+    let id = docker.runs("web", &[]);
+    let pid = docker.rig.admin(&["status"])["pid"].as_i64().unwrap();
+    assert_eq!(docker.rig.admin(&["pods"])[0]["containers"][0]["state"], "running");
+    let cgroup = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap();
+    assert!(!cgroup.contains(&id), "{cgroup}");
+    let told = docker.rig.plugin("10", "late", Manner::default());
+    assert_eq!(events(&told, "web"), ["Synchronize"]);
+    docker.says(&["rm", "--force", "web"]);
+    docker.stop();
+    docker.start();
+    docker.says(&["run", "--rm", "--runtime=nri-runc", "--name=next", IMAGE, "/bin/true"]);
+    wait_until("its life is told", || heard_of(&told, "RemovePodSandbox next"));
+    assert_eq!(events(&told, "next"), LIFE);
+    assert_eq!(events(&told, "web"), [&["Synchronize"], &LIFE[5..]].concat());
+    assert_eq!(docker.rig.admin(&["status"])["pid"], pid);
+    docker.nothing_is_left();
+}
+
 /// containerd's monitor of a container.
 fn shim(id: &str) -> i32 {
     let entries = std::fs::read_dir("/proc").unwrap().flatten();

@@ -65,8 +65,20 @@ fn plugins_are_told_of_a_container_what_docker_inspect_says() {
     assert_eq!(started["container"]["pid"], inspect["State"]["Pid"]);
     assert_eq!(started["container"]["state"], "CONTAINER_RUNNING");
     docker.says(&["rm", "--force", "web"]);
-    docker.nothing_is_left();
     assert_eq!(events(&told, "web"), LIFE);
+
+    let open = ["--security-opt=seccomp=unconfined", "--pid=host", "--network=host"];
+    docker.runs("open", &open);
+    let linux = requests(&heard, "CreateContainer")[1]["container"]["linux"].clone();
+    assert_eq!(linux["seccompProfile"]["profileType"], "UNCONFINED");
+    assert_eq!(
+        (&linux["seccompPolicy"], &linux["namespaces"][0]),
+        (&json!(null), &json!({"type": "mount"}))
+    );
+    let kinds = linux["namespaces"].as_array().unwrap().iter().map(|space| &space["type"]);
+    assert!(!kinds.clone().any(|kind| kind == "pid"), "{:?}", kinds.collect::<Vec<_>>());
+    docker.says(&["rm", "--force", "open"]);
+    docker.nothing_is_left();
 }
 
 /// The pod of a container that is alone: the container under another name.
@@ -157,6 +169,7 @@ fn container_by(id: &str, inspect: &Value, document: &Value) -> Value {
             "devices": devices.collect::<Vec<_>>(),
             "oomScoreAdj": {"value": host["OomScoreAdj"].to_string()},
             "seccompPolicy": null,
+            "seccompProfile": {},
             "sysctl": sysctl,
         },
         "rlimits": limits.collect::<Vec<_>>(),

@@ -378,6 +378,26 @@ fn the_answer_is_one_document_where_that_is_asked() {
 }
 
 #[test]
+fn dockers_containers_are_found_where_its_command_line_puts_them() {
+    for (line, is_seen) in [
+        ("dockerd --data-root /srv/docker", true),
+        ("/usr/sbin/dockerd -D --data-root=/srv/docker", true),
+        ("dockerd --config-file=/etc/docker/daemon.json -g /srv/docker", true),
+        ("dockerd --config-file /home/me/daemon.json --data-root /srv/docker", false),
+        ("other --data-root /srv/docker", false),
+        ("dockerd --data-root", false),
+    ] {
+        let place = Place::new();
+        place.install("docker");
+        place.write("/proc/7/cmdline", &line.replace(' ', "\0"));
+        let there = "/srv/docker/containers/ours/hostconfig.json";
+        place.write(there, r#"{"Runtime": "nri-runc"}"#);
+        let output = place.run("uninstall", "docker");
+        assert_eq!(output.status.code(), Some(i32::from(is_seen)), "{line}");
+    }
+}
+
+#[test]
 fn docker_is_to_be_restarted_when_it_shall_forget_something() {
     let place = Place::new();
     let next = |words: &str| {

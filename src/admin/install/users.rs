@@ -75,13 +75,36 @@ fn bundles(host: &Host, binary: &str) -> Vec<String> {
 fn docker(host: &Host, ledger: &Ledger) -> Vec<String> {
     let main = ledger.main.as_deref().unwrap_or(super::docker::MAIN);
     let settings = json(&host.path(main));
-    let root = settings["data-root"].as_str().unwrap_or("/var/lib/docker").to_owned();
+    // With both a flag and a key of its root dockerd does not start.
+    let root = settings["data-root"].as_str().map(str::to_owned);
+    let root = root.or_else(|| flagged_root(host, main));
+    let root = root.unwrap_or_else(|| "/var/lib/docker".to_owned());
     let containers = entries(&host.path(Path::new(&root).join("containers")));
     let ours = containers.iter().filter(|container| {
         let noted = json(&container.join("hostconfig.json"));
         noted["Runtime"] == ledger.name.as_str()
     });
     ours.map(|container| name(container)).collect()
+}
+
+/// The root that the dockerd with these settings was started with, if that is on its command line.
+fn flagged_root(host: &Host, main: &str) -> Option<String> {
+    let after = |words: &[String], flags: &[&str]| {
+        words.iter().enumerate().find_map(|(at, word)| match word.split_once('=') {
+            Some((flag, value)) if flags.contains(&flag) => Some(value.to_owned()),
+            _ if flags.contains(&word.as_str()) => words.get(at + 1).cloned(),
+            _ => None,
+        })
+    };
+    entries(&host.path("/proc")).iter().find_map(|process| {
+        let line = std::fs::read(process.join("cmdline")).ok()?;
+        let line = String::from_utf8_lossy(&line);
+        let words: Vec<String> = line.split('\0').map(str::to_owned).collect();
+        let is_dockerd = words.first().is_some_and(|first| name(Path::new(first)) == "dockerd");
+        let file = after(&words, &["--config-file"]);
+        let is_its = is_dockerd && file.as_deref().unwrap_or(super::docker::MAIN) == main;
+        is_its.then(|| after(&words, &["--data-root", "-g", "--graph"])).flatten()
+    })
 }
 
 /// conmon holds the runtime's path as long as its container is there.

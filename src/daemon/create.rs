@@ -267,7 +267,8 @@ async fn decide(
         return Ok(None);
     };
     node.host.point(Point::DaemonDocument)?;
-    write_beside(node, call, bundle, &bytes).map(Some)
+    let written = write_beside(node, call, bundle, &bytes);
+    written.map(Some).map_err(|error| error.hint("the bundle is unchanged"))
 }
 
 /// Whether the plugins left anything to write down of a container whose document stays.

@@ -82,7 +82,8 @@ fn record(node: &Node, seen: &Seen, container: &Container) -> Pod {
 /// The one door to a pod's record.
 fn put(node: &Node, pod: Pod) -> Result<()> {
     node.host.point(Point::DaemonPod)?;
-    node.store.borrow_mut().put_pod(pod)
+    let written = node.store.borrow_mut().put_pod(pod);
+    written.map_err(|error| error.hint("nothing was changed or started"))
 }
 
 /// A sandbox is being created: its pod is known from here on, and announced at its start.

@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::{Path, PathBuf};
 
-use crate::error::Result;
+use crate::error::{Context, Result};
 
 use super::index::Index;
 use super::record::{self, Folders, Loaded};
@@ -174,10 +174,15 @@ impl Store {
     /// # Errors
     /// Fails when the disk refuses; memory is unchanged then.
     pub fn put(&mut self, container: Container) -> Result<()> {
-        self.folders.write_container(&container)?;
+        self.folders.write_container(&container).doing(|| self.place())?;
         self.unwritten.remove(&container.key);
         self.take_over(container);
         Ok(())
+    }
+
+    /// Where records are kept, for whoever has to make room there.
+    fn place(&self) -> String {
+        format!("recording in {}", self.dir.display())
     }
 
     fn take_over(&mut self, container: Container) {
@@ -291,7 +296,7 @@ impl Store {
     /// # Errors
     /// Fails when the disk refuses.
     pub fn put_pod(&mut self, pod: Pod) -> Result<()> {
-        self.folders.write_pod(&pod)?;
+        self.folders.write_pod(&pod).doing(|| self.place())?;
         self.unwritten_pods.remove(&pod.id);
         self.pods.insert(pod.id.clone(), pod);
         Ok(())
@@ -320,7 +325,7 @@ impl Store {
     /// # Errors
     /// Fails when the disk refuses.
     pub fn keep_pristine(&self, incarnation: u64, bytes: &[u8]) -> Result<String> {
-        self.folders.keep_pristine(incarnation, bytes)
+        self.folders.keep_pristine(incarnation, bytes).doing(|| self.place())
     }
 
     /// It turned out that nothing will refer to it.

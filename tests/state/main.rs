@@ -5,6 +5,7 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod away;
+mod full;
 #[path = "../support/player.rs"]
 mod player;
 mod records;
@@ -35,6 +36,16 @@ fn started(more: &str) -> Rig {
 #[track_caller]
 fn succeeds(output: &std::process::Output) {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// Fails with one line that has all these words.
+#[track_caller]
+fn fails(output: &std::process::Output, words: &[&str]) {
+    let line = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success() && line.lines().count() == 1, "{line}");
+    for word in words {
+        assert!(line.contains(word), "{word} is not in: {line}");
+    }
 }
 
 /// A bundle of its own for a container, which has the container's name.

@@ -138,7 +138,7 @@ async fn a_plugin_registers_is_synchronized_and_answers() {
     assert!(plugin.is_subscribed(Event::CreateContainer));
     assert!(!plugin.is_subscribed(Event::StopContainer));
     assert!(matches!(plugin.synchronize(&[], &[]).await, Outcome::Answered(_)));
-    let Outcome::Answered(answer) = plugin.create_container(container("web")).await else {
+    let Outcome::Answered(answer) = plugin.create_container(&container("web")).await else {
         panic!("no answer")
     };
     assert_eq!(answer.adjust.env[0].value, "web");
@@ -155,7 +155,7 @@ async fn large_messages_pass_in_both_directions() {
     for size in [4000, 4096, 5000, 1 << 20] {
         let (plugin, _stub) = connected(Odd { big_answer: size, ..Odd::default() }).await;
         let name = "n".repeat(size);
-        let Outcome::Answered(answer) = plugin.create_container(container(&name)).await else {
+        let Outcome::Answered(answer) = plugin.create_container(&container(&name)).await else {
             panic!("no answer at {size}")
         };
         assert_eq!(answer.adjust.env[0].value.len(), 2 * size);
@@ -165,22 +165,22 @@ async fn large_messages_pass_in_both_directions() {
 #[tokio::test]
 async fn a_request_over_the_limit_is_refused_and_the_plugin_stays() {
     let (plugin, _stub) = connected(Odd::default()).await;
-    let outcome = plugin.create_container(container(&"n".repeat(5 << 20))).await;
+    let outcome = plugin.create_container(&container(&"n".repeat(5 << 20))).await;
     assert!(matches!(outcome, Outcome::Refused(why) if why.contains("too many")));
-    assert!(matches!(plugin.create_container(container("a")).await, Outcome::Answered(_)));
+    assert!(matches!(plugin.create_container(&container("a")).await, Outcome::Answered(_)));
 }
 
 #[tokio::test]
 async fn silence_is_timed_out_and_the_connection_stays() {
     let (plugin, _stub) = connected(Odd { hangs: true, ..Odd::default() }).await;
-    assert!(matches!(plugin.create_container(container("a")).await, Outcome::TimedOut));
+    assert!(matches!(plugin.create_container(&container("a")).await, Outcome::TimedOut));
     assert!(!plugin.is_gone());
 }
 
 #[tokio::test]
 async fn a_refusal_carries_the_plugins_words() {
     let (plugin, _stub) = connected(Odd { refuses: true, ..Odd::default() }).await;
-    let outcome = plugin.create_container(container("a")).await;
+    let outcome = plugin.create_container(&container("a")).await;
     assert!(matches!(outcome, Outcome::Refused(why) if why == "not here"));
 }
 
@@ -191,7 +191,8 @@ async fn a_plugin_that_goes_away_in_a_call_is_gone() {
         tokio::time::sleep(Duration::from_millis(50)).await;
         stub.close();
     };
-    let (outcome, ()) = tokio::join!(plugin.create_container(container("a")), leave);
+    let request = container("a");
+    let (outcome, ()) = tokio::join!(plugin.create_container(&request), leave);
     assert!(matches!(outcome, Outcome::Gone(_)));
 }
 
@@ -236,7 +237,7 @@ async fn a_plugin_that_floods_us_waits_and_still_answers_us_and_loses_nothing() 
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
     // Behind all that it has asked for.
-    let outcome = plugin.create_container(container("web")).await;
+    let outcome = plugin.create_container(&container("web")).await;
     assert!(matches!(outcome, Outcome::Answered(_)), "{outcome:?}");
     assert!(slow.most.load(Ordering::SeqCst) <= 32, "{:?}", slow.most);
     slow.leave.add_permits(FLOOD);

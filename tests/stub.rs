@@ -188,7 +188,7 @@ async fn a_snapshot_in_parts_arrives_in_one_piece() {
 #[tokio::test]
 async fn a_handler_may_call_the_runtime_before_it_answers() {
     let (plugin, stub, _) = connected().await;
-    let Outcome::Answered(answer) = plugin.create_container(asked("update")).await else {
+    let Outcome::Answered(answer) = plugin.create_container(&asked("update")).await else {
         panic!("no answer")
     };
     assert_eq!(answer.adjust.env[0].value, "for 10-scribe");
@@ -199,9 +199,9 @@ async fn a_handler_may_call_the_runtime_before_it_answers() {
 #[tokio::test]
 async fn an_error_of_a_handler_refuses_in_its_words_and_the_plugin_stays() {
     let (plugin, _stub, _) = connected().await;
-    let outcome = plugin.create_container(asked("refuse")).await;
+    let outcome = plugin.create_container(&asked("refuse")).await;
     assert!(matches!(outcome, Outcome::Refused(why) if why == "not today"));
-    assert!(matches!(plugin.create_container(asked("web")).await, Outcome::Answered(_)));
+    assert!(matches!(plugin.create_container(&asked("web")).await, Outcome::Answered(_)));
 }
 
 #[tokio::test]
@@ -210,7 +210,7 @@ async fn an_error_of_a_validator_is_a_rejection_with_its_reason() {
     for (name, wanted) in [("refuse", (true, "not signed")), ("web", (false, ""))] {
         let container = Some(named(name)).into();
         let request = api::ValidateContainerAdjustmentRequest { container, ..Default::default() };
-        let Outcome::Answered(verdict) = plugin.validate(request).await else {
+        let Outcome::Answered(verdict) = plugin.validate(&request).await else {
             panic!("no answer")
         };
         assert_eq!((verdict.reject, verdict.reason.as_str()), wanted);
@@ -234,7 +234,7 @@ impl api::Runtime for Old {
 /// A stub that is registered with an old runtime; the server lives as long as it is kept.
 async fn with_an_old_runtime() -> (api::PluginClient, Server, Stub, Heard) {
     let (ours, theirs) = UnixStream::pair().unwrap();
-    let (_trunk, plugin, runtime) = mux::split(ours);
+    let (_trunk, plugin, runtime) = mux::split(ours).unwrap();
     let once = futures_util::stream::once(std::future::ready(Ok(runtime)));
     let mut server = Server::new()
         .register_service(api::create_runtime(Arc::new(Old)))

@@ -92,7 +92,8 @@ async fn ask(seat: &Seat, creation: &mut Creation) -> Said<()> {
         Ok(rights) => rights,
         Err(failure) => return Said::Refusal(failure),
     };
-    let call = seat.plugin.create_container(creation.request());
+    let request = creation.request();
+    let call = seat.plugin.create_container(&request);
     match seat.ask(Event::CreateContainer, call).await {
         Said::Answer(answer) => {
             let id = seat.id();

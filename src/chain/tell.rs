@@ -63,7 +63,7 @@ async fn tell(seat: &Seat, told: &Told) -> Said<()> {
                     linux_resources: resources.clone().into(),
                     ..api::UpdatePodSandboxRequest::default()
                 };
-                seat.plugin.update_pod_sandbox(request).await
+                seat.plugin.update_pod_sandbox(&request).await
             }
             _ => seat.plugin.notify(told.event, &told.pod, told.container.as_ref()).await,
         }

@@ -22,7 +22,7 @@ pub async fn update(
     for (index, seat) in audience.iter().enumerate() {
         let asked = index + 1;
         let rights = seat.rights().map_err(|failure| Stopped { failure, asked })?;
-        let request = updates.request().cloned().unwrap_or_default();
+        let Some(request) = updates.request() else { break };
         let call = seat.plugin.update_container(request);
         match seat.ask(Event::UpdateContainer, call).await {
             Said::Answer(answer) => {
@@ -46,7 +46,7 @@ pub async fn stop(
     let mut updates = Updates::for_stop();
     let mut failures = Vec::new();
     for seat in audience {
-        let call = seat.plugin.stop_container(request.clone());
+        let call = seat.plugin.stop_container(request);
         let answer = match seat.ask(Event::StopContainer, call).await {
             Said::Answer(answer) => answer,
             Said::Skipped(_) => continue,

@@ -36,7 +36,7 @@ pub(super) async fn validate<'a>(
     if let Err(why) = builtin.validate(&request) {
         failures.push(rejected(format!("{}-{}", BUILTIN.0, BUILTIN.1), &why));
     }
-    let verdicts = join_all(validators.iter().map(|seat| judge(seat, request.clone()))).await;
+    let verdicts = join_all(validators.iter().map(|seat| judge(seat, &request))).await;
     failures.extend(verdicts.into_iter().flatten());
     let text = failures.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
     match failures.into_iter().next() {
@@ -45,7 +45,7 @@ pub(super) async fn validate<'a>(
     }
 }
 
-async fn judge(seat: &Seat, request: api::ValidateContainerAdjustmentRequest) -> Option<Failure> {
+async fn judge(seat: &Seat, request: &api::ValidateContainerAdjustmentRequest) -> Option<Failure> {
     let event = Event::ValidateContainerAdjustment;
     let id = seat.id();
     let (cause, text) = match seat.ask(event, seat.plugin.validate(request)).await {

@@ -3,10 +3,8 @@
 
 use std::sync::atomic::Ordering;
 
-use protobuf::Message;
-use ttrpc::context;
-
-use super::session::{UNIMPLEMENTED, call};
+use super::caller::Part;
+use super::session::UNIMPLEMENTED;
 use super::{Event, Outcome, Plugin, Snapshot, api};
 
 impl Plugin {
@@ -25,7 +23,7 @@ impl Plugin {
     /// not know them is found out by its first answer.
     pub async fn tell(&self, snapshot: &Snapshot) -> Outcome<Vec<api::ContainerUpdate>> {
         for (part, more) in snapshot.parts() {
-            match self.tell_part(part).await {
+            match self.call(&Part(part)).await {
                 Outcome::Answered(answer) if more && !answer.more => {
                     return Outcome::Refused("it does not take a snapshot in parts".to_owned());
                 }
@@ -43,60 +41,37 @@ impl Plugin {
         Outcome::Refused("there was nothing to say".to_owned())
     }
 
-    /// Synchronize with a request that is encoded already.
-    async fn tell_part(&self, payload: Vec<u8>) -> Outcome<api::SynchronizeResponse> {
-        // Never closed; without a turn the plugin would merely be asked out of turn.
-        let _turn = self.turns.acquire().await;
-        if self.is_gone() {
-            return Outcome::Left;
-        }
-        let size = payload.len() as u64;
-        let request = ttrpc::Request {
-            service: "nri.pkg.api.v1alpha1.Plugin".to_owned(),
-            method: "Synchronize".to_owned(),
-            timeout_nano: context::with_duration(self.timeout).timeout_nano,
-            payload,
-            ..ttrpc::Request::default()
-        };
-        let answer = async {
-            let answer = self.line.request(request).await?;
-            api::SynchronizeResponse::parse_from_bytes(&answer.payload)
-                .map_err(|error| ttrpc::Error::Others(error.to_string()))
-        };
-        self.outcome(size, answer).await
-    }
-
     /// CreateContainer.
     pub async fn create_container(
         &self,
-        request: api::CreateContainerRequest,
+        request: &api::CreateContainerRequest,
     ) -> Outcome<api::CreateContainerResponse> {
-        call!(self, create_container, request)
+        self.call(request).await
     }
 
     /// StopContainer.
     pub async fn stop_container(
         &self,
-        request: api::StopContainerRequest,
+        request: &api::StopContainerRequest,
     ) -> Outcome<api::StopContainerResponse> {
-        call!(self, stop_container, request)
+        self.call(request).await
     }
 
     /// UpdateContainer.
     pub async fn update_container(
         &self,
-        request: api::UpdateContainerRequest,
+        request: &api::UpdateContainerRequest,
     ) -> Outcome<api::UpdateContainerResponse> {
-        call!(self, update_container, request)
+        self.call(request).await
     }
 
     /// ValidateContainerAdjustment. A plugin that asked for no event by name and does not know
     /// this one is no validator.
     pub async fn validate(
         &self,
-        request: api::ValidateContainerAdjustmentRequest,
+        request: &api::ValidateContainerAdjustmentRequest,
     ) -> Outcome<api::ValidateContainerAdjustmentResponse> {
-        let outcome = call!(self, validate_container_adjustment, request);
+        let outcome = self.call(request).await;
         if self.never_meant(Event::ValidateContainerAdjustment, &outcome) {
             return Outcome::Answered(api::ValidateContainerAdjustmentResponse::default());
         }
@@ -104,8 +79,8 @@ impl Plugin {
     }
 
     /// UpdatePodSandbox, which has no older form.
-    pub async fn update_pod_sandbox(&self, request: api::UpdatePodSandboxRequest) -> Outcome<()> {
-        let outcome = call!(self, update_pod_sandbox, request);
+    pub async fn update_pod_sandbox(&self, request: &api::UpdatePodSandboxRequest) -> Outcome<()> {
+        let outcome = self.call(request).await;
         if self.never_meant(Event::UpdatePodSandbox, &outcome) {
             return Outcome::Answered(());
         }

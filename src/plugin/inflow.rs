@@ -19,9 +19,10 @@ const FRAME: usize = 64;
 
 /// Length of the header of a ttRPC message: length, stream, type, flags.
 pub(super) const HEADER: usize = 10;
-const TYPE: usize = 8;
-const REQUEST: u8 = 1;
-const RESPONSE: u8 = 2;
+/// Where in it the type stands.
+pub(super) const TYPE: usize = 8;
+pub(super) const REQUEST: u8 = 1;
+pub(super) const RESPONSE: u8 = 2;
 
 /// Length of the message that begins here, header included, once its header is there.
 pub(super) fn message_length(bytes: &[u8]) -> Option<usize> {

@@ -5,7 +5,7 @@
 //! write as well, so each message that a plugin takes would wake us for nothing, once for each
 //! request to each plugin. Room is waited for only where there was none. It knows no frames.
 
-use std::io::{self, ErrorKind, Read, Write};
+use std::io::{self, Read, Write};
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream as StdStream;
 use std::pin::Pin;
@@ -25,18 +25,15 @@ impl Line {
         Ok(Self(Arc::new(watched(stream.into_std()?, Interest::READABLE)?)))
     }
 
-    pub(super) async fn write_all(&self, mut bytes: &[u8]) -> io::Result<()> {
-        while !bytes.is_empty() {
-            match self.0.get_ref().write(bytes) {
-                Ok(length) => bytes = &bytes[length..],
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                    let room = watched(self.0.get_ref().try_clone()?, Interest::WRITABLE)?;
-                    let _there_is = room.writable().await?;
-                }
-                Err(error) => return Err(error),
-            }
-        }
+    /// Writes as much as there is room for.
+    pub(super) fn write(&self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.get_ref().write(bytes)
+    }
+
+    /// Waits until there is room.
+    pub(super) async fn room(&self) -> io::Result<()> {
+        let room = watched(self.0.get_ref().try_clone()?, Interest::WRITABLE)?;
+        let _there_is = room.writable().await?;
         Ok(())
     }
 

@@ -4,6 +4,7 @@
 
 /// The generated messages and services.
 pub mod api;
+mod caller;
 mod calls;
 mod event;
 mod identity;
@@ -14,6 +15,7 @@ mod launch;
 mod line;
 pub mod mux;
 mod notify;
+mod outgoing;
 mod policy;
 mod session;
 mod snapshot;

@@ -18,8 +18,10 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, BufReader, ReadBuf};
 use tokio::net::UnixStream;
 use tokio::sync::{mpsc, watch};
 
+use super::caller::{Answers, Caller};
 use super::inflow::{self, Frame, InHand, Room};
 use super::line::Line;
+use super::outgoing::Outgoing;
 
 /// Connection id of the plugin service: we call, the plugin answers.
 pub const PLUGIN_CONNECTION: u32 = 1;
@@ -32,8 +34,8 @@ pub const FRAME_LIMIT: usize = inflow::HEADER + TTRPC_LIMIT;
 pub const TTRPC_LIMIT: usize = 4 << 20;
 /// The reference's reader takes the beginning of a message through a buffer of this size.
 const FIRST_FRAME: usize = 4096;
-/// Bytes that may wait for the trunk before writers must wait.
-const OUTGOING_LIMIT: usize = 2 * FRAME_LIMIT;
+/// Connection id and length.
+pub(super) const FRAME_HEADER: usize = 8;
 
 /// The trunk: both connections' common fate.
 #[derive(Debug, Clone)]
@@ -59,6 +61,11 @@ impl Trunk {
         self.heard.load(Ordering::Relaxed)
     }
 
+    /// Whether it is closed.
+    pub fn is_closed(&self) -> bool {
+        self.reason.borrow().is_some()
+    }
+
     /// Why it was closed, if it was.
     pub fn closed_because(&self) -> Option<String> {
         self.reason.borrow().clone()
@@ -75,37 +82,64 @@ impl Trunk {
 }
 
 /// Splits `stream` into the plugin connection and the runtime connection.
-pub fn split(stream: UnixStream) -> (Trunk, Connection, Connection) {
+///
+/// # Errors
+/// Fails when the event loop cannot watch it.
+pub fn split(stream: UnixStream) -> io::Result<(Trunk, Connection, Connection)> {
+    let (trunk, outgoing, reader) = open(stream)?;
+    let (to_plugin, plugin) = connection(PLUGIN_CONNECTION, &outgoing);
+    let (to_runtime, runtime) = connection(RUNTIME_CONNECTION, &outgoing);
+    tokio::spawn(read(reader, trunk.clone(), Inbox::Stream(to_plugin), to_runtime));
+    Ok((trunk, plugin, runtime))
+}
+
+/// The same for a runtime, which calls over the plugin connection.
+pub(super) fn split_to_call(stream: UnixStream) -> io::Result<(Trunk, Caller, Connection)> {
+    let (trunk, outgoing, reader) = open(stream)?;
+    let (answers, caller) = Caller::new(Arc::clone(&outgoing));
+    let (to_runtime, runtime) = connection(RUNTIME_CONNECTION, &outgoing);
+    tokio::spawn(read(reader, trunk.clone(), Inbox::Answers(answers), to_runtime));
+    Ok((trunk, caller, runtime))
+}
+
+fn open(stream: UnixStream) -> io::Result<(Trunk, Arc<Outgoing>, Line)> {
     let trunk = Trunk { reason: watch::Sender::new(None), heard: Arc::default() };
-    let (outgoing, queue) = mpsc::unbounded_channel();
-    let queued = Arc::new(AtomicUsize::new(0));
-    let make = |id| {
-        let (sender, incoming) = mpsc::unbounded_channel();
-        // How many requests a plugin gets at once is up to who asks it.
-        let limit = if id == RUNTIME_CONNECTION { inflow::IN_HAND } else { usize::MAX };
-        let connection = Connection {
-            id,
-            incoming,
-            in_hand: InHand::new(limit),
-            rest: None,
-            taken: 0,
-            message: Vec::new(),
-            outgoing: outgoing.clone(),
-            queued: Arc::clone(&queued),
-        };
-        (Incoming { sender, room: Room::default() }, connection)
+    let line = Line::new(stream)?;
+    let outgoing = Outgoing::start(line.clone(), trunk.clone());
+    Ok((trunk, Arc::new(outgoing), line))
+}
+
+fn connection(id: u32, outgoing: &Arc<Outgoing>) -> (Incoming, Connection) {
+    let (sender, incoming) = mpsc::unbounded_channel();
+    // How many requests a plugin gets at once is up to who asks it.
+    let limit = if id == RUNTIME_CONNECTION { inflow::IN_HAND } else { usize::MAX };
+    let connection = Connection {
+        id,
+        incoming,
+        in_hand: InHand::new(limit),
+        rest: None,
+        taken: 0,
+        message: Vec::new(),
+        outgoing: Arc::clone(outgoing),
     };
-    let (to_plugin, plugin) = make(PLUGIN_CONNECTION);
-    let (to_runtime, runtime) = make(RUNTIME_CONNECTION);
-    match Line::new(stream) {
-        Ok(line) => {
-            let reader = line.clone();
-            tokio::spawn(read(reader, trunk.clone(), to_plugin, to_runtime));
-            tokio::spawn(write(line, trunk.clone(), queue, queued));
+    (Incoming { sender, room: Room::default() }, connection)
+}
+
+/// Where the frames of the plugin connection go.
+enum Inbox {
+    /// To a server.
+    Stream(Incoming),
+    /// To those who called.
+    Answers(Answers),
+}
+
+impl Inbox {
+    async fn take(&mut self, payload: Vec<u8>) {
+        match self {
+            Self::Stream(incoming) => incoming.send(payload).await,
+            Self::Answers(answers) => answers.take(payload),
         }
-        Err(error) => trunk.close(&crate::error::in_our_words(&error)),
     }
-    (trunk, plugin, runtime)
 }
 
 /// The near end of a connection: frames that were read go in.
@@ -123,11 +157,11 @@ impl Incoming {
     }
 }
 
-async fn read(reader: Line, trunk: Trunk, plugin: Incoming, runtime: Incoming) {
+async fn read(reader: Line, trunk: Trunk, mut plugin: Inbox, runtime: Incoming) {
     // A message comes as two frames, each with a header: mostly one read for all four.
     let mut reader = BufReader::new(reader);
     let reason = tokio::select! {
-        reason = read_frames(&mut reader, &trunk, &plugin, &runtime) => reason,
+        reason = read_frames(&mut reader, &trunk, &mut plugin, &runtime) => reason,
         reason = trunk.closed() => reason,
     };
     trunk.close(&reason);
@@ -137,12 +171,12 @@ async fn read(reader: Line, trunk: Trunk, plugin: Incoming, runtime: Incoming) {
 async fn read_frames(
     reader: &mut BufReader<Line>,
     trunk: &Trunk,
-    plugin: &Incoming,
+    plugin: &mut Inbox,
     runtime: &Incoming,
 ) -> String {
     let mut has_warned = false;
     loop {
-        let mut header = [0_u8; 8];
+        let mut header = [0_u8; FRAME_HEADER];
         match reader.read(&mut header[..1]).await {
             Ok(0) => return "it closed the connection".to_owned(),
             Ok(_) => {}
@@ -166,7 +200,7 @@ async fn read_frames(
             _ if length == 0 => {} // Legal, and no end of anything.
             PLUGIN_CONNECTION => {
                 trunk.heard.fetch_add(1, Ordering::Relaxed);
-                plugin.send(payload).await;
+                plugin.take(payload).await;
             }
             RUNTIME_CONNECTION => runtime.send(payload).await,
             _ => {
@@ -179,31 +213,6 @@ async fn read_frames(
     }
 }
 
-async fn write(
-    line: Line,
-    trunk: Trunk,
-    mut queue: mpsc::UnboundedReceiver<Vec<u8>>,
-    queued: Arc<AtomicUsize>,
-) {
-    let reason = loop {
-        let next = tokio::select! {
-            next = queue.recv() => next,
-            reason = trunk.closed() => break reason,
-        };
-        let Some(bytes) = next else { break "both connections were dropped".to_owned() };
-        let written = tokio::select! {
-            written = line.write_all(&bytes) => written,
-            reason = trunk.closed() => break reason,
-        };
-        queued.fetch_sub(bytes.len(), Ordering::Relaxed);
-        if let Err(error) = written {
-            break crate::error::in_our_words(&error);
-        }
-    };
-    trunk.close(&reason);
-    line.end();
-}
-
 /// One logical connection: a stream of bytes to ttRPC.
 #[derive(Debug)]
 pub struct Connection {
@@ -214,8 +223,7 @@ pub struct Connection {
     rest: Option<Frame>,
     taken: usize,
     message: Vec<u8>,
-    outgoing: mpsc::UnboundedSender<Vec<u8>>,
-    queued: Arc<AtomicUsize>,
+    outgoing: Arc<Outgoing>,
 }
 
 impl Connection {
@@ -225,31 +233,30 @@ impl Connection {
             if self.message.len() < length {
                 break;
             }
-            let rest = self.message.split_off(length);
-            let message = std::mem::replace(&mut self.message, rest);
-            self.in_hand.written(&message);
-            let bytes = frames(self.id, &message);
-            self.queued.fetch_add(bytes.len(), Ordering::Relaxed);
-            self.outgoing
-                .send(bytes)
-                .map_err(|_gone| io::Error::from(io::ErrorKind::BrokenPipe))?;
+            let mut bytes = vec![0; FRAME_HEADER];
+            bytes.extend(self.message.drain(..length));
+            self.in_hand.written(&bytes[FRAME_HEADER..]);
+            into_frames(self.id, &mut bytes);
+            self.outgoing.send(bytes)?;
         }
         Ok(())
     }
 }
 
-/// One message as frames.
-fn frames(id: u32, message: &[u8]) -> Vec<u8> {
-    let (first, rest) = message.split_at(message.len().min(FIRST_FRAME));
-    let mut bytes = Vec::with_capacity(message.len() + 16);
-    for payload in [first, rest] {
-        if !payload.is_empty() {
-            bytes.extend_from_slice(&id.to_be_bytes());
-            bytes.extend_from_slice(&u32::try_from(payload.len()).unwrap_or(0).to_be_bytes());
-            bytes.extend_from_slice(payload);
-        }
+/// Makes frames of one message, before which there is room for the header of the first.
+pub(super) fn into_frames(id: u32, bytes: &mut Vec<u8>) {
+    let end = bytes.len().min(FRAME_HEADER + FIRST_FRAME);
+    let rest = bytes.len() - end;
+    bytes[..FRAME_HEADER].copy_from_slice(&frame_header(id, end - FRAME_HEADER));
+    if rest > 0 {
+        bytes.splice(end..end, frame_header(id, rest));
     }
-    bytes
+}
+
+fn frame_header(id: u32, length: usize) -> [u8; FRAME_HEADER] {
+    let [i0, i1, i2, i3] = id.to_be_bytes();
+    let [l0, l1, l2, l3] = u32::try_from(length).unwrap_or(0).to_be_bytes();
+    [i0, i1, i2, i3, l0, l1, l2, l3]
 }
 
 impl AsyncRead for Connection {
@@ -287,14 +294,10 @@ impl AsyncWrite for Connection {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        if self.outgoing.is_closed() {
-            return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
-        }
-        if self.queued.load(Ordering::Relaxed) > OUTGOING_LIMIT {
-            // Rare: a plugin that does not read. Looked at again soon, instead of one more waker.
+        if self.outgoing.is_full() {
             let waker = context.waker().clone();
             tokio::spawn(async move {
-                tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+                Outgoing::a_moment().await;
                 waker.wake();
             });
             return Poll::Pending;
@@ -335,7 +338,7 @@ mod tests {
     #[tokio::test]
     async fn a_short_message_is_one_frame_and_two_never_share_one() {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
-        let (_trunk, mut plugin, _runtime) = split(ours);
+        let (_trunk, mut plugin, _runtime) = split(ours).unwrap();
         plugin.write_all(&[message(5), message(6)].concat()).await.unwrap();
         assert_eq!(frame(&mut theirs).await, (1, message(5)));
         assert_eq!(frame(&mut theirs).await, (1, message(6)));
@@ -344,7 +347,7 @@ mod tests {
     #[tokio::test]
     async fn a_long_message_starts_with_a_frame_of_4096_bytes_however_it_is_written() {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
-        let (_trunk, _plugin, mut runtime) = split(ours);
+        let (_trunk, _plugin, mut runtime) = split(ours).unwrap();
         let long = message(10_000);
         for piece in long.chunks(999) {
             runtime.write_all(piece).await.unwrap();
@@ -358,7 +361,7 @@ mod tests {
     #[tokio::test]
     async fn many_tiny_frames_and_empty_ones_are_one_stream() {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
-        let (_trunk, mut plugin, _runtime) = split(ours);
+        let (_trunk, mut plugin, _runtime) = split(ours).unwrap();
         for byte in b"abc" {
             theirs.write_all(&[0, 0, 0, 1, 0, 0, 0, 0]).await.unwrap();
             theirs.write_all(&[0, 0, 0, 1, 0, 0, 0, 1, *byte]).await.unwrap();
@@ -371,7 +374,7 @@ mod tests {
     #[tokio::test]
     async fn an_unknown_connection_is_ignored_and_disturbs_nobody() {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
-        let (trunk, mut plugin, _runtime) = split(ours);
+        let (trunk, mut plugin, _runtime) = split(ours).unwrap();
         theirs.write_all(&[0, 0, 0, 9, 0, 0, 0, 1, 1, 0, 0, 0, 1, 0, 0, 0, 1, 2]).await.unwrap();
         assert_eq!(plugin.read_u8().await.unwrap(), 2);
         assert_eq!(trunk.closed_because(), None);
@@ -380,7 +383,7 @@ mod tests {
     #[tokio::test]
     async fn an_oversized_frame_closes_the_trunk_with_a_reason() {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
-        let (trunk, _plugin, _runtime) = split(ours);
+        let (trunk, _plugin, _runtime) = split(ours).unwrap();
         theirs.write_all(&[0, 0, 0, 1, 0xff, 0xff, 0xff, 0xff]).await.unwrap();
         assert!(trunk.closed().await.contains("4294967295 bytes"));
     }
@@ -388,7 +391,7 @@ mod tests {
     #[tokio::test]
     async fn a_plugin_that_reads_slowly_gets_everything_in_order() {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
-        let (_trunk, mut plugin, _runtime) = split(ours);
+        let (_trunk, mut plugin, _runtime) = split(ours).unwrap();
         let long = message(3 << 20);
         let sent = long.clone();
         tokio::spawn(async move {
@@ -411,7 +414,7 @@ mod tests {
             [(&[][..], "closed the connection"), (&[0, 0, 0], "middle of a frame")]
         {
             let (ours, mut theirs) = UnixStream::pair().unwrap();
-            let (trunk, mut plugin, _runtime) = split(ours);
+            let (trunk, mut plugin, _runtime) = split(ours).unwrap();
             theirs.write_all(bytes).await.unwrap();
             drop(theirs);
             assert!(trunk.closed().await.ends_with(wanted));

@@ -4,10 +4,7 @@
 
 use std::sync::atomic::Ordering;
 
-use protobuf::Message;
-use ttrpc::context;
-
-use super::session::{UNIMPLEMENTED, call};
+use super::session::UNIMPLEMENTED;
 use super::{Event, Outcome, Plugin, api};
 
 impl Plugin {
@@ -43,7 +40,7 @@ impl Plugin {
             container: container.cloned().into(),
             ..api::StateChangeEvent::default()
         };
-        call!(self, state_change, request).map(|_| ())
+        self.call(&request).await.map(|_| ())
     }
 
     async fn notify_by_name(
@@ -53,56 +50,45 @@ impl Plugin {
         container: Option<&api::Container>,
     ) -> Outcome<()> {
         macro_rules! with_pod {
-            ($method:ident, $request:ident) => {
-                call!(
-                    self,
-                    $method,
-                    api::$request { pod: Some(pod.clone()).into(), ..api::$request::default() }
-                )
-                .map(|_| ())
-            };
+            ($request:ident) => {{
+                let pod = Some(pod.clone()).into();
+                self.call(&api::$request { pod, ..Default::default() }).await.map(|_| ())
+            }};
         }
         macro_rules! with_both {
-            ($method:ident, $request:ident) => {
-                call!(
-                    self,
-                    $method,
-                    api::$request {
-                        pod: Some(pod.clone()).into(),
-                        container: container.cloned().into(),
-                        ..api::$request::default()
-                    }
-                )
-                .map(|_| ())
-            };
+            ($request:ident) => {{
+                let (pod, container) = (Some(pod.clone()).into(), container.cloned().into());
+                let request = api::$request { pod, container, ..Default::default() };
+                self.call(&request).await.map(|_| ())
+            }};
         }
         match event {
-            Event::RunPodSandbox => with_pod!(run_pod_sandbox, RunPodSandboxRequest),
-            Event::StopPodSandbox => with_pod!(stop_pod_sandbox, StopPodSandboxRequest),
-            Event::RemovePodSandbox => with_pod!(remove_pod_sandbox, RemovePodSandboxRequest),
+            Event::RunPodSandbox => with_pod!(RunPodSandboxRequest),
+            Event::StopPodSandbox => with_pod!(StopPodSandboxRequest),
+            Event::RemovePodSandbox => with_pod!(RemovePodSandboxRequest),
             Event::UpdatePodSandbox => {
                 let pod = Some(pod.clone()).into();
                 let request = api::UpdatePodSandboxRequest { pod, ..Default::default() };
-                self.update_pod_sandbox(request).await
+                self.update_pod_sandbox(&request).await
             }
             Event::PostUpdatePodSandbox => {
-                with_pod!(post_update_pod_sandbox, PostUpdatePodSandboxRequest)
+                with_pod!(PostUpdatePodSandboxRequest)
             }
             Event::PostCreateContainer => {
-                with_both!(post_create_container, PostCreateContainerRequest)
+                with_both!(PostCreateContainerRequest)
             }
-            Event::StartContainer => with_both!(start_container, StartContainerRequest),
+            Event::StartContainer => with_both!(StartContainerRequest),
             Event::PostStartContainer => {
-                with_both!(post_start_container, PostStartContainerRequest)
+                with_both!(PostStartContainerRequest)
             }
             Event::PostUpdateContainer => {
-                with_both!(post_update_container, PostUpdateContainerRequest)
+                with_both!(PostUpdateContainerRequest)
             }
-            Event::RemoveContainer => with_both!(remove_container, RemoveContainerRequest),
+            Event::RemoveContainer => with_both!(RemoveContainerRequest),
             // These have answers; a late CreateContainer is told for its news only.
-            Event::CreateContainer => with_both!(create_container, CreateContainerRequest),
-            Event::StopContainer => with_both!(stop_container, StopContainerRequest),
-            Event::UpdateContainer => with_both!(update_container, UpdateContainerRequest),
+            Event::CreateContainer => with_both!(CreateContainerRequest),
+            Event::StopContainer => with_both!(StopContainerRequest),
+            Event::UpdateContainer => with_both!(UpdateContainerRequest),
             Event::ValidateContainerAdjustment => Outcome::Answered(()),
         }
     }

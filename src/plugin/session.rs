@@ -11,18 +11,18 @@ use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use protobuf::Message;
 use tokio::net::UnixStream;
 use tokio::sync::{OnceCell, Semaphore, mpsc};
-use ttrpc::r#async::transport::{Listener, Socket};
-use ttrpc::r#async::{Client, Server, TtrpcContext};
-use ttrpc::{Code, context};
+use ttrpc::Code;
+use ttrpc::r#async::transport::Listener;
+use ttrpc::r#async::{Server, TtrpcContext};
 
 use crate::config::PluginSettings;
 
+use super::caller::{Caller, Request, Unanswered};
 use super::event::ALL_BITS;
 use super::identity::Identity;
-use super::mux::{self, Connection, TTRPC_LIMIT, Trunk};
+use super::mux::{self, Connection, Trunk};
 use super::{Event, Policy, api};
 
 /// What a call came to.
@@ -145,12 +145,10 @@ pub struct Plugin {
     takes_all: bool,
     declared: Option<api::FailurePolicy>,
     pid: Option<i32>,
-    pub(super) timeout: Duration,
+    timeout: Duration,
     trunk: Trunk,
-    /// Takes requests that are encoded already.
-    pub(super) line: Client,
-    pub(super) client: api::PluginClient,
-    pub(super) turns: Semaphore,
+    caller: Caller,
+    turns: Semaphore,
     concurrency: u32,
     pub(super) is_ready: Arc<AtomicBool>,
     pub(super) speaks_state_change: AtomicBool,
@@ -178,9 +176,11 @@ pub async fn handshake(
     upcalls: Arc<dyn Upcalls>,
 ) -> Result<Plugin, SessionError> {
     let pid = stream.peer_cred().ok().and_then(|peer| peer.pid());
-    let (trunk, plugin, runtime) = mux::split(stream);
+    let split = mux::split_to_call(stream);
+    let split = split.map_err(|error| SessionError::Gone(crate::error::in_our_words(&error)));
+    let (trunk, caller, runtime) = split?;
     let mut given_up = GivenUp(Some(trunk.clone()));
-    let shaken = shake(&trunk, plugin, runtime, launched, settings, upcalls, pid).await;
+    let shaken = shake(&trunk, caller, runtime, launched, settings, upcalls, pid).await;
     if let Err(error) = &shaken {
         trunk.close(&error.to_string());
     }
@@ -201,7 +201,7 @@ impl Drop for GivenUp {
 
 async fn shake(
     trunk: &Trunk,
-    plugin: Connection,
+    caller: Caller,
     runtime: Connection,
     launched: Option<(String, String, String)>,
     settings: &Settings,
@@ -222,8 +222,6 @@ async fn shake(
         .register_service(api::create_runtime(Arc::new(desk)))
         .add_listener(Listener::new(once));
     server.start().await.map_err(|error| SessionError::Gone(error.to_string()))?;
-    let line = Client::new(Socket::new(plugin));
-    let client = api::PluginClient::new(line.clone());
     let identity = tokio::select! {
         identity = registration.recv() => identity.ok_or(SessionError::Silent)?,
         reason = trunk.closed() => return Err(SessionError::Gone(reason)),
@@ -238,8 +236,7 @@ async fn shake(
         pid,
         timeout: settings.request_timeout,
         trunk: trunk.clone(),
-        line,
-        client,
+        caller,
         turns: Semaphore::new(1),
         concurrency: 1,
         is_ready,
@@ -255,23 +252,6 @@ fn millis(duration: Duration) -> i64 {
     i64::try_from(duration.as_millis()).unwrap_or(i64::MAX).max(1)
 }
 
-macro_rules! call {
-    ($plugin:ident, $method:ident, $request:expr) => {{
-        let request = $request;
-        // Never closed; without a turn the plugin would merely be asked out of turn.
-        let _turn = $plugin.turns.acquire().await;
-        if $plugin.is_gone() {
-            Outcome::Left
-        } else {
-            let context = context::with_duration($plugin.timeout);
-            let answer = $plugin.client.$method(context, &request);
-            $plugin.outcome(request.compute_size(), answer).await
-        }
-    }};
-}
-
-pub(super) use call;
-
 impl Plugin {
     async fn configure(&mut self, config: String, settings: &Settings) -> Result<(), SessionError> {
         let request = api::ConfigureRequest {
@@ -284,7 +264,7 @@ impl Plugin {
             ..api::ConfigureRequest::default()
         };
         let id = self.id();
-        let answer = match call!(self, configure, request) {
+        let answer = match self.call(&request).await {
             Outcome::Answered(answer) => answer,
             Outcome::Refused(why) | Outcome::Gone(why) => {
                 return Err(SessionError::Configure(id, why));
@@ -391,26 +371,19 @@ impl Plugin {
         let _turns = tokio::time::timeout(self.timeout, all_turns).await;
         let patience = Duration::from_millis(500).min(self.timeout);
         let request = api::Empty::new();
-        let said = self.client.shutdown(context::with_duration(patience), &request);
+        let said = self.caller.call(&request, patience);
         let _whatever_it_says = tokio::time::timeout(patience, said).await;
         self.disconnect("it was told to shut down");
     }
 
-    /// Runs one call to its end under our own deadline, and gives the result its type.
-    pub(super) async fn outcome<T>(
-        &self,
-        size: u64,
-        answer: impl Future<Output = ttrpc::Result<T>>,
-    ) -> Outcome<T> {
-        // Service, method and the envelope's own fields need less than 200 bytes.
-        if usize::try_from(size).unwrap_or(usize::MAX) > TTRPC_LIMIT - 200 {
-            return Outcome::Refused(format!(
-                "the request has {size} bytes, too many for the protocol"
-            ));
+    /// Asks, once it is its turn, to the end under our own deadline.
+    pub(super) async fn call<R: Request>(&self, request: &R) -> Outcome<R::Answer> {
+        // Never closed; without a turn the plugin would merely be asked out of turn.
+        let _turn = self.turns.acquire().await;
+        if self.is_gone() {
+            return Outcome::Left;
         }
-        if let Some(reason) = self.trunk.closed_because() {
-            return Outcome::Gone(reason);
-        }
+        let answer = self.caller.call(request, self.timeout);
         let begun = tokio::time::Instant::now();
         let answered = tokio::select! {
             answered = tokio::time::timeout(self.timeout, answer) => answered,
@@ -419,17 +392,23 @@ impl Plugin {
         match answered {
             Err(_) => Outcome::TimedOut,
             Ok(Ok(answer)) => Outcome::Answered(answer),
+            Ok(Err(Unanswered::TooLarge(size))) => {
+                Outcome::Refused(format!("the request has {size} bytes, too many for the protocol"))
+            }
             // The other side was told our deadline, and may notice first that it is over.
-            Ok(Err(ttrpc::Error::RpcStatus(status)))
+            Ok(Err(Unanswered::Status(status)))
                 if status.code() != Code::DEADLINE_EXCEEDED || begun.elapsed() < self.timeout =>
             {
                 Outcome::Refused(refusal(&status))
             }
             Ok(Err(_)) if begun.elapsed() >= self.timeout => Outcome::TimedOut,
-            Ok(Err(error)) => match self.trunk.closed_because() {
-                Some(reason) => Outcome::Gone(reason),
-                // An answer that cannot be decoded fails the request, and the plugin stays.
-                None => Outcome::Refused(format!("its answer cannot be read: {error}")),
+            Ok(Err(error)) => match (self.trunk.closed_because(), error) {
+                (Some(reason), _) => Outcome::Gone(reason),
+                // An answer that cannot be read fails the request, and the plugin stays.
+                (None, Unanswered::Unreadable(why)) => {
+                    Outcome::Refused(format!("its answer cannot be read: {why}"))
+                }
+                (None, Unanswered::Status(_) | Unanswered::TooLarge(_)) => Outcome::TimedOut,
             },
         }
     }

@@ -102,7 +102,7 @@ async fn ask_everything(plugin: &Plugin, minor: u32) {
         linux_resources: Some(shares(900)).into(),
         ..Default::default()
     };
-    let update = answered(plugin.update_container(request).await).update;
+    let update = answered(plugin.update_container(&request).await).update;
     assert_eq!((update.len(), update[0].container_id.as_str()), (1, "c"));
     assert_eq!(*update[0].linux.resources, shares(512));
     answered(plugin.notify(Event::PostUpdateContainer, &pod(), Some(&container("c"))).await);
@@ -113,9 +113,9 @@ async fn ask_everything(plugin: &Plugin, minor: u32) {
             linux_resources: Some(shares(22)).into(),
             ..Default::default()
         };
-        answered(plugin.update_pod_sandbox(request).await);
+        answered(plugin.update_pod_sandbox(&request).await);
         answered(plugin.notify(Event::PostUpdatePodSandbox, &pod(), None).await);
-        assert!(!answered(plugin.validate(validation()).await).reject);
+        assert!(!answered(plugin.validate(&validation()).await).reject);
     }
     plugin.shutdown().await;
 }
@@ -219,7 +219,7 @@ fn the_newest_sets_every_field_of_an_adjustment() {
             container: Some(container("c")).into(),
             ..Default::default()
         };
-        let adjust = answered(plugin.create_container(request).await).adjust;
+        let adjust = answered(plugin.create_container(&request).await).adjust;
         // The scheduler's are for other policies than the one that is set; a listener needs
         // somebody to listen; and taking out RDT settings is the opposite of setting them.
         let left_out = [

@@ -141,7 +141,7 @@ impl Stub {
         handler: Arc<dyn Handler>,
     ) -> Result<Self> {
         let (index, name) = id.split_once('-').unwrap_or((id, ""));
-        let (runtime, plugin) = split(stream);
+        let (runtime, plugin) = split(stream)?;
         let service = service::Service::new(handler, runtime.clone(), config.to_owned());
         let refused = service.refused();
         let stub = Self::start(runtime.clone(), plugin, Arc::new(service), refused).await;
@@ -160,7 +160,8 @@ impl Stub {
         name: &str,
         service: Arc<dyn api::Plugin + Send + Sync>,
     ) -> ttrpc::Result<Self> {
-        let (runtime, plugin) = split(stream);
+        let split = split(stream).map_err(|error| ttrpc::Error::Socket(error.to_string()));
+        let (runtime, plugin) = split?;
         let stub = Self::start(runtime.clone(), plugin, service, Arc::default()).await?;
         runtime.introduce(index, name).await?;
         Ok(stub)
@@ -210,10 +211,10 @@ impl Stub {
     }
 }
 
-fn split(stream: UnixStream) -> (Runtime, Connection) {
-    let (trunk, plugin, runtime) = mux::split(stream);
+fn split(stream: UnixStream) -> std::io::Result<(Runtime, Connection)> {
+    let (trunk, plugin, runtime) = mux::split(stream)?;
     let client = api::RuntimeClient::new(Client::new(Socket::new(runtime)));
-    (Runtime { trunk, client }, plugin)
+    Ok((Runtime { trunk, client }, plugin))
 }
 
 /// What the other side said, without ttRPC's envelope.

@@ -1,0 +1,407 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Calls of the plugin service: a request goes out as one ttRPC message, and whatever answers it
+//! is found by its number.
+//!
+//! The crate's own client has a task for each direction and a copy of the request at each step;
+//! this one writes a request into the frames that leave, and wakes whoever called with the frame
+//! that came. It has no deadline of its own: who calls bounds the wait, and a call that nobody
+//! waits for any more is forgotten. Reference: the protocol of ttRPC, unary calls only.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use protobuf::rt::WireType;
+use protobuf::{CodedOutputStream, Message};
+use tokio::sync::oneshot;
+use ttrpc::Code;
+
+use super::api;
+use super::inflow::{HEADER as TTRPC_HEADER, REQUEST, RESPONSE, TYPE, message_length};
+use super::mux::{FRAME_HEADER, PLUGIN_CONNECTION, TTRPC_LIMIT, into_frames};
+use super::outgoing::Outgoing;
+
+const SERVICE: &str = "nri.pkg.api.v1alpha1.Plugin";
+/// Service, method and the fields around the request need less.
+const ENVELOPE: usize = 200;
+
+/// A request of the plugin service.
+pub(super) trait Request {
+    /// What it is called.
+    const METHOD: &str;
+    /// What it is answered with.
+    type Answer: Message;
+
+    /// How many bytes it has.
+    fn size(&self) -> u64;
+    /// Writes them, once they were counted.
+    fn write(&self, to: &mut CodedOutputStream<'_>) -> protobuf::Result<()>;
+}
+
+/// A SynchronizeRequest that is encoded already.
+pub(super) struct Part(pub(super) Vec<u8>);
+
+impl Request for Part {
+    const METHOD: &str = "Synchronize";
+    type Answer = api::SynchronizeResponse;
+
+    fn size(&self) -> u64 {
+        self.0.len() as u64
+    }
+
+    fn write(&self, to: &mut CodedOutputStream<'_>) -> protobuf::Result<()> {
+        to.write_raw_bytes(&self.0)
+    }
+}
+
+macro_rules! requests {
+    ($($method:literal $request:ident $answer:ident)*) => {
+        $(impl Request for api::$request {
+            const METHOD: &str = $method;
+            type Answer = api::$answer;
+
+            fn size(&self) -> u64 {
+                self.compute_size()
+            }
+
+            fn write(&self, to: &mut CodedOutputStream<'_>) -> protobuf::Result<()> {
+                self.write_to_with_cached_sizes(to)
+            }
+        })*
+    };
+}
+
+requests! {
+    "Configure" ConfigureRequest ConfigureResponse
+    "Shutdown" Empty Empty
+    "RunPodSandbox" RunPodSandboxRequest RunPodSandboxResponse
+    "UpdatePodSandbox" UpdatePodSandboxRequest UpdatePodSandboxResponse
+    "PostUpdatePodSandbox" PostUpdatePodSandboxRequest PostUpdatePodSandboxResponse
+    "StopPodSandbox" StopPodSandboxRequest StopPodSandboxResponse
+    "RemovePodSandbox" RemovePodSandboxRequest RemovePodSandboxResponse
+    "CreateContainer" CreateContainerRequest CreateContainerResponse
+    "PostCreateContainer" PostCreateContainerRequest PostCreateContainerResponse
+    "StartContainer" StartContainerRequest StartContainerResponse
+    "PostStartContainer" PostStartContainerRequest PostStartContainerResponse
+    "UpdateContainer" UpdateContainerRequest UpdateContainerResponse
+    "PostUpdateContainer" PostUpdateContainerRequest PostUpdateContainerResponse
+    "StopContainer" StopContainerRequest StopContainerResponse
+    "RemoveContainer" RemoveContainerRequest RemoveContainerResponse
+    "StateChange" StateChangeEvent Empty
+    "ValidateContainerAdjustment"
+        ValidateContainerAdjustmentRequest ValidateContainerAdjustmentResponse
+}
+
+/// Why a call has no answer.
+#[derive(Debug, PartialEq)]
+pub(super) enum Unanswered {
+    /// The request has so many bytes, and was not sent.
+    TooLarge(u64),
+    /// The plugin said so instead.
+    Status(ttrpc::Status),
+    /// What came cannot be read, or nothing can come any more; why.
+    Unreadable(String),
+}
+
+/// What comes for a call: a message, header included.
+type Reply = Result<Vec<u8>, Unanswered>;
+
+/// Who wait, by the number of their call.
+#[derive(Debug, Clone, Default)]
+struct Waiting(Arc<Mutex<HashMap<u32, oneshot::Sender<Reply>>>>);
+
+impl Waiting {
+    fn expect(&self, number: u32) -> oneshot::Receiver<Reply> {
+        let (sender, receiver) = oneshot::channel();
+        self.lock().insert(number, sender);
+        receiver
+    }
+
+    /// Hands over what came. For a call that nobody waits for it is too late, or it is a lie.
+    fn answer(&self, number: u32, reply: Reply) {
+        let sender = self.lock().remove(&number);
+        let _nobody_waits = sender.map(|sender| sender.send(reply));
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<u32, oneshot::Sender<Reply>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The one who calls.
+#[derive(Debug)]
+pub(super) struct Caller {
+    outgoing: Arc<Outgoing>,
+    waiting: Waiting,
+    next: AtomicU32,
+}
+
+/// A call that is waited for.
+struct Call<'a> {
+    waiting: &'a Waiting,
+    number: u32,
+}
+
+impl Drop for Call<'_> {
+    fn drop(&mut self) {
+        self.waiting.lock().remove(&self.number);
+    }
+}
+
+impl Caller {
+    pub(super) fn new(outgoing: Arc<Outgoing>) -> (Answers, Self) {
+        let waiting = Waiting::default();
+        let answers = Answers { waiting: waiting.clone(), bytes: Vec::new(), surplus: 0 };
+        // Numbers of calls are odd.
+        (answers, Self { outgoing, waiting, next: AtomicU32::new(1) })
+    }
+
+    /// Asks, and waits for the answer; the plugin is told that it has `timeout` to answer.
+    pub(super) async fn call<R: Request>(
+        &self,
+        request: &R,
+        timeout: Duration,
+    ) -> Result<R::Answer, Unanswered> {
+        let number = self.next.fetch_add(2, Ordering::Relaxed);
+        let bytes = message(number, request, timeout)?;
+        while self.outgoing.is_full() {
+            Outgoing::a_moment().await;
+        }
+        let reply = self.waiting.expect(number);
+        let _forgotten_with_this = Call { waiting: &self.waiting, number };
+        let gone = || Unanswered::Unreadable("the connection is closed".to_owned());
+        self.outgoing.send(bytes).map_err(|_closed| gone())?;
+        let bytes = reply.await.map_err(|_closed| gone())??;
+        read_answer(bytes.get(TTRPC_HEADER..).unwrap_or_default())
+    }
+}
+
+/// A request in its frames.
+fn message<R: Request>(number: u32, request: &R, timeout: Duration) -> Result<Vec<u8>, Unanswered> {
+    let size = request.size();
+    let room = usize::try_from(size).unwrap_or(usize::MAX);
+    if room > TTRPC_LIMIT - ENVELOPE {
+        return Err(Unanswered::TooLarge(size));
+    }
+    const START: usize = FRAME_HEADER + TTRPC_HEADER;
+    let mut bytes = Vec::with_capacity(START + ENVELOPE + room + FRAME_HEADER);
+    bytes.resize(START, 0);
+    let written = envelope(&mut bytes, request, room, timeout);
+    written.map_err(|error| Unanswered::Unreadable(error.to_string()))?;
+    let length = u32::try_from(bytes.len() - START).unwrap_or(u32::MAX);
+    let header = &mut bytes[FRAME_HEADER..START];
+    header[..4].copy_from_slice(&length.to_be_bytes());
+    header[4..8].copy_from_slice(&number.to_be_bytes());
+    header[TYPE] = REQUEST;
+    into_frames(PLUGIN_CONNECTION, &mut bytes);
+    Ok(bytes)
+}
+
+/// What `ttrpc::Request` would be written as, without a copy of the request in it.
+fn envelope<R: Request>(
+    bytes: &mut Vec<u8>,
+    request: &R,
+    size: usize,
+    timeout: Duration,
+) -> protobuf::Result<()> {
+    let mut to = CodedOutputStream::vec(bytes);
+    to.write_string(1, SERVICE)?;
+    to.write_string(2, R::METHOD)?;
+    to.write_tag(3, WireType::LengthDelimited)?;
+    to.write_raw_varint32(u32::try_from(size).unwrap_or(u32::MAX))?;
+    request.write(&mut to)?;
+    to.write_int64(4, i64::try_from(timeout.as_nanos()).unwrap_or(i64::MAX))?;
+    to.flush()
+}
+
+fn read_answer<A: Message>(bytes: &[u8]) -> Result<A, Unanswered> {
+    let unreadable = |error: protobuf::Error| Unanswered::Unreadable(error.to_string());
+    let response = ttrpc::Response::parse_from_bytes(bytes).map_err(unreadable)?;
+    match response.status.into_option() {
+        Some(status) if status.code != Code::OK.into() => Err(Unanswered::Status(status)),
+        Some(_) | None => A::parse_from_bytes(&response.payload).map_err(unreadable),
+    }
+}
+
+/// Takes what comes to those who wait for it.
+#[derive(Debug)]
+pub(super) struct Answers {
+    waiting: Waiting,
+    /// The beginning of a message.
+    bytes: Vec<u8>,
+    /// How much is still to come of a message that is too large to be read.
+    surplus: usize,
+}
+
+impl Answers {
+    /// Takes in one frame; an answer may come in many, and a frame may hold many.
+    pub(super) fn take(&mut self, payload: Vec<u8>) {
+        if self.bytes.is_empty() {
+            self.bytes = payload;
+        } else {
+            self.bytes.extend_from_slice(&payload);
+        }
+        loop {
+            let surplus = self.surplus.min(self.bytes.len());
+            self.surplus -= surplus;
+            self.bytes.drain(..surplus);
+            let Some(length) = message_length(&self.bytes) else { return };
+            if length > TTRPC_HEADER + TTRPC_LIMIT {
+                self.surplus = length;
+                self.refuse(format!("it has {length} bytes, too many for the protocol"));
+            } else if self.bytes.len() < length {
+                return;
+            } else if self.bytes[TYPE] != RESPONSE {
+                self.surplus = length;
+                self.refuse("it is no answer".to_owned());
+            } else {
+                let rest = self.bytes.split_off(length);
+                let number = self.number();
+                let message = std::mem::replace(&mut self.bytes, rest);
+                self.waiting.answer(number, Ok(message));
+            }
+        }
+    }
+
+    /// Says why there is no answer to the call that this message is about.
+    fn refuse(&self, why: String) {
+        self.waiting.answer(self.number(), Err(Unanswered::Unreadable(why)));
+    }
+
+    /// The number of the call that this message is about, once its header is there.
+    fn number(&self) -> u32 {
+        self.bytes.get(4..8).map_or(0, |bytes| bytes.iter().fold(0, |n, b| n << 8 | u32::from(*b)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::UnixStream;
+    use tokio::time::timeout;
+
+    use super::super::mux::{FRAME_LIMIT, split_to_call};
+    use super::*;
+
+    /// What is asked for, and one that takes in what comes.
+    fn waiting_for(numbers: &[u32]) -> (Vec<oneshot::Receiver<Reply>>, Answers) {
+        let waiting = Waiting::default();
+        let receivers = numbers.iter().map(|number| waiting.expect(*number)).collect();
+        (receivers, Answers { waiting, bytes: Vec::new(), surplus: 0 })
+    }
+
+    fn came(number: u32, kind: u8, length: usize) -> Vec<u8> {
+        let mut bytes = u32::try_from(length).unwrap().to_be_bytes().to_vec();
+        bytes.extend_from_slice(&number.to_be_bytes());
+        bytes.extend_from_slice(&[kind, 0]);
+        bytes.resize(TTRPC_HEADER + length, 7);
+        bytes
+    }
+
+    fn why(receiver: &mut oneshot::Receiver<Reply>) -> String {
+        match receiver.try_recv().unwrap() {
+            Err(Unanswered::Unreadable(why)) => why,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn answers_find_their_call_in_whatever_pieces_and_order_they_come() {
+        let stream = [came(3, RESPONSE, 9), came(5, RESPONSE, 0), came(1, RESPONSE, 20)].concat();
+        for size in [1, 7, 10, 11, 19, 25, 100] {
+            let (mut calls, mut answers) = waiting_for(&[1, 3, 5]);
+            stream.chunks(size).for_each(|piece| answers.take(piece.to_vec()));
+            let got: Vec<_> = calls.iter_mut().map(|call| call.try_recv().unwrap()).collect();
+            assert_eq!(got, [(1, 20), (3, 9), (5, 0)].map(|(n, l)| Ok(came(n, RESPONSE, l))));
+            assert!(answers.bytes.is_empty());
+        }
+    }
+
+    #[test]
+    fn an_answer_to_a_question_that_nobody_asked_disturbs_nobody() {
+        let (mut calls, mut answers) = waiting_for(&[1]);
+        answers.take([came(2, RESPONSE, 3), came(u32::MAX, RESPONSE, 3)].concat());
+        answers.take([came(1, RESPONSE, 3), came(1, RESPONSE, 4)].concat());
+        assert_eq!(calls[0].try_recv().unwrap(), Ok(came(1, RESPONSE, 3)));
+    }
+
+    #[test]
+    fn an_answer_over_the_limit_is_skipped_and_never_kept() {
+        let (mut calls, mut answers) = waiting_for(&[1, 3]);
+        let long = came(1, RESPONSE, TTRPC_LIMIT + 1);
+        for piece in [&long[..], &came(3, RESPONSE, 2)].concat().chunks(100_000) {
+            answers.take(piece.to_vec());
+            assert!(answers.bytes.len() <= 100_000);
+        }
+        assert!(why(&mut calls[0]).contains("too many"));
+        assert_eq!(calls[1].try_recv().unwrap(), Ok(came(3, RESPONSE, 2)));
+    }
+
+    #[test]
+    fn what_is_no_answer_fails_its_call_and_no_other() {
+        let (mut calls, mut answers) = waiting_for(&[1, 3]);
+        answers.take([came(1, REQUEST, 5), came(3, RESPONSE, 2)].concat());
+        assert!(why(&mut calls[0]).contains("no answer"));
+        assert!(calls[1].try_recv().unwrap().is_ok());
+    }
+
+    #[test]
+    fn a_request_is_written_as_the_protocols_own_types_write_it() {
+        let pod = api::PodSandbox { id: "p".repeat(5000), ..Default::default() };
+        let request = api::RunPodSandboxRequest { pod: Some(pod).into(), ..Default::default() };
+        let bytes = message(7, &request, Duration::from_millis(2)).unwrap();
+        let (first, rest) = bytes.split_at(FRAME_HEADER + 4096);
+        assert_eq!(first[..FRAME_HEADER], [0, 0, 0, 1, 0, 0, 0x10, 0]);
+        let message = [&first[FRAME_HEADER..], &rest[FRAME_HEADER..]].concat();
+        assert_eq!(message_length(&message), Some(message.len()));
+        assert_eq!(message[4..TTRPC_HEADER], [0, 0, 0, 7, REQUEST, 0]);
+        let envelope = ttrpc::Request {
+            service: SERVICE.to_owned(),
+            method: "RunPodSandbox".to_owned(),
+            payload: request.write_to_bytes().unwrap(),
+            timeout_nano: 2_000_000,
+            ..Default::default()
+        };
+        assert_eq!(message[TTRPC_HEADER..], envelope.write_to_bytes().unwrap());
+    }
+
+    #[test]
+    fn a_status_that_is_not_ok_is_no_answer_even_if_its_code_is_unknown() {
+        for (code, is_answer) in [(0, true), (2, false), (99, false)] {
+            let code = protobuf::EnumOrUnknown::from_i32(code);
+            let status = ttrpc::Status { code, ..Default::default() };
+            let response = ttrpc::Response { status: Some(status).into(), ..Default::default() };
+            let read = read_answer::<api::Empty>(&response.write_to_bytes().unwrap());
+            assert_eq!(read.is_ok(), is_answer, "{code:?}");
+        }
+        assert!(read_answer::<api::Empty>(&[]).is_ok(), "no status is no refusal");
+        assert!(matches!(read_answer::<api::Empty>(&[1]), Err(Unanswered::Unreadable(_))));
+    }
+
+    #[tokio::test]
+    async fn a_call_that_nobody_waits_for_any_more_is_forgotten() {
+        let (ours, _theirs) = UnixStream::pair().unwrap();
+        let (_trunk, caller, _runtime) = split_to_call(ours).unwrap();
+        let (request, patience) = (api::Empty::new(), Duration::from_millis(10));
+        assert!(timeout(patience, caller.call(&request, patience)).await.is_err());
+        assert!(caller.waiting.lock().is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_plugin_that_does_not_read_fills_no_memory_and_its_end_ends_every_call() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let (trunk, caller, _runtime) = split_to_call(ours).unwrap();
+        let config = "c".repeat(TTRPC_LIMIT - 1000);
+        let request = api::ConfigureRequest { config, ..Default::default() };
+        let patience = Duration::from_millis(50);
+        for _ in 0..6 {
+            assert!(timeout(patience, caller.call(&request, patience)).await.is_err());
+        }
+        let waiting = caller.outgoing.waiting_bytes();
+        assert!(2 * TTRPC_LIMIT < waiting && waiting < 3 * FRAME_LIMIT, "{waiting}");
+        drop(theirs);
+        trunk.closed().await;
+        let answer = timeout(Duration::from_secs(10), caller.call(&request, patience)).await;
+        assert!(matches!(answer, Ok(Err(Unanswered::Unreadable(_)))), "{answer:?}");
+    }
+}

@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What goes out over the trunk: whole messages, in the order in which they are handed over.
+//!
+//! A message is written by whoever hands it over, at once: a task for that would have to be woken
+//! for each request to each plugin. What a plugin has no room for waits here, and for that there
+//! is a task. Nothing here looks into a message; its frames are made by `mux`.
+
+use std::collections::VecDeque;
+use std::io::{self, ErrorKind};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+
+use super::line::Line;
+use super::mux::{FRAME_LIMIT, Trunk};
+
+/// Bytes that may wait before those with more to say must wait as well.
+const LIMIT: usize = 2 * FRAME_LIMIT;
+/// Rare, a plugin that does not read: looked at again this soon, instead of one more waker.
+const LOOK_AGAIN: Duration = Duration::from_millis(5);
+
+/// The way out that both connections share; the trunk is closed when neither is there any more.
+#[derive(Debug)]
+pub(super) struct Outgoing(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    line: Line,
+    trunk: Trunk,
+    waiting: Mutex<Waiting>,
+    has_begun_to_wait: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Waiting {
+    messages: VecDeque<Vec<u8>>,
+    /// Of the first one.
+    written: usize,
+    bytes: usize,
+}
+
+impl Outgoing {
+    pub(super) fn start(line: Line, trunk: Trunk) -> Self {
+        let waiting = Mutex::default();
+        let shared = Arc::new(Shared { line, trunk, waiting, has_begun_to_wait: Notify::new() });
+        tokio::spawn(Arc::clone(&shared).write());
+        Self(shared)
+    }
+
+    /// Sends a message in frames, now or as soon as there is room.
+    ///
+    /// # Errors
+    /// Fails when the trunk is closed, which knows why.
+    pub(super) fn send(&self, message: Vec<u8>) -> io::Result<()> {
+        if self.0.trunk.is_closed() {
+            return Err(ErrorKind::BrokenPipe.into());
+        }
+        let mut waiting = self.0.waiting();
+        waiting.bytes += message.len();
+        waiting.messages.push_back(message);
+        if waiting.messages.len() == 1 {
+            let written = waiting.write(&self.0.line);
+            if let Err(error) = &written {
+                self.0.trunk.close(&crate::error::in_our_words(error));
+            }
+            if !waiting.messages.is_empty() {
+                self.0.has_begun_to_wait.notify_one();
+            }
+            written?;
+        }
+        Ok(())
+    }
+
+    /// Whether so much waits that nobody should add to it.
+    pub(super) fn is_full(&self) -> bool {
+        self.waiting_bytes() > LIMIT
+    }
+
+    pub(super) fn waiting_bytes(&self) -> usize {
+        self.0.waiting().bytes
+    }
+
+    /// Waits until it is worthwhile to look again whether it is full.
+    pub(super) async fn a_moment() {
+        tokio::time::sleep(LOOK_AGAIN).await;
+    }
+}
+
+impl Drop for Outgoing {
+    fn drop(&mut self) {
+        self.0.trunk.close("both connections were dropped");
+    }
+}
+
+impl Shared {
+    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Writes what had to wait, until the trunk is closed.
+    async fn write(self: Arc<Self>) {
+        let reason = tokio::select! {
+            error = self.write_waiting() => crate::error::in_our_words(&error),
+            reason = self.trunk.closed() => reason,
+        };
+        self.trunk.close(&reason);
+        // Nobody waits for room that will never be.
+        *self.waiting() = Waiting::default();
+        self.line.end();
+    }
+
+    async fn write_waiting(&self) -> io::Error {
+        loop {
+            self.has_begun_to_wait.notified().await;
+            while !self.waiting().messages.is_empty() {
+                let room = self.line.room().await;
+                if let Err(error) = room.and_then(|()| self.waiting().write(&self.line)) {
+                    return error;
+                }
+            }
+        }
+    }
+}
+
+impl Waiting {
+    /// Writes as much as there is room for.
+    fn write(&mut self, line: &Line) -> io::Result<()> {
+        while let Some(first) = self.messages.front() {
+            match line.write(first.get(self.written..).unwrap_or_default()) {
+                Ok(length) => self.written += length,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
+                Err(error) => return Err(error),
+            }
+            if self.written >= first.len() {
+                self.bytes -= first.len();
+                self.written = 0;
+                self.messages.pop_front();
+            }
+        }
+        Ok(())
+    }
+}

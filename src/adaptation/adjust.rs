@@ -2,8 +2,8 @@
 //! One plugin's adjustment, field by field, in the reference's order.
 //!
 //! Two things change with every field: the combined adjustment that will be applied, and the
-//! container that the next plugin sees. The first error ends it; the caller works on a copy, so
-//! nothing half-done survives. Messages are taken apart in full: a field that is new in the
+//! container that the next plugin sees. The first error ends it, and the caller drops what is
+//! half done. Messages are taken apart in full: a field that is new in the
 //! schema breaks the build here instead of being ignored on a host.
 //! Reference: `adjust` and its helpers in NRI's result collector.
 

@@ -2,7 +2,7 @@
 //! One CreateContainer being asked around: what each plugin wants becomes one adjustment.
 //!
 //! The caller asks plugin after plugin with [`Creation::request`] and hands in each answer; every
-//! plugin sees what those before it did. An answer counts as a whole or not at all. In the end
+//! plugin sees what those before it did. An answer that fails ends the creation. In the end
 //! there is one adjustment to apply, and a table of who set what. Nothing is asked, applied or
 //! validated here. Reference: the result collector of `pkg/adaptation` in NRI v0.12.
 
@@ -22,15 +22,9 @@ use crate::plugin::api;
 /// The state of one CreateContainer between two plugins.
 #[derive(Debug, Clone)]
 pub struct Creation {
-    pod: api::PodSandbox,
     pristine: api::Container,
-    running: Running,
-}
-
-/// What answers change.
-#[derive(Debug, Clone)]
-struct Running {
-    visible: api::Container,
+    /// The container in it is as the plugins so far have left it.
+    request: api::CreateContainerRequest,
     combined: api::ContainerAdjustment,
     /// Holds the owners of the created container as well.
     updates: Updates,
@@ -75,17 +69,17 @@ impl Creation {
         resources.cpu.mut_or_insert_default();
 
         let updates = Updates::for_create(container.id.clone());
-        let running = Running { visible: container.clone(), combined: blank(), updates };
-        Self { pod, pristine: container, running }
+        let request = api::CreateContainerRequest {
+            pod: MessageField::some(pod),
+            container: MessageField::some(container.clone()),
+            ..Default::default()
+        };
+        Self { pristine: container, request, combined: blank(), updates }
     }
 
     /// What the next plugin is asked.
-    pub fn request(&self) -> api::CreateContainerRequest {
-        api::CreateContainerRequest {
-            pod: MessageField::some(self.pod.clone()),
-            container: MessageField::some(self.running.visible.clone()),
-            ..Default::default()
-        }
+    pub fn request(&self) -> &api::CreateContainerRequest {
+        &self.request
     }
 
     /// The container as it was before any plugin was asked.
@@ -95,34 +89,33 @@ impl Creation {
 
     /// The container as the plugins so far have left it.
     pub fn container(&self) -> &api::Container {
-        &self.running.visible
+        &self.request.container
     }
 
     /// Who set what so far.
     pub fn owners(&self) -> &Owners {
-        self.running.updates.owners()
+        self.updates.owners()
     }
 
-    /// Takes in what one plugin answered. If that fails, nothing changed.
+    /// Takes in what one plugin answered. If that fails, the creation ends with it: nobody sees
+    /// half an answer, and no copy is made for that.
     pub fn answer(
-        &mut self,
+        mut self,
         plugin: &str,
         rights: &Rights,
         response: api::CreateContainerResponse,
-    ) -> Result<(), MergeError> {
+    ) -> Result<Self, MergeError> {
         let places = unknown::fields(&response);
         let api::CreateContainerResponse { adjust, update, evict, special_fields: _ } = response;
-        let mut next = self.running.clone();
         if let Some(adjust) = adjust.as_ref() {
-            let owners = &mut next.updates.owners;
+            let owners = &mut self.updates.owners;
             let claims = Claims { plugin, rights, container: &self.pristine.id, owners };
-            let (combined, visible) = (&mut next.combined, &mut next.visible);
-            Adjust { claims, combined, visible }.merge(adjust)?;
+            let visible = self.request.container.mut_or_insert_default();
+            Adjust { claims, combined: &mut self.combined, visible }.merge(adjust)?;
         }
-        next.updates.merge(plugin, rights, &update, &evict)?;
-        next.updates.note_unknown(plugin, places);
-        self.running = next;
-        Ok(())
+        self.updates.merge(plugin, rights, &update, &evict)?;
+        self.updates.note_unknown(plugin, places);
+        Ok(self)
     }
 
     /// What validators are asked once every plugin has answered. As the reference they get the
@@ -131,13 +124,13 @@ impl Creation {
         &self,
         plugins: Vec<api::PluginInstance>,
     ) -> api::ValidateContainerAdjustmentRequest {
-        let mut adjust = self.running.combined.clone();
+        let mut adjust = self.combined.clone();
         show_rdt(&mut adjust);
         api::ValidateContainerAdjustmentRequest {
-            pod: MessageField::some(self.pod.clone()),
+            pod: self.request.pod.clone(),
             container: MessageField::some(self.pristine.clone()),
             adjust: MessageField::some(adjust),
-            update: self.running.updates.pending(),
+            update: self.updates.pending(),
             owners: MessageField::some(self.owners().to_api()),
             plugins,
             ..Default::default()
@@ -146,7 +139,8 @@ impl Creation {
 
     /// What all answers together come to.
     pub fn finish(self) -> Merged {
-        let Running { visible: container, combined: mut adjust, updates } = self.running;
+        let Self { pristine: _, request, combined: mut adjust, updates } = self;
+        let container = request.container.unwrap_or_default();
         show_rdt(&mut adjust);
         strip(&mut adjust);
         let Updated { updates, evictions, evicted_by, owners, unknown } = updates.finish();

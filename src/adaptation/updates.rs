@@ -132,7 +132,7 @@ impl Updates {
         Ok(())
     }
 
-    /// The same for a caller that works on a copy already.
+    /// The same for a caller that keeps nothing if it fails.
     pub(super) fn merge(
         &mut self,
         plugin: &str,

@@ -62,13 +62,21 @@ pub async fn create(
     let validators: Vec<Rc<Seat>> = active.cloned().collect();
     let mut silent = HashSet::new();
     for (index, seat) in table.audience.iter().enumerate() {
-        match ask(seat, &mut creation).await {
-            Said::Answer(()) => {}
+        let asked = index + 1;
+        let rights = seat.rights().map_err(|failure| Stopped { failure, asked })?;
+        let call = seat.plugin.create_container(creation.request());
+        match seat.ask(Event::CreateContainer, call).await {
+            Said::Answer(answer) => {
+                let id = seat.id();
+                let answered = creation.answer(&id, rights, answer);
+                let failure = answered.map_err(|error| Failure::of_merge(&id, &error));
+                creation = failure.map_err(|failure| Stopped { failure, asked })?;
+            }
             Said::Skipped(why) => {
                 witness.skipped(&seat.id(), &why);
                 silent.insert(Rc::as_ptr(seat));
             }
-            Said::Refusal(failure) => return Err(Stopped { failure, asked: index + 1 }),
+            Said::Refusal(failure) => return Err(Stopped { failure, asked }),
         }
         witness.so_far(creation.container());
     }
@@ -85,24 +93,4 @@ pub async fn create(
             .map_err(|failure| Stopped { failure, asked })?;
     }
     Ok(creation.finish())
-}
-
-async fn ask(seat: &Seat, creation: &mut Creation) -> Said<()> {
-    let rights = match seat.rights() {
-        Ok(rights) => rights,
-        Err(failure) => return Said::Refusal(failure),
-    };
-    let request = creation.request();
-    let call = seat.plugin.create_container(&request);
-    match seat.ask(Event::CreateContainer, call).await {
-        Said::Answer(answer) => {
-            let id = seat.id();
-            match creation.answer(&id, rights, answer) {
-                Ok(()) => Said::Answer(()),
-                Err(error) => Said::Refusal(Failure::of_merge(&id, &error)),
-            }
-        }
-        Said::Skipped(why) => Said::Skipped(why),
-        Said::Refusal(failure) => Said::Refusal(failure),
-    }
 }

@@ -185,7 +185,7 @@ fn merge(
             adjust: Some(adjust.clone()).into(),
             ..api::CreateContainerResponse::default()
         };
-        creation
+        creation = creation
             .answer(plugin, &Rights::default(), answer)
             .map_err(|error| Error::new(quoted(&error.to_string())))?;
     }

@@ -140,8 +140,9 @@ impl Case {
         let pod = request.pod.unwrap_or_default();
         let mut creation = Creation::new(pod, request.container.unwrap_or_default());
         for (plugin, answer) in &self.answers {
-            if let Err(error) = creation.answer(plugin, &Rights::default(), message(answer)) {
-                return refused(&error);
+            match creation.answer(plugin, &Rights::default(), message(answer)) {
+                Ok(next) => creation = next,
+                Err(error) => return refused(&error),
             }
         }
         let seen = show_container(&creation.request().container);

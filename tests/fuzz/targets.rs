@@ -172,9 +172,9 @@ pub(crate) fn answers(bytes: &[u8]) {
         rest = after;
         number += 1;
         let Ok(answer) = api::CreateContainerResponse::parse_from_bytes(answer) else { continue };
-        if creation.answer(&format!("{number:02}-p"), &Rights::default(), answer).is_err() {
-            return;
-        }
+        let heard = creation.answer(&format!("{number:02}-p"), &Rights::default(), answer);
+        let Ok(next) = heard else { return };
+        creation = next;
     }
     let merged = creation.finish();
     for owner in merged.owners.to_flat("c0").values() {

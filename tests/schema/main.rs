@@ -40,7 +40,8 @@ fn story(bytes: &[u8]) -> Story {
         let mut answer: api::CreateContainerResponse = dice.message();
         // Where a container is created, most plugins have nothing to say of others.
         answer.update.retain(|update| update.container_id != "c0");
-        if creation.answer(plugin, &Rights::default(), answer.clone()).is_ok() {
+        if let Ok(next) = creation.clone().answer(plugin, &Rights::default(), answer.clone()) {
+            creation = next;
             accepted.push(answer);
         }
     }
@@ -162,15 +163,17 @@ proptest! {
     fn an_answer_that_says_nothing_changes_nothing(bytes in vec(any::<u8>(), 1..600)) {
         let mut dice = Dice::new(&bytes);
         let mut creation = Creation::new(api::PodSandbox::new(), dice.message());
-        let _perhaps = creation.answer("10-a", &Rights::default(), dice.message());
-        let before = (creation.request(), creation.owners().clone());
+        if let Ok(next) = creation.clone().answer("10-a", &Rights::default(), dice.message()) {
+            creation = next;
+        }
+        let before = (creation.request().clone(), creation.owners().clone());
         let empty = api::CreateContainerResponse {
             adjust: Some(api::ContainerAdjustment::new()).into(),
             ..Default::default()
         };
         for answer in [api::CreateContainerResponse::new(), empty] {
-            creation.answer("20-b", &Rights::default(), answer).unwrap();
-            prop_assert_eq!(&before, &(creation.request(), creation.owners().clone()));
+            creation = creation.answer("20-b", &Rights::default(), answer).unwrap();
+            prop_assert_eq!(&before, &(creation.request().clone(), creation.owners().clone()));
         }
         let adjust = creation.finish().adjust;
         let nothing = Creation::new(api::PodSandbox::new(), dice.message()).finish().adjust;
@@ -188,8 +191,10 @@ proptest! {
         let mut creation = Creation::new(dice.message(), dice.message());
         let mut updates = [Updates::for_update(dice.message()), Updates::for_stop()];
         for plugin in ["10-a", "", "-", "20-b"] {
-            let _perhaps = creation.answer(plugin, &Rights::default(), dice.message());
-            let _asked = (creation.request(), creation.validation_request(vec![dice.message()]));
+            if let Ok(next) = creation.clone().answer(plugin, &Rights::default(), dice.message()) {
+                creation = next;
+            }
+            let _asked = (creation.request().clone(), creation.validation_request(vec![dice.message()]));
             for updates in &mut updates {
                 let response: api::UpdateContainerResponse = dice.message();
                 let before = show(&updates.clone().finish().updates);

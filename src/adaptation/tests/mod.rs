@@ -39,7 +39,8 @@ fn answer(
     plugin: &str,
     adjust: api::ContainerAdjustment,
 ) -> Result<(), MergeError> {
-    creation.answer(plugin, &Rights::default(), answered(adjust))
+    *creation = creation.clone().answer(plugin, &Rights::default(), answered(adjust))?;
+    Ok(())
 }
 
 fn some<T>(message: T) -> MessageField<T> {

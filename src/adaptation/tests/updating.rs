@@ -73,7 +73,7 @@ fn every_resource_of_an_update_arrives() {
 
 #[test]
 fn the_container_being_created_is_not_updated_even_if_failures_are_to_be_ignored() {
-    let mut creation = creation();
+    let creation = creation();
     let response = api::CreateContainerResponse {
         update: vec![if_possible(update(SUBJECT, shares(1)))],
         ..Default::default()
@@ -84,7 +84,7 @@ fn the_container_being_created_is_not_updated_even_if_failures_are_to_be_ignored
 
 #[test]
 fn the_container_being_created_is_not_evicted_either() {
-    let mut creation = creation();
+    let creation = creation();
     let response =
         api::CreateContainerResponse { evict: vec![eviction(SUBJECT, "r")], ..Default::default() };
     let error = creation.answer("00-p", &ALL, response).unwrap_err();
@@ -96,8 +96,8 @@ fn updates_of_one_container_become_one_in_order_of_first_mention() {
     let mut creation = creation();
     let respond = |update| api::CreateContainerResponse { update, ..Default::default() };
     let first = respond(vec![update("c2", shares(1)), update("c1", shares(1))]);
-    creation.answer("00-bar", &ALL, first).unwrap();
-    creation.answer("10-foo", &ALL, respond(vec![update("c1", quota(2))])).unwrap();
+    creation = creation.answer("00-bar", &ALL, first).unwrap();
+    creation = creation.answer("10-foo", &ALL, respond(vec![update("c1", quota(2))])).unwrap();
     let merged = creation.finish();
     assert_eq!(
         merged.updates,
@@ -264,9 +264,9 @@ fn a_container_is_evicted_once_for_the_reason_given_first() {
     let mut creation = creation();
     let respond = |evict| api::CreateContainerResponse { evict, ..Default::default() };
     let first = respond(vec![eviction("c1", "loud"), eviction("", "nobody")]);
-    creation.answer("00-bar", &ALL, first).unwrap();
+    creation = creation.answer("00-bar", &ALL, first).unwrap();
     let second = respond(vec![eviction("c1", "late"), eviction("c2", "")]);
-    creation.answer("10-foo", &ALL, second).unwrap();
+    creation = creation.answer("10-foo", &ALL, second).unwrap();
     assert_eq!(creation.finish().evictions, [eviction("c1", "loud"), eviction("c2", "")]);
 }
 

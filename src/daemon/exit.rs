@@ -10,7 +10,7 @@ use crate::plugin::Event;
 use crate::state::{Container, Key, Lifecycle};
 
 use super::node::{Node, log_failure, now};
-use super::{hook, lasting, outcome, watch};
+use super::{hook, lasting, outcome, settle, watch};
 
 /// Whether the init process of a container is known to have ended.
 pub(super) fn has_ended(node: &Node, record: &Container) -> bool {
@@ -94,9 +94,10 @@ async fn ended(node: &Rc<Node>, key: &Key, incarnation: u64, process: Option<Own
         });
     }
     let lane = node.lane(key);
+    settle::started_it(&lane).await;
     let _turn = lane.turn.lock().await;
     // The runtime process of `start` may have been reaped together with a short-lived init.
-    super::settle::due(node, key, &lane).await;
+    settle::due(node, key, &lane).await;
     if node.container(key).is_some_and(|record| record.incarnation == incarnation) {
         stopped(node, key).await;
     }

@@ -6,7 +6,6 @@
 
 mod admin;
 mod adopt;
-mod arrivals;
 mod birth;
 mod call;
 mod carry;
@@ -18,7 +17,6 @@ mod evict;
 mod evidence;
 mod exit;
 mod facts;
-mod folders;
 mod found;
 mod gate;
 mod home;
@@ -37,7 +35,6 @@ mod recovery;
 mod relay;
 mod resources;
 mod roster;
-mod route;
 mod settle;
 mod sockets;
 mod spawn;
@@ -123,13 +120,9 @@ async fn serve(
     adopt::adopt(&node).await;
     found::again(&node).await;
     recovery::look_around(&node).await;
-    arrivals::adopt(&node).await;
     open_to_plugins(&node);
     recovery::recover(&node);
     lasting::follow_all(&node);
-    if !node.is_bystander() {
-        arrivals::look_out(&node);
-    }
     home.open(wrappers)?;
     announce(start);
     info!("nri-runc {} is ready", env!("CARGO_PKG_VERSION"));

@@ -3,6 +3,7 @@
 //! follows, the Post events go out (decisions D2, D3, D5).
 
 use std::rc::Rc;
+use std::time::Duration;
 
 use tracing::debug;
 
@@ -13,6 +14,9 @@ use crate::state::{Container, Key, Lifecycle};
 
 use super::node::{Lane, Node, Pending, log_failure, now};
 use super::{adopt, delete, evidence, exit, undo, update, updates, watch};
+
+/// How long a `start` may take longer than what it started.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Watches a runtime process to its end, then settles its verb.
 pub(super) fn watch(node: &Rc<Node>, key: &Key, lane: &Rc<Lane>, pending: Rc<Pending>) {
@@ -65,6 +69,16 @@ async fn settle(node: &Rc<Node>, key: &Key, pending: &Pending) {
         Verb::Run | Verb::Restore => ran(node, key, pending).await,
         Verb::Kill | Verb::Pause | Verb::Resume | Verb::Exec | Verb::State => {}
         Verb::Nri | Verb::Other | Verb::None => {}
+    }
+}
+
+/// A container that is over at once may have ended before the runtime process that started it:
+/// that one is waited for, so that its success is told first. One that hangs keeps no end back.
+pub(super) async fn started_it(lane: &Lane) {
+    let is_start = |pending: &&Rc<Pending>| pending.verb == Verb::Start;
+    let starting = lane.pending.borrow().iter().find(is_start).map(Rc::clone);
+    if let Some(pending) = starting {
+        let _late = tokio::time::timeout(PATIENCE, watch::ended(&pending.process)).await;
     }
 }
 

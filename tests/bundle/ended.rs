@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::player::Manner;
 use super::rig::{BUNDLE, Rig, wait_until};
-use super::{life, succeeds};
+use super::{life, started, succeeds};
 
 /// State, exit code, reason and message of each StopContainer.
 type Ends = Arc<Mutex<Vec<Value>>>;
@@ -116,4 +116,18 @@ fn a_newcomer_sees_what_has_ended_and_hears_only_of_its_removal() {
     wait_until("the end is told", || told.lock().unwrap().len() >= 4);
     let wanted = [&["Synchronize c1".to_owned()], &life("c1")[6..]].concat();
     assert_eq!(*told.lock().unwrap(), wanted);
+}
+
+#[test]
+fn a_container_that_ends_before_its_start_returns_is_told_whole() {
+    let rig = started("");
+    let told = rig.plugin("10", "witness", Manner::default());
+    succeeds(&rig.create("c1"));
+    rig.write("fake/brief", "");
+    succeeds(&rig.verb(&["start", "c1"]));
+    succeeds(&rig.verb(&["delete", "c1"]));
+    wait_until("its removal is told", || {
+        told.lock().unwrap().iter().any(|event| event == "RemovePodSandbox c1")
+    });
+    assert_eq!(*told.lock().unwrap(), life("c1"));
 }

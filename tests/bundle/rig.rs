@@ -41,7 +41,7 @@ create)
   echo "{\"init_process_pid\": $!, \"config\": {\"labels\": [\"bundle=$bundle\"]}}" >"$state/state.json"
   touch "$state/exec.fifo"
   [ -z "$pidfile" ] || echo $! >"$pidfile" ;;
-start) rm -f "$state/exec.fifo" ;;
+start) rm -f "$state/exec.fifo"; [ ! -e "$dir/brief" ] || { kill -9 "$(cat "$state/pid")"; sleep 1; } ;;
 restore)
   mkdir -p "$state"
   cp "$bundle/config.json" "$dir/seen.json"

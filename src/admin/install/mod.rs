@@ -9,7 +9,6 @@ mod crio;
 mod docker;
 mod edit;
 mod ledger;
-mod listener;
 mod place;
 mod plan;
 mod podman;
@@ -105,8 +104,7 @@ pub(super) fn install(install: &Install, config: &Config) -> Result<Value> {
         && !forgets
         && plan.files.iter().all(|(path, text)| now.get(path) == Some(text))
     {
-        let notes = plan.notes.iter().cloned().chain(listener::note(&host, config)).collect();
-        return Ok(told(engine, "install", &[], notes, Said::default()));
+        return Ok(told(engine, "install", &[], plan.notes.clone(), Said::default()));
     }
     let (base, unclear) = match &old {
         Some(old) => old.undone(&host, &now)?,
@@ -115,8 +113,7 @@ pub(super) fn install(install: &Install, config: &Config) -> Result<Value> {
     if let Some(path) = unclear.first() {
         return Err(edited(path, old.as_ref()));
     }
-    let mut plan = if old.is_some() { engine.plan(&wish, &base)? } else { as_it_is? };
-    plan.notes.extend(listener::note(&host, config));
+    let plan = if old.is_some() { engine.plan(&wish, &base)? } else { as_it_is? };
     let changes = changes(&host, &now, &base, &plan, old.as_ref())?;
     if !install.common.dry_run {
         let ledger = ledger_of(&wish, &host, &base, &plan, old.as_ref(), engine);

@@ -78,7 +78,11 @@ podman() {
 (podman) || say "Podman cannot be had: its tests are skipped"
 # Docker: its client, its daemon, and the library that only the daemon needs.
 docker() {
-    unpack docker.io docker dockerd
+    unpack docker.io dockerd
+    # Later releases of Debian have the client in a package of its own.
+    client=docker.io
+    ! apt-cache show docker-cli >/dev/null 2>&1 || client=docker-cli
+    unpack "$client" docker
     mkdir -p "$tools/lib"
     unpack libdevmapper1.02.1
     find "$tools/libdevmapper1.02.1" -name 'lib*.so.*' -exec ln -sf {} "$tools/lib/" \;

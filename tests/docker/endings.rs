@@ -58,7 +58,7 @@ fn every_end_of_a_container_is_told_once_and_soon() {
         let container = &stop["container"];
         assert_eq!(container["state"], "CONTAINER_STOPPED");
         let name = container["name"].as_str().unwrap();
-        // containerd 1.6 writes no code: then nothing is said, and never a wrong one.
+        // Where neither containerd (1.6) nor the kernel (before 6.15) knows the code, none is said.
         if name != "forced" && !container["exitCode"].is_null() {
             let code = docker.inspect(name)["State"]["ExitCode"].clone();
             assert_eq!(container["exitCode"], code, "{name}");
@@ -68,6 +68,26 @@ fn every_end_of_a_container_is_told_once_and_soon() {
     docker.nothing_is_left();
     // A `rm` of what has ended is no event: the runtime had deleted it when it ended.
     assert_eq!(events(&told, "alone").len(), LIFE.len());
+}
+
+#[test]
+fn each_life_of_a_container_that_docker_restarts_by_itself_is_told() {
+    let Some(docker) = Docker::new() else { return };
+    let (manner, heard) = listening(Manner::default());
+    let told = docker.rig.plugin("10", "witness", manner);
+    let run = ["run", "--detach", "--runtime=nri-runc", "--name=web", "--restart=on-failure:2"];
+    let id = docker.says(&[&run[..], &[IMAGE, "/bin/sh", "-c", "exit 3"]].concat());
+    wait_until("Docker has given up", || {
+        let inspect = docker.inspect("web");
+        inspect["RestartCount"] == 2 && inspect["State"]["Status"] == "exited"
+    });
+    let ends = || events(&told, "web").iter().filter(|event| *event == "RemovePodSandbox").count();
+    wait_until("the last end is told", || ends() == 3);
+    assert_eq!(events(&told, "web"), LIFE.repeat(3));
+    let ids = requests(&heard, "CreateContainer");
+    assert!(ids.iter().all(|create| create["container"]["id"] == id.as_str()), "{ids:?}");
+    docker.says(&["rm", "web"]);
+    docker.nothing_is_left();
 }
 
 #[test]
@@ -171,10 +191,15 @@ fn nothing_is_told_twice_when_docker_restarts_or_a_monitor_is_killed() {
 
     let socket = docker.task(&id, "address");
     signal(shim(&id), Signal::SIGKILL);
-    wait_until("its end is told", || heard_of(&told, "RemovePodSandbox web"));
-    wait_until("Docker has seen it", || !running(&docker));
-    docker.says(&["rm", "--force", "web"]);
-    assert_eq!(events(&told, "web"), LIFE);
+    // containerd takes five seconds for its cleaning up; on a machine that is too busy for that
+    // nobody ends the container, and there is no end to tell.
+    let gave_up = || docker.rig.read("dockerd.log").contains("failed to clean up after shim");
+    wait_until("its end is told", || heard_of(&told, "RemovePodSandbox web") || gave_up());
+    if !gave_up() {
+        wait_until("Docker has seen it", || !running(&docker));
+        docker.says(&["rm", "--force", "web"]);
+        assert_eq!(events(&told, "web"), LIFE);
+    }
     let stops = requests(&heard, "StopContainer");
     let is_running = |stop: &Value| stop["container"]["state"] == "CONTAINER_RUNNING";
     assert!(!stops.iter().any(is_running), "{stops:?}");
@@ -185,6 +210,9 @@ fn nothing_is_told_twice_when_docker_restarts_or_a_monitor_is_killed() {
     // The other was not touched, and ends after the restart like any other.
     assert_eq!(events(&told, "other"), LIFE[..5]);
     docker.says(&["rm", "--force", "other"]);
-    docker.nothing_is_left();
+    wait_until("its end is told", || heard_of(&told, "RemovePodSandbox other"));
     assert_eq!(events(&told, "other"), LIFE);
+    if !gave_up() {
+        docker.nothing_is_left();
+    }
 }

@@ -44,7 +44,8 @@ fn says(docker: &Docker, id: &str, shares: i64, quota: i64, memory: i64, pids: i
     let near = found.shares.filter(|found| (found - shares).abs() <= 27);
     let wanted = Limits {
         shares: near.map(|_| shares),
-        quota: Some(quota).filter(|quota| *quota > 0).or(found.quota.filter(|quota| *quota < 0)),
+        // Without a limit v1 has a negative number, and v2 a word.
+        quota: if quota > 0 { Some(quota) } else { found.quota.filter(|found| *found < 0) },
         memory: Some(memory * MIB),
         pids: Some(pids),
     };

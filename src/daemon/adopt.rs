@@ -193,7 +193,7 @@ async fn one(node: &Rc<Node>, note: &Note) -> Result<()> {
 /// An update that passed us may have undone what plugins own.
 pub(super) async fn hold_again(node: &Rc<Node>, key: &Key) {
     let is_owned = |record: &Container| !record.overlay.is_empty();
-    if !node.container(key).as_ref().is_some_and(is_owned) {
+    if !node.container(key).as_deref().is_some_and(is_owned) {
         return;
     }
     let reason = match resources::reapply(node, key).await {
@@ -215,7 +215,7 @@ async fn created(node: &Node, call: &Call) -> Result<()> {
         // Our predecessor may have put this very call on record, and died over it.
         init.is_some() && old.init_pid == init && old.made_by != call.question().pid
     };
-    if old.as_ref().is_some_and(is_taken) {
+    if old.as_deref().is_some_and(is_taken) {
         return Ok(()); // The id was taken, and the runtime refused.
     }
     let document = files::open_dir(&document_dir(call))

@@ -87,7 +87,7 @@ async fn one(node: &Rc<Node>, key: &Key, askers: &[String], reason: &str) -> Res
 }
 
 /// The first signal, and the last.
-async fn end(node: &Rc<Node>, record: Container) -> Result<(), String> {
+async fn end(node: &Rc<Node>, record: Rc<Container>) -> Result<(), String> {
     let signal = node.config.eviction_signal.clone();
     let sent = spawn::run(&record, &["kill", &record.key.id, &signal], b"").await;
     insist(node, record);
@@ -100,14 +100,14 @@ pub(super) fn resume(node: &Rc<Node>, record: &Container) {
         let (node, record) = (Rc::clone(node), record.clone());
         tokio::task::spawn_local(async move {
             let id = record.key.id.clone();
-            let ended = end(&node, record).await.map_err(crate::error::Error::new);
+            let ended = end(&node, Rc::new(record)).await.map_err(crate::error::Error::new);
             super::node::log_failure(&format!("evicting {id}"), ended);
         });
     }
 }
 
 /// Ends what does not end by itself.
-fn insist(node: &Rc<Node>, record: Container) {
+fn insist(node: &Rc<Node>, record: Rc<Container>) {
     let node = Rc::clone(node);
     tokio::task::spawn_local(async move {
         tokio::time::sleep(node.config.eviction_grace).await;

@@ -116,7 +116,7 @@ async fn decide(
 fn is_told(node: &Node, lane: &Lane, call: &Call) -> bool {
     let pid = call.question().pid;
     let record = node.container(&call.key);
-    let flight = record.and_then(|record| record.in_flight);
+    let flight = record.and_then(|record| record.in_flight.clone());
     flight.is_some_and(|flight| flight.pid == pid)
         || lane.pending.borrow().iter().any(|pending| pending.pid == pid)
 }

@@ -178,17 +178,24 @@ impl Node {
             (key.clone(), store.container(key).is_some()),
             (pod_key(pod), store.pod(pod).is_some()),
         ] {
-            let is_idle =
-                |lane: &Rc<Lane>| Rc::strong_count(lane) == 1 && lane.pending.borrow().is_empty();
             if !is_known && lanes.get(&key).is_some_and(is_idle) {
                 lanes.remove(&key);
             }
         }
     }
 
-    /// A copy of what is known about a container.
-    pub(super) fn container(&self, key: &Key) -> Option<Container> {
-        self.store.borrow().container(key).cloned()
+    /// Gives back the lane of a container that goes on living: thousands of them need none.
+    pub(super) fn leave(&self, key: &Key, lane: Rc<Lane>) {
+        drop(lane);
+        let mut lanes = self.lanes.borrow_mut();
+        if lanes.get(key).is_some_and(is_idle) {
+            lanes.remove(key);
+        }
+    }
+
+    /// What is known about a container now; it does not change in the hands of who asks.
+    pub(super) fn container(&self, key: &Key) -> Option<Rc<Container>> {
+        self.store.borrow().shared(key)
     }
 
     /// Changes a record; a disk that refuses is an operator's business, not the container's.
@@ -352,6 +359,12 @@ fn shown(store: &Store) -> (impl Iterator<Item = &Pod>, impl Iterator<Item = &Co
         !container.is_sandbox && comes && container.state != Lifecycle::Removed
     });
     (pods, containers)
+}
+
+/// Whether nobody has the lane or waits for it: one made anew does as well.
+fn is_idle(lane: &Rc<Lane>) -> bool {
+    let is_held = Rc::strong_count(lane) > 1 || Arc::strong_count(&lane.writing) > 1;
+    !is_held && lane.pending.borrow().is_empty()
 }
 
 /// No runtime's root is relative.

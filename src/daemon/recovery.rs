@@ -34,8 +34,8 @@ pub(super) async fn look_around(node: &Rc<Node>) {
 }
 
 /// Oldest first.
-fn in_order(node: &Node) -> Vec<Container> {
-    let mut records: Vec<Container> = node.store.borrow().containers().cloned().collect();
+fn in_order(node: &Node) -> Vec<Rc<Container>> {
+    let mut records = node.store.borrow().all_shared();
     records.sort_by_key(|record| record.incarnation);
     records
 }
@@ -48,12 +48,14 @@ pub(super) fn recover(node: &Rc<Node>) {
         node.plugins_are_back().await;
         for record in records {
             let lane = node.lane(&record.key);
-            let _turn = lane.turn.lock().await;
+            let turn = lane.turn.lock().await;
             let now = node.container(&record.key);
             // It may have been created anew since the daemon is back.
             if let Some(now) = now.filter(|now| now.incarnation == record.incarnation) {
                 tell_the_end(&node, &now).await;
             }
+            drop(turn);
+            node.leave(&record.key, lane);
         }
     });
 }

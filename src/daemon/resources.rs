@@ -172,7 +172,7 @@ pub(super) async fn at_birth(node: &Node, key: &Key, wish: Wish) -> Result<(), U
 }
 
 /// The container, if it can be updated now.
-pub(super) fn living(node: &Node, key: &Key) -> Result<Container, Unmet> {
+pub(super) fn living(node: &Node, key: &Key) -> Result<Rc<Container>, Unmet> {
     let record = node.container(key).ok_or(Unmet::Unknown)?;
     let is_alive = matches!(record.state, Lifecycle::Created | Lifecycle::Running)
         && !super::exit::has_ended(node, &record);

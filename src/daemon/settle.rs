@@ -29,8 +29,10 @@ pub(super) fn watch(node: &Rc<Node>, key: &Key, lane: &Rc<Lane>, pending: Rc<Pen
         watch::ended(&pending.process).await;
         // At once: others may write from here on, whoever has the turn.
         update::note_outcome(&node, &key, &pending);
-        let _turn = lane.turn.lock().await;
+        let turn = lane.turn.lock().await;
         due(&node, &key, &lane).await;
+        drop(turn);
+        node.leave(&key, lane);
     });
 }
 

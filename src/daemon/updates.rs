@@ -197,7 +197,7 @@ pub(super) async fn created(node: &Rc<Node>, key: &Key) {
     let Some(record) = node.container(key).filter(|record| !record.deferred.is_empty()) else {
         return;
     };
-    for wish in record.deferred {
+    for wish in record.deferred.clone() {
         if let Err(unmet) = resources::apply(node, key, &wish, None).await {
             let (id, key) = (key.id.clone(), Some(key.clone()));
             let order = Order { id, key, wish, ignores_failure: false, found: Ok(None) };
@@ -211,7 +211,7 @@ pub(super) async fn created(node: &Rc<Node>, key: &Key) {
 /// A creation came to nothing: so do the wishes for it.
 pub(super) fn not_created(node: &Node, key: &Key) {
     let Some(record) = node.container(key) else { return };
-    for wish in record.deferred {
+    for wish in record.deferred.clone() {
         let (id, key) = (key.id.clone(), Some(key.clone()));
         let order = Order { id, key, wish, ignores_failure: false, found: Ok(None) };
         note_unmet(node, &order, &Unmet::NotCreated);

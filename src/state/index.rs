@@ -1,68 +1,64 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Containers by what they are looked for: their id below any root, their pod, their bundle. With
-//! it the cost of a request does not grow with what is known. It holds names only.
+//! it the cost of a request does not grow with what is known.
+//!
+//! It holds hashes in place of names, for there are three of them for each of thousands of
+//! containers: what is found may be another one's, and is compared by whoever asks.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
+use std::hash::{BuildHasher, RandomState};
+use std::rc::Rc;
 
 use super::{Container, Key};
 
 /// The three ways.
 #[derive(Debug, Default)]
 pub(super) struct Index {
+    hasher: RandomState,
     by_id: Keys,
     by_pod: Keys,
     by_bundle: Keys,
 }
 
-type Keys = HashMap<String, BTreeSet<Key>>;
+type Keys = BTreeSet<(u64, Rc<Key>)>;
 
 impl Index {
     /// Takes a container in; one that is there already changes nothing.
-    pub(super) fn add(&mut self, container: &Container) {
-        for (keys, name) in self.ways(container) {
-            // Looked for first: the names are mostly there, and need no copy then.
-            match keys.get_mut(name) {
-                Some(found) => {
-                    if !found.contains(&container.key) {
-                        found.insert(container.key.clone());
-                    }
-                }
-                None => {
-                    keys.insert(name.to_owned(), BTreeSet::from([container.key.clone()]));
-                }
-            }
+    pub(super) fn add(&mut self, key: &Rc<Key>, container: &Container) {
+        for (keys, hash) in self.ways(container) {
+            keys.insert((hash, Rc::clone(key)));
         }
     }
 
     /// Strikes a container off.
-    pub(super) fn remove(&mut self, container: &Container) {
-        for (keys, name) in self.ways(container) {
-            if let Some(found) = keys.get_mut(name) {
-                found.remove(&container.key);
-                if found.is_empty() {
-                    keys.remove(name);
-                }
-            }
+    pub(super) fn remove(&mut self, key: &Rc<Key>, container: &Container) {
+        for (keys, hash) in self.ways(container) {
+            keys.remove(&(hash, Rc::clone(key)));
         }
     }
 
-    fn ways<'c>(&mut self, container: &'c Container) -> [(&mut Keys, &'c str); 3] {
-        [
-            (&mut self.by_id, &container.key.id),
-            (&mut self.by_pod, &container.pod),
-            (&mut self.by_bundle, &container.bundle),
-        ]
+    fn ways(&mut self, container: &Container) -> [(&mut Keys, u64); 3] {
+        let hash = |name: &str| self.hasher.hash_one(name);
+        let (id, pod) = (hash(&container.key.id), hash(&container.pod));
+        let bundle = hash(&container.bundle);
+        [(&mut self.by_id, id), (&mut self.by_pod, pod), (&mut self.by_bundle, bundle)]
     }
 
-    pub(super) fn of_id(&self, id: &str) -> impl Iterator<Item = &Key> {
-        self.by_id.get(id).into_iter().flatten()
+    pub(super) fn of_id(&self, id: &str) -> impl Iterator<Item = &Rc<Key>> {
+        of(&self.by_id, self.hasher.hash_one(id))
     }
 
-    pub(super) fn of_pod(&self, pod: &str) -> impl Iterator<Item = &Key> {
-        self.by_pod.get(pod).into_iter().flatten()
+    pub(super) fn of_pod(&self, pod: &str) -> impl Iterator<Item = &Rc<Key>> {
+        of(&self.by_pod, self.hasher.hash_one(pod))
     }
 
-    pub(super) fn of_bundle(&self, bundle: &str) -> impl Iterator<Item = &Key> {
-        self.by_bundle.get(bundle).into_iter().flatten()
+    pub(super) fn of_bundle(&self, bundle: &str) -> impl Iterator<Item = &Rc<Key>> {
+        of(&self.by_bundle, self.hasher.hash_one(bundle))
     }
+}
+
+fn of(keys: &Keys, hash: u64) -> impl Iterator<Item = &Rc<Key>> {
+    let least = Rc::new(Key { root: String::new(), id: String::new() });
+    let from = keys.range((hash, least)..);
+    from.take_while(move |(other, _)| *other == hash).map(|(_, key)| key)
 }

@@ -4,6 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 
 use crate::error::{Context, Result};
 
@@ -27,7 +28,8 @@ pub struct Store {
     dir: PathBuf,
     folders: Folders,
     boot_id: String,
-    containers: BTreeMap<Key, Container>,
+    /// Read much more often than changed: who reads one shares it.
+    containers: BTreeMap<Rc<Key>, Rc<Container>>,
     index: Index,
     pods: BTreeMap<String, Pod>,
     gone: VecDeque<Container>,
@@ -53,22 +55,21 @@ impl Store {
         let Loaded { containers, pods, gone, problems } = record::load(dir, boot_id);
         let known = containers.iter().chain(&gone);
         let incarnations = known.map(|c| c.incarnation).max().unwrap_or(0);
-        let mut index = Index::default();
-        containers.iter().for_each(|container| index.add(container));
-        let store = Self {
+        let mut store = Self {
             dir: dir.to_owned(),
-            index,
+            index: Index::default(),
             unwritten: BTreeSet::new(),
             unwritten_pods: BTreeSet::new(),
             folders,
             boot_id: boot_id.to_owned(),
-            containers: containers.into_iter().map(|c| (c.key.clone(), c)).collect(),
+            containers: BTreeMap::new(),
             pods: pods.into_iter().map(|pod| (pod.id.clone(), pod)).collect(),
             kept: gone.iter().map(|container| container.key.clone()).collect(),
             gone: gone.into(),
             incarnations,
             is_stamped,
         };
+        containers.into_iter().for_each(|container| store.take_over(container));
         Ok((store, problems))
     }
 
@@ -106,7 +107,7 @@ impl Store {
     /// Fails when the disk refuses.
     pub fn rebuild(&mut self) -> Result<()> {
         self.folders = Folders::open(&self.dir)?;
-        self.unwritten = self.containers.keys().cloned().collect();
+        self.unwritten = self.containers.keys().map(|key| Key::clone(key)).collect();
         self.unwritten_pods = self.pods.keys().cloned().collect();
         let kept: BTreeSet<Key> = std::mem::take(&mut self.kept).into_iter().collect();
         let again: Vec<Container> =
@@ -131,27 +132,40 @@ impl Store {
 
     /// The container, if it is known.
     pub fn container(&self, key: &Key) -> Option<&Container> {
-        self.containers.get(key)
+        self.containers.get(key).map(Rc::as_ref)
+    }
+
+    /// The same to hold: it stays as it is now.
+    pub fn shared(&self, key: &Key) -> Option<Rc<Container>> {
+        self.containers.get(key).cloned()
     }
 
     /// All containers, sandboxes included.
     pub fn containers(&self) -> impl Iterator<Item = &Container> {
-        self.containers.values()
+        self.containers.values().map(Rc::as_ref)
+    }
+
+    /// The same to hold.
+    pub fn all_shared(&self) -> Vec<Rc<Container>> {
+        self.containers.values().cloned().collect()
     }
 
     /// The containers of this id, below whichever root.
-    pub fn of_id(&self, id: &str) -> impl Iterator<Item = &Container> {
-        self.index.of_id(id).filter_map(|key| self.containers.get(key))
+    pub fn of_id<'s>(&'s self, id: &'s str) -> impl Iterator<Item = &'s Container> {
+        let found = self.index.of_id(id).filter_map(|key| self.containers.get(key));
+        found.map(Rc::as_ref).filter(move |container| container.key.id == id)
     }
 
     /// The containers of this pod, its sandbox included.
-    pub fn of_pod(&self, pod: &str) -> impl Iterator<Item = &Container> {
-        self.index.of_pod(pod).filter_map(|key| self.containers.get(key))
+    pub fn of_pod<'s>(&'s self, pod: &'s str) -> impl Iterator<Item = &'s Container> {
+        let found = self.index.of_pod(pod).filter_map(|key| self.containers.get(key));
+        found.map(Rc::as_ref).filter(move |container| container.pod == pod)
     }
 
     /// The containers made from this bundle.
-    pub fn of_bundle(&self, bundle: &str) -> impl Iterator<Item = &Container> {
-        self.index.of_bundle(bundle).filter_map(|key| self.containers.get(key))
+    pub fn of_bundle<'s>(&'s self, bundle: &'s str) -> impl Iterator<Item = &'s Container> {
+        let found = self.index.of_bundle(bundle).filter_map(|key| self.containers.get(key));
+        found.map(Rc::as_ref).filter(move |container| container.bundle == bundle)
     }
 
     /// All pods.
@@ -186,14 +200,16 @@ impl Store {
     }
 
     fn take_over(&mut self, container: Container) {
-        self.index.add(&container);
-        if let Some(old) = self.containers.insert(container.key.clone(), container)
-            && let Some(new) = self.containers.get(&old.key)
-            && (old.pod != new.pod || old.bundle != new.bundle)
-        {
-            self.index.remove(&old);
-            self.index.add(new);
+        let known = self.containers.get_key_value(&container.key);
+        let (key, old) = match known {
+            Some((key, old)) => (Rc::clone(key), Some(Rc::clone(old))),
+            None => (Rc::new(container.key.clone()), None),
+        };
+        if let Some(old) = old.filter(|o| o.pod != container.pod || o.bundle != container.bundle) {
+            self.index.remove(&key, &old);
         }
+        self.index.add(&key, &container);
+        self.containers.insert(key, Rc::new(container));
     }
 
     /// Changes a record, on disk first. An unknown key is no error: it was removed meanwhile.
@@ -202,7 +218,7 @@ impl Store {
     /// Fails when the disk refuses; memory is unchanged then.
     pub fn change(&mut self, key: &Key, change: impl FnOnce(&mut Container)) -> Result<()> {
         let Some(container) = self.containers.get(key) else { return Ok(()) };
-        let mut container = container.clone();
+        let mut container = Container::clone(container);
         change(&mut container);
         self.put(container)
     }
@@ -214,7 +230,7 @@ impl Store {
     /// Fails when the disk refuses.
     pub fn note(&mut self, key: &Key, change: impl FnOnce(&mut Container)) -> Result<()> {
         if let Some(container) = self.containers.get_mut(key) {
-            change(container);
+            change(Rc::make_mut(container));
             self.unwritten.insert(key.clone());
         }
         self.write_what_is_not()
@@ -250,16 +266,17 @@ impl Store {
     /// it belongs to is lost with it. The next [`Store::change`] writes it too.
     pub fn change_in_memory(&mut self, key: &Key, change: impl FnOnce(&mut Container)) {
         if let Some(container) = self.containers.get_mut(key) {
-            change(container);
+            change(Rc::make_mut(container));
         }
     }
 
     /// Forgets a container; it is still explained for a while.
     pub fn forget(&mut self, key: &Key) {
-        let Some(mut container) = self.containers.remove(key) else { return };
+        let Some((key, container)) = self.containers.remove_entry(key) else { return };
         self.folders.remove_container(&container);
-        self.index.remove(&container);
-        self.unwritten.remove(key);
+        self.index.remove(&key, &container);
+        self.unwritten.remove(&key);
+        let mut container = Rc::unwrap_or_clone(container);
         container.state = Lifecycle::Removed;
         container.in_flight = None;
         if self.gone.len() >= REMEMBERED {

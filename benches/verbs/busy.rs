@@ -9,7 +9,7 @@ use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use tokio::sync::oneshot;
+use tokio::sync::{Semaphore, oneshot};
 
 use super::known::{Mover, shares};
 use super::report::Ratio;
@@ -23,6 +23,7 @@ const THINKS: Duration = Duration::from_millis(1500);
 /// How long a plugin floods us unless `NRI_RUNC_BENCH_SECONDS` says it, and how often it asks.
 const FLOOD: u64 = 20;
 const EACH: Duration = Duration::from_millis(1);
+const OWED: usize = 256;
 
 /// How long creations go on before that, as what the others are compared with.
 const QUIET: Duration = Duration::from_secs(4);
@@ -96,19 +97,24 @@ pub(crate) fn during_synchronize(place: &Place) -> [Ratio; 2] {
     ]
 }
 
-/// Asks for an update every millisecond, whatever became of the last; counts answers.
+/// Asks for an update every millisecond, whatever became of the last ones, unless we owe it too
+/// many answers; counts those that it gets.
 async fn flood(socket: &Path, begins: Sender<()>, answered: Arc<AtomicU64>) {
     let stub = Mover::default().joins(socket).await;
     tokio::time::sleep(Duration::from_millis(500)).await;
     begins.send(()).unwrap();
-    let mut ticks = tokio::time::interval(EACH);
+    let (mut ticks, owed) = (tokio::time::interval(EACH), Arc::new(Semaphore::new(OWED)));
     for value in 0_u64.. {
         ticks.tick().await;
+        let Ok(owed) = Arc::clone(&owed).try_acquire_owned() else { continue };
         let (asks, answered) = (stub.runtime(), Arc::clone(&answered));
         tokio::spawn(async move {
-            let answer = asks.update_containers(&shares("u", 1000 + value % 1000)).await.unwrap();
-            assert!(answer.failed.is_empty(), "an update failed");
-            answered.fetch_add(1, Ordering::Relaxed);
+            // None, when it has waited for too long or leaves.
+            if let Ok(answer) = asks.update_containers(&shares("u", 1000 + value % 1000)).await {
+                assert!(answer.failed.is_empty(), "an update failed");
+                answered.fetch_add(1, Ordering::Relaxed);
+            }
+            drop(owed);
         });
     }
 }

@@ -196,5 +196,5 @@ fn a_create_costs_no_more_with_ten_thousand_known_containers() {
         "20 creates and deletes: {few:?} with 10 known, {many:?} with 10000: {ratio:.2}; {each} bytes each"
     ));
     assert!(ratio < 1.5, "{ratio}");
-    assert!(each < 16 << 10, "{each} bytes for each container");
+    assert!(each < 10 << 10, "{each} bytes for each container");
 }

@@ -312,6 +312,12 @@ fn containers_that_name_our_path_keep_the_registration_unless_forced() {
         assert!(told.contains("need /usr/local/bin/nri-runc still"), "{told}");
         assert!(!place.path(LEDGERS).join(format!("{engine}.json")).exists());
     }
+    // What lives may be kept elsewhere.
+    let place = Place::new();
+    place.write("/etc/containerd/config.toml", "version = 2\nstate = \"/srv/state\"\n");
+    place.install("containerd");
+    place.write("/srv/state/io.containerd.runtime.v2.task/k8s.io/there/runtime", PROGRAM);
+    assert!(place.refused("uninstall", "containerd").contains(": there ("));
     // Other engines' containers, and those of other runtimes, are nobody's concern here.
     for (engine, path, text) in [
         ("crio", "/proc/7/cmdline", podman),

@@ -41,14 +41,17 @@ pub(super) async fn known(
     let deadline = tokio::time::Instant::now() + PATIENCE;
     let is_mute = node.mute_monitors.borrow().contains(&monitor(record)) || place(record).is_none();
     loop {
+        // What the engine says counts: people see that too.
+        if let Some(code) = code(node, record) {
+            return Some(code);
+        }
         let ending = process.map_or(Ending::Unsaid, watch::ending);
         if let Ending::Code(code) = ending {
             return Some(code);
         }
-        let code = code(node, record);
         let is_hopeless = ending == Ending::Unsaid && is_mute;
-        if code.is_some() || is_hopeless || tokio::time::Instant::now() >= deadline {
-            return code;
+        if is_hopeless || tokio::time::Instant::now() >= deadline {
+            return None;
         }
         tokio::time::sleep(PAUSE).await;
     }

@@ -204,7 +204,7 @@ pub(super) async fn update(
 
 /// Waits until a container has ended; its exit code.
 pub(super) async fn ends(cri: &mut Cri, id: &str) -> i32 {
-    let deadline = Instant::now() + Duration::from_secs(20);
+    let deadline = Instant::now() + Duration::from_secs(60);
     loop {
         if let Some(code) = exit_code(cri, id).await {
             return code;

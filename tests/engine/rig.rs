@@ -104,7 +104,7 @@ impl Engine {
 
     #[track_caller]
     pub(super) fn wait_until(&self, what: &str, mut is_so: impl FnMut() -> bool) {
-        let deadline = Instant::now() + Duration::from_secs(20);
+        let deadline = Instant::now() + Duration::from_secs(60);
         while !is_so() {
             assert!(Instant::now() < deadline, "waited too long until {what}\n{}", self.log_tail());
             std::thread::sleep(Duration::from_millis(20));

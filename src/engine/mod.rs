@@ -5,6 +5,7 @@
 //! somebody else fetches it ([`Found`]), [`facts`] reads it. It reads nothing itself. What is not
 //! known is absent, never guessed.
 
+mod bolt;
 mod cgroup;
 mod classes;
 mod conmon;
@@ -16,6 +17,7 @@ mod detect;
 mod docker;
 mod isulad;
 mod kubernetes;
+pub(crate) mod libpod;
 mod own;
 mod plain;
 mod podman;

@@ -1,15 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Podman, plain, in pods and from Kubernetes YAML. Names are on conmon's command line, the pod's
 //! id in the cgroup's path, images in the storage's records; labels, the pod's name and addresses in
-//! Podman's SQLite database (4.7 on). Members name the infrastructure container as their sandbox;
+//! Podman's database (`libpod`). Members name the infrastructure container as their sandbox;
 //! it is recognised by naming none, or by the database.
 
-use serde_json::Value;
-
-use super::sqlite::Database;
+use super::libpod::{self, Rows};
 use super::{
     Call, Document, Engine, Facts, Found, Image, PodDocument, Role, SeccompProfile, Wanted, conmon,
-    crio, digest, is_id, own, storage, text, texts,
+    crio, digest, own, storage, text, texts,
 };
 
 /// Annotations that Podman itself writes.
@@ -30,57 +28,19 @@ pub(super) fn wanted(call: &Call<'_>, document: &Document<'_>) -> Wanted {
     Wanted { files, store: None }
 }
 
-/// Podman keeps its database in the graph root or a folder of its own there, a transient one in
-/// the run root.
+/// Podman keeps its database below the graph root, a transient one below the run root.
 fn databases(call: &Call<'_>) -> Vec<String> {
     let homes = storage::homes(call);
     let roots = homes.iter().filter_map(|home| Some(home.rsplit_once('/')?.0));
-    let places =
-        roots.flat_map(|root| ["db.sql", "libpod/db.sql"].map(|db| format!("{root}/{db}")));
+    let places = roots.flat_map(|root| libpod::FILES.map(|file| format!("{root}/{file}")));
     places.collect()
 }
 
-/// Rows of Podman's database that have to do with this container.
-struct Rows<'f>(Option<Database<'f>>);
-
-impl<'f> Rows<'f> {
-    fn open(call: &Call<'_>, found: &'f Found) -> Self {
-        let places = databases(call);
-        Self(places.iter().find_map(|path| Database::open(found.file(path)?)))
-    }
-
-    fn text(&self, table: &str, id: &str, column: usize) -> Option<String> {
-        String::from_utf8(self.0?.find(table, id, column)?).ok().filter(|text| !text.is_empty())
-    }
-
-    fn json(&self, table: &str, id: &str, column: usize) -> Option<Value> {
-        serde_json::from_str(&self.text(table, id, column)?).ok()
-    }
-
-    /// A configuration, if it is really this one's: the bytes may be torn.
-    fn config(&self, table: &str, id: &str, column: usize) -> Option<Value> {
-        self.json(table, id, column).filter(|config| config["id"] == id)
-    }
-
-    fn pod_of(&self, id: &str) -> Option<String> {
-        self.text("ContainerConfig", id, 2).filter(|pod| is_id(pod))
-    }
-
-    fn infra_of(&self, pod: &str) -> Option<String> {
-        self.text("PodState", pod, 1)
-    }
-
-    /// Addresses of the container that has the network.
-    fn ips(&self, id: &str) -> Vec<String> {
-        let state = self.json("ContainerState", id, 3).unwrap_or_default();
-        let members = |value: &Value| value.as_object().cloned().unwrap_or_default();
-        let interfaces = members(&state["networkStatus"]).into_iter();
-        let interfaces = interfaces.flat_map(|(_, network)| members(&network["interfaces"]));
-        let subnets =
-            interfaces.filter_map(|(_, one)| one["subnets"].as_array().cloned()).flatten();
-        let addresses = subnets.filter_map(|subnet| text(&subnet, "/ipnet"));
-        addresses.filter_map(|net| Some(net.split('/').next()?.to_owned())).collect()
-    }
+/// Podman's database, the one of them that knows this container; it may have kept an older one.
+fn rows<'f>(call: &Call<'_>, found: &'f Found) -> Option<Rows<'f>> {
+    let places = databases(call);
+    let mut all = places.iter().filter_map(|path| Rows::open(found.file(path)?));
+    all.find(|rows| rows.container(call.id).is_some())
 }
 
 pub(super) fn facts(
@@ -90,13 +50,13 @@ pub(super) fn facts(
     found: &Found,
 ) -> Facts {
     let mut facts = Facts::alone(engine, call);
-    let rows = Rows::open(call, found);
+    let rows = rows(call, found);
     let name = conmon::option(call, &["-n", "--name"]);
     let infra = document.said(crio::SANDBOX_ID);
-    let of_pod = pod_in_cgroup(document.cgroups_path).or_else(|| rows.pod_of(call.id));
+    let of_pod = pod_in_cgroup(document.cgroups_path).or_else(|| rows?.pod_of(call.id));
     let is_infra = infra.is_none()
         && (of_pod.is_some() || name.as_deref().is_some_and(|name| name.ends_with("-infra")));
-    let is_infra = match of_pod.as_ref().and_then(|pod| rows.infra_of(pod)) {
+    let is_infra = match of_pod.as_ref().and_then(|pod| rows?.infra_of(pod)) {
         Some(infra) => infra == call.id,
         None => is_infra,
     };
@@ -119,7 +79,7 @@ pub(super) fn facts(
         };
     }
     facts.container.seccomp = document.said("io.podman.annotations.seccomp").and_then(seccomp);
-    from_database(&mut facts, &rows, infra.as_deref().unwrap_or(call.id));
+    from_database(&mut facts, rows, infra.as_deref().unwrap_or(call.id));
     own::apply(&mut facts, document.annotations);
     facts
 }
@@ -135,13 +95,18 @@ fn named(facts: &mut Facts, call: &Call<'_>, found: &Found, name: Option<String>
     }
 }
 
-fn from_database(facts: &mut Facts, rows: &Rows<'_>, network_of: &str) {
-    let Some(config) = rows.config("ContainerConfig", &facts.container.id, 3) else {
-        let why = "Podman's database was not read (before 4.7 it has another form)";
+fn from_database(facts: &mut Facts, rows: Option<Rows<'_>>, network_of: &str) {
+    let known = rows.and_then(|rows| Some((rows, rows.container(&facts.container.id)?)));
+    let Some((rows, config)) = known else {
+        let why = "Podman's database does not show this container";
         facts.missing.push(format!("{why}: labels, the pod's name and addresses are absent unless annotations nri-runc.dev/… say them"));
         return;
     };
     facts.container.labels = texts(config.get("labels"));
+    // conmon's words are those of the Podman that started the container, maybe another one's.
+    if let Some(runtime) = text(&config, "/runtime") {
+        facts.pod.runtime_handler = runtime;
+    }
     if facts.container.image.is_none() {
         facts.container.image = text(&config, "/rootfsImageName").map(|name| Image {
             name,
@@ -150,7 +115,7 @@ fn from_database(facts: &mut Facts, rows: &Rows<'_>, network_of: &str) {
         });
     }
     facts.pod.ips = rows.ips(network_of);
-    if let Some(pod) = rows.config("PodConfig", &facts.pod.id, 2) {
+    if let Some(pod) = rows.pod(&facts.pod.id) {
         facts.pod.labels = texts(pod.get("labels"));
         facts.pod.name = text(&pod, "/name").unwrap_or_default();
     } else if facts.pod.id == facts.container.id {

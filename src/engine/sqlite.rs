@@ -37,14 +37,30 @@ impl<'b> Database<'b> {
 
     /// The column `wanted` of the row of `table` whose first column is the text `key`.
     pub(super) fn find(&self, table: &str, key: &str, wanted: usize) -> Option<Vec<u8>> {
+        self.search(self.root_of(table)?, &mut |row: &Row| {
+            (row.column(0)? == key.as_bytes()).then(|| row.column(wanted).map(<[u8]>::to_vec))?
+        })
+    }
+
+    /// The first column of every row of `table`.
+    pub(super) fn keys(&self, table: &str) -> Vec<Vec<u8>> {
+        let mut keys = Vec::new();
+        if let Some(root) = self.root_of(table) {
+            self.search(root, &mut |row: &Row| {
+                keys.extend(row.column(0).map(<[u8]>::to_vec));
+                None::<()>
+            });
+        }
+        keys
+    }
+
+    fn root_of(&self, table: &str) -> Option<usize> {
         // The first page is the root of the schema: kind, name, table, root page, text.
         let root = self.search(1, &mut |row: &Row| {
             let is_table = row.column(0) == Some(b"table") && row.column(1)? == table.as_bytes();
             is_table.then(|| row.column(3).map(number))?
         })?;
-        self.search(usize::try_from(root).ok()?, &mut |row: &Row| {
-            (row.column(0)? == key.as_bytes()).then(|| row.column(wanted).map(<[u8]>::to_vec))?
-        })
+        usize::try_from(root).ok()
     }
 
     fn search<T>(&self, root: usize, found: &mut dyn FnMut(&Row) -> Option<T>) -> Option<T> {

@@ -13,6 +13,9 @@ const SHIPPED: &str = "/usr/share/containers/containers.conf";
 const MAIN: &str = "/etc/containers/containers.conf";
 const FOLDER: &str = "/etc/containers/containers.conf.d";
 const OURS: &str = "/etc/containers/containers.conf.d/50-nri-runc.conf";
+/// Where root's storage is said to be; a later file wins.
+pub(super) const STORAGE: [&str; 2] =
+    ["/usr/share/containers/storage.conf", "/etc/containers/storage.conf"];
 const JSON: [&str; 2] = ["engine", "runtime_supports_json"];
 
 /// What root's Podman reads.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Who still needs the registration: containers that have our path on record. Their `kill` and
 //! `delete` will call it, and an engine that no longer knows the name cannot start them again.
-//! Sources: our daemon's records, containerd's bundles, Docker's containers, conmon's command
-//! lines. It only reads. Podman's stopped containers are in its database and not seen here.
+//! Sources: our daemon's records, containerd's bundles, Docker's containers, Podman's database,
+//! conmon's command lines. It only reads.
 
 use std::collections::BTreeSet;
 use std::os::unix::ffi::OsStrExt;
@@ -13,6 +13,7 @@ use serde_json::Value;
 use super::ledger::Ledger;
 use super::plan::Engine;
 use crate::config::Config;
+use crate::engine::libpod;
 use crate::host::Host;
 
 /// Their ids, each once.
@@ -21,7 +22,11 @@ pub(super) fn of(engine: Engine, ledger: &Ledger, host: &Host, config: &Config) 
     match engine {
         Engine::Containerd | Engine::Nerdctl => ids.extend(bundles(host, &ledger.binary)),
         Engine::Docker => ids.extend(docker(host, ledger)),
-        Engine::Crio | Engine::Podman => ids.extend(monitored(engine, host, &ledger.binary)),
+        Engine::Crio => ids.extend(monitored(engine, host, &ledger.binary)),
+        Engine::Podman => {
+            ids.extend(monitored(engine, host, &ledger.binary));
+            ids.extend(podman(host, ledger));
+        }
     }
     ids.into_iter().collect()
 }
@@ -107,6 +112,23 @@ fn flagged_root(host: &Host, main: &str) -> Option<String> {
     })
 }
 
+/// Podman notes the runtime, by name or by path, with each container, also with stopped ones.
+fn podman(host: &Host, ledger: &Ledger) -> Vec<String> {
+    let files = super::podman::STORAGE.iter().map(|path| (path, host.path(path)));
+    let texts = files.filter_map(|(path, file)| Some((path, std::fs::read_to_string(file).ok()?)));
+    let said = texts.filter_map(|(path, text)| {
+        let file = super::edit::parse(path, &text).ok()?;
+        super::edit::text_at(file.as_table(), &["storage", "graphroot"]).map(str::to_owned)
+    });
+    let root = said.fold(None, |_, later| Some(later));
+    let root = root.unwrap_or_else(|| "/var/lib/containers/storage".to_owned());
+    let databases = libpod::FILES.iter().map(|file| Path::new(&root).join(file));
+    let databases = databases.filter_map(|path| std::fs::read(host.path(path)).ok());
+    let noted = databases.flat_map(|bytes| libpod::runtimes(&bytes));
+    let ours = noted.filter(|(_, runtime)| [&ledger.name, &ledger.binary].contains(&runtime));
+    ours.map(|(id, _)| id).collect()
+}
+
 /// conmon holds the runtime's path as long as its container is there.
 fn monitored(engine: Engine, host: &Host, binary: &str) -> Vec<String> {
     let mut ids = Vec::new();
@@ -130,4 +152,40 @@ fn monitored(engine: Engine, host: &Host, binary: &str) -> Vec<String> {
         }
     }
     ids
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Forty containers that name `nri-runc`, of which one was removed.
+    const DATABASE: &[u8] = include_bytes!("../../../fixtures/engines/bolt_state.db");
+
+    fn named(runtime: &str, binary: &str, settings: &str, database: &str) -> usize {
+        let temp = tempfile::tempdir().unwrap();
+        for (path, bytes) in
+            [("etc/containers/storage.conf", settings.as_bytes()), (database, DATABASE)]
+        {
+            std::fs::create_dir_all(temp.path().join(path).parent().unwrap()).unwrap();
+            crate::files::replace(&temp.path().join(path), bytes).unwrap();
+        }
+        let host = Host::new(&temp.path().display().to_string(), "");
+        podman(&host, &Ledger::new(runtime, binary, false, None)).len()
+    }
+
+    #[test]
+    fn podmans_containers_are_found_wherever_its_storage_is() {
+        let usual = "var/lib/containers/storage/libpod/bolt_state.db";
+        assert_eq!(named("nri-runc", "/x", "", usual), 39);
+        let elsewhere = "[storage]\ngraphroot = \"/srv/images\"\n";
+        assert_eq!(named("nri-runc", "/x", elsewhere, "srv/images/libpod/bolt_state.db"), 39);
+        assert_eq!(named("other", "nri-runc", "", usual), 39, "it may be named by its path");
+    }
+
+    #[test]
+    fn other_runtimes_containers_and_a_storage_that_is_not_there_are_nobodys() {
+        assert_eq!(named("other", "/x", "", "var/lib/containers/storage/libpod/bolt_state.db"), 0);
+        assert_eq!(named("nri-runc", "/x", "", "srv/bolt_state.db"), 0);
+        assert_eq!(named("nri-runc", "/x", "no toml", "srv/bolt_state.db"), 0);
+    }
 }

@@ -1,0 +1,244 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Looks values up in the bytes of a Bolt database (format 2, go.etcd.io/bbolt): buckets within
+//! buckets, each a tree of pages. Its pages are never changed in place, so bytes that were read
+//! while somebody wrote hold the state of a moment before, or are torn; everything is bounded,
+//! and what does not fit is not there. It never writes.
+
+/// The most pages that one look takes.
+const PAGES: usize = 20_000;
+
+/// Deeper no tree of pages can be.
+const DEPTH: usize = 20;
+
+const MAGIC: u64 = 0xED0C_DAED;
+const VERSION: u64 = 2;
+
+const BRANCH: u64 = 1;
+const LEAF: u64 = 2;
+
+/// Header of a page, and each of its elements.
+const HEADER: usize = 16;
+const ELEMENT: usize = 16;
+
+/// A database, as of its last finished change.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Database<'b> {
+    bytes: &'b [u8],
+    page_size: usize,
+    root: usize,
+}
+
+/// What stands behind a key.
+enum Value<'b> {
+    Plain(&'b [u8]),
+    /// A bucket with pages of its own.
+    Pages(usize),
+    /// A small one, within its value.
+    Inline(&'b [u8]),
+}
+
+/// A look's pages: those of a database, or the one of a small bucket.
+#[derive(Clone, Copy)]
+enum Place<'b> {
+    Page(usize),
+    Inline(&'b [u8]),
+}
+
+impl<'b> Database<'b> {
+    /// Reads the newer one of the two descriptions that is whole.
+    pub(crate) fn open(bytes: &'b [u8]) -> Option<Self> {
+        let first = description(bytes, 0);
+        // The second lies one page further, and only they say how large a page is.
+        let second = (9..=16).find_map(|bits| description(bytes, 1 << bits));
+        let (_, page_size, root) = first.into_iter().chain(second).max_by_key(|found| found.0)?;
+        Some(Self { bytes, page_size, root })
+    }
+
+    /// The value behind `path`: names of buckets, and a key.
+    pub(crate) fn get(&self, path: &[&str]) -> Option<&'b [u8]> {
+        let (key, buckets) = path.split_last()?;
+        let mut left = PAGES;
+        match self.find(self.bucket(buckets, &mut left)?, key, DEPTH, &mut left)? {
+            Value::Plain(bytes) => Some(bytes),
+            Value::Pages(_) | Value::Inline(_) => None,
+        }
+    }
+
+    /// The keys of the bucket behind `path`.
+    pub(crate) fn keys(&self, path: &[&str]) -> Vec<&'b [u8]> {
+        let mut left = PAGES;
+        let mut all = Vec::new();
+        if let Some(place) = self.bucket(path, &mut left) {
+            self.each(place, DEPTH, &mut left, &mut |key, _| {
+                all.push(key);
+                None::<()>
+            });
+        }
+        all
+    }
+
+    fn bucket(&self, path: &[&str], left: &mut usize) -> Option<Place<'b>> {
+        let mut place = Place::Page(self.root);
+        for name in path {
+            place = match self.find(place, name, DEPTH, left)? {
+                Value::Pages(page) => Place::Page(page),
+                Value::Inline(bytes) => Place::Inline(bytes),
+                Value::Plain(_) => return None,
+            };
+        }
+        Some(place)
+    }
+
+    fn find(
+        &self,
+        place: Place<'b>,
+        wanted: &str,
+        depth: usize,
+        left: &mut usize,
+    ) -> Option<Value<'b>> {
+        let is_it = &mut |key: &[u8], value| (key == wanted.as_bytes()).then_some(value);
+        self.each(place, depth, left, is_it)
+    }
+
+    /// Shows each key with its value, until one of them is what is looked for.
+    fn each<T>(
+        &self,
+        place: Place<'b>,
+        depth: usize,
+        left: &mut usize,
+        found: &mut dyn FnMut(&'b [u8], Value<'b>) -> Option<T>,
+    ) -> Option<T> {
+        *left = left.checked_sub(1)?;
+        let page = match place {
+            Place::Inline(page) => page,
+            Place::Page(number) => self.bytes.get(number.checked_mul(self.page_size)?..)?,
+        };
+        let kind = number(page, 8, 2)?;
+        for at in 0..usize::try_from(number(page, 10, 2)?).ok()? {
+            let element = HEADER + at * ELEMENT;
+            let word = |offset| usize::try_from(number(page, element + offset, 4)?).ok();
+            let came = if kind & BRANCH != 0 {
+                let child = usize::try_from(number(page, element + 8, 8)?).ok()?;
+                self.each(Place::Page(child), depth.checked_sub(1)?, left, found)
+            } else if kind & LEAF != 0 {
+                let from = element.checked_add(word(4)?)?;
+                let middle = from.checked_add(word(8)?)?;
+                let key = page.get(from..middle)?;
+                let value = page.get(middle..middle.checked_add(word(12)?)?)?;
+                found(key, if word(0)? & 1 == 0 { Value::Plain(value) } else { bucket(value)? })
+            } else {
+                return None;
+            };
+            if came.is_some() {
+                return came;
+            }
+        }
+        None
+    }
+}
+
+/// A bucket: the page where it begins, or zero and then a page within.
+fn bucket(value: &[u8]) -> Option<Value<'_>> {
+    match usize::try_from(number(value, 0, 8)?).ok()? {
+        0 => Some(Value::Inline(value.get(16..)?)),
+        page => Some(Value::Pages(page)),
+    }
+}
+
+/// Transaction, page size and root of the description in the page that begins at `at`.
+fn description(bytes: &[u8], at: usize) -> Option<(u64, usize, usize)> {
+    let meta = bytes.get(at.checked_add(HEADER)?..)?.get(..64)?;
+    let (said, sum) = (meta.get(..56)?, number(meta, 56, 8)?);
+    let page_size = usize::try_from(number(meta, 8, 4)?).ok()?;
+    let is_one = number(meta, 0, 4)? == MAGIC && number(meta, 4, 4)? == VERSION;
+    let is_sound = page_size >= 512 && page_size.is_power_of_two() && (at == 0 || at == page_size);
+    let root = usize::try_from(number(meta, 16, 8)?).ok()?;
+    (is_one && is_sound && fnv(said) == sum).then_some((number(meta, 48, 8)?, page_size, root))
+}
+
+/// The 64 bit FNV-1a sum.
+fn fnv(bytes: &[u8]) -> u64 {
+    let mix = |sum: u64, byte: &u8| (sum ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, mix)
+}
+
+/// A number, the smallest digit first.
+fn number(bytes: &[u8], at: usize, length: usize) -> Option<u64> {
+    let digits = bytes.get(at..at.checked_add(length)?)?;
+    Some(digits.iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// bbolt 1.3.6 wrote it, with pages of 1024 bytes: buckets are trees, values go across pages.
+    const DATABASE: &[u8] = include_bytes!("../../fixtures/engines/bolt_state.db");
+    const PAGE: usize = 1024;
+
+    #[test]
+    fn values_are_found_through_buckets_whatever_pages_they_lie_on() {
+        let database = Database::open(DATABASE).unwrap();
+        let ids = database.keys(&["ctr"]);
+        assert_eq!(ids.len(), 39, "one of forty was deleted");
+        for id in ids {
+            let id = std::str::from_utf8(id).unwrap();
+            let json = database.get(&["ctr", id, "config"]).unwrap();
+            let json: serde_json::Value = serde_json::from_slice(json).unwrap();
+            assert_eq!(json["id"], id);
+        }
+    }
+
+    #[test]
+    fn what_is_not_there_is_none() {
+        let database = Database::open(DATABASE).unwrap();
+        assert_eq!(database.get(&["ctr", "other03", "config"]), None, "it was deleted");
+        assert!(
+            DATABASE.windows(13).any(|bytes| bytes == b"\"id\":\"other03"),
+            "it is there still"
+        );
+        assert_eq!(database.get(&["nothing", "config"]), None);
+        assert_eq!(database.get(&["ctr"]), None, "a bucket is no value");
+        assert_eq!(database.get(&[]), None);
+        assert!(database.keys(&["ctr", "nobody"]).is_empty());
+    }
+
+    #[test]
+    fn the_newer_description_that_is_whole_counts() {
+        let mut bytes = DATABASE.to_vec();
+        let newest = [0, PAGE].into_iter().max_by_key(|at| description(DATABASE, *at)).unwrap();
+        bytes[newest + HEADER + 50] ^= 1;
+        let older = Database::open(&bytes).unwrap();
+        assert_ne!(older.root, Database::open(DATABASE).unwrap().root);
+        bytes[PAGE - newest + HEADER] ^= 1;
+        assert!(Database::open(&bytes).is_none());
+    }
+
+    #[test]
+    fn bytes_that_are_no_database_are_none() {
+        assert!(Database::open(b"").is_none() && Database::open(&[0; 9000]).is_none());
+        assert!(Database::open(b"SQLite format 3\0").is_none());
+    }
+
+    proptest! {
+        #[test]
+        fn torn_and_forged_bytes_never_panic_or_hang(
+            edits in proptest::collection::vec((2 * PAGE..DATABASE.len(), any::<u8>()), 0..200),
+            length in 2 * PAGE..DATABASE.len(),
+        ) {
+            let mut bytes = DATABASE.to_vec();
+            for (at, value) in edits {
+                bytes[at] = value;
+            }
+            for bytes in [&bytes[..], &bytes[..length]] {
+                if let Some(database) = Database::open(bytes) {
+                    for id in database.keys(&["ctr"]) {
+                        let id = String::from_utf8_lossy(id);
+                        let _torn_or_not = database.get(&["ctr", &id, "config"]);
+                    }
+                }
+            }
+        }
+    }
+}

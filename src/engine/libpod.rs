@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Podman's database, in either of its forms: Bolt before 4.7, SQLite since. Which containers it
+//! keeps, what it says about one, and about a pod. It only reads bytes that somebody else fetched;
+//! a row that is torn, or about something else, is not there.
+
+use serde_json::Value;
+
+use super::{bolt, is_id, sqlite, text};
+
+/// Where it lies in the graph root.
+pub(crate) const FILES: [&str; 3] = ["db.sql", "libpod/db.sql", "libpod/bolt_state.db"];
+
+/// A database.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Rows<'b> {
+    Sqlite(sqlite::Database<'b>),
+    Bolt(bolt::Database<'b>),
+}
+
+impl<'b> Rows<'b> {
+    pub(super) fn open(bytes: &'b [u8]) -> Option<Self> {
+        let sqlite = || sqlite::Database::open(bytes).map(Self::Sqlite);
+        sqlite().or_else(|| bolt::Database::open(bytes).map(Self::Bolt))
+    }
+
+    fn column(self, table: &str, column: usize, path: &[&str]) -> Option<String> {
+        let bytes = match self {
+            Self::Sqlite(database) => database.find(table, path.get(1)?, column)?,
+            Self::Bolt(database) => database.get(path)?.to_vec(),
+        };
+        String::from_utf8(bytes).ok().filter(|text| !text.is_empty())
+    }
+
+    fn json(self, table: &str, column: usize, path: &[&str]) -> Option<Value> {
+        serde_json::from_str(&self.column(table, column, path)?).ok()
+    }
+
+    /// A container's configuration.
+    pub(super) fn container(self, id: &str) -> Option<Value> {
+        let config = self.json("ContainerConfig", 3, &["ctr", id, "config"]);
+        config.filter(|config| config["id"] == id)
+    }
+
+    /// A pod's configuration.
+    pub(super) fn pod(self, id: &str) -> Option<Value> {
+        let config = self.json("PodConfig", 2, &["pod", id, "config"]);
+        config.filter(|config| config["id"] == id)
+    }
+
+    /// The pod of a container.
+    pub(super) fn pod_of(self, id: &str) -> Option<String> {
+        self.column("ContainerConfig", 2, &["ctr", id, "pod-id"]).filter(|pod| is_id(pod))
+    }
+
+    /// The infrastructure container of a pod.
+    pub(super) fn infra_of(self, pod: &str) -> Option<String> {
+        let said = self.column("PodState", 1, &["pod", pod, "state"])?;
+        match self {
+            Self::Sqlite(_) => Some(said),
+            Self::Bolt(_) => {
+                text(&serde_json::from_str(&said).ok()?, "/InfraContainerID").filter(|id| is_id(id))
+            }
+        }
+    }
+
+    /// Addresses of the container that has the network.
+    pub(super) fn ips(self, id: &str) -> Vec<String> {
+        let state = self.json("ContainerState", 3, &["ctr", id, "state"]).unwrap_or_default();
+        let members = |value: &Value| value.as_object().cloned().unwrap_or_default();
+        let interfaces = members(&state["networkStatus"]).into_iter();
+        let interfaces = interfaces.flat_map(|(_, network)| members(&network["interfaces"]));
+        let subnets =
+            interfaces.filter_map(|(_, one)| one["subnets"].as_array().cloned()).flatten();
+        let addresses = subnets.filter_map(|subnet| text(&subnet, "/ipnet"));
+        addresses.filter_map(|net| Some(net.split('/').next()?.to_owned())).collect()
+    }
+
+    fn ids(self) -> Vec<String> {
+        let ids = match self {
+            Self::Sqlite(database) => database.keys("ContainerConfig"),
+            Self::Bolt(database) => {
+                database.keys(&["ctr"]).into_iter().map(<[u8]>::to_vec).collect()
+            }
+        };
+        ids.into_iter().filter_map(|id| String::from_utf8(id).ok()).collect()
+    }
+}
+
+/// Every container of such a database, and the runtime that it names: a name or a path.
+pub(crate) fn runtimes(bytes: &[u8]) -> Vec<(String, String)> {
+    let Some(rows) = Rows::open(bytes) else { return Vec::new() };
+    let said = rows.ids().into_iter().filter_map(|id| {
+        let runtime = text(&rows.container(&id)?, "/runtime")?;
+        Some((id, runtime))
+    });
+    said.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_forms_tell_which_runtime_a_container_names() {
+        let bolt = include_bytes!("../../fixtures/engines/bolt_state.db");
+        let told = runtimes(bolt);
+        assert_eq!(told.len(), 39);
+        assert_eq!(told[7], ("other08".to_owned(), "nri-runc".to_owned()));
+        let sqlite = include_bytes!(
+            "../../fixtures/engines/podman-5-database/host/var/lib/containers/storage/db.sql"
+        );
+        assert_eq!(Rows::open(sqlite).unwrap().ids().len(), 62);
+    }
+
+    #[test]
+    fn what_is_no_database_names_nobody() {
+        assert!(runtimes(b"").is_empty() && runtimes(&[7; 20_000]).is_empty());
+    }
+}

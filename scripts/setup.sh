@@ -65,7 +65,7 @@ if ! ldconfig -p 2>/dev/null | grep -q 'libseccomp\.so\.2'; then
     say "installed libseccomp2 (runc needs it)"
 fi
 unpack runc runc
-# Podman for the hooks, with the libraries that it alone needs.
+# Podman, with the libraries that it alone needs.
 podman() {
     unpack podman podman
     mkdir -p "$tools/lib"

@@ -26,6 +26,8 @@ mount -t tmpfs tmpfs /run
 mount -t tmpfs tmpfs /dev/shm
 [ ! -d /usr/share/containers ] || mount -t tmpfs tmpfs /usr/share/containers
 ldconfig
+touch "$1/nri-runc"
+mount --bind "$2" "$1/nri-runc"
 touch "$1/held"
 exec cat
 "#;
@@ -71,6 +73,7 @@ impl Host {
         let holder = command(Path::new("unshare"))
             .args(["--mount", "--propagation", "private", "sh", "-c", HOLD, "sh"])
             .arg(temp.path())
+            .arg(env!("CARGO_BIN_EXE_nri-runc"))
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(file(&temp.path().join("hold.err")))
@@ -186,9 +189,10 @@ impl Host {
         serde_json::from_slice(&output.stdout).unwrap_or(json!(null))
     }
 
-    /// The program under test.
+    /// The program under test, at a path of this host's: conmon's command line names it, and all
+    /// hosts share their processes.
     pub(crate) fn program(&self) -> PathBuf {
-        PathBuf::from(env!("CARGO_BIN_EXE_nri-runc"))
+        self.path("nri-runc")
     }
 
     pub(crate) fn tool(&self, name: &str) -> PathBuf {

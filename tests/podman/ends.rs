@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: Apache-2.0
+//! How containers end: on Podman's word, by themselves, by force from elsewhere, with and without
+//! a daemon. Each end is told once, and nothing is left behind.
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::json;
+
+use super::host::Host;
+use super::player::Manner;
+use super::rig::{LIFE, life};
+use super::{hearing, inspect, installed, request_of, run, run_words, sets_env};
+
+fn killed(pid: i64) {
+    kill(Pid::from_raw(i32::try_from(pid).unwrap()), Signal::SIGKILL).unwrap();
+}
+
+#[test]
+fn stop_kill_and_rm_each_tell_one_end() {
+    let Some(host) = installed("") else { return };
+    let told = host.plugin("10", "witness", Manner::default());
+    let ends: [&[&[&str]]; 4] = [
+        &[&["stop", "--time", "0", "web"], &["rm", "web"]],
+        &[&["kill", "web"], &["wait", "web"], &["rm", "--force", "web"]],
+        &[&["rm", "--force", "--time", "0", "web"]],
+        &[&["pause", "web"], &["unpause", "web"], &["rm", "--force", "--time", "0", "web"]],
+    ];
+    for words in ends {
+        run(&host, "web", &[], &[]);
+        words.iter().for_each(|words| drop(host.good(words)));
+        host.nobody_knows_of_anything();
+        assert_eq!(std::mem::take(&mut *told.lock().unwrap()), life("web"), "{words:?}");
+        assert_eq!(host.good(&["ps", "--all", "--quiet"]), "", "{words:?}");
+    }
+    assert_eq!(host.admin(&["status"])["failures"], json!([]));
+}
+
+#[test]
+fn a_container_that_ends_by_itself_is_told_with_its_exit_code() {
+    let Some(host) = installed("") else { return };
+    let (manner, heard) = hearing(Manner::default());
+    let told = host.plugin("10", "witness", manner);
+    run(&host, "web", &[], &["sh", "-c", "sleep 0.2; exit 3"]);
+    assert_eq!(host.good(&["wait", "web"]), "3");
+    host.nobody_knows_of_anything();
+    assert_eq!(*told.lock().unwrap(), life("web"));
+    let stopped = &request_of(&heard, "StopContainer", "web")["container"];
+    assert_eq!((&stopped["exitCode"], &stopped["statusReason"]), (&json!(3), &json!("Error")));
+    host.good(&["rm", "web"]);
+}
+
+#[test]
+fn a_run_in_the_foreground_gives_its_exit_code_and_leaves_nothing() {
+    let Some(host) = installed("") else { return };
+    let told = host.plugin("10", "witness", Manner::default());
+    let cgroup = host.cgroup();
+    let words = run_words(&cgroup, "web", &["--rm"]);
+    let output = host.podman(&[&words[..], &["sh", "-c", "echo said; exit 3"]].concat());
+    assert_eq!(output.status.code(), Some(3), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "said\n");
+    host.nobody_knows_of_anything();
+    assert_eq!(std::mem::take(&mut *told.lock().unwrap()), life("web"));
+    assert_eq!(host.good(&["ps", "--all", "--quiet"]), "");
+    let missing = host.podman(&[&words[..], &["/no/such/program"]].concat());
+    assert_eq!(missing.status.code(), Some(127), "Podman still reads what runc says");
+    host.nobody_knows_of_anything();
+    assert_eq!(*told.lock().unwrap(), [&life("web")[..2], &life("web")[5..]].concat());
+}
+
+#[test]
+fn a_restart_is_a_second_life_under_the_same_id_with_the_same_adjustment() {
+    let Some(host) = installed("") else { return };
+    let adjust = sets_env("HELLO", "there");
+    let told = host.plugin("10", "changes", Manner { adjust, ..Manner::default() });
+    let id = run(&host, "web", &[], &[]);
+    host.good(&["restart", "--time", "0", "web"]);
+    assert_eq!(inspect(&host, "web")["Id"], id);
+    let environ = host.good(&["exec", "web", "cat", "/proc/1/environ"]);
+    assert_eq!(environ.matches("HELLO=there").count(), 1, "{environ}");
+    host.good(&["rm", "--force", "--time", "0", "web"]);
+    host.nobody_knows_of_anything();
+    assert_eq!(*told.lock().unwrap(), [life("web"), life("web")].concat());
+}
+
+/// Nobody noted how it ended: Podman fails once, or not, and then forgets it without asking the
+/// runtime. Whoever deletes it there tells plugins.
+fn forgotten_by_podman(host: &Host, told: &super::Told, id: &str) {
+    let _first = host.podman(&["rm", "--force", "--time", "0", "web"]);
+    let _second = host.podman(&["rm", "--force", "--time", "0", "web"]);
+    assert_eq!(host.good(&["ps", "--all", "--quiet"]), "");
+    host.wait_until("its end is told", || {
+        told.lock().unwrap().contains(&"StopContainer web".to_owned())
+    });
+    let deleted = host.call(&host.program(), &["delete", "--force", id]);
+    assert!(deleted.status.success(), "{}", String::from_utf8_lossy(&deleted.stderr));
+    host.nobody_knows_of_anything();
+    assert_eq!(*told.lock().unwrap(), life("web"));
+}
+
+#[test]
+fn a_container_whose_monitor_is_killed_lives_on_and_ends_once() {
+    let Some(host) = installed("") else { return };
+    let told = host.plugin("10", "witness", Manner::default());
+    let id = run(&host, "web", &[], &[]);
+    killed(inspect(&host, "web")["State"]["ConmonPid"].as_i64().unwrap());
+    assert_eq!(host.admin(&["pods"])[0]["containers"][0]["state"], "running");
+    forgotten_by_podman(&host, &told, &id);
+}
+
+#[test]
+fn a_container_that_is_killed_with_its_monitor_ends_once() {
+    let Some(host) = installed("") else { return };
+    let told = host.plugin("10", "witness", Manner::default());
+    let id = run(&host, "web", &[], &[]);
+    let state = inspect(&host, "web")["State"].clone();
+    killed(state["ConmonPid"].as_i64().unwrap());
+    killed(state["Pid"].as_i64().unwrap());
+    host.wait_until("its end is told", || {
+        told.lock().unwrap().contains(&"StopContainer web".to_owned())
+    });
+    forgotten_by_podman(&host, &told, &id);
+}
+
+#[test]
+fn the_next_daemon_sees_the_end_of_what_an_earlier_one_began() {
+    let Some(mut host) = installed("autostart = false") else { return };
+    run(&host, "web", &[], &[]);
+    run(&host, "gone", &[], &[]);
+    host.wait_until("both run", || {
+        let pods = host.admin(&["pods"]).to_string();
+        pods.matches("running").count() == 2
+    });
+    host.kill_daemon();
+    killed(inspect(&host, "gone")["State"]["Pid"].as_i64().unwrap());
+    host.start_daemon();
+    let told = host.plugin("10", "witness", Manner::default());
+    host.good(&["rm", "--force", "--time", "0", "web"]);
+    host.good(&["rm", "--force", "--time", "0", "gone"]);
+    host.nobody_knows_of_anything();
+    let told = super::events_of(&told, "web");
+    assert_eq!(told, [&["Synchronize"], &LIFE[5..]].concat());
+}
+
+#[test]
+fn a_create_whose_daemon_is_killed_goes_on_and_the_next_daemon_knows_of_it() {
+    let Some(mut host) = installed("autostart = false") else { return };
+    let hangs = Manner { hangs: true, ..Manner::default() };
+    let told = host.plugin("10", "slow", hangs);
+    let cgroup = host.cgroup();
+    let mut podman = host.spawn_podman(&run_words(&cgroup, "web", &["--detach"]));
+    host.wait_until("the plugin is asked", || {
+        told.lock().unwrap().contains(&"CreateContainer web".to_owned())
+    });
+    host.kill_daemon();
+    assert!(podman.wait().unwrap().success(), "on_daemon_failure is \"continue\"");
+    assert_eq!(inspect(&host, "web")["State"]["Running"], true);
+    host.start_daemon();
+    let told = host.plugin("10", "witness", Manner::default());
+    host.good(&["rm", "--force", "--time", "0", "web"]);
+    host.nobody_knows_of_anything();
+    let told = super::events_of(&told, "web");
+    assert_eq!(told, [&["Synchronize"], &LIFE[5..]].concat());
+}
+
+#[test]
+fn without_a_daemon_a_create_fails_where_that_is_asked_for() {
+    let more = "autostart = false\non_daemon_failure = \"fail\"";
+    let Some(mut host) = installed(more) else { return };
+    host.kill_daemon();
+    let cgroup = host.cgroup();
+    let words = run_words(&cgroup, "web", &["--detach"]);
+    host.bad(&words, &["nri-runc", "daemon"]);
+    host.good(&["rm", "web"]);
+    host.start_daemon();
+    run(&host, "web", &[], &[]);
+}
+
+fn parent_of(pid: u64) -> String {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let after = stat.rsplit(')').next().unwrap_or_default();
+    let parent = after.split_whitespace().nth(1).unwrap_or_default();
+    std::fs::read_to_string(format!("/proc/{parent}/comm")).unwrap_or_default().trim().to_owned()
+}
+
+fn is_there(pid: u64) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    !stat.is_empty() && !stat.contains(") Z ")
+}
+
+/// The first container starts the daemon, below conmon.
+fn started_by(host: &Host, args: &[&str]) -> (u64, u64) {
+    run(host, "web", &[], args);
+    let conmon = inspect(host, "web")["State"]["ConmonPid"].as_u64().unwrap_or(0);
+    (host.admin(&["status"])["pid"].as_u64().unwrap(), conmon)
+}
+
+#[test]
+fn the_monitor_of_the_container_that_started_the_daemon_ends_with_its_container() {
+    let Some(mut host) = installed("") else { return };
+    host.kill_daemon();
+    let (daemon, conmon) = started_by(&host, &["sh", "-c", "sleep 1; exit 3"]);
+    assert!(conmon > 1 && is_there(conmon));
+    assert_eq!(host.good(&["wait", "web"]), "3");
+    host.wait_until("the monitor has ended", || !is_there(conmon));
+    assert!(is_there(daemon), "the daemon went with it");
+    host.wait_until("nobody stands in between", || parent_of(daemon) != "nri-runc");
+    host.good(&["rm", "web"]);
+    // A monitor that is killed takes nobody with it either.
+    killed(i64::try_from(daemon).unwrap());
+    let (daemon, conmon) = started_by(&host, &[]);
+    killed(i64::try_from(conmon).unwrap());
+    host.wait_until("nobody stands in between", || parent_of(daemon) != "nri-runc");
+    assert_eq!(host.admin(&["status"])["pid"], daemon);
+}

@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `nri-runc nri install podman` and `uninstall` on Podman's real configuration, which Podman then
+//! reads.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::Output;
+
+use serde_json::Value;
+
+use super::host::IMAGE;
+use super::player::Manner;
+use super::rig::life;
+use super::{Host, inspect, installed, run};
+
+/// Everything below the folder of Podman's configuration, and of our undo records.
+fn settings(host: &Host) -> BTreeMap<String, Vec<u8>> {
+    let mut files = BTreeMap::new();
+    let mut folders = vec![host.path("etc/containers"), host.path("var-lib/nri-runc")];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+            let path = entry.path();
+            if path.is_dir() {
+                files.insert(path.display().to_string(), Vec::new());
+                folders.push(path);
+            } else {
+                files.insert(path.display().to_string(), std::fs::read(&path).unwrap());
+            }
+        }
+    }
+    files
+}
+
+#[track_caller]
+fn good(output: &Output) -> String {
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// `uninstall podman` refuses, names `id`, and changes nothing.
+#[track_caller]
+fn refuses(host: &Host, id: &str) {
+    let before = settings(host);
+    let output = host.nri(&["uninstall", "podman"]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("1 containers still name") && said.contains(id), "{said}");
+    assert!(settings(host) == before, "a refusal changed something");
+}
+
+/// One container from Podman's default runtime; which runtime that was.
+fn by_default(host: &Host) -> Value {
+    let cgroup = host.cgroup();
+    let words = ["run", "--detach", "--name", "plain", "--network", "none", "--cgroup-parent"];
+    host.good(&[&words[..], &[&cgroup, IMAGE]].concat());
+    let said = inspect(host, "plain");
+    host.good(&["exec", "plain", "true"]);
+    host.good(&["rm", "--force", "--time", "0", "plain"]);
+    said["OCIRuntime"].clone()
+}
+
+#[test]
+fn uninstall_refuses_while_containers_run_or_rest_and_then_leaves_every_byte_as_it_was() {
+    let Some(host) = Host::new("") else { return };
+    let before = settings(&host);
+    let cgroup = host.cgroup();
+    let words = super::run_words(&cgroup, "early", &["--detach"]);
+    host.bad(&words, &["nri-runc"]);
+    let told = good(&host.nri(&["install", "podman"]));
+    assert!(told.contains("wrote /etc/containers/containers.conf.d/50-nri-runc.conf"), "{told}");
+    assert!(good(&host.nri(&["install", "podman"])).contains("nothing to change"));
+    let new = settings(&host);
+    let kept = before.iter().all(|(path, text)| new.get(path) == Some(text));
+    assert!(kept, "a file that was there was changed");
+    let id = run(&host, "web", &[], &[]);
+    refuses(&host, &id);
+    host.good(&["stop", "--time", "0", "web"]);
+    host.nobody_knows_of_anything();
+    refuses(&host, &id);
+    host.good(&["start", "web"]);
+    host.good(&["rm", "--force", "--time", "0", "web"]);
+    host.nobody_knows_of_anything();
+    // conmon takes a moment to end.
+    host.wait_until("nobody names us", || {
+        host.nri(&["uninstall", "podman", "--dry-run"]).status.success()
+    });
+    let told = good(&host.nri(&["uninstall", "podman"]));
+    assert!(told.contains("removed"), "{told}");
+    assert!(settings(&host) == before, "{:?}", settings(&host).keys());
+    assert_eq!(by_default(&host), "runc");
+    host.bad(&words, &["nri-runc"]);
+}
+
+#[test]
+fn a_forced_uninstall_says_who_needs_the_program_and_their_end_still_calls_it() {
+    let Some(host) = installed("") else { return };
+    let told = host.plugin("10", "witness", Manner::default());
+    run(&host, "web", &[], &[]);
+    let said = good(&host.nri(&["uninstall", "podman", "--force"]));
+    assert!(said.contains("1 containers need"), "{said}");
+    // Podman knows the name no more, until it is brought back for the last time.
+    host.bad(&["exec", "web", "true"], &["nri-runc"]);
+    good(&host.nri(&["install", "podman"]));
+    host.good(&["rm", "--force", "--time", "0", "web"]);
+    host.nobody_knows_of_anything();
+    assert_eq!(*told.lock().unwrap(), life("web"));
+}
+
+#[test]
+fn installed_as_the_default_every_run_comes_to_us_and_none_after_it_was_taken_back() {
+    let Some(mut host) = Host::new("") else { return };
+    let before = settings(&host);
+    good(&host.nri(&["install", "podman", "--default"]));
+    host.start_daemon();
+    let told = host.plugin("10", "witness", Manner::default());
+    assert_eq!(by_default(&host), "nri-runc");
+    host.nobody_knows_of_anything();
+    assert_eq!(*told.lock().unwrap(), life("plain"));
+    host.wait_until("nobody names us", || {
+        host.nri(&["uninstall", "podman", "--dry-run"]).status.success()
+    });
+    good(&host.nri(&["uninstall", "podman"]));
+    assert!(settings(&host) == before);
+    assert_eq!(by_default(&host), "runc");
+    assert_eq!(told.lock().unwrap().len(), life("plain").len());
+}
+
+#[test]
+fn an_entry_that_somebody_wrote_by_hand_is_not_overwritten() {
+    let Some(host) = Host::new("") else { return };
+    let by_hand = "# mine\n[engine.runtimes]\nnri-runc = [\"/opt/mine\"]\n";
+    host.write("etc/containers/containers.conf.d/10-mine.conf", by_hand);
+    let before = settings(&host);
+    let output = host.nri(&["install", "podman"]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("10-mine.conf") && said.lines().count() == 1, "{said}");
+    assert!(settings(&host) == before);
+    assert!(!Path::new(&host.path("var-lib/nri-runc")).exists());
+}
+
+#[test]
+fn check_says_whether_podman_knows_us() {
+    let Some(host) = installed("") else { return };
+    let checks = |host: &Host| host.admin(&["check"]).to_string();
+    assert!(checks(&host).contains("podman"), "{}", checks(&host));
+    good(&host.nri(&["uninstall", "podman"]));
+    assert!(!checks(&host).contains("50-nri-runc.conf"), "{}", checks(&host));
+}

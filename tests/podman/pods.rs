@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Pods: made by hand and from Kubernetes YAML. The infrastructure container is the pod's, the
+//! others are its members.
+
+use serde_json::{Value, json};
+
+use super::host::IMAGE;
+use super::player::Manner;
+use super::rig::{LIFE, ORDER};
+use super::{Host, Told, events_of, hearing, inspect, installed, request_of};
+
+fn inspect_pod(host: &Host, name: &str) -> Value {
+    serde_json::from_str(&host.good(&["pod", "inspect", name])).unwrap()
+}
+
+/// Each member's life once and in order, and the pod's around all of them.
+#[track_caller]
+fn a_pods_life(told: &Told, pod: &str, members: &[&str]) {
+    for member in members {
+        assert_eq!(events_of(told, member), ORDER[1..], "{member}");
+    }
+    assert_eq!(events_of(told, pod), [LIFE[0], LIFE[7], LIFE[8]]);
+    let told = told.lock().unwrap();
+    let is_pods = |event: &&String| event.contains("PodSandbox");
+    assert!(told.first().is_some_and(|event| is_pods(&event)), "{told:?}");
+    assert!(told.iter().rev().take(2).all(|event| is_pods(&event)), "{told:?}");
+    assert_eq!(told.len(), 3 + 7 * members.len() - members.len(), "{told:?}");
+}
+
+fn settled(host: &Host, told: &Told, starts: usize) {
+    host.wait_until("the starts are told", || {
+        let told = told.lock().unwrap();
+        told.iter().filter(|event| event.starts_with("PostStartContainer")).count() == starts
+    });
+}
+
+#[test]
+fn a_pod_made_by_hand_is_told_once_around_its_members_and_as_podman_says() {
+    let Some(host) = installed("") else { return };
+    let (manner, heard) = hearing(Manner::default());
+    let told = host.plugin("10", "witness", manner);
+    let cgroup = host.cgroup();
+    let make = ["--runtime", "nri-runc", "pod", "create", "--name", "shop", "--network", "none"];
+    let id =
+        host.good(&[&make[..], &["--cgroup-parent", &cgroup, "--label", "tier=front"]].concat());
+    for (name, label) in [("shop-web", "app=web"), ("shop-helper", "app=helper")] {
+        let words = ["create", "--pod", "shop", "--name", name, "--label", label, IMAGE];
+        host.good(&[&["--runtime", "nri-runc"][..], &words].concat());
+    }
+    host.good(&["pod", "start", "shop"]);
+    settled(&host, &told, 2);
+    let said = inspect_pod(&host, "shop");
+    let infra = inspect(&host, said["InfraContainerID"].as_str().unwrap());
+    let pod = &request_of(&heard, "RunPodSandbox", "shop")["pod"];
+    assert_eq!(
+        [&pod["id"], &pod["uid"], &pod["labels"], &pod["pid"], &pod["runtimeHandler"]],
+        [&json!(id), &json!(id), &said["Labels"], &infra["State"]["Pid"], &json!("nri-runc")]
+    );
+    assert_eq!(pod["linux"]["cgroupParent"], said["CgroupPath"]);
+    for name in ["shop-web", "shop-helper"] {
+        let request = request_of(&heard, "CreateContainer", name);
+        let (container, member) = (&request["container"], inspect(&host, name));
+        assert_eq!(
+            [&container["id"], &container["labels"], &container["podSandboxId"]],
+            [&member["Id"], &member["Config"]["Labels"], &member["Pod"]]
+        );
+        assert_eq!(&request["pod"], pod, "each of them hears of the same pod");
+    }
+    let known = host.admin(&["pods"]);
+    assert_eq!(known[0]["containers"].as_array().map(Vec::len), Some(2), "{known}");
+    host.good(&["pod", "stop", "--time", "0", "shop"]);
+    host.nobody_knows_of_anything();
+    a_pods_life(&told, "shop", &["shop-web", "shop-helper"]);
+    host.good(&["pod", "rm", "shop"]);
+    assert_eq!(told.lock().unwrap().len(), 15, "what has gone from the runtime goes once");
+}
+
+#[test]
+fn a_pod_that_stops_and_starts_is_told_twice_and_one_that_is_removed_while_it_runs_once() {
+    let Some(host) = installed("") else { return };
+    let told = host.plugin("10", "witness", Manner::default());
+    let cgroup = host.cgroup();
+    let make = ["--runtime", "nri-runc", "pod", "create", "--name", "shop", "--network", "none"];
+    host.good(&[&make[..], &["--cgroup-parent", &cgroup]].concat());
+    let member = ["run", "--detach", "--pod", "shop", "--name", "shop-web", IMAGE];
+    host.good(&[&["--runtime", "nri-runc"][..], &member].concat());
+    settled(&host, &told, 1);
+    host.good(&["pod", "stop", "--time", "0", "shop"]);
+    host.nobody_knows_of_anything();
+    a_pods_life(&told, "shop", &["shop-web"]);
+    told.lock().unwrap().clear();
+    host.good(&["pod", "start", "shop"]);
+    settled(&host, &told, 1);
+    host.good(&["pod", "rm", "--force", "--time", "0", "shop"]);
+    host.nobody_knows_of_anything();
+    a_pods_life(&told, "shop", &["shop-web"]);
+}
+
+const YAML: &str = r#"
+apiVersion: v1
+kind: Pod
+metadata:
+  name: kubed
+  labels: {app: shop}
+  annotations: {example.org/note: from-yaml}
+spec:
+  hostNetwork: true
+  containers:
+  - name: web
+    image: localhost/busybox:1
+    imagePullPolicy: Never
+    command: ["/bin/sleep", "1000"]
+    env: [{name: GREETING, value: hello}]
+    resources: {limits: {memory: 128Mi, cpu: 500m}, requests: {memory: 64Mi, cpu: 250m}}
+  - name: helper
+    image: localhost/busybox:1
+    imagePullPolicy: Never
+"#;
+
+#[test]
+fn a_pod_from_kubernetes_yaml_is_told_with_its_annotations_and_limits() {
+    let Some(host) = installed("") else { return };
+    let (manner, heard) = hearing(Manner::default());
+    let told = host.plugin("10", "witness", manner);
+    host.write("kubed.yaml", YAML);
+    let file = host.path("kubed.yaml").display().to_string();
+    host.good(&["--runtime", "nri-runc", "kube", "play", &file]);
+    settled(&host, &told, 2);
+    let said = inspect_pod(&host, "kubed");
+    let request = request_of(&heard, "CreateContainer", "kubed-web");
+    let (pod, container) = (&request["pod"], &request["container"]);
+    assert_eq!([&pod["id"], &pod["name"]], [&said["Id"], &said["Name"]]);
+    assert_eq!([&pod["labels"], &pod["labels"]["app"]], [&said["Labels"], &json!("shop")]);
+    assert_eq!(pod["annotations"]["example.org/note"], "from-yaml");
+    assert_eq!(container["annotations"]["example.org/note"], "from-yaml");
+    let member = inspect(&host, "kubed-web");
+    let limits = &member["HostConfig"];
+    let resources = &container["linux"]["resources"];
+    assert_eq!(resources["memory"]["limit"]["value"], (128 << 20).to_string());
+    assert_eq!(resources["memory"]["limit"]["value"], limits["Memory"].to_string());
+    let cpu = (&resources["cpu"]["quota"]["value"], &resources["cpu"]["period"]["value"]);
+    let wanted = (limits["CpuQuota"].to_string(), limits["CpuPeriod"].to_string());
+    assert_eq!(cpu, (&json!(wanted.0), &json!(wanted.1)));
+    assert_ne!(wanted.0, "0");
+    assert!(container["env"].as_array().unwrap().contains(&json!("GREETING=hello")));
+    host.good(&["kube", "down", &file]);
+    host.nobody_knows_of_anything();
+    a_pods_life(&told, "kubed", &["kubed-web", "kubed-helper"]);
+    drop(host);
+    forget_podmans_own_cgroup();
+}
+
+/// `kube play` takes no other parent than Podman's own; where nothing is in it, it goes.
+fn forget_podmans_own_cgroup() {
+    for controller in std::fs::read_dir("/sys/fs/cgroup").into_iter().flatten().flatten() {
+        for name in ["libpod_parent/conmon", "libpod_parent"] {
+            let _in_use = std::fs::remove_dir(controller.path().join(name));
+        }
+    }
+    for name in ["libpod_parent/conmon", "libpod_parent"] {
+        let _in_use = std::fs::remove_dir(format!("/sys/fs/cgroup/{name}"));
+    }
+}
+
+#[test]
+fn a_member_that_a_plugin_refuses_is_named_and_the_others_are_left_alone() {
+    let Some(host) = installed("") else { return };
+    let refuses = Manner { refuses: Some("not signed"), ..Manner::default() };
+    let told = host.plugin("90", "guard", refuses);
+    let cgroup = host.cgroup();
+    let make = ["--runtime", "nri-runc", "pod", "create", "--name", "shop", "--network", "none"];
+    host.good(&[&make[..], &["--cgroup-parent", &cgroup]].concat());
+    let member = ["run", "--detach", "--pod", "shop", "--name", "shop-web", IMAGE];
+    host.bad(&[&["--runtime", "nri-runc"][..], &member].concat(), &["90-guard", "not signed"]);
+    let infra = inspect_pod(&host, "shop")["InfraContainerID"].as_str().unwrap().to_owned();
+    assert_eq!(inspect(&host, &infra)["State"]["Running"], true);
+    host.good(&["pod", "rm", "--force", "--time", "0", "shop"]);
+    host.nobody_knows_of_anything();
+    assert_eq!(events_of(&told, "shop"), [LIFE[0], LIFE[7], LIFE[8]]);
+    assert_eq!(
+        events_of(&told, "shop-web"),
+        ["CreateContainer", "StopContainer", "RemoveContainer"]
+    );
+}

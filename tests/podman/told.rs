@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A plain container: what plugins set is in it, and what they are told is what Podman says.
+
+use nri_runc::plugin::api;
+use serde_json::{Value, json};
+
+use super::player::Manner;
+use super::rig::life;
+use super::{
+    Host, adjusting, bytes, hearing, inspect, installed, limit, request_of, resources, run,
+    sets_env, shares,
+};
+
+fn every_kind(host: &Host) -> api::ContainerAdjustment {
+    host.write("data/hello", "mounted by a plugin\n");
+    let mount = api::Mount {
+        destination: "/tmp/data".to_owned(),
+        type_: "bind".to_owned(),
+        source: host.path("data").display().to_string(),
+        options: ["bind", "ro"].map(ToOwned::to_owned).into(),
+        ..Default::default()
+    };
+    let rlimit = api::POSIXRlimit {
+        type_: "RLIMIT_NOFILE".to_owned(),
+        hard: 321,
+        soft: 123,
+        ..Default::default()
+    };
+    let device = api::LinuxDevice {
+        path: "/dev/nri-null".to_owned(),
+        type_: "c".to_owned(),
+        major: 1,
+        minor: 3,
+        ..Default::default()
+    };
+    let mut adjust = adjusting(resources(32, 300, 77));
+    adjust.linux.mut_or_insert_default().devices = vec![device];
+    adjust.env = sets_env("HELLO", "there").env;
+    adjust.mounts = vec![mount];
+    adjust.rlimits = vec![rlimit];
+    adjust.annotations = [("example.org/seen".to_owned(), "yes".to_owned())].into();
+    adjust
+}
+
+#[test]
+fn what_a_plugin_sets_is_in_the_container_and_its_life_is_told_once() {
+    let Some(host) = installed("") else { return };
+    let manner = Manner { adjust: every_kind(&host), ..Manner::default() };
+    let told = host.plugin("10", "changes", manner);
+    let id = run(&host, "web", &["--memory", "64m", "--cpu-shares", "512", "--env", "A=1"], &[]);
+    let inside = |script: &str| host.good(&["exec", "web", "sh", "-c", script]);
+    let environ = inside("cat /proc/1/environ");
+    let environ: Vec<&str> = environ.split('\0').collect();
+    for pair in ["HELLO=there", "A=1", "FROM_IMAGE=yes"] {
+        assert!(environ.contains(&pair), "{pair}: {environ:?}");
+    }
+    assert_eq!(inside("cat /tmp/data/hello"), "mounted by a plugin");
+    assert_eq!(inside("test -c /dev/nri-null && echo x >/dev/nri-null && echo yes"), "yes");
+    let limits = inside("cat /proc/1/limits");
+    let files = limits.lines().find(|line| line.starts_with("Max open files")).unwrap();
+    assert!(files.contains("123") && files.contains("321"), "{files}");
+    let state = host.call(&host.tool("runc"), &["state", &id]);
+    let state: Value = serde_json::from_slice(&state.stdout).unwrap();
+    assert_eq!(state["annotations"]["example.org/seen"], "yes");
+    let in_cgroup = ["memory", "shares", "pids"].map(|what| limit(&host, &id, what));
+    assert_eq!(in_cgroup, [bytes(32), shares(300), "77".to_owned()]);
+    let explained = host.admin(&["explain", &id]).to_string();
+    assert!(explained.contains("10-changes") && explained.contains("HELLO"), "{explained}");
+    host.good(&["rm", "--force", "--time", "0", "web"]);
+    host.nobody_knows_of_anything();
+    assert_eq!(*told.lock().unwrap(), life("web"));
+    assert_eq!(host.admin(&["status"])["failures"], json!([]));
+}
+
+/// Pairs of what a plugin was told and what Podman says, by name.
+fn compare(pairs: &[(&str, &Value, Value)]) {
+    let wrong: Vec<String> = pairs
+        .iter()
+        .filter(|(_, told, said)| *told != said)
+        .map(|(what, told, said)| format!("{what}: told {told}, Podman says {said}"))
+        .collect();
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+#[test]
+fn a_plugin_is_told_of_a_container_what_podman_says_of_it() {
+    let Some(host) = installed("") else { return };
+    let (manner, heard) = hearing(Manner::default());
+    let told = host.plugin("10", "witness", manner);
+    let options = [
+        "--label=app=web",
+        "--annotation=example.org/note=mine",
+        "--env=A=1",
+        "--user=5:6",
+        "--memory=64m",
+        "--cpu-shares=512",
+        "--cpu-quota=50000",
+        "--pids-limit=99",
+        "--volume=/tmp:/tmp/host:ro",
+    ];
+    run(&host, "web", &options, &["sleep", "500"]);
+    host.wait_until("the start is told", || told.lock().unwrap().len() >= 5);
+    let said = inspect(&host, "web");
+    let container = &request_of(&heard, "CreateContainer", "web")["container"];
+    let (config, limits) = (&said["Config"], &said["HostConfig"]);
+    let args = [vec![said["Path"].clone()], words(&said["Args"])].concat();
+    let told_env = json!(sorted(&container["env"]));
+    let linux = &container["linux"];
+    let id = said["Id"].as_str().unwrap();
+    let parent = limits["CgroupParent"].as_str().unwrap();
+    let number = |value: &Value| json!({"value": value.to_string()});
+    let image = format!("sha256:{}", said["Image"].as_str().unwrap());
+    compare(&[
+        ("id", &container["id"], said["Id"].clone()),
+        ("pod of its own", &container["podSandboxId"], said["Id"].clone()),
+        ("name", &container["name"], said["Name"].clone()),
+        ("labels", &container["labels"], config["Labels"].clone()),
+        ("args", &container["args"], json!(args)),
+        ("env", &told_env, json!(sorted(&config["Env"]))),
+        ("user", &container["user"]["uid"], json!(5)),
+        ("group", &container["user"]["gid"], json!(6)),
+        ("image", &container["image"]["name"], said["ImageName"].clone()),
+        ("image's config", &container["image"]["configDigest"], json!(image)),
+        ("cgroup", &linux["cgroupsPath"], json!(format!("{parent}/libpod-{id}"))),
+        ("memory", &linux["resources"]["memory"]["limit"], number(&limits["Memory"])),
+        ("shares", &linux["resources"]["cpu"]["shares"], number(&limits["CpuShares"])),
+        ("quota", &linux["resources"]["cpu"]["quota"], number(&limits["CpuQuota"])),
+        ("pids", &linux["resources"]["pids"]["limit"], json!(limits["PidsLimit"].to_string())),
+    ]);
+    for (key, value) in config["Annotations"].as_object().unwrap() {
+        assert_eq!(&container["annotations"][key], value, "{key}");
+    }
+    lists_are_told(container, &said);
+    let pod = &request_of(&heard, "RunPodSandbox", "web")["pod"];
+    compare(&[
+        ("pod's id", &pod["id"], said["Id"].clone()),
+        ("pod's uid", &pod["uid"], said["Id"].clone()),
+        ("pod's name", &pod["name"], said["Name"].clone()),
+        ("pod's labels", &pod["labels"], config["Labels"].clone()),
+        ("handler", &pod["runtimeHandler"], said["OCIRuntime"].clone()),
+        ("parent", &pod["linux"]["cgroupParent"], limits["CgroupParent"].clone()),
+        ("pod's annotations", &pod["annotations"], json!({"example.org/note": "mine"})),
+        ("pod's namespace", &pod["namespace"], json!(null)),
+    ]);
+    let started = &request_of(&heard, "PostStartContainer", "web")["container"];
+    assert_eq!(started["pid"], said["State"]["Pid"]);
+}
+
+/// The volume and the limits that were asked for are among what is told.
+fn lists_are_told(container: &Value, said: &Value) {
+    let mounts = words(&container["mounts"]);
+    let volume = mounts.iter().find(|mount| mount["destination"] == "/tmp/host").unwrap();
+    assert_eq!(volume["source"], said["Mounts"][0]["Source"]);
+    let rlimits = words(&container["rlimits"]);
+    for ulimit in words(&said["HostConfig"]["Ulimits"]) {
+        let (hard, soft) = (ulimit["Hard"].to_string(), ulimit["Soft"].to_string());
+        let wanted = json!({"type": ulimit["Name"], "hard": hard, "soft": soft});
+        assert!(rlimits.contains(&wanted), "{wanted} in {rlimits:?}");
+    }
+}
+
+fn words(value: &Value) -> Vec<Value> {
+    value.as_array().cloned().unwrap_or_default()
+}
+
+fn sorted(list: &Value) -> Vec<&str> {
+    let words = list.as_array().into_iter().flatten().filter_map(Value::as_str);
+    let mut words: Vec<&str> = words.collect();
+    words.sort_unstable();
+    words
+}
+
+#[test]
+fn a_create_that_a_plugin_refuses_says_who_and_why_and_leaves_nothing() {
+    let Some(host) = installed("") else { return };
+    let refuses = Manner { refuses: Some("not signed"), ..Manner::default() };
+    let told = host.plugin("90", "guard", refuses);
+    let cgroup = host.cgroup();
+    let words = super::run_words(&cgroup, "web", &["--detach", "--annotation=a=b"]);
+    host.bad(&words, &["90-guard", "not signed"]);
+    host.nobody_knows_of_anything();
+    let wanted = ["CreateContainer", "StopContainer", "RemoveContainer"];
+    let events = super::events_of(&told, "web");
+    let of_container: Vec<&String> = events.iter().filter(|e| !e.contains("Pod")).collect();
+    assert_eq!(of_container, wanted);
+    // Podman keeps what it could not start, and can forget it.
+    assert_eq!(host.good(&["ps", "--all", "--format", "{{.Names}} {{.State}}"]), "web Created");
+    host.good(&["rm", "web"]);
+    assert_eq!(host.good(&["ps", "--all", "--quiet"]), "");
+}

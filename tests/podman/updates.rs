@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `podman update` beside a plugin that owns half of the fields (decision D21 in
+//! `docs/compatibility.md`, "Who wins").
+
+use nri_runc::plugin::api;
+use serde_json::json;
+
+use super::player::Manner;
+use super::{
+    Host, Told, adjusting, bytes, hearing, installed, limit, request_of, resources, run, shares,
+};
+
+/// Memory, shares and pids as the cgroup has them.
+fn limits(host: &Host, id: &str) -> [String; 3] {
+    ["memory", "shares", "pids"].map(|what| limit(host, id, what))
+}
+
+fn says(memory: u64, cpu: u64, pids: &str) -> [String; 3] {
+    [bytes(memory), shares(cpu), pids.to_owned()]
+}
+
+fn heard(told: &Told, event: &str) -> usize {
+    told.lock().unwrap().iter().filter(|known| **known == format!("{event} web")).count()
+}
+
+/// The engine sets memory and shares; a plugin wants other shares, and a pids limit.
+fn owned(manner: Manner) -> Option<(Host, Told, String)> {
+    let host = installed("")?;
+    let adjust = adjusting(resources(0, 300, 77));
+    let told = host.plugin("10", "owner", Manner { adjust, ..manner });
+    let id = run(&host, "web", &["--memory", "64m", "--cpu-shares", "512"], &[]);
+    assert_eq!(limits(&host, &id), says(64, 300, "77"));
+    Some((host, told, id))
+}
+
+#[test]
+fn an_engine_changes_what_is_its_own_and_plugins_keep_theirs() {
+    let (manner, heard_of) = hearing(Manner::default());
+    let Some((host, told, id)) = owned(manner) else { return };
+    host.good(&["update", "--memory", "96m", "web"]);
+    assert_eq!(limits(&host, &id), says(96, 300, "77"));
+    // What the engine said before is no change of its mind, and nobody is asked about it.
+    host.good(&["update", "--cpu-shares", "512", "web"]);
+    assert_eq!(limits(&host, &id), says(96, 300, "77"));
+    assert_eq!(heard(&told, "UpdateContainer"), 1);
+    let asked = request_of(&heard_of, "UpdateContainer", "web");
+    let linux = &asked["linuxResources"];
+    assert_eq!(linux["memory"]["limit"]["value"], (96_u64 << 20).to_string());
+    assert_eq!(linux["cpu"]["shares"], json!(null), "{linux}");
+    host.wait_until("its success is told", || heard(&told, "PostUpdateContainer") >= 1);
+}
+
+#[test]
+fn what_an_engine_changes_on_purpose_is_its_own_from_then_on() {
+    let Some((host, told, id)) = owned(Manner::default()) else { return };
+    host.good(&["update", "--cpu-shares", "700", "web"]);
+    assert_eq!(limits(&host, &id), says(64, 700, "77"));
+    host.good(&["update", "--memory", "96m", "web"]);
+    assert_eq!(limits(&host, &id), says(96, 700, "77"), "it does not come back with the next one");
+    assert_eq!(heard(&told, "UpdateContainer"), 2);
+}
+
+#[test]
+fn what_a_plugin_answers_is_what_the_runtime_gets() {
+    let linux = api::LinuxContainerUpdate {
+        resources: Some(resources(48, 0, 55)).into(),
+        ..Default::default()
+    };
+    // It knows the id of one container only.
+    let answers = |id: &str| {
+        let (container_id, linux) = (id.to_owned(), Some(linux.clone()).into());
+        api::ContainerUpdate { container_id, linux, ..Default::default() }
+    };
+    let Some(host) = installed("") else { return };
+    let id = run(&host, "web", &["--memory", "64m", "--cpu-shares", "512"], &[]);
+    let manner = Manner { updates: vec![answers(&id)], ..Manner::default() };
+    let _told = host.plugin("10", "owner", manner);
+    host.good(&["update", "--memory", "96m", "--cpu-shares", "200", "web"]);
+    assert_eq!(limits(&host, &id), says(48, 200, "55"));
+    let explained = host.admin(&["explain", &id]).to_string();
+    assert!(explained.contains("10-owner") && explained.contains("UpdateContainer"), "{explained}");
+}
+
+#[test]
+fn an_update_that_a_plugin_refuses_changes_nothing_and_says_who_and_why() {
+    let refuses = Manner {
+        refuses: Some("the budget is spent"),
+        at: Some("UpdateContainer".to_owned()),
+        ..Manner::default()
+    };
+    let Some((host, told, id)) = owned(refuses) else { return };
+    let update = ["update", "--memory", "96m", "--cpu-shares", "700", "--cpus", "0.5", "web"];
+    host.bad(&update, &["10-owner", "the budget is spent"]);
+    assert_eq!(limits(&host, &id), says(64, 300, "77"));
+    assert_eq!(limit(&host, &id, "quota"), unlimited());
+    assert_eq!(heard(&told, "PostUpdateContainer"), 0);
+    host.good(&["exec", "web", "true"]);
+}
+
+fn unlimited() -> &'static str {
+    if shares(512) == "512" { "-1" } else { "max" }
+}
+
+#[test]
+fn values_of_plugins_are_there_again_when_the_container_is() {
+    let Some((host, _told, id)) = owned(Manner::default()) else { return };
+    host.good(&["update", "--memory", "96m", "web"]);
+    host.good(&["restart", "--time", "0", "web"]);
+    assert_eq!(limits(&host, &id)[1..], says(0, 300, "77")[1..]);
+}
+
+#[test]
+fn what_a_plugin_asks_for_unasked_outlives_the_engines_next_update() {
+    let Some(host) = installed("") else { return };
+    let id = run(&host, "web", &["--memory", "64m", "--cpu-shares", "512"], &[]);
+    let update = |id: &str| {
+        let linux = api::LinuxContainerUpdate {
+            resources: Some(resources(0, 300, 44)).into(),
+            ..Default::default()
+        };
+        let (container_id, linux) = (id.to_owned(), Some(linux).into());
+        api::ContainerUpdate { container_id, linux, ..Default::default() }
+    };
+    let manner = Manner { wants: vec![update(&id)], ..Manner::default() };
+    let _told = host.plugin("10", "late", manner);
+    host.wait_until("it is carried out", || limits(&host, &id) == says(64, 300, "44"));
+    host.good(&["update", "--memory", "96m", "web"]);
+    assert_eq!(limits(&host, &id), says(96, 300, "44"));
+}

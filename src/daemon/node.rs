@@ -23,7 +23,7 @@ use crate::chain::Told;
 use crate::config::Config;
 use crate::error::Result;
 use crate::host::Host;
-use crate::plugin::{Snapshot, api};
+use crate::plugin::{Encoded, api};
 use crate::runtime::features::Asked;
 use crate::sources::Sources;
 use crate::state::{Container, Key, Lifecycle, Pod, PodState, Store};
@@ -334,31 +334,32 @@ impl Node {
         (pods.map(messages::pod).collect(), containers.map(messages::container).collect())
     }
 
-    /// The same as it is sent, and whom it is about.
-    pub(super) fn snapshot_encoded(&self) -> (Snapshot, HashSet<Subject>) {
+    /// The same to hold, its pods as they are sent, and whom it is about.
+    pub(super) fn snapshot_shared(&self) -> (Vec<Encoded>, Vec<Rc<Container>>, HashSet<Subject>) {
         let store = self.store.borrow();
-        let ((pods, containers), mut about) = (shown(&store), HashSet::new());
+        let (pods, _) = shown(&store);
+        let mut containers = store.all_shared();
+        containers.retain(|container| is_shown(container));
+        let ids = containers.iter().map(|container| container.key.id.clone());
+        let mut about: HashSet<Subject> = ids.map(Subject::Container).collect();
         let pods = pods.inspect(|pod| {
             about.insert(Subject::Pod(pod.id.clone()));
         });
         let pods = pods.map(messages::pod_encoded).collect();
-        let containers = containers.inspect(|container| {
-            about.insert(Subject::Container(container.key.id.clone()));
-        });
-        let containers = containers.map(messages::container_encoded).collect();
-        (Snapshot { pods, containers }, about)
+        (pods, containers, about)
     }
 }
 
 /// Pods and containers that plugins are shown.
 fn shown(store: &Store) -> (impl Iterator<Item = &Pod>, impl Iterator<Item = &Container>) {
     let pods = store.pods().filter(|pod| pod.state != PodState::Created);
-    let containers = store.containers().filter(|container| {
-        // One that was refused while it was being made will not be there.
-        let comes = container.state != Lifecycle::Creating || container.refused.is_empty();
-        !container.is_sandbox && comes && container.state != Lifecycle::Removed
-    });
-    (pods, containers)
+    (pods, store.containers().filter(|container| is_shown(container)))
+}
+
+fn is_shown(container: &Container) -> bool {
+    // One that was refused while it was being made will not be there.
+    let comes = container.state != Lifecycle::Creating || container.refused.is_empty();
+    !container.is_sandbox && comes && container.state != Lifecycle::Removed
 }
 
 /// Whether nobody has the lane or waits for it: one made anew does as well.

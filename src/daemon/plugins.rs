@@ -16,8 +16,10 @@ use tracing::{info, warn};
 
 use crate::chain::Seat;
 use crate::error::quoted;
-use crate::plugin::{self, Identity, Outcome, Plugin, Settings, Snapshot, Upcalls, api};
+use crate::plugin::{self, Encoded, Identity, Outcome, Plugin, Settings, Snapshot, Upcalls, api};
+use crate::state::Container;
 
+use super::messages;
 use super::node::Node;
 use super::relay::Guest;
 use super::roster::Newcomer;
@@ -27,6 +29,9 @@ const WAITING_ROOM: usize = 64;
 
 /// Requests of one plugin that wait for their turn; it does not come to have more in hand.
 const ORDERS: usize = 32;
+
+/// Containers of a snapshot that are encoded while others wait.
+const AT_ONCE: usize = 100;
 
 /// The NRI version that we speak.
 pub const NRI_VERSION: &str = "v0.12.5";
@@ -122,10 +127,11 @@ pub(super) async fn sit_down(node: &Rc<Node>, plugin: Plugin, launched: bool) {
         node.relay.remove(&old);
     }
     // Snapshot and seat in one step: what happens from here on reaches the newcomer as events.
-    let (snapshot, known) = node.snapshot_encoded();
+    let (pods, containers, known) = node.snapshot_shared();
     let settings = node.config.plugin(plugin.index(), plugin.name());
     let guest = node.relay.seat(Seat::new(plugin, launched, &settings), known);
-    let counts = (snapshot.pods.len(), snapshot.containers.len());
+    let counts = (pods.len(), containers.len());
+    let snapshot = Snapshot { pods, containers: encoded(containers).await };
     if !synchronize(node, &guest, snapshot).await {
         guest.seat.plugin.disconnect("it could not be synchronized");
         node.relay.remove(&guest);
@@ -140,6 +146,17 @@ pub(super) async fn sit_down(node: &Rc<Node>, plugin: Plugin, launched: bool) {
     // Its process, where it is ours, must not outlive its connection.
     guest.seat.plugin.disconnect("its connection has ended");
     info!("{id} is gone: {}", quoted(&why));
+}
+
+/// Records as they are sent. They are of one moment, so that it may take its time: between some
+/// and the next others have their turn.
+async fn encoded(containers: Vec<Rc<Container>>) -> Vec<Encoded> {
+    let mut encoded = Vec::with_capacity(containers.len());
+    for some in containers.chunks(AT_ONCE) {
+        encoded.extend(some.iter().map(|container| messages::container_encoded(container)));
+        tokio::task::yield_now().await;
+    }
+    encoded
 }
 
 async fn synchronize(node: &Rc<Node>, guest: &Rc<Guest>, snapshot: Snapshot) -> bool {

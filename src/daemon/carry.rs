@@ -24,7 +24,7 @@ const IDS_ONCE: [&str; 3] = ["containerd-cri", "cri-o", "kubernetes"];
 pub(super) fn keep(node: &Node, record: &Container) {
     let mut store = node.store.borrow_mut();
     let is_later = record.overlay != record.at_creation || is_moved(record);
-    if !was_made(record) {
+    if !record.was_made() {
         return; // What an earlier one left still holds.
     }
     if is_later && !record.is_sandbox && !IDS_ONCE.contains(&record.engine.as_str()) {
@@ -34,16 +34,11 @@ pub(super) fn keep(node: &Node, record: &Container) {
     }
 }
 
-/// A creation that came to nothing tells nothing about the container before it.
-fn was_made(record: &Container) -> bool {
-    record.init_pid.is_some() || record.started_at != 0
-}
-
 /// What is to be set once the container is created; `answered` is what this creation's plugins set.
 pub(super) fn wish(node: &Node, key: &Key, answered: &Block) -> Option<Wish> {
     let store = node.store.borrow();
     let new = store.container(key)?;
-    let old = store.gone().rev().find(|gone| gone.key == *key && was_made(gone))?;
+    let old = store.gone().rev().find(|gone| gone.key == *key && gone.was_made())?;
     // Another bundle is another container that happens to have the same name.
     let is_same = old.bundle == new.bundle && old.engine == new.engine && old.pod == new.pod;
     if !is_same || new.is_sandbox || old.owners.is_empty() {

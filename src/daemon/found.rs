@@ -144,11 +144,14 @@ fn spelled_out(pattern: &Path) -> Vec<PathBuf> {
 
 async fn one(node: &Rc<Node>, key: &Key, is_ours: bool) -> Result<Option<Found>> {
     let folder = evidence::folder(&node.host, key);
-    let left = Left::read(&folder).filter(|left| left.is_of_this_boot(&node.host));
-    let Some(left) = left.map(|left| left.with_time(&node.host)) else { return Ok(None) };
+    let Some(left) = Left::read(&folder) else { return Ok(None) };
+    let left = left.with_time(&node.host);
     let init = left.pid.filter(|pid| {
         watch::open_same(&node.host, *pid, left.start).is_some_and(|p| !watch::has_ended(&p))
     });
+    if init.is_none() && !left.is_of_this_boot(&node.host) {
+        return Ok(None); // The state directory is on a disk.
+    }
     let parent = init.and_then(|pid| watch::parent(&node.host, pid)).filter(|pid| *pid > 1);
     let words = parent.map(|pid| watch::command_line(&node.host, pid)).unwrap_or_default();
     if !is_ours && !calls_us(&node.host, &words, &left.bundle) {

@@ -85,22 +85,22 @@ impl Home {
 
     /// Keeps the run directory whole. Ends when another daemon has it.
     pub(super) async fn keep(&self) {
-        let mut pause = PAUSES[0];
+        let (mut pause, mut is_said) = (PAUSES[0], false);
         loop {
             // Before it is looked at: what goes meanwhile is not missed.
             let events = self.watch();
             if self.is_whole() {
-                pause = PAUSES[0];
+                (pause, is_said) = (PAUSES[0], false);
                 wait(events).await;
                 continue;
             }
-            match self.restore() {
-                Ok(()) => self.node.note_failure(
-                    "the run directory was wiped; what is known was written again",
-                    "",
-                ),
+            let said = match self.restore() {
+                Ok(()) => "what is known was written again".to_owned(),
                 Err(_) if self.has_another() => return warn!("another daemon is in our place"),
-                Err(error) => warn!("the run directory was wiped: {error}"),
+                Err(error) => error.to_string(),
+            };
+            if !std::mem::replace(&mut is_said, true) {
+                self.node.note_failure(&format!("the run directory was wiped; {said}"), "");
             }
             // Whoever wipes may not have finished.
             tokio::time::sleep(pause).await;
@@ -141,7 +141,6 @@ impl Home {
             && self.has_socket()
             && self.node.store.borrow().is_in_place()
             && run.join("bypassed").is_dir()
-            && (self.snapshot.is_none() || run.join(SNAPSHOT).exists())
     }
 
     /// Whether a wrapper found nobody and has started another daemon, before we saw it.

@@ -64,12 +64,12 @@ impl Left {
         })
     }
 
-    /// Whether it was written in this boot: a state directory may be on a disk.
+    /// Whether it was written in this boot, by the clock.
     pub(super) fn is_of_this_boot(&self, host: &Host) -> bool {
         booted(host).is_none_or(|booted| self.written >= booted)
     }
 
-    /// The same, with the time of its process.
+    /// What was left, with the time of its process.
     pub(super) fn with_time(mut self, host: &Host) -> Self {
         let since = self.start.and_then(|start| i64::try_from(start / TICKS).ok());
         if let (Some(booted), Some(since)) = (booted(host), since) {

@@ -191,6 +191,14 @@ pub struct Container {
     pub unknown: Map<String, Value>,
 }
 
+impl Container {
+    /// Whether the runtime made it: a creation that came to nothing tells nothing about the
+    /// container that had its id before.
+    pub fn was_made(&self) -> bool {
+        self.init_pid.is_some() || self.started_at != 0
+    }
+}
+
 /// A pod.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pod {

@@ -109,11 +109,10 @@ impl Store {
         self.folders = Folders::open(&self.dir)?;
         self.unwritten = self.containers.keys().map(|key| Key::clone(key)).collect();
         self.unwritten_pods = self.pods.keys().cloned().collect();
-        let kept: BTreeSet<Key> = std::mem::take(&mut self.kept).into_iter().collect();
-        let again: Vec<Container> =
-            self.gone.iter().filter(|gone| kept.contains(&gone.key)).cloned().collect();
-        for container in &again {
-            self.keep(container)?;
+        // The last of each id is written last.
+        let kept = self.gone.iter().filter(|gone| gone.was_made() && self.kept.contains(&gone.key));
+        for container in kept {
+            self.folders.write_kept(container)?;
         }
         self.stamp()?;
         self.write_what_is_not()

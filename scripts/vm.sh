@@ -1,15 +1,21 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # The cgroup v2 cases in a guest: Debian's kernel, busybox, runc, crun and what is built here,
-# under qemu without KVM. Everything is below target/vm, nothing is installed. Not part of
-# `make test`: it takes minutes where processors are shared. VM_MINUTES bounds it (10).
+# under qemu without KVM; and a second time with systemd, for containers in its scopes. Everything
+# is below target/vm, nothing is installed. Not part of `make test`: it takes minutes where
+# processors are shared. VM_MINUTES bounds each boot (10), VM_FIRST=plain or systemd is one of them.
 set -eu
 cd "$(dirname "$0")/.."
 sh scripts/vm/packages.sh
 cargo test --locked --no-run --test resources 2>target/vm/build.log || { cat target/vm/build.log >&2; exit 1; }
 cases=$(sed -n 's/.*Executable .*(\(.*\))$/\1/p' target/vm/build.log)
 [ -x "$cases" ] || { cat target/vm/build.log >&2; echo "vm: cargo names no program with the cases" >&2; exit 1; }
+sh scripts/vm/image.sh "${cases%/deps/*}/nri-runc" "$cases"
+boot() {
+    [ "${VM_FIRST:-$1}" = "$1" ] || return 0
+    sh scripts/vm/boot.sh "$@" || { echo "vm: failed; all that the guest said is in target/vm/serial-$1.log" >&2; exit 1; }
+    printf 'vm: %s cases hold (%s)\n' "$(grep -c '^case .*: ok' "target/vm/serial-$1.log")" "$1"
+}
 # Each case with runc and with crun; evictions ask nothing of the kind of cgroups.
-sh scripts/vm/image.sh "${cases%/deps/*}/nri-runc" "$cases" --nocapture --test-threads=2 v2:: evictions::
-sh scripts/vm/boot.sh || { echo "vm: failed; all that the guest said is in target/vm/serial.log" >&2; exit 1; }
-printf 'vm: %s cases hold\n' "$(grep -c '^case .*: ok' target/vm/serial.log)"
+boot plain --nocapture --test-threads=2 v2:: evictions::
+boot systemd --nocapture --test-threads=2 scopes::

@@ -1,12 +1,17 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # Boots target/vm/initrd without disk, network or KVM, prints what it says over the serial line,
-# and ends it after VM_MINUTES (10). Succeeds only if the guest says that all cases were run and
-# went well: one that was skipped proves nothing.
+# and ends it after VM_MINUTES (10). Arguments: the guest's first process, `plain` or `systemd`, and
+# the words for the cases. All that is said is in target/vm/serial-PROCESS.log. Succeeds only if the
+# guest says that all cases were run and went well: one that was skipped proves nothing.
 set -eu
 cd "$(dirname "$0")/../.."
 vm=$PWD/target/vm
 minutes=${VM_MINUTES:-10}
+first=$1
+shift
+words=$(printf '%s,' "$@")
+serial=$vm/serial-$first.log
 set -- -nodefaults -no-user-config -display none -no-reboot -machine pc -accel tcg,thread=multi -cpu max \
     -smp 2 -m 1024 -serial stdio
 kernel=$(find "$vm/root/boot" -name 'vmlinuz-*' | head -n 1)
@@ -17,14 +22,14 @@ qemu=$(command -v qemu-system-x86_64) || {
     set -- "$@" -L "$vm/root/usr/share/qemu" -L "$vm/root/usr/share/seabios"
 }
 
-rm -f "$vm/serial.log"
-: >"$vm/serial.log"
+rm -f "$serial"
+: >"$serial"
 "$qemu" "$@" -kernel "$kernel" -initrd "$vm/initrd" \
-    -append "console=ttyS0 quiet loglevel=1 panic=-1 mitigations=off random.trust_cpu=on" \
-    </dev/null >>"$vm/serial.log" 2>"$vm/qemu.log" &
+    -append "console=ttyS0 quiet loglevel=1 panic=-1 mitigations=off random.trust_cpu=on first=$first cases=$words systemd.unit=cases.service" \
+    </dev/null >>"$serial" 2>"$vm/qemu.log" &
 pid=$!
 trap 'kill $pid 2>/dev/null || true' EXIT INT TERM
-tail -n +1 -f --pid=$pid "$vm/serial.log" &
+tail -n +1 -f --pid=$pid "$serial" &
 shown=$!
 left=$((minutes * 60))
 while kill -0 $pid 2>/dev/null && [ $left -gt 0 ]; do
@@ -38,7 +43,7 @@ wait $pid 2>/dev/null || true
 trap - EXIT INT TERM
 wait $shown 2>/dev/null || true
 cat "$vm/qemu.log" >&2
-tr -d '\r' <"$vm/serial.log" >"$vm/serial.new"
-mv "$vm/serial.new" "$vm/serial.log"
-if grep '^skipped: ' "$vm/serial.log" >&2; then exit 1; fi
-grep -q '^vm: ended with 0$' "$vm/serial.log"
+tr -d '\r' <"$serial" >"$serial.new"
+mv "$serial.new" "$serial"
+if grep '^skipped: ' "$serial" >&2; then exit 1; fi
+grep -q '^vm: ended with 0$' "$serial"

@@ -1,16 +1,15 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# target/vm/initrd: a busybox root with runc, crun, the built nri-runc and the cases, each with
-# the libraries that it loads. Arguments: the program nri-runc, the program with the cases, and
-# the words that are passed to the latter.
+# target/vm/initrd: a busybox root with runc, crun, systemd, the built nri-runc and the cases, each
+# with the libraries that it loads. Arguments: the program nri-runc and the program with the cases.
 set -eu
 cd "$(dirname "$0")/../.."
 binary=$1 cases=$2
-shift 2
 vm=$PWD/target/vm
 tools=$PWD/target/tools/bin
 dir=$vm/image
-found=$vm/root/usr/lib/x86_64-linux-gnu:$vm/root/lib/x86_64-linux-gnu
+libraries=$vm/root/usr/lib/x86_64-linux-gnu
+found=$libraries/systemd:$libraries:$vm/root/lib/x86_64-linux-gnu
 
 rm -rf "$dir"
 mkdir -p "$dir/bin" "$dir/lib" "$dir/lib64" "$dir/guest/bin" "$dir/dev" "$dir/proc" "$dir/sys"
@@ -38,7 +37,12 @@ put "$tools/runc" "$dir/guest/bin/runc"
 put "$vm/root/usr/bin/crun" "$dir/guest/bin/crun"
 put "$binary" "$dir/guest/bin/nri-runc"
 put "$cases" "$dir/guest/cases"
-printf '%s\n' "$*" >"$dir/guest/words"
+mkdir -p "$dir/lib/systemd" "$dir/etc/systemd/system"
+put "$vm/root/lib/systemd/systemd" "$dir/lib/systemd/systemd"
+put "$vm/root/bin/systemctl" "$dir/guest/bin/systemctl"
+put "$vm/root/usr/bin/dbus-daemon" "$dir/guest/bin/dbus-daemon"
+cp scripts/vm/systemd/*.service scripts/vm/systemd/*.socket "$dir/etc/systemd/system/"
+cp scripts/vm/systemd/bus.conf "$dir/guest/bus.conf"
 (cd "$dir" && find . | "$tools/busybox" cpio -o -H newc 2>/dev/null) >"$vm/initrd.new"
 mv "$vm/initrd.new" "$vm/initrd"
 rm -rf "$dir"

@@ -25,7 +25,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 pub use place::{Cgroups, Layout, Mounts};
-pub use write::{Failed, Written, carry_out, may_say};
+pub use write::{Failed, Written, carry_out, may_say, members};
 
 /// What a decision may look at: `file` of `controller` (always empty on v2).
 pub trait Files {

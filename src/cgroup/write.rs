@@ -93,7 +93,7 @@ pub fn may_say(cgroups: &Cgroups, write: &Write) -> bool {
 const LARGEST_PAGE: u64 = 64 << 10;
 
 /// The numbers of a list such as `0-3,7`; none where it is odd.
-fn members(list: &str) -> Option<BTreeSet<u16>> {
+pub fn members(list: &str) -> Option<BTreeSet<u16>> {
     let mut found = BTreeSet::new();
     for part in list.split(',').map(str::trim).filter(|part| !part.is_empty()) {
         let (first, last) = part.split_once('-').unwrap_or((part, part));

@@ -11,7 +11,7 @@ use crate::state::Container;
 
 use super::node::Node;
 use super::plugins::NRI_VERSION;
-use super::{resources, roster};
+use super::{roster, route};
 
 /// Answers an admin question.
 pub(super) fn answer(node: &Rc<Node>, question: &str) -> Answer {
@@ -104,7 +104,7 @@ fn pods(node: &Node) -> Value {
 }
 
 fn state(node: &Node, container: &Container) -> &'static str {
-    if resources::is_paused(node, container) { "paused" } else { container.state.name() }
+    if route::is_paused(node, container) { "paused" } else { container.state.name() }
 }
 
 /// Who changed what: by id, a prefix of one, or pod-namespace/pod-name/container-name; on engines

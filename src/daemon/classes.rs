@@ -20,7 +20,8 @@ use crate::state::{Change, Container};
 
 use super::messages;
 use super::node::{Node, now};
-use super::resources::{self, Unmet};
+use super::resources::Unmet;
+use super::route;
 use super::update::Block;
 
 /// Where `explain` shows a move.
@@ -134,8 +135,8 @@ pub(super) fn change(
 /// Cgroups that show this container's processes and nobody else's.
 fn cgroups(node: &Node, record: &Container) -> Result<Cgroups, Unmet> {
     let mut found = None;
-    if resources::has_known_cgroups(record) {
-        found = resources::own_cgroups(node, record, &BTreeMap::new())?;
+    if route::has_known_cgroups(record) {
+        found = route::own_cgroups(node, record, &BTreeMap::new())?;
     }
     let why = "it cannot be told which processes are the container's";
     found.ok_or_else(|| Unmet::Refused(format!("{RDT}: {why}")))

@@ -35,6 +35,7 @@ mod recovery;
 mod relay;
 mod resources;
 mod roster;
+mod route;
 mod settle;
 mod sockets;
 mod spawn;

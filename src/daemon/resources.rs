@@ -6,25 +6,24 @@
 //! What was written is in the record before the next writer comes; each `update` of the engine
 //! gets it too, so that the runtime's own idea of the container heals. It asks no plugin.
 
-use std::collections::BTreeMap;
 use std::fmt;
-use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
 use serde_json::{Map, Value};
 use tracing::{debug, warn};
 
-use crate::cgroup::{self, Around, Cgroups, Mounts, Unfit};
+use crate::cgroup::{self, Around, Cgroups, Unfit};
 use crate::host::Point;
 use crate::spec::{overlay, owned};
 use crate::state::{Change, Container, Key, Lifecycle, Wish};
 
 use super::classes::{self, Classes};
 use super::node::{Node, now};
+use super::route::{self, Route, is_paused, route};
 use super::update::Block;
 use super::updates::{in_force, note_changes};
-use super::{evidence, messages, spawn, watch};
+use super::{messages, spawn};
 
 /// How long a plugin's update waits for another one of the same container.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -80,12 +79,6 @@ impl fmt::Display for Unmet {
     }
 }
 
-/// How a container's resources are written.
-enum Route {
-    Direct(Cgroups),
-    Runtime,
-}
-
 /// What a look at a container has told: it holds for this life of it.
 pub(super) struct Found {
     incarnation: u64,
@@ -97,14 +90,20 @@ pub(super) fn check(node: &Node, record: &Container, wish: &Wish) -> Result<Foun
     classes::check(node, record, wish.rdt_class.as_deref())?;
     let part = &wish.part;
     let route = route(node, record)?;
-    let fits = match &route {
-        Route::Direct(cgroups) => plan(record, part, None, cgroups).map(|_writes| ()),
-        Route::Runtime => Err(Unfit::NotDirect(String::new())),
-    };
-    match fits {
-        Ok(()) => {}
-        Err(unfit @ Unfit::Refused { .. }) => return Err(Unmet::Refused(unfit.to_string())),
-        Err(Unfit::NotDirect(_)) => takes(record, part)?,
+    match &route {
+        Route::Direct(cgroups) => match plan(record, part, None, cgroups) {
+            Ok(_writes) => {}
+            Err(unfit @ Unfit::Refused { .. }) => return Err(Unmet::Refused(unfit.to_string())),
+            Err(Unfit::NotDirect(_)) => takes(record, part)?,
+        },
+        Route::Runtime(cgroups) => {
+            takes(record, part)?;
+            route::has_processors(node, part)?;
+            let planned = cgroups.as_ref().map(|cgroups| plan(record, part, None, cgroups));
+            if let Some(Err(unfit @ Unfit::Refused { .. })) = planned {
+                return Err(Unmet::Refused(unfit.to_string()));
+            }
+        }
     }
     Ok(Found { incarnation: record.incarnation, route })
 }
@@ -179,74 +178,6 @@ pub(super) fn living(node: &Node, key: &Key) -> Result<Rc<Container>, Unmet> {
     if is_alive { Ok(record) } else { Err(Unmet::Gone) }
 }
 
-/// Whether its processes are frozen; no verb that we see tells.
-pub(super) fn is_paused(node: &Node, record: &Container) -> bool {
-    let (told, _) = evidence::cgroups(&node.host, &record.key);
-    let pid = record.init_pid.filter(|_| record.state == Lifecycle::Running);
-    let cgroups =
-        pid.and_then(|pid| Cgroups::find(&node.host, &*mounts(node).ok()?, pid, &told).ok());
-    cgroups.is_some_and(|cgroups| cgroups.is_frozen())
-}
-
-fn route(node: &Node, record: &Container) -> Result<Route, Unmet> {
-    let (told, by_systemd) = evidence::cgroups(&node.host, &record.key);
-    let by_systemd = by_systemd || record.global_flags.iter().any(|f| f == "--systemd-cgroup");
-    if !has_known_cgroups(record) || by_systemd {
-        return Ok(Route::Runtime);
-    }
-    let found = own_cgroups(node, record, &told)?;
-    Ok(found.filter(|found| !found.is_scope()).map_or(Route::Runtime, Route::Direct))
-}
-
-/// Only of these is it known that their containers are in the cgroups that are limited.
-pub(super) fn has_known_cgroups(record: &Container) -> bool {
-    let name = Path::new(&record.runtime).file_name().unwrap_or_default().to_string_lossy();
-    name.contains("runc") || name.contains("crun")
-}
-
-/// The container's cgroups, if nobody else is in them; `told` is what its runtime says of them.
-pub(super) fn own_cgroups(
-    node: &Node,
-    record: &Container,
-    told: &BTreeMap<String, PathBuf>,
-) -> Result<Option<Cgroups>, Unmet> {
-    let pid = record.init_pid.ok_or(Unmet::Gone)?;
-    let found = mounts(node).and_then(|mounts| {
-        let found = Cgroups::find(&node.host, &mounts, pid, told)?;
-        Ok((found, ours(node, &mounts)))
-    });
-    // Asked last: what was read is of this very process if it is still there.
-    watch::open_same(&node.host, pid, record.init_start).ok_or(Unmet::Gone)?;
-    Ok(match found {
-        // A container without cgroups of its own is in somebody else's.
-        Ok((found, ours)) if !ours.as_ref().is_some_and(|ours| found.holds(ours)) => Some(found),
-        Ok(_) => None,
-        Err(error) => {
-            debug!("{}: {error}", record.key.id);
-            None
-        }
-    })
-}
-
-/// Where cgroups are mounted does not change; a host with many containers has many mounts.
-fn mounts(node: &Node) -> crate::error::Result<Rc<Mounts>> {
-    if let Some(known) = &*node.cgroup_mounts.borrow() {
-        return Ok(Rc::clone(known));
-    }
-    let read = Rc::new(Mounts::read(&node.host)?);
-    *node.cgroup_mounts.borrow_mut() = Some(Rc::clone(&read));
-    Ok(read)
-}
-
-/// The daemon's own cgroups: it is in one place from its birth.
-fn ours(node: &Node, mounts: &Mounts) -> Option<Rc<Cgroups>> {
-    let known = node.own_cgroups.get_or_init(|| {
-        let found = Cgroups::find(&node.host, mounts, std::process::id(), &BTreeMap::new());
-        found.ok().map(Rc::new)
-    });
-    known.clone()
-}
-
 fn plan(
     record: &Container,
     part: &Block,
@@ -301,10 +232,14 @@ async fn through_runtime(node: &Rc<Node>, record: &Container, wish: &Wish) -> Re
         return Ok(());
     }
     takes(record, &wish.part)?;
+    route::has_processors(node, &wish.part)?;
     let before = in_force(record);
     let mut resources = before.clone();
     overlay::put_over(&mut resources, &wish.part);
-    run_update(node, record, resources, wish.part.contains_key("devices")).await?;
+    let with_devices = wish.part.contains_key("devices");
+    if let Err(unmet) = run_update(node, record, resources, with_devices).await {
+        return Err(put_back(node, record, &wish.part, unmet).await);
+    }
     let fault = |error: crate::error::Error| Unmet::Refused(error.to_string());
     node.host.point(Point::DaemonCgroupDone).map_err(fault)?;
     let changes = owned::fields(&wish.part).into_iter().map(|field| Change {
@@ -317,6 +252,22 @@ async fn through_runtime(node: &Rc<Node>, record: &Container, wish: &Wish) -> Re
     });
     note(node, &record.key, wish, changes.collect());
     Ok(())
+}
+
+/// A runtime writes file by file, and tells systemd before: what it had done when it failed is
+/// undone by it too. Says what it could not.
+async fn put_back(node: &Rc<Node>, record: &Container, part: &Block, failed: Unmet) -> Unmet {
+    let Unmet::Refused(why) = failed else { return failed };
+    let (resources, left) = owned::undone(part, &in_force(record));
+    let undone = run_update(node, record, resources, false).await;
+    let more = match (undone, left.as_slice()) {
+        (Err(Unmet::Gone), _) => return Unmet::Gone,
+        (Err(unmet), _) => format!("; what was set could not be put back: {unmet}"),
+        (Ok(()), []) => String::new(),
+        (Ok(()), left) => format!("; {} may hold all the same", left.join(", ")),
+    };
+    let why = format!("{why}{more}");
+    if is_paused(node, record) { Unmet::Frozen(why) } else { Unmet::Refused(why) }
 }
 
 /// The runtime's own `update`, with everything, so that nothing is forgotten.
@@ -411,6 +362,9 @@ pub(super) fn rewrite_ignored(node: &Node, key: &Key) {
     let Some(record) = node.container(key) else { return };
     classes::enter_again(node, &record);
     let part = ignored(&record, &record.overlay);
+    if matches!(route(node, &record), Ok(Route::Runtime(_))) {
+        return; // What it holds of these is what the runtime made it with.
+    }
     if let Err(unmet) = rewrite(node, &record, &part, None) {
         warn!("{}: what plugins own could not be written again: {unmet}", key.id);
     }
@@ -433,14 +387,36 @@ pub(super) async fn reapply(node: &Rc<Node>, key: &Key) -> Result<(), Unmet> {
 /// Whether the files say what changes with `after`, where that can be told: what is not for
 /// direct writing, or reads as something else, does not count.
 pub(super) fn has_taken(node: &Node, record: &Container, after: &Block) -> bool {
-    let Ok(Route::Direct(cgroups)) = route(node, record) else { return true };
+    let (Ok(Route::Direct(cgroups)) | Ok(Route::Runtime(Some(cgroups)))) = route(node, record)
+    else {
+        return true;
+    };
     let changed = overlay::delta(after, &in_force(record));
     let Ok(writes) = plan(record, &changed, None, &cgroups) else { return true };
     writes.iter().all(|write| cgroup::may_say(&cgroups, write))
 }
 
+/// After an update that failed on its way: what plugins own holds again. A runtime that has to do
+/// it is not waited for.
+pub(super) fn restore(node: &Rc<Node>, record: &Container, tried: &Block) {
+    let key = record.key.clone();
+    if let Ok(Route::Runtime(_)) = route(node, record) {
+        if record.overlay.is_empty() {
+            return;
+        }
+        let node = Rc::clone(node);
+        tokio::task::spawn_local(async move {
+            if let Err(unmet) = reapply(&node, &key).await {
+                warn!("{}: after a failed update: {unmet}", key.id);
+            }
+        });
+    } else if let Err(unmet) = rewrite(node, record, &record.overlay, Some(tried)) {
+        debug!("{}: after a failed update: {unmet}", key.id);
+    }
+}
+
 /// Writes a part of what is in force already; `tried` is an update that failed.
-pub(super) fn rewrite(
+fn rewrite(
     node: &Node,
     record: &Container,
     part: &Block,

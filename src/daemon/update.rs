@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use serde_json::{Map, Value};
 use tokio::sync::OwnedMutexGuard;
-use tracing::{debug, warn};
+use tracing::warn;
 
 use crate::adaptation::Updated;
 use crate::argv::{self, Verb};
@@ -363,7 +363,7 @@ fn read(fd: OwnedFd) -> Result<Vec<u8>> {
 /// The runtime of an `update` has ended: if it took the update, its values hold from now on.
 /// A replaced state file says so. crun keeps none; there the cgroup files tell. The second call
 /// does nothing.
-pub(super) fn note_outcome(node: &Node, key: &Key, pending: &Pending) {
+pub(super) fn note_outcome(node: &Rc<Node>, key: &Key, pending: &Pending) {
     let Some(holds) = pending.holds.borrow_mut().take() else { return };
     let Some(record) = node.container(key) else { return };
     if record.incarnation != pending.incarnation {
@@ -373,7 +373,7 @@ pub(super) fn note_outcome(node: &Node, key: &Key, pending: &Pending) {
 }
 
 /// Returns whether plugins are to hear of it.
-fn conclude(node: &Node, record: &Container, before: Option<Stamp>, holds: Holds) -> bool {
+fn conclude(node: &Rc<Node>, record: &Container, before: Option<Stamp>, holds: Holds) -> bool {
     let key = &record.key;
     let after = evidence::state_stamp(&node.host, key);
     let is_replaced = after.is_some() && after != before;
@@ -383,9 +383,7 @@ fn conclude(node: &Node, record: &Container, before: Option<Stamp>, holds: Holds
     let is_taken = is_replaced || (is_crun && resources::has_taken(node, record, &tried));
     if !is_taken {
         // Both write file by file, and do not put back what they wrote before they failed.
-        if let Err(unmet) = resources::rewrite(node, record, &record.overlay, Some(&tried)) {
-            debug!("{}: after a failed update: {unmet}", key.id);
-        }
+        resources::restore(node, record, &tried);
         if record.updating.is_some() {
             node.change(key, |record| record.updating = None);
         }

@@ -101,7 +101,7 @@ fn verdict(merged: &Merged, id: &str) -> Value {
 fn apply(config: &Config, host: &Host, document: &[u8], merged: &Merged) -> Result<Patched> {
     let adjust = &merged.adjust;
     let blamed = |error: PatchError| blame(merged, &error);
-    let names = resolve::resolve(adjust, config, host).map_err(blamed)?;
+    let (names, lacking) = resolve::resolve_anyway(adjust, config, host).map_err(blamed)?;
     for note in &names.notes {
         tracing::warn!("{note}");
     }
@@ -110,7 +110,7 @@ fn apply(config: &Config, host: &Host, document: &[u8], merged: &Merged) -> Resu
         propagating_sources(adjust, &names).into_iter().map(str::to_owned).collect();
     let facts = resolve::host_facts(&sources, names, host)?;
     let (patched, doubts) = patch_anyway(document, adjust, &facts).map_err(blamed)?;
-    for doubt in doubts {
+    for doubt in lacking.into_iter().chain(doubts) {
         tracing::warn!("a container would be refused: {}", named(merged, &doubt));
     }
     Ok(patched)

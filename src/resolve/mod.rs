@@ -26,6 +26,8 @@ use crate::host::Host;
 use crate::plugin::api;
 use crate::spec::patch::{PatchError, Resolved};
 
+const RDT_CLASS: &str = "RdtClass";
+
 /// Finds out what the names in `adjustment` stand for.
 ///
 /// # Errors
@@ -35,16 +37,37 @@ pub fn resolve(
     config: &Config,
     host: &Host,
 ) -> Result<Resolved, PatchError> {
+    let (resolved, doubts) = resolve_anyway(adjustment, config, host)?;
+    doubts.into_iter().next().map_or(Ok(resolved), Err)
+}
+
+/// The same for a container that may be meant for another host: the second value is what only
+/// this one lacks.
+///
+/// # Errors
+/// The NRI field at fault and what is wrong with it on any host.
+pub fn resolve_anyway(
+    adjustment: &api::ContainerAdjustment,
+    config: &Config,
+    host: &Host,
+) -> Result<(Resolved, Vec<PatchError>), PatchError> {
     let mut resolved = Resolved::default();
     if !adjustment.CDI_devices.is_empty() {
         resolved.cdi = cdi::devices(&adjustment.CDI_devices, &config.cdi_spec_dirs, host)?;
     }
     let linux = adjustment.linux.as_ref();
     let Some(resources) = linux.and_then(|linux| linux.resources.as_ref()) else {
-        return Ok(resolved);
+        return Ok((resolved, Vec::new()));
     };
-    classes(resources, config, host, &mut resolved)?;
-    Ok(resolved)
+    blockio(resources, config, host, &mut resolved)?;
+    let mut doubts = Vec::new();
+    if let Some(class) = resources.rdt_class.as_ref() {
+        let (class, missing) = rdt::class_anywhere(&class.value, &config.resctrl_path, host)
+            .map_err(|problem| invalid(RDT_CLASS, &problem))?;
+        resolved.intel_rdt = class;
+        doubts.extend(missing.map(|problem| invalid(RDT_CLASS, &problem)));
+    }
+    Ok((resolved, doubts))
 }
 
 /// Finds out what the classes in an update stand for.
@@ -57,11 +80,15 @@ pub fn resolve_classes(
     host: &Host,
 ) -> Result<Resolved, PatchError> {
     let mut resolved = Resolved::default();
-    classes(resources, config, host, &mut resolved)?;
+    blockio(resources, config, host, &mut resolved)?;
+    if let Some(class) = resources.rdt_class.as_ref() {
+        resolved.intel_rdt = rdt::class(&class.value, &config.resctrl_path, host)
+            .map_err(|problem| invalid(RDT_CLASS, &problem))?;
+    }
     Ok(resolved)
 }
 
-fn classes(
+fn blockio(
     resources: &api::LinuxResources,
     config: &Config,
     host: &Host,
@@ -71,10 +98,6 @@ fn classes(
         let file = config.blockio_config_file.as_deref();
         resolved.block_io = blockio::class(&class.value, file, host, &mut resolved.notes)
             .map_err(|problem| invalid("BlockioClass", &problem))?;
-    }
-    if let Some(class) = resources.rdt_class.as_ref() {
-        resolved.intel_rdt = rdt::class(&class.value, &config.resctrl_path, host)
-            .map_err(|problem| invalid("RdtClass", &problem))?;
     }
     Ok(())
 }

@@ -76,6 +76,40 @@ pub fn fields(overlay: &Map<String, Value>) -> Vec<Owned> {
     found
 }
 
+/// Members of `LinuxResources` and the value that lifts them.
+const LIFTED: [(&str, &str, i64); 5] = [
+    ("memory", "limit", -1),
+    ("memory", "swap", -1),
+    ("cpu", "quota", -1),
+    ("cpu", "period", 100_000),
+    ("pids", "limit", -1),
+];
+
+/// What a runtime is to be given so that `before` holds again where `part` was perhaps set: the
+/// limits that there were none of are lifted. The second value names what no value takes back.
+pub fn undone(
+    part: &Map<String, Value>,
+    before: &Map<String, Value>,
+) -> (Map<String, Value>, Vec<String>) {
+    let (mut undone, mut left) = (before.clone(), Vec::new());
+    for field in fields(part) {
+        if value(before, &field.path).is_some() {
+            continue;
+        }
+        let lifted =
+            LIFTED.iter().find(|(section, key, _)| member_path(section, key) == field.path);
+        let Some((section, key, lifted)) = lifted else {
+            left.push(field.path);
+            continue;
+        };
+        let place = undone.entry(*section).or_insert_with(|| Value::Object(Map::new()));
+        if let Value::Object(members) = place {
+            members.insert((*key).to_owned(), Value::from(*lifted));
+        }
+    }
+    (undone, left)
+}
+
 /// Who owns a member, if anybody does. A swap limit that only follows the memory limit belongs
 /// to whoever set that.
 pub fn owner<'o>(
@@ -224,6 +258,21 @@ mod tests {
         });
         assert_eq!(Value::Object(part(&wanted, &owners)), mine);
         assert_eq!(part(&wanted, &BTreeMap::new()), Map::new());
+    }
+
+    #[test]
+    fn what_was_there_holds_again_and_what_was_not_is_lifted_or_named() {
+        let before = map(json!({"cpu": {"shares": 5}, "pids": {"limit": 40}}));
+        let part = map(json!({
+            "cpu": {"shares": 9, "quota": 7, "cpus": "4000"}, "pids": {"limit": 50},
+            "memory": {"limit": 8, "reservation": 3}, "unified": {"memory.high": "1"},
+        }));
+        let (undone, left) = undone(&part, &before);
+        let wanted = json!({
+            "cpu": {"shares": 5, "quota": -1}, "pids": {"limit": 40}, "memory": {"limit": -1},
+        });
+        assert_eq!(Value::Object(undone), wanted);
+        assert_eq!(left, ["cpu.cpus", "memory.reservation", "unified[memory.high]"]);
     }
 
     #[test]

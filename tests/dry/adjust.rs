@@ -216,6 +216,32 @@ fn what_is_no_adjustment_is_refused_with_its_number() {
     assert_eq!(stand.document(), BUNDLE);
 }
 
+/// Whoever writes a plugin on a laptop sees what a host with RDT would get.
+#[test]
+fn an_rdt_class_on_a_host_without_resctrl_is_shown_with_a_warning() {
+    let resctrl = tempfile::tempdir().unwrap();
+    let config = format!("[rdt]\nresctrl_path = \"{}\"", resctrl.path().display());
+    let stand = Stand::new(&config);
+    let class = |name: &str| {
+        let resources = json!({"rdtClass": {"value": name}});
+        json!({"plugin": "10-gold", "linux": {"resources": resources}})
+    };
+    let output = stand.apply(&[class("gold")], &["--output", "spec"]);
+    let spec: Value = serde_json::from_str(&shown(&output)).unwrap();
+    assert_eq!(spec["linux"]["intelRdt"], json!({"closID": "gold"}));
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(said.contains("would be refused: 10-gold: ") && said.contains("resctrl"), "{said}");
+    refused(&stand.apply(&[class("../gold")], &[]));
+    // Where there are groups, one that is not among them is a mistake.
+    std::fs::create_dir(resctrl.path().join("info")).unwrap();
+    refused(&stand.apply(&[class("gold")], &[]));
+    std::fs::create_dir(resctrl.path().join("gold")).unwrap();
+    let output = stand.apply(&[class("gold")], &["--output", "spec"]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!said.contains("needs resctrl"), "{said}");
+    assert!(shown(&output).contains("gold"));
+}
+
 #[test]
 fn what_cannot_be_applied_names_whose_it_is() {
     let stand = Stand::new("");

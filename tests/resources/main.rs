@@ -18,6 +18,7 @@ mod player;
 #[path = "../bundle/rig.rs"]
 #[expect(dead_code, reason = "shared with tests that need more of it")]
 mod rig;
+mod scopes;
 #[path = "../support/tools.rs"]
 mod tools;
 mod v2;

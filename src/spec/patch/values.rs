@@ -60,15 +60,24 @@ pub(super) fn check_cgroups_path(path: &str, engine: Option<&str>) -> Result<(),
     if path.chars().any(char::is_control) {
         return Err("it contains a control character");
     }
-    if let Some([slice, prefix, name]) = systemd_parts(path) {
-        let is_slice = slice.is_empty() || slice.ends_with(".slice");
-        if !is_slice || name.is_empty() || [slice, prefix, name].iter().any(|p| p.contains('/')) {
-            return Err("it is no SLICE:PREFIX:NAME, such as system.slice:nri:c1");
+    let is_systemds = engine.and_then(systemd_parts).is_some();
+    match systemd_parts(path) {
+        // To the cgroupfs driver a colon is a letter like any other.
+        Some([slice, ..]) if !is_systemds && !slice.is_empty() && !slice.ends_with(".slice") => {}
+        Some([slice, prefix, name]) => {
+            let is_slice = slice.is_empty() || slice.ends_with(".slice");
+            let has_slash = [slice, prefix, name].iter().any(|part| part.contains('/'));
+            if !is_slice || name.is_empty() || has_slash {
+                return Err("it is no SLICE:PREFIX:NAME, such as system.slice:nri:c1");
+            }
+            return Ok(());
         }
-        return Ok(());
-    }
-    if engine.and_then(systemd_parts).is_some() {
-        return Err("the engine has systemd manage cgroups, which takes SLICE:PREFIX:NAME only");
+        None if is_systemds => {
+            return Err(
+                "the engine has systemd manage cgroups, which takes SLICE:PREFIX:NAME only",
+            );
+        }
+        None => {}
     }
     if climbs(path) {
         return Err("it leads upwards");

@@ -1,0 +1,326 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Containers in systemd's scopes (`--systemd-cgroup`): what plugins set goes through the runtime's
+//! own `update`, so that systemd knows it too and does not undo it. Needs systemd as the first
+//! process and v2 alone: the second boot of `make vm`. Each test is run with runc and with crun.
+
+use std::process::{Command, Output};
+
+use nri_runc::plugin::api;
+use serde_json::{Value, json};
+
+use super::{Manner, Place, anywhere, is_done, skip, succeeds, wait_until};
+
+/// A guest without KVM is slow: nobody is late there.
+const PATIENT: &str = "---plugin_request_timeout = \"20s\"";
+
+/// What changes, the resources, the files, and what systemd says: file or property, text.
+type Case = (&'static str, &'static str, Texts, Texts);
+type Text = (&'static str, &'static str);
+type Texts = &'static [Text];
+
+#[rustfmt::skip]
+const CASES: &[Case] = &[
+    ("memory limit raised", r#"{"memory": {"limit": 100663296}}"#, &[("memory.max", "100663296"), ("memory.swap.max", "0")], &[("MemoryMax", "100663296"), ("MemorySwapMax", "0")]),
+    ("memory limit lowered, with swap", r#"{"memory": {"limit": 50331648, "swap": 83886080}}"#, &[("memory.max", "50331648"), ("memory.swap.max", "33554432")], &[("MemoryMax", "50331648"), ("MemorySwapMax", "33554432")]),
+    ("reservation set", r#"{"memory": {"reservation": 8388608}}"#, &[("memory.low", "8388608")], &[("MemoryLow", "8388608")]),
+    ("shares raised", r#"{"cpu": {"shares": 2048}}"#, &[("cpu.weight", "79")], &[("CPUWeight", "79")]),
+    ("shares lowered", r#"{"cpu": {"shares": 512}}"#, &[("cpu.weight", "20")], &[("CPUWeight", "20")]),
+    ("quota and period set", r#"{"cpu": {"quota": 50000, "period": 100000}}"#, &[("cpu.max", "50000 100000")], &[("CPUQuotaPerSecUSec", "500ms")]),
+    ("quota lowered", r#"{"cpu": {"quota": 20000, "period": 100000}}"#, &[("cpu.max", "20000 100000")], &[("CPUQuotaPerSecUSec", "200ms")]),
+    ("quota removed", r#"{"cpu": {"quota": -1, "period": 100000}}"#, &[("cpu.max", "max 100000")], &[("CPUQuotaPerSecUSec", "infinity")]),
+    ("cpus lowered", r#"{"cpu": {"cpus": "0", "mems": "0"}}"#, &[("cpuset.cpus", "0"), ("cpuset.mems", "0")], &[("AllowedCPUs", "0"), ("AllowedMemoryNodes", "0")]),
+    ("cpus raised", r#"{"cpu": {"cpus": "0-1"}}"#, &[("cpuset.cpus", "0-1")], &[("AllowedCPUs", "0-1")]),
+    ("pids lowered", r#"{"pids": {"limit": 64}}"#, &[("pids.max", "64")], &[("TasksMax", "64")]),
+    ("pids raised", r#"{"pids": {"limit": 128}}"#, &[("pids.max", "128")], &[("TasksMax", "128")]),
+    ("unified memory.high set", r#"{"unified": {"memory.high": "41943040"}}"#, &[("memory.high", "41943040")], &[("MemoryHigh", "41943040")]),
+];
+
+/// What crun 1.8.1 tells systemd; the rest it writes only to a cgroup of its own below the scope.
+const KNOWN_BY_CRUN: [&str; 1] = ["CPUWeight"];
+
+/// runc 1.1.5 tells systemd nothing of a swap of 0: the next reload gives the swap back.
+const FORGOTTEN_BY_RUNC: (&str, &str) = ("memory.swap.max", "MemorySwapMax");
+
+/// A place whose containers are scopes.
+struct Scopes {
+    place: Place,
+    runtime: &'static str,
+    systemctl: std::path::PathBuf,
+}
+
+fn scopes(runtime: &'static str) -> Option<Scopes> {
+    let is_there = |path: &str| std::path::Path::new(path).exists();
+    if !is_there("/run/systemd/private") || !is_there("/sys/fs/cgroup/cgroup.controllers") {
+        skip("systemd and v2 alone are not here (make vm has a guest where they are)");
+        return None;
+    }
+    let systemctl = super::tools::find(&["busybox", "systemctl", runtime])?.join("systemctl");
+    Some(Scopes { place: anywhere(runtime, PATIENT)?, runtime, systemctl })
+}
+
+impl Scopes {
+    /// The part of the scopes' names that tells this test's from others'.
+    fn prefix(&self) -> String {
+        let name = self.place.ground.cgroup("");
+        name.chars().filter(char::is_ascii_alphanumeric).collect()
+    }
+
+    fn unit(&self, id: &str) -> String {
+        format!("{}-{id}.scope", self.prefix())
+    }
+
+    fn verb(&self, words: &[&str], stdin: &Value) -> Output {
+        let root = self.place.rig.path("root").display().to_string();
+        let words = [&["--root", &root, "--systemd-cgroup"][..], words].concat();
+        self.place.rig.call_with(&words, &stdin.to_string())
+    }
+
+    fn run(&self, id: &str, resources: &Value) {
+        let mut document = self.place.ground.document(id, &["sleep", "1000"]);
+        document["linux"]["cgroupsPath"] = json!(format!("system.slice:{}:{id}", self.prefix()));
+        document["linux"]["resources"] = resources.clone();
+        std::fs::create_dir_all(self.place.rig.path(id)).unwrap();
+        self.place.rig.write(&format!("{id}/config.json"), &document.to_string());
+        let bundle = self.place.rig.path(id).display().to_string();
+        succeeds(&self.verb(&["create", "--bundle", &bundle, id], &json!(null)));
+        self.place.settled(id);
+        succeeds(&self.verb(&["start", id], &json!(null)));
+    }
+
+    fn update(&self, id: &str, request: &Value) -> Output {
+        self.verb(&["update", "--resources", "-", id], request)
+    }
+
+    #[expect(clippy::disallowed_methods, reason = "systemd's own word")]
+    fn systemctl(&self, words: &[&str]) -> String {
+        let output = Command::new(&self.systemctl).args(words).output().unwrap();
+        succeeds(&output);
+        String::from_utf8_lossy(&output.stdout).trim().to_owned()
+    }
+
+    fn property(&self, id: &str, name: &str) -> String {
+        self.systemctl(&["show", "--value", "--property", name, &self.unit(id)])
+    }
+
+    /// A file of the cgroup that the container's process is in: crun's is below its scope.
+    fn file(&self, id: &str, file: &str) -> String {
+        let state = self.verb(&["state", id], &json!(null));
+        let state: Value = serde_json::from_slice(&state.stdout).unwrap();
+        let cgroup = std::fs::read_to_string(format!("/proc/{}/cgroup", state["pid"])).unwrap();
+        assert!(cgroup.contains(&self.unit(id)), "{cgroup}");
+        let path = format!("/sys/fs/cgroup{}/{file}", cgroup.trim().trim_start_matches("0::"));
+        let text = std::fs::read_to_string(&path).unwrap_or_else(|e| format!("{path}: {e}"));
+        text.trim_end().to_owned()
+    }
+
+    /// Files and properties that do not say what they must.
+    fn wrong(&self, id: &str, files: &[Text], properties: &[Text]) -> Vec<String> {
+        let files = files.iter().map(|(name, wanted)| (name, wanted, self.file(id, name)));
+        let is_crun = self.runtime == "crun";
+        let properties =
+            properties.iter().filter(|(name, _)| !is_crun || KNOWN_BY_CRUN.contains(name));
+        let known = properties.map(|(name, wanted)| (name, wanted, self.property(id, name)));
+        let wrong = files.chain(known).filter(|(_, wanted, text)| text != *wanted);
+        wrong.map(|(name, wanted, text)| format!("{name} says {text}, not {wanted}")).collect()
+    }
+
+    #[track_caller]
+    fn all_say(&self, id: &str, files: &[Text], properties: &[Text]) {
+        assert_eq!(self.wrong(id, files, properties), Vec::<String>::new());
+    }
+
+    fn last_reason(&self, id: &str) -> String {
+        let explained = self.place.rig.admin(&["explain", id]);
+        let skipped = explained["skipped"].as_array().and_then(|all| all.last().cloned());
+        skipped.map_or_else(String::new, |skipped| skipped["reason"].to_string())
+    }
+
+    #[expect(clippy::print_stderr, reason = "the table of cases")]
+    fn show(&self, case: &str, outcome: &str) {
+        eprintln!("case {}: {case}, in a scope: {outcome}", self.runtime);
+    }
+}
+
+fn first() -> Value {
+    json!({"memory": {"limit": 67_108_864}, "cpu": {"shares": 1024}, "pids": {"limit": 100}})
+}
+
+fn each_field(runtime: &'static str) {
+    let Some(scopes) = scopes(runtime) else { return };
+    scopes.run("c1", &first());
+    let asking = scopes.place.asker();
+    let mut failed = Vec::new();
+    for (case, text, files, properties) in CASES {
+        let done = is_done(&asking, "c1", &serde_json::from_str(text).unwrap());
+        let is_forgotten = |text: &&Text| {
+            runtime == "runc"
+                && [FORGOTTEN_BY_RUNC.0, FORGOTTEN_BY_RUNC.1].contains(&text.0)
+                && text.1 == "0"
+        };
+        let known: Vec<Text> =
+            properties.iter().filter(|text| !is_forgotten(text)).copied().collect();
+        let mut wrong = scopes.wrong("c1", files, &known);
+        if !done {
+            wrong.push(format!("refused: {}", scopes.last_reason("c1")));
+        }
+        // systemd writes all that it knows again.
+        scopes.systemctl(&["daemon-reload"]);
+        let files: Vec<Text> = files.iter().filter(|text| !is_forgotten(text)).copied().collect();
+        let after = scopes.wrong("c1", &files, &known);
+        wrong.extend(after.into_iter().map(|wrong| format!("after a reload {wrong}")));
+        let outcome = if wrong.is_empty() { "ok".to_owned() } else { wrong.join("; ") };
+        scopes.show(case, &outcome);
+        if outcome != "ok" {
+            failed.push(format!("{case}: {outcome}"));
+        }
+    }
+    assert!(failed.is_empty(), "{failed:#?}");
+    let explained = scopes.place.rig.admin(&["explain", "c1"]);
+    let changes = explained["changes"].as_array().unwrap();
+    let is_shares = |change: &&Value| change["field"] == "linux.resources.cpu.shares";
+    let shares = changes.iter().find(is_shares).unwrap();
+    assert_eq!((&shares["plugin"], &shares["before"]), (&json!("10-asker"), &json!(1024)));
+}
+
+/// What the plugin owns: 300 shares are a weight of 12.
+const OWNED: (Texts, Texts) = (
+    &[("cpu.weight", "12"), ("pids.max", "33"), ("memory.high", "41943040")],
+    &[("CPUWeight", "12"), ("TasksMax", "33"), ("MemoryHigh", "41943040")],
+);
+
+fn beside_the_engine(runtime: &'static str) {
+    let Some(mut scopes) = scopes(runtime) else { return };
+    scopes.run("c1", &first());
+    let asking = scopes.place.asker();
+    let owned = json!({"cpu": {"shares": 300}, "pids": {"limit": 33}, "unified": {"memory.high": "41943040"}});
+    assert!(is_done(&asking, "c1", &owned), "{}", scopes.last_reason("c1"));
+    scopes.all_say("c1", OWNED.0, OWNED.1);
+    // The engine repeats what it believes, and means something else.
+    let request =
+        json!({"memory": {"limit": 83_886_080}, "cpu": {"shares": 1024}, "pids": {"limit": 100}});
+    succeeds(&scopes.update("c1", &request));
+    scopes.all_say("c1", OWNED.0, OWNED.1);
+    scopes.all_say("c1", &[("memory.max", "83886080")], &[("MemoryMax", "83886080")]);
+    scopes.systemctl(&["daemon-reload"]);
+    scopes.all_say("c1", OWNED.0, OWNED.1);
+    scopes.show("the engine updates beside a plugin", "ok");
+    for verb in ["state", "pause", "resume"] {
+        succeeds(&scopes.verb(&[verb, "c1"], &json!(null)));
+        scopes.all_say("c1", OWNED.0, OWNED.1);
+    }
+    scopes.show("state, pause and resume bring nothing back", "ok");
+    // The kernel refuses: what the plugin owns is there afterwards, whatever the runtime wrote.
+    let wrong = json!({"cpu": {"cpus": "4000", "shares": 700}, "pids": {"limit": 44}});
+    assert!(!scopes.update("c1", &wrong).status.success());
+    wait_until("what the plugin owns is there again", || {
+        scopes.wrong("c1", OWNED.0, OWNED.1).is_empty()
+    });
+    scopes.show("the engine is refused", "ok");
+    scopes.place.rig.kill_daemon();
+    scopes.place.rig.start_daemon();
+    let again = json!({"memory": {"limit": 50_331_648}, "pids": {"limit": 100}});
+    succeeds(&scopes.update("c1", &again));
+    scopes.all_say("c1", OWNED.0, OWNED.1);
+    scopes.show("a daemon that was killed knows what plugins own", "ok");
+    // A deliberate change wins: 900 shares are 35.
+    succeeds(&scopes.update("c1", &json!({"cpu": {"shares": 900}})));
+    scopes.all_say("c1", &[("cpu.weight", "35"), OWNED.0[1]], &[("CPUWeight", "35"), OWNED.1[1]]);
+    scopes.show("the engine wins by a deliberate change", "ok");
+    succeeds(&scopes.verb(&["delete", "--force", "c1"], &json!(null)));
+    wait_until("it is gone", || scopes.place.state("c1").is_none());
+    scopes.run("c1", &first());
+    scopes.all_say("c1", &[("cpu.weight", "39"), ("memory.high", "max")], &[("CPUWeight", "39")]);
+    scopes.show("nothing stale comes back with the name", "ok");
+}
+
+/// What a plugin asks for, and a word of the reason: pids, which could be set, stay as they were.
+const REFUSED: &[(&str, &str, &str)] = &[
+    ("cpus that are not there", r#"{"cpu": {"cpus": "4000"}}"#, "4000"),
+    ("quota too small", r#"{"cpu": {"quota": 1, "period": 100000}}"#, "CPUQuota"),
+    ("swap below memory", r#"{"memory": {"limit": 67108864, "swap": 33554432}}"#, "swap"),
+    ("a file that is not there", r#"{"unified": {"memory.nothing": "1"}}"#, "memory.nothing"),
+];
+
+fn refusals(runtime: &'static str) {
+    let Some(scopes) = scopes(runtime) else { return };
+    scopes.run("c1", &json!({"cpu": {"shares": 500}, "pids": {"limit": 40}}));
+    let asking = scopes.place.asker();
+    let files: Texts = &[("pids.max", "40"), ("cpu.weight", "19"), ("cpuset.cpus", "")];
+    let known: Texts = &[("TasksMax", "40"), ("CPUWeight", "19")];
+    scopes.all_say("c1", files, known);
+    let mut failed = Vec::new();
+    for (case, text, why) in REFUSED {
+        let mut wrong: Value = serde_json::from_str(text).unwrap();
+        wrong["pids"] = json!({"limit": 50});
+        let done = is_done(&asking, "c1", &wrong);
+        let (wrong, reason) = (scopes.wrong("c1", files, known), scopes.last_reason("c1"));
+        let is_right = !done && wrong.is_empty() && reason.contains(why);
+        scopes.show(&format!("{case} is refused"), if is_right { "ok" } else { &reason });
+        if !is_right {
+            failed.push(format!("{case}: done {done}, {reason}, {wrong:?}"));
+        }
+    }
+    assert!(failed.is_empty(), "{failed:#?}");
+    assert_eq!(scopes.place.rig.admin(&["explain", "c1"])["owners"], json!({}));
+}
+
+fn moved(runtime: &'static str) {
+    let Some(scopes) = scopes(runtime) else { return };
+    let (prefix, slice) = (scopes.prefix(), format!("{}.slice", scopes.prefix()));
+    let linux = api::LinuxContainerAdjustment {
+        cgroups_path: format!("{slice}:{prefix}:c1"),
+        ..Default::default()
+    };
+    let adjust = api::ContainerAdjustment { linux: Some(linux).into(), ..Default::default() };
+    let _told = scopes.place.rig.plugin("20", "mover", Manner { adjust, ..Manner::default() });
+    scopes.run("c1", &first());
+    assert_eq!(scopes.property("c1", "Slice"), slice);
+    assert_eq!(scopes.systemctl(&["is-active", &scopes.unit("c1")]), "active");
+    scopes.all_say("c1", &[("pids.max", "100")], &[("TasksMax", "100")]);
+    assert!(is_done(&scopes.place.asker(), "c1", &json!({"pids": {"limit": 64}})));
+    scopes.all_say("c1", &[("pids.max", "64")], &[("TasksMax", "64")]);
+    scopes.show("a plugin names another slice", "ok");
+    succeeds(&scopes.verb(&["delete", "--force", "c1"], &json!(null)));
+}
+
+fn lives(runtime: &'static str) {
+    let Some(scopes) = scopes(runtime) else { return };
+    scopes.run("c1", &first());
+    let asking = scopes.place.asker();
+    succeeds(&scopes.verb(&["pause", "c1"], &json!(null)));
+    let done = is_done(&asking, "c1", &json!({"pids": {"limit": 33}}));
+    assert!(done, "{}", scopes.last_reason("c1"));
+    scopes.all_say("c1", &[("pids.max", "33"), ("cgroup.freeze", "1")], &[("TasksMax", "33")]);
+    succeeds(&scopes.verb(&["resume", "c1"], &json!(null)));
+    scopes.show("a frozen container is updated and stays frozen", "ok");
+    succeeds(&scopes.verb(&["kill", "c1", "KILL"], &json!(null)));
+    wait_until("it has ended", || scopes.place.state("c1").as_deref() == Some("stopped"));
+    assert!(!is_done(&asking, "c1", &json!({"pids": {"limit": 44}})));
+    assert!(scopes.last_reason("c1").contains("it has ended"), "{}", scopes.last_reason("c1"));
+    scopes.show("one that has ended is told", "ok");
+}
+
+/// The same claim with both runtimes.
+macro_rules! with_both {
+    ($($story:ident $runc:ident $crun:ident)*) => {
+        $(
+            #[test]
+            fn $runc() {
+                $story("runc");
+            }
+
+            #[test]
+            fn $crun() {
+                $story("crun");
+            }
+        )*
+    };
+}
+
+with_both! {
+    each_field each_field_is_known_to_systemd_with_runc each_field_is_known_to_systemd_with_crun
+    beside_the_engine a_scope_keeps_what_a_plugin_owns_with_runc a_scope_keeps_what_a_plugin_owns_with_crun
+    refusals what_is_refused_leaves_a_scope_as_it_was_with_runc what_is_refused_leaves_a_scope_as_it_was_with_crun
+    moved a_plugin_may_name_another_slice_with_runc a_plugin_may_name_another_slice_with_crun
+    lives a_frozen_scope_and_one_that_has_ended_are_told_apart_with_runc a_frozen_scope_and_one_that_has_ended_are_told_apart_with_crun
+}

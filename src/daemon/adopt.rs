@@ -26,7 +26,7 @@ use crate::state::{Container, Key, Lifecycle, PodState, Skipped};
 use super::call::Call;
 use super::conversation::Asked;
 use super::node::Node;
-use super::{create, evidence, exit, lasting, pods, recovery, resources, undo, update, watch};
+use super::{create, evidence, exit, folders, pods, recovery, resources, undo, update, watch};
 
 /// What a wrapper left behind.
 #[derive(Deserialize)]
@@ -74,7 +74,7 @@ pub(super) fn follow(node: &Rc<Node>) -> Option<JoinHandle<()>> {
                 take_up(&node, &path, Some(&call.key)).await;
             }
             watch::readable(&events).await;
-            lasting::take_in(&events);
+            folders::take_in(&events);
         }
     }))
 }

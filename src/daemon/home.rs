@@ -20,7 +20,7 @@ use crate::plugin::socket::SocketFile;
 
 use super::node::{Node, log_failure};
 use super::sockets::{self, DaemonLock, ForWrappers};
-use super::{adopt, lasting, plugins, watch};
+use super::{adopt, folders, plugins, watch};
 
 /// How often it is looked at when the kernel has no watch left.
 const WITHOUT_A_WATCH: Duration = Duration::from_secs(5);
@@ -172,7 +172,7 @@ async fn wait(events: Option<OwnedFd>) {
     match events {
         Some(events) => {
             watch::readable(&events).await;
-            lasting::take_in(&events);
+            folders::take_in(&events);
         }
         None => tokio::time::sleep(WITHOUT_A_WATCH).await,
     }

@@ -4,18 +4,17 @@
 //! container has ended, and it ends when its document is gone and its last container too. It only
 //! reads, and costs nothing between events.
 
-use std::mem::MaybeUninit;
-use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
-use rustix::fs::inotify::{self, CreateFlags, ReadFlags, Reader, WatchFlags};
+use futures_util::future::select_all;
 
 use crate::state::{Key, Lifecycle};
 
+use super::folders::Watched;
 use super::node::Node;
-use super::{pods, watch};
+use super::pods;
 
 /// How often a pod is looked for when the kernel has no watch left.
 const WITHOUT_A_WATCH: Duration = Duration::from_secs(5);
@@ -37,7 +36,8 @@ pub(super) fn follow(node: &Rc<Node>, id: &str) {
     let path = node.store.borrow().pod(id).and_then(|pod| pod.lives_with.clone());
     let Some(path) = path.map(|path| node.host.path(path)) else { return };
     // There is none when the folder went while nobody looked: the pod ends at once.
-    let events = watch_folders(&folders(&path));
+    let mut watched: Vec<Watched> =
+        folders(&path).iter().filter_map(|folder| node.folders.watch(folder)).collect();
     let (node, id) = (Rc::clone(node), id.to_owned());
     tokio::task::spawn_local(async move {
         loop {
@@ -48,22 +48,21 @@ pub(super) fn follow(node: &Rc<Node>, id: &str) {
             }
             stop_if_marked(&node, &id).await;
             tokio::select! {
-                () = something_changes(events.as_ref()) => {}
+                () = something_changes(&mut watched) => {}
                 () = forgotten => {}
             }
         }
         pods::end_if_empty(&node, &id).await;
+        node.drop_idle_pod_lane(&id);
     });
 }
 
-async fn something_changes(events: Option<&OwnedFd>) {
-    match events {
-        Some(events) => {
-            watch::readable(events).await;
-            take_in(events);
-        }
-        None => tokio::time::sleep(WITHOUT_A_WATCH).await,
+async fn something_changes(watched: &mut [Watched]) {
+    if watched.is_empty() {
+        return tokio::time::sleep(WITHOUT_A_WATCH).await;
     }
+    select_all(watched.iter_mut().map(|folder| Box::pin(folder.next()))).await;
+    watched.iter_mut().for_each(Watched::drain);
 }
 
 /// Follows all that an earlier daemon left on record.
@@ -116,29 +115,6 @@ fn folders(document: &Path) -> Vec<PathBuf> {
     let other = others.iter().find(|(from, _)| text.contains(from));
     let other = other.map(|(from, to)| PathBuf::from(text.replacen(from, to, 1)));
     [Some(folder.to_owned()), other].into_iter().flatten().collect()
-}
-
-/// Watches those that are there.
-fn watch_folders(folders: &[PathBuf]) -> Option<OwnedFd> {
-    let events = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK).ok()?;
-    let wanted = WatchFlags::CREATE
-        | WatchFlags::MOVED_TO
-        | WatchFlags::DELETE
-        | WatchFlags::DELETE_SELF
-        | WatchFlags::MOVED_FROM
-        | WatchFlags::MOVE_SELF
-        | WatchFlags::ONLYDIR;
-    let watched = folders
-        .iter()
-        .filter(|folder| inotify::add_watch(&events, folder.as_path(), wanted).is_ok());
-    (watched.count() > 0).then_some(events)
-}
-
-/// Empties the queue.
-pub(super) fn take_in(events: &OwnedFd) {
-    let mut buffer = [MaybeUninit::uninit(); 1024];
-    let mut reader = Reader::new(events, &mut buffer);
-    while reader.next().is_ok_and(|event| !event.events().contains(ReadFlags::QUEUE_OVERFLOW)) {}
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@
 
 mod admin;
 mod adopt;
+mod arrivals;
 mod birth;
 mod call;
 mod carry;
@@ -17,6 +18,7 @@ mod evict;
 mod evidence;
 mod exit;
 mod facts;
+mod folders;
 mod found;
 mod gate;
 mod home;
@@ -121,9 +123,13 @@ async fn serve(
     adopt::adopt(&node).await;
     found::again(&node).await;
     recovery::look_around(&node).await;
+    arrivals::adopt(&node).await;
     open_to_plugins(&node);
     recovery::recover(&node);
     lasting::follow_all(&node);
+    if !node.is_bystander() {
+        arrivals::look_out(&node);
+    }
     home.open(wrappers)?;
     announce(start);
     info!("nri-runc {} is ready", env!("CARGO_PKG_VERSION"));

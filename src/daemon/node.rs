@@ -29,6 +29,7 @@ use crate::sources::Sources;
 use crate::state::{Container, Key, Lifecycle, Pod, PodState, Store};
 
 use super::evidence::Stamp;
+use super::folders::Folders;
 use super::gate::Gate;
 use super::messages;
 use super::orphan::StandIn;
@@ -114,6 +115,11 @@ pub(super) struct Node {
     pub(super) refused: Notify,
     /// Whenever a pod was forgotten.
     pub(super) pod_forgotten: Notify,
+    pub(super) folders: Folders,
+    /// Where pods may come without a call, as far as that is watched.
+    pub(super) homes: RefCell<BTreeSet<PathBuf>>,
+    /// Ids of folders there that are looked at.
+    pub(super) arriving: RefCell<BTreeSet<String>>,
     /// When containers were evicted lately.
     pub(super) evicted: RefCell<VecDeque<Instant>>,
     lanes: RefCell<HashMap<Key, Rc<Lane>>>,
@@ -146,6 +152,9 @@ impl Node {
             mute_monitors: RefCell::default(),
             refused: Notify::new(),
             pod_forgotten: Notify::new(),
+            folders: Folders::default(),
+            homes: RefCell::default(),
+            arriving: RefCell::default(),
             evicted: RefCell::default(),
             lanes: RefCell::default(),
             stand_in: RefCell::default(),
@@ -191,6 +200,11 @@ impl Node {
         if lanes.get(key).is_some_and(is_idle) {
             lanes.remove(key);
         }
+    }
+
+    /// Drops the lane of a pod that is not known any more.
+    pub(super) fn drop_idle_pod_lane(&self, id: &str) {
+        self.drop_idle_lanes(&pod_key(id), id);
     }
 
     /// What is known about a container now; it does not change in the hands of who asks.

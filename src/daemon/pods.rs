@@ -4,6 +4,7 @@
 //! An engine with pods makes an infrastructure container for each: its `start` is the pod's
 //! RunPodSandbox, its `delete` the pod's end. Without an engine every container is its own pod.
 
+use std::path::Path;
 use std::rc::Rc;
 
 use serde_json::{Map, Value};
@@ -17,7 +18,7 @@ use crate::state::{Container, Lifecycle, Pod, PodState, SCHEMA};
 
 use super::call::Call;
 use super::node::{Node, log_failure};
-use super::{lasting, messages};
+use super::{arrivals, lasting, messages};
 
 /// A call and its bundle, understood.
 pub(super) struct Seen {
@@ -60,7 +61,40 @@ pub(super) async fn describe(node: &Node, call: &Call, document: &[u8]) -> Resul
     })
 }
 
-fn record(node: &Node, seen: &Seen, container: &Container) -> Pod {
+/// The same from the document of an infrastructure container that is not there; `None` where it is
+/// something else.
+pub(super) async fn describe_folder(
+    node: &Node,
+    folder: &Path,
+    id: &str,
+    document: &[u8],
+) -> Result<Option<Seen>> {
+    let spec = describe::Spec::parse(document)?;
+    let bundle = folder.to_string_lossy();
+    let nobody = engine::Call {
+        id,
+        root: "",
+        bundle: &bundle,
+        parent: &[],
+        grandparent: &[],
+        variables: &[],
+    };
+    let told = spec.for_engine();
+    if !engine::is_pod_without_runtime(&nobody, &told) {
+        return Ok(None);
+    }
+    let facts = node.sources.facts(&node.host, &nobody, &told).await;
+    Ok(Some(Seen {
+        role: facts.role,
+        pod: describe::pod(&facts, &spec),
+        container: api::Container::default(),
+        resources: Map::new(),
+        lives_with: Some(folder.join("config.json").to_string_lossy().into_owned()),
+        engine: facts.engine,
+    }))
+}
+
+fn record(node: &Node, seen: &Seen, container: Option<&Container>) -> Pod {
     Pod {
         schema: SCHEMA,
         boot_id: node.store.borrow().boot_id().to_owned(),
@@ -73,7 +107,7 @@ fn record(node: &Node, seen: &Seen, container: &Container) -> Pod {
         pid: seen.pod.pid,
         lives_with: seen.lives_with.clone(),
         state: PodState::Created,
-        sandbox: container.is_sandbox.then(|| container.key.clone()),
+        sandbox: container.filter(|known| known.is_sandbox).map(|known| known.key.clone()),
         message: messages::pod_to_wire(&seen.pod),
         unknown: Default::default(),
     }
@@ -86,9 +120,29 @@ fn put(node: &Node, pod: Pod) -> Result<()> {
     written.map_err(|error| error.hint("nothing was changed or started"))
 }
 
-/// A sandbox is being created: its pod is known from here on, and announced at its start.
+/// A sandbox is being created: its pod is known from here on, and announced at its start, unless a
+/// folder that promised that there would be none has announced it.
 pub(super) fn sandbox_appears(node: &Node, seen: &Seen, container: &Container) -> Result<()> {
-    put(node, record(node, seen, container))
+    let known = node.store.borrow().pod(&seen.pod.id).cloned();
+    let is_told = known.is_some_and(|pod| pod.state == PodState::Ready && pod.sandbox.is_none());
+    let state = if is_told { PodState::Ready } else { PodState::Created };
+    put(node, Pod { state, ..record(node, seen, Some(container)) })
+}
+
+/// A pod came without a call: it is announced, unless a container has come before.
+pub(super) async fn arrives(node: &Rc<Node>, seen: &Seen) -> Result<()> {
+    let lane = node.pod_lane(&seen.pod.id);
+    let _turn = lane.turn.lock().await;
+    if node.store.borrow().pod(&seen.pod.id).is_some() {
+        return Ok(());
+    }
+    adopt_arrived(node, seen)?;
+    tell_ready(node, &seen.pod.id).await
+}
+
+/// The same before plugins come, who see it when they are synchronized.
+pub(super) fn adopt_arrived(node: &Node, seen: &Seen) -> Result<()> {
+    put(node, Pod { state: PodState::Ready, ..record(node, seen, None) })
 }
 
 /// Tells the plugins of a pod that they have not heard of; a refusal fails what was asked.
@@ -101,7 +155,7 @@ pub(super) async fn announce(node: &Rc<Node>, seen: &Seen, container: &Container
         Some(PodState::Ready) => return learn(node, seen),
         Some(PodState::Created) => {}
         Some(PodState::Stopped) | None => {
-            let pod = Pod { state: PodState::Ready, ..record(node, seen, container) };
+            let pod = Pod { state: PodState::Ready, ..record(node, seen, Some(container)) };
             put(node, pod)?;
             return tell_ready(node, &seen.pod.id).await;
         }
@@ -132,7 +186,7 @@ fn learn(node: &Node, seen: &Seen) -> Result<()> {
 pub(super) fn adopt(node: &Node, seen: &Seen, container: &Container) -> Result<()> {
     let known = node.store.borrow().pod(&seen.pod.id).map(|pod| pod.state);
     if matches!(known, None | Some(PodState::Stopped)) {
-        put(node, record(node, seen, container))?;
+        put(node, record(node, seen, Some(container)))?;
     }
     if container.is_sandbox && container.state != Lifecycle::Running {
         return Ok(());
@@ -149,6 +203,9 @@ pub(super) fn runs(node: &Node, id: &str) -> Result<()> {
 pub(super) async fn run(node: &Rc<Node>, id: &str) -> Result<()> {
     let lane = node.pod_lane(id);
     let _turn = lane.turn.lock().await;
+    if node.store.borrow().pod(id).is_some_and(|pod| pod.state == PodState::Ready) {
+        return set_state(node, id, PodState::Ready); // Its process is known now.
+    }
     begin(node, id).await
 }
 
@@ -167,6 +224,10 @@ async fn tell_ready(node: &Rc<Node>, id: &str) -> Result<()> {
         return Err(error);
     }
     lasting::follow(node, id);
+    let document = node.store.borrow().pod(id).and_then(|pod| pod.lives_with.clone());
+    if let Some(document) = document {
+        arrivals::learn(node, &document);
+    }
     let Some(told) = node.told_pod(Event::RunPodSandbox, id) else { return Ok(()) };
     let Err(refusal) = node.relay.ask_leave(&told).await else { return Ok(()) };
     node.note_failure(&format!("pod {id}: {refusal}"), &refusal.plugin);

@@ -47,6 +47,16 @@ fn is_sandbox(document: &Document<'_>) -> bool {
     Keys(document.annotations).own("ContainerType") == Some("sandbox")
 }
 
+/// Whether it describes a pod for which no runtime is ever called. In this document the pod's author
+/// has the last word: it can hide a pod until its first container comes, and no more.
+pub(super) fn is_pod_without_runtime(document: &Document<'_>) -> bool {
+    is_sandbox(document) && is_spoofed(document.annotations)
+}
+
+fn is_spoofed(annotations: &BTreeMap<String, String>) -> bool {
+    SPOOFED.iter().any(|key| annotations.get(*key).is_some_and(|on| on == "true"))
+}
+
 /// A sandbox is its own id: its author may have written another one.
 fn pod_id(call: &Call<'_>, document: &Document<'_>) -> String {
     let said = document.said(SANDBOX_ID).filter(|_| !is_sandbox(document));
@@ -145,8 +155,7 @@ fn of_sandbox(pod: &mut PodFacts, keys: &Keys<'_>) {
     pod.cgroup_parent = keys.own("CgroupParent").map(ToOwned::to_owned);
     pod.overhead = keys.block(OVERHEAD);
     pod.resources = keys.block(RESOURCES);
-    let is_spoofed = SPOOFED.iter().any(|key| keys.0.get(*key).is_some_and(|on| on == "true"));
-    pod.lives_with = is_spoofed.then(String::new);
+    pod.lives_with = is_spoofed(keys.0).then(String::new);
 }
 
 /// CRI-O writes them as `IP.0`, `IP.1` on containers; a sandbox has the plugin's result.

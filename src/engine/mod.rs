@@ -226,6 +226,12 @@ impl Facts {
     }
 }
 
+/// Whether the document of an infrastructure container is all that there is of it: no runtime is
+/// ever called for such a pod.
+pub fn is_pod_without_runtime(call: &Call<'_>, document: &Document<'_>) -> bool {
+    detect(call, document).kind == Kind::Crio && crio::is_pod_without_runtime(document)
+}
+
 /// What on the host would tell more about the container of this call.
 pub fn wanted(engine: &Engine, call: &Call<'_>, document: &Document<'_>) -> Wanted {
     match engine.kind {
@@ -284,7 +290,7 @@ fn of_engine(engine: Engine, call: &Call<'_>, document: &Document<'_>, found: &F
 }
 
 /// Whether a word may stand in a path: an id that could lead elsewhere is not followed.
-fn is_id(word: &str) -> bool {
+pub fn is_id(word: &str) -> bool {
     !word.is_empty()
         && !word.starts_with('.')
         && word.bytes().all(|b| b.is_ascii_alphanumeric() || b"_.-".contains(&b))

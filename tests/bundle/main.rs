@@ -7,6 +7,7 @@
 #[path = "../support/actor.rs"]
 mod actor;
 mod adopted;
+mod arrivals;
 mod asked;
 mod crowd;
 mod dropped;

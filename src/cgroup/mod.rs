@@ -16,6 +16,8 @@ mod v2;
 mod write;
 
 #[cfg(test)]
+mod gaps;
+#[cfg(test)]
 mod tests;
 
 use std::collections::BTreeMap;

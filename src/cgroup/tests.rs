@@ -21,7 +21,7 @@ const V1: &str = "\
 const V2: &str = "31 30 0:26 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate\n";
 
 /// A host of plain files with one process, 42.
-struct Tree {
+pub(super) struct Tree {
     temp: tempfile::TempDir,
 }
 
@@ -33,7 +33,7 @@ impl Tree {
         tree
     }
 
-    fn v1() -> Self {
+    pub(super) fn v1() -> Self {
         let paths = "4:cpu,cpuacct:/k/c\n3:memory:/k/c\n2:cpuset:/k/c\n5:hugetlb:/k/c\n6:freezer:/k/c\n0::/\n";
         let tree = Self::new(V1, paths);
         for (file, text) in [
@@ -55,7 +55,7 @@ impl Tree {
         tree
     }
 
-    fn v2() -> Self {
+    pub(super) fn v2() -> Self {
         let tree = Self::new(V2, "0::/k/c\n");
         for (file, text) in [
             ("cpu.weight", "39"),
@@ -78,17 +78,17 @@ impl Tree {
         tree
     }
 
-    fn host(&self) -> Host {
+    pub(super) fn host(&self) -> Host {
         Host::new(&self.temp.path().display().to_string(), "")
     }
 
-    fn file(&self, path: &str, text: &str) {
+    pub(super) fn file(&self, path: &str, text: &str) {
         let path = self.host().path(path);
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         crate::files::replace(&path, text.as_bytes()).unwrap();
     }
 
-    fn cgroups(&self) -> Cgroups {
+    pub(super) fn cgroups(&self) -> Cgroups {
         self.find(&BTreeMap::new()).unwrap()
     }
 
@@ -97,7 +97,7 @@ impl Tree {
     }
 }
 
-fn map(value: Value) -> Map<String, Value> {
+pub(super) fn map(value: Value) -> Map<String, Value> {
     value.as_object().cloned().unwrap()
 }
 

@@ -59,7 +59,9 @@ fn plan_memory(memory: &Memory, files: &dyn Files, writes: &mut Vec<Write>) -> R
         ("memory.kmem.tcp.limit_in_bytes", kernel_tcp, "memory.kernelTCP"),
     ] {
         if let Some(value) = set(*value) {
-            writes.push(write("memory", file, value, field));
+            // Since 6.1 the kernel ignores a limit of its own memory without a word.
+            let limit = write("memory", file, value, field);
+            writes.push(Write { is_verified: true, ..limit });
         }
     }
     if let Some(swappiness) = swappiness {
@@ -164,12 +166,13 @@ fn in_order(
     }
 }
 
-/// Rules that are in force already are left alone, so that taking back takes nothing else away.
+/// Kinds of access, as the kernel orders them.
+const ACCESS: [char; 3] = ['r', 'w', 'm'];
+
+/// Only what changes is written, so that taking back takes nothing else away.
 fn plan_devices(rules: &[Rule], files: &dyn Files, writes: &mut Vec<Write>) -> Result<(), Unfit> {
-    if rules.is_empty() {
-        return Ok(());
-    }
     let listed = files.text("devices", "devices.list").unwrap_or_default();
+    let has_all = listed.lines().any(|line| line.starts_with("a *:*"));
     for rule in rules {
         if !matches!(rule.kind.as_str(), "b" | "c") {
             return refused(
@@ -181,13 +184,25 @@ fn plan_devices(rules: &[Rule], files: &dyn Files, writes: &mut Vec<Write>) -> R
             Some(number) if number >= 0 => number.to_string(),
             _ => "*".to_owned(),
         };
-        let access = if rule.access.is_empty() { "rwm" } else { &rule.access };
-        let (major, minor) = (number(rule.major), number(rule.minor));
-        let text = format!("{} {major}:{minor} {access}", rule.kind);
-        let is_listed = listed.lines().any(|line| line == text || line.starts_with("a *:*"));
-        if rule.allow == is_listed {
+        let device = format!("{}:{}", number(rule.major), number(rule.minor));
+        let own = granted(&listed, &rule.kind, |line| line == device);
+        let wider = granted(&listed, &rule.kind, |line| line != device && covers(line, &device));
+        let is_meant = |kind: &char| rule.access.is_empty() || rule.access.contains(*kind);
+        let changes = |kind: &char| match rule.allow {
+            true => !has_all && !own.contains(*kind) && !wider.contains(*kind),
+            false => has_all || own.contains(*kind),
+        };
+        // That it may be made without being opened does not matter.
+        let stays = |kind: &char| matches!(kind, 'r' | 'w') && wider.contains(*kind);
+        if !rule.allow && !has_all && ACCESS.iter().any(|kind| is_meant(kind) && stays(kind)) {
+            let why = format!("a rule for more devices than {} {device} allows it", rule.kind);
+            return refused("devices", why);
+        }
+        let access: String = ACCESS.iter().filter(|kind| is_meant(kind) && changes(kind)).collect();
+        if access.is_empty() {
             continue;
         }
+        let text = format!("{} {device} {access}", rule.kind);
         let (file, inverse) = if rule.allow {
             ("devices.allow", "devices.deny")
         } else {
@@ -197,4 +212,21 @@ fn plan_devices(rules: &[Rule], files: &dyn Files, writes: &mut Vec<Write>) -> R
         writes.push(Write { undo, ..write("devices", file, text, "devices") });
     }
     Ok(())
+}
+
+/// The kinds of access that the list gives to the devices that count.
+fn granted(listed: &str, kind: &str, counts: impl Fn(&str) -> bool) -> String {
+    let lines = listed.lines().map(|line| line.split(' ').collect::<Vec<_>>());
+    lines
+        .filter_map(|line| match line[..] {
+            [its_kind, device, access] if its_kind == kind && counts(device) => Some(access),
+            _ => None,
+        })
+        .collect()
+}
+
+/// Whether one pair of numbers stands for another as well.
+fn covers(wide: &str, device: &str) -> bool {
+    let mut pairs = wide.split(':').zip(device.split(':'));
+    pairs.all(|(wide, number)| wide == "*" || wide == number)
 }

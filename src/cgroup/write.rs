@@ -77,10 +77,7 @@ pub fn may_say(cgroups: &Cgroups, write: &Write) -> bool {
         "pids.max" => text == write.value,
         // crun leaves the file alone where a quota goes.
         "cpu.max" => text == write.value || write.value.starts_with("max"),
-        "memory.max" | "memory.low" => match (text.parse::<u64>(), write.value.parse::<u64>()) {
-            (Ok(now), Ok(wanted)) => now <= wanted && wanted - now < LARGEST_PAGE,
-            _ => text == write.value,
-        },
+        "memory.max" | "memory.low" => text == write.value || is_rounded(&text, &write.value),
         "cpuset.cpus" | "cpuset.mems" => match (members(&text), members(&write.value)) {
             (Some(now), Some(wanted)) => now == wanted,
             _ => true,
@@ -91,6 +88,16 @@ pub fn may_say(cgroups: &Cgroups, write: &Write) -> bool {
 
 /// Limits are rounded down to a page, which has 64 KiB on some machines.
 const LARGEST_PAGE: u64 = 64 << 10;
+
+/// Whether the kernel's number of bytes is what it makes of the wanted one; below zero is no limit,
+/// which v1 says as its largest number.
+fn is_rounded(now: &str, wanted: &str) -> bool {
+    match (now.parse::<u64>(), wanted.parse::<u64>()) {
+        (Ok(now), Ok(wanted)) => now <= wanted && wanted - now < LARGEST_PAGE,
+        (Ok(now), Err(_)) => wanted.starts_with('-') && now > u64::MAX / 4,
+        (Err(_), _) => false,
+    }
+}
 
 /// The numbers of a list such as `0-3,7`; none where it is odd.
 pub fn members(list: &str) -> Option<BTreeSet<u16>> {
@@ -111,7 +118,8 @@ fn put(cgroups: &Cgroups, write: &Write) -> Result<(), String> {
     put_lines(&dir.join(&write.file), &write.value)?;
     if write.is_verified {
         let now = cgroups.text(write.controller, &write.file).unwrap_or_default();
-        if now != write.value {
+        let is_bytes = write.file.ends_with("_in_bytes");
+        if now != write.value && !(is_bytes && is_rounded(&now, &write.value)) {
             return Err(format!("the kernel made it {now}"));
         }
     }

@@ -2,11 +2,11 @@
 //! The engine and two plugins update the same container at once: it ends as if they had come one
 //! after the other, and never with one's half and another's half. `STRESS_ROUNDS` sets how long.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use super::{is_done, place, succeeds};
+use super::{Asking, Place, is_done, place, succeeds, wait_until};
 
 const PAGE: u64 = 4096;
 
@@ -19,49 +19,65 @@ fn rounds() -> u64 {
     std::env::var("STRESS_ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(2)
 }
 
+/// How often all three meet in a round.
+const TURNS: u32 = 12;
+
+/// What the files say: shares, and reservation in pages.
+fn end(place: &Place) -> (u64, u64) {
+    let number = |controller, file| place.file("c1", controller, file).parse::<u64>().unwrap();
+    let shares = number("cpu", "cpu.shares");
+    (shares, number("memory", "memory.soft_limit_in_bytes") / PAGE)
+}
+
+/// All three at once, the plugins each time at another moment of the engine's call, which takes
+/// about `long`.
+fn meet(place: &Place, plugins: &[Asking; 2], numbers: [u64; 3], turn: u32, long: Duration) {
+    let [engine, first, second] = numbers;
+    std::thread::scope(|scope| {
+        for (plugin, number, place_in_time) in
+            [(&plugins[0], first, turn * 5), (&plugins[1], second, turn * 7 + 4)]
+        {
+            scope.spawn(move || {
+                std::thread::sleep(long * (place_in_time % TURNS) / TURNS);
+                assert!(is_done(plugin, "c1", &pair(number)), "{number}");
+            });
+        }
+        succeeds(&place.update("c1", &pair(engine)));
+    });
+}
+
 #[test]
 fn the_engine_and_two_plugins_never_leave_a_mixture() {
     let Some(place) = place("") else { return };
     place.run("c1", &pair(1024));
     let plugins = [place.asker(), place.asker_called("20", "second")];
-    let end = || {
-        let number = |controller, file| place.file("c1", controller, file).parse::<u64>().unwrap();
-        let shares = number("cpu", "cpu.shares");
-        (shares, number("memory", "memory.soft_limit_in_bytes") / PAGE)
-    };
+    let begun = Instant::now();
+    succeeds(&place.update("c1", &pair(1025)));
+    let long = begun.elapsed() * 2;
     for round in 0..rounds() {
-        let lasts: Vec<AtomicU64> = (0..3).map(|_| AtomicU64::new(0)).collect();
-        std::thread::scope(|scope| {
-            for (plugin, who) in plugins.iter().zip(1..) {
-                let last = &lasts[usize::try_from(who).unwrap()];
-                scope.spawn(move || {
-                    for turn in 0..15 {
-                        let number = 10_000 * who + 100 * (round % 90) + turn;
-                        assert!(is_done(plugin, "c1", &pair(number)), "{number}");
-                        last.store(number, Ordering::SeqCst);
-                    }
-                });
+        for turn in 0..TURNS {
+            // Whose they are is in the number, and no two are the same: the engine means it.
+            let number = |who: u64| 10_000 * who + 100 * (round % 80) + u64::from(turn) + 1100;
+            let numbers = [number(0), number(1), number(2)];
+            meet(&place, &plugins, numbers, turn, long);
+            let (shares, reservation) = end(&place);
+            assert_eq!(shares, reservation, "a mixture");
+            assert!(numbers.contains(&shares), "{shares} is of another turn: {numbers:?}");
+            // The record says the same as the files.
+            let wanted =
+                match ["", "10-asker", "20-second"][usize::try_from(shares / 10_000).unwrap()] {
+                    "" => json!({}),
+                    owner => json!({"CPUShares": owner, "MemReservation": owner}),
+                };
+            wait_until("the record says whose the values are", || {
+                place.rig.admin(&["explain", "c1"])["owners"] == wanted
+            });
+            assert_eq!(end(&place), (shares, reservation));
+            if turn == TURNS - 1 {
+                // Who repeats itself changes nothing.
+                succeeds(&place.update("c1", &pair(numbers[0])));
+                assert_eq!(end(&place), (shares, reservation));
             }
-            for turn in 0..8 {
-                // Each differs from the one before: the engine means it.
-                let number = 2000 + 100 * (round % 90) + turn;
-                succeeds(&place.update("c1", &pair(number)));
-                lasts[0].store(number, Ordering::SeqCst);
-            }
-        });
-        let (shares, reservation) = end();
-        assert_eq!(shares, reservation, "a mixture");
-        let lasts: Vec<u64> = lasts.iter().map(|last| last.load(Ordering::SeqCst)).collect();
-        assert!(lasts.contains(&shares), "{shares} is nobody's last word: {lasts:?}");
-        // The record says the same as the files: who repeats itself changes nothing.
-        succeeds(&place.update("c1", &pair(lasts[0])));
-        assert_eq!(end(), (shares, reservation));
-        let owners = place.rig.admin(&["explain", "c1"])["owners"].clone();
-        let owner = ["", "10-asker", "20-second"][usize::try_from(shares / 10_000).unwrap()];
-        let wanted = match owner {
-            "" => json!({}),
-            owner => json!({"CPUShares": owner, "MemReservation": owner}),
-        };
-        assert_eq!(owners, wanted);
+        }
     }
 }

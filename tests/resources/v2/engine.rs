@@ -74,6 +74,33 @@ fn engine(runtime: &str) {
     show(runtime, "nothing stale comes back with the name", "ok");
 }
 
+fn verbs(runtime: &str) {
+    let Some(place) = place(runtime) else { return };
+    let first = json!({"cpu": {"shares": 1024}, "pids": {"limit": 100}});
+    place.run("c1", &first);
+    let asking = place.asker();
+    assert!(is_done(&asking, "c1", &owned()));
+    for verb in ["state", "pause", "resume"] {
+        succeeds(&place.rig.verb(&[verb, "c1"]));
+        place.all_say("c1", &OWNED);
+        show(runtime, &format!("{verb} brings nothing back"), "ok");
+    }
+    // The runtime has the values of creation on record, until the engine's next update heals it.
+    succeeds(&place.update("c1", &json!({"memory": {"reservation": 8_388_608}})));
+    place.all_say("c1", &OWNED);
+    if runtime == "runc" {
+        let state: Value = serde_json::from_str(&place.rig.read("root/c1/state.json")).unwrap();
+        let known = &state["config"]["cgroups"];
+        assert_eq!((&known["pids_limit"], &known["cpu_weight"]), (&json!(33), &json!(12)));
+        show(runtime, "its own record has what the plugin owns", "ok");
+    }
+    succeeds(&place.rig.verb(&["delete", "--force", "c1"]));
+    wait_until("it is gone", || place.state("c1").is_none());
+    place.run("c1", &first);
+    wait_until("what the plugin set is set again", || place.wrong("c1", &OWNED).is_empty());
+    show(runtime, "a restart under the same id gets what the plugin owns", "ok");
+}
+
 fn at_once(runtime: &str) {
     let Some(place) = place(runtime) else { return };
     place.run("c1", &json!({"cpu": {"shares": 1024}, "pids": {"limit": 1000}}));
@@ -114,4 +141,14 @@ fn engine_and_plugin_at_once_end_in_order_on_v2_with_runc() {
 #[test]
 fn engine_and_plugin_at_once_end_in_order_on_v2_with_crun() {
     at_once("crun");
+}
+
+#[test]
+fn no_verb_and_no_restart_brings_back_a_value_from_before_on_v2_with_runc() {
+    verbs("runc");
+}
+
+#[test]
+fn no_verb_and_no_restart_brings_back_a_value_from_before_on_v2_with_crun() {
+    verbs("crun");
 }

@@ -300,27 +300,52 @@ fn lives(runtime: &'static str) {
     scopes.show("one that has ended is told", "ok");
 }
 
-/// The same claim with both runtimes.
-macro_rules! with_both {
-    ($($story:ident $runc:ident $crun:ident)*) => {
-        $(
-            #[test]
-            fn $runc() {
-                $story("runc");
-            }
-
-            #[test]
-            fn $crun() {
-                $story("crun");
-            }
-        )*
-    };
+#[test]
+fn each_field_is_known_to_systemd_with_runc() {
+    each_field("runc");
 }
 
-with_both! {
-    each_field each_field_is_known_to_systemd_with_runc each_field_is_known_to_systemd_with_crun
-    beside_the_engine a_scope_keeps_what_a_plugin_owns_with_runc a_scope_keeps_what_a_plugin_owns_with_crun
-    refusals what_is_refused_leaves_a_scope_as_it_was_with_runc what_is_refused_leaves_a_scope_as_it_was_with_crun
-    moved a_plugin_may_name_another_slice_with_runc a_plugin_may_name_another_slice_with_crun
-    lives a_frozen_scope_and_one_that_has_ended_are_told_apart_with_runc a_frozen_scope_and_one_that_has_ended_are_told_apart_with_crun
+#[test]
+fn each_field_is_known_to_systemd_with_crun() {
+    each_field("crun");
+}
+
+#[test]
+fn a_scope_keeps_what_a_plugin_owns_with_runc() {
+    beside_the_engine("runc");
+}
+
+#[test]
+fn a_scope_keeps_what_a_plugin_owns_with_crun() {
+    beside_the_engine("crun");
+}
+
+#[test]
+fn what_is_refused_leaves_a_scope_as_it_was_with_runc() {
+    refusals("runc");
+}
+
+#[test]
+fn what_is_refused_leaves_a_scope_as_it_was_with_crun() {
+    refusals("crun");
+}
+
+#[test]
+fn a_plugin_may_name_another_slice_with_runc() {
+    moved("runc");
+}
+
+#[test]
+fn a_plugin_may_name_another_slice_with_crun() {
+    moved("crun");
+}
+
+#[test]
+fn a_frozen_scope_and_one_that_has_ended_are_told_apart_with_runc() {
+    lives("runc");
+}
+
+#[test]
+fn a_frozen_scope_and_one_that_has_ended_are_told_apart_with_crun() {
+    lives("crun");
 }

@@ -146,19 +146,20 @@ fn a_pod_from_kubernetes_yaml_is_told_with_its_annotations_and_limits() {
     host.good(&["kube", "down", &file]);
     host.nobody_knows_of_anything();
     a_pods_life(&told, "kubed", &["kubed-web", "kubed-helper"]);
+    let id = said["Id"].as_str().unwrap();
     drop(host);
-    forget_podmans_own_cgroup();
+    forget_podmans_own_cgroup(id);
 }
 
-/// `kube play` takes no other parent than Podman's own; where nothing is in it, it goes.
-fn forget_podmans_own_cgroup() {
-    for controller in std::fs::read_dir("/sys/fs/cgroup").into_iter().flatten().flatten() {
-        for name in ["libpod_parent/conmon", "libpod_parent"] {
-            let _in_use = std::fs::remove_dir(controller.path().join(name));
+/// `kube play` takes no other parent than Podman's own; of this pod's it leaves some, and where
+/// nothing else is in it, all of it goes.
+fn forget_podmans_own_cgroup(pod: &str) {
+    let folders = std::fs::read_dir("/sys/fs/cgroup").into_iter().flatten().flatten();
+    let roots = folders.map(|entry| entry.path()).chain(["/sys/fs/cgroup".into()]);
+    for parent in roots.map(|root| root.join("libpod_parent")) {
+        for folder in [parent.join(pod), parent.join("conmon"), parent] {
+            let _in_use = std::fs::remove_dir(folder);
         }
-    }
-    for name in ["libpod_parent/conmon", "libpod_parent"] {
-        let _in_use = std::fs::remove_dir(format!("/sys/fs/cgroup/{name}"));
     }
 }
 

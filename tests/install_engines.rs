@@ -437,3 +437,34 @@ fn an_unknown_engine_is_a_usage_error() {
     let output = Place::new().run("install", "rkt");
     assert_eq!(output.status.code(), Some(2));
 }
+
+/// A socket where plugins connect, with us on the other side.
+fn socket(place: &Place) -> PathBuf {
+    let path = place.path("/var/run/nri/nri.sock");
+    std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+    path
+}
+
+#[test]
+fn whoever_listens_where_plugins_connect_is_named_and_left_alone() {
+    let place = Place::new();
+    let path = socket(&place);
+    let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+    let said = place.install("containerd");
+    let us = format!("(process {}) listens on /var/run/nri/nri.sock now", std::process::id());
+    assert!(said.contains(&us), "{said}");
+    // Twice is once, and it is still true.
+    assert!(place.install("containerd").contains(&us));
+    drop(listener);
+    assert!(path.exists(), "a socket of somebody else's was removed");
+}
+
+#[test]
+fn a_socket_that_nobody_listens_on_is_nothing_to_say() {
+    let place = Place::new();
+    let path = socket(&place);
+    drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+    let said = place.install("containerd");
+    assert!(!said.contains("listens on"), "{said}");
+    assert!(path.exists());
+}

@@ -56,7 +56,7 @@ fn no_file_has_outgrown_a_reader() {
 /// Who may name whom: a room reaches only the rooms listed for it.
 const ROOMS: &[(&str, &str)] = &[
     ("adaptation", "plugin"),
-    ("admin", "config daemon dry engine plugin runtime spec wrapper"),
+    ("admin", "config daemon dry engine plugin runtime sources spec wrapper"),
     ("argv", ""),
     ("cgroup", ""),
     ("chain", "adaptation config plugin"),

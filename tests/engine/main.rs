@@ -14,6 +14,7 @@ mod cri;
 mod go;
 #[path = "../support/golang.rs"]
 mod golang;
+mod installed;
 mod live;
 #[path = "../support/player.rs"]
 mod player;

@@ -43,6 +43,30 @@ pub(super) struct Parts<'a> {
     pub(super) configuration: Option<&'a dyn Fn(&Path) -> String>,
 }
 
+/// A daemon that does not outlive its test, however that ends.
+pub(super) struct Daemon(Child);
+
+impl std::ops::Deref for Daemon {
+    type Target = Child;
+
+    fn deref(&self) -> &Child {
+        &self.0
+    }
+}
+
+impl std::ops::DerefMut for Daemon {
+    fn deref_mut(&mut self) -> &mut Child {
+        &mut self.0
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ended = self.0.kill();
+        let _reaped = self.0.wait();
+    }
+}
+
 pub(super) struct Engine {
     pub(super) containerd: Containerd,
     temp: tempfile::TempDir,
@@ -129,12 +153,13 @@ impl Engine {
     }
 
     /// Starts the daemon, as its unit would.
-    pub(super) fn start_daemon(&self) -> Child {
+    pub(super) fn start_daemon(&self) -> Daemon {
         let mut daemon = command(Path::new(env!("CARGO_BIN_EXE_nri-runc")));
         daemon.args(["nri", "daemon"]).env("NRI_RUNC_CONFIG", self.path("nri-runc.toml"));
         let child = daemon.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        let daemon = Daemon(child);
         self.wait_until("the daemon answers", || self.admin(&["status"])["pid"].is_u64());
-        child
+        daemon
     }
 }
 

@@ -142,6 +142,23 @@ tar -C layout -cf image.tar .
         std::thread::sleep(Duration::from_millis(300));
     }
 
+    /// Where its shims listen, outside of its folder: a shim that is killed leaves that behind.
+    pub(crate) fn shim_sockets(&self) -> Vec<PathBuf> {
+        let below = |dir: PathBuf| {
+            let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
+            entries.map(|entry| entry.path())
+        };
+        let bundles = below(self.dir.join("state/io.containerd.runtime.v2.task")).flat_map(below);
+        let notes =
+            bundles.flat_map(|bundle| [bundle.join("address"), bundle.join("bootstrap.json")]);
+        let sockets = notes.filter_map(|note| {
+            let text = std::fs::read_to_string(note).ok()?;
+            let path = text.split_once("unix://")?.1.split(['"', '\n']).next()?;
+            path.starts_with("/run/containerd/s/").then(|| PathBuf::from(path))
+        });
+        sockets.collect()
+    }
+
     /// The end of its log.
     pub(crate) fn log_tail(&self) -> String {
         let log = std::fs::read_to_string(self.dir.join("containerd.log")).unwrap_or_default();
@@ -209,6 +226,7 @@ fn command(program: &Path) -> Command {
 impl Drop for Containerd {
     fn drop(&mut self) {
         self.stop();
+        let sockets = self.shim_sockets();
         let dir = self.dir.display().to_string();
         // Shims have our private folder on their command line; what they left is in our cgroups.
         for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
@@ -222,6 +240,9 @@ impl Drop for Containerd {
             }
         }
         std::thread::sleep(Duration::from_millis(200));
+        for socket in sockets {
+            let _gone = std::fs::remove_file(socket);
+        }
         let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
         for line in mounts.lines().rev() {
             let Some(point) = line.split(' ').nth(4).filter(|point| point.starts_with(&dir)) else {

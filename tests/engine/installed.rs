@@ -1,0 +1,330 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A containerd that was told of us by our own `install`, from then until it has forgotten us: the
+//! doctor, a pod that is adjusted, updates that a plugin and the engine both want, a shim that is
+//! killed at work, `uninstall` that refuses while containers need us, and a configuration that is
+//! byte for byte as before.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+
+use super::config::{self, Passes, Wanted};
+use super::cri::{self, Cri, container};
+use super::messages::LinuxContainerResources;
+use super::player::{self, Manner};
+use super::rig::{self, Engine, Parts};
+use super::{adjusting, cgroup_file, heard, look_inside, pid_of, pods};
+
+/// How a containerd is told.
+struct Told {
+    is_default: bool,
+    /// Whether the main file stays as it is, for a file of ours that it imports.
+    drops_in: bool,
+}
+
+impl Told {
+    /// What a pod names.
+    fn handler(&self) -> &'static str {
+        if self.is_default { "" } else { "nri-runc" }
+    }
+}
+
+/// A containerd, what it was told with, and the root that its host has for `install`.
+struct Registered {
+    engine: Engine,
+    told: Told,
+    root: PathBuf,
+    before: String,
+}
+
+impl Registered {
+    /// Starts it with a file of its owner's.
+    fn new(parts: &Parts<'_>, told: Told) -> Self {
+        let engine = Engine::of(parts);
+        let root = engine.path("host");
+        // Our own undo record goes below it, everything else is where it is.
+        for path in [engine.path(""), PathBuf::from(env!("CARGO_BIN_EXE_nri-runc"))] {
+            let first = path.components().nth(1).unwrap();
+            std::fs::create_dir_all(&root).unwrap();
+            let target = Path::new("/").join(first);
+            let _twice_the_same = std::os::unix::fs::symlink(target, root.join(first));
+        }
+        let config = std::fs::read_to_string(engine.path("nri-runc.toml")).unwrap();
+        let config = format!("{config}[debug]\nhost_root = \"{}\"\n", root.display());
+        nri_runc::files::replace(&engine.path("host.toml"), config.as_bytes()).unwrap();
+        let before = std::fs::read_to_string(engine.path("containerd.toml")).unwrap();
+        Self { engine, told, root, before }
+    }
+
+    /// An admin verb on that host.
+    fn nri(&self, words: &[&str]) -> Result<Value, String> {
+        let config = self.engine.path("host.toml").display().to_string();
+        let output = self.engine.nri(&[&["--config", config.as_str()], words].concat());
+        if output.status.success() {
+            return Ok(serde_json::from_slice(&output.stdout).unwrap());
+        }
+        Err(String::from_utf8_lossy(&output.stderr).into_owned())
+    }
+
+    fn install(&self) -> Value {
+        let main = self.engine.path("containerd.toml").display().to_string();
+        let mut words = vec!["install", "containerd", "--engine-config", main.as_str()];
+        words.extend(["--binary", env!("CARGO_BIN_EXE_nri-runc")]);
+        words.extend(self.told.is_default.then_some("--default"));
+        self.nri(&words).unwrap()
+    }
+
+    fn main_file(&self) -> String {
+        std::fs::read_to_string(self.engine.path("containerd.toml")).unwrap()
+    }
+
+    /// What the doctor says of the registration.
+    fn checked(&self) -> (bool, String) {
+        let said = self.nri(&["check"]).or_else(|_| {
+            let config = self.engine.path("host.toml").display().to_string();
+            let output = self.engine.nri(&["--config", config.as_str(), "check"]);
+            serde_json::from_slice(&output.stdout).map_err(|error| error.to_string())
+        });
+        let said = said.unwrap();
+        let mut findings = said.as_array().unwrap().iter();
+        let finding = findings.find(|f| f["check"] == "registered with containerd").unwrap();
+        (finding["ok"] == true, finding["detail"].as_str().unwrap().to_owned())
+    }
+
+    /// Installs twice, which is once, and starts the engine anew, as the doctor says.
+    fn registers(&mut self) {
+        assert_eq!(self.install()["changed"], true);
+        assert_eq!(self.install()["changed"], false, "a second time it changed something");
+        assert_eq!(self.main_file() == self.before, self.told.drops_in);
+        assert_eq!(self.engine.path("conf.d/50-nri-runc.toml").exists(), self.told.drops_in);
+        let (is_well, detail) = self.checked();
+        assert!(!is_well && detail.contains("runs without it"), "{detail}");
+        self.engine.containerd.stop();
+        self.engine.containerd.run();
+        let (is_well, detail) = self.checked();
+        assert!(is_well && detail.contains("knows it"), "{detail}");
+    }
+
+    /// Is refused with the list while containers are there.
+    fn keeps_those_who_need_us(&self, ids: &[&String]) {
+        let refusal = self.nri(&["uninstall", "containerd"]).unwrap_err();
+        for id in ids {
+            assert!(refusal.contains(id.as_str()), "{id} is not in: {refusal}");
+        }
+        assert!(refusal.contains("still name"), "{refusal}");
+        assert!(self.root.join("var/lib/nri-runc/engines/containerd.json").exists());
+    }
+
+    /// Forgets us without a trace; the engine starts with what is left.
+    async fn forgets(&mut self) {
+        assert_eq!(self.nri(&["uninstall", "containerd"]).unwrap()["changed"], true);
+        assert_eq!(self.main_file(), self.before);
+        assert!(!self.engine.path("conf.d").exists() && !self.root.join("var").exists());
+        self.engine.containerd.stop();
+        self.engine.containerd.run();
+        let mut cri = self.engine.client().await;
+        let pod = cri::run_pod(&mut cri, cri::pod(self.engine.cgroup(), "after")).await;
+        cri::end_pod(&mut cri, &pod).await;
+        let ours = super::messages::RunPodSandboxRequest {
+            config: Some(cri::pod(self.engine.cgroup(), "none")),
+            runtime_handler: "nri-runc".to_owned(),
+        };
+        let error = cri.run_pod_sandbox(ours).await.unwrap_err();
+        assert!(error.message().contains("nri-runc"), "{error}");
+    }
+}
+
+fn resources(cpu_shares: i64, cpu_quota: i64) -> LinuxContainerResources {
+    let cpu_period = if cpu_quota == 0 { 0 } else { 100_000 };
+    LinuxContainerResources { cpu_shares, cpu_period, cpu_quota, ..Default::default() }
+}
+
+/// The plugin owns shares and limit, the engine the rest (D21).
+async fn updates_of_both_hold(engine: &Engine, cri: &mut Cri, id: &str) {
+    let file = |controller: &str, name: &str| cgroup_file(engine, controller, id, name);
+    let now = || {
+        let limit = file("memory", "memory.limit_in_bytes");
+        (file("cpu", "cpu.shares"), file("cpu", "cpu.cfs_quota_us"), limit)
+    };
+    let limit = (32_u64 << 20).to_string();
+    let is = |shares: &str, quota: &str| (shares.to_owned(), quota.to_owned(), limit.clone());
+
+    // It repeats what it said at the creation, and changes what is nobody's.
+    let request =
+        LinuxContainerResources { memory_limit_in_bytes: 64 << 20, ..resources(1024, 30_000) };
+    pods::update(cri, id, request).await.unwrap();
+    engine.wait_until("the quota is there", || file("cpu", "cpu.cfs_quota_us") == "30000");
+    assert_eq!(now(), is("512", "30000"), "the plugin's values were undone");
+
+    // It changes what was the plugin's.
+    pods::update(cri, id, resources(300, 0)).await.unwrap();
+    engine.wait_until("the shares are there", || file("cpu", "cpu.shares") == "300");
+    assert_eq!(now(), is("300", "30000"));
+
+    // A refusal changes nothing, and whoever asked hears why.
+    let refuses = Some("no more today");
+    let guard = Manner { refuses, at: Some("UpdateContainer".to_owned()), ..Manner::default() };
+    let _told = player::connect(engine.path("nri.sock"), "90", "guard", guard);
+    engine.wait_until("the guard is synchronized", || {
+        engine.admin(&["plugins"])[1]["state"] == "synchronized"
+    });
+    let error = pods::update(cri, id, resources(200, 10_000)).await.unwrap_err();
+    for word in ["90-guard", "no more today"] {
+        assert!(error.message().contains(word), "{word} is not in: {error}");
+    }
+    assert_eq!(now(), is("300", "30000"), "a refused update changed something");
+}
+
+/// The shim of a pod ends without a word. containerd cleans up after it, by the runtime.
+async fn a_killed_shim_is_told_once(
+    engine: &Engine,
+    cri: &mut Cri,
+    (pod, app): (&str, &str),
+    told: &Arc<Mutex<Vec<String>>>,
+) {
+    let sockets = engine.containerd.shim_sockets();
+    kill(shim_of(pod), Signal::SIGKILL).unwrap();
+    engine.wait_until("the pod's end is told", || heard(told, "RemovePodSandbox web"));
+    pods::ends(cri, app).await;
+    cri::end_pod(cri, pod).await;
+    for socket in sockets {
+        let _what_a_killed_shim_leaves = std::fs::remove_file(socket);
+    }
+    let told = told.lock().unwrap().clone();
+    let of = |name: &str| -> Vec<String> {
+        let events = told.iter().filter_map(|event| event.strip_suffix(name));
+        events.map(|event| event.trim_end().to_owned()).collect()
+    };
+    let updated = ["UpdateContainer", "PostUpdateContainer"];
+    let begin = ["CreateContainer", "PostCreateContainer", "StartContainer", "PostStartContainer"];
+    let end = ["UpdateContainer", "StopContainer", "RemoveContainer"];
+    assert_eq!(of(" app"), [&begin[..], &updated, &updated, &end].concat());
+    assert_eq!(of(" web"), ["RunPodSandbox", "StopPodSandbox", "RemovePodSandbox"]);
+}
+
+fn shim_of(pod: &str) -> Pid {
+    let processes = std::fs::read_dir("/proc").unwrap().flatten();
+    let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+    let mut shims = pids.filter(|pid| {
+        let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        let line = String::from_utf8_lossy(&line);
+        line.contains("containerd-shim-runc-v2") && line.contains(pod)
+    });
+    Pid::from_raw(shims.next().unwrap())
+}
+
+async fn is_told_and_forgets(parts: &Parts<'_>, told: Told) {
+    let mut registered = Registered::new(parts, told);
+    registered.registers();
+    let engine = &registered.engine;
+    let mut daemon = engine.start_daemon();
+    let told = player::connect(engine.path("nri.sock"), "10", "adjust", adjusting(engine));
+    engine.wait_until("the plugin is synchronized", || {
+        engine.admin(&["plugins"])[0]["state"] == "synchronized"
+    });
+    let mut cri = engine.client().await;
+    let config = cri::pod(engine.cgroup(), "web");
+    let pod = cri::run_pod_with(&mut cri, config.clone(), registered.told.handler()).await;
+    let app = cri::create(&mut cri, &pod, config, container("app", &["/bin/sleep", "1000"])).await;
+    cri::start(&mut cri, &app).await.unwrap();
+    let pid = pid_of(&mut cri, &app).await;
+    look_inside(engine, &app, pid);
+    assert_eq!(engine.admin(&["pods"])[0]["engine"], "containerd-cri");
+    updates_of_both_hold(engine, &mut cri, &app).await;
+    registered.keeps_those_who_need_us(&[&app, &pod]);
+    a_killed_shim_is_told_once(engine, &mut cri, (&pod, &app), &told).await;
+    daemon.kill().unwrap();
+    daemon.wait().unwrap();
+    registered.forgets().await;
+}
+
+/// Version 2, in the hand of somebody who has his own idea of TOML; `runtimes` is what it says of
+/// them.
+fn by_hand(dir: &Path, runtimes: &str) -> String {
+    let dir = dir.display();
+    format!(
+        r#"# kept by hand since 2021   (ask before you change this)
+version=2
+root   = "{dir}/root"   # the big disk
+	state="{dir}/state"
+disabled_plugins = [ "io.containerd.internal.v1.opt",
+   "io.containerd.snapshotter.v1.btrfs","io.containerd.snapshotter.v1.zfs",
+   "io.containerd.snapshotter.v1.devmapper", "io.containerd.snapshotter.v1.aufs" ] # we have none
+
+
+[ grpc ]
+address = '{dir}/containerd.sock'
+[ttrpc]
+	address="{dir}/containerd.sock.ttrpc"
+
+[plugins]
+   [plugins."io.containerd.grpc.v1.cri"]
+ sandbox_image = "localhost/busybox:1" # no registry here
+     restrict_oom_score_adj=true
+	disable_apparmor = true
+	disable_hugetlb_controller =true
+	stream_server_port = "0"
+     cni = {{ conf_dir = "{dir}/cni", bin_dir='{dir}/cni' }}
+    [plugins."io.containerd.grpc.v1.cri".containerd]
+      snapshotter = 'native'
+{runtimes}
+# the end; no line feed after this"#
+    )
+}
+
+#[tokio::test]
+async fn containerd_told_by_install_runs_with_us_as_a_handler_and_forgets_us_byte_for_byte() {
+    let Some(tools) = rig::tools() else { return };
+    let named = |dir: &Path| {
+        let entry = "plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.runc";
+        let root = dir.join("runc").display().to_string();
+        let runtimes = format!(
+            "      [{entry}]   # the only one\n        runtime_type = 'io.containerd.runc.v2'\n\
+             \n        [{entry}.options]\n\t\tRoot=\"{root}\"\n"
+        );
+        by_hand(dir, &runtimes)
+    };
+    let runc = tools.join("runc");
+    let parts =
+        Parts { tools: &tools, containerd: &tools, runc: &runc, configuration: Some(&named) };
+    is_told_and_forgets(&parts, Told { is_default: false, drops_in: false }).await;
+}
+
+#[tokio::test]
+async fn containerd_told_by_install_runs_with_us_as_its_default_and_forgets_us_byte_for_byte() {
+    let Some(tools) = rig::tools() else { return };
+    let none = |dir: &Path| by_hand(dir, "");
+    let runc = tools.join("runc");
+    let parts =
+        Parts { tools: &tools, containerd: &tools, runc: &runc, configuration: Some(&none) };
+    is_told_and_forgets(&parts, Told { is_default: true, drops_in: false }).await;
+}
+
+async fn newer_is_told_and_forgets(version: u8, runc: &str, told: Told) {
+    let Some(tools) = rig::tools() else { return };
+    let Some(containerd) = rig::newer("containerd-2.4.2") else { return };
+    let Some(runc) = rig::newer(runc).map(|dir| dir.join("runc")) else { return };
+    let handlers = [("runc", Passes::All)];
+    let text = |dir: &Path| {
+        let wanted = Wanted { version, handlers: &handlers, runtime: &runc, has_nri: false };
+        config::containerd(dir, &wanted)
+    };
+    let parts =
+        Parts { tools: &tools, containerd: &containerd, runc: &runc, configuration: Some(&text) };
+    is_told_and_forgets(&parts, told).await;
+}
+
+#[tokio::test]
+async fn live_containerd_2_4_told_by_a_drop_in_runs_with_us_and_forgets_us() {
+    let told = Told { is_default: true, drops_in: true };
+    newer_is_told_and_forgets(4, "runc-1.5.2", told).await;
+}
+
+#[tokio::test]
+async fn live_containerd_2_4_told_in_version_3_runs_with_us_and_forgets_us() {
+    let told = Told { is_default: false, drops_in: false };
+    newer_is_told_and_forgets(3, "runc-1.6.0-rc.1", told).await;
+}

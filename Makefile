@@ -29,7 +29,7 @@ demo: setup
 path:
 	@echo $(RELEASE)
 
-test: setup
+test: setup newer
 	@sh scripts/test.sh
 
 lint:

@@ -1,6 +1,6 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Newer engines and runtimes than this Debian has, for `make interop` and `make bench`: built by
+# Newer engines and runtimes than this Debian has, for `make test` and `make bench`: built by
 # `go install`, each in its own folder below target/tools/newer. What cannot be had is one line,
 # and what needs it is skipped. Run again, it is quick. `newer.sh [NAME-VERSION...]`
 set -eu

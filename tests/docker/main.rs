@@ -26,6 +26,7 @@ use nri_runc::plugin::api;
 use serde_json::Value;
 
 use player::Manner;
+use rig::LIFE;
 
 /// Every event that a plugin heard, with its request.
 type Heard = Arc<Mutex<Vec<(String, Value)>>>;
@@ -57,19 +58,6 @@ fn events(told: &Mutex<Vec<String>>, name: &str) -> Vec<String> {
 fn heard_of(told: &Mutex<Vec<String>>, what: &str) -> bool {
     told.lock().unwrap().iter().any(|event| event == what)
 }
-
-/// What is told of a container that is alone in its pod, from beginning to end.
-const LIFE: [&str; 9] = [
-    "RunPodSandbox",
-    "CreateContainer",
-    "PostCreateContainer",
-    "StartContainer",
-    "PostStartContainer",
-    "StopContainer",
-    "RemoveContainer",
-    "StopPodSandbox",
-    "RemovePodSandbox",
-];
 
 fn number(value: u64) -> protobuf::MessageField<api::OptionalUInt64> {
     Some(api::OptionalUInt64 { value, ..Default::default() }).into()

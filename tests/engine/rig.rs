@@ -15,13 +15,13 @@ pub(super) fn tools() -> Option<PathBuf> {
 }
 
 /// The folder of something newer, as `containerd-2.4.2`; `None` after saying why it is skipped.
-/// It is never required: `make interop` builds it, where Go is.
+/// It is never required: `make test` builds it, where Go is.
 pub(super) fn newer(name: &str) -> Option<PathBuf> {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/tools/newer").join(name);
     if dir.join(".done").exists() {
         return Some(dir);
     }
-    skip(&format!("{name} is not there (make interop builds it, where Go is)"));
+    skip(&format!("{name} is not there (make test builds it, where Go is)"));
     None
 }
 

@@ -4,6 +4,7 @@
 //! missing, slow or odd is simply not there. It never asks an engine about a running container,
 //! and never runs in the wrapper.
 
+mod handlers;
 mod records;
 mod unary;
 
@@ -17,6 +18,7 @@ use crate::engine::{self, Call, Document, Facts, Found, Query, Record, Wanted};
 use crate::files;
 use crate::host::Host;
 
+pub use handlers::handlers;
 pub use records::record;
 
 /// How long a `create` waits for all sources together.

@@ -74,17 +74,17 @@ fn read_container(bytes: &[u8], record: &mut Record) -> Result<()> {
     Ok(())
 }
 
-fn text(bytes: &[u8]) -> String {
+pub(super) fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
 /// An entry of a map: key 1, value 2.
-fn pair(entry: &[u8]) -> Result<(String, &[u8])> {
+pub(super) fn pair(entry: &[u8]) -> Result<(String, &[u8])> {
     Ok((text(member(entry, 1)?), member(entry, 2)?))
 }
 
 /// The last field of that number, empty if there is none.
-fn member(bytes: &[u8], number: u64) -> Result<&[u8]> {
+pub(super) fn member(bytes: &[u8], number: u64) -> Result<&[u8]> {
     let mut found: &[u8] = &[];
     for field in fields(bytes) {
         let (is, value) = field?;
@@ -96,7 +96,7 @@ fn member(bytes: &[u8], number: u64) -> Result<&[u8]> {
 }
 
 /// The fields of a protobuf message; those that are numbers have no bytes.
-fn fields(mut rest: &[u8]) -> impl Iterator<Item = Result<(u64, &[u8])>> {
+pub(super) fn fields(mut rest: &[u8]) -> impl Iterator<Item = Result<(u64, &[u8])>> {
     std::iter::from_fn(move || {
         if rest.is_empty() {
             return None;

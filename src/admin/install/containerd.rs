@@ -41,6 +41,24 @@ pub(super) fn sources(main: &str, texts: &Texts) -> Vec<Source> {
     sources
 }
 
+/// Where a containerd with this main file keeps what lives.
+pub(super) fn state(text: &str) -> String {
+    said(text, &[&["state"]]).unwrap_or_else(|| "/run/containerd".to_owned())
+}
+
+/// Where it answers; from version 4 on that is a plugin's.
+pub(super) fn socket(text: &str) -> String {
+    let keys: [&[&str]; 2] =
+        [&["plugins", "io.containerd.server.v1.grpc", "address"], &["grpc", "address"]];
+    said(text, &keys).unwrap_or_else(|| "/run/containerd/containerd.sock".to_owned())
+}
+
+fn said(text: &str, keys: &[&[&str]]) -> Option<String> {
+    let document = Document::parse(text).ok()?;
+    let mut told = keys.iter().filter_map(|keys| text_at(document.as_table(), keys));
+    told.find(|told| !told.is_empty()).map(ToOwned::to_owned)
+}
+
 /// What would have to be written.
 pub(super) fn plan(wish: &Wish, texts: &Texts) -> Result<Plan> {
     let main = wish.main.as_deref().unwrap_or(MAIN);

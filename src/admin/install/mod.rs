@@ -9,6 +9,7 @@ mod crio;
 mod docker;
 mod edit;
 mod ledger;
+mod listener;
 mod place;
 mod plan;
 mod podman;
@@ -104,7 +105,8 @@ pub(super) fn install(install: &Install, config: &Config) -> Result<Value> {
         && !forgets
         && plan.files.iter().all(|(path, text)| now.get(path) == Some(text))
     {
-        return Ok(told(engine, "install", &[], plan.notes.clone(), Said::default()));
+        let notes = plan.notes.iter().cloned().chain(listener::note(&host, config)).collect();
+        return Ok(told(engine, "install", &[], notes, Said::default()));
     }
     let (base, unclear) = match &old {
         Some(old) => old.undone(&host, &now)?,
@@ -113,7 +115,8 @@ pub(super) fn install(install: &Install, config: &Config) -> Result<Value> {
     if let Some(path) = unclear.first() {
         return Err(edited(path, old.as_ref()));
     }
-    let plan = if old.is_some() { engine.plan(&wish, &base)? } else { as_it_is? };
+    let mut plan = if old.is_some() { engine.plan(&wish, &base)? } else { as_it_is? };
+    plan.notes.extend(listener::note(&host, config));
     let changes = changes(&host, &now, &base, &plan, old.as_ref())?;
     if !install.common.dry_run {
         let ledger = ledger_of(&wish, &host, &base, &plan, old.as_ref(), engine);

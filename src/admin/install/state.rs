@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What `check` says of the engines on this host: whether they know of us, whether that is still
-//! as it was written, and whether our program is where they will look. It changes nothing.
+//! as it was written, whether our program is where they will look, and whether the running engine
+//! knows the handler (CRI engines, where one answers). It changes nothing.
 
 use serde_json::{Value, json};
 
@@ -10,6 +11,7 @@ use super::plan::{ENGINES, Engine, Wish};
 use crate::config::Config;
 use crate::error::Result;
 use crate::host::Host;
+use crate::sources;
 
 /// One finding per engine that is here or has a record, and whether any is registered.
 pub(in crate::admin) fn findings(config: &Config) -> (Vec<Value>, bool) {
@@ -51,11 +53,34 @@ fn registered(check: &str, engine: Engine, ledger: &Ledger, host: &Host, config:
     match is_in_force(engine, ledger, host, config) {
         Ok(true) => {
             let default = if ledger.default { ", the default" } else { "" };
-            finding(true, format!("as {}{default}", ledger.name), String::new())
+            let detail = format!("as {}{default}", ledger.name);
+            match running(engine, ledger, host) {
+                Some(known) if known.contains(&ledger.name) => {
+                    finding(true, format!("{detail}; {} knows it", engine.name()), String::new())
+                }
+                Some(_) => {
+                    let detail = format!("{detail}; {} runs without it", engine.name());
+                    finding(false, detail, engine.reload(false).to_owned())
+                }
+                None => finding(true, detail, String::new()),
+            }
         }
         Ok(false) => finding(false, "no longer as it was written".to_owned(), again),
         Err(error) => finding(false, error.to_string(), again),
     }
+}
+
+/// The handlers of the running engine, where it can be asked.
+fn running(engine: Engine, ledger: &Ledger, host: &Host) -> Option<Vec<String>> {
+    let socket = match engine {
+        Engine::Containerd => {
+            let main = ledger.main.as_deref().unwrap_or(super::containerd::MAIN);
+            super::containerd::socket(&place::read(host, main).ok().flatten().unwrap_or_default())
+        }
+        Engine::Crio => "/var/run/crio/crio.sock".to_owned(),
+        Engine::Docker | Engine::Podman | Engine::Nerdctl => return None,
+    };
+    sources::handlers(&host.path(socket))
 }
 
 fn is_in_force(engine: Engine, ledger: &Ledger, host: &Host, config: &Config) -> Result<bool> {

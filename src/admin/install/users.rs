@@ -20,7 +20,7 @@ use crate::host::Host;
 pub(super) fn of(engine: Engine, ledger: &Ledger, host: &Host, config: &Config) -> Vec<String> {
     let mut ids: BTreeSet<String> = recorded(engine, host, config).into_iter().collect();
     match engine {
-        Engine::Containerd | Engine::Nerdctl => ids.extend(bundles(host, &ledger.binary)),
+        Engine::Containerd | Engine::Nerdctl => ids.extend(bundles(host, ledger)),
         Engine::Docker => ids.extend(docker(host, ledger)),
         Engine::Crio => ids.extend(monitored(engine, host, &ledger.binary)),
         Engine::Podman => {
@@ -63,8 +63,11 @@ fn recorded(engine: Engine, host: &Host, config: &Config) -> Vec<String> {
 }
 
 /// containerd notes the program beside each bundle.
-fn bundles(host: &Host, binary: &str) -> Vec<String> {
-    let tasks = host.path("/run/containerd/io.containerd.runtime.v2.task");
+fn bundles(host: &Host, ledger: &Ledger) -> Vec<String> {
+    let binary = ledger.binary.as_str();
+    let main = host.path(ledger.main.as_deref().unwrap_or(super::containerd::MAIN));
+    let state = super::containerd::state(&std::fs::read_to_string(main).unwrap_or_default());
+    let tasks = host.path(Path::new(&state).join("io.containerd.runtime.v2.task"));
     let namespaces = entries(&tasks).into_iter().filter(|namespace| name(namespace) != "moby");
     let bundles = namespaces.flat_map(|namespace| entries(&namespace));
     let ours = bundles.filter(|bundle| {

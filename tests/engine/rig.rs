@@ -94,6 +94,7 @@ impl Engine {
                 parts.runc.display()
             ),
         );
+        stamp(&temp.path().join("run"));
         let setup = Setup {
             dir: temp.path(),
             programs: parts.containerd,
@@ -161,6 +162,17 @@ impl Engine {
         self.wait_until("the daemon answers", || self.admin(&["status"])["pid"].is_u64());
         daemon
     }
+}
+
+/// As if a daemon of this boot had been there: a new one would look for containers whose records
+/// are gone, and find those of the tests beside it.
+fn stamp(run_dir: &Path) {
+    let private = std::os::unix::fs::PermissionsExt::from_mode(0o700);
+    std::fs::create_dir_all(run_dir.join("state")).unwrap();
+    std::fs::set_permissions(run_dir, private).unwrap();
+    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
+    let (mut store, _) = nri_runc::state::Store::open(&run_dir.join("state"), boot.trim()).unwrap();
+    store.stamp().unwrap();
 }
 
 fn cgroup_of(temp: &tempfile::TempDir) -> String {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What a peer may send before it has to wait: requests that are in hand, and bytes that nobody
 //! has taken yet. A plugin that asks for more than we can do is slowed by it; nothing of ours
-//! grows with it, and what it answers to us is still read meanwhile.
+//! grows with it. What it answers to us is still read meanwhile, as long as what it sent before has
+//! room here; then the whole trunk waits.
 //!
 //! It reads the headers of ttRPC messages and nothing else of them.
 

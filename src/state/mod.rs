@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What is known about pods and containers.
 //!
-//! The store is the daemon's only memory; each change of a record is on disk (`record.rs`)
-//! before anybody acts on it, so that a SIGKILL loses nothing. It never talks to plugins and
-//! never looks at a process.
+//! The store is the daemon's only memory; what is about to be done is on disk (`record.rs`) before
+//! anybody acts on it, what has happened as soon as the disk takes it, so that a SIGKILL loses
+//! nothing. It never talks to plugins and never looks at a process.
 
 mod index;
 mod notes;

@@ -4,8 +4,8 @@
 //! while somebody wrote hold the state of a moment before, or are torn; everything is bounded,
 //! and what does not fit is not there. It never writes.
 
-/// The most pages that one look takes.
-const PAGES: usize = 20_000;
+/// The most pages and keys that one look takes: a forged page may have ten thousands of either.
+const STEPS: usize = 500_000;
 
 /// Deeper no tree of pages can be.
 const DEPTH: usize = 20;
@@ -57,7 +57,7 @@ impl<'b> Database<'b> {
     /// The value behind `path`: names of buckets, and a key.
     pub(crate) fn get(&self, path: &[&str]) -> Option<&'b [u8]> {
         let (key, buckets) = path.split_last()?;
-        let mut left = PAGES;
+        let mut left = STEPS;
         match self.find(self.bucket(buckets, &mut left)?, key, DEPTH, &mut left)? {
             Value::Plain(bytes) => Some(bytes),
             Value::Pages(_) | Value::Inline(_) => None,
@@ -66,7 +66,7 @@ impl<'b> Database<'b> {
 
     /// The keys of the bucket behind `path`.
     pub(crate) fn keys(&self, path: &[&str]) -> Vec<&'b [u8]> {
-        let mut left = PAGES;
+        let mut left = STEPS;
         let mut all = Vec::new();
         if let Some(place) = self.bucket(path, &mut left) {
             self.each(place, DEPTH, &mut left, &mut |key, _| {
@@ -115,6 +115,7 @@ impl<'b> Database<'b> {
         };
         let kind = number(page, 8, 2)?;
         for at in 0..usize::try_from(number(page, 10, 2)?).ok()? {
+            *left = left.checked_sub(1)?;
             let element = HEADER + at * ELEMENT;
             let word = |offset| usize::try_from(number(page, element + offset, 4)?).ok();
             let came = if kind & BRANCH != 0 {
@@ -188,6 +189,26 @@ mod tests {
             let json: serde_json::Value = serde_json::from_slice(json).unwrap();
             assert_eq!(json["id"], id);
         }
+    }
+
+    /// A branch whose children are all one and the same leaf, both as full as a page can say.
+    #[test]
+    fn a_forged_tree_that_leads_to_one_page_again_and_again_is_left_soon() {
+        let page = |kind: u16, element: [u8; ELEMENT]| {
+            let mut page = vec![0; HEADER];
+            page[8..10].copy_from_slice(&kind.to_le_bytes());
+            page[10..12].copy_from_slice(&u16::MAX.to_le_bytes());
+            page.extend(element.repeat(usize::from(u16::MAX)));
+            page
+        };
+        let mut to_the_leaf = [0; ELEMENT];
+        to_the_leaf[8] = 1;
+        let mut bytes = page(u16::try_from(BRANCH).unwrap(), to_the_leaf);
+        let page_size = bytes.len();
+        bytes.extend(page(u16::try_from(LEAF).unwrap(), [0; ELEMENT]));
+        let forged = Database { bytes: &bytes, page_size, root: 0 };
+        assert_eq!(forged.get(&["nowhere"]), None);
+        assert!(forged.keys(&[]).len() < STEPS);
     }
 
     #[test]

@@ -4,8 +4,9 @@
 //! else is understood: no index, no write-ahead log, no other encoding than UTF-8. The bytes may
 //! be torn or forged, so everything is bounded, and what does not fit is not there.
 
-/// The most pages that one search looks at.
-const PAGES: usize = 20_000;
+/// The most that one search does: pages and rows that it looks at, and each half KiB of a row that
+/// it copies. A forged page may have ten thousands of rows, and all of them the whole file.
+const STEPS: usize = 500_000;
 
 /// Deeper no tree of pages can be.
 const DEPTH: usize = 20;
@@ -64,7 +65,7 @@ impl<'b> Database<'b> {
     }
 
     fn search<T>(&self, root: usize, found: &mut dyn FnMut(&Row) -> Option<T>) -> Option<T> {
-        let mut left = PAGES;
+        let mut left = STEPS;
         self.search_below(root, DEPTH, &mut left, found)
     }
 
@@ -89,7 +90,7 @@ impl<'b> Database<'b> {
         for pointer in pointers.chunks_exact(2).take(cells) {
             let cell = bytes.get(usize::try_from(number(pointer)).ok()?..)?;
             let came = if is_leaf {
-                self.row(cell).and_then(|row| found(&row))
+                self.row(cell, left).and_then(|row| found(&row))
             } else {
                 let child = usize::try_from(number(cell.get(..4)?)).ok()?;
                 self.search_below(child, depth.checked_sub(1)?, left, found)
@@ -112,10 +113,11 @@ impl<'b> Database<'b> {
 
     /// A cell of a leaf: length, number of the row, the row, of which a part may lie on pages of
     /// its own.
-    fn row(&self, mut cell: &[u8]) -> Option<Row> {
+    fn row(&self, mut cell: &[u8], left: &mut usize) -> Option<Row> {
         let length = usize::try_from(varint(&mut cell)?).ok()?;
         let _row_number = varint(&mut cell)?;
-        if length > self.bytes.len() {
+        *left = left.saturating_sub(1 + length / 512);
+        if *left == 0 || length > self.bytes.len() {
             return None;
         }
         let most = self.usable - 35;

@@ -19,7 +19,6 @@ pub(super) const WORKERS: usize = 8;
 const PATIENCE: Duration = Duration::from_secs(20);
 
 pub(super) struct Side {
-    // In the order in which they go.
     plugins: Option<(usize, Policies)>,
     containerd: Containerd,
     daemon: Option<Child>,

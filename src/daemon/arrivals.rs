@@ -38,10 +38,17 @@ enum Folder {
     NotYet,
 }
 
-/// Pods that came while no daemon looked: plugins will see them when they are synchronized.
-pub(super) async fn adopt(node: &Rc<Node>) {
+/// Pods that came while no daemon looked: plugins will see them when they are synchronized. The
+/// first daemon of a boot takes none over: those that are older than it may never have a container
+/// of ours, so they are told with the first one that they have.
+pub(super) async fn adopt(node: &Rc<Node>, is_first: bool) {
     for home in known_homes(node) {
-        for id in newcomers(node, &home) {
+        let newcomers = newcomers(node, &home);
+        if is_first {
+            node.older_than_us.borrow_mut().extend(newcomers);
+            continue;
+        }
+        for id in newcomers {
             if let Folder::Pod(seen) = look(node, &home, &id).await {
                 let adopted = pods::adopt_arrived(node, &seen);
                 log_failure("taking over a pod without containers", adopted);
@@ -146,7 +153,9 @@ fn id_of(name: &OsStr) -> Option<String> {
 
 fn is_known(node: &Node, id: &str) -> bool {
     let store = node.store.borrow();
-    store.pod(id).is_some() || store.of_id(id).next().is_some()
+    store.pod(id).is_some()
+        || store.of_id(id).next().is_some()
+        || node.older_than_us.borrow().contains(id)
 }
 
 /// A folder is there. Plugins are not waited for here: others may come meanwhile.

@@ -120,10 +120,11 @@ async fn serve(
     problems.iter().for_each(|problem| node.note_failure(problem, ""));
     tokio::task::spawn_local(Rc::clone(&node).write_when_there_is_room());
     let home = Home::new(&node, lock, &loaded);
+    let is_first = !node.store.borrow().is_stamped();
     adopt::adopt(&node).await;
     found::again(&node).await;
     recovery::look_around(&node).await;
-    arrivals::adopt(&node).await;
+    arrivals::adopt(&node, is_first).await;
     open_to_plugins(&node);
     recovery::recover(&node);
     lasting::follow_all(&node);

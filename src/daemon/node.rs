@@ -120,6 +120,8 @@ pub(super) struct Node {
     pub(super) homes: RefCell<BTreeSet<PathBuf>>,
     /// Ids of folders there that are looked at.
     pub(super) arriving: RefCell<BTreeSet<String>>,
+    /// Folders that were there before the first daemon of this boot.
+    pub(super) older_than_us: RefCell<BTreeSet<String>>,
     /// When containers were evicted lately.
     pub(super) evicted: RefCell<VecDeque<Instant>>,
     lanes: RefCell<HashMap<Key, Rc<Lane>>>,
@@ -155,6 +157,7 @@ impl Node {
             folders: Folders::default(),
             homes: RefCell::default(),
             arriving: RefCell::default(),
+            older_than_us: RefCell::default(),
             evicted: RefCell::default(),
             lanes: RefCell::default(),
             stand_in: RefCell::default(),

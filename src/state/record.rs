@@ -495,6 +495,23 @@ mod tests {
     }
 
     #[test]
+    fn what_could_not_be_written_anew_is_not_said_to_be_there() {
+        let temp = tempfile::tempdir().unwrap();
+        let dir = temp.path().join("state");
+        let (mut store, _) = Store::open(&dir, "boot").unwrap();
+        store.put(container("a")).unwrap();
+        store.stamp().unwrap();
+        std::fs::remove_dir_all(&dir).unwrap();
+        let in_the_way = dir.join("containers").join(file_name(&container("a").key));
+        std::fs::create_dir_all(in_the_way.join("full")).unwrap();
+        assert!(store.rebuild().is_err());
+        assert!(!is_stamped(&dir, "boot"));
+        std::fs::remove_dir_all(&in_the_way).unwrap();
+        store.rebuild().unwrap();
+        assert!(is_stamped(&dir, "boot"));
+    }
+
+    #[test]
     fn folders_that_went_are_made_anew_with_everything_in_them() {
         let temp = tempfile::tempdir().unwrap();
         let dir = temp.path().join("state");

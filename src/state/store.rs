@@ -114,8 +114,9 @@ impl Store {
         for container in kept {
             self.folders.write_kept(container)?;
         }
-        self.stamp()?;
-        self.write_what_is_not()
+        self.write_what_is_not()?;
+        // Last: whoever finds it trusts that everything is here.
+        self.stamp()
     }
 
     /// This boot's id.

@@ -8,7 +8,6 @@
 //! waits for any more is forgotten. Reference: the protocol of ttRPC, unary calls only.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -25,6 +24,7 @@ use super::outgoing::Outgoing;
 const SERVICE: &str = "nri.pkg.api.v1alpha1.Plugin";
 /// Service, method and the fields around the request need less.
 const ENVELOPE: usize = 200;
+const NO_NUMBER_LEFT: &str = "it was asked so often that no number is left for another call";
 
 /// A request of the plugin service.
 pub(super) trait Request {
@@ -134,7 +134,8 @@ impl Waiting {
 pub(super) struct Caller {
     outgoing: Arc<Outgoing>,
     waiting: Waiting,
-    next: AtomicU32,
+    /// The number of the next call, while there is one.
+    next: Mutex<Option<u32>>,
 }
 
 /// A call that is waited for.
@@ -154,7 +155,7 @@ impl Caller {
         let waiting = Waiting::default();
         let answers = Answers { waiting: waiting.clone(), bytes: Vec::new(), surplus: 0 };
         // Numbers of calls are odd.
-        (answers, Self { outgoing, waiting, next: AtomicU32::new(1) })
+        (answers, Self { outgoing, waiting, next: Mutex::new(Some(1)) })
     }
 
     /// Asks, and waits for the answer; the plugin is told that it has `timeout` to answer.
@@ -163,18 +164,37 @@ impl Caller {
         request: &R,
         timeout: Duration,
     ) -> Result<R::Answer, Unanswered> {
-        let number = self.next.fetch_add(2, Ordering::Relaxed);
-        let bytes = message(number, request, timeout)?;
         while self.outgoing.is_full() {
             Outgoing::a_moment().await;
         }
-        let reply = self.waiting.expect(number);
-        let _forgotten_with_this = Call { waiting: &self.waiting, number };
-        let gone = || Unanswered::Unreadable("the connection is closed".to_owned());
-        self.outgoing.send(bytes).map_err(|_closed| gone())?;
+        let (_forgotten_with_this, reply) = self.send(request, timeout)?;
         let bytes = reply.await.map_err(|_closed| gone())??;
         read_answer(bytes.get(TTRPC_HEADER..).unwrap_or_default())
     }
+
+    /// Sends it under the next number. Both in one step: a server refuses a number that is not
+    /// above those that it has seen.
+    fn send<R: Request>(
+        &self,
+        request: &R,
+        timeout: Duration,
+    ) -> Result<(Call<'_>, oneshot::Receiver<Reply>), Unanswered> {
+        let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(number) = *next else {
+            self.outgoing.close(NO_NUMBER_LEFT);
+            return Err(Unanswered::Unreadable(NO_NUMBER_LEFT.to_owned()));
+        };
+        let bytes = message(number, request, timeout)?;
+        *next = number.checked_add(2);
+        let reply = self.waiting.expect(number);
+        let call = Call { waiting: &self.waiting, number };
+        self.outgoing.send(bytes).map_err(|_closed| gone())?;
+        Ok((call, reply))
+    }
+}
+
+fn gone() -> Unanswered {
+    Unanswered::Unreadable("the connection is closed".to_owned())
 }
 
 /// A request in its frames.
@@ -290,6 +310,7 @@ fn number(message: &[u8]) -> u32 {
 
 #[cfg(test)]
 mod tests {
+    use tokio::io::AsyncReadExt as _;
     use tokio::net::UnixStream;
     use tokio::time::timeout;
 
@@ -412,6 +433,71 @@ mod tests {
         let (request, patience) = (api::Empty::new(), Duration::from_millis(10));
         assert!(timeout(patience, caller.call(&request, patience)).await.is_err());
         assert!(caller.waiting.lock().is_empty());
+    }
+
+    /// The numbers of the messages that `theirs` is sent, in order, until the end.
+    async fn numbers_sent(mut theirs: UnixStream) -> Vec<u32> {
+        let (mut stream, mut messages, mut numbers) = (Vec::new(), Vec::new(), Vec::new());
+        theirs.read_to_end(&mut stream).await.unwrap();
+        let mut rest = &stream[..];
+        while !rest.is_empty() {
+            // It is where a message has its number.
+            let length = FRAME_HEADER + usize::try_from(number(rest)).unwrap();
+            messages.extend_from_slice(&rest[FRAME_HEADER..length]);
+            rest = &rest[length..];
+        }
+        let mut rest = &messages[..];
+        while let Some(length) = message_length(rest) {
+            numbers.push(number(rest));
+            rest = &rest[length..];
+        }
+        numbers
+    }
+
+    #[tokio::test]
+    async fn a_call_that_overtakes_one_that_waits_for_room_has_the_lower_number() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let (trunk, caller, runtime) = split_to_call(ours).unwrap();
+        let config = "c".repeat(TTRPC_LIMIT - 1000);
+        let large = api::ConfigureRequest { config, ..Default::default() };
+        let (small, patience) = (api::Empty::new(), Duration::from_secs(1));
+        while !caller.outgoing.is_full() {
+            assert!(timeout(Duration::ZERO, caller.call(&large, patience)).await.is_err());
+        }
+        let mut waits = Box::pin(caller.call(&small, patience));
+        assert!(timeout(Duration::ZERO, &mut waits).await.is_err());
+        let numbers = tokio::spawn(numbers_sent(theirs));
+        while caller.outgoing.waiting_bytes() > 0 {
+            Outgoing::a_moment().await;
+        }
+        let mut overtakes = Box::pin(caller.call(&small, patience));
+        assert!(timeout(Duration::ZERO, &mut overtakes).await.is_err());
+        while caller.waiting.lock().len() < 2 {
+            assert!(timeout(Duration::from_millis(10), &mut waits).await.is_err());
+        }
+        while caller.outgoing.waiting_bytes() > 0 {
+            Outgoing::a_moment().await;
+        }
+        trunk.close("over");
+        drop((waits, overtakes));
+        drop((caller, runtime));
+        let numbers = numbers.await.unwrap();
+        assert!(numbers.len() >= 4 && numbers.is_sorted(), "{numbers:?}");
+        assert!(numbers.iter().all(|number| number % 2 == 1), "{numbers:?}");
+    }
+
+    #[tokio::test]
+    async fn when_no_number_is_left_the_connection_ends_and_says_why() {
+        let (ours, _theirs) = UnixStream::pair().unwrap();
+        let (trunk, caller, _runtime) = split_to_call(ours).unwrap();
+        *caller.next.lock().unwrap() = Some(u32::MAX);
+        let (request, patience) = (api::Empty::new(), Duration::from_millis(10));
+        assert!(timeout(patience, caller.call(&request, patience)).await.is_err());
+        assert!(!trunk.is_closed(), "the last number is good");
+        let answer = timeout(Duration::from_secs(10), caller.call(&request, patience)).await;
+        let Ok(Err(Unanswered::Unreadable(why))) = answer else { panic!("{answer:?}") };
+        assert!(why.contains("no number is left"), "{why}");
+        assert_eq!(trunk.closed_because(), Some(why));
     }
 
     #[tokio::test]

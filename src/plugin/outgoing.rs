@@ -81,6 +81,11 @@ impl Outgoing {
         self.0.waiting().bytes
     }
 
+    /// Nothing can be said any more; why.
+    pub(super) fn close(&self, reason: &str) {
+        self.0.trunk.close(reason);
+    }
+
     /// Waits until it is worthwhile to look again whether it is full.
     pub(super) async fn a_moment() {
         tokio::time::sleep(LOOK_AGAIN).await;

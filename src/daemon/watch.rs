@@ -5,6 +5,7 @@
 //! same number. It never sends a signal.
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::time::Duration;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use rustix::ioctl::{Updater, ioctl, opcode};
@@ -14,6 +15,9 @@ use tokio::io::unix::AsyncFd;
 
 use crate::files;
 use crate::host::Host;
+
+/// How long until it is looked again where nothing can wake us.
+const PAUSE: Duration = Duration::from_millis(50);
 
 /// Opens a process, if it is there.
 pub(super) fn open(pid: u32) -> Option<OwnedFd> {
@@ -36,7 +40,9 @@ pub(super) fn has_ended(process: &OwnedFd) -> bool {
 
 /// Waits until the process has ended.
 pub(super) async fn ended(process: &OwnedFd) {
-    readable(process).await;
+    while !has_ended(process) {
+        readable(process).await;
+    }
 }
 
 /// The same, where nobody else needs the descriptor: it is not doubled, for thousands may wait.
@@ -86,10 +92,12 @@ pub(super) fn ending(process: &OwnedFd) -> Ending {
     }
 }
 
-/// Waits until there is something to read; of a process, that it has ended.
+/// Waits until there is something to read, of a process that it has ended; only for a moment where
+/// no descriptor is left: whoever calls looks for himself, and others have their turn meanwhile.
 pub(super) async fn readable(descriptor: &OwnedFd) {
-    if let Ok(copy) = descriptor.try_clone() {
-        becomes_readable(copy).await;
+    match descriptor.try_clone() {
+        Ok(copy) => drop(becomes_readable(copy).await),
+        Err(_) => tokio::time::sleep(PAUSE).await,
     }
 }
 
@@ -104,7 +112,7 @@ async fn becomes_readable(descriptor: OwnedFd) -> OwnedFd {
         // The kernel has no watch left: ask now and then instead.
         Err(_) => {
             while !has_ended(&descriptor) {
-                tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+                tokio::time::sleep(PAUSE).await;
             }
         }
     }
@@ -165,7 +173,7 @@ mod tests {
                 std::process::Command::new("/bin/sh").args(["-c", script]).spawn().unwrap();
             let process = open(child.id()).unwrap();
             while !has_ended(&process) {
-                std::thread::sleep(std::time::Duration::from_millis(2));
+                std::thread::sleep(Duration::from_millis(2));
             }
             let before = ending(&process);
             assert!(matches!(before, Ending::NotReaped | Ending::Unsaid), "{before:?}");
@@ -174,6 +182,41 @@ mod tests {
             // Kernels before 6.15 do not say.
             assert!(after == Ending::Code(wanted) || after == Ending::Unsaid, "{after:?}");
         }
+    }
+
+    /// In a process of its own: the limit is everybody's.
+    #[test]
+    #[expect(clippy::disallowed_methods, reason = "this test again, and a process that ends")]
+    fn without_a_descriptor_left_nothing_ends_that_runs_and_nothing_spins() {
+        use nix::sys::resource::{Resource, getrlimit, setrlimit};
+        let (variable, of) = ("TEST_WITHOUT_DESCRIPTORS", module_path!());
+        if std::env::var_os(variable).is_none() {
+            let name = "without_a_descriptor_left_nothing_ends_that_runs_and_nothing_spins";
+            let path = format!("{}::{name}", of.split_once("::").unwrap().1);
+            let mut again = std::process::Command::new(std::env::current_exe().unwrap());
+            let output = again.args(["--exact", &path]).env(variable, "1").output().unwrap();
+            let said = String::from_utf8_lossy(&output.stdout).into_owned();
+            assert!(output.status.success() && said.contains("1 passed"), "{said}");
+            return;
+        }
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let mut child = std::process::Command::new("/bin/sleep").arg("300").spawn().unwrap();
+        let process = open(child.id()).unwrap();
+        // poll(2) takes no more descriptors than the limit says.
+        let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+        setrlimit(Resource::RLIMIT_NOFILE, 3, hard).unwrap();
+        let copied = process.try_clone().is_ok();
+        let (early, pause) = runtime.block_on(async {
+            let early = tokio::time::timeout(PAUSE * 3, ended(&process)).await.is_ok();
+            let began = tokio::time::Instant::now();
+            readable(&process).await;
+            (early, began.elapsed())
+        });
+        child.kill().unwrap();
+        runtime.block_on(ended(&process));
+        setrlimit(Resource::RLIMIT_NOFILE, hard, hard).unwrap();
+        child.wait().unwrap();
+        assert!(!copied && !early && pause >= PAUSE, "{copied} {early} {pause:?}");
     }
 
     #[test]

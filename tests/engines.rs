@@ -98,7 +98,8 @@ fn play(name: &str) -> Came {
     let query = wanted.store.take();
     let host = Host::new(&folder.join("host").display().to_string(), "");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let mut found: Found = runtime.block_on(Sources::default().fetch(&host, wanted));
+    let of = engine.name();
+    let mut found: Found = runtime.block_on(Sources::default().fetch(&host, of, wanted));
     match (query, records(&folder)) {
         (Some(query), Some(records)) => {
             assert!(records.keys().all(|id| query.ids.contains(id)), "{name} asks {query:?}");
@@ -109,7 +110,7 @@ fn play(name: &str) -> Came {
     }
     let mut facts = engine::facts(engine, &call, &document, &found);
     let instead = engine::wanted_instead(&facts, &document);
-    let found = runtime.block_on(Sources::default().fetch(&host, instead));
+    let found = runtime.block_on(Sources::default().fetch(&host, of, instead));
     engine::fill_in(&mut facts, &document, &found);
     Came {
         pod: describe::pod(&facts, &spec),

@@ -8,10 +8,11 @@ mod handlers;
 mod records;
 mod unary;
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use crate::engine::{self, Call, Document, Facts, Found, Query, Record, Wanted};
@@ -24,13 +25,17 @@ pub use records::record;
 /// How long a `create` waits for all sources together.
 const DEADLINE: Duration = Duration::from_millis(500);
 
-/// How long a containerd that did not answer in time is left alone.
+/// How long a containerd that did not answer in time is left alone, or a disk.
 const REST: Duration = Duration::from_secs(10);
+
+type Files = BTreeMap<String, Vec<u8>>;
 
 /// Access to the sources; remembers which one is slow.
 #[derive(Debug, Default)]
 pub struct Sources {
     rests_until: Cell<Option<Instant>>,
+    /// Of each engine the reading that was too slow, and until when there is no other.
+    slow: RefCell<BTreeMap<&'static str, (Instant, JoinHandle<Files>)>>,
 }
 
 impl Sources {
@@ -39,18 +44,19 @@ impl Sources {
     pub async fn facts(&self, host: &Host, call: &Call<'_>, document: &Document<'_>) -> Facts {
         let engine = engine::detect(call, document);
         let wanted = engine::wanted(&engine, call, document);
-        let found = self.fetch(host, wanted).await;
+        let name = engine.name();
+        let found = self.fetch(host, name, wanted).await;
         let mut facts = engine::facts(engine, call, document, &found);
         let instead = engine::wanted_instead(&facts, document);
         if instead != Wanted::default() {
-            engine::fill_in(&mut facts, document, &self.fetch(host, instead).await);
+            engine::fill_in(&mut facts, document, &self.fetch(host, name, instead).await);
         }
         facts
     }
 
     /// Fetches what is wanted, as far as it can be had in time: the files while the store, which
     /// is another process, works on its answer.
-    pub async fn fetch(&self, host: &Host, wanted: Wanted) -> Found {
+    pub async fn fetch(&self, host: &Host, engine: &'static str, wanted: Wanted) -> Found {
         let deadline = Instant::now() + DEADLINE;
         let Wanted { files, store } = wanted;
         let mut found = Found::default();
@@ -59,7 +65,7 @@ impl Sources {
                 let files = async {
                     // The question is on its way first.
                     tokio::task::yield_now().await;
-                    read_files(host, files, deadline).await
+                    self.read_files(host, engine, files, deadline).await
                 };
                 let records;
                 (records, found.files) =
@@ -69,7 +75,7 @@ impl Sources {
                     Err(problem) => found.store_problem = Some(problem),
                 }
             }
-            None => found.files = read_files(host, files, deadline).await,
+            None => found.files = self.read_files(host, engine, files, deadline).await,
         }
         found
     }
@@ -93,23 +99,37 @@ impl Sources {
             }
         }
     }
-}
 
-async fn read_files(
-    host: &Host,
-    files: Vec<String>,
-    deadline: Instant,
-) -> BTreeMap<String, Vec<u8>> {
-    let (quick, slow): (Vec<_>, Vec<_>) = files.into_iter().partition(|path| is_quick(path));
-    let mut found = read_all(host, quick);
-    if !slow.is_empty() {
-        let host = host.clone();
-        let reading = tokio::task::spawn_blocking(move || read_all(&host, slow));
-        if let Ok(Ok(more)) = tokio::time::timeout_at(deadline, reading).await {
-            found.extend(more);
+    async fn read_files(
+        &self,
+        host: &Host,
+        engine: &'static str,
+        files: Vec<String>,
+        deadline: Instant,
+    ) -> Files {
+        let (quick, slow): (Vec<_>, Vec<_>) = files.into_iter().partition(|path| is_quick(path));
+        let mut found = read_all(host, quick);
+        if slow.is_empty() || self.disk_rests(engine) {
+            return found;
         }
+        let host = host.clone();
+        let mut reading = tokio::task::spawn_blocking(move || read_all(&host, slow));
+        match tokio::time::timeout_at(deadline, &mut reading).await {
+            Ok(more) => found.extend(more.unwrap_or_default()),
+            Err(_) => {
+                self.slow.borrow_mut().insert(engine, (Instant::now() + REST, reading));
+            }
+        }
+        found
     }
-    found
+
+    /// Whether the disk of this engine's files is left alone. A reading that hangs keeps its
+    /// thread: there is no other as long as it does.
+    fn disk_rests(&self, engine: &str) -> bool {
+        let slow = self.slow.borrow();
+        let last = slow.get(engine);
+        last.is_some_and(|(until, reading)| Instant::now() < *until || !reading.is_finished())
+    }
 }
 
 fn too_slow(query: &Query) -> String {
@@ -121,7 +141,7 @@ fn is_quick(path: &str) -> bool {
     ["/run/", "/var/run/", "/sys/fs/cgroup/"].iter().any(|dir| path.starts_with(dir))
 }
 
-fn read_all(host: &Host, paths: Vec<String>) -> BTreeMap<String, Vec<u8>> {
+fn read_all(host: &Host, paths: Vec<String>) -> Files {
     let all = paths.into_iter();
     all.filter_map(|path| read(host, &path).map(|bytes| (path, bytes))).collect()
 }
@@ -140,7 +160,7 @@ mod tests {
     fn fetch(host: &Host, wanted: Wanted) -> (Found, Duration) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let began = Instant::now();
-        let found = runtime.block_on(Sources::default().fetch(host, wanted));
+        let found = runtime.block_on(Sources::default().fetch(host, "plain", wanted));
         (found, began.elapsed())
     }
 
@@ -199,10 +219,56 @@ mod tests {
         let sources = Sources::default();
         let began = Instant::now();
         for _container in 0..3 {
-            let found = runtime.block_on(sources.fetch(&host, wanted.clone()));
+            let found = runtime.block_on(sources.fetch(&host, "plain", wanted.clone()));
             assert!(found.store_problem.is_some_and(|why| why.contains("500 ms")));
         }
         let took = began.elapsed();
         assert!(took >= DEADLINE && took < DEADLINE * 2, "{took:?}");
+    }
+
+    #[test]
+    fn a_disk_that_hangs_costs_each_engine_the_deadline_once() {
+        let temp = tempfile::tempdir().unwrap();
+        for dir in ["run", "srv"] {
+            std::fs::create_dir(temp.path().join(dir)).unwrap();
+            files::replace(&temp.path().join(dir).join("a"), b"1").unwrap();
+        }
+        let host = Host::new(&temp.path().display().to_string(), "");
+        let files = vec!["/run/a".to_owned(), "/srv/a".to_owned()];
+        let wanted = Wanted { files, store: None };
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .max_blocking_threads(1)
+            .build()
+            .unwrap();
+        // While the only thread is busy, whatever is read there hangs.
+        let (release, hanging) = std::sync::mpsc::channel::<()>();
+        let disk = runtime.spawn_blocking(move || hanging.recv());
+        let sources = Sources::default();
+        let took = |engine: &'static str| {
+            let began = Instant::now();
+            let found = runtime.block_on(sources.fetch(&host, engine, wanted.clone()));
+            assert_eq!(found.files.keys().collect::<Vec<_>>(), ["/run/a"]);
+            began.elapsed()
+        };
+        assert!(took("podman") >= DEADLINE);
+        assert!(took("podman") < DEADLINE && took("podman") < DEADLINE);
+        assert!(took("docker") >= DEADLINE, "another engine's files may be elsewhere");
+        // The rest is over, the reading is not.
+        let rest_over = || {
+            let mut slow = sources.slow.borrow_mut();
+            slow.values_mut().for_each(|(until, _)| *until = Instant::now());
+        };
+        rest_over();
+        assert!(took("podman") < DEADLINE);
+        drop(release);
+        let _released = runtime.block_on(disk);
+        runtime.block_on(async {
+            while sources.slow.borrow().values().any(|(_, reading)| !reading.is_finished()) {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        });
+        let found = runtime.block_on(sources.fetch(&host, "podman", wanted.clone()));
+        assert_eq!(found.files.len(), 2);
     }
 }

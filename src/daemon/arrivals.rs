@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use tracing::{debug, info};
 
-use super::folders::{News, Watched};
+use super::folders::{Folders, News, Watched};
 use super::node::{Node, log_failure};
 use super::pods;
 
@@ -97,7 +97,7 @@ fn home_of(node: &Node, document: &str) -> Option<PathBuf> {
 
 async fn follow(node: &Rc<Node>, home: &Path) {
     loop {
-        let Some(mut watched) = appears(node, home).await else {
+        let Some(mut watched) = appears(&node.folders, home).await else {
             let what = "pods without containers are not seen: the kernel has no watch left";
             return node.note_missing("cri-o", what);
         };
@@ -107,27 +107,25 @@ async fn follow(node: &Rc<Node>, home: &Path) {
                 News::Came(name) => consider(node, home, &name).await,
                 News::Unknown => consider_all(node, home).await,
                 News::Went if home.is_dir() => {}
-                News::Went => break,
+                // Also where another is in its place by now: that one is not watched.
+                News::Went | News::Gone => break,
             }
         }
     }
 }
 
 /// Waits for the folder; `None` where it is there and cannot be watched.
-async fn appears(node: &Rc<Node>, home: &Path) -> Option<Watched> {
+async fn appears(folders: &Folders, home: &Path) -> Option<Watched> {
     loop {
-        if let Some(watched) = node.folders.watch(home) {
+        if let Some(watched) = folders.watch_if_there(home).ok()? {
             return Some(watched);
         }
         let above = home.ancestors().skip(1).find(|above| above.is_dir())?;
-        let mut watched = node.folders.watch(above)?;
+        // It may go between two looks, as any of them may: then look again.
+        let Some(mut watched) = folders.watch_if_there(above).ok()? else { continue };
         let next = home.strip_prefix(above).ok()?.components().next()?;
-        let next = above.join(next);
-        if !next.is_dir() {
+        if !above.join(next).is_dir() {
             watched.next().await;
-        } else if next == home {
-            // It is there by now, or the kernel does not let us watch it.
-            return node.folders.watch(home);
         }
     }
 }
@@ -197,8 +195,10 @@ async fn arrives(node: &Rc<Node>, home: &Path, id: &str) -> Option<Folder> {
     if !userdata.is_dir() {
         let mut watched = node.folders.watch(&folder)?;
         while !userdata.is_dir() {
-            if watched.next().await == News::Went && !folder.is_dir() {
-                return None;
+            match watched.next().await {
+                News::Gone => return None,
+                News::Went if !folder.is_dir() => return None,
+                News::Went | News::Came(_) | News::Unknown => {}
             }
         }
     }
@@ -211,6 +211,7 @@ async fn arrives(node: &Rc<Node>, home: &Path, id: &str) -> Option<Folder> {
         let document = News::Came(OsString::from("config.json"));
         loop {
             match watched.next().await {
+                News::Gone => return None,
                 News::Went if !userdata.is_dir() || is_known(node, id) => return None,
                 News::Unknown => break,
                 news if news == document => break,
@@ -233,5 +234,38 @@ async fn look(node: &Node, home: &Path, id: &str) -> Folder {
         Err(_) => Folder::NotYet,
         Ok(None) => Folder::SomethingElse,
         Ok(Some(seen)) => Folder::Pod(Box::new(seen)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_home_that_comes_and_goes_is_looked_for_until_it_stays() {
+        let temp = tempfile::tempdir().unwrap();
+        let (top, home) = (temp.path().join("a"), temp.path().join("a/b/c"));
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let others = std::thread::spawn({
+            let home = home.clone();
+            move || {
+                for _time in 0..2000 {
+                    std::fs::create_dir_all(&home).unwrap();
+                    std::fs::remove_dir_all(&top).unwrap();
+                }
+                std::fs::create_dir_all(&home).unwrap();
+            }
+        });
+        let folders = Folders::default();
+        let looks = async {
+            let mut is_over = false;
+            while !is_over {
+                is_over = others.is_finished();
+                let found = tokio::time::timeout(PATIENCE, appears(&folders, &home)).await;
+                assert!(matches!(found, Ok(Some(_))), "{found:?}");
+            }
+        };
+        runtime.block_on(tokio::task::LocalSet::new().run_until(looks));
+        others.join().unwrap();
     }
 }

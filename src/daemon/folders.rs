@@ -13,6 +13,7 @@ use std::path::Path;
 use std::rc::Rc;
 
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, Reader, WatchFlags};
+use rustix::io::Errno;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use super::watch;
@@ -32,8 +33,10 @@ const WANTED: WatchFlags = WatchFlags::CREATE
 pub(super) enum News {
     /// Something of this name has come, or has been written.
     Came(OsString),
-    /// Something has gone, perhaps the folder itself.
+    /// Something has gone.
     Went,
+    /// The folder itself has gone or was moved: what is at its path now is not watched.
+    Gone,
     /// More than the kernel could keep: look for yourself.
     Unknown,
 }
@@ -61,22 +64,32 @@ pub(super) struct Watched {
 impl Folders {
     /// Watches a folder; `None` where it is not there, or the kernel has no watch left.
     pub(super) fn watch(&self, folder: &Path) -> Option<Watched> {
-        let shared = self.shared()?;
-        let number = inotify::add_watch(&shared.events, folder, WANTED).ok()?;
-        let (sender, news) = unbounded_channel();
-        shared.listeners.borrow_mut().entry(number).or_default().push(sender);
-        Some(Watched { number, news, shared })
+        self.watch_if_there(folder).ok().flatten()
     }
 
-    fn shared(&self) -> Option<Rc<Shared>> {
+    /// The same; `None` where it is not there, an error where the kernel does not let us.
+    pub(super) fn watch_if_there(&self, folder: &Path) -> Result<Option<Watched>, Errno> {
+        let shared = self.shared()?;
+        let number = match inotify::add_watch(&shared.events, folder, WANTED) {
+            Ok(number) => number,
+            Err(Errno::NOENT | Errno::NOTDIR) => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        let (sender, news) = unbounded_channel();
+        shared.listeners.borrow_mut().entry(number).or_default().push(sender);
+        Ok(Some(Watched { number, news, shared }))
+    }
+
+    fn shared(&self) -> Result<Rc<Shared>, Errno> {
         let mut shared = self.shared.borrow_mut();
-        if shared.is_none() {
-            let events = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK).ok()?;
-            let new = Rc::new(Shared { events, listeners: RefCell::default() });
-            tokio::task::spawn_local(listen(Rc::clone(&new)));
-            *shared = Some(new);
+        if let Some(shared) = shared.as_ref() {
+            return Ok(Rc::clone(shared));
         }
-        shared.clone()
+        let events = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?;
+        let new = Rc::new(Shared { events, listeners: RefCell::default() });
+        tokio::task::spawn_local(listen(Rc::clone(&new)));
+        *shared = Some(Rc::clone(&new));
+        Ok(new)
     }
 }
 
@@ -138,7 +151,9 @@ fn tell(shared: &Shared, number: i32, what: ReadFlags, name: Option<OsString>) {
     let comes = ReadFlags::CREATE | ReadFlags::MOVED_TO | ReadFlags::CLOSE_WRITE;
     let news = match name {
         Some(name) if what.intersects(comes) => News::Came(name),
-        Some(_) | None => News::Went,
+        Some(_) => News::Went,
+        // Only of the folder itself nothing is named.
+        None => News::Gone,
     };
     for sender in listeners.get(&number).into_iter().flatten() {
         let _left = sender.send(news.clone());
@@ -146,5 +161,66 @@ fn tell(shared: &Shared, number: i32, what: ReadFlags, name: Option<OsString>) {
     if what.contains(ReadFlags::IGNORED) {
         // The kernel may give the number away again.
         listeners.remove(&number);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn local<T>(test: impl Future<Output = T>) -> T {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(tokio::task::LocalSet::new().run_until(test))
+    }
+
+    async fn until(watched: &mut Watched, wanted: &News) {
+        let heard = async { while watched.next().await != *wanted {} };
+        tokio::time::timeout(std::time::Duration::from_secs(30), heard).await.unwrap();
+    }
+
+    #[test]
+    fn a_folder_that_was_replaced_is_gone_although_its_path_is_there() {
+        let temp = tempfile::tempdir().unwrap();
+        let (home, elsewhere) = (temp.path().join("home"), temp.path().join("elsewhere"));
+        local(async {
+            let folders = Folders::default();
+            for is_moved in [false, true] {
+                std::fs::create_dir_all(&home).unwrap();
+                let mut watched = folders.watch(&home).unwrap();
+                if is_moved {
+                    std::fs::rename(&home, &elsewhere).unwrap();
+                } else {
+                    std::fs::remove_dir(&home).unwrap();
+                }
+                std::fs::create_dir(&home).unwrap();
+                until(&mut watched, &News::Gone).await;
+            }
+        });
+    }
+
+    #[test]
+    fn what_goes_inside_is_not_the_folder_itself() {
+        let temp = tempfile::tempdir().unwrap();
+        local(async {
+            let mut watched = Folders::default().watch(temp.path()).unwrap();
+            std::fs::create_dir(temp.path().join("a")).unwrap();
+            std::fs::remove_dir(temp.path().join("a")).unwrap();
+            assert_eq!(watched.next().await, News::Came("a".into()));
+            assert_eq!(watched.next().await, News::Went);
+        });
+    }
+
+    #[test]
+    fn a_folder_that_is_not_there_is_no_lack_of_watches() {
+        let temp = tempfile::tempdir().unwrap();
+        crate::files::replace(&temp.path().join("file"), b"").unwrap();
+        local(async {
+            for path in ["none", "none/none", "file", "file/none"] {
+                let watched = Folders::default().watch_if_there(&temp.path().join(path));
+                assert!(matches!(watched, Ok(None)), "{path}: {watched:?}");
+            }
+            let too_long = temp.path().join("x".repeat(300));
+            assert!(Folders::default().watch_if_there(&too_long).is_err());
+        });
     }
 }

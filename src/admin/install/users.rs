@@ -147,7 +147,11 @@ fn monitored(engine: Engine, host: &Host, binary: &str) -> Vec<String> {
             let at = words.iter().position(|word| flags.contains(word))?;
             words.get(at + 1).copied()
         };
-        let is_podmans = line.windows(6).any(|word| word == b"podman");
+        // Whatever is a pod's to name (the container, its log) may hold the word too.
+        let is_podmans = words.windows(2).any(|pair| {
+            let at_exit: [&[u8]; 2] = [b"--exit-command", b"--exit-command-arg"];
+            at_exit.contains(&pair[0]) && pair[1].windows(6).any(|part| part == b"podman")
+        });
         let is_ours = after(&[b"-r", b"--runtime"]) == Some(binary.as_bytes());
         if is_conmon && is_ours && is_podmans == (engine == Engine::Podman) {
             let id = after(&[b"-c", b"--cid"]).unwrap_or_default();
@@ -183,6 +187,31 @@ mod tests {
         let elsewhere = "[storage]\ngraphroot = \"/srv/images\"\n";
         assert_eq!(named("nri-runc", "/x", elsewhere, "srv/images/libpod/bolt_state.db"), 39);
         assert_eq!(named("other", "nri-runc", "", usual), 39, "it may be named by its path");
+    }
+
+    #[test]
+    fn whose_a_conmon_is_its_exit_command_says_and_no_name() {
+        let temp = tempfile::tempdir().unwrap();
+        let lines = [
+            ("1", "/usr/bin/conmon -c a -n k8s_podman_web -r /x -l /var/log/pods/podman/0.log"),
+            ("2", "/usr/bin/conmon -c b -n web -r /x --exit-command /usr/bin/podman"),
+            ("3", "conmon -c c -r /x --exit-command /bin/p --exit-command-arg /srv/podman"),
+            ("4", "/usr/bin/conmon -c d -n podman -r /y"),
+        ];
+        for (pid, line) in lines {
+            let process = temp.path().join("proc").join(pid);
+            std::fs::create_dir_all(&process).unwrap();
+            let line = line.replace(' ', "\0") + "\0";
+            crate::files::replace(&process.join("cmdline"), line.as_bytes()).unwrap();
+        }
+        let host = Host::new(&temp.path().display().to_string(), "");
+        let found = |engine| {
+            let mut ids = monitored(engine, &host, "/x");
+            ids.sort();
+            ids
+        };
+        assert_eq!(found(Engine::Crio), ["a"]);
+        assert_eq!(found(Engine::Podman), ["b", "c"]);
     }
 
     #[test]

@@ -26,7 +26,9 @@ use crate::state::{Container, Key, Lifecycle, PodState, Skipped};
 use super::call::Call;
 use super::conversation::Asked;
 use super::node::Node;
-use super::{create, evidence, exit, folders, pods, recovery, resources, undo, update, watch};
+use super::{
+    create, evidence, exit, folders, pods, recovery, resources, undo, update, updates, watch,
+};
 
 /// What a wrapper left behind.
 #[derive(Deserialize)]
@@ -169,6 +171,7 @@ async fn announce(node: &Rc<Node>, key: &Key) {
         node.relay.tell_newcomers(&told).await;
     }
     if record.init_pid.is_some() {
+        updates::created(node, key).await;
         exit::watch(node, &record);
     }
 }

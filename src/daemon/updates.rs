@@ -26,6 +26,10 @@ use super::resources::{self, Found, Unmet};
 
 /// How many changes and omissions of a record are looked through for one of the same kind.
 const LATEST: usize = 200;
+/// How many updates may wait for a container to be created.
+const DEFERRED: usize = 200;
+/// So many are carried out then, with those that come meanwhile; the container has others to see.
+const AT_ONCE: usize = 5 * DEFERRED;
 
 /// One container's update on its way.
 struct Order {
@@ -184,7 +188,8 @@ async fn one(node: &Rc<Node>, key: &Key, wish: &Wish, found: Option<Found>) -> R
     if wish.part.is_empty() && wish.rdt_class.is_none() {
         return Ok(());
     }
-    if node.container(key).is_some_and(|record| record.state == Lifecycle::Creating) {
+    let record = node.container(key).ok_or(Unmet::Unknown)?;
+    if is_deferred(record.state, record.deferred.len())? {
         // On record, as the plugin is told that it will be done.
         node.change(key, |record| record.deferred.push(wish.clone()));
         return Ok(());
@@ -192,20 +197,33 @@ async fn one(node: &Rc<Node>, key: &Key, wish: &Wish, found: Option<Found>) -> R
     resources::apply(node, key, wish, found).await
 }
 
-/// A container has been created: what plugins wanted of it meanwhile.
+/// Whether a wish waits: for the container, or for older wishes that must not overwrite it.
+fn is_deferred(state: Lifecycle, waiting: usize) -> Result<bool, Unmet> {
+    let is_alive = matches!(state, Lifecycle::Created | Lifecycle::Running);
+    let waits = state == Lifecycle::Creating || is_alive && waiting > 0;
+    if waits && waiting >= DEFERRED {
+        return Err(Unmet::Refused(format!("{waiting} updates wait for its creation already")));
+    }
+    Ok(waits)
+}
+
+/// A container has been created: what plugins wanted of it meanwhile, and want until that is done.
 pub(super) async fn created(node: &Rc<Node>, key: &Key) {
-    let Some(record) = node.container(key).filter(|record| !record.deferred.is_empty()) else {
-        return;
-    };
-    for wish in record.deferred.clone() {
-        if let Err(unmet) = resources::apply(node, key, &wish, None).await {
+    for done in 0.. {
+        let next = node.container(key).and_then(|record| record.deferred.first().cloned());
+        let Some(wish) = next else { return };
+        let result = match done {
+            ..AT_ONCE => resources::apply(node, key, &wish, None).await,
+            _ => Err(Unmet::Busy),
+        };
+        if let Err(unmet) = result {
             let (id, key) = (key.id.clone(), Some(key.clone()));
             let order = Order { id, key, wish, ignores_failure: false, found: Ok(None) };
             note_unmet(node, &order, &unmet);
         }
+        // Not before: a daemon that dies meanwhile does it again.
+        node.change(key, |record| drop(record.deferred.drain(..1.min(record.deferred.len()))));
     }
-    // Not before: a daemon that dies meanwhile does it again.
-    node.change(key, |record| record.deferred.clear());
 }
 
 /// A creation came to nothing: so do the wishes for it.
@@ -267,6 +285,21 @@ pub(super) fn note_changes(record: &mut Container, changes: Vec<Change>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_wish_waits_for_the_container_and_for_older_ones_and_not_without_end() {
+        for state in [Lifecycle::Creating, Lifecycle::Created, Lifecycle::Running] {
+            let is_made = state != Lifecycle::Creating;
+            assert_eq!(is_deferred(state, 0).ok(), Some(!is_made), "{state:?}");
+            assert_eq!(is_deferred(state, 1).ok(), Some(true), "it would be overwritten");
+            assert_eq!(is_deferred(state, DEFERRED - 1).ok(), Some(true));
+            let Err(Unmet::Refused(why)) = is_deferred(state, DEFERRED) else {
+                panic!("{state:?}")
+            };
+            assert!(why.contains("200 updates wait"), "{why}");
+        }
+        assert_eq!(is_deferred(Lifecycle::Stopped, DEFERRED).ok(), Some(false));
+    }
 
     #[test]
     fn a_list_keeps_its_beginning_and_its_end() {

@@ -115,7 +115,7 @@ pub(super) fn state_stamp(host: &Host, key: &Key) -> Option<Stamp> {
 /// root on the host).
 pub(super) fn default_root(runtime: &Path) -> &'static str {
     let name = runtime.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-    if name.contains("crun") {
+    if is_crun(runtime) {
         "/run/crun"
     } else if name.contains("youki") {
         "/run/youki"
@@ -124,9 +124,24 @@ pub(super) fn default_root(runtime: &Path) -> &'static str {
     }
 }
 
+/// Whether this program is crun, by its own name and not by that of its folder.
+pub(super) fn is_crun(runtime: impl AsRef<Path>) -> bool {
+    let name = runtime.as_ref().file_name().unwrap_or_default();
+    name.to_string_lossy().contains("crun")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_runtime_is_not_named_after_its_folder() {
+        assert!(!is_crun("/opt/crun/runc"));
+        for crun in ["crun", "/usr/bin/crun", "/opt/runc/crun-1.8"] {
+            assert!(is_crun(crun), "{crun}");
+        }
+        assert_eq!(default_root(Path::new("/opt/crun/runc")), "/run/runc");
+    }
 
     fn place(files: &[(&str, &str)]) -> (tempfile::TempDir, Key) {
         let temp = tempfile::tempdir().unwrap();

@@ -23,7 +23,7 @@ use super::node::{Node, now};
 use super::route::{self, Route, is_paused, route};
 use super::update::Block;
 use super::updates::{in_force, note_changes};
-use super::{messages, spawn};
+use super::{evidence, messages, spawn};
 
 /// How long a plugin's update waits for another one of the same container.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -330,7 +330,7 @@ fn takes(record: &Container, part: &Block) -> Result<(), Unmet> {
 
 /// The part that the runtime takes without applying it.
 fn ignored(record: &Container, part: &Block) -> Block {
-    if record.runtime.contains("crun") {
+    if evidence::is_crun(&record.runtime) {
         return Map::new();
     }
     let mut found = Map::new();

@@ -265,7 +265,7 @@ fn own(node: &Node, record: &Container, updated: &Updated) -> Result<Answer> {
 /// The engine's word, over it what plugins own of old, over it what they answered now.
 fn merge(record: &Container, request: &Block, answer: &Answer) -> Result<UpdateOutcome> {
     // crun applies the device rules that it finds, and only those.
-    let is_crun = record.runtime.contains("crun");
+    let is_crun = evidence::is_crun(&record.runtime);
     let strips_devices = is_crun && !answer.part.contains_key("devices");
     let engine = &record.engine_resources;
     let mut merged = overlay::merge_update(engine, &record.overlay, request, strips_devices);
@@ -379,7 +379,7 @@ fn conclude(node: &Rc<Node>, record: &Container, before: Option<Stamp>, holds: H
     let is_replaced = after.is_some() && after != before;
     let mut tried = holds.engine.clone();
     overlay::put_over(&mut tried, &holds.overlay);
-    let is_crun = record.runtime.contains("crun");
+    let is_crun = evidence::is_crun(&record.runtime);
     let is_taken = is_replaced || (is_crun && resources::has_taken(node, record, &tried));
     if !is_taken {
         // Both write file by file, and do not put back what they wrote before they failed.

@@ -18,6 +18,9 @@ use crate::plugin::{Event, api};
 use super::record::Recorders;
 use super::roster::Roster;
 
+/// How many events a newcomer may be behind.
+const BACKLOG: usize = 10_000;
+
 /// What an event is about, as plugins know it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) enum Subject {
@@ -75,9 +78,29 @@ impl Guest {
         self.phase.get() == Phase::Gone || self.seat.plugin.is_gone()
     }
 
+    /// Keeps an event until it is synchronized. One that is told of them more slowly than they
+    /// happen would never be: it is given up.
+    fn keep(&self, told: &Told) {
+        let mut backlog = self.backlog.borrow_mut();
+        if let Err(why) = push(&mut backlog, told, BACKLOG) {
+            warn!("{} was disconnected: {why}", self.seat.id());
+            self.seat.plugin.disconnect(&why);
+        }
+    }
+
     fn takes_part(&self) -> bool {
         self.phase.get() == Phase::Synchronized && !self.seat.plugin.is_gone()
     }
+}
+
+/// Adds to a backlog that holds so many; one that is full is of no use any more.
+fn push<T: Clone>(backlog: &mut VecDeque<T>, next: &T, most: usize) -> Result<(), String> {
+    if backlog.len() >= most {
+        *backlog = VecDeque::new();
+        return Err(format!("it was {most} events behind before it was synchronized"));
+    }
+    backlog.push_back(next.clone());
+    Ok(())
 }
 
 /// All plugins, in the order in which they are asked.
@@ -180,7 +203,7 @@ impl Relay {
                 continue;
             }
             if guest.phase.get() == Phase::Synchronizing {
-                guest.backlog.borrow_mut().push_back(told.clone());
+                guest.keep(told);
             } else {
                 audience.push(Rc::clone(&guest.seat));
             }
@@ -248,5 +271,21 @@ impl Relay {
             warn!("{} of {}: {failure}", told.event.name(), Subject::of(told).id());
         }
         updates
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_backlog_that_only_grows_is_given_up() {
+        let mut backlog = VecDeque::new();
+        for event in 0..BACKLOG {
+            assert_eq!(push(&mut backlog, &event, BACKLOG), Ok(()));
+        }
+        let why = push(&mut backlog, &BACKLOG, BACKLOG).unwrap_err();
+        assert!(why.contains("10000 events behind"), "{why}");
+        assert_eq!(backlog.capacity(), 0, "its memory is free again");
     }
 }

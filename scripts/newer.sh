@@ -24,7 +24,9 @@ if [ "${minor:-0}" -lt 24 ]; then
 fi
 mkdir -p "$newer"
 
-# The headers, and a stand-in for pkg-config that names them: nothing is installed.
+# The headers and a stand-in for pkg-config: nothing is installed. Where they lie is said by
+# variables, which Go's cache of built packages tells apart; what pkg-config says it does not, and
+# another clone's folder may be gone.
 seccomp() {
     library=$(ldconfig -p 2>/dev/null | sed -n 's/.*libseccomp\.so\.2 .*=> //p' | head -n 1)
     [ -n "$library" ] || return 1
@@ -38,16 +40,13 @@ seccomp() {
         ln -sf "$library" "$dir/lib/libseccomp.so"
         cat >"$dir/pkg-config" <<'WORDS'
 #!/bin/sh
-dir=$(dirname "$0")
-case "$*" in
-*--cflags*) echo "-I$dir/usr/include" ;;
-*--libs*) echo "-L$dir/lib -lseccomp" ;;
-esac
+case "$*" in *--libs*) echo "-lseccomp" ;; esac
 WORDS
         chmod +x "$dir/pkg-config"
         touch "$dir/.done"
     fi
     export PKG_CONFIG="$dir/pkg-config"
+    export CGO_CFLAGS="-O2 -g -I$dir/usr/include" CGO_LDFLAGS="-O2 -g -L$dir/lib"
 }
 
 # A folder appears whole or not at all.
@@ -64,7 +63,7 @@ install() {
         mv "$newer/$name.part" "$newer/$name"
     else
         rm -rf "$newer/$name.part"
-        say "$name cannot be built, and is left out: $(tail -n 1 "$newer/$name.log") ($newer/$name.log)"
+        say "$name cannot be built, and is left out: $(grep . "$newer/$name.log" | tail -n 1) ($newer/$name.log)"
     fi
 }
 

@@ -48,6 +48,9 @@ fn read(text: &str) -> Option<Vec<Setting>> {
         let key = key.trim_matches([' ', '\t']);
         let section = sections.last().into_iter().flat_map(|name| name.split('.'));
         let path: Vec<String> = section.chain([key]).map(str::to_owned).collect();
+        if path.first().is_some_and(|word| word == "instance") {
+            return None;
+        }
         let known = KEYS.iter().find(|known| matches(known, &path).is_some())?;
         if !is_bare(key) || settings.iter().any(|(_, other, _)| *other == path) {
             return None;

@@ -288,8 +288,9 @@ async fn end_in_order(node: &Node, key: &Key) {
     for _ in 0..PAUSES {
         match node.container(key) {
             Some(record)
+                // Its creation may have to be settled yet.
                 if record.by_hook
-                    && record.state == Lifecycle::Created
+                    && matches!(record.state, Lifecycle::Creating | Lifecycle::Created)
                     && exit::has_ended(node, &record) => {}
             Some(_) | None => return,
         }

@@ -76,5 +76,9 @@ fn state(rig: &Rig, id: &str) -> String {
 /// The record files of one kind.
 fn files(rig: &Rig, kind: &str) -> Vec<std::path::PathBuf> {
     let entries = std::fs::read_dir(rig.path("run/state").join(kind)).into_iter().flatten();
-    entries.flatten().map(|entry| entry.path()).collect()
+    // A daemon that was killed while it wrote leaves the half of it under a hidden name.
+    let is_whole = |path: &std::path::PathBuf| {
+        path.file_name().is_some_and(|name| !name.to_string_lossy().starts_with('.'))
+    };
+    entries.flatten().map(|entry| entry.path()).filter(is_whole).collect()
 }

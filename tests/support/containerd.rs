@@ -3,6 +3,10 @@
 //! it through its CRI (`cri.rs`). No registry is asked, no network is made. It is stopped by pid
 //! and everything of it is unmounted and removed when it goes.
 
+#[path = "leftovers.rs"]
+#[expect(dead_code, reason = "shared with tests that look at what is left")]
+mod leftovers;
+
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -227,40 +231,10 @@ impl Drop for Containerd {
     fn drop(&mut self) {
         self.stop();
         let sockets = self.shim_sockets();
-        let dir = self.dir.display().to_string();
         // Shims have our private folder on their command line; what they left is in our cgroups.
-        for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
-            let Ok(pid) = entry.file_name().to_string_lossy().parse::<i32>() else { continue };
-            let read = |name: &str| std::fs::read(entry.path().join(name)).unwrap_or_default();
-            let is_shim = String::from_utf8_lossy(&read("cmdline")).contains(&dir);
-            let is_left = String::from_utf8_lossy(&read("cgroup")).contains(self.cgroup());
-            if (is_shim || is_left) && pid != i32::try_from(std::process::id()).unwrap_or(0) {
-                let pid = nix::unistd::Pid::from_raw(pid);
-                let _gone = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL);
-            }
-        }
-        std::thread::sleep(Duration::from_millis(200));
+        leftovers::clear(&self.dir.display().to_string(), self.cgroup());
         for socket in sockets {
             let _gone = std::fs::remove_file(socket);
         }
-        let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-        for line in mounts.lines().rev() {
-            let Some(point) = line.split(' ').nth(4).filter(|point| point.starts_with(&dir)) else {
-                continue;
-            };
-            let _gone = nix::mount::umount2(point, nix::mount::MntFlags::MNT_DETACH);
-        }
-        for controller in std::fs::read_dir("/sys/fs/cgroup").into_iter().flatten().flatten() {
-            remove_cgroup(&controller.path().join(self.cgroup()));
-        }
     }
-}
-
-fn remove_cgroup(dir: &Path) {
-    for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
-        if entry.path().is_dir() {
-            remove_cgroup(&entry.path());
-        }
-    }
-    let _gone = std::fs::remove_dir(dir);
 }

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use super::install;
 use crate::config::{Config, Loaded};
+use crate::plugin::socket::listener_at;
 use crate::plugin::{PluginFile, discover};
 use crate::runtime;
 
@@ -131,27 +132,34 @@ fn plugin_socket(config: &Config) -> Value {
         return finding("plugin socket", true, "disabled", "");
     }
     let path = config.socket_path.display();
-    let somebody_listens = UnixStream::connect(&config.socket_path).is_ok();
-    let ours_runs = UnixStream::connect(config.daemon_socket()).is_ok();
-    if somebody_listens && !ours_runs {
-        let hint = "disable the engine's own NRI, or set nri.socket_path";
-        return finding("plugin socket", false, format!("somebody else listens on {path}"), hint);
+    let Some(status) = status(config) else {
+        // Without a daemon it is asked who listens: connecting to the socket is all there is.
+        return match listener_at(&config.socket_path, &config.host()) {
+            None => finding("plugin socket", true, path.to_string(), ""),
+            Some(listener) => {
+                let hint = "switch that NRI off, or set nri.socket_path";
+                finding("plugin socket", false, format!("{listener} listens on {path}"), hint)
+            }
+        };
+    };
+    let said = status["plugin_socket"].as_str().unwrap_or_default();
+    let mut detail = format!("{path}: {said}");
+    if status["pass_through"] == true && config.requires_plugins() {
+        detail.push_str("; required plugins are not required: every container passes as it is");
     }
-    if let Some(said) = said_of_plugins(config).filter(|_| ours_runs) {
-        let hint = "mend it, or set nri.socket_path; then end the daemon";
-        return finding("plugin socket", false, format!("{path}: {said}"), hint);
-    }
-    finding("plugin socket", true, path.to_string(), "")
+    let hint = match status["plugin_socket_state"]["state"].as_str() {
+        Some("lost" | "taken") => {
+            "switch that process's NRI off and restart it: nri-runc takes the socket as soon as it is free; or set nri.socket_path and restart the daemon"
+        }
+        _ => "free the socket: nri-runc tries again every few seconds",
+    };
+    finding("plugin socket", said == "open", detail, hint)
 }
 
-/// Why the running daemon has no socket for plugins.
-fn said_of_plugins(config: &Config) -> Option<String> {
-    let status = super::ask(config, &json!({"verb": "status"})).ok()?;
-    let mut said = status["plugin_socket"].as_str().filter(|said| *said != "open")?.to_owned();
-    if status["pass_through"] == true && config.requires_plugins() {
-        said.push_str("; required plugins are not required: every container passes as it is");
-    }
-    Some(said)
+/// What a running daemon says of itself.
+fn status(config: &Config) -> Option<Value> {
+    UnixStream::connect(config.daemon_socket()).ok()?;
+    super::ask(config, &json!({"verb": "status"})).ok()
 }
 
 fn plugins(config: &Config) -> Vec<Value> {

@@ -115,7 +115,7 @@ fn carry_out(arguments: &Arguments) -> Result<u8> {
             Ok(DONE)
         }
         AdminVerb::Status => asked(arguments, config, &json!({"verb": "status"}), show::status),
-        AdminVerb::Plugins => asked(arguments, config, &json!({"verb": "plugins"}), show::plugins),
+        AdminVerb::Plugins => plugins(arguments, config),
         AdminVerb::Pods => asked(arguments, config, &json!({"verb": "pods"}), show::pods),
         AdminVerb::Explain { id, show_env } => {
             let question = json!({"verb": "explain", "id": id});
@@ -158,6 +158,16 @@ fn asked(
 ) -> Result<u8> {
     let document = ask(config, question)?;
     tell(arguments, &document, show)
+}
+
+/// The table, and below it one line where plugins cannot connect.
+fn plugins(arguments: &Arguments, config: &Config) -> Result<u8> {
+    asked(arguments, config, &json!({"verb": "plugins"}), show::plugins)?;
+    if !arguments.json {
+        let status = ask(config, &json!({"verb": "status"}))?;
+        print(show::plugin_socket(&status).as_bytes())?;
+    }
+    Ok(DONE)
 }
 
 fn tell(arguments: &Arguments, document: &Value, show: fn(&Value) -> String) -> Result<u8> {

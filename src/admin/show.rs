@@ -73,6 +73,14 @@ pub(super) fn status(document: &Value) -> String {
     page
 }
 
+/// One line below `plugins`, where the socket is not open.
+pub(super) fn plugin_socket(status: &Value) -> String {
+    match text(&status["plugin_socket"]) {
+        open if open == "open" => String::new(),
+        why => format!("plugin socket: {why}\n"),
+    }
+}
+
 /// `plugins`.
 pub(super) fn plugins(document: &Value) -> String {
     let rows = rows(document, |plugin| {

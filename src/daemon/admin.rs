@@ -59,10 +59,8 @@ fn status(node: &Node) -> Value {
         "set_aside": store.set_aside(),
         "unwritten": store.unwritten(),
         "missing": missing(node),
-        "plugin_socket": node.no_plugins.borrow().as_ref().map_or_else(
-            || "open".to_owned(),
-            ToString::to_string,
-        ),
+        "plugin_socket": node.plugin_socket.line(),
+        "plugin_socket_state": node.plugin_socket.to_json(&node.config.socket_path),
         "pass_through": node.is_bystander(),
     })
 }

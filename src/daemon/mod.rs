@@ -30,6 +30,7 @@ mod messages;
 mod node;
 mod orphan;
 mod outcome;
+mod plugin_socket;
 mod plugins;
 mod pods;
 mod record;
@@ -60,7 +61,6 @@ use crate::config::Loaded;
 use crate::error::{Context, Result};
 use crate::state::Store;
 
-use crate::plugin::socket::{self, Bound, NoPlugins};
 use home::Home;
 use node::Node;
 use orphan::StandIn;
@@ -125,7 +125,7 @@ async fn serve(
     found::again(&node).await;
     recovery::look_around(&node).await;
     arrivals::adopt(&node, is_first).await;
-    open_to_plugins(&node);
+    plugin_socket::open(&node);
     recovery::recover(&node);
     lasting::follow_all(&node);
     if !node.is_bystander() {
@@ -141,41 +141,6 @@ async fn serve(
     farewell(&node).await;
     home.leave();
     Ok(())
-}
-
-/// Opens the plugin socket and launches the pre-installed ones; where the engine's own NRI
-/// listens already, we stay away from plugins altogether (D12).
-fn open_to_plugins(node: &Rc<Node>) {
-    plugins::expect_those_who_were_here(node);
-    match socket::for_plugins(&node.config) {
-        Ok(Bound { listener, file }) => {
-            node.plugin_socket.set(Some(file));
-            match asynchronous(listener) {
-                Ok(listener) => {
-                    tokio::task::spawn_local(plugins::accept(Rc::clone(node), listener));
-                }
-                Err(error) => warn!("{error}"),
-            }
-        }
-        Err(NoPlugins::SwitchedOff) => {}
-        Err(why) => {
-            warn!("plugins cannot connect: {why}");
-            let is_taken = why == NoPlugins::Taken;
-            *node.no_plugins.borrow_mut() = Some(why);
-            if is_taken {
-                // Nobody will come to us: no create waits for those who are the engine's now, nor
-                // is refused for want of them.
-                node.expect_nobody();
-                if node.config.requires_plugins() {
-                    warn!(
-                        "required plugins are not required of us: every container passes as it is"
-                    );
-                }
-                return;
-            }
-        }
-    }
-    tokio::task::spawn_local(launcher::keep(Rc::clone(node)));
 }
 
 fn asynchronous(listener: StdListener) -> Result<UnixListener> {
@@ -240,7 +205,5 @@ async fn farewell(node: &Rc<Node>) {
         let patience = std::time::Duration::from_secs(1);
         let _not_waited_for = tokio::time::timeout(patience, shutdown).await;
     }
-    if let Some(file) = node.plugin_socket.get() {
-        file.remove(&node.config.socket_path);
-    }
+    node.plugin_socket.remove(&node.config.socket_path);
 }

@@ -33,9 +33,9 @@ use super::folders::Folders;
 use super::gate::Gate;
 use super::messages;
 use super::orphan::StandIn;
+use super::plugin_socket::PluginSocket;
 use super::relay::{Relay, Subject};
 use crate::plugin::Event;
-use crate::plugin::socket::{NoPlugins, SocketFile};
 
 /// How often a disk that was full is looked at.
 const ROOM: Duration = Duration::from_secs(1);
@@ -96,9 +96,8 @@ pub(super) struct Node {
     pub(super) started: Instant,
     pub(super) requests: RefCell<BTreeMap<&'static str, u64>>,
     pub(super) failures: RefCell<VecDeque<FailureNote>>,
-    pub(super) no_plugins: RefCell<Option<NoPlugins>>,
-    /// The file of the socket that plugins connect to, where it is ours.
-    pub(super) plugin_socket: Cell<Option<SocketFile>>,
+    /// Who has the socket that plugins connect to.
+    pub(super) plugin_socket: PluginSocket,
     pub(super) plugins_came: Notify,
     pub(super) expected: RefCell<HashSet<String>>,
     pub(super) wait_until: Cell<Option<tokio::time::Instant>>,
@@ -141,8 +140,7 @@ impl Node {
             started: Instant::now(),
             requests: RefCell::default(),
             failures: RefCell::default(),
-            no_plugins: RefCell::new(None),
-            plugin_socket: Cell::new(None),
+            plugin_socket: PluginSocket::default(),
             plugins_came: Notify::new(),
             expected: RefCell::default(),
             wait_until: Cell::new(None),
@@ -280,7 +278,7 @@ impl Node {
 
     /// Whether the plugins are the engine's own: then we are nothing but the runtime (D12).
     pub(super) fn is_bystander(&self) -> bool {
-        *self.no_plugins.borrow() == Some(NoPlugins::Taken)
+        self.plugin_socket.is_bystander()
     }
 
     /// No create waits for any plugin.

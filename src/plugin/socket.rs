@@ -5,24 +5,38 @@
 //! goes: containerd and CRI-O use the same default path for plugins, and would lose theirs
 //! without a word.
 
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt, chown};
 use std::os::unix::net::UnixListener;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
-use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, socket};
+use nix::sys::socket::sockopt::PeerCredentials;
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, getsockopt, socket};
+use rustix::fs::{CWD, RenameFlags, renameat_with};
 
 use crate::config::Config;
 use crate::error::{Context, Result, in_our_words};
+use crate::files;
+use crate::host::Host;
+
+/// Programs that bring an NRI of their own, by the name of their process, and their engine.
+const ENGINES: [(&str, &str); 6] = [
+    ("containerd", "containerd"),
+    ("crio", "CRI-O"),
+    ("k3s", "containerd"),
+    ("rke2", "containerd"),
+    ("k0s", "containerd"),
+    ("dockerd", "Docker"),
+];
 
 /// Why there is no socket for plugins.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NoPlugins {
     /// `disable_connections`.
     SwitchedOff,
-    /// Somebody else listens there, most likely the engine's own NRI.
-    Taken,
+    /// Another process listens there, most likely the engine's own NRI.
+    Taken(Listener),
     /// It could not be made.
     Failed(String),
 }
@@ -31,11 +45,83 @@ impl std::fmt::Display for NoPlugins {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::SwitchedOff => f.write_str("nri.disable_connections is set"),
-            Self::Taken => f.write_str(
-                "somebody listens on nri.socket_path, most likely the engine's own NRI: disable one of them",
-            ),
+            Self::Taken(listener) => {
+                write!(
+                    f,
+                    "{listener} listens on nri.socket_path: switch its NRI off, or set another nri.socket_path"
+                )
+            }
             Self::Failed(why) => f.write_str(why),
         }
+    }
+}
+
+/// The process that listens on a socket, as far as the kernel tells.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Listener {
+    /// Its process, unless that is in another PID namespace.
+    pub pid: Option<i32>,
+    /// The name of its program.
+    pub name: String,
+    /// The engine that the program belongs to.
+    pub engine: Option<&'static str>,
+}
+
+impl std::fmt::Display for Listener {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match (self.pid, self.name.as_str()) {
+            (None, _) => f.write_str("another process"),
+            (Some(pid), "") => write!(f, "process {pid}"),
+            (Some(pid), name) => match self.engine.filter(|engine| *engine != name) {
+                Some(engine) => write!(f, "{name} (process {pid}, {engine})"),
+                None => write!(f, "{name} (process {pid})"),
+            },
+        }
+    }
+}
+
+impl Listener {
+    fn of(stream: &OwnedFd, host: &Host) -> Self {
+        let pid = getsockopt(stream, PeerCredentials).map(|peer| peer.pid());
+        let Some(pid) = pid.ok().filter(|pid| *pid > 0) else { return Self::default() };
+        let name = files::read_small(&host.path(format!("/proc/{pid}/comm"))).unwrap_or_default();
+        let name = crate::error::quoted(&String::from_utf8_lossy(&name));
+        let engine = ENGINES.iter().find(|(program, _)| name.starts_with(program));
+        Self { pid: Some(pid), engine: engine.map(|(_, engine)| *engine), name }
+    }
+}
+
+/// The process that listens on `path` now; `None` where none does. It connects and says nothing.
+pub fn listener_at(path: &Path, host: &Host) -> Option<Listener> {
+    match dial(path) {
+        Ok(stream) => Some(Listener::of(&stream, host)),
+        // Its queue is full, or it is of another type.
+        Err(Errno::EAGAIN | Errno::EPROTOTYPE) => Some(Listener::default()),
+        Err(_) => None,
+    }
+}
+
+/// Whether the kernel lists a listening socket of this path in the network namespace of a process.
+/// Asked of an engine's socket in place of connecting, which would fill the engine's log.
+pub fn is_listed(path: &Path, pid: i32, host: &Host) -> bool {
+    let table = std::fs::read(host.path(format!("/proc/{pid}/net/unix"))).unwrap_or_default();
+    let wanted = canonical(path);
+    String::from_utf8_lossy(&table).lines().any(|line| {
+        // Num RefCount Protocol Flags Type St Inode Path; the flag is __SO_ACCEPTCON.
+        let mut columns = line.split_ascii_whitespace();
+        let flags = columns.nth(3).and_then(|flags| u32::from_str_radix(flags, 16).ok());
+        let bound = columns.nth(3).map(Path::new);
+        flags.is_some_and(|flags| flags & 0x1_0000 != 0)
+            && bound.is_some_and(|bound| bound.is_absolute() && canonical(bound) == wanted)
+    })
+}
+
+/// The path with the links of its folder resolved: `/var/run` is `/run`.
+fn canonical(path: &Path) -> PathBuf {
+    let folder = path.parent().and_then(|folder| folder.canonicalize().ok());
+    match (folder, path.file_name()) {
+        (Some(folder), Some(name)) => folder.join(name),
+        _ => path.to_owned(),
     }
 }
 
@@ -56,7 +142,11 @@ pub struct SocketFile {
 }
 
 impl SocketFile {
-    fn of(path: &Path) -> std::io::Result<Self> {
+    /// The file at `path` now.
+    ///
+    /// # Errors
+    /// Fails when there is none.
+    pub fn of(path: &Path) -> std::io::Result<Self> {
         let meta = std::fs::symlink_metadata(path)?;
         Ok(Self { device: meta.dev(), inode: meta.ino() })
     }
@@ -83,7 +173,8 @@ pub fn for_plugins(config: &Config) -> std::result::Result<Bound, NoPlugins> {
         return Err(NoPlugins::SwitchedOff);
     }
     let path = &config.socket_path;
-    look(path)?;
+    let host = config.host();
+    let stale = unused(path, &host)?;
     let made = path.parent().map_or(Ok(()), |parent| {
         std::fs::DirBuilder::new().recursive(true).mode(0o700).create(parent)
     });
@@ -91,44 +182,76 @@ pub fn for_plugins(config: &Config) -> std::result::Result<Bound, NoPlugins> {
         let why = in_our_words(&error);
         return Err(NoPlugins::Failed(format!("making the folder of {}: {why}", path.display())));
     }
-    bind(path, config.socket_mode, config.socket_gid)
-        .map_err(|error| NoPlugins::Failed(error.to_string()))
+    let failed = |error: crate::error::Error| NoPlugins::Failed(error.to_string());
+    let (bound, temporary) =
+        bind_beside(path, config.socket_mode, config.socket_gid).map_err(failed)?;
+    let placed = put_in_place(&temporary, path, stale);
+    let _not_placed = std::fs::remove_file(&temporary);
+    match placed.doing(|| format!("listening on {}", path.display())).map_err(failed)? {
+        true => Ok(bound),
+        // Another process was faster.
+        false => Err(NoPlugins::Taken(listener_at(path, &host).unwrap_or_default())),
+    }
 }
 
-/// Whether the name is free: nothing is there, or a socket that nobody listens on any more.
-/// Whatever else is found there is somebody's.
-fn look(path: &Path) -> std::result::Result<(), NoPlugins> {
+/// The socket at `path` on which no process listens any more, if one is there. Whatever else is
+/// found there belongs to another process and stays.
+fn unused(path: &Path, host: &Host) -> std::result::Result<Option<SocketFile>, NoPlugins> {
     let failed = |why: &str| Err(NoPlugins::Failed(format!("{}: {why}", path.display())));
+    let before = SocketFile::of(path).ok();
     match dial(path) {
-        Err(Errno::ENOENT | Errno::ENOTDIR) => Ok(()),
+        Err(Errno::ENOENT | Errno::ENOTDIR) => Ok(None),
         Err(Errno::ECONNREFUSED) => {
-            // Said of plain files as well.
+            // The kernel says the same of plain files.
             let meta = std::fs::metadata(path);
             if meta.is_ok_and(|meta| meta.file_type().is_socket()) {
-                return Ok(());
+                return Ok(before);
             }
             failed("it is there and no socket")
         }
-        // Its queue is full, or it is of another type.
-        Ok(()) | Err(Errno::EAGAIN | Errno::EPROTOTYPE) => Err(NoPlugins::Taken),
+        Ok(stream) => Err(NoPlugins::Taken(Listener::of(&stream, host))),
+        Err(Errno::EAGAIN | Errno::EPROTOTYPE) => Err(NoPlugins::Taken(Listener::default())),
         Err(errno) => failed(&in_our_words(&errno.into())),
     }
 }
 
 /// Connects without waiting for a place in the queue.
-fn dial(path: &Path) -> std::result::Result<(), Errno> {
+fn dial(path: &Path) -> std::result::Result<OwnedFd, Errno> {
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
     let stream = socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
-    connect(stream.as_raw_fd(), &UnixAddr::new(path)?)
+    connect(stream.as_raw_fd(), &UnixAddr::new(path)?)?;
+    Ok(stream)
 }
 
-/// Listens on `path` with this mode and group from the first moment on.
+/// Gives the socket its name, in place of `stale` or of nothing; false where another process has
+/// put its own there meanwhile, which stays.
+fn put_in_place(temporary: &Path, path: &Path, stale: Option<SocketFile>) -> std::io::Result<bool> {
+    use rustix::io::Errno;
+    let rename = |flags| renameat_with(CWD, temporary, CWD, path, flags);
+    let flags = if stale.is_some() { RenameFlags::EXCHANGE } else { RenameFlags::NOREPLACE };
+    match rename(flags) {
+        Ok(()) if stale.is_none_or(|stale| stale.is_at(temporary)) => Ok(true),
+        Ok(()) => rename(RenameFlags::EXCHANGE).map(|()| false).map_err(Into::into),
+        Err(Errno::EXIST | Errno::NOENT) => Ok(false),
+        // The file system does not know these flags.
+        Err(Errno::INVAL | Errno::NOSYS) => std::fs::rename(temporary, path).map(|()| true),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+/// Listens on `path` with this mode and group from the first moment on, whatever is there.
 ///
 /// # Errors
 /// Fails when the folder refuses.
 pub fn bind(path: &Path, mode: u32, gid: Option<u32>) -> Result<Bound> {
+    let (bound, temporary) = bind_beside(path, mode, gid)?;
+    std::fs::rename(&temporary, path).doing(|| format!("listening on {}", path.display()))?;
+    Ok(bound)
+}
+
+/// Listens under another name: no process can connect before the mode is right.
+fn bind_beside(path: &Path, mode: u32, gid: Option<u32>) -> Result<(Bound, PathBuf)> {
     let doing = || format!("listening on {}", path.display());
-    // Bound under another name and then renamed: nobody can connect before the mode is right.
     let temporary = path.with_extension(format!("new.{}", std::process::id()));
     let _stale = std::fs::remove_file(&temporary);
     let listener = UnixListener::bind(&temporary).doing(doing)?;
@@ -137,8 +260,7 @@ pub fn bind(path: &Path, mode: u32, gid: Option<u32>) -> Result<Bound> {
         chown(&temporary, None, gid).doing(doing)?;
     }
     let file = SocketFile::of(&temporary).doing(doing)?;
-    std::fs::rename(&temporary, path).doing(doing)?;
-    Ok(Bound { listener, file })
+    Ok((Bound { listener, file }, temporary))
 }
 
 #[cfg(test)]
@@ -164,8 +286,54 @@ mod tests {
         let temp = tempfile::tempdir().unwrap();
         let config = config(temp.path());
         let _other = for_plugins(&config).unwrap();
-        assert_eq!(for_plugins(&config).unwrap_err(), NoPlugins::Taken);
+        let refused = for_plugins(&config).unwrap_err();
+        let NoPlugins::Taken(listener) = &refused else { panic!("{refused:?}") };
+        assert_eq!(listener.pid, i32::try_from(std::process::id()).ok());
+        assert!(refused.to_string().contains(&format!("(process {})", std::process::id())));
         assert!(UnixStream::connect(&config.socket_path).is_ok());
+    }
+
+    #[test]
+    fn a_socket_that_came_between_look_and_rename_stays() {
+        let temp = tempfile::tempdir().unwrap();
+        let (path, ours) = (temp.path().join("nri.sock"), temp.path().join("ours"));
+        let _ours = UnixListener::bind(&ours).unwrap();
+        // Nothing was there, or a stale socket; by now an engine listens.
+        drop(UnixListener::bind(temp.path().join("stale")).unwrap());
+        let stale = SocketFile::of(&temp.path().join("stale")).unwrap();
+        let _engine = UnixListener::bind(&path).unwrap();
+        let theirs = SocketFile::of(&path).unwrap();
+        for stale in [None, Some(stale)] {
+            assert!(!put_in_place(&ours, &path, stale).unwrap());
+            assert!(theirs.is_at(&path) && ours.exists(), "{stale:?}");
+        }
+        assert!(put_in_place(&ours, &path, Some(theirs)).unwrap());
+    }
+
+    #[test]
+    fn a_listening_socket_is_listed_by_its_path_whatever_links_lead_there() {
+        let temp = tempfile::tempdir().unwrap();
+        std::os::unix::fs::symlink(temp.path(), temp.path().join("link")).unwrap();
+        let path = temp.path().join("nri.sock");
+        let pid = i32::try_from(std::process::id()).unwrap();
+        let listener = UnixListener::bind(temp.path().join("link/nri.sock")).unwrap();
+        assert!(is_listed(&path, pid, &Host::default()));
+        assert!(!is_listed(&temp.path().join("other"), pid, &Host::default()));
+        drop(listener);
+        assert!(!is_listed(&path, pid, &Host::default()), "only its file is left");
+    }
+
+    #[test]
+    fn a_listener_is_named_with_its_engine_where_the_name_does_not_say_it() {
+        let named = |name: &str, engine| Listener { pid: Some(7), name: name.to_owned(), engine };
+        for (listener, wanted) in [
+            (named("crio", Some("CRI-O")), "crio (process 7, CRI-O)"),
+            (named("containerd", Some("containerd")), "containerd (process 7)"),
+            (named("", None), "process 7"),
+            (Listener::default(), "another process"),
+        ] {
+            assert_eq!(listener.to_string(), wanted);
+        }
     }
 
     #[test]
@@ -176,7 +344,7 @@ mod tests {
         nix::sys::socket::listen(&other.listener, nix::sys::socket::Backlog::new(0).unwrap())
             .unwrap();
         let _waiting = UnixStream::connect(&config.socket_path).unwrap();
-        assert_eq!(for_plugins(&config).unwrap_err(), NoPlugins::Taken);
+        assert!(matches!(for_plugins(&config), Err(NoPlugins::Taken(_))));
         let other = SocketFile::of(&config.socket_path).unwrap() == other.file;
         assert!(other, "it was replaced");
     }
@@ -186,12 +354,12 @@ mod tests {
         let temp = tempfile::tempdir().unwrap();
         let config = config(temp.path());
         std::fs::create_dir(temp.path().join("nri")).unwrap();
-        crate::files::replace(&config.socket_path, b"text").unwrap();
+        files::replace(&config.socket_path, b"text").unwrap();
         assert!(matches!(for_plugins(&config), Err(NoPlugins::Failed(_))));
         assert_eq!(std::fs::read(&config.socket_path).unwrap(), b"text");
         std::fs::remove_file(&config.socket_path).unwrap();
         let _datagram = std::os::unix::net::UnixDatagram::bind(&config.socket_path).unwrap();
-        assert_eq!(for_plugins(&config).unwrap_err(), NoPlugins::Taken);
+        assert!(matches!(for_plugins(&config), Err(NoPlugins::Taken(_))));
     }
 
     #[test]

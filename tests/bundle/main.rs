@@ -32,6 +32,7 @@ mod restore;
 mod rig;
 mod run;
 mod service;
+mod socket;
 #[path = "../support/tools.rs"]
 mod tools;
 mod updates;

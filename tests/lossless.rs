@@ -4,7 +4,7 @@
 //! Random documents (blanks anywhere, unknown keys at every level, odd numbers, escapes, lone
 //! surrogates, keys that are there twice, deep nesting) meet random adjustments. What no
 //! adjustment names carries a mark, and every mark must come out byte for byte.
-//! Reference: DESIGN invariant 4.
+//! Reference: ARCHITECTURE.md, invariant "Lossless".
 
 use nri_runc::plugin::api;
 use nri_runc::spec::document::Document;

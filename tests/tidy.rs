@@ -245,3 +245,42 @@ fn every_licence_is_one_that_may_be_shipped() {
         assert!(!may_be_shipped(licence), "{licence}");
     }
 }
+
+/// Every word of these texts that is `prefix` and a number, possibly with a `G` before it.
+fn citations<'t>(text: &'t str, prefix: &str) -> Vec<&'t str> {
+    let is_part = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
+    let words = text.split(|c: char| !is_part(c));
+    let is_citation = |word: &&str| {
+        let number = word.strip_prefix(prefix).map(|rest| rest.trim_start_matches('G'));
+        number.is_some_and(|n| matches!(n.len(), 1 | 2) && n.bytes().all(|b| b.is_ascii_digit()))
+    };
+    words.filter(is_citation).collect()
+}
+
+#[test]
+fn every_decision_and_difference_that_is_cited_has_its_paragraph() {
+    let read = |path: &str| std::fs::read_to_string(root().join(path)).unwrap();
+    let (decisions, differences) = (read("docs/decisions.md"), read("docs/nri-differences.md"));
+    let mut cited = 0;
+    for (name, text) in ["src", "tests", "benches", "examples"].into_iter().flat_map(sources) {
+        let comments: String =
+            text.lines().filter_map(|line| line.split_once("//")).map(|(_, text)| text).collect();
+        if is_generated(&text) || name == "tests/tidy.rs" {
+            continue;
+        }
+        for decision in citations(&comments, "D") {
+            let heading = format!("### {decision} ");
+            assert!(decisions.contains(&heading), "{name} cites {decision}: no such decision");
+            cited += 1;
+        }
+        for difference in citations(&comments, "BUG-") {
+            let row = format!("| {difference} |");
+            assert!(differences.contains(&row), "{name} cites {difference}: no such difference");
+            cited += 1;
+        }
+        for elsewhere in ["pitfalls", "nri-semantics", "engine-metadata", "perf-floor"] {
+            assert!(!comments.contains(elsewhere), "{name} cites {elsewhere}, which is not here");
+        }
+    }
+    assert!(cited > 80, "{cited} citations were found");
+}

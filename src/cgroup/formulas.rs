@@ -4,7 +4,7 @@
 //! Runtimes turn CPU shares into a weight by one of two formulas: an older one along a straight
 //! line, and one that gives the default of the one for the default of the other (runc since
 //! 1.3.2, crun since 1.23). Which one made a container's weight is told from the weight itself.
-//! Reference: wrapper-pitfalls G2; both runtimes' release notes.
+//! Reference: release notes of runc and crun.
 
 /// The least and the most that a share can be.
 const SHARES: (u64, u64) = (2, 262_144);

@@ -5,7 +5,7 @@
 //! in an order that the kernel takes, or says what cannot be. [`carry_out`] writes them, and puts
 //! everything back when one of them fails. Which containers may be written to at all is not
 //! decided here (D22), and no process is ever moved, frozen or killed.
-//! Reference: kernel `cgroup-v1/`, `cgroup-v2.rst`; wrapper-pitfalls G; runc's `cgroups`.
+//! Reference: kernel `cgroup-v1/`, `cgroup-v2.rst`; runc's `cgroups` package.
 
 mod blkio;
 mod formulas;

@@ -2,7 +2,7 @@
 //! Resources as cgroup v2 takes them: OCI speaks v1's language, and is translated as runc does.
 //!
 //! Controllers come in runc's order, the unified settings last, so that they have the last word.
-//! Reference: kernel `cgroup-v2.rst`; wrapper-pitfalls G2 to G6.
+//! Reference: kernel `cgroup-v2.rst`; runc's and crun's conversions (formulas.rs).
 
 use super::{
     Around, Cpu, Files, Memory, Unfit, Wanted, Write, early_or_late, first_number, formulas, number,

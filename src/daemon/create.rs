@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `create`, `run` and `restore`, as the daemon lives them: describe the container, let the
 //! plugins answer in order, judge, then write. Nothing in the bundle changes before everybody
-//! has agreed; a refusal leaves it as the engine wrote it (invariant 3).
+//! has agreed; a refusal leaves it as the engine wrote it.
 
 use std::cell::RefCell;
 use std::os::fd::OwnedFd;

@@ -4,7 +4,7 @@
 //!
 //! There is no container, no engine and no daemon here, and no root is needed. How plugins are
 //! asked and how answers are merged and applied is the very code that the daemon runs.
-//! Reference: `interfaces.md` of the design, sections "adjust" and "replay".
+//! Reference: docs/plugins.md.
 
 mod adjust;
 mod bundle;

@@ -5,7 +5,7 @@
 //! typed spec only, so each device goes into an empty one, and what is in there afterwards is
 //! taken over as plain data (decision D26). Which file counts is decided here: a broken file
 //! does not keep devices of other files from being found, and is named when one is missing.
-//! Reference: CDI specification 1.1, `SPEC.md`; nri-semantics G10.
+//! Reference: CDI specification 1.1, `SPEC.md`; BUG-G10 (docs/nri-differences.md).
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};

@@ -5,7 +5,7 @@
 //! It reads files through the host door and writes none. It knows neither daemon nor bundle, so
 //! a dry run calls it as well. A name that means nothing here is refused in one line (decisions
 //! D23, D24), never skipped.
-//! Reference: nri-semantics 5.1 rows 5, 17, 18 and G10, G11.
+//! Reference: BUG-G10 and BUG-G11 (docs/nri-differences.md).
 
 mod blockio;
 mod cdi;

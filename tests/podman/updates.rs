@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `podman update` beside a plugin that owns half of the fields (decision D21 in
+//! `podman update` beside a plugin that owns half of the fields (decision D21 and
 //! `docs/compatibility.md`, "Who wins").
 
 use nri_runc::plugin::api;

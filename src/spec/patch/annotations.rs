@@ -4,7 +4,7 @@
 //! runc keeps annotations as `key=value` labels beside its own `bundle=` label, and runtimes give
 //! meaning to some keys (systemd properties, CRIU configuration, crun's handlers). A plugin that could set those would
 //! reach further than its adjustment says, so they are refused.
-//! Reference: `features` of runc and crun, `potentiallyUnsafeConfigAnnotations`; pitfalls C8.
+//! Reference: `features` of runc and crun, `potentiallyUnsafeConfigAnnotations`.
 
 use std::collections::HashMap;
 

@@ -3,7 +3,7 @@
 //!
 //! A node that comes brings its rule, a node that goes takes its rule along, unless another node
 //! is the same device. Rules with wildcards are the engine's and are never touched.
-//! Reference: nri-semantics 5.2 row 6, with BUG-02 and G9 put right; OCI `config-linux.md`.
+//! Reference: NRI `AdjustDevices`, but for BUG-02 and BUG-G9; OCI `config-linux.md`.
 
 use oci_spec::runtime::{LinuxDeviceBuilder, LinuxDeviceType};
 use serde_json::{Value, json};

@@ -2,7 +2,7 @@
 //! OCI hooks: each is added behind those that are there.
 //!
 //! Hooks that the engine wrote are never removed or moved; NRI has no way to ask for it.
-//! Reference: OCI runtime-spec `config.md`, POSIX-platform hooks; nri-semantics 5.2 row 4.
+//! Reference: OCI runtime-spec `config.md`, POSIX-platform hooks; NRI `AdjustHooks`.
 
 use oci_spec::runtime::HookBuilder;
 use serde_json::Value;

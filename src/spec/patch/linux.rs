@@ -3,7 +3,7 @@
 //!
 //! It never leaves a field out: each is named here, so that a new one does not compile until
 //! somebody has decided about it.
-//! Reference: nri-semantics 5.1 and 5.2 rows 7 to 19, with BUG-06, 12, G1 put right; decision D23.
+//! Reference: NRI `Generator.Adjust`, but for BUG-06, BUG-12, BUG-G1; decision D23.
 
 use std::collections::HashMap;
 

@@ -2,7 +2,7 @@
 //! The NUMA memory policy, replaced as a whole.
 //!
 //! It cannot be removed: NRI has no way to ask for it, and mode zero is a policy of its own.
-//! Reference: nri-semantics 5.2 row 15, with BUG-G14 put right; set_mempolicy(2).
+//! Reference: NRI `AdjustMemoryPolicy`, but for BUG-G14; set_mempolicy(2).
 
 use serde_json::{Map, Value};
 

@@ -6,7 +6,7 @@
 //! devices, memory policy, resources, classes, RDT, mounts, resource limits.
 //! All or nothing: edits go to a copy, and the first failure leaves the document as it was.
 //! What it cannot apply it refuses by name (D23); it never skips a field that a plugin set.
-//! Reference: NRI `pkg/runtime-tools/generate`; nri-semantics sections 5 and 9 of the design.
+//! Reference: NRI `pkg/runtime-tools/generate`; docs/nri-differences.md.
 
 use std::collections::{BTreeMap, HashMap};
 

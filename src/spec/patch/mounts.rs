@@ -5,7 +5,7 @@
 //! mounts brought into the reference's order, by depth and then by destination, in which parents
 //! come before what is mounted beneath them. It never looks at a source: whether it exists is
 //! for the runtime to say.
-//! Reference: nri-semantics 5.2 row 20, with BUG-G8 put right.
+//! Reference: NRI `AdjustMounts`, but for BUG-G8 (docs/nri-differences.md).
 
 use oci_spec::runtime::MountBuilder;
 use serde_json::Value;

@@ -3,7 +3,7 @@
 //!
 //! It looks at names only: whether the host has the device, and the container a network namespace
 //! of its own, is for the runtime to say.
-//! Reference: nri-semantics 5.2 row 14, with BUG-G1 and G12 put right; OCI `config-linux.md`.
+//! Reference: NRI `AdjustLinuxNetDevices`, but for BUG-G1 and BUG-G12; OCI `config-linux.md`.
 
 use std::collections::HashMap;
 

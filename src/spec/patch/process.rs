@@ -3,7 +3,8 @@
 //!
 //! What a plugin does not name stays, also entries that are no `NAME=value`. It never expands or
 //! merges values: a variable is replaced as a whole.
-//! Reference: nri-semantics 5.2 rows 2, 3, 8, 21, with BUG-01, 18, G2, G5, G17 put right.
+//! Reference: NRI `AdjustEnv`, `AdjustArgs`, `AdjustOomScoreAdj`, `AdjustRlimits`, but for BUG-01,
+//! BUG-18, BUG-G2, BUG-G5, BUG-G17 (docs/nri-differences.md).
 
 use std::collections::HashMap;
 

@@ -4,7 +4,7 @@
 //!
 //! Each mount is judged by its own options; one says nothing about another. What the host is like
 //! comes in as text; without it the runtime has the last word. It never changes a host mount.
-//! Reference: nri-semantics 5.2 row 20, with BUG-G7 put right; mount_namespaces(7), proc(5).
+//! Reference: NRI `AdjustMounts`, but for BUG-G7; mount_namespaces(7), proc(5).
 
 use std::collections::HashMap;
 

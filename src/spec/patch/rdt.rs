@@ -4,7 +4,7 @@
 //! A removal comes first and takes everything; what is set with it is all that there is then.
 //! Without one, what a plugin does not name stays. It never touches resctrl: names that would
 //! lead the runtime elsewhere in it are refused.
-//! Reference: nri-semantics 5.2 row 19, with BUG-08 put right; OCI `config-linux.md`, intelRdt.
+//! Reference: NRI `AdjustRdt`, but for BUG-08; OCI `config-linux.md`, intelRdt.
 
 use serde_json::{Map, Value};
 

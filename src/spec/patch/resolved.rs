@@ -4,7 +4,7 @@
 //!
 //! Their meaning is in files of the host, which are read before (`src/resolve`); here it is plain
 //! data. A name that was not resolved is refused, never skipped.
-//! Reference: nri-semantics 5.1 rows 5, 17, 18; decisions D23, D26.
+//! Reference: NRI `InjectCDIDevices`, `AdjustBlockIOClass`, `AdjustRdtClass`; decisions D23, D26.
 
 use serde_json::{Value, json};
 

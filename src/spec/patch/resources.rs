@@ -4,7 +4,7 @@
 //! The same list of settings becomes edits of config.json at creation and an overlay for updates,
 //! so the two cannot disagree. Values are checked here, where the plugin's name can still be told;
 //! they are never converted (shares to weight and the like is the runtime's work).
-//! Reference: nri-semantics 5.2 row 16, with BUG-G3 and G4 put right; D24; pitfalls C8 and G.
+//! Reference: NRI `AdjustResources`, but for BUG-G3 and BUG-G4; decision D24.
 
 use std::ops::RangeInclusive;
 

@@ -3,7 +3,7 @@
 //!
 //! Values are checked as the kernel will, while the plugin's name can still be told. Nothing of
 //! what the engine wrote is mixed in: either is replaced, or removed, as a whole.
-//! Reference: nri-semantics 5.2 rows 9 and 10, with BUG-G14 put right; sched(7), ioprio_set(2).
+//! Reference: NRI `AdjustIOPriority`, `AdjustLinuxScheduler`, but for BUG-G14; sched(7), ioprio_set(2).
 
 use serde_json::{Map, Value, json};
 

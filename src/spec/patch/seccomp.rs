@@ -4,7 +4,7 @@
 //! Words are only looked at for their shape: which of them exist is for the runtime's libseccomp
 //! to say. A policy is never merged with the engine's and cannot be removed; NRI has no way to
 //! ask for either.
-//! Reference: nri-semantics 5.2 row 11, with BUG-G6 put right; OCI `config-linux.md`, seccomp.
+//! Reference: NRI `AdjustSeccompPolicy`, but for BUG-G6; OCI `config-linux.md`, seccomp.
 
 use protobuf::MessageField;
 use serde_json::{Map, Value};

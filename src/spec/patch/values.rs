@@ -4,7 +4,7 @@
 //!
 //! Each function says what is wrong in words for the operator. Nothing here is put right, and
 //! nothing looks at the host.
-//! Reference: pitfalls C8 and rule 20; OCI `config-linux.md`; cgroup-v2, cpuset(7), sysctl(8).
+//! Reference: OCI `config-linux.md`; kernel `cgroup-v2.rst`; cpuset(7), sysctl(8).
 
 /// The kernel keeps twelve bits of a major number and twenty of a minor one.
 const LAST_MAJOR: i64 = 0xfff;

@@ -195,6 +195,7 @@ fn a_create_costs_no_more_with_ten_thousand_known_containers() {
     say(&format!(
         "20 creates and deletes: {few:?} with 10 known, {many:?} with 10000: {ratio:.2}; {each} bytes each"
     ));
-    assert!(ratio < 1.5, "{ratio}");
+    // Work for each known container would make it a hundred times as much; the rest is noise.
+    assert!(ratio < 4.0, "{ratio}");
     assert!(each < 10 << 10, "{each} bytes for each container");
 }

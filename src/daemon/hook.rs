@@ -75,6 +75,9 @@ pub(super) async fn heard(
     };
     if let Some(verb) = verb {
         let pending = pending(node, &call, verb, process);
+        // The fifo is there while the runtime waits for this hook. Seen later, a missing fifo may
+        // be that of a container which is being deleted.
+        let _too_early = pending.gate.borrow_mut().is_open(false);
         if verb.creates_and_starts() {
             pending.gate.borrow().look_out();
         }
@@ -260,7 +263,8 @@ pub(super) async fn until_started(node: &Rc<Node>, key: &Key, incarnation: u64, 
         let record = node.container(key).filter(|record| record.incarnation == incarnation)?;
         (record.by_hook && record.state == Lifecycle::Created).then_some(())
     };
-    let mut gate = Gate::new(evidence::folder(&node.host, key));
+    let watched = node.lane(key).start_watch.take();
+    let mut gate = watched.unwrap_or_else(|| Gate::new(evidence::folder(&node.host, key)));
     while waits(node).is_some() {
         let has_ended = watch::has_ended(process);
         if gate.is_open(true) {

@@ -12,6 +12,7 @@ use crate::host::Point;
 use crate::plugin::Event;
 use crate::state::{Container, Key, Lifecycle};
 
+use super::gate::Gate;
 use super::node::{Lane, Node, Pending, log_failure, now};
 use super::{adopt, delete, evidence, exit, undo, update, updates, watch};
 
@@ -105,6 +106,11 @@ async fn created(node: &Rc<Node>, key: &Key, record: &Container, pending: &Pendi
         updates::created(node, key).await;
         if !record.is_sandbox {
             node.tell(Event::PostCreateContainer, key).await;
+        }
+        if record.by_hook {
+            let unused = Gate::new(evidence::folder(&node.host, key));
+            let watched = pending.gate.replace(unused);
+            *node.lane(key).start_watch.borrow_mut() = Some(watched);
         }
         exit::watch(node, &record);
     }

@@ -67,6 +67,25 @@ fn a_container_that_nobody_starts_is_never_told_as_started() {
     assert_eq!(*told.lock().unwrap(), life_without(&["StartContainer", "PostStart"]));
 }
 
+/// The first look at the container's folder comes after `runc delete` has removed it.
+#[test]
+fn a_container_that_is_deleted_while_the_daemon_is_busy_is_never_told_as_started() {
+    let Some(hooked) = Hooked::new(&["sleep", "1000"], "") else { return };
+    let told = hooked.rig.plugin("10", "witness", Manner::default());
+    succeeds(&hooked.create());
+    let daemon = nix::unistd::Pid::from_raw(hooked.rig.daemon_pid());
+    nix::sys::signal::kill(daemon, nix::sys::signal::Signal::SIGSTOP).unwrap();
+    let deleted = hooked.runc(&["delete", "--force", "c1"]);
+    nix::sys::signal::kill(daemon, nix::sys::signal::Signal::SIGCONT).unwrap();
+    succeeds(&deleted);
+    hooked.nothing_is_left();
+    let told = told.lock().unwrap();
+    let is = |event: &str| told.iter().filter(|line| line.starts_with(event)).count();
+    // PostCreateContainer depends on whether the daemon saw the runtime succeed.
+    assert_eq!((is("CreateContainer"), is("StopContainer"), is("RemoveContainer")), (1, 1, 1));
+    assert_eq!((is("StartContainer"), is("PostStartContainer")), (0, 0), "{told:?}");
+}
+
 #[test]
 fn who_refuses_fails_the_runtimes_create_and_nothing_is_left() {
     let Some(hooked) = Hooked::new(&["sleep", "1000"], "") else { return };

@@ -8,7 +8,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use super::install;
-use crate::config::{Config, Loaded};
+use crate::config::{Config, DaemonPolicy, Loaded};
 use crate::plugin::socket::listener_at;
 use crate::plugin::{PluginFile, discover};
 use crate::runtime;
@@ -24,6 +24,7 @@ pub(super) fn all(loaded: &Loaded) -> Vec<Value> {
     let mut findings = configuration(loaded);
     findings.push(runtime_found(config));
     findings.push(daemon(config));
+    findings.push(without_daemon(config));
     findings.push(plugin_socket(config));
     findings.extend(plugins(config));
     findings.push(switched_on(config));
@@ -82,6 +83,22 @@ fn daemon(config: &Config) -> Value {
         )
     };
     finding("daemon", is_there || config.autostart, detail, "start the service")
+}
+
+/// What becomes of containers while the daemon is away.
+fn without_daemon(config: &Config) -> Value {
+    let protections = config.protections_without_daemon();
+    let detail = if config.on_daemon_failure == DaemonPolicy::Fail {
+        "create, start and update fail, because on_daemon_failure is \"fail\"".to_owned()
+    } else if let Some(first) = protections.first() {
+        let exempt = config.exempt_namespaces.join(", ");
+        let except =
+            if exempt.is_empty() { exempt } else { format!(", except in namespace {exempt}") };
+        format!("creates are refused{except}, because {}", first.what)
+    } else {
+        "creates go on unadjusted".to_owned()
+    };
+    finding("daemon away", true, detail, "")
 }
 
 /// What a running daemon could not read of the engines that called.

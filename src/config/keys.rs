@@ -99,9 +99,9 @@ macro_rules! keys {
 
 keys! {
     "runtime" = "[\"runc\", \"crun\", \"youki\"]", "Real runtimes by name or absolute path; the first that exists and is not nri-runc itself is used.", |c, _, v| c.runtime = texts(v)?;
-    "on_daemon_failure" = "\"continue\"", "What create, run, restore, start and update do when the daemon cannot be reached: `continue` as the plain runtime, or `fail`. delete never fails.", |c, _, v| c.on_daemon_failure = if one_of(v, &["continue", "fail"])? == "fail" { DaemonPolicy::Fail } else { DaemonPolicy::Continue };
+    "on_daemon_failure" = "\"continue\"", "What create, run, restore, start and update do when the daemon cannot be reached, is silent or too slow: `continue` as the plain runtime, or `fail`. delete never fails. Where something protects containers (`required`, `on_failure = \"refuse\"`, an enabled validator), create, run and restore are refused under `continue` too, except for `exempt_namespaces`.", |c, _, v| c.on_daemon_failure = if one_of(v, &["continue", "fail"])? == "fail" { DaemonPolicy::Fail } else { DaemonPolicy::Continue };
     "autostart" = "true", "Whether a wrapper starts the daemon when it is not there; false where a service manager runs it.", |c, _, v| c.autostart = truth(v)?;
-    "exempt_namespaces" = "[\"kube-system\"]", "Pods in these namespaces are not refused for a missing required plugin.", |c, _, v| c.exempt_namespaces = texts(v)?;
+    "exempt_namespaces" = "[\"kube-system\"]", "Pods in these namespaces are not refused for a missing required plugin, nor for a daemon that is away.", |c, _, v| c.exempt_namespaces = texts(v)?;
     "run_dir" = "\"/run/nri-runc\"", "Daemon socket, lock and state.", |c, _, v| c.run_dir = path(v)?;
     "runtime_roots" = "[]", "Runtimes' state directories (`*` stands for a part of a name) whose containers are all made through nri-runc: after the run directory was wiped, all in them are found again, not only those whose engine names nri-runc for them.", |c, _, v| c.runtime_roots = paths(v)?;
     "runtime_name" = "\"nri-runc\"", "The runtime name that plugins are told.", |c, _, v| c.runtime_name = text(v)?;

@@ -9,6 +9,7 @@
 mod duration;
 mod keys;
 mod plain;
+mod protection;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -16,6 +17,7 @@ use std::time::Duration;
 
 pub use duration::{parse as parse_duration, show as show_duration};
 pub use keys::{KEYS, Key, markdown};
+pub use protection::Protection;
 
 use crate::host::Host;
 

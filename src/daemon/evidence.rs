@@ -10,6 +10,8 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
+pub(super) use crate::runtime::{default_root, is_crun};
+
 use crate::host::Host;
 use crate::state::Key;
 
@@ -111,25 +113,6 @@ pub(super) fn state_stamp(host: &Host, key: &Key) -> Option<Stamp> {
     stamp(&folder.join("state.json")).or_else(|| stamp(&folder.join("status")))
 }
 
-/// The runtime's state directory when the command line names none (runc, crun and youki for
-/// root on the host).
-pub(super) fn default_root(runtime: &Path) -> &'static str {
-    let name = runtime.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-    if is_crun(runtime) {
-        "/run/crun"
-    } else if name.contains("youki") {
-        "/run/youki"
-    } else {
-        "/run/runc"
-    }
-}
-
-/// Whether this program is crun, by its own name and not by that of its folder.
-pub(super) fn is_crun(runtime: impl AsRef<Path>) -> bool {
-    let name = runtime.as_ref().file_name().unwrap_or_default();
-    name.to_string_lossy().contains("crun")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -177,11 +160,5 @@ mod tests {
         for key in [garbage, stopped] {
             assert_eq!(init_pid(&Host::default(), &key, None, None), None);
         }
-    }
-
-    #[test]
-    fn default_roots_follow_the_runtime() {
-        assert_eq!(default_root(Path::new("/usr/bin/crun")), "/run/crun");
-        assert_eq!(default_root(Path::new("/usr/sbin/runc")), "/run/runc");
     }
 }

@@ -126,6 +126,7 @@ async fn serve(
     recovery::look_around(&node).await;
     arrivals::adopt(&node, is_first).await;
     plugin_socket::open(&node);
+    tokio::task::spawn_local(plugins::record_protecting_plugins_later(Rc::clone(&node)));
     recovery::recover(&node);
     lasting::follow_all(&node);
     if !node.is_bystander() {

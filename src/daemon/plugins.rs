@@ -143,6 +143,7 @@ pub(super) async fn sit_down(node: &Rc<Node>, plugin: Plugin, launched: bool) {
     node.plugins_came.notify_waiters();
     let why = guest.seat.plugin.closed().await;
     node.relay.remove(&guest);
+    record_protecting_plugins(node);
     // Its process, where it is ours, must not outlive its connection.
     guest.seat.plugin.disconnect("its connection has ended");
     info!("{id} is gone: {}", quoted(&why));
@@ -185,6 +186,36 @@ pub(super) fn remember_who_is_here(node: &Node) {
     let path = node.config.run_dir.join("state/plugins.json");
     let bytes = serde_json::to_vec(&names).unwrap_or_default();
     super::node::log_failure("recording the plugins", crate::files::replace(&path, &bytes));
+    record_protecting_plugins(node);
+}
+
+/// Records the connected plugins that protect containers on their own account, for wrappers that
+/// find no daemon. A daemon that ends leaves the list: its plugins go because it does.
+pub(super) fn record_protecting_plugins(node: &Node) {
+    if node.ending.get() {
+        return;
+    }
+    let mut list = String::new();
+    for seat in node.relay.seats() {
+        if seat.plugin.is_validator() {
+            list.push_str(&format!("{} validates adjustments\n", seat.id()));
+        } else if seat.policy().refuses_by_declaration() {
+            list.push_str(&format!("{} declares that its silence refuses\n", seat.id()));
+        }
+    }
+    let path = node.config.protecting_plugins();
+    let recorded = std::fs::read_to_string(&path).unwrap_or_default();
+    if recorded != list {
+        let written = crate::files::replace(&path, list.as_bytes());
+        super::node::log_failure("recording the plugins that protect containers", written);
+    }
+}
+
+/// Plugins of the last daemon have the registration time-out to come back; afterwards the list
+/// of those that protect containers is of the present ones.
+pub(super) async fn record_protecting_plugins_later(node: Rc<Node>) {
+    tokio::time::sleep(node.config.registration_timeout).await;
+    record_protecting_plugins(&node);
 }
 
 /// Creates will wait for those who were connected when the last daemon ended, for the

@@ -37,6 +37,11 @@ impl Policy {
         Self { on_failure, strikes, on_failure_from, strikes_from }
     }
 
+    /// Whether the plugin itself declared that its silence refuses.
+    pub fn refuses_by_declaration(&self) -> bool {
+        self.on_failure == OnFailure::Refuse && self.on_failure_from == "plugin"
+    }
+
     /// As `nri-runc nri plugins --json` shows it.
     pub fn to_json(&self) -> Value {
         let on_failure = match self.on_failure {

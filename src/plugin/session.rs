@@ -321,6 +321,11 @@ impl Plugin {
         self.events.load(Ordering::Relaxed) & event.bit() != 0
     }
 
+    /// Whether it subscribed to adjustments by name, to validate them.
+    pub fn is_validator(&self) -> bool {
+        !self.takes_all && self.is_subscribed(Event::ValidateContainerAdjustment)
+    }
+
     /// It does not implement `event`: it is not told of it any more. False if it subscribed to
     /// the event by name and is to be taken at its word.
     pub(super) fn drop_unasked_event(&self, event: Event) -> bool {

@@ -24,6 +24,25 @@ use crate::error::{Error, Result};
 /// Podman's `kill` and `delete` come without any PATH.
 const STANDARD_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
+/// The runtime's state directory when the command line names none (runc, crun and youki for
+/// root on the host).
+pub fn default_root(runtime: &Path) -> &'static str {
+    let name = runtime.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    if is_crun(runtime) {
+        "/run/crun"
+    } else if name.contains("youki") {
+        "/run/youki"
+    } else {
+        "/run/runc"
+    }
+}
+
+/// Whether this program is crun, by its own name and not by that of its folder.
+pub fn is_crun(runtime: impl AsRef<Path>) -> bool {
+    let name = runtime.as_ref().file_name().unwrap_or_default();
+    name.to_string_lossy().contains("crun")
+}
+
 /// The real runtime for a process that was called as `called_as` (argv[0]).
 ///
 /// # Errors
@@ -206,5 +225,11 @@ mod tests {
         let open = program(temp.path(), "runc", 0o777);
         let error = resolve(&config(&[&open]), None).unwrap_err().to_string();
         assert!(error.contains("written by everybody"), "{error}");
+    }
+
+    #[test]
+    fn default_roots_follow_the_runtime() {
+        assert_eq!(default_root(Path::new("/usr/bin/crun")), "/run/crun");
+        assert_eq!(default_root(Path::new("/usr/sbin/runc")), "/run/runc");
     }
 }

@@ -29,6 +29,9 @@ use super::awaken;
 /// Silence after which the daemon is taken for dead.
 const SILENCE: Duration = Duration::from_secs(3);
 
+const TOO_LONG: &str = "the daemon took too long";
+const ENDED: &str = "the daemon ended during the call";
+
 /// How the daemon was reached.
 pub(super) enum Asked {
     /// It answered; the conversation goes on with `EXEC`.
@@ -195,10 +198,12 @@ pub(super) fn wait(stream: &UnixStream, deadline: Instant, ahead: usize) -> Resu
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
-            return Err(Error::new("the daemon took too long"));
+            return Err(Error::new(TOO_LONG));
         }
         stream.set_read_timeout(Some(left.min(SILENCE)))?;
-        let frame = read_answer(&mut reader)?;
+        // Only where the daemon was given the time for a heartbeat, it has fallen silent.
+        let silence = if left < SILENCE { TOO_LONG } else { "the daemon fell silent" };
+        let frame = read_answer(&mut reader, silence)?;
         match Answer::decode(&frame)? {
             Answer::Heartbeat => {}
             answer @ (Answer::Proceed(_) | Answer::Refuse(_)) => return Ok(answer),
@@ -207,13 +212,15 @@ pub(super) fn wait(stream: &UnixStream, deadline: Instant, ahead: usize) -> Resu
     }
 }
 
-fn read_answer(reader: &mut BufReader<&UnixStream>) -> Result<Vec<u8>> {
+fn read_answer(reader: &mut BufReader<&UnixStream>, silence: &str) -> Result<Vec<u8>> {
     match reader.fill_buf() {
-        Ok([]) => Err(Error::new("the daemon ended during the call")),
+        Ok([]) => Err(Error::new(ENDED)),
         Ok(_) => link::read_frame(reader),
         Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
-            Err(Error::new("the daemon fell silent"))
+            Err(Error::new(silence))
         }
+        // It was killed before it had read all of the question.
+        Err(error) if error.kind() == ErrorKind::ConnectionReset => Err(Error::new(ENDED)),
         Err(error) => Err(error.into()),
     }
 }

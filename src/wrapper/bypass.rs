@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The daemon is away: behave as the plain runtime, or fail, as the operator chose (D8, D9).
+//! Where something protects containers, only exempt ones are created (`protection.rs`).
 //!
 //! Going on leaves a small record in `RUN_DIR/bypassed/`, so that the next daemon adopts the
 //! container and `status` counts it. It never prints: stderr belongs to the real runtime.
@@ -15,7 +16,7 @@ use crate::files;
 use crate::host::Point;
 use crate::link::Question;
 
-use super::Wrapper;
+use super::{Document, Wrapper, protection};
 
 impl Wrapper<'_> {
     /// Goes on without the daemon, or fails the verb; `why` says what was wrong with it.
@@ -30,17 +31,21 @@ impl Wrapper<'_> {
             return Err(Error::new(format!("{why}; nothing was changed or started"))
                 .hint("on_daemon_failure = \"fail\" asks for this; see: nri-runc nri check"));
         }
+        let (question, document) = self.unasked();
+        if self.call.verb.creates() {
+            protection::refuse_unless_exempt(self.config, &question, document.as_ref(), why)?;
+        }
         self.host.point(Point::WrapperBypass)?;
-        leave_note(self.config, self.call, &self.runtime, &self.unasked(), why, asks);
+        leave_note(self.config, self.call, &self.runtime, &question, why, asks);
         self.host.point(Point::WrapperBypassed)?;
         self.exec_unchanged()
     }
 
-    /// The question that nobody answered.
-    fn unasked(&self) -> Question {
+    /// The question that has no answer, and the document that it is about.
+    fn unasked(&self) -> (Question, Option<Document>) {
         let document = if self.call.verb.creates() { self.document() } else { None };
-        let name = document.map(|document| document.name).unwrap_or_default();
-        super::ask::question(self, &name, &[])
+        let name = document.as_ref().map(|document| document.name.clone()).unwrap_or_default();
+        (super::ask::question(self, &name, &[]), document)
     }
 }
 

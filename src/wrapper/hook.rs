@@ -22,7 +22,7 @@ use crate::error::{Context, Error, Result, quoted};
 use crate::files;
 use crate::link::{self, Answer, Attached, Hook, Question, Stage};
 
-use super::{ask, bypass};
+use super::{Document, ask, bypass, protection};
 
 /// The most that is read as state: it repeats the annotations.
 const STATE_LIMIT: usize = 4 << 20;
@@ -116,7 +116,8 @@ fn tell(config: &Config, stage: Stage, state: &State) -> Result<()> {
         Ok(Answer::Heartbeat | Answer::Admin(_)) => "the daemon answered something else".to_owned(),
         Err(error) => error.to_string(),
     };
-    without_a_daemon(config, stage, &call, &question, why)
+    let document = document.map(|(dir, name)| Document { dir, name });
+    without_a_daemon(config, stage, &call, &question, document.as_ref(), why)
 }
 
 /// What the operator chose for a daemon that is away: what has happened is never failed.
@@ -125,6 +126,7 @@ fn without_a_daemon(
     stage: Stage,
     call: &Call,
     question: &Question,
+    document: Option<&Document>,
     why: String,
 ) -> Result<()> {
     if !stage.may_refuse() {
@@ -134,6 +136,7 @@ fn without_a_daemon(
         return Err(Error::new(why)
             .hint("on_daemon_failure = \"fail\" asks for this; see: nri-runc nri check"));
     }
+    protection::refuse_unless_exempt(config, question, document, &why)?;
     bypass::leave_note(config, call, Path::new(&question.runtime), question, &why, None);
     Ok(())
 }
@@ -218,7 +221,7 @@ fn command_line(pid: u32) -> Vec<OsString> {
     words.split(|byte| *byte == 0).map(|word| OsString::from_vec(word.to_vec())).collect()
 }
 
-fn parent_of(pid: u32) -> Option<u32> {
+pub(super) fn parent_of(pid: u32) -> Option<u32> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The command name may hold blanks and parentheses; the last one ends it.
     stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()

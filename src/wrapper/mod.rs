@@ -10,6 +10,7 @@ mod awaken;
 mod bypass;
 mod commit;
 mod hook;
+mod protection;
 mod report;
 mod update;
 

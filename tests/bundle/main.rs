@@ -9,6 +9,7 @@ mod actor;
 mod adopted;
 mod arrivals;
 mod asked;
+mod closed;
 mod crowd;
 mod dropped;
 mod ended;

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What protects containers: whatever refuses one while plugins cannot be asked. Where anything
+//! does, a daemon that is away must not let containers pass.
+//!
+//! Most of it is in the configuration. Plugins that validate, or that declare that their silence
+//! refuses, are known to the daemon alone: it keeps their names in the run directory, so that
+//! wrappers know of them while it is away. Nothing is decided here.
+
+use std::path::PathBuf;
+
+use super::{Config, OnFailure};
+
+/// The longest list of plugins that is read.
+const MOST: usize = 1000;
+
+/// One thing that protects containers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Protection {
+    /// What it is, as a clause: "plugin policy is required".
+    pub what: String,
+    /// The plugin that only has to be there. A pod that is excused from it needs no daemon.
+    pub required: Option<String>,
+}
+
+impl Protection {
+    fn required(name: &str) -> Self {
+        Self { what: format!("plugin {name} is required"), required: Some(name.to_owned()) }
+    }
+
+    fn other(what: impl Into<String>) -> Self {
+        Self { what: what.into(), required: None }
+    }
+}
+
+impl Config {
+    /// What the configuration protects containers with; mostly nothing.
+    pub fn protections(&self) -> Vec<Protection> {
+        let mut found = Vec::new();
+        for (name, settings) in &self.plugins {
+            if settings.required {
+                found.push(Protection::required(name));
+            }
+            if settings.on_failure == Some(OnFailure::Refuse) {
+                found.push(Protection::other(format!("plugin {name} has on_failure = \"refuse\"")));
+            }
+        }
+        if self.default_validator.enable {
+            found.push(Protection::other("the default validator is enabled"));
+        }
+        found
+    }
+
+    /// The same, and the plugins that the last daemon had connected when it went.
+    pub fn protections_without_daemon(&self) -> Vec<Protection> {
+        let mut found = self.protections();
+        let list = crate::files::read_small(&self.protecting_plugins()).unwrap_or_default();
+        let list = String::from_utf8_lossy(&list);
+        let lines = list.lines().filter(|line| !line.is_empty()).take(MOST);
+        found.extend(lines.map(|line| Protection::other(format!("plugin {line}"))));
+        found
+    }
+
+    /// The daemon's list of connected plugins that protect containers on their own account: a
+    /// line such as `10-judge validates adjustments` for each.
+    pub fn protecting_plugins(&self) -> PathBuf {
+        self.run_dir.join("protecting-plugins")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn protections(text: &str) -> Vec<String> {
+        let temp = tempfile::tempdir().unwrap();
+        let path = temp.path().join("config.toml");
+        crate::files::replace(&path, text.as_bytes()).unwrap();
+        let config = super::super::load(Some(&path)).config;
+        config.protections().into_iter().map(|protection| protection.what).collect()
+    }
+
+    #[test]
+    fn what_refuses_containers_protects_them_and_nothing_else_does() {
+        for (text, wanted) in [
+            ("[plugin.policy]\nrequired = true\n", "plugin policy is required"),
+            ("plugin.policy.required = true\n", "plugin policy is required"),
+            ("[plugin.a]\non_failure = \"refuse\"\n", "plugin a has on_failure = \"refuse\""),
+            ("[nri.default_validator]\nenable = true\n", "the default validator is enabled"),
+        ] {
+            assert_eq!(protections(text), [wanted]);
+        }
+        for text in [
+            "",
+            "[plugin.policy]\nrequired = false\non_failure = \"skip\"\n",
+            "[plugin.a]\ndeny = [\"Env\"]\n",
+            "[nri.default_validator]\nreject_sysctl_adjustment = true\n",
+        ] {
+            assert_eq!(protections(text), [""; 0], "{text}");
+        }
+    }
+
+    #[test]
+    fn plugins_that_the_last_daemon_had_protect_while_it_is_away() {
+        let temp = tempfile::tempdir().unwrap();
+        let config = Config { run_dir: temp.path().to_owned(), ..Config::default() };
+        assert_eq!(config.protections_without_daemon(), []);
+        let list = b"10-judge validates adjustments\n\n";
+        crate::files::replace(&config.protecting_plugins(), list).unwrap();
+        let [found] = &config.protections_without_daemon()[..] else { panic!() };
+        assert_eq!(found.what, "plugin 10-judge validates adjustments");
+        assert_eq!(found.required, None);
+    }
+}

@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The daemon is away and something protects containers: no container is created unless its pod
+//! is exempt, by the same sources and rules as the daemon's.
+//!
+//! This is the one place where the wrapper reads the document and the engine's files, and it does
+//! so only when it is about to refuse a container. Both are bounded. It changes nothing.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::adaptation::{Excuses, missing_required};
+use crate::argv;
+use crate::config::{Config, Protection};
+use crate::describe::{self, Spec};
+use crate::engine;
+use crate::error::{Context, Error, Result};
+use crate::files;
+use crate::host::Host;
+use crate::link::Question;
+use crate::plugin::api;
+use crate::runtime;
+use crate::sources::Sources;
+
+use super::Document;
+
+/// How long the engine's files and records may take, all together.
+const LOOKUP: Duration = Duration::from_secs(2);
+
+/// Refuses the container of `question` where something protects containers, unless its pod is
+/// exempt. `why` says what was wrong with the daemon.
+pub(super) fn refuse_unless_exempt(
+    config: &Config,
+    question: &Question,
+    document: Option<&Document>,
+    why: &str,
+) -> Result<()> {
+    let protections = config.protections_without_daemon();
+    let Some(first) = protections.first() else { return Ok(()) };
+    if may_be_exempt(config)
+        && let Some(document) = document
+        && is_exempt(config, question, document, &protections)
+    {
+        return Ok(());
+    }
+    Err(Error::new(format!("{why}, and {}; nothing was changed or started", first.what))
+        .hint("no container is created without the daemon then; see: nri-runc nri check"))
+}
+
+/// Whether any pod is.
+fn may_be_exempt(config: &Config) -> bool {
+    let toleration = &config.default_validator.tolerate_missing_plugins_annotation;
+    !config.exempt_namespaces.is_empty() || !toleration.is_empty()
+}
+
+/// A pod that cannot be described is not exempt.
+fn is_exempt(
+    config: &Config,
+    question: &Question,
+    document: &Document,
+    protections: &[Protection],
+) -> bool {
+    let Ok((pod, container)) = describe(config, question, document) else { return false };
+    if config.exempt_namespaces.contains(&pod.namespace) {
+        return true;
+    }
+    // The annotation excuses missing plugins, and nothing else.
+    let required: Option<Vec<&str>> = protections.iter().map(|p| p.required.as_deref()).collect();
+    let Some(required) = required else { return false };
+    let excuses = Excuses {
+        exempt_namespaces: &config.exempt_namespaces,
+        tolerate_missing_plugins_annotation: &config
+            .default_validator
+            .tolerate_missing_plugins_annotation,
+    };
+    let missing = missing_required(&pod, &container.name, excuses, required, |_| false);
+    missing.is_ok_and(|missing| missing.is_empty())
+}
+
+/// Pod and container, as the daemon would describe them.
+fn describe(
+    config: &Config,
+    question: &Question,
+    document: &Document,
+) -> Result<(api::PodSandbox, api::Container)> {
+    let host = config.host();
+    let bytes = files::read_at(&document.dir, &document.name)?.bytes;
+    let spec = Spec::parse(&bytes)?;
+    let call = argv::read(&question.argv);
+    let cwd = Path::new(&question.cwd);
+    let absolute = |path: &OsStr| -> PathBuf { cwd.join(path).components().collect() };
+    let root = match call.root.as_deref() {
+        Some(root) => absolute(root),
+        None => PathBuf::from(runtime::default_root(Path::new(&question.runtime))),
+    };
+    let bundle = absolute(call.bundle.as_deref().unwrap_or_default());
+    let parent = question.parent_pid;
+    let grandparent = super::hook::parent_of(parent).unwrap_or(0);
+    let engine_call = engine::Call {
+        id: &call.id.as_deref().unwrap_or_default().to_string_lossy(),
+        root: &root.to_string_lossy(),
+        bundle: &bundle.to_string_lossy(),
+        parent: &command_line(&host, parent),
+        grandparent: &command_line(&host, grandparent),
+        variables: &question.variables,
+    };
+    let facts = look_up(&host, &engine_call, &spec)?;
+    Ok((describe::pod(&facts, &spec), describe::container(&facts, &spec)))
+}
+
+/// What the engine says of the container, or as much of it as there is in time.
+fn look_up(host: &Host, call: &engine::Call<'_>, spec: &Spec) -> Result<engine::Facts> {
+    let doing = || "looking at the engine's files";
+    let builder = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = builder.doing(doing)?;
+    let (sources, told) = (Sources::default(), spec.for_engine());
+    let facts = runtime
+        .block_on(async { tokio::time::timeout(LOOKUP, sources.facts(host, call, &told)).await });
+    // A disk that hangs is not waited for.
+    runtime.shutdown_background();
+    facts.map_err(|_elapsed| Error::new("the engine's files took too long"))
+}
+
+fn command_line(host: &Host, pid: u32) -> Vec<Vec<u8>> {
+    let bytes = files::read_small(&host.path(format!("/proc/{pid}/cmdline"))).unwrap_or_default();
+    let words = bytes.strip_suffix(b"\0").unwrap_or(&bytes);
+    if words.is_empty() {
+        return Vec::new();
+    }
+    words.split(|byte| *byte == 0).map(<[u8]>::to_vec).collect()
+}

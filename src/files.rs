@@ -59,8 +59,10 @@ pub struct Original {
     pub mode: u32,
     /// Owner and group.
     pub owner: (u32, u32),
-    /// Inode, to tell later whether the name still means this file.
+    /// Inode.
     pub inode: u64,
+    /// When its content last changed: Unix time in nanoseconds.
+    pub modified: i64,
     /// SELinux label, if the file system has one.
     label: Option<Vec<u8>>,
 }
@@ -90,7 +92,8 @@ pub fn read_at(dir: impl AsFd, name: &str) -> Result<Original> {
         .read_to_end(&mut bytes)
         .doing(|| format!("reading {name}"))?;
     let (mode, owner) = (stat.st_mode & 0o7777, (stat.st_uid, stat.st_gid));
-    Ok(Original { bytes, mode, owner, inode: stat.st_ino, label })
+    let modified = stat.st_mtime.saturating_mul(1_000_000_000).saturating_add(stat.st_mtime_nsec);
+    Ok(Original { bytes, mode, owner, inode: stat.st_ino, modified, label })
 }
 
 fn label_of(fd: &OwnedFd) -> Option<Vec<u8>> {
@@ -143,6 +146,24 @@ pub fn remove_at(dir: impl AsFd, name: &str) {
 pub fn inode_at(dir: impl AsFd, name: &str) -> Option<u64> {
     let flags = AtFlags::AT_SYMLINK_NOFOLLOW;
     nix::sys::stat::fstatat(dir, name, flags).ok().map(|stat| stat.st_ino)
+}
+
+/// What tells one content from another: its length and FNV-1a of 128 bits. It is kept on disk, so
+/// it never changes. It withstands accidents, not attacks: whoever can write a document can write
+/// the original just as well.
+pub fn fingerprint(bytes: &[u8]) -> String {
+    const BASIS: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
+    const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013b;
+    let hash =
+        bytes.iter().fold(BASIS, |hash, byte| (hash ^ u128::from(*byte)).wrapping_mul(PRIME));
+    format!("{}:{hash:032x}", bytes.len())
+}
+
+/// The directory that a descriptor means, as the kernel names it.
+pub fn path_of(dir: &OwnedFd) -> Option<String> {
+    use std::os::fd::AsRawFd;
+    let path = std::fs::read_link(format!("/proc/self/fd/{}", dir.as_raw_fd())).ok()?;
+    path.into_os_string().into_string().ok().filter(|path| path.starts_with('/'))
 }
 
 /// Puts the file `new` in place of `name` in one step, both in `dir` (decision D1). What was
@@ -252,8 +273,14 @@ pub fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
     let dir = open_dir(parent)?;
     let uid = nix::unistd::geteuid().as_raw();
     let gid = nix::unistd::getegid().as_raw();
-    let like =
-        Original { bytes: Vec::new(), mode: 0o600, owner: (uid, gid), inode: 0, label: None };
+    let like = Original {
+        bytes: Vec::new(),
+        mode: 0o600,
+        owner: (uid, gid),
+        inode: 0,
+        modified: 0,
+        label: None,
+    };
     let temporary = format!(".{name}.{}", std::process::id());
     remove_at(&dir, &temporary);
     create_at(&dir, &temporary, bytes, &like).doing(doing)?;
@@ -372,6 +399,13 @@ mod tests {
         let (temp, dir) = place();
         nix::unistd::mkfifo(&temp.path().join("config.json"), Mode::S_IRWXU).unwrap();
         assert!(read_at(&dir, "config.json").unwrap_err().to_string().contains("no regular file"));
+    }
+
+    #[test]
+    fn a_fingerprint_is_that_of_the_published_test_vectors_and_tells_lengths_apart() {
+        assert_eq!(fingerprint(b""), "0:6c62272e07bb014262b821756295c58d");
+        assert_eq!(fingerprint(b"a"), "1:d228cb696f1a8caf78912b704e4a8964");
+        assert_ne!(fingerprint(b"{}"), fingerprint(b"{} "));
     }
 
     #[test]

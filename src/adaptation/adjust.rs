@@ -7,6 +7,8 @@
 //! schema breaks the build here instead of being ignored on a host.
 //! Reference: `adjust` and its helpers in NRI's result collector.
 
+use std::collections::HashSet;
+
 use protobuf::MessageField;
 
 use super::claims::{Claims, MergeError};
@@ -57,13 +59,11 @@ impl Adjust<'_> {
     fn env(&mut self, env: &[api::KeyValue]) -> Result<(), MergeError> {
         let changes = merge_list(&mut self.claims, env, &mut self.combined.env)?;
         let visible = &mut self.visible.env;
-        for change in changes {
-            match change {
-                Change::Removed(key) => visible.retain(|entry| variable(entry) != key),
-                Change::Set(key, api::KeyValue { key: name, value, special_fields: _ }) => {
-                    visible.retain(|entry| variable(entry) != key);
-                    visible.push(format!("{name}={value}"));
-                }
+        let touched = touched(&changes);
+        visible.retain(|entry| !touched.contains(variable(entry)));
+        for change in &changes {
+            if let Change::Set(_, api::KeyValue { key, value, special_fields: _ }) = change {
+                visible.push(format!("{key}={value}"));
             }
         }
         Ok(())
@@ -164,9 +164,9 @@ impl Adjust<'_> {
     fn rlimits(&mut self, rlimits: &[api::POSIXRlimit]) -> Result<(), MergeError> {
         for limit in rlimits {
             self.claims.claim_key(Field::Rlimits, &keys::rlimit(&limit.type_))?;
-            for list in [&mut self.combined.rlimits, &mut self.visible.rlimits] {
-                resources::put(list, limit, |limit| keys::rlimit(&limit.type_));
-            }
+        }
+        for list in [&mut self.combined.rlimits, &mut self.visible.rlimits] {
+            resources::put_all(list, rlimits, |limit| keys::rlimit(&limit.type_));
         }
         Ok(())
     }
@@ -175,9 +175,9 @@ impl Adjust<'_> {
     fn cdi_devices(&mut self, devices: &[api::CDIDevice]) -> Result<(), MergeError> {
         for device in devices {
             self.claims.claim_key(Field::CdiDevices, &device.name)?;
-            for list in [&mut self.combined.CDI_devices, &mut self.visible.CDI_devices] {
-                resources::put(list, device, |device| device.name.clone());
-            }
+        }
+        for list in [&mut self.combined.CDI_devices, &mut self.visible.CDI_devices] {
+            resources::put_all(list, devices, |device| device.name.clone());
         }
         Ok(())
     }
@@ -228,35 +228,36 @@ fn set_both<T: Clone>(
 
 /// What was set stands at the end, as in the reference.
 fn move_to_end<T: Listed>(list: &mut Vec<T>, changes: Vec<Change<T>>) {
-    for change in changes {
-        match change {
-            Change::Removed(key) => list.retain(|entry| T::key(entry.name()) != key),
-            Change::Set(key, entry) => {
-                list.retain(|entry| T::key(entry.name()) != key);
-                list.push(entry);
-            }
-        }
-    }
+    let touched = touched(&changes);
+    list.retain(|entry| !touched.contains(T::key(entry.name()).as_str()));
+    list.extend(changes.into_iter().filter_map(|change| match change {
+        Change::Set(_, entry) => Some(entry),
+        Change::Removed(_) => None,
+    }));
+}
+
+/// The keys that an answer sets or removes.
+fn touched<T>(changes: &[Change<T>]) -> HashSet<&str> {
+    changes.iter().map(Change::key).collect()
 }
 
 /// What was set stands where it stood. NRI: the reference scrambles namespaces (BUG-06).
 /// An entry that is also set again keeps its place, so removals that are followed by a new
 /// entry are not carried out on their own.
 fn keep_places<T: Listed>(list: &mut Vec<T>, changes: Vec<Change<T>>) {
-    for change in &changes {
-        if let Change::Set(_, entry) = change {
-            resources::put(list, entry, |entry| T::key(entry.name()));
+    let mut set = Vec::new();
+    let mut removed = HashSet::new();
+    for change in changes {
+        match change {
+            Change::Set(_, entry) => set.push(entry),
+            Change::Removed(key) => drop(removed.insert(key)),
         }
     }
-    let is_set =
-        |wanted: &str| changes.iter().any(|c| matches!(c, Change::Set(key, _) if key == wanted));
-    for change in &changes {
-        if let Change::Removed(key) = change
-            && !is_set(key)
-        {
-            list.retain(|entry| T::key(entry.name()) != *key);
-        }
+    for entry in &set {
+        removed.remove(&T::key(entry.name()));
     }
+    list.retain(|entry| !removed.contains(&T::key(entry.name())));
+    resources::put_all(list, &set, |entry| T::key(entry.name()));
 }
 
 /// The name of a variable in `NAME=value`; an entry without `=` is all name.

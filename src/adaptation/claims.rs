@@ -4,6 +4,7 @@
 //! Every setter goes through here before it changes anything, so that no field can be set
 //! without its owner on record and without the operator's leave. Values are not looked at.
 
+use super::bounds::TooMany;
 use super::fields::Field;
 use super::owners::{Conflict, Owner, Owners};
 use super::rights::Rights;
@@ -53,6 +54,14 @@ pub enum MergeError {
         field: Field,
         /// In which container.
         container: String,
+    },
+    /// An answer that holds more than any plugin has reason to ask for.
+    #[error("plugin \"{}\" answered with {what}", quoted(plugin))]
+    TooMany {
+        /// Who answered so.
+        plugin: String,
+        /// What there is too much of.
+        what: TooMany,
     },
     /// A command line that asks to be replaced by nothing.
     #[error(

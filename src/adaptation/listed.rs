@@ -7,7 +7,7 @@
 //! original container. Within one answer all removals come first, whatever their order.
 //! Nothing here touches the container that the next plugin sees, but for maps.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use super::claims::{Claims, MergeError};
 use super::fields::Field;
@@ -78,6 +78,14 @@ pub(super) enum Change<T> {
     Set(String, T),
 }
 
+impl<T> Change<T> {
+    pub(super) fn key(&self) -> &str {
+        match self {
+            Self::Removed(key) | Self::Set(key, _) => key,
+        }
+    }
+}
+
 /// Merges one plugin's entries into the combined adjustment and tells what became of each key,
 /// removals first.
 ///
@@ -97,29 +105,51 @@ pub(super) fn merge_list<T: Listed>(
             None => additions.push((T::key(entry.name()), entry)),
         }
     }
-    let mut changes = Vec::with_capacity(given.len());
-    for (key, marker) in removals {
-        if T::REMOVAL_IS_OWNED || claims.is_owned(T::FIELD, &key) {
-            claims.clear(T::FIELD, Some(&key))?;
+    for (key, _) in &removals {
+        if T::REMOVAL_IS_OWNED || claims.is_owned(T::FIELD, key) {
+            claims.clear(T::FIELD, Some(key))?;
         } else {
-            claims.note_removal(T::FIELD, &key)?;
+            claims.note_removal(T::FIELD, key)?;
         }
-        combined.retain(|entry| !is_entry(entry, &key));
-        let set_again = additions.iter().any(|(added, _)| *added == key);
-        if !set_again && !combined.iter().any(|entry| is_marker(entry, &key)) {
-            combined.push(marker.clone());
-        }
-        changes.push(Change::Removed(key));
     }
-    for (key, entry) in additions {
-        claims.claim_key(T::FIELD, &key)?;
-        if !T::MARKER_STAYS {
-            combined.retain(|old| !is_marker(old, &key));
-        }
-        combined.push(entry.clone());
-        changes.push(Change::Set(key, entry.clone()));
+    for (key, _) in &additions {
+        claims.claim_key(T::FIELD, key)?;
     }
-    Ok(changes)
+    combine(&removals, &additions, combined);
+    let removed = removals.into_iter().map(|(key, _)| Change::Removed(key));
+    let set = additions.into_iter().map(|(key, entry)| Change::Set(key, entry.clone()));
+    Ok(removed.chain(set).collect())
+}
+
+/// Lays removals and additions on the combined list, in one pass over it however many they are.
+fn combine<T: Listed>(
+    removals: &[(String, &T)],
+    additions: &[(String, &T)],
+    combined: &mut Vec<T>,
+) {
+    if removals.is_empty() && additions.is_empty() {
+        return;
+    }
+    let removed: HashSet<&str> = removals.iter().map(|(key, _)| key.as_str()).collect();
+    let added: HashSet<&str> = additions.iter().map(|(key, _)| key.as_str()).collect();
+    let mut marked: HashSet<String> = HashSet::new();
+    combined.retain(|entry| match keys::marked(entry.name()) {
+        Some(name) => {
+            let key = T::key(name);
+            let stays = T::MARKER_STAYS || !added.contains(key.as_str());
+            if stays && removed.contains(key.as_str()) {
+                marked.insert(key);
+            }
+            stays
+        }
+        None => !removed.contains(T::key(entry.name()).as_str()),
+    });
+    for (key, marker) in removals {
+        if !added.contains(key.as_str()) && marked.insert(key.clone()) {
+            combined.push((*marker).clone());
+        }
+    }
+    combined.extend(additions.iter().map(|(_, entry)| (*entry).clone()));
 }
 
 /// Merges one plugin's map into the combined adjustment and into what the next plugin sees.
@@ -150,12 +180,4 @@ pub(super) fn merge_map<V: Clone + Default>(
         combined.insert(key.clone(), value.clone());
     }
     Ok(())
-}
-
-fn is_marker<T: Listed>(entry: &T, key: &str) -> bool {
-    keys::marked(entry.name()).is_some_and(|name| T::key(name) == key)
-}
-
-fn is_entry<T: Listed>(entry: &T, key: &str) -> bool {
-    keys::marked(entry.name()).is_none() && T::key(entry.name()) == key
 }

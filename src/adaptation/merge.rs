@@ -16,7 +16,7 @@ pub use super::claims::MergeError;
 use super::owners::Owners;
 use super::rights::Rights;
 use super::updates::{Updated, Updates};
-use super::{resources, unknown};
+use super::{bounds, resources, unknown};
 use crate::plugin::api;
 
 /// The state of one CreateContainer between two plugins.
@@ -105,6 +105,8 @@ impl Creation {
         rights: &Rights,
         response: api::CreateContainerResponse,
     ) -> Result<Self, MergeError> {
+        bounds::check(&response)
+            .map_err(|what| MergeError::TooMany { plugin: plugin.to_owned(), what })?;
         let places = unknown::fields(&response);
         let api::CreateContainerResponse { adjust, update, evict, special_fields: _ } = response;
         if let Some(adjust) = adjust.as_ref() {

@@ -6,6 +6,8 @@
 //! what was recorded. Where the reference merges wrongly we depart from it and say so at the
 //! place (`NRI:`). Reference: `pkg/adaptation` and `pkg/api` of NRI v0.12.
 
+/// How much one answer may hold.
+pub mod bounds;
 /// The fields that can be owned, and their names.
 pub mod fields;
 /// Canonical spellings of keys.

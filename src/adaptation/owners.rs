@@ -18,6 +18,15 @@ use crate::plugin::api;
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Owners {
     containers: BTreeMap<String, Owned>,
+    /// What was there before each change since [`Owners::begin`]; `None` while nobody asks.
+    journal: Option<Vec<Before>>,
+}
+
+/// What one change of one container's part replaced.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Before {
+    Slot((Field, Option<String>), Option<Owner>),
+    Rule(String, Option<String>),
 }
 
 /// What is owned in one container.
@@ -123,7 +132,10 @@ impl Owners {
                 });
             }
         }
-        slots.insert(slot, Owner::Set(plugin.to_owned()));
+        let before = slots.insert(slot.clone(), Owner::Set(plugin.to_owned()));
+        if let Some(journal) = &mut self.journal {
+            journal.push(Before::Slot(slot, before));
+        }
         Ok(())
     }
 
@@ -152,6 +164,11 @@ impl Owners {
 
     /// Notes that `plugin` asked for a cgroup device rule.
     pub(super) fn note_device_rule(&mut self, container: &str, rule: String, plugin: &str) {
+        if self.journal.is_some() {
+            let before = self.of_mut(container).device_rules.get(&rule).cloned();
+            let journal = self.journal.as_mut();
+            journal.into_iter().for_each(|j| j.push(Before::Rule(rule.clone(), before.clone())));
+        }
         let rules = &mut self.of_mut(container).device_rules;
         rules
             .entry(rule)
@@ -175,17 +192,32 @@ impl Owners {
         self.containers.keys().map(String::as_str)
     }
 
-    /// One container's part, to be put back by [`Owners::restore`] should a claim fail later.
-    pub(super) fn part(&self, container: &str) -> Option<Owned> {
-        self.containers.get(container).cloned()
+    /// From here on claims can be undone by [`Owners::roll_back`]. Undoing costs what was claimed
+    /// since, not what the container has.
+    pub(super) fn begin(&mut self) {
+        self.journal = Some(Vec::new());
     }
 
-    /// Undoes everything that happened to a container's part since it was taken.
-    pub(super) fn restore(&mut self, container: &str, part: Option<Owned>) {
-        match part {
-            Some(part) => self.containers.insert(container.to_owned(), part),
-            None => self.containers.remove(container),
-        };
+    /// Keeps what was claimed since [`Owners::begin`].
+    pub(super) fn commit(&mut self) {
+        self.journal = None;
+    }
+
+    /// Undoes what was claimed in this container since [`Owners::begin`].
+    pub(super) fn roll_back(&mut self, container: &str) {
+        let journal = self.journal.take().unwrap_or_default();
+        let owned = self.of_mut(container);
+        for before in journal.into_iter().rev() {
+            match before {
+                Before::Slot(slot, Some(owner)) => drop(owned.slots.insert(slot, owner)),
+                Before::Slot(slot, None) => drop(owned.slots.remove(&slot)),
+                Before::Rule(rule, Some(owner)) => drop(owned.device_rules.insert(rule, owner)),
+                Before::Rule(rule, None) => drop(owned.device_rules.remove(&rule)),
+            }
+        }
+        if *owned == Owned::default() {
+            self.containers.remove(container);
+        }
     }
 
     /// As validators get it.

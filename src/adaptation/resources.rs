@@ -5,6 +5,8 @@
 //! A value that is present counts even if it is zero or empty. Nothing here judges values.
 //! Reference: semantics of the resource setters in NRI's result collector.
 
+use std::collections::HashMap;
+
 use protobuf::MessageField;
 
 use super::claims::{Claims, MergeError};
@@ -118,9 +120,8 @@ pub(super) fn lay_over(base: &mut api::LinuxResources, over: &api::LinuxResource
     if let Some(cpu) = cpu.as_ref() {
         lay_over_cpu(base.cpu.mut_or_insert_default(), cpu);
     }
-    for limit in hugepage_limits {
-        put(&mut base.hugepage_limits, limit, |limit| keys::hugepage(&limit.page_size));
-    }
+    let size = |limit: &api::HugepageLimit| keys::hugepage(&limit.page_size);
+    put_all(&mut base.hugepage_limits, hugepage_limits, size);
     base.devices.extend(devices.iter().cloned());
     base.unified.extend(unified.iter().map(|(key, value)| (key.clone(), value.clone())));
     set(&mut base.blockio_class, blockio_class);
@@ -181,13 +182,22 @@ pub(super) fn set<T: Clone>(base: &mut MessageField<T>, over: &MessageField<T>) 
     }
 }
 
-/// Replaces the entry of the same key where it stands, or appends.
+/// Replaces each entry of the same key where it stands, or appends.
 /// NRI: the reference appends, so that plugins see page sizes and limits twice (BUG-09).
-pub(super) fn put<T: Clone>(list: &mut Vec<T>, entry: &T, key: impl Fn(&T) -> String) {
-    let wanted = key(entry);
-    match list.iter_mut().find(|old| key(old) == wanted) {
-        Some(old) => old.clone_from(entry),
-        None => list.push(entry.clone()),
+pub(super) fn put_all<T: Clone>(list: &mut Vec<T>, entries: &[T], key: impl Fn(&T) -> String) {
+    if entries.is_empty() {
+        return;
+    }
+    let mut places: HashMap<String, usize> = HashMap::with_capacity(list.len());
+    for (place, entry) in list.iter().enumerate() {
+        places.entry(key(entry)).or_insert(place);
+    }
+    for entry in entries {
+        let place = *places.entry(key(entry)).or_insert(list.len());
+        match list.get_mut(place) {
+            Some(old) => old.clone_from(entry),
+            None => list.push(entry.clone()),
+        }
     }
 }
 

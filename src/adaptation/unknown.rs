@@ -5,26 +5,51 @@
 //! (D23), but they must not vanish silently either: whoever merges says which ones were left out.
 //! The walk uses the schema's own reflection, so it covers each message there will ever be.
 
+use std::collections::HashSet;
+
 use protobuf::reflect::{ReflectFieldRef, ReflectValueRef};
 use protobuf::{MessageDyn, MessageFull};
 
 /// The places of unknown fields in a message, such as `CreateContainerResponse.adjust field 99`,
 /// each once, in the order of the schema.
 pub(super) fn fields<M: MessageFull>(message: &M) -> Vec<String> {
-    let mut found = Vec::new();
+    let mut found = Found::default();
     walk(message, M::NAME, &mut found);
-    found
+    let Found { mut places, seen: _, more } = found;
+    if more > 0 {
+        places.push(format!("{} in {more} more places", M::NAME));
+    }
+    places
 }
 
-fn walk(message: &dyn MessageDyn, path: &str, found: &mut Vec<String>) {
+/// How many places are named; the rest are counted.
+const NAMED: usize = 100;
+
+#[derive(Default)]
+struct Found {
+    places: Vec<String>,
+    seen: HashSet<String>,
+    more: usize,
+}
+
+impl Found {
+    fn note(&mut self, place: String) {
+        if self.seen.contains(&place) {
+        } else if self.places.len() < NAMED {
+            self.seen.insert(place.clone());
+            self.places.push(place);
+        } else {
+            self.more += 1;
+        }
+    }
+}
+
+fn walk(message: &dyn MessageDyn, path: &str, found: &mut Found) {
     let mut numbers: Vec<u32> =
         message.special_fields_dyn().unknown_fields().iter().map(|(number, _)| number).collect();
     numbers.sort_unstable();
     for number in numbers {
-        let place = format!("{path} field {number}");
-        if !found.contains(&place) {
-            found.push(place);
-        }
+        found.note(format!("{path} field {number}"));
     }
     for field in message.descriptor_dyn().fields() {
         let mut descend = |value: ReflectValueRef<'_>| {

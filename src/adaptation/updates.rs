@@ -9,12 +9,10 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use protobuf::MessageField;
-
 use super::claims::{Claims, MergeError};
 use super::owners::Owners;
 use super::rights::Rights;
-use super::{resources, unknown};
+use super::{bounds, resources, unknown};
 use crate::plugin::api;
 
 /// The updates of one request while it is being asked around.
@@ -94,6 +92,8 @@ impl Updates {
         rights: &Rights,
         response: api::UpdateContainerResponse,
     ) -> Result<(), MergeError> {
+        bounds::check(&response)
+            .map_err(|what| MergeError::TooMany { plugin: plugin.to_owned(), what })?;
         let places = unknown::fields(&response);
         let api::UpdateContainerResponse { update, evict, special_fields: _ } = response;
         self.answer(plugin, rights, &update, &evict)?;
@@ -108,6 +108,8 @@ impl Updates {
         rights: &Rights,
         response: api::StopContainerResponse,
     ) -> Result<(), MergeError> {
+        bounds::check(&response)
+            .map_err(|what| MergeError::TooMany { plugin: plugin.to_owned(), what })?;
         let places = unknown::fields(&response);
         let api::StopContainerResponse { update, special_fields: _ } = response;
         self.answer(plugin, rights, &update, &[])?;
@@ -165,10 +167,13 @@ impl Updates {
 
     /// What all answers together come to.
     pub fn finish(self) -> Updated {
-        let Self { subject: _, owners, results, places: _, own, evictions, evicted_by, unknown } =
+        let Self { subject, owners, results, places: _, own, evictions, evicted_by, unknown } =
             self;
         let mut updates = results;
-        updates.extend(own);
+        if let (Some(mut own), Subject::Updated(request)) = (own, subject) {
+            own.linux.mut_or_insert_default().resources = request.linux_resources;
+            updates.push(own);
+        }
         for update in &mut updates {
             if let Some(linux) = update.linux.as_mut() {
                 resources::strip(&mut linux.resources);
@@ -210,7 +215,6 @@ impl Updates {
                 resources::lay_over(pending, wanted);
                 let own = self.own.get_or_insert_with(|| entry(container_id, *ignore_failure));
                 own.ignore_failure &= ignore_failure;
-                own.linux.mut_or_insert_default().resources = MessageField::some(pending.clone());
             }
             Subject::Updated(_) | Subject::Created(_) | Subject::Any => {
                 let place = *self.places.entry(container_id.clone()).or_insert_with(|| {
@@ -240,17 +244,24 @@ impl Updates {
         wanted: &api::LinuxResources,
         ignore_failure: bool,
     ) -> Result<bool, MergeError> {
-        let before = self.owners.part(container);
+        self.owners.begin();
         let mut claims = Claims { plugin, rights, container, owners: &mut self.owners };
-        match resources::claim(wanted, &mut claims) {
-            Ok(()) => Ok(true),
+        let claimed = resources::claim(wanted, &mut claims);
+        match claimed {
+            Ok(()) => {
+                self.owners.commit();
+                Ok(true)
+            }
             // Only a conflict is a failure in the plugin's sense. What the operator forbids is
             // reported whatever the plugin says.
             Err(MergeError::Conflict(_)) if ignore_failure => {
-                self.owners.restore(container, before);
+                self.owners.roll_back(container);
                 Ok(false)
             }
-            Err(error) => Err(error),
+            Err(error) => {
+                self.owners.commit();
+                Err(error)
+            }
         }
     }
 
@@ -261,11 +272,10 @@ impl Updates {
             let (plugin, container) = (plugin.to_owned(), container_id.clone());
             return Err(MergeError::EvictionOfSubject { plugin, container });
         }
-        let known = self.evictions.iter().any(|eviction| eviction.container_id == *container_id);
         if container_id.is_empty() {
             return Ok(());
         }
-        if !known {
+        if !self.evicted_by.contains_key(container_id) {
             self.evictions.push(wanted.clone());
         }
         let by = self.evicted_by.entry(container_id.clone()).or_default();

@@ -5,10 +5,12 @@
 use std::collections::HashSet;
 use std::rc::Rc;
 
-use crate::adaptation::{Creation, DefaultValidator, Merged};
+use protobuf::Message;
+
+use crate::adaptation::{Creation, DefaultValidator, Merged, Rights};
 use crate::plugin::{Event, api};
 
-use super::seat::{Failure, Said, Seat};
+use super::seat::{Cause, Failure, Said, Seat};
 use super::validate;
 
 /// Who takes part.
@@ -47,6 +49,31 @@ pub struct Stopped {
     pub asked: usize,
 }
 
+/// A response above so many bytes is merged on another thread: the daemon has one for everybody.
+pub const SMALL: u64 = 64 << 10;
+
+/// Merges one plugin's response, on this thread if that takes no time.
+async fn merge(
+    creation: Creation,
+    seat: &Seat,
+    rights: &Rights,
+    answer: api::CreateContainerResponse,
+) -> Result<Creation, Failure> {
+    let id = seat.id();
+    let merged = if answer.compute_size() <= SMALL {
+        creation.answer(&id, rights, answer)
+    } else {
+        let (name, rights) = (id.clone(), rights.clone());
+        let merge = tokio::task::spawn_blocking(move || creation.answer(&name, &rights, answer));
+        merge.await.map_err(|_panicked| Failure {
+            text: format!("the response of {id} could not be merged"),
+            cause: Cause::Refused,
+            plugin: id.clone(),
+        })?
+    };
+    merged.map_err(|error| Failure::of_merge(&id, &error))
+}
+
 /// Asks the audience, merges, and lets the validators judge.
 ///
 /// # Errors
@@ -67,10 +94,8 @@ pub async fn create(
         let call = seat.plugin.create_container(creation.request());
         match seat.ask(Event::CreateContainer, call).await {
             Said::Answer(answer) => {
-                let id = seat.id();
-                let answered = creation.answer(&id, rights, answer);
-                let failure = answered.map_err(|error| Failure::of_merge(&id, &error));
-                creation = failure.map_err(|failure| Stopped { failure, asked })?;
+                let merged = merge(creation, seat, rights, answer).await;
+                creation = merged.map_err(|failure| Stopped { failure, asked })?;
             }
             Said::Skipped(why) => {
                 witness.skipped(&seat.id(), &why);

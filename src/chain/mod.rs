@@ -15,7 +15,7 @@ mod tell;
 mod update;
 mod validate;
 
-pub use create::{Stopped, Table, Witness, create};
+pub use create::{SMALL, Stopped, Table, Witness, create};
 pub use seat::{Cause, Failure, Said, Seat};
 pub use tell::{Told, ask_leave, tell_all};
 pub use update::{stop, update};

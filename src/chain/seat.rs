@@ -68,7 +68,7 @@ impl Failure {
     /// An answer that does not go together with the others.
     pub fn of_merge(plugin: &str, error: &MergeError) -> Self {
         let cause = match error {
-            MergeError::NotAllowed { .. } => Cause::Refused,
+            MergeError::NotAllowed { .. } | MergeError::TooMany { .. } => Cause::Refused,
             MergeError::Conflict(_)
             | MergeError::UpdateOfSubject { .. }
             | MergeError::EvictionOfSubject { .. }

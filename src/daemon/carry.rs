@@ -47,10 +47,10 @@ pub(super) fn wish(node: &Node, key: &Key, answered: &Block) -> Option<Wish> {
     let (engine, asked) = (&old.engine_resources, &new.engine_resources);
     let kept = overlay::merge_update(engine, &old.overlay, asked, false).overlay;
     let is_there = |plugin: &str| node.relay.find(plugin).is_some();
+    let (at_creation, answered) = (owned::values(&old.at_creation), owned::values(answered));
     let part = owned::keep(&kept, |field| {
-        let is_of_creation =
-            owned::value(&old.at_creation, &field.path).as_ref() == Some(&field.value);
-        let is_answered = owned::value(answered, &field.path).is_some();
+        let is_of_creation = at_creation.get(&field.path) == Some(&field.value);
+        let is_answered = answered.contains_key(&field.path);
         let owner = owned::owner(field, &kept, &old.owners);
         !is_of_creation && !is_answered && owner.is_some_and(is_there)
     });

@@ -17,7 +17,7 @@ use crate::files::{self, Original};
 use crate::host::Point;
 use crate::link::{Attached, Proceed};
 use crate::plugin::{Event, api};
-use crate::spec::patch::{PatchError, Resolved, patch_on};
+use crate::spec::patch::{PatchError, Resolved};
 use crate::spec::{self, overlay};
 use crate::state::{Change, Container, InFlight, Key, Lifecycle, Patched, SCHEMA, Skipped};
 
@@ -29,6 +29,8 @@ use super::{carry, evidence, facts, messages, pods, settle, undo};
 pub(super) struct Bundle {
     dir: OwnedFd,
     pub(super) original: Original,
+    /// What lies there was patched for another container: it must not be run as it is.
+    is_patched: bool,
 }
 
 /// Decides a `create`, `run` or `restore`. `None`: the id is taken, so that the runtime refuses it
@@ -43,7 +45,8 @@ pub(super) async fn create(node: &Rc<Node>, call: &mut Call) -> Result<Option<Pr
     if seen.role == Role::Sandbox {
         pods::sandbox_appears(node, &seen, &record)?;
         put_on_record(node, &seen, record).await?;
-        return Ok(Some(Proceed::default()));
+        let document = write_engines(node, call, &bundle)?;
+        return Ok(Some(Proceed { document, ..Proceed::default() }));
     }
     node.plugins_are_back().await;
     require_plugins(node, &seen)?;
@@ -103,18 +106,21 @@ pub(super) fn open_bundle(node: &Node, call: &mut Call) -> Result<Bundle> {
     let mut original = files::read_at(&dir, &name)
         .doing(|| format!("{}", call.bundle.display()))
         .map_err(|error| error.hint("nothing was changed or started"))?;
-    let bundle = call.bundle.to_string_lossy();
     let store = node.store.borrow();
-    let ours = store.of_bundle(&bundle).find_map(|known| {
-        let patched = known.patched.as_ref()?;
-        (patched.inode == original.inode && patched.document == name).then_some(patched)
+    let (folder, bundle) = (files::path_of(&dir), call.bundle.to_string_lossy());
+    let of_folder = folder.iter().flat_map(|folder| store.of_folder(folder));
+    let ours = of_folder.chain(store.of_folder(&bundle)).find_map(|known| {
+        let patched = known.patched.as_ref().filter(|patched| patched.document == name)?;
+        known.is_patched_document(&original).then_some(patched)
     });
+    let mut is_patched = false;
     if let Some(patched) = ours
         && let Ok(pristine) = store.pristine(&patched.pristine)
     {
         original.bytes = pristine;
+        is_patched = true;
     }
-    Ok(Bundle { dir, original })
+    Ok(Bundle { dir, original, is_patched })
 }
 
 pub(super) fn new_record(node: &Node, call: &Call, seen: &pods::Seen) -> Container {
@@ -247,7 +253,8 @@ async fn decide(
         .await
         .map_err(|error| blame(node, call, &merged, &error))?;
     let facts = facts::host_facts(node, &merged.adjust, names).await?;
-    let patched = patch_on(&bundle.original.bytes, &merged.adjust, &facts)
+    let patched = facts::patch(&bundle.original.bytes, &merged.adjust, &facts)
+        .await
         .map_err(|error| blame(node, call, &merged, &error))?;
     node.host.point(Point::DaemonDecided)?;
     note_verdict(node, call, &merged, &patched, &facts.names);
@@ -264,7 +271,7 @@ async fn decide(
         if has_news(node, &call.key) {
             node.store.borrow_mut().change(&call.key, |_| ())?;
         }
-        return Ok(None);
+        return write_engines(node, call, bundle);
     };
     node.host.point(Point::DaemonDocument)?;
     let written = write_beside(node, call, bundle, &bytes);
@@ -364,6 +371,7 @@ fn note_verdict(
             after: change.after.clone().unwrap_or_default(),
         })
         .collect();
+    let (changes, unlisted) = listed(changes);
     note_unknown(node, call, merged);
     let resources = merged.adjust.linux.as_ref().and_then(|linux| linux.resources.as_ref());
     let owned = resources.and_then(|resources| overlay::overlay_of(resources, names).ok());
@@ -374,12 +382,25 @@ fn note_verdict(
         record.message = messages::merged(&merged.container);
         record.owners = owners;
         record.changes = changes;
+        record.skipped.extend(unlisted);
         record.at_creation = owned.clone();
         record.overlay = owned;
     });
     if let Some(kept) = kept {
         node.change(&call.key, |record| record.deferred.push(kept));
     }
+}
+
+/// How many changes of one creation are kept for `explain`.
+const LISTED: usize = 2000;
+
+/// The first of many changes, and a note of how many more there are.
+fn listed(mut changes: Vec<Change>) -> (Vec<Change>, Option<Skipped>) {
+    let more = changes.len().saturating_sub(LISTED);
+    changes.truncate(LISTED);
+    let reason = format!("{more} more changes were applied and are not listed");
+    let note = Skipped { plugin: String::new(), reason };
+    (changes, (more > 0).then_some(note))
 }
 
 /// What plugins set that this version does not know (D23).
@@ -399,6 +420,16 @@ pub(super) fn temporary_suffix(incarnation: u64) -> String {
     format!(".nri-runc.{incarnation}")
 }
 
+/// What is to be put in place where no plugin changed anything: nothing, unless the document of
+/// another container lies there.
+fn write_engines(node: &Node, call: &Call, bundle: &Bundle) -> Result<Option<String>> {
+    if !bundle.is_patched {
+        return Ok(None);
+    }
+    let written = write_beside(node, call, bundle, &bundle.original.bytes);
+    written.map(Some).map_err(|error| error.hint("the bundle is unchanged"))
+}
+
 /// Writes the patched document beside the engine's, which is kept (D1, D16).
 fn write_beside(node: &Node, call: &Call, bundle: &Bundle, bytes: &[u8]) -> Result<String> {
     let incarnation = node.store.borrow().container(&call.key).map(|record| record.incarnation);
@@ -414,7 +445,14 @@ fn write_beside(node: &Node, call: &Call, bundle: &Bundle, bytes: &[u8]) -> Resu
     let written = files::create_at(&bundle.dir, &temporary, bytes, &bundle.original);
     let written = written.and_then(|inode| {
         node.host.point(Point::DaemonWritten)?;
-        let patched = Patched { document, temporary: temporary.clone(), inode, pristine };
+        let patched = Patched {
+            document,
+            temporary: temporary.clone(),
+            inode,
+            pristine,
+            folder: files::path_of(&bundle.dir).unwrap_or_default(),
+            fingerprint: files::fingerprint(bytes),
+        };
         node.store.borrow_mut().change(&call.key, |record| record.patched = Some(patched))
     });
     if written.is_err() {

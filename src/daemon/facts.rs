@@ -6,17 +6,25 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use protobuf::Message;
 use tracing::warn;
 
 use crate::adaptation::Merged;
+use crate::chain::SMALL;
 use crate::error::{Error, Result};
 use crate::plugin::api;
 use crate::resolve;
 use crate::runtime::features::Features;
-use crate::spec::patch::{HostFacts, PatchError, Resolved, propagating_sources};
+use crate::spec::patch::{HostFacts, PatchError, Patched, Resolved, patch_on, propagating_sources};
 
 use super::call::Call;
 use super::node::Node;
+
+/// A document above so many bytes is edited on another thread.
+const LARGE: usize = 256 << 10;
+
+/// With more CDI devices than this the document is edited on another thread.
+const FEW: usize = 16;
 
 /// What the adjustment's names stand for here, once it is known that the runtime honours them.
 pub(super) async fn resolve_for_runtime(
@@ -24,7 +32,7 @@ pub(super) async fn resolve_for_runtime(
     call: &Call,
     merged: &Merged,
 ) -> std::result::Result<Resolved, PatchError> {
-    let resolved = resolve::resolve(&merged.adjust, &node.config, &node.host)?;
+    let resolved = resolve_names(node, &merged.adjust).await?;
     for note in &resolved.notes {
         warn!("{}: {note}", call.key.id);
     }
@@ -41,6 +49,40 @@ pub(super) async fn resolve_for_runtime(
         resolve::check_runtime(&merged.adjust, &resolved, &features)?;
     }
     Ok(resolved)
+}
+
+/// What the names stand for. CDI's files are read on another thread: there may be many.
+async fn resolve_names(
+    node: &Node,
+    adjust: &api::ContainerAdjustment,
+) -> std::result::Result<Resolved, PatchError> {
+    if adjust.CDI_devices.is_empty() {
+        return resolve::resolve(adjust, &node.config, &node.host);
+    }
+    let (adjust, config, host) = (adjust.clone(), node.config.clone(), node.host.clone());
+    let look = tokio::task::spawn_blocking(move || resolve::resolve(&adjust, &config, &host));
+    look.await.unwrap_or_else(|_panicked| {
+        let problem = "the files of CDI devices could not be read".to_owned();
+        Err(PatchError::Invalid { field: "CdiDevices".to_owned(), problem })
+    })
+}
+
+/// Edits the document, on another thread where that may take its time.
+pub(super) async fn patch(
+    document: &[u8],
+    adjust: &api::ContainerAdjustment,
+    facts: &HostFacts,
+) -> std::result::Result<Patched, PatchError> {
+    let is_small = adjust.compute_size() <= SMALL && document.len() <= LARGE;
+    if is_small && facts.names.cdi.len() <= FEW {
+        return patch_on(document, adjust, facts);
+    }
+    let (document, adjust, facts) = (document.to_vec(), adjust.clone(), facts.clone());
+    let patch = tokio::task::spawn_blocking(move || patch_on(&document, &adjust, &facts));
+    patch.await.unwrap_or_else(|_panicked| {
+        let problem = "the document could not be edited".to_owned();
+        Err(PatchError::Invalid { field: String::new(), problem })
+    })
 }
 
 /// What the host is like; looked at only where the adjustment asks for mounts that propagate.

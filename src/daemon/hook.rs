@@ -21,7 +21,6 @@ use crate::host::Point;
 use crate::link::{Answer, Hook, Proceed, Stage};
 use crate::plugin::Event;
 use crate::spec::overlay;
-use crate::spec::patch::patch_on;
 use crate::state::{InFlight, Key, Lifecycle, PodState, Wish};
 
 use super::call::Call;
@@ -211,8 +210,8 @@ async fn within_reach(
     let blame = |error: &_| create::blame(node, call, merged, error);
     let names = facts::resolve_for_runtime(node, call, merged).await.map_err(|e| blame(&e))?;
     let facts = facts::host_facts(node, &merged.adjust, names).await?;
-    let patched =
-        patch_on(&bundle.original.bytes, &merged.adjust, &facts).map_err(|e| blame(&e))?;
+    let patched = facts::patch(&bundle.original.bytes, &merged.adjust, &facts).await;
+    let patched = patched.map_err(|e| blame(&e))?;
     let resources = merged.adjust.linux.as_ref().and_then(|linux| linux.resources.as_ref());
     let is_class = |field: &str| matches!(field, "BlockioClass" | "RdtClass");
     let beyond = patched

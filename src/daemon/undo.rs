@@ -8,10 +8,11 @@ use std::rc::Rc;
 
 use tracing::{debug, warn};
 
+use crate::error::Result;
 use crate::files;
 use crate::host::Point;
 use crate::plugin::Event;
-use crate::state::{Container, Key, Lifecycle};
+use crate::state::{Container, Key, Lifecycle, Patched};
 
 use super::node::{Node, log_failure};
 use super::{create, exit, pods, updates};
@@ -33,32 +34,49 @@ pub(super) async fn creation(node: &Rc<Node>, key: &Key) {
 }
 
 /// Removes our temporary files, and puts the engine's document back where ours still is.
-/// A bundle that is gone, or a document that somebody wrote since, is left alone.
+/// A bundle that is gone, or a document that was written or edited since, is left alone.
 pub(super) fn restore_document(node: &Node, record: &Container) {
     log_failure("restoring a bundle", node.host.point(Point::DaemonRestore));
-    let Ok(dir) = files::open_dir(Path::new(&record.bundle)) else { return };
+    let Ok(dir) = files::open_dir(Path::new(record.folder())) else { return };
     let Some(patched) = &record.patched else { return sweep(record, &dir) };
+    let is_ours = |name: &str| {
+        files::read_at(&dir, name).is_ok_and(|there| record.is_patched_document(&there))
+    };
     files::remove_at(&dir, &files::kept_name(&patched.temporary));
-    if files::inode_at(&dir, &patched.document) != Some(patched.inode) {
-        if files::inode_at(&dir, &patched.temporary) == Some(patched.inode) {
-            files::remove_at(&dir, &patched.temporary);
-        }
-        return;
+    if !is_ours(&patched.document) {
+        return files::remove_at(&dir, &patched.temporary);
     }
-    if files::inode_at(&dir, &patched.temporary).is_none() {
-        let written = node.store.borrow().pristine(&patched.pristine).and_then(|bytes| {
-            let like = files::read_at(&dir, &patched.document)?;
-            files::create_at(&dir, &patched.temporary, &bytes, &like)
-        });
-        if let Err(error) = written {
-            warn!("{}: the engine's document could not be restored: {error}", record.bundle);
-            return;
+    let restored = write_pristine(node, &dir, patched).and_then(|()| {
+        files::exchange_at(&dir, &patched.temporary, &patched.document)?;
+        if is_ours(&patched.temporary) {
+            return Ok(());
         }
-    }
-    match files::exchange_at(&dir, &patched.temporary, &patched.document) {
+        // It was edited right before: what was edited counts.
+        files::exchange_at(&dir, &patched.temporary, &patched.document)
+    });
+    match restored {
         Ok(()) => files::remove_at(&dir, &patched.temporary),
-        Err(error) => warn!("{}: {error}", record.bundle),
+        Err(error) => {
+            warn!("{}: the engine's document could not be restored: {error}", record.folder());
+        }
     }
+}
+
+/// Lays the engine's document beside ours. What lies there after an exchange may be the document
+/// of another container in the same bundle.
+fn write_pristine(node: &Node, dir: &OwnedFd, patched: &Patched) -> Result<()> {
+    let there = files::read_at(dir, &patched.temporary);
+    let pristine = match node.store.borrow().pristine(&patched.pristine) {
+        Ok(pristine) => pristine,
+        // Lost with a run directory that was wiped.
+        Err(lost) => return there.map(drop).map_err(|_missing| lost),
+    };
+    if there.is_ok_and(|there| there.bytes == pristine) {
+        return Ok(());
+    }
+    let like = files::read_at(dir, &patched.document)?;
+    files::remove_at(dir, &patched.temporary);
+    files::create_at(dir, &patched.temporary, &pristine, &like).map(drop)
 }
 
 /// Removes a patched file that we wrote and did not come to put on record; no wrapper ever heard
@@ -79,8 +97,7 @@ fn sweep(record: &Container, dir: &OwnedFd) {
 /// The patched document is in use: its temporary name, now the engine's bytes, is not needed.
 pub(super) fn drop_temporary(record: &Container) {
     let Some(patched) = &record.patched else { return };
-    let Ok(dir) = files::open_dir(Path::new(&record.bundle)) else { return };
-    if files::inode_at(&dir, &patched.document) == Some(patched.inode) {
-        files::remove_at(&dir, &patched.temporary);
-    }
+    let Ok(dir) = files::open_dir(Path::new(record.folder())) else { return };
+    files::remove_at(&dir, &files::kept_name(&patched.temporary));
+    files::remove_at(&dir, &patched.temporary);
 }

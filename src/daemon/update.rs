@@ -308,13 +308,15 @@ fn changes(
     part: &Block,
     owners: &BTreeMap<String, String>,
 ) -> Vec<Change> {
-    let (before, at) = (updates::in_force(record), now());
+    let (before, at) = (owned::values(&updates::in_force(record)), now());
+    let kept = owned::values(&merged.overlay);
+    let given = owned::values(&merged.to_runtime);
     let change = |event: &str, plugin: &str, path: &str, after: Value| Change {
         at,
         event: event.to_owned(),
         plugin: plugin.to_owned(),
         field: format!("linux.resources.{path}"),
-        before: owned::value(&before, path).unwrap_or_default(),
+        before: before.get(path).cloned().unwrap_or_default(),
         after,
     };
     let set = owned::fields(part).into_iter().map(|field| {
@@ -322,8 +324,8 @@ fn changes(
         change("UpdateContainer", owner, &field.path, field.value.clone())
     });
     let released = owned::fields(&record.overlay).into_iter().filter_map(|field| {
-        let is_kept = owned::value(&merged.overlay, &field.path).is_some();
-        let after = owned::value(&merged.to_runtime, &field.path).unwrap_or_default();
+        let is_kept = kept.contains_key(&field.path);
+        let after = given.get(&field.path).cloned().unwrap_or_default();
         (!is_kept).then(|| change("update by the engine", "", &field.path, after))
     });
     set.chain(released).collect()

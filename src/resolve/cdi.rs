@@ -7,7 +7,7 @@
 //! does not keep devices of other files from being found, and is named when one is missing.
 //! Reference: CDI specification 1.1, `SPEC.md`; BUG-G10 (docs/nri-differences.md).
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
 use container_device_interface::container_edits::ContainerEdits;
@@ -43,7 +43,7 @@ pub(super) fn devices(
     host: &Host,
 ) -> Result<Vec<CdiDevice>, PatchError> {
     let registry = Registry::read(spec_dirs, host);
-    let mut files_seen: Vec<&Path> = Vec::new();
+    let mut files_seen: HashSet<&Path> = HashSet::new();
     let mut found = Vec::with_capacity(wanted.len());
     for api::CDIDevice { name, special_fields: _ } in wanted {
         let failed = |problem: String| PatchError::Invalid {
@@ -52,10 +52,7 @@ pub(super) fn devices(
         };
         let entry = registry.find(name, spec_dirs).map_err(failed)?;
         // What a file says for all its devices comes once.
-        let is_first = !files_seen.contains(&entry.file.as_path());
-        if is_first {
-            files_seen.push(&entry.file);
-        }
+        let is_first = files_seen.insert(&entry.file);
         let device = edits(name, entry, is_first)
             .map_err(|problem| failed(format!("{}: {problem}", entry.file.display())))?;
         found.push(device);

@@ -4,7 +4,7 @@
 
 use crate::error::{Context, Result};
 use crate::host::Host;
-use crate::spec::patch::{HostFacts, Resolved};
+use crate::spec::patch::{HostFacts, HostMounts, Resolved};
 
 /// Looks at the mounts, and at where `sources` really are.
 ///
@@ -19,7 +19,7 @@ pub fn host_facts(sources: &[String], names: Resolved, host: &Host) -> Result<Ho
         .doing(|| format!("{}", mountinfo.display()))
         .map_err(|error| error.hint("the bundle is unchanged"))?;
     let mut facts = HostFacts {
-        mountinfo: Some(String::from_utf8_lossy(&mountinfo).into_owned()),
+        mounts: Some(HostMounts::read(&String::from_utf8_lossy(&mountinfo))),
         names,
         ..HostFacts::default()
     };

@@ -9,6 +9,7 @@
 //! Reference: Go `encoding/json` (`Unmarshal`: key case, duplicates, null), RFC 8259.
 
 use std::borrow::Cow;
+use std::collections::HashMap;
 use std::ops::Range;
 
 use serde_json::Value;
@@ -105,7 +106,12 @@ pub struct Object<'t> {
     /// Keys are data (annotations), not names of a schema: case matters.
     exact: bool,
     members: Vec<Member<'t>>,
+    /// Where members of a name are, once there are so many that looking through them costs more.
+    index: Option<HashMap<String, Vec<usize>>>,
 }
+
+/// With more members than this an object is indexed.
+const FEW: usize = 16;
 
 #[derive(Debug)]
 struct Member<'t> {
@@ -140,7 +146,23 @@ impl<'t> Object<'t> {
             let name = name(text.get(origin.key.clone()).unwrap_or_default());
             members.push(Member { name, origin: Some(origin), is_replaced: false, now: Now::Kept });
         }
-        Ok(Self { text, path, source: Some(source), exact, members })
+        Ok(Self { text, path, source: Some(source), exact, members, index: None }.indexed())
+    }
+
+    fn indexed(mut self) -> Self {
+        if self.members.len() > FEW {
+            let mut index: HashMap<String, Vec<usize>> = HashMap::with_capacity(self.members.len());
+            for (place, member) in self.members.iter().enumerate() {
+                index.entry(self.folded(&member.name)).or_default().push(place);
+            }
+            self.index = Some(index);
+        }
+        self
+    }
+
+    /// A name as it is compared: as it is, or without regard to case.
+    fn folded(&self, name: &str) -> String {
+        if self.exact { name.to_owned() } else { fold(name) }
     }
 
     /// Member `key` as a value, opened or not, for comparing and for telling what it was.
@@ -211,7 +233,7 @@ impl<'t> Object<'t> {
                 .collect(),
             Some(_) => return Err(DocumentError::WrongType { path, wanted: "object" }),
         };
-        Ok(Object { text: self.text, path, source: None, exact, members })
+        Ok(Object { text: self.text, path, source: None, exact, members, index: None }.indexed())
     }
 
     /// Opens the array `key`. One that is not there comes into being with its first element.
@@ -252,31 +274,51 @@ impl<'t> Object<'t> {
             member.now = now;
             return Ok(index);
         }
+        let (name, place) = (self.folded(key), self.members.len());
         self.members.push(Member {
             name: Cow::Owned(key.to_owned()),
             origin: None,
             is_replaced: false,
             now,
         });
-        Ok(self.members.len() - 1)
+        match &mut self.index {
+            Some(index) => index.entry(name).or_default().push(place),
+            None if place == FEW => {
+                let members = std::mem::take(&mut self.members);
+                let source = self.source.clone();
+                let path = std::mem::take(&mut self.path);
+                let Self { text, exact, .. } = *self;
+                *self = Self { text, path, source, exact, members, index: None }.indexed();
+            }
+            None => {}
+        }
+        Ok(place)
+    }
+
+    /// The places of the members that mean `key`.
+    fn places(&self, key: &str) -> Vec<usize> {
+        match &self.index {
+            Some(index) => index.get(&self.folded(key)).cloned().unwrap_or_default(),
+            None => {
+                let means_key = |member: &Member<'t>| {
+                    member.name == key || (!self.exact && is_same_name(&member.name, key))
+                };
+                let members = self.members.iter().enumerate();
+                members.filter(|(_, m)| means_key(m)).map(|(place, _)| place).collect()
+            }
+        }
     }
 
     /// The one member that means `key`.
     fn find(&self, key: &str) -> Result<Option<usize>, DocumentError> {
-        let means_key = |member: &Member<'t>| {
-            member.name == key || (!self.exact && is_same_name(&member.name, key))
-        };
-        let mut found = self.members.iter().enumerate().filter(|(_, m)| means_key(m));
-        let Some((index, member)) = found.next() else { return Ok(None) };
-        if member.name == key && found.next().is_none() {
-            return Ok(Some(index));
+        let found = self.places(key);
+        match found.as_slice() {
+            [] => return Ok(None),
+            [only] if self.members[*only].name == key => return Ok(Some(*only)),
+            _ => {}
         }
-        let spellings: Vec<String> = self
-            .members
-            .iter()
-            .filter(|m| means_key(m))
-            .map(|m| format!("\"{}\"", quoted(&m.name)))
-            .collect();
+        let spellings: Vec<String> =
+            found.iter().map(|at| format!("\"{}\"", quoted(&self.members[*at].name))).collect();
         let path = quoted(&self.path_of(key));
         Err(DocumentError::Ambiguous { path, spellings: spellings.join(", ") })
     }
@@ -412,11 +454,15 @@ fn name(literal: &[u8]) -> Cow<'_, str> {
 /// Whether Go's decoder would take `name` for the field `key`: case is ignored, and two letters
 /// outside ASCII fold into it (U+017F to s, U+212A to k).
 fn is_same_name(name: &str, key: &str) -> bool {
+    name.eq_ignore_ascii_case(key) || (!name.is_ascii() && fold(name) == fold(key))
+}
+
+/// What all spellings have in common that Go's decoder takes for one name.
+fn fold(name: &str) -> String {
     let fold = |c: char| match c {
         '\u{17f}' => 's',
         '\u{212a}' => 'k',
         c => c.to_ascii_lowercase(),
     };
-    name.eq_ignore_ascii_case(key)
-        || (!name.is_ascii() && name.chars().map(fold).eq(key.chars().map(fold)))
+    name.chars().map(fold).collect()
 }

@@ -7,6 +7,8 @@
 //! It works on OCI `LinuxResources` objects, never calls a runtime and never asks a plugin.
 //! Reference: decision D21; OCI runtime-spec 1.3 `config-linux.md`; runc `update`.
 
+use std::collections::HashSet;
+
 use serde_json::{Map, Value};
 
 use super::patch::{PatchError, Resolved, resources};
@@ -55,7 +57,8 @@ pub fn delta(request: &Map<String, Value>, engine: &Map<String, Value>) -> Map<S
             }
             ("hugepageLimits", Value::Array(asked), known) => {
                 let known = known.and_then(Value::as_array);
-                let is_new = |limit: &&Value| known.is_none_or(|known| !known.contains(limit));
+                let known: HashSet<String> = known.into_iter().flatten().map(text_of).collect();
+                let is_new = |limit: &&Value| !known.contains(&text_of(limit));
                 let changed: Vec<Value> = asked.iter().filter(is_new).cloned().collect();
                 (!changed.is_empty()).then_some(Value::Array(changed))
             }
@@ -115,11 +118,13 @@ pub fn put_over(base: &mut Map<String, Value>, top: &Map<String, Value>) {
                 }
             }
             ("hugepageLimits", Value::Array(top), Some(Value::Array(base))) => {
-                base.retain(|limit| !top.iter().any(|new| page_size(new) == page_size(limit)));
+                let new: HashSet<Option<&str>> = top.iter().map(page_size).collect();
+                base.retain(|limit| !new.contains(&page_size(limit)));
                 base.extend(top.iter().cloned());
             }
             ("devices", Value::Array(top), Some(Value::Array(base))) => {
-                let new = top.iter().filter(|rule| !base.contains(rule)).cloned();
+                let known: HashSet<String> = base.iter().map(text_of).collect();
+                let new = top.iter().filter(|rule| !known.contains(&text_of(rule))).cloned();
                 let new: Vec<Value> = new.collect();
                 base.extend(new);
             }
@@ -143,8 +148,8 @@ fn release(overlay: &Map<String, Value>, delta: &Map<String, Value>) -> Map<Stri
                 (!owned.is_empty()).then_some(Value::Object(owned))
             }
             ("hugepageLimits", Value::Array(owned), Some(Value::Array(asked))) => {
-                let is_kept =
-                    |limit: &&Value| !asked.iter().any(|new| page_size(new) == page_size(limit));
+                let asked: HashSet<Option<&str>> = asked.iter().map(page_size).collect();
+                let is_kept = |limit: &&Value| !asked.contains(&page_size(limit));
                 let owned: Vec<Value> = owned.iter().filter(is_kept).cloned().collect();
                 (!owned.is_empty()).then_some(Value::Array(owned))
             }
@@ -193,6 +198,13 @@ fn drop_following_swap(delta: &mut Map<String, Value>, engine: &Map<String, Valu
     if follows && followed {
         memory.remove("swap");
     }
+}
+
+/// What two entries have in common that say the same, in whatever order.
+fn text_of(value: &Value) -> String {
+    let mut value = value.clone();
+    value.sort_all_objects();
+    value.to_string()
 }
 
 fn page_size(limit: &Value) -> Option<&str> {

@@ -4,7 +4,7 @@
 //! An overlay says what holds, an owner table says whose it is; here one is read beside the
 //! other. It never changes a value. Reference: decisions D21 and D25.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use serde_json::{Map, Value};
 
@@ -92,8 +92,9 @@ pub fn undone(
     before: &Map<String, Value>,
 ) -> (Map<String, Value>, Vec<String>) {
     let (mut undone, mut left) = (before.clone(), Vec::new());
+    let known: HashSet<String> = fields(before).into_iter().map(|field| field.path).collect();
     for field in fields(part) {
-        if value(before, &field.path).is_some() {
+        if known.contains(&field.path) {
             continue;
         }
         let lifted =
@@ -129,7 +130,9 @@ pub fn owner<'o>(
             "devices" => RULES,
             _ => return None,
         };
-        owners.iter().find(|(name, _)| name.starts_with(prefix)).map(|(_, owner)| owner)
+        // Sorted: the first with this prefix comes right after the prefix itself.
+        let (name, owner) = owners.range(prefix.to_owned()..).next()?;
+        name.starts_with(prefix).then_some(owner)
     });
     found.map(String::as_str)
 }
@@ -161,7 +164,7 @@ pub fn part(wanted: &Map<String, Value>, owners: &BTreeMap<String, String>) -> M
 
 /// Takes out the owners of resources that the overlay has no more.
 pub fn retain(owners: &mut BTreeMap<String, String>, overlay: &Map<String, Value>) {
-    let held: Vec<String> = fields(overlay).into_iter().map(|owned| owned.nri).collect();
+    let held: HashSet<String> = fields(overlay).into_iter().map(|owned| owned.nri).collect();
     owners.retain(|name, _| !is_resource(name) || held.contains(name));
 }
 
@@ -175,7 +178,7 @@ pub fn is_resource(name: &str) -> bool {
 
 /// The members of an overlay that `is_kept` holds for; lists but those of page sizes stay whole.
 pub fn keep(overlay: &Map<String, Value>, is_kept: impl Fn(&Owned) -> bool) -> Map<String, Value> {
-    let kept: Vec<String> = fields(overlay)
+    let kept: HashSet<String> = fields(overlay)
         .into_iter()
         .filter(|field| is_kept(field))
         .map(|field| field.path)
@@ -204,6 +207,15 @@ pub fn keep(overlay: &Map<String, Value>, is_kept: impl Fn(&Owned) -> bool) -> M
         part.extend(value.map(|value| (section.clone(), value)));
     }
     part
+}
+
+/// All values by the paths that [`fields`] gives, for who asks for many.
+pub fn values(resources: &Map<String, Value>) -> HashMap<String, Value> {
+    let mut values = HashMap::new();
+    for owned in fields(resources) {
+        values.entry(owned.path).or_insert(owned.value);
+    }
+    values
 }
 
 /// The value at a path that [`fields`] gave.

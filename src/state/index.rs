@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Containers by what they are looked for: their id below any root, their pod, their bundle. With
+//! Containers by what they are looked for: their id below any root, their pod, the
+//! directory of their document. With
 //! it the cost of a request does not grow with what is known.
 //!
 //! It holds hashes in place of names, for there are three of them for each of thousands of
@@ -17,7 +18,7 @@ pub(super) struct Index {
     hasher: RandomState,
     by_id: Keys,
     by_pod: Keys,
-    by_bundle: Keys,
+    by_folder: Keys,
 }
 
 type Keys = BTreeSet<(u64, Rc<Key>)>;
@@ -40,8 +41,8 @@ impl Index {
     fn ways(&mut self, container: &Container) -> [(&mut Keys, u64); 3] {
         let hash = |name: &str| self.hasher.hash_one(name);
         let (id, pod) = (hash(&container.key.id), hash(&container.pod));
-        let bundle = hash(&container.bundle);
-        [(&mut self.by_id, id), (&mut self.by_pod, pod), (&mut self.by_bundle, bundle)]
+        let folder = hash(container.folder());
+        [(&mut self.by_id, id), (&mut self.by_pod, pod), (&mut self.by_folder, folder)]
     }
 
     pub(super) fn of_id(&self, id: &str) -> impl Iterator<Item = &Rc<Key>> {
@@ -52,8 +53,8 @@ impl Index {
         of(&self.by_pod, self.hasher.hash_one(pod))
     }
 
-    pub(super) fn of_bundle(&self, bundle: &str) -> impl Iterator<Item = &Rc<Key>> {
-        of(&self.by_bundle, self.hasher.hash_one(bundle))
+    pub(super) fn of_folder(&self, folder: &str) -> impl Iterator<Item = &Rc<Key>> {
+        of(&self.by_folder, self.hasher.hash_one(folder))
     }
 }
 

@@ -16,6 +16,8 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use crate::files::{self, Original};
+
 pub use notes::{Change, InFlight, Patched, Skipped, Updating, Wish};
 
 pub use store::Store;
@@ -196,6 +198,26 @@ impl Container {
     /// container that had its id before.
     pub fn was_made(&self) -> bool {
         self.init_pid.is_some() || self.started_at != 0
+    }
+
+    /// The directory of its document.
+    pub fn folder(&self) -> &str {
+        let folder = self.patched.as_ref().map(|patched| patched.folder.as_str());
+        folder.filter(|folder| !folder.is_empty()).unwrap_or(&self.bundle)
+    }
+
+    /// Whether `there` is the document that was put in place for this container: its content
+    /// decides, for a file is edited in place as easily as it is replaced, and inodes are used
+    /// again.
+    pub fn is_patched_document(&self, there: &Original) -> bool {
+        let Some(patched) = &self.patched else { return false };
+        if patched.fingerprint.is_empty() {
+            // Of an earlier version only the inode is on record: a file that was written to since
+            // the container was created has been edited.
+            let is_older = self.created_at == 0 || there.modified <= self.created_at;
+            return patched.inode == there.inode && is_older;
+        }
+        patched.fingerprint == files::fingerprint(&there.bytes)
     }
 }
 

@@ -92,4 +92,12 @@ pub struct Patched {
     pub inode: u64,
     /// File with the engine's bytes, below the state directory.
     pub pristine: String,
+    /// The directory of the document, as the kernel names it; empty in the records of versions
+    /// that took the bundle for it.
+    #[serde(default)]
+    pub folder: String,
+    /// Fingerprint of the patched file's content; empty in the records of versions that went by
+    /// its inode.
+    #[serde(default)]
+    pub fingerprint: String,
 }

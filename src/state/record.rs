@@ -398,7 +398,7 @@ mod tests {
         store.change(&one.key, |record| record.pod = "q".to_owned()).unwrap();
         let counts = |store: &Store| {
             let pods = ["p", "q"].map(|pod| store.of_pod(pod).count());
-            (store.of_id("a").count(), pods, store.of_bundle("/b").count())
+            (store.of_id("a").count(), pods, store.of_folder("/b").count())
         };
         assert_eq!(counts(&store), (2, [0, 2], 2));
         store.forget(&one.key);

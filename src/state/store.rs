@@ -162,10 +162,10 @@ impl Store {
         found.map(Rc::as_ref).filter(move |container| container.pod == pod)
     }
 
-    /// The containers made from this bundle.
-    pub fn of_bundle<'s>(&'s self, bundle: &'s str) -> impl Iterator<Item = &'s Container> {
-        let found = self.index.of_bundle(bundle).filter_map(|key| self.containers.get(key));
-        found.map(Rc::as_ref).filter(move |container| container.bundle == bundle)
+    /// The containers whose document lies in this directory.
+    pub fn of_folder<'s>(&'s self, folder: &'s str) -> impl Iterator<Item = &'s Container> {
+        let found = self.index.of_folder(folder).filter_map(|key| self.containers.get(key));
+        found.map(Rc::as_ref).filter(move |container| container.folder() == folder)
     }
 
     /// All pods.
@@ -205,7 +205,9 @@ impl Store {
             Some((key, old)) => (Rc::clone(key), Some(Rc::clone(old))),
             None => (Rc::new(container.key.clone()), None),
         };
-        if let Some(old) = old.filter(|o| o.pod != container.pod || o.bundle != container.bundle) {
+        let is_elsewhere =
+            |old: &Rc<Container>| old.pod != container.pod || old.folder() != container.folder();
+        if let Some(old) = old.filter(is_elsewhere) {
             self.index.remove(&key, &old);
         }
         self.index.add(&key, &container);

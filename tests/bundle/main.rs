@@ -12,6 +12,7 @@ mod asked;
 mod closed;
 mod crowd;
 mod dropped;
+mod edited;
 mod ended;
 #[path = "../support/example.rs"]
 mod example;

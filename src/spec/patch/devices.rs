@@ -5,6 +5,8 @@
 //! is the same device. Rules with wildcards are the engine's and are never touched.
 //! Reference: NRI `AdjustDevices`, but for BUG-02 and BUG-G9; OCI `config-linux.md`.
 
+use std::collections::{BTreeSet, HashMap};
+
 use oci_spec::runtime::{LinuxDeviceBuilder, LinuxDeviceType};
 use serde_json::{Value, json};
 
@@ -15,7 +17,7 @@ use crate::spec::array::Item;
 use crate::spec::document::{DocumentError, Object};
 
 /// What the kernel knows a device by.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Identity {
     /// `c` or `b`, as cgroup rules spell it.
     kind: String,
@@ -62,68 +64,136 @@ pub(super) fn patch(
     devices: &[api::LinuxDevice],
     changes: &mut Changes,
 ) -> Result<(), PatchError> {
-    devices.iter().try_for_each(|device| patch_one(root, device, "rwm", changes))
+    if devices.is_empty() {
+        return Ok(());
+    }
+    let mut nodes = Nodes::take(root)?;
+    for device in devices {
+        nodes.apply(root, device, "rwm", changes)?;
+    }
+    nodes.put_back(root)
 }
 
-/// Applies one device, which the container may use in the ways of `access`.
-pub(super) fn patch_one(
-    root: &mut Object<'_>,
-    device: &api::LinuxDevice,
-    access: &str,
-    changes: &mut Changes,
-) -> Result<(), PatchError> {
-    let (path, is_removal) = unmark(&device.path);
-    let nri_field = format!("Devices[{path}]");
-    if path.is_empty() {
-        return Err(PatchError::invalid(nri_field, "a device needs a path"));
-    }
-    let after = if is_removal { None } else { Some(device_value(&nri_field, device)?) };
-    let identity = Identity::new(&device.type_, device.major, device.minor);
-    let wanted = identity.filter(|_| !is_removal);
-    let orphans = place(root, (path, &nri_field), after, wanted.as_ref(), changes)?;
-    for orphan in orphans {
-        drop_rules(root, &orphan, &nri_field, changes)?;
-    }
-    match wanted {
-        Some(wanted) if !access.is_empty() => allow(root, &wanted, access, &nri_field, changes),
-        _ => Ok(()),
-    }
+/// The nodes and rules of a document while they are edited: read once and written once, however
+/// many devices come and go.
+pub(super) struct Nodes<'t> {
+    /// `None`: it was taken out.
+    nodes: Vec<Option<Node<'t>>>,
+    by_path: HashMap<String, Vec<usize>>,
+    /// How many nodes are this device.
+    count: HashMap<Identity, usize>,
+    /// Read when the first device needs them.
+    rules: Option<Rules<'t>>,
 }
 
-/// Puts the node in place of all at its path. Gives back the devices that no node is any more.
-fn place(
-    root: &mut Object<'_>,
-    (path, nri_field): (&str, &str),
-    after: Option<Value>,
-    identity: Option<&Identity>,
-    changes: &mut Changes,
-) -> Result<Vec<Identity>, PatchError> {
-    let cleaned = clean(path);
-    let items = root.object("linux")?.array("devices")?.items();
-    let mut nodes = Vec::with_capacity(items.len() + 1);
-    for item in items.iter() {
-        let object = item.open("linux.devices[]")?;
-        let there = object.value("path")?;
-        let path = clean(there.as_ref().and_then(Value::as_str).unwrap_or_default());
-        nodes.push(Node { path, identity: Identity::of(&object)?, item: item.clone() });
+impl<'t> Nodes<'t> {
+    /// Reads the document's nodes; until they are put back it has none.
+    pub(super) fn take(root: &mut Object<'t>) -> Result<Self, PatchError> {
+        let items = std::mem::take(root.object("linux")?.array("devices")?.items());
+        let (nodes, by_path, count) = Default::default();
+        let mut all = Self { nodes, by_path, count, rules: None };
+        for item in items {
+            let object = item.open("linux.devices[]")?;
+            let there = object.value("path")?;
+            let path = clean(there.as_ref().and_then(Value::as_str).unwrap_or_default());
+            let identity = Identity::of(&object)?;
+            all.push(Node { path, identity, item });
+        }
+        Ok(all)
     }
-    let (gone, mut nodes): (Vec<_>, Vec<_>) = nodes.into_iter().partition(|n| n.path == cleaned);
-    let before = gone.last().map(|node| node.item.value());
-    if gone.len() <= 1 && before == after {
-        return Ok(Vec::new());
+
+    /// Writes nodes and rules into the document.
+    pub(super) fn put_back(self, root: &mut Object<'t>) -> Result<(), PatchError> {
+        let nodes = self.nodes.into_iter().flatten().map(|node| node.item);
+        *root.object("linux")?.array("devices")?.items() = nodes.collect();
+        if let Some(rules) = self.rules {
+            *rules_of(root)? = rules.items.into_iter().flatten().collect();
+        }
+        Ok(())
     }
-    if let Some(value) = &after {
-        let item = Item::new(value);
-        nodes.push(Node { path: cleaned, identity: identity.cloned(), item });
+
+    /// Applies one device, which the container may use in the ways of `access`.
+    pub(super) fn apply(
+        &mut self,
+        root: &mut Object<'t>,
+        device: &api::LinuxDevice,
+        access: &str,
+        changes: &mut Changes,
+    ) -> Result<(), PatchError> {
+        let (path, is_removal) = unmark(&device.path);
+        let nri_field = format!("Devices[{path}]");
+        if path.is_empty() {
+            return Err(PatchError::invalid(nri_field, "a device needs a path"));
+        }
+        let after = if is_removal { None } else { Some(device_value(&nri_field, device)?) };
+        let identity = Identity::new(&device.type_, device.major, device.minor);
+        let wanted = identity.filter(|_| !is_removal);
+        let orphans = self.place((path, &nri_field), after, wanted.as_ref(), changes);
+        for orphan in orphans {
+            self.rules(root)?.drop_all(&orphan, &nri_field, changes);
+        }
+        match wanted {
+            Some(wanted) if !access.is_empty() => {
+                self.rules(root)?.allow(&wanted, access, &nri_field, changes);
+            }
+            _ => {}
+        }
+        Ok(())
     }
-    let orphans = gone
-        .into_iter()
-        .filter_map(|node| node.identity)
-        .filter(|gone| !nodes.iter().any(|node| node.identity.as_ref() == Some(gone)))
-        .collect();
-    *items = nodes.into_iter().map(|node| node.item).collect();
-    changes.note(format!("linux.devices[{path}]"), nri_field, before, after);
-    Ok(orphans)
+
+    /// Puts the node in place of all at its path. Gives back the devices that no node is any more.
+    fn place(
+        &mut self,
+        (path, nri_field): (&str, &str),
+        after: Option<Value>,
+        identity: Option<&Identity>,
+        changes: &mut Changes,
+    ) -> Vec<Identity> {
+        let cleaned = clean(path);
+        let there = self.by_path.get(&cleaned).map(Vec::as_slice).unwrap_or_default();
+        let last = there.last().and_then(|at| self.nodes.get(*at)?.as_ref());
+        let before = last.map(|node| node.item.value());
+        if there.len() <= 1 && before == after {
+            return Vec::new();
+        }
+        let gone = self.remove(&cleaned);
+        if let Some(value) = &after {
+            let item = Item::new(value);
+            self.push(Node { path: cleaned, identity: identity.cloned(), item });
+        }
+        changes.note(format!("linux.devices[{path}]"), nri_field, before, after);
+        gone.into_iter().filter(|gone| !self.count.contains_key(gone)).collect()
+    }
+
+    fn push(&mut self, node: Node<'t>) {
+        self.by_path.entry(node.path.clone()).or_default().push(self.nodes.len());
+        if let Some(identity) = &node.identity {
+            *self.count.entry(identity.clone()).or_default() += 1;
+        }
+        self.nodes.push(Some(node));
+    }
+
+    /// Takes out all nodes at a path; gives back which devices they were.
+    fn remove(&mut self, path: &str) -> Vec<Identity> {
+        let places = self.by_path.remove(path).unwrap_or_default();
+        let gone = places.into_iter().filter_map(|at| self.nodes.get_mut(at)?.take()?.identity);
+        let gone: Vec<Identity> = gone.collect();
+        for identity in &gone {
+            let left = self.count.get(identity).map_or(0, |count| count - 1);
+            match left {
+                0 => self.count.remove(identity),
+                _ => self.count.insert(identity.clone(), left),
+            };
+        }
+        gone
+    }
+
+    fn rules(&mut self, root: &mut Object<'t>) -> Result<&mut Rules<'t>, PatchError> {
+        if self.rules.is_none() {
+            self.rules = Some(Rules::read(rules_of(root)?)?);
+        }
+        self.rules.as_mut().ok_or_else(|| PatchError::invalid("Devices", "its rules are not read"))
+    }
 }
 
 fn device_value(nri_field: &str, device: &api::LinuxDevice) -> Result<Value, PatchError> {
@@ -159,58 +229,67 @@ fn device_value(nri_field: &str, device: &api::LinuxDevice) -> Result<Value, Pat
     fragment(nri_field, &device)
 }
 
-/// Takes out the rules that allow exactly this device.
-fn drop_rules(
-    root: &mut Object<'_>,
-    device: &Identity,
-    nri_field: &str,
-    changes: &mut Changes,
-) -> Result<(), PatchError> {
-    let rules = root.object("linux")?.object("resources")?.array("devices")?.items();
-    let mut kept = Vec::with_capacity(rules.len());
-    let mut dropped = Vec::new();
-    for rule in rules.iter() {
-        let (is_allowing, _, identity) = read_rule(rule)?;
-        if is_allowing && identity.as_ref() == Some(device) {
-            dropped.push(rule.value());
-        } else {
-            kept.push(rule.clone());
-        }
-    }
-    if dropped.is_empty() {
-        return Ok(());
-    }
-    *rules = kept;
-    changes.note(device.field(), nri_field, dropped.pop(), None);
-    Ok(())
+fn rules_of<'o, 't>(root: &'o mut Object<'t>) -> Result<&'o mut Vec<Item<'t>>, DocumentError> {
+    Ok(root.object("linux")?.object("resources")?.array("devices")?.items())
 }
 
-/// Lets the container use this device so, unless a rule already says it.
-fn allow(
-    root: &mut Object<'_>,
-    device: &Identity,
-    wanted: &str,
-    nri_field: &str,
-    changes: &mut Changes,
-) -> Result<(), PatchError> {
-    let rules = root.object("linux")?.object("resources")?.array("devices")?.items();
-    for rule in rules.iter().rev() {
-        let (is_allowing, access, identity) = read_rule(rule)?;
-        // Later rules win, so nothing before a denial counts.
-        if !is_allowing {
-            break;
+/// The cgroup rules of a document while they are edited.
+struct Rules<'t> {
+    /// `None`: it was taken out.
+    items: Vec<Option<Item<'t>>>,
+    /// The rules that allow one device.
+    allowing: HashMap<Identity, Vec<usize>>,
+    /// The access that holds: rules behind the last denial. Later rules win, so nothing before
+    /// it counts.
+    in_force: HashMap<Identity, BTreeSet<String>>,
+}
+
+impl<'t> Rules<'t> {
+    fn read(items: &[Item<'t>]) -> Result<Self, DocumentError> {
+        let (allowing, in_force) = Default::default();
+        let mut rules = Self { items: Vec::with_capacity(items.len()), allowing, in_force };
+        for item in items {
+            let (is_allowing, access, identity) = read_rule(item)?;
+            if !is_allowing {
+                rules.in_force.clear();
+            }
+            let identity = identity.filter(|_| is_allowing);
+            rules.push(item.clone(), identity.map(|identity| (identity, access)));
         }
-        if identity.as_ref() == Some(device) && wanted.chars().all(|mode| access.contains(mode)) {
-            return Ok(());
+        Ok(rules)
+    }
+
+    fn push(&mut self, item: Item<'t>, allowed: Option<(Identity, String)>) {
+        if let Some((identity, access)) = allowed {
+            self.allowing.entry(identity.clone()).or_default().push(self.items.len());
+            self.in_force.entry(identity).or_default().insert(access);
+        }
+        self.items.push(Some(item));
+    }
+
+    /// Takes out the rules that allow exactly this device.
+    fn drop_all(&mut self, device: &Identity, nri_field: &str, changes: &mut Changes) {
+        self.in_force.remove(device);
+        let places = self.allowing.remove(device).unwrap_or_default();
+        let dropped = places.into_iter().filter_map(|at| self.items.get_mut(at)?.take()).last();
+        if let Some(dropped) = dropped {
+            changes.note(device.field(), nri_field, Some(dropped.value()), None);
         }
     }
-    let Identity { kind, major, minor } = device;
-    let rule = json!({
-        "allow": true, "type": kind, "major": major, "minor": minor, "access": wanted,
-    });
-    rules.push(Item::new(&rule));
-    changes.note(device.field(), nri_field, None, Some(rule));
-    Ok(())
+
+    /// Lets the container use this device so, unless a rule already says it.
+    fn allow(&mut self, device: &Identity, wanted: &str, nri_field: &str, changes: &mut Changes) {
+        let covers = |access: &String| wanted.chars().all(|mode| access.contains(mode));
+        if self.in_force.get(device).is_some_and(|known| known.iter().any(covers)) {
+            return;
+        }
+        let Identity { kind, major, minor } = device;
+        let rule = json!({
+            "allow": true, "type": kind, "major": major, "minor": minor, "access": wanted,
+        });
+        self.push(Item::new(&rule), Some((device.clone(), wanted.to_owned())));
+        changes.note(device.field(), nri_field, None, Some(rule));
+    }
 }
 
 /// Whether a rule allows, which access, and to which single device.

@@ -21,6 +21,52 @@ pub(super) fn patch(
     hooks: &api::Hooks,
     changes: &mut Changes,
 ) -> Result<(), PatchError> {
+    for (stage, hooks) in stages(hooks) {
+        if hooks.is_empty() {
+            continue;
+        }
+        let before = root.object("hooks")?.array(stage)?.value();
+        append_to(root, stage, hooks, changes)?;
+        let after = root.object("hooks")?.array(stage)?.value();
+        changes.note(format!("hooks.{stage}"), FIELD, before, after);
+    }
+    Ok(())
+}
+
+/// The same for one of many: what is noted is what was added, not the whole list each time.
+pub(super) fn append(
+    root: &mut Object<'_>,
+    hooks: &api::Hooks,
+    changes: &mut Changes,
+) -> Result<(), PatchError> {
+    for (stage, hooks) in stages(hooks) {
+        if hooks.is_empty() {
+            continue;
+        }
+        let added = append_to(root, stage, hooks, changes)?;
+        changes.note(format!("hooks.{stage}"), FIELD, None, Some(Value::Array(added)));
+    }
+    Ok(())
+}
+
+fn append_to(
+    root: &mut Object<'_>,
+    stage: &str,
+    hooks: &[api::Hook],
+    changes: &mut Changes,
+) -> Result<Vec<Value>, PatchError> {
+    let mut added = Vec::with_capacity(hooks.len());
+    let items = root.object("hooks")?.array(stage)?.items();
+    for hook in hooks {
+        let value = hook_value(stage, hook)?;
+        items.push(Item::new(&value));
+        changes.doubt(FIELD, check_timeout(stage, hook));
+        added.push(value);
+    }
+    Ok(added)
+}
+
+fn stages(hooks: &api::Hooks) -> [(&'static str, &[api::Hook]); 6] {
     let api::Hooks {
         prestart,
         create_runtime,
@@ -30,26 +76,14 @@ pub(super) fn patch(
         poststop,
         special_fields: _,
     } = hooks;
-    for (stage, hooks) in [
+    [
         ("prestart", prestart),
         ("poststart", poststart),
         ("poststop", poststop),
         ("createRuntime", create_runtime),
         ("createContainer", create_container),
         ("startContainer", start_container),
-    ] {
-        if hooks.is_empty() {
-            continue;
-        }
-        let array = root.object("hooks")?.array(stage)?;
-        let before = array.value();
-        for hook in hooks {
-            array.items().push(Item::new(&hook_value(stage, hook)?));
-            changes.doubt(FIELD, check_timeout(stage, hook));
-        }
-        changes.note(format!("hooks.{stage}"), FIELD, before, array.value());
-    }
-    Ok(())
+    ]
 }
 
 fn hook_value(stage: &str, hook: &api::Hook) -> Result<Value, PatchError> {

@@ -5,7 +5,7 @@
 //! somebody has decided about it.
 //! Reference: NRI `Generator.Adjust`, but for BUG-06, BUG-12, BUG-G1; decision D23.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use serde_json::{Value, json};
 
@@ -137,7 +137,7 @@ fn patch_sysctls(
     let wanted = wanted_by_key(sysctl, |value| Value::from(value.as_str()));
     let namespaces = namespaces_of(root)?;
     for (key, value) in &wanted {
-        let is_missing = |kind: &str| !namespaces.iter().any(|there| there == kind);
+        let is_missing = |kind: &str| !namespaces.contains(kind);
         let nri_field = format!("Sysctl[{key}]");
         let doubt = match values::namespace_of_sysctl(key) {
             _ if value.is_none() && !key.is_empty() => continue,
@@ -158,8 +158,8 @@ fn patch_sysctls(
 }
 
 /// The types of the namespaces that the container is to have.
-fn namespaces_of(root: &mut Object<'_>) -> Result<Vec<String>, PatchError> {
-    let mut types = Vec::new();
+fn namespaces_of(root: &mut Object<'_>) -> Result<HashSet<String>, PatchError> {
+    let mut types = HashSet::new();
     for item in root.object("linux")?.array("namespaces")?.items().iter() {
         let there = item.open("linux.namespaces[]")?.value("type")?;
         types.extend(there.as_ref().and_then(Value::as_str).map(str::to_owned));

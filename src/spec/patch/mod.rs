@@ -37,7 +37,7 @@ mod tests;
 mod values;
 
 pub use mounts::field_of as mount_field;
-pub use propagation::{HostFacts, propagating_sources};
+pub use propagation::{HostFacts, HostMounts, propagating_sources};
 pub use resolved::{CdiDevice, Class, Resolved, is_plain_path};
 
 /// What an adjustment makes of a document.

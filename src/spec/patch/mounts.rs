@@ -7,6 +7,8 @@
 //! for the runtime to say.
 //! Reference: NRI `AdjustMounts`, but for BUG-G8 (docs/nri-differences.md).
 
+use std::collections::HashMap;
+
 use oci_spec::runtime::MountBuilder;
 use serde_json::Value;
 
@@ -27,55 +29,98 @@ pub(super) fn patch(
     if mounts.is_empty() {
         return Ok(());
     }
-    let items = root.array("mounts")?.items();
-    let mut placed: Vec<(String, Item<'_>)> = Vec::with_capacity(items.len() + mounts.len());
-    for item in items.iter() {
-        let destination = item.open("mounts[]")?.value("destination")?;
-        let destination = destination.as_ref().and_then(Value::as_str).unwrap_or_default();
-        placed.push((clean(destination), item.clone()));
-    }
-    let mut is_changed = false;
-    for mount in mounts {
-        is_changed |= place(&mut placed, mount, changes)?;
-    }
-    if !is_changed {
-        return Ok(());
-    }
-    placed.sort_by(|(one, _), (other, _)| (depth(one), one).cmp(&(depth(other), other)));
-    *items = placed.into_iter().map(|(_, item)| item).collect();
-    for mount in mounts {
-        propagation::patch(root, mount, facts, changes)?;
-    }
-    Ok(())
+    let mut placed = Placed::take(root)?;
+    placed.apply(root, mounts, facts, changes)?;
+    placed.put_back(root)
 }
 
-/// Applies one entry; tells whether it changed anything.
-fn place(
-    placed: &mut Vec<(String, Item<'_>)>,
-    mount: &api::Mount,
-    changes: &mut Changes,
-) -> Result<bool, PatchError> {
-    let (destination, is_removal) = unmark(&mount.destination);
-    // Owned by the place that it means, however it is spelt.
-    let cleaned = clean(destination);
-    let nri_field = field_of(destination);
-    if destination.is_empty() {
-        return Err(PatchError::invalid(nri_field, "a mount needs a destination"));
+/// The mounts of a document while they are edited: read once and written once, however many come
+/// and go.
+pub(super) struct Placed<'t> {
+    /// Place and mount; `None`: it was taken out.
+    mounts: Vec<Option<(String, Item<'t>)>>,
+    by_place: HashMap<String, Vec<usize>>,
+    is_changed: bool,
+}
+
+impl<'t> Placed<'t> {
+    /// Reads the document's mounts; until they are put back it has none.
+    pub(super) fn take(root: &mut Object<'t>) -> Result<Self, PatchError> {
+        let items = std::mem::take(root.array("mounts")?.items());
+        let (mounts, by_place) = (Vec::with_capacity(items.len()), HashMap::new());
+        let mut placed = Self { mounts, by_place, is_changed: false };
+        for item in items {
+            let destination = item.open("mounts[]")?.value("destination")?;
+            let destination = destination.as_ref().and_then(Value::as_str).unwrap_or_default();
+            placed.push(clean(destination), item);
+        }
+        Ok(placed)
     }
-    let is_there = |(there, _): &&(String, Item<'_>)| *there == cleaned;
-    let count = placed.iter().filter(is_there).count();
-    // The last of several mounts at one place is the one that is seen.
-    let before = placed.iter().rfind(is_there).map(|(_, item)| item.value());
-    let after = if is_removal { None } else { Some(mount_value(&nri_field, mount)?) };
-    if count <= 1 && before == after {
-        return Ok(false);
+
+    /// Writes them into the document, in the reference's order if something changed.
+    pub(super) fn put_back(self, root: &mut Object<'t>) -> Result<(), PatchError> {
+        let mut mounts: Vec<_> = self.mounts.into_iter().flatten().collect();
+        if self.is_changed {
+            mounts.sort_by_cached_key(|(place, _)| (depth(place), place.clone()));
+        }
+        *root.array("mounts")?.items() = mounts.into_iter().map(|(_, item)| item).collect();
+        Ok(())
     }
-    placed.retain(|(there, _)| *there != cleaned);
-    if let Some(value) = &after {
-        placed.push((cleaned, Item::new(value)));
+
+    /// Applies these mounts.
+    pub(super) fn apply(
+        &mut self,
+        root: &mut Object<'t>,
+        mounts: &[api::Mount],
+        facts: &HostFacts,
+        changes: &mut Changes,
+    ) -> Result<(), PatchError> {
+        let mut is_changed = false;
+        for mount in mounts {
+            is_changed |= self.place(mount, changes)?;
+        }
+        self.is_changed |= is_changed;
+        if is_changed {
+            for mount in mounts {
+                propagation::patch(root, mount, facts, changes)?;
+            }
+        }
+        Ok(())
     }
-    changes.note(format!("mounts[{destination}]"), nri_field, before, after);
-    Ok(true)
+
+    /// Applies one entry; tells whether it changed anything.
+    fn place(&mut self, mount: &api::Mount, changes: &mut Changes) -> Result<bool, PatchError> {
+        let (destination, is_removal) = unmark(&mount.destination);
+        // Owned by the place that it means, however it is spelt.
+        let cleaned = clean(destination);
+        let nri_field = field_of(destination);
+        if destination.is_empty() {
+            return Err(PatchError::invalid(nri_field, "a mount needs a destination"));
+        }
+        let there = self.by_place.get(&cleaned).map(Vec::as_slice).unwrap_or_default();
+        // The last of several mounts at one place is the one that is seen.
+        let last = there.last().and_then(|at| self.mounts.get(*at)?.as_ref());
+        let before = last.map(|(_, item)| item.value());
+        let after = if is_removal { None } else { Some(mount_value(&nri_field, mount)?) };
+        if there.len() <= 1 && before == after {
+            return Ok(false);
+        }
+        for at in self.by_place.remove(&cleaned).unwrap_or_default() {
+            if let Some(mount) = self.mounts.get_mut(at) {
+                *mount = None;
+            }
+        }
+        if let Some(value) = &after {
+            self.push(cleaned, Item::new(value));
+        }
+        changes.note(format!("mounts[{destination}]"), nri_field, before, after);
+        Ok(true)
+    }
+
+    fn push(&mut self, place: String, item: Item<'t>) {
+        self.by_place.entry(place.clone()).or_default().push(self.mounts.len());
+        self.mounts.push(Some((place, item)));
+    }
 }
 
 fn mount_value(nri_field: &str, mount: &api::Mount) -> Result<Value, PatchError> {

@@ -20,9 +20,6 @@ use crate::spec::document::Object;
 struct Variable<'a> {
     name: &'a str,
     wanted: Option<&'a str>,
-    before: Option<String>,
-    /// How often the document has it.
-    count: usize,
 }
 
 /// Sets and removes variables. A removed one is gone however often it was there; a new value
@@ -32,44 +29,88 @@ pub(super) fn patch_env(
     env: &[api::KeyValue],
     changes: &mut Changes,
 ) -> Result<(), PatchError> {
-    let mut variables = variables(env)?;
-    if variables.is_empty() {
+    if variables(env)?.is_empty() {
         return Ok(());
     }
-    let by_name: HashMap<&str, usize> =
-        variables.iter().enumerate().map(|(index, v)| (v.name, index)).collect();
-    let items = root.object("process")?.array("env")?.items();
-    items.retain_mut(|item| {
-        let Some(entry) = item.as_string() else { return true };
-        let Some((name, value)) = entry.split_once('=') else { return true };
-        let Some(variable) = by_name.get(name).and_then(|index| variables.get_mut(*index)) else {
-            return true;
-        };
-        variable.count += 1;
-        variable.before = Some(value.to_owned());
-        match variable.wanted {
-            Some(wanted) if variable.count == 1 => {
-                if wanted != value {
-                    item.replace(&Value::from(format!("{name}={wanted}")));
-                }
-                true
+    let mut environment = Environment::take(root)?;
+    environment.apply(env, changes)?;
+    environment.put_back(root)
+}
+
+/// The environment of a document while it is edited: read once and written once.
+pub(super) struct Environment<'t> {
+    /// `None`: it was taken out.
+    entries: Vec<Option<Item<'t>>>,
+    by_name: HashMap<String, Vec<usize>>,
+}
+
+impl<'t> Environment<'t> {
+    /// Reads the document's environment; until it is put back it has none.
+    pub(super) fn take(root: &mut Object<'t>) -> Result<Self, PatchError> {
+        let items = std::mem::take(root.object("process")?.array("env")?.items());
+        let mut by_name: HashMap<String, Vec<usize>> = HashMap::with_capacity(items.len());
+        for (place, item) in items.iter().enumerate() {
+            let entry = item.as_string();
+            if let Some((name, _)) = entry.as_deref().and_then(|entry| entry.split_once('=')) {
+                by_name.entry(name.to_owned()).or_default().push(place);
             }
-            _ => false,
         }
-    });
-    for Variable { name, wanted, before, count } in variables {
-        let is_same = count <= 1 && before.as_deref() == wanted;
-        if is_same {
-            continue;
-        }
-        if let (Some(wanted), 0) = (wanted, count) {
-            items.push(Item::new(&Value::from(format!("{name}={wanted}"))));
-        }
-        let after = wanted.map(Value::from);
-        let (field, nri_field) = (format!("process.env[{name}]"), format!("Env[{name}]"));
-        changes.note(field, nri_field, before.map(Value::from), after);
+        Ok(Self { entries: items.into_iter().map(Some).collect(), by_name })
     }
-    Ok(())
+
+    /// Writes it into the document.
+    pub(super) fn put_back(self, root: &mut Object<'t>) -> Result<(), PatchError> {
+        let entries = self.entries.into_iter().flatten().collect();
+        *root.object("process")?.array("env")?.items() = entries;
+        Ok(())
+    }
+
+    /// Sets and removes these variables.
+    pub(super) fn apply(
+        &mut self,
+        env: &[api::KeyValue],
+        changes: &mut Changes,
+    ) -> Result<(), PatchError> {
+        for Variable { name, wanted } in variables(env)? {
+            let there = self.by_name.get(name).cloned().unwrap_or_default();
+            let last = there.last().and_then(|at| self.entries.get(*at)?.as_ref()?.as_string());
+            let before = last.as_deref().and_then(|entry| Some(entry.split_once('=')?.1));
+            let before = before.map(str::to_owned);
+            if there.len() <= 1 && before.as_deref() == wanted {
+                continue;
+            }
+            self.place(name, wanted, there);
+            let after = wanted.map(Value::from);
+            let (field, nri_field) = (format!("process.env[{name}]"), format!("Env[{name}]"));
+            changes.note(field, nri_field, before.map(Value::from), after);
+        }
+        Ok(())
+    }
+
+    fn place(&mut self, name: &str, wanted: Option<&str>, there: Vec<usize>) {
+        let mut places = there.into_iter();
+        let first = places.next().filter(|_| wanted.is_some());
+        if first.is_none() {
+            self.by_name.get(name).into_iter().flatten().for_each(|at| self.entries[*at] = None);
+        }
+        places.for_each(|at| self.entries[at] = None);
+        let entry = wanted.map(|wanted| Value::from(format!("{name}={wanted}")));
+        let place = match (first, &entry) {
+            (Some(first), Some(entry)) => {
+                let item = self.entries.get_mut(first).and_then(Option::as_mut);
+                item.filter(|item| item.value() != *entry)
+                    .into_iter()
+                    .for_each(|i| i.replace(entry));
+                Some(first)
+            }
+            (_, Some(entry)) => {
+                self.entries.push(Some(Item::new(entry)));
+                Some(self.entries.len() - 1)
+            }
+            (_, None) => None,
+        };
+        self.by_name.insert(name.to_owned(), place.into_iter().collect());
+    }
 }
 
 fn variables(env: &[api::KeyValue]) -> Result<Vec<Variable<'_>>, PatchError> {
@@ -86,7 +127,7 @@ fn variables(env: &[api::KeyValue]) -> Result<Vec<Variable<'_>>, PatchError> {
             return Err(PatchError::invalid(field, "\"=\" in a name and NUL cannot be passed on"));
         }
         let index = *by_name.entry(name).or_insert_with(|| {
-            variables.push(Variable { name, wanted: None, before: None, count: 0 });
+            variables.push(Variable { name, wanted: None });
             variables.len() - 1
         });
         if let (false, Some(variable)) = (is_removal, variables.get_mut(index)) {

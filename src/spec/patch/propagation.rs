@@ -18,9 +18,8 @@ use crate::spec::document::Object;
 /// What the host is like, as far as the validity of an adjustment depends on it.
 #[derive(Debug, Clone, Default)]
 pub struct HostFacts {
-    /// The mounts that the runtime sees, as in mountinfo of proc(5). Without it nothing about the
-    /// host is checked.
-    pub mountinfo: Option<String>,
+    /// The mounts that the runtime sees. Without them nothing about the host is checked.
+    pub mounts: Option<HostMounts>,
     /// Where sources of mounts really are, for those to which links lead.
     pub resolved: HashMap<String, String>,
     /// What the names in the adjustment stand for.
@@ -54,9 +53,9 @@ pub(super) fn patch(
 ) -> Result<(), PatchError> {
     let Some(wanted) = wanted(mount) else { return Ok(()) };
     let nri_field = mounts::field_of(&mount.destination);
-    if let Some(mountinfo) = &facts.mountinfo {
+    if let Some(mounts) = &facts.mounts {
         let source = facts.resolved.get(&mount.source).unwrap_or(&mount.source);
-        check(mountinfo, source, wanted)
+        check(mounts, source, wanted)
             .map_err(|problem| PatchError::invalid(&nri_field, problem))?;
     }
     let linux = root.object("linux")?;
@@ -91,12 +90,12 @@ fn wanted(mount: &api::Mount) -> Option<Propagation> {
     last.flatten()
 }
 
-fn check(mountinfo: &str, source: &str, wanted: Propagation) -> Result<(), String> {
+fn check(mounts: &HostMounts, source: &str, wanted: Propagation) -> Result<(), String> {
     let quoted_source = quoted(source);
     if !source.starts_with('/') {
         return Err(format!("the source \"{quoted_source}\" that is to propagate is not absolute"));
     }
-    let Some((point, is)) = host_mount(mountinfo, &clean(source)) else {
+    let Some((point, is)) = mounts.holding(&clean(source)) else {
         return Err(format!("no mount of the host holds the source {quoted_source}"));
     };
     let needed = match (wanted, is) {
@@ -110,22 +109,56 @@ fn check(mountinfo: &str, source: &str, wanted: Propagation) -> Result<(), Strin
     Err(format!(
         "its source {quoted_source} is on the host's mount {}, which is {is} and would have to be \
          {needed}",
-        quoted(&point)
+        quoted(point)
     ))
 }
 
-/// The host's mount that holds `path`, and how it propagates.
-fn host_mount(mountinfo: &str, path: &str) -> Option<(String, Option<Propagation>)> {
-    let holds = |point: &str| {
-        path.strip_prefix(point.trim_end_matches('/'))
-            .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
-    };
-    // Of several mounts at one place the last is the one that is seen.
-    mountinfo
-        .lines()
-        .filter_map(read_line)
-        .filter(|(point, _)| holds(point))
-        .max_by_key(|(point, _)| point.len())
+/// The host's mounts as a tree of path parts: a path finds its mount in one walk, however many
+/// mounts the host has.
+#[derive(Debug, Clone)]
+pub struct HostMounts(Vec<Branch>);
+
+#[derive(Debug, Clone, Default)]
+struct Branch {
+    parts: HashMap<String, usize>,
+    mount: Option<(String, Option<Propagation>)>,
+}
+
+impl HostMounts {
+    /// Reads mountinfo of proc(5).
+    pub fn read(mountinfo: &str) -> Self {
+        let mut all = vec![Branch::default()];
+        for (point, propagation) in mountinfo.lines().filter_map(read_line) {
+            let mut at = 0;
+            for part in parts(&point) {
+                let next = all.len();
+                let branch = &mut all[at];
+                at = *branch.parts.entry(part.to_owned()).or_insert(next);
+                if at == next {
+                    all.push(Branch::default());
+                }
+            }
+            // Of several mounts at one place the last is the one that is seen.
+            all[at].mount = Some((point, propagation));
+        }
+        Self(all)
+    }
+
+    /// The host's mount that holds `path`, and how it propagates.
+    fn holding(&self, path: &str) -> Option<(&str, Option<Propagation>)> {
+        let mut branch = self.0.first()?;
+        let mut found = branch.mount.as_ref();
+        for part in parts(path) {
+            let Some(next) = branch.parts.get(part).and_then(|at| self.0.get(*at)) else { break };
+            branch = next;
+            found = branch.mount.as_ref().or(found);
+        }
+        found.map(|(point, propagation)| (point.as_str(), *propagation))
+    }
+}
+
+fn parts(path: &str) -> impl Iterator<Item = &str> {
+    path.split('/').filter(|part| !part.is_empty())
 }
 
 /// Mount point and propagation of one line.

@@ -6,6 +6,8 @@
 //! data. A name that was not resolved is refused, never skipped.
 //! Reference: NRI `InjectCDIDevices`, `AdjustBlockIOClass`, `AdjustRdtClass`; decisions D23, D26.
 
+use std::collections::HashSet;
+
 use serde_json::{Value, json};
 
 use super::{Changes, HostFacts, PatchError, clean, devices, hooks, mounts, process};
@@ -68,6 +70,7 @@ pub(super) fn patch_cdi(
     changes: &mut Changes,
 ) -> Result<(), PatchError> {
     let mut found = facts.names.cdi.iter();
+    let mut edited = Edited::default();
     for api::CDIDevice { name, special_fields: _ } in wanted {
         let field = format!("CdiDevices[{name}]");
         let Some(device) = found.next().filter(|device| device.name == *name) else {
@@ -75,7 +78,7 @@ pub(super) fn patch_cdi(
         };
         let Changes(before, _) = &changes;
         let known = before.len();
-        patch_device(root, device, facts, &field, changes).map_err(|error| match error {
+        edited.apply(root, device, facts, &field, changes).map_err(|error| match error {
             PatchError::Document(_) => error,
             PatchError::NotApplied { field: inner } => {
                 PatchError::invalid(&field, format!("it sets {}", quoted(&inner)))
@@ -89,37 +92,103 @@ pub(super) fn patch_cdi(
             change.nri_field.clone_from(&field);
         }
     }
-    Ok(())
+    edited.put_back(root)
 }
 
-fn patch_device(
-    root: &mut Object<'_>,
-    device: &CdiDevice,
-    facts: &HostFacts,
-    field: &str,
-    changes: &mut Changes,
-) -> Result<(), PatchError> {
-    let CdiDevice { name: _, env, hooks, nodes, mounts, net_devices, intel_rdt, additional_gids } =
-        device;
-    process::patch_env(root, env, changes)?;
-    if !nodes.is_empty() {
-        let user = Ids::of_process(root)?;
-        for (node, access) in nodes {
-            devices::patch_one(root, &user.fill(node), access, changes)?;
+/// The lists of the document that CDI devices edit, each taken out once for all devices.
+#[derive(Default)]
+struct Edited<'t> {
+    env: Option<process::Environment<'t>>,
+    nodes: Option<devices::Nodes<'t>>,
+    mounts: Option<mounts::Placed<'t>>,
+    gids: Option<HashSet<u64>>,
+}
+
+impl<'t> Edited<'t> {
+    fn apply(
+        &mut self,
+        root: &mut Object<'t>,
+        device: &CdiDevice,
+        facts: &HostFacts,
+        field: &str,
+        changes: &mut Changes,
+    ) -> Result<(), PatchError> {
+        let CdiDevice {
+            name: _,
+            env,
+            hooks,
+            nodes,
+            mounts,
+            net_devices,
+            intel_rdt,
+            additional_gids,
+        } = device;
+        if !env.is_empty() {
+            opened(&mut self.env, || process::Environment::take(root))?.apply(env, changes)?;
         }
+        if !nodes.is_empty() {
+            let user = Ids::of_process(root)?;
+            let all = opened(&mut self.nodes, || devices::Nodes::take(root))?;
+            for (node, access) in nodes {
+                all.apply(root, &user.fill(node), access, changes)?;
+            }
+        }
+        for (host, name) in net_devices {
+            let names = (format!("linux.netDevices[{host}]"), field);
+            let interfaces = root.object("linux")?.map("netDevices")?;
+            changes.set(interfaces, host, json!({ "name": name }), (&names.0, names.1))?;
+        }
+        if !mounts.is_empty() {
+            let all = opened(&mut self.mounts, || mounts::Placed::take(root))?;
+            all.apply(root, mounts, facts, changes)?;
+        }
+        hooks::append(root, hooks, changes)?;
+        if let Some(rdt) = intel_rdt {
+            let names = ("linux.intelRdt", field);
+            changes.set(root.object("linux")?, "intelRdt", rdt.clone(), names)?;
+        }
+        self.add_gids(root, additional_gids, field, changes)
     }
-    for (host, name) in net_devices {
-        let names = (format!("linux.netDevices[{host}]"), field);
-        let interfaces = root.object("linux")?.map("netDevices")?;
-        changes.set(interfaces, host, json!({ "name": name }), (&names.0, names.1))?;
+
+    fn put_back(self, root: &mut Object<'t>) -> Result<(), PatchError> {
+        let Self { env, nodes, mounts, gids: _ } = self;
+        env.map_or(Ok(()), |env| env.put_back(root))?;
+        nodes.map_or(Ok(()), |nodes| nodes.put_back(root))?;
+        mounts.map_or(Ok(()), |mounts| mounts.put_back(root))
     }
-    mounts::patch(root, mounts, facts, changes)?;
-    hooks::patch(root, hooks, changes)?;
-    if let Some(rdt) = intel_rdt {
-        let names = ("linux.intelRdt", field);
-        changes.set(root.object("linux")?, "intelRdt", rdt.clone(), names)?;
+
+    fn add_gids(
+        &mut self,
+        root: &mut Object<'t>,
+        gids: &[u32],
+        field: &str,
+        changes: &mut Changes,
+    ) -> Result<(), PatchError> {
+        if gids.is_empty() {
+            return Ok(());
+        }
+        let items = root.object("process")?.object("user")?.array("additionalGids")?.items();
+        let there = items.iter().filter_map(|item| item.value().as_u64());
+        let known = self.gids.get_or_insert_with(|| there.collect());
+        let new = gids.iter().filter(|gid| known.insert(u64::from(**gid)));
+        let new: Vec<Value> = new.map(|gid| Value::from(*gid)).collect();
+        items.extend(new.iter().map(Item::new));
+        if !new.is_empty() {
+            changes.note("process.user.additionalGids", field, None, Some(Value::Array(new)));
+        }
+        Ok(())
     }
-    patch_gids(root, additional_gids, field, changes)
+}
+
+/// What is taken out already, or is now.
+fn opened<T>(
+    place: &mut Option<T>,
+    take: impl FnOnce() -> Result<T, PatchError>,
+) -> Result<&mut T, PatchError> {
+    match place {
+        Some(open) => Ok(open),
+        None => Ok(place.insert(take()?)),
+    }
 }
 
 /// The user that the process runs as.
@@ -153,33 +222,6 @@ impl Ids {
         }
         node
     }
-}
-
-fn patch_gids(
-    root: &mut Object<'_>,
-    gids: &[u32],
-    field: &str,
-    changes: &mut Changes,
-) -> Result<(), PatchError> {
-    if gids.is_empty() {
-        return Ok(());
-    }
-    let array = root.object("process")?.object("user")?.array("additionalGids")?;
-    let before = array.value();
-    let items = array.items();
-    let mut there: Vec<Value> = items.iter().map(Item::value).collect();
-    let known = there.len();
-    for gid in gids {
-        let gid = Value::from(*gid);
-        if !there.contains(&gid) {
-            items.push(Item::new(&gid));
-            there.push(gid);
-        }
-    }
-    if there.len() > known {
-        changes.note("process.user.additionalGids", field, before, Some(Value::Array(there)));
-    }
-    Ok(())
 }
 
 /// Applies the classes; `rdt`, which comes after, overrides what the RDT class gave.

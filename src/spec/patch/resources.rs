@@ -6,6 +6,7 @@
 //! they are never converted (shares to weight and the like is the runtime's work).
 //! Reference: NRI `AdjustResources`, but for BUG-G3 and BUG-G4; decision D24.
 
+use std::collections::{HashMap, HashSet};
 use std::ops::RangeInclusive;
 
 use serde_json::{Map, Value, json};
@@ -176,6 +177,8 @@ fn read(resources: &api::LinuxResources) -> Result<Wanted, PatchError> {
         }
         wanted.set("unified", key, Value::from(value.as_str()), &nri_field);
     }
+    // The last of several limits of one size counts.
+    let (mut last, mut superseded) = (HashMap::new(), HashSet::new());
     for api::HugepageLimit { page_size, limit, special_fields: _ } in hugepage_limits {
         let size = keys::hugepage(page_size);
         if !values::is_page_size(&size) {
@@ -183,9 +186,13 @@ fn read(resources: &api::LinuxResources) -> Result<Wanted, PatchError> {
             return Err(PatchError::invalid(nri_field, "it is no size of a page, such as 2MB"));
         }
         let value = json!({"pageSize": size, "limit": limit});
-        wanted.hugepages.retain(|(there, _)| *there != size);
+        if let Some(earlier) = last.insert(size.clone(), wanted.hugepages.len()) {
+            superseded.insert(earlier);
+        }
         wanted.hugepages.push((size, value));
     }
+    let mut place = 0..;
+    wanted.hugepages.retain(|_| place.next().is_none_or(|place| !superseded.contains(&place)));
     for rule in devices {
         let nri_field = format!("DeviceRules[{}]", rule_text(rule));
         let value = rule_value(rule).map_err(|problem| PatchError::invalid(&nri_field, problem))?;
@@ -336,17 +343,20 @@ fn patch_hugepages(
     hugepages: Vec<(String, Value)>,
     changes: &mut Changes,
 ) -> Result<(), PatchError> {
-    for (size, value) in hugepages {
-        let array = root.object("linux")?.object("resources")?.array("hugepageLimits")?;
-        let items = array.items();
-        let mut matching = Vec::new();
-        for (index, item) in items.iter().enumerate() {
-            let there = item.open("linux.resources.hugepageLimits[]")?.value("pageSize")?;
-            let there = there.as_ref().and_then(Value::as_str).map(keys::hugepage);
-            if there.as_deref() == Some(size.as_str()) {
-                matching.push(index);
-            }
+    if hugepages.is_empty() {
+        return Ok(());
+    }
+    let items = root.object("linux")?.object("resources")?.array("hugepageLimits")?.items();
+    let mut by_size: HashMap<String, Vec<usize>> = HashMap::new();
+    for (index, item) in items.iter().enumerate() {
+        let there = item.open("linux.resources.hugepageLimits[]")?.value("pageSize")?;
+        if let Some(there) = there.as_ref().and_then(Value::as_str) {
+            by_size.entry(keys::hugepage(there)).or_default().push(index);
         }
+    }
+    let mut doubles = HashSet::new();
+    for (size, value) in hugepages {
+        let matching = by_size.remove(&size).unwrap_or_default();
         let before = matching.first().and_then(|first| items.get(*first)).map(Item::value);
         if matching.len() == 1 && before.as_ref() == Some(&value) {
             continue;
@@ -355,12 +365,12 @@ fn patch_hugepages(
             Some(first) => first.replace(&value),
             None => items.push(Item::new(&value)),
         }
-        for extra in matching.iter().skip(1).rev() {
-            items.remove(*extra);
-        }
+        doubles.extend(matching.into_iter().skip(1));
         let field = format!("linux.resources.hugepageLimits[{size}]");
         changes.note(field, format!("HugepageLimits[{size}]"), before, Some(value));
     }
+    let mut index = 0..;
+    items.retain(|_| index.next().is_none_or(|index| !doubles.contains(&index)));
     Ok(())
 }
 

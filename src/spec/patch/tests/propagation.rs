@@ -3,7 +3,9 @@
 
 use serde_json::Value;
 
-use super::super::{CdiDevice, HostFacts, PatchError, Resolved, patch_on, propagating_sources};
+use super::super::{
+    CdiDevice, HostFacts, HostMounts, PatchError, Resolved, patch_on, propagating_sources,
+};
 use super::{Adjustment, adjusted};
 use crate::plugin::api;
 
@@ -29,7 +31,7 @@ fn tmpfs() -> api::Mount {
 /// known.
 fn on_host(mountinfo: &[&str], source: &str, option: &str) -> Result<String, String> {
     let facts = HostFacts {
-        mountinfo: Some(mountinfo.join("\n")),
+        mounts: Some(HostMounts::read(&mountinfo.join("\n"))),
         resolved: [("/link".to_owned(), "/shared/real".to_owned())].into(),
         names: Resolved::default(),
     };
@@ -136,8 +138,8 @@ fn a_cdi_device_may_bring_a_mount_that_propagates() {
     let named = api::CDIDevice { name: "v.com/d=x".to_owned(), ..Default::default() };
     let adjustment = Adjustment { CDI_devices: vec![named], ..Default::default() };
     assert_eq!(propagating_sources(&adjustment, &names), ["/src"]);
-    let private = Some("1 0 8:1 / / rw - ext4 /dev/sda rw".to_owned());
-    let facts = HostFacts { mountinfo: private, names, ..HostFacts::default() };
+    let private = Some(HostMounts::read("1 0 8:1 / / rw - ext4 /dev/sda rw"));
+    let facts = HostFacts { mounts: private, names, ..HostFacts::default() };
     let error = patch_on(b"{}", &adjustment, &facts).unwrap_err();
     assert_eq!(error.field(), Some("CdiDevices[v.com/d=x]"));
     assert!(error.to_string().contains("Mounts[/a]"), "{error}");

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+//! How much one answer may hold.
+//!
+//! No real plugin comes near these numbers; an answer above them is a mistake or an attack, and
+//! merging it would cost everybody else's requests. The walk uses the schema's own reflection, so
+//! it covers each list and map there will ever be. Nothing here looks at values.
+
+use protobuf::reflect::{ReflectFieldRef, ReflectValueRef};
+use protobuf::{MessageDyn, MessageFull};
+
+/// The most entries of one list or map of an answer.
+pub const MOST_IN_ONE: usize = 10_000;
+
+/// The most entries of all its lists and maps together.
+pub const MOST_IN_ALL: usize = 50_000;
+
+/// What an answer has too much of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TooMany {
+    /// The list or map, such as `adjust.mounts`; empty for all of them together.
+    pub field: String,
+    /// How many entries it has, at least.
+    pub count: usize,
+}
+
+impl std::fmt::Display for TooMany {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { field, count } = self;
+        if field.is_empty() {
+            write!(f, "more than {MOST_IN_ALL} entries in all lists of its response")
+        } else {
+            write!(f, "{count} entries in {field}, more than the {MOST_IN_ONE} that are accepted")
+        }
+    }
+}
+
+/// Counts the entries of every list and map.
+pub fn check<M: MessageFull>(message: &M) -> Result<(), TooMany> {
+    walk(message, "", &mut 0)
+}
+
+fn walk(message: &dyn MessageDyn, path: &str, all: &mut usize) -> Result<(), TooMany> {
+    for field in message.descriptor_dyn().fields() {
+        let place = || {
+            let dot = if path.is_empty() { "" } else { "." };
+            format!("{path}{dot}{}", field.name())
+        };
+        let mut count = |count: usize| {
+            *all += count;
+            match count {
+                count if count > MOST_IN_ONE => Err(TooMany { field: place(), count }),
+                _ if *all > MOST_IN_ALL => Err(TooMany { field: String::new(), count: *all }),
+                _ => Ok(()),
+            }
+        };
+        match field.get_reflect(message) {
+            ReflectFieldRef::Optional(value) => {
+                if let Some(ReflectValueRef::Message(inner)) = value.value() {
+                    walk(&*inner, &place(), all)?;
+                }
+            }
+            ReflectFieldRef::Repeated(values) => {
+                count(values.len())?;
+                for value in values {
+                    let ReflectValueRef::Message(inner) = value else { break };
+                    walk(&*inner, &place(), all)?;
+                }
+            }
+            ReflectFieldRef::Map(map) => {
+                count(map.len())?;
+                for (_, value) in map.into_iter() {
+                    let ReflectValueRef::Message(inner) = value else { break };
+                    walk(&*inner, &place(), all)?;
+                }
+            }
+        }
+    }
+    Ok(())
+}

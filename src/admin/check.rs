@@ -8,7 +8,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use super::install;
-use crate::config::{Config, DaemonPolicy, Loaded};
+use crate::config::{Config, DaemonPolicy, Loaded, Problem};
 use crate::plugin::socket::listener_at;
 use crate::plugin::{PluginFile, discover};
 use crate::runtime;
@@ -59,7 +59,12 @@ fn configuration(loaded: &Loaded) -> Vec<Value> {
         return vec![finding("configuration", true, detail, "")];
     }
     let told = loaded.problems.iter();
-    told.map(|problem| finding("configuration", false, &problem.text, "mend the file")).collect()
+    let shown = |problem: &Problem| {
+        let refuses = if problem.protects { "; creates are refused until it is fixed" } else { "" };
+        let detail = format!("{}{refuses}", problem.text);
+        finding("configuration", false, detail, "fix the error in this file")
+    };
+    told.map(shown).collect()
 }
 
 fn runtime_found(config: &Config) -> Value {

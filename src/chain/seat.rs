@@ -254,6 +254,12 @@ mod tests {
     use super::*;
 
     #[test]
+    fn the_configuration_knows_exactly_the_fields_that_can_be_owned() {
+        let names = crate::adaptation::Field::ALL.map(crate::adaptation::Field::name);
+        assert_eq!(names, crate::config::FIELDS);
+    }
+
+    #[test]
     fn three_time_outs_without_a_word_end_the_waiting_for_a_minute() {
         let short = Duration::from_secs(1);
         assert!(hangs(3, true, short) && hangs(9, true, short));

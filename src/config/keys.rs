@@ -5,12 +5,16 @@
 
 use std::path::PathBuf;
 
-use toml_edit::{Document, Item, TableLike, Value};
+use toml_edit::Value;
 
-use super::{Config, DaemonPolicy, Evict, OnFailure, PluginSettings, Problem, parse_duration};
+use super::plugins::{ANY, PluginSection};
+use super::{Config, DaemonPolicy, Evict, OnFailure, mistakes, parse_duration};
+
+/// What is wrong with a value.
+type Wrong = std::borrow::Cow<'static, str>;
 
 /// How a value reaches the settings; `name` is what a `*` in the key stood for.
-type Take = fn(&mut Config, name: &str, value: &Value) -> Result<(), &'static str>;
+type Take = fn(&mut Config, name: &str, value: &Value) -> Result<(), Wrong>;
 
 /// One key of the configuration file.
 #[derive(Debug)]
@@ -24,65 +28,102 @@ pub struct Key {
     pub(super) take: Take,
 }
 
-fn text(value: &Value) -> Result<String, &'static str> {
-    value.as_str().map(str::to_owned).ok_or("a text in quotes is wanted")
+fn text(value: &Value) -> Result<String, Wrong> {
+    value.as_str().map(str::to_owned).ok_or_else(|| "expected a string in quotes".into())
 }
 
-fn path(value: &Value) -> Result<PathBuf, &'static str> {
+fn path(value: &Value) -> Result<PathBuf, Wrong> {
     let path = PathBuf::from(text(value)?);
-    if path.is_absolute() { Ok(path) } else { Err("an absolute path is wanted") }
+    if path.is_absolute() { Ok(path) } else { Err("expected an absolute path".into()) }
 }
 
-fn paths(value: &Value) -> Result<Vec<PathBuf>, &'static str> {
-    let list = value.as_array().ok_or("a list of absolute paths is wanted")?;
-    list.iter().map(path).collect()
+/// A list whose elements `one` reads.
+fn list<T>(
+    value: &Value,
+    what: &'static str,
+    one: fn(&Value) -> Result<T, Wrong>,
+) -> Result<Vec<T>, Wrong> {
+    let list = value.as_array().ok_or_else(|| Wrong::from(format!("expected a list of {what}")))?;
+    list.iter().map(one).collect()
 }
 
-fn truth(value: &Value) -> Result<bool, &'static str> {
-    value.as_bool().ok_or("true or false is wanted")
+fn paths(value: &Value) -> Result<Vec<PathBuf>, Wrong> {
+    list(value, "absolute paths", path)
 }
 
-fn texts(value: &Value) -> Result<Vec<String>, &'static str> {
-    let list = value.as_array().ok_or("a list of texts is wanted")?;
-    list.iter().map(text).collect()
+fn truth(value: &Value) -> Result<bool, Wrong> {
+    value.as_bool().ok_or_else(|| "expected true or false".into())
 }
 
-fn number(value: &Value) -> Result<u32, &'static str> {
+fn texts(value: &Value) -> Result<Vec<String>, Wrong> {
+    list(value, "strings", text)
+}
+
+/// The one list that may also be a single string: there is often one runtime.
+fn runtimes(value: &Value) -> Result<Vec<String>, Wrong> {
+    if let Some(runtime) = value.as_str() {
+        return Ok(vec![runtime.to_owned()]);
+    }
+    list(value, "strings, or a string", text)
+}
+
+/// Names of fields that plugins can set; a mistyped one would leave open what `deny` closes.
+fn fields(value: &Value) -> Result<Vec<String>, Wrong> {
+    list(value, "strings", |value| {
+        let name = text(value)?;
+        mistakes::check_field(&name).map(|()| name)
+    })
+}
+
+fn number(value: &Value) -> Result<u32, Wrong> {
     let number = value.as_integer().and_then(|number| u32::try_from(number).ok());
-    number.ok_or("a number of at least 0 is wanted")
+    number.ok_or_else(|| "expected a number of at least 0".into())
 }
 
-fn numbers(value: &Value) -> Result<Vec<u32>, &'static str> {
-    let list = value.as_array().ok_or("a list of numbers is wanted")?;
-    list.iter().map(number).collect()
+fn numbers(value: &Value) -> Result<Vec<u32>, Wrong> {
+    list(value, "numbers", number)
 }
 
-fn duration(value: &Value) -> Result<std::time::Duration, &'static str> {
-    value.as_str().and_then(parse_duration).ok_or("a duration such as \"2s\" is wanted")
+fn duration(value: &Value) -> Result<std::time::Duration, Wrong> {
+    let duration = value.as_str().and_then(parse_duration);
+    duration.ok_or_else(|| "expected a duration such as \"2s\"".into())
 }
 
-fn mode(value: &Value) -> Result<u32, &'static str> {
-    let digits = value.as_str().ok_or("an octal text such as \"0600\" is wanted")?;
-    match u32::from_str_radix(digits, 8) {
-        Ok(mode) if mode <= 0o777 => Ok(mode),
-        _ => Err("an octal text such as \"0600\" is wanted"),
+fn mode(value: &Value) -> Result<u32, Wrong> {
+    let mode = value.as_str().and_then(|digits| u32::from_str_radix(digits, 8).ok());
+    let mode = mode.filter(|mode| *mode <= 0o777);
+    mode.ok_or_else(|| "expected an octal string such as \"0600\"".into())
+}
+
+fn one_of(value: &Value, names: &[&str]) -> Result<String, Wrong> {
+    let is_one = |text: &&str| names.contains(text);
+    let found = value.as_str().filter(is_one).map(str::to_owned);
+    found.ok_or_else(|| format!("must be one of: {}", names.join(", ")).into())
+}
+
+/// `required` needs a name: a plugin that nobody named cannot be missing.
+fn required(name: &str, value: &Value) -> Result<Option<bool>, Wrong> {
+    match truth(value)? {
+        true if name == ANY => Err("name the plugin that is required, as in [plugin.foo]".into()),
+        required => Ok(Some(required)),
     }
 }
 
-fn one_of(value: &Value, names: &[&str]) -> Result<String, &'static str> {
-    let text = text(value)?;
-    if names.contains(&text.as_str()) {
-        Ok(text)
-    } else {
-        Err("that is none of the values it can have")
-    }
+fn on_failure(value: &Value) -> Result<Option<OnFailure>, Wrong> {
+    let is_refuse = one_of(value, &["refuse", "skip"])? == "refuse";
+    Ok(Some(if is_refuse { OnFailure::Refuse } else { OnFailure::Skip }))
 }
 
-fn plugin<'c>(config: &'c mut Config, name: &str) -> &'c mut PluginSettings {
-    config
-        .plugins
-        .entry(name.to_owned())
-        .or_insert_with(|| PluginSettings { concurrency: 1, ..PluginSettings::default() })
+fn evict(value: &Value) -> Result<Option<Evict>, Wrong> {
+    Ok(Some(match one_of(value, &["allow", "deny", "own-namespace"])?.as_str() {
+        "deny" => Evict::Deny,
+        "own-namespace" => Evict::OwnNamespace,
+        _ => Evict::Allow,
+    }))
+}
+
+fn plugin<'c>(config: &'c mut Config, name: &str) -> &'c mut PluginSection {
+    config.plugins.entry(name.to_owned()).or_default()
 }
 
 macro_rules! keys {
@@ -98,7 +139,7 @@ macro_rules! keys {
 }
 
 keys! {
-    "runtime" = "[\"runc\", \"crun\", \"youki\"]", "Real runtimes by name or absolute path; the first that exists and is not nri-runc itself is used.", |c, _, v| c.runtime = texts(v)?;
+    "runtime" = "[\"runc\", \"crun\", \"youki\"]", "Real runtimes by name or absolute path, as a list or one string; the first that exists and is not nri-runc itself is used.", |c, _, v| c.runtime = runtimes(v)?;
     "on_daemon_failure" = "\"continue\"", "What create, run, restore, start and update do when the daemon cannot be reached, is silent or too slow: `continue` as the plain runtime, or `fail`. delete never fails. Where something protects containers (`required`, `on_failure = \"refuse\"`, an enabled validator), create, run and restore are refused under `continue` too, except for `exempt_namespaces`.", |c, _, v| c.on_daemon_failure = if one_of(v, &["continue", "fail"])? == "fail" { DaemonPolicy::Fail } else { DaemonPolicy::Continue };
     "autostart" = "true", "Whether a wrapper starts the daemon when it is not there; false where a service manager runs it.", |c, _, v| c.autostart = truth(v)?;
     "exempt_namespaces" = "[\"kube-system\"]", "Pods in these namespaces are not refused for a missing required plugin, nor for a daemon that is away.", |c, _, v| c.exempt_namespaces = texts(v)?;
@@ -126,17 +167,17 @@ keys! {
     "nri.default_validator.reject_sysctl_adjustment" = "false", "Refuse sysctl changes, removals included.", |c, _, v| c.default_validator.reject_sysctl_adjustment = truth(v)?;
     "nri.default_validator.required_plugins" = "[]", "Plugins, as `name` or `NN-name`, without which no container is created; a pod names more in its annotation `required-plugins.noderesource.dev`.", |c, _, v| c.default_validator.required_plugins = texts(v)?;
     "nri.default_validator.tolerate_missing_plugins_annotation" = "\"\"", "Key of the pod annotation that, when true, excuses missing plugins, those with `required` in `[plugin.NAME]` too (even if `enable` is false); empty = none does.", |c, _, v| c.default_validator.tolerate_missing_plugins_annotation = text(v)?;
-    "plugin.*.on_failure" = "", "`refuse` or `skip` when it does not answer; wins over what the plugin declares (undeclared: skip).", |c, n, v| { let refuse = one_of(v, &["refuse", "skip"])? == "refuse"; plugin(c, n).on_failure = Some(if refuse { OnFailure::Refuse } else { OnFailure::Skip }) };
+    "plugin.*.on_failure" = "", "`refuse` or `skip` when it does not answer; wins over what the plugin declares (undeclared: skip).", |c, n, v| plugin(c, n).on_failure = on_failure(v)?;
     "plugin.*.request_timeout" = "", "Its own request time-out.", |c, n, v| plugin(c, n).request_timeout = Some(duration(v)?);
     "plugin.*.strikes" = "", "Time-outs in a row before it is disconnected, 0 = never; wins over what the plugin declares (undeclared: 1).", |c, n, v| plugin(c, n).strikes = Some(number(v)?);
-    "plugin.*.required" = "false", "Containers are refused while it is missing.", |c, n, v| plugin(c, n).required = truth(v)?;
-    "plugin.*.concurrency" = "1", "Requests at once about different containers; more only for plugins known to be re-entrant.", |c, n, v| plugin(c, n).concurrency = number(v)?;
-    "plugin.*.allow" = "[]", "Fields it may set, by NRI name; empty = all.", |c, n, v| plugin(c, n).allow = texts(v)?;
-    "plugin.*.deny" = "[]", "Fields it may not set.", |c, n, v| plugin(c, n).deny = texts(v)?;
+    "plugin.*.required" = "false", "Containers are refused while it is missing. Not in `[plugin.\"*\"]`.", |c, n, v| plugin(c, n).required = required(n, v)?;
+    "plugin.*.concurrency" = "1", "Requests at once about different containers; more only for plugins known to be re-entrant.", |c, n, v| plugin(c, n).concurrency = Some(number(v)?);
+    "plugin.*.allow" = "[]", "Fields it may set, by NRI name (`Env`, `Mounts`, `OciHooks`, ...); empty = all.", |c, n, v| plugin(c, n).allow = Some(fields(v)?);
+    "plugin.*.deny" = "[]", "Fields it may not set; wins over `allow`.", |c, n, v| plugin(c, n).deny = Some(fields(v)?);
     "cdi.spec_dirs" = "[\"/etc/cdi\", \"/var/run/cdi\"]", "Where CDI spec files (`*.json`, `*.yaml`) are; of two that define one device the one in the later folder wins.", |c, _, v| c.cdi_spec_dirs = paths(v)?;
     "blockio.config_file" = "", "The YAML file that says what block I/O classes mean, in the format of engines that use goresctrl; without it every class is refused.", |c, _, v| c.blockio_config_file = Some(path(v)?);
     "rdt.resctrl_path" = "\"/sys/fs/resctrl\"", "Where resctrl is mounted; RDT classes are the folders in it.", |c, _, v| c.resctrl_path = path(v)?;
-    "plugin.*.evict" = "\"allow\"", "Whom it may have evicted: `allow` any container, `deny` none, `own-namespace` those in the namespace of the pod that it runs in itself.", |c, n, v| plugin(c, n).evict = match one_of(v, &["allow", "deny", "own-namespace"])?.as_str() { "deny" => Evict::Deny, "own-namespace" => Evict::OwnNamespace, _ => Evict::Allow };
+    "plugin.*.evict" = "\"allow\"", "Which containers it may have evicted: `allow` any container, `deny` none, `own-namespace` those in the namespace of the pod that it runs in itself.", |c, n, v| plugin(c, n).evict = evict(v)?;
     "eviction.signal" = "\"SIGTERM\"", "The first signal to a container that a plugin wants evicted.", |c, _, v| c.eviction_signal = text(v)?;
     "eviction.grace" = "\"10s\"", "How long it may take to end before SIGKILL.", |c, _, v| c.eviction_grace = duration(v)?;
     "eviction.per_minute" = "10", "The most evictions in a minute, of all plugins; more are refused. 0 = none.", |c, _, v| c.eviction_per_minute = number(v)?;
@@ -146,140 +187,6 @@ keys! {
     "log.format" = "\"text\"", "`text` or `json`.", |c, _, v| c.log_format = one_of(v, &["text", "json"])?;
     "debug.host_root" = "\"\"", "For tests: a folder in front of every host path that is read.", |c, _, v| c.debug_host_root = text(v)?;
     "debug.fault" = "\"\"", "For tests: `POINT:kill`, `POINT:fail`, `POINT:stall`, or `@FILE` with one of these in it.", |c, _, v| c.debug_fault = text(v)?;
-}
-
-/// Takes over what the TOML `text` of `file` sets; what is wrong with it goes to `problems`.
-pub(super) fn apply(config: &mut Config, file: &str, text: &str, problems: &mut Vec<Problem>) {
-    // What was taken over before it gave up is taken over again, or the file is not used at all.
-    if !super::plain::apply(config, text) {
-        parse(config, file, text, problems);
-    }
-}
-
-/// The same by the TOML parser.
-pub(super) fn parse(config: &mut Config, file: &str, text: &str, problems: &mut Vec<Problem>) {
-    let parseable = with_instances_apart(text);
-    let document = match Document::parse(parseable.as_str()) {
-        Ok(document) => document,
-        Err(error) => {
-            let line = error.span().map_or(1, |span| line_of(&parseable, span.start));
-            let text = format!("{file}:{line}: {}", crate::error::quoted(error.message()));
-            problems.push(Problem { text, is_fatal: true });
-            return;
-        }
-    };
-    let mut reader = Reader { config, file, text: &parseable, problems };
-    reader.table(document.as_table(), &mut Vec::new());
-}
-
-/// TOML forbids `runtime = [...]` beside `[runtime.NAME]`, which is how our configuration is
-/// documented: the headers get another word of the same meaning, line by line.
-fn with_instances_apart(text: &str) -> String {
-    let mut parseable = String::with_capacity(text.len() + 64);
-    for line in text.split_inclusive('\n') {
-        match line.trim_start().strip_prefix("[runtime.") {
-            Some(rest) => {
-                parseable.push_str("[instance.");
-                parseable.push_str(rest);
-            }
-            None => parseable.push_str(line),
-        }
-    }
-    parseable
-}
-
-struct Reader<'a> {
-    config: &'a mut Config,
-    file: &'a str,
-    text: &'a str,
-    problems: &'a mut Vec<Problem>,
-}
-
-impl Reader<'_> {
-    fn table(&mut self, table: &dyn TableLike, above: &mut Vec<String>) {
-        for (name, item) in table.iter() {
-            above.push(name.to_owned());
-            match item {
-                Item::None => {}
-                Item::Value(Value::InlineTable(inner)) => self.table(inner, above),
-                Item::Value(value) => self.value(above, value, item),
-                Item::Table(inner) => self.table(inner, above),
-                Item::ArrayOfTables(_) => self.problem(item, "no key takes a list of tables"),
-            }
-            above.pop();
-        }
-    }
-
-    fn value(&mut self, path: &[String], value: &Value, item: &Item) {
-        let Some((key, name)) = KEYS.iter().find_map(|key| Some((key, matches(key, path)?))) else {
-            let dotted = as_written(path);
-            let hint = nearest(&dotted);
-            return self.problem(item, &format!("unknown key {dotted}, nearest is {hint}"));
-        };
-        if let Err(wanted) = (key.take)(self.config, name, value) {
-            self.problem(item, &format!("{}: {wanted}", as_written(path)));
-            // Its default may be another runtime, or another word on a daemon that is away, than
-            // the operator has had so far (D7).
-            let is_fatal = ["runtime", "runtime.*.path", "on_daemon_failure"].contains(&key.path);
-            if let Some(problem) = self.problems.last_mut().filter(|_| is_fatal) {
-                problem.is_fatal = true;
-            }
-        }
-    }
-
-    fn problem(&mut self, item: &Item, what: &str) {
-        let line = item.span().map_or(1, |span| line_of(self.text, span.start));
-        let text = format!("{}:{line}: {what}", self.file);
-        self.problems.push(Problem { text, is_fatal: false });
-    }
-}
-
-/// The key as the operator wrote it, dotted.
-fn as_written(path: &[String]) -> String {
-    let dotted = path.join(".");
-    match dotted.strip_prefix("instance.") {
-        Some(rest) => format!("runtime.{rest}"),
-        None => dotted,
-    }
-}
-
-/// What the `*` of `key` stands for in `path` (empty without one), or `None` when it differs.
-pub(super) fn matches<'p>(key: &Key, path: &'p [String]) -> Option<&'p str> {
-    let mut parts = key.path.split('.');
-    let mut name = "";
-    for (index, word) in path.iter().enumerate() {
-        let word = if index == 0 && word == "instance" { "runtime" } else { word.as_str() };
-        match parts.next()? {
-            "*" => name = word,
-            part if part == word => {}
-            _ => return None,
-        }
-    }
-    parts.next().is_none().then_some(name)
-}
-
-fn line_of(text: &str, offset: usize) -> usize {
-    text.as_bytes().iter().take(offset).filter(|byte| **byte == b'\n').count() + 1
-}
-
-/// The known key with the smallest edit distance to `path`.
-fn nearest(path: &str) -> &'static str {
-    let by_distance = |key: &&Key| distance(key.path.as_bytes(), path.as_bytes());
-    KEYS.iter().min_by_key(by_distance).map_or("runtime", |key| key.path)
-}
-
-fn distance(a: &[u8], b: &[u8]) -> usize {
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, x) in a.iter().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, y) in b.iter().enumerate() {
-            let change = diagonal + usize::from(x != y);
-            diagonal = row[j + 1];
-            row[j + 1] = change.min(row[j] + 1).min(diagonal + 1);
-        }
-    }
-    row[b.len()]
 }
 
 /// The table as `docs/config.md` shows it.
@@ -298,13 +205,14 @@ pub fn markdown() -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Validator;
+    use super::super::reader::apply;
+    use super::super::{Problem, Validator};
     use super::*;
 
     #[test]
     fn every_default_in_the_table_is_the_real_default() {
         for key in KEYS.iter().filter(|key| !key.default.is_empty() && !key.path.contains('*')) {
-            let (mut config, mut problems) = (Config::default(), Vec::new());
+            let (mut config, mut problems) = (Config::default(), Vec::<Problem>::new());
             apply(&mut config, "t", &format!("{} = {}", key.path, key.default), &mut problems);
             assert_eq!(problems, [], "{}", key.path);
             assert_eq!(config, Config::default(), "{}", key.path);
@@ -313,14 +221,14 @@ mod tests {
 
     #[test]
     fn a_file_that_is_no_toml_is_fatal_and_names_its_line() {
-        let (mut config, mut problems) = (Config::default(), Vec::new());
+        let (mut config, mut problems) = (Config::default(), Vec::<Problem>::new());
         apply(&mut config, "f", "a = 1\nb = = 2\n", &mut problems);
         assert!(problems[0].is_fatal && problems[0].text.starts_with("f:2:"), "{problems:?}");
     }
 
     #[test]
     fn a_relative_socket_path_is_refused() {
-        let (mut config, mut problems) = (Config::default(), Vec::new());
+        let (mut config, mut problems) = (Config::default(), Vec::<Problem>::new());
         apply(&mut config, "f", "nri.socket_path = \"x\"", &mut problems);
         assert_eq!(config, Config::default());
         assert!(problems[0].text.contains("absolute"), "{problems:?}");
@@ -328,16 +236,16 @@ mod tests {
 
     #[test]
     fn a_wrong_key_of_an_instance_is_named_as_it_is_written() {
-        let (mut config, mut problems) = (Config::default(), Vec::new());
+        let (mut config, mut problems) = (Config::default(), Vec::<Problem>::new());
         apply(&mut config, "f", "[runtime.nri-crun]\npth = \"/x\"\n", &mut problems);
         let text = &problems[0].text;
-        assert!(text.starts_with("f:2: unknown key runtime.nri-crun.pth"), "{text}");
+        assert!(text.starts_with("f:2:1: unknown key runtime.nri-crun.pth"), "{text}");
         assert!(!problems[0].is_fatal);
     }
 
     /// What one line in `[nri.default_validator]` comes to, and what is wrong with it.
     fn validator(line: &str) -> (Validator, Vec<String>) {
-        let (mut config, mut problems) = (Config::default(), Vec::new());
+        let (mut config, mut problems) = (Config::default(), Vec::<Problem>::new());
         apply(&mut config, "f", &format!("[nri.default_validator]\n{line}\n"), &mut problems);
         let validator = std::mem::take(&mut config.default_validator);
         assert_eq!(config, Config::default(), "{line} is about the validator only");
@@ -383,17 +291,17 @@ mod tests {
             ("reject_sysctl = true", "nearest is nri.default_validator.reject_sysctl_adjustment"),
             ("rejectNamespaceAdjustment = true", "default_validator.reject_namespace_adjustment"),
             ("requiredPlugins = []", "nearest is nri.default_validator.required_plugins"),
-            ("enable = \"true\"", "true or false is wanted"),
-            ("reject_oci_hook_adjustment = 1", "true or false is wanted"),
-            ("required_plugins = \"a\"", "a list of texts is wanted"),
-            ("required_plugins = [1]", "a text in quotes is wanted"),
-            ("tolerate_missing_plugins_annotation = true", "a text in quotes is wanted"),
+            ("enable = \"true\"", "expected true or false"),
+            ("reject_oci_hook_adjustment = 1", "expected true or false"),
+            ("required_plugins = \"a\"", "expected a list of strings"),
+            ("required_plugins = [1]", "expected a string in quotes"),
+            ("tolerate_missing_plugins_annotation = true", "expected a string in quotes"),
         ];
         for (line, wanted) in cases {
             let (validator, problems) = validator(line);
             assert_eq!(validator, Validator::default(), "{line}");
             let [text] = &problems[..] else { panic!("{line}: {problems:?}") };
-            assert!(text.starts_with("f:2: ") && text.contains(wanted), "{text}");
+            assert!(text.starts_with("f:2:") && text.contains(wanted), "{text}");
         }
     }
 }

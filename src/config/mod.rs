@@ -8,8 +8,11 @@
 
 mod duration;
 mod keys;
+mod mistakes;
 mod plain;
+mod plugins;
 mod protection;
+mod reader;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -17,6 +20,8 @@ use std::time::Duration;
 
 pub use duration::{parse as parse_duration, show as show_duration};
 pub use keys::{KEYS, Key, markdown};
+pub use mistakes::FIELDS;
+pub use plugins::{PluginSection, PluginSettings};
 pub use protection::Protection;
 
 use crate::host::Host;
@@ -60,27 +65,6 @@ pub enum Evict {
     OwnNamespace,
 }
 
-/// Settings of one plugin; `None` where the operator says nothing.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct PluginSettings {
-    /// What its silence means.
-    pub on_failure: Option<OnFailure>,
-    /// How long one request to it may take.
-    pub request_timeout: Option<Duration>,
-    /// Time-outs in a row before it is disconnected; 0 = never.
-    pub strikes: Option<u32>,
-    /// Containers are refused while it is missing.
-    pub required: bool,
-    /// Requests at once about different containers.
-    pub concurrency: u32,
-    /// Fields it may set, by NRI name; empty = all.
-    pub allow: Vec<String>,
-    /// Fields it may not set.
-    pub deny: Vec<String>,
-    /// Whom it may have evicted.
-    pub evict: Evict,
-}
-
 /// Every setting, with defaults filled in. The meaning of each is in the table of keys.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(missing_docs, reason = "each field is documented once, in the table of keys")]
@@ -105,7 +89,7 @@ pub struct Config {
     pub socket_gid: Option<u32>,
     pub allowed_uids: Vec<u32>,
     pub default_validator: Validator,
-    pub plugins: BTreeMap<String, PluginSettings>,
+    pub plugins: BTreeMap<String, PluginSection>,
     pub cdi_spec_dirs: Vec<PathBuf>,
     pub blockio_config_file: Option<PathBuf>,
     pub resctrl_path: PathBuf,
@@ -118,6 +102,9 @@ pub struct Config {
     pub log_format: String,
     pub debug_host_root: String,
     pub debug_fault: String,
+    /// Why what protects in the configuration cannot be relied on: `FILE:LINE:COLUMN: mistake`.
+    /// Creates are refused then, but in exempt namespaces.
+    pub protection_error: Option<String>,
 }
 
 /// Settings of the built-in default validator; same keys as containerd's.
@@ -171,6 +158,7 @@ impl Default for Config {
             log_format: "text".to_owned(),
             debug_host_root: String::new(),
             debug_fault: String::new(),
+            protection_error: None,
         }
     }
 }
@@ -181,16 +169,10 @@ impl Config {
         Host::new(&self.debug_host_root, &self.debug_fault)
     }
 
-    /// What the operator said about the plugin `index-name`: its section by full id, else by name.
-    pub fn plugin(&self, index: &str, name: &str) -> PluginSettings {
-        let found = self.plugins.get(&format!("{index}-{name}")).or(self.plugins.get(name));
-        found.cloned().unwrap_or_default()
-    }
-
     /// Whether containers are refused for want of plugins.
     pub fn requires_plugins(&self) -> bool {
         let validator = &self.default_validator;
-        self.plugins.values().any(|settings| settings.required)
+        self.required_plugins().next().is_some()
             || (validator.enable && !validator.required_plugins.is_empty())
     }
 
@@ -208,10 +190,12 @@ impl Config {
 /// Something wrong in a configuration file, for `check` and the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
-    /// `FILE:LINE: what is wrong`, one line.
+    /// `FILE:LINE:COLUMN: what is wrong`, one line.
     pub text: String,
     /// The file could not be used at all.
     pub is_fatal: bool,
+    /// Something that was meant to be closed may be open.
+    pub protects: bool,
 }
 
 /// What [`load`] found.
@@ -223,6 +207,10 @@ pub struct Loaded {
     pub problems: Vec<Problem>,
     /// The files that were read, in order, with their text.
     pub files: Vec<(PathBuf, String)>,
+    /// The file that was named to be read alone, absolute.
+    pub only: Option<PathBuf>,
+    /// Why the file that was named could not be read.
+    pub unreadable: Option<String>,
 }
 
 impl Loaded {
@@ -233,41 +221,61 @@ impl Loaded {
 }
 
 /// Reads the configuration: `only` (of `--config` or the environment) alone, else the default
-/// files. Never fails: a broken file leaves the last good snapshot, or the defaults.
+/// files. Never fails: a broken file leaves the last good snapshot, or the defaults, with
+/// `Config::protection_error` set.
 pub fn load(only: Option<&Path>) -> Loaded {
-    let mut loaded = Loaded::default();
-    for path in candidates(only) {
+    let only = only.map(|only| std::path::absolute(only).unwrap_or_else(|_| only.to_owned()));
+    let mut loaded = Loaded { only: only.clone(), ..Loaded::default() };
+    for path in candidates(only.as_deref()) {
         match read_text(&path) {
             Ok(text) => loaded.files.push((path, text)),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound && only.is_none() => {}
             Err(error) => {
                 let text = format!("{}: {}", path.display(), crate::error::in_our_words(&error));
-                loaded.problems.push(Problem { text, is_fatal: true });
+                loaded.unreadable = only.is_some().then(|| text.clone());
+                loaded.problems.push(Problem { text, is_fatal: true, protects: true });
             }
         }
     }
     let mut config = Config::default();
     for (path, text) in &loaded.files {
-        keys::apply(&mut config, &path.display().to_string(), text, &mut loaded.problems);
+        reader::apply(&mut config, &path.display().to_string(), text, &mut loaded.problems);
     }
-    if loaded.is_broken() {
-        loaded.config = last_good(&loaded.files);
-    } else {
-        loaded.config = config;
-    }
+    loaded.config = if loaded.is_broken() { last_good(&loaded.files) } else { config };
+    let protecting = loaded.problems.iter().find(|problem| problem.protects);
+    loaded.config.protection_error = protecting.map(|problem| problem.text.clone());
     loaded
 }
 
 /// What is wrong with the text of a configuration file, one line each.
 pub fn problems(text: &str) -> Vec<String> {
     let mut problems = Vec::new();
-    keys::apply(&mut Config::default(), "file", text, &mut problems);
+    reader::apply(&mut Config::default(), "file", text, &mut problems);
     problems.into_iter().map(|problem| problem.text).collect()
 }
 
-/// The configuration of this process: the file that the environment names, or the default ones.
+/// The configuration of this process: the file that the environment names, else the one beside
+/// the executable, else the default ones.
 pub fn load_for_this_process() -> Loaded {
-    load(std::env::var_os(FILE_VARIABLE).map(PathBuf::from).as_deref())
+    let named = std::env::var_os(FILE_VARIABLE).filter(|name| !name.is_empty()).map(PathBuf::from);
+    load(named.or_else(beside_the_executable).as_deref())
+}
+
+/// `EXECUTABLE.toml`, where the executable is the file itself, whatever link it was called by:
+/// conmon and containerd's shim hand over no environment that could name a file.
+fn beside_the_executable() -> Option<PathBuf> {
+    let mut file = std::fs::read_link("/proc/self/exe").ok()?.into_os_string();
+    file.push(".toml");
+    let file = PathBuf::from(file);
+    std::fs::symlink_metadata(&file).is_ok().then_some(file)
+}
+
+/// The keys whose values differ between two readings of the files.
+pub fn changed_keys(before: &[(PathBuf, String)], after: &[(PathBuf, String)]) -> Vec<String> {
+    let (before, after) = (reader::settings(before), reader::settings(after));
+    let keys: std::collections::BTreeSet<&String> = before.keys().chain(after.keys()).collect();
+    let differs = |key: &&&String| before.get(**key) != after.get(**key);
+    keys.iter().filter(differs).map(|key| (*key).clone()).collect()
 }
 
 fn read_text(path: &Path) -> std::io::Result<String> {
@@ -306,7 +314,7 @@ fn last_good(files: &[(PathBuf, String)]) -> Config {
     if let Ok(text) = std::fs::read_to_string(&snapshot) {
         let mut ignored = Vec::new();
         for part in text.split(SNAPSHOT_SEPARATOR) {
-            keys::apply(&mut config, SNAPSHOT, part, &mut ignored);
+            reader::apply(&mut config, SNAPSHOT, part, &mut ignored);
         }
     }
     config
@@ -389,14 +397,16 @@ mod tests {
         let run_dir = format!("run_dir = \"{}\"\n", temp.path().display());
         let good = format!("{run_dir}runtime = [\"/bin/special\"]\n");
         crate::files::replace(&temp.path().join(SNAPSHOT), good.as_bytes()).unwrap();
-        for wrong in ["runtime = \"/bin/other\"\n", "[runtime.nri-crun]\npath = 1\n"] {
+        for wrong in ["runtime = 5\n", "[runtime.nri-crun]\npath = 1\n"] {
             let (_keep, path) = file(&format!("{run_dir}{wrong}"));
             let loaded = load(Some(&path));
             assert!(loaded.is_broken(), "{wrong}");
             assert_eq!(loaded.config.runtime, ["/bin/special"]);
         }
         let (_keep, path) = file(&format!("{run_dir}autostart = 1\n"));
-        assert!(!load(Some(&path)).is_broken(), "no other key sends a verb elsewhere");
+        let loaded = load(Some(&path));
+        assert!(!loaded.is_broken(), "no other key sends a verb elsewhere");
+        assert_eq!(loaded.config.protection_error, None, "and this one protects nothing");
     }
 
     #[test]
@@ -405,10 +415,47 @@ mod tests {
         let loaded = load(Some(&path));
         assert!(loaded.is_broken());
         assert_eq!(loaded.config.runtime, Config::default().runtime);
+        assert!(loaded.config.protection_error.is_some_and(|error| error.contains(":2:")));
+    }
+
+    #[test]
+    fn one_runtime_may_be_given_as_one_string_and_no_other_list_may() {
+        let (_temp, path) = file("runtime = \"crun\"\n");
+        let loaded = load(Some(&path));
+        assert_eq!((loaded.problems.len(), loaded.config.runtime), (0, vec!["crun".to_owned()]));
+        for list in KEYS.iter().filter(|key| key.default.starts_with('[')) {
+            let (_temp, path) = file(&format!("{} = \"x\"\n", list.path.replace('*', "a")));
+            let is_runtime = list.path == "runtime";
+            assert_eq!(load(Some(&path)).problems.is_empty(), is_runtime, "{}", list.path);
+        }
+    }
+
+    #[test]
+    fn a_mistake_in_what_protects_is_remembered_with_its_place() {
+        let (_temp, path) = file("exempt_namespaces = [\"ops\"]\n[plugin.a]\ndeny = \"Env\"\n");
+        let config = load(Some(&path)).config;
+        assert_eq!(config.exempt_namespaces, ["ops"], "what can be read holds");
+        let wanted = format!("{}:3:8: plugin.a.deny: expected a list", path.display());
+        let error = config.protection_error.unwrap_or_default();
+        assert!(error.starts_with(&wanted), "{error}");
+        let (_temp, path) = file("exempt_namespaces = \"ops\"\n");
+        let config = load(Some(&path)).config;
+        assert!(config.protection_error.is_some());
+        assert_eq!(config.exempt_namespaces, ["kube-system"]);
+    }
+
+    #[test]
+    fn only_keys_with_another_value_have_changed() {
+        let files = |text: &str| vec![(PathBuf::from("f"), text.to_owned())];
+        let before = files("autostart = true\n[log]\nlevel = \"info\"\n[plugin.a]\nstrikes = 1\n");
+        let after = files("# now\nlog.level = 'debug'\nautostart=true\n[nri]\ndisable = false\n");
+        assert_eq!(changed_keys(&before, &after), ["log.level", "nri.disable", "plugin.a.strikes"]);
     }
 
     #[test]
     fn a_named_file_that_is_missing_is_a_problem() {
-        assert!(load(Some(Path::new("/nowhere/config.toml"))).is_broken());
+        let loaded = load(Some(Path::new("/nowhere/config.toml")));
+        assert!(loaded.is_broken() && loaded.config.protection_error.is_some());
+        assert!(loaded.unreadable.is_some_and(|why| why.contains("/nowhere/config.toml: it is")));
     }
 }

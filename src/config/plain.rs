@@ -10,7 +10,9 @@
 use toml_edit::{Array, Value};
 
 use super::Config;
-use super::keys::{KEYS, Key, matches};
+use super::keys::{KEYS, Key};
+use super::plugins::ANY;
+use super::reader::matches;
 
 /// Takes over what `text` sets; `false` when the parser has to read it, whatever was taken over.
 pub(super) fn apply(config: &mut Config, text: &str) -> bool {
@@ -46,7 +48,7 @@ fn read(text: &str) -> Option<Vec<Setting>> {
         }
         let (key, value) = line.split_once('=')?;
         let key = key.trim_matches([' ', '\t']);
-        let section = sections.last().into_iter().flat_map(|name| name.split('.'));
+        let section = sections.last().into_iter().flat_map(|name| name.split('.')).map(unquoted);
         let path: Vec<String> = section.chain([key]).map(str::to_owned).collect();
         if path.first().is_some_and(|word| word == "instance") {
             return None;
@@ -83,12 +85,18 @@ fn is_bare(word: &str) -> bool {
 /// is shown in its place.
 fn is_section(name: &str) -> bool {
     let words = || name.split('.');
+    let is_word = |word: &str| is_bare(word) || unquoted(word) != word;
     let holds = |key: &Key| {
         let mut parts = key.path.split('.');
         words().all(|word| parts.next().is_some_and(|part| part == "*" || part == word))
             && parts.next().is_some()
     };
-    name != "runtime" && words().all(is_bare) && KEYS.iter().any(holds)
+    name != "runtime" && words().all(is_word) && KEYS.iter().any(holds)
+}
+
+/// The one name of a section that needs quotes and is plain all the same: every plugin.
+fn unquoted(word: &str) -> &str {
+    if word == "\"*\"" { ANY } else { word }
 }
 
 /// A value and what follows it.
@@ -145,7 +153,7 @@ mod tests {
     /// What the parser makes of it, if it has nothing to say against it.
     fn parsed(text: &str) -> Option<Config> {
         let (mut config, mut problems) = (Config::default(), Vec::new());
-        super::super::keys::parse(&mut config, "f", text, &mut problems);
+        super::super::reader::parse(&mut config, "f", text, &mut problems);
         problems.is_empty().then_some(config)
     }
 
@@ -159,7 +167,8 @@ mod tests {
         let text = "# ours\nruntime = [\"/usr/bin/runc\", 'crun',]  # first wins\nautostart = false\n\
                     \n[runtime.nri-crun]\npath=\"/usr/bin/crun\"\n[nri]\n\twait_for = [ ]\n\
                     allowed_uids = [0, 1000]\nplugin_request_timeout = \"1m30s\"\n\
-                    [nri.default_validator]\nenable = true\n[plugin.10-a]\nstrikes = 3\n";
+                    [nri.default_validator]\nenable = true\n[plugin.10-a]\nstrikes = 3\n\
+                    [plugin.\"*\"]\ndeny = [\"OciHooks\"]\n";
         let config = plain(text);
         assert!(config.is_some());
         assert_eq!(config, parsed(text));
@@ -194,6 +203,10 @@ mod tests {
             "[plugin.a]\nstrikes = -1\n",
             "[plugin.a]\nstrikes =\n",
             "[plugin.\"a.b\"]\nstrikes = 1\n",
+            "[plugin.*]\nstrikes = 1\n",
+            "[plugin.'*']\nstrikes = 1\n",
+            "[plugin.\"*\"]\nrequired = true\n",
+            "[plugin.a]\ndeny = [\"Enw\"]\n",
             "[[nri]]\n",
             "[nri\n",
             "[nri] disable = true\n",
@@ -220,6 +233,8 @@ mod tests {
             Just("on_failure"),
             Just("level"),
             Just("allowed_uids"),
+            Just("required"),
+            Just("deny"),
             Just("nri.disable"),
         ];
         let value = prop_oneof![
@@ -227,6 +242,7 @@ mod tests {
             Just("\"/a\""),
             Just("[]"),
             Just("[\"a\"]"),
+            Just("[\"Env\"]"),
             Just("'/b'"),
             Just("7"),
             Just("[1, 2]"),
@@ -242,6 +258,8 @@ mod tests {
             Just("[runtime.a]"),
             Just("[instance.a]"),
             Just("[plugin.a]"),
+            Just("[plugin.\"*\"]"),
+            Just("[plugin.*]"),
             Just("[plugin]"),
             Just("[runtime]"),
             Just("[log.target]"),

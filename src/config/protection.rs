@@ -35,9 +35,13 @@ impl Protection {
 impl Config {
     /// What the configuration protects containers with; mostly nothing.
     pub fn protections(&self) -> Vec<Protection> {
-        let mut found = Vec::new();
+        // Whatever was meant to protect, a mistake is in its way.
+        let mistake = self.protection_error.iter();
+        let unreadable = |why| format!("the configuration cannot be relied on: {why}");
+        let mut found: Vec<Protection> =
+            mistake.map(|why| Protection::other(unreadable(why))).collect();
         for (name, settings) in &self.plugins {
-            if settings.required {
+            if settings.required == Some(true) {
                 found.push(Protection::required(name));
             }
             if settings.on_failure == Some(OnFailure::Refuse) {
@@ -76,7 +80,9 @@ mod tests {
         let path = temp.path().join("config.toml");
         crate::files::replace(&path, text.as_bytes()).unwrap();
         let config = super::super::load(Some(&path)).config;
-        config.protections().into_iter().map(|protection| protection.what).collect()
+        let found = config.protections().into_iter();
+        let file = path.display().to_string();
+        found.map(|protection| protection.what.replace(&file, "FILE")).collect()
     }
 
     #[test]
@@ -86,6 +92,16 @@ mod tests {
             ("plugin.policy.required = true\n", "plugin policy is required"),
             ("[plugin.a]\non_failure = \"refuse\"\n", "plugin a has on_failure = \"refuse\""),
             ("[nri.default_validator]\nenable = true\n", "the default validator is enabled"),
+            (
+                "on_daemon_failure = \"fial\"\n",
+                "the configuration cannot be relied on: FILE:1:21: on_daemon_failure: must be one of: \
+                 continue, fail",
+            ),
+            (
+                "[plugin.policy]\nrequired = \"true\"\n",
+                "the configuration cannot be relied on: FILE:2:12: plugin.policy.required: expected \
+                 true or false",
+            ),
         ] {
             assert_eq!(protections(text), [wanted]);
         }

@@ -179,6 +179,7 @@ pub(super) fn new_record(node: &Node, call: &Call, seen: &pods::Seen) -> Contain
 
 /// Refuses when a plugin that must be there is missing, but for those who are excused (D14).
 pub(super) fn require_plugins(node: &Node, seen: &pods::Seen) -> Result<()> {
+    require_sound_configuration(node, seen)?;
     let hint = "the bundle is unchanged; see: nri-runc nri plugins";
     let missing = missing(node, seen, |name| node.relay.is_present(name));
     match missing.map_err(|why| Error::new(why).hint(hint))?.as_slice() {
@@ -188,6 +189,18 @@ pub(super) fn require_plugins(node: &Node, seen: &pods::Seen) -> Result<()> {
             Err(Error::new(why).hint(hint))
         }
     }
+}
+
+/// Refuses while something in the configuration that protects cannot be read: what it was meant
+/// to close is open. Exempt namespaces go on, so that a node can be repaired.
+fn require_sound_configuration(node: &Node, seen: &pods::Seen) -> Result<()> {
+    let Some(why) = &node.config.protection_error else { return Ok(()) };
+    let namespace = known_pod(node, seen).namespace;
+    if node.is_bystander() || node.config.exempt_namespaces.contains(&namespace) {
+        return Ok(());
+    }
+    let hint = "the bundle is unchanged; fix this file, then retry";
+    Err(Error::new(format!("the configuration cannot be relied on: {why}")).hint(hint))
 }
 
 /// Refuses when a plugin that must be there was there but did not answer, whatever its policy
@@ -228,8 +241,7 @@ fn missing<'n>(
             .default_validator
             .tolerate_missing_plugins_annotation,
     };
-    let required = config.plugins.iter().filter(|(_, settings)| settings.required);
-    let required = required.map(|(name, _)| name.as_str());
+    let required = config.required_plugins();
     let (pod, container) = (known_pod(node, seen), &seen.container.name);
     missing_required(&pod, container, excuses, required, is_present)
 }

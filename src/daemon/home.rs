@@ -47,7 +47,8 @@ impl Home {
             node: Rc::clone(node),
             lock: RefCell::new(lock),
             socket: Cell::default(),
-            snapshot: (!loaded.is_broken()).then(|| config::snapshot_text(&loaded.files)),
+            snapshot: (!loaded.is_broken() && loaded.config.protection_error.is_none())
+                .then(|| config::snapshot_text(&loaded.files)),
             following: RefCell::default(),
         };
         home.keep_snapshot();

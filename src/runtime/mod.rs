@@ -51,7 +51,8 @@ pub fn resolve(config: &Config, called_as: Option<&OsString>) -> Result<PathBuf>
     let ourselves = Ourselves::open();
     let name = called_as.map(Path::new).and_then(Path::file_name).and_then(OsStr::to_str);
     if let Some(path) = name.and_then(|name| config.instances.get(name)) {
-        return find(path, &ourselves).map_err(|why| nothing_found(&[format!("{path} {why}")]));
+        return find(path, &ourselves)
+            .map_err(|why| nothing_found(config, &[format!("{path} {why}")]));
     }
     let mut tried = Vec::new();
     for candidate in &config.runtime {
@@ -60,12 +61,16 @@ pub fn resolve(config: &Config, called_as: Option<&OsString>) -> Result<PathBuf>
             Err(why) => tried.push(format!("{candidate} {why}")),
         }
     }
-    Err(nothing_found(&tried))
+    Err(nothing_found(config, &tried))
 }
 
-fn nothing_found(tried: &[String]) -> Error {
-    Error::new(format!("no real runtime was found: {}", tried.join(", ")))
-        .hint("set runtime in /etc/nri-runc/config.toml")
+fn nothing_found(config: &Config, tried: &[String]) -> Error {
+    let error = Error::new(format!("no real runtime was found: {}", tried.join(", ")));
+    match &config.protection_error {
+        // What was tried may be the defaults, in place of what could not be read.
+        Some(why) => error.hint(format!("fix the configuration: {why}")),
+        None => error.hint("set runtime in /etc/nri-runc/config.toml"),
+    }
 }
 
 /// Finds one candidate, by absolute path or by name.

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The settings of one plugin, put together key by key: its section by full id (`NN-name`), then
+//! by name, then `[plugin."*"]`, then the default. A section that says nothing about a key never
+//! hides another one that does. Nothing here reads a file.
+
+use std::time::Duration;
+
+use super::{Config, Evict, OnFailure};
+
+/// The section that holds for every plugin.
+pub(super) const ANY: &str = "*";
+
+/// Settings of one plugin; `None` where the operator says nothing and the plugin may.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct PluginSettings {
+    /// What its silence means.
+    pub on_failure: Option<OnFailure>,
+    /// How long one request to it may take.
+    pub request_timeout: Option<Duration>,
+    /// Time-outs in a row before it is disconnected; 0 = never.
+    pub strikes: Option<u32>,
+    /// Containers are refused while it is missing.
+    pub required: bool,
+    /// Requests at once about different containers.
+    pub concurrency: u32,
+    /// Fields it may set, by NRI name; empty = all.
+    pub allow: Vec<String>,
+    /// Fields it may not set.
+    pub deny: Vec<String>,
+    /// Which containers it may have evicted.
+    pub evict: Evict,
+}
+
+/// One section `[plugin.NAME]` as it is written; `None` for a key that it does not have.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[expect(missing_docs, reason = "each field is documented once, in the table of keys")]
+pub struct PluginSection {
+    pub on_failure: Option<OnFailure>,
+    pub request_timeout: Option<Duration>,
+    pub strikes: Option<u32>,
+    pub required: Option<bool>,
+    pub concurrency: Option<u32>,
+    pub allow: Option<Vec<String>>,
+    pub deny: Option<Vec<String>>,
+    pub evict: Option<Evict>,
+}
+
+impl Config {
+    /// What the operator said about the plugin `index-name`.
+    pub fn plugin(&self, index: &str, name: &str) -> PluginSettings {
+        let id = format!("{index}-{name}");
+        let sections: Vec<&PluginSection> =
+            [id.as_str(), name, ANY].iter().filter_map(|name| self.plugins.get(*name)).collect();
+        PluginSettings {
+            on_failure: first(&sections, |section| section.on_failure.as_ref()),
+            request_timeout: first(&sections, |section| section.request_timeout.as_ref()),
+            strikes: first(&sections, |section| section.strikes.as_ref()),
+            required: first(&sections, |section| section.required.as_ref()).unwrap_or_default(),
+            concurrency: first(&sections, |section| section.concurrency.as_ref()).unwrap_or(1),
+            allow: first(&sections, |section| section.allow.as_ref()).unwrap_or_default(),
+            deny: first(&sections, |section| section.deny.as_ref()).unwrap_or_default(),
+            evict: first(&sections, |section| section.evict.as_ref()).unwrap_or_default(),
+        }
+    }
+
+    /// The plugins, as `name` or `NN-name`, whose own section says that they are required.
+    pub fn required_plugins(&self) -> impl Iterator<Item = &str> {
+        let required = self.plugins.iter().filter(|(_, section)| section.required == Some(true));
+        required.map(|(name, _)| name.as_str())
+    }
+}
+
+/// What the first section with that key says.
+fn first<T: Clone>(
+    sections: &[&PluginSection],
+    key: fn(&PluginSection) -> Option<&T>,
+) -> Option<T> {
+    sections.iter().find_map(|section| key(section).cloned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(text: &str) -> Config {
+        let (mut config, mut problems) = (Config::default(), Vec::new());
+        super::super::reader::apply(&mut config, "f", text, &mut problems);
+        assert_eq!(problems, []);
+        config
+    }
+
+    #[test]
+    fn each_key_comes_from_the_most_specific_section_that_has_it() {
+        let config = config(
+            "[plugin.\"*\"]\nstrikes = 1\ndeny = [\"OciHooks\"]\nevict = \"deny\"\n\
+             request_timeout = \"1s\"\nconcurrency = 2\nallow = [\"Env\"]\non_failure = \"refuse\"\n\
+             [plugin.a]\nstrikes = 2\ndeny = [\"Mounts\"]\nallow = []\nrequired = true\n\
+             [plugin.10-a]\nstrikes = 3\n",
+        );
+        let exact = config.plugin("10", "a");
+        assert_eq!((exact.strikes, exact.deny), (Some(3), vec!["Mounts".to_owned()]));
+        assert_eq!((exact.evict, exact.concurrency, exact.required), (Evict::Deny, 2, true));
+        assert_eq!(exact.allow, Vec::<String>::new(), "an empty list lifts the default's");
+        let named = config.plugin("11", "a");
+        assert_eq!((named.strikes, named.deny), (Some(2), vec!["Mounts".to_owned()]));
+        for (index, name) in [("10", "b"), ("00", "A"), ("99", "a-b")] {
+            let other = config.plugin(index, name);
+            assert_eq!((other.strikes, other.deny), (Some(1), vec!["OciHooks".to_owned()]));
+            assert_eq!((other.allow, other.required), (vec!["Env".to_owned()], false));
+            assert_eq!(other.on_failure, Some(OnFailure::Refuse));
+            assert_eq!(other.request_timeout, Some(Duration::from_secs(1)));
+        }
+    }
+
+    #[test]
+    fn without_any_section_the_defaults_hold() {
+        let settings = Config::default().plugin("10", "a");
+        assert_eq!(settings, PluginSettings { concurrency: 1, ..PluginSettings::default() });
+    }
+
+    #[test]
+    fn only_plugins_that_are_named_are_required() {
+        let config = config("[plugin.a]\nrequired = true\n[plugin.\"*\"]\nrequired = false\n");
+        assert_eq!(config.required_plugins().collect::<Vec<_>>(), ["a"]);
+    }
+}

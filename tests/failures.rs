@@ -4,6 +4,7 @@
 //! `docs/compatibility.md` names these tests. What it does to a container: `tests/bundle`.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+#[expect(dead_code, reason = "shared with tests/bundle, which needs more of it")]
 #[path = "support/actor.rs"]
 mod actor;
 

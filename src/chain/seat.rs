@@ -217,6 +217,7 @@ impl Seat {
                 self.silence(Cause::Gone, why)
             }
             Outcome::Left => Said::Skipped(format!("had gone before {name}")),
+            Outcome::Busy(why) => self.silence(Cause::Timeout, why),
         }
     }
 

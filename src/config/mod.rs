@@ -105,6 +105,7 @@ pub struct Config {
     /// Why what protects in the configuration cannot be relied on: `FILE:LINE:COLUMN: mistake`.
     /// Creates are refused then, but in exempt namespaces.
     pub protection_error: Option<String>,
+    pub debug_create_cap: Duration,
 }
 
 /// Settings of the built-in default validator; same keys as containerd's.
@@ -159,6 +160,7 @@ impl Default for Config {
             debug_host_root: String::new(),
             debug_fault: String::new(),
             protection_error: None,
+            debug_create_cap: Duration::from_secs(90),
         }
     }
 }

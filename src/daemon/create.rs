@@ -321,7 +321,9 @@ pub(super) async fn ask(node: &Rc<Node>, call: &Call, seen: &pods::Seen) -> Resu
     let builtin = if node.is_bystander() { &lenient } else { &node.builtin };
     let table = Table { audience: &audience, everybody: &everybody, builtin };
     let record = Record { node, key: &call.key, silent: RefCell::default() };
-    let asked = chain::create(&table, creation, &record).await.and_then(|merged| {
+    let asked = chain::create(&table, creation, &record).await;
+    node.relay.forget_busy(&audience, &told);
+    let asked = asked.and_then(|merged| {
         require_answers(node, seen, &record.silent.borrow())
             .map(|()| merged)
             .map_err(|failure| Stopped { failure, asked: audience.len() })

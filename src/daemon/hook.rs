@@ -19,7 +19,7 @@ use crate::engine::Role;
 use crate::error::{Error, Result, quoted};
 use crate::host::Point;
 use crate::link::{Answer, Hook, Proceed, Stage};
-use crate::plugin::Event;
+use crate::plugin::{self, Event};
 use crate::spec::overlay;
 use crate::state::{InFlight, Key, Lifecycle, PodState, Wish};
 
@@ -51,6 +51,7 @@ pub(super) async fn heard(
     let key = call.key.clone();
     let process = call.process().ok_or_else(|| Error::new("no process descriptor came along"))?;
     let lane = node.lane(&key);
+    let until = node.caller_waits_until();
     let decided = wrappers::with_heartbeat(stream, async {
         if hook.stage == Stage::Poststop {
             end_in_order(node, &key).await;
@@ -65,7 +66,8 @@ pub(super) async fn heard(
         if turn.is_some() {
             settle::due(node, &key, &lane).await;
         }
-        decide(node, &lane, &mut call, hook, turn.is_some()).await.map(|verb| (verb, turn))
+        let decided = decide(node, &lane, &mut call, hook, turn.is_some());
+        plugin::until(until, decided).await.map(|verb| (verb, turn))
     })
     .await?;
     let (verb, _turn) = match decided {

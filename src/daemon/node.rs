@@ -278,6 +278,12 @@ impl Node {
         self.wait_until.set(Some(until));
     }
 
+    /// When the caller of a creation that begins now gives up, and a moment before: the answer
+    /// has its way to go.
+    pub(super) fn caller_waits_until(&self) -> tokio::time::Instant {
+        tokio::time::Instant::now() + self.config.debug_create_cap.mul_f32(0.95)
+    }
+
     /// Whether the plugins are the engine's own: then we are nothing but the runtime (D12).
     pub(super) fn is_bystander(&self) -> bool {
         self.plugin_socket.is_bystander()

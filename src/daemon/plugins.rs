@@ -171,7 +171,7 @@ async fn synchronize(node: &Rc<Node>, guest: &Rc<Guest>, snapshot: Snapshot) -> 
         Outcome::Refused(text) => format!("refused: {}", quoted(&text)),
         Outcome::TimedOut => "did not answer in time".to_owned(),
         Outcome::Gone(why) => format!("went away ({})", quoted(&why)),
-        Outcome::Left => "went away".to_owned(),
+        Outcome::Left | Outcome::Busy(_) => "went away".to_owned(),
     };
     node.note_failure(
         &format!("{} could not be synchronized: it {why}", guest.seat.id()),

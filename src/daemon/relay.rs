@@ -221,12 +221,22 @@ impl Relay {
         }
     }
 
+    /// Those who were too busy to be asked about this beginning do not hear of what follows.
+    pub(super) fn forget_busy(&self, audience: &[Rc<Seat>], told: &Told) {
+        let busy = crate::plugin::too_busy();
+        let seats = audience.iter().filter(|seat| busy.contains(&seat.id()));
+        let seats: Vec<Rc<Seat>> = seats.cloned().collect();
+        self.never_heard(&seats, told);
+    }
+
     /// Tells everybody in turn; the first failure ends it.
     pub(super) async fn ask_leave(&self, told: &Told) -> Result<(), Failure> {
         let audience = self.audience(told);
-        let Err(Stopped { failure, asked }) = chain::ask_leave(&audience, told).await else {
-            return Ok(());
-        };
+        let left = chain::ask_leave(&audience, told).await;
+        if told.event == Event::RunPodSandbox {
+            self.forget_busy(&audience, told);
+        }
+        let Err(Stopped { failure, asked }) = left else { return Ok(()) };
         if told.event == Event::RunPodSandbox {
             self.never_heard(&audience[asked.min(audience.len())..], told);
         }

@@ -13,6 +13,7 @@ use crate::argv::Verb;
 use crate::error::{Error, Result};
 use crate::host::Point;
 use crate::link::{Answer, Notice, PROTOCOL, Proceed};
+use crate::plugin;
 use crate::state::Key;
 
 use super::call::Call;
@@ -87,6 +88,7 @@ async fn verb(node: &Rc<Node>, stream: &mut UnixStream, mut call: Call) -> Resul
     debug!("{} {} below {}", call.verb(), key.id, key.root);
     let process = call.process().ok_or_else(|| Error::new("no process descriptor came along"))?;
     let lane = node.lane(&key);
+    let until = node.caller_waits_until();
     let pid_file_before = call.pid_file.as_deref().and_then(evidence::stamp);
     let is_delete = call.call.verb == Verb::Delete;
     if conversation::is_over(stream) && !is_delete {
@@ -106,7 +108,7 @@ async fn verb(node: &Rc<Node>, stream: &mut UnixStream, mut call: Call) -> Resul
             return Ok((Decided::watched(Proceed::default()), turn));
         }
         settle::due(node, &key, &lane).await;
-        decide(node, &mut call).await.map(|decided| (decided, turn))
+        plugin::until(until, decide(node, &mut call)).await.map(|decided| (decided, turn))
     })
     .await?;
     let (decided, _turn) = match decided {

@@ -244,7 +244,7 @@ impl Stage {
             Outcome::Refused(why) => Err(format!("it refused Synchronize: {}", quoted(&why))),
             Outcome::TimedOut => Err("it did not answer Synchronize in time".to_owned()),
             Outcome::Gone(why) => Err(why),
-            Outcome::Left => Err("it closed the connection".to_owned()),
+            Outcome::Left | Outcome::Busy(_) => Err("it closed the connection".to_owned()),
         }
     }
 

@@ -20,6 +20,7 @@ use super::api;
 use super::inflow::{HEADER as TTRPC_HEADER, REQUEST, RESPONSE, TYPE, message_length};
 use super::mux::{FRAME_HEADER, PLUGIN_CONNECTION, TTRPC_LIMIT, into_frames};
 use super::outgoing::Outgoing;
+use super::turns::{Rank, Subject};
 
 const SERVICE: &str = "nri.pkg.api.v1alpha1.Plugin";
 /// Service, method and the fields around the request need less.
@@ -37,6 +38,20 @@ pub(super) trait Request {
     fn size(&self) -> u64;
     /// Writes them, once they were counted.
     fn write(&self, to: &mut CodedOutputStream<'_>) -> protobuf::Result<()>;
+
+    /// What it is about; nothing where it is no event.
+    fn subject(&self) -> Option<Subject<'_>> {
+        None
+    }
+
+    /// Which requests it goes before.
+    fn rank(&self) -> Rank {
+        match Self::METHOD {
+            "RunPodSandbox" => Rank::NewPod,
+            "CreateContainer" => Rank::Creation,
+            _ => Rank::UnderWay,
+        }
+    }
 }
 
 /// A SynchronizeRequest that is encoded already.
@@ -55,8 +70,20 @@ impl Request for Part {
     }
 }
 
+macro_rules! subject {
+    ($request:ident) => {
+        None
+    };
+    ($request:ident $pod:ident) => {
+        Some(Subject { pod: &$request.$pod.id, container: "" })
+    };
+    ($request:ident $pod:ident $container:ident) => {
+        Some(Subject { pod: &$request.$pod.id, container: &$request.$container.id })
+    };
+}
+
 macro_rules! requests {
-    ($($method:literal $request:ident $answer:ident)*) => {
+    ($($method:literal $request:ident $answer:ident $($about:ident)*;)*) => {
         $(impl Request for api::$request {
             const METHOD: &str = $method;
             type Answer = api::$answer;
@@ -68,29 +95,33 @@ macro_rules! requests {
             fn write(&self, to: &mut CodedOutputStream<'_>) -> protobuf::Result<()> {
                 self.write_to_with_cached_sizes(to)
             }
+
+            fn subject(&self) -> Option<Subject<'_>> {
+                subject!(self $($about)*)
+            }
         })*
     };
 }
 
 requests! {
-    "Configure" ConfigureRequest ConfigureResponse
-    "Shutdown" Empty Empty
-    "RunPodSandbox" RunPodSandboxRequest RunPodSandboxResponse
-    "UpdatePodSandbox" UpdatePodSandboxRequest UpdatePodSandboxResponse
-    "PostUpdatePodSandbox" PostUpdatePodSandboxRequest PostUpdatePodSandboxResponse
-    "StopPodSandbox" StopPodSandboxRequest StopPodSandboxResponse
-    "RemovePodSandbox" RemovePodSandboxRequest RemovePodSandboxResponse
-    "CreateContainer" CreateContainerRequest CreateContainerResponse
-    "PostCreateContainer" PostCreateContainerRequest PostCreateContainerResponse
-    "StartContainer" StartContainerRequest StartContainerResponse
-    "PostStartContainer" PostStartContainerRequest PostStartContainerResponse
-    "UpdateContainer" UpdateContainerRequest UpdateContainerResponse
-    "PostUpdateContainer" PostUpdateContainerRequest PostUpdateContainerResponse
-    "StopContainer" StopContainerRequest StopContainerResponse
-    "RemoveContainer" RemoveContainerRequest RemoveContainerResponse
-    "StateChange" StateChangeEvent Empty
+    "Configure" ConfigureRequest ConfigureResponse;
+    "Shutdown" Empty Empty;
+    "RunPodSandbox" RunPodSandboxRequest RunPodSandboxResponse pod;
+    "UpdatePodSandbox" UpdatePodSandboxRequest UpdatePodSandboxResponse pod;
+    "PostUpdatePodSandbox" PostUpdatePodSandboxRequest PostUpdatePodSandboxResponse pod;
+    "StopPodSandbox" StopPodSandboxRequest StopPodSandboxResponse pod;
+    "RemovePodSandbox" RemovePodSandboxRequest RemovePodSandboxResponse pod;
+    "CreateContainer" CreateContainerRequest CreateContainerResponse pod container;
+    "PostCreateContainer" PostCreateContainerRequest PostCreateContainerResponse pod container;
+    "StartContainer" StartContainerRequest StartContainerResponse pod container;
+    "PostStartContainer" PostStartContainerRequest PostStartContainerResponse pod container;
+    "UpdateContainer" UpdateContainerRequest UpdateContainerResponse pod container;
+    "PostUpdateContainer" PostUpdateContainerRequest PostUpdateContainerResponse pod container;
+    "StopContainer" StopContainerRequest StopContainerResponse pod container;
+    "RemoveContainer" RemoveContainerRequest RemoveContainerResponse pod container;
+    "StateChange" StateChangeEvent Empty pod container;
     "ValidateContainerAdjustment"
-        ValidateContainerAdjustmentRequest ValidateContainerAdjustmentResponse
+        ValidateContainerAdjustmentRequest ValidateContainerAdjustmentResponse pod container;
 }
 
 /// Why a call has no answer.

@@ -36,6 +36,7 @@ impl Plugin {
                 Outcome::TimedOut => return Outcome::TimedOut,
                 Outcome::Gone(why) => return Outcome::Gone(why),
                 Outcome::Left => return Outcome::Left,
+                Outcome::Busy(why) => return Outcome::Busy(why),
             }
         }
         Outcome::Refused("there was nothing to say".to_owned())

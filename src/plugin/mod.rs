@@ -22,6 +22,7 @@ mod snapshot;
 /// The socket that plugins connect to.
 pub mod socket;
 pub mod stub;
+mod turns;
 
 pub use event::{ALL_EVENTS, Event};
 pub use identity::Identity;
@@ -29,3 +30,4 @@ pub use launch::{Launched, PluginFile, Unusable, discover};
 pub use policy::Policy;
 pub use session::{Outcome, Plugin, SessionError, Settings, Upcalls, handshake};
 pub use snapshot::{Encoded, Snapshot};
+pub use turns::{too_busy, until};

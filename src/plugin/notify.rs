@@ -5,6 +5,7 @@
 use std::sync::atomic::Ordering;
 
 use super::session::UNIMPLEMENTED;
+use super::turns::Rank;
 use super::{Event, Outcome, Plugin, api};
 
 impl Plugin {
@@ -40,7 +41,8 @@ impl Plugin {
             container: container.cloned().into(),
             ..api::StateChangeEvent::default()
         };
-        self.call(&request).await.map(|_| ())
+        let rank = if event == Event::RunPodSandbox { Rank::NewPod } else { Rank::UnderWay };
+        self.call_at(rank, &request).await.map(|_| ())
     }
 
     async fn notify_by_name(

@@ -2,7 +2,7 @@
 //! One plugin's connection, our side: register, configure, synchronize, then calls with
 //! deadlines of our own and outcomes with a type (ttRPC's errors are text).
 //!
-//! One request at a time, first come first served; the lock is this plugin's own and nobody
+//! One request at a time, in the order of `turns.rs`; the lock is this plugin's own and nobody
 //! else's. A plugin may call us at any time, also from inside a handler: that needs no lock.
 
 use std::fmt;
@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use tokio::net::UnixStream;
-use tokio::sync::{OnceCell, Semaphore, mpsc};
+use tokio::sync::{OnceCell, mpsc};
 use ttrpc::Code;
 use ttrpc::r#async::transport::Listener;
 use ttrpc::r#async::{Server, TtrpcContext};
@@ -23,6 +23,7 @@ use super::caller::{Caller, Request, Unanswered};
 use super::event::ALL_BITS;
 use super::identity::Identity;
 use super::mux::{self, Connection, Trunk};
+use super::turns::{self, Rank, Turns};
 use super::{Event, Policy, api};
 
 /// What a call came to.
@@ -38,6 +39,8 @@ pub enum Outcome<T> {
     Gone(String),
     /// It had gone before its turn came, and was not asked.
     Left,
+    /// It was not asked: its turn would come after the caller has given up. Says why.
+    Busy(String),
 }
 
 /// What plugins are told about the runtime, and how long they may take.
@@ -148,8 +151,7 @@ pub struct Plugin {
     timeout: Duration,
     trunk: Trunk,
     caller: Caller,
-    turns: Semaphore,
-    concurrency: u32,
+    turns: Turns,
     pub(super) is_ready: Arc<AtomicBool>,
     pub(super) speaks_state_change: AtomicBool,
     /// Serves the plugin's calls as long as it lives.
@@ -237,8 +239,7 @@ async fn shake(
         timeout: settings.request_timeout,
         trunk: trunk.clone(),
         caller,
-        turns: Semaphore::new(1),
-        concurrency: 1,
+        turns: Turns::new(1),
         is_ready,
         speaks_state_change,
         _server: server,
@@ -272,7 +273,7 @@ impl Plugin {
             Outcome::TimedOut => {
                 return Err(SessionError::Configure(id, "it did not answer in time".to_owned()));
             }
-            Outcome::Left => {
+            Outcome::Left | Outcome::Busy(_) => {
                 return Err(SessionError::Configure(id, "it closed the connection".to_owned()));
             }
         };
@@ -282,6 +283,7 @@ impl Plugin {
         self.takes_all = answer.events == 0;
         let events = if self.takes_all { ALL_BITS } else { answer.events };
         self.events.store(events, Ordering::Relaxed);
+        self.weigh();
         self.declared = answer.failure_policy.into_option();
         Ok(())
     }
@@ -349,8 +351,13 @@ impl Plugin {
     /// it may be asked at once (D29).
     pub fn apply(&mut self, settings: &PluginSettings) {
         self.timeout = settings.request_timeout.unwrap_or(self.timeout);
-        self.concurrency = settings.concurrency.clamp(1, 1000);
-        self.turns = Semaphore::new(usize::try_from(self.concurrency).unwrap_or(1));
+        self.turns = Turns::new(settings.concurrency.clamp(1, 1000));
+        self.weigh();
+    }
+
+    fn weigh(&self) {
+        let hears = |event| self.is_subscribed(event);
+        self.turns.weigh(hears(Event::CreateContainer), hears(Event::PostCreateContainer));
     }
 
     /// Whether its connection is gone.
@@ -372,8 +379,7 @@ impl Plugin {
     /// Lets it answer what it is being asked, says goodbye, then disconnects. Plugins that do not
     /// know Shutdown say so, which is fine.
     pub async fn shutdown(&self) {
-        let all_turns = self.turns.acquire_many(self.concurrency);
-        let _turns = tokio::time::timeout(self.timeout, all_turns).await;
+        let _turns = tokio::time::timeout(self.timeout, self.turns.all()).await;
         let patience = Duration::from_millis(500).min(self.timeout);
         let request = api::Empty::new();
         let said = self.caller.call(&request, patience);
@@ -383,8 +389,15 @@ impl Plugin {
 
     /// Asks, once it is its turn, to the end under our own deadline.
     pub(super) async fn call<R: Request>(&self, request: &R) -> Outcome<R::Answer> {
-        // Never closed; without a turn the plugin would merely be asked out of turn.
-        let _turn = self.turns.acquire().await;
+        self.call_at(request.rank(), request).await
+    }
+
+    /// The same where the request alone does not tell its rank.
+    pub(super) async fn call_at<R: Request>(&self, rank: Rank, request: &R) -> Outcome<R::Answer> {
+        let _turn = match self.turn(rank, request).await {
+            Ok(turn) => turn,
+            Err(busy) => return Outcome::Busy(busy.to_string()),
+        };
         if self.is_gone() {
             return Outcome::Left;
         }
@@ -419,6 +432,22 @@ impl Plugin {
     }
 }
 
+impl Plugin {
+    /// Waits for a turn. What has happened is told however late; a creation is refused a turn
+    /// that comes after its caller has given up.
+    async fn turn<R: Request>(&self, rank: Rank, request: &R) -> Result<turns::Turn, turns::Busy> {
+        let subject = request.subject();
+        if rank == Rank::UnderWay {
+            return self.turns.acquire(rank, subject, None).await;
+        }
+        if let Some(busy) = turns::was_too_busy(&self.id()) {
+            return Err(busy);
+        }
+        let turn = self.turns.acquire(rank, subject, turns::given_until()).await;
+        turn.inspect_err(|busy| turns::note_too_busy(self.id(), *busy))
+    }
+}
+
 impl<T> Outcome<T> {
     pub(super) fn map<U>(self, change: impl FnOnce(T) -> U) -> Outcome<U> {
         match self {
@@ -427,6 +456,7 @@ impl<T> Outcome<T> {
             Self::TimedOut => Outcome::TimedOut,
             Self::Gone(why) => Outcome::Gone(why),
             Self::Left => Outcome::Left,
+            Self::Busy(why) => Outcome::Busy(why),
         }
     }
 }

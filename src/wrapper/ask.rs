@@ -61,7 +61,8 @@ impl Conversation {
         let cap = match wrapper.call.verb {
             Verb::Delete => Duration::from_secs(4),
             Verb::Update => Duration::from_secs(30),
-            Verb::Create | Verb::Run | Verb::Restore | Verb::Start => Duration::from_secs(90),
+            Verb::Create | Verb::Run | Verb::Restore => wrapper.config.debug_create_cap,
+            Verb::Start => Duration::from_secs(90),
             Verb::Kill | Verb::Pause | Verb::Resume | Verb::Exec | Verb::State => SILENCE,
             Verb::Nri | Verb::Other | Verb::None => SILENCE,
         };

@@ -9,6 +9,7 @@ mod actor;
 mod adopted;
 mod arrivals;
 mod asked;
+mod burst;
 mod closed;
 mod crowd;
 mod dropped;

@@ -21,6 +21,8 @@ pub(crate) enum Act {
     CallBack,
     /// Sets this variable, in a create.
     Set(&'static str),
+    /// Takes so many milliseconds, then sets this variable in a create.
+    SleepAndSet(u64, &'static str),
 }
 
 /// By event and the name of the container, or of the pod.
@@ -92,7 +94,9 @@ impl Actor {
         match act {
             Act::Answer | Act::Set(_) => {}
             Act::Refuse(why) => return Err(why.into()),
-            Act::Sleep(millis) => tokio::time::sleep(Duration::from_millis(millis)).await,
+            Act::Sleep(millis) | Act::SleepAndSet(millis, _) => {
+                tokio::time::sleep(Duration::from_millis(millis)).await;
+            }
             Act::Hang => tokio::time::sleep(Duration::from_secs(600)).await,
             Act::Leave => {
                 runtime.close();
@@ -143,7 +147,7 @@ macro_rules! handlers {
                 let name = &request.container.name;
                 let act = self.act(Event::CreateContainer, name, runtime).await?;
                 let env = match act {
-                    Act::Set(key) => vec![stub::env(key, "1")],
+                    Act::Set(key) | Act::SleepAndSet(_, key) => vec![stub::env(key, "1")],
                     _ => Vec::new(),
                 };
                 Ok(api::ContainerAdjustment { env, ..Default::default() }.into())

@@ -1,0 +1,505 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Whose turn it is with one plugin: it is asked a bounded number of requests at once, the rest
+//! waits.
+//!
+//! Three ranks, first come first served within each: later events of a container that exists go
+//! first, then creations, then new pods. So a burst of creations comes to an end container by
+//! container; in the order of arrival, the second event of the first container would wait for the
+//! first event of the last one, and all of them would run out of time together.
+//!
+//! Two rules bound that. An event never overtakes an older one of the same container, nor an
+//! event of a pod an older one in that pod. And no request starves: after [`OVERTAKEN`] turns in a
+//! row that overtook the oldest request of a lower rank, that one goes next.
+//!
+//! A creation whose caller will have given up before its turn is refused one at once ([`Busy`]),
+//! judged by what waits before it and by how long the plugin took lately.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+/// Turns in a row that may overtake the oldest request of a lower rank.
+const OVERTAKEN: u32 = 8;
+
+/// Of so many turns it is kept how long the plugin took, and judged from so many on.
+const SAMPLES: usize = 16;
+const ENOUGH: usize = 4;
+
+/// What goes before what.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Rank {
+    /// Any later event of a pod or container.
+    UnderWay = 0,
+    /// CreateContainer.
+    Creation = 1,
+    /// RunPodSandbox.
+    NewPod = 2,
+}
+
+const RANKS: usize = 3;
+
+/// Pod and container that a request is about.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Subject<'a> {
+    pub(super) pod: &'a str,
+    /// Empty where it is about the pod.
+    pub(super) container: &'a str,
+}
+
+/// The turn would not come in time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Busy {
+    ahead: usize,
+    takes: Duration,
+}
+
+impl std::fmt::Display for Busy {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (ahead, millis) = (self.ahead, self.takes.as_millis());
+        write!(
+            f,
+            "has {ahead} requests to answer first at {millis} ms each, longer than the engine is kept waiting"
+        )
+    }
+}
+
+/// The turns of one plugin.
+#[derive(Debug)]
+pub(super) struct Turns(Arc<Mutex<State>>);
+
+#[derive(Debug)]
+struct State {
+    concurrency: usize,
+    in_hand: usize,
+    waiting: [VecDeque<Waiting>; RANKS],
+    /// For each rank how many requests come of one of it before its caller is done.
+    weights: [usize; RANKS],
+    arrivals: u64,
+    overtaken: u32,
+    samples: VecDeque<Duration>,
+    takes: Duration,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    arrival: u64,
+    pod: String,
+    container: String,
+    is_event: bool,
+    until: Option<Instant>,
+    grant: oneshot::Sender<Result<Turn, Busy>>,
+}
+
+/// A turn. It ends when this is dropped.
+#[derive(Debug)]
+pub(super) struct Turn {
+    state: Option<Arc<Mutex<State>>>,
+    begun: Instant,
+    /// Whether it tells how long the plugin takes for an event.
+    is_event: bool,
+}
+
+impl Turns {
+    /// For so many requests at once.
+    pub(super) fn new(concurrency: u32) -> Self {
+        Self(Arc::new(Mutex::new(State {
+            concurrency: usize::try_from(concurrency).unwrap_or(1).max(1),
+            in_hand: 0,
+            waiting: Default::default(),
+            weights: [1; RANKS],
+            arrivals: 0,
+            overtaken: 0,
+            samples: VecDeque::with_capacity(SAMPLES),
+            takes: Duration::ZERO,
+        })))
+    }
+
+    /// Says which events of a creation the plugin hears, beside RunPodSandbox.
+    pub(super) fn weigh(&self, creation: bool, post_creation: bool) {
+        let of_creation = 1 + usize::from(post_creation);
+        let of_pod = 1 + if creation { of_creation } else { 0 };
+        lock(&self.0).weights = [1, of_creation, of_pod];
+    }
+
+    /// Waits for a turn; with `until` only as long as it can come by then. A request without a
+    /// subject belongs to no container's life.
+    ///
+    /// # Errors
+    /// Fails with what is to be answered first, where that takes too long.
+    pub(super) async fn acquire(
+        &self,
+        rank: Rank,
+        subject: Option<Subject<'_>>,
+        until: Option<Instant>,
+    ) -> Result<Turn, Busy> {
+        let is_event = subject.is_some();
+        let Subject { pod, container } = subject.unwrap_or_default();
+        let granted = {
+            let mut state = lock(&self.0);
+            if state.in_hand < state.concurrency && state.waiting.iter().all(VecDeque::is_empty) {
+                state.in_hand += 1;
+                return Ok(Turn::begin(&self.0, is_event));
+            }
+            let (grant, granted) = oneshot::channel();
+            state.arrivals += 1;
+            let (pod, container) = (pod.to_owned(), container.to_owned());
+            let arrival = state.arrivals;
+            let waiting = Waiting { arrival, pod, container, is_event, until, grant };
+            state.waiting[rank as usize].push_back(waiting);
+            state.send_off();
+            granted
+        };
+        // A turn that is granted to a caller that is gone ends with the channel.
+        let nobody = Busy { ahead: 0, takes: Duration::ZERO };
+        granted.await.unwrap_or(Err(nobody))
+    }
+
+    /// Waits until the plugin answers nothing any more, and keeps it so.
+    pub(super) async fn all(&self) -> Vec<Turn> {
+        let concurrency = lock(&self.0).concurrency;
+        let mut turns = Vec::with_capacity(concurrency);
+        while turns.len() < concurrency {
+            turns.extend(self.acquire(Rank::NewPod, None, None).await);
+        }
+        turns
+    }
+}
+
+impl Turn {
+    fn begin(state: &Arc<Mutex<State>>, is_event: bool) -> Self {
+        Self { state: Some(Arc::clone(state)), begun: Instant::now(), is_event }
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        let Some(shared) = self.state.take() else { return };
+        let mut state = lock(&shared);
+        state.in_hand -= 1;
+        if self.is_event {
+            state.learn(self.begun.elapsed());
+        }
+        state.send_off();
+        while state.in_hand < state.concurrency
+            && let Some(next) = state.next()
+        {
+            state.in_hand += 1;
+            if let Err(Ok(mut turn)) = next.grant.send(Ok(Turn::begin(&shared, next.is_event))) {
+                // Its caller is gone; the state is locked here.
+                turn.state = None;
+                state.in_hand -= 1;
+            }
+        }
+    }
+}
+
+impl State {
+    /// The mean of the last turns, without the longest quarter: of a hiccup of the host, nobody
+    /// is to be sent off.
+    fn learn(&mut self, took: Duration) {
+        if self.samples.len() == SAMPLES {
+            self.samples.pop_front();
+        }
+        self.samples.push_back(took);
+        let mut sorted: Vec<Duration> = self.samples.iter().copied().collect();
+        sorted.sort_unstable();
+        sorted.truncate(sorted.len() - sorted.len().div_ceil(4));
+        let count = u32::try_from(sorted.len()).unwrap_or(u32::MAX);
+        self.takes = sorted.iter().sum::<Duration>().checked_div(count).unwrap_or_default();
+    }
+
+    /// Sends off those whose turn would come too late, and forgets those who are gone.
+    fn send_off(&mut self) {
+        let now = Instant::now();
+        let (mut ahead, takes) = (self.in_hand, self.takes);
+        let (concurrency, is_known) = (self.concurrency, self.samples.len() >= ENOUGH);
+        for (queue, weight) in self.waiting.iter_mut().zip(self.weights) {
+            let (mut kept, all) = (VecDeque::with_capacity(queue.len()), std::mem::take(queue));
+            for waiting in all.into_iter().filter(|waiting| !waiting.grant.is_closed()) {
+                let rounds = u32::try_from((ahead + 1).div_ceil(concurrency)).unwrap_or(u32::MAX);
+                let is_late = |until| now + takes.saturating_mul(rounds) > until;
+                if is_known && waiting.until.is_some_and(is_late) {
+                    let _caller_is_gone = waiting.grant.send(Err(Busy { ahead, takes }));
+                    continue;
+                }
+                ahead += weight;
+                kept.push_back(waiting);
+            }
+            *queue = kept;
+        }
+    }
+
+    /// Takes out whoever is next.
+    fn next(&mut self) -> Option<Waiting> {
+        let rank = self.waiting.iter().position(|queue| !queue.is_empty())?;
+        let lower = rank + 1..RANKS;
+        let fronts =
+            lower.clone().filter_map(|low| Some((self.waiting[low].front()?.arrival, low)));
+        let Some((oldest, oldest_rank)) = fronts.min() else {
+            self.overtaken = 0;
+            return self.waiting[rank].pop_front();
+        };
+        if self.overtaken >= OVERTAKEN {
+            self.overtaken = 0;
+            return self.waiting[oldest_rank].pop_front();
+        }
+        let first = self.waiting[rank].front()?;
+        let before = lower.filter_map(|low| {
+            let at = self.waiting[low].iter().position(|other| first.must_follow(other))?;
+            Some((self.waiting[low][at].arrival, low, at))
+        });
+        if let Some((_, low, at)) = before.min() {
+            return self.waiting[low].remove(at);
+        }
+        if oldest < first.arrival {
+            self.overtaken += 1;
+        }
+        self.waiting[rank].pop_front()
+    }
+}
+
+impl Waiting {
+    /// Whether `other` is an older request about the same container, or one of both about the
+    /// pod of the other.
+    fn must_follow(&self, other: &Self) -> bool {
+        let is_about_pod = self.container.is_empty() || other.container.is_empty();
+        other.arrival < self.arrival
+            && !self.pod.is_empty()
+            && other.pod == self.pod
+            && (is_about_pod || other.container == self.container)
+    }
+}
+
+fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// How long the caller of a creation waits, and the plugins that it is not waited for.
+struct Patience {
+    until: Instant,
+    busy: RefCell<Vec<(String, Busy)>>,
+}
+
+tokio::task_local! {
+    static PATIENCE: Patience;
+}
+
+/// Does `work` for a caller that waits until then: creations that plugins could not answer by
+/// then are not waited for.
+pub async fn until<T>(until: Instant, work: impl Future<Output = T>) -> T {
+    PATIENCE.scope(Patience { until, busy: RefCell::default() }, work).await
+}
+
+/// The plugins that were too busy to be asked, for the caller that is being served.
+pub fn too_busy() -> Vec<String> {
+    let names = |patience: &Patience| {
+        patience.busy.borrow().iter().map(|(plugin, _)| plugin.clone()).collect()
+    };
+    PATIENCE.try_with(names).unwrap_or_default()
+}
+
+/// When the caller that is being served gives up.
+pub(super) fn given_until() -> Option<Instant> {
+    PATIENCE.try_with(|patience| patience.until).ok()
+}
+
+/// Whether `plugin` was too busy for this caller before: its pod was not announced there.
+pub(super) fn was_too_busy(plugin: &str) -> Option<Busy> {
+    let found = |patience: &Patience| {
+        let busy = patience.busy.borrow();
+        busy.iter().find(|(name, _)| name == plugin).map(|(_, busy)| *busy)
+    };
+    PATIENCE.try_with(found).ok().flatten()
+}
+
+/// Notes that `plugin` is too busy for this caller.
+pub(super) fn note_too_busy(plugin: String, busy: Busy) {
+    let _no_caller = PATIENCE.try_with(|patience| patience.busy.borrow_mut().push((plugin, busy)));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    type Log = Arc<Mutex<Vec<&'static str>>>;
+
+    /// Waits for a turn in a task of its own, and writes down that it came.
+    fn wait(
+        turns: &Arc<Turns>,
+        log: &Log,
+        rank: Rank,
+        subject: (&'static str, &'static str),
+        name: &'static str,
+    ) -> tokio::task::JoinHandle<()> {
+        let (turns, log) = (Arc::clone(turns), Arc::clone(log));
+        tokio::spawn(async move {
+            let subject = Some(Subject { pod: subject.0, container: subject.1 });
+            let _turn = turns.acquire(rank, subject, None).await.unwrap();
+            log.lock().unwrap().push(name);
+        })
+    }
+
+    /// The order in which those get their turn who come in the order of `waits`.
+    async fn order_of(
+        waits: &[(Rank, (&'static str, &'static str), &'static str)],
+    ) -> Vec<&'static str> {
+        let (turns, log) = (Arc::new(Turns::new(1)), Log::default());
+        let first = turns.acquire(Rank::Creation, Some(Subject::default()), None).await.unwrap();
+        let mut tasks = Vec::new();
+        for (rank, subject, name) in waits {
+            tasks.push(wait(&turns, &log, *rank, *subject, name));
+            tokio::task::yield_now().await;
+        }
+        drop(first);
+        for task in tasks {
+            task.await.unwrap();
+        }
+        let log = log.lock().unwrap();
+        log.clone()
+    }
+
+    #[tokio::test]
+    async fn what_is_under_way_goes_before_creations_and_these_before_new_pods() {
+        let order = order_of(&[
+            (Rank::NewPod, ("p3", ""), "run 3"),
+            (Rank::NewPod, ("p4", ""), "run 4"),
+            (Rank::Creation, ("p2", "c2"), "create 2"),
+            (Rank::UnderWay, ("p1", "c1"), "post 1"),
+            (Rank::Creation, ("p5", "c5"), "create 5"),
+            (Rank::UnderWay, ("p0", "c0"), "start 0"),
+        ]);
+        assert_eq!(order.await, ["post 1", "start 0", "create 2", "create 5", "run 3", "run 4"]);
+    }
+
+    #[tokio::test]
+    async fn an_event_never_overtakes_an_older_one_of_its_container_or_pod() {
+        let order = order_of(&[
+            (Rank::Creation, ("p", "a"), "create a"),
+            (Rank::Creation, ("p", "b"), "create b"),
+            (Rank::UnderWay, ("p", "b"), "stop b"),
+            (Rank::UnderWay, ("p", "c"), "post c"),
+        ]);
+        assert_eq!(order.await, ["create b", "stop b", "post c", "create a"]);
+        let order = order_of(&[
+            (Rank::NewPod, ("p", ""), "run p"),
+            (Rank::NewPod, ("q", ""), "run q"),
+            (Rank::Creation, ("q", "a"), "create a"),
+            (Rank::UnderWay, ("q", ""), "remove q"),
+        ]);
+        assert_eq!(order.await, ["run q", "create a", "remove q", "run p"]);
+    }
+
+    #[tokio::test]
+    async fn no_request_starves_while_others_never_end() {
+        let turns = Arc::new(Turns::new(1));
+        for rank in [Rank::Creation, Rank::NewPod] {
+            let mut turn =
+                turns.acquire(Rank::UnderWay, Some(Subject::default()), None).await.unwrap();
+            let log = Log::default();
+            let waits = wait(&turns, &log, rank, ("p", ""), "it");
+            tokio::task::yield_now().await;
+            let mut before = 0;
+            while log.lock().unwrap().is_empty() {
+                // There is always another one that would go first.
+                let other = Arc::clone(&turns);
+                let subject = Some(Subject { pod: "q", container: "c" });
+                let next = tokio::spawn(async move {
+                    other.acquire(Rank::UnderWay, subject, None).await.unwrap()
+                });
+                tokio::task::yield_now().await;
+                drop(turn);
+                turn = next.await.unwrap();
+                before += 1;
+            }
+            assert_eq!(before, OVERTAKEN + 1, "{rank:?}");
+            drop(turn);
+            waits.await.unwrap();
+        }
+    }
+
+    /// Has the plugin taken so long for each of its first events.
+    async fn taught(turns: &Turns, takes: Duration) {
+        for _event in 0..ENOUGH {
+            let turn = turns.acquire(Rank::Creation, Some(Subject::default()), None).await.unwrap();
+            lock(&turns.0).learn(takes);
+            std::mem::forget(turn);
+            lock(&turns.0).in_hand -= 1;
+        }
+    }
+
+    #[tokio::test]
+    async fn a_creation_that_cannot_be_answered_in_time_is_told_so_at_once() {
+        let turns = Turns::new(1);
+        let takes = Duration::from_secs(2);
+        taught(&turns, takes).await;
+        turns.weigh(true, true);
+        let begun = Instant::now();
+        let until = Some(begun + Duration::from_secs(90));
+        let _in_hand = turns.acquire(Rank::NewPod, Some(Subject::default()), until).await.unwrap();
+        let mut waiting = Vec::new();
+        let mut refused = None;
+        for _pod in 0..60 {
+            let mut turn = Box::pin(turns.acquire(Rank::NewPod, Some(Subject::default()), until));
+            match tokio::time::timeout(Duration::ZERO, &mut turn).await {
+                Err(_) => waiting.push(turn),
+                Ok(turn) => refused = Some(turn.unwrap_err()),
+            }
+        }
+        assert!(begun.elapsed() < Duration::from_secs(1));
+        // One in hand, each of the others comes back twice: 44 turns of 2 s are there.
+        assert_eq!(waiting.len(), 15);
+        let said = refused.unwrap().to_string();
+        assert!(said.contains("requests to answer first at 2000 ms each"), "{said}");
+        // What has happened is told however long it takes.
+        let mut told = Box::pin(turns.acquire(Rank::UnderWay, Some(Subject::default()), None));
+        assert!(tokio::time::timeout(Duration::ZERO, &mut told).await.is_err());
+    }
+
+    #[tokio::test]
+    async fn a_hiccup_sends_nobody_off() {
+        let turns = Turns::new(1);
+        taught(&turns, Duration::from_millis(10)).await;
+        lock(&turns.0).learn(Duration::from_secs(20));
+        assert_eq!(lock(&turns.0).takes, Duration::from_millis(10));
+        for _event in 0..SAMPLES {
+            lock(&turns.0).learn(Duration::from_millis(30));
+        }
+        assert_eq!(lock(&turns.0).takes, Duration::from_millis(30), "it has become slower");
+    }
+
+    #[tokio::test]
+    async fn who_is_gone_holds_no_place_and_no_turn() {
+        let turns = Turns::new(2);
+        let first = turns.acquire(Rank::Creation, None, None).await.unwrap();
+        let second = turns.acquire(Rank::Creation, None, None).await.unwrap();
+        for _caller in 0..5 {
+            let gone = turns.acquire(Rank::Creation, None, None);
+            assert!(tokio::time::timeout(Duration::from_millis(1), gone).await.is_err());
+        }
+        let mut granted = Box::pin(turns.acquire(Rank::Creation, None, None));
+        assert!(tokio::time::timeout(Duration::ZERO, &mut granted).await.is_err());
+        drop(first);
+        // It was granted, and is never taken.
+        drop(granted);
+        drop(second);
+        assert_eq!(turns.all().await.len(), 2);
+        assert_eq!(lock(&turns.0).in_hand, 0);
+    }
+
+    #[tokio::test]
+    async fn a_busy_plugin_is_noted_for_its_caller_alone() {
+        let busy = Busy { ahead: 3, takes: Duration::from_secs(1) };
+        assert!(given_until().is_none() && too_busy().is_empty());
+        until(Instant::now(), async {
+            note_too_busy("10-a".to_owned(), busy);
+            assert_eq!((was_too_busy("10-a"), was_too_busy("10-b")), (Some(busy), None));
+            assert_eq!(too_busy(), ["10-a"]);
+        })
+        .await;
+        assert!(was_too_busy("10-a").is_none() && too_busy().is_empty());
+    }
+}

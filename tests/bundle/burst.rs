@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Sixty creations at once at a slow plugin: they come through container by container, and those
+//! that cannot be served in time are told so at once. Times are scaled down: a plugin that takes
+//! 50 ms, callers that wait 5 s.
+
+use std::process::{Command, Stdio};
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use super::actor::{Act, Actor, Shared};
+use super::policies::seat;
+use super::rig::{BUNDLE, Rig, wait_until};
+use super::{refused, started, succeeds};
+
+const CONTAINERS: usize = 60;
+const TAKES: u64 = 50;
+const CAP: Duration = Duration::from_secs(5);
+
+/// What became of one container.
+struct Came {
+    id: String,
+    is_created: bool,
+    said: String,
+    took: Duration,
+}
+
+/// Calls the wrapper beside others.
+#[expect(clippy::disallowed_methods, reason = "the program under test")]
+fn verb(rig: &Rig, id: &str, words: &[&str]) -> bool {
+    let said = std::fs::File::create(rig.path(&format!("{id}.err"))).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_nri-runc"));
+    command.env("NRI_RUNC_CONFIG", rig.path("config.toml")).arg("--root").arg(rig.path("root"));
+    command.args(words).stdin(Stdio::null()).stdout(Stdio::null()).stderr(said);
+    command.status().unwrap().success()
+}
+
+fn create(rig: &Rig, id: &str) -> Came {
+    let bundle = rig.path(id);
+    std::fs::create_dir_all(bundle.join("rootfs")).unwrap();
+    nri_runc::files::replace(&bundle.join("config.json"), BUNDLE.as_bytes()).unwrap();
+    let begun = Instant::now();
+    let is_created = verb(rig, id, &["create", "--bundle", &bundle.display().to_string(), id]);
+    let (id, took) = (id.to_owned(), begun.elapsed());
+    Came { said: rig.read(&format!("{id}.err")), id, is_created, took }
+}
+
+/// Creates and starts all of them at once.
+fn burst(rig: &Rig) -> Vec<Came> {
+    let all = Mutex::new(Vec::new());
+    std::thread::scope(|scope| {
+        for number in 0..CONTAINERS {
+            let all = &all;
+            scope.spawn(move || {
+                let came = create(rig, &format!("c{number}"));
+                if came.is_created {
+                    assert!(verb(rig, &came.id, &["start", &came.id]), "{}", came.id);
+                }
+                all.lock().unwrap().push(came);
+            });
+        }
+    });
+    all.into_inner().unwrap()
+}
+
+fn slow(rig: &Rig) -> Shared {
+    let slow = seat(rig, "10-policy", Actor::always(Act::SleepAndSet(TAKES, "KEY")));
+    // The first few tell how long it takes.
+    for id in ["warm1", "warm2"] {
+        assert!(create(rig, id).is_created);
+    }
+    slow
+}
+
+fn settings(more: &str) -> String {
+    let cap = CAP.as_secs();
+    format!(
+        "---plugin_request_timeout = \"60s\"\n[plugin.policy]\nstrikes = 0\n{more}\n\
+         [debug]\ncreate_cap = \"{cap}s\"\n"
+    )
+}
+
+fn is_adjusted(rig: &Rig, id: &str) -> bool {
+    rig.read(&format!("{id}/config.json")).contains("KEY=1")
+}
+
+#[test]
+fn of_sixty_creations_those_that_a_slow_plugin_can_serve_come_through_and_the_others_are_told_at_once()
+ {
+    let rig = started(&settings("required = true"));
+    let plugin = slow(&rig);
+    let came = burst(&rig);
+    let (created, others): (Vec<_>, Vec<_>) = came.iter().partition(|came| came.is_created);
+    assert!(created.len() >= 4, "{} came through", created.len());
+    assert!(others.len() >= 10, "{} were sent off", others.len());
+    for came in &created {
+        assert!(is_adjusted(&rig, &came.id), "{} came past a required plugin", came.id);
+    }
+    for came in &others {
+        assert_eq!(rig.read(&format!("{}/config.json", came.id)), BUNDLE);
+        assert!(came.said.contains("policy") && !came.said.contains("silent"), "{}", came.said);
+    }
+    let at_once = others
+        .iter()
+        .filter(|came| came.took < CAP / 2 && came.said.contains("requests to answer first"));
+    let times: Vec<Duration> = others.iter().map(|came| came.took).collect();
+    assert!(at_once.count() >= 10, "{times:?}");
+    // A container that is created is not kept waiting by those that are to be.
+    let told = plugin.told();
+    for came in &created {
+        let at = |event: &str| told.iter().position(|line| *line == format!("{event} {}", came.id));
+        let between = at("PostCreateContainer").unwrap() - at("CreateContainer").unwrap();
+        assert!(between <= 25, "{} waited for {between} others", came.id);
+    }
+}
+
+#[test]
+fn where_nothing_protects_containers_of_a_burst_go_on_without_the_busy_plugin() {
+    let rig = started(&settings(""));
+    let plugin = slow(&rig);
+    let came = burst(&rig);
+    for came in &came {
+        assert!(came.is_created, "{}", came.said);
+    }
+    let without: Vec<_> = came.iter().filter(|came| !is_adjusted(&rig, &came.id)).collect();
+    assert!((6..=57).contains(&without.len()), "{} went on without it", without.len());
+    let told = plugin.told();
+    let mut sent_off = 0;
+    for came in &without {
+        let skipped = rig.admin(&["explain", &came.id])["skipped"].to_string();
+        // On a machine that is busy itself some callers do not come that far in time.
+        if skipped.contains("requests to answer first") {
+            sent_off += 1;
+            // It does not hear of a container that it was not asked about.
+            let heard = |line: &String| line.ends_with(&format!("Container {}", came.id));
+            assert!(!told.iter().any(heard), "{}", came.id);
+        }
+    }
+    assert!(sent_off >= 6, "{sent_off} of {} were sent off", without.len());
+}
+
+#[test]
+fn a_daemon_that_is_too_slow_is_not_called_silent_and_lets_nothing_through() {
+    let settings = settings("required = true").replace("\"5s\"", "\"4s\"");
+    let rig = started(&settings);
+    let _slow = seat(&rig, "10-policy", Actor::always(Act::Sleep(20_000)));
+    refused(&rig, &rig.create("c1"), &["the daemon took too long", "plugin policy is required"]);
+}
+
+#[test]
+fn a_plugin_that_is_free_again_is_asked_again() {
+    let rig = started(&settings("required = true"));
+    let _slow = slow(&rig);
+    let came = burst(&rig);
+    assert!(came.iter().any(|came| !came.is_created));
+    wait_until("it has answered everything", || create(&rig, "later").is_created);
+    assert!(is_adjusted(&rig, "later"));
+    succeeds(&rig.verb(&["start", "later"]));
+}

@@ -6,7 +6,7 @@ MUSL := x86_64-unknown-linux-musl
 TARGET := $(shell test -d "$$(rustc --print target-libdir --target $(MUSL) 2>/dev/null)" && echo $(MUSL))
 RELEASE = target/$(if $(TARGET),$(TARGET)/)release/nri-runc
 
-.PHONY: all build setup demo test lint bench interop install vm soak
+.PHONY: all build setup demo test lint bench interop install uninstall vm soak
 
 all: build
 
@@ -67,5 +67,15 @@ soak: setup
 vm: setup
 	@sh scripts/vm.sh
 
-install: build
-	sh install.sh --binary $$($(MAKE) -s --no-print-directory path)
+# PREFIX: where bin/nri-runc goes. DESTDIR: a folder that packages are made of; nothing outside it
+# is touched and nothing is started. BINARY: install this one and build none.
+PREFIX ?= /usr/local
+DESTDIR ?=
+BINARY ?=
+INTO = $(if $(DESTDIR),--destdir '$(DESTDIR)')
+
+install: $(if $(BINARY),,build)
+	sh install.sh --binary '$(or $(BINARY),$(RELEASE))' --prefix '$(PREFIX)' $(INTO)
+
+uninstall:
+	sh install.sh --uninstall $(INTO)

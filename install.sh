@@ -38,7 +38,8 @@ done
 
 here=$(cd "$(dirname "$0")" && pwd)
 manifest=$destdir/var/lib/nri-runc/installed
-[ "$units" != auto ] || { [ -d /run/systemd/system ] && units=yes || units=no; }
+# What is packed with --destdir does not depend on the machine that packs it.
+[ "$units" != auto ] || { [ -z "$destdir" ] && [ -d /run/systemd/system ] && units=yes || units=no; }
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
@@ -90,6 +91,15 @@ if [ -n "$uninstall" ]; then
         "$program" nri uninstall "$(basename "$record" .json)" --root "$destdir/" ${dry:+--dry-run} ||
             fail "an engine still needs it, nothing was removed"
     done
+    # The daemon executes what goes now; below a folder of packages there is none.
+    if [ -z "$destdir" ]; then
+        program=$(awk '$2 ~ /\/bin\/nri-runc$/ { print $2 }' "$manifest")
+        if [ -n "$dry" ]; then
+            echo "would stop  the daemon"
+        elif [ -x "$program" ]; then
+            "$program" nri stop || fail "the daemon could not be stopped, nothing more was removed"
+        fi
+    fi
     grep -v '^dir ' "$manifest" | while read -r known path; do
         if [ ! -e "$destdir$path" ]; then
             continue
@@ -168,7 +178,7 @@ for engine in $engines; do
     "$destdir$prefix/bin/nri-runc" nri install "$engine" $default --binary "$prefix/bin/nri-runc" --root "$destdir/" ||
         fail "$engine was not told; the rest is installed"
 done
-if [ -z "$engines" ]; then
+if [ -z "$engines$destdir" ]; then
     for pair in containerd:containerd crio:crio dockerd:docker podman:podman; do
         command -v "${pair%:*}" >/dev/null || continue
         echo "to register: $prefix/bin/nri-runc nri install ${pair#*:} [--default] [--dry-run]"

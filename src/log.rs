@@ -6,15 +6,20 @@
 use std::io::{self, Write};
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
+use std::sync::{Mutex, OnceLock};
 
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::fmt::MakeWriter;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::{Registry, reload};
 
 use crate::config::Config;
 
 /// A log file is set aside at this size; at most two are kept.
 const FILE_LIMIT: u64 = 4 << 20;
+
+/// How the level is changed later.
+static LEVEL: OnceLock<reload::Handle<LevelFilter, Registry>> = OnceLock::new();
 
 /// Starts logging as the configuration says. `foreground`: `auto` means stderr.
 pub fn start(config: &Config, foreground: bool) {
@@ -22,17 +27,27 @@ pub fn start(config: &Config, foreground: bool) {
     let level = config.log_level.parse().unwrap_or(LevelFilter::INFO);
     let is_bare = matches!(target, Target::Socket { .. });
     let writer = Door(Mutex::new(target));
-    let builder =
-        tracing_subscriber::fmt().with_max_level(level).with_target(false).with_ansi(false);
+    let (filter, handle) = reload::Layer::new(level);
+    let filtered = tracing_subscriber::registry().with(filter);
+    let lines = tracing_subscriber::fmt::layer().with_target(false).with_ansi(false);
     // Whoever installed a subscriber first keeps it: tests run several daemons in one process.
-    let _already_set = if config.log_format == "json" {
-        tracing::subscriber::set_global_default(builder.json().with_writer(writer).finish())
+    let installed = if config.log_format == "json" {
+        tracing::subscriber::set_global_default(filtered.with(lines.json().with_writer(writer)))
     } else if is_bare {
-        let bare = builder.without_time().with_writer(writer).finish();
-        tracing::subscriber::set_global_default(bare)
+        let bare = lines.without_time().with_writer(writer);
+        tracing::subscriber::set_global_default(filtered.with(bare))
     } else {
-        tracing::subscriber::set_global_default(builder.with_writer(writer).finish())
+        tracing::subscriber::set_global_default(filtered.with(lines.with_writer(writer)))
     };
+    if installed.is_ok() {
+        let _first = LEVEL.set(handle);
+    }
+}
+
+/// Changes the level from now on; whether that could be done.
+pub fn set_level(level: &str) -> bool {
+    let Ok(level) = level.parse::<LevelFilter>() else { return false };
+    LEVEL.get().is_some_and(|handle| handle.reload(level).is_ok())
 }
 
 fn target(config: &Config, foreground: bool) -> Target {

@@ -216,3 +216,74 @@ fn uninstalling_what_was_never_installed_says_so() {
     assert!(!output.status.success());
     assert!(String::from_utf8_lossy(&output.stderr).contains("nothing of ours"));
 }
+
+#[test]
+#[expect(clippy::disallowed_methods, reason = "make under test")]
+fn make_install_honours_prefix_and_destdir_and_make_uninstall_takes_it_back() {
+    let place = Place::new();
+    let before = place.tree();
+    let make = |target: &str| {
+        let mut command = std::process::Command::new("make");
+        command.arg("-C").arg(env!("CARGO_MANIFEST_DIR")).arg(target).env_remove("MAKEFLAGS");
+        command.arg(format!("DESTDIR={}", place.root().display())).arg("PREFIX=/opt/x");
+        command.arg(format!("BINARY={}", place.temp.path().join("binary").display()));
+        let output = command.output().unwrap();
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
+        said
+    };
+    let said = make("install");
+    assert!(place.root().join("opt/x/bin/nri-runc").exists(), "{said}");
+    assert!(place.root().join("etc/nri-runc/config.toml").exists());
+    assert!(!place.root().join("usr").exists() && !place.root().join("etc/systemd").exists());
+    assert!(!said.contains("to register"), "the engines of this machine are not asked: {said}");
+    assert!(!make("uninstall").contains("daemon"), "nothing below a folder runs");
+    assert_eq!(place.tree(), before);
+}
+
+/// Installs, starts the daemon, uninstalls; in mounts of its own, so that the machine's folders
+/// stay as they are. Prints what became of the daemon.
+const UNINSTALL: &str = r#"
+set -eu
+mkdir "$T/etc" "$T/run" && cp -a /etc/. "$T/etc/" && rm -rf "$T/etc/nri-runc"
+mount --bind "$T/etc" /etc && mount --bind "$T/run" /run && mount -t tmpfs none /var/lib
+sh "$S" --binary "$B" --prefix "$T/prefix" --no-units >/dev/null
+"$T/prefix/bin/nri-runc" nri daemon 2>/dev/null &
+daemon=$!
+trap 'kill -9 $daemon 2>/dev/null || true' EXIT
+tries=0
+until "$T/prefix/bin/nri-runc" nri status >/dev/null 2>&1; do
+    tries=$((tries + 1)); [ $tries -lt 600 ] || exit 3; sleep 0.1
+done
+sh "$S" --uninstall --dry-run
+"$T/prefix/bin/nri-runc" nri status >/dev/null
+sh "$S" --uninstall
+wait $daemon && echo "it ended in order"
+[ ! -e "$T/prefix/bin/nri-runc" ] && echo "and the program is gone"
+"#;
+
+#[test]
+#[expect(clippy::disallowed_methods, reason = "the script under test")]
+#[expect(clippy::print_stderr, reason = "a skip prints its reason")]
+fn uninstalling_ends_the_daemon() {
+    let place = Place::new();
+    let mut probe = std::process::Command::new("unshare");
+    if !probe.args(["-m", "true"]).status().is_ok_and(|status| status.success()) {
+        return eprintln!("skipped: mounts of its own are not to be had here");
+    }
+    let mut command = std::process::Command::new("unshare");
+    command.args(["-m", "--propagation", "private", "sh", "-c", UNINSTALL]);
+    command.env("T", place.temp.path()).env("B", env!("CARGO_BIN_EXE_nri-runc"));
+    command.env("S", Path::new(env!("CARGO_MANIFEST_DIR")).join("install.sh"));
+    let output = command.env_remove("NRI_RUNC_CONFIG").output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
+    for line in [
+        "would stop  the daemon",
+        "stopped, was process",
+        "it ended in order",
+        "and the program is gone",
+    ] {
+        assert!(said.contains(line), "{line}: {said}");
+    }
+}

@@ -25,6 +25,8 @@ pub(super) fn all(loaded: &Loaded) -> Vec<Value> {
     findings.push(runtime_found(config));
     findings.push(daemon(config));
     findings.push(without_daemon(config));
+    let outdated = super::resident::outdated(config);
+    findings.extend(outdated.iter().map(|(what, hint)| finding("daemon", false, what, hint)));
     findings.push(plugin_socket(config));
     findings.extend(plugins(config));
     findings.push(switched_on(config));

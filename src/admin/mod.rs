@@ -7,6 +7,7 @@ mod check;
 mod dry;
 mod install;
 mod record;
+mod resident;
 mod show;
 
 use std::ffi::OsString;
@@ -78,6 +79,10 @@ enum AdminVerb {
         /// prestart, createRuntime, poststart or poststop.
         stage: String,
     },
+    /// End the daemon after the requests in flight.
+    Stop,
+    /// End the daemon after the requests in flight, and start it with the same configuration.
+    Restart,
     /// Pass every verb through from now on.
     Disable,
     /// Undo `disable`.
@@ -109,6 +114,7 @@ fn carry_out(arguments: &Arguments) -> Result<u8> {
         None => config::load_for_this_process(),
     };
     let config = &loaded.config;
+    refuse_missing_file(arguments, &loaded)?;
     match &arguments.verb {
         AdminVerb::Daemon { ready_fd } => {
             daemon::run(loaded, &daemon::Start { ready_fd: *ready_fd })?;
@@ -137,9 +143,40 @@ fn carry_out(arguments: &Arguments) -> Result<u8> {
             tell(arguments, &install::uninstall(how, config)?, install::show)
         }
         AdminVerb::Hook { stage } => wrapper::hook(config, stage).map(|()| DONE),
+        AdminVerb::Stop => tell(arguments, &resident::stop(config)?, resident::show_stopped),
+        AdminVerb::Restart => {
+            tell(arguments, &resident::restart(&loaded)?, resident::show_restarted)
+        }
         AdminVerb::Disable => switch(arguments, config, true),
         AdminVerb::Enable => switch(arguments, config, false),
     }
+}
+
+/// A configuration file that was named and cannot be read: an answer about another daemon, or a
+/// kill switch in another run directory, is worse than none. `check` shows it as a finding; the
+/// daemon and hooks refuse containers for it.
+fn refuse_missing_file(arguments: &Arguments, loaded: &Loaded) -> Result<()> {
+    let goes_on = match &arguments.verb {
+        AdminVerb::Daemon { .. } | AdminVerb::Hook { .. } | AdminVerb::Check => true,
+        AdminVerb::Status
+        | AdminVerb::Plugins
+        | AdminVerb::Pods
+        | AdminVerb::Explain { .. }
+        | AdminVerb::Adjust(_)
+        | AdminVerb::Replay(_)
+        | AdminVerb::Install(_)
+        | AdminVerb::Uninstall(_)
+        | AdminVerb::Stop
+        | AdminVerb::Restart
+        | AdminVerb::Disable
+        | AdminVerb::Enable => false,
+    };
+    let Some(why) = loaded.unreadable.as_ref().filter(|_| !goes_on) else { return Ok(()) };
+    let by = match &arguments.config {
+        Some(_) => "--config".to_owned(),
+        None => format!("{} or a file beside the executable", config::FILE_VARIABLE),
+    };
+    Err(Error::new(format!("the configuration {why}")).hint(format!("it was named by {by}")))
 }
 
 fn ask(config: &Config, question: &Value) -> Result<Value> {

@@ -192,10 +192,8 @@ keys! {
 
 /// The table as `docs/config.md` shows it.
 pub fn markdown() -> String {
-    let mut page = String::from(
-        "# Configuration\n\nWritten from the table of keys in `src/config/keys.rs`; \
-         `UPDATE_GOLDEN=1 cargo test --test tidy` writes it anew.\n\n| key | default | meaning |\n|---|---|---|\n",
-    );
+    let mut page = String::from(include_str!("about.md"));
+    page.push_str("\n## Keys\n\n| key | default | meaning |\n|---|---|---|\n");
     for key in KEYS {
         let default =
             if key.default.is_empty() { String::new() } else { format!("`{}`", key.default) };

@@ -11,6 +11,7 @@ use crate::state::Container;
 
 use super::node::Node;
 use super::plugins::NRI_VERSION;
+use super::reload::StartedWith;
 use super::{roster, route};
 
 /// Answers an admin question.
@@ -37,6 +38,7 @@ pub(super) fn is_recording(question: &str) -> bool {
 }
 
 fn status(node: &Node) -> Value {
+    let started_with = node.started_with.get();
     let store = node.store.borrow();
     let failures = node.failures.borrow();
     let failures: Vec<Value> = failures
@@ -48,6 +50,9 @@ fn status(node: &Node) -> Value {
         "nri_version": NRI_VERSION,
         "pid": std::process::id(),
         "run_dir": node.config.run_dir,
+        "configuration": started_with.map(StartedWith::to_json),
+        "program": started_with.map(StartedWith::program),
+        "supervisor": started_with.and_then(StartedWith::supervisor),
         "uptime_seconds": node.started.elapsed().as_secs(),
         "plugins": node.relay.guests().len(),
         "pods": store.pods().count(),

@@ -36,6 +36,7 @@ mod pods;
 mod record;
 mod recovery;
 mod relay;
+mod reload;
 mod resources;
 mod roster;
 mod route;
@@ -108,6 +109,7 @@ async fn serve(
     start: &Start,
     stand_in: Option<StandIn>,
 ) -> Result<()> {
+    let hangups = reload::hangups()?;
     let wrappers = sockets::for_wrappers(&loaded.config)?;
     loaded.problems.iter().for_each(|problem| warn!("{}", problem.text));
     let host = loaded.config.host();
@@ -117,6 +119,7 @@ async fn serve(
     let (store, problems) = Store::open(&state, &boot_id)?;
     let node = Node::new(loaded.config.clone(), host, store);
     *node.stand_in.borrow_mut() = stand_in;
+    let started_with = node.started_with.get_or_init(|| reload::StartedWith::new(&loaded));
     problems.iter().for_each(|problem| node.note_failure(problem, ""));
     tokio::task::spawn_local(Rc::clone(&node).write_when_there_is_room());
     let home = Home::new(&node, lock, &loaded);
@@ -138,6 +141,8 @@ async fn serve(
     tokio::select! {
         told = until_told_to_end() => told?,
         () = home.keep() => {}
+        () = started_with.reload_at(hangups) => {}
+        () = started_with.until_fixed() => {}
     }
     farewell(&node).await;
     home.leave();

@@ -35,6 +35,7 @@ use super::messages;
 use super::orphan::StandIn;
 use super::plugin_socket::PluginSocket;
 use super::relay::{Relay, Subject};
+use super::reload::StartedWith;
 use crate::plugin::Event;
 
 /// How often a disk that was full is looked at.
@@ -96,6 +97,7 @@ pub(super) struct Node {
     /// Shared with the threads that ask runtimes what they can do.
     pub(super) runtimes: Arc<Asked>,
     pub(super) started: Instant,
+    pub(super) started_with: OnceCell<StartedWith>,
     pub(super) requests: RefCell<BTreeMap<&'static str, u64>>,
     pub(super) failures: RefCell<VecDeque<FailureNote>>,
     /// Who has the socket that plugins connect to.
@@ -140,6 +142,7 @@ impl Node {
             relay: Relay::default(),
             runtimes: Arc::default(),
             started: Instant::now(),
+            started_with: OnceCell::new(),
             requests: RefCell::default(),
             failures: RefCell::default(),
             plugin_socket: PluginSocket::default(),

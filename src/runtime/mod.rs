@@ -136,7 +136,8 @@ impl Ourselves {
     }
 }
 
-fn has_same_bytes(one: &Path, other: &Path) -> bool {
+/// Whether two files could be read and are the same.
+pub fn has_same_bytes(one: &Path, other: &Path) -> bool {
     let read = |path: &Path| {
         let mut bytes = Vec::new();
         std::fs::File::open(path).and_then(|mut file| file.read_to_end(&mut bytes)).map(|_| bytes)

@@ -5,11 +5,11 @@
 //! inherited by runc, which does not expect any. The daemon gets no descriptor, no environment
 //! and no session of ours; it says one byte when it is ready to be asked.
 
-use std::ffi::CString;
+use std::ffi::{CString, OsStr};
 use std::fs::OpenOptions;
 use std::io::Read;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::ffi::OsStringExt;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -38,13 +38,26 @@ pub(super) fn own_pidfd() -> Result<OwnedFd> {
 /// Starts the daemon and waits until it can be asked, to `deadline` at most. Of many wrappers at
 /// once, one starts it.
 pub(super) fn awaken(config: &Config, deadline: Instant) -> Result<()> {
+    let file = std::env::var_os(FILE_VARIABLE);
+    start(config, deadline, Path::new("/proc/self/exe"), file.as_deref())
+}
+
+/// Starts the daemon for an operator: `program` with the configuration `file`.
+///
+/// # Errors
+/// Fails when it cannot be started, or does not answer in time.
+pub fn start_daemon(config: &Config, program: &Path, file: Option<&Path>) -> Result<()> {
+    start(config, Instant::now() + PATIENCE * 2, program, file.map(Path::as_os_str))
+}
+
+fn start(config: &Config, deadline: Instant, program: &Path, file: Option<&OsStr>) -> Result<()> {
     make_private_dir(&config.run_dir)?;
     let _lock = lock(&config.run_dir.join("start.lock"), deadline)?;
     if super::ask::dial(&config.daemon_socket()).is_ok() {
         return Ok(()); // Another wrapper was faster.
     }
     let (ready, announce) = pipe2(OFlag::O_CLOEXEC)?;
-    spawn(announce)?;
+    spawn(announce, program, file)?;
     let patience = PATIENCE.min(deadline.saturating_duration_since(Instant::now()));
     let timeout = PollTimeout::try_from(patience).unwrap_or(PollTimeout::MAX);
     let answered = poll(&mut [PollFd::new(ready.as_fd(), PollFlags::POLLIN)], timeout)?;
@@ -78,16 +91,17 @@ fn lock(path: &Path, deadline: Instant) -> Result<Flock<std::fs::File>> {
 }
 
 #[expect(unsafe_code, reason = "fork")]
-fn spawn(announce: OwnedFd) -> Result<()> {
+fn spawn(announce: OwnedFd, program: &Path, file: Option<&OsStr>) -> Result<()> {
     // Everything that allocates is done before the fork.
     let null = open("/dev/null", OFlag::O_RDWR | OFlag::O_CLOEXEC, Mode::empty())?;
-    let program = c"/proc/self/exe".to_owned();
+    let program = CString::new(program.as_os_str().as_bytes())
+        .map_err(|_nul| Error::new("the path of the program has a zero byte inside"))?;
     let words = ["nri-runc", "nri", "daemon", "--ready-fd", "3"];
     let words: Vec<CString> = words.iter().filter_map(|word| CString::new(*word).ok()).collect();
     let mut environment =
         vec![c"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin".to_owned()];
-    if let Some(file) = std::env::var_os(FILE_VARIABLE) {
-        let pair = [FILE_VARIABLE.as_bytes(), b"=", &file.into_vec()].concat();
+    if let Some(file) = file {
+        let pair = [FILE_VARIABLE.as_bytes(), b"=", file.as_bytes()].concat();
         environment.extend(CString::new(pair).ok());
     }
     // SAFETY: this process has one thread, so the child may call any function.

@@ -28,6 +28,7 @@ use crate::{files, runtime};
 
 use ask::{Asked, Conversation};
 pub use ask::{admin, admin_stream};
+pub use awaken::start_daemon;
 pub use hook::hook;
 
 /// Exit code of our own failures on runtime verbs, as runc's.

@@ -4,9 +4,11 @@
 //! restarted or older than its files. All with the built binary.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod files;
 #[path = "../support/player.rs"]
 mod player;
 mod protect;
+mod resident;
 #[path = "../bundle/rig.rs"]
 #[expect(dead_code, reason = "shared with tests that need more of it")]
 mod rig;

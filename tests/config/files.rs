@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Which file is read: the one that is named, the one beside the executable where no environment
+//! can name one, and what is said of one that is missing.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use super::rig::{Rig, wait_until};
+use super::{fails, started, succeeds};
+
+/// Calls a program as conmon does: without any environment.
+#[expect(clippy::disallowed_methods, reason = "the program under test")]
+fn call(program: &Path, words: &[&str]) -> Output {
+    let mut command = Command::new(program);
+    command.env_clear().args(words).stdin(Stdio::null()).output().unwrap()
+}
+
+#[test]
+fn the_file_beside_the_executable_holds_where_no_environment_comes_along() {
+    let rig = Rig::new("");
+    std::fs::create_dir(rig.path("bin")).unwrap();
+    let program = rig.path("bin/nri-runc");
+    std::fs::copy(env!("CARGO_BIN_EXE_nri-runc"), &program).unwrap();
+    std::fs::set_permissions(&program, PermissionsExt::from_mode(0o755)).unwrap();
+    let link = rig.path("nri-link");
+    std::os::unix::fs::symlink(&program, &link).unwrap();
+    std::fs::rename(rig.path("config.toml"), rig.path("bin/nri-runc.toml")).unwrap();
+    let (root, bundle) = (rig.path("root"), rig.path("bundle"));
+    let words =
+        ["--root", root.to_str().unwrap(), "create", "--bundle", bundle.to_str().unwrap(), "c1"];
+    // The link's own folder holds no file: the executable's does.
+    #[expect(clippy::disallowed_methods, reason = "the runtime's children keep a pipe open")]
+    let status = Command::new(&link)
+        .env_clear()
+        .args(words)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status()
+        .unwrap();
+    assert!(status.success());
+    assert!(rig.path("fake/seen.json").exists(), "its runtime was used");
+    let status = call(&program, &["nri", "--json", "status"]);
+    succeeds(&status);
+    let status: serde_json::Value = serde_json::from_slice(&status.stdout).unwrap();
+    assert_eq!(status["containers"], 1, "and its daemon, which found the same file");
+    assert_eq!(status["configuration"]["file"], format!("{}.toml", program.display()));
+    succeeds(&call(&program, &["nri", "stop"]));
+    wait_until("it has ended", || !rig.path("run/daemon.sock").exists());
+}
+
+#[test]
+fn a_file_that_is_named_and_missing_is_said_by_every_verb() {
+    let rig = started("");
+    let missing = rig.path("nowhere.toml").display().to_string();
+    let bundle = rig.path("bundle").display().to_string();
+    for words in [
+        &["status"][..],
+        &["plugins"],
+        &["pods"],
+        &["explain", "x"],
+        &["adjust", "--bundle", &bundle],
+        &["replay", "/dev/null"],
+        &["install", "docker", "--dry-run"],
+        &["uninstall", "docker", "--dry-run"],
+        &["stop"],
+        &["restart"],
+        &["disable"],
+        &["enable"],
+    ] {
+        let output = rig.call(&[&["nri", "--config", &missing][..], words].concat());
+        fails(&output, &["nowhere.toml: it is missing", "--config"]);
+        assert_eq!(output.stdout, b"", "{words:?}");
+    }
+    std::fs::rename(rig.path("config.toml"), rig.path("kept.toml")).unwrap();
+    fails(&rig.call(&["nri", "status"]), &["config.toml: it is missing", "NRI_RUNC_CONFIG"]);
+    std::fs::rename(rig.path("kept.toml"), rig.path("config.toml")).unwrap();
+    succeeds(&rig.call(&["nri", "status"]));
+}

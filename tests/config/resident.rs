@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A daemon that is signalled, stopped, restarted, or older than its files on disk.
+
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixDatagram;
+use std::path::Path;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+
+use super::rig::{Rig, wait_until};
+use super::{fails, finding, started, succeeds};
+
+fn hang_up(rig: &Rig) {
+    kill(Pid::from_raw(rig.daemon_pid()), Signal::SIGHUP).unwrap();
+}
+
+fn configure(rig: &Rig, more: &str) {
+    rig.configure(&rig.path("fake/runc"), more);
+}
+
+fn pid(rig: &Rig) -> Option<u64> {
+    rig.admin(&["status"])["pid"].as_u64()
+}
+
+#[test]
+fn a_hangup_reads_the_log_level_and_names_what_needs_a_restart() {
+    let rig = started("---[log]\nlevel = \"info\"\n");
+    let before = pid(&rig);
+    hang_up(&rig);
+    wait_until("it is logged", || rig.logged(&["nothing has changed"]) == 1);
+    configure(&rig, "---[log]\nlevel = \"warn\"\n[plugin.a]\ndeny = [\"Env\"]\nstrikes = 2\n");
+    hang_up(&rig);
+    let words = ["log.level is now warn", "restart needed", "plugin.a.deny, plugin.a.strikes"];
+    wait_until("the level is applied", || {
+        rig.admin(&["status"])["configuration"]["log_level"] == "warn"
+    });
+    // The line itself is of a level that is no longer logged.
+    assert_eq!(rig.logged(&words), 0);
+    let changed = rig.admin(&["status"])["configuration"]["changed"].clone();
+    assert_eq!(changed, serde_json::json!(["plugin.a.deny", "plugin.a.strikes"]));
+    configure(&rig, "---[log]\nlevel = \"debug\"\n[plugin.a]\ndeny = [\"Env\"]\n");
+    hang_up(&rig);
+    let words = ["log.level is now debug", "restart needed", "for plugin.a.deny"];
+    wait_until("it is logged", || rig.logged(&words) == 1);
+    assert_eq!(pid(&rig), before, "the daemon goes on");
+}
+
+#[test]
+fn a_hangup_with_a_broken_file_changes_nothing_and_says_where_it_is() {
+    let rig = started("");
+    for (more, at) in [
+        (
+            "---[plugin.a]\ndeny = \"Env\"\n[log]\nlevel = \"debug\"\n",
+            "config.toml:10:8: plugin.a.deny",
+        ),
+        ("---[plugin.a\n", "config.toml:9:"),
+    ] {
+        configure(&rig, more);
+        hang_up(&rig);
+        let words = ["not reloaded, the previous one stays in force", at];
+        wait_until("it is logged", || rig.logged(&words) == 1);
+        assert_eq!(rig.admin(&["status"])["configuration"]["log_level"], "info");
+    }
+    succeeds(&rig.create("c1"));
+}
+
+#[test]
+fn a_mistake_that_is_fixed_lets_creates_go_on_by_itself() {
+    let rig = started("---[plugin.a]\ndeny = \"Env\"\n");
+    let before = pid(&rig);
+    fails(&rig.create("c1"), &["cannot be relied on"]);
+    configure(&rig, "---[plugin.a]\ndeny = [\"Env\"]\n");
+    wait_until("creates go on", || rig.create("c1").status.success());
+    assert_ne!(pid(&rig), before);
+    assert_eq!(finding(&rig, "configuration")["ok"], true);
+}
+
+#[test]
+fn stop_ends_the_daemon_and_the_next_container_starts_it() {
+    let rig = started("");
+    let before = pid(&rig).unwrap();
+    let said = rig.admin(&["stop"]);
+    assert_eq!((&said["stopped"], &said["pid"]), (&true.into(), &before.into()), "{said}");
+    assert_eq!(pid(&rig), None);
+    let output = rig.call(&["nri", "stop"]);
+    succeeds(&output);
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "the daemon is not running\n");
+    succeeds(&rig.create("c1"));
+    assert!(pid(&rig).is_some_and(|now| now != before));
+}
+
+#[test]
+fn restart_starts_the_daemon_with_the_configuration_that_it_had() {
+    let rig = started("");
+    succeeds(&rig.create("c1"));
+    let before = pid(&rig).unwrap();
+    // Another file of the same run directory: who restarts it need not know what it was.
+    let text = rig.read("config.toml");
+    rig.write("other.toml", &text);
+    let other = rig.path("other.toml").display().to_string();
+    let said = rig.admin(&["--config", &other, "restart"]);
+    assert_eq!(said["was"], before, "{said}");
+    let status = rig.admin(&["status"]);
+    assert_eq!(status["pid"], said["pid"]);
+    assert_eq!(status["configuration"]["file"], rig.path("config.toml").display().to_string());
+    assert_eq!(status["containers"], 1, "what is known is known to the next");
+    succeeds(&rig.verb(&["start", "c1"]));
+}
+
+#[test]
+fn restart_leaves_the_daemon_alone_while_the_configuration_is_broken() {
+    let rig = started("");
+    let before = pid(&rig);
+    configure(&rig, "---[plugin.a]\nrequird = true\n");
+    let output = rig.call(&["nri", "restart"]);
+    fails(&output, &["config.toml:", "requird", "was left as it is"]);
+    assert_eq!(pid(&rig), before);
+}
+
+#[test]
+fn a_daemon_that_systemd_runs_is_left_to_systemd() {
+    let rig = Rig::new("");
+    let socket = rig.path("notify");
+    let listener = UnixDatagram::bind(&socket).unwrap();
+    let mut daemon = daemon(&rig, Path::new(env!("CARGO_BIN_EXE_nri-runc")), Some(&socket));
+    let mut said = [0; 16];
+    assert_eq!(listener.recv(&mut said).unwrap(), b"READY=1\n".len());
+    fails(
+        &rig.call(&["nri", "stop"]),
+        &["systemd runs the daemon", "systemctl stop nri-runc.socket"],
+    );
+    fails(
+        &rig.call(&["nri", "restart"]),
+        &["systemd runs the daemon", "systemctl restart nri-runc"],
+    );
+    assert_eq!(pid(&rig), Some(daemon.id().into()));
+    daemon.kill().unwrap();
+    daemon.wait().unwrap();
+}
+
+#[expect(clippy::disallowed_methods, reason = "the program under test")]
+fn daemon(rig: &Rig, program: &Path, notify: Option<&Path>) -> std::process::Child {
+    let mut command = std::process::Command::new(program);
+    command.env("NRI_RUNC_CONFIG", rig.path("config.toml")).args(["nri", "daemon"]);
+    if let Some(notify) = notify {
+        command.env("NOTIFY_SOCKET", notify);
+    }
+    let null = std::process::Stdio::null;
+    command.stdin(null()).stdout(null()).stderr(null()).spawn().unwrap()
+}
+
+/// What `check` says against the daemon.
+fn against(rig: &Rig) -> Vec<String> {
+    let findings = rig.admin(&["check"]);
+    let findings = findings.as_array().into_iter().flatten();
+    let findings = findings.filter(|one| one["check"] == "daemon" && one["ok"] == false);
+    findings.map(|one| format!("{} ({})", text(&one["detail"]), text(&one["hint"]))).collect()
+}
+
+fn text(value: &Value) -> &str {
+    value.as_str().unwrap_or_default()
+}
+
+#[test]
+fn check_tells_a_daemon_that_is_older_than_its_program_or_configuration() {
+    let rig = Rig::new("");
+    let program = rig.path("installed");
+    let install = |more: &[u8]| {
+        let built = std::fs::read(env!("CARGO_BIN_EXE_nri-runc")).unwrap();
+        nri_runc::files::replace(&program, &[&built, more].concat()).unwrap();
+        std::fs::set_permissions(&program, PermissionsExt::from_mode(0o755)).unwrap();
+    };
+    install(b"");
+    let mut daemon = daemon(&rig, &program, None);
+    wait_until("it answers", || pid(&rig) == Some(daemon.id().into()));
+    assert_eq!(against(&rig), [""; 0]);
+    install(b"");
+    assert_eq!(against(&rig), [""; 0], "the same bytes installed once more are no other program");
+    install(b"newer");
+    let older = format!("older than its program {} (nri-runc nri restart)", program.display());
+    assert_eq!(against(&rig), std::slice::from_ref(&older));
+    let text = rig.read("config.toml");
+    rig.write("config.toml", &format!("# a comment\n{text}"));
+    assert_eq!(against(&rig), std::slice::from_ref(&older), "a comment is no change");
+    configure(&rig, "---[eviction]\nper_minute = 3\n");
+    let wanted = "older than the configuration: eviction.per_minute (nri-runc nri restart)";
+    assert_eq!(against(&rig), [wanted.to_owned(), older]);
+    std::fs::remove_file(&program).unwrap();
+    let missing = format!("its program {} is missing (nri-runc nri restart)", program.display());
+    assert_eq!(against(&rig)[1], missing);
+    install(b"newer");
+    assert!(rig.admin(&["restart"])["pid"].is_u64());
+    daemon.wait().unwrap();
+    assert_eq!(against(&rig), [""; 0]);
+}

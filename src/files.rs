@@ -67,6 +67,15 @@ pub struct Original {
     label: Option<Vec<u8>>,
 }
 
+impl Original {
+    /// What a new file of ours has.
+    pub fn new_with_mode(mode: u32) -> Self {
+        let uid = nix::unistd::geteuid().as_raw();
+        let gid = nix::unistd::getegid().as_raw();
+        Self { bytes: Vec::new(), mode, owner: (uid, gid), inode: 0, modified: 0, label: None }
+    }
+}
+
 /// Reads the regular file `name` in `dir`, at most [`DOCUMENT_LIMIT`] bytes, following no link.
 ///
 /// # Errors
@@ -271,16 +280,7 @@ pub fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
         return Err(Error::new("the path has no usable file name")).doing(doing);
     };
     let dir = open_dir(parent)?;
-    let uid = nix::unistd::geteuid().as_raw();
-    let gid = nix::unistd::getegid().as_raw();
-    let like = Original {
-        bytes: Vec::new(),
-        mode: 0o600,
-        owner: (uid, gid),
-        inode: 0,
-        modified: 0,
-        label: None,
-    };
+    let like = Original::new_with_mode(0o600);
     let temporary = format!(".{name}.{}", std::process::id());
     remove_at(&dir, &temporary);
     create_at(&dir, &temporary, bytes, &like).doing(doing)?;

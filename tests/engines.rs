@@ -100,6 +100,7 @@ fn play(name: &str) -> Came {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let of = engine.name();
     let mut found: Found = runtime.block_on(Sources::default().fetch(&host, of, wanted));
+    runtime.block_on(Sources::default().complete(&host, &engine, &call, &document, &mut found));
     match (query, records(&folder)) {
         (Some(query), Some(records)) => {
             assert!(records.keys().all(|id| query.ids.contains(id)), "{name} asks {query:?}");

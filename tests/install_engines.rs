@@ -3,6 +3,9 @@
 //! what is refused, that twice is once, and that undoing leaves every byte as it was.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+#[path = "install_engines/escapes.rs"]
+mod escapes;
+
 use std::collections::BTreeMap;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
@@ -26,7 +29,9 @@ fn tree(root: &Path) -> Tree {
             let path = entry.path();
             let name = path.strip_prefix(root).unwrap().display().to_string();
             let mode = std::fs::symlink_metadata(&path).unwrap().mode() & 0o7777;
-            if path.is_dir() {
+            if let Ok(target) = std::fs::read_link(&path) {
+                tree.insert(name, (mode, Some(format!("-> {}", target.display()))));
+            } else if path.is_dir() {
                 tree.insert(name, (mode, None));
                 dirs.push(path);
             } else {
@@ -83,12 +88,24 @@ impl Place {
     }
 
     #[expect(clippy::disallowed_methods, reason = "the program under test")]
-    fn run(&self, verb: &str, words: &str) -> Output {
+    fn command(&self, config: &Path) -> std::process::Command {
         let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_nri-runc"));
+        command.args(["nri", "--config"]).arg(config);
+        command
+    }
+
+    /// A configuration file that names places below the root alone.
+    fn configuration(&self) -> PathBuf {
         let config = self.root().join("nri-runc.toml");
         let own = format!("run_dir = \"{}\"\n", self.root().join("run/nri-runc").display());
         nri_runc::files::replace(&config, own.as_bytes()).unwrap();
-        command.args(["nri", "--config"]).arg(&config).arg(verb).args(words.split_whitespace());
+        config
+    }
+
+    fn run(&self, verb: &str, words: &str) -> Output {
+        let config = self.configuration();
+        let mut command = self.command(&config);
+        command.arg(verb).args(words.split_whitespace());
         if verb == "install" && !words.contains("--binary") {
             command.args(["--binary", PROGRAM]);
         }
@@ -342,7 +359,7 @@ fn a_link_is_not_replaced_and_nothing_is_left_behind() {
     let place = Place::new();
     place.write("/srv/daemon.json", "{}\n");
     std::fs::create_dir_all(place.path("/etc/docker")).unwrap();
-    symlink(place.path("/srv/daemon.json"), place.path(DOCKER)).unwrap();
+    symlink("/srv/daemon.json", place.path(DOCKER)).unwrap();
     let said = place.refused("install", "docker");
     assert!(said.contains("symbolic link") && said.contains("by hand"), "{said}");
 }
@@ -381,6 +398,40 @@ fn the_answer_is_one_document_where_that_is_asked() {
     assert_eq!(told["files"][0]["path"], DOCKER);
     let again: serde_json::Value = serde_json::from_str(&place.install("docker --json")).unwrap();
     assert_eq!((&again["changed"], &again["next"]), (&false.into(), &"".into()));
+    assert_eq!(told["use"], serde_json::json!(["docker run --runtime nri-runc IMAGE"]));
+    assert_eq!(again["use"], told["use"], "how it is used is said again");
+}
+
+#[test]
+fn an_install_ends_with_the_line_that_uses_it() {
+    for (words, wanted) in [
+        ("docker", "use:  docker run --runtime nri-runc IMAGE\n"),
+        ("docker --default", "use:  docker run IMAGE\n"),
+        ("docker --name mine", "use:  docker run --runtime mine IMAGE\n"),
+        ("podman", "use:  podman --runtime nri-runc run IMAGE\n"),
+        ("podman --default", "use:  podman run IMAGE\n"),
+        (
+            "crio",
+            "use:  runtimeClassName: nri-runc in the pod's spec, after: echo '{\"apiVersion\":\"node.k8s.io/v1\",\"kind\":\"RuntimeClass\",\"metadata\":{\"name\":\"nri-runc\"},\"handler\":\"nri-runc\"}' | kubectl apply -f -\nuse:  crictl runp --runtime nri-runc POD.json\n",
+        ),
+        ("crio --default", "use:  every pod without a runtimeClassName\n"),
+        (
+            "containerd",
+            "use:  crictl runp --runtime nri-runc POD.json\nuse:  ctr run --runc-binary /usr/local/bin/nri-runc IMAGE ID",
+        ),
+        ("containerd --name Mine_1", "use:  no RuntimeClass of Kubernetes can name Mine_1"),
+        ("nerdctl", "use:  nerdctl run --runtime /usr/local/bin/nri-runc IMAGE\n"),
+    ] {
+        let place = Place::new();
+        let said = place.install(words);
+        assert!(said.contains(wanted), "{words}: {said}");
+        let dry = place.install(&format!("{words} --dry-run"));
+        assert!(!dry.contains("use:"), "{dry}");
+        if words != "nerdctl" {
+            let engine = engine(words);
+            assert!(!place.uninstall(engine).contains("use:"), "{engine}");
+        }
+    }
 }
 
 #[test]

@@ -18,11 +18,17 @@ fn finding(check: &str, ok: bool, detail: impl Into<String>, hint: &str) -> Valu
     json!({"check": check, "ok": ok, "detail": detail.into(), "hint": hint})
 }
 
+/// Something that keeps no container from running, and that an operator should know.
+fn warning(check: &str, detail: String, hint: &str) -> Value {
+    json!({"check": check, "ok": true, "warning": true, "detail": detail, "hint": hint})
+}
+
 /// Looks at everything.
 pub(super) fn all(loaded: &Loaded) -> Vec<Value> {
     let config = &loaded.config;
     let mut findings = configuration(loaded);
-    findings.push(runtime_found(config));
+    let engines = install::engines(config);
+    findings.extend(runtime_found(config, &engines.findings));
     findings.push(daemon(config));
     findings.push(without_daemon(config));
     let outdated = super::resident::outdated(config);
@@ -31,24 +37,23 @@ pub(super) fn all(loaded: &Loaded) -> Vec<Value> {
     findings.extend(plugins(config));
     findings.push(switched_on(config));
     findings.push(cgroups(config));
-    findings.extend(engines(config));
+    findings.extend(unread(config));
     findings.extend(records(config));
-    let (registered, is_any) = install::findings(config);
-    findings.extend(registered);
-    findings.push(next_step(&findings, is_any));
+    findings.extend(engines.findings);
+    findings.push(next_step(&findings, engines.next));
     findings
 }
 
 /// The one thing to do now.
-fn next_step(findings: &[Value], is_registered: bool) -> Value {
+fn next_step(findings: &[Value], otherwise: String) -> Value {
     let wrong = findings.iter().find(|finding| finding["ok"] != true);
+    let wrong = wrong.or_else(|| findings.iter().find(|finding| finding["warning"] == true));
     let step = match wrong {
         Some(wrong) => {
             let text = |key: &str| wrong[key].as_str().unwrap_or_default();
             format!("{}: {}", text("check"), text("hint"))
         }
-        None if is_registered => "run a container".to_owned(),
-        None => "tell an engine: nri-runc nri install containerd|crio|docker|podman".to_owned(),
+        None => otherwise,
     };
     finding("next step", true, step, "")
 }
@@ -69,13 +74,17 @@ fn configuration(loaded: &Loaded) -> Vec<Value> {
     told.map(shown).collect()
 }
 
-fn runtime_found(config: &Config) -> Value {
-    match runtime::resolve(config, None) {
+/// As this process finds it, unless an engine's environment tells how that one does.
+fn runtime_found(config: &Config, of_engines: &[Value]) -> Option<Value> {
+    if of_engines.iter().any(|finding| finding["check"] == "real runtime") {
+        return None;
+    }
+    Some(match runtime::resolve(config, None) {
         Ok(path) => finding("real runtime", true, path.display().to_string(), ""),
         Err(error) => {
             finding("real runtime", false, error.to_string(), "install runc or set runtime")
         }
-    }
+    })
 }
 
 fn daemon(config: &Config) -> Value {
@@ -109,7 +118,7 @@ fn without_daemon(config: &Config) -> Value {
 }
 
 /// What a running daemon could not read of the engines that called.
-fn engines(config: &Config) -> Vec<Value> {
+fn unread(config: &Config) -> Vec<Value> {
     if UnixStream::connect(config.daemon_socket()).is_err() {
         return Vec::new();
     }
@@ -117,7 +126,19 @@ fn engines(config: &Config) -> Vec<Value> {
     let missing = status["missing"].as_array().cloned().unwrap_or_default();
     let lines = missing.iter().map(|line| {
         let text = |key: &str| line[key].as_str().unwrap_or_default().to_owned();
-        finding(&format!("engine {}", text("engine")), true, text("what"), "")
+        let mut detail = text("what");
+        if !text("id").is_empty() {
+            let count = &line["count"];
+            detail.push_str(&format!(
+                " ({count} times since the daemon started, last {})",
+                text("id")
+            ));
+        }
+        warning(
+            &format!("engine {}", text("engine")),
+            detail,
+            "docs/engines.md says what is read where",
+        )
     });
     lines.collect()
 }

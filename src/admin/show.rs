@@ -152,7 +152,11 @@ pub(super) fn explain(document: &Value) -> String {
 /// `check`.
 pub(super) fn check(document: &Value) -> String {
     let rows = rows(document, |finding| {
-        let mark = if finding["ok"] == true { "ok" } else { "NO" };
+        let mark = match (finding["ok"] == true, finding["warning"] == true) {
+            (false, _) => "NO",
+            (true, true) => "!!",
+            (true, false) => "ok",
+        };
         vec![
             mark.to_owned(),
             text(&finding["check"]),

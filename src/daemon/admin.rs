@@ -73,7 +73,9 @@ fn status(node: &Node) -> Value {
 /// What of the engines could not be read.
 fn missing(node: &Node) -> Value {
     let missing = node.missing.borrow();
-    let rows = missing.iter().map(|(engine, what)| json!({"engine": engine, "what": what}));
+    let rows = missing.iter().map(|((engine, what), note)| {
+        json!({"engine": engine, "what": what, "count": note.count, "at": note.at, "id": note.id})
+    });
     rows.collect()
 }
 

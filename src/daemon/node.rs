@@ -14,14 +14,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use tokio::sync::{Mutex, Notify};
-use tracing::{error, info};
+use tracing::{error, info, warn};
 
 use crate::adaptation::DefaultValidator;
 use crate::argv::Verb;
 use crate::cgroup::{Cgroups, Mounts};
 use crate::chain::Told;
 use crate::config::Config;
-use crate::error::Result;
+use crate::error::{Result, quoted};
 use crate::host::Host;
 use crate::plugin::{Encoded, api};
 use crate::runtime::features::Asked;
@@ -79,12 +79,24 @@ pub(super) struct Lane {
     pub(super) start_watch: RefCell<Option<Gate>>,
 }
 
+/// How many different things that could not be read are kept.
+const MISSING: usize = 64;
+
 /// One failure, as `status` shows it.
 #[derive(Debug, Clone)]
 pub(super) struct FailureNote {
     pub(super) at: i64,
     pub(super) what: String,
     pub(super) plugin: String,
+}
+
+/// What of an engine could not be read, as `status` shows it: how often, and the last time.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Missing {
+    pub(super) count: u64,
+    pub(super) at: i64,
+    /// The container of the last time, empty where it is none's.
+    pub(super) id: String,
 }
 
 /// The daemon.
@@ -108,8 +120,8 @@ pub(super) struct Node {
     /// Nothing is started any more.
     pub(super) ending: Cell<bool>,
     pub(super) sources: Sources,
-    /// Engine and what of it could not be read; each said once.
-    pub(super) missing: RefCell<BTreeSet<(&'static str, String)>>,
+    /// Engine and what of it could not be read; each is logged once.
+    pub(super) missing: RefCell<BTreeMap<(&'static str, String), Missing>>,
     pub(super) cgroup_mounts: RefCell<Option<Rc<Mounts>>>,
     pub(super) own_cgroups: OnceCell<Option<Rc<Cgroups>>>,
     /// Engine and runtime root whose monitor writes no exit codes.
@@ -317,10 +329,22 @@ impl Node {
         });
     }
 
-    /// Says what of an engine could not be read, the first time.
-    pub(super) fn note_missing(&self, engine: &'static str, what: &str) {
-        if self.missing.borrow_mut().insert((engine, what.to_owned())) {
-            info!("{engine}: {what}");
+    /// Notes what of an engine could not be read for a container; logs it the first time.
+    pub(super) fn note_missing(&self, engine: &'static str, what: &str, id: &str) {
+        let mut missing = self.missing.borrow_mut();
+        let known = missing.len();
+        let note = missing.entry((engine, what.to_owned()));
+        let note = note.and_modify(|note| note.count += 1).or_insert_with(|| {
+            match id {
+                "" => warn!("{engine}: {what}"),
+                id => warn!("{engine}: {what} (container {})", quoted(id)),
+            }
+            Missing { count: 1, ..Missing::default() }
+        });
+        (note.at, note.id) = (now(), id.to_owned());
+        if known >= MISSING {
+            let oldest = missing.iter().min_by_key(|(_, note)| note.at).map(|(key, _)| key.clone());
+            missing.retain(|key, _| Some(key) != oldest.as_ref());
         }
     }
 

@@ -49,7 +49,7 @@ pub(super) async fn describe(node: &Node, call: &Call, document: &[u8]) -> Resul
     let told = spec.for_engine();
     let facts = node.sources.facts(&node.host, &engine_call, &told).await;
     for missing in &facts.missing {
-        node.note_missing(facts.engine.name(), missing);
+        node.note_missing(facts.engine.name(), missing, &call.key.id);
     }
     Ok(Seen {
         role: facts.role,

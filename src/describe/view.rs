@@ -33,6 +33,8 @@ pub struct Spec {
     #[serde(default, deserialize_with = "or_default")]
     pub(super) process: Process,
     #[serde(default, deserialize_with = "or_default")]
+    root: RootFs,
+    #[serde(default, deserialize_with = "or_default")]
     pub(super) mounts: Vec<Mount>,
     #[serde(default, deserialize_with = "or_default")]
     pub(super) hooks: Hooks,
@@ -60,6 +62,7 @@ impl Spec {
         let block_io = self.linux.resources.get("blockIO").and_then(Value::as_object);
         Document {
             annotations: &self.annotations,
+            root_path: &self.root.path,
             cgroups_path: &self.linux.cgroups_path,
             mounts: mounts.map(|mount| (&*mount.destination, &*mount.source)).collect(),
             namespaces: namespaces.map(|space| (&*space.kind, &*space.path)).collect(),
@@ -75,6 +78,7 @@ impl Spec {
     }
 }
 
+view!(RootFs { path: String });
 view!(User { uid: u32, gid: u32, additional_gids = "additionalGids": Vec<u32>, });
 view!(Rlimit { kind = "type": String, hard: u64, soft: u64, });
 view!(IoPriority { class: String, priority: i32 });

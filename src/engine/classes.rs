@@ -37,6 +37,7 @@ mod tests {
         let annotations = Default::default();
         let document = Document {
             annotations: &annotations,
+            root_path: "",
             cgroups_path: "",
             mounts: Vec::new(),
             namespaces: Vec::new(),

@@ -189,6 +189,7 @@ mod tests {
         let map = annotations.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
         let document = Document {
             annotations: &map,
+            root_path: "",
             cgroups_path: "",
             mounts: Vec::new(),
             namespaces: Vec::new(),

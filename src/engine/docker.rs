@@ -1,27 +1,74 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Docker: next to nothing is in the document. Name, labels, image and handler stand in the
-//! container's folder below Docker's data root, which shows in the sources of its mounts. The
-//! container is its own pod. Addresses are left out: at `create` the files show those of its
-//! last run.
+//! container's folder below Docker's data root. Where that is, the path of the container's root
+//! file system tells, then its own mounts, then the daemon's command line and configuration file.
+//! Mounts of another container (`--network container:X`) tell nothing. The container is its own
+//! pod. Addresses are left out: at `create` the files show those of its last run.
 
 use serde_json::Value;
 
 use super::{
-    Call, Document, Engine, Facts, Found, Image, SeccompProfile, Wanted, digest, is_id, own, text,
-    texts,
+    Call, Dockerd, Document, Engine, Facts, Found, Image, SeccompProfile, Wanted, digest, dockerd,
+    is_id, own, text, texts,
 };
 
-const DEFAULT_ROOT: &str = "/var/lib/docker";
+const CONFIG: &str = "config.v2.json";
+const HOST_CONFIG: &str = "hostconfig.json";
+
+/// The files that Docker makes for each container and mounts into it, by what they are mounted on.
+const OWN_MOUNTS: [(&str, &str); 3] =
+    [("/etc/resolv.conf", "resolv.conf"), ("/etc/hostname", "hostname"), ("/etc/hosts", "hosts")];
+
+/// How far above a container's root file system the data root may be: `overlay2/ID/merged`,
+/// `vfs/dir/ID`, `rootfs/overlayfs/ID`, `devicemapper/mnt/ID/rootfs`.
+const LEVELS: std::ops::RangeInclusive<usize> = 2..=4;
 
 pub(super) fn wanted(call: &Call<'_>, document: &Document<'_>) -> Wanted {
-    Wanted::files(["config.v2.json", "hostconfig.json"].map(|file| path(call, document, file)))
+    wanted_below(call, roots(call, document).into_iter())
 }
 
-fn path(call: &Call<'_>, document: &Document<'_>, file: &str) -> Option<String> {
-    let folder = format!("/containers/{}/", call.id);
-    let root = document.mounts.iter().find_map(|(_, source)| Some(source.split_once(&folder)?.0));
-    let root = root.filter(|root| root.starts_with('/')).unwrap_or(DEFAULT_ROOT);
-    is_id(call.id).then(|| format!("{root}{folder}{file}"))
+/// The files of a container in each of these data roots.
+pub(super) fn wanted_below<'r>(call: &Call<'_>, roots: impl Iterator<Item = &'r str>) -> Wanted {
+    let files = roots.flat_map(|root| [CONFIG, HOST_CONFIG].map(|file| path(call, root, file)));
+    Wanted::files(files)
+}
+
+fn path(call: &Call<'_>, root: &str, file: &str) -> Option<String> {
+    is_id(call.id).then(|| format!("{root}/containers/{}/{file}", call.id))
+}
+
+/// Where Docker may keep its data, the likeliest first.
+fn roots<'d>(call: &Call<'_>, document: &Document<'d>) -> Vec<&'d str> {
+    let above = std::path::Path::new(document.root_path).ancestors();
+    let above = above
+        .skip(*LEVELS.start())
+        .take(LEVELS.end() - LEVELS.start() + 1)
+        .filter_map(|path| path.to_str());
+    let own = OWN_MOUNTS.iter().filter_map(|(destination, file)| {
+        let mounted = document.mounts.iter().find(|(on, _)| on == destination);
+        mounted?.1.strip_suffix(&format!("/containers/{}/{file}", call.id))
+    });
+    let mut roots: Vec<&str> = Vec::new();
+    for root in above.chain(own).chain([dockerd::DATA_ROOT]) {
+        if root.starts_with('/') && root != "/" && !roots.contains(&root) {
+            roots.push(root);
+        }
+    }
+    roots
+}
+
+/// What Docker keeps of this container, and the data root where it does.
+pub(super) fn record<'r>(
+    call: &Call<'_>,
+    document: &Document<'r>,
+    found: &'r Found,
+) -> Option<(&'r str, Value)> {
+    let running = found.dockers.iter().map(Dockerd::data_root);
+    roots(call, document).into_iter().chain(running).find_map(|root| {
+        let config = found.json(&path(call, root, CONFIG)?)?;
+        // A folder may be named like a container and hold something else.
+        (config["ID"] == call.id).then_some((root, config))
+    })
 }
 
 pub(super) fn facts(
@@ -33,11 +80,8 @@ pub(super) fn facts(
     let mut facts = Facts::alone(engine, call);
     facts.pod.annotations = document.annotations.clone();
     facts.pod.uid = call.id.to_owned();
-    let read = |file: &str| path(call, document, file).and_then(|path| found.json(&path));
     let mut said = document.annotations.clone();
-    // A folder may be named like a container and hold something else.
-    let config = read("config.v2.json").filter(|config| config["ID"] == call.id);
-    if let Some(config) = config {
+    if let Some((root, config)) = record(call, document, found) {
         if let Some(name) = text(&config, "/Name") {
             let name = name.trim_start_matches('/').to_owned();
             facts.pod.name.clone_from(&name);
@@ -52,16 +96,29 @@ pub(super) fn facts(
         said.extend(labels.clone());
         facts.pod.labels = labels.clone();
         facts.container.labels = labels;
+        if let Some(host) = path(call, root, HOST_CONFIG).and_then(|path| found.json(&path)) {
+            facts.pod.runtime_handler = text(&host, "/Runtime").unwrap_or_default();
+            facts.container.seccomp = seccomp(&host, document.has_seccomp);
+        }
     } else {
-        let what = "Docker's config.v2.json of the container could not be read";
-        facts.missing.push(format!("{what}: its name, labels and image are absent"));
-    }
-    if let Some(host) = read("hostconfig.json") {
-        facts.pod.runtime_handler = text(&host, "/Runtime").unwrap_or_default();
-        facts.container.seccomp = seccomp(&host, document.has_seccomp);
+        facts.missing.push(what_is_missing(found));
     }
     own::apply(&mut facts, &said);
     facts
+}
+
+fn what_is_missing(found: &Found) -> String {
+    let mut places: Vec<&str> = found.dockers.iter().map(Dockerd::data_root).collect();
+    places.sort_unstable();
+    places.dedup();
+    let places = match places.as_slice() {
+        [] => "and no dockerd was found that tells its data root".to_owned(),
+        places => format!("and is not below {}", places.join(", ")),
+    };
+    format!(
+        "the container's config.v2.json is not where its root file system is, {places}: \
+         plugins see no name, no labels, no image and none of the annotations that labels carry"
+    )
 }
 
 /// Docker keeps the content of a profile that the user names, not its name.
@@ -77,9 +134,65 @@ fn seccomp(host: &Value, has_filter: bool) -> Option<SeccompProfile> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use serde_json::json;
 
     use super::*;
+
+    fn candidates(root_path: &str, mounts: &[(&str, &str)]) -> Vec<String> {
+        let annotations = BTreeMap::new();
+        let document = Document {
+            annotations: &annotations,
+            root_path,
+            cgroups_path: "",
+            mounts: mounts.to_vec(),
+            namespaces: Vec::new(),
+            clos: None,
+            limits_block_io: false,
+            has_seccomp: false,
+        };
+        let (id, root, bundle) = ("d0c1", "/r", "/b");
+        let call = Call { id, root, bundle, parent: &[], grandparent: &[], variables: &[] };
+        roots(&call, &document).into_iter().map(ToOwned::to_owned).collect()
+    }
+
+    #[test]
+    fn the_root_file_system_of_every_storage_driver_tells_the_data_root() {
+        for below in [
+            "overlay2/f0/merged",
+            "overlay2/f0-init/merged",
+            "fuse-overlayfs/f0/merged",
+            "vfs/dir/f0",
+            "btrfs/subvolumes/f0",
+            "zfs/graph/f0",
+            "aufs/mnt/f0",
+            "devicemapper/mnt/f0/rootfs",
+            "rootfs/overlayfs/d0c1",
+        ] {
+            let found = candidates(&format!("/srv/docker/165536.165536/{below}"), &[]);
+            assert!(found.contains(&"/srv/docker/165536.165536".to_owned()), "{below}: {found:?}");
+            assert!(found.len() <= 4, "{found:?}");
+        }
+    }
+
+    #[test]
+    fn mounts_tell_it_only_where_they_are_this_containers_own() {
+        let usual = [dockerd::DATA_ROOT.to_owned()];
+        let of = |on: &str, source: &str| candidates("", &[(on, source)]);
+        assert_eq!(of("/etc/hosts", "/srv/d/containers/d0c1/hosts"), ["/srv/d", &usual[0]]);
+        assert_eq!(of("/etc/hosts", "/srv/d/containers/other/hosts"), usual);
+        assert_eq!(of("/data", "/home/me/containers/d0c1/hosts"), usual);
+        assert_eq!(of("/etc/hosts", "/home/me/containers/d0c1/x/hosts"), usual);
+        assert_eq!(of("/etc/hosts", "containers/d0c1/hosts"), usual);
+    }
+
+    #[test]
+    fn a_path_that_is_no_such_place_leads_nowhere_else() {
+        for path in ["", "/", "rootfs", "/a", "/a/b", "a/b/c/d/e"] {
+            assert_eq!(candidates(path, &[]), [dockerd::DATA_ROOT], "{path}");
+        }
+    }
 
     #[test]
     fn the_seccomp_profile_is_told_by_the_options_and_by_what_came_of_them() {

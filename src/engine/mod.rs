@@ -15,6 +15,7 @@ mod crio;
 mod ctr;
 mod detect;
 mod docker;
+mod dockerd;
 mod isulad;
 mod kubernetes;
 pub(crate) mod libpod;
@@ -32,6 +33,7 @@ use serde_json::{Map, Value};
 
 pub use cgroup::cgroup_parent;
 pub use detect::{Engine, Kind, detect};
+pub use dockerd::Dockerd;
 pub use sources::{Found, Query, Record, Wanted};
 
 /// What a call shows of its caller.
@@ -64,6 +66,8 @@ impl Call<'_> {
 pub struct Document<'a> {
     /// Annotations.
     pub annotations: &'a BTreeMap<String, String>,
+    /// `root.path`.
+    pub root_path: &'a str,
     /// `linux.cgroupsPath`.
     pub cgroups_path: &'a str,
     /// Destination and source of each mount.
@@ -243,6 +247,22 @@ pub fn wanted(engine: &Engine, call: &Call<'_>, document: &Document<'_>) -> Want
         Kind::Isulad | Kind::Kubernetes => cri::wanted(call, document),
         Kind::Plain => Wanted::default(),
     }
+}
+
+/// Whether nothing of what was found is Docker's record of this container, so that the Docker
+/// daemons of the host tell where else it may be.
+pub fn is_dockers_record_missing(
+    engine: &Engine,
+    call: &Call<'_>,
+    document: &Document<'_>,
+    found: &Found,
+) -> bool {
+    engine.kind == Kind::Docker && docker::record(call, document, found).is_none()
+}
+
+/// Docker's record of this container in the data roots of these daemons.
+pub fn wanted_of_dockers(call: &Call<'_>, dockers: &[Dockerd]) -> Wanted {
+    docker::wanted_below(call, dockers.iter().map(Dockerd::data_root))
 }
 
 /// What the engine says about the container of this call.

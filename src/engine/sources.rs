@@ -6,6 +6,8 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
+use super::Dockerd;
+
 /// What would tell more.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Wanted {
@@ -64,6 +66,8 @@ pub struct Found {
     pub records: BTreeMap<String, Record>,
     /// Why containerd's records could not be had, if they were wanted.
     pub store_problem: Option<String>,
+    /// The Docker daemons of this host, if they were looked for.
+    pub dockers: Vec<Dockerd>,
 }
 
 impl Found {

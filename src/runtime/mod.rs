@@ -48,15 +48,23 @@ pub fn is_crun(runtime: impl AsRef<Path>) -> bool {
 /// # Errors
 /// Fails when there is none, naming what was tried.
 pub fn resolve(config: &Config, called_as: Option<&OsString>) -> Result<PathBuf> {
+    resolve_in(config, called_as, &std::env::var_os("PATH").unwrap_or_default())
+}
+
+/// The same for a process whose PATH is `paths`.
+///
+/// # Errors
+/// Fails when there is none, naming what was tried.
+pub fn resolve_in(config: &Config, called_as: Option<&OsString>, paths: &OsStr) -> Result<PathBuf> {
     let ourselves = Ourselves::open();
     let name = called_as.map(Path::new).and_then(Path::file_name).and_then(OsStr::to_str);
     if let Some(path) = name.and_then(|name| config.instances.get(name)) {
-        return find(path, &ourselves)
+        return find(path, &ourselves, paths)
             .map_err(|why| nothing_found(config, &[format!("{path} {why}")]));
     }
     let mut tried = Vec::new();
     for candidate in &config.runtime {
-        match find(candidate, &ourselves) {
+        match find(candidate, &ourselves, paths) {
             Ok(path) => return Ok(path),
             Err(why) => tried.push(format!("{candidate} {why}")),
         }
@@ -74,12 +82,15 @@ fn nothing_found(config: &Config, tried: &[String]) -> Error {
 }
 
 /// Finds one candidate, by absolute path or by name.
-fn find(candidate: &str, ourselves: &Ourselves) -> std::result::Result<PathBuf, &'static str> {
+fn find(
+    candidate: &str,
+    ourselves: &Ourselves,
+    paths: &OsStr,
+) -> std::result::Result<PathBuf, &'static str> {
     if candidate.contains('/') {
         return usable(Path::new(candidate), ourselves).map(|()| PathBuf::from(candidate));
     }
-    let paths = std::env::var_os("PATH").unwrap_or_default();
-    let places = [paths.as_os_str(), OsStr::new(STANDARD_PATH)];
+    let places = [paths, OsStr::new(STANDARD_PATH)];
     let mut reason = "is not installed";
     for place in places {
         for path in which::which_in_all(candidate, Some(place), "/").into_iter().flatten() {
@@ -201,6 +212,20 @@ mod tests {
         let called = OsString::from("/usr/local/bin/nri-crun");
         assert_eq!(resolve(&config, Some(&called)).unwrap(), Path::new(&crun));
         assert_eq!(resolve(&config, None).unwrap(), Path::new("/bin/sh"));
+    }
+
+    #[test]
+    fn a_name_is_looked_for_in_the_path_of_the_process_that_will_call() {
+        let temp = tempfile::tempdir().unwrap();
+        for dir in ["engine", "shell"] {
+            std::fs::create_dir(temp.path().join(dir)).unwrap();
+            program(&temp.path().join(dir), "odd-runc", 0o755);
+        }
+        let found =
+            |dir: &str| resolve_in(&config(&["odd-runc"]), None, temp.path().join(dir).as_os_str());
+        assert_eq!(found("engine").unwrap(), temp.path().join("engine/odd-runc"));
+        assert_eq!(found("shell").unwrap(), temp.path().join("shell/odd-runc"));
+        assert!(found("nowhere").is_err());
     }
 
     #[test]

@@ -4,7 +4,9 @@
 //! missing, slow or odd is simply not there. It never asks an engine about a running container,
 //! and never runs in the wrapper.
 
+mod docker_api;
 mod handlers;
+mod processes;
 mod records;
 mod unary;
 
@@ -15,11 +17,13 @@ use std::time::Duration;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use crate::engine::{self, Call, Document, Facts, Found, Query, Record, Wanted};
+use crate::engine::{self, Call, Dockerd, Document, Engine, Facts, Found, Query, Record, Wanted};
 use crate::files;
 use crate::host::Host;
 
+pub use docker_api::docker_runtimes;
 pub use handlers::handlers;
+pub use processes::{Process, dockers, processes, variable};
 pub use records::record;
 
 /// How long a `create` waits for all sources together.
@@ -45,13 +49,35 @@ impl Sources {
         let engine = engine::detect(call, document);
         let wanted = engine::wanted(&engine, call, document);
         let name = engine.name();
-        let found = self.fetch(host, name, wanted).await;
+        let mut found = self.fetch(host, name, wanted).await;
+        self.complete(host, &engine, call, document, &mut found).await;
         let mut facts = engine::facts(engine, call, document, &found);
         let instead = engine::wanted_instead(&facts, document);
         if instead != Wanted::default() {
             engine::fill_in(&mut facts, document, &self.fetch(host, name, instead).await);
         }
         facts
+    }
+
+    /// Fetches what only the engine's own process tells where to find, if the record of the
+    /// container was not among what was found (Docker).
+    pub async fn complete(
+        &self,
+        host: &Host,
+        engine: &Engine,
+        call: &Call<'_>,
+        document: &Document<'_>,
+        found: &mut Found,
+    ) {
+        if !engine::is_dockers_record_missing(engine, call, document, found) {
+            return;
+        }
+        let deadline = Instant::now() + DEADLINE;
+        let place = host.clone();
+        let look = move || processes::docker_files(&place);
+        found.dockers = Dockerd::all(&self.on_a_thread("dockerd", deadline, look).await);
+        let wanted = engine::wanted_of_dockers(call, &found.dockers);
+        found.files.extend(self.read_files(host, engine.name(), wanted.files, deadline).await);
     }
 
     /// Fetches what is wanted, as far as it can be had in time: the files while the store, which
@@ -109,18 +135,32 @@ impl Sources {
     ) -> Files {
         let (quick, slow): (Vec<_>, Vec<_>) = files.into_iter().partition(|path| is_quick(path));
         let mut found = read_all(host, quick);
-        if slow.is_empty() || self.disk_rests(engine) {
-            return found;
-        }
-        let host = host.clone();
-        let mut reading = tokio::task::spawn_blocking(move || read_all(&host, slow));
-        match tokio::time::timeout_at(deadline, &mut reading).await {
-            Ok(more) => found.extend(more.unwrap_or_default()),
-            Err(_) => {
-                self.slow.borrow_mut().insert(engine, (Instant::now() + REST, reading));
-            }
+        if !slow.is_empty() {
+            let host = host.clone();
+            let read = move || read_all(&host, slow);
+            found.extend(self.on_a_thread(engine, deadline, read).await);
         }
         found
+    }
+
+    /// Reads on a thread of its own; nothing if that is not over in time, or the last was not.
+    async fn on_a_thread(
+        &self,
+        what: &'static str,
+        deadline: Instant,
+        read: impl FnOnce() -> Files + Send + 'static,
+    ) -> Files {
+        if self.disk_rests(what) {
+            return Files::new();
+        }
+        let mut reading = tokio::task::spawn_blocking(read);
+        match tokio::time::timeout_at(deadline, &mut reading).await {
+            Ok(files) => files.unwrap_or_default(),
+            Err(_) => {
+                self.slow.borrow_mut().insert(what, (Instant::now() + REST, reading));
+                Files::new()
+            }
+        }
     }
 
     /// Whether the disk of this engine's files is left alone. A reading that hangs keeps its

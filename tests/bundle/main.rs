@@ -12,6 +12,7 @@ mod asked;
 mod burst;
 mod closed;
 mod crowd;
+mod described;
 mod dropped;
 mod edited;
 mod ended;

@@ -80,6 +80,9 @@ impl Docker {
         std::fs::create_dir_all(&same).unwrap();
         std::fs::remove_dir(&same).unwrap();
         link(above, same);
+        for folder in ["proc", "sys"] {
+            link(&Path::new("/").join(folder), self.rig.path("host").join(folder));
+        }
         let settings = SETTINGS.replace("DIR", &dir).replace("CGROUP", &self.cgroup());
         let runc = self.tools.join("runc").display().to_string();
         self.rig.write("etc/daemon.json", &settings.replace("RUNC", &runc));
@@ -111,14 +114,38 @@ impl Docker {
     /// Our own `install` or `uninstall`.
     pub(super) fn registers(&self, verb: &str, more: &[&str]) -> Output {
         let (settings, program) = (self.settings(), self.program());
-        let root = self.rig.path("host").display().to_string();
-        let mut words = vec!["nri", verb, "docker", "--root", &root];
+        let config = self.on_its_host();
+        let mut words = vec!["nri", "--config", &config, verb, "docker"];
         if verb == "install" {
             words.extend(["--engine-config", settings.to_str().unwrap()]);
             words.extend(["--binary", program.to_str().unwrap()]);
         }
         words.extend(more);
         self.rig.call(&words)
+    }
+
+    /// A configuration for admin verbs that see this Docker's host.
+    pub(super) fn on_its_host(&self) -> String {
+        let host = self.rig.path("host").display().to_string();
+        let config = self.rig.read("config.toml");
+        self.rig.write("host.toml", &format!("{config}[debug]\nhost_root = \"{host}\"\n"));
+        self.rig.path("host.toml").display().to_string()
+    }
+
+    /// What `check` says there under these names, when the runtime is to be found by its name.
+    pub(super) fn checked(&self, check: &str) -> Vec<Value> {
+        let (config, runc) = (self.on_its_host(), self.tools.join("runc"));
+        let by_name = self.rig.read("host.toml").replace(&runc.display().to_string(), "runc");
+        self.rig.write("host.toml", &by_name);
+        let output = self.rig.call(&["nri", "--config", &config, "--json", "check"]);
+        let all: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let found = all.as_array().unwrap().iter().filter(|finding| finding["check"] == check);
+        found.cloned().collect()
+    }
+
+    /// The folder of the programs that its PATH begins with.
+    pub(super) fn tools(&self) -> &Path {
+        &self.tools
     }
 
     pub(super) fn installs(&self, more: &[&str]) {

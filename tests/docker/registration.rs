@@ -49,8 +49,18 @@ fn docker_takes_us_at_a_reload_and_has_its_settings_back_byte_for_byte() {
     let told = docker.rig.plugin("10", "witness", Manner::default());
     let run = ["run", "--rm", "--runtime=nri-runc", "--name=web", IMAGE, "/bin/true"];
     is_unknown(&docker.call(&run));
+    let next = |docker: &Docker| docker.checked("next step")[0]["detail"].to_string();
+    let file = docker.settings().display().to_string();
+    let install = format!("nri-runc nri install docker --engine-config {file}");
+    assert!(next(&docker).contains(&install), "{}", next(&docker));
 
-    docker.installs(&[]);
+    let said = text(&docker.registers("install", &[]));
+    assert!(said.contains("use:  docker run --runtime nri-runc IMAGE"), "{said}");
+    let registered = |docker: &Docker| docker.checked("registered with docker")[0].clone();
+    let before_reload = registered(&docker);
+    assert_eq!(before_reload["ok"], false, "{before_reload}");
+    assert_eq!(before_reload["detail"], "as nri-runc; docker runs without it");
+    assert!(next(&docker).contains("systemctl reload docker"), "{}", next(&docker));
     let (installed, mode) = settings(&docker);
     assert_eq!(mode & 0o777, 0o640);
     let again = docker.registers("install", &[]);
@@ -58,6 +68,12 @@ fn docker_takes_us_at_a_reload_and_has_its_settings_back_byte_for_byte() {
     assert_eq!(settings(&docker).0, installed);
     docker.reload();
     wait_until("Docker knows of us", || !info(&docker)["Runtimes"]["nri-runc"].is_null());
+    assert_eq!(registered(&docker)["detail"], "as nri-runc; docker knows it");
+    assert!(next(&docker).contains("docker run --runtime nri-runc"), "{}", next(&docker));
+    // The test's own PATH has another runc, or none.
+    let runtime = docker.checked("real runtime");
+    let wanted = format!("{} (as docker finds it)", docker.tools().join("runc").display());
+    assert_eq!((runtime.len(), &runtime[0]["detail"]), (1, &json!(wanted)));
     let info = info(&docker);
     assert_eq!(info["Runtimes"]["nri-runc"]["path"], json!(docker.program()));
     assert_eq!(
@@ -82,6 +98,7 @@ fn docker_takes_us_at_a_reload_and_has_its_settings_back_byte_for_byte() {
     assert_eq!(settings(&docker), before);
     assert!(!docker.rig.path("host/var").exists(), "the undo record and its folders go too");
     docker.stop();
+    assert!(next(&docker).contains("install an engine"), "{}", next(&docker));
     docker.start();
     is_unknown(&docker.call(&run));
     docker.says(&["run", "--rm", IMAGE, "/bin/true"]);

@@ -229,6 +229,30 @@ fn as_message(rule: &mut Value, numbers: &[&str]) {
     }
 }
 
+/// The data root is a private one here, and all its mounts from Docker are the other container's.
+#[test]
+fn a_container_in_anothers_network_has_its_own_name_and_labels() {
+    let Some(docker) = Docker::new() else { return };
+    let (manner, heard) = listening(Manner::default());
+    docker.rig.plugin("10", "witness", manner);
+    let other = docker.runs("web", &["--label=app=web"]);
+    let joins = "--network=container:web";
+    let pin = "--label=nri-runc.dev/annotation/cpu.example/pin=yes";
+    let id = docker.runs("sidecar", &[joins, "--label=app=sidecar", pin]);
+    let document = docker.document(&id).to_string();
+    assert!(document.contains(&format!("containers/{other}/hosts")), "{document}");
+    assert!(!document.contains(&format!("containers/{id}/hosts")), "{document}");
+    let creates = requests(&heard, "CreateContainer");
+    let (pod, container) = (&creates[1]["pod"], &creates[1]["container"]);
+    assert_eq!([&container["name"], &pod["name"]], ["sidecar", "sidecar"]);
+    assert_eq!([&container["labels"]["app"], &pod["labels"]["app"]], ["sidecar", "sidecar"]);
+    assert_eq!(pod["annotations"], json!({"cpu.example/pin": "yes"}));
+    assert_eq!(pod["runtimeHandler"], "nri-runc");
+    assert_eq!(docker.rig.admin(&["status"])["missing"], json!([]));
+    docker.says(&["rm", "--force", "sidecar", "web"]);
+    docker.nothing_is_left();
+}
+
 #[test]
 fn our_labels_put_two_services_into_one_pod_that_lives_as_long_as_both() {
     let Some(docker) = Docker::new() else { return };

@@ -7,6 +7,8 @@ use toml_edit::{Document, TableLike};
 
 use super::edit::{self, at, text_at};
 use super::plan::{Plan, Source, Texts, Wish, overruled, taken};
+use super::root::Root;
+use super::running;
 use crate::error::Result;
 
 const MAIN: &str = "/etc/crio/crio.conf";
@@ -17,6 +19,14 @@ const RUNTIME: [&str; 2] = ["crio", "runtime"];
 /// The main file, and the folder, whatever its files are called.
 pub(super) fn sources() -> Vec<Source> {
     vec![Source::File(MAIN.to_owned()), Source::Folder(FOLDER.to_owned(), String::new())]
+}
+
+/// Where a CRI-O with these files answers.
+pub(super) fn socket(root: &Root) -> String {
+    let mut files = vec![MAIN.to_owned()];
+    files.extend(root.entries(FOLDER));
+    let said = running::last_said(root, &files, &["crio", "api", "listen"]);
+    said.unwrap_or_else(|| "/var/run/crio/crio.sock".to_owned())
 }
 
 /// What would have to be written.

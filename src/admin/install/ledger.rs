@@ -8,9 +8,8 @@ use serde::{Deserialize, Serialize};
 use super::edit;
 use super::place;
 use super::plan::{Engine, Texts};
-use crate::error::{Context, Error, Result};
-use crate::files;
-use crate::host::Host;
+use super::root::Root;
+use crate::error::{Error, Result};
 
 const FOLDER: &str = "/var/lib/nri-runc/engines";
 const SCHEMA: u32 = 1;
@@ -72,9 +71,9 @@ impl Ledger {
     }
 
     /// Reads an engine's record.
-    pub(super) fn load(host: &Host, engine: Engine) -> Result<Option<Self>> {
+    pub(super) fn load(root: &Root, engine: Engine) -> Result<Option<Self>> {
         let path = path(engine);
-        let Some(text) = place::read(host, &path)? else { return Ok(None) };
+        let Some(text) = place::read(root, &path)? else { return Ok(None) };
         let ledger: Self = serde_json::from_str(&text).map_err(|error| {
             Error::new(format!("{path} is no record of ours: {error}"))
                 .hint("undo the registration by hand and remove that file")
@@ -87,21 +86,20 @@ impl Ledger {
     }
 
     /// Writes it down.
-    pub(super) fn save(&self, host: &Host, engine: Engine) -> Result<()> {
+    pub(super) fn save(&self, root: &Root, engine: Engine) -> Result<()> {
         let path = path(engine);
-        let text = serde_json::to_vec_pretty(self);
+        let text = serde_json::to_string_pretty(self);
         let text = text.map_err(|error| Error::new(error.to_string()))?;
-        std::fs::create_dir_all(host.path(FOLDER)).doing(|| format!("making {FOLDER}"))?;
-        files::replace(&host.path(path), &text)
+        place::write(root, &path, &text, place::PRIVATE)
     }
 
     /// The engine's texts had we never been there; what nobody can tell is in the list.
-    pub(super) fn undone(&self, host: &Host, now: &Texts) -> Result<(Texts, Vec<String>)> {
+    pub(super) fn undone(&self, root: &Root, now: &Texts) -> Result<(Texts, Vec<String>)> {
         let (mut texts, mut unclear) = (now.clone(), Vec::new());
         for file in &self.files {
             let there = match now.get(&file.path) {
                 Some(text) => Some(text.clone()),
-                None => place::read(host, &file.path)?,
+                None => place::read(root, &file.path)?,
             };
             match file.undone(there.as_deref()) {
                 Some(Some(text)) => {

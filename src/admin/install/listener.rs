@@ -4,13 +4,14 @@
 
 use serde_json::json;
 
+use super::root::Root;
 use crate::config::Config;
-use crate::host::Host;
 use crate::plugin::socket::listener_at;
 
 /// What to know about it, where it is another process than the daemon.
-pub(super) fn note(host: &Host, config: &Config) -> Option<String> {
-    let listener = listener_at(&host.path(&config.socket_path), host)?;
+pub(super) fn note(root: &Root, config: &Config) -> Option<String> {
+    let (path, _held_open) = root.socket(&config.socket_path.to_string_lossy()).ok()?;
+    let listener = listener_at(&path, &root.processes())?;
     let pid = listener.pid?;
     let status = super::super::ask(config, &json!({"verb": "status"})).unwrap_or_default();
     if status["pid"].as_i64() == Some(i64::from(pid)) {

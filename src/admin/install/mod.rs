@@ -13,21 +13,22 @@ mod listener;
 mod place;
 mod plan;
 mod podman;
+mod root;
+mod running;
 mod state;
 mod users;
 
-use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::Args;
 use serde_json::{Value, json};
 
 use self::ledger::{Ledger, Touched};
 use self::plan::{Engine, Plan, Texts, Wish};
-pub(super) use self::state::findings;
+use self::root::Root;
+pub(super) use self::state::engines;
 use crate::config::Config;
 use crate::error::{Error, Result};
-use crate::host::Host;
 
 /// `install`.
 #[derive(Debug, Args)]
@@ -73,10 +74,11 @@ struct Common {
 }
 
 impl Common {
-    fn host(&self, config: &Config) -> Host {
-        self.root
-            .as_ref()
-            .map_or_else(|| config.host(), |root| Host::new(&root.to_string_lossy(), ""))
+    fn root(&self, config: &Config) -> Result<Root> {
+        match &self.root {
+            Some(folder) => Root::confined(folder),
+            None => Ok(Root::of_host(config.host())),
+        }
     }
 }
 
@@ -89,44 +91,46 @@ struct Change {
 
 /// Registers with an engine; returns what was done as a document.
 pub(super) fn install(install: &Install, config: &Config) -> Result<Value> {
-    let host = install.common.host(config);
+    let root = install.common.root(config)?;
     let engine = install.engine;
-    let wish = wish(install, config, &host)?;
-    let old = Ledger::load(&host, engine)?;
+    let wish = wish(install, config, &root)?;
+    let old = Ledger::load(&root, engine)?;
     if let Some(old) = old.as_ref().filter(|old| old.main != wish.main) {
         let main = old.main.as_deref().unwrap_or("the usual file");
         return Err(Error::new(format!("{} is registered in {main} already", engine.name()))
             .hint(format!("first: nri-runc nri uninstall {}", engine.name())));
     }
-    let now = place::read_all(&host, engine, wish.main.as_deref())?;
+    let now = place::read_all(&root, engine, wish.main.as_deref())?;
     let as_it_is = engine.plan(&wish, &now);
     let forgets = old.as_ref().is_some_and(|old| old.default && !wish.default);
     if let Ok(plan) = &as_it_is
         && !forgets
         && plan.files.iter().all(|(path, text)| now.get(path) == Some(text))
     {
-        let notes = plan.notes.iter().cloned().chain(listener::note(&host, config)).collect();
-        return Ok(told(engine, "install", &[], notes, Said::default()));
+        let notes = plan.notes.iter().cloned().chain(listener::note(&root, config)).collect();
+        let dry = install.common.dry_run;
+        let said = Said { dry, uses: uses(&wish, engine), forgets: false };
+        return Ok(told(engine, "install", &[], notes, said));
     }
     let (base, unclear) = match &old {
-        Some(old) => old.undone(&host, &now)?,
+        Some(old) => old.undone(&root, &now)?,
         None => (now.clone(), Vec::new()),
     };
     if let Some(path) = unclear.first() {
         return Err(edited(path, old.as_ref()));
     }
     let mut plan = if old.is_some() { engine.plan(&wish, &base)? } else { as_it_is? };
-    plan.notes.extend(listener::note(&host, config));
-    let changes = changes(&host, &now, &base, &plan, old.as_ref())?;
+    plan.notes.extend(listener::note(&root, config));
+    let changes = changes(&root, &now, &base, &plan, old.as_ref())?;
     if !install.common.dry_run {
-        let ledger = ledger_of(&wish, &host, &base, &plan, old.as_ref(), engine);
-        write(&host, engine, &ledger, old.as_ref(), &changes)?;
+        let ledger = ledger_of(&wish, &root, &base, &plan, old.as_ref(), engine);
+        write(&root, engine, &ledger, old.as_ref(), &changes)?;
     }
-    let said = Said { dry: install.common.dry_run, forgets };
+    let said = Said { dry: install.common.dry_run, forgets, uses: uses(&wish, engine) };
     Ok(told(engine, "install", &changes, plan.notes, said))
 }
 
-fn wish(install: &Install, config: &Config, host: &Host) -> Result<Wish> {
+fn wish(install: &Install, config: &Config, root: &Root) -> Result<Wish> {
     let name = install.name.clone();
     let is_plain = |c: u8| c.is_ascii_alphanumeric() || b"._-".contains(&c);
     if name.is_empty() || !name.bytes().all(is_plain) {
@@ -141,10 +145,7 @@ fn wish(install: &Install, config: &Config, host: &Host) -> Result<Wish> {
     let own =
         || std::env::current_exe().map(|path| path.display().to_string()).map_err(Error::from);
     let binary = install.binary.clone().map_or_else(own, Ok)?;
-    let is_program = |path: &Path| {
-        std::fs::metadata(path).is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0)
-    };
-    if !binary.starts_with('/') || !is_program(&host.path(&binary)) {
+    if !binary.starts_with('/') || !root.has_program(&binary) {
         return Err(Error::new(format!("{binary} is no program with an absolute path"))
             .hint("name nri-runc with --binary"));
     }
@@ -172,7 +173,7 @@ fn edited(path: &str, old: Option<&Ledger>) -> Error {
 }
 
 fn changes(
-    host: &Host,
+    root: &Root,
     now: &Texts,
     base: &Texts,
     plan: &Plan,
@@ -186,7 +187,7 @@ fn changes(
     for path in paths {
         let now = match now.get(path) {
             Some(text) => Some(text.clone()),
-            None => place::read(host, path)?,
+            None => place::read(root, path)?,
         };
         let new = plan.files.get(path).or_else(|| base.get(path)).cloned();
         if now != new {
@@ -198,7 +199,7 @@ fn changes(
 
 fn ledger_of(
     wish: &Wish,
-    host: &Host,
+    root: &Root,
     base: &Texts,
     plan: &Plan,
     old: Option<&Ledger>,
@@ -206,7 +207,7 @@ fn ledger_of(
 ) -> Ledger {
     let mut ledger = Ledger::new(&wish.name, &wish.binary, wish.default, wish.main.clone());
     ledger.folders = old.map_or_else(
-        || place::missing_folders(host, &ledger::path(engine)),
+        || place::missing_folders(root, &ledger::path(engine)),
         |old| old.folders.clone(),
     );
     for (path, after) in &plan.files {
@@ -214,7 +215,7 @@ fn ledger_of(
         if before.as_ref() == Some(after) {
             continue;
         }
-        let mut missing = place::missing_folders(host, path);
+        let mut missing = place::missing_folders(root, path);
         missing.retain(|folder| !ledger.folders.contains(folder));
         ledger.folders.extend(missing);
         ledger.files.push(Touched { path: path.clone(), before, after: Some(after.clone()) });
@@ -224,7 +225,7 @@ fn ledger_of(
 
 /// Puts everything in place, or leaves it as it was.
 fn write(
-    host: &Host,
+    root: &Root,
     engine: Engine,
     ledger: &Ledger,
     old: Option<&Ledger>,
@@ -233,24 +234,24 @@ fn write(
     if changes.is_empty() && old.is_none() {
         return Ok(());
     }
-    ledger.save(host, engine)?;
-    let Err(error) = put_all(host, changes) else { return Ok(()) };
+    ledger.save(root, engine)?;
+    let Err(error) = put_all(root, changes) else { return Ok(()) };
     let restored = match old {
-        Some(old) => old.save(host, engine),
-        None => place::put(host, &ledger::path(engine), None),
+        Some(old) => old.save(root, engine),
+        None => place::put(root, &ledger::path(engine), None),
     };
-    place::remove_folders(host, &ledger.folders);
+    place::remove_folders(root, &ledger.folders);
     Err(match restored {
         Ok(()) => error,
         Err(_) => error.hint(format!("{} tells of what was not done", ledger::path(engine))),
     })
 }
 
-fn put_all(host: &Host, changes: &[Change]) -> Result<()> {
+fn put_all(root: &Root, changes: &[Change]) -> Result<()> {
     for (done, change) in changes.iter().enumerate() {
-        if let Err(error) = place::put(host, &change.path, change.new.as_deref()) {
+        if let Err(error) = place::put(root, &change.path, change.new.as_deref()) {
             for change in changes.iter().take(done).rev() {
-                let _best_effort = place::put(host, &change.path, change.now.as_deref());
+                let _best_effort = place::put(root, &change.path, change.now.as_deref());
             }
             return Err(error);
         }
@@ -260,24 +261,24 @@ fn put_all(host: &Host, changes: &[Change]) -> Result<()> {
 
 /// Takes a registration back; returns what was done as a document.
 pub(super) fn uninstall(uninstall: &Uninstall, config: &Config) -> Result<Value> {
-    let host = uninstall.common.host(config);
+    let root = uninstall.common.root(config)?;
     let engine = uninstall.engine;
-    let Some(ledger) = Ledger::load(&host, engine)? else {
+    let Some(ledger) = Ledger::load(&root, engine)? else {
         return Err(Error::new(format!("no registration with {} is on record", engine.name()))
             .hint("what was written by hand goes by hand"));
     };
-    let users = users::of(engine, &ledger, &host, config);
+    let users = users::of(engine, &ledger, &root, config);
     if !users.is_empty() && !uninstall.force {
         let (count, list) = (users.len(), users.join(", "));
         return Err(Error::new(format!("{count} containers still name {}: {list}", ledger.binary))
             .hint("remove them first; --force leaves them to fend for themselves"));
     }
-    let now = place::read_all(&host, engine, ledger.main.as_deref())?;
-    let (base, unclear) = ledger.undone(&host, &now)?;
+    let now = place::read_all(&root, engine, ledger.main.as_deref())?;
+    let (base, unclear) = ledger.undone(&root, &now)?;
     if let Some(path) = unclear.first() {
         return Err(edited(path, Some(&ledger)));
     }
-    let changes = changes(&host, &now, &base, &Plan::default(), Some(&ledger))?;
+    let changes = changes(&root, &now, &base, &Plan::default(), Some(&ledger))?;
     let mut notes = Vec::new();
     for file in &ledger.files {
         let now = changes.iter().find(|change| change.path == file.path);
@@ -286,26 +287,32 @@ pub(super) fn uninstall(uninstall: &Uninstall, config: &Config) -> Result<Value>
         }
     }
     if !uninstall.common.dry_run {
-        put_all(&host, &changes)?;
-        place::put(&host, &ledger::path(engine), None)?;
-        place::remove_folders(&host, &ledger.folders);
+        put_all(&root, &changes)?;
+        place::put(&root, &ledger::path(engine), None)?;
+        place::remove_folders(&root, &ledger.folders);
     }
     if users.is_empty() {
         notes.push(format!("keep {} until no container names it", ledger.binary));
     } else {
         notes.push(format!("{} containers need {} still", users.len(), ledger.binary));
     }
-    let said = Said { dry: uninstall.common.dry_run, forgets: true };
+    let said = Said { dry: uninstall.common.dry_run, forgets: true, uses: Vec::new() };
     Ok(told(engine, "uninstall", &changes, notes, said))
 }
 
+fn uses(wish: &Wish, engine: Engine) -> Vec<String> {
+    engine.usage(&wish.name, &wish.binary, wish.default)
+}
+
 /// How it is told.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone)]
 struct Said {
     /// Nothing was changed.
     dry: bool,
     /// The engine is to forget something.
     forgets: bool,
+    /// How containers use the handler from now on.
+    uses: Vec<String>,
 }
 
 fn told(
@@ -313,7 +320,7 @@ fn told(
     verb: &str,
     changes: &[Change],
     mut notes: Vec<String>,
-    Said { dry, forgets }: Said,
+    Said { dry, forgets, uses }: Said,
 ) -> Value {
     let files = changes.iter().map(|change| {
         let diff = edit::diff(&change.path, change.now.as_deref(), change.new.as_deref());
@@ -330,7 +337,7 @@ fn told(
     }
     json!({
         "engine": engine.name(), "verb": verb, "changed": !files.is_empty() && !dry,
-        "dry_run": dry, "files": files, "notes": notes, "next": next,
+        "dry_run": dry, "files": files, "notes": notes, "next": next, "use": uses,
     })
 }
 
@@ -356,6 +363,9 @@ pub(super) fn show(document: &Value) -> String {
     match document["next"].as_str() {
         Some(next) if !next.is_empty() && !is_dry => text.push_str(&format!("next: {next}\n")),
         Some(_) | None => {}
+    }
+    for how in document["use"].as_array().into_iter().flatten().filter(|_| !is_dry) {
+        text.push_str(&format!("use:  {}\n", how.as_str().unwrap_or_default()));
     }
     text
 }

@@ -2,23 +2,29 @@
 //! The engines' files: read whole, replaced in one step with owner, mode and label kept, never
 //! through a link. It decides nothing.
 
-use std::io::ErrorKind;
-use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
-use std::path::Path;
+use nix::errno::Errno;
+use nix::fcntl::renameat;
+use nix::unistd::{UnlinkatFlags, unlinkat};
 
 use super::plan::{Engine, Source, Texts};
+use super::root::{self, Root};
 use crate::error::{Context, Error, Result};
-use crate::files;
-use crate::host::Host;
+use crate::files::{self, Original};
+
+/// The mode of a new file that an engine reads.
+const FOR_ALL: u32 = 0o644;
+
+/// The mode of a new file that may hold secrets.
+pub(super) const PRIVATE: u32 = 0o600;
 
 /// Reads all that an engine reads.
-pub(super) fn read_all(host: &Host, engine: Engine, main: Option<&str>) -> Result<Texts> {
+pub(super) fn read_all(root: &Root, engine: Engine, main: Option<&str>) -> Result<Texts> {
     let mut texts = Texts::new();
     // Twice: what is read first may name more.
     for _round in 0..2 {
         for source in engine.sources(main, &texts) {
-            for path in paths(host, &source) {
-                if let Some(text) = read(host, &path)? {
+            for path in paths(root, &source) {
+                if let Some(text) = read(root, &path)? {
                     texts.insert(path, text);
                 }
             }
@@ -27,76 +33,74 @@ pub(super) fn read_all(host: &Host, engine: Engine, main: Option<&str>) -> Resul
     Ok(texts)
 }
 
-fn paths(host: &Host, source: &Source) -> Vec<String> {
+fn paths(root: &Root, source: &Source) -> Vec<String> {
     match source {
         Source::File(path) => vec![path.clone()],
         Source::Folder(folder, suffix) => {
-            let entries = std::fs::read_dir(host.path(folder)).into_iter().flatten().flatten();
-            let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
-            let named = names.filter(|name| name.ends_with(suffix) && !name.starts_with('.'));
-            let mut paths: Vec<String> = named.map(|name| format!("{folder}/{name}")).collect();
-            paths.retain(|path| host.path(path).is_file());
-            paths.sort();
+            let is_named = |path: &String| {
+                let name = path.rsplit('/').next().unwrap_or_default();
+                name.ends_with(suffix.as_str()) && !name.starts_with('.')
+            };
+            let mut paths = root.entries(folder);
+            paths.retain(|path| is_named(path) && root.has_file(path));
             paths
         }
     }
 }
 
-/// A file's text, if it is there.
-pub(super) fn read(host: &Host, path: &str) -> Result<Option<String>> {
-    let real = host.path(path);
-    match std::fs::symlink_metadata(&real) {
-        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
-            return Ok(None);
-        }
-        Err(_) | Ok(_) => {}
-    }
-    // Through a link it is read, but see `put`.
-    let bytes = std::fs::read(&real).doing(|| format!("reading {path}"))?;
+/// A file's text, if it is there. Through a link it is read, but see `put`.
+pub(super) fn read(root: &Root, path: &str) -> Result<Option<String>> {
+    let Some(bytes) = root.read(path).doing(|| format!("reading {path}"))? else { return Ok(None) };
     let text = String::from_utf8(bytes);
     text.map(Some).map_err(|_bytes| Error::new(format!("{path} is no UTF-8 text")))
 }
 
 /// Folders of `path` that are missing, the outermost first.
-pub(super) fn missing_folders(host: &Host, path: &str) -> Vec<String> {
-    let parents = Path::new(path).ancestors().skip(1);
-    let missing = parents.take_while(|folder| !host.path(folder).exists());
-    let mut missing: Vec<String> = missing.map(|folder| folder.display().to_string()).collect();
+pub(super) fn missing_folders(root: &Root, path: &str) -> Vec<String> {
+    let parents = std::path::Path::new(path).ancestors().skip(1);
+    let parents = parents.map(|folder| folder.display().to_string());
+    let mut missing: Vec<String> = parents.take_while(|folder| !root.has(folder)).collect();
     missing.reverse();
     missing
 }
 
-/// Makes a file say `text`, or go.
-pub(super) fn put(host: &Host, path: &str, text: Option<&str>) -> Result<()> {
-    let real = host.path(path);
-    let doing = || format!("writing {path}");
-    let Some(text) = text else {
-        return match std::fs::remove_file(&real) {
-            Err(error) if error.kind() != ErrorKind::NotFound => {
-                Err(error).doing(|| format!("removing {path}"))
-            }
-            Ok(()) | Err(_) => Ok(()),
-        };
-    };
-    let (Some(folder), Some(name)) = (real.parent(), real.file_name().and_then(|n| n.to_str()))
-    else {
-        return Err(Error::new(format!("{path} has no usable file name")));
-    };
-    std::fs::DirBuilder::new().recursive(true).mode(0o755).create(folder).doing(doing)?;
-    let dir = files::open_dir(folder)?;
-    if std::fs::symlink_metadata(&real).is_err() {
-        files::replace(&real, text.as_bytes()).doing(doing)?;
-        let mode = std::fs::Permissions::from_mode(0o644);
-        return std::fs::set_permissions(&real, mode).doing(doing);
+/// Makes a file of an engine contain `text`, or removes it.
+pub(super) fn put(root: &Root, path: &str, text: Option<&str>) -> Result<()> {
+    match text {
+        Some(text) => write(root, path, text, FOR_ALL),
+        None => remove(root, path),
     }
-    let like = files::read_at(&dir, name).map_err(|error| {
-        error.hint("what a link points to is somebody else's: register there by hand")
-    })?;
+}
+
+fn remove(root: &Root, path: &str) -> Result<()> {
+    let doing = || format!("removing {path}");
+    let (dir, name) = match root.parent(path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        found => found.doing(doing)?,
+    };
+    match unlinkat(&dir, name, UnlinkatFlags::NoRemoveDir) {
+        Ok(()) | Err(Errno::ENOENT) => Ok(()),
+        Err(errno) => Err(errno).doing(doing),
+    }
+}
+
+/// Replaces a file in one step, or creates it with this mode.
+pub(super) fn write(root: &Root, path: &str, text: &str, mode: u32) -> Result<()> {
+    let doing = || format!("writing {path}");
+    let (folder, name) = root::split(path).doing(doing)?;
+    let dir = root.make_folder(folder).doing(doing)?;
+    let like = if files::inode_at(&dir, name).is_some() {
+        files::read_at(&dir, name).map_err(|error| {
+            error.hint("what a link points to is somebody else's: register there by hand")
+        })?
+    } else {
+        Original::new_with_mode(mode)
+    };
     let temporary = format!(".{name}.nri-runc");
     files::remove_at(&dir, &temporary);
     files::create_at(&dir, &temporary, text.as_bytes(), &like).doing(doing)?;
     // Not an exchange: an engine must not find the other file under a name that it reads.
-    let renamed = std::fs::rename(folder.join(&temporary), &real);
+    let renamed = renameat(&dir, temporary.as_str(), &dir, name);
     if renamed.is_err() {
         files::remove_at(&dir, &temporary);
     }
@@ -104,8 +108,8 @@ pub(super) fn put(host: &Host, path: &str, text: Option<&str>) -> Result<()> {
 }
 
 /// Removes folders that we made and that nobody uses.
-pub(super) fn remove_folders(host: &Host, folders: &[String]) {
+pub(super) fn remove_folders(root: &Root, folders: &[String]) {
     for folder in folders.iter().rev() {
-        let _in_use = std::fs::remove_dir(host.path(folder));
+        root.remove_folder(folder);
     }
 }

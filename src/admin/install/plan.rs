@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 
 use clap::ValueEnum;
+use serde_json::json;
 
 use super::{containerd, crio, docker, podman};
 use crate::error::{Error, Result};
@@ -65,6 +66,27 @@ impl Engine {
             Self::Docker if forgets => "systemctl restart docker",
             Self::Docker => "systemctl reload docker",
             Self::Podman | Self::Nerdctl => "",
+        }
+    }
+
+    /// How containers use the handler, the usual way first.
+    pub(super) fn usage(self, name: &str, binary: &str, default: bool) -> Vec<String> {
+        let line = |line: String| vec![line];
+        match self {
+            Self::Containerd | Self::Crio => {
+                let mut lines = pods(name, default);
+                if self == Self::Containerd {
+                    lines.push(format!(
+                        "ctr run --runc-binary {binary} IMAGE ID (ctr reads no configuration)"
+                    ));
+                }
+                lines
+            }
+            Self::Docker if default => line("docker run IMAGE".to_owned()),
+            Self::Docker => line(format!("docker run --runtime {name} IMAGE")),
+            Self::Podman if default => line("podman run IMAGE".to_owned()),
+            Self::Podman => line(format!("podman --runtime {name} run IMAGE")),
+            Self::Nerdctl => line(format!("nerdctl run --runtime {binary} IMAGE")),
         }
     }
 
@@ -164,6 +186,38 @@ pub(super) fn taken(path: &str, entry: &str, what: &str) -> Error {
 pub(super) fn overruled(later: &str, key: &str) -> Error {
     Error::new(format!("{later} is read after ours and sets {key}"))
         .hint("change it there, or install without --default")
+}
+
+/// Pods of Kubernetes and of crictl.
+fn pods(name: &str, default: bool) -> Vec<String> {
+    if default {
+        return vec![
+            "every pod without a runtimeClassName".to_owned(),
+            "crictl runp POD.json".to_owned(),
+        ];
+    }
+    let crictl = format!("crictl runp --runtime {name} POD.json");
+    let is_plain = |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit() || c == b'-';
+    if name.len() > 63
+        || !name.bytes().all(is_plain)
+        || name.starts_with('-')
+        || name.ends_with('-')
+    {
+        return vec![
+            crictl,
+            format!("no RuntimeClass of Kubernetes can name {name}: --name takes another"),
+        ];
+    }
+    let class = json!({
+        "apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass",
+        "metadata": {"name": name}, "handler": name,
+    });
+    vec![
+        format!(
+            "runtimeClassName: {name} in the pod's spec, after: echo '{class}' | kubectl apply -f -"
+        ),
+        crictl,
+    ]
 }
 
 fn nerdctl(wish: &Wish) -> Result<Plan> {

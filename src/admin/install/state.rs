@@ -1,68 +1,143 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What `check` says of the engines on this host: whether they know of us, whether that is still
-//! as it was written, whether our program is where they will look, and whether the running engine
-//! knows the handler (CRI engines, where one answers). It changes nothing.
+//! What `check` says of the engines on this host: whether nri-runc is registered, whether that is
+//! still as it was written, whether the program is where they look, whether the running engine
+//! knows the handler, which runtime it finds, and what comes next. It changes nothing.
+
+use std::ffi::OsString;
 
 use serde_json::{Value, json};
 
 use super::ledger::Ledger;
 use super::place;
 use super::plan::{ENGINES, Engine, Wish};
+use super::root::Root;
+use super::running::{self, Handler};
 use crate::config::Config;
 use crate::error::Result;
 use crate::host::Host;
-use crate::sources;
+use crate::runtime;
 
-/// One finding per engine that is here or has a record, and whether any is registered.
-pub(in crate::admin) fn findings(config: &Config) -> (Vec<Value>, bool) {
+/// The name of a registration that somebody made by hand.
+const USUAL_NAME: &str = "nri-runc";
+
+/// What `check` learns of the engines.
+#[derive(Debug, Default)]
+pub(in crate::admin) struct Engines {
+    /// One finding for each engine that is here or has a record.
+    pub(in crate::admin) findings: Vec<Value>,
+    /// The step that is next where nothing is wrong.
+    pub(in crate::admin) next: String,
+}
+
+/// One engine of this host.
+struct Here {
+    engine: Engine,
+    ledger: Option<Ledger>,
+    handler: Handler,
+}
+
+impl Here {
+    /// The file that the registered engine reads; any engine's without a registration.
+    fn main(&self) -> Option<&str> {
+        self.ledger.as_ref().and_then(|ledger| main_of(self.engine, ledger))
+    }
+
+    fn name(&self) -> &str {
+        self.ledger.as_ref().map_or(USUAL_NAME, |ledger| ledger.name.as_str())
+    }
+
+    /// Whether containers can name us.
+    fn is_usable(&self) -> bool {
+        self.ledger.is_some() || self.handler == Handler::Known
+    }
+}
+
+/// Looks at every engine.
+pub(in crate::admin) fn engines(config: &Config) -> Engines {
     let host = config.host();
-    let mut is_any = false;
-    let mut found = Vec::new();
+    let root = Root::of_host(host.clone());
+    let mut found = Engines::default();
+    let mut all = Vec::new();
     for engine in ENGINES {
-        let check = format!("registered with {}", engine.name());
-        let ledger = match Ledger::load(&host, engine) {
+        let ledger = match Ledger::load(&root, engine) {
             Ok(ledger) => ledger,
             Err(error) => {
-                found.push(json!({"check": check, "ok": false, "detail": error.to_string(),
-                    "hint": "mend or remove the record"}));
+                found.findings.push(json!({"check": check_of(engine), "ok": false,
+                    "detail": error.to_string(), "hint": "mend or remove the record"}));
                 continue;
             }
         };
-        let is_here = engine.programs().iter().any(|path| host.path(path).exists());
-        match ledger {
-            Some(ledger) => {
-                is_any = true;
-                found.push(registered(&check, engine, &ledger, &host, config));
-            }
-            None if is_here => {
-                found.push(json!({"check": check, "ok": true, "detail": "no", "hint": ""}));
-            }
-            None => {}
+        let is_installed = engine.programs().iter().any(|path| root.has(path));
+        let (name, main) = match &ledger {
+            Some(ledger) => (ledger.name.as_str(), main_of(engine, ledger)),
+            None => (USUAL_NAME, None),
+        };
+        let handler = running::handler(engine, name, main, &root, &host);
+        let runs = !matches!(handler, Handler::NotRunning | Handler::ReadEachTime);
+        if ledger.is_some() || is_installed || runs {
+            all.push(Here { engine, ledger, handler });
         }
     }
-    (found, is_any)
+    found.findings.extend(all.iter().map(|here| registered(here, &root, config)));
+    found.findings.extend(runtimes(&all, config));
+    found.next = next(&all, &host);
+    found
 }
 
-fn registered(check: &str, engine: Engine, ledger: &Ledger, host: &Host, config: &Config) -> Value {
-    let finding = |ok: bool, detail: String, hint: String| json!({"check": check, "ok": ok, "detail": detail, "hint": hint});
+/// The main file that a registration is for, where its engine has one that can be named.
+fn main_of(engine: Engine, ledger: &Ledger) -> Option<&str> {
+    let usual = match engine {
+        Engine::Containerd => super::containerd::MAIN,
+        Engine::Docker => super::docker::MAIN,
+        Engine::Crio | Engine::Podman | Engine::Nerdctl => return None,
+    };
+    Some(ledger.main.as_deref().unwrap_or(usual))
+}
+
+fn check_of(engine: Engine) -> String {
+    format!("registered with {}", engine.name())
+}
+
+fn registered(here: &Here, root: &Root, config: &Config) -> Value {
+    let engine = here.engine;
+    let finding = |ok: bool, detail: String, hint: String| {
+        let hint = if ok { String::new() } else { hint };
+        json!({"check": check_of(engine), "ok": ok, "detail": detail, "hint": hint})
+    };
+    let Some(ledger) = &here.ledger else {
+        let detail = if here.handler == Handler::Known {
+            format!("by hand; {} knows {USUAL_NAME}", engine.name())
+        } else {
+            "no".to_owned()
+        };
+        return finding(true, detail, String::new());
+    };
     let again = format!("nri-runc nri install {}", engine.name());
-    if !host.path(&ledger.binary).is_file() {
+    if !root.has_file(&ledger.binary) {
         let detail = format!("{} is missing", ledger.binary);
         return finding(false, detail, "put nri-runc there again".to_owned());
     }
-    match is_in_force(engine, ledger, host, config) {
+    match is_in_force(engine, ledger, root, config) {
         Ok(true) => {
             let default = if ledger.default { ", the default" } else { "" };
             let detail = format!("as {}{default}", ledger.name);
-            match running(engine, ledger, host) {
-                Some(known) if known.contains(&ledger.name) => {
-                    finding(true, format!("{detail}; {} knows it", engine.name()), String::new())
+            let name = engine.name();
+            let reload = || engine.reload(false).to_owned();
+            match here.handler {
+                Handler::Known => {
+                    finding(true, format!("{detail}; {name} knows it"), String::new())
                 }
-                Some(_) => {
-                    let detail = format!("{detail}; {} runs without it", engine.name());
-                    finding(false, detail, engine.reload(false).to_owned())
+                Handler::Unknown => {
+                    finding(false, format!("{detail}; {name} runs without it"), reload())
                 }
-                None => finding(true, detail, String::new()),
+                Handler::NotRunning => {
+                    finding(true, format!("{detail}; {name} does not run"), String::new())
+                }
+                Handler::NoAnswer => {
+                    let detail = format!("{detail}; {name} runs and did not answer");
+                    finding(true, detail, String::new())
+                }
+                Handler::ReadEachTime => finding(true, detail, String::new()),
             }
         }
         Ok(false) => finding(false, "no longer as it was written".to_owned(), again),
@@ -70,20 +145,72 @@ fn registered(check: &str, engine: Engine, ledger: &Ledger, host: &Host, config:
     }
 }
 
-/// The handlers of the running engine, where it can be asked.
-fn running(engine: Engine, ledger: &Ledger, host: &Host) -> Option<Vec<String>> {
-    let socket = match engine {
-        Engine::Containerd => {
-            let main = ledger.main.as_deref().unwrap_or(super::containerd::MAIN);
-            super::containerd::socket(&place::read(host, main).ok().flatten().unwrap_or_default())
+/// The real runtime that each engine's environment finds: the registered engines', or else of all
+/// that run.
+fn runtimes(all: &[Here], config: &Config) -> Vec<Value> {
+    let host = config.host();
+    let is_any = all.iter().any(Here::is_usable);
+    let mut found: Vec<(String, String, Vec<&str>)> = Vec::new();
+    for here in all.iter().filter(|here| !is_any || here.is_usable()) {
+        let Some(path) = running::search_path(here.engine, here.main(), &host) else { continue };
+        let binary = here.ledger.as_ref().map(|ledger| OsString::from(&ledger.binary));
+        let resolved = runtime::resolve_in(config, binary.as_ref(), &path);
+        let (detail, problem) = match resolved {
+            Ok(path) => (path.display().to_string(), String::new()),
+            Err(error) => {
+                let path = path.to_string_lossy();
+                (error.to_string(), format!("install runc, or set runtime; its PATH is {path}"))
+            }
+        };
+        match found.iter_mut().find(|(known, _, _)| *known == detail) {
+            Some((_, _, engines)) => engines.push(here.engine.name()),
+            None => found.push((detail, problem, vec![here.engine.name()])),
         }
-        Engine::Crio => "/var/run/crio/crio.sock".to_owned(),
-        Engine::Docker | Engine::Podman | Engine::Nerdctl => return None,
-    };
-    sources::handlers(&host.path(socket))
+    }
+    let rows = found.into_iter().map(|(detail, problem, engines)| {
+        let detail = format!("{detail} (as {} finds it)", engines.join(", "));
+        json!({"check": "real runtime", "ok": problem.is_empty(), "detail": detail,
+            "hint": problem, "engines": engines})
+    });
+    rows.collect()
 }
 
-fn is_in_force(engine: Engine, ledger: &Ledger, host: &Host, config: &Config) -> Result<bool> {
+/// What comes next: registering, starting or restarting the engine, or running a container.
+fn next(all: &[Here], host: &Host) -> String {
+    let usable: Vec<&Here> = all.iter().filter(|here| here.is_usable()).collect();
+    if usable.is_empty() {
+        let others = all.iter().filter(|here| here.engine != Engine::Nerdctl);
+        let commands = others.map(|here| {
+            let file = running::unusual_file(here.engine, host);
+            let file = file.map(|file| format!(" --engine-config {file}")).unwrap_or_default();
+            format!("nri-runc nri install {}{file}", here.engine.name())
+        });
+        let commands: Vec<String> = commands.collect();
+        return match commands.join("; or ") {
+            none if none.is_empty() => {
+                "install an engine, then: nri-runc nri install containerd|crio|docker|podman"
+                    .to_owned()
+            }
+            commands => format!("register nri-runc with the engine: {commands}"),
+        };
+    }
+    let stopped: Vec<&Here> =
+        usable.iter().copied().filter(|here| here.handler == Handler::NotRunning).collect();
+    if stopped.len() == usable.len() {
+        let first = stopped.first().map_or("", |here| here.engine.name());
+        return format!("start the engine: systemctl start {first}");
+    }
+    let ready = usable.iter().filter(|here| here.handler != Handler::NotRunning);
+    let uses = ready.filter_map(|here| {
+        let ledger = here.ledger.as_ref();
+        let (binary, default) = ledger.map_or(("nri-runc", false), |l| (&l.binary, l.default));
+        here.engine.usage(here.name(), binary, default).into_iter().next()
+    });
+    let uses: Vec<String> = uses.collect();
+    format!("run a container: {}", uses.join("; or "))
+}
+
+fn is_in_force(engine: Engine, ledger: &Ledger, root: &Root, config: &Config) -> Result<bool> {
     let wish = Wish {
         name: ledger.name.clone(),
         binary: ledger.binary.clone(),
@@ -91,7 +218,7 @@ fn is_in_force(engine: Engine, ledger: &Ledger, host: &Host, config: &Config) ->
         main: ledger.main.clone(),
         socket: config.socket_path.display().to_string(),
     };
-    let now = place::read_all(host, engine, ledger.main.as_deref())?;
+    let now = place::read_all(root, engine, ledger.main.as_deref())?;
     let plan = engine.plan(&wish, &now)?;
     Ok(plan.files.iter().all(|(path, text)| now.get(path) == Some(text)))
 }

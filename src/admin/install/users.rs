@@ -5,48 +5,35 @@
 //! conmon's command lines. It only reads.
 
 use std::collections::BTreeSet;
-use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
-
-use serde_json::Value;
 
 use super::ledger::Ledger;
 use super::plan::Engine;
+use super::root::Root;
 use crate::config::Config;
-use crate::engine::libpod;
-use crate::host::Host;
+use crate::engine::{Dockerd, libpod};
 
 /// Their ids, each once.
-pub(super) fn of(engine: Engine, ledger: &Ledger, host: &Host, config: &Config) -> Vec<String> {
-    let mut ids: BTreeSet<String> = recorded(engine, host, config).into_iter().collect();
+pub(super) fn of(engine: Engine, ledger: &Ledger, root: &Root, config: &Config) -> Vec<String> {
+    let mut ids: BTreeSet<String> = recorded(engine, root, config).into_iter().collect();
     match engine {
-        Engine::Containerd | Engine::Nerdctl => ids.extend(bundles(host, ledger)),
-        Engine::Docker => ids.extend(docker(host, ledger)),
-        Engine::Crio => ids.extend(monitored(engine, host, &ledger.binary)),
+        Engine::Containerd | Engine::Nerdctl => ids.extend(bundles(root, ledger)),
+        Engine::Docker => ids.extend(docker(root, ledger)),
+        Engine::Crio => ids.extend(monitored(engine, root, &ledger.binary)),
         Engine::Podman => {
-            ids.extend(monitored(engine, host, &ledger.binary));
-            ids.extend(podman(host, ledger));
+            ids.extend(monitored(engine, root, &ledger.binary));
+            ids.extend(podman(root, ledger));
         }
     }
     ids.into_iter().collect()
 }
 
-fn entries(folder: &Path) -> Vec<PathBuf> {
-    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
-    entries.map(|entry| entry.path()).collect()
-}
-
-fn json(path: &Path) -> Value {
-    let bytes = std::fs::read(path).unwrap_or_default();
-    serde_json::from_slice(&bytes).unwrap_or_default()
-}
-
-fn name(path: &Path) -> String {
-    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+/// The last part of a path.
+fn name(path: &str) -> &str {
+    path.rsplit('/').next().unwrap_or_default()
 }
 
 /// What our daemon knows of this engine's containers.
-fn recorded(engine: Engine, host: &Host, config: &Config) -> Vec<String> {
+fn recorded(engine: Engine, root: &Root, config: &Config) -> Vec<String> {
     let kinds: &[&str] = match engine {
         Engine::Containerd => &["containerd-cri"],
         Engine::Crio => &["cri-o"],
@@ -54,8 +41,9 @@ fn recorded(engine: Engine, host: &Host, config: &Config) -> Vec<String> {
         Engine::Podman => &["podman"],
         Engine::Nerdctl => &["nerdctl", "containerd"],
     };
-    let records = entries(&host.path(config.run_dir.join("state/containers")));
-    let records = records.iter().map(|path| json(path));
+    let folder = config.run_dir.join("state/containers");
+    let records = root.entries(&folder.to_string_lossy());
+    let records = records.iter().map(|path| root.json(path));
     let ours = records.filter(|record| {
         kinds.iter().any(|kind| record["engine"] == *kind) && record["state"] != "removed"
     });
@@ -63,94 +51,76 @@ fn recorded(engine: Engine, host: &Host, config: &Config) -> Vec<String> {
 }
 
 /// containerd notes the program beside each bundle.
-fn bundles(host: &Host, ledger: &Ledger) -> Vec<String> {
+fn bundles(root: &Root, ledger: &Ledger) -> Vec<String> {
     let binary = ledger.binary.as_str();
-    let main = host.path(ledger.main.as_deref().unwrap_or(super::containerd::MAIN));
-    let state = super::containerd::state(&std::fs::read_to_string(main).unwrap_or_default());
-    let tasks = host.path(Path::new(&state).join("io.containerd.runtime.v2.task"));
-    let namespaces = entries(&tasks).into_iter().filter(|namespace| name(namespace) != "moby");
-    let bundles = namespaces.flat_map(|namespace| entries(&namespace));
+    let main = root.text(ledger.main.as_deref().unwrap_or(super::containerd::MAIN));
+    let state = super::containerd::state(&main);
+    let namespaces = root.entries(&format!("{state}/io.containerd.runtime.v2.task"));
+    let namespaces = namespaces.iter().filter(|namespace| name(namespace) != "moby");
+    let bundles = namespaces.flat_map(|namespace| root.entries(namespace));
     let ours = bundles.filter(|bundle| {
-        let noted = std::fs::read_to_string(bundle.join("runtime")).unwrap_or_default();
-        noted.trim() == binary
-            || json(&bundle.join("options.json"))["binary_name"] == binary
-            || json(&bundle.join("options.json"))["BinaryName"] == binary
+        let options = root.json(&format!("{bundle}/options.json"));
+        root.text(&format!("{bundle}/runtime")).trim() == binary
+            || options["binary_name"] == binary
+            || options["BinaryName"] == binary
     });
-    ours.map(|bundle| name(&bundle)).collect()
+    ours.map(|bundle| name(&bundle).to_owned()).collect()
 }
 
 /// Docker notes the runtime's name with each container, also with those that do not run.
-fn docker(host: &Host, ledger: &Ledger) -> Vec<String> {
+fn docker(root: &Root, ledger: &Ledger) -> Vec<String> {
     let main = ledger.main.as_deref().unwrap_or(super::docker::MAIN);
-    let settings = json(&host.path(main));
-    // With both a flag and a key of its root dockerd does not start.
-    let root = settings["data-root"].as_str().map(str::to_owned);
-    let root = root.or_else(|| flagged_root(host, main));
-    let root = root.unwrap_or_else(|| "/var/lib/docker".to_owned());
-    let containers = entries(&host.path(Path::new(&root).join("containers")));
+    let running = command_lines(root).into_iter().filter_map(|words| Dockerd::of(&words));
+    let mut dockerd = running.into_iter().find(|dockerd| dockerd.config_file == main);
+    let dockerd = dockerd.get_or_insert_default();
+    dockerd.read(&root.json(main));
+    let containers = root.entries(&format!("{}/containers", dockerd.data_root()));
     let ours = containers.iter().filter(|container| {
-        let noted = json(&container.join("hostconfig.json"));
-        noted["Runtime"] == ledger.name.as_str()
+        root.json(&format!("{container}/hostconfig.json"))["Runtime"] == ledger.name.as_str()
     });
-    ours.map(|container| name(container)).collect()
+    ours.map(|container| name(container).to_owned()).collect()
 }
 
-/// The root that the dockerd with these settings was started with, if that is on its command line.
-fn flagged_root(host: &Host, main: &str) -> Option<String> {
-    let after = |words: &[String], flags: &[&str]| {
-        words.iter().enumerate().find_map(|(at, word)| match word.split_once('=') {
-            Some((flag, value)) if flags.contains(&flag) => Some(value.to_owned()),
-            _ if flags.contains(&word.as_str()) => words.get(at + 1).cloned(),
-            _ => None,
-        })
-    };
-    entries(&host.path("/proc")).iter().find_map(|process| {
-        let line = std::fs::read(process.join("cmdline")).ok()?;
-        let line = String::from_utf8_lossy(&line);
-        let words: Vec<String> = line.split('\0').map(str::to_owned).collect();
-        let is_dockerd = words.first().is_some_and(|first| name(Path::new(first)) == "dockerd");
-        let file = after(&words, &["--config-file"]);
-        let is_its = is_dockerd && file.as_deref().unwrap_or(super::docker::MAIN) == main;
-        is_its.then(|| after(&words, &["--data-root", "-g", "--graph"])).flatten()
-    })
+/// The command lines of all processes.
+pub(super) fn command_lines(root: &Root) -> Vec<Vec<Vec<u8>>> {
+    let is_process = |path: &&String| name(path).bytes().all(|b| b.is_ascii_digit());
+    let processes = root.entries("/proc");
+    let lines = processes.iter().filter(is_process).filter_map(|process| {
+        let line = root.read(&format!("{process}/cmdline")).ok().flatten()?;
+        Some(line.split(|byte| *byte == 0).map(<[u8]>::to_vec).collect())
+    });
+    lines.collect()
 }
 
 /// Podman notes the runtime, by name or by path, with each container, also with stopped ones.
-fn podman(host: &Host, ledger: &Ledger) -> Vec<String> {
-    let files = super::podman::STORAGE.iter().map(|path| (path, host.path(path)));
-    let texts = files.filter_map(|(path, file)| Some((path, std::fs::read_to_string(file).ok()?)));
-    let said = texts.filter_map(|(path, text)| {
-        let file = super::edit::parse(path, &text).ok()?;
+fn podman(root: &Root, ledger: &Ledger) -> Vec<String> {
+    let said = super::podman::STORAGE.iter().filter_map(|path| {
+        let file = super::edit::parse(path, &root.text(path)).ok()?;
         super::edit::text_at(file.as_table(), &["storage", "graphroot"]).map(str::to_owned)
     });
-    let root = said.fold(None, |_, later| Some(later));
-    let root = root.unwrap_or_else(|| "/var/lib/containers/storage".to_owned());
-    let databases = libpod::FILES.iter().map(|file| Path::new(&root).join(file));
-    let databases = databases.filter_map(|path| std::fs::read(host.path(path)).ok());
+    let storage = said.fold(None, |_, later| Some(later));
+    let storage = storage.unwrap_or_else(|| "/var/lib/containers/storage".to_owned());
+    let databases = libpod::FILES.iter().map(|file| format!("{storage}/{file}"));
+    let databases = databases.filter_map(|path| root.read(&path).ok().flatten());
     let noted = databases.flat_map(|bytes| libpod::runtimes(&bytes));
     let ours = noted.filter(|(_, runtime)| [&ledger.name, &ledger.binary].contains(&runtime));
     ours.map(|(id, _)| id).collect()
 }
 
 /// conmon holds the runtime's path as long as its container is there.
-fn monitored(engine: Engine, host: &Host, binary: &str) -> Vec<String> {
+fn monitored(engine: Engine, root: &Root, binary: &str) -> Vec<String> {
     let mut ids = Vec::new();
-    for process in entries(&host.path("/proc")) {
-        let Ok(line) = std::fs::read(process.join("cmdline")) else { continue };
-        let words: Vec<&[u8]> = line.split(|byte| *byte == 0).collect();
-        let is_conmon = words.first().is_some_and(|program| {
-            Path::new(std::ffi::OsStr::from_bytes(program))
-                .file_name()
-                .is_some_and(|n| n == "conmon")
-        });
+    for words in command_lines(root) {
+        let program = words.first().map(|word| String::from_utf8_lossy(word).into_owned());
+        let is_conmon = program.is_some_and(|program| name(&program) == "conmon");
         let after = |flags: &[&[u8]]| {
-            let at = words.iter().position(|word| flags.contains(word))?;
-            words.get(at + 1).copied()
+            let at = words.iter().position(|word| flags.contains(&word.as_slice()))?;
+            words.get(at + 1).map(Vec::as_slice)
         };
         // Whatever is a pod's to name (the container, its log) may hold the word too.
         let is_podmans = words.windows(2).any(|pair| {
             let at_exit: [&[u8]; 2] = [b"--exit-command", b"--exit-command-arg"];
-            at_exit.contains(&pair[0]) && pair[1].windows(6).any(|part| part == b"podman")
+            at_exit.contains(&pair[0].as_slice()) && pair[1].windows(6).any(|p| p == b"podman")
         });
         let is_ours = after(&[b"-r", b"--runtime"]) == Some(binary.as_bytes());
         if is_conmon && is_ours && is_podmans == (engine == Engine::Podman) {
@@ -176,8 +146,8 @@ mod tests {
             std::fs::create_dir_all(temp.path().join(path).parent().unwrap()).unwrap();
             crate::files::replace(&temp.path().join(path), bytes).unwrap();
         }
-        let host = Host::new(&temp.path().display().to_string(), "");
-        podman(&host, &Ledger::new(runtime, binary, false, None)).len()
+        let root = Root::confined(temp.path()).unwrap();
+        podman(&root, &Ledger::new(runtime, binary, false, None)).len()
     }
 
     #[test]
@@ -204,9 +174,9 @@ mod tests {
             let line = line.replace(' ', "\0") + "\0";
             crate::files::replace(&process.join("cmdline"), line.as_bytes()).unwrap();
         }
-        let host = Host::new(&temp.path().display().to_string(), "");
+        let root = Root::confined(temp.path()).unwrap();
         let found = |engine| {
-            let mut ids = monitored(engine, &host, "/x");
+            let mut ids = monitored(engine, &root, "/x");
             ids.sort();
             ids
         };

@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Where `install` reads and writes: this host, or the folder that `--root` names. Below such a
+//! folder every path is resolved by the kernel as if the folder were `/` (openat2,
+//! RESOLVE_IN_ROOT): a symbolic link or a `..` in an image never reaches a file of the host.
+
+use std::fs::File;
+use std::io::{self, ErrorKind, Read};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use nix::errno::Errno;
+use nix::fcntl::{AT_FDCWD, OFlag, openat};
+use nix::sys::stat::{Mode, SFlag, fstat, mkdirat};
+use nix::unistd::{UnlinkatFlags, unlinkat};
+use rustix::fs::{OFlags, ResolveFlags};
+use serde_json::Value;
+
+use crate::error::{Error, Result};
+use crate::files;
+use crate::host::Host;
+
+/// The largest file that is read. Podman's database is the only one that grows.
+const LIMIT: u64 = 256 << 20;
+
+/// How often a lookup is tried again that a concurrent rename disturbed (EAGAIN of openat2).
+const TRIES: usize = 32;
+
+/// The folder below which everything happens.
+#[derive(Debug)]
+pub(super) struct Root {
+    host: Host,
+    /// The folder itself, where no path may lead out of it.
+    inside: Option<OwnedFd>,
+}
+
+impl Root {
+    /// This host.
+    pub(super) fn of_host(host: Host) -> Self {
+        Self { host, inside: None }
+    }
+
+    /// A folder that nothing leaves.
+    ///
+    /// # Errors
+    /// Fails when the folder cannot be opened, or the kernel cannot keep lookups inside of it.
+    pub(super) fn confined(folder: &Path) -> Result<Self> {
+        let dir = files::open_dir(folder)?;
+        let host = Host::new(&folder.to_string_lossy(), "");
+        let root = Self { host, inside: Some(dir) };
+        match root.open("/", OFlag::O_PATH | OFlag::O_DIRECTORY) {
+            Ok(_) => Ok(root),
+            Err(error) => Err(Error::from(error)
+                .doing(format!(
+                    "--root {}: openat2, without which a symbolic link could lead out of it",
+                    folder.display()
+                ))
+                .hint(
+                    "nothing was changed; it takes Linux 5.6 and a sandbox that allows openat2; \
+                     else run install inside of the root, with chroot",
+                )),
+        }
+    }
+
+    /// The path below the root; one that names the root too is not moved twice.
+    fn relative(&self, path: &str) -> PathBuf {
+        let path = self.host.path(path);
+        let below = path.strip_prefix(self.host.path("/")).unwrap_or(&path);
+        if below.as_os_str().is_empty() { PathBuf::from(".") } else { below.to_owned() }
+    }
+
+    fn open(&self, path: &str, flags: OFlag) -> io::Result<OwnedFd> {
+        let flags = flags | OFlag::O_CLOEXEC;
+        let Some(dir) = &self.inside else {
+            return Ok(openat(AT_FDCWD, &self.host.path(path), flags, Mode::empty())?);
+        };
+        let path = self.relative(path);
+        let flags = OFlags::from_bits_retain(flags.bits().cast_unsigned());
+        let (mode, resolve) = (rustix::fs::Mode::empty(), ResolveFlags::IN_ROOT);
+        let mut tries = (0..TRIES).map(|_| rustix::fs::openat2(dir, &path, flags, mode, resolve));
+        let opened = tries.find(|opened| !matches!(opened, Err(rustix::io::Errno::AGAIN)));
+        opened.unwrap_or(Err(rustix::io::Errno::AGAIN)).map_err(io::Error::from)
+    }
+
+    /// A folder as a mere reference.
+    pub(super) fn folder(&self, path: &str) -> io::Result<OwnedFd> {
+        self.open(path, OFlag::O_PATH | OFlag::O_DIRECTORY)
+    }
+
+    /// The folder of a file and the file's name there.
+    pub(super) fn parent<'p>(&self, path: &'p str) -> io::Result<(OwnedFd, &'p str)> {
+        let (folder, name) = split(path)?;
+        Ok((self.folder(folder)?, name))
+    }
+
+    /// A regular file's bytes, through links; `None` if it is missing.
+    pub(super) fn read(&self, path: &str) -> io::Result<Option<Vec<u8>>> {
+        // O_NONBLOCK: a fifo in an image must not hang us.
+        let fd = match self.open(path, OFlag::O_RDONLY | OFlag::O_NONBLOCK) {
+            Ok(fd) => fd,
+            Err(error) if is_absent(&error) => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        if kind(&fd) != Some(SFlag::S_IFREG) {
+            return Err(io::Error::other("it is no regular file"));
+        }
+        let mut bytes = Vec::new();
+        File::from(fd).take(LIMIT).read_to_end(&mut bytes)?;
+        Ok(Some(bytes))
+    }
+
+    /// The same as text, empty where there is none.
+    pub(super) fn text(&self, path: &str) -> String {
+        let bytes = self.read(path).ok().flatten().unwrap_or_default();
+        String::from_utf8(bytes).unwrap_or_default()
+    }
+
+    /// The same as JSON, null where there is none.
+    pub(super) fn json(&self, path: &str) -> Value {
+        let bytes = self.read(path).ok().flatten().unwrap_or_default();
+        serde_json::from_slice(&bytes).unwrap_or_default()
+    }
+
+    /// The paths of what a folder holds, sorted; none if there is no such folder.
+    pub(super) fn entries(&self, folder: &str) -> Vec<String> {
+        let opened = self.open(folder, OFlag::O_RDONLY | OFlag::O_DIRECTORY);
+        let listed = opened.ok().and_then(|fd| rustix::fs::Dir::new(fd).ok());
+        let names = listed.into_iter().flatten().flatten();
+        let names = names.filter_map(|entry| entry.file_name().to_str().ok().map(str::to_owned));
+        let names = names.filter(|name| name != "." && name != "..");
+        let folder = folder.trim_end_matches('/');
+        let mut paths: Vec<String> = names.map(|name| format!("{folder}/{name}")).collect();
+        paths.sort();
+        paths
+    }
+
+    /// Whether something is there, through links.
+    pub(super) fn has(&self, path: &str) -> bool {
+        self.open(path, OFlag::O_PATH).is_ok()
+    }
+
+    /// Whether a regular file is there, through links.
+    pub(super) fn has_file(&self, path: &str) -> bool {
+        self.open(path, OFlag::O_PATH).is_ok_and(|fd| kind(&fd) == Some(SFlag::S_IFREG))
+    }
+
+    /// Whether an executable file is there, through links.
+    pub(super) fn has_program(&self, path: &str) -> bool {
+        let opened = self.open(path, OFlag::O_PATH).ok();
+        let stat = opened.and_then(|fd| fstat(&fd).ok());
+        stat.is_some_and(|stat| {
+            SFlag::from_bits_truncate(stat.st_mode & SFlag::S_IFMT.bits()) == SFlag::S_IFREG
+                && stat.st_mode & 0o111 != 0
+        })
+    }
+
+    /// Makes a folder and those above it, 0755; opens it.
+    pub(super) fn make_folder(&self, path: &str) -> io::Result<OwnedFd> {
+        match self.folder(path) {
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            found => return found,
+        }
+        let (above, name) = split(path)?;
+        let dir = self.make_folder(above)?;
+        match mkdirat(&dir, name, Mode::from_bits_truncate(0o755)) {
+            // Another process made it, or a dangling link has the name: the lookup tells which.
+            Ok(()) | Err(Errno::EEXIST) => self.folder(path),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    /// Removes a folder that is empty.
+    pub(super) fn remove_folder(&self, path: &str) {
+        if let Ok((dir, name)) = self.parent(path) {
+            let _in_use = unlinkat(&dir, name, UnlinkatFlags::RemoveDir);
+        }
+    }
+
+    /// Where a socket can be connected to, for as long as the descriptor is open.
+    pub(super) fn socket(&self, path: &str) -> io::Result<(PathBuf, Option<OwnedFd>)> {
+        if self.inside.is_none() {
+            return Ok((self.host.path(path), None));
+        }
+        // A descriptor's link in /proc leads to the socket itself.
+        let socket = self.open(path, OFlag::O_PATH)?;
+        let link = format!("/proc/self/fd/{}", socket.as_raw_fd());
+        Ok((PathBuf::from(link), Some(socket)))
+    }
+
+    /// The host whose processes may hold what is found: an image that is being built has none.
+    pub(super) fn processes(&self) -> Host {
+        if self.inside.is_some() { Host::default() } else { self.host.clone() }
+    }
+}
+
+fn kind(fd: &OwnedFd) -> Option<SFlag> {
+    let mode = fstat(fd).ok()?.st_mode;
+    Some(SFlag::from_bits_truncate(mode & SFlag::S_IFMT.bits()))
+}
+
+fn is_absent(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory)
+}
+
+/// The folder above, and the name in it.
+pub(super) fn split(path: &str) -> io::Result<(&str, &str)> {
+    let parts = path.trim_end_matches('/').rsplit_once('/');
+    match parts.filter(|(_, name)| !["", ".", ".."].contains(name)) {
+        Some(("", name)) => Ok(("/", name)),
+        Some(parts) => Ok(parts),
+        None => Err(io::Error::other("the path has no usable file name")),
+    }
+}

@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The engines that run: whether they know the handler, and with which search path they start
+//! runtimes. Asked are their processes, and CRI engines and Docker over their sockets.
+
+use std::ffi::OsString;
+
+use super::containerd;
+use super::edit;
+use super::plan::Engine;
+use super::root::Root;
+use crate::engine::Dockerd;
+use crate::host::Host;
+use crate::sources::{self, Process};
+
+/// The search path that conmon is started with unless the engine's configuration sets another.
+const OF_CONMON: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// What a running engine says of a handler.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Handler {
+    /// It is there.
+    Known,
+    /// The engine answers, and does not have it.
+    Unknown,
+    /// The engine has no process.
+    NotRunning,
+    /// The engine runs and did not answer.
+    NoAnswer,
+    /// There is no process to ask: the configuration is read with each container.
+    ReadEachTime,
+}
+
+/// Asks a running engine about a handler: the one that reads the file `main`, or any.
+pub(super) fn handler(
+    engine: Engine,
+    name: &str,
+    main: Option<&str>,
+    root: &Root,
+    host: &Host,
+) -> Handler {
+    let (sockets, runs) = match engine {
+        Engine::Podman | Engine::Nerdctl => return Handler::ReadEachTime,
+        Engine::Docker => match docker_of(host, main) {
+            Some((_, dockerd)) => (dockerd.sockets(), true),
+            None => (Vec::new(), false),
+        },
+        Engine::Containerd => {
+            let process = containerd_of(host, main);
+            let said = process.as_ref().and_then(|its| flag(its, &["--address", "-a"]));
+            let said_by_file = || {
+                let read = process.as_ref().map(config_of);
+                let file = main.or(read.as_deref()).unwrap_or(containerd::MAIN);
+                containerd::socket(&root.text(file))
+            };
+            (vec![said.unwrap_or_else(said_by_file)], process.is_some())
+        }
+        Engine::Crio => {
+            let process = sources::processes(host, &["crio"]).into_iter().next();
+            let said = process.as_ref().and_then(|its| flag(its, &["--listen"]));
+            (vec![said.unwrap_or_else(|| super::crio::socket(root))], process.is_some())
+        }
+    };
+    let known = sockets.iter().find_map(|socket| match engine {
+        Engine::Docker => sources::docker_runtimes(&host.path(socket)),
+        Engine::Containerd | Engine::Crio | Engine::Podman | Engine::Nerdctl => {
+            sources::handlers(&host.path(socket))
+        }
+    });
+    match known {
+        Some(known) if known.iter().any(|known| known == name) => Handler::Known,
+        Some(_) => Handler::Unknown,
+        None if runs => Handler::NoAnswer,
+        None => Handler::NotRunning,
+    }
+}
+
+/// The PATH with which this engine's containers look for a runtime; `None` where no process shows
+/// it.
+pub(super) fn search_path(engine: Engine, main: Option<&str>, host: &Host) -> Option<OsString> {
+    let path = |process: &Process| sources::variable(host, process.pid, "PATH");
+    match engine {
+        Engine::Containerd | Engine::Nerdctl => path(&containerd_of(host, main)?),
+        Engine::Docker => {
+            let (its, _) = docker_of(host, main)?;
+            // The shim is a child of containerd, which need not be Docker's own.
+            let other = flag(&its, &["--containerd"]).and_then(|_| containerd_of(host, None));
+            path(other.as_ref().unwrap_or(&its))
+        }
+        // conmon gets an environment of its own.
+        Engine::Crio => sources::processes(host, &["crio"]).first().map(|_| OF_CONMON.into()),
+        Engine::Podman => Some(OF_CONMON.into()),
+    }
+}
+
+/// The main file of a running engine, where it is not the usual one.
+pub(super) fn unusual_file(engine: Engine, host: &Host) -> Option<String> {
+    let (file, usual) = match engine {
+        Engine::Docker => (docker_of(host, None)?.1.config_file, super::docker::MAIN),
+        Engine::Containerd => (config_of(&containerd_of(host, None)?), containerd::MAIN),
+        Engine::Crio | Engine::Podman | Engine::Nerdctl => return None,
+    };
+    (file != usual).then_some(file)
+}
+
+/// The Docker daemon that reads this file, or any.
+fn docker_of(host: &Host, main: Option<&str>) -> Option<(Process, Dockerd)> {
+    let mut all = sources::dockers(host).into_iter();
+    all.find(|(_, dockerd)| main.is_none_or(|main| dockerd.config_file == main))
+}
+
+/// The containerd that reads this file, or any but those that Docker starts for itself.
+fn containerd_of(host: &Host, main: Option<&str>) -> Option<Process> {
+    let mut all = sources::processes(host, &["containerd"]).into_iter();
+    all.find(|its| match main {
+        Some(main) => config_of(its) == main,
+        None => !config_of(its).ends_with("/containerd/containerd.toml"),
+    })
+}
+
+fn config_of(containerd: &Process) -> String {
+    flag(containerd, &["--config", "-c"]).unwrap_or_else(|| containerd::MAIN.to_owned())
+}
+
+/// The value of a flag on a command line.
+fn flag(process: &Process, names: &[&str]) -> Option<String> {
+    let words = process.words.iter().map(|word| String::from_utf8_lossy(word).into_owned());
+    let words: Vec<String> = words.collect();
+    words.iter().enumerate().find_map(|(at, word)| match word.split_once('=') {
+        Some((name, value)) if names.contains(&name) => Some(value.to_owned()),
+        _ if names.contains(&word.as_str()) => words.get(at + 1).cloned(),
+        _ => None,
+    })
+}
+
+/// The last word of some files about a text.
+pub(super) fn last_said(root: &Root, files: &[String], keys: &[&str]) -> Option<String> {
+    files.iter().rev().find_map(|path| {
+        let document = edit::parse(path, &root.text(path)).ok()?;
+        edit::text_at(document.as_table(), keys).map(str::to_owned)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixListener;
+
+    use super::*;
+
+    fn place(processes: &[(&str, &str)]) -> (tempfile::TempDir, Root, Host) {
+        let temp = tempfile::tempdir().unwrap();
+        for (pid, line) in processes {
+            let folder = temp.path().join("proc").join(pid);
+            std::fs::create_dir_all(&folder).unwrap();
+            let line = line.replace(' ', "\0") + "\0";
+            crate::files::replace(&folder.join("cmdline"), line.as_bytes()).unwrap();
+            let environ = format!("A=1\0PATH=/opt/{pid}/bin\0");
+            crate::files::replace(&folder.join("environ"), environ.as_bytes()).unwrap();
+        }
+        let host = Host::new(&temp.path().display().to_string(), "");
+        (temp, Root::of_host(host.clone()), host)
+    }
+
+    #[test]
+    fn an_engine_without_a_process_is_not_running_and_podman_needs_none() {
+        let (_temp, root, host) = place(&[]);
+        for engine in [Engine::Containerd, Engine::Crio, Engine::Docker] {
+            let said = handler(engine, "nri-runc", None, &root, &host);
+            assert_eq!(said, Handler::NotRunning, "{engine:?}");
+            assert_eq!(search_path(engine, None, &host), None);
+        }
+        let said = handler(Engine::Podman, "nri-runc", None, &root, &host);
+        assert_eq!(said, Handler::ReadEachTime);
+    }
+
+    #[test]
+    fn an_engine_that_does_not_answer_is_told_from_one_that_does_not_run() {
+        let (temp, root, host) =
+            place(&[("7", "/usr/bin/dockerd -H unix:///run/d.sock"), ("8", "crio")]);
+        std::fs::create_dir(temp.path().join("run")).unwrap();
+        let _accepts_and_says_nothing = UnixListener::bind(temp.path().join("run/d.sock")).unwrap();
+        let of = |engine| handler(engine, "nri-runc", None, &root, &host);
+        assert_eq!(of(Engine::Docker), Handler::NoAnswer);
+        assert_eq!(of(Engine::Crio), Handler::NoAnswer);
+    }
+
+    #[test]
+    fn the_search_path_is_that_of_the_process_which_starts_the_shims() {
+        let (_temp, _, host) = place(&[
+            ("3", "containerd --config /var/run/docker/containerd/containerd.toml"),
+            ("4", "/usr/bin/containerd"),
+            ("5", "dockerd --containerd=/run/containerd/containerd.sock"),
+            ("6", "dockerd --config-file /srv/other.json"),
+        ]);
+        let of = |engine, main| search_path(engine, main, &host);
+        assert_eq!(of(Engine::Containerd, None), Some("/opt/4/bin".into()));
+        assert_eq!(of(Engine::Docker, None), Some("/opt/4/bin".into()));
+        assert_eq!(of(Engine::Docker, Some("/etc/docker/daemon.json")), of(Engine::Docker, None));
+        assert_eq!(of(Engine::Docker, Some("/srv/other.json")), Some("/opt/6/bin".into()));
+        assert_eq!(of(Engine::Containerd, Some("/srv/none.toml")), None);
+        assert_eq!(of(Engine::Docker, Some("/srv/none.json")), None);
+        assert_eq!(of(Engine::Podman, None), Some(OF_CONMON.into()));
+    }
+}

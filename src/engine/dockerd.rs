@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+//! How a Docker daemon was started: its command line, and what its configuration file adds. It
+//! reads no file itself.
+//! Reference: dockerd(8).
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+/// The file that it reads unless it is given another.
+const CONFIG_FILE: &str = "/etc/docker/daemon.json";
+
+/// Where it keeps images and containers unless it is told otherwise.
+pub(super) const DATA_ROOT: &str = "/var/lib/docker";
+
+/// Where it answers then.
+const SOCKET: &str = "/var/run/docker.sock";
+
+/// A Docker daemon.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Dockerd {
+    /// Its configuration file.
+    pub config_file: String,
+    data_root: Option<String>,
+    hosts: Vec<String>,
+}
+
+impl Default for Dockerd {
+    fn default() -> Self {
+        Self { config_file: CONFIG_FILE.to_owned(), data_root: None, hosts: Vec::new() }
+    }
+}
+
+impl Dockerd {
+    /// Reads a command line; `None` if it is another program's.
+    pub fn of(words: &[Vec<u8>]) -> Option<Self> {
+        let text = |word: &[u8]| String::from_utf8_lossy(word).into_owned();
+        let program = text(words.first()?);
+        if program.rsplit('/').next() != Some("dockerd") {
+            return None;
+        }
+        let mut dockerd = Self::default();
+        let mut words = words.iter().skip(1).map(|word| text(word));
+        while let Some(word) = words.next() {
+            let Some((flag, value)) = flag_of(&word) else { continue };
+            let Some(value) = value.map(str::to_owned).or_else(|| words.next()) else { break };
+            match flag {
+                Flag::ConfigFile => dockerd.config_file = value,
+                Flag::DataRoot => dockerd.data_root = Some(value),
+                Flag::Host => dockerd.hosts.push(value),
+            }
+        }
+        Some(dockerd)
+    }
+
+    /// Those whose command lines are among these files (`/proc/ID/cmdline`), each with what its
+    /// configuration file there adds.
+    pub fn all(files: &BTreeMap<String, Vec<u8>>) -> Vec<Self> {
+        let lines = files
+            .iter()
+            .filter(|(path, _)| path.starts_with("/proc/") && path.ends_with("/cmdline"));
+        let all = lines.filter_map(|(_, line)| {
+            let words: Vec<Vec<u8>> = line.split(|byte| *byte == 0).map(<[u8]>::to_vec).collect();
+            let mut dockerd = Self::of(&words)?;
+            let settings = files.get(&dockerd.config_file);
+            let settings = settings.and_then(|bytes| serde_json::from_slice(bytes).ok());
+            dockerd.read(&settings.unwrap_or(Value::Null));
+            Some(dockerd)
+        });
+        all.collect()
+    }
+
+    /// Adds what its configuration file says. It does not start with the same setting in both.
+    pub fn read(&mut self, settings: &Value) {
+        for key in ["data-root", "graph"] {
+            let said = settings[key].as_str().filter(|root| !root.is_empty());
+            self.data_root = self.data_root.take().or_else(|| said.map(str::to_owned));
+        }
+        let hosts = settings["hosts"].as_array().into_iter().flatten().filter_map(Value::as_str);
+        self.hosts.extend(hosts.map(str::to_owned));
+    }
+
+    /// Where it keeps images and containers.
+    pub fn data_root(&self) -> &str {
+        self.data_root.as_deref().map_or(DATA_ROOT, |root| root.trim_end_matches('/'))
+    }
+
+    /// The unix sockets where it answers; systemd opens the usual one for it (`fd://`).
+    pub fn sockets(&self) -> Vec<String> {
+        let named = self.hosts.iter().filter_map(|host| host.strip_prefix("unix://"));
+        let mut sockets: Vec<String> = named.map(str::to_owned).collect();
+        if self.hosts.is_empty() || self.hosts.iter().any(|host| host.starts_with("fd://")) {
+            sockets.push(SOCKET.to_owned());
+        }
+        sockets
+    }
+}
+
+enum Flag {
+    ConfigFile,
+    DataRoot,
+    Host,
+}
+
+/// A flag that matters here, and its value if that is in the same word.
+fn flag_of(word: &str) -> Option<(Flag, Option<&str>)> {
+    let (name, value) = match word.split_once('=') {
+        Some((name, value)) => (name, Some(value)),
+        None => (word, None),
+    };
+    match name {
+        "--config-file" => Some((Flag::ConfigFile, value)),
+        "--data-root" | "--graph" | "-g" => Some((Flag::DataRoot, value)),
+        "--host" | "-H" => Some((Flag::Host, value)),
+        _ if word.starts_with("-H") => Some((Flag::Host, word.get(2..))),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn started(line: &str) -> Option<Dockerd> {
+        let words: Vec<Vec<u8>> =
+            line.split_whitespace().map(|word| word.as_bytes().to_vec()).collect();
+        Dockerd::of(&words)
+    }
+
+    #[test]
+    fn the_command_line_tells_data_root_file_and_sockets() {
+        for line in [
+            "dockerd --data-root /srv/d -H unix:///run/a.sock",
+            "/usr/bin/dockerd --data-root=/srv/d/ --host=unix:///run/a.sock -D",
+            "dockerd -g /srv/d -Hunix:///run/a.sock -H tcp://127.0.0.1:2375",
+        ] {
+            let dockerd = started(line).unwrap();
+            assert_eq!(dockerd.data_root(), "/srv/d", "{line}");
+            assert_eq!(dockerd.sockets(), ["/run/a.sock"], "{line}");
+            assert_eq!(dockerd.config_file, "/etc/docker/daemon.json");
+        }
+        let other = started("dockerd --config-file /srv/d.json").unwrap();
+        assert_eq!(other.config_file, "/srv/d.json");
+    }
+
+    #[test]
+    fn its_file_fills_in_what_the_command_line_leaves_out() {
+        let mut dockerd = started("dockerd -H fd://").unwrap();
+        assert_eq!((dockerd.data_root(), dockerd.sockets()), (DATA_ROOT, vec![SOCKET.into()]));
+        dockerd.read(&json!({"data-root": "/srv/d", "hosts": ["unix:///run/b.sock"]}));
+        assert_eq!(dockerd.data_root(), "/srv/d");
+        assert_eq!(dockerd.sockets(), ["/run/b.sock", SOCKET]);
+        dockerd.read(&json!({"data-root": 7, "hosts": "x"}));
+        assert_eq!(dockerd.data_root(), "/srv/d");
+    }
+
+    #[test]
+    fn other_programs_and_flags_without_a_value_tell_nothing() {
+        for line in ["", "docker --data-root /x", "containerd --data-root /x", "dockerd-x -g /x"] {
+            assert_eq!(started(line), None, "{line}");
+        }
+        assert_eq!(started("dockerd --data-root").unwrap(), Dockerd::default());
+    }
+}

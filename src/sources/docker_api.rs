@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Which runtimes a running Docker knows: `GET /info` of its API on its socket (Docker Engine API).
+//! HTTP/1.0, so that the answer ends with the connection. For `check` only: nothing on a
+//! container's path waits for it.
+
+use std::path::Path;
+use std::time::Duration;
+
+use serde_json::Value;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::UnixStream;
+
+/// Docker counts its containers before it answers.
+const WAIT: Duration = Duration::from_secs(2);
+
+/// The largest answer that is read; the usual one has 5 KB.
+const LIMIT: u64 = 4 << 20;
+
+const REQUEST: &[u8] = b"GET /info HTTP/1.0\r\nHost: docker\r\nAccept: application/json\r\n\r\n";
+
+/// Their names; `None` where nobody answers in time.
+pub fn docker_runtimes(socket: &Path) -> Option<Vec<String>> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().ok()?;
+    let answer = runtime.block_on(async { tokio::time::timeout(WAIT, ask(socket)).await });
+    runtimes(&answer.ok()?.ok()?)
+}
+
+async fn ask(socket: &Path) -> std::io::Result<Vec<u8>> {
+    let mut stream = UnixStream::connect(socket).await?;
+    stream.write_all(REQUEST).await?;
+    let mut answer = Vec::new();
+    stream.take(LIMIT).read_to_end(&mut answer).await?;
+    Ok(answer)
+}
+
+fn runtimes(answer: &[u8]) -> Option<Vec<String>> {
+    let end = answer.windows(4).position(|four| four == b"\r\n\r\n")?;
+    let (head, body) = (answer.get(..end)?, answer.get(end + 4..)?);
+    let status = head.split(|byte| *byte == b' ').nth(1)?;
+    if !head.starts_with(b"HTTP/1.") || status != b"200" {
+        return None;
+    }
+    let info: Value = serde_json::from_slice(body).ok()?;
+    Some(info["Runtimes"].as_object()?.keys().cloned().collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runtimes_are_listed_by_name() {
+        let answer = b"HTTP/1.0 200 OK\r\nApi-Version: 1.41\r\n\r\n{\"Runtimes\":{\"nri-runc\":\
+            {\"path\":\"/usr/local/bin/nri-runc\"},\"io.containerd.runc.v2\":{}}}";
+        let mut found = runtimes(answer).unwrap();
+        found.sort();
+        assert_eq!(found, ["io.containerd.runc.v2", "nri-runc"]);
+    }
+
+    #[test]
+    fn what_is_no_answer_of_docker_tells_nothing() {
+        for answer in [
+            &b""[..],
+            b"HTTP/1.0 200 OK",
+            b"HTTP/1.0 403 Forbidden\r\n\r\n{\"Runtimes\":{}}",
+            b"HTTP/1.0 200 OK\r\n\r\n{",
+            b"HTTP/1.0 200 OK\r\n\r\n[]",
+            b"SSH-2.0 200 x\r\n\r\n{\"Runtimes\":{}}",
+        ] {
+            assert_eq!(runtimes(answer), None, "{answer:?}");
+        }
+    }
+
+    #[test]
+    fn a_docker_that_is_not_there_or_hangs_is_not_waited_for() {
+        let temp = tempfile::tempdir().unwrap();
+        let socket = temp.path().join("s");
+        assert_eq!(docker_runtimes(&socket), None);
+        let _accepts_and_says_nothing = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+        let began = std::time::Instant::now();
+        assert_eq!(docker_runtimes(&socket), None);
+        assert!(began.elapsed() < WAIT * 3);
+    }
+}

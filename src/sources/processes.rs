@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The engines' processes on this host: command lines and environments, from /proc. A process of a
+//! container may call itself anything, so that only root's in our own process namespace count.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use crate::engine::Dockerd;
+use crate::files;
+use crate::host::Host;
+
+/// A process.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Process {
+    /// Its id.
+    pub pid: u32,
+    /// Its command line.
+    pub words: Vec<Vec<u8>>,
+}
+
+impl Process {
+    /// The name of its program, as it was called.
+    pub fn program(&self) -> String {
+        let first = self.words.first().map(Vec::as_slice).unwrap_or_default();
+        let first = String::from_utf8_lossy(first);
+        first.rsplit('/').next().unwrap_or_default().to_owned()
+    }
+}
+
+/// The processes whose program has one of these names, oldest id first.
+pub fn processes(host: &Host, names: &[&str]) -> Vec<Process> {
+    let namespace = |pid: &str| std::fs::read_link(host.path(format!("/proc/{pid}/ns/pid"))).ok();
+    let ours = namespace("self");
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(host.path("/proc")).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let Some(pid) = name.to_str().and_then(|name| name.parse::<u32>().ok()) else { continue };
+        let Some(line) = read(&host.path(format!("/proc/{pid}/cmdline"))) else { continue };
+        let words: Vec<Vec<u8>> = line.split(|byte| *byte == 0).map(<[u8]>::to_vec).collect();
+        let process = Process { pid, words };
+        if !names.contains(&process.program().as_str()) {
+            continue;
+        }
+        let is_ours = |meta: &std::fs::Metadata| meta.uid() == nix::unistd::geteuid().as_raw();
+        let is_the_hosts = namespace(&pid.to_string()) == ours;
+        if is_the_hosts && entry.metadata().is_ok_and(|meta| is_ours(&meta)) {
+            found.push(process);
+        }
+    }
+    found.sort_by_key(|process| process.pid);
+    found
+}
+
+/// A variable of a process's environment as it was started.
+pub fn variable(host: &Host, pid: u32, name: &str) -> Option<OsString> {
+    let all = read(&host.path(format!("/proc/{pid}/environ")))?;
+    let mut all = all.split(|byte| *byte == 0);
+    let value = all.find_map(|pair| pair.strip_prefix(name.as_bytes())?.strip_prefix(b"="))?;
+    Some(OsString::from_vec(value.to_vec()))
+}
+
+/// The Docker daemons that run, each with what its configuration file adds.
+pub fn dockers(host: &Host) -> Vec<(Process, Dockerd)> {
+    let all = processes(host, &["dockerd"]).into_iter().filter_map(|process| {
+        let mut dockerd = Dockerd::of(&process.words)?;
+        let settings = read(&host.path(&dockerd.config_file));
+        let settings = settings.and_then(|bytes| serde_json::from_slice(&bytes).ok());
+        dockerd.read(&settings.unwrap_or_default());
+        Some((process, dockerd))
+    });
+    all.collect()
+}
+
+/// Their command lines and configuration files by path.
+pub(super) fn docker_files(host: &Host) -> BTreeMap<String, Vec<u8>> {
+    let mut files = BTreeMap::new();
+    for process in processes(host, &["dockerd"]) {
+        let file = Dockerd::of(&process.words).map(|dockerd| dockerd.config_file);
+        if let Some(file) = file.filter(|file| file.starts_with('/'))
+            && let Some(bytes) = read(&host.path(&file))
+        {
+            files.insert(file, bytes);
+        }
+        files.insert(format!("/proc/{}/cmdline", process.pid), process.words.join(&0));
+    }
+    files
+}
+
+/// A regular file, through links: an administrator's, or the kernel's.
+fn read(path: &Path) -> Option<Vec<u8>> {
+    let path: PathBuf = std::fs::canonicalize(path).ok()?;
+    let dir = files::open_dir(path.parent()?).ok()?;
+    files::read_at(&dir, path.file_name()?.to_str()?).ok().map(|original| original.bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn host(processes: &[(u32, &str)]) -> (tempfile::TempDir, Host) {
+        let temp = tempfile::tempdir().unwrap();
+        for (pid, line) in processes {
+            let folder = temp.path().join("proc").join(pid.to_string());
+            std::fs::create_dir_all(folder.join("ns")).unwrap();
+            let line = line.replace(' ', "\0") + "\0";
+            files::replace(&folder.join("cmdline"), line.as_bytes()).unwrap();
+        }
+        let host = Host::new(&temp.path().display().to_string(), "");
+        (temp, host)
+    }
+
+    #[test]
+    fn a_docker_daemon_is_found_with_its_file() {
+        let (temp, host) =
+            host(&[(7, "/usr/bin/dockerd --config-file /etc/d.json"), (8, "dockerd-rootless")]);
+        std::fs::create_dir_all(temp.path().join("etc")).unwrap();
+        files::replace(&temp.path().join("etc/real.json"), br#"{"data-root":"/srv/d"}"#).unwrap();
+        std::os::unix::fs::symlink("real.json", temp.path().join("etc/d.json")).unwrap();
+        let found = Dockerd::all(&docker_files(&host));
+        assert_eq!(found.iter().map(Dockerd::data_root).collect::<Vec<_>>(), ["/srv/d"]);
+        let found = dockers(&host);
+        assert_eq!(found.iter().map(|(_, its)| its.data_root()).collect::<Vec<_>>(), ["/srv/d"]);
+    }
+
+    #[test]
+    fn a_process_of_a_container_that_calls_itself_dockerd_is_nobody() {
+        let (temp, host) = host(&[(7, "dockerd -g /tenant"), (8, "dockerd -g /srv/d")]);
+        let namespace = |pid: &str, name: &str| {
+            let path = temp.path().join("proc").join(pid).join("ns");
+            std::fs::create_dir_all(&path).unwrap();
+            std::os::unix::fs::symlink(name, path.join("pid")).unwrap();
+        };
+        namespace("self", "pid:[1]");
+        namespace("7", "pid:[2]");
+        namespace("8", "pid:[1]");
+        let found = Dockerd::all(&docker_files(&host));
+        assert_eq!(found.iter().map(Dockerd::data_root).collect::<Vec<_>>(), ["/srv/d"]);
+        let found = dockers(&host);
+        assert_eq!(found.iter().map(|(_, its)| its.data_root()).collect::<Vec<_>>(), ["/srv/d"]);
+    }
+
+    #[test]
+    fn variables_are_those_of_that_process() {
+        let (temp, host) = host(&[(7, "dockerd")]);
+        let environ = temp.path().join("proc/7/environ");
+        files::replace(&environ, b"XPATH=/no\0PATH=/opt/bin:/usr/bin\0PATHS=/no\0").unwrap();
+        assert_eq!(variable(&host, 7, "PATH"), Some("/opt/bin:/usr/bin".into()));
+        assert_eq!((variable(&host, 7, "HOME"), variable(&host, 9, "PATH")), (None, None));
+    }
+}

@@ -97,7 +97,10 @@ fn the_default_configuration_is_one_that_can_be_read() {
     let loaded = nri_runc::config::load(Some(&file));
     assert_eq!(loaded.problems, []);
     assert!(!loaded.config.autostart, "systemd runs the daemon then");
-    assert!(place.root().join("etc/systemd/system/nri-runc.service").exists());
+    let unit = place.root().join("etc/systemd/system/nri-runc.service");
+    let unit = std::fs::read_to_string(unit).unwrap();
+    assert!(unit.contains("ExecStart=/usr/local/bin/nri-runc nri daemon\n"), "{unit}");
+    assert!(unit.contains("ExecReload=/bin/kill -HUP $MAINPID\n"), "{unit}");
 }
 
 #[test]

@@ -45,6 +45,20 @@ fn installed(more: &str) -> Option<Host> {
     Some(host)
 }
 
+#[test]
+fn a_file_beside_the_executable_reaches_it_through_conmon() {
+    let Some(mut host) = Host::new("") else { return };
+    assert!(host.nri(&["install", "podman"]).status.success());
+    // conmon hands over no variable that could name it.
+    std::fs::rename(host.path("etc/nri-runc/config.toml"), host.path("nri-runc.toml")).unwrap();
+    host.start_daemon();
+    let told = host.plugin("10", "witness", Manner::default());
+    run(&host, "web", &[], &[]);
+    host.good(&["rm", "--force", "--time", "0", "web"]);
+    host.nobody_knows_of_anything();
+    assert_eq!(*told.lock().unwrap(), rig::life("web"));
+}
+
 /// `podman --runtime nri-runc run -d --name NAME … IMAGE …`, as far as the image.
 fn run_words<'w>(cgroup: &'w str, name: &'w str, options: &[&'w str]) -> Vec<&'w str> {
     let mut words = vec!["--runtime", "nri-runc", "run", "--name", name, "--network", "none"];

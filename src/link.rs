@@ -131,6 +131,8 @@ pub enum Answer {
     },
     /// The answer to an admin verb, as JSON.
     Admin(String),
+    /// The daemon is about to exit and has done nothing about this: ask the next one.
+    Ending,
 }
 
 /// What to do before becoming the real runtime.
@@ -163,6 +165,7 @@ const KIND_PROCEED: u8 = 17;
 const KIND_REFUSE: u8 = 18;
 const KIND_INCOMPATIBLE: u8 = 19;
 const KIND_ADMIN: u8 = 20;
+const KIND_ENDING: u8 = 21;
 
 const TAG_PROTOCOL: u8 = 1;
 const TAG_VERSION: u8 = 2;
@@ -320,6 +323,7 @@ impl Answer {
     pub fn encode(&self) -> Vec<u8> {
         match self {
             Self::Heartbeat => Frame::new(KIND_HEARTBEAT).finish(),
+            Self::Ending => Frame::new(KIND_ENDING).finish(),
             Self::Proceed(proceed) => proceed.encode(),
             Self::Refuse(line) => Frame::new(KIND_REFUSE).field(TAG_TEXT, line.as_bytes()).finish(),
             Self::Incompatible { protocol, version } => Frame::new(KIND_INCOMPATIBLE)
@@ -354,6 +358,7 @@ impl Answer {
         }
         match *kind {
             KIND_HEARTBEAT => Ok(Self::Heartbeat),
+            KIND_ENDING => Ok(Self::Ending),
             KIND_PROCEED => Ok(Self::Proceed(proceed)),
             KIND_REFUSE => Ok(Self::Refuse(line)),
             KIND_INCOMPATIBLE => Ok(Self::Incompatible { protocol, version }),

@@ -14,6 +14,7 @@ mod classes;
 mod conversation;
 mod create;
 mod delete;
+mod drain;
 mod evict;
 mod evidence;
 mod exit;
@@ -60,6 +61,7 @@ use tracing::{info, warn};
 
 use crate::config::Loaded;
 use crate::error::{Context, Result};
+use crate::host::Host;
 use crate::state::Store;
 
 use home::Home;
@@ -83,12 +85,13 @@ pub struct Start {
 pub fn run(loaded: Loaded, start: &Start) -> Result<()> {
     let host = loaded.config.host();
     birth::ignore_broken_pipes();
-    birth::lift_limits();
-    let mut stand_in = None;
-    if start.ready_fd.is_some() {
-        birth::shake_off(&host);
-        stand_in = orphan::stand_aside();
+    if let Err(error) = become_independent(&host, start) {
+        crate::log::start(&loaded.config, start.ready_fd.is_none());
+        warn!("not started: {error}");
+        say_to_starter(start, format!("E{error}").as_bytes());
+        return Err(error);
     }
+    let stand_in = start.ready_fd.and_then(|_inherited| orphan::stand_aside());
     crate::log::start(&loaded.config, start.ready_fd.is_none());
     let lock = sockets::lock(&loaded.config)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -101,6 +104,17 @@ pub fn run(loaded: Loaded, start: &Start) -> Result<()> {
         warn!("{error}");
     }
     ended
+}
+
+/// Loses what the process that started this one would leave to it, before anything else.
+fn become_independent(host: &Host, start: &Start) -> Result<()> {
+    let is_inherited = start.ready_fd.is_some();
+    if is_inherited {
+        birth::shake_off(host);
+        birth::refuse_no_new_privs()?;
+        birth::reset_priorities()?;
+    }
+    birth::lift_limits(is_inherited)
 }
 
 async fn serve(
@@ -144,8 +158,10 @@ async fn serve(
         () = started_with.reload_at(hangups) => {}
         () = started_with.until_fixed() => {}
     }
+    drain::drain(&node).await;
     farewell(&node).await;
     home.leave();
+    drain::release(&node).await;
     Ok(())
 }
 
@@ -156,21 +172,25 @@ fn asynchronous(listener: StdListener) -> Result<UnixListener> {
 
 /// Tells whoever waits that the daemon can be asked: the wrapper that started it, or systemd.
 fn announce(start: &Start) {
-    if let Some(fd) = start.ready_fd {
-        let told = std::fs::OpenOptions::new()
-            .write(true)
-            .open(format!("/proc/self/fd/{fd}"))
-            .and_then(|mut pipe| pipe.write_all(b"R"));
-        if let Err(error) = told {
-            warn!("nobody waits for us: {error}");
-        }
-        let _closed = nix::unistd::close(fd);
-    }
+    say_to_starter(start, b"R");
     if let Some(socket) = std::env::var_os("NOTIFY_SOCKET")
         && let Err(error) = sockets::say_ready(&socket)
     {
         warn!("the service manager could not be told: {error}");
     }
+}
+
+/// Says something to the wrapper that started this daemon and waits, once.
+fn say_to_starter(start: &Start, word: &[u8]) {
+    let Some(fd) = start.ready_fd else { return };
+    let said = std::fs::OpenOptions::new()
+        .write(true)
+        .open(format!("/proc/self/fd/{fd}"))
+        .and_then(|mut pipe| pipe.write_all(word));
+    if let Err(error) = said {
+        warn!("nobody waits for us: {error}");
+    }
+    let _closed = nix::unistd::close(fd);
 }
 
 async fn accept(node: Rc<Node>, listener: UnixListener) {

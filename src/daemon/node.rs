@@ -28,6 +28,7 @@ use crate::runtime::features::Asked;
 use crate::sources::Sources;
 use crate::state::{Container, Key, Lifecycle, Pod, PodState, Store};
 
+use super::drain::Drain;
 use super::evidence::Stamp;
 use super::folders::Folders;
 use super::gate::Gate;
@@ -119,6 +120,8 @@ pub(super) struct Node {
     pub(super) wait_until: Cell<Option<tokio::time::Instant>>,
     /// Nothing is started any more.
     pub(super) ending: Cell<bool>,
+    /// Requests that are answered before the daemon ends, and those that wait for the next one.
+    pub(super) drain: Drain,
     pub(super) sources: Sources,
     /// Engine and what of it could not be read; each is logged once.
     pub(super) missing: RefCell<BTreeMap<(&'static str, String), Missing>>,
@@ -162,6 +165,7 @@ impl Node {
             expected: RefCell::default(),
             wait_until: Cell::new(None),
             ending: Cell::new(false),
+            drain: Drain::default(),
             sources: Sources::default(),
             missing: RefCell::default(),
             cgroup_mounts: RefCell::new(None),

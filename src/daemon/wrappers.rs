@@ -20,7 +20,7 @@ use super::call::Call;
 use super::gate::Gate;
 use super::node::{Node, Pending, log_failure};
 use super::{
-    admin, conversation, create, delete, evidence, hook, record, settle, start, undo, update,
+    admin, conversation, create, delete, drain, evidence, hook, record, settle, start, undo, update,
 };
 
 /// While a request is worked on, the wrapper hears of us this often.
@@ -62,6 +62,15 @@ async fn converse(node: &Rc<Node>, stream: &mut UnixStream) -> Result<()> {
     let Some(call) = Call::new(asked) else {
         return conversation::say(stream, &Answer::Proceed(Proceed::default())).await;
     };
+    // A delete is never kept waiting, nor what has happened.
+    let may_wait = match call.question().hook {
+        Some(hook) => hook.stage.may_refuse(),
+        None => call.call.verb != Verb::Delete,
+    };
+    if node.drain.is_ending() && may_wait {
+        return drain::hold(node, stream).await;
+    }
+    let _in_flight = drain::enter(node);
     match call.question().hook {
         Some(hook) => hook::heard(node, stream, call, hook).await,
         None => verb(node, stream, call).await,

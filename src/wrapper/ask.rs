@@ -29,6 +29,10 @@ use super::awaken;
 /// Silence after which the daemon is taken for dead.
 const SILENCE: Duration = Duration::from_secs(3);
 
+/// How long the next daemon may take to come when one has ended in good order, and the pauses.
+const NEXT_DAEMON: Duration = Duration::from_secs(5);
+const BEFORE_NEXT_DAEMON: Duration = Duration::from_millis(50);
+
 const TOO_LONG: &str = "the daemon took too long";
 const ENDED: &str = "the daemon ended during the call";
 
@@ -45,6 +49,10 @@ pub(super) struct Conversation(UnixStream);
 
 /// Why no verdict came.
 enum Failure {
+    /// The daemon was about to exit: the next one is to be asked.
+    Ending,
+    /// No daemon takes the question; why.
+    Unreachable(String),
     /// The policy for a missing daemon decides.
     Away(String),
     /// Fail the verb.
@@ -66,10 +74,18 @@ impl Conversation {
             Verb::Kill | Verb::Pause | Verb::Resume | Verb::Exec | Verb::State => SILENCE,
             Verb::Nri | Verb::Other | Verb::None => SILENCE,
         };
-        match Self::converse(wrapper, document, attached, Instant::now() + cap) {
-            Ok((proceed, conversation)) => Ok(Asked::Proceed(proceed, conversation)),
-            Err(Failure::Away(why)) => Ok(Asked::Away(why)),
-            Err(Failure::Refused(error)) => Err(error),
+        let deadline = Instant::now() + cap;
+        // Until when the next daemon may be on its way, once one has sent us there.
+        let mut next_by = Instant::now();
+        loop {
+            match Self::converse(wrapper, document, attached, deadline) {
+                Ok((proceed, conversation)) => return Ok(Asked::Proceed(proceed, conversation)),
+                Err(Failure::Refused(error)) => return Err(error),
+                Err(Failure::Ending) => next_by = deadline.min(Instant::now() + NEXT_DAEMON),
+                Err(Failure::Unreachable(_)) if Instant::now() < next_by => {}
+                Err(Failure::Unreachable(why) | Failure::Away(why)) => return Ok(Asked::Away(why)),
+            }
+            std::thread::sleep(BEFORE_NEXT_DAEMON);
         }
     }
 
@@ -80,7 +96,8 @@ impl Conversation {
         deadline: Instant,
     ) -> std::result::Result<(Proceed, Self), Failure> {
         let away = |error: Error| Failure::Away(error.to_string());
-        let stream = reach(wrapper.config, deadline).map_err(away)?;
+        let unreachable = |error: Error| Failure::Unreachable(error.to_string());
+        let stream = reach(wrapper.config, deadline).map_err(unreachable)?;
         let process = awaken::own_pidfd().map_err(away)?;
         let mut descriptors: Vec<(Attached, &OwnedFd)> = vec![(Attached::Process, &process)];
         descriptors.extend_from_slice(attached);
@@ -94,6 +111,7 @@ impl Conversation {
                 "the daemon (version {version}) speaks protocol {protocol}, this is {}; restart it",
                 link::PROTOCOL
             ))),
+            Answer::Ending => Err(Failure::Ending),
             Answer::Heartbeat | Answer::Admin(_) => {
                 Err(Failure::Away("the daemon answered something else".to_owned()))
             }
@@ -208,7 +226,9 @@ pub(super) fn wait(stream: &UnixStream, deadline: Instant, ahead: usize) -> Resu
         match Answer::decode(&frame)? {
             Answer::Heartbeat => {}
             answer @ (Answer::Proceed(_) | Answer::Refuse(_)) => return Ok(answer),
-            answer @ (Answer::Incompatible { .. } | Answer::Admin(_)) => return Ok(answer),
+            answer @ (Answer::Incompatible { .. } | Answer::Admin(_) | Answer::Ending) => {
+                return Ok(answer);
+            }
         }
     }
 }
@@ -255,7 +275,7 @@ pub fn admin_stream(config: &Config, json: &str) -> Result<(String, UnixStream)>
             "the daemon (version {version}) speaks protocol {protocol}, this is {}",
             link::PROTOCOL
         ))),
-        Answer::Heartbeat | Answer::Proceed(_) => {
+        Answer::Heartbeat | Answer::Proceed(_) | Answer::Ending => {
             Err(Error::new("the daemon answered something else"))
         }
     }

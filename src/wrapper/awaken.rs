@@ -3,7 +3,7 @@
 //!
 //! A double fork, the middle one reaped before anything else: an unreaped child would be
 //! inherited by runc, which does not expect any. The daemon gets no descriptor, no environment
-//! and no session of ours; it says one byte when it is ready to be asked.
+//! and no session of ours; it says one byte when it is ready to be asked, or why it is not.
 
 use std::ffi::{CString, OsStr};
 use std::fs::OpenOptions;
@@ -61,9 +61,15 @@ fn start(config: &Config, deadline: Instant, program: &Path, file: Option<&OsStr
     let patience = PATIENCE.min(deadline.saturating_duration_since(Instant::now()));
     let timeout = PollTimeout::try_from(patience).unwrap_or(PollTimeout::MAX);
     let answered = poll(&mut [PollFd::new(ready.as_fd(), PollFlags::POLLIN)], timeout)?;
-    let mut byte = [0_u8; 1];
-    if answered == 1 && std::fs::File::from(ready).read(&mut byte).unwrap_or(0) == 1 {
-        return Ok(());
+    let mut said = [0_u8; 1024];
+    let length = if answered == 1 { std::fs::File::from(ready).read(&mut said)? } else { 0 };
+    match said.get(..length) {
+        Some([b'R', ..]) => return Ok(()),
+        Some([b'E', why @ ..]) => {
+            let why = String::from_utf8_lossy(why);
+            return Err(Error::new(format!("the daemon refuses to start: {why}")));
+        }
+        Some(_) | None => {}
     }
     let log = config.run_dir.join("daemon.log");
     Err(Error::new("the daemon could not be started").hint(format!("see {}", log.display())))
@@ -128,6 +134,8 @@ fn reap(child: Pid) -> Result<()> {
     loop {
         match waitpid(child, None) {
             Err(nix::errno::Errno::EINTR) => {}
+            // The engine ignores SIGCHLD, and so do we: the kernel has reaped it.
+            Err(nix::errno::Errno::ECHILD) => return Ok(()),
             Err(errno) => return Err(errno).doing(|| "waiting for the daemon's parent"),
             Ok(_) => return Ok(()),
         }

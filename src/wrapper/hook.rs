@@ -113,7 +113,9 @@ fn tell(config: &Config, stage: Stage, state: &State) -> Result<()> {
             "the daemon (version {version}) speaks protocol {protocol}, this is {}; restart it",
             link::PROTOCOL
         ),
-        Ok(Answer::Heartbeat | Answer::Admin(_)) => "the daemon answered something else".to_owned(),
+        Ok(Answer::Heartbeat | Answer::Admin(_) | Answer::Ending) => {
+            "the daemon answered something else".to_owned()
+        }
         Err(error) => error.to_string(),
     };
     let document = document.map(|(dir, name)| Document { dir, name });
@@ -144,9 +146,16 @@ fn without_a_daemon(
 fn converse(config: &Config, stage: Stage, question: &Question, fds: &[RawFd]) -> Result<Answer> {
     let cap = if stage.may_refuse() { 90 } else { 4 };
     let deadline = Instant::now() + Duration::from_secs(cap);
-    let stream = ask::reach(config, deadline)?;
-    ask::send_whole(&stream, &question.encode(), fds)?;
-    ask::wait(&stream, deadline, 1024)
+    loop {
+        let stream = ask::reach(config, deadline)?;
+        ask::send_whole(&stream, &question.encode(), fds)?;
+        let answer = ask::wait(&stream, deadline, 1024)?;
+        if answer != Answer::Ending {
+            return Ok(answer);
+        }
+        // Asked again, the next daemon is reached.
+        std::thread::sleep(Duration::from_millis(50));
+    }
 }
 
 /// Reads the state: all of it, or the runtime would die of a closed pipe; within bounds.

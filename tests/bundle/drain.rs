@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A daemon that is told to end answers what it has begun; what comes then is answered by the
+//! next one.
+
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use nri_runc::plugin::Event;
+
+use super::actor::{Act, Actor, Shared};
+use super::policies::seat;
+use super::rig::{BUNDLE, Rig, wait_until};
+use super::{started, succeeds};
+
+const REQUIRED: &str = "---plugin_request_timeout = \"60s\"\n[plugin.policy]\nrequired = true\n";
+
+/// A plugin that takes so long for a create, and is asked about `c1` now.
+fn asked(rig: &Rig, millis: u64, verb: &str) -> (Shared, std::process::Child) {
+    let sleeps = move |event, _: &str| match event {
+        Event::CreateContainer => Act::SleepAndSet(millis, "KEY"),
+        _ => Act::Answer,
+    };
+    let policy = seat(rig, "10-policy", Actor::new(sleeps));
+    let wrapper = rig.spawn(&[verb, "--bundle", "BUNDLE", "c1"]);
+    wait_until("the plugin is asked", || policy.told().contains(&"CreateContainer c1".to_owned()));
+    (policy, wrapper)
+}
+
+fn tell(pid: i32, signal: Signal) {
+    kill(Pid::from_raw(pid), signal).unwrap();
+}
+
+#[test]
+fn a_daemon_that_is_told_to_end_answers_what_it_has_begun() {
+    let rig = started(REQUIRED);
+    let (_policy, mut wrapper) = asked(&rig, 4500, "create");
+    let pid = rig.daemon_pid();
+    tell(pid, Signal::SIGTERM);
+    assert!(wrapper.wait().unwrap().success());
+    assert!(rig.read("fake/seen.json").contains("KEY=1"), "it came up unadjusted");
+    wait_until("the daemon has ended", || !rig.path("run/daemon.sock").exists());
+    assert!(rig.logged(&["requests are answered first"]) == 1);
+}
+
+#[test]
+fn what_comes_to_a_daemon_that_is_ending_waits_and_is_answered_by_the_next() {
+    let rig =
+        started("---plugin_request_timeout = \"60s\"\nplugin_registration_timeout = \"1s\"\n");
+    let (_policy, mut wrapper) = asked(&rig, 4500, "create");
+    let old = rig.daemon_pid();
+    tell(old, Signal::SIGTERM);
+    wait_until("it is ending", || rig.logged(&["requests are answered first"]) == 1);
+    std::fs::create_dir_all(rig.path("other/rootfs")).unwrap();
+    rig.write("other/config.json", BUNDLE);
+    let begun = Instant::now();
+    succeeds(&rig.create_from("other", "c2"));
+    assert!(begun.elapsed() > Duration::from_secs(1), "it did not wait");
+    assert!(wrapper.wait().unwrap().success());
+    let status = rig.admin(&["status"]);
+    assert_ne!(status["pid"], old, "{status}");
+    assert_eq!(status["requests"]["create"], 1, "the next one was asked: {status}");
+    assert!(status["requests"]["bypassed"].is_null(), "{status}");
+}
+
+#[test]
+fn a_delete_does_not_wait_for_a_daemon_that_is_ending() {
+    let rig = started(REQUIRED);
+    let (_policy, mut wrapper) = asked(&rig, 4500, "create");
+    tell(rig.daemon_pid(), Signal::SIGTERM);
+    wait_until("it is ending", || rig.logged(&["requests are answered first"]) == 1);
+    let begun = Instant::now();
+    succeeds(&rig.verb(&["delete", "--force", "nothing"]));
+    assert!(begun.elapsed() < Duration::from_secs(3));
+    assert!(wrapper.wait().unwrap().success());
+}
+
+#[test]
+fn a_second_signal_ends_the_daemon_at_once_and_lets_nothing_through() {
+    let rig = started(REQUIRED);
+    let (_policy, mut wrapper) = asked(&rig, 30_000, "run");
+    let pid = rig.daemon_pid();
+    tell(pid, Signal::SIGTERM);
+    wait_until("it is ending", || rig.logged(&["requests are answered first"]) == 1);
+    tell(pid, Signal::SIGTERM);
+    assert_eq!(wrapper.wait().unwrap().code(), Some(1));
+    assert_eq!(rig.read("fake/argv"), "", "the runtime was called");
+    assert_eq!(rig.read("bundle/config.json"), BUNDLE);
+}

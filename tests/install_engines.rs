@@ -5,6 +5,8 @@
 
 #[path = "install_engines/escapes.rs"]
 mod escapes;
+#[path = "install_engines/next_step.rs"]
+mod next_step;
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};

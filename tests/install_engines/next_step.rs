@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The last row of `check` as the state of the engine changes: not there, there, registered,
+//! started, restarted.
+
+use std::io::{Read, Write};
+use std::os::unix::net::UnixListener;
+
+use serde_json::Value;
+
+use super::Place;
+
+/// A host whose other checks are well.
+fn host() -> Place {
+    let place = Place::new();
+    for folder in ["sys/fs/cgroup", "plugins", "run"] {
+        std::fs::create_dir_all(place.path(folder)).unwrap();
+    }
+    let root = place.root().display();
+    let config = format!(
+        "runtime = [\"/bin/sh\"]\nrun_dir = \"{root}/run/nri-runc\"\n[nri]\n\
+         socket_path = \"{root}/nri.sock\"\nplugin_path = \"{root}/plugins\"\n\
+         [debug]\nhost_root = \"{root}\"\n"
+    );
+    place.write("here.toml", &config);
+    place
+}
+
+fn nri(place: &Place, words: &[&str]) -> Value {
+    let mut command = place.command(&place.path("here.toml"));
+    let output = command.arg("--json").args(words).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{words:?}: {said}"))
+}
+
+#[track_caller]
+fn next_is(place: &Place, wanted: &str) {
+    let all = nri(place, &["check"]);
+    let last = all.as_array().unwrap().last().unwrap();
+    assert_eq!(last["check"], "next step");
+    assert!(last["detail"].as_str().unwrap().contains(wanted), "{wanted} is not in {all:#}");
+}
+
+/// A Docker daemon that answers one question with these runtimes.
+fn answers_once(place: &Place, runtimes: &str) -> std::thread::JoinHandle<String> {
+    let socket = place.path("run/docker.sock");
+    let _none_yet = std::fs::remove_file(&socket);
+    let listener = UnixListener::bind(&socket).unwrap();
+    let body = format!("{{\"Runtimes\": {runtimes}}}");
+    std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut question = [0_u8; 512];
+        let length = stream.read(&mut question).unwrap();
+        write!(stream, "HTTP/1.0 200 OK\r\nContent-Type: application/json\r\n\r\n{body}").unwrap();
+        String::from_utf8_lossy(&question[..length]).into_owned()
+    })
+}
+
+#[test]
+fn the_next_step_follows_the_state_of_the_engine() {
+    let place = host();
+    next_is(&place, "install an engine, then: nri-runc nri install containerd|crio|docker|podman");
+    place.write("usr/bin/dockerd", "");
+    next_is(&place, "register nri-runc with the engine: nri-runc nri install docker");
+    nri(&place, &["install", "docker", "--binary", super::PROGRAM]);
+    next_is(&place, "systemctl start docker");
+    place.write("proc/7/cmdline", "/usr/bin/dockerd\0-H\0unix:///run/docker.sock\0");
+    let docker = answers_once(&place, "{\"runc\": {}}");
+    next_is(&place, "systemctl reload docker");
+    assert!(docker.join().unwrap().starts_with("GET /info HTTP/1.0\r\n"));
+    let docker = answers_once(&place, "{\"runc\": {}, \"nri-runc\": {}}");
+    next_is(&place, "docker run --runtime nri-runc IMAGE");
+    docker.join().unwrap();
+}

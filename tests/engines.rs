@@ -4,6 +4,10 @@
 //! files and the table anew; the diff is the review.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+#[path = "engines/attacks.rs"]
+mod attacks;
+#[path = "engines/identity.rs"]
+mod identity;
 #[path = "engines/ranked.rs"]
 mod ranked;
 
@@ -12,7 +16,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use nri_runc::describe;
-use nri_runc::engine::{self, Engine, Found, Record};
+use nri_runc::engine::{self, Engine, Found, Record, Role};
 use nri_runc::host::Host;
 use nri_runc::plugin::api;
 use nri_runc::sources::Sources;
@@ -43,6 +47,10 @@ struct Kept {
 struct Came {
     engine: Engine,
     missing: Vec<String>,
+    contradictions: Vec<String>,
+    role: Role,
+    is_exempt: bool,
+    has_image_annotations: bool,
     pod: api::PodSandbox,
     container: api::Container,
 }
@@ -58,6 +66,11 @@ fn names() -> Vec<String> {
         folders.map(|entry| entry.file_name().into_string().unwrap()).collect();
     names.sort();
     names
+}
+
+/// The folders that show what an engine says, without those that show what somebody else claims.
+fn honest() -> Vec<String> {
+    names().into_iter().filter(|name| !name.starts_with("attack-")).collect()
 }
 
 fn words(line: &[String]) -> Vec<Vec<u8>> {
@@ -109,6 +122,11 @@ fn play(name: &str) -> Came {
         (Some(query), None) => found.store_problem = Some(format!("{}: away", query.socket)),
         (None, records) => assert!(records.is_none(), "{name} asks for no record"),
     }
+    for _round in 0..engine::ROUNDS {
+        let more = engine::wanted_more(&engine, &call, &document, &found);
+        let more = runtime.block_on(Sources::default().fetch(&host, of, more));
+        found.files.extend(more.files);
+    }
     let mut facts = engine::facts(engine, &call, &document, &found);
     let instead = engine::wanted_instead(&facts, &document);
     let found = runtime.block_on(Sources::default().fetch(&host, of, instead));
@@ -116,6 +134,10 @@ fn play(name: &str) -> Came {
     Came {
         pod: describe::pod(&facts, &spec),
         container: describe::container(&facts, &spec),
+        role: facts.role,
+        has_image_annotations: facts.has_image_annotations,
+        is_exempt: facts.is_in(&["kube-system".to_owned()], false),
+        contradictions: facts.contradictions,
         missing: facts.missing,
         engine: facts.engine,
     }
@@ -141,6 +163,9 @@ fn each_call_comes_out_as_its_folder_says() {
             "engine": came.engine.name(),
             "evidence": came.engine.evidence(),
             "missing": came.missing,
+            "contradictions": came.contradictions,
+            "role": if came.role == Role::Sandbox { "sandbox" } else { "container" },
+            "is_exempt": came.is_exempt,
         });
         let files =
             [("engine", engine), ("pod", value(&came.pod)), ("container", value(&came.container))];
@@ -176,7 +201,7 @@ fn no_folder_holds_anything_else() {
 /// Each engine is there, and for each that has sources of its own a case without them.
 #[test]
 fn every_engine_has_a_case_and_a_failure() {
-    let engines: BTreeSet<&str> = names().iter().map(|name| play(name).engine.name()).collect();
+    let engines: BTreeSet<&str> = honest().iter().map(|name| play(name).engine.name()).collect();
     let all = [
         "containerd",
         "containerd-cri",
@@ -189,7 +214,7 @@ fn every_engine_has_a_case_and_a_failure() {
         "podman",
     ];
     assert_eq!(engines, all.into());
-    let without: BTreeSet<&str> = names()
+    let without: BTreeSet<&str> = honest()
         .iter()
         .map(|name| play(name))
         .filter(|came| !came.missing.is_empty())
@@ -250,7 +275,7 @@ const FIELDS: [&str; 26] = [
 
 fn table() -> String {
     let mut known: BTreeSet<(&str, &str)> = BTreeSet::new();
-    for name in names() {
+    for name in honest() {
         let came = play(&name);
         let told = json!({"pod": value(&came.pod), "container": value(&came.container)});
         let there = FIELDS.iter().filter(|field| told.pointer(&format!("/{field}")).is_some());
@@ -266,9 +291,9 @@ fn table() -> String {
     page
 }
 
-/// Compares a table of the page with what it should be, or writes it.
-fn is_kept(mark: &str, wanted: &str) {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/engines.md");
+/// Compares a table of a page with what it should be, or writes it.
+fn is_kept(page: &str, mark: &str, wanted: &str) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(page);
     let page = std::fs::read_to_string(&path).unwrap();
     let (begin, end) = (format!("<!-- {mark} -->\n"), "\n<!-- end of table -->");
     let (before, rest) = page.split_once(&begin).unwrap();
@@ -279,7 +304,8 @@ fn is_kept(mark: &str, wanted: &str) {
     } else {
         assert!(
             shown == wanted,
-            "docs/engines.md is stale: UPDATE_GOLDEN=1 cargo test --test engines\n{wanted}"
+            "{} is stale: UPDATE_GOLDEN=1 cargo test --test engines\n{wanted}",
+            path.display()
         );
     }
 }
@@ -289,6 +315,6 @@ fn is_kept(mark: &str, wanted: &str) {
 fn the_tables_of_fields_and_engines_are_what_the_fixtures_show() {
     let ranked = ranked::table();
     ranked::print(&ranked);
-    is_kept("ranked table of tests/engines.rs", &ranked);
-    is_kept("table of tests/engines.rs", &table());
+    is_kept("docs/engines.md", "ranked table of tests/engines.rs", &ranked);
+    is_kept("docs/engines.md", "table of tests/engines.rs", &table());
 }

@@ -140,7 +140,20 @@ fn unread(config: &Config) -> Vec<Value> {
             "docs/engines.md says what is read where",
         )
     });
-    lines.collect()
+    lines.chain(forged(&status)).collect()
+}
+
+/// What tenants claimed of who they are.
+fn forged(status: &Value) -> Option<Value> {
+    let all = status["contradictions"].as_array()?;
+    let last = all.last()?;
+    let text = |key: &str| last[key].as_str().unwrap_or_default();
+    let (id, what) = (text("id"), crate::error::quoted(text("what")));
+    let detail = format!(
+        "{} claims of containers or images were not believed, the last of {id}: {what}",
+        all.len()
+    );
+    Some(finding("identity", true, detail, ""))
 }
 
 /// Records that could not be read, or written; containers whose records were lost.

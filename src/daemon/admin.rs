@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use crate::link::Answer;
 use crate::state::Container;
 
+use super::identity::Contradiction;
 use super::node::Node;
 use super::plugins::NRI_VERSION;
 use super::reload::StartedWith;
@@ -64,6 +65,7 @@ fn status(node: &Node) -> Value {
         "set_aside": store.set_aside(),
         "unwritten": store.unwritten(),
         "missing": missing(node),
+        "contradictions": contradictions(node),
         "plugin_socket": node.plugin_socket.line(),
         "plugin_socket_state": node.plugin_socket.to_json(&node.config.socket_path),
         "pass_through": node.is_bystander(),
@@ -77,6 +79,13 @@ fn missing(node: &Node) -> Value {
         json!({"engine": engine, "what": what, "count": note.count, "at": note.at, "id": note.id})
     });
     rows.collect()
+}
+
+/// What tenants claimed of who they are, and was not believed.
+fn contradictions(node: &Node) -> Value {
+    let notes = node.contradictions.borrow();
+    let row = |note: &Contradiction| json!({"at": note.at, "id": note.id, "engine": note.engine, "what": note.what});
+    notes.iter().map(row).collect()
 }
 
 fn pods(node: &Node) -> Value {

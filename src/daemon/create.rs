@@ -162,7 +162,7 @@ pub(super) fn new_record(node: &Node, call: &Call, seen: &pods::Seen) -> Contain
         patched: None,
         changes: Vec::new(),
         refused: Vec::new(),
-        skipped: Vec::new(),
+        skipped: seen.contradictions.iter().map(|what| not_believed(what)).collect(),
         deferred: Vec::new(),
         in_flight: Some(InFlight {
             verb: call.verb().to_owned(),
@@ -175,6 +175,11 @@ pub(super) fn new_record(node: &Node, call: &Call, seen: &pods::Seen) -> Contain
         is_found: false,
         unknown: Default::default(),
     }
+}
+
+/// A claim about the container's identity that does not count, for `explain`.
+fn not_believed(what: &str) -> Skipped {
+    Skipped { plugin: String::new(), reason: format!("identity: {}", quoted(what)) }
 }
 
 /// Refuses when a plugin that must be there is missing, but for those who are excused (D14).
@@ -236,7 +241,7 @@ fn missing<'n>(
     }
     let config = &node.config;
     let excuses = Excuses {
-        exempt_namespaces: &config.exempt_namespaces,
+        is_exempt: seen.is_exempt,
         tolerate_missing_plugins_annotation: &config
             .default_validator
             .tolerate_missing_plugins_annotation,

@@ -24,6 +24,7 @@ mod found;
 mod gate;
 mod home;
 mod hook;
+mod identity;
 mod lasting;
 mod launcher;
 mod left;

@@ -32,6 +32,7 @@ use super::drain::Drain;
 use super::evidence::Stamp;
 use super::folders::Folders;
 use super::gate::Gate;
+use super::identity::Contradiction;
 use super::messages;
 use super::orphan::StandIn;
 use super::plugin_socket::PluginSocket;
@@ -125,6 +126,8 @@ pub(super) struct Node {
     pub(super) sources: Sources,
     /// Engine and what of it could not be read; each is logged once.
     pub(super) missing: RefCell<BTreeMap<(&'static str, String), Missing>>,
+    /// What tenants claimed of who they are, against what their engines say: the latest.
+    pub(super) contradictions: RefCell<VecDeque<Contradiction>>,
     pub(super) cgroup_mounts: RefCell<Option<Rc<Mounts>>>,
     pub(super) own_cgroups: OnceCell<Option<Rc<Cgroups>>>,
     /// Engine and runtime root whose monitor writes no exit codes.
@@ -168,6 +171,7 @@ impl Node {
             drain: Drain::default(),
             sources: Sources::default(),
             missing: RefCell::default(),
+            contradictions: RefCell::default(),
             cgroup_mounts: RefCell::new(None),
             own_cgroups: OnceCell::new(),
             mute_monitors: RefCell::default(),

@@ -18,7 +18,7 @@ use crate::state::{Container, Lifecycle, Pod, PodState, SCHEMA};
 
 use super::call::Call;
 use super::node::{Node, log_failure};
-use super::{arrivals, lasting, messages};
+use super::{arrivals, identity, lasting, messages};
 
 /// A call and its bundle, understood.
 pub(super) struct Seen {
@@ -30,6 +30,10 @@ pub(super) struct Seen {
     pub(super) resources: Map<String, Value>,
     /// A path that is there as long as the pod, where no call marks its end.
     pub(super) lives_with: Option<String>,
+    /// Whether the pod is in an exempt namespace, by a word that counts.
+    pub(super) is_exempt: bool,
+    /// What a tenant claims otherwise.
+    pub(super) contradictions: Vec<String>,
 }
 
 /// Rebuilds pod and container from the call, the document, and what the engine keeps elsewhere.
@@ -47,16 +51,20 @@ pub(super) async fn describe(node: &Node, call: &Call, document: &[u8]) -> Resul
         variables: &call.question().variables,
     };
     let told = spec.for_engine();
-    let facts = node.sources.facts(&node.host, &engine_call, &told).await;
+    let mut facts = node.sources.facts(&node.host, &engine_call, &told).await;
     for missing in &facts.missing {
         node.note_missing(facts.engine.name(), missing, &call.key.id);
     }
+    let is_exempt = identity::judge(node, &mut facts);
+    identity::note(node, &call.key.id, &facts);
     Ok(Seen {
+        is_exempt,
         role: facts.role,
         pod: describe::pod(&facts, &spec),
         container: describe::container(&facts, &spec),
         resources: spec.resources(),
         lives_with: facts.pod.lives_with,
+        contradictions: facts.contradictions,
         engine: facts.engine,
     })
 }
@@ -83,13 +91,17 @@ pub(super) async fn describe_folder(
     if !engine::is_pod_without_runtime(&nobody, &told) {
         return Ok(None);
     }
-    let facts = node.sources.facts(&node.host, &nobody, &told).await;
+    let mut facts = node.sources.facts(&node.host, &nobody, &told).await;
+    let is_exempt = identity::judge(node, &mut facts);
+    identity::note(node, id, &facts);
     Ok(Some(Seen {
+        is_exempt,
         role: facts.role,
         pod: describe::pod(&facts, &spec),
         container: api::Container::default(),
         resources: Map::new(),
         lives_with: Some(folder.join("config.json").to_string_lossy().into_owned()),
+        contradictions: facts.contradictions,
         engine: facts.engine,
     }))
 }

@@ -5,7 +5,7 @@
 
 use serde_json::{Map, Value};
 
-use super::{Document, Found};
+use super::{Document, Found, Kind};
 
 const ROOT: &str = "/sys/fs/cgroup";
 
@@ -23,6 +23,47 @@ pub fn cgroup_parent(path: &str) -> String {
         return parent;
     }
     path.rsplit_once('/').map(|(parent, _)| parent.to_owned()).unwrap_or_default()
+}
+
+/// The cgroup path in another document.
+pub(super) fn path_in(document: &[u8]) -> Option<String> {
+    let document: Value = serde_json::from_slice(document).ok()?;
+    document.pointer("/linux/cgroupsPath")?.as_str().map(ToOwned::to_owned)
+}
+
+/// Whether kubelet made the cgroup above it.
+pub(super) fn is_kubelets(path: &str) -> bool {
+    let slice = path.split(':').next().unwrap_or_default();
+    slice.split('/').any(|part| part.starts_with("kubepods")) || slice.contains("-kubepods-")
+}
+
+/// The uid of the pod for which kubelet made the cgroup: `…/podUID/…`, or `…-podUID.slice:…`, where
+/// systemd's names have underscores for dashes.
+pub(super) fn pod_uid(path: &str) -> Option<String> {
+    if !is_kubelets(path) {
+        return None;
+    }
+    let uid = match path.split_once(':') {
+        Some((slice, _)) => {
+            let uid = slice.strip_suffix(".slice")?.rsplit_once("-pod")?.1;
+            uid.replace('_', "-")
+        }
+        None => path.rsplit_once('/')?.0.rsplit('/').next()?.strip_prefix("pod")?.to_owned(),
+    };
+    (!uid.is_empty()).then_some(uid)
+}
+
+/// Which of the engines that share containers/storage named it: `…/crio-ID`, `…:libpod:ID`.
+pub(super) fn engine(path: &str) -> Option<Kind> {
+    let name = match path.split(':').collect::<Vec<_>>()[..] {
+        [_, prefix, _] => prefix,
+        _ => path.rsplit('/').next()?.split('-').next()?,
+    };
+    match name {
+        "crio" => Some(Kind::Crio),
+        "libpod" => Some(Kind::Podman),
+        _ => None,
+    }
 }
 
 /// Path of a file in the pod's cgroup, if kubelet made it.

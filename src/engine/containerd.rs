@@ -6,6 +6,7 @@
 
 use serde_json::Value;
 
+use super::identity::{Claims, Field, Source};
 use super::{
     Call, Document, Engine, Facts, Found, Image, Query, Role, SeccompProfile, Wanted, cri, digest,
     text, texts,
@@ -14,6 +15,8 @@ use super::{
 const SANDBOX: &str = "io.cri-containerd.sandbox.metadata";
 const CONTAINER: &str = "io.cri-containerd.container.metadata";
 const KIND: &str = "io.cri-containerd.kind";
+/// Where its CRI plugin keeps containers.
+pub(super) const CRI_NAMESPACE: &str = "k8s.io";
 const DEFAULT_SOCKET: &str = "/run/containerd/containerd.sock";
 
 pub(super) fn wanted(call: &Call<'_>, document: &Document<'_>) -> Wanted {
@@ -30,19 +33,27 @@ pub(super) fn wanted(call: &Call<'_>, document: &Document<'_>) -> Wanted {
 /// Where containerd listens and under which namespace the container is kept; the shim's command
 /// line says both, newer shims pass the socket in a variable too.
 pub(super) fn query(call: &Call<'_>, ids: Vec<String>) -> Option<Query> {
-    let (_, rest) = call.bundle.split_once("/io.containerd.runtime.v2.task/")?;
-    let namespace = rest.split('/').next().unwrap_or_default().to_owned();
+    let namespace = namespace(call.bundle)?.to_owned();
     let ttrpc = call.variable("TTRPC_ADDRESS").and_then(|path| path.strip_suffix(".ttrpc"));
     let socket = call.variable("GRPC_ADDRESS").map(ToOwned::to_owned);
-    let socket = socket.or_else(|| [call.parent, call.grandparent].into_iter().find_map(address));
+    let parents = [call.parent, call.grandparent];
+    let address = parents.into_iter().find_map(|words| option(words, "-address"));
+    let socket = socket.or(address);
     let socket = socket.or_else(|| ttrpc.map(ToOwned::to_owned));
     let socket = socket.unwrap_or_else(|| DEFAULT_SOCKET.to_owned());
     let socket = socket.strip_prefix("unix://").map(ToOwned::to_owned).unwrap_or(socket);
     Some(Query { socket, namespace, ids })
 }
 
-fn address(words: &[Vec<u8>]) -> Option<String> {
-    let at = words.iter().position(|word| word == b"-address")?;
+/// The namespace in which containerd keeps the container of this bundle.
+pub(super) fn namespace(bundle: &str) -> Option<&str> {
+    let (_, rest) = bundle.split_once("/io.containerd.runtime.v2.task/")?;
+    rest.split('/').next().filter(|namespace| !namespace.is_empty())
+}
+
+/// An option of the shim's command line.
+pub(super) fn option(words: &[Vec<u8>], name: &str) -> Option<String> {
+    let at = words.iter().position(|word| word == name.as_bytes())?;
     String::from_utf8(words.get(at + 1)?.clone()).ok()
 }
 
@@ -52,7 +63,8 @@ pub(super) fn facts(
     document: &Document<'_>,
     found: &Found,
 ) -> Facts {
-    let mut facts = cri::facts(engine, call, document, found);
+    let claims = claims_of_records(&engine, call, document, found);
+    let mut facts = cri::facts_beside(claims, engine, call, document, found);
     let kind = |kind: &str| (KIND.to_owned(), kind.to_owned());
     facts.pod.labels.extend([kind("sandbox")]);
     facts.container.labels.extend([kind("container")]);
@@ -79,6 +91,42 @@ pub(super) fn facts(
     facts
 }
 
+/// Who it is by containerd's own records, which no pod's author writes.
+fn claims_of_records(
+    engine: &Engine,
+    call: &Call<'_>,
+    document: &Document<'_>,
+    found: &Found,
+) -> Claims {
+    let mut claims = Claims::new(engine.kind);
+    let own = found.records.get(call.id);
+    let mut pod_id = cri::pod_id(call, document);
+    if let Some(metadata) = own.and_then(|record| record.metadata(CONTAINER)) {
+        let said = |pointer: &str| text(&metadata, pointer);
+        claims.add(Field::Role, Source::ContainerdRecord, Some("container".to_owned()));
+        claims.add(Field::PodId, Source::ContainerdRecord, said("/SandboxID"));
+        let name = said("/Config/metadata/name");
+        claims.add(Field::ContainerName, Source::ContainerdRecord, name);
+        pod_id = said("/SandboxID").unwrap_or(pod_id);
+    } else if own.is_some_and(|record| record.metadata(SANDBOX).is_some()) {
+        claims.add(Field::Role, Source::ContainerdRecord, Some("sandbox".to_owned()));
+        call.id.clone_into(&mut pod_id);
+    } else if own.is_some() {
+        // A record that is not the CRI plugin's: it came through another client.
+        claims.add(Field::Role, Source::ContainerdRecord, Some("container".to_owned()));
+    }
+    let sandbox = found.records.get(&pod_id).and_then(|record| record.metadata(SANDBOX));
+    for (field, pointer) in [
+        (Field::PodName, "/Config/metadata/name"),
+        (Field::PodNamespace, "/Config/metadata/namespace"),
+        (Field::PodUid, "/Config/metadata/uid"),
+    ] {
+        let said = sandbox.as_ref().and_then(|metadata| text(metadata, pointer));
+        claims.add(field, Source::ContainerdRecord, said);
+    }
+    claims
+}
+
 /// Labels and annotations lie in layers: what the CRI request said, then what containerd adds.
 fn sandbox_record(facts: &mut Facts, found: &Found, metadata: &Value) {
     let pod = &mut facts.pod;
@@ -98,9 +146,6 @@ fn sandbox_record(facts: &mut Facts, found: &Found, metadata: &Value) {
     let said = |pointer: &str| text(metadata, pointer);
     pod.runtime_handler = said("/RuntimeHandler").unwrap_or_default();
     pod.cgroup_parent = said("/Config/linux/cgroup_parent");
-    if let Some(uid) = said("/Config/metadata/uid").filter(|_| pod.uid.is_empty()) {
-        pod.uid = uid;
-    }
     let more = metadata.pointer("/AdditionalIPs").and_then(Value::as_array).into_iter().flatten();
     let more = more.filter_map(Value::as_str).map(ToOwned::to_owned);
     pod.ips = said("/IP").into_iter().chain(more).collect();

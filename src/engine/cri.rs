@@ -4,9 +4,10 @@
 
 use std::collections::BTreeMap;
 
+use super::identity::{Claims, Field, Source, Writer};
 use super::{
-    Call, ContainerFacts, Document, Engine, Facts, Found, Image, PodDocument, PodFacts, Role,
-    Wanted, is_id,
+    Call, ContainerFacts, Document, Engine, Facts, Found, Image, Kind, PodDocument, PodFacts, Role,
+    Wanted, cgroup, is_id,
 };
 
 /// `sandbox` or `container`.
@@ -54,31 +55,50 @@ pub(super) fn facts(
     document: &Document<'_>,
     found: &Found,
 ) -> Facts {
-    let is_sandbox = is_sandbox(document);
-    let id = pod_id(call, document);
+    let claims = Claims::new(engine.kind);
+    facts_beside(claims, engine, call, document, found)
+}
+
+/// The same, beside what stronger sources claim.
+pub(super) fn facts_beside(
+    mut claims: Claims,
+    engine: Engine,
+    call: &Call<'_>,
+    document: &Document<'_>,
+    found: &Found,
+) -> Facts {
+    let mut contradictions = engine.contradictions().to_vec();
+    let role = role(&mut claims, &engine, call, document, &mut contradictions);
+    let is_sandbox = role == Role::Sandbox;
+    if !is_sandbox {
+        claims.add(Field::PodId, Source::Annotation, document.said(SANDBOX_ID));
+    }
+    let id = claims.settle(Field::PodId, &mut contradictions).map(|(id, _)| id);
+    let id = id.filter(|_| !is_sandbox).unwrap_or_else(|| call.id.to_owned());
+    let is_doubtful = !contradictions.is_empty();
     let sandbox = beside(call, &id, "config.json").and_then(|path| found.file(&path));
     let theirs = sandbox.map(annotations_of).unwrap_or_default();
-    let said = |key: &str, kubelet: &str| {
-        let here = document.said(key).or_else(|| theirs.get(key).cloned());
-        here.or_else(|| document.said(kubelet)).unwrap_or_default()
-    };
-    let uid = match said(SANDBOX_UID, KUBELET_UID) {
-        uid if uid.is_empty() => {
-            let log = theirs.get(LOG_DIRECTORY).cloned().or_else(|| document.said(LOG_DIRECTORY));
-            log.as_deref().map(uid_of_log_directory).unwrap_or_default()
-        }
-        uid => uid,
-    };
-    let (name, namespace) =
-        (said(SANDBOX_NAME, KUBELET_NAME), said(SANDBOX_NAMESPACE, KUBELET_NAMESPACE));
+    claim_names(&mut claims, &engine, document, &theirs);
+    let mut settle = |field| claims.settle(field, &mut contradictions);
+    let value = |settled: Option<(String, Writer)>| settled.map(|(value, _)| value);
+    let (name, uid) = (value(settle(Field::PodName)), value(settle(Field::PodUid)));
+    let (name, uid) = (name.unwrap_or_default(), uid.unwrap_or_default());
+    let namespace = settle(Field::PodNamespace);
+    let namespace_by = namespace.as_ref().map(|(_, writer)| {
+        // Annotations that are wrong about role or pod are not what the engine wrote last.
+        let is_doubted = is_doubtful && *writer == Writer::EngineLast;
+        if is_doubted { Writer::Anybody } else { *writer }
+    });
+    let namespace = value(namespace).unwrap_or_default();
+    let container_name = value(settle(Field::ContainerName));
     let labels = kubelet_labels(&name, &namespace, &uid);
     let pid = document.joined_process(&["network", "ipc", "uts"]);
     let pid = pid.or_else(|| found.pid(&beside(call, &id, "init.pid")?));
     let own = if is_sandbox { document.annotations.clone() } else { theirs };
     Facts {
         engine,
-        role: if is_sandbox { Role::Sandbox } else { Role::Container },
-        container: container(call, document, &labels),
+        role,
+        container: container(call, document, container_name, &labels),
         pod: PodFacts {
             id,
             name,
@@ -94,16 +114,80 @@ pub(super) fn facts(
             },
             ..PodFacts::default()
         },
+        namespace_by,
+        has_image_annotations: false,
+        names_pod: false,
+        contradictions,
         missing: Vec::new(),
     }
+}
+
+/// Infrastructure or workload. Where the engine is not known to write its annotations last, who
+/// says to be a sandbox must look like one: it names no other sandbox, and joins none's namespaces.
+fn role(
+    claims: &mut Claims,
+    engine: &Engine,
+    call: &Call<'_>,
+    document: &Document<'_>,
+    contradictions: &mut Vec<String>,
+) -> Role {
+    let said = if is_sandbox(document) { "sandbox" } else { "container" };
+    claims.add(Field::Role, Source::Annotation, Some(said.to_owned()));
+    let settled = claims.settle(Field::Role, contradictions);
+    if settled.is_none_or(|(role, _)| role != "sandbox") {
+        return Role::Container;
+    }
+    if engine.kind == Kind::ContainerdCri {
+        return Role::Sandbox;
+    }
+    let names_another = document.said(SANDBOX_ID).is_some_and(|id| id != call.id);
+    let joins = document.joined_process(&["network", "ipc", "uts", "pid"]).is_some();
+    if names_another || joins {
+        let what = if joins { "joins the namespaces of a process" } else { "names another" };
+        contradictions.push(format!("role: annotation {TYPE} says sandbox, but it {what}"));
+        return Role::Container;
+    }
+    Role::Sandbox
+}
+
+/// Names as the annotations say them, those of the sandbox's document, and kubelet's where an
+/// engine that is not known writes no others.
+fn claim_names(
+    claims: &mut Claims,
+    engine: &Engine,
+    document: &Document<'_>,
+    theirs: &BTreeMap<String, String>,
+) {
+    let uid = theirs.get(LOG_DIRECTORY).map(|path| uid_of_log_directory(path));
+    let own_uid = document.said(LOG_DIRECTORY).map(|path| uid_of_log_directory(&path));
+    claims.add(Field::PodUid, Source::CgroupPath, cgroup::pod_uid(document.cgroups_path));
+    let all = [
+        (Field::PodName, SANDBOX_NAME, KUBELET_NAME),
+        (Field::PodNamespace, SANDBOX_NAMESPACE, KUBELET_NAMESPACE),
+        (Field::PodUid, SANDBOX_UID, KUBELET_UID),
+        (Field::ContainerName, CONTAINER_NAME, KUBELET_CONTAINER),
+    ];
+    for (field, key, kubelet) in all {
+        let (own, other) = (document.said(key), theirs.get(key).cloned());
+        let is_said = own.is_some() || other.is_some();
+        claims.add(field, Source::Annotation, own);
+        if field != Field::ContainerName {
+            claims.add(field, Source::SandboxDocument, other);
+        }
+        if !is_said && engine.kind == Kind::Kubernetes {
+            claims.add(field, Source::Annotation, document.said(kubelet));
+        }
+    }
+    claims.add(Field::PodUid, Source::Annotation, own_uid);
+    claims.add(Field::PodUid, Source::SandboxDocument, uid);
 }
 
 fn container(
     call: &Call<'_>,
     document: &Document<'_>,
+    name: Option<String>,
     pod_labels: &BTreeMap<String, String>,
 ) -> ContainerFacts {
-    let name = document.said(CONTAINER_NAME).or_else(|| document.said(KUBELET_CONTAINER));
     let name = name.unwrap_or_default();
     let mut labels = pod_labels.clone();
     if !name.is_empty() {

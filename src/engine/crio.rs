@@ -2,17 +2,19 @@
 //! CRI-O, 1.2x to 1.37. It writes nearly everything into the sandbox's config.json, which lies
 //! on disk even where the pod has no infrastructure container.
 //!
-//! In the sandbox's document a pod's author can shadow CRI-O's keys, in a container's CRI-O's win.
-//! So ids and names come from the container, the sandbox is found by its id, and it is believed
-//! only if it agrees with them.
+//! In the sandbox's document a pod's author can shadow CRI-O's keys, in a container's CRI-O's win,
+//! and a sandbox's can look like a container's. So role, ids and names come from the storage's
+//! records and from conmon's arguments, the sandbox is found by its id, and of its labels and
+//! annotations only those count that CRI-O wrote in both forms.
 
 use std::collections::BTreeMap;
 
 use serde_json::{Map, Value};
 
+use super::identity::{Claims, Field, Source, Writer, contradiction};
 use super::{
     Call, ContainerFacts, Document, Engine, Facts, Found, Image, PodDocument, PodFacts, Role,
-    SeccompProfile, Wanted, cri, digest, storage, text, texts,
+    SeccompProfile, Wanted, cgroup, conmon, cri, digest, storage, text, texts,
 };
 
 /// `cri-o`, or `libpod` for Podman.
@@ -23,6 +25,14 @@ const PREFIX: &str = "io.kubernetes.cri-o.";
 const OVERHEAD: [&str; 2] = ["pod-linux-overhead.crio.io", "io.kubernetes.cri-o.PodLinuxOverhead"];
 const RESOURCES: [&str; 2] =
     ["pod-linux-resources.crio.io", "io.kubernetes.cri-o.PodLinuxResources"];
+/// What CRI-O writes beside its own prefix.
+const BESIDE: [&str; 5] = [
+    PREFIX,
+    MANAGER,
+    "io.kubernetes.container.name",
+    "org.opencontainers.image.",
+    "org.systemd.property.",
+];
 const SPOOFED: [&str; 2] = ["spoofed.crio.io", "io.kubernetes.cri-o.Spoofed"];
 
 /// Annotations, some of them CRI-O's own.
@@ -57,16 +67,10 @@ fn is_spoofed(annotations: &BTreeMap<String, String>) -> bool {
     SPOOFED.iter().any(|key| annotations.get(*key).is_some_and(|on| on == "true"))
 }
 
-/// A sandbox is its own id: its author may have written another one.
-fn pod_id(call: &Call<'_>, document: &Document<'_>) -> String {
-    let said = document.said(SANDBOX_ID).filter(|_| !is_sandbox(document));
-    said.unwrap_or_else(|| call.id.to_owned())
-}
-
+/// The pods that the document may belong to: what is believed is decided once they are read.
 pub(super) fn wanted(call: &Call<'_>, document: &Document<'_>) -> Wanted {
     let mut files = Vec::new();
-    if !is_sandbox(document) {
-        let pod = pod_id(call, document);
+    if let Some(pod) = document.said(SANDBOX_ID).filter(|pod| pod != call.id) {
         files.extend(storage::beside(call, &pod, "config.json"));
         files.extend(storage::beside(call, &pod, "pidfile"));
     }
@@ -80,65 +84,188 @@ pub(super) fn facts(
     document: &Document<'_>,
     found: &Found,
 ) -> Facts {
-    let is_sandbox = is_sandbox(document);
     let keys = Keys(document.annotations);
-    let pod_id = pod_id(call, document);
-    let paths = storage::beside(call, &pod_id, "config.json");
+    let mut contradictions = engine.contradictions().to_vec();
+    let identity = identify(call, document, found, &mut contradictions);
+    let is_sandbox = identity.role == Role::Sandbox;
+    let mut pod = PodFacts {
+        id: identity.pod_id,
+        name: identity.name,
+        namespace: identity.namespace,
+        uid: identity.uid,
+        ..PodFacts::default()
+    };
+    let paths = storage::beside(call, &pod.id, "config.json");
     let bytes = if is_sandbox { None } else { found.first(&paths) };
     let theirs = if is_sandbox {
         document.annotations.clone()
     } else {
         bytes.map(cri::annotations_of).unwrap_or_default()
     };
-    let identity = identity(&keys, call, found, &pod_id, is_sandbox);
-    let mut pod = PodFacts { id: pod_id.clone(), ..PodFacts::default() };
     let mut missing = Vec::new();
-    [pod.name, pod.namespace, pod.uid] = identity;
-    let agrees = is_sandbox || agrees(&theirs, &pod);
-    if agrees {
-        of_sandbox(&mut pod, &Keys(&theirs));
+    let is_believed =
+        is_sandbox || bytes.is_some() && (identity.is_proven || agrees(&theirs, &pod));
+    if is_believed {
+        of_sandbox(&mut pod, &Keys(&theirs), document, is_sandbox, &mut contradictions);
     } else if bytes.is_some() {
         missing.push("the document of the pod's sandbox names another pod: not believed".into());
     } else {
         let what = "the document of the pod's sandbox could not be read";
         missing.push(format!("{what}: pod labels, annotations, handler and overhead are absent"));
     }
-    pod.ips = ips(&keys, &Keys(&theirs), agrees);
+    pod.ips = ips(&keys, &Keys(&theirs), is_believed);
     pod.pid = document.joined_process(&["pid"]).unwrap_or(0);
     if is_sandbox {
         pod.pid = 0;
     } else if pod.pid == 0 && pod.lives_with.is_none() {
-        let pids = storage::beside(call, &pod_id, "pidfile");
+        let pids = storage::beside(call, &pod.id, "pidfile");
         pod.pid = pids.iter().find_map(|path| found.pid(path)).unwrap_or(0);
     }
     pod.lives_with =
         pod.lives_with.and_then(|_| paths.iter().find(|path| found.file(path).is_some()).cloned());
     pod.document = match bytes {
         _ if is_sandbox => PodDocument::Own,
-        Some(bytes) if agrees => PodDocument::Sandbox(bytes.to_vec()),
+        Some(bytes) if is_believed => PodDocument::Sandbox(bytes.to_vec()),
         Some(_) | None => PodDocument::Unknown,
     };
-    let role = if is_sandbox { Role::Sandbox } else { Role::Container };
-    Facts { engine, role, container: container(call, &keys, document), pod, missing }
+    let mut container = container(call, &keys, document);
+    container.name = identity.container.unwrap_or(container.name);
+    Facts {
+        engine,
+        role: identity.role,
+        container,
+        pod,
+        namespace_by: identity.namespace_by,
+        has_image_annotations: false,
+        names_pod: false,
+        contradictions,
+        missing,
+    }
 }
 
-/// The pod's name, namespace and uid: from `k8s_NAME_NAMESPACE_UID_ATTEMPT`, for none of them
-/// holds an underscore; from the storage's record for the sandbox itself.
-fn identity(
-    keys: &Keys<'_>,
+/// Who a container is.
+struct Identity {
+    role: Role,
+    pod_id: String,
+    name: String,
+    namespace: String,
+    uid: String,
+    container: Option<String>,
+    namespace_by: Option<Writer>,
+    /// Whether CRI-O itself says which pod it is.
+    is_proven: bool,
+}
+
+const SANDBOX: &str = "sandbox";
+const CONTAINER: &str = "container";
+
+/// Who it is, by the storage's record, conmon's arguments, the cgroup, and annotations at last.
+fn identify(
     call: &Call<'_>,
+    document: &Document<'_>,
     found: &Found,
-    pod_id: &str,
-    is_sandbox: bool,
-) -> [String; 3] {
-    let record = storage::metadata(call, found, pod_id);
-    let of_record = |key: &str| record.as_ref().and_then(|record| text(record, key));
-    if let (true, Some(name)) = (is_sandbox, of_record("/metadata-name")) {
-        let namespace = of_record("/namespace").unwrap_or_default();
-        return [name, namespace, of_record("/uid").unwrap_or_default()];
+    contradictions: &mut Vec<String>,
+) -> Identity {
+    let keys = Keys(document.annotations);
+    let mut claims = Claims::new(super::Kind::Crio);
+    let is_told_by_record = of_record(&mut claims, call, found);
+    let is_told_by_conmon = of_conmon(&mut claims, call);
+    let own = if is_sandbox(document) { SANDBOX } else { CONTAINER };
+    claims.add(Field::Role, Source::MaybeSandbox, Some(own.to_owned()));
+    let settled = claims.settle(Field::Role, contradictions);
+    let role = match settled {
+        Some((role, _)) if role == SANDBOX => Role::Sandbox,
+        Some(_) | None => Role::Container,
+    };
+    // In the document of what is known to be a container CRI-O's own keys come last.
+    let is_proven = is_told_by_record || is_told_by_conmon;
+    let source = match role {
+        Role::Container if is_proven => Source::Annotation,
+        Role::Container | Role::Sandbox => Source::MaybeSandbox,
+    };
+    of_annotations(&mut claims, &keys, document, source);
+    if role == Role::Sandbox {
+        claims.add(Field::PodId, Source::RuntimeId, Some(call.id.to_owned()));
     }
+    claims.add(Field::PodUid, Source::CgroupPath, cgroup::pod_uid(document.cgroups_path));
+    let mut settle = |field| claims.settle(field, contradictions);
+    let value = |settled: Option<(String, Writer)>| settled.map(|(value, _)| value);
+    let (pod_id, name) = (value(settle(Field::PodId)), value(settle(Field::PodName)));
+    let namespace = settle(Field::PodNamespace);
+    Identity {
+        role,
+        pod_id: pod_id.unwrap_or_else(|| call.id.to_owned()),
+        name: name.unwrap_or_default(),
+        namespace_by: namespace.as_ref().map(|(_, writer)| *writer),
+        namespace: value(namespace).unwrap_or_default(),
+        uid: value(settle(Field::PodUid)).unwrap_or_default(),
+        container: value(settle(Field::ContainerName)),
+        is_proven,
+    }
+}
+
+/// What CRI-O wrote into containers/storage when it made the container; whether it did.
+fn of_record(claims: &mut Claims, call: &Call<'_>, found: &Found) -> bool {
+    let Some(record) = storage::metadata(call, found, call.id) else { return false };
+    let Some(pod) = text(&record, "/pod-id") else { return false };
+    let is_sandbox = pod == call.id;
+    let role = if is_sandbox { SANDBOX } else { CONTAINER };
+    claims.add(Field::Role, Source::StorageRecord, Some(role.to_owned()));
+    claims.add(Field::PodId, Source::StorageRecord, Some(pod));
+    let names = text(&record, "/pod-name").unwrap_or_default();
+    let [name, namespace, uid] = pod_names(&names);
+    let own = |key: &str| text(&record, key).filter(|_| is_sandbox);
+    let say = |claims: &mut Claims, field, own: Option<String>, of_name: String| {
+        claims.add(field, Source::StorageRecord, own.or(Some(of_name)));
+    };
+    say(claims, Field::PodName, own("/metadata-name"), name);
+    say(claims, Field::PodNamespace, own("/namespace"), namespace);
+    say(claims, Field::PodUid, own("/uid"), uid);
+    if !is_sandbox {
+        claims.add(Field::ContainerName, Source::StorageRecord, text(&record, "/metadata-name"));
+    }
+    true
+}
+
+/// `k8s_CONTAINER_POD_NAMESPACE_UID_ATTEMPT`, with `POD` for the container of a sandbox, which no
+/// container can be called; whether conmon has it.
+fn of_conmon(claims: &mut Claims, call: &Call<'_>) -> bool {
+    let name = conmon::option(call, &["-n", "--name"]).unwrap_or_default();
+    let parts: Vec<&str> = name.split('_').collect();
+    let ["k8s", container, name, namespace, uid, _attempt] = parts[..] else { return false };
+    let role = if container == "POD" { SANDBOX } else { CONTAINER };
+    let all = [
+        (Field::Role, role),
+        (Field::ContainerName, container),
+        (Field::PodName, name),
+        (Field::PodNamespace, namespace),
+        (Field::PodUid, uid),
+    ];
+    for (field, value) in all {
+        claims.add(field, Source::Conmon, Some(value.to_owned()));
+    }
+    true
+}
+
+fn of_annotations(claims: &mut Claims, keys: &Keys<'_>, document: &Document<'_>, source: Source) {
     let said = keys.own("SandboxName").or_else(|| keys.own("Name"));
-    let mut parts = said.unwrap_or_default().split('_').skip(1).map(ToOwned::to_owned);
+    let [name, namespace, uid] = pod_names(said.unwrap_or_default());
+    let by_cgroup = cgroup::pod_uid(document.cgroups_path);
+    claims.add(Field::PodUid, source, Some(uid.clone()));
+    if source == Source::MaybeSandbox && by_cgroup.is_some_and(|by_cgroup| by_cgroup != uid) {
+        return; // It is in the cgroup of another pod than it says.
+    }
+    claims.add(Field::PodId, source, document.said(SANDBOX_ID));
+    claims.add(Field::PodName, source, Some(name));
+    claims.add(Field::PodNamespace, source, Some(namespace));
+    if source == Source::Annotation {
+        claims.add(Field::ContainerName, source, document.said("io.kubernetes.container.name"));
+    }
+}
+
+/// Name, namespace and uid in `k8s_NAME_NAMESPACE_UID_ATTEMPT`: none of them holds an underscore.
+fn pod_names(text: &str) -> [String; 3] {
+    let mut parts = text.split('_').skip(1).map(ToOwned::to_owned);
     [(); 3].map(|()| parts.next().unwrap_or_default())
 }
 
@@ -148,14 +275,80 @@ fn agrees(theirs: &BTreeMap<String, String>, pod: &PodFacts) -> bool {
     said("/name") == pod.name && said("/namespace") == pod.namespace && said("/uid") == pod.uid
 }
 
-fn of_sandbox(pod: &mut PodFacts, keys: &Keys<'_>) {
-    pod.labels = texts(keys.json("Labels").as_ref());
-    pod.annotations = texts(keys.json("Annotations").as_ref());
+fn of_sandbox(
+    pod: &mut PodFacts,
+    keys: &Keys<'_>,
+    document: &Document<'_>,
+    is_own: bool,
+    contradictions: &mut Vec<String>,
+) {
+    let labels = confirmed(keys, "Labels", Field::PodLabels, contradictions);
+    let annotations = confirmed(keys, "Annotations", Field::PodAnnotations, contradictions);
+    // What a shadowed list leaves out is there as a plain key.
+    let is_left = |key: &str| {
+        let is_engines = BESIDE.iter().any(|own| key.starts_with(own)) || key.ends_with(".crio.io");
+        !is_engines && !labels.contains_key(key) && !annotations.contains_key(key)
+    };
+    let left = keys.0.iter().filter(|(key, _)| is_left(key));
+    let left: Vec<(String, String)> = left.map(|(k, v)| (k.clone(), v.clone())).collect();
+    pod.labels = labels;
+    if !pod.labels.contains_key(cri::KUBELET_UID) && keys.0.contains_key(cri::KUBELET_UID) {
+        pod.labels.extend(left.clone());
+    }
+    pod.annotations = annotations;
+    if keys.own("Annotations").is_some() {
+        pod.annotations.extend(left);
+    }
     pod.runtime_handler = keys.own("RuntimeHandler").unwrap_or_default().to_owned();
-    pod.cgroup_parent = keys.own("CgroupParent").map(ToOwned::to_owned);
+    pod.cgroup_parent = cgroup_parent(keys, document, is_own, contradictions);
     pod.overhead = keys.block(OVERHEAD);
     pod.resources = keys.block(RESOURCES);
     pod.lives_with = is_spoofed(keys.0).then(String::new);
+}
+
+/// Labels or annotations from CRI-O's list, each only if it is in the document as a plain key too:
+/// the pod's author can shadow the list, and the plain keys only by the keys themselves.
+fn confirmed(
+    keys: &Keys<'_>,
+    list: &str,
+    field: Field,
+    contradictions: &mut Vec<String>,
+) -> BTreeMap<String, String> {
+    let mut all = texts(keys.json(list).as_ref());
+    // A label hides the annotation of its key among the plain ones.
+    let hiding = texts(keys.json("Labels").as_ref());
+    all.retain(|key, value| match keys.0.get(key) {
+        Some(plain) if plain == value || hiding.get(key) == Some(plain) => true,
+        plain => {
+            let other = (format!("CRI-O's list of {list}"), format!("{key}={value}"));
+            let is = plain.map_or_else(String::new, |plain| format!("{key}={plain}"));
+            let line = contradiction(field, (&other.0, &other.1), ("its plain keys", &is));
+            contradictions.push(line);
+            false
+        }
+    });
+    all
+}
+
+/// CRI-O's word for the cgroup of the pod, if its last part is that of the path.
+fn cgroup_parent(
+    keys: &Keys<'_>,
+    document: &Document<'_>,
+    is_own: bool,
+    contradictions: &mut Vec<String>,
+) -> Option<String> {
+    let said = keys.own("CgroupParent")?.to_owned();
+    let parent = cgroup::cgroup_parent(document.cgroups_path);
+    let last = |path: &str| path.trim_end_matches('/').rsplit('/').next().map(ToOwned::to_owned);
+    if last(&parent) == last(&said) || document.cgroups_path.is_empty() {
+        return Some(said);
+    }
+    if is_own {
+        contradictions.push(format!(
+            "cgroup parent: annotation {PREFIX}CgroupParent does not fit the cgroup path"
+        ));
+    }
+    None
 }
 
 /// CRI-O writes them as `IP.0`, `IP.1` on containers; a sandbox has the plugin's result.

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! containerd without CRI: `ctr`, nerdctl, other clients. nerdctl copies its labels to
-//! annotations; all labels stand in containerd's record. The container is its own pod.
+//! containerd without CRI: `ctr`, nerdctl, other clients. ctr writes the labels of its command to
+//! annotations, nerdctl its own ones; all labels, the image's among them, stand in containerd's
+//! record. So keys of our own count as annotations only. The container is its own pod.
 
+use super::identity::{Claims, Field, Source};
 use super::{Call, Document, Engine, Facts, Found, Image, Kind, Wanted, containerd, own};
 
 /// Written by nerdctl alone.
@@ -23,12 +25,11 @@ pub(super) fn facts(
     let mut facts = Facts::alone(engine, call);
     facts.pod.annotations = document.annotations.clone();
     facts.pod.uid = call.id.to_owned();
-    let mut said = document.annotations.clone();
     match found.records.get(call.id) {
         Some(record) => {
             facts.container.labels = record.labels.clone();
             facts.pod.labels = record.labels.clone();
-            said.extend(record.labels.clone());
+            own::note_labels(&mut facts, &record.labels, document);
             let name = record.image.clone();
             facts.container.image = (!name.is_empty()).then(|| Image { name, ..Image::default() });
         }
@@ -42,8 +43,16 @@ pub(super) fn facts(
             facts.pod.name.clone_from(&name);
             facts.container.name = name;
         }
-        facts.pod.namespace = document.said(NERDCTL_NAMESPACE).unwrap_or_default();
+        let mut claims = Claims::new(Kind::Nerdctl);
+        let by_bundle = containerd::namespace(call.bundle).map(ToOwned::to_owned);
+        claims.add(Field::PodNamespace, Source::BundlePath, by_bundle);
+        let said = document.said(NERDCTL_NAMESPACE);
+        claims.add(Field::PodNamespace, Source::Annotation, said);
+        let settled = claims.settle(Field::PodNamespace, &mut facts.contradictions);
+        if let Some((namespace, writer)) = settled {
+            (facts.pod.namespace, facts.namespace_by) = (namespace, Some(writer));
+        }
     }
-    own::apply(&mut facts, &said);
+    own::apply(&mut facts, document, document.annotations);
     facts
 }

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which engine called. First the parent processes, then the bundle's path, annotations last: a
-//! pod's author can write annotations, but neither processes nor paths. Annotations alone decide
-//! only where nothing stronger speaks; each piece of evidence is kept for `explain`.
+//! Which engine called. The parent processes decide, then the bundle's path, then the cgroup's; a
+//! pod's author can write annotations, but none of these. Annotations decide only where nothing
+//! stronger speaks, and such an engine is not proven: nobody is exempt by its word. Each piece of
+//! evidence is kept for `explain`, and each contradiction.
 
-use super::{Call, Document, cri, crio, ctr, isulad};
+use super::{Call, Document, cgroup, conmon, containerd, cri, crio, ctr, isulad};
 
 /// The engines that are told apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,72 +29,141 @@ pub enum Kind {
     Plain,
 }
 
+impl Kind {
+    /// Every engine.
+    pub const ALL: [Self; 9] = [
+        Self::ContainerdCri,
+        Self::Containerd,
+        Self::Nerdctl,
+        Self::Docker,
+        Self::Crio,
+        Self::Podman,
+        Self::Isulad,
+        Self::Kubernetes,
+        Self::Plain,
+    ];
+
+    /// The word in JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::ContainerdCri => "containerd-cri",
+            Self::Containerd => "containerd",
+            Self::Nerdctl => "nerdctl",
+            Self::Docker => "docker",
+            Self::Crio => "cri-o",
+            Self::Podman => "podman",
+            Self::Isulad => "isulad",
+            Self::Kubernetes => "kubernetes",
+            Self::Plain => "plain",
+        }
+    }
+
+    /// Whether its pods are Kubernetes' own.
+    pub fn has_kubernetes_pods(self) -> bool {
+        matches!(self, Self::ContainerdCri | Self::Crio | Self::Isulad | Self::Kubernetes)
+    }
+}
+
 /// An engine and why it was taken for that.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Engine {
     /// Which.
     pub kind: Kind,
     evidence: Vec<String>,
+    contradictions: Vec<String>,
+    is_proven: bool,
 }
 
 impl Engine {
     /// The word in JSON.
     pub fn name(&self) -> &'static str {
-        match self.kind {
-            Kind::ContainerdCri => "containerd-cri",
-            Kind::Containerd => "containerd",
-            Kind::Nerdctl => "nerdctl",
-            Kind::Docker => "docker",
-            Kind::Crio => "cri-o",
-            Kind::Podman => "podman",
-            Kind::Isulad => "isulad",
-            Kind::Kubernetes => "kubernetes",
-            Kind::Plain => "plain",
-        }
+        self.kind.name()
     }
 
     /// What spoke for it.
     pub fn evidence(&self) -> &[String] {
         &self.evidence
     }
+
+    /// Weaker evidence that named another engine, and was not believed.
+    pub fn contradictions(&self) -> &[String] {
+        &self.contradictions
+    }
+
+    /// Whether something spoke for it that no tenant can write.
+    pub fn is_proven(&self) -> bool {
+        self.is_proven
+    }
+
+    fn note(&mut self, evidence: String) {
+        self.evidence.push(evidence);
+    }
+
+    /// Notes that weaker evidence names another engine.
+    fn contradict(&mut self, weaker: &str, other: Kind) {
+        if self.kind != other {
+            let (is, not) = (self.name(), other.name());
+            self.contradictions.push(format!("engine: {weaker} says {not}, but it is {is}"));
+        }
+    }
 }
 
 /// Finds out who called.
 pub fn detect(call: &Call<'_>, document: &Document<'_>) -> Engine {
-    let parents = [call.parent, call.grandparent];
-    let by_parent = parents.into_iter().find_map(parent_kind);
-    let by_bundle = bundle_kind(call.bundle).map(|(kind, what)| (kind, what.to_owned()));
-    let (kind, first) = match (by_parent, by_bundle) {
-        (Some((kind, what)), _) => (kind, format!("parent process {what}")),
-        (None, Some((kind, what))) => (kind, format!("bundle below {what}")),
+    let by_parent = [call.parent, call.grandparent].into_iter().find_map(parent_kind);
+    let by_bundle = bundle_kind(call.bundle);
+    let (kind, first) = match (&by_parent, &by_bundle) {
+        (Some((kind, what)), _) => (*kind, format!("parent process {what}")),
+        (None, Some((kind, what))) => (*kind, format!("bundle below {what}")),
         (None, None) => return by_annotations(document),
     };
-    let mut evidence = vec![first];
-    let kind = refine(kind, call, document, &mut evidence);
-    Engine { kind, evidence }
+    let evidence = vec![first];
+    let mut engine = Engine { kind, evidence, contradictions: Vec::new(), is_proven: true };
+    match kind {
+        Kind::Containerd => tell_clients_apart(&mut engine, call, document),
+        Kind::Crio | Kind::Podman => tell_storages_apart(&mut engine, call, document),
+        Kind::ContainerdCri
+        | Kind::Nerdctl
+        | Kind::Docker
+        | Kind::Isulad
+        | Kind::Kubernetes
+        | Kind::Plain => {}
+    }
+    if let Some((other, what)) = by_bundle
+        && !shares_bundles(engine.kind, other)
+    {
+        engine.contradict(&format!("a bundle below {what}"), other);
+    }
+    engine
+}
+
+/// Whether an engine's bundles look like those of another.
+fn shares_bundles(kind: Kind, by_bundle: Kind) -> bool {
+    let of = |kind: Kind| match kind {
+        Kind::Podman => Kind::Crio,
+        Kind::ContainerdCri | Kind::Nerdctl => Kind::Containerd,
+        Kind::Crio
+        | Kind::Containerd
+        | Kind::Docker
+        | Kind::Isulad
+        | Kind::Kubernetes
+        | Kind::Plain => kind,
+    };
+    of(kind) == of(by_bundle)
 }
 
 fn parent_kind(words: &[Vec<u8>]) -> Option<(Kind, String)> {
     let program = String::from_utf8_lossy(words.first()?).into_owned();
     let name = program.rsplit('/').next().unwrap_or_default();
-    let has = |wanted: &str| words.iter().any(|word| word == wanted.as_bytes());
     let kind = match name {
         "containerd-shim-runc-v2" | "containerd-shim-runc-v1" => {
-            if has("moby") {
-                Kind::Docker
-            } else {
-                Kind::Containerd
+            match containerd::option(words, "-namespace").as_deref() {
+                Some("moby") => Kind::Docker,
+                _ => Kind::Containerd,
             }
         }
-        "conmon" | "conmonrs" | "crio-conmonrs" => {
-            let libpod = words.iter().any(|word| {
-                [&b"podman"[..], b"libpod"]
-                    .iter()
-                    .any(|part| word.windows(part.len()).any(|window| window == *part))
-            });
-            if libpod { Kind::Podman } else { Kind::Crio }
-        }
-        "crio" => Kind::Crio,
+        "conmon" => conmon::engine(words).unwrap_or(Kind::Crio),
+        "conmonrs" | "crio-conmonrs" | "crio" => Kind::Crio,
         "podman" => Kind::Podman,
         "isulad" | "isulad-shim" => Kind::Isulad,
         "dockerd" | "buildkitd" => Kind::Docker,
@@ -103,8 +173,8 @@ fn parent_kind(words: &[Vec<u8>]) -> Option<(Kind, String)> {
 }
 
 fn bundle_kind(bundle: &str) -> Option<(Kind, &'static str)> {
-    if let Some((_, rest)) = bundle.split_once("/io.containerd.runtime.v2.task/") {
-        let kind = if rest.starts_with("moby/") { Kind::Docker } else { Kind::Containerd };
+    if let Some(namespace) = containerd::namespace(bundle) {
+        let kind = if namespace == "moby" { Kind::Docker } else { Kind::Containerd };
         return Some((kind, "io.containerd.runtime.v2.task"));
     }
     if bundle.contains("-containers/") && bundle.ends_with("/userdata") {
@@ -113,51 +183,69 @@ fn bundle_kind(bundle: &str) -> Option<(Kind, &'static str)> {
     bundle.contains("/isulad/engines/").then_some((Kind::Isulad, "isulad/engines"))
 }
 
-/// Annotations decide between engines that share processes and paths.
-fn refine(
-    kind: Kind,
-    call: &Call<'_>,
-    document: &Document<'_>,
-    evidence: &mut Vec<String>,
-) -> Kind {
+/// containerd's clients share processes and paths. Its CRI plugin writes its annotations after
+/// those of the pod, and only in its own namespace; nerdctl likewise.
+fn tell_clients_apart(engine: &mut Engine, call: &Call<'_>, document: &Document<'_>) {
     let has = |key: &str| document.annotations.contains_key(key);
-    match kind {
-        Kind::Containerd if has(cri::TYPE) && call.bundle.contains("/k8s.io/") => {
-            evidence.push("bundle in the namespace k8s.io".to_owned());
-            evidence.push(format!("annotation {}", cri::TYPE));
-            Kind::ContainerdCri
-        }
-        Kind::Containerd if has(ctr::NERDCTL_NAMESPACE) => {
-            evidence.push(format!("annotation {}", ctr::NERDCTL_NAMESPACE));
-            Kind::Nerdctl
-        }
-        Kind::Crio | Kind::Podman => {
-            let told = match document.annotations.get(crio::MANAGER).map(String::as_str) {
-                Some("libpod") => Kind::Podman,
-                Some("cri-o") => Kind::Crio,
-                _ => return kind,
-            };
-            evidence.push(format!("annotation {}", crio::MANAGER));
-            told
-        }
-        Kind::Containerd
-        | Kind::Nerdctl
-        | Kind::ContainerdCri
-        | Kind::Docker
-        | Kind::Isulad
-        | Kind::Kubernetes
-        | Kind::Plain => kind,
+    if has(cri::TYPE) && containerd::namespace(call.bundle) == Some(containerd::CRI_NAMESPACE) {
+        engine.note("bundle in the namespace k8s.io".to_owned());
+        engine.note(format!("annotation {}", cri::TYPE));
+        engine.kind = Kind::ContainerdCri;
+    } else if has(ctr::NERDCTL_NAMESPACE) {
+        engine.note(format!("annotation {}", ctr::NERDCTL_NAMESPACE));
+        engine.kind = Kind::Nerdctl;
     }
 }
 
-/// Nothing stronger speaks: whoever wrote this document wrote its annotations too.
+/// CRI-O and Podman share conmon and containers/storage. conmon's arguments tell them apart, else
+/// the cgroup, whose last part no tenant writes. A pod's author can write `io.container.manager`.
+fn tell_storages_apart(engine: &mut Engine, call: &Call<'_>, document: &Document<'_>) {
+    let manager = match document.annotations.get(crio::MANAGER).map(String::as_str) {
+        Some("libpod") => Some(Kind::Podman),
+        Some("cri-o") => Some(Kind::Crio),
+        _ => None,
+    };
+    let by_parent = [call.parent, call.grandparent].into_iter().find_map(|words| {
+        let program = words.first()?.rsplit(|byte| *byte == b'/').next()?;
+        match program {
+            b"conmon" => conmon::engine(words),
+            b"podman" => Some(Kind::Podman),
+            b"crio" | b"conmonrs" | b"crio-conmonrs" => Some(Kind::Crio),
+            _ => None,
+        }
+    });
+    let by_cgroup = cgroup::engine(document.cgroups_path);
+    match (by_parent, by_cgroup, manager) {
+        (Some(kind), _, _) => engine.kind = kind,
+        (None, Some(kind), _) => {
+            engine.note("name of the cgroup".to_owned());
+            engine.kind = kind;
+        }
+        (None, None, Some(kind)) => {
+            engine.note(format!("annotation {}", crio::MANAGER));
+            (engine.kind, engine.is_proven) = (kind, false);
+        }
+        (None, None, None) => engine.is_proven = false,
+    }
+    if let Some(other) = by_cgroup {
+        engine.contradict("the name of the cgroup", other);
+    }
+    if let Some(other) = manager {
+        engine.contradict(&format!("annotation {}", crio::MANAGER), other);
+    }
+}
+
+/// Nothing stronger speaks: whoever wrote this document wrote its annotations too, unless it is an
+/// engine that is not known. Below kubelet's cgroup it is one, and its pods' authors may have
+/// written them: then they make no engine of it that has no pods.
 fn by_annotations(document: &Document<'_>) -> Engine {
     let has = |key: &str| document.annotations.contains_key(key);
+    let is_kubelets = cgroup::is_kubelets(document.cgroups_path);
     let manager = document.annotations.get(crio::MANAGER).map(String::as_str);
     let (kind, key) = match manager {
         Some("cri-o") if has(crio::SANDBOX_ID) => (Kind::Crio, crio::MANAGER),
-        Some("libpod") => (Kind::Podman, crio::MANAGER),
-        _ if has(ctr::NERDCTL_NAMESPACE) => (Kind::Nerdctl, ctr::NERDCTL_NAMESPACE),
+        Some("libpod") if !is_kubelets => (Kind::Podman, crio::MANAGER),
+        _ if has(ctr::NERDCTL_NAMESPACE) && !is_kubelets => (Kind::Nerdctl, ctr::NERDCTL_NAMESPACE),
         _ if has(cri::TYPE) && (has(isulad::CGROUP_DIR) || has(isulad::ATTEMPT)) => {
             (Kind::Isulad, cri::TYPE)
         }
@@ -167,11 +255,16 @@ fn by_annotations(document: &Document<'_>) -> Engine {
         }
         _ => {
             let why = "no engine among the parents, in the bundle's path or in the annotations";
-            return Engine { kind: Kind::Plain, evidence: vec![why.to_owned()] };
+            return unproven(Kind::Plain, why, None);
         }
     };
-    let why = "no engine among the parents, none in the bundle's path".to_owned();
-    Engine { kind, evidence: vec![why, format!("annotation {key}")] }
+    let why = "no engine among the parents, none in the bundle's path";
+    unproven(kind, why, Some(format!("annotation {key}")))
+}
+
+fn unproven(kind: Kind, why: &str, more: Option<String>) -> Engine {
+    let evidence = [why.to_owned()].into_iter().chain(more).collect();
+    Engine { kind, evidence, contradictions: Vec::new(), is_proven: false }
 }
 
 #[cfg(test)]

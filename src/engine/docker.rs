@@ -4,12 +4,16 @@
 //! file system tells, then its own mounts, then the daemon's command line and configuration file.
 //! Mounts of another container (`--network container:X`) tell nothing. The container is its own
 //! pod. Addresses are left out: at `create` the files show those of its last run.
+//! Its labels are the operator's and the image's: keys of our own count only if they are not the
+//! image's, which Docker keeps beside.
+
+use std::collections::BTreeMap;
 
 use serde_json::Value;
 
 use super::{
     Call, Dockerd, Document, Engine, Facts, Found, Image, SeccompProfile, Wanted, digest, dockerd,
-    is_id, own, text, texts,
+    image, is_id, own, text, texts,
 };
 
 const CONFIG: &str = "config.v2.json";
@@ -71,6 +75,54 @@ pub(super) fn record<'r>(
     })
 }
 
+/// The files that lead to the configuration of the image, as far as those before them are there:
+/// in Docker's own store that file itself, in containerd's the index, the manifest, and it.
+pub(super) fn wanted_more(call: &Call<'_>, document: &Document<'_>, found: &Found) -> Wanted {
+    let Some((root, config)) = record(call, document, found) else { return Wanted::default() };
+    Wanted { files: image_files(root, &config, found), store: None }
+}
+
+fn image_files(root: &str, config: &Value, found: &Found) -> Vec<String> {
+    let driver = text(config, "/Driver").unwrap_or_default();
+    let mut files = Vec::new();
+    if let Some(hex) = text(config, "/Image").and_then(|image| sha256(&image))
+        && is_id(&driver)
+    {
+        files.push(format!("{root}/image/{driver}/imagedb/content/sha256/{hex}"));
+    }
+    let stores = [root.to_owned() + "/containerd/daemon", "/var/lib/containerd".to_owned()];
+    let blobs = |hex: &str| {
+        let blob = |store| format!("{store}/io.containerd.content.v1.content/blobs/sha256/{hex}");
+        stores.iter().map(blob).collect::<Vec<_>>()
+    };
+    let manifest = text(config, "/ImageManifest/digest").and_then(|image| sha256(&image));
+    let manifests = manifest.map(|hex| blobs(&hex)).unwrap_or_default();
+    let configs = manifests.iter().filter_map(|file| found.json(file)).filter_map(|manifest| {
+        let hex = sha256(&text(&manifest, "/config/digest")?)?;
+        Some(blobs(&hex))
+    });
+    let configs: Vec<String> = configs.flatten().collect();
+    files.extend(manifests);
+    files.extend(configs);
+    files
+}
+
+/// The hexadecimal part of a digest.
+fn sha256(digest: &str) -> Option<String> {
+    let hex = digest.strip_prefix("sha256:").unwrap_or(digest);
+    let is_hex = !hex.is_empty() && hex.bytes().all(|byte| byte.is_ascii_hexdigit());
+    is_hex.then(|| hex.to_owned())
+}
+
+/// The labels of the image; `None` if they are not known.
+fn images_labels(root: &str, config: &Value, found: &Found) -> Option<BTreeMap<String, String>> {
+    let files = image_files(root, config, found);
+    let all = files.iter().filter_map(|file| found.json(file));
+    // A manifest has a descriptor for its configuration, a configuration has none.
+    let mut configs = all.filter(|file| file.get("rootfs").is_some());
+    Some(image::labels(&configs.next()?))
+}
+
 pub(super) fn facts(
     engine: Engine,
     call: &Call<'_>,
@@ -93,7 +145,8 @@ pub(super) fn facts(
             config_digest: digest(&text(&config, "/Image").unwrap_or_default()),
             ..Image::default()
         });
-        said.extend(labels.clone());
+        let images = images_labels(root, &config, found);
+        said.extend(own::of_operator(&mut facts, "label", &labels, images.as_ref()));
         facts.pod.labels = labels.clone();
         facts.container.labels = labels;
         if let Some(host) = path(call, root, HOST_CONFIG).and_then(|path| found.json(&path)) {
@@ -103,7 +156,7 @@ pub(super) fn facts(
     } else {
         facts.missing.push(what_is_missing(found));
     }
-    own::apply(&mut facts, &said);
+    own::apply(&mut facts, document, &said);
     facts
 }
 

@@ -16,6 +16,8 @@ mod ctr;
 mod detect;
 mod docker;
 mod dockerd;
+pub mod identity;
+mod image;
 mod isulad;
 mod kubernetes;
 pub(crate) mod libpod;
@@ -30,6 +32,8 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 
 use serde_json::{Map, Value};
+
+use identity::Writer;
 
 pub use cgroup::cgroup_parent;
 pub use detect::{Engine, Kind, detect};
@@ -208,6 +212,14 @@ pub struct Facts {
     pub container: ContainerFacts,
     /// Its pod.
     pub pod: PodFacts,
+    /// Who can write the pod's namespace where it was found.
+    pub namespace_by: Option<Writer>,
+    /// Whether the pod's annotations may be those of the image.
+    pub has_image_annotations: bool,
+    /// Whether a key of our own names the pod's id.
+    pub names_pod: bool,
+    /// What a weaker source says otherwise, and so is not believed.
+    pub contradictions: Vec<String>,
     /// What could not be read though this engine has it, each with its consequence.
     pub missing: Vec<String>,
 }
@@ -217,6 +229,10 @@ impl Facts {
     fn alone(engine: Engine, call: &Call<'_>) -> Self {
         let id = call.id.to_owned();
         Self {
+            contradictions: engine.contradictions().to_vec(),
+            namespace_by: None,
+            has_image_annotations: false,
+            names_pod: false,
             engine,
             role: Role::Container,
             container: ContainerFacts {
@@ -263,6 +279,30 @@ pub fn is_dockers_record_missing(
 /// Docker's record of this container in the data roots of these daemons.
 pub fn wanted_of_dockers(call: &Call<'_>, dockers: &[Dockerd]) -> Wanted {
     docker::wanted_below(call, dockers.iter().map(Dockerd::data_root))
+}
+
+/// How often what was found may lead to more.
+pub const ROUNDS: usize = 3;
+
+/// What on the host would tell more, now that this was found: what was asked for before may be
+/// among it.
+pub fn wanted_more(
+    engine: &Engine,
+    call: &Call<'_>,
+    document: &Document<'_>,
+    found: &Found,
+) -> Wanted {
+    match engine.kind {
+        Kind::Docker => docker::wanted_more(call, document, found),
+        Kind::Podman => podman::wanted_more(call, found),
+        Kind::ContainerdCri
+        | Kind::Containerd
+        | Kind::Nerdctl
+        | Kind::Crio
+        | Kind::Isulad
+        | Kind::Kubernetes
+        | Kind::Plain => Wanted::default(),
+    }
 }
 
 /// What the engine says about the container of this call.

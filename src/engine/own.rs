@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Keys of our own with which the owner of a container names its pod, on engines without pods.
-//! They count only where whoever writes them decides about the whole document anyway, never
-//! below a CRI engine. `docs/engines.md` shows each with an example.
+//! Keys of our own with which the operator names a container's pod, on engines without pods. They
+//! count only where whoever gives the engine its commands set them: never an image's, never below
+//! Kubernetes. `docs/engines.md` shows each with an example.
 
 use std::collections::BTreeMap;
 
-use super::Facts;
+use super::identity::{Writer, shown};
+use super::{Document, Facts, cgroup, cri, is_id};
 
+const PREFIX: &str = "nri-runc.dev/";
 /// Pod id; several containers may name the same.
 const POD_ID: &str = "nri-runc.dev/pod-id";
 /// Pod name.
@@ -19,15 +21,86 @@ const POD_UID: &str = "nri-runc.dev/pod-uid";
 const CONTAINER_NAME: &str = "nri-runc.dev/container-name";
 /// Prefix of pod labels: `nri-runc.dev/label/app` is the label `app`.
 const LABEL_PREFIX: &str = "nri-runc.dev/label/";
+/// How long the id of a pod may be.
+const LONGEST_ID: usize = 253;
 /// Prefix of pod annotations.
 const ANNOTATION_PREFIX: &str = "nri-runc.dev/annotation/";
 
-/// Applies the keys among `said` to the facts.
-pub(super) fn apply(facts: &mut Facts, said: &BTreeMap<String, String>) {
+/// Those of the labels or annotations (`what`) that are not the image's. Where the image's are not
+/// known none of our keys is known to be the operator's.
+pub(super) fn of_operator(
+    facts: &mut Facts,
+    what: &str,
+    all: &BTreeMap<String, String>,
+    images: Option<&BTreeMap<String, String>>,
+) -> BTreeMap<String, String> {
+    let mut said = all.clone();
+    let Some(images) = images else {
+        said.retain(|key, _| !key.starts_with(PREFIX));
+        if said.len() != all.len() {
+            facts.missing.push(format!(
+                "the {what}s of the image could not be read: {what}s {PREFIX}… may be its own and \
+                 do not count"
+            ));
+        }
+        return said;
+    };
+    for (key, value) in images.iter().filter(|(key, _)| key.starts_with(PREFIX)) {
+        if said.get(key) == Some(value) {
+            said.remove(key);
+            let value = shown(value);
+            facts.contradictions.push(format!(
+                "the image's {what} {}={value:?} does not count: only the operator's do",
+                shown(key)
+            ));
+        }
+    }
+    said
+}
+
+/// Notes keys of our own among labels that may be the image's: there they do not count.
+pub(super) fn note_labels(
+    facts: &mut Facts,
+    labels: &BTreeMap<String, String>,
+    document: &Document<'_>,
+) {
+    let is_alone = |key: &&String| {
+        key.starts_with(PREFIX) && document.annotations.get(*key) != labels.get(*key)
+    };
+    if let Some(key) = labels.keys().find(is_alone) {
+        facts.contradictions.push(format!(
+            "the label {} does not count, for the image may have it: use --annotation",
+            shown(key)
+        ));
+    }
+}
+
+/// Whether Kubernetes made it, through whatever engine: kubelet made its cgroup, or labelled it.
+fn is_of_kubernetes(document: &Document<'_>, said: &BTreeMap<String, String>) -> bool {
+    let keys = [cri::KUBELET_NAME, cri::KUBELET_UID, cri::TYPE];
+    let has = |key: &str| said.contains_key(key) || document.annotations.contains_key(key);
+    cgroup::is_kubelets(document.cgroups_path) || keys.into_iter().any(has)
+}
+
+/// Applies the keys among what the operator `said` to the facts.
+pub(super) fn apply(facts: &mut Facts, document: &Document<'_>, said: &BTreeMap<String, String>) {
+    if !said.keys().any(|key| key.starts_with(PREFIX)) {
+        return;
+    }
+    if is_of_kubernetes(document, said) {
+        facts.contradictions.push(format!("keys {PREFIX}… do not count below Kubernetes"));
+        return;
+    }
+    match said.get(POD_ID) {
+        Some(id) if is_id(id) && id.len() <= LONGEST_ID => {
+            facts.names_pod = *id != facts.pod.id;
+            facts.pod.id.clone_from(id);
+        }
+        Some(id) => facts.contradictions.push(format!("{POD_ID}: {:?} is no id", shown(id))),
+        None => {}
+    }
     let pairs = [
-        (POD_ID, &mut facts.pod.id),
         (POD_NAME, &mut facts.pod.name),
-        (POD_NAMESPACE, &mut facts.pod.namespace),
         (POD_UID, &mut facts.pod.uid),
         (CONTAINER_NAME, &mut facts.container.name),
     ];
@@ -36,6 +109,10 @@ pub(super) fn apply(facts: &mut Facts, said: &BTreeMap<String, String>) {
             field.clone_from(value);
         }
     }
+    if let Some(namespace) = said.get(POD_NAMESPACE) {
+        facts.pod.namespace.clone_from(namespace);
+        facts.namespace_by = Some(Writer::Operator);
+    }
     for (key, value) in said {
         if let Some(label) = key.strip_prefix(LABEL_PREFIX) {
             facts.pod.labels.insert(label.to_owned(), value.clone());
@@ -43,5 +120,27 @@ pub(super) fn apply(facts: &mut Facts, said: &BTreeMap<String, String>) {
         if let Some(annotation) = key.strip_prefix(ANNOTATION_PREFIX) {
             facts.pod.annotations.insert(annotation.to_owned(), value.clone());
         }
+    }
+}
+
+impl Facts {
+    /// Takes back a namespace that a key of our own names, where that is not allowed.
+    pub fn forbid_own_namespaces(&mut self, namespaces: &[String]) {
+        let is_own = self.namespace_by == Some(Writer::Operator);
+        if is_own && namespaces.contains(&self.pod.namespace) {
+            let namespace = shown(&std::mem::take(&mut self.pod.namespace));
+            self.namespace_by = None;
+            self.contradictions.push(format!(
+                "pod namespace: {namespace:?} is exempt from required plugins, and no key of ours \
+                 may name it (exempt_by_annotation)"
+            ));
+        }
+    }
+
+    /// Takes back a pod id that a key of our own names: the container is its own pod.
+    pub fn leave_pod(&mut self, why: &str) {
+        let pod = shown(&std::mem::replace(&mut self.pod.id, self.container.id.clone()));
+        self.names_pod = false;
+        self.contradictions.push(format!("pod id: {pod:?} named by a key of ours {why}"));
     }
 }

@@ -7,6 +7,6 @@ use super::{Call, Document, Engine, Facts, own};
 pub(super) fn facts(engine: Engine, call: &Call<'_>, document: &Document<'_>) -> Facts {
     let mut facts = Facts::alone(engine, call);
     facts.pod.annotations = document.annotations.clone();
-    own::apply(&mut facts, document.annotations);
+    own::apply(&mut facts, document, document.annotations);
     facts
 }

@@ -1,13 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Podman, plain, in pods and from Kubernetes YAML. Names are on conmon's command line, the pod's
 //! id in the cgroup's path, images in the storage's records; labels, the pod's name and addresses in
-//! Podman's database (`libpod`). Members name the infrastructure container as their sandbox;
-//! it is recognised by naming none, or by the database.
+//! Podman's database (`libpod`).
+//!
+//! Annotations of the document are the operator's and the image's: neither tells which pod it is or
+//! whether it is its infrastructure, and keys of our own count only if the image has none of them.
 
+use std::collections::BTreeMap;
+
+use super::identity::{Claims, Field, Source};
 use super::libpod::{self, Rows};
 use super::{
-    Call, Document, Engine, Facts, Found, Image, PodDocument, Role, SeccompProfile, Wanted, conmon,
-    crio, digest, own, storage, text, texts,
+    Call, Document, Engine, Facts, Found, Image, Kind, PodDocument, Role, SeccompProfile, Wanted,
+    cgroup, conmon, crio, digest, image, own, storage, text, texts,
 };
 
 /// Annotations that Podman itself writes.
@@ -43,6 +48,20 @@ fn rows<'f>(call: &Call<'_>, found: &'f Found) -> Option<Rows<'f>> {
     all.find(|rows| rows.container(call.id).is_some())
 }
 
+/// The image's manifest, whose annotations Podman gives to the container.
+pub(super) fn wanted_more(call: &Call<'_>, found: &Found) -> Wanted {
+    let image = image_id(call, found);
+    let files = image.map(|id| storage::image_files(call, &id)).unwrap_or_default();
+    Wanted { files, store: None }
+}
+
+/// The image of the container, if it has one and that is known.
+fn image_id(call: &Call<'_>, found: &Found) -> Option<String> {
+    let record = storage::metadata(call, found, call.id);
+    let by_record = record.as_ref().and_then(|record| text(record, "/image-id"));
+    by_record.or_else(|| text(&rows(call, found)?.container(call.id)?, "/rootfsImageID"))
+}
+
 pub(super) fn facts(
     engine: Engine,
     call: &Call<'_>,
@@ -52,25 +71,18 @@ pub(super) fn facts(
     let mut facts = Facts::alone(engine, call);
     let rows = rows(call, found);
     let name = conmon::option(call, &["-n", "--name"]);
-    let infra = document.said(crio::SANDBOX_ID);
-    let of_pod = pod_in_cgroup(document.cgroups_path).or_else(|| rows?.pod_of(call.id));
-    let is_infra = infra.is_none()
-        && (of_pod.is_some() || name.as_deref().is_some_and(|name| name.ends_with("-infra")));
-    let is_infra = match of_pod.as_ref().and_then(|pod| rows?.infra_of(pod)) {
-        Some(infra) => infra == call.id,
-        None => is_infra,
-    };
-    if is_infra {
-        facts.role = Role::Sandbox;
-    }
+    let of_pod = place(&mut facts, call, document, rows, name.as_deref());
+    let infra = infra(call, document, found, rows, of_pod.as_deref());
     named(&mut facts, call, found, name);
     let pod = &mut facts.pod;
-    let is_alone = infra.is_none() && of_pod.is_none() && !is_infra;
-    pod.id = of_pod.or_else(|| infra.clone()).unwrap_or_else(|| call.id.to_owned());
-    pod.name = if is_alone { facts.container.name.clone() } else { pod.id.clone() };
+    pod.name = match &of_pod {
+        Some(id) => id.clone(),
+        None => facts.container.name.clone(),
+    };
+    pod.id = of_pod.unwrap_or_else(|| call.id.to_owned());
     pod.uid.clone_from(&pod.id);
-    pod.annotations = theirs(document);
     pod.runtime_handler = conmon::exit_option(call, "--runtime").unwrap_or_default();
+    let infra = infra.filter(|_| facts.role == Role::Container);
     if let Some(infra) = &infra {
         pod.pid = document.joined_process(&["network", "ipc", "uts"]).unwrap_or(0);
         pod.document = match found.first(&storage::beside(call, infra, "config.json")) {
@@ -80,8 +92,88 @@ pub(super) fn facts(
     }
     facts.container.seccomp = document.said("io.podman.annotations.seccomp").and_then(seccomp);
     from_database(&mut facts, rows, infra.as_deref().unwrap_or(call.id));
-    own::apply(&mut facts, document.annotations);
+    let images = images_annotations(call, found, rows);
+    facts.has_image_annotations = images.is_none();
+    facts.pod.annotations = theirs(document, images.as_ref());
+    let said = own::of_operator(&mut facts, "annotation", document.annotations, images.as_ref());
+    own::apply(&mut facts, document, &said);
     facts
+}
+
+/// Whether it is its pod's infrastructure, and the pod's id if it is in one. Podman's database
+/// knows; without it the cgroup tells the pod, and the name that Podman gives tells the role.
+fn place(
+    facts: &mut Facts,
+    call: &Call<'_>,
+    document: &Document<'_>,
+    rows: Option<Rows<'_>>,
+    name: Option<&str>,
+) -> Option<String> {
+    const ALONE: &str = "none";
+    let mut claims = Claims::new(Kind::Podman);
+    let by_cgroup = pod_in_cgroup(document.cgroups_path);
+    if let Some(rows) = rows {
+        let pod = rows.pod_of(call.id);
+        let is_infra = pod.as_ref().and_then(|pod| rows.infra_of(pod));
+        if pod.is_none() || is_infra.is_some() {
+            let is_infra = is_infra.is_some_and(|infra| infra == call.id);
+            claims.add(Field::Role, Source::PodmanDatabase, Some(is_infra.to_string()));
+        }
+        let pod = pod.unwrap_or_else(|| ALONE.to_owned());
+        claims.add(Field::PodId, Source::PodmanDatabase, Some(pod));
+    }
+    claims.add(Field::PodId, Source::CgroupPath, by_cgroup);
+    let pod = claims.settle(Field::PodId, &mut facts.contradictions).map(|(pod, _)| pod);
+    let pod = pod.filter(|pod| pod != ALONE);
+    let is_infras =
+        |pod: &String| name.and_then(|name| name.strip_suffix("-infra")) == pod.get(..12);
+    let by_name = pod.as_ref().is_some_and(is_infras);
+    claims.add(Field::Role, Source::Conmon, by_name.then(|| true.to_string()));
+    // Podman names the infrastructure on each member: a user can change that, and not take it away.
+    let is_nameless = pod.is_some() && !document.annotations.contains_key(crio::SANDBOX_ID);
+    claims.add(Field::Role, Source::Annotation, is_nameless.then(|| true.to_string()));
+    let role = claims.settle(Field::Role, &mut facts.contradictions);
+    if role.is_some_and(|(role, _)| role == true.to_string()) {
+        facts.role = Role::Sandbox;
+    }
+    pod
+}
+
+/// The pod's infrastructure container: by the database, else the one that the document names, if
+/// its cgroup is in the same pod.
+fn infra(
+    call: &Call<'_>,
+    document: &Document<'_>,
+    found: &Found,
+    rows: Option<Rows<'_>>,
+    pod: Option<&str>,
+) -> Option<String> {
+    let pod = pod?;
+    if let Some(infra) = rows.and_then(|rows| rows.infra_of(pod)) {
+        return Some(infra);
+    }
+    let said = document.said(crio::SANDBOX_ID)?;
+    let beside = found.first(&storage::beside(call, &said, "config.json"))?;
+    let path = cgroup::path_in(beside)?;
+    (pod_in_cgroup(&path).as_deref() == Some(pod)).then_some(said)
+}
+
+/// The annotations of the image, none for a container without one; `None` if they are not known.
+fn images_annotations(
+    call: &Call<'_>,
+    found: &Found,
+    rows: Option<Rows<'_>>,
+) -> Option<BTreeMap<String, String>> {
+    let has_no_image = rows
+        .and_then(|rows| rows.container(call.id))
+        .is_some_and(|config| text(&config, "/rootfs").is_some());
+    if has_no_image {
+        return Some(BTreeMap::new());
+    }
+    let id = image_id(call, found)?;
+    let files = storage::image_files(call, &id);
+    let manifest = files.iter().find_map(|file| found.json(file))?;
+    Some(image::annotations(&manifest))
 }
 
 /// Name and image, from conmon and the storage's record.
@@ -134,10 +226,17 @@ fn pod_in_cgroup(path: &str) -> Option<String> {
 }
 
 /// The user's own annotations: Podman's pods have none, but `kube play` gives the YAML's to each
-/// member.
-fn theirs(document: &Document<'_>) -> std::collections::BTreeMap<String, String> {
+/// member. The image's are left out where they are known.
+fn theirs(
+    document: &Document<'_>,
+    images: Option<&BTreeMap<String, String>>,
+) -> BTreeMap<String, String> {
     let is_own = |key: &String| OWN.iter().any(|own| key.starts_with(own));
-    let all = document.annotations.iter().filter(|(key, _)| !is_own(key));
+    let is_images = |key: &String, value: &String| {
+        images.and_then(|images| images.get(key)).is_some_and(|image| image == value)
+    };
+    let all = document.annotations.iter();
+    let all = all.filter(|(key, value)| !is_own(key) && !is_images(key, value));
     all.map(|(key, value)| (key.clone(), value.clone())).collect()
 }
 

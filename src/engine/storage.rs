@@ -57,6 +57,13 @@ pub(super) fn metadata(call: &Call<'_>, found: &Found, id: &str) -> Option<Value
     })
 }
 
+/// The manifest of an image: it lies beside the containers.
+pub(super) fn image_files(call: &Call<'_>, id: &str) -> Vec<String> {
+    let homes = if is_id(id) { homes(call) } else { Vec::new() };
+    let folders = homes.iter().filter_map(|home| home.strip_suffix("-containers"));
+    folders.map(|driver| format!("{driver}-images/{id}/manifest")).collect()
+}
+
 /// The image that a record names.
 pub(super) fn image(metadata: &Value) -> Option<Image> {
     let name = text(metadata, "/image-name");

@@ -51,6 +51,18 @@ impl Sources {
         let name = engine.name();
         let mut found = self.fetch(host, name, wanted).await;
         self.complete(host, &engine, call, document, &mut found).await;
+        for _round in 0..engine::ROUNDS {
+            let mut more = engine::wanted_more(&engine, call, document, &found);
+            more.files.retain(|file| !found.files.contains_key(file));
+            if more == Wanted::default() {
+                break;
+            }
+            let known = found.files.len();
+            found.files.extend(self.fetch(host, name, more).await.files);
+            if found.files.len() == known {
+                break;
+            }
+        }
         let mut facts = engine::facts(engine, call, document, &found);
         let instead = engine::wanted_instead(&facts, document);
         if instead != Wanted::default() {

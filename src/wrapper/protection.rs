@@ -14,6 +14,7 @@ use crate::argv;
 use crate::config::{Config, Protection};
 use crate::describe::{self, Spec};
 use crate::engine;
+use crate::engine::identity::Exemptions;
 use crate::error::{Context, Error, Result};
 use crate::files;
 use crate::host::Host;
@@ -60,15 +61,17 @@ fn is_exempt(
     document: &Document,
     protections: &[Protection],
 ) -> bool {
-    let Ok((pod, container)) = describe(config, question, document) else { return false };
-    if config.exempt_namespaces.contains(&pod.namespace) {
+    let Ok((is_exempt, pod, container)) = describe(config, question, document) else {
+        return false;
+    };
+    if is_exempt {
         return true;
     }
     // The annotation excuses missing plugins, and nothing else.
     let required: Option<Vec<&str>> = protections.iter().map(|p| p.required.as_deref()).collect();
     let Some(required) = required else { return false };
     let excuses = Excuses {
-        exempt_namespaces: &config.exempt_namespaces,
+        is_exempt,
         tolerate_missing_plugins_annotation: &config
             .default_validator
             .tolerate_missing_plugins_annotation,
@@ -77,12 +80,12 @@ fn is_exempt(
     missing.is_ok_and(|missing| missing.is_empty())
 }
 
-/// Pod and container, as the daemon would describe them.
+/// Whether the pod is in an exempt namespace, pod and container, as the daemon would describe them.
 fn describe(
     config: &Config,
     question: &Question,
     document: &Document,
-) -> Result<(api::PodSandbox, api::Container)> {
+) -> Result<(bool, api::PodSandbox, api::Container)> {
     let host = config.host();
     let bytes = files::read_at(&document.dir, &document.name)?.bytes;
     let spec = Spec::parse(&bytes)?;
@@ -104,8 +107,13 @@ fn describe(
         grandparent: &command_line(&host, grandparent),
         variables: &question.variables,
     };
-    let facts = look_up(&host, &engine_call, &spec)?;
-    Ok((describe::pod(&facts, &spec), describe::container(&facts, &spec)))
+    let mut facts = look_up(&host, &engine_call, &spec)?;
+    let is_exempt = facts.judge(Exemptions {
+        namespaces: &config.exempt_namespaces,
+        by_annotation: config.exempt_by_annotation,
+        annotation: &config.default_validator.tolerate_missing_plugins_annotation,
+    });
+    Ok((is_exempt, describe::pod(&facts, &spec), describe::container(&facts, &spec)))
 }
 
 /// What the engine says of the container, or as much of it as there is in time.

@@ -47,6 +47,8 @@ fn pod(id: &str, name: &str) -> Value {
         "io.kubernetes.cri-o.CgroupParent": "/pod",
         "io.kubernetes.cri-o.CNIResult": "{\"ips\": [{\"address\": \"10.1.2.3/24\"}]}",
         "spoofed.crio.io": "true",
+        "app": "web",
+        "a.b/c": "d",
     })
 }
 
@@ -203,7 +205,7 @@ fn what_is_no_pod_is_passed_over_and_a_slow_writer_is_waited_for() {
     put(&rig, "9c", &document(&member("5a0d", "web")));
     let mut libpod = pod("9d", "podman");
     libpod["io.container.manager"] = json!("libpod");
-    put(&rig, "9d", &document(&libpod));
+    put(&rig, "9d", &document(&libpod).replace("/pod/crio-x", "/libpod_parent/libpod-x"));
     let mut infrastructure = pod("9e", "paused");
     infrastructure["spoofed.crio.io"] = json!("false");
     put(&rig, "9e", &document(&infrastructure));

@@ -1,0 +1,505 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Whose word counts: for each engine and each field of a container's identity the sources in the
+//! order of trust, and who can write them. `docs/identity.md` is written from this table.
+//!
+//! An engine's file collects what each source says ([`Claims`]); the first source of the table
+//! that says something decides. One further down that says something else is a contradiction: it is
+//! noted for the operator and not believed. It reads nothing and knows no configuration.
+
+use Source as S;
+use Writer as W;
+
+use super::{Facts, Kind};
+
+/// A field of a container's identity.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Field {
+    /// Infrastructure container or workload.
+    Role,
+    /// The pod's id.
+    PodId,
+    /// The pod's name.
+    PodName,
+    /// The pod's namespace.
+    PodNamespace,
+    /// The pod's uid.
+    PodUid,
+    /// The container's name in the pod.
+    ContainerName,
+    /// The pod's labels.
+    PodLabels,
+    /// The pod's annotations.
+    PodAnnotations,
+}
+
+impl Field {
+    /// Every field.
+    pub const ALL: [Self; 8] = [
+        Self::Role,
+        Self::PodId,
+        Self::PodName,
+        Self::PodNamespace,
+        Self::PodUid,
+        Self::ContainerName,
+        Self::PodLabels,
+        Self::PodAnnotations,
+    ];
+
+    /// As it is called in lines for the operator.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Role => "role",
+            Self::PodId => "pod id",
+            Self::PodName => "pod name",
+            Self::PodNamespace => "pod namespace",
+            Self::PodUid => "pod uid",
+            Self::ContainerName => "container name",
+            Self::PodLabels => "pod labels",
+            Self::PodAnnotations => "pod annotations",
+        }
+    }
+}
+
+/// Where a value comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Source {
+    /// The id among the runtime's arguments.
+    RuntimeId,
+    /// containerd's record of the container or of its sandbox.
+    ContainerdRecord,
+    /// conmon's arguments.
+    Conmon,
+    /// The record in containers/storage.
+    StorageRecord,
+    /// Podman's database.
+    PodmanDatabase,
+    /// `config.v2.json`.
+    DockerFile,
+    /// `linux.cgroupsPath`.
+    CgroupPath,
+    /// The path of the bundle.
+    BundlePath,
+    /// Annotations of the container's own document.
+    Annotation,
+    /// Annotations of a document that may be a sandbox's.
+    MaybeSandbox,
+    /// The document of the pod's sandbox.
+    SandboxDocument,
+    /// Labels of the container or its pod that are not its image's.
+    OwnLabel,
+    /// Annotations of the container that are not its image's.
+    OwnAnnotation,
+    /// Keys `nri-runc.dev/…`.
+    OwnKey,
+}
+
+impl Source {
+    /// As it is called in lines for the operator.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::RuntimeId => "the runtime's arguments",
+            Self::ContainerdRecord => "containerd's record",
+            Self::Conmon => "conmon's arguments",
+            Self::StorageRecord => "the storage's record",
+            Self::PodmanDatabase => "Podman's database",
+            Self::DockerFile => "Docker's config.v2.json",
+            Self::CgroupPath => "the cgroup path",
+            Self::BundlePath => "the bundle's path",
+            Self::Annotation => "the bundle's annotations",
+            Self::MaybeSandbox => "annotations of a bundle that may be a sandbox's",
+            Self::SandboxDocument => "the sandbox's document",
+            Self::OwnLabel => "labels that are not the image's",
+            Self::OwnAnnotation => "annotations that are not the image's",
+            Self::OwnKey => "keys nri-runc.dev/…",
+        }
+    }
+}
+
+/// Who can write what a source says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Writer {
+    /// The engine alone, or kubelet through it.
+    Engine,
+    /// The engine, after everybody else.
+    EngineLast,
+    /// Whoever gives the engine its commands.
+    Operator,
+    /// The pod's author about the pod itself: labels and annotations are theirs.
+    Author,
+    /// Anybody who writes annotations.
+    Anybody,
+}
+
+impl Writer {
+    /// As it is called in the page.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Engine => "engine alone",
+            Self::EngineLast => "engine, last",
+            Self::Operator => "operator",
+            Self::Author => "pod's author",
+            Self::Anybody => "anybody",
+        }
+    }
+}
+
+type Ranks = &'static [(Source, Writer)];
+
+/// The sources of a field in the order of trust.
+pub fn ranks(kind: Kind, field: Field) -> Ranks {
+    match kind {
+        Kind::ContainerdCri => of_containerd(field),
+        Kind::Crio => of_crio(field),
+        Kind::Podman => of_podman(field),
+        Kind::Docker => of_docker(field),
+        Kind::Containerd | Kind::Nerdctl => of_clients(kind, field),
+        Kind::Isulad => of_isulad(field),
+        Kind::Kubernetes => of_unknown(field),
+        Kind::Plain => of_plain(field),
+    }
+}
+
+fn of_containerd(field: Field) -> Ranks {
+    match field {
+        Field::Role | Field::PodId | Field::ContainerName => {
+            &[(S::ContainerdRecord, W::Engine), (S::Annotation, W::EngineLast)]
+        }
+        Field::PodName | Field::PodNamespace => &[
+            (S::ContainerdRecord, W::Engine),
+            (S::Annotation, W::EngineLast),
+            (S::SandboxDocument, W::EngineLast),
+        ],
+        // containerd before 1.6.11 does not write the annotation: then it may be the pod's.
+        Field::PodUid => &[
+            (S::ContainerdRecord, W::Engine),
+            (S::CgroupPath, W::Engine),
+            (S::Annotation, W::EngineLast),
+            (S::SandboxDocument, W::EngineLast),
+        ],
+        Field::PodLabels => &[(S::ContainerdRecord, W::Author)],
+        Field::PodAnnotations => {
+            &[(S::ContainerdRecord, W::Author), (S::SandboxDocument, W::Author)]
+        }
+    }
+}
+
+fn of_crio(field: Field) -> Ranks {
+    match field {
+        Field::Role => {
+            &[(S::StorageRecord, W::Engine), (S::Conmon, W::Engine), (S::MaybeSandbox, W::Anybody)]
+        }
+        Field::PodId => &[
+            (S::StorageRecord, W::Engine),
+            (S::RuntimeId, W::Engine),
+            (S::Annotation, W::EngineLast),
+            (S::MaybeSandbox, W::Anybody),
+        ],
+        Field::PodUid => &[
+            (S::StorageRecord, W::Engine),
+            (S::Conmon, W::Engine),
+            (S::CgroupPath, W::Engine),
+            (S::Annotation, W::EngineLast),
+            (S::MaybeSandbox, W::Anybody),
+        ],
+        Field::PodName | Field::PodNamespace | Field::ContainerName => &[
+            (S::StorageRecord, W::Engine),
+            (S::Conmon, W::Engine),
+            (S::Annotation, W::EngineLast),
+            (S::MaybeSandbox, W::Anybody),
+        ],
+        Field::PodLabels | Field::PodAnnotations => &[(S::SandboxDocument, W::Author)],
+    }
+}
+
+fn of_podman(field: Field) -> Ranks {
+    match field {
+        Field::Role => &[
+            (S::PodmanDatabase, W::Engine),
+            (S::Conmon, W::Engine),
+            (S::Annotation, W::EngineLast),
+        ],
+        Field::PodId => &[
+            (S::OwnKey, W::Operator),
+            (S::PodmanDatabase, W::Engine),
+            (S::CgroupPath, W::Engine),
+            (S::RuntimeId, W::Engine),
+        ],
+        Field::PodName => &[
+            (S::OwnKey, W::Operator),
+            (S::PodmanDatabase, W::Engine),
+            (S::Conmon, W::Engine),
+            (S::RuntimeId, W::Engine),
+        ],
+        Field::PodUid => &[(S::OwnKey, W::Operator), (S::RuntimeId, W::Engine)],
+        Field::PodNamespace => &[(S::OwnKey, W::Operator)],
+        Field::ContainerName => &[
+            (S::OwnKey, W::Operator),
+            (S::Conmon, W::Engine),
+            (S::StorageRecord, W::Engine),
+            (S::RuntimeId, W::Engine),
+        ],
+        Field::PodLabels => &[(S::OwnKey, W::Operator), (S::PodmanDatabase, W::Operator)],
+        Field::PodAnnotations => &[(S::OwnKey, W::Operator), (S::OwnAnnotation, W::Operator)],
+    }
+}
+
+fn of_docker(field: Field) -> Ranks {
+    match field {
+        Field::Role => &[(S::RuntimeId, W::Engine)],
+        Field::PodId | Field::PodUid => &[(S::OwnKey, W::Operator), (S::RuntimeId, W::Engine)],
+        Field::PodName | Field::ContainerName => {
+            &[(S::OwnKey, W::Operator), (S::DockerFile, W::Engine), (S::RuntimeId, W::Engine)]
+        }
+        Field::PodNamespace => &[(S::OwnKey, W::Operator)],
+        Field::PodLabels => &[(S::OwnKey, W::Operator), (S::DockerFile, W::Anybody)],
+        Field::PodAnnotations => &[(S::OwnKey, W::Operator), (S::Annotation, W::Operator)],
+    }
+}
+
+fn of_clients(kind: Kind, field: Field) -> Ranks {
+    let is_nerdctl = kind == Kind::Nerdctl;
+    match field {
+        Field::Role => &[(S::RuntimeId, W::Engine)],
+        Field::PodName | Field::ContainerName if is_nerdctl => {
+            &[(S::OwnKey, W::Operator), (S::Annotation, W::EngineLast), (S::RuntimeId, W::Engine)]
+        }
+        Field::PodNamespace if is_nerdctl => {
+            &[(S::OwnKey, W::Operator), (S::BundlePath, W::Engine), (S::Annotation, W::EngineLast)]
+        }
+        Field::PodId | Field::PodUid | Field::PodName | Field::ContainerName => {
+            &[(S::OwnKey, W::Operator), (S::RuntimeId, W::Engine)]
+        }
+        Field::PodNamespace => &[(S::OwnKey, W::Operator)],
+        Field::PodLabels => &[(S::OwnKey, W::Operator), (S::ContainerdRecord, W::Anybody)],
+        Field::PodAnnotations => &[(S::OwnKey, W::Operator), (S::Annotation, W::Operator)],
+    }
+}
+
+fn of_isulad(field: Field) -> Ranks {
+    match field {
+        Field::PodUid => &[
+            (S::CgroupPath, W::Engine),
+            (S::Annotation, W::EngineLast),
+            (S::SandboxDocument, W::EngineLast),
+        ],
+        Field::PodLabels => &[(S::Annotation, W::EngineLast)],
+        Field::PodAnnotations => &[(S::SandboxDocument, W::Author)],
+        Field::Role
+        | Field::PodId
+        | Field::PodName
+        | Field::PodNamespace
+        | Field::ContainerName => {
+            &[(S::Annotation, W::EngineLast), (S::SandboxDocument, W::EngineLast)]
+        }
+    }
+}
+
+fn of_unknown(field: Field) -> Ranks {
+    match field {
+        Field::PodUid => &[
+            (S::CgroupPath, W::Engine),
+            (S::Annotation, W::Anybody),
+            (S::SandboxDocument, W::Anybody),
+        ],
+        Field::PodLabels => &[(S::Annotation, W::Anybody)],
+        Field::PodAnnotations => &[(S::SandboxDocument, W::Anybody)],
+        Field::Role
+        | Field::PodId
+        | Field::PodName
+        | Field::PodNamespace
+        | Field::ContainerName => &[(S::Annotation, W::Anybody), (S::SandboxDocument, W::Anybody)],
+    }
+}
+
+fn of_plain(field: Field) -> Ranks {
+    match field {
+        Field::Role => &[(S::RuntimeId, W::Engine)],
+        Field::PodNamespace | Field::PodLabels => &[(S::OwnKey, W::Operator)],
+        Field::PodAnnotations => &[(S::OwnKey, W::Operator), (S::Annotation, W::Operator)],
+        Field::PodId | Field::PodName | Field::PodUid | Field::ContainerName => {
+            &[(S::OwnKey, W::Operator), (S::RuntimeId, W::Engine)]
+        }
+    }
+}
+
+/// How much of a value is shown, in characters.
+const LONGEST: usize = 80;
+
+/// What the sources say, until it is settled.
+#[derive(Debug)]
+pub(super) struct Claims {
+    kind: Kind,
+    said: Vec<(Field, Source, String)>,
+}
+
+impl Claims {
+    pub(super) fn new(kind: Kind) -> Self {
+        Self { kind, said: Vec::new() }
+    }
+
+    /// A source says a value; an empty one says nothing.
+    pub(super) fn add(&mut self, field: Field, source: Source, value: Option<String>) {
+        let value = value.filter(|value| !value.is_empty());
+        self.said.extend(value.map(|value| (field, source, value)));
+    }
+
+    /// The value of the most trusted source, and who can write that; what others say beside it is
+    /// noted among `contradictions`.
+    pub(super) fn settle(
+        &self,
+        field: Field,
+        contradictions: &mut Vec<String>,
+    ) -> Option<(String, Writer)> {
+        let of = |source: Source| {
+            let said = self.said.iter().filter(move |(of, by, _)| (*of, *by) == (field, source));
+            said.map(|(_, _, value)| value)
+        };
+        let ranked = ranks(self.kind, field).iter();
+        let mut all = ranked.flat_map(|rank| of(rank.0).map(move |value| (rank, value)));
+        let ((source, writer), value) = all.next()?;
+        for ((other, _), what) in all.filter(|(_, what)| *what != value) {
+            let (by, other) = (source.name(), other.name());
+            contradictions.push(contradiction(field, (other, what), (by, value)));
+        }
+        Some((value.clone(), *writer))
+    }
+}
+
+/// The line about two sources that say different things.
+pub(super) fn contradiction(
+    field: Field,
+    (other, what): (&str, &str),
+    (by, value): (&str, &str),
+) -> String {
+    let (what, value) = (shown(what), shown(value));
+    format!("{}: {value:?} by {by}; {what:?} by {other} is not believed", field.name())
+}
+
+/// A value of a tenant, fit for a line.
+pub(super) fn shown(value: &str) -> String {
+    match value.char_indices().nth(LONGEST) {
+        Some((end, _)) => format!("{}…", &value[..end]),
+        None => value.to_owned(),
+    }
+}
+
+/// Who is excused from what protects containers, by the configuration.
+#[derive(Debug, Clone, Copy)]
+pub struct Exemptions<'a> {
+    /// Pods in these namespaces.
+    pub namespaces: &'a [String],
+    /// Whether annotations and labels are word enough for that.
+    pub by_annotation: bool,
+    /// Key of the annotation that excuses a pod; empty = none does.
+    pub annotation: &'a str,
+}
+
+impl Facts {
+    /// Takes back what keys of our own and images may not say, and tells whether the pod is in an
+    /// exempt namespace by a word that counts. It needs no daemon.
+    pub fn judge(&mut self, exemptions: Exemptions<'_>) -> bool {
+        let Exemptions { namespaces, by_annotation, annotation } = exemptions;
+        if !by_annotation {
+            self.forbid_own_namespaces(namespaces);
+        }
+        self.forbid_image_annotation(annotation);
+        self.is_in(namespaces, by_annotation)
+    }
+
+    /// Whether the pod is in one of these namespaces by a word that no tenant can write. With
+    /// `by_annotation` the operator has it that annotations and labels are word enough.
+    pub fn is_in(&self, namespaces: &[String], by_annotation: bool) -> bool {
+        let is_proven = match self.namespace_by {
+            Some(Writer::Engine | Writer::EngineLast) => self.engine.is_proven(),
+            Some(Writer::Operator | Writer::Author | Writer::Anybody) | None => false,
+        };
+        (is_proven || by_annotation) && namespaces.contains(&self.pod.namespace)
+    }
+
+    /// Takes back an annotation that may be the image's, in all its forms: it excuses the pod.
+    pub fn forbid_image_annotation(&mut self, key: &str) {
+        if key.is_empty() || !self.has_image_annotations {
+            return;
+        }
+        let is_form = |has: &str| {
+            let rest = has.strip_prefix(key);
+            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        };
+        let known = self.pod.annotations.len();
+        self.pod.annotations.retain(|has, _| !is_form(has));
+        if self.pod.annotations.len() != known {
+            self.contradictions.push(format!(
+                "annotation {key} does not count: it may be the image's, whose annotations could \
+                 not be read"
+            ));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_field_of_every_engine_has_a_source() {
+        for kind in Kind::ALL {
+            for field in Field::ALL {
+                assert!(!ranks(kind, field).is_empty(), "{kind:?} {field:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_anybody_writes_never_comes_before_what_the_engine_writes() {
+        let rank = |writer: Writer| match writer {
+            Writer::Operator | Writer::Engine => 0,
+            Writer::EngineLast => 1,
+            Writer::Author | Writer::Anybody => 2,
+        };
+        for (kind, field) in Kind::ALL.iter().flat_map(|kind| Field::ALL.map(|f| (*kind, f))) {
+            let order: Vec<i32> = ranks(kind, field).iter().map(|(_, w)| rank(*w)).collect();
+            let sorted = order.is_sorted() || (kind, field) == (Kind::Nerdctl, Field::PodName);
+            let sorted = sorted || (kind, field) == (Kind::Nerdctl, Field::ContainerName);
+            assert!(sorted, "{kind:?} {field:?}");
+        }
+    }
+
+    #[test]
+    fn keys_of_our_own_never_count_below_kubernetes() {
+        for kind in Kind::ALL.into_iter().filter(|kind| kind.has_kubernetes_pods()) {
+            for field in Field::ALL {
+                let has_key = ranks(kind, field).iter().any(|(source, _)| *source == S::OwnKey);
+                assert!(!has_key, "{kind:?} {field:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_trusted_source_wins_whatever_the_order_and_the_other_is_noted() {
+        for is_first in [true, false] {
+            let mut claims = Claims::new(Kind::Crio);
+            let forged = || Some("kube-system\n".repeat(40));
+            if is_first {
+                claims.add(Field::PodNamespace, Source::MaybeSandbox, forged());
+            }
+            claims.add(Field::PodNamespace, Source::Conmon, Some("tenant".to_owned()));
+            claims.add(Field::PodNamespace, Source::MaybeSandbox, forged());
+            let mut noted = Vec::new();
+            let settled = claims.settle(Field::PodNamespace, &mut noted);
+            assert_eq!(settled, Some(("tenant".to_owned(), Writer::Engine)));
+            let wanted = "pod namespace: \"tenant\" by conmon's arguments; \"kube-system\\nkube";
+            assert!(noted[0].starts_with(wanted), "{noted:?}");
+            assert!(noted[0].len() < 300 && !noted[0].contains('\n'), "{noted:?}");
+        }
+    }
+
+    #[test]
+    fn nothing_said_is_nothing_settled() {
+        let mut claims = Claims::new(Kind::Crio);
+        claims.add(Field::PodName, Source::Conmon, Some(String::new()));
+        claims.add(Field::PodName, Source::DockerFile, Some("not in the table".to_owned()));
+        let mut noted = Vec::new();
+        assert_eq!(claims.settle(Field::PodName, &mut noted), None);
+        assert!(noted.is_empty());
+    }
+}

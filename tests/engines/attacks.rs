@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Pods, containers and images whose authors claim to be somebody else: the folders `attack-*` of
+//! `fixtures/engines`. Each comes out as what its engine says it is, none is exempt, and what is
+//! not believed is said.
+
+use nri_runc::engine::Role::{self, Container, Sandbox};
+
+use super::{names, play};
+
+/// Folder, engine, role, pod id, namespace, pod name.
+type Truth = (&'static str, &'static str, Role, &'static str, &'static str, &'static str);
+
+const POD: &str = "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa";
+
+const ALL: [Truth; 25] = [
+    ("attack-containerd-cri", "containerd-cri", Container, "5a0d", "tenant", "evil"),
+    ("attack-containerd-cri-record", "containerd-cri", Container, "5a0d", "kube-system", "etcd"),
+    ("attack-crio-manager", "cri-o", Sandbox, "bad1", "tenant", "evil"),
+    ("attack-crio-member", "cri-o", Container, "bad1", "tenant", "evil"),
+    ("attack-crio-names", "cri-o", Sandbox, "bad1", "libpod", "podman"),
+    ("attack-crio-role", "cri-o", Sandbox, "bad1", "tenant", "evil"),
+    ("attack-crio-role-conmon", "cri-o", Sandbox, "bad1", "tenant", "evil"),
+    ("attack-crio-role-record", "cri-o", Sandbox, "bad1", "tenant", "evil"),
+    ("attack-crio-role-unknown", "cri-o", Container, "bad1", "", ""),
+    ("attack-ctr-image-labels", "containerd", Container, "evil", "", "evil"),
+    ("attack-ctr-in-k8s", "containerd-cri", Container, "evil", "shop", "etcd"),
+    ("attack-ctr-named-moby", "containerd", Container, "e7cd", "kube-system", "etcd"),
+    ("attack-docker-containerd-store", "docker", Container, "d0c1", "", "evil"),
+    ("attack-docker-image-labels", "docker", Container, "d0c1", "", "evil"),
+    ("attack-docker-image-unknown", "docker", Container, "d0c1", "", "evil"),
+    ("attack-docker-kubernetes", "docker", Container, "d0c1", "", "evil"),
+    ("attack-isulad-role", "isulad", Container, "5a0d", "tenant", "evil"),
+    ("attack-nerdctl-namespace", "nerdctl", Container, "ab12", "default", "evil"),
+    ("attack-plain-odd-id", "plain", Container, "c1", "", "mine"),
+    ("attack-podman-image-unknown", "podman", Container, "b0b1", "", "evil"),
+    ("attack-podman-infra-member", "podman", Container, POD, "", POD),
+    ("attack-podman-infra-name", "podman", Container, "b0b1", "", "evil-infra"),
+    ("attack-podman-manifest", "podman", Container, "b0b1", "", "evil"),
+    ("attack-unknown-libpod", "plain", Container, "c1", "", "c1"),
+    ("attack-unknown-role", "kubernetes", Container, "c1", "kube-system", "etcd"),
+];
+
+/// No source speaks against them: there is no other, or they are the operator's own doing.
+const SILENT: [&str; 3] =
+    ["attack-ctr-named-moby", "attack-podman-infra-member", "attack-podman-infra-name"];
+
+#[test]
+fn whoever_claims_to_be_somebody_else_is_who_the_engine_says() {
+    let folders = names();
+    let attacks = folders.iter().filter(|name| name.starts_with("attack-"));
+    let known: Vec<&str> = ALL.iter().map(|truth| truth.0).collect();
+    assert_eq!(attacks.collect::<Vec<_>>(), known);
+    for (name, engine, role, id, namespace, pod) in ALL {
+        let came = play(name);
+        let told = (came.engine.name(), came.role);
+        assert_eq!(told, (engine, role), "{name}: {:?}", came.engine.evidence());
+        let told = (came.pod.id.as_str(), came.pod.namespace.as_str(), came.pod.name.as_str());
+        assert_eq!(told, (id, namespace, pod), "{name}");
+        assert!(!came.is_exempt, "{name}");
+        let said = [came.contradictions.as_slice(), &came.missing].concat();
+        let is_silent = came.contradictions.is_empty();
+        assert!(is_silent || !SILENT.contains(&name), "{name}: {said:?}");
+        assert!(!said.is_empty() || SILENT.contains(&name), "{name}");
+        assert!(said.iter().all(|line| !line.contains(char::is_control)), "{name}: {said:?}");
+    }
+}
+
+#[test]
+fn what_excuses_a_pod_comes_from_nobody_but_the_pod_and_the_operator() {
+    const KEY: &str = "tolerate.example.org";
+    for name in names().iter().filter(|name| name.starts_with("attack-")) {
+        let came = play(name);
+        let is_told = came.pod.annotations.contains_key(KEY);
+        assert!(!is_told || came.has_image_annotations, "{name}");
+    }
+    let unknown = play("attack-podman-image-unknown");
+    assert!(unknown.pod.annotations.contains_key(KEY) && unknown.has_image_annotations);
+}
+
+#[test]
+fn what_only_the_operator_says_still_counts() {
+    for name in ["attack-docker-image-labels", "attack-podman-manifest"] {
+        assert_eq!(play(name).pod.uid, "0b1c", "{name}");
+    }
+}

@@ -17,10 +17,10 @@ use crate::config::Evict;
 use crate::error::quoted;
 use crate::host::Point;
 use crate::plugin::api;
-use crate::state::{Change, Container, Key, Lifecycle, Skipped};
+use crate::state::{Change, Container, Key, Lifecycle, Pod, Skipped};
 
 use super::node::{Node, now};
-use super::{exit, spawn, updates};
+use super::{exit, messages, spawn, updates};
 
 /// In `explain`, event and field of an eviction.
 pub(super) const EVICTION: &str = "eviction";
@@ -130,10 +130,14 @@ fn allowed(node: &Node, record: &Container, askers: &[String]) -> Result<String,
             Evict::Allow => return Ok(asker.clone()),
             Evict::Deny => why = format!("{asker} may evict nobody (plugin.{name}.evict)"),
             Evict::OwnNamespace => {
-                let own = own_namespace(node, asker);
-                if own.is_some() && own == namespace(node, record) {
+                let own = own_pod(node, asker);
+                let pod = node.store.borrow().pod(&record.pod).cloned();
+                if let (Some(own), Some(pod)) = (&own, &pod)
+                    && share_namespace(own, pod)
+                {
                     return Ok(asker.clone());
                 }
+                let own = own.map(|pod| format!("{} of {}", pod.namespace, pod.engine));
                 why = format!(
                     "{asker} may evict only in its own namespace, {} (plugin.{name}.evict)",
                     own.as_deref().unwrap_or("and it runs in no pod")
@@ -144,26 +148,56 @@ fn allowed(node: &Node, record: &Container, askers: &[String]) -> Result<String,
     Err(why)
 }
 
-/// The namespace of the pod in which the plugin's process runs.
-fn own_namespace(node: &Node, plugin: &str) -> Option<String> {
+/// The pod in which the plugin's process runs.
+fn own_pod(node: &Node, plugin: &str) -> Option<Pod> {
     let pid = node.relay.find(plugin)?.seat.plugin.pid()?;
     let text = std::fs::read_to_string(node.host.path(format!("/proc/{pid}/cgroup"))).ok()?;
     let store = node.store.borrow();
-    // Ids stand in the path as a part, or within one: `cri-containerd-ID.scope`.
-    let has = |known: &&Container| {
-        let parts = text.split(['/', '\n', ':']);
-        let mut words = parts.flat_map(|part| part.trim_end_matches(".scope").rsplit('-').take(1));
-        words.any(|word| word == known.key.id)
-    };
-    let record = store.containers().find(has).cloned();
-    drop(store);
-    namespace(node, &record?)
+    let mentioned = store.containers().filter(|known| text.contains(&known.key.id));
+    let candidates: Vec<(&Container, String)> = mentioned
+        .map(|known| (known, messages::container(known).linux.cgroups_path.clone()))
+        .collect();
+    let paths = candidates.iter().map(|(known, path)| (known.key.id.as_str(), path.as_str()));
+    let at = outermost(&text, &paths.collect::<Vec<_>>())?;
+    let (record, _) = candidates.get(at)?;
+    store.pod(&record.pod).cloned()
 }
 
-fn namespace(node: &Node, record: &Container) -> Option<String> {
-    let store = node.store.borrow();
-    let namespace = store.pod(&record.pod)?.namespace.clone();
-    (!namespace.is_empty()).then_some(namespace)
+/// Which of these containers, by id and cgroup path, a process is in, by its `/proc/PID/cgroup`.
+/// The outermost counts: who is in a container can make cgroups below its own, by any name.
+fn outermost(text: &str, containers: &[(&str, &str)]) -> Option<usize> {
+    let paths = text.lines().filter_map(|line| line.splitn(3, ':').nth(2));
+    let cgroups = paths.flat_map(|path| {
+        let ends = path.match_indices('/').map(|(at, _)| at).chain([path.len()]);
+        ends.map(move |end| &path[..end])
+    });
+    let mut found = cgroups.filter_map(|cgroup| {
+        containers.iter().position(|(id, path)| is_cgroup_of(cgroup, id, path))
+    });
+    found.next()
+}
+
+/// Whether a cgroup is the container's: `PATH`, or `PREFIX-NAME.scope` for `SLICE:PREFIX:NAME`;
+/// without a path one that is called like it.
+fn is_cgroup_of(cgroup: &str, id: &str, path: &str) -> bool {
+    let is_last = |name: &str| {
+        cgroup.strip_suffix(name).is_some_and(|above| above.is_empty() || above.ends_with('/'))
+    };
+    match path.split(':').collect::<Vec<_>>()[..] {
+        [_, prefix, name] => is_last(&format!("{prefix}-{name}.scope")),
+        _ if path.is_empty() => is_last(id) || cgroup.ends_with(&format!("-{id}.scope")),
+        _ => is_last(path.trim_start_matches('/')),
+    }
+}
+
+/// Whether two pods share a namespace by words that count, on one engine: namespaces of different
+/// engines have nothing to do with each other.
+fn share_namespace(one: &Pod, other: &Pod) -> bool {
+    let is_known = |pod: &Pod| !pod.namespace.is_empty() && !pod.has_unproven_namespace;
+    one.engine == other.engine
+        && one.namespace == other.namespace
+        && is_known(one)
+        && is_known(other)
 }
 
 fn within_limits(node: &Node) -> Result<(), String> {
@@ -175,4 +209,63 @@ fn within_limits(node: &Node) -> Result<(), String> {
     }
     evicted.push_back(Instant::now());
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_plugin_is_in_the_outermost_container_whatever_it_calls_cgroups_below() {
+        let all = [("victim", "/kubepods/podv/victim"), ("own", "/kubepods/podo/own")];
+        let text = "12:cpu:/kubepods/podo/own/kubepods/podv/victim\n0::/\n";
+        assert_eq!(outermost(text, &all), Some(1));
+        assert_eq!(outermost("0::/kubepods/podo/own", &all), Some(1));
+        assert_eq!(outermost("0::/outer.slice/kubepods/podo/own/init", &all), Some(1));
+        for text in ["0::/kubepods/podx/own", "0::/kubepods/podo/own2", "0::/", "", "own", "0::"] {
+            assert_eq!(outermost(text, &all), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn systemds_scopes_and_unnamed_cgroups_are_known_by_their_names() {
+        let slice = "kubepods-podo.slice:cri-containerd:own";
+        let path = "0::/kubepods.slice/kubepods-podo.slice/cri-containerd-own.scope";
+        assert_eq!(outermost(path, &[("own", slice)]), Some(0));
+        assert_eq!(outermost("0::/a.slice/other-own.scope", &[("own", slice)]), None);
+        assert_eq!(outermost("0::/a.slice/other-own.scope", &[("own", "")]), Some(0));
+        // A container that is called like a cgroup of kubelet's is not everybody's.
+        let named = [("burstable", "/default/burstable")];
+        assert_eq!(outermost("0::/kubepods/burstable/podo/own", &named), None);
+    }
+
+    fn pod(engine: &str, namespace: &str, has_unproven_namespace: bool) -> Pod {
+        Pod {
+            schema: crate::state::SCHEMA,
+            boot_id: String::new(),
+            id: "p".to_owned(),
+            name: String::new(),
+            namespace: namespace.to_owned(),
+            uid: String::new(),
+            engine: engine.to_owned(),
+            evidence: Vec::new(),
+            pid: 0,
+            lives_with: None,
+            has_unproven_namespace,
+            state: crate::state::PodState::Ready,
+            sandbox: None,
+            message: messages::pod_to_wire(&api::PodSandbox::new()),
+            unknown: Default::default(),
+        }
+    }
+
+    #[test]
+    fn a_namespace_is_shared_on_one_engine_and_by_words_that_count() {
+        let own = pod("cri-o", "shop", false);
+        assert!(share_namespace(&own, &pod("cri-o", "shop", false)));
+        assert!(!share_namespace(&own, &pod("cri-o", "shop", true)));
+        assert!(!share_namespace(&pod("docker", "shop", false), &own));
+        assert!(!share_namespace(&own, &pod("cri-o", "kube-system", false)));
+        assert!(!share_namespace(&pod("docker", "", false), &pod("docker", "", false)));
+    }
 }

@@ -32,6 +32,8 @@ pub(super) struct Seen {
     pub(super) lives_with: Option<String>,
     /// Whether the pod is in an exempt namespace, by a word that counts.
     pub(super) is_exempt: bool,
+    /// Whether somebody who is not believed may have written the namespace.
+    pub(super) has_unproven_namespace: bool,
     /// What a tenant claims otherwise.
     pub(super) contradictions: Vec<String>,
 }
@@ -59,6 +61,7 @@ pub(super) async fn describe(node: &Node, call: &Call, document: &[u8]) -> Resul
     identity::note(node, &call.key.id, &facts);
     Ok(Seen {
         is_exempt,
+        has_unproven_namespace: facts.has_unproven_namespace(),
         role: facts.role,
         pod: describe::pod(&facts, &spec),
         container: describe::container(&facts, &spec),
@@ -96,6 +99,7 @@ pub(super) async fn describe_folder(
     identity::note(node, id, &facts);
     Ok(Some(Seen {
         is_exempt,
+        has_unproven_namespace: facts.has_unproven_namespace(),
         role: facts.role,
         pod: describe::pod(&facts, &spec),
         container: api::Container::default(),
@@ -118,6 +122,7 @@ fn record(node: &Node, seen: &Seen, container: Option<&Container>) -> Pod {
         evidence: seen.engine.evidence().to_vec(),
         pid: seen.pod.pid,
         lives_with: seen.lives_with.clone(),
+        has_unproven_namespace: seen.has_unproven_namespace,
         state: PodState::Created,
         sandbox: container.filter(|known| known.is_sandbox).map(|known| known.key.clone()),
         message: messages::pod_to_wire(&seen.pod),

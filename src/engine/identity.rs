@@ -416,6 +416,16 @@ impl Facts {
         (is_proven || by_annotation) && namespaces.contains(&self.pod.namespace)
     }
 
+    /// Whether somebody who is not believed may have written the pod's namespace.
+    pub fn has_unproven_namespace(&self) -> bool {
+        let is_proven = match self.namespace_by {
+            Some(Writer::Engine | Writer::EngineLast) => self.engine.is_proven(),
+            Some(Writer::Operator) => self.engine.is_proven() || self.engine.kind == Kind::Plain,
+            Some(Writer::Author | Writer::Anybody) | None => self.pod.namespace.is_empty(),
+        };
+        !is_proven
+    }
+
     /// Takes back an annotation that may be the image's, in all its forms: it excuses the pod.
     pub fn forbid_image_annotation(&mut self, key: &str) {
         if key.is_empty() || !self.has_image_annotations {

@@ -247,6 +247,9 @@ pub struct Pod {
     /// A path that is there as long as the pod, where no call marks its end.
     #[serde(default)]
     pub lives_with: Option<String>,
+    /// Somebody who is not believed may have written the namespace.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub has_unproven_namespace: bool,
     /// Where it is in its life.
     pub state: PodState,
     /// Its infrastructure container, if it has one.

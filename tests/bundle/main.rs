@@ -26,6 +26,7 @@ mod go;
 mod golang;
 #[path = "../support/ground.rs"]
 mod ground;
+mod identity;
 mod lasting;
 mod launched;
 mod lifecycle;

@@ -63,6 +63,8 @@ pub struct Original {
     pub inode: u64,
     /// When its content last changed: Unix time in nanoseconds.
     pub modified: i64,
+    /// Whether the name is a symbolic link to the file.
+    pub is_link: bool,
     /// SELinux label, if the file system has one.
     label: Option<Vec<u8>>,
 }
@@ -72,7 +74,15 @@ impl Original {
     pub fn new_with_mode(mode: u32) -> Self {
         let uid = nix::unistd::geteuid().as_raw();
         let gid = nix::unistd::getegid().as_raw();
-        Self { bytes: Vec::new(), mode, owner: (uid, gid), inode: 0, modified: 0, label: None }
+        Self {
+            bytes: Vec::new(),
+            mode,
+            owner: (uid, gid),
+            inode: 0,
+            modified: 0,
+            is_link: false,
+            label: None,
+        }
     }
 }
 
@@ -81,8 +91,24 @@ impl Original {
 /// # Errors
 /// Fails when it is missing, a link, a fifo, too large or unreadable.
 pub fn read_at(dir: impl AsFd, name: &str) -> Result<Original> {
+    read_with(dir, name, OFlag::O_NOFOLLOW)
+}
+
+/// The same where `name` may be a link, as it may to a runtime. Nothing may be put in its place.
+///
+/// # Errors
+/// Fails when it, or what it leads to, is missing, no regular file, too large or unreadable.
+pub fn read_through_link_at(dir: impl AsFd, name: &str) -> Result<Original> {
+    let stat = nix::sys::stat::fstatat(&dir, name, AtFlags::AT_SYMLINK_NOFOLLOW);
+    if !stat.is_ok_and(|stat| stat.st_mode & nix::libc::S_IFMT == nix::libc::S_IFLNK) {
+        return read_at(dir, name);
+    }
+    Ok(Original { is_link: true, ..read_with(dir, name, OFlag::empty())? })
+}
+
+fn read_with(dir: impl AsFd, name: &str, follow: OFlag) -> Result<Original> {
     // O_NONBLOCK: a fifo in its place must not hang us.
-    let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK;
+    let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK | follow;
     let fd = openat(&dir, name, flags, Mode::empty()).doing(|| format!("reading {name}"))?;
     let stat = fstat(&fd).doing(|| format!("reading {name}"))?;
     if stat.st_mode & nix::libc::S_IFMT != nix::libc::S_IFREG {
@@ -102,7 +128,7 @@ pub fn read_at(dir: impl AsFd, name: &str) -> Result<Original> {
         .doing(|| format!("reading {name}"))?;
     let (mode, owner) = (stat.st_mode & 0o7777, (stat.st_uid, stat.st_gid));
     let modified = stat.st_mtime.saturating_mul(1_000_000_000).saturating_add(stat.st_mtime_nsec);
-    Ok(Original { bytes, mode, owner, inode: stat.st_ino, modified, label })
+    Ok(Original { bytes, mode, owner, inode: stat.st_ino, modified, is_link: false, label })
 }
 
 fn label_of(fd: &OwnedFd) -> Option<Vec<u8>> {

@@ -66,7 +66,7 @@ const ROOMS: &[(&str, &str)] = &[
         "adaptation argv cgroup chain config describe engine link plugin resolve runtime sources \
          spec state",
     ),
-    ("describe", "engine plugin"),
+    ("describe", "engine plugin spec"),
     ("dry", "adaptation chain config describe engine plugin resolve runtime sources spec"),
     ("engine", ""),
     ("link", ""),

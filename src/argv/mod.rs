@@ -178,6 +178,19 @@ pub struct ResourceFlag {
     pub range: Range<usize>,
 }
 
+/// Whether no runtime makes a container of this id: below a runtime's root it means the root
+/// itself, or what is above.
+pub fn is_never_an_id(id: &OsStr) -> bool {
+    id.is_empty() || id == "." || id == ".."
+}
+
+/// Whether runc takes this id. It has letters, digits and these signs only; versions before 1.2
+/// take the comma as well.
+pub fn is_id_of_runc(id: &OsStr) -> bool {
+    let is_usual = |byte: &u8| byte.is_ascii_alphanumeric() || b"_+-.,".contains(byte);
+    !is_never_an_id(id) && id.as_encoded_bytes().iter().all(is_usual)
+}
+
 /// Reads a command line; `argv` includes `argv[0]`.
 pub fn read(argv: &[OsString]) -> Call {
     if argv.get(1).is_some_and(|word| word == "nri") {

@@ -17,6 +17,9 @@ pub struct Told {
     pub pod: api::PodSandbox,
     /// In which container, unless it is about the pod.
     pub container: Option<api::Container>,
+    /// The runtime root of that container: ids are unique below one root only, and the protocol
+    /// has the id alone.
+    pub root: String,
     /// UpdatePodSandbox: the overhead, and the resources asked for.
     pub resources: Option<(Option<api::LinuxResources>, Option<api::LinuxResources>)>,
 }
@@ -24,7 +27,12 @@ pub struct Told {
 impl Told {
     /// An event without resources.
     pub fn new(event: Event, pod: api::PodSandbox, container: Option<api::Container>) -> Self {
-        Self { event, pod, container, resources: None }
+        Self { event, pod, container, root: String::new(), resources: None }
+    }
+
+    /// The same about a container below this runtime root.
+    pub fn below(self, root: &str) -> Self {
+        Self { root: root.to_owned(), ..self }
     }
 }
 

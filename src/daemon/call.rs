@@ -25,7 +25,7 @@ pub(super) struct Call {
 }
 
 impl Call {
-    /// Understands a question; `None` when it has no id.
+    /// Understands a question; `None` when it has no id that a container can have.
     pub(super) fn new(asked: Asked) -> Option<Self> {
         let question = &asked.question;
         let call = argv::read(&question.argv);
@@ -35,7 +35,8 @@ impl Call {
             Some(root) => absolute(root),
             None => PathBuf::from(evidence::default_root(Path::new(&question.runtime))),
         };
-        let id = call.id.as_deref()?.to_string_lossy().into_owned();
+        let id = call.id.as_deref().filter(|id| !argv::is_never_an_id(id))?;
+        let id = id.to_string_lossy().into_owned();
         let bundle = absolute(call.bundle.as_deref().unwrap_or_default());
         let pid_file = call.pid_file.as_deref().map(absolute);
         Some(Self {

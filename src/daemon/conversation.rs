@@ -36,6 +36,11 @@ impl Asked {
         Self { question, descriptors: Vec::new() }
     }
 
+    /// A descriptor that came along.
+    pub(super) fn descriptor(&self, what: Attached) -> Option<&OwnedFd> {
+        self.descriptors.iter().find(|(kind, _)| *kind == what).map(|(_, fd)| fd)
+    }
+
     /// Takes a descriptor out.
     pub(super) fn take(&mut self, what: Attached) -> Option<OwnedFd> {
         let at = self.descriptors.iter().position(|(kind, _)| *kind == what)?;

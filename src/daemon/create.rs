@@ -103,7 +103,7 @@ pub(super) fn open_bundle(node: &Node, call: &mut Call) -> Result<Bundle> {
     let name = call.question().document.clone();
     let dir =
         call.asked.take(Attached::Bundle).ok_or_else(|| Error::new("no bundle came along"))?;
-    let mut original = files::read_at(&dir, &name)
+    let mut original = files::read_through_link_at(&dir, &name)
         .doing(|| format!("{}", call.bundle.display()))
         .map_err(|error| error.hint("nothing was changed or started"))?;
     let store = node.store.borrow();
@@ -111,7 +111,7 @@ pub(super) fn open_bundle(node: &Node, call: &mut Call) -> Result<Bundle> {
     let of_folder = folder.iter().flat_map(|folder| store.of_folder(folder));
     let ours = of_folder.chain(store.of_folder(&bundle)).find_map(|known| {
         let patched = known.patched.as_ref().filter(|patched| patched.document == name)?;
-        known.is_patched_document(&original).then_some(patched)
+        (!original.is_link && known.is_patched_document(&original)).then_some(patched)
     });
     let mut is_patched = false;
     if let Some(patched) = ours
@@ -273,6 +273,7 @@ async fn decide(
     let patched = facts::patch(&bundle.original.bytes, &merged.adjust, &facts)
         .await
         .map_err(|error| blame(node, call, &merged, &error))?;
+    refuse_link(node, call, &merged, bundle, &patched)?;
     node.host.point(Point::DaemonDecided)?;
     note_verdict(node, call, &merged, &patched, &facts.names);
     node.host.point(Point::DaemonOthers)?;
@@ -283,7 +284,7 @@ async fn decide(
         owners: merged.owners,
         unknown: Vec::new(),
     };
-    super::updates::carry_out(node, others, Event::CreateContainer.name(), None).await;
+    super::updates::carry_out(node, others, Event::CreateContainer.name(), &call.key).await;
     let Some(bytes) = patched.bytes else {
         if has_news(node, &call.key) {
             node.store.borrow_mut().change(&call.key, |_| ())?;
@@ -320,6 +321,7 @@ pub(super) async fn ask(node: &Rc<Node>, call: &Call, seen: &pods::Seen) -> Resu
     let pod = known_pod(node, seen);
     let creation = Creation::new(pod.clone(), seen.container.clone());
     let told = Told::new(Event::CreateContainer, pod, Some(seen.container.clone()));
+    let told = told.below(&call.key.root);
     let everybody = node.relay.seats();
     let audience = node.relay.audience(&told);
     let lenient = DefaultValidator::default();
@@ -390,7 +392,7 @@ fn note_verdict(
             after: change.after.clone().unwrap_or_default(),
         })
         .collect();
-    let (changes, unlisted) = listed(changes);
+    let (changes, unlisted) = super::updates::listed(changes);
     note_unknown(node, call, merged);
     let resources = merged.adjust.linux.as_ref().and_then(|linux| linux.resources.as_ref());
     let owned = resources.and_then(|resources| overlay::overlay_of(resources, names).ok());
@@ -410,18 +412,6 @@ fn note_verdict(
     }
 }
 
-/// How many changes of one creation are kept for `explain`.
-const LISTED: usize = 2000;
-
-/// The first of many changes, and a note of how many more there are.
-fn listed(mut changes: Vec<Change>) -> (Vec<Change>, Option<Skipped>) {
-    let more = changes.len().saturating_sub(LISTED);
-    changes.truncate(LISTED);
-    let reason = format!("{more} more changes were applied and are not listed");
-    let note = Skipped { plugin: String::new(), reason };
-    (changes, (more > 0).then_some(note))
-}
-
 /// What plugins set that this version does not know (D23).
 pub(super) fn note_unknown(node: &Node, call: &Call, merged: &Merged) {
     for (plugin, what) in &merged.unknown {
@@ -437,6 +427,23 @@ pub(super) fn note_unknown(node: &Node, call: &Call, merged: &Merged) {
 /// How the name of a container's temporary file ends.
 pub(super) fn temporary_suffix(incarnation: u64) -> String {
     format!(".nri-runc.{incarnation}")
+}
+
+/// A link stays what it is: nothing can be put in its place and be restored without losing it.
+fn refuse_link(
+    node: &Node,
+    call: &Call,
+    merged: &Merged,
+    bundle: &Bundle,
+    patched: &spec::patch::Patched,
+) -> Result<()> {
+    let Some(change) = patched.changes.first().filter(|_| bundle.original.is_link) else {
+        return Ok(());
+    };
+    let document = &call.question().document;
+    let problem = format!("{document} is a symbolic link, and is not replaced for a plugin");
+    let field = change.nri_field.clone();
+    Err(blame(node, call, merged, &PatchError::Invalid { field, problem }))
 }
 
 /// What is to be put in place where no plugin changed anything: nothing, unless the document of

@@ -33,12 +33,17 @@ pub(super) async fn carry_out(
     node: &Rc<Node>,
     evictions: Vec<api::ContainerEviction>,
     by: &BTreeMap<String, Vec<String>>,
+    subject: Option<&Key>,
 ) {
     for api::ContainerEviction { container_id, reason, special_fields: _ } in evictions {
+        tokio::task::yield_now().await;
         let askers = by.get(&container_id).map(Vec::as_slice).unwrap_or_default();
-        let Some(key) = updates::find(node, &container_id) else {
-            warn!("{}: eviction: no such container is known", quoted(&container_id));
-            continue;
+        let key = match updates::find(node, &container_id, subject) {
+            Ok(key) => key,
+            Err(unmet) => {
+                warn!("{}: {}: eviction: {unmet}", quoted(&container_id), askers.join(","));
+                continue;
+            }
         };
         if let Err(why) = one(node, &key, askers, &quoted(&reason)).await {
             let (plugin, reason) = (askers.join(","), format!("its eviction failed: {why}"));

@@ -136,6 +136,7 @@ fn pending(node: &Node, call: &Call, verb: Verb, process: OwnedFd) -> Pending {
         pid_file_before: call.pid_file.as_deref().and_then(evidence::stamp),
         state_before: evidence::state_stamp(&node.host, &call.key),
         gate: RefCell::new(Gate::new(evidence::folder(&node.host, &call.key))),
+        bundle: RefCell::new(None),
         holds: RefCell::new(None),
         is_told: Cell::new(false),
     }
@@ -192,7 +193,7 @@ async fn adjust(node: &Rc<Node>, call: &Call, seen: &pods::Seen, bundle: &Bundle
         owners: merged.owners,
         unknown: Vec::new(),
     };
-    updates::carry_out(node, others, Event::CreateContainer.name(), None).await;
+    updates::carry_out(node, others, Event::CreateContainer.name(), &call.key).await;
     let event = Event::CreateContainer.name().to_owned();
     let wish = Wish { part, owners, event, ..Wish::default() };
     resources::at_birth(node, &call.key, wish).await.map_err(|unmet| {

@@ -8,6 +8,7 @@ mod admin;
 mod adopt;
 mod arrivals;
 mod birth;
+mod bundles;
 mod call;
 mod carry;
 mod classes;

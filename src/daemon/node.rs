@@ -28,6 +28,7 @@ use crate::runtime::features::Asked;
 use crate::sources::Sources;
 use crate::state::{Container, Key, Lifecycle, Pod, PodState, Store};
 
+use super::bundles::{BundleTurn, Bundles};
 use super::drain::Drain;
 use super::evidence::Stamp;
 use super::folders::Folders;
@@ -61,6 +62,9 @@ pub(super) struct Pending {
     pub(super) state_before: Option<Stamp>,
     /// `run`, `restore`: whether the container was started.
     pub(super) gate: RefCell<Gate>,
+    /// `create`, `run`, `restore`: nobody else creates in this bundle until the runtime has read
+    /// its document.
+    pub(super) bundle: RefCell<Option<BundleTurn>>,
     /// `update`: what holds once the runtime took it; until then nobody else writes.
     pub(super) holds: RefCell<Option<super::update::Holds>>,
     /// `update`: it was taken, and plugins wait to hear of it.
@@ -137,6 +141,7 @@ pub(super) struct Node {
     /// Whenever a pod was forgotten.
     pub(super) pod_forgotten: Notify,
     pub(super) folders: Folders,
+    pub(super) bundles: Bundles,
     /// Where pods may come without a call, as far as that is watched.
     pub(super) homes: RefCell<BTreeSet<PathBuf>>,
     /// Ids of folders there that are looked at.
@@ -178,6 +183,7 @@ impl Node {
             refused: Notify::new(),
             pod_forgotten: Notify::new(),
             folders: Folders::default(),
+            bundles: Bundles::default(),
             homes: RefCell::default(),
             arriving: RefCell::default(),
             older_than_us: RefCell::default(),
@@ -360,7 +366,7 @@ impl Node {
     pub(super) async fn tell(self: &Rc<Self>, event: Event, key: &Key) {
         let Some(told) = self.told(event, key) else { return };
         if let Some(updated) = self.relay.tell_all(&told).await {
-            super::updates::carry_out(self, updated, event.name(), None).await;
+            super::updates::carry_out(self, updated, event.name(), key).await;
         }
     }
 
@@ -372,7 +378,7 @@ impl Node {
         let pod = pod.unwrap_or_else(|| messages::only_pod_id(&container.pod));
         let mut message = messages::container(container);
         messages::as_told_at(event, container, &mut message);
-        Some(Told::new(event, pod, Some(message)))
+        Some(Told::new(event, pod, Some(message)).below(&key.root))
     }
 
     /// An event about a pod.
@@ -398,8 +404,8 @@ impl Node {
         let (pods, _) = shown(&store);
         let mut containers = store.all_shared();
         containers.retain(|container| is_shown(container));
-        let ids = containers.iter().map(|container| container.key.id.clone());
-        let mut about: HashSet<Subject> = ids.map(Subject::Container).collect();
+        let keys = containers.iter().map(|container| container.key.clone());
+        let mut about: HashSet<Subject> = keys.map(Subject::Container).collect();
         let pods = pods.inspect(|pod| {
             about.insert(Subject::Pod(pod.id.clone()));
         });

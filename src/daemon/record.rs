@@ -49,7 +49,7 @@ impl Recorders {
         if !self.is_on() || told.event == Event::UpdateContainer {
             return;
         }
-        let Told { event, pod, container, resources } = told;
+        let Told { event, pod, container, root: _, resources } = told;
         let (pod, container) = (Some(pod.clone()), container.clone());
         if let Some((overhead, resources)) = resources {
             let request = api::UpdatePodSandboxRequest {

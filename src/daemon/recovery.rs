@@ -14,6 +14,7 @@ use std::rc::Rc;
 use tracing::info;
 
 use crate::argv::Verb;
+use crate::files;
 use crate::state::{Container, Key, Lifecycle};
 
 use super::gate::Gate;
@@ -147,6 +148,9 @@ pub(super) fn pending(
     process: OwnedFd,
 ) -> Pending {
     let pid_file = record.pid_file.as_ref().map(std::path::PathBuf::from);
+    let reads = verb.creates() && record.state == Lifecycle::Creating;
+    let dir = reads.then(|| files::open_dir(Path::new(record.folder())).ok()).flatten();
+    let bundle = dir.and_then(|dir| node.bundles.turn_now(dir, &record.key.id));
     Pending {
         verb,
         incarnation: record.incarnation,
@@ -158,6 +162,7 @@ pub(super) fn pending(
         pid_file,
         state_before: evidence::state_stamp(&node.host, &record.key),
         gate: RefCell::new(Gate::new(evidence::folder(&node.host, &record.key))),
+        bundle: RefCell::new(bundle),
         holds: RefCell::new(None),
         is_told: Cell::new(false),
     }

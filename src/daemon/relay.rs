@@ -14,6 +14,7 @@ use tracing::{info, warn};
 use crate::adaptation::Updated;
 use crate::chain::{self, Failure, Seat, Stopped, Told};
 use crate::plugin::{Event, api};
+use crate::state::Key;
 
 use super::record::Recorders;
 use super::roster::Roster;
@@ -21,24 +22,27 @@ use super::roster::Roster;
 /// How many events a newcomer may be behind.
 const BACKLOG: usize = 10_000;
 
-/// What an event is about, as plugins know it.
+/// What an event is about. Plugins know a container by its id alone; who of them knows which one
+/// is kept by root and id, or the end of one would be taken for that of another of the same id.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) enum Subject {
     Pod(String),
-    Container(String),
+    Container(Key),
 }
 
 impl Subject {
     fn of(told: &Told) -> Self {
         match &told.container {
-            Some(container) => Self::Container(container.id.clone()),
+            Some(container) => {
+                Self::Container(Key { root: told.root.clone(), id: container.id.clone() })
+            }
             None => Self::Pod(told.pod.id.clone()),
         }
     }
 
     fn id(&self) -> &str {
         match self {
-            Self::Pod(id) | Self::Container(id) => id,
+            Self::Pod(id) | Self::Container(Key { id, .. }) => id,
         }
     }
 }

@@ -161,6 +161,8 @@ async fn follow_run(node: &Rc<Node>, key: &Key, pending: &Pending, lane: &Lane) 
         let has_ended = watch::has_ended(&pending.process);
         init = evidence::init_pid(&node.host, key, None, None).or(init);
         if pending.gate.borrow_mut().is_open(init.is_some()) {
+            // Its document was read long since.
+            drop(pending.bundle.borrow_mut().take());
             let _turn = lane.turn.lock().await;
             return running(node, key, pending, init).await;
         }

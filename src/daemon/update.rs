@@ -221,7 +221,7 @@ async fn ask(node: &Rc<Node>, record: &Container, delta: &Block) -> Result<Answe
         }
     };
     let answer = own(node, record, &updated)?;
-    updates::carry_out(node, updated, Event::UpdateContainer.name(), Some(key)).await;
+    updates::carry_out(node, updated, Event::UpdateContainer.name(), key).await;
     Ok(Answer { is_told: true, ..answer })
 }
 

@@ -12,9 +12,9 @@ use std::rc::Rc;
 use serde_json::{Map, Value};
 use tracing::warn;
 
-use crate::adaptation::{Owners, Updated, Updates};
+use crate::adaptation::{Owners, Updated, Updates, bounds};
 use crate::error::quoted;
-use crate::plugin::api;
+use crate::plugin::{Event, api};
 use crate::spec::overlay;
 use crate::state::{Change, Container, Key, Lifecycle, Skipped, Wish};
 
@@ -41,20 +41,26 @@ struct Order {
     found: Result<Option<Found>, Unmet>,
 }
 
-/// Carries out what plugins answered about other containers than `subject`.
-pub(super) async fn carry_out(
-    node: &Rc<Node>,
-    updated: Updated,
-    event: &str,
-    subject: Option<&Key>,
-) {
+/// Carries out what plugins answered, at an event about `subject`, about other containers.
+pub(super) async fn carry_out(node: &Rc<Node>, updated: Updated, event: &str, subject: &Key) {
     let Updated { updates, evictions, evicted_by, owners, unknown: _ } = updated;
     // First the room, then who gets it (D19).
-    evict::carry_out(node, evictions, &evicted_by).await;
-    let others = updates.iter();
-    let others = others.filter(|other| subject.is_none_or(|key| key.id != other.container_id));
-    let orders = others.map(|update| order(node, update, &owners, event)).collect();
+    evict::carry_out(node, evictions, &evicted_by, Some(subject)).await;
+    // What UpdateContainer came to for its own container is in that update.
+    let is_done = |id: &str| event == Event::UpdateContainer.name() && id == subject.id;
+    let mut orders = Vec::new();
+    for update in updates.iter().filter(|update| !is_done(&update.container_id)) {
+        give_way(orders.len()).await;
+        orders.push(order(node, update, &owners, event, Some(subject)));
+    }
     carry_out_orders(node, orders).await;
+}
+
+/// A request may name thousands; others have theirs.
+async fn give_way(done: usize) {
+    if done % 16 == 15 {
+        tokio::task::yield_now().await;
+    }
 }
 
 /// Carries out what a newcomer wants of the containers that it was shown.
@@ -91,6 +97,7 @@ async fn asked(
 ) -> Result<api::UpdateContainersResponse, String> {
     let id = guest.seat.id();
     let rights = guest.seat.rights().map_err(|failure| failure.text)?;
+    bounds::check(&request).map_err(|what| format!("{id} asked for {what}"))?;
     let api::UpdateContainersRequest { update: wanted, evict, special_fields: _ } = request;
     let mut orders = Vec::new();
     for update in &wanted {
@@ -99,25 +106,32 @@ async fn asked(
         let Updated { updates, evictions: _, evicted_by: _, owners, unknown: _ } = alone.finish();
         // An update of nobody in particular comes out as nothing.
         let update = updates.first().unwrap_or(update);
-        orders.push(order(node, update, &owners, event));
+        give_way(orders.len()).await;
+        orders.push(order(node, update, &owners, event, None));
     }
     let mut gone = Updates::for_stop();
     gone.answer(&id, rights, &[], &evict).map_err(|e| e.to_string())?;
     let gone = gone.finish();
-    evict::carry_out(node, gone.evictions, &gone.evicted_by).await;
+    evict::carry_out(node, gone.evictions, &gone.evicted_by, None).await;
     let failed = carry_out_orders(node, orders).await;
     let failed = failed.into_iter().filter_map(|index| wanted.get(index).cloned()).collect();
     Ok(api::UpdateContainersResponse { failed, ..api::UpdateContainersResponse::default() })
 }
 
 /// Looks at one update without carrying it out.
-fn order(node: &Node, update: &api::ContainerUpdate, owners: &Owners, event: &str) -> Order {
+fn order(
+    node: &Node,
+    update: &api::ContainerUpdate,
+    owners: &Owners,
+    event: &str,
+    subject: Option<&Key>,
+) -> Order {
     let api::ContainerUpdate { container_id, linux, ignore_failure, special_fields: _ } = update;
     let owners = owners.to_flat(container_id);
     let resources = linux.as_ref().and_then(|linux| linux.resources.as_ref());
     let part = resources.map(|wanted| classes::overlay_of(node, container_id, wanted)).transpose();
     let named = resources.map(Classes::of).unwrap_or_default();
-    let key = find(node, container_id);
+    let key = find(node, container_id, subject);
     let mut wish = Wish {
         part: Map::new(),
         blockio_class: named.blockio,
@@ -125,12 +139,13 @@ fn order(node: &Node, update: &api::ContainerUpdate, owners: &Owners, event: &st
         owners,
         event: event.to_owned(),
     };
-    let found = match (part, &key) {
-        (Err(error), _) => Err(Unmet::Refused(quoted(&error.to_string()))),
-        (Ok(_), None) => Err(Unmet::Unknown),
-        (Ok(part), Some(key)) => {
+    let (key, found) = match (part, key) {
+        (Err(error), key) => (key.ok(), Err(Unmet::Refused(quoted(&error.to_string())))),
+        (Ok(_), Err(unmet)) => (None, Err(unmet)),
+        (Ok(part), Ok(key)) => {
             wish.part = part.unwrap_or_default();
-            look(node, key, &wish)
+            let found = look(node, &key, &wish);
+            (Some(key), found)
         }
     };
     let (id, ignores_failure) = (container_id.clone(), *ignore_failure);
@@ -150,13 +165,24 @@ fn look(node: &Node, key: &Key, wish: &Wish) -> Result<Option<Found>, Unmet> {
     }
 }
 
-/// The container of this id that lives, else the youngest.
-pub(super) fn find(node: &Node, id: &str) -> Option<Key> {
+/// The container that a plugin means by an id: the one that its request is about, else the one of
+/// that id that lives, else the youngest. Of several that live none: the protocol has no word for
+/// the runtime root that tells them apart.
+pub(super) fn find(node: &Node, id: &str, subject: Option<&Key>) -> Result<Key, Unmet> {
+    if let Some(subject) = subject.filter(|subject| subject.id == id) {
+        return Ok(subject.clone());
+    }
     let store = node.store.borrow();
     let has_ended =
         |known: &Container| matches!(known.state, Lifecycle::Stopped | Lifecycle::Removed);
+    let roots = store.of_id(id).filter(|known| !has_ended(known)).map(|known| &*known.key.root);
+    let roots: Vec<&str> = roots.collect();
+    if roots.len() > 1 {
+        let why = format!("containers of this id live below {}", roots.join(" and "));
+        return Err(Unmet::Refused(quoted(&why)));
+    }
     let best = store.of_id(id).max_by_key(|known| (!has_ended(known), known.incarnation));
-    best.map(|known| known.key.clone())
+    best.map(|known| known.key.clone()).ok_or(Unmet::Unknown)
 }
 
 /// Carries out what can be; returns the places of those that failed and may not.
@@ -280,6 +306,18 @@ pub(super) fn note_changes(record: &mut Container, changes: Vec<Change>) {
             None => keep(&mut record.changes, change),
         }
     }
+}
+
+/// How many changes of one creation are kept for `explain`.
+const LISTED: usize = 2000;
+
+/// The first of many changes, and a note of how many more there are.
+pub(super) fn listed(mut changes: Vec<Change>) -> (Vec<Change>, Option<Skipped>) {
+    let more = changes.len().saturating_sub(LISTED);
+    changes.truncate(LISTED);
+    let reason = format!("{more} more changes were applied and are not listed");
+    let note = Skipped { plugin: String::new(), reason };
+    (changes, (more > 0).then_some(note))
 }
 
 #[cfg(test)]

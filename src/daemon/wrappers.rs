@@ -3,6 +3,7 @@
 //! and what its absence afterwards means (decisions D1, D3, D8).
 
 use std::cell::{Cell, RefCell};
+use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -12,10 +13,11 @@ use tracing::{debug, warn};
 use crate::argv::Verb;
 use crate::error::{Error, Result};
 use crate::host::Point;
-use crate::link::{Answer, Notice, PROTOCOL, Proceed};
+use crate::link::{Answer, Attached, Notice, PROTOCOL, Proceed};
 use crate::plugin;
 use crate::state::Key;
 
+use super::bundles::BundleTurn;
 use super::call::Call;
 use super::gate::Gate;
 use super::node::{Node, Pending, log_failure};
@@ -105,6 +107,8 @@ async fn verb(node: &Rc<Node>, stream: &mut UnixStream, mut call: Call) -> Resul
         return Err(Error::new("the wrapper is gone"));
     }
     let decided = with_heartbeat(stream, async {
+        // Before the container's own turn, which whoever has the bundle may need to give it back.
+        let bundle = bundle_turn(node, &call).await?;
         let turn = lane.turn.lock();
         let turn = if is_delete {
             // Plugins may be slow to hear of earlier events; this one follows them in order.
@@ -114,29 +118,22 @@ async fn verb(node: &Rc<Node>, stream: &mut UnixStream, mut call: Call) -> Resul
         };
         node.host.point(Point::DaemonAsked)?;
         if turn.is_none() {
-            return Ok((Decided::watched(Proceed::default()), turn));
+            return Ok((Decided::watched(Proceed::default()), turn, bundle));
         }
         settle::due(node, &key, &lane).await;
-        plugin::until(until, decide(node, &mut call)).await.map(|decided| (decided, turn))
+        let decided = plugin::until(until, decide(node, &mut call)).await;
+        decided.map(|decided| (decided, turn, bundle))
     })
     .await?;
-    let (decided, _turn) = match decided {
+    let (decided, _turn, bundle) = match decided {
         Ok(decided) => decided,
         Err(error) => return conversation::say(stream, &Answer::Refuse(error.to_string())).await,
     };
-    let incarnation = node.store.borrow().container(&key).map_or(0, |record| record.incarnation);
     let pending = Pending {
-        verb: call.call.verb,
-        incarnation,
-        pid: call.question().pid,
-        process,
-        is_recovered: false,
-        pid_file: call.pid_file.clone(),
         pid_file_before,
-        state_before: evidence::state_stamp(&node.host, &key),
-        gate: RefCell::new(Gate::new(evidence::folder(&node.host, &key))),
+        bundle: RefCell::new(bundle),
         holds: RefCell::new(decided.holds),
-        is_told: Cell::new(false),
+        ..pending(node, &call, process)
     };
     if pending.verb.creates_and_starts() && decided.is_watched {
         pending.gate.borrow().look_out();
@@ -154,6 +151,31 @@ async fn verb(node: &Rc<Node>, stream: &mut UnixStream, mut call: Call) -> Resul
         node.change(&key, |record| (record.in_flight, record.updating) = (None, None));
     }
     Ok(())
+}
+
+/// What a verb leaves open until its runtime has run.
+fn pending(node: &Node, call: &Call, process: OwnedFd) -> Pending {
+    let key = &call.key;
+    Pending {
+        verb: call.call.verb,
+        incarnation: node.store.borrow().container(key).map_or(0, |record| record.incarnation),
+        pid: call.question().pid,
+        process,
+        is_recovered: false,
+        pid_file: call.pid_file.clone(),
+        pid_file_before: None,
+        state_before: evidence::state_stamp(&node.host, key),
+        gate: RefCell::new(Gate::new(evidence::folder(&node.host, key))),
+        bundle: RefCell::new(None),
+        holds: RefCell::new(None),
+        is_told: Cell::new(false),
+    }
+}
+
+/// The right to use the bundle that came along, if one did.
+async fn bundle_turn(node: &Node, call: &Call) -> Result<Option<BundleTurn>> {
+    let Some(dir) = call.asked.descriptor(Attached::Bundle) else { return Ok(None) };
+    node.bundles.turn(dir, &call.key.id).await.map(Some)
 }
 
 async fn decide(node: &Rc<Node>, call: &mut Call) -> Result<Decided> {

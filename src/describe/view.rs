@@ -9,6 +9,7 @@ use serde_json::{Map, Value};
 
 use crate::engine::Document;
 use crate::error::{Error, Result, quoted};
+use crate::spec::decoded;
 
 fn or_default<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(
     deserializer: D,
@@ -50,9 +51,14 @@ impl Spec {
     /// # Errors
     /// Fails when it is no JSON, or something in it has another type than the specification says.
     pub fn parse(bytes: &[u8]) -> Result<Self> {
-        serde_json::from_slice(bytes).map_err(|error| {
-            Error::new(format!("config.json cannot be read: {}", quoted(&error.to_string())))
-        })
+        let unread = |why: &dyn std::fmt::Display| {
+            Error::new(format!("config.json cannot be read: {}", quoted(&why.to_string())))
+        };
+        match decoded::odd_document(bytes) {
+            Ok(None) => serde_json::from_slice(bytes).map_err(|error| unread(&error)),
+            Ok(Some(document)) => serde_json::from_value(document).map_err(|error| unread(&error)),
+            Err(error) => Err(Error::new(error.to_string())),
+        }
     }
 
     /// What of it tells something about the engine.

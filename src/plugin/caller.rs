@@ -25,6 +25,8 @@ use super::turns::{Rank, Subject};
 const SERVICE: &str = "nri.pkg.api.v1alpha1.Plugin";
 /// Service, method and the fields around the request need less.
 const ENVELOPE: usize = 200;
+/// A response above so many bytes is read on another thread.
+const LARGE: usize = 256 << 10;
 const NO_NUMBER_LEFT: &str = "it was asked so often that no number is left for another call";
 
 /// A request of the plugin service.
@@ -200,7 +202,13 @@ impl Caller {
         }
         let (_forgotten_with_this, reply) = self.send(request, timeout)?;
         let bytes = reply.await.map_err(|_closed| gone())??;
-        read_answer(bytes.get(TTRPC_HEADER..).unwrap_or_default())
+        let length = bytes.len();
+        let read = move || read_answer(bytes.get(TTRPC_HEADER..).unwrap_or_default());
+        if length <= LARGE {
+            return read();
+        }
+        let read = tokio::task::spawn_blocking(read).await;
+        read.unwrap_or_else(|panicked| Err(Unanswered::Unreadable(panicked.to_string())))
     }
 
     /// Sends it under the next number. Both in one step: a server refuses a number that is not

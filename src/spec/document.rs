@@ -13,7 +13,6 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 use serde_json::Value;
-use serde_json::value::RawValue;
 
 use super::array::Array;
 use super::scan::{self, Place};
@@ -67,16 +66,15 @@ pub struct Document<'t> {
 }
 
 impl<'t> Document<'t> {
-    /// Checks that `text` is one JSON object, and opens its top level only.
+    /// Checks that `text` begins with a JSON object, and opens its top level only. What comes
+    /// behind is not read by Go's decoder, and stays.
     pub fn parse(text: &'t [u8]) -> Result<Self, DocumentError> {
         if text.len() > MAX_BYTES {
             return Err(DocumentError::TooLarge { size: text.len() });
         }
-        // Steps over values without recursion, so nesting has no limit here.
-        let whole: &RawValue = serde_json::from_slice(text)
+        let span = scan::first_value(text)
             .map_err(|error| DocumentError::Malformed { detail: quoted(&error.to_string()) })?;
-        let start = scan::skip_blank(text, 0);
-        let root = Object::open(text, start..start + whole.get().len(), String::new(), false)?;
+        let root = Object::open(text, span, String::new(), false)?;
         Ok(Self { text, root })
     }
 
@@ -440,7 +438,7 @@ impl<'t> Member<'t> {
 /// surrogates) is given as a string of its source.
 pub(super) fn value_of(raw: &[u8]) -> Value {
     serde_json::from_slice(raw)
-        .unwrap_or_else(|_| Value::String(String::from_utf8_lossy(raw).into_owned()))
+        .unwrap_or_else(|_| Value::String(scan::decode(raw).unwrap_or_else(|| scan::lossy(raw))))
 }
 
 fn name(literal: &[u8]) -> Cow<'_, str> {
@@ -458,7 +456,7 @@ fn is_same_name(name: &str, key: &str) -> bool {
 }
 
 /// What all spellings have in common that Go's decoder takes for one name.
-fn fold(name: &str) -> String {
+pub(super) fn fold(name: &str) -> String {
     let fold = |c: char| match c {
         '\u{17f}' => 's',
         '\u{212a}' => 'k',

@@ -8,6 +8,8 @@
 /// Editable arrays.
 pub mod array;
 /// Lossless JSON: only what changes is opened.
+/// What Go's decoder reads of a document.
+pub mod decoded;
 pub mod document;
 /// The flags of `update` as a document.
 pub mod flags;

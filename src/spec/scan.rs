@@ -6,7 +6,10 @@
 //! It never decodes a number and never changes a byte.
 //! Reference: RFC 8259; Go's `encoding/json` for what a decoder makes of odd strings.
 
+use std::borrow::Cow;
 use std::ops::Range;
+
+use serde_json::value::RawValue;
 
 /// The member of an object: where its key (with quotes) and its value stand.
 #[derive(Debug, Clone)]
@@ -67,12 +70,45 @@ pub(super) fn elements(text: &[u8], open: usize) -> Option<Vec<Range<usize>>> {
 pub(super) fn decode(literal: &[u8]) -> Option<String> {
     let inner = literal.strip_prefix(b"\"")?.strip_suffix(b"\"")?;
     if !inner.contains(&b'\\') {
-        return std::str::from_utf8(inner).ok().map(str::to_owned);
+        return Some(lossy(inner));
     }
     if let Ok(text) = serde_json::from_slice(literal) {
         return Some(text);
     }
-    decode_lossily(std::str::from_utf8(inner).ok()?)
+    decode_lossily(&lossy(inner))
+}
+
+/// Bytes as text. Each byte that is no UTF-8 reads as U+FFFD, as in Go.
+pub(super) fn lossy(bytes: &[u8]) -> String {
+    let mut text = String::with_capacity(bytes.len());
+    for chunk in bytes.utf8_chunks() {
+        text.push_str(chunk.valid());
+        text.extend(chunk.invalid().iter().map(|_| char::REPLACEMENT_CHARACTER));
+    }
+    text
+}
+
+/// Where the first JSON value of `text` stands. Strings may have bytes that are no UTF-8, and
+/// anything may follow: Go's decoder takes the one and does not look at the other.
+pub(super) fn first_value(text: &[u8]) -> serde_json::Result<Range<usize>> {
+    let mut plain = Cow::Borrowed(text);
+    if std::str::from_utf8(text).is_err() {
+        // The same text with a letter for each such byte: nothing moves.
+        let mut same = Vec::with_capacity(text.len());
+        for chunk in text.utf8_chunks() {
+            same.extend_from_slice(chunk.valid().as_bytes());
+            same.extend(chunk.invalid().iter().map(|_| b'?'));
+        }
+        plain = Cow::Owned(same);
+    }
+    // Steps over values without recursion, so nesting has no limit here.
+    let mut values = serde_json::Deserializer::from_slice(&plain).into_iter::<&RawValue>();
+    let length = match values.next() {
+        Some(value) => value?.get().len(),
+        None => serde_json::from_slice::<&RawValue>(&plain)?.get().len(),
+    };
+    let start = skip_blank(text, 0);
+    Ok(start..start + length)
 }
 
 fn decode_lossily(inner: &str) -> Option<String> {

@@ -58,7 +58,7 @@ pub fn run(argv: &[OsString]) -> u8 {
 
 fn become_the_runtime(argv: &[OsString], call: &Call, config: &Config) -> Result<Infallible> {
     let runtime = runtime::resolve(config, argv.first())?;
-    if !is_our_business(call) || is_switched_off(config) {
+    if !is_our_business(call) || is_switched_off(config) || will_refuse_id(&runtime, call) {
         return runtime::replace_process(&runtime, argv);
     }
     let wrapper = Wrapper { argv, call, config, host: config.host(), runtime };
@@ -84,6 +84,17 @@ fn is_our_business(call: &Call) -> bool {
     // these are asked about, or a container could be named past every plugin.
     let is_help_by_name = call.id.as_deref().is_some_and(|id| id == "help" || id == "h");
     ours && call.id.is_some() && (is_help_by_name || !call.is_inert)
+}
+
+/// Whether the runtime refuses this id whatever else is asked: nobody need hear of it. Of runc it is
+/// known which it refuses; another runtime, also one that is called runc by a link, may take more.
+fn will_refuse_id(runtime: &Path, call: &Call) -> bool {
+    let Some(id) = call.id.as_deref() else { return false };
+    let is_runc = || {
+        let real = std::fs::canonicalize(runtime).unwrap_or_default();
+        real.file_name().is_some_and(|name| name == "runc")
+    };
+    argv::is_never_an_id(id) || (!argv::is_id_of_runc(id) && is_runc())
 }
 
 /// Pure pass-through by configuration, kill switch, or because we are not the host's root (D7).

@@ -33,7 +33,9 @@ done
 state=$root/$id
 case $verb in
 create)
+  [ ! -e "$dir/slow" ] || sleep 2
   cp "$bundle/config.json" "$dir/seen.json"
+  cp "$bundle/config.json" "$dir/seen-$id.json"
   [ ! -e "$dir/fail" ] || { echo "runtime says no" >&2; exit 1; }
   mkdir -p "$state"
   sleep 300 </dev/null >/dev/null 2>&1 &

@@ -19,6 +19,8 @@ pub(crate) type Hears = Arc<dyn Fn(&str, &dyn MessageDyn) + Send + Sync>;
 #[derive(Clone, Default)]
 pub(crate) struct Manner {
     pub(crate) adjust: api::ContainerAdjustment,
+    /// The only container that it adjusts.
+    pub(crate) only: Option<&'static str>,
     pub(crate) update: Vec<api::ContainerUpdate>,
     /// What it answers to UpdateContainer, and whom it wants evicted then.
     pub(crate) updates: Vec<api::ContainerUpdate>,
@@ -135,6 +137,9 @@ impl api::Plugin for Player {
         request: api::CreateContainerRequest,
     ) -> ttrpc::Result<api::CreateContainerResponse> {
         self.hear("CreateContainer", &request.container.name, &request).await?;
+        if self.manner.only.is_some_and(|name| name != request.container.name) {
+            return Ok(api::CreateContainerResponse::default());
+        }
         let adjust = Some(self.manner.adjust.clone()).into();
         let update = self.manner.update.clone();
         Ok(api::CreateContainerResponse { adjust, update, ..Default::default() })

@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A document as Go's decoder reads it, where that is something else than it looks like.
+//!
+//! runc takes documents that strict readers refuse or read otherwise: members that are there
+//! twice or in another case, strings with lone surrogates or bytes that are no UTF-8, `null` in
+//! lists, anything behind the document. What plugins are told has to be what runc reads, or a
+//! member could be hidden from them. Nothing is edited here.
+//! Reference: Go `encoding/json` (`Unmarshal`); tried with runc 1.1.5, 1.5.2 and 1.6.0-rc.1.
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::LazyLock;
+
+use serde_json::{Map, Value};
+
+use super::document::{DocumentError, fold};
+use super::scan;
+use crate::error::quoted;
+
+/// Members of the specification, as far as anything of the program reads them.
+const NAMES: &str = "process user uid gid additionalGids args env cwd rlimits type hard soft \
+    oomScoreAdj ioPriority class priority scheduler policy nice flags runtime deadline period \
+    mounts destination source options hooks path timeout prestart createRuntime createContainer \
+    startContainer poststart poststop annotations root linux namespaces devices major minor \
+    fileMode cgroupsPath resources sysctl netDevices name intelRdt closID schemata \
+    enableMonitoring seccomp defaultAction defaultErrnoRet architectures listenerPath \
+    listenerMetadata syscalls names action errnoRet index value valueTwo op allow access memory \
+    limit reservation swap kernel kernelTCP swappiness disableOOMKiller useHierarchy \
+    checkBeforeUpdate cpu shares quota burst realtimeRuntime realtimePeriod cpus mems idle pids \
+    blockIO weight leafWeight weightDevice throttleReadBpsDevice throttleWriteBpsDevice \
+    throttleReadIOPSDevice throttleWriteIOPSDevice rate hugepageLimits pageSize network classID \
+    priorities rdma hcaHandles hcaObjects unified rootfsPropagation memoryPolicy nodes mode";
+
+static KNOWN: LazyLock<HashMap<String, &'static str>> =
+    LazyLock::new(|| NAMES.split_whitespace().map(|name| (fold(name), name)).collect());
+
+/// Objects whose keys are data: case counts.
+const MAPS: [&str; 5] = ["annotations", "sysctl", "unified", "netDevices", "rdma"];
+
+/// Of those, whose values are strings.
+const STRING_MAPS: [&str; 3] = ["annotations", "sysctl", "unified"];
+
+/// Lists of strings.
+const STRING_LISTS: [&str; 7] =
+    ["args", "env", "options", "flags", "architectures", "names", "schemata"];
+
+/// No member of the specification lies deeper; what does is skipped.
+const DEEPEST: usize = 64;
+
+/// What a document says to Go's decoder; `None` where it says what it looks like.
+///
+/// # Errors
+/// Fails where Go's decoder does: the document does not begin with a JSON object.
+pub fn odd_document(text: &[u8]) -> Result<Option<Value>, DocumentError> {
+    let malformed =
+        |error: serde_json::Error| DocumentError::Malformed { detail: quoted(&error.to_string()) };
+    let span = scan::first_value(text).map_err(malformed)?;
+    if text.get(span.start) != Some(&b'{') {
+        return Err(DocumentError::WrongType { path: String::new(), wanted: "object" });
+    }
+    let is_whole = scan::skip_blank(text, span.end) == text.len();
+    if is_whole && std::str::from_utf8(text).is_ok() && is_plain(text, &span, "", 0) {
+        return Ok(None);
+    }
+    Ok(Some(read(text, &span, "", 0)))
+}
+
+/// Whether a value says what it looks like; `name` is the member that it is of.
+fn is_plain(text: &[u8], span: &Range<usize>, name: &str, depth: usize) -> bool {
+    match text.get(span.start) {
+        Some(b'{' | b'[') if depth > DEEPEST => false,
+        Some(b'{') => {
+            let mut seen: HashMap<String, ()> = HashMap::new();
+            let members = scan::members(text, span.start).unwrap_or_default();
+            members.iter().all(|member| {
+                let Some(key) = plain_text(text, &member.key) else { return false };
+                let is_data = MAPS.contains(&name);
+                let folded = if is_data { key.clone() } else { fold(&key) };
+                let is_usual = is_data || KNOWN.get(&folded).is_none_or(|known| *known == key);
+                is_usual
+                    && seen.insert(folded, ()).is_none()
+                    && is_plain(text, &member.value, &key, depth + 1)
+                    && !(STRING_MAPS.contains(&name) && is_null(text, &member.value))
+            })
+        }
+        Some(b'[') => {
+            let elements = scan::elements(text, span.start).unwrap_or_default();
+            elements
+                .iter()
+                .all(|element| !is_null(text, element) && is_plain(text, element, name, depth + 1))
+        }
+        Some(b'"') => plain_text(text, span).is_some(),
+        _ => text.get(span.clone()).is_some_and(|raw| serde_json::from_slice::<Value>(raw).is_ok()),
+    }
+}
+
+fn is_null(text: &[u8], span: &Range<usize>) -> bool {
+    text.get(span.clone()) == Some(b"null")
+}
+
+/// A string that every reader reads alike.
+fn plain_text(text: &[u8], span: &Range<usize>) -> Option<String> {
+    let literal = text.get(span.clone())?;
+    match literal.strip_prefix(b"\"")?.strip_suffix(b"\"")? {
+        plain if !plain.contains(&b'\\') => std::str::from_utf8(plain).ok().map(str::to_owned),
+        _ => serde_json::from_slice(literal).ok(),
+    }
+}
+
+fn read(text: &[u8], span: &Range<usize>, name: &str, depth: usize) -> Value {
+    let raw = text.get(span.clone()).unwrap_or_default();
+    match raw.first() {
+        Some(b'{' | b'[') if depth > DEEPEST => Value::Null,
+        Some(b'{') => {
+            let mut object = Map::new();
+            for member in scan::members(text, span.start).unwrap_or_default() {
+                let key = text.get(member.key.clone()).and_then(scan::decode).unwrap_or_default();
+                let key = if MAPS.contains(&name) { key } else { known(key) };
+                let mut value = read(text, &member.value, &key, depth + 1);
+                if value.is_null() && STRING_MAPS.contains(&name) {
+                    value = Value::from("");
+                }
+                put(&mut object, key, value);
+            }
+            Value::Object(object)
+        }
+        Some(b'[') => {
+            let elements = scan::elements(text, span.start).unwrap_or_default();
+            let element = |at: &Range<usize>| {
+                let value = read(text, at, name, depth + 1);
+                if value.is_null() { zero(name) } else { value }
+            };
+            elements.iter().map(element).collect()
+        }
+        Some(b'"') => Value::from(scan::decode(raw).unwrap_or_default()),
+        _ => serde_json::from_slice(raw).unwrap_or_default(),
+    }
+}
+
+/// What `null` is in a list of this name.
+fn zero(name: &str) -> Value {
+    match name {
+        name if STRING_LISTS.contains(&name) => Value::from(""),
+        "additionalGids" => Value::from(0),
+        _ => Value::Object(Map::new()),
+    }
+}
+
+/// The specification's spelling of a member, if it has one.
+fn known(name: String) -> String {
+    KNOWN.get(&fold(&name)).map_or(name, |known| (*known).to_owned())
+}
+
+/// A member that is there again: objects are read into the one before, `null` takes out what may
+/// be absent and leaves the rest, anything else replaces.
+fn put(object: &mut Map<String, Value>, key: String, value: Value) {
+    match (object.get_mut(&key), value) {
+        (Some(Value::Object(before)), Value::Object(again)) => {
+            again.into_iter().for_each(|(key, value)| put(before, key, value));
+        }
+        (Some(Value::Object(_)), Value::Null) if key == "user" => {}
+        (Some(Value::String(_) | Value::Number(_) | Value::Bool(_)), Value::Null) => {}
+        (_, value) => drop(object.insert(key, value)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn says(text: &[u8]) -> Value {
+        odd_document(text).unwrap().unwrap()
+    }
+
+    #[test]
+    fn an_engines_document_says_what_it_looks_like() {
+        for text in [
+            &br#" {"ociVersion":"1.0.2","process":{"env":["A=\u00e9\ud83d\ude00"]},"Xx":[1e3]} "#[..],
+            br#"{"annotations":{"a":"1","A":"2"},"linux":{"netDevices":{"e":{},"E":{}}}}"#,
+            br#"{"hooks":null,"linux":{"resources":{"memory":null}}}"#,
+        ] {
+            assert_eq!(odd_document(text), Ok(None), "{}", String::from_utf8_lossy(text));
+        }
+    }
+
+    #[test]
+    fn members_in_another_case_and_members_again_are_read_as_runc_reads_them() {
+        let text = br#"{"process":{"args":["a"],"env":["A=1"]},"Process":{"args":["b"]},
+            "annotations":{"a":"1"},"ANNOTATIONS":{"b":"2"},"linux":{"CGROUPSPATH":"/x"}}"#;
+        assert_eq!(
+            says(text),
+            json!({
+                "process": {"args": ["b"], "env": ["A=1"]},
+                "annotations": {"a": "1", "b": "2"}, "linux": {"cgroupsPath": "/x"},
+            })
+        );
+        assert_eq!(says("{\"proce\u{17f}s\":{}}".as_bytes()), json!({"process": {}}));
+        assert_eq!(says(br#"{"linux":{"x":1},"linux":null}"#), json!({"linux": null}));
+        let user = br#"{"process":{"user":{"uid":5},"user":null,"cwd":"/","cwd":null}}"#;
+        assert_eq!(says(user), json!({"process": {"user": {"uid": 5}, "cwd": "/"}}));
+    }
+
+    #[test]
+    fn odd_strings_nulls_numbers_depth_and_what_comes_behind_are_read_as_runc_reads_them() {
+        assert_eq!(says(b"{\"a\":1} {\"a\":2}"), json!({"a": 1}));
+        assert_eq!(says(b"{\"a\":1}\0"), json!({"a": 1}));
+        assert_eq!(says(br#"{"a":"x\ud800"}"#), json!({"a": "x\u{fffd}"}));
+        assert_eq!(says(b"{\"a\":\"\xe2\x82\"}"), json!({"a": "\u{fffd}\u{fffd}"}));
+        assert_eq!(
+            says(br#"{"env":[null],"mounts":[null]}"#),
+            json!({"env": [""], "mounts": [{}]})
+        );
+        assert_eq!(says(br#"{"annotations":{"a":null}}"#), json!({"annotations": {"a": ""}}));
+        assert_eq!(says(br#"{"x":1e999}"#), json!({"x": null}));
+        let deep = format!("{{\"x\":{}{},\"process\":{{}}}}", "[".repeat(9000), "]".repeat(9000));
+        assert_eq!(says(deep.as_bytes())["process"], json!({}));
+    }
+
+    #[test]
+    fn what_runc_refuses_is_refused_with_the_place() {
+        for text in
+            [&b""[..], b"{", b"{\"a\":1,}", b"\xef\xbb\xbf{}", b"{\"a\":\"\0\"}", b"{\"a\":\xff}"]
+        {
+            let error = odd_document(text).unwrap_err().to_string();
+            assert!(error.contains("line 1 column"), "{error}");
+        }
+        assert!(odd_document(b"[]x").unwrap_err().to_string().contains("is no object"));
+    }
+}

@@ -17,9 +17,9 @@ const REQUIRED: &str = "---plugin_request_timeout = \"60s\"\n[plugin.policy]\nre
 
 /// A plugin that takes so long for a create, and is asked about `c1` now.
 fn asked(rig: &Rig, millis: u64, verb: &str) -> (Shared, std::process::Child) {
-    let sleeps = move |event, _: &str| match event {
-        Event::CreateContainer => Act::SleepAndSet(millis, "KEY"),
-        _ => Act::Answer,
+    let sleeps = move |event, _: &str| {
+        let is_create = event == Event::CreateContainer;
+        if is_create { Act::SleepAndSet(millis, "KEY") } else { Act::Answer }
     };
     let policy = seat(rig, "10-policy", Actor::new(sleeps));
     let wrapper = rig.spawn(&[verb, "--bundle", "BUNDLE", "c1"]);

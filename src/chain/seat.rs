@@ -201,7 +201,7 @@ impl Seat {
                 self.strikes.set(0);
                 Said::Answer(answer)
             }
-            Outcome::Refused(text) => {
+            Outcome::Refused(text) | Outcome::Unimplemented(text) => {
                 self.requests.set(self.requests.get() + 1);
                 self.strikes.set(0);
                 let text = format!("{} refused: {}", self.id(), quoted(&text));
@@ -216,7 +216,7 @@ impl Seat {
                 let why = format!("went away during {name} ({})", quoted(&why));
                 self.silence(Cause::Gone, why)
             }
-            Outcome::Left => Said::Skipped(format!("had gone before {name}")),
+            Outcome::NotConnected => Said::Skipped(format!("had gone before {name}")),
             Outcome::Busy(why) => self.silence(Cause::Timeout, why),
         }
     }

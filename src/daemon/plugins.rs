@@ -168,10 +168,12 @@ async fn synchronize(node: &Rc<Node>, guest: &Rc<Guest>, snapshot: Snapshot) -> 
             super::updates::synchronized(node, guest, updates).await;
             return true;
         }
-        Outcome::Refused(text) => format!("refused: {}", quoted(&text)),
+        Outcome::Refused(text) | Outcome::Unimplemented(text) => {
+            format!("refused: {}", quoted(&text))
+        }
         Outcome::TimedOut => "did not answer in time".to_owned(),
         Outcome::Gone(why) => format!("went away ({})", quoted(&why)),
-        Outcome::Left | Outcome::Busy(_) => "went away".to_owned(),
+        Outcome::NotConnected | Outcome::Busy(_) => "went away".to_owned(),
     };
     node.note_failure(
         &format!("{} could not be synchronized: it {why}", guest.seat.id()),

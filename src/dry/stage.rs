@@ -241,10 +241,12 @@ impl Stage {
                 self.changed.notify_waiters();
                 Ok(())
             }
-            Outcome::Refused(why) => Err(format!("it refused Synchronize: {}", quoted(&why))),
+            Outcome::Refused(why) | Outcome::Unimplemented(why) => {
+                Err(format!("it refused Synchronize: {}", quoted(&why)))
+            }
             Outcome::TimedOut => Err("it did not answer Synchronize in time".to_owned()),
             Outcome::Gone(why) => Err(why),
-            Outcome::Left | Outcome::Busy(_) => Err("it closed the connection".to_owned()),
+            Outcome::NotConnected | Outcome::Busy(_) => Err("it closed the connection".to_owned()),
         }
     }
 

@@ -17,8 +17,10 @@ use tokio::sync::oneshot;
 use ttrpc::Code;
 
 use super::api;
-use super::inflow::{HEADER as TTRPC_HEADER, REQUEST, RESPONSE, TYPE, message_length};
-use super::mux::{FRAME_HEADER, PLUGIN_CONNECTION, TTRPC_LIMIT, into_frames};
+use super::frame::{
+    FRAME_HEADER, PLUGIN_CONNECTION, REQUEST, RESPONSE, TTRPC_HEADER, TTRPC_LIMIT, TYPE,
+    into_frames, message_length,
+};
 use super::outgoing::Outgoing;
 use super::turns::{Rank, Subject};
 

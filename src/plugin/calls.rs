@@ -4,7 +4,6 @@
 use std::sync::atomic::Ordering;
 
 use super::caller::Part;
-use super::session::UNIMPLEMENTED;
 use super::{Event, Outcome, Plugin, Snapshot, api};
 
 impl Plugin {
@@ -33,9 +32,10 @@ impl Plugin {
                 }
                 Outcome::Answered(_) => {}
                 Outcome::Refused(why) => return Outcome::Refused(why),
+                Outcome::Unimplemented(why) => return Outcome::Unimplemented(why),
                 Outcome::TimedOut => return Outcome::TimedOut,
                 Outcome::Gone(why) => return Outcome::Gone(why),
-                Outcome::Left => return Outcome::Left,
+                Outcome::NotConnected => return Outcome::NotConnected,
                 Outcome::Busy(why) => return Outcome::Busy(why),
             }
         }
@@ -90,7 +90,6 @@ impl Plugin {
 
     /// Whether it does not know an event that it did not ask for by name; it is not told again.
     fn never_meant<T>(&self, event: Event, outcome: &Outcome<T>) -> bool {
-        let unknown = matches!(outcome, Outcome::Refused(why) if why.starts_with(UNIMPLEMENTED));
-        unknown && self.drop_unasked_event(event)
+        matches!(outcome, Outcome::Unimplemented(_)) && self.drop_unasked_event(event)
     }
 }

@@ -4,30 +4,33 @@
 
 /// The generated messages and services.
 pub mod api;
+mod backpressure;
 mod caller;
 mod calls;
 mod event;
+mod frame;
 mod identity;
-mod inflow;
 /// Messages as JSON.
 pub mod json;
 mod launch;
-mod line;
 pub mod mux;
 mod notify;
+mod outcome;
 mod outgoing;
 mod policy;
 mod session;
 mod snapshot;
 /// The socket that plugins connect to.
 pub mod socket;
+mod stream;
 pub mod stub;
 mod turns;
 
 pub use event::{ALL_EVENTS, Event};
 pub use identity::Identity;
 pub use launch::{Launched, PluginFile, Unusable, discover};
+pub use outcome::Outcome;
 pub use policy::Policy;
-pub use session::{Outcome, Plugin, SessionError, Settings, Upcalls, handshake};
+pub use session::{Plugin, SessionError, Settings, Upcalls, handshake};
 pub use snapshot::{Encoded, Snapshot};
 pub use turns::{too_busy, until};

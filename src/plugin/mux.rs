@@ -6,80 +6,24 @@
 //! 4096 bytes, and two messages must never share a frame; a plugin that is sent anything else
 //! stops answering for ever. So a message goes out as one frame of at most 4096 bytes, or as
 //! that and one with the rest. The reader takes frames as a plain stream of bytes and stops
-//! reading the trunk (back-pressure, `inflow.rs`) when a connection is not drained.
+//! reading the trunk (back-pressure, `backpressure.rs`) when a connection is not drained.
 
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, BufReader, ReadBuf};
 use tokio::net::UnixStream;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::mpsc;
 
+use super::backpressure::{self, Frame, InHand, Room};
 use super::caller::{Answers, Caller};
-use super::inflow::{self, Frame, InHand, Room};
-use super::line::Line;
+use super::frame::{FRAME_HEADER, into_frames, message_length};
 use super::outgoing::Outgoing;
+use super::stream::PluginStream;
 
-/// Connection id of the plugin service: we call, the plugin answers.
-pub const PLUGIN_CONNECTION: u32 = 1;
-/// Connection id of the runtime service: the plugin calls, we answer.
-pub const RUNTIME_CONNECTION: u32 = 2;
-
-/// The largest payload of one frame: ttRPC header and the largest ttRPC message.
-pub const FRAME_LIMIT: usize = inflow::HEADER + TTRPC_LIMIT;
-/// The largest ttRPC message.
-pub const TTRPC_LIMIT: usize = 4 << 20;
-/// The reference's reader takes the beginning of a message through a buffer of this size.
-const FIRST_FRAME: usize = 4096;
-/// Connection id and length.
-pub(super) const FRAME_HEADER: usize = 8;
-
-/// The trunk: both connections' common fate.
-#[derive(Debug, Clone)]
-pub struct Trunk {
-    reason: watch::Sender<Option<String>>,
-    heard: Arc<AtomicUsize>,
-}
-
-impl Trunk {
-    /// Closes both connections; the first reason is kept.
-    pub fn close(&self, reason: &str) {
-        self.reason.send_if_modified(|known| {
-            let first = known.is_none();
-            if first {
-                *known = Some(reason.to_owned());
-            }
-            first
-        });
-    }
-
-    /// How many frames of answers have come; an answer that comes too late counts as well.
-    pub fn heard(&self) -> usize {
-        self.heard.load(Ordering::Relaxed)
-    }
-
-    /// Whether it is closed.
-    pub fn is_closed(&self) -> bool {
-        self.reason.borrow().is_some()
-    }
-
-    /// Why it was closed, if it was.
-    pub fn closed_because(&self) -> Option<String> {
-        self.reason.borrow().clone()
-    }
-
-    /// Waits until it is closed; says why.
-    pub async fn closed(&self) -> String {
-        let mut changes = self.reason.subscribe();
-        match changes.wait_for(Option::is_some).await {
-            Ok(reason) => reason.clone().unwrap_or_default(),
-            Err(_) => String::new(),
-        }
-    }
-}
+pub use super::frame::{FRAME_LIMIT, PLUGIN_CONNECTION, RUNTIME_CONNECTION, Trunk};
 
 /// Splits `stream` into the plugin connection and the runtime connection.
 ///
@@ -102,17 +46,17 @@ pub(super) fn split_to_call(stream: UnixStream) -> io::Result<(Trunk, Caller, Co
     Ok((trunk, caller, runtime))
 }
 
-fn open(stream: UnixStream) -> io::Result<(Trunk, Arc<Outgoing>, Line)> {
-    let trunk = Trunk { reason: watch::Sender::new(None), heard: Arc::default() };
-    let line = Line::new(stream)?;
-    let outgoing = Outgoing::start(line.clone(), trunk.clone());
-    Ok((trunk, Arc::new(outgoing), line))
+fn open(stream: UnixStream) -> io::Result<(Trunk, Arc<Outgoing>, PluginStream)> {
+    let trunk = Trunk::new();
+    let stream = PluginStream::new(stream)?;
+    let outgoing = Outgoing::start(stream.clone(), trunk.clone());
+    Ok((trunk, Arc::new(outgoing), stream))
 }
 
 fn connection(id: u32, outgoing: &Arc<Outgoing>) -> (Incoming, Connection) {
     let (sender, incoming) = mpsc::unbounded_channel();
     // How many requests a plugin gets at once is up to who asks it.
-    let limit = if id == RUNTIME_CONNECTION { inflow::IN_HAND } else { usize::MAX };
+    let limit = if id == RUNTIME_CONNECTION { backpressure::IN_HAND } else { usize::MAX };
     let connection = Connection {
         id,
         incoming,
@@ -157,7 +101,7 @@ impl Incoming {
     }
 }
 
-async fn read(reader: Line, trunk: Trunk, mut plugin: Inbox, runtime: Incoming) {
+async fn read(reader: PluginStream, trunk: Trunk, mut plugin: Inbox, runtime: Incoming) {
     // A message comes as two frames, each with a header: mostly one read for all four.
     let mut reader = BufReader::new(reader);
     let reason = tokio::select! {
@@ -169,7 +113,7 @@ async fn read(reader: Line, trunk: Trunk, mut plugin: Inbox, runtime: Incoming) 
 
 /// Reads frames until the end; returns why it ended.
 async fn read_frames(
-    reader: &mut BufReader<Line>,
+    reader: &mut BufReader<PluginStream>,
     trunk: &Trunk,
     plugin: &mut Inbox,
     runtime: &Incoming,
@@ -199,7 +143,7 @@ async fn read_frames(
         match id {
             _ if length == 0 => {} // Legal, and no end of anything.
             PLUGIN_CONNECTION => {
-                trunk.heard.fetch_add(1, Ordering::Relaxed);
+                trunk.count_answer();
                 plugin.take(payload).await;
             }
             RUNTIME_CONNECTION => runtime.send(payload).await,
@@ -229,7 +173,7 @@ pub struct Connection {
 impl Connection {
     /// Hands every complete ttRPC message over to the trunk, in frames.
     fn flush_messages(&mut self) -> io::Result<()> {
-        while let Some(length) = inflow::message_length(&self.message) {
+        while let Some(length) = message_length(&self.message) {
             if self.message.len() < length {
                 break;
             }
@@ -241,22 +185,6 @@ impl Connection {
         }
         Ok(())
     }
-}
-
-/// Makes frames of one message, before which there is room for the header of the first.
-pub(super) fn into_frames(id: u32, bytes: &mut Vec<u8>) {
-    let end = bytes.len().min(FRAME_HEADER + FIRST_FRAME);
-    let rest = bytes.len() - end;
-    bytes[..FRAME_HEADER].copy_from_slice(&frame_header(id, end - FRAME_HEADER));
-    if rest > 0 {
-        bytes.splice(end..end, frame_header(id, rest));
-    }
-}
-
-fn frame_header(id: u32, length: usize) -> [u8; FRAME_HEADER] {
-    let [i0, i1, i2, i3] = id.to_be_bytes();
-    let [l0, l1, l2, l3] = u32::try_from(length).unwrap_or(0).to_be_bytes();
-    [i0, i1, i2, i3, l0, l1, l2, l3]
 }
 
 impl AsyncRead for Connection {
@@ -317,13 +245,14 @@ impl AsyncWrite for Connection {
 
 #[cfg(test)]
 mod tests {
+    use super::super::frame::TTRPC_HEADER;
     use super::*;
     use tokio::io::AsyncWriteExt;
 
     fn message(length: usize) -> Vec<u8> {
         let mut bytes = u32::try_from(length).unwrap().to_be_bytes().to_vec();
         bytes.extend_from_slice(&[0, 0, 0, 1, 1, 0]);
-        bytes.resize(inflow::HEADER + length, 7);
+        bytes.resize(TTRPC_HEADER + length, 7);
         bytes
     }
 

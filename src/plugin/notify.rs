@@ -4,7 +4,6 @@
 
 use std::sync::atomic::Ordering;
 
-use super::session::UNIMPLEMENTED;
 use super::turns::Rank;
 use super::{Event, Outcome, Plugin, api};
 
@@ -20,7 +19,7 @@ impl Plugin {
             return self.state_change(event, pod, container).await;
         }
         let outcome = self.notify_by_name(event, pod, container).await;
-        let is_unknown = matches!(&outcome, Outcome::Refused(why) if is_unimplemented(why));
+        let is_unknown = matches!(&outcome, Outcome::Unimplemented(_));
         if is_unknown && has_older_form(event) {
             self.speaks_state_change.store(true, Ordering::Relaxed);
             return self.state_change(event, pod, container).await;
@@ -110,8 +109,4 @@ fn has_older_form(event: Event) -> bool {
             | Event::RemoveContainer
             | Event::PostUpdatePodSandbox
     )
-}
-
-fn is_unimplemented(why: &str) -> bool {
-    why.starts_with(UNIMPLEMENTED)
 }

@@ -3,7 +3,7 @@
 //!
 //! A message is written by whoever hands it over, at once: a task for that would have to be woken
 //! for each request to each plugin. What a plugin has no room for waits here, and for that there
-//! is a task. Nothing here looks into a message; its frames are made by `mux`.
+//! is a task. Nothing here looks into a message; its frames are made by `frame`.
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind};
@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
-use super::line::Line;
-use super::mux::{FRAME_LIMIT, Trunk};
+use super::frame::{FRAME_LIMIT, Trunk};
+use super::stream::PluginStream;
 
 /// Bytes that may wait before those with more to say must wait as well.
 const LIMIT: usize = 2 * FRAME_LIMIT;
@@ -26,7 +26,7 @@ pub(super) struct Outgoing(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
-    line: Line,
+    stream: PluginStream,
     trunk: Trunk,
     waiting: Mutex<Waiting>,
     has_begun_to_wait: Notify,
@@ -41,9 +41,9 @@ struct Waiting {
 }
 
 impl Outgoing {
-    pub(super) fn start(line: Line, trunk: Trunk) -> Self {
+    pub(super) fn start(stream: PluginStream, trunk: Trunk) -> Self {
         let waiting = Mutex::default();
-        let shared = Arc::new(Shared { line, trunk, waiting, has_begun_to_wait: Notify::new() });
+        let shared = Arc::new(Shared { stream, trunk, waiting, has_begun_to_wait: Notify::new() });
         tokio::spawn(Arc::clone(&shared).write());
         Self(shared)
     }
@@ -60,7 +60,7 @@ impl Outgoing {
         waiting.bytes += message.len();
         waiting.messages.push_back(message);
         if waiting.messages.len() == 1 {
-            let written = waiting.write(&self.0.line);
+            let written = waiting.write(&self.0.stream);
             if let Err(error) = &written {
                 self.0.trunk.close(&crate::error::in_our_words(error));
             }
@@ -112,15 +112,15 @@ impl Shared {
         self.trunk.close(&reason);
         // Nobody waits for room that will never be.
         *self.waiting() = Waiting::default();
-        self.line.end();
+        self.stream.end();
     }
 
     async fn write_waiting(&self) -> io::Error {
         loop {
             self.has_begun_to_wait.notified().await;
             while !self.waiting().messages.is_empty() {
-                let room = self.line.room().await;
-                if let Err(error) = room.and_then(|()| self.waiting().write(&self.line)) {
+                let room = self.stream.room().await;
+                if let Err(error) = room.and_then(|()| self.waiting().write(&self.stream)) {
                     return error;
                 }
             }
@@ -130,9 +130,9 @@ impl Shared {
 
 impl Waiting {
     /// Writes as much as there is room for.
-    fn write(&mut self, line: &Line) -> io::Result<()> {
+    fn write(&mut self, stream: &PluginStream) -> io::Result<()> {
         while let Some(first) = self.messages.front() {
-            match line.write(first.get(self.written..).unwrap_or_default()) {
+            match stream.write(first.get(self.written..).unwrap_or_default()) {
                 Ok(length) => self.written += length,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),

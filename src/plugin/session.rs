@@ -23,25 +23,9 @@ use super::caller::{Caller, Request, Unanswered};
 use super::event::ALL_BITS;
 use super::identity::Identity;
 use super::mux::{self, Connection, Trunk};
+use super::outcome::refusal;
 use super::turns::{self, Rank, Turns};
-use super::{Event, Policy, api};
-
-/// What a call came to.
-#[derive(Debug)]
-pub enum Outcome<T> {
-    /// The plugin answered.
-    Answered(T),
-    /// The plugin said no; its words.
-    Refused(String),
-    /// It did not answer in time. Its late answer is discarded.
-    TimedOut,
-    /// Its connection broke while it was asked; why.
-    Gone(String),
-    /// It had gone before its turn came, and was not asked.
-    Left,
-    /// It was not asked: its turn would come after the caller has given up. Says why.
-    Busy(String),
-}
+use super::{Event, Outcome, Policy, api};
 
 /// What plugins are told about the runtime, and how long they may take.
 #[derive(Debug, Clone)]
@@ -267,13 +251,13 @@ impl Plugin {
         let id = self.id();
         let answer = match self.call(&request).await {
             Outcome::Answered(answer) => answer,
-            Outcome::Refused(why) | Outcome::Gone(why) => {
+            Outcome::Refused(why) | Outcome::Unimplemented(why) | Outcome::Gone(why) => {
                 return Err(SessionError::Configure(id, why));
             }
             Outcome::TimedOut => {
                 return Err(SessionError::Configure(id, "it did not answer in time".to_owned()));
             }
-            Outcome::Left | Outcome::Busy(_) => {
+            Outcome::NotConnected | Outcome::Busy(_) => {
                 return Err(SessionError::Configure(id, "it closed the connection".to_owned()));
             }
         };
@@ -399,7 +383,7 @@ impl Plugin {
             Err(busy) => return Outcome::Busy(busy.to_string()),
         };
         if self.is_gone() {
-            return Outcome::Left;
+            return Outcome::NotConnected;
         }
         let answer = self.caller.call(request, self.timeout);
         let begun = tokio::time::Instant::now();
@@ -417,7 +401,7 @@ impl Plugin {
             Ok(Err(Unanswered::Status(status)))
                 if status.code() != Code::DEADLINE_EXCEEDED || begun.elapsed() < self.timeout =>
             {
-                Outcome::Refused(refusal(&status))
+                refusal(&status)
             }
             Ok(Err(_)) if begun.elapsed() >= self.timeout => Outcome::TimedOut,
             Ok(Err(error)) => match (self.trunk.closed_because(), error) {
@@ -445,32 +429,5 @@ impl Plugin {
         }
         let turn = self.turns.acquire(rank, subject, turns::given_until()).await;
         turn.inspect_err(|busy| turns::note_too_busy(self.id(), *busy))
-    }
-}
-
-impl<T> Outcome<T> {
-    pub(super) fn map<U>(self, change: impl FnOnce(T) -> U) -> Outcome<U> {
-        match self {
-            Self::Answered(answer) => Outcome::Answered(change(answer)),
-            Self::Refused(why) => Outcome::Refused(why),
-            Self::TimedOut => Outcome::TimedOut,
-            Self::Gone(why) => Outcome::Gone(why),
-            Self::Left => Outcome::Left,
-            Self::Busy(why) => Outcome::Busy(why),
-        }
-    }
-}
-
-/// Marks a refusal that means "no such method".
-pub(super) const UNIMPLEMENTED: &str = "unimplemented: ";
-
-fn refusal(status: &ttrpc::Status) -> String {
-    // ttrpc-rust's synchronous server says code 3 and these words instead of code 12.
-    let is_unknown =
-        status.code() == Code::UNIMPLEMENTED || status.message().ends_with("does not exist");
-    if is_unknown {
-        format!("{UNIMPLEMENTED}{}", status.message())
-    } else {
-        status.message().to_owned()
     }
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use protobuf::Message;
 
 use super::api;
-use super::mux::TTRPC_LIMIT;
+use super::frame::TTRPC_LIMIT;
 
 /// One message: the bytes that are kept of it, and those of what is so now. Together they are the
 /// message, for whoever reads it.

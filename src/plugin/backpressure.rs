@@ -11,26 +11,14 @@ use std::task::{Context, Poll, Waker};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use super::frame::{REQUEST, RESPONSE, TTRPC_HEADER, TYPE, message_length};
+
 /// Requests of a plugin that are read before earlier ones are answered.
 pub(super) const IN_HAND: usize = 32;
 /// Bytes that are read for one connection before they are taken; a larger frame comes alone.
 const ROOM: u32 = 1 << 20;
 /// What a frame costs besides its bytes.
 const FRAME: usize = 64;
-
-/// Length of the header of a ttRPC message: length, stream, type, flags.
-pub(super) const HEADER: usize = 10;
-/// Where in it the type stands.
-pub(super) const TYPE: usize = 8;
-pub(super) const REQUEST: u8 = 1;
-pub(super) const RESPONSE: u8 = 2;
-
-/// Length of the message that begins here, header included, once its header is there.
-pub(super) fn message_length(bytes: &[u8]) -> Option<usize> {
-    let header = bytes.get(..HEADER)?;
-    let length = u32::from_be_bytes([header[0], header[1], header[2], header[3]]);
-    Some(HEADER + usize::try_from(length).unwrap_or(usize::MAX - HEADER))
-}
 
 /// A frame for one connection, and the room that it takes until it is dropped.
 #[derive(Debug)]
@@ -77,28 +65,28 @@ impl InHand {
 
     /// Waits, between two messages, while there are too many; then says how much may be read.
     pub(super) fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<usize> {
-        if self.header.len() == HEADER {
+        if self.header.len() == TTRPC_HEADER {
             return Poll::Ready(self.left);
         }
         if self.header.is_empty() && self.count >= self.limit {
             self.waits = Some(context.waker().clone());
             return Poll::Pending;
         }
-        Poll::Ready(HEADER - self.header.len())
+        Poll::Ready(TTRPC_HEADER - self.header.len())
     }
 
     /// These bytes were read: no more than was allowed.
     pub(super) fn read(&mut self, bytes: &[u8]) {
-        if self.header.len() == HEADER {
+        if self.header.len() == TTRPC_HEADER {
             self.left = self.left.saturating_sub(bytes.len());
         } else {
             self.header.extend_from_slice(bytes);
             if let Some(length) = message_length(&self.header) {
-                self.left = length - HEADER;
+                self.left = length - TTRPC_HEADER;
                 self.count += usize::from(self.header[TYPE] == REQUEST);
             }
         }
-        if self.header.len() == HEADER && self.left == 0 {
+        if self.header.len() == TTRPC_HEADER && self.left == 0 {
             self.header.clear();
         }
     }
@@ -119,7 +107,7 @@ impl InHand {
 mod tests {
     use super::*;
 
-    fn header(kind: u8, length: u8) -> [u8; HEADER] {
+    fn header(kind: u8, length: u8) -> [u8; TTRPC_HEADER] {
         [0, 0, 0, length, 0, 0, 0, 1, kind, 0]
     }
 
@@ -137,28 +125,28 @@ mod tests {
         hand.read(&[0; 2]);
         assert_eq!(next(&mut hand), Poll::Ready(3));
         hand.read(&[0; 3]);
-        assert_eq!(next(&mut hand), Poll::Ready(HEADER));
+        assert_eq!(next(&mut hand), Poll::Ready(TTRPC_HEADER));
     }
 
     #[test]
     fn too_many_requests_in_hand_wait_for_an_answer_and_for_nothing_else() {
         let mut hand = InHand::new(IN_HAND);
         for _request in 0..IN_HAND {
-            assert_eq!(next(&mut hand), Poll::Ready(HEADER));
+            assert_eq!(next(&mut hand), Poll::Ready(TTRPC_HEADER));
             hand.read(&header(REQUEST, 0));
         }
         assert_eq!(next(&mut hand), Poll::Pending);
         hand.written(&header(REQUEST, 0));
         assert_eq!(next(&mut hand), Poll::Pending, "a request of ours is no answer");
         hand.written(&header(RESPONSE, 0));
-        assert_eq!(next(&mut hand), Poll::Ready(HEADER));
+        assert_eq!(next(&mut hand), Poll::Ready(TTRPC_HEADER));
     }
 
     #[test]
     fn answers_that_come_are_never_in_hand() {
         let mut hand = InHand::new(IN_HAND);
         (0..1000).for_each(|_| hand.read(&header(RESPONSE, 0)));
-        assert_eq!(next(&mut hand), Poll::Ready(HEADER));
+        assert_eq!(next(&mut hand), Poll::Ready(TTRPC_HEADER));
     }
 
     #[tokio::test]

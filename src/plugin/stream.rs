@@ -18,9 +18,9 @@ use tokio::net::UnixStream;
 
 /// One end of a stream; copies are the same stream.
 #[derive(Debug, Clone)]
-pub(super) struct Line(Arc<AsyncFd<StdStream>>);
+pub(super) struct PluginStream(Arc<AsyncFd<StdStream>>);
 
-impl Line {
+impl PluginStream {
     pub(super) fn new(stream: UnixStream) -> io::Result<Self> {
         Ok(Self(Arc::new(watched(stream.into_std()?, Interest::READABLE)?)))
     }
@@ -50,7 +50,7 @@ fn watched(stream: StdStream, interest: Interest) -> io::Result<AsyncFd<StdStrea
     watched.map_err(|refused| io::Error::other(refused.to_string()))
 }
 
-impl AsyncRead for Line {
+impl AsyncRead for PluginStream {
     fn poll_read(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -59,7 +59,7 @@ impl AsyncRead for Line {
         loop {
             let mut guard = ready!(self.0.poll_read_ready(context))?;
             let room = buffer.remaining();
-            let read = guard.try_io(|line| line.get_ref().read(buffer.initialize_unfilled()));
+            let read = guard.try_io(|stream| stream.get_ref().read(buffer.initialize_unfilled()));
             let Ok(read) = read else { continue };
             let length = read?;
             buffer.advance(length);

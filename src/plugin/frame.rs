@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The bytes of a plugin's stream: frames of the multiplexer, headers of ttRPC messages, limits,
+//! and whether the stream is still open. It reads and writes no stream.
+//!
+//! A frame is `u32` connection id, `u32` length (both big-endian), payload.
+//! Reference: NRI `pkg/net/multiplex/mux.go`; the ttRPC protocol.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use tokio::sync::watch;
+
+/// Connection id of the plugin service: we call, the plugin answers.
+pub const PLUGIN_CONNECTION: u32 = 1;
+/// Connection id of the runtime service: the plugin calls, we answer.
+pub const RUNTIME_CONNECTION: u32 = 2;
+
+/// The largest payload of one frame: ttRPC header and the largest ttRPC message.
+pub const FRAME_LIMIT: usize = TTRPC_HEADER + TTRPC_LIMIT;
+/// The largest ttRPC message.
+pub(super) const TTRPC_LIMIT: usize = 4 << 20;
+/// The reference's reader takes the beginning of a message through a buffer of this size.
+const FIRST_FRAME: usize = 4096;
+/// Connection id and length.
+pub(super) const FRAME_HEADER: usize = 8;
+
+/// Length of the header of a ttRPC message: length, stream, type, flags.
+pub(super) const TTRPC_HEADER: usize = 10;
+/// Where in it the type stands.
+pub(super) const TYPE: usize = 8;
+pub(super) const REQUEST: u8 = 1;
+pub(super) const RESPONSE: u8 = 2;
+
+/// Length of the message that begins here, header included, once its header is there.
+pub(super) fn message_length(bytes: &[u8]) -> Option<usize> {
+    let header = bytes.get(..TTRPC_HEADER)?;
+    let length = u32::from_be_bytes([header[0], header[1], header[2], header[3]]);
+    Some(TTRPC_HEADER + usize::try_from(length).unwrap_or(usize::MAX - TTRPC_HEADER))
+}
+
+/// The stream that carries both connections: open, or closed for a reason.
+#[derive(Debug, Clone)]
+pub struct Trunk {
+    reason: watch::Sender<Option<String>>,
+    heard: Arc<AtomicUsize>,
+}
+
+impl Trunk {
+    pub(super) fn new() -> Self {
+        Self { reason: watch::Sender::new(None), heard: Arc::default() }
+    }
+
+    /// Counts one frame of an answer.
+    pub(super) fn count_answer(&self) {
+        self.heard.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Closes both connections; the first reason is kept.
+    pub fn close(&self, reason: &str) {
+        self.reason.send_if_modified(|known| {
+            let first = known.is_none();
+            if first {
+                *known = Some(reason.to_owned());
+            }
+            first
+        });
+    }
+
+    /// How many frames of answers have come; an answer that comes too late counts as well.
+    pub fn heard(&self) -> usize {
+        self.heard.load(Ordering::Relaxed)
+    }
+
+    /// Whether it is closed.
+    pub fn is_closed(&self) -> bool {
+        self.reason.borrow().is_some()
+    }
+
+    /// Why it was closed, if it was.
+    pub fn closed_because(&self) -> Option<String> {
+        self.reason.borrow().clone()
+    }
+
+    /// Waits until it is closed; says why.
+    pub async fn closed(&self) -> String {
+        let mut changes = self.reason.subscribe();
+        match changes.wait_for(Option::is_some).await {
+            Ok(reason) => reason.clone().unwrap_or_default(),
+            Err(_) => String::new(),
+        }
+    }
+}
+
+/// Makes frames of one message, before which there is room for the header of the first.
+pub(super) fn into_frames(id: u32, bytes: &mut Vec<u8>) {
+    let end = bytes.len().min(FRAME_HEADER + FIRST_FRAME);
+    let rest = bytes.len() - end;
+    bytes[..FRAME_HEADER].copy_from_slice(&frame_header(id, end - FRAME_HEADER));
+    if rest > 0 {
+        bytes.splice(end..end, frame_header(id, rest));
+    }
+}
+
+fn frame_header(id: u32, length: usize) -> [u8; FRAME_HEADER] {
+    let [i0, i1, i2, i3] = id.to_be_bytes();
+    let [l0, l1, l2, l3] = u32::try_from(length).unwrap_or(0).to_be_bytes();
+    [i0, i1, i2, i3, l0, l1, l2, l3]
+}

@@ -31,6 +31,8 @@ pub mod engine;
 pub mod error;
 /// Reading and replacing files without following links or leaving halves behind.
 pub mod files;
+/// Database formats, read from bytes.
+mod formats;
 /// The doors to host paths and to side effects that tests can move or break.
 pub mod host;
 /// What wrapper and daemon say to each other.

@@ -5,7 +5,8 @@
 
 use serde_json::Value;
 
-use super::{bolt, is_id, sqlite, text};
+use super::{is_id, text};
+use crate::formats::{bolt, sqlite};
 
 /// Where it lies in the graph root.
 pub(crate) const FILES: [&str; 3] = ["db.sql", "libpod/db.sql", "libpod/bolt_state.db"];

@@ -5,7 +5,6 @@
 //! somebody else fetches it ([`Found`]), [`facts`] reads it. It reads nothing itself. What is not
 //! known is absent, never guessed.
 
-mod bolt;
 mod cgroup;
 mod classes;
 mod conmon;
@@ -25,7 +24,6 @@ mod own;
 mod plain;
 mod podman;
 mod sources;
-mod sqlite;
 mod storage;
 
 use std::collections::BTreeMap;

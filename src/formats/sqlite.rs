@@ -13,7 +13,7 @@ const DEPTH: usize = 20;
 
 /// A database.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Database<'b> {
+pub(crate) struct Database<'b> {
     bytes: &'b [u8],
     page_size: usize,
     /// What of a page rows may use.
@@ -22,7 +22,7 @@ pub(super) struct Database<'b> {
 
 impl<'b> Database<'b> {
     /// Reads the header; a database that keeps its newest rows elsewhere is none to us.
-    pub(super) fn open(bytes: &'b [u8]) -> Option<Self> {
+    pub(crate) fn open(bytes: &'b [u8]) -> Option<Self> {
         let header = bytes.get(..100)?;
         let page_size = match number(&header[16..18]) {
             1 => 65536,
@@ -37,14 +37,14 @@ impl<'b> Database<'b> {
     }
 
     /// The column `wanted` of the row of `table` whose first column is the text `key`.
-    pub(super) fn find(&self, table: &str, key: &str, wanted: usize) -> Option<Vec<u8>> {
+    pub(crate) fn find(&self, table: &str, key: &str, wanted: usize) -> Option<Vec<u8>> {
         self.search(self.root_of(table)?, &mut |row: &Row| {
             (row.column(0)? == key.as_bytes()).then(|| row.column(wanted).map(<[u8]>::to_vec))?
         })
     }
 
     /// The first column of every row of `table`.
-    pub(super) fn keys(&self, table: &str) -> Vec<Vec<u8>> {
+    pub(crate) fn keys(&self, table: &str) -> Vec<Vec<u8>> {
         let mut keys = Vec::new();
         if let Some(root) = self.root_of(table) {
             self.search(root, &mut |row: &Row| {

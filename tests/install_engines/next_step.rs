@@ -29,7 +29,9 @@ fn nri(place: &Place, words: &[&str]) -> Value {
     let mut command = place.command(&place.path("here.toml"));
     let output = command.arg("--json").args(words).output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{words:?}: {said}"))
+    let document = serde_json::from_slice(&output.stdout);
+    assert!(document.is_ok(), "{words:?}: {said}");
+    document.unwrap()
 }
 
 #[track_caller]

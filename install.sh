@@ -67,7 +67,7 @@ put() {
             return
         fi
         if [ "$now" != "$(recorded "$path")" ]; then
-            [ "$4" = replace ] || { echo "kept, edited $path"; return; }
+            [ "$4" = replace ] || { echo "kept (locally modified): $path"; return; }
         fi
     fi
     make_dir "$(dirname "$path")"
@@ -79,7 +79,7 @@ put() {
 }
 
 if [ -n "$uninstall" ]; then
-    [ -e "$manifest" ] || fail "nothing of ours is recorded in $manifest"
+    [ -e "$manifest" ] || fail "nri-runc is not installed (no $manifest)"
     if grep -q '/nri-runc\.service$' "$manifest" && [ -z "$dry$destdir" ] && [ -d /run/systemd/system ] &&
         systemctl --quiet is-enabled nri-runc.socket nri-runc.service >/dev/null 2>&1; then
         fail "systemd would miss its units; first: systemctl disable --now nri-runc.socket nri-runc.service"
@@ -104,7 +104,7 @@ if [ -n "$uninstall" ]; then
         if [ ! -e "$destdir$path" ]; then
             continue
         elif [ "$(sum "$destdir$path")" != "$known" ]; then
-            echo "kept, edited $path"
+            echo "kept (locally modified): $path"
         elif [ -n "$dry" ]; then
             echo "would remove $path"
         else

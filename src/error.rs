@@ -10,6 +10,8 @@
 use std::fmt;
 use std::io;
 
+use crate::text::printable;
+
 /// What a fallible function of ours returns.
 pub type Result<T> = std::result::Result<T, Error>;
 
@@ -132,7 +134,8 @@ pub fn in_our_words(error: &io::Error) -> String {
 }
 
 /// Makes foreign text (a plugin's reason, a parser's complaint) fit into one of our lines:
-/// control characters become blanks and reserved phrases lose their blanks to underscores.
+/// line breaks become blanks, what a terminal would act on an escape, and reserved phrases lose
+/// their blanks to underscores.
 pub fn quoted(text: &str) -> String {
     let mut line = one_line(text);
     for phrase in RESERVED_PHRASES {
@@ -145,7 +148,7 @@ pub fn quoted(text: &str) -> String {
 }
 
 fn one_line(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect::<String>().trim().to_owned()
+    printable(text.replace(['\n', '\r', '\t'], " ").trim())
 }
 
 #[cfg(test)]

@@ -51,5 +51,7 @@ pub mod sources;
 pub mod spec;
 /// What is known about pods and containers, and its form on disk.
 pub mod state;
+/// Text for people: escapes, times, ages, short ids.
+pub mod text;
 /// One process per verb: ask, put in place, exec.
 pub mod wrapper;

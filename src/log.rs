@@ -4,6 +4,7 @@
 //! request: a log that cannot be written is no reason to fail a container.
 
 use std::io::{self, Write};
+use std::mem::take;
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, OnceLock};
@@ -14,6 +15,7 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::{Registry, reload};
 
 use crate::config::Config;
+use crate::text::printable;
 
 /// A log file is set aside at this size; at most two are kept.
 const FILE_LIMIT: u64 = 4 << 20;
@@ -26,7 +28,7 @@ pub fn start(config: &Config, foreground: bool) {
     let target = target(config, foreground);
     let level = config.log_level.parse().unwrap_or(LevelFilter::INFO);
     let is_bare = matches!(target, Target::Socket { .. });
-    let writer = Door(Mutex::new(target));
+    let writer = Door { target: Mutex::new(target), is_json: config.log_format == "json" };
     let (filter, handle) = reload::Layer::new(level);
     let filtered = tracing_subscriber::registry().with(filter);
     let lines = tracing_subscriber::fmt::layer().with_target(false).with_ansi(false);
@@ -110,7 +112,10 @@ impl Target {
     }
 }
 
-struct Door(Mutex<Target>);
+struct Door {
+    target: Mutex<Target>,
+    is_json: bool,
+}
 
 impl<'a> MakeWriter<'a> for Door {
     type Writer = Line<'a>;
@@ -118,6 +123,15 @@ impl<'a> MakeWriter<'a> for Door {
     fn make_writer(&'a self) -> Self::Writer {
         Line { door: self, bytes: Vec::new() }
     }
+}
+
+/// Names and error texts of tenants are part of it: they must not write a second line, and nothing
+/// that a terminal acts on.
+fn one_line(bytes: &[u8]) -> Vec<u8> {
+    let text = String::from_utf8_lossy(bytes);
+    let mut line = printable(text.strip_suffix('\n').unwrap_or(&text)).into_bytes();
+    line.push(b'\n');
+    line
 }
 
 /// One event, handed over whole when it is complete.
@@ -139,8 +153,10 @@ impl Write for Line<'_> {
 
 impl Drop for Line<'_> {
     fn drop(&mut self) {
-        if let Ok(mut target) = self.door.0.lock() {
-            let _nowhere_to_say_it = target.put(&self.bytes);
+        // JSON has escapes of its own, and is for programs.
+        let line = if self.door.is_json { take(&mut self.bytes) } else { one_line(&self.bytes) };
+        if let Ok(mut target) = self.door.target.lock() {
+            let _nowhere_to_say_it = target.put(&line);
         }
     }
 }
@@ -161,9 +177,25 @@ mod tests {
     }
 
     #[test]
+    fn a_line_of_text_is_one_line_and_json_is_left_alone() {
+        for (is_json, wanted) in
+            [(false, "a\\n\\u{1b}[2J\\u{202e}b\n"), (true, "a\n\u{1b}[2J\u{202e}b\n")]
+        {
+            let temp = tempfile::tempdir().unwrap();
+            let path = temp.path().join("daemon.log");
+            let target = Mutex::new(Target::File { path: path.clone(), written: None });
+            let door = Door { target, is_json };
+            let mut line = door.make_writer();
+            line.write_all("a\n\u{1b}[2J\u{202e}b\n".as_bytes()).unwrap();
+            drop(line);
+            assert_eq!(std::fs::read_to_string(&path).unwrap(), wanted);
+        }
+    }
+
+    #[test]
     fn a_log_that_cannot_be_written_is_an_error_to_nobody() {
         let target = Target::File { path: PathBuf::from("/nowhere/daemon.log"), written: None };
-        let door = Door(Mutex::new(target));
+        let door = Door { target: Mutex::new(target), is_json: false };
         let mut line = door.make_writer();
         assert!(line.write_all(b"x\n").is_ok());
     }

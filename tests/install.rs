@@ -142,7 +142,9 @@ fn hooks_go_where_they_are_wanted_and_one_that_was_edited_is_kept() {
     let edited = "etc/containers/oci/hooks.d/90-nri-runc-poststop.json";
     place.write(edited, "{}");
     assert!(
-        place.install(&["--hooks-dir", "/etc/containers/oci/hooks.d"]).contains("kept, edited")
+        place
+            .install(&["--hooks-dir", "/etc/containers/oci/hooks.d"])
+            .contains("kept (locally modified): ")
     );
     assert!(place.run(&["--uninstall"]).status.success());
     assert_eq!(std::fs::read_to_string(place.root().join(edited)).unwrap(), "{}");
@@ -164,9 +166,9 @@ fn an_edited_configuration_is_kept_and_said() {
     let place = Place::new();
     place.install(&[]);
     place.write("etc/nri-runc/config.toml", "autostart = false\n");
-    assert!(place.install(&[]).contains("kept, edited"));
+    assert!(place.install(&[]).contains("kept (locally modified): "));
     let output = place.run(&["--uninstall"]);
-    assert!(String::from_utf8_lossy(&output.stdout).contains("kept, edited"));
+    assert!(String::from_utf8_lossy(&output.stdout).contains("kept (locally modified): "));
     let text = std::fs::read_to_string(place.root().join("etc/nri-runc/config.toml")).unwrap();
     assert_eq!(text, "autostart = false\n");
 }

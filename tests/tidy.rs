@@ -83,7 +83,7 @@ const ROOMS: &[(&str, &str)] = &[
 
 #[test]
 fn rooms_reach_only_what_they_may() {
-    let low = ["error", "files", "host", "log"];
+    let low = ["error", "files", "host", "log", "text"];
     for (room, may) in ROOMS {
         let files = sources("src").into_iter().filter(|(name, text)| {
             let inside = name.strip_prefix("src/").unwrap_or_default();
@@ -305,4 +305,44 @@ fn every_decision_and_difference_that_is_cited_has_its_paragraph() {
         }
     }
     assert!(cited > 80, "{cited} citations were found");
+}
+
+/// Lines that users met and could not read: each was put into plain words.
+#[test]
+fn sentences_that_nobody_understood_do_not_come_back() {
+    let gone = [
+        ["Tell an engine ", "of us"],
+        ["Who shall ", "know of us"],
+        ["Who shall ", "forget us"],
+        ["Although containers ", "still name our path"],
+        ["as the engine ", "shall call it"],
+        ["for containers that ", "name no runtime"],
+        ["Read this configuration ", "file alone"],
+        ["to fend ", "for themselves"],
+        ["mend it, or ", "set nri.socket_path"],
+        ["\"mend ", "the file\""],
+        ["a list of texts ", "is wanted"],
+        ["if they shall ", "go on with it"],
+        ["means more than ", "one container"],
+        ["said nothing: ", "containerd"],
+        ["written by hand ", "goes by hand"],
+        ["nothing of ours ", "is recorded"],
+        ["kept, ", "edited"],
+        ["is no program ", "with an absolute path"],
+        ["stderr is ", "nobody's"],
+        ["none of its ", "business are"],
+        ["never sends a verb ", "to another runtime"],
+        ["Once, twice, ", "never"],
+        ["none of the values ", "it can have"],
+        ["has a zero ", "byte inside"],
+    ];
+    let pages = ["README.md", "install.sh", "docs/install.md", "docs/plugins.md", "docs/hooks.md"];
+    let pages = pages.map(|page| {
+        (page.to_owned(), std::fs::read_to_string(root().join(page)).unwrap_or_default())
+    });
+    for (name, text) in sources("src").into_iter().chain(pages) {
+        for words in gone {
+            assert!(!text.contains(&words.concat()), "{name} has: {}", words.concat());
+        }
+    }
 }

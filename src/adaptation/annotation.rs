@@ -76,7 +76,7 @@ fn block(text: &str) -> Result<Vec<String>, &'static str> {
         if *margin.get_or_insert(here) != here {
             return Err("the lines of the list are not equally indented");
         }
-        let item = item.strip_prefix("- ").ok_or("a list of texts is wanted")?;
+        let item = item.strip_prefix("- ").ok_or("expected a list of strings")?;
         let (item, after) = scalar(item.trim_start_matches(BLANKS))?;
         if !after.trim_matches(BLANKS).is_empty() {
             return Err("something follows a text in its line");
@@ -101,7 +101,7 @@ fn plain(text: &str) -> Result<(String, &str), &'static str> {
     let (item, after) = text.split_at(end);
     if item.is_empty() || item == "-" || NOTHING.contains(&item) {
         return Err(
-            "a list of texts is wanted, those with other characters than of names in quotes",
+            "expected a list of strings; quote those with characters that names do not have",
         );
     }
     Ok((item.to_owned(), after))

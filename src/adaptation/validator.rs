@@ -234,7 +234,7 @@ fn is_tolerated(pod: &api::PodSandbox, key: &str, container: &str) -> Result<boo
         return Ok(false);
     }
     let Some(value) = annotation::effective(pod, key, container) else { return Ok(false) };
-    annotation::truth(value).ok_or_else(|| unreadable(key, value, "true or false is wanted"))
+    annotation::truth(value).ok_or_else(|| unreadable(key, value, "expected true or false"))
 }
 
 fn unreadable(key: &str, value: &str, why: &str) -> String {

@@ -15,57 +15,57 @@ use crate::plugin::Settings;
 /// `replay`.
 #[derive(Debug, Args)]
 pub(super) struct Replay {
-    /// Listen for plugins here, in place of nri.socket_path.
+    /// Plugin socket to listen on (default: nri.socket_path).
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
-    /// What plugins are told the runtime is.
+    /// Runtime name that plugins are given.
     #[arg(long, value_name = "NAME")]
     runtime_name: Option<String>,
-    /// What plugins are told the runtime's version is.
+    /// Runtime version that plugins are given.
     #[arg(long, value_name = "VERSION")]
     runtime_version: Option<String>,
-    /// What plugins are told the NRI version is.
+    /// NRI version that plugins are given.
     #[arg(long, value_name = "VERSION")]
     nri_version: Option<String>,
-    /// Ask for the state before a newcomer is synchronized.
+    /// Ask the script for the state before a plugin is synchronized.
     #[arg(long)]
     ask_sync: bool,
-    /// Ask for the answer to a plugin's UpdateContainers.
+    /// Ask the script for the answer to a plugin's UpdateContainers.
     #[arg(long)]
     ask_updates: bool,
-    /// Write down what the running daemon asks its plugins, as a script, until interrupted.
+    /// Record the requests of the running daemon to a new file, until interrupted.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["file", "socket", "ask_sync", "ask_updates"])]
     record: Option<PathBuf>,
-    /// Record values of environment variables.
+    /// Record the values of environment variables.
     #[arg(long, requires = "record")]
     show_env: bool,
-    /// The script, one request a line; standard input without it or with "-".
+    /// Script, one request per line (default, or "-": standard input).
     file: Option<PathBuf>,
 }
 
 /// `adjust`.
 #[derive(Debug, Args)]
 pub(super) struct Adjust {
-    /// The bundle's folder.
+    /// Bundle directory.
     #[arg(long, value_name = "DIR")]
     bundle: PathBuf,
-    /// The container's id; the folder's name without it.
+    /// Container ID (default: bundle directory name).
     #[arg(long)]
     id: Option<String>,
-    /// Apply ContainerAdjustments from a file ("-": standard input) and ask no plugin; each may
-    /// have a "plugin" key that says whose it is.
+    /// Apply the ContainerAdjustments in a file ("-": standard input) instead of asking plugins;
+    /// the key "plugin" of each names its owner.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["socket", "wait"])]
     apply: Option<PathBuf>,
-    /// What to print.
+    /// Output format.
     #[arg(long, value_enum, default_value_t)]
     output: Form,
-    /// Change the bundle.
+    /// Write the result to the bundle.
     #[arg(long)]
     write: bool,
-    /// Wait for this plugin to connect; may be given several times.
+    /// Wait until this plugin is connected (repeatable).
     #[arg(long, value_name = "NAME", requires = "socket")]
     wait: Vec<String>,
-    /// Listen for plugins here; without it only pre-installed ones take part.
+    /// Plugin socket to listen on (default: none, pre-installed plugins only).
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
 }

@@ -21,20 +21,21 @@ use crate::config::{self, Config, Loaded};
 use crate::daemon;
 use crate::error::{Context, Error, Result};
 use crate::files;
+use crate::text::{printable, printable_page};
 use crate::wrapper;
 
 const DONE: u8 = 0;
 const FAILED: u8 = 1;
 const USAGE: u8 = 2;
 
-/// nri-runc: NRI plugins for every container engine.
+/// NRI plugins for every container engine.
 #[derive(Debug, Parser)]
-#[command(name = "nri-runc nri", version, disable_help_subcommand = true)]
+#[command(name = "nri-runc nri", bin_name = "nri-runc nri", no_binary_name = true, version)]
 struct Arguments {
-    /// Read this configuration file alone.
+    /// Use this configuration file.
     #[arg(long, global = true, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Print one JSON document.
+    /// Print JSON.
     #[arg(long, global = true)]
     json: bool,
     #[command(subcommand)]
@@ -43,38 +44,38 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum AdminVerb {
-    /// Run the resident part in the foreground (systemd: Type=notify).
+    /// Run the daemon in the foreground (systemd: Type=notify).
     Daemon {
         /// Descriptor on which the starting wrapper waits.
         #[arg(long, hide = true)]
         ready_fd: Option<i32>,
     },
-    /// Version, counts, last failures.
+    /// Show the state of the daemon and its last failures.
     Status,
-    /// Who is connected.
+    /// List plugins.
     Plugins,
-    /// Pods and containers that are known.
+    /// List pods and containers.
     Pods,
-    /// Who changed what in a container.
+    /// Show what plugins changed in a container.
     Explain {
         /// Id, prefix of one, or pod-namespace/pod-name/container-name; without a namespace (Docker,
         /// Podman, plain bundles) also the container's name alone.
         id: String,
-        /// Show values of environment variables.
+        /// Show the values of environment variables.
         #[arg(long)]
         show_env: bool,
     },
-    /// Look for what would keep containers or plugins from working.
+    /// Check configuration, runtime, plugins and engines.
     Check,
-    /// Show what plugins, or adjustments in a file, would make of a bundle; no daemon is involved.
+    /// Show how plugins would change a bundle (needs no daemon).
     Adjust(dry::Adjust),
-    /// Drive plugins from a script of requests; no container and no daemon is involved.
+    /// Send plugins the requests in a script, or record one.
     Replay(dry::Replay),
-    /// Tell an engine of us: a runtime handler in its configuration, with an undo record.
+    /// Register nri-runc with an engine.
     Install(install::Install),
-    /// Take a registration back, byte for byte.
+    /// Undo `install`, byte for byte.
     Uninstall(install::Uninstall),
-    /// Entry of the shipped OCI hooks: reads the state of a container on standard input.
+    /// Entry point of the OCI hooks (state on standard input).
     Hook {
         /// prestart, createRuntime, poststart or poststop.
         stage: String,
@@ -83,20 +84,17 @@ enum AdminVerb {
     Stop,
     /// End the daemon after the requests in flight, and start it with the same configuration.
     Restart,
-    /// Pass every verb through from now on.
+    /// Switch plugins off: every command goes straight to the runtime.
     Disable,
-    /// Undo `disable`.
+    /// Switch plugins on again.
     Enable,
 }
 
 /// Runs an admin verb.
 pub fn run(argv: &[OsString]) -> u8 {
-    let arguments = match Arguments::try_parse_from(argv.iter().skip(1)) {
+    let arguments = match Arguments::try_parse_from(argv.iter().skip(2)) {
         Ok(arguments) => arguments,
-        Err(error) => {
-            let _nobody_reads = error.print();
-            return if error.use_stderr() { USAGE } else { DONE };
-        }
+        Err(error) => return usage(&error, argv),
     };
     match carry_out(&arguments) {
         Ok(code) => code,
@@ -106,6 +104,19 @@ pub fn run(argv: &[OsString]) -> u8 {
             FAILED
         }
     }
+}
+
+/// Help, the version, or what is wrong with the command line, which may repeat a hostile file name.
+fn usage(error: &clap::Error, argv: &[OsString]) -> u8 {
+    let escaped = argv.iter().skip(2).map(|word| printable(&word.to_string_lossy()));
+    let error_of_escaped = Arguments::try_parse_from(escaped).err();
+    let page = error_of_escaped.as_ref().unwrap_or(error).render().to_string();
+    let page = printable_page(&page);
+    if error.use_stderr() {
+        let _nobody_reads = std::io::stderr().write_all(page.as_bytes());
+        return USAGE;
+    }
+    print(page.as_bytes()).unwrap_or(FAILED)
 }
 
 fn carry_out(arguments: &Arguments) -> Result<u8> {
@@ -208,7 +219,8 @@ fn plugins(arguments: &Arguments, config: &Config) -> Result<u8> {
 }
 
 fn tell(arguments: &Arguments, document: &Value, show: fn(&Value) -> String) -> Result<u8> {
-    let mut text = if arguments.json { document.to_string() } else { show(document) };
+    let mut text =
+        if arguments.json { document.to_string() } else { printable_page(&show(document)) };
     if !text.ends_with('\n') {
         text.push('\n');
     }

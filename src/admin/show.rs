@@ -5,15 +5,18 @@ use std::fmt::Write as _;
 
 use serde_json::Value;
 
+use crate::text::printable;
+
 /// Stands for the value of an environment variable (decision D27).
 pub(super) const REDACTED: &str = "(hidden; --show-env shows it)";
 
+/// A cell: whatever a tenant called its things stays on one line and is no command to a terminal.
 fn text(value: &Value) -> String {
     match value {
         Value::Null => "-".to_owned(),
-        Value::String(text) => text.clone(),
+        Value::String(text) => printable(text),
         Value::Array(list) => list.iter().map(text_of).collect::<Vec<_>>().join(" "),
-        Value::Bool(_) | Value::Number(_) | Value::Object(_) => value.to_string(),
+        Value::Bool(_) | Value::Number(_) | Value::Object(_) => printable(&value.to_string()),
     }
 }
 

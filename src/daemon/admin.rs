@@ -136,7 +136,7 @@ fn explain(node: &Node, wanted: &str) -> Result<Value, String> {
     ids.dedup();
     match (found.last(), ids.len()) {
         (Some(container), 1) => Ok(explained(node, container)),
-        (Some(_), _) => Err(format!("{wanted} means more than one container: {}", ids.join(", "))),
+        (Some(_), _) => Err(format!("\"{wanted}\" is ambiguous: {}", ids.join(", "))),
         (None, _) => Err(format!("no container {wanted} is known (see: nri-runc nri pods)")),
     }
 }

@@ -130,7 +130,7 @@ fn record(node: &Node, seen: &Seen, container: Option<&Container>) -> Pod {
     }
 }
 
-/// The one door to a pod's record.
+/// All changes to a pod's record go through here.
 fn put(node: &Node, pod: Pod) -> Result<()> {
     node.host.point(Point::DaemonPod)?;
     let written = node.store.borrow_mut().put_pod(pod);
@@ -165,7 +165,7 @@ pub(super) fn adopt_arrived(node: &Node, seen: &Seen) -> Result<()> {
 /// Tells the plugins of a pod that they have not heard of; a refusal fails what was asked.
 pub(super) async fn announce(node: &Rc<Node>, seen: &Seen, container: &Container) -> Result<()> {
     let lane = node.pod_lane(&seen.pod.id);
-    // Who is second waits until everybody has heard of the pod.
+    // A concurrent request waits until RunPodSandbox was delivered.
     let _turn = lane.turn.lock().await;
     let known = node.store.borrow().pod(&seen.pod.id).map(|pod| pod.state);
     match known {

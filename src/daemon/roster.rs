@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Whom `plugins` shows: those at the table, those whose hands are being shaken, and for a minute
-//! those who have left. It only remembers, and not much; who may sit is decided by `plugins.rs`.
+//! The rows of `plugins`: registered plugins, plugins still in their handshake, and those that
+//! disconnected lately. It only remembers; `plugins.rs` decides who may register.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;

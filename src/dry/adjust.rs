@@ -20,6 +20,7 @@ use crate::plugin::{Event, Settings, api};
 use crate::resolve;
 use crate::runtime;
 use crate::spec::patch::{PatchError, Patched, Resolved, patch_anyway, propagating_sources};
+use crate::text::printable_page;
 
 use super::bundle::Bundle;
 use super::line::Snapshot;
@@ -83,7 +84,7 @@ pub fn run(config: Config, options: &Options) -> Result<Vec<u8>> {
     }
     Ok(match options.output {
         Output::Spec => new.to_vec(),
-        Output::Diff => bundle.diff(new).into_bytes(),
+        Output::Diff => printable_page(&bundle.diff(new)).into_bytes(),
         Output::Json => format!("{}\n", verdict(&merged, &id)).into_bytes(),
     })
 }

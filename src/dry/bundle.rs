@@ -12,6 +12,7 @@ use crate::files::{self, Original};
 use crate::host::Host;
 use crate::plugin::api;
 use crate::sources::Sources;
+use crate::text::printable;
 
 /// The document of every bundle (OCI runtime-spec, "Filesystem Bundle").
 const DOCUMENT: &str = "config.json";
@@ -86,7 +87,7 @@ impl Bundle {
         } else {
             (laid_out(self.document()), laid_out(new))
         };
-        let name = self.path.join(DOCUMENT).display().to_string();
+        let name = printable(&self.path.join(DOCUMENT).display().to_string());
         similar::TextDiff::from_lines(&old, &new)
             .unified_diff()
             .header(&name, &format!("{name} (adjusted)"))

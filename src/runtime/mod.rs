@@ -175,7 +175,7 @@ pub fn replace_process(runtime: &Path, argv: &[OsString]) -> Result<Infallible> 
 }
 
 fn inner_nul() -> Error {
-    Error::new("a word of the command line has a zero byte inside")
+    Error::new("an argument contains a NUL byte")
 }
 
 #[cfg(test)]

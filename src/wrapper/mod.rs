@@ -3,7 +3,7 @@
 //!
 //! It never forks (but to start the daemon, decision D6), never runs async code, never prints
 //! where the real runtime will run, and every path that does not fail ends in `execve`.
-//! Verbs that are none of our business are passed through at once.
+//! Commands that do not involve plugins are passed through at once.
 
 mod ask;
 mod awaken;

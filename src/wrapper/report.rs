@@ -9,10 +9,11 @@ use std::ffi::OsStr;
 use std::fs::OpenOptions;
 use std::io::Write;
 use std::path::PathBuf;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::SystemTime;
 
 use crate::argv::Call;
 use crate::error::Error;
+use crate::text::rfc3339;
 
 /// Says `error` to the engine.
 pub(super) fn failure(call: &Call, error: &Error) {
@@ -47,39 +48,9 @@ fn log_file(target: &OsStr) -> Option<PathBuf> {
     Some(PathBuf::from(text.strip_prefix("file:").unwrap_or(text)))
 }
 
-/// UTC time as RFC 3339 with seconds, the form that containerd's shim can read.
-fn rfc3339(time: SystemTime) -> String {
-    let seconds = time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-    let (days, rest) = (seconds / 86_400, seconds % 86_400);
-    // Days since 0000-03-01 in 400-year eras of 146097 days (proleptic Gregorian calendar).
-    let shifted = days + 719_468;
-    let (era, day) = (shifted / 146_097, shifted % 146_097);
-    let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
-    let day_of_year = day - (365 * year + year / 4 - year / 100);
-    let month = (5 * day_of_year + 2) / 153;
-    let day_of_month = day_of_year - (153 * month + 2) / 5 + 1;
-    let (month, carry) = if month < 10 { (month + 3, 0) } else { (month - 9, 1) };
-    let year = era * 400 + year + carry;
-    let (hour, minute, second) = (rest / 3600, rest % 3600 / 60, rest % 60);
-    format!("{year:04}-{month:02}-{day_of_month:02}T{hour:02}:{minute:02}:{second:02}Z")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Duration;
-
-    #[test]
-    fn times_are_what_date_says() {
-        for (seconds, text) in [
-            (0, "1970-01-01T00:00:00Z"),
-            (951_827_696, "2000-02-29T12:34:56Z"),
-            (1_795_221_600, "2026-11-21T00:40:00Z"),
-            (4_107_542_399, "2100-02-28T23:59:59Z"),
-        ] {
-            assert_eq!(rfc3339(UNIX_EPOCH + Duration::from_secs(seconds)), text);
-        }
-    }
 
     #[test]
     fn crun_log_targets_that_are_no_file_are_left_alone() {

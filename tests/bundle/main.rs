@@ -39,6 +39,7 @@ mod restore;
 #[expect(dead_code, reason = "shared with tests that need more of it")]
 mod rig;
 mod run;
+mod screens;
 mod service;
 mod shared;
 mod socket;
@@ -253,7 +254,7 @@ fn a_pod_that_tolerates_missing_plugins_is_not_refused_for_one() {
     );
     for (value, wanted) in [
         ("false", "required plugin policy is not connected"),
-        ("maybe", "invalid tolerate.example annotation \"maybe\": true or false is wanted"),
+        ("maybe", "invalid tolerate.example annotation \"maybe\": expected true or false"),
         ("true", ""),
     ] {
         let annotations = format!("{{\"annotations\": {{\"tolerate.example\": \"{value}\"}}, ");

@@ -308,7 +308,7 @@ fn an_annotation_that_cannot_be_read_refuses_and_is_shown() {
     }
     for value in ["", "yes", "TrUe", " true", "2", "[]"] {
         let reason = validator.validate(&annotated(&[(TOLERATE, value)])).unwrap_err();
-        let shown = format!("invalid {TOLERATE} annotation \"{value}\": true or false is wanted");
+        let shown = format!("invalid {TOLERATE} annotation \"{value}\": expected true or false");
         assert_eq!(reason, shown);
     }
 }

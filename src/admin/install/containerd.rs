@@ -64,7 +64,7 @@ pub(super) fn plan(wish: &Wish, texts: &Texts) -> Result<Plan> {
     let main = wish.main.as_deref().unwrap_or(MAIN);
     let text = texts.get(main).map_or("", String::as_str);
     if text.trim().is_empty() {
-        return fresh(wish, main);
+        return fresh(wish, main, texts.contains_key(main));
     }
     let mut plan = Plan::default();
     let files = in_order(main, texts)?;
@@ -114,7 +114,7 @@ pub(super) fn plan(wish: &Wish, texts: &Texts) -> Result<Plan> {
 }
 
 /// Where there is no configuration. Version 2 is what every containerd from 1.5 on reads.
-fn fresh(wish: &Wish, main: &str) -> Result<Plan> {
+fn fresh(wish: &Wish, main: &str, is_there: bool) -> Result<Plan> {
     let mut plan = Plan::default();
     let cri = ["plugins", OLD_CRI, "containerd"];
     let mut new = format!("version = 2\n\n{}{}", runc(&cri), entry(wish, &cri, None));
@@ -122,7 +122,8 @@ fn fresh(wish: &Wish, main: &str) -> Result<Plan> {
         new = edit::set(main, &new, &cri, "default_runtime_name", &edit::string(&wish.name))?;
     }
     plan.files.insert(main.to_owned(), new);
-    plan.notes.push(format!("{main} said nothing: containerd's defaults hold for the rest"));
+    let state = if is_there { "is empty" } else { "does not exist" };
+    plan.notes.push(format!("{main} {state}; using containerd defaults"));
     plan.notes.push(format!(
         "containerd from 2.0 on has an NRI of its own: with that, add disable = true in \
          [plugins.\"{NRI}\"]"

@@ -7,6 +7,7 @@ use similar::{ChangeTag, DiffOp, TextDiff};
 use toml_edit::{Document, Item, TableLike};
 
 use crate::error::{Error, Result, quoted};
+use crate::text::printable;
 
 /// A file's meaning, with the places where it is said.
 pub(super) fn parse(path: &str, text: &str) -> Result<Document<String>> {
@@ -152,7 +153,7 @@ fn only_place(text: &str, lines: &str) -> Option<usize> {
 /// The change as `diff -u` says it.
 pub(super) fn diff(path: &str, before: Option<&str>, after: Option<&str>) -> String {
     let name =
-        |text: Option<&str>| text.map_or_else(|| "/dev/null".to_owned(), |_| path.to_owned());
+        |text: Option<&str>| text.map_or_else(|| "/dev/null".to_owned(), |_| printable(path));
     TextDiff::from_lines(before.unwrap_or_default(), after.unwrap_or_default())
         .unified_diff()
         .header(&name(before), &name(after))

@@ -29,22 +29,23 @@ use self::root::Root;
 pub(super) use self::state::engines;
 use crate::config::Config;
 use crate::error::{Error, Result};
+use crate::text::printable;
 
 /// `install`.
 #[derive(Debug, Args)]
 pub(super) struct Install {
-    /// Who shall know of us.
+    /// Engine to configure.
     engine: Engine,
-    /// Also for containers that name no runtime.
+    /// Make nri-runc the default runtime.
     #[arg(long)]
     default: bool,
-    /// The runtime handler's name.
+    /// Name of the runtime handler.
     #[arg(long, default_value = "nri-runc")]
     name: String,
-    /// Our program as the engine shall call it; without it, this one.
+    /// nri-runc path for the engine (default: this executable).
     #[arg(long, value_name = "PATH")]
     binary: Option<String>,
-    /// The engine's main configuration file, where it is not the usual one (containerd, Docker).
+    /// Main configuration file of the engine, if not the usual one (containerd, Docker).
     #[arg(long, value_name = "FILE")]
     engine_config: Option<String>,
     #[command(flatten)]
@@ -54,9 +55,9 @@ pub(super) struct Install {
 /// `uninstall`.
 #[derive(Debug, Args)]
 pub(super) struct Uninstall {
-    /// Who shall forget us.
+    /// Engine to unregister from.
     engine: Engine,
-    /// Although containers still name our path.
+    /// Uninstall even if containers still use nri-runc.
     #[arg(long)]
     force: bool,
     #[command(flatten)]
@@ -65,10 +66,10 @@ pub(super) struct Uninstall {
 
 #[derive(Debug, Args)]
 struct Common {
-    /// Show what would change as a diff, and change nothing.
+    /// Print the changes as a diff and change nothing.
     #[arg(long)]
     dry_run: bool,
-    /// A folder in front of every path, as for an image that is being built.
+    /// Directory to prefix to every path, for an image that is being built.
     #[arg(long, value_name = "DIR")]
     root: Option<PathBuf>,
 }
@@ -146,7 +147,9 @@ fn wish(install: &Install, config: &Config, root: &Root) -> Result<Wish> {
         || std::env::current_exe().map(|path| path.display().to_string()).map_err(Error::from);
     let binary = install.binary.clone().map_or_else(own, Ok)?;
     if !binary.starts_with('/') || !root.has_program(&binary) {
-        return Err(Error::new(format!("{binary} is no program with an absolute path"))
+        let where_to =
+            if install.common.root.is_some() { "under --root" } else { "with an absolute path" };
+        return Err(Error::new(format!("{binary} is not an executable {where_to}"))
             .hint("name nri-runc with --binary"));
     }
     Ok(Wish {
@@ -265,13 +268,13 @@ pub(super) fn uninstall(uninstall: &Uninstall, config: &Config) -> Result<Value>
     let engine = uninstall.engine;
     let Some(ledger) = Ledger::load(&root, engine)? else {
         return Err(Error::new(format!("no registration with {} is on record", engine.name()))
-            .hint("what was written by hand goes by hand"));
+            .hint("remove manual entries yourself"));
     };
     let users = users::of(engine, &ledger, &root, config);
     if !users.is_empty() && !uninstall.force {
         let (count, list) = (users.len(), users.join(", "));
         return Err(Error::new(format!("{count} containers still name {}: {list}", ledger.binary))
-            .hint("remove them first; --force leaves them to fend for themselves"));
+            .hint("remove them first; --force unregisters anyway; keep the binary until they are removed"));
     }
     let now = place::read_all(&root, engine, ledger.main.as_deref())?;
     let (base, unclear) = ledger.undone(&root, &now)?;
@@ -330,8 +333,8 @@ fn told(
     let next = if files.is_empty() { "" } else { engine.reload(forgets) };
     if engine == Engine::Docker && forgets && !files.is_empty() {
         notes.push(
-            "a reload is not enough: Docker keeps the runtime, and ends if it was the default; a \
-             restart ends containers unless live-restore is set"
+            "a reload keeps the runtime; dockerd exits if it was the default; a restart stops \
+             containers unless live-restore is set"
                 .to_owned(),
         );
     }
@@ -346,7 +349,7 @@ pub(super) fn show(document: &Value) -> String {
     let mut text = String::new();
     let is_dry = document["dry_run"] == true;
     for file in document["files"].as_array().into_iter().flatten() {
-        let path = file["path"].as_str().unwrap_or_default();
+        let path = printable(file["path"].as_str().unwrap_or_default());
         if is_dry {
             text.push_str(file["diff"].as_str().unwrap_or_default());
         } else {
@@ -358,7 +361,7 @@ pub(super) fn show(document: &Value) -> String {
         text.push_str("nothing to change\n");
     }
     for note in document["notes"].as_array().into_iter().flatten() {
-        text.push_str(&format!("note: {}\n", note.as_str().unwrap_or_default()));
+        text.push_str(&format!("note: {}\n", printable(note.as_str().unwrap_or_default())));
     }
     match document["next"].as_str() {
         Some(next) if !next.is_empty() && !is_dry => text.push_str(&format!("next: {next}\n")),

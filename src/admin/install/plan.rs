@@ -129,7 +129,7 @@ pub(super) struct Wish {
     pub(super) name: String,
     /// Our program, as the engine is to call it.
     pub(super) binary: String,
-    /// Also for containers that name no runtime.
+    /// Make nri-runc the default runtime.
     pub(super) default: bool,
     /// The engine's main file, where it is not the usual one.
     pub(super) main: Option<String>,
@@ -171,7 +171,7 @@ impl Plan {
     pub(super) fn other_runtime(&mut self, runtime: &str) {
         self.notes.push(format!(
             "containers ran with {runtime}: set runtime = \"{runtime}\" in /etc/nri-runc/config.toml \
-             if they shall go on with it"
+             to keep using it"
         ));
     }
 }

@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Text as a person reads it, on a terminal or in a log: the one place that escapes what a
+//! terminal would act on or would not show, and the forms of times, ages and ids. JSON documents
+//! are not escaped here: JSON has escapes of its own.
+
+use std::fmt::Write as _;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Makes foreign text (names, annotations, error texts) fit into one cell or one line: control
+/// characters, line breaks, marks of direction, and characters without a glyph become escapes
+/// such as `\n` and `\u{202e}`.
+pub fn printable(text: &str) -> String {
+    let mut shown = String::with_capacity(text.len());
+    for c in text.chars() {
+        push(&mut shown, c);
+    }
+    shown
+}
+
+/// The same for a whole page: its line ends and tabs are its own and stay.
+pub fn printable_page(page: &str) -> String {
+    let mut shown = String::with_capacity(page.len());
+    let mut left = page.chars().peekable();
+    while let Some(c) = left.next() {
+        let is_line_end = c == '\n' || c == '\r' && left.peek() == Some(&'\n');
+        if is_line_end || c == '\t' {
+            shown.push(c);
+        } else {
+            push(&mut shown, c);
+        }
+    }
+    shown
+}
+
+fn push(shown: &mut String, c: char) {
+    // Quotes and backslashes are what they look like; escape_debug escapes them as well.
+    if matches!(c, ' '..='~') {
+        shown.push(c);
+    } else if is_blank_letter(c) {
+        shown.extend(c.escape_unicode());
+    } else {
+        // Cc, Cf, Zl, Zp, Zs, private and unassigned characters, and marks that combine.
+        shown.extend(c.escape_debug());
+    }
+}
+
+/// Letters and symbols by their category, which fonts show as nothing at all.
+fn is_blank_letter(c: char) -> bool {
+    matches!(c, '\u{115f}' | '\u{1160}' | '\u{2800}' | '\u{3164}' | '\u{ffa0}')
+}
+
+/// UTC time in whole seconds, the form that containerd's shim can read.
+pub fn rfc3339(time: SystemTime) -> String {
+    let seconds = time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    format!("{}Z", date_and_time(seconds))
+}
+
+/// Unix time in nanoseconds, to the nanosecond; nothing for a time that is not known.
+pub fn rfc3339_nanos(nanos: i64) -> Option<String> {
+    let nanos = u64::try_from(nanos).ok().filter(|nanos| *nanos > 0)?;
+    let (seconds, rest) = (nanos / 1_000_000_000, nanos % 1_000_000_000);
+    Some(format!("{}.{rest:09}Z", date_and_time(seconds)))
+}
+
+fn date_and_time(seconds: u64) -> String {
+    let (days, rest) = (seconds / 86_400, seconds % 86_400);
+    // Days since 0000-03-01 in 400-year eras of 146097 days (proleptic Gregorian calendar).
+    let shifted = days + 719_468;
+    let (era, day) = (shifted / 146_097, shifted % 146_097);
+    let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
+    let day_of_year = day - (365 * year + year / 4 - year / 100);
+    let month = (5 * day_of_year + 2) / 153;
+    let day_of_month = day_of_year - (153 * month + 2) / 5 + 1;
+    let (month, carry) = if month < 10 { (month + 3, 0) } else { (month - 9, 1) };
+    let year = era * 400 + year + carry;
+    let (hour, minute, second) = (rest / 3600, rest % 3600 / 60, rest % 60);
+    format!("{year:04}-{month:02}-{day_of_month:02}T{hour:02}:{minute:02}:{second:02}")
+}
+
+/// A span of time in at most two units, as `kubectl` shows ages: `42s`, `3m7s`, `5h`, `12d`.
+pub fn span(seconds: u64) -> String {
+    let (days, hours, minutes) = (seconds / 86_400, seconds / 3600, seconds / 60);
+    let mut shown = String::new();
+    let _infallible = match (days, hours, minutes) {
+        (2.., _, _) => write!(shown, "{days}d"),
+        (_, 10.., _) => write!(shown, "{hours}h"),
+        (_, 1.., _) if !minutes.is_multiple_of(60) => write!(shown, "{hours}h{}m", minutes % 60),
+        (_, 1.., _) => write!(shown, "{hours}h"),
+        (_, _, 10..) => write!(shown, "{minutes}m"),
+        (_, _, 1..) if !seconds.is_multiple_of(60) => write!(shown, "{minutes}m{}s", seconds % 60),
+        (_, _, 1..) => write!(shown, "{minutes}m"),
+        _ => write!(shown, "{seconds}s"),
+    };
+    shown
+}
+
+/// How long ago `nanos` (Unix time) was; a dash for a time that is not known.
+pub fn age(nanos: i64, now: SystemTime) -> String {
+    let Some(nanos) = u64::try_from(nanos).ok().filter(|nanos| *nanos > 0) else {
+        return "-".to_owned();
+    };
+    let now = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    span(now.saturating_sub(nanos / 1_000_000_000))
+}
+
+/// The first 13 characters of an id that an engine made, as crictl shows it. An id that a person
+/// chose stays whole.
+pub fn short_id(id: &str) -> &str {
+    let is_made = id.len() >= 32 && id.bytes().all(|byte| byte.is_ascii_hexdigit());
+    if is_made { &id[..13] } else { id }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn nothing_that_a_terminal_acts_on_or_hides_is_printed() {
+        let hostile = "\u{0}\u{7}\u{8}\t\n\r\u{1b}[2J\u{7f}\u{85}\u{9b}\u{9d}\u{a0}\u{ad}\u{61c}\u{115f}\
+                       \u{180e}\u{200b}\u{200d}\u{200e}\u{2028}\u{2029}\u{202a}\u{202e}\u{2060}\
+                       \u{2066}\u{2069}\u{2800}\u{3164}\u{e000}\u{fe0f}\u{feff}\u{ffa0}\u{fff9}\
+                       \u{301}\u{e0001}\u{e0041}\u{e0100}";
+        let shown = printable(hostile);
+        assert!(shown.bytes().all(|byte| matches!(byte, b' '..=b'~')), "{shown}");
+        assert!(shown.contains("\\u{1b}[2J") && shown.contains("\\u{202e}"), "{shown}");
+        assert_eq!(printable("a\tb\nc\r"), "a\\tb\\nc\\r");
+    }
+
+    #[test]
+    fn what_a_person_reads_stays_as_it_is() {
+        for text in ["web-0", "C:\\x 'y' \"z\"", "größe", "日本語", "ελληνικά", "🦀"]
+        {
+            assert_eq!(printable(text), text);
+        }
+    }
+
+    #[test]
+    fn a_page_keeps_its_lines_and_nothing_else() {
+        assert_eq!(printable_page("a\tb\r\n\u{1b}c\rd\n"), "a\tb\r\n\\u{1b}c\\rd\n");
+    }
+
+    #[test]
+    fn times_are_what_date_says() {
+        for (seconds, text) in [
+            (0, "1970-01-01T00:00:00Z"),
+            (951_827_696, "2000-02-29T12:34:56Z"),
+            (1_795_221_600, "2026-11-21T00:40:00Z"),
+            (4_107_542_399, "2100-02-28T23:59:59Z"),
+        ] {
+            assert_eq!(rfc3339(UNIX_EPOCH + Duration::from_secs(seconds)), text);
+        }
+        let nanos = rfc3339_nanos(951_827_696_000_000_042).unwrap_or_default();
+        assert_eq!(nanos, "2000-02-29T12:34:56.000000042Z");
+        assert_eq!((rfc3339_nanos(0), rfc3339_nanos(-1)), (None, None));
+    }
+
+    #[test]
+    fn spans_have_at_most_two_units() {
+        for (seconds, text) in [
+            (0, "0s"),
+            (59, "59s"),
+            (60, "1m"),
+            (61, "1m1s"),
+            (600, "10m"),
+            (3599, "59m"),
+            (3600, "1h"),
+            (3660, "1h1m"),
+            (36_000, "10h"),
+            (172_799, "47h"),
+            (172_800, "2d"),
+        ] {
+            assert_eq!(span(seconds), text);
+        }
+        let now = UNIX_EPOCH + Duration::from_secs(100);
+        assert_eq!((age(0, now).as_str(), age(40_000_000_000, now).as_str()), ("-", "1m"));
+        assert_eq!(age(400_000_000_000, now), "0s", "a clock that was set back");
+    }
+
+    #[test]
+    fn ids_of_engines_are_short_and_names_are_whole() {
+        assert_eq!(short_id(&"b1".repeat(32)), "b1b1b1b1b1b1b");
+        assert_eq!(short_id("nginx-frontend-1"), "nginx-frontend-1");
+    }
+}

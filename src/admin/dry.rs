@@ -56,9 +56,9 @@ pub(super) struct Adjust {
     /// the key "plugin" of each names its owner.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["socket", "wait"])]
     apply: Option<PathBuf>,
-    /// Output format.
-    #[arg(long, value_enum, default_value_t)]
-    output: Form,
+    /// Output format (default: diff; with --json: json).
+    #[arg(long, value_enum)]
+    output: Option<Form>,
     /// Write the result to the bundle.
     #[arg(long)]
     write: bool,
@@ -70,7 +70,21 @@ pub(super) struct Adjust {
     socket: Option<PathBuf>,
 }
 
-#[derive(Debug, Clone, Copy, Default, ValueEnum)]
+impl Adjust {
+    /// Whether another format than JSON is asked for.
+    pub(super) fn wants_no_json(&self) -> bool {
+        self.output.is_some_and(|form| form != Form::Json)
+    }
+}
+
+impl Replay {
+    /// Whether it listens to the running daemon.
+    pub(super) fn records(&self) -> bool {
+        self.record.is_some()
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 enum Form {
     /// A unified diff.
     #[default]
@@ -82,8 +96,9 @@ enum Form {
 }
 
 /// Shows what would become of a bundle.
-pub(super) fn adjust(loaded: Loaded, arguments: &Adjust) -> Result<Vec<u8>> {
+pub(super) fn adjust(loaded: Loaded, arguments: &Adjust, json: bool) -> Result<Vec<u8>> {
     let Adjust { bundle, id, apply, output, write, wait, socket } = arguments;
+    let default = if json { Form::Json } else { Form::default() };
     let mut config = usable(loaded, socket.as_ref())?;
     // The daemon's own socket is not for a dry run to take.
     config.disable_connections = socket.is_none();
@@ -93,7 +108,7 @@ pub(super) fn adjust(loaded: Loaded, arguments: &Adjust) -> Result<Vec<u8>> {
         bundle: bundle.clone(),
         id: id.clone(),
         apply: apply.clone(),
-        output: match output {
+        output: match output.unwrap_or(default) {
             Form::Diff => dry::Output::Diff,
             Form::Spec => dry::Output::Spec,
             Form::Json => dry::Output::Json,

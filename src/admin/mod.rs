@@ -5,22 +5,25 @@
 
 mod check;
 mod dry;
+mod explain;
 mod install;
 mod record;
 mod resident;
 mod show;
+mod switch;
 
 use std::ffi::OsString;
 use std::io::Write;
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
-use clap::{Parser, Subcommand};
+use clap::error::ErrorKind;
+use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use serde_json::{Value, json};
 
 use crate::config::{self, Config, Loaded};
 use crate::daemon;
 use crate::error::{Context, Error, Result};
-use crate::files;
 use crate::text::{printable, printable_page};
 use crate::wrapper;
 
@@ -53,17 +56,24 @@ enum AdminVerb {
     /// Show the state of the daemon and its last failures.
     Status,
     /// List plugins.
-    Plugins,
+    Plugins {
+        #[command(flatten)]
+        table: Table,
+    },
     /// List pods and containers.
-    Pods,
+    Pods {
+        #[command(flatten)]
+        table: Table,
+    },
     /// Show what plugins changed in a container.
     Explain {
-        /// Id, prefix of one, or pod-namespace/pod-name/container-name; without a namespace (Docker,
-        /// Podman, plain bundles) also the container's name alone.
+        /// ID or prefix, name, NAMESPACE/NAME, or NAMESPACE/POD[/NAME].
         id: String,
         /// Show the values of environment variables.
         #[arg(long)]
         show_env: bool,
+        #[command(flatten)]
+        table: Table,
     },
     /// Check configuration, runtime, plugins and engines.
     Check,
@@ -82,12 +92,40 @@ enum AdminVerb {
     },
     /// End the daemon after the requests in flight.
     Stop,
-    /// End the daemon after the requests in flight, and start it with the same configuration.
+    /// Restart the daemon after the requests in flight.
     Restart,
-    /// Switch plugins off: every command goes straight to the runtime.
+    /// Switch plugins off: commands go straight to the runtime.
+    ///
+    /// Lasts until `enable` or the next reboot: the switch is a file in the run directory, which
+    /// is on a tmpfs. To keep plugins off over a reboot, set nri.disable = true.
     Disable,
     /// Switch plugins on again.
     Enable,
+}
+
+/// How a table is printed.
+#[derive(Debug, Args)]
+struct Table {
+    /// Output format.
+    #[arg(short, long, value_enum, value_name = "FORMAT")]
+    output: Option<Form>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Form {
+    Wide,
+    Json,
+}
+
+impl Table {
+    fn is_wide(&self) -> bool {
+        self.output == Some(Form::Wide)
+    }
+
+    /// Whether JSON is wanted, by either option.
+    fn is_json(&self, arguments: &Arguments) -> bool {
+        arguments.json || self.output == Some(Form::Json)
+    }
 }
 
 /// Runs an admin verb.
@@ -110,6 +148,7 @@ pub fn run(argv: &[OsString]) -> u8 {
 fn usage(error: &clap::Error, argv: &[OsString]) -> u8 {
     let escaped = argv.iter().skip(2).map(|word| printable(&word.to_string_lossy()));
     let error_of_escaped = Arguments::try_parse_from(escaped).err();
+    let error_of_escaped = error_of_escaped.filter(|other| other.kind() == error.kind());
     let page = error_of_escaped.as_ref().unwrap_or(error).render().to_string();
     let page = printable_page(&page);
     if error.use_stderr() {
@@ -125,28 +164,25 @@ fn carry_out(arguments: &Arguments) -> Result<u8> {
         None => config::load_for_this_process(),
     };
     let config = &loaded.config;
+    needs_root(&arguments.verb, config)?;
     refuse_missing_file(arguments, &loaded)?;
     match &arguments.verb {
         AdminVerb::Daemon { ready_fd } => {
             daemon::run(loaded, &daemon::Start { ready_fd: *ready_fd })?;
             Ok(DONE)
         }
-        AdminVerb::Status => asked(arguments, config, &json!({"verb": "status"}), show::status),
-        AdminVerb::Plugins => plugins(arguments, config),
-        AdminVerb::Pods => asked(arguments, config, &json!({"verb": "pods"}), show::pods),
-        AdminVerb::Explain { id, show_env } => {
-            let question = json!({"verb": "explain", "id": id});
-            let show_env = *show_env;
-            let mut document = ask(config, &question)?;
-            if !show_env {
-                show::redact(&mut document);
-            }
-            tell(arguments, &document, show::explain)
+        AdminVerb::Status => {
+            tell(arguments, &ask(config, &json!({"verb": "status"}))?, show::status)
         }
-        AdminVerb::Adjust(adjust) => {
-            let shown = dry::adjust(loaded, adjust)?;
-            print(&shown)
+        AdminVerb::Plugins { table } => plugins(arguments, table, config),
+        AdminVerb::Pods { table } => pods(arguments, table, config),
+        AdminVerb::Explain { .. } => explain(arguments, config),
+        AdminVerb::Adjust(adjust) if arguments.json && adjust.wants_no_json() => {
+            let line = "--json cannot be used with --output diff or --output spec";
+            let error = Arguments::command().error(ErrorKind::ArgumentConflict, line);
+            Ok(usage(&error, &[]))
         }
+        AdminVerb::Adjust(adjust) => print(&dry::adjust(loaded, adjust, arguments.json)?),
         AdminVerb::Replay(replay) => dry::replay(loaded, replay).map(|()| DONE),
         AdminVerb::Check => check(arguments, &loaded),
         AdminVerb::Install(how) => tell(arguments, &install::install(how, config)?, install::show),
@@ -158,8 +194,8 @@ fn carry_out(arguments: &Arguments) -> Result<u8> {
         AdminVerb::Restart => {
             tell(arguments, &resident::restart(&loaded)?, resident::show_restarted)
         }
-        AdminVerb::Disable => switch(arguments, config, true),
-        AdminVerb::Enable => switch(arguments, config, false),
+        AdminVerb::Disable => tell(arguments, &switch::switch(config, true)?, switch::show),
+        AdminVerb::Enable => tell(arguments, &switch::switch(config, false)?, switch::show),
     }
 }
 
@@ -170,8 +206,8 @@ fn refuse_missing_file(arguments: &Arguments, loaded: &Loaded) -> Result<()> {
     let goes_on = match &arguments.verb {
         AdminVerb::Daemon { .. } | AdminVerb::Hook { .. } | AdminVerb::Check => true,
         AdminVerb::Status
-        | AdminVerb::Plugins
-        | AdminVerb::Pods
+        | AdminVerb::Plugins { .. }
+        | AdminVerb::Pods { .. }
         | AdminVerb::Explain { .. }
         | AdminVerb::Adjust(_)
         | AdminVerb::Replay(_)
@@ -190,41 +226,84 @@ fn refuse_missing_file(arguments: &Arguments, loaded: &Loaded) -> Result<()> {
     Err(Error::new(format!("the configuration {why}")).hint(format!("it was named by {by}")))
 }
 
+/// What the daemon and the engines keep is root's: without it every other line would be a guess.
+fn needs_root(verb: &AdminVerb, config: &Config) -> Result<()> {
+    let user = nix::unistd::geteuid();
+    let owner = std::fs::metadata(&config.run_dir).map(|dir| dir.uid());
+    let is_enough = match verb {
+        // They touch nothing of the node, or decide for themselves.
+        AdminVerb::Adjust(_) | AdminVerb::Hook { .. } => true,
+        AdminVerb::Replay(replay) => !replay.records(),
+        AdminVerb::Install(install) => install.is_elsewhere(),
+        AdminVerb::Uninstall(uninstall) => uninstall.is_elsewhere(),
+        AdminVerb::Daemon { .. }
+        | AdminVerb::Status
+        | AdminVerb::Plugins { .. }
+        | AdminVerb::Pods { .. }
+        | AdminVerb::Explain { .. }
+        | AdminVerb::Check
+        | AdminVerb::Stop
+        | AdminVerb::Restart
+        | AdminVerb::Disable
+        | AdminVerb::Enable => owner.is_ok_and(|owner| owner == user.as_raw()),
+    };
+    if user.is_root() || is_enough {
+        return Ok(());
+    }
+    Err(Error::new("this needs root").hint("run it with sudo"))
+}
+
 fn ask(config: &Config, question: &Value) -> Result<Value> {
-    let answer = wrapper::admin(config, &question.to_string());
-    let answer = answer.map_err(|error| {
-        error.hint("the daemon starts with the first container, or by: nri-runc nri daemon")
-    })?;
+    let answer = wrapper::admin(config, &question.to_string())?;
     serde_json::from_str(&answer).map_err(|error| Error::new(error.to_string()))
 }
 
-fn asked(
-    arguments: &Arguments,
-    config: &Config,
-    question: &Value,
-    show: fn(&Value) -> String,
-) -> Result<u8> {
-    let document = ask(config, question)?;
-    tell(arguments, &document, show)
+fn plugins(arguments: &Arguments, table: &Table, config: &Config) -> Result<u8> {
+    let document = ask(config, &json!({"verb": "plugins"}))?;
+    if table.is_json(arguments) {
+        return print_json(&document);
+    }
+    let status = ask(config, &json!({"verb": "status"}))?;
+    print_page(&(show::plugins(&document, table.is_wide()) + &show::plugin_socket(&status)))
 }
 
-/// The table, and below it one line where plugins cannot connect.
-fn plugins(arguments: &Arguments, config: &Config) -> Result<u8> {
-    asked(arguments, config, &json!({"verb": "plugins"}), show::plugins)?;
-    if !arguments.json {
-        let status = ask(config, &json!({"verb": "status"}))?;
-        print(show::plugin_socket(&status).as_bytes())?;
+fn pods(arguments: &Arguments, table: &Table, config: &Config) -> Result<u8> {
+    let document = ask(config, &json!({"verb": "pods"}))?;
+    if table.is_json(arguments) {
+        return print_json(&document);
     }
-    Ok(DONE)
+    print_page(&show::pods(&document, table.is_wide()))
+}
+
+/// Several that are meant are listed, and that is a failure: nothing was explained.
+fn explain(arguments: &Arguments, config: &Config) -> Result<u8> {
+    let AdminVerb::Explain { id, show_env, table } = &arguments.verb else { return Ok(USAGE) };
+    let mut document = ask(config, &json!({"verb": "explain", "id": id}))?;
+    if !show_env {
+        show::redact(&mut document);
+    }
+    if table.is_json(arguments) {
+        print_json(&document)?;
+    } else {
+        print_page(&explain::page(&document, table.is_wide()))?;
+    }
+    match document["error"].as_str() {
+        Some(error) => Err(Error::new(error).hint("name one by its id, or NAMESPACE/POD/NAME")),
+        None => Ok(DONE),
+    }
 }
 
 fn tell(arguments: &Arguments, document: &Value, show: fn(&Value) -> String) -> Result<u8> {
-    let mut text =
-        if arguments.json { document.to_string() } else { printable_page(&show(document)) };
-    if !text.ends_with('\n') {
-        text.push('\n');
-    }
-    print(text.as_bytes())
+    if arguments.json { print_json(document) } else { print_page(&show(document)) }
+}
+
+fn print_json(document: &Value) -> Result<u8> {
+    print(format!("{document}\n").as_bytes())
+}
+
+fn print_page(page: &str) -> Result<u8> {
+    let end = if page.ends_with('\n') { "" } else { "\n" };
+    print(printable_page(&format!("{page}{end}")).as_bytes())
 }
 
 /// Nobody empties standard output behind us: our entry point is not that of the standard library,
@@ -243,24 +322,4 @@ fn check(arguments: &Arguments, loaded: &Loaded) -> Result<u8> {
         return Ok(DONE);
     }
     Err(Error::new(format!("{wrong} of these checks failed")).hint("each says what to do"))
-}
-
-fn switch(arguments: &Arguments, config: &Config, off: bool) -> Result<u8> {
-    let file = config.disabled_file();
-    if off {
-        files::make_private_dir(&config.run_dir)?;
-        files::replace(&file, b"")?;
-    } else {
-        match std::fs::remove_file(&file) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                return Err(error).doing(|| format!("removing {}", file.display()));
-            }
-            Ok(()) | Err(_) => {}
-        }
-    }
-    tell(arguments, &json!({"disabled": off}), |document| {
-        let off = document["disabled"] == true;
-        let line = if off { "disabled: every verb is passed through" } else { "enabled" };
-        line.to_owned()
-    })
 }

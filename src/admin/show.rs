@@ -2,16 +2,17 @@
 //! Tables for people, from the very documents that `--json` prints.
 
 use std::fmt::Write as _;
+use std::time::SystemTime;
 
 use serde_json::Value;
 
-use crate::text::printable;
+use crate::text::{age, printable, short_id, span};
 
 /// Stands for the value of an environment variable (decision D27).
 pub(super) const REDACTED: &str = "(hidden; --show-env shows it)";
 
 /// A cell: whatever a tenant called its things stays on one line and is no command to a terminal.
-fn text(value: &Value) -> String {
+pub(super) fn text(value: &Value) -> String {
     match value {
         Value::Null => "-".to_owned(),
         Value::String(text) => printable(text),
@@ -25,7 +26,7 @@ fn text_of(value: &Value) -> String {
 }
 
 /// Columns as wide as their widest word.
-fn table(head: &[&str], rows: &[Vec<String>]) -> String {
+pub(super) fn table(head: &[&str], rows: &[Vec<String>]) -> String {
     let width = |column: usize| {
         let cells = rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count());
         cells.chain([head[column].len()]).max().unwrap_or(0)
@@ -42,38 +43,76 @@ fn table(head: &[&str], rows: &[Vec<String>]) -> String {
     page
 }
 
-fn rows(document: &Value, row: impl Fn(&Value) -> Vec<String>) -> Vec<Vec<String>> {
+pub(super) fn rows(document: &Value, row: impl Fn(&Value) -> Vec<String>) -> Vec<Vec<String>> {
     document.as_array().into_iter().flatten().map(row).collect()
+}
+
+/// A line of `status`: what it is about, and what is to be known.
+fn line(page: &mut String, title: &str, words: &str) {
+    let _infallible = writeln!(page, "{:<16}{words}", format!("{title}:"));
 }
 
 /// `status`.
 pub(super) fn status(document: &Value) -> String {
     let mut page = String::new();
-    for key in [
-        "version",
-        "nri_version",
-        "pid",
-        "run_dir",
-        "uptime_seconds",
-        "plugin_socket",
-        "plugins",
-        "pods",
-        "containers",
-        "bypassed",
-        "found",
-        "requests",
+    let of = |key: &str| text(&document[key]);
+    line(&mut page, "version", &format!("{} (NRI {})", of("version"), of("nri_version")));
+    let uptime = span(document["uptime_seconds"].as_u64().unwrap_or_default());
+    line(&mut page, "daemon", &format!("running for {uptime} (process {})", of("pid")));
+    line(&mut page, "switched on", &switched_on(document));
+    line(&mut page, "run directory", &of("run_dir"));
+    line(&mut page, "plugin socket", &of("plugin_socket"));
+    line(&mut page, "plugins", &of("plugins"));
+    line(&mut page, "pods", &of("pods"));
+    line(&mut page, "containers", &of("containers"));
+    let counts = document["requests"].as_object().into_iter().flatten();
+    let counts = counts.map(|(verb, count)| format!("{} {}", printable(verb), text(count)));
+    let counts = counts.collect::<Vec<_>>().join(", ");
+    line(&mut page, "requests", if counts.is_empty() { "none yet" } else { &counts });
+    for (key, words) in [
+        ("bypassed", "commands ran without plugins because the daemon was away"),
+        ("found", "containers were found again after their records were lost: changes unknown"),
     ] {
-        let _infallible = writeln!(page, "{key:<16}{}", text(&document[key]));
+        let count = document[key].as_u64().unwrap_or_default();
+        let words = if count == 0 { "none".to_owned() } else { format!("{count} {words}") };
+        line(&mut page, key, &words);
     }
     for (key, title) in [("set_aside", "set aside"), ("unwritten", "unwritten")] {
         for name in document[key].as_array().into_iter().flatten() {
-            let _infallible = writeln!(page, "{title:<16}{}", text(name));
+            line(&mut page, title, &text(name));
         }
     }
+    for missing in document["missing"].as_array().into_iter().flatten() {
+        line(
+            &mut page,
+            "not read",
+            &format!("{}: {}", text(&missing["engine"]), text(&missing["what"])),
+        );
+    }
     for failure in document["failures"].as_array().into_iter().flatten() {
-        let _infallible = writeln!(page, "failure         {}", text(&failure["what"]));
+        let times = failure["count"].as_u64().filter(|count| *count > 1);
+        let times = times.map_or_else(String::new, |count| format!(" ({count} times)"));
+        line(
+            &mut page,
+            "failure",
+            &format!("{} ago: {}{times}", ago(&failure["at"]), text(&failure["what"])),
+        );
     }
     page
+}
+
+fn switched_on(document: &Value) -> String {
+    match document["disabled_by"].as_str() {
+        None => "yes".to_owned(),
+        Some(by) => {
+            format!("NO, by {}: every command goes straight to the runtime", printable(by))
+        }
+    }
+}
+
+/// How long ago a time in nanoseconds was.
+pub(super) fn ago(at: &Value) -> String {
+    age(at.as_i64().unwrap_or_default(), SystemTime::now())
 }
 
 /// One line below `plugins`, where the socket is not open.
@@ -84,72 +123,99 @@ pub(super) fn plugin_socket(status: &Value) -> String {
     }
 }
 
-/// `plugins`.
-pub(super) fn plugins(document: &Value) -> String {
+/// `plugins`; wide with each one's events and NRI version.
+pub(super) fn plugins(document: &Value, wide: bool) -> String {
+    let mut head = vec!["plugin", "state", "pid", "requests", "failures", "on failure"];
+    if wide {
+        head.extend(["strikes", "nri", "events"]);
+    }
     let rows = rows(document, |plugin| {
-        vec![
-            format!("{}-{}", text(&plugin["index"]), text(&plugin["name"])),
+        let policy = &plugin["failure_policy"];
+        let from = |key: &str, origin: &str| {
+            let value = text(&policy[key]);
+            if value == "-" { value } else { format!("{value} ({})", text(&policy[origin])) }
+        };
+        let mut row = vec![
+            plugin_id(plugin),
             text(&plugin["state"]),
             text(&plugin["pid"]),
             text(&plugin["requests"]),
-            text(&plugin["timeouts"]),
-            text(&plugin["events"]),
-        ]
+            text(&plugin["failures"]),
+            from("on_failure", "on_failure_from"),
+        ];
+        if wide {
+            let version = text(&plugin["nri_version"]);
+            row.push(from("strikes", "strikes_from"));
+            row.push(if version.is_empty() { "-".to_owned() } else { version });
+            row.push(text(&plugin["events"]));
+        }
+        row
     });
-    table(&["plugin", "state", "pid", "requests", "timeouts", "events"], &rows)
-}
-
-/// `pods`.
-pub(super) fn pods(document: &Value) -> String {
-    let mut lines = Vec::new();
-    for pod in document.as_array().into_iter().flatten() {
-        let name = format!("{}/{}", text(&pod["namespace"]), text(&pod["name"]));
-        lines.push(vec![name, text(&pod["state"]), text(&pod["engine"]), text(&pod["id"])]);
-        for container in pod["containers"].as_array().into_iter().flatten() {
-            let mark = if container["found"] == true { " (found again)" } else { "" };
-            let name = format!("  {}{mark}", text(&container["name"]));
-            let pid = format!("pid {}", text(&container["pid"]));
-            lines.push(vec![name, text(&container["state"]), pid, text(&container["id"])]);
+    let mut page = table(&head, &rows);
+    for plugin in document.as_array().into_iter().flatten() {
+        let (id, failure) = (plugin_id(plugin), &plugin["last_failure"]);
+        if failure.is_object() {
+            let (ago, what) = (ago(&failure["at"]), text(&failure["what"]));
+            let _infallible = writeln!(page, "{id}: last failure {ago} ago: {what}");
+        }
+        if plugin["gone_at"].is_number() {
+            let (ago, why) = (ago(&plugin["gone_at"]), text(&plugin["reason"]));
+            let _infallible = writeln!(page, "{id}: gone {ago} ago: {why}");
         }
     }
-    table(&["name", "state", "engine", "id"], &lines)
+    page
 }
 
-/// `explain`.
-pub(super) fn explain(document: &Value) -> String {
-    let mut page = format!(
-        "{} ({}), {} in pod {}\n",
-        text(&document["id"]),
-        text(&document["name"]),
-        text(&document["state"]),
-        text(&document["pod"])
-    );
-    let changes = rows(&document["changes"], |change| {
-        vec![
-            text(&change["plugin"]),
-            text(&change["field"]),
-            text(&change["before"]),
-            text(&change["after"]),
-        ]
-    });
-    if document["found"] == true {
-        page.push_str("found again, owners unknown\n");
+fn plugin_id(plugin: &Value) -> String {
+    match (text(&plugin["index"]), text(&plugin["name"])) {
+        (index, name) if index.is_empty() && name.is_empty() => "(not registered)".to_owned(),
+        (index, name) => format!("{index}-{name}"),
     }
-    if changes.is_empty() && document["found"] == true {
-        page.push_str("what plugins had changed is not known\n");
-    } else if changes.is_empty() {
-        page.push_str("no plugin changed anything\n");
-    } else {
-        page.push_str(&table(&["plugin", "field", "before", "after"], &changes));
+}
+
+/// `pods`; wide with whole ids.
+pub(super) fn pods(document: &Value, wide: bool) -> String {
+    let id = |value: &Value| match text(value) {
+        whole if wide => whole,
+        whole => short_id(&whole).to_owned(),
+    };
+    let mut lines = Vec::new();
+    for pod in document.as_array().into_iter().flatten() {
+        let age = "-".to_owned();
+        // A container without a pod gives its own id for a name.
+        let name = match (name_of_pod(&pod["namespace"], &pod["name"]), pod["id"] == pod["name"]) {
+            (_, true) => id(&pod["id"]),
+            (name, false) => name,
+        };
+        lines.push(vec![
+            name,
+            text(&pod["state"]),
+            age,
+            "-".to_owned(),
+            text(&pod["engine"]),
+            id(&pod["id"]),
+        ]);
+        for container in pod["containers"].as_array().into_iter().flatten() {
+            let mark = if container["found"] == true { " (found again)" } else { "" };
+            lines.push(vec![
+                format!("  {}{mark}", id(&container["name"])),
+                text(&container["state"]),
+                ago(&container["created_at"]),
+                text(&container["pid"]),
+                String::new(),
+                id(&container["id"]),
+            ]);
+        }
     }
-    for refused in document["refused"].as_array().into_iter().flatten() {
-        let _infallible = writeln!(page, "refused: {}", text(refused));
+    table(&["name", "state", "age", "pid", "engine", "id"], &lines)
+}
+
+/// NAMESPACE/NAME, or the name alone where there are no namespaces.
+pub(super) fn name_of_pod(namespace: &Value, name: &Value) -> String {
+    match text(namespace) {
+        none if none.is_empty() || none == "-" => text(name),
+        namespace => format!("{namespace}/{}", text(name)),
     }
-    for skipped in document["skipped"].as_array().into_iter().flatten() {
-        let _infallible =
-            writeln!(page, "skipped: {} {}", text(&skipped["plugin"]), text(&skipped["reason"]));
-    }
-    page
 }
 
 /// `check`.
@@ -234,6 +300,6 @@ mod tests {
 
     #[test]
     fn an_unexpected_document_is_an_empty_table() {
-        assert_eq!(plugins(&json!({"no": "list"})).lines().count(), 1);
+        assert_eq!(plugins(&json!({"no": "list"}), false).lines().count(), 1);
     }
 }

@@ -2,9 +2,9 @@
 //! One plugin in the chain: its counters, its policy, and what each outcome of a call means
 //! under it (decision D14; NRI FailurePolicy).
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::fmt;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -100,6 +100,9 @@ pub struct Seat {
     rights: Result<Rights, String>,
     requests: Cell<u64>,
     timeouts: Cell<u64>,
+    failures: Cell<u64>,
+    /// When (Unix time in nanoseconds) and what.
+    last_failure: RefCell<Option<(i64, String)>>,
     strikes: Cell<u32>,
     heard_at_strike: Cell<usize>,
     struck_at: Cell<Option<Instant>>,
@@ -120,6 +123,8 @@ impl Seat {
             launched,
             requests: Cell::new(0),
             timeouts: Cell::new(0),
+            failures: Cell::new(0),
+            last_failure: RefCell::default(),
             strikes: Cell::new(0),
             heard_at_strike: Cell::new(0),
             struck_at: Cell::new(None),
@@ -140,6 +145,23 @@ impl Seat {
     /// Requests that it did not answer in time.
     pub fn timeouts(&self) -> u64 {
         self.timeouts.get()
+    }
+
+    /// Requests that it did not answer, or answered with an error.
+    pub fn failures(&self) -> u64 {
+        self.failures.get()
+    }
+
+    /// The last of them: when (Unix time in nanoseconds) and what.
+    pub fn last_failure(&self) -> Option<(i64, String)> {
+        self.last_failure.borrow().clone()
+    }
+
+    fn note_failure(&self, what: &str) {
+        self.failures.set(self.failures.get() + 1);
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let at = i64::try_from(since.as_nanos()).unwrap_or(i64::MAX);
+        *self.last_failure.borrow_mut() = Some((at, what.to_owned()));
     }
 
     /// The policy in force for it.
@@ -204,6 +226,7 @@ impl Seat {
             Outcome::Refused(text) | Outcome::Unimplemented(text) => {
                 self.requests.set(self.requests.get() + 1);
                 self.strikes.set(0);
+                self.note_failure(&format!("refused {name}: {}", quoted(&text)));
                 let text = format!("{} refused: {}", self.id(), quoted(&text));
                 Said::Refusal(Failure { plugin: self.id(), cause: Cause::Refused, text })
             }
@@ -238,6 +261,7 @@ impl Seat {
     /// Silence refuses the request or skips the plugin, by policy.
     fn silence<T>(&self, cause: Cause, why: String) -> Said<T> {
         let id = self.id();
+        self.note_failure(&why);
         if self.policy.on_failure == OnFailure::Refuse {
             return Said::Refusal(Failure { text: format!("{id} {why}"), plugin: id, cause });
         }

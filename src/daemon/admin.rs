@@ -5,15 +5,18 @@
 use std::rc::Rc;
 
 use serde_json::{Value, json};
+use tracing::warn;
 
+use crate::error::quoted;
 use crate::link::Answer;
 use crate::state::Container;
+use crate::text::rfc3339_nanos;
 
 use super::identity::Contradiction;
 use super::node::Node;
 use super::plugins::NRI_VERSION;
 use super::reload::StartedWith;
-use super::{roster, route};
+use super::{explain, roster, route};
 
 /// Answers an admin question.
 pub(super) fn answer(node: &Rc<Node>, question: &str) -> Answer {
@@ -23,10 +26,13 @@ pub(super) fn answer(node: &Rc<Node>, question: &str) -> Answer {
         "status" => status(node),
         "plugins" => roster::shown(&node.relay),
         "pods" => pods(node),
-        "explain" => match explain(node, question["id"].as_str().unwrap_or_default()) {
+        "explain" => match explain::explain(node, question["id"].as_str().unwrap_or_default()) {
             Ok(document) => document,
             Err(line) => return Answer::Refuse(line),
         },
+        "switched" => {
+            log_switch(question["off"] == true, question["by"].as_str().unwrap_or_default())
+        }
         other => return Answer::Refuse(format!("the daemon does not know the admin verb {other}")),
     };
     Answer::Admin(document.to_string())
@@ -44,7 +50,14 @@ fn status(node: &Node) -> Value {
     let failures = node.failures.borrow();
     let failures: Vec<Value> = failures
         .iter()
-        .map(|note| json!({"at": note.at, "what": note.what, "plugin": note.plugin}))
+        .map(|note| {
+            json!({
+                "at": note.at,
+                "time": rfc3339_nanos(note.at),
+                "what": note.what,
+                "plugin": note.plugin,
+            })
+        })
         .collect();
     json!({
         "version": env!("CARGO_PKG_VERSION"),
@@ -69,7 +82,28 @@ fn status(node: &Node) -> Value {
         "plugin_socket": node.plugin_socket.line(),
         "plugin_socket_state": node.plugin_socket.to_json(&node.config.socket_path),
         "pass_through": node.is_bystander(),
+        "disabled": switched_off(node).is_some(),
+        "disabled_by": switched_off(node),
     })
+}
+
+/// What keeps plugins from every container, if anything does.
+fn switched_off(node: &Node) -> Option<&'static str> {
+    if node.config.disable {
+        return Some("nri.disable in the configuration");
+    }
+    node.config.disabled_file().exists().then_some("nri-runc nri disable")
+}
+
+/// The kill switch was used: the log says by whom. The daemon itself does not act on it.
+fn log_switch(off: bool, who: &str) -> Value {
+    let who = quoted(who);
+    if off {
+        warn!("plugins were switched off by {who}: every command goes straight to the runtime");
+    } else {
+        warn!("plugins were switched on again by {who}");
+    }
+    json!({})
 }
 
 /// What of the engines could not be read.
@@ -94,13 +128,15 @@ fn pods(node: &Node) -> Value {
         let members = store.of_pod(&pod.id).filter(|container| !container.is_sandbox);
         let containers: Vec<Value> = members
             .map(|container| {
-                json!({
+                let mut row = json!({
                     "id": container.key.id,
                     "name": container.name,
                     "state": state(node, container),
                     "pid": container.init_pid,
                     "found": container.is_found,
-                })
+                });
+                explain::add_times(&mut row, container);
+                row
             })
             .collect();
         json!({
@@ -117,66 +153,7 @@ fn pods(node: &Node) -> Value {
     Value::Array(rows.collect())
 }
 
-fn state(node: &Node, container: &Container) -> &'static str {
+/// Where it is in its life; paused is the kernel's to say.
+pub(super) fn state(node: &Node, container: &Container) -> &'static str {
     if route::is_paused(node, container) { "paused" } else { container.state.name() }
-}
-
-/// Who changed what: by id, a prefix of one, or pod-namespace/pod-name/container-name; on engines
-/// without pods by name alone. The youngest of several containers of one id is meant.
-fn explain(node: &Node, wanted: &str) -> Result<Value, String> {
-    let store = node.store.borrow();
-    let living = store.containers().filter(|container| !container.is_sandbox);
-    let mut found: Vec<&Container> =
-        living.chain(store.gone()).filter(|container| is_meant(node, container, wanted)).collect();
-    found.sort_by_key(|container| container.incarnation);
-    if let Some(exact) = found.iter().rev().find(|container| container.key.id == wanted) {
-        return Ok(explained(node, exact));
-    }
-    let mut ids: Vec<&str> = found.iter().map(|container| container.key.id.as_str()).collect();
-    ids.dedup();
-    match (found.last(), ids.len()) {
-        (Some(container), 1) => Ok(explained(node, container)),
-        (Some(_), _) => Err(format!("\"{wanted}\" is ambiguous: {}", ids.join(", "))),
-        (None, _) => Err(format!("no container {wanted} is known (see: nri-runc nri pods)")),
-    }
-}
-
-fn is_meant(node: &Node, container: &Container, wanted: &str) -> bool {
-    if wanted.is_empty() {
-        return false;
-    }
-    if container.key.id.starts_with(wanted) {
-        return true;
-    }
-    let (namespace, name) = pod_of(node, container);
-    wanted == format!("{namespace}/{name}/{}", container.name)
-        || namespace.is_empty() && wanted == container.name
-}
-
-/// Namespace and name of its pod, which may be gone; records of older daemons have neither.
-fn pod_of(node: &Node, container: &Container) -> (String, String) {
-    match node.store.borrow().pod(&container.pod) {
-        Some(pod) => (pod.namespace.clone(), pod.name.clone()),
-        None if container.pod_name.is_empty() => (String::new(), container.pod.clone()),
-        None => (container.pod_namespace.clone(), container.pod_name.clone()),
-    }
-}
-
-fn explained(node: &Node, container: &Container) -> Value {
-    let (_namespace, pod) = pod_of(node, container);
-    json!({
-        "id": container.key.id,
-        "pod": pod,
-        "name": container.name,
-        "state": state(node, container),
-        "engine": container.engine,
-        "evidence": container.evidence,
-        "runtime": container.runtime,
-        "bundle": container.bundle,
-        "found": container.is_found,
-        "owners": container.owners,
-        "changes": container.changes,
-        "refused": container.refused,
-        "skipped": container.skipped,
-    })
 }

@@ -149,7 +149,8 @@ async fn live(node: &Rc<Node>, file: &PluginFile, wished: &mut Receiver<Option<P
                 node.expect(&id);
             }
             // Who asks it now is answered; nobody else asks it any more.
-            node.relay.remove(&guest);
+            let why = if comes_back { "its file changed" } else { "its file is gone" };
+            node.relay.remove(&guest, why);
             guest.seat.plugin.shutdown().await;
         } else {
             guest.seat.plugin.disconnect("its process has ended, or its file is gone");

@@ -19,6 +19,7 @@ mod drain;
 mod evict;
 mod evidence;
 mod exit;
+mod explain;
 mod facts;
 mod folders;
 mod found;

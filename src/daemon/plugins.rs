@@ -124,7 +124,7 @@ pub(super) async fn sit_down(node: &Rc<Node>, plugin: Plugin, launched: bool) {
         }
         info!("{id} connected anew and replaces the old connection");
         old.seat.plugin.disconnect("it connected anew");
-        node.relay.remove(&old);
+        node.relay.remove(&old, "it connected anew");
     }
     // Snapshot and seat in one step: what happens from here on reaches the newcomer as events.
     let (pods, containers, known) = node.snapshot_shared();
@@ -134,7 +134,7 @@ pub(super) async fn sit_down(node: &Rc<Node>, plugin: Plugin, launched: bool) {
     let snapshot = Snapshot { pods, containers: encoded(containers).await };
     if !synchronize(node, &guest, snapshot).await {
         guest.seat.plugin.disconnect("it could not be synchronized");
-        node.relay.remove(&guest);
+        node.relay.remove(&guest, &guest.seat.plugin.closed().await);
         return;
     }
     node.relay.catch_up(&guest).await;
@@ -142,7 +142,7 @@ pub(super) async fn sit_down(node: &Rc<Node>, plugin: Plugin, launched: bool) {
     remember_who_is_here(node);
     node.plugins_came.notify_waiters();
     let why = guest.seat.plugin.closed().await;
-    node.relay.remove(&guest);
+    node.relay.remove(&guest, &why);
     record_protecting_plugins(node);
     // Its process, where it is ours, must not outlive its connection.
     guest.seat.plugin.disconnect("its connection has ended");

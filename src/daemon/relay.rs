@@ -176,12 +176,12 @@ impl Relay {
     }
 
     /// Takes a plugin from the table.
-    pub(super) fn remove(&self, guest: &Rc<Guest>) {
+    pub(super) fn remove(&self, guest: &Rc<Guest>, why: &str) {
         guest.phase.set(Phase::Gone);
         let mut guests = self.guests.borrow_mut();
         if let Some(at) = guests.iter().position(|other| Rc::ptr_eq(other, guest)) {
             guests.remove(at);
-            self.roster.leaves(guest);
+            self.roster.leaves(guest, why);
         }
     }
 

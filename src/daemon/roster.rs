@@ -12,10 +12,12 @@ use serde_json::{Value, json};
 
 use crate::plugin::{ALL_EVENTS, Identity};
 
+use super::node::now;
 use super::relay::{Guest, Relay};
+use crate::text::rfc3339_nanos;
 
 /// For how long, and of how many, it is shown that they are gone.
-const SHOWN: Duration = Duration::from_secs(60);
+const SHOWN: Duration = Duration::from_secs(3600);
 const DEPARTED: usize = 64;
 
 /// Who is not at the table yet, or not any more.
@@ -45,8 +47,13 @@ impl Roster {
     }
 
     /// A plugin has left the table.
-    pub(super) fn leaves(&self, guest: &Guest) {
-        self.left(Instant::now(), row(guest, "gone"));
+    pub(super) fn leaves(&self, guest: &Guest, why: &str) {
+        let mut row = row(guest, "gone");
+        let at = now();
+        row["gone_at"] = at.into();
+        row["gone_time"] = rfc3339_nanos(at).into();
+        row["reason"] = why.into();
+        self.left(Instant::now(), row);
     }
 
     fn left(&self, at: Instant, row: Value) {
@@ -58,7 +65,7 @@ impl Roster {
         departed.push_back((at, row));
     }
 
-    /// Those who left within the last minute.
+    /// Those that disconnected within the last hour.
     fn gone(&self, now: Instant) -> Vec<Value> {
         let mut departed = self.departed.borrow_mut();
         departed.retain(|(at, _)| now.saturating_duration_since(*at) < SHOWN);
@@ -98,6 +105,10 @@ fn row(guest: &Guest, state: &str) -> Value {
         "nri_version": plugin.nri_version(),
         "requests": seat.requests(),
         "timeouts": seat.timeouts(),
+        "failures": seat.failures(),
+        "last_failure": seat.last_failure().map(|(at, what)| {
+            json!({"at": at, "time": rfc3339_nanos(at), "what": what})
+        }),
         "failure_policy": seat.policy().to_json(),
     })
 }
@@ -120,6 +131,8 @@ impl Newcomer {
             "nri_version": registered.map_or("", |identity| identity.nri_version.as_str()),
             "requests": 0,
             "timeouts": 0,
+            "failures": 0,
+            "last_failure": null,
             "failure_policy": null,
         })
     }
@@ -134,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn who_left_is_shown_once_for_a_minute_and_never_too_many() {
+    fn a_plugin_that_left_is_shown_once_for_an_hour_and_never_too_many() {
         let roster = Roster::default();
         let now = Instant::now();
         for name in (0..DEPARTED + 3).chain([5]) {

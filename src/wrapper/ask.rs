@@ -259,7 +259,18 @@ pub fn admin(config: &Config, json: &str) -> Result<String> {
 /// # Errors
 /// As [`admin`].
 pub fn admin_stream(config: &Config, json: &str) -> Result<(String, UnixStream)> {
-    let stream = connect(&config.daemon_socket())?;
+    let socket = config.daemon_socket();
+    let stream = match dial(&socket) {
+        Err(Errno::ENOENT | Errno::ECONNREFUSED) => {
+            let error = Error::new(format!("the daemon is not running at {}", socket.display()));
+            return Err(error.hint(if config.autostart {
+                "it starts with the first container, or by: nri-runc nri daemon"
+            } else {
+                "start its service: autostart is off"
+            }));
+        }
+        dialled => checked(&socket, dialled)?,
+    };
     let question = Question {
         protocol: link::PROTOCOL,
         version: env!("CARGO_PKG_VERSION").to_owned(),

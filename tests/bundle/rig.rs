@@ -300,7 +300,7 @@ fn end(pid: i32) {
 }
 
 /// The program under test: built beside the test, unless it has come elsewhere (a guest).
-fn program() -> PathBuf {
+pub(super) fn program() -> PathBuf {
     std::env::var_os("NRI_RUNC_BINARY")
         .map_or_else(|| PathBuf::from(env!("CARGO_BIN_EXE_nri-runc")), PathBuf::from)
 }

@@ -4,11 +4,11 @@
 use std::path::Path;
 
 use nri_runc::plugin::api;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::player::Manner;
-use super::rig::{BUNDLE, Rig};
-use super::{env, started, succeeds};
+use super::rig::{BUNDLE, Rig, wait_until};
+use super::{env, sets, started, succeeds};
 
 /// Title of the terminal, clear screen, a second line, the other direction, nothing visible, C1.
 const HOSTILE: &str =
@@ -158,4 +158,219 @@ fn help_of_the_runtime_is_the_runtimes_own() {
     assert_eq!((output.stdout.len(), output.stderr.len()), (0, 0), "the rig's runtime is silent");
     assert!(rig.read("fake/argv").starts_with("--help\n"), "{}", rig.read("fake/argv"));
     assert!(Path::new(&rig.path("run")).read_dir().is_err(), "nothing was started or written");
+}
+
+/// A container of the pod `web` in `namespace`, called `app`.
+fn create_app(rig: &Rig, namespace: &str, id: &str) {
+    let keys = format!(
+        "\"annotations\": {{\"nri-runc.dev/pod-namespace\": \"{namespace}\",
+         \"nri-runc.dev/pod-id\": \"pod-of-{id}\",
+         \"nri-runc.dev/pod-name\": \"web\", \"nri-runc.dev/container-name\": \"app\"}},"
+    );
+    let bundle = format!("bundle-{id}");
+    std::fs::create_dir_all(rig.path(&bundle).join("rootfs")).unwrap();
+    rig.write(&format!("{bundle}/config.json"), &BUNDLE.replacen('{', &format!("{{{keys}"), 1));
+    succeeds(&rig.create_from(&bundle, id));
+}
+
+fn page(rig: &Rig, words: &[&str]) -> String {
+    let output = rig.call(&[&["nri"][..], words].concat());
+    succeeds(&output);
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn an_exact_id_wins_over_the_beginning_of_another() {
+    let rig = started("");
+    succeeds(&rig.create("b11e5a2b"));
+    {
+        let refusing = Manner { refuses: Some("not signed"), ..Manner::default() };
+        let _told = rig.plugin("90", "guard", refusing);
+        assert_eq!(rig.create("b1").status.code(), Some(1));
+    }
+    let explained = rig.admin(&["explain", "b1"]);
+    assert_eq!(explained["id"], "b1", "{explained}");
+    assert!(explained["refused"].to_string().contains("not signed"), "{explained}");
+    assert_eq!(rig.admin(&["explain", "b11"])["id"], "b11e5a2b");
+}
+
+#[test]
+fn containers_are_found_by_name_and_several_are_listed_newest_first() {
+    let rig = started("");
+    create_app(&rig, "shop", "c1");
+    create_app(&rig, "stage", "c2");
+    for wanted in ["shop/app", "shop/c1", "shop/web/app", "c1"] {
+        assert_eq!(rig.admin(&["explain", wanted])["id"], "c1", "{wanted}");
+    }
+    for wanted in ["app", "c"] {
+        let output = rig.call(&["nri", "explain", wanted]);
+        assert_eq!(output.status.code(), Some(1), "{wanted}");
+        let (table, line) = (output.stdout, String::from_utf8(output.stderr).unwrap());
+        let table = String::from_utf8(table).unwrap();
+        let rows: Vec<&str> = table.lines().collect();
+        assert!(rows[0].starts_with("ID") && rows[0].contains("STATE"), "{table}");
+        assert!(rows[1].starts_with("c2 ") && rows[1].contains("stage/web/app"), "{table}");
+        assert!(rows[2].starts_with("c1 ") && rows[2].contains("created"), "{table}");
+        assert_eq!(line.lines().count(), 1, "{line}");
+        assert!(line.contains("is ambiguous") && !line.contains("daemon"), "{line}");
+        let document = rig.admin(&["explain", wanted]);
+        assert_eq!(document["matches"][0]["id"], "c2", "{document}");
+        assert!(document["matches"][0]["created_time"].as_str().unwrap().ends_with('Z'));
+    }
+    // A name that is used again means the one that lives; the others are told.
+    succeeds(&rig.verb(&["delete", "--force", "c2"]));
+    wait_until("it is removed", || rig.admin(&["explain", "c2"])["state"] == "removed");
+    let document = rig.admin(&["explain", "app"]);
+    assert_eq!((&document["id"], &document["earlier"][0]["id"]), (&json!("c1"), &json!("c2")));
+}
+
+#[test]
+fn an_unknown_name_is_no_matter_of_the_daemon() {
+    let rig = started("");
+    let output = rig.call(&["nri", "explain", "nowhere"]);
+    let line = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(line.contains("nowhere is known") && !line.contains("nri daemon"), "{line}");
+    let away = Rig::new("").call(&["nri", "explain", "nowhere"]);
+    let line = String::from_utf8(away.stderr).unwrap();
+    assert!(line.contains("is not running") && line.contains("nri daemon"), "{line}");
+}
+
+#[test]
+fn changes_have_times_come_in_the_order_of_the_chain_and_change_something() {
+    let rig = started("");
+    let _second = rig.plugin("20", "second", sets("AAA", "2"));
+    let mut first = sets("ZZZ", "1");
+    let shares = api::OptionalUInt64 { value: 1024, ..Default::default() };
+    let cpu = api::LinuxCPU { shares: Some(shares).into(), ..Default::default() };
+    let resources = api::LinuxResources { cpu: Some(cpu).into(), ..Default::default() };
+    let linux =
+        api::LinuxContainerAdjustment { resources: Some(resources).into(), ..Default::default() };
+    first.adjust.linux = Some(linux).into();
+    let _first = rig.plugin("10", "first", first);
+    succeeds(&rig.create("c1"));
+    let explained = rig.admin(&["explain", "c1"]);
+    let changes = explained["changes"].as_array().unwrap();
+    let fields: Vec<&str> = changes.iter().map(|c| c["field"].as_str().unwrap()).collect();
+    assert_eq!(fields, ["process.env[ZZZ]", "process.env[AAA]"], "{explained}");
+    for change in changes {
+        let (at, time) = (change["at"].as_i64().unwrap(), change["time"].as_str().unwrap());
+        assert_eq!(nri_runc::text::rfc3339_nanos(at).as_deref(), Some(time));
+    }
+    assert_eq!(explained["owners"]["CPUShares"], "10-first", "it owns what it set all the same");
+    let page = page(&rig, &["explain", "c1"]);
+    assert!(page.contains("CreateContainer, 20") && page.contains("Z ("), "{page}");
+    assert!(page.find("10-first") < page.find("20-second"), "{page}");
+}
+
+#[test]
+fn the_kill_switch_shows_and_is_in_the_log() {
+    let rig = started("");
+    assert!(page(&rig, &["status"]).contains("switched on:    yes"));
+    let said = page(&rig, &["disable"]);
+    assert!(said.contains("reboot") && said.lines().count() == 1, "{said}");
+    assert_eq!(rig.admin(&["status"])["disabled"], true);
+    let status = page(&rig, &["status"]);
+    assert!(status.contains("NO, by nri-runc nri disable"), "{status}");
+    assert_eq!(rig.logged(&["switched off by", "process"]), 1);
+    succeeds(&rig.call(&["nri", "enable"]));
+    assert_eq!(rig.admin(&["status"])["disabled"], false);
+    assert_eq!(rig.logged(&["switched on again by"]), 1);
+}
+
+#[test]
+fn the_kill_switch_is_in_the_log_also_without_a_daemon() {
+    let rig = Rig::new("---[log]\ntarget = \"file\"");
+    succeeds(&rig.call(&["nri", "disable"]));
+    succeeds(&rig.call(&["nri", "enable"]));
+    let log = rig.read("run/daemon.log");
+    assert!(log.contains("switched off by") && log.contains("switched on again by"), "{log}");
+    let configured = Rig::new("---\ndisable = true");
+    let said = page(&configured, &["enable"]);
+    assert!(said.contains("still disabled"), "{said}");
+}
+
+#[test]
+fn plugins_show_policy_failures_and_why_they_went() {
+    let rig = started("---[plugin.slow]\non_failure = \"skip\"");
+    let _slow = rig.plugin("10", "slow", Manner { hangs: true, ..Manner::default() });
+    succeeds(&rig.create("c1"));
+    wait_until("it is gone", || rig.admin(&["plugins"])[0]["state"] == "gone");
+    let row = rig.admin(&["plugins"])[0].clone();
+    assert_eq!((&row["failures"], &row["timeouts"]), (&json!(1), &json!(1)), "{row}");
+    assert!(row["reason"].to_string().contains("CreateContainer"), "{row}");
+    assert!(row["gone_time"].as_str().unwrap().ends_with('Z'), "{row}");
+    let text = page(&rig, &["plugins"]);
+    assert!(text.contains("skip (configuration)") && text.contains("10-slow: gone "), "{text}");
+    assert!(text.contains("last failure") && !text.contains("RunPodSandbox"), "{text}");
+    assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+    assert!(page(&rig, &["plugins", "-o", "wide"]).contains("RunPodSandbox"));
+    let json = page(&rig, &["plugins", "-o", "json"]);
+    assert_eq!(serde_json::from_str::<Value>(&json).unwrap()[0]["name"], "slow");
+}
+
+#[test]
+fn ids_of_engines_are_short_and_wide_ones_are_whole() {
+    let rig = started("");
+    let id = "b1".repeat(32);
+    succeeds(&rig.create(&id));
+    let short = page(&rig, &["pods"]);
+    assert!(short.contains(&id[..13]) && !short.contains(&id), "{short}");
+    assert!(short.contains("AGE"), "{short}");
+    assert!(page(&rig, &["pods", "-o", "wide"]).contains(&id));
+    let made = &rig.admin(&["pods"])[0]["containers"][0];
+    assert!(made["created_at"].as_i64().unwrap() > 0 && made["created_time"].is_string(), "{made}");
+}
+
+/// Each verb says one thing to a user who may not: nothing that it could not see is judged.
+#[test]
+#[expect(clippy::disallowed_methods, reason = "the program under test, as another user")]
+fn without_root_each_verb_says_so_in_one_line() {
+    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::process::CommandExt;
+    if !nix::unistd::geteuid().is_root() {
+        let line = b"skipped: another user can be played by root alone\n";
+        std::io::Write::write_all(&mut std::io::stderr(), line).unwrap();
+        return;
+    }
+    let rig = started("");
+    let temp = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(temp.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+    let program = temp.path().join("nri-runc");
+    std::fs::copy(super::rig::program(), &program).unwrap();
+    for words in [
+        &["status"][..],
+        &["plugins"],
+        &["pods"],
+        &["explain", "c1"],
+        &["check"],
+        &["disable"],
+        &["enable"],
+        &["install", "docker"],
+        &["uninstall", "docker"],
+        &["daemon"],
+        &["replay", "--record", "/tmp/never"],
+    ] {
+        let mut command = std::process::Command::new(&program);
+        command.arg("nri").args(words).env("NRI_RUNC_CONFIG", rig.path("config.toml"));
+        let output = command.uid(65534).gid(65534).output().unwrap();
+        let line = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{words:?}: {line}");
+        assert_eq!(line, "nri-runc: this needs root (run it with sudo)\n", "{words:?}");
+        assert!(output.stdout.is_empty(), "{words:?}");
+    }
+}
+
+#[test]
+fn adjust_prints_json_where_that_is_asked() {
+    let rig = Rig::new("");
+    rig.write("adjust.json", "{\"annotations\": {\"a\": \"b\"}}");
+    let (bundle, file) = (rig.path("bundle"), rig.path("adjust.json"));
+    let words = ["adjust", "--bundle", bundle.to_str().unwrap(), "--apply", file.to_str().unwrap()];
+    let document: Value =
+        serde_json::from_str(&page(&rig, &[&words[..], &["--json"]].concat())).unwrap();
+    assert_eq!(document["adjust"]["annotations"]["a"], "b");
+    let spec = [&["nri"][..], &words, &["--output", "spec"]].concat();
+    assert_eq!(rig.call(&spec).status.code(), Some(0));
+    assert_eq!(rig.call(&[&spec[..], &["--json"]].concat()).status.code(), Some(2));
 }

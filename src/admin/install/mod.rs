@@ -83,6 +83,20 @@ impl Common {
     }
 }
 
+impl Install {
+    /// Whether nothing of this host's own is touched.
+    pub(super) fn is_elsewhere(&self) -> bool {
+        self.common.root.is_some()
+    }
+}
+
+impl Uninstall {
+    /// Likewise.
+    pub(super) fn is_elsewhere(&self) -> bool {
+        self.common.root.is_some()
+    }
+}
+
 /// One file from what it says to what it shall say.
 struct Change {
     path: String,

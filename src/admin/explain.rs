@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The page of `explain`: one container, one pod, or the several that a name may mean.
+
+use std::fmt::Write as _;
+
+use serde_json::Value;
+
+use super::show::{ago, name_of_pod, rows, table, text};
+use crate::text::short_id;
+
+/// Values are cut to this many characters, unless the page is to be wide.
+const SHOWN: usize = 40;
+
+/// `explain`.
+pub(super) fn page(document: &Value, wide: bool) -> String {
+    if document["matches"].is_array() {
+        return matches(document);
+    }
+    if document["kind"] == "pod" {
+        return pod(document);
+    }
+    let mut page = String::new();
+    let mut line = |title: &str, words: &str| {
+        let _infallible = writeln!(page, "{:<12}{words}", format!("{title}:"));
+    };
+    line("container", &format!("{} ({})", text(&document["id"]), text(&document["name"])));
+    line("pod", &name_of_pod(&document["namespace"], &document["pod"]));
+    line("state", &state(document));
+    line("engine", &text(&document["engine"]));
+    if document["found"] == true {
+        page.push_str("found again, owners unknown\n");
+    }
+    changes(document, wide, &mut page);
+    traces(document, &mut page);
+    for other in document["earlier"].as_array().into_iter().flatten() {
+        let (id, state) = (text(&other["id"]), text(&other["state"]));
+        let _infallible =
+            writeln!(page, "earlier: {} {state}, {} old", short_id(&id), ago(&other["created_at"]));
+    }
+    page
+}
+
+fn state(document: &Value) -> String {
+    let state = text(&document["state"]);
+    let times = [("finished", "ended"), ("started", "started"), ("created", "created")];
+    let last = times.into_iter().find(|(key, _)| document[format!("{key}_time")].is_string());
+    match last {
+        None => state,
+        Some((key, word)) => {
+            let time = time(&document[format!("{key}_time")]);
+            format!("{state} ({word} {time}, {} ago)", ago(&document[format!("{key}_at")]))
+        }
+    }
+}
+
+/// To the second.
+fn time(value: &Value) -> String {
+    let time = text(value);
+    match time.split_once('.') {
+        Some((seconds, _)) => format!("{seconds}Z"),
+        None => time,
+    }
+}
+
+/// A table for each event, in the order in which they happened.
+fn changes(document: &Value, wide: bool, page: &mut String) {
+    let changes = document["changes"].as_array().map(Vec::as_slice).unwrap_or_default();
+    if changes.is_empty() {
+        let nothing = if document["found"] == true {
+            "what plugins had changed is not known\n"
+        } else {
+            "no plugin changed anything\n"
+        };
+        page.push_str(nothing);
+    }
+    for event in
+        changes.chunk_by(|one, next| one["at"] == next["at"] && one["event"] == next["event"])
+    {
+        let Some(first) = event.first() else { continue };
+        let (name, time, ago) = (text(&first["event"]), time(&first["time"]), ago(&first["at"]));
+        let _infallible = writeln!(page, "\n{name}, {time} ({ago} ago)");
+        let rows = rows(&Value::from(event.to_vec()), |change| {
+            vec![
+                text(&change["plugin"]),
+                text(&change["field"]),
+                cut(text(&change["before"]), wide),
+                cut(text(&change["after"]), wide),
+            ]
+        });
+        for row in table(&["plugin", "field", "before", "after"], &rows).lines() {
+            let _infallible = writeln!(page, "  {row}");
+        }
+    }
+}
+
+fn cut(value: String, wide: bool) -> String {
+    if wide || value.chars().count() <= SHOWN {
+        return value;
+    }
+    let kept: String = value.chars().take(SHOWN - 3).collect();
+    format!("{kept}...")
+}
+
+fn pod(document: &Value) -> String {
+    let mut page = format!(
+        "pod {} ({}), {}\n",
+        text(&document["id"]),
+        name_of_pod(&document["namespace"], &document["name"]),
+        text(&document["state"]),
+    );
+    traces(document, &mut page);
+    for container in document["containers"].as_array().into_iter().flatten() {
+        let [name, state, id] = ["name", "state", "id"].map(|key| text(&container[key]));
+        let _infallible = writeln!(page, "container: {name} {state} {}", short_id(&id));
+    }
+    page
+}
+
+/// Refusals and skipped plugins, a line each.
+fn traces(document: &Value, page: &mut String) {
+    for refused in document["refused"].as_array().into_iter().flatten() {
+        let _infallible = writeln!(page, "refused: {}", text(refused));
+    }
+    for skipped in document["skipped"].as_array().into_iter().flatten() {
+        let _infallible =
+            writeln!(page, "skipped: {} {}", text(&skipped["plugin"]), text(&skipped["reason"]));
+    }
+}
+
+/// Those that may be meant, newest first.
+fn matches(document: &Value) -> String {
+    let rows = rows(&document["matches"], |container| {
+        let id = text(&container["id"]);
+        let name = text(&container["name"]);
+        let pod = name_of_pod(&container["namespace"], &container["pod"]);
+        vec![
+            short_id(&id).to_owned(),
+            if pod == name || pod == id { name } else { format!("{pod}/{name}") },
+            text(&container["state"]),
+            ago(&container["created_at"]),
+        ]
+    });
+    table(&["id", "name", "state", "age"], &rows)
+}

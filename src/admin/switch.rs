@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `disable` and `enable`: the kill switch, a file in the run directory that each wrapper looks
+//! for. Who used it is in the daemon's log, also while no daemon runs.
+
+use std::path::Path;
+
+use nix::sys::statfs::{TMPFS_MAGIC, statfs};
+use serde_json::{Value, json};
+use tracing::warn;
+
+use crate::config::Config;
+use crate::error::{Context, Result};
+use crate::files;
+use crate::wrapper;
+
+/// Switches plugins off or on; says what holds then.
+pub(super) fn switch(config: &Config, off: bool) -> Result<Value> {
+    let file = config.disabled_file();
+    if off {
+        files::make_private_dir(&config.run_dir)?;
+        files::replace(&file, b"")?;
+    } else {
+        match std::fs::remove_file(&file) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                return Err(error).doing(|| format!("removing {}", file.display()));
+            }
+            Ok(()) | Err(_) => {}
+        }
+    }
+    log(config, off);
+    Ok(json!({
+        "disabled": off,
+        "disabled_by_configuration": config.disable,
+        "lasts_over_reboot": off && !is_memory(&config.run_dir),
+    }))
+}
+
+/// Whether a directory is gone after a reboot.
+fn is_memory(dir: &Path) -> bool {
+    statfs(dir).is_ok_and(|found| found.filesystem_type() == TMPFS_MAGIC)
+}
+
+/// The daemon writes it down; without one this process does, where the daemon would.
+fn log(config: &Config, off: bool) {
+    let by = match std::env::var("SUDO_USER") {
+        Ok(user) => format!("{user} (process {})", std::process::id()),
+        Err(_) => format!("user {} (process {})", nix::unistd::getuid(), std::process::id()),
+    };
+    let note = json!({"verb": "switched", "off": off, "by": by});
+    if wrapper::admin(config, &note.to_string()).is_ok() {
+        return;
+    }
+    crate::log::start(config, false);
+    if off {
+        warn!("plugins were switched off by {by}: every command goes straight to the runtime");
+    } else {
+        warn!("plugins were switched on again by {by}");
+    }
+}
+
+/// For people.
+pub(super) fn show(document: &Value) -> String {
+    if document["disabled"] == true {
+        let until = if document["lasts_over_reboot"] == true {
+            "until `nri-runc nri enable`, also over a reboot"
+        } else {
+            "until `nri-runc nri enable` or the next reboot (nri.disable = true lasts)"
+        };
+        return format!("disabled {until}: every command goes straight to the runtime");
+    }
+    if document["disabled_by_configuration"] == true {
+        return "still disabled: nri.disable is set in the configuration".to_owned();
+    }
+    "enabled: plugins take part from the next command on".to_owned()
+}

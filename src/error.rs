@@ -40,12 +40,14 @@ pub struct Error {
     cause: String,
     /// The next step for an operator, if there is an obvious one.
     hint: Option<String>,
+    /// The plugin behind it, `NN-name`; empty for none.
+    plugin: String,
 }
 
 impl Error {
     /// A failure with nothing but its cause.
     pub fn new(cause: impl Into<String>) -> Self {
-        Self { doing: Vec::new(), cause: cause.into(), hint: None }
+        Self { doing: Vec::new(), cause: cause.into(), hint: None, plugin: String::new() }
     }
 
     /// Adds what to do about it; the innermost hint wins.
@@ -55,6 +57,29 @@ impl Error {
             self.hint = Some(hint.into());
         }
         self
+    }
+
+    /// Names the plugin behind it, for the lists of failures; the line itself stays as it is.
+    #[must_use]
+    pub fn by(mut self, plugin: impl Into<String>) -> Self {
+        self.plugin = plugin.into();
+        self
+    }
+
+    /// The plugin behind it; empty for none.
+    pub fn plugin(&self) -> &str {
+        &self.plugin
+    }
+
+    /// The line without the next step.
+    pub fn why(&self) -> String {
+        let mut line = String::new();
+        for doing in &self.doing {
+            line.push_str(doing);
+            line.push_str(": ");
+        }
+        line.push_str(&self.cause);
+        one_line(&line)
     }
 
     /// Adds what was being done around this failure.
@@ -67,18 +92,11 @@ impl Error {
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut line = String::new();
-        for doing in &self.doing {
-            line.push_str(doing);
-            line.push_str(": ");
+        f.write_str(&self.why())?;
+        match &self.hint {
+            Some(hint) => write!(f, " ({})", one_line(hint)),
+            None => Ok(()),
         }
-        line.push_str(&self.cause);
-        if let Some(hint) = &self.hint {
-            line.push_str(" (");
-            line.push_str(hint);
-            line.push(')');
-        }
-        f.write_str(&one_line(&line))
     }
 }
 

@@ -110,9 +110,9 @@ async fn ask(event: Event, guests: &[&Guest]) -> Option<Cause> {
     } else if event == Event::UpdateContainer {
         let container = Some(named("web")).into();
         let request = api::UpdateContainerRequest { container, ..Default::default() };
-        chain::update(&audience, request).await.err()
+        chain::update(&audience, request, &()).await.err()
     } else {
-        chain::ask_leave(&audience, &told(event)).await.err()
+        chain::ask_leave(&audience, &told(event), &()).await.err()
     };
     stopped.map(|stopped| stopped.failure.cause)
 }

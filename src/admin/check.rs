@@ -35,6 +35,7 @@ pub(super) fn all(loaded: &Loaded) -> Vec<Value> {
     findings.extend(outdated.iter().map(|(what, hint)| finding("daemon", false, what, hint)));
     findings.push(plugin_socket(config));
     findings.extend(plugins(config));
+    findings.extend(required(config));
     findings.push(switched_on(config));
     findings.push(cgroups(config));
     findings.extend(unread(config));
@@ -234,6 +235,30 @@ fn plugins(config: &Config) -> Vec<Value> {
         finding("pre-installed plugins", false, problem.to_string(), hint)
     }));
     findings
+}
+
+/// Whether the plugins that every container needs take part: without one, creates are refused.
+fn required(config: &Config) -> Option<Value> {
+    if !config.requires_plugins() {
+        return None;
+    }
+    let Some(status) = status(config) else {
+        let detail = "whether they are connected shows once the daemon runs";
+        return Some(finding("required plugins", true, detail, ""));
+    };
+    let rows = status["required"].as_array().cloned().unwrap_or_default();
+    let named = |wanted: bool| {
+        let rows = rows.iter().filter(|row| (row["connected"] == true) == wanted);
+        let names = rows.filter_map(|row| row["plugin"].as_str());
+        names.collect::<Vec<_>>().join(", ")
+    };
+    let away = named(false);
+    if away.is_empty() || status["pass_through"] == true {
+        return Some(finding("required plugins", true, named(true), ""));
+    }
+    let detail = format!("{away} not connected: creates are refused, except in exempt namespaces");
+    let hint = "start it, or see why it does not come: nri-runc nri plugins";
+    Some(finding("required plugins", false, detail, hint))
 }
 
 fn switched_on(config: &Config) -> Value {

@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use crate::plugin::{Event, api};
 
-use super::create::Stopped;
+use super::create::{Stopped, Witness};
 use super::seat::{Failure, Said, Seat};
 
 /// Something that happens, as it is told to plugins.
@@ -36,14 +36,20 @@ impl Told {
     }
 }
 
-/// Tells everybody in turn; the first failure ends it.
+/// Tells everybody in turn; the first failure ends it. `witness` hears which plugins were skipped.
 ///
 /// # Errors
 /// Says who failed it, and how many had been asked by then.
-pub async fn ask_leave(audience: &[Rc<Seat>], told: &Told) -> Result<(), Stopped> {
+pub async fn ask_leave(
+    audience: &[Rc<Seat>],
+    told: &Told,
+    witness: &dyn Witness,
+) -> Result<(), Stopped> {
     for (index, seat) in audience.iter().enumerate() {
-        if let Said::Refusal(failure) = tell(seat, told).await {
-            return Err(Stopped { failure, asked: index + 1 });
+        match tell(seat, told).await {
+            Said::Answer(()) => {}
+            Said::Skipped(why) => witness.skipped(&seat.id(), &why),
+            Said::Refusal(failure) => return Err(Stopped { failure, asked: index + 1 }),
         }
     }
     Ok(())

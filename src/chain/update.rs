@@ -7,16 +7,18 @@ use std::rc::Rc;
 use crate::adaptation::{Updated, Updates};
 use crate::plugin::{Event, api};
 
-use super::create::Stopped;
+use super::create::{Stopped, Witness};
 use super::seat::{Failure, Said, Seat};
 
-/// Asks everybody in turn about an engine's update; each sees it as those before left it.
+/// Asks everybody in turn about an engine's update; each sees it as those before left it. `witness`
+/// hears which plugins were skipped.
 ///
 /// # Errors
 /// Fails with the first plugin that refuses, conflicts, or is silent and whose policy refuses.
 pub async fn update(
     audience: &[Rc<Seat>],
     request: api::UpdateContainerRequest,
+    witness: &dyn Witness,
 ) -> Result<Updated, Stopped> {
     let mut updates = Updates::for_update(request);
     for (index, seat) in audience.iter().enumerate() {
@@ -30,7 +32,7 @@ pub async fn update(
                 let failure = answered.map_err(|error| Failure::of_merge(&seat.id(), &error));
                 failure.map_err(|failure| Stopped { failure, asked })?;
             }
-            Said::Skipped(_) => {}
+            Said::Skipped(why) => witness.skipped(&seat.id(), &why),
             Said::Refusal(failure) => return Err(Stopped { failure, asked }),
         }
     }

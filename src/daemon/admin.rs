@@ -54,6 +54,8 @@ fn status(node: &Node) -> Value {
             json!({
                 "at": note.at,
                 "time": rfc3339_nanos(note.at),
+                "first": note.first,
+                "count": note.count,
                 "what": note.what,
                 "plugin": note.plugin,
             })
@@ -84,6 +86,7 @@ fn status(node: &Node) -> Value {
         "pass_through": node.is_bystander(),
         "disabled": switched_off(node).is_some(),
         "disabled_by": switched_off(node),
+        "required": required(node),
     })
 }
 
@@ -104,6 +107,19 @@ fn log_switch(off: bool, who: &str) -> Value {
         warn!("plugins were switched on again by {who}");
     }
     json!({})
+}
+
+/// The plugins that every container needs, and whether they take part now.
+fn required(node: &Node) -> Value {
+    let mut names: Vec<&str> = node.config.required_plugins().collect();
+    let validator = &node.builtin;
+    if validator.enable {
+        names.extend(validator.required_plugins.iter().map(String::as_str));
+    }
+    names.sort_unstable();
+    names.dedup();
+    let row = |name| json!({"plugin": name, "connected": node.relay.is_present(name)});
+    names.into_iter().map(row).collect()
 }
 
 /// What of the engines could not be read.

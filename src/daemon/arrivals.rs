@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
-use tracing::{debug, info};
+use tracing::debug;
 
 use super::folders::{Folders, News, Watched};
 use super::node::{Node, log_failure};
@@ -181,7 +181,7 @@ async fn consider(node: &Rc<Node>, home: &Path, name: &OsStr) {
         if let Ok(Some(Folder::Pod(seen))) = seen {
             match pods::arrives(&node, &seen).await {
                 Ok(()) => debug!("pod {id} came without a call"),
-                Err(error) => info!("pod {id}: {error}"),
+                Err(error) => node.note_refusal("pod", &id, &error),
             }
         }
         node.arriving.borrow_mut().remove(&id);

@@ -39,19 +39,13 @@ pub(super) async fn create(node: &Rc<Node>, call: &mut Call) -> Result<Option<Pr
     if is_taken(node, call).await {
         return Ok(None);
     }
-    let bundle = open_bundle(node, call)?;
-    let seen = pods::describe(node, call, &bundle.original.bytes).await?;
-    let record = new_record(node, call, &seen);
+    let mut record = blank_record(node, call);
+    let admitted = admit(node, call, &mut record).await;
+    let (bundle, seen) = admitted.inspect_err(|error| keep_refused(node, record, error))?;
     if seen.role == Role::Sandbox {
-        pods::sandbox_appears(node, &seen, &record)?;
-        put_on_record(node, &seen, record).await?;
         let document = write_engines(node, call, &bundle)?;
         return Ok(Some(Proceed { document, ..Proceed::default() }));
     }
-    node.plugins_are_back().await;
-    require_plugins(node, &seen)?;
-    pods::announce(node, &seen, &record).await?;
-    put_on_record(node, &seen, record).await?;
     let decided = decide(node, call, &seen, &bundle).await;
     let started = match decided {
         Ok(document) if call.call.verb.creates_and_starts() => {
@@ -67,6 +61,35 @@ pub(super) async fn create(node: &Rc<Node>, call: &mut Call) -> Result<Option<Pr
             Err(error)
         }
     }
+}
+
+/// Everything before the plugins are asked: understands the call, requires the plugins that must
+/// be there, announces the pod and puts the container on record. `record` says as much as is known
+/// by then, for `explain`.
+async fn admit(
+    node: &Rc<Node>,
+    call: &mut Call,
+    record: &mut Container,
+) -> Result<(Bundle, pods::Seen)> {
+    let bundle = open_bundle(node, call)?;
+    let seen = pods::describe(node, call, &bundle.original.bytes).await?;
+    fill_in(node, record, &seen);
+    if seen.role == Role::Sandbox {
+        pods::sandbox_appears(node, &seen, record)?;
+        put_on_record(node, &seen, record.clone()).await?;
+        return Ok((bundle, seen));
+    }
+    node.plugins_are_back().await;
+    require_plugins(node, &seen)?;
+    pods::announce(node, &seen, record).await?;
+    put_on_record(node, &seen, record.clone()).await?;
+    Ok((bundle, seen))
+}
+
+/// A container that was refused before it was put on record is explained like any other.
+pub(super) fn keep_refused(node: &Node, mut record: Container, error: &Error) {
+    record.refused.push(error.to_string());
+    node.store.borrow_mut().remember(record);
 }
 
 /// Without a record nobody would ever watch the container, nor its pod.
@@ -123,8 +146,27 @@ pub(super) fn open_bundle(node: &Node, call: &mut Call) -> Result<Bundle> {
     Ok(Bundle { dir, original, is_patched })
 }
 
+/// A new record of what the call, the bundle and the engine say.
 pub(super) fn new_record(node: &Node, call: &Call, seen: &pods::Seen) -> Container {
+    let mut record = blank_record(node, call);
+    fill_in(node, &mut record, seen);
+    record
+}
+
+/// Adds what the bundle and the engine say.
+pub(super) fn fill_in(node: &Node, record: &mut Container, seen: &pods::Seen) {
     let pod = known_pod(node, seen);
+    record.is_sandbox = seen.role == Role::Sandbox;
+    (record.pod, record.pod_name, record.pod_namespace) = (pod.id, pod.name, pod.namespace);
+    record.name = seen.container.name.clone();
+    record.engine = seen.engine.name().to_owned();
+    record.evidence = seen.engine.evidence().to_vec();
+    record.message = messages::to_wire(&seen.container);
+    record.engine_resources = seen.resources.clone();
+}
+
+/// A new record of what the call alone says.
+pub(super) fn blank_record(node: &Node, call: &Call) -> Container {
     let mut store = node.store.borrow_mut();
     let variables = call.question().variables.iter();
     Container {
@@ -135,11 +177,11 @@ pub(super) fn new_record(node: &Node, call: &Call, seen: &pods::Seen) -> Contain
         runtime: call.question().runtime.to_string_lossy().into_owned(),
         global_flags: call.global_flags(),
         bundle: call.bundle.to_string_lossy().into_owned(),
-        is_sandbox: seen.role == Role::Sandbox,
-        pod: pod.id,
-        pod_name: pod.name,
-        pod_namespace: pod.namespace,
-        name: seen.container.name.clone(),
+        is_sandbox: false,
+        pod: String::new(),
+        pod_name: String::new(),
+        pod_namespace: String::new(),
+        name: String::new(),
         state: Lifecycle::Creating,
         pid_file: call.pid_file.as_ref().map(|path| path.to_string_lossy().into_owned()),
         by_hook: call.question().hook.is_some(),
@@ -151,11 +193,11 @@ pub(super) fn new_record(node: &Node, call: &Call, seen: &pods::Seen) -> Contain
         exit_code: None,
         status_reason: String::new(),
         status_message: String::new(),
-        engine: seen.engine.name().to_owned(),
-        evidence: seen.engine.evidence().to_vec(),
+        engine: String::new(),
+        evidence: Vec::new(),
         variables: variables.map(|(k, v)| (k.clone(), v.to_string_lossy().into_owned())).collect(),
-        message: messages::to_wire(&seen.container),
-        engine_resources: seen.resources.clone(),
+        message: Default::default(),
+        engine_resources: Default::default(),
         overlay: Default::default(),
         at_creation: Default::default(),
         owners: Default::default(),
@@ -268,12 +310,12 @@ async fn decide(
     let merged = ask(node, call, seen).await?;
     let names = facts::resolve_for_runtime(node, call, &merged)
         .await
-        .map_err(|error| blame(node, call, &merged, &error))?;
+        .map_err(|error| blame(&merged, &error))?;
     let facts = facts::host_facts(node, &merged.adjust, names).await?;
     let patched = facts::patch(&bundle.original.bytes, &merged.adjust, &facts)
         .await
-        .map_err(|error| blame(node, call, &merged, &error))?;
-    refuse_link(node, call, &merged, bundle, &patched)?;
+        .map_err(|error| blame(&merged, &error))?;
+    refuse_link(call, &merged, bundle, &patched)?;
     node.host.point(Point::DaemonDecided)?;
     note_verdict(node, call, &merged, &patched, &facts.names);
     node.host.point(Point::DaemonOthers)?;
@@ -305,15 +347,13 @@ fn has_news(node: &Node, key: &Key) -> bool {
 }
 
 /// The failure of an adjustment, with the plugin that is behind it.
-pub(super) fn blame(node: &Node, call: &Call, merged: &Merged, error: &PatchError) -> Error {
+pub(super) fn blame(merged: &Merged, error: &PatchError) -> Error {
     let plugin = error.field().and_then(|field| merged.plugin_behind(field));
     let what = quoted(&match &plugin {
         Some(plugin) => format!("{plugin}: {error}"),
         None => error.to_string(),
     });
-    let plugin = plugin.unwrap_or_default();
-    node.note_failure(&format!("create {}: {what}", call.key.id), &plugin);
-    Error::new(what).hint("the bundle is unchanged")
+    Error::new(what).hint("the bundle is unchanged").by(plugin.unwrap_or_default())
 }
 
 /// CreateContainer through the chain.
@@ -341,9 +381,8 @@ pub(super) async fn ask(node: &Rc<Node>, call: &Call, seen: &pods::Seen) -> Resu
     };
     node.relay.never_heard(&audience[asked.min(audience.len())..], &told);
     let why = quoted(&failure.text);
-    node.note_failure(&format!("create {}: {why}", call.key.id), &failure.plugin);
     let hint = format!("the bundle is unchanged; see: nri-runc nri explain {}", call.key.id);
-    Err(Error::new(why).hint(hint))
+    Err(Error::new(why).hint(hint).by(failure.plugin))
 }
 
 /// Keeps in the container's record what happens while its plugins are asked.
@@ -431,7 +470,6 @@ pub(super) fn temporary_suffix(incarnation: u64) -> String {
 
 /// A link stays what it is: nothing can be put in its place and be restored without losing it.
 fn refuse_link(
-    node: &Node,
     call: &Call,
     merged: &Merged,
     bundle: &Bundle,
@@ -443,7 +481,7 @@ fn refuse_link(
     let document = &call.question().document;
     let problem = format!("{document} is a symbolic link, and is not replaced for a plugin");
     let field = change.nri_field.clone();
-    Err(blame(node, call, merged, &PatchError::Invalid { field, problem }))
+    Err(blame(merged, &PatchError::Invalid { field, problem }))
 }
 
 /// What is to be put in place where no plugin changed anything: nothing, unless the document of
@@ -492,8 +530,12 @@ fn write_beside(node: &Node, call: &Call, bundle: &Bundle, bytes: &[u8]) -> Resu
 pub(super) async fn before_start(node: &Rc<Node>, call: &Call) -> Result<()> {
     node.tell(Event::PostCreateContainer, &call.key).await;
     let Some(told) = node.told(Event::StartContainer, &call.key) else { return Ok(()) };
-    node.relay
-        .ask_leave(&told)
-        .await
-        .map_err(|refusal| Error::new(refusal.to_string()).hint("nothing was started"))
+    let (skipped, allowed) = node.relay.ask_leave(&told).await;
+    if !skipped.is_empty() {
+        node.change(&call.key, |record| record.skipped.extend(skipped));
+    }
+    allowed.map_err(|refusal| {
+        let why = quoted(&refusal.to_string());
+        Error::new(why).hint("nothing was started").by(refusal.plugin)
+    })
 }

@@ -9,8 +9,8 @@ use serde_json::{Map, Value, json};
 use crate::state::{Container, Lifecycle};
 use crate::text::rfc3339_nanos;
 
-use super::admin;
 use super::node::Node;
+use super::{admin, explain_pod};
 
 /// How a container is meant, best first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -29,13 +29,22 @@ enum Match {
 /// One line if none is meant.
 pub(super) fn explain(node: &Node, wanted: &str) -> Result<Value, String> {
     let store = node.store.borrow();
-    let living = store.containers().filter(|container| !container.is_sandbox);
-    let all = living.chain(store.gone());
+    // An infrastructure container is explained as its pod; one that never had a pod, by itself.
+    let is_told = |container: &&Container| {
+        let is_gone = container.state == Lifecycle::Removed;
+        !container.is_sandbox || is_gone && explain_pod::newest(&store, &container.pod).is_none()
+    };
+    let all = store.containers().chain(store.gone()).filter(is_told);
     let ranked = all.filter_map(|container| Some((rank(node, container, wanted)?, container)));
     let ranked: Vec<(Match, &Container)> = ranked.collect();
     let best = ranked.iter().map(|(rank, _)| *rank).min();
+    if best != Some(Match::Id)
+        && let Some(pod) = explain_pod::explain(&store, wanted, best.is_none())
+    {
+        return pod;
+    }
     let Some(best) = best else {
-        return Err(format!("no container {wanted} is known (see: nri-runc nri pods)"));
+        return Err(format!("no container or pod {wanted} is known (see: nri-runc nri pods)"));
     };
     let found = ranked.into_iter().filter(|(rank, _)| *rank == best);
     let found = newest_of_each(found.map(|(_, container)| container).collect());
@@ -125,6 +134,11 @@ fn pod_of(node: &Node, container: &Container) -> (String, String) {
 
 fn explained(node: &Node, container: &Container) -> Value {
     let (namespace, pod) = pod_of(node, container);
+    // A plugin that did not hear of the pod did not know of its containers either.
+    let store = node.store.borrow();
+    let mut skipped = container.skipped.clone();
+    let of_pod = explain_pod::newest(&store, &container.pod);
+    skipped.extend(of_pod.iter().flat_map(|pod| pod.skipped.iter().cloned()));
     let mut document = json!({
         "id": container.key.id,
         "root": container.key.root,
@@ -140,7 +154,7 @@ fn explained(node: &Node, container: &Container) -> Value {
         "owners": container.owners,
         "changes": changes(container),
         "refused": container.refused,
-        "skipped": container.skipped,
+        "skipped": skipped,
     });
     add_times(&mut document, container);
     document

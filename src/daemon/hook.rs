@@ -21,7 +21,7 @@ use crate::host::Point;
 use crate::link::{Answer, Hook, Proceed, Stage};
 use crate::plugin::{self, Event};
 use crate::spec::overlay;
-use crate::state::{InFlight, Key, Lifecycle, PodState, Wish};
+use crate::state::{Container, InFlight, Key, Lifecycle, PodState, Wish};
 
 use super::call::Call;
 use super::create::{self, Bundle};
@@ -72,7 +72,7 @@ pub(super) async fn heard(
     .await?;
     let (verb, _turn) = match decided {
         Ok(decided) => decided,
-        Err(error) => return conversation::say(stream, &Answer::Refuse(error.to_string())).await,
+        Err(error) => return wrappers::refuse(node, stream, "create", &key, &error).await,
     };
     if let Some(verb) = verb {
         let pending = pending(node, &call, verb, process);
@@ -150,24 +150,16 @@ async fn created(node: &Rc<Node>, call: &mut Call, init: u32) -> Result<Verb> {
         exit::stopped(node, &call.key).await;
         delete::removed(node, &call.key).await;
     }
-    let bundle = create::open_bundle(node, call)?;
-    let seen = pods::describe(node, call, &bundle.original.bytes).await?;
-    let mut record = create::new_record(node, call, &seen);
+    let mut record = create::blank_record(node, call);
     record.init_start = watch::start_time(&node.host, init);
     record.init_pid = Some(init);
     let (verb_name, pid) = (verb.name().to_owned(), call.question().pid);
     record.in_flight = Some(InFlight { verb: verb_name, pid, executed: true });
+    let admitted = admit(node, call, &mut record).await;
+    let (bundle, seen) = admitted.inspect_err(|why| create::keep_refused(node, record, why))?;
     if seen.role == Role::Sandbox {
-        node.host.point(Point::DaemonRecord)?;
-        pods::sandbox_appears(node, &seen, &record)?;
-        node.store.borrow_mut().put(record)?;
         return Ok(verb);
     }
-    node.plugins_are_back().await;
-    create::require_plugins(node, &seen)?;
-    pods::announce(node, &seen, &record).await?;
-    node.host.point(Point::DaemonRecord)?;
-    node.store.borrow_mut().put(record)?;
     let adjusted = match adjust(node, call, &seen, &bundle).await {
         Ok(()) if verb.creates_and_starts() => create::before_start(node, call).await,
         adjusted => adjusted,
@@ -176,6 +168,29 @@ async fn created(node: &Rc<Node>, call: &mut Call, init: u32) -> Result<Verb> {
     node.change(&call.key, |record| record.refused.push(error.to_string()));
     undo::creation(node, &call.key).await;
     Err(error)
+}
+
+/// Everything before the plugins are asked, as `create` does it.
+async fn admit(
+    node: &Rc<Node>,
+    call: &mut Call,
+    record: &mut Container,
+) -> Result<(Bundle, pods::Seen)> {
+    let bundle = create::open_bundle(node, call)?;
+    let seen = pods::describe(node, call, &bundle.original.bytes).await?;
+    create::fill_in(node, record, &seen);
+    if seen.role == Role::Sandbox {
+        node.host.point(Point::DaemonRecord)?;
+        pods::sandbox_appears(node, &seen, record)?;
+        node.store.borrow_mut().put(record.clone())?;
+        return Ok((bundle, seen));
+    }
+    node.plugins_are_back().await;
+    create::require_plugins(node, &seen)?;
+    pods::announce(node, &seen, record).await?;
+    node.host.point(Point::DaemonRecord)?;
+    node.store.borrow_mut().put(record.clone())?;
+    Ok((bundle, seen))
 }
 
 /// Asks the plugins, and does what can be done now: all of it, or nothing.
@@ -198,7 +213,6 @@ async fn adjust(node: &Rc<Node>, call: &Call, seen: &pods::Seen, bundle: &Bundle
     let wish = Wish { part, owners, event, ..Wish::default() };
     resources::at_birth(node, &call.key, wish).await.map_err(|unmet| {
         let why = quoted(&unmet.to_string());
-        node.note_failure(&format!("create {}: {why}", call.key.id), "");
         Error::new(why).hint("nothing of the container was changed")
     })
 }
@@ -210,7 +224,7 @@ async fn within_reach(
     bundle: &Bundle,
     merged: &Merged,
 ) -> Result<Block> {
-    let blame = |error: &_| create::blame(node, call, merged, error);
+    let blame = |error: &_| create::blame(merged, error);
     let names = facts::resolve_for_runtime(node, call, merged).await.map_err(|e| blame(&e))?;
     let facts = facts::host_facts(node, &merged.adjust, names).await?;
     let patched = facts::patch(&bundle.original.bytes, &merged.adjust, &facts).await;
@@ -229,8 +243,8 @@ async fn within_reach(
         let why = quoted(&format!(
             "{plugin} sets {field}, which a hook cannot: the runtime has read config.json"
         ));
-        node.note_failure(&format!("create {}: {why}", call.key.id), owner.unwrap_or_default());
-        return Err(Error::new(why).hint("make nri-runc the engine's runtime"));
+        let error = Error::new(why).hint("make nri-runc the engine's runtime");
+        return Err(error.by(owner.unwrap_or_default()));
     }
     let part = resources.map(|resources| overlay::overlay_of(resources, &facts.names));
     let part = part.transpose().map_err(|e| blame(&e))?;

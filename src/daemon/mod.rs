@@ -20,6 +20,7 @@ mod evict;
 mod evidence;
 mod exit;
 mod explain;
+mod explain_pod;
 mod facts;
 mod folders;
 mod found;

@@ -21,7 +21,7 @@ use crate::argv::Verb;
 use crate::cgroup::{Cgroups, Mounts};
 use crate::chain::Told;
 use crate::config::Config;
-use crate::error::{Result, quoted};
+use crate::error::{Error, Result, quoted};
 use crate::host::Host;
 use crate::plugin::{Encoded, api};
 use crate::runtime::features::Asked;
@@ -91,7 +91,12 @@ const MISSING: usize = 64;
 /// One failure, as `status` shows it.
 #[derive(Debug, Clone)]
 pub(super) struct FailureNote {
+    /// When it happened last, and first.
     pub(super) at: i64,
+    pub(super) first: i64,
+    pub(super) count: u64,
+    /// What makes two failures the same one: the line without what it was about.
+    kind: String,
     pub(super) what: String,
     pub(super) plugin: String,
 }
@@ -331,13 +336,31 @@ impl Node {
 
     /// Keeps a failure for `status` and says it in the log.
     pub(super) fn note_failure(&self, what: &str, plugin: &str) {
+        self.note_failure_of(what, what, plugin);
+    }
+
+    /// A call that was refused. The same refusal of another container is counted, not listed
+    /// again: a kubelet tries for ever, each time under a new id.
+    pub(super) fn note_refusal(&self, verb: &str, id: &str, error: &Error) {
+        let why = error.why();
+        let kind = format!("{verb}: {why}");
+        self.note_failure_of(&format!("{verb} {id}: {why}"), &kind, error.plugin());
+    }
+
+    fn note_failure_of(&self, what: &str, kind: &str, plugin: &str) {
         error!("{what}");
         let mut failures = self.failures.borrow_mut();
+        let same = failures.iter().position(|note| note.kind == kind && note.plugin == plugin);
+        let earlier = same.and_then(|index| failures.remove(index));
         if failures.len() >= FAILURES {
             failures.pop_front();
         }
+        let at = now();
         failures.push_back(FailureNote {
-            at: now(),
+            at,
+            first: earlier.as_ref().map_or(at, |earlier| earlier.first),
+            count: earlier.map_or(1, |earlier| earlier.count.saturating_add(1)),
+            kind: kind.to_owned(),
             what: what.to_owned(),
             plugin: plugin.to_owned(),
         });

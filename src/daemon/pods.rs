@@ -126,6 +126,8 @@ fn record(node: &Node, seen: &Seen, container: Option<&Container>) -> Pod {
         state: PodState::Created,
         sandbox: container.filter(|known| known.is_sandbox).map(|known| known.key.clone()),
         message: messages::pod_to_wire(&seen.pod),
+        refused: Vec::new(),
+        skipped: Vec::new(),
         unknown: Default::default(),
     }
 }
@@ -246,10 +248,20 @@ async fn tell_ready(node: &Rc<Node>, id: &str) -> Result<()> {
         arrivals::learn(node, &document);
     }
     let Some(told) = node.told_pod(Event::RunPodSandbox, id) else { return Ok(()) };
-    let Err(refusal) = node.relay.ask_leave(&told).await else { return Ok(()) };
-    node.note_failure(&format!("pod {id}: {refusal}"), &refusal.plugin);
+    let (skipped, allowed) = node.relay.ask_leave(&told).await;
+    let error = allowed.err().map(|refusal| {
+        let why = quoted(&refusal.to_string());
+        Error::new(why).hint("the pod was not started").by(refusal.plugin)
+    });
+    if error.is_some() || !skipped.is_empty() {
+        node.note_pod(id, |pod| {
+            pod.skipped.extend(skipped);
+            pod.refused.extend(error.iter().map(ToString::to_string));
+        });
+    }
+    let Some(error) = error else { return Ok(()) };
     end(node, id).await;
-    Err(Error::new(quoted(&refusal.to_string())).hint("the pod was not started"))
+    Err(error)
 }
 
 fn set_state(node: &Node, id: &str, state: PodState) -> Result<()> {

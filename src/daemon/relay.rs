@@ -12,9 +12,9 @@ use std::rc::Rc;
 use tracing::{info, warn};
 
 use crate::adaptation::Updated;
-use crate::chain::{self, Failure, Seat, Stopped, Told};
+use crate::chain::{self, Failure, Seat, Stopped, Told, Witness};
 use crate::plugin::{Event, api};
-use crate::state::Key;
+use crate::state::{Key, Skipped};
 
 use super::record::Recorders;
 use super::roster::Roster;
@@ -94,6 +94,17 @@ impl Guest {
 
     fn takes_part(&self) -> bool {
         self.phase.get() == Phase::Synchronized && !self.seat.plugin.is_gone()
+    }
+}
+
+/// Which plugins were skipped in one request, and why.
+#[derive(Default)]
+pub(super) struct Skips(pub(super) RefCell<Vec<Skipped>>);
+
+impl Witness for Skips {
+    fn skipped(&self, plugin: &str, why: &str) {
+        let (plugin, reason) = (plugin.to_owned(), why.to_owned());
+        self.0.borrow_mut().push(Skipped { plugin, reason });
     }
 }
 
@@ -234,17 +245,20 @@ impl Relay {
     }
 
     /// Tells everybody in turn; the first failure ends it.
-    pub(super) async fn ask_leave(&self, told: &Told) -> Result<(), Failure> {
+    /// The first value is which plugins were skipped.
+    pub(super) async fn ask_leave(&self, told: &Told) -> (Vec<Skipped>, Result<(), Failure>) {
         let audience = self.audience(told);
-        let left = chain::ask_leave(&audience, told).await;
+        let skips = Skips::default();
+        let asked = chain::ask_leave(&audience, told, &skips).await;
         if told.event == Event::RunPodSandbox {
             self.forget_busy(&audience, told);
         }
-        let Err(Stopped { failure, asked }) = left else { return Ok(()) };
+        let skipped = skips.0.into_inner();
+        let Err(Stopped { failure, asked }) = asked else { return (skipped, Ok(())) };
         if told.event == Event::RunPodSandbox {
             self.never_heard(&audience[asked.min(audience.len())..], told);
         }
-        Err(failure)
+        (skipped, Err(failure))
     }
 
     /// Tells those of the beginning who do not know of it yet; it has happened without them.

@@ -41,7 +41,11 @@ pub(super) async fn start(node: &Rc<Node>, call: &Call) -> Result<Proceed> {
 
 async fn ask_leave(node: &Rc<Node>, call: &Call) -> Result<()> {
     let Some(told) = node.told(Event::StartContainer, &call.key) else { return Ok(()) };
-    let Err(refusal) = node.relay.ask_leave(&told).await else { return Ok(()) };
-    node.note_failure(&format!("start {}: {refusal}", call.key.id), &refusal.plugin);
-    Err(Error::new(quoted(&refusal.to_string())).hint("the container was not started"))
+    let (skipped, allowed) = node.relay.ask_leave(&told).await;
+    if !skipped.is_empty() {
+        node.change(&call.key, |record| record.skipped.extend(skipped));
+    }
+    let Err(refusal) = allowed else { return Ok(()) };
+    let hint = "the container was not started";
+    Err(Error::new(quoted(&refusal.to_string())).hint(hint).by(refusal.plugin))
 }

@@ -33,6 +33,7 @@ use super::call::Call;
 use super::classes::{self, Classes};
 use super::evidence::Stamp;
 use super::node::{Node, Pending, log_failure, now};
+use super::relay::Skips;
 use super::resources::Unmet;
 use super::{evidence, messages, resources, updates};
 
@@ -212,12 +213,17 @@ async fn ask(node: &Rc<Node>, record: &Container, delta: &Block) -> Result<Answe
         ..api::UpdateContainerRequest::default()
     };
     node.relay.recorders.request(Event::UpdateContainer, &request);
-    let updated = match chain::update(&audience, request).await {
+    let skips = Skips::default();
+    let asked = chain::update(&audience, request, &skips).await;
+    let skipped = skips.0.into_inner();
+    if !skipped.is_empty() {
+        node.change(key, |record| record.skipped.extend(skipped));
+    }
+    let updated = match asked {
         Ok(updated) => updated,
         Err(Stopped { failure, asked: _ }) => {
             let why = quoted(&failure.text);
-            node.note_failure(&format!("update {}: {why}", key.id), &failure.plugin);
-            return Err(Error::new(why).hint("its resources are unchanged"));
+            return Err(Error::new(why).hint("its resources are unchanged").by(failure.plugin));
         }
     };
     let answer = own(node, record, &updated)?;

@@ -127,7 +127,7 @@ async fn verb(node: &Rc<Node>, stream: &mut UnixStream, mut call: Call) -> Resul
     .await?;
     let (decided, _turn, bundle) = match decided {
         Ok(decided) => decided,
-        Err(error) => return conversation::say(stream, &Answer::Refuse(error.to_string())).await,
+        Err(error) => return refuse(node, stream, call.verb(), &key, &error).await,
     };
     let pending = Pending {
         pid_file_before,
@@ -176,6 +176,18 @@ fn pending(node: &Node, call: &Call, process: OwnedFd) -> Pending {
 async fn bundle_turn(node: &Node, call: &Call) -> Result<Option<BundleTurn>> {
     let Some(dir) = call.asked.descriptor(Attached::Bundle) else { return Ok(None) };
     node.bundles.turn(dir, &call.key.id).await.map(Some)
+}
+
+/// Says no to the wrapper, and notes it.
+pub(super) async fn refuse(
+    node: &Node,
+    stream: &mut UnixStream,
+    verb: &str,
+    key: &Key,
+    error: &Error,
+) -> Result<()> {
+    node.note_refusal(verb, &key.id, error);
+    conversation::say(stream, &Answer::Refuse(error.to_string())).await
 }
 
 async fn decide(node: &Rc<Node>, call: &mut Call) -> Result<Decided> {

@@ -230,7 +230,7 @@ async fn live_through(
         Told::new(event, pod.clone(), container.cloned())
     };
     let runs = told(Event::RunPodSandbox, None);
-    let leave = chain::ask_leave(&stage.audience(Event::RunPodSandbox), &runs).await;
+    let leave = chain::ask_leave(&stage.audience(Event::RunPodSandbox), &runs, &()).await;
     let merged = match leave {
         Ok(()) => create(stage, &everybody, pod, container).await,
         Err(stopped) => Err(refused(stopped)),

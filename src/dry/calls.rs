@@ -46,7 +46,7 @@ async fn create(stage: &Stage, request: api::CreateContainerRequest) -> Result<V
 async fn update(stage: &Stage, request: api::UpdateContainerRequest) -> Result<Value, Failure> {
     let id = request.container.id.clone();
     let audience = stage.audience(Event::UpdateContainer);
-    let updated = chain::update(&audience, request).await.map_err(only_failure)?;
+    let updated = chain::update(&audience, request, &()).await.map_err(only_failure)?;
     let Updated { updates, evictions, evicted_by: _, owners, unknown: _ } = updated;
     let reply = api::UpdateContainerResponse {
         update: updates,
@@ -72,7 +72,7 @@ async fn tell(stage: &Stage, told: &Told) -> Result<Value, Failure> {
     let audience = stage.audience(told.event);
     match told.event {
         Event::RunPodSandbox | Event::UpdatePodSandbox | Event::StartContainer => {
-            chain::ask_leave(&audience, told).await.map_err(only_failure)?;
+            chain::ask_leave(&audience, told, &()).await.map_err(only_failure)?;
         }
         Event::StopPodSandbox
         | Event::RemovePodSandbox

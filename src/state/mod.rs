@@ -256,6 +256,12 @@ pub struct Pod {
     pub sandbox: Option<Key>,
     /// The NRI message.
     pub message: Wire,
+    /// Why it was refused, if it was.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub refused: Vec<String>,
+    /// Plugins that did not answer RunPodSandbox.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub skipped: Vec<Skipped>,
     /// What a newer version wrote beside it.
     #[serde(flatten)]
     pub unknown: Map<String, Value>,

@@ -33,6 +33,7 @@ pub struct Store {
     index: Index,
     pods: BTreeMap<String, Pod>,
     gone: VecDeque<Container>,
+    gone_pods: VecDeque<Pod>,
     /// Those of them whose record is still on disk, oldest first.
     kept: VecDeque<Key>,
     incarnations: u64,
@@ -66,6 +67,7 @@ impl Store {
             pods: pods.into_iter().map(|pod| (pod.id.clone(), pod)).collect(),
             kept: gone.iter().map(|container| container.key.clone()).collect(),
             gone: gone.into(),
+            gone_pods: VecDeque::new(),
             incarnations,
             is_stamped,
         };
@@ -278,7 +280,12 @@ impl Store {
         self.folders.remove_container(&container);
         self.index.remove(&key, &container);
         self.unwritten.remove(&key);
-        let mut container = Rc::unwrap_or_clone(container);
+        self.remember(Rc::unwrap_or_clone(container));
+    }
+
+    /// Keeps what is known of a container that is gone, or was never put on record, to be explained
+    /// for a while.
+    pub fn remember(&mut self, mut container: Container) {
         container.state = Lifecycle::Removed;
         container.in_flight = None;
         if self.gone.len() >= REMEMBERED {
@@ -331,12 +338,20 @@ impl Store {
         self.write_what_is_not()
     }
 
-    /// Forgets a pod.
+    /// Forgets a pod; it is still explained for a while.
     pub fn forget_pod(&mut self, id: &str) {
-        if self.pods.remove(id).is_some() {
-            self.unwritten_pods.remove(id);
-            self.folders.remove_pod(id);
+        let Some(pod) = self.pods.remove(id) else { return };
+        self.unwritten_pods.remove(id);
+        self.folders.remove_pod(id);
+        if self.gone_pods.len() >= REMEMBERED {
+            self.gone_pods.pop_front();
         }
+        self.gone_pods.push_back(pod);
+    }
+
+    /// Pods that are gone, newest last.
+    pub fn gone_pods(&self) -> impl DoubleEndedIterator<Item = &Pod> {
+        self.gone_pods.iter()
     }
 
     /// Keeps the engine's document of a container; returns the name to find it by.

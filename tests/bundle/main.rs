@@ -45,6 +45,7 @@ mod shared;
 mod socket;
 #[path = "../support/tools.rs"]
 mod tools;
+mod traces;
 mod updates;
 
 use nri_runc::error::RESERVED_PHRASES;

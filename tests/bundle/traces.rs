@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Whatever is refused or skipped shows: in the log, in `status`, in `explain` of the container and
+//! of its pod, and in `check`.
+
+use nri_runc::plugin::Event;
+use serde_json::{Value, json};
+
+use super::actor::{Act, Actor};
+use super::policies::seat;
+use super::rig::{BUNDLE, Rig};
+use super::{started, succeeds};
+
+fn checked(rig: &Rig, name: &str) -> Value {
+    let found = rig.admin(&["check"]);
+    let mut found = found.as_array().unwrap().iter();
+    found.find(|finding| finding["check"] == name).unwrap().clone()
+}
+
+/// Why `id` was refused, as `explain` says.
+fn refusals(rig: &Rig, id: &str) -> String {
+    rig.admin(&["explain", id])["refused"].to_string()
+}
+
+/// A bundle as containerd's CRI makes it.
+fn cri(rig: &Rig, kind: &str, name: &str) {
+    let annotations = json!({
+        "io.kubernetes.cri.container-type": kind,
+        "io.kubernetes.cri.sandbox-id": "box",
+        "io.kubernetes.cri.sandbox-name": "web",
+        "io.kubernetes.cri.sandbox-namespace": "shop",
+        "io.kubernetes.cri.sandbox-uid": "u",
+        "io.kubernetes.cri.container-name": name,
+    });
+    let bundle = BUNDLE.replacen('{', &format!("{{\"annotations\": {annotations}, "), 1);
+    rig.write("bundle/config.json", &bundle);
+}
+
+#[test]
+fn a_missing_required_plugin_shows_everywhere_until_it_is_there() {
+    let rig = started("---[plugin.policy]\nrequired = true\n");
+    let check = checked(&rig, "required plugins");
+    assert_eq!(check["ok"], false, "{check}");
+    assert!(check["detail"].as_str().unwrap().starts_with("policy not connected"), "{check}");
+    assert_eq!(
+        rig.admin(&["status"])["required"],
+        json!([{"plugin": "policy", "connected": false}])
+    );
+    for id in ["c1", "c2", "c3"] {
+        assert!(!rig.create(id).status.success());
+        assert!(refusals(&rig, id).contains("required plugin policy is not connected"), "{id}");
+        assert_eq!(rig.logged(&[&format!("create {id}: the required plugin policy")]), 1);
+    }
+    let failures = rig.admin(&["status"])["failures"].clone();
+    assert_eq!(failures.as_array().unwrap().len(), 1, "one failure, counted: {failures}");
+    let failure = &failures[0];
+    assert_eq!(failure["count"], 3, "{failure}");
+    assert!(failure["first"].as_i64() < failure["at"].as_i64(), "{failure}");
+    assert!(failure["what"].as_str().unwrap().starts_with("create c3: the required"), "{failure}");
+
+    let _policy = seat(&rig, "10-policy", Actor::always(Act::Answer));
+    assert_eq!(checked(&rig, "required plugins")["ok"], true);
+    succeeds(&rig.create("c4"));
+}
+
+#[test]
+fn a_container_that_is_refused_before_a_plugin_is_asked_is_explained() {
+    let rig = started("");
+    rig.write("bundle/config.json", "{\"process\": 7");
+    assert!(!rig.create("c1").status.success());
+    let explained = rig.admin(&["explain", "c1"]);
+    assert_eq!(explained["refused"].as_array().map(Vec::len), Some(1), "{explained}");
+    let failure = rig.admin(&["status"])["failures"][0].clone();
+    assert!(failure["what"].as_str().unwrap().starts_with("create c1: "), "{failure}");
+    // The next of that id says nothing of it.
+    rig.write("bundle/config.json", BUNDLE);
+    succeeds(&rig.create("c1"));
+    assert_eq!(rig.admin(&["explain", "c1"])["refused"], json!([]));
+}
+
+#[test]
+fn a_refused_pod_shows_under_its_id_and_its_name() {
+    let rig = started("");
+    let strict = Actor::at(Event::RunPodSandbox, Act::Refuse("no room"));
+    let _strict = seat(&rig, "10-strict", strict);
+    cri(&rig, "sandbox", "");
+    succeeds(&rig.create("box"));
+    assert!(!rig.verb(&["start", "box"]).status.success());
+    for name in ["box", "bo", "shop/web"] {
+        let explained = rig.admin(&["explain", name]);
+        assert_eq!(
+            (&explained["kind"], &explained["id"]),
+            (&"pod".into(), &"box".into()),
+            "{name}"
+        );
+        let refused = explained["refused"].to_string();
+        assert!(refused.contains("10-strict refused: no room"), "{refused}");
+    }
+    assert_eq!(rig.logged(&["start box: 10-strict refused: no room"]), 1);
+    let failures = rig.admin(&["status"])["failures"].clone();
+    assert_eq!(failures.as_array().unwrap().len(), 1, "{failures}");
+    assert_eq!(failures[0]["plugin"], "10-strict", "{failures}");
+    let page = String::from_utf8(rig.call(&["nri", "explain", "box"]).stdout).unwrap();
+    assert!(page.contains("pod box (shop/web), removed") && page.contains("no room"), "{page}");
+}
+
+#[test]
+fn a_plugin_that_missed_a_pod_shows_in_the_pod_and_in_its_containers() {
+    let rig = started("---[plugin.slow]\nstrikes = 0\n");
+    let _slow = seat(&rig, "10-slow", Actor::at(Event::RunPodSandbox, Act::Hang));
+    cri(&rig, "sandbox", "");
+    succeeds(&rig.create("box"));
+    succeeds(&rig.verb(&["start", "box"]));
+    cri(&rig, "container", "app");
+    succeeds(&rig.create("c1"));
+    let missed = json!([{"plugin": "10-slow", "reason": "did not answer RunPodSandbox in time"}]);
+    let pod = rig.admin(&["explain", "box"]);
+    assert_eq!(pod["skipped"], missed, "{pod}");
+    assert_eq!(pod["containers"][0]["id"], "c1", "{pod}");
+    assert_eq!(rig.admin(&["explain", "c1"])["skipped"], missed);
+    // And after both are gone.
+    succeeds(&rig.verb(&["delete", "--force", "c1"]));
+    succeeds(&rig.verb(&["delete", "--force", "box"]));
+    super::rig::wait_until("the pod is gone", || rig.admin(&["pods"]) == json!([]));
+    assert_eq!(rig.admin(&["explain", "c1"])["skipped"], missed);
+    assert_eq!(rig.admin(&["explain", "box"])["skipped"], missed);
+}
+
+#[test]
+fn a_plugin_that_missed_a_start_or_an_update_shows_in_the_container() {
+    let rig = started("---[plugin.slow]\nstrikes = 0\n");
+    let hangs = |event, _: &str| match event {
+        Event::StartContainer | Event::UpdateContainer => Act::Hang,
+        _ => Act::Answer,
+    };
+    let _slow = seat(&rig, "10-slow", Actor::new(hangs));
+    succeeds(&rig.create("c1"));
+    succeeds(&rig.verb(&["start", "c1"]));
+    let root = rig.path("root").display().to_string();
+    let update = ["--root", &root, "update", "--resources", "-", "c1"];
+    succeeds(&rig.call_with(&update, r#"{"memory":{"limit":2000000}}"#));
+    let skipped = rig.admin(&["explain", "c1"])["skipped"].to_string();
+    for event in ["StartContainer", "UpdateContainer"] {
+        assert!(skipped.contains(&format!("did not answer {event} in time")), "{skipped}");
+    }
+}
+
+#[test]
+fn a_refused_start_and_a_refused_run_are_failures_with_their_plugin() {
+    let rig = started("");
+    let _odd = seat(&rig, "10-odd", Actor::at(Event::StartContainer, Act::Refuse("not now")));
+    succeeds(&rig.create("c1"));
+    assert!(!rig.verb(&["start", "c1"]).status.success());
+    let bundle = rig.path("bundle").display().to_string();
+    assert!(!rig.verb(&["run", "--bundle", &bundle, "c2"]).status.success());
+    let failures = rig.admin(&["status"])["failures"].clone();
+    for (index, verb) in ["start c1", "run c2"].into_iter().enumerate() {
+        let what = failures[index]["what"].as_str().unwrap();
+        assert_eq!(what, format!("{verb}: 10-odd refused: not now"), "{failures}");
+        assert_eq!(failures[index]["plugin"], "10-odd", "{failures}");
+    }
+    assert!(refusals(&rig, "c2").contains("not now"));
+}

@@ -162,6 +162,13 @@ pub(super) fn plugins(document: &Value, wide: bool) -> String {
             let (ago, why) = (ago(&plugin["gone_at"]), text(&plugin["reason"]));
             let _infallible = writeln!(page, "{id}: gone {ago} ago: {why}");
         }
+        if plugin["state"] == "gone" && !plugin["exit_status"].is_null() {
+            let _infallible = write!(page, "{id}: {}", text(&plugin["exit_status"]));
+            if let Some(words) = plugin["last_words"].as_array().and_then(|lines| lines.last()) {
+                let _infallible = write!(page, "; its last line: {}", text(words));
+            }
+            let _infallible = writeln!(page, " ({} restarts)", text(&plugin["restarts"]));
+        }
     }
     page
 }

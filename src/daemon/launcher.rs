@@ -11,9 +11,10 @@ use tokio::sync::watch::{Receiver, Sender, channel};
 use tokio::time::Instant;
 use tracing::{info, warn};
 
-use crate::plugin::{self, Launched, PluginFile, Unusable};
+use crate::plugin::{self, Launched, PluginFile, ProcessLog, Unusable};
 
 use super::node::Node;
+use super::roster::LaunchRecord;
 use super::{plugins, watch};
 
 /// How often the folders are looked at. What has changed is acted upon when it looks the same
@@ -89,18 +90,23 @@ fn follow(node: &Rc<Node>, wishes: &mut Wishes, seen: &(Vec<PluginFile>, Vec<Unu
         } else {
             let (wish, wished) = channel(Some(file.clone()));
             wishes.insert(id, wish);
-            tokio::task::spawn_local(look_after(Rc::clone(node), wished));
+            let record = node.relay.roster.launches(&file.index, &file.name);
+            tokio::task::spawn_local(look_after(Rc::clone(node), wished, record));
         }
     }
 }
 
 /// Runs one plugin again and again, until it is wished away.
-async fn look_after(node: Rc<Node>, mut wished: Receiver<Option<PluginFile>>) {
+async fn look_after(
+    node: Rc<Node>,
+    mut wished: Receiver<Option<PluginFile>>,
+    record: Rc<LaunchRecord>,
+) {
     let mut pauses = Pauses::default();
     loop {
         let Some(file) = wished.borrow_and_update().clone() else { return };
         let begun = Instant::now();
-        live(&node, &file, &mut wished).await;
+        live(&node, &file, &mut wished, &record).await;
         if node.ending.get() {
             return;
         }
@@ -109,6 +115,7 @@ async fn look_after(node: Rc<Node>, mut wished: Receiver<Option<PluginFile>>) {
             continue;
         }
         let pause = pauses.after(begun.elapsed());
+        record.starts_again_in(pause);
         info!("{} is started again in {} s", file.id(), pause.as_secs());
         tokio::select! {
             () = tokio::time::sleep(pause) => {}
@@ -118,12 +125,19 @@ async fn look_after(node: Rc<Node>, mut wished: Receiver<Option<PluginFile>>) {
 }
 
 /// One life of a plugin, from its start to the end of its process.
-async fn live(node: &Rc<Node>, file: &PluginFile, wished: &mut Receiver<Option<PluginFile>>) {
+async fn live(
+    node: &Rc<Node>,
+    file: &PluginFile,
+    wished: &mut Receiver<Option<PluginFile>>,
+    record: &LaunchRecord,
+) {
     let id = file.id();
+    let log = ProcessLog::new(&id);
+    record.starts(&log);
     let settings = plugins::settings(node);
     let newcomer = node.relay.roster.enters(Some((file.index.clone(), file.name.clone())), None);
     let started = tokio::select! {
-        started = Launched::start(file, &settings, plugins::upcalls(node, &newcomer)) => started,
+        started = Launched::start(file, &settings, plugins::upcalls(node, &newcomer), &log) => started,
         _ = wished.changed() => return,
     };
     drop(newcomer);

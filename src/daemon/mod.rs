@@ -43,6 +43,7 @@ mod recovery;
 mod relay;
 mod reload;
 mod resources;
+mod returning;
 mod roster;
 mod route;
 mod settle;

@@ -21,7 +21,7 @@ use crate::plugin::socket::{self, Bound, NoPlugins, SocketFile};
 
 use super::folders::{News, Watched};
 use super::node::{Node, now};
-use super::{arrivals, launcher, plugins, watch};
+use super::{arrivals, launcher, plugins, returning, watch};
 
 /// How often the path is looked at although nothing was heard of it.
 const LOOK: Duration = Duration::from_secs(10);
@@ -99,7 +99,7 @@ struct Other {
 /// already, the daemon stays away from plugins until it is gone.
 pub(super) fn open(node: &Rc<Node>) {
     let slot = &node.plugin_socket;
-    plugins::expect_those_who_were_here(node);
+    returning::expect(node);
     slot.since.set(now());
     match socket::for_plugins(&node.config) {
         Ok(bound) => accept(node, bound),
@@ -254,7 +254,7 @@ fn take(node: &Rc<Node>, bound: Bound) {
     }
     info!("no process listens on {path} any more: plugins can connect, and creates ask them");
     // Whoever comes over from the engine is waited for, as after a start of the daemon.
-    plugins::expect_those_who_were_here(node);
+    returning::expect(node);
     launch(node);
     arrivals::look_out(node);
 }

@@ -5,7 +5,7 @@
 //! nobody. It decides who may sit (D11, D13), and what a newcomer is synchronized with (D15).
 
 use std::cell::RefCell;
-use std::collections::{HashSet, VecDeque};
+use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -19,10 +19,10 @@ use crate::error::quoted;
 use crate::plugin::{self, Encoded, Identity, Outcome, Plugin, Settings, Snapshot, Upcalls, api};
 use crate::state::Container;
 
-use super::messages;
 use super::node::Node;
 use super::relay::Guest;
 use super::roster::Newcomer;
+use super::{messages, returning};
 
 /// Connections that may be registering at once (D11).
 const WAITING_ROOM: usize = 64;
@@ -182,12 +182,9 @@ async fn synchronize(node: &Rc<Node>, guest: &Rc<Guest>, snapshot: Snapshot) -> 
     false
 }
 
-/// Who was connected is on record, so that creates wait for them after a restart (D14).
+/// The connected plugins are on record: creates wait for them after a restart (D14).
 pub(super) fn remember_who_is_here(node: &Node) {
-    let names: Vec<String> = node.relay.guests().iter().map(|guest| guest.seat.id()).collect();
-    let path = node.config.run_dir.join("state/plugins.json");
-    let bytes = serde_json::to_vec(&names).unwrap_or_default();
-    super::node::log_failure("recording the plugins", crate::files::replace(&path, &bytes));
+    returning::remember(node);
     record_protecting_plugins(node);
 }
 
@@ -218,22 +215,6 @@ pub(super) fn record_protecting_plugins(node: &Node) {
 pub(super) async fn record_protecting_plugins_later(node: Rc<Node>) {
     tokio::time::sleep(node.config.registration_timeout).await;
     record_protecting_plugins(&node);
-}
-
-/// Creates will wait for those who were connected when the last daemon ended, for the
-/// pre-installed ones, and for those that the operator names.
-pub(super) fn expect_those_who_were_here(node: &Node) {
-    let path = node.config.run_dir.join("state/plugins.json");
-    let bytes = std::fs::read(path).unwrap_or_default();
-    let mut expected: HashSet<String> = serde_json::from_slice(&bytes).unwrap_or_default();
-    expected.extend(node.config.wait_for.iter().cloned());
-    let (files, _) = plugin::discover(&node.config.plugin_path, &node.config.plugin_config_path);
-    expected.extend(files.iter().map(plugin::PluginFile::id));
-    if !expected.is_empty() {
-        let until = tokio::time::Instant::now() + node.config.registration_timeout;
-        node.wait_until.set(Some(until));
-    }
-    *node.expected.borrow_mut() = expected;
 }
 
 /// Requests that plugins make of us. They arrive on tasks of their own, outside of our thread-

@@ -2,7 +2,7 @@
 //! The rows of `plugins`: registered plugins, plugins still in their handshake, and those that
 //! disconnected lately. It only remembers; `plugins.rs` decides who may register.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::{Rc, Weak};
 use std::sync::{Arc, OnceLock};
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::plugin::{ALL_EVENTS, Identity};
+use crate::plugin::{ALL_EVENTS, Identity, ProcessLog};
 
 use super::node::now;
 use super::relay::{Guest, Relay};
@@ -25,6 +25,45 @@ const DEPARTED: usize = 64;
 pub(super) struct Roster {
     newcomers: RefCell<Vec<Weak<Newcomer>>>,
     departed: RefCell<VecDeque<(Instant, Value)>>,
+    launches: RefCell<Vec<Weak<LaunchRecord>>>,
+}
+
+/// A pre-installed plugin over all its lives; shown as long as it is kept running.
+pub(super) struct LaunchRecord {
+    index: String,
+    name: String,
+    starts: Cell<u64>,
+    again_at: Cell<Option<Instant>>,
+    /// Of its present life, and of the one before: that is what a failure is about.
+    log: RefCell<Option<Arc<ProcessLog>>>,
+    log_before: RefCell<Option<Arc<ProcessLog>>>,
+}
+
+impl LaunchRecord {
+    /// It is started with this log.
+    pub(super) fn starts(&self, log: &Arc<ProcessLog>) {
+        self.starts.set(self.starts.get() + 1);
+        self.again_at.set(None);
+        let before = self.log.borrow_mut().replace(Arc::clone(log));
+        *self.log_before.borrow_mut() = before;
+    }
+
+    /// It has ended, and is started again after this pause.
+    pub(super) fn starts_again_in(&self, pause: Duration) {
+        self.again_at.set(Some(Instant::now() + pause));
+    }
+
+    /// Adds what is known of its processes to a row.
+    fn add_to(&self, row: &mut Value) {
+        let (log, before) = (self.log.borrow(), self.log_before.borrow());
+        let ended = [log.as_ref(), before.as_ref()].into_iter().flatten();
+        let ended = ended.into_iter().find(|log| log.exit().is_some());
+        row["restarts"] = json!(self.starts.get().saturating_sub(1));
+        row["exit_status"] = json!(ended.and_then(|log| log.exit()));
+        row["last_words"] = json!(ended.map(|log| log.last_words()).unwrap_or_default());
+        let pause = self.again_at.get().map(|at| at.saturating_duration_since(Instant::now()));
+        row["restart_in_seconds"] = json!(pause.map(|pause| pause.as_secs_f32().ceil()));
+    }
 }
 
 /// A connection that has not become a plugin yet; shown as long as somebody holds it.
@@ -44,6 +83,22 @@ impl Roster {
         newcomers.retain(|other| other.strong_count() > 0);
         newcomers.push(Rc::downgrade(&newcomer));
         newcomer
+    }
+
+    /// A pre-installed plugin is kept running from now on.
+    pub(super) fn launches(&self, index: &str, name: &str) -> Rc<LaunchRecord> {
+        let record = Rc::new(LaunchRecord {
+            index: index.to_owned(),
+            name: name.to_owned(),
+            starts: Cell::new(0),
+            again_at: Cell::new(None),
+            log: RefCell::default(),
+            log_before: RefCell::default(),
+        });
+        let mut launches = self.launches.borrow_mut();
+        launches.retain(|other| other.strong_count() > 0);
+        launches.push(Rc::downgrade(&record));
+        record
     }
 
     /// A plugin has left the table.
@@ -85,7 +140,38 @@ pub(super) fn shown(relay: &Relay) -> Value {
             rows.push(gone);
         }
     }
+    let launches = relay.roster.launches.borrow();
+    for launched in launches.iter().filter_map(Weak::upgrade) {
+        let is_its = |row: &Value| row["index"] == *launched.index && row["name"] == *launched.name;
+        let at = rows.iter().position(is_its).unwrap_or_else(|| {
+            rows.push(empty_row(&launched.index, &launched.name, "gone", true));
+            rows.len() - 1
+        });
+        launched.add_to(&mut rows[at]);
+    }
     Value::Array(rows)
+}
+
+/// A plugin of which little is known.
+fn empty_row(index: &str, name: &str, state: &str, is_launched: bool) -> Value {
+    json!({
+        "index": index,
+        "name": name,
+        "state": state,
+        "launched": is_launched,
+        "pid": null,
+        "events": [],
+        "nri_version": "",
+        "requests": 0,
+        "timeouts": 0,
+        "failures": 0,
+        "last_failure": null,
+        "failure_policy": null,
+        "restarts": 0,
+        "exit_status": null,
+        "last_words": [],
+        "restart_in_seconds": null,
+    })
 }
 
 fn is_same(one: &Value, other: &Value) -> bool {
@@ -110,6 +196,10 @@ fn row(guest: &Guest, state: &str) -> Value {
             json!({"at": at, "time": rfc3339_nanos(at), "what": what})
         }),
         "failure_policy": seat.policy().to_json(),
+        "restarts": 0,
+        "exit_status": null,
+        "last_words": [],
+        "restart_in_seconds": null,
     })
 }
 
@@ -121,20 +211,11 @@ impl Newcomer {
             (None, Some((index, name))) => (index.as_str(), name.as_str()),
             (None, None) => ("", ""),
         };
-        json!({
-            "index": index,
-            "name": name,
-            "state": if registered.is_some() { "configuring" } else { "registering" },
-            "launched": self.file.is_some(),
-            "pid": self.pid,
-            "events": [],
-            "nri_version": registered.map_or("", |identity| identity.nri_version.as_str()),
-            "requests": 0,
-            "timeouts": 0,
-            "failures": 0,
-            "last_failure": null,
-            "failure_policy": null,
-        })
+        let state = if registered.is_some() { "configuring" } else { "registering" };
+        let mut row = empty_row(index, name, state, self.file.is_some());
+        row["pid"] = json!(self.pid);
+        row["nri_version"] = json!(registered.map_or("", |identity| identity.nri_version.as_str()));
+        row
     }
 }
 

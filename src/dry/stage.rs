@@ -16,7 +16,8 @@ use crate::config::Config;
 use crate::error::{Error, Result, quoted};
 use crate::plugin::socket::{self, NoPlugins};
 use crate::plugin::{
-    self, Event, Identity, Launched, Outcome, Plugin, PluginFile, Settings, Upcalls, api,
+    self, Event, Identity, Launched, Outcome, Plugin, PluginFile, ProcessLog, Settings, Upcalls,
+    api,
 };
 
 use super::line::Snapshot;
@@ -283,7 +284,8 @@ async fn accept(stage: Rc<Stage>, listener: UnixListener) {
 
 async fn launch(stage: Rc<Stage>, file: PluginFile) {
     let id = format!("{}-{}", file.index, file.name);
-    match Launched::start(&file, &stage.settings, stage.upcalls()).await {
+    let log = ProcessLog::new(&id);
+    match Launched::start(&file, &stage.settings, stage.upcalls(), &log).await {
         Ok(plugin) => {
             if let Some(seat) = join(&stage, plugin, true).await {
                 tokio::task::spawn_local(async move { stay(&stage, &seat).await });

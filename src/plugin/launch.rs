@@ -20,10 +20,14 @@ use tokio::net::UnixStream;
 use crate::error::{Context, Error, Result, in_our_words};
 
 use super::identity::Identity;
+use super::process::ProcessLog;
 use super::session::{Plugin, Settings, Upcalls, handshake};
 
 /// How long a plugin may take to end after SIGTERM.
 const GRACE: Duration = Duration::from_secs(1);
+
+/// How long the end of a plugin that failed to register is waited for, so that it can be told.
+const POSTMORTEM: Duration = Duration::from_millis(500);
 
 /// A pre-installed plugin.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -122,21 +126,35 @@ fn config_text(dir: &Path, index: &str, name: &str) -> Result<String> {
 
 /// The process of a launched plugin and what it started; killed when it is dropped.
 #[derive(Debug)]
-pub(super) struct Child(Option<std::process::Child>);
+pub(super) struct Child {
+    process: Option<std::process::Child>,
+    log: Arc<ProcessLog>,
+}
 
 impl Child {
     fn pid(&self) -> Option<i32> {
-        self.0.as_ref().and_then(|child| i32::try_from(child.id()).ok())
+        self.process.as_ref().and_then(|child| i32::try_from(child.id()).ok())
+    }
+
+    /// Waits, bounded, for a process that is about to end by itself.
+    async fn ends_by_itself(&self) {
+        let deadline = tokio::time::Instant::now() + POSTMORTEM;
+        while self.process.as_ref().is_some_and(|child| !has_exited(child))
+            && tokio::time::Instant::now() < deadline
+        {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
     }
 }
 
 impl Drop for Child {
     fn drop(&mut self) {
-        let Some(child) = self.0.take() else { return };
+        let Some(child) = self.process.take() else { return };
+        let by_itself = has_exited(&child);
         signal(&child, Signal::SIGKILL);
         // A process may be slow even to be killed, and this thread has other things to do.
         if let Ok(handle) = tokio::runtime::Handle::try_current() {
-            handle.spawn(end(child, Duration::ZERO));
+            handle.spawn(end(child, Duration::ZERO, Arc::clone(&self.log), by_itself));
         }
     }
 }
@@ -148,8 +166,13 @@ fn signal(child: &std::process::Child, signal: Signal) {
     }
 }
 
-/// SIGTERM, a bounded grace, SIGKILL for whoever is left of its group, and reaped.
-async fn end(mut child: std::process::Child, grace: Duration) {
+/// SIGTERM, a bounded grace, SIGKILL for what is left of its group, and reaped.
+async fn end(
+    mut child: std::process::Child,
+    grace: Duration,
+    log: Arc<ProcessLog>,
+    by_itself: bool,
+) {
     signal(&child, Signal::SIGTERM);
     let deadline = tokio::time::Instant::now() + grace;
     while !has_exited(&child) && tokio::time::Instant::now() < deadline {
@@ -157,8 +180,12 @@ async fn end(mut child: std::process::Child, grace: Duration) {
     }
     // Not reaped yet, so the number is still its own.
     signal(&child, Signal::SIGKILL);
-    while matches!(child.try_wait(), Ok(None)) {
-        tokio::time::sleep(Duration::from_millis(20)).await;
+    loop {
+        match child.try_wait() {
+            Ok(None) => tokio::time::sleep(Duration::from_millis(20)).await,
+            Ok(Some(status)) => return log.note_exit(status, by_itself),
+            Err(_) => return,
+        }
     }
 }
 
@@ -175,7 +202,7 @@ pub struct Launched;
 
 impl Launched {
     /// Starts the plugin and shakes hands with it. Must be called on the main thread: the plugin
-    /// is killed when the thread that started it ends.
+    /// is killed when the thread that started it ends. `log` takes what it prints and its exit.
     ///
     /// # Errors
     /// Fails when it cannot be executed or does not register; its process is ended then.
@@ -183,15 +210,19 @@ impl Launched {
         file: &PluginFile,
         settings: &Settings,
         upcalls: Arc<dyn Upcalls>,
+        log: &Arc<ProcessLog>,
     ) -> Result<Plugin> {
         let (ours, theirs) = std::os::unix::net::UnixStream::pair()?;
         ours.set_nonblocking(true)?;
-        let child = spawn(file, theirs.into())?;
+        let child = spawn(file, theirs.into(), log)?;
         let pid = child.pid();
         let who = (file.index.clone(), file.name.clone(), file.config.clone());
         let stream = UnixStream::from_std(ours)?;
         let shaken = handshake(stream, Some(who), settings, upcalls).await;
-        let mut plugin = shaken.map_err(|error| Error::new(error.to_string()))?;
+        let mut plugin = match shaken {
+            Ok(plugin) => plugin,
+            Err(error) => return Err(postmortem(child, log, &error.to_string()).await),
+        };
         plugin.set_pid(pid);
         if let Ok(mut slot) = plugin.child.lock() {
             *slot = Some(child);
@@ -200,9 +231,26 @@ impl Launched {
     }
 }
 
+/// Why a plugin did not register, with how its process ended and what it printed last.
+async fn postmortem(child: Child, log: &Arc<ProcessLog>, why: &str) -> Error {
+    child.ends_by_itself().await;
+    let is_over = child.process.as_ref().is_some_and(has_exited);
+    drop(child);
+    log.is_over(POSTMORTEM).await;
+    let mut line = why.to_owned();
+    if let Some(exit) = log.exit().filter(|_| is_over) {
+        line = format!("{line}; {exit}");
+    }
+    if let Some(words) = log.last_words().last() {
+        line = format!("{line}; its last line: {words}");
+    }
+    Error::new(crate::error::quoted(&line))
+}
+
 #[expect(unsafe_code, clippy::disallowed_methods, reason = "the one place that starts plugins")]
-fn spawn(file: &PluginFile, socket: OwnedFd) -> Result<Child> {
+fn spawn(file: &PluginFile, socket: OwnedFd, log: &Arc<ProcessLog>) -> Result<Child> {
     let number = socket.as_raw_fd();
+    let (output, input) = nix::unistd::pipe2(nix::fcntl::OFlag::O_CLOEXEC)?;
     let parent = nix::unistd::getpid();
     let mut command = std::process::Command::new(&file.path);
     command
@@ -211,8 +259,8 @@ fn spawn(file: &PluginFile, socket: OwnedFd) -> Result<Child> {
         .env("NRI_PLUGIN_IDX", &file.index)
         .env("NRI_PLUGIN_SOCKET", "3")
         .stdin(std::process::Stdio::null())
-        .stdout(std::process::Stdio::null())
-        .stderr(std::process::Stdio::null())
+        .stdout(input.try_clone()?)
+        .stderr(input)
         .process_group(0);
     // SAFETY: the closure runs between fork and exec and only makes system calls.
     unsafe {
@@ -226,7 +274,10 @@ fn spawn(file: &PluginFile, socket: OwnedFd) -> Result<Child> {
         });
     }
     let child = command.spawn().doing(|| format!("starting {}", file.path.display()))?;
-    Ok(Child(Some(child)))
+    // The writing end is the plugin's alone: reading ends with it.
+    drop(command);
+    log.read_from(output);
+    Ok(Child { process: Some(child), log: Arc::clone(log) })
 }
 
 #[expect(unsafe_code, reason = "dup2 onto a fixed number")]
@@ -245,8 +296,11 @@ fn give_as_three(number: i32) -> std::io::Result<()> {
 /// Ends the process of a launched plugin, in the background.
 pub(super) fn stop(plugin: &Plugin) {
     let child = plugin.child.lock().ok().and_then(|mut slot| slot.take());
-    if let Some(child) = child.and_then(|mut child| child.0.take()) {
-        tokio::spawn(end(child, GRACE));
+    if let Some(mut child) = child
+        && let Some(process) = child.process.take()
+    {
+        let by_itself = has_exited(&process);
+        tokio::spawn(end(process, GRACE, Arc::clone(&child.log), by_itself));
     }
 }
 

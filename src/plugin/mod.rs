@@ -18,6 +18,7 @@ mod notify;
 mod outcome;
 mod outgoing;
 mod policy;
+mod process;
 mod session;
 mod snapshot;
 /// The socket that plugins connect to.
@@ -31,6 +32,7 @@ pub use identity::Identity;
 pub use launch::{Launched, PluginFile, Unusable, discover};
 pub use outcome::Outcome;
 pub use policy::Policy;
+pub use process::ProcessLog;
 pub use session::{Plugin, SessionError, Settings, Upcalls, handshake};
 pub use snapshot::{Encoded, Snapshot};
 pub use turns::{too_busy, until};

@@ -85,8 +85,9 @@ fn a_pre_installed_plugin_gets_its_socket_three_variables_and_nothing_else() {
     let wanted = ["NRI_PLUGIN_IDX=10", "NRI_PLUGIN_NAME=greeter", "NRI_PLUGIN_SOCKET=3"];
     assert_eq!(words, wanted);
     let link = |fd: &str| std::fs::read_link(format!("/proc/{pid}/fd/{fd}")).unwrap();
-    for fd in ["0", "1", "2"] {
-        assert_eq!(link(fd), Path::new("/dev/null"));
+    assert_eq!(link("0"), Path::new("/dev/null"));
+    for fd in ["1", "2"] {
+        assert!(link(fd).display().to_string().starts_with("pipe:"), "what it prints is read");
     }
     assert!(link("3").display().to_string().starts_with("socket:"));
     // What the plugin opened by itself comes from its event loop; nothing is a file of ours.
@@ -210,4 +211,64 @@ fn a_changed_configuration_starts_its_plugin_anew_and_creates_wait_for_it() {
     wait_until("it is said", || rig.logged(&["10-greeter was skipped", "10-greeter.conf"]) == 1);
     std::thread::sleep(Duration::from_millis(300));
     assert_eq!(process(&rig, "greeter", 0), pid);
+}
+
+/// The row of a plugin in whatever state.
+fn any_row(rig: &Rig, name: &str) -> Value {
+    let plugins = rig.admin(&["plugins"]);
+    let mut rows = plugins.as_array().into_iter().flatten();
+    rows.find(|plugin| plugin["name"] == name).cloned().unwrap_or_default()
+}
+
+#[test]
+fn a_launched_plugin_that_keeps_failing_shows_with_its_exit_and_its_last_words() {
+    let mut rig = rig("");
+    let says = "echo opening /dev/x\nprintf '\\033[2Jno such device\\n' >&2\nexit 3";
+    script(&rig, "plugins/21-short", says);
+    script(&rig, "plugins/22-killed", "kill -9 $$");
+    rig.start_daemon();
+    process(&rig, "greeter", 0);
+    wait_until("it failed twice", || any_row(&rig, "short")["restarts"].as_u64() >= Some(1));
+    for line in ["21-short: opening /dev/x", "21-short: \\u{1b}[2Jno such device"] {
+        assert!(rig.logged(&[line]) >= 1, "{line}: {}", rig.read("daemon.err"));
+    }
+    assert!(rig.logged(&["21-short: its process has ended: exit status 3"]) >= 1);
+    let told = ["21-short could not be started", "exit status 3", "no such device"];
+    assert!(rig.logged(&told) >= 1, "{}", rig.read("daemon.err"));
+    wait_until("it shows between its lives", || any_row(&rig, "short")["state"] == "gone");
+    let row = any_row(&rig, "short");
+    assert_eq!((&row["launched"], &row["exit_status"]), (&true.into(), &"exit status 3".into()));
+    let words = row["last_words"].as_array().unwrap();
+    assert_eq!(words.len(), 2, "{row}");
+    assert_eq!(any_row(&rig, "killed")["exit_status"], "signal 9 (SIGKILL)");
+    let failures = rig.admin(&["status"])["failures"].clone();
+    let mut short = failures.as_array().unwrap().iter().filter(|row| row["plugin"] == "21-short");
+    assert!(short.next().unwrap()["count"].as_u64() >= Some(2), "{failures}");
+    assert!(short.next().is_none(), "the same failure is one row: {failures}");
+    wait_until("it shows between its lives", || any_row(&rig, "short")["state"] == "gone");
+    let page = String::from_utf8(rig.call(&["nri", "plugins"]).stdout).unwrap();
+    let is_told = |line: &str| line.starts_with("21-short: exit status 3; its last line:");
+    assert!(page.lines().any(is_told), "{page}");
+    // One that works shows no exit, and its file's removal takes the other's row away.
+    assert_eq!(row_of_greeter(&rig)["exit_status"], Value::Null);
+    std::fs::remove_file(rig.path("plugins/21-short")).unwrap();
+    wait_until("its row is gone", || any_row(&rig, "short").is_null());
+}
+
+fn row_of_greeter(rig: &Rig) -> Value {
+    row(rig, "greeter").unwrap()
+}
+
+#[test]
+fn a_plugin_that_prints_without_end_costs_a_bounded_log_and_holds_nobody_up() {
+    let mut rig = rig("");
+    script(&rig, "plugins/20-loud", "exec yes this is a line of a plugin that is never quiet");
+    rig.start_daemon();
+    process(&rig, "greeter", 0);
+    std::thread::sleep(Duration::from_secs(2));
+    let begun = Instant::now();
+    succeeds(&rig.create("c1"));
+    assert!(begun.elapsed() < Duration::from_secs(8));
+    let logged = rig.logged(&["20-loud: this is a line"]);
+    assert!((1..=600).contains(&logged), "{logged} lines");
 }

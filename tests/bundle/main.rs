@@ -47,6 +47,7 @@ mod socket;
 mod tools;
 mod traces;
 mod updates;
+mod waited;
 
 use nri_runc::error::RESERVED_PHRASES;
 use nri_runc::plugin::api;

@@ -128,9 +128,9 @@ fn a_plugin_that_missed_a_pod_shows_in_the_pod_and_in_its_containers() {
 #[test]
 fn a_plugin_that_missed_a_start_or_an_update_shows_in_the_container() {
     let rig = started("---[plugin.slow]\nstrikes = 0\n");
-    let hangs = |event, _: &str| match event {
-        Event::StartContainer | Event::UpdateContainer => Act::Hang,
-        _ => Act::Answer,
+    let hangs = |event, _: &str| {
+        let is_late = matches!(event, Event::StartContainer | Event::UpdateContainer);
+        if is_late { Act::Hang } else { Act::Answer }
     };
     let _slow = seat(&rig, "10-slow", Actor::new(hangs));
     succeeds(&rig.create("c1"));

@@ -1,0 +1,270 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What a launched plugin prints, and how its process ended.
+//!
+//! Both go to the log under the plugin's name, and the last of it is kept for `plugins`. A plugin
+//! that prints without end costs a bounded number of lines, and never blocks on a full pipe.
+
+use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+use tokio::io::AsyncReadExt;
+use tokio::net::unix::pipe::Receiver;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+use tracing::{info, warn};
+
+/// A longer line is cut.
+const LINE: usize = 1000;
+
+/// So many lines of a plugin are logged in a period; the others are counted.
+const LINES: u32 = 200;
+const PERIOD: Duration = Duration::from_secs(10);
+
+/// So many lines are kept as the last words.
+const LAST_WORDS: usize = 5;
+
+/// Output and exit of one launched process.
+#[derive(Debug)]
+pub struct ProcessLog {
+    id: String,
+    last_words: Mutex<VecDeque<String>>,
+    exit: Mutex<Option<String>>,
+    is_read: Mutex<bool>,
+    changed: Notify,
+}
+
+impl ProcessLog {
+    /// For the plugin `NN-name`.
+    pub fn new(id: &str) -> Arc<Self> {
+        Arc::new(Self {
+            id: id.to_owned(),
+            last_words: Mutex::default(),
+            exit: Mutex::default(),
+            is_read: Mutex::new(true),
+            changed: Notify::new(),
+        })
+    }
+
+    /// The last lines that it printed.
+    pub fn last_words(&self) -> Vec<String> {
+        let lines = self.last_words.lock().map(|lines| lines.iter().cloned().collect());
+        lines.unwrap_or_default()
+    }
+
+    /// How it ended, once it has.
+    pub fn exit(&self) -> Option<String> {
+        self.exit.lock().ok().and_then(|exit| exit.clone())
+    }
+
+    /// Waits, bounded, until it has ended and its output was read.
+    pub(super) async fn is_over(&self, limit: Duration) {
+        let over = async {
+            loop {
+                let changed = self.changed.notified();
+                if self.exit().is_some() && self.is_read.lock().is_ok_and(|is_read| *is_read) {
+                    return;
+                }
+                changed.await;
+            }
+        };
+        let _whatever_is_known = tokio::time::timeout(limit, over).await;
+    }
+
+    /// Notes how it ended. `by_itself`: not because the daemon ended it.
+    pub(super) fn note_exit(&self, status: ExitStatus, by_itself: bool) {
+        let how = told(status);
+        let text = if by_itself { how } else { format!("ended by nri-runc ({how})") };
+        if by_itself {
+            warn!("{}: its process has ended: {text}", self.id);
+        } else {
+            info!("{}: its process was {text}", self.id);
+        }
+        if let Ok(mut exit) = self.exit.lock() {
+            *exit = Some(text);
+        }
+        self.changed.notify_waiters();
+    }
+
+    /// Logs what comes out of the pipe, until its last writer has gone.
+    pub(super) fn read_from(self: &Arc<Self>, pipe: OwnedFd) {
+        let Ok(pipe) = Receiver::from_owned_fd(pipe) else { return };
+        self.set_read(false);
+        tokio::spawn(Arc::clone(self).read(pipe));
+    }
+
+    fn set_read(&self, is_read: bool) {
+        if let Ok(mut slot) = self.is_read.lock() {
+            *slot = is_read;
+        }
+        self.changed.notify_waiters();
+    }
+
+    async fn read(self: Arc<Self>, mut pipe: Receiver) {
+        let (mut lines, mut budget) = (Lines::default(), Budget::new());
+        let mut buffer = vec![0_u8; 4096];
+        while let Ok(length @ 1..) = pipe.read(&mut buffer).await {
+            for line in lines.split(&buffer[..length]) {
+                self.log(&line, &mut budget);
+            }
+            // One that prints without a pause must not keep the loop from anything else.
+            tokio::task::yield_now().await;
+        }
+        if let Some(line) = lines.rest() {
+            self.log(&line, &mut budget);
+        }
+        self.set_read(true);
+    }
+
+    fn log(&self, line: &str, budget: &mut Budget) {
+        if let Ok(mut last) = self.last_words.lock() {
+            if last.len() >= LAST_WORDS {
+                last.pop_front();
+            }
+            last.push_back(line.to_owned());
+        }
+        let (may_log, left_out) = budget.take(Instant::now());
+        if left_out > 0 {
+            warn!("{}: {left_out} lines of its output were left out", self.id);
+        }
+        if may_log {
+            info!("{}: {line}", self.id);
+        }
+    }
+}
+
+fn told(status: ExitStatus) -> String {
+    match (status.code(), status.signal()) {
+        (Some(code), _) => format!("exit status {code}"),
+        (None, Some(signal)) => match Signal::try_from(signal) {
+            Ok(name) => format!("signal {signal} ({name})"),
+            Err(_) => format!("signal {signal}"),
+        },
+        (None, None) => status.to_string(),
+    }
+}
+
+/// Bytes become lines of a bounded length.
+#[derive(Default)]
+struct Lines {
+    line: Vec<u8>,
+    is_cut: bool,
+}
+
+impl Lines {
+    fn split(&mut self, bytes: &[u8]) -> Vec<String> {
+        let mut lines = Vec::new();
+        for byte in bytes {
+            if *byte == b'\n' {
+                lines.extend(self.rest());
+            } else if self.line.len() < LINE {
+                self.line.push(*byte);
+            } else {
+                self.is_cut = true;
+            }
+        }
+        lines
+    }
+
+    /// The line so far; `None` for an empty one.
+    fn rest(&mut self) -> Option<String> {
+        let (line, is_cut) = (std::mem::take(&mut self.line), std::mem::take(&mut self.is_cut));
+        let mut text = printable(&line);
+        if is_cut {
+            text.push_str(" […]");
+        }
+        (!text.is_empty()).then_some(text)
+    }
+}
+
+/// Text without anything that a terminal or a log would act on: control characters and marks of
+/// direction are escaped.
+fn printable(line: &[u8]) -> String {
+    let mut text = String::with_capacity(line.len());
+    for c in String::from_utf8_lossy(line).trim_end().chars() {
+        let is_mark = matches!(c, '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
+            | '\u{2060}'..='\u{206f}' | '\u{feff}');
+        match c {
+            '\t' => text.push(' '),
+            c if c.is_control() || is_mark => text.extend(c.escape_unicode()),
+            c => text.push(c),
+        }
+    }
+    text
+}
+
+/// How many lines may still be logged in this period.
+struct Budget {
+    begun: Instant,
+    used: u32,
+    left_out: u64,
+}
+
+impl Budget {
+    fn new() -> Self {
+        Self { begun: Instant::now(), used: 0, left_out: 0 }
+    }
+
+    /// Whether the next line may be logged, and how many were left out in the period before.
+    fn take(&mut self, now: Instant) -> (bool, u64) {
+        let mut left_out = 0;
+        if now.saturating_duration_since(self.begun) >= PERIOD {
+            left_out = std::mem::take(&mut self.left_out);
+            (self.begun, self.used) = (now, 0);
+        }
+        let may_log = self.used < LINES;
+        if may_log {
+            self.used += 1;
+        } else {
+            self.left_out += 1;
+        }
+        (may_log, left_out)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn output_becomes_lines_however_it_arrives_and_long_ones_are_cut() {
+        let mut lines = Lines::default();
+        assert_eq!(lines.split(b"one\ntw"), ["one"]);
+        assert_eq!(lines.split(b"o\n\n\r\n"), ["two"]);
+        let long = [vec![b'x'; 3 * LINE], b"\nnext".to_vec()].concat();
+        let cut = lines.split(&long);
+        assert_eq!((cut.len(), cut[0].len()), (1, LINE + " […]".len()));
+        assert_eq!(lines.rest().as_deref(), Some("next"));
+        assert_eq!(lines.rest(), None);
+    }
+
+    #[test]
+    fn nothing_of_it_acts_on_a_terminal_or_forges_a_line() {
+        let text = printable("\x1b[2J\u{202e}a\tb\u{9b}\rz\0\u{2028}".as_bytes());
+        assert_eq!(text, "\\u{1b}[2J\\u{202e}a b\\u{9b}\\u{d}z\\u{0}\\u{2028}");
+        assert_eq!(printable(b"\xff\xfe"), "\u{fffd}\u{fffd}");
+    }
+
+    #[test]
+    fn a_flood_is_counted_and_told_in_the_next_period() {
+        let mut budget = Budget::new();
+        let now = Instant::now();
+        let logged = (0..1000).filter(|_| budget.take(now).0).count();
+        assert_eq!(logged, usize::try_from(LINES).unwrap());
+        assert_eq!(budget.take(now + PERIOD), (true, 1000 - u64::from(LINES)));
+        assert_eq!(budget.take(now + PERIOD), (true, 0));
+    }
+
+    #[test]
+    fn an_exit_is_told_as_a_status_or_a_signal() {
+        for (raw, wanted) in
+            [(0x300, "exit status 3"), (9, "signal 9 (SIGKILL)"), (0, "exit status 0")]
+        {
+            assert_eq!(told(ExitStatus::from_raw(raw)), wanted);
+        }
+    }
+}

@@ -9,8 +9,8 @@ use std::rc::Rc;
 
 use tracing::warn;
 
-use crate::adaptation::{Creation, DefaultValidator, Excuses, Merged, Updated, missing_required};
-use crate::chain::{self, Cause, Failure, Stopped, Table, Told, Witness};
+use crate::adaptation::{Creation, DefaultValidator, Merged, Updated};
+use crate::chain::{self, Stopped, Table, Told, Witness};
 use crate::engine::Role;
 use crate::error::{Context, Error, Result, quoted};
 use crate::files::{self, Original};
@@ -23,7 +23,7 @@ use crate::state::{Change, Container, InFlight, Key, Lifecycle, Patched, SCHEMA,
 
 use super::call::Call;
 use super::node::{Node, now};
-use super::{carry, evidence, facts, messages, pods, settle, undo};
+use super::{carry, evidence, facts, messages, pods, require, settle, undo};
 
 /// The engine's document, as the plugins are told and as it is patched.
 pub(super) struct Bundle {
@@ -80,7 +80,7 @@ async fn admit(
         return Ok((bundle, seen));
     }
     node.plugins_are_back().await;
-    require_plugins(node, &seen)?;
+    require::require_plugins(node, &seen)?;
     pods::announce(node, &seen, record).await?;
     put_on_record(node, &seen, record.clone()).await?;
     Ok((bundle, seen))
@@ -163,6 +163,7 @@ pub(super) fn fill_in(node: &Node, record: &mut Container, seen: &pods::Seen) {
     record.evidence = seen.engine.evidence().to_vec();
     record.message = messages::to_wire(&seen.container);
     record.engine_resources = seen.resources.clone();
+    record.skipped = seen.contradictions.iter().map(|what| not_believed(what)).collect();
 }
 
 /// A new record of what the call alone says.
@@ -204,7 +205,7 @@ pub(super) fn blank_record(node: &Node, call: &Call) -> Container {
         patched: None,
         changes: Vec::new(),
         refused: Vec::new(),
-        skipped: seen.contradictions.iter().map(|what| not_believed(what)).collect(),
+        skipped: Vec::new(),
         deferred: Vec::new(),
         in_flight: Some(InFlight {
             verb: call.verb().to_owned(),
@@ -224,77 +225,8 @@ fn not_believed(what: &str) -> Skipped {
     Skipped { plugin: String::new(), reason: format!("identity: {}", quoted(what)) }
 }
 
-/// Refuses when a plugin that must be there is missing, but for those who are excused (D14).
-pub(super) fn require_plugins(node: &Node, seen: &pods::Seen) -> Result<()> {
-    require_sound_configuration(node, seen)?;
-    let hint = "the bundle is unchanged; see: nri-runc nri plugins";
-    let missing = missing(node, seen, |name| node.relay.is_present(name));
-    match missing.map_err(|why| Error::new(why).hint(hint))?.as_slice() {
-        [] => Ok(()),
-        names => {
-            let why = format!("the required plugin {} is not connected", names.join(", "));
-            Err(Error::new(why).hint(hint))
-        }
-    }
-}
-
-/// Refuses while something in the configuration that protects cannot be read: what it was meant
-/// to close is open. Exempt namespaces go on, so that a node can be repaired.
-fn require_sound_configuration(node: &Node, seen: &pods::Seen) -> Result<()> {
-    let Some(why) = &node.config.protection_error else { return Ok(()) };
-    let namespace = known_pod(node, seen).namespace;
-    if node.is_bystander() || node.config.exempt_namespaces.contains(&namespace) {
-        return Ok(());
-    }
-    let hint = "the bundle is unchanged; fix this file, then retry";
-    Err(Error::new(format!("the configuration cannot be relied on: {why}")).hint(hint))
-}
-
-/// Refuses when a plugin that must be there was there but did not answer, whatever its policy
-/// says: nobody has heard its word.
-fn require_answers(
-    node: &Node,
-    seen: &pods::Seen,
-    silent: &[(String, String)],
-) -> std::result::Result<(), Failure> {
-    let of = |name: &str| {
-        let bare = |id: &str| id.split_once('-').is_some_and(|(_, bare)| bare == name);
-        silent.iter().find(|(id, _)| id == name || bare(id))
-    };
-    let fails =
-        |id: &str, text| Err(Failure { plugin: id.to_owned(), cause: Cause::Timeout, text });
-    match missing(node, seen, |name| of(name).is_none()) {
-        Ok(names) => match names.into_iter().find_map(of) {
-            Some((id, why)) => fails(id, format!("the required plugin {id} {why}")),
-            None => Ok(()),
-        },
-        Err(why) => fails("", why),
-    }
-}
-
-/// Those of the plugins that must be there that are not, unless this pod is excused.
-fn missing<'n>(
-    node: &'n Node,
-    seen: &pods::Seen,
-    is_present: impl Fn(&str) -> bool,
-) -> std::result::Result<Vec<&'n str>, String> {
-    if node.is_bystander() {
-        return Ok(Vec::new());
-    }
-    let config = &node.config;
-    let excuses = Excuses {
-        is_exempt: seen.is_exempt,
-        tolerate_missing_plugins_annotation: &config
-            .default_validator
-            .tolerate_missing_plugins_annotation,
-    };
-    let required = config.required_plugins();
-    let (pod, container) = (known_pod(node, seen), &seen.container.name);
-    missing_required(&pod, container, excuses, required, is_present)
-}
-
 /// The pod as plugins were told of it, else as this call shows it.
-fn known_pod(node: &Node, seen: &pods::Seen) -> api::PodSandbox {
+pub(super) fn known_pod(node: &Node, seen: &pods::Seen) -> api::PodSandbox {
     let told = node.told_pod(Event::CreateContainer, &seen.pod.id);
     told.map_or_else(|| seen.pod.clone(), |told| told.pod)
 }
@@ -371,7 +303,7 @@ pub(super) async fn ask(node: &Rc<Node>, call: &Call, seen: &pods::Seen) -> Resu
     let asked = chain::create(&table, creation, &record).await;
     node.relay.forget_busy(&audience, &told);
     let asked = asked.and_then(|merged| {
-        require_answers(node, seen, &record.silent.borrow())
+        require::require_answers(node, seen, &record.silent.borrow())
             .map(|()| merged)
             .map_err(|failure| Stopped { failure, asked: audience.len() })
     });

@@ -260,6 +260,8 @@ mod tests {
             state: crate::state::PodState::Ready,
             sandbox: None,
             message: messages::pod_to_wire(&api::PodSandbox::new()),
+            refused: Vec::new(),
+            skipped: Vec::new(),
             unknown: Default::default(),
         }
     }

@@ -27,10 +27,11 @@ use super::call::Call;
 use super::create::{self, Bundle};
 use super::gate::Gate;
 use super::node::{Lane, Node, Pending};
+use super::runtime_error::RuntimeLog;
 use super::update::Block;
 use super::{
-    conversation, delete, evidence, exit, facts, messages, pods, resources, settle, undo, updates,
-    watch, wrappers,
+    conversation, delete, evidence, exit, facts, messages, pods, require, resources, settle, undo,
+    updates, watch, wrappers,
 };
 
 /// What lies here in config.json is set in cgroups.
@@ -134,6 +135,7 @@ fn pending(node: &Node, call: &Call, verb: Verb, process: OwnedFd) -> Pending {
         is_recovered: false,
         pid_file: call.pid_file.clone(),
         pid_file_before: call.pid_file.as_deref().and_then(evidence::stamp),
+        log: RuntimeLog::of(call),
         state_before: evidence::state_stamp(&node.host, &call.key),
         gate: RefCell::new(Gate::new(evidence::folder(&node.host, &call.key))),
         bundle: RefCell::new(None),
@@ -186,7 +188,7 @@ async fn admit(
         return Ok((bundle, seen));
     }
     node.plugins_are_back().await;
-    create::require_plugins(node, &seen)?;
+    require::require_plugins(node, &seen)?;
     pods::announce(node, &seen, record).await?;
     node.host.point(Point::DaemonRecord)?;
     node.store.borrow_mut().put(record.clone())?;

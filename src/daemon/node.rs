@@ -40,10 +40,8 @@ use super::plugin_socket::PluginSocket;
 use super::relay::{Relay, Subject};
 use super::reload::StartedWith;
 use super::returning::Expected;
+use super::runtime_error::RuntimeLog;
 use crate::plugin::Event;
-
-/// How often it is looked whether an expected plugin's process has ended.
-const GLANCE: Duration = Duration::from_millis(200);
 
 /// How often a disk that was full is looked at.
 const ROOM: Duration = Duration::from_secs(1);
@@ -64,6 +62,8 @@ pub(super) struct Pending {
     pub(super) pid_file: Option<PathBuf>,
     pub(super) pid_file_before: Option<Stamp>,
     pub(super) state_before: Option<Stamp>,
+    /// Where the runtime says why it refuses.
+    pub(super) log: Option<RuntimeLog>,
     /// `run`, `restore`: whether the container was started.
     pub(super) gate: RefCell<Gate>,
     /// `create`, `run`, `restore`: nobody else creates in this bundle until the runtime has read
@@ -133,7 +133,7 @@ pub(super) struct Node {
     pub(super) expected: RefCell<BTreeMap<String, Expected>>,
     pub(super) wait_until: Cell<Option<tokio::time::Instant>>,
     /// Until when the wait lasts that was logged.
-    logged_wait: Cell<Option<tokio::time::Instant>>,
+    pub(super) logged_wait: Cell<Option<tokio::time::Instant>>,
     /// Nothing is started any more.
     pub(super) ending: Cell<bool>,
     /// Requests that are answered before the daemon ends, and those that wait for the next one.
@@ -290,49 +290,6 @@ impl Node {
             }
             info!("every record is written");
         }
-    }
-
-    /// After a daemon start: waits for the plugins that were connected before or that the operator
-    /// names, bounded by the registration time-out (D14). Later, returns at once.
-    pub(super) async fn plugins_are_back(&self) {
-        let Some(until) = self.wait_until.get() else { return };
-        let begun = tokio::time::Instant::now();
-        let mut logs = false;
-        let late = loop {
-            let came = self.plugins_came.notified();
-            let late = self.late_plugins();
-            let now = tokio::time::Instant::now();
-            if late.is_empty() || now >= until {
-                break late;
-            }
-            if self.logged_wait.replace(Some(until)) != Some(until) {
-                logs = true;
-                let seconds = (until - now).as_secs_f32();
-                info!("a create waits up to {seconds:.1} s for {}", late.join(", "));
-            }
-            // A process that ends meanwhile is not waited for any longer.
-            let _either = tokio::time::timeout_at(until.min(now + GLANCE), came).await;
-        };
-        if self.wait_until.get() == Some(until) {
-            self.wait_until.set(None);
-        }
-        let waited = begun.elapsed().as_secs_f32();
-        match (logs, late.is_empty()) {
-            (true, true) => info!("the create goes on after {waited:.1} s"),
-            (true, false) => {
-                warn!("the create goes on after {waited:.1} s without {}", late.join(", "));
-            }
-            (false, _) => {}
-        }
-    }
-
-    /// Expected plugins that are not here yet and may still come.
-    fn late_plugins(&self) -> Vec<String> {
-        let expected = self.expected.borrow();
-        let late = expected.iter().filter(|(name, expected)| {
-            !self.relay.is_present(name) && !expected.is_gone_for_good()
-        });
-        late.map(|(name, _)| name.clone()).collect()
     }
 
     /// Creates wait for the plugin `id`, which is started anew, as they do after a daemon start.

@@ -160,6 +160,7 @@ pub(super) fn pending(
         // Written by now or not, the runtime's state says the same.
         pid_file_before: pid_file.as_deref().and_then(evidence::stamp),
         pid_file,
+        log: None,
         state_before: evidence::state_stamp(&node.host, &record.key),
         gate: RefCell::new(Gate::new(evidence::folder(&node.host, &record.key))),
         bundle: RefCell::new(bundle),

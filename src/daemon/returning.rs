@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Plugins that creates wait for after a daemon start (decision D14): those that were connected
 //! before, those that are pre-installed, and those that the operator names. One that cannot come
-//! back is not waited for. It decides who is expected; the waiting itself is `node.rs`.
+//! back is not waited for.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
+use std::time::Duration;
 
 use serde_json::{Value, json};
-use tracing::info;
+use tracing::{info, warn};
 
 use crate::files;
 use crate::plugin;
@@ -15,6 +16,9 @@ use crate::state::Store;
 
 use super::node::{Node, log_failure};
 use super::watch;
+
+/// How often it is looked whether an expected plugin's process has ended.
+const GLANCE: Duration = Duration::from_millis(200);
 
 /// A plugin that is waited for.
 #[derive(Debug, Default)]
@@ -27,6 +31,51 @@ impl Expected {
     /// Whether its process has ended and nothing starts it again.
     pub(super) fn is_gone_for_good(&self) -> bool {
         self.process.as_ref().is_some_and(watch::has_ended)
+    }
+}
+
+impl Node {
+    /// After a daemon start: waits for the plugins that were connected before or that the operator
+    /// names, bounded by the registration time-out (D14). Later, returns at once.
+    pub(super) async fn plugins_are_back(&self) {
+        let Some(until) = self.wait_until.get() else { return };
+        let begun = tokio::time::Instant::now();
+        let mut logs = false;
+        let late = loop {
+            let came = self.plugins_came.notified();
+            let late = self.late_plugins();
+            let now = tokio::time::Instant::now();
+            if late.is_empty() || now >= until {
+                break late;
+            }
+            if self.logged_wait.replace(Some(until)) != Some(until) {
+                logs = true;
+                let seconds = (until - now).as_secs_f32();
+                info!("a create waits up to {seconds:.1} s for {}", late.join(", "));
+            }
+            // A process that ends meanwhile is not waited for any longer.
+            let _either = tokio::time::timeout_at(until.min(now + GLANCE), came).await;
+        };
+        if self.wait_until.get() == Some(until) {
+            self.wait_until.set(None);
+        }
+        let waited = begun.elapsed().as_secs_f32();
+        match (logs, late.is_empty()) {
+            (true, true) => info!("the create goes on after {waited:.1} s"),
+            (true, false) => {
+                warn!("the create goes on after {waited:.1} s without {}", late.join(", "));
+            }
+            (false, _) => {}
+        }
+    }
+
+    /// Expected plugins that are not here yet and may still come.
+    fn late_plugins(&self) -> Vec<String> {
+        let expected = self.expected.borrow();
+        let late = expected.iter().filter(|(name, expected)| {
+            !self.relay.is_present(name) && !expected.is_gone_for_good()
+        });
+        late.map(|(name, _)| name.clone()).collect()
     }
 }
 

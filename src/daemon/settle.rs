@@ -14,7 +14,7 @@ use crate::state::{Container, Key, Lifecycle};
 
 use super::gate::Gate;
 use super::node::{Lane, Node, Pending, log_failure, now};
-use super::{adopt, delete, evidence, exit, undo, update, updates, watch};
+use super::{adopt, delete, evidence, exit, runtime_error, undo, update, updates, watch};
 
 /// How long a `start` may take longer than what it started.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -66,7 +66,7 @@ async fn settle(node: &Rc<Node>, key: &Key, pending: &Pending) {
     }
     match pending.verb {
         Verb::Create => created(node, key, &record, pending).await,
-        Verb::Start => started(node, key, &record).await,
+        Verb::Start => started(node, key, &record, pending).await,
         Verb::Update => update::settle(node, key, pending).await,
         Verb::Delete => delete::settle(node, key).await,
         Verb::Run | Verb::Restore => ran(node, key, pending).await,
@@ -96,6 +96,7 @@ pub(super) fn is_being_made(node: &Node, key: &Key) -> bool {
 async fn created(node: &Rc<Node>, key: &Key, record: &Container, pending: &Pending) {
     let pid_file = pending.pid_file.as_deref();
     let Some(pid) = evidence::init_pid(&node.host, key, pid_file, pending.pid_file_before) else {
+        runtime_error::note(node, key, "create", pending.log.as_ref());
         undo::creation(node, key).await;
         return;
     };
@@ -117,8 +118,11 @@ async fn created(node: &Rc<Node>, key: &Key, record: &Container, pending: &Pendi
 }
 
 /// `start` succeeded if nobody waits at the fifo any more, even if init has ended since.
-async fn started(node: &Rc<Node>, key: &Key, record: &Container) {
+async fn started(node: &Rc<Node>, key: &Key, record: &Container, pending: &Pending) {
     if record.state != Lifecycle::Created || evidence::waits_for_start(&node.host, key) {
+        if record.state == Lifecycle::Created {
+            runtime_error::note(node, key, "start", pending.log.as_ref());
+        }
         return node.change(key, |_| ());
     }
     node.change(key, is_running);
@@ -184,6 +188,9 @@ async fn ran(node: &Rc<Node>, key: &Key, pending: &Pending) {
     let is_started = pending.gate.borrow_mut().is_open(init.is_some());
     if is_started {
         running(node, key, pending, init).await;
+    }
+    if !is_started && init.is_none() {
+        runtime_error::note(node, key, pending.verb.name(), pending.log.as_ref());
     }
     if !evidence::exists(&node.host, key) {
         delete::removed(node, key).await;

@@ -21,6 +21,7 @@ use super::bundles::BundleTurn;
 use super::call::Call;
 use super::gate::Gate;
 use super::node::{Node, Pending, log_failure};
+use super::runtime_error::RuntimeLog;
 use super::{
     admin, conversation, create, delete, drain, evidence, hook, record, settle, start, undo, update,
 };
@@ -132,6 +133,7 @@ async fn verb(node: &Rc<Node>, stream: &mut UnixStream, mut call: Call) -> Resul
     let pending = Pending {
         pid_file_before,
         bundle: RefCell::new(bundle),
+        log: RuntimeLog::of(&call),
         holds: RefCell::new(decided.holds),
         ..pending(node, &call, process)
     };
@@ -164,6 +166,7 @@ fn pending(node: &Node, call: &Call, process: OwnedFd) -> Pending {
         is_recovered: false,
         pid_file: call.pid_file.clone(),
         pid_file_before: None,
+        log: None,
         state_before: evidence::state_stamp(&node.host, key),
         gate: RefCell::new(Gate::new(evidence::folder(&node.host, key))),
         bundle: RefCell::new(None),

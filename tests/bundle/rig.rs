@@ -17,13 +17,14 @@ const RUNTIME: &str = r#"#!/bin/sh
 dir=$(dirname "$0")
 case $1 in --version | features) echo "$1" >>"$dir/asked"; [ ! -e "$dir/mute" ] || sleep 60; cat "$dir/${1#--}" 2>/dev/null; exit 0 ;; esac
 { for word in "$@"; do printf '%s\n' "$word"; done; echo --; } >>"$dir/argv"
-root=/run/runc verb= id= pidfile= bundle=. detach=
+root=/run/runc verb= id= pidfile= bundle=. detach= log=
 while [ $# -gt 0 ]; do
   case $1 in
   --root) root=$2; shift ;;
   --bundle) bundle=$2; shift ;;
   --pid-file) pidfile=$2; shift ;;
-  --log | --log-format | --resources | --image-path | --config) shift ;;
+  --log) log=$2; shift ;;
+  --log-format | --resources | --image-path | --config) shift ;;
   --detach) detach=yes ;;
   -*) ;;
   *) if [ -z "$verb" ]; then verb=$1; elif [ -z "$id" ]; then id=$1; fi ;;
@@ -36,7 +37,7 @@ create)
   [ ! -e "$dir/slow" ] || sleep 2
   cp "$bundle/config.json" "$dir/seen.json"
   cp "$bundle/config.json" "$dir/seen-$id.json"
-  [ ! -e "$dir/fail" ] || { echo "runtime says no" >&2; exit 1; }
+  [ ! -e "$dir/fail" ] || { [ -z "$log" ] || cat "$dir/fail" >>"$log"; echo "runtime says no" >&2; exit 1; }
   mkdir -p "$state"
   sleep 300 </dev/null >/dev/null 2>&1 &
   echo $! >"$state/pid"

@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 
 use super::actor::{Act, Actor};
 use super::policies::seat;
-use super::rig::{BUNDLE, Rig};
-use super::{started, succeeds};
+use super::rig::{BUNDLE, Rig, wait_until};
+use super::{sets, started, succeeds};
 
 fn checked(rig: &Rig, name: &str) -> Value {
     let found = rig.admin(&["check"]);
@@ -120,7 +120,7 @@ fn a_plugin_that_missed_a_pod_shows_in_the_pod_and_in_its_containers() {
     // And after both are gone.
     succeeds(&rig.verb(&["delete", "--force", "c1"]));
     succeeds(&rig.verb(&["delete", "--force", "box"]));
-    super::rig::wait_until("the pod is gone", || rig.admin(&["pods"]) == json!([]));
+    wait_until("the pod is gone", || rig.admin(&["pods"]) == json!([]));
     assert_eq!(rig.admin(&["explain", "c1"])["skipped"], missed);
     assert_eq!(rig.admin(&["explain", "box"])["skipped"], missed);
 }
@@ -159,4 +159,44 @@ fn a_refused_start_and_a_refused_run_are_failures_with_their_plugin() {
         assert_eq!(failures[index]["plugin"], "10-odd", "{failures}");
     }
     assert!(refusals(&rig, "c2").contains("not now"));
+}
+
+#[test]
+fn what_the_runtime_refuses_is_explained_with_the_plugin_behind_it() {
+    let rig = started("");
+    let mount = nri_runc::plugin::api::Mount {
+        destination: "/data".to_owned(),
+        source: "/nowhere".to_owned(),
+        type_: "bind".to_owned(),
+        options: vec!["rbind".to_owned()],
+        ..Default::default()
+    };
+    let mut manner = sets("HELLO", "there");
+    manner.adjust.mounts.push(mount);
+    let _told = rig.plugin("10", "mounts", manner);
+    let words = "error mounting \\\"/nowhere\\\" to rootfs at \\\"/data\\\"";
+    let line =
+        |words: &str| format!("{{\"level\":\"error\",\"msg\":\"{words}\",\"time\":\"t\"}}\n");
+    rig.write("log.json", &line("of another call"));
+    rig.write("fake/fail", &line(words));
+    assert!(!rig.create("c1").status.success());
+    wait_until("it is undone", || rig.admin(&["pods"]) == json!([]));
+    let refused = refusals(&rig, "c1");
+    assert!(refused.contains("the runtime refused it: error mounting"), "{refused}");
+    assert!(refused.contains("(10-mounts set mounts[/data])"), "{refused}");
+    let failures = rig.admin(&["status"])["failures"].clone();
+    assert_eq!(failures[0]["plugin"], "10-mounts", "{failures}");
+    // Words that are about nothing of a plugin blame none, and those of another call are not taken.
+    rig.write("fake/fail", &line("container init was OOM-killed"));
+    assert!(!rig.create("c2").status.success());
+    wait_until("it is undone", || rig.admin(&["pods"]) == json!([]));
+    let refused = refusals(&rig, "c2");
+    assert!(refused.contains("OOM-killed") && !refused.contains("10-mounts"), "{refused}");
+    rig.write("fake/fail", "");
+    assert!(!rig.create("c3").status.success());
+    wait_until("it is undone", || rig.admin(&["pods"]) == json!([]));
+    let refused = refusals(&rig, "c3");
+    assert!(refused.contains("the runtime did not create it"), "{refused}");
+    assert_eq!(rig.logged(&["c3: the runtime did not create it"]), 1);
+    assert_eq!(rig.admin(&["status"])["failures"].as_array().map(Vec::len), Some(1));
 }

@@ -101,7 +101,7 @@ fn spawn(announce: OwnedFd, program: &Path, file: Option<&OsStr>) -> Result<()> 
     // Everything that allocates is done before the fork.
     let null = open("/dev/null", OFlag::O_RDWR | OFlag::O_CLOEXEC, Mode::empty())?;
     let program = CString::new(program.as_os_str().as_bytes())
-        .map_err(|_nul| Error::new("the path of the program has a zero byte inside"))?;
+        .map_err(|_nul| Error::new("the path of the program contains a NUL byte"))?;
     let words = ["nri-runc", "nri", "daemon", "--ready-fd", "3"];
     let words: Vec<CString> = words.iter().filter_map(|word| CString::new(*word).ok()).collect();
     let mut environment =

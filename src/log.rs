@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, OnceLock};
 
 use tracing::level_filters::LevelFilter;
+use tracing::{Level, Metadata};
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::{Registry, reload};
@@ -23,9 +24,13 @@ const FILE_LIMIT: u64 = 4 << 20;
 /// How the level is changed later.
 static LEVEL: OnceLock<reload::Handle<LevelFilter, Registry>> = OnceLock::new();
 
+/// How a person reads the log.
+static SHOWN_BY: OnceLock<String> = OnceLock::new();
+
 /// Starts logging as the configuration says. `foreground`: `auto` means stderr.
 pub fn start(config: &Config, foreground: bool) {
     let target = target(config, foreground);
+    let _first = SHOWN_BY.set(target.shown_by());
     let level = config.log_level.parse().unwrap_or(LevelFilter::INFO);
     let is_bare = matches!(target, Target::Socket { .. });
     let writer = Door { target: Mutex::new(target), is_json: config.log_format == "json" };
@@ -52,6 +57,11 @@ pub fn set_level(level: &str) -> bool {
     LEVEL.get().is_some_and(|handle| handle.reload(level).is_ok())
 }
 
+/// How a person reads what this process logs: mostly a command.
+pub fn shown_by() -> &'static str {
+    SHOWN_BY.get().map_or("", String::as_str)
+}
+
 fn target(config: &Config, foreground: bool) -> Target {
     let journal = || socket("/run/systemd/journal/socket", true);
     let syslog = || socket("/dev/log", false);
@@ -75,6 +85,19 @@ fn socket(path: &str, is_journal: bool) -> Option<Target> {
     Some(Target::Socket { socket, is_journal })
 }
 
+/// The facility `daemon` of syslog(3), as it is added to a severity.
+const DAEMON: u8 = 3 << 3;
+
+/// The severity of syslog(3), which is the journal's PRIORITY.
+fn severity(level: Level) -> u8 {
+    match level {
+        Level::ERROR => 3,
+        Level::WARN => 4,
+        Level::INFO => 6,
+        Level::DEBUG | Level::TRACE => 7,
+    }
+}
+
 enum Target {
     Stderr,
     Socket { socket: UnixDatagram, is_journal: bool },
@@ -82,16 +105,26 @@ enum Target {
 }
 
 impl Target {
-    fn put(&mut self, line: &[u8]) -> io::Result<()> {
+    fn shown_by(&self) -> String {
+        match self {
+            Self::Stderr => "the standard error of the daemon".to_owned(),
+            Self::Socket { is_journal: true, .. } => "journalctl -t nri-runc".to_owned(),
+            Self::Socket { is_journal: false, .. } => "the lines of nri-runc in syslog".to_owned(),
+            Self::File { path, .. } => format!("tail -n 50 {}", path.display()),
+        }
+    }
+
+    fn put(&mut self, level: Level, line: &[u8]) -> io::Result<()> {
         match self {
             Self::Stderr => io::stderr().write_all(line),
             Self::Socket { socket, is_journal } => {
                 let text = String::from_utf8_lossy(line);
                 let text = text.trim_end();
+                let severity = severity(level);
                 let datagram = if *is_journal {
-                    format!("SYSLOG_IDENTIFIER=nri-runc\nMESSAGE={text}\n")
+                    format!("SYSLOG_IDENTIFIER=nri-runc\nPRIORITY={severity}\nMESSAGE={text}\n")
                 } else {
-                    format!("<30>nri-runc[{}]: {text}", std::process::id())
+                    format!("<{}>nri-runc[{}]: {text}", DAEMON + severity, std::process::id())
                 };
                 socket.send(datagram.as_bytes()).map(|_| ())
             }
@@ -121,7 +154,11 @@ impl<'a> MakeWriter<'a> for Door {
     type Writer = Line<'a>;
 
     fn make_writer(&'a self) -> Self::Writer {
-        Line { door: self, bytes: Vec::new() }
+        Line { door: self, level: Level::INFO, bytes: Vec::new() }
+    }
+
+    fn make_writer_for(&'a self, event: &Metadata<'_>) -> Self::Writer {
+        Line { door: self, level: *event.level(), bytes: Vec::new() }
     }
 }
 
@@ -137,6 +174,7 @@ fn one_line(bytes: &[u8]) -> Vec<u8> {
 /// One event, handed over whole when it is complete.
 struct Line<'a> {
     door: &'a Door,
+    level: Level,
     bytes: Vec<u8>,
 }
 
@@ -156,7 +194,7 @@ impl Drop for Line<'_> {
         // JSON has escapes of its own, and is for programs.
         let line = if self.door.is_json { take(&mut self.bytes) } else { one_line(&self.bytes) };
         if let Ok(mut target) = self.door.target.lock() {
-            let _nowhere_to_say_it = target.put(&line);
+            let _nowhere_to_say_it = target.put(self.level, &line);
         }
     }
 }
@@ -171,7 +209,7 @@ mod tests {
         let path = temp.path().join("daemon.log");
         let mut target = Target::File { path: path.clone(), written: Some(FILE_LIMIT + 1) };
         crate::files::replace(&path, b"old\n").unwrap();
-        target.put(b"new\n").unwrap();
+        target.put(Level::INFO, b"new\n").unwrap();
         assert_eq!(std::fs::read(&path).unwrap(), b"new\n");
         assert_eq!(std::fs::read(temp.path().join("daemon.log.old")).unwrap(), b"old\n");
     }
@@ -189,6 +227,24 @@ mod tests {
             line.write_all("a\n\u{1b}[2J\u{202e}b\n".as_bytes()).unwrap();
             drop(line);
             assert_eq!(std::fs::read_to_string(&path).unwrap(), wanted);
+        }
+    }
+
+    #[test]
+    fn the_journal_and_syslog_are_told_how_serious_a_line_is() {
+        for (is_journal, level, wanted) in [
+            (true, Level::ERROR, "\nPRIORITY=3\n"),
+            (true, Level::WARN, "\nPRIORITY=4\n"),
+            (true, Level::INFO, "\nPRIORITY=6\n"),
+            (false, Level::WARN, "<28>nri-runc["),
+            (false, Level::DEBUG, "<31>nri-runc["),
+        ] {
+            let (socket, peer) = UnixDatagram::pair().unwrap();
+            Target::Socket { socket, is_journal }.put(level, b"x\n").unwrap();
+            let mut datagram = [0; 200];
+            let length = peer.recv(&mut datagram).unwrap();
+            let datagram = String::from_utf8_lossy(&datagram[..length]);
+            assert!(datagram.contains(wanted), "{datagram:?} lacks {wanted:?}");
         }
     }
 

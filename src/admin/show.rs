@@ -61,6 +61,7 @@ pub(super) fn status(document: &Value) -> String {
     line(&mut page, "daemon", &format!("running for {uptime} (process {})", of("pid")));
     line(&mut page, "switched on", &switched_on(document));
     line(&mut page, "run directory", &of("run_dir"));
+    line(&mut page, "log", &of("log"));
     line(&mut page, "plugin socket", &of("plugin_socket"));
     line(&mut page, "plugins", &of("plugins"));
     line(&mut page, "pods", &of("pods"));

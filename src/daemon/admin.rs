@@ -66,6 +66,7 @@ fn status(node: &Node) -> Value {
         "nri_version": NRI_VERSION,
         "pid": std::process::id(),
         "run_dir": node.config.run_dir,
+        "log": crate::log::shown_by(),
         "configuration": started_with.map(StartedWith::to_json),
         "program": started_with.map(StartedWith::program),
         "supervisor": started_with.and_then(StartedWith::supervisor),

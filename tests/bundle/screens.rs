@@ -264,6 +264,15 @@ fn changes_have_times_come_in_the_order_of_the_chain_and_change_something() {
 }
 
 #[test]
+fn status_names_the_command_that_shows_the_log() {
+    let rig = started("---[log]\ntarget = \"file\"\n");
+    let told = rig.admin(&["status"])["log"].as_str().unwrap_or_default().to_owned();
+    let file = rig.path("run/daemon.log").display().to_string();
+    assert_eq!(told, format!("tail -n 50 {file}"));
+    assert!(page(&rig, &["status"]).contains(&told));
+}
+
+#[test]
 fn the_kill_switch_shows_and_is_in_the_log() {
     let rig = started("");
     assert!(page(&rig, &["status"]).contains("switched on:    yes"));

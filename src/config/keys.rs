@@ -187,6 +187,7 @@ keys! {
     "log.level" = "\"info\"", "`error`, `warn`, `info`, `debug` or `trace`.", |c, _, v| c.log_level = one_of(v, &["error", "warn", "info", "debug", "trace"])?;
     "log.format" = "\"text\"", "`text` or `json`.", |c, _, v| c.log_format = one_of(v, &["text", "json"])?;
     "debug.host_root" = "\"\"", "For tests: a folder in front of every host path that is read.", |c, _, v| c.debug_host_root = text(v)?;
+    "debug.node_root" = "\"\"", "For tests: a folder in front of the host paths that tell what the node can do.", |c, _, v| c.debug_node_root = text(v)?;
     "debug.fault" = "\"\"", "For tests: `POINT:kill`, `POINT:fail`, `POINT:stall`, or `@FILE` with one of these in it.", |c, _, v| c.debug_fault = text(v)?;
     "debug.create_cap" = "\"90s\"", "For tests: how long create, run and restore wait for the daemon at most.", |c, _, v| c.debug_create_cap = duration(v)?;
 }

@@ -102,6 +102,7 @@ pub struct Config {
     pub log_level: String,
     pub log_format: String,
     pub debug_host_root: String,
+    pub debug_node_root: String,
     pub debug_fault: String,
     /// Why what protects in the configuration cannot be relied on: `FILE:LINE:COLUMN: mistake`.
     /// Creates are refused then, but in exempt namespaces.
@@ -160,6 +161,7 @@ impl Default for Config {
             log_level: "info".to_owned(),
             log_format: "text".to_owned(),
             debug_host_root: String::new(),
+            debug_node_root: String::new(),
             debug_fault: String::new(),
             protection_error: None,
             debug_create_cap: Duration::from_secs(90),
@@ -168,6 +170,14 @@ impl Default for Config {
 }
 
 impl Config {
+    /// The doors behind which it shows what the node can do.
+    pub fn node(&self) -> Host {
+        if self.debug_node_root.is_empty() {
+            return self.host();
+        }
+        Host::new(&self.debug_node_root, "")
+    }
+
     /// The doors that this configuration asks for.
     pub fn host(&self) -> Host {
         Host::new(&self.debug_host_root, &self.debug_fault)

@@ -248,6 +248,7 @@ async fn decide(
         .await
         .map_err(|error| blame(&merged, &error))?;
     refuse_link(call, &merged, bundle, &patched)?;
+    facts::check_node(node, &merged, &facts.names).map_err(|error| blame(&merged, &error))?;
     node.host.point(Point::DaemonDecided)?;
     note_verdict(node, call, &merged, &patched, &facts.names);
     node.host.point(Point::DaemonOthers)?;

@@ -85,6 +85,17 @@ pub(super) async fn patch(
     })
 }
 
+/// Refuses what this node lacks, once it is known that the values are well formed: a runtime would
+/// refuse it without the plugin's name, or drop it.
+pub(super) fn check_node(
+    node: &Node,
+    merged: &Merged,
+    names: &Resolved,
+) -> std::result::Result<(), PatchError> {
+    let (resctrl, host) = (&node.config.resctrl_path, node.config.node());
+    resolve::check_node(&merged.adjust, names, resctrl, &host)
+}
+
 /// What the host is like; looked at only where the adjustment asks for mounts that propagate.
 pub(super) async fn host_facts(
     node: &Node,

@@ -231,6 +231,7 @@ async fn within_reach(
     let facts = facts::host_facts(node, &merged.adjust, names).await?;
     let patched = facts::patch(&bundle.original.bytes, &merged.adjust, &facts).await;
     let patched = patched.map_err(|e| blame(&e))?;
+    facts::check_node(node, merged, &facts.names).map_err(|e| blame(&e))?;
     let resources = merged.adjust.linux.as_ref().and_then(|linux| linux.resources.as_ref());
     let is_class = |field: &str| matches!(field, "BlockioClass" | "RdtClass");
     let beyond = patched

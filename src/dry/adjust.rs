@@ -120,6 +120,9 @@ fn apply(config: &Config, host: &Host, document: &[u8], merged: &Merged) -> Resu
 /// Says what the runtime of this machine would not honour. Here that is no refusal: the bundle
 /// may be meant for another one.
 fn doubt(config: &Config, adjust: &api::ContainerAdjustment, names: &Resolved) {
+    if let Err(error) = resolve::check_node(adjust, names, &config.resctrl_path, &config.node()) {
+        tracing::warn!("a container would be refused here: {error}");
+    }
     if !resolve::needs_runtime(adjust, names) {
         return;
     }

@@ -12,6 +12,7 @@ mod cdi;
 mod glob;
 mod honoured;
 mod mounts;
+mod node;
 mod rdt;
 
 #[cfg(test)]
@@ -19,6 +20,7 @@ mod tests;
 
 pub use honoured::{check_runtime, needs_runtime};
 pub use mounts::host_facts;
+pub use node::{NODE_NEEDS, check_node};
 
 use crate::config::Config;
 use crate::error::quoted;

@@ -2,6 +2,7 @@
 //! Names against trees of files that stand in for a host; needs of adjustments are in `needs.rs`.
 
 mod needs;
+mod node;
 
 use std::path::PathBuf;
 

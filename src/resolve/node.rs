@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What this node cannot do, whatever the runtime: refused with its field before the runtime runs.
+//!
+//! Runtimes fail late and without the plugin's name (unified on cgroup v1), or drop the value and
+//! start the container (runc 1.1 and `closID` without resctrl). What is not known passes. It reads
+//! a few files below /sys and /proc, and only for fields that an adjustment has.
+
+use std::path::Path;
+
+use crate::error::quoted;
+use crate::host::Host;
+use crate::plugin::api;
+use crate::spec::patch::{PatchError, Resolved};
+
+/// The fields, and what a node must have for them: the table of docs/compatibility.md.
+pub const NODE_NEEDS: [(&str, &str); 5] = [
+    ("CgroupsUnified", "cgroup v2 alone, with the controller of the file"),
+    ("HugepageLimits", "pages of that size, and the hugetlb controller"),
+    ("RdtClosID, RdtSchemata, RdtEnableMonitoring", "resctrl, mounted at `[rdt] resctrl_path`"),
+    ("Namespace", "a kernel with that kind of namespace"),
+    ("MemoryPolicy", "a kernel with NUMA"),
+];
+
+/// Refuses what this node is known to lack.
+///
+/// # Errors
+/// The NRI field, and what the node lacks.
+pub fn check_node(
+    adjustment: &api::ContainerAdjustment,
+    resolved: &Resolved,
+    resctrl: &Path,
+    host: &Host,
+) -> Result<(), PatchError> {
+    let no_resctrl = |field: &str| match host.path(resctrl.join("info")).is_dir() {
+        true => Ok(()),
+        false => Err(lacks(field, &format!("resctrl is not mounted at {}", resctrl.display()))),
+    };
+    for device in resolved.cdi.iter().filter(|device| device.intel_rdt.is_some()) {
+        no_resctrl(&format!("CdiDevices[{}]", device.name))?;
+    }
+    let Some(linux) = adjustment.linux.as_ref() else { return Ok(()) };
+    if let Some(rdt) = linux.rdt.as_ref() {
+        for (field, is_set) in [
+            ("RdtClosID", rdt.clos_id.as_ref().is_some_and(|id| !id.value.is_empty())),
+            ("RdtSchemata", rdt.schemata.is_some()),
+            ("RdtEnableMonitoring", rdt.enable_monitoring.is_some()),
+        ] {
+            if is_set {
+                no_resctrl(field)?;
+            }
+        }
+    }
+    for namespace in linux.namespaces.iter().filter(|kind| !kind.type_.starts_with('-')) {
+        check_namespace(&namespace.type_, host)?;
+    }
+    let node = |name: &str| host.path(format!("/sys/devices/system/{name}")).is_dir();
+    if linux.memory_policy.is_some() && node("cpu") && !node("node") {
+        return Err(lacks("MemoryPolicy", "the kernel has no NUMA"));
+    }
+    linux.resources.as_ref().map_or(Ok(()), |resources| check_cgroups(resources, host))
+}
+
+fn lacks(field: &str, problem: &str) -> PatchError {
+    PatchError::Invalid {
+        field: field.to_owned(),
+        problem: quoted(&format!("on this node {problem}")),
+    }
+}
+
+fn check_namespace(kind: &str, host: &Host) -> Result<(), PatchError> {
+    let name = match kind {
+        "network" => "net",
+        "mount" => "mnt",
+        "cgroup" | "ipc" | "pid" | "time" | "user" | "uts" => kind,
+        // The runtime knows what to say about it.
+        _ => return Ok(()),
+    };
+    let folder = host.path("/proc/self/ns");
+    if folder.is_dir() && std::fs::symlink_metadata(folder.join(name)).is_err() {
+        return Err(lacks(
+            &format!("Namespace[{kind}]"),
+            &format!("the kernel has no {kind} namespaces"),
+        ));
+    }
+    Ok(())
+}
+
+fn check_cgroups(resources: &api::LinuxResources, host: &Host) -> Result<(), PatchError> {
+    let root = host.path("/sys/fs/cgroup");
+    if !root.is_dir() {
+        return Ok(());
+    }
+    let v2 = std::fs::read_to_string(root.join("cgroup.controllers")).ok();
+    let mut unified: Vec<&String> = resources.unified.keys().collect();
+    unified.sort_unstable();
+    for key in unified {
+        let field = format!("CgroupsUnified[{key}]");
+        let Some(controllers) = v2.as_deref() else {
+            return Err(lacks(&field, "cgroups are of version 1, which has no unified files"));
+        };
+        let controller = key.split('.').next().unwrap_or_default();
+        if controller != "cgroup" && !has_word(controllers, controller) {
+            return Err(lacks(&field, &format!("there is no {controller} controller")));
+        }
+    }
+    let has_hugetlb = match &v2 {
+        Some(controllers) => has_word(controllers, "hugetlb"),
+        None => root.join("hugetlb").is_dir(),
+    };
+    for limit in &resources.hugepage_limits {
+        let field = format!("HugepageLimits[{}]", limit.page_size);
+        if !has_hugetlb {
+            return Err(lacks(&field, "there is no hugetlb controller"));
+        }
+        let pages = host.path("/sys/kernel/mm/hugepages");
+        let is_missing = kilobytes(&limit.page_size)
+            .is_some_and(|size| !pages.join(format!("hugepages-{size}kB")).is_dir());
+        if pages.is_dir() && is_missing {
+            return Err(lacks(&field, "there are no pages of that size"));
+        }
+    }
+    Ok(())
+}
+
+fn has_word(words: &str, wanted: &str) -> bool {
+    words.split_ascii_whitespace().any(|word| word == wanted)
+}
+
+/// A page's size, as `2M` or `2MB`; `None` for what is none: the patch says so.
+fn kilobytes(size: &str) -> Option<u64> {
+    let bare = size.trim_end_matches(['b', 'B']);
+    let (number, factor) = match bare.char_indices().last()? {
+        (at, 'k' | 'K') => (&bare[..at], 1),
+        (at, 'm' | 'M') => (&bare[..at], 1 << 10),
+        (at, 'g' | 'G') => (&bare[..at], 1 << 20),
+        _ => return None,
+    };
+    number.parse::<u64>().ok()?.checked_mul(factor)
+}

@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What nodes lack, on trees of files; the table of docs/compatibility.md is that of the code.
+
+use std::path::Path;
+
+use super::{Adjustment, Tree, linux, says};
+use crate::plugin::api;
+use crate::resolve::{NODE_NEEDS, check_node};
+use crate::spec::patch::{PatchError, Resolved};
+
+fn checked(tree: &Tree, adjustment: &Adjustment) -> Result<(), PatchError> {
+    check_node(adjustment, &Resolved::default(), Path::new("/sys/fs/resctrl"), &tree.host())
+}
+
+/// An adjustment for each row of the table, with the field that a refusal names.
+fn each() -> Vec<(Adjustment, &'static str)> {
+    let one = api::LinuxContainerAdjustment::default;
+    let resources = |resources: api::LinuxResources| {
+        linux(api::LinuxContainerAdjustment { resources: Some(resources).into(), ..one() })
+    };
+    let page = api::HugepageLimit { page_size: "2MB".to_owned(), limit: 1, ..Default::default() };
+    let clos = api::OptionalString { value: "gold".to_owned(), ..Default::default() };
+    let rdt = api::LinuxRdt { clos_id: Some(clos).into(), ..Default::default() };
+    let time = api::LinuxNamespace { type_: "time".to_owned(), ..Default::default() };
+    let policy = api::LinuxMemoryPolicy::default();
+    vec![
+        (
+            resources(api::LinuxResources {
+                unified: [("memory.high".to_owned(), "1".to_owned())].into(),
+                ..Default::default()
+            }),
+            "CgroupsUnified[memory.high]",
+        ),
+        (
+            resources(api::LinuxResources { hugepage_limits: vec![page], ..Default::default() }),
+            "HugepageLimits[2MB]",
+        ),
+        (linux(api::LinuxContainerAdjustment { rdt: Some(rdt).into(), ..one() }), "RdtClosID"),
+        (
+            linux(api::LinuxContainerAdjustment { namespaces: vec![time], ..one() }),
+            "Namespace[time]",
+        ),
+        (
+            linux(api::LinuxContainerAdjustment { memory_policy: Some(policy).into(), ..one() }),
+            "MemoryPolicy",
+        ),
+    ]
+}
+
+/// A node that lacks everything, and one that has it.
+fn nodes() -> [Tree; 2] {
+    let poor = Tree::new(&[
+        ("/sys/fs/cgroup/memory/tasks", ""),
+        ("/proc/self/ns/pid", ""),
+        ("/sys/devices/system/cpu/online", "0"),
+    ]);
+    let rich = Tree::new(&[
+        ("/sys/fs/cgroup/cgroup.controllers", "memory hugetlb"),
+        ("/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages", "0"),
+        ("/sys/fs/resctrl/info/L3/num_closids", "16"),
+        ("/proc/self/ns/time", ""),
+        ("/sys/devices/system/cpu/online", "0"),
+        ("/sys/devices/system/node/online", "0"),
+    ]);
+    [poor, rich]
+}
+
+#[test]
+fn what_a_node_lacks_is_refused_with_its_field_and_what_it_has_is_not() {
+    let [poor, rich] = nodes();
+    for (adjustment, field) in each() {
+        let error = checked(&poor, &adjustment).unwrap_err();
+        assert_eq!(error.field(), Some(field), "{error}");
+        says(&error, &["on this node"]);
+        checked(&rich, &adjustment).unwrap();
+        // A node of which nothing can be read is trusted; resctrl is there or not.
+        if !field.starts_with("Rdt") {
+            checked(&Tree::new(&[]), &adjustment).unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_controller_or_a_page_size_that_is_not_there_is_named() {
+    let node = Tree::new(&[
+        ("/sys/fs/cgroup/cgroup.controllers", "cpu hugetlb"),
+        ("/sys/kernel/mm/hugepages/hugepages-1048576kB/nr_hugepages", "0"),
+    ]);
+    let [(unified, _), (pages, _), ..] = <[_; 5]>::try_from(each()).unwrap();
+    says(&checked(&node, &unified).unwrap_err(), &["no memory controller"]);
+    says(&checked(&node, &pages).unwrap_err(), &["no pages of that size"]);
+}
+
+#[test]
+fn the_compatibility_page_lists_what_the_node_must_have() {
+    let page = include_str!("../../../docs/compatibility.md");
+    let part = page.split("### What the node must have").nth(1).unwrap();
+    let rows = part.split("\n##").next().unwrap().lines().filter(|line| line.starts_with("| `"));
+    let rows: Vec<String> = rows.map(str::to_owned).collect();
+    let wanted: Vec<String> = NODE_NEEDS
+        .iter()
+        .map(|(fields, what)| format!("| `{}` | {what} |", fields.replace(", ", "`, `")))
+        .collect();
+    assert_eq!(rows, wanted);
+    // Each row is refused by the test above.
+    let tried: Vec<&str> = each().iter().map(|(_, field)| *field).collect();
+    for (fields, _) in NODE_NEEDS {
+        let first = fields.split(", ").next().unwrap();
+        assert!(tried.iter().any(|field| field.starts_with(first)), "{first}");
+    }
+}

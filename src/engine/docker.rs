@@ -7,10 +7,9 @@
 //! Its labels are the operator's and the image's: keys of our own count only if they are not the
 //! image's, which Docker keeps beside.
 
-use std::collections::BTreeMap;
-
 use serde_json::Value;
 
+use super::image::Said;
 use super::{
     Call, Dockerd, Document, Engine, Facts, Found, Image, SeccompProfile, Wanted, digest, dockerd,
     image, is_id, own, text, texts,
@@ -79,10 +78,12 @@ pub(super) fn record<'r>(
 /// in Docker's own store that file itself, in containerd's the index, the manifest, and it.
 pub(super) fn wanted_more(call: &Call<'_>, document: &Document<'_>, found: &Found) -> Wanted {
     let Some((root, config)) = record(call, document, found) else { return Wanted::default() };
-    Wanted { files: image_files(root, &config, found), store: None }
+    let (configs, manifests) = image_files(root, &config, found);
+    Wanted { files: [configs, manifests].concat(), store: None }
 }
 
-fn image_files(root: &str, config: &Value, found: &Found) -> Vec<String> {
+/// Where the configuration of the image may be, and the manifest that leads there.
+fn image_files(root: &str, config: &Value, found: &Found) -> (Vec<String>, Vec<String>) {
     let driver = text(config, "/Driver").unwrap_or_default();
     let mut files = Vec::new();
     if let Some(hex) = text(config, "/Image").and_then(|image| sha256(&image))
@@ -97,14 +98,10 @@ fn image_files(root: &str, config: &Value, found: &Found) -> Vec<String> {
     };
     let manifest = text(config, "/ImageManifest/digest").and_then(|image| sha256(&image));
     let manifests = manifest.map(|hex| blobs(&hex)).unwrap_or_default();
-    let configs = manifests.iter().filter_map(|file| found.json(file)).filter_map(|manifest| {
-        let hex = sha256(&text(&manifest, "/config/digest")?)?;
-        Some(blobs(&hex))
-    });
-    let configs: Vec<String> = configs.flatten().collect();
-    files.extend(manifests);
-    files.extend(configs);
-    files
+    let digests = manifests.iter().filter_map(|file| image::config_digest(found.file(file)?));
+    let configs = digests.filter_map(|digest| sha256(&digest)).flat_map(|hex| blobs(&hex));
+    files.extend(configs.collect::<Vec<_>>());
+    (files, manifests)
 }
 
 /// The hexadecimal part of a digest.
@@ -114,13 +111,10 @@ fn sha256(digest: &str) -> Option<String> {
     is_hex.then(|| hex.to_owned())
 }
 
-/// The labels of the image; `None` if they are not known.
-fn images_labels(root: &str, config: &Value, found: &Found) -> Option<BTreeMap<String, String>> {
-    let files = image_files(root, config, found);
-    let all = files.iter().filter_map(|file| found.json(file));
-    // A manifest has a descriptor for its configuration, a configuration has none.
-    let mut configs = all.filter(|file| file.get("rootfs").is_some());
-    Some(image::labels(&configs.next()?))
+/// What the image's configuration says; `None` if that is not known.
+fn images_labels(root: &str, config: &Value, found: &Found) -> Option<Said> {
+    let (configs, _) = image_files(root, config, found);
+    Said::read(found.first(&configs)?)
 }
 
 pub(super) fn facts(

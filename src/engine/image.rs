@@ -1,20 +1,181 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What an image says of itself: labels of its configuration, annotations of its manifest. Engines
 //! mix them with those of the operator; here they are told apart again.
+//!
+//! Image authors write these documents byte by byte, and engines read them as Go does: a member
+//! in another case is the same member, of two the later one counts, or both. So a pair counts as
+//! the image's wherever it stands, and a member that is there twice tells nothing.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 
-use serde_json::Value;
+use serde::Deserialize;
+use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
 
-use super::texts;
+/// Every key of a document of the image with all texts that stand under it.
+#[derive(Debug, Default)]
+pub(super) struct Said(BTreeMap<String, BTreeSet<String>>);
 
-/// The labels in an image's configuration.
-pub(super) fn labels(config: &Value) -> BTreeMap<String, String> {
-    let docker = config.pointer("/config/Labels");
-    texts(docker.or_else(|| config.pointer("/container_config/Labels")))
+impl Said {
+    /// `None` if it is no JSON.
+    pub(super) fn read(document: &[u8]) -> Option<Self> {
+        let mut said = Self::default();
+        said.take(serde_json::from_slice(document).ok()?);
+        Some(said)
+    }
+
+    /// Whether the image says this.
+    pub(super) fn has(&self, key: &str, value: &str) -> bool {
+        self.0.get(key).is_some_and(|values| values.contains(value))
+    }
+
+    fn take(&mut self, node: Node) {
+        match node {
+            Node::Members(members) => {
+                for (key, node) in members {
+                    if let Node::Text(value) = node {
+                        self.0.entry(key).or_default().insert(value);
+                    } else {
+                        self.take(node);
+                    }
+                }
+            }
+            Node::Items(items) => items.into_iter().for_each(|item| self.take(item)),
+            Node::Text(_) | Node::Other => {}
+        }
+    }
 }
 
-/// The annotations in an image's manifest.
-pub(super) fn annotations(manifest: &Value) -> BTreeMap<String, String> {
-    texts(manifest.get("annotations"))
+/// The digest of the configuration that a manifest names, if it names only one.
+pub(super) fn config_digest(manifest: &[u8]) -> Option<String> {
+    let manifest: Node = serde_json::from_slice(manifest).ok()?;
+    let Node::Text(digest) = manifest.only("config")?.only("digest")? else { return None };
+    Some(digest.clone())
+}
+
+/// A JSON document as it is written. `null` is the empty text, as which Go takes it.
+enum Node {
+    Text(String),
+    Members(Vec<(String, Node)>),
+    Items(Vec<Node>),
+    Other,
+}
+
+impl Node {
+    /// The member of this name, in whatever case, if there is just one.
+    fn only(&self, name: &str) -> Option<&Self> {
+        let Self::Members(members) = self else { return None };
+        let mut found = members.iter().filter(|(key, _)| fold(key) == name);
+        let (_, node) = found.next()?;
+        found.next().is_none().then_some(node)
+    }
+}
+
+/// In lower case; letters beyond ASCII that Go takes for one of ASCII's are that one.
+fn fold(name: &str) -> String {
+    name.chars().flat_map(char::to_uppercase).flat_map(char::to_lowercase).collect()
+}
+
+impl<'de> Deserialize<'de> for Node {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(Reader)
+    }
+}
+
+struct Reader;
+
+impl<'de> Visitor<'de> for Reader {
+    type Value = Node;
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("JSON")
+    }
+
+    fn visit_str<E>(self, text: &str) -> Result<Node, E> {
+        Ok(Node::Text(text.to_owned()))
+    }
+
+    fn visit_unit<E>(self) -> Result<Node, E> {
+        Ok(Node::Text(String::new()))
+    }
+
+    fn visit_bool<E>(self, _: bool) -> Result<Node, E> {
+        Ok(Node::Other)
+    }
+
+    fn visit_i64<E>(self, _: i64) -> Result<Node, E> {
+        Ok(Node::Other)
+    }
+
+    fn visit_u64<E>(self, _: u64) -> Result<Node, E> {
+        Ok(Node::Other)
+    }
+
+    fn visit_f64<E>(self, _: f64) -> Result<Node, E> {
+        Ok(Node::Other)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Node, A::Error> {
+        let mut all = Vec::new();
+        while let Some(item) = items.next_element()? {
+            all.push(item);
+        }
+        Ok(Node::Items(all))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Node, A::Error> {
+        let mut all = Vec::new();
+        while let Some(member) = members.next_entry()? {
+            all.push(member);
+        }
+        Ok(Node::Members(all))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_label_is_the_images_in_whatever_case_and_place_it_stands() {
+        for document in [
+            r#"{"config":{"Labels":{"k":"v"}}}"#,
+            r#"{"config":{"labels":{"k":"v"}}}"#,
+            r#"{"CONFIG":{"Label\u017f":{"k":"v"}}}"#,
+            r#"{"config":{"Labels":{"k":"v"}},"config":{}}"#,
+            r#"{"config":{"Labels":{"k":"v","k":"w"},"labels":null}}"#,
+            r#"[1, -1, 1.5, true, [{"\u006b":"v"}]]"#,
+        ] {
+            let said = Said::read(document.as_bytes()).unwrap();
+            assert!(said.has("k", "v") && !said.has("k", "x"), "{document}");
+        }
+        assert!(Said::read(br#"{"config":{"Labels":{"k":null}}}"#).unwrap().has("k", ""));
+    }
+
+    #[test]
+    fn what_only_another_reader_can_read_tells_nothing() {
+        let deep = "[".repeat(5000);
+        for document in [&b""[..], b"{", b"\"\xff\"", b"{} {}", br#""\ud800""#, deep.as_bytes()] {
+            assert!(Said::read(document).is_none());
+            assert_eq!(config_digest(document), None);
+        }
+    }
+
+    #[test]
+    fn a_manifest_that_names_two_configurations_names_none() {
+        let named = |manifest: &str| config_digest(manifest.as_bytes());
+        let one = Some("sha256:a".to_owned());
+        assert_eq!(named(r#"{"config":{"digest":"sha256:a"},"layers":[]}"#), one);
+        assert_eq!(named(r#"{"Config":{"DIGEST":"sha256:a"}}"#), one);
+        for two in [
+            r#"{"config":{"digest":"sha256:a"},"Config":{"digest":"sha256:b"}}"#,
+            r#"{"config":{"digest":"sha256:a"},"config":{"digest":"sha256:a"}}"#,
+            r#"{"config":{"digest":"sha256:a","dige\u017ft":"sha256:b"}}"#,
+            r#"{"config":{"digest":7}}"#,
+            r#"{"config":[]}"#,
+            "{}",
+        ] {
+            assert_eq!(named(two), None, "{two}");
+        }
+    }
 }

@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 
 use super::identity::{Writer, shown};
+use super::image::Said;
 use super::{Document, Facts, cgroup, cri, is_id};
 
 const PREFIX: &str = "nri-runc.dev/";
@@ -32,7 +33,7 @@ pub(super) fn of_operator(
     facts: &mut Facts,
     what: &str,
     all: &BTreeMap<String, String>,
-    images: Option<&BTreeMap<String, String>>,
+    images: Option<&Said>,
 ) -> BTreeMap<String, String> {
     let mut said = all.clone();
     let Some(images) = images else {
@@ -45,8 +46,8 @@ pub(super) fn of_operator(
         }
         return said;
     };
-    for (key, value) in images.iter().filter(|(key, _)| key.starts_with(PREFIX)) {
-        if said.get(key) == Some(value) {
+    for (key, value) in all.iter().filter(|(key, _)| key.starts_with(PREFIX)) {
+        if images.has(key, value) {
             said.remove(key);
             let value = shown(value);
             facts.contradictions.push(format!(
@@ -56,6 +57,32 @@ pub(super) fn of_operator(
         }
     }
     said
+}
+
+/// Takes out what speaks of one container alone, for an engine that has pods: the pod has an id,
+/// and each of its containers a name.
+pub(super) fn of_pod(
+    facts: &mut Facts,
+    labels: BTreeMap<String, String>,
+) -> BTreeMap<String, String> {
+    let mut said = labels;
+    for key in [POD_ID, CONTAINER_NAME] {
+        if said.remove(key).is_some() {
+            facts.contradictions.push(format!("the pod's label {key} does not count"));
+        }
+    }
+    said
+}
+
+/// Takes out the pod's id, for a container of a pod that the engine made.
+pub(super) fn forbid_other_pod(facts: &mut Facts, said: &mut BTreeMap<String, String>) {
+    if let Some(id) = said.remove(POD_ID) {
+        let id = shown(&id);
+        facts.contradictions.push(format!(
+            "{POD_ID}: {id:?} does not count for a container of the engine's pod {}",
+            facts.pod.id
+        ));
+    }
 }
 
 /// Notes keys of our own among labels that may be the image's: there they do not count.

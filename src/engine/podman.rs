@@ -5,14 +5,16 @@
 //!
 //! Annotations of the document are the operator's and the image's: neither tells which pod it is or
 //! whether it is its infrastructure, and keys of our own count only if the image has none of them.
+//! The same goes for the container's labels; those of the pod are its maker's alone.
 
 use std::collections::BTreeMap;
 
 use super::identity::{Claims, Field, Source};
+use super::image::Said;
 use super::libpod::{self, Rows};
 use super::{
     Call, Document, Engine, Facts, Found, Image, Kind, PodDocument, Role, SeccompProfile, Wanted,
-    cgroup, conmon, crio, digest, image, own, storage, text, texts,
+    cgroup, conmon, crio, digest, own, storage, text, texts,
 };
 
 /// Annotations that Podman itself writes.
@@ -48,10 +50,12 @@ fn rows<'f>(call: &Call<'_>, found: &'f Found) -> Option<Rows<'f>> {
     all.find(|rows| rows.container(call.id).is_some())
 }
 
-/// The image's manifest, whose annotations Podman gives to the container.
+/// The image's manifest and configuration, whose annotations and labels Podman gives to the
+/// container.
 pub(super) fn wanted_more(call: &Call<'_>, found: &Found) -> Wanted {
-    let image = image_id(call, found);
-    let files = image.map(|id| storage::image_files(call, &id)).unwrap_or_default();
+    let Some(image) = image_id(call, found) else { return Wanted::default() };
+    let mut files = storage::manifests(call, &image);
+    files.extend(storage::image_configs(call, &image, found));
     Wanted { files, store: None }
 }
 
@@ -92,12 +96,37 @@ pub(super) fn facts(
     }
     facts.container.seccomp = document.said("io.podman.annotations.seccomp").and_then(seccomp);
     from_database(&mut facts, rows, infra.as_deref().unwrap_or(call.id));
-    let images = images_annotations(call, found, rows);
-    facts.has_image_annotations = images.is_none();
-    facts.pod.annotations = theirs(document, images.as_ref());
-    let said = own::of_operator(&mut facts, "annotation", document.annotations, images.as_ref());
+    let manifest = images(call, found, rows, |id| storage::manifests(call, id));
+    facts.has_image_annotations = manifest.is_none();
+    facts.pod.annotations = theirs(document, manifest.as_ref());
+    let mut said = labels_said(&mut facts, call, found, rows);
+    said.extend(own::of_operator(
+        &mut facts,
+        "annotation",
+        document.annotations,
+        manifest.as_ref(),
+    ));
+    if facts.pod.id != call.id {
+        own::forbid_other_pod(&mut facts, &mut said);
+    }
     own::apply(&mut facts, document, &said);
     facts
+}
+
+/// The labels that whoever made the pod and the container gave them; the container's come last.
+fn labels_said(
+    facts: &mut Facts,
+    call: &Call<'_>,
+    found: &Found,
+    rows: Option<Rows<'_>>,
+) -> BTreeMap<String, String> {
+    let pod = rows.and_then(|rows| rows.pod(&facts.pod.id));
+    let pods = pod.map(|pod| texts(pod.get("labels"))).unwrap_or_default();
+    let mut said = own::of_pod(facts, pods);
+    let config = images(call, found, rows, |id| storage::image_configs(call, id, found));
+    let labels = facts.container.labels.clone();
+    said.extend(own::of_operator(facts, "label", &labels, config.as_ref()));
+    said
 }
 
 /// Whether it is its pod's infrastructure, and the pod's id if it is in one. Podman's database
@@ -158,22 +187,21 @@ fn infra(
     (pod_in_cgroup(&path).as_deref() == Some(pod)).then_some(said)
 }
 
-/// The annotations of the image, none for a container without one; `None` if they are not known.
-fn images_annotations(
+/// What one of these files of the image says, nothing for a container without one; `None` if that
+/// is not known.
+fn images(
     call: &Call<'_>,
     found: &Found,
     rows: Option<Rows<'_>>,
-) -> Option<BTreeMap<String, String>> {
+    files: impl Fn(&str) -> Vec<String>,
+) -> Option<Said> {
     let has_no_image = rows
         .and_then(|rows| rows.container(call.id))
         .is_some_and(|config| text(&config, "/rootfs").is_some());
     if has_no_image {
-        return Some(BTreeMap::new());
+        return Some(Said::default());
     }
-    let id = image_id(call, found)?;
-    let files = storage::image_files(call, &id);
-    let manifest = files.iter().find_map(|file| found.json(file))?;
-    Some(image::annotations(&manifest))
+    Said::read(found.first(&files(&image_id(call, found)?))?)
 }
 
 /// Name and image, from conmon and the storage's record.
@@ -227,14 +255,10 @@ fn pod_in_cgroup(path: &str) -> Option<String> {
 
 /// The user's own annotations: Podman's pods have none, but `kube play` gives the YAML's to each
 /// member. The image's are left out where they are known.
-fn theirs(
-    document: &Document<'_>,
-    images: Option<&BTreeMap<String, String>>,
-) -> BTreeMap<String, String> {
+fn theirs(document: &Document<'_>, images: Option<&Said>) -> BTreeMap<String, String> {
     let is_own = |key: &String| OWN.iter().any(|own| key.starts_with(own));
-    let is_images = |key: &String, value: &String| {
-        images.and_then(|images| images.get(key)).is_some_and(|image| image == value)
-    };
+    let is_images =
+        |key: &String, value: &String| images.is_some_and(|images| images.has(key, value));
     let all = document.annotations.iter();
     let all = all.filter(|(key, value)| !is_own(key) && !is_images(key, value));
     all.map(|(key, value)| (key.clone(), value.clone())).collect()

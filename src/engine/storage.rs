@@ -2,9 +2,10 @@
 //! The layout that CRI-O and Podman share: `…/overlay-containers/ID/userdata`, once below the
 //! run root and once below the graph root, and records of all containers beside them.
 
+use base64::Engine as _;
 use serde_json::Value;
 
-use super::{Call, Found, Image, conmon, digest, is_id, text};
+use super::{Call, Found, Image, conmon, digest, image, is_id, text};
 
 /// Folders that hold one folder for each container: that of this bundle first.
 pub(super) fn homes(call: &Call<'_>) -> Vec<String> {
@@ -57,11 +58,32 @@ pub(super) fn metadata(call: &Call<'_>, found: &Found, id: &str) -> Option<Value
     })
 }
 
-/// The manifest of an image: it lies beside the containers.
-pub(super) fn image_files(call: &Call<'_>, id: &str) -> Vec<String> {
-    let homes = if is_id(id) { homes(call) } else { Vec::new() };
+/// Where the manifest of an image may be: images lie beside the containers.
+pub(super) fn manifests(call: &Call<'_>, image: &str) -> Vec<String> {
+    image_files(call, image, "manifest")
+}
+
+/// Where the configuration of an image may be. Its digest is the image's id, for most of them;
+/// for all of them the manifest names it.
+pub(super) fn image_configs(call: &Call<'_>, image: &str, found: &Found) -> Vec<String> {
+    let mut files = image_files(call, image, &blob_name(&format!("sha256:{image}")));
+    let manifest = found.first(&manifests(call, image));
+    let digest = manifest.and_then(image::config_digest);
+    if let Some(digest) = digest.filter(|digest| digest.split(':').all(is_id)) {
+        files.extend(image_files(call, image, &blob_name(&digest)));
+    }
+    files
+}
+
+fn image_files(call: &Call<'_>, image: &str, file: &str) -> Vec<String> {
+    let homes = if is_id(image) { homes(call) } else { Vec::new() };
     let folders = homes.iter().filter_map(|home| home.strip_suffix("-containers"));
-    folders.map(|driver| format!("{driver}-images/{id}/manifest")).collect()
+    folders.map(|driver| format!("{driver}-images/{image}/{file}")).collect()
+}
+
+/// The file that containers/storage keeps a blob of this name in. Ids and digests give no `/`.
+fn blob_name(name: &str) -> String {
+    format!("={}", base64::engine::general_purpose::STANDARD.encode(name))
 }
 
 /// The image that a record names.
@@ -93,6 +115,16 @@ mod tests {
             ]
         );
         assert!(beside(&call, "../../etc", "config.json").is_empty());
+    }
+
+    #[test]
+    fn a_configuration_lies_under_the_name_that_the_storage_gives_it() {
+        assert_eq!(blob_name("sha256:cf59"), "=c2hhMjU2OmNmNTk=");
+        let ids = (0..=127_u8).map(char::from).filter(|one| is_id(&format!("a{one}")));
+        let every: String = ids.chain([':']).collect::<String>().repeat(3);
+        for start in 0..3 {
+            assert!(!blob_name(&every[start..]).contains('/'));
+        }
     }
 
     #[test]

@@ -12,7 +12,7 @@ type Truth = (&'static str, &'static str, Role, &'static str, &'static str, &'st
 
 const POD: &str = "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa";
 
-const ALL: [Truth; 25] = [
+const ALL: [Truth; 31] = [
     ("attack-containerd-cri", "containerd-cri", Container, "5a0d", "tenant", "evil"),
     ("attack-containerd-cri-record", "containerd-cri", Container, "5a0d", "kube-system", "etcd"),
     ("attack-crio-manager", "cri-o", Sandbox, "bad1", "tenant", "evil"),
@@ -29,13 +29,19 @@ const ALL: [Truth; 25] = [
     ("attack-docker-image-labels", "docker", Container, "d0c1", "", "evil"),
     ("attack-docker-image-unknown", "docker", Container, "d0c1", "", "evil"),
     ("attack-docker-kubernetes", "docker", Container, "d0c1", "", "evil"),
+    ("attack-docker-manifest", "docker", Container, "d0c1", "", "evil"),
     ("attack-isulad-role", "isulad", Container, "5a0d", "tenant", "evil"),
     ("attack-nerdctl-namespace", "nerdctl", Container, "ab12", "default", "evil"),
     ("attack-plain-odd-id", "plain", Container, "c1", "", "mine"),
+    ("attack-podman-image-config", "podman", Container, "b0b1", "", "evil"),
+    ("attack-podman-image-labels", "podman", Container, "b0b1", "", "evil"),
+    ("attack-podman-image-labels-case", "podman", Container, "b0b1", "", "evil"),
     ("attack-podman-image-unknown", "podman", Container, "b0b1", "", "evil"),
     ("attack-podman-infra-member", "podman", Container, POD, "", POD),
     ("attack-podman-infra-name", "podman", Container, "b0b1", "", "evil-infra"),
+    ("attack-podman-labels-unknown", "podman", Container, "b0b1", "", "evil"),
     ("attack-podman-manifest", "podman", Container, "b0b1", "", "evil"),
+    ("attack-podman-pod-labels", "podman", Container, POD, "", "shop"),
     ("attack-unknown-libpod", "plain", Container, "c1", "", "c1"),
     ("attack-unknown-role", "kubernetes", Container, "c1", "kube-system", "etcd"),
 ];
@@ -79,7 +85,38 @@ fn what_excuses_a_pod_comes_from_nobody_but_the_pod_and_the_operator() {
 
 #[test]
 fn what_only_the_operator_says_still_counts() {
-    for name in ["attack-docker-image-labels", "attack-podman-manifest"] {
+    for name in [
+        "attack-docker-image-labels",
+        "attack-podman-manifest",
+        "attack-podman-image-labels",
+        "attack-podman-image-labels-case",
+    ] {
         assert_eq!(play(name).pod.uid, "0b1c", "{name}");
     }
+    // The image has this label too, with another value.
+    assert_eq!(play("attack-podman-image-labels").container.name, "main");
+}
+
+#[test]
+fn labels_that_may_be_the_images_do_not_count_and_that_is_said() {
+    for name in ["attack-podman-labels-unknown", "attack-podman-image-config"] {
+        let came = play(name);
+        assert_eq!((came.pod.uid.as_str(), came.container.name.as_str()), ("b0b1", "evil"));
+        let said = "the labels of the image could not be read";
+        assert!(came.missing.iter().any(|line| line.starts_with(said)), "{:?}", came.missing);
+    }
+}
+
+#[test]
+fn labels_of_a_podman_pod_are_its_makers_and_those_of_a_member_win() {
+    let came = play("podman-labels");
+    let told = |key: &str| came.pod.annotations.get(key).map(String::as_str);
+    assert_eq!(told("cpu.example/class"), Some("gold"));
+    assert_eq!(told("cpu.example/pin"), Some("no"));
+    let lines = "{\"cpu\": 2,\n \"note\": \"two lines\"}";
+    assert_eq!(told("cpu.example/container.shop-web"), Some(lines));
+    assert_eq!(came.pod.labels["tier"], "front");
+    assert_eq!((came.pod.uid.as_str(), came.pod.name.as_str()), ("0b1c", "shop"));
+    assert_eq!(came.contradictions, [""; 0]);
+    assert_eq!(came.missing, [""; 0]);
 }

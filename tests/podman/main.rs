@@ -11,6 +11,7 @@ mod ground;
 #[path = "../support/podman.rs"]
 mod host;
 mod installs;
+mod labels;
 #[path = "../support/player.rs"]
 mod player;
 mod pods;

@@ -153,7 +153,7 @@ fn a_pod_from_kubernetes_yaml_is_told_with_its_annotations_and_limits() {
 
 /// `kube play` takes no other parent than Podman's own; of this pod's it leaves some, and where
 /// nothing else is in it, all of it goes.
-fn forget_podmans_own_cgroup(pod: &str) {
+pub(super) fn forget_podmans_own_cgroup(pod: &str) {
     let folders = std::fs::read_dir("/sys/fs/cgroup").into_iter().flatten().flatten();
     let roots = folders.map(|entry| entry.path()).chain(["/sys/fs/cgroup".into()]);
     for parent in roots.map(|root| root.join("libpod_parent")) {

@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Keys of our own as labels and annotations, as `docs/engines.md` shows them: on containers, on
+//! pods, and in images, where they do not count.
+
+use serde_json::{Value, json};
+
+use super::host::IMAGE;
+use super::player::Manner;
+use super::{Heard, Host, events_of, hearing, inspect, installed, request_of, run};
+
+/// A value of several lines with quotes in it, as the page has it.
+const VALUE: &str = "{\"cpu\": {\"shares\": 512},\n \"memory\": {\"limit\": 67108864}}";
+const LABEL: &str = "nri-runc.dev/annotation/resources.nri-runc.dev/container.web";
+const KEY: &str = "resources.nri-runc.dev/container.web";
+
+fn hears(host: &Host) -> (super::Told, Heard) {
+    let (manner, heard) = hearing(Manner::default());
+    (host.plugin("10", "witness", manner), heard)
+}
+
+fn pod_of(heard: &Heard, name: &str) -> Value {
+    request_of(heard, "CreateContainer", name)["pod"].clone()
+}
+
+#[test]
+fn labels_annotations_and_a_label_file_carry_a_value_as_the_page_says() {
+    let Some(host) = installed("") else { return };
+    let (_told, heard) = hears(&host);
+    run(&host, "label", &["--label", &format!("{LABEL}={VALUE}")], &[]);
+    // Podman reads the whole of --annotation as a line of CSV.
+    let csv = format!("\"{LABEL}={}\"", VALUE.replace('"', "\"\""));
+    run(&host, "annotation", &["--annotation", &csv], &[]);
+    host.write("labels", "nri-runc.dev/pod-name=front\nnri-runc.dev/label/app=web\n");
+    let file = host.path("labels").display().to_string();
+    run(&host, "file", &["--label-file", &file], &[]);
+    for name in ["label", "annotation"] {
+        assert_eq!(pod_of(&heard, name)["annotations"][KEY], VALUE, "{name}");
+    }
+    let pod = pod_of(&heard, "file");
+    assert_eq!([&pod["name"], &pod["labels"]["app"]], [&json!("front"), &json!("web")]);
+    let cgroup = host.cgroup();
+    let plain = format!("{LABEL}={VALUE}");
+    let words = super::run_words(&cgroup, "plain", &["--annotation", &plain]);
+    host.bad(&words, &["parse error", "bare \" in non-quoted-field"]);
+    let known = inspect(&host, "annotation");
+    assert_eq!(known["Config"]["Annotations"][LABEL], VALUE);
+}
+
+#[test]
+fn labels_of_a_pod_are_annotations_for_each_of_its_members() {
+    let Some(host) = installed("") else { return };
+    let (told, heard) = hears(&host);
+    let cgroup = host.cgroup();
+    let make = ["--runtime", "nri-runc", "pod", "create", "--name", "shop", "--network", "none"];
+    let (value, other) = (format!("{LABEL}={VALUE}"), "nri-runc.dev/pod-id=other");
+    let options = ["--cgroup-parent", &cgroup, "--label", &value, "--label", other];
+    let id = host.good(&[&make[..], &options].concat());
+    for name in ["web", "helper"] {
+        let own = format!("nri-runc.dev/annotation/example.org/of.{name}=yes");
+        let member = ["run", "--detach", "--pod", "shop", "--name", name, "--label", &own, IMAGE];
+        host.good(&[&["--runtime", "nri-runc"][..], &member].concat());
+    }
+    let pod = &request_of(&heard, "RunPodSandbox", "shop")["pod"];
+    assert_eq!([&pod["id"], &pod["annotations"][KEY]], [&json!(id), &json!(VALUE)]);
+    for name in ["web", "helper"] {
+        let pod = pod_of(&heard, name);
+        let told = [&pod["id"], &pod["name"], &pod["annotations"][KEY]];
+        assert_eq!(told, [&json!(id), &json!("shop"), &json!(VALUE)], "{name}");
+        assert_eq!(pod["annotations"][format!("example.org/of.{name}")], "yes");
+    }
+    let said = host.admin(&["status"])["contradictions"].to_string();
+    assert!(said.contains("the pod's label nri-runc.dev/pod-id does not count"), "{said}");
+    assert_eq!(events_of(&told, "shop").len(), 1, "one pod");
+}
+
+/// An image with labels, made of ours.
+fn import(host: &Host, labels: &[&str], name: &str) {
+    let tar = host.path("rootfs.tar").display().to_string();
+    let changes = labels.iter().flat_map(|label| ["--change", label]);
+    let mut words = vec!["import", "--quiet", "--change", "CMD [\"/bin/sleep\",\"1000\"]"];
+    words.extend(changes);
+    words.extend([tar.as_str(), name]);
+    host.good(&words);
+}
+
+#[test]
+fn labels_of_the_image_do_not_count_but_those_that_the_command_changes_do() {
+    let Some(host) = installed("") else { return };
+    let (_told, heard) = hears(&host);
+    let labels = [
+        "LABEL nri-runc.dev/pod-namespace=kube-system",
+        "LABEL nri-runc.dev/pod-name=etcd",
+        "LABEL nri-runc.dev/annotation/example.org/from=image",
+    ];
+    import(&host, &labels, "localhost/evil:1");
+    let cgroup = host.cgroup();
+    let mut words = super::run_words(&cgroup, "evil", &["--detach"]);
+    words.pop();
+    words.extend(["--label", "nri-runc.dev/pod-name=mine", "--label", "nri-runc.dev/pod-uid=0b1c"]);
+    words.push("localhost/evil:1");
+    host.good(&words);
+    let request = request_of(&heard, "CreateContainer", "evil");
+    let (pod, container) = (&request["pod"], &request["container"]);
+    assert_eq!([&pod["name"], &pod["uid"]], [&json!("mine"), &json!("0b1c")]);
+    assert_eq!([&pod["namespace"], &pod["annotations"]["example.org/from"]], [&json!(null); 2]);
+    assert_eq!(container["labels"]["nri-runc.dev/pod-namespace"], "kube-system");
+    let said = host.admin(&["explain", "evil"]).to_string();
+    assert!(said.contains("the image's label nri-runc.dev/pod-namespace"), "{said}");
+}
+
+#[test]
+fn labels_do_not_count_once_the_configuration_of_the_image_is_gone() {
+    let Some(host) = installed("") else { return };
+    let (_told, heard) = hears(&host);
+    let cgroup = host.cgroup();
+    let label = "nri-runc.dev/pod-name=mine";
+    let mut words = super::run_words(&cgroup, "web", &["--label", label]);
+    let create = words.iter().position(|word| *word == "run").unwrap();
+    words[create] = "create";
+    host.good(&words);
+    let script = "rm /var/lib/containers/storage/vfs-images/*/=*";
+    assert!(host.call(std::path::Path::new("sh"), &["-c", script]).status.success());
+    host.good(&["start", "web"]);
+    assert_eq!(pod_of(&heard, "web")["name"], "web");
+    let said = host.admin(&["status"])["missing"].to_string();
+    assert!(said.contains("the labels of the image could not be read"), "{said}");
+}
+
+const YAML: &str = r#"
+apiVersion: v1
+kind: Pod
+metadata:
+  name: kubed
+  labels:
+    nri-runc.dev/label/tier: front
+  annotations:
+    resources.nri-runc.dev/container.kubed-web: |
+      {"cpu": {"shares": 512},
+       "memory": {"limit": 67108864}}
+spec:
+  hostNetwork: true
+  containers:
+  - name: web
+    image: localhost/busybox:1
+    imagePullPolicy: Never
+"#;
+
+#[test]
+fn a_container_of_kube_play_is_named_after_its_pod_and_itself() {
+    let Some(host) = installed("") else { return };
+    let (_told, heard) = hears(&host);
+    host.write("kubed.yaml", YAML);
+    let file = host.path("kubed.yaml").display().to_string();
+    host.good(&["--runtime", "nri-runc", "kube", "play", &file]);
+    let request = request_of(&heard, "CreateContainer", "kubed-web");
+    let (pod, container) = (&request["pod"], &request["container"]);
+    assert_eq!([&container["name"], &pod["name"]], [&json!("kubed-web"), &json!("kubed")]);
+    assert_eq!(
+        pod["annotations"]["resources.nri-runc.dev/container.kubed-web"],
+        format!("{}\n", VALUE)
+    );
+    assert_eq!(pod["labels"]["tier"], "front");
+    let id = pod["id"].as_str().unwrap().to_owned();
+    host.good(&["kube", "down", &file]);
+    host.nobody_knows_of_anything();
+    drop(host);
+    super::pods::forget_podmans_own_cgroup(&id);
+}

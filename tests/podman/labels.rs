@@ -157,7 +157,7 @@ fn a_container_of_kube_play_is_named_after_its_pod_and_itself() {
     assert_eq!([&container["name"], &pod["name"]], [&json!("kubed-web"), &json!("kubed")]);
     assert_eq!(
         pod["annotations"]["resources.nri-runc.dev/container.kubed-web"],
-        format!("{}\n", VALUE)
+        format!("{VALUE}\n")
     );
     assert_eq!(pod["labels"]["tier"], "front");
     let id = pod["id"].as_str().unwrap().to_owned();

@@ -114,15 +114,16 @@ fn apply(config: &Config, host: &Host, document: &[u8], merged: &Merged) -> Resu
     for doubt in lacking.into_iter().chain(doubts) {
         tracing::warn!("a container would be refused: {}", named(merged, &doubt));
     }
+    let lack = resolve::check_node(adjust, &facts.names, &config.resctrl_path, &config.node());
+    if let Err(lack) = lack {
+        tracing::warn!("a container would be refused here: {}", named(merged, &lack));
+    }
     Ok(patched)
 }
 
 /// Says what the runtime of this machine would not honour. Here that is no refusal: the bundle
 /// may be meant for another one.
 fn doubt(config: &Config, adjust: &api::ContainerAdjustment, names: &Resolved) {
-    if let Err(error) = resolve::check_node(adjust, names, &config.resctrl_path, &config.node()) {
-        tracing::warn!("a container would be refused here: {error}");
-    }
     if !resolve::needs_runtime(adjust, names) {
         return;
     }

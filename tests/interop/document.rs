@@ -39,7 +39,8 @@ pub(super) fn original() -> Value {
     })
 }
 
-/// What the names of classes and devices mean; returns the configuration that leads there.
+/// What the names of classes and devices mean, on a node that lacks nothing; returns the
+/// configuration that leads there.
 pub(super) fn furnish_host(rig: &Rig) -> String {
     for folder in ["cdi", "resctrl/info", "resctrl/silver", "resctrl/gold"] {
         std::fs::create_dir_all(rig.path(folder)).unwrap();
@@ -52,10 +53,11 @@ pub(super) fn furnish_host(rig: &Rig) -> String {
     rig.write("cdi/vendor.json", &device.to_string());
     rig.write("blockio.yaml", "Classes:\n  gold:\n  - Weight: 80\n");
     format!(
-        "[cdi]\nspec_dirs = [\"{}\"]\n[blockio]\nconfig_file = \"{}\"\n[rdt]\nresctrl_path = \"{}\"\n",
+        "[cdi]\nspec_dirs = [\"{}\"]\n[blockio]\nconfig_file = \"{}\"\n[rdt]\nresctrl_path = \"{}\"\n[debug]\nnode_root = \"{}\"\n",
         rig.path("cdi").display(),
         rig.path("blockio.yaml").display(),
         rig.path("resctrl").display(),
+        rig.path("").display(),
     )
 }
 

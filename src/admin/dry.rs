@@ -3,10 +3,11 @@
 //! on a configuration that can be read: there is no container to be lost.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
-use crate::config::{Config, Loaded};
+use crate::config::{Config, Loaded, parse_duration};
 use crate::daemon::NRI_VERSION;
 use crate::dry;
 use crate::error::{Error, Result};
@@ -33,8 +34,11 @@ pub(super) struct Replay {
     /// Ask the script for the answer to a plugin's UpdateContainers.
     #[arg(long)]
     ask_updates: bool,
+    /// How long a recording waits for its plugins to connect (0s: not at all).
+    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = duration)]
+    wait_timeout: Duration,
     /// Record the requests of the running daemon to a new file, until interrupted.
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["file", "socket", "ask_sync", "ask_updates"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["file", "socket", "ask_sync", "ask_updates", "wait_timeout"])]
     record: Option<PathBuf>,
     /// Record the values of environment variables.
     #[arg(long, requires = "record")]
@@ -138,7 +142,8 @@ fn log_to_stderr(config: &Config) {
 
 /// Runs a script.
 pub(super) fn replay(loaded: Loaded, arguments: &Replay) -> Result<()> {
-    let Replay { socket, ask_sync, ask_updates, file, record, show_env, .. } = arguments;
+    let Replay { socket, ask_sync, ask_updates, file, record, show_env, wait_timeout, .. } =
+        arguments;
     if let Some(file) = record {
         return super::record::record(&loaded.config, file, *show_env);
     }
@@ -154,8 +159,19 @@ pub(super) fn replay(loaded: Loaded, arguments: &Replay) -> Result<()> {
         }
     }
     log_to_stderr(&config);
-    let (ask_sync, ask_updates) = (*ask_sync, *ask_updates);
-    dry::replay(config, dry::ReplayOptions { file: file.clone(), settings, ask_sync, ask_updates })
+    let options = dry::ReplayOptions {
+        file: file.clone(),
+        settings,
+        ask_sync: *ask_sync,
+        ask_updates: *ask_updates,
+        wait_timeout: *wait_timeout,
+    };
+    dry::replay(config, options)
+}
+
+/// A duration of the command line, written as in the configuration.
+fn duration(text: &str) -> std::result::Result<Duration, String> {
+    parse_duration(text).ok_or_else(|| "expected a duration, such as 30s or 500ms".to_owned())
 }
 
 /// The configuration, if it is whole, with the socket of the command line.

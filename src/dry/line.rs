@@ -21,10 +21,19 @@ pub(super) struct Line {
 /// What a line wants.
 #[derive(Debug)]
 pub(super) enum Order {
-    State(Snapshot),
+    State {
+        snapshot: Snapshot,
+        /// The plugins that were connected where this was recorded; none for a line written by
+        /// hand.
+        recorded_with: Option<Vec<String>>,
+    },
     Call(Box<Request>),
     Cancel(Value),
-    Wait { synchronized: Vec<String>, gone: Vec<String>, timeout: Duration },
+    Wait {
+        synchronized: Vec<String>,
+        gone: Vec<String>,
+        timeout: Duration,
+    },
     Disconnect(String),
     Answer(u64, Result<Reply, String>),
 }
@@ -89,10 +98,13 @@ fn order(object: &Map<String, Value>) -> Result<Order, String> {
     const KINDS: [&str; 6] = ["answer", "call", "state", "cancel", "wait", "disconnect"];
     let kind = KINDS.into_iter().find(|kind| object.contains_key(*kind));
     let kind = kind.ok_or_else(|| format!("it has none of {}", KINDS.join(", ")))?;
-    // `at` is what a recorder adds for people.
+    // A recorder adds `at`, by which its lines are told from those written by hand, and to its
+    // state the plugins.
+    let is_recorded = object.contains_key("at");
     let may = |key: &str| match kind {
         "answer" => matches!(key, "reply" | "error" | "state"),
         "call" => key == "request",
+        "state" => key == "plugins" && is_recorded,
         _ => false,
     };
     let odd = object.keys().find(|key| *key != kind && !may(key) && *key != "id" && *key != "at");
@@ -103,7 +115,11 @@ fn order(object: &Map<String, Value>) -> Result<Order, String> {
     match kind {
         "answer" => answer(value, object),
         "call" => call(value, object.get("request").unwrap_or(&Value::Null)),
-        "state" => Ok(Order::State(snapshot(value)?)),
+        "state" => {
+            let plugins = names(object.get("plugins"), "plugins")?;
+            let recorded_with = is_recorded.then_some(plugins);
+            Ok(Order::State { snapshot: snapshot(value)?, recorded_with })
+        }
         "cancel" => Ok(Order::Cancel(value.clone())),
         "wait" => wait(value),
         _ => Ok(Order::Disconnect(text(value, "disconnect")?)),
@@ -217,6 +233,26 @@ mod tests {
             let line = json!({"id": 1, "call": event.name(), "request": {"pod": {"id": "p"}}});
             let parsed = parse(&line.to_string());
             assert_eq!(parsed.is_ok(), event != Event::ValidateContainerAdjustment, "{line}");
+        }
+    }
+
+    #[test]
+    fn a_recorded_state_names_its_plugins_and_one_by_hand_does_not() {
+        let recorded = |line: &Value| match order_of(line) {
+            Order::State { recorded_with, .. } => recorded_with,
+            other => panic!("{other:?}"),
+        };
+        let names = Some(vec!["10-a".to_owned()]);
+        assert_eq!(recorded(&json!({"at": 1, "plugins": ["10-a"], "state": {}})), names);
+        assert_eq!(recorded(&json!({"at": 1, "state": {}})), Some(Vec::new()), "an older one");
+        assert_eq!(recorded(&json!({"state": {}})), None);
+        for line in [
+            json!({"plugins": ["10-a"], "state": {}}),
+            json!({"at": 1, "plugins": "10-a", "state": {}}),
+            json!({"at": 1, "plugins": [1], "state": {}}),
+            json!({"at": 1, "plugins": [], "call": "StopContainer"}),
+        ] {
+            assert!(parse(&line.to_string()).is_err(), "{line}");
         }
     }
 

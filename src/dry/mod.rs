@@ -10,7 +10,9 @@ mod adjust;
 mod bundle;
 mod calls;
 mod line;
+mod recording;
 mod replay;
+mod script;
 mod stage;
 
 pub use adjust::{Options as AdjustOptions, Output, run as adjust};

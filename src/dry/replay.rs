@@ -3,13 +3,15 @@
 //!
 //! A call starts when its line is read, and calls run side by side. `wait` holds back the lines
 //! after it; `answer` lines, and a `cancel` of a call under way, are taken at once, whatever is
-//! held back. It relays what it is told: no ordering rule, no undo, nothing twice or left out.
+//! held back. The first call after the state of a recording waits for the recording's plugins.
+//! It relays what it is told: no ordering rule, no undo, nothing twice or left out.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::io::{BufRead, Write};
 use std::path::PathBuf;
 use std::rc::Rc;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, oneshot};
@@ -20,6 +22,8 @@ use crate::plugin::{Settings, api};
 
 use super::calls;
 use super::line::{self, Line, Malformed, Order, Reply, Request, Snapshot};
+use super::recording::ExpectedPlugins;
+use super::script::{self, RawLine, Tally};
 use super::stage::{Chronicle, Stage};
 use crate::plugin::json::{show, show_list};
 
@@ -34,27 +38,16 @@ pub struct Options {
     pub ask_sync: bool,
     /// Wait for an answer to UpdateContainers.
     pub ask_updates: bool,
+    /// How long a recording waits for its plugins.
+    pub wait_timeout: Duration,
 }
-
-/// Lines that are read ahead.
-const READ_AHEAD: usize = 64;
 
 /// Runs a script to its end.
 ///
 /// # Errors
-/// Fails when plugins cannot connect, or the script cannot be read.
+/// Fails when plugins cannot connect, or when not one line of the script can be read.
 pub fn run(config: Config, options: Options) -> Result<()> {
-    let script: Box<dyn BufRead + Send> = match options.file.as_deref() {
-        None => Box::new(std::io::BufReader::new(std::io::stdin())),
-        Some(path) if path.as_os_str() == "-" => {
-            Box::new(std::io::BufReader::new(std::io::stdin()))
-        }
-        Some(path) => {
-            let file = std::fs::File::open(path);
-            let file = file.doing(|| format!("opening {}", path.display()))?;
-            Box::new(std::io::BufReader::new(file))
-        }
-    };
+    let script = script::open(options.file.as_deref())?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -67,7 +60,7 @@ pub fn run(config: Config, options: Options) -> Result<()> {
 }
 
 async fn play(config: Config, options: Options, script: Box<dyn BufRead + Send>) -> Result<()> {
-    let Options { file, settings, ask_sync, ask_updates } = options;
+    let Options { file, settings, ask_sync, ask_updates, wait_timeout } = options;
     let teller = Rc::new(Teller {
         ask_sync,
         ask_updates,
@@ -76,18 +69,24 @@ async fn play(config: Config, options: Options, script: Box<dyn BufRead + Send>)
         state: RefCell::default(),
     });
     let stage = Stage::new(config, settings, Rc::clone(&teller) as Rc<dyn Chronicle>);
-    let mut lines = read(script)?;
+    let mut lines = script::read(script)?;
     // A recorded script begins with the state: the first newcomer is told it. Nobody waits for
     // what a person has not typed yet.
     let is_at_hand = file.is_some_and(|path| path.is_file());
     let first = if is_at_hand { lines.recv().await } else { None };
-    if let Some(bytes) = &first
-        && let Ok(Line { order: Order::State(state), .. }) =
+    if let Some(Ok(bytes)) = &first
+        && let Ok(Line { order: Order::State { snapshot, .. }, .. }) =
             line::parse(String::from_utf8_lossy(bytes).trim())
     {
-        *teller.state.borrow_mut() = state;
+        *teller.state.borrow_mut() = snapshot;
     }
-    let player = Rc::new(Player { stage: Rc::clone(&stage), teller, calls: RefCell::default() });
+    let player = Rc::new(Player {
+        stage: Rc::clone(&stage),
+        teller,
+        expected: ExpectedPlugins::new(wait_timeout),
+        tally: Tally::default(),
+        calls: RefCell::default(),
+    });
     let (held_back, orders) = mpsc::unbounded_channel();
     // Answers are taken while the pre-installed plugins still come.
     let sorting = tokio::task::spawn_local(Rc::clone(&player).sort(first, lines, held_back));
@@ -102,7 +101,7 @@ async fn play(config: Config, options: Options, script: Box<dyn BufRead + Send>)
     }
     sorting.abort();
     stage.close().await;
-    Ok(())
+    player.tally.verdict()
 }
 
 async fn told_to_end() {
@@ -116,32 +115,6 @@ async fn told_to_end() {
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}
     }
-}
-
-/// Reads on a thread of its own: standard input may be anything, and block.
-fn read(mut script: Box<dyn BufRead + Send>) -> Result<mpsc::Receiver<Vec<u8>>> {
-    let (sender, lines) = mpsc::channel(READ_AHEAD);
-    let reader = move || {
-        loop {
-            let mut line = Vec::new();
-            match script.read_until(b'\n', &mut line) {
-                Ok(0) => return,
-                Ok(_) => {}
-                Err(error) => {
-                    say(&json!({"error": format!("the script cannot be read: {error}")}));
-                    return;
-                }
-            }
-            if sender.blocking_send(line).is_err() {
-                return;
-            }
-        }
-    };
-    std::thread::Builder::new()
-        .name("script".to_owned())
-        .spawn(reader)
-        .map(|_detached| lines)
-        .doing(|| "reading the script")
 }
 
 /// One line out, flushed. Nobody listening is no reason to leave the plugins without a goodbye.
@@ -178,6 +151,8 @@ type Read = std::result::Result<Line, Malformed>;
 struct Player {
     stage: Rc<Stage>,
     teller: Rc<Teller>,
+    expected: ExpectedPlugins,
+    tally: Tally,
     /// Calls under way that a line may cancel.
     calls: RefCell<Vec<(Option<Value>, oneshot::Sender<()>)>>,
 }
@@ -186,13 +161,13 @@ impl Player {
     /// Takes what must not wait, and passes the rest on in order.
     async fn sort(
         self: Rc<Self>,
-        mut first: Option<Vec<u8>>,
-        mut lines: mpsc::Receiver<Vec<u8>>,
+        mut first: Option<RawLine>,
+        mut lines: mpsc::Receiver<RawLine>,
         held_back: mpsc::UnboundedSender<Read>,
     ) {
         let mut number = 0_u64;
         loop {
-            let bytes = match first.take() {
+            let next = match first.take() {
                 Some(first) => first,
                 None => match lines.recv().await {
                     Some(next) => next,
@@ -200,27 +175,40 @@ impl Player {
                 },
             };
             number += 1;
-            let text = String::from_utf8_lossy(&bytes);
-            if text.trim().is_empty() {
-                continue;
-            }
-            match line::parse(text.trim()) {
+            let read = match next {
+                Ok(bytes) => {
+                    let text = String::from_utf8_lossy(&bytes);
+                    if text.trim().is_empty() {
+                        continue;
+                    }
+                    line::parse(text.trim())
+                }
+                Err(why) => Err(Malformed { id: None, why: why.to_string() }),
+            };
+            match self.count(number, read) {
                 Ok(Line { id: _, order: Order::Answer(asked, reply) }) => {
                     if let Err(why) = self.teller.answered(asked, reply) {
                         answer(None, json!({"error": format!("line {number}: {why}")}));
                     }
                 }
                 Ok(Line { id: _, order: Order::Cancel(call) }) if self.cancel(&call) => {}
-                Ok(line) => {
-                    let _ended = held_back.send(Ok(line));
-                }
-                Err(Malformed { id, why }) => {
-                    let why = format!("line {number}: {why}");
-                    let _ended = held_back.send(Err(Malformed { id, why }));
+                read => {
+                    let _ended = held_back.send(read);
                 }
             }
         }
         self.teller.nobody_answers_any_more();
+    }
+
+    /// Counts a line, and says with which number it is malformed.
+    fn count(&self, number: u64, read: Read) -> Read {
+        let Err(Malformed { id, why }) = read else {
+            self.tally.count_understood();
+            return read;
+        };
+        let why = format!("line {number}: {why}");
+        self.tally.count_malformed(&why);
+        Err(Malformed { id, why })
     }
 
     /// Follows the script, then waits for what is pending.
@@ -235,15 +223,20 @@ impl Player {
                 }
             };
             match order {
-                Order::State(snapshot) => {
+                Order::State { snapshot, recorded_with } => {
                     *self.teller.state.borrow_mut() = snapshot;
+                    self.expected.expect(recorded_with);
                     done(id.as_ref(), Ok(()));
                 }
-                Order::Call(request) => pending.push(self.start(id, *request)),
+                Order::Call(request) => {
+                    self.expected.wait(&self.stage).await;
+                    pending.push(self.start(id, *request));
+                }
                 Order::Cancel(call) => {
                     self.cancel(&call);
                 }
                 Order::Wait { synchronized, gone, timeout } => {
+                    self.expected.leave_to_the_script();
                     let waited = self.stage.wait(&synchronized, &gone, timeout).await;
                     done(id.as_ref(), waited);
                 }

@@ -164,6 +164,33 @@ impl Stage {
         }
     }
 
+    /// Whether plugins can connect; without it those that were launched are all there will be.
+    pub(super) fn accepts_connections(&self) -> bool {
+        !self.config.disable_connections
+    }
+
+    /// Which of these plugins are not synchronized; without names, whether none at all is.
+    pub(super) fn missing(&self, names: &[String]) -> Vec<String> {
+        match names {
+            [] if self.everybody().is_empty() => vec!["any plugin".to_owned()],
+            names => self.absent(names),
+        }
+    }
+
+    /// Waits until nothing is [missing](Self::missing); false when it still is after `timeout`.
+    pub(super) async fn wait_until_present(&self, names: &[String], timeout: Duration) -> bool {
+        let deadline = tokio::time::Instant::now() + timeout;
+        loop {
+            let changed = self.changed.notified();
+            if self.missing(names).is_empty() {
+                return true;
+            }
+            if tokio::time::timeout_at(deadline, changed).await.is_err() {
+                return false;
+            }
+        }
+    }
+
     fn absent(&self, names: &[String]) -> Vec<String> {
         let here = self.everybody();
         let is_absent = |name: &&String| {

@@ -7,6 +7,7 @@ mod adjust;
 #[path = "../support/example.rs"]
 mod example;
 mod failures;
+mod recording;
 mod rig;
 mod script;
 

@@ -112,6 +112,61 @@ fn bytes_that_are_no_text_are_one_malformed_line() {
     assert_eq!((lines[1], lines.len()), ("{\"id\":1,\"ok\":true}", 2));
 }
 
+/// Runs a script that ends at once.
+fn run(temp: &tempfile::TempDir, words: &[&str], script: &[u8]) -> std::process::Output {
+    let mut child = command(temp, words).stderr(std::process::Stdio::piped()).spawn().unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    std::io::Write::write_all(&mut stdin, script).unwrap();
+    drop(stdin);
+    child.wait_with_output().unwrap()
+}
+
+#[test]
+fn a_script_of_which_no_line_is_valid_is_an_error() {
+    let temp = ground("");
+    let garbage = b"\x7fELF\xff\n\n{\"id\": 4}\nnonsense";
+    let file = temp.path().join("garbage");
+    nri_runc::files::replace(&file, garbage).unwrap();
+    for (words, script) in [
+        (&["replay"] as &[&str], garbage as &[u8]),
+        (&["replay", "-"], garbage),
+        (&["replay", file.to_str().unwrap()], b""),
+    ] {
+        let output = run(&temp, words, script);
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!((output.status.code(), said.lines().count()), (Some(1), 1), "{said}");
+        assert!(said.contains("3 lines") && said.contains("line 1: "), "{said}");
+        let answers = String::from_utf8(output.stdout).unwrap();
+        let answers: Vec<&str> = answers.lines().collect();
+        assert_eq!(answers.len(), 3, "each line is answered all the same: {answers:?}");
+        assert!(answers[1].starts_with("{\"id\":4,\"error\":\"line 3: "), "{answers:?}");
+    }
+}
+
+#[test]
+fn a_script_that_cannot_be_read_is_an_error() {
+    let temp = ground("");
+    let folder = temp.path().display().to_string();
+    let output = run(&temp, &["replay", &folder], b"");
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(String::from_utf8_lossy(&output.stderr).lines().count(), 1);
+}
+
+#[test]
+fn an_empty_script_and_one_valid_line_are_no_error() {
+    let temp = ground("");
+    for script in [
+        "",
+        "\n \n",
+        "nonsense\n{\"state\":{}}\nnonsense\n",
+        "{\"answer\":9,\"error\":\"nobody asked\"}\n",
+        "{\"cancel\":1}\n",
+    ] {
+        let output = run(&temp, &["replay"], script.as_bytes());
+        assert!(output.status.success() && output.stderr.is_empty(), "{script}");
+    }
+}
+
 #[test]
 fn at_the_end_pending_calls_are_answered_and_plugins_hear_goodbye() {
     let mut replay = Replay::with("plugin_request_timeout = \"300ms\"", &[]);

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A recording is replayed to the plugins that were connected when it was made: the first call
+//! waits for them, for a bounded time. A script written by hand says with `wait` for whom it waits.
+
+use std::cell::RefCell;
+use std::io::Write;
+use std::time::Duration;
+
+use crate::config::show_duration;
+use crate::text::printable;
+
+use super::stage::Stage;
+
+/// The plugins that the next call waits for.
+pub(super) struct ExpectedPlugins {
+    timeout: Duration,
+    /// Empty: any plugin. None: the next call waits for nobody.
+    names: RefCell<Option<Vec<String>>>,
+}
+
+impl ExpectedPlugins {
+    /// Waits for nobody yet, and never for longer than `timeout`.
+    pub(super) fn new(timeout: Duration) -> Self {
+        Self { timeout, names: RefCell::default() }
+    }
+
+    /// Expects the plugins of a recording; `None` of a script written by hand.
+    pub(super) fn expect(&self, names: Option<Vec<String>>) {
+        *self.names.borrow_mut() = names;
+    }
+
+    /// The script has a `wait` of its own, which replaces this one.
+    pub(super) fn leave_to_the_script(&self) {
+        self.names.borrow_mut().take();
+    }
+
+    /// Waits until the expected plugins are synchronized; goes on without those that are not in
+    /// time, and says so on standard error.
+    pub(super) async fn wait(&self, stage: &Stage) {
+        let Some(names) = self.names.borrow_mut().take() else { return };
+        let missing = stage.missing(&names);
+        if missing.is_empty() || !stage.accepts_connections() || self.timeout.is_zero() {
+            return;
+        }
+        let timeout = show_duration(self.timeout);
+        let whom = if names.is_empty() { "a plugin" } else { &missing.join(", ") };
+        say(&format!("the recording waits up to {timeout} for {whom} to connect"));
+        if stage.wait_until_present(&names, self.timeout).await {
+            return;
+        }
+        let missing = stage.missing(&names).join(", ");
+        say(&format!("not connected within {timeout}: {missing}; the recording goes on without"));
+    }
+}
+
+/// Standard output is for answers.
+fn say(line: &str) {
+    let line = format!("nri-runc: {}\n", printable(line));
+    let _nobody_reads = std::io::stderr().write_all(line.as_bytes());
+}

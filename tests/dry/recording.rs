@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A recording waits for the plugins that were connected when it was made, for a bounded time; a
+//! script written by hand waits for nobody but those it names.
+
+use std::path::Path;
+use std::process::{Output, Stdio};
+
+use serde_json::{Value, json};
+
+use super::rig::{Puppet, Replay, command, create, ground, setting};
+
+/// The first line of a recording, with the plugins that were connected.
+fn recorded_state(plugins: &[&str]) -> Value {
+    let state = json!({"pods": [{"id": "p0"}], "containers": []});
+    json!({"at": 1_763_000_000_000_000_000_u64, "plugins": plugins, "state": state})
+}
+
+/// Writes a script below `temp`.
+fn write(temp: &tempfile::TempDir, lines: &[Value]) -> String {
+    let file = temp.path().join("script.jsonl");
+    let text: String = lines.iter().map(|line| format!("{line}\n")).collect();
+    nri_runc::files::replace(&file, text.as_bytes()).unwrap();
+    file.display().to_string()
+}
+
+/// Replays a script to its end, with nobody connected.
+fn replay_alone(more: &str, lines: &[Value], flags: &[&str]) -> Output {
+    let temp = ground(more);
+    let file = write(&temp, lines);
+    let words = [&["replay", &file][..], flags].concat();
+    command(&temp, &words).stderr(Stdio::piped()).output().unwrap()
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// Waits until a running replay has said this.
+fn wait_until_said(file: &Path, wanted: &str) {
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    loop {
+        let said = std::fs::read_to_string(file).unwrap_or_default();
+        if said.contains(wanted) {
+            return;
+        }
+        assert!(std::time::Instant::now() < deadline, "no {wanted}: {said}");
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn the_first_call_of_a_recording_waits_for_the_plugins_that_were_connected() {
+    let temp = ground("");
+    let file = write(&temp, &[recorded_state(&["10-a", "20-b"]), create(json!(1))]);
+    let mut replay = Replay::on(temp, &[&file]);
+    wait_until_said(&replay.path("stderr"), "waits up to 30s for 10-a, 20-b");
+    let first = replay.plugin("10-a", Puppet::new().creating(setting("A", "1")));
+    replay.plugin("20-b", Puppet::new().creating(setting("B", "2")));
+    let answer = replay.answer(&json!(1));
+    assert_eq!(answer["owners"], json!({"Env[A]": "10-a", "Env[B]": "20-b"}), "{answer}");
+    assert!(first.last("Synchronize").contains("p0"), "it is told the recorded state");
+    let said = std::fs::read_to_string(replay.path("stderr")).unwrap();
+    assert!(!said.contains("not connected"), "{said}");
+}
+
+#[test]
+fn a_recording_goes_on_without_a_plugin_that_does_not_connect_and_says_so() {
+    let lines = [recorded_state(&["10-a", "20\u{1b}[2J"]), create(json!(1)), create(json!(2))];
+    let output = replay_alone("", &lines, &["--wait-timeout", "300ms"]);
+    let said = stderr(&output);
+    assert!(said.contains("not connected within 300ms: 10-a, 20"), "{said}");
+    assert_eq!(said.matches("waits up to").count(), 1, "once, not for every call: {said}");
+    assert!(!said.contains('\u{1b}'), "{said}");
+    let answers = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(answers.contains("{\"id\":1,\"reply\"") && answers.contains("{\"id\":2,\"reply\""));
+    assert!(output.status.success(), "{said}");
+}
+
+#[test]
+fn a_recording_that_names_no_plugin_waits_for_any() {
+    let mut older = recorded_state(&[]);
+    older.as_object_mut().unwrap().remove("plugins");
+    for state in [recorded_state(&[]), older] {
+        let temp = ground("");
+        let file = write(&temp, &[state, create(json!(1))]);
+        let mut replay = Replay::on(temp, &[&file]);
+        wait_until_said(&replay.path("stderr"), "for a plugin to connect");
+        replay.plugin("10-a", Puppet::new().creating(setting("A", "1")));
+        assert_eq!(replay.answer(&json!(1))["owners"], json!({"Env[A]": "10-a"}));
+    }
+}
+
+#[test]
+fn a_wait_in_the_script_replaces_that_of_the_recording() {
+    let wait = json!({"wait": {"gone": ["10-a"]}});
+    let lines = [recorded_state(&["10-a"]), wait, create(json!(1))];
+    let output = replay_alone("", &lines, &["--wait-timeout", "50s"]);
+    assert!(output.status.success() && output.stderr.is_empty(), "{}", stderr(&output));
+}
+
+#[test]
+fn nobody_is_waited_for_where_nobody_can_connect_or_nobody_is_wanted() {
+    let lines = [recorded_state(&["10-a"]), create(json!(1))];
+    let by_hand = [json!({"state": {}}), create(json!(1))];
+    for (more, lines, flags) in [
+        ("disable_connections = true", &lines, ["--wait-timeout", "50s"]),
+        ("", &lines, ["--wait-timeout", "0s"]),
+        ("", &by_hand, ["--wait-timeout", "50s"]),
+    ] {
+        let output = replay_alone(more, lines, &flags);
+        assert!(output.status.success() && output.stderr.is_empty(), "{}", stderr(&output));
+        assert!(String::from_utf8_lossy(&output.stdout).contains("\"reply\""));
+    }
+}
+
+#[test]
+fn a_script_by_hand_names_its_plugins_with_wait_alone() {
+    let mut replay = Replay::start();
+    let line = json!({"id": 1, "plugins": ["10-a"], "state": {}});
+    let answer = replay.ask(&line);
+    assert!(answer["error"].as_str().is_some_and(|why| why.starts_with("line 1: ")), "{answer}");
+}
+
+#[test]
+fn a_time_that_is_none_is_a_mistake_of_the_command_line() {
+    let output = replay_alone("", &[], &["--wait-timeout", "soon"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(stderr(&output).contains("such as 30s"), "{}", stderr(&output));
+}

@@ -1,20 +1,35 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `replay --record FILE`: what the running daemon asks its plugins, written down as a script
-//! that `replay FILE` follows. Ended by a signal, or with the daemon; what was written until then
-//! are whole lines.
+//! that `replay FILE` follows. Ended by SIGINT or SIGTERM, or with the daemon; the script has
+//! whole lines alone, and the last line on standard error says how many requests it has.
 
-use std::fs::OpenOptions;
-use std::io::{BufRead, BufReader, Write};
+use std::fs::{File, OpenOptions};
+use std::io::{Read, Write};
+use std::net::Shutdown;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
 use serde_json::{Value, json};
 
 use crate::config::Config;
 use crate::error::{Context, Error, Result};
+use crate::text::printable;
 use crate::wrapper;
 
 use super::show::REDACTED;
+
+/// How long the daemon may take to send the rest after a signal.
+const REST_WAIT: Duration = Duration::from_secs(5);
+
+/// POLLOUT promises room for this much in a pipe.
+const PIPE_ROOM: usize = 4096;
 
 /// Writes down what happens from now on; `-` is standard output.
 ///
@@ -24,16 +39,123 @@ pub(super) fn record(config: &Config, file: &Path, show_env: bool) -> Result<()>
     let (_, stream) = wrapper::admin_stream(config, &json!({"verb": "record"}).to_string())
         .map_err(|error| error.hint("only a running daemon can be recorded"))?;
     stream.set_read_timeout(None)?;
-    let mut out: Box<dyn Write> = if file.as_os_str() == "-" {
-        Box::new(std::io::stdout())
-    } else {
+    // Before the file is there: from then on a signal loses nothing.
+    let mut listener = Listener::new(stream)?;
+    let mut script = Script::create(file)?;
+    let ended = listen(&mut listener, |line, listener| script.add(line, show_env, listener));
+    let summary = script.summary();
+    ended.map_err(|error| error.hint(summary.clone()))?;
+    let line = format!("nri-runc: {}\n", printable(&summary));
+    let _nobody_reads = std::io::stderr().write_all(line.as_bytes());
+    Ok(())
+}
+
+/// The daemon's stream until somebody wants it to end.
+struct Listener {
+    stream: UnixStream,
+    signals: SignalFd,
+    /// Set by the first signal.
+    deadline: Option<Instant>,
+}
+
+impl Listener {
+    /// From now on SIGINT and SIGTERM end the listening, not the process.
+    fn new(stream: UnixStream) -> Result<Self> {
+        let signals = SigSet::from_iter([Signal::SIGINT, Signal::SIGTERM]);
+        signals.thread_block()?;
+        let flags = SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC;
+        let signals = SignalFd::with_flags(&signals, flags).doing(|| "watching for signals")?;
+        Ok(Self { stream, signals, deadline: None })
+    }
+
+    /// Waits until `fd` can be used; false once a signal has come and its time is over.
+    fn wait(&mut self, fd: BorrowedFd<'_>, events: PollFlags) -> Result<bool> {
+        loop {
+            let left = self.deadline.map(|at| at.saturating_duration_since(Instant::now()));
+            if left.is_some_and(|left| left.is_zero()) {
+                return Ok(false);
+            }
+            let timeout = left.map_or(PollTimeout::NONE, |left| {
+                PollTimeout::try_from(left.as_millis() + 1).unwrap_or(PollTimeout::MAX)
+            });
+            let signals = PollFd::new(self.signals.as_fd(), PollFlags::POLLIN);
+            let mut fds = [PollFd::new(fd, events), signals];
+            match poll(&mut fds, timeout) {
+                Ok(_) | Err(Errno::EINTR) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+            let is_ready = fds[0].revents().is_some_and(|found| !found.is_empty());
+            if matches!(self.signals.read_signal(), Ok(Some(_))) {
+                self.ask_for_the_rest();
+            } else if is_ready {
+                return Ok(true);
+            }
+        }
+    }
+
+    /// The daemon answers the end of our side with the requests that are still on their way, and
+    /// then its own. Who signals twice does not want to wait for them.
+    fn ask_for_the_rest(&mut self) {
+        let wait = if self.deadline.is_some() { Duration::ZERO } else { REST_WAIT };
+        self.deadline = Some(Instant::now() + wait);
+        let _daemon_is_gone = self.stream.shutdown(Shutdown::Write);
+    }
+}
+
+/// Passes on every whole line, until the daemon or a signal ends it.
+fn listen(
+    listener: &mut Listener,
+    mut add: impl FnMut(&[u8], &mut Listener) -> Result<()>,
+) -> Result<()> {
+    let stream = listener.stream.try_clone()?;
+    let (mut line, mut bytes) = (Vec::new(), vec![0; 1 << 16]);
+    while listener.wait(stream.as_fd(), PollFlags::POLLIN)? {
+        let read = match (&stream).read(&mut bytes) {
+            Ok(0) if listener.deadline.is_some() => return Ok(()),
+            Ok(0) => return Err(Error::new("the daemon has ended, and the recording with it")),
+            Ok(read) => read,
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
+            Err(error) => return Err(Error::from(error).doing("listening to the daemon")),
+        };
+        let read = bytes.get(..read).unwrap_or_default();
+        for part in read.split_inclusive(|byte| *byte == b'\n') {
+            line.extend_from_slice(part);
+            if part.ends_with(b"\n") {
+                add(&line, listener)?;
+                line.clear();
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The script that is being written.
+struct Script {
+    out: File,
+    /// None is standard output.
+    path: Option<PathBuf>,
+    requests: u64,
+    /// In whole lines.
+    bytes: u64,
+}
+
+impl Script {
+    fn create(file: &Path) -> Result<Self> {
+        if file.as_os_str() == "-" {
+            let out = std::io::stdout().as_fd().try_clone_to_owned()?;
+            return Ok(Self { out: File::from(out), path: None, requests: 0, bytes: 0 });
+        }
         // What containers are told is nobody else's business.
         let mut options = OpenOptions::new();
         let opened = options.write(true).create_new(true).mode(0o600).open(file);
-        Box::new(opened.doing(|| format!("creating {}", file.display()))?)
-    };
-    for line in BufReader::new(stream).split(b'\n') {
-        let mut line: Value = serde_json::from_slice(&line.doing(|| "listening to the daemon")?)
+        let out = opened.doing(|| format!("creating {}", file.display()))?;
+        let path = std::path::absolute(file).unwrap_or_else(|_| file.to_owned());
+        Ok(Self { out, path: Some(path), requests: 0, bytes: 0 })
+    }
+
+    /// Adds a line of the daemon; the values of variables only with `show_env`.
+    fn add(&mut self, line: &[u8], show_env: bool, listener: &mut Listener) -> Result<()> {
+        let mut line: Value = serde_json::from_slice(line)
             .map_err(|error| Error::new(format!("the daemon sent no JSON: {error}")))?;
         if let Some(why) = line["error"].as_str() {
             return Err(Error::new(why));
@@ -41,11 +163,49 @@ pub(super) fn record(config: &Config, file: &Path, show_env: bool) -> Result<()>
         if !show_env {
             redact(&mut line);
         }
-        out.write_all(format!("{line}\n").as_bytes())
-            .and_then(|()| out.flush())
-            .doing(|| format!("writing {}", file.display()))?;
+        let text = format!("{line}\n");
+        if let Err(error) = self.write(text.as_bytes(), listener) {
+            if self.path.is_some() {
+                let _best_effort = self.out.set_len(self.bytes);
+            }
+            return Err(error.doing(format!("writing {}", self.place())));
+        }
+        self.bytes += u64::try_from(text.len()).unwrap_or_default();
+        self.requests += u64::from(line.get("call").is_some());
+        Ok(())
     }
-    Err(Error::new("the daemon has ended, and the recording with it"))
+
+    /// Whoever reads standard output slowly must not keep a signal from ending this.
+    fn write(&mut self, mut text: &[u8], listener: &mut Listener) -> Result<()> {
+        if self.path.is_some() {
+            return Ok(self.out.write_all(text)?);
+        }
+        while !text.is_empty() {
+            if !listener.wait(self.out.as_fd(), PollFlags::POLLOUT)? {
+                return Err(Error::new("interrupted while the reader took no more"));
+            }
+            let chunk = text.get(..PIPE_ROOM).unwrap_or(text);
+            match self.out.write(chunk) {
+                Ok(written) => text = text.get(written..).unwrap_or_default(),
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    fn place(&self) -> String {
+        match &self.path {
+            Some(path) => path.display().to_string(),
+            None => "standard output".to_owned(),
+        }
+    }
+
+    fn summary(&self) -> String {
+        let requests = if self.requests == 1 { "request" } else { "requests" };
+        let Self { requests: count, bytes, .. } = self;
+        format!("recorded {count} {requests}, {bytes} bytes, to {}", self.place())
+    }
 }
 
 /// Takes the values of variables out; their names are told.

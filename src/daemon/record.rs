@@ -8,7 +8,7 @@ use std::rc::Rc;
 
 use protobuf::MessageDyn;
 use serde_json::{Value, json};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 
@@ -89,10 +89,11 @@ impl Recorders {
 pub(super) async fn serve(node: &Rc<Node>, stream: &mut UnixStream) -> Result<()> {
     // State and ear in one step: nothing is missing between them, and nothing twice.
     let (pods, containers) = node.snapshot();
+    let plugins: Vec<String> = node.relay.seats().iter().map(|seat| seat.id()).collect();
     let mut lines = node.relay.recorders.listen();
     conversation::say(stream, &Answer::Admin("{}".to_owned())).await?;
     let state = json!({"pods": show_list(&pods), "containers": show_list(&containers)});
-    let state = json!({"at": now(), "state": state});
+    let state = json!({"at": now(), "plugins": plugins, "state": state});
     drop((pods, containers));
     let (mut reader, mut writer) = stream.split();
     let mut nothing = [0_u8; 1];
@@ -103,9 +104,27 @@ pub(super) async fn serve(node: &Rc<Node>, stream: &mut UnixStream) -> Result<()
                 Some(line) => writer.write_all(line.as_bytes()).await?,
                 None => break,
             },
-            _closed = reader.read(&mut nothing) => return Ok(()),
+            _closed = reader.read(&mut nothing) => {
+                return Ok(send_rest(&mut writer, lines).await?);
+            }
         }
     }
     let line = json!({"error": "the recording could not keep up and was ended"});
     Ok(writer.write_all(format!("{line}\n").as_bytes()).await?)
+}
+
+/// A recorder that ends closes its side first: it gets what was told until then.
+async fn send_rest(
+    writer: &mut (impl AsyncWrite + Unpin),
+    mut lines: Receiver<Rc<str>>,
+) -> std::io::Result<()> {
+    lines.close();
+    while let Ok(line) = lines.try_recv() {
+        match writer.write_all(line.as_bytes()).await {
+            // One that was killed has closed both sides.
+            Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => return Ok(()),
+            written => written?,
+        }
+    }
+    Ok(())
 }

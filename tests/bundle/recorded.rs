@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `replay --record`: what a daemon asked its plugins becomes a script that `replay` follows.
 
-use std::process::Child;
+use std::process::{Child, Stdio};
 
+use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
 use super::rig::{Rig, wait_until};
@@ -16,22 +17,38 @@ impl Recording {
     fn begin(rig: &Rig, more: &[&str]) -> Self {
         let file = rig.path("script.jsonl").display().to_string();
         let words = [&["nri", "replay", "--record", &file][..], more].concat();
-        let recording = Self(rig.spawn_plain(&words));
+        let recording = Self(rig.spawn_kept(&words, None, "recorder.err"));
         wait_until("the recording listens", || rig.read("script.jsonl").ends_with('\n'));
         recording
     }
 
-    /// Ends it, once a request of this name was written. Not by SIGINT, which a shell makes its
-    /// background jobs ignore.
+    fn signal(&self, signal: Signal) {
+        let pid = nix::unistd::Pid::from_raw(i32::try_from(self.0.id()).unwrap());
+        nix::sys::signal::kill(pid, signal).unwrap();
+    }
+
+    /// Ends it, once a request of this name was written.
     fn end(mut self, rig: &Rig, last: &str) -> Vec<Value> {
         let call = format!("\"call\":\"{last}\"");
         wait_until("the last request is written", || rig.read("script.jsonl").contains(&call));
-        let pid = nix::unistd::Pid::from_raw(i32::try_from(self.0.id()).unwrap());
-        nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).unwrap();
+        self.signal(Signal::SIGTERM);
         self.0.wait().unwrap();
-        let text = rig.read("script.jsonl");
-        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+        script(rig)
     }
+}
+
+/// What was recorded.
+fn script(rig: &Rig) -> Vec<Value> {
+    let text = rig.read("script.jsonl");
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+/// The one line that says how much was recorded, and where.
+fn summary(rig: &Rig) -> String {
+    let requests = calls(&script(rig)).len();
+    let (bytes, path) = (rig.read("script.jsonl").len(), rig.path("script.jsonl"));
+    let requests = format!("{requests} request{}", if requests == 1 { "" } else { "s" });
+    format!("recorded {requests}, {bytes} bytes, to {}", path.display())
 }
 
 impl Drop for Recording {
@@ -156,6 +173,80 @@ fn a_recording_ends_with_its_daemon_and_says_so() {
     rig.kill_daemon();
     assert_eq!(recording.0.wait().unwrap().code(), Some(1));
     assert!(rig.read("script.jsonl").ends_with('\n'));
+    let said = rig.read("recorder.err");
+    assert!(said.contains("the daemon has ended") && said.lines().count() == 1, "{said}");
+    assert!(said.contains(&summary(&rig)), "{said}");
+}
+
+#[test]
+fn a_signal_ends_a_recording_which_says_how_much_it_wrote_and_where() {
+    for signal in [Signal::SIGINT, Signal::SIGTERM] {
+        let rig = started("");
+        let mut recording = Recording::begin(&rig, &[]);
+        succeeds(&rig.create("c1"));
+        wait_until("it is written", || rig.read("script.jsonl").contains("PostCreateContainer"));
+        recording.signal(signal);
+        assert_eq!(recording.0.wait().unwrap().code(), Some(0), "{signal}");
+        assert!(!calls(&script(&rig)).is_empty());
+        assert_eq!(rig.read("recorder.err"), format!("nri-runc: {}\n", summary(&rig)));
+    }
+}
+
+#[test]
+fn what_happened_before_the_signal_is_recorded_by_a_recorder_that_is_behind() {
+    let rig = started("");
+    let mut recording = Recording::begin(&rig, &[]);
+    recording.signal(Signal::SIGSTOP);
+    live(&rig, "c1");
+    let told = life("").len() + 2;
+    recording.signal(Signal::SIGTERM);
+    recording.signal(Signal::SIGCONT);
+    assert_eq!(recording.0.wait().unwrap().code(), Some(0));
+    assert_eq!(calls(&script(&rig)).len(), told, "{:?}", calls(&script(&rig)));
+    assert!(rig.read("recorder.err").contains(&summary(&rig)));
+}
+
+#[test]
+fn a_recording_on_a_pipe_that_nobody_reads_can_be_ended() {
+    let rig = started("");
+    let (reader, writer) = std::io::pipe().unwrap();
+    nix::fcntl::fcntl(&writer, nix::fcntl::FcntlArg::F_SETPIPE_SZ(4096)).unwrap();
+    let words = ["nri", "replay", "--record", "-"];
+    let child = rig.spawn_kept(&words, Some(Stdio::from(writer)), "recorder.err");
+    let mut recording = Recording(child);
+    live(&rig, "c1");
+    live(&rig, "c2");
+    wait_until("it ends", || {
+        recording.signal(Signal::SIGTERM);
+        recording.0.try_wait().unwrap().is_some()
+    });
+    assert_eq!(recording.0.wait().unwrap().code(), Some(1));
+    drop(reader);
+    let said = rig.read("recorder.err");
+    assert!(said.contains("bytes, to standard output") && said.lines().count() == 1, "{said}");
+}
+
+#[test]
+fn a_recording_is_replayed_as_documented_to_plugins_that_connect_later() {
+    let rig = started("");
+    rig.plugin("10", "a", sets("A", "1"));
+    let recording = Recording::begin(&rig, &[]);
+    live(&rig, "c1");
+    let recorded = recording.end(&rig, "RemovePodSandbox");
+    assert_eq!(recorded[0]["plugins"], json!(["10-a"]), "{}", recorded[0]);
+    let (socket, out) = (rig.path("dry.sock"), rig.path("answers"));
+    let file = rig.path("script.jsonl").display().to_string();
+    let words = ["nri", "replay", "--socket", socket.to_str().unwrap(), &file];
+    let out = std::fs::File::create(out).unwrap();
+    let mut replay = Recording(rig.spawn_kept(&words, Some(Stdio::from(out)), "replay.err"));
+    wait_until("it waits", || rig.read("replay.err").contains("waits up to 30s for 10-a"));
+    let told = super::player::connect(socket, "10", "a", sets("B", "2"));
+    assert_eq!(replay.0.wait().unwrap().code(), Some(0));
+    assert!(rig.read("answers").contains("\"Env[B]\":\"10-a\""), "{}", rig.read("answers"));
+    let told = told.lock().unwrap().clone();
+    let told = told.iter().filter_map(|event| event.split(' ').next());
+    let told: Vec<&str> = told.filter(|event| *event != "Synchronize").collect();
+    assert_eq!(calls(&recorded), told);
 }
 
 #[test]

@@ -230,6 +230,13 @@ impl Rig {
         command.spawn().unwrap()
     }
 
+    /// The same; its standard error goes to a file of this rig.
+    pub(super) fn spawn_kept(&self, words: &[&str], out: Option<Stdio>, err: &str) -> Child {
+        let err = std::fs::File::create(self.path(err)).unwrap();
+        let mut command = self.command();
+        command.args(words).stdout(out.unwrap_or(Stdio::null())).stderr(err).spawn().unwrap()
+    }
+
     pub(super) fn create(&self, id: &str) -> Output {
         self.create_from("bundle", id)
     }

@@ -383,3 +383,31 @@ fn adjust_prints_json_where_that_is_asked() {
     assert_eq!(rig.call(&spec).status.code(), Some(0));
     assert_eq!(rig.call(&[&spec[..], &["--json"]].concat()).status.code(), Some(2));
 }
+
+#[test]
+fn every_admin_command_of_the_readme_prints_one_json_document() {
+    let rig = started("");
+    succeeds(&rig.create("c1"));
+    let bundle = rig.path("bundle").display().to_string();
+    let readme = include_str!("../../README.md");
+    for words in [
+        &["status"] as &[&str],
+        &["plugins"],
+        &["pods"],
+        &["explain", "c1"],
+        &["check"],
+        &["adjust", "--bundle", &bundle],
+        &["disable"],
+        &["enable"],
+        &["restart"],
+        &["stop"],
+    ] {
+        assert!(
+            readme.contains(&format!("`nri-runc nri {}", words[0]))
+                || readme.contains(&format!("`{}`", words[0]))
+        );
+        let output = rig.call(&[&["nri", "--json"][..], words].concat());
+        let document = serde_json::from_slice::<Value>(&output.stdout);
+        assert!(document.is_ok(), "{words:?}: {}", String::from_utf8_lossy(&output.stdout));
+    }
+}

@@ -237,15 +237,13 @@ fn in_pod(rig: &Rig, id: &str, pod: &str, resources: &str, annotations: Value) -
     };
     let name = format!("k8s_{pod}_shop_u-{pod}_0");
     let metadata = json!({"name": pod, "uid": format!("u-{pod}"), "namespace": "shop"});
-    write(
-        pod,
-        json!({
-            format!("{KEY}.Metadata"): metadata.to_string(),
-            format!("{KEY}.Annotations"): annotations.to_string(),
-            "pod-linux-resources.crio.io": resources,
-            "spoofed.crio.io": "true",
-        }),
-    );
+    // CRI-O writes the pod's annotations twice: each as one of the document's, and all as a list.
+    let mut of_sandbox = annotations.clone();
+    of_sandbox[format!("{KEY}.Metadata")] = metadata.to_string().into();
+    of_sandbox[format!("{KEY}.Annotations")] = annotations.to_string().into();
+    of_sandbox["pod-linux-resources.crio.io"] = resources.into();
+    of_sandbox["spoofed.crio.io"] = "true".into();
+    write(pod, of_sandbox);
     write(
         id,
         json!({

@@ -9,8 +9,9 @@ use crate::host::Point;
 use crate::plugin::Event;
 use crate::state::{Container, Key, Lifecycle};
 
+use super::gate::Gate;
 use super::node::{Node, log_failure, now};
-use super::{hook, lasting, outcome, settle, watch};
+use super::{evidence, hook, lasting, outcome, settle, watch};
 
 /// Whether the init process of a container is known to have ended.
 pub(super) fn has_ended(node: &Node, record: &Container) -> bool {
@@ -65,14 +66,20 @@ pub(super) fn learn_late(node: &Rc<Node>, key: &Key) {
 
 /// Watches an init process to its end.
 pub(super) fn watch(node: &Rc<Node>, record: &Container) {
+    watch_with(node, record, Gate::new(evidence::folder(&node.host, &record.key)));
+}
+
+/// The same with the container's folder as it was watched since the creation.
+pub(super) fn watch_with(node: &Rc<Node>, record: &Container, folder: Gate) {
     let Some(pid) = record.init_pid else { return };
     let process = watch::open_same(&node.host, pid, record.init_start);
     let (node, key, incarnation) = (Rc::clone(node), record.key.clone(), record.incarnation);
     tokio::task::spawn_local(async move {
         // Boxed, all but the waiting: what calls plugins is large, and there may be thousands of us.
+        // Also of a process that has been reaped: it may have been started before.
+        Box::pin(hook::until_started(&node, &key, incarnation, process.as_ref(), folder)).await;
         let process = match process {
             Some(process) => {
-                Box::pin(hook::until_started(&node, &key, incarnation, &process)).await;
                 let process = watch::ended_alone(process).await;
                 node.let_go();
                 Some(process)

@@ -277,16 +277,23 @@ async fn started(node: &Rc<Node>, key: &Key) {
 
 /// Looks for the start of a container that a hook told of, until it is seen or its process ends.
 /// Of any other container the start is told by whoever asks for it.
-pub(super) async fn until_started(node: &Rc<Node>, key: &Key, incarnation: u64, process: &OwnedFd) {
+///
+/// `process`: its init process, unless that has been reaped.
+pub(super) async fn until_started(
+    node: &Rc<Node>,
+    key: &Key,
+    incarnation: u64,
+    process: Option<&OwnedFd>,
+    mut folder: Gate,
+) {
     let waits = |node: &Node| {
         let record = node.container(key).filter(|record| record.incarnation == incarnation)?;
         (record.by_hook && record.state == Lifecycle::Created).then_some(())
     };
-    let watched = node.lane(key).start_watch.take();
-    let mut gate = watched.unwrap_or_else(|| Gate::new(evidence::folder(&node.host, key)));
     while waits(node).is_some() {
-        let has_ended = watch::has_ended(process);
-        if gate.is_open(true) {
+        let has_ended = process.is_none_or(watch::has_ended);
+        // Without its folder only what was seen in it counts.
+        if folder.is_open(evidence::exists(&node.host, key)) {
             let lane = node.lane(key);
             let _turn = lane.turn.lock().await;
             if waits(node).is_some() {
@@ -294,10 +301,11 @@ pub(super) async fn until_started(node: &Rc<Node>, key: &Key, incarnation: u64, 
             }
             return;
         }
-        if has_ended || !evidence::exists(&node.host, key) {
+        let Some(process) = process.filter(|_| !has_ended && evidence::exists(&node.host, key))
+        else {
             return;
-        }
-        let event = gate.event();
+        };
+        let event = folder.event();
         tokio::select! {
             () = event => {}
             () = watch::ended(process) => {}

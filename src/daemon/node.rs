@@ -85,8 +85,6 @@ pub(super) struct Lane {
     /// Held while the container's resources are written, by a runtime or by us: never while a
     /// plugin is asked, and never while waiting for a turn.
     pub(super) writing: Arc<Mutex<()>>,
-    /// A container that OCI hooks reported: its folder as watched since its creation.
-    pub(super) start_watch: RefCell<Option<Gate>>,
 }
 
 /// How many different things that could not be read are kept.

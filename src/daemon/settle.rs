@@ -108,12 +108,8 @@ async fn created(node: &Rc<Node>, key: &Key, record: &Container, pending: &Pendi
         if !record.is_sandbox {
             node.tell(Event::PostCreateContainer, key).await;
         }
-        if record.by_hook {
-            let unused = Gate::new(evidence::folder(&node.host, key));
-            let watched = pending.gate.replace(unused);
-            *node.lane(key).start_watch.borrow_mut() = Some(watched);
-        }
-        exit::watch(node, &record);
+        let unused = Gate::new(evidence::folder(&node.host, key));
+        exit::watch_with(node, &record, pending.gate.replace(unused));
     }
 }
 

@@ -238,9 +238,9 @@ mod tests {
 
     #[test]
     fn a_recorded_state_names_its_plugins_and_one_by_hand_does_not() {
-        let recorded = |line: &Value| match order_of(line) {
-            Order::State { recorded_with, .. } => recorded_with,
-            other => panic!("{other:?}"),
+        let recorded = |line: &Value| {
+            let Order::State { recorded_with, .. } = order_of(line) else { panic!("{line}") };
+            recorded_with
         };
         let names = Some(vec!["10-a".to_owned()]);
         assert_eq!(recorded(&json!({"at": 1, "plugins": ["10-a"], "state": {}})), names);

@@ -237,7 +237,7 @@ fn a_recording_is_replayed_as_documented_to_plugins_that_connect_later() {
     let (socket, out) = (rig.path("dry.sock"), rig.path("answers"));
     let file = rig.path("script.jsonl").display().to_string();
     let words = ["nri", "replay", "--socket", socket.to_str().unwrap(), &file];
-    let out = std::fs::File::create(out).unwrap();
+    let out = std::fs::OpenOptions::new().append(true).create(true).open(out).unwrap();
     let mut replay = Recording(rig.spawn_kept(&words, Some(Stdio::from(out)), "replay.err"));
     wait_until("it waits", || rig.read("replay.err").contains("waits up to 30s for 10-a"));
     let told = super::player::connect(socket, "10", "a", sets("B", "2"));

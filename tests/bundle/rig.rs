@@ -232,7 +232,8 @@ impl Rig {
 
     /// The same; its standard error goes to a file of this rig.
     pub(super) fn spawn_kept(&self, words: &[&str], out: Option<Stdio>, err: &str) -> Child {
-        let err = std::fs::File::create(self.path(err)).unwrap();
+        let mut options = std::fs::OpenOptions::new();
+        let err = options.append(true).create(true).open(self.path(err)).unwrap();
         let mut command = self.command();
         command.args(words).stdout(out.unwrap_or(Stdio::null())).stderr(err).spawn().unwrap()
     }

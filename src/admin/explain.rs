@@ -34,15 +34,19 @@ pub(super) fn page(document: &Value, wide: bool) -> String {
     traces(document, &mut page);
     for other in document["earlier"].as_array().into_iter().flatten() {
         let (id, state) = (text(&other["id"]), text(&other["state"]));
-        let _infallible =
-            writeln!(page, "earlier: {} {state}, {} old", short_id(&id), ago(&other["created_at"]));
+        let _infallible = writeln!(page, "earlier: {} {state}, {} old", short_id(&id), age(other));
     }
     page
 }
 
 fn state(document: &Value) -> String {
     let state = text(&document["state"]);
-    let times = [("finished", "ended"), ("started", "started"), ("created", "created")];
+    let times = [
+        ("finished", "ended"),
+        ("started", "started"),
+        ("created", "created"),
+        ("refused", "refused"),
+    ];
     let last = times.into_iter().find(|(key, _)| document[format!("{key}_time")].is_string());
     match last {
         None => state,
@@ -51,6 +55,12 @@ fn state(document: &Value) -> String {
             format!("{state} ({word} {time}, {} ago)", ago(&document[format!("{key}_at")]))
         }
     }
+}
+
+/// Since its creation, or since the refusal of one that was never created.
+fn age(container: &Value) -> String {
+    let created = Some(&container["created_at"]).filter(|at| at.as_i64() > Some(0));
+    ago(created.unwrap_or(&container["refused_at"]))
 }
 
 /// To the second.
@@ -137,7 +147,7 @@ fn matches(document: &Value) -> String {
             short_id(&id).to_owned(),
             if pod == name || pod == id { name } else { format!("{pod}/{name}") },
             text(&container["state"]),
-            ago(&container["created_at"]),
+            age(container),
         ]
     });
     table(&["id", "name", "state", "age"], &rows)

@@ -56,7 +56,7 @@ pub(super) async fn create(node: &Rc<Node>, call: &mut Call) -> Result<Option<Pr
     match started {
         Ok(document) => Ok(Some(Proceed { document, ..Proceed::default() })),
         Err(error) => {
-            node.change(&call.key, |record| record.refused.push(error.to_string()));
+            node.change(&call.key, |record| record.refuse(error.to_string(), now()));
             undo::creation(node, &call.key).await;
             Err(error)
         }
@@ -88,7 +88,7 @@ async fn admit(
 
 /// A container that was refused before it was put on record is explained like any other.
 pub(super) fn keep_refused(node: &Node, mut record: Container, error: &Error) {
-    record.refused.push(error.to_string());
+    record.refuse(error.to_string(), now());
     node.store.borrow_mut().remember(record);
 }
 
@@ -205,6 +205,7 @@ pub(super) fn blank_record(node: &Node, call: &Call) -> Container {
         patched: None,
         changes: Vec::new(),
         refused: Vec::new(),
+        refused_at: 0,
         skipped: Vec::new(),
         deferred: Vec::new(),
         in_flight: Some(InFlight {

@@ -111,12 +111,13 @@ fn row(node: &Node, container: &Container) -> Value {
     row
 }
 
-/// When it was created, started and ended, in nanoseconds and to be read.
+/// When it was created, started, ended and refused, in nanoseconds and to be read.
 pub(super) fn add_times(row: &mut Value, container: &Container) {
     for (key, at) in [
         ("created", container.created_at),
         ("started", container.started_at),
         ("finished", container.finished_at),
+        ("refused", container.refused_at),
     ] {
         row[format!("{key}_at")] = at.into();
         row[format!("{key}_time")] = rfc3339_nanos(at).into();

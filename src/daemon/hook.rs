@@ -26,7 +26,7 @@ use crate::state::{Container, InFlight, Key, Lifecycle, PodState, Wish};
 use super::call::Call;
 use super::create::{self, Bundle};
 use super::gate::Gate;
-use super::node::{Lane, Node, Pending};
+use super::node::{Lane, Node, Pending, now};
 use super::runtime_error::RuntimeLog;
 use super::update::Block;
 use super::{
@@ -167,7 +167,7 @@ async fn created(node: &Rc<Node>, call: &mut Call, init: u32) -> Result<Verb> {
         adjusted => adjusted,
     };
     let Err(error) = adjusted else { return Ok(verb) };
-    node.change(&call.key, |record| record.refused.push(error.to_string()));
+    node.change(&call.key, |record| record.refuse(error.to_string(), now()));
     undo::creation(node, &call.key).await;
     Err(error)
 }

@@ -14,7 +14,7 @@ use crate::error::Error;
 use crate::state::{Change, Key};
 
 use super::call::Call;
-use super::node::Node;
+use super::node::{Node, now};
 
 /// So much of the end of a log is read.
 const TAIL: u64 = 64 << 10;
@@ -111,7 +111,7 @@ pub(super) fn note(node: &Rc<Node>, key: &Key, verb: &str, log: Option<&RuntimeL
         let what = if verb == "start" { "start" } else { "create" };
         let line = format!("the runtime did not {what} it");
         info!("{}: {line}; its words are in the engine's log", key.id);
-        return node.change(key, |record| record.refused.push(line));
+        return node.change(key, |record| record.refuse(line, now()));
     };
     let mut line = format!("the runtime refused it: {words}");
     let behind = behind(&record.changes, &words);
@@ -124,7 +124,7 @@ pub(super) fn note(node: &Rc<Node>, key: &Key, verb: &str, log: Option<&RuntimeL
     } else {
         info!("{verb} {}: {error}", key.id);
     }
-    node.change(key, |record| record.refused.push(error.to_string()));
+    node.change(key, |record| record.refuse(error.to_string(), now()));
 }
 
 /// The change that these words are about: the one of which they say most.

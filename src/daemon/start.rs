@@ -11,7 +11,7 @@ use crate::plugin::Event;
 use crate::state::{InFlight, Lifecycle};
 
 use super::call::Call;
-use super::node::Node;
+use super::node::{Node, now};
 use super::pods;
 
 /// Decides a `start`.
@@ -32,7 +32,7 @@ pub(super) async fn start(node: &Rc<Node>, call: &Call) -> Result<Proceed> {
     if let Err(error) = allowed {
         node.change(&call.key, |record| {
             record.in_flight = None;
-            record.refused.push(error.to_string());
+            record.refuse(error.to_string(), now());
         });
         return Err(error);
     }

@@ -131,7 +131,7 @@ fn note_refusal(node: &Node, key: &Key, error: &Error) {
     let too_many = (record.refused.len() + 1).saturating_sub(REFUSALS);
     node.change(key, |record| {
         record.refused.drain(..too_many);
-        record.refused.push(why);
+        record.refuse(why, now());
     });
 }
 

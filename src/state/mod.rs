@@ -169,6 +169,9 @@ pub struct Container {
     pub changes: Vec<Change>,
     /// Why it was refused, if it was.
     pub refused: Vec<String>,
+    /// When it was refused last: Unix time in nanoseconds, 0 if never.
+    #[serde(default)]
+    pub refused_at: i64,
     /// What was left out.
     pub skipped: Vec<Skipped>,
     /// The verb that is under way.
@@ -194,6 +197,12 @@ pub struct Container {
 }
 
 impl Container {
+    /// Keeps why it was refused, and when.
+    pub fn refuse(&mut self, why: String, at: i64) {
+        self.refused.push(why);
+        self.refused_at = at;
+    }
+
     /// Whether the runtime made it: a creation that came to nothing tells nothing about the
     /// container that had its id before.
     pub fn was_made(&self) -> bool {

@@ -225,6 +225,26 @@ fn containers_are_found_by_name_and_several_are_listed_newest_first() {
 }
 
 #[test]
+fn a_refused_container_has_the_time_of_its_refusal() {
+    let rig = started("");
+    let _told = rig.plugin("90", "guard", Manner { refuses: Some("no"), ..Manner::default() });
+    for id in ["bad1", "bad2"] {
+        assert_eq!(rig.create(id).status.code(), Some(1));
+    }
+    let document = rig.admin(&["explain", "bad1"]);
+    assert!(document["refused_at"].as_i64() > Some(0), "{document}");
+    assert!(document["refused_time"].as_str().is_some_and(|time| time.ends_with('Z')));
+    assert_eq!(document["created_at"], 0, "{document}");
+    assert!(page(&rig, &["explain", "bad1"]).contains("(refused 2"));
+    // Two are meant: a table with their ages.
+    let output = rig.call(&["nri", "explain", "bad"]);
+    let table = String::from_utf8(output.stdout).unwrap();
+    let ages: Vec<&str> =
+        table.lines().skip(1).filter_map(|row| row.split(' ').next_back()).collect();
+    assert_eq!((ages.len(), ages.contains(&"-")), (2, false), "{table}");
+}
+
+#[test]
 fn an_unknown_name_is_no_matter_of_the_daemon() {
     let rig = started("");
     let output = rig.call(&["nri", "explain", "nowhere"]);

@@ -99,6 +99,7 @@ fn what_an_older_version_wrote_is_used_after_an_upgrade() {
         "created_at",
         "started_at",
         "finished_at",
+        "refused_at",
         "exit_code",
         "status_reason",
         "status_message",

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::{Semaphore, oneshot};
 
-use super::known::{Mover, shares};
+use super::mover::{Mover, shares};
 use super::report::Ratio;
 use super::{Place, status_kib, time};
 

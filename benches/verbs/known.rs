@@ -7,15 +7,11 @@
 
 use std::path::Path;
 use std::process::Command;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use async_trait::async_trait;
-use nri_runc::plugin::api;
-use nri_runc::plugin::stub::Stub;
 use serde_json::{Value, json};
-use ttrpc::r#async::TtrpcContext;
 
+use super::mover::{Mover, shares};
 use super::report::Ratio;
 use super::{Place, time};
 
@@ -23,54 +19,6 @@ const MANY: usize = 10_000;
 const FEW: usize = 10;
 const UPDATES: usize = 200;
 const CREATIONS: usize = 60;
-
-/// A plugin that hears nothing, is told of everything and asks for updates.
-#[derive(Default)]
-pub(crate) struct Mover {
-    /// How long it thinks about each part of what it is told.
-    pub(crate) thinks: Duration,
-}
-
-impl Mover {
-    pub(crate) async fn joins(self, socket: &Path) -> Stub {
-        let stream = tokio::net::UnixStream::connect(socket).await.unwrap();
-        Stub::register(stream, "10", "mover", Arc::new(self)).await.unwrap()
-    }
-}
-
-#[async_trait]
-impl api::Plugin for Mover {
-    async fn configure(
-        &self,
-        _: &TtrpcContext,
-        _: api::ConfigureRequest,
-    ) -> ttrpc::Result<api::ConfigureResponse> {
-        // RemoveContainer alone: something has to be named.
-        Ok(api::ConfigureResponse { events: 1 << 10, ..Default::default() })
-    }
-
-    async fn synchronize(
-        &self,
-        _: &TtrpcContext,
-        request: api::SynchronizeRequest,
-    ) -> ttrpc::Result<api::SynchronizeResponse> {
-        tokio::time::sleep(self.thinks).await;
-        Ok(api::SynchronizeResponse { more: request.more, ..Default::default() })
-    }
-}
-
-pub(crate) fn shares(container: &str, value: u64) -> api::UpdateContainersRequest {
-    let resources = json!({"cpu": {"shares": value}});
-    let resources = nri_runc::describe::resources_from_json(resources.as_object().unwrap());
-    let linux =
-        api::LinuxContainerUpdate { resources: Some(resources).into(), ..Default::default() };
-    let update = api::ContainerUpdate {
-        container_id: container.to_owned(),
-        linux: Some(linux).into(),
-        ..Default::default()
-    };
-    api::UpdateContainersRequest { update: vec![update], ..Default::default() }
-}
 
 /// A plugin's update of a container, record on disk included, against the runtime's `update`.
 pub(crate) fn update_other(place: &Place) -> Ratio {

@@ -17,6 +17,7 @@ mod busy;
 mod chain;
 mod cri;
 mod known;
+mod mover;
 mod plugin;
 mod report;
 

@@ -16,6 +16,12 @@ use crate::error::{Error, Result};
 /// Version of this protocol. Another version is refused in one line.
 pub const PROTOCOL: u32 = 1;
 
+/// Folder of the run directory in which a wrapper leaves what it refused without the daemon.
+pub const REFUSED_DIR: &str = "refused";
+
+/// At most so many refusals are kept there, the newest.
+pub const REFUSAL_NOTES: usize = 128;
+
 /// The largest frame, in bytes: Linux allows 6 MiB of argv and environment at most.
 pub const FRAME_LIMIT: u32 = 8 << 20;
 

@@ -19,7 +19,7 @@ use tracing::{info, warn};
 use crate::argv::Verb;
 use crate::error::Result;
 use crate::files;
-use crate::link::Question;
+use crate::link::{Question, REFUSED_DIR};
 use crate::plugin::Event;
 use crate::state::{Container, Key, Lifecycle, PodState, Skipped};
 
@@ -27,7 +27,8 @@ use super::call::Call;
 use super::conversation::Asked;
 use super::node::Node;
 use super::{
-    create, evidence, exit, folders, pods, recovery, resources, undo, update, updates, watch,
+    create, evidence, exit, folders, pods, recovery, refused, resources, undo, update, updates,
+    watch,
 };
 
 /// What a wrapper left behind.
@@ -54,6 +55,7 @@ impl Note {
 
 /// Takes over what went past us, oldest first; before any plugin is at the table.
 pub(super) async fn adopt(node: &Rc<Node>) {
+    refused::take_up(node);
     for path in notes(node) {
         take_up(node, &path, None).await;
     }
@@ -62,10 +64,11 @@ pub(super) async fn adopt(node: &Rc<Node>) {
 /// Takes over what goes past us from now on: wrappers that found us silent, or that our
 /// predecessor left without an answer.
 pub(super) fn follow(node: &Rc<Node>) -> Option<JoinHandle<()>> {
-    let events = watch_folder(&folder(node))?;
+    let events = watch_folders(&[folder(node), node.config.run_dir.join(REFUSED_DIR)])?;
     let node = Rc::clone(node);
     Some(tokio::task::spawn_local(async move {
         loop {
+            refused::take_up(&node);
             for path in notes(&node) {
                 let Some(call) = read(&path).and_then(|note| note.call()) else {
                     take_up(&node, &path, None).await;
@@ -98,16 +101,22 @@ fn folder(node: &Node) -> PathBuf {
     node.config.run_dir.join("bypassed")
 }
 
-fn watch_folder(folder: &Path) -> Option<OwnedFd> {
-    DirBuilder::new().recursive(true).mode(0o700).create(folder).ok()?;
+fn watch_folders(folders: &[PathBuf]) -> Option<OwnedFd> {
     let events = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK).ok()?;
-    inotify::add_watch(&events, folder, WatchFlags::MOVED_TO | WatchFlags::ONLYDIR).ok()?;
+    for folder in folders {
+        DirBuilder::new().recursive(true).mode(0o700).create(folder).ok()?;
+        inotify::add_watch(&events, folder, WatchFlags::MOVED_TO | WatchFlags::ONLYDIR).ok()?;
+    }
     Some(events)
 }
 
-/// The notes that are there. What a wrapper was killed over is removed.
 fn notes(node: &Node) -> Vec<PathBuf> {
-    let entries = std::fs::read_dir(folder(node)).into_iter().flatten().flatten();
+    notes_in(&folder(node))
+}
+
+/// The notes in this folder, oldest first. What a wrapper was killed over is removed.
+pub(super) fn notes_in(folder: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
     // Their names begin with the time.
     let mut paths: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
     paths.retain(|path| {

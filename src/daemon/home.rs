@@ -16,6 +16,7 @@ use tracing::{info, warn};
 use crate::config::{self, Loaded, SNAPSHOT};
 use crate::error::Result;
 use crate::files;
+use crate::link::REFUSED_DIR;
 use crate::plugin::socket::SocketFile;
 
 use super::node::{Node, log_failure};
@@ -142,6 +143,7 @@ impl Home {
             && self.has_socket()
             && self.node.store.borrow().is_in_place()
             && run.join("bypassed").is_dir()
+            && run.join(REFUSED_DIR).is_dir()
     }
 
     /// Whether a wrapper found nobody and has started another daemon, before we saw it.

@@ -40,6 +40,7 @@ mod plugins;
 mod pods;
 mod record;
 mod recovery;
+mod refused;
 mod relay;
 mod reload;
 mod require;

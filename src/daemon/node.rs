@@ -325,7 +325,8 @@ impl Node {
 
     /// Keeps a failure for `status` and says it in the log.
     pub(super) fn note_failure(&self, what: &str, plugin: &str) {
-        self.note_failure_of(what, what, plugin);
+        error!("{what}");
+        self.count_failure(what, what, plugin, now());
     }
 
     /// A call that was refused. The same refusal of another container is counted, not listed
@@ -333,18 +334,19 @@ impl Node {
     pub(super) fn note_refusal(&self, verb: &str, id: &str, error: &Error) {
         let why = error.why();
         let kind = format!("{verb}: {why}");
-        self.note_failure_of(&format!("{verb} {id}: {why}"), &kind, error.plugin());
+        let what = format!("{verb} {id}: {why}");
+        error!("{what}");
+        self.count_failure(&what, &kind, error.plugin(), now());
     }
 
-    fn note_failure_of(&self, what: &str, kind: &str, plugin: &str) {
-        error!("{what}");
+    /// Keeps a failure for `status`, without a line in the log. Those of one kind are one.
+    pub(super) fn count_failure(&self, what: &str, kind: &str, plugin: &str, at: i64) {
         let mut failures = self.failures.borrow_mut();
         let same = failures.iter().position(|note| note.kind == kind && note.plugin == plugin);
         let earlier = same.and_then(|index| failures.remove(index));
         if failures.len() >= FAILURES {
             failures.pop_front();
         }
-        let at = now();
         failures.push_back(FailureNote {
             at,
             first: earlier.as_ref().map_or(at, |earlier| earlier.first),

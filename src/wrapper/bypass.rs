@@ -16,7 +16,7 @@ use crate::files;
 use crate::host::Point;
 use crate::link::Question;
 
-use super::{Document, Wrapper, protection};
+use super::{Document, Wrapper, protection, refusal};
 
 impl Wrapper<'_> {
     /// Goes on without the daemon, or fails the verb; `why` says what was wrong with it.
@@ -28,12 +28,16 @@ impl Wrapper<'_> {
     pub(super) fn bypass_update(&self, why: &str, asks: Option<Vec<u8>>) -> Result<Infallible> {
         let may_fail = self.call.verb != Verb::Delete;
         if may_fail && self.config.on_daemon_failure == DaemonPolicy::Fail {
-            return Err(Error::new(format!("{why}; nothing was changed or started"))
-                .hint("on_daemon_failure = \"fail\" asks for this; see: nri-runc nri check"));
+            let error = Error::new(format!("{why}; nothing was changed or started"))
+                .hint("on_daemon_failure = \"fail\" asks for this; see: nri-runc nri check");
+            let (question, _document) = self.unasked();
+            refusal::leave_note(self.config, self.call, &question, None, &error);
+            return Err(error);
         }
         let (question, document) = self.unasked();
         if self.call.verb.creates() {
-            protection::refuse_unless_exempt(self.config, &question, document.as_ref(), why)?;
+            let (config, call) = (self.config, self.call);
+            protection::refuse_unless_exempt(config, call, &question, document.as_ref(), why)?;
         }
         self.host.point(Point::WrapperBypass)?;
         leave_note(self.config, self.call, &self.runtime, &question, why, asks);

@@ -22,7 +22,7 @@ use crate::error::{Context, Error, Result, quoted};
 use crate::files;
 use crate::link::{self, Answer, Attached, Hook, Question, Stage};
 
-use super::{Document, ask, bypass, protection};
+use super::{Document, ask, bypass, protection, refusal};
 
 /// The most that is read as state: it repeats the annotations.
 const STATE_LIMIT: usize = 4 << 20;
@@ -135,10 +135,12 @@ fn without_a_daemon(
         return Ok(());
     }
     if config.on_daemon_failure == DaemonPolicy::Fail {
-        return Err(Error::new(why)
-            .hint("on_daemon_failure = \"fail\" asks for this; see: nri-runc nri check"));
+        let error = Error::new(why)
+            .hint("on_daemon_failure = \"fail\" asks for this; see: nri-runc nri check");
+        refusal::leave_note(config, call, question, None, &error);
+        return Err(error);
     }
-    protection::refuse_unless_exempt(config, question, document, &why)?;
+    protection::refuse_unless_exempt(config, call, question, document, &why)?;
     bypass::leave_note(config, call, Path::new(&question.runtime), question, &why, None);
     Ok(())
 }

@@ -11,6 +11,7 @@ mod bypass;
 mod commit;
 mod hook;
 mod protection;
+mod refusal;
 mod report;
 mod update;
 

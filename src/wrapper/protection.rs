@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::adaptation::{Excuses, missing_required};
-use crate::argv;
+use crate::argv::{self, Call};
 use crate::config::{Config, Protection};
 use crate::describe::{self, Spec};
 use crate::engine;
@@ -24,28 +24,39 @@ use crate::runtime;
 use crate::sources::Sources;
 
 use super::Document;
+use super::refusal::{self, ContainerNames};
 
 /// How long the engine's files and records may take, all together.
 const LOOKUP: Duration = Duration::from_secs(2);
 
 /// Refuses the container of `question` where something protects containers, unless its pod is
-/// exempt. `why` says what was wrong with the daemon.
+/// exempt, and leaves a record of it. `why` says what was wrong with the daemon.
 pub(super) fn refuse_unless_exempt(
     config: &Config,
+    call: &Call,
     question: &Question,
     document: Option<&Document>,
     why: &str,
 ) -> Result<()> {
     let protections = config.protections_without_daemon();
     let Some(first) = protections.first() else { return Ok(()) };
-    if may_be_exempt(config)
-        && let Some(document) = document
-        && is_exempt(config, question, document, &protections)
+    // A pod that cannot be described is not exempt.
+    let described = document.and_then(|document| describe(config, question, document).ok());
+    if let Some(described) = &described
+        && may_be_exempt(config)
+        && is_exempt(config, described, &protections)
     {
         return Ok(());
     }
-    Err(Error::new(format!("{why}, and {}; nothing was changed or started", first.what))
-        .hint("no container is created without the daemon then; see: nri-runc nri check"))
+    let error = Error::new(format!("{why}, and {}; nothing was changed or started", first.what))
+        .hint("no container is created without the daemon then; see: nri-runc nri check");
+    let names = described.map(|(_, pod, container)| ContainerNames {
+        namespace: pod.namespace,
+        pod: pod.name,
+        container: container.name,
+    });
+    refusal::leave_note(config, call, question, names.as_ref(), &error);
+    Err(error)
 }
 
 /// Whether any pod is.
@@ -54,38 +65,29 @@ fn may_be_exempt(config: &Config) -> bool {
     !config.exempt_namespaces.is_empty() || !toleration.is_empty()
 }
 
-/// A pod that cannot be described is not exempt.
-fn is_exempt(
-    config: &Config,
-    question: &Question,
-    document: &Document,
-    protections: &[Protection],
-) -> bool {
-    let Ok((is_exempt, pod, container)) = describe(config, question, document) else {
-        return false;
-    };
-    if is_exempt {
+fn is_exempt(config: &Config, described: &Described, protections: &[Protection]) -> bool {
+    let (is_exempt, pod, container) = described;
+    if *is_exempt {
         return true;
     }
     // The annotation excuses missing plugins, and nothing else.
     let required: Option<Vec<&str>> = protections.iter().map(|p| p.required.as_deref()).collect();
     let Some(required) = required else { return false };
     let excuses = Excuses {
-        is_exempt,
+        is_exempt: *is_exempt,
         tolerate_missing_plugins_annotation: &config
             .default_validator
             .tolerate_missing_plugins_annotation,
     };
-    let missing = missing_required(&pod, &container.name, excuses, required, |_| false);
+    let missing = missing_required(pod, &container.name, excuses, required, |_| false);
     missing.is_ok_and(|missing| missing.is_empty())
 }
 
-/// Whether the pod is in an exempt namespace, pod and container, as the daemon would describe them.
-fn describe(
-    config: &Config,
-    question: &Question,
-    document: &Document,
-) -> Result<(bool, api::PodSandbox, api::Container)> {
+/// Whether the pod is in an exempt namespace; pod and container.
+type Described = (bool, api::PodSandbox, api::Container);
+
+/// The pod and the container, as the daemon would describe them.
+fn describe(config: &Config, question: &Question, document: &Document) -> Result<Described> {
     let host = config.host();
     let bytes = files::read_at(&document.dir, &document.name)?.bytes;
     let spec = Spec::parse(&bytes)?;

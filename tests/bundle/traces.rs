@@ -200,3 +200,106 @@ fn what_the_runtime_refuses_is_explained_with_the_plugin_behind_it() {
     assert_eq!(rig.logged(&["c3: the runtime did not create it"]), 1);
     assert_eq!(rig.admin(&["status"])["failures"].as_array().map(Vec::len), Some(1));
 }
+
+const REQUIRED: &str = "autostart = false---[plugin.policy]\nrequired = true\n";
+
+#[test]
+fn what_wrappers_refused_without_a_daemon_is_told_by_the_next_one() {
+    let mut rig = Rig::new(REQUIRED);
+    for id in ["c1", "c2"] {
+        assert!(!rig.create(id).status.success());
+    }
+    let refused_by = nri_runc::text::rfc3339(std::time::SystemTime::now());
+    rig.start_daemon();
+    for id in ["c1", "c2"] {
+        let line = format!("create {id}: refused by the wrapper at 2");
+        assert_eq!(rig.logged(&[&line, "plugin policy is required"]), 1, "{id}");
+        let explained = rig.admin(&["explain", id]);
+        assert!(explained["refused"][0].as_str().unwrap().contains("policy is required"));
+        assert!(explained["refused_time"].as_str().unwrap() < refused_by.as_str(), "{explained}");
+    }
+    let status = rig.admin(&["status"]);
+    let failures = status["failures"].as_array().unwrap();
+    assert_eq!((failures.len(), &failures[0]["count"]), (1, &json!(2)), "{status}");
+    assert!(failures[0]["what"].as_str().unwrap().starts_with("create c2: "), "{status}");
+    assert_eq!(failures[0]["at"], rig.admin(&["explain", "c2"])["refused_at"]);
+    assert_eq!(status["bypassed"], 0, "{status}");
+    assert_eq!(std::fs::read_dir(rig.path("run/refused")).unwrap().count(), 0);
+}
+
+#[test]
+fn a_pod_refused_without_a_daemon_is_found_by_its_names_after_its_bundle_is_gone() {
+    let mut rig = Rig::new(REQUIRED);
+    let folder = "run/containerd/io.containerd.runtime.v2.task/k8s.io/c1";
+    std::fs::create_dir_all(rig.path(folder).join("rootfs")).unwrap();
+    cri(&rig, "container", "app");
+    rig.write(&format!("{folder}/config.json"), &rig.read("bundle/config.json"));
+    assert!(!rig.create_from(folder, "c1").status.success());
+    std::fs::remove_dir_all(rig.path(folder)).unwrap();
+    rig.start_daemon();
+    for name in ["c1", "app", "shop/app", "shop/web/app"] {
+        let explained = rig.admin(&["explain", name]);
+        assert!(explained["refused"].to_string().contains("policy is required"), "{name}");
+    }
+}
+
+#[test]
+fn a_daemon_that_was_silent_tells_what_the_wrapper_refused_meanwhile() {
+    let rig = Rig::new("");
+    let file = rig.path("fault").display().to_string();
+    let more = format!("---[plugin.policy]\nrequired = true\n[debug]\nfault = \"@{file}\"\n");
+    rig.configure(&rig.path("fake/runc"), &more);
+    let mut rig = rig;
+    rig.start_daemon();
+    // It takes the question and says nothing, as long as the wrapper waits.
+    let _policy = seat(&rig, "10-policy", Actor::always(Act::Answer));
+    kill(&rig, nix::sys::signal::Signal::SIGSTOP);
+    assert!(!rig.create("c1").status.success());
+    kill(&rig, nix::sys::signal::Signal::SIGCONT);
+    wait_until("it is told", || {
+        rig.logged(&["create c1: refused by the wrapper", "the daemon fell silent"]) == 1
+    });
+    assert!(refusals(&rig, "c1").contains("the daemon fell silent"));
+}
+
+fn kill(rig: &Rig, signal: nix::sys::signal::Signal) {
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(rig.daemon_pid()), signal).unwrap();
+}
+
+#[test]
+fn a_verb_that_the_policy_fails_without_a_daemon_is_told_too() {
+    let mut rig = Rig::new("autostart = false");
+    rig.start_daemon();
+    succeeds(&rig.create("c1"));
+    rig.kill_daemon();
+    rig.configure(&rig.path("fake/runc"), "autostart = false\non_daemon_failure = \"fail\"");
+    assert!(!rig.verb(&["start", "c1"]).status.success());
+    assert!(!rig.create("c2").status.success());
+    rig.start_daemon();
+    for (id, state) in [("c1", "created"), ("c2", "removed")] {
+        let explained = rig.admin(&["explain", id]);
+        assert_eq!(explained["state"], state, "{explained}");
+        assert!(explained["refused"].to_string().contains("nothing was changed"), "{explained}");
+    }
+}
+
+#[test]
+fn the_records_of_refused_containers_are_bounded_and_the_newest_stay() {
+    let mut rig = Rig::new(REQUIRED);
+    std::fs::create_dir_all(rig.path("run/refused")).unwrap();
+    for at in 0..300 {
+        rig.write(&format!("run/refused/{at:020}-7.json"), "{");
+    }
+    rig.write("run/refused/.00000000000000000001-7.json.4000000", "half");
+    assert!(!rig.create("c1").status.success());
+    let left = std::fs::read_dir(rig.path("run/refused")).unwrap();
+    let left: Vec<String> =
+        left.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    let notes = left.iter().filter(|name| name.ends_with(".json")).count();
+    assert_eq!(notes, 128, "{left:?}");
+    rig.start_daemon();
+    assert_eq!(rig.logged(&["only the newest 128 refusals were kept"]), 1);
+    assert_eq!(rig.logged(&["cannot be read and is dropped"]), 127);
+    assert!(refusals(&rig, "c1").contains("policy is required"));
+    assert_eq!(std::fs::read_dir(rig.path("run/refused")).unwrap().count(), 0);
+}

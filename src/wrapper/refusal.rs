@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A verb that the wrapper refused because the daemon was away: a record in `RUN_DIR/refused/`, by
+//! which the next daemon logs it, counts it in `status` and explains it. Nothing waits for it, and
+//! it is written after the decision, on the way to the error.
+
+use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use crate::argv::Call;
+use crate::config::Config;
+use crate::error::Error;
+use crate::files;
+use crate::link::{Question, REFUSAL_NOTES, REFUSED_DIR};
+
+/// What is known of the container, as far as the wrapper had to look.
+#[derive(Debug, Default)]
+pub(super) struct ContainerNames {
+    pub(super) namespace: String,
+    pub(super) pod: String,
+    pub(super) container: String,
+}
+
+/// Leaves the record. The newest [`REFUSAL_NOTES`] are kept: a kubelet tries for ever.
+pub(super) fn leave_note(
+    config: &Config,
+    call: &Call,
+    question: &Question,
+    names: Option<&ContainerNames>,
+    error: &Error,
+) {
+    let dir = config.run_dir.join(REFUSED_DIR);
+    if files::make_private_dir(&dir).is_err() {
+        return; // The engine has the error; there is no place for more.
+    }
+    make_room(&dir);
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let record = serde_json::json!({
+        "at": i64::try_from(since.as_nanos()).unwrap_or(0),
+        "verb": call.verb.name(),
+        "id": call.id.as_deref().unwrap_or_default().to_string_lossy(),
+        "why": error.why(),
+        "namespace": names.map(|names| &names.namespace),
+        "pod": names.map(|names| &names.pod),
+        "name": names.map(|names| &names.container),
+        "question": question.encode(),
+    });
+    // The time comes first: the oldest is the first by name.
+    let name = format!("{:020}-{}.json", since.as_nanos(), std::process::id());
+    let _best_effort = files::replace(&dir.join(name), record.to_string().as_bytes());
+}
+
+fn make_room(dir: &Path) {
+    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
+    let mut notes: Vec<_> = entries.map(|entry| entry.path()).collect();
+    notes.retain(|path| path.extension().is_some_and(|extension| extension == "json"));
+    notes.sort_unstable();
+    let too_many = (notes.len() + 1).saturating_sub(REFUSAL_NOTES);
+    for oldest in notes.iter().take(too_many) {
+        let _gone = std::fs::remove_file(oldest);
+    }
+}

@@ -219,7 +219,7 @@ fn uninstalling_what_was_never_installed_says_so() {
     let place = Place::new();
     let output = place.run(&["--uninstall"]);
     assert!(!output.status.success());
-    assert!(String::from_utf8_lossy(&output.stderr).contains("nothing of ours"));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("nri-runc is not installed"));
 }
 
 #[test]

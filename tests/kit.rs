@@ -37,10 +37,24 @@ fn is_synchronized(rig: &Rig, id: &str) -> bool {
 
 /// A daemon that launches one plugin.
 fn launched(name: &str, id: &str, config: &str) -> Rig {
-    let mut rig = Rig::new("");
+    launched_by(Rig::new(""), name, id, config)
+}
+
+fn launched_by(mut rig: Rig, name: &str, id: &str, config: &str) -> Rig {
     install(&rig, name, id, config);
     rig.start_daemon();
     wait_until("the plugin is synchronized", || is_synchronized(&rig, id));
+    rig
+}
+
+/// A rig whose node has cgroups of version 2 alone, with the controller `misc`.
+fn with_misc() -> Rig {
+    let rig = Rig::new("");
+    let node = rig.path("node").display().to_string();
+    std::fs::create_dir_all(rig.path("node/sys/fs/cgroup")).unwrap();
+    rig.write("node/sys/fs/cgroup/cgroup.controllers", "cpu memory misc\n");
+    let more = format!("---[debug]\nnode_root = \"{node}\"\n");
+    rig.configure(&rig.path("fake/runc"), &more);
     rig
 }
 
@@ -312,7 +326,8 @@ fn a_pinner_that_comes_back_knows_what_is_taken() {
 /// KEP-4112, story 4: a resource that no field of the CRI carries, enforced by the cgroup.
 #[test]
 fn misc_resources_are_enforced_and_never_more_than_the_node_has() {
-    let rig = launched("misc_limits", "40-misc-limits", r#"{"sgx_epc": 100, "keys": 3}"#);
+    let limits = r#"{"sgx_epc": 100, "keys": 3}"#;
+    let rig = launched_by(with_misc(), "misc_limits", "40-misc-limits", limits);
     let create = |id: &str, annotations: Value| {
         rig.create_from(&in_pod(&rig, id, &format!("pod{id}"), "null", annotations), id)
     };

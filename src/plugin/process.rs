@@ -18,6 +18,8 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
+use crate::text::printable;
+
 /// A longer line is cut.
 const LINE: usize = 1000;
 
@@ -173,28 +175,13 @@ impl Lines {
     /// The line so far; `None` for an empty one.
     fn rest(&mut self) -> Option<String> {
         let (line, is_cut) = (std::mem::take(&mut self.line), std::mem::take(&mut self.is_cut));
-        let mut text = printable(&line);
+        let line = String::from_utf8_lossy(&line).replace('\t', " ");
+        let mut text = printable(line.trim_ascii_end());
         if is_cut {
             text.push_str(" […]");
         }
         (!text.is_empty()).then_some(text)
     }
-}
-
-/// Text without anything that a terminal or a log would act on: control characters and marks of
-/// direction are escaped.
-fn printable(line: &[u8]) -> String {
-    let mut text = String::with_capacity(line.len());
-    for c in String::from_utf8_lossy(line).trim_end().chars() {
-        let is_mark = matches!(c, '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
-            | '\u{2060}'..='\u{206f}' | '\u{feff}');
-        match c {
-            '\t' => text.push(' '),
-            c if c.is_control() || is_mark => text.extend(c.escape_unicode()),
-            c => text.push(c),
-        }
-    }
-    text
 }
 
 /// How many lines may still be logged in this period.
@@ -244,9 +231,10 @@ mod tests {
 
     #[test]
     fn nothing_of_it_acts_on_a_terminal_or_forges_a_line() {
-        let text = printable("\x1b[2J\u{202e}a\tb\u{9b}\rz\0\u{2028}".as_bytes());
-        assert_eq!(text, "\\u{1b}[2J\\u{202e}a b\\u{9b}\\u{d}z\\u{0}\\u{2028}");
-        assert_eq!(printable(b"\xff\xfe"), "\u{fffd}\u{fffd}");
+        let mut lines = Lines::default();
+        let split = lines.split("\x1b[2J\u{202e}a\tb\u{9b}\rz\0\u{2028}\n".as_bytes());
+        assert_eq!(split, ["\\u{1b}[2J\\u{202e}a b\\u{9b}\\rz\\0\\u{2028}"]);
+        assert_eq!(lines.split(b"\xff\xfe\n"), ["\u{fffd}\u{fffd}"]);
     }
 
     #[test]

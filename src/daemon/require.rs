@@ -27,8 +27,7 @@ pub(super) fn require_plugins(node: &Node, seen: &pods::Seen) -> Result<()> {
 /// to close is open. Exempt namespaces go on, so that a node can be repaired.
 fn require_sound_configuration(node: &Node, seen: &pods::Seen) -> Result<()> {
     let Some(why) = &node.config.protection_error else { return Ok(()) };
-    let namespace = create::known_pod(node, seen).namespace;
-    if node.is_bystander() || node.config.exempt_namespaces.contains(&namespace) {
+    if node.is_bystander() || seen.is_exempt {
         return Ok(());
     }
     let hint = "the bundle is unchanged; fix this file, then retry";

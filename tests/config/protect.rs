@@ -98,8 +98,13 @@ fn a_mistake_elsewhere_is_a_warning() {
     assert!(rig.logged(&["unknown key eviction.graze"]) > 0);
 }
 
-/// A container as CRI-O lays it down, in a namespace.
+/// A container as containerd's CRI plugin lays it down, in a namespace.
 fn container_in(rig: &Rig, namespace: &str, id: &str) -> String {
+    lay_down(rig, namespace, id, &format!("io.containerd.runtime.v2.task/k8s.io/{id}"))
+}
+
+/// The same anywhere: whoever can write a bundle can write these annotations.
+fn lay_down(rig: &Rig, namespace: &str, id: &str, bundle: &str) -> String {
     let mut document: serde_json::Value = serde_json::from_str(BUNDLE).unwrap();
     document["annotations"] = json!({
         "io.kubernetes.cri.container-type": "container",
@@ -109,9 +114,9 @@ fn container_in(rig: &Rig, namespace: &str, id: &str) -> String {
         "io.kubernetes.cri.sandbox-namespace": namespace,
         "io.kubernetes.cri.sandbox-uid": "u1",
     });
-    std::fs::create_dir_all(rig.path(id).join("rootfs")).unwrap();
-    rig.write(&format!("{id}/config.json"), &document.to_string());
-    id.to_owned()
+    std::fs::create_dir_all(rig.path(bundle).join("rootfs")).unwrap();
+    rig.write(&format!("{bundle}/config.json"), &document.to_string());
+    bundle.to_owned()
 }
 
 #[test]
@@ -127,6 +132,16 @@ fn exempt_namespaces_go_on_while_a_mistake_is_there() {
         let bundle = container_in(&rig, passes, "passes");
         succeeds(&rig.create_from(&bundle, "passes"));
     }
+}
+
+#[test]
+fn nobody_goes_on_by_a_namespace_that_a_tenant_can_write_while_a_mistake_is_there() {
+    let rig = started("---[plugin.a]\ndeny = \"Env\"\n");
+    let bundle = lay_down(&rig, "kube-system", "forged", "forged");
+    fails(&rig.create_from(&bundle, "forged"), &["cannot be relied on", "config.toml:"]);
+    let rig = started("exempt_by_annotation = true---[plugin.a]\ndeny = \"Env\"\n");
+    let bundle = lay_down(&rig, "kube-system", "believed", "believed");
+    succeeds(&rig.create_from(&bundle, "believed"));
 }
 
 #[test]

@@ -93,10 +93,13 @@ pub async fn create(
         let rights = seat.rights().map_err(|failure| Stopped { failure, asked })?;
         let call = seat.plugin.create_container(creation.request());
         match seat.ask(Event::CreateContainer, call).await {
-            Said::Answer(answer) => {
-                let merged = merge(creation, seat, rights, answer).await;
-                creation = merged.map_err(|failure| Stopped { failure, asked })?;
-            }
+            Said::Answer(answer) => match seat.believe(answer) {
+                Ok(answer) => {
+                    let merged = merge(creation, seat, rights, answer).await;
+                    creation = merged.map_err(|failure| Stopped { failure, asked })?;
+                }
+                Err(why) => witness.skipped(&seat.id(), &why),
+            },
             Said::Skipped(why) => {
                 witness.skipped(&seat.id(), &why);
                 silent.insert(Rc::as_ptr(seat));

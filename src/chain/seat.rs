@@ -98,6 +98,8 @@ pub struct Seat {
     pub launched: bool,
     policy: Policy,
     rights: Result<Rights, String>,
+    /// Why its rights are not known for now.
+    doubt: Option<String>,
     requests: Cell<u64>,
     timeouts: Cell<u64>,
     failures: Cell<u64>,
@@ -121,6 +123,7 @@ impl Seat {
             rights: Rights::from_names(allow, &settings.deny).map_err(|error| error.to_string()),
             plugin,
             launched,
+            doubt: None,
             requests: Cell::new(0),
             timeouts: Cell::new(0),
             failures: Cell::new(0),
@@ -129,6 +132,28 @@ impl Seat {
             heard_at_strike: Cell::new(0),
             struck_at: Cell::new(None),
             given_up: Notify::new(),
+        }
+    }
+
+    /// The same, while a mistake in the operator's settings leaves open what it may set: it may
+    /// refuse, and whatever it wants to change does not count.
+    #[must_use]
+    pub fn in_doubt(self, mistake: Option<&str>) -> Self {
+        let why = |mistake| format!("may change nothing, its rights are not known: {mistake}");
+        Self { doubt: mistake.map(why), ..self }
+    }
+
+    /// An answer that counts: one that wants nothing, or of a plugin whose rights are known.
+    ///
+    /// # Errors
+    /// Fails with the reason why it does not count.
+    pub fn believe<T: Default + PartialEq>(&self, answer: T) -> Result<T, String> {
+        match &self.doubt {
+            Some(why) if answer != T::default() => {
+                warn!("{} {}", self.id(), quoted(why));
+                Err(why.clone())
+            }
+            Some(_) | None => Ok(answer),
         }
     }
 

@@ -27,11 +27,14 @@ pub async fn update(
         let Some(request) = updates.request() else { break };
         let call = seat.plugin.update_container(request);
         match seat.ask(Event::UpdateContainer, call).await {
-            Said::Answer(answer) => {
-                let answered = updates.answer_update(&seat.id(), rights, answer);
-                let failure = answered.map_err(|error| Failure::of_merge(&seat.id(), &error));
-                failure.map_err(|failure| Stopped { failure, asked })?;
-            }
+            Said::Answer(answer) => match seat.believe(answer) {
+                Ok(answer) => {
+                    let answered = updates.answer_update(&seat.id(), rights, answer);
+                    let failure = answered.map_err(|error| Failure::of_merge(&seat.id(), &error));
+                    failure.map_err(|failure| Stopped { failure, asked })?;
+                }
+                Err(why) => witness.skipped(&seat.id(), &why),
+            },
             Said::Skipped(why) => witness.skipped(&seat.id(), &why),
             Said::Refusal(failure) => return Err(Stopped { failure, asked }),
         }
@@ -50,7 +53,10 @@ pub async fn stop(
     for seat in audience {
         let call = seat.plugin.stop_container(request);
         let answer = match seat.ask(Event::StopContainer, call).await {
-            Said::Answer(answer) => answer,
+            Said::Answer(answer) => match seat.believe(answer) {
+                Ok(answer) => answer,
+                Err(_it_was_logged) => continue,
+            },
             Said::Skipped(_) => continue,
             Said::Refusal(failure) => {
                 failures.push(failure);

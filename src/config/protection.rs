@@ -36,10 +36,8 @@ impl Config {
     /// What the configuration protects containers with; mostly nothing.
     pub fn protections(&self) -> Vec<Protection> {
         // Whatever was meant to protect, a mistake is in its way.
-        let mistake = self.protection_error.iter();
-        let unreadable = |why| format!("the configuration cannot be relied on: {why}");
         let mut found: Vec<Protection> =
-            mistake.map(|why| Protection::other(unreadable(why))).collect();
+            self.unreliable().into_iter().map(Protection::other).collect();
         for (name, settings) in &self.plugins {
             if settings.required == Some(true) {
                 found.push(Protection::required(name));
@@ -52,6 +50,12 @@ impl Config {
             found.push(Protection::other("the default validator is enabled"));
         }
         found
+    }
+
+    /// What is wrong with what protects, as a clause.
+    pub fn unreliable(&self) -> Option<String> {
+        let mistake = self.protection_error.as_ref()?;
+        Some(format!("the configuration cannot be relied on: {mistake}"))
     }
 
     /// The same, and the plugins that the last daemon had connected when it went.

@@ -129,7 +129,9 @@ pub(super) async fn sit_down(node: &Rc<Node>, plugin: Plugin, launched: bool) {
     // Snapshot and seat in one step: what happens from here on reaches the newcomer as events.
     let (pods, containers, known) = node.snapshot_shared();
     let settings = node.config.plugin(plugin.index(), plugin.name());
-    let guest = node.relay.seat(Seat::new(plugin, launched, &settings), known);
+    let mistake = node.config.unreliable();
+    let seat = Seat::new(plugin, launched, &settings).in_doubt(mistake.as_deref());
+    let guest = node.relay.seat(seat, known);
     let counts = (pods.len(), containers.len());
     let snapshot = Snapshot { pods, containers: encoded(containers).await };
     if !synchronize(node, &guest, snapshot).await {

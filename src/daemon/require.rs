@@ -26,12 +26,12 @@ pub(super) fn require_plugins(node: &Node, seen: &pods::Seen) -> Result<()> {
 /// Refuses while something in the configuration that protects cannot be read: what it was meant
 /// to close is open. Exempt namespaces go on, so that a node can be repaired.
 fn require_sound_configuration(node: &Node, seen: &pods::Seen) -> Result<()> {
-    let Some(why) = &node.config.protection_error else { return Ok(()) };
+    let Some(why) = node.config.unreliable() else { return Ok(()) };
     if node.is_bystander() || seen.is_exempt {
         return Ok(());
     }
     let hint = "the bundle is unchanged; fix this file, then retry";
-    Err(Error::new(format!("the configuration cannot be relied on: {why}")).hint(hint))
+    Err(Error::new(why).hint(hint))
 }
 
 /// Refuses when a plugin that must be there was there but did not answer, whatever its policy

@@ -145,6 +145,18 @@ fn nobody_goes_on_by_a_namespace_that_a_tenant_can_write_while_a_mistake_is_ther
 }
 
 #[test]
+fn no_plugin_changes_an_exempt_container_while_its_rights_are_not_known() {
+    let rig = started("---[plugin.a]\nDeny = [\"Env\"]\n");
+    let _told = rig.plugin("10", "a", sets());
+    let bundle = container_in(&rig, "kube-system", "passes");
+    succeeds(&rig.create_from(&bundle, "passes"));
+    assert!(!rig.read("fake/seen.json").contains("HELLO"), "{}", rig.read("fake/seen.json"));
+    let output = rig.call(&["nri", "explain", "--json", "passes"]);
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(said.contains("10-a") && said.contains("cannot be relied on"), "{said}");
+}
+
+#[test]
 fn what_every_plugin_is_denied_holds_under_any_index_and_name() {
     let lines = "---[plugin.\"*\"]\ndeny = [\"Env\"]\n[plugin.trusted]\ndeny = []\n";
     for (index, name) in [("10", "a"), ("99", "trusted-not"), ("10", "Trusted")] {

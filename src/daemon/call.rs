@@ -8,10 +8,11 @@ use std::path::{Path, PathBuf};
 use crate::argv;
 use crate::host::Host;
 use crate::link::{Attached, Question};
+use crate::sources::callers;
 use crate::state::Key;
 
 use super::conversation::Asked;
-use super::{evidence, watch};
+use super::evidence;
 
 /// Everything the verb files need to know of a call.
 #[derive(Debug)]
@@ -64,10 +65,7 @@ impl Call {
 
     /// Command lines of the caller and of its parent: by them an engine is known.
     pub(super) fn callers(&self, host: &Host) -> [Vec<Vec<u8>>; 2] {
-        let pid = self.question().parent_pid;
-        let grandparent = watch::parent(host, pid);
-        let above = grandparent.map(|pid| watch::command_line(host, pid));
-        [watch::command_line(host, pid), above.unwrap_or_default()]
+        callers(host, self.question().pid, self.question().parent_pid)
     }
 
     /// Words between argv[0] and the verb.

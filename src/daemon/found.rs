@@ -152,8 +152,9 @@ async fn one(node: &Rc<Node>, key: &Key, is_ours: bool) -> Result<Option<Found>>
     if init.is_none() && !left.is_of_this_boot(&node.host) {
         return Ok(None); // The state directory is on a disk.
     }
-    let parent = init.and_then(|pid| watch::parent(&node.host, pid)).filter(|pid| *pid > 1);
-    let words = parent.map(|pid| watch::command_line(&node.host, pid)).unwrap_or_default();
+    let parent =
+        init.and_then(|pid| crate::sources::parent_of(&node.host, pid)).filter(|pid| *pid > 1);
+    let words = parent.map(|pid| crate::sources::command_line(&node.host, pid)).unwrap_or_default();
     if !is_ours && !calls_us(&node.host, &words, &left.bundle) {
         return Ok(None);
     }

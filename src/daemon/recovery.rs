@@ -136,7 +136,7 @@ pub(super) fn under_way(node: &Node, record: &Container) -> Vec<Pending> {
 pub(super) fn process_of(node: &Node, key: &Key, pid: u32) -> Option<OwnedFd> {
     let process = watch::open(pid)?;
     // Asked after opening: from here on the descriptor cannot mean another process.
-    let words = watch::command_line(&node.host, pid);
+    let words = crate::sources::command_line(&node.host, pid);
     words.iter().any(|word| word == key.id.as_bytes()).then_some(process)
 }
 

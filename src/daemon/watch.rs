@@ -131,23 +131,6 @@ pub(super) fn start_time(host: &Host, pid: u32) -> Option<u64> {
     stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()
 }
 
-/// The command line of a process, word by word.
-pub(super) fn command_line(host: &Host, pid: u32) -> Vec<Vec<u8>> {
-    let bytes = files::read_small(&host.path(format!("/proc/{pid}/cmdline"))).unwrap_or_default();
-    let words = bytes.strip_suffix(b"\0").unwrap_or(&bytes);
-    if words.is_empty() {
-        Vec::new()
-    } else {
-        words.split(|b| *b == 0).map(<[u8]>::to_vec).collect()
-    }
-}
-
-/// The parent of a process.
-pub(super) fn parent(host: &Host, pid: u32) -> Option<u32> {
-    let stat = stat(host, pid)?;
-    stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -30,6 +30,43 @@ impl Process {
     }
 }
 
+/// The command lines of the process `parent` that called `pid`, and of its parent. Whoever ended
+/// meanwhile is nobody: its number may be another process's by now, a container's maybe, and that
+/// may call itself anything.
+pub fn callers(host: &Host, pid: u32, parent: u32) -> [Vec<Vec<u8>>; 2] {
+    let grandparent = parent_of(host, parent);
+    let lines = [Some(parent), grandparent]
+        .map(|pid| pid.map(|pid| command_line(host, pid)).unwrap_or_default());
+    let is_still = |child: u32, caller: Option<u32>| {
+        let now = parent_of(host, child);
+        now.is_none() || now == caller
+    };
+    let [above, further] = lines;
+    match (is_still(pid, Some(parent)), is_still(parent, grandparent)) {
+        (false, _) => Default::default(),
+        (true, false) => [above, Vec::new()],
+        (true, true) => [above, further],
+    }
+}
+
+/// The command line of a process, word by word.
+pub fn command_line(host: &Host, pid: u32) -> Vec<Vec<u8>> {
+    let bytes = files::read_small(&host.path(format!("/proc/{pid}/cmdline"))).unwrap_or_default();
+    let words = bytes.strip_suffix(b"\0").unwrap_or(&bytes);
+    if words.is_empty() {
+        return Vec::new();
+    }
+    words.split(|byte| *byte == 0).map(<[u8]>::to_vec).collect()
+}
+
+/// The parent of a process.
+pub fn parent_of(host: &Host, pid: u32) -> Option<u32> {
+    let bytes = files::read_small(&host.path(format!("/proc/{pid}/stat"))).ok()?;
+    // The command name may hold blanks and parentheses; the last one ends it.
+    let stat = String::from_utf8_lossy(&bytes).into_owned();
+    stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
+}
+
 /// The processes whose program has one of these names, oldest id first.
 pub fn processes(host: &Host, names: &[&str]) -> Vec<Process> {
     let namespace = |pid: &str| std::fs::read_link(host.path(format!("/proc/{pid}/ns/pid"))).ok();
@@ -123,6 +160,23 @@ mod tests {
         assert_eq!(found.iter().map(Dockerd::data_root).collect::<Vec<_>>(), ["/srv/d"]);
         let found = dockers(&host);
         assert_eq!(found.iter().map(|(_, its)| its.data_root()).collect::<Vec<_>>(), ["/srv/d"]);
+    }
+
+    #[test]
+    fn a_caller_that_ended_is_nobody_whoever_has_its_number_now() {
+        let (temp, host) = host(&[(7, "conmon -n k8s_a"), (5, "crio"), (9, "nri-runc create")]);
+        let parents = |pairs: &[(u32, u32)]| {
+            for (pid, parent) in pairs {
+                let stat = format!("{pid} (a (b) c) S {parent} 1 1");
+                let file = temp.path().join(format!("proc/{pid}/stat"));
+                files::replace(&file, stat.as_bytes()).unwrap();
+            }
+            callers(&host, 9, 7).map(|words| words.join(&b' '))
+        };
+        assert_eq!(parents(&[(9, 7), (7, 5)]), [b"conmon -n k8s_a".to_vec(), b"crio".to_vec()]);
+        assert_eq!(parents(&[(9, 1)]), [b"", b""], "9 has another parent by now");
+        let nobody: [Vec<Vec<u8>>; 2] = Default::default();
+        assert_eq!(callers(&host, 9, 8), nobody, "nobody has this number");
     }
 
     #[test]

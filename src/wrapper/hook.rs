@@ -232,7 +232,7 @@ fn command_line(pid: u32) -> Vec<OsString> {
     words.split(|byte| *byte == 0).map(|word| OsString::from_vec(word.to_vec())).collect()
 }
 
-pub(super) fn parent_of(pid: u32) -> Option<u32> {
+fn parent_of(pid: u32) -> Option<u32> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The command name may hold blanks and parentheses; the last one ends it.
     stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()

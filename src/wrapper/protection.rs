@@ -21,7 +21,7 @@ use crate::host::Host;
 use crate::link::Question;
 use crate::plugin::api;
 use crate::runtime;
-use crate::sources::Sources;
+use crate::sources::{Sources, callers};
 
 use super::Document;
 use super::refusal::{self, ContainerNames};
@@ -99,14 +99,13 @@ fn describe(config: &Config, question: &Question, document: &Document) -> Result
         None => PathBuf::from(runtime::default_root(Path::new(&question.runtime))),
     };
     let bundle = absolute(call.bundle.as_deref().unwrap_or_default());
-    let parent = question.parent_pid;
-    let grandparent = super::hook::parent_of(parent).unwrap_or(0);
+    let [parent, grandparent] = callers(&host, question.pid, question.parent_pid);
     let engine_call = engine::Call {
         id: &call.id.as_deref().unwrap_or_default().to_string_lossy(),
         root: &root.to_string_lossy(),
         bundle: &bundle.to_string_lossy(),
-        parent: &command_line(&host, parent),
-        grandparent: &command_line(&host, grandparent),
+        parent: &parent,
+        grandparent: &grandparent,
         variables: &question.variables,
     };
     let mut facts = look_up(&host, &engine_call, &spec)?;
@@ -129,13 +128,4 @@ fn look_up(host: &Host, call: &engine::Call<'_>, spec: &Spec) -> Result<engine::
     // A disk that hangs is not waited for.
     runtime.shutdown_background();
     facts.map_err(|_elapsed| Error::new("the engine's files took too long"))
-}
-
-fn command_line(host: &Host, pid: u32) -> Vec<Vec<u8>> {
-    let bytes = files::read_small(&host.path(format!("/proc/{pid}/cmdline"))).unwrap_or_default();
-    let words = bytes.strip_suffix(b"\0").unwrap_or(&bytes);
-    if words.is_empty() {
-        return Vec::new();
-    }
-    words.split(|byte| *byte == 0).map(<[u8]>::to_vec).collect()
 }

@@ -20,8 +20,14 @@ impl Said {
     /// `None` if it is no JSON.
     pub(super) fn read(document: &[u8]) -> Option<Self> {
         let mut said = Self::default();
-        said.take(serde_json::from_slice(document).ok()?);
+        said.add(document)?;
         Some(said)
+    }
+
+    /// Adds what another document says; `None` if it is no JSON.
+    pub(super) fn add(&mut self, document: &[u8]) -> Option<()> {
+        self.take(serde_json::from_slice(document).ok()?);
+        Some(())
     }
 
     /// Whether the image says this.

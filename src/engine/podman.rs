@@ -50,11 +50,13 @@ fn rows<'f>(call: &Call<'_>, found: &'f Found) -> Option<Rows<'f>> {
     all.find(|rows| rows.container(call.id).is_some())
 }
 
-/// The image's manifest and configuration, whose annotations and labels Podman gives to the
+/// The image's manifests and configuration, whose annotations and labels Podman gives to the
 /// container.
 pub(super) fn wanted_more(call: &Call<'_>, found: &Found) -> Wanted {
     let Some(image) = image_id(call, found) else { return Wanted::default() };
     let mut files = storage::manifests(call, &image);
+    files.extend(storage::image_records(call));
+    files.extend(storage::all_manifests(call, &image, found).into_iter().flatten().flatten());
     files.extend(storage::image_configs(call, &image, found));
     Wanted { files, store: None }
 }
@@ -96,7 +98,7 @@ pub(super) fn facts(
     }
     facts.container.seccomp = document.said("io.podman.annotations.seccomp").and_then(seccomp);
     from_database(&mut facts, rows, infra.as_deref().unwrap_or(call.id));
-    let manifest = images(call, found, rows, |id| storage::manifests(call, id));
+    let manifest = images(call, found, rows, |id| storage::all_manifests(call, id, found));
     facts.has_image_annotations = manifest.is_none();
     facts.pod.annotations = theirs(document, manifest.as_ref());
     let mut said = labels_said(&mut facts, call, found, rows);
@@ -123,7 +125,8 @@ fn labels_said(
     let pod = rows.and_then(|rows| rows.pod(&facts.pod.id));
     let pods = pod.map(|pod| texts(pod.get("labels"))).unwrap_or_default();
     let mut said = own::of_pod(facts, pods);
-    let config = images(call, found, rows, |id| storage::image_configs(call, id, found));
+    let configs = |id: &str| Some(vec![storage::image_configs(call, id, found)]);
+    let config = images(call, found, rows, configs);
     let labels = facts.container.labels.clone();
     said.extend(own::of_operator(facts, "label", &labels, config.as_ref()));
     said
@@ -187,13 +190,13 @@ fn infra(
     (pod_in_cgroup(&path).as_deref() == Some(pod)).then_some(said)
 }
 
-/// What one of these files of the image says, nothing for a container without one; `None` if that
-/// is not known.
+/// What these documents of the image say, each with the files where it may be; nothing for a
+/// container without an image. `None` if that is not known.
 fn images(
     call: &Call<'_>,
     found: &Found,
     rows: Option<Rows<'_>>,
-    files: impl Fn(&str) -> Vec<String>,
+    documents: impl Fn(&str) -> Option<Vec<Vec<String>>>,
 ) -> Option<Said> {
     let has_no_image = rows
         .and_then(|rows| rows.container(call.id))
@@ -201,7 +204,12 @@ fn images(
     if has_no_image {
         return Some(Said::default());
     }
-    Said::read(found.first(&files(&image_id(call, found)?))?)
+    let documents = documents(&image_id(call, found)?).filter(|all| !all.is_empty())?;
+    let mut said = Said::default();
+    for files in documents {
+        said.add(found.first(&files)?)?;
+    }
+    Some(said)
 }
 
 /// Name and image, from conmon and the storage's record.

@@ -58,7 +58,36 @@ pub(super) fn metadata(call: &Call<'_>, found: &Found, id: &str) -> Option<Value
     })
 }
 
-/// Where the manifest of an image may be: images lie beside the containers.
+/// The records of all images, which lie beside the containers.
+pub(super) fn image_records(call: &Call<'_>) -> Vec<String> {
+    let homes = homes(call);
+    let folders = homes.iter().filter_map(|home| home.strip_suffix("-containers"));
+    folders.map(|driver| format!("{driver}-images/images.json")).collect()
+}
+
+/// Every manifest that the storage keeps of an image, each with the files where it may be. One
+/// image comes with another manifest when it is pulled again, and its containers keep what the
+/// older one said. `None` if no record tells.
+pub(super) fn all_manifests(
+    call: &Call<'_>,
+    image: &str,
+    found: &Found,
+) -> Option<Vec<Vec<String>>> {
+    let records = image_records(call);
+    let record = records.iter().find_map(|path| {
+        let all = found.json(path)?;
+        all.as_array()?.iter().find(|record| record["id"] == image).cloned()
+    })?;
+    let names = record["big-data-names"].as_array()?.iter().filter_map(Value::as_str);
+    let files = names.filter_map(|name| match name.strip_prefix("manifest")? {
+        "" => Some(manifests(call, image)),
+        digest if digest.split(':').all(is_id) => Some(image_files(call, image, &blob_name(name))),
+        _ => None,
+    });
+    Some(files.collect())
+}
+
+/// Where the manifest of an image may be that came last.
 pub(super) fn manifests(call: &Call<'_>, image: &str) -> Vec<String> {
     image_files(call, image, "manifest")
 }

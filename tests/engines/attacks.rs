@@ -12,7 +12,7 @@ type Truth = (&'static str, &'static str, Role, &'static str, &'static str, &'st
 
 const POD: &str = "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa";
 
-const ALL: [Truth; 31] = [
+const ALL: [Truth; 32] = [
     ("attack-containerd-cri", "containerd-cri", Container, "5a0d", "tenant", "evil"),
     ("attack-containerd-cri-record", "containerd-cri", Container, "5a0d", "kube-system", "etcd"),
     ("attack-crio-manager", "cri-o", Sandbox, "bad1", "tenant", "evil"),
@@ -41,6 +41,7 @@ const ALL: [Truth; 31] = [
     ("attack-podman-infra-name", "podman", Container, "b0b1", "", "evil-infra"),
     ("attack-podman-labels-unknown", "podman", Container, "b0b1", "", "evil"),
     ("attack-podman-manifest", "podman", Container, "b0b1", "", "evil"),
+    ("attack-podman-manifest-repulled", "podman", Container, "b0b1", "", "evil"),
     ("attack-podman-pod-labels", "podman", Container, POD, "", "shop"),
     ("attack-unknown-libpod", "plain", Container, "c1", "", "c1"),
     ("attack-unknown-role", "kubernetes", Container, "c1", "kube-system", "etcd"),
@@ -88,6 +89,7 @@ fn what_only_the_operator_says_still_counts() {
     for name in [
         "attack-docker-image-labels",
         "attack-podman-manifest",
+        "attack-podman-manifest-repulled",
         "attack-podman-image-labels",
         "attack-podman-image-labels-case",
     ] {

@@ -7,12 +7,15 @@ set -eu
 prefix=/usr/local destdir='' binary='' dry='' uninstall='' units=auto hooks='' engines='' default=''
 usage() {
     cat <<'TEXT'
-usage: install.sh [--binary FILE] [--prefix DIR] [--destdir DIR] [--units | --no-units]
-                  [--hooks | --hooks-dir DIR] [--engine containerd|crio|docker|podman]... [--default]
+usage: install.sh [--binary FILE] [--prefix DIR] [--destdir DIR]
+                  [--units | --no-units] [--hooks | --hooks-dir DIR]
+                  [--engine containerd|crio|docker|podman]... [--default]
                   [--dry-run]
        install.sh --uninstall [--destdir DIR] [--dry-run]
-Without --binary it is built here. --engine registers with an engine, --default for
-containers that name no runtime too (docs/install.md). --hooks adds OCI hooks for Podman and CRI-O (docs/hooks.md). A configuration that was edited is never overwritten or removed.
+Without --binary it is built here. --engine registers with an engine; --default
+makes nri-runc its default runtime (docs/install.md). --hooks adds OCI hooks for
+Podman and CRI-O (docs/hooks.md). A configuration that was edited is never
+overwritten or removed.
 TEXT
 }
 fail() { printf 'install.sh: %s\n' "$*" >&2; exit 1; }
@@ -51,7 +54,7 @@ make_dir() {
     [ -d "$destdir$1" ] && return
     parent=$(dirname "$1")
     [ "$parent" = "$1" ] || make_dir "$parent"
-    if [ -n "$dry" ]; then echo "would make $1"; return; fi
+    if [ -n "$dry" ]; then echo "would make  $1"; return; fi
     mkdir "$destdir$1" 2>/dev/null || fail "cannot make $1"
     printf 'dir %s\n' "$1" >>"$work/new"
 }
@@ -97,7 +100,9 @@ if [ -n "$uninstall" ]; then
         if [ -n "$dry" ]; then
             echo "would stop  the daemon"
         elif [ -x "$program" ]; then
-            "$program" nri stop || fail "the daemon could not be stopped, nothing more was removed"
+            # What `stop` prints, that the next container starts it again, is no longer true.
+            stopped=$("$program" nri stop) || fail "the daemon could not be stopped, nothing more was removed"
+            case $stopped in stopped*) echo "stopped     the daemon" ;; esac
         fi
     fi
     grep -v '^dir ' "$manifest" | while read -r known path; do
@@ -181,6 +186,6 @@ done
 if [ -z "$engines$destdir" ]; then
     for pair in containerd:containerd crio:crio dockerd:docker podman:podman; do
         command -v "${pair%:*}" >/dev/null || continue
-        echo "to register: $prefix/bin/nri-runc nri install ${pair#*:} [--default] [--dry-run]"
+        echo "to register: $prefix/bin/nri-runc nri install ${pair#*:}"
     done
 fi

@@ -206,6 +206,22 @@ fn an_engine_is_told_by_the_installed_program_and_forgets_it_before_that_goes() 
 }
 
 #[test]
+fn two_engines_leave_no_folder_behind_whichever_is_unregistered_first() {
+    let place = Place::new();
+    std::fs::create_dir_all(place.root().join("etc/containers")).unwrap();
+    let before = place.tree();
+    let program = env!("CARGO_BIN_EXE_nri-runc");
+    for engines in [["docker", "podman"], ["podman", "docker"]] {
+        let words = ["--binary", program, "--no-units", "--engine", engines[0], "--engine"];
+        let output = place.run(&[&words[..], &[engines[1]]].concat());
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        assert!(place.root().join("var/lib/nri-runc/engines/docker.json").exists());
+        assert!(place.run(&["--uninstall"]).status.success());
+        assert_eq!(place.tree(), before, "{engines:?}");
+    }
+}
+
+#[test]
 fn an_unknown_option_changes_nothing() {
     let place = Place::new();
     let before = place.tree();
@@ -285,7 +301,7 @@ fn uninstalling_ends_the_daemon() {
     assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
     for line in [
         "would stop  the daemon",
-        "stopped, was process",
+        "stopped     the daemon",
         "it ended in order",
         "and the program is gone",
     ] {

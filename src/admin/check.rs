@@ -66,9 +66,20 @@ fn configuration(loaded: &Loaded) -> Vec<Value> {
         let detail = if files.is_empty() { "defaults".to_owned() } else { files.join(", ") };
         return vec![finding("configuration", true, detail, "")];
     }
+    // A daemon keeps the configuration that it was started with.
+    let is_older = status(&loaded.config).is_some_and(|status| {
+        status["configuration"].is_object() && status["configuration"]["protection_error"].is_null()
+    });
     let told = loaded.problems.iter();
     let shown = |problem: &Problem| {
-        let refuses = if problem.protects { "; creates are refused until it is fixed" } else { "" };
+        let refuses = match (problem.protects, is_older) {
+            (false, _) => "",
+            (true, false) => "; creates are refused until it is fixed",
+            (true, true) => {
+                "; the running daemon keeps the configuration it was started with, the next daemon \
+                 refuses creates until this is fixed"
+            }
+        };
         let detail = format!("{}{refuses}", problem.text);
         finding("configuration", false, detail, "fix the error in this file")
     };
@@ -149,11 +160,8 @@ fn forged(status: &Value) -> Option<Value> {
     let all = status["contradictions"].as_array()?;
     let last = all.last()?;
     let text = |key: &str| last[key].as_str().unwrap_or_default();
-    let (id, what) = (text("id"), crate::error::quoted(text("what")));
-    let detail = format!(
-        "{} claims of containers or images were not believed, the last of {id}: {what}",
-        all.len()
-    );
+    let (id, what) = (crate::text::short_id(text("id")), crate::error::quoted(text("what")));
+    let detail = format!("identity claims ignored: {}; the last, of {id}: {what}", all.len());
     Some(finding("identity", true, detail, ""))
 }
 
@@ -234,7 +242,32 @@ fn plugins(config: &Config) -> Vec<Value> {
         };
         finding("pre-installed plugins", false, problem.to_string(), hint)
     }));
+    findings.extend(exited(config, &names));
     findings
+}
+
+/// Launched plugins that are not running: a required one has a row of its own beside this.
+fn exited(config: &Config, names: &[String]) -> Vec<Value> {
+    if UnixStream::connect(config.daemon_socket()).is_err() {
+        return Vec::new();
+    }
+    let rows = super::ask(config, &json!({"verb": "plugins"})).unwrap_or_default();
+    let rows = rows.as_array().into_iter().flatten();
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let exited = rows.filter_map(|row| {
+        let id = format!("{}-{}", text(&row["index"]), text(&row["name"]));
+        let is_exited = row["state"] == "gone" && !row["exit_status"].is_null();
+        if !is_exited || !names.contains(&id) {
+            return None;
+        }
+        let hint = format!("see why it exited: the daemon's log, and {id}'s configuration");
+        let mut detail = format!("{id} is not running: {}", text(&row["exit_status"]));
+        if let Some(line) = row["last_words"].as_array().and_then(|lines| lines.last()) {
+            detail.push_str(&format!("; its last line: {}", text(line)));
+        }
+        Some(warning("pre-installed plugins", detail, &hint))
+    });
+    exited.collect()
 }
 
 /// Whether the plugins that every container needs take part: without one, creates are refused.
@@ -253,6 +286,10 @@ fn required(config: &Config) -> Option<Value> {
         names.collect::<Vec<_>>().join(", ")
     };
     let away = named(false);
+    if rows.is_empty() {
+        let detail = "the running daemon requires none: it is older than the configuration";
+        return Some(finding("required plugins", true, detail, ""));
+    }
     if away.is_empty() || status["pass_through"] == true {
         return Some(finding("required plugins", true, named(true), ""));
     }

@@ -91,7 +91,7 @@ fn changes(document: &Value, wide: bool, page: &mut String) {
         let _infallible = writeln!(page, "\n{name}, {time} ({ago} ago)");
         let rows = rows(&Value::from(event.to_vec()), |change| {
             vec![
-                text(&change["plugin"]),
+                plugin_or_dash(&change["plugin"]),
                 text(&change["field"]),
                 cut(text(&change["before"]), wide),
                 cut(text(&change["after"]), wide),
@@ -100,6 +100,14 @@ fn changes(document: &Value, wide: bool, page: &mut String) {
         for row in table(&["plugin", "field", "before", "after"], &rows).lines() {
             let _infallible = writeln!(page, "  {row}");
         }
+    }
+}
+
+/// An engine's own change has no plugin.
+fn plugin_or_dash(plugin: &Value) -> String {
+    match text(plugin) {
+        none if none.is_empty() => "-".to_owned(),
+        plugin => plugin,
     }
 }
 
@@ -132,8 +140,12 @@ fn traces(document: &Value, page: &mut String) {
         let _infallible = writeln!(page, "refused: {}", text(refused));
     }
     for skipped in document["skipped"].as_array().into_iter().flatten() {
-        let _infallible =
-            writeln!(page, "skipped: {} {}", text(&skipped["plugin"]), text(&skipped["reason"]));
+        let (plugin, reason) = (text(&skipped["plugin"]), text(&skipped["reason"]));
+        let _infallible = match (plugin.is_empty(), reason.strip_prefix("identity: ")) {
+            (true, Some(claim)) => writeln!(page, "ignored: {claim}"),
+            (true, None) => writeln!(page, "skipped: {reason}"),
+            (false, _) => writeln!(page, "skipped: {plugin} {reason}"),
+        };
     }
 }
 

@@ -168,7 +168,7 @@ pub(super) fn plugins(document: &Value, wide: bool) -> String {
             if let Some(words) = plugin["last_words"].as_array().and_then(|lines| lines.last()) {
                 let _infallible = write!(page, "; its last line: {}", text(words));
             }
-            let _infallible = writeln!(page, " ({} restarts)", text(&plugin["restarts"]));
+            let _infallible = writeln!(page, " (restarts: {})", text(&plugin["restarts"]));
         }
     }
     page
@@ -228,20 +228,20 @@ pub(super) fn name_of_pod(namespace: &Value, name: &Value) -> String {
 
 /// `check`.
 pub(super) fn check(document: &Value) -> String {
-    let rows = rows(document, |finding| {
+    let mut lines = Vec::new();
+    for finding in document.as_array().into_iter().flatten() {
         let mark = match (finding["ok"] == true, finding["warning"] == true) {
             (false, _) => "NO",
             (true, true) => "!!",
             (true, false) => "ok",
         };
-        vec![
-            mark.to_owned(),
-            text(&finding["check"]),
-            text(&finding["detail"]),
-            text(&finding["hint"]),
-        ]
-    });
-    table(&["", "check", "detail", "hint"], &rows)
+        lines.push(vec![mark.to_owned(), text(&finding["check"]), text(&finding["detail"])]);
+        // Below its row: a column of its own would make every line longer than a terminal.
+        if let Some(hint) = finding["hint"].as_str().filter(|hint| !hint.is_empty()) {
+            lines.push(vec![String::new(), String::new(), format!("fix: {}", printable(hint))]);
+        }
+    }
+    table(&["", "check", "detail"], &lines)
 }
 
 /// Hides the values of environment variables, those of hooks too.

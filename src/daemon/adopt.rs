@@ -149,7 +149,7 @@ async fn take_up(node: &Rc<Node>, path: &Path, key: Option<&Key>) {
 
 async fn take_over(node: &Rc<Node>, note: &Note, key: Option<&Key>) {
     let (verb, id) = (&note.verb, note.id.as_deref().unwrap_or_default());
-    warn!("{verb} {id} went past us: {}", note.why);
+    warn!("{verb} {id} ran without plugins: {}", note.why);
     node.count("bypassed");
     if let Err(error) = one(node, note).await {
         warn!("{id} cannot be adopted: {error}");

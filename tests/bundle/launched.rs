@@ -246,6 +246,15 @@ fn a_launched_plugin_that_keeps_failing_shows_with_its_exit_and_its_last_words()
     assert!(short.next().unwrap()["count"].as_u64() >= Some(2), "{failures}");
     assert!(short.next().is_none(), "the same failure is one row: {failures}");
     wait_until("it shows between its lives", || any_row(&rig, "short")["state"] == "gone");
+    let found = rig.admin(&["check"]);
+    let mut warnings = found.as_array().unwrap().iter().filter(|row| row["warning"] == true);
+    let is_named = warnings.any(|row| {
+        let detail = row["detail"].as_str().unwrap_or_default();
+        row["check"] == "pre-installed plugins"
+            && detail.starts_with("21-short is not running: exit status 3; its last line:")
+    });
+    assert!(is_named, "{found}");
+    wait_until("it shows between its lives", || any_row(&rig, "short")["state"] == "gone");
     let page = String::from_utf8(rig.call(&["nri", "plugins"]).stdout).unwrap();
     let is_told = |line: &str| line.starts_with("21-short: exit status 3; its last line:");
     assert!(page.lines().any(is_told), "{page}");

@@ -195,3 +195,26 @@ fn check_tells_a_daemon_that_is_older_than_its_program_or_configuration() {
     daemon.wait().unwrap();
     assert_eq!(against(&rig), [""; 0]);
 }
+
+#[test]
+fn check_tells_which_configuration_holds_while_a_daemon_runs_beside_a_mistake() {
+    let rig = started("");
+    configure(&rig, "---[plugin.guard]\nrequired = true\n");
+    let row = finding(&rig, "required plugins");
+    assert!(text(&row["detail"]).contains("older than the configuration"), "{row}");
+    configure(&rig, "---[plugin.guard]\nrequird = true\n");
+    // What the row says is so: the daemon that runs refuses nothing.
+    succeeds(&rig.create("c1"));
+    let row = finding(&rig, "configuration");
+    assert!(text(&row["detail"]).contains("the running daemon keeps"), "{row}");
+    let page = String::from_utf8(rig.call(&["nri", "check"]).stdout).unwrap();
+    assert!(!page.contains("HINT"), "{page}");
+    let mut lines = page.lines().skip_while(|line| !line.starts_with("NO  configuration"));
+    let (row, hint) = (lines.next().unwrap_or_default(), lines.next().unwrap_or_default());
+    assert_eq!(row.find("/"), hint.find("fix: "), "the fix is below the detail: {page}");
+    kill(Pid::from_raw(rig.daemon_pid()), Signal::SIGKILL).unwrap();
+    wait_until("it is gone", || !text(&finding(&rig, "daemon")["detail"]).starts_with("answers"));
+    let row = finding(&rig, "configuration");
+    assert!(text(&row["detail"]).ends_with("creates are refused until it is fixed"), "{row}");
+    fails(&rig.create("c2"), &["unknown key plugin.guard.requird"]);
+}

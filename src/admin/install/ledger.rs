@@ -11,7 +11,8 @@ use super::plan::{Engine, Texts};
 use super::root::Root;
 use crate::error::{Error, Result};
 
-const FOLDER: &str = "/var/lib/nri-runc/engines";
+/// Below the folder that also has the record of install.sh.
+pub(super) const FOLDER: &str = "/var/lib/nri-runc/engines";
 const SCHEMA: u32 = 1;
 
 /// One file that was written.

@@ -307,6 +307,9 @@ pub(super) fn uninstall(uninstall: &Uninstall, config: &Config) -> Result<Value>
         put_all(&root, &changes)?;
         place::put(&root, &ledger::path(engine), None)?;
         place::remove_folders(&root, &ledger.folders);
+        // The last record takes its folders with it; what install.sh recorded there stays.
+        root.remove_folder(ledger::FOLDER);
+        root.remove_folder("/var/lib/nri-runc");
     }
     if users.is_empty() {
         notes.push(format!("keep {} until no container names it", ledger.binary));

@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The daemon as an operator handles it: `stop`, `restart`, and whether it is older than the
-//! files on disk. It signals no process but the one that answers on the daemon's socket, and
-//! leaves a daemon that systemd runs to systemd.
+//! files on disk. It signals no process but the one that answers on the daemon's socket, or where
+//! none answers, the one that holds the daemon's lock; and leaves a daemon that systemd runs to
+//! systemd.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use crate::config::{self, Config, Loaded};
@@ -19,45 +20,119 @@ use crate::{runtime, wrapper};
 /// A request in flight may take this long, and the daemon finishes it first.
 const END_WAIT: Duration = Duration::from_secs(100);
 
-/// A daemon that answers.
+/// How long a daemon that hangs may take to end in order before it is killed.
+const HANG_WAIT: Duration = Duration::from_secs(5);
+
+/// The daemon's process.
 struct Running {
+    /// What it answers; of one that does not, as much of it as its process shows.
     status: Value,
     pid: u32,
     process: OwnedFd,
+    /// It listens and answers nothing.
+    hangs: bool,
 }
 
 impl Running {
     fn find(config: &Config) -> Result<Option<Self>> {
-        if UnixStream::connect(config.daemon_socket()).is_err() {
+        if !wrapper::is_listening(config) {
             return Ok(None);
         }
-        let status = super::ask(config, &json!({"verb": "status"}))?;
-        let pid = status["pid"].as_u64().and_then(|pid| u32::try_from(pid).ok());
-        let pid = pid.filter(|pid| *pid > 1).ok_or_else(|| Error::new("its process is unknown"))?;
-        let number = rustix::process::Pid::from_raw(pid.cast_signed());
-        let number = number.ok_or_else(|| Error::new("its process is unknown"))?;
-        let process = rustix::process::pidfd_open(number, rustix::process::PidfdFlags::empty())
-            .map_err(|errno| std::io::Error::from_raw_os_error(errno.raw_os_error()))
-            .doing(|| format!("opening the daemon's process {pid}"))?;
-        Ok(Some(Self { status, pid, process }))
+        let error = match super::ask(config, &json!({"verb": "status"})) {
+            Ok(status) => {
+                let pid = status["pid"].as_u64().and_then(|pid| u32::try_from(pid).ok());
+                let pid = pid.filter(|pid| *pid > 1);
+                let pid = pid.ok_or_else(|| Error::new("its process is unknown"))?;
+                return Ok(Some(Self { status, pid, process: open_process(pid)?, hangs: false }));
+            }
+            Err(error) => error,
+        };
+        // It is of another version, or hangs: asked twice, for it may be killed.
+        let hangs = wrapper::is_silent(config);
+        let Some(pid) = holder(&config.daemon_lock()) else { return Err(error) };
+        let process = open_process(pid)?;
+        // The number may have been given to another process before it was opened.
+        if holder(&config.daemon_lock()) != Some(pid) {
+            return Err(error);
+        }
+        Ok(Some(Self { status: shown_by_process(pid), pid, process, hangs }))
     }
 
-    /// Ends it in order: requests in flight are finished first.
-    fn end(&self, instead: &str) -> Result<()> {
+    /// Ends it in order: requests in flight are finished first. One that hangs is killed if need
+    /// be; whether it was.
+    fn end(&self, instead: &str) -> Result<bool> {
         if self.status["supervisor"] == "systemd" {
             let why = format!("systemd runs the daemon (process {})", self.pid);
             return Err(Error::new(why).hint(format!("use: {instead}")));
         }
-        rustix::process::pidfd_send_signal(&self.process, rustix::process::Signal::TERM)
-            .map_err(|errno| std::io::Error::from_raw_os_error(errno.raw_os_error()))
-            .doing(|| format!("ending the daemon, process {}", self.pid))?;
-        let wait = PollTimeout::try_from(END_WAIT).unwrap_or(PollTimeout::MAX);
-        match poll(&mut [PollFd::new(self.process.as_fd(), PollFlags::POLLIN)], wait)? {
-            0 => Err(Error::new(format!("process {} has not ended yet", self.pid))
-                .hint("a request is still in flight; try again")),
-            _ => Ok(()),
+        self.signal(Signal::TERM)?;
+        if self.has_ended(if self.hangs { HANG_WAIT } else { END_WAIT })? {
+            return Ok(false);
+        }
+        if self.hangs {
+            self.signal(Signal::KILL)?;
+            if self.has_ended(HANG_WAIT)? {
+                return Ok(true);
+            }
+        }
+        let error = Error::new(format!("process {} has not ended yet", self.pid));
+        Err(error.hint(if self.hangs {
+            "it was killed and waits in the kernel, mostly for a disk"
+        } else {
+            "a request is still in flight; try again"
+        }))
+    }
+
+    fn signal(&self, signal: Signal) -> Result<()> {
+        match rustix::process::pidfd_send_signal(&self.process, signal) {
+            Ok(()) | Err(rustix::io::Errno::SRCH) => Ok(()),
+            Err(errno) => Err(std::io::Error::from_raw_os_error(errno.raw_os_error()))
+                .doing(|| format!("ending the daemon, process {}", self.pid)),
         }
     }
+
+    fn has_ended(&self, within: Duration) -> Result<bool> {
+        let wait = PollTimeout::try_from(within).unwrap_or(PollTimeout::MAX);
+        Ok(poll(&mut [PollFd::new(self.process.as_fd(), PollFlags::POLLIN)], wait)? > 0)
+    }
+}
+
+fn open_process(pid: u32) -> Result<OwnedFd> {
+    let number = rustix::process::Pid::from_raw(pid.cast_signed());
+    let number = number.ok_or_else(|| Error::new("its process is unknown"))?;
+    rustix::process::pidfd_open(number, rustix::process::PidfdFlags::empty())
+        .map_err(|errno| std::io::Error::from_raw_os_error(errno.raw_os_error()))
+        .doing(|| format!("opening the daemon's process {pid}"))
+}
+
+/// The process that holds the lock on this file, as proc_locks(5) shows it.
+fn holder(lock: &Path) -> Option<u32> {
+    let meta = std::fs::metadata(lock).ok()?;
+    let (major, minor) = (rustix::fs::major(meta.dev()), rustix::fs::minor(meta.dev()));
+    let file = format!("{major:02x}:{minor:02x}:{}", meta.ino());
+    let locks = std::fs::read_to_string("/proc/locks").ok()?;
+    locks.lines().find_map(|line| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        match words.as_slice() {
+            [_, "FLOCK", _, "WRITE", pid, place, ..] if *place == file => pid.parse().ok(),
+            _ => None,
+        }
+    })
+}
+
+/// What a daemon that does not answer was started with.
+fn shown_by_process(pid: u32) -> Value {
+    let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+    let value = |name: &str| {
+        let mut pairs = environment.split(|byte| *byte == 0);
+        let value = pairs.find_map(|pair| pair.strip_prefix(name.as_bytes())?.strip_prefix(b"="));
+        value.map(|value| String::from_utf8_lossy(value).into_owned())
+    };
+    json!({
+        "supervisor": value("NOTIFY_SOCKET").map(|_socket| "systemd"),
+        "configuration": {"file": value(config::FILE_VARIABLE)},
+        "program": {"path": std::fs::read_link(format!("/proc/{pid}/exe")).ok()},
+    })
 }
 
 /// `stop`.
@@ -65,18 +140,20 @@ pub(super) fn stop(config: &Config) -> Result<Value> {
     let Some(running) = Running::find(config)? else {
         return Ok(json!({"stopped": false, "pid": null}));
     };
-    running.end("systemctl stop nri-runc.socket nri-runc.service")?;
-    Ok(json!({"stopped": true, "pid": running.pid, "autostart": config.autostart}))
+    let killed = running.end("systemctl stop nri-runc.socket nri-runc.service")?;
+    let pid = running.pid;
+    Ok(json!({"stopped": true, "pid": pid, "killed": killed, "autostart": config.autostart}))
 }
 
 /// `stop` for people.
 pub(super) fn show_stopped(document: &Value) -> String {
+    let how = if document["killed"] == true { "killed, for it hung;" } else { "stopped," };
     match document["pid"].as_u64() {
         None => "the daemon is not running".to_owned(),
         Some(pid) if document["autostart"] == true => {
-            format!("stopped, was process {pid}; the next container starts it again")
+            format!("{how} was process {pid}; the next container starts it again")
         }
-        Some(pid) => format!("stopped, was process {pid}"),
+        Some(pid) => format!("{how} was process {pid}"),
     }
 }
 
@@ -86,7 +163,8 @@ pub(super) fn restart(loaded: &Loaded) -> Result<Value> {
     let status = running.as_ref().map(|running| &running.status);
     let path = |value: &Value| value.as_str().map(PathBuf::from);
     let file = match status {
-        Some(status) => path(&status["configuration"]["file"]),
+        Some(status) if status["pid"].is_u64() => path(&status["configuration"]["file"]),
+        Some(status) => path(&status["configuration"]["file"]).or_else(|| loaded.only.clone()),
         None => loaded.only.clone(),
     };
     let next = config::load(file.as_deref());
@@ -120,7 +198,7 @@ pub(super) fn show_restarted(document: &Value) -> String {
 
 /// What of a running daemon is older than the files on disk, each with how to restart it.
 pub(super) fn outdated(config: &Config) -> Vec<(String, &'static str)> {
-    if UnixStream::connect(config.daemon_socket()).is_err() {
+    if !wrapper::is_listening(config) {
         return Vec::new();
     }
     let status = super::ask(config, &json!({"verb": "status"})).unwrap_or_default();

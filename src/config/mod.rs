@@ -195,6 +195,11 @@ impl Config {
         self.run_dir.join("daemon.sock")
     }
 
+    /// The file that the daemon holds locked as long as it lives.
+    pub fn daemon_lock(&self) -> PathBuf {
+        self.run_dir.join("daemon.lock")
+    }
+
     /// The kill switch: while this file exists every verb is passed through.
     pub fn disabled_file(&self) -> PathBuf {
         self.run_dir.join("disabled")

@@ -126,7 +126,7 @@ impl Home {
 
     fn has_lock(&self) -> bool {
         let ours = self.lock.borrow().metadata().ok();
-        let there = std::fs::symlink_metadata(sockets::lock_file(&self.node.config)).ok();
+        let there = std::fs::symlink_metadata(self.node.config.daemon_lock()).ok();
         let file = |meta: std::fs::Metadata| (meta.dev(), meta.ino());
         ours.map(file).is_some_and(|ours| there.map(file) == Some(ours))
     }

@@ -56,11 +56,11 @@ impl StartedWith {
             warn!("configuration not reloaded, the previous one stays in force: {text}");
             return;
         }
-        let level = loaded.config.log_level.clone();
+        let level = Some(loaded.config.log_level.clone());
+        let level = level.filter(|level| *self.log_level.borrow() != *level);
         let mut said = Vec::new();
-        if *self.log_level.borrow() != level && crate::log::set_level(&level) {
+        if let Some(level) = &level {
             said.push(format!("log.level is now {level}"));
-            self.log_level.replace(level);
         }
         let changed = self.changed(&loaded);
         if !changed.is_empty() {
@@ -70,7 +70,26 @@ impl StartedWith {
         if said.is_empty() {
             said.push("nothing has changed".to_owned());
         }
-        info!("configuration read again: {}", said.join("; "));
+        // Where either level shows this line, it is logged.
+        let is_shown = tracing::enabled!(tracing::Level::INFO);
+        let line = format!("configuration read again: {}", said.join("; "));
+        if is_shown {
+            info!("{line}");
+        }
+        if let Some(level) = level {
+            self.apply_level(level);
+        }
+        if !is_shown {
+            info!("{line}");
+        }
+    }
+
+    fn apply_level(&self, level: String) {
+        if crate::log::set_level(&level) {
+            self.log_level.replace(level);
+        } else {
+            warn!("log.level could not be changed to {level}");
+        }
     }
 
     /// The keys that need a restart.

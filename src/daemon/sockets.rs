@@ -7,7 +7,6 @@ use std::os::fd::{FromRawFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram, UnixListener};
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use nix::fcntl::{FcntlArg, FdFlag, Flock, FlockArg, fcntl};
@@ -30,7 +29,7 @@ const HANDOVER: Duration = Duration::from_millis(500);
 pub(super) fn lock(config: &Config) -> Result<DaemonLock> {
     use std::os::unix::fs::OpenOptionsExt;
     make_private_dir(&config.run_dir)?;
-    let path = lock_file(config);
+    let path = config.daemon_lock();
     let mut options = std::fs::OpenOptions::new();
     options.write(true).create(true).truncate(false).mode(0o600);
     let mut file = options.open(&path).doing(|| format!("opening {}", path.display()))?;
@@ -48,14 +47,9 @@ pub(super) fn lock(config: &Config) -> Result<DaemonLock> {
     }
 }
 
-/// The file that is locked.
-pub(super) fn lock_file(config: &Config) -> PathBuf {
-    config.run_dir.join("daemon.lock")
-}
-
 /// Whether somebody has the lock; one that asks for it has not.
 pub(super) fn is_locked(config: &Config) -> bool {
-    let file = std::fs::File::open(lock_file(config));
+    let file = std::fs::File::open(config.daemon_lock());
     file.is_ok_and(|file| Flock::lock(file, FlockArg::LockSharedNonblock).is_err())
 }
 

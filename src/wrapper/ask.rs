@@ -12,6 +12,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{
     AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType, UnixAddr, getsockopt, send,
     sendmsg, setsockopt, socket as open, sockopt,
@@ -34,6 +35,7 @@ const NEXT_DAEMON: Duration = Duration::from_secs(5);
 const BEFORE_NEXT_DAEMON: Duration = Duration::from_millis(50);
 
 const TOO_LONG: &str = "the daemon took too long";
+const SILENT: &str = "the daemon fell silent";
 const ENDED: &str = "the daemon ended during the call";
 
 /// How the daemon was reached.
@@ -221,7 +223,7 @@ pub(super) fn wait(stream: &UnixStream, deadline: Instant, ahead: usize) -> Resu
         }
         stream.set_read_timeout(Some(left.min(SILENCE)))?;
         // Only where the daemon was given the time for a heartbeat, it has fallen silent.
-        let silence = if left < SILENCE { TOO_LONG } else { "the daemon fell silent" };
+        let silence = if left < SILENCE { TOO_LONG } else { SILENT };
         let frame = read_answer(&mut reader, silence)?;
         match Answer::decode(&frame)? {
             Answer::Heartbeat => {}
@@ -244,6 +246,26 @@ fn read_answer(reader: &mut BufReader<&UnixStream>, silence: &str) -> Result<Vec
         Err(error) if error.kind() == ErrorKind::ConnectionReset => Err(Error::new(ENDED)),
         Err(error) => Err(error.into()),
     }
+}
+
+/// Whether anybody listens on the daemon's socket, also one that takes no calls.
+pub fn is_listening(config: &Config) -> bool {
+    !matches!(dial(&config.daemon_socket()), Err(Errno::ENOENT | Errno::ECONNREFUSED))
+}
+
+/// Whether the daemon listens and gives no answer of any kind within three seconds.
+pub fn is_silent(config: &Config) -> bool {
+    let stream = match dial(&config.daemon_socket()) {
+        Ok(stream) => stream,
+        Err(errno) => return errno == Errno::EAGAIN,
+    };
+    let question =
+        Question { protocol: link::PROTOCOL, admin: "{}".to_owned(), ..Question::default() };
+    if send_whole(&stream, &question.encode(), &[]).is_err() {
+        return false; // It has ended.
+    }
+    let wait = PollTimeout::try_from(SILENCE).unwrap_or(PollTimeout::MAX);
+    poll(&mut [PollFd::new(stream.as_fd(), PollFlags::POLLIN)], wait) == Ok(0)
 }
 
 /// Asks the running daemon an admin question, a JSON document; answers with one.
@@ -279,7 +301,12 @@ pub fn admin_stream(config: &Config, json: &str) -> Result<(String, UnixStream)>
     };
     send_whole(&stream, &question.encode(), &[])?;
     // Nothing is read ahead: what follows is the caller's.
-    match wait(&stream, Instant::now() + Duration::from_secs(10), 1)? {
+    let answer = wait(&stream, Instant::now() + Duration::from_secs(10), 1);
+    let answer = answer.map_err(|error| match error.why() == SILENT {
+        true => error.hint("a daemon that hangs is ended by: nri-runc nri restart"),
+        false => error,
+    });
+    match answer? {
         Answer::Admin(json) => Ok((json, stream)),
         Answer::Refuse(line) => Err(Error::new(line)),
         Answer::Incompatible { protocol, version } => Err(Error::new(format!(

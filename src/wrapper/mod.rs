@@ -28,7 +28,7 @@ use crate::link::{Attached, Proceed};
 use crate::{files, runtime};
 
 use ask::{Asked, Conversation};
-pub use ask::{admin, admin_stream};
+pub use ask::{admin, admin_stream, is_listening, is_silent};
 pub use awaken::start_daemon;
 pub use hook::hook;
 

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A daemon that is signalled, stopped, restarted, or older than its files on disk.
 
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::net::UnixDatagram;
+use std::os::unix::net::{UnixDatagram, UnixListener};
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, socket};
 use nix::unistd::Pid;
 use serde_json::Value;
 
@@ -36,8 +39,8 @@ fn a_hangup_reads_the_log_level_and_names_what_needs_a_restart() {
     wait_until("the level is applied", || {
         rig.admin(&["status"])["configuration"]["log_level"] == "warn"
     });
-    // The line itself is of a level that is no longer logged.
-    assert_eq!(rig.logged(&words), 0);
+    // The line itself is of a level that is not logged from then on.
+    assert_eq!(rig.logged(&words), 1);
     let changed = rig.admin(&["status"])["configuration"]["changed"].clone();
     assert_eq!(changed, serde_json::json!(["plugin.a.deny", "plugin.a.strikes"]));
     configure(&rig, "---[log]\nlevel = \"debug\"\n[plugin.a]\ndeny = [\"Env\"]\n");
@@ -107,6 +110,74 @@ fn restart_starts_the_daemon_with_the_configuration_that_it_had() {
     assert_eq!(status["configuration"]["file"], rig.path("config.toml").display().to_string());
     assert_eq!(status["containers"], 1, "what is known is known to the next");
     succeeds(&rig.verb(&["start", "c1"]));
+}
+
+fn freeze(rig: &Rig) {
+    kill(Pid::from_raw(rig.daemon_pid()), Signal::SIGSTOP).unwrap();
+}
+
+#[test]
+fn a_daemon_that_hangs_is_stopped_within_bounds() {
+    let rig = started("");
+    let before = pid(&rig).unwrap();
+    freeze(&rig);
+    fails(&rig.call(&["nri", "status"]), &["fell silent", "nri-runc nri restart"]);
+    let begun = Instant::now();
+    let said = rig.admin(&["stop"]);
+    assert_eq!((&said["killed"], &said["pid"]), (&true.into(), &before.into()), "{said}");
+    assert!(begun.elapsed() < Duration::from_secs(40), "{:?}", begun.elapsed());
+    succeeds(&rig.create("c1"));
+    assert!(pid(&rig).is_some_and(|now| now != before));
+}
+
+#[test]
+fn a_daemon_that_hangs_and_takes_no_more_calls_is_restarted_with_its_configuration() {
+    let rig = started("");
+    let before = pid(&rig).unwrap();
+    freeze(&rig);
+    // Its queue is full: a plain connect would wait for ever.
+    let mut waiting = Vec::new();
+    loop {
+        let socket = socket(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_NONBLOCK, None);
+        let socket = socket.unwrap();
+        let address = UnixAddr::new(&rig.path("run/daemon.sock")).unwrap();
+        match connect(socket.as_raw_fd(), &address) {
+            Ok(()) => waiting.push(socket),
+            Err(errno) => break assert_eq!(errno, nix::errno::Errno::EAGAIN),
+        }
+    }
+    let text = rig.read("config.toml");
+    rig.write("other.toml", &text);
+    let other = rig.path("other.toml").display().to_string();
+    let output = rig.call(&["nri", "--config", &other, "restart"]);
+    succeeds(&output);
+    assert!(pid(&rig).is_some_and(|now| now != before));
+    let file = rig.admin(&["status"])["configuration"]["file"].clone();
+    assert_eq!(file, rig.path("config.toml").display().to_string());
+}
+
+#[test]
+fn a_silent_process_that_does_not_hold_the_daemons_lock_is_never_signalled() {
+    let rig = Rig::new("");
+    std::fs::create_dir_all(rig.path("run")).unwrap();
+    let _silent = UnixListener::bind(rig.path("run/daemon.sock")).unwrap();
+    rig.write("run/daemon.lock", "");
+    fails(&rig.call(&["nri", "stop"]), &["fell silent"]);
+}
+
+#[test]
+fn a_daemon_of_systemd_that_hangs_is_left_to_systemd() {
+    let rig = Rig::new("");
+    let socket = rig.path("notify");
+    let listener = UnixDatagram::bind(&socket).unwrap();
+    let mut daemon = daemon(&rig, Path::new(env!("CARGO_BIN_EXE_nri-runc")), Some(&socket));
+    let mut said = [0; 16];
+    assert_eq!(listener.recv(&mut said).unwrap(), b"READY=1\n".len());
+    kill(Pid::from_raw(daemon.id().cast_signed()), Signal::SIGSTOP).unwrap();
+    fails(&rig.call(&["nri", "stop"]), &["systemd runs the daemon", "systemctl stop"]);
+    assert!(daemon.try_wait().unwrap().is_none(), "it was ended");
+    daemon.kill().unwrap();
+    daemon.wait().unwrap();
 }
 
 #[test]

@@ -264,7 +264,8 @@ fn plugins(arguments: &Arguments, table: &Table, config: &Config) -> Result<u8> 
         return print_json(&document);
     }
     let status = ask(config, &json!({"verb": "status"}))?;
-    print_page(&(show::plugins(&document, table.is_wide()) + &show::plugin_socket(&status)))
+    let page = show::plugins(&document, table.is_wide());
+    print_page(&(page + &show::missing_plugins(&status) + &show::plugin_socket(&status)))
 }
 
 fn pods(arguments: &Arguments, table: &Table, config: &Config) -> Result<u8> {

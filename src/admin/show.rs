@@ -71,7 +71,7 @@ pub(super) fn status(document: &Value) -> String {
     let counts = counts.collect::<Vec<_>>().join(", ");
     line(&mut page, "requests", if counts.is_empty() { "none yet" } else { &counts });
     for (key, words) in [
-        ("bypassed", "commands ran without plugins because the daemon was away"),
+        ("bypassed", "ran without plugins because the daemon was away"),
         ("found", "containers were found again after their records were lost: changes unknown"),
     ] {
         let count = document[key].as_u64().unwrap_or_default();
@@ -122,6 +122,24 @@ pub(super) fn plugin_socket(status: &Value) -> String {
         open if open == "open" => String::new(),
         why => format!("plugin socket: {why}\n"),
     }
+}
+
+/// The required plugins that are not connected, also those that never were.
+pub(super) fn missing_plugins(status: &Value) -> String {
+    let mut page = String::new();
+    if status["pass_through"] == true || status["disabled"] == true {
+        return page;
+    }
+    for row in status["required"].as_array().into_iter().flatten() {
+        if row["connected"] != true {
+            let _infallible = writeln!(
+                page,
+                "{}: required and not connected: creates are refused, except in exempt namespaces",
+                text(&row["plugin"])
+            );
+        }
+    }
+    page
 }
 
 /// `plugins`; wide with each one's events and NRI version.
@@ -304,6 +322,18 @@ mod tests {
         let text = document.to_string();
         assert!(!text.contains("secret") && text.contains("TOKEN=(hidden"), "{text}");
         assert!(text.contains("/bin/h") && text.contains("A=b"), "{text}");
+    }
+
+    #[test]
+    fn plugins_lists_a_required_plugin_that_never_connected() {
+        let status = json!({"required": [
+            {"plugin": "10-there", "connected": true}, {"plugin": "20-guard", "connected": false}]});
+        let page = missing_plugins(&status);
+        assert!(page.starts_with("20-guard: required and not connected"), "{page}");
+        assert_eq!(page.lines().count(), 1);
+        let mut passing = status;
+        passing["pass_through"] = json!(true);
+        assert_eq!(missing_plugins(&passing), "");
     }
 
     #[test]

@@ -131,7 +131,7 @@ fn registered(here: &Here, root: &Root, config: &Config) -> Value {
                     finding(false, format!("{detail}; {name} runs without it"), reload())
                 }
                 Handler::NotRunning => {
-                    finding(true, format!("{detail}; {name} does not run"), String::new())
+                    finding(true, format!("{detail}; {name} is not running"), String::new())
                 }
                 Handler::NoAnswer => {
                     let detail = format!("{detail}; {name} runs and did not answer");
@@ -168,7 +168,8 @@ fn runtimes(all: &[Here], config: &Config) -> Vec<Value> {
         }
     }
     let rows = found.into_iter().map(|(detail, problem, engines)| {
-        let detail = format!("{detail} (as {} finds it)", engines.join(", "));
+        let finds = if engines.len() == 1 { "finds" } else { "find" };
+        let detail = format!("{detail} (as {} {finds} it)", engines.join(", "));
         json!({"check": "real runtime", "ok": problem.is_empty(), "detail": detail,
             "hint": problem, "engines": engines})
     });

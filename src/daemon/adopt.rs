@@ -10,6 +10,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use std::time::Duration;
 
 use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
 use serde::Deserialize;
@@ -30,6 +31,9 @@ use super::{
     create, evidence, exit, folders, pods, recovery, refused, resources, undo, update, updates,
     watch,
 };
+
+/// How long a runtime's `delete` is followed; by then its process id may be another's.
+const DELETION: Duration = Duration::from_secs(60);
 
 /// What a wrapper left behind.
 #[derive(Deserialize)]
@@ -194,12 +198,35 @@ async fn one(node: &Rc<Node>, note: &Note) -> Result<()> {
         started(node, &call.key)?;
     } else if call.call.verb == Verb::Update {
         update::went_past(node, &mut call, note.resources.clone())?;
+    } else if call.call.verb == Verb::Delete {
+        follow_deletion(node, &call);
     }
     node.change(&call.key, |record| {
         let reason = format!("{} went past the daemon: {}", note.verb, note.why);
         record.skipped.push(Skipped { plugin: String::new(), reason });
     });
     Ok(())
+}
+
+/// The runtime may still be at work on a `delete` that it was asked for without us: when it ends,
+/// the container is gone or it is not.
+fn follow_deletion(node: &Rc<Node>, call: &Call) {
+    let Some(process) = watch::open(call.question().pid) else { return };
+    let Some(record) = node.container(&call.key) else { return };
+    let node = Rc::clone(node);
+    tokio::task::spawn_local(async move {
+        let _or_never = tokio::time::timeout(DELETION, watch::ended(&process)).await;
+        node.plugins_are_back().await;
+        let lane = node.lane(&record.key);
+        let turn = lane.turn.lock().await;
+        let now = node.container(&record.key);
+        let is_same = now.is_some_and(|now| now.incarnation == record.incarnation);
+        if is_same && !evidence::exists(&node.host, &record.key) {
+            super::delete::removed(&node, &record.key).await;
+        }
+        drop(turn);
+        node.leave(&record.key, lane);
+    });
 }
 
 /// An update that passed us may have undone what plugins own.

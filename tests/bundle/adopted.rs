@@ -41,6 +41,25 @@ fn a_container_that_went_past_is_shown_to_plugins_and_its_end_is_told() {
 }
 
 #[test]
+fn a_delete_that_is_under_way_when_the_daemon_comes_is_followed_to_its_end() {
+    let mut rig = without_a_daemon();
+    rig.start_daemon();
+    succeeds(&rig.create("c1"));
+    succeeds(&rig.verb(&["start", "c1"]));
+    rig.kill_daemon();
+    rig.write("fake/slow-delete", "");
+    let mut delete = rig.spawn(&["delete", "--force", "c1"]);
+    wait_until("it goes on without the daemon", || notes(&rig) == 1);
+    rig.start_daemon();
+    assert_eq!(rig.admin(&["pods"])[0]["containers"][0]["state"], "running");
+    let told = rig.plugin("10", "env", sets("HELLO", "there"));
+    assert!(delete.wait().unwrap().success());
+    wait_until("nobody knows of it", || rig.admin(&["pods"]) == json!([]));
+    let wanted = [&["Synchronize c1".to_owned()], &life("c1")[5..]].concat();
+    assert_eq!(*told.lock().unwrap(), wanted);
+}
+
+#[test]
 fn a_container_that_was_only_created_is_started_with_leave() {
     let mut rig = without_a_daemon();
     succeeds(&rig.create("c1"));

@@ -54,7 +54,7 @@ restore)
   [ -n "$detach" ] || { wait $!; code=$?; rm -rf "$state"; exit $code; } ;;
 kill) kill -9 "$(cat "$state/pid")" ;;
 update) [ ! -e "$dir/fail-update" ] || { echo "runtime says no" >&2; exit 1; }; cat >"$dir/update.json"; cp "$state/state.json" "$state/s"; mv "$state/s" "$state/state.json" ;;
-delete) [ ! -e "$state/pid" ] || kill -9 "$(cat "$state/pid")" 2>/dev/null; rm -rf "$state" ;;
+delete) [ ! -e "$dir/slow-delete" ] || sleep 2; [ ! -e "$state/pid" ] || kill -9 "$(cat "$state/pid")" 2>/dev/null; rm -rf "$state" ;;
 esac
 exit 0
 "#;

@@ -30,7 +30,17 @@ path:
 	@echo $(RELEASE)
 
 test: setup newer
+	@$(MAKE) --no-print-directory static
 	@sh scripts/test.sh
+
+# The tests run a glibc build; what is installed is static, and must compile too.
+.PHONY: static
+static:
+ifeq ($(TARGET),)
+	@echo "skipped: the static build (no musl target here)"
+else
+	cargo check --locked --bins --target $(TARGET)
+endif
 
 lint:
 	cargo fmt --check

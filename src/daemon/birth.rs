@@ -85,16 +85,25 @@ fn lift(
 #[expect(unsafe_code, reason = "priorities of this process, which no library sets")]
 pub(super) fn reset_priorities() -> Result<()> {
     use nix::libc;
-    let ordinary = libc::sched_param { sched_priority: 0 };
+    // System calls: musl's functions for the scheduling policy do nothing, and its structure of
+    // parameters is not the kernel's, which is this one number.
+    let priority: libc::c_int = 0;
     // SAFETY: a plain system call about this very process; the pointer is to a live value.
-    unsafe { libc::sched_setscheduler(0, libc::SCHED_OTHER, &raw const ordinary) };
+    unsafe {
+        libc::syscall(
+            libc::SYS_sched_setscheduler,
+            0,
+            libc::c_long::from(libc::SCHED_OTHER),
+            &raw const priority,
+        )
+    };
     // SAFETY: a plain system call on numbers, about this very process.
     unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, 0) };
     // IOPRIO_WHO_PROCESS, this one, no class of its own.
     // SAFETY: as above.
     unsafe { libc::syscall(libc::SYS_ioprio_set, 1, 0, 0) };
     // SAFETY: as above.
-    let policy = unsafe { libc::sched_getscheduler(0) };
+    let policy = unsafe { libc::syscall(libc::SYS_sched_getscheduler, 0) };
     // SAFETY: as above.
     let nice = unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) };
     // SAFETY: as above.
@@ -104,8 +113,8 @@ pub(super) fn reset_priorities() -> Result<()> {
             .hint("it lacks CAP_SYS_NICE to reset it; see docs/install.md"))
     };
     match (policy, nice, io_class) {
-        (policy, ..) if policy != libc::SCHED_OTHER => {
-            stays("the scheduling policy", policy.into())
+        (policy, ..) if policy != libc::c_long::from(libc::SCHED_OTHER) => {
+            stays("the scheduling policy", policy)
         }
         (_, nice, _) if nice > 0 => stays("the nice value", nice.into()),
         // 2 is best effort, what an ordinary process has without a class.

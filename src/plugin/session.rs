@@ -20,6 +20,7 @@ use ttrpc::r#async::{Server, TtrpcContext};
 use crate::config::PluginSettings;
 
 use super::caller::{Caller, Request, Unanswered};
+use super::child::PluginProcess;
 use super::event::ALL_BITS;
 use super::identity::Identity;
 use super::mux::{self, Connection, Trunk};
@@ -141,7 +142,7 @@ pub struct Plugin {
     /// Serves the plugin's calls as long as it lives.
     _server: Server,
     /// The process of a launched plugin.
-    pub(super) child: std::sync::Mutex<Option<super::launch::Child>>,
+    process: std::sync::Mutex<Option<PluginProcess>>,
 }
 
 impl fmt::Debug for Plugin {
@@ -227,7 +228,7 @@ async fn shake(
         is_ready,
         speaks_state_change,
         _server: server,
-        child: std::sync::Mutex::new(None),
+        process: std::sync::Mutex::new(None),
     };
     plugin.configure(config, settings).await?;
     Ok(plugin)
@@ -297,9 +298,11 @@ impl Plugin {
         self.pid
     }
 
-    /// Sets the pid of a launched plugin: a socketpair's peer is ourselves.
-    pub(super) fn set_pid(&mut self, pid: Option<i32>) {
-        self.pid = pid;
+    /// Hands over the process of a launched plugin, which ends with the connection. Its pid
+    /// replaces that of the socket's peer: of a socketpair, the peer is this process.
+    pub(super) fn set_process(&mut self, process: PluginProcess) {
+        self.pid = process.pid();
+        self.process = std::sync::Mutex::new(Some(process));
     }
 
     /// Whether it wants to hear of `event`.
@@ -357,7 +360,10 @@ impl Plugin {
     /// Closes its connection; `why` is what is told of its going.
     pub fn disconnect(&self, why: &str) {
         self.trunk.close(why);
-        super::launch::stop(self);
+        let process = self.process.lock().ok().and_then(|mut process| process.take());
+        if let Some(process) = process {
+            process.stop();
+        }
     }
 
     /// Lets it answer what it is being asked, says goodbye, then disconnects. Plugins that do not

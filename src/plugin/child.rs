@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The process of a plugin that the daemon started: spawning, stopping and reaping it.
+//!
+//! The plugin gets its socket as descriptor 3, exactly three environment variables, and nothing
+//! else. The kernel kills it when the daemon dies. What the plugin says on its socket is not
+//! looked at here.
+
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
+use nix::unistd::Pid;
+
+use crate::error::{Context, Result};
+
+use super::discover::PluginFile;
+use super::process::ProcessLog;
+
+/// How long a plugin may take to exit after SIGTERM.
+const TERM_WAIT: Duration = Duration::from_secs(1);
+
+/// How often a process that is expected to exit is looked at.
+const EXIT_POLL: Duration = Duration::from_millis(20);
+
+/// The process of a launched plugin and what it started; killed when it is dropped.
+#[derive(Debug)]
+pub(super) struct PluginProcess {
+    process: Option<std::process::Child>,
+    log: Arc<ProcessLog>,
+}
+
+impl PluginProcess {
+    /// Starts the plugin with its socket as descriptor 3. `log` takes what it prints and its exit.
+    #[expect(unsafe_code, clippy::disallowed_methods, reason = "the one place that starts plugins")]
+    pub(super) fn spawn(file: &PluginFile, socket: OwnedFd, log: &Arc<ProcessLog>) -> Result<Self> {
+        let number = socket.as_raw_fd();
+        let (output, input) = nix::unistd::pipe2(nix::fcntl::OFlag::O_CLOEXEC)?;
+        let parent = nix::unistd::getpid();
+        let mut command = std::process::Command::new(&file.path);
+        command
+            .env_clear()
+            .env("NRI_PLUGIN_NAME", &file.name)
+            .env("NRI_PLUGIN_IDX", &file.index)
+            .env("NRI_PLUGIN_SOCKET", "3")
+            .stdin(std::process::Stdio::null())
+            .stdout(input.try_clone()?)
+            .stderr(input)
+            .process_group(0);
+        // SAFETY: the closure runs between fork and exec and only makes system calls.
+        unsafe {
+            command.pre_exec(move || {
+                nix::sys::prctl::set_pdeathsig(Signal::SIGKILL)?;
+                if nix::unistd::getppid() != parent {
+                    // The daemon died before it could be said that we die with it.
+                    return Err(nix::errno::Errno::ESRCH.into());
+                }
+                give_as_three(number)
+            });
+        }
+        let child = command.spawn().doing(|| format!("starting {}", file.path.display()))?;
+        // The writing end is the plugin's alone: reading ends with it.
+        drop(command);
+        log.read_from(output);
+        Ok(Self { process: Some(child), log: Arc::clone(log) })
+    }
+
+    /// Its process id, while it has a process.
+    pub(super) fn pid(&self) -> Option<i32> {
+        self.process.as_ref().and_then(|child| i32::try_from(child.id()).ok())
+    }
+
+    /// Whether the process has exited, reaped or not.
+    pub(super) fn has_exited(&self) -> bool {
+        self.process.as_ref().is_none_or(has_exited)
+    }
+
+    /// Waits for a process that is about to exit by itself, for at most this long.
+    pub(super) async fn wait_for_exit(&self, wait: Duration) {
+        let deadline = tokio::time::Instant::now() + wait;
+        while self.process.as_ref().is_some_and(|child| !has_exited(child))
+            && tokio::time::Instant::now() < deadline
+        {
+            tokio::time::sleep(EXIT_POLL).await;
+        }
+    }
+
+    /// Ends the process in the background: SIGTERM first, SIGKILL after [`TERM_WAIT`].
+    pub(super) fn stop(mut self) {
+        if let Some(process) = self.process.take() {
+            let by_itself = has_exited(&process);
+            tokio::spawn(end(process, TERM_WAIT, Arc::clone(&self.log), by_itself));
+        }
+    }
+}
+
+impl Drop for PluginProcess {
+    fn drop(&mut self) {
+        let Some(child) = self.process.take() else { return };
+        let by_itself = has_exited(&child);
+        signal(&child, Signal::SIGKILL);
+        // A process may be slow even to be killed, and this thread has other things to do.
+        if let Ok(handle) = tokio::runtime::Handle::try_current() {
+            handle.spawn(end(child, Duration::ZERO, Arc::clone(&self.log), by_itself));
+        }
+    }
+}
+
+/// Signals the process and its group, which is its own.
+fn signal(child: &std::process::Child, signal: Signal) {
+    if let Ok(pid) = i32::try_from(child.id()) {
+        let _already_gone = kill(Pid::from_raw(-pid), signal);
+    }
+}
+
+/// SIGTERM, a bounded grace, SIGKILL for what is left of its group, and reaped.
+async fn end(
+    mut child: std::process::Child,
+    grace: Duration,
+    log: Arc<ProcessLog>,
+    by_itself: bool,
+) {
+    signal(&child, Signal::SIGTERM);
+    let deadline = tokio::time::Instant::now() + grace;
+    while !has_exited(&child) && tokio::time::Instant::now() < deadline {
+        tokio::time::sleep(EXIT_POLL).await;
+    }
+    // Not reaped yet, so the number is still its own.
+    signal(&child, Signal::SIGKILL);
+    loop {
+        match child.try_wait() {
+            Ok(None) => tokio::time::sleep(EXIT_POLL).await,
+            Ok(Some(status)) => return log.note_exit(status, by_itself),
+            Err(_) => return,
+        }
+    }
+}
+
+/// Whether the process has ended, without reaping it.
+fn has_exited(child: &std::process::Child) -> bool {
+    let Ok(pid) = i32::try_from(child.id()) else { return true };
+    let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
+    !matches!(waitid(Id::Pid(Pid::from_raw(pid)), flags), Ok(WaitStatus::StillAlive))
+}
+
+#[expect(unsafe_code, reason = "dup2 onto a fixed number")]
+fn give_as_three(number: i32) -> std::io::Result<()> {
+    if number == 3 {
+        // dup2 onto itself would leave CLOEXEC set.
+        // SAFETY: plain system call on a number, in the forked child.
+        let result = unsafe { nix::libc::fcntl(3, nix::libc::F_SETFD, 0) };
+        return nix::errno::Errno::result(result).map(|_| ()).map_err(Into::into);
+    }
+    // SAFETY: plain system call on numbers, in the forked child.
+    let result = unsafe { nix::libc::dup2(number, 3) };
+    nix::errno::Errno::result(result).map(|_| ()).map_err(Into::into)
+}

@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Finds the plugins that are installed on this node, each with the text of its configuration.
+//!
+//! A file that is not a plugin is skipped with one line and never keeps the others from starting.
+//! Nothing is started here.
+
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use crate::error::{Context, Error, Result, in_our_words};
+
+use super::identity::Identity;
+
+/// A pre-installed plugin.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PluginFile {
+    /// The executable.
+    pub path: PathBuf,
+    /// Two digits.
+    pub index: String,
+    /// The rest of the file's name.
+    pub name: String,
+    /// Text of its configuration file, empty without one.
+    pub config: String,
+    /// Tells the executable from a later one of the same name.
+    stamp: (u64, u64, i64, i64),
+}
+
+impl PluginFile {
+    /// `NN-name`.
+    pub fn id(&self) -> String {
+        format!("{}-{}", self.index, self.name)
+    }
+}
+
+/// A file among the plugins that cannot be started.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unusable {
+    /// The file.
+    pub path: PathBuf,
+    /// Why, in one line.
+    pub why: String,
+    /// It is a plugin, but its configuration cannot be read.
+    pub is_plugin: bool,
+}
+
+impl std::fmt::Display for Unusable {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} was skipped: {}", self.path.display(), self.why)
+    }
+}
+
+/// Finds the plugins in `dir` with their configuration from `config_dir`, in name order; the
+/// second value is what was skipped.
+pub fn discover(dir: &Path, config_dir: &Path) -> (Vec<PluginFile>, Vec<Unusable>) {
+    let (mut found, mut problems) = (Vec::new(), Vec::new());
+    let mut entries: Vec<_> = std::fs::read_dir(dir).into_iter().flatten().flatten().collect();
+    entries.sort_by_key(std::fs::DirEntry::file_name);
+    for entry in entries {
+        let path = entry.path();
+        let mut is_plugin = false;
+        match inspect(&path, config_dir, &mut is_plugin) {
+            Ok(Some(file)) => found.push(file),
+            Ok(None) => {}
+            Err(error) => problems.push(Unusable { path, why: error.to_string(), is_plugin }),
+        }
+    }
+    (found, problems)
+}
+
+fn inspect(path: &Path, config_dir: &Path, is_plugin: &mut bool) -> Result<Option<PluginFile>> {
+    let meta = std::fs::metadata(path)?;
+    if meta.is_dir() {
+        return Ok(None);
+    }
+    if meta.permissions().mode() & 0o111 == 0 {
+        return Err(Error::new("it is not executable"));
+    }
+    let file_name = path.file_name().and_then(|name| name.to_str());
+    let Some((index, name)) = file_name.and_then(|name| name.split_once('-')) else {
+        return Err(Error::new("its name is not of the form NN-name"));
+    };
+    let identity = Identity::checked(index, name, "").map_err(Error::new)?;
+    *is_plugin = true;
+    Ok(Some(PluginFile {
+        path: path.to_owned(),
+        config: config_text(config_dir, index, name)?,
+        index: identity.index,
+        name: identity.name,
+        stamp: (meta.ino(), meta.size(), meta.mtime(), meta.mtime_nsec()),
+    }))
+}
+
+fn config_text(dir: &Path, index: &str, name: &str) -> Result<String> {
+    for file in [format!("{index}-{name}.conf"), format!("{name}.conf")] {
+        let path = dir.join(file);
+        match std::fs::read_to_string(&path) {
+            Ok(text) => return Ok(text),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+            Err(error) => {
+                return Err(Error::new(in_our_words(&error)))
+                    .doing(|| format!("reading {}", path.display()));
+            }
+        }
+    }
+    Ok(String::new())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn place(dir: &Path, name: &str, mode: u32) {
+        let path = dir.join(name);
+        crate::files::replace(&path, b"#!/bin/sh\n").unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+    }
+
+    #[test]
+    fn plugins_are_found_with_their_configuration_in_both_forms() {
+        let temp = tempfile::tempdir().unwrap();
+        for name in ["20-b-c.d", "10-a"] {
+            place(temp.path(), name, 0o755);
+        }
+        let conf = tempfile::tempdir().unwrap();
+        crate::files::replace(&conf.path().join("10-a.conf"), b"exact").unwrap();
+        crate::files::replace(&conf.path().join("a.conf"), b"general").unwrap();
+        crate::files::replace(&conf.path().join("b-c.d.conf"), b"by name").unwrap();
+        let (found, problems) = discover(temp.path(), conf.path());
+        let told: Vec<_> = found.iter().map(|f| (f.name.as_str(), f.config.as_str())).collect();
+        assert_eq!(told, [("a", "exact"), ("b-c.d", "by name")]);
+        assert_eq!(problems, []);
+    }
+
+    #[test]
+    fn what_is_no_plugin_is_skipped_with_a_line_each() {
+        let temp = tempfile::tempdir().unwrap();
+        for (name, mode) in [("1-x", 0o755), ("100-x", 0o755), ("nodash", 0o755), ("10-off", 0o644)]
+        {
+            place(temp.path(), name, mode);
+        }
+        place(temp.path(), "10-a b", 0o755);
+        std::os::unix::fs::symlink("/nowhere", temp.path().join("10-lost")).unwrap();
+        std::fs::create_dir(temp.path().join("10-dir")).unwrap();
+        let (found, problems) = discover(temp.path(), temp.path());
+        assert_eq!((found.len(), problems.len()), (0, 6), "{problems:?}");
+        assert!(problems.iter().all(|problem| !problem.is_plugin), "{problems:?}");
+    }
+
+    #[test]
+    fn a_plugin_whose_configuration_cannot_be_read_is_told_from_no_plugin() {
+        let temp = tempfile::tempdir().unwrap();
+        place(temp.path(), "10-a", 0o755);
+        crate::files::replace(&temp.path().join("a.conf"), b"\xff\xfe").unwrap();
+        std::fs::set_permissions(temp.path().join("a.conf"), PermissionsExt::from_mode(0o755))
+            .unwrap();
+        let (found, problems) = discover(temp.path(), temp.path());
+        let told = problems.iter().find(|problem| problem.is_plugin).map(ToString::to_string);
+        assert!(found.is_empty() && told.is_some_and(|line| line.contains("a.conf")));
+    }
+
+    #[test]
+    fn a_replaced_executable_is_another_plugin() {
+        let temp = tempfile::tempdir().unwrap();
+        place(temp.path(), "10-a", 0o755);
+        let before = discover(temp.path(), temp.path());
+        assert_eq!(discover(temp.path(), temp.path()), before);
+        std::fs::rename(temp.path().join("10-a"), temp.path().join("old")).unwrap();
+        place(temp.path(), "10-a", 0o755);
+        assert_ne!(discover(temp.path(), temp.path()).0, before.0);
+    }
+
+    #[test]
+    fn a_missing_folder_means_no_plugins() {
+        assert_eq!(discover(Path::new("/nowhere"), Path::new("/nowhere")), (vec![], vec![]));
+    }
+}

@@ -4,60 +4,20 @@
 //! It holds the plugin connections and everything that is known; wrappers ask it, plugins
 //! connect to it, init processes end under its eyes. A failure of one of them is its own.
 
-mod admin;
-mod adopt;
-mod arrivals;
-mod birth;
-mod bundles;
-mod call;
-mod carry;
-mod classes;
-mod conversation;
-mod create;
-mod delete;
-mod drain;
-mod evict;
-mod evidence;
-mod exit;
-mod explain;
-mod explain_pod;
-mod facts;
-mod folders;
-mod found;
-mod gate;
-mod home;
-mod hook;
-mod identity;
-mod lasting;
-mod launcher;
-mod left;
-mod messages;
+mod lifecycle;
 mod node;
-mod orphan;
-mod outcome;
-mod plugin_socket;
 mod plugins;
 mod pods;
-mod record;
+mod process;
 mod recovery;
-mod refused;
-mod relay;
-mod reload;
-mod require;
+mod registry;
+mod request;
 mod resources;
-mod returning;
-mod roster;
-mod route;
-mod runtime_error;
-mod settle;
-mod sockets;
-mod spawn;
-mod start;
-mod undo;
-mod update;
-mod updates;
+mod run_dir;
+mod runtime;
+mod server;
+mod verbs;
 mod watch;
-mod wrappers;
 
 use std::io::Write;
 use std::os::unix::net::UnixListener as StdListener;
@@ -68,16 +28,29 @@ use tokio::signal::unix::{SignalKind, signal};
 use tracing::{info, warn};
 
 use crate::config::Loaded;
+use crate::daemon::plugins::admission;
+use crate::daemon::plugins::socket;
+use crate::daemon::pods::crio_added;
+use crate::daemon::pods::crio_removed;
+use crate::daemon::process::detach;
+use crate::daemon::process::reload;
+use crate::daemon::process::sockets;
+use crate::daemon::process::subreaper;
+use crate::daemon::recovery::bypassed;
+use crate::daemon::recovery::catch_up;
+use crate::daemon::recovery::rediscover;
+use crate::daemon::server::drain;
+use crate::daemon::server::session;
 use crate::error::{Context, Result};
 use crate::host::Host;
 use crate::state::Store;
 
-use home::Home;
-use node::Node;
-use orphan::StandIn;
-use sockets::DaemonLock;
+use crate::daemon::node::Node;
+use crate::daemon::process::sockets::DaemonLock;
+use crate::daemon::process::subreaper::StandIn;
+use crate::daemon::run_dir::Home;
 
-pub use plugins::NRI_VERSION;
+pub use crate::daemon::plugins::admission::NRI_VERSION;
 
 /// How the daemon was started.
 #[derive(Debug, Default)]
@@ -92,14 +65,14 @@ pub struct Start {
 /// Fails when another daemon runs, or its sockets cannot be made.
 pub fn run(loaded: Loaded, start: &Start) -> Result<()> {
     let host = loaded.config.host();
-    birth::ignore_broken_pipes();
+    detach::ignore_broken_pipes();
     if let Err(error) = become_independent(&host, start) {
         crate::log::start(&loaded.config, start.ready_fd.is_none());
         warn!("not started: {error}");
         say_to_starter(start, format!("E{error}").as_bytes());
         return Err(error);
     }
-    let stand_in = start.ready_fd.and_then(|_inherited| orphan::stand_aside());
+    let stand_in = start.ready_fd.and_then(|_inherited| subreaper::stand_aside());
     crate::log::start(&loaded.config, start.ready_fd.is_none());
     let lock = sockets::lock(&loaded.config)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -118,11 +91,11 @@ pub fn run(loaded: Loaded, start: &Start) -> Result<()> {
 fn become_independent(host: &Host, start: &Start) -> Result<()> {
     let is_inherited = start.ready_fd.is_some();
     if is_inherited {
-        birth::shake_off(host);
-        birth::refuse_no_new_privs()?;
-        birth::reset_priorities()?;
+        detach::shake_off(host);
+        detach::refuse_no_new_privs()?;
+        detach::reset_priorities()?;
     }
-    birth::lift_limits(is_inherited)
+    detach::lift_limits(is_inherited)
 }
 
 async fn serve(
@@ -146,16 +119,16 @@ async fn serve(
     tokio::task::spawn_local(Rc::clone(&node).write_when_there_is_room());
     let home = Home::new(&node, lock, &loaded);
     let is_first = !node.store.borrow().is_stamped();
-    adopt::adopt(&node).await;
-    found::again(&node).await;
-    recovery::look_around(&node).await;
-    arrivals::adopt(&node, is_first).await;
-    plugin_socket::open(&node);
-    tokio::task::spawn_local(plugins::record_protecting_plugins_later(Rc::clone(&node)));
-    recovery::recover(&node);
-    lasting::follow_all(&node);
+    bypassed::adopt(&node).await;
+    rediscover::again(&node).await;
+    catch_up::look_around(&node).await;
+    crio_added::adopt(&node, is_first).await;
+    socket::open(&node);
+    tokio::task::spawn_local(admission::record_protecting_plugins_later(Rc::clone(&node)));
+    catch_up::recover(&node);
+    crio_removed::follow_all(&node);
     if !node.is_bystander() {
-        arrivals::look_out(&node);
+        crio_added::look_out(&node);
     }
     home.open(wrappers)?;
     announce(start);
@@ -205,7 +178,7 @@ async fn accept(node: Rc<Node>, listener: UnixListener) {
     loop {
         match listener.accept().await {
             Ok((stream, _)) => {
-                tokio::task::spawn_local(wrappers::serve(Rc::clone(&node), stream));
+                tokio::task::spawn_local(session::serve(Rc::clone(&node), stream));
             }
             Err(error) => {
                 warn!("the daemon socket: {}", crate::error::in_our_words(&error));

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A container that its engine makes anew under the same id, as a restart by Docker or Podman is:
+//! what plugins set in the container before, after its creation, holds in the new one too.
+//!
+//! What plugins answer at the new creation goes first, what the engine changed meanwhile is the
+//! engine's (D21), and who has left owns nothing. The record of the old one outlives the daemon
+//! where there is something to hold. It only decides; `updates.rs` carries it out.
+
+use crate::spec::{overlay, owned};
+use crate::state::{Container, Key, Wish};
+
+use crate::daemon::node::messages;
+use crate::daemon::node::{Node, log_failure};
+use crate::daemon::resources::classes::Classes;
+use crate::daemon::verbs::update::Block;
+
+/// Where such values come from, as `explain` tells it.
+const EVENT: &str = "restart under the same id";
+
+/// Engines that never use an id again.
+const IDS_ONCE: [&str; 3] = ["containerd-cri", "cri-o", "kubernetes"];
+
+/// Keeps what plugins had set in a container that is about to be forgotten, if it may be made anew.
+pub(crate) fn keep(node: &Node, record: &Container) {
+    let mut store = node.store.borrow_mut();
+    let is_later = record.overlay != record.at_creation || is_moved(record);
+    if !record.was_made() {
+        return; // What an earlier one left still holds.
+    }
+    if is_later && !record.is_sandbox && !IDS_ONCE.contains(&record.engine.as_str()) {
+        log_failure("keeping what plugins had set", store.keep(record));
+    } else {
+        store.drop_kept(&record.key);
+    }
+}
+
+/// What is to be set once the container is created; `answered` is what this creation's plugins set.
+pub(crate) fn wish(node: &Node, key: &Key, answered: &Block) -> Option<Wish> {
+    let store = node.store.borrow();
+    let new = store.container(key)?;
+    let old = store.gone().rev().find(|gone| gone.key == *key && gone.was_made())?;
+    // Another bundle is another container that happens to have the same name.
+    let is_same = old.bundle == new.bundle && old.engine == new.engine && old.pod == new.pod;
+    if !is_same || new.is_sandbox || old.owners.is_empty() {
+        return None;
+    }
+    let (engine, asked) = (&old.engine_resources, &new.engine_resources);
+    let kept = overlay::merge_update(engine, &old.overlay, asked, false).overlay;
+    let is_there = |plugin: &str| node.relay.find(plugin).is_some();
+    let (at_creation, answered) = (owned::values(&old.at_creation), owned::values(answered));
+    let part = owned::keep(&kept, |field| {
+        let is_of_creation = at_creation.get(&field.path) == Some(&field.value);
+        let is_answered = answered.contains_key(&field.path);
+        let owner = owned::owner(field, &kept, &old.owners);
+        !is_of_creation && !is_answered && owner.is_some_and(is_there)
+    });
+    let mut owners = old.owners.clone();
+    owners.retain(|name, plugin| owned::is_resource(name) && is_there(plugin));
+    owned::retain(&mut owners, &part);
+    let Classes { blockio, rdt } = Classes::of(&messages::resources(old));
+    let rdt = rdt.filter(|_| is_moved(old));
+    let mover = old.owners.get("RdtClass").filter(|plugin| rdt.is_some() && is_there(plugin));
+    owners.extend(mover.map(|plugin| ("RdtClass".to_owned(), plugin.clone())));
+    let rdt_class = rdt.filter(|_| mover.is_some());
+    if part.is_empty() && rdt_class.is_none() {
+        return None;
+    }
+    let blockio_class = blockio.filter(|_| part.contains_key("blockIO"));
+    Some(Wish { part, blockio_class, rdt_class, owners, event: EVENT.to_owned() })
+}
+
+/// Whether it entered its RDT group after its creation.
+fn is_moved(old: &Container) -> bool {
+    old.changes.iter().any(|change| {
+        change.field == crate::daemon::resources::classes::FIELD
+            && change.event != "CreateContainer"
+    })
+}

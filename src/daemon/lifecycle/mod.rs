@@ -1,0 +1,10 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A container's life between the verbs: what the runtime made of a verb, its start, its exit, its
+//! removal, and the rollback of a creation that failed.
+//!
+//! It refuses nothing: what it handles has happened.
+
+pub(crate) mod carry_over;
+pub(crate) mod exit;
+pub(crate) mod rollback;
+pub(crate) mod settle;

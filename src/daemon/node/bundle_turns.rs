@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+//! One create at a time in a bundle: from the reading of its document until the runtime has read
+//! what was put in place. Two at once would run each other's documents, and restore the wrong one.
+//!
+//! The directory counts, by whatever path it is named. It knows nothing of documents.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use nix::sys::stat::fstat;
+use tokio::sync::{Mutex, OwnedMutexGuard};
+
+use crate::error::{Context, Error, Result, quoted};
+
+/// How long a create waits for another one in its bundle.
+const CREATE_WAIT: Duration = Duration::from_secs(30);
+
+/// The right to use a bundle; given back when it is dropped.
+pub(crate) type BundleTurn = OwnedMutexGuard<()>;
+
+/// A directory by device and inode.
+type Directory = (u64, u64);
+
+/// The bundles in which containers are being created.
+#[derive(Debug, Default)]
+pub(crate) struct Bundles(RefCell<HashMap<Directory, InUse>>);
+
+#[derive(Debug)]
+struct InUse {
+    turn: Arc<Mutex<()>>,
+    /// The container that has the turn.
+    holder: String,
+}
+
+impl Bundles {
+    /// Waits for its turn in the bundle `dir`.
+    pub(crate) async fn turn(&self, dir: impl AsFd, id: &str) -> Result<BundleTurn> {
+        self.turn_within(CREATE_WAIT, dir, id).await
+    }
+
+    async fn turn_within(&self, wait: Duration, dir: impl AsFd, id: &str) -> Result<BundleTurn> {
+        let directory = directory(dir)?;
+        let Ok(turn) = tokio::time::timeout(wait, self.lock(directory).lock_owned()).await else {
+            let holder = self.0.borrow().get(&directory).map(|used| quoted(&used.holder));
+            let holder = holder.unwrap_or_default();
+            let why = format!("the creation of {holder} in the same bundle does not end");
+            return Err(Error::new(why).hint("nothing was changed or started"));
+        };
+        self.note_holder(directory, id);
+        Ok(turn)
+    }
+
+    /// Takes the turn if nobody has it.
+    pub(crate) fn turn_now(&self, dir: impl AsFd, id: &str) -> Option<BundleTurn> {
+        let directory = directory(dir).ok()?;
+        let turn = self.lock(directory).try_lock_owned().ok()?;
+        self.note_holder(directory, id);
+        Some(turn)
+    }
+
+    fn lock(&self, directory: Directory) -> Arc<Mutex<()>> {
+        let mut all = self.0.borrow_mut();
+        all.retain(|_, used| Arc::strong_count(&used.turn) > 1);
+        let new = || InUse { turn: Arc::default(), holder: String::new() };
+        Arc::clone(&all.entry(directory).or_insert_with(new).turn)
+    }
+
+    fn note_holder(&self, directory: Directory, id: &str) {
+        if let Some(used) = self.0.borrow_mut().get_mut(&directory) {
+            id.clone_into(&mut used.holder);
+        }
+    }
+}
+
+fn directory(dir: impl AsFd) -> Result<Directory> {
+    let stat = fstat(dir).doing(|| "looking at the bundle")?;
+    Ok((stat.st_dev, stat.st_ino))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::files::open_dir;
+
+    #[tokio::test]
+    async fn a_bundle_is_one_whatever_it_is_called_and_others_are_others() {
+        let temp = tempfile::tempdir().unwrap();
+        let other = tempfile::tempdir().unwrap();
+        let link = other.path().join("link");
+        std::os::unix::fs::symlink(temp.path(), &link).unwrap();
+        let dirs = [temp.path(), &link, other.path()].map(|path| open_dir(path).unwrap());
+        let bundles = Bundles::default();
+        let soon = Duration::from_millis(20);
+        let first = bundles.turn(&dirs[0], "c1").await.unwrap();
+        let why = bundles.turn_within(soon, &dirs[1], "c2").await.unwrap_err().to_string();
+        assert!(why.contains("creation of c1 in the same bundle"), "{why}");
+        assert!(bundles.turn_now(&dirs[1], "c2").is_none());
+        let _other = bundles.turn_now(&dirs[2], "c3").unwrap();
+        drop(first);
+        drop(bundles.turn_within(soon, &dirs[1], "c2").await.unwrap());
+        assert!(bundles.turn_now(&dirs[0], "c1").is_some());
+    }
+}

@@ -1,0 +1,249 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Records to NRI messages and back: the record keeps the message's protobuf bytes, and what
+//! changes in life (state, pid, times) is filled in when it is told.
+
+use std::sync::Arc;
+
+use protobuf::{Message, MessageField};
+use serde_json::{Map, Value};
+
+use crate::describe;
+use crate::plugin::{Encoded, Event, api};
+use crate::state::{Container, Lifecycle, Pod, Wire};
+
+use crate::daemon::resources::classes::Classes;
+
+/// Fields of a message whose values are the record's: they are not kept a second time.
+const OF_RECORD: [u64; 10] = [ID, 2, 4, 12, 14, 15, 16, 17, 18, 19];
+const OF_POD_RECORD: [u64; 2] = [ID, 9];
+
+/// The field that every message has which a version before this one kept whole.
+const ID: u64 = 1;
+
+/// A container's bytes, as records keep them.
+pub(crate) fn to_wire(message: &api::Container) -> Wire {
+    Wire::without(&message.write_to_bytes().unwrap_or_default(), &OF_RECORD)
+}
+
+/// A pod's.
+pub(crate) fn pod_to_wire(message: &api::PodSandbox) -> Wire {
+    Wire::without(&message.write_to_bytes().unwrap_or_default(), &OF_POD_RECORD)
+}
+
+/// What is kept of a message, without what an earlier version kept as well.
+fn kept(wire: &Wire, of_record: &[u64]) -> Arc<[u8]> {
+    if wire.begins_with(ID) { Wire::without(&wire.0, of_record).0 } else { Arc::clone(&wire.0) }
+}
+
+fn from_wire<M: Message>(wire: &Wire) -> M {
+    // A record that was tampered with gives an empty message, not a dead daemon.
+    M::parse_from_bytes(&wire.0).unwrap_or_default()
+}
+
+/// A container as plugins left it. What merging has filled in for them to find, and nobody has
+/// used, is not part of it.
+pub(crate) fn merged(container: &api::Container) -> Wire {
+    let mut container = container.clone();
+    if let Some(told) = container.linux.as_mut().and_then(|linux| linux.resources.as_mut()) {
+        told.memory = told.memory.take().filter(|all| *all != api::LinuxMemory::default()).into();
+        told.cpu = told.cpu.take().filter(|all| *all != api::LinuxCPU::default()).into();
+    }
+    to_wire(&container)
+}
+
+/// The container as plugins are told now.
+pub(crate) fn container(record: &Container) -> api::Container {
+    let mut message: api::Container = from_wire(&record.message);
+    // Merging leaves an empty list of hooks behind.
+    message.hooks = message.hooks.take().filter(|hooks| *hooks != api::Hooks::default()).into();
+    fill_in(&mut message, record);
+    message
+}
+
+/// The same as bytes.
+pub(crate) fn container_encoded(record: &Container) -> Encoded {
+    let mut now = api::Container::default();
+    fill_in(&mut now, record);
+    let now = now.write_to_bytes().unwrap_or_default();
+    Encoded { kept: kept(&record.message, &OF_RECORD), now }
+}
+
+fn fill_in(message: &mut api::Container, record: &Container) {
+    message.id.clone_from(&record.key.id);
+    message.pod_sandbox_id.clone_from(&record.pod);
+    message.pid = record.init_pid.unwrap_or(0);
+    message.created_at = record.created_at;
+    message.started_at = record.started_at;
+    message.finished_at = record.finished_at;
+    message.exit_code = record.exit_code.unwrap_or(0);
+    message.status_reason.clone_from(&record.status_reason);
+    message.status_message.clone_from(&record.status_message);
+    message.state = match record.state {
+        Lifecycle::Creating => api::ContainerState::CONTAINER_UNKNOWN,
+        Lifecycle::Created => api::ContainerState::CONTAINER_CREATED,
+        Lifecycle::Running => api::ContainerState::CONTAINER_RUNNING,
+        Lifecycle::Stopped | Lifecycle::Removed => api::ContainerState::CONTAINER_STOPPED,
+    }
+    .into();
+}
+
+/// The resources in the container's message.
+pub(crate) fn resources(record: &Container) -> api::LinuxResources {
+    let message: api::Container = from_wire(&record.message);
+    let linux = message.linux.into_option().unwrap_or_default();
+    linux.resources.into_option().unwrap_or_default()
+}
+
+/// A recorded message with other resources; classes, which no document has, stay unless they are
+/// set anew.
+pub(crate) fn with_resources(
+    wire: &Wire,
+    resources: &Map<String, Value>,
+    classes: &Classes,
+) -> Wire {
+    let mut message: api::Container = from_wire(wire);
+    let told = message.linux.mut_or_insert_default().resources.mut_or_insert_default();
+    let new = describe::resources_from_json(resources);
+    *told = api::LinuxResources {
+        blockio_class: named(classes.blockio.as_ref(), told.blockio_class.take()),
+        rdt_class: named(classes.rdt.as_ref(), told.rdt_class.take()),
+        ..new
+    };
+    to_wire(&message)
+}
+
+fn named(
+    new: Option<&String>,
+    old: Option<api::OptionalString>,
+) -> MessageField<api::OptionalString> {
+    let new = new.map(|name| api::OptionalString { value: name.clone(), ..Default::default() });
+    new.or(old).into()
+}
+
+/// The pod as plugins are told now.
+pub(crate) fn pod(record: &Pod) -> api::PodSandbox {
+    let mut message: api::PodSandbox = from_wire(&record.message);
+    message.id.clone_from(&record.id);
+    message.pid = record.pid;
+    message
+}
+
+/// The same as bytes.
+pub(crate) fn pod_encoded(record: &Pod) -> Encoded {
+    let (id, pid) = (record.id.clone(), record.pid);
+    let now = api::PodSandbox { id, pid, ..api::PodSandbox::default() };
+    let now = now.write_to_bytes().unwrap_or_default();
+    Encoded { kept: kept(&record.message, &OF_POD_RECORD), now }
+}
+
+/// What containerd no longer says of a container that is removed: it has no task then.
+pub(crate) fn as_told_at(event: Event, record: &Container, message: &mut api::Container) {
+    if event == Event::RemoveContainer && record.engine == "containerd-cri" {
+        message.state = api::ContainerState::CONTAINER_UNKNOWN.into();
+        message.pid = 0;
+    }
+}
+
+/// What engines no longer say of a pod that ends: containerd when it is removed, its network being
+/// gone; CRI-O when it is stopped.
+pub(crate) fn as_told_at_the_end(event: Event, record: &Pod, message: &mut api::PodSandbox) {
+    let is_removed = event == Event::RemovePodSandbox;
+    match record.engine.as_str() {
+        "containerd-cri" if is_removed => {
+            message.pid = 0;
+            if let Some(linux) = message.linux.as_mut() {
+                linux.namespaces.retain(|space| space.type_ != "network" || space.path.is_empty());
+            }
+        }
+        "cri-o" if is_removed || event == Event::StopPodSandbox => message.pid = 0,
+        _ => {}
+    }
+}
+
+/// A pod of which nothing but its id is known.
+pub(crate) fn only_pod_id(id: &str) -> api::PodSandbox {
+    api::PodSandbox { id: id.to_owned(), ..api::PodSandbox::default() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record() -> Container {
+        let json = serde_json::json!({
+            "schema": 1, "boot_id": "boot", "key": {"root": "/run/runc", "id": "c"},
+            "incarnation": 7, "runtime": "/usr/bin/runc", "global_flags": [], "bundle": "/b",
+            "is_sandbox": false, "pod": "p", "name": "c", "state": "running", "pid_file": null,
+            "init_pid": 5, "init_start": 2, "engine": "plain", "evidence": [], "variables": [],
+            "message": "", "engine_resources": {}, "overlay": {}, "owners": {}, "patched": null,
+            "changes": [], "refused": [], "skipped": [], "in_flight": null, "exit_code": 3,
+            "created_at": 11, "started_at": 12, "finished_at": 13, "status_reason": "r",
+            "status_message": "m"
+        });
+        serde_json::from_value(json).unwrap()
+    }
+
+    fn read<M: Message>(encoded: &Encoded) -> M {
+        M::parse_from_bytes(&[&encoded.kept, &encoded.now[..]].concat()).unwrap()
+    }
+
+    /// Everything that a record says, said otherwise.
+    fn stale() -> api::Container {
+        let mut stale = api::Container { name: "web".to_owned(), ..Default::default() };
+        let mut other = record();
+        other.key.id = "other".to_owned();
+        other.state = Lifecycle::Stopped;
+        fill_in(&mut stale, &other);
+        stale
+    }
+
+    #[test]
+    fn the_record_says_what_it_says_and_its_message_the_rest_also_as_bytes() {
+        let mut record = record();
+        let kept = to_wire(&stale());
+        assert_eq!(
+            from_wire::<api::Container>(&kept),
+            api::Container { name: "web".to_owned(), ..Default::default() }
+        );
+        // By an earlier version, whole; and of a container whose life is all zeroes.
+        let whole = Wire(stale().write_to_bytes().unwrap().into());
+        for message in [kept, whole] {
+            record.message = message;
+            for pid in [Some(5), None] {
+                record.init_pid = pid;
+                let told = container(&record);
+                assert_eq!((told.id.as_str(), told.pid), ("c", pid.unwrap_or(0)));
+                assert_eq!((told.name.as_str(), told.exit_code), ("web", 3));
+                assert_eq!(read::<api::Container>(&container_encoded(&record)), told);
+            }
+        }
+    }
+
+    #[test]
+    fn a_pod_is_told_alike_as_a_message_and_as_bytes() {
+        let json = serde_json::json!({
+            "schema": 1, "boot_id": "boot", "id": "p", "name": "", "namespace": "", "uid": "",
+            "engine": "plain", "state": "ready", "sandbox": null, "message": ""
+        });
+        let mut record: Pod = serde_json::from_value(json).unwrap();
+        let told = api::PodSandbox {
+            id: "q".to_owned(),
+            name: "wéb".to_owned(),
+            pid: 77,
+            ..Default::default()
+        };
+        let whole = Wire(told.write_to_bytes().unwrap().into());
+        for message in [pod_to_wire(&told), whole] {
+            record.message = message;
+            let now = api::PodSandbox { id: "p".to_owned(), pid: 0, ..told.clone() };
+            assert_eq!(pod(&record), now);
+            assert_eq!(read::<api::PodSandbox>(&pod_encoded(&record)), now);
+        }
+    }
+
+    #[test]
+    fn a_spoiled_record_gives_an_empty_message() {
+        let spoiled = Wire(vec![0xff; 4].into());
+        assert_eq!(from_wire::<api::PodSandbox>(&spoiled), api::PodSandbox::default());
+    }
+}

@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Keeps the pre-installed plugins running: looks at their folders every second, starts what
+//! appeared, ends what was removed, starts anew what changed (decision D14) or ended by itself,
+//! with a pause that grows as long as it does not live. It decides nothing about containers.
+
+use std::collections::{BTreeMap, HashSet};
+use std::rc::Rc;
+use std::time::Duration;
+
+use tokio::sync::watch::{Receiver, Sender, channel};
+use tokio::time::Instant;
+use tracing::{info, warn};
+
+use crate::plugin::{self, Launched, PluginFile, ProcessLog, Unusable};
+
+use crate::daemon::node::Node;
+use crate::daemon::plugins::admission;
+use crate::daemon::registry::roster::LaunchRecord;
+use crate::daemon::watch::pidfd;
+
+/// How often the folders are looked at. What has changed is acted upon when it looks the same
+/// twice: a file that is being copied must not be executed.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// The pause before a plugin that ended is started again, at first and at most.
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+
+/// Who lived for this long begins with the first pause again.
+const STEADY: Duration = Duration::from_secs(60);
+
+/// How long the process of a plugin that we let go may take, the kill included.
+const LEAVING: Duration = Duration::from_secs(3);
+
+/// What is to run, by name; `None` tells its keeper to end it.
+type Wishes = BTreeMap<String, Sender<Option<PluginFile>>>;
+
+/// Keeps the pre-installed plugins running for ever.
+pub(crate) async fn keep(node: Rc<Node>) {
+    let config = &node.config;
+    let look = || plugin::discover(&config.plugin_path, &config.plugin_config_path);
+    let (mut wishes, mut said) = (Wishes::new(), HashSet::new());
+    let mut seen = look();
+    let mut done = None;
+    loop {
+        if done.as_ref() != Some(&seen) {
+            complain(&seen.1, &mut said);
+            follow(&node, &mut wishes, &seen);
+            done = Some(seen.clone());
+        }
+        loop {
+            tokio::time::sleep(LOOK).await;
+            let before = std::mem::replace(&mut seen, look());
+            if seen == before {
+                break;
+            }
+        }
+    }
+}
+
+/// One line for each file that cannot be used, once as long as nothing changes.
+fn complain(unusable: &[Unusable], said: &mut HashSet<String>) {
+    let lines: HashSet<String> = unusable.iter().map(ToString::to_string).collect();
+    for line in lines.difference(said) {
+        warn!("{line}");
+    }
+    *said = lines;
+}
+
+/// Makes `wishes` what the folders show.
+fn follow(node: &Rc<Node>, wishes: &mut Wishes, seen: &(Vec<PluginFile>, Vec<Unusable>)) {
+    let (found, unusable) = seen;
+    wishes.retain(|id, wish| {
+        // A configuration that cannot be read is no reason to end a plugin that runs.
+        let stays = found.iter().any(|file| file.id() == *id)
+            || unusable.iter().any(|file| file.is_plugin && file.path.ends_with(id));
+        if !stays {
+            info!("{id} was removed from its folder");
+            wish.send_replace(None);
+        }
+        stays
+    });
+    for file in found {
+        let id = file.id();
+        if let Some(wish) = wishes.get(&id) {
+            let is_new = wish.borrow().as_ref() != Some(file);
+            if is_new {
+                info!("{id} or its configuration has changed: it is started anew");
+                wish.send_replace(Some(file.clone()));
+            }
+        } else {
+            let (wish, wished) = channel(Some(file.clone()));
+            wishes.insert(id, wish);
+            let record = node.relay.roster.launches(&file.index, &file.name);
+            tokio::task::spawn_local(look_after(Rc::clone(node), wished, record));
+        }
+    }
+}
+
+/// Runs one plugin again and again, until it is wished away.
+async fn look_after(
+    node: Rc<Node>,
+    mut wished: Receiver<Option<PluginFile>>,
+    record: Rc<LaunchRecord>,
+) {
+    let mut pauses = Pauses::default();
+    loop {
+        let Some(file) = wished.borrow_and_update().clone() else { return };
+        let begun = Instant::now();
+        live(&node, &file, &mut wished, &record).await;
+        if node.ending.get() {
+            return;
+        }
+        if wished.borrow().as_ref() != Some(&file) {
+            pauses = Pauses::default();
+            continue;
+        }
+        let pause = pauses.after(begun.elapsed());
+        record.starts_again_in(pause);
+        info!("{} is started again in {} s", file.id(), pause.as_secs());
+        tokio::select! {
+            () = tokio::time::sleep(pause) => {}
+            _ = wished.changed() => pauses = Pauses::default(),
+        }
+    }
+}
+
+/// One life of a plugin, from its start to the end of its process.
+async fn live(
+    node: &Rc<Node>,
+    file: &PluginFile,
+    wished: &mut Receiver<Option<PluginFile>>,
+    record: &LaunchRecord,
+) {
+    let id = file.id();
+    let log = ProcessLog::new(&id);
+    record.starts(&log);
+    let settings = admission::settings(node);
+    let newcomer = node.relay.roster.enters(Some((file.index.clone(), file.name.clone())), None);
+    let started = tokio::select! {
+        started = Launched::start(file, &settings, admission::upcalls(node, &newcomer), &log) => started,
+        _ = wished.changed() => return,
+    };
+    drop(newcomer);
+    let plugin = match started {
+        Ok(plugin) => plugin,
+        Err(error) => {
+            return node.note_failure(&format!("{id} could not be started: {error}"), &id);
+        }
+    };
+    let process = plugin.pid().and_then(|pid| pidfd::open(u32::try_from(pid).ok()?));
+    let sitting = admission::sit_down(node, plugin, true);
+    tokio::pin!(sitting);
+    let is_wished_away = tokio::select! {
+        () = &mut sitting => return gone(process.as_ref()).await,
+        // Something that it started may keep its connection open.
+        () = ended(process.as_ref()) => false,
+        _ = wished.changed() => true,
+    };
+    if let Some(guest) = node.relay.find(&id).filter(|guest| guest.seat.launched) {
+        if is_wished_away {
+            let comes_back = wished.borrow().is_some();
+            if comes_back {
+                node.expect(&id);
+            }
+            // Who asks it now is answered; nobody else asks it any more.
+            let why = if comes_back { "its file changed" } else { "its file is gone" };
+            node.relay.remove(&guest, why);
+            guest.seat.plugin.shutdown().await;
+        } else {
+            guest.seat.plugin.disconnect("its process has ended, or its file is gone");
+        }
+    }
+    sitting.await;
+    gone(process.as_ref()).await;
+}
+
+async fn ended(process: Option<&std::os::fd::OwnedFd>) {
+    match process {
+        Some(process) => pidfd::ended(process).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Waits, bounded, until the process is gone: its successor may need what it holds.
+async fn gone(process: Option<&std::os::fd::OwnedFd>) {
+    if process.is_some() {
+        let _killed_by_now = tokio::time::timeout(LEAVING, ended(process)).await;
+    }
+}
+
+/// The pauses between the lives of one plugin.
+#[derive(Debug)]
+struct Pauses(Duration);
+
+impl Default for Pauses {
+    fn default() -> Self {
+        Self(FIRST_PAUSE)
+    }
+}
+
+impl Pauses {
+    /// The pause after a life of this length.
+    fn after(&mut self, lived: Duration) -> Duration {
+        if lived >= STEADY {
+            self.0 = FIRST_PAUSE;
+        }
+        let pause = self.0;
+        self.0 = (pause * 2).min(LONGEST_PAUSE);
+        pause
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_double_up_to_a_minute_and_a_steady_life_resets_them() {
+        let mut pauses = Pauses::default();
+        let short = Duration::from_secs(59);
+        let seconds: Vec<u64> = (0..8).map(|_| pauses.after(short).as_secs()).collect();
+        assert_eq!(seconds, [1, 2, 4, 8, 16, 32, 60, 60]);
+        assert_eq!(pauses.after(Duration::from_secs(60)), FIRST_PAUSE);
+        assert_eq!(pauses.after(short).as_secs(), 2);
+    }
+}

@@ -1,0 +1,10 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Plugins come and go: the socket, registration and synchronization, pre-installed plugins that
+//! are kept running, plugins that are expected back after a restart.
+//!
+//! It decides nothing about containers.
+
+pub(crate) mod admission;
+pub(crate) mod launcher;
+pub(crate) mod returning;
+pub(crate) mod socket;

@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Plugins that creates wait for after a daemon start (decision D14): those that were connected
+//! before, those that are pre-installed, and those that the operator names. One that cannot come
+//! back is not waited for.
+
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tracing::{info, warn};
+
+use crate::files;
+use crate::plugin;
+use crate::state::Store;
+
+use crate::daemon::node::{Node, log_failure};
+use crate::daemon::watch::pidfd;
+
+/// How often it is looked whether an expected plugin's process has ended.
+const GLANCE: Duration = Duration::from_millis(200);
+
+/// A plugin that is waited for.
+#[derive(Debug, Default)]
+pub(crate) struct Expected {
+    /// The process with which it is over, where nothing would start another one.
+    process: Option<OwnedFd>,
+}
+
+impl Expected {
+    /// Whether its process has ended and nothing starts it again.
+    pub(crate) fn is_gone_for_good(&self) -> bool {
+        self.process.as_ref().is_some_and(pidfd::has_ended)
+    }
+}
+
+impl Node {
+    /// After a daemon start: waits for the plugins that were connected before or that the operator
+    /// names, bounded by the registration time-out (D14). Later, returns at once.
+    pub(crate) async fn plugins_are_back(&self) {
+        let Some(until) = self.wait_until.get() else { return };
+        let begun = tokio::time::Instant::now();
+        let mut logs = false;
+        let late = loop {
+            let came = self.plugins_came.notified();
+            let late = self.late_plugins();
+            let now = tokio::time::Instant::now();
+            if late.is_empty() || now >= until {
+                break late;
+            }
+            if self.logged_wait.replace(Some(until)) != Some(until) {
+                logs = true;
+                let seconds = (until - now).as_secs_f32();
+                info!("a create waits up to {seconds:.1} s for {}", late.join(", "));
+            }
+            // A process that ends meanwhile is not waited for any longer.
+            let _either = tokio::time::timeout_at(until.min(now + GLANCE), came).await;
+        };
+        if self.wait_until.get() == Some(until) {
+            self.wait_until.set(None);
+        }
+        let waited = begun.elapsed().as_secs_f32();
+        match (logs, late.is_empty()) {
+            (true, true) => info!("the create goes on after {waited:.1} s"),
+            (true, false) => {
+                warn!("the create goes on after {waited:.1} s without {}", late.join(", "));
+            }
+            (false, _) => {}
+        }
+    }
+
+    /// Expected plugins that are not here yet and may still come.
+    fn late_plugins(&self) -> Vec<String> {
+        let expected = self.expected.borrow();
+        let late = expected.iter().filter(|(name, expected)| {
+            !self.relay.is_present(name) && !expected.is_gone_for_good()
+        });
+        late.map(|(name, _)| name.clone()).collect()
+    }
+}
+
+fn file(node: &Node) -> std::path::PathBuf {
+    node.config.run_dir.join("state/plugins.json")
+}
+
+/// Puts the connected plugins on record, each with its process and what would start it again.
+pub(crate) fn remember(node: &Node) {
+    let rows = node.relay.guests().into_iter().map(|guest| {
+        let pid = guest.seat.plugin.pid().and_then(|pid| u32::try_from(pid).ok());
+        let pid = pid.filter(|pid| *pid > 0);
+        let cgroup = pid.map(|pid| cgroup(node, pid)).unwrap_or_default();
+        json!({
+            "id": guest.seat.id(),
+            "pid": pid,
+            "start": pid.and_then(|pid| pidfd::start_time(&node.host, pid)),
+            "service": is_service(&cgroup),
+            "pod": pod_of(&node.store.borrow(), &cgroup),
+        })
+    });
+    let bytes = Value::Array(rows.collect()).to_string();
+    log_failure("recording the plugins", files::replace(&file(node), bytes.as_bytes()));
+}
+
+/// Creates wait from now on, bounded by the registration time-out.
+pub(crate) fn expect(node: &Node) {
+    let bytes = std::fs::read(file(node)).unwrap_or_default();
+    let rows: Vec<Value> = serde_json::from_slice(&bytes).unwrap_or_default();
+    let mut expected = BTreeMap::new();
+    for row in &rows {
+        // Before there was more to it, a plugin was its name alone.
+        let Some(id) = row.as_str().or_else(|| row["id"].as_str()) else { continue };
+        if let Some(returning) = may_return(node, id, row) {
+            expected.insert(id.to_owned(), returning);
+        }
+    }
+    let (files, _) = plugin::discover(&node.config.plugin_path, &node.config.plugin_config_path);
+    let launched = files.iter().map(plugin::PluginFile::id);
+    for id in launched.chain(node.config.wait_for.iter().cloned()) {
+        expected.insert(id, Expected::default());
+    }
+    if !expected.is_empty() {
+        let until = tokio::time::Instant::now() + node.config.registration_timeout;
+        node.wait_until.set(Some(until));
+    }
+    *node.expected.borrow_mut() = expected;
+}
+
+/// How a plugin that was connected is waited for; `None` where it cannot come back.
+fn may_return(node: &Node, id: &str, row: &Value) -> Option<Expected> {
+    let number = |key: &str| row[key].as_u64();
+    let Some(pid) = number("pid").and_then(|pid| u32::try_from(pid).ok()) else {
+        return Some(Expected::default());
+    };
+    let pod = row["pod"].as_str();
+    let has_pod = pod.is_some_and(|pod| node.store.borrow().pod(pod).is_some());
+    if has_pod || row["service"] == true {
+        // A kubelet or systemd starts it again.
+        return Some(Expected::default());
+    }
+    let process = pidfd::open_same(&node.host, pid, number("start"));
+    if process.as_ref().is_none_or(pidfd::has_ended) {
+        let more = if pod.is_some() { " and its pod was removed" } else { "" };
+        info!("{id} is not waited for: its process {pid} has ended{more}");
+        return None;
+    }
+    Some(Expected { process })
+}
+
+/// The cgroup of a process, by the line that every host has: version 2's, or the first.
+fn cgroup(node: &Node, pid: u32) -> String {
+    let path = node.host.path(format!("/proc/{pid}/cgroup"));
+    let text = files::read_small(&path).unwrap_or_default();
+    let text = String::from_utf8_lossy(&text).into_owned();
+    let lines = || text.lines().filter_map(|line| line.splitn(3, ':').nth(2));
+    // On a hybrid host the longest says most.
+    lines().max_by_key(|path| path.len()).unwrap_or_default().to_owned()
+}
+
+/// Whether systemd would start it again: a service of its own, not one that belongs to a session.
+fn is_service(cgroup: &str) -> bool {
+    let last = cgroup.rsplit('/').next().unwrap_or_default();
+    cgroup.starts_with("/system.slice/") && last.ends_with(".service")
+}
+
+/// The pod of a process, by a container's id in its cgroup's path.
+fn pod_of(store: &Store, cgroup: &str) -> Option<String> {
+    let words = cgroup.split(['/', ':']).flat_map(|word| {
+        let bare = word.trim_end_matches(".scope");
+        [bare, bare.rsplit('-').next().unwrap_or_default()]
+    });
+    let mut pods = words.filter(|word| !word.is_empty()).filter_map(|word| {
+        let known = store.of_id(word).next()?;
+        Some(known.pod.clone())
+    });
+    pods.next()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_service_comes_back_and_a_session_does_not() {
+        assert!(is_service("/system.slice/balloons.service"));
+        assert!(!is_service("/user.slice/user-0.slice/user@0.service"));
+        assert!(!is_service("/user.slice/user-0.slice/session-1.scope"));
+        assert!(!is_service("/"));
+    }
+}

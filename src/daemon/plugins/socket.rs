@@ -1,0 +1,284 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The plugin socket's life: taken as soon as no other process listens there, and taken back after
+//! an engine has put its own in its place (decision D12).
+//!
+//! The folder is watched by inotify and the other process by its descriptor; slowly, the rest. It
+//! never replaces a socket that a process listens on, and never disconnects a plugin: those that
+//! came over our socket stay when the path is lost.
+
+use std::cell::{Cell, RefCell};
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::rc::Rc;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+use tracing::{info, warn};
+
+use crate::plugin::socket::{self, Bound, NoPlugins, SocketFile};
+
+use crate::daemon::node::{Node, now};
+use crate::daemon::plugins::admission;
+use crate::daemon::plugins::launcher;
+use crate::daemon::plugins::returning;
+use crate::daemon::pods::crio_added;
+use crate::daemon::watch::folders::{News, Watched};
+use crate::daemon::watch::pidfd;
+
+/// How often the path is looked at although nothing was heard of it.
+const LOOK: Duration = Duration::from_secs(10);
+
+/// A process that the kernel does not list with the path is connected to this seldom: an engine
+/// logs each connection that registers no plugin.
+const CONNECT: Duration = Duration::from_secs(60);
+
+/// An engine unlinks the old socket and then binds its own: between the two the path is not free.
+const SETTLE: Duration = Duration::from_millis(300);
+
+/// Who has the plugin socket, and since when.
+#[derive(Debug, Default)]
+pub(crate) struct PluginSocket {
+    /// The file of ours.
+    file: Cell<Option<SocketFile>>,
+    problem: RefCell<Option<NoPlugins>>,
+    since: Cell<i64>,
+    /// Plugins could connect to this daemon, if only for a while.
+    was_open: Cell<bool>,
+    accepting: RefCell<Option<JoinHandle<()>>>,
+}
+
+impl PluginSocket {
+    /// Whether the plugins have been the engine's own ever since this daemon started: then the
+    /// wrapper is nothing but the runtime. A path that is lost later changes nothing for the
+    /// containers: the plugins that are connected go on, and required ones stay required.
+    pub(crate) fn is_bystander(&self) -> bool {
+        !self.was_open.get() && matches!(*self.problem.borrow(), Some(NoPlugins::Taken(_)))
+    }
+
+    /// `open`, or why plugins cannot connect, in one line.
+    pub(crate) fn line(&self) -> String {
+        self.problem.borrow().as_ref().map_or_else(|| "open".to_owned(), ToString::to_string)
+    }
+
+    /// The same for scripts.
+    pub(crate) fn to_json(&self, path: &Path) -> Value {
+        let problem = self.problem.borrow();
+        let (state, listener) = match problem.as_ref() {
+            None => ("open", None),
+            Some(NoPlugins::SwitchedOff) => ("off", None),
+            Some(NoPlugins::Taken(listener)) if self.was_open.get() => ("lost", Some(listener)),
+            Some(NoPlugins::Taken(listener)) => ("taken", Some(listener)),
+            Some(NoPlugins::Failed(_)) => ("failed", None),
+        };
+        json!({
+            "state": state,
+            "path": path,
+            "since": self.since.get(),
+            "listener": listener.map(|listener| {
+                json!({"pid": listener.pid, "name": listener.name, "engine": listener.engine})
+            }),
+        })
+    }
+
+    /// Removes the file, if it is still there: the daemon ends.
+    pub(crate) fn remove(&self, path: &Path) {
+        if let Some(file) = self.file.get() {
+            file.remove(path);
+        }
+    }
+}
+
+/// What is known of the process that has the path.
+struct Other {
+    file: Option<SocketFile>,
+    process: Option<OwnedFd>,
+    pid: Option<i32>,
+    is_listed: bool,
+    connected: Instant,
+}
+
+/// Opens the socket and launches the pre-installed plugins; where an engine's own NRI listens
+/// already, the daemon stays away from plugins until it is gone.
+pub(crate) fn open(node: &Rc<Node>) {
+    let slot = &node.plugin_socket;
+    returning::expect(node);
+    slot.since.set(now());
+    match socket::for_plugins(&node.config) {
+        Ok(bound) => accept(node, bound),
+        Err(NoPlugins::SwitchedOff) => {
+            *slot.problem.borrow_mut() = Some(NoPlugins::SwitchedOff);
+            launch(node);
+            return;
+        }
+        Err(why) => {
+            warn!("plugins cannot connect: {why}");
+            *slot.problem.borrow_mut() = Some(why);
+        }
+    }
+    if node.is_bystander() {
+        // No plugin comes to us: no create waits for those that are the engine's now, nor is
+        // refused for want of them.
+        node.expect_nobody();
+        if node.config.requires_plugins() {
+            warn!("required plugins are not required of us: every container passes as it is");
+        }
+    } else {
+        launch(node);
+    }
+    tokio::task::spawn_local(keep(Rc::clone(node)));
+}
+
+fn launch(node: &Rc<Node>) {
+    node.plugin_socket.was_open.set(true);
+    tokio::task::spawn_local(launcher::keep(Rc::clone(node)));
+}
+
+fn accept(node: &Rc<Node>, Bound { listener, file }: Bound) {
+    let slot = &node.plugin_socket;
+    match crate::daemon::asynchronous(listener) {
+        Ok(listener) => {
+            let task = tokio::task::spawn_local(admission::accept(Rc::clone(node), listener));
+            if let Some(old) = slot.accepting.borrow_mut().replace(task) {
+                old.abort();
+            }
+            slot.file.set(Some(file));
+            *slot.problem.borrow_mut() = None;
+        }
+        Err(error) => {
+            warn!("{error}");
+            file.remove(&node.config.socket_path);
+            *slot.problem.borrow_mut() = Some(NoPlugins::Failed(error.to_string()));
+        }
+    }
+    slot.since.set(now());
+}
+
+/// Looks after the path for ever.
+async fn keep(node: Rc<Node>) {
+    let path = node.config.socket_path.clone();
+    let mut other = None;
+    loop {
+        // Watched before it is looked at: what happens meanwhile is not missed.
+        let mut watched = watch_near(&node, &path);
+        if !is_ours(&node, &path) && !still_theirs(&node, &path, other.as_mut()).await {
+            other = look_again(&node, &path);
+        }
+        let process = other.as_ref().and_then(|other| other.process.as_ref());
+        let is_news = tokio::select! {
+            () = something_happens(watched.as_mut()) => true,
+            () = ends(process) => true,
+            () = tokio::time::sleep(LOOK) => false,
+        };
+        if is_news {
+            tokio::time::sleep(SETTLE).await;
+        }
+    }
+}
+
+/// The folder of the path, else the nearest one above it.
+fn watch_near(node: &Node, path: &Path) -> Option<Watched> {
+    path.ancestors().skip(1).find_map(|folder| node.folders.watch(folder))
+}
+
+async fn something_happens(watched: Option<&mut Watched>) {
+    match watched {
+        Some(watched) => {
+            let _whatever: News = watched.next().await;
+        }
+        None => std::future::pending().await,
+    }
+}
+
+async fn ends(process: Option<&OwnedFd>) {
+    match process {
+        Some(process) => pidfd::ended(process).await,
+        None => std::future::pending().await,
+    }
+}
+
+fn is_ours(node: &Node, path: &Path) -> bool {
+    node.plugin_socket.file.get().is_some_and(|file| file.is_at(path))
+}
+
+/// Whether the other process still has the path, as far as that shows without connecting to it.
+async fn still_theirs(node: &Node, path: &Path, other: Option<&mut Other>) -> bool {
+    let Some(other) = other else { return false };
+    let is_there = other.file.is_some_and(|file| file.is_at(path));
+    if !is_there || other.process.as_ref().is_some_and(pidfd::has_ended) {
+        return false;
+    }
+    match other.pid.filter(|_| other.is_listed) {
+        Some(pid) => is_listed(node, path, pid).await,
+        None => other.connected.elapsed() < CONNECT,
+    }
+}
+
+/// The table may have thousands of lines: it is not read on this thread.
+async fn is_listed(node: &Node, path: &Path, pid: i32) -> bool {
+    let (host, path) = (node.host.clone(), path.to_owned());
+    let listed = tokio::task::spawn_blocking(move || socket::is_listed(&path, pid, &host));
+    listed.await.unwrap_or(false)
+}
+
+/// Takes the path if no process listens there; else notes which one does.
+fn look_again(node: &Rc<Node>, path: &Path) -> Option<Other> {
+    let file = SocketFile::of(path).ok();
+    match socket::for_plugins(&node.config) {
+        Ok(bound) => {
+            take(node, bound);
+            None
+        }
+        Err(why) => {
+            let listener = match &why {
+                NoPlugins::Taken(listener) => listener.clone(),
+                NoPlugins::SwitchedOff | NoPlugins::Failed(_) => Default::default(),
+            };
+            note(node, path, why);
+            let process = listener.pid.and_then(|pid| pidfd::open(u32::try_from(pid).ok()?));
+            Some(Other {
+                file,
+                process,
+                pid: listener.pid,
+                is_listed: listener.pid.is_some_and(|pid| socket::is_listed(path, pid, &node.host)),
+                connected: Instant::now(),
+            })
+        }
+    }
+}
+
+/// No process listens there any more.
+fn take(node: &Rc<Node>, bound: Bound) {
+    let was_bystander = node.is_bystander();
+    let path = node.config.socket_path.display();
+    accept(node, bound);
+    if !was_bystander {
+        return info!("plugins can connect at {path} again: no other process listened there");
+    }
+    info!("no process listens on {path} any more: plugins can connect, and creates ask them");
+    // Whoever comes over from the engine is waited for, as after a start of the daemon.
+    returning::expect(node);
+    launch(node);
+    crio_added::look_out(node);
+}
+
+/// Plugins cannot connect to us, and why; said when it changes.
+fn note(node: &Node, path: &Path, why: NoPlugins) {
+    let slot = &node.plugin_socket;
+    if slot.problem.borrow().as_ref() == Some(&why) {
+        return;
+    }
+    let path = path.display();
+    let line = match &why {
+        NoPlugins::Taken(listener) if slot.was_open.get() => format!(
+            "{listener} has taken the plugin socket {path}: connected plugins stay, new ones reach that process; nri-runc takes the socket back when it is free"
+        ),
+        NoPlugins::Taken(_) | NoPlugins::SwitchedOff | NoPlugins::Failed(_) => {
+            format!("plugins cannot connect: {why}")
+        }
+    };
+    node.note_failure(&line, "");
+    slot.since.set(now());
+    *slot.problem.borrow_mut() = Some(why);
+}

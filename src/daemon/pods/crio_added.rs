@@ -1,0 +1,271 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Pods that come without a call (decision D20): CRI-O without infrastructure containers makes a
+//! pod as a folder with a document, and no runtime runs before its first container. The folder
+//! that holds all of them is watched; one file is read for each that is new.
+//!
+//! Whatever comes first tells the pod, this or its first container, and only that. How such a pod
+//! ends is `lasting.rs`. Nothing is written here, and nobody is asked again and again.
+
+use std::collections::BTreeSet;
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::time::Duration;
+
+use tracing::debug;
+
+use crate::daemon::node::{Node, log_failure};
+use crate::daemon::pods::life;
+use crate::daemon::watch::folders::{Folders, News, Watched};
+
+/// Where CRI-O keeps the folders, unless its configuration says otherwise: then its first
+/// container shows where.
+const HOME: &str = "/run/containers/storage/overlay-containers";
+
+/// The same folders again, below the root that survives a reboot.
+const LASTING_ROOT: &str = "/var/lib/containers/storage";
+
+/// How long a folder may be without its document: an engine gives up after 4 minutes.
+const PATIENCE: Duration = Duration::from_secs(300);
+
+/// How many folders are waited for at once; pods beyond are told with their first container.
+const WAITED_FOR: usize = 1000;
+
+/// What a folder turned out to be.
+enum Folder {
+    Pod(Box<life::Seen>),
+    SomethingElse,
+    NotYet,
+}
+
+/// Pods that came while no daemon looked: plugins will see them when they are synchronized. The
+/// first daemon of a boot takes none over: those that are older than it may never have a container
+/// of ours, so they are told with the first one that they have.
+pub(crate) async fn adopt(node: &Rc<Node>, is_first: bool) {
+    for home in known_homes(node) {
+        let newcomers = newcomers(node, &home);
+        if is_first {
+            node.older_than_us.borrow_mut().extend(newcomers);
+            continue;
+        }
+        for id in newcomers {
+            if let Folder::Pod(seen) = look(node, &home, &id).await {
+                let adopted = life::adopt_arrived(node, &seen);
+                log_failure("taking over a pod without containers", adopted);
+            }
+        }
+    }
+}
+
+/// Looks out for new ones from now on.
+pub(crate) fn look_out(node: &Rc<Node>) {
+    let homes = known_homes(node);
+    for home in homes {
+        look_out_at(node, home);
+    }
+}
+
+/// A pod lives with this document: others may come beside it.
+pub(crate) fn learn(node: &Rc<Node>, document: &str) {
+    if let Some(home) = home_of(node, document) {
+        look_out_at(node, home);
+    }
+}
+
+fn look_out_at(node: &Rc<Node>, home: PathBuf) {
+    if node.homes.borrow_mut().insert(home.clone()) {
+        let node = Rc::clone(node);
+        tokio::task::spawn_local(async move { follow(&node, &home).await });
+    }
+}
+
+/// CRI-O's own place, and those of pods on record.
+fn known_homes(node: &Node) -> BTreeSet<PathBuf> {
+    let store = node.store.borrow();
+    let documents = store.pods().filter_map(|pod| pod.lives_with.as_ref());
+    let mut homes: BTreeSet<PathBuf> =
+        documents.filter_map(|document| home_of(node, document)).collect();
+    homes.insert(node.host.path(HOME));
+    homes
+}
+
+/// From `HOME/ID/userdata/config.json`.
+fn home_of(node: &Node, document: &str) -> Option<PathBuf> {
+    let home = node.host.path(document).ancestors().nth(3)?.to_owned();
+    (!home.starts_with(node.host.path(LASTING_ROOT))).then_some(home)
+}
+
+async fn follow(node: &Rc<Node>, home: &Path) {
+    loop {
+        let Some(mut watched) = appears(&node.folders, home).await else {
+            let what = "pods without containers are not seen: the kernel has no watch left";
+            return node.note_missing("cri-o", what, "");
+        };
+        consider_all(node, home).await;
+        loop {
+            match watched.next().await {
+                News::Came(name) => consider(node, home, &name).await,
+                News::Unknown => consider_all(node, home).await,
+                News::Went if home.is_dir() => {}
+                // Also where another is in its place by now: that one is not watched.
+                News::Went | News::Gone => break,
+            }
+        }
+    }
+}
+
+/// Waits for the folder; `None` where it is there and cannot be watched.
+async fn appears(folders: &Folders, home: &Path) -> Option<Watched> {
+    loop {
+        if let Some(watched) = folders.watch_if_there(home).ok()? {
+            return Some(watched);
+        }
+        let above = home.ancestors().skip(1).find(|above| above.is_dir())?;
+        // It may go between two looks, as any of them may: then look again.
+        let Some(mut watched) = folders.watch_if_there(above).ok()? else { continue };
+        let next = home.strip_prefix(above).ok()?.components().next()?;
+        if !above.join(next).is_dir() {
+            watched.next().await;
+        }
+    }
+}
+
+async fn consider_all(node: &Rc<Node>, home: &Path) {
+    for id in newcomers(node, home) {
+        consider(node, home, OsStr::new(&id)).await;
+        tokio::task::yield_now().await;
+    }
+}
+
+/// Folders that are nobody's yet, as far as we know.
+fn newcomers(node: &Node, home: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(home).into_iter().flatten().flatten();
+    let names = entries.filter_map(|entry| id_of(&entry.file_name()));
+    names.filter(|id| !is_known(node, id)).collect()
+}
+
+fn id_of(name: &OsStr) -> Option<String> {
+    let id = name.to_str()?;
+    crate::engine::is_id(id).then(|| id.to_owned())
+}
+
+fn is_known(node: &Node, id: &str) -> bool {
+    let store = node.store.borrow();
+    store.pod(id).is_some()
+        || store.of_id(id).next().is_some()
+        || node.older_than_us.borrow().contains(id)
+}
+
+/// A folder is there. Plugins are not waited for here: others may come meanwhile.
+async fn consider(node: &Rc<Node>, home: &Path, name: &OsStr) {
+    let Some(id) = id_of(name).filter(|id| !is_known(node, id)) else { return };
+    let is_dir = std::fs::symlink_metadata(home.join(&id)).is_ok_and(|meta| meta.is_dir());
+    if !is_dir || node.arriving.borrow().contains(&id) {
+        return;
+    }
+    let seen = look(node, home, &id).await;
+    if matches!(seen, Folder::SomethingElse) {
+        return;
+    }
+    if node.arriving.borrow().len() >= WAITED_FOR {
+        let what = "too many folders without a document: their pods are told with a container";
+        return node.note_missing("cri-o", what, "");
+    }
+    node.arriving.borrow_mut().insert(id.clone());
+    let (node, home) = (Rc::clone(node), home.to_owned());
+    tokio::task::spawn_local(async move {
+        let seen = match seen {
+            Folder::NotYet => tokio::time::timeout(PATIENCE, arrives(&node, &home, &id)).await,
+            Folder::Pod(_) | Folder::SomethingElse => Ok(Some(seen)),
+        };
+        if let Ok(Some(Folder::Pod(seen))) = seen {
+            match life::arrives(&node, &seen).await {
+                Ok(()) => debug!("pod {id} came without a call"),
+                Err(error) => node.note_refusal("pod", &id, &error),
+            }
+        }
+        node.arriving.borrow_mut().remove(&id);
+    });
+}
+
+/// Waits for the folder's document.
+async fn arrives(node: &Rc<Node>, home: &Path, id: &str) -> Option<Folder> {
+    let folder = home.join(id);
+    let userdata = folder.join("userdata");
+    if !userdata.is_dir() {
+        let mut watched = node.folders.watch(&folder)?;
+        while !userdata.is_dir() {
+            match watched.next().await {
+                News::Gone => return None,
+                News::Went if !folder.is_dir() => return None,
+                News::Went | News::Came(_) | News::Unknown => {}
+            }
+        }
+    }
+    let mut watched = node.folders.watch(&userdata)?;
+    loop {
+        let seen = look(node, home, id).await;
+        if !matches!(seen, Folder::NotYet) {
+            return Some(seen);
+        }
+        let document = News::Came(OsString::from("config.json"));
+        loop {
+            match watched.next().await {
+                News::Gone => return None,
+                News::Went if !userdata.is_dir() || is_known(node, id) => return None,
+                News::Unknown => break,
+                news if news == document => break,
+                News::Came(_) | News::Went => {}
+            }
+        }
+    }
+}
+
+async fn look(node: &Node, home: &Path, id: &str) -> Folder {
+    if is_known(node, id) {
+        return Folder::SomethingElse;
+    }
+    let userdata = home.join(id).join("userdata");
+    let document = crate::files::open_dir(&userdata)
+        .and_then(|dir| crate::files::read_at(&dir, "config.json"));
+    let Ok(document) = document else { return Folder::NotYet };
+    match life::describe_folder(node, &userdata, id, &document.bytes).await {
+        // It is being written.
+        Err(_) => Folder::NotYet,
+        Ok(None) => Folder::SomethingElse,
+        Ok(Some(seen)) => Folder::Pod(Box::new(seen)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_home_that_comes_and_goes_is_looked_for_until_it_stays() {
+        let temp = tempfile::tempdir().unwrap();
+        let (top, home) = (temp.path().join("a"), temp.path().join("a/b/c"));
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let others = std::thread::spawn({
+            let home = home.clone();
+            move || {
+                for _time in 0..2000 {
+                    std::fs::create_dir_all(&home).unwrap();
+                    std::fs::remove_dir_all(&top).unwrap();
+                }
+                std::fs::create_dir_all(&home).unwrap();
+            }
+        });
+        let folders = Folders::default();
+        let looks = async {
+            let mut is_over = false;
+            while !is_over {
+                is_over = others.is_finished();
+                let found = tokio::time::timeout(PATIENCE, appears(&folders, &home)).await;
+                assert!(matches!(found, Ok(Some(_))), "{found:?}");
+            }
+        };
+        runtime.block_on(tokio::task::LocalSet::new().run_until(looks));
+        others.join().unwrap();
+    }
+}

@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Pods that no call ends: CRI-O without infrastructure containers keeps such a pod as a folder
+//! (decision D20). The folder is watched: the pod is stopped when CRI-O marks it so and its last
+//! container has ended, and it ends when its document is gone and its last container too. It only
+//! reads, and costs nothing between events.
+
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::time::Duration;
+
+use futures_util::future::select_all;
+
+use crate::state::{Key, Lifecycle};
+
+use crate::daemon::node::Node;
+use crate::daemon::pods::life;
+use crate::daemon::watch::folders::Watched;
+
+/// How often a pod is looked for when the kernel has no watch left.
+const WITHOUT_A_WATCH: Duration = Duration::from_secs(5);
+
+/// The file by which CRI-O remembers that it has stopped a pod, and the roots of which one or the
+/// other holds it.
+const MARK: &str = "stopped";
+const ROOTS: [&str; 2] = ["/run/containers/storage/", "/var/lib/containers/storage/"];
+
+/// Whether a pod is still there although none of its containers is.
+pub(crate) fn lasts(node: &Node, id: &str) -> bool {
+    let store = node.store.borrow();
+    let path = store.pod(id).and_then(|pod| pod.lives_with.as_ref());
+    path.is_some_and(|path| node.host.path(path).exists())
+}
+
+/// Watches such a pod to its end; for any other pod it does nothing.
+pub(crate) fn follow(node: &Rc<Node>, id: &str) {
+    let path = node.store.borrow().pod(id).and_then(|pod| pod.lives_with.clone());
+    let Some(path) = path.map(|path| node.host.path(path)) else { return };
+    // There is none when the folder went while nobody looked: the pod ends at once.
+    let mut watched: Vec<Watched> =
+        folders(&path).iter().filter_map(|folder| node.folders.watch(folder)).collect();
+    let (node, id) = (Rc::clone(node), id.to_owned());
+    tokio::task::spawn_local(async move {
+        loop {
+            // Before it is looked at: what is said meanwhile is not missed.
+            let forgotten = node.pod_forgotten.notified();
+            if !path.exists() || node.store.borrow().pod(&id).is_none() {
+                break;
+            }
+            stop_if_marked(&node, &id).await;
+            tokio::select! {
+                () = something_changes(&mut watched) => {}
+                () = forgotten => {}
+            }
+        }
+        life::end_if_empty(&node, &id).await;
+        node.drop_idle_pod_lane(&id);
+    });
+}
+
+async fn something_changes(watched: &mut [Watched]) {
+    if watched.is_empty() {
+        return tokio::time::sleep(WITHOUT_A_WATCH).await;
+    }
+    select_all(watched.iter_mut().map(|folder| Box::pin(folder.next()))).await;
+    watched.iter_mut().for_each(Watched::drain);
+}
+
+/// Follows all that an earlier daemon left on record.
+pub(crate) fn follow_all(node: &Rc<Node>) {
+    let ids: Vec<String> = node.store.borrow().pods().map(|pod| pod.id.clone()).collect();
+    for id in ids {
+        follow(node, &id);
+    }
+}
+
+/// A member has ended: its pod may have been waiting for that. Not done at once, for the member's
+/// turn is not over.
+pub(crate) fn member_ended(node: &Rc<Node>, id: &str) {
+    if node.store.borrow().pod(id).is_some_and(|pod| pod.lives_with.is_some()) {
+        let (node, id) = (Rc::clone(node), id.to_owned());
+        tokio::task::spawn_local(async move { stop_if_marked(&node, &id).await });
+    }
+}
+
+/// StopPodSandbox, if the engine has stopped the pod and every member was told to have ended.
+async fn stop_if_marked(node: &Rc<Node>, id: &str) {
+    let path = node.store.borrow().pod(id).and_then(|pod| pod.lives_with.clone());
+    let Some(path) = path.map(|path| node.host.path(path)) else { return };
+    if !folders(&path).iter().any(|folder| folder.join(MARK).exists()) {
+        return;
+    }
+    let members = |node: &Node| -> Vec<(Key, bool)> {
+        let store = node.store.borrow();
+        let members = store.of_pod(id);
+        let has_ended = |state| matches!(state, Lifecycle::Stopped | Lifecycle::Removed);
+        members.map(|member| (member.key.clone(), has_ended(member.state))).collect()
+    };
+    for (key, _) in members(node) {
+        // Whoever is telling of this member has told when it is our turn.
+        let lane = node.lane(&key);
+        drop(lane.turn.lock().await);
+    }
+    let lane = node.pod_lane(id);
+    let _turn = lane.turn.lock().await;
+    if members(node).iter().all(|(_, has_ended)| *has_ended) {
+        life::stop(node, id).await;
+    }
+}
+
+/// The folders of the pod: below the run root and below the graph root.
+fn folders(document: &Path) -> Vec<PathBuf> {
+    let Some(folder) = document.parent() else { return Vec::new() };
+    let text = folder.to_string_lossy();
+    let others = [(ROOTS[0], ROOTS[1]), (ROOTS[1], ROOTS[0])];
+    let other = others.iter().find(|(from, _)| text.contains(from));
+    let other = other.map(|(from, to)| PathBuf::from(text.replacen(from, to, 1)));
+    [Some(folder.to_owned()), other].into_iter().flatten().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+    use crate::state::{Pod, Store};
+
+    fn node(dir: &Path) -> Rc<Node> {
+        let config = Config { run_dir: dir.join("run"), ..Config::default() };
+        let host = config.host();
+        let mut store = Store::open(&dir.join("state"), "boot").unwrap().0;
+        let json = serde_json::json!({
+            "schema": 1, "boot_id": "boot", "id": "p", "name": "", "namespace": "", "uid": "",
+            "engine": "cri-o", "lives_with": dir.join("pod/config.json"), "state": "ready",
+            "sandbox": null, "message": ""
+        });
+        store.put_pod(serde_json::from_value::<Pod>(json).unwrap()).unwrap();
+        Node::new(config, host, store)
+    }
+
+    /// Whether nobody follows any pod, within a while.
+    async fn nobody_follows(node: &Rc<Node>) -> bool {
+        let mut left = 500;
+        while Rc::strong_count(node) > 1 && left > 0 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+            left -= 1;
+        }
+        left > 0
+    }
+
+    #[tokio::test]
+    async fn a_pod_is_followed_until_it_is_forgotten_although_its_folder_stays() {
+        let temp = tempfile::tempdir().unwrap();
+        std::fs::create_dir(temp.path().join("pod")).unwrap();
+        crate::files::replace(&temp.path().join("pod/config.json"), b"{}").unwrap();
+        let node = node(temp.path());
+        let story = async {
+            follow_all(&node);
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            assert_eq!(Rc::strong_count(&node), 2, "it is followed");
+            life::end(&node, "p").await;
+            assert!(nobody_follows(&node).await, "it is followed for ever");
+        };
+        tokio::task::LocalSet::new().run_until(story).await;
+    }
+
+    #[tokio::test]
+    async fn a_pod_ends_with_its_folder() {
+        let temp = tempfile::tempdir().unwrap();
+        std::fs::create_dir(temp.path().join("pod")).unwrap();
+        crate::files::replace(&temp.path().join("pod/config.json"), b"{}").unwrap();
+        let node = node(temp.path());
+        let story = async {
+            follow_all(&node);
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            std::fs::remove_file(temp.path().join("pod/config.json")).unwrap();
+            assert!(nobody_follows(&node).await);
+            assert!(node.store.borrow().pod("p").is_none());
+        };
+        tokio::task::LocalSet::new().run_until(story).await;
+    }
+}

@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The daemon shakes off what it inherited from the wrapper that started it (decision D10):
+//! CRI-O starts conmon under taskset, conmon may sit in the pod's cgroup, an engine may have
+//! blocked signals. What would keep the daemon from its work and cannot be shaken off refuses its
+//! start, with the reason: it would fail every container for as long as it lives.
+
+use std::io::Write;
+
+use nix::sched::{CpuSet, sched_setaffinity};
+use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit, setrlimit};
+use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
+use nix::sys::stat::{Mode, umask};
+use nix::unistd::{Pid, chdir};
+
+use crate::error::{Error, Result};
+use crate::host::Host;
+
+/// Makes this process independent of whoever started it.
+pub(crate) fn shake_off(host: &Host) {
+    let _stays = chdir("/");
+    umask(Mode::from_bits_truncate(0o022));
+    let _stays = SigSet::empty().thread_set_mask();
+    reset_signals();
+    let mut all = CpuSet::new();
+    for cpu in 0..CpuSet::count() {
+        let _beyond_the_set = all.set(cpu);
+    }
+    let _stays = sched_setaffinity(Pid::from_raw(0), &all);
+    let _may_need_a_capability = write_to(host, "/proc/self/oom_score_adj", "0");
+    leave_cgroup(host);
+}
+
+/// Limits that would end the daemon, or its work, sooner or later, and the least that is enough.
+const LIMITS: [(Resource, &str, u64); 6] = [
+    // A descriptor for each container, and some.
+    (Resource::RLIMIT_NOFILE, "RLIMIT_NOFILE", 1024),
+    // A log and records that are cut short are lost.
+    (Resource::RLIMIT_FSIZE, "RLIMIT_FSIZE", 64 << 20),
+    (Resource::RLIMIT_CPU, "RLIMIT_CPU", RLIM_INFINITY),
+    (Resource::RLIMIT_AS, "RLIMIT_AS", 1 << 30),
+    (Resource::RLIMIT_DATA, "RLIMIT_DATA", 256 << 20),
+    (Resource::RLIMIT_NPROC, "RLIMIT_NPROC", 256),
+];
+
+/// Descriptors that a process may open on a host that sets nothing else.
+const DESCRIPTORS: u64 = 1 << 20;
+
+/// Lifts the limits that this process has. `is_inherited`: they are those of an engine's call, so
+/// hard limits are raised too where the kernel allows; a service manager's hard limits are meant.
+///
+/// # Errors
+/// Fails when one is too low to work with and cannot be raised.
+pub(crate) fn lift_limits(is_inherited: bool) -> Result<()> {
+    for (resource, name, least) in LIMITS {
+        let limit = getrlimit(resource)?;
+        let wanted = if resource == Resource::RLIMIT_NOFILE { DESCRIPTORS } else { RLIM_INFINITY };
+        let wanted = if is_inherited { wanted.max(limit.1) } else { limit.1 };
+        lift(name, limit, wanted, least, |to| setrlimit(resource, to, to).is_ok())?;
+    }
+    Ok(())
+}
+
+/// Raises one limit, soft and hard, to what is wanted, or the soft one to the hard one.
+fn lift(
+    name: &str,
+    (soft, hard): (u64, u64),
+    wanted: u64,
+    least: u64,
+    set: impl Fn(u64) -> bool,
+) -> Result<()> {
+    let is_raised = wanted > hard && set(wanted);
+    if is_raised || hard >= least {
+        let _stays = is_raised || soft == hard || set(hard);
+        return Ok(());
+    }
+    let least = if least == RLIM_INFINITY { "none".to_owned() } else { format!("{least} or more") };
+    Err(Error::new(format!("{name} is {hard}, the daemon needs {least}"))
+        .hint("the process that starts it lacks CAP_SYS_RESOURCE to raise it; see docs/install.md"))
+}
+
+/// Takes the ordinary priorities of a process, whatever the caller's were.
+///
+/// # Errors
+/// Fails with what stays: starved of time, the daemon would be taken for silent.
+#[expect(unsafe_code, reason = "priorities of this process, which no library sets")]
+pub(crate) fn reset_priorities() -> Result<()> {
+    use nix::libc;
+    // System calls: musl's functions for the scheduling policy do nothing, and its structure of
+    // parameters is not the kernel's, which is this one number.
+    let priority: libc::c_int = 0;
+    // SAFETY: a plain system call about this very process; the pointer is to a live value.
+    unsafe {
+        libc::syscall(
+            libc::SYS_sched_setscheduler,
+            0,
+            libc::c_long::from(libc::SCHED_OTHER),
+            &raw const priority,
+        )
+    };
+    // SAFETY: a plain system call on numbers, about this very process.
+    unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, 0) };
+    // IOPRIO_WHO_PROCESS, this one, no class of its own.
+    // SAFETY: as above.
+    unsafe { libc::syscall(libc::SYS_ioprio_set, 1, 0, 0) };
+    // SAFETY: as above.
+    let policy = unsafe { libc::syscall(libc::SYS_sched_getscheduler, 0) };
+    // SAFETY: as above.
+    let nice = unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) };
+    // SAFETY: as above.
+    let io_class = unsafe { libc::syscall(libc::SYS_ioprio_get, 1, 0) } >> 13;
+    let stays = |what: &str, value: i64| {
+        Err(Error::new(format!("{what} {value} of the process that started the daemon stays"))
+            .hint("it lacks CAP_SYS_NICE to reset it; see docs/install.md"))
+    };
+    match (policy, nice, io_class) {
+        (policy, ..) if policy != libc::c_long::from(libc::SCHED_OTHER) => {
+            stays("the scheduling policy", policy)
+        }
+        (_, nice, _) if nice > 0 => stays("the nice value", nice.into()),
+        // 2 is best effort, what an ordinary process has without a class.
+        (.., class) if class > 2 => stays("the I/O scheduling class", class),
+        _ => Ok(()),
+    }
+}
+
+/// A process can never lose this flag, and neither could the plugins that the daemon starts.
+///
+/// # Errors
+/// Fails where it is set.
+pub(crate) fn refuse_no_new_privs() -> Result<()> {
+    if !nix::sys::prctl::get_no_new_privs().unwrap_or(false) {
+        return Ok(());
+    }
+    Err(Error::new("the process that started the daemon has no_new_privs set, for good")
+        .hint("let a service manager start it; see docs/install.md"))
+}
+
+/// Signals that the caller ignored stay ignored across exec: an ignored SIGCHLD would lose the
+/// exit codes of whatever the daemon starts.
+#[expect(unsafe_code, reason = "sigaction")]
+fn reset_signals() {
+    let default = SigAction::new(SigHandler::SigDfl, SaFlags::empty(), SigSet::empty());
+    for signal in Signal::iterator() {
+        // SAFETY: the default action installs no handler; SIGKILL and SIGSTOP are refused.
+        let _stays = unsafe { sigaction(signal, &default) };
+    }
+    ignore_broken_pipes();
+}
+
+/// Our entry point is not std's, so SIGPIPE is as it came; a plugin that goes away must not
+/// end us.
+#[expect(unsafe_code, reason = "sigaction")]
+pub(crate) fn ignore_broken_pipes() {
+    let ignore = SigAction::new(SigHandler::SigIgn, SaFlags::empty(), SigSet::empty());
+    // SAFETY: ignoring a signal installs no handler that could run at a bad moment.
+    let _stays = unsafe { sigaction(Signal::SIGPIPE, &ignore) };
+}
+
+/// Moves to the root of every cgroup hierarchy: a pod's cgroup must be empty when it is removed,
+/// and its limits are not ours.
+fn leave_cgroup(host: &Host) {
+    let own = std::fs::read_to_string(host.path("/proc/self/cgroup")).unwrap_or_default();
+    for line in own.lines() {
+        let mut parts = line.splitn(3, ':');
+        let (Some(_), Some(controllers), Some(path)) = (parts.next(), parts.next(), parts.next())
+        else {
+            continue;
+        };
+        if path == "/" {
+            continue;
+        }
+        let name = controllers.strip_prefix("name=").unwrap_or(controllers);
+        for root in ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"] {
+            let dir = if name.is_empty() { root.to_owned() } else { format!("{root}/{name}") };
+            let _not_here = write_to(host, &format!("{dir}/cgroup.procs"), "0");
+        }
+    }
+}
+
+fn write_to(host: &Host, path: &str, text: &str) -> std::io::Result<()> {
+    std::fs::OpenOptions::new().write(true).open(host.path(path))?.write_all(text.as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+
+    use super::*;
+
+    /// What was set, and whether the daemon starts, for a limit of `(soft, hard)`.
+    fn lifted(limit: (u64, u64), may_raise: bool) -> (Vec<u64>, bool) {
+        let set: RefCell<Vec<u64>> = RefCell::default();
+        let lifted = lift("RLIMIT_X", limit, 1000, 100, |to| {
+            set.borrow_mut().push(to);
+            may_raise || to <= limit.1
+        });
+        (set.into_inner(), lifted.is_ok())
+    }
+
+    #[test]
+    fn a_limit_is_raised_where_that_is_allowed_else_it_has_to_be_enough() {
+        assert_eq!(lifted((10, 40), true), (vec![1000], true));
+        assert_eq!(lifted((10, 40), false), (vec![1000], false));
+        assert_eq!(lifted((10, 400), false), (vec![1000, 400], true));
+        assert_eq!(lifted((10, 1000), false), (vec![1000], true), "the soft one alone");
+        assert_eq!(lifted((1000, 1000), false), (vec![], true));
+    }
+
+    #[test]
+    fn a_limit_that_is_too_low_is_named_with_what_is_needed() {
+        let why = |least| lift("RLIMIT_X", (5, 5), 5, least, |_| false).unwrap_err().to_string();
+        assert!(why(10).starts_with("RLIMIT_X is 5, the daemon needs 10 or more"), "{}", why(10));
+        assert!(why(RLIM_INFINITY).contains("needs none"));
+    }
+}

@@ -1,0 +1,10 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The daemon as a process: free of what it inherited from its starter, the only one of its run
+//! directory, with its configuration as it was started and is reloaded.
+//!
+//! It never looks at a container. It imports no other room of the daemon.
+
+pub(crate) mod detach;
+pub(crate) mod reload;
+pub(crate) mod sockets;
+pub(crate) mod subreaper;

@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The daemon's lock, its socket for wrappers (decision D11), and the service manager's, to which
+//! it says that it is ready.
+
+use std::ffi::OsStr;
+use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram, UnixListener};
+use std::time::{Duration, Instant};
+
+use nix::fcntl::{FcntlArg, FdFlag, Flock, FlockArg, fcntl};
+
+use crate::config::Config;
+use crate::error::{Context, Error, Result};
+use crate::files::make_private_dir;
+use crate::plugin::socket::{Bound, SocketFile, bind};
+
+/// The lock that says which process is the daemon; held as long as it lives.
+pub(crate) type DaemonLock = Flock<std::fs::File>;
+
+/// A daemon that was killed may still be ending when its successor starts.
+const HANDOVER: Duration = Duration::from_millis(500);
+
+/// Makes the run directory and takes the daemon's lock.
+///
+/// # Errors
+/// Fails when another daemon lives, or others may write to the run directory.
+pub(crate) fn lock(config: &Config) -> Result<DaemonLock> {
+    use std::os::unix::fs::OpenOptionsExt;
+    make_private_dir(&config.run_dir)?;
+    let path = config.daemon_lock();
+    let mut options = std::fs::OpenOptions::new();
+    options.write(true).create(true).truncate(false).mode(0o600);
+    let mut file = options.open(&path).doing(|| format!("opening {}", path.display()))?;
+    let deadline = Instant::now() + HANDOVER;
+    loop {
+        match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+            Ok(lock) => return Ok(lock),
+            Err((back, _)) if Instant::now() < deadline => file = back,
+            Err(_) => {
+                let error = Error::new("another daemon is running");
+                return Err(error.hint("see: nri-runc nri status"));
+            }
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Whether somebody has the lock; one that asks for it has not.
+pub(crate) fn is_locked(config: &Config) -> bool {
+    let file = std::fs::File::open(config.daemon_lock());
+    file.is_ok_and(|file| Flock::lock(file, FlockArg::LockSharedNonblock).is_err())
+}
+
+/// The socket for wrappers.
+#[derive(Debug)]
+pub(crate) struct ForWrappers {
+    /// Where they connect.
+    pub(crate) listener: UnixListener,
+    /// Its file; none where it is the service manager's, which goes on listening without us.
+    pub(crate) file: Option<SocketFile>,
+}
+
+/// The socket for wrappers: handed over by the service manager, or bound anew.
+///
+/// # Errors
+/// Fails when it cannot be bound.
+pub(crate) fn for_wrappers(config: &Config) -> Result<ForWrappers> {
+    if let Some(listener) = from_service_manager() {
+        return Ok(ForWrappers { listener, file: None });
+    }
+    bound(config)
+}
+
+/// The same, bound anew.
+///
+/// # Errors
+/// Fails when the folder refuses.
+pub(crate) fn bound(config: &Config) -> Result<ForWrappers> {
+    // We hold the daemon's lock, so nobody listens here any more.
+    let Bound { listener, file } = bind(&config.daemon_socket(), 0o600, None)?;
+    Ok(ForWrappers { listener, file: Some(file) })
+}
+
+/// Socket activation: one descriptor, number 3, meant for this pid.
+#[expect(unsafe_code, reason = "a descriptor passed by number")]
+fn from_service_manager() -> Option<UnixListener> {
+    let pid = std::env::var("LISTEN_PID").ok()?;
+    let count = std::env::var("LISTEN_FDS").ok()?;
+    if pid != std::process::id().to_string() || count != "1" {
+        return None;
+    }
+    // SAFETY: sd_listen_fds(3): with these two variables descriptor 3 is ours to own.
+    let fd = unsafe { OwnedFd::from_raw_fd(3) };
+    // It comes without CLOEXEC: no runtime that we start may go on listening in our place.
+    let _stays = fcntl(&fd, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC));
+    Some(UnixListener::from(fd))
+}
+
+/// sd_notify(3): says to whoever listens at `name` that we are ready. One that begins with `@` is
+/// abstract and no path.
+///
+/// # Errors
+/// Fails when nobody listens there.
+pub(crate) fn say_ready(name: &OsStr) -> std::io::Result<()> {
+    let address = match name.as_bytes().strip_prefix(b"@") {
+        Some(name) => SocketAddr::from_abstract_name(name)?,
+        None => SocketAddr::from_pathname(name)?,
+    };
+    UnixDatagram::unbound()?.send_to_addr(b"READY=1\n", &address).map(|_sent| ())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+    use std::path::Path;
+
+    use super::*;
+
+    fn config(dir: &Path) -> Config {
+        Config { run_dir: dir.join("run"), ..Config::default() }
+    }
+
+    #[test]
+    fn there_is_one_daemon() {
+        let temp = tempfile::tempdir().unwrap();
+        let config = config(temp.path());
+        let _first = lock(&config).unwrap();
+        assert!(lock(&config).unwrap_err().to_string().contains("another daemon"));
+    }
+
+    #[test]
+    fn a_run_directory_that_others_may_write_to_is_refused() {
+        let temp = tempfile::tempdir().unwrap();
+        let config = config(temp.path());
+        drop(lock(&config).unwrap());
+        std::fs::set_permissions(&config.run_dir, PermissionsExt::from_mode(0o777)).unwrap();
+        let error = lock(&config).unwrap_err().to_string();
+        assert!(error.contains("may be written by others"), "{error}");
+    }
+
+    #[test]
+    fn a_service_manager_is_told_wherever_it_listens() {
+        let temp = tempfile::tempdir().unwrap();
+        let path = temp.path().join("notify");
+        let word = format!("nri-runc-test-{}", std::process::id());
+        let hidden = SocketAddr::from_abstract_name(&word).unwrap();
+        for (name, listener) in [
+            (path.clone().into_os_string(), UnixDatagram::bind(&path).unwrap()),
+            (format!("@{word}").into(), UnixDatagram::bind_addr(&hidden).unwrap()),
+        ] {
+            say_ready(&name).unwrap();
+            let mut said = [0; 16];
+            let length = listener.recv(&mut said).unwrap();
+            assert_eq!(&said[..length], b"READY=1\n", "{}", name.display());
+        }
+        assert!(say_ready(OsStr::new("@nobody-listens-here")).is_err());
+    }
+}

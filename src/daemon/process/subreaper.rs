@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Whose child the daemon is. A wrapper that starts it leaves an orphan behind, and conmon takes
+//! orphans over (prctl(2), PR_SET_CHILD_SUBREAPER). When conmon's container has ended it takes no
+//! more of them and waits until it has no child left: with the daemon among them it would stay,
+//! with its container's name on its command line, for as long as the daemon lives.
+//!
+//! So a small process stands in between: conmon's child, and the daemon's parent. As soon as
+//! conmon takes no orphans any more it ends, and the daemon falls to init. Which process takes
+//! over an orphan can only be tried; it is, when a container has ended. It knows no engine, and
+//! where init is the daemon's parent from the start there is none of it.
+
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::time::Duration;
+
+use nix::fcntl::OFlag;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::prctl::set_pdeathsig;
+use nix::sys::signal::Signal;
+use nix::sys::wait::waitpid;
+use nix::unistd::{ForkResult, Pid, fork, getpid, getppid, pipe2, read, write};
+
+/// After a container has ended it is tried after these pauses, in milliseconds: conmon has to
+/// read what the container wrote, and to note its exit code.
+const PAUSES: [u64; 10] = [0, 5, 10, 20, 40, 80, 160, 320, 640, 1280];
+
+/// An end that the daemon did not see is noticed after this time.
+const AT_LEAST_EVERY: u16 = 60_000;
+
+/// The daemon's end of it.
+#[derive(Debug)]
+pub(crate) struct StandIn {
+    wake: OwnedFd,
+}
+
+impl StandIn {
+    /// A container has ended: whoever watched over it may wait for its children now.
+    pub(crate) fn wake(&self) {
+        // Full: it is awake already. Nobody there: it has done its work.
+        let _either_way = write(&self.wake, b"E");
+    }
+}
+
+/// Puts a process between this one and the one that took it over; the caller goes on as its
+/// child. It must have one thread. `None`: that is init, or it cannot be done.
+#[expect(unsafe_code, reason = "fork")]
+pub(crate) fn stand_aside() -> Option<StandIn> {
+    let elder = getppid();
+    if elder.as_raw() <= 1 {
+        return None;
+    }
+    let (ends, wake) = pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK).ok()?;
+    // SAFETY: this process has one thread, so the child may call any function.
+    match unsafe { fork() }.ok()? {
+        ForkResult::Child => Some(StandIn { wake }),
+        ForkResult::Parent { child } => {
+            keep_only(&ends);
+            stand_in(elder, child, &ends);
+            // SAFETY: ends this process at once; the daemon is another one.
+            unsafe { nix::libc::_exit(0) }
+        }
+    }
+}
+
+/// Whoever waits for the daemon to be ready, or for the end of a pipe, must not wait for us.
+#[expect(unsafe_code, reason = "closing descriptors by number")]
+fn keep_only(descriptor: &OwnedFd) {
+    let number = descriptor.as_raw_fd().unsigned_abs();
+    for (first, last) in [(3, number.saturating_sub(1)), (number + 1, u32::MAX)] {
+        if first <= last {
+            // SAFETY: plain system call on numbers; nothing below this function uses them.
+            unsafe { nix::libc::syscall(nix::libc::SYS_close_range, first, last, 0) };
+        }
+    }
+    if std::fs::read_dir("/proc/self/fd").is_ok_and(|open| open.count() > 5) {
+        // Before Linux 5.9 there is no such call: one by one.
+        for other in (3..1024).filter(|other| *other != number.cast_signed()) {
+            // SAFETY: as above.
+            let _was_not_open = unsafe { nix::libc::close(other) };
+        }
+    }
+}
+
+/// Waits until the elder takes no orphans, or the daemon has ended.
+fn stand_in(elder: Pid, daemon: Pid, ends: &OwnedFd) {
+    let _stays_until_the_daemon_ends = set_pdeathsig(Signal::SIGKILL);
+    while getppid() == elder && takes_orphans(elder) {
+        let mut fds = [PollFd::new(ends.as_fd(), PollFlags::POLLIN)];
+        if let Ok(0) = poll(&mut fds, PollTimeout::from(AT_LEAST_EVERY)) {
+            continue;
+        }
+        let mut heard = [0_u8; 64];
+        if let Ok(0) = read(ends, &mut heard) {
+            let _reaped = waitpid(daemon, None);
+            return;
+        }
+        for pause in PAUSES {
+            std::thread::sleep(Duration::from_millis(pause));
+            if !takes_orphans(elder) {
+                return;
+            }
+        }
+    }
+}
+
+/// Makes an orphan and looks who takes it over; when that cannot be found out, the elder.
+#[expect(unsafe_code, reason = "fork")]
+fn takes_orphans(elder: Pid) -> bool {
+    let Ok((answer, say)) = pipe2(OFlag::O_CLOEXEC) else { return true };
+    // SAFETY: this process has one thread, and the child ends without returning.
+    match unsafe { fork() } {
+        Err(_) => true,
+        Ok(ForkResult::Child) => {
+            let parent = getpid();
+            // SAFETY: as above.
+            if let Ok(ForkResult::Child) = unsafe { fork() } {
+                while getppid() == parent {
+                    std::thread::sleep(Duration::from_micros(200));
+                }
+                let _said = write(&say, if getppid() == elder { b"y" } else { b"n" });
+            }
+            // SAFETY: ends the child at once, without running this process's exit handlers.
+            unsafe { nix::libc::_exit(0) }
+        }
+        Ok(ForkResult::Parent { child }) => {
+            drop(say);
+            let _reaped = waitpid(child, None);
+            let mut word = [0_u8; 1];
+            !matches!(read(&answer, &mut word), Ok(1) if word == *b"n")
+        }
+    }
+}

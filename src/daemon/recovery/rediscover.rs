@@ -1,0 +1,363 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Containers whose records are gone, because somebody wiped the run directory: they are found
+//! again in the runtimes' own state directories, as far as these tell. Who changed what in them is
+//! lost, and so is the engine's own document where it was patched.
+//!
+//! A container that some other runtime made looks the same, and its later verbs never come to us.
+//! So only those count whose engine names our program for them, or whose state directory the
+//! operator says is ours (`runtime_roots`). Once a daemon of this boot has stamped the run
+//! directory nobody is looked for any more. It asks no plugin and changes no container.
+
+use std::collections::HashSet;
+use std::ffi::OsString;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use tracing::{info, warn};
+
+use crate::engine::Role;
+use crate::error::{Context, Error, Result};
+use crate::files;
+use crate::host::Host;
+use crate::link::{ENGINE_VARIABLES, PROTOCOL, Question};
+use crate::runtime;
+use crate::state::{Container, Key, Lifecycle, Skipped};
+
+use crate::daemon::node::{Node, log_failure};
+use crate::daemon::pods::life;
+use crate::daemon::recovery::bypassed;
+use crate::daemon::request::call::Call;
+use crate::daemon::runtime::left::Left;
+use crate::daemon::runtime::state_dir;
+use crate::daemon::server::frames::Asked;
+use crate::daemon::verbs::create;
+use crate::daemon::watch::pidfd;
+
+/// Where engines and people have their runtimes keep state, as they name it; `*` stands for a part
+/// of one name.
+const ROOTS: [&str; 6] = [
+    "/run/containerd/runc/*",
+    "/var/run/docker/runtime-*/*",
+    "/run/docker/runtime-*/*",
+    "/run/runc",
+    "/run/crun",
+    "/run/youki",
+];
+
+/// What `install` wrote down of its registrations.
+const LEDGER: &str = "/var/lib/nri-runc/engines";
+
+/// A container, understood.
+struct Found {
+    seen: life::Seen,
+    record: Container,
+}
+
+/// Looks for them, if this run directory is new in this boot; before any plugin is at the table.
+pub(crate) async fn again(node: &Rc<Node>) {
+    if node.store.borrow().is_stamped() {
+        return;
+    }
+    let mut all = Vec::new();
+    for (key, is_ours) in candidates(node) {
+        match one(node, &key, is_ours).await {
+            Ok(found) => all.extend(found),
+            Err(error) => warn!("{} in {} cannot be found again: {error}", key.id, key.root),
+        }
+    }
+    // Infrastructure containers first: with them a pod is known whole.
+    all.sort_by_key(|found| (found.seen.role != Role::Sandbox, found.record.created_at));
+    for found in all {
+        let id = found.record.key.id.clone();
+        if let Err(error) = put(node, found) {
+            warn!("{id} is found again, but cannot be put on record: {error}");
+        }
+    }
+    log_failure("stamping the run directory", node.store.borrow_mut().stamp());
+}
+
+fn put(node: &Node, Found { seen, mut record }: Found) -> Result<()> {
+    record.incarnation = node.store.borrow_mut().next_incarnation();
+    life::adopt(node, &seen, &record)?;
+    info!("{} is found again: {}, owners unknown", record.key.id, record.state.name());
+    node.store.borrow_mut().put(record)
+}
+
+/// Whatever lies in the runtimes' state directories and is not known, each once; and whether all of
+/// its directory is ours.
+fn candidates(node: &Node) -> Vec<(Key, bool)> {
+    let (mut found, mut once) = (Vec::new(), HashSet::new());
+    let ours = node.config.runtime_roots.iter().map(|root| (root.display().to_string(), true));
+    let known = ROOTS.into_iter().map(|root| (root.to_owned(), false));
+    for (pattern, is_ours) in ours.chain(known) {
+        for root in spelled_out(&node.host.path(pattern)) {
+            for id in names(&root) {
+                let key = Key { root: root.display().to_string(), id };
+                let folder = std::fs::symlink_metadata(root.join(&key.id));
+                let folder = folder.ok().filter(std::fs::Metadata::is_dir);
+                let Some(file) = folder.map(|meta| (meta.dev(), meta.ino())) else { continue };
+                if once.insert(file) && !is_known(node, &key.id, file) {
+                    found.push((key, is_ours));
+                }
+            }
+        }
+    }
+    found
+}
+
+/// Whether a record tells of the container in this folder, whatever its root is called there.
+fn is_known(node: &Node, id: &str, file: (u64, u64)) -> bool {
+    let store = node.store.borrow();
+    store.of_id(id).any(|known| {
+        let folder = std::fs::metadata(state_dir::folder(&node.host, &known.key));
+        folder.is_ok_and(|meta| (meta.dev(), meta.ino()) == file)
+    })
+}
+
+fn names(folder: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut names: Vec<String> =
+        entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
+    names.sort();
+    names
+}
+
+/// The folders that a path with at most one `*` in each name means.
+fn spelled_out(pattern: &Path) -> Vec<PathBuf> {
+    let mut paths = vec![PathBuf::from("/")];
+    for part in pattern.components().skip(1) {
+        let part = part.as_os_str().to_string_lossy();
+        paths = match part.split_once('*') {
+            None => paths.into_iter().map(|path| path.join(&*part)).collect(),
+            Some((start, end)) => {
+                let is_meant = |name: &String| {
+                    let rest = name.strip_prefix(start);
+                    rest.is_some_and(|rest| rest.ends_with(end))
+                };
+                let fit = |path: &PathBuf| {
+                    let fit = names(path).into_iter().filter(is_meant);
+                    fit.map(|name| path.join(name)).collect::<Vec<_>>()
+                };
+                paths.iter().flat_map(fit).collect()
+            }
+        };
+    }
+    paths
+}
+
+async fn one(node: &Rc<Node>, key: &Key, is_ours: bool) -> Result<Option<Found>> {
+    let folder = state_dir::folder(&node.host, key);
+    let Some(left) = Left::read(&folder) else { return Ok(None) };
+    let left = left.with_time(&node.host);
+    let init = left.pid.filter(|pid| {
+        pidfd::open_same(&node.host, *pid, left.start).is_some_and(|p| !pidfd::has_ended(&p))
+    });
+    if init.is_none() && !left.is_of_this_boot(&node.host) {
+        return Ok(None); // The state directory is on a disk.
+    }
+    let parent =
+        init.and_then(|pid| crate::sources::parent_of(&node.host, pid)).filter(|pid| *pid > 1);
+    let words = parent.map(|pid| crate::sources::command_line(&node.host, pid)).unwrap_or_default();
+    if !is_ours && !calls_us(&node.host, &words, &left.bundle) {
+        return Ok(None);
+    }
+    let key = Key { root: root_in(&words, key).unwrap_or_else(|| key.root.clone()), ..key.clone() };
+    let call = call(node, &key, &left, parent)?;
+    let document = files::open_dir(&node.host.path(&left.bundle))
+        .and_then(|dir| files::read_at(&dir, "config.json"))
+        .doing(|| left.bundle.clone())?;
+    let seen = life::describe(node, &call, &document.bytes).await?;
+    let mut record = create::new_record(node, &call, &seen);
+    (record.in_flight, record.is_found) = (None, true);
+    let reason = "found again in the runtime's own state: the run directory was wiped, and who \
+                  changed what before is not known";
+    record.skipped.push(Skipped { plugin: String::new(), reason: reason.to_owned() });
+    record.created_at = left.created_at;
+    match left.pid {
+        Some(pid) => bypassed::note_init(node, &mut record, pid),
+        None => record.state = Lifecycle::Stopped,
+    }
+    if record.state != Lifecycle::Created {
+        record.started_at = left.created_at;
+    }
+    Ok(Some(Found { seen, record }))
+}
+
+/// The call that may have made it.
+fn call(node: &Node, key: &Key, left: &Left, parent: Option<u32>) -> Result<Call> {
+    let mut argv = vec!["nri-runc".to_owned(), "--root".to_owned(), key.root.clone()];
+    if left.systemd {
+        argv.push("--systemd-cgroup".to_owned());
+    }
+    argv.extend(["create", "--bundle", &left.bundle, &key.id].map(ToOwned::to_owned));
+    let question = Question {
+        protocol: PROTOCOL,
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        argv: argv.into_iter().map(OsString::from).collect(),
+        cwd: OsString::from("/"),
+        parent_pid: parent.unwrap_or_default(),
+        runtime: runtime_of(node, left)?.into_os_string(),
+        variables: parent.map(|pid| variables(&node.host, pid)).unwrap_or_default(),
+        document: "config.json".to_owned(),
+        ..Question::default()
+    };
+    let call = Call::new(Asked::alone(question)).filter(|call| call.key == *key);
+    call.ok_or_else(|| Error::new("no command line can name it"))
+}
+
+/// The runtime of this kind, as configured for some instance, else the usual one.
+fn runtime_of(node: &Node, left: &Left) -> Result<PathBuf> {
+    let config = &node.config;
+    let named = config.instances.values().chain(&config.runtime);
+    let named = named.filter(|path| path.starts_with('/')).map(PathBuf::from);
+    let usual = runtime::resolve(config, None);
+    let mut all = named.chain(usual.as_ref().ok().cloned());
+    let is_meant = |path: &PathBuf| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        name.contains(left.runtime) && path.exists()
+    };
+    all.find(is_meant).map_or(usual, Ok)
+}
+
+/// The engine's variables, as its monitor still has them.
+fn variables(host: &Host, pid: u32) -> Vec<(String, OsString)> {
+    let bytes = files::read_small(&host.path(format!("/proc/{pid}/environ"))).unwrap_or_default();
+    let words = bytes.split(|byte| *byte == 0).filter_map(|word| std::str::from_utf8(word).ok());
+    let pairs = words.filter_map(|word| word.split_once('='));
+    let ours = pairs.filter(|(name, _)| ENGINE_VARIABLES.contains(name));
+    ours.map(|(name, value)| (name.to_owned(), value.into())).collect()
+}
+
+/// Whether its engine calls us for it. conmon was told which program to call; containerd's shim
+/// writes it down in the bundle, the empty text being the default.
+fn calls_us(host: &Host, parent: &[Vec<u8>], bundle: &str) -> bool {
+    if let Some(program) = monitored(parent, &["-r", "--runtime"]) {
+        return is_us(host, &program);
+    }
+    if !bundle.contains("/io.containerd.runtime.v2.task/") {
+        return false;
+    }
+    let bundle = host.path(bundle);
+    let noted = std::fs::read_to_string(bundle.join("runtime")).ok();
+    let options = || {
+        let bytes = std::fs::read(bundle.join("options.json")).ok()?;
+        let options: serde_json::Value = serde_json::from_slice(&bytes).ok()?;
+        let name = ["binary_name", "BinaryName"].iter().find_map(|key| options[*key].as_str());
+        name.map(ToOwned::to_owned)
+    };
+    let program = noted.or_else(options).map(|name| name.trim().to_owned());
+    program.is_some_and(|name| is_us(host, if name.is_empty() { "runc" } else { &name }))
+}
+
+/// What conmon was given after one of these flags.
+fn monitored(parent: &[Vec<u8>], flags: &[&str]) -> Option<String> {
+    let mut words = parent.iter().map(|word| String::from_utf8_lossy(word));
+    let program = words.next()?;
+    if program.rsplit('/').next() != Some("conmon") {
+        return None;
+    }
+    words.find(|word| flags.contains(&word.as_ref()))?;
+    words.next().map(std::borrow::Cow::into_owned)
+}
+
+/// The state directory as conmon's command line spells it, if it is the same one.
+fn root_in(parent: &[Vec<u8>], key: &Key) -> Option<String> {
+    let words = parent.iter().map(|word| String::from_utf8_lossy(word));
+    let roots = words.filter_map(|word| word.strip_prefix("--root=").map(ToOwned::to_owned));
+    let file = |path: &str| std::fs::metadata(path).ok().map(|meta| (meta.dev(), meta.ino()));
+    let same = file(&key.root)?;
+    roots.map(|root| root.trim_end_matches('/').to_owned()).find(|root| file(root) == Some(same))
+}
+
+fn is_us(host: &Host, program: &str) -> bool {
+    runtime::is_ourselves(program) || registered(host).iter().any(|binary| binary == program)
+}
+
+/// The programs that engines were told of.
+fn registered(host: &Host) -> Vec<String> {
+    let entries = std::fs::read_dir(host.path(LEDGER)).into_iter().flatten().flatten();
+    let ledgers = entries.filter_map(|entry| std::fs::read(entry.path()).ok());
+    let ledgers =
+        ledgers.filter_map(|text| serde_json::from_slice::<serde_json::Value>(&text).ok());
+    ledgers.filter_map(|ledger| Some(ledger["binary"].as_str()?.to_owned())).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(line: &str) -> Vec<Vec<u8>> {
+        line.split_whitespace().map(|word| word.as_bytes().to_vec()).collect()
+    }
+
+    #[test]
+    fn a_star_stands_for_a_part_of_one_name() {
+        let temp = tempfile::tempdir().unwrap();
+        for folder in ["runtime-a/moby", "runtime-b/moby", "other/moby"] {
+            std::fs::create_dir_all(temp.path().join(folder)).unwrap();
+        }
+        let found = spelled_out(&temp.path().join("runtime-*/*"));
+        let wanted = ["runtime-a/moby", "runtime-b/moby"].map(|name| temp.path().join(name));
+        assert_eq!(found, wanted);
+        assert!(spelled_out(&temp.path().join("nothing/*")).is_empty());
+        assert_eq!(spelled_out(temp.path()), [temp.path()]);
+    }
+
+    #[test]
+    fn conmon_tells_which_program_it_calls() {
+        let host = Host::default();
+        let own = std::env::current_exe().unwrap().display().to_string();
+        let line = |program: &str| words(&format!("/usr/bin/conmon -c x -r {program} -b /b"));
+        assert!(calls_us(&host, &line(&own), "/b"));
+        assert!(!calls_us(&host, &line("/usr/sbin/runc"), "/b"));
+        assert!(!calls_us(&host, &words(&format!("sh -r {own}")), "/b"), "anybody has words");
+        assert!(!calls_us(&host, &words("conmon -r"), "/b"));
+    }
+
+    #[test]
+    fn containerd_notes_the_program_in_the_bundle() {
+        let temp = tempfile::tempdir().unwrap();
+        let host = Host::default();
+        let bundle = temp.path().join("io.containerd.runtime.v2.task/k8s.io/c");
+        std::fs::create_dir_all(&bundle).unwrap();
+        let path = bundle.display().to_string();
+        assert!(!calls_us(&host, &[], &path), "nothing is noted");
+        let own = std::env::current_exe().unwrap().display().to_string();
+        let options = serde_json::json!({"BinaryName": own}).to_string();
+        files::replace(&bundle.join("options.json"), options.as_bytes()).unwrap();
+        assert!(calls_us(&host, &[], &path));
+        files::replace(&bundle.join("runtime"), b"/usr/sbin/runc").unwrap();
+        assert!(!calls_us(&host, &[], &path), "what was called wins");
+        files::replace(&bundle.join("runtime"), own.as_bytes()).unwrap();
+        assert!(calls_us(&host, &[], &path));
+        assert!(!calls_us(&host, &[], &temp.path().display().to_string()), "no engine's bundle");
+    }
+
+    #[test]
+    fn a_registration_that_is_on_record_counts_wherever_the_program_is() {
+        let temp = tempfile::tempdir().unwrap();
+        let host = Host::new(&temp.path().display().to_string(), "");
+        assert!(!is_us(&host, "/opt/old/nri-runc"));
+        std::fs::create_dir_all(host.path(LEDGER)).unwrap();
+        let ledger = host.path(LEDGER).join("crio.json");
+        files::replace(&ledger, b"{\"binary\": \"/opt/old/nri-runc\"}").unwrap();
+        files::replace(&host.path(LEDGER).join("odd.json"), b"{").unwrap();
+        assert!(is_us(&host, "/opt/old/nri-runc"));
+        assert!(!is_us(&host, "/usr/sbin/runc"));
+    }
+
+    #[test]
+    fn the_root_is_spelled_as_its_engine_does() {
+        let temp = tempfile::tempdir().unwrap();
+        let root = temp.path().join("root");
+        std::fs::create_dir(&root).unwrap();
+        std::os::unix::fs::symlink(&root, temp.path().join("link")).unwrap();
+        let key = Key { root: root.display().to_string(), id: "c".to_owned() };
+        let link = temp.path().join("link").display().to_string();
+        let line = words(&format!("conmon --runtime-arg --root={link}/ -c c"));
+        assert_eq!(root_in(&line, &key), Some(link));
+        assert_eq!(root_in(&words("conmon --runtime-arg --root=/elsewhere"), &key), None);
+        assert_eq!(root_in(&[], &key), None);
+    }
+}

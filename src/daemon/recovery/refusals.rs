@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What wrappers refused while the daemon was away or silent: each left a record in
+//! `RUN_DIR/refused/`. The daemon logs it, counts it among the failures of `status` and explains
+//! the container by it, as if it had refused it itself.
+
+use std::path::Path;
+
+use serde::Deserialize;
+use tracing::{error, warn};
+
+use crate::error::quoted;
+use crate::link::{Question, REFUSAL_NOTES, REFUSED_DIR};
+use crate::text::rfc3339_nanos;
+
+use crate::daemon::node::Node;
+use crate::daemon::recovery::bypassed;
+use crate::daemon::request::call::Call;
+use crate::daemon::server::frames::Asked;
+use crate::daemon::verbs::create;
+
+/// A wrapper's record of a refusal.
+#[derive(Deserialize)]
+struct RefusalNote {
+    at: i64,
+    verb: String,
+    id: String,
+    why: String,
+    #[serde(default)]
+    namespace: Option<String>,
+    #[serde(default)]
+    pod: Option<String>,
+    #[serde(default)]
+    name: Option<String>,
+    question: Vec<u8>,
+}
+
+/// Takes up all that are there, oldest first.
+pub(crate) fn take_up(node: &Node) {
+    let notes = bypassed::notes_in(&node.config.run_dir.join(REFUSED_DIR));
+    if notes.len() >= REFUSAL_NOTES {
+        warn!(
+            "wrappers refused more than is known: only the newest {REFUSAL_NOTES} refusals were kept"
+        );
+    }
+    for path in notes {
+        match read(&path) {
+            Some(note) => take(node, &note),
+            None => warn!("{} cannot be read and is dropped", path.display()),
+        }
+        let _taken = std::fs::remove_file(&path);
+    }
+}
+
+fn read(path: &Path) -> Option<RefusalNote> {
+    std::fs::read(path).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok())
+}
+
+fn take(node: &Node, note: &RefusalNote) {
+    let (verb, id, why) = (&note.verb, quoted(&note.id), quoted(&note.why));
+    let time = rfc3339_nanos(note.at).unwrap_or_default();
+    error!("{verb} {id}: refused by the wrapper at {time}: {why}");
+    node.count_failure(&format!("{verb} {id}: {why}"), &format!("{verb}: {why}"), "", note.at);
+    let question = Question::decode(note.question.get(4..).unwrap_or_default()).ok();
+    let Some(call) = question.and_then(|question| Call::new(Asked::alone(question))) else {
+        return;
+    };
+    if node.container(&call.key).is_some() {
+        return node.change(&call.key, |record| record.refuse(why, note.at));
+    }
+    let mut record = create::blank_record(node, &call);
+    let text = |text: &Option<String>| text.clone().unwrap_or_default();
+    record.pod_namespace = text(&note.namespace);
+    record.pod_name = text(&note.pod);
+    record.name = text(&note.name);
+    record.refuse(why, note.at);
+    node.store.borrow_mut().remember(record);
+}

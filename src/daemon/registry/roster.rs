@@ -1,0 +1,258 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The rows of `plugins`: registered plugins, plugins still in their handshake, and those that
+//! disconnected lately. It only remembers; `plugins.rs` decides who may register.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::rc::{Rc, Weak};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::plugin::{ALL_EVENTS, Identity, ProcessLog};
+
+use crate::daemon::node::now;
+use crate::daemon::registry::relay::{Guest, Relay};
+use crate::text::rfc3339_nanos;
+
+/// For how long, and of how many, it is shown that they are gone.
+const SHOWN: Duration = Duration::from_secs(3600);
+const DEPARTED: usize = 64;
+
+/// Who is not at the table yet, or not any more.
+#[derive(Default)]
+pub(crate) struct Roster {
+    newcomers: RefCell<Vec<Weak<Newcomer>>>,
+    departed: RefCell<VecDeque<(Instant, Value)>>,
+    launches: RefCell<Vec<Weak<LaunchRecord>>>,
+}
+
+/// A pre-installed plugin over all its lives; shown as long as it is kept running.
+pub(crate) struct LaunchRecord {
+    index: String,
+    name: String,
+    starts: Cell<u64>,
+    again_at: Cell<Option<Instant>>,
+    /// Of its present life, and of the one before: that is what a failure is about.
+    log: RefCell<Option<Arc<ProcessLog>>>,
+    log_before: RefCell<Option<Arc<ProcessLog>>>,
+}
+
+impl LaunchRecord {
+    /// It is started with this log.
+    pub(crate) fn starts(&self, log: &Arc<ProcessLog>) {
+        self.starts.set(self.starts.get() + 1);
+        self.again_at.set(None);
+        let before = self.log.borrow_mut().replace(Arc::clone(log));
+        *self.log_before.borrow_mut() = before;
+    }
+
+    /// It has ended, and is started again after this pause.
+    pub(crate) fn starts_again_in(&self, pause: Duration) {
+        self.again_at.set(Some(Instant::now() + pause));
+    }
+
+    /// Adds what is known of its processes to a row.
+    fn add_to(&self, row: &mut Value) {
+        let (log, before) = (self.log.borrow(), self.log_before.borrow());
+        let ended = [log.as_ref(), before.as_ref()].into_iter().flatten();
+        let ended = ended.into_iter().find(|log| log.exit().is_some());
+        row["restarts"] = json!(self.starts.get().saturating_sub(1));
+        row["exit_status"] = json!(ended.and_then(|log| log.exit()));
+        row["last_words"] = json!(ended.map(|log| log.last_words()).unwrap_or_default());
+        let pause = self.again_at.get().map(|at| at.saturating_duration_since(Instant::now()));
+        row["restart_in_seconds"] = json!(pause.map(|pause| pause.as_secs_f32().ceil()));
+    }
+}
+
+/// A connection that has not become a plugin yet; shown as long as somebody holds it.
+pub(crate) struct Newcomer {
+    /// Index and name by its file, of one that we start.
+    file: Option<(String, String)>,
+    pid: Option<i32>,
+    /// Set once it has registered.
+    pub(crate) registered: Arc<OnceLock<Identity>>,
+}
+
+impl Roster {
+    /// Hands are being shaken with somebody.
+    pub(crate) fn enters(&self, file: Option<(String, String)>, pid: Option<i32>) -> Rc<Newcomer> {
+        let newcomer = Rc::new(Newcomer { file, pid, registered: Arc::default() });
+        let mut newcomers = self.newcomers.borrow_mut();
+        newcomers.retain(|other| other.strong_count() > 0);
+        newcomers.push(Rc::downgrade(&newcomer));
+        newcomer
+    }
+
+    /// A pre-installed plugin is kept running from now on.
+    pub(crate) fn launches(&self, index: &str, name: &str) -> Rc<LaunchRecord> {
+        let record = Rc::new(LaunchRecord {
+            index: index.to_owned(),
+            name: name.to_owned(),
+            starts: Cell::new(0),
+            again_at: Cell::new(None),
+            log: RefCell::default(),
+            log_before: RefCell::default(),
+        });
+        let mut launches = self.launches.borrow_mut();
+        launches.retain(|other| other.strong_count() > 0);
+        launches.push(Rc::downgrade(&record));
+        record
+    }
+
+    /// A plugin has left the table.
+    pub(crate) fn leaves(&self, guest: &Guest, why: &str) {
+        let mut row = row(guest, "gone");
+        let at = now();
+        row["gone_at"] = at.into();
+        row["gone_time"] = rfc3339_nanos(at).into();
+        row["reason"] = why.into();
+        self.left(Instant::now(), row);
+    }
+
+    fn left(&self, at: Instant, row: Value) {
+        let mut departed = self.departed.borrow_mut();
+        departed.retain(|(_, other)| !is_same(other, &row));
+        if departed.len() >= DEPARTED {
+            departed.pop_front();
+        }
+        departed.push_back((at, row));
+    }
+
+    /// Those that disconnected within the last hour.
+    fn gone(&self, now: Instant) -> Vec<Value> {
+        let mut departed = self.departed.borrow_mut();
+        departed.retain(|(at, _)| now.saturating_duration_since(*at) < SHOWN);
+        departed.iter().map(|(_, row)| row.clone()).collect()
+    }
+}
+
+/// Everybody: those at the table first, in order.
+pub(crate) fn shown(relay: &Relay) -> Value {
+    let guests = relay.guests();
+    let mut rows: Vec<Value> = guests.iter().map(|guest| row(guest, guest.state())).collect();
+    let newcomers = relay.roster.newcomers.borrow();
+    rows.extend(newcomers.iter().filter_map(Weak::upgrade).map(|newcomer| newcomer.row()));
+    for gone in relay.roster.gone(Instant::now()) {
+        // Whoever is back is not gone.
+        if !rows.iter().any(|row| is_same(row, &gone)) {
+            rows.push(gone);
+        }
+    }
+    let launches = relay.roster.launches.borrow();
+    for launched in launches.iter().filter_map(Weak::upgrade) {
+        let is_its = |row: &Value| row["index"] == *launched.index && row["name"] == *launched.name;
+        let at = rows.iter().position(is_its).unwrap_or_else(|| {
+            rows.push(empty_row(&launched.index, &launched.name, "gone", true));
+            rows.len() - 1
+        });
+        launched.add_to(&mut rows[at]);
+    }
+    Value::Array(rows)
+}
+
+/// A plugin of which little is known.
+fn empty_row(index: &str, name: &str, state: &str, is_launched: bool) -> Value {
+    json!({
+        "index": index,
+        "name": name,
+        "state": state,
+        "launched": is_launched,
+        "pid": null,
+        "events": [],
+        "nri_version": "",
+        "requests": 0,
+        "timeouts": 0,
+        "failures": 0,
+        "last_failure": null,
+        "failure_policy": null,
+        "restarts": 0,
+        "exit_status": null,
+        "last_words": [],
+        "restart_in_seconds": null,
+    })
+}
+
+fn is_same(one: &Value, other: &Value) -> bool {
+    one["index"] == other["index"] && one["name"] == other["name"]
+}
+
+fn row(guest: &Guest, state: &str) -> Value {
+    let (seat, plugin) = (&guest.seat, &guest.seat.plugin);
+    let events = ALL_EVENTS.iter().filter(|event| plugin.is_subscribed(**event));
+    json!({
+        "index": plugin.index(),
+        "name": plugin.name(),
+        "state": state,
+        "launched": seat.launched,
+        "pid": plugin.pid(),
+        "events": events.map(|event| event.name()).collect::<Vec<_>>(),
+        "nri_version": plugin.nri_version(),
+        "requests": seat.requests(),
+        "timeouts": seat.timeouts(),
+        "failures": seat.failures(),
+        "last_failure": seat.last_failure().map(|(at, what)| {
+            json!({"at": at, "time": rfc3339_nanos(at), "what": what})
+        }),
+        "failure_policy": seat.policy().to_json(),
+        "restarts": 0,
+        "exit_status": null,
+        "last_words": [],
+        "restart_in_seconds": null,
+    })
+}
+
+impl Newcomer {
+    fn row(&self) -> Value {
+        let registered = self.registered.get();
+        let (index, name) = match (registered, &self.file) {
+            (Some(identity), _) => (identity.index.as_str(), identity.name.as_str()),
+            (None, Some((index, name))) => (index.as_str(), name.as_str()),
+            (None, None) => ("", ""),
+        };
+        let state = if registered.is_some() { "configuring" } else { "registering" };
+        let mut row = empty_row(index, name, state, self.file.is_some());
+        row["pid"] = json!(self.pid);
+        row["nri_version"] = json!(registered.map_or("", |identity| identity.nri_version.as_str()));
+        row
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn named(name: usize) -> Value {
+        json!({"index": "10", "name": name.to_string(), "state": "gone"})
+    }
+
+    #[test]
+    fn a_plugin_that_left_is_shown_once_for_an_hour_and_never_too_many() {
+        let roster = Roster::default();
+        let now = Instant::now();
+        for name in (0..DEPARTED + 3).chain([5]) {
+            roster.left(now, named(name));
+        }
+        let gone = roster.gone(now + SHOWN / 2);
+        assert_eq!(gone.len(), DEPARTED);
+        assert_eq!(gone.iter().filter(|row| is_same(row, &named(5))).count(), 1);
+        assert!(!gone.contains(&named(0)), "the oldest went");
+        assert!(roster.gone(now + SHOWN).is_empty());
+    }
+
+    #[test]
+    fn a_newcomer_is_shown_until_nobody_shakes_its_hand() {
+        let relay = Relay::default();
+        let newcomer = relay.roster.enters(None, Some(7));
+        assert_eq!(shown(&relay)[0]["state"], "registering");
+        newcomer.registered.set(Identity::checked("10", "foo", "").unwrap()).unwrap();
+        let row = shown(&relay)[0].clone();
+        assert_eq!((&row["state"], &row["name"]), (&json!("configuring"), &json!("foo")));
+        let file = ("20".to_owned(), "file".to_owned());
+        let launched = relay.roster.enters(Some(file), None);
+        assert_eq!((&shown(&relay)[1]["name"]), &json!("file"));
+        drop((newcomer, launched));
+        assert_eq!(shown(&relay), json!([]));
+    }
+}

@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Block I/O and RDT classes of containers that run: what a class means here, and the move into
+//! another RDT group, for which no runtime has a call.
+//!
+//! A class that a plugin set is found again by its name in the container's message, so that the
+//! move can be made again. It never makes a group, and asks no plugin.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use serde_json::Value;
+use tracing::warn;
+
+use crate::cgroup::{Cgroups, resctrl};
+use crate::plugin::api;
+use crate::resolve;
+use crate::spec::overlay;
+use crate::spec::patch::PatchError;
+use crate::state::{Change, Container};
+
+use crate::daemon::node::messages;
+use crate::daemon::node::{Node, now};
+use crate::daemon::resources::apply::Unmet;
+use crate::daemon::resources::route;
+use crate::daemon::verbs::update::Block;
+
+/// Where `explain` shows a move.
+pub(crate) const FIELD: &str = "linux.intelRdt.closID";
+
+/// The owners' name for it.
+const RDT: &str = "RdtClass";
+
+/// Names of classes, where a plugin said one; empty for none.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Classes {
+    pub(crate) blockio: Option<String>,
+    pub(crate) rdt: Option<String>,
+}
+
+impl Classes {
+    /// Those in a plugin's resources.
+    pub(crate) fn of(resources: &api::LinuxResources) -> Self {
+        let name = |class: &protobuf::MessageField<api::OptionalString>| {
+            class.as_ref().map(|class| class.value.clone())
+        };
+        Self { blockio: name(&resources.blockio_class), rdt: name(&resources.rdt_class) }
+    }
+}
+
+/// A plugin's resources as an overlay, its classes resolved.
+pub(crate) fn overlay_of(
+    node: &Node,
+    id: &str,
+    wanted: &api::LinuxResources,
+) -> Result<Block, PatchError> {
+    let resolved = resolve::resolve_classes(wanted, &node.config, &node.host)?;
+    for note in &resolved.notes {
+        warn!("{id}: {note}");
+    }
+    overlay::overlay_of(wanted, &resolved)
+}
+
+/// A container that is in another group than before.
+pub(crate) struct Moved {
+    cgroups: Cgroups,
+    before: PathBuf,
+}
+
+impl Moved {
+    /// Puts it back where it was.
+    pub(crate) fn take_back(self, node: &Node) {
+        if let Err(why) = resctrl::enter(&node.host, &self.cgroups, &self.before) {
+            warn!("an RDT class could not be taken back: {why}");
+        }
+    }
+}
+
+/// Whether the move could be made, as far as can be told before.
+pub(crate) fn check(node: &Node, record: &Container, class: Option<&str>) -> Result<(), Unmet> {
+    class.map_or(Ok(()), |_| cgroups(node, record).map(|_| ()))
+}
+
+/// Moves the container into the group of a class; the empty class is the default group. Nothing
+/// is moved when it fails.
+pub(crate) fn enter(
+    node: &Node,
+    record: &Container,
+    class: Option<&str>,
+) -> Result<Option<Moved>, Unmet> {
+    let Some(class) = class else { return Ok(None) };
+    let cgroups = cgroups(node, record)?;
+    let resctrl = &node.config.resctrl_path;
+    let told = record.init_pid.and_then(|pid| resctrl::group_of(&node.host, resctrl, pid));
+    let known = Classes::of(&messages::resources(record)).rdt.unwrap_or_default();
+    let before = told.unwrap_or_else(|| resctrl.join(known));
+    let moved = Moved { cgroups, before };
+    match resctrl::enter(&node.host, &moved.cgroups, &resctrl.join(class)) {
+        Ok(()) => Ok(Some(moved)),
+        Err(why) => {
+            moved.take_back(node);
+            Err(Unmet::Refused(format!("{RDT}: {why}")))
+        }
+    }
+}
+
+/// Makes the move again where a plugin owns the class: a runtime may have put the container's
+/// first process elsewhere.
+pub(crate) fn enter_again(node: &Node, record: &Container) {
+    if !record.owners.contains_key(RDT) {
+        return;
+    }
+    let class = Classes::of(&messages::resources(record)).rdt;
+    if let Err(unmet) = enter(node, record, class.as_deref()) {
+        warn!("{}: {unmet}", record.key.id);
+    }
+}
+
+/// What `explain` tells of it.
+pub(crate) fn change(
+    before: Option<String>,
+    class: Option<&String>,
+    event: &str,
+    owners: &BTreeMap<String, String>,
+) -> Option<Change> {
+    Some(Change {
+        at: now(),
+        event: event.to_owned(),
+        plugin: owners.get(RDT).cloned().unwrap_or_default(),
+        field: FIELD.to_owned(),
+        before: Value::from(before),
+        after: Value::from(class?.as_str()),
+    })
+}
+
+/// Cgroups that show this container's processes and nobody else's.
+fn cgroups(node: &Node, record: &Container) -> Result<Cgroups, Unmet> {
+    let mut found = None;
+    if route::has_known_cgroups(record) {
+        found = route::own_cgroups(node, record, &BTreeMap::new())?;
+    }
+    let why = "it cannot be told which processes are the container's";
+    found.ok_or_else(|| Unmet::Refused(format!("{RDT}: {why}")))
+}

@@ -1,0 +1,281 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Evictions: a plugin wants a container gone, and the operator lets it.
+//!
+//! The real runtime kills it, gently first; the engine sees a container that ended and does what
+//! it always does then. Each container is evicted once, not more of them in a minute than the
+//! operator allows, and never a pod's infrastructure unless that is allowed too. Nothing is
+//! deleted here, and no event fails because of it.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use tracing::{info, warn};
+
+use crate::config::Evict;
+use crate::error::quoted;
+use crate::host::Point;
+use crate::plugin::api;
+use crate::state::{Change, Container, Key, Lifecycle, Pod, Skipped};
+
+use crate::daemon::lifecycle::exit;
+use crate::daemon::node::messages;
+use crate::daemon::node::{Node, now};
+use crate::daemon::resources::updates;
+use crate::daemon::runtime::command;
+
+/// In `explain`, event and field of an eviction.
+pub(crate) const EVICTION: &str = "eviction";
+
+/// Over how long evictions are counted.
+const WINDOW: Duration = Duration::from_secs(60);
+
+/// Carries out what may be; the rest is logged, and `explain` tells it.
+pub(crate) async fn carry_out(
+    node: &Rc<Node>,
+    evictions: Vec<api::ContainerEviction>,
+    by: &BTreeMap<String, Vec<String>>,
+    subject: Option<&Key>,
+) {
+    for api::ContainerEviction { container_id, reason, special_fields: _ } in evictions {
+        tokio::task::yield_now().await;
+        let askers = by.get(&container_id).map(Vec::as_slice).unwrap_or_default();
+        let key = match updates::find(node, &container_id, subject) {
+            Ok(key) => key,
+            Err(unmet) => {
+                warn!("{}: {}: eviction: {unmet}", quoted(&container_id), askers.join(","));
+                continue;
+            }
+        };
+        if let Err(why) = one(node, &key, askers, &quoted(&reason)).await {
+            let (plugin, reason) = (askers.join(","), format!("its eviction failed: {why}"));
+            warn!("{}: {plugin}: {reason}", key.id);
+            let skipped = Skipped { plugin, reason };
+            node.change(&key, |record| {
+                if !record.skipped.contains(&skipped) {
+                    record.skipped.push(skipped);
+                }
+            });
+        }
+    }
+}
+
+async fn one(node: &Rc<Node>, key: &Key, askers: &[String], reason: &str) -> Result<(), String> {
+    let Some(record) = node.container(key) else { return Ok(()) };
+    let plugin = allowed(node, &record, askers)?;
+    if record.is_sandbox && !node.config.eviction_sandboxes {
+        return Err("it is the infrastructure of its pod (eviction.sandboxes)".to_owned());
+    }
+    match record.state {
+        Lifecycle::Creating => return Err("it is still being created".to_owned()),
+        Lifecycle::Stopped | Lifecycle::Removed => return Err("it has ended".to_owned()),
+        Lifecycle::Created | Lifecycle::Running => {}
+    }
+    if record.changes.iter().any(|change| change.event == EVICTION) {
+        return Ok(()); // Once: it has its signal, and its grace.
+    }
+    within_limits(node)?;
+    info!("{} is evicted by {plugin}: {reason}", key.id);
+    let change = Change {
+        at: now(),
+        event: EVICTION.to_owned(),
+        plugin,
+        field: EVICTION.to_owned(),
+        before: Value::Null,
+        after: Value::from(reason),
+    };
+    node.change(key, |record| record.changes.push(change));
+    if let Err(error) = node.host.point(Point::DaemonEvict) {
+        // It is as if nobody had asked: who asks again is heard.
+        node.change(key, |record| record.changes.retain(|change| change.event != EVICTION));
+        return Err(error.to_string());
+    }
+    end(node, record).await
+}
+
+/// The first signal, and the last.
+async fn end(node: &Rc<Node>, record: Rc<Container>) -> Result<(), String> {
+    let signal = node.config.eviction_signal.clone();
+    let sent = command::run(&record, &["kill", &record.key.id, &signal], b"").await;
+    insist(node, record);
+    sent.map_err(|error| format!("the runtime could not send {signal}: {error}"))
+}
+
+/// After a restart: an eviction that an earlier daemon had begun goes on.
+pub(crate) fn resume(node: &Rc<Node>, record: &Container) {
+    if record.changes.iter().any(|change| change.event == EVICTION) {
+        let (node, record) = (Rc::clone(node), record.clone());
+        tokio::task::spawn_local(async move {
+            let id = record.key.id.clone();
+            let ended = end(&node, Rc::new(record)).await.map_err(crate::error::Error::new);
+            crate::daemon::node::log_failure(&format!("evicting {id}"), ended);
+        });
+    }
+}
+
+/// Ends what does not end by itself.
+fn insist(node: &Rc<Node>, record: Rc<Container>) {
+    let node = Rc::clone(node);
+    tokio::task::spawn_local(async move {
+        tokio::time::sleep(node.config.eviction_grace).await;
+        let now = node.container(&record.key);
+        let is_same = now.is_some_and(|now| now.incarnation == record.incarnation);
+        if !is_same || exit::has_ended(&node, &record) {
+            return;
+        }
+        let killed = command::run(&record, &["kill", &record.key.id, "KILL"], b"").await;
+        crate::daemon::node::log_failure(&format!("evicting {}", record.key.id), killed);
+    });
+}
+
+/// The first of the plugins that may have this container evicted.
+fn allowed(node: &Node, record: &Container, askers: &[String]) -> Result<String, String> {
+    let mut why = "no plugin asked for it".to_owned();
+    for asker in askers {
+        let (index, name) = asker.split_once('-').unwrap_or(("", asker));
+        match node.config.plugin(index, name).evict {
+            Evict::Allow => return Ok(asker.clone()),
+            Evict::Deny => why = format!("{asker} may evict nobody (plugin.{name}.evict)"),
+            Evict::OwnNamespace => {
+                let own = own_pod(node, asker);
+                let pod = node.store.borrow().pod(&record.pod).cloned();
+                if let (Some(own), Some(pod)) = (&own, &pod)
+                    && share_namespace(own, pod)
+                {
+                    return Ok(asker.clone());
+                }
+                let own = own.map(|pod| format!("{} of {}", pod.namespace, pod.engine));
+                why = format!(
+                    "{asker} may evict only in its own namespace, {} (plugin.{name}.evict)",
+                    own.as_deref().unwrap_or("and it runs in no pod")
+                );
+            }
+        }
+    }
+    Err(why)
+}
+
+/// The pod in which the plugin's process runs.
+fn own_pod(node: &Node, plugin: &str) -> Option<Pod> {
+    let pid = node.relay.find(plugin)?.seat.plugin.pid()?;
+    let text = std::fs::read_to_string(node.host.path(format!("/proc/{pid}/cgroup"))).ok()?;
+    let store = node.store.borrow();
+    let mentioned = store.containers().filter(|known| text.contains(&known.key.id));
+    let candidates: Vec<(&Container, String)> = mentioned
+        .map(|known| (known, messages::container(known).linux.cgroups_path.clone()))
+        .collect();
+    let paths = candidates.iter().map(|(known, path)| (known.key.id.as_str(), path.as_str()));
+    let at = outermost(&text, &paths.collect::<Vec<_>>())?;
+    let (record, _) = candidates.get(at)?;
+    store.pod(&record.pod).cloned()
+}
+
+/// Which of these containers, by id and cgroup path, a process is in, by its `/proc/PID/cgroup`.
+/// The outermost counts: who is in a container can make cgroups below its own, by any name.
+fn outermost(text: &str, containers: &[(&str, &str)]) -> Option<usize> {
+    let paths = text.lines().filter_map(|line| line.splitn(3, ':').nth(2));
+    let cgroups = paths.flat_map(|path| {
+        let ends = path.match_indices('/').map(|(at, _)| at).chain([path.len()]);
+        ends.map(move |end| &path[..end])
+    });
+    let mut found = cgroups.filter_map(|cgroup| {
+        containers.iter().position(|(id, path)| is_cgroup_of(cgroup, id, path))
+    });
+    found.next()
+}
+
+/// Whether a cgroup is the container's: `PATH`, or `PREFIX-NAME.scope` for `SLICE:PREFIX:NAME`;
+/// without a path one that is called like it.
+fn is_cgroup_of(cgroup: &str, id: &str, path: &str) -> bool {
+    let is_last = |name: &str| {
+        cgroup.strip_suffix(name).is_some_and(|above| above.is_empty() || above.ends_with('/'))
+    };
+    match path.split(':').collect::<Vec<_>>()[..] {
+        [_, prefix, name] => is_last(&format!("{prefix}-{name}.scope")),
+        _ if path.is_empty() => is_last(id) || cgroup.ends_with(&format!("-{id}.scope")),
+        _ => is_last(path.trim_start_matches('/')),
+    }
+}
+
+/// Whether two pods share a namespace by words that count, on one engine: namespaces of different
+/// engines have nothing to do with each other.
+fn share_namespace(one: &Pod, other: &Pod) -> bool {
+    let is_known = |pod: &Pod| !pod.namespace.is_empty() && !pod.has_unproven_namespace;
+    one.engine == other.engine
+        && one.namespace == other.namespace
+        && is_known(one)
+        && is_known(other)
+}
+
+fn within_limits(node: &Node) -> Result<(), String> {
+    let limit = node.config.eviction_per_minute;
+    let mut evicted = node.evicted.borrow_mut();
+    evicted.retain(|at| at.elapsed() < WINDOW);
+    if evicted.len() >= usize::try_from(limit).unwrap_or(usize::MAX) {
+        return Err(format!("{limit} evictions in a minute are the most (eviction.per_minute)"));
+    }
+    evicted.push_back(Instant::now());
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_plugin_is_in_the_outermost_container_whatever_it_calls_cgroups_below() {
+        let all = [("victim", "/kubepods/podv/victim"), ("own", "/kubepods/podo/own")];
+        let text = "12:cpu:/kubepods/podo/own/kubepods/podv/victim\n0::/\n";
+        assert_eq!(outermost(text, &all), Some(1));
+        assert_eq!(outermost("0::/kubepods/podo/own", &all), Some(1));
+        assert_eq!(outermost("0::/outer.slice/kubepods/podo/own/init", &all), Some(1));
+        for text in ["0::/kubepods/podx/own", "0::/kubepods/podo/own2", "0::/", "", "own", "0::"] {
+            assert_eq!(outermost(text, &all), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn systemds_scopes_and_unnamed_cgroups_are_known_by_their_names() {
+        let slice = "kubepods-podo.slice:cri-containerd:own";
+        let path = "0::/kubepods.slice/kubepods-podo.slice/cri-containerd-own.scope";
+        assert_eq!(outermost(path, &[("own", slice)]), Some(0));
+        assert_eq!(outermost("0::/a.slice/other-own.scope", &[("own", slice)]), None);
+        assert_eq!(outermost("0::/a.slice/other-own.scope", &[("own", "")]), Some(0));
+        // A container that is called like a cgroup of kubelet's is not everybody's.
+        let named = [("burstable", "/default/burstable")];
+        assert_eq!(outermost("0::/kubepods/burstable/podo/own", &named), None);
+    }
+
+    fn pod(engine: &str, namespace: &str, has_unproven_namespace: bool) -> Pod {
+        Pod {
+            schema: crate::state::SCHEMA,
+            boot_id: String::new(),
+            id: "p".to_owned(),
+            name: String::new(),
+            namespace: namespace.to_owned(),
+            uid: String::new(),
+            engine: engine.to_owned(),
+            evidence: Vec::new(),
+            pid: 0,
+            lives_with: None,
+            has_unproven_namespace,
+            state: crate::state::PodState::Ready,
+            sandbox: None,
+            message: messages::pod_to_wire(&api::PodSandbox::new()),
+            refused: Vec::new(),
+            skipped: Vec::new(),
+            unknown: Default::default(),
+        }
+    }
+
+    #[test]
+    fn a_namespace_is_shared_on_one_engine_and_by_words_that_count() {
+        let own = pod("cri-o", "shop", false);
+        assert!(share_namespace(&own, &pod("cri-o", "shop", false)));
+        assert!(!share_namespace(&own, &pod("cri-o", "shop", true)));
+        assert!(!share_namespace(&pod("docker", "shop", false), &own));
+        assert!(!share_namespace(&own, &pod("cri-o", "kube-system", false)));
+        assert!(!share_namespace(&pod("docker", "", false), &pod("docker", "", false)));
+    }
+}

@@ -1,0 +1,11 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Resources of running containers: updates and evictions that plugins ask for, written to cgroups
+//! or passed to the runtime.
+//!
+//! It never notifies a plugin. An update that fails never fails the event that it came with.
+
+pub(crate) mod apply;
+pub(crate) mod classes;
+pub(crate) mod evict;
+pub(crate) mod route;
+pub(crate) mod updates;

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Where a container's resources are, and who may write them (D22): we, in cgroups of the
+//! cgroupfs driver that hold nobody else; the runtime, where systemd manages them or where it is
+//! not known. It only reads.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use tracing::debug;
+
+use crate::cgroup::{Cgroups, Mounts, members};
+use crate::state::{Container, Lifecycle};
+
+use crate::daemon::node::Node;
+use crate::daemon::resources::apply::Unmet;
+use crate::daemon::runtime::state_dir;
+use crate::daemon::verbs::update::Block;
+use crate::daemon::watch::pidfd;
+
+/// How a container's resources are written.
+pub(crate) enum Route {
+    /// By us.
+    Direct(Cgroups),
+    /// By the runtime's own `update`; where the cgroups are known, they may be read.
+    Runtime(Option<Cgroups>),
+}
+
+/// Whether its processes are frozen; no verb that we see tells.
+pub(crate) fn is_paused(node: &Node, record: &Container) -> bool {
+    let (told, _) = state_dir::cgroups(&node.host, &record.key);
+    let pid = record.init_pid.filter(|_| record.state == Lifecycle::Running);
+    let cgroups =
+        pid.and_then(|pid| Cgroups::find(&node.host, &*mounts(node).ok()?, pid, &told).ok());
+    cgroups.is_some_and(|cgroups| cgroups.is_frozen())
+}
+
+/// Finds it.
+pub(crate) fn route(node: &Node, record: &Container) -> Result<Route, Unmet> {
+    if !has_known_cgroups(record) {
+        return Ok(Route::Runtime(None));
+    }
+    let (told, by_systemd) = state_dir::cgroups(&node.host, &record.key);
+    let by_systemd = by_systemd || record.global_flags.iter().any(|f| f == "--systemd-cgroup");
+    Ok(match own_cgroups(node, record, &told)? {
+        Some(found) if !by_systemd && !found.is_scope() => Route::Direct(found),
+        found => Route::Runtime(found),
+    })
+}
+
+/// Only of these is it known that their containers are in the cgroups that are limited.
+pub(crate) fn has_known_cgroups(record: &Container) -> bool {
+    let name = Path::new(&record.runtime).file_name().unwrap_or_default().to_string_lossy();
+    name.contains("runc") || name.contains("crun")
+}
+
+/// The container's cgroups, if nobody else is in them; `told` is what its runtime says of them.
+pub(crate) fn own_cgroups(
+    node: &Node,
+    record: &Container,
+    told: &BTreeMap<String, PathBuf>,
+) -> Result<Option<Cgroups>, Unmet> {
+    let pid = record.init_pid.ok_or(Unmet::Gone)?;
+    let found = mounts(node).and_then(|mounts| {
+        let found = Cgroups::find(&node.host, &mounts, pid, told)?;
+        Ok((found, ours(node, &mounts)))
+    });
+    // Asked last: what was read is of this very process if it is still there.
+    pidfd::open_same(&node.host, pid, record.init_start).ok_or(Unmet::Gone)?;
+    Ok(match found {
+        // A container without cgroups of its own is in somebody else's.
+        Ok((found, ours)) if !ours.as_ref().is_some_and(|ours| found.holds(ours)) => Some(found),
+        Ok(_) => None,
+        Err(error) => {
+            debug!("{}: {error}", record.key.id);
+            None
+        }
+    })
+}
+
+/// Where cgroups are mounted does not change; a host with many containers has many mounts.
+fn mounts(node: &Node) -> crate::error::Result<Rc<Mounts>> {
+    if let Some(known) = &*node.cgroup_mounts.borrow() {
+        return Ok(Rc::clone(known));
+    }
+    let read = Rc::new(Mounts::read(&node.host)?);
+    *node.cgroup_mounts.borrow_mut() = Some(Rc::clone(&read));
+    Ok(read)
+}
+
+/// The daemon's own cgroups: it is in one place from its birth.
+fn ours(node: &Node, mounts: &Mounts) -> Option<Rc<Cgroups>> {
+    let known = node.own_cgroups.get_or_init(|| {
+        let found = Cgroups::find(&node.host, mounts, std::process::id(), &BTreeMap::new());
+        found.ok().map(Rc::new)
+    });
+    known.clone()
+}
+
+/// Processors and memory nodes that the host can have: the wanted members, and the kernel's list.
+const THERE: [(&str, &str); 2] =
+    [("cpus", "/sys/devices/system/cpu/possible"), ("mems", "/sys/devices/system/node/possible")];
+
+/// Whether the host has the processors and nodes of `part`. The kernel refuses others, but systemd,
+/// which a runtime tells first, makes something else of them.
+pub(crate) fn has_processors(node: &Node, part: &Block) -> Result<(), Unmet> {
+    for (key, list) in THERE {
+        let wanted = part.get("cpu").and_then(|cpu| cpu.get(key)?.as_str()).unwrap_or_default();
+        let there = std::fs::read_to_string(node.host.path(list)).unwrap_or_default();
+        let (Some(all), Some(wanted)) = (members(&there), members(wanted)) else { continue };
+        if let Some(missing) = wanted.difference(&all).next().filter(|_| !all.is_empty()) {
+            return Err(Unmet::Refused(format!(
+                "cpu.{key}: there is no {missing} here, only {}",
+                there.trim()
+            )));
+        }
+    }
+    Ok(())
+}

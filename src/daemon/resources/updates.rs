@@ -1,0 +1,351 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What plugins want of other containers: updates from Create, Update, Stop and Synchronize
+//! answers, and those that they send unasked.
+//!
+//! All of a request is looked at before anything is written; then each container succeeds or
+//! fails for itself. A container that is still being created gets its updates right after (D15).
+//! A failure never fails the event that it came with: it is logged, and `explain` tells it.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use serde_json::{Map, Value};
+use tracing::warn;
+
+use crate::adaptation::{Owners, Updated, Updates, bounds};
+use crate::error::quoted;
+use crate::plugin::{Event, api};
+use crate::spec::overlay;
+use crate::state::{Change, Container, Key, Lifecycle, Skipped, Wish};
+
+use crate::daemon::node::Node;
+use crate::daemon::registry::relay::Guest;
+use crate::daemon::resources::apply::{self, Found, Unmet};
+use crate::daemon::resources::classes::{self, Classes};
+use crate::daemon::resources::evict;
+
+/// How many changes and omissions of a record are looked through for one of the same kind.
+const LATEST: usize = 200;
+/// How many updates may wait for a container to be created.
+const DEFERRED: usize = 200;
+/// So many are carried out then, with those that come meanwhile; the container has others to see.
+const AT_ONCE: usize = 5 * DEFERRED;
+
+/// One container's update on its way.
+struct Order {
+    id: String,
+    key: Option<Key>,
+    wish: Wish,
+    ignores_failure: bool,
+    /// Whether it can be carried out, and what was found then.
+    found: Result<Option<Found>, Unmet>,
+}
+
+/// Carries out what plugins answered, at an event about `subject`, about other containers.
+pub(crate) async fn carry_out(node: &Rc<Node>, updated: Updated, event: &str, subject: &Key) {
+    let Updated { updates, evictions, evicted_by, owners, unknown: _ } = updated;
+    // First the room, then who gets it (D19).
+    evict::carry_out(node, evictions, &evicted_by, Some(subject)).await;
+    // What UpdateContainer came to for its own container is in that update.
+    let is_done = |id: &str| event == Event::UpdateContainer.name() && id == subject.id;
+    let mut orders = Vec::new();
+    for update in updates.iter().filter(|update| !is_done(&update.container_id)) {
+        give_way(orders.len()).await;
+        orders.push(order(node, update, &owners, event, Some(subject)));
+    }
+    carry_out_orders(node, orders).await;
+}
+
+/// A request may name thousands; others have theirs.
+async fn give_way(done: usize) {
+    if done % 16 == 15 {
+        tokio::task::yield_now().await;
+    }
+}
+
+/// Carries out what a newcomer wants of the containers that it was shown.
+pub(crate) async fn synchronized(
+    node: &Rc<Node>,
+    guest: &Guest,
+    updates: Vec<api::ContainerUpdate>,
+) {
+    let request = api::UpdateContainersRequest { update: updates, ..Default::default() };
+    if let Err(why) = asked(node, guest, request, "Synchronize").await {
+        node.note_failure(&format!("what {} wants: {why}", guest.seat.id()), &guest.seat.id());
+    }
+}
+
+/// Carries out what a plugin wants unasked; answers with what failed.
+pub(crate) async fn unsolicited(
+    node: &Rc<Node>,
+    plugin: &str,
+    request: api::UpdateContainersRequest,
+) -> Result<api::UpdateContainersResponse, String> {
+    let Some(guest) = node.relay.find(plugin) else {
+        return Err(format!("{plugin} has not been configured yet"));
+    };
+    asked(node, &guest, request, "UpdateContainers").await
+}
+
+/// One plugin's wishes, in its order. What it may not set, and what nobody could, fails them all
+/// before anything is written.
+async fn asked(
+    node: &Rc<Node>,
+    guest: &Guest,
+    request: api::UpdateContainersRequest,
+    event: &str,
+) -> Result<api::UpdateContainersResponse, String> {
+    let id = guest.seat.id();
+    let rights = guest.seat.rights().map_err(|failure| failure.text)?;
+    let request = guest.seat.believe(request).map_err(|why| format!("{id} {why}"))?;
+    bounds::check(&request).map_err(|what| format!("{id} asked for {what}"))?;
+    let api::UpdateContainersRequest { update: wanted, evict, special_fields: _ } = request;
+    let mut orders = Vec::new();
+    for update in &wanted {
+        let mut alone = Updates::for_stop();
+        alone.answer(&id, rights, std::slice::from_ref(update), &[]).map_err(|e| e.to_string())?;
+        let Updated { updates, evictions: _, evicted_by: _, owners, unknown: _ } = alone.finish();
+        // An update of nobody in particular comes out as nothing.
+        let update = updates.first().unwrap_or(update);
+        give_way(orders.len()).await;
+        orders.push(order(node, update, &owners, event, None));
+    }
+    let mut gone = Updates::for_stop();
+    gone.answer(&id, rights, &[], &evict).map_err(|e| e.to_string())?;
+    let gone = gone.finish();
+    evict::carry_out(node, gone.evictions, &gone.evicted_by, None).await;
+    let failed = carry_out_orders(node, orders).await;
+    let failed = failed.into_iter().filter_map(|index| wanted.get(index).cloned()).collect();
+    Ok(api::UpdateContainersResponse { failed, ..api::UpdateContainersResponse::default() })
+}
+
+/// Looks at one update without carrying it out.
+fn order(
+    node: &Node,
+    update: &api::ContainerUpdate,
+    owners: &Owners,
+    event: &str,
+    subject: Option<&Key>,
+) -> Order {
+    let api::ContainerUpdate { container_id, linux, ignore_failure, special_fields: _ } = update;
+    let owners = owners.to_flat(container_id);
+    let resources = linux.as_ref().and_then(|linux| linux.resources.as_ref());
+    let part = resources.map(|wanted| classes::overlay_of(node, container_id, wanted)).transpose();
+    let named = resources.map(Classes::of).unwrap_or_default();
+    let key = find(node, container_id, subject);
+    let mut wish = Wish {
+        part: Map::new(),
+        blockio_class: named.blockio,
+        rdt_class: named.rdt,
+        owners,
+        event: event.to_owned(),
+    };
+    let (key, found) = match (part, key) {
+        (Err(error), key) => (key.ok(), Err(Unmet::Refused(quoted(&error.to_string())))),
+        (Ok(_), Err(unmet)) => (None, Err(unmet)),
+        (Ok(part), Ok(key)) => {
+            wish.part = part.unwrap_or_default();
+            let found = look(node, &key, &wish);
+            (Some(key), found)
+        }
+    };
+    let (id, ignores_failure) = (container_id.clone(), *ignore_failure);
+    Order { id, key, wish, ignores_failure, found }
+}
+
+fn look(node: &Node, key: &Key, wish: &Wish) -> Result<Option<Found>, Unmet> {
+    let record = node.container(key).ok_or(Unmet::Unknown)?;
+    match record.state {
+        _ if record.is_sandbox => Err(Unmet::Sandbox),
+        Lifecycle::Creating => Ok(None),
+        Lifecycle::Created | Lifecycle::Running => {
+            apply::living(node, key)?;
+            apply::check(node, &record, wish).map(Some)
+        }
+        Lifecycle::Stopped | Lifecycle::Removed => Err(Unmet::Gone),
+    }
+}
+
+/// The container that a plugin means by an id: the one that its request is about, else the one of
+/// that id that lives, else the youngest. Of several that live none: the protocol has no word for
+/// the runtime root that tells them apart.
+pub(crate) fn find(node: &Node, id: &str, subject: Option<&Key>) -> Result<Key, Unmet> {
+    if let Some(subject) = subject.filter(|subject| subject.id == id) {
+        return Ok(subject.clone());
+    }
+    let store = node.store.borrow();
+    let has_ended =
+        |known: &Container| matches!(known.state, Lifecycle::Stopped | Lifecycle::Removed);
+    let roots = store.of_id(id).filter(|known| !has_ended(known)).map(|known| &*known.key.root);
+    let roots: Vec<&str> = roots.collect();
+    if roots.len() > 1 {
+        let why = format!("containers of this id live below {}", roots.join(" and "));
+        return Err(Unmet::Refused(quoted(&why)));
+    }
+    let best = store.of_id(id).max_by_key(|known| (!has_ended(known), known.incarnation));
+    best.map(|known| known.key.clone()).ok_or(Unmet::Unknown)
+}
+
+/// Carries out what can be; returns the places of those that failed and may not.
+async fn carry_out_orders(node: &Rc<Node>, orders: Vec<Order>) -> Vec<usize> {
+    let mut failed = Vec::new();
+    for (place, mut order) in orders.into_iter().enumerate() {
+        let found = std::mem::replace(&mut order.found, Ok(None));
+        let result = match (found, &order.key) {
+            (Ok(found), Some(key)) => {
+                if place > 0 {
+                    // A request may name thousands; others have theirs.
+                    tokio::task::yield_now().await;
+                }
+                one(node, key, &order.wish, found).await
+            }
+            (Ok(_), None) => Err(Unmet::Unknown),
+            (Err(unmet), _) => Err(unmet),
+        };
+        let Err(unmet) = result else { continue };
+        note_unmet(node, &order, &unmet);
+        if !order.ignores_failure {
+            failed.push(place);
+        }
+    }
+    failed
+}
+
+async fn one(node: &Rc<Node>, key: &Key, wish: &Wish, found: Option<Found>) -> Result<(), Unmet> {
+    if wish.part.is_empty() && wish.rdt_class.is_none() {
+        return Ok(());
+    }
+    let record = node.container(key).ok_or(Unmet::Unknown)?;
+    if is_deferred(record.state, record.deferred.len())? {
+        // On record, as the plugin is told that it will be done.
+        node.change(key, |record| record.deferred.push(wish.clone()));
+        return Ok(());
+    }
+    apply::apply(node, key, wish, found).await
+}
+
+/// Whether a wish waits: for the container, or for older wishes that must not overwrite it.
+fn is_deferred(state: Lifecycle, waiting: usize) -> Result<bool, Unmet> {
+    let is_alive = matches!(state, Lifecycle::Created | Lifecycle::Running);
+    let waits = state == Lifecycle::Creating || is_alive && waiting > 0;
+    if waits && waiting >= DEFERRED {
+        return Err(Unmet::Refused(format!("{waiting} updates wait for its creation already")));
+    }
+    Ok(waits)
+}
+
+/// A container has been created: what plugins wanted of it meanwhile, and want until that is done.
+pub(crate) async fn created(node: &Rc<Node>, key: &Key) {
+    for done in 0.. {
+        let next = node.container(key).and_then(|record| record.deferred.first().cloned());
+        let Some(wish) = next else { return };
+        let result = match done {
+            ..AT_ONCE => apply::apply(node, key, &wish, None).await,
+            _ => Err(Unmet::Busy),
+        };
+        if let Err(unmet) = result {
+            let (id, key) = (key.id.clone(), Some(key.clone()));
+            let order = Order { id, key, wish, ignores_failure: false, found: Ok(None) };
+            note_unmet(node, &order, &unmet);
+        }
+        // Not before: a daemon that dies meanwhile does it again.
+        node.change(key, |record| drop(record.deferred.drain(..1.min(record.deferred.len()))));
+    }
+}
+
+/// A creation came to nothing: so do the wishes for it.
+pub(crate) fn not_created(node: &Node, key: &Key) {
+    let Some(record) = node.container(key) else { return };
+    for wish in record.deferred.clone() {
+        let (id, key) = (key.id.clone(), Some(key.clone()));
+        let order = Order { id, key, wish, ignores_failure: false, found: Ok(None) };
+        note_unmet(node, &order, &Unmet::NotCreated);
+    }
+}
+
+fn note_unmet(node: &Node, order: &Order, unmet: &Unmet) {
+    let plugins: BTreeMap<&String, ()> = order.wish.owners.values().map(|by| (by, ())).collect();
+    let plugins: Vec<&str> = plugins.into_keys().map(String::as_str).collect();
+    let plugin = plugins.join(",");
+    let reason = format!("an update asked for at {} failed: {unmet}", order.wish.event);
+    warn!("{}: {plugin}: {reason}", quoted(&order.id));
+    let Some(key) = &order.key else { return };
+    let skipped = Skipped { plugin, reason };
+    let is_known = node.container(key).is_some_and(|record| {
+        record.skipped.iter().rev().take(LATEST).any(|known| *known == skipped)
+    });
+    if !is_known {
+        node.change(key, |record| keep(&mut record.skipped, skipped));
+    }
+}
+
+/// Adds to a list that must not grow for ever: its beginning and its end are kept.
+fn keep<T>(list: &mut Vec<T>, next: T) {
+    if list.len() >= 2 * LATEST {
+        list.remove(LATEST);
+    }
+    list.push(next);
+}
+
+/// The resources of a container as they are: the engine's, and over them what plugins own.
+pub(crate) fn in_force(record: &Container) -> Map<String, Value> {
+    let mut resources = record.engine_resources.clone();
+    overlay::put_over(&mut resources, &record.overlay);
+    resources
+}
+
+/// Adds to what `explain` tells. A plugin that sets the same field again and again leaves one
+/// line: what it was before, and what it is now.
+pub(crate) fn note_changes(record: &mut Container, changes: Vec<Change>) {
+    for change in changes {
+        let same = |known: &&mut Change| {
+            (&known.event, &known.plugin, &known.field)
+                == (&change.event, &change.plugin, &change.field)
+        };
+        match record.changes.iter_mut().rev().take(LATEST).find(same) {
+            Some(known) => (known.at, known.after) = (change.at, change.after),
+            None => keep(&mut record.changes, change),
+        }
+    }
+}
+
+/// How many changes of one creation are kept for `explain`.
+const LISTED: usize = 2000;
+
+/// The first of many changes, and a note of how many more there are.
+pub(crate) fn listed(mut changes: Vec<Change>) -> (Vec<Change>, Option<Skipped>) {
+    let more = changes.len().saturating_sub(LISTED);
+    changes.truncate(LISTED);
+    let reason = format!("{more} more changes were applied and are not listed");
+    let note = Skipped { plugin: String::new(), reason };
+    (changes, (more > 0).then_some(note))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wish_waits_for_the_container_and_for_older_ones_and_not_without_end() {
+        for state in [Lifecycle::Creating, Lifecycle::Created, Lifecycle::Running] {
+            let is_made = state != Lifecycle::Creating;
+            assert_eq!(is_deferred(state, 0).ok(), Some(!is_made), "{state:?}");
+            assert_eq!(is_deferred(state, 1).ok(), Some(true), "it would be overwritten");
+            assert_eq!(is_deferred(state, DEFERRED - 1).ok(), Some(true));
+            let Err(Unmet::Refused(why)) = is_deferred(state, DEFERRED) else {
+                panic!("{state:?}")
+            };
+            assert!(why.contains("200 updates wait"), "{why}");
+        }
+        assert_eq!(is_deferred(Lifecycle::Stopped, DEFERRED).ok(), Some(false));
+    }
+
+    #[test]
+    fn a_list_keeps_its_beginning_and_its_end() {
+        let mut list = Vec::new();
+        (0..1000).for_each(|number| keep(&mut list, number));
+        let (first, last) = list.split_at(LATEST);
+        assert_eq!((first[0], first[LATEST - 1]), (0, LATEST - 1));
+        assert_eq!((last[0], last.last()), (1000 - LATEST, Some(&999)));
+    }
+}

@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Running the real runtime on our own account: an update that cannot be written directly, an
+//! eviction. The wrapper never does this; it becomes the runtime.
+//!
+//! The child is waited for, within bounds, and its last word is what went wrong.
+
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::os::fd::OwnedFd;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::Duration;
+
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use tokio::time::Instant;
+
+use crate::error::{Context, Error, Result, quoted};
+use crate::state::Container;
+
+use crate::daemon::watch::pidfd;
+
+/// How long a runtime may take (D8: the cap of an update).
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// How often a process is looked at that cannot be waited for otherwise.
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// The most that is read of what it says.
+const WORDS: u64 = 64 << 10;
+
+/// Runs `VERB ARGUMENTS` of the runtime that made the container, with its global flags.
+///
+/// # Errors
+/// Fails with the runtime's own words.
+pub(crate) async fn run(record: &Container, words: &[&str], stdin: &[u8]) -> Result<()> {
+    let (input, output) = (memory(stdin)?, memory(&[])?);
+    let child = start(record, words, input, output.try_clone()?)?;
+    let process = pidfd::open(child.id());
+    let Some(status) = ended(child, process.as_ref(), PATIENCE).await? else {
+        return Err(Error::new(format!("{} {} did not end", record.runtime, words.join(" "))));
+    };
+    if status.success() {
+        return Ok(());
+    }
+    Err(Error::new(last_words(output, &status.to_string())))
+}
+
+/// Waits for the child, bounded, and with `process` without polling. One that does not end is
+/// killed; where even that takes long (it may be in the kernel's hands), others do not wait for it.
+async fn ended(
+    mut child: Child,
+    process: Option<&OwnedFd>,
+    patience: Duration,
+) -> Result<Option<ExitStatus>> {
+    let deadline = Instant::now() + patience;
+    if let Some(process) = process {
+        let _or_not = tokio::time::timeout_at(deadline, pidfd::ended(process)).await;
+    }
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(Some(status));
+        }
+        if Instant::now() >= deadline {
+            break;
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+    let _gone = child.kill();
+    tokio::spawn(async move {
+        while matches!(child.try_wait(), Ok(None)) {
+            tokio::time::sleep(PAUSE).await;
+        }
+    });
+    Ok(None)
+}
+
+#[expect(clippy::disallowed_methods, reason = "the one place where the daemon starts runtimes")]
+fn start(record: &Container, words: &[&str], input: OwnedFd, output: OwnedFd) -> Result<Child> {
+    let mut command = Command::new(&record.runtime);
+    command
+        .args(global_flags(record))
+        .args(words)
+        .env_clear()
+        .env("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
+        .current_dir("/")
+        .stdin(input)
+        .stdout(Stdio::null())
+        .stderr(output);
+    command.spawn().doing(|| format!("starting {}", record.runtime))
+}
+
+/// The engine's flags without those that say where words go: its log is not ours to write. The
+/// root is made absolute.
+fn global_flags(record: &Container) -> Vec<String> {
+    let mut flags = Vec::new();
+    let mut words = record.global_flags.iter();
+    while let Some(word) = words.next() {
+        let name = word.trim_start_matches('-');
+        let (name, has_value) = match name.split_once('=') {
+            Some((name, _)) => (name, true),
+            None => (name, false),
+        };
+        match name {
+            "debug" => {}
+            "log" | "log-format" | "root" => {
+                if !has_value {
+                    words.next();
+                }
+                if name == "root" {
+                    flags.extend(["--root".to_owned(), record.key.root.clone()]);
+                }
+            }
+            _ => flags.push(word.clone()),
+        }
+    }
+    flags
+}
+
+fn memory(bytes: &[u8]) -> Result<OwnedFd> {
+    let fd = memfd_create(c"nri-runc", MFdFlags::MFD_CLOEXEC)?;
+    let mut file = std::fs::File::from(fd);
+    file.write_all(bytes)?;
+    file.seek(SeekFrom::Start(0))?;
+    Ok(OwnedFd::from(file))
+}
+
+fn last_words(output: OwnedFd, status: &str) -> String {
+    let mut text = String::new();
+    let mut file = std::fs::File::from(output);
+    let _as_far_as_it_goes = file.seek(SeekFrom::Start(0));
+    let _as_far_as_it_goes = file.take(WORDS).read_to_string(&mut text);
+    let last = text.lines().rev().find(|line| !line.trim().is_empty());
+    last.map_or_else(|| status.to_owned(), |line| quoted(line.trim()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(flags: &[&str]) -> Container {
+        let json = serde_json::json!({
+            "schema": 1, "boot_id": "", "key": {"root": "/run/x", "id": "c"}, "incarnation": 1,
+            "runtime": "/bin/sh", "global_flags": flags, "bundle": "", "is_sandbox": false,
+            "pod": "", "name": "", "state": "running", "pid_file": null, "init_pid": null,
+            "init_start": null, "engine": "", "evidence": [], "variables": [], "message": "",
+            "engine_resources": {}, "overlay": {}, "owners": {}, "patched": null, "changes": [],
+            "refused": [], "skipped": [], "in_flight": null
+        });
+        serde_json::from_value(json).unwrap()
+    }
+
+    #[test]
+    fn the_engines_log_is_not_written_and_the_root_is_absolute() {
+        let record =
+            record(&["--root", "../x", "--log=/l", "--log-format", "json", "--systemd-cgroup"]);
+        assert_eq!(global_flags(&record), ["--root", "/run/x", "--systemd-cgroup"]);
+    }
+
+    fn sleeping(seconds: &str) -> Child {
+        start(
+            &record(&[]),
+            &["-c", &format!("exec sleep {seconds}")],
+            memory(&[]).unwrap(),
+            memory(&[]).unwrap(),
+        )
+        .unwrap()
+    }
+
+    #[tokio::test]
+    async fn without_a_descriptor_of_the_process_others_go_on_meanwhile() {
+        let ticks = std::cell::Cell::new(0);
+        let tick = async {
+            loop {
+                tokio::time::sleep(PAUSE).await;
+                ticks.set(ticks.get() + 1);
+            }
+        };
+        let status = tokio::select! {
+            status = ended(sleeping("0.3"), None, PATIENCE) => status.unwrap().unwrap(),
+            () = tick => unreachable!(),
+        };
+        assert!(status.success() && ticks.get() > 2, "{} ticks", ticks.get());
+    }
+
+    #[tokio::test]
+    async fn a_process_that_does_not_end_is_killed_and_reaped() {
+        for has_descriptor in [true, false] {
+            let child = sleeping("60");
+            let pid = child.id();
+            let process = pidfd::open(pid).filter(|_| has_descriptor);
+            let status = ended(child, process.as_ref(), Duration::from_millis(50)).await;
+            assert!(status.unwrap().is_none());
+            let mut left = 500;
+            while pidfd::open(pid).is_some() && left > 0 {
+                tokio::time::sleep(PAUSE).await;
+                left -= 1;
+            }
+            assert!(left > 0, "it was not reaped");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_failure_is_told_in_the_last_words() {
+        let fine = run(&record(&[]), &["-c", "grep -q wanted"], b"wanted").await;
+        assert!(fine.is_ok(), "{fine:?}");
+        let words = ["-c", "echo one >&2; echo two >&2; exit 3"];
+        let failed = run(&record(&[]), &words, b"").await.unwrap_err().to_string();
+        assert_eq!(failed, "two");
+        let silent = run(&record(&[]), &["-c", "exit 3"], b"").await.unwrap_err().to_string();
+        assert!(silent.contains('3'), "{silent}");
+    }
+}

@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Why the real runtime refused a container: the last error in the log that the engine named
+//! (`--log`), read once the runtime's process has ended, and the plugin whose change it is about as
+//! far as the words show that. Without such a log only the engine knows. It writes nothing there.
+
+use std::io::{Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use serde_json::Value;
+use tracing::info;
+
+use crate::error::Error;
+use crate::state::{Change, Key};
+
+use crate::daemon::node::{Node, now};
+use crate::daemon::request::call::Call;
+
+/// So much of the end of a log is read.
+const TAIL: u64 = 64 << 10;
+
+/// So much of a runtime's words is kept.
+const WORDS: usize = 500;
+
+/// What a path in config.json is called in runtimes' errors.
+const ALIASES: [(&str, &str); 12] = [
+    ("oomscoreadj", "oom_score_adj"),
+    ("mounts", "mount"),
+    ("rlimits", "rlimit"),
+    ("devices", "device"),
+    ("hugepagelimits", "hugetlb"),
+    ("namespaces", "namespace"),
+    ("hooks", "hook"),
+    ("cpus", "cpuset"),
+    ("mems", "cpuset"),
+    ("intelrdt", "resctrl"),
+    ("iopriority", "ioprio"),
+    ("args", "exec:"),
+];
+
+/// Parts of paths that say nothing about which change is meant.
+const VAGUE: [&str; 6] = ["linux", "resources", "process", "limit", "env", "annotations"];
+
+/// The log of one call of the runtime, as long as it was before.
+#[derive(Debug)]
+pub(crate) struct RuntimeLog {
+    path: PathBuf,
+    before: u64,
+}
+
+impl RuntimeLog {
+    /// The log that the engine named in this call.
+    pub(crate) fn of(call: &Call) -> Option<Self> {
+        let text = call.call.log.as_deref()?.to_str()?;
+        if text.is_empty() || text.starts_with("journald:") || text.starts_with("syslog:") {
+            return None;
+        }
+        let cwd = Path::new(&call.question().cwd);
+        let path = cwd.join(text.strip_prefix("file:").unwrap_or(text));
+        let before = std::fs::metadata(&path).map_or(0, |meta| meta.len());
+        Some(Self { path, before })
+    }
+
+    /// The last error in it since this call began.
+    fn last_error(&self) -> Option<String> {
+        // A pipe would hold up the reader.
+        let meta = std::fs::metadata(&self.path).ok().filter(std::fs::Metadata::is_file)?;
+        let since = if meta.len() < self.before { 0 } else { self.before };
+        let mut file = std::fs::File::open(&self.path).ok()?;
+        file.seek(SeekFrom::Start(since.max(meta.len().saturating_sub(TAIL)))).ok()?;
+        let mut bytes = Vec::new();
+        file.take(TAIL).read_to_end(&mut bytes).ok()?;
+        last_error_in(&String::from_utf8_lossy(&bytes))
+    }
+}
+
+fn last_error_in(text: &str) -> Option<String> {
+    let lines = || text.lines().rev().filter(|line| !line.trim().is_empty());
+    let said = lines().find_map(error_of_line);
+    // A runtime that writes neither form writes its error last.
+    let is_structured = |line: &str| line.starts_with('{') || line.contains("level=");
+    let last = lines().next().filter(|line| !is_structured(line)).map(str::to_owned);
+    let words = said.or(last)?;
+    let clean = words.chars().map(|c| if c.is_control() { ' ' } else { c });
+    Some(clean.take(WORDS).collect::<String>().trim().to_owned())
+}
+
+/// The message of a line in runc's forms, if it is an error.
+fn error_of_line(line: &str) -> Option<String> {
+    let is_error = |level: &str| matches!(level, "error" | "fatal" | "panic");
+    if let Ok(entry) = serde_json::from_str::<Value>(line) {
+        return entry["level"]
+            .as_str()
+            .filter(|level| is_error(level))
+            .and_then(|_| entry["msg"].as_str())
+            .map(str::to_owned);
+    }
+    let level = line.split("level=").nth(1)?.split(' ').next()?;
+    let message = line.split_once("msg=").filter(|_| is_error(level))?.1;
+    let mut quoted = serde_json::Deserializer::from_str(message).into_iter::<String>();
+    match quoted.next() {
+        Some(Ok(text)) => Some(text),
+        _ => Some(message.to_owned()),
+    }
+}
+
+/// Notes what the runtime refused: in `explain`, and among the failures where a plugin is behind it.
+pub(crate) fn note(node: &Rc<Node>, key: &Key, verb: &str, log: Option<&RuntimeLog>) {
+    let Some(record) = node.container(key) else { return };
+    let Some(words) = log.and_then(RuntimeLog::last_error) else {
+        let what = if verb == "start" { "start" } else { "create" };
+        let line = format!("the runtime did not {what} it");
+        info!("{}: {line}; its words are in the engine's log", key.id);
+        return node.change(key, |record| record.refuse(line, now()));
+    };
+    let mut line = format!("the runtime refused it: {words}");
+    let behind = behind(&record.changes, &words);
+    if let Some(change) = behind {
+        line.push_str(&format!(" ({} set {})", change.plugin, change.field));
+    }
+    let error = Error::new(line).by(behind.map(|change| change.plugin.clone()).unwrap_or_default());
+    if behind.is_some() {
+        node.note_refusal(verb, &key.id, &error);
+    } else {
+        info!("{verb} {}: {error}", key.id);
+    }
+    node.change(key, |record| record.refuse(error.to_string(), now()));
+}
+
+/// The change that these words are about: the one of which they say most.
+fn behind<'c>(changes: &'c [Change], words: &str) -> Option<&'c Change> {
+    let words = words.to_lowercase();
+    let told = changes.iter().filter(|change| !change.plugin.is_empty());
+    let weighed = told.map(|change| (weight(&change.field.to_lowercase(), &words), change));
+    let best = weighed.filter(|(weight, _)| *weight > 0).max_by_key(|(weight, _)| *weight);
+    best.map(|(_, change)| change)
+}
+
+/// How much of a path in config.json the words say.
+fn weight(field: &str, words: &str) -> usize {
+    let (path, key) =
+        field.split_once('[').map_or((field, ""), |(path, key)| (path, key.trim_end_matches(']')));
+    // The key says which one: a mount's destination, a sysctl, a file of the cgroup.
+    let by_key = if key.len() >= 3 && words.contains(key) { 100 + key.len() } else { 0 };
+    let parts = path.split('.').filter(|part| !VAGUE.contains(part));
+    let by_part = parts.map(|part| {
+        let alias = ALIASES.iter().find(|(name, _)| *name == part).map(|(_, alias)| *alias);
+        let is_said = words.contains(part) || alias.is_some_and(|alias| words.contains(alias));
+        if is_said { part.len() } else { 0 }
+    });
+    by_key + by_part.max().unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn change(plugin: &str, field: &str) -> Change {
+        Change {
+            at: 0,
+            event: String::new(),
+            plugin: plugin.to_owned(),
+            field: field.to_owned(),
+            before: Value::Null,
+            after: Value::Null,
+        }
+    }
+
+    #[test]
+    fn the_last_error_is_found_in_each_form_of_a_log() {
+        for (log, wanted) in [
+            (
+                "{\"level\":\"error\",\"msg\":\"old\"}\n{\"level\":\"error\",\"msg\":\"no\"}\n{\"level\":\"info\",\"msg\":\"bye\"}\n",
+                Some("no"),
+            ),
+            (
+                "time=\"t\" level=warning msg=\"hm\"\ntime=\"t\" level=error msg=\"a \\\"b\\\" c\"\n",
+                Some("a \"b\" c"),
+            ),
+            ("2026-11-22T00:00:00Z: cannot write\n", Some("cannot write")),
+            ("{\"level\":\"info\",\"msg\":\"bye\"}\n", None),
+            ("\n", None),
+        ] {
+            let found = last_error_in(log);
+            assert_eq!(found.is_some(), wanted.is_some(), "{log}");
+            assert!(found.unwrap_or_default().ends_with(wanted.unwrap_or_default()), "{log}");
+        }
+        let long = last_error_in(&format!("\x1b{}", "x".repeat(WORDS * 2))).unwrap();
+        assert!(long.len() < WORDS && !long.contains('\x1b'));
+    }
+
+    #[test]
+    fn the_change_that_an_error_is_about_is_the_one_it_says_most_of() {
+        let changes = [
+            change("10-mem", "linux.resources.memory.limit"),
+            change("20-v2", "linux.resources.unified[memory.high]"),
+            change("30-mount", "mounts[/data]"),
+            change("40-env", "process.env[HOME]"),
+        ];
+        for (words, wanted) in [
+            ("cannot use unified on cgroup v1", Some("20-v2")),
+            ("error mounting \"/x\" to rootfs at \"/data\": no such file", Some("30-mount")),
+            ("failed to write memory.limit_in_bytes: device busy", Some("10-mem")),
+            ("container with id exists", None),
+        ] {
+            let found = behind(&changes, words).map(|change| change.plugin.as_str());
+            assert_eq!(found, wanted, "{words}");
+        }
+    }
+}

@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+//! With which code a container's process ended. The runtime never learns it; the kernel tells it
+//! from 6.15 on, once the process was reaped, and the engine's monitor writes it down: containerd's
+//! shim (from 2.4) into `exit.json` of the bundle, conmon into a file of the engine's exit folder.
+//! And why it ended, as far as that shows. It only reads; what is not there is not known.
+
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use crate::state::{Container, Lifecycle};
+
+use crate::daemon::node::Node;
+use crate::daemon::resources::evict;
+use crate::daemon::runtime::state_dir;
+use crate::daemon::watch::pidfd::{self, Ending};
+
+/// How long the reaping, or the monitor, is waited for, and how often it is looked at.
+const PATIENCE: Duration = Duration::from_millis(50);
+const PAUSE: Duration = Duration::from_millis(5);
+
+/// The code of a process that was ended by SIGKILL.
+const KILLED: i32 = 128 + 9;
+
+/// The exit code, if the engine wrote one for this very process.
+pub(crate) fn code(node: &Node, record: &Container) -> Option<i32> {
+    let text = std::fs::read_to_string(node.host.path(place(record)?)).ok()?;
+    if !is_shim(record) {
+        return text.trim().parse().ok();
+    }
+    let said: serde_json::Value = serde_json::from_str(&text).ok()?;
+    let is_this = said["Pid"].as_u64() == record.init_pid.map(u64::from);
+    is_this.then(|| said["Status"].as_i64()?.try_into().ok()).flatten()
+}
+
+/// Waits until the kernel or the engine has told it, but not long: plugins wait for
+/// StopContainer. Where neither does, nobody waits.
+pub(crate) async fn known(
+    node: &Node,
+    record: &Container,
+    process: Option<&OwnedFd>,
+) -> Option<i32> {
+    let deadline = tokio::time::Instant::now() + PATIENCE;
+    let is_mute = node.mute_monitors.borrow().contains(&monitor(record)) || place(record).is_none();
+    loop {
+        // What the engine says counts: people see that too.
+        if let Some(code) = code(node, record) {
+            return Some(code);
+        }
+        let ending = process.map_or(Ending::Unsaid, pidfd::ending);
+        if let Ending::Code(code) = ending {
+            return Some(code);
+        }
+        let is_hopeless = ending == Ending::Unsaid && is_mute;
+        if is_hopeless || tokio::time::Instant::now() >= deadline {
+            return None;
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+}
+
+/// Why the container is not running any more, in the words that CRI engines use, and more of it
+/// for people; both empty where nobody knows.
+pub(crate) fn status(node: &Node, record: &Container, code: Option<i32>) -> (String, String) {
+    let only = |reason: &str| (reason.to_owned(), String::new());
+    let eviction = record.changes.iter().find(|change| change.event == evict::EVICTION);
+    if let Some(eviction) = eviction {
+        let why = eviction.after.as_str().unwrap_or_default();
+        return ("Evicted".to_owned(), format!("by {}: {why}", eviction.plugin));
+    }
+    if record.state == Lifecycle::Creating {
+        let why = record.refused.last().cloned();
+        let why = why.unwrap_or_else(|| "the runtime did not create it".to_owned());
+        return ("CreateContainerError".to_owned(), why);
+    }
+    match code {
+        Some(0) => only("Completed"),
+        // Only a process that was killed can have been killed for its memory.
+        Some(KILLED) | None if lacked_memory(node, record) => only("OOMKilled"),
+        Some(_) => only("Error"),
+        None => only(""),
+    }
+}
+
+/// Whether the kernel killed a process of the container because its memory was used up: its
+/// cgroup counts that, and is there until the runtime deletes the container.
+fn lacked_memory(node: &Node, record: &Container) -> bool {
+    let (cgroups, _) = state_dir::cgroups(&node.host, &record.key);
+    let files = [("", "memory.events"), ("memory", "memory.oom_control")];
+    files.into_iter().any(|(controller, file)| {
+        let Some(dir) = cgroups.get(controller) else { return false };
+        let text = std::fs::read_to_string(node.host.path(dir.join(file))).unwrap_or_default();
+        let counts = text.lines().filter_map(|line| line.strip_prefix("oom_kill "));
+        counts.into_iter().any(|count| count.trim() != "0")
+    })
+}
+
+/// A container that has ended is being deleted: its monitor has reaped it long since, so what is
+/// not written now never will be, nor for the next containers of this engine.
+pub(crate) fn learn(node: &Node, record: &Container) {
+    if place(record).is_none() {
+        return;
+    }
+    let mut mute = node.mute_monitors.borrow_mut();
+    if code(node, record).is_none() {
+        mute.insert(monitor(record));
+    } else {
+        mute.remove(&monitor(record));
+    }
+}
+
+/// Of one engine, for one runtime root.
+fn monitor(record: &Container) -> (String, String) {
+    (record.engine.clone(), record.key.root.clone())
+}
+
+fn is_shim(record: &Container) -> bool {
+    matches!(record.engine.as_str(), "containerd-cri" | "containerd" | "nerdctl" | "docker")
+}
+
+fn place(record: &Container) -> Option<String> {
+    let id = &record.key.id;
+    match record.engine.as_str() {
+        _ if is_shim(record) => Some(format!("{}/exit.json", record.bundle)),
+        "cri-o" => Some(format!("/var/run/crio/exits/{id}")),
+        "podman" => Some(format!("/run/libpod/exits/{id}")),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::rc::Rc;
+    use std::time::Instant;
+
+    use super::*;
+    use crate::config::Config;
+    use crate::state::Store;
+
+    fn node(dir: &std::path::Path) -> Rc<Node> {
+        let config = Config { run_dir: dir.join("run"), ..Config::default() };
+        let host = config.host();
+        Node::new(config, host, Store::open(&dir.join("state"), "boot").unwrap().0)
+    }
+
+    fn record(root: &str, bundle: &str) -> Container {
+        let json = serde_json::json!({
+            "schema": 1, "boot_id": "", "key": {"root": root, "id": "c"}, "incarnation": 1,
+            "runtime": "", "global_flags": [], "bundle": bundle, "is_sandbox": false,
+            "pod": "", "name": "", "state": "running", "pid_file": null, "init_pid": 7,
+            "init_start": 1, "engine": "containerd", "evidence": [], "variables": [],
+            "message": "", "engine_resources": {}, "overlay": {}, "owners": {}, "patched": null,
+            "changes": [], "refused": [], "skipped": [], "in_flight": null
+        });
+        serde_json::from_value(json).unwrap()
+    }
+
+    async fn waited(node: &Node, record: &Container) -> Duration {
+        let begun = Instant::now();
+        known(node, record, None).await;
+        begun.elapsed()
+    }
+
+    #[tokio::test]
+    async fn an_engine_that_writes_no_codes_is_waited_for_until_its_first_delete() {
+        let temp = tempfile::tempdir().unwrap();
+        let node = node(temp.path());
+        let here = record("/run/one", &temp.path().display().to_string());
+        assert!(waited(&node, &here).await >= PATIENCE);
+        assert!(waited(&node, &here).await >= PATIENCE, "one that was slow is waited for again");
+        learn(&node, &here);
+        assert!(waited(&node, &here).await < PATIENCE, "it writes none");
+        let other = record("/run/other", &here.bundle);
+        assert!(waited(&node, &other).await >= PATIENCE, "another may");
+        // A newer version does.
+        let exit = temp.path().join("exit.json");
+        crate::files::replace(&exit, b"{\"Pid\": 7, \"Status\": 3}").unwrap();
+        assert_eq!(code(&node, &here), Some(3));
+        learn(&node, &here);
+        std::fs::remove_file(exit).unwrap();
+        assert!(waited(&node, &here).await >= PATIENCE);
+    }
+}

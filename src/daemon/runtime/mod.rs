@@ -1,0 +1,11 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The real runtime as seen from outside: its state directory, its log, the exit status that a
+//! monitor wrote, and commands that the daemon runs itself.
+//!
+//! It changes no record and asks no plugin. It imports `watch`.
+
+pub(crate) mod command;
+pub(crate) mod error_log;
+pub(crate) mod exit_status;
+pub(crate) mod left;
+pub(crate) mod state_dir;

@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What the daemon tells operators: one JSON document for each admin verb, in the shapes that
+//! others script against. It changes nothing.
+
+use std::rc::Rc;
+
+use serde_json::{Value, json};
+use tracing::warn;
+
+use crate::error::quoted;
+use crate::link::Answer;
+use crate::state::Container;
+use crate::text::rfc3339_nanos;
+
+use crate::daemon::node::Node;
+use crate::daemon::plugins::admission::NRI_VERSION;
+use crate::daemon::process::reload::StartedWith;
+use crate::daemon::registry::roster;
+use crate::daemon::request::identity::Contradiction;
+use crate::daemon::resources::route;
+use crate::daemon::server::explain;
+
+/// Answers an admin question.
+pub(crate) fn answer(node: &Rc<Node>, question: &str) -> Answer {
+    let question: Value = serde_json::from_str(question).unwrap_or_default();
+    let verb = question["verb"].as_str().unwrap_or_default();
+    let document = match verb {
+        "status" => status(node),
+        "plugins" => roster::shown(&node.relay),
+        "pods" => pods(node),
+        "explain" => match explain::explain(node, question["id"].as_str().unwrap_or_default()) {
+            Ok(document) => document,
+            Err(line) => return Answer::Refuse(line),
+        },
+        "switched" => {
+            log_switch(question["off"] == true, question["by"].as_str().unwrap_or_default())
+        }
+        other => return Answer::Refuse(format!("the daemon does not know the admin verb {other}")),
+    };
+    Answer::Admin(document.to_string())
+}
+
+/// Whether the question wants a recording, which goes on and on.
+pub(crate) fn is_recording(question: &str) -> bool {
+    let question: Value = serde_json::from_str(question).unwrap_or_default();
+    question["verb"] == "record"
+}
+
+fn status(node: &Node) -> Value {
+    let started_with = node.started_with.get();
+    let store = node.store.borrow();
+    let failures = node.failures.borrow();
+    let failures: Vec<Value> = failures
+        .iter()
+        .map(|note| {
+            json!({
+                "at": note.at,
+                "time": rfc3339_nanos(note.at),
+                "first": note.first,
+                "count": note.count,
+                "what": note.what,
+                "plugin": note.plugin,
+            })
+        })
+        .collect();
+    json!({
+        "version": env!("CARGO_PKG_VERSION"),
+        "nri_version": NRI_VERSION,
+        "pid": std::process::id(),
+        "run_dir": node.config.run_dir,
+        "log": crate::log::shown_by(),
+        "configuration": started_with.map(StartedWith::to_json),
+        "program": started_with.map(StartedWith::program),
+        "supervisor": started_with.and_then(StartedWith::supervisor),
+        "uptime_seconds": node.started.elapsed().as_secs(),
+        "plugins": node.relay.guests().len(),
+        "pods": store.pods().count(),
+        "containers": store.containers().filter(|container| !container.is_sandbox).count(),
+        "requests": *node.requests.borrow(),
+        "failures": failures,
+        "bypassed": node.requests.borrow().get("bypassed").copied().unwrap_or_default(),
+        "found": store.containers().filter(|container| container.is_found).count(),
+        "set_aside": store.set_aside(),
+        "unwritten": store.unwritten(),
+        "missing": missing(node),
+        "contradictions": contradictions(node),
+        "plugin_socket": node.plugin_socket.line(),
+        "plugin_socket_state": node.plugin_socket.to_json(&node.config.socket_path),
+        "pass_through": node.is_bystander(),
+        "disabled": switched_off(node).is_some(),
+        "disabled_by": switched_off(node),
+        "required": required(node),
+    })
+}
+
+/// What keeps plugins from every container, if anything does.
+fn switched_off(node: &Node) -> Option<&'static str> {
+    if node.config.disable {
+        return Some("nri.disable in the configuration");
+    }
+    node.config.disabled_file().exists().then_some("nri-runc nri disable")
+}
+
+/// The kill switch was used: the log says by whom. The daemon itself does not act on it.
+fn log_switch(off: bool, who: &str) -> Value {
+    let who = quoted(who);
+    if off {
+        warn!("plugins were switched off by {who}: every command goes straight to the runtime");
+    } else {
+        warn!("plugins were switched on again by {who}");
+    }
+    json!({})
+}
+
+/// The plugins that every container needs, and whether they take part now.
+fn required(node: &Node) -> Value {
+    let mut names: Vec<&str> = node.config.required_plugins().collect();
+    let validator = &node.builtin;
+    if validator.enable {
+        names.extend(validator.required_plugins.iter().map(String::as_str));
+    }
+    names.sort_unstable();
+    names.dedup();
+    let row = |name| json!({"plugin": name, "connected": node.relay.is_present(name)});
+    names.into_iter().map(row).collect()
+}
+
+/// What of the engines could not be read.
+fn missing(node: &Node) -> Value {
+    let missing = node.missing.borrow();
+    let rows = missing.iter().map(|((engine, what), note)| {
+        json!({"engine": engine, "what": what, "count": note.count, "at": note.at, "id": note.id})
+    });
+    rows.collect()
+}
+
+/// What tenants claimed of who they are, and was not believed.
+fn contradictions(node: &Node) -> Value {
+    let notes = node.contradictions.borrow();
+    let row = |note: &Contradiction| json!({"at": note.at, "id": note.id, "engine": note.engine, "what": note.what});
+    notes.iter().map(row).collect()
+}
+
+fn pods(node: &Node) -> Value {
+    let store = node.store.borrow();
+    let rows = store.pods().map(|pod| {
+        let members = store.of_pod(&pod.id).filter(|container| !container.is_sandbox);
+        let containers: Vec<Value> = members
+            .map(|container| {
+                let mut row = json!({
+                    "id": container.key.id,
+                    "name": container.name,
+                    "state": state(node, container),
+                    "pid": container.init_pid,
+                    "found": container.is_found,
+                });
+                explain::add_times(&mut row, container);
+                row
+            })
+            .collect();
+        json!({
+            "id": pod.id,
+            "name": pod.name,
+            "namespace": pod.namespace,
+            "uid": pod.uid,
+            "engine": pod.engine,
+            "evidence": pod.evidence,
+            "state": pod.state.name(),
+            "containers": containers,
+        })
+    });
+    Value::Array(rows.collect())
+}
+
+/// Where it is in its life; paused is the kernel's to say.
+pub(crate) fn state(node: &Node, container: &Container) -> &'static str {
+    if route::is_paused(node, container) { "paused" } else { container.state.name() }
+}

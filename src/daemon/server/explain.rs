@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `explain`: which container is meant, and what plugins changed in it. It reads records, those of
+//! containers that are gone among them, and changes nothing.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Map, Value, json};
+
+use crate::state::{Container, Lifecycle};
+use crate::text::rfc3339_nanos;
+
+use crate::daemon::node::Node;
+use crate::daemon::server::admin;
+use crate::daemon::server::explain_pod;
+
+/// How a container is meant, best first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Match {
+    /// By its whole id.
+    Id,
+    /// By its name, NAMESPACE/NAME, NAMESPACE/ID, NAMESPACE/POD or NAMESPACE/POD/NAME.
+    Name,
+    /// By the beginning of its id.
+    Prefix,
+}
+
+/// Explains the container that is meant; where several are, lists them under `matches`.
+///
+/// # Errors
+/// One line if none is meant.
+pub(crate) fn explain(node: &Node, wanted: &str) -> Result<Value, String> {
+    let store = node.store.borrow();
+    // An infrastructure container is explained as its pod; one that never had a pod, by itself.
+    let is_told = |container: &&Container| {
+        let is_gone = container.state == Lifecycle::Removed;
+        !container.is_sandbox || is_gone && explain_pod::newest(&store, &container.pod).is_none()
+    };
+    let all = store.containers().chain(store.gone()).filter(is_told);
+    let ranked = all.filter_map(|container| Some((rank(node, container, wanted)?, container)));
+    let ranked: Vec<(Match, &Container)> = ranked.collect();
+    let best = ranked.iter().map(|(rank, _)| *rank).min();
+    if best != Some(Match::Id)
+        && let Some(pod) = explain_pod::explain(&store, wanted, best.is_none())
+    {
+        return pod;
+    }
+    let Some(best) = best else {
+        return Err(format!("no container or pod {wanted} is known (see: nri-runc nri pods)"));
+    };
+    let found = ranked.into_iter().filter(|(rank, _)| *rank == best);
+    let found = newest_of_each(found.map(|(_, container)| container).collect());
+    let living: Vec<&&Container> =
+        found.iter().filter(|container| container.state != Lifecycle::Removed).collect();
+    // A name is used again: the one that lives is meant.
+    let meant = match (found.as_slice(), living.as_slice()) {
+        ([one], _) => one,
+        (_, [one]) if best != Match::Prefix => *one,
+        _ => return Ok(ambiguous(node, wanted, &found)),
+    };
+    let mut document = explained(node, meant);
+    let others = found.iter().filter(|other| other.key != meant.key);
+    document["earlier"] = others.map(|other| row(node, other)).collect();
+    Ok(document)
+}
+
+fn rank(node: &Node, container: &Container, wanted: &str) -> Option<Match> {
+    let Container { key, name, .. } = container;
+    if wanted.is_empty() {
+        return None;
+    }
+    if key.id == wanted {
+        return Some(Match::Id);
+    }
+    let (namespace, pod) = pod_of(node, container);
+    let rest = wanted.strip_prefix(namespace.as_str()).and_then(|rest| rest.strip_prefix('/'));
+    let is_named = |rest: &str| {
+        rest == name || rest == key.id || rest == pod || rest == format!("{pod}/{name}")
+    };
+    if wanted == name || rest.is_some_and(is_named) {
+        return Some(Match::Name);
+    }
+    key.id.starts_with(wanted).then_some(Match::Prefix)
+}
+
+/// Newest first; of several containers of one id below one root the youngest.
+fn newest_of_each(mut found: Vec<&Container>) -> Vec<&Container> {
+    found.sort_by_key(|container| std::cmp::Reverse(container.incarnation));
+    let mut seen = BTreeSet::new();
+    found.retain(|container| seen.insert(&container.key));
+    found
+}
+
+fn ambiguous(node: &Node, wanted: &str, found: &[&Container]) -> Value {
+    let matches: Vec<Value> = found.iter().map(|container| row(node, container)).collect();
+    let error = format!("\"{wanted}\" is ambiguous: {} containers match", matches.len());
+    json!({"error": error, "matches": matches})
+}
+
+/// Enough of a container to choose it.
+fn row(node: &Node, container: &Container) -> Value {
+    let (namespace, pod) = pod_of(node, container);
+    let mut row = json!({
+        "id": container.key.id,
+        "root": container.key.root,
+        "name": container.name,
+        "namespace": namespace,
+        "pod": pod,
+        "state": admin::state(node, container),
+        "engine": container.engine,
+    });
+    add_times(&mut row, container);
+    row
+}
+
+/// When it was created, started, ended and refused, in nanoseconds and to be read.
+pub(crate) fn add_times(row: &mut Value, container: &Container) {
+    for (key, at) in [
+        ("created", container.created_at),
+        ("started", container.started_at),
+        ("finished", container.finished_at),
+        ("refused", container.refused_at),
+    ] {
+        row[format!("{key}_at")] = at.into();
+        row[format!("{key}_time")] = rfc3339_nanos(at).into();
+    }
+}
+
+/// Namespace and name of its pod, which may be gone; records of older daemons have neither.
+fn pod_of(node: &Node, container: &Container) -> (String, String) {
+    match node.store.borrow().pod(&container.pod) {
+        Some(pod) => (pod.namespace.clone(), pod.name.clone()),
+        None if container.pod_name.is_empty() => (String::new(), container.pod.clone()),
+        None => (container.pod_namespace.clone(), container.pod_name.clone()),
+    }
+}
+
+fn explained(node: &Node, container: &Container) -> Value {
+    let (namespace, pod) = pod_of(node, container);
+    // A plugin that did not hear of the pod did not know of its containers either.
+    let store = node.store.borrow();
+    let mut skipped = container.skipped.clone();
+    let of_pod = explain_pod::newest(&store, &container.pod);
+    skipped.extend(of_pod.iter().flat_map(|pod| pod.skipped.iter().cloned()));
+    let mut document = json!({
+        "id": container.key.id,
+        "root": container.key.root,
+        "namespace": namespace,
+        "pod": pod,
+        "name": container.name,
+        "state": admin::state(node, container),
+        "engine": container.engine,
+        "evidence": container.evidence,
+        "runtime": container.runtime,
+        "bundle": container.bundle,
+        "found": container.is_found,
+        "owners": container.owners,
+        "changes": changes(container),
+        "refused": container.refused,
+        "skipped": skipped,
+    });
+    add_times(&mut document, container);
+    document
+}
+
+/// As they happened, and within one event in the order of the chain. A plugin that set what was
+/// there has changed nothing.
+fn changes(container: &Container) -> Value {
+    let changes = container.changes.iter().filter(|change| change.before != change.after);
+    let mut changes: Vec<_> = changes.collect();
+    // The order within one index is that of the record.
+    changes.sort_by_key(|change| (change.at, change.plugin.get(..2).unwrap_or_default()));
+    let rows = changes.into_iter().map(|change| {
+        let mut row = Map::new();
+        row.insert("at".to_owned(), change.at.into());
+        row.insert("time".to_owned(), rfc3339_nanos(change.at).into());
+        row.insert("event".to_owned(), change.event.clone().into());
+        row.insert("plugin".to_owned(), change.plugin.clone().into());
+        row.insert("field".to_owned(), change.field.clone().into());
+        row.insert("before".to_owned(), change.before.clone());
+        row.insert("after".to_owned(), change.after.clone());
+        Value::Object(row)
+    });
+    rows.collect()
+}

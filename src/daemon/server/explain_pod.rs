@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `explain` for a pod: whether it was refused, which plugins were skipped, and its containers. It
+//! reads records, those of pods that are gone among them, and changes nothing.
+
+use serde_json::{Value, json};
+
+use crate::state::{Container, Pod, Store};
+
+/// The pod that is meant: by its id; where no container is meant, also by a prefix of the id, by
+/// namespace/name, or by name where pods have no namespace. `None` where no pod is.
+pub(crate) fn explain(
+    store: &Store,
+    wanted: &str,
+    is_no_container: bool,
+) -> Option<Result<Value, String>> {
+    if let Some(pod) = newest(store, wanted) {
+        return Some(Ok(explained(store, pod)));
+    }
+    if !is_no_container || wanted.is_empty() {
+        return None;
+    }
+    let is_named = |pod: &&Pod| {
+        pod.id.starts_with(wanted)
+            || wanted == format!("{}/{}", pod.namespace, pod.name)
+            || pod.namespace.is_empty() && wanted == pod.name
+    };
+    let mut found: Vec<&Pod> = store.pods().filter(is_named).collect();
+    if found.is_empty() {
+        // Of several pods of one name the last is meant: an engine makes a new one for each try.
+        found = store.gone_pods().rev().find(is_named).into_iter().collect();
+    }
+    match found.as_slice() {
+        [] => None,
+        [pod] => Some(Ok(explained(store, pod))),
+        several => {
+            let ids: Vec<&str> = several.iter().map(|pod| pod.id.as_str()).collect();
+            Some(Err(format!("{wanted} is ambiguous; pods: {}", ids.join(", "))))
+        }
+    }
+}
+
+/// The pod of this id, or the last one that was.
+pub(crate) fn newest<'s>(store: &'s Store, id: &str) -> Option<&'s Pod> {
+    store.pod(id).or_else(|| store.gone_pods().rev().find(|pod| pod.id == id))
+}
+
+fn explained(store: &Store, pod: &Pod) -> Value {
+    let living = store.of_pod(&pod.id);
+    let members = living.chain(store.gone().filter(|container| container.pod == pod.id));
+    let row = |container: &Container| {
+        json!({
+            "id": container.key.id,
+            "name": container.name,
+            "state": container.state.name(),
+            "refused": container.refused,
+        })
+    };
+    let containers: Vec<Value> = members.filter(|member| !member.is_sandbox).map(row).collect();
+    let state = if store.pod(&pod.id).is_some() { pod.state.name() } else { "removed" };
+    json!({
+        "kind": "pod",
+        "id": pod.id,
+        "pod": pod.name,
+        "name": pod.name,
+        "namespace": pod.namespace,
+        "uid": pod.uid,
+        "state": state,
+        "engine": pod.engine,
+        "evidence": pod.evidence,
+        "found": false,
+        "owners": {},
+        "changes": [],
+        "refused": pod.refused,
+        "skipped": pod.skipped,
+        "containers": containers,
+    })
+}

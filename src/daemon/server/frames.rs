@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+//! One wrapper's connection, asynchronously: question with descriptors in, heartbeats and the
+//! answer out, notices in. Sizes and times are bounded; a peer that lies ends its own
+//! connection and nothing else.
+
+use std::io::{ErrorKind, IoSliceMut};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::time::Duration;
+
+use nix::cmsg_space;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
+use tokio::net::UnixStream;
+
+use crate::error::{Context, Error, Result};
+use crate::link::{Answer, Attached, FRAME_LIMIT, Notice, PROTOCOL, Question};
+
+/// How long a connection may take to say its question.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// The most descriptors that the kernel passes at once (SCM_MAX_FD): all are taken, so that none
+/// that were not asked for stay open.
+const DESCRIPTORS: usize = 253;
+
+/// A question and what came with it.
+#[derive(Debug)]
+pub(crate) struct Asked {
+    pub(crate) question: Question,
+    descriptors: Vec<(Attached, OwnedFd)>,
+}
+
+impl Asked {
+    /// A question that nothing came with.
+    pub(crate) fn alone(question: Question) -> Self {
+        Self { question, descriptors: Vec::new() }
+    }
+
+    /// A descriptor that came along.
+    pub(crate) fn descriptor(&self, what: Attached) -> Option<&OwnedFd> {
+        self.descriptors.iter().find(|(kind, _)| *kind == what).map(|(_, fd)| fd)
+    }
+
+    /// Takes a descriptor out.
+    pub(crate) fn take(&mut self, what: Attached) -> Option<OwnedFd> {
+        let at = self.descriptors.iter().position(|(kind, _)| *kind == what)?;
+        Some(self.descriptors.swap_remove(at).1)
+    }
+}
+
+/// Reads the question.
+pub(crate) async fn read(stream: &mut UnixStream) -> Result<Asked> {
+    let read = tokio::time::timeout(PATIENCE, read_at_leisure(stream)).await;
+    read.map_err(|_gone| Error::new("the question did not come in time"))?
+}
+
+async fn read_at_leisure(stream: &mut UnixStream) -> Result<Asked> {
+    let (first, fds) = loop {
+        stream.readable().await?;
+        match stream.try_io(Interest::READABLE, || receive(stream)) {
+            Ok(received) => break received,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+            Err(error) => return Err(error.into()),
+        }
+    };
+    if first.is_empty() {
+        return Err(Error::new("it ended before a question"));
+    }
+    let mut bytes = first;
+    while bytes.len() < 4 {
+        bytes.push(stream.read_u8().await?);
+    }
+    let length = length_of(&bytes)?;
+    let mut rest = bytes.split_off(4);
+    if rest.len() > length {
+        return Err(Error::new("it said more than one question"));
+    }
+    let have = rest.len();
+    rest.resize(length, 0);
+    stream.read_exact(&mut rest[have..]).await?;
+    let question = Question::decode(&rest)?;
+    // What another version attaches need not be known to us; it is told which version we are.
+    if question.protocol == PROTOCOL && question.descriptors.len() != fds.len() {
+        let (said, came) = (question.descriptors.len(), fds.len());
+        return Err(Error::new(format!("{said} descriptors were announced and {came} came")));
+    }
+    let descriptors = question.descriptors.iter().copied().zip(fds).collect();
+    Ok(Asked { question, descriptors })
+}
+
+fn length_of(bytes: &[u8]) -> Result<usize> {
+    let mut length = [0_u8; 4];
+    length.copy_from_slice(&bytes[..4]);
+    match u32::from_le_bytes(length) {
+        length @ 1..=FRAME_LIMIT => Ok(usize::try_from(length).unwrap_or(0)),
+        length => Err(Error::new(format!("a frame of {length} bytes"))),
+    }
+}
+
+/// The first bytes with their descriptors, which are owned (and so closed) in any case.
+fn receive(stream: &UnixStream) -> std::io::Result<(Vec<u8>, Vec<OwnedFd>)> {
+    let mut buffer = vec![0_u8; 16 << 10];
+    let mut control = cmsg_space!([i32; DESCRIPTORS]);
+    let mut slices = [IoSliceMut::new(&mut buffer)];
+    let flags = MsgFlags::MSG_CMSG_CLOEXEC | MsgFlags::MSG_DONTWAIT;
+    let message = recvmsg::<()>(stream.as_raw_fd(), &mut slices, Some(&mut control), flags)?;
+    let mut fds = Vec::new();
+    for received in message.cmsgs()? {
+        if let ControlMessageOwned::ScmRights(numbers) = received {
+            fds.extend(numbers.into_iter().map(own));
+        }
+    }
+    let length = message.bytes;
+    buffer.truncate(length);
+    Ok((buffer, fds))
+}
+
+#[expect(unsafe_code, reason = "descriptors arrive as numbers")]
+fn own(fd: i32) -> OwnedFd {
+    // SAFETY: the kernel has just installed this descriptor for us; nobody else knows it.
+    unsafe { OwnedFd::from_raw_fd(fd) }
+}
+
+/// Whether the wrapper has closed its end: it gave us up, or died.
+pub(crate) fn is_over(stream: &UnixStream) -> bool {
+    let mut fds = [PollFd::new(stream.as_fd(), PollFlags::empty())];
+    let ready = poll(&mut fds, PollTimeout::ZERO).is_ok();
+    ready && fds[0].revents().is_some_and(|events| events.contains(PollFlags::POLLHUP))
+}
+
+/// Says `answer`; a wrapper that is gone is noticed when its notice does not come.
+pub(crate) async fn say(stream: &mut UnixStream, answer: &Answer) -> Result<()> {
+    stream.write_all(&answer.encode()).await.doing(|| "answering the wrapper")
+}
+
+/// Waits for the notice after a verdict; the end of the connection is an error.
+pub(crate) async fn notice(stream: &mut UnixStream) -> Result<Notice> {
+    let length = stream.read_u32_le().await?;
+    if length == 0 || length > 64 << 10 {
+        return Err(Error::new(format!("a notice of {length} bytes")));
+    }
+    let mut frame = vec![0_u8; usize::try_from(length).unwrap_or(0)];
+    stream.read_exact(&mut frame).await?;
+    Notice::decode(&frame)
+}

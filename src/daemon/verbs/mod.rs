@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The verbs as stories: what the daemon decides before the runtime runs. A refusal leaves bundle
+//! and container as they were.
+//!
+//! It never waits for the runtime: what that makes of a verb is settled in `lifecycle`.
+
+pub(crate) mod create;
+pub(crate) mod delete;
+pub(crate) mod hook;
+pub(crate) mod host_facts;
+pub(crate) mod require;
+pub(crate) mod start;
+pub(crate) mod update;

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Plugins that must have their say in every container: whether they are there, and have answered.
+//! It refuses; who is exempt is known by then.
+
+use crate::adaptation::{Excuses, missing_required};
+use crate::chain::{Cause, Failure};
+use crate::error::{Error, Result};
+
+use crate::daemon::node::Node;
+use crate::daemon::pods::life;
+use crate::daemon::verbs::create;
+
+/// Refuses when a plugin that must be there is missing, but for those who are excused (D14).
+pub(crate) fn require_plugins(node: &Node, seen: &life::Seen) -> Result<()> {
+    require_sound_configuration(node, seen)?;
+    let hint = "the bundle is unchanged; see: nri-runc nri plugins";
+    let missing = missing(node, seen, |name| node.relay.is_present(name));
+    match missing.map_err(|why| Error::new(why).hint(hint))?.as_slice() {
+        [] => Ok(()),
+        names => {
+            let why = format!("the required plugin {} is not connected", names.join(", "));
+            Err(Error::new(why).hint(hint))
+        }
+    }
+}
+
+/// Refuses while something in the configuration that protects cannot be read: what it was meant
+/// to close is open. Exempt namespaces go on, so that a node can be repaired.
+fn require_sound_configuration(node: &Node, seen: &life::Seen) -> Result<()> {
+    let Some(why) = node.config.unreliable() else { return Ok(()) };
+    if node.is_bystander() || seen.is_exempt {
+        return Ok(());
+    }
+    let hint = "the bundle is unchanged; fix this file, then retry";
+    Err(Error::new(why).hint(hint))
+}
+
+/// Refuses when a plugin that must be there was there but did not answer, whatever its policy
+/// says: nobody has heard its word.
+pub(crate) fn require_answers(
+    node: &Node,
+    seen: &life::Seen,
+    silent: &[(String, String)],
+) -> std::result::Result<(), Failure> {
+    let of = |name: &str| {
+        let bare = |id: &str| id.split_once('-').is_some_and(|(_, bare)| bare == name);
+        silent.iter().find(|(id, _)| id == name || bare(id))
+    };
+    let fails =
+        |id: &str, text| Err(Failure { plugin: id.to_owned(), cause: Cause::Timeout, text });
+    match missing(node, seen, |name| of(name).is_none()) {
+        Ok(names) => match names.into_iter().find_map(of) {
+            Some((id, why)) => fails(id, format!("the required plugin {id} {why}")),
+            None => Ok(()),
+        },
+        Err(why) => fails("", why),
+    }
+}
+
+/// Those of the plugins that must be there that are not, unless this pod is excused.
+fn missing<'n>(
+    node: &'n Node,
+    seen: &life::Seen,
+    is_present: impl Fn(&str) -> bool,
+) -> std::result::Result<Vec<&'n str>, String> {
+    if node.is_bystander() {
+        return Ok(Vec::new());
+    }
+    let config = &node.config;
+    let excuses = Excuses {
+        is_exempt: seen.is_exempt,
+        tolerate_missing_plugins_annotation: &config
+            .default_validator
+            .tolerate_missing_plugins_annotation,
+    };
+    let required = config.required_plugins();
+    let (pod, container) = (create::known_pod(node, seen), &seen.container.name);
+    missing_required(&pod, container, excuses, required, is_present)
+}

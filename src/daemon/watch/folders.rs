@@ -1,0 +1,226 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Watching folders: one inotify descriptor for all of them, for a host has few of those and many
+//! pods. Whoever watches hears the names that come and go, and when too much has happened to know.
+//! It reads no file. Reference: inotify(7).
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::ffi::{OsStr, OsString};
+use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::rc::Rc;
+
+use rustix::fs::inotify::{self, CreateFlags, ReadFlags, Reader, WatchFlags};
+use rustix::io::Errno;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+
+use crate::daemon::watch::pidfd;
+
+/// The same for every folder: a second watch of one folder is the first one.
+const WANTED: WatchFlags = WatchFlags::CREATE
+    .union(WatchFlags::MOVED_TO)
+    .union(WatchFlags::CLOSE_WRITE)
+    .union(WatchFlags::DELETE)
+    .union(WatchFlags::DELETE_SELF)
+    .union(WatchFlags::MOVED_FROM)
+    .union(WatchFlags::MOVE_SELF)
+    .union(WatchFlags::ONLYDIR);
+
+/// What has happened in a folder.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum News {
+    /// Something of this name has come, or has been written.
+    Came(OsString),
+    /// Something has gone.
+    Went,
+    /// The folder itself has gone or was moved: what is at its path now is not watched.
+    Gone,
+    /// More than the kernel could keep: look for yourself.
+    Unknown,
+}
+
+/// All watched folders.
+#[derive(Debug, Default)]
+pub(crate) struct Folders {
+    shared: RefCell<Option<Rc<Shared>>>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    events: OwnedFd,
+    listeners: RefCell<HashMap<i32, Vec<UnboundedSender<News>>>>,
+}
+
+/// One folder as somebody watches it; it ends with its value.
+#[derive(Debug)]
+pub(crate) struct Watched {
+    number: i32,
+    news: UnboundedReceiver<News>,
+    shared: Rc<Shared>,
+}
+
+impl Folders {
+    /// Watches a folder; `None` where it is not there, or the kernel has no watch left.
+    pub(crate) fn watch(&self, folder: &Path) -> Option<Watched> {
+        self.watch_if_there(folder).ok().flatten()
+    }
+
+    /// The same; `None` where it is not there, an error where the kernel does not let us.
+    pub(crate) fn watch_if_there(&self, folder: &Path) -> Result<Option<Watched>, Errno> {
+        let shared = self.shared()?;
+        let number = match inotify::add_watch(&shared.events, folder, WANTED) {
+            Ok(number) => number,
+            Err(Errno::NOENT | Errno::NOTDIR) => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        let (sender, news) = unbounded_channel();
+        shared.listeners.borrow_mut().entry(number).or_default().push(sender);
+        Ok(Some(Watched { number, news, shared }))
+    }
+
+    fn shared(&self) -> Result<Rc<Shared>, Errno> {
+        let mut shared = self.shared.borrow_mut();
+        if let Some(shared) = shared.as_ref() {
+            return Ok(Rc::clone(shared));
+        }
+        let events = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?;
+        let new = Rc::new(Shared { events, listeners: RefCell::default() });
+        tokio::task::spawn_local(listen(Rc::clone(&new)));
+        *shared = Some(Rc::clone(&new));
+        Ok(new)
+    }
+}
+
+impl Watched {
+    /// The next news; never, once the folder itself has gone and that was told.
+    pub(crate) async fn next(&mut self) -> News {
+        match self.news.recv().await {
+            Some(news) => news,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Forgets what has been told and not heard.
+    pub(crate) fn drain(&mut self) {
+        while self.news.try_recv().is_ok() {}
+    }
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        self.news.close();
+        let mut listeners = self.shared.listeners.borrow_mut();
+        let Some(senders) = listeners.get_mut(&self.number) else { return };
+        senders.retain(|sender| !sender.is_closed());
+        if senders.is_empty() {
+            listeners.remove(&self.number);
+            let _gone_with_its_folder = inotify::remove_watch(&self.shared.events, self.number);
+        }
+    }
+}
+
+/// Empties the queue of a descriptor of one's own.
+pub(crate) fn take_in(events: &OwnedFd) {
+    let mut buffer = [MaybeUninit::uninit(); 1024];
+    let mut reader = Reader::new(events, &mut buffer);
+    while reader.next().is_ok_and(|event| !event.events().contains(ReadFlags::QUEUE_OVERFLOW)) {}
+}
+
+async fn listen(shared: Rc<Shared>) {
+    loop {
+        pidfd::readable(&shared.events).await;
+        let mut buffer = [MaybeUninit::uninit(); 4096];
+        let mut reader = Reader::new(&shared.events, &mut buffer);
+        while let Ok(event) = reader.next() {
+            let name = event.file_name().map(|name| OsStr::from_bytes(name.to_bytes()).to_owned());
+            tell(&shared, event.wd(), event.events(), name);
+        }
+    }
+}
+
+fn tell(shared: &Shared, number: i32, what: ReadFlags, name: Option<OsString>) {
+    let mut listeners = shared.listeners.borrow_mut();
+    if what.contains(ReadFlags::QUEUE_OVERFLOW) {
+        for sender in listeners.values().flatten() {
+            let _left = sender.send(News::Unknown);
+        }
+        return;
+    }
+    let comes = ReadFlags::CREATE | ReadFlags::MOVED_TO | ReadFlags::CLOSE_WRITE;
+    let news = match name {
+        Some(name) if what.intersects(comes) => News::Came(name),
+        Some(_) => News::Went,
+        // Only of the folder itself nothing is named.
+        None => News::Gone,
+    };
+    for sender in listeners.get(&number).into_iter().flatten() {
+        let _left = sender.send(news.clone());
+    }
+    if what.contains(ReadFlags::IGNORED) {
+        // The kernel may give the number away again.
+        listeners.remove(&number);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn local<T>(test: impl Future<Output = T>) -> T {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(tokio::task::LocalSet::new().run_until(test))
+    }
+
+    async fn until(watched: &mut Watched, wanted: &News) {
+        let heard = async { while watched.next().await != *wanted {} };
+        tokio::time::timeout(std::time::Duration::from_secs(30), heard).await.unwrap();
+    }
+
+    #[test]
+    fn a_folder_that_was_replaced_is_gone_although_its_path_is_there() {
+        let temp = tempfile::tempdir().unwrap();
+        let (home, elsewhere) = (temp.path().join("home"), temp.path().join("elsewhere"));
+        local(async {
+            let folders = Folders::default();
+            for is_moved in [false, true] {
+                std::fs::create_dir_all(&home).unwrap();
+                let mut watched = folders.watch(&home).unwrap();
+                if is_moved {
+                    std::fs::rename(&home, &elsewhere).unwrap();
+                } else {
+                    std::fs::remove_dir(&home).unwrap();
+                }
+                std::fs::create_dir(&home).unwrap();
+                until(&mut watched, &News::Gone).await;
+            }
+        });
+    }
+
+    #[test]
+    fn what_goes_inside_is_not_the_folder_itself() {
+        let temp = tempfile::tempdir().unwrap();
+        local(async {
+            let mut watched = Folders::default().watch(temp.path()).unwrap();
+            std::fs::create_dir(temp.path().join("a")).unwrap();
+            std::fs::remove_dir(temp.path().join("a")).unwrap();
+            assert_eq!(watched.next().await, News::Came("a".into()));
+            assert_eq!(watched.next().await, News::Went);
+        });
+    }
+
+    #[test]
+    fn a_folder_that_is_not_there_is_no_lack_of_watches() {
+        let temp = tempfile::tempdir().unwrap();
+        crate::files::replace(&temp.path().join("file"), b"").unwrap();
+        local(async {
+            for path in ["none", "none/none", "file", "file/none"] {
+                let watched = Folders::default().watch_if_there(&temp.path().join(path));
+                assert!(matches!(watched, Ok(None)), "{path}: {watched:?}");
+            }
+            let too_long = temp.path().join("x".repeat(300));
+            assert!(Folders::default().watch_if_there(&too_long).is_err());
+        });
+    }
+}

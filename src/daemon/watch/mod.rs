@@ -1,0 +1,10 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What the kernel tells without polling: processes by descriptor, folders by inotify, and whether
+//! a created container was let go.
+//!
+//! It never decides what an event means, and knows no record, no pod and no plugin. It imports no
+//! other room of the daemon.
+
+pub(crate) mod folders;
+pub(crate) mod pidfd;
+pub(crate) mod start_watch;

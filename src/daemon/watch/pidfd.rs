@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Processes by descriptor: whether one has ended, and waiting for it, without polling.
+//!
+//! A pid is only a number; the start time beside it tells a process from a later one of the
+//! same number. It never sends a signal.
+
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::time::Duration;
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use rustix::ioctl::{Updater, ioctl, opcode};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+
+use crate::files;
+use crate::host::Host;
+
+/// How long until it is looked again where nothing can wake us.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// Opens a process, if it is there.
+pub(crate) fn open(pid: u32) -> Option<OwnedFd> {
+    let pid = Pid::from_raw(i32::try_from(pid).ok()?)?;
+    pidfd_open(pid, PidfdFlags::empty()).ok()
+}
+
+/// Opens the very process that started at `start`, if it still runs (or is a zombie).
+pub(crate) fn open_same(host: &Host, pid: u32, start: Option<u64>) -> Option<OwnedFd> {
+    let fd = open(pid)?;
+    // Checked after opening: from here on the descriptor cannot mean another process.
+    (start.is_none() || start_time(host, pid) == start).then_some(fd)
+}
+
+/// Whether the process has ended; its parent need not have reaped it.
+pub(crate) fn has_ended(process: &OwnedFd) -> bool {
+    let mut fds = [PollFd::new(process.as_fd(), PollFlags::POLLIN)];
+    matches!(poll(&mut fds, PollTimeout::ZERO), Ok(1..))
+}
+
+/// Waits until the process has ended.
+pub(crate) async fn ended(process: &OwnedFd) {
+    while !has_ended(process) {
+        readable(process).await;
+    }
+}
+
+/// The same, where nobody else needs the descriptor: it is not doubled, for thousands may wait.
+pub(crate) async fn ended_alone(process: OwnedFd) -> OwnedFd {
+    becomes_readable(process).await
+}
+
+/// What the kernel says of the way in which a process ended.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Ending {
+    /// The code, or 128 and the signal.
+    Code(i32),
+    /// Nothing until its parent has reaped it.
+    NotReaped,
+    /// It does not know the question (before 6.15).
+    Unsaid,
+}
+
+/// `struct pidfd_info` of linux/pidfd.h, as far as its first version goes.
+#[repr(C)]
+#[derive(Default)]
+struct Info {
+    mask: u64,
+    cgroup: u64,
+    ids: [u32; 11],
+    exit_code: i32,
+}
+
+/// `PIDFD_INFO_EXIT`.
+const EXIT: u64 = 1 << 3;
+
+/// How a process ended, by a descriptor that was opened while it was there.
+#[expect(unsafe_code, reason = "PIDFD_GET_INFO")]
+pub(crate) fn ending(process: &OwnedFd) -> Ending {
+    let mut info = Info { mask: EXIT, ..Info::default() };
+    // SAFETY: this is the number of PIDFD_GET_INFO with the size of Info, which both sides know.
+    let question =
+        unsafe { Updater::<{ opcode::read_write::<Info>(0xff, 11) }, _>::new(&mut info) };
+    // SAFETY: the kernel writes no more than the size that the number holds.
+    match unsafe { ioctl(process, question) } {
+        Ok(()) if info.mask & EXIT != 0 => Ending::Code(match info.exit_code & 0x7f {
+            0 => (info.exit_code >> 8) & 0xff,
+            signal => 128 + signal,
+        }),
+        Ok(()) => Ending::NotReaped,
+        Err(_) => Ending::Unsaid,
+    }
+}
+
+/// Waits until there is something to read, of a process that it has ended; only for a moment where
+/// no descriptor is left: whoever calls looks for himself, and others have their turn meanwhile.
+pub(crate) async fn readable(descriptor: &OwnedFd) {
+    match descriptor.try_clone() {
+        Ok(copy) => drop(becomes_readable(copy).await),
+        Err(_) => tokio::time::sleep(PAUSE).await,
+    }
+}
+
+#[expect(unsafe_code, reason = "registering a descriptor with the event loop")]
+async fn becomes_readable(descriptor: OwnedFd) -> OwnedFd {
+    let number = descriptor.as_raw_fd();
+    // SAFETY: an OwnedFd is open for as long as it lives, which is longer than the registration.
+    match unsafe { AsyncFd::register_with_interest(number, Interest::READABLE) } {
+        Ok(registered) => {
+            let _ready = registered.readable().await;
+        }
+        // The kernel has no watch left: ask now and then instead.
+        Err(_) => {
+            while !has_ended(&descriptor) {
+                tokio::time::sleep(PAUSE).await;
+            }
+        }
+    }
+    descriptor
+}
+
+fn stat(host: &Host, pid: u32) -> Option<String> {
+    let bytes = files::read_small(&host.path(format!("/proc/{pid}/stat"))).ok()?;
+    Some(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// Start time of a process in clock ticks since boot (field 22 of proc_pid_stat(5)).
+pub(crate) fn start_time(host: &Host, pid: u32) -> Option<u64> {
+    let stat = stat(host, pid)?;
+    // The command name may hold blanks and parentheses; the last one ends it.
+    stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn our_own_process_runs_and_has_a_start_time() {
+        let host = Host::default();
+        let start = start_time(&host, std::process::id());
+        let own = open_same(&host, std::process::id(), start).unwrap();
+        assert!(start.is_some() && !has_ended(&own));
+    }
+
+    #[test]
+    fn a_later_process_of_the_same_number_is_not_taken_for_it() {
+        assert!(open_same(&Host::default(), std::process::id(), Some(1)).is_none());
+    }
+
+    #[test]
+    #[expect(clippy::disallowed_methods, reason = "processes that end")]
+    fn how_a_process_ended_is_known_once_it_was_reaped() {
+        for (script, wanted) in [("exit 3", 3), ("kill -9 $$", 137), ("exit 0", 0)] {
+            let mut child =
+                std::process::Command::new("/bin/sh").args(["-c", script]).spawn().unwrap();
+            let process = open(child.id()).unwrap();
+            while !has_ended(&process) {
+                std::thread::sleep(Duration::from_millis(2));
+            }
+            let before = ending(&process);
+            assert!(matches!(before, Ending::NotReaped | Ending::Unsaid), "{before:?}");
+            child.wait().unwrap();
+            let after = ending(&process);
+            // Kernels before 6.15 do not say.
+            assert!(after == Ending::Code(wanted) || after == Ending::Unsaid, "{after:?}");
+        }
+    }
+
+    /// In a process of its own: the limit is everybody's.
+    #[test]
+    #[expect(clippy::disallowed_methods, reason = "this test again, and a process that ends")]
+    fn without_a_descriptor_left_nothing_ends_that_runs_and_nothing_spins() {
+        use nix::sys::resource::{Resource, getrlimit, setrlimit};
+        let (variable, of) = ("TEST_WITHOUT_DESCRIPTORS", module_path!());
+        if std::env::var_os(variable).is_none() {
+            let name = "without_a_descriptor_left_nothing_ends_that_runs_and_nothing_spins";
+            let path = format!("{}::{name}", of.split_once("::").unwrap().1);
+            let mut again = std::process::Command::new(std::env::current_exe().unwrap());
+            let output = again.args(["--exact", &path]).env(variable, "1").output().unwrap();
+            let said = String::from_utf8_lossy(&output.stdout).into_owned();
+            assert!(output.status.success() && said.contains("1 passed"), "{said}");
+            return;
+        }
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let mut child = std::process::Command::new("/bin/sleep").arg("300").spawn().unwrap();
+        let process = open(child.id()).unwrap();
+        // poll(2) takes no more descriptors than the limit says.
+        let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+        setrlimit(Resource::RLIMIT_NOFILE, 3, hard).unwrap();
+        let copied = process.try_clone().is_ok();
+        let (early, pause) = runtime.block_on(async {
+            let early = tokio::time::timeout(PAUSE * 3, ended(&process)).await.is_ok();
+            let began = tokio::time::Instant::now();
+            readable(&process).await;
+            (early, began.elapsed())
+        });
+        child.kill().unwrap();
+        runtime.block_on(ended(&process));
+        setrlimit(Resource::RLIMIT_NOFILE, hard, hard).unwrap();
+        child.wait().unwrap();
+        assert!(!copied && !early && pause >= PAUSE, "{copied} {early} {pause:?}");
+    }
+
+    #[test]
+    fn a_missing_process_is_none() {
+        assert!(open(u32::MAX / 2).is_none());
+        assert_eq!(start_time(&Host::default(), u32::MAX / 2), None);
+    }
+}

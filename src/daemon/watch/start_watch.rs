@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Whether a container's process was let go, also when it has ended since: `run` may be over in
+//! milliseconds, and nothing of it is left to look at.
+//!
+//! runc's init waits at `exec.fifo` in the container's folder: it opens it for writing, which
+//! takes until the runtime reads (fifo(7)). A container that fails before has a fifo that nobody
+//! wrote to. So the folder is watched (inotify(7)) from the moment it is there, for a writer that
+//! closes: Linux no longer reports what is read from a fifo (seen on 6.18). Runtimes without a
+//! fifo are judged by their state file. It only reads.
+
+use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use rustix::fs::inotify::{self, CreateFlags, ReadFlags, Reader, WatchFlags};
+use tracing::warn;
+
+use crate::daemon::watch::pidfd;
+
+const FIFO: &str = "exec.fifo";
+
+/// How often the folder is looked for. From its making to the opening of the fifo runc needs
+/// more than ten milliseconds.
+const PAUSE: Duration = Duration::from_millis(2);
+
+/// With the folder under watch, only what makes no event is looked for.
+const LONG_PAUSE: Duration = Duration::from_millis(50);
+
+/// A container's folder and what was seen in it.
+#[derive(Debug)]
+pub(crate) struct Gate {
+    folder: PathBuf,
+    events: Arc<OnceLock<OwnedFd>>,
+    is_over: Arc<AtomicBool>,
+    has_fifo: bool,
+    was_written: bool,
+}
+
+impl Gate {
+    pub(crate) fn new(folder: PathBuf) -> Self {
+        let (events, is_over) = Default::default();
+        Self { folder, events, is_over, has_fifo: false, was_written: false }
+    }
+
+    /// Looks for the folder from now on, in a thread of its own: a daemon that is kept busy for
+    /// those ten milliseconds would come too late. The thread ends when it has found the folder.
+    pub(crate) fn look_out(&self) {
+        let (folder, events) = (self.folder.clone(), Arc::clone(&self.events));
+        let is_over = Arc::clone(&self.is_over);
+        let look = move || {
+            while !is_over.load(Ordering::Relaxed) {
+                if let Some(found) = watch_folder(&folder) {
+                    let _or_somebody_was_faster = events.set(found);
+                    return;
+                }
+                std::thread::sleep(PAUSE);
+            }
+        };
+        if let Err(error) = std::thread::Builder::new().name("gate".to_owned()).spawn(look) {
+            warn!("{} is looked for now and then only: {error}", self.folder.display());
+        }
+    }
+
+    /// Takes in what has happened, and says whether the process was let go. `has_init`: the
+    /// runtime's state names an init process.
+    pub(crate) fn is_open(&mut self, has_init: bool) -> bool {
+        if self.events.get().is_none()
+            && let Some(found) = watch_folder(&self.folder)
+        {
+            let _or_the_thread_was_faster = self.events.set(found);
+        }
+        self.has_fifo |= self.folder.join(FIFO).exists();
+        self.take_in();
+        self.was_written || (has_init && !self.has_fifo)
+    }
+
+    /// Waits until it is worth looking again; borrows nothing meanwhile.
+    pub(crate) fn changes(&self) -> impl Future<Output = ()> + use<> {
+        let events = self.events.get().and_then(|events| events.try_clone().ok());
+        async move {
+            match events {
+                Some(events) => {
+                    let _or_not = tokio::time::timeout(LONG_PAUSE, pidfd::readable(&events)).await;
+                }
+                None => tokio::time::sleep(PAUSE).await,
+            }
+        }
+    }
+
+    /// Waits for the next event without looking meanwhile, where the kernel has a watch for it:
+    /// it may take days. It ends too when the folder goes.
+    pub(crate) fn event(&self) -> impl Future<Output = ()> + use<> {
+        let events = self.events.get().and_then(|events| events.try_clone().ok());
+        async move {
+            match events {
+                Some(events) => pidfd::readable(&events).await,
+                None => tokio::time::sleep(LONG_PAUSE).await,
+            }
+        }
+    }
+
+    fn take_in(&mut self) {
+        let Some(events) = self.events.get() else { return };
+        let mut buffer = [MaybeUninit::uninit(); 4096];
+        let mut reader = Reader::new(events, &mut buffer);
+        while let Ok(event) = reader.next() {
+            if event.file_name().is_some_and(|name| name.to_bytes() == FIFO.as_bytes()) {
+                self.has_fifo = true;
+                self.was_written |= event.events().contains(ReadFlags::CLOSE_WRITE);
+            }
+        }
+    }
+}
+
+impl Drop for Gate {
+    fn drop(&mut self) {
+        self.is_over.store(true, Ordering::Relaxed);
+    }
+}
+
+/// `None` when the folder is not there yet, or the kernel has no watch left.
+fn watch_folder(folder: &Path) -> Option<OwnedFd> {
+    if !folder.is_dir() {
+        return None;
+    }
+    let events = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK).ok()?;
+    let wanted = WatchFlags::CLOSE_WRITE | WatchFlags::CREATE | WatchFlags::MOVED_TO;
+    inotify::add_watch(&events, folder, wanted | WatchFlags::ONLYDIR).ok()?;
+    Some(events)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Read, Write};
+
+    struct Place(tempfile::TempDir);
+
+    impl Place {
+        fn new() -> (Self, Gate) {
+            let place = Self(tempfile::tempdir().unwrap());
+            let gate = Gate::new(place.folder());
+            (place, gate)
+        }
+
+        fn folder(&self) -> PathBuf {
+            self.0.path().join("c1")
+        }
+
+        fn make_fifo(&self) {
+            let mode = nix::sys::stat::Mode::from_bits_truncate(0o600);
+            nix::unistd::mkfifo(&self.folder().join(FIFO), mode).unwrap();
+        }
+
+        /// What runc does: init writes, the runtime reads and removes.
+        fn let_go(&self) {
+            let path = self.folder().join(FIFO);
+            let mut both = std::fs::File::options().read(true).write(true).open(&path).unwrap();
+            both.write_all(b"0").unwrap();
+            both.read_exact(&mut [0]).unwrap();
+            std::fs::remove_file(path).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_container_that_was_started_and_is_gone_was_started() {
+        let (place, mut gate) = Place::new();
+        assert!(!gate.is_open(false));
+        std::fs::create_dir(place.folder()).unwrap();
+        assert!(!gate.is_open(false));
+        place.make_fifo();
+        assert!(!gate.is_open(true));
+        place.let_go();
+        std::fs::remove_dir(place.folder()).unwrap();
+        assert!(gate.is_open(false));
+    }
+
+    #[test]
+    fn what_happens_while_the_daemon_is_busy_is_not_missed() {
+        let (place, mut gate) = Place::new();
+        gate.look_out();
+        std::fs::create_dir(place.folder()).unwrap();
+        place.make_fifo();
+        while gate.events.get().is_none() {
+            std::thread::sleep(PAUSE);
+        }
+        place.let_go();
+        std::fs::remove_dir(place.folder()).unwrap();
+        assert!(gate.is_open(false));
+    }
+
+    #[test]
+    fn a_fifo_that_is_removed_unopened_starts_nothing() {
+        let (place, mut gate) = Place::new();
+        std::fs::create_dir(place.folder()).unwrap();
+        place.make_fifo();
+        assert!(!gate.is_open(true));
+        std::fs::remove_file(place.folder().join(FIFO)).unwrap();
+        assert!(!gate.is_open(true));
+    }
+
+    #[test]
+    fn without_a_fifo_an_init_process_is_enough() {
+        let (place, mut gate) = Place::new();
+        std::fs::create_dir(place.folder()).unwrap();
+        assert!(!gate.is_open(false));
+        assert!(gate.is_open(true));
+    }
+}

@@ -7,14 +7,16 @@ use std::path::PathBuf;
 
 use toml_edit::Value;
 
-use super::plugins::{ANY, PluginSection};
-use super::{Config, DaemonPolicy, Evict, OnFailure, mistakes, parse_duration};
+use super::duration::parse as parse_duration;
+use super::fields::check_field;
+use super::settings::{ANY_PLUGIN, Config, DaemonPolicy, Evict, OnFailure, PluginSection};
+use super::spelling::nearest;
 
 /// What is wrong with a value.
-type Wrong = std::borrow::Cow<'static, str>;
+type Mistake = std::borrow::Cow<'static, str>;
 
-/// How a value reaches the settings; `name` is what a `*` in the key stood for.
-type Take = fn(&mut Config, name: &str, value: &Value) -> Result<(), Wrong>;
+/// Sets a key to a value; `name` is what a `*` in the key stood for.
+type SetKey = fn(&mut Config, name: &str, value: &Value) -> Result<(), Mistake>;
 
 /// One key of the configuration file.
 #[derive(Debug)]
@@ -25,171 +27,197 @@ pub struct Key {
     pub default: &'static str,
     /// What it does, for `docs/config.md`.
     pub meaning: &'static str,
-    pub(super) take: Take,
+    pub(super) set: SetKey,
 }
 
-fn text(value: &Value) -> Result<String, Wrong> {
+impl Key {
+    /// What the `*` of this key stands for in `path` (empty without one); `None` when `path` is
+    /// another key.
+    pub(super) fn name_in<'p>(&self, path: &'p [String]) -> Option<&'p str> {
+        let mut parts = self.path.split('.');
+        let mut name = "";
+        for (index, word) in path.iter().enumerate() {
+            let word = if index == 0 && word == "instance" { "runtime" } else { word.as_str() };
+            match parts.next()? {
+                "*" => name = word,
+                part if part == word => {}
+                _ => return None,
+            }
+        }
+        parts.next().is_none().then_some(name)
+    }
+}
+
+fn read_string(value: &Value) -> Result<String, Mistake> {
     value.as_str().map(str::to_owned).ok_or_else(|| "expected a string in quotes".into())
 }
 
-fn path(value: &Value) -> Result<PathBuf, Wrong> {
-    let path = PathBuf::from(text(value)?);
+fn read_path(value: &Value) -> Result<PathBuf, Mistake> {
+    let path = PathBuf::from(read_string(value)?);
     if path.is_absolute() { Ok(path) } else { Err("expected an absolute path".into()) }
 }
 
-/// A list whose elements `one` reads.
-fn list<T>(
+/// A list whose elements `read_item` reads.
+fn read_list<T>(
     value: &Value,
     what: &'static str,
-    one: fn(&Value) -> Result<T, Wrong>,
-) -> Result<Vec<T>, Wrong> {
-    let list = value.as_array().ok_or_else(|| Wrong::from(format!("expected a list of {what}")))?;
-    list.iter().map(one).collect()
+    read_item: fn(&Value) -> Result<T, Mistake>,
+) -> Result<Vec<T>, Mistake> {
+    let list =
+        value.as_array().ok_or_else(|| Mistake::from(format!("expected a list of {what}")))?;
+    list.iter().map(read_item).collect()
 }
 
-fn paths(value: &Value) -> Result<Vec<PathBuf>, Wrong> {
-    list(value, "absolute paths", path)
+fn read_paths(value: &Value) -> Result<Vec<PathBuf>, Mistake> {
+    read_list(value, "absolute paths", read_path)
 }
 
-fn truth(value: &Value) -> Result<bool, Wrong> {
+fn read_bool(value: &Value) -> Result<bool, Mistake> {
     value.as_bool().ok_or_else(|| "expected true or false".into())
 }
 
-fn texts(value: &Value) -> Result<Vec<String>, Wrong> {
-    list(value, "strings", text)
+fn read_strings(value: &Value) -> Result<Vec<String>, Mistake> {
+    read_list(value, "strings", read_string)
 }
 
 /// The one list that may also be a single string: there is often one runtime.
-fn runtimes(value: &Value) -> Result<Vec<String>, Wrong> {
+fn read_runtimes(value: &Value) -> Result<Vec<String>, Mistake> {
     if let Some(runtime) = value.as_str() {
         return Ok(vec![runtime.to_owned()]);
     }
-    list(value, "strings, or a string", text)
+    read_list(value, "strings, or a string", read_string)
 }
 
 /// Names of fields that plugins can set; a mistyped one would leave open what `deny` closes.
-fn fields(value: &Value) -> Result<Vec<String>, Wrong> {
-    list(value, "strings", |value| {
-        let name = text(value)?;
-        mistakes::check_field(&name).map(|()| name)
+fn read_fields(value: &Value) -> Result<Vec<String>, Mistake> {
+    read_list(value, "strings", |value| {
+        let name = read_string(value)?;
+        check_field(&name).map(|()| name)
     })
 }
 
-fn number(value: &Value) -> Result<u32, Wrong> {
+fn read_number(value: &Value) -> Result<u32, Mistake> {
     let number = value.as_integer().and_then(|number| u32::try_from(number).ok());
     number.ok_or_else(|| "expected a number of at least 0".into())
 }
 
-fn numbers(value: &Value) -> Result<Vec<u32>, Wrong> {
-    list(value, "numbers", number)
+fn read_numbers(value: &Value) -> Result<Vec<u32>, Mistake> {
+    read_list(value, "numbers", read_number)
 }
 
-fn duration(value: &Value) -> Result<std::time::Duration, Wrong> {
+fn read_duration(value: &Value) -> Result<std::time::Duration, Mistake> {
     let duration = value.as_str().and_then(parse_duration);
     duration.ok_or_else(|| "expected a duration such as \"2s\"".into())
 }
 
-fn mode(value: &Value) -> Result<u32, Wrong> {
+fn read_mode(value: &Value) -> Result<u32, Mistake> {
     let mode = value.as_str().and_then(|digits| u32::from_str_radix(digits, 8).ok());
     let mode = mode.filter(|mode| *mode <= 0o777);
     mode.ok_or_else(|| "expected an octal string such as \"0600\"".into())
 }
 
-fn one_of(value: &Value, names: &[&str]) -> Result<String, Wrong> {
+fn read_one_of(value: &Value, names: &[&str]) -> Result<String, Mistake> {
     let is_one = |text: &&str| names.contains(text);
     let found = value.as_str().filter(is_one).map(str::to_owned);
     found.ok_or_else(|| format!("must be one of: {}", names.join(", ")).into())
 }
 
 /// `required` needs a name: a plugin that nobody named cannot be missing.
-fn required(name: &str, value: &Value) -> Result<Option<bool>, Wrong> {
-    match truth(value)? {
-        true if name == ANY => Err("name the plugin that is required, as in [plugin.foo]".into()),
+fn read_required(name: &str, value: &Value) -> Result<Option<bool>, Mistake> {
+    match read_bool(value)? {
+        true if name == ANY_PLUGIN => {
+            Err("name the plugin that is required, as in [plugin.foo]".into())
+        }
         required => Ok(Some(required)),
     }
 }
 
-fn on_failure(value: &Value) -> Result<Option<OnFailure>, Wrong> {
-    let is_refuse = one_of(value, &["refuse", "skip"])? == "refuse";
+fn read_on_failure(value: &Value) -> Result<Option<OnFailure>, Mistake> {
+    let is_refuse = read_one_of(value, &["refuse", "skip"])? == "refuse";
     Ok(Some(if is_refuse { OnFailure::Refuse } else { OnFailure::Skip }))
 }
 
-fn evict(value: &Value) -> Result<Option<Evict>, Wrong> {
-    Ok(Some(match one_of(value, &["allow", "deny", "own-namespace"])?.as_str() {
+fn read_evict(value: &Value) -> Result<Option<Evict>, Mistake> {
+    Ok(Some(match read_one_of(value, &["allow", "deny", "own-namespace"])?.as_str() {
         "deny" => Evict::Deny,
         "own-namespace" => Evict::OwnNamespace,
         _ => Evict::Allow,
     }))
 }
 
-fn plugin<'c>(config: &'c mut Config, name: &str) -> &'c mut PluginSection {
+fn section<'c>(config: &'c mut Config, name: &str) -> &'c mut PluginSection {
     config.plugins.entry(name.to_owned()).or_default()
 }
 
 macro_rules! keys {
-    ($($path:literal = $default:literal, $meaning:literal, |$config:ident, $name:pat_param, $value:ident| $take:expr;)*) => {
+    ($($path:literal = $default:literal, $meaning:literal, |$config:ident, $name:pat_param, $value:ident| $set:expr;)*) => {
         /// Every key there is.
         pub static KEYS: &[Key] = &[$(Key {
             path: $path,
             default: $default,
             meaning: $meaning,
-            take: |$config, $name, $value| { $take; Ok(()) },
+            set: |$config, $name, $value| { $set; Ok(()) },
         }),*];
     };
 }
 
 keys! {
-    "runtime" = "[\"runc\", \"crun\", \"youki\"]", "Real runtimes by name or absolute path, as a list or one string; the first that exists and is not nri-runc itself is used.", |c, _, v| c.runtime = runtimes(v)?;
-    "on_daemon_failure" = "\"continue\"", "What create, run, restore, start and update do when the daemon cannot be reached, is silent or too slow: `continue` as the plain runtime, or `fail`. delete never fails. Where something protects containers (`required`, `on_failure = \"refuse\"`, an enabled validator), create, run and restore are refused under `continue` too, except for `exempt_namespaces`.", |c, _, v| c.on_daemon_failure = if one_of(v, &["continue", "fail"])? == "fail" { DaemonPolicy::Fail } else { DaemonPolicy::Continue };
-    "autostart" = "true", "Whether a wrapper starts the daemon when it is not there; false where a service manager runs it.", |c, _, v| c.autostart = truth(v)?;
-    "exempt_namespaces" = "[\"kube-system\"]", "Pods in these namespaces are not refused for a missing required plugin, nor for a daemon that is away.", |c, _, v| c.exempt_namespaces = texts(v)?;
-    "exempt_by_annotation" = "false", "Whether annotations and labels may put a pod into one of `exempt_namespaces`: `nri-runc.dev/pod-namespace` on engines without pods, Kubernetes' annotations below an engine that is not known. Whoever may set those is then excused.", |c, _, v| c.exempt_by_annotation = truth(v)?;
-    "run_dir" = "\"/run/nri-runc\"", "Daemon socket, lock and state.", |c, _, v| c.run_dir = path(v)?;
-    "runtime_roots" = "[]", "Runtimes' state directories (`*` stands for a part of a name) whose containers are all made through nri-runc: after the run directory was wiped, all in them are found again, not only those whose engine names nri-runc for them.", |c, _, v| c.runtime_roots = paths(v)?;
-    "runtime_name" = "\"nri-runc\"", "The runtime name that plugins are told.", |c, _, v| c.runtime_name = text(v)?;
-    "runtime.*.path" = "", "The real runtime when called by this name (a link to nri-runc); wins over `runtime`.", |c, n, v| { let path = text(v)?; c.instances.insert(n.to_owned(), path) };
-    "nri.disable" = "false", "Pure pass-through: no plugin is asked about anything.", |c, _, v| c.disable = truth(v)?;
-    "nri.socket_path" = "\"/var/run/nri/nri.sock\"", "Where plugins connect.", |c, _, v| c.socket_path = path(v)?;
-    "nri.plugin_path" = "\"/opt/nri/plugins\"", "Pre-installed plugins, executables named `NN-name`.", |c, _, v| c.plugin_path = path(v)?;
-    "nri.plugin_config_path" = "\"/etc/nri/conf.d\"", "Their configuration, `NN-name.conf` or `name.conf`.", |c, _, v| c.plugin_config_path = path(v)?;
-    "nri.plugin_registration_timeout" = "\"5s\"", "How long a plugin may take to register; also how long creates wait for expected plugins after a daemon start.", |c, _, v| c.registration_timeout = duration(v)?;
-    "nri.plugin_request_timeout" = "\"2s\"", "How long a plugin may take for one request.", |c, _, v| c.request_timeout = duration(v)?;
-    "nri.disable_connections" = "false", "No socket: only pre-installed plugins.", |c, _, v| c.disable_connections = truth(v)?;
-    "nri.wait_for" = "[]", "Plugins (`NN-name`) that creates wait for after a daemon start, bounded by the registration time-out.", |c, _, v| c.wait_for = texts(v)?;
-    "nri.socket_mode" = "\"0600\"", "Mode of the plugin socket.", |c, _, v| c.socket_mode = mode(v)?;
-    "nri.socket_gid" = "", "Group of the plugin socket.", |c, _, v| c.socket_gid = Some(number(v)?);
-    "nri.allowed_uids" = "[0]", "Users that may connect a plugin.", |c, _, v| c.allowed_uids = numbers(v)?;
-    "nri.default_validator.enable" = "false", "The built-in validator.", |c, _, v| c.default_validator.enable = truth(v)?;
-    "nri.default_validator.reject_oci_hook_adjustment" = "false", "Refuse OCI hooks.", |c, _, v| c.default_validator.reject_oci_hook_adjustment = truth(v)?;
-    "nri.default_validator.reject_runtime_default_seccomp_adjustment" = "false", "Refuse changes of the runtime's default seccomp policy. An engine's document does not tell default and localhost policies apart: either key refuses changes of both.", |c, _, v| c.default_validator.reject_runtime_default_seccomp_adjustment = truth(v)?;
-    "nri.default_validator.reject_unconfined_seccomp_adjustment" = "false", "Refuse a seccomp policy where there was none, or where it is not known which one there was.", |c, _, v| c.default_validator.reject_unconfined_seccomp_adjustment = truth(v)?;
-    "nri.default_validator.reject_custom_seccomp_adjustment" = "false", "Refuse changes of a localhost seccomp policy.", |c, _, v| c.default_validator.reject_custom_seccomp_adjustment = truth(v)?;
-    "nri.default_validator.reject_namespace_adjustment" = "false", "Refuse namespace changes, removals included.", |c, _, v| c.default_validator.reject_namespace_adjustment = truth(v)?;
-    "nri.default_validator.reject_sysctl_adjustment" = "false", "Refuse sysctl changes, removals included.", |c, _, v| c.default_validator.reject_sysctl_adjustment = truth(v)?;
-    "nri.default_validator.required_plugins" = "[]", "Plugins, as `name` or `NN-name`, without which no container is created; a pod names more in its annotation `required-plugins.noderesource.dev`.", |c, _, v| c.default_validator.required_plugins = texts(v)?;
-    "nri.default_validator.tolerate_missing_plugins_annotation" = "\"\"", "Key of the pod annotation that, when true, excuses missing plugins, those with `required` in `[plugin.NAME]` too (even if `enable` is false); empty = none does.", |c, _, v| c.default_validator.tolerate_missing_plugins_annotation = text(v)?;
-    "plugin.*.on_failure" = "", "`refuse` or `skip` when it does not answer; wins over what the plugin declares (undeclared: skip).", |c, n, v| plugin(c, n).on_failure = on_failure(v)?;
-    "plugin.*.request_timeout" = "", "Its own request time-out.", |c, n, v| plugin(c, n).request_timeout = Some(duration(v)?);
-    "plugin.*.strikes" = "", "Time-outs in a row before it is disconnected, 0 = never; wins over what the plugin declares (undeclared: 1).", |c, n, v| plugin(c, n).strikes = Some(number(v)?);
-    "plugin.*.required" = "false", "Containers are refused while it is missing. Not in `[plugin.\"*\"]`.", |c, n, v| plugin(c, n).required = required(n, v)?;
-    "plugin.*.concurrency" = "1", "Requests at once about different containers; more only for plugins known to be re-entrant.", |c, n, v| plugin(c, n).concurrency = Some(number(v)?);
-    "plugin.*.allow" = "[]", "Fields it may set, by NRI name (`Env`, `Mounts`, `OciHooks`, ...); empty = all.", |c, n, v| plugin(c, n).allow = Some(fields(v)?);
-    "plugin.*.deny" = "[]", "Fields it may not set; wins over `allow`.", |c, n, v| plugin(c, n).deny = Some(fields(v)?);
-    "cdi.spec_dirs" = "[\"/etc/cdi\", \"/var/run/cdi\"]", "Where CDI spec files (`*.json`, `*.yaml`) are; of two that define one device the one in the later folder wins.", |c, _, v| c.cdi_spec_dirs = paths(v)?;
-    "blockio.config_file" = "", "The YAML file that says what block I/O classes mean, in the format of engines that use goresctrl; without it every class is refused.", |c, _, v| c.blockio_config_file = Some(path(v)?);
-    "rdt.resctrl_path" = "\"/sys/fs/resctrl\"", "Where resctrl is mounted; RDT classes are the folders in it.", |c, _, v| c.resctrl_path = path(v)?;
-    "plugin.*.evict" = "\"allow\"", "Which containers it may have evicted: `allow` any container, `deny` none, `own-namespace` those in the namespace of the pod that it runs in itself.", |c, n, v| plugin(c, n).evict = evict(v)?;
-    "eviction.signal" = "\"SIGTERM\"", "The first signal to a container that a plugin wants evicted.", |c, _, v| c.eviction_signal = text(v)?;
-    "eviction.grace" = "\"10s\"", "How long it may take to end before SIGKILL.", |c, _, v| c.eviction_grace = duration(v)?;
-    "eviction.per_minute" = "10", "The most evictions in a minute, of all plugins; more are refused. 0 = none.", |c, _, v| c.eviction_per_minute = number(v)?;
-    "eviction.sandboxes" = "false", "Whether the infrastructure container of a pod may be evicted.", |c, _, v| c.eviction_sandboxes = truth(v)?;
-    "log.target" = "\"auto\"", "`auto`, `journal`, `syslog`, `file` (RUN_DIR/daemon.log, bounded) or `stderr`.", |c, _, v| c.log_target = one_of(v, &["auto", "journal", "syslog", "file", "stderr"])?;
-    "log.level" = "\"info\"", "`error`, `warn`, `info`, `debug` or `trace`.", |c, _, v| c.log_level = one_of(v, &["error", "warn", "info", "debug", "trace"])?;
-    "log.format" = "\"text\"", "`text` or `json`.", |c, _, v| c.log_format = one_of(v, &["text", "json"])?;
-    "debug.host_root" = "\"\"", "For tests: a folder in front of every host path that is read.", |c, _, v| c.debug_host_root = text(v)?;
-    "debug.node_root" = "\"\"", "For tests: a folder in front of the host paths that tell what the node can do.", |c, _, v| c.debug_node_root = text(v)?;
-    "debug.fault" = "\"\"", "For tests: `POINT:kill`, `POINT:fail`, `POINT:stall`, or `@FILE` with one of these in it.", |c, _, v| c.debug_fault = text(v)?;
-    "debug.create_cap" = "\"90s\"", "For tests: how long create, run and restore wait for the daemon at most.", |c, _, v| c.debug_create_cap = duration(v)?;
+    "runtime" = "[\"runc\", \"crun\", \"youki\"]", "Real runtimes by name or absolute path, as a list or one string; the first that exists and is not nri-runc itself is used.", |c, _, v| c.runtime = read_runtimes(v)?;
+    "on_daemon_failure" = "\"continue\"", "What create, run, restore, start and update do when the daemon cannot be reached, is silent or too slow: `continue` as the plain runtime, or `fail`. delete never fails. Where something protects containers (`required`, `on_failure = \"refuse\"`, an enabled validator), create, run and restore are refused under `continue` too, except for `exempt_namespaces`.", |c, _, v| c.on_daemon_failure = if read_one_of(v, &["continue", "fail"])? == "fail" { DaemonPolicy::Fail } else { DaemonPolicy::Continue };
+    "autostart" = "true", "Whether a wrapper starts the daemon when it is not there; false where a service manager runs it.", |c, _, v| c.autostart = read_bool(v)?;
+    "exempt_namespaces" = "[\"kube-system\"]", "Pods in these namespaces are not refused for a missing required plugin, nor for a daemon that is away.", |c, _, v| c.exempt_namespaces = read_strings(v)?;
+    "exempt_by_annotation" = "false", "Whether annotations and labels may put a pod into one of `exempt_namespaces`: `nri-runc.dev/pod-namespace` on engines without pods, Kubernetes' annotations below an engine that is not known. Whoever may set those is then excused.", |c, _, v| c.exempt_by_annotation = read_bool(v)?;
+    "run_dir" = "\"/run/nri-runc\"", "Daemon socket, lock and state.", |c, _, v| c.run_dir = read_path(v)?;
+    "runtime_roots" = "[]", "Runtimes' state directories (`*` stands for a part of a name) whose containers are all made through nri-runc: after the run directory was wiped, all in them are found again, not only those whose engine names nri-runc for them.", |c, _, v| c.runtime_roots = read_paths(v)?;
+    "runtime_name" = "\"nri-runc\"", "The runtime name that plugins are told.", |c, _, v| c.runtime_name = read_string(v)?;
+    "runtime.*.path" = "", "The real runtime when called by this name (a link to nri-runc); wins over `runtime`.", |c, n, v| { let path = read_string(v)?; c.instances.insert(n.to_owned(), path) };
+    "nri.disable" = "false", "Pure pass-through: no plugin is asked about anything.", |c, _, v| c.disable = read_bool(v)?;
+    "nri.socket_path" = "\"/var/run/nri/nri.sock\"", "Where plugins connect.", |c, _, v| c.socket_path = read_path(v)?;
+    "nri.plugin_path" = "\"/opt/nri/plugins\"", "Pre-installed plugins, executables named `NN-name`.", |c, _, v| c.plugin_path = read_path(v)?;
+    "nri.plugin_config_path" = "\"/etc/nri/conf.d\"", "Their configuration, `NN-name.conf` or `name.conf`.", |c, _, v| c.plugin_config_path = read_path(v)?;
+    "nri.plugin_registration_timeout" = "\"5s\"", "How long a plugin may take to register; also how long creates wait for expected plugins after a daemon start.", |c, _, v| c.registration_timeout = read_duration(v)?;
+    "nri.plugin_request_timeout" = "\"2s\"", "How long a plugin may take for one request.", |c, _, v| c.request_timeout = read_duration(v)?;
+    "nri.disable_connections" = "false", "No socket: only pre-installed plugins.", |c, _, v| c.disable_connections = read_bool(v)?;
+    "nri.wait_for" = "[]", "Plugins (`NN-name`) that creates wait for after a daemon start, bounded by the registration time-out.", |c, _, v| c.wait_for = read_strings(v)?;
+    "nri.socket_mode" = "\"0600\"", "Mode of the plugin socket.", |c, _, v| c.socket_mode = read_mode(v)?;
+    "nri.socket_gid" = "", "Group of the plugin socket.", |c, _, v| c.socket_gid = Some(read_number(v)?);
+    "nri.allowed_uids" = "[0]", "Users that may connect a plugin.", |c, _, v| c.allowed_uids = read_numbers(v)?;
+    "nri.default_validator.enable" = "false", "The built-in validator.", |c, _, v| c.default_validator.enable = read_bool(v)?;
+    "nri.default_validator.reject_oci_hook_adjustment" = "false", "Refuse OCI hooks.", |c, _, v| c.default_validator.reject_oci_hook_adjustment = read_bool(v)?;
+    "nri.default_validator.reject_runtime_default_seccomp_adjustment" = "false", "Refuse changes of the runtime's default seccomp policy. An engine's document does not tell default and localhost policies apart: either key refuses changes of both.", |c, _, v| c.default_validator.reject_runtime_default_seccomp_adjustment = read_bool(v)?;
+    "nri.default_validator.reject_unconfined_seccomp_adjustment" = "false", "Refuse a seccomp policy where there was none, or where it is not known which one there was.", |c, _, v| c.default_validator.reject_unconfined_seccomp_adjustment = read_bool(v)?;
+    "nri.default_validator.reject_custom_seccomp_adjustment" = "false", "Refuse changes of a localhost seccomp policy.", |c, _, v| c.default_validator.reject_custom_seccomp_adjustment = read_bool(v)?;
+    "nri.default_validator.reject_namespace_adjustment" = "false", "Refuse namespace changes, removals included.", |c, _, v| c.default_validator.reject_namespace_adjustment = read_bool(v)?;
+    "nri.default_validator.reject_sysctl_adjustment" = "false", "Refuse sysctl changes, removals included.", |c, _, v| c.default_validator.reject_sysctl_adjustment = read_bool(v)?;
+    "nri.default_validator.required_plugins" = "[]", "Plugins, as `name` or `NN-name`, without which no container is created; a pod names more in its annotation `required-plugins.noderesource.dev`.", |c, _, v| c.default_validator.required_plugins = read_strings(v)?;
+    "nri.default_validator.tolerate_missing_plugins_annotation" = "\"\"", "Key of the pod annotation that, when true, excuses missing plugins, those with `required` in `[plugin.NAME]` too (even if `enable` is false); empty = none does.", |c, _, v| c.default_validator.tolerate_missing_plugins_annotation = read_string(v)?;
+    "plugin.*.on_failure" = "", "`refuse` or `skip` when it does not answer; wins over what the plugin declares (undeclared: skip).", |c, n, v| section(c, n).on_failure = read_on_failure(v)?;
+    "plugin.*.request_timeout" = "", "Its own request time-out.", |c, n, v| section(c, n).request_timeout = Some(read_duration(v)?);
+    "plugin.*.strikes" = "", "Time-outs in a row before it is disconnected, 0 = never; wins over what the plugin declares (undeclared: 1).", |c, n, v| section(c, n).strikes = Some(read_number(v)?);
+    "plugin.*.required" = "false", "Containers are refused while it is missing. Not in `[plugin.\"*\"]`.", |c, n, v| section(c, n).required = read_required(n, v)?;
+    "plugin.*.concurrency" = "1", "Requests at once about different containers; more only for plugins known to be re-entrant.", |c, n, v| section(c, n).concurrency = Some(read_number(v)?);
+    "plugin.*.allow" = "[]", "Fields it may set, by NRI name (`Env`, `Mounts`, `OciHooks`, ...); empty = all.", |c, n, v| section(c, n).allow = Some(read_fields(v)?);
+    "plugin.*.deny" = "[]", "Fields it may not set; wins over `allow`.", |c, n, v| section(c, n).deny = Some(read_fields(v)?);
+    "cdi.spec_dirs" = "[\"/etc/cdi\", \"/var/run/cdi\"]", "Where CDI spec files (`*.json`, `*.yaml`) are; of two that define one device the one in the later folder wins.", |c, _, v| c.cdi_spec_dirs = read_paths(v)?;
+    "blockio.config_file" = "", "The YAML file that says what block I/O classes mean, in the format of engines that use goresctrl; without it every class is refused.", |c, _, v| c.blockio_config_file = Some(read_path(v)?);
+    "rdt.resctrl_path" = "\"/sys/fs/resctrl\"", "Where resctrl is mounted; RDT classes are the folders in it.", |c, _, v| c.resctrl_path = read_path(v)?;
+    "plugin.*.evict" = "\"allow\"", "Which containers it may have evicted: `allow` any container, `deny` none, `own-namespace` those in the namespace of the pod that it runs in itself.", |c, n, v| section(c, n).evict = read_evict(v)?;
+    "eviction.signal" = "\"SIGTERM\"", "The first signal to a container that a plugin wants evicted.", |c, _, v| c.eviction_signal = read_string(v)?;
+    "eviction.grace" = "\"10s\"", "How long it may take to end before SIGKILL.", |c, _, v| c.eviction_grace = read_duration(v)?;
+    "eviction.per_minute" = "10", "The most evictions in a minute, of all plugins; more are refused. 0 = none.", |c, _, v| c.eviction_per_minute = read_number(v)?;
+    "eviction.sandboxes" = "false", "Whether the infrastructure container of a pod may be evicted.", |c, _, v| c.eviction_sandboxes = read_bool(v)?;
+    "log.target" = "\"auto\"", "`auto`, `journal`, `syslog`, `file` (RUN_DIR/daemon.log, bounded) or `stderr`.", |c, _, v| c.log_target = read_one_of(v, &["auto", "journal", "syslog", "file", "stderr"])?;
+    "log.level" = "\"info\"", "`error`, `warn`, `info`, `debug` or `trace`.", |c, _, v| c.log_level = read_one_of(v, &["error", "warn", "info", "debug", "trace"])?;
+    "log.format" = "\"text\"", "`text` or `json`.", |c, _, v| c.log_format = read_one_of(v, &["text", "json"])?;
+    "debug.host_root" = "\"\"", "For tests: a folder in front of every host path that is read.", |c, _, v| c.debug_host_root = read_string(v)?;
+    "debug.node_root" = "\"\"", "For tests: a folder in front of the host paths that tell what the node can do.", |c, _, v| c.debug_node_root = read_string(v)?;
+    "debug.fault" = "\"\"", "For tests: `POINT:kill`, `POINT:fail`, `POINT:stall`, or `@FILE` with one of these in it.", |c, _, v| c.debug_fault = read_string(v)?;
+    "debug.create_cap" = "\"90s\"", "For tests: how long create, run and restore wait for the daemon at most.", |c, _, v| c.debug_create_cap = read_duration(v)?;
+}
+
+/// The known key that is most like `dotted`.
+pub(super) fn nearest_key(dotted: &str) -> &'static str {
+    nearest(dotted, KEYS.iter().map(|key| key.path))
 }
 
 /// The table as `docs/config.md` shows it.
@@ -207,7 +235,7 @@ pub fn markdown() -> String {
 #[cfg(test)]
 mod tests {
     use super::super::reader::apply;
-    use super::super::{Problem, Validator};
+    use super::super::settings::{Problem, Validator};
     use super::*;
 
     #[test]

@@ -4,61 +4,8 @@
 //! file is fixed (`Config::protection_error`). Elsewhere a mistake is a warning.
 //! Nothing here reads a file.
 
-use super::reader::{distance_to_key, nearest, nearest_key};
-
-/// The fields that plugins can set, by NRI's names; `chain` has a test that the adaptation knows
-/// the same.
-pub const FIELDS: [&str; 40] = [
-    "Annotations",
-    "Mounts",
-    "OciHooks",
-    "Devices",
-    "CdiDevices",
-    "Env",
-    "Args",
-    "MemLimit",
-    "MemReservation",
-    "MemSwapLimit",
-    "MemKernelLimit",
-    "MemTCPLimit",
-    "MemSwappiness",
-    "MemDisableOomKiller",
-    "MemUseHierarchy",
-    "CPUShares",
-    "CPUQuota",
-    "CPUPeriod",
-    "CPURealtimeRuntime",
-    "CPURealtimePeriod",
-    "CPUSetCPUs",
-    "CPUSetMems",
-    "PidsLimit",
-    "HugepageLimits",
-    "BlockioClass",
-    "RdtClass",
-    "CgroupsUnified",
-    "CgroupsPath",
-    "OomScoreAdj",
-    "Rlimits",
-    "IoPriority",
-    "SeccompPolicy",
-    "Namespace",
-    "Sysctl",
-    "LinuxNetDevices",
-    "LinuxSched",
-    "RdtClosID",
-    "RdtSchemata",
-    "RdtEnableMonitoring",
-    "MemoryPolicy",
-];
-
-/// Whether plugins can set a field of that name; else what is wrong, with the nearest name.
-pub(super) fn check_field(name: &str) -> Result<(), std::borrow::Cow<'static, str>> {
-    if FIELDS.contains(&name) {
-        return Ok(());
-    }
-    let hint = nearest(name, FIELDS.into_iter());
-    Err(format!("{name:?} is not a field that plugins can set, did you mean {hint:?}?").into())
-}
+use super::keys::nearest_key;
+use super::spelling::distance_to_key;
 
 /// Sections and keys that protect.
 const SECTIONS: [&str; 3] = ["plugin", "nri.default_validator", "rule"];
@@ -123,14 +70,5 @@ mod tests {
         ] {
             assert!(!is_protecting(key), "{key}");
         }
-    }
-
-    #[test]
-    fn a_mistyped_field_is_told_its_nearest_name() {
-        for (name, hint) in [("env", "Env"), ("OCIHooks", "OciHooks"), ("CpuShares", "CPUShares")] {
-            let wrong = check_field(name).unwrap_err();
-            assert!(wrong.contains(&format!("did you mean {hint:?}")), "{wrong}");
-        }
-        assert_eq!(check_field("Env"), Ok(()));
     }
 }

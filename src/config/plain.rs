@@ -9,16 +9,14 @@
 
 use toml_edit::{Array, Value};
 
-use super::Config;
 use super::keys::{KEYS, Key};
-use super::plugins::ANY;
-use super::reader::matches;
+use super::settings::{ANY_PLUGIN, Config};
 
 /// Takes over what `text` sets; `false` when the parser has to read it, whatever was taken over.
 pub(super) fn apply(config: &mut Config, text: &str) -> bool {
     read(text).is_some_and(|settings| {
         settings.iter().all(|(key, path, value)| {
-            matches(key, path).is_some_and(|name| (key.take)(config, name, value).is_ok())
+            key.name_in(path).is_some_and(|name| (key.set)(config, name, value).is_ok())
         })
     })
 }
@@ -53,7 +51,7 @@ fn read(text: &str) -> Option<Vec<Setting>> {
         if path.first().is_some_and(|word| word == "instance") {
             return None;
         }
-        let known = KEYS.iter().find(|known| matches(known, &path).is_some())?;
+        let known = KEYS.iter().find(|known| known.name_in(&path).is_some())?;
         if !is_bare(key) || settings.iter().any(|(_, other, _)| *other == path) {
             return None;
         }
@@ -96,7 +94,7 @@ fn is_section(name: &str) -> bool {
 
 /// The one name of a section that needs quotes and is plain all the same: every plugin.
 fn unquoted(word: &str) -> &str {
-    if word == "\"*\"" { ANY } else { word }
+    if word == "\"*\"" { ANY_PLUGIN } else { word }
 }
 
 /// A value and what follows it.

@@ -5,10 +5,7 @@
 
 use std::time::Duration;
 
-use super::{Config, Evict, OnFailure};
-
-/// The section that holds for every plugin.
-pub(super) const ANY: &str = "*";
+use super::settings::{ANY_PLUGIN, Config, Evict, OnFailure, PluginSection};
 
 /// Settings of one plugin; `None` where the operator says nothing and the plugin may.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -31,26 +28,14 @@ pub struct PluginSettings {
     pub evict: Evict,
 }
 
-/// One section `[plugin.NAME]` as it is written; `None` for a key that it does not have.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-#[expect(missing_docs, reason = "each field is documented once, in the table of keys")]
-pub struct PluginSection {
-    pub on_failure: Option<OnFailure>,
-    pub request_timeout: Option<Duration>,
-    pub strikes: Option<u32>,
-    pub required: Option<bool>,
-    pub concurrency: Option<u32>,
-    pub allow: Option<Vec<String>>,
-    pub deny: Option<Vec<String>>,
-    pub evict: Option<Evict>,
-}
-
 impl Config {
     /// What the operator said about the plugin `index-name`.
     pub fn plugin(&self, index: &str, name: &str) -> PluginSettings {
         let id = format!("{index}-{name}");
-        let sections: Vec<&PluginSection> =
-            [id.as_str(), name, ANY].iter().filter_map(|name| self.plugins.get(*name)).collect();
+        let sections: Vec<&PluginSection> = [id.as_str(), name, ANY_PLUGIN]
+            .iter()
+            .filter_map(|name| self.plugins.get(*name))
+            .collect();
         PluginSettings {
             on_failure: first(&sections, |section| section.on_failure.as_ref()),
             request_timeout: first(&sections, |section| section.request_timeout.as_ref()),

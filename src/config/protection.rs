@@ -8,7 +8,7 @@
 
 use std::path::PathBuf;
 
-use super::{Config, OnFailure};
+use super::settings::{Config, OnFailure};
 
 /// The longest list of plugins that is read.
 const MOST: usize = 1000;

@@ -7,14 +7,15 @@ use std::path::PathBuf;
 
 use toml_edit::{Document, Item, TableLike, Value};
 
-use super::keys::{KEYS, Key};
-use super::{Config, Problem, mistakes};
+use super::keys::{KEYS, nearest_key};
+use super::settings::{Config, Problem};
+use super::{mistakes, plain};
 use crate::error::quoted;
 
 /// Takes over what the TOML `text` of `file` sets; what is wrong with it goes to `problems`.
 pub(super) fn apply(config: &mut Config, file: &str, text: &str, problems: &mut Vec<Problem>) {
     // What was taken over before it gave up is taken over again, or the file is not used at all.
-    if !super::plain::apply(config, text) {
+    if !plain::apply(config, text) {
         parse(config, file, text, problems);
     }
 }
@@ -88,12 +89,12 @@ impl Reader<'_> {
     }
 
     fn value(&mut self, path: &[String], value: &Value, at: usize, item: &Item) {
-        let Some((key, name)) = KEYS.iter().find_map(|key| Some((key, matches(key, path)?))) else {
+        let Some((key, name)) = KEYS.iter().find_map(|key| Some((key, key.name_in(path)?))) else {
             let dotted = as_written(path);
             let hint = nearest_key(&dotted);
             return self.problem(path, at, &format!("unknown key {dotted}, nearest is {hint}"));
         };
-        if let Err(wrong) = (key.take)(self.config, name, value) {
+        if let Err(wrong) = (key.set)(self.config, name, value) {
             let at = item.span().map_or(at, |span| span.start);
             self.problem(path, at, &format!("{}: {wrong}", as_written(path)));
             // Its default may be another runtime, or another word on a daemon that is away, than
@@ -131,21 +132,6 @@ fn as_written(path: &[String]) -> String {
     }
 }
 
-/// What the `*` of `key` stands for in `path` (empty without one), or `None` when it differs.
-pub(super) fn matches<'p>(key: &Key, path: &'p [String]) -> Option<&'p str> {
-    let mut parts = key.path.split('.');
-    let mut name = "";
-    for (index, word) in path.iter().enumerate() {
-        let word = if index == 0 && word == "instance" { "runtime" } else { word.as_str() };
-        match parts.next()? {
-            "*" => name = word,
-            part if part == word => {}
-            _ => return None,
-        }
-    }
-    parts.next().is_none().then_some(name)
-}
-
 /// Line and column of `offset`, both from 1, the column in characters.
 fn place(text: &str, offset: usize) -> String {
     let before = text.get(..offset).unwrap_or(text);
@@ -157,49 +143,6 @@ fn place(text: &str, offset: usize) -> String {
         column -= 1;
     }
     format!("{line}:{column}")
-}
-
-/// The known key that is most like `dotted`.
-pub(super) fn nearest_key(dotted: &str) -> &'static str {
-    nearest(dotted, KEYS.iter().map(|key| key.path))
-}
-
-/// The one of `names` with the smallest edit distance, letters in another case counting least.
-pub(super) fn nearest<'n>(wrong: &str, names: impl Iterator<Item = &'n str>) -> &'n str {
-    let by_distance = |name: &&str| {
-        let meant = meant(wrong, name);
-        (distance_to_key(wrong, name), distance(wrong.as_bytes(), meant.as_bytes()))
-    };
-    names.min_by_key(by_distance).unwrap_or_default()
-}
-
-/// How many letters differ between what was written and a key, whatever their case.
-pub(super) fn distance_to_key(wrong: &str, key: &str) -> usize {
-    distance(wrong.to_lowercase().as_bytes(), meant(wrong, key).to_lowercase().as_bytes())
-}
-
-/// `key` with the words of `wrong` where the operator chooses them.
-fn meant(wrong: &str, key: &str) -> String {
-    let mut words = wrong.split('.');
-    let parts = key.split('.').map(|part| match (part, words.next()) {
-        ("*", Some(word)) => word,
-        (part, _) => part,
-    });
-    parts.collect::<Vec<_>>().join(".")
-}
-
-fn distance(a: &[u8], b: &[u8]) -> usize {
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, x) in a.iter().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, y) in b.iter().enumerate() {
-            let change = diagonal + usize::from(x != y);
-            diagonal = row[j + 1];
-            row[j + 1] = change.min(row[j] + 1).min(diagonal + 1);
-        }
-    }
-    row[b.len()]
 }
 
 /// The keys that these files set, dotted, each with its last value in one way of writing.

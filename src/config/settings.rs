@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The settings as types, with their defaults and the paths that follow from them. The table in
+//! `keys.rs` fills them and says what each means. Nothing here reads a file.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::host::Host;
+
+/// The name of the section `[plugin."*"]`, which holds for every plugin.
+pub(super) const ANY_PLUGIN: &str = "*";
+
+/// What to do when nobody answered: the daemon, or a plugin.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DaemonPolicy {
+    /// Behave as the plain runtime, and leave a record.
+    Continue,
+    /// Fail the verb.
+    Fail,
+}
+
+/// What a plugin's silence means for the request that it was asked about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OnFailure {
+    /// The operation is refused.
+    Refuse,
+    /// The plugin is skipped.
+    Skip,
+}
+
+/// Whom a plugin may have evicted.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Evict {
+    /// Any container.
+    #[default]
+    Allow,
+    /// None.
+    Deny,
+    /// Containers in the namespace of the pod that the plugin itself runs in.
+    OwnNamespace,
+}
+
+/// Every setting, with defaults filled in. The meaning of each is in the table of keys.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(missing_docs, reason = "each field is documented once, in the table of keys")]
+pub struct Config {
+    pub runtime: Vec<String>,
+    pub on_daemon_failure: DaemonPolicy,
+    pub autostart: bool,
+    pub exempt_namespaces: Vec<String>,
+    pub exempt_by_annotation: bool,
+    pub run_dir: PathBuf,
+    pub runtime_roots: Vec<PathBuf>,
+    pub runtime_name: String,
+    pub instances: BTreeMap<String, String>,
+    pub disable: bool,
+    pub socket_path: PathBuf,
+    pub plugin_path: PathBuf,
+    pub plugin_config_path: PathBuf,
+    pub registration_timeout: Duration,
+    pub request_timeout: Duration,
+    pub disable_connections: bool,
+    pub wait_for: Vec<String>,
+    pub socket_mode: u32,
+    pub socket_gid: Option<u32>,
+    pub allowed_uids: Vec<u32>,
+    pub default_validator: Validator,
+    pub plugins: BTreeMap<String, PluginSection>,
+    pub cdi_spec_dirs: Vec<PathBuf>,
+    pub blockio_config_file: Option<PathBuf>,
+    pub resctrl_path: PathBuf,
+    pub eviction_signal: String,
+    pub eviction_grace: Duration,
+    pub eviction_per_minute: u32,
+    pub eviction_sandboxes: bool,
+    pub log_target: String,
+    pub log_level: String,
+    pub log_format: String,
+    pub debug_host_root: String,
+    pub debug_node_root: String,
+    pub debug_fault: String,
+    /// Why what protects in the configuration cannot be relied on: `FILE:LINE:COLUMN: mistake`.
+    /// Creates are refused then, but in exempt namespaces.
+    pub protection_error: Option<String>,
+    pub debug_create_cap: Duration,
+}
+
+/// Settings of the built-in default validator; same keys as containerd's.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[expect(missing_docs, reason = "each field is documented once, in the table of keys")]
+pub struct Validator {
+    pub enable: bool,
+    pub reject_oci_hook_adjustment: bool,
+    pub reject_runtime_default_seccomp_adjustment: bool,
+    pub reject_unconfined_seccomp_adjustment: bool,
+    pub reject_custom_seccomp_adjustment: bool,
+    pub reject_namespace_adjustment: bool,
+    pub reject_sysctl_adjustment: bool,
+    pub required_plugins: Vec<String>,
+    pub tolerate_missing_plugins_annotation: String,
+}
+
+/// One section `[plugin.NAME]` as it is written; `None` for a key that it does not have.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[expect(missing_docs, reason = "each field is documented once, in the table of keys")]
+pub struct PluginSection {
+    pub on_failure: Option<OnFailure>,
+    pub request_timeout: Option<Duration>,
+    pub strikes: Option<u32>,
+    pub required: Option<bool>,
+    pub concurrency: Option<u32>,
+    pub allow: Option<Vec<String>>,
+    pub deny: Option<Vec<String>>,
+    pub evict: Option<Evict>,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            runtime: vec!["runc".to_owned(), "crun".to_owned(), "youki".to_owned()],
+            on_daemon_failure: DaemonPolicy::Continue,
+            autostart: true,
+            exempt_namespaces: vec!["kube-system".to_owned()],
+            exempt_by_annotation: false,
+            run_dir: PathBuf::from("/run/nri-runc"),
+            runtime_roots: Vec::new(),
+            runtime_name: "nri-runc".to_owned(),
+            instances: BTreeMap::new(),
+            disable: false,
+            socket_path: PathBuf::from("/var/run/nri/nri.sock"),
+            plugin_path: PathBuf::from("/opt/nri/plugins"),
+            plugin_config_path: PathBuf::from("/etc/nri/conf.d"),
+            registration_timeout: Duration::from_secs(5),
+            request_timeout: Duration::from_secs(2),
+            disable_connections: false,
+            wait_for: Vec::new(),
+            socket_mode: 0o600,
+            socket_gid: None,
+            allowed_uids: vec![0],
+            default_validator: Validator::default(),
+            plugins: BTreeMap::new(),
+            cdi_spec_dirs: vec![PathBuf::from("/etc/cdi"), PathBuf::from("/var/run/cdi")],
+            blockio_config_file: None,
+            resctrl_path: PathBuf::from("/sys/fs/resctrl"),
+            eviction_signal: "SIGTERM".to_owned(),
+            eviction_grace: Duration::from_secs(10),
+            eviction_per_minute: 10,
+            eviction_sandboxes: false,
+            log_target: "auto".to_owned(),
+            log_level: "info".to_owned(),
+            log_format: "text".to_owned(),
+            debug_host_root: String::new(),
+            debug_node_root: String::new(),
+            debug_fault: String::new(),
+            protection_error: None,
+            debug_create_cap: Duration::from_secs(90),
+        }
+    }
+}
+
+impl Config {
+    /// The doors behind which it shows what the node can do.
+    pub fn node(&self) -> Host {
+        if self.debug_node_root.is_empty() {
+            return self.host();
+        }
+        Host::new(&self.debug_node_root, "")
+    }
+
+    /// The doors that this configuration asks for.
+    pub fn host(&self) -> Host {
+        Host::new(&self.debug_host_root, &self.debug_fault)
+    }
+
+    /// Whether containers are refused for want of plugins.
+    pub fn requires_plugins(&self) -> bool {
+        let validator = &self.default_validator;
+        self.required_plugins().next().is_some()
+            || (validator.enable && !validator.required_plugins.is_empty())
+    }
+
+    /// Where the daemon listens for wrappers.
+    pub fn daemon_socket(&self) -> PathBuf {
+        self.run_dir.join("daemon.sock")
+    }
+
+    /// The file that the daemon holds locked as long as it lives.
+    pub fn daemon_lock(&self) -> PathBuf {
+        self.run_dir.join("daemon.lock")
+    }
+
+    /// The kill switch: while this file exists every verb is passed through.
+    pub fn disabled_file(&self) -> PathBuf {
+        self.run_dir.join("disabled")
+    }
+}
+
+/// Something wrong in a configuration file, for `check` and the log.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Problem {
+    /// `FILE:LINE:COLUMN: what is wrong`, one line.
+    pub text: String,
+    /// The file could not be used at all.
+    pub is_fatal: bool,
+    /// Something that was meant to be closed may be open.
+    pub protects: bool,
+}

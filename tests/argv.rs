@@ -12,7 +12,7 @@ use std::fmt::Write as _;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 
-use nri_runc::argv::{self, Call, Resources, Verb};
+use nri_runc::argv::{self, CommandLine, ResourcesFlag, Verb};
 use proptest::prelude::{Strategy, any, prop, prop_assert, prop_assert_eq, prop_oneof, proptest};
 use support::corpus;
 
@@ -55,7 +55,7 @@ fn the_corpus_has_every_verb_and_every_group() {
 }
 
 /// A call in the corpus's words; absent facts are left out.
-fn said(call: &Call) -> String {
+fn said(call: &CommandLine) -> String {
     let mut text = format!("verb={}", call.verb.name());
     let mut say = |key: &str, value: &OsStr| {
         let _infallible = write!(text, " {key}={}", quoted(value));
@@ -77,7 +77,7 @@ fn said(call: &Call) -> String {
             say(key, value);
         }
     }
-    if let Some(Resources { value, range }) = &call.resources {
+    if let Some(ResourcesFlag { value, range }) = &call.resources {
         say(&format!("resources@{}..{}", range.start, range.end), value);
     }
     for flag in &call.resource_flags {

@@ -17,14 +17,14 @@ pub(super) struct Flag {
     /// Whether it needs a value, which may be the next word.
     pub(super) takes_word: bool,
     /// What the wrapper makes of it.
-    pub(super) means: Means,
+    pub(super) means: FlagMeaning,
     /// Whose long name this is: decides about `-name` and about abbreviations.
-    pub(super) of: Of,
+    pub(super) known_by: KnownBy,
 }
 
 /// Who knows a long name. Only runc reads `-name` as `--name`, only crun reads `--na` so.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Of {
+pub(super) enum KnownBy {
     /// runc and crun; youki as well unless its own table says no.
     All,
     Runc,
@@ -32,7 +32,7 @@ pub(super) enum Of {
     Youki,
 }
 
-impl Of {
+impl KnownBy {
     pub(super) fn runc(self) -> bool {
         matches!(self, Self::All | Self::Runc)
     }
@@ -44,7 +44,7 @@ impl Of {
 
 /// What a flag means to the wrapper.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Means {
+pub(super) enum FlagMeaning {
     Root,
     Log,
     LogFormat,
@@ -54,7 +54,7 @@ pub(super) enum Means {
     Bundle,
     Config,
     PidFile,
-    Resources,
+    ResourcesFlag,
     /// One resource of `update`, which `--resources` can carry as well.
     Resource,
     Force,
@@ -68,140 +68,156 @@ pub(super) enum Means {
     Passed,
 }
 
-const fn word(name: &'static str, letters: &'static str, means: Means, of: Of) -> Flag {
-    Flag { name, letters, takes_word: true, means, of }
+const fn word(
+    name: &'static str,
+    letters: &'static str,
+    means: FlagMeaning,
+    known_by: KnownBy,
+) -> Flag {
+    Flag { name, letters, takes_word: true, means, known_by }
 }
 
-const fn lone(name: &'static str, letters: &'static str, means: Means, of: Of) -> Flag {
-    Flag { name, letters, takes_word: false, means, of }
+const fn lone(
+    name: &'static str,
+    letters: &'static str,
+    means: FlagMeaning,
+    known_by: KnownBy,
+) -> Flag {
+    Flag { name, letters, takes_word: false, means, known_by }
 }
 
 /// Before the verb; runc 1.6 takes the long names after it, too.
 pub(super) const GLOBAL: &[Flag] = &[
-    word("root", "r", Means::Root, Of::All),
-    word("log", "l", Means::Log, Of::All),
-    word("log-format", "", Means::LogFormat, Of::All),
-    word("log-level", "", Means::Passed, Of::Crun),
-    lone("systemd-cgroup", "s", Means::SystemdCgroup, Of::All),
-    word("cgroup-manager", "", Means::CgroupManager, Of::Crun),
-    lone("debug", "", Means::Passed, Of::All),
-    // crun takes a word along here as well. Not `Of::All`, for it reads `--ro` as `--root`.
-    word("rootless", "", Means::Passed, Of::Runc),
+    word("root", "r", FlagMeaning::Root, KnownBy::All),
+    word("log", "l", FlagMeaning::Log, KnownBy::All),
+    word("log-format", "", FlagMeaning::LogFormat, KnownBy::All),
+    word("log-level", "", FlagMeaning::Passed, KnownBy::Crun),
+    lone("systemd-cgroup", "s", FlagMeaning::SystemdCgroup, KnownBy::All),
+    word("cgroup-manager", "", FlagMeaning::CgroupManager, KnownBy::Crun),
+    lone("debug", "", FlagMeaning::Passed, KnownBy::All),
+    // crun takes a word along here as well. Not `KnownBy::All`, for it reads `--ro` as `--root`.
+    word("rootless", "", FlagMeaning::Passed, KnownBy::Runc),
     // Gone in runc 1.4; containerd up to 1.6 can be told to send it.
-    word("criu", "", Means::Passed, Of::Runc),
-    lone("systemd-log", "", Means::Passed, Of::Youki),
+    word("criu", "", FlagMeaning::Passed, KnownBy::Runc),
+    lone("systemd-log", "", FlagMeaning::Passed, KnownBy::Youki),
 ];
 
 /// What ends a call before its verb is looked at.
 pub(super) const GLOBAL_ENDS: &[Flag] = &[
-    lone("help", "h?", Means::Help, Of::All),
-    lone("usage", "", Means::Help, Of::Crun),
-    lone("version", "vV", Means::Help, Of::All),
+    lone("help", "h?", FlagMeaning::Help, KnownBy::All),
+    lone("usage", "", FlagMeaning::Help, KnownBy::Crun),
+    lone("version", "vV", FlagMeaning::Help, KnownBy::All),
 ];
 
 /// The same after the verb, where no runtime has `--version`.
-pub(super) const VERB_ENDS: &[Flag] =
-    &[lone("help", "h?", Means::Help, Of::All), lone("usage", "", Means::Help, Of::Crun)];
+pub(super) const VERB_ENDS: &[Flag] = &[
+    lone("help", "h?", FlagMeaning::Help, KnownBy::All),
+    lone("usage", "", FlagMeaning::Help, KnownBy::Crun),
+];
 
 const CREATE: &[Flag] = &[
-    word("bundle", "b", Means::Bundle, Of::All),
-    word("config", "f", Means::Config, Of::Crun),
-    word("pid-file", "p", Means::PidFile, Of::All),
-    word("console-socket", "c", Means::Passed, Of::All),
-    word("pidfd-socket", "", Means::Passed, Of::Runc),
-    word("preserve-fds", "", Means::Passed, Of::All),
-    lone("no-pivot", "", Means::Passed, Of::All),
-    lone("no-new-keyring", "", Means::Passed, Of::All),
-    lone("no-subreaper", "", Means::Passed, Of::Crun),
+    word("bundle", "b", FlagMeaning::Bundle, KnownBy::All),
+    word("config", "f", FlagMeaning::Config, KnownBy::Crun),
+    word("pid-file", "p", FlagMeaning::PidFile, KnownBy::All),
+    word("console-socket", "c", FlagMeaning::Passed, KnownBy::All),
+    word("pidfd-socket", "", FlagMeaning::Passed, KnownBy::Runc),
+    word("preserve-fds", "", FlagMeaning::Passed, KnownBy::All),
+    lone("no-pivot", "", FlagMeaning::Passed, KnownBy::All),
+    lone("no-new-keyring", "", FlagMeaning::Passed, KnownBy::All),
+    lone("no-subreaper", "", FlagMeaning::Passed, KnownBy::Crun),
 ];
 
 const RUN: &[Flag] = &[
-    word("bundle", "b", Means::Bundle, Of::All),
-    word("config", "f", Means::Config, Of::Crun),
-    lone("detach", "d", Means::Detach, Of::All),
-    word("pid-file", "p", Means::PidFile, Of::All),
-    word("console-socket", "c", Means::Passed, Of::All),
-    word("pidfd-socket", "", Means::Passed, Of::Runc),
-    word("preserve-fds", "", Means::Passed, Of::All),
-    lone("keep", "", Means::Passed, Of::All),
-    lone("no-pivot", "", Means::Passed, Of::All),
-    lone("no-new-keyring", "", Means::Passed, Of::All),
-    lone("no-subreaper", "", Means::Passed, Of::All),
+    word("bundle", "b", FlagMeaning::Bundle, KnownBy::All),
+    word("config", "f", FlagMeaning::Config, KnownBy::Crun),
+    lone("detach", "d", FlagMeaning::Detach, KnownBy::All),
+    word("pid-file", "p", FlagMeaning::PidFile, KnownBy::All),
+    word("console-socket", "c", FlagMeaning::Passed, KnownBy::All),
+    word("pidfd-socket", "", FlagMeaning::Passed, KnownBy::Runc),
+    word("preserve-fds", "", FlagMeaning::Passed, KnownBy::All),
+    lone("keep", "", FlagMeaning::Passed, KnownBy::All),
+    lone("no-pivot", "", FlagMeaning::Passed, KnownBy::All),
+    lone("no-new-keyring", "", FlagMeaning::Passed, KnownBy::All),
+    lone("no-subreaper", "", FlagMeaning::Passed, KnownBy::All),
 ];
 
 const RESTORE: &[Flag] = &[
-    word("bundle", "b", Means::Bundle, Of::All),
-    lone("detach", "d", Means::Detach, Of::All),
-    word("pid-file", "", Means::PidFile, Of::All),
-    word("console-socket", "", Means::Passed, Of::All),
-    word("image-path", "", Means::Passed, Of::All),
-    word("work-path", "", Means::Passed, Of::All),
-    word("manage-cgroups-mode", "", Means::Passed, Of::All),
-    word("empty-ns", "", Means::Passed, Of::Runc),
-    word("lsm-profile", "", Means::Passed, Of::All),
-    word("lsm-mount-context", "", Means::Passed, Of::All),
+    word("bundle", "b", FlagMeaning::Bundle, KnownBy::All),
+    lone("detach", "d", FlagMeaning::Detach, KnownBy::All),
+    word("pid-file", "", FlagMeaning::PidFile, KnownBy::All),
+    word("console-socket", "", FlagMeaning::Passed, KnownBy::All),
+    word("image-path", "", FlagMeaning::Passed, KnownBy::All),
+    word("work-path", "", FlagMeaning::Passed, KnownBy::All),
+    word("manage-cgroups-mode", "", FlagMeaning::Passed, KnownBy::All),
+    word("empty-ns", "", FlagMeaning::Passed, KnownBy::Runc),
+    word("lsm-profile", "", FlagMeaning::Passed, KnownBy::All),
+    word("lsm-mount-context", "", FlagMeaning::Passed, KnownBy::All),
     // crun declares it without a value and then takes the next word all the same.
-    word("network-lock", "", Means::Passed, Of::Crun),
-    lone("no-subreaper", "", Means::Passed, Of::Runc),
-    lone("no-pivot", "", Means::Passed, Of::Runc),
-    lone("tcp-established", "", Means::Passed, Of::All),
-    lone("tcp-close", "", Means::Passed, Of::Crun),
-    lone("ext-unix-sk", "", Means::Passed, Of::All),
-    lone("shell-job", "", Means::Passed, Of::All),
-    lone("file-locks", "", Means::Passed, Of::All),
-    lone("auto-dedup", "", Means::Passed, Of::Runc),
-    lone("lazy-pages", "", Means::Passed, Of::Runc),
+    word("network-lock", "", FlagMeaning::Passed, KnownBy::Crun),
+    lone("no-subreaper", "", FlagMeaning::Passed, KnownBy::Runc),
+    lone("no-pivot", "", FlagMeaning::Passed, KnownBy::Runc),
+    lone("tcp-established", "", FlagMeaning::Passed, KnownBy::All),
+    lone("tcp-close", "", FlagMeaning::Passed, KnownBy::Crun),
+    lone("ext-unix-sk", "", FlagMeaning::Passed, KnownBy::All),
+    lone("shell-job", "", FlagMeaning::Passed, KnownBy::All),
+    lone("file-locks", "", FlagMeaning::Passed, KnownBy::All),
+    lone("auto-dedup", "", FlagMeaning::Passed, KnownBy::Runc),
+    lone("lazy-pages", "", FlagMeaning::Passed, KnownBy::Runc),
 ];
 
 const UPDATE: &[Flag] = &[
-    word("resources", "r", Means::Resources, Of::All),
-    word("blkio-weight", "", Means::Resource, Of::All),
-    word("cpu-period", "", Means::Resource, Of::All),
-    word("cpu-quota", "", Means::Resource, Of::All),
-    word("cpu-burst", "", Means::Resource, Of::Runc),
-    word("cpu-share", "", Means::Resource, Of::All),
-    word("cpu-rt-period", "", Means::Resource, Of::All),
-    word("cpu-rt-runtime", "", Means::Resource, Of::All),
-    word("cpu-idle", "", Means::Resource, Of::Runc),
-    word("cpuset-cpus", "", Means::Resource, Of::All),
-    word("cpuset-mems", "", Means::Resource, Of::All),
-    word("kernel-memory", "", Means::Resource, Of::All),
-    word("kernel-memory-tcp", "", Means::Resource, Of::All),
-    word("memory", "", Means::Resource, Of::All),
-    word("memory-reservation", "", Means::Resource, Of::All),
-    word("memory-swap", "", Means::Resource, Of::All),
-    word("pids-limit", "", Means::Resource, Of::All),
+    word("resources", "r", FlagMeaning::ResourcesFlag, KnownBy::All),
+    word("blkio-weight", "", FlagMeaning::Resource, KnownBy::All),
+    word("cpu-period", "", FlagMeaning::Resource, KnownBy::All),
+    word("cpu-quota", "", FlagMeaning::Resource, KnownBy::All),
+    word("cpu-burst", "", FlagMeaning::Resource, KnownBy::Runc),
+    word("cpu-share", "", FlagMeaning::Resource, KnownBy::All),
+    word("cpu-rt-period", "", FlagMeaning::Resource, KnownBy::All),
+    word("cpu-rt-runtime", "", FlagMeaning::Resource, KnownBy::All),
+    word("cpu-idle", "", FlagMeaning::Resource, KnownBy::Runc),
+    word("cpuset-cpus", "", FlagMeaning::Resource, KnownBy::All),
+    word("cpuset-mems", "", FlagMeaning::Resource, KnownBy::All),
+    word("kernel-memory", "", FlagMeaning::Resource, KnownBy::All),
+    word("kernel-memory-tcp", "", FlagMeaning::Resource, KnownBy::All),
+    word("memory", "", FlagMeaning::Resource, KnownBy::All),
+    word("memory-reservation", "", FlagMeaning::Resource, KnownBy::All),
+    word("memory-swap", "", FlagMeaning::Resource, KnownBy::All),
+    word("pids-limit", "", FlagMeaning::Resource, KnownBy::All),
     // Not part of the resources that `--resources` carries in any runtime: they stay flags.
-    word("l3-cache-schema", "", Means::Passed, Of::All),
-    word("mem-bw-schema", "", Means::Passed, Of::All),
+    word("l3-cache-schema", "", FlagMeaning::Passed, KnownBy::All),
+    word("mem-bw-schema", "", FlagMeaning::Passed, KnownBy::All),
 ];
 
-const DELETE: &[Flag] =
-    &[lone("force", "f", Means::Force, Of::All), lone("regex", "r", Means::Regex, Of::Crun)];
+const DELETE: &[Flag] = &[
+    lone("force", "f", FlagMeaning::Force, KnownBy::All),
+    lone("regex", "r", FlagMeaning::Regex, KnownBy::Crun),
+];
 
-const KILL: &[Flag] =
-    &[lone("all", "a", Means::All, Of::All), lone("regex", "r", Means::Regex, Of::Crun)];
+const KILL: &[Flag] = &[
+    lone("all", "a", FlagMeaning::All, KnownBy::All),
+    lone("regex", "r", FlagMeaning::Regex, KnownBy::Crun),
+];
 
 const EXEC: &[Flag] = &[
-    lone("detach", "d", Means::Detach, Of::All),
-    word("pid-file", "", Means::PidFile, Of::All),
-    word("process", "p", Means::Passed, Of::All),
-    word("console-socket", "", Means::Passed, Of::All),
-    word("pidfd-socket", "", Means::Passed, Of::Runc),
-    word("cwd", "", Means::Passed, Of::All),
-    word("env", "e", Means::Passed, Of::All),
-    word("user", "u", Means::Passed, Of::All),
-    word("additional-gids", "g", Means::Passed, Of::Runc),
-    word("process-label", "", Means::Passed, Of::All),
-    word("apparmor", "", Means::Passed, Of::All),
-    word("cap", "c", Means::Passed, Of::All),
-    word("preserve-fds", "", Means::Passed, Of::All),
-    word("cgroup", "", Means::Passed, Of::All),
+    lone("detach", "d", FlagMeaning::Detach, KnownBy::All),
+    word("pid-file", "", FlagMeaning::PidFile, KnownBy::All),
+    word("process", "p", FlagMeaning::Passed, KnownBy::All),
+    word("console-socket", "", FlagMeaning::Passed, KnownBy::All),
+    word("pidfd-socket", "", FlagMeaning::Passed, KnownBy::Runc),
+    word("cwd", "", FlagMeaning::Passed, KnownBy::All),
+    word("env", "e", FlagMeaning::Passed, KnownBy::All),
+    word("user", "u", FlagMeaning::Passed, KnownBy::All),
+    word("additional-gids", "g", FlagMeaning::Passed, KnownBy::Runc),
+    word("process-label", "", FlagMeaning::Passed, KnownBy::All),
+    word("apparmor", "", FlagMeaning::Passed, KnownBy::All),
+    word("cap", "c", FlagMeaning::Passed, KnownBy::All),
+    word("preserve-fds", "", FlagMeaning::Passed, KnownBy::All),
+    word("cgroup", "", FlagMeaning::Passed, KnownBy::All),
     // crun takes a value only as `--tty=VALUE`, which no flag needs a place in this table for.
-    lone("tty", "t", Means::Passed, Of::All),
-    lone("no-new-privs", "", Means::Passed, Of::All),
-    lone("ignore-paused", "", Means::Passed, Of::Runc),
-    lone("no-subreaper", "", Means::Passed, Of::Runc),
+    lone("tty", "t", FlagMeaning::Passed, KnownBy::All),
+    lone("no-new-privs", "", FlagMeaning::Passed, KnownBy::All),
+    lone("ignore-paused", "", FlagMeaning::Passed, KnownBy::Runc),
+    lone("no-subreaper", "", FlagMeaning::Passed, KnownBy::Runc),
 ];
 
 /// The verb's own flags.

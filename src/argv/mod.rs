@@ -35,8 +35,8 @@ use std::ffi::{OsStr, OsString};
 use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 
-use flags::{Flag, Means};
-use walk::{Part, walk_globals, walk_verb};
+use flags::{Flag, FlagMeaning};
+use walk::{CommandPart, walk_globals, walk_verb};
 
 /// The verbs the wrapper treats differently; everything else is `Other` and passes through.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -96,7 +96,7 @@ impl Verb {
     }
 
     /// What a word means where a verb stands.
-    pub fn of_word(word: &OsStr) -> Self {
+    pub fn from_word(word: &OsStr) -> Self {
         flags::VERBS.iter().find(|(name, _)| word == *name).map_or(Self::Other, |(_, verb)| *verb)
     }
 
@@ -122,7 +122,7 @@ impl Verb {
 
 /// What a command line says. Paths are as written: relative, empty and non-UTF-8 ones included.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Call {
+pub struct CommandLine {
     /// The verb.
     pub verb: Verb,
     /// Where in argv the verb stands.
@@ -144,7 +144,7 @@ pub struct Call {
     /// `--pid-file`.
     pub pid_file: Option<OsString>,
     /// `--resources` of update.
-    pub resources: Option<Resources>,
+    pub resources: Option<ResourcesFlag>,
     /// `--force` of delete.
     pub force: bool,
     /// `--detach` of run, restore and exec.
@@ -160,7 +160,7 @@ pub struct Call {
 
 /// The last `--resources` of a command line.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Resources {
+pub struct ResourcesFlag {
     /// A file, or `-` for standard input.
     pub value: OsString,
     /// The argv words it occupies: one or two.
@@ -192,15 +192,15 @@ pub fn is_id_of_runc(id: &OsStr) -> bool {
 }
 
 /// Reads a command line; `argv` includes `argv[0]`.
-pub fn read(argv: &[OsString]) -> Call {
+pub fn read(argv: &[OsString]) -> CommandLine {
     if argv.get(1).is_some_and(|word| word == "nri") {
-        return Call { verb: Verb::Nri, verb_index: Some(1), ..Call::default() };
+        return CommandLine { verb: Verb::Nri, verb_index: Some(1), ..CommandLine::default() };
     }
-    let mut reading = Reading::default();
+    let mut reading = CommandLineReader::default();
     let verb_index = walk_globals(argv, &mut |part| reading.take(part));
     reading.call.verb_index = verb_index;
     let word = verb_index.and_then(|at| argv.get(at));
-    reading.call.verb = word.map_or(Verb::None, |word| Verb::of_word(word));
+    reading.call.verb = word.map_or(Verb::None, |word| Verb::from_word(word));
     if let Some(at) = verb_index {
         walk_verb(argv, at, reading.call.verb, &mut |part| reading.take(part));
     }
@@ -213,12 +213,12 @@ pub fn read(argv: &[OsString]) -> Call {
 /// It is one word on purpose. runc 1.1 sorts flags to the front before it reads them, and a
 /// lone `-` behind them: of `--resources - --l3-cache-schema X ID` it takes the file named
 /// `--l3-cache-schema`.
-pub fn for_update_by_stdin(argv: &[OsString], call: &Call) -> Vec<OsString> {
+pub fn for_update_by_stdin(argv: &[OsString], call: &CommandLine) -> Vec<OsString> {
     let Some(verb_index) = call.verb_index else { return argv.to_vec() };
     let mut gone: Vec<Range<usize>> = Vec::new();
     walk_verb(argv, verb_index, call.verb, &mut |part| {
-        if let Part::Flag { flag, words, .. } = part
-            && matches!(flag.means, Means::Resources | Means::Resource)
+        if let CommandPart::Flag { flag, words, .. } = part
+            && matches!(flag.means, FlagMeaning::ResourcesFlag | FlagMeaning::Resource)
         {
             gone.push(words);
         }
@@ -241,8 +241,8 @@ fn asks_for_help(word: &OsStr) -> bool {
 
 /// What the words mean, collected.
 #[derive(Default)]
-struct Reading {
-    call: Call,
+struct CommandLineReader {
+    call: CommandLine,
     asks_for_help: bool,
     by_pattern: bool,
     is_starved: bool,
@@ -250,17 +250,17 @@ struct Reading {
     id_may_be_value: bool,
 }
 
-impl Reading {
-    fn take(&mut self, part: Part<'_>) {
+impl CommandLineReader {
+    fn take(&mut self, part: CommandPart<'_>) {
         match part {
-            Part::Flag { flag, value, words } => self.take_flag(flag, value, words),
-            Part::Word { word, may_be_value } => {
+            CommandPart::Flag { flag, value, words } => self.take_flag(flag, value, words),
+            CommandPart::Word { word, may_be_value } => {
                 if self.call.id.is_none() || self.id_may_be_value {
                     self.call.id = Some(word.to_owned());
                     self.id_may_be_value = may_be_value;
                 }
             }
-            Part::Starved => self.is_starved = true,
+            CommandPart::Starved => self.is_starved = true,
         }
     }
 
@@ -269,34 +269,34 @@ impl Reading {
         let text = || value.map(OsStr::to_owned);
         let is_on = || !value.is_some_and(is_false);
         match flag.means {
-            Means::Root => call.root = text(),
-            Means::Log => call.log = text(),
-            Means::LogFormat => call.log_format = text(),
-            Means::SystemdCgroup => call.systemd_cgroup = is_on(),
-            Means::CgroupManager => {
+            FlagMeaning::Root => call.root = text(),
+            FlagMeaning::Log => call.log = text(),
+            FlagMeaning::LogFormat => call.log_format = text(),
+            FlagMeaning::SystemdCgroup => call.systemd_cgroup = is_on(),
+            FlagMeaning::CgroupManager => {
                 call.systemd_cgroup = value.is_some_and(|value| value == "systemd");
             }
-            Means::Bundle => call.bundle = text(),
-            Means::Config => call.config = text(),
-            Means::PidFile => call.pid_file = text(),
-            Means::Resources => {
-                call.resources = text().map(|value| Resources { value, range: words });
+            FlagMeaning::Bundle => call.bundle = text(),
+            FlagMeaning::Config => call.config = text(),
+            FlagMeaning::PidFile => call.pid_file = text(),
+            FlagMeaning::ResourcesFlag => {
+                call.resources = text().map(|value| ResourcesFlag { value, range: words });
             }
-            Means::Resource => call.resource_flags.push(ResourceFlag {
+            FlagMeaning::Resource => call.resource_flags.push(ResourceFlag {
                 name: flag.name,
                 value: text().unwrap_or_default(),
                 range: words,
             }),
-            Means::Force => call.force = is_on(),
-            Means::Detach => call.detach = is_on(),
-            Means::All => call.all = is_on(),
-            Means::Regex => self.by_pattern = is_on(),
-            Means::Help => self.asks_for_help = is_on(),
-            Means::Passed => {}
+            FlagMeaning::Force => call.force = is_on(),
+            FlagMeaning::Detach => call.detach = is_on(),
+            FlagMeaning::All => call.all = is_on(),
+            FlagMeaning::Regex => self.by_pattern = is_on(),
+            FlagMeaning::Help => self.asks_for_help = is_on(),
+            FlagMeaning::Passed => {}
         }
     }
 
-    fn finish(self, verb_asks_for_help: bool) -> Call {
+    fn finish(self, verb_asks_for_help: bool) -> CommandLine {
         let Self { mut call, asks_for_help: by_flag, by_pattern, is_starved, .. } = self;
         let by_id = call.id.as_deref().is_some_and(asks_for_help);
         let lacks_id = call.verb.is_read() && call.id.is_none();
@@ -323,7 +323,7 @@ mod tests {
         line.split(' ').map(OsString::from).collect()
     }
 
-    fn call(line: &str) -> Call {
+    fn call(line: &str) -> CommandLine {
         read(&words(line))
     }
 

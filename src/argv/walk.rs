@@ -11,7 +11,7 @@ use super::Verb;
 use super::flags::{self, Flag, GLOBAL, GLOBAL_ENDS, VERB_ENDS};
 
 /// What the walk over a command line meets.
-pub(super) enum Part<'a> {
+pub(super) enum CommandPart<'a> {
     /// A flag of a table; `value` is the next word's or the one behind `=`.
     Flag { flag: &'static Flag, value: Option<&'a OsStr>, words: Range<usize> },
     /// A plain word of the verb. `may_be_value`: a flag in no table stands right before it.
@@ -26,7 +26,7 @@ pub(super) enum Part<'a> {
 /// then it is passed over if it is no verb's name and one follows.
 pub(super) fn walk_globals<'a>(
     argv: &'a [OsString],
-    sink: &mut dyn FnMut(Part<'a>),
+    sink: &mut dyn FnMut(CommandPart<'a>),
 ) -> Option<usize> {
     let tables = Tables { own: GLOBAL, ends: GLOBAL_ENDS, outer: &[] };
     let mut at = 1;
@@ -54,7 +54,7 @@ pub(super) fn walk_globals<'a>(
 }
 
 fn is_known_verb(word: &OsStr) -> bool {
-    Verb::of_word(word) != Verb::Other || flags::OTHER_VERBS.iter().any(|name| word == *name)
+    Verb::from_word(word) != Verb::Other || flags::OTHER_VERBS.iter().any(|name| word == *name)
 }
 
 /// Walks the words after the verb; those of a verb that only passes through are not looked at.
@@ -62,7 +62,7 @@ pub(super) fn walk_verb<'a>(
     argv: &'a [OsString],
     verb_index: usize,
     verb: Verb,
-    sink: &mut dyn FnMut(Part<'a>),
+    sink: &mut dyn FnMut(CommandPart<'a>),
 ) {
     if !verb.is_read() {
         return;
@@ -76,7 +76,7 @@ pub(super) fn walk_verb<'a>(
         let mut next_may_be_value = false;
         match step {
             Step::Word => {
-                sink(Part::Word { word, may_be_value });
+                sink(CommandPart::Word { word, may_be_value });
                 if verb.ends_at_first_word() {
                     return;
                 }
@@ -117,7 +117,12 @@ struct Tables {
 }
 
 impl Tables {
-    fn step<'a>(&self, argv: &'a [OsString], at: usize, sink: &mut dyn FnMut(Part<'a>)) -> Step {
+    fn step<'a>(
+        &self,
+        argv: &'a [OsString],
+        at: usize,
+        sink: &mut dyn FnMut(CommandPart<'a>),
+    ) -> Step {
         let Some(word) = argv.get(at).map(|word| word.as_bytes()) else { return Step::Word };
         let (dashes, body) = match word {
             [b'-'] => return Step::Word,
@@ -152,7 +157,8 @@ impl Tables {
         if let [letter] = name {
             return self.letter(*letter);
         }
-        let fits = |flag: &&Flag| flag.name.as_bytes() == name && (dashes == 2 || flag.of.runc());
+        let fits =
+            |flag: &&Flag| flag.name.as_bytes() == name && (dashes == 2 || flag.known_by.runc());
         self.own_and_ends().find(fits).or_else(|| self.outer.iter().find(fits))
     }
 
@@ -164,7 +170,7 @@ impl Tables {
     fn shortened(&self, name: &[u8]) -> Option<&'static Flag> {
         let mut fitting = self
             .own_and_ends()
-            .filter(|flag| flag.of.crun() && flag.name.as_bytes().starts_with(name));
+            .filter(|flag| flag.known_by.crun() && flag.name.as_bytes().starts_with(name));
         let first = fitting.next();
         if name.is_empty() || fitting.next().is_some() { None } else { first }
     }
@@ -186,7 +192,7 @@ impl Tables {
         argv: &'a [OsString],
         at: usize,
         body: &'a [u8],
-        sink: &mut dyn FnMut(Part<'a>),
+        sink: &mut dyn FnMut(CommandPart<'a>),
     ) -> usize {
         let mut rest = body;
         while let [letter, tail @ ..] = rest {
@@ -208,19 +214,19 @@ fn emit<'a>(
     at: usize,
     flag: &'static Flag,
     value: Option<&'a OsStr>,
-    sink: &mut dyn FnMut(Part<'a>),
+    sink: &mut dyn FnMut(CommandPart<'a>),
 ) -> usize {
     if value.is_some() || !flag.takes_word {
-        sink(Part::Flag { flag, value, words: at..at + 1 });
+        sink(CommandPart::Flag { flag, value, words: at..at + 1 });
         return 1;
     }
     match argv.get(at + 1) {
         Some(word) => {
-            sink(Part::Flag { flag, value: Some(word), words: at..at + 2 });
+            sink(CommandPart::Flag { flag, value: Some(word), words: at..at + 2 });
             2
         }
         None => {
-            sink(Part::Starved);
+            sink(CommandPart::Starved);
             1
         }
     }

@@ -9,16 +9,17 @@ use std::convert::Infallible;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use crate::argv::{Call, Verb};
+use crate::argv::{CommandLine, Verb};
 use crate::config::{Config, DaemonPolicy};
 use crate::error::{Error, Result};
 use crate::files;
 use crate::host::Point;
 use crate::link::Question;
 
-use super::{Document, Wrapper, protection, refusal};
+use super::invocation::{BundleDocument, Invocation};
+use super::{protection, refusal, request};
 
-impl Wrapper<'_> {
+impl Invocation<'_> {
     /// Goes on without the daemon, or fails the verb; `why` says what was wrong with it.
     pub(super) fn bypass(&self, why: &str) -> Result<Infallible> {
         self.bypass_update(why, None)
@@ -31,7 +32,7 @@ impl Wrapper<'_> {
             let error = Error::new(format!("{why}; nothing was changed or started"))
                 .hint("on_daemon_failure = \"fail\" asks for this; see: nri-runc nri check");
             let (question, _document) = self.unasked();
-            refusal::leave_note(self.config, self.call, &question, None, &error);
+            refusal::write_record(self.config, self.call, &question, None, &error);
             return Err(error);
         }
         let (question, document) = self.unasked();
@@ -40,23 +41,23 @@ impl Wrapper<'_> {
             protection::refuse_unless_exempt(config, call, &question, document.as_ref(), why)?;
         }
         self.host.point(Point::WrapperBypass)?;
-        leave_note(self.config, self.call, &self.runtime, &question, why, asks);
+        write_record(self.config, self.call, &self.runtime, &question, why, asks);
         self.host.point(Point::WrapperBypassed)?;
         self.exec_unchanged()
     }
 
     /// The question that has no answer, and the document that it is about.
-    fn unasked(&self) -> (Question, Option<Document>) {
+    fn unasked(&self) -> (Question, Option<BundleDocument>) {
         let document = if self.call.verb.creates() { self.document() } else { None };
         let name = document.as_ref().map(|document| document.name.clone()).unwrap_or_default();
-        (super::ask::question(self, &name, &[]), document)
+        (request::build_question(self, &name, &[]), document)
     }
 }
 
 /// Leaves a record of what went past the daemon, with the question that nobody answered.
-pub(super) fn leave_note(
+pub(super) fn write_record(
     config: &Config,
-    call: &Call,
+    call: &CommandLine,
     runtime: &Path,
     question: &Question,
     why: &str,

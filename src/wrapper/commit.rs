@@ -7,7 +7,7 @@
 use crate::error::Result;
 use crate::files;
 
-use super::Document;
+use super::invocation::BundleDocument;
 
 /// What was put in place; remembers how to take it back.
 #[derive(Debug)]
@@ -17,7 +17,7 @@ pub(super) struct Committed {
 }
 
 /// Exchanges the document with the patched file `new` beside it; without one, does nothing.
-pub(super) fn put_in_place(document: &Document, new: Option<&str>) -> Result<Committed> {
+pub(super) fn put_in_place(document: &BundleDocument, new: Option<&str>) -> Result<Committed> {
     let Some(new) = new else { return Ok(Committed { exchanged: None }) };
     files::exchange_at(&document.dir, new, &document.name)?;
     Ok(Committed { exchanged: Some(new.to_owned()) })
@@ -25,7 +25,7 @@ pub(super) fn put_in_place(document: &Document, new: Option<&str>) -> Result<Com
 
 impl Committed {
     /// Exchanges back.
-    pub(super) fn undo(&self, document: &Document) {
+    pub(super) fn undo(&self, document: &BundleDocument) {
         if let Some(pristine) = &self.exchanged {
             let _daemon_repairs_it = files::exchange_at(&document.dir, pristine, &document.name);
         }

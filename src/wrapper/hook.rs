@@ -16,26 +16,33 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde::Deserialize;
 
-use crate::argv::{self, Call};
+use crate::argv::{self, CommandLine};
 use crate::config::{Config, DaemonPolicy};
 use crate::error::{Context, Error, Result, quoted};
 use crate::files;
 use crate::link::{self, Answer, Attached, Hook, Question, Stage};
 
-use super::{Document, ask, bypass, protection, refusal};
+use super::invocation::BundleDocument;
+use super::{bypass, connection, pass_through, protection, refusal, request};
 
 /// The most that is read as state: it repeats the annotations.
 const STATE_LIMIT: usize = 4 << 20;
 
-/// How long the runtime may take to say the state.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// How long the runtime may take to write the state to standard input.
+const STATE_WAIT: Duration = Duration::from_secs(5);
+
+/// The longest that a hook which can refuse waits for the verdict: as long as a create.
+const REFUSABLE_STAGE_CAP: Duration = Duration::from_secs(90);
+
+/// The same for a stage that only reports: as long as a delete.
+const REPORTING_STAGE_CAP: Duration = Duration::from_secs(4);
 
 /// How many processes of one runtime call are looked through: crun works in a child.
 const GENERATIONS: usize = 4;
 
 /// What the runtime says on standard input.
 #[derive(Debug, Deserialize)]
-struct State {
+struct OciState {
     id: String,
     #[serde(default)]
     pid: i64,
@@ -45,7 +52,7 @@ struct State {
 
 /// The process that called the hook.
 #[derive(Debug)]
-struct Caller {
+struct CallingRuntime {
     pid: u32,
     parent: u32,
     /// Its words, from the runtime's name on.
@@ -61,15 +68,15 @@ struct Caller {
 /// Fails on bad input, on a refusal, and without a daemon where policy says so.
 pub fn hook(config: &Config, stage: &str) -> Result<()> {
     let stage = stage_of(stage)?;
-    let state = state().doing(|| format!("the hook {}", stage.name()))?;
-    if super::is_switched_off(config) {
+    let state = read_state().doing(|| format!("the hook {}", stage.name()))?;
+    if pass_through::is_switched_off(config) {
         return Ok(());
     }
     let doing = || match stage {
         Stage::Prestart | Stage::CreateRuntime => format!("cannot create {}", state.id),
         Stage::Poststart | Stage::Poststop => format!("{} of {}", stage.name(), state.id),
     };
-    tell(config, stage, &state).doing(doing)
+    notify_daemon(config, stage, &state).doing(doing)
 }
 
 fn stage_of(word: &str) -> Result<Stage> {
@@ -81,8 +88,8 @@ fn stage_of(word: &str) -> Result<Stage> {
     })
 }
 
-fn tell(config: &Config, stage: Stage, state: &State) -> Result<()> {
-    let caller = Caller::find()?;
+fn notify_daemon(config: &Config, stage: Stage, state: &OciState) -> Result<()> {
+    let caller = CallingRuntime::find()?;
     let words = words_for(&caller, stage, state);
     let call = argv::read(&words);
     let process = pidfd(caller.pid)?;
@@ -118,7 +125,7 @@ fn tell(config: &Config, stage: Stage, state: &State) -> Result<()> {
         }
         Err(error) => error.to_string(),
     };
-    let document = document.map(|(dir, name)| Document { dir, name });
+    let document = document.map(|(dir, name)| BundleDocument { dir, name });
     without_a_daemon(config, stage, &call, &question, document.as_ref(), why)
 }
 
@@ -126,9 +133,9 @@ fn tell(config: &Config, stage: Stage, state: &State) -> Result<()> {
 fn without_a_daemon(
     config: &Config,
     stage: Stage,
-    call: &Call,
+    call: &CommandLine,
     question: &Question,
-    document: Option<&Document>,
+    document: Option<&BundleDocument>,
     why: String,
 ) -> Result<()> {
     if !stage.may_refuse() {
@@ -137,33 +144,33 @@ fn without_a_daemon(
     if config.on_daemon_failure == DaemonPolicy::Fail {
         let error = Error::new(why)
             .hint("on_daemon_failure = \"fail\" asks for this; see: nri-runc nri check");
-        refusal::leave_note(config, call, question, None, &error);
+        refusal::write_record(config, call, question, None, &error);
         return Err(error);
     }
     protection::refuse_unless_exempt(config, call, question, document, &why)?;
-    bypass::leave_note(config, call, Path::new(&question.runtime), question, &why, None);
+    bypass::write_record(config, call, Path::new(&question.runtime), question, &why, None);
     Ok(())
 }
 
 fn converse(config: &Config, stage: Stage, question: &Question, fds: &[RawFd]) -> Result<Answer> {
-    let cap = if stage.may_refuse() { 90 } else { 4 };
-    let deadline = Instant::now() + Duration::from_secs(cap);
+    let cap = if stage.may_refuse() { REFUSABLE_STAGE_CAP } else { REPORTING_STAGE_CAP };
+    let deadline = Instant::now() + cap;
     loop {
-        let stream = ask::reach(config, deadline)?;
-        ask::send_whole(&stream, &question.encode(), fds)?;
-        let answer = ask::wait(&stream, deadline, 1024)?;
+        let stream = request::reach(config, deadline)?;
+        connection::send_whole(&stream, &question.encode(), fds)?;
+        let answer = connection::receive(&stream, deadline, request::READ_AHEAD)?;
         if answer != Answer::Ending {
             return Ok(answer);
         }
-        // Asked again, the next daemon is reached.
-        std::thread::sleep(Duration::from_millis(50));
+        // DaemonVerdict again, the next daemon is reached.
+        std::thread::sleep(request::RECONNECT_PAUSE);
     }
 }
 
 /// Reads the state: all of it, or the runtime would die of a closed pipe; within bounds.
-fn state() -> Result<State> {
-    let bytes = standard_input()?;
-    let state: State = serde_json::from_slice(&bytes).map_err(|error| {
+fn read_state() -> Result<OciState> {
+    let bytes = read_standard_input()?;
+    let state: OciState = serde_json::from_slice(&bytes).map_err(|error| {
         let why = format!("standard input is no state of a container: {error}");
         Error::new(quoted(&why)).hint("a runtime calls this, with the state in JSON")
     })?;
@@ -177,8 +184,8 @@ fn state() -> Result<State> {
     Ok(state)
 }
 
-fn standard_input() -> Result<Vec<u8>> {
-    let deadline = Instant::now() + PATIENCE;
+fn read_standard_input() -> Result<Vec<u8>> {
+    let deadline = Instant::now() + STATE_WAIT;
     let input = std::io::stdin();
     let (mut bytes, mut part) = (Vec::new(), vec![0_u8; 64 << 10]);
     loop {
@@ -203,7 +210,7 @@ fn standard_input() -> Result<Vec<u8>> {
     }
 }
 
-impl Caller {
+impl CallingRuntime {
     /// The runtime is our parent, or a forebear of the same command line.
     fn find() -> Result<Self> {
         let mut pid = nix::unistd::getppid().as_raw().cast_unsigned();
@@ -248,8 +255,8 @@ fn pidfd(pid: u32) -> Result<OwnedFd> {
 
 /// The runtime's command line, or what it would be for this stage where it tells us nothing:
 /// one that is no runc, or that was called for several containers.
-fn words_for(caller: &Caller, stage: Stage, state: &State) -> Vec<OsString> {
-    let is_this = |call: &Call| {
+fn words_for(caller: &CallingRuntime, stage: Stage, state: &OciState) -> Vec<OsString> {
+    let is_this = |call: &CommandLine| {
         let is_our_verb = call.verb.creates()
             || matches!(call.verb, argv::Verb::Start | argv::Verb::Delete | argv::Verb::Kill);
         is_our_verb && call.id.as_deref().is_some_and(|id| id == state.id.as_str())
@@ -278,7 +285,11 @@ fn words_for(caller: &Caller, stage: Stage, state: &State) -> Vec<OsString> {
 }
 
 /// The directory and the name of the document that the runtime read.
-fn document(call: &Call, caller: &Caller, state: &State) -> Result<(OwnedFd, String)> {
+fn document(
+    call: &CommandLine,
+    caller: &CallingRuntime,
+    state: &OciState,
+) -> Result<(OwnedFd, String)> {
     if !state.bundle.is_absolute() {
         let bundle = quoted(&state.bundle.to_string_lossy());
         return Err(Error::new(format!("the state's bundle is no absolute path: {bundle:?}")));
@@ -313,8 +324,8 @@ fn variables(pid: u32) -> Vec<(String, OsString)> {
 mod tests {
     use super::*;
 
-    fn caller(words: &[&str]) -> Caller {
-        Caller {
+    fn caller(words: &[&str]) -> CallingRuntime {
+        CallingRuntime {
             pid: 2,
             parent: 1,
             words: words.iter().map(Into::into).collect(),
@@ -324,7 +335,7 @@ mod tests {
     }
 
     fn words(of: &[&str], stage: Stage) -> String {
-        let state = State { id: "c1".to_owned(), pid: 7, bundle: "/b".into() };
+        let state = OciState { id: "c1".to_owned(), pid: 7, bundle: "/b".into() };
         let words = words_for(&caller(of), stage, &state);
         words.iter().map(|word| word.to_string_lossy().into_owned()).collect::<Vec<_>>().join(" ")
     }

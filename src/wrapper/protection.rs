@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::adaptation::{Excuses, missing_required};
-use crate::argv::{self, Call};
+use crate::argv::{self, CommandLine};
 use crate::config::{Config, Protection};
 use crate::describe::{self, Spec};
 use crate::engine;
@@ -23,7 +23,7 @@ use crate::plugin::api;
 use crate::runtime;
 use crate::sources::{Sources, callers};
 
-use super::Document;
+use super::invocation::BundleDocument;
 use super::refusal::{self, ContainerNames};
 
 /// How long the engine's files and records may take, all together.
@@ -33,9 +33,9 @@ const LOOKUP: Duration = Duration::from_secs(2);
 /// exempt, and leaves a record of it. `why` says what was wrong with the daemon.
 pub(super) fn refuse_unless_exempt(
     config: &Config,
-    call: &Call,
+    call: &CommandLine,
     question: &Question,
-    document: Option<&Document>,
+    document: Option<&BundleDocument>,
     why: &str,
 ) -> Result<()> {
     let protections = config.protections_without_daemon();
@@ -55,7 +55,7 @@ pub(super) fn refuse_unless_exempt(
         pod: pod.name,
         container: container.name,
     });
-    refusal::leave_note(config, call, question, names.as_ref(), &error);
+    refusal::write_record(config, call, question, names.as_ref(), &error);
     Err(error)
 }
 
@@ -87,7 +87,7 @@ fn is_exempt(config: &Config, described: &Described, protections: &[Protection])
 type Described = (bool, api::PodSandbox, api::Container);
 
 /// The pod and the container, as the daemon would describe them.
-fn describe(config: &Config, question: &Question, document: &Document) -> Result<Described> {
+fn describe(config: &Config, question: &Question, document: &BundleDocument) -> Result<Described> {
     let host = config.host();
     let bytes = files::read_at(&document.dir, &document.name)?.bytes;
     let spec = Spec::parse(&bytes)?;

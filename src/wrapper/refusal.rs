@@ -6,7 +6,7 @@
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use crate::argv::Call;
+use crate::argv::CommandLine;
 use crate::config::Config;
 use crate::error::Error;
 use crate::files;
@@ -21,9 +21,9 @@ pub(super) struct ContainerNames {
 }
 
 /// Leaves the record. The newest [`REFUSAL_NOTES`] are kept: a kubelet tries for ever.
-pub(super) fn leave_note(
+pub(super) fn write_record(
     config: &Config,
-    call: &Call,
+    call: &CommandLine,
     question: &Question,
     names: Option<&ContainerNames>,
     error: &Error,

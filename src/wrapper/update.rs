@@ -18,55 +18,57 @@ use crate::error::{Context, Error, Result};
 use crate::host::Point;
 use crate::link::Attached;
 
-use super::Wrapper;
-use super::ask::Asked;
+use super::invocation::Invocation;
+use super::request::DaemonVerdict;
 
 /// The most that is read from standard input: the runtime's JSON has some KB.
 const INPUT_LIMIT: u64 = 16 << 20;
 
-impl Wrapper<'_> {
+impl Invocation<'_> {
     /// `update`: let the daemon lay the plugins' values over the request, then run it.
     pub(super) fn update(&self) -> Result<Infallible> {
         let Some(input) = self.input()? else { return self.exec_unchanged() };
         let attached: Vec<(Attached, &OwnedFd)> =
             input.fd().map(|fd| (Attached::Resources, fd)).into_iter().collect();
         let asked = self.ask("", &attached)?;
-        let (proceed, mut conversation) = match asked {
-            Asked::Proceed(proceed, conversation) => (proceed, conversation),
-            Asked::Away(why) => {
-                input.give_back()?;
+        let (proceed, mut session) = match asked {
+            DaemonVerdict::Proceed(proceed, session) => (proceed, session),
+            DaemonVerdict::Away(why) => {
+                input.rewind()?;
                 return self.bypass_update(&why, input.bytes());
             }
         };
         self.host.point(Point::WrapperVerdict)?;
         match &proceed.stdin {
             Some(bytes) => become_stdin(&memory(bytes)?)?,
-            None => input.give_back()?,
+            None => input.rewind()?,
         }
-        if let Err(gone) = conversation.say_exec() {
+        if let Err(gone) = session.notify_exec() {
             // Nobody would keep what the plugins answered.
-            input.give_back()?;
+            input.rewind()?;
             return self.bypass_update(&gone.to_string(), input.bytes());
         }
         let error = self.exec(&proceed);
-        conversation.say_exec_failed(&error);
+        session.notify_exec_failed(&error);
         Err(error)
     }
 
     /// What `--resources` delivers; `None` when the runtime will complain about it by itself.
-    fn input(&self) -> Result<Option<Input>> {
-        let Some(resources) = &self.call.resources else { return Ok(Some(Input::Flags)) };
+    fn input(&self) -> Result<Option<RequestedResources>> {
+        let Some(resources) = &self.call.resources else {
+            return Ok(Some(RequestedResources::Flags));
+        };
         if resources.value == OsStr::new("-") {
-            return taken_stdin().map(Some);
+            return read_stdin().map(Some);
         }
         let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK;
         let file = open(resources.value.as_os_str(), flags, Mode::empty());
-        Ok(file.ok().map(Input::File))
+        Ok(file.ok().map(RequestedResources::File))
     }
 }
 
 /// Where the requested resources come from.
-enum Input {
+enum RequestedResources {
     /// Only flags on the command line.
     Flags,
     /// A file, which the runtime can read again by itself.
@@ -75,7 +77,7 @@ enum Input {
     Stdin(OwnedFd),
 }
 
-impl Input {
+impl RequestedResources {
     fn fd(&self) -> Option<&OwnedFd> {
         match self {
             Self::Flags => None,
@@ -95,7 +97,7 @@ impl Input {
     }
 
     /// Makes standard input read from its beginning again.
-    fn give_back(&self) -> Result<()> {
+    fn rewind(&self) -> Result<()> {
         match self {
             Self::Flags | Self::File(_) => Ok(()),
             Self::Stdin(fd) => become_stdin(fd),
@@ -103,14 +105,14 @@ impl Input {
     }
 }
 
-fn taken_stdin() -> Result<Input> {
+fn read_stdin() -> Result<RequestedResources> {
     let mut bytes = Vec::new();
     let taken = std::io::stdin().lock().take(INPUT_LIMIT + 1).read_to_end(&mut bytes);
     taken.doing(|| "reading the resources from standard input")?;
     if u64::try_from(bytes.len()).unwrap_or(u64::MAX) > INPUT_LIMIT {
         return Err(Error::new(format!("standard input has more than {INPUT_LIMIT} bytes")));
     }
-    memory(&bytes).map(Input::Stdin)
+    memory(&bytes).map(RequestedResources::Stdin)
 }
 
 /// An anonymous file with `bytes`: unlike a pipe it takes any size without a reader.

@@ -131,7 +131,7 @@ pub(crate) async fn catch_up(node: &Rc<Node>, key: &Key) {
 pub(crate) fn under_way(node: &Node, record: &Container) -> Vec<Pending> {
     let flight = record.in_flight.as_ref();
     let flight =
-        flight.map(|flight| (Verb::of_word(std::ffi::OsStr::new(&flight.verb)), flight.pid));
+        flight.map(|flight| (Verb::from_word(std::ffi::OsStr::new(&flight.verb)), flight.pid));
     let deleting = record.deleting.map(|pid| (Verb::Delete, pid));
     let verbs = flight.into_iter().chain(deleting);
     let works = verbs.filter_map(|(verb, pid)| {

@@ -18,7 +18,7 @@ use crate::daemon::server::frames::Asked;
 #[derive(Debug)]
 pub(crate) struct Call {
     pub(crate) asked: Asked,
-    pub(crate) call: argv::Call,
+    pub(crate) call: argv::CommandLine,
     pub(crate) key: Key,
     /// The bundle directory, absolute.
     pub(crate) bundle: PathBuf,

@@ -24,20 +24,23 @@ use crate::config::{Config, FILE_VARIABLE};
 use crate::error::{Context, Error, Result};
 use crate::files::make_private_dir;
 
-/// How long a wrapper waits for another one that is starting the daemon, and for the daemon.
-const PATIENCE: Duration = Duration::from_secs(5);
+use super::connection::dial;
 
-/// A descriptor of this very process that stays valid across exec (D2).
-pub(super) fn own_pidfd() -> Result<OwnedFd> {
-    let flags = rustix::process::PidfdFlags::empty();
-    rustix::process::pidfd_open(rustix::process::getpid(), flags)
-        .map_err(|errno| std::io::Error::from_raw_os_error(errno.raw_os_error()))
-        .doing(|| "opening a descriptor of this process")
-}
+/// How long a wrapper waits for the lock of another one that is starting the daemon.
+const START_LOCK_WAIT: Duration = Duration::from_secs(5);
+
+/// The pause between two attempts to take that lock.
+const START_LOCK_PAUSE: Duration = Duration::from_millis(2);
+
+/// How long the daemon may take from its start until it listens.
+const DAEMON_START_WAIT: Duration = Duration::from_secs(5);
+
+/// The pause between two looks at whether the orphaned daemon has been reparented.
+const REPARENT_PAUSE: Duration = Duration::from_micros(100);
 
 /// Starts the daemon and waits until it can be asked, to `deadline` at most. Of many wrappers at
 /// once, one starts it.
-pub(super) fn awaken(config: &Config, deadline: Instant) -> Result<()> {
+pub(super) fn launch(config: &Config, deadline: Instant) -> Result<()> {
     let file = std::env::var_os(FILE_VARIABLE);
     start(config, deadline, Path::new("/proc/self/exe"), file.as_deref())
 }
@@ -47,23 +50,28 @@ pub(super) fn awaken(config: &Config, deadline: Instant) -> Result<()> {
 /// # Errors
 /// Fails when it cannot be started, or does not answer in time.
 pub fn start_daemon(config: &Config, program: &Path, file: Option<&Path>) -> Result<()> {
-    start(config, Instant::now() + PATIENCE * 2, program, file.map(Path::as_os_str))
+    start(
+        config,
+        Instant::now() + START_LOCK_WAIT + DAEMON_START_WAIT,
+        program,
+        file.map(Path::as_os_str),
+    )
 }
 
 fn start(config: &Config, deadline: Instant, program: &Path, file: Option<&OsStr>) -> Result<()> {
     make_private_dir(&config.run_dir)?;
     let _lock = lock(&config.run_dir.join("start.lock"), deadline)?;
-    if super::ask::dial(&config.daemon_socket()).is_ok() {
+    if dial(&config.daemon_socket()).is_ok() {
         return Ok(()); // Another wrapper was faster.
     }
     let (ready, announce) = pipe2(OFlag::O_CLOEXEC)?;
     spawn(announce, program, file)?;
-    let patience = PATIENCE.min(deadline.saturating_duration_since(Instant::now()));
-    let timeout = PollTimeout::try_from(patience).unwrap_or(PollTimeout::MAX);
+    let left = DAEMON_START_WAIT.min(deadline.saturating_duration_since(Instant::now()));
+    let timeout = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
     let answered = poll(&mut [PollFd::new(ready.as_fd(), PollFlags::POLLIN)], timeout)?;
-    let mut said = [0_u8; 1024];
-    let length = if answered == 1 { std::fs::File::from(ready).read(&mut said)? } else { 0 };
-    match said.get(..length) {
+    let mut message = [0_u8; 1024];
+    let length = if answered == 1 { std::fs::File::from(ready).read(&mut message)? } else { 0 };
+    match message.get(..length) {
         Some([b'R', ..]) => return Ok(()),
         Some([b'E', why @ ..]) => {
             let why = String::from_utf8_lossy(why);
@@ -82,7 +90,7 @@ fn lock(path: &Path, deadline: Instant) -> Result<Flock<std::fs::File>> {
         options.write(true).create(true).truncate(false).mode(0o600);
         options.custom_flags(nix::libc::O_NOFOLLOW).open(path)
     };
-    let deadline = deadline.min(Instant::now() + PATIENCE);
+    let deadline = deadline.min(Instant::now() + START_LOCK_WAIT);
     let mut file = open().doing(|| format!("opening {}", path.display()))?;
     loop {
         match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
@@ -92,7 +100,7 @@ fn lock(path: &Path, deadline: Instant) -> Result<Flock<std::fs::File>> {
                 return Err(Error::new("another process has been starting the daemon for long"));
             }
         }
-        std::thread::sleep(Duration::from_millis(2));
+        std::thread::sleep(START_LOCK_PAUSE);
     }
 }
 
@@ -120,7 +128,7 @@ fn spawn(announce: OwnedFd, program: &Path, file: Option<&OsStr>) -> Result<()> 
             if let Ok(ForkResult::Child) = unsafe { fork() } {
                 // The daemon looks at who took it over.
                 while getppid() == middle {
-                    std::thread::sleep(Duration::from_micros(100));
+                    std::thread::sleep(REPARENT_PAUSE);
                 }
                 let _never_returns = become_daemon(&null, announce, &program, &words, &environment);
             }

@@ -11,12 +11,12 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::time::SystemTime;
 
-use crate::argv::Call;
+use crate::argv::CommandLine;
 use crate::error::Error;
 use crate::text::rfc3339;
 
 /// Says `error` to the engine.
-pub(super) fn failure(call: &Call, error: &Error) {
+pub(super) fn report(call: &CommandLine, error: &Error) {
     let line = format!("nri-runc: {error}");
     append_to_log(call, &line);
     let mut text = line.into_bytes();
@@ -24,7 +24,7 @@ pub(super) fn failure(call: &Call, error: &Error) {
     let _nobody_to_tell = std::io::stderr().write_all(&text);
 }
 
-fn append_to_log(call: &Call, line: &str) {
+fn append_to_log(call: &CommandLine, line: &str) {
     let Some(path) = call.log.as_deref().and_then(log_file) else { return };
     let now = rfc3339(SystemTime::now());
     let is_json = call.log_format.as_deref() == Some(OsStr::new("json"));

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Requests of admin verbs to the running daemon. It never starts one.
+
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+
+use crate::config::Config;
+use crate::error::{Error, Result};
+use crate::link::{self, Answer, Question};
+
+use super::connection::{SILENT, check_peer, dial, receive, send_whole};
+
+/// How long the daemon may take to respond to an admin verb.
+const ADMIN_RESPONSE_WAIT: Duration = Duration::from_secs(10);
+
+/// Asks the running daemon an admin question, a JSON document; answers with one.
+///
+/// # Errors
+/// Fails when the daemon is not there; it is never started for this.
+pub fn admin(config: &Config, json: &str) -> Result<String> {
+    admin_stream(config, json).map(|(json, _ended)| json)
+}
+
+/// The same for a question after whose answer the daemon goes on to send lines.
+///
+/// # Errors
+/// As [`admin`].
+pub fn admin_stream(config: &Config, json: &str) -> Result<(String, UnixStream)> {
+    let socket = config.daemon_socket();
+    let stream = match dial(&socket) {
+        Err(Errno::ENOENT | Errno::ECONNREFUSED) => {
+            let error = Error::new(format!("the daemon is not running at {}", socket.display()));
+            return Err(error.hint(if config.autostart {
+                "it starts with the first container, or by: nri-runc nri daemon"
+            } else {
+                "start its service: autostart is off"
+            }));
+        }
+        dialled => check_peer(&socket, dialled)?,
+    };
+    let question = Question {
+        protocol: link::PROTOCOL,
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        admin: json.to_owned(),
+        ..Question::default()
+    };
+    send_whole(&stream, &question.encode(), &[])?;
+    // Nothing is read ahead: what follows is the caller's.
+    let answer = receive(&stream, Instant::now() + ADMIN_RESPONSE_WAIT, 1);
+    let answer = answer.map_err(|error| match error.why() == SILENT {
+        true => error.hint("a daemon that hangs is ended by: nri-runc nri restart"),
+        false => error,
+    });
+    match answer? {
+        Answer::Admin(json) => Ok((json, stream)),
+        Answer::Refuse(line) => Err(Error::new(line)),
+        Answer::Incompatible { protocol, version } => Err(Error::new(format!(
+            "the daemon (version {version}) speaks protocol {protocol}, this is {}",
+            link::PROTOCOL
+        ))),
+        Answer::Heartbeat | Answer::Proceed(_) | Answer::Ending => {
+            Err(Error::new("the daemon answered something else"))
+        }
+    }
+}

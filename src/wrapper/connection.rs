@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The connection to the daemon: connecting, frames with descriptors, heartbeats, responses.
+//!
+//! Every wait is bounded (D8). It starts no daemon and decides nothing about one that is missing.
+
+use std::io::{BufRead, BufReader, ErrorKind, IoSlice};
+use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::socket::{
+    AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType, UnixAddr, getsockopt, send,
+    sendmsg, setsockopt, socket as open, sockopt,
+};
+use nix::sys::time::{TimeVal, TimeValLike};
+
+use crate::config::Config;
+use crate::error::{Context, Error, Result};
+use crate::link::{self, Answer, Question};
+
+/// Silence after which the daemon is taken for dead.
+pub(super) const SILENCE: Duration = Duration::from_secs(3);
+
+const TOO_LONG: &str = "the daemon took too long";
+pub(super) const SILENT: &str = "the daemon fell silent";
+const ENDED: &str = "the daemon ended during the call";
+
+pub(super) fn connect(socket: &Path) -> Result<UnixStream> {
+    check_peer(socket, dial(socket))
+}
+
+/// Connects, and bounds this and every send: a daemon that does not accept fills its queue, and
+/// then a plain `connect` would wait for ever.
+pub(super) fn dial(socket: &Path) -> std::result::Result<UnixStream, Errno> {
+    let fd = open(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
+    let silence = TimeVal::seconds(i64::try_from(SILENCE.as_secs()).unwrap_or(1));
+    setsockopt(&fd, sockopt::SendTimeout, &silence)?;
+    nix::sys::socket::connect(fd.as_raw_fd(), &UnixAddr::new(socket)?)?;
+    Ok(UnixStream::from(fd))
+}
+
+/// The daemon runs as we do; a socket of anybody else is not ours.
+pub(super) fn check_peer(
+    socket: &Path,
+    dialled: std::result::Result<UnixStream, Errno>,
+) -> Result<UnixStream> {
+    let doing = || format!("reaching the daemon at {}", socket.display());
+    let stream = match dialled {
+        Err(Errno::EAGAIN) => return Err(Error::new("it does not take calls")).doing(doing),
+        dialled => dialled.doing(doing)?,
+    };
+    let peer = getsockopt(&stream, sockopt::PeerCredentials)?;
+    if peer.uid() != nix::unistd::geteuid().as_raw() {
+        return Err(Error::new(format!("the daemon's socket belongs to user {}", peer.uid())));
+    }
+    Ok(stream)
+}
+
+/// Sends a frame, its descriptors with the first byte. Not `write`: the other side may be gone,
+/// and SIGPIPE, whose disposition we leave as it came, would end us.
+pub(super) fn send_whole(stream: &UnixStream, frame: &[u8], fds: &[RawFd]) -> Result<()> {
+    let rights = [ControlMessage::ScmRights(fds)];
+    let control = if fds.is_empty() { &rights[..0] } else { &rights[..] };
+    let slices = [IoSlice::new(frame)];
+    let fd = stream.as_fd().as_raw_fd();
+    let mut sent = sendmsg::<()>(fd, &slices, control, MsgFlags::MSG_NOSIGNAL, None)?;
+    while sent < frame.len() {
+        sent += send(fd, &frame[sent..], MsgFlags::MSG_NOSIGNAL)?;
+    }
+    Ok(())
+}
+
+/// Reads answers until one is no heartbeat, up to `ahead` bytes at once.
+pub(super) fn receive(stream: &UnixStream, deadline: Instant, ahead: usize) -> Result<Answer> {
+    let mut reader = BufReader::with_capacity(ahead, stream);
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(Error::new(TOO_LONG));
+        }
+        stream.set_read_timeout(Some(left.min(SILENCE)))?;
+        // Only where the daemon was given the time for a heartbeat, it has fallen silent.
+        let silence = if left < SILENCE { TOO_LONG } else { SILENT };
+        let frame = read_answer(&mut reader, silence)?;
+        match Answer::decode(&frame)? {
+            Answer::Heartbeat => {}
+            answer @ (Answer::Proceed(_) | Answer::Refuse(_)) => return Ok(answer),
+            answer @ (Answer::Incompatible { .. } | Answer::Admin(_) | Answer::Ending) => {
+                return Ok(answer);
+            }
+        }
+    }
+}
+
+fn read_answer(reader: &mut BufReader<&UnixStream>, silence: &str) -> Result<Vec<u8>> {
+    match reader.fill_buf() {
+        Ok([]) => Err(Error::new(ENDED)),
+        Ok(_) => link::read_frame(reader),
+        Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
+            Err(Error::new(silence))
+        }
+        // It was killed before it had read all of the question.
+        Err(error) if error.kind() == ErrorKind::ConnectionReset => Err(Error::new(ENDED)),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Whether anybody listens on the daemon's socket, also one that takes no calls.
+pub fn is_listening(config: &Config) -> bool {
+    !matches!(dial(&config.daemon_socket()), Err(Errno::ENOENT | Errno::ECONNREFUSED))
+}
+
+/// Whether the daemon listens and gives no answer of any kind within three seconds.
+pub fn is_silent(config: &Config) -> bool {
+    let stream = match dial(&config.daemon_socket()) {
+        Ok(stream) => stream,
+        Err(errno) => return errno == Errno::EAGAIN,
+    };
+    let question =
+        Question { protocol: link::PROTOCOL, admin: "{}".to_owned(), ..Question::default() };
+    if send_whole(&stream, &question.encode(), &[]).is_err() {
+        return false; // It has ended.
+    }
+    let wait = PollTimeout::try_from(SILENCE).unwrap_or(PollTimeout::MAX);
+    poll(&mut [PollFd::new(stream.as_fd(), PollFlags::POLLIN)], wait) == Ok(0)
+}

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `create`, `run` and `restore`: the plugins are asked, the patched document is put in place, and
+//! the process becomes the runtime.
+
+use std::convert::Infallible;
+
+use crate::error::Result;
+use crate::host::Point;
+use crate::link::Attached;
+
+use super::commit;
+use super::invocation::Invocation;
+use super::request::DaemonVerdict;
+
+impl Invocation<'_> {
+    /// `create`, `run`, `restore`: ask the plugins, put their answer in place, become the runtime.
+    pub(super) fn create(&self) -> Result<Infallible> {
+        if self.is_odd_document() {
+            // Names of documents are text everywhere, and crun takes any: nobody may be led past
+            // the plugins by one.
+            return self.bypass("the file name of --config is not UTF-8");
+        }
+        let Some(document) = self.document() else {
+            // No such bundle or document: the runtime says so, in its own words.
+            return self.exec_unchanged();
+        };
+        let bundle = (Attached::Bundle, &document.dir);
+        let (proceed, mut session) = match self.ask(&document.name, &[bundle])? {
+            DaemonVerdict::Proceed(proceed, session) => (proceed, session),
+            DaemonVerdict::Away(why) => return self.bypass(&why),
+        };
+        self.host.point(Point::WrapperVerdict)?;
+
+        // The only write of this process. From here on nothing can fail but exec itself.
+        let committed = commit::put_in_place(&document, proceed.document.as_deref())?;
+        self.host.point(Point::WrapperCommitted)?;
+        if let Err(gone) = session.notify_exec() {
+            // The daemon died after its verdict: nobody would ever watch this container.
+            committed.undo(&document);
+            return self.bypass(&gone.to_string());
+        }
+        let error = self.exec(&proceed);
+        committed.undo(&document);
+        session.notify_exec_failed(&error);
+        Err(error)
+    }
+}

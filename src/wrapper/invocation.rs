@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+//! One call of the runtime: its command line, the configuration, the real runtime, and the document
+//! that this runtime will read. It decides nothing.
+
+use std::convert::Infallible;
+use std::ffi::OsString;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+
+use crate::argv::CommandLine;
+use crate::config::Config;
+use crate::error::{Error, Result};
+use crate::files;
+use crate::host::{Host, Point};
+use crate::link::Proceed;
+use crate::runtime;
+
+/// Everything a verb's story needs.
+pub(super) struct Invocation<'a> {
+    pub(super) argv: &'a [OsString],
+    pub(super) call: &'a CommandLine,
+    pub(super) config: &'a Config,
+    pub(super) host: Host,
+    pub(super) runtime: PathBuf,
+}
+
+/// A document and the directory it lies in.
+pub(super) struct BundleDocument {
+    pub(super) dir: OwnedFd,
+    pub(super) name: String,
+}
+
+impl Invocation<'_> {
+    pub(super) fn exec(&self, proceed: &Proceed) -> Error {
+        let argv = proceed.argv.as_deref().unwrap_or(self.argv);
+        let replaced = self.host.point(Point::WrapperExec);
+        match replaced.and_then(|()| runtime::replace_process(&self.runtime, argv)) {
+            Ok(never) => match never {},
+            Err(error) => error,
+        }
+    }
+
+    pub(super) fn exec_unchanged(&self) -> Result<Infallible> {
+        runtime::replace_process(&self.runtime, self.argv)
+    }
+
+    /// The document that the runtime will read, if it is there: `config.json` in the
+    /// bundle, or the file that crun's `--config` names.
+    pub(super) fn document(&self) -> Option<BundleDocument> {
+        let bundle = self.call.bundle.as_deref().unwrap_or_default();
+        let (dir, name) = match &self.call.config {
+            None => (PathBuf::from(bundle), "config.json".to_owned()),
+            Some(file) => {
+                let file = PathBuf::from(file);
+                let name = file.file_name()?.to_str()?.to_owned();
+                (file.parent()?.to_owned(), name)
+            }
+        };
+        let dir = files::open_dir(&dir).ok()?;
+        files::inode_at(&dir, &name)?;
+        Some(BundleDocument { dir, name })
+    }
+
+    /// Whether the runtime will read a file whose name we have no words for.
+    pub(super) fn is_odd_document(&self) -> bool {
+        let file = self.call.config.as_deref().map(Path::new);
+        let is_odd = |file: &Path| file.file_name().is_some_and(|name| name.to_str().is_none());
+        file.is_some_and(|file| is_odd(file) && file.exists())
+    }
+
+    /// "cannot create 4f1c": what every failure of ours begins with.
+    pub(super) fn doing(&self) -> String {
+        let id = self.call.id.as_deref().unwrap_or_default().to_string_lossy();
+        format!("cannot {} {id}", self.call.verb.name())
+    }
+}

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Which commands go straight to the real runtime, with nothing contacted and nothing written.
+
+use std::path::Path;
+
+use crate::argv::{self, CommandLine, Verb};
+use crate::config::Config;
+use crate::files;
+
+/// A verb that events hang on, with an id, that asks for more than its help text.
+pub(super) fn involves_plugins(call: &CommandLine) -> bool {
+    let ours =
+        call.verb.creates() || matches!(call.verb, Verb::Start | Verb::Update | Verb::Delete);
+    // runc 1.6 prints help for the ids `help` and `h`, all others make containers of that name:
+    // these are asked about, or a container could be named past every plugin.
+    let is_help_by_name = call.id.as_deref().is_some_and(|id| id == "help" || id == "h");
+    ours && call.id.is_some() && (is_help_by_name || !call.is_inert)
+}
+
+/// Whether the runtime refuses this id whatever else is asked: nobody need hear of it. Of runc it is
+/// known which it refuses; another runtime, also one that is called runc by a link, may take more.
+pub(super) fn will_refuse_id(runtime: &Path, call: &CommandLine) -> bool {
+    let Some(id) = call.id.as_deref() else { return false };
+    let is_runc = || {
+        let real = std::fs::canonicalize(runtime).unwrap_or_default();
+        real.file_name().is_some_and(|name| name == "runc")
+    };
+    argv::is_never_an_id(id) || (!argv::is_id_of_runc(id) && is_runc())
+}
+
+/// Pure pass-through by configuration, kill switch, or because we are not the host's root (D7).
+pub(super) fn is_switched_off(config: &Config) -> bool {
+    config.disable
+        || !nix::unistd::geteuid().is_root()
+        || config.disabled_file().exists()
+        || is_in_user_namespace()
+}
+
+fn is_in_user_namespace() -> bool {
+    let map = files::read_small(Path::new("/proc/self/uid_map")).unwrap_or_default();
+    let map = std::str::from_utf8(&map).unwrap_or_default();
+    let mut numbers = map.split_whitespace();
+    // The host maps all 2^32 - 1 ids onto themselves.
+    !map.is_empty()
+        && (numbers.next(), numbers.next(), numbers.next())
+            != (Some("0"), Some("0"), Some("4294967295"))
+}

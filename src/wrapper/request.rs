@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+//! One round trip to the daemon: the question with its descriptors, heartbeats, the answer.
+//!
+//! Every wait is bounded (D8): three seconds of silence, and a hard cap for each verb. It never
+//! decides what a missing daemon means; that is `bypass.rs`.
+
+use std::ffi::OsString;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+
+use crate::argv::Verb;
+use crate::config::Config;
+use crate::error::{Context, Error, Result};
+use crate::host::Point;
+use crate::link::{self, Answer, Attached, Notice, Proceed, Question};
+
+use super::connection::{SILENCE, check_peer, connect, dial, receive, send_whole};
+use super::invocation::Invocation;
+use super::launch;
+
+/// The longest that a wrapper waits for the verdict on each verb (D8).
+const DELETE_CAP: Duration = Duration::from_secs(4);
+const UPDATE_CAP: Duration = Duration::from_secs(30);
+const START_CAP: Duration = Duration::from_secs(90);
+
+/// How long the next daemon may take to listen after one has shut down in an orderly way.
+const NEXT_DAEMON_WAIT: Duration = Duration::from_secs(5);
+
+/// The pause between two attempts to reach the next daemon.
+pub(super) const RECONNECT_PAUSE: Duration = Duration::from_millis(50);
+
+/// How many bytes of the response are read at once.
+pub(super) const READ_AHEAD: usize = 1024;
+
+/// How the daemon was reached.
+pub(super) enum DaemonVerdict {
+    /// It answered; the session goes on with `EXEC`.
+    Proceed(Proceed, DaemonSession),
+    /// It could not be reached, fell silent, died, or speaks another protocol.
+    Away(String),
+}
+
+/// An open connection after a verdict.
+pub(super) struct DaemonSession(UnixStream);
+
+/// Why no verdict came.
+enum NoVerdict {
+    /// The daemon was about to exit: the next one is to be asked.
+    Ending,
+    /// No daemon takes the question; why.
+    Unreachable(String),
+    /// The policy for a missing daemon decides.
+    Away(String),
+    /// Fail the verb.
+    Refused(Error),
+}
+
+impl DaemonSession {
+    /// Asks about this wrapper's verb.
+    pub(super) fn open(
+        invocation: &Invocation<'_>,
+        document: &str,
+        attached: &[(Attached, &OwnedFd)],
+    ) -> Result<DaemonVerdict> {
+        let cap = match invocation.call.verb {
+            Verb::Delete => DELETE_CAP,
+            Verb::Update => UPDATE_CAP,
+            Verb::Create | Verb::Run | Verb::Restore => invocation.config.debug_create_cap,
+            Verb::Start => START_CAP,
+            Verb::Kill | Verb::Pause | Verb::Resume | Verb::Exec | Verb::State => SILENCE,
+            Verb::Nri | Verb::Other | Verb::None => SILENCE,
+        };
+        let deadline = Instant::now() + cap;
+        // Until when the next daemon may be on its way, once one has sent us there.
+        let mut next_by = Instant::now();
+        loop {
+            match Self::converse(invocation, document, attached, deadline) {
+                Ok((proceed, session)) => return Ok(DaemonVerdict::Proceed(proceed, session)),
+                Err(NoVerdict::Refused(error)) => return Err(error),
+                Err(NoVerdict::Ending) => next_by = deadline.min(Instant::now() + NEXT_DAEMON_WAIT),
+                Err(NoVerdict::Unreachable(_)) if Instant::now() < next_by => {}
+                Err(NoVerdict::Unreachable(why) | NoVerdict::Away(why)) => {
+                    return Ok(DaemonVerdict::Away(why));
+                }
+            }
+            std::thread::sleep(RECONNECT_PAUSE);
+        }
+    }
+
+    fn converse(
+        invocation: &Invocation<'_>,
+        document: &str,
+        attached: &[(Attached, &OwnedFd)],
+        deadline: Instant,
+    ) -> std::result::Result<(Proceed, Self), NoVerdict> {
+        let away = |error: Error| NoVerdict::Away(error.to_string());
+        let unreachable = |error: Error| NoVerdict::Unreachable(error.to_string());
+        let stream = reach(invocation.config, deadline).map_err(unreachable)?;
+        let process = own_pidfd().map_err(away)?;
+        let mut descriptors: Vec<(Attached, &OwnedFd)> = vec![(Attached::Process, &process)];
+        descriptors.extend_from_slice(attached);
+        let question = build_question(invocation, document, &descriptors);
+        let fds: Vec<RawFd> = descriptors.iter().map(|(_, fd)| fd.as_raw_fd()).collect();
+        send_whole(&stream, &question.encode(), &fds).map_err(away)?;
+        match receive(&stream, deadline, READ_AHEAD).map_err(away)? {
+            Answer::Proceed(proceed) => Ok((proceed, Self(stream))),
+            Answer::Refuse(line) => Err(NoVerdict::Refused(Error::new(line))),
+            Answer::Incompatible { protocol, version } => Err(NoVerdict::Away(format!(
+                "the daemon (version {version}) speaks protocol {protocol}, this is {}; restart it",
+                link::PROTOCOL
+            ))),
+            Answer::Ending => Err(NoVerdict::Ending),
+            Answer::Heartbeat | Answer::Admin(_) => {
+                Err(NoVerdict::Away("the daemon answered something else".to_owned()))
+            }
+        }
+    }
+
+    /// Everything is in place, the runtime comes next.
+    pub(super) fn notify_exec(&mut self) -> Result<()> {
+        send_whole(&self.0, &Notice::Exec.encode(), &[]).doing(|| "telling the daemon")
+    }
+
+    /// The runtime could not be executed and everything was put back.
+    pub(super) fn notify_exec_failed(&mut self, error: &Error) {
+        let notice = Notice::ExecFailed(error.to_string());
+        let _daemon_sees_us_end = send_whole(&self.0, &notice.encode(), &[]);
+    }
+}
+
+/// What this wrapper asks, or would have asked.
+pub(super) fn build_question(
+    invocation: &Invocation<'_>,
+    document: &str,
+    with: &[(Attached, &OwnedFd)],
+) -> Question {
+    let variables = link::ENGINE_VARIABLES
+        .iter()
+        .filter_map(|name| std::env::var_os(name).map(|value| ((*name).to_owned(), value)));
+    Question {
+        protocol: link::PROTOCOL,
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        argv: invocation.argv.to_vec(),
+        cwd: std::env::current_dir().map(OsString::from).unwrap_or_default(),
+        parent_pid: nix::unistd::getppid().as_raw().cast_unsigned(),
+        pid: std::process::id(),
+        runtime: invocation.runtime.clone().into_os_string(),
+        variables: variables.collect(),
+        document: document.to_owned(),
+        descriptors: with.iter().map(|(what, _)| *what).collect(),
+        admin: String::new(),
+        hook: None,
+    }
+}
+
+/// A connection to the daemon, which is started first if it is not there and may be. Starting it
+/// counts towards the verb's cap.
+pub(super) fn reach(config: &Config, deadline: Instant) -> Result<UnixStream> {
+    let socket = config.daemon_socket();
+    match dial(&socket) {
+        // A daemon that listens and does not answer is there: another one could not be started.
+        Err(Errno::ENOENT | Errno::ECONNREFUSED) if config.autostart => {
+            launch::launch(config, deadline)?;
+            connect(&socket)
+        }
+        dialled => check_peer(&socket, dialled),
+    }
+}
+
+/// A descriptor of this very process that stays valid across exec (D2).
+fn own_pidfd() -> Result<OwnedFd> {
+    let flags = rustix::process::PidfdFlags::empty();
+    rustix::process::pidfd_open(rustix::process::getpid(), flags)
+        .map_err(|errno| std::io::Error::from_raw_os_error(errno.raw_os_error()))
+        .doing(|| "opening a descriptor of this process")
+}
+
+impl Invocation<'_> {
+    /// One round trip to the daemon, which is started if it is not there and may be.
+    pub(super) fn ask(
+        &self,
+        document: &str,
+        attached: &[(Attached, &OwnedFd)],
+    ) -> Result<DaemonVerdict> {
+        self.host.point(Point::WrapperAsk)?;
+        DaemonSession::open(self, document, attached)
+    }
+}

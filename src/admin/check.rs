@@ -27,7 +27,7 @@ fn warning(check: &str, detail: String, hint: &str) -> Value {
 pub(super) fn all(loaded: &Loaded) -> Vec<Value> {
     let config = &loaded.config;
     let mut findings = configuration(loaded);
-    let engines = install::engines(config);
+    let engines = install::check_engines(config);
     findings.extend(runtime_found(config, &engines.findings));
     findings.push(daemon(config));
     findings.push(without_daemon(config));
@@ -41,7 +41,7 @@ pub(super) fn all(loaded: &Loaded) -> Vec<Value> {
     findings.extend(unread(config));
     findings.extend(records(config));
     findings.extend(engines.findings);
-    findings.push(next_step(&findings, engines.next));
+    findings.push(next_step(&findings, engines.next_step));
     findings
 }
 

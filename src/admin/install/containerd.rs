@@ -10,12 +10,12 @@
 use toml_edit::{Document, Item, TableLike};
 
 use super::edit::{self, at, text_at};
-use super::plan::{Plan, Source, Texts, Wish, overruled, taken};
+use super::plan::{Plan, Registration, Source, Texts, overruled, taken};
 use crate::error::{Error, Result};
 
 /// The file that containerd reads.
 pub(super) const MAIN: &str = "/etc/containerd/config.toml";
-const OURS: &str = "50-nri-runc.toml";
+const DROP_IN: &str = "50-nri-runc.toml";
 const SHIM: &str = "io.containerd.runc.v2";
 const ALL: [&str; 2] = ["*", "*/*"];
 const OLD_CRI: &str = "io.containerd.grpc.v1.cri";
@@ -42,61 +42,63 @@ pub(super) fn sources(main: &str, texts: &Texts) -> Vec<Source> {
 }
 
 /// Where a containerd with this main file keeps what lives.
-pub(super) fn state(text: &str) -> String {
-    said(text, &[&["state"]]).unwrap_or_else(|| "/run/containerd".to_owned())
+pub(super) fn state_directory(text: &str) -> String {
+    first_setting(text, &[&["state"]]).unwrap_or_else(|| "/run/containerd".to_owned())
 }
 
 /// Where it answers; from version 4 on that is a plugin's.
-pub(super) fn socket(text: &str) -> String {
+pub(super) fn socket_path(text: &str) -> String {
     let keys: [&[&str]; 2] =
         [&["plugins", "io.containerd.server.v1.grpc", "address"], &["grpc", "address"]];
-    said(text, &keys).unwrap_or_else(|| "/run/containerd/containerd.sock".to_owned())
+    first_setting(text, &keys).unwrap_or_else(|| "/run/containerd/containerd.sock".to_owned())
 }
 
-fn said(text: &str, keys: &[&[&str]]) -> Option<String> {
+fn first_setting(text: &str, keys: &[&[&str]]) -> Option<String> {
     let document = Document::parse(text).ok()?;
     let mut told = keys.iter().filter_map(|keys| text_at(document.as_table(), keys));
     told.find(|told| !told.is_empty()).map(ToOwned::to_owned)
 }
 
 /// What would have to be written.
-pub(super) fn plan(wish: &Wish, texts: &Texts) -> Result<Plan> {
-    let main = wish.main.as_deref().unwrap_or(MAIN);
+pub(super) fn plan(registration: &Registration, texts: &Texts) -> Result<Plan> {
+    let main = registration.main.as_deref().unwrap_or(MAIN);
     let text = texts.get(main).map_or("", String::as_str);
     if text.trim().is_empty() {
-        return fresh(wish, main, texts.contains_key(main));
+        return plan_without_file(registration, main, texts.contains_key(main));
     }
     let mut plan = Plan::default();
-    let files = in_order(main, texts)?;
-    let version = version(main, &files)?;
-    cri_is_on(&files)?;
+    let files = parse_in_order(main, texts)?;
+    let version = configuration_version(main, &files)?;
+    require_cri(&files)?;
     let cri = ["plugins", if version == 2 { OLD_CRI } else { NEW_CRI }, "containerd"];
-    own_nri(&mut plan, wish, version, &files);
-    let default = last(&files, &[&cri[..], &["default_runtime_name"]].concat());
+    note_own_nri(&mut plan, registration, version, &files);
+    let default = last_setting(&files, &[&cri[..], &["default_runtime_name"]].concat());
     let default = default.and_then(|(_, item)| item.as_str()).unwrap_or("runc");
-    let model = model(&files, &cri, if default == wish.name { "runc" } else { default });
-    let behind = model.and_then(|model| text_at(model, &["options", "BinaryName"]));
+    let template =
+        find_template(&files, &cri, if default == registration.name { "runc" } else { default });
+    let behind = template.and_then(|template| text_at(template, &["options", "BinaryName"]));
     let is_runc = |path: &str| ["", "runc"].contains(&path) || path.ends_with("/runc");
     if let Some(binary) = behind.filter(|path| !is_runc(path)) {
         plan.other_runtime(binary);
     }
-    let written = last(&files, &[&cri[..], &["runtimes", &wish.name]].concat());
+    let written = last_setting(&files, &[&cri[..], &["runtimes", &registration.name]].concat());
     if let Some((path, item)) = &written {
-        agrees(path, item, wish)?;
+        require_same_entry(path, item, registration)?;
     }
-    let mut block = entry(wish, &cri, model);
-    if version == 2 && last(&files, &[&cri[..], &["runtimes", "runc"]].concat()).is_none() {
-        block.insert_str(0, &runc(&cri));
+    let mut block = render_entry(registration, &cri, template);
+    if version == 2 && last_setting(&files, &[&cri[..], &["runtimes", "runc"]].concat()).is_none() {
+        block.insert_str(0, &runc_entry(&cri));
     }
-    let name = (wish.default && default != wish.name).then(|| edit::string(&wish.name));
-    let holder = last(&files, &cri[..2]).map(|(path, _)| path.to_owned());
-    let folder = own_folder(main, texts).filter(|_| version >= 4 || holder.is_none());
+    let name = (registration.default && default != registration.name)
+        .then(|| edit::string(&registration.name));
+    let holder = last_setting(&files, &cri[..2]).map(|(path, _)| path.to_owned());
+    let folder = drop_in_path(main, texts).filter(|_| version >= 4 || holder.is_none());
     if let (Some(path), None) = (folder, &written) {
         let mut new = format!("version = {version}\n\n{block}");
-        if wish.default {
-            let name = edit::string(&wish.name);
+        if registration.default {
+            let name = edit::string(&registration.name);
             new = edit::set(&path, &new, &cri, "default_runtime_name", &name)?;
-            not_overruled(&files, &path, &cri)?;
+            refuse_if_overruled(&files, &path, &cri)?;
         }
         plan.own_file(texts, &path, new)?;
         return Ok(plan);
@@ -114,12 +116,14 @@ pub(super) fn plan(wish: &Wish, texts: &Texts) -> Result<Plan> {
 }
 
 /// Where there is no configuration. Version 2 is what every containerd from 1.5 on reads.
-fn fresh(wish: &Wish, main: &str, is_there: bool) -> Result<Plan> {
+fn plan_without_file(registration: &Registration, main: &str, is_there: bool) -> Result<Plan> {
     let mut plan = Plan::default();
     let cri = ["plugins", OLD_CRI, "containerd"];
-    let mut new = format!("version = 2\n\n{}{}", runc(&cri), entry(wish, &cri, None));
-    if wish.default {
-        new = edit::set(main, &new, &cri, "default_runtime_name", &edit::string(&wish.name))?;
+    let mut new =
+        format!("version = 2\n\n{}{}", runc_entry(&cri), render_entry(registration, &cri, None));
+    if registration.default {
+        new =
+            edit::set(main, &new, &cri, "default_runtime_name", &edit::string(&registration.name))?;
     }
     plan.files.insert(main.to_owned(), new);
     let state = if is_there { "is empty" } else { "does not exist" };
@@ -132,12 +136,12 @@ fn fresh(wish: &Wish, main: &str, is_there: bool) -> Result<Plan> {
 }
 
 /// containerd 1.x forgets its own runc as soon as a file names another runtime.
-fn runc(cri: &[&str]) -> String {
+fn runc_entry(cri: &[&str]) -> String {
     let keys = [cri, &["runtimes", "runc"]].concat();
     format!("{}\n  runtime_type = \"{SHIM}\"\n\n", edit::header(&keys))
 }
 
-fn in_order(main: &str, texts: &Texts) -> Result<Files> {
+fn parse_in_order(main: &str, texts: &Texts) -> Result<Files> {
     let mut files = Files::new();
     for source in sources(main, texts) {
         let paths: Vec<&String> = match &source {
@@ -159,14 +163,14 @@ fn in_order(main: &str, texts: &Texts) -> Result<Files> {
 }
 
 /// The last word about something.
-fn last<'f>(files: &'f Files, keys: &[&str]) -> Option<(&'f str, &'f Item)> {
+fn last_setting<'f>(files: &'f Files, keys: &[&str]) -> Option<(&'f str, &'f Item)> {
     let found = |(path, document): &'f (String, Document<String>)| {
         Some((path.as_str(), at(document.as_table(), keys)?))
     };
     files.iter().rev().find_map(found)
 }
 
-fn version(main: &str, files: &Files) -> Result<i64> {
+fn configuration_version(main: &str, files: &Files) -> Result<i64> {
     let first = files.first().and_then(|(_, document)| at(document.as_table(), &["version"]));
     let version = first.and_then(Item::as_integer).unwrap_or(1);
     if (2..=4).contains(&version) {
@@ -180,8 +184,8 @@ fn version(main: &str, files: &Files) -> Result<i64> {
     Err(Error::new(format!("{main} is of configuration version {version}")).hint(hint))
 }
 
-fn cri_is_on(files: &Files) -> Result<()> {
-    let Some((path, list)) = last(files, &["disabled_plugins"]) else { return Ok(()) };
+fn require_cri(files: &Files) -> Result<()> {
+    let Some((path, list)) = last_setting(files, &["disabled_plugins"]) else { return Ok(()) };
     let is_cri =
         |name: &str| ["cri", OLD_CRI, NEW_CRI, "io.containerd.grpc.v1.cri"].contains(&name);
     let mut names = list.as_array().into_iter().flatten().filter_map(|value| value.as_str());
@@ -195,28 +199,29 @@ fn cri_is_on(files: &Files) -> Result<()> {
 }
 
 /// On from 2.0 on unless it is disabled, before that only where it is asked for.
-fn own_nri(plan: &mut Plan, wish: &Wish, version: i64, files: &Files) {
-    let said = last(files, &["plugins", NRI, "disable"]).and_then(|(_, item)| item.as_bool());
-    let socket = last(files, &["plugins", NRI, "socket_path"]);
+fn note_own_nri(plan: &mut Plan, registration: &Registration, version: i64, files: &Files) {
+    let said =
+        last_setting(files, &["plugins", NRI, "disable"]).and_then(|(_, item)| item.as_bool());
+    let socket = last_setting(files, &["plugins", NRI, "socket_path"]);
     let socket = socket.and_then(|(_, item)| item.as_str()).unwrap_or("/var/run/nri/nri.sock");
-    if !said.unwrap_or(version == 2) && socket == wish.socket {
-        plan.clash("containerd", wish, &format!("disable = true in [plugins.\"{NRI}\"]"));
+    if !said.unwrap_or(version == 2) && socket == registration.socket {
+        plan.clash("containerd", registration, &format!("disable = true in [plugins.\"{NRI}\"]"));
     }
 }
 
 /// The entry whose settings ours shall have.
-fn model<'f>(files: &'f Files, cri: &[&str], default: &str) -> Option<&'f dyn TableLike> {
+fn find_template<'f>(files: &'f Files, cri: &[&str], default: &str) -> Option<&'f dyn TableLike> {
     [default, "runc"].into_iter().find_map(|name| {
-        let (_, item) = last(files, &[cri, &["runtimes", name]].concat())?;
+        let (_, item) = last_setting(files, &[cri, &["runtimes", name]].concat())?;
         let table = item.as_table_like()?;
         (text_at(table, &["runtime_type"]).unwrap_or(SHIM) == SHIM).then_some(table)
     })
 }
 
-fn agrees(path: &str, item: &Item, wish: &Wish) -> Result<()> {
-    let entry = format!("a runtime {}", wish.name);
+fn require_same_entry(path: &str, item: &Item, registration: &Registration) -> Result<()> {
+    let entry = format!("a runtime {}", registration.name);
     let table = item.as_table_like().ok_or_else(|| taken(path, &entry, "form"))?;
-    if text_at(table, &["options", "BinaryName"]) != Some(wish.binary.as_str()) {
+    if text_at(table, &["options", "BinaryName"]) != Some(registration.binary.as_str()) {
         return Err(taken(path, &entry, "BinaryName"));
     }
     if text_at(table, &["runtime_type"]) != Some(SHIM) {
@@ -231,9 +236,13 @@ fn agrees(path: &str, item: &Item, wish: &Wish) -> Result<()> {
     Ok(())
 }
 
-/// Our entry, with what the model's says besides.
-fn entry(wish: &Wish, cri: &[&str], model: Option<&dyn TableLike>) -> String {
-    let keys = [cri, &["runtimes", wish.name.as_str()]].concat();
+/// Our entry, with what the template's says besides.
+fn render_entry(
+    registration: &Registration,
+    cri: &[&str],
+    template: Option<&dyn TableLike>,
+) -> String {
+    let keys = [cri, &["runtimes", registration.name.as_str()]].concat();
     let all = format!("[{}]", ALL.map(edit::string).join(", "));
     let mut text = format!(
         "{}\n  runtime_type = \"{SHIM}\"\n  pod_annotations = {all}\n  container_annotations = {all}\n",
@@ -247,13 +256,13 @@ fn entry(wish: &Wish, cri: &[&str], model: Option<&dyn TableLike>) -> String {
         "pod_annotations",
         "container_annotations",
     ];
-    for line in model.into_iter().flat_map(|model| told(model, &ours)) {
+    for line in template.into_iter().flat_map(|template| copied_settings(template, &ours)) {
         text.push_str(&format!("  {line}\n"));
     }
     text.push_str(&format!("  {}\n", edit::header(&[&keys[..], &["options"]].concat())));
-    text.push_str(&format!("    BinaryName = {}\n", edit::string(&wish.binary)));
-    let options = model.and_then(|model| at_table(model, "options"));
-    for line in options.into_iter().flat_map(|options| told(options, &["BinaryName"])) {
+    text.push_str(&format!("    BinaryName = {}\n", edit::string(&registration.binary)));
+    let options = template.and_then(|template| at_table(template, "options"));
+    for line in options.into_iter().flat_map(|options| copied_settings(options, &["BinaryName"])) {
         text.push_str(&format!("    {line}\n"));
     }
     text
@@ -264,7 +273,7 @@ fn at_table<'t>(table: &'t dyn TableLike, key: &str) -> Option<&'t dyn TableLike
 }
 
 /// The settings of a table that say something, as lines.
-fn told(table: &dyn TableLike, but: &[&str]) -> Vec<String> {
+fn copied_settings(table: &dyn TableLike, but: &[&str]) -> Vec<String> {
     let lines = table.iter().filter(|(key, _)| !but.contains(key)).filter_map(|(key, item)| {
         let value = item.as_value()?;
         let says_nothing = value.as_str() == Some("")
@@ -278,16 +287,16 @@ fn told(table: &dyn TableLike, but: &[&str]) -> Vec<String> {
 }
 
 /// Where a file of our own would be read.
-fn own_folder(main: &str, texts: &Texts) -> Option<String> {
+fn drop_in_path(main: &str, texts: &Texts) -> Option<String> {
     sources(main, texts).into_iter().find_map(|source| match source {
-        Source::Folder(folder, suffix) if OURS.ends_with(&suffix) => {
-            Some(format!("{folder}/{OURS}"))
+        Source::Folder(folder, suffix) if DROP_IN.ends_with(&suffix) => {
+            Some(format!("{folder}/{DROP_IN}"))
         }
         Source::Folder(..) | Source::File(_) => None,
     })
 }
 
-fn not_overruled(files: &Files, ours: &str, cri: &[&str]) -> Result<()> {
+fn refuse_if_overruled(files: &Files, ours: &str, cri: &[&str]) -> Result<()> {
     let key = [cri, &["default_runtime_name"]].concat();
     let in_folder = |path: &str| path.rsplit_once('/').map(|(folder, _)| folder.to_owned());
     for (path, document) in files {

@@ -5,7 +5,7 @@
 
 use serde_json::{Value, json};
 
-use super::plan::{Plan, Texts, Wish, taken};
+use super::plan::{Plan, Registration, Texts, taken};
 use crate::error::{Error, Result};
 use crate::spec::document::{Document, DocumentError};
 
@@ -13,45 +13,49 @@ use crate::spec::document::{Document, DocumentError};
 pub(super) const MAIN: &str = "/etc/docker/daemon.json";
 
 /// What would have to be written.
-pub(super) fn plan(wish: &Wish, texts: &Texts) -> Result<Plan> {
-    let path = wish.main.as_deref().unwrap_or(MAIN);
-    if ["runc", "io.containerd.runc.v2"].contains(&wish.name.as_str()) {
-        return Err(Error::new(format!("Docker keeps the name {} for itself", wish.name))
+pub(super) fn plan(registration: &Registration, texts: &Texts) -> Result<Plan> {
+    let path = registration.main.as_deref().unwrap_or(MAIN);
+    if ["runc", "io.containerd.runc.v2"].contains(&registration.name.as_str()) {
+        return Err(Error::new(format!("Docker keeps the name {} for itself", registration.name))
             .hint("take another with --name, and --default for every container"));
     }
     let mut plan = Plan::default();
     let text = texts.get(path).map_or("", String::as_str);
-    let told = |error: DocumentError| {
+    let unreadable = |error: DocumentError| {
         let what = error.to_string().replace("config.json", path);
         Error::new(what).hint("mend it; nothing was changed")
     };
     if text.trim().is_empty() {
-        plan.files.insert(path.to_owned(), fresh(wish));
+        plan.files.insert(path.to_owned(), render_new_file(registration));
         return Ok(plan);
     }
-    let mut document = Document::parse(text.as_bytes()).map_err(told)?;
+    let mut document = Document::parse(text.as_bytes()).map_err(unreadable)?;
     let root = document.root();
-    let before = root.value("default-runtime").map_err(told)?;
-    let own_nri = root.value("nri-opts").map_err(told)?.unwrap_or_default();
-    let runtimes = root.map("runtimes").map_err(told)?;
+    let before = root.value("default-runtime").map_err(unreadable)?;
+    let own_nri = root.value("nri-opts").map_err(unreadable)?.unwrap_or_default();
+    let runtimes = root.map("runtimes").map_err(unreadable)?;
     let path_of = |runtime: &Value| runtime["path"].as_str().map(str::to_owned);
-    let before = before.as_ref().and_then(Value::as_str).filter(|name| *name != wish.name);
+    let before = before.as_ref().and_then(Value::as_str).filter(|name| *name != registration.name);
     if let Some(before) = before.filter(|name| *name != "runc") {
-        let there = runtimes.value(before).map_err(told)?;
+        let there = runtimes.value(before).map_err(unreadable)?;
         plan.other_runtime(&there.as_ref().and_then(path_of).unwrap_or_else(|| before.to_owned()));
     }
-    match runtimes.value(&wish.name).map_err(told)? {
+    match runtimes.value(&registration.name).map_err(unreadable)? {
         None => {
-            runtimes.set(&wish.name, &json!({"path": wish.binary})).map_err(told)?;
+            runtimes
+                .set(&registration.name, &json!({"path": registration.binary}))
+                .map_err(unreadable)?;
         }
-        Some(there) => agrees(path, &there, wish)?,
+        Some(there) => require_same_entry(path, &there, registration)?,
     }
-    if wish.default && root.value("default-runtime").map_err(told)? != Some(json!(wish.name)) {
-        root.set("default-runtime", &json!(wish.name)).map_err(told)?;
+    if registration.default
+        && root.value("default-runtime").map_err(unreadable)? != Some(json!(registration.name))
+    {
+        root.set("default-runtime", &json!(registration.name)).map_err(unreadable)?;
     }
     let socket = own_nri["socket-path"].as_str().unwrap_or("/var/run/nri/nri.sock");
-    if own_nri["enable"] == true && socket == wish.socket {
-        plan.clash("Docker", wish, "\"enable\": false in \"nri-opts\"");
+    if own_nri["enable"] == true && socket == registration.socket {
+        plan.clash("Docker", registration, "\"enable\": false in \"nri-opts\"");
     }
     let new = String::from_utf8(document.to_bytes());
     let new = new.map_err(|_not_text| Error::new(format!("{path} is no text")))?;
@@ -59,10 +63,10 @@ pub(super) fn plan(wish: &Wish, texts: &Texts) -> Result<Plan> {
     Ok(plan)
 }
 
-fn agrees(path: &str, there: &Value, wish: &Wish) -> Result<()> {
-    let entry = format!("a runtime {}", wish.name);
-    if there["path"] != wish.binary.as_str()
-        && there["options"]["BinaryName"] != wish.binary.as_str()
+fn require_same_entry(path: &str, there: &Value, registration: &Registration) -> Result<()> {
+    let entry = format!("a runtime {}", registration.name);
+    if there["path"] != registration.binary.as_str()
+        && there["options"]["BinaryName"] != registration.binary.as_str()
     {
         return Err(taken(path, &entry, "path"));
     }
@@ -72,10 +76,10 @@ fn agrees(path: &str, there: &Value, wish: &Wish) -> Result<()> {
     Ok(())
 }
 
-fn fresh(wish: &Wish) -> String {
-    let mut root = json!({"runtimes": {wish.name.as_str(): {"path": wish.binary}}});
-    if wish.default {
-        root["default-runtime"] = json!(wish.name);
+fn render_new_file(registration: &Registration) -> String {
+    let mut root = json!({"runtimes": {registration.name.as_str(): {"path": registration.binary}}});
+    if registration.default {
+        root["default-runtime"] = json!(registration.name);
     }
     format!("{root:#}\n")
 }

@@ -6,8 +6,9 @@
 use serde::{Deserialize, Serialize};
 
 use super::edit;
-use super::place;
-use super::plan::{Engine, Texts};
+use super::engine::Engine;
+use super::engine_files;
+use super::plan::Texts;
 use super::root::Root;
 use crate::error::{Error, Result};
 
@@ -17,7 +18,7 @@ const SCHEMA: u32 = 1;
 
 /// One file that was written.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(super) struct Touched {
+pub(super) struct WrittenFile {
     pub(super) path: String,
     /// `None`: it was not there.
     pub(super) before: Option<String>,
@@ -25,7 +26,7 @@ pub(super) struct Touched {
     pub(super) after: Option<String>,
 }
 
-impl Touched {
+impl WrittenFile {
     /// What the file would say had we never been there, `now` being what it says. The inner
     /// `None` is a file that would not be there, the outer one means that nobody can tell.
     #[expect(clippy::option_option, reason = "a file that would not be there is an answer too")]
@@ -48,7 +49,7 @@ pub(super) struct Ledger {
     pub(super) default: bool,
     /// The engine's main file, where it is not the usual one.
     pub(super) main: Option<String>,
-    pub(super) files: Vec<Touched>,
+    pub(super) files: Vec<WrittenFile>,
     pub(super) folders: Vec<String>,
 }
 
@@ -74,7 +75,7 @@ impl Ledger {
     /// Reads an engine's record.
     pub(super) fn load(root: &Root, engine: Engine) -> Result<Option<Self>> {
         let path = path(engine);
-        let Some(text) = place::read(root, &path)? else { return Ok(None) };
+        let Some(text) = engine_files::read(root, &path)? else { return Ok(None) };
         let ledger: Self = serde_json::from_str(&text).map_err(|error| {
             Error::new(format!("{path} is no record of ours: {error}"))
                 .hint("undo the registration by hand and remove that file")
@@ -91,7 +92,7 @@ impl Ledger {
         let path = path(engine);
         let text = serde_json::to_string_pretty(self);
         let text = text.map_err(|error| Error::new(error.to_string()))?;
-        place::write(root, &path, &text, place::PRIVATE)
+        engine_files::write(root, &path, &text, engine_files::PRIVATE)
     }
 
     /// The engine's texts had we never been there; what nobody can tell is in the list.
@@ -100,7 +101,7 @@ impl Ledger {
         for file in &self.files {
             let there = match now.get(&file.path) {
                 Some(text) => Some(text.clone()),
-                None => place::read(root, &file.path)?,
+                None => engine_files::read(root, &file.path)?,
             };
             match file.undone(there.as_deref()) {
                 Some(Some(text)) => {

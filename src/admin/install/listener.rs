@@ -9,7 +9,7 @@ use crate::config::Config;
 use crate::plugin::socket::listener_at;
 
 /// What to know about it, where it is another process than the daemon.
-pub(super) fn note(root: &Root, config: &Config) -> Option<String> {
+pub(super) fn describe(root: &Root, config: &Config) -> Option<String> {
     let (path, _held_open) = root.socket(&config.socket_path.to_string_lossy()).ok()?;
     let listener = listener_at(&path, &root.processes())?;
     let pid = listener.pid?;

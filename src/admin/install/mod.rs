@@ -6,11 +6,13 @@
 
 mod containerd;
 mod crio;
+mod dispatch;
 mod docker;
 mod edit;
+mod engine;
+mod engine_files;
 mod ledger;
 mod listener;
-mod place;
 mod plan;
 mod podman;
 mod root;
@@ -23,10 +25,11 @@ use std::path::PathBuf;
 use clap::Args;
 use serde_json::{Value, json};
 
-use self::ledger::{Ledger, Touched};
-use self::plan::{Engine, Plan, Texts, Wish};
+use self::engine::Engine;
+use self::ledger::{Ledger, WrittenFile};
+use self::plan::{Plan, Registration, Texts};
 use self::root::Root;
-pub(super) use self::state::engines;
+pub(super) use self::state::check_engines;
 use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::text::printable;
@@ -98,7 +101,7 @@ impl Uninstall {
 }
 
 /// One file from what it says to what it shall say.
-struct Change {
+struct FileChange {
     path: String,
     now: Option<String>,
     new: Option<String>,
@@ -108,23 +111,23 @@ struct Change {
 pub(super) fn install(install: &Install, config: &Config) -> Result<Value> {
     let root = install.common.root(config)?;
     let engine = install.engine;
-    let wish = wish(install, config, &root)?;
+    let registration = registration(install, config, &root)?;
     let old = Ledger::load(&root, engine)?;
-    if let Some(old) = old.as_ref().filter(|old| old.main != wish.main) {
+    if let Some(old) = old.as_ref().filter(|old| old.main != registration.main) {
         let main = old.main.as_deref().unwrap_or("the usual file");
         return Err(Error::new(format!("{} is registered in {main} already", engine.name()))
             .hint(format!("first: nri-runc nri uninstall {}", engine.name())));
     }
-    let now = place::read_all(&root, engine, wish.main.as_deref())?;
-    let as_it_is = engine.plan(&wish, &now);
-    let forgets = old.as_ref().is_some_and(|old| old.default && !wish.default);
+    let now = engine_files::read_all(&root, engine, registration.main.as_deref())?;
+    let as_it_is = engine.plan(&registration, &now);
+    let forgets = old.as_ref().is_some_and(|old| old.default && !registration.default);
     if let Ok(plan) = &as_it_is
         && !forgets
         && plan.files.iter().all(|(path, text)| now.get(path) == Some(text))
     {
-        let notes = plan.notes.iter().cloned().chain(listener::note(&root, config)).collect();
+        let notes = plan.notes.iter().cloned().chain(listener::describe(&root, config)).collect();
         let dry = install.common.dry_run;
-        let said = Said { dry, uses: uses(&wish, engine), forgets: false };
+        let said = Said { dry, uses: uses(&registration, engine), forgets: false };
         return Ok(told(engine, "install", &[], notes, said));
     }
     let (base, unclear) = match &old {
@@ -134,18 +137,18 @@ pub(super) fn install(install: &Install, config: &Config) -> Result<Value> {
     if let Some(path) = unclear.first() {
         return Err(edited(path, old.as_ref()));
     }
-    let mut plan = if old.is_some() { engine.plan(&wish, &base)? } else { as_it_is? };
-    plan.notes.extend(listener::note(&root, config));
+    let mut plan = if old.is_some() { engine.plan(&registration, &base)? } else { as_it_is? };
+    plan.notes.extend(listener::describe(&root, config));
     let changes = changes(&root, &now, &base, &plan, old.as_ref())?;
     if !install.common.dry_run {
-        let ledger = ledger_of(&wish, &root, &base, &plan, old.as_ref(), engine);
+        let ledger = ledger_of(&registration, &root, &base, &plan, old.as_ref(), engine);
         write(&root, engine, &ledger, old.as_ref(), &changes)?;
     }
-    let said = Said { dry: install.common.dry_run, forgets, uses: uses(&wish, engine) };
+    let said = Said { dry: install.common.dry_run, forgets, uses: uses(&registration, engine) };
     Ok(told(engine, "install", &changes, plan.notes, said))
 }
 
-fn wish(install: &Install, config: &Config, root: &Root) -> Result<Wish> {
+fn registration(install: &Install, config: &Config, root: &Root) -> Result<Registration> {
     let name = install.name.clone();
     let is_plain = |c: u8| c.is_ascii_alphanumeric() || b"._-".contains(&c);
     if name.is_empty() || !name.bytes().all(is_plain) {
@@ -166,7 +169,7 @@ fn wish(install: &Install, config: &Config, root: &Root) -> Result<Wish> {
         return Err(Error::new(format!("{binary} is not an executable {where_to}"))
             .hint("name nri-runc with --binary"));
     }
-    Ok(Wish {
+    Ok(Registration {
         name,
         binary,
         default: install.default,
@@ -195,7 +198,7 @@ fn changes(
     base: &Texts,
     plan: &Plan,
     old: Option<&Ledger>,
-) -> Result<Vec<Change>> {
+) -> Result<Vec<FileChange>> {
     let mut paths: Vec<&String> = plan.files.keys().collect();
     paths.extend(old.into_iter().flat_map(|old| old.files.iter().map(|file| &file.path)));
     paths.sort();
@@ -204,27 +207,32 @@ fn changes(
     for path in paths {
         let now = match now.get(path) {
             Some(text) => Some(text.clone()),
-            None => place::read(root, path)?,
+            None => engine_files::read(root, path)?,
         };
         let new = plan.files.get(path).or_else(|| base.get(path)).cloned();
         if now != new {
-            changes.push(Change { path: path.clone(), now, new });
+            changes.push(FileChange { path: path.clone(), now, new });
         }
     }
     Ok(changes)
 }
 
 fn ledger_of(
-    wish: &Wish,
+    registration: &Registration,
     root: &Root,
     base: &Texts,
     plan: &Plan,
     old: Option<&Ledger>,
     engine: Engine,
 ) -> Ledger {
-    let mut ledger = Ledger::new(&wish.name, &wish.binary, wish.default, wish.main.clone());
+    let mut ledger = Ledger::new(
+        &registration.name,
+        &registration.binary,
+        registration.default,
+        registration.main.clone(),
+    );
     ledger.folders = old.map_or_else(
-        || place::missing_folders(root, &ledger::path(engine)),
+        || engine_files::missing_folders(root, &ledger::path(engine)),
         |old| old.folders.clone(),
     );
     for (path, after) in &plan.files {
@@ -232,10 +240,10 @@ fn ledger_of(
         if before.as_ref() == Some(after) {
             continue;
         }
-        let mut missing = place::missing_folders(root, path);
+        let mut missing = engine_files::missing_folders(root, path);
         missing.retain(|folder| !ledger.folders.contains(folder));
         ledger.folders.extend(missing);
-        ledger.files.push(Touched { path: path.clone(), before, after: Some(after.clone()) });
+        ledger.files.push(WrittenFile { path: path.clone(), before, after: Some(after.clone()) });
     }
     ledger
 }
@@ -246,7 +254,7 @@ fn write(
     engine: Engine,
     ledger: &Ledger,
     old: Option<&Ledger>,
-    changes: &[Change],
+    changes: &[FileChange],
 ) -> Result<()> {
     if changes.is_empty() && old.is_none() {
         return Ok(());
@@ -255,20 +263,22 @@ fn write(
     let Err(error) = put_all(root, changes) else { return Ok(()) };
     let restored = match old {
         Some(old) => old.save(root, engine),
-        None => place::put(root, &ledger::path(engine), None),
+        None => engine_files::write_or_remove(root, &ledger::path(engine), None),
     };
-    place::remove_folders(root, &ledger.folders);
+    engine_files::remove_folders(root, &ledger.folders);
     Err(match restored {
         Ok(()) => error,
         Err(_) => error.hint(format!("{} tells of what was not done", ledger::path(engine))),
     })
 }
 
-fn put_all(root: &Root, changes: &[Change]) -> Result<()> {
+fn put_all(root: &Root, changes: &[FileChange]) -> Result<()> {
     for (done, change) in changes.iter().enumerate() {
-        if let Err(error) = place::put(root, &change.path, change.new.as_deref()) {
+        if let Err(error) = engine_files::write_or_remove(root, &change.path, change.new.as_deref())
+        {
             for change in changes.iter().take(done).rev() {
-                let _best_effort = place::put(root, &change.path, change.now.as_deref());
+                let _best_effort =
+                    engine_files::write_or_remove(root, &change.path, change.now.as_deref());
             }
             return Err(error);
         }
@@ -284,13 +294,13 @@ pub(super) fn uninstall(uninstall: &Uninstall, config: &Config) -> Result<Value>
         return Err(Error::new(format!("no registration with {} is on record", engine.name()))
             .hint("remove manual entries yourself"));
     };
-    let users = users::of(engine, &ledger, &root, config);
+    let users = users::list(engine, &ledger, &root, config);
     if !users.is_empty() && !uninstall.force {
         let (count, list) = (users.len(), users.join(", "));
         return Err(Error::new(format!("{count} containers still name {}: {list}", ledger.binary))
             .hint("remove them first; --force unregisters anyway; keep the binary until they are removed"));
     }
-    let now = place::read_all(&root, engine, ledger.main.as_deref())?;
+    let now = engine_files::read_all(&root, engine, ledger.main.as_deref())?;
     let (base, unclear) = ledger.undone(&root, &now)?;
     if let Some(path) = unclear.first() {
         return Err(edited(path, Some(&ledger)));
@@ -305,8 +315,8 @@ pub(super) fn uninstall(uninstall: &Uninstall, config: &Config) -> Result<Value>
     }
     if !uninstall.common.dry_run {
         put_all(&root, &changes)?;
-        place::put(&root, &ledger::path(engine), None)?;
-        place::remove_folders(&root, &ledger.folders);
+        engine_files::write_or_remove(&root, &ledger::path(engine), None)?;
+        engine_files::remove_folders(&root, &ledger.folders);
         // The last record takes its folders with it; what install.sh recorded there stays.
         root.remove_folder(ledger::FOLDER);
         root.remove_folder("/var/lib/nri-runc");
@@ -320,8 +330,8 @@ pub(super) fn uninstall(uninstall: &Uninstall, config: &Config) -> Result<Value>
     Ok(told(engine, "uninstall", &changes, notes, said))
 }
 
-fn uses(wish: &Wish, engine: Engine) -> Vec<String> {
-    engine.usage(&wish.name, &wish.binary, wish.default)
+fn uses(registration: &Registration, engine: Engine) -> Vec<String> {
+    engine.usage(&registration.name, &registration.binary, registration.default)
 }
 
 /// How it is told.
@@ -338,7 +348,7 @@ struct Said {
 fn told(
     engine: Engine,
     verb: &str,
-    changes: &[Change],
+    changes: &[FileChange],
     mut notes: Vec<String>,
     Said { dry, forgets, uses }: Said,
 ) -> Value {

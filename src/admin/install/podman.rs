@@ -6,13 +6,13 @@
 use toml_edit::Document;
 
 use super::edit::{self, at, list_at, text_at};
-use super::plan::{Plan, Source, Texts, Wish, overruled, taken};
+use super::plan::{Plan, Registration, Source, Texts, overruled, taken};
 use crate::error::Result;
 
 const SHIPPED: &str = "/usr/share/containers/containers.conf";
 const MAIN: &str = "/etc/containers/containers.conf";
 const FOLDER: &str = "/etc/containers/containers.conf.d";
-const OURS: &str = "/etc/containers/containers.conf.d/50-nri-runc.conf";
+const DROP_IN: &str = "/etc/containers/containers.conf.d/50-nri-runc.conf";
 /// Where root's storage is said to be; a later file wins.
 pub(super) const STORAGE: [&str; 2] =
     ["/usr/share/containers/storage.conf", "/etc/containers/storage.conf"];
@@ -28,30 +28,33 @@ pub(super) fn sources() -> Vec<Source> {
 }
 
 /// What would have to be written.
-pub(super) fn plan(wish: &Wish, texts: &Texts) -> Result<Plan> {
+pub(super) fn plan(registration: &Registration, texts: &Texts) -> Result<Plan> {
     let mut plan = Plan::default();
-    let name = wish.name.as_str();
-    let files = others(texts)?;
+    let name = registration.name.as_str();
+    let files = parse_others(texts)?;
     let mut is_written = false;
     for (path, document) in &files {
         let keys = ["engine", "runtimes", name];
         if at(document.as_table(), &keys).is_none() {
             continue;
         }
-        if list_at(document.as_table(), &keys) != Some(vec![wish.binary.clone()]) {
+        if list_at(document.as_table(), &keys) != Some(vec![registration.binary.clone()]) {
             return Err(taken(path, &format!("a runtime {name}"), "path"));
         }
         is_written = true;
     }
     let key = ["engine", "runtime"];
-    let say = |(_, file): &(_, Document<String>)| text_at(file.as_table(), &key).map(str::to_owned);
-    let default = files.iter().rev().find_map(say);
+    let default_in =
+        |(_, file): &(_, Document<String>)| text_at(file.as_table(), &key).map(str::to_owned);
+    let default = files.iter().rev().find_map(default_in);
     if let Some(default) = default.as_deref().filter(|word| ![name, "runc", ""].contains(word)) {
         plan.other_runtime(default);
     }
-    let wants_default = wish.default && default.as_deref() != Some(name);
+    let wants_default = registration.default && default.as_deref() != Some(name);
     let overrules = |(path, file): &&(String, Document<String>)| {
-        path.as_str() > OURS && path.starts_with(FOLDER) && text_at(file.as_table(), &key).is_some()
+        path.as_str() > DROP_IN
+            && path.starts_with(FOLDER)
+            && text_at(file.as_table(), &key).is_some()
     };
     if let Some((path, _)) = files.iter().filter(|_| wants_default).find(overrules) {
         return Err(overruled(path, "runtime"));
@@ -63,20 +66,23 @@ pub(super) fn plan(wish: &Wish, texts: &Texts) -> Result<Plan> {
     if wants_default {
         text.push_str(&format!("runtime = {}\n", edit::string(name)));
     }
-    text.push_str(&format!("runtime_supports_json = [{}]\n", json(&files, name).join(", ")));
+    text.push_str(&format!(
+        "runtime_supports_json = [{}]\n",
+        runtimes_with_json(&files, name).join(", ")
+    ));
     if !is_written {
-        let binary = edit::string(&wish.binary);
+        let binary = edit::string(&registration.binary);
         let key = edit::header(&[name]);
         let key = key.trim_matches(['[', ']']);
         text.push_str(&format!("\n[engine.runtimes]\n{key} = [{binary}]\n"));
     }
-    plan.own_file(texts, OURS, text)?;
+    plan.own_file(texts, DROP_IN, text)?;
     plan.notes.push("podman build asks BUILDAH_RUNTIME, not this file".to_owned());
     Ok(plan)
 }
 
 /// Whoever is in the list logs in JSON, and Podman shows its failures.
-fn json(files: &[(String, Document<String>)], name: &str) -> Vec<String> {
+fn runtimes_with_json(files: &[(String, Document<String>)], name: &str) -> Vec<String> {
     let known = || ["crun", "runc", "kata", "runsc", "youki", "krun"].map(str::to_owned).to_vec();
     let found = files.iter().rev().find_map(|(_, file)| list_at(file.as_table(), &JSON));
     let mut list = found.unwrap_or_else(known);
@@ -87,9 +93,9 @@ fn json(files: &[(String, Document<String>)], name: &str) -> Vec<String> {
 }
 
 /// All files but our own, in the order in which Podman reads them.
-fn others(texts: &Texts) -> Result<Vec<(String, Document<String>)>> {
+fn parse_others(texts: &Texts) -> Result<Vec<(String, Document<String>)>> {
     let first = [SHIPPED, MAIN].into_iter().filter_map(|path| texts.get_key_value(path));
-    let in_folder = |(path, _): &(&String, &String)| path.starts_with(FOLDER) && *path != OURS;
+    let in_folder = |(path, _): &(&String, &String)| path.starts_with(FOLDER) && *path != DROP_IN;
     let rest = texts.iter().filter(in_folder);
     first.chain(rest).map(|(path, text)| Ok((path.clone(), edit::parse(path, text)?))).collect()
 }

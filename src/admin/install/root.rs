@@ -15,6 +15,7 @@ use nix::unistd::{UnlinkatFlags, unlinkat};
 use rustix::fs::{OFlags, ResolveFlags};
 use serde_json::Value;
 
+use super::edit;
 use crate::error::{Error, Result};
 use crate::files;
 use crate::host::Host;
@@ -118,6 +119,14 @@ impl Root {
     pub(super) fn json(&self, path: &str) -> Value {
         let bytes = self.read(path).ok().flatten().unwrap_or_default();
         serde_json::from_slice(&bytes).unwrap_or_default()
+    }
+
+    /// The string at `keys` in the last of these TOML files that has one.
+    pub(super) fn last_setting(&self, files: &[String], keys: &[&str]) -> Option<String> {
+        files.iter().rev().find_map(|path| {
+            let document = edit::parse(path, &self.text(path)).ok()?;
+            edit::text_at(document.as_table(), keys).map(str::to_owned)
+        })
     }
 
     /// The paths of what a folder holds, sorted; none if there is no such folder.

@@ -5,8 +5,7 @@
 use std::ffi::OsString;
 
 use super::containerd;
-use super::edit;
-use super::plan::Engine;
+use super::engine::Engine;
 use super::root::Root;
 use crate::engine::Dockerd;
 use crate::host::Host;
@@ -17,7 +16,7 @@ const OF_CONMON: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin
 
 /// What a running engine says of a handler.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Handler {
+pub(super) enum HandlerState {
     /// It is there.
     Known,
     /// The engine answers, and does not have it.
@@ -31,15 +30,15 @@ pub(super) enum Handler {
 }
 
 /// Asks a running engine about a handler: the one that reads the file `main`, or any.
-pub(super) fn handler(
+pub(super) fn query_handler(
     engine: Engine,
     name: &str,
     main: Option<&str>,
     root: &Root,
     host: &Host,
-) -> Handler {
+) -> HandlerState {
     let (sockets, runs) = match engine {
-        Engine::Podman | Engine::Nerdctl => return Handler::ReadEachTime,
+        Engine::Podman | Engine::Nerdctl => return HandlerState::ReadEachTime,
         Engine::Docker => match docker_of(host, main) {
             Some((_, dockerd)) => (dockerd.sockets(), true),
             None => (Vec::new(), false),
@@ -50,14 +49,14 @@ pub(super) fn handler(
             let said_by_file = || {
                 let read = process.as_ref().map(config_of);
                 let file = main.or(read.as_deref()).unwrap_or(containerd::MAIN);
-                containerd::socket(&root.text(file))
+                containerd::socket_path(&root.text(file))
             };
             (vec![said.unwrap_or_else(said_by_file)], process.is_some())
         }
         Engine::Crio => {
             let process = sources::processes(host, &["crio"]).into_iter().next();
             let said = process.as_ref().and_then(|its| flag(its, &["--listen"]));
-            (vec![said.unwrap_or_else(|| super::crio::socket(root))], process.is_some())
+            (vec![said.unwrap_or_else(|| super::crio::socket_path(root))], process.is_some())
         }
     };
     let known = sockets.iter().find_map(|socket| match engine {
@@ -67,10 +66,10 @@ pub(super) fn handler(
         }
     });
     match known {
-        Some(known) if known.iter().any(|known| known == name) => Handler::Known,
-        Some(_) => Handler::Unknown,
-        None if runs => Handler::NoAnswer,
-        None => Handler::NotRunning,
+        Some(known) if known.iter().any(|known| known == name) => HandlerState::Known,
+        Some(_) => HandlerState::Unknown,
+        None if runs => HandlerState::NoAnswer,
+        None => HandlerState::NotRunning,
     }
 }
 
@@ -132,14 +131,6 @@ fn flag(process: &Process, names: &[&str]) -> Option<String> {
     })
 }
 
-/// The last word of some files about a text.
-pub(super) fn last_said(root: &Root, files: &[String], keys: &[&str]) -> Option<String> {
-    files.iter().rev().find_map(|path| {
-        let document = edit::parse(path, &root.text(path)).ok()?;
-        edit::text_at(document.as_table(), keys).map(str::to_owned)
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use std::os::unix::net::UnixListener;
@@ -164,12 +155,12 @@ mod tests {
     fn an_engine_without_a_process_is_not_running_and_podman_needs_none() {
         let (_temp, root, host) = place(&[]);
         for engine in [Engine::Containerd, Engine::Crio, Engine::Docker] {
-            let said = handler(engine, "nri-runc", None, &root, &host);
-            assert_eq!(said, Handler::NotRunning, "{engine:?}");
+            let said = query_handler(engine, "nri-runc", None, &root, &host);
+            assert_eq!(said, HandlerState::NotRunning, "{engine:?}");
             assert_eq!(search_path(engine, None, &host), None);
         }
         let said = handler(Engine::Podman, "nri-runc", None, &root, &host);
-        assert_eq!(said, Handler::ReadEachTime);
+        assert_eq!(said, HandlerState::ReadEachTime);
     }
 
     #[test]
@@ -178,9 +169,9 @@ mod tests {
             place(&[("7", "/usr/bin/dockerd -H unix:///run/d.sock"), ("8", "crio")]);
         std::fs::create_dir(temp.path().join("run")).unwrap();
         let _accepts_and_says_nothing = UnixListener::bind(temp.path().join("run/d.sock")).unwrap();
-        let of = |engine| handler(engine, "nri-runc", None, &root, &host);
-        assert_eq!(of(Engine::Docker), Handler::NoAnswer);
-        assert_eq!(of(Engine::Crio), Handler::NoAnswer);
+        let of = |engine| query_handler(engine, "nri-runc", None, &root, &host);
+        assert_eq!(of(Engine::Docker), HandlerState::NoAnswer);
+        assert_eq!(of(Engine::Crio), HandlerState::NoAnswer);
     }
 
     #[test]

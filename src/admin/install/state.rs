@@ -7,11 +7,12 @@ use std::ffi::OsString;
 
 use serde_json::{Value, json};
 
+use super::engine::{ENGINES, Engine};
+use super::engine_files;
 use super::ledger::Ledger;
-use super::place;
-use super::plan::{ENGINES, Engine, Wish};
+use super::plan::Registration;
 use super::root::Root;
-use super::running::{self, Handler};
+use super::running::{self, HandlerState};
 use crate::config::Config;
 use crate::error::Result;
 use crate::host::Host;
@@ -22,21 +23,21 @@ const USUAL_NAME: &str = "nri-runc";
 
 /// What `check` learns of the engines.
 #[derive(Debug, Default)]
-pub(in crate::admin) struct Engines {
+pub(in crate::admin) struct EngineFindings {
     /// One finding for each engine that is here or has a record.
     pub(in crate::admin) findings: Vec<Value>,
     /// The step that is next where nothing is wrong.
-    pub(in crate::admin) next: String,
+    pub(in crate::admin) next_step: String,
 }
 
 /// One engine of this host.
-struct Here {
+struct EngineOnHost {
     engine: Engine,
     ledger: Option<Ledger>,
-    handler: Handler,
+    handler: HandlerState,
 }
 
-impl Here {
+impl EngineOnHost {
     /// The file that the registered engine reads; any engine's without a registration.
     fn main(&self) -> Option<&str> {
         self.ledger.as_ref().and_then(|ledger| main_of(self.engine, ledger))
@@ -48,21 +49,21 @@ impl Here {
 
     /// Whether containers can name us.
     fn is_usable(&self) -> bool {
-        self.ledger.is_some() || self.handler == Handler::Known
+        self.ledger.is_some() || self.handler == HandlerState::Known
     }
 }
 
 /// Looks at every engine.
-pub(in crate::admin) fn engines(config: &Config) -> Engines {
+pub(in crate::admin) fn check_engines(config: &Config) -> EngineFindings {
     let host = config.host();
     let root = Root::of_host(host.clone());
-    let mut found = Engines::default();
+    let mut found = EngineFindings::default();
     let mut all = Vec::new();
     for engine in ENGINES {
         let ledger = match Ledger::load(&root, engine) {
             Ok(ledger) => ledger,
             Err(error) => {
-                found.findings.push(json!({"check": check_of(engine), "ok": false,
+                found.findings.push(json!({"check": check_name(engine), "ok": false,
                     "detail": error.to_string(), "hint": "mend or remove the record"}));
                 continue;
             }
@@ -72,15 +73,15 @@ pub(in crate::admin) fn engines(config: &Config) -> Engines {
             Some(ledger) => (ledger.name.as_str(), main_of(engine, ledger)),
             None => (USUAL_NAME, None),
         };
-        let handler = running::handler(engine, name, main, &root, &host);
-        let runs = !matches!(handler, Handler::NotRunning | Handler::ReadEachTime);
+        let handler = running::query_handler(engine, name, main, &root, &host);
+        let runs = !matches!(handler, HandlerState::NotRunning | HandlerState::ReadEachTime);
         if ledger.is_some() || is_installed || runs {
-            all.push(Here { engine, ledger, handler });
+            all.push(EngineOnHost { engine, ledger, handler });
         }
     }
-    found.findings.extend(all.iter().map(|here| registered(here, &root, config)));
-    found.findings.extend(runtimes(&all, config));
-    found.next = next(&all, &host);
+    found.findings.extend(all.iter().map(|here| check_registration(here, &root, config)));
+    found.findings.extend(check_runtimes(&all, config));
+    found.next_step = next_step(&all, &host);
     found
 }
 
@@ -94,62 +95,62 @@ fn main_of(engine: Engine, ledger: &Ledger) -> Option<&str> {
     Some(ledger.main.as_deref().unwrap_or(usual))
 }
 
-fn check_of(engine: Engine) -> String {
+fn check_name(engine: Engine) -> String {
     format!("registered with {}", engine.name())
 }
 
-fn registered(here: &Here, root: &Root, config: &Config) -> Value {
+fn check_registration(here: &EngineOnHost, root: &Root, config: &Config) -> Value {
     let engine = here.engine;
     let finding = |ok: bool, detail: String, hint: String| {
         let hint = if ok { String::new() } else { hint };
-        json!({"check": check_of(engine), "ok": ok, "detail": detail, "hint": hint})
+        json!({"check": check_name(engine), "ok": ok, "detail": detail, "hint": hint})
     };
     let Some(ledger) = &here.ledger else {
-        let detail = if here.handler == Handler::Known {
+        let detail = if here.handler == HandlerState::Known {
             format!("by hand; {} knows {USUAL_NAME}", engine.name())
         } else {
             "no".to_owned()
         };
         return finding(true, detail, String::new());
     };
-    let again = format!("nri-runc nri install {}", engine.name());
+    let reinstall = format!("nri-runc nri install {}", engine.name());
     if !root.has_file(&ledger.binary) {
         let detail = format!("{} is missing", ledger.binary);
         return finding(false, detail, "put nri-runc there again".to_owned());
     }
-    match is_in_force(engine, ledger, root, config) {
+    match is_unchanged(engine, ledger, root, config) {
         Ok(true) => {
             let default = if ledger.default { ", the default" } else { "" };
             let detail = format!("as {}{default}", ledger.name);
             let name = engine.name();
             let reload = || engine.reload(false).to_owned();
             match here.handler {
-                Handler::Known => {
+                HandlerState::Known => {
                     finding(true, format!("{detail}; {name} knows it"), String::new())
                 }
-                Handler::Unknown => {
+                HandlerState::Unknown => {
                     finding(false, format!("{detail}; {name} runs without it"), reload())
                 }
-                Handler::NotRunning => {
+                HandlerState::NotRunning => {
                     finding(true, format!("{detail}; {name} is not running"), String::new())
                 }
-                Handler::NoAnswer => {
+                HandlerState::NoAnswer => {
                     let detail = format!("{detail}; {name} runs and did not answer");
                     finding(true, detail, String::new())
                 }
-                Handler::ReadEachTime => finding(true, detail, String::new()),
+                HandlerState::ReadEachTime => finding(true, detail, String::new()),
             }
         }
-        Ok(false) => finding(false, "no longer as it was written".to_owned(), again),
-        Err(error) => finding(false, error.to_string(), again),
+        Ok(false) => finding(false, "no longer as it was written".to_owned(), reinstall),
+        Err(error) => finding(false, error.to_string(), reinstall),
     }
 }
 
 /// The real runtime that each engine's environment finds: the registered engines', or else of all
 /// that run.
-fn runtimes(all: &[Here], config: &Config) -> Vec<Value> {
+fn check_runtimes(all: &[EngineOnHost], config: &Config) -> Vec<Value> {
     let host = config.host();
-    let is_any = all.iter().any(Here::is_usable);
+    let is_any = all.iter().any(EngineOnHost::is_usable);
     let mut found: Vec<(String, String, Vec<&str>)> = Vec::new();
     for here in all.iter().filter(|here| !is_any || here.is_usable()) {
         let Some(path) = running::search_path(here.engine, here.main(), &host) else { continue };
@@ -177,8 +178,8 @@ fn runtimes(all: &[Here], config: &Config) -> Vec<Value> {
 }
 
 /// What comes next: registering, starting or restarting the engine, or running a container.
-fn next(all: &[Here], host: &Host) -> String {
-    let usable: Vec<&Here> = all.iter().filter(|here| here.is_usable()).collect();
+fn next_step(all: &[EngineOnHost], host: &Host) -> String {
+    let usable: Vec<&EngineOnHost> = all.iter().filter(|here| here.is_usable()).collect();
     if usable.is_empty() {
         let others = all.iter().filter(|here| here.engine != Engine::Nerdctl);
         let commands = others.map(|here| {
@@ -195,13 +196,13 @@ fn next(all: &[Here], host: &Host) -> String {
             commands => format!("register nri-runc with the engine: {commands}"),
         };
     }
-    let stopped: Vec<&Here> =
-        usable.iter().copied().filter(|here| here.handler == Handler::NotRunning).collect();
+    let stopped: Vec<&EngineOnHost> =
+        usable.iter().copied().filter(|here| here.handler == HandlerState::NotRunning).collect();
     if stopped.len() == usable.len() {
         let first = stopped.first().map_or("", |here| here.engine.name());
         return format!("start the engine: systemctl start {first}");
     }
-    let ready = usable.iter().filter(|here| here.handler != Handler::NotRunning);
+    let ready = usable.iter().filter(|here| here.handler != HandlerState::NotRunning);
     let uses = ready.filter_map(|here| {
         let ledger = here.ledger.as_ref();
         let (binary, default) = ledger.map_or(("nri-runc", false), |l| (&l.binary, l.default));
@@ -211,15 +212,15 @@ fn next(all: &[Here], host: &Host) -> String {
     format!("run a container: {}", uses.join("; or "))
 }
 
-fn is_in_force(engine: Engine, ledger: &Ledger, root: &Root, config: &Config) -> Result<bool> {
-    let wish = Wish {
+fn is_unchanged(engine: Engine, ledger: &Ledger, root: &Root, config: &Config) -> Result<bool> {
+    let registration = Registration {
         name: ledger.name.clone(),
         binary: ledger.binary.clone(),
         default: ledger.default,
         main: ledger.main.clone(),
         socket: config.socket_path.display().to_string(),
     };
-    let now = place::read_all(root, engine, ledger.main.as_deref())?;
-    let plan = engine.plan(&wish, &now)?;
+    let now = engine_files::read_all(root, engine, ledger.main.as_deref())?;
+    let plan = engine.plan(&registration, &now)?;
     Ok(plan.files.iter().all(|(path, text)| now.get(path) == Some(text)))
 }

@@ -6,14 +6,14 @@
 
 use std::collections::BTreeSet;
 
+use super::engine::Engine;
 use super::ledger::Ledger;
-use super::plan::Engine;
 use super::root::Root;
 use crate::config::Config;
 use crate::engine::{Dockerd, libpod};
 
 /// Their ids, each once.
-pub(super) fn of(engine: Engine, ledger: &Ledger, root: &Root, config: &Config) -> Vec<String> {
+pub(super) fn list(engine: Engine, ledger: &Ledger, root: &Root, config: &Config) -> Vec<String> {
     let mut ids: BTreeSet<String> = recorded(engine, root, config).into_iter().collect();
     match engine {
         Engine::Containerd | Engine::Nerdctl => ids.extend(bundles(root, ledger)),
@@ -28,7 +28,7 @@ pub(super) fn of(engine: Engine, ledger: &Ledger, root: &Root, config: &Config) 
 }
 
 /// The last part of a path.
-fn name(path: &str) -> &str {
+fn last_part(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or_default()
 }
 
@@ -54,9 +54,9 @@ fn recorded(engine: Engine, root: &Root, config: &Config) -> Vec<String> {
 fn bundles(root: &Root, ledger: &Ledger) -> Vec<String> {
     let binary = ledger.binary.as_str();
     let main = root.text(ledger.main.as_deref().unwrap_or(super::containerd::MAIN));
-    let state = super::containerd::state(&main);
+    let state = super::containerd::state_directory(&main);
     let namespaces = root.entries(&format!("{state}/io.containerd.runtime.v2.task"));
-    let namespaces = namespaces.iter().filter(|namespace| name(namespace) != "moby");
+    let namespaces = namespaces.iter().filter(|namespace| last_part(namespace) != "moby");
     let bundles = namespaces.flat_map(|namespace| root.entries(namespace));
     let ours = bundles.filter(|bundle| {
         let options = root.json(&format!("{bundle}/options.json"));
@@ -64,7 +64,7 @@ fn bundles(root: &Root, ledger: &Ledger) -> Vec<String> {
             || options["binary_name"] == binary
             || options["BinaryName"] == binary
     });
-    ours.map(|bundle| name(&bundle).to_owned()).collect()
+    ours.map(|bundle| last_part(&bundle).to_owned()).collect()
 }
 
 /// Docker notes the runtime's name with each container, also with those that do not run.
@@ -78,12 +78,12 @@ fn docker(root: &Root, ledger: &Ledger) -> Vec<String> {
     let ours = containers.iter().filter(|container| {
         root.json(&format!("{container}/hostconfig.json"))["Runtime"] == ledger.name.as_str()
     });
-    ours.map(|container| name(container).to_owned()).collect()
+    ours.map(|container| last_part(container).to_owned()).collect()
 }
 
 /// The command lines of all processes.
 pub(super) fn command_lines(root: &Root) -> Vec<Vec<Vec<u8>>> {
-    let is_process = |path: &&String| name(path).bytes().all(|b| b.is_ascii_digit());
+    let is_process = |path: &&String| last_part(path).bytes().all(|b| b.is_ascii_digit());
     let processes = root.entries("/proc");
     let lines = processes.iter().filter(is_process).filter_map(|process| {
         let line = root.read(&format!("{process}/cmdline")).ok().flatten()?;
@@ -94,11 +94,8 @@ pub(super) fn command_lines(root: &Root) -> Vec<Vec<Vec<u8>>> {
 
 /// Podman notes the runtime, by name or by path, with each container, also with stopped ones.
 fn podman(root: &Root, ledger: &Ledger) -> Vec<String> {
-    let said = super::podman::STORAGE.iter().filter_map(|path| {
-        let file = super::edit::parse(path, &root.text(path)).ok()?;
-        super::edit::text_at(file.as_table(), &["storage", "graphroot"]).map(str::to_owned)
-    });
-    let storage = said.fold(None, |_, later| Some(later));
+    let files = super::podman::STORAGE.map(str::to_owned);
+    let storage = root.last_setting(&files, &["storage", "graphroot"]);
     let storage = storage.unwrap_or_else(|| "/var/lib/containers/storage".to_owned());
     let databases = libpod::FILES.iter().map(|file| format!("{storage}/{file}"));
     let databases = databases.filter_map(|path| root.read(&path).ok().flatten());
@@ -112,7 +109,7 @@ fn monitored(engine: Engine, root: &Root, binary: &str) -> Vec<String> {
     let mut ids = Vec::new();
     for words in command_lines(root) {
         let program = words.first().map(|word| String::from_utf8_lossy(word).into_owned());
-        let is_conmon = program.is_some_and(|program| name(&program) == "conmon");
+        let is_conmon = program.is_some_and(|program| last_part(&program) == "conmon");
         let after = |flags: &[&[u8]]| {
             let at = words.iter().position(|word| flags.contains(&word.as_slice()))?;
             words.get(at + 1).map(Vec::as_slice)

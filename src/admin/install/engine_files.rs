@@ -6,7 +6,8 @@ use nix::errno::Errno;
 use nix::fcntl::renameat;
 use nix::unistd::{UnlinkatFlags, unlinkat};
 
-use super::plan::{Engine, Source, Texts};
+use super::engine::Engine;
+use super::plan::{Source, Texts};
 use super::root::{self, Root};
 use crate::error::{Context, Error, Result};
 use crate::files::{self, Original};
@@ -48,7 +49,7 @@ fn paths(root: &Root, source: &Source) -> Vec<String> {
     }
 }
 
-/// A file's text, if it is there. Through a link it is read, but see `put`.
+/// A file's text, if it is there. Through a link it is read, but see `write`.
 pub(super) fn read(root: &Root, path: &str) -> Result<Option<String>> {
     let Some(bytes) = root.read(path).doing(|| format!("reading {path}"))? else { return Ok(None) };
     let text = String::from_utf8(bytes);
@@ -65,7 +66,7 @@ pub(super) fn missing_folders(root: &Root, path: &str) -> Vec<String> {
 }
 
 /// Makes a file of an engine contain `text`, or removes it.
-pub(super) fn put(root: &Root, path: &str, text: Option<&str>) -> Result<()> {
+pub(super) fn write_or_remove(root: &Root, path: &str, text: Option<&str>) -> Result<()> {
     match text {
         Some(text) => write(root, path, text, FOR_ALL),
         None => remove(root, path),

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The engines that `install` knows: their names, their programs, the command by which each reads its
+//! configuration again, and how containers use the handler. Pure.
+
+use clap::ValueEnum;
+use serde_json::json;
+
+/// An engine that can be told of us.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum Engine {
+    /// containerd's CRI: Kubernetes pods.
+    Containerd,
+    /// CRI-O.
+    #[value(alias = "cri-o")]
+    Crio,
+    /// Docker.
+    Docker,
+    /// Podman.
+    Podman,
+    /// nerdctl, which needs no registration.
+    Nerdctl,
+}
+
+/// Every engine.
+pub(super) const ENGINES: [Engine; 5] =
+    [Engine::Containerd, Engine::Crio, Engine::Docker, Engine::Podman, Engine::Nerdctl];
+
+impl Engine {
+    /// Its name on the command line and in records.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Containerd => "containerd",
+            Self::Crio => "crio",
+            Self::Docker => "docker",
+            Self::Podman => "podman",
+            Self::Nerdctl => "nerdctl",
+        }
+    }
+
+    /// The programs by which an engine is known to be here.
+    pub(super) fn programs(self) -> &'static [&'static str] {
+        match self {
+            Self::Containerd => &["/usr/bin/containerd", "/usr/local/bin/containerd"],
+            Self::Crio => &["/usr/bin/crio", "/usr/local/bin/crio"],
+            Self::Docker => &["/usr/bin/dockerd", "/usr/sbin/dockerd", "/usr/local/bin/dockerd"],
+            Self::Podman => &["/usr/bin/podman", "/usr/local/bin/podman"],
+            Self::Nerdctl => &["/usr/bin/nerdctl", "/usr/local/bin/nerdctl"],
+        }
+    }
+
+    /// What makes it read its configuration again; `forgets` where something has gone from it.
+    pub(super) fn reload(self, forgets: bool) -> &'static str {
+        match self {
+            Self::Containerd => "systemctl restart containerd",
+            Self::Crio => "systemctl restart crio",
+            // At a reload it keeps what the file no longer says, and ends where that leaves its
+            // default runtime without an entry.
+            Self::Docker if forgets => "systemctl restart docker",
+            Self::Docker => "systemctl reload docker",
+            Self::Podman | Self::Nerdctl => "",
+        }
+    }
+
+    /// How containers use the handler, the usual way first.
+    pub(super) fn usage(self, name: &str, binary: &str, default: bool) -> Vec<String> {
+        let line = |line: String| vec![line];
+        match self {
+            Self::Containerd | Self::Crio => {
+                let mut lines = pods(name, default);
+                if self == Self::Containerd {
+                    lines.push(format!(
+                        "ctr run --runc-binary {binary} IMAGE ID (ctr reads no configuration)"
+                    ));
+                }
+                lines
+            }
+            Self::Docker if default => line("docker run IMAGE".to_owned()),
+            Self::Docker => line(format!("docker run --runtime {name} IMAGE")),
+            Self::Podman if default => line("podman run IMAGE".to_owned()),
+            Self::Podman => line(format!("podman --runtime {name} run IMAGE")),
+            Self::Nerdctl => line(format!("nerdctl run --runtime {binary} IMAGE")),
+        }
+    }
+}
+
+/// Pods of Kubernetes and of crictl.
+fn pods(name: &str, default: bool) -> Vec<String> {
+    if default {
+        return vec![
+            "every pod without a runtimeClassName".to_owned(),
+            "crictl runp POD.json".to_owned(),
+        ];
+    }
+    let crictl = format!("crictl runp --runtime {name} POD.json");
+    let is_plain = |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit() || c == b'-';
+    if name.len() > 63
+        || !name.bytes().all(is_plain)
+        || name.starts_with('-')
+        || name.ends_with('-')
+    {
+        return vec![
+            crictl,
+            format!("no RuntimeClass of Kubernetes can name {name}: --name takes another"),
+        ];
+    }
+    let class = json!({
+        "apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass",
+        "metadata": {"name": name}, "handler": name,
+    });
+    vec![
+        format!(
+            "runtimeClassName: {name} in the pod's spec, after: echo '{class}' | kubectl apply -f -"
+        ),
+        crictl,
+    ]
+}

@@ -43,8 +43,8 @@ else
 endif
 
 lint:
-	cargo fmt --check
-	cargo clippy --locked --all-targets -- -D warnings
+	cargo fmt --all --check
+	cargo clippy --locked --workspace --all-targets -- -D warnings
 	cargo test --locked --quiet --test tidy every_
 
 # Newer engines and runtimes, below target/tools/newer; where that fails it says so.

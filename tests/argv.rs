@@ -5,8 +5,6 @@
 //! files: review each line of the difference, for it states what a runtime does. runc.txt was
 //! compared with runc 1.1.5 and 1.6.0-rc.1, crun.txt with crun 1.8.1 (all but `restore`).
 
-mod support;
-
 use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -14,7 +12,7 @@ use std::path::Path;
 
 use nri_runc::argv::{self, CommandLine, ResourcesFlag, Verb};
 use proptest::prelude::{Strategy, any, prop, prop_assert, prop_assert_eq, prop_oneof, proptest};
-use support::corpus;
+use test_support::corpus;
 
 #[test]
 fn every_command_line_of_the_corpus_is_read_as_its_runtime_reads_it() {

@@ -4,10 +4,6 @@
 //! `docs/compatibility.md` names these tests. What it does to a container: `tests/bundle`.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-#[expect(dead_code, reason = "shared with tests/bundle, which needs more of it")]
-#[path = "support/actor.rs"]
-mod actor;
-
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -18,9 +14,8 @@ use nri_runc::chain::{self, Cause, Seat, Stopped, Table, Told};
 use nri_runc::config::{OnFailure, PluginSettings};
 use nri_runc::plugin::stub::Stub;
 use nri_runc::plugin::{Event, Identity, Settings, Upcalls, api, handshake};
+use test_support::actor::{Act, Actor, Shared};
 use tokio::net::UnixStream;
-
-use actor::{Act, Actor, Shared};
 
 /// For those who are to miss it; all others get what a busy machine may need.
 const TIMEOUT: Duration = Duration::from_millis(400);

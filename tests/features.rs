@@ -3,16 +3,13 @@
 //! it honours is refused, and what its version lacks is.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-#[path = "support/tools.rs"]
-mod tools;
-
 use nri_runc::plugin::api;
 use nri_runc::resolve::{check_runtime, needs_runtime};
 use nri_runc::runtime::features::{Features, ask};
 use nri_runc::spec::patch::Resolved;
 
 fn runc() -> Option<Features> {
-    let runc = tools::find(&["runc"])?.join("runc");
+    let runc = test_support::tools::find(&["runc"])?.join("runc");
     Some(ask(&runc).unwrap())
 }
 

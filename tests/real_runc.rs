@@ -4,17 +4,11 @@
 //! nothing is contacted, written or started.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-#[path = "support/ground.rs"]
-mod ground;
-#[path = "support/tools.rs"]
-mod tools;
-
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
-
-use ground::Ground;
+use test_support::ground::Ground;
 
 /// Calls that succeed. Several in one line run one after the other: the later ones meet what the
 /// earlier ones did. `@` is a private folder; containers: `live` runs, `made` was created, `dead`

@@ -4,10 +4,6 @@
 //! inherits. And nothing is contacted, written or started.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-#[path = "support/example.rs"]
-mod example;
-mod support;
-
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -15,8 +11,8 @@ use std::process::{Command, Stdio};
 
 use nix::sys::signal::{SigHandler, SigSet, Signal, signal};
 use nri_runc::argv::{self, Verb};
-
-use example::example;
+use test_support::corpus;
+use test_support::example::example;
 
 struct Place {
     temp: tempfile::TempDir,
@@ -125,7 +121,7 @@ fn is_ours(words: &[OsString]) -> bool {
 }
 
 #[track_caller]
-fn is_transparent(place: &Place, case: &support::corpus::Case) {
+fn is_transparent(place: &Place, case: &corpus::Case) {
     let words = case.argv.get(1..).unwrap_or_default();
     let direct = place.run(&place.path("runtime"), words);
     let through = place.run(Path::new(env!("CARGO_BIN_EXE_nri-runc")), words);
@@ -144,7 +140,7 @@ fn is_transparent(place: &Place, case: &support::corpus::Case) {
 #[test]
 fn verbs_without_events_reach_the_runtime_as_they_came_and_nothing_else_happens() {
     let place = Place::new("");
-    let cases = support::corpus::load();
+    let cases = corpus::load();
     let mut compared = 0;
     for case in cases.iter().filter(|case| !is_ours(&case.argv)) {
         if argv::read(&case.argv).verb != Verb::Nri {
@@ -159,7 +155,7 @@ fn verbs_without_events_reach_the_runtime_as_they_came_and_nothing_else_happens(
 #[test]
 fn while_switched_off_every_verb_is_the_runtimes() {
     let place = Place::new("disable = true\n");
-    let cases = support::corpus::load();
+    let cases = corpus::load();
     let ours = cases.iter().filter(|case| is_ours(&case.argv));
     let compared = ours.map(|case| is_transparent(&place, case)).count();
     assert!(compared >= 50, "only {compared} cases were compared");

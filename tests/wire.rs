@@ -6,9 +6,6 @@
 
 #![expect(clippy::panic, clippy::unwrap_used, reason = "a test fails by panicking")]
 
-#[path = "support/golang.rs"]
-mod golang;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -76,7 +73,7 @@ fn files(dir: &Path) -> Files {
 fn written_by_go() -> Option<&'static Files> {
     static FRESH: OnceLock<Option<Files>> = OnceLock::new();
     let fresh = FRESH.get_or_init(|| {
-        let program = golang::program("wire")?;
+        let program = test_support::golang::program("wire")?;
         let temp = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         let ran = Command::new(program).arg("-out").arg(temp.path()).output().unwrap();
         assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));

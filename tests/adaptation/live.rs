@@ -14,7 +14,7 @@ use protobuf::MessageFull;
 use serde_json::{Value, json};
 
 use super::case::{Case, message, show_container, show_resources};
-use super::rig::Replay;
+use test_support::replay::Replay;
 
 const LAST: &str = "99-last";
 
@@ -76,7 +76,7 @@ fn act(socket: PathBuf, cast: BTreeSet<String>, scene: Arc<Mutex<Scene>>) {
                     Err(_not_yet) => tokio::time::sleep(Duration::from_millis(5)).await,
                 }
             };
-            let player = Player { name: name.clone(), scene: Arc::clone(&scene) };
+            let player = ScriptedPlugin { name: name.clone(), scene: Arc::clone(&scene) };
             stubs.push(Stub::serve(stream, &name, "", Arc::new(player)).await.unwrap());
         }
         for stub in stubs {
@@ -85,12 +85,12 @@ fn act(socket: PathBuf, cast: BTreeSet<String>, scene: Arc<Mutex<Scene>>) {
     });
 }
 
-struct Player {
+struct ScriptedPlugin {
     name: String,
     scene: Arc<Mutex<Scene>>,
 }
 
-impl Player {
+impl ScriptedPlugin {
     fn answer<M: MessageFull>(&self, sees: impl FnOnce() -> Option<Value>) -> M {
         let mut scene = self.scene.lock().unwrap();
         if self.name == LAST {
@@ -102,7 +102,7 @@ impl Player {
 }
 
 #[async_trait]
-impl Handler for Player {
+impl Handler for ScriptedPlugin {
     fn events(&self) -> &[Event] {
         &[Event::CreateContainer, Event::UpdateContainer, Event::StopContainer]
     }

@@ -6,9 +6,6 @@
 
 mod case;
 mod live;
-#[expect(dead_code, reason = "shared with tests/dry, which uses all of it")]
-#[path = "../dry/rig.rs"]
-mod rig;
 
 use std::collections::BTreeSet;
 

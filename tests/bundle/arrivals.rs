@@ -8,20 +8,19 @@ use std::sync::{Arc, Mutex};
 use protobuf::MessageDyn;
 use serde_json::{Value, json};
 
-use super::player::Manner;
-use super::rig::{BUNDLE, Rig, wait_until};
 use super::succeeds;
+use test_support::{BUNDLE, Script, TestHost, wait_until};
 
 const HOME: &str = "host/run/containers/storage/overlay-containers";
 
-/// A rig whose host paths are below `host`, with this machine's processes.
-fn rig() -> Rig {
-    let rig = Rig::new("");
-    std::fs::create_dir(rig.path("host")).unwrap();
-    std::os::unix::fs::symlink("/proc", rig.path("host/proc")).unwrap();
-    let root = rig.path("host").display().to_string();
-    rig.configure(&rig.path("fake/runc"), &format!("---[debug]\nhost_root = \"{root}\""));
-    rig
+/// A test host that sees paths below its `host` as the machine's, with this machine's processes.
+fn host() -> TestHost {
+    let host = TestHost::new("");
+    std::fs::create_dir(host.path("host")).unwrap();
+    std::os::unix::fs::symlink("/proc", host.path("host/proc")).unwrap();
+    let root = host.path("host").display().to_string();
+    host.configure(&host.path("fake/runc"), &format!("---[debug]\nhost_root = \"{root}\""));
+    host
 }
 
 fn document(annotations: &Value) -> String {
@@ -65,20 +64,20 @@ fn member(pod: &str, name: &str) -> Value {
 
 /// As CRI-O writes it: a file is made, then it is written.
 #[expect(clippy::disallowed_methods, reason = "whoever reads it may be too early")]
-fn write(rig: &Rig, name: &str, text: &str) {
-    std::fs::write(rig.path(name), text).unwrap();
+fn write(host: &TestHost, name: &str, text: &str) {
+    std::fs::write(host.path(name), text).unwrap();
 }
 
 /// Puts a document where CRI-O would; returns its folder.
-fn put(rig: &Rig, id: &str, text: &str) -> String {
+fn put(host: &TestHost, id: &str, text: &str) -> String {
     let folder = format!("{HOME}/{id}/userdata");
-    std::fs::create_dir_all(rig.path(&folder)).unwrap();
-    write(rig, &format!("{folder}/config.json"), text);
+    std::fs::create_dir_all(host.path(&folder)).unwrap();
+    write(host, &format!("{folder}/config.json"), text);
     folder
 }
 
-fn remove(rig: &Rig, id: &str) {
-    std::fs::remove_dir_all(rig.path(&format!("{HOME}/{id}"))).unwrap();
+fn remove(host: &TestHost, id: &str) {
+    std::fs::remove_dir_all(host.path(&format!("{HOME}/{id}"))).unwrap();
 }
 
 struct Ear(Arc<Mutex<Vec<String>>>);
@@ -97,48 +96,48 @@ impl Ear {
     }
 }
 
-fn listener(rig: &Rig) -> Ear {
-    Ear(rig.plugin("10", "listener", Manner::default()))
+fn listener(host: &TestHost) -> Ear {
+    Ear(host.plugin("10", "listener", Script::default()))
 }
 
-fn known_pods(rig: &Rig) -> Vec<String> {
-    let pods = rig.admin(&["pods"]);
+fn known_pods(host: &TestHost) -> Vec<String> {
+    let pods = host.admin(&["pods"]);
     let names = pods.as_array().into_iter().flatten().map(|pod| pod["name"].as_str());
     names.map(|name| name.unwrap_or_default().to_owned()).collect()
 }
 
 #[test]
 fn a_pod_without_containers_is_told_as_it_comes_is_stopped_and_goes() {
-    let mut rig = rig();
-    rig.start_daemon();
-    let ear = listener(&rig);
+    let mut host = host();
+    host.start_daemon();
+    let ear = listener(&host);
     // None of the folders is there yet, and each comes alone.
     for folder in ["run", "run/containers", "run/containers/storage"] {
-        std::fs::create_dir(rig.path("host").join(folder)).unwrap();
+        std::fs::create_dir(host.path("host").join(folder)).unwrap();
     }
-    let folder = put(&rig, "5a0d", &document(&pod("5a0d", "web")));
+    let folder = put(&host, "5a0d", &document(&pod("5a0d", "web")));
     ear.hears("RunPodSandbox web");
-    let pods = rig.admin(&["pods"]);
+    let pods = host.admin(&["pods"]);
     assert_eq!((&pods[0]["id"], &pods[0]["state"]), (&json!("5a0d"), &json!("ready")), "{pods}");
     assert_eq!((&pods[0]["engine"], &pods[0]["containers"]), (&json!("cri-o"), &json!([])));
-    rig.write(&format!("{folder}/stopped"), "");
+    host.write(&format!("{folder}/stopped"), "");
     ear.hears("StopPodSandbox web");
-    remove(&rig, "5a0d");
+    remove(&host, "5a0d");
     ear.hears("RemovePodSandbox web");
-    wait_until("it is forgotten", || known_pods(&rig).is_empty());
+    wait_until("it is forgotten", || known_pods(&host).is_empty());
     for event in ["RunPodSandbox web", "StopPodSandbox web", "RemovePodSandbox web"] {
         assert_eq!(ear.count(event), 1, "{event}");
     }
     // All of it again, and one that is gone without having been stopped.
-    put(&rig, "5a0e", &document(&pod("5a0e", "shop")));
+    put(&host, "5a0e", &document(&pod("5a0e", "shop")));
     ear.hears("RunPodSandbox shop");
-    remove(&rig, "5a0e");
+    remove(&host, "5a0e");
     ear.hears("RemovePodSandbox shop");
     assert!(ear.order("StopPodSandbox shop") < ear.order("RemovePodSandbox shop"));
 }
 
 /// Messages of RunPodSandbox, without what only the time makes different.
-fn run_messages(rig: &Rig) -> Arc<Mutex<Vec<Value>>> {
+fn run_messages(host: &TestHost) -> Arc<Mutex<Vec<Value>>> {
     let seen: Arc<Mutex<Vec<Value>>> = Arc::default();
     let heard = Arc::clone(&seen);
     let hears = move |event: &str, request: &dyn MessageDyn| {
@@ -147,8 +146,8 @@ fn run_messages(rig: &Rig) -> Arc<Mutex<Vec<Value>>> {
             heard.lock().unwrap().push(serde_json::from_str(&text).unwrap());
         }
     };
-    let manner = Manner { hears: Some(Arc::new(hears)), ..Manner::default() };
-    let _plugin = rig.plugin("10", "listener", manner);
+    let script = Script { hears: Some(Arc::new(hears)), ..Script::default() };
+    let _plugin = host.plugin("10", "listener", script);
     seen
 }
 
@@ -156,32 +155,32 @@ fn run_messages(rig: &Rig) -> Arc<Mutex<Vec<Value>>> {
 fn whoever_comes_first_the_pod_is_told_once_and_is_the_same() {
     let mut told = Vec::new();
     for folder_first in [true, false] {
-        let mut rig = rig();
-        rig.start_daemon();
-        let seen = run_messages(&rig);
+        let mut host = host();
+        host.start_daemon();
+        let seen = run_messages(&host);
         let count = || seen.lock().unwrap().len();
         let text = document(&pod("5a0d", "web"));
         if folder_first {
-            put(&rig, "5a0d", &text);
+            put(&host, "5a0d", &text);
             wait_until("the pod is told", || count() == 1);
         } else {
             // The folder lies where nobody looks before the container shows it.
             let home = "host/elsewhere/overlay-containers/5a0d/userdata";
-            std::fs::create_dir_all(rig.path(home)).unwrap();
-            rig.write(&format!("{home}/config.json"), &text);
+            std::fs::create_dir_all(host.path(home)).unwrap();
+            host.write(&format!("{home}/config.json"), &text);
         }
         let home = if folder_first { HOME } else { "host/elsewhere/overlay-containers" };
         let bundle = format!("{home}/c1/userdata");
-        std::fs::create_dir_all(rig.path(&bundle)).unwrap();
-        rig.write(&format!("{bundle}/config.json"), &document(&member("5a0d", "web")));
-        succeeds(&rig.create_from(&bundle, "c1"));
-        succeeds(&rig.verb(&["start", "c1"]));
+        std::fs::create_dir_all(host.path(&bundle)).unwrap();
+        host.write(&format!("{bundle}/config.json"), &document(&member("5a0d", "web")));
+        succeeds(&host.create_from(&bundle, "c1"));
+        succeeds(&host.verb(&["start", "c1"]));
         assert_eq!(count(), 1);
         if !folder_first {
             // From now on it is known where pods come.
             let home = "host/elsewhere/overlay-containers/5a0f/userdata";
-            std::fs::create_dir_all(rig.path(home)).unwrap();
-            write(&rig, &format!("{home}/config.json"), &document(&pod("5a0f", "later")));
+            std::fs::create_dir_all(host.path(home)).unwrap();
+            write(&host, &format!("{home}/config.json"), &document(&pod("5a0f", "later")));
             wait_until("the other pod is told", || count() == 2);
         }
         told.push(seen.lock().unwrap()[0].clone());
@@ -193,60 +192,60 @@ fn whoever_comes_first_the_pod_is_told_once_and_is_the_same() {
 
 #[test]
 fn what_is_no_pod_is_passed_over_and_a_slow_writer_is_waited_for() {
-    let mut rig = rig();
-    std::fs::create_dir_all(rig.path(HOME)).unwrap();
-    rig.start_daemon();
-    let ear = listener(&rig);
-    write(&rig, &format!("{HOME}/containers.lock"), "");
-    std::os::unix::fs::symlink("/", rig.path(&format!("{HOME}/link"))).unwrap();
-    std::fs::create_dir(rig.path(&format!("{HOME}/.odd name"))).unwrap();
-    put(&rig, "9a", "no document at all");
-    put(&rig, "9b", &"x".repeat(40 << 20));
-    put(&rig, "9c", &document(&member("5a0d", "web")));
+    let mut host = host();
+    std::fs::create_dir_all(host.path(HOME)).unwrap();
+    host.start_daemon();
+    let ear = listener(&host);
+    write(&host, &format!("{HOME}/containers.lock"), "");
+    std::os::unix::fs::symlink("/", host.path(&format!("{HOME}/link"))).unwrap();
+    std::fs::create_dir(host.path(&format!("{HOME}/.odd name"))).unwrap();
+    put(&host, "9a", "no document at all");
+    put(&host, "9b", &"x".repeat(40 << 20));
+    put(&host, "9c", &document(&member("5a0d", "web")));
     let mut libpod = pod("9d", "podman");
     libpod["io.container.manager"] = json!("libpod");
-    put(&rig, "9d", &document(&libpod).replace("/pod/crio-x", "/libpod_parent/libpod-x"));
+    put(&host, "9d", &document(&libpod).replace("/pod/crio-x", "/libpod_parent/libpod-x"));
     let mut infrastructure = pod("9e", "paused");
     infrastructure["spoofed.crio.io"] = json!("false");
-    put(&rig, "9e", &document(&infrastructure));
-    let fifo = rig.path(&format!("{HOME}/9f/userdata"));
+    put(&host, "9e", &document(&infrastructure));
+    let fifo = host.path(&format!("{HOME}/9f/userdata"));
     std::fs::create_dir_all(&fifo).unwrap();
     nix::unistd::mkfifo(&fifo.join("config.json"), nix::sys::stat::Mode::S_IRWXU).unwrap();
     // One whose folder goes before it has a document.
-    std::fs::create_dir_all(rig.path(&format!("{HOME}/90/userdata"))).unwrap();
-    remove(&rig, "90");
+    std::fs::create_dir_all(host.path(&format!("{HOME}/90/userdata"))).unwrap();
+    remove(&host, "90");
     // Half of a document first.
     let text = document(&pod("5a0d", "web"));
-    let folder = put(&rig, "5a0d", &text[..text.len() / 2]);
+    let folder = put(&host, "5a0d", &text[..text.len() / 2]);
     std::thread::sleep(std::time::Duration::from_millis(100));
-    assert_eq!(known_pods(&rig), Vec::<String>::new());
-    write(&rig, &format!("{folder}/config.json"), &text);
+    assert_eq!(known_pods(&host), Vec::<String>::new());
+    write(&host, &format!("{folder}/config.json"), &text);
     ear.hears("RunPodSandbox web");
-    assert_eq!(known_pods(&rig), ["web"]);
+    assert_eq!(known_pods(&host), ["web"]);
     assert_eq!(ear.0.lock().unwrap().len(), 1, "{:?}", ear.0.lock().unwrap());
 }
 
 #[test]
 fn pods_that_came_or_went_while_no_daemon_ran_are_known_to_the_next() {
-    let mut rig = rig();
-    rig.start_daemon();
-    let ear = listener(&rig);
-    put(&rig, "5a02", &document(&pod("5a02", "stays")));
-    put(&rig, "5a03", &document(&pod("5a03", "goes")));
+    let mut host = host();
+    host.start_daemon();
+    let ear = listener(&host);
+    put(&host, "5a02", &document(&pod("5a02", "stays")));
+    put(&host, "5a03", &document(&pod("5a03", "goes")));
     ear.hears("RunPodSandbox stays");
     ear.hears("RunPodSandbox goes");
-    rig.kill_daemon();
-    remove(&rig, "5a03");
-    put(&rig, "5a04", &document(&pod("5a04", "meanwhile")));
-    rig.start_daemon();
-    let again = listener(&rig);
+    host.kill_daemon();
+    remove(&host, "5a03");
+    put(&host, "5a04", &document(&pod("5a04", "meanwhile")));
+    host.start_daemon();
+    let again = listener(&host);
     wait_until("what went is forgotten", || {
-        let mut pods = known_pods(&rig);
+        let mut pods = known_pods(&host);
         pods.sort();
         pods == ["meanwhile", "stays"]
     });
     for id in ["5a02", "5a04"] {
-        remove(&rig, id);
+        remove(&host, id);
     }
     for name in ["stays", "meanwhile"] {
         again.hears(&format!("RemovePodSandbox {name}"));
@@ -256,68 +255,68 @@ fn pods_that_came_or_went_while_no_daemon_ran_are_known_to_the_next() {
 
 #[test]
 fn a_pod_older_than_the_first_daemon_is_told_with_its_first_container() {
-    let mut rig = rig();
-    put(&rig, "5a01", &document(&pod("5a01", "before")));
-    rig.start_daemon();
-    let ear = listener(&rig);
-    put(&rig, "5a02", &document(&pod("5a02", "after")));
+    let mut host = host();
+    put(&host, "5a01", &document(&pod("5a01", "before")));
+    host.start_daemon();
+    let ear = listener(&host);
+    put(&host, "5a02", &document(&pod("5a02", "after")));
     ear.hears("RunPodSandbox after");
-    assert_eq!(known_pods(&rig), ["after"]);
+    assert_eq!(known_pods(&host), ["after"]);
     let bundle = format!("{HOME}/c1/userdata");
-    std::fs::create_dir_all(rig.path(&bundle)).unwrap();
-    rig.write(&format!("{bundle}/config.json"), &document(&member("5a01", "before")));
-    succeeds(&rig.create_from(&bundle, "c1"));
+    std::fs::create_dir_all(host.path(&bundle)).unwrap();
+    host.write(&format!("{bundle}/config.json"), &document(&member("5a01", "before")));
+    succeeds(&host.create_from(&bundle, "c1"));
     assert_eq!(ear.count("RunPodSandbox before"), 1);
 }
 
 #[test]
 fn the_folder_of_all_pods_may_go_and_come_again() {
-    let mut rig = rig();
-    rig.start_daemon();
-    let ear = listener(&rig);
-    put(&rig, "5a01", &document(&pod("5a01", "first")));
+    let mut host = host();
+    host.start_daemon();
+    let ear = listener(&host);
+    put(&host, "5a01", &document(&pod("5a01", "first")));
     ear.hears("RunPodSandbox first");
-    std::fs::remove_dir_all(rig.path("host/run")).unwrap();
+    std::fs::remove_dir_all(host.path("host/run")).unwrap();
     ear.hears("RemovePodSandbox first");
-    put(&rig, "5a02", &document(&pod("5a02", "second")));
+    put(&host, "5a02", &document(&pod("5a02", "second")));
     ear.hears("RunPodSandbox second");
 }
 
 #[test]
 fn a_pod_that_a_plugin_refuses_has_its_end_and_its_first_container_asks_again() {
-    let mut rig = rig();
-    rig.start_daemon();
+    let mut host = host();
+    host.start_daemon();
     let at = Some("RunPodSandbox".to_owned());
-    let manner = Manner { refuses: Some("no room"), at, ..Manner::default() };
-    let ear = Ear(rig.plugin("10", "strict", manner));
-    put(&rig, "5a0d", &document(&pod("5a0d", "web")));
+    let script = Script { refuses: Some("no room"), at, ..Script::default() };
+    let ear = Ear(host.plugin("10", "strict", script));
+    put(&host, "5a0d", &document(&pod("5a0d", "web")));
     ear.hears("RemovePodSandbox web");
-    assert_eq!(known_pods(&rig), Vec::<String>::new());
-    let failures = rig.admin(&["status"])["failures"].to_string();
+    assert_eq!(known_pods(&host), Vec::<String>::new());
+    let failures = host.admin(&["status"])["failures"].to_string();
     assert!(failures.contains("no room") && failures.contains("10-strict"), "{failures}");
     let bundle = format!("{HOME}/c1/userdata");
-    std::fs::create_dir_all(rig.path(&bundle)).unwrap();
+    std::fs::create_dir_all(host.path(&bundle)).unwrap();
     let before = document(&member("5a0d", "web"));
-    rig.write(&format!("{bundle}/config.json"), &before);
-    assert!(!rig.create_from(&bundle, "c1").status.success());
+    host.write(&format!("{bundle}/config.json"), &before);
+    assert!(!host.create_from(&bundle, "c1").status.success());
     assert_eq!(ear.count("RunPodSandbox web"), 2, "the next create asks again");
-    assert_eq!(rig.read(&format!("{bundle}/config.json")), before);
+    assert_eq!(host.read(&format!("{bundle}/config.json")), before);
 }
 
 /// A pod's author may write CRI-O's keys into the pod's document, but a runtime is called all the
 /// same: it is one pod, told once.
 #[test]
 fn a_pod_that_pretends_to_have_no_infrastructure_is_told_once() {
-    let mut rig = rig();
-    rig.start_daemon();
-    let ear = listener(&rig);
-    let folder = put(&rig, "5a0d", &document(&pod("5a0d", "web")));
+    let mut host = host();
+    host.start_daemon();
+    let ear = listener(&host);
+    let folder = put(&host, "5a0d", &document(&pod("5a0d", "web")));
     ear.hears("RunPodSandbox web");
-    succeeds(&rig.create_from(&folder, "5a0d"));
-    succeeds(&rig.verb(&["start", "5a0d"]));
-    succeeds(&rig.verb(&["kill", "5a0d", "9"]));
-    succeeds(&rig.verb(&["delete", "5a0d"]));
-    assert!(Path::new(&rig.path(&folder)).exists());
+    succeeds(&host.create_from(&folder, "5a0d"));
+    succeeds(&host.verb(&["start", "5a0d"]));
+    succeeds(&host.verb(&["kill", "5a0d", "9"]));
+    succeeds(&host.verb(&["delete", "5a0d"]));
+    assert!(Path::new(&host.path(&folder)).exists());
     ear.hears("RemovePodSandbox web");
     for event in ["RunPodSandbox web", "StopPodSandbox web", "RemovePodSandbox web"] {
         assert_eq!(ear.count(event), 1, "{event}: {:?}", ear.0.lock().unwrap());

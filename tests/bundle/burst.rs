@@ -7,10 +7,10 @@ use std::process::{Command, Stdio};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use super::actor::{Act, Actor, Shared};
 use super::policies::seat;
-use super::rig::{BUNDLE, Rig, wait_until};
 use super::{refused, started, succeeds};
+use test_support::actor::{Act, Actor, Shared};
+use test_support::{BUNDLE, TestHost, wait_until};
 
 const CONTAINERS: usize = 60;
 const TAKES: u64 = 50;
@@ -26,34 +26,34 @@ struct Came {
 
 /// Calls the wrapper beside others.
 #[expect(clippy::disallowed_methods, reason = "the program under test")]
-fn verb(rig: &Rig, id: &str, words: &[&str]) -> bool {
-    let said = std::fs::File::create(rig.path(&format!("{id}.err"))).unwrap();
+fn verb(host: &TestHost, id: &str, words: &[&str]) -> bool {
+    let said = std::fs::File::create(host.path(&format!("{id}.err"))).unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_nri-runc"));
-    command.env("NRI_RUNC_CONFIG", rig.path("config.toml")).arg("--root").arg(rig.path("root"));
+    command.env("NRI_RUNC_CONFIG", host.path("config.toml")).arg("--root").arg(host.path("root"));
     command.args(words).stdin(Stdio::null()).stdout(Stdio::null()).stderr(said);
     command.status().unwrap().success()
 }
 
-fn create(rig: &Rig, id: &str) -> Came {
-    let bundle = rig.path(id);
+fn create(host: &TestHost, id: &str) -> Came {
+    let bundle = host.path(id);
     std::fs::create_dir_all(bundle.join("rootfs")).unwrap();
     nri_runc::files::replace(&bundle.join("config.json"), BUNDLE.as_bytes()).unwrap();
     let begun = Instant::now();
-    let is_created = verb(rig, id, &["create", "--bundle", &bundle.display().to_string(), id]);
+    let is_created = verb(host, id, &["create", "--bundle", &bundle.display().to_string(), id]);
     let (id, took) = (id.to_owned(), begun.elapsed());
-    Came { said: rig.read(&format!("{id}.err")), id, is_created, took }
+    Came { said: host.read(&format!("{id}.err")), id, is_created, took }
 }
 
 /// Creates and starts all of them at once.
-fn burst(rig: &Rig) -> Vec<Came> {
+fn burst(host: &TestHost) -> Vec<Came> {
     let all = Mutex::new(Vec::new());
     std::thread::scope(|scope| {
         for number in 0..CONTAINERS {
             let all = &all;
             scope.spawn(move || {
-                let came = create(rig, &format!("c{number}"));
+                let came = create(host, &format!("c{number}"));
                 if came.is_created {
-                    assert!(verb(rig, &came.id, &["start", &came.id]), "{}", came.id);
+                    assert!(verb(host, &came.id, &["start", &came.id]), "{}", came.id);
                 }
                 all.lock().unwrap().push(came);
             });
@@ -62,11 +62,11 @@ fn burst(rig: &Rig) -> Vec<Came> {
     all.into_inner().unwrap()
 }
 
-fn slow(rig: &Rig) -> Shared {
-    let slow = seat(rig, "10-policy", Actor::always(Act::SleepAndSet(TAKES, "KEY")));
+fn slow(host: &TestHost) -> Shared {
+    let slow = seat(host, "10-policy", Actor::always(Act::SleepAndSet(TAKES, "KEY")));
     // The first few tell how long it takes.
     for id in ["warm1", "warm2"] {
-        assert!(create(rig, id).is_created);
+        assert!(create(host, id).is_created);
     }
     slow
 }
@@ -79,24 +79,24 @@ fn settings(more: &str) -> String {
     )
 }
 
-fn is_adjusted(rig: &Rig, id: &str) -> bool {
-    rig.read(&format!("{id}/config.json")).contains("KEY=1")
+fn is_adjusted(host: &TestHost, id: &str) -> bool {
+    host.read(&format!("{id}/config.json")).contains("KEY=1")
 }
 
 #[test]
 fn of_sixty_creations_those_that_a_slow_plugin_can_serve_come_through_and_the_others_are_told_at_once()
  {
-    let rig = started(&settings("required = true"));
-    let plugin = slow(&rig);
-    let came = burst(&rig);
+    let host = started(&settings("required = true"));
+    let plugin = slow(&host);
+    let came = burst(&host);
     let (created, others): (Vec<_>, Vec<_>) = came.iter().partition(|came| came.is_created);
     assert!(created.len() >= 4, "{} came through", created.len());
     assert!(others.len() >= 10, "{} were sent off", others.len());
     for came in &created {
-        assert!(is_adjusted(&rig, &came.id), "{} came past a required plugin", came.id);
+        assert!(is_adjusted(&host, &came.id), "{} came past a required plugin", came.id);
     }
     for came in &others {
-        assert_eq!(rig.read(&format!("{}/config.json", came.id)), BUNDLE);
+        assert_eq!(host.read(&format!("{}/config.json", came.id)), BUNDLE);
         assert!(came.said.contains("policy") && !came.said.contains("silent"), "{}", came.said);
     }
     let at_once = others
@@ -115,18 +115,18 @@ fn of_sixty_creations_those_that_a_slow_plugin_can_serve_come_through_and_the_ot
 
 #[test]
 fn where_nothing_protects_containers_of_a_burst_go_on_without_the_busy_plugin() {
-    let rig = started(&settings(""));
-    let plugin = slow(&rig);
-    let came = burst(&rig);
+    let host = started(&settings(""));
+    let plugin = slow(&host);
+    let came = burst(&host);
     for came in &came {
         assert!(came.is_created, "{}", came.said);
     }
-    let without: Vec<_> = came.iter().filter(|came| !is_adjusted(&rig, &came.id)).collect();
+    let without: Vec<_> = came.iter().filter(|came| !is_adjusted(&host, &came.id)).collect();
     assert!((6..=57).contains(&without.len()), "{} went on without it", without.len());
     let told = plugin.told();
     let mut sent_off = 0;
     for came in &without {
-        let skipped = rig.admin(&["explain", &came.id])["skipped"].to_string();
+        let skipped = host.admin(&["explain", &came.id])["skipped"].to_string();
         // On a machine that is busy itself some callers do not come that far in time.
         if skipped.contains("requests to answer first") {
             sent_off += 1;
@@ -141,18 +141,18 @@ fn where_nothing_protects_containers_of_a_burst_go_on_without_the_busy_plugin() 
 #[test]
 fn a_daemon_that_is_too_slow_is_not_called_silent_and_lets_nothing_through() {
     let settings = settings("required = true").replace("\"5s\"", "\"4s\"");
-    let rig = started(&settings);
-    let _slow = seat(&rig, "10-policy", Actor::always(Act::Sleep(20_000)));
-    refused(&rig, &rig.create("c1"), &["the daemon took too long", "plugin policy is required"]);
+    let host = started(&settings);
+    let _slow = seat(&host, "10-policy", Actor::always(Act::Sleep(20_000)));
+    refused(&host, &host.create("c1"), &["the daemon took too long", "plugin policy is required"]);
 }
 
 #[test]
 fn a_plugin_that_is_free_again_is_asked_again() {
-    let rig = started(&settings("required = true"));
-    let _slow = slow(&rig);
-    let came = burst(&rig);
+    let host = started(&settings("required = true"));
+    let _slow = slow(&host);
+    let came = burst(&host);
     assert!(came.iter().any(|came| !came.is_created));
-    wait_until("it has answered everything", || create(&rig, "later").is_created);
-    assert!(is_adjusted(&rig, "later"));
-    succeeds(&rig.verb(&["start", "later"]));
+    wait_until("it has answered everything", || create(&host, "later").is_created);
+    assert!(is_adjusted(&host, "later"));
+    succeeds(&host.verb(&["start", "later"]));
 }

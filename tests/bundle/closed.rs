@@ -4,10 +4,10 @@
 
 use nri_runc::plugin::Event;
 
-use super::actor::{Act, Actor};
 use super::policies::seat;
-use super::rig::{BUNDLE, Rig, wait_until};
 use super::{refused, started, succeeds};
+use test_support::actor::{Act, Actor};
+use test_support::{BUNDLE, TestHost, wait_until};
 
 const REQUIRED: &str = "[plugin.policy]\nrequired = true\n";
 
@@ -21,91 +21,91 @@ const PROTECTIONS: [(&str, &str); 3] = [
 #[test]
 fn without_a_daemon_nothing_is_created_where_something_protects() {
     for (settings, why) in PROTECTIONS {
-        let rig = Rig::new(&format!("autostart = false---{settings}"));
-        refused(&rig, &rig.create("c1"), &["cannot create c1", "reaching the daemon", why]);
+        let host = TestHost::new(&format!("autostart = false---{settings}"));
+        refused(&host, &host.create("c1"), &["cannot create c1", "reaching the daemon", why]);
         for verb in ["run", "restore"] {
-            let bundle = rig.path("bundle").display().to_string();
-            let output = rig.verb(&[verb, "--bundle", &bundle, "c1"]);
+            let bundle = host.path("bundle").display().to_string();
+            let output = host.verb(&[verb, "--bundle", &bundle, "c1"]);
             let said = String::from_utf8_lossy(&output.stderr).into_owned();
             assert_eq!(output.status.code(), Some(1), "{verb}: {said}");
             assert!(said.contains(&format!("cannot {verb} c1")) && said.contains(why), "{said}");
         }
-        assert_eq!(rig.read("fake/argv"), "", "the runtime was called");
-        assert!(!rig.path("run/bypassed").exists(), "a refused container went past nobody");
-        succeeds(&rig.verb(&["delete", "--force", "c1"]));
+        assert_eq!(host.read("fake/argv"), "", "the runtime was called");
+        assert!(!host.path("run/bypassed").exists(), "a refused container went past nobody");
+        succeeds(&host.verb(&["delete", "--force", "c1"]));
     }
 }
 
 #[test]
 fn without_a_daemon_everything_goes_on_where_nothing_protects() {
     let nothing = "[plugin.policy]\nrequired = false\non_failure = \"skip\"\ndeny = [\"Env\"]\n";
-    let rig = Rig::new(&format!("autostart = false---{nothing}"));
-    succeeds(&rig.create("c1"));
-    assert_eq!(std::fs::read_dir(rig.path("run/bypassed")).unwrap().count(), 1);
+    let host = TestHost::new(&format!("autostart = false---{nothing}"));
+    succeeds(&host.create("c1"));
+    assert_eq!(std::fs::read_dir(host.path("run/bypassed")).unwrap().count(), 1);
 }
 
 #[test]
 fn a_start_goes_on_without_a_daemon_for_its_container_was_adjusted_before() {
-    let mut rig = Rig::new(&format!("autostart = false---{REQUIRED}"));
-    rig.start_daemon();
-    let _policy = seat(&rig, "10-policy", Actor::always(Act::Set("KEY")));
-    succeeds(&rig.create("c1"));
-    rig.kill_daemon();
-    succeeds(&rig.verb(&["start", "c1"]));
-    assert!(rig.read("fake/seen.json").contains("KEY=1"));
+    let mut host = TestHost::new(&format!("autostart = false---{REQUIRED}"));
+    host.start_daemon();
+    let _policy = seat(&host, "10-policy", Actor::always(Act::Set("KEY")));
+    succeeds(&host.create("c1"));
+    host.kill_daemon();
+    succeeds(&host.verb(&["start", "c1"]));
+    assert!(host.read("fake/seen.json").contains("KEY=1"));
 }
 
 #[test]
 fn a_daemon_that_is_silent_lets_nothing_through_where_something_protects() {
-    let rig = started(&format!("---{REQUIRED}[debug]\nfault = \"daemon.asked:stall\"\n"));
+    let host = started(&format!("---{REQUIRED}[debug]\nfault = \"daemon.asked:stall\"\n"));
     let wanted = ["cannot create c1", "the daemon fell silent", "plugin policy is required"];
-    refused(&rig, &rig.create("c1"), &wanted);
+    refused(&host, &host.create("c1"), &wanted);
 }
 
 #[test]
 fn a_daemon_that_dies_at_any_step_of_a_create_lets_nothing_through() {
     for point in ["daemon.asked", "daemon.plugins", "daemon.written", "daemon.verdict"] {
-        let rig = Rig::new("");
+        let host = TestHost::new("");
         let fault = format!("{point}:kill:0");
-        let file = rig.path("fault").display().to_string();
+        let file = host.path("fault").display().to_string();
         let more = format!("---{REQUIRED}[debug]\nfault = \"@{file}\"\n");
-        rig.configure(&rig.path("fake/runc"), &more);
-        let mut rig = rig;
-        rig.start_daemon();
-        let _policy = seat(&rig, "10-policy", Actor::always(Act::Set("KEY")));
-        rig.write("fault", &fault);
-        let output = rig.create("c1");
+        host.configure(&host.path("fake/runc"), &more);
+        let mut host = host;
+        host.start_daemon();
+        let _policy = seat(&host, "10-policy", Actor::always(Act::Set("KEY")));
+        host.write("fault", &fault);
+        let output = host.create("c1");
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(1), "{point}: {said}");
         assert!(said.contains("the daemon ended during the call"), "{point}: {said}");
         assert!(said.contains("plugin policy is required"), "{point}: {said}");
         assert!(!said.contains("silent"), "{point}: {said}");
-        assert_eq!(rig.read("fake/argv"), "", "{point}: the runtime was called");
-        assert_eq!(rig.read("bundle/config.json"), BUNDLE, "{point}");
+        assert_eq!(host.read("fake/argv"), "", "{point}: the runtime was called");
+        assert_eq!(host.read("bundle/config.json"), BUNDLE, "{point}");
     }
 }
 
 #[test]
 fn a_daemon_that_is_killed_while_a_plugin_thinks_lets_nothing_through() {
     for verb in ["create", "run"] {
-        let mut rig = started(&format!("---plugin_request_timeout = \"60s\"\n{REQUIRED}"));
+        let mut host = started(&format!("---plugin_request_timeout = \"60s\"\n{REQUIRED}"));
         let slow = Actor::at(Event::CreateContainer, Act::Sleep(20_000));
-        let policy = seat(&rig, "10-policy", slow);
-        let mut wrapper = rig.spawn(&[verb, "--bundle", "BUNDLE", "c1"]);
+        let policy = seat(&host, "10-policy", slow);
+        let mut wrapper = host.spawn(&[verb, "--bundle", "BUNDLE", "c1"]);
         wait_until("the plugin is asked", || {
             policy.told().contains(&"CreateContainer c1".to_owned())
         });
-        rig.kill_daemon();
+        host.kill_daemon();
         assert_eq!(wrapper.wait().unwrap().code(), Some(1), "{verb}");
-        assert_eq!(rig.read("fake/argv"), "", "{verb}: the runtime was called");
-        assert_eq!(rig.read("bundle/config.json"), BUNDLE);
+        assert_eq!(host.read("fake/argv"), "", "{verb}: the runtime was called");
+        assert_eq!(host.read("bundle/config.json"), BUNDLE);
     }
 }
 
 /// A pod of this namespace, in the words of containerd.
-fn bundle_of(rig: &Rig, namespace: &str, more: &str) -> String {
+fn bundle_of(host: &TestHost, namespace: &str, more: &str) -> String {
     let folder = format!("run/containerd/io.containerd.runtime.v2.task/k8s.io/{namespace}");
-    std::fs::create_dir_all(rig.path(&folder).join("rootfs")).unwrap();
+    std::fs::create_dir_all(host.path(&folder).join("rootfs")).unwrap();
     let annotations = format!(
         "\"io.kubernetes.cri.container-type\": \"container\", \
          \"io.kubernetes.cri.sandbox-id\": \"pod\", \"io.kubernetes.cri.sandbox-name\": \"p\", \
@@ -114,31 +114,31 @@ fn bundle_of(rig: &Rig, namespace: &str, more: &str) -> String {
          \"io.kubernetes.cri.sandbox-namespace\": \"{namespace}\"{more}"
     );
     let text = BUNDLE.replacen('{', &format!("{{\"annotations\": {{{annotations}}}, "), 1);
-    rig.write(&format!("{folder}/config.json"), &text);
+    host.write(&format!("{folder}/config.json"), &text);
     folder
 }
 
 #[test]
 fn without_a_daemon_an_exempt_pod_is_created_and_another_is_not() {
     for (settings, why) in PROTECTIONS {
-        let rig = Rig::new(&format!("autostart = false---{settings}"));
-        let tenant = rig.create_from(&bundle_of(&rig, "tenant", ""), "c1");
+        let host = TestHost::new(&format!("autostart = false---{settings}"));
+        let tenant = host.create_from(&bundle_of(&host, "tenant", ""), "c1");
         let said = String::from_utf8_lossy(&tenant.stderr).into_owned();
         assert!(!tenant.status.success() && said.contains(why), "{said}");
-        let system = bundle_of(&rig, "kube-system", "");
-        succeeds(&rig.create_from(&system, "c2"));
-        assert_eq!(std::fs::read_dir(rig.path("run/bypassed")).unwrap().count(), 1);
+        let system = bundle_of(&host, "kube-system", "");
+        succeeds(&host.create_from(&system, "c2"));
+        assert_eq!(std::fs::read_dir(host.path("run/bypassed")).unwrap().count(), 1);
     }
 }
 
 #[test]
 fn without_a_daemon_what_a_pods_author_writes_makes_no_pod_exempt() {
-    let rig = Rig::new(&format!("autostart = false---{REQUIRED}"));
+    let host = TestHost::new(&format!("autostart = false---{REQUIRED}"));
     let forged = ", \"nri-runc.dev/pod-namespace\": \"kube-system\", \
         \"io.kubernetes.pod.namespace\": \"kube-system\", \
         \"io.container.manager\": \"libpod\"";
-    assert!(!rig.create_from(&bundle_of(&rig, "tenant", forged), "c1").status.success());
-    assert_eq!(rig.read("fake/argv"), "");
+    assert!(!host.create_from(&bundle_of(&host, "tenant", forged), "c1").status.success());
+    assert_eq!(host.read("fake/argv"), "");
 }
 
 #[test]
@@ -149,20 +149,20 @@ fn without_a_daemon_a_pod_may_tolerate_missing_plugins_but_no_validator() {
     for (settings, passes) in
         [("", true), ("enable = true\n", false), ("[plugin.b]\non_failure = \"refuse\"\n", false)]
     {
-        let rig = Rig::new(&format!("autostart = false---{toleration}{settings}{REQUIRED}"));
-        rig.write("bundle/config.json", &BUNDLE.replacen('{', annotations, 1));
-        assert_eq!(rig.create("c1").status.success(), passes, "{settings}");
+        let host = TestHost::new(&format!("autostart = false---{toleration}{settings}{REQUIRED}"));
+        host.write("bundle/config.json", &BUNDLE.replacen('{', annotations, 1));
+        assert_eq!(host.create("c1").status.success(), passes, "{settings}");
     }
 }
 
 #[test]
 fn without_a_daemon_an_odd_document_is_not_exempt() {
-    let rig = Rig::new(&format!("autostart = false---{REQUIRED}"));
+    let host = TestHost::new(&format!("autostart = false---{REQUIRED}"));
     for odd in ["", "{", "[]", "{\"annotations\": 7}"] {
-        rig.write("bundle/config.json", odd);
-        assert!(!rig.create("c1").status.success(), "{odd}");
+        host.write("bundle/config.json", odd);
+        assert!(!host.create("c1").status.success(), "{odd}");
     }
-    assert_eq!(rig.read("fake/argv"), "");
+    assert_eq!(host.read("fake/argv"), "");
 }
 
 #[test]
@@ -174,31 +174,31 @@ fn plugins_that_protect_on_their_own_account_are_known_while_the_daemon_is_away(
             "plugin 10-judge declares that its silence refuses",
         ),
     ] {
-        let mut rig = Rig::new("autostart = false");
-        rig.start_daemon();
-        let _judge = seat(&rig, "10-judge", actor);
-        succeeds(&rig.create("c1"));
-        rig.write("fake/argv", "");
-        rig.kill_daemon();
-        refused(&rig, &rig.create("c2"), &["cannot create c2", why]);
+        let mut host = TestHost::new("autostart = false");
+        host.start_daemon();
+        let _judge = seat(&host, "10-judge", actor);
+        succeeds(&host.create("c1"));
+        host.write("fake/argv", "");
+        host.kill_daemon();
+        refused(&host, &host.create("c2"), &["cannot create c2", why]);
     }
 }
 
 #[test]
 fn a_plugin_that_left_of_its_own_protects_nothing_any_more() {
-    let mut rig = Rig::new("autostart = false");
-    rig.start_daemon();
+    let mut host = TestHost::new("autostart = false");
+    host.start_daemon();
     let leaves = Actor::at(Event::PostCreateContainer, Act::Leave).declares(true, true);
-    let _judge = seat(&rig, "10-judge", leaves);
-    succeeds(&rig.create("c1"));
-    wait_until("it is gone", || rig.admin(&["status"])["plugins"] == 0);
-    wait_until("it is off the list", || rig.read("run/protecting-plugins").is_empty());
-    rig.kill_daemon();
-    succeeds(&rig.create("c2"));
+    let _judge = seat(&host, "10-judge", leaves);
+    succeeds(&host.create("c1"));
+    wait_until("it is gone", || host.admin(&["status"])["plugins"] == 0);
+    wait_until("it is off the list", || host.read("run/protecting-plugins").is_empty());
+    host.kill_daemon();
+    succeeds(&host.create("c2"));
 }
 
-fn check_row(rig: &Rig) -> String {
-    let found = rig.admin(&["check"]);
+fn check_row(host: &TestHost) -> String {
+    let found = host.admin(&["check"]);
     let rows = found.as_array().into_iter().flatten();
     let row = rows.into_iter().find(|row| row["check"] == "daemon away");
     row.map_or_else(String::new, |row| row["detail"].as_str().unwrap_or_default().to_owned())
@@ -206,12 +206,12 @@ fn check_row(rig: &Rig) -> String {
 
 #[test]
 fn check_says_what_holds_while_the_daemon_is_away() {
-    let row = check_row(&Rig::new("autostart = false"));
+    let row = check_row(&TestHost::new("autostart = false"));
     assert_eq!(row, "creates go on unadjusted");
-    let row = check_row(&Rig::new(&format!("autostart = false---{REQUIRED}")));
+    let row = check_row(&TestHost::new(&format!("autostart = false---{REQUIRED}")));
     let wanted =
         "creates are refused, except in namespace kube-system, because plugin policy is required";
     assert_eq!(row, wanted);
-    let row = check_row(&Rig::new("autostart = false\non_daemon_failure = \"fail\""));
+    let row = check_row(&TestHost::new("autostart = false\non_daemon_failure = \"fail\""));
     assert!(row.contains("fail, because on_daemon_failure is \"fail\""), "{row}");
 }

@@ -11,22 +11,22 @@ use std::time::{Duration, Instant};
 use nri_runc::plugin::Event;
 use serde_json::Value;
 
-use super::actor::{Act, Actor, Shared};
 use super::policies::{connect, row};
-use super::rig::{BUNDLE, LIFE, Rig, wait_until};
 use super::started;
+use test_support::actor::{Act, Actor, Shared};
+use test_support::{BUNDLE, LIFE, TestHost, wait_until};
 
 /// Connects an actor until it takes part: a busy machine may miss a short time-out.
-fn seat(rig: &Rig, id: &str, actor: Actor) -> Shared {
+fn seat(host: &TestHost, id: &str, actor: Actor) -> Shared {
     let actor = Arc::new(actor);
     let mut tried = Instant::now();
-    connect(rig, id, Arc::<Actor>::clone(&actor));
+    connect(host, id, Arc::<Actor>::clone(&actor));
     wait_until("the plugin is synchronized", || {
         if tried.elapsed() > Duration::from_secs(3) {
             tried = Instant::now();
-            connect(rig, id, Arc::<Actor>::clone(&actor));
+            connect(host, id, Arc::<Actor>::clone(&actor));
         }
-        row(rig, id).is_some()
+        row(host, id).is_some()
     });
     actor
 }
@@ -36,13 +36,13 @@ const FOREVER: Duration = Duration::from_secs(100);
 
 /// Calls the wrapper for one container, whose files are its own; whether it succeeded.
 #[expect(clippy::disallowed_methods, reason = "the program under test")]
-fn verb(rig: &Rig, id: &str, words: &[&str]) -> bool {
-    let said = rig.path(&format!("{id}.err"));
+fn verb(host: &TestHost, id: &str, words: &[&str]) -> bool {
+    let said = host.path(&format!("{id}.err"));
     let begun = Instant::now();
     let status = Command::new(env!("CARGO_BIN_EXE_nri-runc"))
-        .env("NRI_RUNC_CONFIG", rig.path("config.toml"))
+        .env("NRI_RUNC_CONFIG", host.path("config.toml"))
         .arg("--root")
-        .arg(rig.path("root"))
+        .arg(host.path("root"))
         .args(words)
         .stdin(Stdio::null())
         .stdout(Stdio::null())
@@ -53,15 +53,15 @@ fn verb(rig: &Rig, id: &str, words: &[&str]) -> bool {
     status.success()
 }
 
-fn create(rig: &Rig, id: &str) -> bool {
-    let bundle = rig.path(id);
+fn create(host: &TestHost, id: &str) -> bool {
+    let bundle = host.path(id);
     std::fs::create_dir_all(bundle.join("rootfs")).unwrap();
     nri_runc::files::replace(&bundle.join("config.json"), BUNDLE.as_bytes()).unwrap();
-    verb(rig, id, &["create", "--bundle", &bundle.display().to_string(), id])
+    verb(host, id, &["create", "--bundle", &bundle.display().to_string(), id])
 }
 
-fn said(rig: &Rig, id: &str) -> String {
-    rig.read(&format!("{id}.err"))
+fn said(host: &TestHost, id: &str) -> String {
+    host.read(&format!("{id}.err"))
 }
 
 /// What was heard of one container, in order.
@@ -76,19 +76,19 @@ fn is_in_order(heard: &[&str]) -> bool {
     heard.iter().all(|event| life.any(|next| next == event))
 }
 
-fn everything_has_ended(rig: &Rig) {
-    wait_until("every pod is gone", || rig.admin(&["pods"]) == Value::Array(vec![]));
+fn everything_has_ended(host: &TestHost) {
+    wait_until("every pod is gone", || host.admin(&["pods"]) == Value::Array(vec![]));
 }
 
 /// Lives one life through in each of `count` containers, all at once.
-fn crowd(rig: &Rig, count: usize, live: impl Fn(&str) + Sync) {
+fn crowd(host: &TestHost, count: usize, live: impl Fn(&str) + Sync) {
     std::thread::scope(|scope| {
         for number in 0..count {
             let live = &live;
             scope.spawn(move || live(&format!("c{number}")));
         }
     });
-    everything_has_ended(rig);
+    everything_has_ended(host);
 }
 
 /// Leaves in the middle of its twentieth create.
@@ -114,7 +114,7 @@ fn sixty_four_containers_pass_ten_plugins_of_which_one_sleeps_one_calls_back_and
         let timeout = if index == 12 { "100ms" } else { "60s" };
         settings.push_str(&format!("request_timeout = \"{timeout}\"\n"));
     }
-    let rig = started(&settings);
+    let host = started(&settings);
     let mut actors: Vec<(usize, Shared)> = Vec::new();
     for index in 10..20 {
         let actor = match index {
@@ -124,12 +124,12 @@ fn sixty_four_containers_pass_ten_plugins_of_which_one_sleeps_one_calls_back_and
             18 => Actor::always(Act::Set("KEY")),
             _ => Actor::always(Act::Answer),
         };
-        actors.push((index, seat(&rig, &format!("{index}-p{index}"), actor)));
+        actors.push((index, seat(&host, &format!("{index}-p{index}"), actor)));
     }
-    crowd(&rig, 64, |id| {
-        assert!(create(&rig, id), "{}", said(&rig, id));
+    crowd(&host, 64, |id| {
+        assert!(create(&host, id), "{}", said(&host, id));
         for words in [&["start", id][..], &["kill", id, "9"], &["delete", "--force", id]] {
-            assert!(verb(&rig, id, words), "{words:?}: {}", said(&rig, id));
+            assert!(verb(&host, id, words), "{words:?}: {}", said(&host, id));
         }
     });
     for (index, actor) in &actors {
@@ -144,7 +144,7 @@ fn sixty_four_containers_pass_ten_plugins_of_which_one_sleeps_one_calls_back_and
             }
         }
     }
-    let names = rig.admin(&["plugins"]);
+    let names = host.admin(&["plugins"]);
     let is_there = |name: &str| {
         names.as_array().unwrap().iter().any(|row| row["name"] == name && row["state"] != "gone")
     };
@@ -187,19 +187,19 @@ fn with_time_outs_of_20_ms_and_fickle_plugins_every_container_ends_and_the_order
             let timeout = "request_timeout = \"20ms\"\n";
             settings.push_str(&format!("[plugin.p{index}]\n{timeout}{more}"));
         }
-        let rig = started(&settings);
+        let host = started(&settings);
         // Synchronize and registration come before anything fickle.
         let mut actors: Vec<Shared> = Vec::new();
         for index in 10..15 {
-            actors.push(seat(&rig, &format!("{index}-p{index}"), fickle(round * 5 + index)));
+            actors.push(seat(&host, &format!("{index}-p{index}"), fickle(round * 5 + index)));
         }
-        crowd(&rig, 12, |id| {
-            if create(&rig, id) {
-                let _may_be_refused = verb(&rig, id, &["start", id]);
-                let _may_be_over = verb(&rig, id, &["kill", id, "9"]);
+        crowd(&host, 12, |id| {
+            if create(&host, id) {
+                let _may_be_refused = verb(&host, id, &["start", id]);
+                let _may_be_over = verb(&host, id, &["kill", id, "9"]);
             }
-            let deleted = verb(&rig, id, &["delete", "--force", id]);
-            assert!(deleted, "round {round}: {}", said(&rig, id));
+            let deleted = verb(&host, id, &["delete", "--force", id]);
+            assert!(deleted, "round {round}: {}", said(&host, id));
         });
         for (actor, id) in
             actors.iter().flat_map(|actor| (0..12).map(move |id| (actor, format!("c{id}"))))
@@ -208,6 +208,6 @@ fn with_time_outs_of_20_ms_and_fickle_plugins_every_container_ends_and_the_order
             let heard = heard_of(&told, &id);
             assert!(is_in_order(&heard), "round {round}, {id}: {heard:?}");
         }
-        assert_eq!(rig.admin(&["status"])["pid"], rig.daemon_pid(), "round {round}");
+        assert_eq!(host.admin(&["status"])["pid"], host.daemon_pid(), "round {round}");
     }
 }

@@ -8,21 +8,21 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use nri_runc::plugin::Event;
 
-use super::actor::{Act, Actor, Shared};
 use super::policies::seat;
-use super::rig::{BUNDLE, Rig, wait_until};
 use super::{started, succeeds};
+use test_support::actor::{Act, Actor, Shared};
+use test_support::{BUNDLE, TestHost, wait_until};
 
 const REQUIRED: &str = "---plugin_request_timeout = \"60s\"\n[plugin.policy]\nrequired = true\n";
 
 /// A plugin that takes so long for a create, and is asked about `c1` now.
-fn asked(rig: &Rig, millis: u64, verb: &str) -> (Shared, std::process::Child) {
+fn asked(host: &TestHost, millis: u64, verb: &str) -> (Shared, std::process::Child) {
     let sleeps = move |event, _: &str| {
         let is_create = event == Event::CreateContainer;
         if is_create { Act::SleepAndSet(millis, "KEY") } else { Act::Answer }
     };
-    let policy = seat(rig, "10-policy", Actor::new(sleeps));
-    let wrapper = rig.spawn(&[verb, "--bundle", "BUNDLE", "c1"]);
+    let policy = seat(host, "10-policy", Actor::new(sleeps));
+    let wrapper = host.spawn(&[verb, "--bundle", "BUNDLE", "c1"]);
     wait_until("the plugin is asked", || policy.told().contains(&"CreateContainer c1".to_owned()));
     (policy, wrapper)
 }
@@ -33,31 +33,31 @@ fn tell(pid: i32, signal: Signal) {
 
 #[test]
 fn a_daemon_that_is_told_to_end_answers_what_it_has_begun() {
-    let rig = started(REQUIRED);
-    let (_policy, mut wrapper) = asked(&rig, 4500, "create");
-    let pid = rig.daemon_pid();
+    let host = started(REQUIRED);
+    let (_policy, mut wrapper) = asked(&host, 4500, "create");
+    let pid = host.daemon_pid();
     tell(pid, Signal::SIGTERM);
     assert!(wrapper.wait().unwrap().success());
-    assert!(rig.read("fake/seen.json").contains("KEY=1"), "it came up unadjusted");
-    wait_until("the daemon has ended", || !rig.path("run/daemon.sock").exists());
-    assert!(rig.logged(&["requests are answered first"]) == 1);
+    assert!(host.read("fake/seen.json").contains("KEY=1"), "it came up unadjusted");
+    wait_until("the daemon has ended", || !host.path("run/daemon.sock").exists());
+    assert!(host.logged(&["requests are answered first"]) == 1);
 }
 
 #[test]
 fn what_comes_to_a_daemon_that_is_ending_waits_and_is_answered_by_the_next() {
-    let rig =
+    let host =
         started("---plugin_request_timeout = \"60s\"\nplugin_registration_timeout = \"1s\"\n");
-    let (_policy, mut wrapper) = asked(&rig, 4500, "create");
-    let old = rig.daemon_pid();
+    let (_policy, mut wrapper) = asked(&host, 4500, "create");
+    let old = host.daemon_pid();
     tell(old, Signal::SIGTERM);
-    wait_until("it is ending", || rig.logged(&["requests are answered first"]) == 1);
-    std::fs::create_dir_all(rig.path("other/rootfs")).unwrap();
-    rig.write("other/config.json", BUNDLE);
+    wait_until("it is ending", || host.logged(&["requests are answered first"]) == 1);
+    std::fs::create_dir_all(host.path("other/rootfs")).unwrap();
+    host.write("other/config.json", BUNDLE);
     let begun = Instant::now();
-    succeeds(&rig.create_from("other", "c2"));
+    succeeds(&host.create_from("other", "c2"));
     assert!(begun.elapsed() > Duration::from_secs(1), "it did not wait");
     assert!(wrapper.wait().unwrap().success());
-    let status = rig.admin(&["status"]);
+    let status = host.admin(&["status"]);
     assert_ne!(status["pid"], old, "{status}");
     assert_eq!(status["requests"]["create"], 1, "the next one was asked: {status}");
     assert!(status["requests"]["bypassed"].is_null(), "{status}");
@@ -65,25 +65,25 @@ fn what_comes_to_a_daemon_that_is_ending_waits_and_is_answered_by_the_next() {
 
 #[test]
 fn a_delete_does_not_wait_for_a_daemon_that_is_ending() {
-    let rig = started(REQUIRED);
-    let (_policy, mut wrapper) = asked(&rig, 4500, "create");
-    tell(rig.daemon_pid(), Signal::SIGTERM);
-    wait_until("it is ending", || rig.logged(&["requests are answered first"]) == 1);
+    let host = started(REQUIRED);
+    let (_policy, mut wrapper) = asked(&host, 4500, "create");
+    tell(host.daemon_pid(), Signal::SIGTERM);
+    wait_until("it is ending", || host.logged(&["requests are answered first"]) == 1);
     let begun = Instant::now();
-    succeeds(&rig.verb(&["delete", "--force", "nothing"]));
+    succeeds(&host.verb(&["delete", "--force", "nothing"]));
     assert!(begun.elapsed() < Duration::from_secs(3));
     assert!(wrapper.wait().unwrap().success());
 }
 
 #[test]
 fn a_second_signal_ends_the_daemon_at_once_and_lets_nothing_through() {
-    let rig = started(REQUIRED);
-    let (_policy, mut wrapper) = asked(&rig, 30_000, "run");
-    let pid = rig.daemon_pid();
+    let host = started(REQUIRED);
+    let (_policy, mut wrapper) = asked(&host, 30_000, "run");
+    let pid = host.daemon_pid();
     tell(pid, Signal::SIGTERM);
-    wait_until("it is ending", || rig.logged(&["requests are answered first"]) == 1);
+    wait_until("it is ending", || host.logged(&["requests are answered first"]) == 1);
     tell(pid, Signal::SIGTERM);
     assert_eq!(wrapper.wait().unwrap().code(), Some(1));
-    assert_eq!(rig.read("fake/argv"), "", "the runtime was called");
-    assert_eq!(rig.read("bundle/config.json"), BUNDLE);
+    assert_eq!(host.read("fake/argv"), "", "the runtime was called");
+    assert_eq!(host.read("bundle/config.json"), BUNDLE);
 }

@@ -4,23 +4,22 @@
 
 use serde_json::{Value, json};
 
-use super::player::Manner;
-use super::rig::{BUNDLE, Rig, wait_until};
 use super::{started, succeeds};
+use test_support::{BUNDLE, Script, TestHost, wait_until};
 
 const POD: &str = "store/overlay-containers/pod1";
 
-fn document(rig: &Rig, folder: &str, annotations: &Value) -> String {
+fn document(host: &TestHost, folder: &str, annotations: &Value) -> String {
     let mut document: Value = serde_json::from_str(BUNDLE).unwrap();
     document["annotations"] = annotations.clone();
     let bundle = format!("{folder}/userdata");
-    std::fs::create_dir_all(rig.path(&bundle)).unwrap();
-    rig.write(&format!("{bundle}/config.json"), &document.to_string());
+    std::fs::create_dir_all(host.path(&bundle)).unwrap();
+    host.write(&format!("{bundle}/config.json"), &document.to_string());
     bundle
 }
 
 /// What CRI-O lays down for the pod before its first container.
-fn pod(rig: &Rig) {
+fn pod(host: &TestHost) {
     let annotations = json!({
         "io.container.manager": "cri-o",
         "io.kubernetes.cri-o.ContainerType": "sandbox",
@@ -28,10 +27,10 @@ fn pod(rig: &Rig) {
             "{\"name\":\"web\",\"namespace\":\"default\",\"uid\":\"u1\",\"attempt\":0}",
         "io.kubernetes.cri-o.Spoofed": "true",
     });
-    document(rig, POD, &annotations);
+    document(host, POD, &annotations);
 }
 
-fn create(rig: &Rig, id: &str) -> std::process::Output {
+fn create(host: &TestHost, id: &str) -> std::process::Output {
     let annotations = json!({
         "io.container.manager": "cri-o",
         "io.kubernetes.cri-o.ContainerType": "container",
@@ -40,17 +39,17 @@ fn create(rig: &Rig, id: &str) -> std::process::Output {
         "io.kubernetes.cri-o.Metadata": "{\"name\":\"app\",\"attempt\":0}",
         "io.kubernetes.container.name": "app",
     });
-    let bundle = document(rig, &format!("store/overlay-containers/{id}"), &annotations);
-    rig.create_from(&bundle, id)
+    let bundle = document(host, &format!("store/overlay-containers/{id}"), &annotations);
+    host.create_from(&bundle, id)
 }
 
-fn ends(rig: &Rig, told: &std::sync::Mutex<Vec<String>>, id: &str, so_far: usize) {
-    succeeds(&rig.verb(&["delete", "--force", id]));
+fn ends(host: &TestHost, told: &std::sync::Mutex<Vec<String>>, id: &str, so_far: usize) {
+    succeeds(&host.verb(&["delete", "--force", id]));
     wait_until("the end is told", || told.lock().unwrap().len() >= so_far);
 }
 
-fn pod_goes(rig: &Rig) {
-    std::fs::remove_dir_all(rig.path(POD)).unwrap();
+fn pod_goes(host: &TestHost) {
+    std::fs::remove_dir_all(host.path(POD)).unwrap();
 }
 
 const BEGINS: [&str; 3] = ["RunPodSandbox web", "CreateContainer app", "PostCreateContainer app"];
@@ -59,75 +58,75 @@ const POD_ENDS: [&str; 2] = ["StopPodSandbox web", "RemovePodSandbox web"];
 
 #[test]
 fn a_pod_without_infrastructure_outlives_its_containers_and_ends_with_its_folder() {
-    let rig = started("");
-    let told = rig.plugin("10", "witness", Manner::default());
-    pod(&rig);
-    succeeds(&create(&rig, "app1"));
-    ends(&rig, &told, "app1", 5);
+    let host = started("");
+    let told = host.plugin("10", "witness", Script::default());
+    pod(&host);
+    succeeds(&create(&host, "app1"));
+    ends(&host, &told, "app1", 5);
     // kubelet restarts the container: another id, the same pod.
-    succeeds(&create(&rig, "app2"));
-    ends(&rig, &told, "app2", 9);
-    assert_eq!(rig.admin(&["pods"])[0]["state"], "ready");
+    succeeds(&create(&host, "app2"));
+    ends(&host, &told, "app2", 9);
+    assert_eq!(host.admin(&["pods"])[0]["state"], "ready");
     let lived = [&BEGINS[..], &ENDS, &BEGINS[1..], &ENDS].concat();
     assert_eq!(*told.lock().unwrap(), lived);
-    pod_goes(&rig);
-    wait_until("nobody knows of it", || rig.admin(&["pods"]) == json!([]));
+    pod_goes(&host);
+    wait_until("nobody knows of it", || host.admin(&["pods"]) == json!([]));
     assert_eq!(*told.lock().unwrap(), [&lived[..], &POD_ENDS].concat());
 }
 
 #[test]
 fn a_pod_whose_folder_goes_first_ends_with_its_last_container() {
-    let rig = started("");
-    let told = rig.plugin("10", "witness", Manner::default());
-    pod(&rig);
-    succeeds(&create(&rig, "app1"));
+    let host = started("");
+    let told = host.plugin("10", "witness", Script::default());
+    pod(&host);
+    succeeds(&create(&host, "app1"));
     wait_until("the creation is told", || told.lock().unwrap().len() >= 3);
-    pod_goes(&rig);
-    ends(&rig, &told, "app1", 7);
+    pod_goes(&host);
+    ends(&host, &told, "app1", 7);
     assert_eq!(*told.lock().unwrap(), [&BEGINS[..], &ENDS, &POD_ENDS].concat());
-    assert_eq!(rig.admin(&["pods"]), json!([]));
+    assert_eq!(host.admin(&["pods"]), json!([]));
 }
 
 #[test]
 fn a_refused_pod_fails_the_create_is_ended_and_asked_about_again() {
-    let rig = started("");
+    let host = started("");
     let at = Some("RunPodSandbox".to_owned());
-    let guard = Manner { refuses: Some("not here"), at, ..Manner::default() };
-    let told = rig.plugin("90", "guard", guard);
-    pod(&rig);
+    let guard = Script { refuses: Some("not here"), at, ..Script::default() };
+    let told = host.plugin("90", "guard", guard);
+    pod(&host);
     for _attempt in 0..2 {
-        let output = create(&rig, "app1");
+        let output = create(&host, "app1");
         let line = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(!output.status.success() && line.contains("not here"), "{line}");
         let wanted = [&BEGINS[..1], &POD_ENDS].concat();
         assert_eq!(std::mem::take(&mut *told.lock().unwrap()), wanted);
-        assert_eq!(rig.admin(&["pods"]), json!([]));
+        assert_eq!(host.admin(&["pods"]), json!([]));
     }
-    assert_eq!(rig.read("fake/argv"), "");
+    assert_eq!(host.read("fake/argv"), "");
 }
 
 #[test]
 fn a_pod_that_went_while_the_daemon_was_away_is_forgotten_and_one_that_stayed_is_followed() {
     for is_gone in [true, false] {
-        let mut rig = started("");
-        pod(&rig);
-        succeeds(&create(&rig, "app1"));
-        succeeds(&rig.verb(&["delete", "--force", "app1"]));
+        let mut host = started("");
+        pod(&host);
+        succeeds(&create(&host, "app1"));
+        succeeds(&host.verb(&["delete", "--force", "app1"]));
         wait_until("the container is forgotten", || {
-            rig.admin(&["pods"])[0]["containers"] == json!([])
+            host.admin(&["pods"])[0]["containers"] == json!([])
         });
-        rig.kill_daemon();
+        host.kill_daemon();
         if is_gone {
-            pod_goes(&rig);
+            pod_goes(&host);
         }
-        rig.start_daemon();
+        host.start_daemon();
         if !is_gone {
-            let told = rig.plugin("10", "witness", Manner::default());
-            assert_eq!(rig.admin(&["pods"])[0]["state"], "ready");
-            pod_goes(&rig);
+            let told = host.plugin("10", "witness", Script::default());
+            assert_eq!(host.admin(&["pods"])[0]["state"], "ready");
+            pod_goes(&host);
             wait_until("its end is told", || told.lock().unwrap().len() >= 2);
             assert_eq!(*told.lock().unwrap(), POD_ENDS);
         }
-        wait_until("nobody knows of it", || rig.admin(&["pods"]) == json!([]));
+        wait_until("nobody knows of it", || host.admin(&["pods"]) == json!([]));
     }
 }

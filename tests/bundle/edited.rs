@@ -4,147 +4,146 @@
 
 use std::io::Write;
 
-use super::player::Manner;
-use super::rig::{BUNDLE, Rig, wait_until};
 use super::{sets, started, succeeds};
+use test_support::{BUNDLE, Script, TestHost, wait_until};
 
 const EDITED: &str = r#"{"process": {"args": ["edited"], "env": []}, "linux": {}}"#;
 
 /// Writes into the file that is there, as an editor may.
-fn edit_in_place(rig: &Rig, name: &str, text: &str) {
+fn edit_in_place(host: &TestHost, name: &str, text: &str) {
     let mut options = std::fs::OpenOptions::new();
-    let mut file = options.write(true).truncate(true).open(rig.path(name)).unwrap();
+    let mut file = options.write(true).truncate(true).open(host.path(name)).unwrap();
     file.write_all(text.as_bytes()).unwrap();
 }
 
-fn remove(rig: &Rig, id: &str) {
-    succeeds(&rig.verb(&["delete", "--force", id]));
-    wait_until("it is removed", || !rig.admin(&["pods"]).to_string().contains(id));
+fn remove(host: &TestHost, id: &str) {
+    succeeds(&host.verb(&["delete", "--force", id]));
+    wait_until("it is removed", || !host.admin(&["pods"]).to_string().contains(id));
 }
 
-fn files_of(rig: &Rig, folder: &str) -> usize {
-    std::fs::read_dir(rig.path(folder)).unwrap().count()
+fn files_of(host: &TestHost, folder: &str) -> usize {
+    std::fs::read_dir(host.path(folder)).unwrap().count()
 }
 
 #[test]
 fn an_edited_document_is_run_as_edited_and_stays_when_the_first_container_goes() {
-    let rig = started("");
-    let _told = rig.plugin("10", "env", sets("HELLO", "there"));
-    succeeds(&rig.create("c1"));
-    edit_in_place(&rig, "bundle/config.json", EDITED);
-    succeeds(&rig.create("c2"));
-    let seen = rig.read("fake/seen.json");
+    let host = started("");
+    let _told = host.plugin("10", "env", sets("HELLO", "there"));
+    succeeds(&host.create("c1"));
+    edit_in_place(&host, "bundle/config.json", EDITED);
+    succeeds(&host.create("c2"));
+    let seen = host.read("fake/seen.json");
     assert!(seen.contains("edited") && seen.contains("HELLO=there"), "{seen}");
-    remove(&rig, "c1");
-    assert_eq!(rig.read("bundle/config.json"), seen, "c2's document is in place");
-    remove(&rig, "c2");
-    assert_eq!(rig.read("bundle/config.json"), EDITED);
-    assert_eq!(files_of(&rig, "bundle"), 2);
+    remove(&host, "c1");
+    assert_eq!(host.read("bundle/config.json"), seen, "c2's document is in place");
+    remove(&host, "c2");
+    assert_eq!(host.read("bundle/config.json"), EDITED);
+    assert_eq!(files_of(&host, "bundle"), 2);
 }
 
 #[test]
 fn an_edit_survives_the_removal_of_the_container_that_was_made_before_it() {
-    let rig = started("");
-    let _told = rig.plugin("10", "env", sets("HELLO", "there"));
-    succeeds(&rig.create("c1"));
-    edit_in_place(&rig, "bundle/config.json", EDITED);
-    remove(&rig, "c1");
-    assert_eq!(rig.read("bundle/config.json"), EDITED);
-    assert_eq!(files_of(&rig, "bundle"), 2);
+    let host = started("");
+    let _told = host.plugin("10", "env", sets("HELLO", "there"));
+    succeeds(&host.create("c1"));
+    edit_in_place(&host, "bundle/config.json", EDITED);
+    remove(&host, "c1");
+    assert_eq!(host.read("bundle/config.json"), EDITED);
+    assert_eq!(files_of(&host, "bundle"), 2);
 }
 
 #[test]
 fn a_copy_of_the_patched_document_is_still_the_patched_document() {
-    let rig = started("");
-    let _told = rig.plugin("10", "env", sets("HELLO", "there"));
-    succeeds(&rig.create("c1"));
-    let patched = rig.read("bundle/config.json");
-    std::fs::remove_file(rig.path("bundle/config.json")).unwrap();
-    rig.write("bundle/config.json", &patched);
-    succeeds(&rig.create("c2"));
-    assert_eq!(rig.read("fake/seen.json").matches("HELLO").count(), 1);
-    remove(&rig, "c1");
-    remove(&rig, "c2");
-    assert_eq!(rig.read("bundle/config.json"), BUNDLE);
+    let host = started("");
+    let _told = host.plugin("10", "env", sets("HELLO", "there"));
+    succeeds(&host.create("c1"));
+    let patched = host.read("bundle/config.json");
+    std::fs::remove_file(host.path("bundle/config.json")).unwrap();
+    host.write("bundle/config.json", &patched);
+    succeeds(&host.create("c2"));
+    assert_eq!(host.read("fake/seen.json").matches("HELLO").count(), 1);
+    remove(&host, "c1");
+    remove(&host, "c2");
+    assert_eq!(host.read("bundle/config.json"), BUNDLE);
 }
 
 #[test]
 fn a_container_that_no_plugin_adjusts_does_not_run_the_document_of_another_one() {
-    let mut rig = started("");
-    let told = rig.plugin(
+    let mut host = started("");
+    let told = host.plugin(
         "10",
         "env",
-        Manner { leaves: true, at: Some("StartContainer".to_owned()), ..sets("HELLO", "there") },
+        Script { leaves: true, at: Some("StartContainer".to_owned()), ..sets("HELLO", "there") },
     );
-    succeeds(&rig.create("c1"));
-    drop(rig.verb(&["start", "c1"]));
+    succeeds(&host.create("c1"));
+    drop(host.verb(&["start", "c1"]));
     wait_until("the plugin is gone", || {
-        let plugins = rig.admin(&["plugins"]);
+        let plugins = host.admin(&["plugins"]);
         plugins.as_array().into_iter().flatten().all(|plugin| plugin["state"] != "synchronized")
     });
     drop(told);
-    succeeds(&rig.create("c2"));
-    assert_eq!(rig.read("fake/seen.json"), BUNDLE);
-    rig.kill_daemon();
-    rig.start_daemon();
-    remove(&rig, "c1");
-    remove(&rig, "c2");
-    assert_eq!(rig.read("bundle/config.json"), BUNDLE);
-    assert_eq!(files_of(&rig, "bundle"), 2);
+    succeeds(&host.create("c2"));
+    assert_eq!(host.read("fake/seen.json"), BUNDLE);
+    host.kill_daemon();
+    host.start_daemon();
+    remove(&host, "c1");
+    remove(&host, "c2");
+    assert_eq!(host.read("bundle/config.json"), BUNDLE);
+    assert_eq!(files_of(&host, "bundle"), 2);
 }
 
 #[test]
 fn the_document_that_crun_is_pointed_to_is_restored_where_it_lies() {
-    let rig = started("");
-    let _told = rig.plugin("10", "env", sets("HELLO", "there"));
-    std::fs::create_dir(rig.path("elsewhere")).unwrap();
-    rig.write("elsewhere/other.json", BUNDLE);
-    let (bundle, file) = (rig.path("bundle"), rig.path("elsewhere/other.json"));
+    let host = started("");
+    let _told = host.plugin("10", "env", sets("HELLO", "there"));
+    std::fs::create_dir(host.path("elsewhere")).unwrap();
+    host.write("elsewhere/other.json", BUNDLE);
+    let (bundle, file) = (host.path("bundle"), host.path("elsewhere/other.json"));
     let create = |id: &str| {
         let (bundle, file) = (bundle.display().to_string(), file.display().to_string());
-        rig.verb(&["create", "--bundle", &bundle, "--config", &file, id])
+        host.verb(&["create", "--bundle", &bundle, "--config", &file, id])
     };
     succeeds(&create("c1"));
-    assert!(rig.read("elsewhere/other.json").contains("HELLO=there"));
-    assert_eq!(rig.read("bundle/config.json"), BUNDLE);
+    assert!(host.read("elsewhere/other.json").contains("HELLO=there"));
+    assert_eq!(host.read("bundle/config.json"), BUNDLE);
     succeeds(&create("c2"));
-    assert_eq!(rig.read("elsewhere/other.json").matches("HELLO").count(), 1);
-    edit_in_place(&rig, "elsewhere/other.json", EDITED);
-    remove(&rig, "c1");
-    remove(&rig, "c2");
-    assert_eq!(rig.read("elsewhere/other.json"), EDITED);
+    assert_eq!(host.read("elsewhere/other.json").matches("HELLO").count(), 1);
+    edit_in_place(&host, "elsewhere/other.json", EDITED);
+    remove(&host, "c1");
+    remove(&host, "c2");
+    assert_eq!(host.read("elsewhere/other.json"), EDITED);
     succeeds(&create("c3"));
-    remove(&rig, "c3");
-    assert_eq!(rig.read("elsewhere/other.json"), EDITED);
-    assert_eq!((files_of(&rig, "elsewhere"), files_of(&rig, "bundle")), (1, 2));
+    remove(&host, "c3");
+    assert_eq!(host.read("elsewhere/other.json"), EDITED);
+    assert_eq!((files_of(&host, "elsewhere"), files_of(&host, "bundle")), (1, 2));
 }
 
 #[test]
 fn after_a_restart_and_with_a_record_of_an_earlier_version_an_edit_counts_as_well() {
     for is_edited in [true, false] {
-        let mut rig = started("");
-        let _told = rig.plugin("10", "env", sets("HELLO", "there"));
-        succeeds(&rig.create("c1"));
+        let mut host = started("");
+        let _told = host.plugin("10", "env", sets("HELLO", "there"));
+        succeeds(&host.create("c1"));
         wait_until("its creation is settled", || {
-            rig.admin(&["pods"])[0]["containers"][0]["state"] == "created"
+            host.admin(&["pods"])[0]["containers"][0]["state"] == "created"
         });
-        rig.kill_daemon();
+        host.kill_daemon();
         // Earlier versions wrote neither of these.
-        for entry in std::fs::read_dir(rig.path("run/state/containers")).unwrap().flatten() {
+        for entry in std::fs::read_dir(host.path("run/state/containers")).unwrap().flatten() {
             let name = format!("run/state/containers/{}", entry.file_name().to_str().unwrap());
-            let mut record: serde_json::Value = serde_json::from_str(&rig.read(&name)).unwrap();
+            let mut record: serde_json::Value = serde_json::from_str(&host.read(&name)).unwrap();
             let patched = record["patched"].as_object_mut().unwrap();
             assert!(patched.remove("fingerprint").is_some() && patched.remove("folder").is_some());
-            rig.write(&name, &record.to_string());
+            host.write(&name, &record.to_string());
         }
         std::thread::sleep(std::time::Duration::from_millis(20));
         if is_edited {
-            edit_in_place(&rig, "bundle/config.json", EDITED);
+            edit_in_place(&host, "bundle/config.json", EDITED);
         }
-        rig.start_daemon();
-        remove(&rig, "c1");
+        host.start_daemon();
+        remove(&host, "c1");
         let wanted = if is_edited { EDITED } else { BUNDLE };
-        assert_eq!(rig.read("bundle/config.json"), wanted);
-        assert_eq!(files_of(&rig, "bundle"), 2);
+        assert_eq!(host.read("bundle/config.json"), wanted);
+        assert_eq!(files_of(&host, "bundle"), 2);
     }
 }

@@ -7,14 +7,13 @@ use std::sync::{Arc, Mutex};
 use protobuf::MessageDyn;
 use serde_json::{Value, json};
 
-use super::player::Manner;
-use super::rig::{BUNDLE, Rig, wait_until};
 use super::{life, started, succeeds};
+use test_support::{BUNDLE, Script, TestHost, wait_until};
 
 /// State, exit code, reason and message of each StopContainer.
 type Ends = Arc<Mutex<Vec<Value>>>;
 
-fn listens() -> (Manner, Ends) {
+fn listens() -> (Script, Ends) {
     let ends = Ends::default();
     let heard = Arc::clone(&ends);
     let hears = move |event: &str, request: &dyn MessageDyn| {
@@ -29,7 +28,7 @@ fn listens() -> (Manner, Ends) {
             ]));
         }
     };
-    (Manner { hears: Some(Arc::new(hears)), ..Manner::default() }, ends)
+    (Script { hears: Some(Arc::new(hears)), ..Script::default() }, ends)
 }
 
 fn told(ends: &Ends) -> Value {
@@ -40,69 +39,69 @@ fn told(ends: &Ends) -> Value {
 /// A container whose engine writes exit codes: the shim's file lies in the bundle.
 #[test]
 fn an_exit_code_makes_the_reason() {
-    let mut rig = Rig::new("");
-    rig.start_daemon();
-    let (manner, ends) = listens();
-    let _plugin = rig.plugin("10", "listener", manner);
+    let mut host = TestHost::new("");
+    host.start_daemon();
+    let (script, ends) = listens();
+    let _plugin = host.plugin("10", "listener", script);
     for (status, wanted) in [
         (0, json!([null, "Completed", null])),
         (3, json!([3, "Error", null])),
         (137, json!([137, "Error", null])),
     ] {
         let bundle = "io.containerd.runtime.v2.task/default/c1";
-        std::fs::create_dir_all(rig.path(bundle)).unwrap();
-        rig.write(&format!("{bundle}/config.json"), BUNDLE);
-        succeeds(&rig.create_from(bundle, "c1"));
-        succeeds(&rig.verb(&["start", "c1"]));
-        let pid: u64 = rig.read("pid").trim().parse().unwrap();
+        std::fs::create_dir_all(host.path(bundle)).unwrap();
+        host.write(&format!("{bundle}/config.json"), BUNDLE);
+        succeeds(&host.create_from(bundle, "c1"));
+        succeeds(&host.verb(&["start", "c1"]));
+        let pid: u64 = host.read("pid").trim().parse().unwrap();
         let exit = json!({"Timestamp": "2026-01-02T03:04:05Z", "Pid": pid, "Status": status});
-        rig.write(&format!("{bundle}/exit.json"), &exit.to_string());
-        succeeds(&rig.verb(&["kill", "c1", "9"]));
+        host.write(&format!("{bundle}/exit.json"), &exit.to_string());
+        succeeds(&host.verb(&["kill", "c1", "9"]));
         assert_eq!(told(&ends), wanted);
-        succeeds(&rig.verb(&["delete", "c1"]));
+        succeeds(&host.verb(&["delete", "c1"]));
     }
 }
 
 #[test]
 fn a_container_whose_memory_was_used_up_says_so_and_others_do_not() {
-    let mut rig = Rig::new("");
-    rig.start_daemon();
-    let (manner, ends) = listens();
-    let _plugin = rig.plugin("10", "listener", manner);
+    let mut host = TestHost::new("");
+    host.start_daemon();
+    let (script, ends) = listens();
+    let _plugin = host.plugin("10", "listener", script);
     // Kernels from 6.15 on say themselves that it was killed.
     for (count, unsaid, reason) in [(0, Value::Null, "Error"), (2, json!("OOMKilled"), "OOMKilled")]
     {
-        succeeds(&rig.create("c1"));
-        succeeds(&rig.verb(&["start", "c1"]));
-        std::fs::create_dir_all(rig.path("cgroup")).unwrap();
-        rig.write("cgroup/memory.events", &format!("oom 9\noom_kill {count}\n"));
-        let pid: u64 = rig.read("pid").trim().parse().unwrap();
-        let paths = json!({"": rig.path("cgroup")});
+        succeeds(&host.create("c1"));
+        succeeds(&host.verb(&["start", "c1"]));
+        std::fs::create_dir_all(host.path("cgroup")).unwrap();
+        host.write("cgroup/memory.events", &format!("oom 9\noom_kill {count}\n"));
+        let pid: u64 = host.read("pid").trim().parse().unwrap();
+        let paths = json!({"": host.path("cgroup")});
         let state = json!({"init_process_pid": pid, "cgroup_paths": paths});
-        rig.write("root/c1/state.json", &state.to_string());
-        succeeds(&rig.verb(&["kill", "c1", "9"]));
+        host.write("root/c1/state.json", &state.to_string());
+        succeeds(&host.verb(&["kill", "c1", "9"]));
         let said = told(&ends);
         assert!(
             said == json!([null, unsaid, null]) || said == json!([137, reason, null]),
             "{count}: {said}"
         );
-        succeeds(&rig.verb(&["delete", "c1"]));
+        succeeds(&host.verb(&["delete", "c1"]));
     }
 }
 
 #[test]
 fn a_creation_that_failed_says_why() {
-    let mut rig = Rig::new("");
-    rig.start_daemon();
-    let (manner, ends) = listens();
-    let _first = rig.plugin("10", "listener", manner);
-    rig.write("fake/fail", "");
-    assert!(!rig.create("c1").status.success());
+    let mut host = TestHost::new("");
+    host.start_daemon();
+    let (script, ends) = listens();
+    let _first = host.plugin("10", "listener", script);
+    host.write("fake/fail", "");
+    assert!(!host.create("c1").status.success());
     let runtimes = "the runtime did not create it";
     assert_eq!(told(&ends), json!([null, "CreateContainerError", runtimes]));
-    let refuser = Manner { refuses: Some("not today"), ..Manner::default() };
-    let _second = rig.plugin("20", "refuser", refuser);
-    assert!(!rig.create("c1").status.success());
+    let refuser = Script { refuses: Some("not today"), ..Script::default() };
+    let _second = host.plugin("20", "refuser", refuser);
+    assert!(!host.create("c1").status.success());
     let said = told(&ends);
     assert_eq!(said[1], "CreateContainerError");
     assert!(said[2].as_str().is_some_and(|why| why.contains("not today")), "{said}");
@@ -110,15 +109,15 @@ fn a_creation_that_failed_says_why() {
 
 #[test]
 fn a_newcomer_sees_what_has_ended_and_hears_only_of_its_removal() {
-    let mut rig = Rig::new("");
-    rig.start_daemon();
-    succeeds(&rig.create("c1"));
-    succeeds(&rig.verb(&["start", "c1"]));
-    succeeds(&rig.verb(&["kill", "c1", "9"]));
-    let state = || rig.admin(&["pods"])[0]["containers"][0]["state"].clone();
+    let mut host = TestHost::new("");
+    host.start_daemon();
+    succeeds(&host.create("c1"));
+    succeeds(&host.verb(&["start", "c1"]));
+    succeeds(&host.verb(&["kill", "c1", "9"]));
+    let state = || host.admin(&["pods"])[0]["containers"][0]["state"].clone();
     wait_until("it has ended", || state() == "stopped");
-    let told = rig.plugin("10", "late", Manner::default());
-    succeeds(&rig.verb(&["delete", "c1"]));
+    let told = host.plugin("10", "late", Script::default());
+    succeeds(&host.verb(&["delete", "c1"]));
     wait_until("the end is told", || told.lock().unwrap().len() >= 4);
     let wanted = [&["Synchronize c1".to_owned()], &life("c1")[6..]].concat();
     assert_eq!(*told.lock().unwrap(), wanted);
@@ -126,12 +125,12 @@ fn a_newcomer_sees_what_has_ended_and_hears_only_of_its_removal() {
 
 #[test]
 fn a_container_that_ends_before_its_start_returns_is_told_whole() {
-    let rig = started("");
-    let told = rig.plugin("10", "witness", Manner::default());
-    succeeds(&rig.create("c1"));
-    rig.write("fake/brief", "");
-    succeeds(&rig.verb(&["start", "c1"]));
-    succeeds(&rig.verb(&["delete", "c1"]));
+    let host = started("");
+    let told = host.plugin("10", "witness", Script::default());
+    succeeds(&host.create("c1"));
+    host.write("fake/brief", "");
+    succeeds(&host.verb(&["start", "c1"]));
+    succeeds(&host.verb(&["delete", "c1"]));
     wait_until("its removal is told", || {
         told.lock().unwrap().iter().any(|event| event == "RemovePodSandbox c1")
     });

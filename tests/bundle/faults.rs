@@ -12,9 +12,8 @@ use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
 use nri_runc::link::{Answer, Attached, PROTOCOL, Question, read_frame};
 use serde_json::Value;
 
-use super::player::Manner;
-use super::rig::{BUNDLE, Rig, wait_until};
 use super::{refused, sets, started, succeeds};
+use test_support::{BUNDLE, Script, TestHost, wait_until};
 
 const NOBODY: u32 = 65_534;
 
@@ -32,14 +31,14 @@ fn as_user<T: Send>(uid: u32, work: impl FnOnce() -> T + Send) -> T {
     })
 }
 
-fn open_to_all(rig: &Rig, names: &[&str]) {
+fn open_to_all(host: &TestHost, names: &[&str]) {
     for name in names {
-        std::fs::set_permissions(rig.path(name), PermissionsExt::from_mode(0o777)).unwrap();
+        std::fs::set_permissions(host.path(name), PermissionsExt::from_mode(0o777)).unwrap();
     }
 }
 
-fn dial(rig: &Rig, name: &str) -> UnixStream {
-    let stream = UnixStream::connect(rig.path(name)).unwrap();
+fn dial(host: &TestHost, name: &str) -> UnixStream {
+    let stream = UnixStream::connect(host.path(name)).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
     stream
 }
@@ -71,102 +70,102 @@ fn question(protocol: u32) -> Question {
 
 #[test]
 fn connections_that_never_register_make_room_for_a_plugin_that_does() {
-    let rig = started("");
-    let silent: Vec<UnixStream> = (0..80).map(|_| dial(&rig, "nri.sock")).collect();
-    let lines = || rig.logged(&["64 connections have not registered", "was closed"]);
+    let host = started("");
+    let silent: Vec<UnixStream> = (0..80).map(|_| dial(&host, "nri.sock")).collect();
+    let lines = || host.logged(&["64 connections have not registered", "was closed"]);
     wait_until("those beyond the limit are closed", || {
         silent.iter().filter(|stream| is_closed(stream)).count() == 16
     });
     assert_eq!(lines(), 16, "one line for each");
-    let _told = rig.plugin("10", "env", sets("HELLO", "there"));
-    succeeds(&rig.create("c1"));
-    assert!(rig.read("fake/seen.json").contains("HELLO=there"));
+    let _told = host.plugin("10", "env", sets("HELLO", "there"));
+    succeeds(&host.create("c1"));
+    assert!(host.read("fake/seen.json").contains("HELLO=there"));
     assert_eq!(silent.iter().filter(|stream| is_closed(stream)).count(), 17);
 }
 
 #[test]
 fn who_has_not_registered_yet_and_who_has_left_is_shown() {
-    let rig = started("");
-    let silent = dial(&rig, "nri.sock");
-    wait_until("it is shown", || rig.admin(&["plugins"])[0]["state"] == "registering");
-    let shown = rig.admin(&["plugins"]);
+    let host = started("");
+    let silent = dial(&host, "nri.sock");
+    wait_until("it is shown", || host.admin(&["plugins"])[0]["state"] == "registering");
+    let shown = host.admin(&["plugins"]);
     assert_eq!((&shown[0]["pid"], &shown[0]["name"]), (&std::process::id().into(), &"".into()));
     drop(silent);
-    wait_until("it is nobody", || rig.admin(&["plugins"]) == Value::Array(vec![]));
-    let _told = rig.plugin("10", "short", Manner { leaves: true, ..Manner::default() });
-    succeeds(&rig.create("c1"));
-    wait_until("it is gone", || rig.admin(&["plugins"])[0]["state"] == "gone");
-    assert_eq!(rig.admin(&["plugins"])[0]["name"], "short");
-    let _told = rig.plugin("10", "short", Manner::default());
-    assert_eq!(rig.admin(&["plugins"]).as_array().map(Vec::len), Some(1), "it is back");
+    wait_until("it is nobody", || host.admin(&["plugins"]) == Value::Array(vec![]));
+    let _told = host.plugin("10", "short", Script { leaves: true, ..Script::default() });
+    succeeds(&host.create("c1"));
+    wait_until("it is gone", || host.admin(&["plugins"])[0]["state"] == "gone");
+    assert_eq!(host.admin(&["plugins"])[0]["name"], "short");
+    let _told = host.plugin("10", "short", Script::default());
+    assert_eq!(host.admin(&["plugins"]).as_array().map(Vec::len), Some(1), "it is back");
 }
 
 #[test]
 fn a_flood_leaves_nothing_behind() {
-    let rig = started("---plugin_registration_timeout = \"300ms\"\n");
-    let before = open_descriptors(rig.daemon_pid());
+    let host = started("---plugin_registration_timeout = \"300ms\"\n");
+    let before = open_descriptors(host.daemon_pid());
     for _round in 0..200 {
-        drop(dial(&rig, "nri.sock"));
+        drop(dial(&host, "nri.sock"));
     }
-    let silent: Vec<UnixStream> = (0..100).map(|_| dial(&rig, "nri.sock")).collect();
+    let silent: Vec<UnixStream> = (0..100).map(|_| dial(&host, "nri.sock")).collect();
     wait_until("all were closed", || silent.iter().all(is_closed));
-    wait_until("their descriptors are", || open_descriptors(rig.daemon_pid()) <= before);
+    wait_until("their descriptors are", || open_descriptors(host.daemon_pid()) <= before);
 }
 
 #[test]
 fn garbage_on_the_plugin_socket_harms_nobody() {
-    let rig = started("");
+    let host = started("");
     for garbage in [
         &b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"[..],
         &[0xff; 4096],
         &[0, 0, 0, 2, 0, 0, 0, 20, 0, 0, 0, 10, 0, 0, 0, 1, 1, 0, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9],
         &[0, 0, 0],
     ] {
-        let mut stream = dial(&rig, "nri.sock");
+        let mut stream = dial(&host, "nri.sock");
         let _may_be_closed_already = stream.write_all(garbage);
     }
-    let _told = rig.plugin("10", "env", sets("HELLO", "there"));
-    succeeds(&rig.create("c1"));
-    assert!(rig.read("fake/seen.json").contains("HELLO=there"));
+    let _told = host.plugin("10", "env", sets("HELLO", "there"));
+    succeeds(&host.create("c1"));
+    assert!(host.read("fake/seen.json").contains("HELLO=there"));
 }
 
 #[test]
 fn a_silent_daemon_is_given_up_after_three_seconds_and_survived() {
-    let rig = started("---[debug]\nfault = \"daemon.asked:stall\"\n");
+    let host = started("---[debug]\nfault = \"daemon.asked:stall\"\n");
     let begun = Instant::now();
-    succeeds(&rig.create("c1"));
+    succeeds(&host.create("c1"));
     let waited = begun.elapsed().as_secs_f32();
     assert!((2.9..5.0).contains(&waited), "{waited}");
-    assert_eq!(rig.read("fake/seen.json"), BUNDLE, "the bundle was pristine");
-    assert_eq!(std::fs::read_dir(rig.path("run/bypassed")).unwrap().count(), 1);
+    assert_eq!(host.read("fake/seen.json"), BUNDLE, "the bundle was pristine");
+    assert_eq!(std::fs::read_dir(host.path("run/bypassed")).unwrap().count(), 1);
 }
 
 #[test]
 fn a_silent_daemon_refuses_where_its_operator_says_so_but_never_a_delete() {
     let fail = "on_daemon_failure = \"fail\"---[debug]\nfault = \"daemon.asked:stall\"\n";
-    let rig = started(fail);
-    refused(&rig, &rig.create("c1"), &["cannot create c1", "the daemon fell silent"]);
-    succeeds(&rig.verb(&["delete", "--force", "c1"]));
+    let host = started(fail);
+    refused(&host, &host.create("c1"), &["cannot create c1", "the daemon fell silent"]);
+    succeeds(&host.verb(&["delete", "--force", "c1"]));
 }
 
 #[test]
 fn a_daemon_that_takes_no_more_calls_is_given_up() {
-    let rig = Rig::new("on_daemon_failure = \"fail\"");
-    std::fs::create_dir(rig.path("run")).unwrap();
-    let listener = UnixListener::bind(rig.path("run/daemon.sock")).unwrap();
+    let host = TestHost::new("on_daemon_failure = \"fail\"");
+    std::fs::create_dir(host.path("run")).unwrap();
+    let listener = UnixListener::bind(host.path("run/daemon.sock")).unwrap();
     nix::sys::socket::listen(&listener, nix::sys::socket::Backlog::new(0).unwrap()).unwrap();
     // The one place in the queue is taken, and nobody ever empties it.
-    let _waiting = dial(&rig, "run/daemon.sock");
+    let _waiting = dial(&host, "run/daemon.sock");
     let begun = Instant::now();
-    refused(&rig, &rig.create("c1"), &["reaching the daemon", "does not take calls"]);
+    refused(&host, &host.create("c1"), &["reaching the daemon", "does not take calls"]);
     assert!(begun.elapsed() < Duration::from_secs(6));
 }
 
 #[test]
 fn a_daemon_of_another_version_is_survived_or_refused_in_one_line() {
-    let rig = Rig::new("on_daemon_failure = \"fail\"");
-    std::fs::create_dir(rig.path("run")).unwrap();
-    let listener = UnixListener::bind(rig.path("run/daemon.sock")).unwrap();
+    let host = TestHost::new("on_daemon_failure = \"fail\"");
+    std::fs::create_dir(host.path("run")).unwrap();
+    let listener = UnixListener::bind(host.path("run/daemon.sock")).unwrap();
     let daemon = std::thread::spawn(move || {
         for _call in 0..2 {
             let (mut stream, _) = listener.accept().unwrap();
@@ -177,10 +176,10 @@ fn a_daemon_of_another_version_is_survived_or_refused_in_one_line() {
         }
     });
     let protocol = format!("protocol {}", PROTOCOL + 1);
-    refused(&rig, &rig.create("c1"), &["version 9.9.9", &protocol, "restart it"]);
-    rig.configure(&rig.path("fake/runc"), "");
-    succeeds(&rig.create("c1"));
-    assert_eq!(rig.read("fake/seen.json"), BUNDLE);
+    refused(&host, &host.create("c1"), &["version 9.9.9", &protocol, "restart it"]);
+    host.configure(&host.path("fake/runc"), "");
+    succeeds(&host.create("c1"));
+    assert_eq!(host.read("fake/seen.json"), BUNDLE);
     daemon.join().unwrap();
 }
 
@@ -198,59 +197,59 @@ fn ask_with(stream: &UnixStream, question: &Question, count: usize) {
 
 #[test]
 fn a_wrapper_of_another_version_is_told_so_whatever_it_attaches() {
-    let rig = started("");
-    let mut stream = dial(&rig, "run/daemon.sock");
+    let host = started("");
+    let mut stream = dial(&host, "run/daemon.sock");
     ask_with(&stream, &question(PROTOCOL + 1), 5);
     let answer = Answer::decode(&read_frame(&mut stream).unwrap()).unwrap();
     assert!(matches!(answer, Answer::Incompatible { protocol: PROTOCOL, .. }), "{answer:?}");
-    let failures = rig.admin(&["status"])["failures"].clone();
+    let failures = host.admin(&["status"])["failures"].clone();
     assert!(failures[0]["what"].as_str().unwrap().contains("restart the daemon"), "{failures}");
-    succeeds(&rig.create("c1"));
+    succeeds(&host.create("c1"));
 }
 
 #[test]
 fn another_user_may_not_ask_the_daemon() {
-    let rig = started("");
-    open_to_all(&rig, &["", "run", "run/daemon.sock"]);
+    let host = started("");
+    open_to_all(&host, &["", "run", "run/daemon.sock"]);
     let ask = || {
-        let mut stream = dial(&rig, "run/daemon.sock");
+        let mut stream = dial(&host, "run/daemon.sock");
         let status = Question { admin: "{\"verb\":\"status\"}".to_owned(), ..question(PROTOCOL) };
         let _may_be_closed_already = stream.write_all(&status.encode());
         read_frame(&mut stream).is_ok()
     };
     assert!(!as_user(NOBODY, ask));
-    assert_eq!(rig.logged(&["user 65534 may not ask"]), 1);
+    assert_eq!(host.logged(&["user 65534 may not ask"]), 1);
     assert!(ask(), "its own user may");
 }
 
 #[test]
 fn a_daemon_of_another_user_is_not_believed() {
-    let rig = Rig::new("on_daemon_failure = \"fail\"\nautostart = false");
-    std::fs::create_dir(rig.path("run")).unwrap();
-    open_to_all(&rig, &["", "run"]);
-    let _listener = as_user(NOBODY, || UnixListener::bind(rig.path("run/daemon.sock")).unwrap());
-    refused(&rig, &rig.create("c1"), &["belongs to user 65534"]);
+    let host = TestHost::new("on_daemon_failure = \"fail\"\nautostart = false");
+    std::fs::create_dir(host.path("run")).unwrap();
+    open_to_all(&host, &["", "run"]);
+    let _listener = as_user(NOBODY, || UnixListener::bind(host.path("run/daemon.sock")).unwrap());
+    refused(&host, &host.create("c1"), &["belongs to user 65534"]);
 }
 
 #[test]
 fn another_user_may_connect_a_plugin_only_where_the_operator_says_so() {
-    let connects = |rig: &Rig| {
-        open_to_all(rig, &["", "nri.sock"]);
-        let stream = as_user(NOBODY, || dial(rig, "nri.sock"));
+    let connects = |host: &TestHost| {
+        open_to_all(host, &["", "nri.sock"]);
+        let stream = as_user(NOBODY, || dial(host, "nri.sock"));
         std::thread::sleep(Duration::from_millis(200));
         !is_closed(&stream)
     };
-    let rig = started("");
-    assert!(!connects(&rig));
-    assert_eq!(rig.logged(&["user 65534 may not connect a plugin"]), 1);
+    let host = started("");
+    assert!(!connects(&host));
+    assert_eq!(host.logged(&["user 65534 may not connect a plugin"]), 1);
     assert!(connects(&started("---allowed_uids = [0, 65534]\n")));
 }
 
 #[test]
 fn garbage_on_the_daemon_socket_harms_nobody() {
-    let rig = started("");
-    let _told = rig.plugin("10", "env", sets("HELLO", "there"));
-    let before = open_descriptors(rig.daemon_pid());
+    let host = started("");
+    let _told = host.plugin("10", "env", sets("HELLO", "there"));
+    let before = open_descriptors(host.daemon_pid());
     let whole = question(PROTOCOL).encode();
     let oversized = [&u32::MAX.to_le_bytes()[..], &whole[4..]].concat();
     let twice = [&whole[..], &whole[..]].concat();
@@ -262,7 +261,7 @@ fn garbage_on_the_daemon_socket_harms_nobody() {
     for bytes in
         [&b"GET / HTTP/1.1\r\n\r\n"[..], &oversized, &twice, &empty, &cut_field, &no_question]
     {
-        let mut stream = dial(&rig, "run/daemon.sock");
+        let mut stream = dial(&host, "run/daemon.sock");
         stream.write_all(bytes).unwrap();
         streams.push((bytes.len(), stream));
     }
@@ -272,25 +271,25 @@ fn garbage_on_the_daemon_socket_harms_nobody() {
         assert!(is_end, "{length} bytes were answered: {closed:?}");
     }
     // Half a question keeps its own connection waiting, for a while, and nobody else.
-    let mut half = dial(&rig, "run/daemon.sock");
+    let mut half = dial(&host, "run/daemon.sock");
     half.write_all(&whole[..whole.len() / 2]).unwrap();
     for count in [1, 10, 200] {
-        let stream = dial(&rig, "run/daemon.sock");
+        let stream = dial(&host, "run/daemon.sock");
         ask_with(&stream, &question(PROTOCOL), count);
         wait_until("descriptors nobody announced end it", || is_closed(&stream));
     }
     let begun = Instant::now();
-    succeeds(&rig.create("c1"));
+    succeeds(&host.create("c1"));
     assert!(begun.elapsed() < Duration::from_secs(2));
-    assert!(rig.read("fake/seen.json").contains("HELLO=there"));
-    succeeds(&rig.verb(&["delete", "--force", "c1"]));
+    assert!(host.read("fake/seen.json").contains("HELLO=there"));
+    succeeds(&host.verb(&["delete", "--force", "c1"]));
     wait_until("half a question is given up", || is_closed(&half));
-    wait_until("no descriptor stays", || open_descriptors(rig.daemon_pid()) <= before);
+    wait_until("no descriptor stays", || open_descriptors(host.daemon_pid()) <= before);
 }
 
 #[test]
 fn an_odd_question_is_refused_or_passed_and_the_daemon_lives() {
-    let rig = started("");
+    let host = started("");
     for words in [
         &[][..],
         &["nri-runc"],
@@ -304,13 +303,13 @@ fn an_odd_question_is_refused_or_passed_and_the_daemon_lives() {
         let descriptors = vec![Attached::Bundle, Attached::Process];
         let odd =
             Question { argv, descriptors, document: "../..".to_owned(), ..question(PROTOCOL) };
-        let mut stream = dial(&rig, "run/daemon.sock");
+        let mut stream = dial(&host, "run/daemon.sock");
         ask_with(&stream, &odd, 2);
         let answer = read_frame(&mut stream).map(|frame| Answer::decode(&frame).unwrap());
         let is_sane = matches!(answer, Ok(Answer::Proceed(_) | Answer::Refuse(_)));
         assert!(is_sane, "{words:?}: {answer:?}");
     }
-    assert_eq!(rig.admin(&["pods"]), Value::Array(vec![]));
-    let _told = rig.plugin("10", "env", Manner::default());
-    succeeds(&rig.create("c1"));
+    assert_eq!(host.admin(&["pods"]), Value::Array(vec![]));
+    let _told = host.plugin("10", "env", Script::default());
+    succeeds(&host.create("c1"));
 }

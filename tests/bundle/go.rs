@@ -3,9 +3,7 @@
 //! framing, handshake and calls against the reference's own code.
 
 use std::process::{Child, Command, Stdio};
-
-use super::golang;
-use super::rig::{BUNDLE, Rig, wait_until};
+use test_support::{BUNDLE, TestHost, golang, wait_until};
 
 struct Plugin(Child);
 
@@ -19,14 +17,14 @@ impl Drop for Plugin {
 #[test]
 fn a_plugin_on_the_go_stub_adjusts_a_container_and_hears_its_life() {
     let Some(program) = golang::program("recorder") else { return };
-    let mut rig = Rig::new("");
-    rig.start_daemon();
+    let mut host = TestHost::new("");
+    host.start_daemon();
     #[expect(clippy::disallowed_methods, reason = "the Go side of the test")]
     let plugin = Command::new(program)
         .arg("-socket")
-        .arg(rig.path("nri.sock"))
+        .arg(host.path("nri.sock"))
         .arg("-out")
-        .arg(rig.path("told"))
+        .arg(host.path("told"))
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::null())
@@ -34,46 +32,46 @@ fn a_plugin_on_the_go_stub_adjusts_a_container_and_hears_its_life() {
         .unwrap();
     let _plugin = Plugin(plugin);
     wait_until("the Go plugin is synchronized", || {
-        rig.admin(&["plugins"])[0]["state"] == "synchronized"
+        host.admin(&["plugins"])[0]["state"] == "synchronized"
     });
-    let told = rig.admin(&["plugins"]);
+    let told = host.admin(&["plugins"]);
     assert_eq!(
         (told[0]["index"].as_str(), told[0]["name"].as_str()),
         (Some("10"), Some("recorder"))
     );
-    assert!(rig.create("c1").status.success());
+    assert!(host.create("c1").status.success());
     let wanted = BUNDLE.replace("\"A=1\"]", "\"A=1\",\"FROM_GO=yes\"]");
-    assert_eq!(rig.read("fake/seen.json"), wanted);
-    assert!(rig.verb(&["start", "c1"]).status.success());
-    assert!(rig.verb(&["kill", "c1", "9"]).status.success());
-    assert!(rig.verb(&["delete", "c1"]).status.success());
-    wait_until("the end is told", || rig.read("told").contains("RemovePodSandbox"));
-    assert_eq!(rig.read("told").lines().collect::<Vec<_>>(), super::life("c1"));
+    assert_eq!(host.read("fake/seen.json"), wanted);
+    assert!(host.verb(&["start", "c1"]).status.success());
+    assert!(host.verb(&["kill", "c1", "9"]).status.success());
+    assert!(host.verb(&["delete", "c1"]).status.success());
+    wait_until("the end is told", || host.read("told").contains("RemovePodSandbox"));
+    assert_eq!(host.read("told").lines().collect::<Vec<_>>(), super::life("c1"));
 }
 
 /// A request of several hundred KB is where the reference's reader stops if frames are cut wrong.
 #[test]
 fn a_large_container_reaches_a_plugin_on_the_go_stub() {
     let Some(program) = golang::program("recorder") else { return };
-    let mut rig = Rig::new("");
-    rig.start_daemon();
+    let mut host = TestHost::new("");
+    host.start_daemon();
     let many: Vec<String> = (0..20_000).map(|n| format!("\"V{n}=some value\"")).collect();
     let large = BUNDLE.replace("\"A=1\"", &format!("\"A=1\", {}", many.join(", ")));
-    rig.write("bundle/config.json", &large);
+    host.write("bundle/config.json", &large);
     #[expect(clippy::disallowed_methods, reason = "the Go side of the test")]
     let plugin = Command::new(program)
         .arg("-socket")
-        .arg(rig.path("nri.sock"))
+        .arg(host.path("nri.sock"))
         .arg("-out")
-        .arg(rig.path("told"))
+        .arg(host.path("told"))
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
     let _plugin = Plugin(plugin);
     wait_until("the Go plugin is synchronized", || {
-        rig.admin(&["plugins"])[0]["state"] == "synchronized"
+        host.admin(&["plugins"])[0]["state"] == "synchronized"
     });
-    assert!(rig.create("c1").status.success());
-    assert!(rig.read("fake/seen.json").contains("FROM_GO=yes"));
+    assert!(host.create("c1").status.success());
+    assert!(host.read("fake/seen.json").contains("FROM_GO=yes"));
 }

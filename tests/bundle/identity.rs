@@ -4,25 +4,25 @@
 
 use serde_json::{Value, json};
 
-use super::rig::{BUNDLE, Rig};
-use super::{Manner, succeeds};
+use super::{Script, succeeds};
+use test_support::{BUNDLE, TestHost};
 
 const REQUIRED: &str = "[plugin.policy]\nrequired = true\n";
 const UID: &str = "11111111-2222-4333-8444-555555555555";
 
 /// Puts a bundle into `folder`.
-fn bundle(rig: &Rig, folder: &str, annotations: &Value, cgroups_path: &str) -> String {
-    std::fs::create_dir_all(rig.path(folder)).unwrap();
+fn bundle(host: &TestHost, folder: &str, annotations: &Value, cgroups_path: &str) -> String {
+    std::fs::create_dir_all(host.path(folder)).unwrap();
     let mut document: Value = serde_json::from_str(BUNDLE).unwrap();
     document["annotations"] = annotations.clone();
     document["linux"]["cgroupsPath"] = json!(cgroups_path);
-    rig.write(&format!("{folder}/config.json"), &document.to_string());
+    host.write(&format!("{folder}/config.json"), &document.to_string());
     folder.to_owned()
 }
 
 /// The sandbox of a CRI-O pod `tenant/evil` whose author makes kube-system's etcd of it, and CRI-O's
 /// own record of it.
-fn forged_sandbox(rig: &Rig, is_podmans: bool) -> String {
+fn forged_sandbox(host: &TestHost, is_podmans: bool) -> String {
     let mut annotations = json!({
         "io.container.manager": "cri-o",
         "io.kubernetes.cri-o.ContainerType": "container",
@@ -45,14 +45,14 @@ fn forged_sandbox(rig: &Rig, is_podmans: bool) -> String {
         {"id": "bad1", "metadata": metadata.to_string()},
         {"id": "c1", "metadata": member.to_string()},
     ]);
-    std::fs::create_dir_all(rig.path("overlay-containers")).unwrap();
-    rig.write("overlay-containers/volatile-containers.json", &records.to_string());
+    std::fs::create_dir_all(host.path("overlay-containers")).unwrap();
+    host.write("overlay-containers/volatile-containers.json", &records.to_string());
     let cgroup = format!("/kubepods/burstable/pod{UID}/crio-bad1");
-    bundle(rig, "overlay-containers/bad1/userdata", &annotations, &cgroup)
+    bundle(host, "overlay-containers/bad1/userdata", &annotations, &cgroup)
 }
 
 /// A container of that pod.
-fn member(rig: &Rig) -> String {
+fn member(host: &TestHost) -> String {
     let annotations = json!({
         "io.container.manager": "cri-o",
         "io.kubernetes.cri-o.ContainerType": "container",
@@ -61,47 +61,47 @@ fn member(rig: &Rig) -> String {
         "nri-runc.dev/pod-namespace": "kube-system",
     });
     let cgroup = format!("/kubepods/burstable/pod{UID}/crio-c1");
-    bundle(rig, "overlay-containers/c1/userdata", &annotations, &cgroup)
+    bundle(host, "overlay-containers/c1/userdata", &annotations, &cgroup)
 }
 
 #[test]
 fn a_forged_sandbox_of_crio_is_its_own_pod_and_its_containers_are_not_exempt() {
     for is_podmans in [false, true] {
-        let mut rig = Rig::new(&format!("---{REQUIRED}"));
-        rig.start_daemon();
-        let told = rig.plugin("10", "listener", Manner::default());
-        succeeds(&rig.create_from(&forged_sandbox(&rig, is_podmans), "bad1"));
-        succeeds(&rig.verb(&["start", "bad1"]));
-        let pods = rig.admin(&["pods"]);
+        let mut host = TestHost::new(&format!("---{REQUIRED}"));
+        host.start_daemon();
+        let told = host.plugin("10", "listener", Script::default());
+        succeeds(&host.create_from(&forged_sandbox(&host, is_podmans), "bad1"));
+        succeeds(&host.verb(&["start", "bad1"]));
+        let pods = host.admin(&["pods"]);
         assert_eq!(pods[0]["id"], "bad1", "{pods}");
         assert_eq!((&pods[0]["namespace"], &pods[0]["name"]), (&json!("tenant"), &json!("evil")));
         let asked = told.lock().unwrap().clone();
         assert!(!asked.iter().any(|line| line.contains("CreateContainer")), "{asked:?}");
-        let output = rig.create_from(&member(&rig), "c1");
+        let output = host.create_from(&member(&host), "c1");
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(!output.status.success() && said.contains("required plugin policy"), "{said}");
-        let status = rig.admin(&["status"]);
+        let status = host.admin(&["status"]);
         let told = status["contradictions"].to_string();
         assert!(told.contains("bad1") && told.contains("cri-o"), "{status}");
-        assert!(rig.logged(&["identity", "bad1"]) > 0);
+        assert!(host.logged(&["identity", "bad1"]) > 0);
     }
 }
 
 #[test]
 fn without_a_daemon_a_forged_sandbox_of_crio_is_not_exempt() {
     for is_podmans in [false, true] {
-        let rig = Rig::new(&format!("autostart = false---{REQUIRED}"));
-        let sandbox = rig.create_from(&forged_sandbox(&rig, is_podmans), "bad1");
+        let host = TestHost::new(&format!("autostart = false---{REQUIRED}"));
+        let sandbox = host.create_from(&forged_sandbox(&host, is_podmans), "bad1");
         assert!(!sandbox.status.success());
-        assert!(!rig.create_from(&member(&rig), "c1").status.success());
-        assert_eq!(rig.read("fake/argv"), "");
+        assert!(!host.create_from(&member(&host), "c1").status.success());
+        assert_eq!(host.read("fake/argv"), "");
     }
 }
 
 #[test]
 fn a_key_of_ours_joins_no_pod_of_kubernetes_or_another_engine() {
-    let mut rig = Rig::new("");
-    rig.start_daemon();
+    let mut host = TestHost::new("");
+    host.start_daemon();
     let tasks = "io.containerd.runtime.v2.task";
     let theirs = json!({
         "io.kubernetes.cri.container-type": "sandbox",
@@ -110,30 +110,30 @@ fn a_key_of_ours_joins_no_pod_of_kubernetes_or_another_engine() {
         "io.kubernetes.cri.sandbox-namespace": "kube-system",
     });
     let path = format!("{tasks}/k8s.io/e7cd");
-    succeeds(&rig.create_from(&bundle(&rig, &path, &theirs, "/k8s/e7cd"), "e7cd"));
-    succeeds(&rig.verb(&["start", "e7cd"]));
+    succeeds(&host.create_from(&bundle(&host, &path, &theirs, "/k8s/e7cd"), "e7cd"));
+    succeeds(&host.verb(&["start", "e7cd"]));
     let ours = json!({"nri-runc.dev/pod-id": "e7cd", "nri-runc.dev/pod-name": "mine"});
-    let docker = bundle(&rig, &format!("{tasks}/moby/d0c1"), &ours, "/docker/d0c1");
-    succeeds(&rig.create_from(&docker, "d0c1"));
-    let plain = bundle(&rig, "bundle", &ours, "/p1");
-    succeeds(&rig.create_from(&plain, "p1"));
-    let pods = rig.admin(&["pods"]);
+    let docker = bundle(&host, &format!("{tasks}/moby/d0c1"), &ours, "/docker/d0c1");
+    succeeds(&host.create_from(&docker, "d0c1"));
+    let plain = bundle(&host, "bundle", &ours, "/p1");
+    succeeds(&host.create_from(&plain, "p1"));
+    let pods = host.admin(&["pods"]);
     let pods = pods.as_array().unwrap();
     assert_eq!(pods.len(), 3, "{pods:?}");
     for id in ["d0c1", "p1"] {
         let pod = pods.iter().find(|pod| pod["id"] == id).unwrap();
         assert_eq!(pod["name"], "mine", "a name joins nobody: {pod}");
-        let explained = rig.admin(&["explain", id]);
+        let explained = host.admin(&["explain", id]);
         let skipped = explained["skipped"].to_string();
         assert!(skipped.contains("identity: pod id") && skipped.contains("containerd-cri"));
     }
     // On one engine the operator may put two containers into one pod.
     let ours = json!({"nri-runc.dev/pod-id": "shop"});
     for id in ["d1", "d2"] {
-        let docker = bundle(&rig, &format!("{tasks}/moby/{id}"), &ours, &format!("/docker/{id}"));
-        succeeds(&rig.create_from(&docker, id));
+        let docker = bundle(&host, &format!("{tasks}/moby/{id}"), &ours, &format!("/docker/{id}"));
+        succeeds(&host.create_from(&docker, id));
     }
-    let pods = rig.admin(&["pods"]);
+    let pods = host.admin(&["pods"]);
     let shop = pods.as_array().unwrap().iter().find(|pod| pod["id"] == "shop").unwrap();
     assert_eq!(shop["containers"].as_array().unwrap().len(), 2, "{shop}");
 }
@@ -144,11 +144,11 @@ fn a_key_of_ours_names_an_exempt_namespace_only_where_that_is_allowed() {
     for (more, passes) in [("", false), ("exempt_by_annotation = true\n", true)] {
         for has_daemon in [true, false] {
             let start = if has_daemon { "" } else { "autostart = false\n" };
-            let mut rig = Rig::new(&format!("{start}{more}---{REQUIRED}"));
+            let mut host = TestHost::new(&format!("{start}{more}---{REQUIRED}"));
             if has_daemon {
-                rig.start_daemon();
+                host.start_daemon();
             }
-            let output = rig.create_from(&bundle(&rig, "bundle", &ours, "/c1"), "c1");
+            let output = host.create_from(&bundle(&host, "bundle", &ours, "/c1"), "c1");
             assert_eq!(output.status.success(), passes, "{has_daemon} {output:?}");
         }
     }

@@ -10,40 +10,40 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 
-use super::example::example;
-use super::rig::{BUNDLE, Rig, wait_until};
 use super::succeeds;
+use test_support::example::example;
+use test_support::{BUNDLE, TestHost, wait_until};
 
 /// A world with the sample plugin as `10-greeter`, which writes what it sees to the file `saw`.
-fn rig(more: &str) -> Rig {
-    let rig = Rig::new(more);
-    std::fs::create_dir(rig.path("plugins")).unwrap();
-    symlink(example("demo_plugin"), rig.path("plugins/10-greeter")).unwrap();
-    configure(&rig, "saw");
-    rig
+fn host(more: &str) -> TestHost {
+    let host = TestHost::new(more);
+    std::fs::create_dir(host.path("plugins")).unwrap();
+    symlink(example("demo_plugin"), host.path("plugins/10-greeter")).unwrap();
+    configure(&host, "saw");
+    host
 }
 
-fn configure(rig: &Rig, saw: &str) {
-    let text = format!("data=/etc\nsaw={}\n", rig.path(saw).display());
-    rig.write("10-greeter.conf", &text);
+fn configure(host: &TestHost, saw: &str) {
+    let text = format!("data=/etc\nsaw={}\n", host.path(saw).display());
+    host.write("10-greeter.conf", &text);
 }
 
-fn script(rig: &Rig, name: &str, text: &str) {
-    rig.write(name, &format!("#!/bin/sh\n{text}\n"));
-    std::fs::set_permissions(rig.path(name), PermissionsExt::from_mode(0o755)).unwrap();
+fn script(host: &TestHost, name: &str, text: &str) {
+    host.write(name, &format!("#!/bin/sh\n{text}\n"));
+    std::fs::set_permissions(host.path(name), PermissionsExt::from_mode(0o755)).unwrap();
 }
 
-fn row(rig: &Rig, name: &str) -> Option<Value> {
-    let plugins = rig.admin(&["plugins"]);
+fn row(host: &TestHost, name: &str) -> Option<Value> {
+    let plugins = host.admin(&["plugins"]);
     let mut rows = plugins.as_array().into_iter().flatten();
     rows.find(|plugin| plugin["name"] == name && plugin["state"] == "synchronized").cloned()
 }
 
 /// The process of a synchronized plugin, another one than `old`.
-fn process(rig: &Rig, name: &str, old: i32) -> i32 {
+fn process(host: &TestHost, name: &str, old: i32) -> i32 {
     let mut pid = old;
     wait_until("the plugin is synchronized", || {
-        let found = row(rig, name).and_then(|row| row["pid"].as_i64());
+        let found = row(host, name).and_then(|row| row["pid"].as_i64());
         pid = found.map_or(old, |pid| i32::try_from(pid).unwrap());
         pid != old
     });
@@ -57,17 +57,17 @@ fn is_running(pid: i32) -> bool {
 
 #[test]
 fn a_pre_installed_plugin_is_configured_and_takes_part() {
-    let mut rig = rig("");
-    rig.start_daemon();
-    process(&rig, "greeter", 0);
-    succeeds(&rig.create("c1"));
-    let seen = rig.read("fake/seen.json");
+    let mut host = host("");
+    host.start_daemon();
+    process(&host, "greeter", 0);
+    succeeds(&host.create("c1"));
+    let seen = host.read("fake/seen.json");
     assert!(seen.contains("\"GREETING=hello-from-a-plugin\""), "{seen}");
     assert!(seen.contains("\"source\":\"/etc\""), "its configuration reached it: {seen}");
-    assert_eq!(row(&rig, "greeter").unwrap()["launched"], true);
-    assert_eq!(rig.admin(&["explain", "c1"])["owners"]["Env[GREETING]"], "10-greeter");
-    wait_until("the create is told", || rig.read("saw").contains("PostCreateContainer"));
-    let saw = rig.read("saw");
+    assert_eq!(row(&host, "greeter").unwrap()["launched"], true);
+    assert_eq!(host.admin(&["explain", "c1"])["owners"]["Env[GREETING]"], "10-greeter");
+    wait_until("the create is told", || host.read("saw").contains("PostCreateContainer"));
+    let saw = host.read("saw");
     let events: Vec<&str> = saw.lines().filter_map(|line| line.split_whitespace().next()).collect();
     let wanted =
         ["Configure", "Synchronize", "RunPodSandbox", "CreateContainer", "PostCreateContainer"];
@@ -76,9 +76,9 @@ fn a_pre_installed_plugin_is_configured_and_takes_part() {
 
 #[test]
 fn a_pre_installed_plugin_gets_its_socket_three_variables_and_nothing_else() {
-    let mut rig = rig("");
-    rig.start_daemon();
-    let pid = process(&rig, "greeter", 0);
+    let mut host = host("");
+    host.start_daemon();
+    let pid = process(&host, "greeter", 0);
     let environment = std::fs::read_to_string(format!("/proc/{pid}/environ")).unwrap();
     let mut words: Vec<&str> = environment.trim_end_matches('\0').split('\0').collect();
     words.sort_unstable();
@@ -93,23 +93,23 @@ fn a_pre_installed_plugin_gets_its_socket_three_variables_and_nothing_else() {
     // What the plugin opened by itself comes from its event loop; nothing is a file of ours.
     for entry in std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap().flatten() {
         let target = std::fs::read_link(entry.path()).unwrap_or_default();
-        assert!(!target.starts_with(rig.path("")), "{}", target.display());
+        assert!(!target.starts_with(host.path("")), "{}", target.display());
     }
 }
 
 #[test]
 fn what_cannot_be_a_plugin_is_named_once_and_disturbs_no_other() {
-    let mut rig = rig("");
-    script(&rig, "plugins/badly-named", "exit 0");
-    rig.write("plugins/11-not-executable", "");
-    script(&rig, "plugins/12-spoilt", "exit 0");
-    nri_runc::files::replace(&rig.path("spoilt.conf"), b"\xff\xfe").unwrap();
-    symlink("/nowhere", rig.path("plugins/13-lost")).unwrap();
-    rig.start_daemon();
-    process(&rig, "greeter", 0);
+    let mut host = host("");
+    script(&host, "plugins/badly-named", "exit 0");
+    host.write("plugins/11-not-executable", "");
+    script(&host, "plugins/12-spoilt", "exit 0");
+    nri_runc::files::replace(&host.path("spoilt.conf"), b"\xff\xfe").unwrap();
+    symlink("/nowhere", host.path("plugins/13-lost")).unwrap();
+    host.start_daemon();
+    process(&host, "greeter", 0);
     // Two more looks at the folder, the first of which changes it.
-    symlink(example("demo_plugin"), rig.path("plugins/20-late")).unwrap();
-    process(&rig, "late", 0);
+    symlink(example("demo_plugin"), host.path("plugins/20-late")).unwrap();
+    process(&host, "late", 0);
     for (name, why) in [
         ("badly-named", "must be 2 digits"),
         ("11-not-executable", "it is not executable"),
@@ -117,136 +117,136 @@ fn what_cannot_be_a_plugin_is_named_once_and_disturbs_no_other() {
         ("13-lost", "it is missing"),
     ] {
         let name = format!("plugins/{name} was skipped");
-        assert_eq!(rig.logged(&[&name, why]), 1, "{name}: {}", rig.read("daemon.err"));
+        assert_eq!(host.logged(&[&name, why]), 1, "{name}: {}", host.read("daemon.err"));
     }
-    let found = rig.admin(&["check"]);
+    let found = host.admin(&["check"]);
     let bad = found.as_array().unwrap().iter().filter(|finding| finding["ok"] == false);
     assert!(bad.count() >= 4, "{found}");
 }
 
 #[test]
 fn a_plugin_that_dies_is_started_again_after_a_pause_that_grows() {
-    let mut rig = rig("");
-    rig.start_daemon();
-    let mut pid = process(&rig, "greeter", 0);
+    let mut host = host("");
+    host.start_daemon();
+    let mut pid = process(&host, "greeter", 0);
     for pause in [1.0, 2.0] {
         let begun = Instant::now();
         kill(Pid::from_raw(pid), Signal::SIGKILL).unwrap();
-        let next = process(&rig, "greeter", pid);
+        let next = process(&host, "greeter", pid);
         let took = begun.elapsed().as_secs_f32();
         assert!((pause - 0.1..pause + 3.0).contains(&took), "{took} instead of {pause}");
         assert!(!Path::new(&format!("/proc/{pid}")).exists(), "it was not reaped");
         pid = next;
     }
-    succeeds(&rig.create("c1"));
-    assert!(rig.read("fake/seen.json").contains("GREETING"));
+    succeeds(&host.create("c1"));
+    assert!(host.read("fake/seen.json").contains("GREETING"));
 }
 
 #[test]
 fn a_plugin_that_never_registers_is_ended_with_all_it_started() {
-    let mut rig = Rig::new("---plugin_registration_timeout = \"300ms\"\n");
-    std::fs::create_dir(rig.path("plugins")).unwrap();
-    let pids = rig.path("pids").display().to_string();
-    script(&rig, "plugins/20-mute", &format!("/bin/sleep 300 &\necho $! $$ >>{pids}\nwait"));
-    script(&rig, "plugins/21-short", "exit 3");
-    rig.start_daemon();
+    let mut host = TestHost::new("---plugin_registration_timeout = \"300ms\"\n");
+    std::fs::create_dir(host.path("plugins")).unwrap();
+    let pids = host.path("pids").display().to_string();
+    script(&host, "plugins/20-mute", &format!("/bin/sleep 300 &\necho $! $$ >>{pids}\nwait"));
+    script(&host, "plugins/21-short", "exit 3");
+    host.start_daemon();
     wait_until("they were given up", || {
-        rig.logged(&["20-mute could not be started", "did not register in time"]) == 1
-            && rig.logged(&["21-short could not be started"]) == 2
+        host.logged(&["20-mute could not be started", "did not register in time"]) == 1
+            && host.logged(&["21-short could not be started"]) == 2
     });
-    let first = rig.read("pids").lines().next().unwrap().to_owned();
+    let first = host.read("pids").lines().next().unwrap().to_owned();
     for pid in first.split(' ') {
         let pid = pid.parse().unwrap();
         wait_until("its processes are gone", || !is_running(pid));
     }
-    assert_eq!(rig.logged(&["21-short is started again in 1 s"]), 1);
-    assert_eq!(rig.logged(&["21-short is started again in 2 s"]), 1);
-    succeeds(&rig.create("c1"));
-    assert_eq!(rig.read("fake/seen.json"), BUNDLE);
+    assert_eq!(host.logged(&["21-short is started again in 1 s"]), 1);
+    assert_eq!(host.logged(&["21-short is started again in 2 s"]), 1);
+    succeeds(&host.create("c1"));
+    assert_eq!(host.read("fake/seen.json"), BUNDLE);
 }
 
 #[test]
 fn plugins_die_with_the_daemon_whether_it_is_killed_or_told_to_end() {
     for signal in [Signal::SIGKILL, Signal::SIGTERM] {
-        let mut rig = rig("");
-        rig.start_daemon();
-        let pid = process(&rig, "greeter", 0);
-        kill(Pid::from_raw(rig.daemon_pid()), signal).unwrap();
+        let mut host = host("");
+        host.start_daemon();
+        let pid = process(&host, "greeter", 0);
+        kill(Pid::from_raw(host.daemon_pid()), signal).unwrap();
         wait_until("the plugin is gone", || !is_running(pid));
-        wait_until("the daemon is", || !is_running(rig.daemon_pid()));
-        assert_eq!(rig.logged(&["is started again"]), 0);
+        wait_until("the daemon is", || !is_running(host.daemon_pid()));
+        assert_eq!(host.logged(&["is started again"]), 0);
     }
 }
 
 #[test]
 fn a_plugin_file_that_appears_is_started_and_one_that_is_removed_is_ended() {
-    let mut rig = Rig::new("");
-    rig.start_daemon();
-    std::fs::create_dir(rig.path("plugins")).unwrap();
-    configure(&rig, "saw");
-    symlink(example("demo_plugin"), rig.path("plugins/10-greeter")).unwrap();
-    let pid = process(&rig, "greeter", 0);
-    std::fs::remove_file(rig.path("plugins/10-greeter")).unwrap();
-    wait_until("the plugin has left", || rig.admin(&["status"])["plugins"] == 0);
+    let mut host = TestHost::new("");
+    host.start_daemon();
+    std::fs::create_dir(host.path("plugins")).unwrap();
+    configure(&host, "saw");
+    symlink(example("demo_plugin"), host.path("plugins/10-greeter")).unwrap();
+    let pid = process(&host, "greeter", 0);
+    std::fs::remove_file(host.path("plugins/10-greeter")).unwrap();
+    wait_until("the plugin has left", || host.admin(&["status"])["plugins"] == 0);
     wait_until("its process is gone", || !is_running(pid));
-    succeeds(&rig.create("c1"));
-    assert_eq!(rig.read("fake/seen.json"), BUNDLE);
+    succeeds(&host.create("c1"));
+    assert_eq!(host.read("fake/seen.json"), BUNDLE);
 }
 
 #[test]
 fn a_changed_configuration_starts_its_plugin_anew_and_creates_wait_for_it() {
-    let mut rig = rig("");
-    rig.start_daemon();
-    let pid = process(&rig, "greeter", 0);
-    configure(&rig, "saw-anew");
-    wait_until("the change is seen", || rig.logged(&["10-greeter", "is started anew"]) == 1);
-    succeeds(&rig.create("c1"));
-    assert!(rig.read("fake/seen.json").contains("GREETING"), "it went past the plugin");
-    process(&rig, "greeter", pid);
+    let mut host = host("");
+    host.start_daemon();
+    let pid = process(&host, "greeter", 0);
+    configure(&host, "saw-anew");
+    wait_until("the change is seen", || host.logged(&["10-greeter", "is started anew"]) == 1);
+    succeeds(&host.create("c1"));
+    assert!(host.read("fake/seen.json").contains("GREETING"), "it went past the plugin");
+    process(&host, "greeter", pid);
     wait_until("the old process is gone", || !is_running(pid));
-    assert!(rig.read("saw-anew").contains("CreateContainer"));
+    assert!(host.read("saw-anew").contains("CreateContainer"));
     // A text that cannot be read is said, and the plugin stays as it is.
-    let pid = process(&rig, "greeter", 0);
-    nri_runc::files::replace(&rig.path("10-greeter.conf"), b"\xff\xfe").unwrap();
-    wait_until("it is said", || rig.logged(&["10-greeter was skipped", "10-greeter.conf"]) == 1);
+    let pid = process(&host, "greeter", 0);
+    nri_runc::files::replace(&host.path("10-greeter.conf"), b"\xff\xfe").unwrap();
+    wait_until("it is said", || host.logged(&["10-greeter was skipped", "10-greeter.conf"]) == 1);
     std::thread::sleep(Duration::from_millis(300));
-    assert_eq!(process(&rig, "greeter", 0), pid);
+    assert_eq!(process(&host, "greeter", 0), pid);
 }
 
 /// The row of a plugin in whatever state.
-fn any_row(rig: &Rig, name: &str) -> Value {
-    let plugins = rig.admin(&["plugins"]);
+fn any_row(host: &TestHost, name: &str) -> Value {
+    let plugins = host.admin(&["plugins"]);
     let mut rows = plugins.as_array().into_iter().flatten();
     rows.find(|plugin| plugin["name"] == name).cloned().unwrap_or_default()
 }
 
 #[test]
 fn a_launched_plugin_that_keeps_failing_shows_with_its_exit_and_its_last_words() {
-    let mut rig = rig("");
+    let mut host = host("");
     let says = "echo opening /dev/x\nprintf '\\033[2Jno such device\\n' >&2\nexit 3";
-    script(&rig, "plugins/21-short", says);
-    script(&rig, "plugins/22-killed", "kill -9 $$");
-    rig.start_daemon();
-    process(&rig, "greeter", 0);
-    wait_until("it failed twice", || any_row(&rig, "short")["restarts"].as_u64() >= Some(1));
+    script(&host, "plugins/21-short", says);
+    script(&host, "plugins/22-killed", "kill -9 $$");
+    host.start_daemon();
+    process(&host, "greeter", 0);
+    wait_until("it failed twice", || any_row(&host, "short")["restarts"].as_u64() >= Some(1));
     for line in ["21-short: opening /dev/x", "21-short: \\u{1b}[2Jno such device"] {
-        assert!(rig.logged(&[line]) >= 1, "{line}: {}", rig.read("daemon.err"));
+        assert!(host.logged(&[line]) >= 1, "{line}: {}", host.read("daemon.err"));
     }
-    assert!(rig.logged(&["21-short: its process has ended: exit status 3"]) >= 1);
+    assert!(host.logged(&["21-short: its process has ended: exit status 3"]) >= 1);
     let told = ["21-short could not be started", "exit status 3", "no such device"];
-    assert!(rig.logged(&told) >= 1, "{}", rig.read("daemon.err"));
-    wait_until("it shows between its lives", || any_row(&rig, "short")["state"] == "gone");
-    let row = any_row(&rig, "short");
+    assert!(host.logged(&told) >= 1, "{}", host.read("daemon.err"));
+    wait_until("it shows between its lives", || any_row(&host, "short")["state"] == "gone");
+    let row = any_row(&host, "short");
     assert_eq!((&row["launched"], &row["exit_status"]), (&true.into(), &"exit status 3".into()));
     let words = row["last_words"].as_array().unwrap();
     assert_eq!(words.len(), 2, "{row}");
-    assert_eq!(any_row(&rig, "killed")["exit_status"], "signal 9 (SIGKILL)");
-    let failures = rig.admin(&["status"])["failures"].clone();
+    assert_eq!(any_row(&host, "killed")["exit_status"], "signal 9 (SIGKILL)");
+    let failures = host.admin(&["status"])["failures"].clone();
     let mut short = failures.as_array().unwrap().iter().filter(|row| row["plugin"] == "21-short");
     assert!(short.next().unwrap()["count"].as_u64() >= Some(2), "{failures}");
     assert!(short.next().is_none(), "the same failure is one row: {failures}");
-    wait_until("it shows between its lives", || any_row(&rig, "short")["state"] == "gone");
-    let found = rig.admin(&["check"]);
+    wait_until("it shows between its lives", || any_row(&host, "short")["state"] == "gone");
+    let found = host.admin(&["check"]);
     let mut warnings = found.as_array().unwrap().iter().filter(|row| row["warning"] == true);
     let is_named = warnings.any(|row| {
         let detail = row["detail"].as_str().unwrap_or_default();
@@ -254,30 +254,30 @@ fn a_launched_plugin_that_keeps_failing_shows_with_its_exit_and_its_last_words()
             && detail.starts_with("21-short is not running: exit status 3; its last line:")
     });
     assert!(is_named, "{found}");
-    wait_until("it shows between its lives", || any_row(&rig, "short")["state"] == "gone");
-    let page = String::from_utf8(rig.call(&["nri", "plugins"]).stdout).unwrap();
+    wait_until("it shows between its lives", || any_row(&host, "short")["state"] == "gone");
+    let page = String::from_utf8(host.call(&["nri", "plugins"]).stdout).unwrap();
     let is_told = |line: &str| line.starts_with("21-short: exit status 3; its last line:");
     assert!(page.lines().any(is_told), "{page}");
     // One that works shows no exit, and its file's removal takes the other's row away.
-    assert_eq!(row_of_greeter(&rig)["exit_status"], Value::Null);
-    std::fs::remove_file(rig.path("plugins/21-short")).unwrap();
-    wait_until("its row is gone", || any_row(&rig, "short").is_null());
+    assert_eq!(row_of_greeter(&host)["exit_status"], Value::Null);
+    std::fs::remove_file(host.path("plugins/21-short")).unwrap();
+    wait_until("its row is gone", || any_row(&host, "short").is_null());
 }
 
-fn row_of_greeter(rig: &Rig) -> Value {
-    row(rig, "greeter").unwrap()
+fn row_of_greeter(host: &TestHost) -> Value {
+    row(host, "greeter").unwrap()
 }
 
 #[test]
 fn a_plugin_that_prints_without_end_costs_a_bounded_log_and_holds_nobody_up() {
-    let mut rig = rig("");
-    script(&rig, "plugins/20-loud", "exec yes this is a line of a plugin that is never quiet");
-    rig.start_daemon();
-    process(&rig, "greeter", 0);
+    let mut host = host("");
+    script(&host, "plugins/20-loud", "exec yes this is a line of a plugin that is never quiet");
+    host.start_daemon();
+    process(&host, "greeter", 0);
     std::thread::sleep(Duration::from_secs(2));
     let begun = Instant::now();
-    succeeds(&rig.create("c1"));
+    succeeds(&host.create("c1"));
     assert!(begun.elapsed() < Duration::from_secs(8));
-    let logged = rig.logged(&["20-loud: this is a line"]);
+    let logged = host.logged(&["20-loud: this is a line"]);
     assert!((1..=600).contains(&logged), "{logged} lines");
 }

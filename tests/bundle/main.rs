@@ -3,9 +3,6 @@
 //! was called with: adjustments, events, refusals, silence, deaths.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-#[expect(dead_code, reason = "shared with tests/failures.rs, which uses all of it")]
-#[path = "../support/actor.rs"]
-mod actor;
 mod adopted;
 mod arrivals;
 mod asked;
@@ -18,33 +15,21 @@ mod drain;
 mod dropped;
 mod edited;
 mod ended;
-#[path = "../support/example.rs"]
-mod example;
 mod faults;
 mod go;
-#[path = "../support/golang.rs"]
-mod golang;
-#[path = "../support/ground.rs"]
-mod ground;
 mod identity;
 mod lasting;
 mod launched;
 mod lifecycle;
 mod odd;
-#[path = "../support/player.rs"]
-mod player;
 mod policies;
 mod recorded;
 mod restore;
-#[expect(dead_code, reason = "shared with tests that need more of it")]
-mod rig;
 mod run;
 mod screens;
 mod service;
 mod shared;
 mod socket;
-#[path = "../support/tools.rs"]
-mod tools;
 mod traces;
 mod updates;
 mod waited;
@@ -52,32 +37,30 @@ mod waited;
 use nri_runc::error::RESERVED_PHRASES;
 use nri_runc::plugin::api;
 use serde_json::Value;
-
-use player::Manner;
-use rig::{BUNDLE, Rig, life, wait_until};
+use test_support::{BUNDLE, Script, TestHost, life, wait_until};
 
 fn env(key: &str, value: &str) -> api::KeyValue {
     api::KeyValue { key: key.to_owned(), value: value.to_owned(), ..Default::default() }
 }
 
-fn sets(key: &str, value: &str) -> Manner {
+fn sets(key: &str, value: &str) -> Script {
     let adjust = api::ContainerAdjustment { env: vec![env(key, value)], ..Default::default() };
-    Manner { adjust, ..Manner::default() }
+    Script { adjust, ..Script::default() }
 }
 
-fn pins(cpus: &str) -> Manner {
+fn pins(cpus: &str) -> Script {
     let cpu = api::LinuxCPU { cpus: cpus.to_owned(), ..Default::default() };
     let resources = api::LinuxResources { cpu: Some(cpu).into(), ..Default::default() };
     let linux =
         api::LinuxContainerAdjustment { resources: Some(resources).into(), ..Default::default() };
     let adjust = api::ContainerAdjustment { linux: Some(linux).into(), ..Default::default() };
-    Manner { adjust, ..Manner::default() }
+    Script { adjust, ..Script::default() }
 }
 
-fn started(more: &str) -> Rig {
-    let mut rig = Rig::new(more);
-    rig.start_daemon();
-    rig
+fn started(more: &str) -> TestHost {
+    let mut host = TestHost::new(more);
+    host.start_daemon();
+    host
 }
 
 #[track_caller]
@@ -87,7 +70,7 @@ fn succeeds(output: &std::process::Output) {
 
 /// One line on stderr, one entry in the log, exit code 1, no phrase that engines look for.
 #[track_caller]
-fn refused(rig: &Rig, output: &std::process::Output, wanted: &[&str]) {
+fn refused(host: &TestHost, output: &std::process::Output, wanted: &[&str]) {
     assert_eq!(output.status.code(), Some(1));
     let line = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(line.lines().count(), 1, "{line}");
@@ -97,79 +80,79 @@ fn refused(rig: &Rig, output: &std::process::Output, wanted: &[&str]) {
     for phrase in RESERVED_PHRASES {
         assert!(!line.to_lowercase().contains(phrase), "{line}");
     }
-    let log = rig.read("log.json");
+    let log = host.read("log.json");
     let entry: Value = serde_json::from_str(&log).unwrap();
     assert_eq!(
         (entry["level"].as_str(), entry["msg"].as_str()),
         (Some("error"), Some(line.trim()))
     );
-    assert_eq!(rig.read("bundle/config.json"), BUNDLE);
-    assert_eq!(rig.read("fake/argv"), "");
-    let names: Vec<_> = std::fs::read_dir(rig.path("bundle")).unwrap().flatten().collect();
+    assert_eq!(host.read("bundle/config.json"), BUNDLE);
+    assert_eq!(host.read("fake/argv"), "");
+    let names: Vec<_> = std::fs::read_dir(host.path("bundle")).unwrap().flatten().collect();
     assert_eq!(names.len(), 2, "something was left in the bundle: {names:?}");
 }
 
 #[test]
 fn a_plugins_adjustment_reaches_the_runtime_and_nothing_else_changes() {
-    let rig = started("");
-    let _told = rig.plugin("10", "env", sets("HELLO", "there"));
-    succeeds(&rig.create("c1"));
+    let host = started("");
+    let _told = host.plugin("10", "env", sets("HELLO", "there"));
+    succeeds(&host.create("c1"));
     let wanted = BUNDLE.replace("\"A=1\"]", "\"A=1\",\"HELLO=there\"]");
-    assert_eq!(rig.read("fake/seen.json"), wanted);
-    let explained = rig.admin(&["explain", "c1"]);
+    assert_eq!(host.read("fake/seen.json"), wanted);
+    let explained = host.admin(&["explain", "c1"]);
     assert_eq!(explained["changes"][0]["plugin"], "10-env");
     assert_eq!(explained["changes"][0]["field"], "process.env[HELLO]");
     assert!(!explained.to_string().contains("there"), "environment values are hidden");
-    assert!(rig.admin(&["explain", "c1", "--show-env"]).to_string().contains("there"));
+    assert!(host.admin(&["explain", "c1", "--show-env"]).to_string().contains("there"));
 }
 
 #[test]
 fn the_events_of_a_life_come_once_and_in_order() {
-    let rig = started("");
-    let told = rig.plugin("10", "witness", Manner::default());
-    succeeds(&rig.create("c1"));
-    succeeds(&rig.verb(&["start", "c1"]));
-    succeeds(&rig.verb(&["kill", "c1", "9"]));
+    let host = started("");
+    let told = host.plugin("10", "witness", Script::default());
+    succeeds(&host.create("c1"));
+    succeeds(&host.verb(&["start", "c1"]));
+    succeeds(&host.verb(&["kill", "c1", "9"]));
     wait_until("the stop is told", || told.lock().unwrap().iter().any(|e| e == "StopContainer c1"));
-    succeeds(&rig.verb(&["delete", "c1"]));
-    succeeds(&rig.verb(&["delete", "--force", "c1"]));
-    wait_until("the pod is gone", || rig.admin(&["pods"]) == Value::Array(vec![]));
+    succeeds(&host.verb(&["delete", "c1"]));
+    succeeds(&host.verb(&["delete", "--force", "c1"]));
+    wait_until("the pod is gone", || host.admin(&["pods"]) == Value::Array(vec![]));
     assert_eq!(*told.lock().unwrap(), life("c1"));
 }
 
 #[test]
 fn a_container_is_explained_by_its_pods_name_when_the_pod_is_gone() {
-    let rig = started("");
-    succeeds(&rig.create("c1"));
-    let pod = rig.admin(&["pods"])[0].clone();
+    let host = started("");
+    succeeds(&host.create("c1"));
+    let pod = host.admin(&["pods"])[0].clone();
     let text = |value: &Value| value.as_str().unwrap().to_owned();
     let name = text(&pod["containers"][0]["name"]);
     let wanted = format!("{}/{}/{name}", text(&pod["namespace"]), text(&pod["name"]));
-    succeeds(&rig.verb(&["delete", "--force", "c1"]));
-    wait_until("the pod is gone", || rig.admin(&["pods"]) == Value::Array(vec![]));
-    let explained = rig.admin(&["explain", &wanted]);
+    succeeds(&host.verb(&["delete", "--force", "c1"]));
+    wait_until("the pod is gone", || host.admin(&["pods"]) == Value::Array(vec![]));
+    let explained = host.admin(&["explain", &wanted]);
     assert_eq!((&explained["id"], &explained["pod"]), (&"c1".into(), &pod["name"]), "{wanted}");
 }
 
 #[test]
 fn a_plain_bundle_is_as_it_was_after_its_container_is_removed() {
-    let rig = started("");
-    let _told = rig.plugin("10", "env", sets("HELLO", "there"));
+    let host = started("");
+    let _told = host.plugin("10", "env", sets("HELLO", "there"));
     for _round in 0..2 {
-        succeeds(&rig.create("c1"));
-        assert_eq!(rig.read("fake/seen.json").matches("HELLO").count(), 1);
-        succeeds(&rig.verb(&["delete", "--force", "c1"]));
-        wait_until("the bundle is restored", || rig.read("bundle/config.json") == BUNDLE);
+        succeeds(&host.create("c1"));
+        assert_eq!(host.read("fake/seen.json").matches("HELLO").count(), 1);
+        succeeds(&host.verb(&["delete", "--force", "c1"]));
+        wait_until("the bundle is restored", || host.read("bundle/config.json") == BUNDLE);
     }
 }
 
 #[test]
 fn no_name_leads_past_the_plugins() {
-    let rig = started("");
-    let refusing = Manner { refuses: Some("no"), ..Manner::default() };
-    let _told = rig.plugin("90", "guard", refusing);
+    let host = started("");
+    let refusing = Script { refuses: Some("no"), ..Script::default() };
+    let _told = host.plugin("90", "guard", refusing);
     for id in ["help", "h", "nri", "create", "version"] {
-        let output = rig.create(id);
+        let output = host.create(id);
         assert_eq!(output.status.code(), Some(1), "{id}");
         assert!(String::from_utf8_lossy(&output.stderr).contains("90-guard"), "{id}");
     }
@@ -177,80 +160,80 @@ fn no_name_leads_past_the_plugins() {
 
 #[test]
 fn without_a_plugin_the_bundle_is_not_touched() {
-    let rig = started("");
-    succeeds(&rig.create("c1"));
-    assert_eq!(rig.read("fake/seen.json"), BUNDLE);
+    let host = started("");
+    succeeds(&host.create("c1"));
+    assert_eq!(host.read("fake/seen.json"), BUNDLE);
 }
 
 #[test]
 fn a_refusal_leaves_the_bundle_untouched_and_the_next_container_works() {
-    let rig = started("");
+    let host = started("");
     {
-        let refusing = Manner { refuses: Some("not signed"), ..Manner::default() };
-        let told = rig.plugin("90", "guard", refusing);
-        refused(&rig, &rig.create("c1"), &["cannot create c1", "90-guard", "not signed"]);
+        let refusing = Script { refuses: Some("not signed"), ..Script::default() };
+        let told = host.plugin("90", "guard", refusing);
+        refused(&host, &host.create("c1"), &["cannot create c1", "90-guard", "not signed"]);
         let told = told.lock().unwrap();
         assert_eq!(told.last().map(String::as_str), Some("RemovePodSandbox c1"));
-        assert_eq!(rig.admin(&["explain", "c1"])["refused"].as_array().map(Vec::len), Some(1));
+        assert_eq!(host.admin(&["explain", "c1"])["refused"].as_array().map(Vec::len), Some(1));
     }
-    let next = Rig::new("");
+    let next = TestHost::new("");
     succeeds(&next.create("c2"));
 }
 
 #[test]
 fn a_conflict_names_both_plugins_and_the_field() {
-    let rig = started("");
-    let _a = rig.plugin("10", "one", sets("SAME", "1"));
-    let _b = rig.plugin("20", "two", sets("SAME", "2"));
-    refused(&rig, &rig.create("c1"), &["10-one", "20-two", "SAME"]);
+    let host = started("");
+    let _a = host.plugin("10", "one", sets("SAME", "1"));
+    let _b = host.plugin("20", "two", sets("SAME", "2"));
+    refused(&host, &host.create("c1"), &["10-one", "20-two", "SAME"]);
 }
 
 #[test]
 fn a_field_that_cannot_be_applied_fails_the_container_and_is_named() {
-    let rig = started("");
+    let host = started("");
     let policy = api::LinuxMemoryPolicy { nodes: "0".to_owned(), ..Default::default() };
     let linux =
         api::LinuxContainerAdjustment { memory_policy: Some(policy).into(), ..Default::default() };
     let adjust = api::ContainerAdjustment { linux: Some(linux).into(), ..Default::default() };
-    let _told = rig.plugin("10", "numa", Manner { adjust, ..Manner::default() });
-    refused(&rig, &rig.create("c1"), &["MemoryPolicy"]);
+    let _told = host.plugin("10", "numa", Script { adjust, ..Script::default() });
+    refused(&host, &host.create("c1"), &["MemoryPolicy"]);
 }
 
 #[test]
 fn a_silent_plugin_is_skipped_by_default() {
-    let rig = started("");
-    let _told = rig.plugin("10", "slow", Manner { hangs: true, ..Manner::default() });
-    succeeds(&rig.create("c1"));
-    let skipped = &rig.admin(&["explain", "c1"])["skipped"][0];
+    let host = started("");
+    let _told = host.plugin("10", "slow", Script { hangs: true, ..Script::default() });
+    succeeds(&host.create("c1"));
+    let skipped = &host.admin(&["explain", "c1"])["skipped"][0];
     assert!(skipped["reason"].as_str().unwrap().contains("did not answer"), "{skipped}");
-    assert_eq!(rig.admin(&["status"])["plugins"], 0, "one strike disconnects it");
+    assert_eq!(host.admin(&["status"])["plugins"], 0, "one strike disconnects it");
 }
 
 #[test]
 fn a_silent_plugin_refuses_where_its_operator_says_so() {
-    let rig = started("---[plugin.slow]\non_failure = \"refuse\"\nstrikes = 0\n");
-    let _told = rig.plugin("10", "slow", Manner { hangs: true, ..Manner::default() });
-    refused(&rig, &rig.create("c1"), &["10-slow", "did not answer CreateContainer in time"]);
-    assert_eq!(rig.admin(&["plugins"])[0]["timeouts"], 1);
+    let host = started("---[plugin.slow]\non_failure = \"refuse\"\nstrikes = 0\n");
+    let _told = host.plugin("10", "slow", Script { hangs: true, ..Script::default() });
+    refused(&host, &host.create("c1"), &["10-slow", "did not answer CreateContainer in time"]);
+    assert_eq!(host.admin(&["plugins"])[0]["timeouts"], 1);
 }
 
 #[test]
 fn a_plugin_that_dies_in_the_call_is_skipped() {
-    let rig = started("");
-    let _told = rig.plugin("10", "gone", Manner { leaves: true, ..Manner::default() });
-    succeeds(&rig.create("c1"));
-    assert_eq!(rig.read("fake/seen.json"), BUNDLE);
+    let host = started("");
+    let _told = host.plugin("10", "gone", Script { leaves: true, ..Script::default() });
+    succeeds(&host.create("c1"));
+    assert_eq!(host.read("fake/seen.json"), BUNDLE);
 }
 
 #[test]
 fn a_required_plugin_that_is_missing_refuses_the_container() {
-    let rig = started("---[plugin.policy]\nrequired = true\n");
-    refused(&rig, &rig.create("c1"), &["required plugin policy", "not connected"]);
+    let host = started("---[plugin.policy]\nrequired = true\n");
+    refused(&host, &host.create("c1"), &["required plugin policy", "not connected"]);
 }
 
 #[test]
 fn a_pod_that_tolerates_missing_plugins_is_not_refused_for_one() {
-    let rig = started(
+    let host = started(
         "---[nri.default_validator]\ntolerate_missing_plugins_annotation = \"tolerate.example\"\n\
          [plugin.policy]\nrequired = true\n",
     );
@@ -261,21 +244,21 @@ fn a_pod_that_tolerates_missing_plugins_is_not_refused_for_one() {
     ] {
         let annotations = format!("{{\"annotations\": {{\"tolerate.example\": \"{value}\"}}, ");
         let bundle = BUNDLE.replacen('{', &annotations, 1);
-        rig.write("bundle/config.json", &bundle);
-        let output = rig.create("c1");
+        host.write("bundle/config.json", &bundle);
+        let output = host.create("c1");
         let line = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.success(), wanted.is_empty(), "{value}: {line}");
         assert!(line.contains(wanted), "{line}");
-        assert_eq!(rig.read("bundle/config.json"), bundle);
+        assert_eq!(host.read("bundle/config.json"), bundle);
     }
 }
 
 #[test]
 fn a_newcomer_is_told_of_what_lives_and_hears_of_it_from_then_on() {
-    let rig = started("");
-    succeeds(&rig.create("c1"));
-    let told = rig.plugin("10", "late", Manner::default());
-    succeeds(&rig.verb(&["start", "c1"]));
+    let host = started("");
+    succeeds(&host.create("c1"));
+    let told = host.plugin("10", "late", Script::default());
+    succeeds(&host.verb(&["start", "c1"]));
     wait_until("the start is told", || told.lock().unwrap().len() >= 3);
     assert_eq!(
         *told.lock().unwrap(),
@@ -285,150 +268,150 @@ fn a_newcomer_is_told_of_what_lives_and_hears_of_it_from_then_on() {
 
 #[test]
 fn a_creation_that_fails_in_the_runtime_is_undone() {
-    let rig = started("");
-    let told = rig.plugin("10", "env", sets("HELLO", "there"));
-    rig.write("fake/fail", "");
-    let output = rig.create("c1");
+    let host = started("");
+    let told = host.plugin("10", "env", sets("HELLO", "there"));
+    host.write("fake/fail", "");
+    let output = host.create("c1");
     assert_eq!(String::from_utf8_lossy(&output.stderr), "runtime says no\n");
     wait_until("it is undone", || told.lock().unwrap().iter().any(|e| e == "RemoveContainer c1"));
-    wait_until("the bundle is restored", || rig.read("bundle/config.json") == BUNDLE);
+    wait_until("the bundle is restored", || host.read("bundle/config.json") == BUNDLE);
     let told = told.lock().unwrap();
     assert!(!told.iter().any(|event| event.starts_with("PostCreate")), "{told:?}");
 }
 
 #[test]
 fn an_engines_update_keeps_what_a_plugin_owns() {
-    let rig = started("");
-    let _told = rig.plugin("10", "pin", pins("0"));
-    succeeds(&rig.create("c1"));
-    let root = rig.path("root").display().to_string();
+    let host = started("");
+    let _told = host.plugin("10", "pin", pins("0"));
+    succeeds(&host.create("c1"));
+    let root = host.path("root").display().to_string();
     let words = ["--root", &root, "update", "--resources", "-", "c1"];
     let request = r#"{"cpu":{"shares":1024,"cpus":""},"memory":{"limit":2000000}}"#;
     wait_until("the create is settled", || {
-        rig.admin(&["pods"])[0]["containers"][0]["state"] == "created"
+        host.admin(&["pods"])[0]["containers"][0]["state"] == "created"
     });
-    succeeds(&rig.call_with(&words, request));
-    let got: Value = serde_json::from_str(&rig.read("fake/update.json")).unwrap();
+    succeeds(&host.call_with(&words, request));
+    let got: Value = serde_json::from_str(&host.read("fake/update.json")).unwrap();
     assert_eq!(got["cpu"]["cpus"], "0", "{got}");
     assert_eq!(got["memory"]["limit"], 2_000_000, "{got}");
 }
 
 #[test]
 fn without_an_owner_an_update_passes_byte_for_byte() {
-    let rig = started("");
-    succeeds(&rig.create("c1"));
-    let root = rig.path("root").display().to_string();
+    let host = started("");
+    succeeds(&host.create("c1"));
+    let root = host.path("root").display().to_string();
     let odd = "{ \"cpu\": {\"shares\": 1.5e2 } }  trailing";
-    succeeds(&rig.call_with(&["--root", &root, "update", "--resources=-", "c1"], odd));
-    assert_eq!(rig.read("fake/update.json"), odd);
+    succeeds(&host.call_with(&["--root", &root, "update", "--resources=-", "c1"], odd));
+    assert_eq!(host.read("fake/update.json"), odd);
 }
 
 #[test]
 fn the_daemon_is_started_when_it_is_needed() {
-    let rig = Rig::new("");
-    succeeds(&rig.create("c1"));
-    assert_eq!(rig.admin(&["status"])["requests"]["create"], 1);
+    let host = TestHost::new("");
+    succeeds(&host.create("c1"));
+    assert_eq!(host.admin(&["status"])["requests"]["create"], 1);
 }
 
 #[test]
 fn a_verb_without_events_contacts_nobody_and_writes_nothing() {
-    let rig = Rig::new("");
-    succeeds(&rig.verb(&["state", "c1"]));
-    succeeds(&rig.call(&["--version"]));
-    succeeds(&rig.call(&["features"]));
-    assert!(!rig.path("run").exists(), "the run directory was made");
+    let host = TestHost::new("");
+    succeeds(&host.verb(&["state", "c1"]));
+    succeeds(&host.call(&["--version"]));
+    succeeds(&host.call(&["features"]));
+    assert!(!host.path("run").exists(), "the run directory was made");
 }
 
 #[test]
 fn while_disabled_every_verb_is_passed_through() {
-    let rig = Rig::new("---disable = true\n");
-    succeeds(&rig.create("c1"));
-    assert!(!rig.path("run").exists());
-    let rig = Rig::new("");
-    succeeds(&rig.call(&["nri", "disable"]));
-    succeeds(&rig.create("c1"));
-    assert!(!rig.path("run/daemon.sock").exists());
-    succeeds(&rig.call(&["nri", "enable"]));
-    assert!(!rig.path("run/disabled").exists());
+    let host = TestHost::new("---disable = true\n");
+    succeeds(&host.create("c1"));
+    assert!(!host.path("run").exists());
+    let host = TestHost::new("");
+    succeeds(&host.call(&["nri", "disable"]));
+    succeeds(&host.create("c1"));
+    assert!(!host.path("run/daemon.sock").exists());
+    succeeds(&host.call(&["nri", "enable"]));
+    assert!(!host.path("run/disabled").exists());
 }
 
 #[test]
 fn a_daemon_that_dies_in_the_call_is_survived_or_refused_as_configured() {
     let dies = "---[debug]\nfault = \"daemon.verdict:kill\"\n";
-    let rig = Rig::new(dies);
-    succeeds(&rig.create("c1"));
-    assert_eq!(rig.read("fake/seen.json"), BUNDLE, "the bundle was pristine");
-    assert_eq!(std::fs::read_dir(rig.path("run/bypassed")).unwrap().count(), 1);
-    let rig = Rig::new(&format!("on_daemon_failure = \"fail\"{dies}"));
-    refused(&rig, &rig.create("c1"), &["cannot create c1", "the daemon ended during the call"]);
+    let host = TestHost::new(dies);
+    succeeds(&host.create("c1"));
+    assert_eq!(host.read("fake/seen.json"), BUNDLE, "the bundle was pristine");
+    assert_eq!(std::fs::read_dir(host.path("run/bypassed")).unwrap().count(), 1);
+    let host = TestHost::new(&format!("on_daemon_failure = \"fail\"{dies}"));
+    refused(&host, &host.create("c1"), &["cannot create c1", "the daemon ended during the call"]);
 }
 
 #[test]
 fn a_daemon_that_may_not_be_started_is_survived_or_refused_as_configured() {
-    let rig = Rig::new("autostart = false");
-    succeeds(&rig.create("c1"));
-    let rig = Rig::new("autostart = false\non_daemon_failure = \"fail\"");
-    refused(&rig, &rig.create("c1"), &["reaching the daemon"]);
-    succeeds(&rig.verb(&["delete", "--force", "c1"]));
+    let host = TestHost::new("autostart = false");
+    succeeds(&host.create("c1"));
+    let host = TestHost::new("autostart = false\non_daemon_failure = \"fail\"");
+    refused(&host, &host.create("c1"), &["reaching the daemon"]);
+    succeeds(&host.verb(&["delete", "--force", "c1"]));
 }
 
 #[test]
 fn a_wrapper_that_dies_after_the_verdict_is_undone() {
-    let rig = started("");
-    let told = rig.plugin("10", "env", sets("HELLO", "there"));
+    let host = started("");
+    let told = host.plugin("10", "env", sets("HELLO", "there"));
     for point in ["wrapper.verdict", "wrapper.committed"] {
         let fault = format!("---[debug]\nfault = \"{point}:kill\"\n");
-        rig.configure(&rig.path("fake/runc"), &fault);
-        assert!(!rig.create("c1").status.success());
-        wait_until("it is undone", || rig.admin(&["pods"]) == Value::Array(vec![]));
-        wait_until("the bundle is restored", || rig.read("bundle/config.json") == BUNDLE);
-        assert_eq!(std::fs::read_dir(rig.path("bundle")).unwrap().count(), 2, "at {point}");
+        host.configure(&host.path("fake/runc"), &fault);
+        assert!(!host.create("c1").status.success());
+        wait_until("it is undone", || host.admin(&["pods"]) == Value::Array(vec![]));
+        wait_until("the bundle is restored", || host.read("bundle/config.json") == BUNDLE);
+        assert_eq!(std::fs::read_dir(host.path("bundle")).unwrap().count(), 2, "at {point}");
     }
     assert_eq!(told.lock().unwrap().iter().filter(|e| *e == "RemoveContainer c1").count(), 2);
-    rig.configure(&rig.path("fake/runc"), "");
-    succeeds(&rig.create("c1"));
+    host.configure(&host.path("fake/runc"), "");
+    succeeds(&host.create("c1"));
 }
 
 #[test]
 fn a_daemon_that_was_killed_finds_its_containers_again() {
-    let mut rig = started("");
-    let _told = rig.plugin("10", "env", sets("HELLO", "there"));
-    succeeds(&rig.create("c1"));
+    let mut host = started("");
+    let _told = host.plugin("10", "env", sets("HELLO", "there"));
+    succeeds(&host.create("c1"));
     wait_until("the create is settled", || {
-        rig.admin(&["pods"])[0]["containers"][0]["state"] == "created"
+        host.admin(&["pods"])[0]["containers"][0]["state"] == "created"
     });
-    rig.kill_daemon();
-    rig.start_daemon();
-    let told = rig.plugin("10", "env", sets("HELLO", "there"));
+    host.kill_daemon();
+    host.start_daemon();
+    let told = host.plugin("10", "env", sets("HELLO", "there"));
     assert_eq!(told.lock().unwrap().first().map(String::as_str), Some("Synchronize c1"));
-    assert_eq!(rig.admin(&["explain", "c1"])["changes"][0]["plugin"], "10-env");
-    succeeds(&rig.verb(&["delete", "--force", "c1"]));
-    wait_until("the bundle is restored", || rig.read("bundle/config.json") == BUNDLE);
+    assert_eq!(host.admin(&["explain", "c1"])["changes"][0]["plugin"], "10-env");
+    succeeds(&host.verb(&["delete", "--force", "c1"]));
+    wait_until("the bundle is restored", || host.read("bundle/config.json") == BUNDLE);
 }
 
 #[test]
 fn odd_documents_are_refused_in_one_line_or_left_to_the_runtime() {
-    let rig = started("");
+    let host = started("");
     for odd in ["", "[]", "{\"process\": {\"args\": 5}}", "{\"mounts\": [1]}"] {
-        rig.write("bundle/config.json", odd);
-        let output = rig.create("c1");
+        host.write("bundle/config.json", odd);
+        let output = host.create("c1");
         assert_eq!(output.status.code(), Some(1), "{odd}");
         let line = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(
             line.starts_with("nri-runc: cannot create c1") && line.lines().count() == 1,
             "{line}"
         );
-        assert_eq!(rig.read("bundle/config.json"), odd);
+        assert_eq!(host.read("bundle/config.json"), odd);
     }
-    std::fs::remove_file(rig.path("bundle/config.json")).unwrap();
-    std::os::unix::fs::symlink("/etc/passwd", rig.path("bundle/config.json")).unwrap();
-    let line = String::from_utf8_lossy(&rig.create("c1").stderr).into_owned();
+    std::fs::remove_file(host.path("bundle/config.json")).unwrap();
+    std::os::unix::fs::symlink("/etc/passwd", host.path("bundle/config.json")).unwrap();
+    let line = String::from_utf8_lossy(&host.create("c1").stderr).into_owned();
     assert!(line.contains("is not well-formed JSON") && !line.contains("root"), "{line}");
 }
 
 #[test]
 fn a_mount_that_cannot_propagate_is_refused_by_what_the_host_is_like() {
-    let rig = started("");
+    let host = started("");
     let mount = api::Mount {
         destination: "/data".to_owned(),
         source: "on/no/mount".to_owned(),
@@ -436,6 +419,6 @@ fn a_mount_that_cannot_propagate_is_refused_by_what_the_host_is_like() {
         ..Default::default()
     };
     let adjust = api::ContainerAdjustment { mounts: vec![mount], ..Default::default() };
-    let _told = rig.plugin("10", "mounts", Manner { adjust, ..Manner::default() });
-    refused(&rig, &rig.create("c1"), &["Mounts[/data]", "not absolute"]);
+    let _told = host.plugin("10", "mounts", Script { adjust, ..Script::default() });
+    refused(&host, &host.create("c1"), &["Mounts[/data]", "not absolute"]);
 }

@@ -5,9 +5,8 @@
 
 use std::sync::{Arc, Mutex};
 
-use super::player::Manner;
-use super::rig::{BUNDLE, Rig};
 use super::{refused, sets, started, succeeds};
+use test_support::{BUNDLE, Script, TestHost};
 
 /// What runc 1.1.5, 1.5.2 and 1.6.0-rc.1 take. Whether `process.env` can be edited in it.
 fn odd_documents() -> Vec<(&'static str, Vec<u8>, bool)> {
@@ -35,64 +34,64 @@ fn odd_documents() -> Vec<(&'static str, Vec<u8>, bool)> {
     ]
 }
 
-fn write(rig: &Rig, bytes: &[u8]) {
-    nri_runc::files::replace(&rig.path("bundle/config.json"), bytes).unwrap();
+fn write(host: &TestHost, bytes: &[u8]) {
+    nri_runc::files::replace(&host.path("bundle/config.json"), bytes).unwrap();
 }
 
-fn seen(rig: &Rig) -> Vec<u8> {
-    std::fs::read(rig.path("fake/seen.json")).unwrap()
+fn seen(host: &TestHost) -> Vec<u8> {
+    std::fs::read(host.path("fake/seen.json")).unwrap()
 }
 
 #[test]
 fn odd_documents_reach_the_runtime_unchanged_when_no_plugin_adjusts_them() {
-    let rig = started("");
-    let _told = rig.plugin("10", "witness", Manner::default());
+    let host = started("");
+    let _told = host.plugin("10", "witness", Script::default());
     for (index, (what, bytes, _)) in odd_documents().into_iter().enumerate() {
-        write(&rig, &bytes);
-        let output = rig.create(&format!("c{index}"));
+        write(&host, &bytes);
+        let output = host.create(&format!("c{index}"));
         assert!(output.status.success(), "{what}: {}", String::from_utf8_lossy(&output.stderr));
-        assert!(seen(&rig) == bytes, "{what} was changed");
+        assert!(seen(&host) == bytes, "{what} was changed");
     }
 }
 
 #[test]
 fn an_odd_document_is_edited_so_that_runc_reads_it_or_refused_with_the_place() {
-    let rig = started("");
-    let _told = rig.plugin("10", "env", sets("HELLO", "there"));
+    let host = started("");
+    let _told = host.plugin("10", "env", sets("HELLO", "there"));
     for (index, (what, bytes, is_editable)) in odd_documents().into_iter().enumerate() {
-        write(&rig, &bytes);
-        let output = rig.create(&format!("c{index}"));
+        write(&host, &bytes);
+        let output = host.create(&format!("c{index}"));
         let line = String::from_utf8_lossy(&output.stderr).into_owned();
         if is_editable {
             assert!(output.status.success(), "{what}: {line}");
-            let seen = String::from_utf8_lossy(&seen(&rig)).into_owned();
+            let seen = String::from_utf8_lossy(&seen(&host)).into_owned();
             assert_eq!(seen.matches("\"HELLO=there\"]").count(), 1, "{what}: {seen}");
         } else {
             assert!(!output.status.success(), "{what} was edited");
             assert!(line.contains("ambiguous: process is spelt \"process\", "), "{what}: {line}");
-            assert!(std::fs::read(rig.path("bundle/config.json")).unwrap() == bytes, "{what}");
+            assert!(std::fs::read(host.path("bundle/config.json")).unwrap() == bytes, "{what}");
         }
     }
 }
 
 #[test]
 fn a_plugin_is_told_what_runc_reads_whatever_the_members_are_called() {
-    let rig = started("");
+    let host = started("");
     let heard: Arc<Mutex<Vec<String>>> = Arc::default();
     let notes = Arc::clone(&heard);
-    let hears: super::player::Hears = Arc::new(move |event, request| {
+    let hears: test_support::scripted_plugin::Hears = Arc::new(move |event, request| {
         if event == "CreateContainer" {
             notes.lock().unwrap().push(format!("{request:?}"));
         }
     });
-    let _told = rig.plugin("10", "witness", Manner { hears: Some(hears), ..Manner::default() });
+    let _told = host.plugin("10", "witness", Script { hears: Some(hears), ..Script::default() });
     let hidden = BUNDLE.trim_end();
     let hidden = format!(
         "{},\"Process\": {{\"args\": [\"hidden\"]}}, \"ANNOTATIONS\": {{\"k\": \"hidden-too\"}}}}",
         &hidden[..hidden.len() - 1]
     );
-    write(&rig, hidden.as_bytes());
-    succeeds(&rig.create("c1"));
+    write(&host, hidden.as_bytes());
+    succeeds(&host.create("c1"));
     let heard = heard.lock().unwrap().join("");
     assert!(heard.contains("hidden") && heard.contains("hidden-too"), "{heard}");
     assert!(!heard.contains("\"sleep\""), "{heard}");
@@ -100,27 +99,27 @@ fn a_plugin_is_told_what_runc_reads_whatever_the_members_are_called() {
 
 #[test]
 fn a_symbolic_link_is_followed_as_by_runc_and_not_replaced_for_a_plugin() {
-    let rig = started("");
-    rig.write("engines.json", BUNDLE);
-    let link = rig.path("bundle/config.json");
+    let host = started("");
+    host.write("engines.json", BUNDLE);
+    let link = host.path("bundle/config.json");
     std::fs::remove_file(&link).unwrap();
-    std::os::unix::fs::symlink(rig.path("engines.json"), &link).unwrap();
-    succeeds(&rig.create("c1"));
-    assert_eq!(seen(&rig), BUNDLE.as_bytes());
-    std::fs::remove_file(rig.path("fake/argv")).unwrap();
-    let _told = rig.plugin("10", "env", sets("HELLO", "there"));
-    let output = rig.create("c2");
-    refused(&rig, &output, &["10-env", "Env[HELLO]", "config.json is a symbolic link"]);
+    std::os::unix::fs::symlink(host.path("engines.json"), &link).unwrap();
+    succeeds(&host.create("c1"));
+    assert_eq!(seen(&host), BUNDLE.as_bytes());
+    std::fs::remove_file(host.path("fake/argv")).unwrap();
+    let _told = host.plugin("10", "env", sets("HELLO", "there"));
+    let output = host.create("c2");
+    refused(&host, &output, &["10-env", "Env[HELLO]", "config.json is a symbolic link"]);
     assert!(std::fs::symlink_metadata(&link).unwrap().is_symlink());
 }
 
 #[test]
 fn what_runc_refuses_is_refused_with_line_and_column() {
-    let rig = started("");
-    let _told = rig.plugin("10", "env", sets("HELLO", "there"));
+    let host = started("");
+    let _told = host.plugin("10", "env", sets("HELLO", "there"));
     for bytes in [&b"{\n \"a\": 1,}"[..], b"\n\xef\xbb\xbf{}", b"{\n\"a\": \"\0\"}"] {
-        write(&rig, bytes);
-        let output = rig.create("c1");
+        write(&host, bytes);
+        let output = host.create("c1");
         let line = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(!output.status.success() && line.contains("line 2 column"), "{line}");
     }

@@ -9,13 +9,13 @@ use nri_runc::plugin::stub::{self, Handler, Runtime, Stub, async_trait};
 use nri_runc::plugin::{Event, api};
 use serde_json::Value;
 
-use super::actor::{Act, Actor, Shared};
-use super::rig::{BUNDLE, Rig, wait_until};
 use super::{refused, started, succeeds};
+use test_support::actor::{Act, Actor, Shared};
+use test_support::{BUNDLE, TestHost, wait_until};
 
 /// Connects a handler as `id`, in a thread of its own.
-pub(super) fn connect(rig: &Rig, id: &str, handler: Arc<dyn Handler>) {
-    let (socket, id) = (rig.path("nri.sock"), id.to_owned());
+pub(super) fn connect(host: &TestHost, id: &str, handler: Arc<dyn Handler>) {
+    let (socket, id) = (host.path("nri.sock"), id.to_owned());
     std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
@@ -28,8 +28,8 @@ pub(super) fn connect(rig: &Rig, id: &str, handler: Arc<dyn Handler>) {
     });
 }
 
-pub(super) fn row(rig: &Rig, id: &str) -> Option<Value> {
-    let plugins = rig.admin(&["plugins"]);
+pub(super) fn row(host: &TestHost, id: &str) -> Option<Value> {
+    let plugins = host.admin(&["plugins"]);
     let mut rows = plugins.as_array().into_iter().flatten();
     let is_it = |row: &&Value| {
         let word = |key: &str| row[key].as_str().unwrap_or_default().to_owned();
@@ -39,10 +39,10 @@ pub(super) fn row(rig: &Rig, id: &str) -> Option<Value> {
 }
 
 /// Connects an actor and waits until it takes part.
-pub(super) fn seat(rig: &Rig, id: &str, actor: Actor) -> Shared {
+pub(super) fn seat(host: &TestHost, id: &str, actor: Actor) -> Shared {
     let actor = Arc::new(actor);
-    connect(rig, id, Arc::<Actor>::clone(&actor));
-    wait_until("the plugin is synchronized", || row(rig, id).is_some());
+    connect(host, id, Arc::<Actor>::clone(&actor));
+    wait_until("the plugin is synchronized", || row(host, id).is_some());
     actor
 }
 
@@ -52,11 +52,11 @@ fn hears(actor: &Shared, line: &str) {
 
 #[test]
 fn a_plugin_that_declares_fail_request_refuses_by_its_silence() {
-    let rig = started("");
+    let host = started("");
     let odd =
-        seat(&rig, "10-slow", Actor::at(Event::CreateContainer, Act::Hang).declares(true, true));
-    refused(&rig, &rig.create("c1"), &["10-slow", "did not answer CreateContainer in time"]);
-    let row = row(&rig, "10-slow").unwrap();
+        seat(&host, "10-slow", Actor::at(Event::CreateContainer, Act::Hang).declares(true, true));
+    refused(&host, &host.create("c1"), &["10-slow", "did not answer CreateContainer in time"]);
+    let row = row(&host, "10-slow").unwrap();
     let policy = &row["failure_policy"];
     assert_eq!((&policy["on_failure"], &policy["strikes"]), (&"refuse".into(), &0.into()), "{row}");
     assert_eq!(policy["on_failure_from"], "plugin", "{row}");
@@ -67,21 +67,21 @@ fn a_plugin_that_declares_fail_request_refuses_by_its_silence() {
 
 #[test]
 fn the_operator_overrides_what_the_plugin_declares() {
-    let rig = started("---[plugin.slow]\non_failure = \"skip\"\nstrikes = 1\n");
+    let host = started("---[plugin.slow]\non_failure = \"skip\"\nstrikes = 1\n");
     let hangs = Actor::at(Event::CreateContainer, Act::Hang).declares(true, true);
-    let _odd = seat(&rig, "10-slow", hangs);
-    succeeds(&rig.create("c1"));
-    assert_eq!(rig.read("fake/seen.json"), BUNDLE);
-    assert_eq!(rig.admin(&["status"])["plugins"], 0, "its one strike disconnected it");
+    let _odd = seat(&host, "10-slow", hangs);
+    succeeds(&host.create("c1"));
+    assert_eq!(host.read("fake/seen.json"), BUNDLE);
+    assert_eq!(host.admin(&["status"])["plugins"], 0, "its one strike disconnected it");
 }
 
 #[test]
 fn a_plugin_that_dies_refuses_where_it_must_answer_and_is_missed_by_nobody_later() {
-    let rig = started("");
+    let host = started("");
     let leaves = Actor::at(Event::CreateContainer, Act::Leave).declares(true, false);
-    let _odd = seat(&rig, "10-odd", leaves);
-    refused(&rig, &rig.create("c1"), &["10-odd went away during CreateContainer"]);
-    succeeds(&rig.create("c2"));
+    let _odd = seat(&host, "10-odd", leaves);
+    refused(&host, &host.create("c1"), &["10-odd went away during CreateContainer"]);
+    succeeds(&host.create("c2"));
 }
 
 #[test]
@@ -92,10 +92,10 @@ fn a_required_plugin_that_does_not_answer_refuses_whatever_its_policy_says() {
         (Act::Leave, "the required plugin 10-odd went away during CreateContainer"),
     ] {
         for name in ["odd", "10-odd"] {
-            let rig = started(&format!("---[plugin.{name}]\n{settings}"));
-            let next = seat(&rig, "20-next", Actor::always(Act::Answer));
-            let _odd = seat(&rig, "10-odd", Actor::at(Event::CreateContainer, act));
-            refused(&rig, &rig.create("c1"), &["cannot create c1", why]);
+            let host = started(&format!("---[plugin.{name}]\n{settings}"));
+            let next = seat(&host, "20-next", Actor::always(Act::Answer));
+            let _odd = seat(&host, "10-odd", Actor::at(Event::CreateContainer, act));
+            refused(&host, &host.create("c1"), &["cannot create c1", why]);
             // The others had been asked, so they hear that it came to nothing.
             for event in ["StopContainer", "RemoveContainer", "StopPodSandbox", "RemovePodSandbox"]
             {
@@ -107,24 +107,24 @@ fn a_required_plugin_that_does_not_answer_refuses_whatever_its_policy_says() {
 
 #[test]
 fn a_pod_that_may_do_without_a_required_plugin_may_do_without_its_answer() {
-    let rig = started(
+    let host = started(
         "---[nri.default_validator]\ntolerate_missing_plugins_annotation = \"tolerate.example\"\n\
          [plugin.odd]\nrequired = true\nstrikes = 0\n",
     );
-    let _odd = seat(&rig, "10-odd", Actor::at(Event::CreateContainer, Act::Hang));
+    let _odd = seat(&host, "10-odd", Actor::at(Event::CreateContainer, Act::Hang));
     let bundle = BUNDLE.replacen('{', "{\"annotations\": {\"tolerate.example\": \"true\"}, ", 1);
-    rig.write("bundle/config.json", &bundle);
-    succeeds(&rig.create("c1"));
-    rig.write("bundle/config.json", BUNDLE);
-    assert!(!rig.create("c2").status.success());
+    host.write("bundle/config.json", &bundle);
+    succeeds(&host.create("c1"));
+    host.write("bundle/config.json", BUNDLE);
+    assert!(!host.create("c2").status.success());
 }
 
 #[test]
 fn a_refused_pod_is_told_its_end_and_nothing_is_created() {
-    let rig = started("");
-    let odd = seat(&rig, "10-odd", Actor::at(Event::RunPodSandbox, Act::Refuse("not here")));
-    let next = seat(&rig, "20-next", Actor::always(Act::Answer));
-    refused(&rig, &rig.create("c1"), &["10-odd refused: not here"]);
+    let host = started("");
+    let odd = seat(&host, "10-odd", Actor::at(Event::RunPodSandbox, Act::Refuse("not here")));
+    let next = seat(&host, "20-next", Actor::always(Act::Answer));
+    refused(&host, &host.create("c1"), &["10-odd refused: not here"]);
     hears(&odd, "RemovePodSandbox c1");
     assert_eq!(odd.told(), ["RunPodSandbox c1", "StopPodSandbox c1", "RemovePodSandbox c1"]);
     assert_eq!(next.told(), [""; 0], "who never heard of it hears of no end either");
@@ -132,16 +132,16 @@ fn a_refused_pod_is_told_its_end_and_nothing_is_created() {
 
 #[test]
 fn a_refused_start_starts_nothing_and_the_container_can_be_deleted() {
-    let rig = started("");
-    let _odd = seat(&rig, "10-odd", Actor::at(Event::StartContainer, Act::Refuse("not now")));
-    succeeds(&rig.create("c1"));
-    let output = rig.verb(&["start", "c1"]);
+    let host = started("");
+    let _odd = seat(&host, "10-odd", Actor::at(Event::StartContainer, Act::Refuse("not now")));
+    succeeds(&host.create("c1"));
+    let output = host.verb(&["start", "c1"]);
     let line = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!((output.status.code(), line.lines().count()), (Some(1), 1), "{line}");
     assert!(line.contains("10-odd refused: not now"), "{line}");
-    assert!(!rig.read("fake/argv").contains("\nstart\n"), "the runtime was called");
-    succeeds(&rig.verb(&["delete", "--force", "c1"]));
-    wait_until("the pod is gone", || rig.admin(&["pods"]) == Value::Array(vec![]));
+    assert!(!host.read("fake/argv").contains("\nstart\n"), "the runtime was called");
+    succeeds(&host.verb(&["delete", "--force", "c1"]));
+    wait_until("the pod is gone", || host.admin(&["pods"]) == Value::Array(vec![]));
 }
 
 #[test]
@@ -149,29 +149,29 @@ fn a_start_that_a_plugin_is_silent_about_is_skipped_or_refused_by_policy() {
     for (settings, is_refused) in
         [("", false), ("---[plugin.odd]\non_failure = \"refuse\"\n", true)]
     {
-        let rig = started(settings);
-        let _odd = seat(&rig, "10-odd", Actor::at(Event::StartContainer, Act::Hang));
-        succeeds(&rig.create("c1"));
-        let output = rig.verb(&["start", "c1"]);
+        let host = started(settings);
+        let _odd = seat(&host, "10-odd", Actor::at(Event::StartContainer, Act::Hang));
+        succeeds(&host.create("c1"));
+        let output = host.verb(&["start", "c1"]);
         assert_eq!(output.status.success(), !is_refused, "{settings}");
-        assert_eq!(rig.read("fake/argv").contains("\nstart\n"), !is_refused, "{settings}");
+        assert_eq!(host.read("fake/argv").contains("\nstart\n"), !is_refused, "{settings}");
     }
 }
 
 #[test]
 fn nothing_that_a_plugin_does_keeps_a_container_from_ending() {
     for act in [Act::Refuse("no"), Act::Hang, Act::Leave] {
-        let rig = started("");
+        let host = started("");
         let ends = move |event: Event, _: &str| match event.name() {
             "StopContainer" | "RemoveContainer" | "StopPodSandbox" | "RemovePodSandbox" => act,
             _ => Act::Answer,
         };
-        let _odd = seat(&rig, "10-odd", Actor::new(ends).declares(true, true));
-        let next = seat(&rig, "20-next", Actor::always(Act::Answer));
-        succeeds(&rig.create("c1"));
-        succeeds(&rig.verb(&["start", "c1"]));
+        let _odd = seat(&host, "10-odd", Actor::new(ends).declares(true, true));
+        let next = seat(&host, "20-next", Actor::always(Act::Answer));
+        succeeds(&host.create("c1"));
+        succeeds(&host.verb(&["start", "c1"]));
         let begun = Instant::now();
-        succeeds(&rig.verb(&["delete", "--force", "c1"]));
+        succeeds(&host.verb(&["delete", "--force", "c1"]));
         assert!(begun.elapsed() < Duration::from_secs(4), "containerd gives it five");
         hears(&next, "RemovePodSandbox c1");
         let ends: Vec<String> = next.told().into_iter().skip(5).collect();
@@ -182,14 +182,14 @@ fn nothing_that_a_plugin_does_keeps_a_container_from_ending() {
 
 #[test]
 fn a_delete_does_not_wait_for_a_plugin_that_is_slow_to_hear_of_the_stop_but_is_told() {
-    let rig = started("---[plugin.slow]\nrequest_timeout = \"60s\"\n");
-    let slow = seat(&rig, "10-slow", Actor::at(Event::StopContainer, Act::Sleep(6000)));
-    succeeds(&rig.create("c1"));
-    succeeds(&rig.verb(&["start", "c1"]));
-    succeeds(&rig.verb(&["kill", "c1", "9"]));
+    let host = started("---[plugin.slow]\nrequest_timeout = \"60s\"\n");
+    let slow = seat(&host, "10-slow", Actor::at(Event::StopContainer, Act::Sleep(6000)));
+    succeeds(&host.create("c1"));
+    succeeds(&host.verb(&["start", "c1"]));
+    succeeds(&host.verb(&["kill", "c1", "9"]));
     hears(&slow, "StopContainer c1");
     let begun = Instant::now();
-    succeeds(&rig.verb(&["delete", "--force", "c1"]));
+    succeeds(&host.verb(&["delete", "--force", "c1"]));
     assert!(begun.elapsed() < Duration::from_secs(3), "{:?}", begun.elapsed());
     hears(&slow, "RemovePodSandbox c1");
     assert_eq!(slow.told().iter().filter(|told| *told == "RemoveContainer c1").count(), 1);
@@ -197,13 +197,13 @@ fn a_delete_does_not_wait_for_a_plugin_that_is_slow_to_hear_of_the_stop_but_is_t
 
 #[test]
 fn what_the_operator_denies_refuses_the_container_and_names_the_field() {
-    let rig = started("---[plugin.env]\ndeny = [\"Env\"]\n");
-    let _odd = seat(&rig, "10-env", Actor::always(Act::Set("KEY")));
-    refused(&rig, &rig.create("c1"), &["10-env", "Env"]);
-    let rig = started("---[plugin.env]\nallow = [\"Env\"]\n");
-    let _odd = seat(&rig, "10-env", Actor::always(Act::Set("KEY")));
-    succeeds(&rig.create("c1"));
-    assert!(rig.read("fake/seen.json").contains("KEY=1"));
+    let host = started("---[plugin.env]\ndeny = [\"Env\"]\n");
+    let _odd = seat(&host, "10-env", Actor::always(Act::Set("KEY")));
+    refused(&host, &host.create("c1"), &["10-env", "Env"]);
+    let host = started("---[plugin.env]\nallow = [\"Env\"]\n");
+    let _odd = seat(&host, "10-env", Actor::always(Act::Set("KEY")));
+    succeeds(&host.create("c1"));
+    assert!(host.read("fake/seen.json").contains("KEY=1"));
 }
 
 #[test]
@@ -213,11 +213,11 @@ fn a_validator_that_does_not_agree_leaves_the_bundle_untouched() {
         (Act::Hang, "validator 20-judge did not answer"),
         (Act::Leave, "validator 20-judge went away"),
     ] {
-        let rig = started("---[plugin.judge]\non_failure = \"skip\"\nstrikes = 0\n");
-        let sets = seat(&rig, "10-env", Actor::always(Act::Set("KEY")));
+        let host = started("---[plugin.judge]\non_failure = \"skip\"\nstrikes = 0\n");
+        let sets = seat(&host, "10-env", Actor::always(Act::Set("KEY")));
         let judge = Actor::at(Event::ValidateContainerAdjustment, act).validates();
-        let _judge = seat(&rig, "20-judge", judge);
-        refused(&rig, &rig.create("c1"), &["cannot create c1", why]);
+        let _judge = seat(&host, "20-judge", judge);
+        refused(&host, &host.create("c1"), &["cannot create c1", why]);
         hears(&sets, "RemoveContainer c1");
     }
 }
@@ -259,13 +259,13 @@ fn a_plugin_that_cannot_be_synchronized_is_let_go_and_keeps_nobody_waiting() {
         (Act::Hang, "it did not answer in time"),
         (Act::Leave, "it went away"),
     ] {
-        let rig = started("");
-        connect(&rig, "10-late", Arc::new(Late(act)));
+        let host = started("");
+        connect(&host, "10-late", Arc::new(Late(act)));
         let begun = Instant::now();
-        succeeds(&rig.create("c1"));
+        succeeds(&host.create("c1"));
         assert!(begun.elapsed() < Duration::from_secs(4));
-        wait_until("it is said", || rig.logged(&["10-late could not be synchronized", why]) == 1);
-        wait_until("it is let go", || rig.admin(&["status"])["plugins"] == 0);
-        assert_eq!(rig.read("fake/seen.json"), BUNDLE);
+        wait_until("it is said", || host.logged(&["10-late could not be synchronized", why]) == 1);
+        wait_until("it is let go", || host.admin(&["status"])["plugins"] == 0);
+        assert_eq!(host.read("fake/seen.json"), BUNDLE);
     }
 }

@@ -6,19 +6,19 @@ use std::process::{Child, Stdio};
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
-use super::rig::{Rig, wait_until};
 use super::{life, sets, started, succeeds};
+use test_support::{TestHost, wait_until};
 
 /// A recording under way; ends with the test.
 struct Recording(Child);
 
 impl Recording {
     /// Begins one, and waits until it listens.
-    fn begin(rig: &Rig, more: &[&str]) -> Self {
-        let file = rig.path("script.jsonl").display().to_string();
+    fn begin(host: &TestHost, more: &[&str]) -> Self {
+        let file = host.path("script.jsonl").display().to_string();
         let words = [&["nri", "replay", "--record", &file][..], more].concat();
-        let recording = Self(rig.spawn_kept(&words, None, "recorder.err"));
-        wait_until("the recording listens", || rig.read("script.jsonl").ends_with('\n'));
+        let recording = Self(host.spawn_kept(&words, None, "recorder.err"));
+        wait_until("the recording listens", || host.read("script.jsonl").ends_with('\n'));
         recording
     }
 
@@ -28,25 +28,25 @@ impl Recording {
     }
 
     /// Ends it, once a request of this name was written.
-    fn end(mut self, rig: &Rig, last: &str) -> Vec<Value> {
+    fn end(mut self, host: &TestHost, last: &str) -> Vec<Value> {
         let call = format!("\"call\":\"{last}\"");
-        wait_until("the last request is written", || rig.read("script.jsonl").contains(&call));
+        wait_until("the last request is written", || host.read("script.jsonl").contains(&call));
         self.signal(Signal::SIGTERM);
         self.0.wait().unwrap();
-        script(rig)
+        script(host)
     }
 }
 
 /// What was recorded.
-fn script(rig: &Rig) -> Vec<Value> {
-    let text = rig.read("script.jsonl");
+fn script(host: &TestHost) -> Vec<Value> {
+    let text = host.read("script.jsonl");
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
 /// The one line that says how much was recorded, and where.
-fn summary(rig: &Rig) -> String {
-    let requests = calls(&script(rig)).len();
-    let (bytes, path) = (rig.read("script.jsonl").len(), rig.path("script.jsonl"));
+fn summary(host: &TestHost) -> String {
+    let requests = calls(&script(host)).len();
+    let (bytes, path) = (host.read("script.jsonl").len(), host.path("script.jsonl"));
     let requests = format!("{requests} request{}", if requests == 1 { "" } else { "s" });
     format!("recorded {requests}, {bytes} bytes, to {}", path.display())
 }
@@ -59,14 +59,14 @@ impl Drop for Recording {
 }
 
 /// A life with an update in it.
-fn live(rig: &Rig, id: &str) {
-    succeeds(&rig.create(id));
-    succeeds(&rig.verb(&["start", id]));
-    let root = rig.path("root").display().to_string();
+fn live(host: &TestHost, id: &str) {
+    succeeds(&host.create(id));
+    succeeds(&host.verb(&["start", id]));
+    let root = host.path("root").display().to_string();
     let words = ["--root", &root, "update", "--resources", "-", id];
-    succeeds(&rig.call_with(&words, r#"{"cpu":{"shares":77}}"#));
-    succeeds(&rig.verb(&["kill", id, "9"]));
-    succeeds(&rig.verb(&["delete", id]));
+    succeeds(&host.call_with(&words, r#"{"cpu":{"shares":77}}"#));
+    succeeds(&host.verb(&["kill", id, "9"]));
+    succeeds(&host.verb(&["delete", id]));
 }
 
 fn calls(script: &[Value]) -> Vec<String> {
@@ -76,11 +76,11 @@ fn calls(script: &[Value]) -> Vec<String> {
 
 #[test]
 fn a_recorded_life_is_replayed_to_another_plugin() {
-    let rig = started("");
-    succeeds(&rig.create("c0"));
-    let recording = Recording::begin(&rig, &[]);
-    live(&rig, "c1");
-    let script = recording.end(&rig, "RemovePodSandbox");
+    let host = started("");
+    succeeds(&host.create("c0"));
+    let recording = Recording::begin(&host, &[]);
+    live(&host, "c1");
+    let script = recording.end(&host, "RemovePodSandbox");
     assert_eq!(script[0]["state"]["containers"][0]["id"], "c0");
     let mut wanted: Vec<String> =
         life("").iter().map(|event| event.trim_end().to_owned()).collect();
@@ -93,16 +93,16 @@ fn a_recorded_life_is_replayed_to_another_plugin() {
     assert_eq!(*shares, json!({"value": "77"}), "{update}");
 
     // Today's plugin hears what the node did yesterday.
-    let mut file = rig.read("script.jsonl");
+    let mut file = host.read("script.jsonl");
     let wait = json!({"wait": {"synchronized": ["10-new"], "timeout": "60s"}});
     let at = file.find('\n').unwrap() + 1;
     file.insert_str(at, &format!("{wait}\n"));
-    rig.write("script.jsonl", &file);
-    let socket = rig.path("dry.sock");
-    let told = super::player::connect(socket.clone(), "10", "new", sets("B", "2"));
-    let script = rig.path("script.jsonl").display().to_string();
+    host.write("script.jsonl", &file);
+    let socket = host.path("dry.sock");
+    let told = test_support::scripted_plugin::connect(socket.clone(), "10", "new", sets("B", "2"));
+    let script = host.path("script.jsonl").display().to_string();
     let socket = socket.display().to_string();
-    let output = rig.call(&["nri", "replay", "--socket", &socket, &script]);
+    let output = host.call(&["nri", "replay", "--socket", &socket, &script]);
     succeeds(&output);
     let answers = String::from_utf8(output.stdout).unwrap();
     assert!(answers.contains("\"Env[B]\":\"10-new\""), "{answers}");
@@ -117,10 +117,10 @@ fn a_recorded_life_is_replayed_to_another_plugin() {
 #[test]
 fn values_of_variables_are_recorded_only_where_that_is_asked() {
     for (flags, is_shown) in [(&[][..], false), (&["--show-env"][..], true)] {
-        let rig = started("");
-        let recording = Recording::begin(&rig, flags);
-        succeeds(&rig.create("c1"));
-        let script = recording.end(&rig, "PostCreateContainer");
+        let host = started("");
+        let recording = Recording::begin(&host, flags);
+        succeeds(&host.create("c1"));
+        let script = recording.end(&host, "PostCreateContainer");
         let text = format!("{script:?}");
         assert!(text.contains("PATH="), "{text}");
         assert_eq!(text.contains("PATH=/bin"), is_shown, "{text}");
@@ -129,15 +129,15 @@ fn values_of_variables_are_recorded_only_where_that_is_asked() {
 
 #[test]
 fn two_recordings_and_a_plugin_do_not_disturb_each_other() {
-    let rig = started("");
-    let told = rig.plugin("10", "a", sets("B", "2"));
-    let first = Recording::begin(&rig, &[]);
-    let other = rig.path("other.jsonl").display().to_string();
-    let second = Recording(rig.spawn_plain(&["nri", "replay", "--record", &other]));
-    wait_until("it listens", || !rig.read("other.jsonl").is_empty());
+    let host = started("");
+    let told = host.plugin("10", "a", sets("B", "2"));
+    let first = Recording::begin(&host, &[]);
+    let other = host.path("other.jsonl").display().to_string();
+    let second = Recording(host.spawn_plain(&["nri", "replay", "--record", &other]));
+    wait_until("it listens", || !host.read("other.jsonl").is_empty());
     drop(second);
-    live(&rig, "c1");
-    let script = first.end(&rig, "RemovePodSandbox");
+    live(&host, "c1");
+    let script = first.end(&host, "RemovePodSandbox");
     let heard = told.lock().unwrap().clone();
     let heard: Vec<&str> = heard.iter().filter_map(|event| event.split(' ').next()).collect();
     assert_eq!(calls(&script), heard);
@@ -147,102 +147,102 @@ fn two_recordings_and_a_plugin_do_not_disturb_each_other() {
 
 #[test]
 fn a_file_that_exists_is_not_overwritten() {
-    let rig = started("");
-    rig.write("script.jsonl", "precious");
-    let file = rig.path("script.jsonl").display().to_string();
-    let output = rig.call(&["nri", "replay", "--record", &file]);
+    let host = started("");
+    host.write("script.jsonl", "precious");
+    let file = host.path("script.jsonl").display().to_string();
+    let output = host.call(&["nri", "replay", "--record", &file]);
     assert_eq!(output.status.code(), Some(1));
     assert_eq!(String::from_utf8_lossy(&output.stderr).lines().count(), 1);
-    assert_eq!(rig.read("script.jsonl"), "precious");
+    assert_eq!(host.read("script.jsonl"), "precious");
 }
 
 #[test]
 fn without_a_daemon_there_is_nothing_to_record() {
-    let rig = Rig::new("");
-    let file = rig.path("script.jsonl").display().to_string();
-    let output = rig.call(&["nri", "replay", "--record", &file]);
+    let host = TestHost::new("");
+    let file = host.path("script.jsonl").display().to_string();
+    let output = host.call(&["nri", "replay", "--record", &file]);
     let line = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!((output.status.code(), line.lines().count()), (Some(1), 1), "{line}");
-    assert!(!rig.path("script.jsonl").exists());
+    assert!(!host.path("script.jsonl").exists());
 }
 
 #[test]
 fn a_recording_ends_with_its_daemon_and_says_so() {
-    let mut rig = started("");
-    let mut recording = Recording::begin(&rig, &[]);
-    rig.kill_daemon();
+    let mut host = started("");
+    let mut recording = Recording::begin(&host, &[]);
+    host.kill_daemon();
     assert_eq!(recording.0.wait().unwrap().code(), Some(1));
-    assert!(rig.read("script.jsonl").ends_with('\n'));
-    let said = rig.read("recorder.err");
+    assert!(host.read("script.jsonl").ends_with('\n'));
+    let said = host.read("recorder.err");
     assert!(said.contains("the daemon has ended") && said.lines().count() == 1, "{said}");
-    assert!(said.contains(&summary(&rig)), "{said}");
+    assert!(said.contains(&summary(&host)), "{said}");
 }
 
 #[test]
 fn a_signal_ends_a_recording_which_says_how_much_it_wrote_and_where() {
     for signal in [Signal::SIGINT, Signal::SIGTERM] {
-        let rig = started("");
-        let mut recording = Recording::begin(&rig, &[]);
-        succeeds(&rig.create("c1"));
-        wait_until("it is written", || rig.read("script.jsonl").contains("PostCreateContainer"));
+        let host = started("");
+        let mut recording = Recording::begin(&host, &[]);
+        succeeds(&host.create("c1"));
+        wait_until("it is written", || host.read("script.jsonl").contains("PostCreateContainer"));
         recording.signal(signal);
         assert_eq!(recording.0.wait().unwrap().code(), Some(0), "{signal}");
-        assert!(!calls(&script(&rig)).is_empty());
-        assert_eq!(rig.read("recorder.err"), format!("nri-runc: {}\n", summary(&rig)));
+        assert!(!calls(&script(&host)).is_empty());
+        assert_eq!(host.read("recorder.err"), format!("nri-runc: {}\n", summary(&host)));
     }
 }
 
 #[test]
 fn what_happened_before_the_signal_is_recorded_by_a_recorder_that_is_behind() {
-    let rig = started("");
-    let mut recording = Recording::begin(&rig, &[]);
+    let host = started("");
+    let mut recording = Recording::begin(&host, &[]);
     recording.signal(Signal::SIGSTOP);
-    live(&rig, "c1");
+    live(&host, "c1");
     let told = life("").len() + 2;
     recording.signal(Signal::SIGTERM);
     recording.signal(Signal::SIGCONT);
     assert_eq!(recording.0.wait().unwrap().code(), Some(0));
-    assert_eq!(calls(&script(&rig)).len(), told, "{:?}", calls(&script(&rig)));
-    assert!(rig.read("recorder.err").contains(&summary(&rig)));
+    assert_eq!(calls(&script(&host)).len(), told, "{:?}", calls(&script(&host)));
+    assert!(host.read("recorder.err").contains(&summary(&host)));
 }
 
 #[test]
 fn a_recording_on_a_pipe_that_nobody_reads_can_be_ended() {
-    let rig = started("");
+    let host = started("");
     let (reader, writer) = std::io::pipe().unwrap();
     nix::fcntl::fcntl(&writer, nix::fcntl::FcntlArg::F_SETPIPE_SZ(4096)).unwrap();
     let words = ["nri", "replay", "--record", "-"];
-    let child = rig.spawn_kept(&words, Some(Stdio::from(writer)), "recorder.err");
+    let child = host.spawn_kept(&words, Some(Stdio::from(writer)), "recorder.err");
     let mut recording = Recording(child);
-    live(&rig, "c1");
-    live(&rig, "c2");
+    live(&host, "c1");
+    live(&host, "c2");
     wait_until("it ends", || {
         recording.signal(Signal::SIGTERM);
         recording.0.try_wait().unwrap().is_some()
     });
     assert_eq!(recording.0.wait().unwrap().code(), Some(1));
     drop(reader);
-    let said = rig.read("recorder.err");
+    let said = host.read("recorder.err");
     assert!(said.contains("bytes, to standard output") && said.lines().count() == 1, "{said}");
 }
 
 #[test]
 fn a_recording_is_replayed_as_documented_to_plugins_that_connect_later() {
-    let rig = started("");
-    rig.plugin("10", "a", sets("A", "1"));
-    let recording = Recording::begin(&rig, &[]);
-    live(&rig, "c1");
-    let recorded = recording.end(&rig, "RemovePodSandbox");
+    let host = started("");
+    host.plugin("10", "a", sets("A", "1"));
+    let recording = Recording::begin(&host, &[]);
+    live(&host, "c1");
+    let recorded = recording.end(&host, "RemovePodSandbox");
     assert_eq!(recorded[0]["plugins"], json!(["10-a"]), "{}", recorded[0]);
-    let (socket, out) = (rig.path("dry.sock"), rig.path("answers"));
-    let file = rig.path("script.jsonl").display().to_string();
+    let (socket, out) = (host.path("dry.sock"), host.path("answers"));
+    let file = host.path("script.jsonl").display().to_string();
     let words = ["nri", "replay", "--socket", socket.to_str().unwrap(), &file];
     let out = std::fs::OpenOptions::new().append(true).create(true).open(out).unwrap();
-    let mut replay = Recording(rig.spawn_kept(&words, Some(Stdio::from(out)), "replay.err"));
-    wait_until("it waits", || rig.read("replay.err").contains("waits up to 30s for 10-a"));
-    let told = super::player::connect(socket, "10", "a", sets("B", "2"));
+    let mut replay = Recording(host.spawn_kept(&words, Some(Stdio::from(out)), "replay.err"));
+    wait_until("it waits", || host.read("replay.err").contains("waits up to 30s for 10-a"));
+    let told = test_support::scripted_plugin::connect(socket, "10", "a", sets("B", "2"));
     assert_eq!(replay.0.wait().unwrap().code(), Some(0));
-    assert!(rig.read("answers").contains("\"Env[B]\":\"10-a\""), "{}", rig.read("answers"));
+    assert!(host.read("answers").contains("\"Env[B]\":\"10-a\""), "{}", host.read("answers"));
     let told = told.lock().unwrap().clone();
     let told = told.iter().filter_map(|event| event.split(' ').next());
     let told: Vec<&str> = told.filter(|event| *event != "Synchronize").collect();
@@ -251,13 +251,13 @@ fn a_recording_is_replayed_as_documented_to_plugins_that_connect_later() {
 
 #[test]
 fn recording_goes_with_no_script_and_no_socket() {
-    let rig = Rig::new("");
+    let host = TestHost::new("");
     for words in [
         &["--record", "x", "script"] as &[&str],
         &["--record", "x", "--socket", "/s"],
         &["--show-env"],
     ] {
-        let output = rig.call(&[&["nri", "replay"][..], words].concat());
+        let output = host.call(&[&["nri", "replay"][..], words].concat());
         assert_eq!(output.status.code(), Some(2), "{words:?}");
     }
 }

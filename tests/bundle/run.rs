@@ -5,15 +5,14 @@
 
 use std::sync::{Arc, Mutex};
 
-use super::ground::Ground;
-use super::player::Manner;
-use super::rig::{Rig, wait_until};
 use super::{life, sets, succeeds};
+use test_support::ground::Ground;
+use test_support::{Script, TestHost, wait_until};
 
 /// Declared in the order in which it ends: containers first.
 struct Live {
     ground: Ground,
-    rig: Rig,
+    host: TestHost,
     document: String,
 }
 
@@ -22,33 +21,33 @@ type Told = Arc<Mutex<Vec<String>>>;
 impl Live {
     /// A container `c1` that runs `args`, its daemon, and no plugin yet.
     fn new(args: &[&str]) -> Option<Self> {
-        let mut rig = Rig::new("");
-        let ground = Ground::new(&rig.path(""))?;
+        let mut host = TestHost::new("");
+        let ground = Ground::new(&host.path(""))?;
         let document = serde_json::to_string_pretty(&ground.document("c1", args)).unwrap();
-        rig.write("bundle/config.json", &document);
-        rig.configure(ground.runc(), "");
-        rig.start_daemon();
-        Some(Self { ground, rig, document })
+        host.write("bundle/config.json", &document);
+        host.configure(ground.runc(), "");
+        host.start_daemon();
+        Some(Self { ground, host, document })
     }
 
     fn run(&self, flags: &[&str]) -> std::process::Output {
-        let bundle = self.rig.path("bundle").display().to_string();
-        self.rig.verb(&[&["run", "--bundle", &bundle], flags, &["c1"]].concat())
+        let bundle = self.host.path("bundle").display().to_string();
+        self.host.verb(&[&["run", "--bundle", &bundle], flags, &["c1"]].concat())
     }
 
     fn init(&self) -> u32 {
-        self.rig.read("pid").trim().parse().unwrap()
+        self.host.read("pid").trim().parse().unwrap()
     }
 
     /// The runtime, the bundle and the daemon have forgotten the container.
     fn nothing_is_left(&self) {
         wait_until("nobody knows of it", || {
-            self.rig.admin(&["pods"]) == serde_json::Value::Array(vec![])
+            self.host.admin(&["pods"]) == serde_json::Value::Array(vec![])
         });
-        assert_eq!(self.rig.read("bundle/config.json"), self.document);
-        let names = std::fs::read_dir(self.rig.path("bundle")).unwrap();
+        assert_eq!(self.host.read("bundle/config.json"), self.document);
+        let names = std::fs::read_dir(self.host.path("bundle")).unwrap();
         assert_eq!(names.count(), 2, "something was left in the bundle");
-        assert!(!self.rig.path("root/c1").exists());
+        assert!(!self.host.path("root/c1").exists());
         for controller in std::fs::read_dir("/sys/fs/cgroup").unwrap().flatten() {
             let cgroup = format!("{}{}", controller.path().display(), self.ground.cgroup("c1"));
             assert!(!std::path::Path::new(&cgroup).exists(), "{cgroup} was left");
@@ -71,16 +70,16 @@ fn the_program_sees(pid: u32, variable: &str) {
 #[test]
 fn a_detached_run_is_adjusted_and_its_life_is_told() {
     let Some(live) = Live::new(&["sleep", "1000"]) else { return };
-    let told = live.rig.plugin("10", "env", sets("HELLO", "there"));
-    let pid_file = live.rig.path("pid").display().to_string();
+    let told = live.host.plugin("10", "env", sets("HELLO", "there"));
+    let pid_file = live.host.path("pid").display().to_string();
     succeeds(&live.run(&["--detach", "--pid-file", &pid_file]));
     the_program_sees(live.init(), "HELLO=there");
     wait_until("the start is told", || heard(&told, "PostStartContainer c1"));
     assert_eq!(*told.lock().unwrap(), life("c1")[..5]);
-    succeeds(&live.rig.verb(&["kill", "c1", "KILL"]));
+    succeeds(&live.host.verb(&["kill", "c1", "KILL"]));
     wait_until("the stop is told", || heard(&told, "StopContainer c1"));
     assert_eq!(*told.lock().unwrap(), life("c1")[..6]);
-    succeeds(&live.rig.verb(&["delete", "c1"]));
+    succeeds(&live.host.verb(&["delete", "c1"]));
     live.nothing_is_left();
     assert_eq!(*told.lock().unwrap(), life("c1"));
 }
@@ -89,14 +88,14 @@ fn a_detached_run_is_adjusted_and_its_life_is_told() {
 fn a_container_is_told_as_paused_while_it_is() {
     let Some(live) = Live::new(&["sleep", "1000"]) else { return };
     succeeds(&live.run(&["--detach"]));
-    let state = || live.rig.admin(&["pods"])[0]["containers"][0]["state"].clone();
+    let state = || live.host.admin(&["pods"])[0]["containers"][0]["state"].clone();
     wait_until("it runs", || state() == "running");
-    succeeds(&live.rig.verb(&["pause", "c1"]));
+    succeeds(&live.host.verb(&["pause", "c1"]));
     assert_eq!(state(), "paused");
-    assert_eq!(live.rig.admin(&["explain", "c1"])["state"], "paused");
-    succeeds(&live.rig.verb(&["resume", "c1"]));
+    assert_eq!(live.host.admin(&["explain", "c1"])["state"], "paused");
+    succeeds(&live.host.verb(&["resume", "c1"]));
     assert_eq!(state(), "running");
-    succeeds(&live.rig.verb(&["delete", "--force", "c1"]));
+    succeeds(&live.host.verb(&["delete", "--force", "c1"]));
     live.nothing_is_left();
 }
 
@@ -104,11 +103,11 @@ fn a_container_is_told_as_paused_while_it_is() {
 fn a_run_in_the_foreground_carries_output_and_exit_code() {
     let script = "cat; echo $HELLO >&2; sleep 0.2; exit 3";
     let Some(live) = Live::new(&["sh", "-c", script]) else { return };
-    let told = live.rig.plugin("10", "env", sets("HELLO", "there"));
-    let bundle = live.rig.path("bundle").display().to_string();
-    let root = live.rig.path("root").display().to_string();
+    let told = live.host.plugin("10", "env", sets("HELLO", "there"));
+    let bundle = live.host.path("bundle").display().to_string();
+    let root = live.host.path("root").display().to_string();
     let words = ["--root", &root, "run", "--bundle", &bundle, "c1"];
-    let output = live.rig.call_with(&words, "from outside\n");
+    let output = live.host.call_with(&words, "from outside\n");
     assert_eq!(output.status.code(), Some(3));
     assert_eq!(String::from_utf8_lossy(&output.stdout), "from outside\n");
     assert_eq!(String::from_utf8_lossy(&output.stderr), "there\n");
@@ -120,7 +119,7 @@ fn a_run_in_the_foreground_carries_output_and_exit_code() {
 #[test]
 fn a_run_that_is_over_at_once_is_told_whole_each_time() {
     let Some(live) = Live::new(&["sh", "-c", "exit 4"]) else { return };
-    let told = live.rig.plugin("10", "env", sets("HELLO", "there"));
+    let told = live.host.plugin("10", "env", sets("HELLO", "there"));
     for round in 1..=5 {
         assert_eq!(live.run(&[]).status.code(), Some(4));
         live.nothing_is_left();
@@ -132,10 +131,10 @@ fn a_run_that_is_over_at_once_is_told_whole_each_time() {
 #[test]
 fn a_run_that_is_killed_from_elsewhere_is_told_whole() {
     let Some(live) = Live::new(&["sleep", "1000"]) else { return };
-    let told = live.rig.plugin("10", "env", sets("HELLO", "there"));
-    let mut process = live.rig.spawn(&["run", "--bundle", "BUNDLE", "c1"]);
+    let told = live.host.plugin("10", "env", sets("HELLO", "there"));
+    let mut process = live.host.spawn(&["run", "--bundle", "BUNDLE", "c1"]);
     wait_until("the start is told", || heard(&told, "PostStartContainer c1"));
-    succeeds(&live.rig.verb(&["kill", "c1", "KILL"]));
+    succeeds(&live.host.verb(&["kill", "c1", "KILL"]));
     assert_eq!(process.wait().unwrap().code(), Some(137));
     live.nothing_is_left();
     assert_eq!(*told.lock().unwrap(), life("c1"));
@@ -144,12 +143,12 @@ fn a_run_that_is_killed_from_elsewhere_is_told_whole() {
 #[test]
 fn a_foreground_run_outlives_its_daemon_and_its_end_is_told_by_the_next() {
     let Some(mut live) = Live::new(&["sh", "-c", "sleep 1.5; exit 5"]) else { return };
-    let told = live.rig.plugin("10", "env", sets("HELLO", "there"));
-    let mut process = live.rig.spawn(&["run", "--bundle", "BUNDLE", "c1"]);
+    let told = live.host.plugin("10", "env", sets("HELLO", "there"));
+    let mut process = live.host.spawn(&["run", "--bundle", "BUNDLE", "c1"]);
     wait_until("the start is told", || heard(&told, "PostStartContainer c1"));
-    live.rig.kill_daemon();
-    live.rig.start_daemon();
-    let told = live.rig.plugin("10", "env", sets("HELLO", "there"));
+    live.host.kill_daemon();
+    live.host.start_daemon();
+    let told = live.host.plugin("10", "env", sets("HELLO", "there"));
     assert_eq!(process.wait().unwrap().code(), Some(5));
     live.nothing_is_left();
     let mut wanted = vec!["Synchronize c1".to_owned()];
@@ -160,15 +159,15 @@ fn a_foreground_run_outlives_its_daemon_and_its_end_is_told_by_the_next() {
 #[test]
 fn a_life_from_create_to_delete_is_told() {
     let Some(live) = Live::new(&["sleep", "1000"]) else { return };
-    let told = live.rig.plugin("10", "env", sets("HELLO", "there"));
-    succeeds(&live.rig.create("c1"));
+    let told = live.host.plugin("10", "env", sets("HELLO", "there"));
+    succeeds(&live.host.create("c1"));
     wait_until("the creation is told", || heard(&told, "PostCreateContainer c1"));
     assert_eq!(*told.lock().unwrap(), life("c1")[..3]);
-    succeeds(&live.rig.verb(&["start", "c1"]));
+    succeeds(&live.host.verb(&["start", "c1"]));
     the_program_sees(live.init(), "HELLO=there");
-    succeeds(&live.rig.verb(&["kill", "c1", "KILL"]));
+    succeeds(&live.host.verb(&["kill", "c1", "KILL"]));
     wait_until("the stop is told", || heard(&told, "StopContainer c1"));
-    succeeds(&live.rig.verb(&["delete", "c1"]));
+    succeeds(&live.host.verb(&["delete", "c1"]));
     live.nothing_is_left();
     assert_eq!(*told.lock().unwrap(), life("c1"));
 }
@@ -176,13 +175,13 @@ fn a_life_from_create_to_delete_is_told() {
 #[test]
 fn a_forced_delete_of_a_running_container_is_told() {
     let Some(live) = Live::new(&["sleep", "1000"]) else { return };
-    let told = live.rig.plugin("10", "env", sets("HELLO", "there"));
+    let told = live.host.plugin("10", "env", sets("HELLO", "there"));
     succeeds(&live.run(&["--detach"]));
-    succeeds(&live.rig.verb(&["delete", "--force", "c1"]));
+    succeeds(&live.host.verb(&["delete", "--force", "c1"]));
     live.nothing_is_left();
     assert_eq!(*told.lock().unwrap(), life("c1"));
     // What is gone is deleted again by careful engines; nobody hears of it.
-    succeeds(&live.rig.verb(&["delete", "--force", "c1"]));
+    succeeds(&live.host.verb(&["delete", "--force", "c1"]));
     assert_eq!(*told.lock().unwrap(), life("c1"));
 }
 
@@ -190,8 +189,8 @@ fn a_forced_delete_of_a_running_container_is_told() {
 fn a_refused_run_leaves_nothing() {
     let Some(live) = Live::new(&["sleep", "1000"]) else { return };
     let told = {
-        let guard = Manner { refuses: Some("not signed"), ..Manner::default() };
-        let told = live.rig.plugin("90", "guard", guard);
+        let guard = Script { refuses: Some("not signed"), ..Script::default() };
+        let told = live.host.plugin("90", "guard", guard);
         let output = live.run(&["--detach"]);
         let line = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!((output.status.code(), line.lines().count()), (Some(1), 1), "{line}");
@@ -208,10 +207,10 @@ fn a_refused_run_leaves_nothing() {
 #[test]
 fn a_run_whose_start_is_refused_leaves_nothing() {
     let Some(live) = Live::new(&["sleep", "1000"]) else { return };
-    let _env = live.rig.plugin("10", "env", sets("HELLO", "there"));
+    let _env = live.host.plugin("10", "env", sets("HELLO", "there"));
     let at = Some("StartContainer".to_owned());
-    let guard = Manner { refuses: Some("not yet"), at, ..Manner::default() };
-    let told = live.rig.plugin("90", "guard", guard);
+    let guard = Script { refuses: Some("not yet"), at, ..Script::default() };
+    let told = live.host.plugin("90", "guard", guard);
     let output = live.run(&[]);
     let line = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!((output.status.code(), line.lines().count()), (Some(1), 1), "{line}");
@@ -225,7 +224,7 @@ fn a_run_whose_start_is_refused_leaves_nothing() {
 #[test]
 fn a_run_that_fails_in_runc_is_undone_and_was_never_started() {
     let Some(live) = Live::new(&["no-such-program"]) else { return };
-    let told = live.rig.plugin("10", "env", sets("HELLO", "there"));
+    let told = live.host.plugin("10", "env", sets("HELLO", "there"));
     for flags in [&[][..], &["--detach"]] {
         let output = live.run(flags);
         assert_eq!(output.status.code(), Some(1));
@@ -242,15 +241,15 @@ fn a_run_that_fails_in_runc_is_undone_and_was_never_started() {
 #[test]
 fn a_second_container_of_a_living_id_changes_nothing_for_the_first() {
     let Some(live) = Live::new(&["sleep", "1000"]) else { return };
-    let told = live.rig.plugin("10", "env", sets("HELLO", "there"));
+    let told = live.host.plugin("10", "env", sets("HELLO", "there"));
     succeeds(&live.run(&["--detach"]));
     wait_until("the start is told", || heard(&told, "PostStartContainer c1"));
-    for output in [live.rig.create("c1"), live.run(&["--detach"]), live.run(&[])] {
+    for output in [live.host.create("c1"), live.run(&["--detach"]), live.run(&[])] {
         assert_eq!(output.status.code(), Some(1));
         assert!(!String::from_utf8_lossy(&output.stderr).contains("nri-runc"));
     }
-    assert_eq!(live.rig.admin(&["pods"])[0]["containers"][0]["state"], "running");
-    succeeds(&live.rig.verb(&["delete", "--force", "c1"]));
+    assert_eq!(live.host.admin(&["pods"])[0]["containers"][0]["state"], "running");
+    succeeds(&live.host.verb(&["delete", "--force", "c1"]));
     live.nothing_is_left();
     assert_eq!(*told.lock().unwrap(), life("c1"));
 }

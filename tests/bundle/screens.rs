@@ -6,9 +6,8 @@ use std::path::Path;
 use nri_runc::plugin::api;
 use serde_json::{Value, json};
 
-use super::player::Manner;
-use super::rig::{BUNDLE, Rig, wait_until};
 use super::{env, sets, started, succeeds};
+use test_support::{BUNDLE, Script, TestHost, wait_until};
 
 /// Title of the terminal, clear screen, a second line, the other direction, nothing visible, C1.
 const HOSTILE: &str =
@@ -35,43 +34,43 @@ fn hostile_bundle() -> String {
     BUNDLE.replacen('{', &format!("{{{annotations}"), 1)
 }
 
-fn hostile_plugin() -> Manner {
+fn hostile_plugin() -> Script {
     let annotations = [(HOSTILE.to_owned(), format!("{HOSTILE}2"))].into();
     let adjust = api::ContainerAdjustment {
         annotations,
         env: vec![env(HOSTILE, HOSTILE)],
         ..Default::default()
     };
-    Manner { adjust, ..Manner::default() }
+    Script { adjust, ..Script::default() }
 }
 
 #[test]
 fn hostile_names_reach_no_screen_and_no_log_as_they_are() {
-    let rig = started("");
-    rig.write("bundle/config.json", &hostile_bundle());
-    let _told = rig.plugin("10", "paints", hostile_plugin());
-    succeeds(&rig.create("c1"));
-    let refusing = Manner { refuses: Some(HOSTILE), ..Manner::default() };
-    let _guard = rig.plugin("90", "guard", refusing);
-    let output = rig.create("c2");
+    let host = started("");
+    host.write("bundle/config.json", &hostile_bundle());
+    let _told = host.plugin("10", "paints", hostile_plugin());
+    succeeds(&host.create("c1"));
+    let refusing = Script { refuses: Some(HOSTILE), ..Script::default() };
+    let _guard = host.plugin("90", "guard", refusing);
+    let output = host.create("c2");
     assert_eq!(output.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&output.stderr).contains("90-guard refused"));
     is_printable("stderr of a refusal", &output.stderr);
-    let entry: Value = serde_json::from_str(&rig.read("log.json")).unwrap();
+    let entry: Value = serde_json::from_str(&host.read("log.json")).unwrap();
     is_printable("--log as JSON", entry["msg"].as_str().unwrap().as_bytes());
-    let (bundle, log) = (rig.path("bundle"), rig.path("log.text"));
+    let (bundle, log) = (host.path("bundle"), host.path("log.text"));
     let (bundle, log) = (bundle.to_str().unwrap(), log.to_str().unwrap());
-    let output = rig.verb(&["--log", log, "create", "--bundle", bundle, "c3"]);
+    let output = host.verb(&["--log", log, "create", "--bundle", bundle, "c3"]);
     assert_eq!(output.status.code(), Some(1));
-    is_printable("--log as text", rig.read("log.text").as_bytes());
-    std::fs::create_dir_all(rig.path("plugins")).unwrap();
-    rig.write(&format!("plugins/10-{HOSTILE}"), "#!/bin/sh\n");
+    is_printable("--log as text", host.read("log.text").as_bytes());
+    std::fs::create_dir_all(host.path("plugins")).unwrap();
+    host.write(&format!("plugins/10-{HOSTILE}"), "#!/bin/sh\n");
     let name = format!("named{HOSTILE}");
-    std::fs::create_dir(rig.path(&name)).unwrap();
-    rig.write(&format!("{name}/config.json"), &hostile_bundle());
+    std::fs::create_dir(host.path(&name)).unwrap();
+    host.write(&format!("{name}/config.json"), &hostile_bundle());
     let key = Value::from(HOSTILE);
-    rig.write("adjust.json", &format!("{{\"annotations\": {{{key}: \"2\"}}}}"));
-    let (named, adjust) = (rig.path(&name), rig.path("adjust.json"));
+    host.write("adjust.json", &format!("{{\"annotations\": {{{key}: \"2\"}}}}"));
+    let (named, adjust) = (host.path(&name), host.path("adjust.json"));
     let (named, adjust) = (named.to_str().unwrap(), adjust.to_str().unwrap());
     for words in [
         &["status"][..],
@@ -93,23 +92,23 @@ fn hostile_names_reach_no_screen_and_no_log_as_they_are() {
         &[HOSTILE],
         &["--config", HOSTILE, "status"],
     ] {
-        let output = rig.call(&[&["nri"][..], words].concat());
+        let output = host.call(&[&["nri"][..], words].concat());
         is_printable(&format!("stdout of {words:?}"), &output.stdout);
         is_printable(&format!("stderr of {words:?}"), &output.stderr);
         assert!(!output.stdout.is_empty() || !output.stderr.is_empty(), "{words:?} said nothing");
     }
-    assert!(rig.logged(&["90-guard refused", "forged"]) > 0, "{}", rig.read("daemon.err"));
-    is_printable("the log", rig.read("daemon.err").as_bytes());
+    assert!(host.logged(&["90-guard refused", "forged"]) > 0, "{}", host.read("daemon.err"));
+    is_printable("the log", host.read("daemon.err").as_bytes());
 }
 
 #[test]
 fn json_keeps_hostile_names_as_they_are() {
-    let rig = started("");
-    rig.write("bundle/config.json", &hostile_bundle());
-    let _told = rig.plugin("10", "paints", hostile_plugin());
-    succeeds(&rig.create("c1"));
-    assert_eq!(rig.admin(&["pods"])[0]["name"], HOSTILE);
-    let changes = rig.admin(&["explain", "c1"])["changes"].clone();
+    let host = started("");
+    host.write("bundle/config.json", &hostile_bundle());
+    let _told = host.plugin("10", "paints", hostile_plugin());
+    succeeds(&host.create("c1"));
+    assert_eq!(host.admin(&["pods"])[0]["name"], HOSTILE);
+    let changes = host.admin(&["explain", "c1"])["changes"].clone();
     let is_it = |change: &Value| change["field"] == format!("annotations[{HOSTILE}]");
     let change = changes.as_array().into_iter().flatten().find(|change| is_it(change));
     assert_eq!(
@@ -121,19 +120,19 @@ fn json_keeps_hostile_names_as_they_are() {
 
 #[test]
 fn help_calls_itself_nri_runc_nri_and_lists_every_verb() {
-    let rig = Rig::new("");
-    let help = rig.call(&["nri", "help"]);
+    let host = TestHost::new("");
+    let help = host.call(&["nri", "help"]);
     succeeds(&help);
     let text = String::from_utf8(help.stdout).unwrap();
-    assert_eq!(rig.call(&["nri", "--help"]).stdout, text.as_bytes());
+    assert_eq!(host.call(&["nri", "--help"]).stdout, text.as_bytes());
     assert!(text.contains("Usage: nri-runc nri [OPTIONS] <COMMAND>"), "{text}");
     for verb in ["status", "plugins", "pods", "explain", "check", "disable", "enable"] {
         assert!(text.contains(&format!("\n  {verb} ")), "{verb}: {text}");
-        let own = rig.call(&["nri", "help", verb]);
+        let own = host.call(&["nri", "help", verb]);
         let own = String::from_utf8(own.stdout).unwrap();
         assert!(own.contains(&format!("Usage: nri-runc nri {verb}")), "{own}");
     }
-    let wrong = rig.call(&["nri", "statsu"]);
+    let wrong = host.call(&["nri", "statsu"]);
     assert_eq!(wrong.status.code(), Some(2));
     let wrong = String::from_utf8(wrong.stderr).unwrap();
     assert!(wrong.contains("Usage: nri-runc nri"), "{wrong}");
@@ -141,8 +140,8 @@ fn help_calls_itself_nri_runc_nri_and_lists_every_verb() {
 
 #[test]
 fn help_fits_a_terminal_of_eighty_columns() {
-    let rig = Rig::new("");
-    let text = String::from_utf8(rig.call(&["nri", "help"]).stdout).unwrap();
+    let host = TestHost::new("");
+    let text = String::from_utf8(host.call(&["nri", "help"]).stdout).unwrap();
     assert!(text.lines().count() > 15, "{text}");
     for line in text.lines() {
         assert!(line.chars().count() <= 80, "{line:?}");
@@ -152,58 +151,58 @@ fn help_fits_a_terminal_of_eighty_columns() {
 /// A program that is called by an engine stays the runtime's: its help is not ours to change.
 #[test]
 fn help_of_the_runtime_is_the_runtimes_own() {
-    let rig = Rig::new("");
-    let output = rig.call(&["--help"]);
+    let host = TestHost::new("");
+    let output = host.call(&["--help"]);
     succeeds(&output);
-    assert_eq!((output.stdout.len(), output.stderr.len()), (0, 0), "the rig's runtime is silent");
-    assert!(rig.read("fake/argv").starts_with("--help\n"), "{}", rig.read("fake/argv"));
-    assert!(Path::new(&rig.path("run")).read_dir().is_err(), "nothing was started or written");
+    assert_eq!((output.stdout.len(), output.stderr.len()), (0, 0), "the host's runtime is silent");
+    assert!(host.read("fake/argv").starts_with("--help\n"), "{}", host.read("fake/argv"));
+    assert!(Path::new(&host.path("run")).read_dir().is_err(), "nothing was started or written");
 }
 
 /// A container of the pod `web` in `namespace`, called `app`.
-fn create_app(rig: &Rig, namespace: &str, id: &str) {
+fn create_app(host: &TestHost, namespace: &str, id: &str) {
     let keys = format!(
         "\"annotations\": {{\"nri-runc.dev/pod-namespace\": \"{namespace}\",
          \"nri-runc.dev/pod-id\": \"pod-of-{id}\",
          \"nri-runc.dev/pod-name\": \"web\", \"nri-runc.dev/container-name\": \"app\"}},"
     );
     let bundle = format!("bundle-{id}");
-    std::fs::create_dir_all(rig.path(&bundle).join("rootfs")).unwrap();
-    rig.write(&format!("{bundle}/config.json"), &BUNDLE.replacen('{', &format!("{{{keys}"), 1));
-    succeeds(&rig.create_from(&bundle, id));
+    std::fs::create_dir_all(host.path(&bundle).join("rootfs")).unwrap();
+    host.write(&format!("{bundle}/config.json"), &BUNDLE.replacen('{', &format!("{{{keys}"), 1));
+    succeeds(&host.create_from(&bundle, id));
 }
 
-fn page(rig: &Rig, words: &[&str]) -> String {
-    let output = rig.call(&[&["nri"][..], words].concat());
+fn page(host: &TestHost, words: &[&str]) -> String {
+    let output = host.call(&[&["nri"][..], words].concat());
     succeeds(&output);
     String::from_utf8(output.stdout).unwrap()
 }
 
 #[test]
 fn an_exact_id_wins_over_the_beginning_of_another() {
-    let rig = started("");
-    succeeds(&rig.create("b11e5a2b"));
+    let host = started("");
+    succeeds(&host.create("b11e5a2b"));
     {
-        let refusing = Manner { refuses: Some("not signed"), ..Manner::default() };
-        let _told = rig.plugin("90", "guard", refusing);
-        assert_eq!(rig.create("b1").status.code(), Some(1));
+        let refusing = Script { refuses: Some("not signed"), ..Script::default() };
+        let _told = host.plugin("90", "guard", refusing);
+        assert_eq!(host.create("b1").status.code(), Some(1));
     }
-    let explained = rig.admin(&["explain", "b1"]);
+    let explained = host.admin(&["explain", "b1"]);
     assert_eq!(explained["id"], "b1", "{explained}");
     assert!(explained["refused"].to_string().contains("not signed"), "{explained}");
-    assert_eq!(rig.admin(&["explain", "b11"])["id"], "b11e5a2b");
+    assert_eq!(host.admin(&["explain", "b11"])["id"], "b11e5a2b");
 }
 
 #[test]
 fn containers_are_found_by_name_and_several_are_listed_newest_first() {
-    let rig = started("");
-    create_app(&rig, "shop", "c1");
-    create_app(&rig, "stage", "c2");
+    let host = started("");
+    create_app(&host, "shop", "c1");
+    create_app(&host, "stage", "c2");
     for wanted in ["shop/app", "shop/c1", "shop/web/app", "c1"] {
-        assert_eq!(rig.admin(&["explain", wanted])["id"], "c1", "{wanted}");
+        assert_eq!(host.admin(&["explain", wanted])["id"], "c1", "{wanted}");
     }
     for wanted in ["app", "c"] {
-        let output = rig.call(&["nri", "explain", wanted]);
+        let output = host.call(&["nri", "explain", wanted]);
         assert_eq!(output.status.code(), Some(1), "{wanted}");
         let (table, line) = (output.stdout, String::from_utf8(output.stderr).unwrap());
         let table = String::from_utf8(table).unwrap();
@@ -213,31 +212,31 @@ fn containers_are_found_by_name_and_several_are_listed_newest_first() {
         assert!(rows[2].starts_with("c1 ") && rows[2].contains("created"), "{table}");
         assert_eq!(line.lines().count(), 1, "{line}");
         assert!(line.contains("is ambiguous") && !line.contains("daemon"), "{line}");
-        let document = rig.admin(&["explain", wanted]);
+        let document = host.admin(&["explain", wanted]);
         assert_eq!(document["matches"][0]["id"], "c2", "{document}");
         assert!(document["matches"][0]["created_time"].as_str().unwrap().ends_with('Z'));
     }
     // A name that is used again means the one that lives; the others are told.
-    succeeds(&rig.verb(&["delete", "--force", "c2"]));
-    wait_until("it is removed", || rig.admin(&["explain", "c2"])["state"] == "removed");
-    let document = rig.admin(&["explain", "app"]);
+    succeeds(&host.verb(&["delete", "--force", "c2"]));
+    wait_until("it is removed", || host.admin(&["explain", "c2"])["state"] == "removed");
+    let document = host.admin(&["explain", "app"]);
     assert_eq!((&document["id"], &document["earlier"][0]["id"]), (&json!("c1"), &json!("c2")));
 }
 
 #[test]
 fn a_refused_container_has_the_time_of_its_refusal() {
-    let rig = started("");
-    let _told = rig.plugin("90", "guard", Manner { refuses: Some("no"), ..Manner::default() });
+    let host = started("");
+    let _told = host.plugin("90", "guard", Script { refuses: Some("no"), ..Script::default() });
     for id in ["bad1", "bad2"] {
-        assert_eq!(rig.create(id).status.code(), Some(1));
+        assert_eq!(host.create(id).status.code(), Some(1));
     }
-    let document = rig.admin(&["explain", "bad1"]);
+    let document = host.admin(&["explain", "bad1"]);
     assert!(document["refused_at"].as_i64() > Some(0), "{document}");
     assert!(document["refused_time"].as_str().is_some_and(|time| time.ends_with('Z')));
     assert_eq!(document["created_at"], 0, "{document}");
-    assert!(page(&rig, &["explain", "bad1"]).contains("(refused 2"));
+    assert!(page(&host, &["explain", "bad1"]).contains("(refused 2"));
     // Two are meant: a table with their ages.
-    let output = rig.call(&["nri", "explain", "bad"]);
+    let output = host.call(&["nri", "explain", "bad"]);
     let table = String::from_utf8(output.stdout).unwrap();
     let ages: Vec<&str> =
         table.lines().skip(1).filter_map(|row| row.split(' ').next_back()).collect();
@@ -246,20 +245,20 @@ fn a_refused_container_has_the_time_of_its_refusal() {
 
 #[test]
 fn an_unknown_name_is_no_matter_of_the_daemon() {
-    let rig = started("");
-    let output = rig.call(&["nri", "explain", "nowhere"]);
+    let host = started("");
+    let output = host.call(&["nri", "explain", "nowhere"]);
     let line = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(1));
     assert!(line.contains("nowhere is known") && !line.contains("nri daemon"), "{line}");
-    let away = Rig::new("").call(&["nri", "explain", "nowhere"]);
+    let away = TestHost::new("").call(&["nri", "explain", "nowhere"]);
     let line = String::from_utf8(away.stderr).unwrap();
     assert!(line.contains("is not running") && line.contains("nri daemon"), "{line}");
 }
 
 #[test]
 fn changes_have_times_come_in_the_order_of_the_chain_and_change_something() {
-    let rig = started("");
-    let _second = rig.plugin("20", "second", sets("AAA", "2"));
+    let host = started("");
+    let _second = host.plugin("20", "second", sets("AAA", "2"));
     let mut first = sets("ZZZ", "1");
     let shares = api::OptionalUInt64 { value: 1024, ..Default::default() };
     let cpu = api::LinuxCPU { shares: Some(shares).into(), ..Default::default() };
@@ -267,9 +266,9 @@ fn changes_have_times_come_in_the_order_of_the_chain_and_change_something() {
     let linux =
         api::LinuxContainerAdjustment { resources: Some(resources).into(), ..Default::default() };
     first.adjust.linux = Some(linux).into();
-    let _first = rig.plugin("10", "first", first);
-    succeeds(&rig.create("c1"));
-    let explained = rig.admin(&["explain", "c1"]);
+    let _first = host.plugin("10", "first", first);
+    succeeds(&host.create("c1"));
+    let explained = host.admin(&["explain", "c1"]);
     let changes = explained["changes"].as_array().unwrap();
     let fields: Vec<&str> = changes.iter().map(|c| c["field"].as_str().unwrap()).collect();
     assert_eq!(fields, ["process.env[ZZZ]", "process.env[AAA]"], "{explained}");
@@ -278,76 +277,76 @@ fn changes_have_times_come_in_the_order_of_the_chain_and_change_something() {
         assert_eq!(nri_runc::text::rfc3339_nanos(at).as_deref(), Some(time));
     }
     assert_eq!(explained["owners"]["CPUShares"], "10-first", "it owns what it set all the same");
-    let page = page(&rig, &["explain", "c1"]);
+    let page = page(&host, &["explain", "c1"]);
     assert!(page.contains("CreateContainer, 20") && page.contains("Z ("), "{page}");
     assert!(page.find("10-first") < page.find("20-second"), "{page}");
 }
 
 #[test]
 fn status_names_the_command_that_shows_the_log() {
-    let rig = started("---[log]\ntarget = \"file\"\n");
-    let told = rig.admin(&["status"])["log"].as_str().unwrap_or_default().to_owned();
-    let file = rig.path("run/daemon.log").display().to_string();
+    let host = started("---[log]\ntarget = \"file\"\n");
+    let told = host.admin(&["status"])["log"].as_str().unwrap_or_default().to_owned();
+    let file = host.path("run/daemon.log").display().to_string();
     assert_eq!(told, format!("tail -n 50 {file}"));
-    assert!(page(&rig, &["status"]).contains(&told));
+    assert!(page(&host, &["status"]).contains(&told));
 }
 
 #[test]
 fn the_kill_switch_shows_and_is_in_the_log() {
-    let rig = started("");
-    assert!(page(&rig, &["status"]).contains("switched on:    yes"));
-    let said = page(&rig, &["disable"]);
+    let host = started("");
+    assert!(page(&host, &["status"]).contains("switched on:    yes"));
+    let said = page(&host, &["disable"]);
     assert!(said.contains("reboot") && said.lines().count() == 1, "{said}");
-    assert_eq!(rig.admin(&["status"])["disabled"], true);
-    let status = page(&rig, &["status"]);
+    assert_eq!(host.admin(&["status"])["disabled"], true);
+    let status = page(&host, &["status"]);
     assert!(status.contains("NO, by nri-runc nri disable"), "{status}");
-    assert_eq!(rig.logged(&["switched off by", "process"]), 1);
-    succeeds(&rig.call(&["nri", "enable"]));
-    assert_eq!(rig.admin(&["status"])["disabled"], false);
-    assert_eq!(rig.logged(&["switched on again by"]), 1);
+    assert_eq!(host.logged(&["switched off by", "process"]), 1);
+    succeeds(&host.call(&["nri", "enable"]));
+    assert_eq!(host.admin(&["status"])["disabled"], false);
+    assert_eq!(host.logged(&["switched on again by"]), 1);
 }
 
 #[test]
 fn the_kill_switch_is_in_the_log_also_without_a_daemon() {
-    let rig = Rig::new("---[log]\ntarget = \"file\"");
-    succeeds(&rig.call(&["nri", "disable"]));
-    succeeds(&rig.call(&["nri", "enable"]));
-    let log = rig.read("run/daemon.log");
+    let host = TestHost::new("---[log]\ntarget = \"file\"");
+    succeeds(&host.call(&["nri", "disable"]));
+    succeeds(&host.call(&["nri", "enable"]));
+    let log = host.read("run/daemon.log");
     assert!(log.contains("switched off by") && log.contains("switched on again by"), "{log}");
-    let configured = Rig::new("---\ndisable = true");
+    let configured = TestHost::new("---\ndisable = true");
     let said = page(&configured, &["enable"]);
     assert!(said.contains("still disabled"), "{said}");
 }
 
 #[test]
 fn plugins_show_policy_failures_and_why_they_went() {
-    let rig = started("---[plugin.slow]\non_failure = \"skip\"");
-    let _slow = rig.plugin("10", "slow", Manner { hangs: true, ..Manner::default() });
-    succeeds(&rig.create("c1"));
-    wait_until("it is gone", || rig.admin(&["plugins"])[0]["state"] == "gone");
-    let row = rig.admin(&["plugins"])[0].clone();
+    let host = started("---[plugin.slow]\non_failure = \"skip\"");
+    let _slow = host.plugin("10", "slow", Script { hangs: true, ..Script::default() });
+    succeeds(&host.create("c1"));
+    wait_until("it is gone", || host.admin(&["plugins"])[0]["state"] == "gone");
+    let row = host.admin(&["plugins"])[0].clone();
     assert_eq!((&row["failures"], &row["timeouts"]), (&json!(1), &json!(1)), "{row}");
     assert!(row["reason"].to_string().contains("CreateContainer"), "{row}");
     assert!(row["gone_time"].as_str().unwrap().ends_with('Z'), "{row}");
-    let text = page(&rig, &["plugins"]);
+    let text = page(&host, &["plugins"]);
     assert!(text.contains("skip (configuration)") && text.contains("10-slow: gone "), "{text}");
     assert!(text.contains("last failure") && !text.contains("RunPodSandbox"), "{text}");
     assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
-    assert!(page(&rig, &["plugins", "-o", "wide"]).contains("RunPodSandbox"));
-    let json = page(&rig, &["plugins", "-o", "json"]);
+    assert!(page(&host, &["plugins", "-o", "wide"]).contains("RunPodSandbox"));
+    let json = page(&host, &["plugins", "-o", "json"]);
     assert_eq!(serde_json::from_str::<Value>(&json).unwrap()[0]["name"], "slow");
 }
 
 #[test]
 fn ids_of_engines_are_short_and_wide_ones_are_whole() {
-    let rig = started("");
+    let host = started("");
     let id = "b1".repeat(32);
-    succeeds(&rig.create(&id));
-    let short = page(&rig, &["pods"]);
+    succeeds(&host.create(&id));
+    let short = page(&host, &["pods"]);
     assert!(short.contains(&id[..13]) && !short.contains(&id), "{short}");
     assert!(short.contains("AGE"), "{short}");
-    assert!(page(&rig, &["pods", "-o", "wide"]).contains(&id));
-    let made = &rig.admin(&["pods"])[0]["containers"][0];
+    assert!(page(&host, &["pods", "-o", "wide"]).contains(&id));
+    let made = &host.admin(&["pods"])[0]["containers"][0];
     assert!(made["created_at"].as_i64().unwrap() > 0 && made["created_time"].is_string(), "{made}");
 }
 
@@ -362,11 +361,11 @@ fn without_root_each_verb_says_so_in_one_line() {
         std::io::Write::write_all(&mut std::io::stderr(), line).unwrap();
         return;
     }
-    let rig = started("");
+    let host = started("");
     let temp = tempfile::tempdir().unwrap();
     std::fs::set_permissions(temp.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
     let program = temp.path().join("nri-runc");
-    std::fs::copy(super::rig::program(), &program).unwrap();
+    std::fs::copy(test_support::program::nri_runc(), &program).unwrap();
     for words in [
         &["status"][..],
         &["plugins"],
@@ -381,7 +380,7 @@ fn without_root_each_verb_says_so_in_one_line() {
         &["replay", "--record", "/tmp/never"],
     ] {
         let mut command = std::process::Command::new(&program);
-        command.arg("nri").args(words).env("NRI_RUNC_CONFIG", rig.path("config.toml"));
+        command.arg("nri").args(words).env("NRI_RUNC_CONFIG", host.path("config.toml"));
         let output = command.uid(65534).gid(65534).output().unwrap();
         let line = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(1), "{words:?}: {line}");
@@ -392,23 +391,23 @@ fn without_root_each_verb_says_so_in_one_line() {
 
 #[test]
 fn adjust_prints_json_where_that_is_asked() {
-    let rig = Rig::new("");
-    rig.write("adjust.json", "{\"annotations\": {\"a\": \"b\"}}");
-    let (bundle, file) = (rig.path("bundle"), rig.path("adjust.json"));
+    let host = TestHost::new("");
+    host.write("adjust.json", "{\"annotations\": {\"a\": \"b\"}}");
+    let (bundle, file) = (host.path("bundle"), host.path("adjust.json"));
     let words = ["adjust", "--bundle", bundle.to_str().unwrap(), "--apply", file.to_str().unwrap()];
     let document: Value =
-        serde_json::from_str(&page(&rig, &[&words[..], &["--json"]].concat())).unwrap();
+        serde_json::from_str(&page(&host, &[&words[..], &["--json"]].concat())).unwrap();
     assert_eq!(document["adjust"]["annotations"]["a"], "b");
     let spec = [&["nri"][..], &words, &["--output", "spec"]].concat();
-    assert_eq!(rig.call(&spec).status.code(), Some(0));
-    assert_eq!(rig.call(&[&spec[..], &["--json"]].concat()).status.code(), Some(2));
+    assert_eq!(host.call(&spec).status.code(), Some(0));
+    assert_eq!(host.call(&[&spec[..], &["--json"]].concat()).status.code(), Some(2));
 }
 
 #[test]
 fn every_admin_command_of_the_readme_prints_one_json_document() {
-    let rig = started("");
-    succeeds(&rig.create("c1"));
-    let bundle = rig.path("bundle").display().to_string();
+    let host = started("");
+    succeeds(&host.create("c1"));
+    let bundle = host.path("bundle").display().to_string();
     let readme = include_str!("../../README.md");
     for words in [
         &["status"] as &[&str],
@@ -426,7 +425,7 @@ fn every_admin_command_of_the_readme_prints_one_json_document() {
             readme.contains(&format!("`nri-runc nri {}", words[0]))
                 || readme.contains(&format!("`{}`", words[0]))
         );
-        let output = rig.call(&[&["nri", "--json"][..], words].concat());
+        let output = host.call(&[&["nri", "--json"][..], words].concat());
         let document = serde_json::from_slice::<Value>(&output.stdout);
         assert!(document.is_ok(), "{words:?}: {}", String::from_utf8_lossy(&output.stdout));
     }

@@ -12,16 +12,16 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use super::rig::{BUNDLE, Rig, wait_until};
 use super::succeeds;
+use test_support::{BUNDLE, TestHost, wait_until};
 
 /// Starts the daemon as systemd does: the socket as descriptor 3, meant for this very process.
 #[expect(unsafe_code, clippy::disallowed_methods, reason = "a descriptor passed by number")]
-fn activated(rig: &Rig, listener: &UnixListener) -> Child {
+fn activated(host: &TestHost, listener: &UnixListener) -> Child {
     let script = "LISTEN_FDS=1 LISTEN_PID=$$ exec \"$0\" nri daemon";
     let mut command = Command::new("/bin/sh");
     command.args(["-c", script, env!("CARGO_BIN_EXE_nri-runc")]);
-    command.env("NRI_RUNC_CONFIG", rig.path("config.toml"));
+    command.env("NRI_RUNC_CONFIG", host.path("config.toml"));
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     let number = listener.as_raw_fd();
     // SAFETY: the closure runs in the forked child and makes one system call.
@@ -41,13 +41,13 @@ fn give_as_three(number: i32) -> std::io::Result<()> {
 
 #[test]
 fn the_socket_of_a_service_manager_survives_the_daemon_that_was_given_it() {
-    let rig = Rig::new("autostart = false");
-    std::fs::DirBuilder::new().mode(0o700).create(rig.path("run")).unwrap();
-    let listener = UnixListener::bind(rig.path("run/daemon.sock")).unwrap();
+    let host = TestHost::new("autostart = false");
+    std::fs::DirBuilder::new().mode(0o700).create(host.path("run")).unwrap();
+    let listener = UnixListener::bind(host.path("run/daemon.sock")).unwrap();
     for _ in 0..2 {
-        let mut daemon = activated(&rig, &listener);
+        let mut daemon = activated(&host, &listener);
         // The socket takes connections before the daemon does: this waits as a wrapper does.
-        wait_until("it answers", || rig.admin(&["status"])["pid"] == daemon.id());
+        wait_until("it answers", || host.admin(&["status"])["pid"] == daemon.id());
         let inherited = format!("/proc/{}/fdinfo/3", daemon.id());
         let flags = std::fs::read_to_string(inherited).unwrap();
         let flags = flags.lines().find_map(|line| line.strip_prefix("flags:")).unwrap();
@@ -55,46 +55,46 @@ fn the_socket_of_a_service_manager_survives_the_daemon_that_was_given_it() {
         assert_ne!(flags & nix::libc::O_CLOEXEC, 0, "what it starts must not listen too");
         kill(Pid::from_raw(i32::try_from(daemon.id()).unwrap()), Signal::SIGTERM).unwrap();
         assert!(daemon.wait().unwrap().success());
-        assert!(rig.path("run/daemon.sock").exists(), "the next one could not be reached");
+        assert!(host.path("run/daemon.sock").exists(), "the next one could not be reached");
     }
 }
 
 #[test]
 fn where_the_engine_listens_for_plugins_nobody_is_started_expected_or_cut_off() {
-    let mut rig =
-        Rig::new("--- wait_for = [\"10-absent\"]\nplugin_registration_timeout = \"30s\"\n");
-    std::fs::create_dir(rig.path("plugins")).unwrap();
-    rig.write("plugins/20-file", "#!/bin/sh\ntouch \"$0.was-started\"\n");
+    let mut host =
+        TestHost::new("--- wait_for = [\"10-absent\"]\nplugin_registration_timeout = \"30s\"\n");
+    std::fs::create_dir(host.path("plugins")).unwrap();
+    host.write("plugins/20-file", "#!/bin/sh\ntouch \"$0.was-started\"\n");
     let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-    std::fs::set_permissions(rig.path("plugins/20-file"), mode).unwrap();
-    let engine = UnixListener::bind(rig.path("nri.sock")).unwrap();
+    std::fs::set_permissions(host.path("plugins/20-file"), mode).unwrap();
+    let engine = UnixListener::bind(host.path("nri.sock")).unwrap();
     engine.set_nonblocking(true).unwrap();
-    rig.start_daemon();
+    host.start_daemon();
 
     let begun = Instant::now();
-    succeeds(&rig.create("c1"));
+    succeeds(&host.create("c1"));
     assert!(begun.elapsed() < Duration::from_secs(10), "it waited for plugins of the engine");
-    assert!(!rig.path("plugins/20-file.was-started").exists());
-    let said = rig.admin(&["status"])["plugin_socket"].to_string();
+    assert!(!host.path("plugins/20-file.was-started").exists());
+    let said = host.admin(&["status"])["plugin_socket"].to_string();
     assert!(said.contains("listens on nri.socket_path"), "{said}");
     let _the_daemons_look = engine.accept().unwrap();
-    std::os::unix::net::UnixStream::connect(rig.path("nri.sock")).unwrap();
+    std::os::unix::net::UnixStream::connect(host.path("nri.sock")).unwrap();
     assert!(engine.accept().is_ok(), "the engine's socket was replaced");
 }
 
 #[test]
 fn where_the_engine_listens_for_plugins_none_is_required_and_that_is_said() {
-    let mut rig = Rig::new(
+    let mut host = TestHost::new(
         "---[plugin.policy]\nrequired = true\n\
          [nri.default_validator]\nenable = true\nrequired_plugins = [\"other\"]\n",
     );
-    let _engine = UnixListener::bind(rig.path("nri.sock")).unwrap();
-    rig.start_daemon();
-    succeeds(&rig.create("c1"));
-    assert_eq!(rig.read("fake/seen.json"), BUNDLE);
-    assert_eq!(rig.logged(&["required plugins are not required of us"]), 1);
-    assert_eq!(rig.admin(&["status"])["pass_through"], true);
-    let found = rig.admin(&["check"]);
+    let _engine = UnixListener::bind(host.path("nri.sock")).unwrap();
+    host.start_daemon();
+    succeeds(&host.create("c1"));
+    assert_eq!(host.read("fake/seen.json"), BUNDLE);
+    assert_eq!(host.logged(&["required plugins are not required of us"]), 1);
+    assert_eq!(host.admin(&["status"])["pass_through"], true);
+    let found = host.admin(&["check"]);
     let mut found = found.as_array().unwrap().iter();
     let socket = found.find(|finding| finding["check"] == "plugin socket").unwrap();
     assert_eq!(socket["ok"], false, "{socket}");
@@ -103,23 +103,23 @@ fn where_the_engine_listens_for_plugins_none_is_required_and_that_is_said() {
 
 #[test]
 fn a_daemon_that_ends_leaves_the_socket_of_who_came_after_it() {
-    let mut rig = Rig::new("");
-    rig.start_daemon();
-    std::fs::remove_file(rig.path("nri.sock")).unwrap();
-    let _engine = UnixListener::bind(rig.path("nri.sock")).unwrap();
-    kill(Pid::from_raw(rig.daemon_pid()), Signal::SIGTERM).unwrap();
-    wait_until("its own socket is gone", || !rig.path("run/daemon.sock").exists());
-    rig.kill_daemon();
-    assert!(rig.path("nri.sock").exists(), "the engine's socket was removed");
+    let mut host = TestHost::new("");
+    host.start_daemon();
+    std::fs::remove_file(host.path("nri.sock")).unwrap();
+    let _engine = UnixListener::bind(host.path("nri.sock")).unwrap();
+    kill(Pid::from_raw(host.daemon_pid()), Signal::SIGTERM).unwrap();
+    wait_until("its own socket is gone", || !host.path("run/daemon.sock").exists());
+    host.kill_daemon();
+    assert!(host.path("nri.sock").exists(), "the engine's socket was removed");
 }
 
 #[test]
 fn a_daemon_started_by_hand_does_not_trust_a_folder_that_others_may_write_to() {
-    let rig = Rig::new("autostart = false");
-    std::fs::create_dir(rig.path("run")).unwrap();
+    let host = TestHost::new("autostart = false");
+    std::fs::create_dir(host.path("run")).unwrap();
     let mode = std::os::unix::fs::PermissionsExt::from_mode(0o777);
-    std::fs::set_permissions(rig.path("run"), mode).unwrap();
-    let output = rig.call(&["nri", "daemon"]);
+    std::fs::set_permissions(host.path("run"), mode).unwrap();
+    let output = host.call(&["nri", "daemon"]);
     assert!(!output.status.success());
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(said.contains("may be written by others"), "{said}");
@@ -128,22 +128,22 @@ fn a_daemon_started_by_hand_does_not_trust_a_folder_that_others_may_write_to() {
 #[test]
 fn a_document_with_a_name_that_is_no_text_is_no_way_past_a_policy() {
     use std::os::unix::ffi::OsStringExt;
-    let rig = Rig::new("on_daemon_failure = \"fail\"");
+    let host = TestHost::new("on_daemon_failure = \"fail\"");
     let name = std::ffi::OsString::from_vec(b"c\xff.json".to_vec());
-    let file = rig.path("bundle").join(&name);
-    std::fs::copy(rig.path("bundle/config.json"), &file).unwrap();
-    std::fs::copy(rig.path("fake/runc"), rig.path("fake/crun")).unwrap();
+    let file = host.path("bundle").join(&name);
+    std::fs::copy(host.path("bundle/config.json"), &file).unwrap();
+    std::fs::copy(host.path("fake/runc"), host.path("fake/crun")).unwrap();
     let create = || {
-        let mut words = vec!["create".into(), "--bundle".into(), rig.path("bundle").into()];
+        let mut words = vec!["create".into(), "--bundle".into(), host.path("bundle").into()];
         words.extend(["--config".into(), file.clone().into_os_string(), "c1".into()]);
-        rig.call_with_bytes(&words)
+        host.call_with_bytes(&words)
     };
-    rig.configure(&rig.path("fake/crun"), "on_daemon_failure = \"fail\"");
+    host.configure(&host.path("fake/crun"), "on_daemon_failure = \"fail\"");
     let output = create();
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(!output.status.success() && said.contains("--config is not UTF-8"), "{said}");
-    assert_eq!(rig.read("fake/argv"), "");
-    rig.configure(&rig.path("fake/crun"), "");
+    assert_eq!(host.read("fake/argv"), "");
+    host.configure(&host.path("fake/crun"), "");
     succeeds(&create());
-    assert_eq!(std::fs::read_dir(rig.path("run/bypassed")).unwrap().count(), 1, "on record");
+    assert_eq!(std::fs::read_dir(host.path("run/bypassed")).unwrap().count(), 1, "on record");
 }

@@ -6,12 +6,11 @@ use std::time::{Duration, Instant};
 
 use nri_runc::plugin::api;
 
-use super::player::Manner;
-use super::rig::{BUNDLE, Rig, wait_until};
 use super::{env, sets, started, succeeds};
+use test_support::{BUNDLE, Script, TestHost, wait_until};
 
-fn names_in(rig: &Rig, folder: &str) -> usize {
-    std::fs::read_dir(rig.path(folder)).unwrap().count()
+fn names_in(host: &TestHost, folder: &str) -> usize {
+    std::fs::read_dir(host.path(folder)).unwrap().count()
 }
 
 fn told(heard: &std::sync::Mutex<Vec<String>>, event: &str) -> usize {
@@ -20,34 +19,34 @@ fn told(heard: &std::sync::Mutex<Vec<String>>, event: &str) -> usize {
 
 #[test]
 fn creates_on_one_bundle_at_once_run_their_own_documents_and_leave_nothing_behind() {
-    let rig = started("");
-    let one = rig.plugin("10", "one", Manner { only: Some("c1"), ..sets("ONE", "1") });
-    let _two = rig.plugin("20", "two", Manner { only: Some("c2"), ..sets("TWO", "2") });
-    rig.write("fake/slow", "");
-    let create = |id| rig.spawn(&["create", "--bundle", "BUNDLE", id]);
+    let host = started("");
+    let one = host.plugin("10", "one", Script { only: Some("c1"), ..sets("ONE", "1") });
+    let _two = host.plugin("20", "two", Script { only: Some("c2"), ..sets("TWO", "2") });
+    host.write("fake/slow", "");
+    let create = |id| host.spawn(&["create", "--bundle", "BUNDLE", id]);
     let mut first = create("c1");
     wait_until("the first is asked about", || told(&one, "CreateContainer c1") == 1);
     let mut others = [create("c2"), create("c3")];
     assert!(first.wait().unwrap().success());
     others.iter_mut().for_each(|other| assert!(other.wait().unwrap().success()));
-    let seen = |id: &str| rig.read(&format!("fake/seen-{id}.json"));
+    let seen = |id: &str| host.read(&format!("fake/seen-{id}.json"));
     assert!(seen("c1").contains("ONE=1") && !seen("c1").contains("TWO"), "{}", seen("c1"));
     assert!(seen("c2").contains("TWO=2") && !seen("c2").contains("ONE"), "{}", seen("c2"));
     assert_eq!(seen("c3"), BUNDLE);
     for id in ["c2", "c1", "c3"] {
-        succeeds(&rig.verb(&["delete", "--force", id]));
+        succeeds(&host.verb(&["delete", "--force", id]));
     }
-    wait_until("they are gone", || rig.admin(&["pods"]) == serde_json::json!([]));
-    assert_eq!(rig.read("bundle/config.json"), BUNDLE);
-    assert_eq!(names_in(&rig, "bundle"), 2);
+    wait_until("they are gone", || host.admin(&["pods"]) == serde_json::json!([]));
+    assert_eq!(host.read("bundle/config.json"), BUNDLE);
+    assert_eq!(names_in(&host, "bundle"), 2);
 }
 
 #[test]
 fn a_second_create_of_an_id_under_way_is_the_runtimes_to_refuse_and_waits_for_nothing_of_its_own() {
-    let rig = started("");
-    let one = rig.plugin("10", "one", sets("ONE", "1"));
-    rig.write("fake/slow", "");
-    let create = || rig.spawn(&["create", "--bundle", "BUNDLE", "c1"]);
+    let host = started("");
+    let one = host.plugin("10", "one", sets("ONE", "1"));
+    host.write("fake/slow", "");
+    let create = || host.spawn(&["create", "--bundle", "BUNDLE", "c1"]);
     let mut first = create();
     wait_until("it is asked about", || told(&one, "CreateContainer c1") == 1);
     let mut second = create();
@@ -58,14 +57,14 @@ fn a_second_create_of_an_id_under_way_is_the_runtimes_to_refuse_and_waits_for_no
 
 #[test]
 fn one_id_below_two_roots_is_two_containers_to_every_plugin() {
-    let rig = started("");
-    let heard = rig.plugin("10", "witness", Manner::default());
-    let other = rig.path("other").display().to_string();
-    let bundle = rig.path("bundle").display().to_string();
-    let below_other = |words: &[&str]| rig.call(&[&["--root", &other][..], words].concat());
-    succeeds(&rig.create("c1"));
+    let host = started("");
+    let heard = host.plugin("10", "witness", Script::default());
+    let other = host.path("other").display().to_string();
+    let bundle = host.path("bundle").display().to_string();
+    let below_other = |words: &[&str]| host.call(&[&["--root", &other][..], words].concat());
+    succeeds(&host.create("c1"));
     succeeds(&below_other(&["create", "--bundle", &bundle, "c1"]));
-    succeeds(&rig.verb(&["delete", "--force", "c1"]));
+    succeeds(&host.verb(&["delete", "--force", "c1"]));
     wait_until("the first is gone", || told(&heard, "RemoveContainer c1") == 1);
     succeeds(&below_other(&["start", "c1"]));
     succeeds(&below_other(&["delete", "--force", "c1"]));
@@ -88,60 +87,60 @@ fn pids(id: &str) -> api::ContainerUpdate {
 
 #[test]
 fn an_update_or_eviction_of_an_ambiguous_id_is_refused_and_names_both_roots() {
-    let rig = started("---\n[plugin.both]\nevict = \"allow\"");
+    let host = started("---\n[plugin.both]\nevict = \"allow\"");
     let evict = api::ContainerEviction { container_id: "c1".to_owned(), ..Default::default() };
-    let manner = Manner {
+    let script = Script {
         only: Some("c2"),
         update: vec![pids("c1")],
         updates: vec![pids("c1")],
         evicts: vec![evict],
-        ..Manner::default()
+        ..Script::default()
     };
-    let _both = rig.plugin("10", "both", manner);
-    let other = rig.path("other").display().to_string();
-    let bundle = rig.path("bundle").display().to_string();
-    succeeds(&rig.create("c1"));
-    succeeds(&rig.call(&["--root", &other, "create", "--bundle", &bundle, "c1"]));
-    succeeds(&rig.create("c2"));
-    let root = rig.path("root").display().to_string();
+    let _both = host.plugin("10", "both", script);
+    let other = host.path("other").display().to_string();
+    let bundle = host.path("bundle").display().to_string();
+    succeeds(&host.create("c1"));
+    succeeds(&host.call(&["--root", &other, "create", "--bundle", &bundle, "c1"]));
+    succeeds(&host.create("c2"));
+    let root = host.path("root").display().to_string();
     let ambiguous = format!("containers of this id live below {other} and {root}");
-    assert_eq!(rig.logged(&["c1: 10-both", &ambiguous]), 1, "{}", rig.read("daemon.err"));
+    assert_eq!(host.logged(&["c1: 10-both", &ambiguous]), 1, "{}", host.read("daemon.err"));
     // Within a request about one of them the id means that one.
-    let update = rig.call_with(
+    let update = host.call_with(
         &["--root", &other, "update", "--resources", "-", "c1"],
         r#"{"cpu": {"shares": 77}}"#,
     );
     succeeds(&update);
-    assert!(rig.read("fake/update.json").contains("77"), "{}", rig.read("fake/update.json"));
-    assert_eq!(rig.logged(&["eviction", &ambiguous]), 0, "it is the subject's");
-    succeeds(&rig.call(&["--root", &other, "delete", "--force", "c1"]));
+    assert!(host.read("fake/update.json").contains("77"), "{}", host.read("fake/update.json"));
+    assert_eq!(host.logged(&["eviction", &ambiguous]), 0, "it is the subject's");
+    succeeds(&host.call(&["--root", &other, "delete", "--force", "c1"]));
 }
 
 #[test]
 fn ids_that_no_runtime_takes_reach_it_with_nothing_asked_or_changed() {
-    let rig = started("");
-    let heard = rig.plugin("10", "env", sets("HELLO", "there"));
+    let host = started("");
+    let heard = host.plugin("10", "env", sets("HELLO", "there"));
     let odd = ["", ".", "..", "a/b", "./x", "a b", "a:b"];
     for id in odd {
-        drop(rig.verb(&[
+        drop(host.verb(&[
             "create",
             "--bundle",
-            &rig.path("bundle").display().to_string(),
+            &host.path("bundle").display().to_string(),
             "--",
             id,
         ]));
-        assert_eq!(rig.read("bundle/config.json"), BUNDLE, "{id:?}");
-        drop(rig.verb(&["delete", "--force", "--", id]));
+        assert_eq!(host.read("bundle/config.json"), BUNDLE, "{id:?}");
+        drop(host.verb(&["delete", "--force", "--", id]));
     }
-    assert_eq!(rig.admin(&["pods"]), serde_json::json!([]), "no phantom is known");
+    assert_eq!(host.admin(&["pods"]), serde_json::json!([]), "no phantom is known");
     assert_eq!(*heard.lock().unwrap(), Vec::<String>::new());
-    succeeds(&rig.create("usual+id_1.2-3"));
-    assert!(rig.read("fake/seen.json").contains("HELLO=there"));
+    succeeds(&host.create("usual+id_1.2-3"));
+    assert!(host.read("fake/seen.json").contains("HELLO=there"));
 }
 
 #[test]
 fn others_are_served_while_a_huge_response_is_worked_on() {
-    let rig = started("");
+    let host = started("");
     let mount = |i: usize| api::Mount {
         destination: format!("/d{i}"),
         source: format!("/s{i}/{}", "x".repeat(200)),
@@ -166,23 +165,23 @@ fn others_are_served_while_a_huge_response_is_worked_on() {
         ..Default::default()
     };
     let heard =
-        rig.plugin("10", "huge", Manner { adjust, only: Some("huge"), ..Manner::default() });
-    let mut huge = rig.spawn(&["create", "--bundle", "BUNDLE", "huge"]);
+        host.plugin("10", "huge", Script { adjust, only: Some("huge"), ..Script::default() });
+    let mut huge = host.spawn(&["create", "--bundle", "BUNDLE", "huge"]);
     wait_until("it is asked about", || told(&heard, "CreateContainer huge") == 1);
-    std::fs::create_dir_all(rig.path("small")).unwrap();
-    rig.write("small/config.json", BUNDLE);
+    std::fs::create_dir_all(host.path("small")).unwrap();
+    host.write("small/config.json", BUNDLE);
     let start = Instant::now();
     let mut served = 0;
     while huge.try_wait().unwrap().is_none() {
         let id = format!("c{served}");
-        succeeds(&rig.create_from("small", &id));
+        succeeds(&host.create_from("small", &id));
         assert_eq!(told(&heard, &format!("CreateContainer {id}")), 1, "it went past the plugins");
         served += 1;
         assert!(start.elapsed() < Duration::from_secs(120), "the huge one does not end");
     }
     assert!(huge.wait().unwrap().success());
     assert!(served >= 1, "nobody was served meanwhile");
-    let seen = rig.read("fake/seen-huge.json");
+    let seen = host.read("fake/seen-huge.json");
     assert!(seen.contains("HUGE=1") && seen.contains("/dev/d7999"), "it went past the plugins");
-    assert_eq!(std::fs::read_dir(rig.path("run/bypassed")).map_or(0, Iterator::count), 0);
+    assert_eq!(std::fs::read_dir(host.path("run/bypassed")).map_or(0, Iterator::count), 0);
 }

@@ -5,24 +5,24 @@
 use nri_runc::plugin::Event;
 use serde_json::{Value, json};
 
-use super::actor::{Act, Actor};
 use super::policies::seat;
-use super::rig::{BUNDLE, Rig, wait_until};
 use super::{sets, started, succeeds};
+use test_support::actor::{Act, Actor};
+use test_support::{BUNDLE, TestHost, wait_until};
 
-fn checked(rig: &Rig, name: &str) -> Value {
-    let found = rig.admin(&["check"]);
+fn checked(host: &TestHost, name: &str) -> Value {
+    let found = host.admin(&["check"]);
     let mut found = found.as_array().unwrap().iter();
     found.find(|finding| finding["check"] == name).unwrap().clone()
 }
 
 /// Why `id` was refused, as `explain` says.
-fn refusals(rig: &Rig, id: &str) -> String {
-    rig.admin(&["explain", id])["refused"].to_string()
+fn refusals(host: &TestHost, id: &str) -> String {
+    host.admin(&["explain", id])["refused"].to_string()
 }
 
 /// A bundle as containerd's CRI makes it.
-fn cri(rig: &Rig, kind: &str, name: &str) {
+fn cri(host: &TestHost, kind: &str, name: &str) {
     let annotations = json!({
         "io.kubernetes.cri.container-type": kind,
         "io.kubernetes.cri.sandbox-id": "box",
@@ -32,61 +32,61 @@ fn cri(rig: &Rig, kind: &str, name: &str) {
         "io.kubernetes.cri.container-name": name,
     });
     let bundle = BUNDLE.replacen('{', &format!("{{\"annotations\": {annotations}, "), 1);
-    rig.write("bundle/config.json", &bundle);
+    host.write("bundle/config.json", &bundle);
 }
 
 #[test]
 fn a_missing_required_plugin_shows_everywhere_until_it_is_there() {
-    let rig = started("---[plugin.policy]\nrequired = true\n");
-    let check = checked(&rig, "required plugins");
+    let host = started("---[plugin.policy]\nrequired = true\n");
+    let check = checked(&host, "required plugins");
     assert_eq!(check["ok"], false, "{check}");
     assert!(check["detail"].as_str().unwrap().starts_with("policy not connected"), "{check}");
     assert_eq!(
-        rig.admin(&["status"])["required"],
+        host.admin(&["status"])["required"],
         json!([{"plugin": "policy", "connected": false}])
     );
     for id in ["c1", "c2", "c3"] {
-        assert!(!rig.create(id).status.success());
-        assert!(refusals(&rig, id).contains("required plugin policy is not connected"), "{id}");
-        assert_eq!(rig.logged(&[&format!("create {id}: the required plugin policy")]), 1);
+        assert!(!host.create(id).status.success());
+        assert!(refusals(&host, id).contains("required plugin policy is not connected"), "{id}");
+        assert_eq!(host.logged(&[&format!("create {id}: the required plugin policy")]), 1);
     }
-    let failures = rig.admin(&["status"])["failures"].clone();
+    let failures = host.admin(&["status"])["failures"].clone();
     assert_eq!(failures.as_array().unwrap().len(), 1, "one failure, counted: {failures}");
     let failure = &failures[0];
     assert_eq!(failure["count"], 3, "{failure}");
     assert!(failure["first"].as_i64() < failure["at"].as_i64(), "{failure}");
     assert!(failure["what"].as_str().unwrap().starts_with("create c3: the required"), "{failure}");
 
-    let _policy = seat(&rig, "10-policy", Actor::always(Act::Answer));
-    assert_eq!(checked(&rig, "required plugins")["ok"], true);
-    succeeds(&rig.create("c4"));
+    let _policy = seat(&host, "10-policy", Actor::always(Act::Answer));
+    assert_eq!(checked(&host, "required plugins")["ok"], true);
+    succeeds(&host.create("c4"));
 }
 
 #[test]
 fn a_container_that_is_refused_before_a_plugin_is_asked_is_explained() {
-    let rig = started("");
-    rig.write("bundle/config.json", "{\"process\": 7");
-    assert!(!rig.create("c1").status.success());
-    let explained = rig.admin(&["explain", "c1"]);
+    let host = started("");
+    host.write("bundle/config.json", "{\"process\": 7");
+    assert!(!host.create("c1").status.success());
+    let explained = host.admin(&["explain", "c1"]);
     assert_eq!(explained["refused"].as_array().map(Vec::len), Some(1), "{explained}");
-    let failure = rig.admin(&["status"])["failures"][0].clone();
+    let failure = host.admin(&["status"])["failures"][0].clone();
     assert!(failure["what"].as_str().unwrap().starts_with("create c1: "), "{failure}");
     // The next of that id says nothing of it.
-    rig.write("bundle/config.json", BUNDLE);
-    succeeds(&rig.create("c1"));
-    assert_eq!(rig.admin(&["explain", "c1"])["refused"], json!([]));
+    host.write("bundle/config.json", BUNDLE);
+    succeeds(&host.create("c1"));
+    assert_eq!(host.admin(&["explain", "c1"])["refused"], json!([]));
 }
 
 #[test]
 fn a_refused_pod_shows_under_its_id_and_its_name() {
-    let rig = started("");
+    let host = started("");
     let strict = Actor::at(Event::RunPodSandbox, Act::Refuse("no room"));
-    let _strict = seat(&rig, "10-strict", strict);
-    cri(&rig, "sandbox", "");
-    succeeds(&rig.create("box"));
-    assert!(!rig.verb(&["start", "box"]).status.success());
+    let _strict = seat(&host, "10-strict", strict);
+    cri(&host, "sandbox", "");
+    succeeds(&host.create("box"));
+    assert!(!host.verb(&["start", "box"]).status.success());
     for name in ["box", "bo", "shop/web"] {
-        let explained = rig.admin(&["explain", name]);
+        let explained = host.admin(&["explain", name]);
         assert_eq!(
             (&explained["kind"], &explained["id"]),
             (&"pod".into(), &"box".into()),
@@ -95,50 +95,50 @@ fn a_refused_pod_shows_under_its_id_and_its_name() {
         let refused = explained["refused"].to_string();
         assert!(refused.contains("10-strict refused: no room"), "{refused}");
     }
-    assert_eq!(rig.logged(&["start box: 10-strict refused: no room"]), 1);
-    let failures = rig.admin(&["status"])["failures"].clone();
+    assert_eq!(host.logged(&["start box: 10-strict refused: no room"]), 1);
+    let failures = host.admin(&["status"])["failures"].clone();
     assert_eq!(failures.as_array().unwrap().len(), 1, "{failures}");
     assert_eq!(failures[0]["plugin"], "10-strict", "{failures}");
-    let page = String::from_utf8(rig.call(&["nri", "explain", "box"]).stdout).unwrap();
+    let page = String::from_utf8(host.call(&["nri", "explain", "box"]).stdout).unwrap();
     assert!(page.contains("pod box (shop/web), removed") && page.contains("no room"), "{page}");
 }
 
 #[test]
 fn a_plugin_that_missed_a_pod_shows_in_the_pod_and_in_its_containers() {
-    let rig = started("---[plugin.slow]\nstrikes = 0\n");
-    let _slow = seat(&rig, "10-slow", Actor::at(Event::RunPodSandbox, Act::Hang));
-    cri(&rig, "sandbox", "");
-    succeeds(&rig.create("box"));
-    succeeds(&rig.verb(&["start", "box"]));
-    cri(&rig, "container", "app");
-    succeeds(&rig.create("c1"));
+    let host = started("---[plugin.slow]\nstrikes = 0\n");
+    let _slow = seat(&host, "10-slow", Actor::at(Event::RunPodSandbox, Act::Hang));
+    cri(&host, "sandbox", "");
+    succeeds(&host.create("box"));
+    succeeds(&host.verb(&["start", "box"]));
+    cri(&host, "container", "app");
+    succeeds(&host.create("c1"));
     let missed = json!([{"plugin": "10-slow", "reason": "did not answer RunPodSandbox in time"}]);
-    let pod = rig.admin(&["explain", "box"]);
+    let pod = host.admin(&["explain", "box"]);
     assert_eq!(pod["skipped"], missed, "{pod}");
     assert_eq!(pod["containers"][0]["id"], "c1", "{pod}");
-    assert_eq!(rig.admin(&["explain", "c1"])["skipped"], missed);
+    assert_eq!(host.admin(&["explain", "c1"])["skipped"], missed);
     // And after both are gone.
-    succeeds(&rig.verb(&["delete", "--force", "c1"]));
-    succeeds(&rig.verb(&["delete", "--force", "box"]));
-    wait_until("the pod is gone", || rig.admin(&["pods"]) == json!([]));
-    assert_eq!(rig.admin(&["explain", "c1"])["skipped"], missed);
-    assert_eq!(rig.admin(&["explain", "box"])["skipped"], missed);
+    succeeds(&host.verb(&["delete", "--force", "c1"]));
+    succeeds(&host.verb(&["delete", "--force", "box"]));
+    wait_until("the pod is gone", || host.admin(&["pods"]) == json!([]));
+    assert_eq!(host.admin(&["explain", "c1"])["skipped"], missed);
+    assert_eq!(host.admin(&["explain", "box"])["skipped"], missed);
 }
 
 #[test]
 fn a_plugin_that_missed_a_start_or_an_update_shows_in_the_container() {
-    let rig = started("---[plugin.slow]\nstrikes = 0\n");
+    let host = started("---[plugin.slow]\nstrikes = 0\n");
     let hangs = |event, _: &str| {
         let is_late = matches!(event, Event::StartContainer | Event::UpdateContainer);
         if is_late { Act::Hang } else { Act::Answer }
     };
-    let _slow = seat(&rig, "10-slow", Actor::new(hangs));
-    succeeds(&rig.create("c1"));
-    succeeds(&rig.verb(&["start", "c1"]));
-    let root = rig.path("root").display().to_string();
+    let _slow = seat(&host, "10-slow", Actor::new(hangs));
+    succeeds(&host.create("c1"));
+    succeeds(&host.verb(&["start", "c1"]));
+    let root = host.path("root").display().to_string();
     let update = ["--root", &root, "update", "--resources", "-", "c1"];
-    succeeds(&rig.call_with(&update, r#"{"memory":{"limit":2000000}}"#));
-    let skipped = rig.admin(&["explain", "c1"])["skipped"].to_string();
+    succeeds(&host.call_with(&update, r#"{"memory":{"limit":2000000}}"#));
+    let skipped = host.admin(&["explain", "c1"])["skipped"].to_string();
     for event in ["StartContainer", "UpdateContainer"] {
         assert!(skipped.contains(&format!("did not answer {event} in time")), "{skipped}");
     }
@@ -146,24 +146,24 @@ fn a_plugin_that_missed_a_start_or_an_update_shows_in_the_container() {
 
 #[test]
 fn a_refused_start_and_a_refused_run_are_failures_with_their_plugin() {
-    let rig = started("");
-    let _odd = seat(&rig, "10-odd", Actor::at(Event::StartContainer, Act::Refuse("not now")));
-    succeeds(&rig.create("c1"));
-    assert!(!rig.verb(&["start", "c1"]).status.success());
-    let bundle = rig.path("bundle").display().to_string();
-    assert!(!rig.verb(&["run", "--bundle", &bundle, "c2"]).status.success());
-    let failures = rig.admin(&["status"])["failures"].clone();
+    let host = started("");
+    let _odd = seat(&host, "10-odd", Actor::at(Event::StartContainer, Act::Refuse("not now")));
+    succeeds(&host.create("c1"));
+    assert!(!host.verb(&["start", "c1"]).status.success());
+    let bundle = host.path("bundle").display().to_string();
+    assert!(!host.verb(&["run", "--bundle", &bundle, "c2"]).status.success());
+    let failures = host.admin(&["status"])["failures"].clone();
     for (index, verb) in ["start c1", "run c2"].into_iter().enumerate() {
         let what = failures[index]["what"].as_str().unwrap();
         assert_eq!(what, format!("{verb}: 10-odd refused: not now"), "{failures}");
         assert_eq!(failures[index]["plugin"], "10-odd", "{failures}");
     }
-    assert!(refusals(&rig, "c2").contains("not now"));
+    assert!(refusals(&host, "c2").contains("not now"));
 }
 
 #[test]
 fn what_the_runtime_refuses_is_explained_with_the_plugin_behind_it() {
-    let rig = started("");
+    let host = started("");
     let mount = nri_runc::plugin::api::Mount {
         destination: "/data".to_owned(),
         source: "/nowhere".to_owned(),
@@ -171,113 +171,113 @@ fn what_the_runtime_refuses_is_explained_with_the_plugin_behind_it() {
         options: vec!["rbind".to_owned()],
         ..Default::default()
     };
-    let mut manner = sets("HELLO", "there");
-    manner.adjust.mounts.push(mount);
-    let _told = rig.plugin("10", "mounts", manner);
+    let mut script = sets("HELLO", "there");
+    script.adjust.mounts.push(mount);
+    let _told = host.plugin("10", "mounts", script);
     let words = "error mounting \\\"/nowhere\\\" to rootfs at \\\"/data\\\"";
     let line =
         |words: &str| format!("{{\"level\":\"error\",\"msg\":\"{words}\",\"time\":\"t\"}}\n");
-    rig.write("log.json", &line("of another call"));
-    rig.write("fake/fail", &line(words));
-    assert!(!rig.create("c1").status.success());
-    wait_until("it is undone", || rig.admin(&["pods"]) == json!([]));
-    let refused = refusals(&rig, "c1");
+    host.write("log.json", &line("of another call"));
+    host.write("fake/fail", &line(words));
+    assert!(!host.create("c1").status.success());
+    wait_until("it is undone", || host.admin(&["pods"]) == json!([]));
+    let refused = refusals(&host, "c1");
     assert!(refused.contains("the runtime refused it: error mounting"), "{refused}");
     assert!(refused.contains("(10-mounts set mounts[/data])"), "{refused}");
-    let failures = rig.admin(&["status"])["failures"].clone();
+    let failures = host.admin(&["status"])["failures"].clone();
     assert_eq!(failures[0]["plugin"], "10-mounts", "{failures}");
     // Words that are about nothing of a plugin blame none, and those of another call are not taken.
-    rig.write("fake/fail", &line("container init was OOM-killed"));
-    assert!(!rig.create("c2").status.success());
-    wait_until("it is undone", || rig.admin(&["pods"]) == json!([]));
-    let refused = refusals(&rig, "c2");
+    host.write("fake/fail", &line("container init was OOM-killed"));
+    assert!(!host.create("c2").status.success());
+    wait_until("it is undone", || host.admin(&["pods"]) == json!([]));
+    let refused = refusals(&host, "c2");
     assert!(refused.contains("OOM-killed") && !refused.contains("10-mounts"), "{refused}");
-    rig.write("fake/fail", "");
-    assert!(!rig.create("c3").status.success());
-    wait_until("it is undone", || rig.admin(&["pods"]) == json!([]));
-    let refused = refusals(&rig, "c3");
+    host.write("fake/fail", "");
+    assert!(!host.create("c3").status.success());
+    wait_until("it is undone", || host.admin(&["pods"]) == json!([]));
+    let refused = refusals(&host, "c3");
     assert!(refused.contains("the runtime did not create it"), "{refused}");
-    assert_eq!(rig.logged(&["c3: the runtime did not create it"]), 1);
-    assert_eq!(rig.admin(&["status"])["failures"].as_array().map(Vec::len), Some(1));
+    assert_eq!(host.logged(&["c3: the runtime did not create it"]), 1);
+    assert_eq!(host.admin(&["status"])["failures"].as_array().map(Vec::len), Some(1));
 }
 
 const REQUIRED: &str = "autostart = false---[plugin.policy]\nrequired = true\n";
 
 #[test]
 fn what_wrappers_refused_without_a_daemon_is_told_by_the_next_one() {
-    let mut rig = Rig::new(REQUIRED);
+    let mut host = TestHost::new(REQUIRED);
     for id in ["c1", "c2"] {
-        assert!(!rig.create(id).status.success());
+        assert!(!host.create(id).status.success());
     }
     let refused_by = nri_runc::text::rfc3339(std::time::SystemTime::now());
-    rig.start_daemon();
+    host.start_daemon();
     for id in ["c1", "c2"] {
         let line = format!("create {id}: refused by the wrapper at 2");
-        assert_eq!(rig.logged(&[&line, "plugin policy is required"]), 1, "{id}");
-        let explained = rig.admin(&["explain", id]);
+        assert_eq!(host.logged(&[&line, "plugin policy is required"]), 1, "{id}");
+        let explained = host.admin(&["explain", id]);
         assert!(explained["refused"][0].as_str().unwrap().contains("policy is required"));
         assert!(explained["refused_time"].as_str().unwrap() < refused_by.as_str(), "{explained}");
     }
-    let status = rig.admin(&["status"]);
+    let status = host.admin(&["status"]);
     let failures = status["failures"].as_array().unwrap();
     assert_eq!((failures.len(), &failures[0]["count"]), (1, &json!(2)), "{status}");
     assert!(failures[0]["what"].as_str().unwrap().starts_with("create c2: "), "{status}");
-    assert_eq!(failures[0]["at"], rig.admin(&["explain", "c2"])["refused_at"]);
+    assert_eq!(failures[0]["at"], host.admin(&["explain", "c2"])["refused_at"]);
     assert_eq!(status["bypassed"], 0, "{status}");
-    assert_eq!(std::fs::read_dir(rig.path("run/refused")).unwrap().count(), 0);
+    assert_eq!(std::fs::read_dir(host.path("run/refused")).unwrap().count(), 0);
 }
 
 #[test]
 fn a_pod_refused_without_a_daemon_is_found_by_its_names_after_its_bundle_is_gone() {
-    let mut rig = Rig::new(REQUIRED);
+    let mut host = TestHost::new(REQUIRED);
     let folder = "run/containerd/io.containerd.runtime.v2.task/k8s.io/c1";
-    std::fs::create_dir_all(rig.path(folder).join("rootfs")).unwrap();
-    cri(&rig, "container", "app");
-    rig.write(&format!("{folder}/config.json"), &rig.read("bundle/config.json"));
-    assert!(!rig.create_from(folder, "c1").status.success());
-    std::fs::remove_dir_all(rig.path(folder)).unwrap();
-    rig.start_daemon();
+    std::fs::create_dir_all(host.path(folder).join("rootfs")).unwrap();
+    cri(&host, "container", "app");
+    host.write(&format!("{folder}/config.json"), &host.read("bundle/config.json"));
+    assert!(!host.create_from(folder, "c1").status.success());
+    std::fs::remove_dir_all(host.path(folder)).unwrap();
+    host.start_daemon();
     for name in ["c1", "app", "shop/app", "shop/web/app"] {
-        let explained = rig.admin(&["explain", name]);
+        let explained = host.admin(&["explain", name]);
         assert!(explained["refused"].to_string().contains("policy is required"), "{name}");
     }
 }
 
 #[test]
 fn a_daemon_that_was_silent_tells_what_the_wrapper_refused_meanwhile() {
-    let rig = Rig::new("");
-    let file = rig.path("fault").display().to_string();
+    let host = TestHost::new("");
+    let file = host.path("fault").display().to_string();
     let more = format!("---[plugin.policy]\nrequired = true\n[debug]\nfault = \"@{file}\"\n");
-    rig.configure(&rig.path("fake/runc"), &more);
-    let mut rig = rig;
-    rig.start_daemon();
+    host.configure(&host.path("fake/runc"), &more);
+    let mut host = host;
+    host.start_daemon();
     // It takes the question and says nothing, as long as the wrapper waits.
-    let _policy = seat(&rig, "10-policy", Actor::always(Act::Answer));
-    kill(&rig, nix::sys::signal::Signal::SIGSTOP);
-    assert!(!rig.create("c1").status.success());
-    kill(&rig, nix::sys::signal::Signal::SIGCONT);
+    let _policy = seat(&host, "10-policy", Actor::always(Act::Answer));
+    kill(&host, nix::sys::signal::Signal::SIGSTOP);
+    assert!(!host.create("c1").status.success());
+    kill(&host, nix::sys::signal::Signal::SIGCONT);
     wait_until("it is told", || {
-        rig.logged(&["create c1: refused by the wrapper", "the daemon fell silent"]) == 1
+        host.logged(&["create c1: refused by the wrapper", "the daemon fell silent"]) == 1
     });
-    assert!(refusals(&rig, "c1").contains("the daemon fell silent"));
+    assert!(refusals(&host, "c1").contains("the daemon fell silent"));
 }
 
-fn kill(rig: &Rig, signal: nix::sys::signal::Signal) {
-    nix::sys::signal::kill(nix::unistd::Pid::from_raw(rig.daemon_pid()), signal).unwrap();
+fn kill(host: &TestHost, signal: nix::sys::signal::Signal) {
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(host.daemon_pid()), signal).unwrap();
 }
 
 #[test]
 fn a_verb_that_the_policy_fails_without_a_daemon_is_told_too() {
-    let mut rig = Rig::new("autostart = false");
-    rig.start_daemon();
-    succeeds(&rig.create("c1"));
-    rig.kill_daemon();
-    rig.configure(&rig.path("fake/runc"), "autostart = false\non_daemon_failure = \"fail\"");
-    assert!(!rig.verb(&["start", "c1"]).status.success());
-    assert!(!rig.create("c2").status.success());
-    rig.start_daemon();
+    let mut host = TestHost::new("autostart = false");
+    host.start_daemon();
+    succeeds(&host.create("c1"));
+    host.kill_daemon();
+    host.configure(&host.path("fake/runc"), "autostart = false\non_daemon_failure = \"fail\"");
+    assert!(!host.verb(&["start", "c1"]).status.success());
+    assert!(!host.create("c2").status.success());
+    host.start_daemon();
     for (id, state) in [("c1", "created"), ("c2", "removed")] {
-        let explained = rig.admin(&["explain", id]);
+        let explained = host.admin(&["explain", id]);
         assert_eq!(explained["state"], state, "{explained}");
         assert!(explained["refused"].to_string().contains("nothing was changed"), "{explained}");
     }
@@ -285,21 +285,21 @@ fn a_verb_that_the_policy_fails_without_a_daemon_is_told_too() {
 
 #[test]
 fn the_records_of_refused_containers_are_bounded_and_the_newest_stay() {
-    let mut rig = Rig::new(REQUIRED);
-    std::fs::create_dir_all(rig.path("run/refused")).unwrap();
+    let mut host = TestHost::new(REQUIRED);
+    std::fs::create_dir_all(host.path("run/refused")).unwrap();
     for at in 0..300 {
-        rig.write(&format!("run/refused/{at:020}-7.json"), "{");
+        host.write(&format!("run/refused/{at:020}-7.json"), "{");
     }
-    rig.write("run/refused/.00000000000000000001-7.json.4000000", "half");
-    assert!(!rig.create("c1").status.success());
-    let left = std::fs::read_dir(rig.path("run/refused")).unwrap();
+    host.write("run/refused/.00000000000000000001-7.json.4000000", "half");
+    assert!(!host.create("c1").status.success());
+    let left = std::fs::read_dir(host.path("run/refused")).unwrap();
     let left: Vec<String> =
         left.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
     let notes = left.iter().filter(|name| name.ends_with(".json")).count();
     assert_eq!(notes, 128, "{left:?}");
-    rig.start_daemon();
-    assert_eq!(rig.logged(&["only the newest 128 refusals were kept"]), 1);
-    assert_eq!(rig.logged(&["cannot be read and is dropped"]), 127);
-    assert!(refusals(&rig, "c1").contains("policy is required"));
-    assert_eq!(std::fs::read_dir(rig.path("run/refused")).unwrap().count(), 0);
+    host.start_daemon();
+    assert_eq!(host.logged(&["only the newest 128 refusals were kept"]), 1);
+    assert_eq!(host.logged(&["cannot be read and is dropped"]), 127);
+    assert!(refusals(&host, "c1").contains("policy is required"));
+    assert_eq!(std::fs::read_dir(host.path("run/refused")).unwrap().count(), 0);
 }

@@ -6,9 +6,8 @@ use std::process::Output;
 use nri_runc::plugin::api;
 use serde_json::{Value, json};
 
-use super::player::Manner;
-use super::rig::{Rig, wait_until};
 use super::{pins, started, succeeds};
+use test_support::{Script, TestHost, wait_until};
 
 /// An update of `container`, from resources in OCI's words.
 pub(super) fn update_of(container: &str, resources: &Value) -> api::ContainerUpdate {
@@ -24,14 +23,14 @@ pub(super) fn update_of(container: &str, resources: &Value) -> api::ContainerUpd
 }
 
 /// A plugin that answers updates of `container` with `resources`.
-fn answers(container: &str, resources: &Value) -> Manner {
-    Manner { updates: vec![update_of(container, resources)], ..Manner::default() }
+fn answers(container: &str, resources: &Value) -> Script {
+    Script { updates: vec![update_of(container, resources)], ..Script::default() }
 }
 
 /// Waits until the daemon has seen that the container is there.
-pub(super) fn settled(rig: &Rig) {
+pub(super) fn settled(host: &TestHost) {
     wait_until("the create is settled", || {
-        let pods = rig.admin(&["pods"]);
+        let pods = host.admin(&["pods"]);
         let mut all = pods
             .as_array()
             .into_iter()
@@ -41,14 +40,14 @@ pub(super) fn settled(rig: &Rig) {
     });
 }
 
-fn update(rig: &Rig, request: &Value) -> Output {
-    let root = rig.path("root").display().to_string();
+fn update(host: &TestHost, request: &Value) -> Output {
+    let root = host.path("root").display().to_string();
     let words = ["--root", &root, "update", "--resources", "-", "c1"];
-    rig.call_with(&words, &request.to_string())
+    host.call_with(&words, &request.to_string())
 }
 
-fn runtime_got(rig: &Rig) -> Value {
-    serde_json::from_str(&rig.read("fake/update.json")).unwrap()
+fn runtime_got(host: &TestHost) -> Value {
+    serde_json::from_str(&host.read("fake/update.json")).unwrap()
 }
 
 fn count(told: &std::sync::Mutex<Vec<String>>, event: &str) -> usize {
@@ -57,15 +56,15 @@ fn count(told: &std::sync::Mutex<Vec<String>>, event: &str) -> usize {
 
 #[test]
 fn plugins_are_asked_about_what_changes_and_their_answer_reaches_the_runtime() {
-    let rig = started("");
-    let told = rig.plugin("10", "half", answers("c1", &json!({"cpu": {"shares": 77}})));
-    succeeds(&rig.create("c1"));
-    settled(&rig);
-    succeeds(&update(&rig, &json!({"memory": {"limit": 2_000_000}, "cpu": {"shares": 1024}})));
-    let got = runtime_got(&rig);
+    let host = started("");
+    let told = host.plugin("10", "half", answers("c1", &json!({"cpu": {"shares": 77}})));
+    succeeds(&host.create("c1"));
+    settled(&host);
+    succeeds(&update(&host, &json!({"memory": {"limit": 2_000_000}, "cpu": {"shares": 1024}})));
+    let got = runtime_got(&host);
     assert_eq!((&got["cpu"]["shares"], &got["memory"]["limit"]), (&json!(77), &json!(2_000_000)));
     wait_until("the success is told", || count(&told, "PostUpdateContainer c1") == 1);
-    let explained = rig.admin(&["explain", "c1"]);
+    let explained = host.admin(&["explain", "c1"]);
     assert_eq!(explained["owners"]["CPUShares"], "10-half", "{explained}");
     let change = &explained["changes"][0];
     assert_eq!((&change["before"], &change["after"]), (&json!(1024), &json!(77)), "{explained}");
@@ -74,90 +73,90 @@ fn plugins_are_asked_about_what_changes_and_their_answer_reaches_the_runtime() {
 
 #[test]
 fn an_engine_that_repeats_itself_is_no_question_and_undoes_nothing() {
-    let rig = started("");
-    let told = rig.plugin("10", "half", answers("c1", &json!({"cpu": {"shares": 77}})));
-    succeeds(&rig.create("c1"));
-    settled(&rig);
+    let host = started("");
+    let told = host.plugin("10", "half", answers("c1", &json!({"cpu": {"shares": 77}})));
+    succeeds(&host.create("c1"));
+    settled(&host);
     let request = json!({"memory": {"limit": 2_000_000}, "cpu": {"shares": 1024}});
-    succeeds(&update(&rig, &request));
+    succeeds(&update(&host, &request));
     wait_until("the success is told", || count(&told, "PostUpdateContainer c1") == 1);
-    succeeds(&update(&rig, &request));
-    assert_eq!(runtime_got(&rig)["cpu"]["shares"], 77);
+    succeeds(&update(&host, &request));
+    assert_eq!(runtime_got(&host)["cpu"]["shares"], 77);
     assert_eq!(count(&told, "UpdateContainer"), 1, "{:?}", told.lock().unwrap());
 }
 
 #[test]
 fn an_engine_that_changes_a_value_wins_unless_a_plugin_answers_it() {
-    let rig = started("");
-    let told = rig.plugin("10", "pin", pins("0"));
-    succeeds(&rig.create("c1"));
-    settled(&rig);
-    succeeds(&update(&rig, &json!({"cpu": {"cpus": "1"}})));
-    assert_eq!(runtime_got(&rig)["cpu"]["cpus"], "1");
+    let host = started("");
+    let told = host.plugin("10", "pin", pins("0"));
+    succeeds(&host.create("c1"));
+    settled(&host);
+    succeeds(&update(&host, &json!({"cpu": {"cpus": "1"}})));
+    assert_eq!(runtime_got(&host)["cpu"]["cpus"], "1");
     wait_until("the success is told", || count(&told, "PostUpdateContainer c1") == 1);
-    let explained = rig.admin(&["explain", "c1"]);
+    let explained = host.admin(&["explain", "c1"]);
     assert_eq!(explained["owners"], json!({}), "{explained}");
     assert_eq!(explained["changes"][1]["event"], "update by the engine");
-    let _other = rig.plugin("20", "firm", answers("c1", &json!({"cpu": {"cpus": "0"}})));
-    succeeds(&update(&rig, &json!({"cpu": {"cpus": "0-1"}})));
-    assert_eq!(runtime_got(&rig)["cpu"]["cpus"], "0");
+    let _other = host.plugin("20", "firm", answers("c1", &json!({"cpu": {"cpus": "0"}})));
+    succeeds(&update(&host, &json!({"cpu": {"cpus": "0-1"}})));
+    assert_eq!(runtime_got(&host)["cpu"]["cpus"], "0");
 }
 
 #[test]
 fn a_refused_update_never_reaches_the_runtime_and_is_one_line() {
-    let rig = started("");
-    let refuses = Manner {
+    let host = started("");
+    let refuses = Script {
         refuses: Some("not now"),
         at: Some("UpdateContainer".into()),
-        ..Manner::default()
+        ..Script::default()
     };
-    let told = rig.plugin("10", "guard", refuses);
-    succeeds(&rig.create("c1"));
-    settled(&rig);
-    let output = update(&rig, &json!({"cpu": {"shares": 5}}));
+    let told = host.plugin("10", "guard", refuses);
+    succeeds(&host.create("c1"));
+    settled(&host);
+    let output = update(&host, &json!({"cpu": {"shares": 5}}));
     assert_eq!(output.status.code(), Some(1));
     let line = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(line.contains("cannot update c1: 10-guard refused: not now"), "{line}");
     assert_eq!(line.lines().count(), 1, "{line}");
-    assert!(!rig.path("fake/update.json").exists());
+    assert!(!host.path("fake/update.json").exists());
     assert_eq!(count(&told, "PostUpdateContainer"), 0);
     // An engine that asks again and again is remembered once, and the container is still there.
-    update(&rig, &json!({"cpu": {"shares": 5}}));
-    let refused = rig.admin(&["explain", "c1"])["refused"].clone();
+    update(&host, &json!({"cpu": {"shares": 5}}));
+    let refused = host.admin(&["explain", "c1"])["refused"].clone();
     assert_eq!(refused.as_array().map(Vec::len), Some(1), "{refused}");
     assert!(refused[0].as_str().unwrap().contains("not now"), "{refused}");
-    let late = rig.plugin("20", "late", Manner::default());
+    let late = host.plugin("20", "late", Script::default());
     assert_eq!(count(&late, "Synchronize c1"), 1);
 }
 
 #[test]
 fn values_that_no_runtime_would_take_are_refused_with_the_plugins_name() {
     for wrong in [json!({"cpu": {"shares": 1}}), json!({"memory": {"swap": 5}})] {
-        let rig = started("");
-        let _told = rig.plugin("10", "odd", answers("c1", &wrong));
-        succeeds(&rig.create("c1"));
-        settled(&rig);
-        let output = update(&rig, &json!({"pids": {"limit": 5}}));
+        let host = started("");
+        let _told = host.plugin("10", "odd", answers("c1", &wrong));
+        succeeds(&host.create("c1"));
+        settled(&host);
+        let output = update(&host, &json!({"pids": {"limit": 5}}));
         let line = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(output.status.code() == Some(1) && line.contains("10-odd"), "{wrong} {line}");
-        assert!(!rig.path("fake/update.json").exists());
+        assert!(!host.path("fake/update.json").exists());
     }
 }
 
 #[test]
 fn what_the_runtime_did_not_take_does_not_hold() {
-    let rig = started("");
-    let told = rig.plugin("10", "half", answers("c1", &json!({"cpu": {"shares": 77}})));
-    succeeds(&rig.create("c1"));
-    settled(&rig);
-    rig.write("fake/fail-update", "");
-    assert!(!update(&rig, &json!({"pids": {"limit": 5}})).status.success());
-    std::fs::remove_file(rig.path("fake/fail-update")).unwrap();
-    succeeds(&update(&rig, &json!({"pids": {"limit": 5}})));
+    let host = started("");
+    let told = host.plugin("10", "half", answers("c1", &json!({"cpu": {"shares": 77}})));
+    succeeds(&host.create("c1"));
+    settled(&host);
+    host.write("fake/fail-update", "");
+    assert!(!update(&host, &json!({"pids": {"limit": 5}})).status.success());
+    std::fs::remove_file(host.path("fake/fail-update")).unwrap();
+    succeeds(&update(&host, &json!({"pids": {"limit": 5}})));
     wait_until("the success is told", || count(&told, "PostUpdateContainer") == 1);
     assert_eq!(count(&told, "UpdateContainer"), 2, "the first was not taken for done");
-    let conflict = rig.plugin("20", "too", answers("c1", &json!({"cpu": {"shares": 78}})));
-    let output = update(&rig, &json!({"pids": {"limit": 6}}));
+    let conflict = host.plugin("20", "too", answers("c1", &json!({"cpu": {"shares": 78}})));
+    let output = update(&host, &json!({"pids": {"limit": 6}}));
     let line = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(line.contains("20-too") && line.contains("10-half"), "{line}");
     assert_eq!(count(&conflict, "UpdateContainer"), 1);

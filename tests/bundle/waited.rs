@@ -8,16 +8,16 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use super::example::example;
 use super::policies::row;
-use super::rig::{Rig, wait_until};
 use super::succeeds;
+use test_support::example::example;
+use test_support::{TestHost, wait_until};
 
 /// A plugin started by hand, in a process of its own.
 #[expect(clippy::disallowed_methods, reason = "a plugin in a process of its own")]
-fn by_hand(rig: &Rig) -> Child {
+fn by_hand(host: &TestHost) -> Child {
     let mut command = Command::new(example("event_logger"));
-    command.arg("--socket").arg(rig.path("nri.sock"));
+    command.arg("--socket").arg(host.path("nri.sock"));
     command.args(["--id", "30-hand"]);
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
 }
@@ -35,14 +35,14 @@ fn is_service() -> bool {
 
 #[test]
 fn a_create_that_waits_for_a_plugin_says_for_whom_and_how_long() {
-    let mut rig =
-        Rig::new("--- wait_for = [\"10-absent\"]\nplugin_registration_timeout = \"1s\"\n");
-    rig.start_daemon();
+    let mut host =
+        TestHost::new("--- wait_for = [\"10-absent\"]\nplugin_registration_timeout = \"1s\"\n");
+    host.start_daemon();
     for id in ["c1", "c2"] {
-        succeeds(&rig.create(id));
+        succeeds(&host.create(id));
     }
-    assert_eq!(rig.logged(&["a create waits up to", "for 10-absent"]), 1);
-    assert_eq!(rig.logged(&["the create goes on after", "without 10-absent"]), 1);
+    assert_eq!(host.logged(&["a create waits up to", "for 10-absent"]), 1);
+    assert_eq!(host.logged(&["the create goes on after", "without 10-absent"]), 1);
 }
 
 #[test]
@@ -50,19 +50,19 @@ fn a_plugin_whose_process_has_ended_is_not_waited_for() {
     if is_service() {
         return;
     }
-    let mut rig = Rig::new("---plugin_registration_timeout = \"50s\"\n");
-    rig.start_daemon();
-    let mut plugin = by_hand(&rig);
-    wait_until("it is synchronized", || row(&rig, "30-hand").is_some());
-    rig.kill_daemon();
+    let mut host = TestHost::new("---plugin_registration_timeout = \"50s\"\n");
+    host.start_daemon();
+    let mut plugin = by_hand(&host);
+    wait_until("it is synchronized", || row(&host, "30-hand").is_some());
+    host.kill_daemon();
     plugin.kill().unwrap();
     plugin.wait().unwrap();
-    rig.start_daemon();
+    host.start_daemon();
     let begun = Instant::now();
-    succeeds(&rig.create("c1"));
+    succeeds(&host.create("c1"));
     assert!(begun.elapsed() < Duration::from_secs(20), "it waited for {:?}", begun.elapsed());
-    assert_eq!(rig.logged(&["30-hand is not waited for", "has ended"]), 1);
-    assert_eq!(rig.logged(&["a create waits"]), 0);
+    assert_eq!(host.logged(&["30-hand is not waited for", "has ended"]), 1);
+    assert_eq!(host.logged(&["a create waits"]), 0);
 }
 
 #[test]
@@ -70,17 +70,17 @@ fn a_plugin_that_lives_is_waited_for_until_its_process_ends() {
     if is_service() {
         return;
     }
-    let mut rig = Rig::new("---plugin_registration_timeout = \"50s\"\n");
-    rig.start_daemon();
-    let mut plugin = by_hand(&rig);
-    wait_until("it is synchronized", || row(&rig, "30-hand").is_some());
+    let mut host = TestHost::new("---plugin_registration_timeout = \"50s\"\n");
+    host.start_daemon();
+    let mut plugin = by_hand(&host);
+    wait_until("it is synchronized", || row(&host, "30-hand").is_some());
     // It notices nothing of the daemon's end.
     let pid = Pid::from_raw(i32::try_from(plugin.id()).unwrap());
     kill(pid, Signal::SIGSTOP).unwrap();
-    rig.kill_daemon();
-    rig.start_daemon();
-    let mut create = rig.spawn(&["create", "--bundle", "BUNDLE", "c1"]);
-    wait_until("it is waited for", || rig.logged(&["a create waits up to", "for 30-hand"]) == 1);
+    host.kill_daemon();
+    host.start_daemon();
+    let mut create = host.spawn(&["create", "--bundle", "BUNDLE", "c1"]);
+    wait_until("it is waited for", || host.logged(&["a create waits up to", "for 30-hand"]) == 1);
     std::thread::sleep(Duration::from_millis(500));
     assert!(create.try_wait().unwrap().is_none(), "it did not wait");
     let begun = Instant::now();
@@ -88,5 +88,5 @@ fn a_plugin_that_lives_is_waited_for_until_its_process_ends() {
     plugin.wait().unwrap();
     assert!(create.wait().unwrap().success());
     assert!(begun.elapsed() < Duration::from_secs(20), "it waited for {:?}", begun.elapsed());
-    assert_eq!(rig.logged(&["the create goes on after"]), 1);
+    assert_eq!(host.logged(&["the create goes on after"]), 1);
 }

@@ -6,8 +6,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-use super::rig::{Rig, wait_until};
 use super::{fails, started, succeeds};
+use test_support::{TestHost, wait_until};
 
 /// Calls a program as conmon does: without any environment.
 #[expect(clippy::disallowed_methods, reason = "the program under test")]
@@ -18,18 +18,18 @@ fn call(program: &Path, words: &[&str]) -> Output {
 
 #[test]
 fn the_file_beside_the_executable_holds_where_no_environment_comes_along() {
-    let rig = Rig::new("");
-    std::fs::create_dir(rig.path("bin")).unwrap();
-    let program = rig.path("bin/nri-runc");
+    let host = TestHost::new("");
+    std::fs::create_dir(host.path("bin")).unwrap();
+    let program = host.path("bin/nri-runc");
     // A link: a copy may be held open for writing by a child of another test.
     let built = env!("CARGO_BIN_EXE_nri-runc");
     let linked = std::fs::hard_link(built, &program);
     linked.or_else(|_| std::fs::copy(built, &program).map(drop)).unwrap();
     std::fs::set_permissions(&program, PermissionsExt::from_mode(0o755)).unwrap();
-    let link = rig.path("nri-link");
+    let link = host.path("nri-link");
     std::os::unix::fs::symlink(&program, &link).unwrap();
-    std::fs::rename(rig.path("config.toml"), rig.path("bin/nri-runc.toml")).unwrap();
-    let (root, bundle) = (rig.path("root"), rig.path("bundle"));
+    std::fs::rename(host.path("config.toml"), host.path("bin/nri-runc.toml")).unwrap();
+    let (root, bundle) = (host.path("root"), host.path("bundle"));
     let words =
         ["--root", root.to_str().unwrap(), "create", "--bundle", bundle.to_str().unwrap(), "c1"];
     // The link's own folder holds no file: the executable's does.
@@ -43,21 +43,21 @@ fn the_file_beside_the_executable_holds_where_no_environment_comes_along() {
         .status()
         .unwrap();
     assert!(status.success());
-    assert!(rig.path("fake/seen.json").exists(), "its runtime was used");
+    assert!(host.path("fake/seen.json").exists(), "its runtime was used");
     let status = call(&program, &["nri", "--json", "status"]);
     succeeds(&status);
     let status: serde_json::Value = serde_json::from_slice(&status.stdout).unwrap();
     assert_eq!(status["containers"], 1, "and its daemon, which found the same file");
     assert_eq!(status["configuration"]["file"], format!("{}.toml", program.display()));
     succeeds(&call(&program, &["nri", "stop"]));
-    wait_until("it has ended", || !rig.path("run/daemon.sock").exists());
+    wait_until("it has ended", || !host.path("run/daemon.sock").exists());
 }
 
 #[test]
 fn a_file_that_is_named_and_missing_is_said_by_every_verb() {
-    let rig = started("");
-    let missing = rig.path("nowhere.toml").display().to_string();
-    let bundle = rig.path("bundle").display().to_string();
+    let host = started("");
+    let missing = host.path("nowhere.toml").display().to_string();
+    let bundle = host.path("bundle").display().to_string();
     for words in [
         &["status"][..],
         &["plugins"],
@@ -72,12 +72,12 @@ fn a_file_that_is_named_and_missing_is_said_by_every_verb() {
         &["disable"],
         &["enable"],
     ] {
-        let output = rig.call(&[&["nri", "--config", &missing][..], words].concat());
+        let output = host.call(&[&["nri", "--config", &missing][..], words].concat());
         fails(&output, &["nowhere.toml: it is missing", "--config"]);
         assert_eq!(output.stdout, b"", "{words:?}");
     }
-    std::fs::rename(rig.path("config.toml"), rig.path("kept.toml")).unwrap();
-    fails(&rig.call(&["nri", "status"]), &["config.toml: it is missing", "NRI_RUNC_CONFIG"]);
-    std::fs::rename(rig.path("kept.toml"), rig.path("config.toml")).unwrap();
-    succeeds(&rig.call(&["nri", "status"]));
+    std::fs::rename(host.path("config.toml"), host.path("kept.toml")).unwrap();
+    fails(&host.call(&["nri", "status"]), &["config.toml: it is missing", "NRI_RUNC_CONFIG"]);
+    std::fs::rename(host.path("kept.toml"), host.path("config.toml")).unwrap();
+    succeeds(&host.call(&["nri", "status"]));
 }

@@ -5,22 +5,16 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod files;
-#[path = "../support/player.rs"]
-mod player;
 mod protect;
 mod resident;
-#[path = "../bundle/rig.rs"]
-#[expect(dead_code, reason = "shared with tests that need more of it")]
-mod rig;
 
 use serde_json::Value;
+use test_support::TestHost;
 
-use rig::Rig;
-
-fn started(more: &str) -> Rig {
-    let mut rig = Rig::new(more);
-    rig.start_daemon();
-    rig
+fn started(more: &str) -> TestHost {
+    let mut host = TestHost::new(more);
+    host.start_daemon();
+    host
 }
 
 #[track_caller]
@@ -39,8 +33,8 @@ fn fails(output: &std::process::Output, words: &[&str]) {
 }
 
 /// One finding of `check`.
-fn finding(rig: &Rig, check: &str) -> Value {
-    let findings = rig.admin(&["check"]);
+fn finding(host: &TestHost, check: &str) -> Value {
+    let findings = host.admin(&["check"]);
     let mut findings = findings.as_array().into_iter().flatten();
     findings.find(|finding| finding["check"] == check).cloned().unwrap_or_default()
 }

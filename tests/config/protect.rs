@@ -5,18 +5,17 @@
 use nri_runc::plugin::api;
 use serde_json::json;
 
-use super::player::Manner;
-use super::rig::{BUNDLE, Rig};
 use super::{fails, finding, started, succeeds};
+use test_support::{BUNDLE, Script, TestHost};
 
 /// A plugin that sets a variable.
-fn sets() -> Manner {
+fn sets() -> Script {
     let env = api::KeyValue { key: "HELLO".into(), value: "there".into(), ..Default::default() };
     let adjust = api::ContainerAdjustment { env: vec![env], ..Default::default() };
-    Manner { adjust, ..Manner::default() }
+    Script { adjust, ..Script::default() }
 }
 
-/// Mistakes, one to a file, each with the line and column below the rig's own lines and a word.
+/// Mistakes, one to a file, each with the line and column below the host's own lines and a word.
 const MISTAKES: [(&str, &str, &str); 8] = [
     ("[plugin.a]\ndeny = \"Env\"", "1:8", "plugin.a.deny: expected a list of strings"),
     ("[plugin.a]\nDeny = [\"Env\"]", "1:1", "nearest is plugin.*.deny"),
@@ -29,8 +28,8 @@ const MISTAKES: [(&str, &str, &str); 8] = [
 ];
 
 /// The place of a mistake, whose line is counted from the section's header.
-fn place(rig: &Rig, header: &str, at: &str) -> String {
-    let text = rig.read("config.toml");
+fn place(host: &TestHost, header: &str, at: &str) -> String {
+    let text = host.read("config.toml");
     let line = text.lines().position(|line| header.starts_with(line) && !line.is_empty()).unwrap();
     let (below, column) = at.split_once(':').unwrap();
     format!("config.toml:{}:{column}: ", line + 1 + below.parse::<usize>().unwrap())
@@ -39,16 +38,16 @@ fn place(rig: &Rig, header: &str, at: &str) -> String {
 #[test]
 fn a_mistake_in_what_protects_refuses_every_create_and_says_where_it_is() {
     for (lines, at, what) in MISTAKES {
-        let rig = started(&format!("---{lines}\n"));
+        let host = started(&format!("---{lines}\n"));
         let header = lines.lines().next().unwrap();
-        let at = place(&rig, header, at);
-        fails(&rig.create("c1"), &["cannot create c1", &at, what, "the bundle is unchanged"]);
-        assert_eq!(rig.read("bundle/config.json"), BUNDLE);
-        assert!(!rig.path("fake/seen.json").exists(), "the runtime was never asked");
-        let found = finding(&rig, "configuration");
+        let at = place(&host, header, at);
+        fails(&host.create("c1"), &["cannot create c1", &at, what, "the bundle is unchanged"]);
+        assert_eq!(host.read("bundle/config.json"), BUNDLE);
+        assert!(!host.path("fake/seen.json").exists(), "the runtime was never asked");
+        let found = finding(&host, "configuration");
         assert_eq!(found["ok"], false, "{found}");
         assert!(found["detail"].as_str().unwrap().contains(&at), "{found}");
-        assert!(rig.logged(&[&at]) > 0, "{lines}");
+        assert!(host.logged(&[&at]) > 0, "{lines}");
     }
 }
 
@@ -56,55 +55,55 @@ fn a_mistake_in_what_protects_refuses_every_create_and_says_where_it_is() {
 fn a_file_that_is_no_toml_refuses_creates_from_the_first_start_on() {
     // Before any daemon could keep a good one: not even the runtime is known.
     let broken = "---[plugin.a]\ndeny = [\"Env\"\n";
-    let rig = started(broken);
-    fails(&rig.create("c1"), &["config.toml:10:", "expected"]);
+    let host = started(broken);
+    fails(&host.create("c1"), &["config.toml:10:", "expected"]);
     // After one: the runtime is, and everything but creates goes on with it.
-    let mut rig = started("");
-    succeeds(&rig.create("c1"));
-    rig.kill_daemon();
-    rig.configure(&rig.path("fake/runc"), broken);
-    rig.start_daemon();
-    succeeds(&rig.verb(&["start", "c1"]));
-    succeeds(&rig.verb(&["delete", "--force", "c1"]));
-    fails(&rig.create("c2"), &["cannot create c2", "config.toml:10:", "cannot be relied on"]);
+    let mut host = started("");
+    succeeds(&host.create("c1"));
+    host.kill_daemon();
+    host.configure(&host.path("fake/runc"), broken);
+    host.start_daemon();
+    succeeds(&host.verb(&["start", "c1"]));
+    succeeds(&host.verb(&["delete", "--force", "c1"]));
+    fails(&host.create("c2"), &["cannot create c2", "config.toml:10:", "cannot be relied on"]);
 }
 
 #[test]
 fn a_mistake_in_what_protects_refuses_creates_while_the_daemon_is_away_too() {
-    let rig = Rig::new("autostart = false---[plugin.a]\nrequird = true\n");
+    let host = TestHost::new("autostart = false---[plugin.a]\nrequird = true\n");
     fails(
-        &rig.create("c1"),
+        &host.create("c1"),
         &["cannot create c1", "cannot be relied on", "unknown key", "requird"],
     );
-    assert!(!rig.path("fake/seen.json").exists(), "the runtime was never asked");
-    let rig = Rig::new("autostart = false---[log]\nlevle = \"info\"\n");
-    succeeds(&rig.create("c1"));
+    assert!(!host.path("fake/seen.json").exists(), "the runtime was never asked");
+    let host = TestHost::new("autostart = false---[log]\nlevle = \"info\"\n");
+    succeeds(&host.create("c1"));
 }
 
 #[test]
 fn a_named_file_that_is_missing_is_a_failed_check() {
-    let rig = Rig::new("");
-    std::fs::remove_file(rig.path("config.toml")).unwrap();
-    let output = rig.call(&["nri", "check"]);
+    let host = TestHost::new("");
+    std::fs::remove_file(host.path("config.toml")).unwrap();
+    let output = host.call(&["nri", "check"]);
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(!output.status.success() && said.contains("config.toml: it is missing"), "{said}");
 }
 
 #[test]
 fn a_mistake_elsewhere_is_a_warning() {
-    let rig = started("---[eviction]\ngraze = \"1s\"\n[log]\nlevle = \"debug\"\n");
-    succeeds(&rig.create("c1"));
-    assert_eq!(finding(&rig, "configuration")["ok"], false);
-    assert!(rig.logged(&["unknown key eviction.graze"]) > 0);
+    let host = started("---[eviction]\ngraze = \"1s\"\n[log]\nlevle = \"debug\"\n");
+    succeeds(&host.create("c1"));
+    assert_eq!(finding(&host, "configuration")["ok"], false);
+    assert!(host.logged(&["unknown key eviction.graze"]) > 0);
 }
 
 /// A container as containerd's CRI plugin lays it down, in a namespace.
-fn container_in(rig: &Rig, namespace: &str, id: &str) -> String {
-    lay_down(rig, namespace, id, &format!("io.containerd.runtime.v2.task/k8s.io/{id}"))
+fn container_in(host: &TestHost, namespace: &str, id: &str) -> String {
+    lay_down(host, namespace, id, &format!("io.containerd.runtime.v2.task/k8s.io/{id}"))
 }
 
 /// The same anywhere: whoever can write a bundle can write these annotations.
-fn lay_down(rig: &Rig, namespace: &str, id: &str, bundle: &str) -> String {
+fn lay_down(host: &TestHost, namespace: &str, id: &str, bundle: &str) -> String {
     let mut document: serde_json::Value = serde_json::from_str(BUNDLE).unwrap();
     document["annotations"] = json!({
         "io.kubernetes.cri.container-type": "container",
@@ -114,8 +113,8 @@ fn lay_down(rig: &Rig, namespace: &str, id: &str, bundle: &str) -> String {
         "io.kubernetes.cri.sandbox-namespace": namespace,
         "io.kubernetes.cri.sandbox-uid": "u1",
     });
-    std::fs::create_dir_all(rig.path(bundle).join("rootfs")).unwrap();
-    rig.write(&format!("{bundle}/config.json"), &document.to_string());
+    std::fs::create_dir_all(host.path(bundle).join("rootfs")).unwrap();
+    host.write(&format!("{bundle}/config.json"), &document.to_string());
     bundle.to_owned()
 }
 
@@ -126,32 +125,32 @@ fn exempt_namespaces_go_on_while_a_mistake_is_there() {
         ("exempt_namespaces = [\"ops\"]", "ops", "kube-system"),
         ("exempt_namespaces = \"ops\"", "kube-system", "ops"),
     ] {
-        let rig = started(&format!("{exempt}---[plugin.a]\ndeny = \"Env\"\n"));
-        let bundle = container_in(&rig, refused, "refused");
-        fails(&rig.create_from(&bundle, "refused"), &["cannot be relied on", "config.toml:"]);
-        let bundle = container_in(&rig, passes, "passes");
-        succeeds(&rig.create_from(&bundle, "passes"));
+        let host = started(&format!("{exempt}---[plugin.a]\ndeny = \"Env\"\n"));
+        let bundle = container_in(&host, refused, "refused");
+        fails(&host.create_from(&bundle, "refused"), &["cannot be relied on", "config.toml:"]);
+        let bundle = container_in(&host, passes, "passes");
+        succeeds(&host.create_from(&bundle, "passes"));
     }
 }
 
 #[test]
 fn nobody_goes_on_by_a_namespace_that_a_tenant_can_write_while_a_mistake_is_there() {
-    let rig = started("---[plugin.a]\ndeny = \"Env\"\n");
-    let bundle = lay_down(&rig, "kube-system", "forged", "forged");
-    fails(&rig.create_from(&bundle, "forged"), &["cannot be relied on", "config.toml:"]);
-    let rig = started("exempt_by_annotation = true---[plugin.a]\ndeny = \"Env\"\n");
-    let bundle = lay_down(&rig, "kube-system", "believed", "believed");
-    succeeds(&rig.create_from(&bundle, "believed"));
+    let host = started("---[plugin.a]\ndeny = \"Env\"\n");
+    let bundle = lay_down(&host, "kube-system", "forged", "forged");
+    fails(&host.create_from(&bundle, "forged"), &["cannot be relied on", "config.toml:"]);
+    let host = started("exempt_by_annotation = true---[plugin.a]\ndeny = \"Env\"\n");
+    let bundle = lay_down(&host, "kube-system", "believed", "believed");
+    succeeds(&host.create_from(&bundle, "believed"));
 }
 
 #[test]
 fn no_plugin_changes_an_exempt_container_while_its_rights_are_not_known() {
-    let rig = started("---[plugin.a]\nDeny = [\"Env\"]\n");
-    let _told = rig.plugin("10", "a", sets());
-    let bundle = container_in(&rig, "kube-system", "passes");
-    succeeds(&rig.create_from(&bundle, "passes"));
-    assert!(!rig.read("fake/seen.json").contains("HELLO"), "{}", rig.read("fake/seen.json"));
-    let output = rig.call(&["nri", "explain", "--json", "passes"]);
+    let host = started("---[plugin.a]\nDeny = [\"Env\"]\n");
+    let _told = host.plugin("10", "a", sets());
+    let bundle = container_in(&host, "kube-system", "passes");
+    succeeds(&host.create_from(&bundle, "passes"));
+    assert!(!host.read("fake/seen.json").contains("HELLO"), "{}", host.read("fake/seen.json"));
+    let output = host.call(&["nri", "explain", "--json", "passes"]);
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(said.contains("10-a") && said.contains("cannot be relied on"), "{said}");
 }
@@ -160,12 +159,12 @@ fn no_plugin_changes_an_exempt_container_while_its_rights_are_not_known() {
 fn what_every_plugin_is_denied_holds_under_any_index_and_name() {
     let lines = "---[plugin.\"*\"]\ndeny = [\"Env\"]\n[plugin.trusted]\ndeny = []\n";
     for (index, name) in [("10", "a"), ("99", "trusted-not"), ("10", "Trusted")] {
-        let rig = started(lines);
-        let _told = rig.plugin(index, name, sets());
-        fails(&rig.create("c1"), &[&format!("{index}-{name}"), "Env"]);
+        let host = started(lines);
+        let _told = host.plugin(index, name, sets());
+        fails(&host.create("c1"), &[&format!("{index}-{name}"), "Env"]);
     }
-    let rig = started(lines);
-    let _told = rig.plugin("10", "trusted", sets());
-    succeeds(&rig.create("c1"));
-    assert!(rig.read("fake/seen.json").contains("HELLO=there"));
+    let host = started(lines);
+    let _told = host.plugin("10", "trusted", sets());
+    succeeds(&host.create("c1"));
+    assert!(host.read("fake/seen.json").contains("HELLO=there"));
 }

@@ -12,47 +12,47 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, soc
 use nix::unistd::Pid;
 use serde_json::Value;
 
-use super::rig::{Rig, wait_until};
 use super::{fails, finding, started, succeeds};
+use test_support::{TestHost, wait_until};
 
-fn hang_up(rig: &Rig) {
-    kill(Pid::from_raw(rig.daemon_pid()), Signal::SIGHUP).unwrap();
+fn hang_up(host: &TestHost) {
+    kill(Pid::from_raw(host.daemon_pid()), Signal::SIGHUP).unwrap();
 }
 
-fn configure(rig: &Rig, more: &str) {
-    rig.configure(&rig.path("fake/runc"), more);
+fn configure(host: &TestHost, more: &str) {
+    host.configure(&host.path("fake/runc"), more);
 }
 
-fn pid(rig: &Rig) -> Option<u64> {
-    rig.admin(&["status"])["pid"].as_u64()
+fn pid(host: &TestHost) -> Option<u64> {
+    host.admin(&["status"])["pid"].as_u64()
 }
 
 #[test]
 fn a_hangup_reads_the_log_level_and_names_what_needs_a_restart() {
-    let rig = started("---[log]\nlevel = \"info\"\n");
-    let before = pid(&rig);
-    hang_up(&rig);
-    wait_until("it is logged", || rig.logged(&["nothing has changed"]) == 1);
-    configure(&rig, "---[log]\nlevel = \"warn\"\n[plugin.a]\ndeny = [\"Env\"]\nstrikes = 2\n");
-    hang_up(&rig);
+    let host = started("---[log]\nlevel = \"info\"\n");
+    let before = pid(&host);
+    hang_up(&host);
+    wait_until("it is logged", || host.logged(&["nothing has changed"]) == 1);
+    configure(&host, "---[log]\nlevel = \"warn\"\n[plugin.a]\ndeny = [\"Env\"]\nstrikes = 2\n");
+    hang_up(&host);
     let words = ["log.level is now warn", "restart needed", "plugin.a.deny, plugin.a.strikes"];
     wait_until("the level is applied", || {
-        rig.admin(&["status"])["configuration"]["log_level"] == "warn"
+        host.admin(&["status"])["configuration"]["log_level"] == "warn"
     });
     // The line itself is of a level that is not logged from then on.
-    assert_eq!(rig.logged(&words), 1);
-    let changed = rig.admin(&["status"])["configuration"]["changed"].clone();
+    assert_eq!(host.logged(&words), 1);
+    let changed = host.admin(&["status"])["configuration"]["changed"].clone();
     assert_eq!(changed, serde_json::json!(["plugin.a.deny", "plugin.a.strikes"]));
-    configure(&rig, "---[log]\nlevel = \"debug\"\n[plugin.a]\ndeny = [\"Env\"]\n");
-    hang_up(&rig);
+    configure(&host, "---[log]\nlevel = \"debug\"\n[plugin.a]\ndeny = [\"Env\"]\n");
+    hang_up(&host);
     let words = ["log.level is now debug", "restart needed", "for plugin.a.deny"];
-    wait_until("it is logged", || rig.logged(&words) == 1);
-    assert_eq!(pid(&rig), before, "the daemon goes on");
+    wait_until("it is logged", || host.logged(&words) == 1);
+    assert_eq!(pid(&host), before, "the daemon goes on");
 }
 
 #[test]
 fn a_hangup_with_a_broken_file_changes_nothing_and_says_where_it_is() {
-    let rig = started("");
+    let host = started("");
     for (more, at) in [
         (
             "---[plugin.a]\ndeny = \"Env\"\n[log]\nlevel = \"debug\"\n",
@@ -60,121 +60,121 @@ fn a_hangup_with_a_broken_file_changes_nothing_and_says_where_it_is() {
         ),
         ("---[plugin.a\n", "config.toml:9:"),
     ] {
-        configure(&rig, more);
-        hang_up(&rig);
+        configure(&host, more);
+        hang_up(&host);
         let words = ["not reloaded, the previous one stays in force", at];
-        wait_until("it is logged", || rig.logged(&words) == 1);
-        assert_eq!(rig.admin(&["status"])["configuration"]["log_level"], "info");
+        wait_until("it is logged", || host.logged(&words) == 1);
+        assert_eq!(host.admin(&["status"])["configuration"]["log_level"], "info");
     }
-    succeeds(&rig.create("c1"));
+    succeeds(&host.create("c1"));
 }
 
 #[test]
 fn a_mistake_that_is_fixed_lets_creates_go_on_by_itself() {
-    let rig = started("---[plugin.a]\ndeny = \"Env\"\n");
-    let before = pid(&rig);
-    fails(&rig.create("c1"), &["cannot be relied on"]);
-    configure(&rig, "---[plugin.a]\ndeny = [\"Env\"]\n");
-    wait_until("creates go on", || rig.create("c1").status.success());
-    assert_ne!(pid(&rig), before);
-    assert_eq!(finding(&rig, "configuration")["ok"], true);
+    let host = started("---[plugin.a]\ndeny = \"Env\"\n");
+    let before = pid(&host);
+    fails(&host.create("c1"), &["cannot be relied on"]);
+    configure(&host, "---[plugin.a]\ndeny = [\"Env\"]\n");
+    wait_until("creates go on", || host.create("c1").status.success());
+    assert_ne!(pid(&host), before);
+    assert_eq!(finding(&host, "configuration")["ok"], true);
 }
 
 #[test]
 fn stop_ends_the_daemon_and_the_next_container_starts_it() {
-    let rig = started("");
-    let before = pid(&rig).unwrap();
-    let said = rig.admin(&["stop"]);
+    let host = started("");
+    let before = pid(&host).unwrap();
+    let said = host.admin(&["stop"]);
     assert_eq!((&said["stopped"], &said["pid"]), (&true.into(), &before.into()), "{said}");
-    assert_eq!(pid(&rig), None);
-    let output = rig.call(&["nri", "stop"]);
+    assert_eq!(pid(&host), None);
+    let output = host.call(&["nri", "stop"]);
     succeeds(&output);
     assert_eq!(String::from_utf8_lossy(&output.stdout), "the daemon is not running\n");
-    succeeds(&rig.create("c1"));
-    assert!(pid(&rig).is_some_and(|now| now != before));
+    succeeds(&host.create("c1"));
+    assert!(pid(&host).is_some_and(|now| now != before));
 }
 
 #[test]
 fn restart_starts_the_daemon_with_the_configuration_that_it_had() {
-    let rig = started("");
-    succeeds(&rig.create("c1"));
-    let before = pid(&rig).unwrap();
+    let host = started("");
+    succeeds(&host.create("c1"));
+    let before = pid(&host).unwrap();
     // Another file of the same run directory: who restarts it need not know what it was.
-    let text = rig.read("config.toml");
-    rig.write("other.toml", &text);
-    let other = rig.path("other.toml").display().to_string();
-    let said = rig.admin(&["--config", &other, "restart"]);
+    let text = host.read("config.toml");
+    host.write("other.toml", &text);
+    let other = host.path("other.toml").display().to_string();
+    let said = host.admin(&["--config", &other, "restart"]);
     assert_eq!(said["was"], before, "{said}");
-    let status = rig.admin(&["status"]);
+    let status = host.admin(&["status"]);
     assert_eq!(status["pid"], said["pid"]);
-    assert_eq!(status["configuration"]["file"], rig.path("config.toml").display().to_string());
+    assert_eq!(status["configuration"]["file"], host.path("config.toml").display().to_string());
     assert_eq!(status["containers"], 1, "what is known is known to the next");
-    succeeds(&rig.verb(&["start", "c1"]));
+    succeeds(&host.verb(&["start", "c1"]));
 }
 
-fn freeze(rig: &Rig) {
-    kill(Pid::from_raw(rig.daemon_pid()), Signal::SIGSTOP).unwrap();
+fn freeze(host: &TestHost) {
+    kill(Pid::from_raw(host.daemon_pid()), Signal::SIGSTOP).unwrap();
 }
 
 #[test]
 fn a_daemon_that_hangs_is_stopped_within_bounds() {
-    let rig = started("");
-    let before = pid(&rig).unwrap();
-    freeze(&rig);
-    fails(&rig.call(&["nri", "status"]), &["fell silent", "nri-runc nri restart"]);
+    let host = started("");
+    let before = pid(&host).unwrap();
+    freeze(&host);
+    fails(&host.call(&["nri", "status"]), &["fell silent", "nri-runc nri restart"]);
     let begun = Instant::now();
-    let said = rig.admin(&["stop"]);
+    let said = host.admin(&["stop"]);
     assert_eq!((&said["killed"], &said["pid"]), (&true.into(), &before.into()), "{said}");
     assert!(begun.elapsed() < Duration::from_secs(40), "{:?}", begun.elapsed());
-    succeeds(&rig.create("c1"));
-    assert!(pid(&rig).is_some_and(|now| now != before));
+    succeeds(&host.create("c1"));
+    assert!(pid(&host).is_some_and(|now| now != before));
 }
 
 #[test]
 fn a_daemon_that_hangs_and_takes_no_more_calls_is_restarted_with_its_configuration() {
-    let rig = started("");
-    let before = pid(&rig).unwrap();
-    freeze(&rig);
+    let host = started("");
+    let before = pid(&host).unwrap();
+    freeze(&host);
     // Its queue is full: a plain connect would wait for ever.
     let mut waiting = Vec::new();
     loop {
         let socket = socket(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_NONBLOCK, None);
         let socket = socket.unwrap();
-        let address = UnixAddr::new(&rig.path("run/daemon.sock")).unwrap();
+        let address = UnixAddr::new(&host.path("run/daemon.sock")).unwrap();
         match connect(socket.as_raw_fd(), &address) {
             Ok(()) => waiting.push(socket),
             Err(errno) => break assert_eq!(errno, nix::errno::Errno::EAGAIN),
         }
     }
-    let text = rig.read("config.toml");
-    rig.write("other.toml", &text);
-    let other = rig.path("other.toml").display().to_string();
-    let output = rig.call(&["nri", "--config", &other, "restart"]);
+    let text = host.read("config.toml");
+    host.write("other.toml", &text);
+    let other = host.path("other.toml").display().to_string();
+    let output = host.call(&["nri", "--config", &other, "restart"]);
     succeeds(&output);
-    assert!(pid(&rig).is_some_and(|now| now != before));
-    let file = rig.admin(&["status"])["configuration"]["file"].clone();
-    assert_eq!(file, rig.path("config.toml").display().to_string());
+    assert!(pid(&host).is_some_and(|now| now != before));
+    let file = host.admin(&["status"])["configuration"]["file"].clone();
+    assert_eq!(file, host.path("config.toml").display().to_string());
 }
 
 #[test]
 fn a_silent_process_that_does_not_hold_the_daemons_lock_is_never_signalled() {
-    let rig = Rig::new("");
-    std::fs::create_dir_all(rig.path("run")).unwrap();
-    let _silent = UnixListener::bind(rig.path("run/daemon.sock")).unwrap();
-    rig.write("run/daemon.lock", "");
-    fails(&rig.call(&["nri", "stop"]), &["fell silent"]);
+    let host = TestHost::new("");
+    std::fs::create_dir_all(host.path("run")).unwrap();
+    let _silent = UnixListener::bind(host.path("run/daemon.sock")).unwrap();
+    host.write("run/daemon.lock", "");
+    fails(&host.call(&["nri", "stop"]), &["fell silent"]);
 }
 
 #[test]
 fn a_daemon_of_systemd_that_hangs_is_left_to_systemd() {
-    let rig = Rig::new("");
-    let socket = rig.path("notify");
+    let host = TestHost::new("");
+    let socket = host.path("notify");
     let listener = UnixDatagram::bind(&socket).unwrap();
-    let mut daemon = daemon(&rig, Path::new(env!("CARGO_BIN_EXE_nri-runc")), Some(&socket));
+    let mut daemon = daemon(&host, Path::new(env!("CARGO_BIN_EXE_nri-runc")), Some(&socket));
     let mut said = [0; 16];
     assert_eq!(listener.recv(&mut said).unwrap(), b"READY=1\n".len());
     kill(Pid::from_raw(daemon.id().cast_signed()), Signal::SIGSTOP).unwrap();
-    fails(&rig.call(&["nri", "stop"]), &["systemd runs the daemon", "systemctl stop"]);
+    fails(&host.call(&["nri", "stop"]), &["systemd runs the daemon", "systemctl stop"]);
     assert!(daemon.try_wait().unwrap().is_none(), "it was ended");
     daemon.kill().unwrap();
     daemon.wait().unwrap();
@@ -182,39 +182,39 @@ fn a_daemon_of_systemd_that_hangs_is_left_to_systemd() {
 
 #[test]
 fn restart_leaves_the_daemon_alone_while_the_configuration_is_broken() {
-    let rig = started("");
-    let before = pid(&rig);
-    configure(&rig, "---[plugin.a]\nrequird = true\n");
-    let output = rig.call(&["nri", "restart"]);
+    let host = started("");
+    let before = pid(&host);
+    configure(&host, "---[plugin.a]\nrequird = true\n");
+    let output = host.call(&["nri", "restart"]);
     fails(&output, &["config.toml:", "requird", "was left as it is"]);
-    assert_eq!(pid(&rig), before);
+    assert_eq!(pid(&host), before);
 }
 
 #[test]
 fn a_daemon_that_systemd_runs_is_left_to_systemd() {
-    let rig = Rig::new("");
-    let socket = rig.path("notify");
+    let host = TestHost::new("");
+    let socket = host.path("notify");
     let listener = UnixDatagram::bind(&socket).unwrap();
-    let mut daemon = daemon(&rig, Path::new(env!("CARGO_BIN_EXE_nri-runc")), Some(&socket));
+    let mut daemon = daemon(&host, Path::new(env!("CARGO_BIN_EXE_nri-runc")), Some(&socket));
     let mut said = [0; 16];
     assert_eq!(listener.recv(&mut said).unwrap(), b"READY=1\n".len());
     fails(
-        &rig.call(&["nri", "stop"]),
+        &host.call(&["nri", "stop"]),
         &["systemd runs the daemon", "systemctl stop nri-runc.socket"],
     );
     fails(
-        &rig.call(&["nri", "restart"]),
+        &host.call(&["nri", "restart"]),
         &["systemd runs the daemon", "systemctl restart nri-runc"],
     );
-    assert_eq!(pid(&rig), Some(daemon.id().into()));
+    assert_eq!(pid(&host), Some(daemon.id().into()));
     daemon.kill().unwrap();
     daemon.wait().unwrap();
 }
 
 #[expect(clippy::disallowed_methods, reason = "the program under test")]
-fn daemon(rig: &Rig, program: &Path, notify: Option<&Path>) -> std::process::Child {
+fn daemon(host: &TestHost, program: &Path, notify: Option<&Path>) -> std::process::Child {
     let mut command = std::process::Command::new(program);
-    command.env("NRI_RUNC_CONFIG", rig.path("config.toml")).args(["nri", "daemon"]);
+    command.env("NRI_RUNC_CONFIG", host.path("config.toml")).args(["nri", "daemon"]);
     if let Some(notify) = notify {
         command.env("NOTIFY_SOCKET", notify);
     }
@@ -223,8 +223,8 @@ fn daemon(rig: &Rig, program: &Path, notify: Option<&Path>) -> std::process::Chi
 }
 
 /// What `check` says against the daemon.
-fn against(rig: &Rig) -> Vec<String> {
-    let findings = rig.admin(&["check"]);
+fn against(host: &TestHost) -> Vec<String> {
+    let findings = host.admin(&["check"]);
     let findings = findings.as_array().into_iter().flatten();
     let findings = findings.filter(|one| one["check"] == "daemon" && one["ok"] == false);
     findings.map(|one| format!("{} ({})", text(&one["detail"]), text(&one["hint"]))).collect()
@@ -236,56 +236,56 @@ fn text(value: &Value) -> &str {
 
 #[test]
 fn check_tells_a_daemon_that_is_older_than_its_program_or_configuration() {
-    let rig = Rig::new("");
-    let program = rig.path("installed");
+    let host = TestHost::new("");
+    let program = host.path("installed");
     let install = |more: &[u8]| {
         let built = std::fs::read(env!("CARGO_BIN_EXE_nri-runc")).unwrap();
         nri_runc::files::replace(&program, &[&built, more].concat()).unwrap();
         std::fs::set_permissions(&program, PermissionsExt::from_mode(0o755)).unwrap();
     };
     install(b"");
-    let mut daemon = daemon(&rig, &program, None);
-    wait_until("it answers", || pid(&rig) == Some(daemon.id().into()));
-    assert_eq!(against(&rig), [""; 0]);
+    let mut daemon = daemon(&host, &program, None);
+    wait_until("it answers", || pid(&host) == Some(daemon.id().into()));
+    assert_eq!(against(&host), [""; 0]);
     install(b"");
-    assert_eq!(against(&rig), [""; 0], "the same bytes installed once more are no other program");
+    assert_eq!(against(&host), [""; 0], "the same bytes installed once more are no other program");
     install(b"newer");
     let older = format!("older than its program {} (nri-runc nri restart)", program.display());
-    assert_eq!(against(&rig), std::slice::from_ref(&older));
-    let text = rig.read("config.toml");
-    rig.write("config.toml", &format!("# a comment\n{text}"));
-    assert_eq!(against(&rig), std::slice::from_ref(&older), "a comment is no change");
-    configure(&rig, "---[eviction]\nper_minute = 3\n");
+    assert_eq!(against(&host), std::slice::from_ref(&older));
+    let text = host.read("config.toml");
+    host.write("config.toml", &format!("# a comment\n{text}"));
+    assert_eq!(against(&host), std::slice::from_ref(&older), "a comment is no change");
+    configure(&host, "---[eviction]\nper_minute = 3\n");
     let wanted = "older than the configuration: eviction.per_minute (nri-runc nri restart)";
-    assert_eq!(against(&rig), [wanted.to_owned(), older]);
+    assert_eq!(against(&host), [wanted.to_owned(), older]);
     std::fs::remove_file(&program).unwrap();
     let missing = format!("its program {} is missing (nri-runc nri restart)", program.display());
-    assert_eq!(against(&rig)[1], missing);
+    assert_eq!(against(&host)[1], missing);
     install(b"newer");
-    assert!(rig.admin(&["restart"])["pid"].is_u64());
+    assert!(host.admin(&["restart"])["pid"].is_u64());
     daemon.wait().unwrap();
-    assert_eq!(against(&rig), [""; 0]);
+    assert_eq!(against(&host), [""; 0]);
 }
 
 #[test]
 fn check_tells_which_configuration_holds_while_a_daemon_runs_beside_a_mistake() {
-    let rig = started("");
-    configure(&rig, "---[plugin.guard]\nrequired = true\n");
-    let row = finding(&rig, "required plugins");
+    let host = started("");
+    configure(&host, "---[plugin.guard]\nrequired = true\n");
+    let row = finding(&host, "required plugins");
     assert!(text(&row["detail"]).contains("older than the configuration"), "{row}");
-    configure(&rig, "---[plugin.guard]\nrequird = true\n");
+    configure(&host, "---[plugin.guard]\nrequird = true\n");
     // What the row says is so: the daemon that runs refuses nothing.
-    succeeds(&rig.create("c1"));
-    let row = finding(&rig, "configuration");
+    succeeds(&host.create("c1"));
+    let row = finding(&host, "configuration");
     assert!(text(&row["detail"]).contains("the running daemon keeps"), "{row}");
-    let page = String::from_utf8(rig.call(&["nri", "check"]).stdout).unwrap();
+    let page = String::from_utf8(host.call(&["nri", "check"]).stdout).unwrap();
     assert!(!page.contains("HINT"), "{page}");
     let mut lines = page.lines().skip_while(|line| !line.starts_with("NO  configuration"));
     let (row, hint) = (lines.next().unwrap_or_default(), lines.next().unwrap_or_default());
     assert_eq!(row.find("/"), hint.find("fix: "), "the fix is below the detail: {page}");
-    kill(Pid::from_raw(rig.daemon_pid()), Signal::SIGKILL).unwrap();
-    wait_until("it is gone", || !text(&finding(&rig, "daemon")["detail"]).starts_with("answers"));
-    let row = finding(&rig, "configuration");
+    kill(Pid::from_raw(host.daemon_pid()), Signal::SIGKILL).unwrap();
+    wait_until("it is gone", || !text(&finding(&host, "daemon")["detail"]).starts_with("answers"));
+    let row = finding(&host, "configuration");
     assert!(text(&row["detail"]).ends_with("creates are refused until it is fixed"), "{row}");
-    fails(&rig.create("c2"), &["unknown key plugin.guard.requird"]);
+    fails(&host.create("c2"), &["unknown key plugin.guard.requird"]);
 }

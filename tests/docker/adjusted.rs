@@ -5,9 +5,8 @@ use nri_runc::plugin::api;
 use serde_json::json;
 
 use super::engine::{Docker, IMAGE};
-use super::player::Manner;
-use super::rig::wait_until;
 use super::{LIFE, events, heard_of, number};
+use test_support::{Script, wait_until};
 
 fn linux() -> api::LinuxContainerAdjustment {
     let cpu = api::LinuxCPU { shares: number(300), ..Default::default() };
@@ -34,17 +33,17 @@ fn linux() -> api::LinuxContainerAdjustment {
     }
 }
 
-fn adjusts(docker: &Docker) -> Manner {
+fn adjusts(docker: &Docker) -> Script {
     let env = |key: &str, value: &str| api::KeyValue {
         key: key.to_owned(),
         value: value.to_owned(),
         ..Default::default()
     };
-    docker.rig.write("bundle/hello", "mounted by a plugin\n");
+    docker.host.write("bundle/hello", "mounted by a plugin\n");
     let mount = api::Mount {
         destination: "/plugged".to_owned(),
         type_: "bind".to_owned(),
-        source: docker.rig.path("bundle").display().to_string(),
+        source: docker.host.path("bundle").display().to_string(),
         options: vec!["bind".to_owned(), "ro".to_owned()],
         ..Default::default()
     };
@@ -62,7 +61,7 @@ fn adjusts(docker: &Docker) -> Manner {
         linux: Some(linux()).into(),
         ..Default::default()
     };
-    Manner { adjust, ..Manner::default() }
+    Script { adjust, ..Script::default() }
 }
 
 /// What the container finds out about itself.
@@ -73,7 +72,7 @@ const LOOK: &str = "env; cat /plugged/hello; echo soft $(ulimit -Sn) hard $(ulim
 #[test]
 fn a_container_of_docker_finds_itself_adjusted_and_docker_goes_on_as_ever() {
     let Some(docker) = Docker::new() else { return };
-    let told = docker.rig.plugin("10", "adjust", adjusts(&docker));
+    let told = docker.host.plugin("10", "adjust", adjusts(&docker));
     let run = ["run", "--detach", "--runtime=nri-runc", "--name=web", "--env=OWN=kept"];
     let limits = ["--memory=64m", "--cpu-shares=512", "--ulimit=nofile=1000:1000"];
     let id = docker.says(&[&run[..], &limits, &[IMAGE, "/bin/sh", "-c", LOOK]].concat());
@@ -99,17 +98,17 @@ fn a_container_of_docker_finds_itself_adjusted_and_docker_goes_on_as_ever() {
     // What Docker does with a container that it did not see change.
     assert_eq!(docker.says(&["exec", "web", "/bin/cat", "/plugged/hello"]), "mounted by a plugin");
     docker.says(&["pause", "web"]);
-    assert_eq!(docker.rig.admin(&["pods"])[0]["containers"][0]["state"], "paused");
+    assert_eq!(docker.host.admin(&["pods"])[0]["containers"][0]["state"], "paused");
     docker.says(&["unpause", "web"]);
     assert!(docker.says(&["top", "web"]).contains("sleep 1000"));
     assert_eq!(docker.inspect("web")["HostConfig"]["Memory"], 64 << 20);
-    let explained = docker.rig.admin(&["explain", "web"]);
+    let explained = docker.host.admin(&["explain", "web"]);
     let changes = explained["changes"].as_array().unwrap();
     // Behind a dash: who removed something.
     let is_its =
         |change: &serde_json::Value| change["plugin"].as_str().unwrap().ends_with("10-adjust");
     assert!(changes.len() > 8 && changes.iter().all(is_its), "{explained}");
-    let pods = docker.rig.admin(&["pods"]);
+    let pods = docker.host.admin(&["pods"]);
     assert_eq!((&pods[0]["engine"], &pods[0]["name"]), (&json!("docker"), &json!("web")));
 
     docker.says(&["stop", "--time=0", "web"]);

@@ -7,9 +7,8 @@ use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
 use super::engine::{Docker, IMAGE, signal, text};
-use super::player::Manner;
-use super::rig::wait_until;
 use super::{LIFE, events, heard_of, listening, requests};
+use test_support::{Script, wait_until};
 
 /// How long after its process has ended an end is told at the latest: 100 ms, and a margin for a
 /// machine that is busy.
@@ -37,8 +36,8 @@ fn ends(docker: &Docker, told: &std::sync::Mutex<Vec<String>>, name: &str, words
 #[test]
 fn every_end_of_a_container_is_told_once_and_soon() {
     let Some(docker) = Docker::new() else { return };
-    let (manner, heard) = listening(Manner::default());
-    let told = docker.rig.plugin("10", "witness", manner);
+    let (script, heard) = listening(Script::default());
+    let told = docker.host.plugin("10", "witness", script);
     for (name, words) in [
         ("stopped", &["stop", "--time=1", "stopped"][..]),
         ("killed", &["kill", "killed"]),
@@ -73,8 +72,8 @@ fn every_end_of_a_container_is_told_once_and_soon() {
 #[test]
 fn each_life_of_a_container_that_docker_restarts_by_itself_is_told() {
     let Some(docker) = Docker::new() else { return };
-    let (manner, heard) = listening(Manner::default());
-    let told = docker.rig.plugin("10", "witness", manner);
+    let (script, heard) = listening(Script::default());
+    let told = docker.host.plugin("10", "witness", script);
     let run = ["run", "--detach", "--runtime=nri-runc", "--name=web", "--restart=on-failure:2"];
     let id = docker.says(&[&run[..], &[IMAGE, "/bin/sh", "-c", "exit 3"]].concat());
     wait_until("Docker has given up", || {
@@ -93,8 +92,8 @@ fn each_life_of_a_container_that_docker_restarts_by_itself_is_told() {
 #[test]
 fn a_create_that_a_plugin_refuses_is_one_line_of_docker_and_leaves_nothing() {
     let Some(docker) = Docker::new() else { return };
-    let guard = Manner { refuses: Some("image is not signed"), ..Manner::default() };
-    let told = docker.rig.plugin("90", "guard", guard);
+    let guard = Script { refuses: Some("image is not signed"), ..Script::default() };
+    let told = docker.host.plugin("90", "guard", guard);
     let run = ["run", "--detach", "--runtime=nri-runc", "--name=web", IMAGE, "/bin/sleep", "1000"];
     let output = docker.call(&run);
     assert!(!output.status.success());
@@ -109,7 +108,7 @@ fn a_create_that_a_plugin_refuses_is_one_line_of_docker_and_leaves_nothing() {
     wait_until("the undoing is told", || heard_of(&told, "RemovePodSandbox web"));
     let undone = ["RunPodSandbox", "CreateContainer", "StopContainer", "RemoveContainer"];
     assert_eq!(events(&told, "web"), [&undone[..], &LIFE[7..]].concat());
-    wait_until("nobody knows of it", || docker.rig.admin(&["pods"]) == json!([]));
+    wait_until("nobody knows of it", || docker.host.admin(&["pods"]) == json!([]));
 
     // The same container may be tried again, in vain; another runtime takes it.
     let again = docker.call(&["start", "web"]);
@@ -122,7 +121,7 @@ fn a_create_that_a_plugin_refuses_is_one_line_of_docker_and_leaves_nothing() {
 #[test]
 fn a_program_that_is_missing_is_undone_and_docker_says_so_in_its_own_words() {
     let Some(docker) = Docker::new() else { return };
-    let told = docker.rig.plugin("10", "witness", Manner::default());
+    let told = docker.host.plugin("10", "witness", Script::default());
     let run = ["run", "--runtime=nri-runc", "--name=web", IMAGE, "/bin/no-such"];
     let output = docker.call(&run);
     assert_eq!(output.status.code(), Some(127), "{}", text(&output));
@@ -145,11 +144,11 @@ fn a_daemon_that_a_container_of_docker_has_started_outlives_it_and_keeps_nobody_
     docker.start();
     docker.import_image();
     let id = docker.runs("web", &[]);
-    let pid = docker.rig.admin(&["status"])["pid"].as_i64().unwrap();
-    assert_eq!(docker.rig.admin(&["pods"])[0]["containers"][0]["state"], "running");
+    let pid = docker.host.admin(&["status"])["pid"].as_i64().unwrap();
+    assert_eq!(docker.host.admin(&["pods"])[0]["containers"][0]["state"], "running");
     let cgroup = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap();
     assert!(!cgroup.contains(&id), "{cgroup}");
-    let told = docker.rig.plugin("10", "late", Manner::default());
+    let told = docker.host.plugin("10", "late", Script::default());
     assert_eq!(events(&told, "web"), ["Synchronize"]);
     docker.says(&["rm", "--force", "web"]);
     docker.stop();
@@ -158,7 +157,7 @@ fn a_daemon_that_a_container_of_docker_has_started_outlives_it_and_keeps_nobody_
     wait_until("its life is told", || heard_of(&told, "RemovePodSandbox next"));
     assert_eq!(events(&told, "next"), LIFE);
     assert_eq!(events(&told, "web"), [&["Synchronize"], &LIFE[5..]].concat());
-    assert_eq!(docker.rig.admin(&["status"])["pid"], pid);
+    assert_eq!(docker.host.admin(&["status"])["pid"], pid);
     docker.nothing_is_left();
 }
 
@@ -177,8 +176,8 @@ fn shim(id: &str) -> i32 {
 #[test]
 fn nothing_is_told_twice_when_docker_restarts_or_a_monitor_is_killed() {
     let Some(mut docker) = Docker::new() else { return };
-    let (manner, heard) = listening(Manner::default());
-    let told = docker.rig.plugin("10", "witness", manner);
+    let (script, heard) = listening(Script::default());
+    let told = docker.host.plugin("10", "witness", script);
     let id = docker.runs("web", &[]);
     docker.runs("other", &[]);
     let running = |docker: &Docker| docker.inspect("web")["State"]["Running"] == json!(true);
@@ -193,7 +192,7 @@ fn nothing_is_told_twice_when_docker_restarts_or_a_monitor_is_killed() {
     signal(shim(&id), Signal::SIGKILL);
     // containerd takes five seconds for its cleaning up; on a machine that is too busy for that
     // nobody ends the container, and there is no end to tell.
-    let gave_up = || docker.rig.read("dockerd.log").contains("failed to clean up after shim");
+    let gave_up = || docker.host.read("dockerd.log").contains("failed to clean up after shim");
     wait_until("its end is told", || heard_of(&told, "RemovePodSandbox web") || gave_up());
     if !gave_up() {
         wait_until("Docker has seen it", || !running(&docker));

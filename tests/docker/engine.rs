@@ -8,8 +8,8 @@ use std::process::{Child, Command, Output, Stdio};
 
 use serde_json::{Value, json};
 
-use super::rig::{Rig, wait_until};
-use super::{leftovers, tools};
+use test_support::{TestHost, wait_until};
+use test_support::{leftovers, tools};
 
 /// The image that every container is made from.
 pub(super) const IMAGE: &str = "localhost/busybox:1";
@@ -25,7 +25,7 @@ const SETTINGS: &str = "{\n   \"data-root\" : \"DIR/data\",   \"exec-root\":\"DI
     \"live-restore\": true , \"log-opts\":{\"max-size\":\"1m\"}}  \n\n";
 
 pub(super) struct Docker {
-    pub(super) rig: Rig,
+    pub(super) host: TestHost,
     tools: PathBuf,
     dockerd: Option<Child>,
 }
@@ -34,7 +34,7 @@ impl Docker {
     /// With nri-runc as one of its runtimes; `None` after saying why the test is skipped.
     pub(super) fn new() -> Option<Self> {
         let mut docker = Self::before_install()?;
-        docker.rig.start_daemon();
+        docker.host.start_daemon();
         docker.installs(&[]);
         docker.start();
         docker.import_image();
@@ -51,9 +51,9 @@ impl Docker {
             "dockerd",
             "runc",
         ])?;
-        let rig = Rig::new("");
-        rig.configure(&tools.join("runc"), "[log]\nlevel = \"debug\"");
-        let docker = Self { rig, tools, dockerd: None };
+        let host = TestHost::new("");
+        host.configure(&tools.join("runc"), "[log]\nlevel = \"debug\"");
+        let docker = Self { host, tools, dockerd: None };
         docker.lay_out();
         let version = docker.command("dockerd").arg("--version").output().unwrap();
         if version.status.success() {
@@ -71,43 +71,43 @@ impl Docker {
     fn lay_out(&self) {
         let dir = self.dir();
         for folder in ["etc", "bin", "host"] {
-            std::fs::create_dir(self.rig.path(folder)).unwrap();
+            std::fs::create_dir(self.host.path(folder)).unwrap();
         }
         let link = |to: &Path, from: PathBuf| std::os::unix::fs::symlink(to, from).unwrap();
         link(Path::new(env!("CARGO_BIN_EXE_nri-runc")), self.program());
         let above = Path::new(&dir).parent().unwrap();
-        let same = self.rig.path("host").join(above.strip_prefix("/").unwrap());
+        let same = self.host.path("host").join(above.strip_prefix("/").unwrap());
         std::fs::create_dir_all(&same).unwrap();
         std::fs::remove_dir(&same).unwrap();
         link(above, same);
         for folder in ["proc", "sys"] {
-            link(&Path::new("/").join(folder), self.rig.path("host").join(folder));
+            link(&Path::new("/").join(folder), self.host.path("host").join(folder));
         }
         let settings = SETTINGS.replace("DIR", &dir).replace("CGROUP", &self.cgroup());
         let runc = self.tools.join("runc").display().to_string();
-        self.rig.write("etc/daemon.json", &settings.replace("RUNC", &runc));
+        self.host.write("etc/daemon.json", &settings.replace("RUNC", &runc));
         let mode = std::os::unix::fs::PermissionsExt::from_mode(0o640);
         std::fs::set_permissions(self.settings(), mode).unwrap();
     }
 
     /// Its private folder.
     pub(super) fn dir(&self) -> String {
-        self.rig.path("").display().to_string().trim_end_matches('/').to_owned()
+        self.host.path("").display().to_string().trim_end_matches('/').to_owned()
     }
 
     /// The program as Docker calls it.
     pub(super) fn program(&self) -> PathBuf {
-        self.rig.path("bin/nri-runc")
+        self.host.path("bin/nri-runc")
     }
 
     /// `daemon.json`.
     pub(super) fn settings(&self) -> PathBuf {
-        self.rig.path("etc/daemon.json")
+        self.host.path("etc/daemon.json")
     }
 
     /// The cgroup above its containers.
     pub(super) fn cgroup(&self) -> String {
-        let name = self.rig.path("").components().next_back().unwrap().as_os_str().to_owned();
+        let name = self.host.path("").components().next_back().unwrap().as_os_str().to_owned();
         format!("/nri-runc-test-{}", name.to_string_lossy())
     }
 
@@ -121,23 +121,23 @@ impl Docker {
             words.extend(["--binary", program.to_str().unwrap()]);
         }
         words.extend(more);
-        self.rig.call(&words)
+        self.host.call(&words)
     }
 
     /// A configuration for admin verbs that see this Docker's host.
     pub(super) fn on_its_host(&self) -> String {
-        let host = self.rig.path("host").display().to_string();
-        let config = self.rig.read("config.toml");
-        self.rig.write("host.toml", &format!("{config}[debug]\nhost_root = \"{host}\"\n"));
-        self.rig.path("host.toml").display().to_string()
+        let host_root = self.host.path("host").display().to_string();
+        let config = self.host.read("config.toml");
+        self.host.write("host.toml", &format!("{config}[debug]\nhost_root = \"{host_root}\"\n"));
+        self.host.path("host.toml").display().to_string()
     }
 
     /// What `check` says there under these names, when the runtime is to be found by its name.
     pub(super) fn checked(&self, check: &str) -> Vec<Value> {
         let (config, runc) = (self.on_its_host(), self.tools.join("runc"));
-        let by_name = self.rig.read("host.toml").replace(&runc.display().to_string(), "runc");
-        self.rig.write("host.toml", &by_name);
-        let output = self.rig.call(&["nri", "--config", &config, "--json", "check"]);
+        let by_name = self.host.read("host.toml").replace(&runc.display().to_string(), "runc");
+        self.host.write("host.toml", &by_name);
+        let output = self.host.call(&["nri", "--config", &config, "--json", "check"]);
         let all: Value = serde_json::from_slice(&output.stdout).unwrap();
         let found = all.as_array().unwrap().iter().filter(|finding| finding["check"] == check);
         found.cloned().collect()
@@ -159,7 +159,7 @@ impl Docker {
         command
             .env("PATH", format!("{}:/usr/sbin:/usr/bin:/sbin:/bin", self.tools.display()))
             .env("LD_LIBRARY_PATH", self.tools.join("../lib"))
-            .env("NRI_RUNC_CONFIG", self.rig.path("config.toml"))
+            .env("NRI_RUNC_CONFIG", self.host.path("config.toml"))
             .env("HOME", self.dir())
             .env_remove("DOCKER_HOST")
             .stdin(Stdio::null());
@@ -169,7 +169,7 @@ impl Docker {
     /// Starts its daemon and waits until it answers.
     pub(super) fn start(&mut self) {
         let mut options = std::fs::OpenOptions::new();
-        let log = options.append(true).create(true).open(self.rig.path("dockerd.log")).unwrap();
+        let log = options.append(true).create(true).open(self.host.path("dockerd.log")).unwrap();
         let mut dockerd = self.command("dockerd");
         dockerd.arg("--config-file").arg(self.settings());
         dockerd.stdout(log.try_clone().unwrap()).stderr(log);
@@ -204,7 +204,7 @@ impl Docker {
 
     /// The last lines that it has logged.
     pub(super) fn log_tail(&self) -> String {
-        let log = self.rig.read("dockerd.log");
+        let log = self.host.read("dockerd.log");
         let lines: Vec<&str> = log.lines().collect();
         lines[lines.len().saturating_sub(20)..].join("\n")
     }
@@ -242,7 +242,7 @@ impl Docker {
     /// A file of a container's bundle.
     pub(super) fn task(&self, id: &str, file: &str) -> String {
         let tasks = "exec/containerd/daemon/io.containerd.runtime.v2.task/moby";
-        self.rig.read(&format!("{tasks}/{id}/{file}"))
+        self.host.read(&format!("{tasks}/{id}/{file}"))
     }
 
     /// What the cgroups of a container say, by the names of v1.
@@ -269,8 +269,8 @@ impl Docker {
     /// Nobody knows of any container any more, and nothing of one is left.
     #[track_caller]
     pub(super) fn nothing_is_left(&self) {
-        wait_until("nobody knows of it", || self.rig.admin(&["pods"]) == json!([]));
-        assert_eq!(self.rig.admin(&["status"])["failures"], json!([]));
+        wait_until("nobody knows of it", || self.host.admin(&["pods"]) == json!([]));
+        assert_eq!(self.host.admin(&["status"])["failures"], json!([]));
         self.no_container_is_left();
     }
 
@@ -278,7 +278,7 @@ impl Docker {
     #[track_caller]
     pub(super) fn no_container_is_left(&self) {
         assert_eq!(self.says(&["ps", "--all", "--quiet"]), "");
-        let state = self.rig.path("exec/runtime-runc/moby");
+        let state = self.host.path("exec/runtime-runc/moby");
         let states = || std::fs::read_dir(&state).into_iter().flatten().flatten().count();
         wait_until("the runtime has nothing on record", || states() == 0);
         let cgroup = self.cgroup();
@@ -295,14 +295,14 @@ impl Docker {
 
     /// An image of one layer with busybox; no registry is asked.
     pub(super) fn import_image(&self) {
-        let folder = self.rig.path("image/bin");
+        let folder = self.host.path("image/bin");
         std::fs::create_dir_all(&folder).unwrap();
         std::fs::copy(self.tools.join("busybox"), folder.join("busybox")).unwrap();
         for applet in ["cat", "env", "head", "sh", "sleep", "true", "wc"] {
             std::os::unix::fs::symlink("busybox", folder.join(applet)).unwrap();
         }
-        let tar = self.rig.path("image.tar").display().to_string();
-        let image = self.rig.path("image").display().to_string();
+        let tar = self.host.path("image.tar").display().to_string();
+        let image = self.host.path("image").display().to_string();
         let mut busybox = self.command("busybox");
         busybox.args(["tar", "-C", &image, "-cf", &tar, "."]);
         assert!(busybox.status().unwrap().success());

@@ -7,39 +7,28 @@
 mod adjusted;
 mod endings;
 mod engine;
-#[path = "../support/leftovers.rs"]
-mod leftovers;
-#[path = "../support/player.rs"]
-mod player;
 mod registration;
-#[path = "../bundle/rig.rs"]
-#[expect(dead_code, reason = "shared with tests that need more of it")]
-mod rig;
 mod told;
-#[path = "../support/tools.rs"]
-mod tools;
 mod updates;
 
 use std::sync::{Arc, Mutex};
 
 use nri_runc::plugin::api;
 use serde_json::Value;
-
-use player::Manner;
-use rig::LIFE;
+use test_support::{LIFE, Script};
 
 /// Every event that a plugin heard, with its request.
 type Heard = Arc<Mutex<Vec<(String, Value)>>>;
 
 /// Has a plugin write down what it hears in full.
-fn listening(mut manner: Manner) -> (Manner, Heard) {
+fn listening(mut script: Script) -> (Script, Heard) {
     let heard = Heard::default();
     let list = Arc::clone(&heard);
-    manner.hears = Some(Arc::new(move |event, request| {
+    script.hears = Some(Arc::new(move |event, request| {
         let request = protobuf_json_mapping::print_to_string(request).unwrap();
         list.lock().unwrap().push((event.to_owned(), serde_json::from_str(&request).unwrap()));
     }));
-    (manner, heard)
+    (script, heard)
 }
 
 /// The requests of one event, in order.

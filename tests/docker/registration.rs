@@ -7,9 +7,8 @@ use std::os::unix::fs::PermissionsExt;
 use serde_json::json;
 
 use super::engine::{Docker, IMAGE, text};
-use super::player::Manner;
-use super::rig::wait_until;
 use super::{LIFE, events, heard_of};
+use test_support::{Script, wait_until};
 
 /// The settings' bytes and their mode.
 fn settings(docker: &Docker) -> (Vec<u8>, u32) {
@@ -43,10 +42,10 @@ fn stays(docker: &Docker, id: &str) {
 fn docker_takes_us_at_a_reload_and_has_its_settings_back_byte_for_byte() {
     let Some(mut docker) = Docker::before_install() else { return };
     let before = settings(&docker);
-    docker.rig.start_daemon();
+    docker.host.start_daemon();
     docker.start();
     docker.import_image();
-    let told = docker.rig.plugin("10", "witness", Manner::default());
+    let told = docker.host.plugin("10", "witness", Script::default());
     let run = ["run", "--rm", "--runtime=nri-runc", "--name=web", IMAGE, "/bin/true"];
     is_unknown(&docker.call(&run));
     let next = |docker: &Docker| docker.checked("next step")[0]["detail"].to_string();
@@ -86,13 +85,13 @@ fn docker_takes_us_at_a_reload_and_has_its_settings_back_byte_for_byte() {
     let id = docker.runs("web", &[]);
     stays(&docker, &id);
     docker.says(&["stop", "--time=0", "web"]);
-    wait_until("nobody knows of it", || docker.rig.admin(&["pods"]) == json!([]));
+    wait_until("nobody knows of it", || docker.host.admin(&["pods"]) == json!([]));
     stays(&docker, &id);
     docker.says(&["rm", "web"]);
     let output = docker.registers("uninstall", &[]);
     assert!(output.status.success(), "{}", text(&output));
     assert_eq!(settings(&docker), before);
-    assert!(!docker.rig.path("host/var").exists(), "the undo record and its folders go too");
+    assert!(!docker.host.path("host/var").exists(), "the undo record and its folders go too");
     docker.stop();
     docker.start();
     is_unknown(&docker.call(&run));
@@ -104,13 +103,13 @@ fn docker_takes_us_at_a_reload_and_has_its_settings_back_byte_for_byte() {
 fn with_default_a_plain_run_is_ours_and_another_runtime_is_still_to_be_had() {
     let Some(mut docker) = Docker::before_install() else { return };
     let before = settings(&docker);
-    docker.rig.start_daemon();
+    docker.host.start_daemon();
     docker.start();
     docker.import_image();
     docker.installs(&["--default"]);
     docker.reload();
     wait_until("we are its default", || info(&docker)["DefaultRuntime"] == "nri-runc");
-    let told = docker.rig.plugin("10", "witness", Manner::default());
+    let told = docker.host.plugin("10", "witness", Script::default());
     docker.says(&["run", "--rm", "--name=web", IMAGE, "/bin/true"]);
     wait_until("its life is told", || heard_of(&told, "RemovePodSandbox web"));
     assert_eq!(events(&told, "web"), LIFE);

@@ -4,13 +4,12 @@
 use serde_json::{Value, json};
 
 use super::engine::Docker;
-use super::player::Manner;
-use super::rig::wait_until;
 use super::{LIFE, events, heard_of, listening, requests};
+use test_support::{Script, wait_until};
 
 /// Everything that a user can say and a plugin can see.
 fn everything(docker: &Docker) -> Vec<String> {
-    let volume = format!("{}:/data/in:ro", docker.rig.path("etc").display());
+    let volume = format!("{}:/data/in:ro", docker.host.path("etc").display());
     let words = [
         "--env=A=b c",
         "--env=EMPTY=",
@@ -40,8 +39,8 @@ fn everything(docker: &Docker) -> Vec<String> {
 #[test]
 fn plugins_are_told_of_a_container_what_docker_inspect_says() {
     let Some(docker) = Docker::new() else { return };
-    let (manner, heard) = listening(Manner::default());
-    let told = docker.rig.plugin("10", "witness", manner);
+    let (script, heard) = listening(Script::default());
+    let told = docker.host.plugin("10", "witness", script);
     let words = everything(&docker);
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let id = docker.runs("web", &words);
@@ -83,8 +82,8 @@ fn plugins_are_told_of_a_container_what_docker_inspect_says() {
 
 /// The pod of a container that is alone: the container under another name.
 fn pod(docker: &Docker, id: &str, inspect: &Value) -> Value {
-    let host = &inspect["HostConfig"];
-    let quota = host["NanoCpus"].as_i64().unwrap() / 10_000;
+    let settings = &inspect["HostConfig"];
+    let quota = settings["NanoCpus"].as_i64().unwrap() / 10_000;
     let value = |number: &Value| json!({"value": number.to_string()});
     let mut devices = docker.document(id)["linux"]["resources"]["devices"].clone();
     for rule in devices.as_array_mut().unwrap() {
@@ -96,26 +95,26 @@ fn pod(docker: &Docker, id: &str, inspect: &Value) -> Value {
         "name": inspect["Name"].as_str().unwrap().trim_start_matches('/'),
         "uid": inspect["Id"],
         "labels": inspect["Config"]["Labels"],
-        "runtimeHandler": host["Runtime"],
+        "runtimeHandler": settings["Runtime"],
         "linux": {
             "cgroupParent": cgroups,
             "cgroupsPath": format!("{cgroups}/{id}"),
             "namespaces": docker.document(id)["linux"]["namespaces"],
             "resources": {
                 "memory": {
-                    "limit": value(&host["Memory"]),
-                    "swap": value(&host["MemorySwap"]),
-                    "reservation": value(&host["MemoryReservation"]),
+                    "limit": value(&settings["Memory"]),
+                    "swap": value(&settings["MemorySwap"]),
+                    "reservation": value(&settings["MemoryReservation"]),
                     "disableOomKiller": {},
                 },
                 "cpu": {
-                    "shares": value(&host["CpuShares"]),
+                    "shares": value(&settings["CpuShares"]),
                     "quota": value(&json!(quota)),
                     "period": {"value": "100000"},
-                    "cpus": host["CpusetCpus"],
+                    "cpus": settings["CpusetCpus"],
                 },
                 "devices": devices,
-                "pids": {"limit": host["PidsLimit"].to_string()},
+                "pids": {"limit": settings["PidsLimit"].to_string()},
             },
         },
     })
@@ -139,26 +138,26 @@ fn differences(told: &Value, wanted: &Value) -> Vec<String> {
 
 /// Everything of the container but mounts, seccomp filter and what it has in common with its pod.
 fn container_by(id: &str, inspect: &Value, document: &Value) -> Value {
-    let (host, config) = (&inspect["HostConfig"], &inspect["Config"]);
+    let (settings, config) = (&inspect["HostConfig"], &inspect["Config"]);
     let args = [&[inspect["Path"].clone()][..], inspect["Args"].as_array().unwrap()].concat();
     let hostname = format!("HOSTNAME={}", config["Hostname"].as_str().unwrap());
     let path = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
     let env = [&[json!(path), json!(hostname)][..], config["Env"].as_array().unwrap()].concat();
     let user: Vec<u32> =
         config["User"].as_str().unwrap().split(':').map(|id| id.parse().unwrap()).collect();
-    let limits = host["Ulimits"].as_array().unwrap().iter().map(|limit| {
+    let limits = settings["Ulimits"].as_array().unwrap().iter().map(|limit| {
         let kind = limit["Name"].as_str().unwrap().to_uppercase();
         let (hard, soft) = (limit["Hard"].to_string(), limit["Soft"].to_string());
         json!({"type": format!("RLIMIT_{kind}"), "hard": hard, "soft": soft})
     });
-    let devices = host["Devices"].as_array().unwrap().iter().map(|device| {
+    let devices = settings["Devices"].as_array().unwrap().iter().map(|device| {
         assert_eq!(device["PathOnHost"], "/dev/null");
         json!({"path": device["PathInContainer"], "type": "c", "major": "1", "minor": "3",
             "fileMode": {"value": 0o666}, "uid": {}, "gid": {}})
     });
     let name = inspect["Name"].as_str().unwrap().trim_start_matches('/');
     let mut sysctl = document["linux"]["sysctl"].clone();
-    for (key, value) in host["Sysctls"].as_object().unwrap() {
+    for (key, value) in settings["Sysctls"].as_object().unwrap() {
         sysctl[key] = value.clone();
     }
     json!({
@@ -167,7 +166,7 @@ fn container_by(id: &str, inspect: &Value, document: &Value) -> Value {
         "hooks": document["hooks"],
         "linux": {
             "devices": devices.collect::<Vec<_>>(),
-            "oomScoreAdj": {"value": host["OomScoreAdj"].to_string()},
+            "oomScoreAdj": {"value": settings["OomScoreAdj"].to_string()},
             "seccompPolicy": null,
             "seccompProfile": {},
             "sysctl": sysctl,
@@ -233,8 +232,8 @@ fn as_message(rule: &mut Value, numbers: &[&str]) {
 #[test]
 fn a_container_in_anothers_network_has_its_own_name_and_labels() {
     let Some(docker) = Docker::new() else { return };
-    let (manner, heard) = listening(Manner::default());
-    docker.rig.plugin("10", "witness", manner);
+    let (script, heard) = listening(Script::default());
+    docker.host.plugin("10", "witness", script);
     let other = docker.runs("web", &["--label=app=web"]);
     let joins = "--network=container:web";
     let pin = "--label=nri-runc.dev/annotation/cpu.example/pin=yes";
@@ -248,7 +247,7 @@ fn a_container_in_anothers_network_has_its_own_name_and_labels() {
     assert_eq!([&container["labels"]["app"], &pod["labels"]["app"]], ["sidecar", "sidecar"]);
     assert_eq!(pod["annotations"], json!({"cpu.example/pin": "yes"}));
     assert_eq!(pod["runtimeHandler"], "nri-runc");
-    assert_eq!(docker.rig.admin(&["status"])["missing"], json!([]));
+    assert_eq!(docker.host.admin(&["status"])["missing"], json!([]));
     docker.says(&["rm", "--force", "sidecar", "web"]);
     docker.nothing_is_left();
 }
@@ -256,8 +255,8 @@ fn a_container_in_anothers_network_has_its_own_name_and_labels() {
 #[test]
 fn our_labels_put_two_services_into_one_pod_that_lives_as_long_as_both() {
     let Some(docker) = Docker::new() else { return };
-    let (manner, heard) = listening(Manner::default());
-    let told = docker.rig.plugin("10", "witness", manner);
+    let (script, heard) = listening(Script::default());
+    let told = docker.host.plugin("10", "witness", script);
     let labels = |service: &str| {
         [
             "com.docker.compose.project=shop".to_owned(),
@@ -289,7 +288,7 @@ fn our_labels_put_two_services_into_one_pod_that_lives_as_long_as_both() {
         assert_eq!(pod["labels"]["com.docker.compose.project"], "shop");
         assert_eq!(pod["annotations"], json!({"cpu.example/pin": "yes"}));
     }
-    let pods = docker.rig.admin(&["pods"]);
+    let pods = docker.host.admin(&["pods"]);
     assert_eq!((pods.as_array().unwrap().len(), &pods[0]["engine"]), (1, &json!("docker")));
     docker.says(&["rm", "--force", "shop-web-1"]);
     wait_until("one has gone", || heard_of(&told, "RemoveContainer web"));

@@ -6,9 +6,8 @@ use serde_json::{Value, json};
 use nri_runc::plugin::api;
 
 use super::engine::{Docker, Limits, text};
-use super::player::Manner;
-use super::rig::wait_until;
 use super::{events, heard_of, listening, number, requests};
+use test_support::{Script, wait_until};
 
 const MIB: i64 = 1 << 20;
 
@@ -17,7 +16,7 @@ fn shares(value: u64) -> api::LinuxCPU {
 }
 
 /// A plugin that owns CPU shares and the number of processes.
-fn owns_half() -> Manner {
+fn owns_half() -> Script {
     let pids = api::LinuxPids { limit: 77, ..Default::default() };
     let resources = api::LinuxResources {
         cpu: Some(shares(300)).into(),
@@ -27,7 +26,7 @@ fn owns_half() -> Manner {
     let linux =
         api::LinuxContainerAdjustment { resources: Some(resources).into(), ..Default::default() };
     let adjust = api::ContainerAdjustment { linux: Some(linux).into(), ..Default::default() };
-    Manner { adjust, ..Manner::default() }
+    Script { adjust, ..Script::default() }
 }
 
 /// A container of which Docker limits more than the plugin owns.
@@ -69,8 +68,8 @@ fn value(number: i64) -> Value {
 #[test]
 fn an_update_of_docker_wins_where_it_says_something_new_and_leaves_what_the_plugin_owns() {
     let Some(docker) = Docker::new() else { return };
-    let (manner, heard) = listening(owns_half());
-    let told = docker.rig.plugin("10", "half", manner);
+    let (script, heard) = listening(owns_half());
+    let told = docker.host.plugin("10", "half", script);
     let id = limited(&docker);
     says(&docker, &id, 300, -1, 64, 77);
 
@@ -109,8 +108,8 @@ fn an_update_of_docker_wins_where_it_says_something_new_and_leaves_what_the_plug
 #[test]
 fn a_restart_of_docker_is_another_life_in_which_the_plugin_sets_its_values_again() {
     let Some(docker) = Docker::new() else { return };
-    let (manner, heard) = listening(owns_half());
-    let told = docker.rig.plugin("10", "half", manner);
+    let (script, heard) = listening(owns_half());
+    let told = docker.host.plugin("10", "half", script);
     let id = limited(&docker);
     docker.says(&["update", "--memory=48m", "--cpu-shares=700", "web"]);
     says(&docker, &id, 700, -1, 48, 77);
@@ -148,10 +147,10 @@ fn a_plugin_that_answers_an_update_of_docker_has_the_last_word() {
         ..Default::default()
     };
     let _told =
-        docker.rig.plugin("20", "answers", Manner { updates: vec![update], ..Manner::default() });
+        docker.host.plugin("20", "answers", Script { updates: vec![update], ..Script::default() });
     docker.says(&["update", "--cpu-shares=700", "--memory=48m", "web"]);
     says(&docker, &id, 333, -1, 48, 50);
-    let explained = docker.rig.admin(&["explain", "web"]);
+    let explained = docker.host.admin(&["explain", "web"]);
     let changes = explained["changes"].as_array().unwrap();
     let of_it: Vec<&Value> = changes.iter().filter(|c| c["plugin"] == "20-answers").collect();
     assert_eq!((of_it.len(), &of_it[0]["after"]), (1, &json!(333)), "{explained}");
@@ -167,8 +166,8 @@ fn a_plugin_that_answers_an_update_of_docker_has_the_last_word() {
 fn an_update_of_docker_that_a_plugin_refuses_changes_nothing_and_docker_says_why() {
     let Some(docker) = Docker::new() else { return };
     let at = Some("UpdateContainer".to_owned());
-    let guard = Manner { refuses: Some("no more memory today"), at, ..Manner::default() };
-    let told = docker.rig.plugin("90", "guard", guard);
+    let guard = Script { refuses: Some("no more memory today"), at, ..Script::default() };
+    let told = docker.host.plugin("90", "guard", guard);
     let id = limited(&docker);
     let output = docker.call(&["update", "--memory=48m", "--cpu-shares=700", "web"]);
     assert!(!output.status.success());
@@ -182,7 +181,7 @@ fn an_update_of_docker_that_a_plugin_refuses_changes_nothing_and_docker_says_why
     says(&docker, &id, 512, -1, 64, 50);
     assert_eq!(docker.inspect("web")["HostConfig"]["Memory"], 64 * MIB);
     assert!(!heard_of(&told, "PostUpdateContainer web"));
-    let refused = docker.rig.admin(&["explain", "web"])["refused"].to_string();
+    let refused = docker.host.admin(&["explain", "web"])["refused"].to_string();
     assert!(refused.contains("no more memory today"), "{refused}");
     // It runs on, and ends like any other.
     assert_eq!(docker.says(&["exec", "web", "/bin/sh", "-c", "echo yes"]), "yes");

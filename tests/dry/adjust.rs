@@ -7,9 +7,8 @@ use std::process::{Output, Stdio};
 
 use nri_runc::plugin::Event;
 use serde_json::{Value, json};
-
-use super::example::example;
-use super::rig::{Does, Puppet, command, ground, setting};
+use test_support::example::example;
+use test_support::replay::{Does, Puppet, command, ground, setting};
 
 /// Laid out by a person, with members that no schema knows.
 const BUNDLE: &str = r#"{

@@ -3,8 +3,7 @@
 
 use nri_runc::plugin::{Event, api};
 use serde_json::json;
-
-use super::rig::{Does, Puppet, Replay, create, setting, shares};
+use test_support::replay::{Does, Puppet, Replay, create, setting, shares};
 
 fn error(answer: &serde_json::Value) -> &str {
     assert!(answer.get("reply").is_none(), "{answer}");

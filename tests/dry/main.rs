@@ -4,17 +4,13 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod adjust;
-#[path = "../support/example.rs"]
-mod example;
 mod failures;
 mod recording;
-mod rig;
 mod script;
 
 use nri_runc::plugin::{ALL_EVENTS, Event, api};
 use serde_json::json;
-
-use rig::{Does, Puppet, Replay, create, setting, shares};
+use test_support::replay::{Does, Puppet, Replay, create, setting, shares};
 
 #[test]
 fn adjustments_of_several_plugins_come_back_merged_with_their_owners() {

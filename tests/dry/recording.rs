@@ -6,8 +6,7 @@ use std::path::Path;
 use std::process::{Output, Stdio};
 
 use serde_json::{Value, json};
-
-use super::rig::{Puppet, Replay, command, create, ground, setting};
+use test_support::replay::{Puppet, Replay, command, create, ground, setting};
 
 /// The first line of a recording, with the plugins that were connected.
 fn recorded_state(plugins: &[&str]) -> Value {

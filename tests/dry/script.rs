@@ -5,9 +5,8 @@ use std::time::Duration;
 
 use nri_runc::plugin::Event;
 use serde_json::{Value, json};
-
-use super::example::example;
-use super::rig::{Does, Puppet, Replay, command, create, ground, setting};
+use test_support::example::example;
+use test_support::replay::{Does, Puppet, Replay, command, create, ground, setting};
 
 #[test]
 fn calls_run_side_by_side_and_wait_holds_back_what_follows() {

@@ -2,13 +2,13 @@
 //! A pod that containerd made while no daemon could be asked: the next daemon finds sandbox and
 //! container with their names, and a plugin hears of their end.
 
-use super::player::{self, Manner};
-use super::rig::{self, Engine};
+use super::host::{self, Engine};
 use super::{container, create, end_pod, run_pod, start};
+use test_support::Script;
 
 #[tokio::test]
 async fn a_pod_that_went_past_an_absent_daemon_is_adopted() {
-    let Some(tools) = rig::tools() else { return };
+    let Some(tools) = host::tools() else { return };
     let engine = Engine::start(&tools);
     let file = engine.path("nri-runc.toml");
     let text = std::fs::read_to_string(&file).unwrap();
@@ -21,7 +21,12 @@ async fn a_pod_that_went_past_an_absent_daemon_is_adopted() {
     start(&mut cri, &app).await.unwrap();
 
     let mut daemon = engine.start_daemon();
-    let told = player::connect(engine.path("nri.sock"), "10", "late", Manner::default());
+    let told = test_support::scripted_plugin::connect(
+        engine.path("nri.sock"),
+        "10",
+        "late",
+        Script::default(),
+    );
     engine.wait_until("the plugin is synchronized", || {
         engine.admin(&["plugins"])[0]["state"] == "synchronized"
     });

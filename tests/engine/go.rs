@@ -4,8 +4,9 @@
 
 use std::process::{Child, Command, Stdio};
 
-use super::rig::{self, Engine};
-use super::{container, create, end_pod, golang, pid_of, run_pod, start};
+use super::host::{self, Engine};
+use super::{container, create, end_pod, pid_of, run_pod, start};
+use test_support::golang;
 
 struct Plugin(Child);
 
@@ -31,7 +32,7 @@ fn connect(engine: &Engine, program: &std::path::Path) -> Plugin {
 
 #[tokio::test]
 async fn a_pod_on_containerd_is_adjusted_by_a_plugin_on_the_go_stub() {
-    let Some(tools) = rig::tools() else { return };
+    let Some(tools) = host::tools() else { return };
     let Some(program) = golang::program("recorder") else { return };
     let engine = Engine::start(&tools);
     let mut daemon = engine.start_daemon();

@@ -12,11 +12,11 @@ use nix::unistd::Pid;
 use serde_json::Value;
 
 use super::config::{self, Passes, Wanted};
-use super::cri::{self, Cri, container};
+use super::host::{self, Engine, Parts};
 use super::messages::LinuxContainerResources;
-use super::player::{self, Manner};
-use super::rig::{self, Engine, Parts};
 use super::{adjusting, cgroup_file, heard, look_inside, pid_of, pods};
+use test_support::cri::{Cri, container};
+use test_support::{Script, cri};
 
 /// How a containerd is told.
 struct Told {
@@ -169,8 +169,9 @@ async fn updates_of_both_hold(engine: &Engine, cri: &mut Cri, id: &str) {
 
     // A refusal changes nothing, and whoever asked hears why.
     let refuses = Some("no more today");
-    let guard = Manner { refuses, at: Some("UpdateContainer".to_owned()), ..Manner::default() };
-    let _told = player::connect(engine.path("nri.sock"), "90", "guard", guard);
+    let guard = Script { refuses, at: Some("UpdateContainer".to_owned()), ..Script::default() };
+    let _told =
+        test_support::scripted_plugin::connect(engine.path("nri.sock"), "90", "guard", guard);
     engine.wait_until("the guard is synchronized", || {
         engine.admin(&["plugins"])[1]["state"] == "synchronized"
     });
@@ -224,7 +225,12 @@ async fn is_told_and_forgets(parts: &Parts<'_>, told: Told) {
     registered.registers();
     let engine = &registered.engine;
     let mut daemon = engine.start_daemon();
-    let told = player::connect(engine.path("nri.sock"), "10", "adjust", adjusting(engine));
+    let told = test_support::scripted_plugin::connect(
+        engine.path("nri.sock"),
+        "10",
+        "adjust",
+        adjusting(engine),
+    );
     engine.wait_until("the plugin is synchronized", || {
         engine.admin(&["plugins"])[0]["state"] == "synchronized"
     });
@@ -280,7 +286,7 @@ address = '{dir}/containerd.sock'
 
 #[tokio::test]
 async fn containerd_told_by_install_runs_with_us_as_a_handler_and_forgets_us_byte_for_byte() {
-    let Some(tools) = rig::tools() else { return };
+    let Some(tools) = host::tools() else { return };
     let named = |dir: &Path| {
         let entry = "plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.runc";
         let root = dir.join("runc").display().to_string();
@@ -298,7 +304,7 @@ async fn containerd_told_by_install_runs_with_us_as_a_handler_and_forgets_us_byt
 
 #[tokio::test]
 async fn containerd_told_by_install_runs_with_us_as_its_default_and_forgets_us_byte_for_byte() {
-    let Some(tools) = rig::tools() else { return };
+    let Some(tools) = host::tools() else { return };
     let none = |dir: &Path| by_hand(dir, "");
     let runc = tools.join("runc");
     let parts =
@@ -307,9 +313,9 @@ async fn containerd_told_by_install_runs_with_us_as_its_default_and_forgets_us_b
 }
 
 async fn newer_is_told_and_forgets(version: u8, runc: &str, told: Told) {
-    let Some(tools) = rig::tools() else { return };
-    let Some(containerd) = rig::newer("containerd-2.4.2") else { return };
-    let Some(runc) = rig::newer(runc).map(|dir| dir.join("runc")) else { return };
+    let Some(tools) = host::tools() else { return };
+    let Some(containerd) = host::newer("containerd-2.4.2") else { return };
+    let Some(runc) = host::newer(runc).map(|dir| dir.join("runc")) else { return };
     let handlers = [("runc", Passes::All)];
     let text = |dir: &Path| {
         let wanted = Wanted { version, handlers: &handlers, runtime: &runc, has_nri: false };

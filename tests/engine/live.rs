@@ -6,11 +6,11 @@
 use std::io::Write;
 use std::path::Path;
 
-use super::compare::{self, Meant};
 use super::config::{self, Passes, Wanted};
+use super::host::{self, Engine, Parts};
 use super::pods::{self, Pod};
 use super::recorder::{self, Recorder};
-use super::rig::{self, Engine, Parts};
+use test_support::compare::{self, Meant};
 
 const ENGINE: &str = "containerd-2.4.2 live";
 const HANDLERS: [(&str, Passes); 2] = [("lean", Passes::None), ("rich", Passes::All)];
@@ -69,9 +69,9 @@ fn compared(name: &str, result: &compare::Result) -> (String, Vec<String>) {
 }
 
 async fn lives_are_told_alike(version: u8, runc: &str) {
-    let Some(tools) = rig::tools() else { return };
-    let Some(containerd) = rig::newer("containerd-2.4.2") else { return };
-    let runtime = if runc == "runc" { Some(tools.clone()) } else { rig::newer(runc) };
+    let Some(tools) = host::tools() else { return };
+    let Some(containerd) = host::newer("containerd-2.4.2") else { return };
+    let runtime = if runc == "runc" { Some(tools.clone()) } else { host::newer(runc) };
     let Some(runtime) = runtime.map(|dir| dir.join("runc")) else { return };
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/compatibility.md");
     let meant = compare::meant(&std::fs::read_to_string(page).unwrap());

@@ -4,34 +4,22 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod adopted;
-#[path = "../fidelity/compare.rs"]
-mod compare;
 mod config;
-#[path = "../support/containerd.rs"]
-mod containerd;
-#[path = "../support/cri.rs"]
-mod cri;
 mod go;
-#[path = "../support/golang.rs"]
-mod golang;
+mod host;
 mod installed;
 mod live;
-#[path = "../support/player.rs"]
-mod player;
 mod pods;
 mod recorder;
-mod rig;
-#[path = "../support/tools.rs"]
-mod tools;
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use cri::generated as messages;
-use cri::{Cri, container, end_container, end_pod, start};
+use host::Engine;
 use nri_runc::plugin::api;
-use player::Manner;
-use rig::Engine;
+use test_support::Script;
+use test_support::cri::generated as messages;
+use test_support::cri::{self, Cri, container, end_container, end_pod, start};
 
 fn pod(engine: &Engine, name: &str) -> messages::PodSandboxConfig {
     cri::pod(engine.cgroup(), name)
@@ -55,7 +43,7 @@ async fn pid_of(cri: &mut Cri, id: &str) -> u64 {
     cri::info(cri, id).await["pid"].as_u64().unwrap()
 }
 
-fn adjusting(engine: &Engine) -> Manner {
+fn adjusting(engine: &Engine) -> Script {
     let number = |value| api::OptionalUInt64 { value, ..Default::default() };
     let cpu = api::LinuxCPU { shares: Some(number(512)).into(), ..Default::default() };
     let limit = api::OptionalInt64 { value: 32 << 20, ..Default::default() };
@@ -102,7 +90,7 @@ fn adjusting(engine: &Engine) -> Manner {
         linux: Some(linux).into(),
         ..Default::default()
     };
-    Manner { adjust, ..Manner::default() }
+    Script { adjust, ..Script::default() }
 }
 
 fn cgroup_file(engine: &Engine, controller: &str, id: &str, file: &str) -> String {
@@ -140,10 +128,15 @@ fn heard(told: &Arc<Mutex<Vec<String>>>, what: &str) -> bool {
 
 #[tokio::test]
 async fn a_pod_on_containerd_is_adjusted_and_its_life_is_told() {
-    let Some(tools) = rig::tools() else { return };
+    let Some(tools) = host::tools() else { return };
     let engine = Engine::start(&tools);
     let mut daemon = engine.start_daemon();
-    let told = player::connect(engine.path("nri.sock"), "10", "adjust", adjusting(&engine));
+    let told = test_support::scripted_plugin::connect(
+        engine.path("nri.sock"),
+        "10",
+        "adjust",
+        adjusting(&engine),
+    );
     engine.wait_until("the plugin is synchronized", || {
         engine.admin(&["plugins"])[0]["state"] == "synchronized"
     });
@@ -223,11 +216,12 @@ fn an_exit_is_told_once_and_soon(engine: &Engine, told: &Arc<Mutex<Vec<String>>>
 
 #[tokio::test]
 async fn a_refusal_reaches_the_engine_and_leaves_nothing_behind() {
-    let Some(tools) = rig::tools() else { return };
+    let Some(tools) = host::tools() else { return };
     let engine = Engine::start(&tools);
     let mut daemon = engine.start_daemon();
-    let guard = Manner { refuses: Some("image is not signed"), ..Manner::default() };
-    let told = player::connect(engine.path("nri.sock"), "90", "guard", guard);
+    let guard = Script { refuses: Some("image is not signed"), ..Script::default() };
+    let told =
+        test_support::scripted_plugin::connect(engine.path("nri.sock"), "90", "guard", guard);
     engine.wait_until("the plugin is synchronized", || {
         engine.admin(&["plugins"])[0]["state"] == "synchronized"
     });

@@ -11,8 +11,7 @@ use nri_runc::plugin::{ALL_EVENTS, Event};
 use protobuf::MessageDyn;
 use protobuf_json_mapping::PrintOptions;
 use serde_json::Value;
-
-use super::compare::Told;
+use test_support::compare::Told;
 
 /// What it heard so far, in order.
 #[derive(Clone, Default)]

@@ -4,12 +4,6 @@
 //! containerd's records on a socket, a small runtime behind. Prints the share of equal fields.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod compare;
-#[path = "../support/player.rs"]
-mod player;
-#[path = "../bundle/rig.rs"]
-#[expect(dead_code, reason = "shared, and the others use more of it")]
-mod rig;
 mod store;
 
 use std::collections::BTreeMap;
@@ -19,43 +13,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 
-use compare::Told;
 use protobuf_json_mapping::PrintOptions;
-use rig::{Rig, wait_until};
 use serde::Deserialize;
 use serde_json::{Value, json};
+use test_support::compare::{self, Told};
+use test_support::{TestHost, wait_until};
 
 /// What runc does, as far as we look at it, with both spellings of its options.
-const RUNTIME: &str = r#"#!/bin/sh
-root= verb= id= pidfile= bundle=
-while [ $# -gt 0 ]; do
-  case $1 in
-  --root=*) root=${1#*=} ;;
-  --root) root=$2; shift ;;
-  --bundle) bundle=$2; shift ;;
-  --pid-file) pidfile=$2; shift ;;
-  --log | --log-format | --resources) shift ;;
-  -*) ;;
-  *) if [ -z "$verb" ]; then verb=$1; elif [ -z "$id" ]; then id=$1; fi ;;
-  esac
-  shift
-done
-state=$root/$id
-case $verb in
-create)
-  mkdir -p "$state"
-  sleep 300 </dev/null >/dev/null 2>&1 &
-  echo $! >"$state/pid"
-  echo "{\"init_process_pid\": $!}" >"$state/state.json"
-  touch "$state/exec.fifo"
-  echo $! >"$pidfile" ;;
-start) rm -f "$state/exec.fifo" ;;
-kill) kill -9 "$(cat "$state/pid")" 2>/dev/null ;;
-update) cat >/dev/null; cp "$state/state.json" "$state/s"; mv "$state/s" "$state/state.json" ;;
-delete) [ ! -e "$state/pid" ] || kill -9 "$(cat "$state/pid")" 2>/dev/null; rm -rf "$state" ;;
-esac
-exit 0
-"#;
+const RUNTIME: &str = include_str!("../../fixtures/runtime/replayed.sh");
 
 #[derive(Deserialize)]
 struct Capture {
@@ -82,7 +47,7 @@ fn folder(name: &str) -> PathBuf {
 
 /// A capture being played.
 struct Play {
-    rig: Rig,
+    host: TestHost,
     folder: PathBuf,
     capture: Capture,
 }
@@ -91,31 +56,31 @@ impl Play {
     fn new(name: &str) -> Self {
         let folder = folder(name);
         let capture = serde_json::from_slice(&std::fs::read(folder.join("calls.json")).unwrap());
-        let mut rig = Rig::new("");
-        rig.write("fake/runc", RUNTIME);
+        let mut host = TestHost::new("");
+        host.write("fake/runc", RUNTIME);
         let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-        std::fs::set_permissions(rig.path("fake/runc"), mode).unwrap();
-        let root = rig.path("").display().to_string();
+        std::fs::set_permissions(host.path("fake/runc"), mode).unwrap();
+        let root = host.path("").display().to_string();
         let root = root.trim_end_matches('/');
         let more =
             format!("---\nplugin_request_timeout = \"20s\"\n[debug]\nhost_root = \"{root}\"\n");
-        rig.configure(&rig.path("fake/runc"), &more);
+        host.configure(&host.path("fake/runc"), &more);
         for kernels in ["proc", "sys"] {
-            std::os::unix::fs::symlink(format!("/{kernels}"), rig.path(kernels)).unwrap();
+            std::os::unix::fs::symlink(format!("/{kernels}"), host.path(kernels)).unwrap();
         }
-        copy(&folder.join("host"), &rig.path(""));
+        copy(&folder.join("host"), &host.path(""));
         if folder.join("records.json").exists() {
-            std::fs::create_dir_all(rig.path("run/containerd")).unwrap();
-            let socket = rig.path("run/containerd/containerd.sock");
+            std::fs::create_dir_all(host.path("run/containerd")).unwrap();
+            let socket = host.path("run/containerd/containerd.sock");
             store::serve(&folder.join("records.json"), socket);
         }
-        rig.start_daemon();
-        Self { rig, folder, capture: capture.unwrap() }
+        host.start_daemon();
+        Self { host, folder, capture: capture.unwrap() }
     }
 
     /// Where a path of the recording is.
     fn moved(&self, word: &str) -> String {
-        let root = self.rig.path("").display().to_string();
+        let root = self.host.path("").display().to_string();
         let root = root.trim_end_matches('/');
         match word.split_once("=/") {
             Some((option, path)) if option.starts_with("--") => format!("{option}={root}/{path}"),
@@ -134,15 +99,15 @@ impl Play {
             std::fs::copy(self.folder.join(config), Path::new(&argv[at + 1]).join("config.json"))
                 .unwrap();
         }
-        self.rig.write("argv", &argv.iter().map(|word| format!("{word}\n")).collect::<String>());
+        self.host.write("argv", &argv.iter().map(|word| format!("{word}\n")).collect::<String>());
         let script = "while IFS= read -r word; do set -- \"$@\" \"$word\"; done <\"$ARGV\"; \
                       while [ \"$1\" != -- ]; do shift; done; shift; \"$NRI_RUNC\" \"$@\"; exit $?";
         let none = ["sh", "engine"].map(ToOwned::to_owned);
         let parent = if call.parent.is_empty() { &none[..] } else { call.parent.as_slice() };
         let mut command = Command::new("/bin/sh");
         command.arg0(&parent[0]).args(["-c", script]).args(&parent[1..]).arg("--");
-        command.env("ARGV", self.rig.path("argv")).env("NRI_RUNC", env!("CARGO_BIN_EXE_nri-runc"));
-        command.env("NRI_RUNC_CONFIG", self.rig.path("config.toml"));
+        command.env("ARGV", self.host.path("argv")).env("NRI_RUNC", env!("CARGO_BIN_EXE_nri-runc"));
+        command.env("NRI_RUNC_CONFIG", self.host.path("config.toml"));
         command.envs(&self.capture.variables).stdin(Stdio::piped()).stdout(Stdio::null());
         let mut child = command.spawn().unwrap();
         let mut stdin = child.stdin.take().unwrap();
@@ -156,30 +121,31 @@ impl Play {
     /// What the engine's monitor leaves behind at the end of a process.
     fn leave_exit_code(&self, call: &Call) {
         let Some(code) = self.capture.exits.get(&call.id) else { return };
-        let pids = std::fs::read_dir(self.rig.path("run/containerd/io.containerd.runtime.v2.task"));
+        let pids =
+            std::fs::read_dir(self.host.path("run/containerd/io.containerd.runtime.v2.task"));
         let Ok(_containerd) = pids else {
-            std::fs::create_dir_all(self.rig.path("var/run/crio/exits")).unwrap();
-            return self.rig.write(&format!("var/run/crio/exits/{}", call.id), &code.to_string());
+            std::fs::create_dir_all(self.host.path("var/run/crio/exits")).unwrap();
+            return self.host.write(&format!("var/run/crio/exits/{}", call.id), &code.to_string());
         };
-        let pid = self.rig.read(&format!("run/containerd/runc/k8s.io/{}/pid", call.id));
+        let pid = self.host.read(&format!("run/containerd/runc/k8s.io/{}/pid", call.id));
         let Ok(pid) = pid.trim().parse::<u32>() else { return };
         let bundle = format!("run/containerd/io.containerd.runtime.v2.task/k8s.io/{}", call.id);
         let exit = json!({"Timestamp": "2026-01-02T03:04:05Z", "Pid": pid, "Status": code});
-        self.rig.write(&format!("{bundle}/exit.json"), &exit.to_string());
+        self.host.write(&format!("{bundle}/exit.json"), &exit.to_string());
     }
 
     /// All calls; gives back what a plugin heard.
     fn play(&self) -> Told {
         let heard: Arc<Mutex<Vec<(String, Value)>>> = Arc::default();
         let ear = Arc::clone(&heard);
-        let hears: player::Hears = Arc::new(move |event, request| {
+        let hears: test_support::scripted_plugin::Hears = Arc::new(move |event, request| {
             let options = PrintOptions { proto_field_name: true, ..PrintOptions::default() };
             let text =
                 protobuf_json_mapping::print_to_string_with_options(request, &options).unwrap();
             ear.lock().unwrap().push((event.to_owned(), serde_json::from_str(&text).unwrap()));
         });
-        let manner = player::Manner { hears: Some(hears), ..player::Manner::default() };
-        let _names_only = self.rig.plugin("10", "recorder", manner);
+        let script = test_support::Script { hears: Some(hears), ..test_support::Script::default() };
+        let _names_only = self.host.plugin("10", "recorder", script);
         for call in &self.capture.calls {
             if matches!(call.verb.as_str(), "kill" | "delete") {
                 self.leave_exit_code(call);
@@ -190,7 +156,7 @@ impl Play {
             // The engine takes the pod's files away; until then the pod is there.
             let _or_with_infra_it_was_told = std::fs::remove_file(self.moved(path));
         }
-        wait_until("the pod is gone", || self.rig.admin(&["pods"]) == json!([]));
+        wait_until("the pod is gone", || self.host.admin(&["pods"]) == json!([]));
         let engine = |(event, mut request): (String, Value)| {
             if let Some(resources) = request["linux_resources"].as_object().cloned() {
                 request["resources"] = Value::Object(resources);

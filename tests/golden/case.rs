@@ -9,8 +9,7 @@ use nri_runc::plugin::{ALL_EVENTS, api};
 use protobuf::Enum;
 use serde::Deserialize;
 use serde_json::Value;
-
-use super::player::Manner;
+use test_support::Script;
 
 /// One folder.
 pub(super) struct Case {
@@ -52,7 +51,7 @@ impl Default for Call {
 pub(super) struct Scripted {
     pub(super) index: String,
     pub(super) name: String,
-    pub(super) manner: Manner,
+    pub(super) script: Script,
 }
 
 /// A file of `plugins/`.
@@ -154,14 +153,14 @@ fn plugins(folder: &Path) -> Result<Vec<Scripted>, String> {
             .filter(|(index, _)| index.len() == 2)
             .ok_or_else(|| format!("plugins/{file} is not named NN-name.json"))?;
         let text = std::fs::read_to_string(&path).map_err(|error| error.to_string())?;
-        let manner = manner(&text).map_err(|error| format!("plugins/{file}: {error}"))?;
-        plugins.push(Scripted { index: index.to_owned(), name: name.to_owned(), manner });
+        let script = script(&text).map_err(|error| format!("plugins/{file}: {error}"))?;
+        plugins.push(Scripted { index: index.to_owned(), name: name.to_owned(), script });
     }
     plugins.sort_by_key(|plugin| (plugin.index.clone(), plugin.name.clone()));
     Ok(plugins)
 }
 
-fn manner(text: &str) -> Result<Manner, String> {
+fn script(text: &str) -> Result<Script, String> {
     let part: Part = serde_json::from_str(text).map_err(|error| error.to_string())?;
     let mut adjust: api::ContainerAdjustment = match part.adjust {
         Some(adjust) => message(&adjust)?,
@@ -186,7 +185,7 @@ fn manner(text: &str) -> Result<Manner, String> {
         }
         None => None,
     };
-    Ok(Manner {
+    Ok(Script {
         adjust,
         update: part.update.iter().map(message).collect::<Result<_, _>>()?,
         // It lives as long as the test's process anyway.
@@ -197,7 +196,7 @@ fn manner(text: &str) -> Result<Manner, String> {
         at: part.at,
         rejects: part.reject,
         events,
-        ..Manner::default()
+        ..Script::default()
     })
 }
 

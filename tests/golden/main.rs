@@ -6,11 +6,6 @@
 
 mod case;
 mod play;
-#[path = "../support/player.rs"]
-mod player;
-#[expect(dead_code, reason = "shared with tests/bundle, which uses more of it")]
-#[path = "../bundle/rig.rs"]
-mod rig;
 mod told;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};

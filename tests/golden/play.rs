@@ -6,8 +6,8 @@ use nri_runc::error::RESERVED_PHRASES;
 use serde_json::Value;
 
 use super::case::{Case, files_below};
-use super::rig::{Rig, wait_until};
 use super::told::Told;
+use test_support::{TestHost, wait_until};
 
 /// What came of a case, file by file of `expected/`.
 pub(super) struct Came {
@@ -30,13 +30,13 @@ impl Came {
 
 /// Plays it.
 pub(super) fn play(case: &Case) -> Came {
-    let mut rig = Rig::new("");
-    let root = rig.path("").display().to_string();
+    let mut host = TestHost::new("");
+    let root = host.path("").display().to_string();
     let root = root.trim_end_matches('/');
-    rig.configure(&rig.path("fake/runc"), &settings(&case.settings.replace("DIR", root)));
+    host.configure(&host.path("fake/runc"), &settings(&case.settings.replace("DIR", root)));
     let put = |name: &str, bytes: &[u8]| {
-        std::fs::create_dir_all(rig.path(name).parent().unwrap()).unwrap();
-        nri_runc::files::replace(&rig.path(name), bytes).unwrap();
+        std::fs::create_dir_all(host.path(name).parent().unwrap()).unwrap();
+        nri_runc::files::replace(&host.path(name), bytes).unwrap();
     };
     let document = format!("{}/config.json", case.call.bundle);
     put(&document, &case.config);
@@ -52,21 +52,21 @@ pub(super) fn play(case: &Case) -> Came {
     if case.call.runtime_fails {
         put("fake/fail", b"");
     }
-    rig.start_daemon();
+    host.start_daemon();
     let told = Told::default();
     for plugin in &case.plugins {
-        let mut manner = plugin.manner.clone();
-        manner.hears = Some(told.ear(&format!("{}-{}", plugin.index, plugin.name)));
-        let _names_only = rig.plugin(&plugin.index, &plugin.name, manner);
+        let mut script = plugin.script.clone();
+        script.hears = Some(told.ear(&format!("{}-{}", plugin.index, plugin.name)));
+        let _names_only = host.plugin(&plugin.index, &plugin.name, script);
     }
     let mut stderr = String::new();
     let delete = "delete".to_owned();
     for verb in case.call.verbs.iter().chain([&delete]) {
-        stderr.push_str(&call(&rig, case, verb));
+        stderr.push_str(&call(&host, case, verb));
     }
-    wait_until("the pod is gone", || rig.admin(&["pods"]) == Value::Array(vec![]));
-    let config = std::fs::read(rig.path("fake/seen.json")).ok();
-    checked(&rig, case, config.as_deref(), &document);
+    wait_until("the pod is gone", || host.admin(&["pods"]) == Value::Array(vec![]));
+    let config = std::fs::read(host.path("fake/seen.json")).ok();
+    checked(&host, case, config.as_deref(), &document);
     let stderr = stderr.replace(root, "DIR");
     let stderr = (!stderr.is_empty()).then_some(stderr);
     let events = told.lines().replace(root.trim_end_matches('/'), "DIR");
@@ -74,13 +74,13 @@ pub(super) fn play(case: &Case) -> Came {
 }
 
 /// Runs one verb; gives back what it said.
-fn call(rig: &Rig, case: &Case, verb: &str) -> String {
+fn call(host: &TestHost, case: &Case, verb: &str) -> String {
     let id = case.call.id.as_str();
     let output = match verb {
-        "create" => rig.create_from(&case.call.bundle, id),
-        "kill" => rig.verb(&["kill", id, "9"]),
-        "delete" => rig.verb(&["delete", "--force", id]),
-        verb => rig.verb(&[verb, id]),
+        "create" => host.create_from(&case.call.bundle, id),
+        "kill" => host.verb(&["kill", id, "9"]),
+        "delete" => host.verb(&["delete", "--force", id]),
+        verb => host.verb(&[verb, id]),
     };
     let said = String::from_utf8(output.stderr).unwrap();
     let code = output.status.code();
@@ -94,15 +94,15 @@ fn call(rig: &Rig, case: &Case, verb: &str) -> String {
 }
 
 /// What holds whatever the plugins did.
-fn checked(rig: &Rig, case: &Case, config: Option<&[u8]>, document: &str) {
-    let after = std::fs::read(rig.path(document)).unwrap();
+fn checked(host: &TestHost, case: &Case, config: Option<&[u8]>, document: &str) {
+    let after = std::fs::read(host.path(document)).unwrap();
     assert!(after == case.config, "the bundle is not as it was, after its container is gone");
-    let entries = std::fs::read_dir(rig.path(&case.call.bundle)).unwrap();
+    let entries = std::fs::read_dir(host.path(&case.call.bundle)).unwrap();
     let names = entries.map(|entry| entry.unwrap().file_name());
     let left: Vec<_> = names.filter(|name| name != "config.json" && name != "rootfs").collect();
     assert!(left.is_empty(), "left in the bundle: {left:?}");
     let quiet = |plugin: &super::case::Scripted| {
-        plugin.manner.adjust == Default::default() && plugin.manner.update.is_empty()
+        plugin.script.adjust == Default::default() && plugin.script.update.is_empty()
     };
     if let Some(config) = config.filter(|_| case.plugins.iter().all(quiet)) {
         assert!(config == case.config, "nobody adjusted anything, and the document changed");

@@ -7,8 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use protobuf::MessageDyn;
 use serde_json::{Map, Value};
-
-use super::player::Hears;
+use test_support::scripted_plugin::Hears;
 
 /// Everything that was heard, in order of arrival.
 #[derive(Clone, Default)]

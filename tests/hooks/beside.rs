@@ -3,24 +3,23 @@
 
 use serde_json::json;
 
-use super::player::Manner;
-use super::rig::wait_until;
 use super::{Hooked, heard, life, sets_env, succeeds};
+use test_support::{Script, wait_until};
 
 #[test]
 fn what_the_wrapper_tells_no_hook_tells_again() {
     let Some(hooked) = Hooked::new(&["sleep", "1000"], "") else { return };
-    let told = hooked.rig.plugin("10", "env", sets_env());
-    succeeds(&hooked.rig.create("c1"));
-    let explained = hooked.rig.admin(&["explain", "c1"]);
+    let told = hooked.host.plugin("10", "env", sets_env());
+    succeeds(&hooked.host.create("c1"));
+    let explained = hooked.host.admin(&["explain", "c1"]);
     assert_eq!(explained["changes"][0]["field"], "process.env[HELLO]", "{explained}");
-    succeeds(&hooked.rig.verb(&["start", "c1"]));
-    succeeds(&hooked.rig.verb(&["kill", "c1", "KILL"]));
+    succeeds(&hooked.host.verb(&["start", "c1"]));
+    succeeds(&hooked.host.verb(&["kill", "c1", "KILL"]));
     wait_until("the stop is told", || heard(&told, "StopContainer c1"));
-    succeeds(&hooked.rig.verb(&["delete", "c1"]));
+    succeeds(&hooked.host.verb(&["delete", "c1"]));
     hooked.nothing_is_left();
     assert_eq!(*told.lock().unwrap(), life("c1"));
-    let status = hooked.rig.admin(&["status"]);
+    let status = hooked.host.admin(&["status"]);
     assert_eq!(status["failures"], json!([]));
     // prestart, createRuntime, poststart, poststop.
     assert_eq!(status["requests"]["hook"], 4, "{status}");
@@ -29,9 +28,9 @@ fn what_the_wrapper_tells_no_hook_tells_again() {
 #[test]
 fn a_run_by_the_wrapper_is_told_once() {
     let Some(hooked) = Hooked::new(&["sh", "-c", "exit 3"], "") else { return };
-    let told = hooked.rig.plugin("10", "env", sets_env());
-    let bundle = hooked.rig.path("bundle").display().to_string();
-    let output = hooked.rig.verb(&["run", "--bundle", &bundle, "c1"]);
+    let told = hooked.host.plugin("10", "env", sets_env());
+    let bundle = hooked.host.path("bundle").display().to_string();
+    let output = hooked.host.verb(&["run", "--bundle", &bundle, "c1"]);
     assert_eq!(output.status.code(), Some(3));
     hooked.nothing_is_left();
     assert_eq!(*told.lock().unwrap(), life("c1"));
@@ -40,30 +39,30 @@ fn a_run_by_the_wrapper_is_told_once() {
 #[test]
 fn a_container_that_is_removed_behind_our_back_is_noticed_at_once() {
     let Some(hooked) = Hooked::new(&["sleep", "1000"], "") else { return };
-    let told = hooked.rig.plugin("10", "env", sets_env());
-    succeeds(&hooked.rig.create("c1"));
-    succeeds(&hooked.rig.verb(&["start", "c1"]));
+    let told = hooked.host.plugin("10", "env", sets_env());
+    succeeds(&hooked.host.create("c1"));
+    succeeds(&hooked.host.verb(&["start", "c1"]));
     wait_until("the start is told", || heard(&told, "PostStartContainer c1"));
     succeeds(&hooked.runc(&["delete", "--force", "c1"]));
     hooked.nothing_is_left();
     assert_eq!(*told.lock().unwrap(), life("c1"));
     // The engine comes late.
-    succeeds(&hooked.rig.verb(&["delete", "--force", "c1"]));
+    succeeds(&hooked.host.verb(&["delete", "--force", "c1"]));
     assert_eq!(*told.lock().unwrap(), life("c1"));
 }
 
 #[test]
 fn an_id_that_changes_hands_behind_our_back_has_two_lives() {
     let Some(hooked) = Hooked::new(&["sleep", "1000"], "") else { return };
-    succeeds(&hooked.rig.create("c1"));
+    succeeds(&hooked.host.create("c1"));
     wait_until("the create is settled", || {
-        hooked.rig.admin(&["pods"])[0]["containers"][0]["state"] == "created"
+        hooked.host.admin(&["pods"])[0]["containers"][0]["state"] == "created"
     });
-    let told = hooked.rig.plugin("10", "witness", Manner::default());
+    let told = hooked.host.plugin("10", "witness", Script::default());
     // Nobody hears of this end: the switch is on.
-    succeeds(&hooked.rig.call(&["nri", "disable"]));
+    succeeds(&hooked.host.call(&["nri", "disable"]));
     succeeds(&hooked.runc(&["delete", "--force", "c1"]));
-    succeeds(&hooked.rig.call(&["nri", "enable"]));
+    succeeds(&hooked.host.call(&["nri", "enable"]));
     succeeds(&hooked.create());
     wait_until("the second creation is told", || heard(&told, "PostCreateContainer c1"));
     let mut wanted = vec!["Synchronize c1".to_owned()];

@@ -8,15 +8,14 @@ use std::time::{Duration, Instant};
 use nri_runc::error::RESERVED_PHRASES;
 use serde_json::{Value, json};
 
-use super::player::Manner;
-use super::rig::{BUNDLE, Rig, wait_until};
 use super::{fails, life, life_without, succeeds};
+use test_support::{BUNDLE, Script, TestHost, wait_until};
 
 #[expect(clippy::disallowed_methods, reason = "the program under test, as a runtime calls it")]
-fn hook(rig: &Rig, stage: &str) -> Child {
+fn hook(host: &TestHost, stage: &str) -> Child {
     Command::new(env!("CARGO_BIN_EXE_nri-runc"))
         .args(["nri", "hook", stage])
-        .env("NRI_RUNC_CONFIG", rig.path("config.toml"))
+        .env("NRI_RUNC_CONFIG", host.path("config.toml"))
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -24,8 +23,8 @@ fn hook(rig: &Rig, stage: &str) -> Child {
         .unwrap()
 }
 
-fn told(rig: &Rig, stage: &str, state: &[u8]) -> Output {
-    let mut child = hook(rig, stage);
+fn told(host: &TestHost, stage: &str, state: &[u8]) -> Output {
+    let mut child = hook(host, stage);
     let mut input = child.stdin.take().unwrap();
     let state = state.to_vec();
     let writer = std::thread::spawn(move || input.write_all(&state));
@@ -45,18 +44,18 @@ fn one_line(output: &Output) -> String {
     line
 }
 
-fn state(rig: &Rig) -> Value {
+fn state(host: &TestHost) -> Value {
     json!({
         "ociVersion": "1.0.2", "id": "c1", "status": "creating", "pid": std::process::id(),
-        "bundle": rig.path("bundle"), "annotations": {"a": "b"},
+        "bundle": host.path("bundle"), "annotations": {"a": "b"},
     })
 }
 
 #[test]
 fn bad_input_is_one_line_and_nobody_is_asked() {
-    let rig = Rig::new("");
+    let host = TestHost::new("");
     let with = |key: &str, value: Value| {
-        let mut state = state(&rig);
+        let mut state = state(&host);
         state[key] = value;
         state.to_string()
     };
@@ -75,25 +74,25 @@ fn bad_input_is_one_line_and_nobody_is_asked() {
         (with("pid", json!(u64::from(u32::MAX) + 2)), "names no process"),
         (with("bundle", json!("bundle")), "no absolute path"),
         (with("bundle", json!("/nowhere/at/all")), "the state's bundle"),
-        (with("bundle", json!(rig.path("fake"))), "config.json is missing"),
+        (with("bundle", json!(host.path("fake"))), "config.json is missing"),
         (with("annotations", json!({"a": "x".repeat(5 << 20)})), "more than"),
     ];
     for (state, wanted) in cases {
-        let line = one_line(&told(&rig, "createRuntime", state.as_bytes()));
+        let line = one_line(&told(&host, "createRuntime", state.as_bytes()));
         assert!(line.contains(wanted), "{wanted} is not in: {line}");
     }
-    one_line(&told(&rig, "poststop", b"null"));
+    one_line(&told(&host, "poststop", b"null"));
     for stage in ["createContainer", "startContainer", "", "--"] {
-        let output = told(&rig, stage, state(&rig).to_string().as_bytes());
+        let output = told(&host, stage, state(&host).to_string().as_bytes());
         assert!(!output.status.success(), "{stage}");
     }
-    assert!(!rig.path("run").exists(), "the daemon was asked");
+    assert!(!host.path("run").exists(), "the daemon was asked");
 }
 
 #[test]
 fn a_state_that_never_ends_is_given_up() {
-    let rig = Rig::new("");
-    let mut child = hook(&rig, "poststop");
+    let host = TestHost::new("");
+    let mut child = hook(&host, "poststop");
     let mut input = child.stdin.take().unwrap();
     input.write_all(b"{\"id\":").unwrap();
     let begun = Instant::now();
@@ -105,31 +104,31 @@ fn a_state_that_never_ends_is_given_up() {
 
 #[test]
 fn the_end_of_what_nobody_knows_is_nobodys_business() {
-    let mut rig = Rig::new("");
-    rig.start_daemon();
+    let mut host = TestHost::new("");
+    host.start_daemon();
     for stage in ["poststop", "poststart"] {
-        succeeds(&told(&rig, stage, b"{\"id\": \"never-seen\", \"pid\": 0}"));
+        succeeds(&told(&host, stage, b"{\"id\": \"never-seen\", \"pid\": 0}"));
     }
-    assert_eq!(rig.admin(&["pods"]), json!([]));
-    assert_eq!(rig.admin(&["status"])["failures"], json!([]));
+    assert_eq!(host.admin(&["pods"]), json!([]));
+    assert_eq!(host.admin(&["status"])["failures"], json!([]));
 }
 
 #[test]
 fn a_silent_daemon_is_given_up_after_three_seconds() {
     let stalls = "---[debug]\nfault = \"daemon.asked:stall\"\n";
-    let mut rig = Rig::new(stalls);
-    rig.start_daemon();
+    let mut host = TestHost::new(stalls);
+    host.start_daemon();
     for stage in ["createRuntime", "poststop"] {
         let begun = Instant::now();
-        succeeds(&told(&rig, stage, state(&rig).to_string().as_bytes()));
+        succeeds(&told(&host, stage, state(&host).to_string().as_bytes()));
         let waited = begun.elapsed();
         let bounds = Duration::from_millis(2900)..Duration::from_secs(6);
         assert!(bounds.contains(&waited), "{stage}: {waited:?}");
     }
-    rig.configure(&rig.path("fake/runc"), &format!("on_daemon_failure = \"fail\"{stalls}"));
-    let line = one_line(&told(&rig, "createRuntime", state(&rig).to_string().as_bytes()));
+    host.configure(&host.path("fake/runc"), &format!("on_daemon_failure = \"fail\"{stalls}"));
+    let line = one_line(&told(&host, "createRuntime", state(&host).to_string().as_bytes()));
     assert!(line.contains("cannot create c1") && line.contains("the daemon fell silent"), "{line}");
-    succeeds(&told(&rig, "poststop", state(&rig).to_string().as_bytes()));
+    succeeds(&told(&host, "poststop", state(&host).to_string().as_bytes()));
 }
 
 /// A runtime in shell that calls hooks where runc does, with a state made by hand.
@@ -151,51 +150,51 @@ delete) kill -9 "$(cat "$root/$id/pid")"; rm -rf "$root/$id"; hook poststop stop
 esac
 "#;
 
-fn scripted(more: &str) -> Rig {
-    let mut rig = Rig::new(more);
-    rig.write("fake/hooking", RUNTIME);
+fn scripted(more: &str) -> TestHost {
+    let mut host = TestHost::new(more);
+    host.write("fake/hooking", RUNTIME);
     let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-    std::fs::set_permissions(rig.path("fake/hooking"), mode).unwrap();
-    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_nri-runc"), rig.path("fake/nri-runc")).unwrap();
-    rig.start_daemon();
-    rig
+    std::fs::set_permissions(host.path("fake/hooking"), mode).unwrap();
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_nri-runc"), host.path("fake/nri-runc")).unwrap();
+    host.start_daemon();
+    host
 }
 
 #[expect(clippy::disallowed_methods, reason = "a runtime that calls hooks")]
-fn runtime(rig: &Rig, verb: &str) -> Output {
-    Command::new(rig.path("fake/hooking"))
+fn runtime(host: &TestHost, verb: &str) -> Output {
+    Command::new(host.path("fake/hooking"))
         .arg("--root")
-        .arg(rig.path("root"))
+        .arg(host.path("root"))
         .args([verb, "c1"])
-        .env("NRI_RUNC_CONFIG", rig.path("config.toml"))
+        .env("NRI_RUNC_CONFIG", host.path("config.toml"))
         .output()
         .unwrap()
 }
 
 #[test]
 fn a_runtime_that_is_a_script_is_understood() {
-    let rig = scripted("");
-    let told = rig.plugin("10", "witness", Manner::default());
-    succeeds(&runtime(&rig, "create"));
+    let host = scripted("");
+    let told = host.plugin("10", "witness", Script::default());
+    succeeds(&runtime(&host, "create"));
     wait_until("the creation is told", || told.lock().unwrap().len() >= 3);
     assert_eq!(*told.lock().unwrap(), life("c1")[..3]);
-    succeeds(&runtime(&rig, "delete"));
-    wait_until("nobody knows of it", || rig.admin(&["pods"]) == json!([]));
+    succeeds(&runtime(&host, "delete"));
+    wait_until("nobody knows of it", || host.admin(&["pods"]) == json!([]));
     assert_eq!(*told.lock().unwrap(), life_without(&["StartContainer", "PostStart"]));
-    assert_eq!(rig.read("bundle/config.json"), BUNDLE);
+    assert_eq!(host.read("bundle/config.json"), BUNDLE);
 }
 
 #[test]
 fn a_plugin_that_hangs_is_skipped_and_one_that_refuses_fails_the_script() {
-    let rig = scripted("");
-    let hangs = Manner { hangs: true, ..Manner::default() };
-    let _hanging = rig.plugin("10", "slow", hangs);
-    succeeds(&runtime(&rig, "create"));
-    succeeds(&runtime(&rig, "delete"));
-    wait_until("nobody knows of it", || rig.admin(&["pods"]) == json!([]));
-    let guard = Manner { refuses: Some("not signed"), ..Manner::default() };
-    let told = rig.plugin("90", "guard", guard);
-    fails(&runtime(&rig, "create"), &["cannot create c1", "90-guard", "not signed"]);
-    wait_until("nobody knows of it", || rig.admin(&["pods"]) == json!([]));
+    let host = scripted("");
+    let hangs = Script { hangs: true, ..Script::default() };
+    let _hanging = host.plugin("10", "slow", hangs);
+    succeeds(&runtime(&host, "create"));
+    succeeds(&runtime(&host, "delete"));
+    wait_until("nobody knows of it", || host.admin(&["pods"]) == json!([]));
+    let guard = Script { refuses: Some("not signed"), ..Script::default() };
+    let told = host.plugin("90", "guard", guard);
+    fails(&runtime(&host, "create"), &["cannot create c1", "90-guard", "not signed"]);
+    wait_until("nobody knows of it", || host.admin(&["pods"]) == json!([]));
     assert_eq!(*told.lock().unwrap(), life_without(&["Start", "Post"]));
 }

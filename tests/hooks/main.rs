@@ -4,21 +4,9 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod beside;
-#[path = "../support/ground.rs"]
-mod ground;
-#[path = "../support/podman.rs"]
-#[expect(dead_code, reason = "shared with tests that need more of it")]
-mod host;
 mod input;
-#[path = "../support/player.rs"]
-mod player;
 mod podman;
 mod real;
-#[path = "../bundle/rig.rs"]
-#[expect(dead_code, reason = "shared with tests that need more of it")]
-mod rig;
-#[path = "../support/tools.rs"]
-mod tools;
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -26,10 +14,8 @@ use std::sync::{Arc, Mutex};
 
 use nri_runc::plugin::api;
 use serde_json::{Value, json};
-
-use ground::Ground;
-use player::Manner;
-use rig::{Rig, life, wait_until};
+use test_support::ground::Ground;
+use test_support::{Script, TestHost, life, wait_until};
 
 type Told = Arc<Mutex<Vec<String>>>;
 
@@ -37,11 +23,11 @@ fn heard(told: &Told, event: &str) -> bool {
     told.lock().unwrap().iter().any(|known| known == event)
 }
 
-fn sets_env() -> Manner {
+fn sets_env() -> Script {
     let hello =
         api::KeyValue { key: "HELLO".to_owned(), value: "there".to_owned(), ..Default::default() };
     let adjust = api::ContainerAdjustment { env: vec![hello], ..Default::default() };
-    Manner { adjust, ..Manner::default() }
+    Script { adjust, ..Script::default() }
 }
 
 /// A life without the events that have one of `words` in them.
@@ -70,44 +56,44 @@ fn definitions(config: &str) -> Vec<Value> {
 /// A container `c1` whose document carries our hooks, a daemon, and the real runc.
 struct Hooked {
     ground: Ground,
-    rig: Rig,
+    host: TestHost,
     document: String,
 }
 
 impl Hooked {
     fn new(args: &[&str], more: &str) -> Option<Self> {
         let mut hooked = Self::without_daemon(args, more)?;
-        hooked.rig.start_daemon();
+        hooked.host.start_daemon();
         Some(hooked)
     }
 
     fn without_daemon(args: &[&str], more: &str) -> Option<Self> {
-        let rig = Rig::new(more);
-        let ground = Ground::new(&rig.path(""))?;
+        let host = TestHost::new(more);
+        let ground = Ground::new(&host.path(""))?;
         let mut document = ground.document("c1", args);
-        for definition in definitions(&rig.path("config.toml").display().to_string()) {
+        for definition in definitions(&host.path("config.toml").display().to_string()) {
             for stage in definition["stages"].as_array().unwrap() {
                 let stage = stage.as_str().unwrap().to_owned();
                 document["hooks"][stage] = json!([definition["hook"]]);
             }
         }
         let document = serde_json::to_string_pretty(&document).unwrap();
-        rig.write("bundle/config.json", &document);
-        rig.configure(ground.runc(), more);
-        Some(Self { ground, rig, document })
+        host.write("bundle/config.json", &document);
+        host.configure(ground.runc(), more);
+        Some(Self { ground, host, document })
     }
 
     /// The real runc, with nothing before it.
     #[expect(clippy::disallowed_methods, reason = "an engine's call of the real runtime")]
     fn runc(&self, words: &[&str]) -> Output {
-        let (out, err) = (self.rig.path("out"), self.rig.path("err"));
+        let (out, err) = (self.host.path("out"), self.host.path("err"));
         let mut options = std::fs::OpenOptions::new();
         let file = options.write(true).create(true).truncate(true);
-        let bundle = self.rig.path("bundle").display().to_string();
+        let bundle = self.host.path("bundle").display().to_string();
         let words = words.iter().map(|word| word.replace("BUNDLE", &bundle));
         let status = Command::new(self.ground.runc())
             .arg("--root")
-            .arg(self.rig.path("root"))
+            .arg(self.host.path("root"))
             .args(words)
             .stdin(Stdio::null())
             .stdout(file.open(&out).unwrap())
@@ -122,16 +108,16 @@ impl Hooked {
     }
 
     fn init(&self) -> u32 {
-        let state: Value = serde_json::from_str(&self.rig.read("root/c1/state.json")).unwrap();
+        let state: Value = serde_json::from_str(&self.host.read("root/c1/state.json")).unwrap();
         u32::try_from(state["init_process_pid"].as_u64().unwrap()).unwrap()
     }
 
     /// Runtime, bundle and daemon have forgotten the container.
     fn nothing_is_left(&self) {
-        wait_until("nobody knows of it", || self.rig.admin(&["pods"]) == json!([]));
-        assert_eq!(self.rig.read("bundle/config.json"), self.document);
-        assert_eq!(std::fs::read_dir(self.rig.path("bundle")).unwrap().count(), 2);
-        assert!(!self.rig.path("root/c1").exists());
+        wait_until("nobody knows of it", || self.host.admin(&["pods"]) == json!([]));
+        assert_eq!(self.host.read("bundle/config.json"), self.document);
+        assert_eq!(std::fs::read_dir(self.host.path("bundle")).unwrap().count(), 2);
+        assert!(!self.host.path("root/c1").exists());
     }
 }
 

@@ -3,10 +3,9 @@
 
 use serde_json::json;
 
-use super::host::{Host, IMAGE};
-use super::player::Manner;
-use super::rig::{LIFE, wait_until};
 use super::{Told, definitions, heard, sets_env};
+use test_support::podman::{Host, IMAGE};
+use test_support::{LIFE, Script, wait_until};
 
 struct Podman {
     host: Host,
@@ -49,7 +48,7 @@ fn events(told: &Told) -> Vec<String> {
 #[test]
 fn podman_with_our_hooks_tells_a_life_once_and_in_order() {
     let Some(podman) = Podman::new() else { return };
-    let told = podman.host.plugin("10", "witness", Manner::default());
+    let told = podman.host.plugin("10", "witness", Script::default());
     podman.run("web", |words| drop(podman.host.good(words)));
     wait_until("the start is told", || heard(&told, "PostStartContainer web"));
     let pods = podman.host.admin(&["pods"]);

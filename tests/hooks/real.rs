@@ -4,18 +4,17 @@
 use nri_runc::plugin::api;
 use serde_json::json;
 
-use super::player::Manner;
-use super::rig::wait_until;
 use super::{Hooked, fails, heard, life, life_without, sets_env, succeeds};
+use test_support::{Script, wait_until};
 
 #[test]
 fn a_life_is_told_once_and_in_order() {
     let Some(hooked) = Hooked::new(&["sleep", "1000"], "") else { return };
-    let told = hooked.rig.plugin("10", "witness", Manner::default());
+    let told = hooked.host.plugin("10", "witness", Script::default());
     succeeds(&hooked.create());
     wait_until("the creation is told", || heard(&told, "PostCreateContainer c1"));
     assert_eq!(*told.lock().unwrap(), life("c1")[..3]);
-    let container = &hooked.rig.admin(&["pods"])[0]["containers"][0];
+    let container = &hooked.host.admin(&["pods"])[0]["containers"][0];
     assert_eq!(
         (&container["state"], &container["pid"]),
         (&json!("created"), &json!(hooked.init()))
@@ -29,13 +28,13 @@ fn a_life_is_told_once_and_in_order() {
     succeeds(&hooked.runc(&["delete", "c1"]));
     hooked.nothing_is_left();
     assert_eq!(*told.lock().unwrap(), life("c1"));
-    assert_eq!(hooked.rig.admin(&["status"])["failures"], json!([]));
+    assert_eq!(hooked.host.admin(&["status"])["failures"], json!([]));
 }
 
 #[test]
 fn a_run_is_told_whole_however_short_it_is() {
     let Some(hooked) = Hooked::new(&["sh", "-c", "exit 3"], "") else { return };
-    let told = hooked.rig.plugin("10", "witness", Manner::default());
+    let told = hooked.host.plugin("10", "witness", Script::default());
     for _round in 0..2 {
         let output = hooked.runc(&["run", "--bundle", "BUNDLE", "c1"]);
         assert_eq!(output.status.code(), Some(3), "{output:?}");
@@ -47,7 +46,7 @@ fn a_run_is_told_whole_however_short_it_is() {
 #[test]
 fn a_container_that_ends_at_once_is_told_whole() {
     let Some(hooked) = Hooked::new(&["true"], "") else { return };
-    let told = hooked.rig.plugin("10", "witness", Manner::default());
+    let told = hooked.host.plugin("10", "witness", Script::default());
     for _round in 0..2 {
         succeeds(&hooked.create());
         succeeds(&hooked.runc(&["start", "c1"]));
@@ -60,7 +59,7 @@ fn a_container_that_ends_at_once_is_told_whole() {
 #[test]
 fn a_container_that_nobody_starts_is_never_told_as_started() {
     let Some(hooked) = Hooked::new(&["sleep", "1000"], "") else { return };
-    let told = hooked.rig.plugin("10", "witness", Manner::default());
+    let told = hooked.host.plugin("10", "witness", Script::default());
     succeeds(&hooked.create());
     succeeds(&hooked.runc(&["delete", "--force", "c1"]));
     hooked.nothing_is_left();
@@ -71,9 +70,9 @@ fn a_container_that_nobody_starts_is_never_told_as_started() {
 #[test]
 fn a_container_that_is_deleted_while_the_daemon_is_busy_is_never_told_as_started() {
     let Some(hooked) = Hooked::new(&["sleep", "1000"], "") else { return };
-    let told = hooked.rig.plugin("10", "witness", Manner::default());
+    let told = hooked.host.plugin("10", "witness", Script::default());
     succeeds(&hooked.create());
-    let daemon = nix::unistd::Pid::from_raw(hooked.rig.daemon_pid());
+    let daemon = nix::unistd::Pid::from_raw(hooked.host.daemon_pid());
     nix::sys::signal::kill(daemon, nix::sys::signal::Signal::SIGSTOP).unwrap();
     let deleted = hooked.runc(&["delete", "--force", "c1"]);
     nix::sys::signal::kill(daemon, nix::sys::signal::Signal::SIGCONT).unwrap();
@@ -89,8 +88,8 @@ fn a_container_that_is_deleted_while_the_daemon_is_busy_is_never_told_as_started
 #[test]
 fn who_refuses_fails_the_runtimes_create_and_nothing_is_left() {
     let Some(hooked) = Hooked::new(&["sleep", "1000"], "") else { return };
-    let guard = Manner { refuses: Some("not signed"), ..Manner::default() };
-    let told = hooked.rig.plugin("90", "guard", guard);
+    let guard = Script { refuses: Some("not signed"), ..Script::default() };
+    let told = hooked.host.plugin("90", "guard", guard);
     fails(&hooked.create(), &["nri-runc: cannot create c1: 90-guard", "not signed"]);
     hooked.nothing_is_left();
     assert_eq!(*told.lock().unwrap(), life_without(&["Start", "Post"]));
@@ -104,20 +103,20 @@ fn what_a_cgroup_takes_is_set_and_explained() {
     let linux =
         api::LinuxContainerAdjustment { resources: Some(resources).into(), ..Default::default() };
     let adjust = api::ContainerAdjustment { linux: Some(linux).into(), ..Default::default() };
-    let _told = hooked.rig.plugin("10", "limit", Manner { adjust, ..Manner::default() });
+    let _told = hooked.host.plugin("10", "limit", Script { adjust, ..Script::default() });
     succeeds(&hooked.create());
     let name = hooked.ground.cgroup("c1");
     let files =
         ["/sys/fs/cgroup/pids", "/sys/fs/cgroup"].map(|top| format!("{top}{name}/pids.max"));
     let limit = files.iter().find_map(|file| std::fs::read_to_string(file).ok());
     assert_eq!(limit.as_deref().map(str::trim), Some("77"));
-    let explained = hooked.rig.admin(&["explain", "c1"]);
+    let explained = hooked.host.admin(&["explain", "c1"]);
     let change = &explained["changes"][0];
     assert_eq!(
         (&change["plugin"], &change["field"]),
         (&json!("10-limit"), &json!("cgroup:pids.max"))
     );
-    assert_eq!(hooked.rig.read("bundle/config.json"), hooked.document);
+    assert_eq!(hooked.host.read("bundle/config.json"), hooked.document);
     succeeds(&hooked.runc(&["delete", "--force", "c1"]));
     hooked.nothing_is_left();
 }
@@ -125,18 +124,18 @@ fn what_a_cgroup_takes_is_set_and_explained() {
 #[test]
 fn what_a_cgroup_does_not_take_refuses_in_one_line_and_nothing_is_set() {
     let Some(hooked) = Hooked::new(&["sleep", "1000"], "") else { return };
-    let told = hooked.rig.plugin("10", "env", sets_env());
+    let told = hooked.host.plugin("10", "env", sets_env());
     let line = "10-env sets Env[HELLO], which a hook cannot: the runtime has read config.json";
     fails(&hooked.create(), &["cannot create c1", line, "make nri-runc the engine's runtime"]);
     hooked.nothing_is_left();
     assert_eq!(*told.lock().unwrap(), life_without(&["Start", "Post"]));
-    assert_eq!(hooked.rig.admin(&["status"])["failures"][0]["plugin"], "10-env");
+    assert_eq!(hooked.host.admin(&["status"])["failures"][0]["plugin"], "10-env");
 }
 
 #[test]
 fn a_create_that_fails_after_its_hooks_is_undone() {
     let Some(hooked) = Hooked::new(&["no-such-program"], "") else { return };
-    let told = hooked.rig.plugin("10", "witness", Manner::default());
+    let told = hooked.host.plugin("10", "witness", Script::default());
     fails(&hooked.create(), &["no-such-program"]);
     hooked.nothing_is_left();
     assert_eq!(*told.lock().unwrap(), life_without(&["Start", "Post"]));
@@ -147,11 +146,11 @@ fn a_daemon_that_was_killed_in_between_sees_the_start_and_the_end() {
     let Some(mut hooked) = Hooked::new(&["sleep", "1000"], "") else { return };
     succeeds(&hooked.create());
     wait_until("the create is settled", || {
-        hooked.rig.admin(&["pods"])[0]["containers"][0]["state"] == "created"
+        hooked.host.admin(&["pods"])[0]["containers"][0]["state"] == "created"
     });
-    hooked.rig.kill_daemon();
-    hooked.rig.start_daemon();
-    let told = hooked.rig.plugin("10", "witness", Manner::default());
+    hooked.host.kill_daemon();
+    hooked.host.start_daemon();
+    let told = hooked.host.plugin("10", "witness", Script::default());
     succeeds(&hooked.runc(&["start", "c1"]));
     wait_until("the start is told", || heard(&told, "PostStartContainer c1"));
     succeeds(&hooked.runc(&["delete", "--force", "c1"]));
@@ -166,8 +165,8 @@ fn without_a_daemon_it_goes_on_and_is_adopted_or_fails_as_configured() {
         return;
     };
     succeeds(&hooked.create());
-    hooked.rig.start_daemon();
-    let told = hooked.rig.plugin("10", "witness", Manner::default());
+    hooked.host.start_daemon();
+    let told = hooked.host.plugin("10", "witness", Script::default());
     assert_eq!(*told.lock().unwrap(), ["Synchronize c1"]);
     succeeds(&hooked.runc(&["start", "c1"]));
     wait_until("the start is told", || heard(&told, "PostStartContainer c1"));
@@ -177,14 +176,14 @@ fn without_a_daemon_it_goes_on_and_is_adopted_or_fails_as_configured() {
     let fail = "autostart = false\non_daemon_failure = \"fail\"";
     let Some(hooked) = Hooked::without_daemon(&["sleep", "1000"], fail) else { return };
     fails(&hooked.create(), &["nri-runc: cannot create c1: reaching the daemon"]);
-    assert!(!hooked.rig.path("root/c1").exists());
+    assert!(!hooked.host.path("root/c1").exists());
 }
 
 #[test]
 fn the_daemon_is_started_by_a_hook_that_needs_it() {
     let Some(hooked) = Hooked::without_daemon(&["sleep", "1000"], "") else { return };
     succeeds(&hooked.create());
-    assert_eq!(hooked.rig.admin(&["pods"])[0]["containers"][0]["id"], "c1");
+    assert_eq!(hooked.host.admin(&["pods"])[0]["containers"][0]["id"], "c1");
     succeeds(&hooked.runc(&["delete", "--force", "c1"]));
     hooked.nothing_is_left();
 }
@@ -196,5 +195,5 @@ fn while_disabled_a_hook_contacts_nobody() {
     };
     succeeds(&hooked.create());
     succeeds(&hooked.runc(&["delete", "--force", "c1"]));
-    assert!(!hooked.rig.path("run").exists());
+    assert!(!hooked.host.path("run").exists());
 }

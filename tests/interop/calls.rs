@@ -14,7 +14,8 @@ use protobuf::reflect::{ReflectFieldRef, ReflectValueRef};
 use serde_json::{Value, json};
 use tokio::net::UnixListener;
 
-use super::{Started, by_hand, golang, lines, of_each_version, wait_for};
+use super::{Started, by_hand, lines, of_each_version, wait_for};
+use test_support::golang;
 
 struct NoUpdates;
 

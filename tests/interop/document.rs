@@ -3,8 +3,7 @@
 //! of the plugin makes of it, written out by hand from `stubs/adjust*.go`.
 
 use serde_json::{Value, json};
-
-use super::rig::Rig;
+use test_support::TestHost;
 
 /// The engine's document.
 pub(super) fn original() -> Value {
@@ -41,23 +40,23 @@ pub(super) fn original() -> Value {
 
 /// What the names of classes and devices mean, on a node that lacks nothing; returns the
 /// configuration that leads there.
-pub(super) fn furnish_host(rig: &Rig) -> String {
+pub(super) fn furnish_host(host: &TestHost) -> String {
     for folder in ["cdi", "resctrl/info", "resctrl/silver", "resctrl/gold"] {
-        std::fs::create_dir_all(rig.path(folder)).unwrap();
+        std::fs::create_dir_all(host.path(folder)).unwrap();
     }
     let device = json!({
         "cdiVersion": "0.6.0",
         "kind": "vendor.com/device",
         "devices": [{"name": "one", "containerEdits": {"env": ["CDI=one"]}}],
     });
-    rig.write("cdi/vendor.json", &device.to_string());
-    rig.write("blockio.yaml", "Classes:\n  gold:\n  - Weight: 80\n");
+    host.write("cdi/vendor.json", &device.to_string());
+    host.write("blockio.yaml", "Classes:\n  gold:\n  - Weight: 80\n");
     format!(
         "[cdi]\nspec_dirs = [\"{}\"]\n[blockio]\nconfig_file = \"{}\"\n[rdt]\nresctrl_path = \"{}\"\n[debug]\nnode_root = \"{}\"\n",
-        rig.path("cdi").display(),
-        rig.path("blockio.yaml").display(),
-        rig.path("resctrl").display(),
-        rig.path("").display(),
+        host.path("cdi").display(),
+        host.path("blockio.yaml").display(),
+        host.path("resctrl").display(),
+        host.path("").display(),
     )
 }
 

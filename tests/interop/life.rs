@@ -4,43 +4,44 @@
 
 use serde_json::{Value, json};
 
-use super::rig::{Rig, wait_until};
-use super::{by_hand, document, golang, lines, of_each_version, wait_for};
+use super::{by_hand, document, lines, of_each_version, wait_for};
+use test_support::golang;
+use test_support::{TestHost, wait_until};
 
 /// A world in which all that the plugin asks for means something.
-fn world() -> Rig {
-    let rig = Rig::new("");
-    let host = document::furnish_host(&rig);
+fn world() -> TestHost {
+    let host = TestHost::new("");
+    let furnished = document::furnish_host(&host);
     let patience = "plugin_request_timeout = \"20s\"";
-    rig.configure(&rig.path("fake/runc"), &format!("{host}---{patience}"));
-    rig.write("bundle/config.json", &document::original().to_string());
-    rig
+    host.configure(&host.path("fake/runc"), &format!("{furnished}---{patience}"));
+    host.write("bundle/config.json", &document::original().to_string());
+    host
 }
 
-fn is_synchronized(rig: &Rig) -> bool {
-    rig.admin(&["plugins"])[0]["state"] == "synchronized"
+fn is_synchronized(host: &TestHost) -> bool {
+    host.admin(&["plugins"])[0]["state"] == "synchronized"
 }
 
 #[track_caller]
-fn verb(rig: &Rig, words: &[&str]) {
-    let output = rig.verb(words);
+fn verb(host: &TestHost, words: &[&str]) {
+    let output = host.verb(words);
     assert!(output.status.success(), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
 /// From creation to removal; what the runtime got is the plugin's work.
-fn live(rig: &Rig, minor: u32) {
-    let created = rig.create("c1");
+fn live(host: &TestHost, minor: u32) {
+    let created = host.create("c1");
     assert!(created.status.success(), "{}", String::from_utf8_lossy(&created.stderr));
-    let seen: Value = serde_json::from_str(&rig.read("fake/seen.json")).unwrap();
+    let seen: Value = serde_json::from_str(&host.read("fake/seen.json")).unwrap();
     let differing = differences("", &seen, &document::adjusted(minor));
     assert!(differing.is_empty(), "{differing:#?}");
-    verb(rig, &["start", "c1"]);
-    verb(rig, &["update", "--cpu-share", "900", "c1"]);
-    let update: Value = serde_json::from_str(&rig.read("fake/update.json")).unwrap();
+    verb(host, &["start", "c1"]);
+    verb(host, &["update", "--cpu-share", "900", "c1"]);
+    let update: Value = serde_json::from_str(&host.read("fake/update.json")).unwrap();
     assert_eq!(update["cpu"]["shares"], 512, "{update}");
-    verb(rig, &["kill", "c1", "9"]);
-    verb(rig, &["delete", "c1"]);
-    wait_for(&rig.path("told"), &["RemovePodSandbox", "c1"]);
+    verb(host, &["kill", "c1", "9"]);
+    verb(host, &["delete", "c1"]);
+    wait_for(&host.path("told"), &["RemovePodSandbox", "c1"]);
 }
 
 /// Where two documents differ, so that a failure shows all of it.
@@ -96,8 +97,8 @@ fn about_c1(told: &[Value]) -> Vec<Value> {
     told.iter().filter(|line| line["pod"] == "c1").cloned().collect()
 }
 
-fn end_daemon(rig: &Rig) {
-    let daemon = nix::unistd::Pid::from_raw(rig.daemon_pid());
+fn end_daemon(host: &TestHost) {
+    let daemon = nix::unistd::Pid::from_raw(host.daemon_pid());
     nix::sys::signal::kill(daemon, nix::sys::signal::Signal::SIGTERM).unwrap();
 }
 
@@ -109,15 +110,15 @@ fn answers(told: &[Value]) -> Vec<Value> {
 
 fn connects_adjusts_and_hears_a_whole_life(version: &str, minor: u32) {
     let Some(program) = golang::program(&format!("stub-{version}")) else { return };
-    let mut rig = world();
-    rig.start_daemon();
-    assert!(rig.create("old").status.success());
-    let told = rig.path("told");
-    let _plugin = by_hand(&program, &rig.path("nri.sock"), &told, "all");
-    wait_until("the plugin is synchronized", || is_synchronized(&rig));
-    let status = rig.admin(&["plugins"])[0].clone();
+    let mut host = world();
+    host.start_daemon();
+    assert!(host.create("old").status.success());
+    let told = host.path("told");
+    let _plugin = by_hand(&program, &host.path("nri.sock"), &told, "all");
+    wait_until("the plugin is synchronized", || is_synchronized(&host));
+    let status = host.admin(&["plugins"])[0].clone();
     assert_eq!((&status["index"], &status["name"]), (&json!("10"), &json!("stub")));
-    live(&rig, minor);
+    live(&host, minor);
     let heard = lines(&told);
     assert_eq!(heard[0]["event"], "Configure");
     assert_eq!(heard[0]["config"], "");
@@ -129,7 +130,7 @@ fn connects_adjusts_and_hears_a_whole_life(version: &str, minor: u32) {
     let answer =
         |id: &str| json!({"event": "UpdateContainers", "asked": id, "failed": [], "error": ""});
     assert_eq!(answers(&heard), [answer("old"), answer("c1")]);
-    end_daemon(&rig);
+    end_daemon(&host);
     wait_for(&told, &["Closed"]);
     let ends: Vec<Value> = lines(&told).iter().rev().take(2).map(|l| l["event"].clone()).collect();
     assert_eq!(ends, ["Closed", "Shutdown"]);
@@ -138,15 +139,15 @@ of_each_version!(connects_adjusts_and_hears_a_whole_life);
 
 fn is_launched_with_its_configuration_and_hears_a_whole_life(version: &str, minor: u32) {
     let Some(program) = golang::program(&format!("stub-{version}")) else { return };
-    let mut rig = world();
-    std::fs::create_dir_all(rig.path("plugins")).unwrap();
-    std::os::unix::fs::symlink(program, rig.path("plugins/10-stub")).unwrap();
-    let told = rig.path("told");
-    rig.write("10-stub.conf", &told.display().to_string());
-    rig.start_daemon();
-    wait_until("the plugin is synchronized", || is_synchronized(&rig));
-    live(&rig, minor);
-    end_daemon(&rig);
+    let mut host = world();
+    std::fs::create_dir_all(host.path("plugins")).unwrap();
+    std::os::unix::fs::symlink(program, host.path("plugins/10-stub")).unwrap();
+    let told = host.path("told");
+    host.write("10-stub.conf", &told.display().to_string());
+    host.start_daemon();
+    wait_until("the plugin is synchronized", || is_synchronized(&host));
+    live(&host, minor);
+    end_daemon(&host);
     wait_for(&told, &["Shutdown"]);
     let heard = lines(&told);
     let environment = json!({

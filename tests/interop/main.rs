@@ -8,19 +8,8 @@
 
 mod calls;
 mod document;
-#[path = "../support/golang.rs"]
-mod golang;
-#[path = "../support/ground.rs"]
-mod ground;
 mod life;
-#[path = "../support/player.rs"]
-mod player;
 mod real;
-#[expect(dead_code, reason = "shared with tests/bundle, which uses more of it")]
-#[path = "../bundle/rig.rs"]
-mod rig;
-#[path = "../support/tools.rs"]
-mod tools;
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -58,7 +47,7 @@ fn wait_for(told: &Path, words: &[&str]) {
         let text = std::fs::read_to_string(told).unwrap_or_default();
         text.lines().any(|line| words.iter().all(|word| line.contains(word)))
     };
-    rig::wait_until(&format!("{words:?} was told"), there);
+    test_support::wait_until(&format!("{words:?} was told"), there);
 }
 
 /// One test for each version; a function of the minor number for each.

@@ -7,26 +7,27 @@ use std::path::Path;
 use nri_runc::runtime::features;
 use serde_json::json;
 
-use super::ground::Ground;
-use super::rig::{Rig, wait_until};
-use super::{Started, by_hand, document, golang};
+use super::{Started, by_hand, document};
+use test_support::golang;
+use test_support::ground::Ground;
+use test_support::{TestHost, wait_until};
 
 /// A world with the real runc, and a plugin that sets `fields`; skipped without Go, runc or root.
-fn world(fields: &str) -> Option<(Rig, Ground, Started)> {
+fn world(fields: &str) -> Option<(TestHost, Ground, Started)> {
     let program = golang::program("stub-v0.12.5")?;
-    let mut rig = Rig::new("");
-    let ground = Ground::new(&rig.path(""))?;
+    let mut host = TestHost::new("");
+    let ground = Ground::new(&host.path(""))?;
     let patience = "plugin_request_timeout = \"20s\"";
-    rig.configure(ground.runc(), &format!("{}---{patience}", document::furnish_host(&rig)));
+    host.configure(ground.runc(), &format!("{}---{patience}", document::furnish_host(&host)));
     let mut config = ground.document("c1", &["sleep", "1"]);
     config["process"]["env"] = json!(["PATH=/bin", "GONE=1", "KEPT=before"]);
-    rig.write("bundle/config.json", &config.to_string());
-    rig.start_daemon();
-    let plugin = by_hand(&program, &rig.path("nri.sock"), &rig.path("told"), fields);
+    host.write("bundle/config.json", &config.to_string());
+    host.start_daemon();
+    let plugin = by_hand(&program, &host.path("nri.sock"), &host.path("told"), fields);
     wait_until("the plugin is synchronized", || {
-        rig.admin(&["plugins"])[0]["state"] == "synchronized"
+        host.admin(&["plugins"])[0]["state"] == "synchronized"
     });
-    Some((rig, ground, plugin))
+    Some((host, ground, plugin))
 }
 
 /// A file of the container's cgroup: by its name in version 1, or in version 2.
@@ -41,13 +42,13 @@ fn cgroup(path: &str, controller: &str, v1: &str, v2: &str) -> String {
 
 #[test]
 fn what_the_plugin_sets_is_so_in_the_container() {
-    let Some((rig, ground, _plugin)) = world("real") else { return };
-    let created = rig.create("c1");
+    let Some((host, ground, _plugin)) = world("real") else { return };
+    let created = host.create("c1");
     assert!(created.status.success(), "{}", String::from_utf8_lossy(&created.stderr));
-    let started = rig.verb(&["start", "c1"]);
+    let started = host.verb(&["start", "c1"]);
     assert!(started.status.success(), "{}", String::from_utf8_lossy(&started.stderr));
-    wait_until("the container has spoken", || rig.read("stdout").contains("end\n"));
-    let said = rig.read("stdout");
+    wait_until("the container has spoken", || host.read("stdout").contains("end\n"));
+    let said = host.read("stdout");
     let ipc = std::fs::read_link("/proc/self/ns/ipc").unwrap();
     for wanted in [
         "env yes after [] one".to_owned(),
@@ -85,16 +86,16 @@ fn is_old(runc: &Path) -> bool {
 
 #[test]
 fn what_this_runc_would_skip_is_refused_by_name() {
-    let Some((rig, ground, _plugin)) = world("all") else { return };
+    let Some((host, ground, _plugin)) = world("all") else { return };
     if !is_old(ground.runc()) {
         return;
     }
-    let before = rig.read("bundle/config.json");
-    let created = rig.create("c1");
+    let before = host.read("bundle/config.json");
+    let created = host.create("c1");
     let line = String::from_utf8_lossy(&created.stderr).into_owned();
     assert_eq!((created.status.code(), line.lines().count()), (Some(1), 1), "{line}");
     for word in ["10-stub", "runc", "has no"] {
         assert!(line.contains(word), "{word} is not in: {line}");
     }
-    assert_eq!(rig.read("bundle/config.json"), before);
+    assert_eq!(host.read("bundle/config.json"), before);
 }

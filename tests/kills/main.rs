@@ -6,16 +6,7 @@
 //! by `KILLS=SEED`, or by the day.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-#[path = "../support/ground.rs"]
-mod ground;
-#[path = "../support/player.rs"]
-mod player;
 mod real;
-#[path = "../bundle/rig.rs"]
-#[expect(dead_code, reason = "shared with tests that need more of it")]
-mod rig;
-#[path = "../support/tools.rs"]
-mod tools;
 mod world;
 
 use std::collections::BTreeMap;
@@ -24,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use nri_runc::host::POINTS;
 
-use rig::{BUNDLE, wait_until};
+use test_support::{BUNDLE, wait_until};
 use world::{PINS, World};
 
 /// How many of the cases `make test` has.
@@ -78,10 +69,10 @@ fn prepare(world: &World, verb: &str) {
 
 /// Waits until nothing happens any more.
 fn is_quiet(world: &World, file: &str) {
-    let mut last = (world.rig.read(file).len(), Instant::now());
+    let mut last = (world.host.read(file).len(), Instant::now());
     while last.1.elapsed() < Duration::from_millis(400) {
         std::thread::sleep(Duration::from_millis(20));
-        let length = world.rig.read(file).len();
+        let length = world.host.read(file).len();
         if length != last.0 {
             last = (length, Instant::now());
         }
@@ -94,19 +85,19 @@ fn places() -> Vec<(&'static str, Place)> {
     for verb in VERBS {
         let world = World::new("continue", verb == "update");
         prepare(&world, verb);
-        world.rig.write("fault", "trace");
-        world.rig.write("fake/die", "- 0 trace\n");
+        world.host.write("fault", "trace");
+        world.host.write("fake/die", "- 0 trace\n");
         world.succeeds(verb, "c1");
         is_quiet(&world, "fault.trace");
         let mut passings: BTreeMap<&str, usize> = BTreeMap::new();
-        let trace = world.rig.read("fault.trace");
+        let trace = world.host.read("fault.trace");
         for line in trace.lines() {
             let name = POINTS.iter().map(|point| point.name()).find(|name| *name == line).unwrap();
             let passing = passings.entry(name).or_default();
             found.push((verb, Place::Point(name, *passing)));
             *passing += 1;
         }
-        let steps = world.rig.read("fake/steps");
+        let steps = world.host.read("fake/steps");
         // The daemon's own calls of the runtime are listed as well.
         let own = steps.lines().filter_map(|line| line.strip_prefix(verb)?.trim().parse().ok());
         let own = own.max().unwrap_or(0);
@@ -134,15 +125,15 @@ fn kill(case: &Case) {
         Place::Alone(name) => ("fault", format!("{name}:kill")),
         Place::Step(step, whom) => ("fake/die", format!("{} {step} {whom}\n", case.verb)),
     };
-    world.rig.write(file, &text);
+    world.host.write(file, &text);
     let output = world.verb(case.verb, "c1");
-    let is_struck = || !world.rig.path(file).exists();
+    let is_struck = || !world.host.path(file).exists();
     if matches!(case.place, Place::Alone("wrapper.bypass" | "wrapper.bypassed"))
         && case.policy == "fail"
         && case.verb != "delete"
     {
         assert!(!output.status.success() && !is_struck(), "{what}");
-        std::fs::remove_file(world.rig.path(file)).unwrap();
+        std::fs::remove_file(world.host.path(file)).unwrap();
     } else {
         wait_until(&format!("{what} has struck"), is_struck);
     }
@@ -169,11 +160,11 @@ fn go_on(world: &World, case: &Case, is_done: bool, what: &str) {
         }
         "create" => {
             // Where the runtime has left nothing, whoever failed may simply try again.
-            let is_retried = case.policy == "fail" && !world.rig.path("root/c1").exists();
+            let is_retried = case.policy == "fail" && !world.host.path("root/c1").exists();
             if !is_retried {
                 world.succeeds("delete", "c1");
                 wait_until(&format!("it is undone after {what}"), || {
-                    world.rig.read("c1/config.json") == BUNDLE && world.state("c1").is_empty()
+                    world.host.read("c1/config.json") == BUNDLE && world.state("c1").is_empty()
                 });
             }
             world.succeeds("create", "c1");

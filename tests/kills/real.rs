@@ -5,19 +5,17 @@ use std::time::Duration;
 
 use nri_runc::plugin::api;
 use serde_json::{Value, json};
-
-use super::ground::Ground;
-use super::player::Manner;
-use super::rig::{Rig, wait_until};
+use test_support::ground::Ground;
+use test_support::{Script, TestHost, wait_until};
 
 /// A plugin that owns the number of processes.
-fn limits() -> Manner {
+fn limits() -> Script {
     let pids = api::LinuxPids { limit: 42, ..Default::default() };
     let resources = api::LinuxResources { pids: Some(pids).into(), ..Default::default() };
     let linux =
         api::LinuxContainerAdjustment { resources: Some(resources).into(), ..Default::default() };
     let adjust = api::ContainerAdjustment { linux: Some(linux).into(), ..Default::default() };
-    Manner { adjust, ..Manner::default() }
+    Script { adjust, ..Script::default() }
 }
 
 fn pids_limit(ground: &Ground, id: &str) -> String {
@@ -35,83 +33,83 @@ fn cgroups_left(ground: &Ground, id: &str) -> Vec<String> {
     paths.filter(|path| std::path::Path::new(path).exists()).collect()
 }
 
-fn mounts_left(rig: &Rig) -> Vec<String> {
+fn mounts_left(host: &TestHost) -> Vec<String> {
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
-    let own = rig.path("").display().to_string();
+    let own = host.path("").display().to_string();
     mounts.lines().filter(|line| line.contains(own.trim_end_matches('/'))).map(Into::into).collect()
 }
 
-fn words<'w>(rig: &Rig, words: &[&'w str]) -> (bool, Vec<&'w str>) {
-    (rig.verb(words).status.success(), words.to_vec())
+fn words<'w>(host: &TestHost, words: &[&'w str]) -> (bool, Vec<&'w str>) {
+    (host.verb(words).status.success(), words.to_vec())
 }
 
 /// The plugin is at the table, from now on if it was not.
-fn seat(rig: &Rig) {
-    if rig.admin(&["status"])["plugins"] == 0 {
-        let _told = rig.plugin("10", "limits", limits());
+fn seat(host: &TestHost) {
+    if host.admin(&["status"])["plugins"] == 0 {
+        let _told = host.plugin("10", "limits", limits());
     }
 }
 
 /// One life in which `dies` happens to the create; then an undisturbed one.
-fn life(rig: &mut Rig, ground: &Ground, pristine: &str, dies: impl FnOnce(&mut Rig)) {
-    seat(rig);
-    dies(rig);
-    seat(rig);
-    let (is_deleted, _) = words(rig, &["delete", "--force", "c1"]);
+fn life(host: &mut TestHost, ground: &Ground, pristine: &str, dies: impl FnOnce(&mut TestHost)) {
+    seat(host);
+    dies(host);
+    seat(host);
+    let (is_deleted, _) = words(host, &["delete", "--force", "c1"]);
     assert!(is_deleted);
     wait_until("it is undone", || {
-        rig.admin(&["pods"]) == Value::Array(vec![]) && rig.read("bundle/config.json") == pristine
+        host.admin(&["pods"]) == Value::Array(vec![]) && host.read("bundle/config.json") == pristine
     });
     for verb in [
         &["create", "--bundle", "BUNDLE", "c1"][..],
         &["start", "c1"],
         &["update", "--pids-limit", "99", "c1"],
     ] {
-        let output = rig.spawn(verb).wait().unwrap();
+        let output = host.spawn(verb).wait().unwrap();
         assert!(output.success(), "{verb:?}");
         if verb[0] == "start" {
             assert_eq!(pids_limit(ground, "c1"), "42");
         }
     }
     wait_until("the engine's deliberate change wins", || pids_limit(ground, "c1") == "99");
-    assert!(words(rig, &["delete", "--force", "c1"]).0);
-    wait_until("it is gone", || rig.admin(&["pods"]) == Value::Array(vec![]));
-    assert_eq!(rig.read("bundle/config.json"), pristine);
+    assert!(words(host, &["delete", "--force", "c1"]).0);
+    wait_until("it is gone", || host.admin(&["pods"]) == Value::Array(vec![]));
+    assert_eq!(host.read("bundle/config.json"), pristine);
     assert_eq!(cgroups_left(ground, "c1"), Vec::<String>::new());
-    assert_eq!(mounts_left(rig), Vec::<String>::new());
-    let names = std::fs::read_dir(rig.path("bundle")).unwrap().count();
+    assert_eq!(mounts_left(host), Vec::<String>::new());
+    let names = std::fs::read_dir(host.path("bundle")).unwrap().count();
     assert_eq!(names, 2, "something is left in the bundle");
 }
 
 #[test]
 fn with_the_real_runc_no_cgroup_mount_or_file_is_left_whoever_dies() {
-    let mut rig = Rig::new("");
-    let Some(ground) = Ground::new(&rig.path("")) else { return };
-    let fault = rig.path("fault").display().to_string();
+    let mut host = TestHost::new("");
+    let Some(ground) = Ground::new(&host.path("")) else { return };
+    let fault = host.path("fault").display().to_string();
     let more = format!(
         "autostart = false---plugin_request_timeout = \"20s\"\n[debug]\nfault = \"@{fault}\"\n"
     );
-    rig.configure(ground.runc(), &more);
+    host.configure(ground.runc(), &more);
     let mut document = ground.document("c1", &["sleep", "300"]);
     document["linux"]["resources"] = json!({"pids": {"limit": 10}});
     let pristine = document.to_string();
-    rig.write("bundle/config.json", &pristine);
-    rig.start_daemon();
+    host.write("bundle/config.json", &pristine);
+    host.start_daemon();
     for point in ["daemon.written", "daemon.exec", "daemon.settle", "wrapper.committed"] {
-        life(&mut rig, &ground, &pristine, |rig| {
-            rig.write("fault", &format!("{point}:kill"));
-            let _one_of_them_died = rig.spawn(&["create", "--bundle", "BUNDLE", "c1"]).wait();
-            wait_until("it has struck", || !rig.path("fault").exists());
+        life(&mut host, &ground, &pristine, |host| {
+            host.write("fault", &format!("{point}:kill"));
+            let _one_of_them_died = host.spawn(&["create", "--bundle", "BUNDLE", "c1"]).wait();
+            wait_until("it has struck", || !host.path("fault").exists());
             if point.starts_with("daemon") {
-                rig.kill_daemon();
-                rig.start_daemon();
+                host.kill_daemon();
+                host.start_daemon();
             }
         });
     }
     // runc itself, wherever it is by then.
     for millis in [5, 20, 40, 80] {
-        life(&mut rig, &ground, &pristine, |rig| {
-            let mut create = rig.spawn(&["create", "--bundle", "BUNDLE", "c1"]);
+        life(&mut host, &ground, &pristine, |host| {
+            let mut create = host.spawn(&["create", "--bundle", "BUNDLE", "c1"]);
             std::thread::sleep(Duration::from_millis(millis));
             let _may_be_over = create.kill();
             create.wait().unwrap();

@@ -8,15 +8,13 @@ use std::time::{Duration, Instant};
 
 use nri_runc::plugin::api;
 use serde_json::Value;
-
-use super::player::Manner;
-use super::rig::{BUNDLE, ORDER, Rig, wait_until};
+use test_support::{BUNDLE, ORDER, Script, TestHost, wait_until};
 
 /// A plugin's view, one list for each of its connections.
 type View = Arc<Mutex<Vec<String>>>;
 
 pub(super) struct World {
-    pub(super) rig: Rig,
+    pub(super) host: TestHost,
     views: Vec<View>,
     /// What the plugin answers to an update beside its own pin.
     others: bool,
@@ -34,7 +32,7 @@ pub(super) fn pinned(id: &str, cpus: &str) -> api::ContainerUpdate {
     api::ContainerUpdate { container_id, linux: Some(linux).into(), ..Default::default() }
 }
 
-fn manner(others: bool) -> Manner {
+fn script(others: bool) -> Script {
     let cpu = api::LinuxCPU { cpus: PINS[0].to_owned(), ..Default::default() };
     let resources = api::LinuxResources { cpu: Some(cpu).into(), ..Default::default() };
     let linux =
@@ -45,73 +43,73 @@ fn manner(others: bool) -> Manner {
         linux: Some(linux).into(),
         ..Default::default()
     };
-    let mut manner = Manner { adjust, updates: vec![pinned("c1", PINS[1])], ..Manner::default() };
+    let mut script = Script { adjust, updates: vec![pinned("c1", PINS[1])], ..Script::default() };
     if others {
-        manner.updates.push(pinned("other", PINS[1]));
+        script.updates.push(pinned("other", PINS[1]));
         let evicted = api::ContainerEviction {
             container_id: "evicted".to_owned(),
             reason: "room".to_owned(),
             ..Default::default()
         };
-        manner.evicts.push(evicted);
+        script.evicts.push(evicted);
     }
-    manner
+    script
 }
 
 impl World {
     /// With the daemon running and the plugin at its table.
     pub(super) fn new(policy: &str, others: bool) -> Self {
-        let rig = Rig::new("");
-        let fault = rig.path("fault").display().to_string();
-        rig.write("fake/runc", include_str!("runtime.sh"));
+        let host = TestHost::new("");
+        let fault = host.path("fault").display().to_string();
+        host.write("fake/runc", include_str!("../../fixtures/runtime/killed.sh"));
         let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-        std::fs::set_permissions(rig.path("fake/runc"), mode).unwrap();
+        std::fs::set_permissions(host.path("fake/runc"), mode).unwrap();
         let more = format!(
             "autostart = false\non_daemon_failure = \"{policy}\"---plugin_request_timeout = \"20s\"\n[debug]\nfault = \"@{fault}\"\n"
         );
-        rig.configure(&rig.path("fake/runc"), &more);
-        let mut world = Self { rig, views: Vec::new(), others };
+        host.configure(&host.path("fake/runc"), &more);
+        let mut world = Self { host, views: Vec::new(), others };
         world.begin();
         world
     }
 
     /// A daemon, and the plugin connects.
     pub(super) fn begin(&mut self) {
-        self.rig.start_daemon();
-        self.rig.write("fake/daemon", &self.rig.daemon_pid().to_string());
-        self.views.push(self.rig.plugin("10", "pin", manner(self.others)));
+        self.host.start_daemon();
+        self.host.write("fake/daemon", &self.host.daemon_pid().to_string());
+        self.views.push(self.host.plugin("10", "pin", script(self.others)));
     }
 
     /// Ends the daemon, if it still lives, without a word.
     pub(super) fn kill_daemon(&mut self) {
-        self.rig.kill_daemon();
+        self.host.kill_daemon();
     }
 
     /// Makes a bundle of its own for a container, and creates it.
     pub(super) fn create(&self, id: &str) -> Output {
-        std::fs::create_dir_all(self.rig.path(id).join("rootfs")).unwrap();
-        if !self.rig.path(id).join("config.json").exists() {
-            self.rig.write(&format!("{id}/config.json"), BUNDLE);
+        std::fs::create_dir_all(self.host.path(id).join("rootfs")).unwrap();
+        if !self.host.path(id).join("config.json").exists() {
+            self.host.write(&format!("{id}/config.json"), BUNDLE);
         }
-        let bundle = self.rig.path(id).display().to_string();
-        let pid_file = self.rig.path(&format!("{id}.pid")).display().to_string();
-        self.rig.verb(&["create", "--bundle", &bundle, "--pid-file", &pid_file, id])
+        let bundle = self.host.path(id).display().to_string();
+        let pid_file = self.host.path(&format!("{id}.pid")).display().to_string();
+        self.host.verb(&["create", "--bundle", &bundle, "--pid-file", &pid_file, id])
     }
 
     /// An engine's update with its own idea of everything.
     pub(super) fn update(&self, id: &str, shares: u32) -> Output {
-        let root = self.rig.path("root").display().to_string();
+        let root = self.host.path("root").display().to_string();
         let request = format!("{{\"cpu\":{{\"shares\":{shares},\"cpus\":\"\"}}}}");
-        self.rig.call_with(&["--root", &root, "update", "--resources", "-", id], &request)
+        self.host.call_with(&["--root", &root, "update", "--resources", "-", id], &request)
     }
 
     pub(super) fn verb(&self, verb: &str, id: &str) -> Output {
         match verb {
             "create" => self.create(id),
             "update" => self.update(id, 2048),
-            "kill" => self.rig.verb(&["kill", id, "9"]),
-            "delete" => self.rig.verb(&["delete", "--force", id]),
-            verb => self.rig.verb(&[verb, id]),
+            "kill" => self.host.verb(&["kill", id, "9"]),
+            "delete" => self.host.verb(&["delete", "--force", id]),
+            verb => self.host.verb(&[verb, id]),
         }
     }
 
@@ -124,7 +122,7 @@ impl World {
 
     /// The state of a container, as the daemon knows it; empty when it does not.
     pub(super) fn state(&self, id: &str) -> String {
-        let explained = self.rig.admin(&["pods"]);
+        let explained = self.host.admin(&["pods"]);
         let pods = explained.as_array().into_iter().flatten();
         let containers = pods.flat_map(|pod| pod["containers"].as_array().into_iter().flatten());
         let found = containers.filter(|container| container["id"] == id);
@@ -138,7 +136,7 @@ impl World {
 
     /// The cpus that the runtime was last given in an update that it took.
     pub(super) fn updated(&self, id: &str) -> Value {
-        let text = self.rig.read(&format!("fake/update.{id}"));
+        let text = self.host.read(&format!("fake/update.{id}"));
         serde_json::from_str::<Value>(&text).unwrap_or_default()["cpu"]["cpus"].clone()
     }
 
@@ -146,10 +144,10 @@ impl World {
     /// says which.
     #[track_caller]
     pub(super) fn record_agrees(&self, id: &str, what: &str) {
-        let seen = self.rig.read(&format!("fake/seen.{id}"));
+        let seen = self.host.read(&format!("fake/seen.{id}"));
         let hellos = seen.matches("HELLO=there").count();
         assert!(hellos == 1 || seen == BUNDLE, "{what}: {seen}");
-        let owners = self.rig.admin(&["explain", id])["owners"].clone();
+        let owners = self.host.admin(&["explain", id])["owners"].clone();
         assert_eq!(owners["CPUSetCPUs"] == "10-pin", hellos == 1, "{what}: {owners}");
     }
 
@@ -159,7 +157,7 @@ impl World {
         self.succeeds("create", id);
         self.becomes(id, "created");
         self.record_agrees(id, "a new life");
-        assert!(self.rig.read(&format!("fake/seen.{id}")).contains("HELLO=there"));
+        assert!(self.host.read(&format!("fake/seen.{id}")).contains("HELLO=there"));
         self.succeeds("start", id);
         self.becomes(id, "running");
         self.succeeds("update", id);
@@ -172,7 +170,7 @@ impl World {
 
     /// Whether an update of any container is not settled yet.
     pub(super) fn is_updating(&self) -> bool {
-        let records = std::fs::read_dir(self.rig.path("run/state/containers")).unwrap().flatten();
+        let records = std::fs::read_dir(self.host.path("run/state/containers")).unwrap().flatten();
         let mut texts = records.map(|entry| std::fs::read_to_string(entry.path()));
         texts.any(|text| text.is_ok_and(|text| text.contains("\"updating\"")))
     }
@@ -182,7 +180,7 @@ impl World {
     #[track_caller]
     pub(super) fn nothing_is_left(&self, what: &str) {
         wait_until(&format!("no pod is left after {what}"), || {
-            self.rig.admin(&["pods"]) == Value::Array(vec![])
+            self.host.admin(&["pods"]) == Value::Array(vec![])
         });
         let deadline = Instant::now() + Duration::from_secs(20);
         while !self.leftovers().is_empty() {
@@ -205,24 +203,24 @@ impl World {
             entries.map(|entry| entry.path().display().to_string()).collect()
         };
         for folder in ["containers", "pods", "pristine", "aside"] {
-            found.extend(names(&self.rig.path("run/state").join(folder)));
+            found.extend(names(&self.host.path("run/state").join(folder)));
         }
-        found.extend(names(&self.rig.path("run/bypassed")));
-        found.extend(names(&self.rig.path("root")));
+        found.extend(names(&self.host.path("run/bypassed")));
+        found.extend(names(&self.host.path("root")));
         for folder in ["run", "run/state"] {
             let is_hidden =
                 |name: &String| name.rsplit('/').next().is_some_and(|n| n.starts_with('.'));
-            found.extend(names(&self.rig.path(folder)).into_iter().filter(is_hidden));
+            found.extend(names(&self.host.path(folder)).into_iter().filter(is_hidden));
         }
         for id in ["c1", "other", "evicted"] {
-            let bundle = self.rig.path(id);
+            let bundle = self.host.path(id);
             if bundle.exists() {
                 found.extend(
                     names(&bundle).into_iter().filter(|name| {
                         !name.ends_with("/config.json") && !name.ends_with("/rootfs")
                     }),
                 );
-                if self.rig.read(&format!("{id}/config.json")) != BUNDLE {
+                if self.host.read(&format!("{id}/config.json")) != BUNDLE {
                     found.push(format!("{id} is changed"));
                 }
             }

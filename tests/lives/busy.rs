@@ -11,8 +11,8 @@ use nri_runc::plugin::stub::{Handler, Result, Runtime, Stub, async_trait};
 use nri_runc::plugin::{Event, api};
 use tokio::sync::Semaphore;
 
-use super::rig::{Rig, wait_until};
 use super::scale::{Sleepers, put_on_record, sleeper, status, with_a_record};
+use test_support::{TestHost, wait_until};
 
 /// Answers no part of what it is told before it is let; then it hears everything.
 struct Thinker {
@@ -60,8 +60,8 @@ impl Handler for Thinker {
 }
 
 /// Plays a plugin on a thread of its own, for as long as the test lasts.
-fn plays(rig: &Rig, id: &'static str, handler: Arc<dyn Handler>) -> Runtime {
-    let (socket, (sender, receiver)) = (rig.path("nri.sock"), std::sync::mpsc::channel());
+fn plays(host: &TestHost, id: &'static str, handler: Arc<dyn Handler>) -> Runtime {
+    let (socket, (sender, receiver)) = (host.path("nri.sock"), std::sync::mpsc::channel());
     std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
@@ -74,15 +74,15 @@ fn plays(rig: &Rig, id: &'static str, handler: Arc<dyn Handler>) -> Runtime {
     receiver.recv().unwrap()
 }
 
-fn lives(rig: &Rig, id: &str) {
-    assert!(rig.create(id).status.success(), "{}", rig.read("stderr"));
-    assert!(rig.verb(&["start", id]).status.success());
-    assert!(rig.verb(&["delete", "--force", id]).status.success());
-    wait_until("it is removed", || rig.admin(&["explain", id])["state"] == "removed");
+fn lives(host: &TestHost, id: &str) {
+    assert!(host.create(id).status.success(), "{}", host.read("stderr"));
+    assert!(host.verb(&["start", id]).status.success());
+    assert!(host.verb(&["delete", "--force", id]).status.success());
+    wait_until("it is removed", || host.admin(&["explain", id])["state"] == "removed");
 }
 
-fn state(rig: &Rig, name: &str) -> String {
-    let plugins = rig.admin(&["plugins"]);
+fn state(host: &TestHost, name: &str) -> String {
+    let plugins = host.admin(&["plugins"]);
     let mut rows = plugins.as_array().into_iter().flatten();
     let row = rows.find(|row| row["name"] == name);
     row.and_then(|row| row["state"].as_str()).unwrap_or_default().to_owned()
@@ -90,27 +90,27 @@ fn state(rig: &Rig, name: &str) -> String {
 
 #[test]
 fn a_newcomer_that_thinks_for_long_stops_no_create_and_hears_of_it_afterwards() {
-    let mut rig = with_a_record("---[plugin.thinker]\nrequest_timeout = \"60s\"\n");
+    let mut host = with_a_record("---[plugin.thinker]\nrequest_timeout = \"60s\"\n");
     let one = Sleepers(vec![sleeper()]);
-    put_on_record(&rig, &[one.0[0].id(); 300]);
-    rig.start_daemon();
+    put_on_record(&host, &[one.0[0].id(); 300]);
+    host.start_daemon();
     let thinker = Thinker {
         told: Mutex::default(),
         is_asked: AtomicUsize::new(0),
         may_answer: Semaphore::new(0),
     };
     let thinker = Arc::new(thinker);
-    let _runtime = plays(&rig, "10-thinker", Arc::clone(&thinker) as _);
+    let _runtime = plays(&host, "10-thinker", Arc::clone(&thinker) as _);
     wait_until("it is told of all that there are", || {
         thinker.is_asked.load(Ordering::SeqCst) >= 300
     });
     for round in 0..3 {
-        lives(&rig, &format!("n{round}"));
+        lives(&host, &format!("n{round}"));
     }
-    assert_eq!(state(&rig, "thinker"), "synchronizing", "all that happened before it answered");
+    assert_eq!(state(&host, "thinker"), "synchronizing", "all that happened before it answered");
     assert_eq!(*thinker.told.lock().unwrap(), Vec::<String>::new());
     thinker.may_answer.add_permits(1);
-    wait_until("it is synchronized", || state(&rig, "thinker") == "synchronized");
+    wait_until("it is synchronized", || state(&host, "thinker") == "synchronized");
     let life = |round| [format!("PostCreate n{round}"), format!("Remove n{round}")];
     let wanted: Vec<String> = (0..3).flat_map(life).collect();
     assert_eq!(*thinker.told.lock().unwrap(), wanted, "each once and in order");
@@ -163,23 +163,23 @@ impl Flood {
 
 #[test]
 fn a_flood_of_updates_stops_no_create_and_takes_no_memory() {
-    let mut rig = with_a_record("");
-    rig.start_daemon();
-    let asks = plays(&rig, "10-flooder", Arc::new(Flooder));
-    wait_until("it is synchronized", || state(&rig, "flooder") == "synchronized");
+    let mut host = with_a_record("");
+    host.start_daemon();
+    let asks = plays(&host, "10-flooder", Arc::new(Flooder));
+    wait_until("it is synchronized", || state(&host, "flooder") == "synchronized");
     let flood = Arc::new(Flood::default());
     let thread = flood.begin(asks);
     let answered = || flood.answered.load(Ordering::SeqCst);
     wait_until("it floods", || answered() > 1000);
-    lives(&rig, "warm");
-    let before = status(rig.daemon_pid(), "VmRSS");
+    lives(&host, "warm");
+    let before = status(host.daemon_pid(), "VmRSS");
     let begun = answered();
     // The flood does not end before: they are done beside it, and the daemon was asked.
     for round in 0..3 {
-        lives(&rig, &format!("beside{round}"));
+        lives(&host, &format!("beside{round}"));
     }
     wait_until("much was asked for", || answered() > begun + 10_000);
-    let more = status(rig.daemon_pid(), "VmRSS").saturating_sub(before);
+    let more = status(host.daemon_pid(), "VmRSS").saturating_sub(before);
     flood.is_over.store(true, Ordering::SeqCst);
     thread.join().unwrap();
     assert!(more < 4 << 10, "{more} KB more after {} updates", answered() - begun);

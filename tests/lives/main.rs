@@ -8,11 +8,6 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod busy;
-#[path = "../support/player.rs"]
-mod player;
-#[path = "../bundle/rig.rs"]
-#[expect(dead_code, reason = "shared with tests that need more of it")]
-mod rig;
 mod scale;
 mod view;
 
@@ -23,8 +18,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use player::Manner;
-use rig::{BUNDLE, Rig, wait_until};
+use test_support::{BUNDLE, Script, TestHost, wait_until};
 use view::{Fate, View, check};
 
 /// How many lives `make test` has.
@@ -46,7 +40,7 @@ impl Dice {
 
 /// Everything that the threads share.
 struct Stage {
-    rig: Rig,
+    host: TestHost,
     views: Mutex<Vec<View>>,
     fates: Mutex<Vec<Fate>>,
     is_over: AtomicBool,
@@ -60,17 +54,17 @@ impl Stage {
 
     #[expect(clippy::disallowed_methods, reason = "the program under test")]
     fn start(&self, id: &str, words: &[&str]) -> Child {
-        // Each has its own: the rig's are for one at a time.
-        std::fs::create_dir_all(self.rig.path(id)).unwrap();
-        self.rig.write(&format!("{id}/in"), r#"{"cpu":{"shares":2048}}"#);
+        // Each has its own: the host's are for one at a time.
+        std::fs::create_dir_all(self.host.path(id)).unwrap();
+        self.host.write(&format!("{id}/in"), r#"{"cpu":{"shares":2048}}"#);
         Command::new(env!("CARGO_BIN_EXE_nri-runc"))
-            .env("NRI_RUNC_CONFIG", self.rig.path("config.toml"))
+            .env("NRI_RUNC_CONFIG", self.host.path("config.toml"))
             .arg("--root")
-            .arg(self.rig.path("root"))
+            .arg(self.host.path("root"))
             .args(words)
-            .stdin(std::fs::File::open(self.rig.path(&format!("{id}/in"))).unwrap())
+            .stdin(std::fs::File::open(self.host.path(&format!("{id}/in"))).unwrap())
             .stdout(Stdio::null())
-            .stderr(std::fs::File::create(self.rig.path(&format!("{id}/err"))).unwrap())
+            .stderr(std::fs::File::create(self.host.path(&format!("{id}/err"))).unwrap())
             .spawn()
             .unwrap()
     }
@@ -80,10 +74,10 @@ impl Stage {
     }
 
     fn create_words(&self, id: &str) -> Vec<String> {
-        let bundle = self.rig.path(id).join("bundle");
+        let bundle = self.host.path(id).join("bundle");
         std::fs::create_dir_all(bundle.join("rootfs")).unwrap();
         if !bundle.join("config.json").exists() {
-            self.rig.write(&format!("{id}/bundle/config.json"), BUNDLE);
+            self.host.write(&format!("{id}/bundle/config.json"), BUNDLE);
         }
         ["create", "--bundle", &bundle.display().to_string(), id].map(ToOwned::to_owned).to_vec()
     }
@@ -97,9 +91,9 @@ impl Stage {
         match dice.throw(10) {
             // The runtime fails: everything is undone.
             0 => {
-                self.rig.write(&format!("fake/fail.{id}"), "");
+                self.host.write(&format!("fake/fail.{id}"), "");
                 fate.is_created = self.call(id, &words);
-                let _once = std::fs::remove_file(self.rig.path(&format!("fake/fail.{id}")));
+                let _once = std::fs::remove_file(self.host.path(&format!("fake/fail.{id}")));
             }
             // The wrapper is killed, or the runtime that it has become.
             1 => {
@@ -133,7 +127,12 @@ impl Stage {
     }
 
     fn connect(&self, name: &str) {
-        let told = player::connect(self.rig.path("nri.sock"), "10", name, Manner::default());
+        let told = test_support::scripted_plugin::connect(
+            self.host.path("nri.sock"),
+            "10",
+            name,
+            Script::default(),
+        );
         wait_until("the plugin is seated", || self.is_seated(name));
         let (name, since) = (name.to_owned(), self.now());
         self.views.lock().unwrap().push(View { name, since, told, is_cut: false });
@@ -146,7 +145,7 @@ impl Stage {
 
     /// A plugin's own view of the world, where the daemon lists it.
     fn is_seated(&self, name: &str) -> bool {
-        let plugins = self.rig.admin(&["plugins"]);
+        let plugins = self.host.admin(&["plugins"]);
         let mut plugins = plugins.as_array().into_iter().flatten();
         plugins.any(|plugin| plugin["name"] == name && plugin["state"] == "synchronized")
     }
@@ -154,17 +153,17 @@ impl Stage {
 
 /// The runtime of the kill matrix; what fails is said for each container.
 fn runtime() -> String {
-    let text = include_str!("../kills/runtime.sh");
+    let text = include_str!("../../fixtures/runtime/killed.sh");
     text.replace("[ ! -e \"$dir/fail\" ]", "[ ! -e \"$dir/fail.$id\" ]")
 }
 
 fn stage() -> Stage {
-    let rig = Rig::new("autostart = false---plugin_request_timeout = \"20s\"\n");
-    rig.write("fake/runc", &runtime());
+    let host = TestHost::new("autostart = false---plugin_request_timeout = \"20s\"\n");
+    host.write("fake/runc", &runtime());
     let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-    std::fs::set_permissions(rig.path("fake/runc"), mode).unwrap();
+    std::fs::set_permissions(host.path("fake/runc"), mode).unwrap();
     Stage {
-        rig,
+        host,
         views: Mutex::default(),
         fates: Mutex::default(),
         is_over: AtomicBool::new(false),
@@ -175,7 +174,7 @@ fn stage() -> Stage {
 /// Daemons come and go, and with them every connection; a plugin comes back at once.
 fn unrest(stage: &Stage, dice: &mut Dice) {
     let mut connections = 0;
-    let mut daemon = stage.rig.spawn_daemon();
+    let mut daemon = stage.host.spawn_daemon();
     while !stage.is_over.load(Ordering::SeqCst) {
         let name = format!("p{connections}");
         connections += 1;
@@ -194,18 +193,18 @@ fn unrest(stage: &Stage, dice: &mut Dice) {
                 stage.cut();
                 daemon.kill().unwrap();
                 daemon.wait().unwrap();
-                daemon = stage.rig.spawn_daemon();
+                daemon = stage.host.spawn_daemon();
             }
             _ => {
                 stage.cut();
                 let pid = nix::unistd::Pid::from_raw(i32::try_from(daemon.id()).unwrap());
                 nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).unwrap();
                 daemon.wait().unwrap();
-                daemon = stage.rig.spawn_daemon();
+                daemon = stage.host.spawn_daemon();
             }
         }
     }
-    wait_until("every pod is gone", || stage.rig.admin(&["pods"]) == Value::Array(vec![]));
+    wait_until("every pod is gone", || stage.host.admin(&["pods"]) == Value::Array(vec![]));
     wait_until("every view is whole", || {
         let views = stage.views.lock().unwrap();
         views.iter().filter(|view| !view.is_cut).all(View::is_whole)

@@ -8,38 +8,37 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use super::player::Manner;
-use super::rig::{BUNDLE, Rig, wait_until};
 use super::{runtime, say};
+use test_support::{BUNDLE, Script, TestHost, wait_until};
 
 /// A world with one running container, `c0`, on record, and no daemon; with `more` lines of
 /// configuration.
-pub(super) fn with_a_record(more: &str) -> Rig {
-    let mut rig = Rig::new(more);
-    rig.write("fake/runc", &runtime());
+pub(super) fn with_a_record(more: &str) -> TestHost {
+    let mut host = TestHost::new(more);
+    host.write("fake/runc", &runtime());
     let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-    std::fs::set_permissions(rig.path("fake/runc"), mode).unwrap();
-    rig.write("bundle/config.json", BUNDLE);
-    rig.start_daemon();
-    assert!(rig.create("c0").status.success());
-    assert!(rig.verb(&["start", "c0"]).status.success());
-    wait_until("it runs", || rig.admin(&["pods"])[0]["containers"][0]["state"] == "running");
-    rig.kill_daemon();
-    rig
+    std::fs::set_permissions(host.path("fake/runc"), mode).unwrap();
+    host.write("bundle/config.json", BUNDLE);
+    host.start_daemon();
+    assert!(host.create("c0").status.success());
+    assert!(host.verb(&["start", "c0"]).status.success());
+    wait_until("it runs", || host.admin(&["pods"])[0]["containers"][0]["state"] == "running");
+    host.kill_daemon();
+    host
 }
 
 /// The one record in a folder, and its file's name.
-fn record(rig: &Rig, folder: &str) -> (String, Value) {
-    let folder = rig.path("run/state").join(folder);
+fn record(host: &TestHost, folder: &str) -> (String, Value) {
+    let folder = host.path("run/state").join(folder);
     let entry = std::fs::read_dir(folder).unwrap().flatten().next().unwrap();
     let name = entry.file_name().to_string_lossy().into_owned();
     (name, serde_json::from_slice(&std::fs::read(entry.path()).unwrap()).unwrap())
 }
 
 /// Puts a copy of `c0` on record for each process.
-pub(super) fn put_on_record(rig: &Rig, pids: &[u32]) {
-    let (name, container) = record(rig, "containers");
-    let (_, pod) = record(rig, "pods");
+pub(super) fn put_on_record(host: &TestHost, pids: &[u32]) {
+    let (name, container) = record(host, "containers");
+    let (_, pod) = record(host, "pods");
     for (number, pid) in pids.iter().enumerate() {
         let id = format!("m{number}");
         let mut container = container.clone();
@@ -52,10 +51,10 @@ pub(super) fn put_on_record(rig: &Rig, pids: &[u32]) {
         let mut pod = pod.clone();
         pod["id"] = id.as_str().into();
         let file = name.replacen("c0", &id, 1);
-        let state = rig.path("run/state");
+        let state = host.path("run/state");
         write(&state.join("containers").join(file), &container);
         write(&state.join("pods").join(format!("{id}.json")), &pod);
-        std::fs::create_dir_all(rig.path("root").join(&id)).unwrap();
+        std::fs::create_dir_all(host.path("root").join(&id)).unwrap();
     }
 }
 
@@ -101,15 +100,15 @@ fn descriptors(pid: i32) -> usize {
 
 #[test]
 fn a_thousand_running_containers_wake_nobody_and_their_ends_are_told_at_once() {
-    let mut rig = with_a_record("");
-    rig.start_daemon();
-    let one = status(rig.daemon_pid(), "VmRSS");
-    rig.kill_daemon();
+    let mut host = with_a_record("");
+    host.start_daemon();
+    let one = status(host.daemon_pid(), "VmRSS");
+    host.kill_daemon();
     let mut sleepers = Sleepers((0..1000).map(|_| sleeper()).collect());
     let pids: Vec<u32> = sleepers.0.iter().map(Child::id).collect();
-    put_on_record(&rig, &pids);
-    rig.start_daemon();
-    let pid = rig.daemon_pid();
+    put_on_record(&host, &pids);
+    host.start_daemon();
+    let pid = host.daemon_pid();
     wait_until("all are watched", || descriptors(pid) > 1000);
     std::thread::sleep(Duration::from_secs(1));
     let before = effort(pid);
@@ -123,7 +122,7 @@ fn a_thousand_running_containers_wake_nobody_and_their_ends_are_told_at_once() {
     ));
     assert!(wakes <= 10 && ticks <= 2, "{wakes} wakes, {ticks} ticks");
     assert!(open < 1200, "{open} descriptors");
-    let told = rig.plugin("10", "witness", Manner::default());
+    let told = host.plugin("10", "witness", Script::default());
     let stops = || {
         let told = told.lock().unwrap();
         told.iter().filter(|line| line.starts_with("StopContainer")).count()
@@ -149,48 +148,48 @@ fn a_thousand_running_containers_wake_nobody_and_their_ends_are_told_at_once() {
 
 /// The daemon's processor time for some creates and deletes; it has nothing else to do. Unlike
 /// the time on the clock it is not that of a busy machine.
-fn creates_take(rig: &Rig) -> Duration {
+fn creates_take(host: &TestHost) -> Duration {
     let spent = || {
-        let text = std::fs::read_to_string(format!("/proc/{}/schedstat", rig.daemon_pid()));
+        let text = std::fs::read_to_string(format!("/proc/{}/schedstat", host.daemon_pid()));
         let text = text.unwrap_or_default();
         let nanoseconds = text.split(' ').next().and_then(|number| number.parse().ok());
         Duration::from_nanos(nanoseconds.unwrap_or_default())
     };
     let before = spent();
     for _round in 0..20 {
-        assert!(rig.create("c1").status.success());
-        assert!(rig.verb(&["delete", "--force", "c1"]).status.success());
+        assert!(host.create("c1").status.success());
+        assert!(host.verb(&["delete", "--force", "c1"]).status.success());
     }
-    wait_until("it is removed", || rig.admin(&["explain", "c1"])["state"] == "removed");
+    wait_until("it is removed", || host.admin(&["explain", "c1"])["state"] == "removed");
     spent() - before
 }
 
 #[test]
 fn a_create_costs_no_more_with_ten_thousand_known_containers() {
-    let mut rig = with_a_record("");
+    let mut host = with_a_record("");
     let one = Sleepers(vec![sleeper()]);
-    put_on_record(&rig, &[one.0[0].id(); 10]);
-    rig.start_daemon();
-    let few = creates_take(&rig);
-    let small = status(rig.daemon_pid(), "VmRSS");
-    rig.kill_daemon();
-    std::fs::create_dir_all(rig.path("aside")).unwrap();
+    put_on_record(&host, &[one.0[0].id(); 10]);
+    host.start_daemon();
+    let few = creates_take(&host);
+    let small = status(host.daemon_pid(), "VmRSS");
+    host.kill_daemon();
+    std::fs::create_dir_all(host.path("aside")).unwrap();
     for folder in ["containers", "pods"] {
-        for entry in std::fs::read_dir(rig.path("run/state").join(folder)).unwrap().flatten() {
+        for entry in std::fs::read_dir(host.path("run/state").join(folder)).unwrap().flatten() {
             if entry.file_name().to_string_lossy().starts_with('m') {
                 std::fs::remove_file(entry.path()).unwrap();
             }
         }
     }
-    put_on_record(&rig, &[one.0[0].id(); 10_000]);
+    put_on_record(&host, &[one.0[0].id(); 10_000]);
     let begun = Instant::now();
-    rig.start_daemon();
+    host.start_daemon();
     say(&format!("with 10000 on record the daemon is ready after {:?}", begun.elapsed()));
     // It looks through them in the background.
-    wait_until("all are watched", || descriptors(rig.daemon_pid()) > 10_000);
+    wait_until("all are watched", || descriptors(host.daemon_pid()) > 10_000);
     std::thread::sleep(Duration::from_secs(1));
-    let many = creates_take(&rig);
-    let each = (status(rig.daemon_pid(), "VmRSS").saturating_sub(small)) * 1024 / 10_000;
+    let many = creates_take(&host);
+    let each = (status(host.daemon_pid(), "VmRSS").saturating_sub(small)) * 1024 / 10_000;
     let ratio = many.as_secs_f64() / few.as_secs_f64();
     say(&format!(
         "20 creates and deletes: {few:?} with 10 known, {many:?} with 10000: {ratio:.2}; {each} bytes each"

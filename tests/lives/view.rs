@@ -4,8 +4,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-
-use super::rig::ORDER;
+use test_support::ORDER;
 
 /// What became of one container.
 #[derive(Debug, Default)]

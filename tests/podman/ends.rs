@@ -6,10 +6,9 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::json;
 
-use super::host::Host;
-use super::player::Manner;
-use super::rig::{LIFE, life};
 use super::{hearing, inspect, installed, request_of, run, run_words, sets_env};
+use test_support::podman::Host;
+use test_support::{LIFE, Script, life};
 
 fn killed(pid: i64) {
     kill(Pid::from_raw(i32::try_from(pid).unwrap()), Signal::SIGKILL).unwrap();
@@ -18,7 +17,7 @@ fn killed(pid: i64) {
 #[test]
 fn stop_kill_and_rm_each_tell_one_end() {
     let Some(host) = installed("") else { return };
-    let told = host.plugin("10", "witness", Manner::default());
+    let told = host.plugin("10", "witness", Script::default());
     let ends: [&[&[&str]]; 4] = [
         &[&["stop", "--time", "0", "web"], &["rm", "web"]],
         &[&["kill", "web"], &["wait", "web"], &["rm", "--force", "web"]],
@@ -38,8 +37,8 @@ fn stop_kill_and_rm_each_tell_one_end() {
 #[test]
 fn a_container_that_ends_by_itself_is_told_with_its_exit_code() {
     let Some(host) = installed("") else { return };
-    let (manner, heard) = hearing(Manner::default());
-    let told = host.plugin("10", "witness", manner);
+    let (script, heard) = hearing(Script::default());
+    let told = host.plugin("10", "witness", script);
     run(&host, "web", &[], &["sh", "-c", "sleep 0.2; exit 3"]);
     assert_eq!(host.good(&["wait", "web"]), "3");
     host.nobody_knows_of_anything();
@@ -53,7 +52,7 @@ fn a_container_that_ends_by_itself_is_told_with_its_exit_code() {
 #[test]
 fn a_run_in_the_foreground_gives_its_exit_code_and_leaves_nothing() {
     let Some(host) = installed("") else { return };
-    let told = host.plugin("10", "witness", Manner::default());
+    let told = host.plugin("10", "witness", Script::default());
     let cgroup = host.cgroup();
     let words = run_words(&cgroup, "web", &["--rm"]);
     let output = host.podman(&[&words[..], &["sh", "-c", "echo said; exit 3"]].concat());
@@ -72,7 +71,7 @@ fn a_run_in_the_foreground_gives_its_exit_code_and_leaves_nothing() {
 fn a_restart_is_a_second_life_under_the_same_id_with_the_same_adjustment() {
     let Some(host) = installed("") else { return };
     let adjust = sets_env("HELLO", "there");
-    let told = host.plugin("10", "changes", Manner { adjust, ..Manner::default() });
+    let told = host.plugin("10", "changes", Script { adjust, ..Script::default() });
     let id = run(&host, "web", &[], &[]);
     host.good(&["restart", "--time", "0", "web"]);
     assert_eq!(inspect(&host, "web")["Id"], id);
@@ -101,7 +100,7 @@ fn forgotten_by_podman(host: &Host, told: &super::Told, id: &str) {
 #[test]
 fn a_container_whose_monitor_is_killed_lives_on_and_ends_once() {
     let Some(host) = installed("") else { return };
-    let told = host.plugin("10", "witness", Manner::default());
+    let told = host.plugin("10", "witness", Script::default());
     let id = run(&host, "web", &[], &[]);
     killed(inspect(&host, "web")["State"]["ConmonPid"].as_i64().unwrap());
     assert_eq!(host.admin(&["pods"])[0]["containers"][0]["state"], "running");
@@ -111,7 +110,7 @@ fn a_container_whose_monitor_is_killed_lives_on_and_ends_once() {
 #[test]
 fn a_container_that_is_killed_with_its_monitor_ends_once() {
     let Some(host) = installed("") else { return };
-    let told = host.plugin("10", "witness", Manner::default());
+    let told = host.plugin("10", "witness", Script::default());
     let id = run(&host, "web", &[], &[]);
     let state = inspect(&host, "web")["State"].clone();
     killed(state["ConmonPid"].as_i64().unwrap());
@@ -134,7 +133,7 @@ fn the_next_daemon_sees_the_end_of_what_an_earlier_one_began() {
     host.kill_daemon();
     killed(inspect(&host, "gone")["State"]["Pid"].as_i64().unwrap());
     host.start_daemon();
-    let told = host.plugin("10", "witness", Manner::default());
+    let told = host.plugin("10", "witness", Script::default());
     host.good(&["rm", "--force", "--time", "0", "web"]);
     host.good(&["rm", "--force", "--time", "0", "gone"]);
     host.nobody_knows_of_anything();
@@ -145,7 +144,7 @@ fn the_next_daemon_sees_the_end_of_what_an_earlier_one_began() {
 #[test]
 fn a_create_whose_daemon_is_killed_goes_on_and_the_next_daemon_knows_of_it() {
     let Some(mut host) = installed("autostart = false") else { return };
-    let hangs = Manner { hangs: true, ..Manner::default() };
+    let hangs = Script { hangs: true, ..Script::default() };
     let told = host.plugin("10", "slow", hangs);
     let cgroup = host.cgroup();
     let mut podman = host.spawn_podman(&run_words(&cgroup, "web", &["--detach"]));
@@ -156,7 +155,7 @@ fn a_create_whose_daemon_is_killed_goes_on_and_the_next_daemon_knows_of_it() {
     assert!(podman.wait().unwrap().success(), "on_daemon_failure is \"continue\"");
     assert_eq!(inspect(&host, "web")["State"]["Running"], true);
     host.start_daemon();
-    let told = host.plugin("10", "witness", Manner::default());
+    let told = host.plugin("10", "witness", Script::default());
     host.good(&["rm", "--force", "--time", "0", "web"]);
     host.nobody_knows_of_anything();
     let told = super::events_of(&told, "web");

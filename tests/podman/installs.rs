@@ -8,10 +8,9 @@ use std::process::Output;
 
 use serde_json::Value;
 
-use super::host::IMAGE;
-use super::player::Manner;
-use super::rig::life;
 use super::{Host, inspect, installed, run};
+use test_support::podman::IMAGE;
+use test_support::{Script, life};
 
 /// Everything below the folder of Podman's configuration, and of our undo records.
 fn settings(host: &Host) -> BTreeMap<String, Vec<u8>> {
@@ -94,7 +93,7 @@ fn uninstall_refuses_while_containers_run_or_rest_and_then_leaves_every_byte_as_
 #[test]
 fn a_forced_uninstall_says_who_needs_the_program_and_their_end_still_calls_it() {
     let Some(host) = installed("") else { return };
-    let told = host.plugin("10", "witness", Manner::default());
+    let told = host.plugin("10", "witness", Script::default());
     run(&host, "web", &[], &[]);
     let said = good(&host.nri(&["uninstall", "podman", "--force"]));
     assert!(said.contains("1 containers need"), "{said}");
@@ -112,7 +111,7 @@ fn installed_as_the_default_every_run_comes_to_us_and_none_after_it_was_taken_ba
     let before = settings(&host);
     good(&host.nri(&["install", "podman", "--default"]));
     host.start_daemon();
-    let told = host.plugin("10", "witness", Manner::default());
+    let told = host.plugin("10", "witness", Script::default());
     assert_eq!(by_default(&host), "nri-runc");
     host.nobody_knows_of_anything();
     assert_eq!(*told.lock().unwrap(), life("plain"));

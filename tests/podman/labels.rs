@@ -4,9 +4,9 @@
 
 use serde_json::{Value, json};
 
-use super::host::IMAGE;
-use super::player::Manner;
 use super::{Heard, Host, events_of, hearing, inspect, installed, request_of, run};
+use test_support::Script;
+use test_support::podman::IMAGE;
 
 /// A value of several lines with quotes in it, as the page has it.
 const VALUE: &str = "{\"cpu\": {\"shares\": 512},\n \"memory\": {\"limit\": 67108864}}";
@@ -14,8 +14,8 @@ const LABEL: &str = "nri-runc.dev/annotation/resources.nri-runc.dev/container.we
 const KEY: &str = "resources.nri-runc.dev/container.web";
 
 fn hears(host: &Host) -> (super::Told, Heard) {
-    let (manner, heard) = hearing(Manner::default());
-    (host.plugin("10", "witness", manner), heard)
+    let (script, heard) = hearing(Script::default());
+    (host.plugin("10", "witness", script), heard)
 }
 
 fn pod_of(heard: &Heard, name: &str) -> Value {

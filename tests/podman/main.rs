@@ -5,22 +5,10 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod ends;
-#[path = "../support/ground.rs"]
-#[expect(dead_code, reason = "shared with tests of runc alone")]
-mod ground;
-#[path = "../support/podman.rs"]
-mod host;
 mod installs;
 mod labels;
-#[path = "../support/player.rs"]
-mod player;
 mod pods;
-#[path = "../bundle/rig.rs"]
-#[expect(dead_code, reason = "shared with tests that need more of it")]
-mod rig;
 mod told;
-#[path = "../support/tools.rs"]
-mod tools;
 mod updates;
 
 use std::path::Path;
@@ -28,9 +16,8 @@ use std::sync::{Arc, Mutex};
 
 use nri_runc::plugin::api;
 use serde_json::Value;
-
-use host::{Host, IMAGE};
-use player::Manner;
+use test_support::Script;
+use test_support::podman::{Host, IMAGE};
 
 type Told = Arc<Mutex<Vec<String>>>;
 
@@ -53,11 +40,11 @@ fn a_file_beside_the_executable_reaches_it_through_conmon() {
     // conmon hands over no variable that could name it.
     std::fs::rename(host.path("etc/nri-runc/config.toml"), host.path("nri-runc.toml")).unwrap();
     host.start_daemon();
-    let told = host.plugin("10", "witness", Manner::default());
+    let told = host.plugin("10", "witness", Script::default());
     run(&host, "web", &[], &[]);
     host.good(&["rm", "--force", "--time", "0", "web"]);
     host.nobody_knows_of_anything();
-    assert_eq!(*told.lock().unwrap(), rig::life("web"));
+    assert_eq!(*told.lock().unwrap(), test_support::life("web"));
 }
 
 /// `podman --runtime nri-runc run -d --name NAME … IMAGE …`, as far as the image.
@@ -83,7 +70,7 @@ fn inspect(host: &Host, name: &str) -> Value {
 }
 
 /// Takes down every event in full, besides what it does.
-fn hearing(manner: Manner) -> (Manner, Heard) {
+fn hearing(script: Script) -> (Script, Heard) {
     let heard = Heard::default();
     let notes = Arc::clone(&heard);
     let hears = move |event: &str, request: &dyn protobuf::MessageDyn| {
@@ -91,7 +78,7 @@ fn hearing(manner: Manner) -> (Manner, Heard) {
         let request = serde_json::from_str(&text).unwrap();
         notes.lock().unwrap().push((event.to_owned(), request));
     };
-    (Manner { hears: Some(Arc::new(hears)), ..manner }, heard)
+    (Script { hears: Some(Arc::new(hears)), ..script }, heard)
 }
 
 /// The first request of `event` about the container or pod `name`.

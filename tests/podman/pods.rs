@@ -4,10 +4,9 @@
 
 use serde_json::{Value, json};
 
-use super::host::IMAGE;
-use super::player::Manner;
-use super::rig::{LIFE, ORDER};
 use super::{Host, Told, events_of, hearing, inspect, installed, request_of};
+use test_support::podman::IMAGE;
+use test_support::{LIFE, ORDER, Script};
 
 fn inspect_pod(host: &Host, name: &str) -> Value {
     serde_json::from_str(&host.good(&["pod", "inspect", name])).unwrap()
@@ -37,8 +36,8 @@ fn settled(host: &Host, told: &Told, starts: usize) {
 #[test]
 fn a_pod_made_by_hand_is_told_once_around_its_members_and_as_podman_says() {
     let Some(host) = installed("") else { return };
-    let (manner, heard) = hearing(Manner::default());
-    let told = host.plugin("10", "witness", manner);
+    let (script, heard) = hearing(Script::default());
+    let told = host.plugin("10", "witness", script);
     let cgroup = host.cgroup();
     let make = ["--runtime", "nri-runc", "pod", "create", "--name", "shop", "--network", "none"];
     let id =
@@ -78,7 +77,7 @@ fn a_pod_made_by_hand_is_told_once_around_its_members_and_as_podman_says() {
 #[test]
 fn a_pod_that_stops_and_starts_is_told_twice_and_one_that_is_removed_while_it_runs_once() {
     let Some(host) = installed("") else { return };
-    let told = host.plugin("10", "witness", Manner::default());
+    let told = host.plugin("10", "witness", Script::default());
     let cgroup = host.cgroup();
     let make = ["--runtime", "nri-runc", "pod", "create", "--name", "shop", "--network", "none"];
     host.good(&[&make[..], &["--cgroup-parent", &cgroup]].concat());
@@ -120,8 +119,8 @@ spec:
 #[test]
 fn a_pod_from_kubernetes_yaml_is_told_with_its_annotations_and_limits() {
     let Some(host) = installed("") else { return };
-    let (manner, heard) = hearing(Manner::default());
-    let told = host.plugin("10", "witness", manner);
+    let (script, heard) = hearing(Script::default());
+    let told = host.plugin("10", "witness", script);
     host.write("kubed.yaml", YAML);
     let file = host.path("kubed.yaml").display().to_string();
     host.good(&["--runtime", "nri-runc", "kube", "play", &file]);
@@ -166,7 +165,7 @@ pub(super) fn forget_podmans_own_cgroup(pod: &str) {
 #[test]
 fn a_member_that_a_plugin_refuses_is_named_and_the_others_are_left_alone() {
     let Some(host) = installed("") else { return };
-    let refuses = Manner { refuses: Some("not signed"), ..Manner::default() };
+    let refuses = Script { refuses: Some("not signed"), ..Script::default() };
     let told = host.plugin("90", "guard", refuses);
     let cgroup = host.cgroup();
     let make = ["--runtime", "nri-runc", "pod", "create", "--name", "shop", "--network", "none"];

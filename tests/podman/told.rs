@@ -4,12 +4,11 @@
 use nri_runc::plugin::api;
 use serde_json::{Value, json};
 
-use super::player::Manner;
-use super::rig::life;
 use super::{
     Host, adjusting, bytes, hearing, inspect, installed, limit, request_of, resources, run,
     sets_env, shares,
 };
+use test_support::{Script, life};
 
 fn every_kind(host: &Host) -> api::ContainerAdjustment {
     host.write("data/hello", "mounted by a plugin\n");
@@ -45,8 +44,8 @@ fn every_kind(host: &Host) -> api::ContainerAdjustment {
 #[test]
 fn what_a_plugin_sets_is_in_the_container_and_its_life_is_told_once() {
     let Some(host) = installed("") else { return };
-    let manner = Manner { adjust: every_kind(&host), ..Manner::default() };
-    let told = host.plugin("10", "changes", manner);
+    let script = Script { adjust: every_kind(&host), ..Script::default() };
+    let told = host.plugin("10", "changes", script);
     let id = run(&host, "web", &["--memory", "64m", "--cpu-shares", "512", "--env", "A=1"], &[]);
     let inside = |script: &str| host.good(&["exec", "web", "sh", "-c", script]);
     let environ = inside("cat /proc/1/environ");
@@ -85,8 +84,8 @@ fn compare(pairs: &[(&str, &Value, Value)]) {
 #[test]
 fn a_plugin_is_told_of_a_container_what_podman_says_of_it() {
     let Some(host) = installed("") else { return };
-    let (manner, heard) = hearing(Manner::default());
-    let told = host.plugin("10", "witness", manner);
+    let (script, heard) = hearing(Script::default());
+    let told = host.plugin("10", "witness", script);
     let options = [
         "--label=app=web",
         "--annotation=example.org/note=mine",
@@ -173,7 +172,7 @@ fn sorted(list: &Value) -> Vec<&str> {
 #[test]
 fn a_create_that_a_plugin_refuses_says_who_and_why_and_leaves_nothing() {
     let Some(host) = installed("") else { return };
-    let refuses = Manner { refuses: Some("not signed"), ..Manner::default() };
+    let refuses = Script { refuses: Some("not signed"), ..Script::default() };
     let told = host.plugin("90", "guard", refuses);
     let cgroup = host.cgroup();
     let words = super::run_words(&cgroup, "web", &["--detach", "--annotation=a=b"]);

@@ -5,10 +5,10 @@
 use nri_runc::plugin::api;
 use serde_json::json;
 
-use super::player::Manner;
 use super::{
     Host, Told, adjusting, bytes, hearing, installed, limit, request_of, resources, run, shares,
 };
+use test_support::Script;
 
 /// Memory, shares and pids as the cgroup has them.
 fn limits(host: &Host, id: &str) -> [String; 3] {
@@ -24,10 +24,10 @@ fn heard(told: &Told, event: &str) -> usize {
 }
 
 /// The engine sets memory and shares; a plugin wants other shares, and a pids limit.
-fn owned(manner: Manner) -> Option<(Host, Told, String)> {
+fn owned(script: Script) -> Option<(Host, Told, String)> {
     let host = installed("")?;
     let adjust = adjusting(resources(0, 300, 77));
-    let told = host.plugin("10", "owner", Manner { adjust, ..manner });
+    let told = host.plugin("10", "owner", Script { adjust, ..script });
     let id = run(&host, "web", &["--memory", "64m", "--cpu-shares", "512"], &[]);
     assert_eq!(limits(&host, &id), says(64, 300, "77"));
     Some((host, told, id))
@@ -35,8 +35,8 @@ fn owned(manner: Manner) -> Option<(Host, Told, String)> {
 
 #[test]
 fn an_engine_changes_what_is_its_own_and_plugins_keep_theirs() {
-    let (manner, heard_of) = hearing(Manner::default());
-    let Some((host, told, id)) = owned(manner) else { return };
+    let (script, heard_of) = hearing(Script::default());
+    let Some((host, told, id)) = owned(script) else { return };
     host.good(&["update", "--memory", "96m", "web"]);
     assert_eq!(limits(&host, &id), says(96, 300, "77"));
     // What the engine said before is no change of its mind, and nobody is asked about it.
@@ -52,7 +52,7 @@ fn an_engine_changes_what_is_its_own_and_plugins_keep_theirs() {
 
 #[test]
 fn what_an_engine_changes_on_purpose_is_its_own_from_then_on() {
-    let Some((host, told, id)) = owned(Manner::default()) else { return };
+    let Some((host, told, id)) = owned(Script::default()) else { return };
     host.good(&["update", "--cpu-shares", "700", "web"]);
     assert_eq!(limits(&host, &id), says(64, 700, "77"));
     host.good(&["update", "--memory", "96m", "web"]);
@@ -73,8 +73,8 @@ fn what_a_plugin_answers_is_what_the_runtime_gets() {
     };
     let Some(host) = installed("") else { return };
     let id = run(&host, "web", &["--memory", "64m", "--cpu-shares", "512"], &[]);
-    let manner = Manner { updates: vec![answers(&id)], ..Manner::default() };
-    let _told = host.plugin("10", "owner", manner);
+    let script = Script { updates: vec![answers(&id)], ..Script::default() };
+    let _told = host.plugin("10", "owner", script);
     host.good(&["update", "--memory", "96m", "--cpu-shares", "200", "web"]);
     assert_eq!(limits(&host, &id), says(48, 200, "55"));
     let explained = host.admin(&["explain", &id]).to_string();
@@ -83,10 +83,10 @@ fn what_a_plugin_answers_is_what_the_runtime_gets() {
 
 #[test]
 fn an_update_that_a_plugin_refuses_changes_nothing_and_says_who_and_why() {
-    let refuses = Manner {
+    let refuses = Script {
         refuses: Some("the budget is spent"),
         at: Some("UpdateContainer".to_owned()),
-        ..Manner::default()
+        ..Script::default()
     };
     let Some((host, told, id)) = owned(refuses) else { return };
     let update = ["update", "--memory", "96m", "--cpu-shares", "700", "--cpus", "0.5", "web"];
@@ -103,7 +103,7 @@ fn unlimited() -> &'static str {
 
 #[test]
 fn values_of_plugins_are_there_again_when_the_container_is() {
-    let Some((host, _told, id)) = owned(Manner::default()) else { return };
+    let Some((host, _told, id)) = owned(Script::default()) else { return };
     host.good(&["update", "--memory", "96m", "web"]);
     host.good(&["restart", "--time", "0", "web"]);
     assert_eq!(limits(&host, &id)[1..], says(0, 300, "77")[1..]);
@@ -121,8 +121,8 @@ fn what_a_plugin_asks_for_unasked_outlives_the_engines_next_update() {
         let (container_id, linux) = (id.to_owned(), Some(linux).into());
         api::ContainerUpdate { container_id, linux, ..Default::default() }
     };
-    let manner = Manner { wants: vec![update(&id)], ..Manner::default() };
-    let _told = host.plugin("10", "late", manner);
+    let script = Script { wants: vec![update(&id)], ..Script::default() };
+    let _told = host.plugin("10", "late", script);
     host.wait_until("it is carried out", || limits(&host, &id) == says(64, 300, "44"));
     host.good(&["update", "--memory", "96m", "web"]);
     assert_eq!(limits(&host, &id), says(96, 300, "44"));

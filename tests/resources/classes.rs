@@ -5,7 +5,7 @@
 use nri_runc::plugin::api;
 use serde_json::json;
 
-use super::{Asking, Manner, Place, place, request, skip, succeeds};
+use super::{Asking, Place, Script, place, request, skip, succeeds};
 
 const READ: &str = "blkio.throttle.read_bps_device";
 const WRITE: &str = "blkio.throttle.write_iops_device";
@@ -68,7 +68,7 @@ fn a_block_io_class_is_all_of_the_limits_and_survives_the_engines_update() {
     place.run("c1", &json!({}));
     let asking = place.asker();
     let limits = || (place.file("c1", "blkio", READ), place.file("c1", "blkio", WRITE));
-    assert!(is_done(&asking, blockio("slow")), "{}", place.rig.read("daemon.err"));
+    assert!(is_done(&asking, blockio("slow")), "{}", place.host.read("daemon.err"));
     assert_eq!(limits(), (format!("{disk} 60000000"), format!("{disk} 10000")));
     succeeds(&place.update("c1", &json!({"pids": {"limit": 77}})));
     assert_eq!(limits(), (format!("{disk} 60000000"), format!("{disk} 10000")));
@@ -76,7 +76,7 @@ fn a_block_io_class_is_all_of_the_limits_and_survives_the_engines_update() {
     assert_eq!(limits(), (format!("{disk} 30000000"), String::new()), "nothing of the old one");
     assert!(!is_done(&asking, blockio("gone")));
     assert_eq!(limits(), (format!("{disk} 30000000"), String::new()));
-    let explained = place.rig.admin(&["explain", "c1"]);
+    let explained = place.host.admin(&["explain", "c1"]);
     assert_eq!(explained["owners"]["BlockioClass"], "10-asker", "{explained}");
     let reason = explained["skipped"][0]["reason"].as_str().unwrap_or_default();
     assert!(reason.contains("gone"), "{explained}");
@@ -92,7 +92,7 @@ fn what_a_creation_limited_does_not_come_back_with_the_engines_update() {
     let linux =
         api::LinuxContainerAdjustment { resources: Some(resources).into(), ..Default::default() };
     let adjust = api::ContainerAdjustment { linux: Some(linux).into(), ..Default::default() };
-    let _told = place.rig.plugin("20", "classes", Manner { adjust, ..Manner::default() });
+    let _told = place.host.plugin("20", "classes", Script { adjust, ..Script::default() });
     place.run("c1", &json!({}));
     assert_eq!(place.file("c1", "blkio", READ), format!("{disk} 60000000"));
     let asking = place.asker();
@@ -109,7 +109,7 @@ fn the_answer_to_an_update_may_name_a_class() {
     let Some((place, disk, _classes)) = classed() else { return };
     place.run("c1", &json!({}));
     let updates = vec![blockio("slow")];
-    let _told = place.rig.plugin("20", "classes", Manner { updates, ..Manner::default() });
+    let _told = place.host.plugin("20", "classes", Script { updates, ..Script::default() });
     succeeds(&place.update("c1", &json!({"pids": {"limit": 77}})));
     super::wait_until("what runc does not apply is applied", || {
         place.file("c1", "blkio", READ) == format!("{disk} 60000000")
@@ -133,7 +133,7 @@ fn an_rdt_class_moves_every_thread_into_its_group() {
     let Some(place) = place(&config) else { return };
     place.run("c1", &json!({}));
     let asking = place.asker();
-    assert!(is_done(&asking, update(rdt("gold"))), "{}", place.rig.read("daemon.err"));
+    assert!(is_done(&asking, update(rdt("gold"))), "{}", place.host.read("daemon.err"));
     let pid = place.file("c1", "pids", "cgroup.procs");
     assert_eq!(tasks("gold").trim(), pid);
     // The group has no file to write to: nothing of the whole update is done.
@@ -151,7 +151,7 @@ fn an_rdt_class_moves_every_thread_into_its_group() {
     assert_eq!(tasks("").trim(), pid);
     assert!(tasks("gold").lines().count() >= 2, "{}", tasks("gold"));
     assert!(is_done(&asking, update(rdt(""))));
-    let explained = place.rig.admin(&["explain", "c1"]);
+    let explained = place.host.admin(&["explain", "c1"]);
     assert_eq!(explained["owners"], json!({"RdtClass": "10-asker"}), "{explained}");
     let changes = explained["changes"].as_array().unwrap();
     assert_eq!(changes.len(), 1, "{explained}");

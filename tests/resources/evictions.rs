@@ -4,7 +4,7 @@
 use nri_runc::plugin::api;
 use serde_json::json;
 
-use super::{Manner, Place, anywhere, request, succeeds, wait_until};
+use super::{Place, Script, anywhere, request, succeeds, wait_until};
 
 fn eviction(id: &str) -> api::ContainerEviction {
     api::ContainerEviction {
@@ -32,7 +32,7 @@ fn an_evicted_container_ends_by_force_at_last_and_explain_says_why() {
     asking.ask(evict(&["c1", "nobody", "c1"])).unwrap();
     asking.ask(evict(&["c1"])).unwrap();
     ends(&place, "c1");
-    let explained = place.rig.admin(&["explain", "c1"]);
+    let explained = place.host.admin(&["explain", "c1"]);
     let changes = explained["changes"].as_array().unwrap();
     assert_eq!(changes.len(), 1, "once: {explained}");
     assert_eq!(changes[0]["plugin"], "10-asker");
@@ -47,8 +47,8 @@ fn the_answer_to_an_update_may_evict_and_the_first_signal_is_the_operators() {
     };
     place.run("c1", &json!({}));
     place.run("c2", &json!({}));
-    let manner = Manner { evicts: vec![eviction("c2")], ..Manner::default() };
-    let _told = place.rig.plugin("10", "evictor", manner);
+    let script = Script { evicts: vec![eviction("c2")], ..Script::default() };
+    let _told = place.host.plugin("10", "evictor", script);
     succeeds(&place.update("c1", &json!({"pids": {"limit": 50}})));
     ends(&place, "c2");
     assert_eq!(place.state("c1").as_deref(), Some("running"));
@@ -65,7 +65,7 @@ fn what_is_not_allowed_or_too_much_stays_alive() {
         place.run("c1", &json!({}));
         let asking = place.asker();
         asking.ask(evict(&["c1"])).unwrap();
-        let explained = place.rig.admin(&["explain", "c1"]);
+        let explained = place.host.admin(&["explain", "c1"]);
         let reason = explained["skipped"][0]["reason"].as_str().unwrap_or_default();
         assert!(reason.contains(why), "{explained}");
         assert_eq!(explained["changes"], json!([]), "{explained}");
@@ -81,16 +81,16 @@ fn an_eviction_that_could_not_begin_is_said_and_can_be_asked_for_again() {
     place.run("c1", &json!({}));
     let asking = place.asker();
     asking.ask(evict(&["c1"])).unwrap();
-    let explained = place.rig.admin(&["explain", "c1"]);
+    let explained = place.host.admin(&["explain", "c1"]);
     let reason = explained["skipped"][0]["reason"].as_str().unwrap_or_default();
     assert!(reason.contains("its eviction failed: fault injected"), "{explained}");
     assert_eq!(
         (place.state("c1").as_deref(), &explained["changes"]),
         (Some("running"), &json!([]))
     );
-    place.rig.configure(place.ground.runc(), "[eviction]\nsignal = \"KILL\"");
-    place.rig.kill_daemon();
-    place.rig.start_daemon();
+    place.host.configure(place.ground.runc(), "[eviction]\nsignal = \"KILL\"");
+    place.host.kill_daemon();
+    place.host.start_daemon();
     place.asker().ask(evict(&["c1"])).unwrap();
     ends(&place, "c1");
 }
@@ -104,10 +104,10 @@ fn an_eviction_whose_daemon_died_is_carried_out_by_the_next() {
     let asking = place.asker();
     assert!(!matches!(asking.try_ask(evict(&["c1"])), Ok(Ok(_))), "nobody is left to answer");
     assert!(!place.file("c1", "pids", "cgroup.procs").is_empty());
-    place.rig.configure(place.ground.runc(), grace);
-    place.rig.kill_daemon();
-    place.rig.start_daemon();
+    place.host.configure(place.ground.runc(), grace);
+    place.host.kill_daemon();
+    place.host.start_daemon();
     ends(&place, "c1");
-    let explained = place.rig.admin(&["explain", "c1"]);
+    let explained = place.host.admin(&["explain", "c1"]);
     assert_eq!(explained["changes"][0]["after"], "makes room", "{explained}");
 }

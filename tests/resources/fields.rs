@@ -154,7 +154,7 @@ fn each_field_reaches_its_file_without_the_runtime() {
     }
     assert!(failed.is_empty(), "{failed:#?}");
     assert!(done >= 30, "only {done} cases have files on this kernel");
-    let explained = place.rig.admin(&["explain", "c1"]);
+    let explained = place.host.admin(&["explain", "c1"]);
     assert_eq!(explained["owners"]["CPUShares"], "10-asker", "{explained}");
     let changes = explained["changes"].as_array().unwrap();
     let shares = changes.iter().find(|change| change["field"] == "cgroup:cpu.shares").unwrap();
@@ -162,7 +162,7 @@ fn each_field_reaches_its_file_without_the_runtime() {
 }
 
 fn last_reason(place: &Place) -> String {
-    let explained = place.rig.admin(&["explain", "c1"]);
+    let explained = place.host.admin(&["explain", "c1"]);
     let skipped = explained["skipped"].as_array().and_then(|all| all.last().cloned());
     skipped.map_or_else(String::new, |skipped| skipped["reason"].to_string())
 }
@@ -192,7 +192,7 @@ fn what_the_kernel_refuses_leaves_every_file_as_it_was() {
     assert!(failed.is_empty(), "before: {before:?}\n{failed:#?}");
     assert!(!is_done(&asking, "c1", &json!({"cpu": {"shares": 600, "cpus": "4000"}})));
     assert_eq!(limits(&place), before);
-    let explained = place.rig.admin(&["explain", "c1"]);
+    let explained = place.host.admin(&["explain", "c1"]);
     assert_eq!(explained["owners"], json!({}), "{explained}");
 }
 
@@ -221,7 +221,7 @@ fn an_engine_that_updates_too_leaves_what_the_plugin_owns_and_the_runtime_learns
     succeeds(&place.update("c1", &json!({"cpu": {"shares": 1024}, "pids": {"limit": 77}})));
     assert_eq!(place.file("c1", "cpu", "cpu.shares"), "300");
     assert_eq!(place.file("c1", "pids", "pids.max"), "77");
-    let state: Value = serde_json::from_str(&place.rig.read("root/c1/state.json")).unwrap();
+    let state: Value = serde_json::from_str(&place.host.read("root/c1/state.json")).unwrap();
     assert_eq!(state["config"]["cgroups"]["cpu_shares"], 300, "runc has the plugin's value");
     // A deliberate change wins, and is not undone by what the plugin set before.
     succeeds(&place.update("c1", &json!({"cpu": {"shares": 900}})));
@@ -229,6 +229,6 @@ fn an_engine_that_updates_too_leaves_what_the_plugin_owns_and_the_runtime_learns
     super::wait_until("what runc does not apply is there again", || {
         place.file("c1", "memory", "memory.swappiness") == "7"
     });
-    let explained = place.rig.admin(&["explain", "c1"]);
+    let explained = place.host.admin(&["explain", "c1"]);
     assert_eq!(explained["owners"], json!({"MemSwappiness": "10-asker"}), "{explained}");
 }

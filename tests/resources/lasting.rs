@@ -5,13 +5,13 @@
 use nri_runc::plugin::api;
 use serde_json::{Value, json};
 
-use super::{Manner, Place, is_done, place, request, succeeds, update_of, wait_until};
+use super::{Place, Script, is_done, place, request, succeeds, update_of, wait_until};
 
 /// The next daemon, with other words in its configuration.
 fn next_daemon(place: &mut Place, more: &str) {
-    place.rig.configure(place.ground.runc(), more);
-    place.rig.kill_daemon();
-    place.rig.start_daemon();
+    place.host.configure(place.ground.runc(), more);
+    place.host.kill_daemon();
+    place.host.start_daemon();
 }
 
 fn shares(place: &Place) -> String {
@@ -36,12 +36,12 @@ fn no_verb_of_the_engine_brings_back_a_value_from_before() {
         );
     };
     for verb in [&["state", "c1"][..], &["pause", "c1"], &["resume", "c1"], &["ps", "c1"]] {
-        succeeds(&place.rig.verb(verb));
+        succeeds(&place.host.verb(verb));
         holds(verb[0]);
     }
     // runc has the values of creation in its state, and writes all of it at each update.
-    let root = place.rig.path("root").display().to_string();
-    succeeds(&place.rig.call(&[
+    let root = place.host.path("root").display().to_string();
+    succeeds(&place.host.call(&[
         "--root",
         &root,
         "update",
@@ -65,7 +65,7 @@ fn a_container_made_anew_under_its_id_gets_what_plugins_had_set() {
         "memory": {"reservation": 8_388_608, "swappiness": 7}});
     assert!(is_done(&asking, "c1", &wanted));
     let delete = || {
-        succeeds(&place.rig.verb(&["delete", "--force", "c1"]));
+        succeeds(&place.host.verb(&["delete", "--force", "c1"]));
         wait_until("it is gone", || place.state("c1").is_none());
     };
     delete();
@@ -75,7 +75,7 @@ fn a_container_made_anew_under_its_id_gets_what_plugins_had_set() {
     let linux =
         api::LinuxContainerAdjustment { resources: Some(resources).into(), ..Default::default() };
     let adjust = api::ContainerAdjustment { linux: Some(linux).into(), ..Default::default() };
-    let _told = place.rig.plugin("20", "counts", Manner { adjust, ..Manner::default() });
+    let _told = place.host.plugin("20", "counts", Script { adjust, ..Script::default() });
     let resources = json!({"cpu": {"shares": 1024}, "pids": {"limit": 100},
         "memory": {"reservation": 4_194_304}});
     place.run("c1", &resources);
@@ -83,7 +83,7 @@ fn a_container_made_anew_under_its_id_gets_what_plugins_had_set() {
     assert_eq!(place.file("c1", "memory", "memory.swappiness"), "7");
     assert_eq!(place.file("c1", "memory", "memory.soft_limit_in_bytes"), "4194304");
     assert_eq!(place.file("c1", "pids", "pids.max"), "44");
-    let explained = place.rig.admin(&["explain", "c1"]);
+    let explained = place.host.admin(&["explain", "c1"]);
     let owners =
         json!({"CPUShares": "10-asker", "MemSwappiness": "10-asker", "PidsLimit": "20-counts"});
     assert_eq!(explained["owners"], owners, "{explained}");
@@ -101,30 +101,30 @@ fn what_plugins_had_set_is_set_again_although_the_daemon_ended_in_between() {
         place.run("c1", &resources);
         let asking = place.asker();
         assert!(is_done(&asking, "c1", &json!({"cpu": {"shares": 300}, "pids": {"limit": 55}})));
-        succeeds(&place.rig.verb(&["delete", "--force", "c1"]));
+        succeeds(&place.host.verb(&["delete", "--force", "c1"]));
         wait_until("it is gone", || place.state("c1").is_none());
         if is_orderly {
-            let pid = nix::unistd::Pid::from_raw(place.rig.daemon_pid());
+            let pid = nix::unistd::Pid::from_raw(place.host.daemon_pid());
             nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).unwrap();
-            wait_until("the daemon has ended", || place.rig.admin(&["status"]).is_null());
+            wait_until("the daemon has ended", || place.host.admin(&["status"]).is_null());
         }
-        place.rig.kill_daemon();
-        place.rig.start_daemon();
+        place.host.kill_daemon();
+        place.host.start_daemon();
         let _asking = place.asker();
         // A creation that fails does not make it forget.
         place.prepare("c1", &json!({"cpu": {"cpus": "4000"}}));
-        assert!(!place.rig.create_from("c1", "c1").status.success());
+        assert!(!place.host.create_from("c1", "c1").status.success());
         wait_until("it is undone", || place.state("c1").is_none());
         place.run("c1", &resources);
         wait_until("what the plugin set is set again", || shares(&place) == "300");
         assert_eq!(place.file("c1", "pids", "pids.max"), "55");
         let owners = json!({"CPUShares": "10-asker", "PidsLimit": "10-asker"});
-        assert_eq!(place.rig.admin(&["explain", "c1"])["owners"], owners);
-        succeeds(&place.rig.verb(&["delete", "--force", "c1"]));
+        assert_eq!(place.host.admin(&["explain", "c1"])["owners"], owners);
+        succeeds(&place.host.verb(&["delete", "--force", "c1"]));
         wait_until("it is gone", || place.state("c1").is_none());
-        place.rig.kill_daemon();
-        std::fs::remove_dir_all(place.rig.path("run/state/kept")).unwrap();
-        place.rig.start_daemon();
+        place.host.kill_daemon();
+        std::fs::remove_dir_all(place.host.path("run/state/kept")).unwrap();
+        place.host.start_daemon();
     }
 }
 
@@ -134,14 +134,14 @@ fn who_has_left_owns_nothing_in_a_container_made_anew() {
     place.run("c1", &json!({"cpu": {"shares": 1024}}));
     let (asking, asks) = super::asking();
     let at = Some("RemoveContainer".to_owned());
-    let leaves = Manner { asks: Some(asks), leaves: true, at, ..Manner::default() };
-    let _told = place.rig.plugin("10", "leaver", leaves);
+    let leaves = Script { asks: Some(asks), leaves: true, at, ..Script::default() };
+    let _told = place.host.plugin("10", "leaver", leaves);
     assert!(is_done(&asking, "c1", &json!({"cpu": {"shares": 300}})));
-    succeeds(&place.rig.verb(&["delete", "--force", "c1"]));
-    wait_until("it has left", || place.rig.admin(&["status"])["plugins"] == 0);
+    succeeds(&place.host.verb(&["delete", "--force", "c1"]));
+    wait_until("it has left", || place.host.admin(&["status"])["plugins"] == 0);
     place.run("c1", &json!({"cpu": {"shares": 1024}}));
     assert_eq!(shares(&place), "1024");
-    assert_eq!(place.rig.admin(&["explain", "c1"])["owners"], json!({}));
+    assert_eq!(place.host.admin(&["explain", "c1"])["owners"], json!({}));
 }
 
 #[test]
@@ -156,7 +156,7 @@ fn the_next_daemon_keeps_what_plugins_own() {
     wait_until("what runc does not apply is there again", || {
         place.file("c1", "memory", "memory.swappiness") == "7"
     });
-    let explained = place.rig.admin(&["explain", "c1"]);
+    let explained = place.host.admin(&["explain", "c1"]);
     let owners = json!({"CPUShares": "10-asker", "MemSwappiness": "10-asker"});
     assert_eq!(explained["owners"], owners, "{explained}");
 }
@@ -166,11 +166,11 @@ fn a_container_that_was_found_again_takes_what_its_plugins_and_its_engine_want()
     let Some(mut place) = place("") else { return };
     place.run("c1", &json!({"cpu": {"shares": 1024}, "pids": {"limit": 100}}));
     assert!(is_done(&place.asker(), "c1", &json!({"cpu": {"shares": 300}})));
-    let root = place.rig.path("root").display().to_string();
-    place.rig.configure(place.ground.runc(), &format!("runtime_roots = [\"{root}\"]"));
-    place.rig.kill_daemon();
-    std::fs::remove_dir_all(place.rig.path("run")).unwrap();
-    place.rig.start_daemon();
+    let root = place.host.path("root").display().to_string();
+    place.host.configure(place.ground.runc(), &format!("runtime_roots = [\"{root}\"]"));
+    place.host.kill_daemon();
+    std::fs::remove_dir_all(place.host.path("run")).unwrap();
+    place.host.start_daemon();
     assert_eq!(place.state("c1").as_deref(), Some("running"));
     assert_eq!(shares(&place), "300", "nothing was touched");
     assert!(is_done(&place.asker(), "c1", &json!({"pids": {"limit": 55}})));
@@ -178,9 +178,9 @@ fn a_container_that_was_found_again_takes_what_its_plugins_and_its_engine_want()
     succeeds(&place.update("c1", &json!({"cpu": {"shares": 1024}, "pids": {"limit": 100}})));
     let files = (shares(&place), place.file("c1", "pids", "pids.max"));
     assert_eq!(files, ("1024".into(), "55".into()), "what it owned before is not known");
-    let owners = place.rig.admin(&["explain", "c1"])["owners"].clone();
+    let owners = place.host.admin(&["explain", "c1"])["owners"].clone();
     assert_eq!(owners, json!({"PidsLimit": "10-asker"}));
-    succeeds(&place.rig.verb(&["delete", "--force", "c1"]));
+    succeeds(&place.host.verb(&["delete", "--force", "c1"]));
     wait_until("it is gone", || place.state("c1").is_none());
 }
 
@@ -190,24 +190,24 @@ fn an_update_past_an_absent_daemon_is_put_right_and_said() {
     place.run("c1", &json!({"cpu": {"shares": 1024}, "pids": {"limit": 100}}));
     let asking = place.asker();
     assert!(is_done(&asking, "c1", &json!({"cpu": {"shares": 300}})));
-    place.rig.configure(place.ground.runc(), "autostart = false");
-    place.rig.kill_daemon();
+    place.host.configure(place.ground.runc(), "autostart = false");
+    place.host.kill_daemon();
     succeeds(&place.update("c1", &json!({"cpu": {"shares": 1024}, "pids": {"limit": 77}})));
     assert_eq!(shares(&place), "1024", "nobody was there");
-    place.rig.start_daemon();
+    place.host.start_daemon();
     wait_until("what the plugin owns holds again", || shares(&place) == "300");
     assert_eq!(place.file("c1", "pids", "pids.max"), "77", "the engine's own value stays");
     wait_until("it is said", || {
-        says(&place.rig.admin(&["explain", "c1"]), "was written again after that update")
+        says(&place.host.admin(&["explain", "c1"]), "was written again after that update")
     });
     // A container that is gone by then: it is said that nothing could be done.
-    place.rig.kill_daemon();
+    place.host.kill_daemon();
     succeeds(&place.update("c1", &json!({"cpu": {"shares": 1024}})));
-    succeeds(&place.rig.verb(&["kill", "c1", "9"]));
+    succeeds(&place.host.verb(&["kill", "c1", "9"]));
     wait_until("it has ended", || place.file("c1", "pids", "cgroup.procs").is_empty());
-    place.rig.start_daemon();
+    place.host.start_daemon();
     wait_until("it is said", || {
-        says(&place.rig.admin(&["explain", "c1"]), "could not be written again: it has ended")
+        says(&place.host.admin(&["explain", "c1"]), "could not be written again: it has ended")
     });
 }
 
@@ -218,7 +218,7 @@ fn a_fault_before_the_first_file_is_a_failure_that_the_plugin_hears_of() {
     let asking = place.asker();
     assert!(!is_done(&asking, "c1", &json!({"cpu": {"shares": 300}})));
     assert_eq!(shares(&place), "1024");
-    let explained = place.rig.admin(&["explain", "c1"]);
+    let explained = place.host.admin(&["explain", "c1"]);
     assert!(says(&explained, "fault injected") && explained["owners"] == json!({}), "{explained}");
     next_daemon(&mut place, "---[debug]\nfault = \"daemon.cgroup:kill\"");
     let asking = place.asker();
@@ -226,7 +226,7 @@ fn a_fault_before_the_first_file_is_a_failure_that_the_plugin_hears_of() {
     assert!(!matches!(asking.try_ask(request(vec![wish])), Ok(Ok(_))), "nobody is left to answer");
     next_daemon(&mut place, "");
     assert_eq!(shares(&place), "1024");
-    assert_eq!(place.rig.admin(&["explain", "c1"])["owners"], json!({}));
+    assert_eq!(place.host.admin(&["explain", "c1"])["owners"], json!({}));
     assert!(is_done(&place.asker(), "c1", &json!({"cpu": {"shares": 300}})));
     assert_eq!(shares(&place), "300");
 }
@@ -234,7 +234,7 @@ fn a_fault_before_the_first_file_is_a_failure_that_the_plugin_hears_of() {
 /// A plugin that wants something of the container that it is being asked about.
 fn hasty(place: &Place) -> std::sync::Arc<std::sync::Mutex<Vec<String>>> {
     let wish = request(vec![update_of("c1", &json!({"cpu": {"shares": 300}}))]);
-    place.rig.plugin("10", "hasty", Manner { inside: Some(wish), ..Manner::default() })
+    place.host.plugin("10", "hasty", Script { inside: Some(wish), ..Script::default() })
 }
 
 #[test]
@@ -242,14 +242,14 @@ fn what_waits_for_a_creation_survives_the_daemon() {
     let Some(mut place) = place("---[debug]\nfault = \"daemon.settle:kill\"") else { return };
     let told = hasty(&place);
     place.prepare("c1", &json!({"cpu": {"shares": 1024}}));
-    succeeds(&place.rig.create_from("c1", "c1"));
+    succeeds(&place.host.create_from("c1", "c1"));
     assert!(told.lock().unwrap().contains(&"inside 0 failed".to_owned()));
-    let status = || place.rig.admin(&["status"]).is_null();
+    let status = || place.host.admin(&["status"]).is_null();
     wait_until("the daemon is dead", status);
     assert_eq!(shares(&place), "1024");
     next_daemon(&mut place, "");
     wait_until("the wish is carried out", || shares(&place) == "300");
-    let explained = place.rig.admin(&["explain", "c1"]);
+    let explained = place.host.admin(&["explain", "c1"]);
     assert_eq!(explained["owners"], json!({"CPUShares": "10-hasty"}), "{explained}");
 }
 
@@ -258,7 +258,7 @@ fn what_waits_for_a_creation_that_fails_is_said_to_have_failed() {
     let Some(place) = place("") else { return };
     let told = hasty(&place);
     place.prepare("c1", &json!({"cpu": {"cpus": "4000"}}));
-    assert!(!place.rig.create_from("c1", "c1").status.success());
+    assert!(!place.host.create_from("c1", "c1").status.success());
     assert!(told.lock().unwrap().contains(&"inside 0 failed".to_owned()));
-    wait_until("it is said", || says(&place.rig.admin(&["explain", "c1"]), "it was not created"));
+    wait_until("it is said", || says(&place.host.admin(&["explain", "c1"]), "it was not created"));
 }

@@ -7,28 +7,17 @@
 mod classes;
 mod evictions;
 mod fields;
-#[path = "../support/ground.rs"]
-#[expect(dead_code, reason = "shared with tests of runc alone")]
-mod ground;
 mod lasting;
 mod others;
 mod parallel;
-#[path = "../support/player.rs"]
-mod player;
-#[path = "../bundle/rig.rs"]
-#[expect(dead_code, reason = "shared with tests that need more of it")]
-mod rig;
 mod scopes;
-#[path = "../support/tools.rs"]
-mod tools;
 mod v2;
 
 use nri_runc::plugin::api;
 use serde_json::Value;
-
-use ground::Ground;
-use player::{Ask, Asks, Manner};
-use rig::{Rig, wait_until};
+use test_support::ground::Ground;
+use test_support::scripted_plugin::{Ask, Asks};
+use test_support::{Script, TestHost, wait_until};
 
 /// The test's end of it.
 struct Asking(tokio::sync::mpsc::UnboundedSender<Ask>);
@@ -63,7 +52,7 @@ impl Asking {
 /// The private world with the real runc, in the order in which it ends: containers first.
 struct Place {
     ground: Ground,
-    rig: Rig,
+    host: TestHost,
 }
 
 /// Makes it where v1 has the controllers; `None` after saying why a test is skipped.
@@ -77,11 +66,11 @@ fn place(more: &str) -> Option<Place> {
 
 /// Makes it with this runtime, whatever cgroups there are.
 fn anywhere(runtime: &str, more: &str) -> Option<Place> {
-    let rig = Rig::new(more);
-    let ground = Ground::with(&rig.path(""), runtime)?;
-    rig.configure(ground.runc(), more);
-    let mut place = Place { rig, ground };
-    place.rig.start_daemon();
+    let host = TestHost::new(more);
+    let ground = Ground::with(&host.path(""), runtime)?;
+    host.configure(ground.runc(), more);
+    let mut place = Place { host, ground };
+    place.host.start_daemon();
     Some(place)
 }
 
@@ -94,12 +83,12 @@ impl Place {
     /// Creates and starts a container that sleeps.
     fn run(&self, id: &str, resources: &Value) {
         self.create(id, resources);
-        succeeds(&self.rig.verb(&["start", id]));
+        succeeds(&self.host.verb(&["start", id]));
     }
 
     fn create(&self, id: &str, resources: &Value) {
         self.prepare(id, resources);
-        succeeds(&self.rig.create_from(id, id));
+        succeeds(&self.host.create_from(id, id));
         self.settled(id);
     }
 
@@ -107,8 +96,8 @@ impl Place {
     fn prepare(&self, id: &str, resources: &Value) {
         let mut document = self.ground.document(id, &["sleep", "1000"]);
         document["linux"]["resources"] = resources.clone();
-        std::fs::create_dir_all(self.rig.path(id)).unwrap();
-        self.rig.write(&format!("{id}/config.json"), &document.to_string());
+        std::fs::create_dir_all(self.host.path(id)).unwrap();
+        self.host.write(&format!("{id}/config.json"), &document.to_string());
     }
 
     fn settled(&self, id: &str) {
@@ -118,7 +107,7 @@ impl Place {
     }
 
     fn state(&self, id: &str) -> Option<String> {
-        let pods = self.rig.admin(&["pods"]);
+        let pods = self.host.admin(&["pods"]);
         let mut all = pods
             .as_array()
             .into_iter()
@@ -136,9 +125,9 @@ impl Place {
     }
 
     fn update(&self, id: &str, request: &Value) -> std::process::Output {
-        let root = self.rig.path("root").display().to_string();
+        let root = self.host.path("root").display().to_string();
         let words = ["--root", &root, "update", "--resources", "-", id];
-        self.rig.call_with(&words, &request.to_string())
+        self.host.call_with(&words, &request.to_string())
     }
 
     /// A plugin that asks when it is told to.
@@ -148,8 +137,8 @@ impl Place {
 
     fn asker_called(&self, index: &str, name: &str) -> Asking {
         let (asking, asks) = asking();
-        let manner = Manner { asks: Some(asks), ..Manner::default() };
-        let _told = self.rig.plugin(index, name, manner);
+        let script = Script { asks: Some(asks), ..Script::default() };
+        let _told = self.host.plugin(index, name, script);
         asking
     }
 }

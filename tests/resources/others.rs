@@ -4,21 +4,21 @@
 use nri_runc::plugin::api;
 use serde_json::json;
 
-use super::{Manner, is_done, place, request, succeeds, update_of, wait_until};
+use super::{Script, is_done, place, request, succeeds, update_of, wait_until};
 
 #[test]
 fn answers_to_every_event_reach_the_other_container() {
     let Some(place) = place("") else { return };
     place.run("other", &json!({"cpu": {"shares": 1024}}));
     let shares = |n: u64| vec![update_of("other", &json!({"cpu": {"shares": n}}))];
-    let manner = Manner {
+    let script = Script {
         wants: shares(101),
         update: shares(102),
         updates: shares(103),
         leaves_room: shares(104),
-        ..Manner::default()
+        ..Script::default()
     };
-    let _told = place.rig.plugin("10", "mover", manner);
+    let _told = place.host.plugin("10", "mover", script);
     let says = |wanted: &str| place.file("other", "cpu", "cpu.shares") == wanted;
     wait_until("Synchronize's answer is carried out", || says("101"));
     place.run("c1", &json!({}));
@@ -26,7 +26,7 @@ fn answers_to_every_event_reach_the_other_container() {
     succeeds(&place.update("c1", &json!({"pids": {"limit": 50}})));
     assert!(says("103"), "before the runtime has updated");
     assert_eq!(place.file("c1", "pids", "pids.max"), "50");
-    succeeds(&place.rig.verb(&["kill", "c1", "9"]));
+    succeeds(&place.host.verb(&["kill", "c1", "9"]));
     wait_until("StopContainer's answer is carried out", || says("104"));
 }
 
@@ -35,7 +35,7 @@ fn each_container_fails_for_itself_and_only_what_may_not_is_reported() {
     let Some(place) = place("") else { return };
     place.run("c1", &json!({}));
     place.run("dead", &json!({}));
-    succeeds(&place.rig.verb(&["kill", "dead", "9"]));
+    succeeds(&place.host.verb(&["kill", "dead", "9"]));
     wait_until("it has ended", || place.state("dead").as_deref() == Some("stopped"));
     let asking = place.asker();
     let fine = json!({"cpu": {"shares": 222}});
@@ -52,7 +52,7 @@ fn each_container_fails_for_itself_and_only_what_may_not_is_reported() {
     assert_eq!(ids, ["nobody", "dead", "c1"]);
     assert_eq!(failed[2].linux.resources.cpu.cpus, "4000", "as it was asked for");
     assert_eq!(place.file("c1", "cpu", "cpu.shares"), "222");
-    let dead = place.rig.admin(&["explain", "dead"]);
+    let dead = place.host.admin(&["explain", "dead"]);
     assert!(dead["skipped"][0]["reason"].as_str().unwrap().contains("it has ended"), "{dead}");
 }
 
@@ -61,15 +61,15 @@ fn a_frozen_container_takes_what_the_kernel_takes() {
     let Some(place) = place("") else { return };
     place.run("c1", &json!({}));
     let asking = place.asker();
-    succeeds(&place.rig.verb(&["pause", "c1"]));
+    succeeds(&place.host.verb(&["pause", "c1"]));
     assert!(is_done(&asking, "c1", &json!({"cpu": {"shares": 333}})));
     assert_eq!(place.file("c1", "cpu", "cpu.shares"), "333");
     assert_eq!(place.file("c1", "freezer", "freezer.state"), "FROZEN");
     assert!(!is_done(&asking, "c1", &json!({"cpu": {"cpus": "4000"}})));
-    let explained = place.rig.admin(&["explain", "c1"]);
+    let explained = place.host.admin(&["explain", "c1"]);
     let reason = explained["skipped"][0]["reason"].as_str().unwrap();
     assert!(reason.contains("while it is frozen"), "{reason}");
-    succeeds(&place.rig.verb(&["resume", "c1"]));
+    succeeds(&place.host.verb(&["resume", "c1"]));
 }
 
 #[test]
@@ -80,8 +80,8 @@ fn a_plugin_may_ask_from_inside_its_handler_even_about_the_very_container() {
         update_of("other", &json!({"cpu": {"shares": 111}})),
         update_of("c1", &json!({"cpu": {"shares": 112}})),
     ]);
-    let manner = Manner { inside: Some(both.clone()), ..Manner::default() };
-    let told = place.rig.plugin("10", "inner", manner);
+    let script = Script { inside: Some(both.clone()), ..Script::default() };
+    let told = place.host.plugin("10", "inner", script);
     place.run("c1", &json!({"cpu": {"shares": 1024}}));
     let lines = told.lock().unwrap().clone();
     assert!(lines.contains(&"inside 0 failed".to_owned()), "{lines:?}");
@@ -89,9 +89,9 @@ fn a_plugin_may_ask_from_inside_its_handler_even_about_the_very_container() {
     wait_until("it is updated once it is created", || {
         place.file("c1", "cpu", "cpu.shares") == "112"
     });
-    let manner =
-        Manner { inside: Some(both), at: Some("UpdateContainer".into()), ..Manner::default() };
-    let told = place.rig.plugin("20", "too", manner);
+    let script =
+        Script { inside: Some(both), at: Some("UpdateContainer".into()), ..Script::default() };
+    let told = place.host.plugin("20", "too", script);
     let begun = std::time::Instant::now();
     succeeds(&place.update("c1", &json!({"pids": {"limit": 66}, "cpu": {"shares": 1024}})));
     assert!(begun.elapsed() < std::time::Duration::from_secs(2), "nobody waited for a time-out");
@@ -135,6 +135,6 @@ fn engine_and_plugins_at_once_end_in_one_of_the_legal_orders() {
     let reservation = place.file("c1", "memory", "memory.soft_limit_in_bytes");
     assert_eq!(reservation, (2020 * 4096).to_string());
     assert_eq!(place.file("c1", "pids", "pids.max"), "1020");
-    let explained = place.rig.admin(&["explain", "c1"]);
+    let explained = place.host.admin(&["explain", "c1"]);
     assert_eq!(explained["skipped"], json!([]), "{explained}");
 }

@@ -70,7 +70,7 @@ fn the_engine_and_two_plugins_never_leave_a_mixture() {
                     owner => json!({"CPUShares": owner, "MemReservation": owner}),
                 };
             wait_until("the record says whose the values are", || {
-                place.rig.admin(&["explain", "c1"])["owners"] == wanted
+                place.host.admin(&["explain", "c1"])["owners"] == wanted
             });
             assert_eq!(end(&place), (shares, reservation));
             if turn == TURNS - 1 {

@@ -8,7 +8,7 @@ use std::process::{Command, Output};
 use nri_runc::plugin::api;
 use serde_json::{Value, json};
 
-use super::{Manner, Place, anywhere, is_done, skip, succeeds, wait_until};
+use super::{Place, Script, anywhere, is_done, skip, succeeds, wait_until};
 
 /// A guest without KVM is slow: nobody is late there.
 const PATIENT: &str = "---plugin_request_timeout = \"20s\"";
@@ -54,7 +54,8 @@ fn scopes(runtime: &'static str) -> Option<Scopes> {
         skip("systemd and v2 alone are not here (make vm has a guest where they are)");
         return None;
     }
-    let systemctl = super::tools::find(&["busybox", "systemctl", runtime])?.join("systemctl");
+    let systemctl =
+        test_support::tools::find(&["busybox", "systemctl", runtime])?.join("systemctl");
     Some(Scopes { place: anywhere(runtime, PATIENT)?, runtime, systemctl })
 }
 
@@ -70,18 +71,18 @@ impl Scopes {
     }
 
     fn verb(&self, words: &[&str], stdin: &Value) -> Output {
-        let root = self.place.rig.path("root").display().to_string();
+        let root = self.place.host.path("root").display().to_string();
         let words = [&["--root", &root, "--systemd-cgroup"][..], words].concat();
-        self.place.rig.call_with(&words, &stdin.to_string())
+        self.place.host.call_with(&words, &stdin.to_string())
     }
 
     fn run(&self, id: &str, resources: &Value) {
         let mut document = self.place.ground.document(id, &["sleep", "1000"]);
         document["linux"]["cgroupsPath"] = json!(format!("system.slice:{}:{id}", self.prefix()));
         document["linux"]["resources"] = resources.clone();
-        std::fs::create_dir_all(self.place.rig.path(id)).unwrap();
-        self.place.rig.write(&format!("{id}/config.json"), &document.to_string());
-        let bundle = self.place.rig.path(id).display().to_string();
+        std::fs::create_dir_all(self.place.host.path(id)).unwrap();
+        self.place.host.write(&format!("{id}/config.json"), &document.to_string());
+        let bundle = self.place.host.path(id).display().to_string();
         succeeds(&self.verb(&["create", "--bundle", &bundle, id], &json!(null)));
         self.place.settled(id);
         succeeds(&self.verb(&["start", id], &json!(null)));
@@ -130,7 +131,7 @@ impl Scopes {
     }
 
     fn last_reason(&self, id: &str) -> String {
-        let explained = self.place.rig.admin(&["explain", id]);
+        let explained = self.place.host.admin(&["explain", id]);
         let skipped = explained["skipped"].as_array().and_then(|all| all.last().cloned());
         skipped.map_or_else(String::new, |skipped| skipped["reason"].to_string())
     }
@@ -175,7 +176,7 @@ fn each_field(runtime: &'static str) {
         }
     }
     assert!(failed.is_empty(), "{failed:#?}");
-    let explained = scopes.place.rig.admin(&["explain", "c1"]);
+    let explained = scopes.place.host.admin(&["explain", "c1"]);
     let changes = explained["changes"].as_array().unwrap();
     let is_shares = |change: &&Value| change["field"] == "linux.resources.cpu.shares";
     let shares = changes.iter().find(is_shares).unwrap();
@@ -216,8 +217,8 @@ fn beside_the_engine(runtime: &'static str) {
         scopes.wrong("c1", OWNED.0, OWNED.1).is_empty()
     });
     scopes.show("the engine is refused", "ok");
-    scopes.place.rig.kill_daemon();
-    scopes.place.rig.start_daemon();
+    scopes.place.host.kill_daemon();
+    scopes.place.host.start_daemon();
     let again = json!({"memory": {"limit": 50_331_648}, "pids": {"limit": 100}});
     succeeds(&scopes.update("c1", &again));
     scopes.all_say("c1", OWNED.0, OWNED.1);
@@ -261,7 +262,7 @@ fn refusals(runtime: &'static str) {
         }
     }
     assert!(failed.is_empty(), "{failed:#?}");
-    assert_eq!(scopes.place.rig.admin(&["explain", "c1"])["owners"], json!({}));
+    assert_eq!(scopes.place.host.admin(&["explain", "c1"])["owners"], json!({}));
 }
 
 fn moved(runtime: &'static str) {
@@ -272,7 +273,7 @@ fn moved(runtime: &'static str) {
         ..Default::default()
     };
     let adjust = api::ContainerAdjustment { linux: Some(linux).into(), ..Default::default() };
-    let _told = scopes.place.rig.plugin("20", "mover", Manner { adjust, ..Manner::default() });
+    let _told = scopes.place.host.plugin("20", "mover", Script { adjust, ..Script::default() });
     scopes.run("c1", &first());
     assert_eq!(scopes.property("c1", "Slice"), slice);
     assert_eq!(scopes.systemctl(&["is-active", &scopes.unit("c1")]), "active");

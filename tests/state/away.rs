@@ -7,62 +7,61 @@ use std::sync::{Arc, Mutex};
 use protobuf::MessageDyn;
 use serde_json::{Value, json};
 
-use super::player::Manner;
-use super::rig::{Rig, wait_until};
 use super::{api, bundle, run, started, state, succeeds};
+use test_support::{Script, TestHost, wait_until};
 
 /// What a plugin heard, each with its whole request.
 type Heard = Arc<Mutex<Vec<(String, Value)>>>;
 
-fn listener(mut manner: Manner) -> (Manner, Heard) {
+fn listener(mut script: Script) -> (Script, Heard) {
     let heard = Heard::default();
     let into = Arc::clone(&heard);
-    manner.hears = Some(Arc::new(move |event: &str, request: &dyn MessageDyn| {
+    script.hears = Some(Arc::new(move |event: &str, request: &dyn MessageDyn| {
         let text = protobuf_json_mapping::print_to_string(request).unwrap();
         into.lock().unwrap().push((event.to_owned(), serde_json::from_str(&text).unwrap()));
     }));
-    (manner, heard)
+    (script, heard)
 }
 
 /// A plugin that owns the cpus of every container.
-fn pins() -> Manner {
+fn pins() -> Script {
     let cpu = api::LinuxCPU { cpus: "0".to_owned(), ..Default::default() };
     let resources = api::LinuxResources { cpu: Some(cpu).into(), ..Default::default() };
     let linux =
         api::LinuxContainerAdjustment { resources: Some(resources).into(), ..Default::default() };
     let adjust = api::ContainerAdjustment { linux: Some(linux).into(), ..Default::default() };
-    Manner { adjust, ..Manner::default() }
+    Script { adjust, ..Script::default() }
 }
 
-fn update(rig: &Rig, id: &str, resources: &Value) {
-    let root = rig.path("root").display().to_string();
+fn update(host: &TestHost, id: &str, resources: &Value) {
+    let root = host.path("root").display().to_string();
     let words = ["--root", &root, "update", "--resources", "-", id];
-    succeeds(&rig.call_with(&words, &resources.to_string()));
+    succeeds(&host.call_with(&words, &resources.to_string()));
 }
 
 #[test]
 fn what_came_ended_and_was_updated_meanwhile_is_told_in_order() {
-    let mut rig = Rig::new("autostart = false");
-    rig.start_daemon();
-    let _told = rig.plugin("10", "pin", pins());
+    let mut host = TestHost::new("autostart = false");
+    host.start_daemon();
+    let _told = host.plugin("10", "pin", pins());
     for id in ["ends", "goes", "stays", "waits"] {
-        bundle(&rig, id);
-        succeeds(&rig.create_from(id, id));
-        wait_until("it is made", || state(&rig, id) == "created");
+        bundle(&host, id);
+        succeeds(&host.create_from(id, id));
+        wait_until("it is made", || state(&host, id) == "created");
     }
     for id in ["ends", "goes", "stays"] {
-        succeeds(&rig.verb(&["start", id]));
-        wait_until("it runs", || state(&rig, id) == "running");
+        succeeds(&host.verb(&["start", id]));
+        wait_until("it runs", || state(&host, id) == "running");
     }
-    rig.kill_daemon();
-    succeeds(&rig.verb(&["kill", "ends", "9"]));
-    succeeds(&rig.verb(&["delete", "--force", "goes"]));
-    succeeds(&rig.verb(&["start", "waits"]));
-    update(&rig, "stays", &json!({"cpu": {"shares": 77, "cpus": ""}}));
-    run(&rig, "comes");
-    rig.start_daemon();
-    let (manner, heard) = listener(pins());
-    let told = rig.plugin("10", "pin", manner);
+    host.kill_daemon();
+    succeeds(&host.verb(&["kill", "ends", "9"]));
+    succeeds(&host.verb(&["delete", "--force", "goes"]));
+    succeeds(&host.verb(&["start", "waits"]));
+    update(&host, "stays", &json!({"cpu": {"shares": 77, "cpus": ""}}));
+    run(&host, "comes");
+    host.start_daemon();
+    let (script, heard) = listener(pins());
+    let told = host.plugin("10", "pin", script);
     let ends = ["StopContainer ends", "StopContainer goes", "RemoveContainer goes"];
     wait_until("the ends are told", || {
         let told = told.lock().unwrap();
@@ -74,8 +73,8 @@ fn what_came_ended_and_was_updated_meanwhile_is_told_in_order() {
     assert!(told[..5].iter().all(|line| line.starts_with("Synchronize ")), "{told:?}");
     assert_eq!((named("StopContainer"), named("RemoveContainer")), (2, 1), "{told:?}");
     assert_eq!(named("CreateContainer") + named("StartContainer"), 0, "{told:?}");
-    assert_eq!(state(&rig, "waits"), "running");
-    assert_eq!(state(&rig, "comes"), "running");
+    assert_eq!(state(&host, "waits"), "running");
+    assert_eq!(state(&host, "comes"), "running");
     // What it was synchronized with is what holds: the engine's new value, and the plugin's own.
     let heard = heard.lock().unwrap();
     let stays = heard.iter().filter(|(event, _)| event == "Synchronize").find_map(|(_, sync)| {
@@ -86,21 +85,21 @@ fn what_came_ended_and_was_updated_meanwhile_is_told_in_order() {
     assert_eq!((&cpu["shares"]["value"], &cpu["cpus"]), (&json!("77"), &json!("0")), "{cpu}");
     // And it is said what became of the plugin's value (there is no real cgroup here).
     wait_until("it is said", || {
-        let explained = rig.admin(&["explain", "stays"]);
+        let explained = host.admin(&["explain", "stays"]);
         explained["skipped"].to_string().contains("that update")
     });
-    assert_eq!(rig.admin(&["explain", "stays"])["owners"]["CPUSetCPUs"], "10-pin");
+    assert_eq!(host.admin(&["explain", "stays"])["owners"]["CPUSetCPUs"], "10-pin");
 }
 
 #[test]
 fn a_plugin_that_was_away_longer_than_the_daemon_hears_of_nothing_that_is_over() {
-    let mut rig = started("autostart = false");
-    run(&rig, "c1");
-    rig.kill_daemon();
-    succeeds(&rig.verb(&["delete", "--force", "c1"]));
-    rig.start_daemon();
-    wait_until("it is forgotten", || rig.admin(&["pods"]) == json!([]));
-    let told = rig.plugin("10", "late", Manner::default());
+    let mut host = started("autostart = false");
+    run(&host, "c1");
+    host.kill_daemon();
+    succeeds(&host.verb(&["delete", "--force", "c1"]));
+    host.start_daemon();
+    wait_until("it is forgotten", || host.admin(&["pods"]) == json!([]));
+    let told = host.plugin("10", "late", Script::default());
     std::thread::sleep(std::time::Duration::from_millis(200));
     assert!(told.lock().unwrap().is_empty());
 }

@@ -6,31 +6,24 @@
 
 mod away;
 mod full;
-#[path = "../support/player.rs"]
-mod player;
 mod records;
-#[path = "../bundle/rig.rs"]
-#[expect(dead_code, reason = "shared with tests that need more of it")]
-mod rig;
 mod wiped;
 
 use nri_runc::plugin::api;
 use serde_json::Value;
-
-use player::Manner;
-use rig::Rig;
+use test_support::{Script, TestHost};
 
 /// A plugin that sets a variable, so that every document is patched.
-fn sets() -> Manner {
+fn sets() -> Script {
     let env = api::KeyValue { key: "HELLO".into(), value: "there".into(), ..Default::default() };
     let adjust = api::ContainerAdjustment { env: vec![env], ..Default::default() };
-    Manner { adjust, ..Manner::default() }
+    Script { adjust, ..Script::default() }
 }
 
-fn started(more: &str) -> Rig {
-    let mut rig = Rig::new(more);
-    rig.start_daemon();
-    rig
+fn started(more: &str) -> TestHost {
+    let mut host = TestHost::new(more);
+    host.start_daemon();
+    host
 }
 
 #[track_caller]
@@ -49,33 +42,33 @@ fn fails(output: &std::process::Output, words: &[&str]) {
 }
 
 /// A bundle of its own for a container, which has the container's name.
-fn bundle(rig: &Rig, id: &str) {
-    std::fs::create_dir_all(rig.path(id).join("rootfs")).unwrap();
-    rig.write(&format!("{id}/config.json"), rig::BUNDLE);
+fn bundle(host: &TestHost, id: &str) {
+    std::fs::create_dir_all(host.path(id).join("rootfs")).unwrap();
+    host.write(&format!("{id}/config.json"), test_support::BUNDLE);
 }
 
 /// Makes a container from a bundle of its own, and starts it.
-fn run(rig: &Rig, id: &str) {
-    bundle(rig, id);
-    succeeds(&rig.create_from(id, id));
-    succeeds(&rig.verb(&["start", id]));
+fn run(host: &TestHost, id: &str) {
+    bundle(host, id);
+    succeeds(&host.create_from(id, id));
+    succeeds(&host.verb(&["start", id]));
 }
 
 /// A container as `pods` shows it.
-fn shown(rig: &Rig, id: &str) -> Value {
-    let pods = rig.admin(&["pods"]);
+fn shown(host: &TestHost, id: &str) -> Value {
+    let pods = host.admin(&["pods"]);
     let pods = pods.as_array().into_iter().flatten();
     let mut all = pods.flat_map(|pod| pod["containers"].as_array().cloned().unwrap_or_default());
     all.find(|container| container["id"] == id).unwrap_or_default()
 }
 
-fn state(rig: &Rig, id: &str) -> String {
-    shown(rig, id)["state"].as_str().unwrap_or_default().to_owned()
+fn state(host: &TestHost, id: &str) -> String {
+    shown(host, id)["state"].as_str().unwrap_or_default().to_owned()
 }
 
 /// The record files of one kind.
-fn files(rig: &Rig, kind: &str) -> Vec<std::path::PathBuf> {
-    let entries = std::fs::read_dir(rig.path("run/state").join(kind)).into_iter().flatten();
+fn files(host: &TestHost, kind: &str) -> Vec<std::path::PathBuf> {
+    let entries = std::fs::read_dir(host.path("run/state").join(kind)).into_iter().flatten();
     // A daemon that was killed while it wrote leaves the half of it under a hidden name.
     let is_whole = |path: &std::path::PathBuf| {
         path.file_name().is_some_and(|name| !name.to_string_lossy().starts_with('.'))

@@ -3,11 +3,11 @@
 
 use serde_json::{Value, json};
 
-use super::rig::{BUNDLE, Rig, wait_until};
-use super::{Manner, files, run, sets, shown, started, state, succeeds};
+use super::{Script, files, run, sets, shown, started, state, succeeds};
+use test_support::{BUNDLE, TestHost, wait_until};
 
-fn check(rig: &Rig, name: &str) -> Vec<Value> {
-    let findings = rig.admin(&["check"]);
+fn check(host: &TestHost, name: &str) -> Vec<Value> {
+    let findings = host.admin(&["check"]);
     let findings = findings.as_array().cloned().unwrap_or_default();
     findings.into_iter().filter(|finding| finding["check"] == name).collect()
 }
@@ -21,76 +21,76 @@ fn alter(path: &std::path::Path, change: impl FnOnce(&mut Value)) {
 
 #[test]
 fn what_cannot_be_read_is_set_aside_shown_and_named_and_the_rest_is_known() {
-    let mut rig = started("");
+    let mut host = started("");
     for id in ["c1", "c2", "c3", "c4"] {
-        run(&rig, id);
+        run(&host, id);
     }
-    assert_eq!(rig.admin(&["status"])["set_aside"], json!([]));
-    assert!(check(&rig, "records").is_empty());
-    rig.kill_daemon();
+    assert_eq!(host.admin(&["status"])["set_aside"], json!([]));
+    assert!(check(&host, "records").is_empty());
+    host.kill_daemon();
     let record = |id: &str| {
-        let mut all = files(&rig, "containers").into_iter();
+        let mut all = files(&host, "containers").into_iter();
         all.find(|path| path.display().to_string().contains(&format!("/{id}-"))).unwrap()
     };
     let half = std::fs::read(record("c1")).unwrap();
     nri_runc::files::replace(&record("c1"), &half[..half.len() / 2]).unwrap();
     nri_runc::files::replace(&record("c2"), b"\x00\xff garbage").unwrap();
     alter(&record("c3"), |record| record["schema"] = json!(99));
-    rig.start_daemon();
-    assert_eq!(state(&rig, "c4"), "running");
-    assert!(["c1", "c2", "c3"].iter().all(|id| state(&rig, id).is_empty()));
-    let status = rig.admin(&["status"]);
+    host.start_daemon();
+    assert_eq!(state(&host, "c4"), "running");
+    assert!(["c1", "c2", "c3"].iter().all(|id| state(&host, id).is_empty()));
+    let status = host.admin(&["status"]);
     let aside = status["set_aside"].as_array().unwrap();
     assert_eq!(aside.len(), 3, "{status}");
     assert!(aside[0].as_str().unwrap().contains("state/aside/c1-"), "{status}");
     let failures = status["failures"].to_string();
     assert!(failures.contains("was set aside") && failures.contains("schema 99"), "{failures}");
-    assert_eq!(rig.logged(&["cannot be used and was set aside"]), 3, "one line for each");
-    let page = rig.call(&["nri", "status"]).stdout;
+    assert_eq!(host.logged(&["cannot be used and was set aside"]), 3, "one line for each");
+    let page = host.call(&["nri", "status"]).stdout;
     let page = String::from_utf8_lossy(&page).into_owned();
     assert_eq!(page.lines().filter(|line| line.starts_with("set aside")).count(), 3, "{page}");
-    let findings = check(&rig, "records");
+    let findings = check(&host, "records");
     assert_eq!((findings.len(), &findings[0]["ok"]), (1, &json!(false)), "{findings:?}");
     let (detail, hint) = (findings[0]["detail"].to_string(), findings[0]["hint"].to_string());
     assert!(detail.contains("c1-") && hint.contains("state/aside"), "{findings:?}");
     // Their containers are still the runtime's, and end as such.
     for id in ["c1", "c2", "c3", "c4"] {
-        succeeds(&rig.verb(&["delete", "--force", id]));
+        succeeds(&host.verb(&["delete", "--force", id]));
     }
-    std::fs::remove_dir_all(rig.path("run/state/aside")).unwrap();
-    assert!(check(&rig, "records").is_empty());
+    std::fs::remove_dir_all(host.path("run/state/aside")).unwrap();
+    assert!(check(&host, "records").is_empty());
 }
 
 #[test]
 fn what_a_newer_version_wrote_is_used_and_kept_after_a_downgrade() {
-    let mut rig = started("");
-    run(&rig, "c1");
-    rig.kill_daemon();
+    let mut host = started("");
+    run(&host, "c1");
+    host.kill_daemon();
     for kind in ["containers", "pods"] {
-        alter(&files(&rig, kind)[0], |record| {
+        alter(&files(&host, kind)[0], |record| {
             record["schema"] = json!(record["schema"].as_u64().unwrap() + 1);
             record["of_the_future"] = json!({"mood": "fine"});
         });
     }
-    rig.start_daemon();
-    assert_eq!(state(&rig, "c1"), "running");
-    let told = rig.plugin("10", "env", sets());
-    succeeds(&rig.verb(&["kill", "c1", "9"]));
-    wait_until("its end is known", || state(&rig, "c1") == "stopped");
+    host.start_daemon();
+    assert_eq!(state(&host, "c1"), "running");
+    let told = host.plugin("10", "env", sets());
+    succeeds(&host.verb(&["kill", "c1", "9"]));
+    wait_until("its end is known", || state(&host, "c1") == "stopped");
     for kind in ["containers", "pods"] {
-        let text = std::fs::read_to_string(&files(&rig, kind)[0]).unwrap();
+        let text = std::fs::read_to_string(&files(&host, kind)[0]).unwrap();
         assert!(text.contains("\"mood\":\"fine\""), "{kind}: {text}");
     }
     wait_until("it is told", || told.lock().unwrap().len() == 2);
     assert_eq!(*told.lock().unwrap(), ["Synchronize c1", "StopContainer c1"]);
-    assert_eq!(rig.admin(&["status"])["set_aside"], json!([]));
+    assert_eq!(host.admin(&["status"])["set_aside"], json!([]));
 }
 
 #[test]
 fn what_an_older_version_wrote_is_used_after_an_upgrade() {
-    let mut rig = started("");
-    run(&rig, "c1");
-    rig.kill_daemon();
+    let mut host = started("");
+    run(&host, "c1");
+    host.kill_daemon();
     // What the first version did not write.
     let later = [
         "pod_name",
@@ -110,45 +110,45 @@ fn what_an_older_version_wrote_is_used_after_an_upgrade() {
         "made_by",
         "is_found",
     ];
-    alter(&files(&rig, "containers")[0], |record| {
+    alter(&files(&host, "containers")[0], |record| {
         later.iter().for_each(|key| drop(record.as_object_mut().unwrap().remove(*key)));
     });
-    std::fs::remove_file(rig.path("run/state/boot_id")).unwrap();
-    std::fs::remove_dir_all(rig.path("run/state/kept")).unwrap();
-    rig.start_daemon();
-    assert_eq!(shown(&rig, "c1")["found"], false);
-    assert_eq!(state(&rig, "c1"), "running");
-    let told = rig.plugin("10", "env", Manner::default());
-    succeeds(&rig.verb(&["delete", "--force", "c1"]));
-    wait_until("nobody knows of it", || rig.admin(&["pods"]) == json!([]));
+    std::fs::remove_file(host.path("run/state/boot_id")).unwrap();
+    std::fs::remove_dir_all(host.path("run/state/kept")).unwrap();
+    host.start_daemon();
+    assert_eq!(shown(&host, "c1")["found"], false);
+    assert_eq!(state(&host, "c1"), "running");
+    let told = host.plugin("10", "env", Script::default());
+    succeeds(&host.verb(&["delete", "--force", "c1"]));
+    wait_until("nobody knows of it", || host.admin(&["pods"]) == json!([]));
     wait_until("it is told", || told.lock().unwrap().len() == 5);
     assert_eq!(told.lock().unwrap()[1..3], ["StopContainer c1", "RemoveContainer c1"]);
 }
 
 #[test]
 fn a_run_directory_from_before_a_boot_is_as_if_it_were_empty() {
-    let mut rig = started("");
-    let _told = rig.plugin("10", "env", sets());
-    run(&rig, "c1");
-    rig.kill_daemon();
+    let mut host = started("");
+    let _told = host.plugin("10", "env", sets());
+    run(&host, "c1");
+    host.kill_daemon();
     for kind in ["containers", "pods"] {
-        alter(&files(&rig, kind)[0], |record| record["boot_id"] = json!("before"));
+        alter(&files(&host, kind)[0], |record| record["boot_id"] = json!("before"));
     }
-    rig.write("run/state/boot_id", "before");
-    rig.write("run/state/aside/x.json", "{");
+    host.write("run/state/boot_id", "before");
+    host.write("run/state/aside/x.json", "{");
     // The boot ended the container, and cleared the runtime's own directory.
-    let pid = rig.read("root/c1/pid").trim().parse().unwrap();
+    let pid = host.read("root/c1/pid").trim().parse().unwrap();
     nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::SIGKILL).unwrap();
-    std::fs::remove_dir_all(rig.path("root")).unwrap();
-    rig.start_daemon();
-    assert_eq!(rig.admin(&["pods"]), json!([]));
-    let status = rig.admin(&["status"]);
+    std::fs::remove_dir_all(host.path("root")).unwrap();
+    host.start_daemon();
+    assert_eq!(host.admin(&["pods"]), json!([]));
+    let status = host.admin(&["status"]);
     assert_eq!((&status["set_aside"], &status["failures"]), (&json!([]), &json!([])));
     // Nobody waits for the plugins of then, and the engine may make it anew.
-    rig.write("c1/config.json", BUNDLE);
+    host.write("c1/config.json", BUNDLE);
     let begun = std::time::Instant::now();
-    succeeds(&rig.create_from("c1", "c1"));
+    succeeds(&host.create_from("c1", "c1"));
     assert!(begun.elapsed() < std::time::Duration::from_secs(4), "it waited for a plugin");
-    assert_eq!(rig.read("fake/seen.json"), BUNDLE);
-    assert_eq!(files(&rig, "containers").len(), 1);
+    assert_eq!(host.read("fake/seen.json"), BUNDLE);
+    assert_eq!(files(&host, "containers").len(), 1);
 }

@@ -6,11 +6,6 @@
 //!
 //! Skipped, with the reason, where `scripts/newer.sh` could not build containerd.
 
-#[path = "../../../tests/support/containerd.rs"]
-mod containerd;
-#[path = "../../../tests/support/cri.rs"]
-#[expect(clippy::module_inception, dead_code, reason = "shared with tests that use more of it")]
-mod cri;
 pub(crate) mod plugin;
 mod side;
 

@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use super::containerd::{Containerd, Setup};
-use super::cri::{self, Cri};
 use super::plugin::{self, Policies};
+use test_support::containerd::{Containerd, Setup};
+use test_support::cri::{self, Cri};
 
 /// As many pods as there are workers: kubelet makes the containers of one pod in a row.
 pub(super) const WORKERS: usize = 8;

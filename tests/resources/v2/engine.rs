@@ -50,8 +50,8 @@ fn engine(runtime: &str) {
     wait_until("what the plugin owns is there again", || place.wrong("c1", &OWNED).is_empty());
     show(runtime, "the engine is refused", "ok");
     // The daemon dies: nothing is forgotten.
-    place.rig.kill_daemon();
-    place.rig.start_daemon();
+    place.host.kill_daemon();
+    place.host.start_daemon();
     succeeds(
         &place.update("c1", &json!({"memory": {"limit": 83_886_080}, "pids": {"limit": 100}})),
     );
@@ -61,15 +61,15 @@ fn engine(runtime: &str) {
     // A deliberate change wins: 900 shares are 35.
     succeeds(&place.update("c1", &json!({"cpu": {"shares": 900}})));
     place.all_say("c1", &[("cpu.weight", "35"), OWNED[1], OWNED[2]]);
-    let explained = place.rig.admin(&["explain", "c1"]);
+    let explained = place.host.admin(&["explain", "c1"]);
     assert_eq!(explained["owners"].get("CPUShares"), None, "{explained}");
     show(runtime, "the engine wins by a deliberate change", "ok");
     // The same name again is another container.
-    succeeds(&place.rig.verb(&["delete", "--force", "c1"]));
+    succeeds(&place.host.verb(&["delete", "--force", "c1"]));
     wait_until("it is gone", || place.state("c1").is_none());
     place.run("c1", &first);
     place.all_say("c1", &[("cpu.weight", "39"), ("pids.max", "100"), ("memory.high", "max")]);
-    let state = place.rig.verb(&["state", "c1"]);
+    let state = place.host.verb(&["state", "c1"]);
     assert!(String::from_utf8_lossy(&state.stdout).contains("running"));
     show(runtime, "nothing stale comes back with the name", "ok");
 }
@@ -81,7 +81,7 @@ fn verbs(runtime: &str) {
     let asking = place.asker();
     assert!(is_done(&asking, "c1", &owned()));
     for verb in ["state", "pause", "resume"] {
-        succeeds(&place.rig.verb(&[verb, "c1"]));
+        succeeds(&place.host.verb(&[verb, "c1"]));
         place.all_say("c1", &OWNED);
         show(runtime, &format!("{verb} brings nothing back"), "ok");
     }
@@ -89,12 +89,12 @@ fn verbs(runtime: &str) {
     succeeds(&place.update("c1", &json!({"memory": {"reservation": 8_388_608}})));
     place.all_say("c1", &OWNED);
     if runtime == "runc" {
-        let state: Value = serde_json::from_str(&place.rig.read("root/c1/state.json")).unwrap();
+        let state: Value = serde_json::from_str(&place.host.read("root/c1/state.json")).unwrap();
         let known = &state["config"]["cgroups"];
         assert_eq!((&known["pids_limit"], &known["cpu_weight"]), (&json!(33), &json!(12)));
         show(runtime, "its own record has what the plugin owns", "ok");
     }
-    succeeds(&place.rig.verb(&["delete", "--force", "c1"]));
+    succeeds(&place.host.verb(&["delete", "--force", "c1"]));
     wait_until("it is gone", || place.state("c1").is_none());
     place.run("c1", &first);
     wait_until("what the plugin set is set again", || place.wrong("c1", &OWNED).is_empty());

@@ -112,7 +112,7 @@ fn each_field(runtime: &str) {
         }
     }
     assert!(failed.is_empty(), "{failed:#?}");
-    let explained = place.rig.admin(&["explain", "c1"]);
+    let explained = place.host.admin(&["explain", "c1"]);
     assert_eq!(explained["owners"]["CPUShares"], "10-asker", "{explained}");
     let changes = explained["changes"].as_array().unwrap();
     let weight = changes.iter().find(|change| change["field"] == "cgroup:cpu.weight").unwrap();
@@ -120,7 +120,7 @@ fn each_field(runtime: &str) {
 }
 
 fn last_reason(place: &super::Place) -> String {
-    let explained = place.rig.admin(&["explain", "c1"]);
+    let explained = place.host.admin(&["explain", "c1"]);
     let skipped = explained["skipped"].as_array().and_then(|all| all.last().cloned());
     skipped.map_or_else(String::new, |skipped| skipped["reason"].to_string())
 }
@@ -143,7 +143,7 @@ fn refusals(runtime: &str) {
         }
     }
     assert!(failed.is_empty(), "before: {before:?}\n{failed:#?}");
-    let explained = place.rig.admin(&["explain", "c1"]);
+    let explained = place.host.admin(&["explain", "c1"]);
     assert_eq!(explained["owners"], json!({}), "{explained}");
 }
 

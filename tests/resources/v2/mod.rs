@@ -32,7 +32,7 @@ fn place(runtime: &str) -> Option<Place> {
         skip("this host's cgroups are not v2 alone (make vm has a guest where they are)");
         return None;
     }
-    let tools = super::tools::find(&["busybox", "runc"])?;
+    let tools = test_support::tools::find(&["busybox", "runc"])?;
     if !tools.join(runtime).exists() {
         skip(&format!("{runtime} is not in {} (make vm has it)", tools.display()));
         return None;

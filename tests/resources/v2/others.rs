@@ -5,21 +5,21 @@
 use nix::sys::stat::{Mode, SFlag, makedev, mknod};
 use serde_json::{Value, json};
 
-use super::super::{Manner, is_done, request, succeeds, update_of, wait_until};
+use super::super::{Script, is_done, request, succeeds, update_of, wait_until};
 use super::{place, show};
 
 fn answers(runtime: &str) {
     let Some(place) = place(runtime) else { return };
     place.run("other", &json!({"pids": {"limit": 100}}));
     let pids = |n: i64| vec![update_of("other", &json!({"pids": {"limit": n}}))];
-    let manner = Manner {
+    let script = Script {
         wants: pids(101),
         update: pids(102),
         updates: pids(103),
         leaves_room: pids(104),
-        ..Manner::default()
+        ..Script::default()
     };
-    let _told = place.rig.plugin("10", "mover", manner);
+    let _told = place.host.plugin("10", "mover", script);
     let says = |wanted: &str| place.says("other", "pids.max") == wanted;
     wait_until("Synchronize's answer is carried out", || says("101"));
     place.run("c1", &json!({}));
@@ -27,7 +27,7 @@ fn answers(runtime: &str) {
     succeeds(&place.update("c1", &json!({"pids": {"limit": 50}})));
     assert!(says("103"), "before the runtime has updated");
     assert_eq!(place.says("c1", "pids.max"), "50");
-    succeeds(&place.rig.verb(&["kill", "c1", "KILL"]));
+    succeeds(&place.host.verb(&["kill", "c1", "KILL"]));
     wait_until("StopContainer's answer is carried out", || says("104"));
     show(runtime, "answers of Synchronize, Create, Update, Stop", "ok");
     wait_until("it has ended", || place.state("c1").as_deref() == Some("stopped"));
@@ -45,13 +45,13 @@ fn frozen(runtime: &str) {
     let Some(place) = place(runtime) else { return };
     place.run("c1", &json!({"pids": {"limit": 100}}));
     let asking = place.asker();
-    succeeds(&place.rig.verb(&["pause", "c1"]));
+    succeeds(&place.host.verb(&["pause", "c1"]));
     assert!(is_done(&asking, "c1", &json!({"pids": {"limit": 33}, "cpu": {"shares": 300}})));
     place.all_say("c1", &[("pids.max", "33"), ("cgroup.freeze", "1")]);
     assert!(!is_done(&asking, "c1", &json!({"cpu": {"cpus": "4000"}})));
-    let explained = place.rig.admin(&["explain", "c1"]);
+    let explained = place.host.admin(&["explain", "c1"]);
     assert!(explained["skipped"].to_string().contains("while it is frozen"), "{explained}");
-    succeeds(&place.rig.verb(&["resume", "c1"]));
+    succeeds(&place.host.verb(&["resume", "c1"]));
     place.all_say("c1", &[("pids.max", "33"), ("cgroup.freeze", "0")]);
     show(runtime, "a frozen container takes what the kernel takes", "ok");
 }
@@ -59,7 +59,7 @@ fn frozen(runtime: &str) {
 /// What the container hears when it opens a device that no driver has: that it may not, or that
 /// there is none.
 fn is_allowed(place: &super::Place) -> bool {
-    let output = place.rig.verb(&["exec", "c1", "sh", "-c", ": </dev/odd"]);
+    let output = place.host.verb(&["exec", "c1", "sh", "-c", ": </dev/odd"]);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(!output.status.success(), "it has a driver");
     let is_denied = said.contains("Operation not permitted");
@@ -70,7 +70,7 @@ fn is_allowed(place: &super::Place) -> bool {
 /// A place with a container that sees the device.
 fn with_device(runtime: &str) -> Option<super::Place> {
     let place = place(runtime)?;
-    let node = place.rig.path("rootfs/dev/odd");
+    let node = place.host.path("rootfs/dev/odd");
     let mode = Mode::from_bits_truncate(0o666);
     mknod(&node, SFlag::S_IFCHR, mode, makedev(10, 250)).unwrap();
     place.run("c1", &json!({"devices": [{"allow": false, "access": "rwm"}]}));
@@ -88,7 +88,7 @@ fn rule(allow: bool) -> Value {
 fn device_rules_on_v2_go_through_crun() {
     let Some(place) = with_device("crun") else { return };
     let asking = place.asker();
-    assert!(is_done(&asking, "c1", &rule(true)), "{}", place.rig.read("daemon.err"));
+    assert!(is_done(&asking, "c1", &rule(true)), "{}", place.host.read("daemon.err"));
     assert!(is_allowed(&place));
     show("crun", "a device is allowed", "ok");
     succeeds(&place.update("c1", &json!({"pids": {"limit": 50}})));

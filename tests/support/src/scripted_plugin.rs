@@ -13,58 +13,58 @@ use protobuf::MessageDyn;
 use ttrpc::r#async::TtrpcContext;
 
 /// Takes an event with its whole request.
-pub(crate) type Hears = Arc<dyn Fn(&str, &dyn MessageDyn) + Send + Sync>;
+pub type Hears = Arc<dyn Fn(&str, &dyn MessageDyn) + Send + Sync>;
 
 /// How a plugin behaves.
 #[derive(Clone, Default)]
-pub(crate) struct Manner {
-    pub(crate) adjust: api::ContainerAdjustment,
+pub struct Script {
+    pub adjust: api::ContainerAdjustment,
     /// The only container that it adjusts.
-    pub(crate) only: Option<&'static str>,
-    pub(crate) update: Vec<api::ContainerUpdate>,
+    pub only: Option<&'static str>,
+    pub update: Vec<api::ContainerUpdate>,
     /// What it answers to UpdateContainer, and whom it wants evicted then.
-    pub(crate) updates: Vec<api::ContainerUpdate>,
-    pub(crate) evicts: Vec<api::ContainerEviction>,
+    pub updates: Vec<api::ContainerUpdate>,
+    pub evicts: Vec<api::ContainerEviction>,
     /// Why it refuses, and with which status; `UNKNOWN` is what a handler's own error becomes.
-    pub(crate) refuses: Option<&'static str>,
-    pub(crate) status: Option<ttrpc::Code>,
-    pub(crate) hangs: bool,
-    pub(crate) leaves: bool,
+    pub refuses: Option<&'static str>,
+    pub status: Option<ttrpc::Code>,
+    pub hangs: bool,
+    pub leaves: bool,
     /// The event at which it does so, in place of CreateContainer.
-    pub(crate) at: Option<String>,
+    pub at: Option<String>,
     /// Why it rejects what it is asked to validate.
-    pub(crate) rejects: Option<String>,
+    pub rejects: Option<String>,
     /// What it subscribes to, in place of everything up to RemoveContainer.
-    pub(crate) events: Option<i32>,
+    pub events: Option<i32>,
     /// Hears every event in full.
-    pub(crate) hears: Option<Hears>,
+    pub hears: Option<Hears>,
     /// What it answers to Synchronize.
-    pub(crate) wants: Vec<api::ContainerUpdate>,
+    pub wants: Vec<api::ContainerUpdate>,
     /// What it answers to StopContainer.
-    pub(crate) leaves_room: Vec<api::ContainerUpdate>,
+    pub leaves_room: Vec<api::ContainerUpdate>,
     /// What it asks for from inside the handler of the event `at`.
-    pub(crate) inside: Option<api::UpdateContainersRequest>,
+    pub inside: Option<api::UpdateContainersRequest>,
     /// What it asks for unasked.
-    pub(crate) asks: Option<Asks>,
+    pub asks: Option<Asks>,
 }
 
 /// A request that a plugin is to make, and where its outcome goes.
-pub(crate) type Ask = (
+pub type Ask = (
     api::UpdateContainersRequest,
     std::sync::mpsc::Sender<Result<api::UpdateContainersResponse, String>>,
 );
 
 /// The plugin's end of it.
-pub(crate) type Asks = Arc<tokio::sync::Mutex<tokio::sync::mpsc::UnboundedReceiver<Ask>>>;
+pub type Asks = Arc<tokio::sync::Mutex<tokio::sync::mpsc::UnboundedReceiver<Ask>>>;
 
-struct Player {
-    manner: Manner,
+struct ScriptedPlugin {
+    script: Script,
     told: Arc<Mutex<Vec<String>>>,
     leave: tokio::sync::mpsc::Sender<()>,
     runtime: Arc<OnceLock<Runtime>>,
 }
 
-impl Player {
+impl ScriptedPlugin {
     fn note(&self, event: &str, subject: &str) {
         self.told.lock().unwrap().push(format!("{event} {subject}"));
     }
@@ -77,41 +77,41 @@ impl Player {
         request: &dyn MessageDyn,
     ) -> ttrpc::Result<()> {
         self.note(event, subject);
-        if let Some(hears) = &self.manner.hears {
+        if let Some(hears) = &self.script.hears {
             hears(event, request);
         }
-        if self.manner.at.as_deref().unwrap_or("CreateContainer") != event {
+        if self.script.at.as_deref().unwrap_or("CreateContainer") != event {
             return Ok(());
         }
-        if let (Some(request), Some(runtime)) = (&self.manner.inside, self.runtime.get()) {
+        if let (Some(request), Some(runtime)) = (&self.script.inside, self.runtime.get()) {
             let said = match runtime.update_containers(request).await {
                 Ok(response) => format!("{} failed", response.failed.len()),
                 Err(error) => error.to_string(),
             };
             self.note("inside", &said);
         }
-        if self.manner.hangs {
+        if self.script.hangs {
             tokio::time::sleep(Duration::from_secs(30)).await;
         }
-        if self.manner.leaves {
+        if self.script.leaves {
             let _leaving = self.leave.send(()).await;
             tokio::time::sleep(Duration::from_secs(30)).await;
         }
-        let Some(why) = self.manner.refuses else { return Ok(()) };
-        let code = self.manner.status.unwrap_or(ttrpc::Code::UNKNOWN);
+        let Some(why) = self.script.refuses else { return Ok(()) };
+        let code = self.script.status.unwrap_or(ttrpc::Code::UNKNOWN);
         Err(ttrpc::Error::RpcStatus(ttrpc::get_status(code, why.to_owned())))
     }
 }
 
 #[async_trait]
-impl api::Plugin for Player {
+impl api::Plugin for ScriptedPlugin {
     async fn configure(
         &self,
         _: &TtrpcContext,
         _: api::ConfigureRequest,
     ) -> ttrpc::Result<api::ConfigureResponse> {
         Ok(api::ConfigureResponse {
-            events: self.manner.events.unwrap_or(0x7ff),
+            events: self.script.events.unwrap_or(0x7ff),
             ..Default::default()
         })
     }
@@ -124,10 +124,10 @@ impl api::Plugin for Player {
         for container in &request.containers {
             self.note("Synchronize", &container.name);
         }
-        if let Some(hears) = self.manner.hears.as_ref().filter(|_| !request.containers.is_empty()) {
+        if let Some(hears) = self.script.hears.as_ref().filter(|_| !request.containers.is_empty()) {
             hears("Synchronize", &request);
         }
-        let update = if request.more { Vec::new() } else { self.manner.wants.clone() };
+        let update = if request.more { Vec::new() } else { self.script.wants.clone() };
         Ok(api::SynchronizeResponse { update, more: request.more, ..Default::default() })
     }
 
@@ -137,11 +137,11 @@ impl api::Plugin for Player {
         request: api::CreateContainerRequest,
     ) -> ttrpc::Result<api::CreateContainerResponse> {
         self.hear("CreateContainer", &request.container.name, &request).await?;
-        if self.manner.only.is_some_and(|name| name != request.container.name) {
+        if self.script.only.is_some_and(|name| name != request.container.name) {
             return Ok(api::CreateContainerResponse::default());
         }
-        let adjust = Some(self.manner.adjust.clone()).into();
-        let update = self.manner.update.clone();
+        let adjust = Some(self.script.adjust.clone()).into();
+        let update = self.script.update.clone();
         Ok(api::CreateContainerResponse { adjust, update, ..Default::default() })
     }
 
@@ -205,7 +205,7 @@ impl api::Plugin for Player {
         request: api::UpdateContainerRequest,
     ) -> ttrpc::Result<api::UpdateContainerResponse> {
         self.hear("UpdateContainer", &request.container.name, &request).await?;
-        let (update, evict) = (self.manner.updates.clone(), self.manner.evicts.clone());
+        let (update, evict) = (self.script.updates.clone(), self.script.evicts.clone());
         Ok(api::UpdateContainerResponse { update, evict, ..Default::default() })
     }
 
@@ -224,7 +224,7 @@ impl api::Plugin for Player {
         request: api::StopContainerRequest,
     ) -> ttrpc::Result<api::StopContainerResponse> {
         self.hear("StopContainer", &request.container.name, &request).await?;
-        let update = self.manner.leaves_room.clone();
+        let update = self.script.leaves_room.clone();
         Ok(api::StopContainerResponse { update, ..Default::default() })
     }
 
@@ -244,7 +244,7 @@ impl api::Plugin for Player {
     ) -> ttrpc::Result<api::ValidateContainerAdjustmentResponse> {
         let event = "ValidateContainerAdjustment";
         self.hear(event, &request.container.name, &request).await?;
-        let reason = self.manner.rejects.clone();
+        let reason = self.script.rejects.clone();
         Ok(api::ValidateContainerAdjustmentResponse {
             reject: reason.is_some(),
             reason: reason.unwrap_or_default(),
@@ -254,17 +254,17 @@ impl api::Plugin for Player {
 }
 
 /// Connects a plugin; what it hears is written to the list that is returned.
-pub(crate) fn connect(
+pub fn connect(
     socket: PathBuf,
     index: &str,
     name: &str,
-    manner: Manner,
+    script: Script,
 ) -> Arc<Mutex<Vec<String>>> {
     let told = Arc::new(Mutex::new(Vec::new()));
     let (leave, mut left) = tokio::sync::mpsc::channel(1);
-    let (registered, asks) = (Arc::new(OnceLock::new()), manner.asks.clone());
+    let (registered, asks) = (Arc::new(OnceLock::new()), script.asks.clone());
     let runtime = Arc::clone(&registered);
-    let player = Arc::new(Player { manner, told: Arc::clone(&told), leave, runtime });
+    let player = Arc::new(ScriptedPlugin { script, told: Arc::clone(&told), leave, runtime });
     let (index, name) = (index.to_owned(), name.to_owned());
     std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();

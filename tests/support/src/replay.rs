@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A running `replay`.
-pub(super) struct Replay {
+pub struct Replay {
     temp: tempfile::TempDir,
     child: Child,
     script: Option<ChildStdin>,
@@ -28,7 +28,7 @@ pub(super) struct Replay {
 }
 
 /// A folder with a configuration; `more` is of its `[nri]` table and those after it.
-pub(super) fn ground(more: &str) -> tempfile::TempDir {
+pub fn ground(more: &str) -> tempfile::TempDir {
     let temp = tempfile::tempdir().unwrap();
     let dir = temp.path().display();
     std::fs::create_dir(temp.path().join("plugins")).unwrap();
@@ -42,8 +42,8 @@ pub(super) fn ground(more: &str) -> tempfile::TempDir {
 
 /// `nri-runc nri VERB …` with the configuration of `temp`.
 #[expect(clippy::disallowed_methods, reason = "the program under test")]
-pub(super) fn command(temp: &tempfile::TempDir, words: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_nri-runc"));
+pub fn command(temp: &tempfile::TempDir, words: &[&str]) -> Command {
+    let mut command = Command::new(crate::program::nri_runc());
     command.args(["nri", "--config"]).arg(temp.path().join("config.toml")).args(words);
     command.stdin(Stdio::piped()).stdout(Stdio::piped());
     command
@@ -51,17 +51,17 @@ pub(super) fn command(temp: &tempfile::TempDir, words: &[&str]) -> Command {
 
 impl Replay {
     /// Starts one with default settings.
-    pub(super) fn start() -> Self {
+    pub fn start() -> Self {
         Self::with("", &[])
     }
 
     /// Starts one with `more` configuration and `flags`.
-    pub(super) fn with(more: &str, flags: &[&str]) -> Self {
+    pub fn with(more: &str, flags: &[&str]) -> Self {
         Self::on(ground(more), flags)
     }
 
     /// Starts one on prepared ground.
-    pub(super) fn on(temp: tempfile::TempDir, flags: &[&str]) -> Self {
+    pub fn on(temp: tempfile::TempDir, flags: &[&str]) -> Self {
         let words: Vec<&str> = std::iter::once("replay").chain(flags.iter().copied()).collect();
         let mut options = std::fs::OpenOptions::new();
         let said = options.append(true).create(true).open(temp.path().join("stderr")).unwrap();
@@ -80,24 +80,24 @@ impl Replay {
         Self { temp, child, script, lines, seen: Vec::new() }
     }
 
-    pub(super) fn path(&self, name: &str) -> PathBuf {
+    pub fn path(&self, name: &str) -> PathBuf {
         self.temp.path().join(name)
     }
 
     /// Writes a line of the script.
-    pub(super) fn send(&mut self, line: &Value) {
+    pub fn send(&mut self, line: &Value) {
         self.send_text(&line.to_string());
     }
 
     /// Writes a line that need not be JSON.
-    pub(super) fn send_text(&mut self, line: &str) {
+    pub fn send_text(&mut self, line: &str) {
         let script = self.script.as_mut().unwrap();
         writeln!(script, "{line}").unwrap();
         script.flush().unwrap();
     }
 
     /// The first line, old or new, for which `is_it` says yes; it is not found again.
-    pub(super) fn line(&mut self, what: &str, is_it: impl Fn(&Value) -> bool) -> Value {
+    pub fn line(&mut self, what: &str, is_it: impl Fn(&Value) -> bool) -> Value {
         if let Some(at) = self.seen.iter().position(&is_it) {
             return self.seen.remove(at);
         }
@@ -114,44 +114,44 @@ impl Replay {
     }
 
     /// The answer to the line with this id.
-    pub(super) fn answer(&mut self, id: &Value) -> Value {
+    pub fn answer(&mut self, id: &Value) -> Value {
         self.line(&format!("answer to {id}"), |line| line.get("id") == Some(id))
     }
 
     /// An unasked line about a plugin.
-    pub(super) fn event(&mut self, event: &str, plugin: &str) -> Value {
+    pub fn event(&mut self, event: &str, plugin: &str) -> Value {
         self.line(&format!("{event} of {plugin}"), |line| {
             line["event"] == event && line["plugin"] == plugin
         })
     }
 
     /// Sends a line and gives back its answer.
-    pub(super) fn ask(&mut self, line: &Value) -> Value {
+    pub fn ask(&mut self, line: &Value) -> Value {
         self.send(line);
         self.answer(&line["id"])
     }
 
     /// Sends a CreateContainer for a container `c0` and gives back its answer.
-    pub(super) fn create(&mut self) -> Value {
+    pub fn create(&mut self) -> Value {
         self.ask(&create(json!("create")))
     }
 
     /// Connects a plugin and waits until it takes part.
-    pub(super) fn plugin(&mut self, id: &str, puppet: Puppet) -> Arc<Heard> {
+    pub fn plugin(&mut self, id: &str, puppet: Puppet) -> Arc<Heard> {
         let heard = puppet.connect(self.path("nri.sock"), id);
         self.event("synchronized", id);
         heard
     }
 
     /// Ends the script; gives back every line that nobody asked for, and how it ended.
-    pub(super) fn end(mut self) -> (Vec<Value>, ExitStatus) {
+    pub fn end(mut self) -> (Vec<Value>, ExitStatus) {
         self.script.take();
         let mut rest = std::mem::take(&mut self.seen);
         rest.extend(self.lines.iter());
         (rest, self.child.wait().unwrap())
     }
 
-    pub(super) fn pid(&self) -> u32 {
+    pub fn pid(&self) -> u32 {
         self.child.id()
     }
 }
@@ -164,7 +164,7 @@ impl Drop for Replay {
 }
 
 /// A CreateContainer line.
-pub(super) fn create(id: Value) -> Value {
+pub fn create(id: Value) -> Value {
     json!({"id": id, "call": "CreateContainer", "request": {
         "pod": {"id": "p0", "name": "pod0"},
         "container": {"id": "c0", "podSandboxId": "p0", "name": "ctr0", "env": ["HOME=/"]}}})
@@ -172,22 +172,22 @@ pub(super) fn create(id: Value) -> Value {
 
 /// What a plugin has heard.
 #[derive(Default)]
-pub(super) struct Heard(Mutex<Vec<(String, String)>>);
+pub struct Heard(Mutex<Vec<(String, String)>>);
 
 impl Heard {
     /// The methods, in order.
-    pub(super) fn methods(&self) -> Vec<String> {
+    pub fn methods(&self) -> Vec<String> {
         self.0.lock().unwrap().iter().map(|(method, _)| method.clone()).collect()
     }
 
     /// The last message of a method, as text.
-    pub(super) fn last(&self, method: &str) -> String {
+    pub fn last(&self, method: &str) -> String {
         let heard = self.0.lock().unwrap();
         heard.iter().rev().find(|(name, _)| name == method).map(|(_, text)| text.clone()).unwrap()
     }
 
     /// Waits until a method has been called.
-    pub(super) fn wait_for(&self, method: &str) {
+    pub fn wait_for(&self, method: &str) {
         let deadline = Instant::now() + PATIENCE;
         while !self.methods().iter().any(|heard| heard == method) {
             assert!(Instant::now() < deadline, "{method} was not heard: {:?}", self.methods());
@@ -198,7 +198,7 @@ impl Heard {
 
 /// What a plugin does at a method.
 #[derive(Clone, Default)]
-pub(super) enum Does {
+pub enum Does {
     #[default]
     Nothing,
     Adjust(Box<api::ContainerAdjustment>),
@@ -213,7 +213,7 @@ pub(super) enum Does {
 
 /// A plugin of a case.
 #[derive(Clone, Default)]
-pub(super) struct Puppet {
+pub struct Puppet {
     does: Vec<(Option<Event>, Does)>,
     events: Option<Vec<Event>>,
     policy: Option<api::FailurePolicy>,
@@ -221,39 +221,39 @@ pub(super) struct Puppet {
 
 impl Puppet {
     /// One that subscribes to everything and changes nothing.
-    pub(super) fn new() -> Self {
+    pub fn new() -> Self {
         Self::default()
     }
 
     /// At an event it does this.
-    pub(super) fn at(mut self, event: Event, does: Does) -> Self {
+    pub fn at(mut self, event: Event, does: Does) -> Self {
         self.does.push((Some(event), does));
         self
     }
 
     /// At CreateContainer it does this.
-    pub(super) fn creating(self, does: Does) -> Self {
+    pub fn creating(self, does: Does) -> Self {
         self.at(Event::CreateContainer, does)
     }
 
     /// At Synchronize it does this.
-    pub(super) fn synchronizing(mut self, does: Does) -> Self {
+    pub fn synchronizing(mut self, does: Does) -> Self {
         self.does.push((None, does));
         self
     }
 
-    pub(super) fn subscribing(mut self, events: &[Event]) -> Self {
+    pub fn subscribing(mut self, events: &[Event]) -> Self {
         self.events = Some(events.to_vec());
         self
     }
 
-    pub(super) fn declaring(mut self, policy: api::FailurePolicy) -> Self {
+    pub fn declaring(mut self, policy: api::FailurePolicy) -> Self {
         self.policy = Some(policy);
         self
     }
 
     /// Connects it, as `NN-name`, on a thread of its own that ends with the connection.
-    pub(super) fn connect(self, socket: PathBuf, id: &str) -> Arc<Heard> {
+    pub fn connect(self, socket: PathBuf, id: &str) -> Arc<Heard> {
         let heard = Arc::new(Heard::default());
         let events = self.events.clone().unwrap_or_else(|| {
             let validating = Event::ValidateContainerAdjustment;
@@ -409,13 +409,13 @@ yes_or_no! {
 }
 
 /// An adjustment that sets one variable.
-pub(super) fn setting(name: &str, value: &str) -> Does {
+pub fn setting(name: &str, value: &str) -> Does {
     let env = vec![stub::env(name, value)];
     Does::Adjust(Box::new(api::ContainerAdjustment { env, ..Default::default() }))
 }
 
 /// An update of another container's cpu shares.
-pub(super) fn shares(container: &str, shares: u64) -> Vec<api::ContainerUpdate> {
+pub fn shares(container: &str, shares: u64) -> Vec<api::ContainerUpdate> {
     let value = Some(api::OptionalUInt64 { value: shares, ..Default::default() });
     let cpu = api::LinuxCPU { shares: value.into(), ..Default::default() };
     let resources = api::LinuxResources { cpu: Some(cpu).into(), ..Default::default() };

@@ -5,7 +5,7 @@
 use std::path::Path;
 
 /// Clears up after an engine with all its state below `dir` and its containers below `cgroup`.
-pub(crate) fn clear(dir: &str, cgroup: &str) {
+pub fn clear(dir: &str, cgroup: &str) {
     for _monitor_then_what_it_watched in 0..2 {
         for pid in processes(dir, cgroup) {
             let pid = nix::unistd::Pid::from_raw(pid);
@@ -28,7 +28,7 @@ pub(crate) fn clear(dir: &str, cgroup: &str) {
 }
 
 /// Those whose command line names the folder or that are in the cgroup.
-pub(crate) fn processes(dir: &str, cgroup: &str) -> Vec<i32> {
+pub fn processes(dir: &str, cgroup: &str) -> Vec<i32> {
     let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_string_lossy().parse().ok());
     let own = i32::try_from(std::process::id()).unwrap_or(0);
@@ -52,7 +52,7 @@ fn remove(dir: &Path) {
 }
 
 /// The cgroups below this one, wherever they are.
-pub(crate) fn cgroups(cgroup: &str) -> Vec<std::path::PathBuf> {
+pub fn cgroups(cgroup: &str) -> Vec<std::path::PathBuf> {
     let tops = std::fs::read_dir("/sys/fs/cgroup").into_iter().flatten().flatten();
     let tops = tops.map(|top| top.path()).chain([Path::new("/sys/fs/cgroup").to_owned()]);
     let parents = tops.map(|top| top.join(cgroup.trim_start_matches('/')));

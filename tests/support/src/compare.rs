@@ -7,18 +7,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::Value;
 
 /// Event, container and number in that order: the same event of the same container.
-pub(super) type Told = BTreeMap<String, Value>;
+pub type Told = BTreeMap<String, Value>;
 
 /// A row of the table of differences that are meant.
 #[derive(Debug)]
-pub(super) struct Meant {
+pub struct Meant {
     engine: String,
     events: String,
     field: String,
 }
 
 /// The rows in the document.
-pub(super) fn meant(page: &str) -> Vec<Meant> {
+pub fn meant(page: &str) -> Vec<Meant> {
     let table = page.split("## Differences that are meant").nth(1).unwrap_or_default();
     let table = table.split("\n## ").next().unwrap_or_default();
     let rows = table.lines().filter_map(|line| line.strip_prefix("| `"));
@@ -35,11 +35,11 @@ const LIVE: &str = " live";
 
 impl Meant {
     /// Whether it is for a comparison with a running engine alone, whose timing differs.
-    pub(super) fn is_live(&self) -> bool {
+    pub fn is_live(&self) -> bool {
         self.engine.ends_with(LIVE)
     }
 
-    pub(super) fn covers(&self, engine: &str, event: &str, field: &str) -> bool {
+    pub fn covers(&self, engine: &str, event: &str, field: &str) -> bool {
         let is_field = field == self.field
             || field.strip_prefix(&self.field).is_some_and(|rest| rest.starts_with(['.', '[']));
         let recorded = engine.strip_suffix(LIVE).unwrap_or(engine);
@@ -51,24 +51,24 @@ impl Meant {
 
 /// What came of a comparison.
 #[derive(Debug, Default)]
-pub(super) struct Result {
-    pub(super) native: usize,
-    pub(super) equal: usize,
+pub struct Result {
+    pub native: usize,
+    pub equal: usize,
     /// Fields that differ, are absent or are more than the engine says, and are not meant to.
-    pub(super) wrong: Vec<String>,
-    pub(super) absent: Vec<String>,
-    pub(super) more: Vec<String>,
-    pub(super) used: BTreeSet<usize>,
+    pub wrong: Vec<String>,
+    pub absent: Vec<String>,
+    pub more: Vec<String>,
+    pub used: BTreeSet<usize>,
 }
 
 impl Result {
-    pub(super) fn percent(&self) -> f64 {
+    pub fn percent(&self) -> f64 {
         100.0 * f64::from(u32::try_from(self.equal).unwrap())
             / f64::from(u32::try_from(self.native).unwrap())
     }
 }
 
-pub(super) fn compare(engine: &str, native: &Told, ours: &Told, meant: &[Meant]) -> Result {
+pub fn compare(engine: &str, native: &Told, ours: &Told, meant: &[Meant]) -> Result {
     let mut result = Result::default();
     let nothing = Value::Null;
     let keys: BTreeSet<&String> = native.keys().chain(ours.keys()).collect();

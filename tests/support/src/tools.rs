@@ -2,11 +2,11 @@
 //! Where `scripts/setup.sh` put the programs that some tests run, and why such a test is skipped
 //! without them; under CI a missing one is a failure.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// The folder that has all the `wanted` programs; `None` after saying why a test is skipped.
-pub(crate) fn find(wanted: &[&str]) -> Option<PathBuf> {
-    let default = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/tools");
+pub fn find(wanted: &[&str]) -> Option<PathBuf> {
+    let default = crate::program::project().join("target/tools");
     let dir = std::env::var_os("NRI_RUNC_TOOLS").map_or(default, PathBuf::from).join("bin");
     let missing: Vec<&str> =
         wanted.iter().copied().filter(|name| !dir.join(name).exists()).collect();
@@ -23,7 +23,7 @@ pub(crate) fn find(wanted: &[&str]) -> Option<PathBuf> {
 
 /// Says why a test is skipped; under CI that is a failure.
 #[expect(clippy::print_stderr, reason = "a skip says why")]
-pub(crate) fn skip(why: &str) {
+pub fn skip(why: &str) {
     assert!(std::env::var_os("CI").is_none(), "required under CI: {why}");
     eprintln!("skipped: {why}");
 }

@@ -9,58 +9,14 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use super::player::{self, Manner};
+use crate::{Script, scripted_plugin};
 
 /// Does what runc does, as far as we look at it, and writes down what it was called with. What it
 /// says of itself are the files `version` and `features` beside it; how often it was asked, `asked`.
-const RUNTIME: &str = r#"#!/bin/sh
-dir=$(dirname "$0")
-case $1 in --version | features) echo "$1" >>"$dir/asked"; [ ! -e "$dir/mute" ] || sleep 60; cat "$dir/${1#--}" 2>/dev/null; exit 0 ;; esac
-{ for word in "$@"; do printf '%s\n' "$word"; done; echo --; } >>"$dir/argv"
-root=/run/runc verb= id= pidfile= bundle=. detach= log=
-while [ $# -gt 0 ]; do
-  case $1 in
-  --root) root=$2; shift ;;
-  --bundle) bundle=$2; shift ;;
-  --pid-file) pidfile=$2; shift ;;
-  --log) log=$2; shift ;;
-  --log-format | --resources | --image-path | --config) shift ;;
-  --detach) detach=yes ;;
-  -*) ;;
-  *) if [ -z "$verb" ]; then verb=$1; elif [ -z "$id" ]; then id=$1; fi ;;
-  esac
-  shift
-done
-state=$root/$id
-case $verb in
-create)
-  [ ! -e "$dir/slow" ] || sleep 2
-  cp "$bundle/config.json" "$dir/seen.json"
-  cp "$bundle/config.json" "$dir/seen-$id.json"
-  [ ! -e "$dir/fail" ] || { [ -z "$log" ] || cat "$dir/fail" >>"$log"; echo "runtime says no" >&2; exit 1; }
-  mkdir -p "$state"
-  sleep 300 </dev/null >/dev/null 2>&1 &
-  echo $! >"$state/pid"
-  echo "{\"init_process_pid\": $!, \"config\": {\"labels\": [\"bundle=$bundle\"]}}" >"$state/state.json"
-  touch "$state/exec.fifo"
-  [ -z "$pidfile" ] || echo $! >"$pidfile" ;;
-start) rm -f "$state/exec.fifo"; [ ! -e "$dir/brief" ] || { kill -9 "$(cat "$state/pid")"; sleep 1; } ;;
-restore)
-  mkdir -p "$state"
-  cp "$bundle/config.json" "$dir/seen.json"
-  sleep 300 </dev/null >/dev/null 2>&1 &
-  echo $! >"$state/pid"
-  echo "{\"init_process_pid\": $!, \"config\": {\"labels\": [\"bundle=$bundle\"]}}" >"$state/state.json"
-  [ -n "$detach" ] || { wait $!; code=$?; rm -rf "$state"; exit $code; } ;;
-kill) kill -9 "$(cat "$state/pid")" ;;
-update) [ ! -e "$dir/fail-update" ] || { echo "runtime says no" >&2; exit 1; }; cat >"$dir/update.json"; cp "$state/state.json" "$state/s"; mv "$state/s" "$state/state.json" ;;
-delete) [ ! -e "$dir/slow-delete" ] || sleep 2; [ ! -e "$state/pid" ] || kill -9 "$(cat "$state/pid")" 2>/dev/null; rm -rf "$state" ;;
-esac
-exit 0
-"#;
+const RUNTIME: &str = include_str!("../../../fixtures/runtime/fake.sh");
 
 /// What a plugin hears of a plain container from beginning to end, its pod's events around it.
-pub(super) const LIFE: [&str; 9] = [
+pub const LIFE: [&str; 9] = [
     "RunPodSandbox",
     "CreateContainer",
     "PostCreateContainer",
@@ -73,36 +29,35 @@ pub(super) const LIFE: [&str; 9] = [
 ];
 
 /// That life, of a container that is its own pod.
-pub(super) fn life(id: &str) -> Vec<String> {
+pub fn life(id: &str) -> Vec<String> {
     LIFE.iter().map(|event| format!("{event} {id}")).collect()
 }
 
 /// The events of a container, in the order in which they may come over one connection.
-pub(super) const ORDER: [&str; 7] =
-    ["Synchronize", LIFE[1], LIFE[2], LIFE[3], LIFE[4], LIFE[5], LIFE[6]];
+pub const ORDER: [&str; 7] = ["Synchronize", LIFE[1], LIFE[2], LIFE[3], LIFE[4], LIFE[5], LIFE[6]];
 
 /// The private world.
-pub(super) struct Rig {
+pub struct TestHost {
     temp: tempfile::TempDir,
     daemon: Option<Child>,
 }
 
-impl Rig {
+impl TestHost {
     /// Makes it, with `more` lines of configuration; the daemon does not run yet.
-    pub(super) fn new(more: &str) -> Self {
-        let rig = Self { temp: tempfile::tempdir().unwrap(), daemon: None };
-        std::fs::create_dir_all(rig.path("bundle/rootfs")).unwrap();
-        std::fs::create_dir_all(rig.path("fake")).unwrap();
-        rig.write("fake/runc", RUNTIME);
+    pub fn new(more: &str) -> Self {
+        let host = Self { temp: tempfile::tempdir().unwrap(), daemon: None };
+        std::fs::create_dir_all(host.path("bundle/rootfs")).unwrap();
+        std::fs::create_dir_all(host.path("fake")).unwrap();
+        host.write("fake/runc", RUNTIME);
         let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-        std::fs::set_permissions(rig.path("fake/runc"), mode).unwrap();
-        rig.configure(&rig.path("fake/runc"), more);
-        rig.write("bundle/config.json", BUNDLE);
-        rig
+        std::fs::set_permissions(host.path("fake/runc"), mode).unwrap();
+        host.configure(&host.path("fake/runc"), more);
+        host.write("bundle/config.json", BUNDLE);
+        host
     }
 
     /// Writes the configuration anew.
-    pub(super) fn configure(&self, runtime: &Path, more: &str) {
+    pub fn configure(&self, runtime: &Path, more: &str) {
         let dir = self.temp.path().display();
         let timeout = "plugin_request_timeout = \"1500ms\"";
         let timeout = if more.contains("plugin_request_timeout") { "" } else { timeout };
@@ -117,40 +72,40 @@ impl Rig {
     }
 
     /// Ends the daemon without a warning.
-    pub(super) fn kill_daemon(&mut self) {
+    pub fn kill_daemon(&mut self) {
         let mut daemon = self.daemon.take().unwrap();
         daemon.kill().unwrap();
         daemon.wait().unwrap();
     }
 
-    pub(super) fn path(&self, name: &str) -> PathBuf {
+    pub fn path(&self, name: &str) -> PathBuf {
         self.temp.path().join(name)
     }
 
-    pub(super) fn write(&self, name: &str, text: &str) {
+    pub fn write(&self, name: &str, text: &str) {
         nri_runc::files::replace(&self.path(name), text.as_bytes()).unwrap();
     }
 
-    pub(super) fn read(&self, name: &str) -> String {
+    pub fn read(&self, name: &str) -> String {
         std::fs::read_to_string(self.path(name)).unwrap_or_default()
     }
 
     #[expect(clippy::disallowed_methods, reason = "the program under test")]
     fn command(&self) -> Command {
-        let mut command = Command::new(program());
+        let mut command = Command::new(crate::program::nri_runc());
         command.env("NRI_RUNC_CONFIG", self.path("config.toml")).stdin(Stdio::null());
         command
     }
 
     /// Starts the daemon in the foreground and waits until it answers: its sockets are there
     /// then.
-    pub(super) fn start_daemon(&mut self) {
+    pub fn start_daemon(&mut self) {
         self.daemon = Some(self.spawn_daemon());
     }
 
     /// The same for a daemon that the caller ends. One that is being killed may hold the lock for
     /// a moment longer.
-    pub(super) fn spawn_daemon(&self) -> Child {
+    pub fn spawn_daemon(&self) -> Child {
         let mut options = std::fs::OpenOptions::new();
         let said = options.append(true).create(true).open(self.path("daemon.err")).unwrap();
         let start = || {
@@ -170,23 +125,23 @@ impl Rig {
     }
 
     /// How many lines the daemon has logged with all of `words`.
-    pub(super) fn logged(&self, words: &[&str]) -> usize {
+    pub fn logged(&self, words: &[&str]) -> usize {
         let log = self.read("daemon.err");
         log.lines().filter(|line| words.iter().all(|word| line.contains(word))).count()
     }
 
     /// The daemon that was started in the foreground.
-    pub(super) fn daemon_pid(&self) -> i32 {
+    pub fn daemon_pid(&self) -> i32 {
         self.daemon.as_ref().map_or(0, |daemon| i32::try_from(daemon.id()).unwrap())
     }
 
     /// Calls the wrapper (or an admin verb). Output goes through files: the runtime's children
     /// may keep a pipe open.
-    pub(super) fn call(&self, words: &[&str]) -> Output {
+    pub fn call(&self, words: &[&str]) -> Output {
         self.call_with(words, "")
     }
 
-    pub(super) fn call_with(&self, words: &[&str], stdin: &str) -> Output {
+    pub fn call_with(&self, words: &[&str], stdin: &str) -> Output {
         self.write("stdin", stdin);
         let (out, err) = (self.path("stdout"), self.path("stderr"));
         let mut options = std::fs::OpenOptions::new();
@@ -202,20 +157,20 @@ impl Rig {
         Output { status, stdout: std::fs::read(out).unwrap(), stderr: std::fs::read(err).unwrap() }
     }
 
-    /// Calls it with words that need not be text, below this rig's root.
-    pub(super) fn call_with_bytes(&self, words: &[std::ffi::OsString]) -> Output {
+    /// Calls it with words that need not be text, below this host's root.
+    pub fn call_with_bytes(&self, words: &[std::ffi::OsString]) -> Output {
         let mut command = self.command();
         command.arg("--root").arg(self.path("root")).args(words).output().unwrap()
     }
 
-    /// A runtime verb with this rig's root.
-    pub(super) fn verb(&self, words: &[&str]) -> Output {
+    /// A runtime verb with this host's root.
+    pub fn verb(&self, words: &[&str]) -> Output {
         let root = self.path("root").display().to_string();
         self.call(&[&["--root", &root][..], words].concat())
     }
 
     /// A verb that goes on beside the test; `BUNDLE` stands for the bundle's path.
-    pub(super) fn spawn(&self, words: &[&str]) -> Child {
+    pub fn spawn(&self, words: &[&str]) -> Child {
         let bundle = self.path("bundle").display().to_string();
         let words = words.iter().map(|word| word.replace("BUNDLE", &bundle));
         let mut command = self.command();
@@ -224,26 +179,26 @@ impl Rig {
     }
 
     /// Any command line of the binary that goes on beside the test.
-    pub(super) fn spawn_plain(&self, words: &[&str]) -> Child {
+    pub fn spawn_plain(&self, words: &[&str]) -> Child {
         let mut command = self.command();
         command.args(words).stdout(Stdio::null()).stderr(Stdio::null());
         command.spawn().unwrap()
     }
 
-    /// The same; its standard error goes to a file of this rig.
-    pub(super) fn spawn_kept(&self, words: &[&str], out: Option<Stdio>, err: &str) -> Child {
+    /// The same; its standard error goes to a file of this host.
+    pub fn spawn_kept(&self, words: &[&str], out: Option<Stdio>, err: &str) -> Child {
         let mut options = std::fs::OpenOptions::new();
         let err = options.append(true).create(true).open(self.path(err)).unwrap();
         let mut command = self.command();
         command.args(words).stdout(out.unwrap_or(Stdio::null())).stderr(err).spawn().unwrap()
     }
 
-    pub(super) fn create(&self, id: &str) -> Output {
+    pub fn create(&self, id: &str) -> Output {
         self.create_from("bundle", id)
     }
 
     /// Creates a container from another bundle than the usual one.
-    pub(super) fn create_from(&self, bundle: &str, id: &str) -> Output {
+    pub fn create_from(&self, bundle: &str, id: &str) -> Output {
         let bundle = self.path(bundle).display().to_string();
         let log = self.path("log.json").display().to_string();
         let pid_file = self.path("pid").display().to_string();
@@ -261,19 +216,14 @@ impl Rig {
         ])
     }
 
-    pub(super) fn admin(&self, words: &[&str]) -> Value {
+    pub fn admin(&self, words: &[&str]) -> Value {
         let output = self.call(&[&["nri", "--json"][..], words].concat());
         serde_json::from_slice(&output.stdout).unwrap_or(json!(null))
     }
 
     /// Connects a plugin and waits until it is synchronized.
-    pub(super) fn plugin(
-        &self,
-        index: &str,
-        name: &str,
-        manner: Manner,
-    ) -> Arc<Mutex<Vec<String>>> {
-        let told = player::connect(self.path("nri.sock"), index, name, manner);
+    pub fn plugin(&self, index: &str, name: &str, script: Script) -> Arc<Mutex<Vec<String>>> {
+        let told = scripted_plugin::connect(self.path("nri.sock"), index, name, script);
         wait_until("the plugin is synchronized", || {
             let plugins = self.admin(&["plugins"]);
             plugins.as_array().into_iter().flatten().any(|plugin| {
@@ -286,7 +236,7 @@ impl Rig {
     }
 }
 
-impl Drop for Rig {
+impl Drop for TestHost {
     fn drop(&mut self) {
         for name in std::fs::read_dir(self.path("root")).into_iter().flatten().flatten() {
             let pid = std::fs::read_to_string(name.path().join("pid")).unwrap_or_default();
@@ -308,14 +258,8 @@ fn end(pid: i32) {
     }
 }
 
-/// The program under test: built beside the test, unless it has come elsewhere (a guest).
-pub(super) fn program() -> PathBuf {
-    std::env::var_os("NRI_RUNC_BINARY")
-        .map_or_else(|| PathBuf::from(env!("CARGO_BIN_EXE_nri-runc")), PathBuf::from)
-}
-
 /// Waits for something, at most a minute: the machine may be busy.
-pub(super) fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+pub fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(60);
     while !is_so() {
         assert!(Instant::now() < deadline, "waited too long until {what}");
@@ -324,7 +268,7 @@ pub(super) fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
 }
 
 /// Odd on purpose: blanks, an unknown member, an odd number, an escape.
-pub(super) const BUNDLE: &str = r#"{
+pub const BUNDLE: &str = r#"{
   "ociVersion": "1.0.2", "x-vendor": {"n": 1.0e3, "u": "\u00e9"},
   "process": {"user": {"uid": 0, "gid": 0}, "cwd": "/", "args": ["sleep", "1"],
     "env": ["PATH=/bin", "A=1"]},

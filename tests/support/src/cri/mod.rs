@@ -12,15 +12,13 @@ use generated as cri;
     clippy::too_many_lines,
     unreachable_pub,
     unused_qualifications,
-    dead_code,
     missing_debug_implementations,
     reason = "generated code"
 )]
 #[rustfmt::skip]
-#[path = "../engine/cri_generated.rs"]
-pub(crate) mod generated;
+pub mod generated;
 
-pub(crate) type Cri = cri::runtime_service_client::RuntimeServiceClient<Channel>;
+pub type Cri = cri::runtime_service_client::RuntimeServiceClient<Channel>;
 
 fn on_the_host() -> cri::NamespaceOption {
     let node = cri::NamespaceMode::Node as i32;
@@ -28,7 +26,7 @@ fn on_the_host() -> cri::NamespaceOption {
 }
 
 /// A pod of the namespace `shop`.
-pub(crate) fn pod(cgroup: &str, name: &str) -> cri::PodSandboxConfig {
+pub fn pod(cgroup: &str, name: &str) -> cri::PodSandboxConfig {
     let security = cri::LinuxSandboxSecurityContext {
         namespace_options: Some(on_the_host()),
         ..Default::default()
@@ -50,7 +48,7 @@ pub(crate) fn pod(cgroup: &str, name: &str) -> cri::PodSandboxConfig {
     }
 }
 
-pub(crate) fn container(name: &str, command: &[&str]) -> cri::ContainerConfig {
+pub fn container(name: &str, command: &[&str]) -> cri::ContainerConfig {
     let security = cri::LinuxContainerSecurityContext {
         namespace_options: Some(on_the_host()),
         ..Default::default()
@@ -72,28 +70,24 @@ pub(crate) fn container(name: &str, command: &[&str]) -> cri::ContainerConfig {
     }
 }
 
-pub(crate) fn image() -> cri::ImageSpec {
+pub fn image() -> cri::ImageSpec {
     cri::ImageSpec { image: "localhost/busybox:1".to_owned(), ..Default::default() }
 }
 
 /// Runs a pod with the default handler; its id.
-pub(crate) async fn run_pod(cri: &mut Cri, config: cri::PodSandboxConfig) -> String {
+pub async fn run_pod(cri: &mut Cri, config: cri::PodSandboxConfig) -> String {
     run_pod_with(cri, config, "").await
 }
 
 /// Runs a pod with that handler; its id.
-pub(crate) async fn run_pod_with(
-    cri: &mut Cri,
-    config: cri::PodSandboxConfig,
-    handler: &str,
-) -> String {
+pub async fn run_pod_with(cri: &mut Cri, config: cri::PodSandboxConfig, handler: &str) -> String {
     let request =
         cri::RunPodSandboxRequest { config: Some(config), runtime_handler: handler.to_owned() };
     cri.run_pod_sandbox(request).await.unwrap().into_inner().pod_sandbox_id
 }
 
 /// Creates a container in the pod of that id; its id.
-pub(crate) async fn create(
+pub async fn create(
     cri: &mut Cri,
     pod_id: &str,
     pod: cri::PodSandboxConfig,
@@ -107,26 +101,26 @@ pub(crate) async fn create(
     cri.create_container(request).await.unwrap().into_inner().container_id
 }
 
-pub(crate) async fn start(cri: &mut Cri, id: &str) -> Result<(), tonic::Status> {
+pub async fn start(cri: &mut Cri, id: &str) -> Result<(), tonic::Status> {
     let request = cri::StartContainerRequest { container_id: id.to_owned() };
     cri.start_container(request).await.map(|_| ())
 }
 
 /// What the engine says of a container at length.
-pub(crate) async fn info(cri: &mut Cri, id: &str) -> serde_json::Value {
+pub async fn info(cri: &mut Cri, id: &str) -> serde_json::Value {
     let request = cri::ContainerStatusRequest { container_id: id.to_owned(), verbose: true };
     let info = cri.container_status(request).await.unwrap().into_inner().info;
     serde_json::from_str(&info["info"]).unwrap()
 }
 
-pub(crate) async fn end_container(cri: &mut Cri, id: &str) {
+pub async fn end_container(cri: &mut Cri, id: &str) {
     let stop = cri::StopContainerRequest { container_id: id.to_owned(), timeout: 0 };
     cri.stop_container(stop).await.unwrap();
     let remove = cri::RemoveContainerRequest { container_id: id.to_owned() };
     cri.remove_container(remove).await.unwrap();
 }
 
-pub(crate) async fn end_pod(cri: &mut Cri, id: &str) {
+pub async fn end_pod(cri: &mut Cri, id: &str) {
     let stop = cri::StopPodSandboxRequest { pod_sandbox_id: id.to_owned() };
     cri.stop_pod_sandbox(stop).await.unwrap();
     let remove = cri::RemovePodSandboxRequest { pod_sandbox_id: id.to_owned() };

@@ -12,10 +12,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use super::ground::Ground;
-use super::player::{self, Manner};
-use super::rig::wait_until;
-use super::tools;
+use crate::ground::Ground;
+use crate::{Script, scripted_plugin, tools, wait_until};
 
 /// What the namespace holds; it lives as long as its standard input.
 const HOLD: &str = r#"
@@ -51,10 +49,10 @@ conmon_path = ["TOOLS/conmon"]
   ]
 "#;
 
-pub(crate) const IMAGE: &str = "localhost/busybox:1";
+pub const IMAGE: &str = "localhost/busybox:1";
 
 /// The host, with Podman on it.
-pub(crate) struct Host {
+pub struct Host {
     ground: Ground,
     temp: tempfile::TempDir,
     tools: PathBuf,
@@ -65,7 +63,7 @@ pub(crate) struct Host {
 
 impl Host {
     /// `more` are lines of our configuration. `None` after saying why the test is skipped.
-    pub(crate) fn new(more: &str) -> Option<Self> {
+    pub fn new(more: &str) -> Option<Self> {
         let tools = tools::find(&["busybox", "conmon", "podman", "runc"])?;
         let temp = tempfile::tempdir().unwrap();
         let ground = Ground::new(temp.path())?;
@@ -73,7 +71,7 @@ impl Host {
         let holder = command(Path::new("unshare"))
             .args(["--mount", "--propagation", "private", "sh", "-c", HOLD, "sh"])
             .arg(temp.path())
-            .arg(env!("CARGO_BIN_EXE_nri-runc"))
+            .arg(crate::program::nri_runc())
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(file(&temp.path().join("hold.err")))
@@ -111,27 +109,27 @@ impl Host {
         self.good(&words);
     }
 
-    pub(crate) fn path(&self, name: &str) -> PathBuf {
+    pub fn path(&self, name: &str) -> PathBuf {
         self.temp.path().join(name)
     }
 
-    pub(crate) fn read(&self, name: &str) -> String {
+    pub fn read(&self, name: &str) -> String {
         std::fs::read_to_string(self.path(name)).unwrap_or_default()
     }
 
-    pub(crate) fn write(&self, name: &str, text: &str) {
+    pub fn write(&self, name: &str, text: &str) {
         std::fs::create_dir_all(self.path(name).parent().unwrap()).unwrap();
         nri_runc::files::replace(&self.path(name), text.as_bytes()).unwrap();
     }
 
     /// The cgroup of this host's containers.
-    pub(crate) fn cgroup(&self) -> String {
+    pub fn cgroup(&self) -> String {
         let cgroup = self.ground.cgroup("");
         cgroup.trim_end_matches('/').to_owned()
     }
 
     /// Any program on that host. Output goes through files: conmon may keep a pipe open.
-    pub(crate) fn call(&self, program: &Path, words: &[&str]) -> Output {
+    pub fn call(&self, program: &Path, words: &[&str]) -> Output {
         let number = self.calls.fetch_add(1, Ordering::SeqCst);
         let (out, err) = (self.path(&format!("out{number}")), self.path(&format!("err{number}")));
         let mut call = self.inside(program);
@@ -147,12 +145,12 @@ impl Host {
         call
     }
 
-    pub(crate) fn podman(&self, words: &[&str]) -> Output {
+    pub fn podman(&self, words: &[&str]) -> Output {
         self.call(&self.tools.join("podman"), words)
     }
 
     /// Podman goes on beside the test.
-    pub(crate) fn spawn_podman(&self, words: &[&str]) -> Child {
+    pub fn spawn_podman(&self, words: &[&str]) -> Child {
         let mut call = self.inside(&self.tools.join("podman"));
         call.args(words).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         call.spawn().unwrap()
@@ -160,7 +158,7 @@ impl Host {
 
     /// Podman does that; what it says.
     #[track_caller]
-    pub(crate) fn good(&self, words: &[&str]) -> String {
+    pub fn good(&self, words: &[&str]) -> String {
         let output = self.podman(words);
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{words:?}: {said}\n{}", self.read("daemon.err"));
@@ -169,7 +167,7 @@ impl Host {
 
     /// Podman does not, and says all of `wanted`.
     #[track_caller]
-    pub(crate) fn bad(&self, words: &[&str], wanted: &[&str]) -> Output {
+    pub fn bad(&self, words: &[&str], wanted: &[&str]) -> Output {
         let output = self.podman(words);
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(!output.status.success(), "{words:?}: {said}");
@@ -180,26 +178,26 @@ impl Host {
     }
 
     /// `nri-runc nri …`.
-    pub(crate) fn nri(&self, words: &[&str]) -> Output {
+    pub fn nri(&self, words: &[&str]) -> Output {
         self.call(&self.program(), &[&["nri"], words].concat())
     }
 
-    pub(crate) fn admin(&self, words: &[&str]) -> Value {
+    pub fn admin(&self, words: &[&str]) -> Value {
         let output = self.nri(&[&["--json"], words].concat());
         serde_json::from_slice(&output.stdout).unwrap_or(json!(null))
     }
 
     /// The program under test, at a path of this host's: conmon's command line names it, and all
     /// hosts share their processes.
-    pub(crate) fn program(&self) -> PathBuf {
+    pub fn program(&self) -> PathBuf {
         self.path("nri-runc")
     }
 
-    pub(crate) fn tool(&self, name: &str) -> PathBuf {
+    pub fn tool(&self, name: &str) -> PathBuf {
         self.tools.join(name)
     }
 
-    pub(crate) fn start_daemon(&mut self) {
+    pub fn start_daemon(&mut self) {
         let said = file(&self.path("daemon.err"));
         let mut daemon = self.inside(&self.program());
         daemon.args(["nri", "daemon"]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(said);
@@ -209,20 +207,15 @@ impl Host {
     }
 
     /// Ends the daemon without a warning.
-    pub(crate) fn kill_daemon(&mut self) {
+    pub fn kill_daemon(&mut self) {
         let mut daemon = self.daemon.take().unwrap();
         daemon.kill().unwrap();
         daemon.wait().unwrap();
     }
 
     /// Connects a plugin and waits until it is synchronized.
-    pub(crate) fn plugin(
-        &self,
-        index: &str,
-        name: &str,
-        manner: Manner,
-    ) -> Arc<Mutex<Vec<String>>> {
-        let told = player::connect(self.path("nri.sock"), index, name, manner);
+    pub fn plugin(&self, index: &str, name: &str, script: Script) -> Arc<Mutex<Vec<String>>> {
+        let told = scripted_plugin::connect(self.path("nri.sock"), index, name, script);
         self.wait_until("the plugin is synchronized", || {
             let plugins = self.admin(&["plugins"]);
             plugins.as_array().into_iter().flatten().any(|plugin| {
@@ -236,7 +229,7 @@ impl Host {
 
     /// Waits for something, at most a minute; then it shows what the daemon knows and said.
     #[track_caller]
-    pub(crate) fn wait_until(&self, what: &str, mut is_so: impl FnMut() -> bool) {
+    pub fn wait_until(&self, what: &str, mut is_so: impl FnMut() -> bool) {
         let deadline = Instant::now() + Duration::from_secs(60);
         while !is_so() {
             let known = || format!("{:#}\n{:#}", self.admin(&["pods"]), self.admin(&["status"]));
@@ -247,7 +240,7 @@ impl Host {
     }
 
     #[track_caller]
-    pub(crate) fn nobody_knows_of_anything(&self) {
+    pub fn nobody_knows_of_anything(&self) {
         self.wait_until("nobody knows of anything", || self.admin(&["pods"]) == json!([]));
     }
 }

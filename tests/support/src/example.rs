@@ -2,11 +2,11 @@
 //! The sample programs that tests run. `cargo test --test X` builds none of them and leaves stale
 //! ones where they are, so each test program has them built once, before it uses the first.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::OnceLock;
 
 /// The built sample program `name`, as the sources have it now.
-pub(crate) fn example(name: &str) -> PathBuf {
+pub fn example(name: &str) -> PathBuf {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     let program = BUILT.get_or_init(build).join(name);
     assert!(program.exists(), "cargo build --examples makes no {}", program.display());
@@ -16,7 +16,7 @@ pub(crate) fn example(name: &str) -> PathBuf {
 /// Builds them beside the binary under test, with its profile; returns their folder.
 #[expect(clippy::disallowed_methods, reason = "cargo is the build tool of this project")]
 fn build() -> PathBuf {
-    let binary = Path::new(env!("CARGO_BIN_EXE_nri-runc"));
+    let binary = crate::program::nri_runc();
     let (folder, target) = (binary.parent().unwrap(), binary.ancestors().nth(2).unwrap());
     let profile = folder.file_name().and_then(|name| name.to_str()).unwrap();
     // cargo calls one profile by another name than its folder.
@@ -24,7 +24,7 @@ fn build() -> PathBuf {
     let output = std::process::Command::new(env!("CARGO"))
         .args(["build", "--quiet", "--offline", "--locked", "--examples", "--profile", profile])
         .arg("--manifest-path")
-        .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml"))
+        .arg(crate::program::project().join("Cargo.toml"))
         .arg("--target-dir")
         .arg(target)
         .output()

@@ -2,7 +2,7 @@
 //! Builds the Go programs of `tests/interop`, on the official Go packages of NRI, where Go is
 //! there; it never fetches Go itself.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Mutex;
 
@@ -10,10 +10,10 @@ use std::sync::Mutex;
 /// in `stubs` on that version. Without a Go of at least 1.24 the test is skipped, and says so;
 /// so it is where the Go packages cannot be fetched, but not under CI.
 #[expect(clippy::disallowed_methods, reason = "the Go side of the test")]
-pub(crate) fn program(name: &str) -> Option<PathBuf> {
+pub fn program(name: &str) -> Option<PathBuf> {
     // One at a time: two tests may want the same file.
     static BUILDING: Mutex<()> = Mutex::new(());
-    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let program = crate::program::scratch().join(name);
     let version = Command::new("go").arg("version").output();
     let version =
         version.map(|v| String::from_utf8_lossy(&v.stdout).into_owned()).unwrap_or_default();
@@ -26,7 +26,7 @@ pub(crate) fn program(name: &str) -> Option<PathBuf> {
     let _alone = BUILDING.lock();
     let mut go = Command::new("go");
     go.args(["build", "-ldflags=-s -w", "-o"]).arg(&program).args(arguments);
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);
+    let source = crate::program::project().join(folder);
     let built = go.current_dir(source).output().unwrap();
     let said = String::from_utf8_lossy(&built.stderr);
     if said.contains("dial tcp") && std::env::var_os("CI").is_none() {

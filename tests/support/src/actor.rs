@@ -11,7 +11,7 @@ use nri_runc::plugin::{ALL_EVENTS, Event, api};
 
 /// What it does.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Act {
+pub enum Act {
     Answer,
     Refuse(&'static str),
     Sleep(u64),
@@ -28,7 +28,7 @@ pub(crate) enum Act {
 /// By event and the name of the container, or of the pod.
 type Script = dyn Fn(Event, &str) -> Act + Send + Sync;
 
-pub(crate) struct Actor {
+pub struct Actor {
     script: Box<Script>,
     events: Vec<Event>,
     declares: Option<api::FailurePolicy>,
@@ -38,7 +38,7 @@ pub(crate) struct Actor {
 }
 
 impl Actor {
-    pub(crate) fn new(script: impl Fn(Event, &str) -> Act + Send + Sync + 'static) -> Self {
+    pub fn new(script: impl Fn(Event, &str) -> Act + Send + Sync + 'static) -> Self {
         let all = ALL_EVENTS.into_iter();
         Self {
             script: Box::new(script),
@@ -50,33 +50,33 @@ impl Actor {
         }
     }
 
-    pub(crate) fn always(act: Act) -> Self {
+    pub fn always(act: Act) -> Self {
         Self::new(move |_, _| act)
     }
 
     /// Does `act` at `event` and answers everything else.
-    pub(crate) fn at(event: Event, act: Act) -> Self {
+    pub fn at(event: Event, act: Act) -> Self {
         Self::new(move |what, _| if what == event { act } else { Act::Answer })
     }
 
-    pub(crate) fn validates(mut self) -> Self {
+    pub fn validates(mut self) -> Self {
         self.events = ALL_EVENTS.to_vec();
         self
     }
 
-    pub(crate) fn declares(mut self, fail_request: bool, keep_connected: bool) -> Self {
+    pub fn declares(mut self, fail_request: bool, keep_connected: bool) -> Self {
         let policy = api::FailurePolicy { fail_request, keep_connected, ..Default::default() };
         self.declares = Some(policy);
         self
     }
 
     /// `EVENT NAME`, in order.
-    pub(crate) fn told(&self) -> Vec<String> {
+    pub fn told(&self) -> Vec<String> {
         self.told.lock().unwrap().clone()
     }
 
     /// The most requests that it had in hand at once.
-    pub(crate) fn most_at_once(&self) -> usize {
+    pub fn most_at_once(&self) -> usize {
         self.most.load(Ordering::SeqCst)
     }
 
@@ -195,4 +195,4 @@ handlers! {
 }
 
 /// Shares an actor between its connection and the test.
-pub(crate) type Shared = Arc<Actor>;
+pub type Shared = Arc<Actor>;

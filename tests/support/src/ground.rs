@@ -7,10 +7,10 @@ use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
 
-use super::tools;
+use crate::tools;
 
 /// A folder with a root file system, and the programs.
-pub(crate) struct Ground {
+pub struct Ground {
     dir: PathBuf,
     runc: PathBuf,
 }
@@ -18,12 +18,12 @@ pub(crate) struct Ground {
 impl Ground {
     /// Makes it in `dir`, where `root` is to be the runtime's state directory; `None` after
     /// saying why the test is skipped.
-    pub(crate) fn new(dir: &Path) -> Option<Self> {
+    pub fn new(dir: &Path) -> Option<Self> {
         Self::with(dir, "runc")
     }
 
     /// The same with another runtime.
-    pub(crate) fn with(dir: &Path, runtime: &str) -> Option<Self> {
+    pub fn with(dir: &Path, runtime: &str) -> Option<Self> {
         let tools = tools::find(&["busybox", runtime])?;
         let rootfs = dir.join("rootfs");
         for folder in ["bin", "proc", "dev", "tmp"] {
@@ -38,12 +38,12 @@ impl Ground {
     }
 
     /// The real runtime.
-    pub(crate) fn runc(&self) -> &Path {
+    pub fn runc(&self) -> &Path {
         &self.runc
     }
 
     /// A container's cgroup, as the document names it.
-    pub(crate) fn cgroup(&self, id: &str) -> String {
+    pub fn cgroup(&self, id: &str) -> String {
         format!("{}/{id}", self.cgroups())
     }
 
@@ -53,7 +53,7 @@ impl Ground {
     }
 
     /// The document of a container with busybox that runs `args`.
-    pub(crate) fn document(&self, id: &str, args: &[&str]) -> Value {
+    pub fn document(&self, id: &str, args: &[&str]) -> Value {
         json!({
             "ociVersion": "1.0.2",
             "process": {

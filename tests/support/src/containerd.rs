@@ -3,10 +3,6 @@
 //! it through its CRI (`cri.rs`). No registry is asked, no network is made. It is stopped by pid
 //! and everything of it is unmounted and removed when it goes.
 
-#[path = "leftovers.rs"]
-#[expect(dead_code, reason = "shared with tests that look at what is left")]
-mod leftovers;
-
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -15,27 +11,28 @@ use std::time::{Duration, Instant};
 use hyper_util::rt::TokioIo;
 use tonic::transport::{Channel, Endpoint, Uri};
 
-use super::cri::generated::runtime_service_client::RuntimeServiceClient;
+use crate::cri::generated::runtime_service_client::RuntimeServiceClient;
+use crate::leftovers;
 
 /// What kind of containerd.
-pub(crate) struct Setup<'a> {
+pub struct Setup<'a> {
     /// A folder of its own, which is there.
-    pub(crate) dir: &'a Path,
+    pub dir: &'a Path,
     /// The folder of containerd, its shim and ctr.
-    pub(crate) programs: &'a Path,
-    pub(crate) busybox: &'a Path,
+    pub programs: &'a Path,
+    pub busybox: &'a Path,
     /// What its shims call.
-    pub(crate) runtime: &'a Path,
+    pub runtime: &'a Path,
     /// What its shims and their runtime find in the environment.
-    pub(crate) environment: Vec<(&'static str, OsString)>,
+    pub environment: Vec<(&'static str, OsString)>,
     /// Whether its own NRI is there for plugins, on `nri.sock` in `dir`.
-    pub(crate) has_nri: bool,
-    pub(crate) snapshotter: &'a str,
+    pub has_nri: bool,
+    pub snapshotter: &'a str,
     /// The cgroup of its pods.
-    pub(crate) cgroup: &'a str,
+    pub cgroup: &'a str,
 }
 
-pub(crate) struct Containerd {
+pub struct Containerd {
     dir: PathBuf,
     programs: PathBuf,
     environment: Vec<(&'static str, OsString)>,
@@ -45,12 +42,12 @@ pub(crate) struct Containerd {
 
 impl Containerd {
     /// Starts it and gives it the image `localhost/busybox:1`.
-    pub(crate) fn start(setup: &Setup<'_>) -> Self {
+    pub fn start(setup: &Setup<'_>) -> Self {
         Self::start_with(setup, &configuration(setup))
     }
 
     /// The same with a configuration file of the test's own.
-    pub(crate) fn start_with(setup: &Setup<'_>, configuration: &str) -> Self {
+    pub fn start_with(setup: &Setup<'_>, configuration: &str) -> Self {
         let file = setup.dir.join("containerd.toml");
         nri_runc::files::replace(&file, configuration.as_bytes()).unwrap();
         let mut it = Self {
@@ -66,7 +63,7 @@ impl Containerd {
     }
 
     /// Runs it with the configuration file as it is, until it answers.
-    pub(crate) fn run(&mut self) {
+    pub fn run(&mut self) {
         let mut log = std::fs::OpenOptions::new();
         let log = log.create(true).append(true).open(self.dir.join("containerd.log")).unwrap();
         let path = format!("{}:/usr/sbin:/usr/bin:/sbin:/bin", self.programs.display());
@@ -89,7 +86,7 @@ impl Containerd {
     }
 
     /// Ends it; its shims live on.
-    pub(crate) fn stop(&mut self) {
+    pub fn stop(&mut self) {
         let Some(mut child) = self.child.take() else { return };
         let pid = nix::unistd::Pid::from_raw(i32::try_from(child.id()).unwrap());
         let _told = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM);
@@ -102,7 +99,7 @@ impl Containerd {
     }
 
     /// The cgroup of its pods.
-    pub(crate) fn cgroup(&self) -> &str {
+    pub fn cgroup(&self) -> &str {
         &self.cgroup
     }
 
@@ -147,7 +144,7 @@ tar -C layout -cf image.tar .
     }
 
     /// Where its shims listen, outside of its folder: a shim that is killed leaves that behind.
-    pub(crate) fn shim_sockets(&self) -> Vec<PathBuf> {
+    pub fn shim_sockets(&self) -> Vec<PathBuf> {
         let below = |dir: PathBuf| {
             let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
             entries.map(|entry| entry.path())
@@ -164,13 +161,13 @@ tar -C layout -cf image.tar .
     }
 
     /// The end of its log.
-    pub(crate) fn log_tail(&self) -> String {
+    pub fn log_tail(&self) -> String {
         let log = std::fs::read_to_string(self.dir.join("containerd.log")).unwrap_or_default();
         let lines: Vec<&str> = log.lines().collect();
         lines[lines.len().saturating_sub(15)..].join("\n")
     }
 
-    pub(crate) async fn client(&self) -> RuntimeServiceClient<Channel> {
+    pub async fn client(&self) -> RuntimeServiceClient<Channel> {
         let socket = self.dir.join("containerd.sock");
         let connect = tower::service_fn(move |_: Uri| {
             let socket = socket.clone();

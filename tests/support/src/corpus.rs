@@ -13,22 +13,22 @@ use std::path::{Path, PathBuf};
 
 /// One command line and what it means.
 #[derive(Debug)]
-pub(crate) struct Case {
+pub struct Case {
     /// The file's name, without its folder.
-    pub(crate) file: String,
+    pub file: String,
     /// The line, from 1.
-    pub(crate) line: usize,
+    pub line: usize,
     /// The words, with `argv[0]`.
-    pub(crate) argv: Vec<OsString>,
+    pub argv: Vec<OsString>,
     /// What [`read`](nri_runc::argv::read) finds, as written.
-    pub(crate) want: String,
+    pub want: String,
     /// For an update: the words that take the resources from standard input.
-    pub(crate) by_stdin: Option<Vec<OsString>>,
+    pub by_stdin: Option<Vec<OsString>>,
 }
 
 /// The corpus files, sorted.
-pub(crate) fn files() -> Vec<PathBuf> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/argv");
+pub fn files() -> Vec<PathBuf> {
+    let folder = crate::program::project().join("fixtures/argv");
     let entries = std::fs::read_dir(folder).expect("fixtures/argv is there");
     let mut files: Vec<PathBuf> = entries.map(|entry| entry.expect("readable").path()).collect();
     files.retain(|path| path.extension().is_some_and(|end| end == "txt"));
@@ -37,7 +37,7 @@ pub(crate) fn files() -> Vec<PathBuf> {
 }
 
 /// Every case of every file.
-pub(crate) fn load() -> Vec<Case> {
+pub fn load() -> Vec<Case> {
     files().iter().flat_map(|path| load_file(path)).collect()
 }
 
@@ -65,17 +65,17 @@ fn load_file(path: &Path) -> Vec<Case> {
 }
 
 /// Whether a line holds no case.
-pub(crate) fn is_comment(line: &str) -> bool {
+pub fn is_comment(line: &str) -> bool {
     line.trim().is_empty() || line.starts_with('#')
 }
 
 /// The words of a `by stdin:` line.
-pub(crate) fn by_stdin(line: &str) -> Option<&str> {
+pub fn by_stdin(line: &str) -> Option<&str> {
     line.trim_start().strip_prefix("by stdin:")
 }
 
 /// The words and the expectation of a case, which may be missing.
-pub(crate) fn halves(line: &str) -> (&str, &str) {
+pub fn halves(line: &str) -> (&str, &str) {
     let is_outside_quotes =
         |at: usize| line[..at].replace("\\\"", "").matches('"').count().is_multiple_of(2);
     let mut arrows = line.match_indices("=>").map(|(at, _)| at);
@@ -87,7 +87,7 @@ pub(crate) fn halves(line: &str) -> (&str, &str) {
 }
 
 /// Takes a line's words apart.
-pub(crate) fn words(text: &str) -> Vec<OsString> {
+pub fn words(text: &str) -> Vec<OsString> {
     let mut words = Vec::new();
     let mut word: Option<Vec<u8>> = None;
     let mut is_quoted = false;

@@ -5,13 +5,12 @@
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
-
-use super::containerd::{Containerd, Setup};
-use super::cri::Cri;
+use test_support::containerd::{Containerd, Setup};
+use test_support::cri::Cri;
 
 /// The folder of the programs that an engine needs; `None` after saying why a test is skipped.
 pub(super) fn tools() -> Option<PathBuf> {
-    super::tools::find(&["busybox", "containerd", "containerd-shim-runc-v2", "ctr", "runc"])
+    test_support::tools::find(&["busybox", "containerd", "containerd-shim-runc-v2", "ctr", "runc"])
 }
 
 /// The folder of something newer, as `containerd-2.4.2`; `None` after saying why it is skipped.

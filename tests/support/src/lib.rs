@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What the tests and benches share: private hosts with a daemon, scripted plugins, real engines
+//! and runtimes, and how a test is skipped. It has no test of its own and is never published.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![expect(missing_debug_implementations, reason = "nobody prints a test's arrangements")]
+
+pub mod actor;
+pub mod compare;
+pub mod containerd;
+pub mod corpus;
+pub mod cri;
+pub mod example;
+pub mod golang;
+pub mod ground;
+pub mod leftovers;
+pub mod podman;
+pub mod program;
+pub mod replay;
+pub mod scripted_plugin;
+mod test_host;
+pub mod tools;
+
+pub use scripted_plugin::Script;
+pub use test_host::{BUNDLE, LIFE, ORDER, TestHost, life, wait_until};

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Where things are that cargo tells only to the test crates themselves: the program under test,
+//! the project's folder, a folder for what tests build.
+
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+/// The program under test: what `NRI_RUNC_BINARY` names (in a guest), else what cargo built for
+/// the tests that run.
+pub fn nri_runc() -> &'static Path {
+    static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
+    PROGRAM.get_or_init(|| {
+        let named = ["NRI_RUNC_BINARY", "CARGO_BIN_EXE_nri-runc"];
+        let named = named.iter().find_map(std::env::var_os).map(PathBuf::from);
+        let program = named.unwrap_or_else(|| profile().join("nri-runc"));
+        assert!(
+            program.exists(),
+            "there is no program under test: {} (cargo build, or NRI_RUNC_BINARY)",
+            program.display()
+        );
+        program
+    })
+}
+
+/// The project's folder, as it was when the tests were built.
+pub fn project() -> &'static Path {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    here.ancestors().nth(2).expect("this crate is in tests/support")
+}
+
+/// A folder below cargo's for what tests build; it outlives them.
+pub(crate) fn scratch() -> PathBuf {
+    let scratch = profile().parent().map_or_else(std::env::temp_dir, |target| target.join("tmp"));
+    std::fs::create_dir_all(&scratch).unwrap();
+    scratch
+}
+
+/// The folder of a profile below cargo's target folder: test programs are in its `deps`.
+fn profile() -> PathBuf {
+    let test = std::env::current_exe().unwrap();
+    test.ancestors().nth(2).expect("cargo puts tests into target/PROFILE/deps").to_owned()
+}

@@ -23,7 +23,7 @@
 
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 
-use nri_runc::plugin::stub::{self, Handler, Runtime, async_trait};
+use nri_runc::plugin::stub::{self, PluginHandler, RuntimeHandle, async_trait};
 use nri_runc::plugin::{Event, api};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -108,14 +108,14 @@ fn list<T: DeserializeOwned>(
 struct DeviceInjector;
 
 #[async_trait]
-impl Handler for DeviceInjector {
+impl PluginHandler for DeviceInjector {
     fn events(&self) -> &[Event] {
         &[Event::CreateContainer]
     }
 
     async fn create_container(
         &self,
-        _: &Runtime,
+        _: &RuntimeHandle,
         request: api::CreateContainerRequest,
     ) -> stub::Result<api::CreateContainerResponse> {
         let devices = list::<Device>(&request, "devices")?.into_iter().map(Device::message);

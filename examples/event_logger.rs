@@ -20,7 +20,7 @@
 use std::io::Write;
 use std::sync::Mutex;
 
-use nri_runc::plugin::stub::{self, Handler, Runtime, async_trait};
+use nri_runc::plugin::stub::{self, PluginHandler, RuntimeHandle, async_trait};
 use nri_runc::plugin::{ALL_EVENTS, Event, api};
 use protobuf::MessageDyn;
 use protobuf_json_mapping::print_to_string;
@@ -80,14 +80,18 @@ impl EventLogger {
 }
 
 #[async_trait]
-impl Handler for EventLogger {
+impl PluginHandler for EventLogger {
     /// All but the last, validation: a logger must not be able to refuse.
     fn events(&self) -> &[Event] {
         let [others @ .., _validation] = &ALL_EVENTS;
         others
     }
 
-    async fn configure(&self, _: &Runtime, request: api::ConfigureRequest) -> stub::Result<()> {
+    async fn configure(
+        &self,
+        _: &RuntimeHandle,
+        request: api::ConfigureRequest,
+    ) -> stub::Result<()> {
         let to = open(&request.config)?;
         if let Ok(mut slot) = self.to.lock() {
             *slot = Some(to);

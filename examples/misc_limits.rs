@@ -15,7 +15,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use nri_runc::plugin::stub::{self, Handler, Runtime, async_trait};
+use nri_runc::plugin::stub::{self, PluginHandler, RuntimeHandle, async_trait};
 use nri_runc::plugin::{Event, api};
 
 const KEY: &str = "misc.nri-runc.dev";
@@ -81,12 +81,16 @@ impl MiscLimits {
 }
 
 #[async_trait]
-impl Handler for MiscLimits {
+impl PluginHandler for MiscLimits {
     fn events(&self) -> &[Event] {
         &[Event::CreateContainer, Event::StopContainer]
     }
 
-    async fn configure(&self, _: &Runtime, request: api::ConfigureRequest) -> stub::Result<()> {
+    async fn configure(
+        &self,
+        _: &RuntimeHandle,
+        request: api::ConfigureRequest,
+    ) -> stub::Result<()> {
         self.state().capacity = serde_json::from_str(&request.config)
             .map_err(|error| format!("its configuration: {error}"))?;
         Ok(())
@@ -95,7 +99,7 @@ impl Handler for MiscLimits {
     /// What was given shows in the containers themselves.
     async fn synchronize(
         &self,
-        _: &Runtime,
+        _: &RuntimeHandle,
         _: Vec<api::PodSandbox>,
         containers: Vec<api::Container>,
     ) -> stub::Result<Vec<api::ContainerUpdate>> {
@@ -110,7 +114,7 @@ impl Handler for MiscLimits {
 
     async fn create_container(
         &self,
-        _: &Runtime,
+        _: &RuntimeHandle,
         request: api::CreateContainerRequest,
     ) -> stub::Result<api::CreateContainerResponse> {
         let asked = asked(&request.pod, &request.container.name)?;
@@ -121,7 +125,7 @@ impl Handler for MiscLimits {
 
     async fn stop_container(
         &self,
-        _: &Runtime,
+        _: &RuntimeHandle,
         request: api::StopContainerRequest,
     ) -> stub::Result<api::StopContainerResponse> {
         self.state().given.remove(&request.container.id);

@@ -14,7 +14,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use nri_runc::plugin::stub::{self, Handler, Runtime, async_trait};
+use nri_runc::plugin::stub::{self, PluginHandler, RuntimeHandle, async_trait};
 use nri_runc::plugin::{Event, api};
 use serde::Deserialize;
 
@@ -81,12 +81,16 @@ impl PodPinner {
 }
 
 #[async_trait]
-impl Handler for PodPinner {
+impl PluginHandler for PodPinner {
     fn events(&self) -> &[Event] {
         &[Event::RunPodSandbox, Event::CreateContainer, Event::RemovePodSandbox]
     }
 
-    async fn configure(&self, _: &Runtime, request: api::ConfigureRequest) -> stub::Result<()> {
+    async fn configure(
+        &self,
+        _: &RuntimeHandle,
+        request: api::ConfigureRequest,
+    ) -> stub::Result<()> {
         let config: Config = serde_json::from_str(&request.config)
             .map_err(|error| format!("its configuration: {error}"))?;
         let mut state = self.state();
@@ -98,7 +102,7 @@ impl Handler for PodPinner {
     /// What was taken shows in the containers themselves.
     async fn synchronize(
         &self,
-        _: &Runtime,
+        _: &RuntimeHandle,
         pods: Vec<api::PodSandbox>,
         containers: Vec<api::Container>,
     ) -> stub::Result<Vec<api::ContainerUpdate>> {
@@ -115,7 +119,7 @@ impl Handler for PodPinner {
 
     async fn run_pod_sandbox(
         &self,
-        _: &Runtime,
+        _: &RuntimeHandle,
         request: api::RunPodSandboxRequest,
     ) -> stub::Result<()> {
         self.state().take(&request.pod).map(|_| ())
@@ -123,7 +127,7 @@ impl Handler for PodPinner {
 
     async fn create_container(
         &self,
-        _: &Runtime,
+        _: &RuntimeHandle,
         request: api::CreateContainerRequest,
     ) -> stub::Result<api::CreateContainerResponse> {
         let mut state = self.state();
@@ -136,7 +140,7 @@ impl Handler for PodPinner {
 
     async fn remove_pod_sandbox(
         &self,
-        _: &Runtime,
+        _: &RuntimeHandle,
         request: api::RemovePodSandboxRequest,
     ) -> stub::Result<()> {
         self.state().taken.remove(&request.pod.id);

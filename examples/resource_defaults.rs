@@ -21,7 +21,7 @@
 use std::collections::HashMap;
 use std::sync::Mutex;
 
-use nri_runc::plugin::stub::{self, Handler, Runtime, async_trait};
+use nri_runc::plugin::stub::{self, PluginHandler, RuntimeHandle, async_trait};
 use nri_runc::plugin::{Event, api};
 use serde::Deserialize;
 
@@ -113,12 +113,16 @@ struct ResourceDefaults {
 }
 
 #[async_trait]
-impl Handler for ResourceDefaults {
+impl PluginHandler for ResourceDefaults {
     fn events(&self) -> &[Event] {
         &[Event::CreateContainer]
     }
 
-    async fn configure(&self, _: &Runtime, request: api::ConfigureRequest) -> stub::Result<()> {
+    async fn configure(
+        &self,
+        _: &RuntimeHandle,
+        request: api::ConfigureRequest,
+    ) -> stub::Result<()> {
         let text = Some(request.config).filter(|text| !text.trim().is_empty());
         let defaults = Resources::parse(text.as_deref().unwrap_or("{}"), "its configuration")?;
         if let Ok(mut slot) = self.defaults.lock() {
@@ -129,7 +133,7 @@ impl Handler for ResourceDefaults {
 
     async fn create_container(
         &self,
-        _: &Runtime,
+        _: &RuntimeHandle,
         request: api::CreateContainerRequest,
     ) -> stub::Result<api::CreateContainerResponse> {
         let (pod, container) = (&request.pod, &request.container);

@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 use nri_runc::adaptation::{Creation, DefaultValidator, Merged};
-use nri_runc::chain::{self, Cause, Seat, Stopped, Table, Told};
+use nri_runc::chain::{self, Cause, ChainError, ChainedPlugin, Participants, Told};
 use nri_runc::config::{OnFailure, PluginSettings};
 use nri_runc::plugin::stub::Stub;
-use nri_runc::plugin::{Event, Identity, Settings, Upcalls, api, handshake};
+use nri_runc::plugin::{Event, PluginIdentity, Settings, Upcalls, api, handshake};
 use test_support::actor::{Act, Actor, Shared};
 use tokio::net::UnixStream;
 
@@ -28,7 +28,7 @@ struct NoUpdates;
 impl Upcalls for NoUpdates {
     async fn update_containers(
         &self,
-        _: &Identity,
+        _: &PluginIdentity,
         request: api::UpdateContainersRequest,
     ) -> Result<api::UpdateContainersResponse, String> {
         Ok(api::UpdateContainersResponse { failed: request.update, ..Default::default() })
@@ -37,7 +37,7 @@ impl Upcalls for NoUpdates {
 
 /// A plugin at the table, with its own side.
 struct Guest {
-    seat: Rc<Seat>,
+    seat: Rc<ChainedPlugin>,
     actor: Shared,
     stub: Stub,
 }
@@ -61,7 +61,7 @@ async fn guest_as(id: &str, actor: Actor, settings: &PluginSettings) -> Guest {
     plugin.synchronize(&[], &[]).await;
     let timeout = settings.request_timeout.or(Some(TIMEOUT));
     let settings = PluginSettings { request_timeout: timeout, ..settings.clone() };
-    let seat = Rc::new(Seat::new(plugin, false, &settings));
+    let seat = Rc::new(ChainedPlugin::new(plugin, false, &settings));
     Guest { seat, actor, stub: stub.unwrap() }
 }
 
@@ -90,16 +90,17 @@ fn named(name: &str) -> api::Container {
     api::Container { id: name.to_owned(), name: name.to_owned(), ..Default::default() }
 }
 
-async fn create_at(guests: &[&Guest], name: &str) -> Result<Merged, Stopped> {
-    let seats: Vec<Rc<Seat>> = guests.iter().map(|guest| Rc::clone(&guest.seat)).collect();
+async fn create_at(guests: &[&Guest], name: &str) -> Result<Merged, ChainError> {
+    let seats: Vec<Rc<ChainedPlugin>> = guests.iter().map(|guest| Rc::clone(&guest.seat)).collect();
     let builtin = DefaultValidator::default();
-    let table = Table { audience: &seats, everybody: &seats, builtin: &builtin };
+    let table = Participants { audience: &seats, everybody: &seats, builtin: &builtin };
     chain::create(&table, Creation::new(api::PodSandbox::new(), named(name)), &()).await
 }
 
 /// One request that may fail, of each kind; the cause if it does.
 async fn ask(event: Event, guests: &[&Guest]) -> Option<Cause> {
-    let audience: Vec<Rc<Seat>> = guests.iter().map(|guest| Rc::clone(&guest.seat)).collect();
+    let audience: Vec<Rc<ChainedPlugin>> =
+        guests.iter().map(|guest| Rc::clone(&guest.seat)).collect();
     let stopped = if event == Event::CreateContainer {
         create_at(guests, "web").await.err()
     } else if event == Event::UpdateContainer {
@@ -107,7 +108,7 @@ async fn ask(event: Event, guests: &[&Guest]) -> Option<Cause> {
         let request = api::UpdateContainerRequest { container, ..Default::default() };
         chain::update(&audience, request, &()).await.err()
     } else {
-        chain::ask_leave(&audience, &told(event), &()).await.err()
+        chain::notify_until_refused(&audience, &told(event), &()).await.err()
     };
     stopped.map(|stopped| stopped.failure.cause)
 }
@@ -266,7 +267,7 @@ async fn what_has_happened_is_told_to_everybody_whoever_fails() {
             let request = api::StopContainerRequest { container, ..Default::default() };
             chain::stop(&audience, &request).await.1
         } else {
-            chain::tell_all(&audience, &told(event)).await
+            chain::notify_all(&audience, &told(event)).await
         };
         let causes: Vec<Cause> = failures.iter().map(|failure| failure.cause).collect();
         assert_eq!(causes, [cause], "{event:?}");

@@ -7,8 +7,8 @@
 //! Reference: ARCHITECTURE.md, invariant "Lossless".
 
 use nri_runc::plugin::api;
-use nri_runc::spec::document::Document;
-use nri_runc::spec::patch::{Patched, patch};
+use nri_runc::spec::document::SpecDocument;
+use nri_runc::spec::patch::{PatchedSpec, patch};
 use proptest::collection::{hash_set, vec};
 use proptest::prelude::*;
 use protobuf::MessageField;
@@ -296,10 +296,10 @@ proptest! {
     fn a_document_that_nobody_changes_is_the_same_bytes(bytes in vec(any::<u8>(), 1..200)) {
         let (text, _) = draft(&bytes, true);
         prop_assert!(is_well_formed(text.as_bytes()), "the test's own document: {}", text);
-        let document = Document::parse(text.as_bytes()).unwrap();
+        let document = SpecDocument::parse(text.as_bytes()).unwrap();
         prop_assert!(document.to_bytes() == text.as_bytes());
         let patched = patch(text.as_bytes(), &api::ContainerAdjustment::default()).unwrap();
-        prop_assert_eq!(patched, Patched { bytes: None, changes: Vec::new() });
+        prop_assert_eq!(patched, PatchedSpec { bytes: None, changes: Vec::new() });
     }
 
     #[test]
@@ -374,7 +374,7 @@ proptest! {
         let part = patch(&broken[..at], &adjustment);
         prop_assert!(part.is_err() || !is_asked, "a part is no document");
         broken[at] = byte;
-        if let Ok(Patched { bytes: Some(after), .. }) = patch(&broken, &adjustment) {
+        if let Ok(PatchedSpec { bytes: Some(after), .. }) = patch(&broken, &adjustment) {
             prop_assert!(begins_well_formed(&broken) && begins_well_formed(&after));
         }
     }

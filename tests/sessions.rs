@@ -10,7 +10,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use nri_runc::plugin::stub::Stub;
 use nri_runc::plugin::{
-    Event, Identity, Outcome, Plugin, SessionError, Settings, Upcalls, api, handshake,
+    Event, Outcome, Plugin, PluginIdentity, SessionError, Settings, Upcalls, api, handshake,
 };
 use tokio::io::AsyncWriteExt;
 use tokio::net::UnixStream;
@@ -69,7 +69,7 @@ struct NoUpdates;
 impl Upcalls for NoUpdates {
     async fn update_containers(
         &self,
-        plugin: &Identity,
+        plugin: &PluginIdentity,
         _: api::UpdateContainersRequest,
     ) -> Result<api::UpdateContainersResponse, String> {
         Err(format!("no updates for {plugin}"))
@@ -110,7 +110,7 @@ struct Slow {
 impl Upcalls for Slow {
     async fn update_containers(
         &self,
-        _: &Identity,
+        _: &PluginIdentity,
         _: api::UpdateContainersRequest,
     ) -> Result<api::UpdateContainersResponse, String> {
         let now = self.in_hand.fetch_add(1, Ordering::SeqCst) + 1;

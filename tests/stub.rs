@@ -6,10 +6,10 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use nri_runc::plugin::stub::{self, Handler, Runtime, Stub, async_trait};
+use nri_runc::plugin::stub::{self, PluginHandler, RuntimeHandle, Stub, async_trait};
 use nri_runc::plugin::{
-    ALL_EVENTS, Event, Identity, Outcome, Plugin, SessionError, Settings, Upcalls, api, handshake,
-    mux,
+    ALL_EVENTS, Event, Outcome, Plugin, PluginIdentity, SessionError, Settings, Upcalls, api,
+    handshake, mux,
 };
 use protobuf::MessageDyn;
 use tokio::net::UnixStream;
@@ -23,7 +23,7 @@ struct Scribe {
 }
 
 #[async_trait]
-impl Handler for Scribe {
+impl PluginHandler for Scribe {
     fn events(&self) -> &[Event] {
         &self.events
     }
@@ -38,7 +38,11 @@ impl Handler for Scribe {
         self.heard.lock().unwrap().push(format!("{method} {name}"));
     }
 
-    async fn configure(&self, _: &Runtime, request: api::ConfigureRequest) -> stub::Result<()> {
+    async fn configure(
+        &self,
+        _: &RuntimeHandle,
+        request: api::ConfigureRequest,
+    ) -> stub::Result<()> {
         match request.config.as_str() {
             "bad" => Err("no such setting: bad".into()),
             _ => Ok(()),
@@ -47,7 +51,7 @@ impl Handler for Scribe {
 
     async fn synchronize(
         &self,
-        _: &Runtime,
+        _: &RuntimeHandle,
         pods: Vec<api::PodSandbox>,
         containers: Vec<api::Container>,
     ) -> stub::Result<Vec<api::ContainerUpdate>> {
@@ -57,7 +61,7 @@ impl Handler for Scribe {
 
     async fn create_container(
         &self,
-        runtime: &Runtime,
+        runtime: &RuntimeHandle,
         request: api::CreateContainerRequest,
     ) -> stub::Result<api::CreateContainerResponse> {
         match request.container.name.as_str() {
@@ -74,7 +78,7 @@ impl Handler for Scribe {
 
     async fn validate_container_adjustment(
         &self,
-        _: &Runtime,
+        _: &RuntimeHandle,
         request: api::ValidateContainerAdjustmentRequest,
     ) -> stub::Result<()> {
         if request.container.name == "refuse" { Err("not signed".into()) } else { Ok(()) }
@@ -88,7 +92,7 @@ struct Unable;
 impl Upcalls for Unable {
     async fn update_containers(
         &self,
-        plugin: &Identity,
+        plugin: &PluginIdentity,
         _: api::UpdateContainersRequest,
     ) -> Result<api::UpdateContainersResponse, String> {
         let failed =
@@ -300,7 +304,7 @@ async fn a_goodbye_ends_the_connection_even_if_the_runtime_does_not() {
 #[tokio::test]
 async fn a_program_waits_for_its_runtime_and_comes_back_if_it_is_told_to() {
     let temp = tempfile::tempdir().unwrap();
-    let options = stub::Options {
+    let options = stub::ProgramOptions {
         socket: temp.path().join("nri.sock"),
         id: Some("33-other".to_owned()),
         config: None,
@@ -309,7 +313,7 @@ async fn a_program_waits_for_its_runtime_and_comes_back_if_it_is_told_to() {
     let scribe = || Arc::new(Scribe { events: ALL_EVENTS.to_vec(), heard: Heard::default() });
     let why = stub::run("10-scribe", &options, scribe()).await.unwrap_err().to_string();
     assert!(why.contains("nri.sock: it is missing"), "{why}");
-    let stays = stub::Options { reconnect: true, ..options.clone() };
+    let stays = stub::ProgramOptions { reconnect: true, ..options.clone() };
     let _running = tokio::spawn(async move { stub::run("10-scribe", &stays, scribe()).await });
     tokio::time::sleep(Duration::from_millis(150)).await;
     let listener = tokio::net::UnixListener::bind(&options.socket).unwrap();
@@ -327,7 +331,7 @@ async fn a_program_that_refuses_its_configuration_does_not_try_again() {
     let temp = tempfile::tempdir().unwrap();
     let config = temp.path().join("config");
     nri_runc::files::replace(&config, b"bad").unwrap();
-    let options = stub::Options {
+    let options = stub::ProgramOptions {
         socket: temp.path().join("nri.sock"),
         id: None,
         config: Some(config),

@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 
 use nix::sys::resource::{UsageWho, getrusage};
 use nri_runc::adaptation::{Creation, DefaultValidator};
-use nri_runc::chain::{self, Seat, Table};
+use nri_runc::chain::{self, ChainedPlugin, Participants};
 use nri_runc::config::PluginSettings;
-use nri_runc::plugin::{self, Identity, Outcome, Settings, Snapshot, Upcalls, api};
+use nri_runc::plugin::{self, EncodedSnapshot, Outcome, PluginIdentity, Settings, Upcalls, api};
 use protobuf::Message;
 use tokio::net::UnixListener;
 
@@ -21,7 +21,7 @@ struct Nothing;
 impl Upcalls for Nothing {
     async fn update_containers(
         &self,
-        _: &Identity,
+        _: &PluginIdentity,
         _: api::UpdateContainersRequest,
     ) -> Result<api::UpdateContainersResponse, String> {
         Err("not here".to_owned())
@@ -40,8 +40,8 @@ pub(crate) fn main(words: &[String]) {
 
 async fn serve(socket: &str, request: Rc<api::CreateContainerRequest>) {
     let listener = UnixListener::bind(socket).unwrap();
-    let mut seats: Vec<Rc<Seat>> = Vec::new();
-    let (mut known, mut told) = (Snapshot::default(), Duration::ZERO);
+    let mut seats: Vec<Rc<ChainedPlugin>> = Vec::new();
+    let (mut known, mut told) = (EncodedSnapshot::default(), Duration::ZERO);
     for line in std::io::stdin().lock().lines() {
         let line = line.unwrap();
         let words: Vec<&str> = line.split_whitespace().collect();
@@ -60,7 +60,7 @@ async fn serve(socket: &str, request: Rc<api::CreateContainerRequest>) {
             }
             ["state", count] => {
                 // Encoded, as the daemon keeps them.
-                known = Snapshot::of(&[], &containers(&request, count.parse().unwrap()));
+                known = EncodedSnapshot::of(&[], &containers(&request, count.parse().unwrap()));
                 println!("ok");
             }
             ["synchronized"] => println!("{}", told.as_nanos()),
@@ -79,7 +79,11 @@ fn containers(request: &api::CreateContainerRequest, count: usize) -> Vec<api::C
     (0..count).map(one).collect()
 }
 
-async fn seat(listener: &UnixListener, known: &Snapshot, told: &mut Duration) -> Seat {
+async fn seat(
+    listener: &UnixListener,
+    known: &EncodedSnapshot,
+    told: &mut Duration,
+) -> ChainedPlugin {
     let (stream, _) = listener.accept().await.unwrap();
     let settings = Settings {
         registration_timeout: Duration::from_secs(5),
@@ -92,11 +96,11 @@ async fn seat(listener: &UnixListener, known: &Snapshot, told: &mut Duration) ->
     let begun = Instant::now();
     assert!(matches!(plugin.tell(known).await, Outcome::Answered(_)));
     *told = begun.elapsed();
-    Seat::new(plugin, false, &PluginSettings::default())
+    ChainedPlugin::new(plugin, false, &PluginSettings::default())
 }
 
 async fn run(
-    seats: &[Rc<Seat>],
+    seats: &[Rc<ChainedPlugin>],
     request: &Rc<api::CreateContainerRequest>,
     events: usize,
     at: usize,
@@ -113,7 +117,8 @@ async fn run(
                     let (pod, container) = (request.pod.clone(), request.container.clone());
                     let creation =
                         Creation::new(pod.unwrap_or_default(), container.unwrap_or_default());
-                    let table = Table { audience: &seats, everybody: &seats, builtin: &validator };
+                    let table =
+                        Participants { audience: &seats, everybody: &seats, builtin: &validator };
                     let merged = chain::create(&table, creation, &()).await.unwrap();
                     assert_eq!(merged.adjust.env.len(), seats.len());
                 }

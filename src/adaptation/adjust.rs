@@ -11,20 +11,20 @@ use std::collections::HashSet;
 
 use protobuf::MessageField;
 
-use super::claims::{Claims, MergeError};
-use super::fields::Field;
-use super::listed::{Change, Listed, merge_list, merge_map};
+use super::claims::{FieldClaims, MergeError};
+use super::fields::NriField;
+use super::listed::{ListChange, Listed, merge_list, merge_map};
 use super::{keys, resources};
 use crate::plugin::api;
 
 /// One adjustment on its way into the result.
-pub(super) struct Adjust<'a> {
-    pub(super) claims: Claims<'a>,
+pub(super) struct AdjustmentMerger<'a> {
+    pub(super) claims: FieldClaims<'a>,
     pub(super) combined: &'a mut api::ContainerAdjustment,
     pub(super) visible: &'a mut api::Container,
 }
 
-impl Adjust<'_> {
+impl AdjustmentMerger<'_> {
     pub(super) fn merge(&mut self, given: &api::ContainerAdjustment) -> Result<(), MergeError> {
         let api::ContainerAdjustment {
             annotations,
@@ -39,7 +39,7 @@ impl Adjust<'_> {
         } = given;
         merge_map(
             &mut self.claims,
-            Field::Annotations,
+            NriField::Annotations,
             annotations,
             &mut self.combined.annotations,
             &mut self.visible.annotations,
@@ -62,7 +62,7 @@ impl Adjust<'_> {
         let touched = touched(&changes);
         visible.retain(|entry| !touched.contains(variable(entry)));
         for change in &changes {
-            if let Change::Set(_, api::KeyValue { key, value, special_fields: _ }) = change {
+            if let ListChange::Set(_, api::KeyValue { key, value, special_fields: _ }) = change {
                 visible.push(format!("{key}={value}"));
             }
         }
@@ -74,7 +74,7 @@ impl Adjust<'_> {
         let command = match args {
             [] => return Ok(()),
             [first, command @ ..] if first.is_empty() => {
-                self.claims.clear(Field::Args, None)?;
+                self.claims.clear(NriField::Args, None)?;
                 command
             }
             command => command,
@@ -86,7 +86,7 @@ impl Adjust<'_> {
                 (self.claims.plugin.to_owned(), self.claims.container.to_owned());
             return Err(MergeError::EmptyArgs { plugin, container });
         }
-        self.claims.claim(Field::Args)?;
+        self.claims.claim(NriField::Args)?;
         self.visible.args = command.to_vec();
         self.combined.args = command.to_vec();
         Ok(())
@@ -97,7 +97,7 @@ impl Adjust<'_> {
         if all_hooks(hooks).iter().all(|list| list.is_empty()) {
             return Ok(());
         }
-        self.claims.accumulate(Field::OciHooks)?;
+        self.claims.accumulate(NriField::OciHooks)?;
         append_hooks(self.combined.hooks.mut_or_insert_default(), hooks);
         append_hooks(self.visible.hooks.mut_or_insert_default(), hooks);
         Ok(())
@@ -131,14 +131,14 @@ impl Adjust<'_> {
             resources::lay_over(visible.resources.mut_or_insert_default(), given);
         }
         if !cgroups_path.is_empty() {
-            claims.claim(Field::CgroupsPath)?;
+            claims.claim(NriField::CgroupsPath)?;
             combined.cgroups_path.clone_from(cgroups_path);
             visible.cgroups_path.clone_from(cgroups_path);
         }
         claims.claim_present([
-            (oom_score_adj.is_some(), Field::OomScoreAdj),
-            (io_priority.is_some(), Field::IoPriority),
-            (seccomp_policy.is_some(), Field::SeccompPolicy),
+            (oom_score_adj.is_some(), NriField::OomScoreAdj),
+            (io_priority.is_some(), NriField::IoPriority),
+            (seccomp_policy.is_some(), NriField::SeccompPolicy),
         ])?;
         set_both(&mut combined.oom_score_adj, &mut visible.oom_score_adj, oom_score_adj);
         set_both(&mut combined.io_priority, &mut visible.io_priority, io_priority);
@@ -147,23 +147,23 @@ impl Adjust<'_> {
         let changes = merge_list(claims, namespaces, &mut combined.namespaces)?;
         keep_places(&mut visible.namespaces, changes);
         let (all, seen) = (&mut combined.sysctl, &mut visible.sysctl);
-        merge_map(claims, Field::Sysctl, sysctl, all, seen)?;
+        merge_map(claims, NriField::Sysctl, sysctl, all, seen)?;
         let (all, seen) = (&mut combined.net_devices, &mut visible.net_devices);
-        merge_map(claims, Field::LinuxNetDevices, net_devices, all, seen)?;
+        merge_map(claims, NriField::LinuxNetDevices, net_devices, all, seen)?;
 
-        claims.claim_present([(scheduler.is_some(), Field::LinuxSched)])?;
+        claims.claim_present([(scheduler.is_some(), NriField::LinuxSched)])?;
         set_both(&mut combined.scheduler, &mut visible.scheduler, scheduler);
         if let Some(rdt) = rdt.as_ref() {
             merge_rdt(claims, rdt, &mut combined.rdt, &mut visible.rdt)?;
         }
-        claims.claim_present([(memory_policy.is_some(), Field::MemoryPolicy)])?;
+        claims.claim_present([(memory_policy.is_some(), NriField::MemoryPolicy)])?;
         resources::set(&mut combined.memory_policy, memory_policy);
         Ok(())
     }
 
     fn rlimits(&mut self, rlimits: &[api::POSIXRlimit]) -> Result<(), MergeError> {
         for limit in rlimits {
-            self.claims.claim_key(Field::Rlimits, &keys::rlimit(&limit.type_))?;
+            self.claims.claim_key(NriField::Rlimits, &keys::rlimit(&limit.type_))?;
         }
         for list in [&mut self.combined.rlimits, &mut self.visible.rlimits] {
             resources::put_all(list, rlimits, |limit| keys::rlimit(&limit.type_));
@@ -174,7 +174,7 @@ impl Adjust<'_> {
     /// NRI: the next plugin of the reference does not see them (BUG-07).
     fn cdi_devices(&mut self, devices: &[api::CDIDevice]) -> Result<(), MergeError> {
         for device in devices {
-            self.claims.claim_key(Field::CdiDevices, &device.name)?;
+            self.claims.claim_key(NriField::CdiDevices, &device.name)?;
         }
         for list in [&mut self.combined.CDI_devices, &mut self.visible.CDI_devices] {
             resources::put_all(list, devices, |device| device.name.clone());
@@ -187,23 +187,23 @@ impl Adjust<'_> {
 /// next to what is set. NRI: the reference drops it then, so that siblings of the original
 /// container survive, and shows none of it to the next plugin (BUG-07, BUG-08).
 fn merge_rdt(
-    claims: &mut Claims<'_>,
+    claims: &mut FieldClaims<'_>,
     given: &api::LinuxRdt,
     combined: &mut MessageField<api::LinuxRdt>,
     visible: &mut MessageField<api::LinuxRdt>,
 ) -> Result<(), MergeError> {
     let api::LinuxRdt { clos_id, schemata, enable_monitoring, remove, special_fields: _ } = given;
     if *remove {
-        for field in [Field::RdtClosID, Field::RdtSchemata, Field::RdtEnableMonitoring] {
+        for field in [NriField::RdtClosID, NriField::RdtSchemata, NriField::RdtEnableMonitoring] {
             claims.clear(field, None)?;
         }
         *combined = MessageField::some(api::LinuxRdt { remove: true, ..Default::default() });
         *visible = MessageField::none();
     }
     let present = [
-        (clos_id.is_some(), Field::RdtClosID),
-        (schemata.is_some(), Field::RdtSchemata),
-        (enable_monitoring.is_some(), Field::RdtEnableMonitoring),
+        (clos_id.is_some(), NriField::RdtClosID),
+        (schemata.is_some(), NriField::RdtSchemata),
+        (enable_monitoring.is_some(), NriField::RdtEnableMonitoring),
     ];
     claims.claim_present(present)?;
     if present.iter().any(|(present, _)| *present) {
@@ -227,30 +227,30 @@ fn set_both<T: Clone>(
 }
 
 /// What was set stands at the end, as in the reference.
-fn move_to_end<T: Listed>(list: &mut Vec<T>, changes: Vec<Change<T>>) {
+fn move_to_end<T: Listed>(list: &mut Vec<T>, changes: Vec<ListChange<T>>) {
     let touched = touched(&changes);
     list.retain(|entry| !touched.contains(T::key(entry.name()).as_str()));
     list.extend(changes.into_iter().filter_map(|change| match change {
-        Change::Set(_, entry) => Some(entry),
-        Change::Removed(_) => None,
+        ListChange::Set(_, entry) => Some(entry),
+        ListChange::Removed(_) => None,
     }));
 }
 
 /// The keys that an answer sets or removes.
-fn touched<T>(changes: &[Change<T>]) -> HashSet<&str> {
-    changes.iter().map(Change::key).collect()
+fn touched<T>(changes: &[ListChange<T>]) -> HashSet<&str> {
+    changes.iter().map(ListChange::key).collect()
 }
 
 /// What was set stands where it stood. NRI: the reference scrambles namespaces (BUG-06).
 /// An entry that is also set again keeps its place, so removals that are followed by a new
 /// entry are not carried out on their own.
-fn keep_places<T: Listed>(list: &mut Vec<T>, changes: Vec<Change<T>>) {
+fn keep_places<T: Listed>(list: &mut Vec<T>, changes: Vec<ListChange<T>>) {
     let mut set = Vec::new();
     let mut removed = HashSet::new();
     for change in changes {
         match change {
-            Change::Set(_, entry) => set.push(entry),
-            Change::Removed(key) => drop(removed.insert(key)),
+            ListChange::Set(_, entry) => set.push(entry),
+            ListChange::Removed(key) => drop(removed.insert(key)),
         }
     }
     for entry in &set {

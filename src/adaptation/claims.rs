@@ -5,7 +5,7 @@
 //! without its owner on record and without the operator's leave. Values are not looked at.
 
 use super::bounds::TooMany;
-use super::fields::Field;
+use super::fields::NriField;
 use super::owners::{Conflict, Owner, Owners};
 use super::rights::Rights;
 use crate::error::quoted;
@@ -51,7 +51,7 @@ pub enum MergeError {
         /// Who tried.
         plugin: String,
         /// What it tried to set.
-        field: Field,
+        field: NriField,
         /// In which container.
         container: String,
     },
@@ -78,16 +78,16 @@ pub enum MergeError {
 }
 
 /// The claims of one plugin in one container.
-pub(super) struct Claims<'a> {
+pub(super) struct FieldClaims<'a> {
     pub(super) plugin: &'a str,
     pub(super) rights: &'a Rights,
     pub(super) container: &'a str,
     pub(super) owners: &'a mut Owners,
 }
 
-impl Claims<'_> {
+impl FieldClaims<'_> {
     /// Takes a simple field.
-    pub(super) fn claim(&mut self, field: Field) -> Result<(), MergeError> {
+    pub(super) fn claim(&mut self, field: NriField) -> Result<(), MergeError> {
         self.permit(field)?;
         Ok(self.owners.claim(self.container, field, None, self.plugin)?)
     }
@@ -95,27 +95,27 @@ impl Claims<'_> {
     /// Takes several simple fields, in this order, as far as they are present.
     pub(super) fn claim_present<const N: usize>(
         &mut self,
-        fields: [(bool, Field); N],
+        fields: [(bool, NriField); N],
     ) -> Result<(), MergeError> {
         let mut present = fields.into_iter().filter(|(present, _)| *present);
         present.try_for_each(|(_, field)| self.claim(field))
     }
 
     /// Takes one key of a compound field.
-    pub(super) fn claim_key(&mut self, field: Field, key: &str) -> Result<(), MergeError> {
+    pub(super) fn claim_key(&mut self, field: NriField, key: &str) -> Result<(), MergeError> {
         self.permit(field)?;
         Ok(self.owners.claim(self.container, field, Some(key), self.plugin)?)
     }
 
     /// Takes a field away from whoever has it.
-    pub(super) fn clear(&mut self, field: Field, key: Option<&str>) -> Result<(), MergeError> {
+    pub(super) fn clear(&mut self, field: NriField, key: Option<&str>) -> Result<(), MergeError> {
         self.permit(field)?;
         self.owners.clear(self.container, field, key, self.plugin);
         Ok(())
     }
 
     /// Joins the owners of a field that cannot conflict.
-    pub(super) fn accumulate(&mut self, field: Field) -> Result<(), MergeError> {
+    pub(super) fn accumulate(&mut self, field: NriField) -> Result<(), MergeError> {
         self.permit(field)?;
         self.owners.accumulate(self.container, field, self.plugin);
         Ok(())
@@ -123,26 +123,26 @@ impl Claims<'_> {
 
     /// Notes a cgroup device rule; whoever may not add devices may not open them either.
     pub(super) fn device_rule(&mut self, rule: String) -> Result<(), MergeError> {
-        self.permit(Field::Devices)?;
+        self.permit(NriField::Devices)?;
         self.owners.note_device_rule(self.container, rule, self.plugin);
         Ok(())
     }
 
     /// Notes the removal of what the original container has, which binds nobody.
-    pub(super) fn note_removal(&mut self, field: Field, key: &str) -> Result<(), MergeError> {
+    pub(super) fn note_removal(&mut self, field: NriField, key: &str) -> Result<(), MergeError> {
         self.permit(field)?;
         self.owners.note_removal(self.container, field, key, self.plugin);
         Ok(())
     }
 
     /// Whether somebody set this key before, or cleared it so that others may not.
-    pub(super) fn is_owned(&self, field: Field, key: &str) -> bool {
+    pub(super) fn is_owned(&self, field: NriField, key: &str) -> bool {
         let owner = self.owners.owner(self.container, field, Some(key));
         matches!(owner, Some(Owner::Set(_) | Owner::Cleared(_)))
     }
 
     /// Refuses what the operator does not let this plugin set.
-    fn permit(&self, field: Field) -> Result<(), MergeError> {
+    fn permit(&self, field: NriField) -> Result<(), MergeError> {
         if self.rights.permit(field) {
             return Ok(());
         }

@@ -13,11 +13,11 @@ macro_rules! fields {
         /// One field of a container that plugins can set, and therefore own.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
         #[expect(missing_docs, reason = "the names are NRI's and say what they are")]
-        pub enum Field {
+        pub enum NriField {
             $($name = $number),+
         }
 
-        impl Field {
+        impl NriField {
             /// Every field, by number.
             pub const ALL: [Self; 40] = [$(Self::$name),+];
 
@@ -74,7 +74,7 @@ fields! {
     MemoryPolicy = 40,
 }
 
-impl Field {
+impl NriField {
     /// NRI's number on the wire.
     pub const fn number(self) -> i32 {
         self as i32
@@ -104,7 +104,7 @@ impl Field {
     }
 }
 
-impl fmt::Display for Field {
+impl fmt::Display for NriField {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }
@@ -116,24 +116,24 @@ mod tests {
 
     #[test]
     fn numbers_run_from_one_to_forty_without_a_gap() {
-        let numbers: Vec<i32> = Field::ALL.iter().map(|field| field.number()).collect();
+        let numbers: Vec<i32> = NriField::ALL.iter().map(|field| field.number()).collect();
         assert_eq!(numbers, (1..=40).collect::<Vec<i32>>());
     }
 
     #[test]
     fn each_name_leads_back_to_its_field_and_to_no_other() {
-        for field in Field::ALL {
-            assert_eq!(Field::from_name(field.name()), Some(field));
+        for field in NriField::ALL {
+            assert_eq!(NriField::from_name(field.name()), Some(field));
         }
         for name in ["", "None", "env", "Mount", "EnvX"] {
-            assert_eq!(Field::from_name(name), None, "{name}");
+            assert_eq!(NriField::from_name(name), None, "{name}");
         }
     }
 
     #[test]
     fn exactly_the_eleven_keyed_fields_are_compound() {
         let compound: Vec<i32> =
-            Field::ALL.iter().filter(|f| f.is_compound()).map(|f| f.number()).collect();
+            NriField::ALL.iter().filter(|f| f.is_compound()).map(|f| f.number()).collect();
         assert_eq!(compound, [1, 2, 4, 5, 6, 24, 27, 30, 33, 34, 35]);
     }
 }

@@ -9,15 +9,15 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::claims::{Claims, MergeError};
-use super::fields::Field;
+use super::claims::{FieldClaims, MergeError};
+use super::fields::NriField;
 use super::keys;
 use crate::plugin::api;
 
 /// An entry of a list in which a name can occur once.
 pub(super) trait Listed: Clone {
     /// Under which field it is owned.
-    const FIELD: Field;
+    const FIELD: NriField;
     /// Whether removing an entry that no plugin set is an act that others may not undo.
     const REMOVAL_IS_OWNED: bool = false;
     /// Whether the marker of an earlier plugin stays when a later one sets the entry again.
@@ -33,7 +33,7 @@ pub(super) trait Listed: Clone {
 }
 
 impl Listed for api::Mount {
-    const FIELD: Field = Field::Mounts;
+    const FIELD: NriField = NriField::Mounts;
     // NRI: `-d` of one plugin followed by `d` of a later one reaches the runtime as both.
     const MARKER_STAYS: bool = true;
 
@@ -47,7 +47,7 @@ impl Listed for api::Mount {
 }
 
 impl Listed for api::KeyValue {
-    const FIELD: Field = Field::Env;
+    const FIELD: NriField = NriField::Env;
 
     fn name(&self) -> &str {
         &self.key
@@ -55,7 +55,7 @@ impl Listed for api::KeyValue {
 }
 
 impl Listed for api::LinuxDevice {
-    const FIELD: Field = Field::Devices;
+    const FIELD: NriField = NriField::Devices;
 
     fn name(&self) -> &str {
         &self.path
@@ -63,7 +63,7 @@ impl Listed for api::LinuxDevice {
 }
 
 impl Listed for api::LinuxNamespace {
-    const FIELD: Field = Field::Namespace;
+    const FIELD: NriField = NriField::Namespace;
     // A validator that guards namespaces must see removals too.
     const REMOVAL_IS_OWNED: bool = true;
 
@@ -73,12 +73,12 @@ impl Listed for api::LinuxNamespace {
 }
 
 /// What becomes of one key of a list.
-pub(super) enum Change<T> {
+pub(super) enum ListChange<T> {
     Removed(String),
     Set(String, T),
 }
 
-impl<T> Change<T> {
+impl<T> ListChange<T> {
     pub(super) fn key(&self) -> &str {
         match self {
             Self::Removed(key) | Self::Set(key, _) => key,
@@ -93,10 +93,10 @@ impl<T> Change<T> {
 /// container has cannot be removed (BUG-01, BUG-02); for namespaces it has no way to override
 /// (BUG-06). All four lists work alike here.
 pub(super) fn merge_list<T: Listed>(
-    claims: &mut Claims<'_>,
+    claims: &mut FieldClaims<'_>,
     given: &[T],
     combined: &mut Vec<T>,
-) -> Result<Vec<Change<T>>, MergeError> {
+) -> Result<Vec<ListChange<T>>, MergeError> {
     let mut removals: Vec<(String, &T)> = Vec::new();
     let mut additions: Vec<(String, &T)> = Vec::new();
     for entry in given {
@@ -116,8 +116,8 @@ pub(super) fn merge_list<T: Listed>(
         claims.claim_key(T::FIELD, key)?;
     }
     combine(&removals, &additions, combined);
-    let removed = removals.into_iter().map(|(key, _)| Change::Removed(key));
-    let set = additions.into_iter().map(|(key, entry)| Change::Set(key, entry.clone()));
+    let removed = removals.into_iter().map(|(key, _)| ListChange::Removed(key));
+    let set = additions.into_iter().map(|(key, entry)| ListChange::Set(key, entry.clone()));
     Ok(removed.chain(set).collect())
 }
 
@@ -158,8 +158,8 @@ fn combine<T: Listed>(
 /// whoever applies it removes first. NRI: a removal alone leaves the value visible, with its
 /// old owner (BUG-03, BUG-04, BUG-05).
 pub(super) fn merge_map<V: Clone + Default>(
-    claims: &mut Claims<'_>,
-    field: Field,
+    claims: &mut FieldClaims<'_>,
+    field: NriField,
     given: &HashMap<String, V>,
     combined: &mut HashMap<String, V>,
     visible: &mut HashMap<String, V>,

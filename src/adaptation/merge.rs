@@ -10,8 +10,8 @@ use std::collections::BTreeMap;
 
 use protobuf::MessageField;
 
-use super::adjust::Adjust;
-use super::claims::Claims;
+use super::adjust::AdjustmentMerger;
+use super::claims::FieldClaims;
 pub use super::claims::MergeError;
 use super::owners::Owners;
 use super::rights::Rights;
@@ -111,9 +111,9 @@ impl Creation {
         let api::CreateContainerResponse { adjust, update, evict, special_fields: _ } = response;
         if let Some(adjust) = adjust.as_ref() {
             let owners = &mut self.updates.owners;
-            let claims = Claims { plugin, rights, container: &self.pristine.id, owners };
+            let claims = FieldClaims { plugin, rights, container: &self.pristine.id, owners };
             let visible = self.request.container.mut_or_insert_default();
-            Adjust { claims, combined: &mut self.combined, visible }.merge(adjust)?;
+            AdjustmentMerger { claims, combined: &mut self.combined, visible }.merge(adjust)?;
         }
         self.updates.merge(plugin, rights, &update, &evict)?;
         self.updates.note_unknown(plugin, places);

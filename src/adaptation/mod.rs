@@ -33,13 +33,13 @@ mod resources;
 mod unknown;
 
 pub use claims::MergeError;
-pub use fields::Field;
+pub use fields::NriField;
 pub use merge::{Creation, Merged};
 pub use owners::{Conflict, Owner, Owners};
 pub use resources::rule_text;
 pub use rights::Rights;
 pub use updates::{Updated, Updates};
-pub use validator::{DefaultValidator, Excuses, missing_required};
+pub use validator::{DefaultValidator, ValidatorExemptions, missing_required};
 
 #[cfg(test)]
 mod tests;

@@ -7,14 +7,14 @@
 
 /// A plugin's place in the chain; the smaller one is asked first.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Place {
+pub struct ChainPosition {
     /// The two digits of its index, compared as text.
     pub index: String,
     /// When it came, counted by whoever accepted it.
     pub arrival: u64,
 }
 
-impl Place {
+impl ChainPosition {
     /// The place of the plugin with this index that came as number `arrival`.
     pub fn new(index: impl Into<String>, arrival: u64) -> Self {
         Self { index: index.into(), arrival }
@@ -22,7 +22,7 @@ impl Place {
 }
 
 /// Sorts plugins into the order in which they are asked; equal places keep their order.
-pub fn sort<T>(plugins: &mut [T], place: impl Fn(&T) -> &Place) {
+pub fn sort<T>(plugins: &mut [T], place: impl Fn(&T) -> &ChainPosition) {
     plugins.sort_by(|one, other| place(one).cmp(place(other)));
 }
 
@@ -32,16 +32,18 @@ mod tests {
 
     #[test]
     fn index_decides_and_arrival_breaks_ties() {
-        let mut plugins = [("d", 10, 4), ("c", 5, 9), ("b", 10, 2), ("a", 0, 7)]
-            .map(|(name, index, arrival)| (name, Place::new(format!("{index:02}"), arrival)));
+        let mut plugins =
+            [("d", 10, 4), ("c", 5, 9), ("b", 10, 2), ("a", 0, 7)].map(|(name, index, arrival)| {
+                (name, ChainPosition::new(format!("{index:02}"), arrival))
+            });
         sort(&mut plugins, |(_, place)| place);
         assert_eq!(plugins.map(|(name, _)| name), ["a", "c", "b", "d"]);
     }
 
     #[test]
     fn equal_places_keep_the_order_in_which_they_stood() {
-        let mut plugins: Vec<(u32, Place)> =
-            (0..100).map(|n| (n, Place::new("07", u64::from(n / 10)))).collect();
+        let mut plugins: Vec<(u32, ChainPosition)> =
+            (0..100).map(|n| (n, ChainPosition::new("07", u64::from(n / 10)))).collect();
         let before = plugins.clone();
         sort(&mut plugins, |(_, place)| place);
         assert_eq!(plugins, before);

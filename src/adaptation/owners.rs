@@ -10,14 +10,14 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use super::fields::Field;
+use super::fields::NriField;
 use crate::error::quoted;
 use crate::plugin::api;
 
 /// The owners of everything that was set in a container, or in several by updates.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Owners {
-    containers: BTreeMap<String, Owned>,
+    containers: BTreeMap<String, ContainerOwners>,
     /// What was there before each change since [`Owners::begin`]; `None` while nobody asks.
     journal: Option<Vec<Before>>,
 }
@@ -25,15 +25,15 @@ pub struct Owners {
 /// What one change of one container's part replaced.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Before {
-    Slot((Field, Option<String>), Option<Owner>),
+    Slot((NriField, Option<String>), Option<Owner>),
     Rule(String, Option<String>),
 }
 
 /// What is owned in one container.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Owned {
+pub struct ContainerOwners {
     /// The key is `None` for simple fields.
-    slots: BTreeMap<(Field, Option<String>), Owner>,
+    slots: BTreeMap<(NriField, Option<String>), Owner>,
     /// Cgroup device rules by their text. NRI has no field for them, and they never conflict;
     /// they are on record so that people can ask who opened a device.
     device_rules: BTreeMap<String, String>,
@@ -74,7 +74,7 @@ impl fmt::Display for Owner {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Conflict {
     /// What both want.
-    pub field: Field,
+    pub field: NriField,
     /// Which one of them, for compound fields.
     pub key: Option<String>,
     /// In which container.
@@ -112,7 +112,7 @@ impl Owners {
     pub fn claim(
         &mut self,
         container: &str,
-        field: Field,
+        field: NriField,
         key: Option<&str>,
         plugin: &str,
     ) -> Result<(), Conflict> {
@@ -140,20 +140,26 @@ impl Owners {
     }
 
     /// Takes it away from whoever has it; from now on only `plugin` may claim it.
-    pub fn clear(&mut self, container: &str, field: Field, key: Option<&str>, plugin: &str) {
+    pub fn clear(&mut self, container: &str, field: NriField, key: Option<&str>, plugin: &str) {
         let slot = (field, key.map(str::to_owned));
         self.of_mut(container).slots.insert(slot, Owner::Cleared(plugin.to_owned()));
     }
 
     /// Notes that `plugin` removed what no plugin had set or taken.
-    pub(super) fn note_removal(&mut self, container: &str, field: Field, key: &str, plugin: &str) {
+    pub(super) fn note_removal(
+        &mut self,
+        container: &str,
+        field: NriField,
+        key: &str,
+        plugin: &str,
+    ) {
         let slot = (field, Some(key.to_owned()));
         let slots = &mut self.of_mut(container).slots;
         slots.entry(slot).or_insert_with(|| Owner::Removed(plugin.to_owned()));
     }
 
     /// Adds `plugin` to those who share a field that cannot conflict.
-    pub fn accumulate(&mut self, container: &str, field: Field, plugin: &str) {
+    pub fn accumulate(&mut self, container: &str, field: NriField, plugin: &str) {
         let slots = &mut self.of_mut(container).slots;
         let owner = match slots.get(&(field, None)) {
             Some(Owner::Set(before)) => format!("{before},{plugin}"),
@@ -182,7 +188,7 @@ impl Owners {
     }
 
     /// Whose `field` of a container is, if anybody's.
-    pub fn owner(&self, container: &str, field: Field, key: Option<&str>) -> Option<&Owner> {
+    pub fn owner(&self, container: &str, field: NriField, key: Option<&str>) -> Option<&Owner> {
         let slot = (field, key.map(str::to_owned));
         self.containers.get(container)?.slots.get(&slot)
     }
@@ -215,7 +221,7 @@ impl Owners {
                 Before::Rule(rule, None) => drop(owned.device_rules.remove(&rule)),
             }
         }
-        if *owned == Owned::default() {
+        if *owned == ContainerOwners::default() {
             self.containers.remove(container);
         }
     }
@@ -228,7 +234,7 @@ impl Owners {
 
     /// As people get it: `Env[PATH]` of a container is `10-foo`'s.
     pub fn to_flat(&self, container: &str) -> BTreeMap<String, String> {
-        let Some(Owned { slots, device_rules }) = self.containers.get(container) else {
+        let Some(ContainerOwners { slots, device_rules }) = self.containers.get(container) else {
             return BTreeMap::new();
         };
         let named = slots.iter().map(|((field, key), owner)| {
@@ -244,12 +250,12 @@ impl Owners {
         named.chain(rules).collect()
     }
 
-    fn of_mut(&mut self, container: &str) -> &mut Owned {
+    fn of_mut(&mut self, container: &str) -> &mut ContainerOwners {
         self.containers.entry(container.to_owned()).or_default()
     }
 }
 
-impl Owned {
+impl ContainerOwners {
     fn to_api(&self) -> api::FieldOwners {
         let mut owners = api::FieldOwners::new();
         for ((field, key), owner) in &self.slots {
@@ -273,7 +279,7 @@ mod tests {
 
     const C: &str = "c0";
 
-    fn claimed(field: Field, key: Option<&str>) -> Owners {
+    fn claimed(field: NriField, key: Option<&str>) -> Owners {
         let mut owners = Owners::default();
         owners.claim(C, field, key, "00-bar").unwrap();
         owners
@@ -281,19 +287,19 @@ mod tests {
 
     #[test]
     fn a_second_claim_is_refused_in_one_line_naming_both_plugins() {
-        let mut owners = claimed(Field::Env, Some("KEY"));
-        let conflict = owners.claim(C, Field::Env, Some("KEY"), "10-foo").unwrap_err();
+        let mut owners = claimed(NriField::Env, Some("KEY"));
+        let conflict = owners.claim(C, NriField::Env, Some("KEY"), "10-foo").unwrap_err();
         assert_eq!(
             conflict.to_string(),
             r#"plugins "10-foo" and "00-bar" both tried to set Env KEY of container c0"#
         );
-        assert_eq!(owners, claimed(Field::Env, Some("KEY")));
+        assert_eq!(owners, claimed(NriField::Env, Some("KEY")));
     }
 
     #[test]
     fn a_simple_field_leaves_no_stray_blank() {
-        let mut owners = claimed(Field::CPUShares, None);
-        let conflict = owners.claim(C, Field::CPUShares, None, "10-foo").unwrap_err();
+        let mut owners = claimed(NriField::CPUShares, None);
+        let conflict = owners.claim(C, NriField::CPUShares, None, "10-foo").unwrap_err();
         assert_eq!(
             conflict.to_string(),
             r#"plugins "10-foo" and "00-bar" both tried to set CPUShares of container c0"#
@@ -302,53 +308,53 @@ mod tests {
 
     #[test]
     fn setting_twice_is_a_conflict_of_a_plugin_with_itself() {
-        let mut owners = claimed(Field::Mounts, Some("/d"));
-        let conflict = owners.claim(C, Field::Mounts, Some("/d"), "00-bar").unwrap_err();
+        let mut owners = claimed(NriField::Mounts, Some("/d"));
+        let conflict = owners.claim(C, NriField::Mounts, Some("/d"), "00-bar").unwrap_err();
         assert_eq!(conflict.to_string(), r#"plugin "00-bar" set Mounts /d twice in container c0"#);
     }
 
     #[test]
     fn foreign_text_in_a_conflict_can_neither_break_the_line_nor_pose_as_an_engine_phrase() {
         let key = "a\nb permission denied";
-        let mut owners = claimed(Field::Annotations, Some(key));
+        let mut owners = claimed(NriField::Annotations, Some(key));
         let line =
-            owners.claim(C, Field::Annotations, Some(key), "10-foo").unwrap_err().to_string();
+            owners.claim(C, NriField::Annotations, Some(key), "10-foo").unwrap_err().to_string();
         assert!(!line.contains('\n') && !line.contains("permission denied"), "{line}");
     }
 
     #[test]
     fn keys_fields_and_containers_are_owned_apart() {
-        let mut owners = claimed(Field::Env, Some("A"));
-        owners.claim(C, Field::Env, Some("B"), "10-foo").unwrap();
-        owners.claim(C, Field::Annotations, Some("A"), "10-foo").unwrap();
-        owners.claim("c1", Field::Env, Some("A"), "10-foo").unwrap();
+        let mut owners = claimed(NriField::Env, Some("A"));
+        owners.claim(C, NriField::Env, Some("B"), "10-foo").unwrap();
+        owners.claim(C, NriField::Annotations, Some("A"), "10-foo").unwrap();
+        owners.claim("c1", NriField::Env, Some("A"), "10-foo").unwrap();
         assert_eq!(owners.containers().collect::<Vec<_>>(), ["c0", "c1"]);
     }
 
     #[test]
     fn only_who_cleared_may_claim() {
-        let mut owners = claimed(Field::Env, Some("A"));
-        owners.clear(C, Field::Env, Some("A"), "10-foo");
-        let conflict = owners.claim(C, Field::Env, Some("A"), "20-baz").unwrap_err();
+        let mut owners = claimed(NriField::Env, Some("A"));
+        owners.clear(C, NriField::Env, Some("A"), "10-foo");
+        let conflict = owners.claim(C, NriField::Env, Some("A"), "20-baz").unwrap_err();
         assert_eq!((conflict.new.as_str(), conflict.old.as_str()), ("20-baz", "10-foo"));
-        assert!(owners.claim(C, Field::Env, Some("A"), "00-bar").is_err());
-        owners.claim(C, Field::Env, Some("A"), "10-foo").unwrap();
+        assert!(owners.claim(C, NriField::Env, Some("A"), "00-bar").is_err());
+        owners.claim(C, NriField::Env, Some("A"), "10-foo").unwrap();
         assert_eq!(owners.to_flat(C)["Env[A]"], "10-foo");
     }
 
     #[test]
     fn clearing_works_whoever_owns_and_even_if_nobody_does() {
         let mut owners = Owners::default();
-        owners.clear(C, Field::Sysctl, Some("a"), "10-foo");
-        owners.clear(C, Field::Sysctl, Some("a"), "20-baz");
-        owners.claim(C, Field::Sysctl, Some("a"), "20-baz").unwrap();
+        owners.clear(C, NriField::Sysctl, Some("a"), "10-foo");
+        owners.clear(C, NriField::Sysctl, Some("a"), "20-baz");
+        owners.claim(C, NriField::Sysctl, Some("a"), "20-baz").unwrap();
     }
 
     #[test]
     fn hooks_gather_their_owners() {
         let mut owners = Owners::default();
         for plugin in ["00-a", "10-b", "20-c"] {
-            owners.accumulate(C, Field::OciHooks, plugin);
+            owners.accumulate(C, NriField::OciHooks, plugin);
         }
         assert_eq!(owners.to_flat(C)["OciHooks"], "00-a,10-b,20-c");
         assert_eq!(owners.to_api().owners[C].simple[&3], "00-a,10-b,20-c");
@@ -356,9 +362,9 @@ mod tests {
 
     #[test]
     fn validators_get_simple_and_compound_owners_by_number() {
-        let mut owners = claimed(Field::Env, Some("A"));
-        owners.claim(C, Field::Args, None, "00-bar").unwrap();
-        owners.clear(C, Field::Sysctl, Some("k"), "10-foo");
+        let mut owners = claimed(NriField::Env, Some("A"));
+        owners.claim(C, NriField::Args, None, "00-bar").unwrap();
+        owners.clear(C, NriField::Sysctl, Some("k"), "10-foo");
         let api = owners.to_api();
         let of = &api.owners[C];
         assert_eq!(of.simple.len(), 1);
@@ -369,9 +375,9 @@ mod tests {
 
     #[test]
     fn people_get_names_with_keys_in_brackets_and_only_of_the_container_they_ask_for() {
-        let mut owners = claimed(Field::Env, Some("PATH"));
-        owners.claim(C, Field::CPUShares, None, "10-foo").unwrap();
-        owners.claim("c1", Field::CPUQuota, None, "10-foo").unwrap();
+        let mut owners = claimed(NriField::Env, Some("PATH"));
+        owners.claim(C, NriField::CPUShares, None, "10-foo").unwrap();
+        owners.claim("c1", NriField::CPUQuota, None, "10-foo").unwrap();
         owners.note_device_rule(C, "allow c 1:3 rwm".to_owned(), "10-foo");
         owners.note_device_rule(C, "allow c 1:3 rwm".to_owned(), "20-baz");
         let flat: Vec<(String, String)> = owners.to_flat(C).into_iter().collect();

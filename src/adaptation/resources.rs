@@ -9,15 +9,15 @@ use std::collections::HashMap;
 
 use protobuf::MessageField;
 
-use super::claims::{Claims, MergeError};
-use super::fields::Field;
+use super::claims::{FieldClaims, MergeError};
+use super::fields::NriField;
 use super::keys;
 use crate::plugin::api;
 
 /// Claims everything that `resources` sets, in the reference's order.
 pub(super) fn claim(
     resources: &api::LinuxResources,
-    claims: &mut Claims<'_>,
+    claims: &mut FieldClaims<'_>,
 ) -> Result<(), MergeError> {
     let api::LinuxResources {
         memory,
@@ -37,7 +37,7 @@ pub(super) fn claim(
         claim_cpu(cpu, claims)?;
     }
     for limit in hugepage_limits {
-        claims.claim_key(Field::HugepageLimits, &keys::hugepage(&limit.page_size))?;
+        claims.claim_key(NriField::HugepageLimits, &keys::hugepage(&limit.page_size))?;
     }
     for device in devices {
         claims.device_rule(rule_text(device))?;
@@ -46,16 +46,16 @@ pub(super) fn claim(
     let mut unified: Vec<&String> = unified.keys().collect();
     unified.sort();
     for key in unified {
-        claims.claim_key(Field::CgroupsUnified, key)?;
+        claims.claim_key(NriField::CgroupsUnified, key)?;
     }
     claims.claim_present([
-        (blockio_class.is_some(), Field::BlockioClass),
-        (rdt_class.is_some(), Field::RdtClass),
-        (pids.is_some(), Field::PidsLimit),
+        (blockio_class.is_some(), NriField::BlockioClass),
+        (rdt_class.is_some(), NriField::RdtClass),
+        (pids.is_some(), NriField::PidsLimit),
     ])
 }
 
-fn claim_memory(memory: &api::LinuxMemory, claims: &mut Claims<'_>) -> Result<(), MergeError> {
+fn claim_memory(memory: &api::LinuxMemory, claims: &mut FieldClaims<'_>) -> Result<(), MergeError> {
     let api::LinuxMemory {
         limit,
         reservation,
@@ -68,18 +68,18 @@ fn claim_memory(memory: &api::LinuxMemory, claims: &mut Claims<'_>) -> Result<()
         special_fields: _,
     } = memory;
     claims.claim_present([
-        (limit.is_some(), Field::MemLimit),
-        (reservation.is_some(), Field::MemReservation),
-        (swap.is_some(), Field::MemSwapLimit),
-        (kernel.is_some(), Field::MemKernelLimit),
-        (kernel_tcp.is_some(), Field::MemTCPLimit),
-        (swappiness.is_some(), Field::MemSwappiness),
-        (disable_oom_killer.is_some(), Field::MemDisableOomKiller),
-        (use_hierarchy.is_some(), Field::MemUseHierarchy),
+        (limit.is_some(), NriField::MemLimit),
+        (reservation.is_some(), NriField::MemReservation),
+        (swap.is_some(), NriField::MemSwapLimit),
+        (kernel.is_some(), NriField::MemKernelLimit),
+        (kernel_tcp.is_some(), NriField::MemTCPLimit),
+        (swappiness.is_some(), NriField::MemSwappiness),
+        (disable_oom_killer.is_some(), NriField::MemDisableOomKiller),
+        (use_hierarchy.is_some(), NriField::MemUseHierarchy),
     ])
 }
 
-fn claim_cpu(cpu: &api::LinuxCPU, claims: &mut Claims<'_>) -> Result<(), MergeError> {
+fn claim_cpu(cpu: &api::LinuxCPU, claims: &mut FieldClaims<'_>) -> Result<(), MergeError> {
     let api::LinuxCPU {
         shares,
         quota,
@@ -91,13 +91,13 @@ fn claim_cpu(cpu: &api::LinuxCPU, claims: &mut Claims<'_>) -> Result<(), MergeEr
         special_fields: _,
     } = cpu;
     claims.claim_present([
-        (shares.is_some(), Field::CPUShares),
-        (quota.is_some(), Field::CPUQuota),
-        (period.is_some(), Field::CPUPeriod),
-        (realtime_runtime.is_some(), Field::CPURealtimeRuntime),
-        (realtime_period.is_some(), Field::CPURealtimePeriod),
-        (!cpus.is_empty(), Field::CPUSetCPUs),
-        (!mems.is_empty(), Field::CPUSetMems),
+        (shares.is_some(), NriField::CPUShares),
+        (quota.is_some(), NriField::CPUQuota),
+        (period.is_some(), NriField::CPUPeriod),
+        (realtime_runtime.is_some(), NriField::CPURealtimeRuntime),
+        (realtime_period.is_some(), NriField::CPURealtimePeriod),
+        (!cpus.is_empty(), NriField::CPUSetCPUs),
+        (!mems.is_empty(), NriField::CPUSetMems),
     ])
 }
 

@@ -6,16 +6,16 @@
 
 use std::collections::BTreeSet;
 
-use super::fields::Field;
+use super::fields::NriField;
 use crate::error::{Error, Result, quoted};
 
 /// The fields that one plugin may set. The default is all of them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Rights {
     /// If present, nothing but these.
-    pub allow: Option<BTreeSet<Field>>,
+    pub allow: Option<BTreeSet<NriField>>,
     /// Never these.
-    pub deny: BTreeSet<Field>,
+    pub deny: BTreeSet<NriField>,
 }
 
 impl Rights {
@@ -26,15 +26,15 @@ impl Rights {
     }
 
     /// Whether the plugin may set `field`.
-    pub fn permit(&self, field: Field) -> bool {
+    pub fn permit(&self, field: NriField) -> bool {
         !self.deny.contains(&field) && self.allow.as_ref().is_none_or(|only| only.contains(&field))
     }
 }
 
-fn fields<S: AsRef<str>>(names: &[S]) -> Result<BTreeSet<Field>> {
+fn fields<S: AsRef<str>>(names: &[S]) -> Result<BTreeSet<NriField>> {
     let field = |name: &S| {
         let name = name.as_ref();
-        Field::from_name(name).ok_or_else(|| {
+        NriField::from_name(name).ok_or_else(|| {
             Error::new(format!("{:?} is no field that plugins can set", quoted(name)))
                 .hint("names are those of NRI, like Env, Mounts or OciHooks")
         })
@@ -51,16 +51,17 @@ mod tests {
     #[test]
     fn without_lists_everything_is_permitted() {
         let rights = Rights::from_names(None, NONE).unwrap();
-        assert!(Field::ALL.into_iter().all(|field| rights.permit(field)));
+        assert!(NriField::ALL.into_iter().all(|field| rights.permit(field)));
     }
 
     #[test]
     fn deny_wins_over_allow_and_an_empty_allow_permits_nothing() {
         let rights = Rights::from_names(Some(&["Env", "Mounts"]), &["Mounts"]).unwrap();
-        let permitted: Vec<Field> = Field::ALL.into_iter().filter(|f| rights.permit(*f)).collect();
-        assert_eq!(permitted, [Field::Env]);
+        let permitted: Vec<NriField> =
+            NriField::ALL.into_iter().filter(|f| rights.permit(*f)).collect();
+        assert_eq!(permitted, [NriField::Env]);
         let rights = Rights::from_names(Some(NONE), NONE).unwrap();
-        assert!(!Field::ALL.into_iter().any(|field| rights.permit(field)));
+        assert!(!NriField::ALL.into_iter().any(|field| rights.permit(field)));
     }
 
     #[test]

@@ -13,9 +13,9 @@ use protobuf::{MessageDyn, MessageFull};
 /// The places of unknown fields in a message, such as `CreateContainerResponse.adjust field 99`,
 /// each once, in the order of the schema.
 pub(super) fn fields<M: MessageFull>(message: &M) -> Vec<String> {
-    let mut found = Found::default();
+    let mut found = UnknownFields::default();
     walk(message, M::NAME, &mut found);
-    let Found { mut places, seen: _, more } = found;
+    let UnknownFields { mut places, seen: _, more } = found;
     if more > 0 {
         places.push(format!("{} in {more} more places", M::NAME));
     }
@@ -26,13 +26,13 @@ pub(super) fn fields<M: MessageFull>(message: &M) -> Vec<String> {
 const NAMED: usize = 100;
 
 #[derive(Default)]
-struct Found {
+struct UnknownFields {
     places: Vec<String>,
     seen: HashSet<String>,
     more: usize,
 }
 
-impl Found {
+impl UnknownFields {
     fn note(&mut self, place: String) {
         if self.seen.contains(&place) {
         } else if self.places.len() < NAMED {
@@ -44,7 +44,7 @@ impl Found {
     }
 }
 
-fn walk(message: &dyn MessageDyn, path: &str, found: &mut Found) {
+fn walk(message: &dyn MessageDyn, path: &str, found: &mut UnknownFields) {
     let mut numbers: Vec<u32> =
         message.special_fields_dyn().unknown_fields().iter().map(|(number, _)| number).collect();
     numbers.sort_unstable();

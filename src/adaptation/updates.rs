@@ -9,7 +9,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use super::claims::{Claims, MergeError};
+use super::claims::{FieldClaims, MergeError};
 use super::owners::Owners;
 use super::rights::Rights;
 use super::{bounds, resources, unknown};
@@ -18,7 +18,7 @@ use crate::plugin::api;
 /// The updates of one request while it is being asked around.
 #[derive(Debug, Clone)]
 pub struct Updates {
-    subject: Subject,
+    subject: UpdateSubject,
     pub(super) owners: Owners,
     results: Vec<api::ContainerUpdate>,
     /// Where in `results` a container's update is.
@@ -32,7 +32,7 @@ pub struct Updates {
 
 /// What the request is about.
 #[derive(Debug, Clone)]
-enum Subject {
+enum UpdateSubject {
     /// A container that does not exist yet: it is adjusted, not updated.
     Created(String),
     /// A container whose update was asked for, with what is to be set as it stands.
@@ -59,7 +59,7 @@ pub struct Updated {
 impl Updates {
     /// For the container with this id being created.
     pub fn for_create(container: impl Into<String>) -> Self {
-        Self::about(Subject::Created(container.into()))
+        Self::about(UpdateSubject::Created(container.into()))
     }
 
     /// For an update that an engine asked for. What the request leaves out is filled in empty,
@@ -68,20 +68,20 @@ impl Updates {
         let resources = request.linux_resources.mut_or_insert_default();
         resources.memory.mut_or_insert_default();
         resources.cpu.mut_or_insert_default();
-        Self::about(Subject::Updated(Box::new(request)))
+        Self::about(UpdateSubject::Updated(Box::new(request)))
     }
 
     /// For a container that stopped: what others may do with the room it leaves.
     pub fn for_stop() -> Self {
-        Self::about(Subject::Any)
+        Self::about(UpdateSubject::Any)
     }
 
     /// What the next plugin is asked: the engine's request with what plugins have made of it.
     /// `None` unless this is about an update.
     pub fn request(&self) -> Option<&api::UpdateContainerRequest> {
         match &self.subject {
-            Subject::Updated(request) => Some(request),
-            Subject::Created(_) | Subject::Any => None,
+            UpdateSubject::Updated(request) => Some(request),
+            UpdateSubject::Created(_) | UpdateSubject::Any => None,
         }
     }
 
@@ -170,7 +170,7 @@ impl Updates {
         let Self { subject, owners, results, places: _, own, evictions, evicted_by, unknown } =
             self;
         let mut updates = results;
-        if let (Some(mut own), Subject::Updated(request)) = (own, subject) {
+        if let (Some(mut own), UpdateSubject::Updated(request)) = (own, subject) {
             own.linux.mut_or_insert_default().resources = request.linux_resources;
             updates.push(own);
         }
@@ -191,7 +191,7 @@ impl Updates {
     ) -> Result<(), MergeError> {
         let api::ContainerUpdate { container_id, linux, ignore_failure, special_fields: _ } =
             update;
-        if matches!(&self.subject, Subject::Created(id) if id == container_id) {
+        if matches!(&self.subject, UpdateSubject::Created(id) if id == container_id) {
             let (plugin, container) = (plugin.to_owned(), container_id.clone());
             return Err(MergeError::UpdateOfSubject { plugin, container });
         }
@@ -209,14 +209,14 @@ impl Updates {
             return Ok(());
         }
         match &mut self.subject {
-            Subject::Updated(request) if request.container.id == *container_id => {
+            UpdateSubject::Updated(request) if request.container.id == *container_id => {
                 let Some(wanted) = wanted else { return Ok(()) };
                 let pending = request.linux_resources.mut_or_insert_default();
                 resources::lay_over(pending, wanted);
                 let own = self.own.get_or_insert_with(|| entry(container_id, *ignore_failure));
                 own.ignore_failure &= ignore_failure;
             }
-            Subject::Updated(_) | Subject::Created(_) | Subject::Any => {
+            UpdateSubject::Updated(_) | UpdateSubject::Created(_) | UpdateSubject::Any => {
                 let place = *self.places.entry(container_id.clone()).or_insert_with(|| {
                     self.results.push(entry(container_id, *ignore_failure));
                     self.results.len() - 1
@@ -245,7 +245,7 @@ impl Updates {
         ignore_failure: bool,
     ) -> Result<bool, MergeError> {
         self.owners.begin();
-        let mut claims = Claims { plugin, rights, container, owners: &mut self.owners };
+        let mut claims = FieldClaims { plugin, rights, container, owners: &mut self.owners };
         let claimed = resources::claim(wanted, &mut claims);
         match claimed {
             Ok(()) => {
@@ -268,7 +268,7 @@ impl Updates {
     /// NRI: the reference drops what plugins want evicted (BUG-12).
     fn evict(&mut self, plugin: &str, wanted: &api::ContainerEviction) -> Result<(), MergeError> {
         let api::ContainerEviction { container_id, reason: _, special_fields: _ } = wanted;
-        if matches!(&self.subject, Subject::Created(id) if id == container_id) {
+        if matches!(&self.subject, UpdateSubject::Created(id) if id == container_id) {
             let (plugin, container) = (plugin.to_owned(), container_id.clone());
             return Err(MergeError::EvictionOfSubject { plugin, container });
         }
@@ -285,7 +285,7 @@ impl Updates {
         Ok(())
     }
 
-    fn about(subject: Subject) -> Self {
+    fn about(subject: UpdateSubject) -> Self {
         Self {
             subject,
             owners: Owners::default(),

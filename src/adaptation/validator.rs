@@ -10,7 +10,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::annotation;
-use super::fields::Field;
+use super::fields::NriField;
 use super::keys;
 use crate::error::quoted;
 use crate::plugin::api;
@@ -58,7 +58,7 @@ impl DefaultValidator {
         if !self.enable {
             return Ok(());
         }
-        let owned = Owned(request.owners.owners.get(&request.container.id));
+        let owned = JudgedOwners(request.owners.owners.get(&request.container.id));
         self.hooks(owned)
             .and_then(|()| self.seccomp(owned, &request.container))
             .and_then(|()| self.namespaces(owned))
@@ -67,8 +67,8 @@ impl DefaultValidator {
             .map_err(|reason| quoted(&shortened(&reason, LONGEST_REFUSAL)))
     }
 
-    fn hooks(&self, owned: Owned<'_>) -> Result<(), String> {
-        match owned.simple(Field::OciHooks) {
+    fn hooks(&self, owned: JudgedOwners<'_>) -> Result<(), String> {
+        match owned.simple(NriField::OciHooks) {
             Some(owner) if self.reject_oci_hook_adjustment => {
                 let noun = if owner.contains(',') { "plugins" } else { "plugin" };
                 refused(&format!("{noun} \"{owner}\" attempted restricted OCI hook injection"))
@@ -77,8 +77,8 @@ impl DefaultValidator {
         }
     }
 
-    fn seccomp(&self, owned: Owned<'_>, container: &api::Container) -> Result<(), String> {
-        let Some(owner) = owned.simple(Field::SeccompPolicy) else { return Ok(()) };
+    fn seccomp(&self, owned: JudgedOwners<'_>, container: &api::Container) -> Result<(), String> {
+        let Some(owner) = owned.simple(NriField::SeccompPolicy) else { return Ok(()) };
         let runtime_default = ("runtime default", self.reject_runtime_default_seccomp_adjustment);
         let custom = ("custom", self.reject_custom_seccomp_adjustment);
         let unconfined = ("unconfined", self.reject_unconfined_seccomp_adjustment);
@@ -107,8 +107,8 @@ impl DefaultValidator {
         }
     }
 
-    fn namespaces(&self, owned: Owned<'_>) -> Result<(), String> {
-        let owners = owned.compound(Field::Namespace);
+    fn namespaces(&self, owned: JudgedOwners<'_>) -> Result<(), String> {
+        let owners = owned.compound(NriField::Namespace);
         if !self.reject_namespace_adjustment || owners.is_empty() {
             return Ok(());
         }
@@ -147,11 +147,15 @@ impl DefaultValidator {
 
     /// NRI: the reference looks for owners of what is in the adjustment by its key there, and so
     /// misses removals, which are marked (BUG-25).
-    fn sysctls(&self, owned: Owned<'_>, adjust: &api::ContainerAdjustment) -> Result<(), String> {
+    fn sysctls(
+        &self,
+        owned: JudgedOwners<'_>,
+        adjust: &api::ContainerAdjustment,
+    ) -> Result<(), String> {
         if !self.reject_sysctl_adjustment {
             return Ok(());
         }
-        let owners = owned.compound(Field::Sysctl);
+        let owners = owned.compound(NriField::Sysctl);
         let mut who: BTreeSet<&str> = owners.values().copied().collect();
         let is_owned = |key: &str| owners.contains_key(keys::marked(key).unwrap_or(key));
         if !adjust.linux.sysctl.keys().all(|key| is_owned(key)) {
@@ -167,7 +171,7 @@ impl DefaultValidator {
 
 /// Who is excused from having the operator's required plugins (`[plugin.NAME] required`).
 #[derive(Debug, Clone, Copy)]
-pub struct Excuses<'a> {
+pub struct ValidatorExemptions<'a> {
     /// The pod is in an exempt namespace, by a word that no tenant can write.
     pub is_exempt: bool,
     /// Pods where this annotation is true; empty = none.
@@ -182,15 +186,15 @@ pub struct Excuses<'a> {
 pub fn missing_required<'a>(
     pod: &api::PodSandbox,
     container: &str,
-    excuses: Excuses<'_>,
+    exemptions: ValidatorExemptions<'_>,
     required: impl IntoIterator<Item = &'a str>,
     is_present: impl Fn(&str) -> bool,
 ) -> Result<Vec<&'a str>, String> {
     let missing = absent(required, is_present);
-    if missing.is_empty() || excuses.is_exempt {
+    if missing.is_empty() || exemptions.is_exempt {
         return Ok(Vec::new());
     }
-    match is_tolerated(pod, excuses.tolerate_missing_plugins_annotation, container) {
+    match is_tolerated(pod, exemptions.tolerate_missing_plugins_annotation, container) {
         Ok(true) => Ok(Vec::new()),
         Ok(false) => Ok(missing),
         Err(reason) => Err(quoted(&shortened(&reason, LONGEST_REFUSAL))),
@@ -199,16 +203,16 @@ pub fn missing_required<'a>(
 
 /// Who owns what in the container that is judged.
 #[derive(Clone, Copy)]
-struct Owned<'a>(Option<&'a api::FieldOwners>);
+struct JudgedOwners<'a>(Option<&'a api::FieldOwners>);
 
-impl<'a> Owned<'a> {
-    fn simple(self, field: Field) -> Option<&'a str> {
+impl<'a> JudgedOwners<'a> {
+    fn simple(self, field: NriField) -> Option<&'a str> {
         let owner = self.0?.simple.get(&field.number())?;
         Some(plugin_of(owner))
     }
 
     /// By key, in the order of keys: the same adjustment is always refused in the same words.
-    fn compound(self, field: Field) -> BTreeMap<&'a str, &'a str> {
+    fn compound(self, field: NriField) -> BTreeMap<&'a str, &'a str> {
         let owners = self.0.and_then(|owned| owned.compound.get(&field.number()));
         let owners = owners.into_iter().flat_map(|compound| &compound.owners);
         owners.map(|(key, owner)| (key.as_str(), plugin_of(owner))).collect()

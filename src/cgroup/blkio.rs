@@ -11,12 +11,12 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
-use super::{Files, Unfit, Write, refused, write};
+use super::{CgroupFiles, Unfit, Write, refused, write};
 
 /// `linux.resources.blockIO`.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase")]
-pub(super) struct BlockIo {
+pub(super) struct BlockIoResources {
     weight: Option<u64>,
     leaf_weight: Option<u64>,
     weight_device: Option<Vec<Limit>>,
@@ -51,7 +51,7 @@ struct Throttle<'a> {
     v2: &'static str,
 }
 
-impl BlockIo {
+impl BlockIoResources {
     fn throttles(&self) -> [Throttle<'_>; 4] {
         let throttle = |limits, field, v1, v2| Throttle { limits, field, v1, v2 };
         [
@@ -86,7 +86,7 @@ impl BlockIo {
 const WEIGHT: &str = "blockIO.weight";
 const DEVICES: &str = "blockIO.weightDevice";
 
-pub(super) fn plan_v1(io: &BlockIo, files: &dyn Files, writes: &mut Vec<Write>) {
+pub(super) fn plan_v1(io: &BlockIoResources, files: &dyn CgroupFiles, writes: &mut Vec<Write>) {
     let controller = "blkio";
     // Which one there is depends on the scheduler of the kernel: CFQ of old, or BFQ.
     let (weight, devices, lifted, default) = if files.exists(controller, "blkio.weight") {
@@ -106,8 +106,8 @@ pub(super) fn plan_v1(io: &BlockIo, files: &dyn Files, writes: &mut Vec<Write>) 
 }
 
 pub(super) fn plan_v2(
-    io: &BlockIo,
-    files: &dyn Files,
+    io: &BlockIoResources,
+    files: &dyn CgroupFiles,
     writes: &mut Vec<Write>,
 ) -> Result<(), Unfit> {
     const BFQ: &str = "io.bfq.weight";
@@ -134,7 +134,7 @@ fn plan_weight(
     weight: Option<u64>,
     (controller, file): (&'static str, &str),
     default: u64,
-    files: &dyn Files,
+    files: &dyn CgroupFiles,
     writes: &mut Vec<Write>,
 ) {
     let Some(weight) = weight else { return };
@@ -155,7 +155,7 @@ fn plan_list(
     (controller, file): (&'static str, &str),
     lifted: &str,
     field: &str,
-    files: &dyn Files,
+    files: &dyn CgroupFiles,
     writes: &mut Vec<Write>,
 ) {
     let Some(limits) = limits else { return };
@@ -181,7 +181,7 @@ fn plan_list(
 }
 
 /// `io.max` has all four limits of a device on one line; keys that are not named stay.
-fn plan_max(io: &BlockIo, files: &dyn Files, writes: &mut Vec<Write>) {
+fn plan_max(io: &BlockIoResources, files: &dyn CgroupFiles, writes: &mut Vec<Write>) {
     let before = lines(files.text("", "io.max"));
     let key_of = |line: &str, key: &str| {
         let mut words = line.split_whitespace().filter_map(|word| word.split_once('='));
@@ -232,9 +232,9 @@ mod tests {
     use super::*;
 
     /// Files by name; their controller is the layout's.
-    struct Said(BTreeMap<&'static str, &'static str>);
+    struct FakeFiles(BTreeMap<&'static str, &'static str>);
 
-    impl Files for Said {
+    impl CgroupFiles for FakeFiles {
         fn exists(&self, _controller: &str, file: &str) -> bool {
             self.0.contains_key(file)
         }
@@ -244,8 +244,8 @@ mod tests {
         }
     }
 
-    fn said(files: &[(&'static str, &'static str)]) -> Said {
-        Said(files.iter().copied().collect())
+    fn fake_files(files: &[(&'static str, &'static str)]) -> FakeFiles {
+        FakeFiles(files.iter().copied().collect())
     }
 
     /// File, value and what takes it back.
@@ -257,17 +257,17 @@ mod tests {
         writes.iter().map(show).collect()
     }
 
-    fn io(value: Value) -> BlockIo {
+    fn io(value: Value) -> BlockIoResources {
         serde_json::from_value(value).unwrap()
     }
 
-    fn v1(value: Value, files: &Said) -> Vec<String> {
+    fn v1(value: Value, files: &FakeFiles) -> Vec<String> {
         let mut writes = Vec::new();
         plan_v1(&io(value), files, &mut writes);
         shown(&writes)
     }
 
-    fn v2(value: Value, files: &Said) -> Vec<String> {
+    fn v2(value: Value, files: &FakeFiles) -> Vec<String> {
         let mut writes = Vec::new();
         plan_v2(&io(value), files, &mut writes).unwrap();
         shown(&writes)
@@ -275,7 +275,7 @@ mod tests {
 
     #[test]
     fn v1_lists_say_afterwards_what_the_class_says() {
-        let files = said(&[
+        let files = fake_files(&[
             ("blkio.bfq.weight", "100"),
             ("blkio.bfq.weight_device", "default 100\n8:16 300"),
             ("blkio.throttle.read_bps_device", "8:0 500\n8:16 700"),
@@ -301,7 +301,7 @@ mod tests {
     fn v1_names_the_files_of_the_scheduler_that_is_there() {
         let class = json!({"weight": 300, "leafWeight": 20,
             "weightDevice": [{"major": 8, "minor": 0, "weight": 200}]});
-        let cfq = said(&[("blkio.weight", "500"), ("blkio.weight_device", "8:0 7")]);
+        let cfq = fake_files(&[("blkio.weight", "500"), ("blkio.weight_device", "8:0 7")]);
         let wanted = [
             "blkio.weight=300 < 500",
             "blkio.leaf_weight=20 < ",
@@ -314,7 +314,7 @@ mod tests {
 
     #[test]
     fn v2_writes_only_the_keys_that_change() {
-        let files = said(&[
+        let files = fake_files(&[
             ("io.weight", "default 100"),
             (
                 "io.max",
@@ -338,7 +338,7 @@ mod tests {
 
     #[test]
     fn v2_has_bfq_weights_for_devices_and_takes_them_as_they_are() {
-        let files = said(&[("io.bfq.weight", "default 100\n8:0 50")]);
+        let files = fake_files(&[("io.bfq.weight", "default 100\n8:0 50")]);
         let class =
             json!({"weight": 300, "weightDevice": [{"major": 8, "minor": 16, "weight": 20}]});
         let wanted = [
@@ -356,10 +356,14 @@ mod tests {
         let none = json!({"weight": 0, "weightDevice": [], "throttleReadBpsDevice": [],
             "throttleWriteBpsDevice": [], "throttleReadIOPSDevice": [],
             "throttleWriteIOPSDevice": []});
-        for files in [said(&[]), said(&[("io.weight", "default 100"), ("io.max", "")])] {
+        for files in [fake_files(&[]), fake_files(&[("io.weight", "default 100"), ("io.max", "")])]
+        {
             assert_eq!(v1(none.clone(), &files), [""; 0]);
             assert_eq!(v2(none.clone(), &files), [""; 0]);
         }
-        assert_eq!(v1(json!({}), &said(&[("blkio.throttle.read_bps_device", "8:0 1")])), [""; 0]);
+        assert_eq!(
+            v1(json!({}), &fake_files(&[("blkio.throttle.read_bps_device", "8:0 1")])),
+            [""; 0]
+        );
     }
 }

@@ -5,14 +5,14 @@
 
 use serde_json::{Value, json};
 
-use super::tests::{Tree, map};
+use super::tests::{CgroupTree, map};
 use super::{Around, carry_out, plan, resctrl};
 
 /// What changes, the resources, and the files with what was written last.
 type Case = (&'static str, Value, Vec<(&'static str, &'static str)>);
 
 #[expect(clippy::print_stderr, reason = "a gap is said")]
-fn each(tree: &Tree, folder: &str, gap: &str, cases: &[Case]) {
+fn each(tree: &CgroupTree, folder: &str, gap: &str, cases: &[Case]) {
     for (case, wanted, files) in cases {
         let wanted = map(wanted.clone());
         let cgroups = tree.cgroups();
@@ -34,7 +34,7 @@ fn pages(limit: u64) -> Value {
 
 #[test]
 fn v1_huge_pages_are_set_raised_lowered_and_removed_with_their_reservations() {
-    let tree = Tree::v1();
+    let tree = CgroupTree::v1();
     tree.file("/sys/fs/cgroup/hugetlb/k/c/hugetlb.2MB.rsvd.limit_in_bytes", "0\n");
     let (limit, rsvd) = ("hugetlb.2MB.limit_in_bytes", "hugetlb.2MB.rsvd.limit_in_bytes");
     let cases: &[Case] = &[
@@ -52,7 +52,7 @@ fn v1_huge_pages_are_set_raised_lowered_and_removed_with_their_reservations() {
 
 #[test]
 fn v1_real_time_and_idle_and_burst_are_written_as_they_are() {
-    let tree = Tree::v1();
+    let tree = CgroupTree::v1();
     tree.file("/sys/fs/cgroup/cpu,cpuacct/k/c/cpu.idle", "0\n");
     tree.file("/sys/fs/cgroup/cpu,cpuacct/k/c/cpu.cfs_burst_us", "0\n");
     let rt = |runtime: i64, period: u64| json!({"cpu": {"realtimeRuntime": runtime, "realtimePeriod": period}});
@@ -81,7 +81,7 @@ fn rate(rate: u64) -> Value {
 
 #[test]
 fn v2_block_io_is_set_raised_lowered_and_lifted() {
-    let tree = Tree::v2();
+    let tree = CgroupTree::v2();
     tree.file("/sys/fs/cgroup/k/c/io.max", "\n");
     tree.file("/sys/fs/cgroup/k/c/io.weight", "default 100\n");
     let weight = |weight: u64| json!({"blockIO": {"weight": weight}});
@@ -100,7 +100,7 @@ fn v2_block_io_is_set_raised_lowered_and_lifted() {
 #[expect(clippy::print_stderr, reason = "a gap is said")]
 #[test]
 fn resctrl_takes_one_thread_at_a_time_and_back_again() {
-    let tree = Tree::v1();
+    let tree = CgroupTree::v1();
     tree.file("/sys/fs/cgroup/memory/k/c/cgroup.procs", "42\n");
     tree.file("/proc/42/task/42/x", "");
     for tasks in ["/sys/fs/resctrl/tasks", "/sys/fs/resctrl/gold/tasks"] {

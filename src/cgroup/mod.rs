@@ -27,10 +27,10 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 pub use place::{Cgroups, Layout, Mounts};
-pub use write::{Failed, Written, carry_out, may_say, members};
+pub use write::{WriteError, WrittenFile, carry_out, may_say, members};
 
 /// What a decision may look at: `file` of `controller` (always empty on v2).
-pub trait Files {
+pub trait CgroupFiles {
     /// Whether the file is there.
     fn exists(&self, controller: &str, file: &str) -> bool;
     /// What it says, without the line's end.
@@ -98,9 +98,9 @@ pub fn plan(
     layout: Layout,
     wanted: &Map<String, Value>,
     around: Around<'_>,
-    files: &dyn Files,
+    files: &dyn CgroupFiles,
 ) -> Result<Vec<Write>, Unfit> {
-    let wanted = Wanted::deserialize(Value::Object(wanted.clone()))
+    let wanted = WritableResources::deserialize(Value::Object(wanted.clone()))
         .map_err(|error| Unfit::NotDirect(error.to_string()))?;
     let mut writes = match layout {
         Layout::V1 => v1::plan(&wanted, files)?,
@@ -147,16 +147,16 @@ fn refused<T>(field: &str, why: impl Into<String>) -> Result<T, Unfit> {
 /// Resources that can be written. Anything else makes the reading fail.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase")]
-struct Wanted {
+struct WritableResources {
     memory: Memory,
     cpu: Cpu,
     pids: Pids,
     unified: BTreeMap<String, String>,
     #[serde(rename = "hugepageLimits")]
-    hugepages: Vec<Hugepages>,
-    devices: Vec<Rule>,
+    hugepages: Vec<HugepageLimit>,
+    devices: Vec<DeviceRule>,
     #[serde(rename = "blockIO")]
-    block_io: blkio::BlockIo,
+    block_io: blkio::BlockIoResources,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -196,7 +196,7 @@ struct Pids {
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Hugepages {
+struct HugepageLimit {
     #[serde(rename = "pageSize")]
     page_size: String,
     limit: u64,
@@ -204,7 +204,7 @@ struct Hugepages {
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Rule {
+struct DeviceRule {
     allow: bool,
     #[serde(default, rename = "type")]
     kind: String,
@@ -221,7 +221,7 @@ fn set<T: Default + PartialEq>(value: Option<T>) -> Option<T> {
 
 /// A burst may never exceed the quota: one that falls is written before the quota, one that rises
 /// after it.
-fn early_or_late(burst: Option<Write>, files: &dyn Files) -> (Option<Write>, Option<Write>) {
+fn early_or_late(burst: Option<Write>, files: &dyn CgroupFiles) -> (Option<Write>, Option<Write>) {
     let falls = burst.as_ref().is_some_and(|burst| {
         let now = first_number(files.text(burst.controller, &burst.file)).unwrap_or(0);
         burst.value.parse().is_ok_and(|burst: i64| burst < now)

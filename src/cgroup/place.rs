@@ -12,7 +12,7 @@ use crate::error::{Context, Error, Result};
 use crate::files;
 use crate::host::Host;
 
-use super::Files;
+use super::CgroupFiles;
 
 /// The controllers that are written to.
 const WRITTEN: [&str; 8] = ["", "blkio", "cpu", "cpuset", "devices", "hugetlb", "memory", "pids"];
@@ -170,7 +170,7 @@ impl Cgroups {
     }
 }
 
-impl Files for Cgroups {
+impl CgroupFiles for Cgroups {
     fn exists(&self, controller: &str, file: &str) -> bool {
         self.dir(controller).is_some_and(|dir| dir.join(file).is_file())
     }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value, json};
 
-use super::{Around, Cgroups, Files, Layout, Mounts, Unfit, carry_out, may_say, plan};
+use super::{Around, CgroupFiles, Cgroups, Layout, Mounts, Unfit, carry_out, may_say, plan};
 use crate::host::Host;
 
 const V1: &str = "\
@@ -21,11 +21,11 @@ const V1: &str = "\
 const V2: &str = "31 30 0:26 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate\n";
 
 /// A host of plain files with one process, 42.
-pub(super) struct Tree {
+pub(super) struct CgroupTree {
     temp: tempfile::TempDir,
 }
 
-impl Tree {
+impl CgroupTree {
     fn new(mountinfo: &str, cgroup: &str) -> Self {
         let tree = Self { temp: tempfile::tempdir().unwrap() };
         tree.file("/proc/self/mountinfo", mountinfo);
@@ -102,7 +102,7 @@ pub(super) fn map(value: Value) -> Map<String, Value> {
 }
 
 /// The writes for `wanted`, as `file=value`.
-fn planned(tree: &Tree, wanted: Value, before: Value) -> Result<Vec<String>, Unfit> {
+fn planned(tree: &CgroupTree, wanted: Value, before: Value) -> Result<Vec<String>, Unfit> {
     let (wanted, before) = (map(wanted), map(before));
     let mut after = before.clone();
     for (section, members) in &wanted {
@@ -118,13 +118,13 @@ fn planned(tree: &Tree, wanted: Value, before: Value) -> Result<Vec<String>, Unf
 }
 
 #[track_caller]
-fn fits(tree: &Tree, wanted: Value, before: Value, files: &[&str]) {
+fn fits(tree: &CgroupTree, wanted: Value, before: Value, files: &[&str]) {
     let shown = wanted.to_string();
     assert_eq!(planned(tree, wanted, before).unwrap(), files, "{shown}");
 }
 
 #[track_caller]
-fn refused(tree: &Tree, wanted: Value, field: &str) {
+fn refused(tree: &CgroupTree, wanted: Value, field: &str) {
     let shown = wanted.to_string();
     match planned(tree, wanted, json!({})) {
         Err(Unfit::Refused { field: named, .. }) => assert_eq!(named, field, "{shown}"),
@@ -134,7 +134,7 @@ fn refused(tree: &Tree, wanted: Value, field: &str) {
 
 #[test]
 fn v2_speaks_of_swap_alone_and_writes_it_before_the_limit() {
-    let tree = Tree::v2();
+    let tree = CgroupTree::v2();
     let memory = |memory: Value| json!({ "memory": memory });
     for (wanted, before, files) in [
         (
@@ -168,7 +168,7 @@ fn v2_speaks_of_swap_alone_and_writes_it_before_the_limit() {
 
 #[test]
 fn v2_gives_cpu_time_as_weight_and_as_one_pair() {
-    let tree = Tree::v2();
+    let tree = CgroupTree::v2();
     let cpu = |cpu: Value| json!({ "cpu": cpu });
     for (wanted, before, files) in [
         // The weight of 39 for 1024 shares tells which formula the runtime uses.
@@ -196,7 +196,7 @@ fn v2_gives_cpu_time_as_weight_and_as_one_pair() {
 
 #[test]
 fn v2_writes_the_unified_settings_last() {
-    let tree = Tree::v2();
+    let tree = CgroupTree::v2();
     let wanted = json!({
         "unified": {"memory.high": "5"}, "pids": {"limit": -1},
         "hugepageLimits": [{"pageSize": "2MB", "limit": 7}],
@@ -215,7 +215,7 @@ fn v2_writes_the_unified_settings_last() {
 
 #[test]
 fn v1_never_asks_for_a_step_that_the_kernel_refuses() {
-    let tree = Tree::v1();
+    let tree = CgroupTree::v1();
     for (wanted, files) in [
         (
             json!({"memory": {"limit": 2000, "swap": 2000}}),
@@ -265,12 +265,15 @@ fn what_is_not_known_is_left_to_a_runtime() {
         json!({"memory": {"limit": "much"}}),
         json!({"devices": [{"allow": true, "access": "r"}]}),
     ] {
-        let planned = planned(&Tree::v2(), wanted.clone(), json!({}));
+        let planned = planned(&CgroupTree::v2(), wanted.clone(), json!({}));
         assert!(matches!(planned, Err(Unfit::NotDirect(_))), "{wanted}: {planned:?}");
     }
 }
 
-fn carried_out(tree: &Tree, wanted: Value) -> Result<Vec<super::Written>, super::Failed> {
+fn carried_out(
+    tree: &CgroupTree,
+    wanted: Value,
+) -> Result<Vec<super::WrittenFile>, super::WriteError> {
     let wanted = map(wanted);
     let cgroups = tree.cgroups();
     let around = Around { before: &Map::new(), tried: None, after: &wanted };
@@ -279,7 +282,7 @@ fn carried_out(tree: &Tree, wanted: Value) -> Result<Vec<super::Written>, super:
 
 #[test]
 fn files_say_what_was_wanted_and_what_they_said_before_is_told() {
-    let tree = Tree::v2();
+    let tree = CgroupTree::v2();
     let written =
         carried_out(&tree, json!({"pids": {"limit": 9}, "cpu": {"quota": 5000}})).unwrap();
     let told: Vec<(&str, &str, &str)> =
@@ -289,7 +292,7 @@ fn files_say_what_was_wanted_and_what_they_said_before_is_told() {
 
 #[test]
 fn a_file_that_surely_says_otherwise_is_told_from_one_that_the_kernel_words_its_own_way() {
-    let tree = Tree::v2();
+    let tree = CgroupTree::v2();
     let wanted = map(json!({
         "memory": {"limit": 1_000_001}, "pids": {"limit": 9},
         "cpu": {"cpus": "0,1", "quota": 5000, "shares": 512},
@@ -315,7 +318,7 @@ fn a_file_that_surely_says_otherwise_is_told_from_one_that_the_kernel_words_its_
 
 #[test]
 fn a_write_that_fails_puts_the_earlier_ones_back() {
-    let tree = Tree::v2();
+    let tree = CgroupTree::v2();
     let cgroups = tree.cgroups();
     let wanted = map(json!({"pids": {"limit": 9}, "cpu": {"quota": 5000}}));
     let around = Around { before: &Map::new(), tried: None, after: &wanted };
@@ -332,7 +335,7 @@ fn a_write_that_fails_puts_the_earlier_ones_back() {
 
 #[test]
 fn the_runtimes_word_counts_only_if_the_process_is_there() {
-    let tree = Tree::v2();
+    let tree = CgroupTree::v2();
     let at = |path: &str| BTreeMap::from([(String::new(), PathBuf::from(path))]);
     // init moved itself below, as systemd does.
     let above = tree.find(&at("/sys/fs/cgroup/k")).unwrap();
@@ -344,24 +347,24 @@ fn the_runtimes_word_counts_only_if_the_process_is_there() {
 
 #[test]
 fn hybrid_is_v1_and_scopes_are_seen() {
-    assert_eq!(Tree::v1().cgroups().layout(), Layout::V1);
-    let scope = Tree::new(V2, "0::/system.slice/x.scope\n").cgroups();
+    assert_eq!(CgroupTree::v1().cgroups().layout(), Layout::V1);
+    let scope = CgroupTree::new(V2, "0::/system.slice/x.scope\n").cgroups();
     assert!(scope.is_scope() && scope.layout() == Layout::V2);
-    assert!(!Tree::v2().cgroups().is_scope());
-    let outside = Tree::new(V2, "0::/../../elsewhere\n");
+    assert!(!CgroupTree::v2().cgroups().is_scope());
+    let outside = CgroupTree::new(V2, "0::/../../elsewhere\n");
     assert!(outside.find(&BTreeMap::new()).is_err());
 }
 
 #[test]
 fn a_cgroup_that_holds_another_is_not_a_containers_own() {
-    let (own, root) = (Tree::v2(), Tree::new(V2, "0::/\n"));
+    let (own, root) = (CgroupTree::v2(), CgroupTree::new(V2, "0::/\n"));
     assert!(root.cgroups().holds(&root.cgroups()));
     assert!(!own.cgroups().holds(&root.cgroups()));
 }
 
 #[test]
 fn a_cgroup_that_is_gone_and_one_that_is_frozen_are_told() {
-    let tree = Tree::v2();
+    let tree = CgroupTree::v2();
     assert!(tree.cgroups().exists() && !tree.cgroups().is_frozen());
     tree.file("/sys/fs/cgroup/k/c/cgroup.freeze", "1\n");
     assert!(tree.cgroups().is_frozen());
@@ -372,7 +375,7 @@ fn a_cgroup_that_is_gone_and_one_that_is_frozen_are_told() {
 
 #[test]
 fn every_thread_below_enters_the_group_and_those_that_cannot_are_an_error() {
-    let tree = Tree::v1();
+    let tree = CgroupTree::v1();
     let tasks = "/sys/fs/resctrl/gold/tasks";
     tree.file(tasks, "");
     tree.file("/sys/fs/cgroup/memory/k/c/cgroup.procs", "42\n");
@@ -393,7 +396,7 @@ fn every_thread_below_enters_the_group_and_those_that_cannot_are_an_error() {
 
 #[test]
 fn the_kernel_says_in_which_group_a_process_is() {
-    let tree = Tree::v1();
+    let tree = CgroupTree::v1();
     let group = || super::resctrl::group_of(&tree.host(), Path::new("/r"), 42);
     assert_eq!(group(), None, "a kernel without resctrl says nothing");
     for (text, wanted) in [("res:/gold\nmon:\n", Some("/r/gold")), ("res:/\nmon:/\n", Some("/r/"))]

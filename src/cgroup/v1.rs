@@ -4,14 +4,20 @@
 //! Where two files bound each other, the order is such that the kernel takes the step between.
 //! Reference: kernel `cgroup-v1/{memory,cpusets,devices,hugetlb,pids}.rst`, `sched-bwc.rst`.
 
-use super::{Cpu, Files, Memory, Rule, Unfit, Wanted, Write, early_or_late, first_number, or_max};
+use super::{
+    CgroupFiles, Cpu, DeviceRule, Memory, Unfit, WritableResources, Write, early_or_late,
+    first_number, or_max,
+};
 use super::{blkio, refused, set, write};
 
 const LIMIT: &str = "memory.limit_in_bytes";
 const MEMSW: &str = "memory.memsw.limit_in_bytes";
 
-pub(super) fn plan(wanted: &Wanted, files: &dyn Files) -> Result<Vec<Write>, Unfit> {
-    let Wanted { memory, cpu, pids, unified, hugepages, devices, block_io } = wanted;
+pub(super) fn plan(
+    wanted: &WritableResources,
+    files: &dyn CgroupFiles,
+) -> Result<Vec<Write>, Unfit> {
+    let WritableResources { memory, cpu, pids, unified, hugepages, devices, block_io } = wanted;
     if let Some(key) = unified.keys().next() {
         return refused(&format!("unified[{key}]"), "cgroup v1 has no unified settings");
     }
@@ -41,7 +47,11 @@ pub(super) fn plan(wanted: &Wanted, files: &dyn Files) -> Result<Vec<Write>, Unf
     Ok(writes)
 }
 
-fn plan_memory(memory: &Memory, files: &dyn Files, writes: &mut Vec<Write>) -> Result<(), Unfit> {
+fn plan_memory(
+    memory: &Memory,
+    files: &dyn CgroupFiles,
+    writes: &mut Vec<Write>,
+) -> Result<(), Unfit> {
     let Memory {
         limit,
         reservation,
@@ -85,7 +95,12 @@ fn plan_memory(memory: &Memory, files: &dyn Files, writes: &mut Vec<Write>) -> R
 }
 
 /// Memory may never exceed memory with swap: raising begins with the latter.
-fn plan_limits(limit: Option<i64>, swap: Option<i64>, files: &dyn Files, writes: &mut Vec<Write>) {
+fn plan_limits(
+    limit: Option<i64>,
+    swap: Option<i64>,
+    files: &dyn CgroupFiles,
+    writes: &mut Vec<Write>,
+) {
     if limit.is_none() && swap.is_none() {
         return;
     }
@@ -108,7 +123,7 @@ fn plan_limits(limit: Option<i64>, swap: Option<i64>, files: &dyn Files, writes:
     }
 }
 
-fn plan_cpu(cpu: &Cpu, files: &dyn Files, writes: &mut Vec<Write>) {
+fn plan_cpu(cpu: &Cpu, files: &dyn CgroupFiles, writes: &mut Vec<Write>) {
     let Cpu {
         shares,
         quota,
@@ -145,7 +160,12 @@ fn plan_cpu(cpu: &Cpu, files: &dyn Files, writes: &mut Vec<Write>) {
 
 /// A period, and whether it comes second: one that shrinks would for a moment give the old
 /// amount of time a larger part, which the cgroup above may not allow.
-fn pair(period: Option<u64>, file: &str, field: &str, files: &dyn Files) -> (bool, Option<Write>) {
+fn pair(
+    period: Option<u64>,
+    file: &str,
+    field: &str,
+    files: &dyn CgroupFiles,
+) -> (bool, Option<Write>) {
     let now = || first_number(files.text("cpu", file)).and_then(|now| u64::try_from(now).ok());
     let shrinks = period.is_some_and(|period| now().is_some_and(|now| period < now));
     (shrinks, period.map(|period| write("cpu", file, period, field)))
@@ -170,7 +190,11 @@ fn in_order(
 const ACCESS: [char; 3] = ['r', 'w', 'm'];
 
 /// Only what changes is written, so that taking back takes nothing else away.
-fn plan_devices(rules: &[Rule], files: &dyn Files, writes: &mut Vec<Write>) -> Result<(), Unfit> {
+fn plan_devices(
+    rules: &[DeviceRule],
+    files: &dyn CgroupFiles,
+    writes: &mut Vec<Write>,
+) -> Result<(), Unfit> {
     let listed = files.text("devices", "devices.list").unwrap_or_default();
     let has_all = listed.lines().any(|line| line.starts_with("a *:*"));
     for rule in rules {

@@ -5,18 +5,19 @@
 //! Reference: kernel `cgroup-v2.rst`; runc's and crun's conversions (formulas.rs).
 
 use super::{
-    Around, Cpu, Files, Memory, Unfit, Wanted, Write, early_or_late, first_number, formulas, number,
+    Around, CgroupFiles, Cpu, Memory, Unfit, WritableResources, Write, early_or_late, first_number,
+    formulas, number,
 };
 use super::{blkio, or_max, refused, set, write};
 
 const PERIOD: i64 = 100_000;
 
 pub(super) fn plan(
-    wanted: &Wanted,
+    wanted: &WritableResources,
     around: Around<'_>,
-    files: &dyn Files,
+    files: &dyn CgroupFiles,
 ) -> Result<Vec<Write>, Unfit> {
-    let Wanted { memory, cpu, pids, unified, hugepages, devices, block_io } = wanted;
+    let WritableResources { memory, cpu, pids, unified, hugepages, devices, block_io } = wanted;
     if !devices.is_empty() {
         return Err(Unfit::NotDirect("devices".to_owned()));
     }
@@ -108,7 +109,7 @@ fn swap_max(limit: Option<i64>, swap: Option<i64>, is_lifted: bool) -> Result<Op
 fn plan_cpu(
     cpu: &Cpu,
     around: Around<'_>,
-    files: &dyn Files,
+    files: &dyn CgroupFiles,
     writes: &mut Vec<Write>,
 ) -> Result<(), Unfit> {
     let Cpu {
@@ -157,7 +158,7 @@ fn max(
     quota: Option<i64>,
     period: Option<u64>,
     around: Around<'_>,
-    files: &dyn Files,
+    files: &dyn CgroupFiles,
 ) -> Option<Write> {
     let field = match (quota, period) {
         (None, None) => return None,

@@ -13,11 +13,11 @@ use nix::libc;
 
 use crate::error::in_our_words;
 
-use super::{Cgroups, Files, Write};
+use super::{CgroupFiles, Cgroups, Write};
 
 /// A file that was written.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Written {
+pub struct WrittenFile {
     /// Name of the file.
     pub file: String,
     /// Path of the resource.
@@ -30,7 +30,7 @@ pub struct Written {
 
 /// A write that the kernel did not take; nothing is written then.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Failed {
+pub struct WriteError {
     /// Path of the resource.
     pub field: String,
     /// What happened, in one line.
@@ -41,7 +41,7 @@ pub struct Failed {
 ///
 /// # Errors
 /// Says which value was not taken.
-pub fn carry_out(cgroups: &Cgroups, writes: &[Write]) -> Result<Vec<Written>, Failed> {
+pub fn carry_out(cgroups: &Cgroups, writes: &[Write]) -> Result<Vec<WrittenFile>, WriteError> {
     let mut done: Vec<(&Write, String)> = Vec::new();
     for write in writes {
         let before = cgroups.text(write.controller, &write.file).unwrap_or_default();
@@ -57,10 +57,10 @@ pub fn carry_out(cgroups: &Cgroups, writes: &[Write]) -> Result<Vec<Written>, Fa
                 left => format!("; {left} files could not be put back"),
             };
             let why = format!("{} does not take {}: {why}{more}", write.file, one_line(write));
-            return Err(Failed { field: write.field.clone(), why });
+            return Err(WriteError { field: write.field.clone(), why });
         }
     }
-    let written = done.into_iter().map(|(write, before)| Written {
+    let written = done.into_iter().map(|(write, before)| WrittenFile {
         file: write.file.clone(),
         field: write.field.clone(),
         after: cgroups.text(write.controller, &write.file).unwrap_or_else(|| write.value.clone()),

@@ -10,27 +10,27 @@ use protobuf::Message;
 use crate::adaptation::{Creation, DefaultValidator, Merged, Rights};
 use crate::plugin::{Event, api};
 
-use super::seat::{Cause, Failure, Said, Seat};
+use super::chained_plugin::{Cause, ChainedPlugin, PluginFailure, PluginReply};
 use super::validate;
 
 /// Who takes part.
-pub struct Table<'a> {
+pub struct Participants<'a> {
     /// Who is asked, in order.
-    pub audience: &'a [Rc<Seat>],
+    pub audience: &'a [Rc<ChainedPlugin>],
     /// Everybody at the table when the request began, in order: among them are the validators.
-    pub everybody: &'a [Rc<Seat>],
+    pub everybody: &'a [Rc<ChainedPlugin>],
     /// The built-in validator, which judges only where it is switched on.
     pub builtin: &'a DefaultValidator,
 }
 
-impl std::fmt::Debug for Table<'_> {
+impl std::fmt::Debug for Participants<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Table").field("audience", &self.audience).finish_non_exhaustive()
+        f.debug_struct("Participants").field("audience", &self.audience).finish_non_exhaustive()
     }
 }
 
 /// Looks on while plugins are asked.
-pub trait Witness {
+pub trait ChainObserver {
     /// The container as the plugins so far have left it (decision D15).
     fn so_far(&self, _container: &api::Container) {}
     /// A plugin was left out; why.
@@ -38,13 +38,13 @@ pub trait Witness {
 }
 
 /// Nobody looks on.
-impl Witness for () {}
+impl ChainObserver for () {}
 
 /// A request that failed on its way.
 #[derive(Debug)]
-pub struct Stopped {
+pub struct ChainError {
     /// Why.
-    pub failure: Failure,
+    pub failure: PluginFailure,
     /// How many of the audience had been asked by then.
     pub asked: usize,
 }
@@ -55,23 +55,23 @@ pub const SMALL: u64 = 64 << 10;
 /// Merges one plugin's response, on this thread if that takes no time.
 async fn merge(
     creation: Creation,
-    seat: &Seat,
+    member: &ChainedPlugin,
     rights: &Rights,
     answer: api::CreateContainerResponse,
-) -> Result<Creation, Failure> {
-    let id = seat.id();
+) -> Result<Creation, PluginFailure> {
+    let id = member.id();
     let merged = if answer.compute_size() <= SMALL {
         creation.answer(&id, rights, answer)
     } else {
         let (name, rights) = (id.clone(), rights.clone());
         let merge = tokio::task::spawn_blocking(move || creation.answer(&name, &rights, answer));
-        merge.await.map_err(|_panicked| Failure {
+        merge.await.map_err(|_panicked| PluginFailure {
             text: format!("the response of {id} could not be merged"),
             cause: Cause::Refused,
             plugin: id.clone(),
         })?
     };
-    merged.map_err(|error| Failure::of_merge(&id, &error))
+    merged.map_err(|error| PluginFailure::from_merge_error(&id, &error))
 }
 
 /// Asks the audience, merges, and lets the validators judge.
@@ -80,31 +80,31 @@ async fn merge(
 /// Fails with the first plugin that refuses, conflicts, or is silent and whose policy refuses
 /// then; and with all validators that reject or do not answer.
 pub async fn create(
-    table: &Table<'_>,
+    table: &Participants<'_>,
     mut creation: Creation,
-    witness: &dyn Witness,
-) -> Result<Merged, Stopped> {
+    witness: &dyn ChainObserver,
+) -> Result<Merged, ChainError> {
     let event = Event::ValidateContainerAdjustment;
-    let active = table.everybody.iter().filter(|seat| seat.plugin.is_subscribed(event));
-    let validators: Vec<Rc<Seat>> = active.cloned().collect();
+    let active = table.everybody.iter().filter(|member| member.plugin.is_subscribed(event));
+    let validators: Vec<Rc<ChainedPlugin>> = active.cloned().collect();
     let mut silent = HashSet::new();
-    for (index, seat) in table.audience.iter().enumerate() {
+    for (index, member) in table.audience.iter().enumerate() {
         let asked = index + 1;
-        let rights = seat.rights().map_err(|failure| Stopped { failure, asked })?;
-        let call = seat.plugin.create_container(creation.request());
-        match seat.ask(Event::CreateContainer, call).await {
-            Said::Answer(answer) => match seat.believe(answer) {
+        let rights = member.rights().map_err(|failure| ChainError { failure, asked })?;
+        let call = member.plugin.create_container(creation.request());
+        match member.ask(Event::CreateContainer, call).await {
+            PluginReply::Answer(answer) => match member.accept_reply(answer) {
                 Ok(answer) => {
-                    let merged = merge(creation, seat, rights, answer).await;
-                    creation = merged.map_err(|failure| Stopped { failure, asked })?;
+                    let merged = merge(creation, member, rights, answer).await;
+                    creation = merged.map_err(|failure| ChainError { failure, asked })?;
                 }
-                Err(why) => witness.skipped(&seat.id(), &why),
+                Err(why) => witness.skipped(&member.id(), &why),
             },
-            Said::Skipped(why) => {
-                witness.skipped(&seat.id(), &why);
-                silent.insert(Rc::as_ptr(seat));
+            PluginReply::Skipped(why) => {
+                witness.skipped(&member.id(), &why);
+                silent.insert(Rc::as_ptr(member));
             }
-            Said::Refusal(failure) => return Err(Stopped { failure, asked }),
+            PluginReply::Refusal(failure) => return Err(ChainError { failure, asked }),
         }
         witness.so_far(creation.container());
     }
@@ -114,11 +114,11 @@ pub async fn create(
         let consulted = table
             .everybody
             .iter()
-            .filter(|seat| !silent.contains(&Rc::as_ptr(seat)) && !seat.plugin.is_gone());
+            .filter(|member| !silent.contains(&Rc::as_ptr(member)) && !member.plugin.is_gone());
         let asked = table.audience.len();
         validate::validate(&validators, consulted, table.builtin, &creation)
             .await
-            .map_err(|failure| Stopped { failure, asked })?;
+            .map_err(|failure| ChainError { failure, asked })?;
     }
     Ok(creation.finish())
 }

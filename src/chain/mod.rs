@@ -9,13 +9,13 @@
 //! with its defects 24 to 27, 44, 45, 47 and 48 put right.
 
 mod builtin;
+mod chained_plugin;
 mod create;
-mod seat;
 mod tell;
 mod update;
 mod validate;
 
-pub use create::{SMALL, Stopped, Table, Witness, create};
-pub use seat::{Cause, Failure, Said, Seat};
-pub use tell::{Told, ask_leave, tell_all};
+pub use chained_plugin::{Cause, ChainedPlugin, PluginFailure, PluginReply};
+pub use create::{ChainError, ChainObserver, Participants, SMALL, create};
+pub use tell::{Told, notify_all, notify_until_refused};
 pub use update::{stop, update};

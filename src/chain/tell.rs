@@ -5,8 +5,8 @@ use std::rc::Rc;
 
 use crate::plugin::{Event, api};
 
-use super::create::{Stopped, Witness};
-use super::seat::{Failure, Said, Seat};
+use super::chained_plugin::{ChainedPlugin, PluginFailure, PluginReply};
+use super::create::{ChainError, ChainObserver};
 
 /// Something that happens, as it is told to plugins.
 #[derive(Debug, Clone)]
@@ -40,16 +40,16 @@ impl Told {
 ///
 /// # Errors
 /// Says who failed it, and how many had been asked by then.
-pub async fn ask_leave(
-    audience: &[Rc<Seat>],
+pub async fn notify_until_refused(
+    audience: &[Rc<ChainedPlugin>],
     told: &Told,
-    witness: &dyn Witness,
-) -> Result<(), Stopped> {
-    for (index, seat) in audience.iter().enumerate() {
-        match tell(seat, told).await {
-            Said::Answer(()) => {}
-            Said::Skipped(why) => witness.skipped(&seat.id(), &why),
-            Said::Refusal(failure) => return Err(Stopped { failure, asked: index + 1 }),
+    witness: &dyn ChainObserver,
+) -> Result<(), ChainError> {
+    for (index, member) in audience.iter().enumerate() {
+        match tell(member, told).await {
+            PluginReply::Answer(()) => {}
+            PluginReply::Skipped(why) => witness.skipped(&member.id(), &why),
+            PluginReply::Refusal(failure) => return Err(ChainError { failure, asked: index + 1 }),
         }
     }
     Ok(())
@@ -57,30 +57,31 @@ pub async fn ask_leave(
 
 /// Tells everybody in turn, whatever they say: it has happened. Returns who failed it.
 /// NRI: in the reference the first failure keeps it from the others (BUG-44, BUG-47).
-pub async fn tell_all(audience: &[Rc<Seat>], told: &Told) -> Vec<Failure> {
+pub async fn notify_all(audience: &[Rc<ChainedPlugin>], told: &Told) -> Vec<PluginFailure> {
     let mut failures = Vec::new();
-    for seat in audience {
-        if let Said::Refusal(failure) = tell(seat, told).await {
+    for member in audience {
+        if let PluginReply::Refusal(failure) = tell(member, told).await {
             failures.push(failure);
         }
     }
     failures
 }
 
-async fn tell(seat: &Seat, told: &Told) -> Said<()> {
-    seat.ask(told.event, async {
-        match (&told.resources, told.event) {
-            (Some((overhead, resources)), Event::UpdatePodSandbox) => {
-                let request = api::UpdatePodSandboxRequest {
-                    pod: Some(told.pod.clone()).into(),
-                    overhead_linux_resources: overhead.clone().into(),
-                    linux_resources: resources.clone().into(),
-                    ..api::UpdatePodSandboxRequest::default()
-                };
-                seat.plugin.update_pod_sandbox(&request).await
+async fn tell(member: &ChainedPlugin, told: &Told) -> PluginReply<()> {
+    member
+        .ask(told.event, async {
+            match (&told.resources, told.event) {
+                (Some((overhead, resources)), Event::UpdatePodSandbox) => {
+                    let request = api::UpdatePodSandboxRequest {
+                        pod: Some(told.pod.clone()).into(),
+                        overhead_linux_resources: overhead.clone().into(),
+                        linux_resources: resources.clone().into(),
+                        ..api::UpdatePodSandboxRequest::default()
+                    };
+                    member.plugin.update_pod_sandbox(&request).await
+                }
+                _ => member.plugin.notify(told.event, &told.pod, told.container.as_ref()).await,
             }
-            _ => seat.plugin.notify(told.event, &told.pod, told.container.as_ref()).await,
-        }
-    })
-    .await
+        })
+        .await
 }

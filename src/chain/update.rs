@@ -7,8 +7,8 @@ use std::rc::Rc;
 use crate::adaptation::{Updated, Updates};
 use crate::plugin::{Event, api};
 
-use super::create::{Stopped, Witness};
-use super::seat::{Failure, Said, Seat};
+use super::chained_plugin::{ChainedPlugin, PluginFailure, PluginReply};
+use super::create::{ChainError, ChainObserver};
 
 /// Asks everybody in turn about an engine's update; each sees it as those before left it. `witness`
 /// hears which plugins were skipped.
@@ -16,27 +16,28 @@ use super::seat::{Failure, Said, Seat};
 /// # Errors
 /// Fails with the first plugin that refuses, conflicts, or is silent and whose policy refuses.
 pub async fn update(
-    audience: &[Rc<Seat>],
+    audience: &[Rc<ChainedPlugin>],
     request: api::UpdateContainerRequest,
-    witness: &dyn Witness,
-) -> Result<Updated, Stopped> {
+    witness: &dyn ChainObserver,
+) -> Result<Updated, ChainError> {
     let mut updates = Updates::for_update(request);
-    for (index, seat) in audience.iter().enumerate() {
+    for (index, member) in audience.iter().enumerate() {
         let asked = index + 1;
-        let rights = seat.rights().map_err(|failure| Stopped { failure, asked })?;
+        let rights = member.rights().map_err(|failure| ChainError { failure, asked })?;
         let Some(request) = updates.request() else { break };
-        let call = seat.plugin.update_container(request);
-        match seat.ask(Event::UpdateContainer, call).await {
-            Said::Answer(answer) => match seat.believe(answer) {
+        let call = member.plugin.update_container(request);
+        match member.ask(Event::UpdateContainer, call).await {
+            PluginReply::Answer(answer) => match member.accept_reply(answer) {
                 Ok(answer) => {
-                    let answered = updates.answer_update(&seat.id(), rights, answer);
-                    let failure = answered.map_err(|error| Failure::of_merge(&seat.id(), &error));
-                    failure.map_err(|failure| Stopped { failure, asked })?;
+                    let answered = updates.answer_update(&member.id(), rights, answer);
+                    let failure = answered
+                        .map_err(|error| PluginFailure::from_merge_error(&member.id(), &error));
+                    failure.map_err(|failure| ChainError { failure, asked })?;
                 }
-                Err(why) => witness.skipped(&seat.id(), &why),
+                Err(why) => witness.skipped(&member.id(), &why),
             },
-            Said::Skipped(why) => witness.skipped(&seat.id(), &why),
-            Said::Refusal(failure) => return Err(Stopped { failure, asked }),
+            PluginReply::Skipped(why) => witness.skipped(&member.id(), &why),
+            PluginReply::Refusal(failure) => return Err(ChainError { failure, asked }),
         }
     }
     Ok(updates.finish())
@@ -45,27 +46,27 @@ pub async fn update(
 /// Tells everybody in turn that a container has stopped, whatever they say, and collects what
 /// they want others to have of the room it leaves. Returns who failed it as well.
 pub async fn stop(
-    audience: &[Rc<Seat>],
+    audience: &[Rc<ChainedPlugin>],
     request: &api::StopContainerRequest,
-) -> (Updated, Vec<Failure>) {
+) -> (Updated, Vec<PluginFailure>) {
     let mut updates = Updates::for_stop();
     let mut failures = Vec::new();
-    for seat in audience {
-        let call = seat.plugin.stop_container(request);
-        let answer = match seat.ask(Event::StopContainer, call).await {
-            Said::Answer(answer) => match seat.believe(answer) {
+    for member in audience {
+        let call = member.plugin.stop_container(request);
+        let answer = match member.ask(Event::StopContainer, call).await {
+            PluginReply::Answer(answer) => match member.accept_reply(answer) {
                 Ok(answer) => answer,
                 Err(_it_was_logged) => continue,
             },
-            Said::Skipped(_) => continue,
-            Said::Refusal(failure) => {
+            PluginReply::Skipped(_) => continue,
+            PluginReply::Refusal(failure) => {
                 failures.push(failure);
                 continue;
             }
         };
-        let merged = seat.rights().and_then(|rights| {
-            let answered = updates.answer_stop(&seat.id(), rights, answer);
-            answered.map_err(|error| Failure::of_merge(&seat.id(), &error))
+        let merged = member.rights().and_then(|rights| {
+            let answered = updates.answer_stop(&member.id(), rights, answer);
+            answered.map_err(|error| PluginFailure::from_merge_error(&member.id(), &error))
         });
         failures.extend(merged.err());
     }

@@ -13,48 +13,51 @@ use crate::adaptation::{Creation, DefaultValidator};
 use crate::error::quoted;
 use crate::plugin::{Event, api};
 
-use super::seat::{Cause, Failure, Said, Seat};
+use super::chained_plugin::{Cause, ChainedPlugin, PluginFailure, PluginReply};
 
 /// How the built-in validator is listed.
 const BUILTIN: (&str, &str) = ("00", "default-validator");
 
 pub(super) async fn validate<'a>(
-    validators: &[Rc<Seat>],
-    consulted: impl Iterator<Item = &'a Rc<Seat>>,
+    validators: &[Rc<ChainedPlugin>],
+    consulted: impl Iterator<Item = &'a Rc<ChainedPlugin>>,
     builtin: &DefaultValidator,
     creation: &Creation,
-) -> Result<(), Failure> {
+) -> Result<(), PluginFailure> {
     let instance = |index: &str, name: &str| api::PluginInstance {
         name: name.to_owned(),
         index: index.to_owned(),
         ..api::PluginInstance::default()
     };
     let ours = builtin.enable.then(|| instance(BUILTIN.0, BUILTIN.1));
-    let theirs = consulted.map(|seat| instance(seat.plugin.index(), seat.plugin.name()));
+    let theirs = consulted.map(|member| instance(member.plugin.index(), member.plugin.name()));
     let request = creation.validation_request(ours.into_iter().chain(theirs).collect());
     let mut failures = Vec::new();
     if let Err(why) = builtin.validate(&request) {
         failures.push(rejected(format!("{}-{}", BUILTIN.0, BUILTIN.1), &why));
     }
-    let verdicts = join_all(validators.iter().map(|seat| judge(seat, &request))).await;
+    let verdicts = join_all(validators.iter().map(|member| judge(member, &request))).await;
     failures.extend(verdicts.into_iter().flatten());
     let text = failures.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
     match failures.into_iter().next() {
         None => Ok(()),
-        Some(first) => Err(Failure { text, ..first }),
+        Some(first) => Err(PluginFailure { text, ..first }),
     }
 }
 
-async fn judge(seat: &Seat, request: &api::ValidateContainerAdjustmentRequest) -> Option<Failure> {
+async fn judge(
+    member: &ChainedPlugin,
+    request: &api::ValidateContainerAdjustmentRequest,
+) -> Option<PluginFailure> {
     let event = Event::ValidateContainerAdjustment;
-    let id = seat.id();
-    let (cause, text) = match seat.ask(event, seat.plugin.validate(request)).await {
-        Said::Answer(answer) if !answer.reject => return None,
-        Said::Answer(answer) => return Some(rejected(id, &answer.reason)),
+    let id = member.id();
+    let (cause, text) = match member.ask(event, member.plugin.validate(request)).await {
+        PluginReply::Answer(answer) if !answer.reject => return None,
+        PluginReply::Answer(answer) => return Some(rejected(id, &answer.reason)),
         // A validator that fails to judge has refused in its own words.
-        Said::Refusal(failure) => (failure.cause, format!("validator {failure}")),
-        Said::Skipped(why) => {
-            let cause = if seat.plugin.is_gone() && !seat.has_strikes() {
+        PluginReply::Refusal(failure) => (failure.cause, format!("validator {failure}")),
+        PluginReply::Skipped(why) => {
+            let cause = if member.plugin.is_gone() && !member.has_strikes() {
                 Cause::Gone
             } else {
                 Cause::Timeout
@@ -62,11 +65,11 @@ async fn judge(seat: &Seat, request: &api::ValidateContainerAdjustmentRequest) -
             (cause, format!("validator {id} {why}"))
         }
     };
-    Some(Failure { plugin: id, cause, text })
+    Some(PluginFailure { plugin: id, cause, text })
 }
 
-fn rejected(id: String, reason: &str) -> Failure {
+fn rejected(id: String, reason: &str) -> PluginFailure {
     let reason = if reason.is_empty() { "it gave no reason" } else { reason };
     let text = format!("validator {id} rejected the adjustment: {}", quoted(reason));
-    Failure { plugin: id, cause: Cause::Refused, text }
+    PluginFailure { plugin: id, cause: Cause::Refused, text }
 }

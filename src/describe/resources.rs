@@ -78,19 +78,19 @@ fn cpu(section: &Map<String, Value>) -> api::LinuxCPU {
 }
 
 #[derive(Deserialize)]
-struct Hugepages {
+struct HugepageEntry {
     #[serde(rename = "pageSize")]
     page_size: String,
     limit: u64,
 }
 
 fn hugepages(value: &Value) -> Option<api::HugepageLimit> {
-    let Hugepages { page_size, limit } = Hugepages::deserialize(value).ok()?;
+    let HugepageEntry { page_size, limit } = HugepageEntry::deserialize(value).ok()?;
     Some(api::HugepageLimit { page_size, limit, special_fields: Default::default() })
 }
 
 #[derive(Deserialize)]
-struct Rule {
+struct DeviceRuleEntry {
     #[serde(default)]
     allow: bool,
     #[serde(default, rename = "type")]
@@ -104,7 +104,8 @@ struct Rule {
 }
 
 fn rule(value: &Value) -> Option<api::LinuxDeviceCgroup> {
-    let Rule { allow, kind, major, minor, access } = Rule::deserialize(value).ok()?;
+    let DeviceRuleEntry { allow, kind, major, minor, access } =
+        DeviceRuleEntry::deserialize(value).ok()?;
     Some(api::LinuxDeviceCgroup {
         allow,
         type_: kind.unwrap_or_default(),

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
 use crate::adaptation::{Creation, Merged, Rights};
-use crate::chain::{self, Seat, Stopped, Table, Told};
+use crate::chain::{self, ChainError, ChainedPlugin, Participants, Told};
 use crate::config::Config;
 use crate::engine::Role;
 use crate::error::{Context, Error, Result, quoted};
@@ -19,12 +19,12 @@ use crate::host::Host;
 use crate::plugin::{Event, Settings, api};
 use crate::resolve;
 use crate::runtime;
-use crate::spec::patch::{PatchError, Patched, Resolved, patch_anyway, propagating_sources};
+use crate::spec::patch::{PatchError, PatchedSpec, Resolved, patch_anyway, propagating_sources};
 use crate::text::printable_page;
 
-use super::bundle::Bundle;
-use super::line::Snapshot;
-use super::stage::{Chronicle, Stage};
+use super::bundle::DryRunBundle;
+use super::dry_run::{DryRun, DryRunObserver};
+use super::line::ScriptState;
 use crate::plugin::json::{read, show, show_list};
 
 /// What to print.
@@ -41,7 +41,7 @@ pub enum Output {
 
 /// What the command line says.
 #[derive(Debug)]
-pub struct Options {
+pub struct AdjustOptions {
     /// The bundle's folder.
     pub bundle: PathBuf,
     /// The container's id; the folder's name without one.
@@ -63,8 +63,8 @@ pub struct Options {
 /// # Errors
 /// Fails when plugins refuse, conflict or do not come, when the result cannot be applied, and
 /// when the bundle or the adjustments cannot be read. The bundle is unchanged then.
-pub fn run(config: Config, options: &Options) -> Result<Vec<u8>> {
-    let bundle = Bundle::open(&options.bundle)?;
+pub fn run(config: Config, options: &AdjustOptions) -> Result<Vec<u8>> {
+    let bundle = DryRunBundle::open(&options.bundle)?;
     let host = Host::new(&config.debug_host_root, "");
     let id = options.id.clone().unwrap_or_else(|| bundle.id());
     let (role, pod, container) = bundle.describe(&id, &host)?;
@@ -99,7 +99,7 @@ fn verdict(merged: &Merged, id: &str) -> Value {
 }
 
 /// What the document becomes on this host.
-fn apply(config: &Config, host: &Host, document: &[u8], merged: &Merged) -> Result<Patched> {
+fn apply(config: &Config, host: &Host, document: &[u8], merged: &Merged) -> Result<PatchedSpec> {
     let adjust = &merged.adjust;
     let blamed = |error: PatchError| blame(merged, &error);
     let (names, lacking) = resolve::resolve_anyway(adjust, config, host).map_err(blamed)?;
@@ -200,33 +200,33 @@ fn merge(
 /// Asks plugins on an event loop of its own.
 fn ask(
     config: Config,
-    options: &Options,
+    options: &AdjustOptions,
     pod: &api::PodSandbox,
     container: &api::Container,
 ) -> Result<Merged> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.doing(|| "starting the event loop")?;
     tokio::task::LocalSet::new().block_on(&runtime, async {
-        let patience = config.registration_timeout;
-        let stage = Stage::new(config, options.settings.clone(), Rc::new(Quiet));
-        stage.open().await?;
-        let waited = stage.wait(&options.wait, &[], patience).await;
+        let wait_timeout = config.registration_timeout;
+        let dry_run = DryRun::new(config, options.settings.clone(), Rc::new(SilentObserver));
+        dry_run.open().await?;
+        let waited = dry_run.wait(&options.wait, &[], wait_timeout).await;
         let merged = match waited {
-            Ok(()) => live_through(&stage, pod, container).await,
+            Ok(()) => live_through(&dry_run, pod, container).await,
             Err(why) => Err(Error::new(why).hint("the bundle is unchanged")),
         };
-        stage.close().await;
+        dry_run.close().await;
         merged
     })
 }
 
 /// The events of a container that is created, and then taken back.
 async fn live_through(
-    stage: &Stage,
+    dry_run: &DryRun,
     pod: &api::PodSandbox,
     container: &api::Container,
 ) -> Result<Merged> {
-    let everybody = stage.everybody();
+    let everybody = dry_run.everybody();
     if everybody.is_empty() {
         tracing::warn!("no plugin takes part: see nri.plugin_path, and --wait with --socket");
     }
@@ -234,9 +234,10 @@ async fn live_through(
         Told::new(event, pod.clone(), container.cloned())
     };
     let runs = told(Event::RunPodSandbox, None);
-    let leave = chain::ask_leave(&stage.audience(Event::RunPodSandbox), &runs, &()).await;
+    let leave =
+        chain::notify_until_refused(&dry_run.audience(Event::RunPodSandbox), &runs, &()).await;
     let merged = match leave {
-        Ok(()) => create(stage, &everybody, pod, container).await,
+        Ok(()) => create(dry_run, &everybody, pod, container).await,
         Err(stopped) => Err(refused(stopped)),
     };
     for (event, container) in [
@@ -244,19 +245,19 @@ async fn live_through(
         (Event::StopPodSandbox, None),
         (Event::RemovePodSandbox, None),
     ] {
-        chain::tell_all(&stage.audience(event), &told(event, container)).await;
+        chain::notify_all(&dry_run.audience(event), &told(event, container)).await;
     }
     merged
 }
 
 async fn create(
-    stage: &Stage,
-    everybody: &[Rc<Seat>],
+    dry_run: &DryRun,
+    everybody: &[Rc<ChainedPlugin>],
     pod: &api::PodSandbox,
     container: &api::Container,
 ) -> Result<Merged> {
-    let audience = stage.audience(Event::CreateContainer);
-    let table = Table { audience: &audience, everybody, builtin: stage.builtin() };
+    let audience = dry_run.audience(Event::CreateContainer);
+    let table = Participants { audience: &audience, everybody, builtin: dry_run.builtin() };
     let creation = Creation::new(pod.clone(), container.clone());
     let created = chain::create(&table, creation, &()).await.map_err(refused);
     let stop = api::StopContainerRequest {
@@ -264,24 +265,27 @@ async fn create(
         container: Some(container.clone()).into(),
         ..api::StopContainerRequest::default()
     };
-    let _nothing_to_update = chain::stop(&stage.audience(Event::StopContainer), &stop).await;
+    let _nothing_to_update = chain::stop(&dry_run.audience(Event::StopContainer), &stop).await;
     created
 }
 
-fn refused(stopped: Stopped) -> Error {
-    let Stopped { failure, asked: _ } = stopped;
+fn refused(stopped: ChainError) -> Error {
+    let ChainError { failure, asked: _ } = stopped;
     Error::new(quoted(&failure.text)).hint("the bundle is unchanged")
 }
 
 /// Nobody looks on: who comes and goes is nobody's business, and there is nothing to update.
-struct Quiet;
+struct SilentObserver;
 
-impl Chronicle for Quiet {
+impl DryRunObserver for SilentObserver {
     fn registered(&self, _plugin: &str) {}
 
-    fn snapshot(&self, _plugin: &str) -> oneshot::Receiver<std::result::Result<Snapshot, String>> {
+    fn snapshot(
+        &self,
+        _plugin: &str,
+    ) -> oneshot::Receiver<std::result::Result<ScriptState, String>> {
         let (sender, receiver) = oneshot::channel();
-        let _taken = sender.send(Ok(Snapshot::default()));
+        let _taken = sender.send(Ok(ScriptState::default()));
         receiver
     }
 

@@ -18,13 +18,13 @@ use crate::text::printable;
 const DOCUMENT: &str = "config.json";
 
 /// A bundle that was read.
-pub(super) struct Bundle {
+pub(super) struct DryRunBundle {
     dir: OwnedFd,
     path: PathBuf,
     original: Original,
 }
 
-impl Bundle {
+impl DryRunBundle {
     /// Reads the document of the bundle at `path`.
     pub(super) fn open(path: &Path) -> Result<Self> {
         let dir = files::open_dir(path)?;
@@ -109,10 +109,10 @@ fn laid_out(document: &[u8]) -> String {
 mod tests {
     use super::*;
 
-    fn bundle(document: &str) -> (tempfile::TempDir, Bundle) {
+    fn bundle(document: &str) -> (tempfile::TempDir, DryRunBundle) {
         let temp = tempfile::tempdir().unwrap();
         files::replace(&temp.path().join(DOCUMENT), document.as_bytes()).unwrap();
-        let bundle = Bundle::open(temp.path()).unwrap();
+        let bundle = DryRunBundle::open(temp.path()).unwrap();
         (temp, bundle)
     }
 
@@ -145,9 +145,9 @@ mod tests {
     #[test]
     fn what_is_no_bundle_is_an_error_that_names_it() {
         let temp = tempfile::tempdir().unwrap();
-        let error = Bundle::open(temp.path()).err().unwrap().to_string();
+        let error = DryRunBundle::open(temp.path()).err().unwrap().to_string();
         assert!(error.contains(&temp.path().display().to_string()), "{error}");
-        assert!(Bundle::open(&temp.path().join("nowhere")).is_err());
+        assert!(DryRunBundle::open(&temp.path().join("nowhere")).is_err());
     }
 
     #[test]

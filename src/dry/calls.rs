@@ -6,32 +6,35 @@ use std::rc::Rc;
 use serde_json::{Value, json};
 
 use crate::adaptation::{Creation, Updated};
-use crate::chain::{self, Failure, Stopped, Table, Told};
+use crate::chain::{self, ChainError, Participants, PluginFailure, Told};
 use crate::plugin::{Event, api};
 
-use super::line::Request;
-use super::stage::Stage;
+use super::dry_run::DryRun;
+use super::line::ScriptCall;
 use crate::plugin::json::show;
 
 /// Carries out a call; the members of its answer, but for the id.
-pub(super) async fn call(stage: &Rc<Stage>, request: Request) -> Value {
+pub(super) async fn call(dry_run: &Rc<DryRun>, request: ScriptCall) -> Value {
     let answered = match request {
-        Request::Create(request) => create(stage, request).await,
-        Request::Update(request) => update(stage, request).await,
-        Request::Stop(request) => stop(stage, request).await,
-        Request::Told(told) => tell(stage, &told).await,
+        ScriptCall::Create(request) => create(dry_run, request).await,
+        ScriptCall::Update(request) => update(dry_run, request).await,
+        ScriptCall::Stop(request) => stop(dry_run, request).await,
+        ScriptCall::Told(told) => tell(dry_run, &told).await,
     };
     answered.unwrap_or_else(|failure| json!({"error": failure.text, "cause": failure.cause.name()}))
 }
 
-async fn create(stage: &Stage, request: api::CreateContainerRequest) -> Result<Value, Failure> {
+async fn create(
+    dry_run: &DryRun,
+    request: api::CreateContainerRequest,
+) -> Result<Value, PluginFailure> {
     let api::CreateContainerRequest { pod, container, special_fields: _ } = request;
     let container = container.unwrap_or_default();
     let id = container.id.clone();
     let creation = Creation::new(pod.unwrap_or_default(), container);
-    let (audience, everybody) = (stage.audience(Event::CreateContainer), stage.everybody());
-    let builtin = stage.builtin();
-    let table = Table { audience: &audience, everybody: &everybody, builtin };
+    let (audience, everybody) = (dry_run.audience(Event::CreateContainer), dry_run.everybody());
+    let builtin = dry_run.builtin();
+    let table = Participants { audience: &audience, everybody: &everybody, builtin };
     let merged = chain::create(&table, creation, &()).await.map_err(only_failure)?;
     let owners = merged.owners.to_flat(&id);
     let reply = api::CreateContainerResponse {
@@ -43,9 +46,12 @@ async fn create(stage: &Stage, request: api::CreateContainerRequest) -> Result<V
     Ok(json!({"reply": show(&reply), "owners": owners}))
 }
 
-async fn update(stage: &Stage, request: api::UpdateContainerRequest) -> Result<Value, Failure> {
+async fn update(
+    dry_run: &DryRun,
+    request: api::UpdateContainerRequest,
+) -> Result<Value, PluginFailure> {
     let id = request.container.id.clone();
-    let audience = stage.audience(Event::UpdateContainer);
+    let audience = dry_run.audience(Event::UpdateContainer);
     let updated = chain::update(&audience, request, &()).await.map_err(only_failure)?;
     let Updated { updates, evictions, evicted_by: _, owners, unknown: _ } = updated;
     let reply = api::UpdateContainerResponse {
@@ -56,8 +62,11 @@ async fn update(stage: &Stage, request: api::UpdateContainerRequest) -> Result<V
     Ok(json!({"reply": show(&reply), "owners": owners.to_flat(&id)}))
 }
 
-async fn stop(stage: &Stage, request: api::StopContainerRequest) -> Result<Value, Failure> {
-    let audience = stage.audience(Event::StopContainer);
+async fn stop(
+    dry_run: &DryRun,
+    request: api::StopContainerRequest,
+) -> Result<Value, PluginFailure> {
+    let audience = dry_run.audience(Event::StopContainer);
     let (updated, failures) = chain::stop(&audience, &request).await;
     all_failures(failures)?;
     let reply = api::StopContainerResponse {
@@ -68,11 +77,11 @@ async fn stop(stage: &Stage, request: api::StopContainerRequest) -> Result<Value
 }
 
 /// What has happened is told to everybody; what may be refused ends with the first refusal.
-async fn tell(stage: &Stage, told: &Told) -> Result<Value, Failure> {
-    let audience = stage.audience(told.event);
+async fn tell(dry_run: &DryRun, told: &Told) -> Result<Value, PluginFailure> {
+    let audience = dry_run.audience(told.event);
     match told.event {
         Event::RunPodSandbox | Event::UpdatePodSandbox | Event::StartContainer => {
-            chain::ask_leave(&audience, told, &()).await.map_err(only_failure)?;
+            chain::notify_until_refused(&audience, told, &()).await.map_err(only_failure)?;
         }
         Event::StopPodSandbox
         | Event::RemovePodSandbox
@@ -85,23 +94,23 @@ async fn tell(stage: &Stage, told: &Told) -> Result<Value, Failure> {
         | Event::StopContainer
         | Event::RemoveContainer
         | Event::ValidateContainerAdjustment => {
-            all_failures(chain::tell_all(&audience, told).await)?;
+            all_failures(chain::notify_all(&audience, told).await)?;
         }
     }
     Ok(json!({"reply": {}}))
 }
 
-fn only_failure(stopped: Stopped) -> Failure {
-    let Stopped { failure, asked: _ } = stopped;
+fn only_failure(stopped: ChainError) -> PluginFailure {
+    let ChainError { failure, asked: _ } = stopped;
     failure
 }
 
 /// Several failures in one line, with the cause of the first.
-fn all_failures(failures: Vec<Failure>) -> Result<(), Failure> {
+fn all_failures(failures: Vec<PluginFailure>) -> Result<(), PluginFailure> {
     let text = failures.iter().map(|failure| failure.text.as_str()).collect::<Vec<_>>().join("; ");
     match failures.into_iter().next() {
         None => Ok(()),
-        Some(first) => Err(Failure { text, ..first }),
+        Some(first) => Err(PluginFailure { text, ..first }),
     }
 }
 
@@ -110,8 +119,8 @@ mod tests {
     use super::*;
     use crate::chain::Cause;
 
-    fn failure(plugin: &str, cause: Cause) -> Failure {
-        Failure { plugin: plugin.to_owned(), cause, text: format!("{plugin} said no") }
+    fn failure(plugin: &str, cause: Cause) -> PluginFailure {
+        PluginFailure { plugin: plugin.to_owned(), cause, text: format!("{plugin} said no") }
     }
 
     #[test]

@@ -13,21 +13,21 @@ use crate::plugin::json::{read, read_list};
 
 /// A line, with the id that its answer echoes.
 #[derive(Debug)]
-pub(super) struct Line {
+pub(super) struct ScriptLine {
     pub(super) id: Option<Value>,
-    pub(super) order: Order,
+    pub(super) command: Command,
 }
 
 /// What a line wants.
 #[derive(Debug)]
-pub(super) enum Order {
+pub(super) enum Command {
     State {
-        snapshot: Snapshot,
+        snapshot: ScriptState,
         /// The plugins that were connected where this was recorded; none for a line written by
         /// hand.
         recorded_with: Option<Vec<String>>,
     },
-    Call(Box<Request>),
+    Call(Box<ScriptCall>),
     Cancel(Value),
     Wait {
         synchronized: Vec<String>,
@@ -35,26 +35,26 @@ pub(super) enum Order {
         timeout: Duration,
     },
     Disconnect(String),
-    Answer(u64, Result<Reply, String>),
+    Answer(u64, Result<ScriptAnswer, String>),
 }
 
 /// What newcomers are synchronized with.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Snapshot {
+pub(super) struct ScriptState {
     pub(super) pods: Vec<api::PodSandbox>,
     pub(super) containers: Vec<api::Container>,
 }
 
 /// The answer to what we asked.
 #[derive(Debug)]
-pub(super) enum Reply {
+pub(super) enum ScriptAnswer {
     Updates(api::UpdateContainersResponse),
-    State(Snapshot),
+    State(ScriptState),
 }
 
 /// A request of the runtime side.
 #[derive(Debug)]
-pub(super) enum Request {
+pub(super) enum ScriptCall {
     Create(api::CreateContainerRequest),
     Update(api::UpdateContainerRequest),
     Stop(api::StopContainerRequest),
@@ -70,18 +70,18 @@ pub(super) struct Malformed {
 }
 
 /// How long `wait` waits unless it says so.
-const PATIENCE: Duration = Duration::from_secs(5);
+const DEFAULT_WAIT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Reads one line.
-pub(super) fn parse(text: &str) -> Result<Line, Malformed> {
+pub(super) fn parse(text: &str) -> Result<ScriptLine, Malformed> {
     let object = match serde_json::from_str(text) {
         Ok(Value::Object(object)) => object,
         Ok(_) => return Err(Malformed { id: None, why: "it is no JSON object".to_owned() }),
         Err(error) => return Err(Malformed { id: None, why: error.to_string() }),
     };
     let id = object.get("id").cloned();
-    match order(&object) {
-        Ok(order) => Ok(Line { id, order }),
+    match command(&object) {
+        Ok(command) => Ok(ScriptLine { id, command }),
         Err(why) => Err(Malformed { id, why }),
     }
 }
@@ -94,7 +94,7 @@ pub fn check(text: &str) -> Result<(), String> {
     parse(text).map(|_| ()).map_err(|malformed| malformed.why)
 }
 
-fn order(object: &Map<String, Value>) -> Result<Order, String> {
+fn command(object: &Map<String, Value>) -> Result<Command, String> {
     const KINDS: [&str; 6] = ["answer", "call", "state", "cancel", "wait", "disconnect"];
     let kind = KINDS.into_iter().find(|kind| object.contains_key(*kind));
     let kind = kind.ok_or_else(|| format!("it has none of {}", KINDS.join(", ")))?;
@@ -118,11 +118,11 @@ fn order(object: &Map<String, Value>) -> Result<Order, String> {
         "state" => {
             let plugins = names(object.get("plugins"), "plugins")?;
             let recorded_with = is_recorded.then_some(plugins);
-            Ok(Order::State { snapshot: snapshot(value)?, recorded_with })
+            Ok(Command::State { snapshot: snapshot(value)?, recorded_with })
         }
-        "cancel" => Ok(Order::Cancel(value.clone())),
+        "cancel" => Ok(Command::Cancel(value.clone())),
         "wait" => wait(value),
-        _ => Ok(Order::Disconnect(text(value, "disconnect")?)),
+        _ => Ok(Command::Disconnect(text(value, "disconnect")?)),
     }
 }
 
@@ -130,27 +130,27 @@ fn text(value: &Value, what: &str) -> Result<String, String> {
     value.as_str().map(str::to_owned).ok_or_else(|| format!("{what} is no text"))
 }
 
-fn snapshot(value: &Value) -> Result<Snapshot, String> {
+fn snapshot(value: &Value) -> Result<ScriptState, String> {
     let object = value.as_object().ok_or("the state is no JSON object")?;
     if let Some(odd) = object.keys().find(|key| !matches!(key.as_str(), "pods" | "containers")) {
         return Err(format!("a state has no {odd}"));
     }
     let pods = read_list(object.get("pods").unwrap_or(&Value::Null))?;
     let containers = read_list(object.get("containers").unwrap_or(&Value::Null))?;
-    Ok(Snapshot { pods, containers })
+    Ok(ScriptState { pods, containers })
 }
 
-fn answer(number: &Value, object: &Map<String, Value>) -> Result<Order, String> {
+fn answer(number: &Value, object: &Map<String, Value>) -> Result<Command, String> {
     let number = number.as_u64().ok_or("answer is no number that was asked")?;
     let given = (object.get("error"), object.get("state"), object.get("reply"));
     let reply = match given {
         (Some(error), None, None) => Err(text(error, "error")?),
-        (None, Some(state), None) => Ok(Reply::State(snapshot(state)?)),
-        (None, None, Some(reply)) => Ok(Reply::Updates(read(reply)?)),
-        (None, None, None) => Ok(Reply::Updates(api::UpdateContainersResponse::default())),
+        (None, Some(state), None) => Ok(ScriptAnswer::State(snapshot(state)?)),
+        (None, None, Some(reply)) => Ok(ScriptAnswer::Updates(read(reply)?)),
+        (None, None, None) => Ok(ScriptAnswer::Updates(api::UpdateContainersResponse::default())),
         _ => return Err("an answer has one of reply, state and error".to_owned()),
     };
-    Ok(Order::Answer(number, reply))
+    Ok(Command::Answer(number, reply))
 }
 
 fn names(value: Option<&Value>, what: &str) -> Result<Vec<String>, String> {
@@ -161,29 +161,29 @@ fn names(value: Option<&Value>, what: &str) -> Result<Vec<String>, String> {
     }
 }
 
-fn wait(value: &Value) -> Result<Order, String> {
+fn wait(value: &Value) -> Result<Command, String> {
     let object = value.as_object().ok_or("wait is no JSON object")?;
     let known = |key: &str| matches!(key, "synchronized" | "gone" | "timeout");
     if let Some(odd) = object.keys().find(|key| !known(key)) {
         return Err(format!("wait has no {odd}"));
     }
     let timeout = match object.get("timeout") {
-        None => PATIENCE,
+        None => DEFAULT_WAIT_TIMEOUT,
         Some(value) => parse_duration(&text(value, "timeout")?)
             .ok_or_else(|| format!("timeout: {value} is no duration"))?,
     };
     let synchronized = names(object.get("synchronized"), "synchronized")?;
-    Ok(Order::Wait { synchronized, gone: names(object.get("gone"), "gone")?, timeout })
+    Ok(Command::Wait { synchronized, gone: names(object.get("gone"), "gone")?, timeout })
 }
 
-fn call(name: &Value, request: &Value) -> Result<Order, String> {
+fn call(name: &Value, request: &Value) -> Result<Command, String> {
     let name = text(name, "call")?;
     let event = ALL_EVENTS.iter().copied().find(|event| event.name() == name);
     let event = event.ok_or_else(|| format!("{name} is no request"))?;
     let request = match event {
-        Event::CreateContainer => Request::Create(read(request)?),
-        Event::UpdateContainer => Request::Update(read(request)?),
-        Event::StopContainer => Request::Stop(read(request)?),
+        Event::CreateContainer => ScriptCall::Create(read(request)?),
+        Event::UpdateContainer => ScriptCall::Update(read(request)?),
+        Event::StopContainer => ScriptCall::Stop(read(request)?),
         Event::ValidateContainerAdjustment => {
             return Err(format!("{name} is part of CreateContainer"));
         }
@@ -196,14 +196,14 @@ fn call(name: &Value, request: &Value) -> Result<Order, String> {
             } = read(request)?;
             let mut told = Told::new(event, pod.unwrap_or_default(), None);
             told.resources = Some((overhead.into_option(), resources.into_option()));
-            Request::Told(Box::new(told))
+            ScriptCall::Told(Box::new(told))
         }
         Event::RunPodSandbox
         | Event::StopPodSandbox
         | Event::RemovePodSandbox
         | Event::PostUpdatePodSandbox => {
             let api::RunPodSandboxRequest { pod, special_fields: _ } = read(request)?;
-            Request::Told(Box::new(Told::new(event, pod.unwrap_or_default(), None)))
+            ScriptCall::Told(Box::new(Told::new(event, pod.unwrap_or_default(), None)))
         }
         Event::PostCreateContainer
         | Event::StartContainer
@@ -212,10 +212,10 @@ fn call(name: &Value, request: &Value) -> Result<Order, String> {
         | Event::RemoveContainer => {
             let api::StartContainerRequest { pod, container, special_fields: _ } = read(request)?;
             let container = container.unwrap_or_default();
-            Request::Told(Box::new(Told::new(event, pod.unwrap_or_default(), Some(container))))
+            ScriptCall::Told(Box::new(Told::new(event, pod.unwrap_or_default(), Some(container))))
         }
     };
-    Ok(Order::Call(Box::new(request)))
+    Ok(Command::Call(Box::new(request)))
 }
 
 #[cfg(test)]
@@ -223,8 +223,8 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn order_of(line: &Value) -> Order {
-        parse(&line.to_string()).unwrap().order
+    fn command_of(line: &Value) -> Command {
+        parse(&line.to_string()).unwrap().command
     }
 
     #[test]
@@ -239,7 +239,7 @@ mod tests {
     #[test]
     fn a_recorded_state_names_its_plugins_and_one_by_hand_does_not() {
         let recorded = |line: &Value| {
-            let Order::State { recorded_with, .. } = order_of(line) else { panic!("{line}") };
+            let Command::State { recorded_with, .. } = command_of(line) else { panic!("{line}") };
             recorded_with
         };
         let names = Some(vec!["10-a".to_owned()]);
@@ -259,7 +259,9 @@ mod tests {
     #[test]
     fn a_wait_has_names_and_a_time() {
         let line = json!({"wait": {"synchronized": ["10-a"], "gone": ["20-b"], "timeout": "20ms"}});
-        let Order::Wait { synchronized, gone, timeout } = order_of(&line) else { panic!("{line}") };
+        let Command::Wait { synchronized, gone, timeout } = command_of(&line) else {
+            panic!("{line}")
+        };
         assert_eq!((synchronized, gone), (vec!["10-a".to_owned()], vec!["20-b".to_owned()]));
         assert_eq!(timeout, Duration::from_millis(20));
     }
@@ -271,7 +273,7 @@ mod tests {
             (json!({"answer": 7, "state": {"pods": [{"id": "p"}]}}), "State"),
             (json!({"answer": 7, "error": "no"}), "Err"),
         ] {
-            let shown = format!("{:?}", order_of(&line));
+            let shown = format!("{:?}", command_of(&line));
             assert!(shown.starts_with("Answer(7, ") && shown.contains(wanted), "{shown}");
         }
     }

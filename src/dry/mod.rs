@@ -9,12 +9,12 @@
 mod adjust;
 mod bundle;
 mod calls;
+mod dry_run;
 mod line;
 mod recording;
 mod replay;
 mod script;
-mod stage;
 
-pub use adjust::{Options as AdjustOptions, Output, run as adjust};
+pub use adjust::{AdjustOptions, Output, run as adjust};
 pub use line::check as check_line;
-pub use replay::{Options as ReplayOptions, run as replay};
+pub use replay::{ReplayOptions, run as replay};

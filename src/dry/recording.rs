@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::config::show_duration;
 use crate::text::printable;
 
-use super::stage::Stage;
+use super::dry_run::DryRun;
 
 /// The plugins that the next call waits for.
 pub(super) struct ExpectedPlugins {
@@ -36,19 +36,19 @@ impl ExpectedPlugins {
 
     /// Waits until the expected plugins are synchronized; goes on without those that are not in
     /// time, and says so on standard error.
-    pub(super) async fn wait(&self, stage: &Stage) {
+    pub(super) async fn wait(&self, dry_run: &DryRun) {
         let Some(names) = self.names.borrow_mut().take() else { return };
-        let missing = stage.missing(&names);
-        if missing.is_empty() || !stage.accepts_connections() || self.timeout.is_zero() {
+        let missing = dry_run.missing(&names);
+        if missing.is_empty() || !dry_run.accepts_connections() || self.timeout.is_zero() {
             return;
         }
         let timeout = show_duration(self.timeout);
         let whom = if names.is_empty() { "a plugin" } else { &missing.join(", ") };
         say(&format!("the recording waits up to {timeout} for {whom} to connect"));
-        if stage.wait_until_present(&names, self.timeout).await {
+        if dry_run.wait_until_present(&names, self.timeout).await {
             return;
         }
-        let missing = stage.missing(&names).join(", ");
+        let missing = dry_run.missing(&names).join(", ");
         say(&format!("not connected within {timeout}: {missing}; the recording goes on without"));
     }
 }

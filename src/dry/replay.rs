@@ -21,15 +21,15 @@ use crate::error::{Context, Result};
 use crate::plugin::{Settings, api};
 
 use super::calls;
-use super::line::{self, Line, Malformed, Order, Reply, Request, Snapshot};
+use super::dry_run::{DryRun, DryRunObserver};
+use super::line::{self, Command, Malformed, ScriptAnswer, ScriptCall, ScriptLine, ScriptState};
 use super::recording::ExpectedPlugins;
 use super::script::{self, RawLine, Tally};
-use super::stage::{Chronicle, Stage};
 use crate::plugin::json::{show, show_list};
 
 /// What the command line says.
 #[derive(Debug)]
-pub struct Options {
+pub struct ReplayOptions {
     /// The script; `None` or `-` is standard input.
     pub file: Option<PathBuf>,
     /// What plugins are told.
@@ -46,7 +46,7 @@ pub struct Options {
 ///
 /// # Errors
 /// Fails when plugins cannot connect, or when not one line of the script can be read.
-pub fn run(config: Config, options: Options) -> Result<()> {
+pub fn run(config: Config, options: ReplayOptions) -> Result<()> {
     let script = script::open(options.file.as_deref())?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -59,49 +59,53 @@ pub fn run(config: Config, options: Options) -> Result<()> {
     ended
 }
 
-async fn play(config: Config, options: Options, script: Box<dyn BufRead + Send>) -> Result<()> {
-    let Options { file, settings, ask_sync, ask_updates, wait_timeout } = options;
-    let teller = Rc::new(Teller {
+async fn play(
+    config: Config,
+    options: ReplayOptions,
+    script: Box<dyn BufRead + Send>,
+) -> Result<()> {
+    let ReplayOptions { file, settings, ask_sync, ask_updates, wait_timeout } = options;
+    let observer = Rc::new(ScriptObserver {
         ask_sync,
         ask_updates,
         asked: Cell::new(0),
         waiting: RefCell::default(),
         state: RefCell::default(),
     });
-    let stage = Stage::new(config, settings, Rc::clone(&teller) as Rc<dyn Chronicle>);
+    let dry_run = DryRun::new(config, settings, Rc::clone(&observer) as Rc<dyn DryRunObserver>);
     let mut lines = script::read(script)?;
     // A recorded script begins with the state: the first newcomer is told it. Nobody waits for
     // what a person has not typed yet.
     let is_at_hand = file.is_some_and(|path| path.is_file());
     let first = if is_at_hand { lines.recv().await } else { None };
     if let Some(Ok(bytes)) = &first
-        && let Ok(Line { order: Order::State { snapshot, .. }, .. }) =
+        && let Ok(ScriptLine { command: Command::State { snapshot, .. }, .. }) =
             line::parse(String::from_utf8_lossy(bytes).trim())
     {
-        *teller.state.borrow_mut() = snapshot;
+        *observer.state.borrow_mut() = snapshot;
     }
-    let player = Rc::new(Player {
-        stage: Rc::clone(&stage),
-        teller,
+    let replay = Rc::new(ReplaySession {
+        dry_run: Rc::clone(&dry_run),
+        observer,
         expected: ExpectedPlugins::new(wait_timeout),
         tally: Tally::default(),
         calls: RefCell::default(),
     });
-    let (held_back, orders) = mpsc::unbounded_channel();
+    let (held_back, commands) = mpsc::unbounded_channel();
     // Answers are taken while the pre-installed plugins still come.
-    let sorting = tokio::task::spawn_local(Rc::clone(&player).sort(first, lines, held_back));
+    let sorting = tokio::task::spawn_local(Rc::clone(&replay).sort(first, lines, held_back));
     let opened = tokio::select! {
-        opened = stage.open() => opened,
+        opened = dry_run.open() => opened,
         () = told_to_end() => Ok(()),
     };
     opened?;
     tokio::select! {
-        () = Rc::clone(&player).follow(orders) => {}
+        () = Rc::clone(&replay).follow(commands) => {}
         () = told_to_end() => {}
     }
     sorting.abort();
-    stage.close().await;
-    player.tally.verdict()
+    dry_run.close().await;
+    replay.tally.verdict()
 }
 
 async fn told_to_end() {
@@ -146,18 +150,18 @@ fn done(id: Option<&Value>, result: std::result::Result<(), String>) {
 }
 
 /// A line in its turn, also one that means nothing: none is answered before plugins can connect.
-type Read = std::result::Result<Line, Malformed>;
+type Read = std::result::Result<ScriptLine, Malformed>;
 
-struct Player {
-    stage: Rc<Stage>,
-    teller: Rc<Teller>,
+struct ReplaySession {
+    dry_run: Rc<DryRun>,
+    observer: Rc<ScriptObserver>,
     expected: ExpectedPlugins,
     tally: Tally,
     /// Calls under way that a line may cancel.
     calls: RefCell<Vec<(Option<Value>, oneshot::Sender<()>)>>,
 }
 
-impl Player {
+impl ReplaySession {
     /// Takes what must not wait, and passes the rest on in order.
     async fn sort(
         self: Rc<Self>,
@@ -186,18 +190,18 @@ impl Player {
                 Err(why) => Err(Malformed { id: None, why: why.to_string() }),
             };
             match self.count(number, read) {
-                Ok(Line { id: _, order: Order::Answer(asked, reply) }) => {
-                    if let Err(why) = self.teller.answered(asked, reply) {
+                Ok(ScriptLine { id: _, command: Command::Answer(asked, reply) }) => {
+                    if let Err(why) = self.observer.answered(asked, reply) {
                         answer(None, json!({"error": format!("line {number}: {why}")}));
                     }
                 }
-                Ok(Line { id: _, order: Order::Cancel(call) }) if self.cancel(&call) => {}
+                Ok(ScriptLine { id: _, command: Command::Cancel(call) }) if self.cancel(&call) => {}
                 read => {
                     let _ended = held_back.send(read);
                 }
             }
         }
-        self.teller.nobody_answers_any_more();
+        self.observer.nobody_answers_any_more();
     }
 
     /// Counts a line, and says with which number it is malformed.
@@ -212,53 +216,57 @@ impl Player {
     }
 
     /// Follows the script, then waits for what is pending.
-    async fn follow(self: Rc<Self>, mut orders: mpsc::UnboundedReceiver<Read>) {
+    async fn follow(self: Rc<Self>, mut commands: mpsc::UnboundedReceiver<Read>) {
         let mut pending = Vec::new();
-        while let Some(read) = orders.recv().await {
-            let Line { id, order } = match read {
+        while let Some(read) = commands.recv().await {
+            let ScriptLine { id, command } = match read {
                 Ok(line) => line,
                 Err(Malformed { id, why }) => {
                     answer(id.as_ref(), json!({"error": why}));
                     continue;
                 }
             };
-            match order {
-                Order::State { snapshot, recorded_with } => {
-                    *self.teller.state.borrow_mut() = snapshot;
+            match command {
+                Command::State { snapshot, recorded_with } => {
+                    *self.observer.state.borrow_mut() = snapshot;
                     self.expected.expect(recorded_with);
                     done(id.as_ref(), Ok(()));
                 }
-                Order::Call(request) => {
-                    self.expected.wait(&self.stage).await;
+                Command::Call(request) => {
+                    self.expected.wait(&self.dry_run).await;
                     pending.push(self.start(id, *request));
                 }
-                Order::Cancel(call) => {
+                Command::Cancel(call) => {
                     self.cancel(&call);
                 }
-                Order::Wait { synchronized, gone, timeout } => {
+                Command::Wait { synchronized, gone, timeout } => {
                     self.expected.leave_to_the_script();
-                    let waited = self.stage.wait(&synchronized, &gone, timeout).await;
+                    let waited = self.dry_run.wait(&synchronized, &gone, timeout).await;
                     done(id.as_ref(), waited);
                 }
-                Order::Disconnect(name) => {
-                    done(id.as_ref(), self.stage.disconnect(&name).await);
+                Command::Disconnect(name) => {
+                    done(id.as_ref(), self.dry_run.disconnect(&name).await);
                 }
-                Order::Answer(..) => {}
+                Command::Answer(..) => {}
             }
             pending.retain(|call: &tokio::task::JoinHandle<()>| !call.is_finished());
         }
         futures_util::future::join_all(pending).await;
     }
 
-    fn start(self: &Rc<Self>, id: Option<Value>, request: Request) -> tokio::task::JoinHandle<()> {
+    fn start(
+        self: &Rc<Self>,
+        id: Option<Value>,
+        request: ScriptCall,
+    ) -> tokio::task::JoinHandle<()> {
         let (cancel, cancelled) = oneshot::channel();
         self.calls.borrow_mut().retain(|(_, cancel)| !cancel.is_closed());
         self.calls.borrow_mut().push((id.clone(), cancel));
-        let player = Rc::clone(self);
+        let replay = Rc::clone(self);
         tokio::task::spawn_local(async move {
             let members = tokio::select! {
                 biased;
-                members = calls::call(&player.stage, request) => members,
+                members = calls::call(&replay.dry_run, request) => members,
                 Ok(()) = cancelled => {
                     json!({"error": "the caller gave up waiting", "cause": "cancelled"})
                 }
@@ -277,24 +285,24 @@ impl Player {
 }
 
 type Update = oneshot::Sender<std::result::Result<api::UpdateContainersResponse, String>>;
-type Sync = oneshot::Sender<std::result::Result<Snapshot, String>>;
+type Sync = oneshot::Sender<std::result::Result<ScriptState, String>>;
 
 /// A question to whoever wrote the script.
-enum Question {
+enum PluginQuestion {
     Update(Update),
     Sync(Sync),
 }
 
 /// Tells what happens, and waits for answers.
-struct Teller {
+struct ScriptObserver {
     ask_sync: bool,
     ask_updates: bool,
     asked: Cell<u64>,
-    waiting: RefCell<HashMap<u64, Question>>,
-    state: RefCell<Snapshot>,
+    waiting: RefCell<HashMap<u64, PluginQuestion>>,
+    state: RefCell<ScriptState>,
 }
 
-impl Teller {
+impl ScriptObserver {
     fn number(&self) -> u64 {
         self.asked.set(self.asked.get() + 1);
         self.asked.get()
@@ -303,20 +311,20 @@ impl Teller {
     fn answered(
         &self,
         number: u64,
-        reply: std::result::Result<Reply, String>,
+        reply: std::result::Result<ScriptAnswer, String>,
     ) -> std::result::Result<(), String> {
         let question = self.waiting.borrow_mut().remove(&number);
         match (question, reply) {
-            (Some(Question::Update(sender)), Ok(Reply::Updates(reply))) => {
+            (Some(PluginQuestion::Update(sender)), Ok(ScriptAnswer::Updates(reply))) => {
                 let _plugin_is_gone = sender.send(Ok(reply));
             }
-            (Some(Question::Update(sender)), Err(why)) => {
+            (Some(PluginQuestion::Update(sender)), Err(why)) => {
                 let _plugin_is_gone = sender.send(Err(why));
             }
-            (Some(Question::Sync(sender)), Ok(Reply::State(state))) => {
+            (Some(PluginQuestion::Sync(sender)), Ok(ScriptAnswer::State(state))) => {
                 let _plugin_is_gone = sender.send(Ok(state));
             }
-            (Some(Question::Sync(sender)), Err(why)) => {
+            (Some(PluginQuestion::Sync(sender)), Err(why)) => {
                 let _plugin_is_gone = sender.send(Err(why));
             }
             (Some(question), Ok(_)) => {
@@ -336,16 +344,19 @@ impl Teller {
     }
 }
 
-impl Chronicle for Teller {
+impl DryRunObserver for ScriptObserver {
     fn registered(&self, plugin: &str) {
         say(&json!({"event": "registered", "plugin": plugin}));
     }
 
-    fn snapshot(&self, plugin: &str) -> oneshot::Receiver<std::result::Result<Snapshot, String>> {
+    fn snapshot(
+        &self,
+        plugin: &str,
+    ) -> oneshot::Receiver<std::result::Result<ScriptState, String>> {
         let (sender, receiver) = oneshot::channel();
         if self.ask_sync {
             let ask = self.number();
-            self.waiting.borrow_mut().insert(ask, Question::Sync(sender));
+            self.waiting.borrow_mut().insert(ask, PluginQuestion::Sync(sender));
             say(&json!({"event": "synchronize", "plugin": plugin, "ask": ask}));
         } else {
             let _taken = sender.send(Ok(self.state.borrow().clone()));
@@ -370,7 +381,7 @@ impl Chronicle for Teller {
         let (sender, receiver) = oneshot::channel();
         let ask = self.number();
         if self.ask_updates {
-            self.waiting.borrow_mut().insert(ask, Question::Update(sender));
+            self.waiting.borrow_mut().insert(ask, PluginQuestion::Update(sender));
         } else {
             let _taken = sender.send(Ok(api::UpdateContainersResponse::default()));
         }

@@ -22,7 +22,7 @@ const FRAME: usize = 64;
 
 /// A frame for one connection, and the room that it takes until it is dropped.
 #[derive(Debug)]
-pub(super) struct Frame {
+pub(super) struct BufferedFrame {
     pub(super) bytes: Vec<u8>,
     _room: Option<OwnedSemaphorePermit>,
 }
@@ -39,10 +39,10 @@ impl Default for Room {
 
 impl Room {
     /// Waits until there is room for these bytes.
-    pub(super) async fn take(&self, bytes: Vec<u8>) -> Frame {
+    pub(super) async fn take(&self, bytes: Vec<u8>) -> BufferedFrame {
         let cost = u32::try_from(bytes.len() + FRAME).unwrap_or(ROOM).min(ROOM);
         let room = Arc::clone(&self.0).acquire_many_owned(cost).await;
-        Frame { bytes, _room: room.ok() }
+        BufferedFrame { bytes, _room: room.ok() }
     }
 }
 

@@ -22,7 +22,7 @@ use super::frame::{
     into_frames, message_length,
 };
 use super::outgoing::Outgoing;
-use super::turns::{Rank, Subject};
+use super::turns::{Rank, RequestSubject};
 
 const SERVICE: &str = "nri.pkg.api.v1alpha1.Plugin";
 /// Service, method and the fields around the request need less.
@@ -32,7 +32,7 @@ const LARGE: usize = 256 << 10;
 const NO_NUMBER_LEFT: &str = "it was asked so often that no number is left for another call";
 
 /// A request of the plugin service.
-pub(super) trait Request {
+pub(super) trait PluginRequest {
     /// What it is called.
     const METHOD: &str;
     /// What it is answered with.
@@ -44,7 +44,7 @@ pub(super) trait Request {
     fn write(&self, to: &mut CodedOutputStream<'_>) -> protobuf::Result<()>;
 
     /// What it is about; nothing where it is no event.
-    fn subject(&self) -> Option<Subject<'_>> {
+    fn subject(&self) -> Option<RequestSubject<'_>> {
         None
     }
 
@@ -59,9 +59,9 @@ pub(super) trait Request {
 }
 
 /// A SynchronizeRequest that is encoded already.
-pub(super) struct Part(pub(super) Vec<u8>);
+pub(super) struct SynchronizePart(pub(super) Vec<u8>);
 
-impl Request for Part {
+impl PluginRequest for SynchronizePart {
     const METHOD: &str = "Synchronize";
     type Answer = api::SynchronizeResponse;
 
@@ -79,16 +79,16 @@ macro_rules! subject {
         None
     };
     ($request:ident $pod:ident) => {
-        Some(Subject { pod: &$request.$pod.id, container: "" })
+        Some(RequestSubject { pod: &$request.$pod.id, container: "" })
     };
     ($request:ident $pod:ident $container:ident) => {
-        Some(Subject { pod: &$request.$pod.id, container: &$request.$container.id })
+        Some(RequestSubject { pod: &$request.$pod.id, container: &$request.$container.id })
     };
 }
 
 macro_rules! requests {
     ($($method:literal $request:ident $answer:ident $($about:ident)*;)*) => {
-        $(impl Request for api::$request {
+        $(impl PluginRequest for api::$request {
             const METHOD: &str = $method;
             type Answer = api::$answer;
 
@@ -100,7 +100,7 @@ macro_rules! requests {
                 self.write_to_with_cached_sizes(to)
             }
 
-            fn subject(&self) -> Option<Subject<'_>> {
+            fn subject(&self) -> Option<RequestSubject<'_>> {
                 subject!(self $($about)*)
             }
         })*
@@ -140,61 +140,61 @@ pub(super) enum Unanswered {
 }
 
 /// What comes for a call: a message, header included.
-type Reply = Result<Vec<u8>, Unanswered>;
+type ReplyBytes = Result<Vec<u8>, Unanswered>;
 
 /// Who wait, by the number of their call.
 #[derive(Debug, Clone, Default)]
-struct Waiting(Arc<Mutex<HashMap<u32, oneshot::Sender<Reply>>>>);
+struct PendingCalls(Arc<Mutex<HashMap<u32, oneshot::Sender<ReplyBytes>>>>);
 
-impl Waiting {
-    fn expect(&self, number: u32) -> oneshot::Receiver<Reply> {
+impl PendingCalls {
+    fn expect(&self, number: u32) -> oneshot::Receiver<ReplyBytes> {
         let (sender, receiver) = oneshot::channel();
         self.lock().insert(number, sender);
         receiver
     }
 
     /// Hands over what came. For a call that nobody waits for it is too late, or it is a lie.
-    fn answer(&self, number: u32, reply: Reply) {
+    fn answer(&self, number: u32, reply: ReplyBytes) {
         let sender = self.lock().remove(&number);
         let _nobody_waits = sender.map(|sender| sender.send(reply));
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<u32, oneshot::Sender<Reply>>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<u32, oneshot::Sender<ReplyBytes>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// The one who calls.
 #[derive(Debug)]
-pub(super) struct Caller {
+pub(super) struct PluginCaller {
     outgoing: Arc<Outgoing>,
-    waiting: Waiting,
+    waiting: PendingCalls,
     /// The number of the next call, while there is one.
     next: Mutex<Option<u32>>,
 }
 
 /// A call that is waited for.
-struct Call<'a> {
-    waiting: &'a Waiting,
+struct PendingCall<'a> {
+    waiting: &'a PendingCalls,
     number: u32,
 }
 
-impl Drop for Call<'_> {
+impl Drop for PendingCall<'_> {
     fn drop(&mut self) {
         self.waiting.lock().remove(&self.number);
     }
 }
 
-impl Caller {
+impl PluginCaller {
     pub(super) fn new(outgoing: Arc<Outgoing>) -> (Answers, Self) {
-        let waiting = Waiting::default();
+        let waiting = PendingCalls::default();
         let answers = Answers { waiting: waiting.clone(), bytes: Vec::new(), surplus: 0 };
         // Numbers of calls are odd.
         (answers, Self { outgoing, waiting, next: Mutex::new(Some(1)) })
     }
 
     /// Asks, and waits for the answer; the plugin is told that it has `timeout` to answer.
-    pub(super) async fn call<R: Request>(
+    pub(super) async fn call<R: PluginRequest>(
         &self,
         request: &R,
         timeout: Duration,
@@ -215,11 +215,11 @@ impl Caller {
 
     /// Sends it under the next number. Both in one step: a server refuses a number that is not
     /// above those that it has seen.
-    fn send<R: Request>(
+    fn send<R: PluginRequest>(
         &self,
         request: &R,
         timeout: Duration,
-    ) -> Result<(Call<'_>, oneshot::Receiver<Reply>), Unanswered> {
+    ) -> Result<(PendingCall<'_>, oneshot::Receiver<ReplyBytes>), Unanswered> {
         let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(number) = *next else {
             self.outgoing.close(NO_NUMBER_LEFT);
@@ -228,7 +228,7 @@ impl Caller {
         let bytes = message(number, request, timeout)?;
         *next = number.checked_add(2);
         let reply = self.waiting.expect(number);
-        let call = Call { waiting: &self.waiting, number };
+        let call = PendingCall { waiting: &self.waiting, number };
         self.outgoing.send(bytes).map_err(|_closed| gone())?;
         Ok((call, reply))
     }
@@ -239,7 +239,11 @@ fn gone() -> Unanswered {
 }
 
 /// A request in its frames.
-fn message<R: Request>(number: u32, request: &R, timeout: Duration) -> Result<Vec<u8>, Unanswered> {
+fn message<R: PluginRequest>(
+    number: u32,
+    request: &R,
+    timeout: Duration,
+) -> Result<Vec<u8>, Unanswered> {
     let size = request.size();
     let room = usize::try_from(size).unwrap_or(usize::MAX);
     if room > TTRPC_LIMIT - ENVELOPE {
@@ -260,7 +264,7 @@ fn message<R: Request>(number: u32, request: &R, timeout: Duration) -> Result<Ve
 }
 
 /// What `ttrpc::Request` would be written as, without a copy of the request in it.
-fn envelope<R: Request>(
+fn envelope<R: PluginRequest>(
     bytes: &mut Vec<u8>,
     request: &R,
     size: usize,
@@ -288,7 +292,7 @@ fn read_answer<A: Message>(bytes: &[u8]) -> Result<A, Unanswered> {
 /// Takes what comes to those who wait for it.
 #[derive(Debug)]
 pub(super) struct Answers {
-    waiting: Waiting,
+    waiting: PendingCalls,
     /// The beginning of a message.
     bytes: Vec<u8>,
     /// How much is still to come of a message that is too large to be read.
@@ -359,8 +363,8 @@ mod tests {
     use super::*;
 
     /// What is asked for, and one that takes in what comes.
-    fn waiting_for(numbers: &[u32]) -> (Vec<oneshot::Receiver<Reply>>, Answers) {
-        let waiting = Waiting::default();
+    fn waiting_for(numbers: &[u32]) -> (Vec<oneshot::Receiver<ReplyBytes>>, Answers) {
+        let waiting = PendingCalls::default();
         let receivers = numbers.iter().map(|number| waiting.expect(*number)).collect();
         (receivers, Answers { waiting, bytes: Vec::new(), surplus: 0 })
     }
@@ -373,7 +377,7 @@ mod tests {
         bytes
     }
 
-    fn why(receiver: &mut oneshot::Receiver<Reply>) -> String {
+    fn why(receiver: &mut oneshot::Receiver<ReplyBytes>) -> String {
         match receiver.try_recv().unwrap() {
             Err(Unanswered::Unreadable(why)) => why,
             other => panic!("{other:?}"),

@@ -3,8 +3,8 @@
 
 use std::sync::atomic::Ordering;
 
-use super::caller::Part;
-use super::{Event, Outcome, Plugin, Snapshot, api};
+use super::caller::SynchronizePart;
+use super::{EncodedSnapshot, Event, Outcome, Plugin, api};
 
 impl Plugin {
     /// Tells it about pods and containers that nobody has encoded yet.
@@ -13,16 +13,16 @@ impl Plugin {
         pods: &[api::PodSandbox],
         containers: &[api::Container],
     ) -> Outcome<Vec<api::ContainerUpdate>> {
-        self.tell(&Snapshot::of(pods, containers)).await
+        self.tell(&EncodedSnapshot::of(pods, containers)).await
     }
 
     /// Tells it about pods and containers, in as many parts as the protocol's limit asks for.
     ///
     /// Only plugins from v0.12 on say their version, but parts are known from v0.7 on: who does
     /// not know them is found out by its first answer.
-    pub async fn tell(&self, snapshot: &Snapshot) -> Outcome<Vec<api::ContainerUpdate>> {
+    pub async fn tell(&self, snapshot: &EncodedSnapshot) -> Outcome<Vec<api::ContainerUpdate>> {
         for (part, more) in snapshot.parts() {
-            match self.call(&Part(part)).await {
+            match self.call(&SynchronizePart(part)).await {
                 Outcome::Answered(answer) if more && !answer.more => {
                     return Outcome::Refused("it does not take a snapshot in parts".to_owned());
                 }

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use crate::error::{Context, Error, Result, in_our_words};
 
-use super::identity::Identity;
+use super::identity::PluginIdentity;
 
 /// A pre-installed plugin.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -80,7 +80,7 @@ fn inspect(path: &Path, config_dir: &Path, is_plugin: &mut bool) -> Result<Optio
     let Some((index, name)) = file_name.and_then(|name| name.split_once('-')) else {
         return Err(Error::new("its name is not of the form NN-name"));
     };
-    let identity = Identity::checked(index, name, "").map_err(Error::new)?;
+    let identity = PluginIdentity::checked(index, name, "").map_err(Error::new)?;
     *is_plugin = true;
     Ok(Some(PluginFile {
         path: path.to_owned(),

@@ -5,7 +5,7 @@ use std::fmt;
 
 /// Who a plugin is.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Identity {
+pub struct PluginIdentity {
     /// Two digits.
     pub index: String,
     /// Its name.
@@ -14,13 +14,13 @@ pub struct Identity {
     pub nri_version: String,
 }
 
-impl fmt::Display for Identity {
+impl fmt::Display for PluginIdentity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}-{}", self.index, self.name)
     }
 }
 
-impl Identity {
+impl PluginIdentity {
     /// Checks a claimed identity.
     ///
     /// # Errors
@@ -50,14 +50,14 @@ mod tests {
 
     #[test]
     fn an_identity_is_shown_as_index_and_name() {
-        let identity = Identity::checked("05", "my.plugin_2+x", "v0.12.5").unwrap();
+        let identity = PluginIdentity::checked("05", "my.plugin_2+x", "v0.12.5").unwrap();
         assert_eq!(identity.to_string(), "05-my.plugin_2+x");
     }
 
     #[test]
     fn odd_identities_are_refused() {
         for (index, name) in [("1", "a"), ("100", "a"), ("1a", "a"), ("10", ""), ("10", "a b")] {
-            assert!(Identity::checked(index, name, "").is_err(), "{index}-{name}");
+            assert!(PluginIdentity::checked(index, name, "").is_err(), "{index}-{name}");
         }
     }
 }

@@ -31,11 +31,11 @@ mod turns;
 
 pub use discover::{PluginFile, Unusable, discover};
 pub use event::{ALL_EVENTS, Event};
-pub use identity::Identity;
+pub use identity::PluginIdentity;
 pub use launch::Launched;
 pub use outcome::Outcome;
 pub use policy::Policy;
 pub use process::ProcessLog;
 pub use session::{Plugin, SessionError, Settings, Upcalls, handshake};
-pub use snapshot::{Encoded, Snapshot};
+pub use snapshot::{Encoded, EncodedSnapshot};
 pub use turns::{too_busy, until};

@@ -17,8 +17,8 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, BufReader, ReadBuf};
 use tokio::net::UnixStream;
 use tokio::sync::mpsc;
 
-use super::backpressure::{self, Frame, InHand, Room};
-use super::caller::{Answers, Caller};
+use super::backpressure::{self, BufferedFrame, InHand, Room};
+use super::caller::{Answers, PluginCaller};
 use super::frame::{FRAME_HEADER, into_frames, message_length};
 use super::outgoing::Outgoing;
 use super::stream::PluginStream;
@@ -38,9 +38,9 @@ pub fn split(stream: UnixStream) -> io::Result<(Trunk, Connection, Connection)> 
 }
 
 /// The same for a runtime, which calls over the plugin connection.
-pub(super) fn split_to_call(stream: UnixStream) -> io::Result<(Trunk, Caller, Connection)> {
+pub(super) fn split_to_call(stream: UnixStream) -> io::Result<(Trunk, PluginCaller, Connection)> {
     let (trunk, outgoing, reader) = open(stream)?;
-    let (answers, caller) = Caller::new(Arc::clone(&outgoing));
+    let (answers, caller) = PluginCaller::new(Arc::clone(&outgoing));
     let (to_runtime, runtime) = connection(RUNTIME_CONNECTION, &outgoing);
     tokio::spawn(read(reader, trunk.clone(), Inbox::Answers(answers), to_runtime));
     Ok((trunk, caller, runtime))
@@ -88,7 +88,7 @@ impl Inbox {
 
 /// The near end of a connection: frames that were read go in.
 struct Incoming {
-    sender: mpsc::UnboundedSender<Frame>,
+    sender: mpsc::UnboundedSender<BufferedFrame>,
     room: Room,
 }
 
@@ -161,10 +161,10 @@ async fn read_frames(
 #[derive(Debug)]
 pub struct Connection {
     id: u32,
-    incoming: mpsc::UnboundedReceiver<Frame>,
+    incoming: mpsc::UnboundedReceiver<BufferedFrame>,
     in_hand: InHand,
     /// The frame that is being taken, and how much of it was.
-    rest: Option<Frame>,
+    rest: Option<BufferedFrame>,
     taken: usize,
     message: Vec<u8>,
     outgoing: Arc<Outgoing>,

@@ -22,18 +22,18 @@ const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
 /// The way out that both connections share; the trunk is closed when neither is there any more.
 #[derive(Debug)]
-pub(super) struct Outgoing(Arc<Shared>);
+pub(super) struct Outgoing(Arc<OutgoingState>);
 
 #[derive(Debug)]
-struct Shared {
+struct OutgoingState {
     stream: PluginStream,
     trunk: Trunk,
-    waiting: Mutex<Waiting>,
+    waiting: Mutex<UnsentMessages>,
     has_begun_to_wait: Notify,
 }
 
 #[derive(Debug, Default)]
-struct Waiting {
+struct UnsentMessages {
     messages: VecDeque<Vec<u8>>,
     /// Of the first one.
     written: usize,
@@ -43,7 +43,8 @@ struct Waiting {
 impl Outgoing {
     pub(super) fn start(stream: PluginStream, trunk: Trunk) -> Self {
         let waiting = Mutex::default();
-        let shared = Arc::new(Shared { stream, trunk, waiting, has_begun_to_wait: Notify::new() });
+        let shared =
+            Arc::new(OutgoingState { stream, trunk, waiting, has_begun_to_wait: Notify::new() });
         tokio::spawn(Arc::clone(&shared).write());
         Self(shared)
     }
@@ -98,8 +99,8 @@ impl Drop for Outgoing {
     }
 }
 
-impl Shared {
-    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+impl OutgoingState {
+    fn waiting(&self) -> MutexGuard<'_, UnsentMessages> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -111,7 +112,7 @@ impl Shared {
         };
         self.trunk.close(&reason);
         // Nobody waits for room that will never be.
-        *self.waiting() = Waiting::default();
+        *self.waiting() = UnsentMessages::default();
         self.stream.end();
     }
 
@@ -128,7 +129,7 @@ impl Shared {
     }
 }
 
-impl Waiting {
+impl UnsentMessages {
     /// Writes as much as there is room for.
     fn write(&mut self, stream: &PluginStream) -> io::Result<()> {
         while let Some(first) = self.messages.front() {

@@ -19,10 +19,10 @@ use ttrpc::r#async::{Server, TtrpcContext};
 
 use crate::config::PluginSettings;
 
-use super::caller::{Caller, Request, Unanswered};
+use super::caller::{PluginCaller, PluginRequest, Unanswered};
 use super::child::PluginProcess;
 use super::event::ALL_BITS;
-use super::identity::Identity;
+use super::identity::PluginIdentity;
 use super::mux::{self, Connection, Trunk};
 use super::outcome::refusal;
 use super::turns::{self, Rank, Turns};
@@ -47,12 +47,12 @@ pub struct Settings {
 #[async_trait]
 pub trait Upcalls: Send + Sync {
     /// It has registered and will be configured.
-    fn registered(&self, _plugin: &Identity) {}
+    fn registered(&self, _plugin: &PluginIdentity) {}
 
     /// UpdateContainers.
     async fn update_containers(
         &self,
-        plugin: &Identity,
+        plugin: &PluginIdentity,
         request: api::UpdateContainersRequest,
     ) -> Result<api::UpdateContainersResponse, String>;
 }
@@ -75,9 +75,9 @@ pub enum SessionError {
 }
 
 /// The runtime service as this plugin reaches it.
-struct Desk {
-    registered: mpsc::Sender<Identity>,
-    identity: OnceCell<Identity>,
+struct RuntimeService {
+    registered: mpsc::Sender<PluginIdentity>,
+    identity: OnceCell<PluginIdentity>,
     /// Set by the file name of a launched plugin; what it says of itself does not count.
     launched_as: Option<(String, String)>,
     is_ready: Arc<AtomicBool>,
@@ -89,7 +89,7 @@ fn status(code: Code, text: impl Into<String>) -> ttrpc::Error {
 }
 
 #[async_trait]
-impl api::Runtime for Desk {
+impl api::Runtime for RuntimeService {
     async fn register_plugin(
         &self,
         _context: &TtrpcContext,
@@ -97,10 +97,14 @@ impl api::Runtime for Desk {
     ) -> ttrpc::Result<api::Empty> {
         let claimed = self.launched_as.clone();
         let identity = match claimed {
-            Some((index, name)) => Ok(Identity { index, name, nri_version: request.NRI_version }),
-            None => {
-                Identity::checked(&request.plugin_idx, &request.plugin_name, &request.NRI_version)
+            Some((index, name)) => {
+                Ok(PluginIdentity { index, name, nri_version: request.NRI_version })
             }
+            None => PluginIdentity::checked(
+                &request.plugin_idx,
+                &request.plugin_name,
+                &request.NRI_version,
+            ),
         };
         let identity = identity.map_err(|why| status(Code::INVALID_ARGUMENT, why))?;
         if self.identity.set(identity.clone()).is_err() {
@@ -127,7 +131,7 @@ impl api::Runtime for Desk {
 
 /// A registered and configured plugin.
 pub struct Plugin {
-    pub(super) identity: Identity,
+    pub(super) identity: PluginIdentity,
     events: AtomicI32,
     /// It named no event, and so gets all of them, known to it or not.
     takes_all: bool,
@@ -135,7 +139,7 @@ pub struct Plugin {
     pid: Option<i32>,
     timeout: Duration,
     trunk: Trunk,
-    caller: Caller,
+    caller: PluginCaller,
     turns: Turns,
     pub(super) is_ready: Arc<AtomicBool>,
     pub(super) speaks_state_change: AtomicBool,
@@ -188,7 +192,7 @@ impl Drop for GivenUp {
 
 async fn shake(
     trunk: &Trunk,
-    caller: Caller,
+    caller: PluginCaller,
     runtime: Connection,
     launched: Option<(String, String, String)>,
     settings: &Settings,
@@ -203,10 +207,10 @@ async fn shake(
     };
     let identity = OnceCell::new();
     let ready = Arc::clone(&is_ready);
-    let desk = Desk { registered, identity, launched_as, is_ready: ready, upcalls };
+    let service = RuntimeService { registered, identity, launched_as, is_ready: ready, upcalls };
     let once = futures_util::stream::once(std::future::ready(Ok(runtime)));
     let mut server = Server::new()
-        .register_service(api::create_runtime(Arc::new(desk)))
+        .register_service(api::create_runtime(Arc::new(service)))
         .add_listener(Listener::new(once));
     server.start().await.map_err(|error| SessionError::Gone(error.to_string()))?;
     let identity = tokio::select! {
@@ -378,12 +382,16 @@ impl Plugin {
     }
 
     /// Asks, once it is its turn, to the end under our own deadline.
-    pub(super) async fn call<R: Request>(&self, request: &R) -> Outcome<R::Answer> {
+    pub(super) async fn call<R: PluginRequest>(&self, request: &R) -> Outcome<R::Answer> {
         self.call_at(request.rank(), request).await
     }
 
     /// The same where the request alone does not tell its rank.
-    pub(super) async fn call_at<R: Request>(&self, rank: Rank, request: &R) -> Outcome<R::Answer> {
+    pub(super) async fn call_at<R: PluginRequest>(
+        &self,
+        rank: Rank,
+        request: &R,
+    ) -> Outcome<R::Answer> {
         let _turn = match self.turn(rank, request).await {
             Ok(turn) => turn,
             Err(busy) => return Outcome::Busy(busy.to_string()),
@@ -425,7 +433,11 @@ impl Plugin {
 impl Plugin {
     /// Waits for a turn. What has happened is told however late; a creation is refused a turn
     /// that comes after its caller has given up.
-    async fn turn<R: Request>(&self, rank: Rank, request: &R) -> Result<turns::Turn, turns::Busy> {
+    async fn turn<R: PluginRequest>(
+        &self,
+        rank: Rank,
+        request: &R,
+    ) -> Result<turns::Turn, turns::Busy> {
         let subject = request.subject();
         if rank == Rank::UnderWay {
             return self.turns.acquire(rank, subject, None).await;

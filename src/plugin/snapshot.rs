@@ -34,7 +34,7 @@ impl Encoded {
 
 /// Pods and containers at one moment.
 #[derive(Debug, Clone, Default)]
-pub struct Snapshot {
+pub struct EncodedSnapshot {
     /// Each a `PodSandbox`.
     pub pods: Vec<Encoded>,
     /// Each a `Container`.
@@ -50,7 +50,7 @@ const MORE: [u8; 2] = [3 << 3, 1];
 const BEFORE_EACH: usize = 6;
 const ROOM: usize = TTRPC_LIMIT - 1024;
 
-impl Snapshot {
+impl EncodedSnapshot {
     /// Of messages that nobody has encoded yet.
     pub fn of(pods: &[api::PodSandbox], containers: &[api::Container]) -> Self {
         Self {
@@ -113,7 +113,7 @@ mod tests {
         (0..count).map(pod).collect()
     }
 
-    fn parts(snapshot: &Snapshot) -> Vec<api::SynchronizeRequest> {
+    fn parts(snapshot: &EncodedSnapshot) -> Vec<api::SynchronizeRequest> {
         let parts = snapshot.parts().map(|(bytes, more)| {
             let part = api::SynchronizeRequest::parse_from_bytes(&bytes).unwrap();
             assert_eq!((part.more, bytes.len() < TTRPC_LIMIT), (more, true));
@@ -126,7 +126,7 @@ mod tests {
     fn every_object_goes_into_exactly_one_part_below_the_limit() {
         let all = pods(10_000, 1000);
         let containers = [api::Container::new(), api::Container::new()];
-        let parts = parts(&Snapshot::of(&all, &containers));
+        let parts = parts(&EncodedSnapshot::of(&all, &containers));
         assert!(parts.len() > 1);
         let told: Vec<_> = parts.iter().flat_map(|part| part.pods.clone()).collect();
         assert!(told == all, "each once and in order");
@@ -142,19 +142,19 @@ mod tests {
         let now = api::Container { id: "c".to_owned(), pid: 7, ..Default::default() };
         let bytes = |message: &api::Container| message.write_to_bytes().unwrap();
         let encoded = Encoded { kept: bytes(&kept).into(), now: bytes(&now) };
-        let snapshot = Snapshot { containers: vec![encoded], ..Snapshot::default() };
+        let snapshot = EncodedSnapshot { containers: vec![encoded], ..EncodedSnapshot::default() };
         let whole = api::Container { name: "web".to_owned(), ..now };
         assert_eq!(parts(&snapshot)[0].containers, [whole]);
     }
 
     #[test]
     fn an_empty_node_is_one_part() {
-        assert_eq!(parts(&Snapshot::default()), [api::SynchronizeRequest::new()]);
+        assert_eq!(parts(&EncodedSnapshot::default()), [api::SynchronizeRequest::new()]);
     }
 
     #[test]
     fn an_object_too_large_for_any_part_stands_alone_and_ends() {
-        let snapshot = Snapshot::of(&pods(3, TTRPC_LIMIT), &[]);
+        let snapshot = EncodedSnapshot::of(&pods(3, TTRPC_LIMIT), &[]);
         let more: Vec<bool> = snapshot.parts().map(|(_, more)| more).collect();
         assert_eq!(more, [true, true, false]);
     }

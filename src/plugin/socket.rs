@@ -36,7 +36,7 @@ pub enum NoPlugins {
     /// `disable_connections`.
     SwitchedOff,
     /// Another process listens there, most likely the engine's own NRI.
-    Taken(Listener),
+    Taken(SocketListener),
     /// It could not be made.
     Failed(String),
 }
@@ -58,7 +58,7 @@ impl std::fmt::Display for NoPlugins {
 
 /// The process that listens on a socket, as far as the kernel tells.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Listener {
+pub struct SocketListener {
     /// Its process, unless that is in another PID namespace.
     pub pid: Option<i32>,
     /// The name of its program.
@@ -67,7 +67,7 @@ pub struct Listener {
     pub engine: Option<&'static str>,
 }
 
-impl std::fmt::Display for Listener {
+impl std::fmt::Display for SocketListener {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match (self.pid, self.name.as_str()) {
             (None, _) => f.write_str("another process"),
@@ -80,7 +80,7 @@ impl std::fmt::Display for Listener {
     }
 }
 
-impl Listener {
+impl SocketListener {
     fn of(stream: &OwnedFd, host: &Host) -> Self {
         let pid = getsockopt(stream, PeerCredentials).map(|peer| peer.pid());
         let Some(pid) = pid.ok().filter(|pid| *pid > 0) else { return Self::default() };
@@ -92,11 +92,11 @@ impl Listener {
 }
 
 /// The process that listens on `path` now; `None` where none does. It connects and says nothing.
-pub fn listener_at(path: &Path, host: &Host) -> Option<Listener> {
+pub fn listener_at(path: &Path, host: &Host) -> Option<SocketListener> {
     match dial(path) {
-        Ok(stream) => Some(Listener::of(&stream, host)),
+        Ok(stream) => Some(SocketListener::of(&stream, host)),
         // Its queue is full, or it is of another type.
-        Err(Errno::EAGAIN | Errno::EPROTOTYPE) => Some(Listener::default()),
+        Err(Errno::EAGAIN | Errno::EPROTOTYPE) => Some(SocketListener::default()),
         Err(_) => None,
     }
 }
@@ -209,8 +209,8 @@ fn unused(path: &Path, host: &Host) -> std::result::Result<Option<SocketFile>, N
             }
             failed("it is there and no socket")
         }
-        Ok(stream) => Err(NoPlugins::Taken(Listener::of(&stream, host))),
-        Err(Errno::EAGAIN | Errno::EPROTOTYPE) => Err(NoPlugins::Taken(Listener::default())),
+        Ok(stream) => Err(NoPlugins::Taken(SocketListener::of(&stream, host))),
+        Err(Errno::EAGAIN | Errno::EPROTOTYPE) => Err(NoPlugins::Taken(SocketListener::default())),
         Err(errno) => failed(&in_our_words(&errno.into())),
     }
 }
@@ -325,12 +325,13 @@ mod tests {
 
     #[test]
     fn a_listener_is_named_with_its_engine_where_the_name_does_not_say_it() {
-        let named = |name: &str, engine| Listener { pid: Some(7), name: name.to_owned(), engine };
+        let named =
+            |name: &str, engine| SocketListener { pid: Some(7), name: name.to_owned(), engine };
         for (listener, wanted) in [
             (named("crio", Some("CRI-O")), "crio (process 7, CRI-O)"),
             (named("containerd", Some("containerd")), "containerd (process 7)"),
             (named("", None), "process 7"),
-            (Listener::default(), "another process"),
+            (SocketListener::default(), "another process"),
         ] {
             assert_eq!(listener.to_string(), wanted);
         }

@@ -44,7 +44,7 @@ const RANKS: usize = 3;
 
 /// Pod and container that a request is about.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Subject<'a> {
+pub(super) struct RequestSubject<'a> {
     pub(super) pod: &'a str,
     /// Empty where it is about the pod.
     pub(super) container: &'a str,
@@ -69,13 +69,13 @@ impl std::fmt::Display for Busy {
 
 /// The turns of one plugin.
 #[derive(Debug)]
-pub(super) struct Turns(Arc<Mutex<State>>);
+pub(super) struct Turns(Arc<Mutex<TurnState>>);
 
 #[derive(Debug)]
-struct State {
+struct TurnState {
     concurrency: usize,
     in_hand: usize,
-    waiting: [VecDeque<Waiting>; RANKS],
+    waiting: [VecDeque<WaitingRequest>; RANKS],
     /// For each rank how many requests come of one of it before its caller is done.
     weights: [usize; RANKS],
     arrivals: u64,
@@ -85,7 +85,7 @@ struct State {
 }
 
 #[derive(Debug)]
-struct Waiting {
+struct WaitingRequest {
     arrival: u64,
     pod: String,
     container: String,
@@ -97,7 +97,7 @@ struct Waiting {
 /// A turn. It ends when this is dropped.
 #[derive(Debug)]
 pub(super) struct Turn {
-    state: Option<Arc<Mutex<State>>>,
+    state: Option<Arc<Mutex<TurnState>>>,
     begun: Instant,
     /// Whether it tells how long the plugin takes for an event.
     is_event: bool,
@@ -106,7 +106,7 @@ pub(super) struct Turn {
 impl Turns {
     /// For so many requests at once.
     pub(super) fn new(concurrency: u32) -> Self {
-        Self(Arc::new(Mutex::new(State {
+        Self(Arc::new(Mutex::new(TurnState {
             concurrency: usize::try_from(concurrency).unwrap_or(1).max(1),
             in_hand: 0,
             waiting: Default::default(),
@@ -133,11 +133,11 @@ impl Turns {
     pub(super) async fn acquire(
         &self,
         rank: Rank,
-        subject: Option<Subject<'_>>,
+        subject: Option<RequestSubject<'_>>,
         until: Option<Instant>,
     ) -> Result<Turn, Busy> {
         let is_event = subject.is_some();
-        let Subject { pod, container } = subject.unwrap_or_default();
+        let RequestSubject { pod, container } = subject.unwrap_or_default();
         let granted = {
             let mut state = lock(&self.0);
             if state.in_hand < state.concurrency && state.waiting.iter().all(VecDeque::is_empty) {
@@ -148,7 +148,7 @@ impl Turns {
             state.arrivals += 1;
             let (pod, container) = (pod.to_owned(), container.to_owned());
             let arrival = state.arrivals;
-            let waiting = Waiting { arrival, pod, container, is_event, until, grant };
+            let waiting = WaitingRequest { arrival, pod, container, is_event, until, grant };
             state.waiting[rank as usize].push_back(waiting);
             state.send_off();
             granted
@@ -170,7 +170,7 @@ impl Turns {
 }
 
 impl Turn {
-    fn begin(state: &Arc<Mutex<State>>, is_event: bool) -> Self {
+    fn begin(state: &Arc<Mutex<TurnState>>, is_event: bool) -> Self {
         Self { state: Some(Arc::clone(state)), begun: Instant::now(), is_event }
     }
 }
@@ -197,7 +197,7 @@ impl Drop for Turn {
     }
 }
 
-impl State {
+impl TurnState {
     /// The mean of the last turns, without the longest quarter: of a hiccup of the host, nobody
     /// is to be sent off.
     fn learn(&mut self, took: Duration) {
@@ -234,7 +234,7 @@ impl State {
     }
 
     /// Takes out whoever is next.
-    fn next(&mut self) -> Option<Waiting> {
+    fn next(&mut self) -> Option<WaitingRequest> {
         let rank = self.waiting.iter().position(|queue| !queue.is_empty())?;
         let lower = rank + 1..RANKS;
         let fronts =
@@ -262,7 +262,7 @@ impl State {
     }
 }
 
-impl Waiting {
+impl WaitingRequest {
     /// Whether `other` is an older request about the same container, or one of both about the
     /// pod of the other.
     fn must_follow(&self, other: &Self) -> bool {
@@ -274,51 +274,52 @@ impl Waiting {
     }
 }
 
-fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
+fn lock(state: &Mutex<TurnState>) -> MutexGuard<'_, TurnState> {
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// How long the caller of a creation waits, and the plugins that it is not waited for.
-struct Patience {
+struct CallerDeadline {
     until: Instant,
     busy: RefCell<Vec<(String, Busy)>>,
 }
 
 tokio::task_local! {
-    static PATIENCE: Patience;
+    static CALLER_DEADLINE: CallerDeadline;
 }
 
 /// Does `work` for a caller that waits until then: creations that plugins could not answer by
 /// then are not waited for.
 pub async fn until<T>(until: Instant, work: impl Future<Output = T>) -> T {
-    PATIENCE.scope(Patience { until, busy: RefCell::default() }, work).await
+    CALLER_DEADLINE.scope(CallerDeadline { until, busy: RefCell::default() }, work).await
 }
 
 /// The plugins that were too busy to be asked, for the caller that is being served.
 pub fn too_busy() -> Vec<String> {
-    let names = |patience: &Patience| {
-        patience.busy.borrow().iter().map(|(plugin, _)| plugin.clone()).collect()
+    let names = |deadline: &CallerDeadline| {
+        deadline.busy.borrow().iter().map(|(plugin, _)| plugin.clone()).collect()
     };
-    PATIENCE.try_with(names).unwrap_or_default()
+    CALLER_DEADLINE.try_with(names).unwrap_or_default()
 }
 
 /// When the caller that is being served gives up.
 pub(super) fn given_until() -> Option<Instant> {
-    PATIENCE.try_with(|patience| patience.until).ok()
+    CALLER_DEADLINE.try_with(|deadline| deadline.until).ok()
 }
 
 /// Whether `plugin` was too busy for this caller before: its pod was not announced there.
 pub(super) fn was_too_busy(plugin: &str) -> Option<Busy> {
-    let found = |patience: &Patience| {
-        let busy = patience.busy.borrow();
+    let found = |deadline: &CallerDeadline| {
+        let busy = deadline.busy.borrow();
         busy.iter().find(|(name, _)| name == plugin).map(|(_, busy)| *busy)
     };
-    PATIENCE.try_with(found).ok().flatten()
+    CALLER_DEADLINE.try_with(found).ok().flatten()
 }
 
 /// Notes that `plugin` is too busy for this caller.
 pub(super) fn note_too_busy(plugin: String, busy: Busy) {
-    let _no_caller = PATIENCE.try_with(|patience| patience.busy.borrow_mut().push((plugin, busy)));
+    let _no_caller =
+        CALLER_DEADLINE.try_with(|deadline| deadline.busy.borrow_mut().push((plugin, busy)));
 }
 
 #[cfg(test)]
@@ -337,7 +338,7 @@ mod tests {
     ) -> tokio::task::JoinHandle<()> {
         let (turns, log) = (Arc::clone(turns), Arc::clone(log));
         tokio::spawn(async move {
-            let subject = Some(Subject { pod: subject.0, container: subject.1 });
+            let subject = Some(RequestSubject { pod: subject.0, container: subject.1 });
             let _turn = turns.acquire(rank, subject, None).await.unwrap();
             log.lock().unwrap().push(name);
         })
@@ -348,7 +349,8 @@ mod tests {
         waits: &[(Rank, (&'static str, &'static str), &'static str)],
     ) -> Vec<&'static str> {
         let (turns, log) = (Arc::new(Turns::new(1)), Log::default());
-        let first = turns.acquire(Rank::Creation, Some(Subject::default()), None).await.unwrap();
+        let first =
+            turns.acquire(Rank::Creation, Some(RequestSubject::default()), None).await.unwrap();
         let mut tasks = Vec::new();
         for (rank, subject, name) in waits {
             tasks.push(wait(&turns, &log, *rank, *subject, name));
@@ -398,7 +400,7 @@ mod tests {
         let turns = Arc::new(Turns::new(1));
         for rank in [Rank::Creation, Rank::NewPod] {
             let mut turn =
-                turns.acquire(Rank::UnderWay, Some(Subject::default()), None).await.unwrap();
+                turns.acquire(Rank::UnderWay, Some(RequestSubject::default()), None).await.unwrap();
             let log = Log::default();
             let waits = wait(&turns, &log, rank, ("p", ""), "it");
             tokio::task::yield_now().await;
@@ -406,7 +408,7 @@ mod tests {
             while log.lock().unwrap().is_empty() {
                 // There is always another one that would go first.
                 let other = Arc::clone(&turns);
-                let subject = Some(Subject { pod: "q", container: "c" });
+                let subject = Some(RequestSubject { pod: "q", container: "c" });
                 let next = tokio::spawn(async move {
                     other.acquire(Rank::UnderWay, subject, None).await.unwrap()
                 });
@@ -424,7 +426,8 @@ mod tests {
     /// Has the plugin taken so long for each of its first events.
     async fn taught(turns: &Turns, takes: Duration) {
         for _event in 0..ENOUGH {
-            let turn = turns.acquire(Rank::Creation, Some(Subject::default()), None).await.unwrap();
+            let turn =
+                turns.acquire(Rank::Creation, Some(RequestSubject::default()), None).await.unwrap();
             lock(&turns.0).learn(takes);
             std::mem::forget(turn);
             lock(&turns.0).in_hand -= 1;
@@ -439,11 +442,13 @@ mod tests {
         turns.weigh(true, true);
         let begun = Instant::now();
         let until = Some(begun + Duration::from_secs(90));
-        let _in_hand = turns.acquire(Rank::NewPod, Some(Subject::default()), until).await.unwrap();
+        let _in_hand =
+            turns.acquire(Rank::NewPod, Some(RequestSubject::default()), until).await.unwrap();
         let mut waiting = Vec::new();
         let mut refused = None;
         for _pod in 0..60 {
-            let mut turn = Box::pin(turns.acquire(Rank::NewPod, Some(Subject::default()), until));
+            let mut turn =
+                Box::pin(turns.acquire(Rank::NewPod, Some(RequestSubject::default()), until));
             match tokio::time::timeout(Duration::ZERO, &mut turn).await {
                 Err(_) => waiting.push(turn),
                 Ok(turn) => refused = Some(turn.unwrap_err()),
@@ -455,7 +460,8 @@ mod tests {
         let said = refused.unwrap().to_string();
         assert!(said.contains("requests to answer first at 2000 ms each"), "{said}");
         // What has happened is told however long it takes.
-        let mut told = Box::pin(turns.acquire(Rank::UnderWay, Some(Subject::default()), None));
+        let mut told =
+            Box::pin(turns.acquire(Rank::UnderWay, Some(RequestSubject::default()), None));
         assert!(tokio::time::timeout(Duration::ZERO, &mut told).await.is_err());
     }
 

@@ -56,7 +56,7 @@ pub(super) fn class(
     let Some((_, items)) = found else {
         return Err(format!("there is no class \"{shown}\" in {place}"));
     };
-    let mut block_io = BlockIo::default();
+    let mut block_io = BlockIoSection::default();
     let items =
         if items.is_null() { Some(&[][..]) } else { items.as_sequence().map(Vec::as_slice) };
     items
@@ -75,9 +75,9 @@ fn member<'y>(mapping: &'y Yaml<'y>, name: &str) -> Option<&'y Yaml<'y>> {
 
 /// `linux.resources.blockIO` as it grows.
 #[derive(Debug, Default)]
-struct BlockIo(Map<String, Value>);
+struct BlockIoSection(Map<String, Value>);
 
-impl BlockIo {
+impl BlockIoSection {
     /// Adds one item of a class; a later item wins where both speak of one device.
     fn add(&mut self, item: &Yaml<'_>, host: &Host, notes: &mut Vec<String>) -> Result<(), String> {
         let keys = item.as_mapping().ok_or("an item is no mapping")?;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One opened array of a [`super::document::Document`].
+//! One opened array of a [`super::document::SpecDocument`].
 //!
 //! Elements that stay, wherever they move, come out byte for byte; blanks between neighbours too.
 //! It never looks into an element.

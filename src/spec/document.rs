@@ -15,7 +15,7 @@ use std::ops::Range;
 use serde_json::Value;
 
 use super::array::Array;
-use super::scan::{self, Place};
+use super::scan::{self, MemberSpan};
 use crate::error::quoted;
 
 /// Larger documents are not looked at: no engine writes one, and reading it costs the node.
@@ -58,14 +58,14 @@ fn place(path: &str) -> &str {
     if path.is_empty() { "the whole document" } else { path }
 }
 
-/// A parsed document; edits go through [`Document::root`].
+/// A parsed document; edits go through [`SpecDocument::root`].
 #[derive(Debug)]
-pub struct Document<'t> {
+pub struct SpecDocument<'t> {
     text: &'t [u8],
     root: Object<'t>,
 }
 
-impl<'t> Document<'t> {
+impl<'t> SpecDocument<'t> {
     /// Checks that `text` begins with a JSON object, and opens its top level only. What comes
     /// behind is not read by Go's decoder, and stays.
     pub fn parse(text: &'t [u8]) -> Result<Self, DocumentError> {
@@ -114,7 +114,7 @@ const FEW: usize = 16;
 #[derive(Debug)]
 struct Member<'t> {
     name: Cow<'t, str>,
-    origin: Option<Place>,
+    origin: Option<MemberSpan>,
     /// Its original value was removed or replaced and must not come back.
     is_replaced: bool,
     now: Now<'t>,
@@ -394,41 +394,41 @@ impl<'t> Style<'t> {
     }
 }
 
-enum Written<'m, 't> {
+enum MemberSource<'m, 't> {
     Origin(&'m Range<usize>),
     Text(&'m [u8]),
     Object(&'m Object<'t>),
     Array(&'m Array<'t>),
 }
 
-impl Written<'_, '_> {
+impl MemberSource<'_, '_> {
     fn write(&self, text: &[u8], out: &mut Vec<u8>) {
         match self {
-            Written::Origin(span) => {
+            MemberSource::Origin(span) => {
                 out.extend_from_slice(text.get((*span).clone()).unwrap_or_default());
             }
-            Written::Text(text) => out.extend_from_slice(text),
-            Written::Object(object) => object.write(out),
-            Written::Array(array) => array.write(out),
+            MemberSource::Text(text) => out.extend_from_slice(text),
+            MemberSource::Object(object) => object.write(out),
+            MemberSource::Array(array) => array.write(out),
         }
     }
 }
 
 impl<'t> Member<'t> {
     /// What stands for this member in the result, if anything does.
-    fn written(&self) -> Option<Written<'_, 't>> {
+    fn written(&self) -> Option<MemberSource<'_, 't>> {
         let origin = || {
             let origin = self.origin.as_ref().filter(|_| !self.is_replaced);
-            origin.map(|origin| Written::Origin(&origin.value))
+            origin.map(|origin| MemberSource::Origin(&origin.value))
         };
         match &self.now {
             Now::Kept => origin(),
-            Now::Text(text) => Some(Written::Text(text)),
+            Now::Text(text) => Some(MemberSource::Text(text)),
             // Opened for nothing: it must not appear.
             Now::Object(object) if object.is_absent() => origin(),
-            Now::Object(object) => Some(Written::Object(object)),
+            Now::Object(object) => Some(MemberSource::Object(object)),
             Now::Array(array) if array.is_absent() => origin(),
-            Now::Array(array) => Some(Written::Array(array)),
+            Now::Array(array) => Some(MemberSource::Array(array)),
             Now::Removed => None,
         }
     }

@@ -3,13 +3,13 @@
 
 use serde_json::{Value, json};
 
-use super::document::{Document, DocumentError, MAX_BYTES, Object};
+use super::document::{DocumentError, MAX_BYTES, Object, SpecDocument};
 
 fn edited(
     text: &str,
     edit: impl FnOnce(&mut Object<'_>) -> Result<(), DocumentError>,
 ) -> Result<String, DocumentError> {
-    let mut document = Document::parse(text.as_bytes())?;
+    let mut document = SpecDocument::parse(text.as_bytes())?;
     edit(document.root())?;
     Ok(String::from_utf8(document.to_bytes()).unwrap())
 }
@@ -135,12 +135,12 @@ fn keys_that_are_data_are_told_apart_by_case() {
 #[test]
 fn documents_that_cannot_be_a_config_are_refused_in_one_line() {
     for text in ["", " ", "{", "[]", "null", "1", "x{}", "{\"a\":1,}", "{\"a\":01}", "\u{feff}{}"] {
-        let error = Document::parse(text.as_bytes()).unwrap_err().to_string();
+        let error = SpecDocument::parse(text.as_bytes()).unwrap_err().to_string();
         assert!(!error.contains('\n') && error.contains("config.json"), "{text:?}: {error}");
     }
-    assert!(Document::parse(b"{\"a\":\xff}").is_err(), "not UTF-8, and not in a string");
+    assert!(SpecDocument::parse(b"{\"a\":\xff}").is_err(), "not UTF-8, and not in a string");
     let huge = vec![b' '; MAX_BYTES + 1];
-    assert!(matches!(Document::parse(&huge), Err(DocumentError::TooLarge { .. })));
+    assert!(matches!(SpecDocument::parse(&huge), Err(DocumentError::TooLarge { .. })));
 }
 
 #[test]
@@ -148,7 +148,7 @@ fn what_gos_decoder_does_not_look_at_stays_as_it_is() {
     for text in
         [&b"{\"a\":1}{}"[..], b"{\"a\":1} x\0\xff", b"{\"a\":\"\xff\",\"b\":[\"\xe2\x82\"]}"]
     {
-        let mut document = Document::parse(text).unwrap();
+        let mut document = SpecDocument::parse(text).unwrap();
         assert_eq!(document.to_bytes(), text);
         document.root().set("c", &json!(1)).unwrap();
         let wanted = document.to_bytes().windows(5).any(|part| part == b"\"c\":1");

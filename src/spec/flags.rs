@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 
 use crate::error::{Error, Result, quoted};
 
-enum Kind {
+enum FlagValue {
     Signed,
     Unsigned,
     Bytes,
@@ -20,25 +20,25 @@ enum Kind {
 }
 
 /// Flag, section and member of `LinuxResources`, kind of value.
-const FLAGS: [(&str, &str, &str, Kind); 18] = [
-    ("blkio-weight", "blockIO", "weight", Kind::Unsigned),
-    ("cpu-period", "cpu", "period", Kind::Unsigned),
-    ("cpu-quota", "cpu", "quota", Kind::Signed),
-    ("cpu-burst", "cpu", "burst", Kind::Unsigned),
-    ("cpu-share", "cpu", "shares", Kind::Unsigned),
-    ("cpu-rt-period", "cpu", "realtimePeriod", Kind::Unsigned),
-    ("cpu-rt-runtime", "cpu", "realtimeRuntime", Kind::Signed),
-    ("cpu-idle", "cpu", "idle", Kind::Signed),
-    ("cpuset-cpus", "cpu", "cpus", Kind::Text),
-    ("cpuset-mems", "cpu", "mems", Kind::Text),
-    ("kernel-memory", "memory", "kernel", Kind::Bytes),
-    ("kernel-memory-tcp", "memory", "kernelTCP", Kind::Bytes),
-    ("memory", "memory", "limit", Kind::Bytes),
-    ("memory-reservation", "memory", "reservation", Kind::Bytes),
-    ("memory-swap", "memory", "swap", Kind::Bytes),
-    ("pids-limit", "pids", "limit", Kind::Signed),
-    ("l3-cache-schema", "", "", Kind::StaysFlag),
-    ("mem-bw-schema", "", "", Kind::StaysFlag),
+const FLAGS: [(&str, &str, &str, FlagValue); 18] = [
+    ("blkio-weight", "blockIO", "weight", FlagValue::Unsigned),
+    ("cpu-period", "cpu", "period", FlagValue::Unsigned),
+    ("cpu-quota", "cpu", "quota", FlagValue::Signed),
+    ("cpu-burst", "cpu", "burst", FlagValue::Unsigned),
+    ("cpu-share", "cpu", "shares", FlagValue::Unsigned),
+    ("cpu-rt-period", "cpu", "realtimePeriod", FlagValue::Unsigned),
+    ("cpu-rt-runtime", "cpu", "realtimeRuntime", FlagValue::Signed),
+    ("cpu-idle", "cpu", "idle", FlagValue::Signed),
+    ("cpuset-cpus", "cpu", "cpus", FlagValue::Text),
+    ("cpuset-mems", "cpu", "mems", FlagValue::Text),
+    ("kernel-memory", "memory", "kernel", FlagValue::Bytes),
+    ("kernel-memory-tcp", "memory", "kernelTCP", FlagValue::Bytes),
+    ("memory", "memory", "limit", FlagValue::Bytes),
+    ("memory-reservation", "memory", "reservation", FlagValue::Bytes),
+    ("memory-swap", "memory", "swap", FlagValue::Bytes),
+    ("pids-limit", "pids", "limit", FlagValue::Signed),
+    ("l3-cache-schema", "", "", FlagValue::StaysFlag),
+    ("mem-bw-schema", "", "", FlagValue::StaysFlag),
 ];
 
 /// Turns `(flag, value)` pairs, without their dashes, into `LinuxResources`. The last of several
@@ -53,11 +53,11 @@ pub fn resources_from_flags(flags: &[(&str, &str)]) -> Result<Map<String, Value>
             continue;
         }
         let number = match kind {
-            Kind::Signed => value.parse::<i64>().ok().map(Value::from),
-            Kind::Unsigned => value.parse::<u64>().ok().map(Value::from),
-            Kind::Bytes => bytes(value).map(Value::from),
-            Kind::Text => Some(Value::from(*value)),
-            Kind::StaysFlag => continue,
+            FlagValue::Signed => value.parse::<i64>().ok().map(Value::from),
+            FlagValue::Unsigned => value.parse::<u64>().ok().map(Value::from),
+            FlagValue::Bytes => bytes(value).map(Value::from),
+            FlagValue::Text => Some(Value::from(*value)),
+            FlagValue::StaysFlag => continue,
         };
         let number = number.ok_or_else(|| {
             Error::new(format!("update: --{flag} cannot be \"{}\"", quoted(value)))

@@ -35,7 +35,7 @@ const BLOCK_IO: &str = "BlockioClass";
 
 /// One member of an overlay.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Owned {
+pub struct OwnedMember {
     /// Path in config.json, below `linux.resources`.
     pub path: String,
     /// NRI's name, empty where it has none.
@@ -45,19 +45,19 @@ pub struct Owned {
 }
 
 /// Every member of an overlay.
-pub fn fields(overlay: &Map<String, Value>) -> Vec<Owned> {
+pub fn fields(overlay: &Map<String, Value>) -> Vec<OwnedMember> {
     let mut found = Vec::new();
     for (section, value) in overlay {
         match value {
             Value::Object(members) => {
-                found.extend(members.iter().map(|(key, value)| Owned {
+                found.extend(members.iter().map(|(key, value)| OwnedMember {
                     path: member_path(section, key),
                     nri: name(section, key),
                     value: value.clone(),
                 }));
             }
             Value::Array(limits) if section == "hugepageLimits" => {
-                found.extend(limits.iter().map(|limit| Owned {
+                found.extend(limits.iter().map(|limit| OwnedMember {
                     path: format!("hugepageLimits[{}]", page_size(limit)),
                     nri: format!("{HUGEPAGES}{}]", page_size(limit)),
                     value: limit.get("limit").cloned().unwrap_or_default(),
@@ -69,7 +69,7 @@ pub fn fields(overlay: &Map<String, Value>) -> Vec<Owned> {
             | Value::String(_)
             | Value::Array(_) => {
                 let (path, value) = (section.clone(), value.clone());
-                found.push(Owned { path, nri: String::new(), value });
+                found.push(OwnedMember { path, nri: String::new(), value });
             }
         }
     }
@@ -114,7 +114,7 @@ pub fn undone(
 /// Who owns a member, if anybody does. A swap limit that only follows the memory limit belongs
 /// to whoever set that.
 pub fn owner<'o>(
-    owned: &Owned,
+    owned: &OwnedMember,
     overlay: &Map<String, Value>,
     owners: &'o BTreeMap<String, String>,
 ) -> Option<&'o str> {
@@ -145,14 +145,14 @@ pub fn part(wanted: &Map<String, Value>, owners: &BTreeMap<String, String>) -> M
             let mut members = members.clone();
             members.retain(|key, value| {
                 let (path, nri) = (member_path(section, key), name(section, key));
-                let owned = Owned { path, nri, value: value.clone() };
+                let owned = OwnedMember { path, nri, value: value.clone() };
                 owner(&owned, wanted, owners).is_some()
             });
             (!members.is_empty()).then_some(Value::Object(members))
         } else {
             let mut alone = Map::new();
             alone.insert(section.clone(), value.clone());
-            let is_owned = |owned: &Owned| owner(owned, wanted, owners).is_some();
+            let is_owned = |owned: &OwnedMember| owner(owned, wanted, owners).is_some();
             fields(&alone).iter().any(is_owned).then(|| value.clone())
         };
         if let Some(kept) = kept {
@@ -177,7 +177,10 @@ pub fn is_resource(name: &str) -> bool {
 }
 
 /// The members of an overlay that `is_kept` holds for; lists but those of page sizes stay whole.
-pub fn keep(overlay: &Map<String, Value>, is_kept: impl Fn(&Owned) -> bool) -> Map<String, Value> {
+pub fn keep(
+    overlay: &Map<String, Value>,
+    is_kept: impl Fn(&OwnedMember) -> bool,
+) -> Map<String, Value> {
     let kept: HashSet<String> = fields(overlay)
         .into_iter()
         .filter(|field| is_kept(field))

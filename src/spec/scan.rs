@@ -13,7 +13,7 @@ use serde_json::value::RawValue;
 
 /// The member of an object: where its key (with quotes) and its value stand.
 #[derive(Debug, Clone)]
-pub(super) struct Place {
+pub(super) struct MemberSpan {
     pub(super) key: Range<usize>,
     pub(super) value: Range<usize>,
 }
@@ -27,7 +27,7 @@ pub(super) fn skip_blank(text: &[u8], mut at: usize) -> usize {
 }
 
 /// The members of the object that starts at `open`; `None` if there is none.
-pub(super) fn members(text: &[u8], open: usize) -> Option<Vec<Place>> {
+pub(super) fn members(text: &[u8], open: usize) -> Option<Vec<MemberSpan>> {
     let mut at = enter(text, open, b'{')?;
     let mut places = Vec::new();
     if text.get(at) == Some(&b'}') {
@@ -41,7 +41,7 @@ pub(super) fn members(text: &[u8], open: usize) -> Option<Vec<Place>> {
         }
         let start = skip_blank(text, colon + 1);
         let end = value_end(text, start)?;
-        places.push(Place { key, value: start..end });
+        places.push(MemberSpan { key, value: start..end });
         match step(text, end, b'}')? {
             Some(next) => at = next,
             None => return Some(places),

@@ -9,7 +9,7 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::adaptation::{Excuses, missing_required};
+use crate::adaptation::{ValidatorExemptions, missing_required};
 use crate::argv::{self, CommandLine};
 use crate::config::{Config, Protection};
 use crate::describe::{self, Spec};
@@ -73,13 +73,13 @@ fn is_exempt(config: &Config, described: &Described, protections: &[Protection])
     // The annotation excuses missing plugins, and nothing else.
     let required: Option<Vec<&str>> = protections.iter().map(|p| p.required.as_deref()).collect();
     let Some(required) = required else { return false };
-    let excuses = Excuses {
+    let exemptions = ValidatorExemptions {
         is_exempt: *is_exempt,
         tolerate_missing_plugins_annotation: &config
             .default_validator
             .tolerate_missing_plugins_annotation,
     };
-    let missing = missing_required(pod, &container.name, excuses, required, |_| false);
+    let missing = missing_required(pod, &container.name, exemptions, required, |_| false);
     missing.is_ok_and(|missing| missing.is_empty())
 }
 

@@ -9,7 +9,7 @@ mod live;
 
 use std::collections::BTreeSet;
 
-use nri_runc::adaptation::Field;
+use nri_runc::adaptation::NriField;
 use serde_json::Value;
 
 use case::{Case, all};
@@ -17,18 +17,18 @@ use case::{Case, all};
 /// What a folder's name may begin with, but for the fields: device rules have no field in NRI.
 const OTHERS: [&str; 4] = ["DeviceRules", "Create", "Update", "Stop"];
 /// What can be taken away from the container or from another plugin.
-const REMOVABLE: [Field; 11] = [
-    Field::Annotations,
-    Field::Mounts,
-    Field::Devices,
-    Field::Env,
-    Field::Args,
-    Field::Namespace,
-    Field::Sysctl,
-    Field::LinuxNetDevices,
-    Field::RdtClosID,
-    Field::RdtSchemata,
-    Field::RdtEnableMonitoring,
+const REMOVABLE: [NriField; 11] = [
+    NriField::Annotations,
+    NriField::Mounts,
+    NriField::Devices,
+    NriField::Env,
+    NriField::Args,
+    NriField::Namespace,
+    NriField::Sysctl,
+    NriField::LinuxNetDevices,
+    NriField::RdtClosID,
+    NriField::RdtSchemata,
+    NriField::RdtEnableMonitoring,
 ];
 
 /// Compares all cases; says which ones came out otherwise, and how.
@@ -69,10 +69,10 @@ fn every_field_has_a_success_a_conflict_an_odd_case_and_a_removal_where_there_ar
     let cases = all();
     let there: BTreeSet<(&str, &str)> = cases.iter().map(parts).collect();
     let mut missing = Vec::new();
-    for field in Field::ALL {
+    for field in NriField::ALL {
         let mut kinds = vec!["set", "odd"];
         // Hooks add up.
-        kinds.extend((field != Field::OciHooks).then_some("conflict"));
+        kinds.extend((field != NriField::OciHooks).then_some("conflict"));
         kinds.extend(REMOVABLE.contains(&field).then_some("removal"));
         kinds.retain(|kind| !there.contains(&(field.name(), kind)));
         missing.extend(kinds.into_iter().map(|kind| format!("{field}-{kind}")));
@@ -87,7 +87,7 @@ fn every_case_is_what_its_name_says() {
         let (subject, kind) = parts(&case);
         let verdict = case.verdict();
         assert!(!case.asked.claim.is_empty(), "{} claims nothing", case.name);
-        let Some(field) = Field::from_name(subject) else {
+        let Some(field) = NriField::from_name(subject) else {
             assert!(OTHERS.contains(&subject), "{} is about nothing we know", case.name);
             continue;
         };

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use nri_runc::plugin::stub::{self, Handler, Runtime, Stub, async_trait};
+use nri_runc::plugin::stub::{self, PluginHandler, RuntimeHandle, Stub, async_trait};
 use nri_runc::plugin::{Event, api};
 use serde_json::Value;
 
@@ -14,7 +14,7 @@ use test_support::actor::{Act, Actor, Shared};
 use test_support::{BUNDLE, TestHost, wait_until};
 
 /// Connects a handler as `id`, in a thread of its own.
-pub(super) fn connect(host: &TestHost, id: &str, handler: Arc<dyn Handler>) {
+pub(super) fn connect(host: &TestHost, id: &str, handler: Arc<dyn PluginHandler>) {
     let (socket, id) = (host.path("nri.sock"), id.to_owned());
     std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -226,7 +226,7 @@ fn a_validator_that_does_not_agree_leaves_the_bundle_untouched() {
 struct Late(Act);
 
 #[async_trait]
-impl Handler for Late {
+impl PluginHandler for Late {
     fn events(&self) -> &[Event] {
         &[Event::CreateContainer]
     }
@@ -238,7 +238,7 @@ impl Handler for Late {
 
     async fn synchronize(
         &self,
-        runtime: &Runtime,
+        runtime: &RuntimeHandle,
         _: Vec<api::PodSandbox>,
         _: Vec<api::Container>,
     ) -> stub::Result<Vec<api::ContainerUpdate>> {

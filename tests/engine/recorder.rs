@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use nri_runc::plugin::stub::{Handler, Stub};
+use nri_runc::plugin::stub::{PluginHandler, Stub};
 use nri_runc::plugin::{ALL_EVENTS, Event};
 use protobuf::MessageDyn;
 use protobuf_json_mapping::PrintOptions;
@@ -19,7 +19,7 @@ pub(super) struct Recorder {
     heard: Arc<Mutex<Vec<(String, Value)>>>,
 }
 
-impl Handler for Recorder {
+impl PluginHandler for Recorder {
     fn events(&self) -> &[Event] {
         &ALL_EVENTS
     }

@@ -10,8 +10,8 @@ use std::time::Duration;
 use nri_runc::adaptation::{Creation, Rights};
 use nri_runc::describe::Spec;
 use nri_runc::link::{Answer, Notice, Question};
-use nri_runc::plugin::{Identity, Settings, Upcalls, api, handshake, json};
-use nri_runc::spec::document::Document;
+use nri_runc::plugin::{PluginIdentity, Settings, Upcalls, api, handshake, json};
+use nri_runc::spec::document::SpecDocument;
 use nri_runc::spec::patch::patch;
 use nri_runc::{argv, config, dry, state};
 use protobuf::reflect::MessageDescriptor;
@@ -43,7 +43,7 @@ struct Nobody;
 impl Upcalls for Nobody {
     async fn update_containers(
         &self,
-        _: &Identity,
+        _: &PluginIdentity,
         _: api::UpdateContainersRequest,
     ) -> Result<api::UpdateContainersResponse, String> {
         Err("nobody".to_owned())
@@ -152,12 +152,12 @@ pub(crate) fn config_json(bytes: &[u8]) {
     let at = bytes.iter().rposition(|byte| *byte == 0).unwrap_or(bytes.len());
     let (document, wanted) = (&bytes[..at], bytes.get(at + 1..).unwrap_or_default());
     let _described = Spec::parse(document);
-    let Ok(parsed) = Document::parse(document) else { return };
+    let Ok(parsed) = SpecDocument::parse(document) else { return };
     assert_eq!(parsed.to_bytes(), document, "reading alone changes nothing");
     let Ok(adjust) = api::ContainerAdjustment::parse_from_bytes(wanted) else { return };
     let Ok(patched) = patch(document, &adjust) else { return };
     if let Some(new) = patched.bytes {
-        assert_eq!(Document::parse(&new).unwrap().to_bytes(), new, "it is a document still");
+        assert_eq!(SpecDocument::parse(&new).unwrap().to_bytes(), new, "it is a document still");
     }
 }
 

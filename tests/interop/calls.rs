@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nri_runc::plugin::{
-    ALL_EVENTS, Event, Identity, Outcome, Plugin, Settings, Upcalls, api, handshake,
+    ALL_EVENTS, Event, Outcome, Plugin, PluginIdentity, Settings, Upcalls, api, handshake,
 };
 use protobuf::MessageDyn;
 use protobuf::reflect::{ReflectFieldRef, ReflectValueRef};
@@ -23,7 +23,7 @@ struct NoUpdates;
 impl Upcalls for NoUpdates {
     async fn update_containers(
         &self,
-        plugin: &Identity,
+        plugin: &PluginIdentity,
         _: api::UpdateContainersRequest,
     ) -> Result<api::UpdateContainersResponse, String> {
         Err(format!("no updates for {plugin}"))

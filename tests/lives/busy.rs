@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
-use nri_runc::plugin::stub::{Handler, Result, Runtime, Stub, async_trait};
+use nri_runc::plugin::stub::{PluginHandler, Result, RuntimeHandle, Stub, async_trait};
 use nri_runc::plugin::{Event, api};
 use tokio::sync::Semaphore;
 
@@ -24,14 +24,14 @@ struct Thinker {
 const HEARS: [Event; 2] = [Event::PostCreateContainer, Event::RemoveContainer];
 
 #[async_trait]
-impl Handler for Thinker {
+impl PluginHandler for Thinker {
     fn events(&self) -> &[Event] {
         &HEARS
     }
 
     async fn synchronize(
         &self,
-        _: &Runtime,
+        _: &RuntimeHandle,
         _: Vec<api::PodSandbox>,
         containers: Vec<api::Container>,
     ) -> Result<Vec<api::ContainerUpdate>> {
@@ -42,7 +42,7 @@ impl Handler for Thinker {
 
     async fn post_create_container(
         &self,
-        _: &Runtime,
+        _: &RuntimeHandle,
         request: api::PostCreateContainerRequest,
     ) -> Result<()> {
         self.told.lock().unwrap().push(format!("PostCreate {}", request.container.id));
@@ -51,7 +51,7 @@ impl Handler for Thinker {
 
     async fn remove_container(
         &self,
-        _: &Runtime,
+        _: &RuntimeHandle,
         request: api::RemoveContainerRequest,
     ) -> Result<()> {
         self.told.lock().unwrap().push(format!("Remove {}", request.container.id));
@@ -60,7 +60,7 @@ impl Handler for Thinker {
 }
 
 /// Plays a plugin on a thread of its own, for as long as the test lasts.
-fn plays(host: &TestHost, id: &'static str, handler: Arc<dyn Handler>) -> Runtime {
+fn plays(host: &TestHost, id: &'static str, handler: Arc<dyn PluginHandler>) -> RuntimeHandle {
     let (socket, (sender, receiver)) = (host.path("nri.sock"), std::sync::mpsc::channel());
     std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -120,7 +120,7 @@ fn a_newcomer_that_thinks_for_long_stops_no_create_and_hears_of_it_afterwards() 
 struct Flooder;
 
 #[async_trait]
-impl Handler for Flooder {
+impl PluginHandler for Flooder {
     fn events(&self) -> &[Event] {
         &HEARS
     }
@@ -134,7 +134,7 @@ struct Flood {
 }
 
 impl Flood {
-    fn begin(self: &Arc<Self>, asks: Runtime) -> JoinHandle<()> {
+    fn begin(self: &Arc<Self>, asks: RuntimeHandle) -> JoinHandle<()> {
         let flood = Arc::clone(self);
         std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread();
@@ -149,7 +149,7 @@ impl Flood {
         })
     }
 
-    async fn ask(self: Arc<Self>, asks: Runtime) {
+    async fn ask(self: Arc<Self>, asks: RuntimeHandle) {
         while !self.is_over.load(Ordering::SeqCst) {
             let number = self.answered.fetch_add(1, Ordering::SeqCst);
             let container_id = format!("nobody-{number}");

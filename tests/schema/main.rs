@@ -9,7 +9,7 @@ mod touched;
 
 use std::collections::BTreeSet;
 
-use nri_runc::adaptation::{Creation, Field, Merged, Rights, Updates};
+use nri_runc::adaptation::{Creation, Merged, NriField, Rights, Updates};
 use nri_runc::plugin::api;
 use nri_runc::spec::patch::patch;
 use proptest::collection::vec;
@@ -225,8 +225,8 @@ fn the_messages_reach_every_field_and_many_are_applied() {
         applied += usize::from(patched.is_ok_and(|patched| patched.bytes.is_some()));
     }
     let is_seen =
-        |field: &Field| seen.iter().any(|owner| owner.split('[').next() == Some(field.name()));
-    let missed: Vec<Field> = Field::ALL.into_iter().filter(|field| !is_seen(field)).collect();
+        |field: &NriField| seen.iter().any(|owner| owner.split('[').next() == Some(field.name()));
+    let missed: Vec<NriField> = NriField::ALL.into_iter().filter(|field| !is_seen(field)).collect();
     assert!(missed.is_empty(), "never set: {missed:?}");
     assert!(refused > 100 && applied > 100, "{refused} answers refused, {applied} applied");
     assert_eq!(api::ContainerAdjustment::descriptor().fields().count(), 8, "a field is new");

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use nri_runc::plugin::stub::{self, Handler, Options, Runtime};
+use nri_runc::plugin::stub::{self, PluginHandler, ProgramOptions, RuntimeHandle};
 use nri_runc::plugin::{Event, api};
 
 /// What a policy hears of: a container's life without what comes after the fact.
@@ -32,14 +32,14 @@ struct Policy {
 }
 
 #[async_trait]
-impl Handler for Policy {
+impl PluginHandler for Policy {
     fn events(&self) -> &[Event] {
         if self.thinks.is_zero() { LIFE } else { CREATION }
     }
 
     async fn create_container(
         &self,
-        _: &Runtime,
+        _: &RuntimeHandle,
         request: api::CreateContainerRequest,
     ) -> stub::Result<api::CreateContainerResponse> {
         if !self.thinks.is_zero() {
@@ -87,7 +87,8 @@ pub(crate) fn main(words: &[String]) {
     let [socket, index, name, thinks] = words else { return };
     let thinks = Duration::from_millis(thinks.parse().unwrap());
     let policy = Arc::new(Policy { index: index.clone(), thinks });
-    let options = Options { socket: socket.into(), id: None, config: None, reconnect: false };
+    let options =
+        ProgramOptions { socket: socket.into(), id: None, config: None, reconnect: false };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let _ended_by_the_bench =
         runtime.block_on(stub::run(&format!("{index}-{name}"), &options, policy));

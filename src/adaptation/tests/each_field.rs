@@ -6,33 +6,33 @@ use std::collections::BTreeSet;
 use super::*;
 
 /// An adjustment that sets exactly this field; compound ones under the key that [`key`] tells.
-fn setting(field: Field) -> api::ContainerAdjustment {
+fn setting(field: NriField) -> api::ContainerAdjustment {
     let resources =
-        Field::ALL.into_iter().filter_map(|f| Some((f, of_resources(resources_setting(f)?))));
+        NriField::ALL.into_iter().filter_map(|f| Some((f, of_resources(resources_setting(f)?))));
     let mut all = resources.chain(general_settings()).chain(linux_settings());
     all.find(|(one, _)| *one == field).map(|(_, adjust)| adjust).expect("one for each field")
 }
 
-fn general_settings() -> Vec<(Field, api::ContainerAdjustment)> {
+fn general_settings() -> Vec<(NriField, api::ContainerAdjustment)> {
     let cdi_device = api::CDIDevice { name: "v/c=d".to_owned(), ..Default::default() };
     let hooks = some(api::Hooks { poststop: vec![hook("/h")], ..Default::default() });
     let (annotations, mounts) = (map(&[("k", "v")]), vec![mount("/d", "/s")]);
     let (args, rlimits) = (vec!["sh".to_owned()], vec![rlimit("RLIMIT_CORE", 1)]);
     vec![
-        (Field::Annotations, api::ContainerAdjustment { annotations, ..Default::default() }),
-        (Field::Mounts, api::ContainerAdjustment { mounts, ..Default::default() }),
-        (Field::OciHooks, api::ContainerAdjustment { hooks, ..Default::default() }),
+        (NriField::Annotations, api::ContainerAdjustment { annotations, ..Default::default() }),
+        (NriField::Mounts, api::ContainerAdjustment { mounts, ..Default::default() }),
+        (NriField::OciHooks, api::ContainerAdjustment { hooks, ..Default::default() }),
         (
-            Field::CdiDevices,
+            NriField::CdiDevices,
             api::ContainerAdjustment { CDI_devices: vec![cdi_device], ..Default::default() },
         ),
-        (Field::Env, of_env(&[("k", "v")])),
-        (Field::Args, api::ContainerAdjustment { args, ..Default::default() }),
-        (Field::Rlimits, api::ContainerAdjustment { rlimits, ..Default::default() }),
+        (NriField::Env, of_env(&[("k", "v")])),
+        (NriField::Args, api::ContainerAdjustment { args, ..Default::default() }),
+        (NriField::Rlimits, api::ContainerAdjustment { rlimits, ..Default::default() }),
     ]
 }
 
-fn linux_settings() -> Vec<(Field, api::ContainerAdjustment)> {
+fn linux_settings() -> Vec<(NriField, api::ContainerAdjustment)> {
     type Linux = api::LinuxContainerAdjustment;
     let rdt = |rdt| Linux { rdt: some(rdt), ..Default::default() };
     let schemata = some(api::OptionalRepeatedString::new());
@@ -41,32 +41,32 @@ fn linux_settings() -> Vec<(Field, api::ContainerAdjustment)> {
     let net_devices = HashMap::from([("k".to_owned(), net_device("eth0"))]);
     let namespaces = vec![namespace("pid", "/ns")];
     let all = [
-        (Field::Devices, Linux { devices: vec![device("/dev/x", 1)], ..Default::default() }),
-        (Field::CgroupsPath, Linux { cgroups_path: "/cg".to_owned(), ..Default::default() }),
-        (Field::OomScoreAdj, Linux { oom_score_adj, ..Default::default() }),
+        (NriField::Devices, Linux { devices: vec![device("/dev/x", 1)], ..Default::default() }),
+        (NriField::CgroupsPath, Linux { cgroups_path: "/cg".to_owned(), ..Default::default() }),
+        (NriField::OomScoreAdj, Linux { oom_score_adj, ..Default::default() }),
         (
-            Field::IoPriority,
+            NriField::IoPriority,
             Linux { io_priority: some(api::LinuxIOPriority::new()), ..Default::default() },
         ),
         (
-            Field::SeccompPolicy,
+            NriField::SeccompPolicy,
             Linux { seccomp_policy: some(api::LinuxSeccomp::new()), ..Default::default() },
         ),
-        (Field::Namespace, Linux { namespaces, ..Default::default() }),
-        (Field::Sysctl, Linux { sysctl: map(&[("k", "v")]), ..Default::default() }),
-        (Field::LinuxNetDevices, Linux { net_devices, ..Default::default() }),
+        (NriField::Namespace, Linux { namespaces, ..Default::default() }),
+        (NriField::Sysctl, Linux { sysctl: map(&[("k", "v")]), ..Default::default() }),
+        (NriField::LinuxNetDevices, Linux { net_devices, ..Default::default() }),
         (
-            Field::LinuxSched,
+            NriField::LinuxSched,
             Linux { scheduler: some(api::LinuxScheduler::new()), ..Default::default() },
         ),
-        (Field::RdtClosID, rdt(api::LinuxRdt { clos_id: string("c"), ..Default::default() })),
-        (Field::RdtSchemata, rdt(api::LinuxRdt { schemata, ..Default::default() })),
+        (NriField::RdtClosID, rdt(api::LinuxRdt { clos_id: string("c"), ..Default::default() })),
+        (NriField::RdtSchemata, rdt(api::LinuxRdt { schemata, ..Default::default() })),
         (
-            Field::RdtEnableMonitoring,
+            NriField::RdtEnableMonitoring,
             rdt(api::LinuxRdt { enable_monitoring, ..Default::default() }),
         ),
         (
-            Field::MemoryPolicy,
+            NriField::MemoryPolicy,
             Linux { memory_policy: some(api::LinuxMemoryPolicy::new()), ..Default::default() },
         ),
     ];
@@ -74,14 +74,14 @@ fn linux_settings() -> Vec<(Field, api::ContainerAdjustment)> {
 }
 
 /// Under which key [`setting`] sets a compound field.
-fn key(field: Field) -> Option<&'static str> {
+fn key(field: NriField) -> Option<&'static str> {
     let special = [
-        (Field::Mounts, "/d"),
-        (Field::Devices, "/dev/x"),
-        (Field::CdiDevices, "v/c=d"),
-        (Field::Rlimits, "RLIMIT_CORE"),
-        (Field::Namespace, "pid"),
-        (Field::HugepageLimits, "2MB"),
+        (NriField::Mounts, "/d"),
+        (NriField::Devices, "/dev/x"),
+        (NriField::CdiDevices, "v/c=d"),
+        (NriField::Rlimits, "RLIMIT_CORE"),
+        (NriField::Namespace, "pid"),
+        (NriField::HugepageLimits, "2MB"),
     ];
     let key = special.into_iter().find(|(one, _)| *one == field).map_or("k", |(_, key)| key);
     field.is_compound().then_some(key)
@@ -89,7 +89,7 @@ fn key(field: Field) -> Option<&'static str> {
 
 #[test]
 fn two_plugins_that_set_the_same_conflict_and_both_are_named() {
-    for field in Field::ALL.into_iter().filter(|field| *field != Field::OciHooks) {
+    for field in NriField::ALL.into_iter().filter(|field| *field != NriField::OciHooks) {
         let mut creation = creation();
         answer(&mut creation, "00-bar", setting(field)).unwrap();
         let error = answer(&mut creation, "10-foo", setting(field)).unwrap_err();
@@ -141,7 +141,7 @@ fn hooks_of_all_plugins_run_in_their_order() {
 
 #[test]
 fn what_one_plugin_sets_is_the_adjustment_and_nothing_else_is_owned() {
-    for field in Field::ALL {
+    for field in NriField::ALL {
         let mut creation = creation();
         answer(&mut creation, "10-foo", setting(field)).unwrap();
         let owned = match key(field) {
@@ -160,7 +160,7 @@ fn what_one_plugin_sets_is_the_adjustment_and_nothing_else_is_owned() {
 
 #[test]
 fn the_next_plugin_sees_every_field_that_a_container_message_can_show() {
-    for field in Field::ALL.into_iter().filter(|field| *field != Field::MemoryPolicy) {
+    for field in NriField::ALL.into_iter().filter(|field| *field != NriField::MemoryPolicy) {
         let mut creation = creation();
         answer(&mut creation, "10-foo", setting(field)).unwrap();
         assert_ne!(creation.request().container.as_ref(), Some(creation.pristine()), "{field}");
@@ -169,8 +169,14 @@ fn the_next_plugin_sees_every_field_that_a_container_message_can_show() {
 
 #[test]
 fn zero_and_empty_are_values() {
-    let zeroes = [Field::MemSwappiness, Field::CPUQuota, Field::PidsLimit, Field::OomScoreAdj];
-    let empties = [Field::BlockioClass, Field::IoPriority, Field::SeccompPolicy, Field::LinuxSched];
+    let zeroes =
+        [NriField::MemSwappiness, NriField::CPUQuota, NriField::PidsLimit, NriField::OomScoreAdj];
+    let empties = [
+        NriField::BlockioClass,
+        NriField::IoPriority,
+        NriField::SeccompPolicy,
+        NriField::LinuxSched,
+    ];
     for field in zeroes.into_iter().chain(empties) {
         let mut creation = creation();
         answer(&mut creation, "10-foo", setting(field)).unwrap();
@@ -181,13 +187,13 @@ fn zero_and_empty_are_values() {
 #[test]
 fn a_compound_field_set_twice_in_one_answer_is_a_conflict_of_the_plugin_with_itself() {
     let lists = [
-        Field::Mounts,
-        Field::Env,
-        Field::Devices,
-        Field::CdiDevices,
-        Field::Rlimits,
-        Field::Namespace,
-        Field::HugepageLimits,
+        NriField::Mounts,
+        NriField::Env,
+        NriField::Devices,
+        NriField::CdiDevices,
+        NriField::Rlimits,
+        NriField::Namespace,
+        NriField::HugepageLimits,
     ];
     for field in lists {
         let mut twice = setting(field);
@@ -214,7 +220,7 @@ fn a_compound_field_set_twice_in_one_answer_is_a_conflict_of_the_plugin_with_its
 
 #[test]
 fn what_the_operator_denies_is_refused_and_the_rest_is_not() {
-    for field in Field::ALL {
+    for field in NriField::ALL {
         let denied = Rights { deny: BTreeSet::from([field]), ..Default::default() };
         let error = creation().answer("10-foo", &denied, answered(setting(field))).unwrap_err();
         assert!(matches!(error, MergeError::NotAllowed { field: what, .. } if what == field));
@@ -224,7 +230,7 @@ fn what_the_operator_denies_is_refused_and_the_rest_is_not() {
 
         let others = Rights { allow: Some(BTreeSet::from([field])), ..Default::default() };
         let allowed = creation().answer("10-foo", &others, answered(setting(field))).unwrap();
-        for other in Field::ALL.into_iter().filter(|other| *other != field) {
+        for other in NriField::ALL.into_iter().filter(|other| *other != field) {
             let answer = answered(setting(other));
             assert!(allowed.clone().answer("20-baz", &others, answer).is_err(), "{field} {other}");
         }
@@ -234,7 +240,7 @@ fn what_the_operator_denies_is_refused_and_the_rest_is_not() {
 #[test]
 fn one_plugin_can_set_all_forty_at_once() {
     let mut creation = creation();
-    for field in Field::ALL {
+    for field in NriField::ALL {
         answer(&mut creation, "10-foo", setting(field)).unwrap();
     }
     let api = creation.owners().to_api();

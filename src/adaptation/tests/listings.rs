@@ -89,9 +89,9 @@ fn device_rules_of_all_plugins_add_up_and_are_on_record() {
 fn who_may_not_add_devices_may_not_open_them_either() {
     let devices = vec![api::LinuxDeviceCgroup { allow: true, ..Default::default() }];
     let adjust = of_resources(api::LinuxResources { devices, ..Default::default() });
-    let rights = Rights { deny: [Field::Devices].into(), ..Default::default() };
+    let rights = Rights { deny: [NriField::Devices].into(), ..Default::default() };
     let refused = creation().answer("10-foo", &rights, answered(adjust));
-    assert!(matches!(refused, Err(MergeError::NotAllowed { field: Field::Devices, .. })));
+    assert!(matches!(refused, Err(MergeError::NotAllowed { field: NriField::Devices, .. })));
 }
 
 #[test]

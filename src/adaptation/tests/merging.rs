@@ -82,7 +82,7 @@ fn validators_get_the_original_and_everything_that_was_asked_for() {
     assert_eq!(asked.adjust.env, [variable("-A", "")]);
     assert!(asked.adjust.hooks.is_some(), "empty parts are there, as in the reference");
     assert_eq!(asked.update[0].container_id, "c1");
-    assert_eq!(asked.owners.owners[SUBJECT].simple[&Field::CPUShares.number()], "20-baz");
+    assert_eq!(asked.owners.owners[SUBJECT].simple[&NriField::CPUShares.number()], "20-baz");
     assert_eq!(asked.plugins, [plugin]);
 }
 
@@ -93,7 +93,7 @@ fn removal_of_a_sysctl_is_told_to_validators() {
     let mut creation = creation();
     answer(&mut creation, "10-foo", adjust).unwrap();
     let asked = creation.validation_request(Vec::new());
-    let owners = &asked.owners.owners[SUBJECT].compound[&Field::Sysctl.number()].owners;
+    let owners = &asked.owners.owners[SUBJECT].compound[&NriField::Sysctl.number()].owners;
     assert_eq!(owners["net.x"], "-10-foo");
     assert!(asked.adjust.linux.sysctl.contains_key("-net.x"));
 }
@@ -119,7 +119,7 @@ fn what_a_newer_plugin_says_is_reported_and_not_applied() {
 #[test]
 fn nothing_known_is_called_unknown() {
     let mut creation = creation();
-    for field in Field::ALL {
+    for field in NriField::ALL {
         if let Some(resources) = resources_setting(field) {
             answer(&mut creation, "10-foo", of_resources(resources)).unwrap();
         }

@@ -14,7 +14,7 @@ use std::collections::HashMap;
 
 use protobuf::MessageField;
 
-use super::{Creation, Field, MergeError, Rights};
+use super::{Creation, MergeError, NriField, Rights};
 use crate::plugin::api;
 
 /// The container that every test creates.
@@ -139,65 +139,68 @@ fn pids(limit: i64) -> api::LinuxResources {
 }
 
 /// Resources that set exactly this field, if it is one of resources.
-fn resources_setting(field: Field) -> Option<api::LinuxResources> {
+fn resources_setting(field: NriField) -> Option<api::LinuxResources> {
     let all = memory_settings().into_iter().chain(cpu_settings()).chain(other_settings());
     all.into_iter().find(|(one, _)| *one == field).map(|(_, resources)| resources)
 }
 
-fn memory_settings() -> Vec<(Field, api::LinuxResources)> {
+fn memory_settings() -> Vec<(NriField, api::LinuxResources)> {
     let of = of_memory;
     vec![
-        (Field::MemLimit, of(api::LinuxMemory { limit: int64(1), ..Default::default() })),
+        (NriField::MemLimit, of(api::LinuxMemory { limit: int64(1), ..Default::default() })),
         (
-            Field::MemReservation,
+            NriField::MemReservation,
             of(api::LinuxMemory { reservation: int64(1), ..Default::default() }),
         ),
-        (Field::MemSwapLimit, of(api::LinuxMemory { swap: int64(1), ..Default::default() })),
-        (Field::MemKernelLimit, of(api::LinuxMemory { kernel: int64(1), ..Default::default() })),
-        (Field::MemTCPLimit, of(api::LinuxMemory { kernel_tcp: int64(1), ..Default::default() })),
+        (NriField::MemSwapLimit, of(api::LinuxMemory { swap: int64(1), ..Default::default() })),
+        (NriField::MemKernelLimit, of(api::LinuxMemory { kernel: int64(1), ..Default::default() })),
         (
-            Field::MemSwappiness,
+            NriField::MemTCPLimit,
+            of(api::LinuxMemory { kernel_tcp: int64(1), ..Default::default() }),
+        ),
+        (
+            NriField::MemSwappiness,
             of(api::LinuxMemory { swappiness: uint64(0), ..Default::default() }),
         ),
         (
-            Field::MemDisableOomKiller,
+            NriField::MemDisableOomKiller,
             of(api::LinuxMemory { disable_oom_killer: boolean(false), ..Default::default() }),
         ),
         (
-            Field::MemUseHierarchy,
+            NriField::MemUseHierarchy,
             of(api::LinuxMemory { use_hierarchy: boolean(true), ..Default::default() }),
         ),
     ]
 }
 
-fn cpu_settings() -> Vec<(Field, api::LinuxResources)> {
+fn cpu_settings() -> Vec<(NriField, api::LinuxResources)> {
     let of = of_cpu;
     vec![
-        (Field::CPUShares, shares(1)),
-        (Field::CPUQuota, quota(0)),
-        (Field::CPUPeriod, of(api::LinuxCPU { period: uint64(1), ..Default::default() })),
+        (NriField::CPUShares, shares(1)),
+        (NriField::CPUQuota, quota(0)),
+        (NriField::CPUPeriod, of(api::LinuxCPU { period: uint64(1), ..Default::default() })),
         (
-            Field::CPURealtimeRuntime,
+            NriField::CPURealtimeRuntime,
             of(api::LinuxCPU { realtime_runtime: int64(1), ..Default::default() }),
         ),
         (
-            Field::CPURealtimePeriod,
+            NriField::CPURealtimePeriod,
             of(api::LinuxCPU { realtime_period: uint64(1), ..Default::default() }),
         ),
-        (Field::CPUSetCPUs, of(api::LinuxCPU { cpus: "0-1".to_owned(), ..Default::default() })),
-        (Field::CPUSetMems, of(api::LinuxCPU { mems: "0".to_owned(), ..Default::default() })),
+        (NriField::CPUSetCPUs, of(api::LinuxCPU { cpus: "0-1".to_owned(), ..Default::default() })),
+        (NriField::CPUSetMems, of(api::LinuxCPU { mems: "0".to_owned(), ..Default::default() })),
     ]
 }
 
-fn other_settings() -> Vec<(Field, api::LinuxResources)> {
+fn other_settings() -> Vec<(NriField, api::LinuxResources)> {
     let hugepage_limits = vec![hugepage("2MB", 1)];
     let unified = map(&[("k", "v")]);
     let (blockio_class, rdt_class) = (string(""), string("gold"));
     vec![
-        (Field::PidsLimit, pids(0)),
-        (Field::HugepageLimits, api::LinuxResources { hugepage_limits, ..Default::default() }),
-        (Field::BlockioClass, api::LinuxResources { blockio_class, ..Default::default() }),
-        (Field::RdtClass, api::LinuxResources { rdt_class, ..Default::default() }),
-        (Field::CgroupsUnified, api::LinuxResources { unified, ..Default::default() }),
+        (NriField::PidsLimit, pids(0)),
+        (NriField::HugepageLimits, api::LinuxResources { hugepage_limits, ..Default::default() }),
+        (NriField::BlockioClass, api::LinuxResources { blockio_class, ..Default::default() }),
+        (NriField::RdtClass, api::LinuxResources { rdt_class, ..Default::default() }),
+        (NriField::CgroupsUnified, api::LinuxResources { unified, ..Default::default() }),
     ]
 }

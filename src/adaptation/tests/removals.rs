@@ -4,8 +4,8 @@
 use super::*;
 
 /// A field that has removal markers, seen through one entry per key.
-struct Kind {
-    field: Field,
+struct RemovalCase {
+    field: NriField,
     key: &'static str,
     /// An adjustment that has these (name, value) entries; a name may be a marker.
     adjust: fn(&[(&str, &str)]) -> api::ContainerAdjustment,
@@ -29,8 +29,8 @@ fn with_linux(linux: api::LinuxContainer) -> api::Container {
     api::Container { linux: some(linux), ..Default::default() }
 }
 
-const ANNOTATIONS: Kind = Kind {
-    field: Field::Annotations,
+const ANNOTATIONS: RemovalCase = RemovalCase {
+    field: NriField::Annotations,
     key: "k",
     adjust: |e| api::ContainerAdjustment { annotations: map(e), ..Default::default() },
     container: |k, v| api::Container { annotations: map(&[(k, v)]), ..Default::default() },
@@ -39,8 +39,8 @@ const ANNOTATIONS: Kind = Kind {
     removal_is_owned: true,
 };
 
-const SYSCTL: Kind = Kind {
-    field: Field::Sysctl,
+const SYSCTL: RemovalCase = RemovalCase {
+    field: NriField::Sysctl,
     key: "net.x",
     adjust: |e| of_linux(api::LinuxContainerAdjustment { sysctl: map(e), ..Default::default() }),
     container: |k, v| {
@@ -51,8 +51,8 @@ const SYSCTL: Kind = Kind {
     removal_is_owned: true,
 };
 
-const NET_DEVICES: Kind = Kind {
-    field: Field::LinuxNetDevices,
+const NET_DEVICES: RemovalCase = RemovalCase {
+    field: NriField::LinuxNetDevices,
     key: "host0",
     adjust: |e| {
         let net_devices = e.iter().map(|(k, v)| ((*k).to_owned(), net_device(v))).collect();
@@ -67,8 +67,8 @@ const NET_DEVICES: Kind = Kind {
     removal_is_owned: true,
 };
 
-const ENV: Kind = Kind {
-    field: Field::Env,
+const ENV: RemovalCase = RemovalCase {
+    field: NriField::Env,
     key: "PATH",
     adjust: of_env,
     container: |k, v| api::Container { env: vec![format!("{k}={v}")], ..Default::default() },
@@ -80,8 +80,8 @@ const ENV: Kind = Kind {
     removal_is_owned: false,
 };
 
-const MOUNTS: Kind = Kind {
-    field: Field::Mounts,
+const MOUNTS: RemovalCase = RemovalCase {
+    field: NriField::Mounts,
     key: "/mnt/data",
     adjust: |e| {
         let mounts = e.iter().map(|(k, v)| mount(k, v)).collect();
@@ -95,8 +95,8 @@ const MOUNTS: Kind = Kind {
     removal_is_owned: false,
 };
 
-const DEVICES: Kind = Kind {
-    field: Field::Devices,
+const DEVICES: RemovalCase = RemovalCase {
+    field: NriField::Devices,
     key: "/dev/gpu",
     adjust: |e| {
         let devices = e.iter().map(|(k, v)| device(k, v.len().try_into().unwrap())).collect();
@@ -114,8 +114,8 @@ const DEVICES: Kind = Kind {
     removal_is_owned: false,
 };
 
-const NAMESPACES: Kind = Kind {
-    field: Field::Namespace,
+const NAMESPACES: RemovalCase = RemovalCase {
+    field: NriField::Namespace,
     key: "pid",
     adjust: |e| {
         let namespaces = e.iter().map(|(k, v)| namespace(k, v)).collect();
@@ -132,9 +132,10 @@ const NAMESPACES: Kind = Kind {
     removal_is_owned: true,
 };
 
-const KINDS: [Kind; 7] = [ANNOTATIONS, SYSCTL, NET_DEVICES, ENV, MOUNTS, DEVICES, NAMESPACES];
+const KINDS: [RemovalCase; 7] =
+    [ANNOTATIONS, SYSCTL, NET_DEVICES, ENV, MOUNTS, DEVICES, NAMESPACES];
 
-impl Kind {
+impl RemovalCase {
     fn marker(&self) -> String {
         format!("-{}", self.key)
     }
@@ -225,7 +226,7 @@ fn only_maps_keep_the_marker_next_to_the_new_value() {
         let mut creation = kind.in_original();
         answer(&mut creation, "10-foo", kind.replace("v")).unwrap();
         let names = (kind.combined)(&creation.finish().adjust);
-        let is_map = [Field::Annotations, Field::Sysctl, Field::LinuxNetDevices];
+        let is_map = [NriField::Annotations, NriField::Sysctl, NriField::LinuxNetDevices];
         if is_map.contains(&kind.field) {
             assert_eq!(names, [kind.marker(), kind.key.to_owned()]);
         } else {

@@ -45,7 +45,7 @@ fn resources_of(updated: &Updated, place: usize) -> api::LinuxResources {
 
 #[test]
 fn every_resource_conflicts_when_two_plugins_update_it() {
-    let fields = Field::ALL.into_iter().filter_map(|f| Some((f, resources_setting(f)?)));
+    let fields = NriField::ALL.into_iter().filter_map(|f| Some((f, resources_setting(f)?)));
     let mut count = 0;
     for (field, resources) in fields {
         for mut updates in [Updates::for_stop(), Updates::for_create("new"), requested(pids(1))] {
@@ -64,7 +64,7 @@ fn every_resource_conflicts_when_two_plugins_update_it() {
 
 #[test]
 fn every_resource_of_an_update_arrives() {
-    for resources in Field::ALL.into_iter().filter_map(resources_setting) {
+    for resources in NriField::ALL.into_iter().filter_map(resources_setting) {
         let mut updates = Updates::for_stop();
         updates.answer("00-bar", &ALL, &[update("c1", resources.clone())], &[]).unwrap();
         assert_eq!(resources_of(&updates.finish(), 0), resources);
@@ -218,10 +218,10 @@ fn an_ignored_conflict_of_a_plugin_with_itself_leaves_no_empty_entry() {
 
 #[test]
 fn what_the_operator_denies_is_refused_even_if_failures_are_to_be_ignored() {
-    let rights = Rights { deny: [Field::CPUShares].into(), ..Default::default() };
+    let rights = Rights { deny: [NriField::CPUShares].into(), ..Default::default() };
     let mut updates = Updates::for_stop();
     let refused = updates.answer("00-bar", &rights, &[if_possible(update("c1", shares(1)))], &[]);
-    assert!(matches!(refused, Err(MergeError::NotAllowed { field: Field::CPUShares, .. })));
+    assert!(matches!(refused, Err(MergeError::NotAllowed { field: NriField::CPUShares, .. })));
     assert!(updates.finish().updates.is_empty());
 }
 

@@ -4,7 +4,9 @@
 
 use proptest::prelude::*;
 
-use super::super::validator::{DefaultValidator, Excuses, REQUIRED_PLUGINS, missing_required};
+use super::super::validator::{
+    DefaultValidator, REQUIRED_PLUGINS, ValidatorExemptions, missing_required,
+};
 use super::*;
 use crate::plugin::api::ValidateContainerAdjustmentRequest as Request;
 use crate::plugin::api::security_profile::ProfileType;
@@ -352,8 +354,9 @@ fn a_missing_required_plugin_holds_up_whoever_is_not_excused() {
             ..Default::default()
         };
         let is_exempt = namespace == "kube-system";
-        let excuses = Excuses { is_exempt, tolerate_missing_plugins_annotation: key };
-        missing_required(&pod, "ctr", excuses, ["b", "a", "b"], |name| present.contains(name))
+        let exemptions =
+            ValidatorExemptions { is_exempt, tolerate_missing_plugins_annotation: key };
+        missing_required(&pod, "ctr", exemptions, ["b", "a", "b"], |name| present.contains(name))
     };
     let both = Ok(vec!["b", "a"]);
     let none = Ok(Vec::new());

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::plan::{Plan, Registration, Texts, taken};
 use crate::error::{Error, Result};
-use crate::spec::document::{Document, DocumentError};
+use crate::spec::document::{DocumentError, SpecDocument};
 
 /// The file that dockerd reads.
 pub(super) const MAIN: &str = "/etc/docker/daemon.json";
@@ -29,7 +29,7 @@ pub(super) fn plan(registration: &Registration, texts: &Texts) -> Result<Plan> {
         plan.files.insert(path.to_owned(), render_new_file(registration));
         return Ok(plan);
     }
-    let mut document = Document::parse(text.as_bytes()).map_err(unreadable)?;
+    let mut document = SpecDocument::parse(text.as_bytes()).map_err(unreadable)?;
     let root = document.root();
     let before = root.value("default-runtime").map_err(unreadable)?;
     let own_nri = root.value("nri-opts").map_err(unreadable)?.unwrap_or_default();

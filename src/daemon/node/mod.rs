@@ -381,7 +381,7 @@ impl Node {
     /// Tells every plugin that knows the container about something that has happened to it.
     pub(crate) async fn tell(self: &Rc<Self>, event: Event, key: &Key) {
         let Some(told) = self.told(event, key) else { return };
-        if let Some(updated) = self.relay.tell_all(&told).await {
+        if let Some(updated) = self.relay.notify_all(&told).await {
             crate::daemon::resources::updates::carry_out(self, updated, event.name(), key).await;
         }
     }

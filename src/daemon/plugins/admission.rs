@@ -14,9 +14,11 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::Notify;
 use tracing::{info, warn};
 
-use crate::chain::Seat;
+use crate::chain::ChainedPlugin;
 use crate::error::quoted;
-use crate::plugin::{self, Encoded, Identity, Outcome, Plugin, Settings, Snapshot, Upcalls, api};
+use crate::plugin::{
+    self, Encoded, EncodedSnapshot, Outcome, Plugin, PluginIdentity, Settings, Upcalls, api,
+};
 use crate::state::Container;
 
 use crate::daemon::node::Node;
@@ -131,10 +133,11 @@ pub(crate) async fn sit_down(node: &Rc<Node>, plugin: Plugin, launched: bool) {
     let (pods, containers, known) = node.snapshot_shared();
     let settings = node.config.plugin(plugin.index(), plugin.name());
     let mistake = node.config.unreliable();
-    let seat = Seat::new(plugin, launched, &settings).in_doubt(mistake.as_deref());
+    let seat =
+        ChainedPlugin::new(plugin, launched, &settings).with_unknown_rights(mistake.as_deref());
     let guest = node.relay.seat(seat, known);
     let counts = (pods.len(), containers.len());
-    let snapshot = Snapshot { pods, containers: encoded(containers).await };
+    let snapshot = EncodedSnapshot { pods, containers: encoded(containers).await };
     if !synchronize(node, &guest, snapshot).await {
         guest.seat.plugin.disconnect("it could not be synchronized");
         node.relay.remove(&guest, &guest.seat.plugin.closed().await);
@@ -163,7 +166,7 @@ async fn encoded(containers: Vec<Rc<Container>>) -> Vec<Encoded> {
     encoded
 }
 
-async fn synchronize(node: &Rc<Node>, guest: &Rc<Guest>, snapshot: Snapshot) -> bool {
+async fn synchronize(node: &Rc<Node>, guest: &Rc<Guest>, snapshot: EncodedSnapshot) -> bool {
     let outcome = guest.seat.plugin.tell(&snapshot).await;
     drop(snapshot);
     let why = match outcome {
@@ -224,7 +227,7 @@ pub(crate) async fn record_protecting_plugins_later(node: Rc<Node>) {
 /// bound state, so they are handed over and answered.
 struct Desk {
     orders: tokio::sync::mpsc::Sender<UpdateOrder>,
-    registered: Arc<OnceLock<Identity>>,
+    registered: Arc<OnceLock<PluginIdentity>>,
 }
 
 /// One UpdateContainers request on its way to the node.
@@ -256,13 +259,13 @@ pub(crate) fn upcalls(node: &Rc<Node>, newcomer: &Newcomer) -> Arc<dyn Upcalls> 
 
 #[async_trait::async_trait]
 impl Upcalls for Desk {
-    fn registered(&self, plugin: &Identity) {
+    fn registered(&self, plugin: &PluginIdentity) {
         let _only_once = self.registered.set(plugin.clone());
     }
 
     async fn update_containers(
         &self,
-        plugin: &Identity,
+        plugin: &PluginIdentity,
         request: api::UpdateContainersRequest,
     ) -> Result<api::UpdateContainersResponse, String> {
         let (reply, answer) = tokio::sync::oneshot::channel();

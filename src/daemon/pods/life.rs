@@ -251,7 +251,7 @@ async fn tell_ready(node: &Rc<Node>, id: &str) -> Result<()> {
         crio_added::learn(node, &document);
     }
     let Some(told) = node.told_pod(Event::RunPodSandbox, id) else { return Ok(()) };
-    let (skipped, allowed) = node.relay.ask_leave(&told).await;
+    let (skipped, allowed) = node.relay.notify_until_refused(&told).await;
     let error = allowed.err().map(|refusal| {
         let why = quoted(&refusal.to_string());
         Error::new(why).hint("the pod was not started").by(refusal.plugin)
@@ -329,6 +329,6 @@ fn forget_if_orphan(node: &Node, id: &str) {
 
 async fn tell(node: &Rc<Node>, event: Event, id: &str) {
     if let Some(told) = node.told_pod(event, id) {
-        node.relay.tell_all(&told).await;
+        node.relay.notify_all(&told).await;
     }
 }

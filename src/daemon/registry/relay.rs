@@ -12,7 +12,7 @@ use std::rc::Rc;
 use tracing::{info, warn};
 
 use crate::adaptation::Updated;
-use crate::chain::{self, Failure, Seat, Stopped, Told, Witness};
+use crate::chain::{self, ChainError, ChainObserver, ChainedPlugin, PluginFailure, Told};
 use crate::plugin::{Event, api};
 use crate::state::{Key, Skipped};
 
@@ -56,7 +56,7 @@ enum Phase {
 
 /// A plugin at the table.
 pub(crate) struct Guest {
-    pub(crate) seat: Rc<Seat>,
+    pub(crate) seat: Rc<ChainedPlugin>,
     phase: Cell<Phase>,
     backlog: RefCell<VecDeque<Told>>,
     known: RefCell<HashSet<Subject>>,
@@ -101,7 +101,7 @@ impl Guest {
 #[derive(Default)]
 pub(crate) struct Skips(pub(crate) RefCell<Vec<Skipped>>);
 
-impl Witness for Skips {
+impl ChainObserver for Skips {
     fn skipped(&self, plugin: &str, why: &str) {
         let (plugin, reason) = (plugin.to_owned(), why.to_owned());
         self.0.borrow_mut().push(Skipped { plugin, reason });
@@ -135,7 +135,7 @@ impl Relay {
     }
 
     /// Everybody who takes part in requests, in order.
-    pub(crate) fn seats(&self) -> Vec<Rc<Seat>> {
+    pub(crate) fn seats(&self) -> Vec<Rc<ChainedPlugin>> {
         let guests = self.guests.borrow();
         guests.iter().filter(|guest| guest.takes_part()).map(|g| Rc::clone(&g.seat)).collect()
     }
@@ -153,7 +153,7 @@ impl Relay {
 
     /// Seats a newcomer that knows `snapshot` from the Synchronize it is about to get.
     /// From here on events reach it, queued until [`Relay::catch_up`].
-    pub(crate) fn seat(&self, seat: Seat, snapshot: HashSet<Subject>) -> Rc<Guest> {
+    pub(crate) fn seat(&self, seat: ChainedPlugin, snapshot: HashSet<Subject>) -> Rc<Guest> {
         let guest = Rc::new(Guest {
             seat: Rc::new(seat),
             phase: Cell::new(Phase::Synchronizing),
@@ -177,7 +177,7 @@ impl Relay {
             // A CreateContainer comes too late to change anything; the plugin hears of the
             // container all the same, and its answer is not applied.
             let alone = [Rc::clone(&guest.seat)];
-            for failure in chain::tell_all(&alone, &told).await {
+            for failure in chain::notify_all(&alone, &told).await {
                 info!("{failure}, after the fact: it was not synchronized in time to be asked");
             }
         }
@@ -198,7 +198,7 @@ impl Relay {
 
     /// Those who take part in `told`, now; newcomers get it into their backlog. What this event
     /// makes known or forgotten is noted here, in one step with the choice of the audience.
-    pub(crate) fn audience(&self, told: &Told) -> Vec<Rc<Seat>> {
+    pub(crate) fn audience(&self, told: &Told) -> Vec<Rc<ChainedPlugin>> {
         self.recorders.told(told);
         let subject = Subject::of(told);
         let begins = matches!(told.event, Event::RunPodSandbox | Event::CreateContainer);
@@ -227,7 +227,7 @@ impl Relay {
     }
 
     /// These were not asked about the beginning that failed: they must not hear of its undoing.
-    pub(crate) fn never_heard(&self, seats: &[Rc<Seat>], told: &Told) {
+    pub(crate) fn never_heard(&self, seats: &[Rc<ChainedPlugin>], told: &Told) {
         let subject = Subject::of(told);
         for guest in self.guests.borrow().iter() {
             if seats.iter().any(|seat| Rc::ptr_eq(seat, &guest.seat)) {
@@ -237,24 +237,27 @@ impl Relay {
     }
 
     /// Those who were too busy to be asked about this beginning do not hear of what follows.
-    pub(crate) fn forget_busy(&self, audience: &[Rc<Seat>], told: &Told) {
+    pub(crate) fn forget_busy(&self, audience: &[Rc<ChainedPlugin>], told: &Told) {
         let busy = crate::plugin::too_busy();
         let seats = audience.iter().filter(|seat| busy.contains(&seat.id()));
-        let seats: Vec<Rc<Seat>> = seats.cloned().collect();
+        let seats: Vec<Rc<ChainedPlugin>> = seats.cloned().collect();
         self.never_heard(&seats, told);
     }
 
     /// Tells everybody in turn; the first failure ends it.
     /// The first value is which plugins were skipped.
-    pub(crate) async fn ask_leave(&self, told: &Told) -> (Vec<Skipped>, Result<(), Failure>) {
+    pub(crate) async fn notify_until_refused(
+        &self,
+        told: &Told,
+    ) -> (Vec<Skipped>, Result<(), PluginFailure>) {
         let audience = self.audience(told);
         let skips = Skips::default();
-        let asked = chain::ask_leave(&audience, told, &skips).await;
+        let asked = chain::notify_until_refused(&audience, told, &skips).await;
         if told.event == Event::RunPodSandbox {
             self.forget_busy(&audience, told);
         }
         let skipped = skips.0.into_inner();
-        let Err(Stopped { failure, asked }) = asked else { return (skipped, Ok(())) };
+        let Err(ChainError { failure, asked }) = asked else { return (skipped, Ok(())) };
         if told.event == Event::RunPodSandbox {
             self.never_heard(&audience[asked.min(audience.len())..], told);
         }
@@ -267,7 +270,8 @@ impl Relay {
         let guests = self.guests();
         let knowing = guests.iter().filter(|guest| guest.known.borrow().contains(&subject));
         let knowing: Vec<Rc<Guest>> = knowing.cloned().collect();
-        let knows = |seat: &Rc<Seat>| knowing.iter().any(|guest| Rc::ptr_eq(&guest.seat, seat));
+        let knows =
+            |seat: &Rc<ChainedPlugin>| knowing.iter().any(|guest| Rc::ptr_eq(&guest.seat, seat));
         // A newcomer that knows it from its snapshot must not find it in its backlog either.
         let backlogs: Vec<usize> = knowing.iter().map(|g| g.backlog.borrow().len()).collect();
         let mut audience = self.audience(told);
@@ -275,14 +279,14 @@ impl Relay {
         for (guest, length) in knowing.iter().zip(backlogs) {
             guest.backlog.borrow_mut().truncate(length);
         }
-        for failure in chain::tell_all(&audience, told).await {
+        for failure in chain::notify_all(&audience, told).await {
             info!("{failure}, after the fact: {} went past us", subject.id());
         }
     }
 
     /// Tells everybody in turn, whatever they say: it has happened. Returns what they want of
     /// other containers.
-    pub(crate) async fn tell_all(&self, told: &Told) -> Option<Updated> {
+    pub(crate) async fn notify_all(&self, told: &Told) -> Option<Updated> {
         let audience = self.audience(told);
         let (updates, failures) = if told.event == Event::StopContainer {
             let request = api::StopContainerRequest {
@@ -293,7 +297,7 @@ impl Relay {
             let (updated, failures) = chain::stop(&audience, &request).await;
             (Some(updated), failures)
         } else {
-            (None, chain::tell_all(&audience, told).await)
+            (None, chain::notify_all(&audience, told).await)
         };
         for failure in failures {
             warn!("{} of {}: {failure}", told.event.name(), Subject::of(told).id());

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::plugin::{ALL_EVENTS, Identity, ProcessLog};
+use crate::plugin::{ALL_EVENTS, PluginIdentity, ProcessLog};
 
 use crate::daemon::node::now;
 use crate::daemon::registry::relay::{Guest, Relay};
@@ -72,7 +72,7 @@ pub(crate) struct Newcomer {
     file: Option<(String, String)>,
     pid: Option<i32>,
     /// Set once it has registered.
-    pub(crate) registered: Arc<OnceLock<Identity>>,
+    pub(crate) registered: Arc<OnceLock<PluginIdentity>>,
 }
 
 impl Roster {
@@ -246,7 +246,7 @@ mod tests {
         let relay = Relay::default();
         let newcomer = relay.roster.enters(None, Some(7));
         assert_eq!(shown(&relay)[0]["state"], "registering");
-        newcomer.registered.set(Identity::checked("10", "foo", "").unwrap()).unwrap();
+        newcomer.registered.set(PluginIdentity::checked("10", "foo", "").unwrap()).unwrap();
         let row = shown(&relay)[0].clone();
         assert_eq!((&row["state"], &row["name"]), (&json!("configuring"), &json!("foo")));
         let file = ("20".to_owned(), "file".to_owned());

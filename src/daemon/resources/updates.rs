@@ -97,7 +97,7 @@ async fn asked(
 ) -> Result<api::UpdateContainersResponse, String> {
     let id = guest.seat.id();
     let rights = guest.seat.rights().map_err(|failure| failure.text)?;
-    let request = guest.seat.believe(request).map_err(|why| format!("{id} {why}"))?;
+    let request = guest.seat.accept_reply(request).map_err(|why| format!("{id} {why}"))?;
     bounds::check(&request).map_err(|what| format!("{id} asked for {what}"))?;
     let api::UpdateContainersRequest { update: wanted, evict, special_fields: _ } = request;
     let mut orders = Vec::new();

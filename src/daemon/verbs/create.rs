@@ -10,7 +10,7 @@ use std::rc::Rc;
 use tracing::warn;
 
 use crate::adaptation::{Creation, DefaultValidator, Merged, Updated};
-use crate::chain::{self, Stopped, Table, Told, Witness};
+use crate::chain::{self, ChainError, ChainObserver, Participants, Told};
 use crate::engine::Role;
 use crate::error::{Context, Error, Result, quoted};
 use crate::files::{self, Original};
@@ -313,16 +313,16 @@ pub(crate) async fn ask(node: &Rc<Node>, call: &Call, seen: &life::Seen) -> Resu
     let audience = node.relay.audience(&told);
     let lenient = DefaultValidator::default();
     let builtin = if node.is_bystander() { &lenient } else { &node.builtin };
-    let table = Table { audience: &audience, everybody: &everybody, builtin };
+    let table = Participants { audience: &audience, everybody: &everybody, builtin };
     let record = Record { node, key: &call.key, silent: RefCell::default() };
     let asked = chain::create(&table, creation, &record).await;
     node.relay.forget_busy(&audience, &told);
     let asked = asked.and_then(|merged| {
         require::require_answers(node, seen, &record.silent.borrow())
             .map(|()| merged)
-            .map_err(|failure| Stopped { failure, asked: audience.len() })
+            .map_err(|failure| ChainError { failure, asked: audience.len() })
     });
-    let Stopped { failure, asked } = match asked {
+    let ChainError { failure, asked } = match asked {
         Ok(merged) => return Ok(merged),
         Err(stopped) => stopped,
     };
@@ -340,7 +340,7 @@ struct Record<'a> {
     silent: RefCell<Vec<(String, String)>>,
 }
 
-impl Witness for Record<'_> {
+impl ChainObserver for Record<'_> {
     /// A newcomer's snapshot shows the container as the plugins so far left it (D15). A crash
     /// loses the request anyway, so this is not written to disk.
     fn so_far(&self, container: &api::Container) {
@@ -361,7 +361,7 @@ fn note_verdict(
     node: &Node,
     call: &Call,
     merged: &Merged,
-    patched: &spec::patch::Patched,
+    patched: &spec::patch::PatchedSpec,
     names: &Resolved,
 ) {
     let owners = merged.owners.to_flat(&call.key.id);
@@ -420,7 +420,7 @@ fn refuse_link(
     call: &Call,
     merged: &Merged,
     bundle: &Bundle,
-    patched: &spec::patch::Patched,
+    patched: &spec::patch::PatchedSpec,
 ) -> Result<()> {
     let Some(change) = patched.changes.first().filter(|_| bundle.original.is_link) else {
         return Ok(());
@@ -477,7 +477,7 @@ fn write_beside(node: &Node, call: &Call, bundle: &Bundle, bytes: &[u8]) -> Resu
 pub(crate) async fn before_start(node: &Rc<Node>, call: &Call) -> Result<()> {
     node.tell(Event::PostCreateContainer, &call.key).await;
     let Some(told) = node.told(Event::StartContainer, &call.key) else { return Ok(()) };
-    let (skipped, allowed) = node.relay.ask_leave(&told).await;
+    let (skipped, allowed) = node.relay.notify_until_refused(&told).await;
     if !skipped.is_empty() {
         node.change(&call.key, |record| record.skipped.extend(skipped));
     }

@@ -15,7 +15,9 @@ use crate::error::{Error, Result};
 use crate::plugin::api;
 use crate::resolve;
 use crate::runtime::features::Features;
-use crate::spec::patch::{HostFacts, PatchError, Patched, Resolved, patch_on, propagating_sources};
+use crate::spec::patch::{
+    HostFacts, PatchError, PatchedSpec, Resolved, patch_on, propagating_sources,
+};
 
 use crate::daemon::node::Node;
 use crate::daemon::request::call::Call;
@@ -72,7 +74,7 @@ pub(crate) async fn patch(
     document: &[u8],
     adjust: &api::ContainerAdjustment,
     facts: &HostFacts,
-) -> std::result::Result<Patched, PatchError> {
+) -> std::result::Result<PatchedSpec, PatchError> {
     let is_small = adjust.compute_size() <= SMALL && document.len() <= LARGE;
     if is_small && facts.names.cdi.len() <= FEW {
         return patch_on(document, adjust, facts);

@@ -2,8 +2,8 @@
 //! Plugins that must have their say in every container: whether they are there, and have answered.
 //! It refuses; who is exempt is known by then.
 
-use crate::adaptation::{Excuses, missing_required};
-use crate::chain::{Cause, Failure};
+use crate::adaptation::{ValidatorExemptions, missing_required};
+use crate::chain::{Cause, PluginFailure};
 use crate::error::{Error, Result};
 
 use crate::daemon::node::Node;
@@ -41,13 +41,13 @@ pub(crate) fn require_answers(
     node: &Node,
     seen: &life::Seen,
     silent: &[(String, String)],
-) -> std::result::Result<(), Failure> {
+) -> std::result::Result<(), PluginFailure> {
     let of = |name: &str| {
         let bare = |id: &str| id.split_once('-').is_some_and(|(_, bare)| bare == name);
         silent.iter().find(|(id, _)| id == name || bare(id))
     };
     let fails =
-        |id: &str, text| Err(Failure { plugin: id.to_owned(), cause: Cause::Timeout, text });
+        |id: &str, text| Err(PluginFailure { plugin: id.to_owned(), cause: Cause::Timeout, text });
     match missing(node, seen, |name| of(name).is_none()) {
         Ok(names) => match names.into_iter().find_map(of) {
             Some((id, why)) => fails(id, format!("the required plugin {id} {why}")),
@@ -67,7 +67,7 @@ fn missing<'n>(
         return Ok(Vec::new());
     }
     let config = &node.config;
-    let excuses = Excuses {
+    let exemptions = ValidatorExemptions {
         is_exempt: seen.is_exempt,
         tolerate_missing_plugins_annotation: &config
             .default_validator
@@ -75,5 +75,5 @@ fn missing<'n>(
     };
     let required = config.required_plugins();
     let (pod, container) = (create::known_pod(node, seen), &seen.container.name);
-    missing_required(&pod, container, excuses, required, is_present)
+    missing_required(&pod, container, exemptions, required, is_present)
 }

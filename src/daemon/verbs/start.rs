@@ -27,7 +27,7 @@ pub(crate) async fn start(node: &Rc<Node>, call: &Call) -> Result<Proceed> {
     let allowed = if record.is_sandbox {
         life::run(node, &record.pod).await
     } else {
-        ask_leave(node, call).await
+        notify_until_refused(node, call).await
     };
     if let Err(error) = allowed {
         node.change(&call.key, |record| {
@@ -39,9 +39,9 @@ pub(crate) async fn start(node: &Rc<Node>, call: &Call) -> Result<Proceed> {
     Ok(Proceed::default())
 }
 
-async fn ask_leave(node: &Rc<Node>, call: &Call) -> Result<()> {
+async fn notify_until_refused(node: &Rc<Node>, call: &Call) -> Result<()> {
     let Some(told) = node.told(Event::StartContainer, &call.key) else { return Ok(()) };
-    let (skipped, allowed) = node.relay.ask_leave(&told).await;
+    let (skipped, allowed) = node.relay.notify_until_refused(&told).await;
     if !skipped.is_empty() {
         node.change(&call.key, |record| record.skipped.extend(skipped));
     }

@@ -19,7 +19,7 @@ use tracing::warn;
 
 use crate::adaptation::Updated;
 use crate::argv::{self, Verb};
-use crate::chain::{self, Stopped};
+use crate::chain::{self, ChainError};
 use crate::describe;
 use crate::error::{Context, Error, Result, quoted};
 use crate::host::Point;
@@ -229,7 +229,7 @@ async fn ask(node: &Rc<Node>, record: &Container, delta: &Block) -> Result<Answe
     }
     let updated = match asked {
         Ok(updated) => updated,
-        Err(Stopped { failure, asked: _ }) => {
+        Err(ChainError { failure, asked: _ }) => {
             let why = quoted(&failure.text);
             return Err(Error::new(why).hint("its resources are unchanged").by(failure.plugin));
         }

@@ -5,7 +5,7 @@
 use protobuf::MessageDyn;
 
 use super::super::{Event, api};
-use super::{Result, Runtime, async_trait};
+use super::{Result, RuntimeHandle, async_trait};
 
 /// A plugin. An error from a handler refuses what the engine is doing (create, start, update), or
 /// is noted where there is nothing left to refuse (stop, remove, the post events).
@@ -14,7 +14,7 @@ use super::{Result, Runtime, async_trait};
 /// longer is not stopped: the next request may find it still at work.
 #[async_trait]
 #[expect(unused_variables, reason = "the names are documentation")]
-pub trait Handler: Send + Sync + 'static {
+pub trait PluginHandler: Send + Sync + 'static {
     /// The events to hear of; asked after `configure`. There must be one at least: the protocol
     /// takes an empty list for all events.
     fn events(&self) -> &[Event];
@@ -30,7 +30,11 @@ pub trait Handler: Send + Sync + 'static {
 
     /// The configuration text (in any form the plugin likes) and what the runtime is. The first
     /// call of each connection; `runtime` may be kept for later.
-    async fn configure(&self, runtime: &Runtime, request: api::ConfigureRequest) -> Result<()> {
+    async fn configure(
+        &self,
+        runtime: &RuntimeHandle,
+        request: api::ConfigureRequest,
+    ) -> Result<()> {
         Ok(())
     }
 
@@ -38,7 +42,7 @@ pub trait Handler: Send + Sync + 'static {
     /// Once in each connection, before the first event.
     async fn synchronize(
         &self,
-        runtime: &Runtime,
+        runtime: &RuntimeHandle,
         pods: Vec<api::PodSandbox>,
         containers: Vec<api::Container>,
     ) -> Result<Vec<api::ContainerUpdate>> {
@@ -51,7 +55,7 @@ pub trait Handler: Send + Sync + 'static {
     /// A pod begins.
     async fn run_pod_sandbox(
         &self,
-        runtime: &Runtime,
+        runtime: &RuntimeHandle,
         request: api::RunPodSandboxRequest,
     ) -> Result<()> {
         Ok(())
@@ -60,7 +64,7 @@ pub trait Handler: Send + Sync + 'static {
     /// A pod is about to be resized.
     async fn update_pod_sandbox(
         &self,
-        runtime: &Runtime,
+        runtime: &RuntimeHandle,
         request: api::UpdatePodSandboxRequest,
     ) -> Result<()> {
         Ok(())
@@ -69,7 +73,7 @@ pub trait Handler: Send + Sync + 'static {
     /// A pod was resized.
     async fn post_update_pod_sandbox(
         &self,
-        runtime: &Runtime,
+        runtime: &RuntimeHandle,
         request: api::PostUpdatePodSandboxRequest,
     ) -> Result<()> {
         Ok(())
@@ -78,7 +82,7 @@ pub trait Handler: Send + Sync + 'static {
     /// A pod has ended.
     async fn stop_pod_sandbox(
         &self,
-        runtime: &Runtime,
+        runtime: &RuntimeHandle,
         request: api::StopPodSandboxRequest,
     ) -> Result<()> {
         Ok(())
@@ -87,7 +91,7 @@ pub trait Handler: Send + Sync + 'static {
     /// A pod is forgotten.
     async fn remove_pod_sandbox(
         &self,
-        runtime: &Runtime,
+        runtime: &RuntimeHandle,
         request: api::RemovePodSandboxRequest,
     ) -> Result<()> {
         Ok(())
@@ -97,7 +101,7 @@ pub trait Handler: Send + Sync + 'static {
     /// plugins with a lower index have changed already.
     async fn create_container(
         &self,
-        runtime: &Runtime,
+        runtime: &RuntimeHandle,
         request: api::CreateContainerRequest,
     ) -> Result<api::CreateContainerResponse> {
         Ok(api::CreateContainerResponse::new())
@@ -106,7 +110,7 @@ pub trait Handler: Send + Sync + 'static {
     /// A container was made; its process waits.
     async fn post_create_container(
         &self,
-        runtime: &Runtime,
+        runtime: &RuntimeHandle,
         request: api::PostCreateContainerRequest,
     ) -> Result<()> {
         Ok(())
@@ -115,7 +119,7 @@ pub trait Handler: Send + Sync + 'static {
     /// A container is about to be started; its pid and cgroup are there.
     async fn start_container(
         &self,
-        runtime: &Runtime,
+        runtime: &RuntimeHandle,
         request: api::StartContainerRequest,
     ) -> Result<()> {
         Ok(())
@@ -124,7 +128,7 @@ pub trait Handler: Send + Sync + 'static {
     /// A container was started.
     async fn post_start_container(
         &self,
-        runtime: &Runtime,
+        runtime: &RuntimeHandle,
         request: api::PostStartContainerRequest,
     ) -> Result<()> {
         Ok(())
@@ -134,7 +138,7 @@ pub trait Handler: Send + Sync + 'static {
     /// of other containers.
     async fn update_container(
         &self,
-        runtime: &Runtime,
+        runtime: &RuntimeHandle,
         request: api::UpdateContainerRequest,
     ) -> Result<api::UpdateContainerResponse> {
         Ok(api::UpdateContainerResponse::new())
@@ -143,7 +147,7 @@ pub trait Handler: Send + Sync + 'static {
     /// A container was updated.
     async fn post_update_container(
         &self,
-        runtime: &Runtime,
+        runtime: &RuntimeHandle,
         request: api::PostUpdateContainerRequest,
     ) -> Result<()> {
         Ok(())
@@ -152,7 +156,7 @@ pub trait Handler: Send + Sync + 'static {
     /// A container has ended; the answer may update others.
     async fn stop_container(
         &self,
-        runtime: &Runtime,
+        runtime: &RuntimeHandle,
         request: api::StopContainerRequest,
     ) -> Result<api::StopContainerResponse> {
         Ok(api::StopContainerResponse::new())
@@ -161,7 +165,7 @@ pub trait Handler: Send + Sync + 'static {
     /// A container is forgotten.
     async fn remove_container(
         &self,
-        runtime: &Runtime,
+        runtime: &RuntimeHandle,
         request: api::RemoveContainerRequest,
     ) -> Result<()> {
         Ok(())
@@ -171,7 +175,7 @@ pub trait Handler: Send + Sync + 'static {
     /// reason.
     async fn validate_container_adjustment(
         &self,
-        runtime: &Runtime,
+        runtime: &RuntimeHandle,
         request: api::ValidateContainerAdjustmentRequest,
     ) -> Result<()> {
         Ok(())

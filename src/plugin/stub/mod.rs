@@ -1,23 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The plugin's side of the protocol: what a plugin in Rust is written with (docs/plugins.md).
 //!
-//! Implement [`Handler`], say in `events` what to hear of, and end `main` with [`main`]:
+//! Implement [`PluginHandler`], say in `events` what to hear of, and end `main` with [`main`]:
 //!
 //! ```no_run
-//! use nri_runc::plugin::stub::{self, Handler, Runtime, async_trait};
+//! use nri_runc::plugin::stub::{self, PluginHandler, RuntimeHandle, async_trait};
 //! use nri_runc::plugin::{Event, api};
 //!
 //! struct Greeter;
 //!
 //! #[async_trait]
-//! impl Handler for Greeter {
+//! impl PluginHandler for Greeter {
 //!     fn events(&self) -> &[Event] {
 //!         &[Event::CreateContainer]
 //!     }
 //!
 //!     async fn create_container(
 //!         &self,
-//!         _: &Runtime,
+//!         _: &RuntimeHandle,
 //!         request: api::CreateContainerRequest,
 //!     ) -> stub::Result<api::CreateContainerResponse> {
 //!         let env = stub::env("GREETING", &format!("hello {}", request.container.name));
@@ -48,37 +48,37 @@ use ttrpc::r#async::{Client, Server};
 use ttrpc::context;
 
 pub use async_trait::async_trait;
-pub use handler::Handler;
+pub use handler::PluginHandler;
 pub use messages::{annotation, env, resources};
-pub use program::{Options, main, run};
+pub use program::{ProgramOptions, main, run};
 
 use super::api;
 use super::mux::{self, Connection, Trunk};
 
 /// Any error of a plugin's own; its text is what the operator reads.
-pub type Failure = Box<dyn std::error::Error + Send + Sync>;
+pub type HandlerError = Box<dyn std::error::Error + Send + Sync>;
 /// What a plugin's handlers return.
-pub type Result<T> = std::result::Result<T, Failure>;
+pub type Result<T> = std::result::Result<T, HandlerError>;
 
 /// The NRI version that the stub speaks.
 const NRI_VERSION: &str = "v0.12.5";
 /// How long the runtime may take to answer us.
-const PATIENCE: Duration = Duration::from_secs(5);
+const UPCALL_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The runtime as a plugin reaches it; cheap to clone and to keep.
 #[derive(Clone)]
-pub struct Runtime {
+pub struct RuntimeHandle {
     trunk: Trunk,
     client: api::RuntimeClient,
 }
 
-impl std::fmt::Debug for Runtime {
+impl std::fmt::Debug for RuntimeHandle {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Runtime").field("trunk", &self.trunk).finish_non_exhaustive()
+        f.debug_struct("RuntimeHandle").field("trunk", &self.trunk).finish_non_exhaustive()
     }
 }
 
-impl Runtime {
+impl RuntimeHandle {
     /// Asks for updates of containers, unasked: at any time once synchronized, also from inside
     /// a handler. The answer lists the updates that were not carried out.
     ///
@@ -88,7 +88,7 @@ impl Runtime {
         &self,
         request: &api::UpdateContainersRequest,
     ) -> Result<api::UpdateContainersResponse> {
-        let context = context::with_duration(PATIENCE);
+        let context = context::with_duration(UPCALL_TIMEOUT);
         Ok(self.client.update_containers(context, request).await.map_err(in_its_words)?)
     }
 
@@ -99,7 +99,7 @@ impl Runtime {
             NRI_version: NRI_VERSION.to_owned(),
             ..api::RegisterPluginRequest::default()
         };
-        let context = context::with_duration(PATIENCE);
+        let context = context::with_duration(UPCALL_TIMEOUT);
         self.client.register_plugin(context, &request).await.map(|_| ())
     }
 
@@ -116,7 +116,7 @@ impl Runtime {
 
 /// A connected plugin.
 pub struct Stub {
-    runtime: Runtime,
+    runtime: RuntimeHandle,
     /// Why the plugin itself refused to start; empty for a plugin of the generated service.
     refused: Arc<OnceLock<String>>,
     _server: Server,
@@ -138,7 +138,7 @@ impl Stub {
         stream: UnixStream,
         id: &str,
         config: &str,
-        handler: Arc<dyn Handler>,
+        handler: Arc<dyn PluginHandler>,
     ) -> Result<Self> {
         let (index, name) = id.split_once('-').unwrap_or((id, ""));
         let (runtime, plugin) = split(stream)?;
@@ -169,7 +169,7 @@ impl Stub {
 
     /// Answers from here on; the runtime may call before it has answered our registration.
     async fn start(
-        runtime: Runtime,
+        runtime: RuntimeHandle,
         plugin: Connection,
         service: Arc<dyn api::Plugin + Send + Sync>,
         refused: Arc<OnceLock<String>>,
@@ -183,11 +183,11 @@ impl Stub {
     }
 
     /// The runtime, to call it at any time.
-    pub fn runtime(&self) -> Runtime {
+    pub fn runtime(&self) -> RuntimeHandle {
         self.runtime.clone()
     }
 
-    /// Asks for updates of containers, see [`Runtime::update_containers`].
+    /// Asks for updates of containers, see [`RuntimeHandle::update_containers`].
     ///
     /// # Errors
     /// Fails when the runtime does not take them.
@@ -211,10 +211,10 @@ impl Stub {
     }
 }
 
-fn split(stream: UnixStream) -> std::io::Result<(Runtime, Connection)> {
+fn split(stream: UnixStream) -> std::io::Result<(RuntimeHandle, Connection)> {
     let (trunk, plugin, runtime) = mux::split(stream)?;
     let client = api::RuntimeClient::new(Client::new(Socket::new(runtime)));
-    Ok((Runtime { trunk, client }, plugin))
+    Ok((RuntimeHandle { trunk, client }, plugin))
 }
 
 /// What the other side said, without ttRPC's envelope.

@@ -15,7 +15,7 @@ use tokio::net::UnixStream;
 
 use crate::error::in_our_words;
 
-use super::{Handler, Result, Stub};
+use super::{PluginHandler, Result, Stub};
 
 /// Pauses between attempts to reach a runtime that is away.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
@@ -24,7 +24,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 /// How a plugin that was started by hand finds its runtime. A launched plugin ignores them.
 #[derive(Debug, Clone, Parser)]
 #[command(about = "An NRI plugin", long_about = None)]
-pub struct Options {
+pub struct ProgramOptions {
     /// The runtime's plugin socket
     #[arg(long, default_value = "/var/run/nri/nri.sock")]
     pub socket: PathBuf,
@@ -40,8 +40,8 @@ pub struct Options {
 }
 
 /// The whole `main` of a plugin that calls itself `id` (`NN-name`).
-pub fn main(id: &str, handler: impl Handler) -> ExitCode {
-    let options = Options::parse();
+pub fn main(id: &str, handler: impl PluginHandler) -> ExitCode {
+    let options = ProgramOptions::parse();
     let log = tracing_subscriber::fmt().with_writer(std::io::stderr).with_target(false);
     log.without_time().init();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -61,7 +61,11 @@ pub fn main(id: &str, handler: impl Handler) -> ExitCode {
 /// # Errors
 /// Fails when the runtime cannot be reached, or either side refuses to start. With `reconnect`
 /// only the plugin's own refusal ends it.
-pub async fn run(id: &str, options: &Options, handler: Arc<dyn Handler>) -> Result<()> {
+pub async fn run(
+    id: &str,
+    options: &ProgramOptions,
+    handler: Arc<dyn PluginHandler>,
+) -> Result<()> {
     if let Some(stream) = inherited()? {
         let stub = Stub::serve(stream, id, "", handler).await?;
         stub.closed().await;
@@ -96,9 +100,9 @@ pub async fn run(id: &str, options: &Options, handler: Arc<dyn Handler>) -> Resu
 
 async fn connect(
     id: &str,
-    options: &Options,
+    options: &ProgramOptions,
     config: &str,
-    handler: &Arc<dyn Handler>,
+    handler: &Arc<dyn PluginHandler>,
 ) -> Result<Stub> {
     let stream = UnixStream::connect(&options.socket).await;
     let stream = stream.map_err(|error| {

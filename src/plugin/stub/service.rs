@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Between the protocol's service and a [`Handler`]: collects a snapshot that comes in parts,
+//! Between the protocol's service and a [`PluginHandler`]: collects a snapshot that comes in parts,
 //! takes StateChange from old runtimes, and gives errors their words. It decides nothing.
 
 use std::sync::{Arc, Mutex, OnceLock};
@@ -9,14 +9,14 @@ use ttrpc::r#async::TtrpcContext;
 
 use super::super::api;
 use super::super::event::{ALL_EVENTS, Event};
-use super::{Failure, Handler, Runtime, async_trait};
+use super::{HandlerError, PluginHandler, RuntimeHandle, async_trait};
 
 /// After Shutdown the runtime closes the connection; if it does not, we do.
 const GOODBYE: Duration = Duration::from_millis(500);
 
 pub(super) struct Service {
-    handler: Arc<dyn Handler>,
-    runtime: Runtime,
+    handler: Arc<dyn PluginHandler>,
+    runtime: RuntimeHandle,
     config: String,
     /// The parts of the snapshot that have come so far.
     snapshot: Mutex<api::SynchronizeRequest>,
@@ -24,7 +24,11 @@ pub(super) struct Service {
 }
 
 impl Service {
-    pub(super) fn new(handler: Arc<dyn Handler>, runtime: Runtime, config: String) -> Self {
+    pub(super) fn new(
+        handler: Arc<dyn PluginHandler>,
+        runtime: RuntimeHandle,
+        config: String,
+    ) -> Self {
         Self {
             handler,
             runtime,
@@ -40,7 +44,7 @@ impl Service {
     }
 
     /// A refusal at the start ends the plugin, whoever hears of it.
-    fn start_refused(&self, error: Failure) -> ttrpc::Error {
+    fn start_refused(&self, error: HandlerError) -> ttrpc::Error {
         let _only_the_first_counts = self.refused.set(error.to_string());
         refusal(error)
     }
@@ -53,7 +57,7 @@ impl Service {
         (!part.more).then(|| std::mem::take(&mut *whole))
     }
 
-    fn events(&self) -> Result<i32, Failure> {
+    fn events(&self) -> Result<i32, HandlerError> {
         match self.handler.events().iter().fold(0, |bits, event| bits | event.bit()) {
             0 => Err("the plugin names no event, which the protocol cannot say".into()),
             bits => Ok(bits),
@@ -61,7 +65,7 @@ impl Service {
     }
 }
 
-fn refusal(error: impl Into<Failure>) -> ttrpc::Error {
+fn refusal(error: impl Into<HandlerError>) -> ttrpc::Error {
     let text = error.into().to_string();
     ttrpc::Error::RpcStatus(ttrpc::get_status(ttrpc::Code::UNKNOWN, text))
 }

@@ -16,15 +16,13 @@ use crate::host::Host;
 use crate::plugin::api;
 use crate::spec::patch::{CdiDevice, Class, PatchError, Resolved};
 
-type Adjustment = api::ContainerAdjustment;
-
 /// A host made of files.
-struct Tree {
+struct HostTree {
     temp: tempfile::TempDir,
     config: Config,
 }
 
-impl Tree {
+impl HostTree {
     fn new(files: &[(&str, &str)]) -> Self {
         let tree = Self {
             temp: tempfile::tempdir().unwrap(),
@@ -47,13 +45,13 @@ impl Tree {
         Host::new(&self.temp.path().display().to_string(), "")
     }
 
-    fn resolve(&self, adjustment: &Adjustment) -> Result<Resolved, PatchError> {
+    fn resolve(&self, adjustment: &api::ContainerAdjustment) -> Result<Resolved, PatchError> {
         resolve(adjustment, &self.config, &self.host())
     }
 
     /// The one line of a refusal about `field`, which says all of `wanted`.
     #[track_caller]
-    fn refuses(&self, adjustment: &Adjustment, field: &str, wanted: &[&str]) {
+    fn refuses(&self, adjustment: &api::ContainerAdjustment, field: &str, wanted: &[&str]) {
         let error = self.resolve(adjustment).unwrap_err();
         assert_eq!(error.field(), Some(field), "{error}");
         says(&error, wanted);
@@ -74,28 +72,31 @@ fn says(error: &PatchError, wanted: &[&str]) {
     }
 }
 
-fn cdi(names: &[&str]) -> Adjustment {
+fn cdi(names: &[&str]) -> api::ContainerAdjustment {
     let named = |name: &&str| api::CDIDevice { name: (*name).to_owned(), ..Default::default() };
-    Adjustment { CDI_devices: names.iter().map(named).collect(), ..Default::default() }
+    api::ContainerAdjustment {
+        CDI_devices: names.iter().map(named).collect(),
+        ..Default::default()
+    }
 }
 
-fn linux(linux: api::LinuxContainerAdjustment) -> Adjustment {
-    Adjustment { linux: Some(linux).into(), ..Default::default() }
+fn linux(linux: api::LinuxContainerAdjustment) -> api::ContainerAdjustment {
+    api::ContainerAdjustment { linux: Some(linux).into(), ..Default::default() }
 }
 
 fn text(value: &str) -> MessageField<api::OptionalString> {
     Some(api::OptionalString { value: value.to_owned(), ..Default::default() }).into()
 }
 
-fn resources(resources: api::LinuxResources) -> Adjustment {
+fn resources(resources: api::LinuxResources) -> api::ContainerAdjustment {
     linux(api::LinuxContainerAdjustment { resources: Some(resources).into(), ..Default::default() })
 }
 
-fn blockio(class: &str) -> Adjustment {
+fn blockio(class: &str) -> api::ContainerAdjustment {
     resources(api::LinuxResources { blockio_class: text(class), ..Default::default() })
 }
 
-fn rdt(class: &str) -> Adjustment {
+fn rdt(class: &str) -> api::ContainerAdjustment {
     resources(api::LinuxResources { rdt_class: text(class), ..Default::default() })
 }
 
@@ -126,7 +127,7 @@ devices:
 
 #[test]
 fn a_cdi_device_brings_its_edits_and_those_of_its_file_once() {
-    let tree = Tree::new(&[("/etc/cdi/gpu.yaml", GPU)]);
+    let tree = HostTree::new(&[("/etc/cdi/gpu.yaml", GPU)]);
     let resolved = tree.resolve(&cdi(&["v.com/gpu=1", "v.com/gpu=0"])).unwrap();
     let [one, zero] = &resolved.cdi[..] else { panic!("{resolved:?}") };
     let env = |device: &CdiDevice| -> Vec<String> {
@@ -161,7 +162,7 @@ fn device_file(kind: &str, value: &str) -> String {
 
 #[test]
 fn the_later_folder_wins_and_a_broken_neighbour_disturbs_nobody() {
-    let tree = Tree::new(&[
+    let tree = HostTree::new(&[
         ("/etc/cdi/a.json", &device_file("v.com/d", "etc")),
         ("/var/run/cdi/a.json", &device_file("v.com/d", "run")),
         ("/etc/cdi/broken.json", "{"),
@@ -174,7 +175,7 @@ fn the_later_folder_wins_and_a_broken_neighbour_disturbs_nobody() {
 #[test]
 fn a_cdi_device_that_cannot_be_had_is_refused_by_its_name() {
     let field = "CdiDevices[v.com/d=x]";
-    let tree = Tree::new(&[("/etc/cdi/a.json", &device_file("v.com/other", "1"))]);
+    let tree = HostTree::new(&[("/etc/cdi/a.json", &device_file("v.com/other", "1"))]);
     tree.refuses(&cdi(&["v.com/d=x"]), field, &["/etc/cdi, /var/run/cdi", "defines"]);
     tree.put("/etc/cdi/b.yaml", "cdiVersion: 0.6.0\nkind: v.com/d\ndevices: 5\n");
     tree.refuses(&cdi(&["v.com/d=x"]), field, &["/etc/cdi/b.yaml is broken"]);
@@ -199,7 +200,7 @@ fn a_spec_file_that_asks_for_nonsense_is_broken() {
             r#"{{"cdiVersion": "0.6.0", "kind": "v.com/d",
                 "devices": [{{"name": "x", "containerEdits": {edits}}}]}}"#
         );
-        let tree = Tree::new(&[("/etc/cdi/a.json", &text)]);
+        let tree = HostTree::new(&[("/etc/cdi/a.json", &text)]);
         tree.refuses(&cdi(&["v.com/d=x"]), "CdiDevices[v.com/d=x]", &["/etc/cdi/a.json"]);
     }
 }
@@ -223,8 +224,8 @@ Classes:
   no-list: {Weight: 50}
 ";
 
-fn disks() -> Tree {
-    let tree = Tree::new(&[
+fn disks() -> HostTree {
+    let tree = HostTree::new(&[
         ("/etc/blockio.yaml", CLASSES),
         ("/dev/sda", ""),
         ("/dev/sda1", ""),
@@ -261,12 +262,12 @@ fn a_class_without_limits_and_the_empty_class_are_two_things() {
     let tree = disks();
     assert_eq!(tree.resolve(&blockio("nothing")).unwrap().block_io, Class::Set(json!({})));
     assert_eq!(tree.resolve(&blockio("")).unwrap().block_io, Class::Cleared);
-    assert_eq!(tree.resolve(&Adjustment::default()).unwrap(), Resolved::default());
+    assert_eq!(tree.resolve(&api::ContainerAdjustment::default()).unwrap(), Resolved::default());
 }
 
 #[test]
 fn patterns_that_match_nothing_limit_nothing_and_are_noted() {
-    let tree = Tree::new(&[("/etc/blockio.yaml", CLASSES)]);
+    let tree = HostTree::new(&[("/etc/blockio.yaml", CLASSES)]);
     let resolved = tree.resolve(&blockio("slow")).unwrap();
     assert_eq!(resolved.block_io, Class::Set(json!({"weight": 80})));
     assert_eq!(resolved.notes.len(), 3, "{:?}", resolved.notes);
@@ -298,7 +299,7 @@ fn a_block_io_class_that_means_nothing_is_refused_with_its_file() {
 
 #[test]
 fn an_rdt_class_is_a_folder_in_resctrl() {
-    let tree = Tree::new(&[
+    let tree = HostTree::new(&[
         ("/sys/fs/resctrl/info/x", ""),
         ("/sys/fs/resctrl/gold/schemata", ""),
         ("/sys/fs/resctrl/schemata", ""),
@@ -312,6 +313,6 @@ fn an_rdt_class_is_a_folder_in_resctrl() {
     for class in ["../gold", "/gold", "gold/.", "..", "."] {
         tree.refuses(&rdt(class), "RdtClass", &["no name of a class"]);
     }
-    let bare = Tree::new(&[("/sys/fs/resctrl/gold/schemata", "")]);
+    let bare = HostTree::new(&[("/sys/fs/resctrl/gold/schemata", "")]);
     bare.refuses(&rdt("gold"), "RdtClass", &["not mounted at /sys/fs/resctrl"]);
 }

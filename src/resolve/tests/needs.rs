@@ -3,14 +3,14 @@
 
 use serde_json::json;
 
-use super::{Adjustment, linux, says};
+use super::{linux, says};
 use crate::plugin::api;
 use crate::resolve::{check_runtime, needs_runtime};
 use crate::runtime::features::Features;
 use crate::spec::patch::{CdiDevice, Class, Resolved};
 
 /// Adjustments that need something of the runtime, and the field that a refusal names.
-fn needing() -> Vec<(Adjustment, &'static str)> {
+fn needing() -> Vec<(api::ContainerAdjustment, &'static str)> {
     let one = api::LinuxContainerAdjustment::default;
     let namespace = |kind: &str| {
         let namespace = api::LinuxNamespace { type_: kind.to_owned(), ..Default::default() };
@@ -19,7 +19,7 @@ fn needing() -> Vec<(Adjustment, &'static str)> {
     let mount = |option: &str| {
         let options = vec![option.to_owned(), "size=1M".to_owned()];
         let mount = api::Mount { destination: "/m".to_owned(), options, ..Default::default() };
-        Adjustment { mounts: vec![mount], ..Default::default() }
+        api::ContainerAdjustment { mounts: vec![mount], ..Default::default() }
     };
     let seccomp = |flag: &str| {
         let policy = api::LinuxSeccomp {
@@ -39,7 +39,7 @@ fn needing() -> Vec<(Adjustment, &'static str)> {
     all
 }
 
-fn needing_what_is_young() -> Vec<(Adjustment, &'static str)> {
+fn needing_what_is_young() -> Vec<(api::ContainerAdjustment, &'static str)> {
     let one = api::LinuxContainerAdjustment::default;
     let schemata = api::LinuxRdt {
         schemata: Some(api::OptionalRepeatedString::default()).into(),
@@ -169,8 +169,8 @@ fn removals_and_everyday_fields_ask_no_runtime() {
         ..Default::default()
     };
     for adjustment in [
-        Adjustment::default(),
-        Adjustment { mounts: vec![mount, removed], ..Default::default() },
+        api::ContainerAdjustment::default(),
+        api::ContainerAdjustment { mounts: vec![mount, removed], ..Default::default() },
         linux(api::LinuxContainerAdjustment {
             namespaces: vec![namespace],
             net_devices: [("-eth0".to_owned(), api::LinuxNetDevice::default())].into(),
@@ -193,11 +193,11 @@ fn what_cdi_and_classes_bring_needs_the_runtime_too() {
     };
     let resolved = Resolved { cdi: vec![device], ..Resolved::default() };
     let runc = Features::from_answers("runc version 1.3.0", "{}");
-    let error = check_runtime(&Adjustment::default(), &resolved, &runc).unwrap_err();
+    let error = check_runtime(&api::ContainerAdjustment::default(), &resolved, &runc).unwrap_err();
     assert_eq!(error.field(), Some("CdiDevices[v.com/d=x]"));
     let class = Class::Set(json!({"closID": "gold"}));
     let resolved = Resolved { intel_rdt: class, ..Resolved::default() };
     let crun = Features::from_answers("crun version 1.9", "{}");
-    let error = check_runtime(&Adjustment::default(), &resolved, &crun).unwrap_err();
+    let error = check_runtime(&api::ContainerAdjustment::default(), &resolved, &crun).unwrap_err();
     says(&error, &["RdtClass", "crun 1.9.0", "linux.intelRdt"]);
 }

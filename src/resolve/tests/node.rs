@@ -3,17 +3,17 @@
 
 use std::path::Path;
 
-use super::{Adjustment, Tree, linux, says};
+use super::{HostTree, linux, says};
 use crate::plugin::api;
 use crate::resolve::{NODE_NEEDS, check_node};
 use crate::spec::patch::{PatchError, Resolved};
 
-fn checked(tree: &Tree, adjustment: &Adjustment) -> Result<(), PatchError> {
+fn checked(tree: &HostTree, adjustment: &api::ContainerAdjustment) -> Result<(), PatchError> {
     check_node(adjustment, &Resolved::default(), Path::new("/sys/fs/resctrl"), &tree.host())
 }
 
 /// An adjustment for each row of the table, with the field that a refusal names.
-fn each() -> Vec<(Adjustment, &'static str)> {
+fn each() -> Vec<(api::ContainerAdjustment, &'static str)> {
     let one = api::LinuxContainerAdjustment::default;
     let resources = |resources: api::LinuxResources| {
         linux(api::LinuxContainerAdjustment { resources: Some(resources).into(), ..one() })
@@ -48,13 +48,13 @@ fn each() -> Vec<(Adjustment, &'static str)> {
 }
 
 /// A node that lacks everything, and one that has it.
-fn nodes() -> [Tree; 2] {
-    let poor = Tree::new(&[
+fn nodes() -> [HostTree; 2] {
+    let poor = HostTree::new(&[
         ("/sys/fs/cgroup/memory/tasks", ""),
         ("/proc/self/ns/pid", ""),
         ("/sys/devices/system/cpu/online", "0"),
     ]);
-    let rich = Tree::new(&[
+    let rich = HostTree::new(&[
         ("/sys/fs/cgroup/cgroup.controllers", "memory hugetlb"),
         ("/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages", "0"),
         ("/sys/fs/resctrl/info/L3/num_closids", "16"),
@@ -75,14 +75,14 @@ fn what_a_node_lacks_is_refused_with_its_field_and_what_it_has_is_not() {
         checked(&rich, &adjustment).unwrap();
         // A node of which nothing can be read is trusted; resctrl is there or not.
         if !field.starts_with("Rdt") {
-            checked(&Tree::new(&[]), &adjustment).unwrap();
+            checked(&HostTree::new(&[]), &adjustment).unwrap();
         }
     }
 }
 
 #[test]
 fn a_controller_or_a_page_size_that_is_not_there_is_named() {
-    let node = Tree::new(&[
+    let node = HostTree::new(&[
         ("/sys/fs/cgroup/cgroup.controllers", "cpu hugetlb"),
         ("/sys/kernel/mm/hugepages/hugepages-1048576kB/nr_hugepages", "0"),
     ]);

@@ -18,14 +18,14 @@ use crate::spec::document::{DocumentError, Object};
 
 /// What the kernel knows a device by.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-struct Identity {
+struct DeviceNumber {
     /// `c` or `b`, as cgroup rules spell it.
     kind: String,
     major: i64,
     minor: i64,
 }
 
-impl Identity {
+impl DeviceNumber {
     /// `None` for what needs no rule (a FIFO) or is no device at all.
     fn new(kind: &str, major: i64, minor: i64) -> Option<Self> {
         let kind = match kind {
@@ -52,9 +52,9 @@ impl Identity {
 }
 
 /// One node of the document, as it is found or put there.
-struct Node<'t> {
+struct DeviceNode<'t> {
     path: String,
-    identity: Option<Identity>,
+    identity: Option<DeviceNumber>,
     item: Item<'t>,
 }
 
@@ -78,10 +78,10 @@ pub(super) fn patch(
 /// many devices come and go.
 pub(super) struct Nodes<'t> {
     /// `None`: it was taken out.
-    nodes: Vec<Option<Node<'t>>>,
+    nodes: Vec<Option<DeviceNode<'t>>>,
     by_path: HashMap<String, Vec<usize>>,
     /// How many nodes are this device.
-    count: HashMap<Identity, usize>,
+    count: HashMap<DeviceNumber, usize>,
     /// Read when the first device needs them.
     rules: Option<Rules<'t>>,
 }
@@ -96,8 +96,8 @@ impl<'t> Nodes<'t> {
             let object = item.open("linux.devices[]")?;
             let there = object.value("path")?;
             let path = clean(there.as_ref().and_then(Value::as_str).unwrap_or_default());
-            let identity = Identity::of(&object)?;
-            all.push(Node { path, identity, item });
+            let identity = DeviceNumber::of(&object)?;
+            all.push(DeviceNode { path, identity, item });
         }
         Ok(all)
     }
@@ -126,7 +126,7 @@ impl<'t> Nodes<'t> {
             return Err(PatchError::invalid(nri_field, "a device needs a path"));
         }
         let after = if is_removal { None } else { Some(device_value(&nri_field, device)?) };
-        let identity = Identity::new(&device.type_, device.major, device.minor);
+        let identity = DeviceNumber::new(&device.type_, device.major, device.minor);
         let wanted = identity.filter(|_| !is_removal);
         let orphans = self.place((path, &nri_field), after, wanted.as_ref(), changes);
         for orphan in orphans {
@@ -146,9 +146,9 @@ impl<'t> Nodes<'t> {
         &mut self,
         (path, nri_field): (&str, &str),
         after: Option<Value>,
-        identity: Option<&Identity>,
+        identity: Option<&DeviceNumber>,
         changes: &mut Changes,
-    ) -> Vec<Identity> {
+    ) -> Vec<DeviceNumber> {
         let cleaned = clean(path);
         let there = self.by_path.get(&cleaned).map(Vec::as_slice).unwrap_or_default();
         let last = there.last().and_then(|at| self.nodes.get(*at)?.as_ref());
@@ -159,13 +159,13 @@ impl<'t> Nodes<'t> {
         let gone = self.remove(&cleaned);
         if let Some(value) = &after {
             let item = Item::new(value);
-            self.push(Node { path: cleaned, identity: identity.cloned(), item });
+            self.push(DeviceNode { path: cleaned, identity: identity.cloned(), item });
         }
         changes.note(format!("linux.devices[{path}]"), nri_field, before, after);
         gone.into_iter().filter(|gone| !self.count.contains_key(gone)).collect()
     }
 
-    fn push(&mut self, node: Node<'t>) {
+    fn push(&mut self, node: DeviceNode<'t>) {
         self.by_path.entry(node.path.clone()).or_default().push(self.nodes.len());
         if let Some(identity) = &node.identity {
             *self.count.entry(identity.clone()).or_default() += 1;
@@ -174,10 +174,10 @@ impl<'t> Nodes<'t> {
     }
 
     /// Takes out all nodes at a path; gives back which devices they were.
-    fn remove(&mut self, path: &str) -> Vec<Identity> {
+    fn remove(&mut self, path: &str) -> Vec<DeviceNumber> {
         let places = self.by_path.remove(path).unwrap_or_default();
         let gone = places.into_iter().filter_map(|at| self.nodes.get_mut(at)?.take()?.identity);
-        let gone: Vec<Identity> = gone.collect();
+        let gone: Vec<DeviceNumber> = gone.collect();
         for identity in &gone {
             let left = self.count.get(identity).map_or(0, |count| count - 1);
             match left {
@@ -238,10 +238,10 @@ struct Rules<'t> {
     /// `None`: it was taken out.
     items: Vec<Option<Item<'t>>>,
     /// The rules that allow one device.
-    allowing: HashMap<Identity, Vec<usize>>,
+    allowing: HashMap<DeviceNumber, Vec<usize>>,
     /// The access that holds: rules behind the last denial. Later rules win, so nothing before
     /// it counts.
-    in_force: HashMap<Identity, BTreeSet<String>>,
+    in_force: HashMap<DeviceNumber, BTreeSet<String>>,
 }
 
 impl<'t> Rules<'t> {
@@ -259,7 +259,7 @@ impl<'t> Rules<'t> {
         Ok(rules)
     }
 
-    fn push(&mut self, item: Item<'t>, allowed: Option<(Identity, String)>) {
+    fn push(&mut self, item: Item<'t>, allowed: Option<(DeviceNumber, String)>) {
         if let Some((identity, access)) = allowed {
             self.allowing.entry(identity.clone()).or_default().push(self.items.len());
             self.in_force.entry(identity).or_default().insert(access);
@@ -268,7 +268,7 @@ impl<'t> Rules<'t> {
     }
 
     /// Takes out the rules that allow exactly this device.
-    fn drop_all(&mut self, device: &Identity, nri_field: &str, changes: &mut Changes) {
+    fn drop_all(&mut self, device: &DeviceNumber, nri_field: &str, changes: &mut Changes) {
         self.in_force.remove(device);
         let places = self.allowing.remove(device).unwrap_or_default();
         let dropped = places.into_iter().filter_map(|at| self.items.get_mut(at)?.take()).last();
@@ -278,12 +278,18 @@ impl<'t> Rules<'t> {
     }
 
     /// Lets the container use this device so, unless a rule already says it.
-    fn allow(&mut self, device: &Identity, wanted: &str, nri_field: &str, changes: &mut Changes) {
+    fn allow(
+        &mut self,
+        device: &DeviceNumber,
+        wanted: &str,
+        nri_field: &str,
+        changes: &mut Changes,
+    ) {
         let covers = |access: &String| wanted.chars().all(|mode| access.contains(mode));
         if self.in_force.get(device).is_some_and(|known| known.iter().any(covers)) {
             return;
         }
-        let Identity { kind, major, minor } = device;
+        let DeviceNumber { kind, major, minor } = device;
         let rule = json!({
             "allow": true, "type": kind, "major": major, "minor": minor, "access": wanted,
         });
@@ -293,12 +299,12 @@ impl<'t> Rules<'t> {
 }
 
 /// Whether a rule allows, which access, and to which single device.
-fn read_rule(rule: &Item<'_>) -> Result<(bool, String, Option<Identity>), DocumentError> {
+fn read_rule(rule: &Item<'_>) -> Result<(bool, String, Option<DeviceNumber>), DocumentError> {
     let object = rule.open("linux.resources.devices[]")?;
     let is_allowing = object.value("allow")? == Some(Value::Bool(true));
     let access = object.value("access")?;
     let access = access.as_ref().and_then(Value::as_str).unwrap_or_default().to_owned();
-    Ok((is_allowing, access, Identity::of(&object)?))
+    Ok((is_allowing, access, DeviceNumber::of(&object)?))
 }
 
 /// Appends cgroup rules behind those that are there; later rules win.

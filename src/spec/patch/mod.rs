@@ -14,7 +14,7 @@ use protobuf::{Enum, EnumOrUnknown};
 use serde::Serialize;
 use serde_json::Value;
 
-use super::document::{Document, DocumentError, Object};
+use super::document::{DocumentError, Object, SpecDocument};
 use crate::error::{Error, quoted};
 use crate::plugin::api;
 
@@ -42,16 +42,16 @@ pub use resolved::{CdiDevice, Class, Resolved, is_plain_path};
 
 /// What an adjustment makes of a document.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Patched {
+pub struct PatchedSpec {
     /// The new document; `None` when nothing changed.
     pub bytes: Option<Vec<u8>>,
     /// What changed, in the order in which it was done.
-    pub changes: Vec<Change>,
+    pub changes: Vec<SpecChange>,
 }
 
 /// One changed place.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Change {
+pub struct SpecChange {
     /// Where in config.json: `process.env[PATH]`, `mounts[/data]`, `linux.resources.cpu.cpus`.
     pub field: String,
     /// The NRI field behind it, as owners are keyed (D25): `Env[PATH]`, `CPUSetCPUs`.
@@ -67,7 +67,7 @@ pub struct Change {
 pub enum PatchError {
     /// The document cannot be edited where it has to be.
     #[error(transparent)]
-    Document(#[from] DocumentError),
+    SpecDocument(#[from] DocumentError),
     /// A field that NRI has and this version does not apply.
     #[error("{} is set, which this version of nri-runc cannot apply", quoted(field))]
     NotApplied {
@@ -92,7 +92,7 @@ impl PatchError {
     /// The NRI field at fault, by which its owner is found: as the plugin wrote its key.
     pub fn field(&self) -> Option<&str> {
         match self {
-            Self::Document(_) => None,
+            Self::SpecDocument(_) => None,
             Self::NotApplied { field } | Self::Invalid { field, .. } => Some(field),
         }
     }
@@ -109,7 +109,7 @@ impl From<PatchError> for Error {
 pub fn patch(
     document: &[u8],
     adjustment: &api::ContainerAdjustment,
-) -> Result<Patched, PatchError> {
+) -> Result<PatchedSpec, PatchError> {
     patch_on(document, adjustment, &HostFacts::default())
 }
 
@@ -118,7 +118,7 @@ pub fn patch_on(
     document: &[u8],
     adjustment: &api::ContainerAdjustment,
     facts: &HostFacts,
-) -> Result<Patched, PatchError> {
+) -> Result<PatchedSpec, PatchError> {
     let (patched, doubts) = patch_anyway(document, adjustment, facts)?;
     match doubts.into_iter().next() {
         Some(doubt) => Err(doubt),
@@ -132,7 +132,7 @@ pub fn patch_anyway(
     document: &[u8],
     adjustment: &api::ContainerAdjustment,
     facts: &HostFacts,
-) -> Result<(Patched, Vec<PatchError>), PatchError> {
+) -> Result<(PatchedSpec, Vec<PatchError>), PatchError> {
     let api::ContainerAdjustment {
         annotations,
         mounts,
@@ -146,9 +146,9 @@ pub fn patch_anyway(
     } = adjustment;
     if *adjustment == api::ContainerAdjustment::default() {
         // Whatever the document is like: it is the runtime's business alone.
-        return Ok((Patched { bytes: None, changes: Vec::new() }, Vec::new()));
+        return Ok((PatchedSpec { bytes: None, changes: Vec::new() }, Vec::new()));
     }
-    let mut document = Document::parse(document)?;
+    let mut document = SpecDocument::parse(document)?;
     let root = document.root();
     let mut changes = Changes::default();
     annotations::patch(root, annotations, &mut changes)?;
@@ -165,12 +165,12 @@ pub fn patch_anyway(
     process::patch_rlimits(root, rlimits, &mut changes)?;
     let Changes(changes, doubts) = changes;
     let bytes = (!changes.is_empty()).then(|| document.to_bytes());
-    Ok((Patched { bytes, changes }, doubts))
+    Ok((PatchedSpec { bytes, changes }, doubts))
 }
 
 /// What was changed so far, and what a runtime will hardly take of it.
 #[derive(Debug, Default)]
-struct Changes(Vec<Change>, Vec<PatchError>);
+struct Changes(Vec<SpecChange>, Vec<PatchError>);
 
 impl Changes {
     /// Notes a value that was applied and that will hardly be taken.
@@ -186,7 +186,7 @@ impl Changes {
         after: Option<Value>,
     ) {
         let (field, nri_field) = (field.into(), nri_field.into());
-        self.0.push(Change { field, nri_field, before, after });
+        self.0.push(SpecChange { field, nri_field, before, after });
     }
 
     /// Sets a member unless it says the same already.

@@ -22,7 +22,7 @@ const MONITORING: &str = "RdtEnableMonitoring";
 const NOT_CLASSES: [&str; 5] = [".", "..", "info", "mon_groups", "mon_data"];
 
 /// One member of the section; without a value it is to be absent.
-struct Setting {
+struct RdtSetting {
     key: &'static str,
     nri_field: &'static str,
     value: Option<Value>,
@@ -43,13 +43,13 @@ pub(super) fn patch(
         return Ok(());
     }
     let object = root.object("linux")?.object("intelRdt")?;
-    for Setting { key, nri_field, value } in settings {
+    for RdtSetting { key, nri_field, value } in settings {
         changes.put(object, key, value, (&format!("{PLACE}.{key}"), nri_field))?;
     }
     Ok(())
 }
 
-fn read(rdt: &api::LinuxRdt) -> Result<Vec<Setting>, PatchError> {
+fn read(rdt: &api::LinuxRdt) -> Result<Vec<RdtSetting>, PatchError> {
     let api::LinuxRdt { clos_id, schemata, enable_monitoring, remove: _, special_fields: _ } = rdt;
     let mut settings = Vec::new();
     if let Some(clos_id) = clos_id.as_ref().map(|given| given.value.as_str()) {
@@ -58,7 +58,7 @@ fn read(rdt: &api::LinuxRdt) -> Result<Vec<Setting>, PatchError> {
             return Err(PatchError::invalid(CLOS_ID, problem));
         }
         let value = (!clos_id.is_empty()).then(|| Value::from(clos_id));
-        settings.push(Setting { key: "closID", nri_field: CLOS_ID, value });
+        settings.push(RdtSetting { key: "closID", nri_field: CLOS_ID, value });
     }
     if let Some(schemata) = schemata.as_ref().map(|given| given.value.as_slice()) {
         // The runtime writes them line by line: a second line inside one would be another schema.
@@ -68,11 +68,11 @@ fn read(rdt: &api::LinuxRdt) -> Result<Vec<Setting>, PatchError> {
             return Err(PatchError::invalid(SCHEMATA, problem));
         }
         let value = (!schemata.is_empty()).then(|| Value::from(schemata));
-        settings.push(Setting { key: "schemata", nri_field: SCHEMATA, value });
+        settings.push(RdtSetting { key: "schemata", nri_field: SCHEMATA, value });
     }
     if let Some(monitoring) = enable_monitoring.as_ref() {
         let value = Some(Value::from(monitoring.value));
-        settings.push(Setting { key: "enableMonitoring", nri_field: MONITORING, value });
+        settings.push(RdtSetting { key: "enableMonitoring", nri_field: MONITORING, value });
     }
     Ok(settings)
 }
@@ -86,7 +86,7 @@ fn is_class(clos_id: &str) -> bool {
 /// Puts `settings` in place of the whole section.
 fn replace(
     linux: &mut Object<'_>,
-    settings: Vec<Setting>,
+    settings: Vec<RdtSetting>,
     changes: &mut Changes,
 ) -> Result<(), PatchError> {
     let before = linux.value("intelRdt")?;

@@ -79,7 +79,7 @@ pub(super) fn patch_cdi(
         let Changes(before, _) = &changes;
         let known = before.len();
         edited.apply(root, device, facts, &field, changes).map_err(|error| match error {
-            PatchError::Document(_) => error,
+            PatchError::SpecDocument(_) => error,
             PatchError::NotApplied { field: inner } => {
                 PatchError::invalid(&field, format!("it sets {}", quoted(&inner)))
             }

@@ -26,7 +26,7 @@ const PERIODS: RangeInclusive<u64> = 1000..=1_000_000;
 
 /// One member of a section of `LinuxResources`.
 #[derive(Debug, Clone, PartialEq)]
-struct Setting {
+struct ResourceSetting {
     section: &'static str,
     key: String,
     value: Value,
@@ -35,8 +35,8 @@ struct Setting {
 
 /// Everything that a plugin asks for.
 #[derive(Debug, Default)]
-struct Wanted {
-    settings: Vec<Setting>,
+struct RequestedResources {
+    settings: Vec<ResourceSetting>,
     /// Page size and the entry of `hugepageLimits`.
     hugepages: Vec<(String, Value)>,
     /// Cgroup rules, each with the name that it is owned by.
@@ -45,14 +45,14 @@ struct Wanted {
     doubts: Vec<PatchError>,
 }
 
-impl Wanted {
+impl RequestedResources {
     fn doubt(&mut self, nri_field: &str, problem: String) {
         self.doubts.push(PatchError::invalid(nri_field, problem));
     }
 
     fn set(&mut self, section: &'static str, key: &str, value: Value, nri_field: &str) {
         let (key, nri_field) = (key.to_owned(), nri_field.to_owned());
-        self.settings.push(Setting { section, key, value, nri_field });
+        self.settings.push(ResourceSetting { section, key, value, nri_field });
     }
 }
 
@@ -62,13 +62,13 @@ pub(super) fn patch(
     resources: &api::LinuxResources,
     changes: &mut Changes,
 ) -> Result<(), PatchError> {
-    let Wanted { settings, hugepages, rules, doubts } = read(resources)?;
+    let RequestedResources { settings, hugepages, rules, doubts } = read(resources)?;
     changes.1.extend(doubts);
     devices::patch_rules(root, &rules, changes)?;
-    let touches_limits = settings.iter().any(|Setting { section, key, .. }| {
+    let touches_limits = settings.iter().any(|ResourceSetting { section, key, .. }| {
         *section == "memory" && matches!(key.as_str(), "limit" | "swap")
     });
-    for Setting { section, key, value, nri_field } in settings {
+    for ResourceSetting { section, key, value, nri_field } in settings {
         let resources = root.object("linux")?.object("resources")?;
         let (object, field) = if section == "unified" {
             (resources.map(section)?, format!("linux.resources.unified[{key}]"))
@@ -107,12 +107,12 @@ pub(in crate::spec) fn overlay_of(
             return Err(PatchError::NotApplied { field: field.to_owned() });
         }
     }
-    let Wanted { settings, hugepages, rules, doubts } = read(resources)?;
+    let RequestedResources { settings, hugepages, rules, doubts } = read(resources)?;
     if let Some(doubt) = doubts.into_iter().next() {
         return Err(doubt);
     }
     let mut overlay = Map::new();
-    for Setting { section, key, value, nri_field: _ } in settings {
+    for ResourceSetting { section, key, value, nri_field: _ } in settings {
         let section = overlay.entry(section).or_insert_with(|| Value::Object(Map::new()));
         if let Value::Object(section) = section {
             section.insert(key, value);
@@ -142,7 +142,7 @@ pub(in crate::spec) fn overlay_of(
 }
 
 /// The classes are none of its business: what they stand for comes from the host.
-fn read(resources: &api::LinuxResources) -> Result<Wanted, PatchError> {
+fn read(resources: &api::LinuxResources) -> Result<RequestedResources, PatchError> {
     let api::LinuxResources {
         memory,
         cpu,
@@ -154,7 +154,7 @@ fn read(resources: &api::LinuxResources) -> Result<Wanted, PatchError> {
         pids,
         special_fields: _,
     } = resources;
-    let mut wanted = Wanted::default();
+    let mut wanted = RequestedResources::default();
     if let Some(memory) = memory.as_ref() {
         read_memory(memory, &mut wanted)?;
     }
@@ -201,7 +201,10 @@ fn read(resources: &api::LinuxResources) -> Result<Wanted, PatchError> {
     Ok(wanted)
 }
 
-fn read_memory(memory: &api::LinuxMemory, wanted: &mut Wanted) -> Result<(), PatchError> {
+fn read_memory(
+    memory: &api::LinuxMemory,
+    wanted: &mut RequestedResources,
+) -> Result<(), PatchError> {
     let api::LinuxMemory {
         limit,
         reservation,
@@ -257,7 +260,7 @@ fn read_memory(memory: &api::LinuxMemory, wanted: &mut Wanted) -> Result<(), Pat
     Ok(())
 }
 
-fn read_cpu(cpu: &api::LinuxCPU, wanted: &mut Wanted) -> Result<(), PatchError> {
+fn read_cpu(cpu: &api::LinuxCPU, wanted: &mut RequestedResources) -> Result<(), PatchError> {
     let api::LinuxCPU {
         shares,
         quota,
@@ -293,7 +296,7 @@ fn read_cpu(cpu: &api::LinuxCPU, wanted: &mut Wanted) -> Result<(), PatchError> 
 }
 
 /// What every kernel refuses. Zero says "leave it" to runtimes.
-fn check_cpu(cpu: &api::LinuxCPU, wanted: &mut Wanted) -> Result<(), PatchError> {
+fn check_cpu(cpu: &api::LinuxCPU, wanted: &mut RequestedResources) -> Result<(), PatchError> {
     if cpu.shares.as_ref().is_some_and(|shares| shares.value == 1) {
         return Err(PatchError::invalid("CPUShares", "1 is below the minimum of 2"));
     }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use nri_runc::plugin::stub::{self, Handler, Runtime, async_trait};
+use nri_runc::plugin::stub::{self, PluginHandler, RuntimeHandle, async_trait};
 use nri_runc::plugin::{ALL_EVENTS, Event, api};
 
 /// What it does.
@@ -80,7 +80,7 @@ impl Actor {
         self.most.load(Ordering::SeqCst)
     }
 
-    async fn act(&self, event: Event, name: &str, runtime: &Runtime) -> stub::Result<Act> {
+    async fn act(&self, event: Event, name: &str, runtime: &RuntimeHandle) -> stub::Result<Act> {
         self.told.lock().unwrap().push(format!("{} {name}", event.name()));
         let now = self.in_hand.fetch_add(1, Ordering::SeqCst) + 1;
         self.most.fetch_max(now, Ordering::SeqCst);
@@ -90,7 +90,7 @@ impl Actor {
         done.map(|()| act)
     }
 
-    async fn perform(&self, act: Act, runtime: &Runtime) -> stub::Result<()> {
+    async fn perform(&self, act: Act, runtime: &RuntimeHandle) -> stub::Result<()> {
         match act {
             Act::Answer | Act::Set(_) => {}
             Act::Refuse(why) => return Err(why.into()),
@@ -118,7 +118,7 @@ impl Actor {
 macro_rules! handlers {
     ($($method:ident $event:ident $request:ident $subject:ident;)*) => {
         #[async_trait]
-        impl Handler for Actor {
+        impl PluginHandler for Actor {
             fn events(&self) -> &[Event] {
                 &self.events
             }
@@ -133,7 +133,7 @@ macro_rules! handlers {
 
             $(async fn $method(
                 &self,
-                runtime: &Runtime,
+                runtime: &RuntimeHandle,
                 request: api::$request,
             ) -> stub::Result<()> {
                 self.act(Event::$event, &request.$subject.name, runtime).await.map(|_| ())
@@ -141,7 +141,7 @@ macro_rules! handlers {
 
             async fn create_container(
                 &self,
-                runtime: &Runtime,
+                runtime: &RuntimeHandle,
                 request: api::CreateContainerRequest,
             ) -> stub::Result<api::CreateContainerResponse> {
                 let name = &request.container.name;
@@ -155,7 +155,7 @@ macro_rules! handlers {
 
             async fn update_container(
                 &self,
-                runtime: &Runtime,
+                runtime: &RuntimeHandle,
                 request: api::UpdateContainerRequest,
             ) -> stub::Result<api::UpdateContainerResponse> {
                 self.act(Event::UpdateContainer, &request.container.name, runtime).await?;
@@ -164,7 +164,7 @@ macro_rules! handlers {
 
             async fn stop_container(
                 &self,
-                runtime: &Runtime,
+                runtime: &RuntimeHandle,
                 request: api::StopContainerRequest,
             ) -> stub::Result<api::StopContainerResponse> {
                 self.act(Event::StopContainer, &request.container.name, runtime).await?;
@@ -173,7 +173,7 @@ macro_rules! handlers {
 
             async fn validate_container_adjustment(
                 &self,
-                runtime: &Runtime,
+                runtime: &RuntimeHandle,
                 request: api::ValidateContainerAdjustmentRequest,
             ) -> stub::Result<()> {
                 let event = Event::ValidateContainerAdjustment;

@@ -9,7 +9,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use nri_runc::plugin::stub::{self, Handler, Runtime, Stub, async_trait};
+use nri_runc::plugin::stub::{self, PluginHandler, RuntimeHandle, Stub, async_trait};
 use nri_runc::plugin::{ALL_EVENTS, Event, api};
 use protobuf::MessageDyn;
 use serde_json::{Value, json};
@@ -296,7 +296,7 @@ impl Acting {
     /// Its part at an event: the adjustment, updates and evictions.
     async fn act(
         &self,
-        runtime: &Runtime,
+        runtime: &RuntimeHandle,
         event: Option<Event>,
     ) -> stub::Result<api::CreateContainerResponse> {
         let mut answer = api::CreateContainerResponse::new();
@@ -334,7 +334,7 @@ impl Acting {
 macro_rules! yes_or_no {
     ($($method:ident($request:ident) => $event:ident;)*) => {
         #[async_trait]
-        impl Handler for Acting {
+        impl PluginHandler for Acting {
             fn events(&self) -> &[Event] {
                 &self.events
             }
@@ -349,7 +349,7 @@ macro_rules! yes_or_no {
 
             async fn synchronize(
                 &self,
-                runtime: &Runtime,
+                runtime: &RuntimeHandle,
                 _: Vec<api::PodSandbox>,
                 _: Vec<api::Container>,
             ) -> stub::Result<Vec<api::ContainerUpdate>> {
@@ -358,7 +358,7 @@ macro_rules! yes_or_no {
 
             async fn create_container(
                 &self,
-                runtime: &Runtime,
+                runtime: &RuntimeHandle,
                 _: api::CreateContainerRequest,
             ) -> stub::Result<api::CreateContainerResponse> {
                 self.act(runtime, Some(Event::CreateContainer)).await
@@ -366,7 +366,7 @@ macro_rules! yes_or_no {
 
             async fn update_container(
                 &self,
-                runtime: &Runtime,
+                runtime: &RuntimeHandle,
                 _: api::UpdateContainerRequest,
             ) -> stub::Result<api::UpdateContainerResponse> {
                 let answer = self.act(runtime, Some(Event::UpdateContainer)).await?;
@@ -376,7 +376,7 @@ macro_rules! yes_or_no {
 
             async fn stop_container(
                 &self,
-                runtime: &Runtime,
+                runtime: &RuntimeHandle,
                 _: api::StopContainerRequest,
             ) -> stub::Result<api::StopContainerResponse> {
                 let update = self.act(runtime, Some(Event::StopContainer)).await?.update;
@@ -385,7 +385,7 @@ macro_rules! yes_or_no {
 
             $(async fn $method(
                 &self,
-                runtime: &Runtime,
+                runtime: &RuntimeHandle,
                 _: api::$request,
             ) -> stub::Result<()> {
                 self.act(runtime, Some(Event::$event)).await.map(|_| ())

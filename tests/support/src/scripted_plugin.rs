@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use nri_runc::plugin::api;
-use nri_runc::plugin::stub::{Runtime, Stub};
+use nri_runc::plugin::stub::{RuntimeHandle, Stub};
 use protobuf::MessageDyn;
 use ttrpc::r#async::TtrpcContext;
 
@@ -61,7 +61,7 @@ struct ScriptedPlugin {
     script: Script,
     told: Arc<Mutex<Vec<String>>>,
     leave: tokio::sync::mpsc::Sender<()>,
-    runtime: Arc<OnceLock<Runtime>>,
+    runtime: Arc<OnceLock<RuntimeHandle>>,
 }
 
 impl ScriptedPlugin {
@@ -286,7 +286,7 @@ pub fn connect(
     told
 }
 
-async fn serve(runtime: Runtime, asks: Asks) {
+async fn serve(runtime: RuntimeHandle, asks: Asks) {
     let mut asks = asks.lock().await;
     while let Some((request, sender)) = asks.recv().await {
         let runtime = runtime.clone();

@@ -4,7 +4,7 @@
 use protobuf::MessageField;
 use serde_json::Value;
 
-use super::{Change, PatchError, Patched};
+use super::{PatchError, PatchedSpec, SpecChange};
 use crate::error::RESERVED_PHRASES;
 use crate::plugin::api;
 
@@ -17,12 +17,12 @@ mod whole;
 
 type Adjustment = api::ContainerAdjustment;
 
-fn patch(document: &[u8], adjustment: &Adjustment) -> Result<Patched, PatchError> {
+fn patch(document: &[u8], adjustment: &Adjustment) -> Result<PatchedSpec, PatchError> {
     super::patch(document, adjustment)
 }
 
-fn adjusted(document: &str, adjustment: &Adjustment) -> (String, Vec<Change>) {
-    let Patched { bytes, changes } = patch(document.as_bytes(), adjustment).unwrap();
+fn adjusted(document: &str, adjustment: &Adjustment) -> (String, Vec<SpecChange>) {
+    let PatchedSpec { bytes, changes } = patch(document.as_bytes(), adjustment).unwrap();
     let text = bytes.map_or_else(|| document.to_owned(), |b| String::from_utf8(b).unwrap());
     assert!(serde_json::from_str::<Value>(&text).is_ok(), "{text}");
     (text, changes)
@@ -41,7 +41,7 @@ fn refused(document: &str, adjustment: &Adjustment) -> PatchError {
 fn invalid_field(adjustment: &Adjustment) -> String {
     match refused(r#"{"process":{},"linux":{}}"#, adjustment) {
         PatchError::Invalid { field, .. } => field,
-        error @ (PatchError::Document(_) | PatchError::NotApplied { .. }) => panic!("{error}"),
+        error @ (PatchError::SpecDocument(_) | PatchError::NotApplied { .. }) => panic!("{error}"),
     }
 }
 

@@ -3,7 +3,7 @@
 
 use serde_json::{Value, json};
 
-use super::super::{CdiDevice, Class, HostFacts, PatchError, Patched, Resolved, patch_on};
+use super::super::{CdiDevice, Class, HostFacts, PatchError, PatchedSpec, Resolved, patch_on};
 use super::{Adjustment, linux, some};
 use crate::plugin::api;
 
@@ -60,11 +60,11 @@ fn patch(
     document: &[u8],
     adjustment: &Adjustment,
     names: &Resolved,
-) -> Result<Patched, PatchError> {
+) -> Result<PatchedSpec, PatchError> {
     patch_on(document, adjustment, &HostFacts { names: names.clone(), ..HostFacts::default() })
 }
 
-fn patched(document: &str, adjustment: &Adjustment, resolved: &Resolved) -> (Value, Patched) {
+fn patched(document: &str, adjustment: &Adjustment, resolved: &Resolved) -> (Value, PatchedSpec) {
     let patched = patch(document.as_bytes(), adjustment, resolved).unwrap();
     let bytes = patched.bytes.clone().unwrap_or_else(|| document.as_bytes().to_vec());
     (serde_json::from_slice(&bytes).unwrap(), patched)

@@ -3,7 +3,7 @@
 
 use serde_json::{Value, json};
 
-use super::super::{Change, PatchError, Patched};
+use super::super::{PatchError, PatchedSpec, SpecChange};
 use super::{Adjustment, adjusted, invalid_field, linux, patch, refused, some, uint64};
 use crate::plugin::api;
 
@@ -67,7 +67,7 @@ fn an_adjustment_that_asks_for_nothing_changes_nothing() {
     };
     for adjustment in [Adjustment::default(), empty_parts] {
         let patched = patch(b"{ }", &adjustment).unwrap();
-        assert_eq!(patched, Patched { bytes: None, changes: Vec::new() });
+        assert_eq!(patched, PatchedSpec { bytes: None, changes: Vec::new() });
     }
 }
 
@@ -105,7 +105,7 @@ fn a_variable_is_replaced_where_it_first_stood_and_once() {
     let document = r#"{"process":{"env":["A=1", "odd","B=2" ,"A=3"]}}"#;
     let (text, changes) = adjusted(document, &env(&[("A", "x"), ("C", "=\n")]));
     assert_eq!(text, r#"{"process":{"env":["A=x", "odd","B=2","C==\n"]}}"#);
-    let wanted = Change {
+    let wanted = SpecChange {
         field: "process.env[A]".to_owned(),
         nri_field: "Env[A]".to_owned(),
         before: Some(json!("3")),
@@ -250,7 +250,7 @@ fn an_ambiguous_document_is_refused_where_it_is_touched() {
     let document =
         r#"{"process":{"Env":["A=1"]},"mounts":[{"destination":"/a","Destination":"/b"}]}"#;
     let error = refused(document, &env(&[("A", "2")]));
-    assert!(matches!(error, PatchError::Document(_)) && error.field().is_none(), "{error}");
+    assert!(matches!(error, PatchError::SpecDocument(_)) && error.field().is_none(), "{error}");
     refused(document, &mounts(vec![mount("/c", &[])]));
     adjusted(document, &annotations(&[("a", "1")]));
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The table of a dry run: plugins connect or are launched, are synchronized with what the
-//! script says, take part, and go. Who writes about it, and where, is a [`Chronicle`].
+//! script says, take part, and go. Who writes about it, and where, is a [`DryRunObserver`].
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -11,23 +11,24 @@ use tokio::net::UnixListener;
 use tokio::sync::{Notify, mpsc, oneshot};
 
 use crate::adaptation::DefaultValidator;
-use crate::chain::Seat;
+use crate::chain::ChainedPlugin;
 use crate::config::Config;
 use crate::error::{Error, Result, quoted};
 use crate::plugin::socket::{self, NoPlugins};
 use crate::plugin::{
-    self, Event, Identity, Launched, Outcome, Plugin, PluginFile, ProcessLog, Settings, Upcalls,
-    api,
+    self, Event, Launched, Outcome, Plugin, PluginFile, PluginIdentity, ProcessLog, Settings,
+    Upcalls, api,
 };
 
-use super::line::Snapshot;
+use super::line::ScriptState;
 
 /// What a dry run's owner hears and is asked.
-pub(super) trait Chronicle {
+pub(super) trait DryRunObserver {
     /// A plugin has registered.
     fn registered(&self, plugin: &str);
     /// What a newcomer is told; `None` leaves it out.
-    fn snapshot(&self, plugin: &str) -> oneshot::Receiver<std::result::Result<Snapshot, String>>;
+    fn snapshot(&self, plugin: &str)
+    -> oneshot::Receiver<std::result::Result<ScriptState, String>>;
     /// A plugin takes part from now on; what it wants of containers at once.
     fn synchronized(&self, plugin: &str, updates: &[api::ContainerUpdate]);
     /// A plugin is not asked any more.
@@ -41,37 +42,37 @@ pub(super) trait Chronicle {
 }
 
 /// The table.
-pub(super) struct Stage {
+pub(super) struct DryRun {
     settings: Settings,
     config: Config,
     builtin: DefaultValidator,
-    chronicle: Rc<dyn Chronicle>,
+    observer: Rc<dyn DryRunObserver>,
     /// In index order; those who do not take part yet as well.
-    seats: RefCell<Vec<(Rc<Seat>, Cell<bool>)>>,
+    members: RefCell<Vec<(Rc<ChainedPlugin>, Cell<bool>)>>,
     /// Somebody came or went.
     changed: Notify,
-    orders: mpsc::UnboundedSender<Order>,
+    upcalls: mpsc::UnboundedSender<PendingUpcall>,
 }
 
 /// UpdateContainers on its way from ttRPC's tasks to ours.
-struct Order {
+struct PendingUpcall {
     plugin: String,
     request: api::UpdateContainersRequest,
     reply: oneshot::Sender<std::result::Result<api::UpdateContainersResponse, String>>,
 }
 
-impl Stage {
+impl DryRun {
     /// An empty table.
     pub(super) fn new(
         config: Config,
         settings: Settings,
-        chronicle: Rc<dyn Chronicle>,
+        observer: Rc<dyn DryRunObserver>,
     ) -> Rc<Self> {
-        let (orders, mut incoming) = mpsc::unbounded_channel::<Order>();
-        let herald = Rc::clone(&chronicle);
+        let (upcalls, mut incoming) = mpsc::unbounded_channel::<PendingUpcall>();
+        let observing = Rc::clone(&observer);
         tokio::task::spawn_local(async move {
-            while let Some(Order { plugin, request, reply }) = incoming.recv().await {
-                let answer = herald.update(&plugin, request);
+            while let Some(PendingUpcall { plugin, request, reply }) = incoming.recv().await {
+                let answer = observing.update(&plugin, request);
                 tokio::task::spawn_local(async move {
                     let answer = answer.await.unwrap_or_else(|_ended| Err(ENDED.to_owned()));
                     let _plugin_is_gone = reply.send(answer);
@@ -82,10 +83,10 @@ impl Stage {
             settings,
             builtin: DefaultValidator::from(&config.default_validator),
             config,
-            chronicle,
-            seats: RefCell::default(),
+            observer,
+            members: RefCell::default(),
             changed: Notify::new(),
-            orders,
+            upcalls,
         })
     }
 
@@ -124,17 +125,18 @@ impl Stage {
     }
 
     /// Who takes part, in order.
-    pub(super) fn everybody(&self) -> Vec<Rc<Seat>> {
-        let seats = self.seats.borrow();
-        let active = seats.iter().filter(|(seat, active)| active.get() && !seat.plugin.is_gone());
-        active.map(|(seat, _)| Rc::clone(seat)).collect()
+    pub(super) fn everybody(&self) -> Vec<Rc<ChainedPlugin>> {
+        let members = self.members.borrow();
+        let active =
+            members.iter().filter(|(member, active)| active.get() && !member.plugin.is_gone());
+        active.map(|(member, _)| Rc::clone(member)).collect()
     }
 
     /// Who takes part and wants to hear of `event`.
-    pub(super) fn audience(&self, event: Event) -> Vec<Rc<Seat>> {
-        let mut seats = self.everybody();
-        seats.retain(|seat| seat.plugin.is_subscribed(event));
-        seats
+    pub(super) fn audience(&self, event: Event) -> Vec<Rc<ChainedPlugin>> {
+        let mut members = self.everybody();
+        members.retain(|member| member.plugin.is_subscribed(event));
+        members
     }
 
     /// Waits until these take part and those are away; says who is missing after `timeout`.
@@ -194,78 +196,79 @@ impl Stage {
     fn absent(&self, names: &[String]) -> Vec<String> {
         let here = self.everybody();
         let is_absent = |name: &&String| {
-            !here.iter().any(|seat| seat.id() == **name || seat.plugin.name() == name.as_str())
+            !here
+                .iter()
+                .any(|member| member.id() == **name || member.plugin.name() == name.as_str())
         };
         names.iter().filter(is_absent).cloned().collect()
     }
 
     /// Who is still at the table; until its going has been told it counts as there.
     fn lingering(&self, names: &[String]) -> Vec<String> {
-        let seats = self.seats.borrow();
-        let here: Vec<String> = seats.iter().map(|(seat, _)| seat.id()).collect();
+        let members = self.members.borrow();
+        let here: Vec<String> = members.iter().map(|(member, _)| member.id()).collect();
         names.iter().filter(|name| here.contains(name)).cloned().collect()
     }
 
     /// Closes a plugin's connection, and returns when its going has been told.
     pub(super) async fn disconnect(&self, name: &str) -> std::result::Result<(), String> {
-        let found = self.seats.borrow().iter().find(|(seat, _)| seat.id() == name).cloned();
-        let Some((seat, _)) = found else {
+        let found = self.members.borrow().iter().find(|(member, _)| member.id() == name).cloned();
+        let Some((member, _)) = found else {
             return Err(format!("{} is not connected", quoted(name)));
         };
-        seat.plugin.disconnect("the script disconnected it");
+        member.plugin.disconnect("the script disconnected it");
         self.wait(&[], &[name.to_owned()], Duration::from_secs(10)).await
     }
 
     /// Says goodbye to everybody; the socket goes too.
     pub(super) async fn close(&self) {
-        let seats: Vec<Rc<Seat>> =
-            self.seats.borrow().iter().map(|(seat, _)| Rc::clone(seat)).collect();
-        futures_util::future::join_all(seats.iter().map(|seat| seat.plugin.shutdown())).await;
+        let members: Vec<Rc<ChainedPlugin>> =
+            self.members.borrow().iter().map(|(member, _)| Rc::clone(member)).collect();
+        futures_util::future::join_all(members.iter().map(|member| member.plugin.shutdown())).await;
         if !self.config.disable_connections {
             let _gone = std::fs::remove_file(&self.config.socket_path);
         }
     }
 
     fn upcalls(&self) -> Arc<dyn Upcalls> {
-        Arc::new(Desk(self.orders.clone()))
+        Arc::new(UpcallSender(self.upcalls.clone()))
     }
 
-    fn sit_down(&self, plugin: Plugin, launched: bool) -> Option<Rc<Seat>> {
+    fn sit_down(&self, plugin: Plugin, launched: bool) -> Option<Rc<ChainedPlugin>> {
         let id = plugin.id();
-        let taken = self
-            .seats
-            .borrow()
-            .iter()
-            .any(|(seat, _)| seat.id() == id && !seat.plugin.is_gone() && !seat.has_strikes());
+        let taken = self.members.borrow().iter().any(|(member, _)| {
+            member.id() == id && !member.plugin.is_gone() && !member.has_strikes()
+        });
         if taken {
             plugin.disconnect("one of the same name is connected already");
             tracing::warn!("{id} is connected already: the newcomer was refused");
             return None;
         }
         let settings = self.config.plugin(plugin.index(), plugin.name());
-        let seat = Rc::new(Seat::new(plugin, launched, &settings));
-        let mut seats = self.seats.borrow_mut();
-        let at = seats.partition_point(|(other, _)| other.plugin.index() <= seat.plugin.index());
-        seats.insert(at, (Rc::clone(&seat), Cell::new(false)));
-        Some(seat)
+        let member = Rc::new(ChainedPlugin::new(plugin, launched, &settings));
+        let mut members = self.members.borrow_mut();
+        let at =
+            members.partition_point(|(other, _)| other.plugin.index() <= member.plugin.index());
+        members.insert(at, (Rc::clone(&member), Cell::new(false)));
+        Some(member)
     }
 
     /// Synchronizes a plugin; why it could not be.
-    async fn synchronize(&self, seat: &Rc<Seat>) -> std::result::Result<(), String> {
-        let id = seat.id();
+    async fn synchronize(&self, member: &Rc<ChainedPlugin>) -> std::result::Result<(), String> {
+        let id = member.id();
         let snapshot = tokio::select! {
-            snapshot = self.chronicle.snapshot(&id) => snapshot,
-            reason = seat.plugin.closed() => return Err(reason),
+            snapshot = self.observer.snapshot(&id) => snapshot,
+            reason = member.plugin.closed() => return Err(reason),
         };
         let snapshot = snapshot.unwrap_or_else(|_ended| Err(ENDED.to_owned()))?;
-        match seat.plugin.synchronize(&snapshot.pods, &snapshot.containers).await {
+        match member.plugin.synchronize(&snapshot.pods, &snapshot.containers).await {
             Outcome::Answered(updates) => {
-                for (other, active) in self.seats.borrow().iter() {
-                    if Rc::ptr_eq(other, seat) {
+                for (other, active) in self.members.borrow().iter() {
+                    if Rc::ptr_eq(other, member) {
                         active.set(true);
                     }
                 }
-                self.chronicle.synchronized(&id, &updates);
+                self.observer.synchronized(&id, &updates);
                 self.changed.notify_waiters();
                 Ok(())
             }
@@ -279,28 +282,29 @@ impl Stage {
     }
 
     /// Takes it from the table, tells of it, then lets whoever waits for it go on.
-    fn remove(&self, seat: &Rc<Seat>, reason: &str) {
-        self.seats.borrow_mut().retain(|(other, _)| !Rc::ptr_eq(other, seat));
-        self.chronicle.gone(&seat.id(), reason);
+    fn remove(&self, member: &Rc<ChainedPlugin>, reason: &str) {
+        self.members.borrow_mut().retain(|(other, _)| !Rc::ptr_eq(other, member));
+        self.observer.gone(&member.id(), reason);
         self.changed.notify_waiters();
     }
 }
 
 const ENDED: &str = "nobody answers any more";
 
-async fn accept(stage: Rc<Stage>, listener: UnixListener) {
+async fn accept(dry_run: Rc<DryRun>, listener: UnixListener) {
     loop {
         let Ok((stream, _)) = listener.accept().await else {
             tokio::time::sleep(Duration::from_millis(100)).await;
             continue;
         };
-        let stage = Rc::clone(&stage);
+        let dry_run = Rc::clone(&dry_run);
         tokio::task::spawn_local(async move {
-            let shaken = plugin::handshake(stream, None, &stage.settings, stage.upcalls()).await;
+            let shaken =
+                plugin::handshake(stream, None, &dry_run.settings, dry_run.upcalls()).await;
             match shaken {
                 Ok(plugin) => {
-                    if let Some(seat) = join(&stage, plugin, false).await {
-                        stay(&stage, &seat).await;
+                    if let Some(member) = join(&dry_run, plugin, false).await {
+                        stay(&dry_run, &member).await;
                     }
                 }
                 Err(error) => tracing::info!("a plugin connection ended: {error}"),
@@ -309,13 +313,13 @@ async fn accept(stage: Rc<Stage>, listener: UnixListener) {
     }
 }
 
-async fn launch(stage: Rc<Stage>, file: PluginFile) {
+async fn launch(dry_run: Rc<DryRun>, file: PluginFile) {
     let id = format!("{}-{}", file.index, file.name);
     let log = ProcessLog::new(&id);
-    match Launched::start(&file, &stage.settings, stage.upcalls(), &log).await {
+    match Launched::start(&file, &dry_run.settings, dry_run.upcalls(), &log).await {
         Ok(plugin) => {
-            if let Some(seat) = join(&stage, plugin, true).await {
-                tokio::task::spawn_local(async move { stay(&stage, &seat).await });
+            if let Some(member) = join(&dry_run, plugin, true).await {
+                tokio::task::spawn_local(async move { stay(&dry_run, &member).await });
             }
         }
         Err(error) => tracing::warn!("{id} could not be started: {error}"),
@@ -323,35 +327,35 @@ async fn launch(stage: Rc<Stage>, file: PluginFile) {
 }
 
 /// A registered plugin becomes one that takes part, or goes.
-async fn join(stage: &Rc<Stage>, plugin: Plugin, launched: bool) -> Option<Rc<Seat>> {
-    let seat = stage.sit_down(plugin, launched)?;
-    stage.chronicle.registered(&seat.id());
-    match stage.synchronize(&seat).await {
-        Ok(()) => Some(seat),
+async fn join(dry_run: &Rc<DryRun>, plugin: Plugin, launched: bool) -> Option<Rc<ChainedPlugin>> {
+    let member = dry_run.sit_down(plugin, launched)?;
+    dry_run.observer.registered(&member.id());
+    match dry_run.synchronize(&member).await {
+        Ok(()) => Some(member),
         Err(why) => {
-            seat.plugin.disconnect(&why);
-            stage.remove(&seat, &why);
+            member.plugin.disconnect(&why);
+            dry_run.remove(&member, &why);
             None
         }
     }
 }
 
-async fn stay(stage: &Rc<Stage>, seat: &Rc<Seat>) {
-    let reason = seat.plugin.closed().await;
-    stage.remove(seat, &reason);
+async fn stay(dry_run: &Rc<DryRun>, member: &Rc<ChainedPlugin>) {
+    let reason = member.plugin.closed().await;
+    dry_run.remove(member, &reason);
 }
 
-struct Desk(mpsc::UnboundedSender<Order>);
+struct UpcallSender(mpsc::UnboundedSender<PendingUpcall>);
 
 #[async_trait::async_trait]
-impl Upcalls for Desk {
+impl Upcalls for UpcallSender {
     async fn update_containers(
         &self,
-        plugin: &Identity,
+        plugin: &PluginIdentity,
         request: api::UpdateContainersRequest,
     ) -> std::result::Result<api::UpdateContainersResponse, String> {
         let (reply, answer) = oneshot::channel();
-        let order = Order { plugin: plugin.to_string(), request, reply };
+        let order = PendingUpcall { plugin: plugin.to_string(), request, reply };
         self.0.send(order).map_err(|_gone| ENDED.to_owned())?;
         answer.await.unwrap_or_else(|_gone| Err(ENDED.to_owned()))
     }

@@ -49,7 +49,7 @@ impl Cause {
 
 /// A plugin, or its silence, that makes a request fail.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Failure {
+pub struct PluginFailure {
     /// `NN-name`.
     pub plugin: String,
     /// What kind of failure it is.
@@ -58,15 +58,15 @@ pub struct Failure {
     pub text: String,
 }
 
-impl fmt::Display for Failure {
+impl fmt::Display for PluginFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text)
     }
 }
 
-impl Failure {
+impl PluginFailure {
     /// An answer that does not go together with the others.
-    pub fn of_merge(plugin: &str, error: &MergeError) -> Self {
+    pub fn from_merge_error(plugin: &str, error: &MergeError) -> Self {
         let cause = match error {
             MergeError::NotAllowed { .. } | MergeError::TooMany { .. } => Cause::Refused,
             MergeError::Conflict(_)
@@ -80,18 +80,18 @@ impl Failure {
 
 /// What one plugin's part in a request came to.
 #[derive(Debug)]
-pub enum Said<T> {
+pub enum PluginReply<T> {
     /// It answered.
     Answer(T),
     /// It did not, and the request goes on without it; says why, without its name.
     Skipped(String),
     /// The request fails.
-    Refusal(Failure),
+    Refusal(PluginFailure),
 }
 
 /// A plugin in the chain.
 #[derive(Debug)]
-pub struct Seat {
+pub struct ChainedPlugin {
     /// The plugin.
     pub plugin: Plugin,
     /// Whether we started it.
@@ -112,7 +112,7 @@ pub struct Seat {
     given_up: Notify,
 }
 
-impl Seat {
+impl ChainedPlugin {
     /// Gives `plugin` a place under the operator's settings for it.
     pub fn new(mut plugin: Plugin, launched: bool, settings: &PluginSettings) -> Self {
         plugin.apply(settings);
@@ -138,7 +138,7 @@ impl Seat {
     /// The same, while a mistake in the operator's settings leaves open what it may set: it may
     /// refuse, and whatever it wants to change does not count.
     #[must_use]
-    pub fn in_doubt(self, mistake: Option<&str>) -> Self {
+    pub fn with_unknown_rights(self, mistake: Option<&str>) -> Self {
         let why = |mistake| format!("may change nothing, its rights are not known: {mistake}");
         Self { doubt: mistake.map(why), ..self }
     }
@@ -147,7 +147,7 @@ impl Seat {
     ///
     /// # Errors
     /// Fails with the reason why it does not count.
-    pub fn believe<T: Default + PartialEq>(&self, answer: T) -> Result<T, String> {
+    pub fn accept_reply<T: Default + PartialEq>(&self, answer: T) -> Result<T, String> {
         match &self.doubt {
             Some(why) if answer != T::default() => {
                 warn!("{} {}", self.id(), quoted(why));
@@ -203,8 +203,8 @@ impl Seat {
     ///
     /// # Errors
     /// Fails when the operator's settings name a field that does not exist.
-    pub fn rights(&self) -> Result<&Rights, Failure> {
-        self.rights.as_ref().map_err(|why| Failure {
+    pub fn rights(&self) -> Result<&Rights, PluginFailure> {
+        self.rights.as_ref().map_err(|why| PluginFailure {
             plugin: self.id(),
             cause: Cause::Refused,
             text: format!("{}: {why}", self.id()),
@@ -212,7 +212,11 @@ impl Seat {
     }
 
     /// Awaits its part in a request, and gives the outcome its meaning.
-    pub async fn ask<T>(&self, event: Event, call: impl Future<Output = Outcome<T>>) -> Said<T> {
+    pub async fn ask<T>(
+        &self,
+        event: Event,
+        call: impl Future<Output = Outcome<T>>,
+    ) -> PluginReply<T> {
         let mut outcome = None;
         if !self.is_hanging() {
             // Who stands in its queue when it is given up would wait its time-out once for each
@@ -240,20 +244,24 @@ impl Seat {
         hangs(self.strikes.get(), is_silent, since)
     }
 
-    fn judge<T>(&self, event: Event, outcome: Outcome<T>) -> Said<T> {
+    fn judge<T>(&self, event: Event, outcome: Outcome<T>) -> PluginReply<T> {
         let name = event.name();
         match outcome {
             Outcome::Answered(answer) => {
                 self.requests.set(self.requests.get() + 1);
                 self.strikes.set(0);
-                Said::Answer(answer)
+                PluginReply::Answer(answer)
             }
             Outcome::Refused(text) | Outcome::Unimplemented(text) => {
                 self.requests.set(self.requests.get() + 1);
                 self.strikes.set(0);
                 self.note_failure(&format!("refused {name}: {}", quoted(&text)));
                 let text = format!("{} refused: {}", self.id(), quoted(&text));
-                Said::Refusal(Failure { plugin: self.id(), cause: Cause::Refused, text })
+                PluginReply::Refusal(PluginFailure {
+                    plugin: self.id(),
+                    cause: Cause::Refused,
+                    text,
+                })
             }
             Outcome::TimedOut => {
                 self.requests.set(self.requests.get() + 1);
@@ -264,7 +272,7 @@ impl Seat {
                 let why = format!("went away during {name} ({})", quoted(&why));
                 self.silence(Cause::Gone, why)
             }
-            Outcome::NotConnected => Said::Skipped(format!("had gone before {name}")),
+            Outcome::NotConnected => PluginReply::Skipped(format!("had gone before {name}")),
             Outcome::Busy(why) => self.silence(Cause::Timeout, why),
         }
     }
@@ -284,14 +292,18 @@ impl Seat {
     }
 
     /// Silence refuses the request or skips the plugin, by policy.
-    fn silence<T>(&self, cause: Cause, why: String) -> Said<T> {
+    fn silence<T>(&self, cause: Cause, why: String) -> PluginReply<T> {
         let id = self.id();
         self.note_failure(&why);
         if self.policy.on_failure == OnFailure::Refuse {
-            return Said::Refusal(Failure { text: format!("{id} {why}"), plugin: id, cause });
+            return PluginReply::Refusal(PluginFailure {
+                text: format!("{id} {why}"),
+                plugin: id,
+                cause,
+            });
         }
         warn!("{id} {why}; it was skipped");
-        Said::Skipped(why)
+        PluginReply::Skipped(why)
     }
 }
 
@@ -305,7 +317,7 @@ mod tests {
 
     #[test]
     fn the_configuration_knows_exactly_the_fields_that_can_be_owned() {
-        let names = crate::adaptation::Field::ALL.map(crate::adaptation::Field::name);
+        let names = crate::adaptation::NriField::ALL.map(crate::adaptation::NriField::name);
         assert_eq!(names, crate::config::FIELDS);
     }
 

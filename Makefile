@@ -46,6 +46,7 @@ lint:
 	cargo fmt --all --check
 	cargo clippy --locked --workspace --all-targets -- -D warnings
 	cargo test --locked --quiet --test tidy every_
+	@sh scripts/hot.sh check
 
 # Newer engines and runtimes, below target/tools/newer; where that fails it says so.
 .PHONY: newer

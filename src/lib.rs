@@ -16,9 +16,6 @@ pub mod cgroup;
 pub mod chain;
 /// One table of settings: key, default, meaning.
 pub mod config;
-/// Short copies, which the static build makes by the hundred.
-#[cfg(all(target_arch = "x86_64", any(test, target_env = "musl")))]
-mod copy;
 /// The resident process: one loop over wrappers, plugins and exits.
 pub mod daemon;
 /// Bundle and engine facts become NRI messages.
@@ -39,6 +36,9 @@ pub mod host;
 pub mod link;
 /// Where the daemon's words go.
 pub mod log;
+/// What only the static build has, for its speed.
+#[cfg(all(target_arch = "x86_64", any(test, target_env = "musl")))]
+mod musl;
 /// One plugin: bytes, handshake, calls with deadlines, starting it.
 pub mod plugin;
 /// What names in an adjustment stand for on this host.

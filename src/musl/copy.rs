@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `memcpy` and `memmove` of the static build (decision D30).
+//! `memcpy` and `memmove` of the static build (decision D30, `docs/decisions/0004-the-static-build.md`).
 //!
 //! musl's begin with `rep movsq`, whose start costs more than copying a short text. A protobuf
 //! message is hundreds of short texts, and with musl's a chain of plugins takes a third longer.

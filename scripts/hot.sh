@@ -1,0 +1,143 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# The names in src/musl/hot.ld: the functions that a wrapper runs (docs/decisions, page 4).
+#   hot.sh make    traces the wrapper of the static release build through the verbs of a container
+#                  and writes the names anew; needs root and `make build`
+#   hot.sh check   fails if fewer than 90 of 100 names are functions of that build, and prints the
+#                  others; without such a build it says so and checks nothing: it never builds
+set -eu
+cd "$(dirname "$0")/.."
+script=src/musl/hot.ld
+built=target/x86_64-unknown-linux-musl/release
+least=90
+# More than this many bytes of functions that no wrapper ran are not worth one that it ran.
+most_strays=4096
+
+fail() { printf 'hot: %s\n' "$*" >&2; exit 1; }
+
+# The map that the linker wrote with the newest static build (src/musl/build.rs).
+map=$(find "$built/build" -path '*/out/nri-runc.map' -printf '%T@ %p\n' 2>/dev/null |
+    sort -rn | sed -n '1s/^[^ ]* //p')
+
+# Hashes of compilations become `*`, as hot.ld has them.
+general() { sed -E 's/17h[0-9a-f]{16}E/17h*/; s/Cs[0-9A-Za-z]{6,}_([0-9]|$)/Cs*_\1/g'; }
+
+# ADDRESS SIZE NAME of each function in the build, but those of the C library, which hot.ld takes
+# as a whole. A long name has a line of its own in the map.
+functions() {
+    awk '/^Linker script and memory map/ { inside = 1 }
+        !inside { next }
+        /^ \.text/ && NF == 1 { name = $1; next }
+        /^ \.text/ && NF >= 4 { name = $1; address = $2; size = $3; file = $4 }
+        /^ +0x/ && name && NF >= 3 { address = $1; size = $2; file = $3 }
+        address { if (size != "0x0" && file !~ /libc\.a|crt[1in]|crtbegin|crtend/ && name !~ /^\.text(\.main|\.nri_runc_copy)?$/)
+            print substr(address, 3), substr(size, 3), name }
+        { name = address = "" }' "$map" | general
+}
+
+named() { sed -n '/^ *\/\* names/,/^ *\/\* end of names/s/^ *\*(\(.*\))$/\1/p' "$script"; }
+
+check() {
+    if [ -z "$map" ]; then
+        echo "skipped: the names in $script (no static release build is here; make build)"
+        return
+    fi
+    work=$(mktemp -d)
+    trap 'rm -rf "$work"' EXIT
+    functions | cut -d ' ' -f 3 | sort -u >"$work/there"
+    named | sort -u >"$work/named"
+    comm -13 "$work/there" "$work/named" >"$work/gone"
+    all=$(wc -l <"$work/named")
+    gone=$(wc -l <"$work/gone")
+    [ "$all" -gt 0 ] || fail "$script has no names"
+    [ $((gone * 100)) -gt $((all * (100 - least))) ] || return 0
+    sed 's/^/  /' "$work/gone" >&2
+    fail "these $gone of the $all names in $script are no functions of the build of $(date -r "$map" '+%F %R'): make build, then sh scripts/hot.sh make"
+}
+
+# The verbs of a container whose document a plugin changes; the daemon runs before, and untraced.
+trace() {
+    tools=$PWD/target/tools/bin
+    cargo build --quiet --locked --example demo_plugin --example step_trace
+    id=hot-$$
+    mkdir -p "$work/bundle/rootfs/bin" "$work/plugins" "$work/data"
+    cp "$tools/busybox" "$work/bundle/rootfs/bin/sleep"
+    cp target/debug/examples/demo_plugin "$work/plugins/10-greeter"
+    printf 'data=%s\nsaw=%s\n' "$work/data" "$work/saw" >"$work/greeter.conf"
+    cat >"$work/bundle/config.json" <<JSON
+{
+  "ociVersion": "1.0.2",
+  "process": {"user": {"uid": 0, "gid": 0}, "cwd": "/", "env": ["PATH=/bin"], "args": ["sleep", "1000"]},
+  "root": {"path": "rootfs"},
+  "mounts": [{"destination": "/proc", "type": "proc", "source": "proc"}],
+  "linux": {"cgroupsPath": "/nri-runc-hot/$id", "namespaces": [{"type": "mount"}, {"type": "pid"}]}
+}
+JSON
+    cat >"$work/config.toml" <<TOML
+runtime = ["$tools/runc"]
+run_dir = "$work/run"
+autostart = false
+on_daemon_failure = "fail"
+[nri]
+socket_path = "$work/nri.sock"
+plugin_path = "$work/plugins"
+plugin_config_path = "$work"
+TOML
+    export NRI_RUNC_CONFIG="$work/config.toml"
+    "$built/nri-runc" nri daemon >"$work/daemon.out" 2>&1 &
+    daemon=$!
+    waited=0
+    until grep -q '"name"' "$work/plugins.json" 2>/dev/null; do
+        [ $((waited += 1)) -le 100 ] || fail "the daemon or its plugin does not come up: $(cat "$work/daemon.out")"
+        sleep 0.1
+        "$built/nri-runc" nri plugins --json >"$work/plugins.json" 2>/dev/null || true
+    done
+    for words in "create --bundle $work/bundle --pid-file $work/pid" start state "kill --all" "delete --force"; do
+        verb=${words%% *}
+        # shellcheck disable=SC2086
+        target/debug/examples/step_trace "$work/trace.$verb" "$built/nri-runc" --root "$work/root" $words "$id" $([ "$verb" != kill ] || echo KILL) \
+            >"$work/out" 2>&1 </dev/null || fail "$verb fails: $(cat "$work/out")"
+    done
+}
+
+clean() {
+    "$tools/runc" --root "$work/root" delete --force "$id" >/dev/null 2>&1 || true
+    [ -z "$daemon" ] || { kill "$daemon" && wait "$daemon"; } 2>/dev/null || true
+    rm -rf "$work"
+    find /sys/fs/cgroup -depth -type d -path "*/nri-runc-hot*" -exec rmdir {} + 2>/dev/null || true
+}
+
+make_anew() {
+    [ "$(id -u)" = 0 ] || fail "runc needs root here"
+    [ -n "$map" ] && [ "$built/nri-runc" -nt "$script" ] || fail "no static release build of this $script: make build"
+    work=$(mktemp -d)
+    daemon=
+    trap clean EXIT
+    trap 'exit 1' INT TERM
+    trace
+    # What ran, beside where each function begins, in the order of addresses.
+    sort -u "$work"/trace.* | sed 's/$/ ran/' >"$work/ran"
+    functions >"$work/functions"
+    LC_ALL=C sort "$work/functions" "$work/ran" | awk '
+        function number(hex,  i, n) { n = 0
+            for (i = 1; i <= length(hex); i++) n = n * 16 + index("0123456789abcdef", substr(hex, i, 1)) - 1
+            return n }
+        $2 != "ran" { begins = number($1); size = number($2); name = $3; all[name] += size; counted = 0; next }
+        !counted && number($1) < begins + size { ran[name] += size; counted = 1 }
+        END { for (name in ran) if (all[name] - ran[name] <= '$most_strays')
+            printf "    *(%s)\n", name }' | LC_ALL=C sort >"$work/names"
+    count=$(wc -l <"$work/names")
+    [ "$count" -gt 50 ] || fail "only $count functions were seen"
+    awk -v names="$work/names" '
+        /^ *\/\* end of names/ { while ((getline line < names) > 0) print line; skip = 0 }
+        !skip { print }
+        /^ *\/\* names/ { skip = 1 }' "$script" >"$work/hot.ld"
+    cat "$work/hot.ld" >"$script"
+    echo "$script: $count names; make build"
+}
+
+case ${1:-} in
+make) make_anew ;;
+check) check ;;
+*) fail "make or check?" ;;
+esac

@@ -17,6 +17,7 @@ use nix::sys::stat::{Mode, fchmod, fstat};
 use nix::unistd::{Gid, Uid, UnlinkatFlags, fchown, linkat, unlinkat};
 
 use crate::error::{Context, Error, Result};
+use crate::fnv::fnv128;
 
 /// The largest `config.json` that we read, in bytes. Engines write 4 to 300 KB.
 pub const DOCUMENT_LIMIT: u64 = 16 << 20;
@@ -187,11 +188,7 @@ pub fn inode_at(dir: impl AsFd, name: &str) -> Option<u64> {
 /// it never changes. It withstands accidents, not attacks: whoever can write a document can write
 /// the original just as well.
 pub fn fingerprint(bytes: &[u8]) -> String {
-    const BASIS: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
-    const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013b;
-    let hash =
-        bytes.iter().fold(BASIS, |hash, byte| (hash ^ u128::from(*byte)).wrapping_mul(PRIME));
-    format!("{}:{hash:032x}", bytes.len())
+    format!("{}:{:032x}", bytes.len(), fnv128(bytes))
 }
 
 /// The directory that a descriptor means, as the kernel names it.

@@ -28,7 +28,9 @@ pub mod engine;
 pub mod error;
 /// Reading and replacing files without following links or leaving halves behind.
 pub mod files;
-/// Database formats, read from bytes.
+/// The FNV-1a hash.
+mod fnv;
+/// Formats of databases and messages, read from bytes.
 mod formats;
 /// The doors to host paths and to side effects that tests can move or break.
 pub mod host;
@@ -41,6 +43,8 @@ pub mod log;
 mod musl;
 /// One plugin: bytes, handshake, calls with deadlines, starting it.
 pub mod plugin;
+/// What the kernel tells about a process.
+mod procfs;
 /// What names in an adjustment stand for on this host.
 pub mod resolve;
 /// The real runtime: which one, what it can do, and becoming it.

@@ -15,7 +15,8 @@ use serde_json::{Value, json};
 
 use crate::config::{self, Config, Loaded};
 use crate::error::{Context, Error, Result};
-use crate::{runtime, wrapper};
+use crate::host::Host;
+use crate::{procfs, runtime, wrapper};
 
 /// A request in flight may take this long, and the daemon finishes it first.
 const END_WAIT: Duration = Duration::from_secs(100);
@@ -43,14 +44,14 @@ impl Running {
                 let pid = status["pid"].as_u64().and_then(|pid| u32::try_from(pid).ok());
                 let pid = pid.filter(|pid| *pid > 1);
                 let pid = pid.ok_or_else(|| Error::new("its process is unknown"))?;
-                return Ok(Some(Self { status, pid, process: open_process(pid)?, hangs: false }));
+                return Ok(Some(Self { status, pid, process: open(pid)?, hangs: false }));
             }
             Err(error) => error,
         };
         // It is of another version, or hangs: asked twice, for it may be killed.
         let hangs = wrapper::is_silent(config);
         let Some(pid) = holder(&config.daemon_lock()) else { return Err(error) };
-        let process = open_process(pid)?;
+        let process = open(pid)?;
         // The number may have been given to another process before it was opened.
         if holder(&config.daemon_lock()) != Some(pid) {
             return Err(error);
@@ -97,12 +98,8 @@ impl Running {
     }
 }
 
-fn open_process(pid: u32) -> Result<OwnedFd> {
-    let number = rustix::process::Pid::from_raw(pid.cast_signed());
-    let number = number.ok_or_else(|| Error::new("its process is unknown"))?;
-    rustix::process::pidfd_open(number, rustix::process::PidfdFlags::empty())
-        .map_err(|errno| std::io::Error::from_raw_os_error(errno.raw_os_error()))
-        .doing(|| format!("opening the daemon's process {pid}"))
+fn open(pid: u32) -> Result<OwnedFd> {
+    procfs::open(pid).doing(|| format!("opening the daemon's process {pid}"))
 }
 
 /// The process that holds the lock on this file, as proc_locks(5) shows it.
@@ -122,11 +119,9 @@ fn holder(lock: &Path) -> Option<u32> {
 
 /// What a daemon that does not answer was started with.
 fn shown_by_process(pid: u32) -> Value {
-    let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+    let host = Host::default();
     let value = |name: &str| {
-        let mut pairs = environment.split(|byte| *byte == 0);
-        let value = pairs.find_map(|pair| pair.strip_prefix(name.as_bytes())?.strip_prefix(b"="));
-        value.map(|value| String::from_utf8_lossy(value).into_owned())
+        procfs::variable(&host, pid, name).map(|value| value.to_string_lossy().into_owned())
     };
     json!({
         "supervisor": value("NOTIFY_SOCKET").map(|_socket| "systemd"),

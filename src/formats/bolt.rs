@@ -4,6 +4,8 @@
 //! while somebody wrote hold the state of a moment before, or are torn; everything is bounded,
 //! and what does not fit is not there. It never writes.
 
+use crate::fnv::fnv64;
+
 /// The most pages and keys that one look takes: a forged page may have ten thousands of either.
 const STEPS: usize = 500_000;
 
@@ -154,13 +156,11 @@ fn description(bytes: &[u8], at: usize) -> Option<(u64, usize, usize)> {
     let is_one = number(meta, 0, 4)? == MAGIC && number(meta, 4, 4)? == VERSION;
     let is_sound = page_size >= 512 && page_size.is_power_of_two() && (at == 0 || at == page_size);
     let root = usize::try_from(number(meta, 16, 8)?).ok()?;
-    (is_one && is_sound && fnv(said) == sum).then_some((number(meta, 48, 8)?, page_size, root))
-}
-
-/// The 64 bit FNV-1a sum.
-fn fnv(bytes: &[u8]) -> u64 {
-    let mix = |sum: u64, byte: &u8| (sum ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
-    bytes.iter().fold(0xcbf2_9ce4_8422_2325, mix)
+    (is_one && is_sound && fnv64(said.iter().copied()) == sum).then_some((
+        number(meta, 48, 8)?,
+        page_size,
+        root,
+    ))
 }
 
 /// A number, the smallest digit first.

@@ -7,8 +7,9 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use super::{DEADLINE, records, unary};
+use super::{DEADLINE, unary};
 use crate::error::Result;
+use crate::formats::protobuf::{fields, map_entry, member, text};
 
 const PATH: &str = "/runtime.v1.RuntimeService/Status";
 
@@ -30,17 +31,18 @@ pub fn handlers(socket: &Path) -> Option<Vec<String>> {
 /// `StatusResponse`: info 2, runtime_handlers 3; a handler's name is its field 1.
 fn names(answer: &[u8]) -> Result<Vec<String>> {
     let mut names = Vec::new();
-    for field in records::fields(answer) {
-        match field? {
-            (2, entry) => {
-                let (key, value) = records::pair(entry)?;
+    for field in fields(answer) {
+        let field = field?;
+        match field.number {
+            2 => {
+                let (key, value) = map_entry(field.value)?;
                 let config: Value = serde_json::from_slice(value).unwrap_or_default();
                 let runtimes = config.pointer("/containerd/runtimes").and_then(Value::as_object);
                 if key == "config" {
                     names.extend(runtimes.into_iter().flatten().map(|(name, _)| name.clone()));
                 }
             }
-            (3, handler) => names.push(records::text(records::member(handler, 1)?)),
+            3 => names.push(text(member(field.value, 1)?)),
             _ => {}
         }
     }
@@ -50,10 +52,7 @@ fn names(answer: &[u8]) -> Result<Vec<String>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn field(number: u8, value: &[u8]) -> Vec<u8> {
-        [&[number << 3 | 2, u8::try_from(value.len()).unwrap()], value].concat()
-    }
+    use crate::formats::protobuf::field;
 
     #[test]
     fn handlers_are_listed_or_in_the_configuration() {

@@ -23,7 +23,7 @@ use crate::host::Host;
 
 pub use docker_api::docker_runtimes;
 pub use handlers::handlers;
-pub use processes::{Process, callers, command_line, dockers, parent_of, processes, variable};
+pub use processes::{Process, callers, dockers, processes};
 pub use records::record;
 
 /// How long a `create` waits for all sources together.

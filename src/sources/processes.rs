@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The engines' processes on this host: command lines and environments, from /proc. A process of a
-//! container may call itself anything, so that only root's in our own process namespace count.
+//! The engines' processes on this host, found by their command lines. A process of a container may
+//! call itself anything, so that only root's in our own process namespace count.
 
 use std::collections::BTreeMap;
-use std::ffi::OsString;
-use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use crate::engine::Dockerd;
 use crate::files;
 use crate::host::Host;
+use crate::procfs::{command_line, parent_of};
 
 /// A process.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -49,24 +48,6 @@ pub fn callers(host: &Host, pid: u32, parent: u32) -> [Vec<Vec<u8>>; 2] {
     }
 }
 
-/// The command line of a process, word by word.
-pub fn command_line(host: &Host, pid: u32) -> Vec<Vec<u8>> {
-    let bytes = files::read_small(&host.path(format!("/proc/{pid}/cmdline"))).unwrap_or_default();
-    let words = bytes.strip_suffix(b"\0").unwrap_or(&bytes);
-    if words.is_empty() {
-        return Vec::new();
-    }
-    words.split(|byte| *byte == 0).map(<[u8]>::to_vec).collect()
-}
-
-/// The parent of a process.
-pub fn parent_of(host: &Host, pid: u32) -> Option<u32> {
-    let bytes = files::read_small(&host.path(format!("/proc/{pid}/stat"))).ok()?;
-    // The command name may hold blanks and parentheses; the last one ends it.
-    let stat = String::from_utf8_lossy(&bytes).into_owned();
-    stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
-}
-
 /// The processes whose program has one of these names, oldest id first.
 pub fn processes(host: &Host, names: &[&str]) -> Vec<Process> {
     let namespace = |pid: &str| std::fs::read_link(host.path(format!("/proc/{pid}/ns/pid"))).ok();
@@ -75,9 +56,7 @@ pub fn processes(host: &Host, names: &[&str]) -> Vec<Process> {
     for entry in std::fs::read_dir(host.path("/proc")).into_iter().flatten().flatten() {
         let name = entry.file_name();
         let Some(pid) = name.to_str().and_then(|name| name.parse::<u32>().ok()) else { continue };
-        let Some(line) = read(&host.path(format!("/proc/{pid}/cmdline"))) else { continue };
-        let words: Vec<Vec<u8>> = line.split(|byte| *byte == 0).map(<[u8]>::to_vec).collect();
-        let process = Process { pid, words };
+        let process = Process { pid, words: command_line(host, pid) };
         if !names.contains(&process.program().as_str()) {
             continue;
         }
@@ -89,14 +68,6 @@ pub fn processes(host: &Host, names: &[&str]) -> Vec<Process> {
     }
     found.sort_by_key(|process| process.pid);
     found
-}
-
-/// A variable of a process's environment as it was started.
-pub fn variable(host: &Host, pid: u32, name: &str) -> Option<OsString> {
-    let all = read(&host.path(format!("/proc/{pid}/environ")))?;
-    let mut all = all.split(|byte| *byte == 0);
-    let value = all.find_map(|pair| pair.strip_prefix(name.as_bytes())?.strip_prefix(b"="))?;
-    Some(OsString::from_vec(value.to_vec()))
 }
 
 /// The Docker daemons that run, each with what its configuration file adds.
@@ -194,14 +165,5 @@ mod tests {
         assert_eq!(found.iter().map(Dockerd::data_root).collect::<Vec<_>>(), ["/srv/d"]);
         let found = dockers(&host);
         assert_eq!(found.iter().map(|(_, its)| its.data_root()).collect::<Vec<_>>(), ["/srv/d"]);
-    }
-
-    #[test]
-    fn variables_are_those_of_that_process() {
-        let (temp, host) = host(&[(7, "dockerd")]);
-        let environ = temp.path().join("proc/7/environ");
-        files::replace(&environ, b"XPATH=/no\0PATH=/opt/bin:/usr/bin\0PATHS=/no\0").unwrap();
-        assert_eq!(variable(&host, 7, "PATH"), Some("/opt/bin:/usr/bin".into()));
-        assert_eq!((variable(&host, 7, "HOME"), variable(&host, 9, "PATH")), (None, None));
     }
 }

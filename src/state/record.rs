@@ -11,6 +11,7 @@ use serde::de::DeserializeOwned;
 
 use crate::error::{Context, Error, Result};
 use crate::files;
+use crate::fnv::fnv64;
 
 use super::{Container, Key, Lifecycle, Pod, SCHEMA};
 
@@ -274,12 +275,10 @@ fn set_aside(dir: &Path, path: &Path, why: &str, problems: &mut Vec<String>) {
 
 /// A file name for a key: roots differ, ids may be anything that the runtime accepts.
 fn file_name(key: &Key) -> String {
-    // FNV-1a over the root, and over an id that is cut: short, stable across versions, and the id
-    // beside it keeps it readable.
+    // The hash is over the root, and over what is cut off the id: short and stable across versions.
+    // The id beside it keeps the name readable.
     let cut = key.id.bytes().skip(READABLE);
-    let hash = key.root.bytes().chain(cut).fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)
-    });
+    let hash = fnv64(key.root.bytes().chain(cut));
     format!("{}-{hash:016x}.json", escaped(&key.id))
 }
 

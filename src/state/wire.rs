@@ -6,60 +6,31 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use crate::formats::protobuf;
+
 /// The bytes of a message.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Wire(pub Arc<[u8]>);
 
 impl Wire {
-    /// The message without these fields of its own; what cannot be read is kept as it is.
+    /// The message without these fields of its own; a malformed one is kept as it is.
     pub fn without(bytes: &[u8], fields: &[u64]) -> Self {
         let mut kept = Vec::with_capacity(bytes.len());
-        let mut rest = bytes;
-        while !rest.is_empty() {
-            let Some((field, length)) = field(rest) else { return Self(bytes.into()) };
-            let (this, others) = rest.split_at(length);
-            if !fields.contains(&field) {
-                kept.extend_from_slice(this);
+        for field in protobuf::fields(bytes) {
+            let Ok(field) = field else { return Self(bytes.into()) };
+            if !fields.contains(&field.number) {
+                kept.extend_from_slice(field.whole);
             }
-            rest = others;
         }
         Self(kept.into())
     }
 
     /// Whether the message begins with this field.
-    pub fn begins_with(&self, wanted: u64) -> bool {
-        field(&self.0).is_some_and(|(field, _)| field == wanted)
+    pub fn begins_with(&self, number: u64) -> bool {
+        protobuf::fields(&self.0)
+            .next()
+            .is_some_and(|field| field.is_ok_and(|field| field.number == number))
     }
-}
-
-/// Number and length of the field that begins here.
-/// Reference: Protocol Buffers, "Encoding".
-fn field(bytes: &[u8]) -> Option<(u64, usize)> {
-    let (tag, start) = varint(bytes)?;
-    let after = bytes.get(start..)?;
-    let length = match tag & 7 {
-        0 => varint(after)?.1,
-        1 => 8,
-        2 => {
-            let (length, start) = varint(after)?;
-            start.checked_add(usize::try_from(length).ok()?)?
-        }
-        5 => 4,
-        _ => return None,
-    };
-    (length <= after.len()).then_some((tag >> 3, start + length))
-}
-
-/// A number, and how many bytes it has.
-fn varint(bytes: &[u8]) -> Option<(u64, usize)> {
-    let mut value = 0;
-    for (index, byte) in bytes.iter().take(10).enumerate() {
-        value |= u64::from(byte & 0x7f).checked_shl(7 * u32::try_from(index).ok()?)?;
-        if byte & 0x80 == 0 {
-            return Some((value, index + 1));
-        }
-    }
-    None
 }
 
 impl Serialize for Wire {

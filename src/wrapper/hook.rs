@@ -13,14 +13,15 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde::Deserialize;
 
 use crate::argv::{self, CommandLine};
 use crate::config::{Config, DaemonPolicy};
 use crate::error::{Context, Error, Result, quoted};
 use crate::files;
+use crate::host::Host;
 use crate::link::{self, Answer, Attached, Hook, Question, Stage};
+use crate::procfs;
 
 use super::invocation::BundleDocument;
 use super::{bypass, connection, pass_through, protection, refusal, request};
@@ -89,10 +90,11 @@ fn stage_of(word: &str) -> Result<Stage> {
 }
 
 fn notify_daemon(config: &Config, stage: Stage, state: &OciState) -> Result<()> {
-    let caller = CallingRuntime::find()?;
+    let host = Host::default();
+    let caller = CallingRuntime::find(&host)?;
     let words = words_for(&caller, stage, state);
     let call = argv::read(&words);
-    let process = pidfd(caller.pid)?;
+    let process = procfs::open(caller.pid).doing(|| "opening a descriptor of the runtime")?;
     let mut descriptors: Vec<(Attached, &OwnedFd)> = vec![(Attached::Process, &process)];
     let document = if stage.may_refuse() { Some(document(&call, &caller, state)?) } else { None };
     if let Some((dir, _)) = &document {
@@ -106,7 +108,8 @@ fn notify_daemon(config: &Config, stage: Stage, state: &OciState) -> Result<()> 
         parent_pid: caller.parent,
         pid: caller.pid,
         runtime: caller.program.clone().into_os_string(),
-        variables: variables(caller.pid),
+        // What the engine gave the runtime: a hook's own environment is scrubbed.
+        variables: procfs::variables(&host, caller.pid, &link::ENGINE_VARIABLES),
         document: document.as_ref().map(|(_, name)| name.clone()).unwrap_or_default(),
         descriptors: descriptors.iter().map(|(what, _)| *what).collect(),
         admin: String::new(),
@@ -212,12 +215,14 @@ fn read_standard_input() -> Result<Vec<u8>> {
 
 impl CallingRuntime {
     /// The runtime is our parent, or a forebear of the same command line.
-    fn find() -> Result<Self> {
+    fn find(host: &Host) -> Result<Self> {
         let mut pid = nix::unistd::getppid().as_raw().cast_unsigned();
-        let words = command_line(pid);
+        let words = procfs::command_line(host, pid);
         for _older in 0..GENERATIONS {
-            match parent_of(pid) {
-                Some(parent) if parent > 1 && command_line(parent) == words => pid = parent,
+            match procfs::parent_of(host, pid) {
+                Some(parent) if parent > 1 && procfs::command_line(host, parent) == words => {
+                    pid = parent;
+                }
                 Some(_) | None => break,
             }
         }
@@ -225,32 +230,12 @@ impl CallingRuntime {
         let program = link("exe").doing(|| "looking for the runtime that called")?;
         Ok(Self {
             pid,
-            parent: parent_of(pid).unwrap_or(0),
+            parent: procfs::parent_of(host, pid).unwrap_or(0),
             cwd: link("cwd").unwrap_or_else(|_| PathBuf::from("/")),
             program,
-            words,
+            words: words.into_iter().map(OsString::from_vec).collect(),
         })
     }
-}
-
-fn command_line(pid: u32) -> Vec<OsString> {
-    let bytes = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-    let words = bytes.strip_suffix(b"\0").unwrap_or(&bytes);
-    words.split(|byte| *byte == 0).map(|word| OsString::from_vec(word.to_vec())).collect()
-}
-
-fn parent_of(pid: u32) -> Option<u32> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The command name may hold blanks and parentheses; the last one ends it.
-    stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
-}
-
-fn pidfd(pid: u32) -> Result<OwnedFd> {
-    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
-    let pid = pid.ok_or_else(|| Error::new("nobody called this hook"))?;
-    pidfd_open(pid, PidfdFlags::empty())
-        .map_err(|errno| std::io::Error::from_raw_os_error(errno.raw_os_error()))
-        .doing(|| "opening a descriptor of the runtime")
 }
 
 /// The runtime's command line, or what it would be for this stage where it tells us nothing:
@@ -306,18 +291,6 @@ fn document(
         return Err(Error::new(format!("{} is missing", file.display())));
     }
     Ok((dir, name))
-}
-
-/// What the engine gave the runtime; a hook's own environment is scrubbed.
-fn variables(pid: u32) -> Vec<(String, OsString)> {
-    let bytes = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
-    let pairs = bytes.split(|byte| *byte == 0).filter_map(|pair| {
-        let at = pair.iter().position(|byte| *byte == b'=')?;
-        let name = std::str::from_utf8(pair.get(..at)?).ok()?;
-        let value = OsString::from_vec(pair.get(at + 1..)?.to_vec());
-        link::ENGINE_VARIABLES.contains(&name).then(|| (name.to_owned(), value))
-    });
-    pairs.collect()
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ use super::engine::Engine;
 use super::root::Root;
 use crate::engine::Dockerd;
 use crate::host::Host;
+use crate::procfs;
 use crate::sources::{self, Process};
 
 /// The search path that conmon is started with unless the engine's configuration sets another.
@@ -76,7 +77,7 @@ pub(super) fn query_handler(
 /// The PATH with which this engine's containers look for a runtime; `None` where no process shows
 /// it.
 pub(super) fn search_path(engine: Engine, main: Option<&str>, host: &Host) -> Option<OsString> {
-    let path = |process: &Process| sources::variable(host, process.pid, "PATH");
+    let path = |process: &Process| procfs::variable(host, process.pid, "PATH");
     match engine {
         Engine::Containerd | Engine::Nerdctl => path(&containerd_of(host, main)?),
         Engine::Docker => {

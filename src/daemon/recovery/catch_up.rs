@@ -145,7 +145,7 @@ pub(crate) fn under_way(node: &Node, record: &Container) -> Vec<Pending> {
 pub(crate) fn process_of(node: &Node, key: &Key, pid: u32) -> Option<OwnedFd> {
     let process = pidfd::open(pid)?;
     // Asked after opening: from here on the descriptor cannot mean another process.
-    let words = crate::sources::command_line(&node.host, pid);
+    let words = crate::procfs::command_line(&node.host, pid);
     words.iter().any(|word| word == key.id.as_bytes()).then_some(process)
 }
 

@@ -157,8 +157,8 @@ async fn one(node: &Rc<Node>, key: &Key, is_ours: bool) -> Result<Option<Found>>
         return Ok(None); // The state directory is on a disk.
     }
     let parent =
-        init.and_then(|pid| crate::sources::parent_of(&node.host, pid)).filter(|pid| *pid > 1);
-    let words = parent.map(|pid| crate::sources::command_line(&node.host, pid)).unwrap_or_default();
+        init.and_then(|pid| crate::procfs::parent_of(&node.host, pid)).filter(|pid| *pid > 1);
+    let words = parent.map(|pid| crate::procfs::command_line(&node.host, pid)).unwrap_or_default();
     if !is_ours && !calls_us(&node.host, &words, &left.bundle) {
         return Ok(None);
     }
@@ -222,11 +222,7 @@ fn runtime_of(node: &Node, left: &Left) -> Result<PathBuf> {
 
 /// The engine's variables, as its monitor still has them.
 fn variables(host: &Host, pid: u32) -> Vec<(String, OsString)> {
-    let bytes = files::read_small(&host.path(format!("/proc/{pid}/environ"))).unwrap_or_default();
-    let words = bytes.split(|byte| *byte == 0).filter_map(|word| std::str::from_utf8(word).ok());
-    let pairs = words.filter_map(|word| word.split_once('='));
-    let ours = pairs.filter(|(name, _)| ENGINE_VARIABLES.contains(name));
-    ours.map(|(name, value)| (name.to_owned(), value.into())).collect()
+    crate::procfs::variables(host, pid, &ENGINE_VARIABLES)
 }
 
 /// Whether its engine calls us for it. conmon was told which program to call; containerd's shim

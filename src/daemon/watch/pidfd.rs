@@ -9,27 +9,17 @@ use std::time::Duration;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use rustix::ioctl::{Updater, ioctl, opcode};
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-use crate::files;
-use crate::host::Host;
+pub(crate) use crate::procfs::{open_same, start_time};
 
 /// How long until it is looked again where nothing can wake us.
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// Opens a process, if it is there.
 pub(crate) fn open(pid: u32) -> Option<OwnedFd> {
-    let pid = Pid::from_raw(i32::try_from(pid).ok()?)?;
-    pidfd_open(pid, PidfdFlags::empty()).ok()
-}
-
-/// Opens the very process that started at `start`, if it still runs (or is a zombie).
-pub(crate) fn open_same(host: &Host, pid: u32, start: Option<u64>) -> Option<OwnedFd> {
-    let fd = open(pid)?;
-    // Checked after opening: from here on the descriptor cannot mean another process.
-    (start.is_none() || start_time(host, pid) == start).then_some(fd)
+    crate::procfs::open(pid).ok()
 }
 
 /// Whether the process has ended; its parent need not have reaped it.
@@ -119,21 +109,10 @@ async fn becomes_readable(descriptor: OwnedFd) -> OwnedFd {
     descriptor
 }
 
-fn stat(host: &Host, pid: u32) -> Option<String> {
-    let bytes = files::read_small(&host.path(format!("/proc/{pid}/stat"))).ok()?;
-    Some(String::from_utf8_lossy(&bytes).into_owned())
-}
-
-/// Start time of a process in clock ticks since boot (field 22 of proc_pid_stat(5)).
-pub(crate) fn start_time(host: &Host, pid: u32) -> Option<u64> {
-    let stat = stat(host, pid)?;
-    // The command name may hold blanks and parentheses; the last one ends it.
-    stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::host::Host;
 
     #[test]
     fn our_own_process_runs_and_has_a_start_time() {
@@ -141,11 +120,6 @@ mod tests {
         let start = start_time(&host, std::process::id());
         let own = open_same(&host, std::process::id(), start).unwrap();
         assert!(start.is_some() && !has_ended(&own));
-    }
-
-    #[test]
-    fn a_later_process_of_the_same_number_is_not_taken_for_it() {
-        assert!(open_same(&Host::default(), std::process::id(), Some(1)).is_none());
     }
 
     #[test]
@@ -200,11 +174,5 @@ mod tests {
         setrlimit(Resource::RLIMIT_NOFILE, hard, hard).unwrap();
         child.wait().unwrap();
         assert!(!copied && !early && pause >= PAUSE, "{copied} {early} {pause:?}");
-    }
-
-    #[test]
-    fn a_missing_process_is_none() {
-        assert!(open(u32::MAX / 2).is_none());
-        assert_eq!(start_time(&Host::default(), u32::MAX / 2), None);
     }
 }

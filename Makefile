@@ -57,7 +57,12 @@ newer:
 bench: build newer
 	@sh scripts/bench.sh $$($(MAKE) -s --no-print-directory path) $(TARGET)
 
+# The last lines say what was skipped, and why.
 interop: setup newer
+	@sh scripts/skips.sh interop $(MAKE) --no-print-directory interop_tests
+
+.PHONY: interop_tests
+interop_tests:
 	cargo test --locked --test bundle go::
 	cargo test --locked --test interop -- --nocapture
 	cargo test --locked --test engine live -- --nocapture --test-threads=1

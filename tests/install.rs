@@ -7,6 +7,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Output;
 
+use test_support::skip;
+
 struct Place {
     temp: tempfile::TempDir,
 }
@@ -285,12 +287,11 @@ wait $daemon && echo "it ended in order"
 
 #[test]
 #[expect(clippy::disallowed_methods, reason = "the script under test")]
-#[expect(clippy::print_stderr, reason = "a skip prints its reason")]
 fn uninstalling_ends_the_daemon() {
     let place = Place::new();
     let mut probe = std::process::Command::new("unshare");
     if !probe.args(["-m", "true"]).status().is_ok_and(|status| status.success()) {
-        return eprintln!("skipped: mounts of its own are not to be had here");
+        return skip::machine_lacks("mounts of its own are not to be had here");
     }
     let mut command = std::process::Command::new("unshare");
     command.args(["-m", "--propagation", "private", "sh", "-c", UNINSTALL]);

@@ -7,7 +7,7 @@ use nri_runc::plugin::api;
 use serde_json::{Value, json};
 
 use super::{env, sets, started, succeeds};
-use test_support::{BUNDLE, Script, TestHost, wait_until};
+use test_support::{BUNDLE, Script, TestHost, skip, wait_until};
 
 /// Title of the terminal, clear screen, a second line, the other direction, nothing visible, C1.
 const HOSTILE: &str =
@@ -357,9 +357,7 @@ fn without_root_each_verb_says_so_in_one_line() {
     use std::os::unix::fs::PermissionsExt;
     use std::os::unix::process::CommandExt;
     if !nix::unistd::geteuid().is_root() {
-        let line = b"skipped: another user can be played by root alone\n";
-        std::io::Write::write_all(&mut std::io::stderr(), line).unwrap();
-        return;
+        return skip::machine_lacks("another user can be played by root alone");
     }
     let host = started("");
     let temp = tempfile::tempdir().unwrap();

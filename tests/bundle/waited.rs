@@ -11,7 +11,7 @@ use nix::unistd::Pid;
 use super::policies::row;
 use super::succeeds;
 use test_support::example::example;
-use test_support::{TestHost, wait_until};
+use test_support::{TestHost, skip, wait_until};
 
 /// A plugin started by hand, in a process of its own.
 #[expect(clippy::disallowed_methods, reason = "a plugin in a process of its own")]
@@ -23,12 +23,11 @@ fn by_hand(host: &TestHost) -> Child {
 }
 
 /// Where these tests run as a systemd service, so would their plugins: systemd starts those again.
-#[expect(clippy::print_stderr, reason = "a skip is said")]
 fn is_service() -> bool {
     let cgroup = std::fs::read_to_string("/proc/self/cgroup").unwrap();
     let is_service = cgroup.contains(":/system.slice/") && cgroup.contains(".service");
     if is_service {
-        eprintln!("skipped: the tests run as a service of systemd");
+        skip::machine_lacks("the tests run as a service of systemd");
     }
     is_service
 }

@@ -13,22 +13,6 @@ pub(super) fn tools() -> Option<PathBuf> {
     test_support::tools::find(&["busybox", "containerd", "containerd-shim-runc-v2", "ctr", "runc"])
 }
 
-/// The folder of something newer, as `containerd-2.4.2`; `None` after saying why it is skipped.
-/// It is never required: `make test` builds it, where Go is.
-pub(super) fn newer(name: &str) -> Option<PathBuf> {
-    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/tools/newer").join(name);
-    if dir.join(".done").exists() {
-        return Some(dir);
-    }
-    skip(&format!("{name} is not there (make test builds it, where Go is)"));
-    None
-}
-
-#[expect(clippy::print_stderr, reason = "a skip says why")]
-fn skip(why: &str) {
-    eprintln!("skipped: {why}");
-}
-
 /// What is behind the engine, and what it is.
 pub(super) struct Parts<'a> {
     /// Where `tools` says.

@@ -16,6 +16,7 @@ use super::host::{self, Engine, Parts};
 use super::messages::LinuxContainerResources;
 use super::{adjusting, cgroup_file, heard, look_inside, pid_of, pods};
 use test_support::cri::{Cri, container};
+use test_support::tools;
 use test_support::{Script, cri};
 
 /// How a containerd is told.
@@ -314,8 +315,8 @@ async fn containerd_told_by_install_runs_with_us_as_its_default_and_forgets_us_b
 
 async fn newer_is_told_and_forgets(version: u8, runc: &str, told: Told) {
     let Some(tools) = host::tools() else { return };
-    let Some(containerd) = host::newer("containerd-2.4.2") else { return };
-    let Some(runc) = host::newer(runc).map(|dir| dir.join("runc")) else { return };
+    let Some(containerd) = tools::newer("containerd-2.4.2") else { return };
+    let Some(runc) = tools::newer(runc).map(|dir| dir.join("runc")) else { return };
     let handlers = [("runc", Passes::All)];
     let text = |dir: &Path| {
         let wanted = Wanted { version, handlers: &handlers, runtime: &runc, has_nri: false };

@@ -11,6 +11,7 @@ use super::host::{self, Engine, Parts};
 use super::pods::{self, Pod};
 use super::recorder::{self, Recorder};
 use test_support::compare::{self, Meant};
+use test_support::tools;
 
 const ENGINE: &str = "containerd-2.4.2 live";
 const HANDLERS: [(&str, Passes); 2] = [("lean", Passes::None), ("rich", Passes::All)];
@@ -70,8 +71,8 @@ fn compared(name: &str, result: &compare::Result) -> (String, Vec<String>) {
 
 async fn lives_are_told_alike(version: u8, runc: &str) {
     let Some(tools) = host::tools() else { return };
-    let Some(containerd) = host::newer("containerd-2.4.2") else { return };
-    let runtime = if runc == "runc" { Some(tools.clone()) } else { host::newer(runc) };
+    let Some(containerd) = tools::newer("containerd-2.4.2") else { return };
+    let runtime = if runc == "runc" { Some(tools.clone()) } else { tools::newer(runc) };
     let Some(runtime) = runtime.map(|dir| dir.join("runc")) else { return };
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/compatibility.md");
     let meant = compare::meant(&std::fs::read_to_string(page).unwrap());

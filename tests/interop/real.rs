@@ -8,9 +8,9 @@ use nri_runc::runtime::features;
 use serde_json::json;
 
 use super::{Started, by_hand, document};
-use test_support::golang;
 use test_support::ground::Ground;
 use test_support::{TestHost, wait_until};
+use test_support::{golang, skip};
 
 /// A world with the real runc, and a plugin that sets `fields`; skipped without Go, runc or root.
 fn world(fields: &str) -> Option<(TestHost, Ground, Started)> {
@@ -74,12 +74,11 @@ fn what_the_plugin_sets_is_so_in_the_container() {
 }
 
 /// Whether it is from before network devices and memory policy; later ones skip nothing.
-#[expect(clippy::print_stderr, reason = "a skip says why")]
 fn is_old(runc: &Path) -> bool {
     let known = features::ask(runc).unwrap();
     let is_old = known.is_before("runc", (1, 4, 0));
     if !is_old {
-        eprintln!("skipped: {known} honours all that a plugin can set");
+        skip::machine_lacks(&format!("{known} honours all that a plugin can set"));
     }
     is_old
 }

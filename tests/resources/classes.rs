@@ -48,7 +48,7 @@ fn is_done(asking: &Asking, update: api::ContainerUpdate) -> bool {
 /// A host with the classes `slow`, `slower`, and none for `gone`; and the disk that they limit.
 fn classed() -> Option<(Place, String, tempfile::TempPath)> {
     let Some((device, numbers)) = disk() else {
-        skip("this host has no disk");
+        skip::machine_lacks("this host has no disk");
         return None;
     };
     let file = tempfile::Builder::new().suffix(".yaml").tempfile().unwrap();

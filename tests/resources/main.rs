@@ -17,7 +17,7 @@ use nri_runc::plugin::api;
 use serde_json::Value;
 use test_support::ground::Ground;
 use test_support::scripted_plugin::{Ask, Asks};
-use test_support::{Script, TestHost, wait_until};
+use test_support::{Script, TestHost, skip, wait_until};
 
 /// The test's end of it.
 struct Asking(tokio::sync::mpsc::UnboundedSender<Ask>);
@@ -58,7 +58,7 @@ struct Place {
 /// Makes it where v1 has the controllers; `None` after saying why a test is skipped.
 fn place(more: &str) -> Option<Place> {
     if !std::path::Path::new("/sys/fs/cgroup/memory/cgroup.procs").exists() {
-        skip("this host has no cgroup v1");
+        skip::machine_lacks("this host has no cgroup v1");
         return None;
     }
     anywhere("runc", more)
@@ -72,11 +72,6 @@ fn anywhere(runtime: &str, more: &str) -> Option<Place> {
     let mut place = Place { host, ground };
     place.host.start_daemon();
     Some(place)
-}
-
-#[expect(clippy::print_stderr, reason = "a skip says why")]
-fn skip(why: &str) {
-    eprintln!("skipped: {why}");
 }
 
 impl Place {

@@ -51,11 +51,13 @@ struct Scopes {
 fn scopes(runtime: &'static str) -> Option<Scopes> {
     let is_there = |path: &str| std::path::Path::new(path).exists();
     if !is_there("/run/systemd/private") || !is_there("/sys/fs/cgroup/cgroup.controllers") {
-        skip("systemd and v2 alone are not here (make vm has a guest where they are)");
+        skip::machine_lacks(
+            "systemd and v2 alone are not here (make vm has a guest where they are)",
+        );
         return None;
     }
-    let systemctl =
-        test_support::tools::find(&["busybox", "systemctl", runtime])?.join("systemctl");
+    let tools = test_support::tools::find_in_guest(&["busybox", "systemctl", runtime])?;
+    let systemctl = tools.join("systemctl");
     Some(Scopes { place: anywhere(runtime, PATIENT)?, runtime, systemctl })
 }
 

@@ -14,7 +14,7 @@ use protobuf::MessageDyn;
 use serde_json::json;
 
 use super::{Script, fails, files, run, sets, state, succeeds};
-use test_support::{BUNDLE, TestHost, wait_until};
+use test_support::{BUNDLE, TestHost, skip, wait_until};
 
 /// A small disk; goes before the folder that it is mounted in.
 struct Disk(PathBuf);
@@ -23,8 +23,7 @@ impl Disk {
     /// Mounts it at `path`, for this thread and what it starts; `None` after saying why not.
     fn at(path: PathBuf) -> Option<Self> {
         if let Err(errno) = unshare(CloneFlags::CLONE_NEWNS) {
-            assert!(std::env::var_os("CI").is_none(), "required under CI: {errno}");
-            skip(&format!("a mount namespace is refused: {errno}"));
+            skip::setup_lacks(&format!("a mount namespace is refused: {errno}"));
             return None;
         }
         let nothing = None::<&str>;
@@ -48,11 +47,6 @@ impl Drop for Disk {
     fn drop(&mut self) {
         let _or_with_its_namespace = umount2(&self.0, MntFlags::MNT_DETACH);
     }
-}
-
-#[expect(clippy::print_stderr, reason = "a skip says why")]
-fn skip(why: &str) {
-    eprintln!("skipped: {why}");
 }
 
 /// To the last byte.

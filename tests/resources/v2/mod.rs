@@ -29,14 +29,12 @@ const LIMITS: [&str; 11] = [
 /// Makes it where v2 has the controllers; `None` after saying why a test is skipped.
 fn place(runtime: &str) -> Option<Place> {
     if !std::path::Path::new("/sys/fs/cgroup/cgroup.controllers").exists() {
-        skip("this host's cgroups are not v2 alone (make vm has a guest where they are)");
+        skip::machine_lacks(
+            "this host's cgroups are not v2 alone (make vm has a guest where they are)",
+        );
         return None;
     }
-    let tools = test_support::tools::find(&["busybox", "runc"])?;
-    if !tools.join(runtime).exists() {
-        skip(&format!("{runtime} is not in {} (make vm has it)", tools.display()));
-        return None;
-    }
+    test_support::tools::find_in_guest(&["busybox", runtime])?;
     anywhere(runtime, PATIENT)
 }
 

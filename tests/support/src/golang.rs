@@ -6,9 +6,11 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Mutex;
 
+use crate::skip;
+
 /// Builds one program: a folder of `tests/interop` (NRI v0.12.5), or `stub-vX.Y.Z` for the plugin
-/// in `stubs` on that version. Without a Go of at least 1.24 the test is skipped, and says so;
-/// so it is where the Go packages cannot be fetched, but not under CI.
+/// in `stubs` on that version. Without a Go of at least 1.24, and where the Go packages
+/// cannot be fetched, the test is skipped; under CI it fails.
 #[expect(clippy::disallowed_methods, reason = "the Go side of the test")]
 pub fn program(name: &str) -> Option<PathBuf> {
     // One at a time: two tests may want the same file.
@@ -19,7 +21,7 @@ pub fn program(name: &str) -> Option<PathBuf> {
         version.map(|v| String::from_utf8_lossy(&v.stdout).into_owned()).unwrap_or_default();
     let minor = version.split("go1.").nth(1).and_then(|rest| rest.split(['.', ' ']).next());
     if minor.and_then(|minor| minor.parse::<u32>().ok()).is_none_or(|minor| minor < 24) {
-        skip(&format!("no Go of at least 1.24 ({})", version.trim()));
+        skip::setup_lacks(&format!("no Go of at least 1.24 ({})", version.trim()));
         return None;
     }
     let (folder, arguments) = source(name);
@@ -29,8 +31,8 @@ pub fn program(name: &str) -> Option<PathBuf> {
     let source = crate::program::project().join(folder);
     let built = go.current_dir(source).output().unwrap();
     let said = String::from_utf8_lossy(&built.stderr);
-    if said.contains("dial tcp") && std::env::var_os("CI").is_none() {
-        skip("the Go packages cannot be fetched");
+    if said.contains("dial tcp") {
+        skip::setup_lacks("the Go packages cannot be fetched");
         return None;
     }
     assert!(built.status.success(), "{said}");
@@ -47,9 +49,4 @@ fn source(name: &str) -> (&'static str, Vec<String>) {
     let tags: Vec<String> = known.map(|since| format!("since_0_{since}")).collect();
     let arguments = [format!("-modfile={version}.mod"), format!("-tags={}", tags.join(","))];
     ("tests/interop/stubs", arguments.into_iter().chain([".".to_owned()]).collect())
-}
-
-#[expect(clippy::print_stderr, reason = "a skip says why")]
-fn skip(why: &str) {
-    eprintln!("skipped: {why}");
 }

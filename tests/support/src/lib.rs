@@ -18,6 +18,7 @@ pub mod podman;
 pub mod program;
 pub mod replay;
 pub mod scripted_plugin;
+pub mod skip;
 mod test_host;
 pub mod tools;
 

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use crate::ground::Ground;
-use crate::{Script, scripted_plugin, tools, wait_until};
+use crate::{Script, scripted_plugin, skip, tools, wait_until};
 
 /// What the namespace holds; it lives as long as its standard input.
 const HOLD: &str = r#"
@@ -83,14 +83,14 @@ impl Host {
             host.path("held").exists() || host.holder.try_wait().unwrap().is_some()
         });
         if !host.path("held").exists() {
-            tools::skip(&format!("no mount namespace of our own: {}", host.read("hold.err")));
+            skip::setup_lacks(&format!("no mount namespace of our own: {}", host.read("hold.err")));
             return None;
         }
         let version = host.podman(&["--version"]);
         if !version.status.success() {
             // Unpacked, it finds only what libraries the machine has.
             let said = String::from_utf8_lossy(&version.stderr).into_owned();
-            tools::skip(&format!("podman does not run: {}", said.trim()));
+            skip::setup_lacks(&format!("podman does not run: {}", said.trim()));
             return None;
         }
         host.import_image();

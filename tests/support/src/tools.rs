@@ -4,26 +4,43 @@
 
 use std::path::PathBuf;
 
+use crate::skip;
+
 /// The folder that has all the `wanted` programs; `None` after saying why a test is skipped.
 pub fn find(wanted: &[&str]) -> Option<PathBuf> {
-    let default = crate::program::project().join("target/tools");
-    let dir = std::env::var_os("NRI_RUNC_TOOLS").map_or(default, PathBuf::from).join("bin");
+    look_for(wanted, "make setup").map_err(|why| skip::setup_lacks(&why)).ok()
+}
+
+/// The same where `make vm` alone brings them, into its guest.
+pub fn find_in_guest(wanted: &[&str]) -> Option<PathBuf> {
+    look_for(wanted, "make vm has a guest with it").map_err(|why| skip::machine_lacks(&why)).ok()
+}
+
+fn look_for(wanted: &[&str], source: &str) -> Result<PathBuf, String> {
+    let dir = folder().join("bin");
     let missing: Vec<&str> =
         wanted.iter().copied().filter(|name| !dir.join(name).exists()).collect();
-    let why = if !nix::unistd::geteuid().is_root() {
-        "real containers need root".to_owned()
+    if !nix::unistd::geteuid().is_root() {
+        Err("real containers need root".to_owned())
     } else if missing.is_empty() {
-        return Some(dir);
+        Ok(dir)
     } else {
-        format!("{} not in {} (make setup)", missing.join(", "), dir.display())
-    };
-    skip(&why);
+        Err(format!("{} not in {} ({source})", missing.join(", "), dir.display()))
+    }
+}
+
+/// The folder of an engine or runtime that is newer than this Debian's, as `containerd-2.4.2`;
+/// `None` after saying why a test is skipped.
+pub fn newer(name: &str) -> Option<PathBuf> {
+    let dir = folder().join("newer").join(name);
+    if dir.join(".done").exists() {
+        return Some(dir);
+    }
+    skip::setup_lacks(&format!("{name} is not there (make newer builds it, where Go is)"));
     None
 }
 
-/// Says why a test is skipped; under CI that is a failure.
-#[expect(clippy::print_stderr, reason = "a skip says why")]
-pub fn skip(why: &str) {
-    assert!(std::env::var_os("CI").is_none(), "required under CI: {why}");
-    eprintln!("skipped: {why}");
+fn folder() -> PathBuf {
+    let default = || crate::program::project().join("target/tools");
+    std::env::var_os("NRI_RUNC_TOOLS").map_or_else(default, PathBuf::from)
 }

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+//! How a test is skipped. The reason goes to standard error, and with the test's name to the list
+//! that `NRI_RUNC_SKIPS` names: the harness hides what a passing test prints, so the list is what
+//! `make test` shows at its end. Under CI a test is never skipped for a program that the setup
+//! brings: it fails.
+
+use std::io::Write;
+use std::panic::Location;
+
+/// Skips the calling test for what this machine is not or cannot do.
+#[track_caller]
+pub fn machine_lacks(why: &str) {
+    record(why, Location::caller());
+}
+
+/// Skips the calling test for what `make setup`, `make newer` or CI's machine should have brought;
+/// under CI that is a failure.
+#[track_caller]
+pub fn setup_lacks(why: &str) {
+    let why = why.trim();
+    assert!(std::env::var_os("CI").is_none(), "required under CI: {why}");
+    record(why, Location::caller());
+}
+
+/// Says it, and writes a line `TEST<tab>REASON` to the list.
+#[expect(clippy::print_stderr, reason = "a skip says why")]
+fn record(why: &str, caller: &Location<'_>) {
+    let why = why.split_whitespace().collect::<Vec<_>>().join(" ");
+    eprintln!("skipped: {why}");
+    let Some(list) = std::env::var_os("NRI_RUNC_SKIPS") else { return };
+    // The harness runs each test in a thread of its name.
+    let thread = std::thread::current();
+    let test = thread.name().map_or_else(|| caller.to_string(), str::to_owned);
+    let line = format!("{}::{test}\t{why}\n", program());
+    // In one write, as other tests append to the same list.
+    let mut options = std::fs::OpenOptions::new();
+    let mut list = options.create(true).append(true).open(list).unwrap();
+    list.write_all(line.as_bytes()).unwrap();
+}
+
+/// The test program's name, without the hash that cargo adds.
+fn program() -> String {
+    let path = std::env::current_exe().unwrap();
+    let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    name.rsplit_once('-').map_or(name.clone(), |(name, _hash)| name.to_owned())
+}

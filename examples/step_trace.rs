@@ -56,7 +56,11 @@ fn follow(child: Pid, seen: &mut BTreeSet<u64>) -> u8 {
             }
             WaitStatus::Stopped(_, Signal::SIGTRAP) => None,
             WaitStatus::Stopped(_, signal) => Some(signal),
-            other => panic!("{other:?}"),
+            WaitStatus::Signaled(..)
+            | WaitStatus::PtraceEvent(..)
+            | WaitStatus::PtraceSyscall(_)
+            | WaitStatus::Continued(_)
+            | WaitStatus::StillAlive => return 1,
         };
         seen.insert(ptrace::getregs(child).unwrap().rip);
         ptrace::step(child, signal).unwrap();

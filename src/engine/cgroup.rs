@@ -5,7 +5,7 @@
 
 use serde_json::{Map, Value};
 
-use super::{Document, Found, Kind};
+use super::{Document, EngineKind, Found};
 
 const ROOT: &str = "/sys/fs/cgroup";
 
@@ -54,14 +54,14 @@ pub(super) fn pod_uid(path: &str) -> Option<String> {
 }
 
 /// Which of the engines that share containers/storage named it: `…/crio-ID`, `…:libpod:ID`.
-pub(super) fn engine(path: &str) -> Option<Kind> {
+pub(super) fn engine(path: &str) -> Option<EngineKind> {
     let name = match path.split(':').collect::<Vec<_>>()[..] {
         [_, prefix, _] => prefix,
         _ => path.rsplit('/').next()?.split('-').next()?,
     };
     match name {
-        "crio" => Some(Kind::Crio),
-        "libpod" => Some(Kind::Podman),
+        "crio" => Some(EngineKind::Crio),
+        "libpod" => Some(EngineKind::Podman),
         _ => None,
     }
 }

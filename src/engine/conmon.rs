@@ -2,7 +2,7 @@
 //! conmon's command line: CRI-O and Podman start the runtime's `create` through it, and it names
 //! things that are nowhere in the bundle.
 
-use super::{Call, Kind};
+use super::{Call, EngineKind};
 
 /// The value of one of its options.
 pub(super) fn option(call: &Call<'_>, names: &[&str]) -> Option<String> {
@@ -21,9 +21,9 @@ pub(super) fn exit_option(call: &Call<'_>, name: &str) -> Option<String> {
 
 /// Which engine started it. Only options of which the engines write the values are looked at: a
 /// pod called `podman` is in conmon's arguments too.
-pub(super) fn engine(words: &[Vec<u8>]) -> Option<Kind> {
+pub(super) fn engine(words: &[Vec<u8>]) -> Option<EngineKind> {
     if words.iter().any(|word| word == b"--exit-command") {
-        return Some(Kind::Podman);
+        return Some(EngineKind::Podman);
     }
     let has_part = |part: &[u8]| {
         let at = words.iter().position(|word| word == b"--exit-dir");
@@ -31,10 +31,10 @@ pub(super) fn engine(words: &[Vec<u8>]) -> Option<Kind> {
         folder.is_some_and(|folder| folder.split(|byte| *byte == b'/').any(|name| name == part))
     };
     if has_part(b"libpod") {
-        return Some(Kind::Podman);
+        return Some(EngineKind::Podman);
     }
     let is_crio = has_part(b"crio") || words.iter().any(|word| word == b"--socket-dir-path");
-    is_crio.then_some(Kind::Crio)
+    is_crio.then_some(EngineKind::Crio)
 }
 
 fn parent<'a>(call: &'a Call<'_>) -> Option<&'a [Vec<u8>]> {

@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 
 use super::identity::{Claims, Field, Source, Writer};
 use super::{
-    Call, ContainerFacts, Document, Engine, Facts, Found, Image, Kind, PodDocument, PodFacts, Role,
-    Wanted, cgroup, is_id,
+    Call, ContainerFacts, Document, Engine, EngineKind, Facts, Found, Image, PodDocument, PodFacts,
+    Role, Wanted, cgroup, is_id,
 };
 
 /// `sandbox` or `container`.
@@ -137,7 +137,7 @@ fn role(
     if settled.is_none_or(|(role, _)| role != "sandbox") {
         return Role::Container;
     }
-    if engine.kind == Kind::ContainerdCri {
+    if engine.kind == EngineKind::ContainerdCri {
         return Role::Sandbox;
     }
     let names_another = document.said(SANDBOX_ID).is_some_and(|id| id != call.id);
@@ -174,7 +174,7 @@ fn claim_names(
         if field != Field::ContainerName {
             claims.add(field, Source::SandboxDocument, other);
         }
-        if !is_said && engine.kind == Kind::Kubernetes {
+        if !is_said && engine.kind == EngineKind::Kubernetes {
             claims.add(field, Source::Annotation, document.said(kubelet));
         }
     }

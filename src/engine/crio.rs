@@ -167,7 +167,7 @@ fn identify(
     contradictions: &mut Vec<String>,
 ) -> Identity {
     let keys = Keys(document.annotations);
-    let mut claims = Claims::new(super::Kind::Crio);
+    let mut claims = Claims::new(super::EngineKind::Crio);
     let is_told_by_record = of_record(&mut claims, call, found);
     let is_told_by_conmon = of_conmon(&mut claims, call);
     let own = if is_sandbox(document) { SANDBOX } else { CONTAINER };

@@ -4,7 +4,7 @@
 //! record. So keys of our own count as annotations only. The container is its own pod.
 
 use super::identity::{Claims, Field, Source};
-use super::{Call, Document, Engine, Facts, Found, Image, Kind, Wanted, containerd, own};
+use super::{Call, Document, Engine, EngineKind, Facts, Found, Image, Wanted, containerd, own};
 
 /// Written by nerdctl alone.
 pub(super) const NERDCTL_NAMESPACE: &str = "nerdctl/namespace";
@@ -21,7 +21,7 @@ pub(super) fn facts(
     document: &Document<'_>,
     found: &Found,
 ) -> Facts {
-    let is_nerdctl = engine.kind == Kind::Nerdctl;
+    let is_nerdctl = engine.kind == EngineKind::Nerdctl;
     let mut facts = Facts::alone(engine, call);
     facts.pod.annotations = document.annotations.clone();
     facts.pod.uid = call.id.to_owned();
@@ -43,7 +43,7 @@ pub(super) fn facts(
             facts.pod.name.clone_from(&name);
             facts.container.name = name;
         }
-        let mut claims = Claims::new(Kind::Nerdctl);
+        let mut claims = Claims::new(EngineKind::Nerdctl);
         let by_bundle = containerd::namespace(call.bundle).map(ToOwned::to_owned);
         claims.add(Field::PodNamespace, Source::BundlePath, by_bundle);
         let said = document.said(NERDCTL_NAMESPACE);

@@ -8,7 +8,7 @@ use super::{Call, Document, cgroup, conmon, containerd, cri, crio, ctr, isulad};
 
 /// The engines that are told apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum EngineKind {
     /// containerd's CRI plugin.
     ContainerdCri,
     /// containerd through ctr or another client.
@@ -29,7 +29,7 @@ pub enum Kind {
     Plain,
 }
 
-impl Kind {
+impl EngineKind {
     /// Every engine.
     pub const ALL: [Self; 9] = [
         Self::ContainerdCri,
@@ -43,7 +43,12 @@ impl Kind {
         Self::Plain,
     ];
 
-    /// The word in JSON.
+    /// The engine of this name, as [`EngineKind::name`] gives it.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.name() == name)
+    }
+
+    /// The word in JSON and in records.
     pub fn name(self) -> &'static str {
         match self {
             Self::ContainerdCri => "containerd-cri",
@@ -58,6 +63,16 @@ impl Kind {
         }
     }
 
+    /// Whether containerd's shim is the parent of its containers.
+    pub fn has_shim(self) -> bool {
+        matches!(self, Self::ContainerdCri | Self::Containerd | Self::Nerdctl | Self::Docker)
+    }
+
+    /// Whether it never uses a container's id again, as a restart by Docker or Podman does.
+    pub fn uses_ids_once(self) -> bool {
+        matches!(self, Self::ContainerdCri | Self::Crio | Self::Kubernetes)
+    }
+
     /// Whether its pods are Kubernetes' own.
     pub fn has_kubernetes_pods(self) -> bool {
         matches!(self, Self::ContainerdCri | Self::Crio | Self::Isulad | Self::Kubernetes)
@@ -68,7 +83,7 @@ impl Kind {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Engine {
     /// Which.
-    pub kind: Kind,
+    pub kind: EngineKind,
     evidence: Vec<String>,
     contradictions: Vec<String>,
     is_proven: bool,
@@ -100,7 +115,7 @@ impl Engine {
     }
 
     /// Notes that weaker evidence names another engine.
-    fn contradict(&mut self, weaker: &str, other: Kind) {
+    fn contradict(&mut self, weaker: &str, other: EngineKind) {
         if self.kind != other {
             let (is, not) = (self.name(), other.name());
             self.contradictions.push(format!("engine: {weaker} says {not}, but it is {is}"));
@@ -120,14 +135,14 @@ pub fn detect(call: &Call<'_>, document: &Document<'_>) -> Engine {
     let evidence = vec![first];
     let mut engine = Engine { kind, evidence, contradictions: Vec::new(), is_proven: true };
     match kind {
-        Kind::Containerd => tell_clients_apart(&mut engine, call, document),
-        Kind::Crio | Kind::Podman => tell_storages_apart(&mut engine, call, document),
-        Kind::ContainerdCri
-        | Kind::Nerdctl
-        | Kind::Docker
-        | Kind::Isulad
-        | Kind::Kubernetes
-        | Kind::Plain => {}
+        EngineKind::Containerd => tell_clients_apart(&mut engine, call, document),
+        EngineKind::Crio | EngineKind::Podman => tell_storages_apart(&mut engine, call, document),
+        EngineKind::ContainerdCri
+        | EngineKind::Nerdctl
+        | EngineKind::Docker
+        | EngineKind::Isulad
+        | EngineKind::Kubernetes
+        | EngineKind::Plain => {}
     }
     if let Some((other, what)) = by_bundle
         && !shares_bundles(engine.kind, other)
@@ -138,49 +153,49 @@ pub fn detect(call: &Call<'_>, document: &Document<'_>) -> Engine {
 }
 
 /// Whether an engine's bundles look like those of another.
-fn shares_bundles(kind: Kind, by_bundle: Kind) -> bool {
-    let of = |kind: Kind| match kind {
-        Kind::Podman => Kind::Crio,
-        Kind::ContainerdCri | Kind::Nerdctl => Kind::Containerd,
-        Kind::Crio
-        | Kind::Containerd
-        | Kind::Docker
-        | Kind::Isulad
-        | Kind::Kubernetes
-        | Kind::Plain => kind,
+fn shares_bundles(kind: EngineKind, by_bundle: EngineKind) -> bool {
+    let of = |kind: EngineKind| match kind {
+        EngineKind::Podman => EngineKind::Crio,
+        EngineKind::ContainerdCri | EngineKind::Nerdctl => EngineKind::Containerd,
+        EngineKind::Crio
+        | EngineKind::Containerd
+        | EngineKind::Docker
+        | EngineKind::Isulad
+        | EngineKind::Kubernetes
+        | EngineKind::Plain => kind,
     };
     of(kind) == of(by_bundle)
 }
 
-fn parent_kind(words: &[Vec<u8>]) -> Option<(Kind, String)> {
+fn parent_kind(words: &[Vec<u8>]) -> Option<(EngineKind, String)> {
     let program = String::from_utf8_lossy(words.first()?).into_owned();
     let name = program.rsplit('/').next().unwrap_or_default();
     let kind = match name {
         "containerd-shim-runc-v2" | "containerd-shim-runc-v1" => {
             match containerd::option(words, "-namespace").as_deref() {
-                Some("moby") => Kind::Docker,
-                _ => Kind::Containerd,
+                Some("moby") => EngineKind::Docker,
+                _ => EngineKind::Containerd,
             }
         }
-        "conmon" => conmon::engine(words).unwrap_or(Kind::Crio),
-        "conmonrs" | "crio-conmonrs" | "crio" => Kind::Crio,
-        "podman" => Kind::Podman,
-        "isulad" | "isulad-shim" => Kind::Isulad,
-        "dockerd" | "buildkitd" => Kind::Docker,
+        "conmon" => conmon::engine(words).unwrap_or(EngineKind::Crio),
+        "conmonrs" | "crio-conmonrs" | "crio" => EngineKind::Crio,
+        "podman" => EngineKind::Podman,
+        "isulad" | "isulad-shim" => EngineKind::Isulad,
+        "dockerd" | "buildkitd" => EngineKind::Docker,
         _ => return None,
     };
     Some((kind, name.to_owned()))
 }
 
-fn bundle_kind(bundle: &str) -> Option<(Kind, &'static str)> {
+fn bundle_kind(bundle: &str) -> Option<(EngineKind, &'static str)> {
     if let Some(namespace) = containerd::namespace(bundle) {
-        let kind = if namespace == "moby" { Kind::Docker } else { Kind::Containerd };
+        let kind = if namespace == "moby" { EngineKind::Docker } else { EngineKind::Containerd };
         return Some((kind, "io.containerd.runtime.v2.task"));
     }
     if bundle.contains("-containers/") && bundle.ends_with("/userdata") {
-        return Some((Kind::Crio, "containers/storage"));
+        return Some((EngineKind::Crio, "containers/storage"));
     }
-    bundle.contains("/isulad/engines/").then_some((Kind::Isulad, "isulad/engines"))
+    bundle.contains("/isulad/engines/").then_some((EngineKind::Isulad, "isulad/engines"))
 }
 
 /// containerd's clients share processes and paths. Its CRI plugin writes its annotations after
@@ -190,10 +205,10 @@ fn tell_clients_apart(engine: &mut Engine, call: &Call<'_>, document: &Document<
     if has(cri::TYPE) && containerd::namespace(call.bundle) == Some(containerd::CRI_NAMESPACE) {
         engine.note("bundle in the namespace k8s.io".to_owned());
         engine.note(format!("annotation {}", cri::TYPE));
-        engine.kind = Kind::ContainerdCri;
+        engine.kind = EngineKind::ContainerdCri;
     } else if has(ctr::NERDCTL_NAMESPACE) {
         engine.note(format!("annotation {}", ctr::NERDCTL_NAMESPACE));
-        engine.kind = Kind::Nerdctl;
+        engine.kind = EngineKind::Nerdctl;
     }
 }
 
@@ -201,16 +216,16 @@ fn tell_clients_apart(engine: &mut Engine, call: &Call<'_>, document: &Document<
 /// the cgroup, whose last part no tenant writes. A pod's author can write `io.container.manager`.
 fn tell_storages_apart(engine: &mut Engine, call: &Call<'_>, document: &Document<'_>) {
     let manager = match document.annotations.get(crio::MANAGER).map(String::as_str) {
-        Some("libpod") => Some(Kind::Podman),
-        Some("cri-o") => Some(Kind::Crio),
+        Some("libpod") => Some(EngineKind::Podman),
+        Some("cri-o") => Some(EngineKind::Crio),
         _ => None,
     };
     let by_parent = [call.parent, call.grandparent].into_iter().find_map(|words| {
         let program = words.first()?.rsplit(|byte| *byte == b'/').next()?;
         match program {
             b"conmon" => conmon::engine(words),
-            b"podman" => Some(Kind::Podman),
-            b"crio" | b"conmonrs" | b"crio-conmonrs" => Some(Kind::Crio),
+            b"podman" => Some(EngineKind::Podman),
+            b"crio" | b"conmonrs" | b"crio-conmonrs" => Some(EngineKind::Crio),
             _ => None,
         }
     });
@@ -243,26 +258,28 @@ fn by_annotations(document: &Document<'_>) -> Engine {
     let is_kubelets = cgroup::is_kubelets(document.cgroups_path);
     let manager = document.annotations.get(crio::MANAGER).map(String::as_str);
     let (kind, key) = match manager {
-        Some("cri-o") if has(crio::SANDBOX_ID) => (Kind::Crio, crio::MANAGER),
-        Some("libpod") if !is_kubelets => (Kind::Podman, crio::MANAGER),
-        _ if has(ctr::NERDCTL_NAMESPACE) && !is_kubelets => (Kind::Nerdctl, ctr::NERDCTL_NAMESPACE),
-        _ if has(cri::TYPE) && (has(isulad::CGROUP_DIR) || has(isulad::ATTEMPT)) => {
-            (Kind::Isulad, cri::TYPE)
+        Some("cri-o") if has(crio::SANDBOX_ID) => (EngineKind::Crio, crio::MANAGER),
+        Some("libpod") if !is_kubelets => (EngineKind::Podman, crio::MANAGER),
+        _ if has(ctr::NERDCTL_NAMESPACE) && !is_kubelets => {
+            (EngineKind::Nerdctl, ctr::NERDCTL_NAMESPACE)
         }
-        _ if has(cri::TYPE) => (Kind::Kubernetes, cri::TYPE),
+        _ if has(cri::TYPE) && (has(isulad::CGROUP_DIR) || has(isulad::ATTEMPT)) => {
+            (EngineKind::Isulad, cri::TYPE)
+        }
+        _ if has(cri::TYPE) => (EngineKind::Kubernetes, cri::TYPE),
         _ if has(cri::KUBELET_NAME) && has(cri::KUBELET_UID) => {
-            (Kind::Kubernetes, cri::KUBELET_UID)
+            (EngineKind::Kubernetes, cri::KUBELET_UID)
         }
         _ => {
             let why = "no engine among the parents, in the bundle's path or in the annotations";
-            return unproven(Kind::Plain, why, None);
+            return unproven(EngineKind::Plain, why, None);
         }
     };
     let why = "no engine among the parents, none in the bundle's path";
     unproven(kind, why, Some(format!("annotation {key}")))
 }
 
-fn unproven(kind: Kind, why: &str, more: Option<String>) -> Engine {
+fn unproven(kind: EngineKind, why: &str, more: Option<String>) -> Engine {
     let evidence = [why.to_owned()].into_iter().chain(more).collect();
     Engine { kind, evidence, contradictions: Vec::new(), is_proven: false }
 }
@@ -275,7 +292,7 @@ mod tests {
         line.split_whitespace().map(|word| word.as_bytes().to_vec()).collect()
     }
 
-    fn detected(parent: &str, bundle: &str, annotations: &[(&str, &str)]) -> Kind {
+    fn detected(parent: &str, bundle: &str, annotations: &[(&str, &str)]) -> EngineKind {
         let parent = words(parent);
         let call =
             Call { id: "c", root: "/r", bundle, parent: &parent, grandparent: &[], variables: &[] };
@@ -302,45 +319,48 @@ mod tests {
     fn engines_are_told_by_parent_path_and_annotation() {
         let shim = "/usr/bin/containerd-shim-runc-v2 -namespace k8s.io -id x";
         let cri = [(cri::TYPE, "container")];
-        assert_eq!(detected(shim, &format!("{TASK}/k8s.io/c"), &cri), Kind::ContainerdCri);
-        assert_eq!(detected("", &format!("{TASK}/k8s.io/c"), &cri), Kind::ContainerdCri);
-        assert_eq!(detected(shim, &format!("{TASK}/default/c"), &[]), Kind::Containerd);
+        assert_eq!(detected(shim, &format!("{TASK}/k8s.io/c"), &cri), EngineKind::ContainerdCri);
+        assert_eq!(detected("", &format!("{TASK}/k8s.io/c"), &cri), EngineKind::ContainerdCri);
+        assert_eq!(detected(shim, &format!("{TASK}/default/c"), &[]), EngineKind::Containerd);
         let nerdctl = [(ctr::NERDCTL_NAMESPACE, "default")];
-        assert_eq!(detected(shim, &format!("{TASK}/default/c"), &nerdctl), Kind::Nerdctl);
+        assert_eq!(detected(shim, &format!("{TASK}/default/c"), &nerdctl), EngineKind::Nerdctl);
         let moby = "containerd-shim-runc-v2 -namespace moby -id x";
-        assert_eq!(detected(moby, &format!("{TASK}/moby/c"), &[]), Kind::Docker);
-        assert_eq!(detected("/usr/bin/conmon -c x", "/b", &[]), Kind::Crio);
-        assert_eq!(detected("conmon -c x --exit-command /usr/bin/podman", "/b", &[]), Kind::Podman);
-        assert_eq!(detected("isulad-shim c", "/b", &[]), Kind::Isulad);
+        assert_eq!(detected(moby, &format!("{TASK}/moby/c"), &[]), EngineKind::Docker);
+        assert_eq!(detected("/usr/bin/conmon -c x", "/b", &[]), EngineKind::Crio);
+        assert_eq!(
+            detected("conmon -c x --exit-command /usr/bin/podman", "/b", &[]),
+            EngineKind::Podman
+        );
+        assert_eq!(detected("isulad-shim c", "/b", &[]), EngineKind::Isulad);
     }
 
     #[test]
     fn storage_paths_are_shared_and_the_manager_decides() {
-        assert_eq!(detected("", STORAGE, &[(crio::MANAGER, "libpod")]), Kind::Podman);
-        assert_eq!(detected("", STORAGE, &[(crio::MANAGER, "cri-o")]), Kind::Crio);
+        assert_eq!(detected("", STORAGE, &[(crio::MANAGER, "libpod")]), EngineKind::Podman);
+        assert_eq!(detected("", STORAGE, &[(crio::MANAGER, "cri-o")]), EngineKind::Crio);
     }
 
     #[test]
     fn annotations_decide_only_where_nothing_stronger_speaks() {
         let bundle = "/home/me/bundle";
         let manager = (crio::MANAGER, "cri-o");
-        assert_eq!(detected("/bin/sh", bundle, &[(cri::TYPE, "sandbox")]), Kind::Kubernetes);
-        assert_eq!(detected("", bundle, &[manager, (crio::SANDBOX_ID, "a")]), Kind::Crio);
-        assert_eq!(detected("", bundle, &[manager]), Kind::Plain);
+        assert_eq!(detected("/bin/sh", bundle, &[(cri::TYPE, "sandbox")]), EngineKind::Kubernetes);
+        assert_eq!(detected("", bundle, &[manager, (crio::SANDBOX_ID, "a")]), EngineKind::Crio);
+        assert_eq!(detected("", bundle, &[manager]), EngineKind::Plain);
         let containerd = format!("{TASK}/k8s.io/c");
         let spoofed = [(cri::TYPE, "container"), manager, (crio::SANDBOX_ID, "a")];
-        assert_eq!(detected("", &containerd, &spoofed), Kind::ContainerdCri);
+        assert_eq!(detected("", &containerd, &spoofed), EngineKind::ContainerdCri);
     }
 
     #[test]
     fn a_cri_annotation_outside_of_the_cri_namespace_is_not_believed() {
         let cri = [(cri::TYPE, "container")];
-        assert_eq!(detected("", &format!("{TASK}/default/c"), &cri), Kind::Containerd);
-        assert_eq!(detected("", &format!("{TASK}/moby/c"), &cri), Kind::Docker);
+        assert_eq!(detected("", &format!("{TASK}/default/c"), &cri), EngineKind::Containerd);
+        assert_eq!(detected("", &format!("{TASK}/moby/c"), &cri), EngineKind::Docker);
     }
 
     #[test]
     fn an_ordinary_bundle_is_plain() {
-        assert_eq!(detected("/bin/bash", "/home/me/bundle", &[("a", "b")]), Kind::Plain);
+        assert_eq!(detected("/bin/bash", "/home/me/bundle", &[("a", "b")]), EngineKind::Plain);
     }
 }

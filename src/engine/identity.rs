@@ -9,7 +9,7 @@
 use Source as S;
 use Writer as W;
 
-use super::{Facts, Kind};
+use super::{EngineKind, Facts};
 
 /// A field of a container's identity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -146,16 +146,16 @@ impl Writer {
 type Ranks = &'static [(Source, Writer)];
 
 /// The sources of a field in the order of trust.
-pub fn ranks(kind: Kind, field: Field) -> Ranks {
+pub fn ranks(kind: EngineKind, field: Field) -> Ranks {
     match kind {
-        Kind::ContainerdCri => of_containerd(field),
-        Kind::Crio => of_crio(field),
-        Kind::Podman => of_podman(field),
-        Kind::Docker => of_docker(field),
-        Kind::Containerd | Kind::Nerdctl => of_clients(kind, field),
-        Kind::Isulad => of_isulad(field),
-        Kind::Kubernetes => of_unknown(field),
-        Kind::Plain => of_plain(field),
+        EngineKind::ContainerdCri => of_containerd(field),
+        EngineKind::Crio => of_crio(field),
+        EngineKind::Podman => of_podman(field),
+        EngineKind::Docker => of_docker(field),
+        EngineKind::Containerd | EngineKind::Nerdctl => of_clients(kind, field),
+        EngineKind::Isulad => of_isulad(field),
+        EngineKind::Kubernetes => of_unknown(field),
+        EngineKind::Plain => of_plain(field),
     }
 }
 
@@ -256,8 +256,8 @@ fn of_docker(field: Field) -> Ranks {
     }
 }
 
-fn of_clients(kind: Kind, field: Field) -> Ranks {
-    let is_nerdctl = kind == Kind::Nerdctl;
+fn of_clients(kind: EngineKind, field: Field) -> Ranks {
+    let is_nerdctl = kind == EngineKind::Nerdctl;
     match field {
         Field::Role => &[(S::RuntimeId, W::Engine)],
         Field::PodName | Field::ContainerName if is_nerdctl => {
@@ -328,12 +328,12 @@ const LONGEST: usize = 80;
 /// What the sources say, until it is settled.
 #[derive(Debug)]
 pub(super) struct Claims {
-    kind: Kind,
+    kind: EngineKind,
     said: Vec<(Field, Source, String)>,
 }
 
 impl Claims {
-    pub(super) fn new(kind: Kind) -> Self {
+    pub(super) fn new(kind: EngineKind) -> Self {
         Self { kind, said: Vec::new() }
     }
 
@@ -420,7 +420,9 @@ impl Facts {
     pub fn has_unproven_namespace(&self) -> bool {
         let is_proven = match self.namespace_by {
             Some(Writer::Engine | Writer::EngineLast) => self.engine.is_proven(),
-            Some(Writer::Operator) => self.engine.is_proven() || self.engine.kind == Kind::Plain,
+            Some(Writer::Operator) => {
+                self.engine.is_proven() || self.engine.kind == EngineKind::Plain
+            }
             Some(Writer::Author | Writer::Anybody) | None => self.pod.namespace.is_empty(),
         };
         !is_proven
@@ -452,7 +454,7 @@ mod tests {
 
     #[test]
     fn every_field_of_every_engine_has_a_source() {
-        for kind in Kind::ALL {
+        for kind in EngineKind::ALL {
             for field in Field::ALL {
                 assert!(!ranks(kind, field).is_empty(), "{kind:?} {field:?}");
             }
@@ -466,17 +468,19 @@ mod tests {
             Writer::EngineLast => 1,
             Writer::Author | Writer::Anybody => 2,
         };
-        for (kind, field) in Kind::ALL.iter().flat_map(|kind| Field::ALL.map(|f| (*kind, f))) {
+        for (kind, field) in EngineKind::ALL.iter().flat_map(|kind| Field::ALL.map(|f| (*kind, f)))
+        {
             let order: Vec<i32> = ranks(kind, field).iter().map(|(_, w)| rank(*w)).collect();
-            let sorted = order.is_sorted() || (kind, field) == (Kind::Nerdctl, Field::PodName);
-            let sorted = sorted || (kind, field) == (Kind::Nerdctl, Field::ContainerName);
+            let sorted =
+                order.is_sorted() || (kind, field) == (EngineKind::Nerdctl, Field::PodName);
+            let sorted = sorted || (kind, field) == (EngineKind::Nerdctl, Field::ContainerName);
             assert!(sorted, "{kind:?} {field:?}");
         }
     }
 
     #[test]
     fn keys_of_our_own_never_count_below_kubernetes() {
-        for kind in Kind::ALL.into_iter().filter(|kind| kind.has_kubernetes_pods()) {
+        for kind in EngineKind::ALL.into_iter().filter(|kind| kind.has_kubernetes_pods()) {
             for field in Field::ALL {
                 let has_key = ranks(kind, field).iter().any(|(source, _)| *source == S::OwnKey);
                 assert!(!has_key, "{kind:?} {field:?}");
@@ -487,7 +491,7 @@ mod tests {
     #[test]
     fn the_trusted_source_wins_whatever_the_order_and_the_other_is_noted() {
         for is_first in [true, false] {
-            let mut claims = Claims::new(Kind::Crio);
+            let mut claims = Claims::new(EngineKind::Crio);
             let forged = || Some("kube-system\n".repeat(40));
             if is_first {
                 claims.add(Field::PodNamespace, Source::MaybeSandbox, forged());
@@ -505,7 +509,7 @@ mod tests {
 
     #[test]
     fn nothing_said_is_nothing_settled() {
-        let mut claims = Claims::new(Kind::Crio);
+        let mut claims = Claims::new(EngineKind::Crio);
         claims.add(Field::PodName, Source::Conmon, Some(String::new()));
         claims.add(Field::PodName, Source::DockerFile, Some("not in the table".to_owned()));
         let mut noted = Vec::new();

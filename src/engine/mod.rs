@@ -34,7 +34,7 @@ use serde_json::{Map, Value};
 use identity::Writer;
 
 pub use cgroup::cgroup_parent;
-pub use detect::{Engine, Kind, detect};
+pub use detect::{Engine, EngineKind, detect};
 pub use dockerd::Dockerd;
 pub use sources::{Found, Query, Record, Wanted};
 
@@ -247,19 +247,19 @@ impl Facts {
 /// Whether the document of an infrastructure container is all that there is of it: no runtime is
 /// ever called for such a pod.
 pub fn is_pod_without_runtime(call: &Call<'_>, document: &Document<'_>) -> bool {
-    detect(call, document).kind == Kind::Crio && crio::is_pod_without_runtime(document)
+    detect(call, document).kind == EngineKind::Crio && crio::is_pod_without_runtime(document)
 }
 
 /// What on the host would tell more about the container of this call.
 pub fn wanted(engine: &Engine, call: &Call<'_>, document: &Document<'_>) -> Wanted {
     match engine.kind {
-        Kind::ContainerdCri => containerd::wanted(call, document),
-        Kind::Containerd | Kind::Nerdctl => ctr::wanted(call),
-        Kind::Docker => docker::wanted(call, document),
-        Kind::Crio => crio::wanted(call, document),
-        Kind::Podman => podman::wanted(call, document),
-        Kind::Isulad | Kind::Kubernetes => cri::wanted(call, document),
-        Kind::Plain => Wanted::default(),
+        EngineKind::ContainerdCri => containerd::wanted(call, document),
+        EngineKind::Containerd | EngineKind::Nerdctl => ctr::wanted(call),
+        EngineKind::Docker => docker::wanted(call, document),
+        EngineKind::Crio => crio::wanted(call, document),
+        EngineKind::Podman => podman::wanted(call, document),
+        EngineKind::Isulad | EngineKind::Kubernetes => cri::wanted(call, document),
+        EngineKind::Plain => Wanted::default(),
     }
 }
 
@@ -271,7 +271,7 @@ pub fn is_dockers_record_missing(
     document: &Document<'_>,
     found: &Found,
 ) -> bool {
-    engine.kind == Kind::Docker && docker::record(call, document, found).is_none()
+    engine.kind == EngineKind::Docker && docker::record(call, document, found).is_none()
 }
 
 /// Docker's record of this container in the data roots of these daemons.
@@ -291,21 +291,21 @@ pub fn wanted_more(
     found: &Found,
 ) -> Wanted {
     match engine.kind {
-        Kind::Docker => docker::wanted_more(call, document, found),
-        Kind::Podman => podman::wanted_more(call, found),
-        Kind::ContainerdCri
-        | Kind::Containerd
-        | Kind::Nerdctl
-        | Kind::Crio
-        | Kind::Isulad
-        | Kind::Kubernetes
-        | Kind::Plain => Wanted::default(),
+        EngineKind::Docker => docker::wanted_more(call, document, found),
+        EngineKind::Podman => podman::wanted_more(call, found),
+        EngineKind::ContainerdCri
+        | EngineKind::Containerd
+        | EngineKind::Nerdctl
+        | EngineKind::Crio
+        | EngineKind::Isulad
+        | EngineKind::Kubernetes
+        | EngineKind::Plain => Wanted::default(),
     }
 }
 
 /// What the engine says about the container of this call.
 pub fn facts(engine: Engine, call: &Call<'_>, document: &Document<'_>, found: &Found) -> Facts {
-    let is_cri = matches!(engine.kind, Kind::ContainerdCri | Kind::Crio);
+    let is_cri = matches!(engine.kind, EngineKind::ContainerdCri | EngineKind::Crio);
     let mut facts = of_engine(engine, call, document, found);
     if is_cri && facts.role == Role::Container {
         classes::fill_in(&mut facts, document);
@@ -317,7 +317,7 @@ pub fn facts(engine: Engine, call: &Call<'_>, document: &Document<'_>, found: &F
 pub fn wanted_instead(facts: &Facts, document: &Document<'_>) -> Wanted {
     let has_pods = matches!(
         facts.engine.kind,
-        Kind::ContainerdCri | Kind::Crio | Kind::Isulad | Kind::Kubernetes
+        EngineKind::ContainerdCri | EngineKind::Crio | EngineKind::Isulad | EngineKind::Kubernetes
     );
     let files = if has_pods && facts.pod.resources.is_none() {
         cgroup::files(document)
@@ -336,14 +336,14 @@ pub fn fill_in(facts: &mut Facts, document: &Document<'_>, found: &Found) {
 
 fn of_engine(engine: Engine, call: &Call<'_>, document: &Document<'_>, found: &Found) -> Facts {
     match engine.kind {
-        Kind::ContainerdCri => containerd::facts(engine, call, document, found),
-        Kind::Containerd | Kind::Nerdctl => ctr::facts(engine, call, document, found),
-        Kind::Docker => docker::facts(engine, call, document, found),
-        Kind::Crio => crio::facts(engine, call, document, found),
-        Kind::Podman => podman::facts(engine, call, document, found),
-        Kind::Isulad => isulad::facts(engine, call, document, found),
-        Kind::Kubernetes => kubernetes::facts(engine, call, document, found),
-        Kind::Plain => plain::facts(engine, call, document),
+        EngineKind::ContainerdCri => containerd::facts(engine, call, document, found),
+        EngineKind::Containerd | EngineKind::Nerdctl => ctr::facts(engine, call, document, found),
+        EngineKind::Docker => docker::facts(engine, call, document, found),
+        EngineKind::Crio => crio::facts(engine, call, document, found),
+        EngineKind::Podman => podman::facts(engine, call, document, found),
+        EngineKind::Isulad => isulad::facts(engine, call, document, found),
+        EngineKind::Kubernetes => kubernetes::facts(engine, call, document, found),
+        EngineKind::Plain => plain::facts(engine, call, document),
     }
 }
 

@@ -13,8 +13,8 @@ use super::identity::{Claims, Field, Source};
 use super::image::Said;
 use super::libpod::{self, Rows};
 use super::{
-    Call, Document, Engine, Facts, Found, Image, Kind, PodDocument, Role, SeccompProfile, Wanted,
-    cgroup, conmon, crio, digest, own, storage, text, texts,
+    Call, Document, Engine, EngineKind, Facts, Found, Image, PodDocument, Role, SeccompProfile,
+    Wanted, cgroup, conmon, crio, digest, own, storage, text, texts,
 };
 
 /// Annotations that Podman itself writes.
@@ -142,7 +142,7 @@ fn place(
     name: Option<&str>,
 ) -> Option<String> {
     const ALONE: &str = "none";
-    let mut claims = Claims::new(Kind::Podman);
+    let mut claims = Claims::new(EngineKind::Podman);
     let by_cgroup = pod_in_cgroup(document.cgroups_path);
     if let Some(rows) = rows {
         let pod = rows.pod_of(call.id);

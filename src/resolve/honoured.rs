@@ -12,6 +12,7 @@
 
 use crate::error::quoted;
 use crate::plugin::api;
+use crate::runtime::RuntimeKind;
 use crate::runtime::features::{Features, IntelRdt, Linux, Seccomp};
 use crate::spec::patch::{Class, PatchError, Resolved, mount_field};
 
@@ -231,13 +232,14 @@ impl What {
             Self::Seccomp(filter) => match linux.map(|linux| linux.seccomp.as_ref()) {
                 Some(Some(seccomp)) => filter.lacking(seccomp),
                 // runc is built without seccomp, and then says nothing about it.
-                Some(None) if runtime.name == "runc" => Some("seccomp".to_owned()),
+                Some(None) if runtime.kind() == RuntimeKind::Runc => Some("seccomp".to_owned()),
                 _ => None,
             },
             Self::IntelRdt => {
                 let rdt = linux.and_then(|linux| linux.intel_rdt.as_ref());
                 let is_off = rdt.is_some_and(|rdt| rdt.enabled == Some(false));
-                (is_off || runtime.is_before("crun", (1, 10, 0))).then(|| "linux.intelRdt".into())
+                (is_off || runtime.is_before(RuntimeKind::Crun, (1, 10, 0)))
+                    .then(|| "linux.intelRdt".into())
             }
             Self::RdtSchemata => lacks_of_rdt(linux, runtime, |rdt| rdt.schemata)
                 .then(|| "linux.intelRdt.schemata".into()),
@@ -260,7 +262,7 @@ impl What {
 
 /// Whether it is runc or crun before the version that came with something.
 fn before(runtime: &Features, runc: (u32, u32, u32), crun: (u32, u32, u32)) -> bool {
-    runtime.is_before("runc", runc) || runtime.is_before("crun", crun)
+    runtime.is_before(RuntimeKind::Runc, runc) || runtime.is_before(RuntimeKind::Crun, crun)
 }
 
 /// For what the specification got after runc 1.3 and crun 1.10 were made: the runtime's own word
@@ -292,7 +294,7 @@ fn lacks_option(
     match option {
         // The runtime has a word of its own for these, beside the list.
         "idmap" | "ridmap" if idmap == Some(false) => true,
-        "idmap" => runtime.is_before("runc", (1, 2, 0)),
+        "idmap" => runtime.is_before(RuntimeKind::Runc, (1, 2, 0)),
         "ridmap" => before(runtime, (1, 2, 0), (1, 9, 0)),
         _ => is_listed == Some(false),
     }

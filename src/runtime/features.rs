@@ -18,6 +18,8 @@ use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 use serde::Deserialize;
 
+use super::RuntimeKind;
+
 /// How long a runtime may take for both answers.
 const PATIENCE: Duration = Duration::from_secs(2);
 
@@ -103,9 +105,14 @@ pub struct Enabled {
 }
 
 impl Features {
+    /// Which one it is, by its own word.
+    pub fn kind(&self) -> RuntimeKind {
+        RuntimeKind::named(&self.name)
+    }
+
     /// Whether it is that runtime in a version before `(major, minor, patch)`.
-    pub fn is_before(&self, name: &str, version: (u32, u32, u32)) -> bool {
-        self.name == name && self.version.is_some_and(|own| own < version)
+    pub fn is_before(&self, kind: RuntimeKind, version: (u32, u32, u32)) -> bool {
+        self.kind() == kind && self.version.is_some_and(|own| own < version)
     }
 
     /// From what the runtime printed.
@@ -243,8 +250,11 @@ commit: x';; features) echo '{"mountOptions":["ro"],"linux":{"namespaces":["pid"
         );
         let features = ask(&path).unwrap();
         assert_eq!((features.version, &features.said), (Some((1, 8, 1)), &None));
-        assert!(features.is_before("crun", (1, 8, 4)) && !features.is_before("runc", (9, 0, 0)));
-        assert!(!features.is_before("crun", (1, 8, 1)));
+        assert!(
+            features.is_before(RuntimeKind::Crun, (1, 8, 4))
+                && !features.is_before(RuntimeKind::Runc, (9, 0, 0))
+        );
+        assert!(!features.is_before(RuntimeKind::Crun, (1, 8, 1)));
     }
 
     #[test]

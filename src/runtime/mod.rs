@@ -24,23 +24,51 @@ use crate::error::{Error, Result};
 /// Podman's `kill` and `delete` come without any PATH.
 const STANDARD_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// The runtime's state directory when the command line names none (runc, crun and youki for
-/// root on the host).
-pub fn default_root(runtime: &Path) -> &'static str {
-    let name = runtime.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-    if is_crun(runtime) {
-        "/run/crun"
-    } else if name.contains("youki") {
-        "/run/youki"
-    } else {
-        "/run/runc"
+/// The runtimes whose differences matter here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RuntimeKind {
+    /// runc.
+    Runc,
+    /// crun.
+    Crun,
+    /// youki.
+    Youki,
+    /// Any other.
+    Other,
+}
+
+impl RuntimeKind {
+    /// By the name of the program, in which a version may stand too, and not by that of its folder.
+    pub fn of_program(runtime: impl AsRef<Path>) -> Self {
+        let name = runtime.as_ref().file_name().unwrap_or_default().to_string_lossy();
+        let known = [Self::Crun, Self::Youki, Self::Runc];
+        known.into_iter().find(|kind| name.contains(kind.name())).unwrap_or(Self::Other)
+    }
+
+    /// By the name that a runtime gives itself, or by exactly this name of a program.
+    pub fn named(name: &str) -> Self {
+        let known = [Self::Runc, Self::Crun, Self::Youki];
+        known.into_iter().find(|kind| kind.name() == name).unwrap_or(Self::Other)
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Runc => "runc",
+            Self::Crun => "crun",
+            Self::Youki => "youki",
+            Self::Other => "another runtime",
+        }
     }
 }
 
-/// Whether this program is crun, by its own name and not by that of its folder.
-pub fn is_crun(runtime: impl AsRef<Path>) -> bool {
-    let name = runtime.as_ref().file_name().unwrap_or_default();
-    name.to_string_lossy().contains("crun")
+/// The runtime's state directory when the command line names none (runc, crun and youki for
+/// root on the host).
+pub fn default_root(runtime: &Path) -> &'static str {
+    match RuntimeKind::of_program(runtime) {
+        RuntimeKind::Crun => "/run/crun",
+        RuntimeKind::Youki => "/run/youki",
+        RuntimeKind::Runc | RuntimeKind::Other => "/run/runc",
+    }
 }
 
 /// The real runtime for a process that was called as `called_as` (argv[0]).
@@ -262,5 +290,21 @@ mod tests {
     fn default_roots_follow_the_runtime() {
         assert_eq!(default_root(Path::new("/usr/bin/crun")), "/run/crun");
         assert_eq!(default_root(Path::new("/usr/sbin/runc")), "/run/runc");
+        assert_eq!(default_root(Path::new("/opt/crun/runc")), "/run/runc");
+        assert_eq!(default_root(Path::new("/usr/bin/youki")), "/run/youki");
+        assert_eq!(default_root(Path::new("/usr/bin/kata-runtime")), "/run/runc");
+    }
+
+    #[test]
+    fn a_runtime_is_known_by_its_own_name_and_not_by_its_folder() {
+        assert_eq!(RuntimeKind::of_program("/opt/crun/runc"), RuntimeKind::Runc);
+        for crun in ["crun", "/usr/bin/crun", "/opt/runc/crun-1.8"] {
+            assert_eq!(RuntimeKind::of_program(crun), RuntimeKind::Crun, "{crun}");
+        }
+        assert_eq!(RuntimeKind::of_program("/usr/bin/runsc"), RuntimeKind::Other);
+        assert_eq!(
+            [RuntimeKind::named("runc"), RuntimeKind::named("runc-1.8")],
+            [RuntimeKind::Runc, RuntimeKind::Other]
+        );
     }
 }

@@ -6,6 +6,7 @@ use std::path::Path;
 use crate::argv::{self, CommandLine, Verb};
 use crate::config::Config;
 use crate::files;
+use crate::runtime::RuntimeKind;
 
 /// A verb that events hang on, with an id, that asks for more than its help text.
 pub(super) fn involves_plugins(call: &CommandLine) -> bool {
@@ -23,7 +24,8 @@ pub(super) fn will_refuse_id(runtime: &Path, call: &CommandLine) -> bool {
     let Some(id) = call.id.as_deref() else { return false };
     let is_runc = || {
         let real = std::fs::canonicalize(runtime).unwrap_or_default();
-        real.file_name().is_some_and(|name| name == "runc")
+        let name = real.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        RuntimeKind::named(name) == RuntimeKind::Runc
     };
     argv::is_never_an_id(id) || (!argv::is_id_of_runc(id) && is_runc())
 }

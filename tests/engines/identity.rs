@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `docs/identity.md`: its tables are those of the program.
 
-use nri_runc::engine::Kind;
+use nri_runc::engine::EngineKind;
 use nri_runc::engine::identity::{Field, ranks};
 
 use super::is_kept;
 
 /// One table for each engine: a field, and its sources in the order of trust with who writes them.
 fn tables() -> String {
-    let of = |kind: Kind| {
+    let of = |kind: EngineKind| {
         let rows = Field::ALL.map(|field| {
             let sources = ranks(kind, field).iter();
             let cells: Vec<String> = sources
@@ -19,7 +19,7 @@ fn tables() -> String {
         let head = "| field | sources, the most trusted first (who writes it) |\n|---|---|";
         format!("### {}\n\n{head}\n{}", kind.name(), rows.join("\n"))
     };
-    Kind::ALL.map(of).join("\n\n")
+    EngineKind::ALL.map(of).join("\n\n")
 }
 
 #[test]

@@ -4,7 +4,7 @@
 
 use std::path::Path;
 
-use nri_runc::runtime::features;
+use nri_runc::runtime::{RuntimeKind, features};
 use serde_json::json;
 
 use super::{Started, by_hand, document};
@@ -76,7 +76,7 @@ fn what_the_plugin_sets_is_so_in_the_container() {
 /// Whether it is from before network devices and memory policy; later ones skip nothing.
 fn is_old(runc: &Path) -> bool {
     let known = features::ask(runc).unwrap();
-    let is_old = known.is_before("runc", (1, 4, 0));
+    let is_old = known.is_before(RuntimeKind::Runc, (1, 4, 0));
     if !is_old {
         skip::machine_lacks(&format!("{known} honours all that a plugin can set"));
     }

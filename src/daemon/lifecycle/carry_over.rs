@@ -6,6 +6,7 @@
 //! engine's (D21), and who has left owns nothing. The record of the old one outlives the daemon
 //! where there is something to hold. It only decides; `updates.rs` carries it out.
 
+use crate::engine::EngineKind;
 use crate::spec::{overlay, owned};
 use crate::state::{Container, Key, Wish};
 
@@ -17,9 +18,6 @@ use crate::daemon::verbs::update::Block;
 /// Where such values come from, as `explain` tells it.
 const EVENT: &str = "restart under the same id";
 
-/// Engines that never use an id again.
-const IDS_ONCE: [&str; 3] = ["containerd-cri", "cri-o", "kubernetes"];
-
 /// Keeps what plugins had set in a container that is about to be forgotten, if it may be made anew.
 pub(crate) fn keep(node: &Node, record: &Container) {
     let mut store = node.store.borrow_mut();
@@ -27,7 +25,8 @@ pub(crate) fn keep(node: &Node, record: &Container) {
     if !record.was_made() {
         return; // What an earlier one left still holds.
     }
-    if is_later && !record.is_sandbox && !IDS_ONCE.contains(&record.engine.as_str()) {
+    let may_return = !EngineKind::named(&record.engine).is_some_and(EngineKind::uses_ids_once);
+    if is_later && !record.is_sandbox && may_return {
         log_failure("keeping what plugins had set", store.keep(record));
     } else {
         store.drop_kept(&record.key);

@@ -8,6 +8,7 @@ use protobuf::{Message, MessageField};
 use serde_json::{Map, Value};
 
 use crate::describe;
+use crate::engine::EngineKind;
 use crate::plugin::{Encoded, Event, api};
 use crate::state::{Container, Lifecycle, Pod, Wire};
 
@@ -138,7 +139,9 @@ pub(crate) fn pod_encoded(record: &Pod) -> Encoded {
 
 /// What containerd no longer says of a container that is removed: it has no task then.
 pub(crate) fn as_told_at(event: Event, record: &Container, message: &mut api::Container) {
-    if event == Event::RemoveContainer && record.engine == "containerd-cri" {
+    if event == Event::RemoveContainer
+        && EngineKind::named(&record.engine) == Some(EngineKind::ContainerdCri)
+    {
         message.state = api::ContainerState::CONTAINER_UNKNOWN.into();
         message.pid = 0;
     }
@@ -148,14 +151,14 @@ pub(crate) fn as_told_at(event: Event, record: &Container, message: &mut api::Co
 /// gone; CRI-O when it is stopped.
 pub(crate) fn as_told_at_the_end(event: Event, record: &Pod, message: &mut api::PodSandbox) {
     let is_removed = event == Event::RemovePodSandbox;
-    match record.engine.as_str() {
-        "containerd-cri" if is_removed => {
+    match EngineKind::named(&record.engine) {
+        Some(EngineKind::ContainerdCri) if is_removed => {
             message.pid = 0;
             if let Some(linux) = message.linux.as_mut() {
                 linux.namespaces.retain(|space| space.type_ != "network" || space.path.is_empty());
             }
         }
-        "cri-o" if is_removed || event == Event::StopPodSandbox => message.pid = 0,
+        Some(EngineKind::Crio) if is_removed || event == Event::StopPodSandbox => message.pid = 0,
         _ => {}
     }
 }

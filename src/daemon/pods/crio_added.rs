@@ -17,6 +17,7 @@ use tracing::debug;
 use crate::daemon::node::{Node, log_failure};
 use crate::daemon::pods::life;
 use crate::daemon::watch::folders::{Folders, News, Watched};
+use crate::engine::EngineKind;
 
 /// Where CRI-O keeps the folders, unless its configuration says otherwise: then its first
 /// container shows where.
@@ -99,7 +100,7 @@ async fn follow(node: &Rc<Node>, home: &Path) {
     loop {
         let Some(mut watched) = appears(&node.folders, home).await else {
             let what = "pods without containers are not seen: the kernel has no watch left";
-            return node.note_missing("cri-o", what, "");
+            return node.note_missing(EngineKind::Crio.name(), what, "");
         };
         consider_all(node, home).await;
         loop {
@@ -169,7 +170,7 @@ async fn consider(node: &Rc<Node>, home: &Path, name: &OsStr) {
     }
     if node.arriving.borrow().len() >= WAITED_FOR {
         let what = "too many folders without a document: their pods are told with a container";
-        return node.note_missing("cri-o", what, "");
+        return node.note_missing(EngineKind::Crio.name(), what, "");
     }
     node.arriving.borrow_mut().insert(id.clone());
     let (node, home) = (Rc::clone(node), home.to_owned());

@@ -10,6 +10,7 @@ use std::rc::Rc;
 use serde_json::{Map, Value};
 
 use crate::describe;
+use crate::engine::EngineKind;
 use crate::engine::{self, Engine, Role};
 use crate::error::{Context, Error, Result, quoted};
 use crate::host::Point;
@@ -189,7 +190,7 @@ pub(crate) async fn announce(node: &Rc<Node>, seen: &Seen, container: &Container
 /// infrastructure container: the first member that is seen tells them.
 fn learn(node: &Node, seen: &Seen) -> Result<()> {
     let known = node.store.borrow().pod(&seen.pod.id).cloned();
-    let known = known.filter(|pod| pod.engine == "podman");
+    let known = known.filter(|pod| EngineKind::named(&pod.engine) == Some(EngineKind::Podman));
     let Some(mut pod) = known else { return Ok(()) };
     let mut message = messages::pod(&pod);
     let known = message.annotations.len();

@@ -22,6 +22,7 @@ use crate::files;
 use crate::host::Host;
 use crate::link::{ENGINE_VARIABLES, PROTOCOL, Question};
 use crate::runtime;
+use crate::runtime::RuntimeKind;
 use crate::state::{Container, Key, Lifecycle, Skipped};
 
 use crate::daemon::node::{Node, log_failure};
@@ -213,10 +214,7 @@ fn runtime_of(node: &Node, left: &Left) -> Result<PathBuf> {
     let named = named.filter(|path| path.starts_with('/')).map(PathBuf::from);
     let usual = runtime::resolve(config, None);
     let mut all = named.chain(usual.as_ref().ok().cloned());
-    let is_meant = |path: &PathBuf| {
-        let name = path.file_name().unwrap_or_default().to_string_lossy();
-        name.contains(left.runtime) && path.exists()
-    };
+    let is_meant = |path: &PathBuf| RuntimeKind::of_program(path) == left.runtime && path.exists();
     all.find(is_meant).map_or(usual, Ok)
 }
 

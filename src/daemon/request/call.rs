@@ -11,7 +11,6 @@ use crate::link::{Attached, Question};
 use crate::sources::callers;
 use crate::state::Key;
 
-use crate::daemon::runtime::state_dir;
 use crate::daemon::server::frames::Asked;
 
 /// Everything the verb files need to know of a call.
@@ -34,7 +33,7 @@ impl Call {
         let absolute = |path: &OsStr| cwd.join(path);
         let root = match call.root.as_deref() {
             Some(root) => absolute(root),
-            None => PathBuf::from(state_dir::default_root(Path::new(&question.runtime))),
+            None => PathBuf::from(crate::runtime::default_root(Path::new(&question.runtime))),
         };
         let id = call.id.as_deref().filter(|id| !argv::is_never_an_id(id))?;
         let id = id.to_string_lossy().into_owned();

@@ -15,6 +15,7 @@ use tracing::{debug, warn};
 
 use crate::cgroup::{self, Around, Cgroups, Unfit};
 use crate::host::Point;
+use crate::runtime::RuntimeKind;
 use crate::spec::{overlay, owned};
 use crate::state::{Change, Container, Key, Lifecycle, Wish};
 
@@ -24,7 +25,6 @@ use crate::daemon::resources::classes::{self, Classes};
 use crate::daemon::resources::route::{self, Route, is_paused, route};
 use crate::daemon::resources::updates::{in_force, note_changes};
 use crate::daemon::runtime::command;
-use crate::daemon::runtime::state_dir;
 use crate::daemon::verbs::update::Block;
 
 /// How long a plugin's update waits for another one of the same container.
@@ -332,7 +332,7 @@ fn takes(record: &Container, part: &Block) -> Result<(), Unmet> {
 
 /// The part that the runtime takes without applying it.
 fn ignored(record: &Container, part: &Block) -> Block {
-    if state_dir::is_crun(&record.runtime) {
+    if RuntimeKind::of_program(&record.runtime) == RuntimeKind::Crun {
         return Map::new();
     }
     let mut found = Map::new();

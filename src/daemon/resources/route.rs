@@ -4,12 +4,13 @@
 //! not known. It only reads.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::rc::Rc;
 
 use tracing::debug;
 
 use crate::cgroup::{Cgroups, Mounts, members};
+use crate::runtime::RuntimeKind;
 use crate::state::{Container, Lifecycle};
 
 use crate::daemon::node::Node;
@@ -50,8 +51,7 @@ pub(crate) fn route(node: &Node, record: &Container) -> Result<Route, Unmet> {
 
 /// Only of these is it known that their containers are in the cgroups that are limited.
 pub(crate) fn has_known_cgroups(record: &Container) -> bool {
-    let name = Path::new(&record.runtime).file_name().unwrap_or_default().to_string_lossy();
-    name.contains("runc") || name.contains("crun")
+    matches!(RuntimeKind::of_program(&record.runtime), RuntimeKind::Runc | RuntimeKind::Crun)
 }
 
 /// The container's cgroups, if nobody else is in them; `told` is what its runtime says of them.

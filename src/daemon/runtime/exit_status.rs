@@ -7,6 +7,7 @@
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
+use crate::engine::EngineKind;
 use crate::state::{Container, Lifecycle};
 
 use crate::daemon::node::Node;
@@ -114,16 +115,19 @@ fn monitor(record: &Container) -> (String, String) {
 }
 
 fn is_shim(record: &Container) -> bool {
-    matches!(record.engine.as_str(), "containerd-cri" | "containerd" | "nerdctl" | "docker")
+    EngineKind::named(&record.engine).is_some_and(EngineKind::has_shim)
 }
 
 fn place(record: &Container) -> Option<String> {
     let id = &record.key.id;
-    match record.engine.as_str() {
-        _ if is_shim(record) => Some(format!("{}/exit.json", record.bundle)),
-        "cri-o" => Some(format!("/var/run/crio/exits/{id}")),
-        "podman" => Some(format!("/run/libpod/exits/{id}")),
-        _ => None,
+    match EngineKind::named(&record.engine)? {
+        EngineKind::ContainerdCri
+        | EngineKind::Containerd
+        | EngineKind::Nerdctl
+        | EngineKind::Docker => Some(format!("{}/exit.json", record.bundle)),
+        EngineKind::Crio => Some(format!("/var/run/crio/exits/{id}")),
+        EngineKind::Podman => Some(format!("/run/libpod/exits/{id}")),
+        EngineKind::Isulad | EngineKind::Kubernetes | EngineKind::Plain => None,
     }
 }
 

@@ -7,6 +7,7 @@ use std::path::Path;
 use serde_json::Value;
 
 use crate::host::Host;
+use crate::runtime::RuntimeKind;
 
 use crate::daemon::runtime::state_dir;
 
@@ -17,7 +18,7 @@ const TICKS: u64 = 100;
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Left {
     /// The kind of runtime, by its usual name.
-    pub(crate) runtime: &'static str,
+    pub(crate) runtime: RuntimeKind,
     pub(crate) bundle: String,
     pub(crate) pid: Option<u32>,
     /// When that process started, in clock ticks since boot.
@@ -46,9 +47,9 @@ impl Left {
         let label = labels.filter_map(Value::as_str).find_map(|l| l.strip_prefix("bundle="));
         let bundle = label.or_else(|| state["bundle"].as_str())?;
         let (runtime, pid, start) = match name {
-            "status" => ("crun", "pid", "process-start-time"),
-            _ if label.is_some() => ("runc", "init_process_pid", "init_process_start"),
-            _ => ("youki", "pid", ""),
+            "status" => (RuntimeKind::Crun, "pid", "process-start-time"),
+            _ if label.is_some() => (RuntimeKind::Runc, "init_process_pid", "init_process_start"),
+            _ => (RuntimeKind::Youki, "pid", ""),
         };
         let number = |key: &str| state[key].as_u64().filter(|number| *number > 0);
         let is_true = |value: &Value| value.as_bool().unwrap_or(false);
@@ -102,16 +103,22 @@ mod tests {
         let runc = json!({"id": "c", "init_process_pid": 7, "init_process_start": 900,
             "config": {"labels": ["a=b", "bundle=/b/c"], "cgroups": {"Systemd": true}}});
         let runc = understood("state.json", &runc).unwrap();
-        assert_eq!((runc.runtime, runc.bundle.as_str(), runc.systemd), ("runc", "/b/c", true));
+        assert_eq!(
+            (runc.runtime, runc.bundle.as_str(), runc.systemd),
+            (RuntimeKind::Runc, "/b/c", true)
+        );
         assert_eq!((runc.pid, runc.start), (Some(7), Some(900)));
         let crun = json!({"pid": 8, "process-start-time": 901, "bundle": "/b/d",
             "systemd-cgroup": false});
         let crun = understood("status", &crun).unwrap();
-        assert_eq!((crun.runtime, crun.bundle.as_str(), crun.systemd), ("crun", "/b/d", false));
+        assert_eq!(
+            (crun.runtime, crun.bundle.as_str(), crun.systemd),
+            (RuntimeKind::Crun, "/b/d", false)
+        );
         assert_eq!((crun.pid, crun.start), (Some(8), Some(901)));
         let youki = json!({"id": "c", "status": "running", "pid": 9, "bundle": "/b/e"});
         let youki = understood("state.json", &youki).unwrap();
-        assert_eq!((youki.runtime, youki.pid, youki.start), ("youki", Some(9), None));
+        assert_eq!((youki.runtime, youki.pid, youki.start), (RuntimeKind::Youki, Some(9), None));
     }
 
     #[test]

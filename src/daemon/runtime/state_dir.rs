@@ -10,8 +10,6 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
-pub(crate) use crate::runtime::{default_root, is_crun};
-
 use crate::host::Host;
 use crate::state::Key;
 
@@ -116,15 +114,6 @@ pub(crate) fn state_stamp(host: &Host, key: &Key) -> Option<Stamp> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_runtime_is_not_named_after_its_folder() {
-        assert!(!is_crun("/opt/crun/runc"));
-        for crun in ["crun", "/usr/bin/crun", "/opt/runc/crun-1.8"] {
-            assert!(is_crun(crun), "{crun}");
-        }
-        assert_eq!(default_root(Path::new("/opt/crun/runc")), "/run/runc");
-    }
 
     fn place(files: &[(&str, &str)]) -> (tempfile::TempDir, Key) {
         let temp = tempfile::tempdir().unwrap();

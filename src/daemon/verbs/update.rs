@@ -25,6 +25,7 @@ use crate::error::{Context, Error, Result, quoted};
 use crate::host::Point;
 use crate::link::{Attached, Proceed};
 use crate::plugin::{Event, api};
+use crate::runtime::RuntimeKind;
 use crate::spec::overlay::{self, UpdateOutcome};
 use crate::spec::{flags, owned};
 use crate::state::{Change, Container, Key, Skipped, Updating, Wish};
@@ -279,7 +280,7 @@ fn own(node: &Node, record: &Container, updated: &Updated) -> Result<Answer> {
 /// The engine's word, over it what plugins own of old, over it what they answered now.
 fn merge(record: &Container, request: &Block, answer: &Answer) -> Result<UpdateOutcome> {
     // crun applies the device rules that it finds, and only those.
-    let is_crun = state_dir::is_crun(&record.runtime);
+    let is_crun = RuntimeKind::of_program(&record.runtime) == RuntimeKind::Crun;
     let strips_devices = is_crun && !answer.part.contains_key("devices");
     let engine = &record.engine_resources;
     let mut merged = overlay::merge_update(engine, &record.overlay, request, strips_devices);
@@ -395,7 +396,7 @@ fn conclude(node: &Rc<Node>, record: &Container, before: Option<Stamp>, holds: H
     let is_replaced = after.is_some() && after != before;
     let mut tried = holds.engine.clone();
     overlay::put_over(&mut tried, &holds.overlay);
-    let is_crun = state_dir::is_crun(&record.runtime);
+    let is_crun = RuntimeKind::of_program(&record.runtime) == RuntimeKind::Crun;
     let is_taken = is_replaced || (is_crun && apply::has_taken(node, record, &tried));
     if !is_taken {
         // Both write file by file, and do not put back what they wrote before they failed.

@@ -103,6 +103,12 @@ pub fn age(nanos: i64, now: SystemTime) -> String {
     span(now.saturating_sub(nanos / 1_000_000_000))
 }
 
+/// A number with its noun: `1 pod`, `2 pods`.
+pub fn counted(count: usize, noun: &str) -> String {
+    let ending = if count == 1 { "" } else { "s" };
+    format!("{count} {noun}{ending}")
+}
+
 /// The first 13 characters of an id that an engine made, as crictl shows it. An id that a person
 /// chose stays whole.
 pub fn short_id(id: &str) -> &str {
@@ -176,6 +182,12 @@ mod tests {
         let now = UNIX_EPOCH + Duration::from_secs(100);
         assert_eq!((age(0, now).as_str(), age(40_000_000_000, now).as_str()), ("-", "1m"));
         assert_eq!(age(400_000_000_000, now), "0s", "a clock that was set back");
+    }
+
+    #[test]
+    fn one_thing_is_counted_in_the_singular() {
+        let shown = [0, 1, 2].map(|count| counted(count, "pod"));
+        assert_eq!(shown, ["0 pods", "1 pod", "2 pods"]);
     }
 
     #[test]

@@ -225,7 +225,7 @@ fn undoing_leaves_every_byte_mode_and_folder_as_it_was() {
         place.install(&args);
         if tree(place.root()) == before {
             let said = place.refused("uninstall", engine(&args));
-            assert!(said.contains("no registration"), "{name}: {said}");
+            assert!(said.contains("is not registered with"), "{name}: {said}");
             continue;
         }
         place.uninstall(engine(&args));
@@ -326,11 +326,21 @@ fn containers_that_name_our_path_keep_the_registration_unless_forced() {
         place.install(engine);
         place.write(&path, &text);
         let said = place.refused("uninstall", engine);
-        assert!(said.contains("1 containers still name") && said.contains(": ours ("), "{said}");
+        assert!(said.contains("1 container still uses") && said.contains(": ours ("), "{said}");
+        let renamed = place.install(&format!("{engine} --name other --dry-run"));
+        let warning = "note: 1 container still uses the handler nri-runc, which this replaces";
+        assert!(renamed.contains(warning), "{renamed}");
         let told = place.uninstall(&format!("{engine} --force"));
-        assert!(told.contains("need /usr/local/bin/nri-runc still"), "{told}");
+        assert!(told.contains("1 container still uses /usr/local/bin/nri-runc: keep it"), "{told}");
         assert!(!place.path(LEDGERS).join(format!("{engine}.json")).exists());
     }
+    // Ids that an engine made are short, and in full beside --json.
+    let id = "b1".repeat(32);
+    let place = Place::new();
+    place.install("containerd");
+    place.write(&format!("{task}/k8s.io/{id}/runtime"), PROGRAM);
+    assert!(place.refused("uninstall", "containerd").contains(": b1b1b1b1b1b1b ("));
+    assert!(place.refused("uninstall", "containerd --json").contains(&id));
     // What lives may be kept elsewhere.
     let place = Place::new();
     place.write("/etc/containerd/config.toml", "version = 2\nstate = \"/srv/state\"\n");
@@ -363,7 +373,7 @@ fn a_link_is_not_replaced_and_nothing_is_left_behind() {
     std::fs::create_dir_all(place.path("/etc/docker")).unwrap();
     symlink("/srv/daemon.json", place.path(DOCKER)).unwrap();
     let said = place.refused("install", "docker");
-    assert!(said.contains("symbolic link") && said.contains("by hand"), "{said}");
+    assert!(said.contains("symbolic link") && said.contains("manually"), "{said}");
 }
 
 #[test]
@@ -387,7 +397,7 @@ fn a_record_that_cannot_be_read_stops_both_ways() {
     let place = Place::new();
     place.write(&format!("{LEDGERS}/docker.json"), "{");
     for verb in ["install", "uninstall"] {
-        assert!(place.refused(verb, "docker").contains("no record of ours"));
+        assert!(place.refused(verb, "docker").contains("not a valid undo record"));
     }
 }
 
@@ -421,7 +431,10 @@ fn an_install_ends_with_the_line_that_uses_it() {
             "containerd",
             "use:  crictl runp --runtime nri-runc POD.json\nuse:  ctr run --runc-binary /usr/local/bin/nri-runc IMAGE ID",
         ),
-        ("containerd --name Mine_1", "use:  no RuntimeClass of Kubernetes can name Mine_1"),
+        (
+            "containerd --name Mine_1",
+            "use:  a Kubernetes RuntimeClass cannot use the handler name Mine_1",
+        ),
         ("nerdctl", "use:  nerdctl run --runtime /usr/local/bin/nri-runc IMAGE\n"),
     ] {
         let place = Place::new();
@@ -504,12 +517,12 @@ fn whoever_listens_where_plugins_connect_is_named_and_left_alone() {
     let path = socket(&place);
     let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
     let said = place.install("containerd");
-    let us = format!("(process {}) listens on /var/run/nri/nri.sock now", std::process::id());
+    let us = format!("(process {}) listens on /var/run/nri/nri.sock: plugins", std::process::id());
     assert!(said.contains(&us), "{said}");
     // Twice is once, and it is still true.
     assert!(place.install("containerd").contains(&us));
     drop(listener);
-    assert!(path.exists(), "a socket of somebody else's was removed");
+    assert!(path.exists(), "the socket of another process was removed");
 }
 
 #[test]

@@ -94,7 +94,7 @@ fn runtime_found(config: &Config, of_engines: &[Value]) -> Option<Value> {
     Some(match runtime::resolve(config, None) {
         Ok(path) => finding("real runtime", true, path.display().to_string(), ""),
         Err(error) => {
-            finding("real runtime", false, error.to_string(), "install runc or set runtime")
+            finding("real runtime", false, error.to_string(), "install runc, or set `runtime`")
         }
     })
 }
@@ -103,11 +103,11 @@ fn daemon(config: &Config) -> Value {
     let socket = config.daemon_socket();
     let is_there = UnixStream::connect(&socket).is_ok();
     let detail = if is_there {
-        format!("answers at {}", socket.display())
+        format!("listening at {}", socket.display())
     } else {
         format!(
             "not running; {}",
-            if config.autostart { "starts with the first container" } else { "autostart is off" }
+            if config.autostart { "the first container starts it" } else { "autostart is off" }
         )
     };
     finding("daemon", is_there || config.autostart, detail, "start the service")
@@ -124,7 +124,7 @@ fn without_daemon(config: &Config) -> Value {
             if exempt.is_empty() { exempt } else { format!(", except in namespace {exempt}") };
         format!("creates are refused{except}, because {}", first.what)
     } else {
-        "creates go on unadjusted".to_owned()
+        "containers are created without plugins".to_owned()
     };
     finding("daemon away", true, detail, "")
 }
@@ -149,7 +149,7 @@ fn unread(config: &Config) -> Vec<Value> {
         warning(
             &format!("engine {}", text("engine")),
             detail,
-            "docs/engines.md says what is read where",
+            "docs/engines.md lists what nri-runc reads for each engine",
         )
     });
     lines.chain(forged(&status)).collect()
@@ -161,7 +161,8 @@ fn forged(status: &Value) -> Option<Value> {
     let last = all.last()?;
     let text = |key: &str| last[key].as_str().unwrap_or_default();
     let (id, what) = (crate::text::short_id(text("id")), crate::error::quoted(text("what")));
-    let detail = format!("identity claims ignored: {}; the last, of {id}: {what}", all.len());
+    let detail =
+        format!("ignored identity claims: {}; the most recent, of {id}: {what}", all.len());
     Some(finding("identity", true, detail, ""))
 }
 
@@ -178,17 +179,19 @@ fn records(config: &Config) -> Vec<Value> {
     let unwritten = status["unwritten"].as_array().map_or(0, Vec::len);
     let mut findings = Vec::new();
     if !aside.is_empty() {
-        let detail = format!("{} cannot be used: {}", aside.len(), aside.join(", "));
-        let hint = format!("see the log for why, then remove them from {}", folder.display());
+        let detail = format!("{} unusable: {}", aside.len(), aside.join(", "));
+        let hint = format!("the log says why; then remove them from {}", folder.display());
         findings.push(finding("records", false, detail, &hint));
     }
     if unwritten > 0 {
         let detail = format!("{unwritten} could not be written");
-        let hint = format!("make room in {}", config.run_dir.display());
+        let hint = format!("free space in {}", config.run_dir.display());
         findings.push(finding("records", false, detail, &hint));
     }
     if let Some(found) = status["found"].as_u64().filter(|found| *found > 0) {
-        let detail = format!("{found} containers were found again; what plugins own is not known");
+        let detail = format!(
+            "{found} containers were recovered after their records were lost; plugin changes unknown"
+        );
         findings.push(finding("records", true, detail, ""));
     }
     findings
@@ -204,7 +207,7 @@ fn plugin_socket(config: &Config) -> Value {
         return match listener_at(&config.socket_path, &config.host()) {
             None => finding("plugin socket", true, path.to_string(), ""),
             Some(listener) => {
-                let hint = "switch that NRI off, or set nri.socket_path";
+                let hint = "disable its NRI, or set nri.socket_path";
                 finding("plugin socket", false, format!("{listener} listens on {path}"), hint)
             }
         };
@@ -212,13 +215,13 @@ fn plugin_socket(config: &Config) -> Value {
     let said = status["plugin_socket"].as_str().unwrap_or_default();
     let mut detail = format!("{path}: {said}");
     if status["pass_through"] == true && config.requires_plugins() {
-        detail.push_str("; required plugins are not required: every container passes as it is");
+        detail.push_str("; required plugins are not enforced: containers are created unchanged");
     }
     let hint = match status["plugin_socket_state"]["state"].as_str() {
         Some("lost" | "taken") => {
-            "switch that process's NRI off and restart it: nri-runc takes the socket as soon as it is free; or set nri.socket_path and restart the daemon"
+            "disable that process's NRI and restart it: nri-runc takes the socket as soon as it is free; or set nri.socket_path and restart the daemon"
         }
-        _ => "free the socket: nri-runc tries again every few seconds",
+        _ => "free the socket: the daemon retries every few seconds",
     };
     finding("plugin socket", said == "open", detail, hint)
 }
@@ -236,7 +239,7 @@ fn plugins(config: &Config) -> Vec<Value> {
     let mut findings = vec![finding("pre-installed plugins", true, detail, "")];
     findings.extend(problems.iter().map(|problem| {
         let hint = if problem.is_plugin {
-            "make its configuration a readable text"
+            "make its configuration file readable UTF-8 text"
         } else {
             "rename it to NN-name and make it executable"
         };
@@ -260,7 +263,8 @@ fn exited(config: &Config, names: &[String]) -> Vec<Value> {
         if !is_exited || !names.contains(&id) {
             return None;
         }
-        let hint = format!("see why it exited: the daemon's log, and {id}'s configuration");
+        let hint =
+            format!("the daemon's log says why it exited; also check the configuration of {id}");
         let mut detail = format!("{id} is not running: {}", text(&row["exit_status"]));
         if let Some(line) = row["last_words"].as_array().and_then(|lines| lines.last()) {
             detail.push_str(&format!("; its last line: {}", text(line)));
@@ -276,7 +280,7 @@ fn required(config: &Config) -> Option<Value> {
         return None;
     }
     let Some(status) = status(config) else {
-        let detail = "whether they are connected shows once the daemon runs";
+        let detail = "unknown until the daemon runs";
         return Some(finding("required plugins", true, detail, ""));
     };
     let rows = status["required"].as_array().cloned().unwrap_or_default();
@@ -294,7 +298,7 @@ fn required(config: &Config) -> Option<Value> {
         return Some(finding("required plugins", true, named(true), ""));
     }
     let detail = format!("{away} not connected: creates are refused, except in exempt namespaces");
-    let hint = "start it, or see why it does not come: nri-runc nri plugins";
+    let hint = "start it; to see why it is not connected: nri-runc nri plugins";
     Some(finding("required plugins", false, detail, hint))
 }
 
@@ -308,7 +312,7 @@ fn switched_on(config: &Config) -> Value {
         );
     }
     let is_off = config.disabled_file().exists();
-    let detail = if is_off { "every verb is passed through" } else { "yes" };
+    let detail = if is_off { "every command goes straight to the runtime" } else { "yes" };
     finding("switched on", !is_off, detail, "nri-runc nri enable")
 }
 

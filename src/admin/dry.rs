@@ -19,31 +19,31 @@ pub(super) struct Replay {
     /// Plugin socket to listen on (default: nri.socket_path).
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
-    /// Runtime name that plugins are given.
+    /// Runtime name to report to plugins.
     #[arg(long, value_name = "NAME")]
     runtime_name: Option<String>,
-    /// Runtime version that plugins are given.
+    /// Runtime version to report to plugins.
     #[arg(long, value_name = "VERSION")]
     runtime_version: Option<String>,
-    /// NRI version that plugins are given.
+    /// NRI version to report to plugins.
     #[arg(long, value_name = "VERSION")]
     nri_version: Option<String>,
-    /// Ask the script for the state before a plugin is synchronized.
+    /// Ask the script for the state with which to synchronize each plugin.
     #[arg(long)]
     ask_sync: bool,
-    /// Ask the script for the answer to a plugin's UpdateContainers.
+    /// Ask the script for the response to a plugin's UpdateContainers.
     #[arg(long)]
     ask_updates: bool,
-    /// How long a recording waits for its plugins to connect (0s: not at all).
+    /// How long to wait for the plugins that a recording names (0s: do not wait).
     #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = duration)]
     wait_timeout: Duration,
-    /// Record the requests of the running daemon to a new file, until interrupted.
+    /// Record the running daemon's requests to a new file, until interrupted.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["file", "socket", "ask_sync", "ask_updates", "wait_timeout"])]
     record: Option<PathBuf>,
-    /// Record the values of environment variables.
+    /// Record environment variable values.
     #[arg(long, requires = "record")]
     show_env: bool,
-    /// Script, one request per line (default, or "-": standard input).
+    /// Script with one request per line (default or "-": standard input).
     file: Option<PathBuf>,
 }
 
@@ -66,7 +66,7 @@ pub(super) struct Adjust {
     /// Write the result to the bundle.
     #[arg(long)]
     write: bool,
-    /// Wait until this plugin is connected (repeatable).
+    /// Wait until this plugin has connected (repeatable).
     #[arg(long, value_name = "NAME", requires = "socket")]
     wait: Vec<String>,
     /// Plugin socket to listen on (default: none, pre-installed plugins only).
@@ -93,7 +93,7 @@ enum Form {
     /// A unified diff.
     #[default]
     Diff,
-    /// The whole config.json.
+    /// The complete config.json.
     Spec,
     /// Adjustment, owners, updates and evictions.
     Json,

@@ -28,7 +28,7 @@ pub(super) fn page(document: &Value, wide: bool) -> String {
     line("state", &state(document));
     line("engine", &text(&document["engine"]));
     if document["found"] == true {
-        page.push_str("found again, owners unknown\n");
+        page.push_str("recovered after its record was lost; plugin changes unknown\n");
     }
     changes(document, wide, &mut page);
     traces(document, &mut page);
@@ -77,7 +77,7 @@ fn changes(document: &Value, wide: bool, page: &mut String) {
     let changes = document["changes"].as_array().map(Vec::as_slice).unwrap_or_default();
     if changes.is_empty() {
         let nothing = if document["found"] == true {
-            "what plugins had changed is not known\n"
+            "what plugins changed is unknown\n"
         } else {
             "no plugin changed anything\n"
         };

@@ -24,7 +24,7 @@ use serde_json::{Value, json};
 use crate::config::{self, Config, Loaded};
 use crate::daemon;
 use crate::error::{Context, Error, Result};
-use crate::text::{printable, printable_page};
+use crate::text::{counted, printable, printable_page};
 use crate::wrapper;
 
 const DONE: u8 = 0;
@@ -53,7 +53,7 @@ enum AdminVerb {
         #[arg(long, hide = true)]
         ready_fd: Option<i32>,
     },
-    /// Show the state of the daemon and its last failures.
+    /// Show daemon status and recent failures.
     Status,
     /// List plugins.
     Plugins {
@@ -65,11 +65,11 @@ enum AdminVerb {
         #[command(flatten)]
         table: Table,
     },
-    /// Show what plugins changed in a container.
+    /// Show what plugins changed in a container or pod.
     Explain {
-        /// ID or prefix, name, NAMESPACE/NAME, or NAMESPACE/POD[/NAME].
+        /// Container or pod: ID, ID prefix, name, NAMESPACE/NAME, or NAMESPACE/POD[/NAME].
         id: String,
-        /// Show the values of environment variables.
+        /// Show environment variable values.
         #[arg(long)]
         show_env: bool,
         #[command(flatten)]
@@ -79,27 +79,27 @@ enum AdminVerb {
     Check,
     /// Show how plugins would change a bundle (needs no daemon).
     Adjust(dry::Adjust),
-    /// Send plugins the requests in a script, or record one.
+    /// Send scripted requests to plugins, or record such a script.
     Replay(dry::Replay),
     /// Register nri-runc with an engine.
     Install(install::Install),
-    /// Undo `install`, byte for byte.
+    /// Unregister nri-runc from an engine (restores its files byte for byte).
     Uninstall(install::Uninstall),
-    /// Entry point of the OCI hooks (state on standard input).
+    /// Run as an OCI hook (container state on standard input).
     Hook {
-        /// prestart, createRuntime, poststart or poststop.
+        /// Hook stage: prestart, createRuntime, poststart or poststop.
         stage: String,
     },
-    /// End the daemon after the requests in flight.
+    /// Stop the daemon once requests in flight have completed.
     Stop,
-    /// Restart the daemon after the requests in flight.
+    /// Restart the daemon once requests in flight have completed.
     Restart,
-    /// Switch plugins off: commands go straight to the runtime.
+    /// Disable plugins: commands go straight to the runtime.
     ///
-    /// Lasts until `enable` or the next reboot: the switch is a file in the run directory, which
-    /// is on a tmpfs. To keep plugins off over a reboot, set nri.disable = true.
+    /// Stays in effect until `enable` or the next reboot: it is a file in the run directory, which
+    /// is normally on a tmpfs. To keep plugins disabled across reboots, set nri.disable = true.
     Disable,
-    /// Switch plugins on again.
+    /// Enable plugins again.
     Enable,
 }
 
@@ -187,7 +187,7 @@ fn carry_out(arguments: &Arguments) -> Result<u8> {
         AdminVerb::Check => check(arguments, &loaded),
         AdminVerb::Install(how) => tell(arguments, &install::install(how, config)?, install::show),
         AdminVerb::Uninstall(how) => {
-            tell(arguments, &install::uninstall(how, config)?, install::show)
+            tell(arguments, &install::uninstall(how, config, arguments.json)?, install::show)
         }
         AdminVerb::Hook { stage } => wrapper::hook(config, stage).map(|()| DONE),
         AdminVerb::Stop => tell(arguments, &resident::stop(config)?, resident::show_stopped),
@@ -223,7 +223,8 @@ fn refuse_missing_file(arguments: &Arguments, loaded: &Loaded) -> Result<()> {
         Some(_) => "--config".to_owned(),
         None => format!("{} or a file beside the executable", config::FILE_VARIABLE),
     };
-    Err(Error::new(format!("the configuration {why}")).hint(format!("it was named by {by}")))
+    Err(Error::new(format!("cannot read the configuration {why}"))
+        .hint(format!("{by} names this file")))
 }
 
 /// What the daemon and the engines keep is root's: without it every other line would be a guess.
@@ -250,7 +251,7 @@ fn needs_root(verb: &AdminVerb, config: &Config) -> Result<()> {
     if user.is_root() || is_enough {
         return Ok(());
     }
-    Err(Error::new("this needs root").hint("run it with sudo"))
+    Err(Error::new("this command must be run as root").hint("use sudo"))
 }
 
 fn ask(config: &Config, question: &Value) -> Result<Value> {
@@ -322,5 +323,5 @@ fn check(arguments: &Arguments, loaded: &Loaded) -> Result<u8> {
     if wrong == 0 {
         return Ok(DONE);
     }
-    Err(Error::new(format!("{wrong} of these checks failed")).hint("each says what to do"))
+    Err(Error::new(format!("{} failed", counted(wrong, "check"))).hint("each names its fix"))
 }

@@ -112,10 +112,10 @@ fn listen(
     while listener.wait(stream.as_fd(), PollFlags::POLLIN)? {
         let read = match (&stream).read(&mut bytes) {
             Ok(0) if listener.deadline.is_some() => return Ok(()),
-            Ok(0) => return Err(Error::new("the daemon has ended, and the recording with it")),
+            Ok(0) => return Err(Error::new("the daemon exited, which ended the recording")),
             Ok(read) => read,
             Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
-            Err(error) => return Err(Error::from(error).doing("listening to the daemon")),
+            Err(error) => return Err(Error::from(error).doing("reading from the daemon")),
         };
         let read = bytes.get(..read).unwrap_or_default();
         for part in read.split_inclusive(|byte| *byte == b'\n') {
@@ -156,7 +156,7 @@ impl Script {
     /// Adds a line of the daemon; the values of variables only with `show_env`.
     fn add(&mut self, line: &[u8], show_env: bool, listener: &mut Listener) -> Result<()> {
         let mut line: Value = serde_json::from_slice(line)
-            .map_err(|error| Error::new(format!("the daemon sent no JSON: {error}")))?;
+            .map_err(|error| Error::new(format!("the daemon sent invalid JSON: {error}")))?;
         if let Some(why) = line["error"].as_str() {
             return Err(Error::new(why));
         }
@@ -182,7 +182,7 @@ impl Script {
         }
         while !text.is_empty() {
             if !listener.wait(self.out.as_fd(), PollFlags::POLLOUT)? {
-                return Err(Error::new("interrupted while the reader took no more"));
+                return Err(Error::new("interrupted while standard output was blocked"));
             }
             let chunk = text.get(..PIPE_ROOM).unwrap_or(text);
             match self.out.write(chunk) {

@@ -43,7 +43,7 @@ impl Running {
             Ok(status) => {
                 let pid = status["pid"].as_u64().and_then(|pid| u32::try_from(pid).ok());
                 let pid = pid.filter(|pid| *pid > 1);
-                let pid = pid.ok_or_else(|| Error::new("its process is unknown"))?;
+                let pid = pid.ok_or_else(|| Error::new("the process of the daemon is unknown"))?;
                 return Ok(Some(Self { status, pid, process: open(pid)?, hangs: false }));
             }
             Err(error) => error,
@@ -76,9 +76,9 @@ impl Running {
                 return Ok(true);
             }
         }
-        let error = Error::new(format!("process {} has not ended yet", self.pid));
+        let error = Error::new(format!("process {} has not exited yet", self.pid));
         Err(error.hint(if self.hangs {
-            "it was killed and waits in the kernel, mostly for a disk"
+            "it was killed but is blocked in the kernel, usually on disk I/O"
         } else {
             "a request is still in flight; try again"
         }))
@@ -88,7 +88,7 @@ impl Running {
         match rustix::process::pidfd_send_signal(&self.process, signal) {
             Ok(()) | Err(rustix::io::Errno::SRCH) => Ok(()),
             Err(errno) => Err(std::io::Error::from_raw_os_error(errno.raw_os_error()))
-                .doing(|| format!("ending the daemon, process {}", self.pid)),
+                .doing(|| format!("stopping the daemon, process {}", self.pid)),
         }
     }
 
@@ -164,8 +164,8 @@ pub(super) fn restart(loaded: &Loaded) -> Result<Value> {
     };
     let next = config::load(file.as_deref());
     if let Some(why) = &next.config.protection_error {
-        let error = Error::new(format!("the configuration cannot be relied on: {why}"));
-        return Err(error.hint("the daemon was left as it is; fix this file first"));
+        let error = Error::new(format!("the configuration has an error: {why}"));
+        return Err(error.hint("fix this file first; the daemon keeps running"));
     }
     if running.is_none() && !next.config.autostart {
         let error = Error::new("the daemon is not running, and autostart is off");
@@ -203,7 +203,10 @@ pub(super) fn outdated(config: &Config) -> Vec<(String, &'static str)> {
     let changed: Vec<&str> = changed.filter_map(Value::as_str).collect();
     let mut found = Vec::new();
     if !changed.is_empty() {
-        found.push((format!("older than the configuration: {}", changed.join(", ")), hint));
+        found.push((
+            format!("older than the configuration files; changed: {}", changed.join(", ")),
+            hint,
+        ));
     }
     found.extend(outdated_program(&status).map(|what| (what, hint)));
     found
@@ -213,7 +216,7 @@ fn outdated_program(status: &Value) -> Option<String> {
     let program = &status["program"];
     let path = Path::new(program["path"].as_str()?);
     let Ok(meta) = std::fs::metadata(path) else {
-        return Some(format!("its program {} is missing", path.display()));
+        return Some(format!("its executable {} is missing", path.display()));
     };
     let modified = json!([meta.mtime(), meta.mtime_nsec()]);
     let is_same = program["device"] == meta.dev()
@@ -225,5 +228,5 @@ fn outdated_program(status: &Value) -> Option<String> {
     if is_same || runtime::has_same_bytes(&own, path) {
         return None;
     }
-    Some(format!("older than its program {}", path.display()))
+    Some(format!("older than its executable {}", path.display()))
 }

@@ -11,6 +11,9 @@ use crate::text::{age, printable, short_id, span};
 /// Stands for the value of an environment variable (decision D27).
 pub(super) const REDACTED: &str = "(hidden; --show-env shows it)";
 
+/// The width that every terminal has.
+const TERMINAL_WIDTH: usize = 80;
+
 /// A cell: whatever a tenant called its things stays on one line and is no command to a terminal.
 pub(super) fn text(value: &Value) -> String {
     match value {
@@ -62,7 +65,7 @@ pub(super) fn status(document: &Value) -> String {
     line(&mut page, "switched on", &switched_on(document));
     line(&mut page, "run directory", &of("run_dir"));
     line(&mut page, "log", &of("log"));
-    line(&mut page, "plugin socket", &of("plugin_socket"));
+    line(&mut page, "plugin socket", &socket_with_path(document));
     line(&mut page, "plugins", &of("plugins"));
     line(&mut page, "pods", &of("pods"));
     line(&mut page, "containers", &of("containers"));
@@ -72,7 +75,7 @@ pub(super) fn status(document: &Value) -> String {
     line(&mut page, "requests", if counts.is_empty() { "none yet" } else { &counts });
     for (key, words) in [
         ("bypassed", "ran without plugins because the daemon was away"),
-        ("found", "containers were found again after their records were lost: changes unknown"),
+        ("found", "recovered after their records were lost; plugin changes unknown"),
     ] {
         let count = document[key].as_u64().unwrap_or_default();
         let words = if count == 0 { "none".to_owned() } else { format!("{count} {words}") };
@@ -102,11 +105,18 @@ pub(super) fn status(document: &Value) -> String {
     page
 }
 
+/// Whether plugins can connect, and where: a daemon keeps the path that it was started with.
+fn socket_with_path(document: &Value) -> String {
+    let (state, path) =
+        (text(&document["plugin_socket"]), text(&document["plugin_socket_state"]["path"]));
+    if path == "-" || state.contains(&path) { state } else { format!("{state} ({path})") }
+}
+
 fn switched_on(document: &Value) -> String {
     match document["disabled_by"].as_str() {
         None => "yes".to_owned(),
         Some(by) => {
-            format!("NO, by {}: every command goes straight to the runtime", printable(by))
+            format!("NO, disabled by {}: every command goes straight to the runtime", printable(by))
         }
     }
 }
@@ -134,7 +144,7 @@ pub(super) fn missing_plugins(status: &Value) -> String {
         if row["connected"] != true {
             let _infallible = writeln!(
                 page,
-                "{}: required and not connected: creates are refused, except in exempt namespaces",
+                "{}: required but not connected: creates are refused, except in exempt namespaces",
                 text(&row["plugin"])
             );
         }
@@ -142,44 +152,36 @@ pub(super) fn missing_plugins(status: &Value) -> String {
     page
 }
 
-/// `plugins`; wide with each one's events and NRI version.
+/// `plugins`; wide with each one's events, strikes and NRI version in lines below the table.
 pub(super) fn plugins(document: &Value, wide: bool) -> String {
-    let mut head = vec!["plugin", "state", "pid", "requests", "failures", "on failure"];
-    if wide {
-        head.extend(["strikes", "nri", "events"]);
-    }
+    let head = ["plugin", "state", "pid", "requests", "failures", "on failure"];
     let rows = rows(document, |plugin| {
-        let policy = &plugin["failure_policy"];
-        let from = |key: &str, origin: &str| {
-            let value = text(&policy[key]);
-            if value == "-" { value } else { format!("{value} ({})", text(&policy[origin])) }
-        };
-        let mut row = vec![
+        vec![
             plugin_id(plugin),
             text(&plugin["state"]),
             text(&plugin["pid"]),
             text(&plugin["requests"]),
             text(&plugin["failures"]),
-            from("on_failure", "on_failure_from"),
-        ];
-        if wide {
-            let version = text(&plugin["nri_version"]);
-            row.push(from("strikes", "strikes_from"));
-            row.push(if version.is_empty() { "-".to_owned() } else { version });
-            row.push(text(&plugin["events"]));
-        }
-        row
+            policy(plugin, "on_failure", "on_failure_from"),
+        ]
     });
     let mut page = table(&head, &rows);
     for plugin in document.as_array().into_iter().flatten() {
         let (id, failure) = (plugin_id(plugin), &plugin["last_failure"]);
+        if wide {
+            let strikes = policy(plugin, "strikes", "strikes_from");
+            let version = text(&plugin["nri_version"]);
+            let version = if version.is_empty() { "-" } else { &version };
+            let _infallible = writeln!(page, "{id}: strikes {strikes}, NRI version {version}");
+            page.push_str(&wrapped(&format!("{id}: events"), &text(&plugin["events"])));
+        }
         if failure.is_object() {
             let (ago, what) = (ago(&failure["at"]), text(&failure["what"]));
             let _infallible = writeln!(page, "{id}: last failure {ago} ago: {what}");
         }
         if plugin["gone_at"].is_number() {
             let (ago, why) = (ago(&plugin["gone_at"]), text(&plugin["reason"]));
-            let _infallible = writeln!(page, "{id}: gone {ago} ago: {why}");
+            let _infallible = writeln!(page, "{id}: disconnected {ago} ago: {why}");
         }
         if plugin["state"] == "gone" && !plugin["exit_status"].is_null() {
             let _infallible = write!(page, "{id}: {}", text(&plugin["exit_status"]));
@@ -189,6 +191,30 @@ pub(super) fn plugins(document: &Value, wide: bool) -> String {
             let _infallible = writeln!(page, " (restarts: {})", text(&plugin["restarts"]));
         }
     }
+    page
+}
+
+/// A value of a plugin's failure policy, and who set it.
+fn policy(plugin: &Value, key: &str, origin: &str) -> String {
+    let policy = &plugin["failure_policy"];
+    match text(&policy[key]) {
+        none if none == "-" => none,
+        value => format!("{value} ({})", text(&policy[origin])),
+    }
+}
+
+/// Words in lines that fit a terminal, indented after the first line.
+fn wrapped(title: &str, words: &str) -> String {
+    let (mut page, mut line) = (String::new(), title.to_owned());
+    for word in words.split(' ') {
+        if line.chars().count() + 1 + word.chars().count() > TERMINAL_WIDTH {
+            let _infallible = writeln!(page, "{line}");
+            line = " ".repeat(3);
+        }
+        line.push(' ');
+        line.push_str(word);
+    }
+    let _infallible = writeln!(page, "{line}");
     page
 }
 
@@ -329,11 +355,26 @@ mod tests {
         let status = json!({"required": [
             {"plugin": "10-there", "connected": true}, {"plugin": "20-guard", "connected": false}]});
         let page = missing_plugins(&status);
-        assert!(page.starts_with("20-guard: required and not connected"), "{page}");
+        assert!(page.starts_with("20-guard: required but not connected"), "{page}");
         assert_eq!(page.lines().count(), 1);
         let mut passing = status;
         passing["pass_through"] = json!(true);
         assert_eq!(missing_plugins(&passing), "");
+    }
+
+    #[test]
+    fn no_line_of_the_wide_list_of_plugins_is_longer_than_a_terminal() {
+        let events = ["RunPodSandbox", "CreateContainer", "PostCreateContainer", "StopContainer"];
+        let events = [events, events].concat();
+        let document = json!([{"index": "10", "name": "resource-defaults", "state": "ready",
+            "pid": 7, "requests": 12, "failures": 0, "nri_version": "v0.12.5",
+            "events": events,
+            "failure_policy": {"on_failure": "refuse", "on_failure_from": "configuration",
+                "strikes": 1, "strikes_from": "default"}}]);
+        let page = plugins(&document, true);
+        assert!(page.lines().all(|line| line.len() <= TERMINAL_WIDTH), "{page}");
+        assert_eq!(page.matches("PostCreateContainer").count(), 2, "{page}");
+        assert!(page.contains("strikes 1 (default), NRI version v0.12.5"), "{page}");
     }
 
     #[test]

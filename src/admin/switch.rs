@@ -62,14 +62,14 @@ fn log(config: &Config, off: bool) {
 pub(super) fn show(document: &Value) -> String {
     if document["disabled"] == true {
         let until = if document["lasts_over_reboot"] == true {
-            "until `nri-runc nri enable`, also over a reboot"
+            "until `nri-runc nri enable`, across reboots"
         } else {
-            "until `nri-runc nri enable` or the next reboot (nri.disable = true lasts)"
+            "until `nri-runc nri enable` or the next reboot (nri.disable = true persists)"
         };
         return format!("disabled {until}: every command goes straight to the runtime");
     }
     if document["disabled_by_configuration"] == true {
         return "still disabled: nri.disable is set in the configuration".to_owned();
     }
-    "enabled: plugins take part from the next command on".to_owned()
+    "enabled: plugins are asked from the next command on".to_owned()
 }

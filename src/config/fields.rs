@@ -55,7 +55,7 @@ pub(super) fn check_field(name: &str) -> Result<(), std::borrow::Cow<'static, st
         return Ok(());
     }
     let hint = nearest(name, FIELDS.into_iter());
-    Err(format!("{name:?} is not a field that plugins can set, did you mean {hint:?}?").into())
+    Err(format!("{name:?} is not a field that plugins can set (did you mean {hint:?}?)").into())
 }
 
 #[cfg(test)]

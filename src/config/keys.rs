@@ -98,7 +98,7 @@ fn read_fields(value: &Value) -> Result<Vec<String>, Mistake> {
 
 fn read_number(value: &Value) -> Result<u32, Mistake> {
     let number = value.as_integer().and_then(|number| u32::try_from(number).ok());
-    number.ok_or_else(|| "expected a number of at least 0".into())
+    number.ok_or_else(|| "expected a number, 0 or more".into())
 }
 
 fn read_numbers(value: &Value) -> Result<Vec<u32>, Mistake> {
@@ -162,57 +162,57 @@ macro_rules! keys {
 }
 
 keys! {
-    "runtime" = "[\"runc\", \"crun\", \"youki\"]", "Real runtimes by name or absolute path, as a list or one string; the first that exists and is not nri-runc itself is used.", |c, _, v| c.runtime = read_runtimes(v)?;
-    "on_daemon_failure" = "\"continue\"", "What create, run, restore, start and update do when the daemon cannot be reached, is silent or too slow: `continue` as the plain runtime, or `fail`. delete never fails. Where something protects containers (`required`, `on_failure = \"refuse\"`, an enabled validator), create, run and restore are refused under `continue` too, except for `exempt_namespaces`.", |c, _, v| c.on_daemon_failure = if read_one_of(v, &["continue", "fail"])? == "fail" { DaemonPolicy::Fail } else { DaemonPolicy::Continue };
-    "autostart" = "true", "Whether a wrapper starts the daemon when it is not there; false where a service manager runs it.", |c, _, v| c.autostart = read_bool(v)?;
-    "exempt_namespaces" = "[\"kube-system\"]", "Pods in these namespaces are not refused for a missing required plugin, nor for a daemon that is away.", |c, _, v| c.exempt_namespaces = read_strings(v)?;
-    "exempt_by_annotation" = "false", "Whether annotations and labels may put a pod into one of `exempt_namespaces`: `nri-runc.dev/pod-namespace` on engines without pods, Kubernetes' annotations below an engine that is not known. Whoever may set those is then excused.", |c, _, v| c.exempt_by_annotation = read_bool(v)?;
-    "run_dir" = "\"/run/nri-runc\"", "Daemon socket, lock and state.", |c, _, v| c.run_dir = read_path(v)?;
-    "runtime_roots" = "[]", "Runtimes' state directories (`*` stands for a part of a name) whose containers are all made through nri-runc: after the run directory was wiped, all in them are found again, not only those whose engine names nri-runc for them.", |c, _, v| c.runtime_roots = read_paths(v)?;
-    "runtime_name" = "\"nri-runc\"", "The runtime name that plugins are told.", |c, _, v| c.runtime_name = read_string(v)?;
-    "runtime.*.path" = "", "The real runtime when called by this name (a link to nri-runc); wins over `runtime`.", |c, n, v| { let path = read_string(v)?; c.instances.insert(n.to_owned(), path) };
-    "nri.disable" = "false", "Pure pass-through: no plugin is asked about anything.", |c, _, v| c.disable = read_bool(v)?;
-    "nri.socket_path" = "\"/var/run/nri/nri.sock\"", "Where plugins connect.", |c, _, v| c.socket_path = read_path(v)?;
-    "nri.plugin_path" = "\"/opt/nri/plugins\"", "Pre-installed plugins, executables named `NN-name`.", |c, _, v| c.plugin_path = read_path(v)?;
-    "nri.plugin_config_path" = "\"/etc/nri/conf.d\"", "Their configuration, `NN-name.conf` or `name.conf`.", |c, _, v| c.plugin_config_path = read_path(v)?;
-    "nri.plugin_registration_timeout" = "\"5s\"", "How long a plugin may take to register; also how long creates wait for expected plugins after a daemon start.", |c, _, v| c.registration_timeout = read_duration(v)?;
-    "nri.plugin_request_timeout" = "\"2s\"", "How long a plugin may take for one request.", |c, _, v| c.request_timeout = read_duration(v)?;
-    "nri.disable_connections" = "false", "No socket: only pre-installed plugins.", |c, _, v| c.disable_connections = read_bool(v)?;
-    "nri.wait_for" = "[]", "Plugins (`NN-name`) that creates wait for after a daemon start, bounded by the registration time-out.", |c, _, v| c.wait_for = read_strings(v)?;
+    "runtime" = "[\"runc\", \"crun\", \"youki\"]", "Real runtimes by name or absolute path, as a list or a single string. The first one that exists and is not nri-runc itself is used.", |c, _, v| c.runtime = read_runtimes(v)?;
+    "on_daemon_failure" = "\"continue\"", "What create, run, restore, start and update do if the daemon cannot be reached, does not respond or takes too long: `continue` without plugins, or `fail`. delete never fails for this reason. If anything protects containers (`required`, `on_failure = \"refuse\"`, an enabled validator), create, run and restore are refused under `continue` too, except for pods in `exempt_namespaces`.", |c, _, v| c.on_daemon_failure = if read_one_of(v, &["continue", "fail"])? == "fail" { DaemonPolicy::Fail } else { DaemonPolicy::Continue };
+    "autostart" = "true", "Start the daemon on demand, with the first container. Set to false if a service manager runs it.", |c, _, v| c.autostart = read_bool(v)?;
+    "exempt_namespaces" = "[\"kube-system\"]", "Pods in these namespaces are created even if a required plugin is missing or the daemon is unavailable.", |c, _, v| c.exempt_namespaces = read_strings(v)?;
+    "exempt_by_annotation" = "false", "Let annotations and labels place a pod in one of `exempt_namespaces`: `nri-runc.dev/pod-namespace` on engines without pods, Kubernetes annotations on unknown engines. Anyone who can set them can then exempt a pod.", |c, _, v| c.exempt_by_annotation = read_bool(v)?;
+    "run_dir" = "\"/run/nri-runc\"", "Directory for the daemon socket, its lock and its state.", |c, _, v| c.run_dir = read_path(v)?;
+    "runtime_roots" = "[]", "Runtime state directories (`*` matches part of a name) in which nri-runc created every container. If the run directory is lost, all containers in them are recovered, not only those whose engine names nri-runc as their runtime.", |c, _, v| c.runtime_roots = read_paths(v)?;
+    "runtime_name" = "\"nri-runc\"", "Runtime name reported to plugins.", |c, _, v| c.runtime_name = read_string(v)?;
+    "runtime.*.path" = "", "Real runtime when nri-runc is called by this name (a symbolic link to it); overrides `runtime`.", |c, n, v| { let path = read_string(v)?; c.instances.insert(n.to_owned(), path) };
+    "nri.disable" = "false", "Disable plugins: every command goes straight to the runtime.", |c, _, v| c.disable = read_bool(v)?;
+    "nri.socket_path" = "\"/var/run/nri/nri.sock\"", "Socket that plugins connect to.", |c, _, v| c.socket_path = read_path(v)?;
+    "nri.plugin_path" = "\"/opt/nri/plugins\"", "Directory of pre-installed plugins: executables named `NN-name`.", |c, _, v| c.plugin_path = read_path(v)?;
+    "nri.plugin_config_path" = "\"/etc/nri/conf.d\"", "Directory of their configuration files: `NN-name.conf` or `name.conf`.", |c, _, v| c.plugin_config_path = read_path(v)?;
+    "nri.plugin_registration_timeout" = "\"5s\"", "Time limit for a plugin to register; also the time that creates wait for expected plugins after the daemon has started.", |c, _, v| c.registration_timeout = read_duration(v)?;
+    "nri.plugin_request_timeout" = "\"2s\"", "Time limit for a plugin to respond to a request.", |c, _, v| c.request_timeout = read_duration(v)?;
+    "nri.disable_connections" = "false", "Do not open the plugin socket: only pre-installed plugins run.", |c, _, v| c.disable_connections = read_bool(v)?;
+    "nri.wait_for" = "[]", "Plugins (`NN-name`) that creates wait for after the daemon has started, at most for the registration time-out.", |c, _, v| c.wait_for = read_strings(v)?;
     "nri.socket_mode" = "\"0600\"", "Mode of the plugin socket.", |c, _, v| c.socket_mode = read_mode(v)?;
     "nri.socket_gid" = "", "Group of the plugin socket.", |c, _, v| c.socket_gid = Some(read_number(v)?);
-    "nri.allowed_uids" = "[0]", "Users that may connect a plugin.", |c, _, v| c.allowed_uids = read_numbers(v)?;
-    "nri.default_validator.enable" = "false", "The built-in validator.", |c, _, v| c.default_validator.enable = read_bool(v)?;
-    "nri.default_validator.reject_oci_hook_adjustment" = "false", "Refuse OCI hooks.", |c, _, v| c.default_validator.reject_oci_hook_adjustment = read_bool(v)?;
-    "nri.default_validator.reject_runtime_default_seccomp_adjustment" = "false", "Refuse changes of the runtime's default seccomp policy. An engine's document does not tell default and localhost policies apart: either key refuses changes of both.", |c, _, v| c.default_validator.reject_runtime_default_seccomp_adjustment = read_bool(v)?;
-    "nri.default_validator.reject_unconfined_seccomp_adjustment" = "false", "Refuse a seccomp policy where there was none, or where it is not known which one there was.", |c, _, v| c.default_validator.reject_unconfined_seccomp_adjustment = read_bool(v)?;
-    "nri.default_validator.reject_custom_seccomp_adjustment" = "false", "Refuse changes of a localhost seccomp policy.", |c, _, v| c.default_validator.reject_custom_seccomp_adjustment = read_bool(v)?;
-    "nri.default_validator.reject_namespace_adjustment" = "false", "Refuse namespace changes, removals included.", |c, _, v| c.default_validator.reject_namespace_adjustment = read_bool(v)?;
-    "nri.default_validator.reject_sysctl_adjustment" = "false", "Refuse sysctl changes, removals included.", |c, _, v| c.default_validator.reject_sysctl_adjustment = read_bool(v)?;
-    "nri.default_validator.required_plugins" = "[]", "Plugins, as `name` or `NN-name`, without which no container is created; a pod names more in its annotation `required-plugins.noderesource.dev`.", |c, _, v| c.default_validator.required_plugins = read_strings(v)?;
-    "nri.default_validator.tolerate_missing_plugins_annotation" = "\"\"", "Key of the pod annotation that, when true, excuses missing plugins, those with `required` in `[plugin.NAME]` too (even if `enable` is false); empty = none does.", |c, _, v| c.default_validator.tolerate_missing_plugins_annotation = read_string(v)?;
-    "plugin.*.on_failure" = "", "`refuse` or `skip` when it does not answer; wins over what the plugin declares (undeclared: skip).", |c, n, v| section(c, n).on_failure = read_on_failure(v)?;
-    "plugin.*.request_timeout" = "", "Its own request time-out.", |c, n, v| section(c, n).request_timeout = Some(read_duration(v)?);
-    "plugin.*.strikes" = "", "Time-outs in a row before it is disconnected, 0 = never; wins over what the plugin declares (undeclared: 1).", |c, n, v| section(c, n).strikes = Some(read_number(v)?);
-    "plugin.*.required" = "false", "Containers are refused while it is missing. Not in `[plugin.\"*\"]`.", |c, n, v| section(c, n).required = read_required(n, v)?;
-    "plugin.*.concurrency" = "1", "Requests at once about different containers; more only for plugins known to be re-entrant.", |c, n, v| section(c, n).concurrency = Some(read_number(v)?);
-    "plugin.*.allow" = "[]", "Fields it may set, by NRI name (`Env`, `Mounts`, `OciHooks`, ...); empty = all.", |c, n, v| section(c, n).allow = Some(read_fields(v)?);
-    "plugin.*.deny" = "[]", "Fields it may not set; wins over `allow`.", |c, n, v| section(c, n).deny = Some(read_fields(v)?);
-    "cdi.spec_dirs" = "[\"/etc/cdi\", \"/var/run/cdi\"]", "Where CDI spec files (`*.json`, `*.yaml`) are; of two that define one device the one in the later folder wins.", |c, _, v| c.cdi_spec_dirs = read_paths(v)?;
-    "blockio.config_file" = "", "The YAML file that says what block I/O classes mean, in the format of engines that use goresctrl; without it every class is refused.", |c, _, v| c.blockio_config_file = Some(read_path(v)?);
-    "rdt.resctrl_path" = "\"/sys/fs/resctrl\"", "Where resctrl is mounted; RDT classes are the folders in it.", |c, _, v| c.resctrl_path = read_path(v)?;
-    "plugin.*.evict" = "\"allow\"", "Which containers it may have evicted: `allow` any container, `deny` none, `own-namespace` those in the namespace of the pod that it runs in itself.", |c, n, v| section(c, n).evict = read_evict(v)?;
-    "eviction.signal" = "\"SIGTERM\"", "The first signal to a container that a plugin wants evicted.", |c, _, v| c.eviction_signal = read_string(v)?;
-    "eviction.grace" = "\"10s\"", "How long it may take to end before SIGKILL.", |c, _, v| c.eviction_grace = read_duration(v)?;
-    "eviction.per_minute" = "10", "The most evictions in a minute, of all plugins; more are refused. 0 = none.", |c, _, v| c.eviction_per_minute = read_number(v)?;
-    "eviction.sandboxes" = "false", "Whether the infrastructure container of a pod may be evicted.", |c, _, v| c.eviction_sandboxes = read_bool(v)?;
-    "log.target" = "\"auto\"", "`auto`, `journal`, `syslog`, `file` (RUN_DIR/daemon.log, bounded) or `stderr`.", |c, _, v| c.log_target = read_one_of(v, &["auto", "journal", "syslog", "file", "stderr"])?;
+    "nri.allowed_uids" = "[0]", "Users whose processes may connect as plugins.", |c, _, v| c.allowed_uids = read_numbers(v)?;
+    "nri.default_validator.enable" = "false", "Enable the built-in default validator.", |c, _, v| c.default_validator.enable = read_bool(v)?;
+    "nri.default_validator.reject_oci_hook_adjustment" = "false", "Reject OCI hooks.", |c, _, v| c.default_validator.reject_oci_hook_adjustment = read_bool(v)?;
+    "nri.default_validator.reject_runtime_default_seccomp_adjustment" = "false", "Reject changes to the runtime's default seccomp policy. `config.json` does not distinguish default and localhost policies, so either key rejects changes to both.", |c, _, v| c.default_validator.reject_runtime_default_seccomp_adjustment = read_bool(v)?;
+    "nri.default_validator.reject_unconfined_seccomp_adjustment" = "false", "Reject a seccomp policy for a container that had none, or whose previous policy is unknown.", |c, _, v| c.default_validator.reject_unconfined_seccomp_adjustment = read_bool(v)?;
+    "nri.default_validator.reject_custom_seccomp_adjustment" = "false", "Reject changes to a localhost seccomp policy.", |c, _, v| c.default_validator.reject_custom_seccomp_adjustment = read_bool(v)?;
+    "nri.default_validator.reject_namespace_adjustment" = "false", "Reject namespace changes, including removals.", |c, _, v| c.default_validator.reject_namespace_adjustment = read_bool(v)?;
+    "nri.default_validator.reject_sysctl_adjustment" = "false", "Reject sysctl changes, including removals.", |c, _, v| c.default_validator.reject_sysctl_adjustment = read_bool(v)?;
+    "nri.default_validator.required_plugins" = "[]", "Plugins (`name` or `NN-name`) without which no container is created. A pod can require more with its annotation `required-plugins.noderesource.dev`.", |c, _, v| c.default_validator.required_plugins = read_strings(v)?;
+    "nri.default_validator.tolerate_missing_plugins_annotation" = "\"\"", "Key of the pod annotation that, if true, tolerates missing plugins, including those with `required` in `[plugin.NAME]` (even if `enable` is false). Empty: no annotation does.", |c, _, v| c.default_validator.tolerate_missing_plugins_annotation = read_string(v)?;
+    "plugin.*.on_failure" = "", "`refuse` or `skip` the request if the plugin does not respond. Overrides what the plugin declares (if it declares nothing: skip).", |c, n, v| section(c, n).on_failure = read_on_failure(v)?;
+    "plugin.*.request_timeout" = "", "Time limit for this plugin's response to a request.", |c, n, v| section(c, n).request_timeout = Some(read_duration(v)?);
+    "plugin.*.strikes" = "", "Consecutive time-outs after which the plugin is disconnected, 0 = never. Overrides what the plugin declares (if it declares nothing: 1).", |c, n, v| section(c, n).strikes = Some(read_number(v)?);
+    "plugin.*.required" = "false", "Refuse containers while this plugin is not connected. Not allowed in `[plugin.\"*\"]`.", |c, n, v| section(c, n).required = read_required(n, v)?;
+    "plugin.*.concurrency" = "1", "Maximum number of concurrent requests, each about a different container. Use more than 1 only for plugins that are known to be re-entrant.", |c, n, v| section(c, n).concurrency = Some(read_number(v)?);
+    "plugin.*.allow" = "[]", "Fields that the plugin may set, by NRI name (`Env`, `Mounts`, `OciHooks`, ...). Empty = all.", |c, n, v| section(c, n).allow = Some(read_fields(v)?);
+    "plugin.*.deny" = "[]", "Fields that the plugin may not set; overrides `allow`.", |c, n, v| section(c, n).deny = Some(read_fields(v)?);
+    "cdi.spec_dirs" = "[\"/etc/cdi\", \"/var/run/cdi\"]", "Directories with CDI spec files (`*.json`, `*.yaml`). If two files define the same device, the one in the later directory applies.", |c, _, v| c.cdi_spec_dirs = read_paths(v)?;
+    "blockio.config_file" = "", "YAML file that defines block I/O classes, in the format of engines that use goresctrl. Without it, every class is refused.", |c, _, v| c.blockio_config_file = Some(read_path(v)?);
+    "rdt.resctrl_path" = "\"/sys/fs/resctrl\"", "Mount point of resctrl, whose directories are the RDT classes.", |c, _, v| c.resctrl_path = read_path(v)?;
+    "plugin.*.evict" = "\"allow\"", "Containers that the plugin may evict: `allow` = any, `deny` = none, `own-namespace` = those in the namespace of the pod that the plugin runs in.", |c, n, v| section(c, n).evict = read_evict(v)?;
+    "eviction.signal" = "\"SIGTERM\"", "First signal sent to a container that a plugin evicts.", |c, _, v| c.eviction_signal = read_string(v)?;
+    "eviction.grace" = "\"10s\"", "Time between that signal and SIGKILL.", |c, _, v| c.eviction_grace = read_duration(v)?;
+    "eviction.per_minute" = "10", "Maximum number of evictions per minute, for all plugins together; further ones are refused. 0 = none.", |c, _, v| c.eviction_per_minute = read_number(v)?;
+    "eviction.sandboxes" = "false", "Allow evicting the infrastructure container of a pod.", |c, _, v| c.eviction_sandboxes = read_bool(v)?;
+    "log.target" = "\"auto\"", "`auto`, `journal`, `syslog`, `file` (RUN_DIR/daemon.log, size-limited) or `stderr`.", |c, _, v| c.log_target = read_one_of(v, &["auto", "journal", "syslog", "file", "stderr"])?;
     "log.level" = "\"info\"", "`error`, `warn`, `info`, `debug` or `trace`.", |c, _, v| c.log_level = read_one_of(v, &["error", "warn", "info", "debug", "trace"])?;
     "log.format" = "\"text\"", "`text` or `json`.", |c, _, v| c.log_format = read_one_of(v, &["text", "json"])?;
-    "debug.host_root" = "\"\"", "For tests: a folder in front of every host path that is read.", |c, _, v| c.debug_host_root = read_string(v)?;
-    "debug.node_root" = "\"\"", "For tests: a folder in front of the host paths that tell what the node can do.", |c, _, v| c.debug_node_root = read_string(v)?;
-    "debug.fault" = "\"\"", "For tests: `POINT:kill`, `POINT:fail`, `POINT:stall`, or `@FILE` with one of these in it.", |c, _, v| c.debug_fault = read_string(v)?;
-    "debug.create_cap" = "\"90s\"", "For tests: how long create, run and restore wait for the daemon at most.", |c, _, v| c.debug_create_cap = read_duration(v)?;
+    "debug.host_root" = "\"\"", "For tests: prefix of every host path that is read.", |c, _, v| c.debug_host_root = read_string(v)?;
+    "debug.node_root" = "\"\"", "For tests: prefix of the host paths from which node capabilities are read.", |c, _, v| c.debug_node_root = read_string(v)?;
+    "debug.fault" = "\"\"", "For tests: `POINT:kill`, `POINT:fail`, `POINT:stall`, or `@FILE` that contains one of these.", |c, _, v| c.debug_fault = read_string(v)?;
+    "debug.create_cap" = "\"90s\"", "For tests: the longest that create, run and restore wait for the daemon.", |c, _, v| c.debug_create_cap = read_duration(v)?;
 }
 
 /// The known key that is most like `dotted`.
@@ -315,11 +315,11 @@ mod tests {
     #[test]
     fn a_wrong_line_about_the_validator_sets_nothing_and_says_what_is_wanted() {
         let cases = [
-            ("enabled = true", "nearest is nri.default_validator.enable"),
+            ("enabled = true", "did you mean nri.default_validator.enable"),
             ("reject_oci_hooks_adjustment = true", "default_validator.reject_oci_hook_adjustment"),
-            ("reject_sysctl = true", "nearest is nri.default_validator.reject_sysctl_adjustment"),
+            ("reject_sysctl = true", "did you mean nri.default_validator.reject_sysctl_adjustment"),
             ("rejectNamespaceAdjustment = true", "default_validator.reject_namespace_adjustment"),
-            ("requiredPlugins = []", "nearest is nri.default_validator.required_plugins"),
+            ("requiredPlugins = []", "did you mean nri.default_validator.required_plugins"),
             ("enable = \"true\"", "expected true or false"),
             ("reject_oci_hook_adjustment = 1", "expected true or false"),
             ("required_plugins = \"a\"", "expected a list of strings"),

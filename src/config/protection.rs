@@ -55,7 +55,7 @@ impl Config {
     /// What is wrong with what protects, as a clause.
     pub fn unreliable(&self) -> Option<String> {
         let mistake = self.protection_error.as_ref()?;
-        Some(format!("the configuration cannot be relied on: {mistake}"))
+        Some(format!("the configuration has an error: {mistake}"))
     }
 
     /// The same, and the plugins that the last daemon had connected when it went.
@@ -98,12 +98,12 @@ mod tests {
             ("[nri.default_validator]\nenable = true\n", "the default validator is enabled"),
             (
                 "on_daemon_failure = \"fial\"\n",
-                "the configuration cannot be relied on: FILE:1:21: on_daemon_failure: must be one of: \
+                "the configuration has an error: FILE:1:21: on_daemon_failure: must be one of: \
                  continue, fail",
             ),
             (
                 "[plugin.policy]\nrequired = \"true\"\n",
-                "the configuration cannot be relied on: FILE:2:12: plugin.policy.required: expected \
+                "the configuration has an error: FILE:2:12: plugin.policy.required: expected \
                  true or false",
             ),
         ] {

@@ -92,7 +92,7 @@ impl Reader<'_> {
         let Some((key, name)) = KEYS.iter().find_map(|key| Some((key, key.name_in(path)?))) else {
             let dotted = as_written(path);
             let hint = nearest_key(&dotted);
-            return self.problem(path, at, &format!("unknown key {dotted}, nearest is {hint}"));
+            return self.problem(path, at, &format!("unknown key {dotted} (did you mean {hint}?)"));
         };
         if let Err(wrong) = (key.set)(self.config, name, value) {
             let at = item.span().map_or(at, |span| span.start);
@@ -203,13 +203,13 @@ mod tests {
             ),
             (
                 "[plugin.a]\n  Deny = [\"Env\"]\n",
-                "f:2:3: unknown key plugin.a.Deny, nearest is plugin.*.deny",
+                "f:2:3: unknown key plugin.a.Deny (did you mean plugin.*.deny?)",
                 true,
             ),
             ("[plugin.a]\nrequired = \"true\"\n", "f:2:12: plugin.a.required: expected true", true),
             (
                 "[plugin.a]\nrequird = true\n",
-                "f:2:1: unknown key plugin.a.requird, nearest is plugin.*.required",
+                "f:2:1: unknown key plugin.a.requird (did you mean plugin.*.required?)",
                 true,
             ),
             (

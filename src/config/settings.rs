@@ -80,7 +80,7 @@ pub struct Config {
     pub debug_host_root: String,
     pub debug_node_root: String,
     pub debug_fault: String,
-    /// Why what protects in the configuration cannot be relied on: `FILE:LINE:COLUMN: mistake`.
+    /// Why what protects in the configuration has an error: `FILE:LINE:COLUMN: mistake`.
     /// Creates are refused then, but in exempt namespaces.
     pub protection_error: Option<String>,
     pub debug_create_cap: Duration,

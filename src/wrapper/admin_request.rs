@@ -33,9 +33,9 @@ pub fn admin_stream(config: &Config, json: &str) -> Result<(String, UnixStream)>
         Err(Errno::ENOENT | Errno::ECONNREFUSED) => {
             let error = Error::new(format!("the daemon is not running at {}", socket.display()));
             return Err(error.hint(if config.autostart {
-                "it starts with the first container, or by: nri-runc nri daemon"
+                "the first container starts it; to start it now: nri-runc nri restart"
             } else {
-                "start its service: autostart is off"
+                "autostart is off: start its service"
             }));
         }
         dialled => check_peer(&socket, dialled)?,
@@ -50,18 +50,18 @@ pub fn admin_stream(config: &Config, json: &str) -> Result<(String, UnixStream)>
     // Nothing is read ahead: what follows is the caller's.
     let answer = receive(&stream, Instant::now() + ADMIN_RESPONSE_WAIT, 1);
     let answer = answer.map_err(|error| match error.why() == SILENT {
-        true => error.hint("a daemon that hangs is ended by: nri-runc nri restart"),
+        true => error.hint("to replace a daemon that hangs: nri-runc nri restart"),
         false => error,
     });
     match answer? {
         Answer::Admin(json) => Ok((json, stream)),
         Answer::Refuse(line) => Err(Error::new(line)),
         Answer::Incompatible { protocol, version } => Err(Error::new(format!(
-            "the daemon (version {version}) speaks protocol {protocol}, this is {}",
+            "the daemon (version {version}) speaks protocol {protocol}, this nri-runc {}",
             link::PROTOCOL
         ))),
         Answer::Heartbeat | Answer::Proceed(_) | Answer::Ending => {
-            Err(Error::new("the daemon answered something else"))
+            Err(Error::new("the daemon sent an unexpected response"))
         }
     }
 }

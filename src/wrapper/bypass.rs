@@ -30,7 +30,7 @@ impl Invocation<'_> {
         let may_fail = self.call.verb != Verb::Delete;
         if may_fail && self.config.on_daemon_failure == DaemonPolicy::Fail {
             let error = Error::new(format!("{why}; nothing was changed or started"))
-                .hint("on_daemon_failure = \"fail\" asks for this; see: nri-runc nri check");
+                .hint("on_daemon_failure is \"fail\"; see: nri-runc nri check");
             let (question, _document) = self.unasked();
             refusal::write_record(self.config, self.call, &question, None, &error);
             return Err(error);

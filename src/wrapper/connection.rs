@@ -25,8 +25,8 @@ use crate::link::{self, Answer, Question};
 pub(super) const SILENCE: Duration = Duration::from_secs(3);
 
 const TOO_LONG: &str = "the daemon took too long";
-pub(super) const SILENT: &str = "the daemon fell silent";
-const ENDED: &str = "the daemon ended during the call";
+pub(super) const SILENT: &str = "the daemon stopped responding";
+const ENDED: &str = "the daemon exited during the request";
 
 pub(super) fn connect(socket: &Path) -> Result<UnixStream> {
     check_peer(socket, dial(socket))
@@ -49,7 +49,7 @@ pub(super) fn check_peer(
 ) -> Result<UnixStream> {
     let doing = || format!("reaching the daemon at {}", socket.display());
     let stream = match dialled {
-        Err(Errno::EAGAIN) => return Err(Error::new("it does not take calls")).doing(doing),
+        Err(Errno::EAGAIN) => return Err(Error::new("it accepts no connections")).doing(doing),
         dialled => dialled.doing(doing)?,
     };
     let peer = getsockopt(&stream, sockopt::PeerCredentials)?;

@@ -84,8 +84,8 @@ fn stage_of(word: &str) -> Result<Stage> {
     let found = Stage::ALL.into_iter().find(|stage| stage.name() == word);
     let names = Stage::ALL.map(Stage::name).join(", ");
     found.ok_or_else(|| {
-        Error::new(format!("there is no hook {} here: {names}", quoted(word)))
-            .hint("the others run inside the container, where no host program belongs")
+        Error::new(format!("unknown hook stage {}: must be one of: {names}", quoted(word)))
+            .hint("other stages run inside the container, where a host program cannot run")
     })
 }
 
@@ -120,11 +120,11 @@ fn notify_daemon(config: &Config, stage: Stage, state: &OciState) -> Result<()> 
         Ok(Answer::Proceed(_)) => return Ok(()),
         Ok(Answer::Refuse(line)) => return Err(Error::new(line)),
         Ok(Answer::Incompatible { protocol, version }) => format!(
-            "the daemon (version {version}) speaks protocol {protocol}, this is {}; restart it",
+            "the daemon (version {version}) speaks protocol {protocol}, this nri-runc {}: restart the daemon",
             link::PROTOCOL
         ),
         Ok(Answer::Heartbeat | Answer::Admin(_) | Answer::Ending) => {
-            "the daemon answered something else".to_owned()
+            "the daemon sent an unexpected response".to_owned()
         }
         Err(error) => error.to_string(),
     };
@@ -145,8 +145,7 @@ fn without_a_daemon(
         return Ok(());
     }
     if config.on_daemon_failure == DaemonPolicy::Fail {
-        let error = Error::new(why)
-            .hint("on_daemon_failure = \"fail\" asks for this; see: nri-runc nri check");
+        let error = Error::new(why).hint("on_daemon_failure is \"fail\"; see: nri-runc nri check");
         refusal::write_record(config, call, question, None, &error);
         return Err(error);
     }
@@ -174,15 +173,16 @@ fn converse(config: &Config, stage: Stage, question: &Question, fds: &[RawFd]) -
 fn read_state() -> Result<OciState> {
     let bytes = read_standard_input()?;
     let state: OciState = serde_json::from_slice(&bytes).map_err(|error| {
-        let why = format!("standard input is no state of a container: {error}");
-        Error::new(quoted(&why)).hint("a runtime calls this, with the state in JSON")
+        let why = format!("standard input is not the state of a container: {error}");
+        Error::new(quoted(&why))
+            .hint("an OCI runtime calls this, with the state as JSON on standard input")
     })?;
     let is_name = |id: &str| {
         !id.is_empty() && id != "." && id != ".." && id.len() <= 1024 && !id.contains(['/', '\0'])
     };
     if !is_name(&state.id) {
         let id = quoted(&state.id);
-        return Err(Error::new(format!("the state names no container: its id is {id:?}")));
+        return Err(Error::new(format!("the state has an invalid container id: {id:?}")));
     }
     Ok(state)
 }
@@ -199,8 +199,8 @@ fn read_standard_input() -> Result<Vec<u8>> {
             ready => ready?,
         };
         if ready == 0 {
-            return Err(Error::new("no state came on standard input within 5 s")
-                .hint("a runtime calls this, with the state in JSON"));
+            return Err(Error::new("no state arrived on standard input within 5 s")
+                .hint("an OCI runtime calls this, with the state as JSON on standard input"));
         }
         let count = nix::unistd::read(input.as_fd(), &mut part).doing(|| "standard input")?;
         if count == 0 {
@@ -208,7 +208,7 @@ fn read_standard_input() -> Result<Vec<u8>> {
         }
         bytes.extend_from_slice(part.get(..count).unwrap_or_default());
         if bytes.len() > STATE_LIMIT {
-            return Err(Error::new(format!("a state of more than {STATE_LIMIT} bytes")));
+            return Err(Error::new(format!("the state is larger than {STATE_LIMIT} bytes")));
         }
     }
 }
@@ -227,7 +227,7 @@ impl CallingRuntime {
             }
         }
         let link = |name: &str| std::fs::read_link(format!("/proc/{pid}/{name}"));
-        let program = link("exe").doing(|| "looking for the runtime that called")?;
+        let program = link("exe").doing(|| "finding the calling runtime")?;
         Ok(Self {
             pid,
             parent: procfs::parent_of(host, pid).unwrap_or(0),
@@ -277,10 +277,10 @@ fn document(
 ) -> Result<(OwnedFd, String)> {
     if !state.bundle.is_absolute() {
         let bundle = quoted(&state.bundle.to_string_lossy());
-        return Err(Error::new(format!("the state's bundle is no absolute path: {bundle:?}")));
+        return Err(Error::new(format!("the state's bundle is not an absolute path: {bundle:?}")));
     }
     if state.pid <= 0 || u32::try_from(state.pid).is_err() {
-        return Err(Error::new(format!("the state names no process: its pid is {}", state.pid)));
+        return Err(Error::new(format!("the state has an invalid pid: {}", state.pid)));
     }
     let file = call.config.as_ref().map(|file| caller.cwd.join(file));
     let file = file.unwrap_or_else(|| state.bundle.join("config.json"));
@@ -338,7 +338,10 @@ mod tests {
     #[test]
     fn a_stage_inside_the_container_is_no_stage_of_ours() {
         for word in ["createContainer", "startContainer", "", "poststop "] {
-            assert!(stage_of(word).unwrap_err().to_string().contains("no hook"), "{word}");
+            assert!(
+                stage_of(word).unwrap_err().to_string().contains("unknown hook stage"),
+                "{word}"
+            );
         }
         assert_eq!(stage_of("poststop").unwrap(), Stage::Poststop);
     }

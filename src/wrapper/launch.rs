@@ -97,7 +97,9 @@ fn lock(path: &Path, deadline: Instant) -> Result<Flock<std::fs::File>> {
             Ok(lock) => return Ok(lock),
             Err((back, _)) if Instant::now() < deadline => file = back,
             Err(_) => {
-                return Err(Error::new("another process has been starting the daemon for long"));
+                return Err(Error::new(
+                    "timed out waiting for another process that is starting the daemon",
+                ));
             }
         }
         std::thread::sleep(START_LOCK_PAUSE);

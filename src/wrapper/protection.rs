@@ -49,7 +49,7 @@ pub(super) fn refuse_unless_exempt(
         return Ok(());
     }
     let error = Error::new(format!("{why}, and {}; nothing was changed or started", first.what))
-        .hint("no container is created without the daemon then; see: nri-runc nri check");
+        .hint("containers are not created without the daemon then; see: nri-runc nri check");
     let names = described.map(|(_, pod, container)| ContainerNames {
         namespace: pod.namespace,
         pod: pod.name,
@@ -119,7 +119,7 @@ fn describe(config: &Config, question: &Question, document: &BundleDocument) -> 
 
 /// What the engine says of the container, or as much of it as there is in time.
 fn look_up(host: &Host, call: &engine::Call<'_>, spec: &Spec) -> Result<engine::Facts> {
-    let doing = || "looking at the engine's files";
+    let doing = || "reading the engine's files";
     let builder = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = builder.doing(doing)?;
     let (sources, told) = (Sources::default(), spec.for_engine());
@@ -127,5 +127,5 @@ fn look_up(host: &Host, call: &engine::Call<'_>, spec: &Spec) -> Result<engine::
         .block_on(async { tokio::time::timeout(LOOKUP, sources.facts(host, call, &told)).await });
     // A disk that hangs is not waited for.
     runtime.shutdown_background();
-    facts.map_err(|_elapsed| Error::new("the engine's files took too long"))
+    facts.map_err(|_elapsed| Error::new("reading the engine's files took too long"))
 }

@@ -109,19 +109,19 @@ impl DaemonSession {
             Answer::Proceed(proceed) => Ok((proceed, Self(stream))),
             Answer::Refuse(line) => Err(NoVerdict::Refused(Error::new(line))),
             Answer::Incompatible { protocol, version } => Err(NoVerdict::Away(format!(
-                "the daemon (version {version}) speaks protocol {protocol}, this is {}; restart it",
+                "the daemon (version {version}) speaks protocol {protocol}, this nri-runc {}: restart the daemon",
                 link::PROTOCOL
             ))),
             Answer::Ending => Err(NoVerdict::Ending),
             Answer::Heartbeat | Answer::Admin(_) => {
-                Err(NoVerdict::Away("the daemon answered something else".to_owned()))
+                Err(NoVerdict::Away("the daemon sent an unexpected response".to_owned()))
             }
         }
     }
 
     /// Everything is in place, the runtime comes next.
     pub(super) fn notify_exec(&mut self) -> Result<()> {
-        send_whole(&self.0, &Notice::Exec.encode(), &[]).doing(|| "telling the daemon")
+        send_whole(&self.0, &Notice::Exec.encode(), &[]).doing(|| "notifying the daemon")
     }
 
     /// The runtime could not be executed and everything was put back.

@@ -58,7 +58,7 @@ fn a_start_goes_on_without_a_daemon_for_its_container_was_adjusted_before() {
 #[test]
 fn a_daemon_that_is_silent_lets_nothing_through_where_something_protects() {
     let host = started(&format!("---{REQUIRED}[debug]\nfault = \"daemon.asked:stall\"\n"));
-    let wanted = ["cannot create c1", "the daemon fell silent", "plugin policy is required"];
+    let wanted = ["cannot create c1", "the daemon stopped responding", "plugin policy is required"];
     refused(&host, &host.create("c1"), &wanted);
 }
 
@@ -77,7 +77,7 @@ fn a_daemon_that_dies_at_any_step_of_a_create_lets_nothing_through() {
         let output = host.create("c1");
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(1), "{point}: {said}");
-        assert!(said.contains("the daemon ended during the call"), "{point}: {said}");
+        assert!(said.contains("the daemon exited during the request"), "{point}: {said}");
         assert!(said.contains("plugin policy is required"), "{point}: {said}");
         assert!(!said.contains("silent"), "{point}: {said}");
         assert_eq!(host.read("fake/argv"), "", "{point}: the runtime was called");
@@ -207,7 +207,7 @@ fn check_row(host: &TestHost) -> String {
 #[test]
 fn check_says_what_holds_while_the_daemon_is_away() {
     let row = check_row(&TestHost::new("autostart = false"));
-    assert_eq!(row, "creates go on unadjusted");
+    assert_eq!(row, "containers are created without plugins");
     let row = check_row(&TestHost::new(&format!("autostart = false---{REQUIRED}")));
     let wanted =
         "creates are refused, except in namespace kube-system, because plugin policy is required";

@@ -144,7 +144,7 @@ fn a_silent_daemon_is_given_up_after_three_seconds_and_survived() {
 fn a_silent_daemon_refuses_where_its_operator_says_so_but_never_a_delete() {
     let fail = "on_daemon_failure = \"fail\"---[debug]\nfault = \"daemon.asked:stall\"\n";
     let host = started(fail);
-    refused(&host, &host.create("c1"), &["cannot create c1", "the daemon fell silent"]);
+    refused(&host, &host.create("c1"), &["cannot create c1", "the daemon stopped responding"]);
     succeeds(&host.verb(&["delete", "--force", "c1"]));
 }
 

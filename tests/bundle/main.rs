@@ -343,7 +343,11 @@ fn a_daemon_that_dies_in_the_call_is_survived_or_refused_as_configured() {
     assert_eq!(host.read("fake/seen.json"), BUNDLE, "the bundle was pristine");
     assert_eq!(std::fs::read_dir(host.path("run/bypassed")).unwrap().count(), 1);
     let host = TestHost::new(&format!("on_daemon_failure = \"fail\"{dies}"));
-    refused(&host, &host.create("c1"), &["cannot create c1", "the daemon ended during the call"]);
+    refused(
+        &host,
+        &host.create("c1"),
+        &["cannot create c1", "the daemon exited during the request"],
+    );
 }
 
 #[test]

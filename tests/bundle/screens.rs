@@ -329,7 +329,10 @@ fn plugins_show_policy_failures_and_why_they_went() {
     assert!(row["reason"].to_string().contains("CreateContainer"), "{row}");
     assert!(row["gone_time"].as_str().unwrap().ends_with('Z'), "{row}");
     let text = page(&host, &["plugins"]);
-    assert!(text.contains("skip (configuration)") && text.contains("10-slow: gone "), "{text}");
+    assert!(
+        text.contains("skip (configuration)") && text.contains("10-slow: disconnected "),
+        "{text}"
+    );
     assert!(text.contains("last failure") && !text.contains("RunPodSandbox"), "{text}");
     assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
     assert!(page(&host, &["plugins", "-o", "wide"]).contains("RunPodSandbox"));
@@ -382,7 +385,10 @@ fn without_root_each_verb_says_so_in_one_line() {
         let output = command.uid(65534).gid(65534).output().unwrap();
         let line = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(1), "{words:?}: {line}");
-        assert_eq!(line, "nri-runc: this needs root (run it with sudo)\n", "{words:?}");
+        assert_eq!(
+            line, "nri-runc: this command must be run as root (run it with sudo)\n",
+            "{words:?}"
+        );
         assert!(output.stdout.is_empty(), "{words:?}");
     }
 }

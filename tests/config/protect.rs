@@ -18,9 +18,9 @@ fn sets() -> Script {
 /// Mistakes, one to a file, each with the line and column below the host's own lines and a word.
 const MISTAKES: [(&str, &str, &str); 8] = [
     ("[plugin.a]\ndeny = \"Env\"", "1:8", "plugin.a.deny: expected a list of strings"),
-    ("[plugin.a]\nDeny = [\"Env\"]", "1:1", "nearest is plugin.*.deny"),
+    ("[plugin.a]\nDeny = [\"Env\"]", "1:1", "did you mean plugin.*.deny"),
     ("[plugin.a]\nrequired = \"true\"", "1:12", "plugin.a.required: expected true or false"),
-    ("[plugin.a]\nrequird = true", "1:1", "nearest is plugin.*.required"),
+    ("[plugin.a]\nrequird = true", "1:1", "did you mean plugin.*.required"),
     ("[plugin.a]\ndeny = [\"env\"]", "1:8", "did you mean \"Env\"?"),
     ("[Plugin.a]\ndeny = [\"Env\"]", "1:1", "unknown key Plugin.a.deny"),
     ("[nri.default_validator]\nenable = 1", "1:10", "expected true or false"),
@@ -65,7 +65,10 @@ fn a_file_that_is_no_toml_refuses_creates_from_the_first_start_on() {
     host.start_daemon();
     succeeds(&host.verb(&["start", "c1"]));
     succeeds(&host.verb(&["delete", "--force", "c1"]));
-    fails(&host.create("c2"), &["cannot create c2", "config.toml:10:", "cannot be relied on"]);
+    fails(
+        &host.create("c2"),
+        &["cannot create c2", "config.toml:10:", "configuration has an error"],
+    );
 }
 
 #[test]
@@ -73,7 +76,7 @@ fn a_mistake_in_what_protects_refuses_creates_while_the_daemon_is_away_too() {
     let host = TestHost::new("autostart = false---[plugin.a]\nrequird = true\n");
     fails(
         &host.create("c1"),
-        &["cannot create c1", "cannot be relied on", "unknown key", "requird"],
+        &["cannot create c1", "configuration has an error", "unknown key", "requird"],
     );
     assert!(!host.path("fake/seen.json").exists(), "the runtime was never asked");
     let host = TestHost::new("autostart = false---[log]\nlevle = \"info\"\n");
@@ -127,7 +130,10 @@ fn exempt_namespaces_go_on_while_a_mistake_is_there() {
     ] {
         let host = started(&format!("{exempt}---[plugin.a]\ndeny = \"Env\"\n"));
         let bundle = container_in(&host, refused, "refused");
-        fails(&host.create_from(&bundle, "refused"), &["cannot be relied on", "config.toml:"]);
+        fails(
+            &host.create_from(&bundle, "refused"),
+            &["configuration has an error", "config.toml:"],
+        );
         let bundle = container_in(&host, passes, "passes");
         succeeds(&host.create_from(&bundle, "passes"));
     }
@@ -137,7 +143,7 @@ fn exempt_namespaces_go_on_while_a_mistake_is_there() {
 fn nobody_goes_on_by_a_namespace_that_a_tenant_can_write_while_a_mistake_is_there() {
     let host = started("---[plugin.a]\ndeny = \"Env\"\n");
     let bundle = lay_down(&host, "kube-system", "forged", "forged");
-    fails(&host.create_from(&bundle, "forged"), &["cannot be relied on", "config.toml:"]);
+    fails(&host.create_from(&bundle, "forged"), &["configuration has an error", "config.toml:"]);
     let host = started("exempt_by_annotation = true---[plugin.a]\ndeny = \"Env\"\n");
     let bundle = lay_down(&host, "kube-system", "believed", "believed");
     succeeds(&host.create_from(&bundle, "believed"));
@@ -152,7 +158,7 @@ fn no_plugin_changes_an_exempt_container_while_its_rights_are_not_known() {
     assert!(!host.read("fake/seen.json").contains("HELLO"), "{}", host.read("fake/seen.json"));
     let output = host.call(&["nri", "explain", "--json", "passes"]);
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(said.contains("10-a") && said.contains("cannot be relied on"), "{said}");
+    assert!(said.contains("10-a") && said.contains("configuration has an error"), "{said}");
 }
 
 #[test]

@@ -73,7 +73,7 @@ fn a_hangup_with_a_broken_file_changes_nothing_and_says_where_it_is() {
 fn a_mistake_that_is_fixed_lets_creates_go_on_by_itself() {
     let host = started("---[plugin.a]\ndeny = \"Env\"\n");
     let before = pid(&host);
-    fails(&host.create("c1"), &["cannot be relied on"]);
+    fails(&host.create("c1"), &["configuration has an error"]);
     configure(&host, "---[plugin.a]\ndeny = [\"Env\"]\n");
     wait_until("creates go on", || host.create("c1").status.success());
     assert_ne!(pid(&host), before);
@@ -121,7 +121,7 @@ fn a_daemon_that_hangs_is_stopped_within_bounds() {
     let host = started("");
     let before = pid(&host).unwrap();
     freeze(&host);
-    fails(&host.call(&["nri", "status"]), &["fell silent", "nri-runc nri restart"]);
+    fails(&host.call(&["nri", "status"]), &["stopped responding", "nri-runc nri restart"]);
     let begun = Instant::now();
     let said = host.admin(&["stop"]);
     assert_eq!((&said["killed"], &said["pid"]), (&true.into(), &before.into()), "{said}");
@@ -162,7 +162,7 @@ fn a_silent_process_that_does_not_hold_the_daemons_lock_is_never_signalled() {
     std::fs::create_dir_all(host.path("run")).unwrap();
     let _silent = UnixListener::bind(host.path("run/daemon.sock")).unwrap();
     host.write("run/daemon.lock", "");
-    fails(&host.call(&["nri", "stop"]), &["fell silent"]);
+    fails(&host.call(&["nri", "stop"]), &["stopped responding"]);
 }
 
 #[test]
@@ -186,7 +186,7 @@ fn restart_leaves_the_daemon_alone_while_the_configuration_is_broken() {
     let before = pid(&host);
     configure(&host, "---[plugin.a]\nrequird = true\n");
     let output = host.call(&["nri", "restart"]);
-    fails(&output, &["config.toml:", "requird", "was left as it is"]);
+    fails(&output, &["config.toml:", "requird", "keeps running"]);
     assert_eq!(pid(&host), before);
 }
 

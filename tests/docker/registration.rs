@@ -34,7 +34,8 @@ fn stays(docker: &Docker, id: &str) {
     let output = docker.registers("uninstall", &[]);
     assert_eq!(output.status.code(), Some(1), "{}", text(&output));
     let said = text(&output);
-    assert!(said.contains("1 containers still name") && said.contains(id), "{said}");
+    let id = nri_runc::text::short_id(id);
+    assert!(said.contains("1 container still uses") && said.contains(id), "{said}");
     assert_eq!(settings(docker), before);
 }
 
@@ -54,7 +55,7 @@ fn docker_takes_us_at_a_reload_and_has_its_settings_back_byte_for_byte() {
     let registered = |docker: &Docker| docker.checked("registered with docker")[0].clone();
     let before_reload = registered(&docker);
     assert_eq!(before_reload["ok"], false, "{before_reload}");
-    assert_eq!(before_reload["detail"], "as nri-runc; docker runs without it");
+    assert_eq!(before_reload["detail"], "as nri-runc; the running docker has not loaded it yet");
     assert!(next(&docker).contains("systemctl reload docker"), "{}", next(&docker));
     let (installed, mode) = settings(&docker);
     assert_eq!(mode & 0o777, 0o640);
@@ -63,11 +64,11 @@ fn docker_takes_us_at_a_reload_and_has_its_settings_back_byte_for_byte() {
     assert_eq!(settings(&docker).0, installed);
     docker.reload();
     wait_until("Docker knows of us", || !info(&docker)["Runtimes"]["nri-runc"].is_null());
-    assert_eq!(registered(&docker)["detail"], "as nri-runc; docker knows it");
+    assert_eq!(registered(&docker)["detail"], "as nri-runc; docker has loaded it");
     assert!(next(&docker).contains("docker run --runtime nri-runc"), "{}", next(&docker));
     // The test's own PATH has another runc, or none.
     let runtime = docker.checked("real runtime");
-    let wanted = format!("{} (as docker finds it)", docker.tools().join("runc").display());
+    let wanted = format!("{} (found by docker)", docker.tools().join("runc").display());
     assert_eq!((runtime.len(), &runtime[0]["detail"]), (1, &json!(wanted)));
     let info = info(&docker);
     assert_eq!(info["Runtimes"]["nri-runc"]["path"], json!(docker.program()));

@@ -60,18 +60,18 @@ fn bad_input_is_one_line_and_nobody_is_asked() {
         state.to_string()
     };
     let cases = [
-        (String::new(), "no state of a container"),
-        ("{{{".to_owned(), "no state of a container"),
-        ("[]".to_owned(), "no state of a container"),
-        ("{\"id\": 5}\n\u{7}".to_owned(), "no state of a container"),
-        (with("id", json!("")), "names no container"),
-        (with("id", json!("../../etc")), "names no container"),
-        (with("id", json!("..")), "names no container"),
-        (with("id", json!("x".repeat(2000))), "names no container"),
-        (with("pid", json!("1")), "no state of a container"),
-        (with("pid", json!(0)), "names no process"),
-        (with("pid", json!(-1)), "names no process"),
-        (with("pid", json!(u64::from(u32::MAX) + 2)), "names no process"),
+        (String::new(), "not the state of a container"),
+        ("{{{".to_owned(), "not the state of a container"),
+        ("[]".to_owned(), "not the state of a container"),
+        ("{\"id\": 5}\n\u{7}".to_owned(), "not the state of a container"),
+        (with("id", json!("")), "invalid container id"),
+        (with("id", json!("../../etc")), "invalid container id"),
+        (with("id", json!("..")), "invalid container id"),
+        (with("id", json!("x".repeat(2000))), "invalid container id"),
+        (with("pid", json!("1")), "not the state of a container"),
+        (with("pid", json!(0)), "invalid pid"),
+        (with("pid", json!(-1)), "invalid pid"),
+        (with("pid", json!(u64::from(u32::MAX) + 2)), "invalid pid"),
         (with("bundle", json!("bundle")), "no absolute path"),
         (with("bundle", json!("/nowhere/at/all")), "the state's bundle"),
         (with("bundle", json!(host.path("fake"))), "config.json is missing"),
@@ -127,7 +127,10 @@ fn a_silent_daemon_is_given_up_after_three_seconds() {
     }
     host.configure(&host.path("fake/runc"), &format!("on_daemon_failure = \"fail\"{stalls}"));
     let line = one_line(&told(&host, "createRuntime", state(&host).to_string().as_bytes()));
-    assert!(line.contains("cannot create c1") && line.contains("the daemon fell silent"), "{line}");
+    assert!(
+        line.contains("cannot create c1") && line.contains("the daemon stopped responding"),
+        "{line}"
+    );
     succeeds(&told(&host, "poststop", state(&host).to_string().as_bytes()));
 }
 

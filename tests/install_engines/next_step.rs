@@ -73,3 +73,18 @@ fn the_next_step_follows_the_state_of_the_engine() {
     next_is(&place, "docker run --runtime nri-runc IMAGE");
     docker.join().unwrap();
 }
+
+#[test]
+fn an_engine_that_was_not_restarted_since_uninstall_is_told_from_a_manual_registration() {
+    let place = host();
+    place.write("proc/7/cmdline", "/usr/bin/dockerd\0-H\0unix:///run/docker.sock\0");
+    nri(&place, &["install", "docker", "--binary", super::PROGRAM]);
+    nri(&place, &["uninstall", "docker"]);
+    let docker = answers_once(&place, "{\"runc\": {}, \"nri-runc\": {}}");
+    next_is(&place, "registered with docker: systemctl restart docker");
+    docker.join().unwrap();
+    place.write("etc/docker/daemon.json", "{\"runtimes\": {\"nri-runc\": {\"path\": \"/x\"}}}");
+    let docker = answers_once(&place, "{\"runc\": {}, \"nri-runc\": {}}");
+    next_is(&place, "run a container: docker run --runtime nri-runc IMAGE");
+    docker.join().unwrap();
+}

@@ -51,7 +51,7 @@ fn containers_of_a_wiped_run_directory_are_found_again_and_live_on() {
     assert!(explained["skipped"].to_string().contains("run directory was wiped"), "{explained}");
     let page = host.call(&["nri", "explain", "runs"]).stdout;
     let page = String::from_utf8_lossy(&page).into_owned();
-    assert!(page.contains("found again, owners unknown"), "{page}");
+    assert!(page.contains("recovered after its record was lost; plugin changes unknown"), "{page}");
     let page = host.call(&["nri", "pods"]).stdout;
     assert_eq!(String::from_utf8_lossy(&page).matches("(found again)").count(), 3);
     // Their later verbs are told as ever, each once.

@@ -129,7 +129,7 @@ fn plan_without_file(registration: &Registration, main: &str, is_there: bool) ->
     let state = if is_there { "is empty" } else { "does not exist" };
     plan.notes.push(format!("{main} {state}; using containerd defaults"));
     plan.notes.push(format!(
-        "containerd from 2.0 on has an NRI of its own: with that, add disable = true in \
+        "containerd 2.0 and later serves NRI itself: there, add disable = true to \
          [plugins.\"{NRI}\"]"
     ));
     Ok(plan)
@@ -177,11 +177,11 @@ fn configuration_version(main: &str, files: &Files) -> Result<i64> {
         return Ok(version);
     }
     let hint = if version == 1 {
-        "containerd config migrate prints it in a newer form; a file without `version` is of version 1"
+        "`containerd config migrate` prints it in a newer version; a file without `version` has version 1"
     } else {
-        "this nri-runc knows versions 2, 3 and 4"
+        "this nri-runc supports versions 2, 3 and 4"
     };
-    Err(Error::new(format!("{main} is of configuration version {version}")).hint(hint))
+    Err(Error::new(format!("{main} has configuration version {version}")).hint(hint))
 }
 
 fn require_cri(files: &Files) -> Result<()> {
@@ -192,9 +192,9 @@ fn require_cri(files: &Files) -> Result<()> {
     match names.find(|name| is_cri(name)) {
         None => Ok(()),
         Some(name) => Err(Error::new(format!(
-            "{path} disables {name}: no pod would ever come here"
+            "{path} disables {name}: no pod would run with nri-runc"
         ))
-        .hint("take it out of disabled_plugins; ctr, nerdctl and Docker need no entry there")),
+        .hint("remove it from disabled_plugins; ctr, nerdctl and Docker need no registration with containerd")),
     }
 }
 

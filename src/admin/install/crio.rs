@@ -120,6 +120,6 @@ fn note_own_nri(
     let socket = nri("nri_listen");
     let socket = socket.as_ref().and_then(|item| item.as_str());
     if is_on && socket.unwrap_or("/var/run/nri/nri.sock") == registration.socket {
-        plan.clash("CRI-O from 1.30 on", registration, "enable_nri = false in [crio.nri]");
+        plan.clash("CRI-O (1.30 and later)", registration, "enable_nri = false in [crio.nri]");
     }
 }

@@ -33,14 +33,14 @@ impl Engine {
 fn nerdctl(registration: &Registration) -> Result<Plan> {
     if registration.default {
         return Err(Error::new("nerdctl.toml has no key for a default runtime").hint(format!(
-            "name it with each container: nerdctl run --runtime {}",
+            "pass it with each container: nerdctl run --runtime {}",
             registration.binary
         )));
     }
     let mut plan = Plan::default();
     plan.notes.push(format!(
-        "nerdctl takes the runtime with each container, there is nothing to write: nerdctl run \
-         --runtime {} IMAGE",
+        "nothing to register: nerdctl takes the runtime with each container: nerdctl run --runtime {} \
+         IMAGE",
         registration.binary
     ));
     Ok(plan)

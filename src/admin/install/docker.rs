@@ -16,14 +16,14 @@ pub(super) const MAIN: &str = "/etc/docker/daemon.json";
 pub(super) fn plan(registration: &Registration, texts: &Texts) -> Result<Plan> {
     let path = registration.main.as_deref().unwrap_or(MAIN);
     if ["runc", "io.containerd.runc.v2"].contains(&registration.name.as_str()) {
-        return Err(Error::new(format!("Docker keeps the name {} for itself", registration.name))
-            .hint("take another with --name, and --default for every container"));
+        return Err(Error::new(format!("Docker reserves the name {}", registration.name))
+            .hint("choose another with --name; --default makes it the default runtime"));
     }
     let mut plan = Plan::default();
     let text = texts.get(path).map_or("", String::as_str);
     let unreadable = |error: DocumentError| {
         let what = error.to_string().replace("config.json", path);
-        Error::new(what).hint("mend it; nothing was changed")
+        Error::new(what).hint("fix this file; nothing was changed")
     };
     if text.trim().is_empty() {
         plan.files.insert(path.to_owned(), render_new_file(registration));
@@ -58,7 +58,7 @@ pub(super) fn plan(registration: &Registration, texts: &Texts) -> Result<Plan> {
         plan.clash("Docker", registration, "\"enable\": false in \"nri-opts\"");
     }
     let new = String::from_utf8(document.to_bytes());
-    let new = new.map_err(|_not_text| Error::new(format!("{path} is no text")))?;
+    let new = new.map_err(|_not_text| Error::new(format!("{path} is not UTF-8 text")))?;
     plan.files.insert(path.to_owned(), new);
     Ok(plan)
 }

@@ -13,8 +13,8 @@ use crate::text::printable;
 pub(super) fn parse(path: &str, text: &str) -> Result<Document<String>> {
     Document::parse(text.to_owned()).map_err(|error| {
         let what = error.message().lines().next().unwrap_or_default().to_owned();
-        Error::new(format!("{path} is no TOML that can be read: {}", quoted(&what)))
-            .hint("mend it; nothing was changed")
+        Error::new(format!("{path} is not valid TOML: {}", quoted(&what)))
+            .hint("fix this file; nothing was changed")
     })
 }
 
@@ -113,8 +113,8 @@ fn understood(path: &str, new: String, added: &str) -> Result<String> {
         return Ok(new);
     }
     let added: Vec<&str> = added.lines().map(str::trim).collect();
-    Err(Error::new(format!("{path} is written in a way that cannot be added to"))
-        .hint(format!("add by hand: {}", added.join("; "))))
+    Err(Error::new(format!("{path}: `install` cannot add to a table that is written this way"))
+        .hint(format!("add manually: {}", added.join("; "))))
 }
 
 /// `now` without what turned `before` into `after`. `None`: somebody edited those very lines.
@@ -192,11 +192,11 @@ mod tests {
             [("a = { b = 1 }\n", "[a.n]"), ("a.b = 1\n", "[a]"), ("a = 3\n", "[a.n]")]
         {
             let error = append("f", text, &format!("{table}\nx = 1\n")).unwrap_err().to_string();
-            assert!(error.contains(&format!("add by hand: {table}; x = 1")), "{error}");
+            assert!(error.contains(&format!("add manually: {table}; x = 1")), "{error}");
         }
         // A table of dotted keys may have more tables below it (TOML 1.0, "Table").
         assert!(append("f", "a.b = 1\n", "[a.n]\nx = 1\n").is_ok());
-        assert!(parse("f", "a = [").unwrap_err().to_string().contains("f is no TOML"));
+        assert!(parse("f", "a = [").unwrap_err().to_string().contains("f is not valid TOML"));
     }
 
     #[test]

@@ -8,7 +8,7 @@ use serde_json::json;
 /// An engine that can be told of us.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum Engine {
-    /// containerd's CRI: Kubernetes pods.
+    /// containerd (CRI)
     Containerd,
     /// CRI-O.
     #[value(alias = "cri-o")]
@@ -17,7 +17,7 @@ pub(super) enum Engine {
     Docker,
     /// Podman.
     Podman,
-    /// nerdctl, which needs no registration.
+    /// nerdctl (needs no registration)
     Nerdctl,
 }
 
@@ -48,14 +48,15 @@ impl Engine {
         }
     }
 
-    /// What makes it read its configuration again; `forgets` where something has gone from it.
-    pub(super) fn reload(self, forgets: bool) -> &'static str {
+    /// The command that makes it read its configuration again; `removes_entry` where an entry was
+    /// removed from that configuration.
+    pub(super) fn reload_command(self, removes_entry: bool) -> &'static str {
         match self {
             Self::Containerd => "systemctl restart containerd",
             Self::Crio => "systemctl restart crio",
             // At a reload it keeps what the file no longer says, and ends where that leaves its
             // default runtime without an entry.
-            Self::Docker if forgets => "systemctl restart docker",
+            Self::Docker if removes_entry => "systemctl restart docker",
             Self::Docker => "systemctl reload docker",
             Self::Podman | Self::Nerdctl => "",
         }
@@ -100,7 +101,9 @@ fn pods(name: &str, default: bool) -> Vec<String> {
     {
         return vec![
             crictl,
-            format!("no RuntimeClass of Kubernetes can name {name}: --name takes another"),
+            format!(
+                "a Kubernetes RuntimeClass cannot use the handler name {name}: choose another with --name"
+            ),
         ];
     }
     let class = json!({

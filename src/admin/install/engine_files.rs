@@ -53,7 +53,7 @@ fn paths(root: &Root, source: &Source) -> Vec<String> {
 pub(super) fn read(root: &Root, path: &str) -> Result<Option<String>> {
     let Some(bytes) = root.read(path).doing(|| format!("reading {path}"))? else { return Ok(None) };
     let text = String::from_utf8(bytes);
-    text.map(Some).map_err(|_bytes| Error::new(format!("{path} is no UTF-8 text")))
+    text.map(Some).map_err(|_bytes| Error::new(format!("{path} is not UTF-8 text")))
 }
 
 /// Folders of `path` that are missing, the outermost first.
@@ -91,9 +91,8 @@ pub(super) fn write(root: &Root, path: &str, text: &str, mode: u32) -> Result<()
     let (folder, name) = root::split(path).doing(doing)?;
     let dir = root.make_folder(folder).doing(doing)?;
     let like = if files::inode_at(&dir, name).is_some() {
-        files::read_at(&dir, name).map_err(|error| {
-            error.hint("what a link points to is somebody else's: register there by hand")
-        })?
+        files::read_at(&dir, name)
+            .map_err(|error| error.hint("edit the file that it points to manually"))?
     } else {
         Original::new_with_mode(mode)
     };

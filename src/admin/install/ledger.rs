@@ -77,12 +77,12 @@ impl Ledger {
         let path = path(engine);
         let Some(text) = engine_files::read(root, &path)? else { return Ok(None) };
         let ledger: Self = serde_json::from_str(&text).map_err(|error| {
-            Error::new(format!("{path} is no record of ours: {error}"))
-                .hint("undo the registration by hand and remove that file")
+            Error::new(format!("{path} is not a valid undo record: {error}"))
+                .hint("undo the registration manually and remove this file")
         })?;
         if ledger.schema != SCHEMA {
-            return Err(Error::new(format!("{path} is of form {}, not {SCHEMA}", ledger.schema))
-                .hint("undo it with the nri-runc that wrote it"));
+            return Err(Error::new(format!("{path} has schema {}, not {SCHEMA}", ledger.schema))
+                .hint("uninstall with the nri-runc version that wrote it"));
         }
         Ok(Some(ledger))
     }

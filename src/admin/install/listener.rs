@@ -19,8 +19,8 @@ pub(super) fn describe(root: &Root, config: &Config) -> Option<String> {
     }
     let who = if listener.name.is_empty() { "that process" } else { &listener.name };
     Some(format!(
-        "{listener} listens on {} now: plugins connect to that, and nri-runc leaves it alone; \
-         switch its NRI off and restart {who}, or set nri.socket_path and nri.plugin_path in \
+        "{listener} listens on {}: plugins connect to it, and nri-runc does not take that socket; \
+         disable its NRI and restart {who}, or set nri.socket_path and nri.plugin_path in \
          /etc/nri-runc/config.toml",
         config.socket_path.display()
     ))

@@ -32,7 +32,7 @@ use self::root::Root;
 pub(super) use self::state::check_engines;
 use crate::config::Config;
 use crate::error::{Error, Result};
-use crate::text::printable;
+use crate::text::{counted, printable, short_id};
 
 /// `install`.
 #[derive(Debug, Args)]
@@ -42,13 +42,13 @@ pub(super) struct Install {
     /// Make nri-runc the default runtime.
     #[arg(long)]
     default: bool,
-    /// Name of the runtime handler.
+    /// Runtime handler name.
     #[arg(long, default_value = "nri-runc")]
     name: String,
     /// nri-runc path for the engine (default: this executable).
     #[arg(long, value_name = "PATH")]
     binary: Option<String>,
-    /// Main configuration file of the engine, if not the usual one (containerd, Docker).
+    /// Engine's main configuration file, if not the default (containerd and Docker only).
     #[arg(long, value_name = "FILE")]
     engine_config: Option<String>,
     #[command(flatten)]
@@ -69,10 +69,10 @@ pub(super) struct Uninstall {
 
 #[derive(Debug, Args)]
 struct Common {
-    /// Print the changes as a diff and change nothing.
+    /// Print the changes as a diff without making them.
     #[arg(long)]
     dry_run: bool,
-    /// Directory to prefix to every path, for an image that is being built.
+    /// Treat this directory as / (for image builds).
     #[arg(long, value_name = "DIR")]
     root: Option<PathBuf>,
 }
@@ -111,54 +111,66 @@ struct FileChange {
 pub(super) fn install(install: &Install, config: &Config) -> Result<Value> {
     let root = install.common.root(config)?;
     let engine = install.engine;
-    let registration = registration(install, config, &root)?;
+    let registration = build_registration(install, config, &root)?;
     let old = Ledger::load(&root, engine)?;
     if let Some(old) = old.as_ref().filter(|old| old.main != registration.main) {
-        let main = old.main.as_deref().unwrap_or("the usual file");
-        return Err(Error::new(format!("{} is registered in {main} already", engine.name()))
-            .hint(format!("first: nri-runc nri uninstall {}", engine.name())));
+        let main = old.main.as_deref().unwrap_or("its default file");
+        return Err(Error::new(format!(
+            "nri-runc is already registered with {} in {main}",
+            engine.name()
+        ))
+        .hint(format!("first: nri-runc nri uninstall {}", engine.name())));
     }
     let now = engine_files::read_all(&root, engine, registration.main.as_deref())?;
-    let as_it_is = engine.plan(&registration, &now);
-    let forgets = old.as_ref().is_some_and(|old| old.default && !registration.default);
-    if let Ok(plan) = &as_it_is
-        && !forgets
+    let plan_for_now = engine.plan(&registration, &now);
+    let removes_entry = old.as_ref().is_some_and(|old| old.default && !registration.default);
+    if let Ok(plan) = &plan_for_now
+        && !removes_entry
         && plan.files.iter().all(|(path, text)| now.get(path) == Some(text))
     {
         let notes = plan.notes.iter().cloned().chain(listener::describe(&root, config)).collect();
         let dry = install.common.dry_run;
-        let said = Said { dry, uses: uses(&registration, engine), forgets: false };
-        return Ok(told(engine, "install", &[], notes, said));
+        let details =
+            ResultDetails { dry, usage: usage(&registration, engine), removes_entry: false };
+        return Ok(result_document(engine, "install", &[], notes, details));
     }
     let (base, unclear) = match &old {
         Some(old) => old.undone(&root, &now)?,
         None => (now.clone(), Vec::new()),
     };
     if let Some(path) = unclear.first() {
-        return Err(edited(path, old.as_ref()));
+        return Err(edited_since(path, old.as_ref()));
     }
-    let mut plan = if old.is_some() { engine.plan(&registration, &base)? } else { as_it_is? };
+    let mut plan = if old.is_some() { engine.plan(&registration, &base)? } else { plan_for_now? };
     plan.notes.extend(listener::describe(&root, config));
+    plan.notes.extend(old.as_ref().and_then(|old| {
+        let is_renamed = old.name != registration.name || old.binary != registration.binary;
+        is_renamed.then(|| note_users(engine, old, &root, config)).flatten()
+    }));
     let changes = changes(&root, &now, &base, &plan, old.as_ref())?;
     if !install.common.dry_run {
         let ledger = ledger_of(&registration, &root, &base, &plan, old.as_ref(), engine);
         write(&root, engine, &ledger, old.as_ref(), &changes)?;
     }
-    let said = Said { dry: install.common.dry_run, forgets, uses: uses(&registration, engine) };
-    Ok(told(engine, "install", &changes, plan.notes, said))
+    let details = ResultDetails {
+        dry: install.common.dry_run,
+        removes_entry,
+        usage: usage(&registration, engine),
+    };
+    Ok(result_document(engine, "install", &changes, plan.notes, details))
 }
 
-fn registration(install: &Install, config: &Config, root: &Root) -> Result<Registration> {
+fn build_registration(install: &Install, config: &Config, root: &Root) -> Result<Registration> {
     let name = install.name.clone();
     let is_plain = |c: u8| c.is_ascii_alphanumeric() || b"._-".contains(&c);
     if name.is_empty() || !name.bytes().all(is_plain) {
-        return Err(Error::new(format!("{name:?} cannot be a handler's name"))
-            .hint("letters, digits, and . _ -"));
+        return Err(Error::new(format!("{name:?} is not a valid handler name"))
+            .hint("use letters, digits, '.', '_' and '-'"));
     }
     if install.engine_config.is_some()
         && !matches!(install.engine, Engine::Containerd | Engine::Docker)
     {
-        return Err(Error::new("--engine-config is for containerd and Docker only"));
+        return Err(Error::new("--engine-config applies to containerd and Docker only"));
     }
     let own =
         || std::env::current_exe().map(|path| path.display().to_string()).map_err(Error::from);
@@ -167,7 +179,7 @@ fn registration(install: &Install, config: &Config, root: &Root) -> Result<Regis
         let where_to =
             if install.common.root.is_some() { "under --root" } else { "with an absolute path" };
         return Err(Error::new(format!("{binary} is not an executable {where_to}"))
-            .hint("name nri-runc with --binary"));
+            .hint("give the path of nri-runc with --binary"));
     }
     Ok(Registration {
         name,
@@ -178,18 +190,16 @@ fn registration(install: &Install, config: &Config, root: &Root) -> Result<Regis
     })
 }
 
-fn edited(path: &str, old: Option<&Ledger>) -> Error {
+fn edited_since(path: &str, old: Option<&Ledger>) -> Error {
     let ours = old.and_then(|old| old.files.iter().find(|file| file.path == path));
     let added = ours.map(|file| edit::diff(path, file.before.as_deref(), file.after.as_deref()));
     let added = added.unwrap_or_default();
     let lines = added.lines().skip(2).filter_map(|line| line.strip_prefix('+')).map(str::trim);
     let lines: Vec<&str> = lines.filter(|line| !line.is_empty()).collect();
-    Error::new(format!("{path}: the lines that were written there have been edited since")).hint(
-        format!(
-            "nothing was changed; make them again, or take them out by hand: {}",
-            lines.join("; ")
-        ),
-    )
+    Error::new(format!("{path}: the lines that `install` wrote were edited since")).hint(format!(
+        "nothing was changed; restore these lines, or remove them manually: {}",
+        lines.join("; ")
+    ))
 }
 
 fn changes(
@@ -268,7 +278,10 @@ fn write(
     engine_files::remove_folders(root, &ledger.folders);
     Err(match restored {
         Ok(()) => error,
-        Err(_) => error.hint(format!("{} tells of what was not done", ledger::path(engine))),
+        Err(_) => error.hint(format!(
+            "{} records changes that were not made: remove it",
+            ledger::path(engine)
+        )),
     })
 }
 
@@ -286,31 +299,58 @@ fn put_all(root: &Root, changes: &[FileChange]) -> Result<()> {
     Ok(())
 }
 
-/// Takes a registration back; returns what was done as a document.
-pub(super) fn uninstall(uninstall: &Uninstall, config: &Config) -> Result<Value> {
+/// Warns of containers that use the handler which another `install` replaces.
+fn note_users(engine: Engine, old: &Ledger, root: &Root, config: &Config) -> Option<String> {
+    let count = users::list(engine, old, root, config).len();
+    let verb = if count == 1 { "uses" } else { "use" };
+    (count > 0).then(|| {
+        format!(
+            "{} still {verb} the handler {}, which this replaces: remove them before the engine \
+             reads its configuration again, and keep {} until then",
+            counted(count, "container"),
+            old.name,
+            old.binary
+        )
+    })
+}
+
+/// Refuses to unregister while containers would call a program that may soon be gone.
+fn still_used(ids: &[String], binary: &str, whole_ids: bool) -> Error {
+    let shown = ids.iter().map(|id| if whole_ids { id.as_str() } else { short_id(id) });
+    let list = shown.collect::<Vec<_>>().join(", ");
+    let verb = if ids.len() == 1 { "uses" } else { "use" };
+    Error::new(format!("{} still {verb} {binary}: {list}", counted(ids.len(), "container"))).hint(
+        "remove them first, or unregister with --force and keep the binary until they are removed",
+    )
+}
+
+/// Undoes a registration; returns what was done as a document. `whole_ids`: a refusal lists ids in
+/// full.
+pub(super) fn uninstall(uninstall: &Uninstall, config: &Config, whole_ids: bool) -> Result<Value> {
     let root = uninstall.common.root(config)?;
     let engine = uninstall.engine;
     let Some(ledger) = Ledger::load(&root, engine)? else {
-        return Err(Error::new(format!("no registration with {} is on record", engine.name()))
+        return Err(Error::new(format!("nri-runc is not registered with {}", engine.name()))
             .hint("remove manual entries yourself"));
     };
     let users = users::list(engine, &ledger, &root, config);
     if !users.is_empty() && !uninstall.force {
-        let (count, list) = (users.len(), users.join(", "));
-        return Err(Error::new(format!("{count} containers still name {}: {list}", ledger.binary))
-            .hint("remove them first; --force unregisters anyway; keep the binary until they are removed"));
+        return Err(still_used(&users, &ledger.binary, whole_ids));
     }
     let now = engine_files::read_all(&root, engine, ledger.main.as_deref())?;
     let (base, unclear) = ledger.undone(&root, &now)?;
     if let Some(path) = unclear.first() {
-        return Err(edited(path, Some(&ledger)));
+        return Err(edited_since(path, Some(&ledger)));
     }
     let changes = changes(&root, &now, &base, &Plan::default(), Some(&ledger))?;
     let mut notes = Vec::new();
     for file in &ledger.files {
         let now = changes.iter().find(|change| change.path == file.path);
         if now.is_some_and(|change| change.now != file.after) {
-            notes.push(format!("{} was edited since: only our lines were taken out", file.path));
+            notes.push(format!(
+                "{} was edited since: only the lines that `install` added were removed",
+                file.path
+            ));
         }
     }
     if !uninstall.common.dry_run {
@@ -322,43 +362,47 @@ pub(super) fn uninstall(uninstall: &Uninstall, config: &Config) -> Result<Value>
         root.remove_folder("/var/lib/nri-runc");
     }
     if users.is_empty() {
-        notes.push(format!("keep {} until no container names it", ledger.binary));
+        notes.push(format!("keep {} until no container uses it", ledger.binary));
     } else {
-        notes.push(format!("{} containers need {} still", users.len(), ledger.binary));
+        let (count, verb) =
+            (counted(users.len(), "container"), if users.len() == 1 { "uses" } else { "use" });
+        notes.push(format!("{count} still {verb} {}: keep it until then", ledger.binary));
     }
-    let said = Said { dry: uninstall.common.dry_run, forgets: true, uses: Vec::new() };
-    Ok(told(engine, "uninstall", &changes, notes, said))
+    let details =
+        ResultDetails { dry: uninstall.common.dry_run, removes_entry: true, usage: Vec::new() };
+    Ok(result_document(engine, "uninstall", &changes, notes, details))
 }
 
-fn uses(registration: &Registration, engine: Engine) -> Vec<String> {
+fn usage(registration: &Registration, engine: Engine) -> Vec<String> {
     engine.usage(&registration.name, &registration.binary, registration.default)
 }
 
-/// How it is told.
+/// What the result says besides the files and the notes.
 #[derive(Clone)]
-struct Said {
+struct ResultDetails {
     /// Nothing was changed.
     dry: bool,
-    /// The engine is to forget something.
-    forgets: bool,
+    /// An entry was removed from the engine's configuration.
+    removes_entry: bool,
     /// How containers use the handler from now on.
-    uses: Vec<String>,
+    usage: Vec<String>,
 }
 
-fn told(
+/// The document that `--json` prints.
+fn result_document(
     engine: Engine,
     verb: &str,
     changes: &[FileChange],
     mut notes: Vec<String>,
-    Said { dry, forgets, uses }: Said,
+    ResultDetails { dry, removes_entry, usage }: ResultDetails,
 ) -> Value {
     let files = changes.iter().map(|change| {
         let diff = edit::diff(&change.path, change.now.as_deref(), change.new.as_deref());
         json!({"path": change.path, "diff": diff, "removed": change.new.is_none()})
     });
     let files: Vec<Value> = files.collect();
-    let next = if files.is_empty() { "" } else { engine.reload(forgets) };
-    if engine == Engine::Docker && forgets && !files.is_empty() {
+    let next = if files.is_empty() { "" } else { engine.reload_command(removes_entry) };
+    if engine == Engine::Docker && removes_entry && !files.is_empty() {
         notes.push(
             "a reload keeps the runtime; dockerd exits if it was the default; a restart stops \
              containers unless live-restore is set"
@@ -367,7 +411,7 @@ fn told(
     }
     json!({
         "engine": engine.name(), "verb": verb, "changed": !files.is_empty() && !dry,
-        "dry_run": dry, "files": files, "notes": notes, "next": next, "use": uses,
+        "dry_run": dry, "files": files, "notes": notes, "next": next, "use": usage,
     })
 }
 

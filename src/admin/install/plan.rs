@@ -43,12 +43,12 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    /// Puts the text of one of our own files in: one that is there and says something else was
+    /// Puts the text of one of our own files in: one that already exists with different content was
     /// written by somebody else.
     pub(super) fn own_file(&mut self, texts: &Texts, path: &str, text: String) -> Result<()> {
         if texts.get(path).is_some_and(|there| *there != text) {
-            return Err(Error::new(format!("{path} is there and says something else"))
-                .hint("it was written by hand: change it there, or move it away"));
+            return Err(Error::new(format!("{path} already exists with different content"))
+                .hint("`install` does not overwrite it: edit it, or move it away"));
         }
         self.files.insert(path.to_owned(), text);
         Ok(())
@@ -57,8 +57,8 @@ impl Plan {
     /// Says that the engine keeps its own NRI on the socket that ours wants.
     pub(super) fn clash(&mut self, who: &str, registration: &Registration, set: &str) {
         self.notes.push(format!(
-            "{who} has an NRI of its own on {}: plugins would connect to that, or be run twice; set \
-             {set}, or nri.socket_path and nri.plugin_path in /etc/nri-runc/config.toml",
+            "{who} serves NRI itself on {}: plugins would connect to it, or run twice; set {set}, or set \
+             nri.socket_path and nri.plugin_path in /etc/nri-runc/config.toml",
             registration.socket
         ));
     }
@@ -66,20 +66,20 @@ impl Plan {
     /// Says that the engine's containers had another runtime behind them.
     pub(super) fn other_runtime(&mut self, runtime: &str) {
         self.notes.push(format!(
-            "containers ran with {runtime}: set runtime = \"{runtime}\" in /etc/nri-runc/config.toml \
-             to keep using it"
+            "containers used {runtime} so far: to keep using it, set runtime = \"{runtime}\" in \
+             /etc/nri-runc/config.toml"
         ));
     }
 }
 
 /// An entry of our name that is there already, and is not what we would write.
 pub(super) fn taken(path: &str, entry: &str, what: &str) -> Error {
-    Error::new(format!("{path} has {entry} already, with another {what}"))
-        .hint("it was written by hand: change it there, or register under another name with --name")
+    Error::new(format!("{path} already has {entry} with a different {what}"))
+        .hint("change that entry, or register under another name with --name")
 }
 
 /// A later file of the engine has the last word about its default.
 pub(super) fn overruled(later: &str, key: &str) -> Error {
-    Error::new(format!("{later} is read after ours and sets {key}"))
+    Error::new(format!("{later} is read after the file that `install` writes, and sets {key}"))
         .hint("change it there, or install without --default")
 }

@@ -52,12 +52,12 @@ impl Root {
             Ok(_) => Ok(root),
             Err(error) => Err(Error::from(error)
                 .doing(format!(
-                    "--root {}: openat2, without which a symbolic link could lead out of it",
+                    "--root {}: openat2, which keeps symbolic links inside of it",
                     folder.display()
                 ))
                 .hint(
-                    "nothing was changed; it takes Linux 5.6 and a sandbox that allows openat2; \
-                     else run install inside of the root, with chroot",
+                    "nothing was changed; --root requires Linux 5.6 and a sandbox that allows \
+                     openat2; otherwise run install inside of the root with chroot",
                 )),
         }
     }
@@ -102,7 +102,7 @@ impl Root {
             Err(error) => return Err(error),
         };
         if kind(&fd) != Some(SFlag::S_IFREG) {
-            return Err(io::Error::other("it is no regular file"));
+            return Err(io::Error::other("it is not a regular file"));
         }
         let mut bytes = Vec::new();
         File::from(fd).take(LIMIT).read_to_end(&mut bytes)?;

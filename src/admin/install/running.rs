@@ -102,6 +102,23 @@ pub(super) fn unusual_file(engine: Engine, host: &Host) -> Option<String> {
     (file != usual).then_some(file)
 }
 
+/// Whether a running engine may have this handler from its command line, which names the handler
+/// itself or, of CRI-O, other files than the usual ones.
+pub(super) fn may_be_from_flags(engine: Engine, name: &str, host: &Host) -> bool {
+    let process = match engine {
+        Engine::Containerd => containerd_of(host, None),
+        Engine::Docker => docker_of(host, None).map(|(process, _)| process),
+        Engine::Crio => sources::processes(host, &["crio"]).into_iter().next(),
+        Engine::Podman | Engine::Nerdctl => None,
+    };
+    process.is_none_or(|process| {
+        let other_files = ["--config", "-c", "--config-dir", "-d"];
+        let mut words = process.words.iter().map(|word| String::from_utf8_lossy(word));
+        words.any(|word| word.contains(name))
+            || (engine == Engine::Crio && flag(&process, &other_files).is_some())
+    })
+}
+
 /// The Docker daemon that reads this file, or any.
 fn docker_of(host: &Host, main: Option<&str>) -> Option<(Process, Dockerd)> {
     let mut all = sources::dockers(host).into_iter();

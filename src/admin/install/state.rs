@@ -64,7 +64,7 @@ pub(in crate::admin) fn check_engines(config: &Config) -> EngineFindings {
             Ok(ledger) => ledger,
             Err(error) => {
                 found.findings.push(json!({"check": check_name(engine), "ok": false,
-                    "detail": error.to_string(), "hint": "mend or remove the record"}));
+                    "detail": error.to_string(), "hint": "repair or remove this file"}));
                 continue;
             }
         };
@@ -106,44 +106,68 @@ fn check_registration(here: &EngineOnHost, root: &Root, config: &Config) -> Valu
         json!({"check": check_name(engine), "ok": ok, "detail": detail, "hint": hint})
     };
     let Some(ledger) = &here.ledger else {
-        let detail = if here.handler == HandlerState::Known {
-            format!("by hand; {} knows {USUAL_NAME}", engine.name())
-        } else {
-            "no".to_owned()
+        let name = engine.name();
+        return match here.handler {
+            HandlerState::Known if is_left_over(engine, root, &config.host()) => json!({
+                "check": check_name(engine), "ok": true, "warning": true,
+                "detail": format!("no, but the running {name} still has {USUAL_NAME} loaded"),
+                "hint": engine.reload_command(true)}),
+            HandlerState::Known => {
+                let detail = format!("registered manually; {name} has the runtime {USUAL_NAME}");
+                finding(true, detail, String::new())
+            }
+            HandlerState::Unknown
+            | HandlerState::NotRunning
+            | HandlerState::NoAnswer
+            | HandlerState::ReadEachTime => finding(true, "no".to_owned(), String::new()),
         };
-        return finding(true, detail, String::new());
     };
     let reinstall = format!("nri-runc nri install {}", engine.name());
     if !root.has_file(&ledger.binary) {
         let detail = format!("{} is missing", ledger.binary);
-        return finding(false, detail, "put nri-runc there again".to_owned());
+        return finding(false, detail, "reinstall nri-runc at this path".to_owned());
     }
     match is_unchanged(engine, ledger, root, config) {
         Ok(true) => {
-            let default = if ledger.default { ", the default" } else { "" };
+            let default = if ledger.default { " (the default runtime)" } else { "" };
             let detail = format!("as {}{default}", ledger.name);
             let name = engine.name();
-            let reload = || engine.reload(false).to_owned();
+            let reload = || engine.reload_command(false).to_owned();
             match here.handler {
                 HandlerState::Known => {
-                    finding(true, format!("{detail}; {name} knows it"), String::new())
+                    finding(true, format!("{detail}; {name} has loaded it"), String::new())
                 }
-                HandlerState::Unknown => {
-                    finding(false, format!("{detail}; {name} runs without it"), reload())
-                }
+                HandlerState::Unknown => finding(
+                    false,
+                    format!("{detail}; the running {name} has not loaded it yet"),
+                    reload(),
+                ),
                 HandlerState::NotRunning => {
                     finding(true, format!("{detail}; {name} is not running"), String::new())
                 }
                 HandlerState::NoAnswer => {
-                    let detail = format!("{detail}; {name} runs and did not answer");
+                    let detail = format!("{detail}; {name} is running but did not respond");
                     finding(true, detail, String::new())
                 }
                 HandlerState::ReadEachTime => finding(true, detail, String::new()),
             }
         }
-        Ok(false) => finding(false, "no longer as it was written".to_owned(), reinstall),
+        Ok(false) => finding(
+            false,
+            "the engine's configuration no longer matches the registration".to_owned(),
+            reinstall,
+        ),
         Err(error) => finding(false, error.to_string(), reinstall),
     }
+}
+
+/// Whether a running engine has the handler although nothing that it would read at its next start
+/// names it: `uninstall` removed it, and the engine was not restarted since.
+fn is_left_over(engine: Engine, root: &Root, host: &Host) -> bool {
+    let main = running::unusual_file(engine, host);
+    let Ok(texts) = engine_files::read_all(root, engine, main.as_deref()) else { return false };
+    let is_in_files = texts.values().any(|text| text.contains(USUAL_NAME));
+    !is_in_files && !running::may_be_from_flags(engine, USUAL_NAME, host)
 }
 
 /// The real runtime that each engine's environment finds: the registered engines', or else of all
@@ -160,7 +184,10 @@ fn check_runtimes(all: &[EngineOnHost], config: &Config) -> Vec<Value> {
             Ok(path) => (path.display().to_string(), String::new()),
             Err(error) => {
                 let path = path.to_string_lossy();
-                (error.to_string(), format!("install runc, or set runtime; its PATH is {path}"))
+                (
+                    error.to_string(),
+                    format!("install runc, or set `runtime`; the engine's PATH is {path}"),
+                )
             }
         };
         match found.iter_mut().find(|(known, _, _)| *known == detail) {
@@ -169,8 +196,7 @@ fn check_runtimes(all: &[EngineOnHost], config: &Config) -> Vec<Value> {
         }
     }
     let rows = found.into_iter().map(|(detail, problem, engines)| {
-        let finds = if engines.len() == 1 { "finds" } else { "find" };
-        let detail = format!("{detail} (as {} {finds} it)", engines.join(", "));
+        let detail = format!("{detail} (found by {})", engines.join(", "));
         json!({"check": "real runtime", "ok": problem.is_empty(), "detail": detail,
             "hint": problem, "engines": engines})
     });

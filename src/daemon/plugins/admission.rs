@@ -20,6 +20,7 @@ use crate::plugin::{
     self, Encoded, EncodedSnapshot, Outcome, Plugin, PluginIdentity, Settings, Upcalls, api,
 };
 use crate::state::Container;
+use crate::text::counted;
 
 use crate::daemon::node::Node;
 use crate::daemon::node::messages;
@@ -136,7 +137,7 @@ pub(crate) async fn sit_down(node: &Rc<Node>, plugin: Plugin, launched: bool) {
     let seat =
         ChainedPlugin::new(plugin, launched, &settings).with_unknown_rights(mistake.as_deref());
     let guest = node.relay.seat(seat, known);
-    let counts = (pods.len(), containers.len());
+    let counts = (counted(pods.len(), "pod"), counted(containers.len(), "container"));
     let snapshot = EncodedSnapshot { pods, containers: encoded(containers).await };
     if !synchronize(node, &guest, snapshot).await {
         guest.seat.plugin.disconnect("it could not be synchronized");
@@ -144,7 +145,7 @@ pub(crate) async fn sit_down(node: &Rc<Node>, plugin: Plugin, launched: bool) {
         return;
     }
     node.relay.catch_up(&guest).await;
-    info!("{id} is synchronized with {} pods and {} containers", counts.0, counts.1);
+    info!("{id} is synchronized with {} and {}", counts.0, counts.1);
     remember_who_is_here(node);
     node.plugins_came.notify_waiters();
     let why = guest.seat.plugin.closed().await;

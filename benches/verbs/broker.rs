@@ -94,7 +94,7 @@ async fn seat(
     };
     let plugin = plugin::handshake(stream, None, &settings, Arc::new(Nothing)).await.unwrap();
     let begun = Instant::now();
-    assert!(matches!(plugin.tell(known).await, Outcome::Answered(_)));
+    assert!(matches!(plugin.synchronize_encoded(known).await, Outcome::Answered(_)));
     *told = begun.elapsed();
     ChainedPlugin::new(plugin, false, &PluginSettings::default())
 }

@@ -38,6 +38,7 @@ pub use merge::{Creation, Merged};
 pub use owners::{Conflict, Owner, Owners};
 pub use resources::rule_text;
 pub use rights::Rights;
+pub use unknown::unknown_fields;
 pub use updates::{Updated, Updates};
 pub use validator::{DefaultValidator, ValidatorExemptions, missing_required};
 

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a plugin said that our schema does not know.
+//! Fields of a plugin's reply that this version's schema does not know.
 //!
-//! A plugin built on a newer NRI may set fields that we cannot name. They never fail a container
-//! (D23), but they must not vanish silently either: whoever merges says which ones were left out.
-//! The walk uses the schema's own reflection, so it covers each message there will ever be.
+//! A plugin built on a newer NRI may set fields that have no name here. They never fail a
+//! container (D23), but they must not vanish without a word either (D39): every reply is searched
+//! for them. The walk uses the schema's own reflection, so it covers each message there will
+//! ever be. Nothing is logged here.
 
 use std::collections::HashSet;
 
@@ -13,11 +14,16 @@ use protobuf::{MessageDyn, MessageFull};
 /// The places of unknown fields in a message, such as `CreateContainerResponse.adjust field 99`,
 /// each once, in the order of the schema.
 pub(super) fn fields<M: MessageFull>(message: &M) -> Vec<String> {
+    unknown_fields(message, M::NAME)
+}
+
+/// The same with another name for the message than its type's.
+pub fn unknown_fields<M: MessageFull>(message: &M, name: &str) -> Vec<String> {
     let mut found = UnknownFields::default();
-    walk(message, M::NAME, &mut found);
+    walk(message, name, &mut found);
     let UnknownFields { mut places, seen: _, more } = found;
     if more > 0 {
-        places.push(format!("{} in {more} more places", M::NAME));
+        places.push(format!("{name} in {more} more places"));
     }
     places
 }

@@ -3,7 +3,9 @@
 //! under it (decision D14; NRI FailurePolicy).
 
 use std::cell::{Cell, RefCell};
+use std::collections::HashSet;
 use std::fmt;
+use std::rc::Rc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::sync::Notify;
@@ -21,6 +23,9 @@ const HANGING: u32 = 3;
 
 /// After this long it is tried once more: who lost a request may never say another word unasked.
 const TRY_AGAIN: Duration = Duration::from_secs(60);
+
+/// Unknown fields of one plugin that are logged, so that numbers made up at random end.
+const REPORTED_UNKNOWN: usize = 1000;
 
 /// Why a request failed, as scripts are told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -105,6 +110,7 @@ pub struct ChainedPlugin {
     failures: Cell<u64>,
     /// When (Unix time in nanoseconds) and what.
     last_failure: RefCell<Option<(i64, String)>>,
+    reported_unknown: RefCell<HashSet<String>>,
     strikes: Cell<u32>,
     heard_at_strike: Cell<usize>,
     struck_at: Cell<Option<Instant>>,
@@ -128,6 +134,7 @@ impl ChainedPlugin {
             timeouts: Cell::new(0),
             failures: Cell::new(0),
             last_failure: RefCell::default(),
+            reported_unknown: RefCell::default(),
             strikes: Cell::new(0),
             heard_at_strike: Cell::new(0),
             struck_at: Cell::new(None),
@@ -180,6 +187,20 @@ impl ChainedPlugin {
     /// The last of them: when (Unix time in nanoseconds) and what.
     pub fn last_failure(&self) -> Option<(i64, String)> {
         self.last_failure.borrow().clone()
+    }
+
+    /// Logs fields of its replies that this version does not know, each once as long as it is
+    /// connected. Returns those that are new.
+    pub fn report_unknown(&self, fields: &[String]) -> Vec<String> {
+        let mut reported = self.reported_unknown.borrow_mut();
+        let mut new = Vec::new();
+        for field in fields {
+            if reported.len() < REPORTED_UNKNOWN && reported.insert(field.clone()) {
+                warn!("{}", unknown_field_line(&self.id(), field));
+                new.push(field.clone());
+            }
+        }
+        new
     }
 
     fn note_failure(&self, what: &str) {
@@ -305,6 +326,20 @@ impl ChainedPlugin {
         warn!("{id} {why}; it was skipped");
         PluginReply::Skipped(why)
     }
+}
+
+/// Logs what the replies to one request had that this version does not know: plugin and field.
+pub(super) fn report_unknown(members: &[Rc<ChainedPlugin>], unknown: &[(String, String)]) {
+    for (plugin, field) in unknown {
+        if let Some(member) = members.iter().find(|member| member.id() == *plugin) {
+            member.report_unknown(std::slice::from_ref(field));
+        }
+    }
+}
+
+/// The line for an operator about a field that this version does not know.
+pub fn unknown_field_line(plugin: &str, field: &str) -> String {
+    format!("{plugin} set {field}, which this version does not know; it was not applied")
 }
 
 fn hangs(strikes: u32, is_silent: bool, since: Duration) -> bool {

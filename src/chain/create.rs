@@ -10,14 +10,14 @@ use protobuf::Message;
 use crate::adaptation::{Creation, DefaultValidator, Merged, Rights};
 use crate::plugin::{Event, api};
 
-use super::chained_plugin::{Cause, ChainedPlugin, PluginFailure, PluginReply};
+use super::chained_plugin::{Cause, ChainedPlugin, PluginFailure, PluginReply, report_unknown};
 use super::validate;
 
 /// Who takes part.
 pub struct Participants<'a> {
     /// Who is asked, in order.
     pub audience: &'a [Rc<ChainedPlugin>],
-    /// Everybody at the table when the request began, in order: among them are the validators.
+    /// Everybody at the participants when the request began, in order: among them are the validators.
     pub everybody: &'a [Rc<ChainedPlugin>],
     /// The built-in validator, which judges only where it is switched on.
     pub builtin: &'a DefaultValidator,
@@ -80,15 +80,15 @@ async fn merge(
 /// Fails with the first plugin that refuses, conflicts, or is silent and whose policy refuses
 /// then; and with all validators that reject or do not answer.
 pub async fn create(
-    table: &Participants<'_>,
+    participants: &Participants<'_>,
     mut creation: Creation,
     witness: &dyn ChainObserver,
 ) -> Result<Merged, ChainError> {
     let event = Event::ValidateContainerAdjustment;
-    let active = table.everybody.iter().filter(|member| member.plugin.is_subscribed(event));
+    let active = participants.everybody.iter().filter(|member| member.plugin.is_subscribed(event));
     let validators: Vec<Rc<ChainedPlugin>> = active.cloned().collect();
     let mut silent = HashSet::new();
-    for (index, member) in table.audience.iter().enumerate() {
+    for (index, member) in participants.audience.iter().enumerate() {
         let asked = index + 1;
         let rights = member.rights().map_err(|failure| ChainError { failure, asked })?;
         let call = member.plugin.create_container(creation.request());
@@ -108,17 +108,19 @@ pub async fn create(
         }
         witness.so_far(creation.container());
     }
-    if !validators.is_empty() || table.builtin.enable {
+    if !validators.is_empty() || participants.builtin.enable {
         // NRI: the reference also lists those that were silent, so that a required plugin counts
         // as present although nobody heard its word (BUG-24).
-        let consulted = table
+        let consulted = participants
             .everybody
             .iter()
             .filter(|member| !silent.contains(&Rc::as_ptr(member)) && !member.plugin.is_gone());
-        let asked = table.audience.len();
-        validate::validate(&validators, consulted, table.builtin, &creation)
+        let asked = participants.audience.len();
+        validate::validate(&validators, consulted, participants.builtin, &creation)
             .await
             .map_err(|failure| ChainError { failure, asked })?;
     }
-    Ok(creation.finish())
+    let merged = creation.finish();
+    report_unknown(participants.audience, &merged.unknown);
+    Ok(merged)
 }

@@ -15,7 +15,7 @@ mod tell;
 mod update;
 mod validate;
 
-pub use chained_plugin::{Cause, ChainedPlugin, PluginFailure, PluginReply};
+pub use chained_plugin::{Cause, ChainedPlugin, PluginFailure, PluginReply, unknown_field_line};
 pub use create::{ChainError, ChainObserver, Participants, SMALL, create};
 pub use tell::{Told, notify_all, notify_until_refused};
 pub use update::{stop, update};

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use crate::adaptation::{Updated, Updates};
 use crate::plugin::{Event, api};
 
-use super::chained_plugin::{ChainedPlugin, PluginFailure, PluginReply};
+use super::chained_plugin::{ChainedPlugin, PluginFailure, PluginReply, report_unknown};
 use super::create::{ChainError, ChainObserver};
 
 /// Asks everybody in turn about an engine's update; each sees it as those before left it. `witness`
@@ -40,7 +40,9 @@ pub async fn update(
             PluginReply::Refusal(failure) => return Err(ChainError { failure, asked }),
         }
     }
-    Ok(updates.finish())
+    let updated = updates.finish();
+    report_unknown(audience, &updated.unknown);
+    Ok(updated)
 }
 
 /// Tells everybody in turn that a container has stopped, whatever they say, and collects what
@@ -70,5 +72,7 @@ pub async fn stop(
         });
         failures.extend(merged.err());
     }
-    (updates.finish(), failures)
+    let updated = updates.finish();
+    report_unknown(audience, &updated.unknown);
+    (updated, failures)
 }

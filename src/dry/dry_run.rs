@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::net::UnixListener;
 use tokio::sync::{Notify, mpsc, oneshot};
 
-use crate::adaptation::DefaultValidator;
+use crate::adaptation::{DefaultValidator, unknown_fields};
 use crate::chain::ChainedPlugin;
 use crate::config::Config;
 use crate::error::{Error, Result, quoted};
@@ -262,13 +262,14 @@ impl DryRun {
         };
         let snapshot = snapshot.unwrap_or_else(|_ended| Err(ENDED.to_owned()))?;
         match member.plugin.synchronize(&snapshot.pods, &snapshot.containers).await {
-            Outcome::Answered(updates) => {
+            Outcome::Answered(answer) => {
+                member.report_unknown(&unknown_fields(&answer, "SynchronizeResponse"));
                 for (other, active) in self.members.borrow().iter() {
                     if Rc::ptr_eq(other, member) {
                         active.set(true);
                     }
                 }
-                self.observer.synchronized(&id, &updates);
+                self.observer.synchronized(&id, &answer.update);
                 self.changed.notify_waiters();
                 Ok(())
             }

@@ -3,34 +3,44 @@
 
 use std::sync::atomic::Ordering;
 
+use protobuf::{UnknownFields, UnknownValue, UnknownValueRef};
+
 use super::caller::SynchronizePart;
 use super::{EncodedSnapshot, Event, Outcome, Plugin, api};
 
 impl Plugin {
-    /// Tells it about pods and containers that nobody has encoded yet.
+    /// Synchronize, with pods and containers that are still to be encoded.
     pub async fn synchronize(
         &self,
         pods: &[api::PodSandbox],
         containers: &[api::Container],
-    ) -> Outcome<Vec<api::ContainerUpdate>> {
-        self.tell(&EncodedSnapshot::of(pods, containers)).await
+    ) -> Outcome<api::SynchronizeResponse> {
+        self.synchronize_encoded(&EncodedSnapshot::of(pods, containers)).await
     }
 
-    /// Tells it about pods and containers, in as many parts as the protocol's limit asks for.
+    /// Synchronize, in as many parts as the protocol's limit asks for. The answer is that to the
+    /// last part, with the unknown fields of those before.
     ///
-    /// Only plugins from v0.12 on say their version, but parts are known from v0.7 on: who does
-    /// not know them is found out by its first answer.
-    pub async fn tell(&self, snapshot: &EncodedSnapshot) -> Outcome<Vec<api::ContainerUpdate>> {
+    /// Only plugins from v0.12 on say their version, but parts are known from v0.7 on: the first
+    /// answer shows whether a plugin knows them.
+    pub async fn synchronize_encoded(
+        &self,
+        snapshot: &EncodedSnapshot,
+    ) -> Outcome<api::SynchronizeResponse> {
+        let mut earlier = UnknownFields::new();
         for (part, more) in snapshot.parts() {
             match self.call(&SynchronizePart(part)).await {
                 Outcome::Answered(answer) if more && !answer.more => {
                     return Outcome::Refused("it does not take a snapshot in parts".to_owned());
                 }
-                Outcome::Answered(answer) if !more => {
+                Outcome::Answered(mut answer) if !more => {
                     self.is_ready.store(true, Ordering::Release);
-                    return Outcome::Answered(answer.update);
+                    add_unknown(answer.special_fields.mut_unknown_fields(), &earlier);
+                    return Outcome::Answered(answer);
                 }
-                Outcome::Answered(_) => {}
+                Outcome::Answered(answer) => {
+                    add_unknown(&mut earlier, answer.special_fields.unknown_fields());
+                }
                 Outcome::Refused(why) => return Outcome::Refused(why),
                 Outcome::Unimplemented(why) => return Outcome::Unimplemented(why),
                 Outcome::TimedOut => return Outcome::TimedOut,
@@ -91,5 +101,19 @@ impl Plugin {
     /// Whether it does not know an event that it did not ask for by name; it is not told again.
     fn never_meant<T>(&self, event: Event, outcome: &Outcome<T>) -> bool {
         matches!(outcome, Outcome::Unimplemented(_)) && self.drop_unasked_event(event)
+    }
+}
+
+fn add_unknown(to: &mut UnknownFields, from: &UnknownFields) {
+    for (number, value) in from.iter() {
+        let value = match value {
+            UnknownValueRef::Fixed32(value) => UnknownValue::Fixed32(value),
+            UnknownValueRef::Fixed64(value) => UnknownValue::Fixed64(value),
+            UnknownValueRef::Varint(value) => UnknownValue::Varint(value),
+            UnknownValueRef::LengthDelimited(bytes) => {
+                UnknownValue::LengthDelimited(bytes.to_vec())
+            }
+        };
+        to.add_value(number, value);
     }
 }

@@ -31,6 +31,7 @@ mod service;
 mod shared;
 mod socket;
 mod traces;
+mod unknown;
 mod updates;
 mod waited;
 

@@ -168,11 +168,11 @@ async fn encoded(containers: Vec<Rc<Container>>) -> Vec<Encoded> {
 }
 
 async fn synchronize(node: &Rc<Node>, guest: &Rc<Guest>, snapshot: EncodedSnapshot) -> bool {
-    let outcome = guest.seat.plugin.tell(&snapshot).await;
+    let outcome = guest.seat.plugin.synchronize_encoded(&snapshot).await;
     drop(snapshot);
     let why = match outcome {
-        Outcome::Answered(updates) => {
-            crate::daemon::resources::updates::synchronized(node, guest, updates).await;
+        Outcome::Answered(response) => {
+            crate::daemon::resources::updates::synchronized(node, guest, response).await;
             return true;
         }
         Outcome::Refused(text) | Outcome::Unimplemented(text) => {

@@ -62,7 +62,7 @@ pub(crate) enum Unmet {
     /// Another update of it does not end.
     Busy,
     /// The values cannot be set.
-    Refused(String),
+    Refused(Refusal),
     /// The values cannot be set while it is frozen.
     Frozen(String),
 }
@@ -75,8 +75,56 @@ impl fmt::Display for Unmet {
             Self::Gone => f.write_str("it has ended"),
             Self::NotCreated => f.write_str("it was not created"),
             Self::Busy => f.write_str("another update of it does not end"),
-            Self::Refused(why) => f.write_str(why),
+            Self::Refused(refusal) => refusal.fmt(f),
             Self::Frozen(why) => write!(f, "{why}, while it is frozen"),
+        }
+    }
+}
+
+/// The field of an update that cannot be set.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum RefusedField {
+    /// Its path below `linux.resources`.
+    Path(String),
+    /// NRI's name for it, where a class stands for what it sets.
+    Class(&'static str),
+}
+
+/// Why values cannot be set, and which of them where that is known.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Refusal {
+    pub(crate) field: Option<RefusedField>,
+    why: String,
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.field {
+            Some(RefusedField::Path(path)) => write!(f, "{path}: ")?,
+            Some(RefusedField::Class(name)) => write!(f, "{name}: ")?,
+            None => {}
+        }
+        f.write_str(&self.why)
+    }
+}
+
+impl Unmet {
+    /// A refusal of the whole update.
+    pub(crate) fn refused(why: impl fmt::Display) -> Self {
+        Self::Refused(Refusal { field: None, why: why.to_string() })
+    }
+
+    /// A refusal of one field.
+    pub(crate) fn refused_field(field: RefusedField, why: impl Into<String>) -> Self {
+        Self::Refused(Refusal { field: Some(field), why: why.into() })
+    }
+}
+
+impl From<Unfit> for Unmet {
+    fn from(unfit: Unfit) -> Self {
+        match unfit {
+            Unfit::Refused { field, why } => Self::refused_field(RefusedField::Path(field), why),
+            Unfit::NotDirect(_) => Self::refused(unfit),
         }
     }
 }
@@ -95,7 +143,7 @@ pub(crate) fn check(node: &Node, record: &Container, wish: &Wish) -> Result<Foun
     match &route {
         Route::Direct(cgroups) => match plan(record, part, None, cgroups) {
             Ok(_writes) => {}
-            Err(unfit @ Unfit::Refused { .. }) => return Err(Unmet::Refused(unfit.to_string())),
+            Err(unfit @ Unfit::Refused { .. }) => return Err(unfit.into()),
             Err(Unfit::NotDirect(_)) => takes(record, part)?,
         },
         Route::Runtime(cgroups) => {
@@ -103,7 +151,7 @@ pub(crate) fn check(node: &Node, record: &Container, wish: &Wish) -> Result<Foun
             route::has_processors(node, part)?;
             let planned = cgroups.as_ref().map(|cgroups| plan(record, part, None, cgroups));
             if let Some(Err(unfit @ Unfit::Refused { .. })) = planned {
-                return Err(Unmet::Refused(unfit.to_string()));
+                return Err(unfit.into());
             }
         }
     }
@@ -143,7 +191,7 @@ async fn set(
     if let Route::Direct(cgroups) = route {
         match plan(record, &wish.part, None, &cgroups) {
             Ok(writes) => return write(node, record, wish, &cgroups, &writes),
-            Err(unfit @ Unfit::Refused { .. }) => return Err(Unmet::Refused(unfit.to_string())),
+            Err(unfit @ Unfit::Refused { .. }) => return Err(unfit.into()),
             Err(Unfit::NotDirect(_)) => {}
         }
     }
@@ -163,7 +211,7 @@ pub(crate) async fn at_birth(node: &Node, key: &Key, wish: Wish) -> Result<(), U
     if let Route::Direct(cgroups) = route(node, &record)? {
         match plan(&record, &wish.part, None, &cgroups) {
             Ok(writes) => return write(node, &record, &wish, &cgroups, &writes),
-            Err(unfit @ Unfit::Refused { .. }) => return Err(Unmet::Refused(unfit.to_string())),
+            Err(unfit @ Unfit::Refused { .. }) => return Err(unfit.into()),
             Err(Unfit::NotDirect(_)) => {}
         }
     }
@@ -200,15 +248,12 @@ fn write(
     cgroups: &Cgroups,
     writes: &[cgroup::Write],
 ) -> Result<(), Unmet> {
-    let fault = |error: crate::error::Error| Unmet::Refused(error.to_string());
+    let fault = |error: crate::error::Error| Unmet::refused(error);
     node.host.point(Point::DaemonCgroup).map_err(fault)?;
-    let written = cgroup::carry_out(cgroups, writes).map_err(|failed| {
-        let why = format!("{}: {}", failed.field, failed.why);
-        match () {
-            () if !cgroups.exists() => Unmet::Gone,
-            () if cgroups.is_frozen() => Unmet::Frozen(why),
-            () => Unmet::Refused(why),
-        }
+    let written = cgroup::carry_out(cgroups, writes).map_err(|failed| match () {
+        () if !cgroups.exists() => Unmet::Gone,
+        () if cgroups.is_frozen() => Unmet::Frozen(format!("{}: {}", failed.field, failed.why)),
+        () => Unmet::refused_field(RefusedField::Path(failed.field), failed.why),
     })?;
     node.host.point(Point::DaemonCgroupDone).map_err(fault)?;
     let fields = owned::fields(&wish.part);
@@ -242,7 +287,7 @@ async fn through_runtime(node: &Rc<Node>, record: &Container, wish: &Wish) -> Re
     if let Err(unmet) = run_update(node, record, resources, with_devices).await {
         return Err(put_back(node, record, &wish.part, unmet).await);
     }
-    let fault = |error: crate::error::Error| Unmet::Refused(error.to_string());
+    let fault = |error: crate::error::Error| Unmet::refused(error);
     node.host.point(Point::DaemonCgroupDone).map_err(fault)?;
     let changes = owned::fields(&wish.part).into_iter().map(|field| Change {
         at: now(),
@@ -259,7 +304,7 @@ async fn through_runtime(node: &Rc<Node>, record: &Container, wish: &Wish) -> Re
 /// A runtime writes file by file, and tells systemd before: what it had done when it failed is
 /// undone by it too. Says what it could not.
 async fn put_back(node: &Rc<Node>, record: &Container, part: &Block, failed: Unmet) -> Unmet {
-    let Unmet::Refused(why) = failed else { return failed };
+    let Unmet::Refused(refusal) = failed else { return failed };
     let (resources, left) = owned::undone(part, &in_force(record));
     let undone = run_update(node, record, resources, false).await;
     let more = match (undone, left.as_slice()) {
@@ -268,8 +313,13 @@ async fn put_back(node: &Rc<Node>, record: &Container, part: &Block, failed: Unm
         (Ok(()), []) => String::new(),
         (Ok(()), left) => format!("; {} may hold all the same", left.join(", ")),
     };
-    let why = format!("{why}{more}");
-    if is_paused(node, record) { Unmet::Frozen(why) } else { Unmet::Refused(why) }
+    let Refusal { field, why } = refusal;
+    let refusal = Refusal { field, why: format!("{why}{more}") };
+    if is_paused(node, record) {
+        Unmet::Frozen(refusal.to_string())
+    } else {
+        Unmet::Refused(refusal)
+    }
 }
 
 /// The runtime's own `update`, with everything, so that nothing is forgotten.
@@ -282,7 +332,7 @@ async fn run_update(
     if !with_devices {
         resources.remove("devices"); // crun would take exactly these for all that are allowed.
     }
-    let fault = |error: crate::error::Error| Unmet::Refused(error.to_string());
+    let fault = |error: crate::error::Error| Unmet::refused(error);
     node.host.point(Point::DaemonCgroup).map_err(fault)?;
     let document = Value::Object(resources).to_string();
     let words = ["update", "--resources", "-", &record.key.id];
@@ -290,7 +340,7 @@ async fn run_update(
         if crate::daemon::lifecycle::exit::has_ended(node, record) {
             Unmet::Gone
         } else {
-            Unmet::Refused(format!("the runtime refused: {error}"))
+            Unmet::refused(format!("the runtime refused: {error}"))
         }
     })
 }
@@ -323,10 +373,10 @@ fn takes(record: &Container, part: &Block) -> Result<(), Unmet> {
     });
     match ignored.first() {
         None => Ok(()),
-        Some(field) => Err(Unmet::Refused(format!(
-            "{}: {} does not change it in a running container",
-            field.path, record.runtime
-        ))),
+        Some(field) => {
+            let why = format!("{} does not change it in a running container", record.runtime);
+            Err(Unmet::refused_field(RefusedField::Path(field.path.clone()), why))
+        }
     }
 }
 
@@ -428,14 +478,13 @@ fn rewrite(
         return Ok(());
     }
     let Route::Direct(cgroups) = route(node, record)? else {
-        return Err(Unmet::Refused("its cgroups are not ours to write".to_owned()));
+        return Err(Unmet::refused("its cgroups are not ours to write"));
     };
-    let writes =
-        plan(record, part, tried, &cgroups).map_err(|unfit| Unmet::Refused(unfit.to_string()))?;
-    let fault = |error: crate::error::Error| Unmet::Refused(error.to_string());
+    let writes = plan(record, part, tried, &cgroups).map_err(Unmet::from)?;
+    let fault = |error: crate::error::Error| Unmet::refused(error);
     node.host.point(Point::DaemonCgroup).map_err(fault)?;
     let written = cgroup::carry_out(&cgroups, &writes);
     written
         .map(|_| ())
-        .map_err(|failed| Unmet::Refused(format!("{}: {}", failed.field, failed.why)))
+        .map_err(|failed| Unmet::refused_field(RefusedField::Path(failed.field), failed.why))
 }

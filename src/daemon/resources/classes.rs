@@ -20,7 +20,7 @@ use crate::state::{Change, Container};
 
 use crate::daemon::node::messages;
 use crate::daemon::node::{Node, now};
-use crate::daemon::resources::apply::Unmet;
+use crate::daemon::resources::apply::{RefusedField, Unmet};
 use crate::daemon::resources::route;
 use crate::daemon::verbs::update::Block;
 
@@ -98,7 +98,7 @@ pub(crate) fn enter(
         Ok(()) => Ok(Some(moved)),
         Err(why) => {
             moved.take_back(node);
-            Err(Unmet::Refused(format!("{RDT}: {why}")))
+            Err(Unmet::refused_field(RefusedField::Class(RDT), why))
         }
     }
 }
@@ -139,5 +139,5 @@ fn cgroups(node: &Node, record: &Container) -> Result<Cgroups, Unmet> {
         found = route::own_cgroups(node, record, &BTreeMap::new())?;
     }
     let why = "it cannot be told which processes are the container's";
-    found.ok_or_else(|| Unmet::Refused(format!("{RDT}: {why}")))
+    found.ok_or_else(|| Unmet::refused_field(RefusedField::Class(RDT), why))
 }

@@ -14,7 +14,7 @@ use crate::runtime::RuntimeKind;
 use crate::state::{Container, Lifecycle};
 
 use crate::daemon::node::Node;
-use crate::daemon::resources::apply::Unmet;
+use crate::daemon::resources::apply::{RefusedField, Unmet};
 use crate::daemon::runtime::state_dir;
 use crate::daemon::verbs::update::Block;
 use crate::daemon::watch::pidfd;
@@ -109,10 +109,8 @@ pub(crate) fn has_processors(node: &Node, part: &Block) -> Result<(), Unmet> {
         let there = std::fs::read_to_string(node.host.path(list)).unwrap_or_default();
         let (Some(all), Some(wanted)) = (members(&there), members(wanted)) else { continue };
         if let Some(missing) = wanted.difference(&all).next().filter(|_| !all.is_empty()) {
-            return Err(Unmet::Refused(format!(
-                "cpu.{key}: there is no {missing} here, only {}",
-                there.trim()
-            )));
+            let why = format!("there is no {missing} here, only {}", there.trim());
+            return Err(Unmet::refused_field(RefusedField::Path(format!("cpu.{key}")), why));
         }
     }
     Ok(())

@@ -12,13 +12,14 @@ use std::rc::Rc;
 use serde_json::{Map, Value};
 use tracing::warn;
 
-use crate::adaptation::{Owners, Updated, Updates, bounds};
+use crate::adaptation::{Owners, Updated, Updates, bounds, unknown_fields};
+use crate::chain::unknown_field_line;
 use crate::error::quoted;
 use crate::plugin::{Event, api};
 use crate::spec::overlay;
 use crate::state::{Change, Container, Key, Lifecycle, Skipped, Wish};
 
-use crate::daemon::node::Node;
+use crate::daemon::node::{Node, now};
 use crate::daemon::registry::relay::Guest;
 use crate::daemon::resources::apply::{self, Found, Unmet};
 use crate::daemon::resources::classes::{self, Classes};
@@ -43,7 +44,8 @@ struct Order {
 
 /// Carries out what plugins answered, at an event about `subject`, about other containers.
 pub(crate) async fn carry_out(node: &Rc<Node>, updated: Updated, event: &str, subject: &Key) {
-    let Updated { updates, evictions, evicted_by, owners, unknown: _ } = updated;
+    let Updated { updates, evictions, evicted_by, owners, unknown } = updated;
+    note_skipped(node, subject, unknown.into_iter().map(unknown_field).collect());
     // First the room, then who gets it (D19).
     evict::carry_out(node, evictions, &evicted_by, Some(subject)).await;
     // What UpdateContainer came to for its own container is in that update.
@@ -67,10 +69,11 @@ async fn give_way(done: usize) {
 pub(crate) async fn synchronized(
     node: &Rc<Node>,
     guest: &Guest,
-    updates: Vec<api::ContainerUpdate>,
+    response: api::SynchronizeResponse,
 ) {
-    let request = api::UpdateContainersRequest { update: updates, ..Default::default() };
-    if let Err(why) = asked(node, guest, request, "Synchronize").await {
+    let api::SynchronizeResponse { update, more: _, special_fields } = response;
+    let request = api::UpdateContainersRequest { update, special_fields, ..Default::default() };
+    if let Err(why) = asked(node, guest, request, ("Synchronize", "SynchronizeResponse")).await {
         node.note_failure(&format!("what {} wants: {why}", guest.seat.id()), &guest.seat.id());
     }
 }
@@ -84,31 +87,48 @@ pub(crate) async fn unsolicited(
     let Some(guest) = node.relay.find(plugin) else {
         return Err(format!("{plugin} has not been configured yet"));
     };
-    asked(node, &guest, request, "UpdateContainers").await
+    asked(node, &guest, request, ("UpdateContainers", "UpdateContainersRequest")).await
 }
 
 /// One plugin's wishes, in its order. What it may not set, and what nobody could, fails them all
-/// before anything is written.
+/// before anything is written. `event` and the `message` that it came in are named to operators.
 async fn asked(
     node: &Rc<Node>,
     guest: &Guest,
     request: api::UpdateContainersRequest,
-    event: &str,
+    (event, message): (&str, &str),
 ) -> Result<api::UpdateContainersResponse, String> {
     let id = guest.seat.id();
     let rights = guest.seat.rights().map_err(|failure| failure.text)?;
     let request = guest.seat.accept_reply(request).map_err(|why| format!("{id} {why}"))?;
     bounds::check(&request).map_err(|what| format!("{id} asked for {what}"))?;
-    let api::UpdateContainersRequest { update: wanted, evict, special_fields: _ } = request;
+    let reported = guest.seat.report_unknown(&unknown_fields(&request, message));
+    let api::UpdateContainersRequest { update: wanted, evict, special_fields } = request;
+    let others = api::UpdateContainersRequest {
+        evict: evict.clone(),
+        special_fields,
+        ..api::UpdateContainersRequest::default()
+    };
+    for field in unknown_fields(&others, message).iter().filter(|field| reported.contains(field)) {
+        // About no container: `status` shows it.
+        let line = unknown_field_line(&id, field);
+        node.count_failure(&line, &line, &id, now());
+    }
     let mut orders = Vec::new();
     for update in &wanted {
-        let mut alone = Updates::for_stop();
-        alone.answer(&id, rights, std::slice::from_ref(update), &[]).map_err(|e| e.to_string())?;
-        let Updated { updates, evictions: _, evicted_by: _, owners, unknown: _ } = alone.finish();
+        let mut one = Updates::for_stop();
+        one.answer(&id, rights, std::slice::from_ref(update), &[]).map_err(|e| e.to_string())?;
+        let Updated { updates, evictions: _, evicted_by: _, owners, unknown: _ } = one.finish();
         // An update of nobody in particular comes out as nothing.
-        let update = updates.first().unwrap_or(update);
+        let alone = updates.first().unwrap_or(update);
         give_way(orders.len()).await;
-        orders.push(order(node, update, &owners, event, None));
+        let order = order(node, alone, &owners, event, None);
+        if let Some(key) = &order.key {
+            let fields = unknown_fields(update, &format!("{message}.update")).into_iter();
+            let skipped = fields.map(|field| unknown_field((id.clone(), field)));
+            note_skipped(node, key, skipped.collect());
+        }
+        orders.push(order);
     }
     let mut gone = Updates::for_stop();
     gone.answer(&id, rights, &[], &evict).map_err(|e| e.to_string())?;
@@ -141,7 +161,7 @@ fn order(
         event: event.to_owned(),
     };
     let (key, found) = match (part, key) {
-        (Err(error), key) => (key.ok(), Err(Unmet::Refused(quoted(&error.to_string())))),
+        (Err(error), key) => (key.ok(), Err(Unmet::refused(quoted(&error.to_string())))),
         (Ok(_), Err(unmet)) => (None, Err(unmet)),
         (Ok(part), Ok(key)) => {
             wish.part = part.unwrap_or_default();
@@ -180,7 +200,7 @@ pub(crate) fn find(node: &Node, id: &str, subject: Option<&Key>) -> Result<Key, 
     let roots: Vec<&str> = roots.collect();
     if roots.len() > 1 {
         let why = format!("containers of this id live below {}", roots.join(" and "));
-        return Err(Unmet::Refused(quoted(&why)));
+        return Err(Unmet::refused(quoted(&why)));
     }
     let best = store.of_id(id).max_by_key(|known| (!has_ended(known), known.incarnation));
     best.map(|known| known.key.clone()).ok_or(Unmet::Unknown)
@@ -229,7 +249,7 @@ fn is_deferred(state: Lifecycle, waiting: usize) -> Result<bool, Unmet> {
     let is_alive = matches!(state, Lifecycle::Created | Lifecycle::Running);
     let waits = state == Lifecycle::Creating || is_alive && waiting > 0;
     if waits && waiting >= DEFERRED {
-        return Err(Unmet::Refused(format!("{waiting} updates wait for its creation already")));
+        return Err(Unmet::refused(format!("{waiting} updates wait for its creation already")));
     }
     Ok(waits)
 }
@@ -270,12 +290,22 @@ fn note_unmet(node: &Node, order: &Order, unmet: &Unmet) {
     let reason = format!("an update asked for at {} failed: {unmet}", order.wish.event);
     warn!("{}: {plugin}: {reason}", quoted(&order.id));
     let Some(key) = &order.key else { return };
-    let skipped = Skipped { plugin, reason };
-    let is_known = node.container(key).is_some_and(|record| {
-        record.skipped.iter().rev().take(LATEST).any(|known| *known == skipped)
-    });
-    if !is_known {
-        node.change(key, |record| keep(&mut record.skipped, skipped));
+    note_skipped(node, key, vec![Skipped { plugin, reason }]);
+}
+
+/// What `explain` shows of a field that this version does not know (D23, D39).
+pub(crate) fn unknown_field((plugin, field): (String, String)) -> Skipped {
+    Skipped { plugin, reason: format!("{field} is not known to this version and was not applied") }
+}
+
+/// Adds what was not applied to the container's record; the same is listed once.
+fn note_skipped(node: &Node, key: &Key, mut skipped: Vec<Skipped>) {
+    let Some(record) = node.container(key) else { return };
+    skipped.retain(|new| !record.skipped.iter().rev().take(LATEST).any(|known| known == new));
+    if !skipped.is_empty() {
+        node.change(key, |record| {
+            skipped.into_iter().for_each(|new| keep(&mut record.skipped, new));
+        });
     }
 }
 
@@ -335,6 +365,7 @@ mod tests {
             let Err(Unmet::Refused(why)) = is_deferred(state, DEFERRED) else {
                 panic!("{state:?}")
             };
+            let why = why.to_string();
             assert!(why.contains("200 updates wait"), "{why}");
         }
         assert_eq!(is_deferred(Lifecycle::Stopped, DEFERRED).ok(), Some(false));

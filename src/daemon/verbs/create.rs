@@ -7,8 +7,6 @@ use std::cell::RefCell;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
-use tracing::warn;
-
 use crate::adaptation::{Creation, DefaultValidator, Merged, Updated};
 use crate::chain::{self, ChainError, ChainObserver, Participants, Told};
 use crate::engine::Role;
@@ -28,6 +26,7 @@ use crate::daemon::node::messages;
 use crate::daemon::node::{Node, now};
 use crate::daemon::pods::life;
 use crate::daemon::request::call::Call;
+use crate::daemon::resources::updates;
 use crate::daemon::runtime::state_dir;
 use crate::daemon::verbs::host_facts;
 use crate::daemon::verbs::require;
@@ -267,13 +266,7 @@ async fn decide(
         owners: merged.owners,
         unknown: Vec::new(),
     };
-    crate::daemon::resources::updates::carry_out(
-        node,
-        others,
-        Event::CreateContainer.name(),
-        &call.key,
-    )
-    .await;
+    updates::carry_out(node, others, Event::CreateContainer.name(), &call.key).await;
     let Some(bytes) = patched.bytes else {
         if has_news(node, &call.key) {
             node.store.borrow_mut().change(&call.key, |_| ())?;
@@ -378,7 +371,7 @@ fn note_verdict(
             after: change.after.clone().unwrap_or_default(),
         })
         .collect();
-    let (changes, unlisted) = crate::daemon::resources::updates::listed(changes);
+    let (changes, unlisted) = updates::listed(changes);
     note_unknown(node, call, merged);
     let resources = merged.adjust.linux.as_ref().and_then(|linux| linux.resources.as_ref());
     let owned = resources.and_then(|resources| overlay::overlay_of(resources, names).ok());
@@ -400,13 +393,7 @@ fn note_verdict(
 
 /// What plugins set that this version does not know (D23).
 pub(crate) fn note_unknown(node: &Node, call: &Call, merged: &Merged) {
-    for (plugin, what) in &merged.unknown {
-        warn!("{plugin} set {what}, which this version does not know; it was not applied");
-    }
-    let skipped = merged.unknown.iter().map(|(plugin, what)| Skipped {
-        plugin: plugin.clone(),
-        reason: format!("{what} is not known to this version and was not applied"),
-    });
+    let skipped = merged.unknown.iter().cloned().map(updates::unknown_field);
     node.store.borrow_mut().change_in_memory(&call.key, |record| record.skipped.extend(skipped));
 }
 

@@ -15,7 +15,6 @@ use std::time::Duration;
 
 use serde_json::{Map, Value};
 use tokio::sync::OwnedMutexGuard;
-use tracing::warn;
 
 use crate::adaptation::Updated;
 use crate::argv::{self, Verb};
@@ -28,14 +27,14 @@ use crate::plugin::{Event, api};
 use crate::runtime::RuntimeKind;
 use crate::spec::overlay::{self, UpdateOutcome};
 use crate::spec::{flags, owned};
-use crate::state::{Change, Container, Key, Skipped, Updating, Wish};
+use crate::state::{Change, Container, Key, Updating, Wish};
 
 use crate::daemon::node::messages;
 use crate::daemon::node::{Node, Pending, log_failure, now};
 use crate::daemon::registry::relay::Skips;
 use crate::daemon::request::call::Call;
 use crate::daemon::resources::apply;
-use crate::daemon::resources::apply::Unmet;
+use crate::daemon::resources::apply::{RefusedField, Unmet};
 use crate::daemon::resources::classes::{self, Classes};
 use crate::daemon::resources::updates;
 use crate::daemon::runtime::state_dir;
@@ -74,7 +73,6 @@ struct Answer {
     part: Block,
     owners: BTreeMap<String, String>,
     classes: Classes,
-    skipped: Vec<Skipped>,
     is_told: bool,
 }
 
@@ -111,7 +109,6 @@ pub(crate) async fn update(node: &Rc<Node>, call: &mut Call) -> Result<(Proceed,
     } else {
         Proceed::default() // No plugin owns anything: the engine's words pass as they are.
     };
-    note_skipped(node, &call.key, answer.skipped);
     let mut changes = changes(&record, &merged, &answer.part, &answer.owners);
     let known = Classes::of(&messages::resources(&record)).rdt;
     let (name, classes) = (Event::UpdateContainer.name(), answer.classes);
@@ -243,16 +240,10 @@ async fn ask(node: &Rc<Node>, record: &Container, delta: &Block) -> Result<Answe
 /// The plugins' part of the update of the container itself.
 fn own(node: &Node, record: &Container, updated: &Updated) -> Result<Answer> {
     let key = &record.key;
-    let skipped = updated.unknown.iter().map(|(plugin, what)| {
-        warn!("{plugin} set {what}, which this version does not know; it was not applied");
-        let reason = format!("{what} is not known to this version and was not applied");
-        Skipped { plugin: plugin.clone(), reason }
-    });
-    let skipped = skipped.collect();
     let owners = updated.owners.to_flat(&key.id);
     let own = updated.updates.iter().find(|update| update.container_id == key.id);
     let resources = own.and_then(|update| update.linux.as_ref()?.resources.as_ref());
-    let Some(resources) = resources else { return Ok(Answer { skipped, ..Answer::default() }) };
+    let Some(resources) = resources else { return Ok(Answer::default()) };
     let wanted = classes::overlay_of(node, &key.id, resources).map_err(|error| {
         let owner = error.field().and_then(|field| owners.get(field));
         let text = owner.map_or_else(|| error.to_string(), |owner| format!("{owner}: {error}"));
@@ -266,15 +257,20 @@ fn own(node: &Node, record: &Container, updated: &Updated) -> Result<Answer> {
         rdt_class: classes.rdt.clone(),
         ..Wish::default()
     };
-    if let Err(Unmet::Refused(why)) = apply::check(node, record, &wish) {
-        let owner = owned::fields(&part).into_iter().find(|field| why.starts_with(&field.path));
-        let owner = owner.and_then(|field| owned::owner(&field, &part, &owners));
-        let by_name = || owners.iter().find(|(name, _)| why.starts_with(name.as_str()));
-        let owner = owner.or_else(|| by_name().map(|(_, owner)| owner.as_str()));
+    if let Err(Unmet::Refused(refusal)) = apply::check(node, record, &wish) {
+        let owner = match &refusal.field {
+            Some(RefusedField::Path(path)) => owned::fields(&part)
+                .into_iter()
+                .find(|field| field.path == *path)
+                .and_then(|field| owned::owner(&field, &part, &owners)),
+            Some(RefusedField::Class(name)) => owners.get(*name).map(String::as_str),
+            None => None,
+        };
+        let why = refusal.to_string();
         let why = owner.map_or_else(|| why.clone(), |owner| format!("{owner}: {why}"));
         return Err(Error::new(quoted(&why)).hint("its resources are unchanged"));
     }
-    Ok(Answer { part, owners, classes, skipped, is_told: true })
+    Ok(Answer { part, owners, classes, is_told: true })
 }
 
 /// The engine's word, over it what plugins own of old, over it what they answered now.
@@ -308,12 +304,6 @@ fn proceed(call: &Call, resources: &Block) -> Result<Proceed> {
         && call.call.resource_flags.is_empty();
     let argv = (!by_stdin).then(|| argv::for_update_by_stdin(&call.question().argv, &call.call));
     Ok(Proceed { stdin: Some(stdin), argv, document: None })
-}
-
-fn note_skipped(node: &Node, key: &Key, skipped: Vec<Skipped>) {
-    if !skipped.is_empty() {
-        node.change(key, |record| record.skipped.extend(skipped));
-    }
 }
 
 /// What `explain` tells of it: fields that plugins set, and those that the engine took back.

@@ -181,11 +181,11 @@ async fn a_snapshot_in_parts_arrives_in_one_piece() {
     let (plugin, _stub, heard) = connect(&ALL_EVENTS, "good").await;
     let large = api::PodSandbox { name: "x".repeat(1 << 20), ..Default::default() };
     let pods = vec![large; 9];
-    let Outcome::Answered(updates) = plugin.unwrap().synchronize(&pods, &[named("web")]).await
+    let Outcome::Answered(answer) = plugin.unwrap().synchronize(&pods, &[named("web")]).await
     else {
         panic!("no answer")
     };
-    assert_eq!(updates.len(), 1);
+    assert_eq!(answer.update.len(), 1);
     assert_eq!(*heard.lock().unwrap(), ["Configure ", "Synchronize web", "9 1"]);
 }
 

@@ -177,7 +177,7 @@ mod tests {
             assert_eq!(said, HandlerState::NotRunning, "{engine:?}");
             assert_eq!(search_path(engine, None, &host), None);
         }
-        let said = handler(Engine::Podman, "nri-runc", None, &root, &host);
+        let said = query_handler(Engine::Podman, "nri-runc", None, &root, &host);
         assert_eq!(said, HandlerState::ReadEachTime);
     }
 

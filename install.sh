@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Installs nri-runc, or removes exactly what it installed. Engines are told only when asked for, by
-# the program itself: `nri-runc nri install ENGINE`.
+# Installs nri-runc, or removes exactly what it installed. It registers with an engine only if --engine
+# asks for it, and the executable itself does so: `nri-runc nri install ENGINE`.
 set -eu
 
 prefix=/usr/local destdir='' binary='' dry='' uninstall='' units=auto hooks='' engines='' default=''
@@ -12,9 +12,9 @@ usage: install.sh [--binary FILE] [--prefix DIR] [--destdir DIR]
                   [--engine containerd|crio|docker|podman]... [--default]
                   [--dry-run]
        install.sh --uninstall [--destdir DIR] [--dry-run]
-Without --binary it is built here. --engine registers with an engine; --default
-makes nri-runc its default runtime (docs/install.md). --hooks adds OCI hooks for
-Podman and CRI-O (docs/hooks.md). A configuration that was edited is never
+Without --binary, nri-runc is built first. --engine registers it with an engine;
+--default makes it that engine's default runtime (docs/install.md). --hooks adds
+OCI hooks for Podman and CRI-O (docs/hooks.md). Files that were edited are never
 overwritten or removed.
 TEXT
 }
@@ -22,14 +22,14 @@ fail() { printf 'install.sh: %s\n' "$*" >&2; exit 1; }
 
 while [ $# -gt 0 ]; do
     case $1 in
-    --binary) [ $# -gt 1 ] || fail "--binary wants a file"; binary=$2; shift ;;
-    --prefix) [ $# -gt 1 ] || fail "--prefix wants a folder"; prefix=$2; shift ;;
-    --destdir) [ $# -gt 1 ] || fail "--destdir wants a folder"; destdir=$2; shift ;;
+    --binary) [ $# -gt 1 ] || fail "--binary requires a file"; binary=$2; shift ;;
+    --prefix) [ $# -gt 1 ] || fail "--prefix requires a directory"; prefix=$2; shift ;;
+    --destdir) [ $# -gt 1 ] || fail "--destdir requires a directory"; destdir=$2; shift ;;
     --units) units=yes ;;
     --no-units) units=no ;;
     --hooks) hooks=${hooks:-/usr/share/containers/oci/hooks.d} ;;
-    --hooks-dir) [ $# -gt 1 ] || fail "--hooks-dir wants a folder"; hooks=$2; shift ;;
-    --engine) [ $# -gt 1 ] || fail "--engine wants an engine"; engines="$engines $2"; shift ;;
+    --hooks-dir) [ $# -gt 1 ] || fail "--hooks-dir requires a directory"; hooks=$2; shift ;;
+    --engine) [ $# -gt 1 ] || fail "--engine requires an engine"; engines="$engines $2"; shift ;;
     --default) default=--default ;;
     --dry-run) dry=1 ;;
     --uninstall) uninstall=1 ;;
@@ -41,7 +41,7 @@ done
 
 here=$(cd "$(dirname "$0")" && pwd)
 manifest=$destdir/var/lib/nri-runc/installed
-# What is packed with --destdir does not depend on the machine that packs it.
+# A package that is built with --destdir must not depend on the build machine.
 [ "$units" != auto ] || { [ -z "$destdir" ] && [ -d /run/systemd/system ] && units=yes || units=no; }
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -49,7 +49,7 @@ trap 'rm -rf "$work"' EXIT
 sum() { sha256sum "$1" | cut -d ' ' -f 1; }
 recorded() { [ -e "$manifest" ] && awk -v p="$1" '$1 != "dir" && $2 == p { print $1 }' "$manifest"; }
 
-# Folders that did not exist are recorded, so that they go away again.
+# Directories that this script creates are recorded, so that --uninstall removes them.
 make_dir() {
     [ -d "$destdir$1" ] && return
     parent=$(dirname "$1")
@@ -59,14 +59,14 @@ make_dir() {
     printf 'dir %s\n' "$1" >>"$work/new"
 }
 
-# put FILE PATH MODE: installs unless the same is there; what somebody edited stays.
+# put FILE PATH MODE POLICY: installs FILE unless PATH is identical; "keep" leaves an edited PATH.
 put() {
     path=$2
     if [ -e "$destdir$path" ]; then
         now=$(sum "$destdir$path")
         if [ "$now" = "$(sum "$1")" ]; then
             [ -n "$dry" ] || { [ -n "$(recorded "$path")" ] || echo "$now $path" >>"$work/new"; }
-            echo "is there    $path"
+            echo "unchanged   $path"
             return
         fi
         if [ "$now" != "$(recorded "$path")" ]; then
@@ -85,23 +85,23 @@ if [ -n "$uninstall" ]; then
     [ -e "$manifest" ] || fail "nri-runc is not installed (no $manifest)"
     if grep -q '/nri-runc\.service$' "$manifest" && [ -z "$dry$destdir" ] && [ -d /run/systemd/system ] &&
         systemctl --quiet is-enabled nri-runc.socket nri-runc.service >/dev/null 2>&1; then
-        fail "systemd would miss its units; first: systemctl disable --now nri-runc.socket nri-runc.service"
+        fail "systemd still uses its units; first: systemctl disable --now nri-runc.socket nri-runc.service"
     fi
-    # What engines were told goes first: they would call a program that is gone.
+    # Registrations go first: an engine must not call an executable that no longer exists.
     for record in "$destdir"/var/lib/nri-runc/engines/*.json; do
         [ -e "$record" ] || continue
         program=$destdir$(awk '$2 ~ /\/bin\/nri-runc$/ { print $2 }' "$manifest")
         "$program" nri uninstall "$(basename "$record" .json)" --root "$destdir/" ${dry:+--dry-run} ||
-            fail "an engine still needs it, nothing was removed"
+            fail "an engine is still registered; nothing was removed"
     done
-    # The daemon executes what goes now; below a folder of packages there is none.
+    # The daemon runs the executable that is removed next; below --destdir no daemon runs.
     if [ -z "$destdir" ]; then
         program=$(awk '$2 ~ /\/bin\/nri-runc$/ { print $2 }' "$manifest")
         if [ -n "$dry" ]; then
             echo "would stop  the daemon"
         elif [ -x "$program" ]; then
-            # What `stop` prints, that the next container starts it again, is no longer true.
-            stopped=$("$program" nri stop) || fail "the daemon could not be stopped, nothing more was removed"
+            # `stop` also prints that the next container starts the daemon again, which is wrong here.
+            stopped=$("$program" nri stop) || fail "the daemon could not be stopped; nothing else was removed"
             case $stopped in stopped*) echo "stopped     the daemon" ;; esac
         fi
     fi
@@ -125,18 +125,18 @@ if [ -n "$uninstall" ]; then
 fi
 
 if [ -z "$binary" ]; then
-    command -v make >/dev/null && command -v cargo >/dev/null || fail "no --binary, and no make and cargo to build one"
+    command -v make >/dev/null && command -v cargo >/dev/null || fail "no --binary given, and building requires make and cargo"
     make -s -C "$here" build
     binary=$here/$(make -s -C "$here" --no-print-directory path)
 fi
-[ -f "$binary" ] && [ -x "$binary" ] || fail "$binary is no executable file"
+[ -f "$binary" ] && [ -x "$binary" ] || fail "$binary is not an executable file"
 
 : >"$work/new"
 make_dir /var/lib/nri-runc
 autostart='# autostart = true'
 [ "$units" = no ] || autostart='autostart = false   # systemd runs the daemon'
 cat >"$work/config.toml" <<TOML
-# nri-runc: see docs/config.md for every key. What is commented out is the default.
+# nri-runc: docs/config.md lists all keys. Lines that are commented out show the default.
 $autostart
 # runtime = ["runc", "crun", "youki"]
 # on_daemon_failure = "continue"
@@ -154,14 +154,14 @@ if [ "$units" = yes ]; then
     done
 fi
 if [ -n "$hooks" ]; then
-    case $hooks in /*) ;; *) fail "--hooks-dir wants an absolute path" ;; esac
+    case $hooks in /*) ;; *) fail "--hooks-dir requires an absolute path" ;; esac
     for stage in createRuntime poststart poststop; do
         sed "s|/usr/local/bin/nri-runc|$prefix/bin/nri-runc|" "$here/hooks/90-nri-runc-$stage.json" >"$work/hook.json"
         put "$work/hook.json" "$hooks/90-nri-runc-$stage.json" 0644 keep
     done
 fi
 if [ -z "$dry" ]; then
-    # Newer lines win over older ones about the same path.
+    # For each path, a newer line replaces an older one.
     { cat "$work/new"; [ ! -e "$manifest" ] || cat "$manifest"; } | awk '!seen[$1 == "dir" ? $0 : $2]++' >"$work/all"
     cp "$work/all" "$manifest.new" && mv -f "$manifest.new" "$manifest" || fail "cannot write $manifest"
 fi
@@ -169,7 +169,7 @@ fi
 if [ "$units" = yes ]; then
     cat <<'TEXT'
 
-systemd: it runs the daemon, so no container starts it; switch it on
+systemd runs the daemon. Enable it with:
 systemctl daemon-reload
 systemctl enable --now nri-runc.socket nri-runc.service
 TEXT
@@ -181,7 +181,7 @@ for engine in $engines; do
         continue
     fi
     "$destdir$prefix/bin/nri-runc" nri install "$engine" $default --binary "$prefix/bin/nri-runc" --root "$destdir/" ||
-        fail "$engine was not told; the rest is installed"
+        fail "nri-runc is installed but not registered with $engine"
 done
 if [ -z "$engines$destdir" ]; then
     for pair in containerd:containerd crio:crio dockerd:docker podman:podman; do

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Where the daemon's words go (decision D9): the journal or syslog where there is one, else a
-//! file of bounded size in the run directory; stderr in the foreground. It never fails a
-//! request: a log that cannot be written is no reason to fail a container.
+//! The daemon's log (decision D9): the journal or syslog if there is one, else a file of limited size in
+//! the run directory; stderr in the foreground. A log that cannot be written never fails a request.
 
 use std::io::{self, Write};
 use std::mem::take;
@@ -27,7 +26,7 @@ static LEVEL: OnceLock<reload::Handle<LevelFilter, Registry>> = OnceLock::new();
 /// How a person reads the log.
 static SHOWN_BY: OnceLock<String> = OnceLock::new();
 
-/// Starts logging as the configuration says. `foreground`: `auto` means stderr.
+/// Starts logging according to the configuration. `foreground`: `auto` means stderr.
 pub fn start(config: &Config, foreground: bool) {
     let target = target(config, foreground);
     let _first = SHOWN_BY.set(target.shown_by());
@@ -37,7 +36,7 @@ pub fn start(config: &Config, foreground: bool) {
     let (filter, handle) = reload::Layer::new(level);
     let filtered = tracing_subscriber::registry().with(filter);
     let lines = tracing_subscriber::fmt::layer().with_target(false).with_ansi(false);
-    // Whoever installed a subscriber first keeps it: tests run several daemons in one process.
+    // The first subscriber stays installed: tests run several daemons in one process.
     let installed = if config.log_format == "json" {
         tracing::subscriber::set_global_default(filtered.with(lines.json().with_writer(writer)))
     } else if is_bare {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Text as a person reads it, on a terminal or in a log: the one place that escapes what a
-//! terminal would act on or would not show, and the forms of times, ages and ids. JSON documents
-//! are not escaped here: JSON has escapes of its own.
+//! Text for people, on a terminal or in a log: escapes of everything that a terminal would interpret or
+//! hide, and the forms of times, ages, ids and counts. JSON documents are not escaped here, because
+//! JSON has escapes of its own.
 
 use std::fmt::Write as _;
 use std::time::{SystemTime, UNIX_EPOCH};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The doctor: what would keep containers or plugins from working, each with what to do.
-//! It looks and changes nothing.
+//! `check`: verifies configuration, runtime, plugins and engines; each failed check names its fix.
+//! It only reads.
 
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -86,7 +86,7 @@ fn configuration(loaded: &Loaded) -> Vec<Value> {
     told.map(shown).collect()
 }
 
-/// As this process finds it, unless an engine's environment tells how that one does.
+/// The runtime that this process finds, unless a row of an engine shows its own.
 fn runtime_found(config: &Config, of_engines: &[Value]) -> Option<Value> {
     if of_engines.iter().any(|finding| finding["check"] == "real runtime") {
         return None;
@@ -155,7 +155,7 @@ fn unread(config: &Config) -> Vec<Value> {
     lines.chain(forged(&status)).collect()
 }
 
-/// What tenants claimed of who they are.
+/// Identity claims by tenants that nri-runc ignored.
 fn forged(status: &Value) -> Option<Value> {
     let all = status["contradictions"].as_array()?;
     let last = all.last()?;
@@ -203,7 +203,7 @@ fn plugin_socket(config: &Config) -> Value {
     }
     let path = config.socket_path.display();
     let Some(status) = status(config) else {
-        // Without a daemon it is asked who listens: connecting to the socket is all there is.
+        // Without a daemon, only connecting to the socket shows whether a process listens.
         return match listener_at(&config.socket_path, &config.host()) {
             None => finding("plugin socket", true, path.to_string(), ""),
             Some(listener) => {
@@ -226,7 +226,7 @@ fn plugin_socket(config: &Config) -> Value {
     finding("plugin socket", said == "open", detail, hint)
 }
 
-/// What a running daemon says of itself.
+/// The status of a running daemon.
 fn status(config: &Config) -> Option<Value> {
     UnixStream::connect(config.daemon_socket()).ok()?;
     super::ask(config, &json!({"verb": "status"})).ok()

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The command lines of the verbs that ask plugins without a node. Unlike the others they insist
-//! on a configuration that can be read: there is no container to be lost.
+//! The command lines of `adjust` and `replay`, which ask plugins without a node. Unlike the other
+//! verbs, they require a valid configuration: no container depends on them.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -124,7 +124,7 @@ pub(super) fn adjust(loaded: Loaded, arguments: &Adjust, json: bool) -> Result<V
     dry::adjust(config, &options)
 }
 
-/// What plugins are told, by the configuration.
+/// What plugins receive at registration, from the configuration.
 fn settings(config: &Config) -> Settings {
     Settings {
         registration_timeout: config.registration_timeout,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The page of `explain`: one container, one pod, or the several that a name may mean.
+//! The page of `explain`: one container, one pod, or all those that a name matches.
 
 use std::fmt::Write as _;
 

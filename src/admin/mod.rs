@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `nri-runc nri VERB`: what operators ask and switch. Exit codes: 0 done, 1 failed (one line on
-//! stderr says what and what to do), 2 usage. `--json` prints one document; without it, a table.
+//! `nri-runc nri VERB`, the operator's commands. Exit codes: 0 done, 1 failed (one line on stderr
+//! names the cause and the remedy), 2 usage. `--json` prints one document; without it, a table.
 //! Logs never go to stdout.
 
 mod check;
@@ -83,7 +83,7 @@ enum AdminVerb {
     Replay(dry::Replay),
     /// Register nri-runc with an engine.
     Install(install::Install),
-    /// Unregister nri-runc from an engine (restores its files byte for byte).
+    /// Unregister nri-runc from an engine; its files are restored.
     Uninstall(install::Uninstall),
     /// Run as an OCI hook (container state on standard input).
     Hook {
@@ -308,7 +308,7 @@ fn print_page(page: &str) -> Result<u8> {
     print(printable_page(&format!("{page}{end}")).as_bytes())
 }
 
-/// Nobody empties standard output behind us: our entry point is not that of the standard library,
+/// Writes and flushes: our entry point is not that of the standard library, which would flush at exit,
 /// and a document need not end with a line feed.
 fn print(bytes: &[u8]) -> Result<u8> {
     let mut out = std::io::stdout().lock();

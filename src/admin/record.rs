@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `replay --record FILE`: what the running daemon asks its plugins, written down as a script
-//! that `replay FILE` follows. Ended by SIGINT or SIGTERM, or with the daemon; the script has
-//! whole lines alone, and the last line on standard error says how many requests it has.
+//! `replay --record FILE`: records the requests of the running daemon as a script that `replay FILE`
+//! can send. SIGINT, SIGTERM or the daemon's exit end it. Every line of the script is complete, and
+//! the last line on standard error gives the number of recorded requests.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
@@ -50,7 +50,7 @@ pub(super) fn record(config: &Config, file: &Path, show_env: bool) -> Result<()>
     Ok(())
 }
 
-/// The daemon's stream until somebody wants it to end.
+/// The daemon's stream, until a signal ends it.
 struct Listener {
     stream: UnixStream,
     signals: SignalFd,
@@ -145,7 +145,7 @@ impl Script {
             let out = std::io::stdout().as_fd().try_clone_to_owned()?;
             return Ok(Self { out: File::from(out), path: None, requests: 0, bytes: 0 });
         }
-        // What containers are told is nobody else's business.
+        // Requests contain the arguments of containers: only the owner may read them.
         let mut options = OpenOptions::new();
         let opened = options.write(true).create_new(true).mode(0o600).open(file);
         let out = opened.doing(|| format!("creating {}", file.display()))?;
@@ -175,7 +175,7 @@ impl Script {
         Ok(())
     }
 
-    /// Whoever reads standard output slowly must not keep a signal from ending this.
+    /// A slow reader of standard output must not keep a signal from ending the recording.
     fn write(&mut self, mut text: &[u8], listener: &mut Listener) -> Result<()> {
         if self.path.is_some() {
             return Ok(self.out.write_all(text)?);
@@ -208,7 +208,7 @@ impl Script {
     }
 }
 
-/// Takes the values of variables out; their names are told.
+/// Removes the values of environment variables; their names stay.
 fn redact(line: &mut Value) {
     if let Some(containers) = line.pointer_mut("/state/containers") {
         containers.as_array_mut().into_iter().flatten().for_each(hide);

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The daemon as an operator handles it: `stop`, `restart`, and whether it is older than the
-//! files on disk. It signals no process but the one that answers on the daemon's socket, or where
-//! none answers, the one that holds the daemon's lock; and leaves a daemon that systemd runs to
-//! systemd.
+//! `stop`, `restart`, and whether the running daemon is older than the files on disk. It signals only
+//! the process that answers on the daemon's socket or, if none answers, the one that holds the
+//! daemon's lock. A daemon that systemd manages is left to systemd.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
@@ -142,13 +141,13 @@ pub(super) fn stop(config: &Config) -> Result<Value> {
 
 /// `stop` for people.
 pub(super) fn show_stopped(document: &Value) -> String {
-    let how = if document["killed"] == true { "killed, for it hung;" } else { "stopped," };
+    let how = if document["killed"] == true { "killed, as it did not respond" } else { "stopped" };
     match document["pid"].as_u64() {
         None => "the daemon is not running".to_owned(),
         Some(pid) if document["autostart"] == true => {
-            format!("{how} was process {pid}; the next container starts it again")
+            format!("{how} (process {pid}); the next container starts the daemon again")
         }
-        Some(pid) => format!("{how} was process {pid}"),
+        Some(pid) => format!("{how} (process {pid})"),
     }
 }
 
@@ -186,7 +185,7 @@ pub(super) fn restart(loaded: &Loaded) -> Result<Value> {
 pub(super) fn show_restarted(document: &Value) -> String {
     let now = document["pid"].as_u64().unwrap_or_default();
     match document["was"].as_u64() {
-        Some(was) => format!("restarted: process {now}, was {was}"),
+        Some(was) => format!("restarted: process {now} (was {was})"),
         None => format!("started: process {now}"),
     }
 }

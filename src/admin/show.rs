@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Tables for people, from the very documents that `--json` prints.
+//! Tables for operators, made from the documents that `--json` prints.
 
 use std::fmt::Write as _;
 use std::time::SystemTime;

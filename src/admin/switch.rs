@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `disable` and `enable`: the kill switch, a file in the run directory that each wrapper looks
-//! for. Who used it is in the daemon's log, also while no daemon runs.
+//! `disable` and `enable`: a file in the run directory that every wrapper process checks. The log
+//! records who used it, even if no daemon runs.
 
 use std::path::Path;
 
@@ -13,7 +13,7 @@ use crate::error::{Context, Result};
 use crate::files;
 use crate::wrapper;
 
-/// Switches plugins off or on; says what holds then.
+/// Disables or enables plugins; returns the resulting state.
 pub(super) fn switch(config: &Config, off: bool) -> Result<Value> {
     let file = config.disabled_file();
     if off {
@@ -52,9 +52,9 @@ fn log(config: &Config, off: bool) {
     }
     crate::log::start(config, false);
     if off {
-        warn!("plugins were switched off by {by}: every command goes straight to the runtime");
+        warn!("plugins were disabled by {by}: every command goes straight to the runtime");
     } else {
-        warn!("plugins were switched on again by {by}");
+        warn!("plugins were enabled again by {by}");
     }
 }
 

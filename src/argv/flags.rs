@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The flags of runc, crun and youki: which words take a word along, and which ones we read.
+//! The flags of runc, crun and youki: which of them take a value, and which ones the wrapper reads.
 //!
-//! Tables only; `mod.rs` walks them. A flag stands here either because the wrapper wants its
-//! value or because its value must not be mistaken for the verb or the container's id.
+//! Tables only; `walk.rs` applies them. A flag is listed either because the wrapper needs its value or
+//! because its value must not be mistaken for the verb or the container's id.
 //! Reference: the `--help` of runc 1.1 to 1.6, crun 1.8 to 1.29 and youki 0.7, by verb.
 
 use super::Verb;
 
-/// One flag as one verb, or the global part, knows it.
+/// One flag of a verb, or a global one.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Flag {
     /// The long name without dashes.
@@ -22,7 +22,7 @@ pub(super) struct Flag {
     pub(super) known_by: KnownBy,
 }
 
-/// Who knows a long name. Only runc reads `-name` as `--name`, only crun reads `--na` so.
+/// Which runtimes know a long name. Only runc reads `-name` as `--name`, only crun reads `--na` so.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum KnownBy {
     /// runc and crun; youki as well unless its own table says no.
@@ -49,7 +49,7 @@ pub(super) enum FlagMeaning {
     Log,
     LogFormat,
     SystemdCgroup,
-    /// crun's other way to say `--systemd-cgroup`.
+    /// crun's alternative to `--systemd-cgroup`.
     CgroupManager,
     Bundle,
     Config,
@@ -64,7 +64,7 @@ pub(super) enum FlagMeaning {
     Regex,
     /// The runtime prints something and does nothing else.
     Help,
-    /// Nothing to us; it stands here for the word it takes or does not take.
+    /// Not used; it is listed because of the value that it takes or does not take.
     Passed,
 }
 
@@ -97,7 +97,7 @@ pub(super) const GLOBAL: &[Flag] = &[
     lone("debug", "", FlagMeaning::Passed, KnownBy::All),
     // crun takes a word along here as well. Not `KnownBy::All`, for it reads `--ro` as `--root`.
     word("rootless", "", FlagMeaning::Passed, KnownBy::Runc),
-    // Gone in runc 1.4; containerd up to 1.6 can be told to send it.
+    // Removed in runc 1.4; containerd up to 1.6 can be configured to send it.
     word("criu", "", FlagMeaning::Passed, KnownBy::Runc),
     lone("systemd-log", "", FlagMeaning::Passed, KnownBy::Youki),
 ];

@@ -95,7 +95,7 @@ impl Verb {
         }
     }
 
-    /// What a word means where a verb stands.
+    /// The verb that a word names.
     pub fn from_word(word: &OsStr) -> Self {
         flags::VERBS.iter().find(|(name, _)| word == *name).map_or(Self::Other, |(_, verb)| *verb)
     }
@@ -120,12 +120,12 @@ impl Verb {
     }
 }
 
-/// What a command line says. Paths are as written: relative, empty and non-UTF-8 ones included.
+/// A parsed command line. Paths are as written: relative, empty and non-UTF-8 ones included.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct CommandLine {
     /// The verb.
     pub verb: Verb,
-    /// Where in argv the verb stands.
+    /// The verb's index in argv.
     pub verb_index: Option<usize>,
     /// The container's id. `None` also where the word is a pattern (crun's `--regex`).
     pub id: Option<OsString>,
@@ -239,7 +239,7 @@ fn asks_for_help(word: &OsStr) -> bool {
     word == "help" || word == "h"
 }
 
-/// What the words mean, collected.
+/// Collects the meaning of the words.
 #[derive(Default)]
 struct CommandLineReader {
     call: CommandLine,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Walks a command line by the tables of `flags.rs` and hands on what it meets.
+//! Walks a command line by the tables of `flags.rs` and passes each flag and word on.
 //!
-//! It knows where a flag's value ends and nothing of what a flag means. Reference: `mod.rs`.
+//! It knows where a flag's value ends but not what a flag means. Reference: `mod.rs`.
 
 use std::ffi::{OsStr, OsString};
 use std::ops::Range;

@@ -4,8 +4,8 @@
 
 use super::spelling::nearest;
 
-/// The fields that plugins can set, by NRI's names; `chain` has a test that the adaptation knows
-/// the same.
+/// The fields that plugins can set, by NRI's names; a test in `chain` compares them with the
+/// adaptation's.
 pub const FIELDS: [&str; 40] = [
     "Annotations",
     "Mounts",

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The table of keys: name, default, meaning, and how a value is taken. It is the one source of
-//! parsing, of `docs/config.md` and of the "did you mean" of an unknown key.
-//! It never touches a file.
+//! The table of keys: name, default, meaning, and the function that sets each. Parsing, `docs/config.md`
+//! and the suggestions for unknown keys are all derived from it. It reads no file.
 
 use std::path::PathBuf;
 
@@ -122,7 +121,7 @@ fn read_one_of(value: &Value, names: &[&str]) -> Result<String, Mistake> {
     found.ok_or_else(|| format!("must be one of: {}", names.join(", ")).into())
 }
 
-/// `required` needs a name: a plugin that nobody named cannot be missing.
+/// `required` needs a plugin name: a plugin without a name cannot be missing.
 fn read_required(name: &str, value: &Value) -> Result<Option<bool>, Mistake> {
     match read_bool(value)? {
         true if name == ANY_PLUGIN => {

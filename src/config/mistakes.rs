@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which keys protect, and what a mistake in them is: an operator who mistyped `deny` believes
-//! that something is closed. Such a mistake is never passed over: creates are refused until the
-//! file is fixed (`Config::protection_error`). Elsewhere a mistake is a warning.
-//! Nothing here reads a file.
+//! Which keys protect containers. An operator who mistyped `deny` believes that something is forbidden, so
+//! an error in such a key refuses creates until the file is fixed (`Config::protection_error`). An
+//! error in any other key is a warning. Nothing here reads a file.
 
 use super::keys::nearest_key;
 use super::spelling::distance_to_key;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The settings: one struct, filled from the table in `keys.rs`, which names each key with its
-//! default, its meaning and its parser. `docs/config.md` is written from the same table.
+//! Loads the configuration. The table in `keys.rs` names each key with its default, its meaning and its
+//! parser; `docs/config.md` is generated from it.
 //!
-//! A verb must never be sent to another runtime because a file is broken (decision D7): a file
-//! that is no TOML, or names runtimes in a wrong way, falls back to the last good snapshot that
-//! the daemon keeps in the run directory, else to the defaults. Unknown keys are problems for `check`, never for a container.
+//! A broken file must never change which runtime is used (decision D7): if a file is not valid TOML, or
+//! names runtimes in a wrong way, the last valid snapshot in the run directory applies, else the
+//! defaults. `check` reports unknown keys; they never fail a container.
 
 mod duration;
 mod fields;

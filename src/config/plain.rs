@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Configuration that is as plain as ours usually is, read without the TOML parser.
+//! Reads plain configuration files without the TOML parser.
 //!
-//! A wrapper reads the configuration on every verb of every container, and the parser alone
-//! costs it more time and memory than everything else it does. So a file that is made of nothing
-//! but `[section]`, `key = value` and comments, each key known and given once, is read here. In
-//! any doubt the answer is `false` and the parser reads the file: it alone judges and complains.
-//! It never accepts what the parser would refuse, and never reads anything in another way.
+//! A wrapper reads the configuration on every command of every container, and the parser alone costs
+//! it more time and memory than everything else it does. A file of nothing but `[section]`,
+//! `key = value` and comments, in which each key is known and occurs once, is therefore read here.
+//! In any other case the answer is `false`, and the parser reads the file and reports its errors.
+//! This reader never accepts a file that the parser would refuse, and never reads a value
+//! differently (docs/decisions/0006-plain-configuration-files.md).
 
 use toml_edit::{Array, Value};
 
@@ -148,7 +149,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// What the parser makes of it, if it has nothing to say against it.
+    /// The configuration as the parser reads it, if it reports no error.
     fn parsed(text: &str) -> Option<Config> {
         let (mut config, mut problems) = (Config::default(), Vec::new());
         super::super::reader::parse(&mut config, "f", text, &mut problems);

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The settings of one plugin, put together key by key: its section by full id (`NN-name`), then
-//! by name, then `[plugin."*"]`, then the default. A section that says nothing about a key never
-//! hides another one that does. Nothing here reads a file.
+//! The settings of one plugin, merged key by key: its section by full id (`NN-name`), then by name, then
+//! `[plugin."*"]`, then the default. A section without a key never hides another one that has it.
+//! Nothing here reads a file.
 
 use std::time::Duration;
 
 use super::settings::{ANY_PLUGIN, Config, Evict, OnFailure, PluginSection};
 
-/// Settings of one plugin; `None` where the operator says nothing and the plugin may.
+/// Settings of one plugin; `None` if the operator sets nothing and the plugin's declaration applies.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PluginSettings {
-    /// What its silence means.
+    /// The effect of a missing response.
     pub on_failure: Option<OnFailure>,
     /// How long one request to it may take.
     pub request_timeout: Option<Duration>,
@@ -29,7 +29,7 @@ pub struct PluginSettings {
 }
 
 impl Config {
-    /// What the operator said about the plugin `index-name`.
+    /// The operator's settings for the plugin `index-name`.
     pub fn plugin(&self, index: &str, name: &str) -> PluginSettings {
         let id = format!("{index}-{name}");
         let sections: Vec<&PluginSection> = [id.as_str(), name, ANY_PLUGIN]
@@ -48,14 +48,14 @@ impl Config {
         }
     }
 
-    /// The plugins, as `name` or `NN-name`, whose own section says that they are required.
+    /// The plugins, as `name` or `NN-name`, whose own section requires them.
     pub fn required_plugins(&self) -> impl Iterator<Item = &str> {
         let required = self.plugins.iter().filter(|(_, section)| section.required == Some(true));
         required.map(|(name, _)| name.as_str())
     }
 }
 
-/// What the first section with that key says.
+/// The value in the first section with that key.
 fn first<T: Clone>(
     sections: &[&PluginSection],
     key: fn(&PluginSection) -> Option<&T>,

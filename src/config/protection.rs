@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What protects containers: whatever refuses one while plugins cannot be asked. Where anything
-//! does, a daemon that is away must not let containers pass.
+//! What protects containers, that is, what refuses them while plugins cannot be asked. If anything does,
+//! containers must not be created without the daemon.
 //!
-//! Most of it is in the configuration. Plugins that validate, or that declare that their silence
-//! refuses, are known to the daemon alone: it keeps their names in the run directory, so that
-//! wrappers know of them while it is away. Nothing is decided here.
+//! Most protections are in the configuration. Only the daemon knows plugins that validate, or that
+//! declare that a time-out fails the request: it keeps their names in the run directory, so that
+//! wrapper processes know them while it is unavailable. Nothing is decided here.
 
 use std::path::PathBuf;
 

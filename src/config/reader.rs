@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Reads one configuration file by the table of keys: what it sets, and what is wrong with it,
-//! each with line and column. It never stops at the first mistake, but where the file is no TOML.
+//! Reads one configuration file with the TOML parser and the table of keys: the values that it sets, and
+//! its errors, each with line and column. Only invalid TOML stops it before the end of the file.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

@@ -11,7 +11,7 @@ use crate::host::Host;
 /// The name of the section `[plugin."*"]`, which holds for every plugin.
 pub(super) const ANY_PLUGIN: &str = "*";
 
-/// What to do when nobody answered: the daemon, or a plugin.
+/// What a command does if the daemon is unavailable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DaemonPolicy {
     /// Behave as the plain runtime, and leave a record.
@@ -20,7 +20,7 @@ pub enum DaemonPolicy {
     Fail,
 }
 
-/// What a plugin's silence means for the request that it was asked about.
+/// What happens to a request if a plugin does not respond.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OnFailure {
     /// The operation is refused.
@@ -29,7 +29,7 @@ pub enum OnFailure {
     Skip,
 }
 
-/// Whom a plugin may have evicted.
+/// Which containers a plugin may evict.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Evict {
     /// Any container.
@@ -160,7 +160,7 @@ impl Default for Config {
 }
 
 impl Config {
-    /// The doors behind which it shows what the node can do.
+    /// Access to the host paths that show the node's capabilities.
     pub fn node(&self) -> Host {
         if self.debug_node_root.is_empty() {
             return self.host();
@@ -168,7 +168,7 @@ impl Config {
         Host::new(&self.debug_node_root, "")
     }
 
-    /// The doors that this configuration asks for.
+    /// Access to host paths and side effects, redirected if this configuration asks for it.
     pub fn host(&self) -> Host {
         Host::new(&self.debug_host_root, &self.debug_fault)
     }
@@ -203,6 +203,6 @@ pub struct Problem {
     pub text: String,
     /// The file could not be used at all.
     pub is_fatal: bool,
-    /// Something that was meant to be closed may be open.
+    /// Something that the operator meant to forbid may be allowed.
     pub protects: bool,
 }

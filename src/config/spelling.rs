@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which known name a mistyped one was probably meant to be. Pure.
+//! The known name that is nearest to a mistyped one. Pure.
 
 /// The one of `names` with the smallest edit distance, letters in another case counting least.
 pub(super) fn nearest<'n>(wrong: &str, names: impl Iterator<Item = &'n str>) -> &'n str {

@@ -48,7 +48,7 @@ impl std::fmt::Display for NoPlugins {
             Self::Taken(listener) => {
                 write!(
                     f,
-                    "{listener} listens on nri.socket_path: switch its NRI off, or set another nri.socket_path"
+                    "{listener} listens on nri.socket_path: disable its NRI, or set another nri.socket_path"
                 )
             }
             Self::Failed(why) => f.write_str(why),

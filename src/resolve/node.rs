@@ -14,8 +14,8 @@ use crate::spec::patch::{PatchError, Resolved};
 
 /// The fields, and what a node must have for them: the table of docs/compatibility.md.
 pub const NODE_NEEDS: [(&str, &str); 5] = [
-    ("CgroupsUnified", "cgroup v2 alone, with the controller of the file"),
-    ("HugepageLimits", "pages of that size, and the hugetlb controller"),
+    ("CgroupsUnified", "cgroup v2 only, with the controller of the file"),
+    ("HugepageLimits", "huge pages of that size, and the hugetlb controller"),
     ("RdtClosID, RdtSchemata, RdtEnableMonitoring", "resctrl, mounted at `[rdt] resctrl_path`"),
     ("Namespace", "a kernel with that kind of namespace"),
     ("MemoryPolicy", "a kernel with NUMA"),

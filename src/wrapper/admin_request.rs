@@ -15,7 +15,7 @@ use super::connection::{SILENT, check_peer, dial, receive, send_whole};
 /// How long the daemon may take to respond to an admin verb.
 const ADMIN_RESPONSE_WAIT: Duration = Duration::from_secs(10);
 
-/// Asks the running daemon an admin question, a JSON document; answers with one.
+/// Sends the running daemon an admin request, a JSON document; returns its response, another one.
 ///
 /// # Errors
 /// Fails when the daemon is not there; it is never started for this.
@@ -23,7 +23,7 @@ pub fn admin(config: &Config, json: &str) -> Result<String> {
     admin_stream(config, json).map(|(json, _ended)| json)
 }
 
-/// The same for a question after whose answer the daemon goes on to send lines.
+/// The same for a request after whose response the daemon continues to send lines.
 ///
 /// # Errors
 /// As [`admin`].

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The daemon is away: behave as the plain runtime, or fail, as the operator chose (D8, D9).
-//! Where something protects containers, only exempt ones are created (`protection.rs`).
+//! The daemon is unavailable: the wrapper behaves as the plain runtime, or fails, as the operator
+//! configured (D8, D9). If anything protects containers, only exempt ones are created
+//! (`protection.rs`).
 //!
-//! Going on leaves a small record in `RUN_DIR/bypassed/`, so that the next daemon adopts the
-//! container and `status` counts it. It never prints: stderr belongs to the real runtime.
+//! A command that continues leaves a small record in `RUN_DIR/bypassed/`, so that the next daemon takes
+//! the container over and `status` counts it. Nothing is printed: stderr belongs to the real runtime.
 
 use std::convert::Infallible;
 use std::path::Path;
@@ -20,7 +21,7 @@ use super::invocation::{BundleDocument, Invocation};
 use super::{protection, refusal, request};
 
 impl Invocation<'_> {
-    /// Goes on without the daemon, or fails the verb; `why` says what was wrong with it.
+    /// Continues without the daemon, or fails the verb; `why` names the daemon's failure.
     pub(super) fn bypass(&self, why: &str) -> Result<Infallible> {
         self.bypass_update(why, None)
     }
@@ -54,7 +55,7 @@ impl Invocation<'_> {
     }
 }
 
-/// Leaves a record of what went past the daemon, with the question that nobody answered.
+/// Writes a record of a command that bypassed the daemon, with the request that it did not receive.
 pub(super) fn write_record(
     config: &Config,
     call: &CommandLine,
@@ -65,7 +66,7 @@ pub(super) fn write_record(
 ) {
     let dir = config.run_dir.join("bypassed");
     if files::make_private_dir(&dir).is_err() {
-        return; // Nowhere to leave it; the container matters more than the record.
+        return; // The record cannot be written; the container matters more.
     }
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let lossy = |word: &Option<std::ffi::OsString>| {
@@ -82,7 +83,7 @@ pub(super) fn write_record(
         "question": question.encode(),
         "resources": asks,
     });
-    // The time comes first: they are taken up in this order.
+    // The name begins with the time, because records are processed in name order.
     let name = format!("{:020}-{}.json", since.as_nanos(), std::process::id());
     let _best_effort = files::replace(&dir.join(name), record.to_string().as_bytes());
 }

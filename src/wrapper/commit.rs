@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Puts the patched document in place, right before exec, and takes it back if exec fails (D1).
+//! Exchanges the bundle's document with the patched one right before exec, and back if exec fails (D1).
 //!
-//! At every instant the document is either the engine's or the patched one, whole, and the other
-//! one lies beside it.
+//! At every instant the document is complete: either the engine's or the patched one, with the other
+//! next to it.
 
 use crate::error::Result;
 use crate::files;

@@ -21,7 +21,7 @@ use crate::config::Config;
 use crate::error::{Context, Error, Result};
 use crate::link::{self, Answer, Question};
 
-/// Silence after which the daemon is taken for dead.
+/// The time without a heartbeat after which the daemon counts as unresponsive.
 pub(super) const SILENCE: Duration = Duration::from_secs(3);
 
 const TOO_LONG: &str = "the daemon took too long";
@@ -42,7 +42,7 @@ pub(super) fn dial(socket: &Path) -> std::result::Result<UnixStream, Errno> {
     Ok(UnixStream::from(fd))
 }
 
-/// The daemon runs as we do; a socket of anybody else is not ours.
+/// Refuses a socket of another user: the daemon runs as the same user as this process.
 pub(super) fn check_peer(
     socket: &Path,
     dialled: std::result::Result<UnixStream, Errno>,
@@ -60,7 +60,7 @@ pub(super) fn check_peer(
 }
 
 /// Sends a frame, its descriptors with the first byte. Not `write`: the other side may be gone,
-/// and SIGPIPE, whose disposition we leave as it came, would end us.
+/// and SIGPIPE, whose disposition is the engine's, would end this process.
 pub(super) fn send_whole(stream: &UnixStream, frame: &[u8], fds: &[RawFd]) -> Result<()> {
     let rights = [ControlMessage::ScmRights(fds)];
     let control = if fds.is_empty() { &rights[..0] } else { &rights[..] };
@@ -73,7 +73,7 @@ pub(super) fn send_whole(stream: &UnixStream, frame: &[u8], fds: &[RawFd]) -> Re
     Ok(())
 }
 
-/// Reads answers until one is no heartbeat, up to `ahead` bytes at once.
+/// Reads messages until one is not a heartbeat, up to `ahead` bytes at once.
 pub(super) fn receive(stream: &UnixStream, deadline: Instant, ahead: usize) -> Result<Answer> {
     let mut reader = BufReader::with_capacity(ahead, stream);
     loop {
@@ -82,7 +82,7 @@ pub(super) fn receive(stream: &UnixStream, deadline: Instant, ahead: usize) -> R
             return Err(Error::new(TOO_LONG));
         }
         stream.set_read_timeout(Some(left.min(SILENCE)))?;
-        // Only where the daemon was given the time for a heartbeat, it has fallen silent.
+        // If too little time was left for a heartbeat, the daemon was slow, not unresponsive.
         let silence = if left < SILENCE { TOO_LONG } else { SILENT };
         let frame = read_answer(&mut reader, silence)?;
         match Answer::decode(&frame)? {
@@ -102,18 +102,18 @@ fn read_answer(reader: &mut BufReader<&UnixStream>, silence: &str) -> Result<Vec
         Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
             Err(Error::new(silence))
         }
-        // It was killed before it had read all of the question.
+        // The daemon was killed before it had read the whole request.
         Err(error) if error.kind() == ErrorKind::ConnectionReset => Err(Error::new(ENDED)),
         Err(error) => Err(error.into()),
     }
 }
 
-/// Whether anybody listens on the daemon's socket, also one that takes no calls.
+/// Whether a process listens on the daemon's socket, even one that accepts no connections.
 pub fn is_listening(config: &Config) -> bool {
     !matches!(dial(&config.daemon_socket()), Err(Errno::ENOENT | Errno::ECONNREFUSED))
 }
 
-/// Whether the daemon listens and gives no answer of any kind within three seconds.
+/// Whether the daemon listens but sends nothing within three seconds.
 pub fn is_silent(config: &Config) -> bool {
     let stream = match dial(&config.daemon_socket()) {
         Ok(stream) => stream,

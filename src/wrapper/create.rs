@@ -16,12 +16,12 @@ impl Invocation<'_> {
     /// `create`, `run`, `restore`: ask the plugins, put their answer in place, become the runtime.
     pub(super) fn create(&self) -> Result<Infallible> {
         if self.is_odd_document() {
-            // Names of documents are text everywhere, and crun takes any: nobody may be led past
-            // the plugins by one.
+            // The daemon handles document names as text, but crun accepts any bytes: such a name
+            // must not lead past the plugins unnoticed.
             return self.bypass("the file name of --config is not UTF-8");
         }
         let Some(document) = self.document() else {
-            // No such bundle or document: the runtime says so, in its own words.
+            // No such bundle or document: the runtime reports that itself.
             return self.exec_unchanged();
         };
         let bundle = (Attached::Bundle, &document.dir);
@@ -35,7 +35,7 @@ impl Invocation<'_> {
         let committed = commit::put_in_place(&document, proceed.document.as_deref())?;
         self.host.point(Point::WrapperCommitted)?;
         if let Err(gone) = session.notify_exec() {
-            // The daemon died after its verdict: nobody would ever watch this container.
+            // The daemon exited after its verdict: no daemon would watch this container.
             committed.undo(&document);
             return self.bypass(&gone.to_string());
         }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The one place where the wrapper says that it failed: one entry in the engine's `--log`, in
-//! its format, and one line on stderr, written in one go.
+//! Reports a failure of the wrapper: one entry in the engine's `--log`, in its format, and one line on
+//! stderr, written in a single call.
 //!
-//! containerd keeps the last `level=error` entry of the log; conmon reads stderr once; Podman
-//! parses the whole log file as one object. So: one entry, one line, nothing else, ever.
+//! containerd uses the last `level=error` entry of the log; conmon reads stderr once; Podman parses the
+//! whole log file as one object. So there is exactly one entry and one line.
 
 use std::ffi::OsStr;
 use std::fs::OpenOptions;
@@ -15,7 +15,7 @@ use crate::argv::CommandLine;
 use crate::error::Error;
 use crate::text::rfc3339;
 
-/// Says `error` to the engine.
+/// Reports `error` to the engine.
 pub(super) fn report(call: &CommandLine, error: &Error) {
     let line = format!("nri-runc: {error}");
     append_to_log(call, &line);

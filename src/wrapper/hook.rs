@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! An OCI hook speaks for the runtime that called it: `nri-runc nri hook STAGE` reads the state on
-//! standard input, finds out what its parent process was asked to do, and tells the daemon, as
-//! the wrapper would have.
+//! `nri-runc nri hook STAGE`, an OCI hook. It reads the state from standard input, finds the command line
+//! of the runtime that called it, and sends the daemon the request that the wrapper would have sent.
 //!
-//! It changes nothing itself, and every wait is bounded. Reference: oci-hooks(5), and the OCI
-//! runtime specification's `hooks` and `state`.
+//! It changes nothing itself, and every wait is bounded. Reference: oci-hooks(5), and the OCI runtime
+//! specification's `hooks` and `state`.
 
 use std::ffi::OsString;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
@@ -41,7 +40,7 @@ const REPORTING_STAGE_CAP: Duration = Duration::from_secs(4);
 /// How many processes of one runtime call are looked through: crun works in a child.
 const GENERATIONS: usize = 4;
 
-/// What the runtime says on standard input.
+/// The state that the runtime writes to standard input.
 #[derive(Debug, Deserialize)]
 struct OciState {
     id: String,
@@ -62,11 +61,11 @@ struct CallingRuntime {
     program: PathBuf,
 }
 
-/// Tells the daemon what a runtime does. A container that is being made fails with this; later
-/// stages fail only on what is no state at all.
+/// Notifies the daemon of a runtime's action. While a container is being created, a failure fails the
+/// container; later stages fail only on invalid input.
 ///
 /// # Errors
-/// Fails on bad input, on a refusal, and without a daemon where policy says so.
+/// Fails on invalid input, on a refusal, and without a daemon if the policy requires it.
 pub fn hook(config: &Config, stage: &str) -> Result<()> {
     let stage = stage_of(stage)?;
     let state = read_state().doing(|| format!("the hook {}", stage.name()))?;
@@ -132,7 +131,7 @@ fn notify_daemon(config: &Config, stage: Stage, state: &OciState) -> Result<()> 
     without_a_daemon(config, stage, &call, &question, document.as_ref(), why)
 }
 
-/// What the operator chose for a daemon that is away: what has happened is never failed.
+/// Applies the policy for an unavailable daemon; stages that report past events never fail.
 fn without_a_daemon(
     config: &Config,
     stage: Stage,
@@ -169,7 +168,7 @@ fn converse(config: &Config, stage: Stage, question: &Question, fds: &[RawFd]) -
     }
 }
 
-/// Reads the state: all of it, or the runtime would die of a closed pipe; within bounds.
+/// Reads the whole state, or the runtime would receive SIGPIPE; within bounds.
 fn read_state() -> Result<OciState> {
     let bytes = read_standard_input()?;
     let state: OciState = serde_json::from_slice(&bytes).map_err(|error| {
@@ -214,7 +213,7 @@ fn read_standard_input() -> Result<Vec<u8>> {
 }
 
 impl CallingRuntime {
-    /// The runtime is our parent, or a forebear of the same command line.
+    /// The runtime is our parent, or an ancestor with the same command line.
     fn find(host: &Host) -> Result<Self> {
         let mut pid = nix::unistd::getppid().as_raw().cast_unsigned();
         let words = procfs::command_line(host, pid);
@@ -238,8 +237,8 @@ impl CallingRuntime {
     }
 }
 
-/// The runtime's command line, or what it would be for this stage where it tells us nothing:
-/// one that is no runc, or that was called for several containers.
+/// The runtime's command line, or an equivalent one for this stage if it is not usable: that of another
+/// program, or one that is about several containers.
 fn words_for(caller: &CallingRuntime, stage: Stage, state: &OciState) -> Vec<OsString> {
     let is_this = |call: &CommandLine| {
         let is_our_verb = call.verb.creates()

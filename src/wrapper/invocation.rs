@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One call of the runtime: its command line, the configuration, the real runtime, and the document
-//! that this runtime will read. It decides nothing.
+//! One call of the runtime: its command line, the configuration, the real runtime, and the document that
+//! this runtime will read. It decides nothing.
 
 use std::convert::Infallible;
 use std::ffi::OsString;
@@ -24,7 +24,7 @@ pub(super) struct Invocation<'a> {
     pub(super) runtime: PathBuf,
 }
 
-/// A document and the directory it lies in.
+/// A document and its directory.
 pub(super) struct BundleDocument {
     pub(super) dir: OwnedFd,
     pub(super) name: String,
@@ -61,7 +61,7 @@ impl Invocation<'_> {
         Some(BundleDocument { dir, name })
     }
 
-    /// Whether the runtime will read a file whose name we have no words for.
+    /// Whether the runtime will read a file whose name is not UTF-8.
     pub(super) fn is_odd_document(&self) -> bool {
         let file = self.call.config.as_deref().map(Path::new);
         let is_odd = |file: &Path| file.file_name().is_some_and(|name| name.to_str().is_none());

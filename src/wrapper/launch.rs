@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Starts the daemon when it is not there: the one fork of the wrapper (decision D6).
+//! Starts the daemon if it is not running: the only fork of the wrapper (decision D6).
 //!
-//! A double fork, the middle one reaped before anything else: an unreaped child would be
-//! inherited by runc, which does not expect any. The daemon gets no descriptor, no environment
-//! and no session of ours; it says one byte when it is ready to be asked, or why it is not.
+//! It forks twice and reaps the intermediate process at once, because runc would inherit an unreaped
+//! child and does not expect one. The daemon inherits no descriptor, environment or session; through
+//! a pipe it sends one byte when it listens, or the reason why it cannot.
 
 use std::ffi::{CString, OsStr};
 use std::fs::OpenOptions;
@@ -128,7 +128,7 @@ fn spawn(announce: OwnedFd, program: &Path, file: Option<&OsStr>) -> Result<()> 
             let middle = getpid();
             // SAFETY: as above; the child has one thread as well.
             if let Ok(ForkResult::Child) = unsafe { fork() } {
-                // The daemon looks at who took it over.
+                // The daemon checks which process adopted it, so it must be an orphan by then.
                 while getppid() == middle {
                     std::thread::sleep(REPARENT_PAUSE);
                 }
@@ -144,7 +144,7 @@ fn reap(child: Pid) -> Result<()> {
     loop {
         match waitpid(child, None) {
             Err(nix::errno::Errno::EINTR) => {}
-            // The engine ignores SIGCHLD, and so do we: the kernel has reaped it.
+            // The engine ignores SIGCHLD, and this process inherited that: the kernel reaped the child.
             Err(nix::errno::Errno::ECHILD) => return Ok(()),
             Err(errno) => return Err(errno).doing(|| "waiting for the daemon's parent"),
             Ok(_) => return Ok(()),
@@ -159,7 +159,7 @@ fn become_daemon(
     words: &[CString],
     environment: &[CString],
 ) -> Result<std::convert::Infallible> {
-    // Out of the way of 0 to 3, wherever the pipe and /dev/null happened to land.
+    // Both may have any number: move them above 3 before 0 to 3 are replaced.
     let announce = nix::fcntl::fcntl(&announce, nix::fcntl::FcntlArg::F_DUPFD(10))?;
     let null = nix::fcntl::fcntl(null, nix::fcntl::FcntlArg::F_DUPFD(10))?;
     for (from, to) in [(null, 0), (null, 1), (null, 2), (announce, 3)] {
@@ -183,7 +183,7 @@ fn close_from(first: u32) {
     if result == 0 {
         return;
     }
-    // Before Linux 5.9: one by one. An engine waits for the end of the pipes that it gave us.
+    // Before Linux 5.9: one by one. An engine waits until the pipes that it passed on are closed.
     let open = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
     let numbers: Vec<u32> =
         open.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();

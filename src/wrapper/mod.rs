@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One process per verb: ask the daemon, put its answer in place, become the real runtime.
+//! One process per command: it asks the daemon, puts the patched document in place, and becomes the real
+//! runtime.
 //!
-//! It never forks (but to start the daemon, decision D6), never runs async code, never prints
-//! where the real runtime will run, and every path that does not fail ends in `execve`.
-//! Commands that do not involve plugins are passed through at once.
+//! It forks only to start the daemon (decision D6), runs no async code, prints nothing before the
+//! real runtime runs, and every path that does not fail ends in `execve`. Commands that do not involve
+//! plugins go straight to the runtime.
 
 mod admin_request;
 mod bypass;

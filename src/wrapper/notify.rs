@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `start` and `delete`: the daemon is notified before the runtime runs.
+//! `start` and `delete`: the wrapper notifies the daemon, then becomes the runtime.
 
 use std::convert::Infallible;
 

@@ -8,7 +8,7 @@ use crate::config::Config;
 use crate::files;
 use crate::runtime::RuntimeKind;
 
-/// A verb that events hang on, with an id, that asks for more than its help text.
+/// Whether the command has events: a verb with an id that does more than print its help.
 pub(super) fn involves_plugins(call: &CommandLine) -> bool {
     let ours =
         call.verb.creates() || matches!(call.verb, Verb::Start | Verb::Update | Verb::Delete);
@@ -18,8 +18,8 @@ pub(super) fn involves_plugins(call: &CommandLine) -> bool {
     ours && call.id.is_some() && (is_help_by_name || !call.is_inert)
 }
 
-/// Whether the runtime refuses this id whatever else is asked: nobody need hear of it. Of runc it is
-/// known which it refuses; another runtime, also one that is called runc by a link, may take more.
+/// Whether the runtime refuses this id in any case, so that no plugin has to be asked. The rule is known
+/// for runc; another runtime, even one that a link names runc, may accept more.
 pub(super) fn will_refuse_id(runtime: &Path, call: &CommandLine) -> bool {
     let Some(id) = call.id.as_deref() else { return false };
     let is_runc = || {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The daemon is away and something protects containers: no container is created unless its pod
-//! is exempt, by the same sources and rules as the daemon's.
+//! The daemon is unavailable and something protects containers: a container is created only if its pod is
+//! exempt, by the same sources and rules as in the daemon.
 //!
-//! This is the one place where the wrapper reads the document and the engine's files, and it does
-//! so only when it is about to refuse a container. Both are bounded. It changes nothing.
+//! Only here does the wrapper read the document and the engine's files, and only when it is about to
+//! refuse a container. Both reads are bounded. It changes nothing.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -30,7 +30,7 @@ use super::refusal::{self, ContainerNames};
 const LOOKUP: Duration = Duration::from_secs(2);
 
 /// Refuses the container of `question` where something protects containers, unless its pod is
-/// exempt, and leaves a record of it. `why` says what was wrong with the daemon.
+/// exempt, and writes a record of it. `why` names the daemon's failure.
 pub(super) fn refuse_unless_exempt(
     config: &Config,
     call: &CommandLine,
@@ -117,7 +117,7 @@ fn describe(config: &Config, question: &Question, document: &BundleDocument) -> 
     Ok((is_exempt, describe::pod(&facts, &spec), describe::container(&facts, &spec)))
 }
 
-/// What the engine says of the container, or as much of it as there is in time.
+/// The engine's data about the container, as far as it can be read in time.
 fn look_up(host: &Host, call: &engine::Call<'_>, spec: &Spec) -> Result<engine::Facts> {
     let doing = || "reading the engine's files";
     let builder = tokio::runtime::Builder::new_current_thread().enable_all().build();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A verb that the wrapper refused because the daemon was away: a record in `RUN_DIR/refused/`, by
-//! which the next daemon logs it, counts it in `status` and explains it. Nothing waits for it, and
-//! it is written after the decision, on the way to the error.
+//! The record of a command that the wrapper refused because the daemon was unavailable, in
+//! `RUN_DIR/refused/`. The next daemon logs it, counts it in `status` and shows it in `explain`. It is
+//! written after the decision, and nothing waits for it.
 
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -12,7 +12,7 @@ use crate::error::Error;
 use crate::files;
 use crate::link::{Question, REFUSAL_NOTES, REFUSED_DIR};
 
-/// What is known of the container, as far as the wrapper had to look.
+/// The container's names, as far as the wrapper had to determine them.
 #[derive(Debug, Default)]
 pub(super) struct ContainerNames {
     pub(super) namespace: String,
@@ -20,7 +20,7 @@ pub(super) struct ContainerNames {
     pub(super) container: String,
 }
 
-/// Leaves the record. The newest [`REFUSAL_NOTES`] are kept: a kubelet tries for ever.
+/// Writes the record. The newest [`REFUSAL_NOTES`] are kept, because kubelet retries indefinitely.
 pub(super) fn write_record(
     config: &Config,
     call: &CommandLine,
@@ -30,7 +30,7 @@ pub(super) fn write_record(
 ) {
     let dir = config.run_dir.join(REFUSED_DIR);
     if files::make_private_dir(&dir).is_err() {
-        return; // The engine has the error; there is no place for more.
+        return; // The engine receives the error; the record cannot be written.
     }
     make_room(&dir);
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -44,7 +44,7 @@ pub(super) fn write_record(
         "name": names.map(|names| &names.container),
         "question": question.encode(),
     });
-    // The time comes first: the oldest is the first by name.
+    // The name begins with the time, so the oldest record is the first by name.
     let name = format!("{:020}-{}.json", since.as_nanos(), std::process::id());
     let _best_effort = files::replace(&dir.join(name), record.to_string().as_bytes());
 }

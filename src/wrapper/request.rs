@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One round trip to the daemon: the question with its descriptors, heartbeats, the answer.
+//! One request to the daemon: the command with its descriptors, heartbeats, the verdict.
 //!
-//! Every wait is bounded (D8): three seconds of silence, and a hard cap for each verb. It never
-//! decides what a missing daemon means; that is `bypass.rs`.
+//! Every wait is bounded (D8): three seconds without a heartbeat, and a cap for each verb. What a missing
+//! daemon means is decided in `bypass.rs`.
 
 use std::ffi::OsString;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -35,11 +35,11 @@ pub(super) const RECONNECT_PAUSE: Duration = Duration::from_millis(50);
 /// How many bytes of the response are read at once.
 pub(super) const READ_AHEAD: usize = 1024;
 
-/// How the daemon was reached.
+/// The outcome of a request to the daemon.
 pub(super) enum DaemonVerdict {
     /// It answered; the session goes on with `EXEC`.
     Proceed(Proceed, DaemonSession),
-    /// It could not be reached, fell silent, died, or speaks another protocol.
+    /// It could not be reached, stopped responding, exited, or speaks another protocol.
     Away(String),
 }
 
@@ -48,9 +48,9 @@ pub(super) struct DaemonSession(UnixStream);
 
 /// Why no verdict came.
 enum NoVerdict {
-    /// The daemon was about to exit: the next one is to be asked.
+    /// The daemon was about to exit: the next one has to be asked.
     Ending,
-    /// No daemon takes the question; why.
+    /// No daemon accepts the request; the reason.
     Unreachable(String),
     /// The policy for a missing daemon decides.
     Away(String),
@@ -59,7 +59,7 @@ enum NoVerdict {
 }
 
 impl DaemonSession {
-    /// Asks about this wrapper's verb.
+    /// Sends the request and waits for the verdict.
     pub(super) fn open(
         invocation: &Invocation<'_>,
         document: &str,
@@ -74,7 +74,7 @@ impl DaemonSession {
             Verb::Nri | Verb::Other | Verb::None => SILENCE,
         };
         let deadline = Instant::now() + cap;
-        // Until when the next daemon may be on its way, once one has sent us there.
+        // Once a daemon has announced its exit: until when the next one may be starting.
         let mut next_by = Instant::now();
         loop {
             match Self::converse(invocation, document, attached, deadline) {
@@ -119,19 +119,19 @@ impl DaemonSession {
         }
     }
 
-    /// Everything is in place, the runtime comes next.
+    /// Notifies the daemon that everything is in place and the runtime is executed next.
     pub(super) fn notify_exec(&mut self) -> Result<()> {
         send_whole(&self.0, &Notice::Exec.encode(), &[]).doing(|| "notifying the daemon")
     }
 
-    /// The runtime could not be executed and everything was put back.
+    /// Notifies the daemon that the runtime could not be executed and everything was restored.
     pub(super) fn notify_exec_failed(&mut self, error: &Error) {
         let notice = Notice::ExecFailed(error.to_string());
         let _daemon_sees_us_end = send_whole(&self.0, &notice.encode(), &[]);
     }
 }
 
-/// What this wrapper asks, or would have asked.
+/// The request of this wrapper process, also for the record if it could not be sent.
 pub(super) fn build_question(
     invocation: &Invocation<'_>,
     document: &str,

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `update`: the engine sends its own idea of the resources; what plugins own must survive it.
+//! `update`: the engine sends the resources as it knows them; values that plugins own must survive.
 //!
-//! Standard input (or the file) is taken whole before the daemon is asked, and the real runtime
-//! gets fresh input with the very same bytes, or with what the daemon made of them (D21).
+//! Standard input (or the file) is read in full before the daemon is asked, and the real runtime gets
+//! new input with the same bytes, or with the daemon's version of them (D21).
 
 use std::convert::Infallible;
 use std::ffi::OsStr;
@@ -44,7 +44,7 @@ impl Invocation<'_> {
             None => input.rewind()?,
         }
         if let Err(gone) = session.notify_exec() {
-            // Nobody would keep what the plugins answered.
+            // No daemon would keep the values that the plugins set.
             input.rewind()?;
             return self.bypass_update(&gone.to_string(), input.bytes());
         }
@@ -54,21 +54,21 @@ impl Invocation<'_> {
     }
 
     /// What `--resources` delivers; `None` when the runtime will complain about it by itself.
-    fn input(&self) -> Result<Option<RequestedResources>> {
+    fn input(&self) -> Result<Option<UpdateInput>> {
         let Some(resources) = &self.call.resources else {
-            return Ok(Some(RequestedResources::Flags));
+            return Ok(Some(UpdateInput::Flags));
         };
         if resources.value == OsStr::new("-") {
             return read_stdin().map(Some);
         }
         let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK;
         let file = open(resources.value.as_os_str(), flags, Mode::empty());
-        Ok(file.ok().map(RequestedResources::File))
+        Ok(file.ok().map(UpdateInput::File))
     }
 }
 
 /// Where the requested resources come from.
-enum RequestedResources {
+enum UpdateInput {
     /// Only flags on the command line.
     Flags,
     /// A file, which the runtime can read again by itself.
@@ -77,7 +77,7 @@ enum RequestedResources {
     Stdin(OwnedFd),
 }
 
-impl RequestedResources {
+impl UpdateInput {
     fn fd(&self) -> Option<&OwnedFd> {
         match self {
             Self::Flags => None,
@@ -85,7 +85,7 @@ impl RequestedResources {
         }
     }
 
-    /// What is asked for, for the daemon that comes.
+    /// The requested resources, for the record that the next daemon reads.
     fn bytes(&self) -> Option<Vec<u8>> {
         let mut file = File::from(self.fd()?.try_clone().ok()?);
         let mut bytes = Vec::new();
@@ -105,14 +105,14 @@ impl RequestedResources {
     }
 }
 
-fn read_stdin() -> Result<RequestedResources> {
+fn read_stdin() -> Result<UpdateInput> {
     let mut bytes = Vec::new();
     let taken = std::io::stdin().lock().take(INPUT_LIMIT + 1).read_to_end(&mut bytes);
     taken.doing(|| "reading the resources from standard input")?;
     if u64::try_from(bytes.len()).unwrap_or(u64::MAX) > INPUT_LIMIT {
         return Err(Error::new(format!("standard input has more than {INPUT_LIMIT} bytes")));
     }
-    memory(&bytes).map(RequestedResources::Stdin)
+    memory(&bytes).map(UpdateInput::Stdin)
 }
 
 /// An anonymous file with `bytes`: unlike a pipe it takes any size without a reader.

@@ -157,7 +157,7 @@ fn a_daemon_that_takes_no_more_calls_is_given_up() {
     // The one place in the queue is taken, and nobody ever empties it.
     let _waiting = dial(&host, "run/daemon.sock");
     let begun = Instant::now();
-    refused(&host, &host.create("c1"), &["reaching the daemon", "does not take calls"]);
+    refused(&host, &host.create("c1"), &["reaching the daemon", "accepts no connections"]);
     assert!(begun.elapsed() < Duration::from_secs(6));
 }
 
@@ -176,7 +176,7 @@ fn a_daemon_of_another_version_is_survived_or_refused_in_one_line() {
         }
     });
     let protocol = format!("protocol {}", PROTOCOL + 1);
-    refused(&host, &host.create("c1"), &["version 9.9.9", &protocol, "restart it"]);
+    refused(&host, &host.create("c1"), &["version 9.9.9", &protocol, "restart the daemon"]);
     host.configure(&host.path("fake/runc"), "");
     succeeds(&host.create("c1"));
     assert_eq!(host.read("fake/seen.json"), BUNDLE);

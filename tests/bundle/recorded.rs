@@ -174,7 +174,7 @@ fn a_recording_ends_with_its_daemon_and_says_so() {
     assert_eq!(recording.0.wait().unwrap().code(), Some(1));
     assert!(host.read("script.jsonl").ends_with('\n'));
     let said = host.read("recorder.err");
-    assert!(said.contains("the daemon has ended") && said.lines().count() == 1, "{said}");
+    assert!(said.contains("the daemon exited") && said.lines().count() == 1, "{said}");
     assert!(said.contains(&summary(&host)), "{said}");
 }
 

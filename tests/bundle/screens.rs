@@ -249,10 +249,10 @@ fn an_unknown_name_is_no_matter_of_the_daemon() {
     let output = host.call(&["nri", "explain", "nowhere"]);
     let line = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(1));
-    assert!(line.contains("nowhere is known") && !line.contains("nri daemon"), "{line}");
+    assert!(line.contains("nowhere is known") && !line.contains("nri restart"), "{line}");
     let away = TestHost::new("").call(&["nri", "explain", "nowhere"]);
     let line = String::from_utf8(away.stderr).unwrap();
-    assert!(line.contains("is not running") && line.contains("nri daemon"), "{line}");
+    assert!(line.contains("is not running") && line.contains("nri restart"), "{line}");
 }
 
 #[test]
@@ -299,11 +299,11 @@ fn the_kill_switch_shows_and_is_in_the_log() {
     assert!(said.contains("reboot") && said.lines().count() == 1, "{said}");
     assert_eq!(host.admin(&["status"])["disabled"], true);
     let status = page(&host, &["status"]);
-    assert!(status.contains("NO, by nri-runc nri disable"), "{status}");
-    assert_eq!(host.logged(&["switched off by", "process"]), 1);
+    assert!(status.contains("NO, disabled by nri-runc nri disable"), "{status}");
+    assert_eq!(host.logged(&["disabled by", "process"]), 1);
     succeeds(&host.call(&["nri", "enable"]));
     assert_eq!(host.admin(&["status"])["disabled"], false);
-    assert_eq!(host.logged(&["switched on again by"]), 1);
+    assert_eq!(host.logged(&["enabled again by"]), 1);
 }
 
 #[test]
@@ -312,7 +312,7 @@ fn the_kill_switch_is_in_the_log_also_without_a_daemon() {
     succeeds(&host.call(&["nri", "disable"]));
     succeeds(&host.call(&["nri", "enable"]));
     let log = host.read("run/daemon.log");
-    assert!(log.contains("switched off by") && log.contains("switched on again by"), "{log}");
+    assert!(log.contains("disabled by") && log.contains("enabled again by"), "{log}");
     let configured = TestHost::new("---\ndisable = true");
     let said = page(&configured, &["enable"]);
     assert!(said.contains("still disabled"), "{said}");
@@ -385,10 +385,7 @@ fn without_root_each_verb_says_so_in_one_line() {
         let output = command.uid(65534).gid(65534).output().unwrap();
         let line = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(1), "{words:?}: {line}");
-        assert_eq!(
-            line, "nri-runc: this command must be run as root (run it with sudo)\n",
-            "{words:?}"
-        );
+        assert_eq!(line, "nri-runc: this command must be run as root (use sudo)\n", "{words:?}");
         assert!(output.stdout.is_empty(), "{words:?}");
     }
 }

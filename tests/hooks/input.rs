@@ -72,10 +72,10 @@ fn bad_input_is_one_line_and_nobody_is_asked() {
         (with("pid", json!(0)), "invalid pid"),
         (with("pid", json!(-1)), "invalid pid"),
         (with("pid", json!(u64::from(u32::MAX) + 2)), "invalid pid"),
-        (with("bundle", json!("bundle")), "no absolute path"),
+        (with("bundle", json!("bundle")), "not an absolute path"),
         (with("bundle", json!("/nowhere/at/all")), "the state's bundle"),
         (with("bundle", json!(host.path("fake"))), "config.json is missing"),
-        (with("annotations", json!({"a": "x".repeat(5 << 20)})), "more than"),
+        (with("annotations", json!({"a": "x".repeat(5 << 20)})), "larger than"),
     ];
     for (state, wanted) in cases {
         let line = one_line(&told(&host, "createRuntime", state.as_bytes()));

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! containerd's CRI, configuration versions 2, 3 and 4. Pure.
 //!
-//! A file that is imported replaces, in containerd before 2.1, the whole section of a plugin that
-//! an earlier one wrote. So a file of our own is written only where that cannot happen: version 4,
-//! or no file has the section; else the last file that has it is added to. What the default
-//! runtime's entry says is taken over: without SystemdCgroup pods would fail.
+//! Before containerd 2.1, an imported file replaces the whole section of a plugin that an earlier
+//! file set. A separate file is therefore written only if that cannot happen: version 4, or no file
+//! has the section. Otherwise the last file that has it is extended. The settings of the default
+//! runtime's entry are copied: without SystemdCgroup, pods would fail.
 //! Reference: containerd's docs/cri/config.md, docs/man/containerd-config.toml.5.md.
 
 use toml_edit::{Document, Item, TableLike};
@@ -162,7 +162,7 @@ fn parse_in_order(main: &str, texts: &Texts) -> Result<Files> {
     Ok(files)
 }
 
-/// The last word about something.
+/// The value at `keys` in the last file that has one, and that file.
 fn last_setting<'f>(files: &'f Files, keys: &[&str]) -> Option<(&'f str, &'f Item)> {
     let found = |(path, document): &'f (String, Document<String>)| {
         Some((path.as_str(), at(document.as_table(), keys)?))
@@ -209,7 +209,7 @@ fn note_own_nri(plan: &mut Plan, registration: &Registration, version: i64, file
     }
 }
 
-/// The entry whose settings ours shall have.
+/// The entry whose settings are copied: that of the default runtime, else of runc.
 fn find_template<'f>(files: &'f Files, cri: &[&str], default: &str) -> Option<&'f dyn TableLike> {
     [default, "runc"].into_iter().find_map(|name| {
         let (_, item) = last_setting(files, &[cri, &["runtimes", name]].concat())?;
@@ -236,7 +236,7 @@ fn require_same_entry(path: &str, item: &Item, registration: &Registration) -> R
     Ok(())
 }
 
-/// Our entry, with what the template's says besides.
+/// The entry to write, with the other settings of the template.
 fn render_entry(
     registration: &Registration,
     cri: &[&str],
@@ -272,7 +272,7 @@ fn at_table<'t>(table: &'t dyn TableLike, key: &str) -> Option<&'t dyn TableLike
     table.get(key)?.as_table_like()
 }
 
-/// The settings of a table that say something, as lines.
+/// The settings of a table that are not empty, as lines.
 fn copied_settings(table: &dyn TableLike, but: &[&str]) -> Vec<String> {
     let lines = table.iter().filter(|(key, _)| !but.contains(key)).filter_map(|(key, item)| {
         let value = item.as_value()?;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! CRI-O: one file of our own among its drop-ins, which it merges by key in the order of their
-//! names. Annotations pass without any setting. Pure.
+//! CRI-O: one drop-in file. CRI-O merges drop-ins by key in the order of their names, and passes
+//! annotations to the runtime without any setting. Pure.
 //! Reference: crio.conf(5), crio.conf.d(5).
 
 use toml_edit::{Document, TableLike};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which file of this folder plans for which engine. Pure.
+//! Chooses the file of this folder that plans for an engine. Pure.
 
 use super::engine::Engine;
 use super::plan::{Plan, Registration, Source, Texts};

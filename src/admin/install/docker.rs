@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Docker: it reads one JSON file and no drop-ins, so that is edited, losslessly, without a word
-//! about `runtimeArgs` (with them Docker puts a shell before the runtime). Pure.
+//! Docker reads one JSON file and no drop-ins, so that file is edited losslessly. `runtimeArgs` is not
+//! written: with it, Docker runs the runtime through a shell. Pure.
 //! Reference: dockerd(8), "Daemon configuration file".
 
 use serde_json::{Value, json};

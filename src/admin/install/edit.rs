@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Texts become texts: additions to TOML files that leave every byte alone that was there, and
-//! taking an addition out again although the file was edited around it. It reads and writes no
-//! file. A table is added at the end, where TOML allows it; what that would contradict is refused.
+//! Additions to TOML texts that leave every existing byte unchanged, and their removal from a text that
+//! was edited around them. It reads and writes no file. A table is added at the end, where TOML
+//! allows it; an addition that would contradict the text is refused.
 
 use similar::{ChangeTag, DiffOp, TextDiff};
 use toml_edit::{Document, Item, TableLike};
@@ -9,7 +9,7 @@ use toml_edit::{Document, Item, TableLike};
 use crate::error::{Error, Result, quoted};
 use crate::text::printable;
 
-/// A file's meaning, with the places where it is said.
+/// Parses a file, with the position of each item.
 pub(super) fn parse(path: &str, text: &str) -> Result<Document<String>> {
     Document::parse(text.to_owned()).map_err(|error| {
         let what = error.message().lines().next().unwrap_or_default().to_owned();
@@ -18,7 +18,7 @@ pub(super) fn parse(path: &str, text: &str) -> Result<Document<String>> {
     })
 }
 
-/// What stands at `keys`, however it is spelt.
+/// The item at `keys`, in whichever notation it is written.
 pub(super) fn at<'d>(root: &'d dyn TableLike, keys: &[&str]) -> Option<&'d Item> {
     let (first, rest) = keys.split_first()?;
     let item = root.get(first).filter(|item| !item.is_none())?;
@@ -117,7 +117,7 @@ fn understood(path: &str, new: String, added: &str) -> Result<String> {
         .hint(format!("add manually: {}", added.join("; "))))
 }
 
-/// `now` without what turned `before` into `after`. `None`: somebody edited those very lines.
+/// `now` without the change from `before` to `after`. `None`: these lines were edited since.
 pub(super) fn reverse(before: &str, after: &str, now: &str) -> Option<String> {
     if now == after {
         return Some(before.to_owned());
@@ -150,7 +150,7 @@ fn only_place(text: &str, lines: &str) -> Option<usize> {
     places.next().is_none().then_some(first)
 }
 
-/// The change as `diff -u` says it.
+/// The change in the form of `diff -u`.
 pub(super) fn diff(path: &str, before: Option<&str>, after: Option<&str>) -> String {
     let name =
         |text: Option<&str>| text.map_or_else(|| "/dev/null".to_owned(), |_| printable(path));

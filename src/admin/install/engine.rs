@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The engines that `install` knows: their names, their programs, the command by which each reads its
-//! configuration again, and how containers use the handler. Pure.
+//! The engines that `install` supports: their names, their programs, the command by which each reads
+//! its configuration again, and how containers select the handler. Pure.
 
 use clap::ValueEnum;
 use serde_json::json;
 
-/// An engine that can be told of us.
+/// An engine that nri-runc can be registered with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum Engine {
     /// containerd (CRI)
@@ -54,8 +54,8 @@ impl Engine {
         match self {
             Self::Containerd => "systemctl restart containerd",
             Self::Crio => "systemctl restart crio",
-            // At a reload it keeps what the file no longer says, and ends where that leaves its
-            // default runtime without an entry.
+            // At a reload dockerd keeps removed entries, and exits if its default runtime no longer
+            // has one.
             Self::Docker if removes_entry => "systemctl restart docker",
             Self::Docker => "systemctl reload docker",
             Self::Podman | Self::Nerdctl => "",

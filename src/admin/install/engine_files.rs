@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The engines' files: read whole, replaced in one step with owner, mode and label kept, never
+//! The engines' files: read in full, replaced atomically with owner, mode and label preserved, and never
 //! through a link. It decides nothing.
 
 use nix::errno::Errno;
@@ -107,7 +107,7 @@ pub(super) fn write(root: &Root, path: &str, text: &str, mode: u32) -> Result<()
     renamed.doing(doing)
 }
 
-/// Removes folders that we made and that nobody uses.
+/// Removes the directories that `install` created, if they are empty.
 pub(super) fn remove_folders(root: &Root, folders: &[String]) {
     for folder in folders.iter().rev() {
         root.remove_folder(folder);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The undo record of a registration: each file's text before and after, and which folders came
-//! with it. One JSON file per engine, readable by root alone: an engine's configuration may hold
-//! secrets. Written before the engine's files are, so that a kill in between can be undone too.
+//! The undo record of a registration: each file's text before and after, and the directories that were
+//! created. One JSON file per engine, readable by root only, because an engine's configuration may
+//! contain secrets. It is written before the engine's files, so that an interrupted install can be
+//! undone too.
 
 use serde::{Deserialize, Serialize};
 
@@ -27,14 +28,14 @@ pub(super) struct WrittenFile {
 }
 
 impl WrittenFile {
-    /// What the file would say had we never been there, `now` being what it says. The inner
-    /// `None` is a file that would not be there, the outer one means that nobody can tell.
+    /// The file's text without our changes, given its current text `now`. The inner `None` is a file
+    /// that would not exist; the outer one means that the changes cannot be separated.
     #[expect(clippy::option_option, reason = "a file that would not be there is an answer too")]
     pub(super) fn undone(&self, now: Option<&str>) -> Option<Option<String>> {
         if now == self.after.as_deref() || now == self.before.as_deref() {
             return Some(self.before.clone());
         }
-        // Somebody removed it.
+        // It was removed since.
         let Some(now) = now else { return Some(None) };
         edit::reverse(self.before.as_deref()?, self.after.as_deref()?, now).map(Some)
     }
@@ -95,7 +96,7 @@ impl Ledger {
         engine_files::write(root, &path, &text, engine_files::PRIVATE)
     }
 
-    /// The engine's texts had we never been there; what nobody can tell is in the list.
+    /// The engine's texts without our changes; the list names files where they cannot be separated.
     pub(super) fn undone(&self, root: &Root, now: &Texts) -> Result<(Texts, Vec<String>)> {
         let (mut texts, mut unclear) = (now.clone(), Vec::new());
         for file in &self.files {

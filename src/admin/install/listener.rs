@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Who listens, now, on the socket that plugins connect to: an engine's own NRI shows there
-//! whatever its configuration says. It connects, says nothing, and never removes a socket.
+//! The process that currently listens on the plugin socket: an engine's own NRI shows there whatever its
+//! configuration says. It connects, sends nothing, and never removes a socket.
 
 use serde_json::json;
 

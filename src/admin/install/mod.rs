@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `nri-runc nri install ENGINE` and `uninstall`: tells an engine of us, and takes that back byte
-//! for byte. What is to be written is decided on texts (`plan`, one file per engine, `edit`), then
-//! put in place (`place`), with an undo record (`ledger`). It restarts no engine and overwrites
-//! nothing that somebody wrote by hand.
+//! `nri-runc nri install ENGINE` registers nri-runc with an engine, and `uninstall` undoes that byte for
+//! byte. Changes are planned on texts (`plan`, one file per engine, `edit`), then written
+//! (`engine_files`) with an undo record (`ledger`). No engine is restarted, and manual changes are
+//! never overwritten.
 
 mod containerd;
 mod crio;
@@ -100,7 +100,7 @@ impl Uninstall {
     }
 }
 
-/// One file from what it says to what it shall say.
+/// One file to change: its current and its new text.
 struct FileChange {
     path: String,
     now: Option<String>,
@@ -377,7 +377,7 @@ fn usage(registration: &Registration, engine: Engine) -> Vec<String> {
     engine.usage(&registration.name, &registration.binary, registration.default)
 }
 
-/// What the result says besides the files and the notes.
+/// The parts of the result other than files and notes.
 #[derive(Clone)]
 struct ResultDetails {
     /// Nothing was changed.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What all engines have in common: which files they read, what is wished, and what would be
-//! written. Pure: a plan is made from texts, and nobody has to follow it.
+//! What all engines have in common: the files to read, the registration that the operator asks for, and
+//! the texts that would be written. Pure.
 
 use std::collections::BTreeMap;
 
@@ -14,11 +14,11 @@ pub(super) type Texts = BTreeMap<String, String>;
 pub(super) enum Source {
     /// One file.
     File(String),
-    /// The files of a folder whose names end so, in the order of their names.
+    /// The files of a directory with this suffix, in name order.
     Folder(String, String),
 }
 
-/// What the operator wants.
+/// The registration that the operator asks for.
 #[derive(Debug, Clone)]
 pub(super) struct Registration {
     /// The handler's name.
@@ -33,12 +33,12 @@ pub(super) struct Registration {
     pub(super) socket: String,
 }
 
-/// What would be written, and what to know about it.
+/// What would be written, with notes for the operator.
 #[derive(Debug, Default)]
 pub(super) struct Plan {
-    /// Whole new texts by path; what is not named stays.
+    /// The complete new texts by path; all other files stay.
     pub(super) files: Texts,
-    /// Things to know.
+    /// Notes for the operator.
     pub(super) notes: Vec<String>,
 }
 
@@ -54,7 +54,7 @@ impl Plan {
         Ok(())
     }
 
-    /// Says that the engine keeps its own NRI on the socket that ours wants.
+    /// Notes that the engine serves its own NRI on the configured plugin socket.
     pub(super) fn clash(&mut self, who: &str, registration: &Registration, set: &str) {
         self.notes.push(format!(
             "{who} serves NRI itself on {}: plugins would connect to it, or run twice; set {set}, or set \
@@ -63,7 +63,7 @@ impl Plan {
         ));
     }
 
-    /// Says that the engine's containers had another runtime behind them.
+    /// Notes that the engine's containers have used another runtime so far.
     pub(super) fn other_runtime(&mut self, runtime: &str) {
         self.notes.push(format!(
             "containers used {runtime} so far: to keep using it, set runtime = \"{runtime}\" in \
@@ -72,13 +72,13 @@ impl Plan {
     }
 }
 
-/// An entry of our name that is there already, and is not what we would write.
+/// An entry of that name exists already with different content.
 pub(super) fn taken(path: &str, entry: &str, what: &str) -> Error {
     Error::new(format!("{path} already has {entry} with a different {what}"))
         .hint("change that entry, or register under another name with --name")
 }
 
-/// A later file of the engine has the last word about its default.
+/// A later file of the engine overrides the default runtime.
 pub(super) fn overruled(later: &str, key: &str) -> Error {
     Error::new(format!("{later} is read after the file that `install` writes, and sets {key}"))
         .hint("change it there, or install without --default")

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Podman: one file of our own in containers.conf.d. Tables merge by key, lists are replaced, so
-//! the list of runtimes that log in JSON is written whole. Pure.
+//! Podman: one file in containers.conf.d. Tables merge by key but lists are replaced, so the list of
+//! runtimes that log in JSON is written in full. Pure.
 //! Reference: containers.conf(5).
 
 use toml_edit::Document;
@@ -13,7 +13,7 @@ const SHIPPED: &str = "/usr/share/containers/containers.conf";
 const MAIN: &str = "/etc/containers/containers.conf";
 const FOLDER: &str = "/etc/containers/containers.conf.d";
 const DROP_IN: &str = "/etc/containers/containers.conf.d/50-nri-runc.conf";
-/// Where root's storage is said to be; a later file wins.
+/// The files that set root's storage; a later file overrides an earlier one.
 pub(super) const STORAGE: [&str; 2] =
     ["/usr/share/containers/storage.conf", "/etc/containers/storage.conf"];
 const JSON: [&str; 2] = ["engine", "runtime_supports_json"];
@@ -81,7 +81,7 @@ pub(super) fn plan(registration: &Registration, texts: &Texts) -> Result<Plan> {
     Ok(plan)
 }
 
-/// Whoever is in the list logs in JSON, and Podman shows its failures.
+/// Podman asks the runtimes in this list to log in JSON, and can then show their errors.
 fn runtimes_with_json(files: &[(String, Document<String>)], name: &str) -> Vec<String> {
     let known = || ["crun", "runc", "kata", "runsc", "youki", "krun"].map(str::to_owned).to_vec();
     let found = files.iter().rev().find_map(|(_, file)| list_at(file.as_table(), &JSON));

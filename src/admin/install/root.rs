@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Where `install` reads and writes: this host, or the folder that `--root` names. Below such a
-//! folder every path is resolved by the kernel as if the folder were `/` (openat2,
-//! RESOLVE_IN_ROOT): a symbolic link or a `..` in an image never reaches a file of the host.
+//! Where `install` reads and writes: this host, or the directory that `--root` names. Below such a
+//! directory, the kernel resolves every path as if the directory were `/` (openat2, RESOLVE_IN_ROOT):
+//! a symbolic link or a `..` in an image never reaches a file of the host.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Read};
@@ -171,7 +171,7 @@ impl Root {
         let (above, name) = split(path)?;
         let dir = self.make_folder(above)?;
         match mkdirat(&dir, name, Mode::from_bits_truncate(0o755)) {
-            // Another process made it, or a dangling link has the name: the lookup tells which.
+            // Another process created it, or a dangling link has that name: opening it shows which.
             Ok(()) | Err(Errno::EEXIST) => self.folder(path),
             Err(errno) => Err(errno.into()),
         }
@@ -195,7 +195,7 @@ impl Root {
         Ok((PathBuf::from(link), Some(socket)))
     }
 
-    /// The host whose processes may hold what is found: an image that is being built has none.
+    /// The host whose processes may use the files: an image that is being built has none.
     pub(super) fn processes(&self) -> Host {
         if self.inside.is_some() { Host::default() } else { self.host.clone() }
     }

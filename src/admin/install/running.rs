@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The engines that run: whether they know the handler, and with which search path they start
-//! runtimes. Asked are their processes, and CRI engines and Docker over their sockets.
+//! Running engines: whether they have loaded the handler, and the PATH with which they start runtimes.
+//! It reads their processes, and asks CRI engines and Docker over their sockets.
 
 use std::ffi::OsString;
 
@@ -15,10 +15,10 @@ use crate::sources::{self, Process};
 /// The search path that conmon is started with unless the engine's configuration sets another.
 const OF_CONMON: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// What a running engine says of a handler.
+/// Whether a running engine has loaded a handler.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum HandlerState {
-    /// It is there.
+    /// The engine has loaded it.
     Known,
     /// The engine answers, and does not have it.
     Unknown,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What `check` says of the engines on this host: whether nri-runc is registered, whether that is
-//! still as it was written, whether the program is where they look, whether the running engine
-//! knows the handler, which runtime it finds, and what comes next. It changes nothing.
+//! The rows of `check` about engines: whether nri-runc is registered, whether the engine's files still
+//! match, whether the executable exists, whether the running engine has loaded the handler, which
+//! runtime it finds, and the next step. It changes nothing.
 
 use std::ffi::OsString;
 
@@ -18,10 +18,10 @@ use crate::error::Result;
 use crate::host::Host;
 use crate::runtime;
 
-/// The name of a registration that somebody made by hand.
+/// The handler name to look for without an undo record: a manual registration.
 const USUAL_NAME: &str = "nri-runc";
 
-/// What `check` learns of the engines.
+/// The findings of `check` about engines.
 #[derive(Debug, Default)]
 pub(in crate::admin) struct EngineFindings {
     /// One finding for each engine that is here or has a record.
@@ -47,7 +47,7 @@ impl EngineOnHost {
         self.ledger.as_ref().map_or(USUAL_NAME, |ledger| ledger.name.as_str())
     }
 
-    /// Whether containers can name us.
+    /// Whether containers can select nri-runc.
     fn is_usable(&self) -> bool {
         self.ledger.is_some() || self.handler == HandlerState::Known
     }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Who still needs the registration: containers that have our path on record. Their `kill` and
-//! `delete` will call it, and an engine that no longer knows the name cannot start them again.
-//! Sources: our daemon's records, containerd's bundles, Docker's containers, Podman's database,
-//! conmon's command lines. It only reads.
+//! Containers that still use a registration because the engine recorded our path for them. Their `kill`
+//! and `delete` call it, and an engine that no longer knows the handler cannot restart them. Sources:
+//! the daemon's records, containerd's bundles, Docker's containers, Podman's database, conmon's
+//! command lines. It only reads.
 
 use std::collections::BTreeSet;
 
@@ -32,7 +32,7 @@ fn last_part(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or_default()
 }
 
-/// What our daemon knows of this engine's containers.
+/// This engine's containers in the daemon's records.
 fn recorded(engine: Engine, root: &Root, config: &Config) -> Vec<String> {
     let kinds: &[&str] = match engine {
         Engine::Containerd => &["containerd-cri"],

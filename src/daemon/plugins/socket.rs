@@ -122,7 +122,7 @@ pub(crate) fn open(node: &Rc<Node>) {
         // refused for want of them.
         node.expect_nobody();
         if node.config.requires_plugins() {
-            warn!("required plugins are not required of us: every container passes as it is");
+            warn!("required plugins are not enforced: containers are created unchanged");
         }
     } else {
         launch(node);

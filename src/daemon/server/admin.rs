@@ -105,9 +105,9 @@ fn switched_off(node: &Node) -> Option<&'static str> {
 fn log_switch(off: bool, who: &str) -> Value {
     let who = quoted(who);
     if off {
-        warn!("plugins were switched off by {who}: every command goes straight to the runtime");
+        warn!("plugins were disabled by {who}: every command goes straight to the runtime");
     } else {
-        warn!("plugins were switched on again by {who}");
+        warn!("plugins were enabled again by {who}");
     }
     json!({})
 }

@@ -94,7 +94,7 @@ fn a_controller_or_a_page_size_that_is_not_there_is_named() {
 #[test]
 fn the_compatibility_page_lists_what_the_node_must_have() {
     let page = include_str!("../../../docs/compatibility.md");
-    let part = page.split("### What the node must have").nth(1).unwrap();
+    let part = page.split("### Node requirements").nth(1).unwrap();
     let rows = part.split("\n##").next().unwrap().lines().filter(|line| line.starts_with("| `"));
     let rows: Vec<String> = rows.map(str::to_owned).collect();
     let wanted: Vec<String> = NODE_NEEDS

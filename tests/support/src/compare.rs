@@ -19,7 +19,7 @@ pub struct Meant {
 
 /// The rows in the document.
 pub fn meant(page: &str) -> Vec<Meant> {
-    let table = page.split("## Differences that are meant").nth(1).unwrap_or_default();
+    let table = page.split("## Intended differences").nth(1).unwrap_or_default();
     let table = table.split("\n## ").next().unwrap_or_default();
     let rows = table.lines().filter_map(|line| line.strip_prefix("| `"));
     let rows = rows.map(|row| {

@@ -16,7 +16,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use nri_runc::describe;
-use nri_runc::engine::{self, Engine, Found, Record, Role};
+use nri_runc::engine::{self, DetectedEngine, FetchedFacts, Role, StoreRecord};
 use nri_runc::host::Host;
 use nri_runc::plugin::api;
 use nri_runc::sources::Sources;
@@ -45,7 +45,7 @@ struct Kept {
 
 /// What came of a case.
 struct Came {
-    engine: Engine,
+    engine: DetectedEngine,
     missing: Vec<String>,
     contradictions: Vec<String>,
     role: Role,
@@ -78,13 +78,13 @@ fn words(line: &[String]) -> Vec<Vec<u8>> {
 }
 
 /// The records as containerd's answer would have given them.
-fn records(folder: &Path) -> Option<BTreeMap<String, Record>> {
+fn records(folder: &Path) -> Option<BTreeMap<String, StoreRecord>> {
     let bytes = std::fs::read(folder.join("records.json")).ok()?;
     let kept: BTreeMap<String, Kept> = serde_json::from_slice(&bytes).unwrap();
     let records = kept.into_iter().map(|(id, kept)| {
         let Kept { labels, image, runtime, extensions } = kept;
         let extensions = extensions.into_iter().map(|(key, json)| (key, json.to_string().into()));
-        (id, Record { labels, image, runtime, extensions: extensions.collect() })
+        (id, StoreRecord { labels, image, runtime, extensions: extensions.collect() })
     });
     Some(records.collect())
 }
@@ -97,7 +97,7 @@ fn play(name: &str) -> Came {
     let (parent, grandparent) = (words(&call.parent), words(&call.grandparent));
     let variables: Vec<(String, OsString)> =
         call.variables.into_iter().map(|(key, value)| (key, value.into())).collect();
-    let call = engine::Call {
+    let call = engine::CallerInfo {
         id: &call.id,
         root: &call.root,
         bundle: &call.bundle,
@@ -112,7 +112,7 @@ fn play(name: &str) -> Came {
     let host = Host::new(&folder.join("host").display().to_string(), "");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let of = engine.name();
-    let mut found: Found = runtime.block_on(Sources::default().fetch(&host, of, wanted));
+    let mut found: FetchedFacts = runtime.block_on(Sources::default().fetch(&host, of, wanted));
     runtime.block_on(Sources::default().complete(&host, &engine, &call, &document, &mut found));
     match (query, records(&folder)) {
         (Some(query), Some(records)) => {

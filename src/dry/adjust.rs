@@ -128,7 +128,7 @@ fn doubt(config: &Config, adjust: &api::ContainerAdjustment, names: &Resolved) {
         return;
     }
     let Ok(runtime) = runtime::resolve(config, None) else { return };
-    let features = runtime::features::Asked::default().features(&runtime);
+    let features = runtime::features::KnownRuntimes::default().features(&runtime);
     if let Err(error) = resolve::check_runtime(adjust, names, &features) {
         tracing::warn!("a container would be refused here: {error}");
     }

@@ -5,7 +5,7 @@
 
 use serde_json::{Map, Value};
 
-use super::{Document, EngineKind, Found};
+use super::{Document, EngineKind, FetchedFacts};
 
 const ROOT: &str = "/sys/fs/cgroup";
 
@@ -89,7 +89,10 @@ pub(super) fn files(document: &Document<'_>) -> Vec<String> {
 }
 
 /// What they say, as a CRI message in JSON; `None` if there is no limit at all.
-pub(super) fn resources(document: &Document<'_>, found: &Found) -> Option<Map<String, Value>> {
+pub(super) fn resources(
+    document: &Document<'_>,
+    found: &FetchedFacts,
+) -> Option<Map<String, Value>> {
     let text = |(controller, file): (&str, &str)| {
         let bytes = found.file(&path(document, controller, file)?)?;
         Some(std::str::from_utf8(bytes).ok()?.trim().to_owned())
@@ -132,7 +135,7 @@ mod tests {
             has_seccomp: false,
         };
         let files = files.iter().map(|(path, text)| (format!("{ROOT}{path}"), (*text).into()));
-        let found = Found { files: files.collect(), ..Found::default() };
+        let found = FetchedFacts { files: files.collect(), ..FetchedFacts::default() };
         resources(&document, &found).map(Value::from)
     }
 

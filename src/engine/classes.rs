@@ -28,12 +28,18 @@ pub(super) fn fill_in(facts: &mut Facts, document: &Document<'_>) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Call, Document, Facts, detect};
+    use super::super::{CallerInfo, Document, Facts, detect};
     use super::*;
 
     fn told(clos: Option<&str>, limits_block_io: bool, pod: &[(&str, &str)]) -> Facts {
-        let call =
-            Call { id: "c1", root: "", bundle: "", parent: &[], grandparent: &[], variables: &[] };
+        let call = CallerInfo {
+            id: "c1",
+            root: "",
+            bundle: "",
+            parent: &[],
+            grandparent: &[],
+            variables: &[],
+        };
         let annotations = Default::default();
         let document = Document {
             annotations: &annotations,

@@ -2,17 +2,17 @@
 //! conmon's command line: CRI-O and Podman start the runtime's `create` through it, and it names
 //! things that are nowhere in the bundle.
 
-use super::{Call, EngineKind};
+use super::{CallerInfo, EngineKind};
 
 /// The value of one of its options.
-pub(super) fn option(call: &Call<'_>, names: &[&str]) -> Option<String> {
+pub(super) fn option(call: &CallerInfo<'_>, names: &[&str]) -> Option<String> {
     let words = parent(call)?;
     let at = words.iter().position(|word| names.iter().any(|name| word == name.as_bytes()))?;
     String::from_utf8(words.get(at + 1)?.clone()).ok()
 }
 
 /// The value of an option of the command that conmon runs at the end (`podman --root DIR …`).
-pub(super) fn exit_option(call: &Call<'_>, name: &str) -> Option<String> {
+pub(super) fn exit_option(call: &CallerInfo<'_>, name: &str) -> Option<String> {
     let words = parent(call)?;
     let mut said = words.windows(2).filter(|pair| pair[0] == b"--exit-command-arg");
     said.by_ref().find(|pair| pair[1] == name.as_bytes())?;
@@ -37,7 +37,7 @@ pub(super) fn engine(words: &[Vec<u8>]) -> Option<EngineKind> {
     is_crio.then_some(EngineKind::Crio)
 }
 
-fn parent<'a>(call: &'a Call<'_>) -> Option<&'a [Vec<u8>]> {
+fn parent<'a>(call: &'a CallerInfo<'_>) -> Option<&'a [Vec<u8>]> {
     [call.parent, call.grandparent].into_iter().find(|words| {
         let program = words.first().map(Vec::as_slice).unwrap_or_default();
         program.rsplit(|byte| *byte == b'/').next().is_some_and(|name| name.starts_with(b"conmon"))
@@ -56,7 +56,7 @@ mod tests {
             line.split_whitespace().map(|word| word.as_bytes().to_vec()).collect();
         let told = |parent: &[Vec<u8>]| {
             let (id, root, bundle) = ("c", "/r", "/b");
-            let call = Call { id, root, bundle, parent, grandparent: &[], variables: &[] };
+            let call = CallerInfo { id, root, bundle, parent, grandparent: &[], variables: &[] };
             (option(&call, &["-n"]), exit_option(&call, "--root"))
         };
         assert_eq!(told(&words), (Some("web".to_owned()), Some("/srv/graph".to_owned())));
@@ -66,7 +66,7 @@ mod tests {
     #[test]
     fn an_option_without_its_value_is_none() {
         let words = vec![b"conmon".to_vec(), b"-n".to_vec()];
-        let call = Call {
+        let call = CallerInfo {
             id: "c",
             root: "/r",
             bundle: "/b",

@@ -8,8 +8,8 @@ use serde_json::Value;
 
 use super::identity::{Claims, Field, Source};
 use super::{
-    Call, Document, Engine, Facts, Found, Image, Query, Role, SeccompProfile, Wanted, cri, digest,
-    text, texts,
+    CallerInfo, DetectedEngine, Document, Facts, FetchedFacts, Image, Role, SeccompProfile,
+    StoreQuery, Wanted, cri, digest, text, texts,
 };
 
 const SANDBOX: &str = "io.cri-containerd.sandbox.metadata";
@@ -19,7 +19,7 @@ const KIND: &str = "io.cri-containerd.kind";
 pub(super) const CRI_NAMESPACE: &str = "k8s.io";
 const DEFAULT_SOCKET: &str = "/run/containerd/containerd.sock";
 
-pub(super) fn wanted(call: &Call<'_>, document: &Document<'_>) -> Wanted {
+pub(super) fn wanted(call: &CallerInfo<'_>, document: &Document<'_>) -> Wanted {
     let mut wanted = cri::wanted(call, document);
     let pod_id = cri::pod_id(call, document);
     let mut ids = vec![call.id.to_owned()];
@@ -32,7 +32,7 @@ pub(super) fn wanted(call: &Call<'_>, document: &Document<'_>) -> Wanted {
 
 /// Where containerd listens and under which namespace the container is kept; the shim's command
 /// line says both, newer shims pass the socket in a variable too.
-pub(super) fn query(call: &Call<'_>, ids: Vec<String>) -> Option<Query> {
+pub(super) fn query(call: &CallerInfo<'_>, ids: Vec<String>) -> Option<StoreQuery> {
     let namespace = namespace(call.bundle)?.to_owned();
     let ttrpc = call.variable("TTRPC_ADDRESS").and_then(|path| path.strip_suffix(".ttrpc"));
     let socket = call.variable("GRPC_ADDRESS").map(ToOwned::to_owned);
@@ -42,7 +42,7 @@ pub(super) fn query(call: &Call<'_>, ids: Vec<String>) -> Option<Query> {
     let socket = socket.or_else(|| ttrpc.map(ToOwned::to_owned));
     let socket = socket.unwrap_or_else(|| DEFAULT_SOCKET.to_owned());
     let socket = socket.strip_prefix("unix://").map(ToOwned::to_owned).unwrap_or(socket);
-    Some(Query { socket, namespace, ids })
+    Some(StoreQuery { socket, namespace, ids })
 }
 
 /// The namespace in which containerd keeps the container of this bundle.
@@ -58,10 +58,10 @@ pub(super) fn option(words: &[Vec<u8>], name: &str) -> Option<String> {
 }
 
 pub(super) fn facts(
-    engine: Engine,
-    call: &Call<'_>,
+    engine: DetectedEngine,
+    call: &CallerInfo<'_>,
     document: &Document<'_>,
-    found: &Found,
+    found: &FetchedFacts,
 ) -> Facts {
     let claims = claims_of_records(&engine, call, document, found);
     let mut facts = cri::facts_beside(claims, engine, call, document, found);
@@ -93,10 +93,10 @@ pub(super) fn facts(
 
 /// Who it is by containerd's own records, which no pod's author writes.
 fn claims_of_records(
-    engine: &Engine,
-    call: &Call<'_>,
+    engine: &DetectedEngine,
+    call: &CallerInfo<'_>,
     document: &Document<'_>,
-    found: &Found,
+    found: &FetchedFacts,
 ) -> Claims {
     let mut claims = Claims::new(engine.kind);
     let own = found.records.get(call.id);
@@ -128,7 +128,7 @@ fn claims_of_records(
 }
 
 /// Labels and annotations lie in layers: what the CRI request said, then what containerd adds.
-fn sandbox_record(facts: &mut Facts, found: &Found, metadata: &Value) {
+fn sandbox_record(facts: &mut Facts, found: &FetchedFacts, metadata: &Value) {
     let pod = &mut facts.pod;
     let mut labels = texts(metadata.pointer("/Config/labels"));
     if let Some(record) = found.records.get(&pod.id) {
@@ -157,7 +157,7 @@ fn sandbox_record(facts: &mut Facts, found: &Found, metadata: &Value) {
     }
 }
 
-fn container_record(facts: &mut Facts, found: &Found, metadata: &Value) {
+fn container_record(facts: &mut Facts, found: &FetchedFacts, metadata: &Value) {
     let container = &mut facts.container;
     if let Some(record) = found.records.get(&container.id) {
         container.labels = record.labels.clone();
@@ -222,7 +222,8 @@ mod tests {
         let variables = vec![("GRPC_ADDRESS".to_owned(), "/y/c.sock".into())];
         let bundle = "/run/containerd/io.containerd.runtime.v2.task/k8s.io/c";
         let asked = |parent, variables| {
-            let call = Call { id: "c", root: "/r", bundle, parent, grandparent: &[], variables };
+            let call =
+                CallerInfo { id: "c", root: "/r", bundle, parent, grandparent: &[], variables };
             query(&call, Vec::new()).unwrap()
         };
         assert_eq!(asked(&parent, &variables).socket, "/y/c.sock");

@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 
 use super::identity::{Claims, Field, Source, Writer};
 use super::{
-    Call, ContainerFacts, Document, Engine, EngineKind, Facts, Found, Image, PodDocument, PodFacts,
-    Role, Wanted, cgroup, is_id,
+    CallerInfo, ContainerFacts, DetectedEngine, Document, EngineKind, Facts, FetchedFacts, Image,
+    PodDocument, PodFacts, Role, Wanted, cgroup, is_id,
 };
 
 /// `sandbox` or `container`.
@@ -26,7 +26,7 @@ const CONTAINER_NAME: &str = "io.kubernetes.cri.container-name";
 const IMAGE_NAME: &str = "io.kubernetes.cri.image-name";
 
 /// The pod's id, for a container and for the sandbox itself.
-pub(super) fn pod_id(call: &Call<'_>, document: &Document<'_>) -> String {
+pub(super) fn pod_id(call: &CallerInfo<'_>, document: &Document<'_>) -> String {
     match document.said(SANDBOX_ID) {
         Some(id) if !is_sandbox(document) => id,
         _ => call.id.to_owned(),
@@ -38,22 +38,22 @@ pub(super) fn is_sandbox(document: &Document<'_>) -> bool {
 }
 
 /// A file in the sandbox's bundle, which is a sibling of the container's.
-pub(super) fn beside(call: &Call<'_>, pod_id: &str, file: &str) -> Option<String> {
+pub(super) fn beside(call: &CallerInfo<'_>, pod_id: &str, file: &str) -> Option<String> {
     let (tasks, _) = call.bundle.trim_end_matches('/').rsplit_once('/')?;
     (is_id(pod_id) && pod_id != call.id).then(|| format!("{tasks}/{pod_id}/{file}"))
 }
 
-pub(super) fn wanted(call: &Call<'_>, document: &Document<'_>) -> Wanted {
+pub(super) fn wanted(call: &CallerInfo<'_>, document: &Document<'_>) -> Wanted {
     let pod_id = pod_id(call, document);
     Wanted::files(["config.json", "init.pid"].map(|file| beside(call, &pod_id, file)))
 }
 
 /// What the annotations say, and the sandbox's document.
 pub(super) fn facts(
-    engine: Engine,
-    call: &Call<'_>,
+    engine: DetectedEngine,
+    call: &CallerInfo<'_>,
     document: &Document<'_>,
-    found: &Found,
+    found: &FetchedFacts,
 ) -> Facts {
     let claims = Claims::new(engine.kind);
     facts_beside(claims, engine, call, document, found)
@@ -62,10 +62,10 @@ pub(super) fn facts(
 /// The same, beside what stronger sources claim.
 pub(super) fn facts_beside(
     mut claims: Claims,
-    engine: Engine,
-    call: &Call<'_>,
+    engine: DetectedEngine,
+    call: &CallerInfo<'_>,
     document: &Document<'_>,
-    found: &Found,
+    found: &FetchedFacts,
 ) -> Facts {
     let mut contradictions = engine.contradictions().to_vec();
     let role = role(&mut claims, &engine, call, document, &mut contradictions);
@@ -126,8 +126,8 @@ pub(super) fn facts_beside(
 /// says to be a sandbox must look like one: it names no other sandbox, and joins none's namespaces.
 fn role(
     claims: &mut Claims,
-    engine: &Engine,
-    call: &Call<'_>,
+    engine: &DetectedEngine,
+    call: &CallerInfo<'_>,
     document: &Document<'_>,
     contradictions: &mut Vec<String>,
 ) -> Role {
@@ -154,7 +154,7 @@ fn role(
 /// engine that is not known writes no others.
 fn claim_names(
     claims: &mut Claims,
-    engine: &Engine,
+    engine: &DetectedEngine,
     document: &Document<'_>,
     theirs: &BTreeMap<String, String>,
 ) {
@@ -183,7 +183,7 @@ fn claim_names(
 }
 
 fn container(
-    call: &Call<'_>,
+    call: &CallerInfo<'_>,
     document: &Document<'_>,
     name: Option<String>,
     pod_labels: &BTreeMap<String, String>,
@@ -224,8 +224,8 @@ fn uid_of_log_directory(path: &str) -> String {
 mod tests {
     use super::*;
 
-    fn call(bundle: &str) -> Call<'_> {
-        Call { id: "c1", root: "/r", bundle, parent: &[], grandparent: &[], variables: &[] }
+    fn call(bundle: &str) -> CallerInfo<'_> {
+        CallerInfo { id: "c1", root: "/r", bundle, parent: &[], grandparent: &[], variables: &[] }
     }
 
     #[test]

@@ -13,8 +13,8 @@ use serde_json::{Map, Value};
 
 use super::identity::{Claims, Field, Source, Writer, contradiction};
 use super::{
-    Call, ContainerFacts, Document, Engine, Facts, Found, Image, PodDocument, PodFacts, Role,
-    SeccompProfile, Wanted, cgroup, conmon, cri, digest, storage, text, texts,
+    CallerInfo, ContainerFacts, DetectedEngine, Document, Facts, FetchedFacts, Image, PodDocument,
+    PodFacts, Role, SeccompProfile, Wanted, cgroup, conmon, cri, digest, storage, text, texts,
 };
 
 /// `cri-o`, or `libpod` for Podman.
@@ -36,9 +36,9 @@ const BESIDE: [&str; 5] = [
 const SPOOFED: [&str; 2] = ["spoofed.crio.io", "io.kubernetes.cri-o.Spoofed"];
 
 /// Annotations, some of them CRI-O's own.
-struct Keys<'a>(&'a BTreeMap<String, String>);
+struct CrioKeys<'a>(&'a BTreeMap<String, String>);
 
-impl Keys<'_> {
+impl CrioKeys<'_> {
     fn own(&self, name: &str) -> Option<&str> {
         self.0.get(&format!("{PREFIX}{name}")).map(String::as_str).filter(|text| !text.is_empty())
     }
@@ -54,7 +54,7 @@ impl Keys<'_> {
 }
 
 fn is_sandbox(document: &Document<'_>) -> bool {
-    Keys(document.annotations).own("ContainerType") == Some("sandbox")
+    CrioKeys(document.annotations).own("ContainerType") == Some("sandbox")
 }
 
 /// Whether it describes a pod for which no runtime is ever called. In this document the pod's author
@@ -68,7 +68,7 @@ fn is_spoofed(annotations: &BTreeMap<String, String>) -> bool {
 }
 
 /// The pods that the document may belong to: what is believed is decided once they are read.
-pub(super) fn wanted(call: &Call<'_>, document: &Document<'_>) -> Wanted {
+pub(super) fn wanted(call: &CallerInfo<'_>, document: &Document<'_>) -> Wanted {
     let mut files = Vec::new();
     if let Some(pod) = document.said(SANDBOX_ID).filter(|pod| pod != call.id) {
         files.extend(storage::beside(call, &pod, "config.json"));
@@ -79,12 +79,12 @@ pub(super) fn wanted(call: &Call<'_>, document: &Document<'_>) -> Wanted {
 }
 
 pub(super) fn facts(
-    engine: Engine,
-    call: &Call<'_>,
+    engine: DetectedEngine,
+    call: &CallerInfo<'_>,
     document: &Document<'_>,
-    found: &Found,
+    found: &FetchedFacts,
 ) -> Facts {
-    let keys = Keys(document.annotations);
+    let keys = CrioKeys(document.annotations);
     let mut contradictions = engine.contradictions().to_vec();
     let identity = identify(call, document, found, &mut contradictions);
     let is_sandbox = identity.role == Role::Sandbox;
@@ -106,14 +106,14 @@ pub(super) fn facts(
     let is_believed =
         is_sandbox || bytes.is_some() && (identity.is_proven || agrees(&theirs, &pod));
     if is_believed {
-        of_sandbox(&mut pod, &Keys(&theirs), document, is_sandbox, &mut contradictions);
+        of_sandbox(&mut pod, &CrioKeys(&theirs), document, is_sandbox, &mut contradictions);
     } else if bytes.is_some() {
         missing.push("the document of the pod's sandbox names another pod: not believed".into());
     } else {
         let what = "the document of the pod's sandbox could not be read";
         missing.push(format!("{what}: pod labels, annotations, handler and overhead are absent"));
     }
-    pod.ips = ips(&keys, &Keys(&theirs), is_believed);
+    pod.ips = ips(&keys, &CrioKeys(&theirs), is_believed);
     pod.pid = document.joined_process(&["pid"]).unwrap_or(0);
     if is_sandbox {
         pod.pid = 0;
@@ -161,12 +161,12 @@ const CONTAINER: &str = "container";
 
 /// Who it is, by the storage's record, conmon's arguments, the cgroup, and annotations at last.
 fn identify(
-    call: &Call<'_>,
+    call: &CallerInfo<'_>,
     document: &Document<'_>,
-    found: &Found,
+    found: &FetchedFacts,
     contradictions: &mut Vec<String>,
 ) -> Identity {
-    let keys = Keys(document.annotations);
+    let keys = CrioKeys(document.annotations);
     let mut claims = Claims::new(super::EngineKind::Crio);
     let is_told_by_record = of_record(&mut claims, call, found);
     let is_told_by_conmon = of_conmon(&mut claims, call);
@@ -205,7 +205,7 @@ fn identify(
 }
 
 /// What CRI-O wrote into containers/storage when it made the container; whether it did.
-fn of_record(claims: &mut Claims, call: &Call<'_>, found: &Found) -> bool {
+fn of_record(claims: &mut Claims, call: &CallerInfo<'_>, found: &FetchedFacts) -> bool {
     let Some(record) = storage::metadata(call, found, call.id) else { return false };
     let Some(pod) = text(&record, "/pod-id") else { return false };
     let is_sandbox = pod == call.id;
@@ -229,7 +229,7 @@ fn of_record(claims: &mut Claims, call: &Call<'_>, found: &Found) -> bool {
 
 /// `k8s_CONTAINER_POD_NAMESPACE_UID_ATTEMPT`, with `POD` for the container of a sandbox, which no
 /// container can be called; whether conmon has it.
-fn of_conmon(claims: &mut Claims, call: &Call<'_>) -> bool {
+fn of_conmon(claims: &mut Claims, call: &CallerInfo<'_>) -> bool {
     let name = conmon::option(call, &["-n", "--name"]).unwrap_or_default();
     let parts: Vec<&str> = name.split('_').collect();
     let ["k8s", container, name, namespace, uid, _attempt] = parts[..] else { return false };
@@ -247,7 +247,12 @@ fn of_conmon(claims: &mut Claims, call: &Call<'_>) -> bool {
     true
 }
 
-fn of_annotations(claims: &mut Claims, keys: &Keys<'_>, document: &Document<'_>, source: Source) {
+fn of_annotations(
+    claims: &mut Claims,
+    keys: &CrioKeys<'_>,
+    document: &Document<'_>,
+    source: Source,
+) {
     let said = keys.own("SandboxName").or_else(|| keys.own("Name"));
     let [name, namespace, uid] = pod_names(said.unwrap_or_default());
     let by_cgroup = cgroup::pod_uid(document.cgroups_path);
@@ -270,14 +275,14 @@ fn pod_names(text: &str) -> [String; 3] {
 }
 
 fn agrees(theirs: &BTreeMap<String, String>, pod: &PodFacts) -> bool {
-    let Some(metadata) = Keys(theirs).json("Metadata") else { return false };
+    let Some(metadata) = CrioKeys(theirs).json("Metadata") else { return false };
     let said = |key: &str| text(&metadata, key).unwrap_or_default();
     said("/name") == pod.name && said("/namespace") == pod.namespace && said("/uid") == pod.uid
 }
 
 fn of_sandbox(
     pod: &mut PodFacts,
-    keys: &Keys<'_>,
+    keys: &CrioKeys<'_>,
     document: &Document<'_>,
     is_own: bool,
     contradictions: &mut Vec<String>,
@@ -309,7 +314,7 @@ fn of_sandbox(
 /// Labels or annotations from CRI-O's list, each only if it is in the document as a plain key too:
 /// the pod's author can shadow the list, and the plain keys only by the keys themselves.
 fn confirmed(
-    keys: &Keys<'_>,
+    keys: &CrioKeys<'_>,
     list: &str,
     field: Field,
     contradictions: &mut Vec<String>,
@@ -332,7 +337,7 @@ fn confirmed(
 
 /// CRI-O's word for the cgroup of the pod, if its last part is that of the path.
 fn cgroup_parent(
-    keys: &Keys<'_>,
+    keys: &CrioKeys<'_>,
     document: &Document<'_>,
     is_own: bool,
     contradictions: &mut Vec<String>,
@@ -352,7 +357,7 @@ fn cgroup_parent(
 }
 
 /// CRI-O writes them as `IP.0`, `IP.1` on containers; a sandbox has the plugin's result.
-fn ips(keys: &Keys<'_>, theirs: &Keys<'_>, agrees: bool) -> Vec<String> {
+fn ips(keys: &CrioKeys<'_>, theirs: &CrioKeys<'_>, agrees: bool) -> Vec<String> {
     let own: Vec<String> =
         (0..).map_while(|n| keys.own(&format!("IP.{n}")).map(ToOwned::to_owned)).collect();
     if !own.is_empty() || !agrees {
@@ -364,7 +369,11 @@ fn ips(keys: &Keys<'_>, theirs: &Keys<'_>, agrees: bool) -> Vec<String> {
     addresses.map(|ip| ip.split('/').next().unwrap_or_default().to_owned()).collect()
 }
 
-fn container(call: &Call<'_>, keys: &Keys<'_>, document: &Document<'_>) -> ContainerFacts {
+fn container(
+    call: &CallerInfo<'_>,
+    keys: &CrioKeys<'_>,
+    document: &Document<'_>,
+) -> ContainerFacts {
     let metadata = keys.json("Metadata").and_then(|metadata| text(&metadata, "/name"));
     let name = document.said("io.kubernetes.container.name").or(metadata);
     let image = keys.own("ImageName").or_else(|| keys.own("Image"));

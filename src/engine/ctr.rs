@@ -4,22 +4,25 @@
 //! record. So keys of our own count as annotations only. The container is its own pod.
 
 use super::identity::{Claims, Field, Source};
-use super::{Call, Document, Engine, EngineKind, Facts, Found, Image, Wanted, containerd, own};
+use super::{
+    CallerInfo, DetectedEngine, Document, EngineKind, Facts, FetchedFacts, Image, Wanted,
+    containerd, own,
+};
 
 /// Written by nerdctl alone.
 pub(super) const NERDCTL_NAMESPACE: &str = "nerdctl/namespace";
 const NERDCTL_NAME: &str = "nerdctl/name";
 
-pub(super) fn wanted(call: &Call<'_>) -> Wanted {
+pub(super) fn wanted(call: &CallerInfo<'_>) -> Wanted {
     let store = containerd::query(call, vec![call.id.to_owned()]);
     Wanted { files: Vec::new(), store }
 }
 
 pub(super) fn facts(
-    engine: Engine,
-    call: &Call<'_>,
+    engine: DetectedEngine,
+    call: &CallerInfo<'_>,
     document: &Document<'_>,
-    found: &Found,
+    found: &FetchedFacts,
 ) -> Facts {
     let is_nerdctl = engine.kind == EngineKind::Nerdctl;
     let mut facts = Facts::alone(engine, call);

@@ -4,7 +4,7 @@
 //! stronger speaks, and such an engine is not proven: nobody is exempt by its word. Each piece of
 //! evidence is kept for `explain`, and each contradiction.
 
-use super::{Call, Document, cgroup, conmon, containerd, cri, crio, ctr, isulad};
+use super::{CallerInfo, Document, cgroup, conmon, containerd, cri, crio, ctr, isulad};
 
 /// The engines that are told apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -81,7 +81,7 @@ impl EngineKind {
 
 /// An engine and why it was taken for that.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Engine {
+pub struct DetectedEngine {
     /// Which.
     pub kind: EngineKind,
     evidence: Vec<String>,
@@ -89,7 +89,7 @@ pub struct Engine {
     is_proven: bool,
 }
 
-impl Engine {
+impl DetectedEngine {
     /// The word in JSON.
     pub fn name(&self) -> &'static str {
         self.kind.name()
@@ -124,7 +124,7 @@ impl Engine {
 }
 
 /// Finds out who called.
-pub fn detect(call: &Call<'_>, document: &Document<'_>) -> Engine {
+pub fn detect(call: &CallerInfo<'_>, document: &Document<'_>) -> DetectedEngine {
     let by_parent = [call.parent, call.grandparent].into_iter().find_map(parent_kind);
     let by_bundle = bundle_kind(call.bundle);
     let (kind, first) = match (&by_parent, &by_bundle) {
@@ -133,7 +133,7 @@ pub fn detect(call: &Call<'_>, document: &Document<'_>) -> Engine {
         (None, None) => return by_annotations(document),
     };
     let evidence = vec![first];
-    let mut engine = Engine { kind, evidence, contradictions: Vec::new(), is_proven: true };
+    let mut engine = DetectedEngine { kind, evidence, contradictions: Vec::new(), is_proven: true };
     match kind {
         EngineKind::Containerd => tell_clients_apart(&mut engine, call, document),
         EngineKind::Crio | EngineKind::Podman => tell_storages_apart(&mut engine, call, document),
@@ -200,7 +200,7 @@ fn bundle_kind(bundle: &str) -> Option<(EngineKind, &'static str)> {
 
 /// containerd's clients share processes and paths. Its CRI plugin writes its annotations after
 /// those of the pod, and only in its own namespace; nerdctl likewise.
-fn tell_clients_apart(engine: &mut Engine, call: &Call<'_>, document: &Document<'_>) {
+fn tell_clients_apart(engine: &mut DetectedEngine, call: &CallerInfo<'_>, document: &Document<'_>) {
     let has = |key: &str| document.annotations.contains_key(key);
     if has(cri::TYPE) && containerd::namespace(call.bundle) == Some(containerd::CRI_NAMESPACE) {
         engine.note("bundle in the namespace k8s.io".to_owned());
@@ -214,7 +214,11 @@ fn tell_clients_apart(engine: &mut Engine, call: &Call<'_>, document: &Document<
 
 /// CRI-O and Podman share conmon and containers/storage. conmon's arguments tell them apart, else
 /// the cgroup, whose last part no tenant writes. A pod's author can write `io.container.manager`.
-fn tell_storages_apart(engine: &mut Engine, call: &Call<'_>, document: &Document<'_>) {
+fn tell_storages_apart(
+    engine: &mut DetectedEngine,
+    call: &CallerInfo<'_>,
+    document: &Document<'_>,
+) {
     let manager = match document.annotations.get(crio::MANAGER).map(String::as_str) {
         Some("libpod") => Some(EngineKind::Podman),
         Some("cri-o") => Some(EngineKind::Crio),
@@ -253,7 +257,7 @@ fn tell_storages_apart(engine: &mut Engine, call: &Call<'_>, document: &Document
 /// Nothing stronger speaks: whoever wrote this document wrote its annotations too, unless it is an
 /// engine that is not known. Below kubelet's cgroup it is one, and its pods' authors may have
 /// written them: then they make no engine of it that has no pods.
-fn by_annotations(document: &Document<'_>) -> Engine {
+fn by_annotations(document: &Document<'_>) -> DetectedEngine {
     let has = |key: &str| document.annotations.contains_key(key);
     let is_kubelets = cgroup::is_kubelets(document.cgroups_path);
     let manager = document.annotations.get(crio::MANAGER).map(String::as_str);
@@ -279,9 +283,9 @@ fn by_annotations(document: &Document<'_>) -> Engine {
     unproven(kind, why, Some(format!("annotation {key}")))
 }
 
-fn unproven(kind: EngineKind, why: &str, more: Option<String>) -> Engine {
+fn unproven(kind: EngineKind, why: &str, more: Option<String>) -> DetectedEngine {
     let evidence = [why.to_owned()].into_iter().chain(more).collect();
-    Engine { kind, evidence, contradictions: Vec::new(), is_proven: false }
+    DetectedEngine { kind, evidence, contradictions: Vec::new(), is_proven: false }
 }
 
 #[cfg(test)]
@@ -294,8 +298,14 @@ mod tests {
 
     fn detected(parent: &str, bundle: &str, annotations: &[(&str, &str)]) -> EngineKind {
         let parent = words(parent);
-        let call =
-            Call { id: "c", root: "/r", bundle, parent: &parent, grandparent: &[], variables: &[] };
+        let call = CallerInfo {
+            id: "c",
+            root: "/r",
+            bundle,
+            parent: &parent,
+            grandparent: &[],
+            variables: &[],
+        };
         let map = annotations.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
         let document = Document {
             annotations: &map,

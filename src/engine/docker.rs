@@ -9,10 +9,10 @@
 
 use serde_json::Value;
 
-use super::image::Said;
+use super::image::ImageWords;
 use super::{
-    Call, Dockerd, Document, Engine, Facts, Found, Image, SeccompProfile, Wanted, digest, dockerd,
-    image, is_id, own, text, texts,
+    CallerInfo, DetectedEngine, Dockerd, Document, Facts, FetchedFacts, Image, SeccompProfile,
+    Wanted, digest, dockerd, image, is_id, own, text, texts,
 };
 
 const CONFIG: &str = "config.v2.json";
@@ -26,22 +26,25 @@ const OWN_MOUNTS: [(&str, &str); 3] =
 /// `vfs/dir/ID`, `rootfs/overlayfs/ID`, `devicemapper/mnt/ID/rootfs`.
 const LEVELS: std::ops::RangeInclusive<usize> = 2..=4;
 
-pub(super) fn wanted(call: &Call<'_>, document: &Document<'_>) -> Wanted {
+pub(super) fn wanted(call: &CallerInfo<'_>, document: &Document<'_>) -> Wanted {
     wanted_below(call, roots(call, document).into_iter())
 }
 
 /// The files of a container in each of these data roots.
-pub(super) fn wanted_below<'r>(call: &Call<'_>, roots: impl Iterator<Item = &'r str>) -> Wanted {
+pub(super) fn wanted_below<'r>(
+    call: &CallerInfo<'_>,
+    roots: impl Iterator<Item = &'r str>,
+) -> Wanted {
     let files = roots.flat_map(|root| [CONFIG, HOST_CONFIG].map(|file| path(call, root, file)));
     Wanted::files(files)
 }
 
-fn path(call: &Call<'_>, root: &str, file: &str) -> Option<String> {
+fn path(call: &CallerInfo<'_>, root: &str, file: &str) -> Option<String> {
     is_id(call.id).then(|| format!("{root}/containers/{}/{file}", call.id))
 }
 
 /// Where Docker may keep its data, the likeliest first.
-fn roots<'d>(call: &Call<'_>, document: &Document<'d>) -> Vec<&'d str> {
+fn roots<'d>(call: &CallerInfo<'_>, document: &Document<'d>) -> Vec<&'d str> {
     let above = std::path::Path::new(document.root_path).ancestors();
     let above = above
         .skip(*LEVELS.start())
@@ -62,9 +65,9 @@ fn roots<'d>(call: &Call<'_>, document: &Document<'d>) -> Vec<&'d str> {
 
 /// What Docker keeps of this container, and the data root where it does.
 pub(super) fn record<'r>(
-    call: &Call<'_>,
+    call: &CallerInfo<'_>,
     document: &Document<'r>,
-    found: &'r Found,
+    found: &'r FetchedFacts,
 ) -> Option<(&'r str, Value)> {
     let running = found.dockers.iter().map(Dockerd::data_root);
     roots(call, document).into_iter().chain(running).find_map(|root| {
@@ -76,14 +79,18 @@ pub(super) fn record<'r>(
 
 /// The files that lead to the configuration of the image, as far as those before them are there:
 /// in Docker's own store that file itself, in containerd's the index, the manifest, and it.
-pub(super) fn wanted_more(call: &Call<'_>, document: &Document<'_>, found: &Found) -> Wanted {
+pub(super) fn wanted_more(
+    call: &CallerInfo<'_>,
+    document: &Document<'_>,
+    found: &FetchedFacts,
+) -> Wanted {
     let Some((root, config)) = record(call, document, found) else { return Wanted::default() };
     let (configs, manifests) = image_files(root, &config, found);
     Wanted { files: [configs, manifests].concat(), store: None }
 }
 
 /// Where the configuration of the image may be, and the manifest that leads there.
-fn image_files(root: &str, config: &Value, found: &Found) -> (Vec<String>, Vec<String>) {
+fn image_files(root: &str, config: &Value, found: &FetchedFacts) -> (Vec<String>, Vec<String>) {
     let driver = text(config, "/Driver").unwrap_or_default();
     let mut files = Vec::new();
     if let Some(hex) = text(config, "/Image").and_then(|image| sha256(&image))
@@ -112,16 +119,16 @@ fn sha256(digest: &str) -> Option<String> {
 }
 
 /// What the image's configuration says; `None` if that is not known.
-fn images_labels(root: &str, config: &Value, found: &Found) -> Option<Said> {
+fn images_labels(root: &str, config: &Value, found: &FetchedFacts) -> Option<ImageWords> {
     let (configs, _) = image_files(root, config, found);
-    Said::read(found.first(&configs)?)
+    ImageWords::read(found.first(&configs)?)
 }
 
 pub(super) fn facts(
-    engine: Engine,
-    call: &Call<'_>,
+    engine: DetectedEngine,
+    call: &CallerInfo<'_>,
     document: &Document<'_>,
-    found: &Found,
+    found: &FetchedFacts,
 ) -> Facts {
     let mut facts = Facts::alone(engine, call);
     facts.pod.annotations = document.annotations.clone();
@@ -154,7 +161,7 @@ pub(super) fn facts(
     facts
 }
 
-fn what_is_missing(found: &Found) -> String {
+fn what_is_missing(found: &FetchedFacts) -> String {
     let mut places: Vec<&str> = found.dockers.iter().map(Dockerd::data_root).collect();
     places.sort_unstable();
     places.dedup();
@@ -200,7 +207,7 @@ mod tests {
             has_seccomp: false,
         };
         let (id, root, bundle) = ("d0c1", "/r", "/b");
-        let call = Call { id, root, bundle, parent: &[], grandparent: &[], variables: &[] };
+        let call = CallerInfo { id, root, bundle, parent: &[], grandparent: &[], variables: &[] };
         roots(&call, &document).into_iter().map(ToOwned::to_owned).collect()
     }
 

@@ -45,9 +45,9 @@ impl Dockerd {
             let Some((flag, value)) = flag_of(&word) else { continue };
             let Some(value) = value.map(str::to_owned).or_else(|| words.next()) else { break };
             match flag {
-                Flag::ConfigFile => dockerd.config_file = value,
-                Flag::DataRoot => dockerd.data_root = Some(value),
-                Flag::Host => dockerd.hosts.push(value),
+                DockerdFlag::ConfigFile => dockerd.config_file = value,
+                DockerdFlag::DataRoot => dockerd.data_root = Some(value),
+                DockerdFlag::Host => dockerd.hosts.push(value),
             }
         }
         Some(dockerd)
@@ -96,23 +96,23 @@ impl Dockerd {
     }
 }
 
-enum Flag {
+enum DockerdFlag {
     ConfigFile,
     DataRoot,
     Host,
 }
 
 /// A flag that matters here, and its value if that is in the same word.
-fn flag_of(word: &str) -> Option<(Flag, Option<&str>)> {
+fn flag_of(word: &str) -> Option<(DockerdFlag, Option<&str>)> {
     let (name, value) = match word.split_once('=') {
         Some((name, value)) => (name, Some(value)),
         None => (word, None),
     };
     match name {
-        "--config-file" => Some((Flag::ConfigFile, value)),
-        "--data-root" | "--graph" | "-g" => Some((Flag::DataRoot, value)),
-        "--host" | "-H" => Some((Flag::Host, value)),
-        _ if word.starts_with("-H") => Some((Flag::Host, word.get(2..))),
+        "--config-file" => Some((DockerdFlag::ConfigFile, value)),
+        "--data-root" | "--graph" | "-g" => Some((DockerdFlag::DataRoot, value)),
+        "--host" | "-H" => Some((DockerdFlag::Host, value)),
+        _ if word.starts_with("-H") => Some((DockerdFlag::Host, word.get(2..))),
         _ => None,
     }
 }

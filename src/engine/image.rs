@@ -14,9 +14,9 @@ use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
 
 /// Every key of a document of the image with all texts that stand under it.
 #[derive(Debug, Default)]
-pub(super) struct Said(BTreeMap<String, BTreeSet<String>>);
+pub(super) struct ImageWords(BTreeMap<String, BTreeSet<String>>);
 
-impl Said {
+impl ImageWords {
     /// `None` if it is no JSON.
     pub(super) fn read(document: &[u8]) -> Option<Self> {
         let mut said = Self::default();
@@ -35,39 +35,39 @@ impl Said {
         self.0.get(key).is_some_and(|values| values.contains(value))
     }
 
-    fn take(&mut self, node: Node) {
+    fn take(&mut self, node: JsonNode) {
         match node {
-            Node::Members(members) => {
+            JsonNode::Members(members) => {
                 for (key, node) in members {
-                    if let Node::Text(value) = node {
+                    if let JsonNode::Text(value) = node {
                         self.0.entry(key).or_default().insert(value);
                     } else {
                         self.take(node);
                     }
                 }
             }
-            Node::Items(items) => items.into_iter().for_each(|item| self.take(item)),
-            Node::Text(_) | Node::Other => {}
+            JsonNode::Items(items) => items.into_iter().for_each(|item| self.take(item)),
+            JsonNode::Text(_) | JsonNode::Other => {}
         }
     }
 }
 
 /// The digest of the configuration that a manifest names, if it names only one.
 pub(super) fn config_digest(manifest: &[u8]) -> Option<String> {
-    let manifest: Node = serde_json::from_slice(manifest).ok()?;
-    let Node::Text(digest) = manifest.only("config")?.only("digest")? else { return None };
+    let manifest: JsonNode = serde_json::from_slice(manifest).ok()?;
+    let JsonNode::Text(digest) = manifest.only("config")?.only("digest")? else { return None };
     Some(digest.clone())
 }
 
 /// A JSON document as it is written. `null` is the empty text, as which Go takes it.
-enum Node {
+enum JsonNode {
     Text(String),
-    Members(Vec<(String, Node)>),
-    Items(Vec<Node>),
+    Members(Vec<(String, JsonNode)>),
+    Items(Vec<JsonNode>),
     Other,
 }
 
-impl Node {
+impl JsonNode {
     /// The member of this name, in whatever case, if there is just one.
     fn only(&self, name: &str) -> Option<&Self> {
         let Self::Members(members) = self else { return None };
@@ -82,59 +82,59 @@ fn fold(name: &str) -> String {
     name.chars().flat_map(char::to_uppercase).flat_map(char::to_lowercase).collect()
 }
 
-impl<'de> Deserialize<'de> for Node {
+impl<'de> Deserialize<'de> for JsonNode {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(Reader)
+        deserializer.deserialize_any(JsonVisitor)
     }
 }
 
-struct Reader;
+struct JsonVisitor;
 
-impl<'de> Visitor<'de> for Reader {
-    type Value = Node;
+impl<'de> Visitor<'de> for JsonVisitor {
+    type Value = JsonNode;
 
     fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str("JSON")
     }
 
-    fn visit_str<E>(self, text: &str) -> Result<Node, E> {
-        Ok(Node::Text(text.to_owned()))
+    fn visit_str<E>(self, text: &str) -> Result<JsonNode, E> {
+        Ok(JsonNode::Text(text.to_owned()))
     }
 
-    fn visit_unit<E>(self) -> Result<Node, E> {
-        Ok(Node::Text(String::new()))
+    fn visit_unit<E>(self) -> Result<JsonNode, E> {
+        Ok(JsonNode::Text(String::new()))
     }
 
-    fn visit_bool<E>(self, _: bool) -> Result<Node, E> {
-        Ok(Node::Other)
+    fn visit_bool<E>(self, _: bool) -> Result<JsonNode, E> {
+        Ok(JsonNode::Other)
     }
 
-    fn visit_i64<E>(self, _: i64) -> Result<Node, E> {
-        Ok(Node::Other)
+    fn visit_i64<E>(self, _: i64) -> Result<JsonNode, E> {
+        Ok(JsonNode::Other)
     }
 
-    fn visit_u64<E>(self, _: u64) -> Result<Node, E> {
-        Ok(Node::Other)
+    fn visit_u64<E>(self, _: u64) -> Result<JsonNode, E> {
+        Ok(JsonNode::Other)
     }
 
-    fn visit_f64<E>(self, _: f64) -> Result<Node, E> {
-        Ok(Node::Other)
+    fn visit_f64<E>(self, _: f64) -> Result<JsonNode, E> {
+        Ok(JsonNode::Other)
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Node, A::Error> {
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<JsonNode, A::Error> {
         let mut all = Vec::new();
         while let Some(item) = items.next_element()? {
             all.push(item);
         }
-        Ok(Node::Items(all))
+        Ok(JsonNode::Items(all))
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Node, A::Error> {
+    fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<JsonNode, A::Error> {
         let mut all = Vec::new();
         while let Some(member) = members.next_entry()? {
             all.push(member);
         }
-        Ok(Node::Members(all))
+        Ok(JsonNode::Members(all))
     }
 }
 
@@ -152,17 +152,17 @@ mod tests {
             r#"{"config":{"Labels":{"k":"v","k":"w"},"labels":null}}"#,
             r#"[1, -1, 1.5, true, [{"\u006b":"v"}]]"#,
         ] {
-            let said = Said::read(document.as_bytes()).unwrap();
+            let said = ImageWords::read(document.as_bytes()).unwrap();
             assert!(said.has("k", "v") && !said.has("k", "x"), "{document}");
         }
-        assert!(Said::read(br#"{"config":{"Labels":{"k":null}}}"#).unwrap().has("k", ""));
+        assert!(ImageWords::read(br#"{"config":{"Labels":{"k":null}}}"#).unwrap().has("k", ""));
     }
 
     #[test]
     fn what_only_another_reader_can_read_tells_nothing() {
         let deep = "[".repeat(5000);
         for document in [&b""[..], b"{", b"\"\xff\"", b"{} {}", br#""\ud800""#, deep.as_bytes()] {
-            assert!(Said::read(document).is_none());
+            assert!(ImageWords::read(document).is_none());
             assert_eq!(config_digest(document), None);
         }
     }

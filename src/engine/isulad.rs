@@ -3,7 +3,7 @@
 //! in the sandbox's document; user labels in neither. Bundles are in
 //! `/var/lib/isulad/engines/RUNTIME/ID`, and RUNTIME is the handler.
 
-use super::{Call, Document, Engine, Facts, Found, cri};
+use super::{CallerInfo, DetectedEngine, Document, Facts, FetchedFacts, cri};
 
 /// Written on every container.
 pub(super) const CGROUP_DIR: &str = "cgroup.dir";
@@ -25,10 +25,10 @@ const OWN: [&str; 10] = [
 ];
 
 pub(super) fn facts(
-    engine: Engine,
-    call: &Call<'_>,
+    engine: DetectedEngine,
+    call: &CallerInfo<'_>,
     document: &Document<'_>,
-    found: &Found,
+    found: &FetchedFacts,
 ) -> Facts {
     let mut facts = cri::facts(engine, call, document, found);
     let is_own = |key: &str| OWN.iter().any(|own| key.starts_with(own));

@@ -3,13 +3,13 @@
 //! plugin, or kubelet's labels as annotations. They are read as they stand; a sandbox beside the
 //! bundle counts only if it says that it is one.
 
-use super::{Call, Document, Engine, Facts, Found, PodDocument, Role, cri};
+use super::{CallerInfo, DetectedEngine, Document, Facts, FetchedFacts, PodDocument, Role, cri};
 
 pub(super) fn facts(
-    engine: Engine,
-    call: &Call<'_>,
+    engine: DetectedEngine,
+    call: &CallerInfo<'_>,
     document: &Document<'_>,
-    found: &Found,
+    found: &FetchedFacts,
 ) -> Facts {
     let mut facts = cri::facts(engine, call, document, found);
     if facts.container.name.is_empty() {

@@ -14,14 +14,14 @@ pub(crate) const FILES: [&str; 3] = ["db.sql", "libpod/db.sql", "libpod/bolt_sta
 /// A database.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Rows<'b> {
-    Sqlite(sqlite::Database<'b>),
-    Bolt(bolt::Database<'b>),
+    Sqlite(sqlite::SqliteDatabase<'b>),
+    Bolt(bolt::BoltDatabase<'b>),
 }
 
 impl<'b> Rows<'b> {
     pub(super) fn open(bytes: &'b [u8]) -> Option<Self> {
-        let sqlite = || sqlite::Database::open(bytes).map(Self::Sqlite);
-        sqlite().or_else(|| bolt::Database::open(bytes).map(Self::Bolt))
+        let sqlite = || sqlite::SqliteDatabase::open(bytes).map(Self::Sqlite);
+        sqlite().or_else(|| bolt::BoltDatabase::open(bytes).map(Self::Bolt))
     }
 
     fn column(self, table: &str, column: usize, path: &[&str]) -> Option<String> {

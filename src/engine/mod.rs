@@ -2,7 +2,7 @@
 //! Who called, by evidence, and what that engine says about a container: facts, engine-neutral.
 //!
 //! One file per engine, each a pure function: [`wanted`] names what on the host would tell more,
-//! somebody else fetches it ([`Found`]), [`facts`] reads it. It reads nothing itself. What is not
+//! somebody else fetches it ([`FetchedFacts`]), [`facts`] reads it. It reads nothing itself. What is not
 //! known is absent, never guessed.
 
 mod cgroup;
@@ -34,13 +34,13 @@ use serde_json::{Map, Value};
 use identity::Writer;
 
 pub use cgroup::cgroup_parent;
-pub use detect::{Engine, EngineKind, detect};
+pub use detect::{DetectedEngine, EngineKind, detect};
 pub use dockerd::Dockerd;
-pub use sources::{Found, Query, Record, Wanted};
+pub use sources::{FetchedFacts, StoreQuery, StoreRecord, Wanted};
 
 /// What a call shows of its caller.
 #[derive(Debug)]
-pub struct Call<'a> {
+pub struct CallerInfo<'a> {
     /// Container id.
     pub id: &'a str,
     /// The runtime's state directory.
@@ -55,7 +55,7 @@ pub struct Call<'a> {
     pub variables: &'a [(String, OsString)],
 }
 
-impl Call<'_> {
+impl CallerInfo<'_> {
     /// One of the engine's variables.
     fn variable(&self, name: &str) -> Option<&str> {
         let (_, value) = self.variables.iter().find(|(key, _)| key == name)?;
@@ -203,7 +203,7 @@ pub struct PodFacts {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Facts {
     /// Who says it.
-    pub engine: Engine,
+    pub engine: DetectedEngine,
     /// Infrastructure container or workload.
     pub role: Role,
     /// The container.
@@ -224,7 +224,7 @@ pub struct Facts {
 
 impl Facts {
     /// A container that is its own pod.
-    fn alone(engine: Engine, call: &Call<'_>) -> Self {
+    fn alone(engine: DetectedEngine, call: &CallerInfo<'_>) -> Self {
         let id = call.id.to_owned();
         Self {
             contradictions: engine.contradictions().to_vec(),
@@ -246,12 +246,12 @@ impl Facts {
 
 /// Whether the document of an infrastructure container is all that there is of it: no runtime is
 /// ever called for such a pod.
-pub fn is_pod_without_runtime(call: &Call<'_>, document: &Document<'_>) -> bool {
+pub fn is_pod_without_runtime(call: &CallerInfo<'_>, document: &Document<'_>) -> bool {
     detect(call, document).kind == EngineKind::Crio && crio::is_pod_without_runtime(document)
 }
 
 /// What on the host would tell more about the container of this call.
-pub fn wanted(engine: &Engine, call: &Call<'_>, document: &Document<'_>) -> Wanted {
+pub fn wanted(engine: &DetectedEngine, call: &CallerInfo<'_>, document: &Document<'_>) -> Wanted {
     match engine.kind {
         EngineKind::ContainerdCri => containerd::wanted(call, document),
         EngineKind::Containerd | EngineKind::Nerdctl => ctr::wanted(call),
@@ -266,16 +266,16 @@ pub fn wanted(engine: &Engine, call: &Call<'_>, document: &Document<'_>) -> Want
 /// Whether nothing of what was found is Docker's record of this container, so that the Docker
 /// daemons of the host tell where else it may be.
 pub fn is_dockers_record_missing(
-    engine: &Engine,
-    call: &Call<'_>,
+    engine: &DetectedEngine,
+    call: &CallerInfo<'_>,
     document: &Document<'_>,
-    found: &Found,
+    found: &FetchedFacts,
 ) -> bool {
     engine.kind == EngineKind::Docker && docker::record(call, document, found).is_none()
 }
 
 /// Docker's record of this container in the data roots of these daemons.
-pub fn wanted_of_dockers(call: &Call<'_>, dockers: &[Dockerd]) -> Wanted {
+pub fn wanted_of_dockers(call: &CallerInfo<'_>, dockers: &[Dockerd]) -> Wanted {
     docker::wanted_below(call, dockers.iter().map(Dockerd::data_root))
 }
 
@@ -285,10 +285,10 @@ pub const ROUNDS: usize = 3;
 /// What on the host would tell more, now that this was found: what was asked for before may be
 /// among it.
 pub fn wanted_more(
-    engine: &Engine,
-    call: &Call<'_>,
+    engine: &DetectedEngine,
+    call: &CallerInfo<'_>,
     document: &Document<'_>,
-    found: &Found,
+    found: &FetchedFacts,
 ) -> Wanted {
     match engine.kind {
         EngineKind::Docker => docker::wanted_more(call, document, found),
@@ -304,7 +304,12 @@ pub fn wanted_more(
 }
 
 /// What the engine says about the container of this call.
-pub fn facts(engine: Engine, call: &Call<'_>, document: &Document<'_>, found: &Found) -> Facts {
+pub fn facts(
+    engine: DetectedEngine,
+    call: &CallerInfo<'_>,
+    document: &Document<'_>,
+    found: &FetchedFacts,
+) -> Facts {
     let is_cri = matches!(engine.kind, EngineKind::ContainerdCri | EngineKind::Crio);
     let mut facts = of_engine(engine, call, document, found);
     if is_cri && facts.role == Role::Container {
@@ -328,13 +333,18 @@ pub fn wanted_instead(facts: &Facts, document: &Document<'_>) -> Wanted {
 }
 
 /// Takes it into the facts.
-pub fn fill_in(facts: &mut Facts, document: &Document<'_>, found: &Found) {
+pub fn fill_in(facts: &mut Facts, document: &Document<'_>, found: &FetchedFacts) {
     if facts.pod.resources.is_none() {
         facts.pod.resources = cgroup::resources(document, found);
     }
 }
 
-fn of_engine(engine: Engine, call: &Call<'_>, document: &Document<'_>, found: &Found) -> Facts {
+fn of_engine(
+    engine: DetectedEngine,
+    call: &CallerInfo<'_>,
+    document: &Document<'_>,
+    found: &FetchedFacts,
+) -> Facts {
     match engine.kind {
         EngineKind::ContainerdCri => containerd::facts(engine, call, document, found),
         EngineKind::Containerd | EngineKind::Nerdctl => ctr::facts(engine, call, document, found),

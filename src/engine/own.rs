@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use super::identity::{Writer, shown};
-use super::image::Said;
+use super::image::ImageWords;
 use super::{Document, Facts, cgroup, cri, is_id};
 
 const PREFIX: &str = "nri-runc.dev/";
@@ -33,7 +33,7 @@ pub(super) fn of_operator(
     facts: &mut Facts,
     what: &str,
     all: &BTreeMap<String, String>,
-    images: Option<&Said>,
+    images: Option<&ImageWords>,
 ) -> BTreeMap<String, String> {
     let mut said = all.clone();
     let Some(images) = images else {

@@ -10,11 +10,11 @@
 use std::collections::BTreeMap;
 
 use super::identity::{Claims, Field, Source};
-use super::image::Said;
+use super::image::ImageWords;
 use super::libpod::{self, Rows};
 use super::{
-    Call, Document, Engine, EngineKind, Facts, Found, Image, PodDocument, Role, SeccompProfile,
-    Wanted, cgroup, conmon, crio, digest, own, storage, text, texts,
+    CallerInfo, DetectedEngine, Document, EngineKind, Facts, FetchedFacts, Image, PodDocument,
+    Role, SeccompProfile, Wanted, cgroup, conmon, crio, digest, own, storage, text, texts,
 };
 
 /// Annotations that Podman itself writes.
@@ -26,7 +26,7 @@ const OWN: [&str; 5] = [
     "org.systemd.property.",
 ];
 
-pub(super) fn wanted(call: &Call<'_>, document: &Document<'_>) -> Wanted {
+pub(super) fn wanted(call: &CallerInfo<'_>, document: &Document<'_>) -> Wanted {
     let mut files = storage::records(call);
     files.extend(databases(call));
     if let Some(infra) = document.said(crio::SANDBOX_ID) {
@@ -36,7 +36,7 @@ pub(super) fn wanted(call: &Call<'_>, document: &Document<'_>) -> Wanted {
 }
 
 /// Podman keeps its database below the graph root, a transient one below the run root.
-fn databases(call: &Call<'_>) -> Vec<String> {
+fn databases(call: &CallerInfo<'_>) -> Vec<String> {
     let homes = storage::homes(call);
     let roots = homes.iter().filter_map(|home| Some(home.rsplit_once('/')?.0));
     let places = roots.flat_map(|root| libpod::FILES.map(|file| format!("{root}/{file}")));
@@ -44,7 +44,7 @@ fn databases(call: &Call<'_>) -> Vec<String> {
 }
 
 /// Podman's database, the one of them that knows this container; it may have kept an older one.
-fn rows<'f>(call: &Call<'_>, found: &'f Found) -> Option<Rows<'f>> {
+fn rows<'f>(call: &CallerInfo<'_>, found: &'f FetchedFacts) -> Option<Rows<'f>> {
     let places = databases(call);
     let mut all = places.iter().filter_map(|path| Rows::open(found.file(path)?));
     all.find(|rows| rows.container(call.id).is_some())
@@ -52,7 +52,7 @@ fn rows<'f>(call: &Call<'_>, found: &'f Found) -> Option<Rows<'f>> {
 
 /// The image's manifests and configuration, whose annotations and labels Podman gives to the
 /// container.
-pub(super) fn wanted_more(call: &Call<'_>, found: &Found) -> Wanted {
+pub(super) fn wanted_more(call: &CallerInfo<'_>, found: &FetchedFacts) -> Wanted {
     let Some(image) = image_id(call, found) else { return Wanted::default() };
     let mut files = storage::manifests(call, &image);
     files.extend(storage::image_records(call));
@@ -62,17 +62,17 @@ pub(super) fn wanted_more(call: &Call<'_>, found: &Found) -> Wanted {
 }
 
 /// The image of the container, if it has one and that is known.
-fn image_id(call: &Call<'_>, found: &Found) -> Option<String> {
+fn image_id(call: &CallerInfo<'_>, found: &FetchedFacts) -> Option<String> {
     let record = storage::metadata(call, found, call.id);
     let by_record = record.as_ref().and_then(|record| text(record, "/image-id"));
     by_record.or_else(|| text(&rows(call, found)?.container(call.id)?, "/rootfsImageID"))
 }
 
 pub(super) fn facts(
-    engine: Engine,
-    call: &Call<'_>,
+    engine: DetectedEngine,
+    call: &CallerInfo<'_>,
     document: &Document<'_>,
-    found: &Found,
+    found: &FetchedFacts,
 ) -> Facts {
     let mut facts = Facts::alone(engine, call);
     let rows = rows(call, found);
@@ -118,8 +118,8 @@ pub(super) fn facts(
 /// The labels that whoever made the pod and the container gave them; the container's come last.
 fn labels_said(
     facts: &mut Facts,
-    call: &Call<'_>,
-    found: &Found,
+    call: &CallerInfo<'_>,
+    found: &FetchedFacts,
     rows: Option<Rows<'_>>,
 ) -> BTreeMap<String, String> {
     let pod = rows.and_then(|rows| rows.pod(&facts.pod.id));
@@ -136,7 +136,7 @@ fn labels_said(
 /// knows; without it the cgroup tells the pod, and the name that Podman gives tells the role.
 fn place(
     facts: &mut Facts,
-    call: &Call<'_>,
+    call: &CallerInfo<'_>,
     document: &Document<'_>,
     rows: Option<Rows<'_>>,
     name: Option<&str>,
@@ -174,9 +174,9 @@ fn place(
 /// The pod's infrastructure container: by the database, else the one that the document names, if
 /// its cgroup is in the same pod.
 fn infra(
-    call: &Call<'_>,
+    call: &CallerInfo<'_>,
     document: &Document<'_>,
-    found: &Found,
+    found: &FetchedFacts,
     rows: Option<Rows<'_>>,
     pod: Option<&str>,
 ) -> Option<String> {
@@ -193,19 +193,19 @@ fn infra(
 /// What these documents of the image say, each with the files where it may be; nothing for a
 /// container without an image. `None` if that is not known.
 fn images(
-    call: &Call<'_>,
-    found: &Found,
+    call: &CallerInfo<'_>,
+    found: &FetchedFacts,
     rows: Option<Rows<'_>>,
     documents: impl Fn(&str) -> Option<Vec<Vec<String>>>,
-) -> Option<Said> {
+) -> Option<ImageWords> {
     let has_no_image = rows
         .and_then(|rows| rows.container(call.id))
         .is_some_and(|config| text(&config, "/rootfs").is_some());
     if has_no_image {
-        return Some(Said::default());
+        return Some(ImageWords::default());
     }
     let documents = documents(&image_id(call, found)?).filter(|all| !all.is_empty())?;
-    let mut said = Said::default();
+    let mut said = ImageWords::default();
     for files in documents {
         said.add(found.first(&files)?)?;
     }
@@ -213,7 +213,7 @@ fn images(
 }
 
 /// Name and image, from conmon and the storage's record.
-fn named(facts: &mut Facts, call: &Call<'_>, found: &Found, name: Option<String>) {
+fn named(facts: &mut Facts, call: &CallerInfo<'_>, found: &FetchedFacts, name: Option<String>) {
     let record = storage::metadata(call, found, call.id);
     facts.container.image = record.as_ref().and_then(storage::image);
     if let Some(name) = name.or_else(|| text(record.as_ref()?, "/name")) {
@@ -263,7 +263,7 @@ fn pod_in_cgroup(path: &str) -> Option<String> {
 
 /// The user's own annotations: Podman's pods have none, but `kube play` gives the YAML's to each
 /// member. The image's are left out where they are known.
-fn theirs(document: &Document<'_>, images: Option<&Said>) -> BTreeMap<String, String> {
+fn theirs(document: &Document<'_>, images: Option<&ImageWords>) -> BTreeMap<String, String> {
     let is_own = |key: &String| OWN.iter().any(|own| key.starts_with(own));
     let is_images =
         |key: &String, value: &String| images.is_some_and(|images| images.has(key, value));

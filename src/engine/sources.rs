@@ -14,7 +14,7 @@ pub struct Wanted {
     /// Files by their path on the host; none need be there.
     pub files: Vec<String>,
     /// Records of containerd.
-    pub store: Option<Query>,
+    pub store: Option<StoreQuery>,
 }
 
 impl Wanted {
@@ -26,7 +26,7 @@ impl Wanted {
 
 /// A question to containerd's own store of containers.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Query {
+pub struct StoreQuery {
     /// containerd's socket.
     pub socket: String,
     /// containerd's namespace.
@@ -37,7 +37,7 @@ pub struct Query {
 
 /// A record of containerd's store.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Record {
+pub struct StoreRecord {
     /// Labels.
     pub labels: BTreeMap<String, String>,
     /// Image name.
@@ -48,7 +48,7 @@ pub struct Record {
     pub extensions: BTreeMap<String, Vec<u8>>,
 }
 
-impl Record {
+impl StoreRecord {
     /// An extension of the CRI plugin: JSON in an envelope with its version.
     pub(super) fn metadata(&self, name: &str) -> Option<Value> {
         let bytes = self.extensions.get(name)?;
@@ -59,18 +59,18 @@ impl Record {
 
 /// What came back.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Found {
+pub struct FetchedFacts {
     /// Path to content.
     pub files: BTreeMap<String, Vec<u8>>,
     /// Id to record.
-    pub records: BTreeMap<String, Record>,
+    pub records: BTreeMap<String, StoreRecord>,
     /// Why containerd's records could not be had, if they were wanted.
     pub store_problem: Option<String>,
     /// The Docker daemons of this host, if they were looked for.
     pub dockers: Vec<Dockerd>,
 }
 
-impl Found {
+impl FetchedFacts {
     /// A file.
     pub(super) fn file(&self, path: &str) -> Option<&[u8]> {
         self.files.get(path).map(Vec::as_slice)

@@ -5,10 +5,10 @@
 use base64::Engine as _;
 use serde_json::Value;
 
-use super::{Call, Found, Image, conmon, digest, image, is_id, text};
+use super::{CallerInfo, FetchedFacts, Image, conmon, digest, image, is_id, text};
 
 /// Folders that hold one folder for each container: that of this bundle first.
-pub(super) fn homes(call: &Call<'_>) -> Vec<String> {
+pub(super) fn homes(call: &CallerInfo<'_>) -> Vec<String> {
     let mut homes = Vec::new();
     let mut add = |userdata: &str| {
         let container = userdata.trim_end_matches('/').strip_suffix("/userdata");
@@ -37,20 +37,20 @@ pub(super) fn homes(call: &Call<'_>) -> Vec<String> {
 }
 
 /// A file in the folder of another container, wherever it may lie.
-pub(super) fn beside(call: &Call<'_>, id: &str, file: &str) -> Vec<String> {
+pub(super) fn beside(call: &CallerInfo<'_>, id: &str, file: &str) -> Vec<String> {
     let homes = if is_id(id) { homes(call) } else { Vec::new() };
     homes.iter().map(|home| format!("{home}/{id}/userdata/{file}")).collect()
 }
 
 /// The files with records of all containers.
-pub(super) fn records(call: &Call<'_>) -> Vec<String> {
+pub(super) fn records(call: &CallerInfo<'_>) -> Vec<String> {
     let files = ["volatile-containers.json", "containers.json"];
     let homes = homes(call);
     homes.iter().flat_map(|home| files.map(|file| format!("{home}/{file}"))).collect()
 }
 
 /// The `metadata` of a container's record, which is JSON in a text.
-pub(super) fn metadata(call: &Call<'_>, found: &Found, id: &str) -> Option<Value> {
+pub(super) fn metadata(call: &CallerInfo<'_>, found: &FetchedFacts, id: &str) -> Option<Value> {
     records(call).iter().find_map(|path| {
         let all = found.json(path)?;
         let record = all.as_array()?.iter().find(|record| record["id"] == id)?;
@@ -59,7 +59,7 @@ pub(super) fn metadata(call: &Call<'_>, found: &Found, id: &str) -> Option<Value
 }
 
 /// The records of all images, which lie beside the containers.
-pub(super) fn image_records(call: &Call<'_>) -> Vec<String> {
+pub(super) fn image_records(call: &CallerInfo<'_>) -> Vec<String> {
     let homes = homes(call);
     let folders = homes.iter().filter_map(|home| home.strip_suffix("-containers"));
     folders.map(|driver| format!("{driver}-images/images.json")).collect()
@@ -69,9 +69,9 @@ pub(super) fn image_records(call: &Call<'_>) -> Vec<String> {
 /// image comes with another manifest when it is pulled again, and its containers keep what the
 /// older one said. `None` if no record tells.
 pub(super) fn all_manifests(
-    call: &Call<'_>,
+    call: &CallerInfo<'_>,
     image: &str,
-    found: &Found,
+    found: &FetchedFacts,
 ) -> Option<Vec<Vec<String>>> {
     let records = image_records(call);
     let record = records.iter().find_map(|path| {
@@ -88,13 +88,17 @@ pub(super) fn all_manifests(
 }
 
 /// Where the manifest of an image may be that came last.
-pub(super) fn manifests(call: &Call<'_>, image: &str) -> Vec<String> {
+pub(super) fn manifests(call: &CallerInfo<'_>, image: &str) -> Vec<String> {
     image_files(call, image, "manifest")
 }
 
 /// Where the configuration of an image may be. Its digest is the image's id, for most of them;
 /// for all of them the manifest names it.
-pub(super) fn image_configs(call: &Call<'_>, image: &str, found: &Found) -> Vec<String> {
+pub(super) fn image_configs(
+    call: &CallerInfo<'_>,
+    image: &str,
+    found: &FetchedFacts,
+) -> Vec<String> {
     let mut files = image_files(call, image, &blob_name(&format!("sha256:{image}")));
     let manifest = found.first(&manifests(call, image));
     let digest = manifest.and_then(image::config_digest);
@@ -104,7 +108,7 @@ pub(super) fn image_configs(call: &Call<'_>, image: &str, found: &Found) -> Vec<
     files
 }
 
-fn image_files(call: &Call<'_>, image: &str, file: &str) -> Vec<String> {
+fn image_files(call: &CallerInfo<'_>, image: &str, file: &str) -> Vec<String> {
     let homes = if is_id(image) { homes(call) } else { Vec::new() };
     let folders = homes.iter().filter_map(|home| home.strip_suffix("-containers"));
     folders.map(|driver| format!("{driver}-images/{image}/{file}")).collect()
@@ -133,8 +137,14 @@ mod tests {
     #[test]
     fn both_roots_are_looked_at_and_the_bundles_own_first() {
         let bundle = "/run/containers/storage/overlay-containers/c/userdata";
-        let call =
-            Call { id: "c", root: "/r", bundle, parent: &[], grandparent: &[], variables: &[] };
+        let call = CallerInfo {
+            id: "c",
+            root: "/r",
+            bundle,
+            parent: &[],
+            grandparent: &[],
+            variables: &[],
+        };
         let told = beside(&call, "ab", "config.json");
         assert_eq!(
             told,
@@ -158,7 +168,7 @@ mod tests {
 
     #[test]
     fn a_bundle_elsewhere_has_no_homes() {
-        let call = Call {
+        let call = CallerInfo {
             id: "c",
             root: "/r",
             bundle: "/b",

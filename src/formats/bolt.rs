@@ -24,7 +24,7 @@ const ELEMENT: usize = 16;
 
 /// A database, as of its last finished change.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Database<'b> {
+pub(crate) struct BoltDatabase<'b> {
     bytes: &'b [u8],
     page_size: usize,
     root: usize,
@@ -41,12 +41,12 @@ enum Value<'b> {
 
 /// A look's pages: those of a database, or the one of a small bucket.
 #[derive(Clone, Copy)]
-enum Place<'b> {
+enum Pages<'b> {
     Page(usize),
     Inline(&'b [u8]),
 }
 
-impl<'b> Database<'b> {
+impl<'b> BoltDatabase<'b> {
     /// Reads the newer one of the two descriptions that is whole.
     pub(crate) fn open(bytes: &'b [u8]) -> Option<Self> {
         let first = description(bytes, 0);
@@ -79,12 +79,12 @@ impl<'b> Database<'b> {
         all
     }
 
-    fn bucket(&self, path: &[&str], left: &mut usize) -> Option<Place<'b>> {
-        let mut place = Place::Page(self.root);
+    fn bucket(&self, path: &[&str], left: &mut usize) -> Option<Pages<'b>> {
+        let mut place = Pages::Page(self.root);
         for name in path {
             place = match self.find(place, name, DEPTH, left)? {
-                Value::Pages(page) => Place::Page(page),
-                Value::Inline(bytes) => Place::Inline(bytes),
+                Value::Pages(page) => Pages::Page(page),
+                Value::Inline(bytes) => Pages::Inline(bytes),
                 Value::Plain(_) => return None,
             };
         }
@@ -93,7 +93,7 @@ impl<'b> Database<'b> {
 
     fn find(
         &self,
-        place: Place<'b>,
+        place: Pages<'b>,
         wanted: &str,
         depth: usize,
         left: &mut usize,
@@ -105,15 +105,15 @@ impl<'b> Database<'b> {
     /// Shows each key with its value, until one of them is what is looked for.
     fn each<T>(
         &self,
-        place: Place<'b>,
+        place: Pages<'b>,
         depth: usize,
         left: &mut usize,
         found: &mut dyn FnMut(&'b [u8], Value<'b>) -> Option<T>,
     ) -> Option<T> {
         *left = left.checked_sub(1)?;
         let page = match place {
-            Place::Inline(page) => page,
-            Place::Page(number) => self.bytes.get(number.checked_mul(self.page_size)?..)?,
+            Pages::Inline(page) => page,
+            Pages::Page(number) => self.bytes.get(number.checked_mul(self.page_size)?..)?,
         };
         let kind = number(page, 8, 2)?;
         for at in 0..usize::try_from(number(page, 10, 2)?).ok()? {
@@ -122,7 +122,7 @@ impl<'b> Database<'b> {
             let word = |offset| usize::try_from(number(page, element + offset, 4)?).ok();
             let came = if kind & BRANCH != 0 {
                 let child = usize::try_from(number(page, element + 8, 8)?).ok()?;
-                self.each(Place::Page(child), depth.checked_sub(1)?, left, found)
+                self.each(Pages::Page(child), depth.checked_sub(1)?, left, found)
             } else if kind & LEAF != 0 {
                 let from = element.checked_add(word(4)?)?;
                 let middle = from.checked_add(word(8)?)?;
@@ -180,7 +180,7 @@ mod tests {
 
     #[test]
     fn values_are_found_through_buckets_whatever_pages_they_lie_on() {
-        let database = Database::open(DATABASE).unwrap();
+        let database = BoltDatabase::open(DATABASE).unwrap();
         let ids = database.keys(&["ctr"]);
         assert_eq!(ids.len(), 39, "one of forty was deleted");
         for id in ids {
@@ -206,14 +206,14 @@ mod tests {
         let mut bytes = page(u16::try_from(BRANCH).unwrap(), to_the_leaf);
         let page_size = bytes.len();
         bytes.extend(page(u16::try_from(LEAF).unwrap(), [0; ELEMENT]));
-        let forged = Database { bytes: &bytes, page_size, root: 0 };
+        let forged = BoltDatabase { bytes: &bytes, page_size, root: 0 };
         assert_eq!(forged.get(&["nowhere"]), None);
         assert!(forged.keys(&[]).len() < STEPS);
     }
 
     #[test]
     fn what_is_not_there_is_none() {
-        let database = Database::open(DATABASE).unwrap();
+        let database = BoltDatabase::open(DATABASE).unwrap();
         assert_eq!(database.get(&["ctr", "other03", "config"]), None, "it was deleted");
         assert!(
             DATABASE.windows(13).any(|bytes| bytes == b"\"id\":\"other03"),
@@ -230,16 +230,16 @@ mod tests {
         let mut bytes = DATABASE.to_vec();
         let newest = [0, PAGE].into_iter().max_by_key(|at| description(DATABASE, *at)).unwrap();
         bytes[newest + HEADER + 50] ^= 1;
-        let older = Database::open(&bytes).unwrap();
-        assert_ne!(older.root, Database::open(DATABASE).unwrap().root);
+        let older = BoltDatabase::open(&bytes).unwrap();
+        assert_ne!(older.root, BoltDatabase::open(DATABASE).unwrap().root);
         bytes[PAGE - newest + HEADER] ^= 1;
-        assert!(Database::open(&bytes).is_none());
+        assert!(BoltDatabase::open(&bytes).is_none());
     }
 
     #[test]
     fn bytes_that_are_no_database_are_none() {
-        assert!(Database::open(b"").is_none() && Database::open(&[0; 9000]).is_none());
-        assert!(Database::open(b"SQLite format 3\0").is_none());
+        assert!(BoltDatabase::open(b"").is_none() && BoltDatabase::open(&[0; 9000]).is_none());
+        assert!(BoltDatabase::open(b"SQLite format 3\0").is_none());
     }
 
     proptest! {
@@ -253,7 +253,7 @@ mod tests {
                 bytes[at] = value;
             }
             for bytes in [&bytes[..], &bytes[..length]] {
-                if let Some(database) = Database::open(bytes) {
+                if let Some(database) = BoltDatabase::open(bytes) {
                     for id in database.keys(&["ctr"]) {
                         let id = String::from_utf8_lossy(id);
                         let _torn_or_not = database.get(&["ctr", &id, "config"]);

@@ -12,7 +12,7 @@ const FOUR_BYTES: u64 = 5;
 
 /// A field of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Field<'b> {
+pub(crate) struct WireField<'b> {
     /// Its number in the schema.
     pub(crate) number: u64,
     /// The text, bytes or message in it; empty if it is a number.
@@ -22,7 +22,7 @@ pub(crate) struct Field<'b> {
 }
 
 /// The fields of a message in their order. The last item is an error if the message is malformed.
-pub(crate) fn fields(mut rest: &[u8]) -> impl Iterator<Item = Result<Field<'_>>> {
+pub(crate) fn fields(mut rest: &[u8]) -> impl Iterator<Item = Result<WireField<'_>>> {
     std::iter::from_fn(move || {
         if rest.is_empty() {
             return None;
@@ -70,7 +70,7 @@ pub(crate) fn field(number: u64, value: &[u8]) -> Vec<u8> {
     bytes
 }
 
-fn next_field(message: &[u8]) -> Option<Field<'_>> {
+fn next_field(message: &[u8]) -> Option<WireField<'_>> {
     let mut rest = message;
     let tag = read_varint(&mut rest)?;
     let mut value: &[u8] = &[];
@@ -87,7 +87,7 @@ fn next_field(message: &[u8]) -> Option<Field<'_>> {
         _ => return None,
     }
     let whole = message.get(..message.len() - rest.len())?;
-    Some(Field { number: tag >> 3, value, whole })
+    Some(WireField { number: tag >> 3, value, whole })
 }
 
 /// Seven bits to a byte, the smallest first; at most ten bytes.
@@ -127,7 +127,7 @@ mod tests {
             &[0x2a, 0],
         ]
         .concat();
-        let all: Vec<Field<'_>> = fields(&message).map(Result::unwrap).collect();
+        let all: Vec<WireField<'_>> = fields(&message).map(Result::unwrap).collect();
         assert_eq!(all.iter().map(|field| field.number).collect::<Vec<_>>(), [1, 2, 3, 4, 5]);
         assert_eq!(all.iter().map(|field| field.whole.len()).sum::<usize>(), message.len());
         assert_eq!(all[0].value, b"ab");

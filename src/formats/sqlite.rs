@@ -13,14 +13,14 @@ const DEPTH: usize = 20;
 
 /// A database.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Database<'b> {
+pub(crate) struct SqliteDatabase<'b> {
     bytes: &'b [u8],
     page_size: usize,
     /// What of a page rows may use.
     usable: usize,
 }
 
-impl<'b> Database<'b> {
+impl<'b> SqliteDatabase<'b> {
     /// Reads the header; a database that keeps its newest rows elsewhere is none to us.
     pub(crate) fn open(bytes: &'b [u8]) -> Option<Self> {
         let header = bytes.get(..100)?;
@@ -208,7 +208,7 @@ mod tests {
 
     #[test]
     fn a_row_is_found_by_its_first_column_whatever_pages_it_lies_on() {
-        let database = Database::open(DATABASE).unwrap();
+        let database = SqliteDatabase::open(DATABASE).unwrap();
         for at in 0..60 {
             let id = format!("other{at:02}");
             let json = database.find("ContainerConfig", &id, 3).unwrap();
@@ -221,7 +221,7 @@ mod tests {
 
     #[test]
     fn what_is_not_there_is_none() {
-        let database = Database::open(DATABASE).unwrap();
+        let database = SqliteDatabase::open(DATABASE).unwrap();
         assert_eq!(database.find("ContainerConfig", "nobody", 3), None);
         assert_eq!(database.find("Nothing", "b0b1", 3), None);
         assert_eq!(database.find("ContainerConfig", "b0b1", 9), None);
@@ -232,10 +232,10 @@ mod tests {
         let changed = |at: usize, value: u8| {
             let mut bytes = DATABASE.to_vec();
             bytes[at] = value;
-            Database::open(&bytes).is_none()
+            SqliteDatabase::open(&bytes).is_none()
         };
         assert!(changed(0, b's') && changed(19, 2) && changed(59, 2) && changed(16, 0xff));
-        assert!(Database::open(&DATABASE[..99]).is_none());
+        assert!(SqliteDatabase::open(&DATABASE[..99]).is_none());
     }
 
     proptest! {
@@ -250,7 +250,7 @@ mod tests {
                     *byte = value;
                 }
             }
-            if let Some(database) = Database::open(&bytes) {
+            if let Some(database) = SqliteDatabase::open(&bytes) {
                 drop(database.find("ContainerConfig", "b0b1", 3));
             }
         }

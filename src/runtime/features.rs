@@ -21,10 +21,10 @@ use serde::Deserialize;
 use super::RuntimeKind;
 
 /// How long a runtime may take for both answers.
-const PATIENCE: Duration = Duration::from_secs(2);
+const ANSWERS_WAIT: Duration = Duration::from_secs(2);
 
 /// More than any runtime has to say.
-const MAX_ANSWER: u64 = 1 << 20;
+const ANSWER_LIMIT: u64 = 1 << 20;
 
 /// What is known about a runtime.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -34,14 +34,14 @@ pub struct Features {
     /// Major, minor and patch.
     pub version: Option<(u32, u32, u32)>,
     /// What `features` said, if it said anything.
-    pub said: Option<Said>,
+    pub said: Option<FeaturesDocument>,
 }
 
 /// The answer of `features`; a member that is absent says nothing.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[expect(missing_docs, reason = "the names are the specification's")]
-pub struct Said {
+pub struct FeaturesDocument {
     pub mount_options: Option<Vec<String>>,
     #[serde(default)]
     pub linux: Option<Linux>,
@@ -145,7 +145,7 @@ impl std::fmt::Display for Features {
 
 /// Which file an executable is; another one under the same name is asked anew.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Stamp {
+struct ExecutableStamp {
     device: u64,
     inode: u64,
     changed: (i64, i64),
@@ -153,15 +153,15 @@ struct Stamp {
 
 /// The runtimes that were asked.
 #[derive(Debug, Default)]
-pub struct Asked(Mutex<HashMap<PathBuf, (Stamp, Arc<Features>)>>);
+pub struct KnownRuntimes(Mutex<HashMap<PathBuf, (ExecutableStamp, Arc<Features>)>>);
 
-impl Asked {
+impl KnownRuntimes {
     /// What the runtime at `path` can do. It blocks the thread while a runtime is asked that was
     /// not asked before.
     pub fn features(&self, path: &Path) -> Arc<Features> {
         let Ok(meta) = std::fs::metadata(path) else { return Arc::default() };
         let changed = (meta.mtime(), meta.mtime_nsec());
-        let stamp = Stamp { device: meta.dev(), inode: meta.ino(), changed };
+        let stamp = ExecutableStamp { device: meta.dev(), inode: meta.ino(), changed };
         if let Ok(known) = self.0.lock()
             && let Some((there, features)) = known.get(path)
             && *there == stamp
@@ -180,7 +180,7 @@ impl Asked {
 
 /// Asks the runtime at `path`; `None` when it did not answer in time or could not be started.
 pub fn ask(path: &Path) -> Option<Features> {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + ANSWERS_WAIT;
     let version = output(path, "--version", deadline)?;
     let features = output(path, "features", deadline)?;
     Some(Features::from_answers(&version, &features))
@@ -196,7 +196,7 @@ fn output(path: &Path, word: &str, deadline: Instant) -> Option<String> {
     // A thread, since a pipe cannot be read with a deadline otherwise; it ends with the pipe.
     std::thread::spawn(move || {
         let mut bytes = Vec::new();
-        let read = stdout.by_ref().take(MAX_ANSWER).read_to_end(&mut bytes);
+        let read = stdout.by_ref().take(ANSWER_LIMIT).read_to_end(&mut bytes);
         let _nobody_waits = sender.send(read.map(|_| bytes));
     });
     let answer = receiver.recv_timeout(deadline.saturating_duration_since(Instant::now()));
@@ -227,7 +227,7 @@ commit: x';; features) echo '{"mountOptions":["ro"],"linux":{"namespaces":["pid"
     fn a_runtime_is_asked_once_and_again_when_it_is_another_file() {
         let temp = tempfile::tempdir().unwrap();
         let path = program(temp.path(), RUNC);
-        let asked = Asked::default();
+        let asked = KnownRuntimes::default();
         for _again in 0..3 {
             let features = asked.features(&path);
             assert_eq!(features.to_string(), "runc 1.2.3");
@@ -262,8 +262,8 @@ commit: x';; features) echo '{"mountOptions":["ro"],"linux":{"namespaces":["pid"
         let temp = tempfile::tempdir().unwrap();
         let path = program(temp.path(), "sleep 60");
         let begun = Instant::now();
-        assert_eq!(*Asked::default().features(&path), Features::default());
-        assert!(begun.elapsed() < PATIENCE + Duration::from_secs(1));
+        assert_eq!(*KnownRuntimes::default().features(&path), Features::default());
+        assert!(begun.elapsed() < ANSWERS_WAIT + Duration::from_secs(1));
     }
 
     #[test]
@@ -271,6 +271,6 @@ commit: x';; features) echo '{"mountOptions":["ro"],"linux":{"namespaces":["pid"
         assert_eq!(Features::from_answers("", "[1]").said, None);
         assert_eq!(Features::from_answers("strange", "{").version, None);
         assert_eq!(Features::from_answers("strange", "{").to_string(), "strange");
-        assert_eq!(*Asked::default().features(Path::new("/nowhere")), Features::default());
+        assert_eq!(*KnownRuntimes::default().features(Path::new("/nowhere")), Features::default());
     }
 }

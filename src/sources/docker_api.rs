@@ -11,7 +11,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 
 /// Docker counts its containers before it answers.
-const WAIT: Duration = Duration::from_secs(2);
+const API_WAIT: Duration = Duration::from_secs(2);
 
 /// The largest answer that is read; the usual one has 5 KB.
 const LIMIT: u64 = 4 << 20;
@@ -21,7 +21,7 @@ const REQUEST: &[u8] = b"GET /info HTTP/1.0\r\nHost: docker\r\nAccept: applicati
 /// Their names; `None` where nobody answers in time.
 pub fn docker_runtimes(socket: &Path) -> Option<Vec<String>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().ok()?;
-    let answer = runtime.block_on(async { tokio::time::timeout(WAIT, ask(socket)).await });
+    let answer = runtime.block_on(async { tokio::time::timeout(API_WAIT, ask(socket)).await });
     runtimes(&answer.ok()?.ok()?)
 }
 
@@ -79,6 +79,6 @@ mod tests {
         let _accepts_and_says_nothing = std::os::unix::net::UnixListener::bind(&socket).unwrap();
         let began = std::time::Instant::now();
         assert_eq!(docker_runtimes(&socket), None);
-        assert!(began.elapsed() < WAIT * 3);
+        assert!(began.elapsed() < API_WAIT * 3);
     }
 }

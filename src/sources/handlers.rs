@@ -7,7 +7,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use super::{DEADLINE, unary};
+use super::{FETCH_LIMIT, unary};
 use crate::error::Result;
 use crate::formats::protobuf::{fields, map_entry, member, text};
 
@@ -22,7 +22,7 @@ pub fn handlers(socket: &Path) -> Option<Vec<String>> {
     let messages = [AT_LENGTH.to_vec()];
     let answers = runtime.block_on(async {
         let question = unary::call(socket, PATH, &[], &messages);
-        tokio::time::timeout(DEADLINE, question).await
+        tokio::time::timeout(FETCH_LIMIT, question).await
     });
     let answer = answers.ok()?.ok()?.into_iter().next()??;
     names(&answer).ok().filter(|names| !names.is_empty())
@@ -80,6 +80,6 @@ mod tests {
         let _accepts_and_says_nothing = std::os::unix::net::UnixListener::bind(&socket).unwrap();
         let began = std::time::Instant::now();
         assert_eq!(handlers(&socket), None);
-        assert!(began.elapsed() >= DEADLINE);
+        assert!(began.elapsed() >= FETCH_LIMIT);
     }
 }

@@ -17,7 +17,10 @@ use std::time::Duration;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use crate::engine::{self, Call, Dockerd, Document, Engine, Facts, Found, Query, Record, Wanted};
+use crate::engine::{
+    self, CallerInfo, DetectedEngine, Dockerd, Document, Facts, FetchedFacts, StoreQuery,
+    StoreRecord, Wanted,
+};
 use crate::files;
 use crate::host::Host;
 
@@ -27,25 +30,30 @@ pub use processes::{Process, callers, dockers, processes};
 pub use records::record;
 
 /// How long a `create` waits for all sources together.
-const DEADLINE: Duration = Duration::from_millis(500);
+const FETCH_LIMIT: Duration = Duration::from_millis(500);
 
 /// How long a containerd that did not answer in time is left alone, or a disk.
-const REST: Duration = Duration::from_secs(10);
+const SLOW_SOURCE_PAUSE: Duration = Duration::from_secs(10);
 
-type Files = BTreeMap<String, Vec<u8>>;
+type FetchedFiles = BTreeMap<String, Vec<u8>>;
 
 /// Access to the sources; remembers which one is slow.
 #[derive(Debug, Default)]
 pub struct Sources {
     rests_until: Cell<Option<Instant>>,
     /// Of each engine the reading that was too slow, and until when there is no other.
-    slow: RefCell<BTreeMap<&'static str, (Instant, JoinHandle<Files>)>>,
+    slow: RefCell<BTreeMap<&'static str, (Instant, JoinHandle<FetchedFiles>)>>,
 }
 
 impl Sources {
     /// Everything that call, document and host tell of a container: who called, what that engine
     /// says, and what stands for what it does not say.
-    pub async fn facts(&self, host: &Host, call: &Call<'_>, document: &Document<'_>) -> Facts {
+    pub async fn facts(
+        &self,
+        host: &Host,
+        call: &CallerInfo<'_>,
+        document: &Document<'_>,
+    ) -> Facts {
         let engine = engine::detect(call, document);
         let wanted = engine::wanted(&engine, call, document);
         let name = engine.name();
@@ -76,15 +84,15 @@ impl Sources {
     pub async fn complete(
         &self,
         host: &Host,
-        engine: &Engine,
-        call: &Call<'_>,
+        engine: &DetectedEngine,
+        call: &CallerInfo<'_>,
         document: &Document<'_>,
-        found: &mut Found,
+        found: &mut FetchedFacts,
     ) {
         if !engine::is_dockers_record_missing(engine, call, document, found) {
             return;
         }
-        let deadline = Instant::now() + DEADLINE;
+        let deadline = Instant::now() + FETCH_LIMIT;
         let place = host.clone();
         let look = move || processes::docker_files(&place);
         found.dockers = Dockerd::all(&self.on_a_thread("dockerd", deadline, look).await);
@@ -94,10 +102,10 @@ impl Sources {
 
     /// Fetches what is wanted, as far as it can be had in time: the files while the store, which
     /// is another process, works on its answer.
-    pub async fn fetch(&self, host: &Host, engine: &'static str, wanted: Wanted) -> Found {
-        let deadline = Instant::now() + DEADLINE;
+    pub async fn fetch(&self, host: &Host, engine: &'static str, wanted: Wanted) -> FetchedFacts {
+        let deadline = Instant::now() + FETCH_LIMIT;
         let Wanted { files, store } = wanted;
-        let mut found = Found::default();
+        let mut found = FetchedFacts::default();
         match store {
             Some(query) => {
                 let files = async {
@@ -122,9 +130,9 @@ impl Sources {
     async fn ask_store(
         &self,
         host: &Host,
-        query: &Query,
+        query: &StoreQuery,
         deadline: Instant,
-    ) -> Result<BTreeMap<String, Record>, String> {
+    ) -> Result<BTreeMap<String, StoreRecord>, String> {
         if self.rests_until.get().is_some_and(|until| Instant::now() < until) {
             return Err(too_slow(query));
         }
@@ -132,7 +140,7 @@ impl Sources {
             Ok(Ok(records)) => Ok(records),
             Ok(Err(error)) => Err(format!("{}: {error}", query.socket)),
             Err(_) => {
-                self.rests_until.set(Some(Instant::now() + REST));
+                self.rests_until.set(Some(Instant::now() + SLOW_SOURCE_PAUSE));
                 Err(too_slow(query))
             }
         }
@@ -144,7 +152,7 @@ impl Sources {
         engine: &'static str,
         files: Vec<String>,
         deadline: Instant,
-    ) -> Files {
+    ) -> FetchedFiles {
         let (quick, slow): (Vec<_>, Vec<_>) = files.into_iter().partition(|path| is_quick(path));
         let mut found = read_all(host, quick);
         if !slow.is_empty() {
@@ -160,17 +168,17 @@ impl Sources {
         &self,
         what: &'static str,
         deadline: Instant,
-        read: impl FnOnce() -> Files + Send + 'static,
-    ) -> Files {
+        read: impl FnOnce() -> FetchedFiles + Send + 'static,
+    ) -> FetchedFiles {
         if self.disk_rests(what) {
-            return Files::new();
+            return FetchedFiles::new();
         }
         let mut reading = tokio::task::spawn_blocking(read);
         match tokio::time::timeout_at(deadline, &mut reading).await {
             Ok(files) => files.unwrap_or_default(),
             Err(_) => {
-                self.slow.borrow_mut().insert(what, (Instant::now() + REST, reading));
-                Files::new()
+                self.slow.borrow_mut().insert(what, (Instant::now() + SLOW_SOURCE_PAUSE, reading));
+                FetchedFiles::new()
             }
         }
     }
@@ -184,8 +192,8 @@ impl Sources {
     }
 }
 
-fn too_slow(query: &Query) -> String {
-    format!("{}: no answer within {} ms", query.socket, DEADLINE.as_millis())
+fn too_slow(query: &StoreQuery) -> String {
+    format!("{}: no answer within {} ms", query.socket, FETCH_LIMIT.as_millis())
 }
 
 /// Files of a run directory are in memory; others may lie on a disk that hangs.
@@ -193,7 +201,7 @@ fn is_quick(path: &str) -> bool {
     ["/run/", "/var/run/", "/sys/fs/cgroup/"].iter().any(|dir| path.starts_with(dir))
 }
 
-fn read_all(host: &Host, paths: Vec<String>) -> Files {
+fn read_all(host: &Host, paths: Vec<String>) -> FetchedFiles {
     let all = paths.into_iter();
     all.filter_map(|path| read(host, &path).map(|bytes| (path, bytes))).collect()
 }
@@ -209,7 +217,7 @@ fn read(host: &Host, path: &str) -> Option<Vec<u8>> {
 mod tests {
     use super::*;
 
-    fn fetch(host: &Host, wanted: Wanted) -> (Found, Duration) {
+    fn fetch(host: &Host, wanted: Wanted) -> (FetchedFacts, Duration) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let began = Instant::now();
         let found = runtime.block_on(Sources::default().fetch(host, "plain", wanted));
@@ -232,7 +240,7 @@ mod tests {
     fn query(host_root: &std::path::Path) -> (Host, Wanted) {
         let host = Host::new(&host_root.display().to_string(), "");
         let (socket, namespace) = ("/c.sock".to_owned(), "k8s.io".to_owned());
-        let store = Some(Query { socket, namespace, ids: vec!["a".to_owned()] });
+        let store = Some(StoreQuery { socket, namespace, ids: vec!["a".to_owned()] });
         (host, Wanted { files: Vec::new(), store })
     }
 
@@ -241,7 +249,7 @@ mod tests {
         let temp = tempfile::tempdir().unwrap();
         let (host, wanted) = query(temp.path());
         let (found, took) = fetch(&host, wanted);
-        assert!(took < DEADLINE, "{took:?}");
+        assert!(took < FETCH_LIMIT, "{took:?}");
         assert!(found.store_problem.is_some_and(|why| why.starts_with("/c.sock: ")));
     }
 
@@ -275,7 +283,7 @@ mod tests {
             assert!(found.store_problem.is_some_and(|why| why.contains("500 ms")));
         }
         let took = began.elapsed();
-        assert!(took >= DEADLINE && took < DEADLINE * 2, "{took:?}");
+        assert!(took >= FETCH_LIMIT && took < FETCH_LIMIT * 2, "{took:?}");
     }
 
     #[test]
@@ -303,16 +311,16 @@ mod tests {
             assert_eq!(found.files.keys().collect::<Vec<_>>(), ["/run/a"]);
             began.elapsed()
         };
-        assert!(took("podman") >= DEADLINE);
-        assert!(took("podman") < DEADLINE && took("podman") < DEADLINE);
-        assert!(took("docker") >= DEADLINE, "another engine's files may be elsewhere");
+        assert!(took("podman") >= FETCH_LIMIT);
+        assert!(took("podman") < FETCH_LIMIT && took("podman") < FETCH_LIMIT);
+        assert!(took("docker") >= FETCH_LIMIT, "another engine's files may be elsewhere");
         // The rest is over, the reading is not.
         let rest_over = || {
             let mut slow = sources.slow.borrow_mut();
             slow.values_mut().for_each(|(until, _)| *until = Instant::now());
         };
         rest_over();
-        assert!(took("podman") < DEADLINE);
+        assert!(took("podman") < FETCH_LIMIT);
         drop(release);
         let _released = runtime.block_on(disk);
         runtime.block_on(async {

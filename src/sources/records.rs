@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::engine::{Query, Record};
+use crate::engine::{StoreQuery, StoreRecord};
 use crate::error::Result;
 use crate::formats::protobuf::{self, fields, map_entry, member, text};
 use crate::host::Host;
@@ -15,7 +15,7 @@ use super::unary;
 const PATH: &str = "/containerd.services.containers.v1.Containers/Get";
 
 /// Fetches records. `GetContainerRequest` has the id as field 1; an id that containerd does not know is simply absent.
-pub(super) async fn get(host: &Host, query: &Query) -> Result<BTreeMap<String, Record>> {
+pub(super) async fn get(host: &Host, query: &StoreQuery) -> Result<BTreeMap<String, StoreRecord>> {
     let messages: Vec<Vec<u8>> =
         query.ids.iter().map(|id| protobuf::field(1, id.as_bytes())).collect();
     let metadata = [("containerd-namespace", query.namespace.as_str())];
@@ -33,8 +33,8 @@ pub(super) async fn get(host: &Host, query: &Query) -> Result<BTreeMap<String, R
 ///
 /// # Errors
 /// Fails on bytes that are no such message.
-pub fn record(response: &[u8]) -> Result<Record> {
-    let mut record = Record::default();
+pub fn record(response: &[u8]) -> Result<StoreRecord> {
+    let mut record = StoreRecord::default();
     for field in fields(response) {
         let field = field?;
         if field.number == 1 {
@@ -45,7 +45,7 @@ pub fn record(response: &[u8]) -> Result<Record> {
 }
 
 /// `Container`: labels 2, image 3, runtime 4, extensions 10.
-fn read_container(bytes: &[u8], record: &mut Record) -> Result<()> {
+fn read_container(bytes: &[u8], record: &mut StoreRecord) -> Result<()> {
     for field in fields(bytes) {
         let field = field?;
         match field.number {

@@ -16,12 +16,12 @@ use super::{Container, Key};
 #[derive(Debug, Default)]
 pub(super) struct Index {
     hasher: RandomState,
-    by_id: Keys,
-    by_pod: Keys,
-    by_folder: Keys,
+    by_id: HashedKeys,
+    by_pod: HashedKeys,
+    by_folder: HashedKeys,
 }
 
-type Keys = BTreeSet<(u64, Rc<Key>)>;
+type HashedKeys = BTreeSet<(u64, Rc<Key>)>;
 
 impl Index {
     /// Takes a container in; one that is there already changes nothing.
@@ -38,7 +38,7 @@ impl Index {
         }
     }
 
-    fn ways(&mut self, container: &Container) -> [(&mut Keys, u64); 3] {
+    fn ways(&mut self, container: &Container) -> [(&mut HashedKeys, u64); 3] {
         let hash = |name: &str| self.hasher.hash_one(name);
         let (id, pod) = (hash(&container.key.id), hash(&container.pod));
         let folder = hash(container.folder());
@@ -58,7 +58,7 @@ impl Index {
     }
 }
 
-fn of(keys: &Keys, hash: u64) -> impl Iterator<Item = &Rc<Key>> {
+fn of(keys: &HashedKeys, hash: u64) -> impl Iterator<Item = &Rc<Key>> {
     let least = Rc::new(Key { root: String::new(), id: String::new() });
     let from = keys.range((hash, least)..);
     from.take_while(move |(other, _)| *other == hash).map(|(_, key)| key)

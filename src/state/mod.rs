@@ -5,9 +5,9 @@
 //! anybody acts on it, what has happened as soon as the disk takes it, so that a SIGKILL loses
 //! nothing. It never talks to plugins and never looks at a process.
 
+mod disk;
 mod index;
 mod notes;
-mod record;
 mod store;
 mod wire;
 

@@ -8,8 +8,8 @@ use std::rc::Rc;
 
 use crate::error::{Context, Result};
 
+use super::disk::{self, LoadedRecords, RecordFolders};
 use super::index::Index;
-use super::record::{self, Folders, Loaded};
 use super::{Container, Key, Lifecycle, Pod};
 
 /// How many removed or refused containers `explain` still answers for (D27).
@@ -26,7 +26,7 @@ const REFUSALS: usize = 8;
 #[derive(Debug)]
 pub struct Store {
     dir: PathBuf,
-    folders: Folders,
+    folders: RecordFolders,
     boot_id: String,
     /// Read much more often than changed: who reads one shares it.
     containers: BTreeMap<Rc<Key>, Rc<Container>>,
@@ -51,9 +51,9 @@ impl Store {
     /// # Errors
     /// Fails when the directory cannot be made.
     pub fn open(dir: &Path, boot_id: &str) -> Result<(Self, Vec<String>)> {
-        let folders = Folders::open(dir)?;
-        let is_stamped = record::is_stamped(dir, boot_id);
-        let Loaded { containers, pods, gone, problems } = record::load(dir, boot_id);
+        let folders = RecordFolders::open(dir)?;
+        let is_stamped = disk::is_stamped(dir, boot_id);
+        let LoadedRecords { containers, pods, gone, problems } = disk::load(dir, boot_id);
         let known = containers.iter().chain(&gone);
         let incarnations = known.map(|c| c.incarnation).max().unwrap_or(0);
         let mut store = Self {
@@ -86,19 +86,19 @@ impl Store {
     /// # Errors
     /// Fails when the disk refuses.
     pub fn stamp(&mut self) -> Result<()> {
-        record::stamp(&self.dir, &self.boot_id)?;
+        disk::stamp(&self.dir, &self.boot_id)?;
         self.is_stamped = true;
         Ok(())
     }
 
     /// Records that could not be used, as files that somebody may look into.
     pub fn set_aside(&self) -> Vec<PathBuf> {
-        record::set_aside_before(&self.dir)
+        disk::set_aside_before(&self.dir)
     }
 
     /// Whether the folders that we write to are those that others find.
     pub fn is_in_place(&self) -> bool {
-        let has_stamp = !self.is_stamped || record::is_stamped(&self.dir, &self.boot_id);
+        let has_stamp = !self.is_stamped || disk::is_stamped(&self.dir, &self.boot_id);
         has_stamp && self.folders.are_at(&self.dir)
     }
 
@@ -108,7 +108,7 @@ impl Store {
     /// # Errors
     /// Fails when the disk refuses.
     pub fn rebuild(&mut self) -> Result<()> {
-        self.folders = Folders::open(&self.dir)?;
+        self.folders = RecordFolders::open(&self.dir)?;
         self.unwritten = self.containers.keys().map(|key| Key::clone(key)).collect();
         self.unwritten_pods = self.pods.keys().cloned().collect();
         // The last of each id is written last.

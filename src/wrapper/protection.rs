@@ -100,7 +100,7 @@ fn describe(config: &Config, question: &Question, document: &BundleDocument) -> 
     };
     let bundle = absolute(call.bundle.as_deref().unwrap_or_default());
     let [parent, grandparent] = callers(&host, question.pid, question.parent_pid);
-    let engine_call = engine::Call {
+    let engine_call = engine::CallerInfo {
         id: &call.id.as_deref().unwrap_or_default().to_string_lossy(),
         root: &root.to_string_lossy(),
         bundle: &bundle.to_string_lossy(),
@@ -118,7 +118,7 @@ fn describe(config: &Config, question: &Question, document: &BundleDocument) -> 
 }
 
 /// The engine's data about the container, as far as it can be read in time.
-fn look_up(host: &Host, call: &engine::Call<'_>, spec: &Spec) -> Result<engine::Facts> {
+fn look_up(host: &Host, call: &engine::CallerInfo<'_>, spec: &Spec) -> Result<engine::Facts> {
     let doing = || "reading the engine's files";
     let builder = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = builder.doing(doing)?;

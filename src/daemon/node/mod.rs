@@ -27,7 +27,7 @@ use crate::config::Config;
 use crate::error::{Error, Result, quoted};
 use crate::host::Host;
 use crate::plugin::{Encoded, api};
-use crate::runtime::features::Asked;
+use crate::runtime::features::KnownRuntimes;
 use crate::sources::Sources;
 use crate::state::{Container, Key, Lifecycle, Pod, PodState, Store};
 
@@ -122,7 +122,7 @@ pub(crate) struct Node {
     pub(crate) store: RefCell<Store>,
     pub(crate) relay: Relay,
     /// Shared with the threads that ask runtimes what they can do.
-    pub(crate) runtimes: Arc<Asked>,
+    pub(crate) runtimes: Arc<KnownRuntimes>,
     pub(crate) started: Instant,
     pub(crate) started_with: OnceCell<StartedWith>,
     pub(crate) requests: RefCell<BTreeMap<&'static str, u64>>,

@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 
 use crate::describe;
 use crate::engine::EngineKind;
-use crate::engine::{self, Engine, Role};
+use crate::engine::{self, DetectedEngine, Role};
 use crate::error::{Context, Error, Result, quoted};
 use crate::host::Point;
 use crate::plugin::{Event, api};
@@ -26,7 +26,7 @@ use crate::daemon::request::identity;
 
 /// A call and its bundle, understood.
 pub(crate) struct Seen {
-    pub(crate) engine: Engine,
+    pub(crate) engine: DetectedEngine,
     pub(crate) role: Role,
     pub(crate) pod: api::PodSandbox,
     pub(crate) container: api::Container,
@@ -48,7 +48,7 @@ pub(crate) async fn describe(node: &Node, call: &Call, document: &[u8]) -> Resul
     let spec = describe::Spec::parse(document)?;
     let bundle = call.bundle.to_string_lossy();
     let [parent, grandparent] = call.callers(&node.host);
-    let engine_call = engine::Call {
+    let engine_call = engine::CallerInfo {
         id: &call.key.id,
         root: &call.key.root,
         bundle: &bundle,
@@ -86,7 +86,7 @@ pub(crate) async fn describe_folder(
 ) -> Result<Option<Seen>> {
     let spec = describe::Spec::parse(document)?;
     let bundle = folder.to_string_lossy();
-    let nobody = engine::Call {
+    let nobody = engine::CallerInfo {
         id,
         root: "",
         bundle: &bundle,

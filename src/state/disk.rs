@@ -34,7 +34,7 @@ const NEXT: u32 = SCHEMA + 1;
 
 /// The folders, opened once: a record is written many times in a container's life.
 #[derive(Debug)]
-pub(super) struct Folders {
+pub(super) struct RecordFolders {
     containers: OwnedFd,
     pods: OwnedFd,
     pristine: OwnedFd,
@@ -43,7 +43,7 @@ pub(super) struct Folders {
 
 /// What an earlier daemon of this boot left.
 #[derive(Debug)]
-pub(super) struct Loaded {
+pub(super) struct LoadedRecords {
     pub(super) containers: Vec<Container>,
     pub(super) pods: Vec<Pod>,
     /// Containers that are gone and were kept, oldest first.
@@ -52,7 +52,7 @@ pub(super) struct Loaded {
     pub(super) problems: Vec<String>,
 }
 
-impl Folders {
+impl RecordFolders {
     /// Makes them where they are missing.
     pub(super) fn open(dir: &Path) -> Result<Self> {
         use std::os::unix::fs::DirBuilderExt;
@@ -162,7 +162,7 @@ pub(super) fn set_aside_before(dir: &Path) -> Vec<PathBuf> {
 }
 
 /// Reads every record of this boot.
-pub(super) fn load(dir: &Path, boot_id: &str) -> Loaded {
+pub(super) fn load(dir: &Path, boot_id: &str) -> LoadedRecords {
     if stamp_of(dir).is_some_and(|boot| boot != boot_id) {
         // Nobody mends what tells of another boot, and no plugin is waited for because of it.
         set_aside_before(dir).iter().for_each(|path| drop(std::fs::remove_file(path)));
@@ -178,7 +178,7 @@ pub(super) fn load(dir: &Path, boot_id: &str) -> Loaded {
     gone.iter_mut().for_each(|container| container.state = Lifecycle::Removed);
     gone.sort_by_key(|container| container.incarnation);
     containers.sort_by_key(|container| container.incarnation);
-    Loaded { containers, pods, gone, problems }
+    LoadedRecords { containers, pods, gone, problems }
 }
 
 fn load_containers(
@@ -351,7 +351,7 @@ mod tests {
         files::replace(&temp.path().join("containers/bad.json"), b"{\"schema\": ").unwrap();
         let mut newer = container("newer");
         newer.schema = SCHEMA + 2;
-        Folders::open(temp.path()).unwrap().write_container(&newer).unwrap();
+        RecordFolders::open(temp.path()).unwrap().write_container(&newer).unwrap();
         let (store, problems) = Store::open(temp.path(), "boot").unwrap();
         assert_eq!(store.containers().count(), 1);
         assert_eq!(problems.len(), 2, "{problems:?}");

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
-use test_support::ground::Ground;
+use test_support::real_runtime::RealRuntime;
 
 /// Calls that succeed. Several in one line run one after the other: the later ones meet what the
 /// earlier ones did. `@` is a private folder; containers: `live` runs, `made` was created, `dead`
@@ -108,18 +108,18 @@ struct Seen {
 }
 
 struct Place {
-    ground: Ground,
+    real: RealRuntime,
     temp: tempfile::TempDir,
 }
 
 impl Place {
     fn new() -> Option<Self> {
         let temp = tempfile::tempdir().unwrap();
-        let place = Self { ground: Ground::new(temp.path())?, temp };
+        let place = Self { real: RealRuntime::new(temp.path())?, temp };
         let dir = place.temp.path().display();
         let text = format!(
             "runtime = [\"{}\"]\nrun_dir = \"{dir}/run\"\n[nri]\nsocket_path = \"{dir}/nri.sock\"\nplugin_path = \"{dir}/plugins\"\nplugin_config_path = \"{dir}\"\n",
-            place.ground.runc().display()
+            place.real.runc().display()
         );
         place.write("config.toml", &text);
         place.write("input", "from standard input\n");
@@ -127,7 +127,7 @@ impl Place {
             [("live", ["sleep", "1000"]), ("made", ["sleep", "1000"]), ("dead", ["sleep", "0"])]
         {
             std::fs::create_dir(place.path(id)).unwrap();
-            let document = place.ground.document(id, &args);
+            let document = place.real.document(id, &args);
             place.write(&format!("{id}/config.json"), &document.to_string());
             place.direct(&["create", "--bundle", &format!("@/{id}"), id]);
         }
@@ -162,7 +162,7 @@ impl Place {
 
     /// A call that must succeed, of the real runc.
     fn direct(&self, words: &[&str]) -> Seen {
-        let seen = self.run(self.ground.runc(), &[], words);
+        let seen = self.run(self.real.runc(), &[], words);
         assert_eq!(seen.code, Some(0), "{seen:?}");
         seen
     }
@@ -254,7 +254,7 @@ fn an_engine_cannot_tell_us_from_runc_and_nothing_is_started() {
     let (mut fine, mut failing) = (0, 0);
     for calls in FINE.iter().chain(FAILING) {
         for log in LOGS {
-            let direct = place.line(place.ground.runc(), log, calls);
+            let direct = place.line(place.real.runc(), log, calls);
             let through = place.line(ours(), log, calls);
             for (direct, through) in direct.iter().zip(&through) {
                 assert_eq!(direct, through);
@@ -337,11 +337,11 @@ fn what_runc_refuses_is_refused_in_its_own_words() {
     let Some(place) = Place::new() else { return };
     let _daemon = Daemon::start(&place);
     std::fs::create_dir(place.path("odd")).unwrap();
-    let odd = place.ground.document("fresh", &["no-such-program"]);
+    let odd = place.real.document("fresh", &["no-such-program"]);
     place.write("odd/config.json", &odd.to_string());
     for calls in REFUSED_BY_RUNC {
         for log in LOGS {
-            let direct = place.line(place.ground.runc(), log, calls);
+            let direct = place.line(place.real.runc(), log, calls);
             let through = place.line(ours(), log, calls);
             assert_ne!(direct[0].code, Some(0), "{direct:?}");
             assert_eq!(direct, through);

@@ -3,12 +3,12 @@
 //! daemon with a small runtime: what they change, what they write, and how they refuse.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Stdio};
 
 use nri_runc::plugin::api;
 use serde_json::{Value, json};
 use test_support::example::example;
-use test_support::{BUNDLE, LIFE, TestHost, wait_until};
+use test_support::{BUNDLE, LIFE, Started, TestHost, succeeds, wait_until};
 
 /// Puts a plugin where it is launched from, with its configuration.
 fn install(host: &TestHost, name: &str, id: &str, config: &str) {
@@ -19,11 +19,7 @@ fn install(host: &TestHost, name: &str, id: &str, config: &str) {
 }
 
 fn is_synchronized(host: &TestHost, id: &str) -> bool {
-    host.admin(&["plugins"]).as_array().into_iter().flatten().any(|plugin| {
-        let (index, name) = (plugin["index"].as_str(), plugin["name"].as_str());
-        format!("{}-{}", index.unwrap_or_default(), name.unwrap_or_default()) == id
-            && plugin["state"] == "synchronized"
-    })
+    test_support::is_synchronized(&host.admin(&["plugins"]), id)
 }
 
 /// A daemon that launches one plugin.
@@ -47,16 +43,6 @@ fn with_misc() -> TestHost {
     let more = format!("---[debug]\nnode_root = \"{node}\"\n");
     host.configure(&host.path("fake/runc"), &more);
     host
-}
-
-/// A plugin started by hand; ends with the test.
-struct Started(Child);
-
-impl Drop for Started {
-    fn drop(&mut self) {
-        let _ended = self.0.kill();
-        let _reaped = self.0.wait();
-    }
 }
 
 #[expect(clippy::disallowed_methods, reason = "the program under test")]
@@ -89,11 +75,6 @@ fn annotated(host: &TestHost, annotations: &[(&str, &str)]) {
 
 fn seen(host: &TestHost) -> Value {
     serde_json::from_str(&host.read("fake/seen.json")).unwrap()
-}
-
-#[track_caller]
-fn succeeds(output: &Output) {
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
 /// Refused in one line with all these words, and nothing was changed or started.

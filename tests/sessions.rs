@@ -12,6 +12,7 @@ use nri_runc::plugin::stub::Stub;
 use nri_runc::plugin::{
     Event, Outcome, Plugin, PluginIdentity, SessionError, Settings, Upcalls, api, handshake,
 };
+use test_support::NoUpdates;
 use tokio::io::AsyncWriteExt;
 use tokio::net::UnixStream;
 use tokio::sync::Semaphore;
@@ -60,19 +61,6 @@ impl api::Plugin for Odd {
         let env = api::KeyValue { key: "NAME".to_owned(), value, ..Default::default() };
         let adjust = api::ContainerAdjustment { env: vec![env], ..Default::default() };
         Ok(api::CreateContainerResponse { adjust: Some(adjust).into(), ..Default::default() })
-    }
-}
-
-struct NoUpdates;
-
-#[async_trait]
-impl Upcalls for NoUpdates {
-    async fn update_containers(
-        &self,
-        plugin: &PluginIdentity,
-        _: api::UpdateContainersRequest,
-    ) -> Result<api::UpdateContainersResponse, String> {
-        Err(format!("no updates for {plugin}"))
     }
 }
 

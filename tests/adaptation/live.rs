@@ -12,9 +12,9 @@ use nri_runc::plugin::stub::{PluginHandler, Result, RuntimeHandle, Stub, async_t
 use nri_runc::plugin::{Event, api};
 use protobuf::MessageFull;
 use serde_json::{Value, json};
+use test_support::replay::Replay;
 
 use super::case::{Case, message, show_container, show_resources};
-use test_support::replay::Replay;
 
 const LAST: &str = "99-last";
 

@@ -3,9 +3,9 @@
 //! synchronized and hear of it from then on; what came to nothing is nobody's business.
 
 use serde_json::json;
+use test_support::{BUNDLE, Script, TestHost, wait_until};
 
 use super::{life, sets, succeeds};
-use test_support::{BUNDLE, Script, TestHost, wait_until};
 
 /// A world whose daemon is away, and policy is to go on.
 fn without_a_daemon() -> TestHost {

@@ -7,9 +7,9 @@ use std::sync::{Arc, Mutex};
 
 use protobuf::MessageDyn;
 use serde_json::{Value, json};
+use test_support::{BUNDLE, Script, TestHost, wait_until};
 
 use super::succeeds;
-use test_support::{BUNDLE, Script, TestHost, wait_until};
 
 const HOME: &str = "host/run/containers/storage/overlay-containers";
 

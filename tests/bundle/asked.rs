@@ -5,9 +5,9 @@
 use std::time::{Duration, Instant};
 
 use nri_runc::plugin::api;
+use test_support::{Script, TestHost};
 
 use super::{refused, sets, started, succeeds};
-use test_support::{Script, TestHost};
 
 /// Asks for something that not every runtime honours.
 fn schedules() -> Script {

@@ -5,8 +5,9 @@
 
 use std::process::{Command, Output, Stdio};
 
-use super::succeeds;
 use test_support::{BUNDLE, TestHost};
+
+use super::succeeds;
 
 /// Creates `c1` from a shell that ran `before` first; no daemon runs yet.
 #[expect(clippy::disallowed_methods, reason = "the program under test, below a shell")]

@@ -7,10 +7,11 @@ use std::process::{Command, Stdio};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
+use test_support::responding_plugin::{RespondingPlugin, Response, SharedPlugin};
+use test_support::{BUNDLE, TestHost, wait_until};
+
 use super::policies::seat;
 use super::{refused, started, succeeds};
-use test_support::actor::{Act, Actor, Shared};
-use test_support::{BUNDLE, TestHost, wait_until};
 
 const CONTAINERS: usize = 60;
 const TAKES: u64 = 50;
@@ -62,8 +63,9 @@ fn burst(host: &TestHost) -> Vec<Came> {
     all.into_inner().unwrap()
 }
 
-fn slow(host: &TestHost) -> Shared {
-    let slow = seat(host, "10-policy", Actor::always(Act::SleepAndSet(TAKES, "KEY")));
+fn slow(host: &TestHost) -> SharedPlugin {
+    let slow =
+        seat(host, "10-policy", RespondingPlugin::always(Response::SleepAndSet(TAKES, "KEY")));
     // The first few tell how long it takes.
     for id in ["warm1", "warm2"] {
         assert!(create(host, id).is_created);
@@ -142,7 +144,7 @@ fn where_nothing_protects_containers_of_a_burst_go_on_without_the_busy_plugin() 
 fn a_daemon_that_is_too_slow_is_not_called_silent_and_lets_nothing_through() {
     let settings = settings("required = true").replace("\"5s\"", "\"4s\"");
     let host = started(&settings);
-    let _slow = seat(&host, "10-policy", Actor::always(Act::Sleep(20_000)));
+    let _slow = seat(&host, "10-policy", RespondingPlugin::always(Response::Sleep(20_000)));
     refused(&host, &host.create("c1"), &["the daemon took too long", "plugin policy is required"]);
 }
 

@@ -3,11 +3,11 @@
 //! none through; exempt pods go on, and so does everything where nothing protects.
 
 use nri_runc::plugin::Event;
+use test_support::responding_plugin::{RespondingPlugin, Response};
+use test_support::{BUNDLE, TestHost, wait_until};
 
 use super::policies::seat;
 use super::{refused, started, succeeds};
-use test_support::actor::{Act, Actor};
-use test_support::{BUNDLE, TestHost, wait_until};
 
 const REQUIRED: &str = "[plugin.policy]\nrequired = true\n";
 
@@ -48,7 +48,7 @@ fn without_a_daemon_everything_goes_on_where_nothing_protects() {
 fn a_start_goes_on_without_a_daemon_for_its_container_was_adjusted_before() {
     let mut host = TestHost::new(&format!("autostart = false---{REQUIRED}"));
     host.start_daemon();
-    let _policy = seat(&host, "10-policy", Actor::always(Act::Set("KEY")));
+    let _policy = seat(&host, "10-policy", RespondingPlugin::always(Response::Set("KEY")));
     succeeds(&host.create("c1"));
     host.kill_daemon();
     succeeds(&host.verb(&["start", "c1"]));
@@ -72,7 +72,7 @@ fn a_daemon_that_dies_at_any_step_of_a_create_lets_nothing_through() {
         host.configure(&host.path("fake/runc"), &more);
         let mut host = host;
         host.start_daemon();
-        let _policy = seat(&host, "10-policy", Actor::always(Act::Set("KEY")));
+        let _policy = seat(&host, "10-policy", RespondingPlugin::always(Response::Set("KEY")));
         host.write("fault", &fault);
         let output = host.create("c1");
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -89,7 +89,7 @@ fn a_daemon_that_dies_at_any_step_of_a_create_lets_nothing_through() {
 fn a_daemon_that_is_killed_while_a_plugin_thinks_lets_nothing_through() {
     for verb in ["create", "run"] {
         let mut host = started(&format!("---plugin_request_timeout = \"60s\"\n{REQUIRED}"));
-        let slow = Actor::at(Event::CreateContainer, Act::Sleep(20_000));
+        let slow = RespondingPlugin::at(Event::CreateContainer, Response::Sleep(20_000));
         let policy = seat(&host, "10-policy", slow);
         let mut wrapper = host.spawn(&[verb, "--bundle", "BUNDLE", "c1"]);
         wait_until("the plugin is asked", || {
@@ -167,16 +167,19 @@ fn without_a_daemon_an_odd_document_is_not_exempt() {
 
 #[test]
 fn plugins_that_protect_on_their_own_account_are_known_while_the_daemon_is_away() {
-    for (actor, why) in [
-        (Actor::always(Act::Answer).validates(), "plugin 10-judge validates adjustments"),
+    for (responder, why) in [
         (
-            Actor::always(Act::Answer).declares(true, true),
+            RespondingPlugin::always(Response::Answer).validates(),
+            "plugin 10-judge validates adjustments",
+        ),
+        (
+            RespondingPlugin::always(Response::Answer).declares(true, true),
             "plugin 10-judge declares that its silence refuses",
         ),
     ] {
         let mut host = TestHost::new("autostart = false");
         host.start_daemon();
-        let _judge = seat(&host, "10-judge", actor);
+        let _judge = seat(&host, "10-judge", responder);
         succeeds(&host.create("c1"));
         host.write("fake/argv", "");
         host.kill_daemon();
@@ -188,7 +191,8 @@ fn plugins_that_protect_on_their_own_account_are_known_while_the_daemon_is_away(
 fn a_plugin_that_left_of_its_own_protects_nothing_any_more() {
     let mut host = TestHost::new("autostart = false");
     host.start_daemon();
-    let leaves = Actor::at(Event::PostCreateContainer, Act::Leave).declares(true, true);
+    let leaves =
+        RespondingPlugin::at(Event::PostCreateContainer, Response::Leave).declares(true, true);
     let _judge = seat(&host, "10-judge", leaves);
     succeeds(&host.create("c1"));
     wait_until("it is gone", || host.admin(&["status"])["plugins"] == 0);

@@ -10,25 +10,25 @@ use std::time::{Duration, Instant};
 
 use nri_runc::plugin::Event;
 use serde_json::Value;
+use test_support::responding_plugin::{RespondingPlugin, Response, SharedPlugin};
+use test_support::{BUNDLE, LIFE, TestHost, wait_until};
 
 use super::policies::{connect, row};
 use super::started;
-use test_support::actor::{Act, Actor, Shared};
-use test_support::{BUNDLE, LIFE, TestHost, wait_until};
 
-/// Connects an actor until it takes part: a busy machine may miss a short time-out.
-fn seat(host: &TestHost, id: &str, actor: Actor) -> Shared {
-    let actor = Arc::new(actor);
+/// Connects a plugin until it takes part: a busy machine may miss a short time-out.
+fn seat(host: &TestHost, id: &str, responder: RespondingPlugin) -> SharedPlugin {
+    let responder = Arc::new(responder);
     let mut tried = Instant::now();
-    connect(host, id, Arc::<Actor>::clone(&actor));
+    connect(host, id, Arc::<RespondingPlugin>::clone(&responder));
     wait_until("the plugin is synchronized", || {
         if tried.elapsed() > Duration::from_secs(3) {
             tried = Instant::now();
-            connect(host, id, Arc::<Actor>::clone(&actor));
+            connect(host, id, Arc::<RespondingPlugin>::clone(&responder));
         }
         row(host, id).is_some()
     });
-    actor
+    responder
 }
 
 /// Longer than any bound that the wrapper waits.
@@ -92,18 +92,18 @@ fn crowd(host: &TestHost, count: usize, live: impl Fn(&str) + Sync) {
 }
 
 /// Leaves in the middle of its twentieth create.
-fn mortal() -> Actor {
+fn mortal() -> RespondingPlugin {
     let creates = AtomicUsize::new(0);
-    Actor::new(move |event, _| {
+    RespondingPlugin::new(move |event, _| {
         let is_create = event == Event::CreateContainer;
         let dies = is_create && creates.fetch_add(1, Ordering::SeqCst) == 19;
-        if dies { Act::Leave } else { Act::Answer }
+        if dies { Response::Leave } else { Response::Answer }
     })
 }
 
 /// Too slow for its time-out of 100 ms at every create.
-fn sleeper() -> Actor {
-    Actor::at(Event::CreateContainer, Act::Sleep(150))
+fn sleeper() -> RespondingPlugin {
+    RespondingPlugin::at(Event::CreateContainer, Response::Sleep(150))
 }
 
 #[test]
@@ -115,16 +115,16 @@ fn sixty_four_containers_pass_ten_plugins_of_which_one_sleeps_one_calls_back_and
         settings.push_str(&format!("request_timeout = \"{timeout}\"\n"));
     }
     let host = started(&settings);
-    let mut actors: Vec<(usize, Shared)> = Vec::new();
+    let mut actors: Vec<(usize, SharedPlugin)> = Vec::new();
     for index in 10..20 {
-        let actor = match index {
+        let responder = match index {
             12 => sleeper(),
-            14 => Actor::always(Act::CallBack),
+            14 => RespondingPlugin::always(Response::CallBack),
             16 => mortal(),
-            18 => Actor::always(Act::Set("KEY")),
-            _ => Actor::always(Act::Answer),
+            18 => RespondingPlugin::always(Response::Set("KEY")),
+            _ => RespondingPlugin::always(Response::Answer),
         };
-        actors.push((index, seat(&host, &format!("{index}-p{index}"), actor)));
+        actors.push((index, seat(&host, &format!("{index}-p{index}"), responder)));
     }
     crowd(&host, 64, |id| {
         assert!(create(&host, id), "{}", said(&host, id));
@@ -132,8 +132,8 @@ fn sixty_four_containers_pass_ten_plugins_of_which_one_sleeps_one_calls_back_and
             assert!(verb(&host, id, words), "{words:?}: {}", said(&host, id));
         }
     });
-    for (index, actor) in &actors {
-        let told = actor.told();
+    for (index, responder) in &actors {
+        let told = responder.told();
         for number in 0..64 {
             let id = format!("c{number}");
             let heard = heard_of(&told, &id);
@@ -160,15 +160,15 @@ fn dice(seed: &AtomicU64) -> u64 {
 }
 
 /// Anything, at the edge of a time-out of 20 ms; rarely something fatal.
-fn fickle(seed: u64) -> Actor {
+fn fickle(seed: u64) -> RespondingPlugin {
     let seed = AtomicU64::new(seed);
-    Actor::new(move |_, _| match dice(&seed) % 100 {
-        0..50 => Act::Answer,
-        50..80 => Act::Sleep(10 + dice(&seed) % 20),
-        80..90 => Act::CallBack,
-        90..94 => Act::Refuse("not this one"),
-        94..99 => Act::Hang,
-        _ => Act::Leave,
+    RespondingPlugin::new(move |_, _| match dice(&seed) % 100 {
+        0..50 => Response::Answer,
+        50..80 => Response::Sleep(10 + dice(&seed) % 20),
+        80..90 => Response::CallBack,
+        90..94 => Response::Refuse("not this one"),
+        94..99 => Response::Hang,
+        _ => Response::Leave,
     })
 }
 
@@ -189,7 +189,7 @@ fn with_time_outs_of_20_ms_and_fickle_plugins_every_container_ends_and_the_order
         }
         let host = started(&settings);
         // Synchronize and registration come before anything fickle.
-        let mut actors: Vec<Shared> = Vec::new();
+        let mut actors: Vec<SharedPlugin> = Vec::new();
         for index in 10..15 {
             actors.push(seat(&host, &format!("{index}-p{index}"), fickle(round * 5 + index)));
         }
@@ -201,10 +201,10 @@ fn with_time_outs_of_20_ms_and_fickle_plugins_every_container_ends_and_the_order
             let deleted = verb(&host, id, &["delete", "--force", id]);
             assert!(deleted, "round {round}: {}", said(&host, id));
         });
-        for (actor, id) in
-            actors.iter().flat_map(|actor| (0..12).map(move |id| (actor, format!("c{id}"))))
+        for (responder, id) in
+            actors.iter().flat_map(|responder| (0..12).map(move |id| (responder, format!("c{id}"))))
         {
-            let told = actor.told();
+            let told = responder.told();
             let heard = heard_of(&told, &id);
             assert!(is_in_order(&heard), "round {round}, {id}: {heard:?}");
         }

@@ -3,9 +3,9 @@
 //! of it from the log, from `status` and from `check`.
 
 use serde_json::{Value, json};
+use test_support::{BUNDLE, TestHost};
 
 use super::succeeds;
-use test_support::{BUNDLE, TestHost};
 
 const MOBY: &str = "run-docker/io.containerd.runtime.v2.task/moby";
 

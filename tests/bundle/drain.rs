@@ -7,21 +7,21 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use nri_runc::plugin::Event;
+use test_support::responding_plugin::{RespondingPlugin, Response, SharedPlugin};
+use test_support::{BUNDLE, TestHost, wait_until};
 
 use super::policies::seat;
 use super::{started, succeeds};
-use test_support::actor::{Act, Actor, Shared};
-use test_support::{BUNDLE, TestHost, wait_until};
 
 const REQUIRED: &str = "---plugin_request_timeout = \"60s\"\n[plugin.policy]\nrequired = true\n";
 
 /// A plugin that takes so long for a create, and is asked about `c1` now.
-fn asked(host: &TestHost, millis: u64, verb: &str) -> (Shared, std::process::Child) {
+fn asked(host: &TestHost, millis: u64, verb: &str) -> (SharedPlugin, std::process::Child) {
     let sleeps = move |event, _: &str| {
         let is_create = event == Event::CreateContainer;
-        if is_create { Act::SleepAndSet(millis, "KEY") } else { Act::Answer }
+        if is_create { Response::SleepAndSet(millis, "KEY") } else { Response::Answer }
     };
-    let policy = seat(host, "10-policy", Actor::new(sleeps));
+    let policy = seat(host, "10-policy", RespondingPlugin::new(sleeps));
     let wrapper = host.spawn(&[verb, "--bundle", "BUNDLE", "c1"]);
     wait_until("the plugin is asked", || policy.told().contains(&"CreateContainer c1".to_owned()));
     (policy, wrapper)

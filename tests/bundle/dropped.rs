@@ -3,9 +3,9 @@
 //! The layout is CRI-O's, made by hand.
 
 use serde_json::{Value, json};
+use test_support::{BUNDLE, Script, TestHost, wait_until};
 
 use super::{started, succeeds};
-use test_support::{BUNDLE, Script, TestHost, wait_until};
 
 const POD: &str = "store/overlay-containers/pod1";
 

@@ -4,8 +4,9 @@
 
 use std::io::Write;
 
-use super::{sets, started, succeeds};
 use test_support::{BUNDLE, Script, TestHost, wait_until};
+
+use super::{sets, started, succeeds};
 
 const EDITED: &str = r#"{"process": {"args": ["edited"], "env": []}, "linux": {}}"#;
 

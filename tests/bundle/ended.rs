@@ -6,9 +6,9 @@ use std::sync::{Arc, Mutex};
 
 use protobuf::MessageDyn;
 use serde_json::{Value, json};
+use test_support::{BUNDLE, Script, TestHost, wait_until};
 
 use super::{life, started, succeeds};
-use test_support::{BUNDLE, Script, TestHost, wait_until};
 
 /// State, exit code, reason and message of each StopContainer.
 type Ends = Arc<Mutex<Vec<Value>>>;

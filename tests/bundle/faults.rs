@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
 use nri_runc::link::{Answer, Attached, PROTOCOL, Question, read_frame};
 use serde_json::Value;
+use test_support::{BUNDLE, Script, TestHost, wait_until};
 
 use super::{refused, sets, started, succeeds};
-use test_support::{BUNDLE, Script, TestHost, wait_until};
 
 const NOBODY: u32 = 65_534;
 

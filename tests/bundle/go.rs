@@ -2,16 +2,22 @@
 //! The same life with a plugin on the official Go stub (NRI v0.12.5), where Go is there: our
 //! framing, handshake and calls against the reference's own code.
 
-use std::process::{Child, Command, Stdio};
-use test_support::{BUNDLE, TestHost, golang, wait_until};
+use std::path::Path;
+use std::process::{Command, Stdio};
 
-struct Plugin(Child);
+use test_support::{BUNDLE, Started, TestHost, golang, wait_until};
 
-impl Drop for Plugin {
-    fn drop(&mut self) {
-        let _ended = self.0.kill();
-        let _reaped = self.0.wait();
-    }
+/// Starts the Go plugin, and waits until it is synchronized.
+#[expect(clippy::disallowed_methods, reason = "the Go side of the test")]
+fn connect(host: &TestHost, program: &Path) -> Started {
+    let mut command = Command::new(program);
+    command.arg("-socket").arg(host.path("nri.sock")).arg("-out").arg(host.path("told"));
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    let plugin = Started(command.spawn().unwrap());
+    wait_until("the Go plugin is synchronized", || {
+        host.admin(&["plugins"])[0]["state"] == "synchronized"
+    });
+    plugin
 }
 
 #[test]
@@ -19,21 +25,7 @@ fn a_plugin_on_the_go_stub_adjusts_a_container_and_hears_its_life() {
     let Some(program) = golang::program("recorder") else { return };
     let mut host = TestHost::new("");
     host.start_daemon();
-    #[expect(clippy::disallowed_methods, reason = "the Go side of the test")]
-    let plugin = Command::new(program)
-        .arg("-socket")
-        .arg(host.path("nri.sock"))
-        .arg("-out")
-        .arg(host.path("told"))
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
-    let _plugin = Plugin(plugin);
-    wait_until("the Go plugin is synchronized", || {
-        host.admin(&["plugins"])[0]["state"] == "synchronized"
-    });
+    let _plugin = connect(&host, &program);
     let told = host.admin(&["plugins"]);
     assert_eq!(
         (told[0]["index"].as_str(), told[0]["name"].as_str()),
@@ -58,20 +50,7 @@ fn a_large_container_reaches_a_plugin_on_the_go_stub() {
     let many: Vec<String> = (0..20_000).map(|n| format!("\"V{n}=some value\"")).collect();
     let large = BUNDLE.replace("\"A=1\"", &format!("\"A=1\", {}", many.join(", ")));
     host.write("bundle/config.json", &large);
-    #[expect(clippy::disallowed_methods, reason = "the Go side of the test")]
-    let plugin = Command::new(program)
-        .arg("-socket")
-        .arg(host.path("nri.sock"))
-        .arg("-out")
-        .arg(host.path("told"))
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
-    let _plugin = Plugin(plugin);
-    wait_until("the Go plugin is synchronized", || {
-        host.admin(&["plugins"])[0]["state"] == "synchronized"
-    });
+    let _plugin = connect(&host, &program);
     assert!(host.create("c1").status.success());
     assert!(host.read("fake/seen.json").contains("FROM_GO=yes"));
 }

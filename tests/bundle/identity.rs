@@ -3,9 +3,9 @@
 //! without, makes of them, and where the operator reads of it.
 
 use serde_json::{Value, json};
+use test_support::{BUNDLE, TestHost};
 
 use super::{Script, succeeds};
-use test_support::{BUNDLE, TestHost};
 
 const REQUIRED: &str = "[plugin.policy]\nrequired = true\n";
 const UID: &str = "11111111-2222-4333-8444-555555555555";

@@ -5,9 +5,9 @@ use std::sync::{Arc, Mutex};
 
 use protobuf::MessageDyn;
 use serde_json::{Value, json};
+use test_support::{BUNDLE, Script, TestHost, wait_until};
 
 use super::succeeds;
-use test_support::{BUNDLE, Script, TestHost, wait_until};
 
 fn annotated(host: &TestHost, id: &str, annotations: &Value, cgroups_path: Option<&str>) -> String {
     let folder = format!("overlay-containers/{id}/userdata");

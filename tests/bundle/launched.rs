@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
-
-use super::succeeds;
 use test_support::example::example;
 use test_support::{BUNDLE, TestHost, wait_until};
+
+use super::succeeds;
 
 /// A world with the sample plugin as `10-greeter`, which writes what it sees to the file `saw`.
 fn host(more: &str) -> TestHost {

@@ -3,13 +3,9 @@
 //! deletes of what never was, ends before the beginning, a host that was restarted.
 
 use serde_json::{Value, json};
+use test_support::{BUNDLE, Script, TestHost, heard, wait_until};
 
 use super::{life, sets, started, succeeds};
-use test_support::{BUNDLE, Script, TestHost, wait_until};
-
-fn heard(told: &std::sync::Mutex<Vec<String>>, event: &str) -> bool {
-    told.lock().unwrap().iter().any(|known| known == event)
-}
 
 /// The process dies, by nobody's verb.
 fn dies(host: &TestHost, id: &str) {

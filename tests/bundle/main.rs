@@ -38,36 +38,8 @@ mod waited;
 use nri_runc::error::RESERVED_PHRASES;
 use nri_runc::plugin::api;
 use serde_json::Value;
-use test_support::{BUNDLE, Script, TestHost, life, wait_until};
-
-fn env(key: &str, value: &str) -> api::KeyValue {
-    api::KeyValue { key: key.to_owned(), value: value.to_owned(), ..Default::default() }
-}
-
-fn sets(key: &str, value: &str) -> Script {
-    let adjust = api::ContainerAdjustment { env: vec![env(key, value)], ..Default::default() };
-    Script { adjust, ..Script::default() }
-}
-
-fn pins(cpus: &str) -> Script {
-    let cpu = api::LinuxCPU { cpus: cpus.to_owned(), ..Default::default() };
-    let resources = api::LinuxResources { cpu: Some(cpu).into(), ..Default::default() };
-    let linux =
-        api::LinuxContainerAdjustment { resources: Some(resources).into(), ..Default::default() };
-    let adjust = api::ContainerAdjustment { linux: Some(linux).into(), ..Default::default() };
-    Script { adjust, ..Script::default() }
-}
-
-fn started(more: &str) -> TestHost {
-    let mut host = TestHost::new(more);
-    host.start_daemon();
-    host
-}
-
-#[track_caller]
-fn succeeds(output: &std::process::Output) {
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-}
+use test_support::adjustments::{env, pins, sets};
+use test_support::{BUNDLE, Script, TestHost, life, started, succeeds, wait_until};
 
 /// One line on stderr, one entry in the log, exit code 1, no phrase that engines look for.
 #[track_caller]

@@ -5,8 +5,9 @@
 
 use std::sync::{Arc, Mutex};
 
-use super::{refused, sets, started, succeeds};
 use test_support::{BUNDLE, Script, TestHost};
+
+use super::{refused, sets, started, succeeds};
 
 /// What runc 1.1.5, 1.5.2 and 1.6.0-rc.1 take. Whether `process.env` can be edited in it.
 fn odd_documents() -> Vec<(&'static str, Vec<u8>, bool)> {

@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 use nri_runc::plugin::stub::{self, PluginHandler, RuntimeHandle, Stub, async_trait};
 use nri_runc::plugin::{Event, api};
 use serde_json::Value;
+use test_support::responding_plugin::{RespondingPlugin, Response, SharedPlugin};
+use test_support::{BUNDLE, TestHost, wait_until};
 
 use super::{refused, started, succeeds};
-use test_support::actor::{Act, Actor, Shared};
-use test_support::{BUNDLE, TestHost, wait_until};
 
 /// Connects a handler as `id`, in a thread of its own.
 pub(super) fn connect(host: &TestHost, id: &str, handler: Arc<dyn PluginHandler>) {
@@ -38,23 +38,26 @@ pub(super) fn row(host: &TestHost, id: &str) -> Option<Value> {
     rows.find(is_it).cloned()
 }
 
-/// Connects an actor and waits until it takes part.
-pub(super) fn seat(host: &TestHost, id: &str, actor: Actor) -> Shared {
-    let actor = Arc::new(actor);
-    connect(host, id, Arc::<Actor>::clone(&actor));
+/// Connects a plugin and waits until it takes part.
+pub(super) fn seat(host: &TestHost, id: &str, responder: RespondingPlugin) -> SharedPlugin {
+    let responder = Arc::new(responder);
+    connect(host, id, Arc::<RespondingPlugin>::clone(&responder));
     wait_until("the plugin is synchronized", || row(host, id).is_some());
-    actor
+    responder
 }
 
-fn hears(actor: &Shared, line: &str) {
-    wait_until("it is told", || actor.told().iter().any(|told| told == line));
+fn hears(responder: &SharedPlugin, line: &str) {
+    wait_until("it is told", || responder.told().iter().any(|told| told == line));
 }
 
 #[test]
 fn a_plugin_that_declares_fail_request_refuses_by_its_silence() {
     let host = started("");
-    let odd =
-        seat(&host, "10-slow", Actor::at(Event::CreateContainer, Act::Hang).declares(true, true));
+    let odd = seat(
+        &host,
+        "10-slow",
+        RespondingPlugin::at(Event::CreateContainer, Response::Hang).declares(true, true),
+    );
     refused(&host, &host.create("c1"), &["10-slow", "did not answer CreateContainer in time"]);
     let row = row(&host, "10-slow").unwrap();
     let policy = &row["failure_policy"];
@@ -68,7 +71,7 @@ fn a_plugin_that_declares_fail_request_refuses_by_its_silence() {
 #[test]
 fn the_operator_overrides_what_the_plugin_declares() {
     let host = started("---[plugin.slow]\non_failure = \"skip\"\nstrikes = 1\n");
-    let hangs = Actor::at(Event::CreateContainer, Act::Hang).declares(true, true);
+    let hangs = RespondingPlugin::at(Event::CreateContainer, Response::Hang).declares(true, true);
     let _odd = seat(&host, "10-slow", hangs);
     succeeds(&host.create("c1"));
     assert_eq!(host.read("fake/seen.json"), BUNDLE);
@@ -78,7 +81,8 @@ fn the_operator_overrides_what_the_plugin_declares() {
 #[test]
 fn a_plugin_that_dies_refuses_where_it_must_answer_and_is_missed_by_nobody_later() {
     let host = started("");
-    let leaves = Actor::at(Event::CreateContainer, Act::Leave).declares(true, false);
+    let leaves =
+        RespondingPlugin::at(Event::CreateContainer, Response::Leave).declares(true, false);
     let _odd = seat(&host, "10-odd", leaves);
     refused(&host, &host.create("c1"), &["10-odd went away during CreateContainer"]);
     succeeds(&host.create("c2"));
@@ -88,13 +92,13 @@ fn a_plugin_that_dies_refuses_where_it_must_answer_and_is_missed_by_nobody_later
 fn a_required_plugin_that_does_not_answer_refuses_whatever_its_policy_says() {
     let settings = "on_failure = \"skip\"\nstrikes = 0\nrequired = true\n";
     for (act, why) in [
-        (Act::Hang, "the required plugin 10-odd did not answer CreateContainer in time"),
-        (Act::Leave, "the required plugin 10-odd went away during CreateContainer"),
+        (Response::Hang, "the required plugin 10-odd did not answer CreateContainer in time"),
+        (Response::Leave, "the required plugin 10-odd went away during CreateContainer"),
     ] {
         for name in ["odd", "10-odd"] {
             let host = started(&format!("---[plugin.{name}]\n{settings}"));
-            let next = seat(&host, "20-next", Actor::always(Act::Answer));
-            let _odd = seat(&host, "10-odd", Actor::at(Event::CreateContainer, act));
+            let next = seat(&host, "20-next", RespondingPlugin::always(Response::Answer));
+            let _odd = seat(&host, "10-odd", RespondingPlugin::at(Event::CreateContainer, act));
             refused(&host, &host.create("c1"), &["cannot create c1", why]);
             // The others had been asked, so they hear that it came to nothing.
             for event in ["StopContainer", "RemoveContainer", "StopPodSandbox", "RemovePodSandbox"]
@@ -111,7 +115,7 @@ fn a_pod_that_may_do_without_a_required_plugin_may_do_without_its_answer() {
         "---[nri.default_validator]\ntolerate_missing_plugins_annotation = \"tolerate.example\"\n\
          [plugin.odd]\nrequired = true\nstrikes = 0\n",
     );
-    let _odd = seat(&host, "10-odd", Actor::at(Event::CreateContainer, Act::Hang));
+    let _odd = seat(&host, "10-odd", RespondingPlugin::at(Event::CreateContainer, Response::Hang));
     let bundle = BUNDLE.replacen('{', "{\"annotations\": {\"tolerate.example\": \"true\"}, ", 1);
     host.write("bundle/config.json", &bundle);
     succeeds(&host.create("c1"));
@@ -122,8 +126,12 @@ fn a_pod_that_may_do_without_a_required_plugin_may_do_without_its_answer() {
 #[test]
 fn a_refused_pod_is_told_its_end_and_nothing_is_created() {
     let host = started("");
-    let odd = seat(&host, "10-odd", Actor::at(Event::RunPodSandbox, Act::Refuse("not here")));
-    let next = seat(&host, "20-next", Actor::always(Act::Answer));
+    let odd = seat(
+        &host,
+        "10-odd",
+        RespondingPlugin::at(Event::RunPodSandbox, Response::Refuse("not here")),
+    );
+    let next = seat(&host, "20-next", RespondingPlugin::always(Response::Answer));
     refused(&host, &host.create("c1"), &["10-odd refused: not here"]);
     hears(&odd, "RemovePodSandbox c1");
     assert_eq!(odd.told(), ["RunPodSandbox c1", "StopPodSandbox c1", "RemovePodSandbox c1"]);
@@ -133,7 +141,11 @@ fn a_refused_pod_is_told_its_end_and_nothing_is_created() {
 #[test]
 fn a_refused_start_starts_nothing_and_the_container_can_be_deleted() {
     let host = started("");
-    let _odd = seat(&host, "10-odd", Actor::at(Event::StartContainer, Act::Refuse("not now")));
+    let _odd = seat(
+        &host,
+        "10-odd",
+        RespondingPlugin::at(Event::StartContainer, Response::Refuse("not now")),
+    );
     succeeds(&host.create("c1"));
     let output = host.verb(&["start", "c1"]);
     let line = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -150,7 +162,8 @@ fn a_start_that_a_plugin_is_silent_about_is_skipped_or_refused_by_policy() {
         [("", false), ("---[plugin.odd]\non_failure = \"refuse\"\n", true)]
     {
         let host = started(settings);
-        let _odd = seat(&host, "10-odd", Actor::at(Event::StartContainer, Act::Hang));
+        let _odd =
+            seat(&host, "10-odd", RespondingPlugin::at(Event::StartContainer, Response::Hang));
         succeeds(&host.create("c1"));
         let output = host.verb(&["start", "c1"]);
         assert_eq!(output.status.success(), !is_refused, "{settings}");
@@ -160,14 +173,14 @@ fn a_start_that_a_plugin_is_silent_about_is_skipped_or_refused_by_policy() {
 
 #[test]
 fn nothing_that_a_plugin_does_keeps_a_container_from_ending() {
-    for act in [Act::Refuse("no"), Act::Hang, Act::Leave] {
+    for act in [Response::Refuse("no"), Response::Hang, Response::Leave] {
         let host = started("");
         let ends = move |event: Event, _: &str| match event.name() {
             "StopContainer" | "RemoveContainer" | "StopPodSandbox" | "RemovePodSandbox" => act,
-            _ => Act::Answer,
+            _ => Response::Answer,
         };
-        let _odd = seat(&host, "10-odd", Actor::new(ends).declares(true, true));
-        let next = seat(&host, "20-next", Actor::always(Act::Answer));
+        let _odd = seat(&host, "10-odd", RespondingPlugin::new(ends).declares(true, true));
+        let next = seat(&host, "20-next", RespondingPlugin::always(Response::Answer));
         succeeds(&host.create("c1"));
         succeeds(&host.verb(&["start", "c1"]));
         let begun = Instant::now();
@@ -183,7 +196,8 @@ fn nothing_that_a_plugin_does_keeps_a_container_from_ending() {
 #[test]
 fn a_delete_does_not_wait_for_a_plugin_that_is_slow_to_hear_of_the_stop_but_is_told() {
     let host = started("---[plugin.slow]\nrequest_timeout = \"60s\"\n");
-    let slow = seat(&host, "10-slow", Actor::at(Event::StopContainer, Act::Sleep(6000)));
+    let slow =
+        seat(&host, "10-slow", RespondingPlugin::at(Event::StopContainer, Response::Sleep(6000)));
     succeeds(&host.create("c1"));
     succeeds(&host.verb(&["start", "c1"]));
     succeeds(&host.verb(&["kill", "c1", "9"]));
@@ -198,10 +212,10 @@ fn a_delete_does_not_wait_for_a_plugin_that_is_slow_to_hear_of_the_stop_but_is_t
 #[test]
 fn what_the_operator_denies_refuses_the_container_and_names_the_field() {
     let host = started("---[plugin.env]\ndeny = [\"Env\"]\n");
-    let _odd = seat(&host, "10-env", Actor::always(Act::Set("KEY")));
+    let _odd = seat(&host, "10-env", RespondingPlugin::always(Response::Set("KEY")));
     refused(&host, &host.create("c1"), &["10-env", "Env"]);
     let host = started("---[plugin.env]\nallow = [\"Env\"]\n");
-    let _odd = seat(&host, "10-env", Actor::always(Act::Set("KEY")));
+    let _odd = seat(&host, "10-env", RespondingPlugin::always(Response::Set("KEY")));
     succeeds(&host.create("c1"));
     assert!(host.read("fake/seen.json").contains("KEY=1"));
 }
@@ -209,13 +223,13 @@ fn what_the_operator_denies_refuses_the_container_and_names_the_field() {
 #[test]
 fn a_validator_that_does_not_agree_leaves_the_bundle_untouched() {
     for (act, why) in [
-        (Act::Refuse("not signed"), "validator 20-judge rejected the adjustment: not signed"),
-        (Act::Hang, "validator 20-judge did not answer"),
-        (Act::Leave, "validator 20-judge went away"),
+        (Response::Refuse("not signed"), "validator 20-judge rejected the adjustment: not signed"),
+        (Response::Hang, "validator 20-judge did not answer"),
+        (Response::Leave, "validator 20-judge went away"),
     ] {
         let host = started("---[plugin.judge]\non_failure = \"skip\"\nstrikes = 0\n");
-        let sets = seat(&host, "10-env", Actor::always(Act::Set("KEY")));
-        let judge = Actor::at(Event::ValidateContainerAdjustment, act).validates();
+        let sets = seat(&host, "10-env", RespondingPlugin::always(Response::Set("KEY")));
+        let judge = RespondingPlugin::at(Event::ValidateContainerAdjustment, act).validates();
         let _judge = seat(&host, "20-judge", judge);
         refused(&host, &host.create("c1"), &["cannot create c1", why]);
         hears(&sets, "RemoveContainer c1");
@@ -223,7 +237,7 @@ fn a_validator_that_does_not_agree_leaves_the_bundle_untouched() {
 }
 
 /// Does not get through Synchronize.
-struct Late(Act);
+struct Late(Response);
 
 #[async_trait]
 impl PluginHandler for Late {
@@ -242,10 +256,10 @@ impl PluginHandler for Late {
         _: Vec<api::PodSandbox>,
         _: Vec<api::Container>,
     ) -> stub::Result<Vec<api::ContainerUpdate>> {
-        if self.0 == Act::Leave {
+        if self.0 == Response::Leave {
             runtime.close();
         }
-        if self.0 != Act::Answer {
+        if self.0 != Response::Answer {
             tokio::time::sleep(Duration::from_secs(600)).await;
         }
         Err("no room".into())
@@ -255,9 +269,9 @@ impl PluginHandler for Late {
 #[test]
 fn a_plugin_that_cannot_be_synchronized_is_let_go_and_keeps_nobody_waiting() {
     for (act, why) in [
-        (Act::Answer, "it refused: no room"),
-        (Act::Hang, "it did not answer in time"),
-        (Act::Leave, "it went away"),
+        (Response::Answer, "it refused: no room"),
+        (Response::Hang, "it did not answer in time"),
+        (Response::Leave, "it went away"),
     ] {
         let host = started("");
         connect(&host, "10-late", Arc::new(Late(act)));

@@ -5,9 +5,9 @@ use std::process::{Child, Stdio};
 
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
+use test_support::{TestHost, wait_until};
 
 use super::{life, sets, started, succeeds};
-use test_support::{TestHost, wait_until};
 
 /// A recording under way; ends with the test.
 struct Recording(Child);

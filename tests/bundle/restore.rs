@@ -2,8 +2,9 @@
 //! `restore` is a create and a start to plugins. A small runtime stands in for runc, which needs
 //! CRIU for it.
 
-use super::{life, refused, sets, started, succeeds};
 use test_support::{BUNDLE, Script, TestHost, wait_until};
+
+use super::{life, refused, sets, started, succeeds};
 
 fn restore(host: &TestHost, flags: &[&str]) -> std::process::Output {
     let bundle = host.path("bundle").display().to_string();

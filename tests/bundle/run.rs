@@ -3,31 +3,28 @@
 //! to delete, refusals, failures. The plugin hears of each life once and in order, and the
 //! bundle is the engine's again afterwards.
 
-use std::sync::{Arc, Mutex};
+use test_support::real_runtime::RealRuntime;
+use test_support::{Script, TestHost, heard, wait_until};
 
 use super::{life, sets, succeeds};
-use test_support::ground::Ground;
-use test_support::{Script, TestHost, wait_until};
 
 /// Declared in the order in which it ends: containers first.
 struct Live {
-    ground: Ground,
+    real: RealRuntime,
     host: TestHost,
     document: String,
 }
-
-type Told = Arc<Mutex<Vec<String>>>;
 
 impl Live {
     /// A container `c1` that runs `args`, its daemon, and no plugin yet.
     fn new(args: &[&str]) -> Option<Self> {
         let mut host = TestHost::new("");
-        let ground = Ground::new(&host.path(""))?;
-        let document = serde_json::to_string_pretty(&ground.document("c1", args)).unwrap();
+        let real = RealRuntime::new(&host.path(""))?;
+        let document = serde_json::to_string_pretty(&real.document("c1", args)).unwrap();
         host.write("bundle/config.json", &document);
-        host.configure(ground.runc(), "");
+        host.configure(real.runc(), "");
         host.start_daemon();
-        Some(Self { ground, host, document })
+        Some(Self { real, host, document })
     }
 
     fn run(&self, flags: &[&str]) -> std::process::Output {
@@ -49,14 +46,10 @@ impl Live {
         assert_eq!(names.count(), 2, "something was left in the bundle");
         assert!(!self.host.path("root/c1").exists());
         for controller in std::fs::read_dir("/sys/fs/cgroup").unwrap().flatten() {
-            let cgroup = format!("{}{}", controller.path().display(), self.ground.cgroup("c1"));
+            let cgroup = format!("{}{}", controller.path().display(), self.real.cgroup("c1"));
             assert!(!std::path::Path::new(&cgroup).exists(), "{cgroup} was left");
         }
     }
-}
-
-fn heard(told: &Told, event: &str) -> bool {
-    told.lock().unwrap().iter().any(|known| known == event)
 }
 
 /// The runtime is done when init is let go; its program follows a moment later.

@@ -5,9 +5,9 @@ use std::path::Path;
 
 use nri_runc::plugin::api;
 use serde_json::{Value, json};
+use test_support::{BUNDLE, Script, TestHost, skip, wait_until};
 
 use super::{env, sets, started, succeeds};
-use test_support::{BUNDLE, Script, TestHost, skip, wait_until};
 
 /// Title of the terminal, clear screen, a second line, the other direction, nothing visible, C1.
 const HOSTILE: &str =

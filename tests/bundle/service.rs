@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use test_support::{BUNDLE, TestHost, wait_until};
 
 use super::succeeds;
-use test_support::{BUNDLE, TestHost, wait_until};
 
 /// Starts the daemon as systemd does: the socket as descriptor 3, meant for this very process.
 #[expect(unsafe_code, clippy::disallowed_methods, reason = "a descriptor passed by number")]

@@ -5,9 +5,9 @@
 use std::time::{Duration, Instant};
 
 use nri_runc::plugin::api;
+use test_support::{BUNDLE, Script, TestHost, wait_until};
 
 use super::{env, sets, started, succeeds};
-use test_support::{BUNDLE, Script, TestHost, wait_until};
 
 fn names_in(host: &TestHost, folder: &str) -> usize {
     std::fs::read_dir(host.path(folder)).unwrap().count()

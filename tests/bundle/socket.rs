@@ -6,9 +6,9 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::process::Child;
 
 use serde_json::Value;
+use test_support::{BUNDLE, TestHost, wait_until};
 
 use super::{env, sets, started, succeeds};
-use test_support::{BUNDLE, TestHost, wait_until};
 
 fn state(host: &TestHost) -> Value {
     host.admin(&["status"])["plugin_socket_state"].clone()

@@ -4,11 +4,11 @@
 
 use nri_runc::plugin::Event;
 use serde_json::{Value, json};
+use test_support::responding_plugin::{RespondingPlugin, Response};
+use test_support::{BUNDLE, TestHost, wait_until};
 
 use super::policies::seat;
 use super::{sets, started, succeeds};
-use test_support::actor::{Act, Actor};
-use test_support::{BUNDLE, TestHost, wait_until};
 
 fn checked(host: &TestHost, name: &str) -> Value {
     let found = host.admin(&["check"]);
@@ -57,7 +57,7 @@ fn a_missing_required_plugin_shows_everywhere_until_it_is_there() {
     assert!(failure["first"].as_i64() < failure["at"].as_i64(), "{failure}");
     assert!(failure["what"].as_str().unwrap().starts_with("create c3: the required"), "{failure}");
 
-    let _policy = seat(&host, "10-policy", Actor::always(Act::Answer));
+    let _policy = seat(&host, "10-policy", RespondingPlugin::always(Response::Answer));
     assert_eq!(checked(&host, "required plugins")["ok"], true);
     succeeds(&host.create("c4"));
 }
@@ -80,7 +80,7 @@ fn a_container_that_is_refused_before_a_plugin_is_asked_is_explained() {
 #[test]
 fn a_refused_pod_shows_under_its_id_and_its_name() {
     let host = started("");
-    let strict = Actor::at(Event::RunPodSandbox, Act::Refuse("no room"));
+    let strict = RespondingPlugin::at(Event::RunPodSandbox, Response::Refuse("no room"));
     let _strict = seat(&host, "10-strict", strict);
     cri(&host, "sandbox", "");
     succeeds(&host.create("box"));
@@ -106,7 +106,7 @@ fn a_refused_pod_shows_under_its_id_and_its_name() {
 #[test]
 fn a_plugin_that_missed_a_pod_shows_in_the_pod_and_in_its_containers() {
     let host = started("---[plugin.slow]\nstrikes = 0\n");
-    let _slow = seat(&host, "10-slow", Actor::at(Event::RunPodSandbox, Act::Hang));
+    let _slow = seat(&host, "10-slow", RespondingPlugin::at(Event::RunPodSandbox, Response::Hang));
     cri(&host, "sandbox", "");
     succeeds(&host.create("box"));
     succeeds(&host.verb(&["start", "box"]));
@@ -130,9 +130,9 @@ fn a_plugin_that_missed_a_start_or_an_update_shows_in_the_container() {
     let host = started("---[plugin.slow]\nstrikes = 0\n");
     let hangs = |event, _: &str| {
         let is_late = matches!(event, Event::StartContainer | Event::UpdateContainer);
-        if is_late { Act::Hang } else { Act::Answer }
+        if is_late { Response::Hang } else { Response::Answer }
     };
-    let _slow = seat(&host, "10-slow", Actor::new(hangs));
+    let _slow = seat(&host, "10-slow", RespondingPlugin::new(hangs));
     succeeds(&host.create("c1"));
     succeeds(&host.verb(&["start", "c1"]));
     let root = host.path("root").display().to_string();
@@ -147,7 +147,11 @@ fn a_plugin_that_missed_a_start_or_an_update_shows_in_the_container() {
 #[test]
 fn a_refused_start_and_a_refused_run_are_failures_with_their_plugin() {
     let host = started("");
-    let _odd = seat(&host, "10-odd", Actor::at(Event::StartContainer, Act::Refuse("not now")));
+    let _odd = seat(
+        &host,
+        "10-odd",
+        RespondingPlugin::at(Event::StartContainer, Response::Refuse("not now")),
+    );
     succeeds(&host.create("c1"));
     assert!(!host.verb(&["start", "c1"]).status.success());
     let bundle = host.path("bundle").display().to_string();
@@ -252,7 +256,7 @@ fn a_daemon_that_was_silent_tells_what_the_wrapper_refused_meanwhile() {
     let mut host = host;
     host.start_daemon();
     // It takes the question and says nothing, as long as the wrapper waits.
-    let _policy = seat(&host, "10-policy", Actor::always(Act::Answer));
+    let _policy = seat(&host, "10-policy", RespondingPlugin::always(Response::Answer));
     kill(&host, nix::sys::signal::Signal::SIGSTOP);
     assert!(!host.create("c1").status.success());
     kill(&host, nix::sys::signal::Signal::SIGCONT);

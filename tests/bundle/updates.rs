@@ -3,24 +3,11 @@
 
 use std::process::Output;
 
-use nri_runc::plugin::api;
 use serde_json::{Value, json};
-
-use super::{pins, started, succeeds};
+use test_support::adjustments::update_of;
 use test_support::{Script, TestHost, wait_until};
 
-/// An update of `container`, from resources in OCI's words.
-pub(super) fn update_of(container: &str, resources: &Value) -> api::ContainerUpdate {
-    let resources = resources.as_object().cloned().unwrap();
-    let resources = nri_runc::describe::resources_from_json(&resources);
-    let linux =
-        api::LinuxContainerUpdate { resources: Some(resources).into(), ..Default::default() };
-    api::ContainerUpdate {
-        container_id: container.to_owned(),
-        linux: Some(linux).into(),
-        ..Default::default()
-    }
-}
+use super::{pins, started, succeeds};
 
 /// A plugin that answers updates of `container` with `resources`.
 fn answers(container: &str, resources: &Value) -> Script {

@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use test_support::example::example;
+use test_support::{TestHost, skip, started, wait_until};
 
 use super::policies::row;
 use super::succeeds;
-use test_support::example::example;
-use test_support::{TestHost, skip, wait_until};
 
 /// A plugin started by hand, in a process of its own.
 #[expect(clippy::disallowed_methods, reason = "a plugin in a process of its own")]
@@ -20,6 +20,14 @@ fn by_hand(host: &TestHost) -> Child {
     command.arg("--socket").arg(host.path("nri.sock"));
     command.args(["--id", "30-hand"]);
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
+}
+
+/// A daemon that would wait long for a plugin, and one that is started by hand.
+fn with_plugin_by_hand() -> (TestHost, Child) {
+    let host = started("---plugin_registration_timeout = \"50s\"\n");
+    let plugin = by_hand(&host);
+    wait_until("it is synchronized", || row(&host, "30-hand").is_some());
+    (host, plugin)
 }
 
 /// Where these tests run as a systemd service, so would their plugins: systemd starts those again.
@@ -49,10 +57,7 @@ fn a_plugin_whose_process_has_ended_is_not_waited_for() {
     if is_service() {
         return;
     }
-    let mut host = TestHost::new("---plugin_registration_timeout = \"50s\"\n");
-    host.start_daemon();
-    let mut plugin = by_hand(&host);
-    wait_until("it is synchronized", || row(&host, "30-hand").is_some());
+    let (mut host, mut plugin) = with_plugin_by_hand();
     host.kill_daemon();
     plugin.kill().unwrap();
     plugin.wait().unwrap();
@@ -69,10 +74,7 @@ fn a_plugin_that_lives_is_waited_for_until_its_process_ends() {
     if is_service() {
         return;
     }
-    let mut host = TestHost::new("---plugin_registration_timeout = \"50s\"\n");
-    host.start_daemon();
-    let mut plugin = by_hand(&host);
-    wait_until("it is synchronized", || row(&host, "30-hand").is_some());
+    let (mut host, mut plugin) = with_plugin_by_hand();
     // It notices nothing of the daemon's end.
     let pid = Pid::from_raw(i32::try_from(plugin.id()).unwrap());
     kill(pid, Signal::SIGSTOP).unwrap();

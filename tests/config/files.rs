@@ -6,8 +6,9 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-use super::{fails, started, succeeds};
 use test_support::{TestHost, wait_until};
+
+use super::{fails, started, succeeds};
 
 /// Calls a program as conmon does: without any environment.
 #[expect(clippy::disallowed_methods, reason = "the program under test")]

@@ -9,28 +9,7 @@ mod protect;
 mod resident;
 
 use serde_json::Value;
-use test_support::TestHost;
-
-fn started(more: &str) -> TestHost {
-    let mut host = TestHost::new(more);
-    host.start_daemon();
-    host
-}
-
-#[track_caller]
-fn succeeds(output: &std::process::Output) {
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-}
-
-/// Fails with one line that has all these words.
-#[track_caller]
-fn fails(output: &std::process::Output, words: &[&str]) {
-    let line = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(!output.status.success() && line.lines().count() == 1, "{line}");
-    for word in words {
-        assert!(line.contains(word), "{word} is not in: {line}");
-    }
-}
+use test_support::{TestHost, fails, started, succeeds};
 
 /// One finding of `check`.
 fn finding(host: &TestHost, check: &str) -> Value {

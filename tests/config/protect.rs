@@ -2,18 +2,11 @@
 //! A mistake in a section that protects refuses creates, with its place, until it is fixed, and
 //! `[plugin."*"]` holds whatever a plugin calls itself.
 
-use nri_runc::plugin::api;
 use serde_json::json;
+use test_support::adjustments::sets;
+use test_support::{BUNDLE, TestHost};
 
 use super::{fails, finding, started, succeeds};
-use test_support::{BUNDLE, Script, TestHost};
-
-/// A plugin that sets a variable.
-fn sets() -> Script {
-    let env = api::KeyValue { key: "HELLO".into(), value: "there".into(), ..Default::default() };
-    let adjust = api::ContainerAdjustment { env: vec![env], ..Default::default() };
-    Script { adjust, ..Script::default() }
-}
 
 /// Mistakes, one to a file, each with the line and column below the host's own lines and a word.
 const MISTAKES: [(&str, &str, &str); 8] = [
@@ -152,7 +145,7 @@ fn nobody_goes_on_by_a_namespace_that_a_tenant_can_write_while_a_mistake_is_ther
 #[test]
 fn no_plugin_changes_an_exempt_container_while_its_rights_are_not_known() {
     let host = started("---[plugin.a]\nDeny = [\"Env\"]\n");
-    let _told = host.plugin("10", "a", sets());
+    let _told = host.plugin("10", "a", sets("HELLO", "there"));
     let bundle = container_in(&host, "kube-system", "passes");
     succeeds(&host.create_from(&bundle, "passes"));
     assert!(!host.read("fake/seen.json").contains("HELLO"), "{}", host.read("fake/seen.json"));
@@ -166,11 +159,11 @@ fn what_every_plugin_is_denied_holds_under_any_index_and_name() {
     let lines = "---[plugin.\"*\"]\ndeny = [\"Env\"]\n[plugin.trusted]\ndeny = []\n";
     for (index, name) in [("10", "a"), ("99", "trusted-not"), ("10", "Trusted")] {
         let host = started(lines);
-        let _told = host.plugin(index, name, sets());
+        let _told = host.plugin(index, name, sets("HELLO", "there"));
         fails(&host.create("c1"), &[&format!("{index}-{name}"), "Env"]);
     }
     let host = started(lines);
-    let _told = host.plugin("10", "trusted", sets());
+    let _told = host.plugin("10", "trusted", sets("HELLO", "there"));
     succeeds(&host.create("c1"));
     assert!(host.read("fake/seen.json").contains("HELLO=there"));
 }

@@ -11,9 +11,9 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, socket};
 use nix::unistd::Pid;
 use serde_json::Value;
+use test_support::{TestHost, wait_until};
 
 use super::{fails, finding, started, succeeds};
-use test_support::{TestHost, wait_until};
 
 fn hang_up(host: &TestHost) {
     kill(Pid::from_raw(host.daemon_pid()), Signal::SIGHUP).unwrap();
@@ -165,14 +165,20 @@ fn a_silent_process_that_does_not_hold_the_daemons_lock_is_never_signalled() {
     fails(&host.call(&["nri", "stop"]), &["stopped responding"]);
 }
 
-#[test]
-fn a_daemon_of_systemd_that_hangs_is_left_to_systemd() {
+/// A daemon that systemd runs, as far as the daemon can tell: it has said that it is ready.
+fn run_by_systemd() -> (TestHost, std::process::Child) {
     let host = TestHost::new("");
     let socket = host.path("notify");
     let listener = UnixDatagram::bind(&socket).unwrap();
-    let mut daemon = daemon(&host, Path::new(env!("CARGO_BIN_EXE_nri-runc")), Some(&socket));
+    let daemon = daemon(&host, Path::new(env!("CARGO_BIN_EXE_nri-runc")), Some(&socket));
     let mut said = [0; 16];
     assert_eq!(listener.recv(&mut said).unwrap(), b"READY=1\n".len());
+    (host, daemon)
+}
+
+#[test]
+fn a_daemon_of_systemd_that_hangs_is_left_to_systemd() {
+    let (host, mut daemon) = run_by_systemd();
     kill(Pid::from_raw(daemon.id().cast_signed()), Signal::SIGSTOP).unwrap();
     fails(&host.call(&["nri", "stop"]), &["systemd runs the daemon", "systemctl stop"]);
     assert!(daemon.try_wait().unwrap().is_none(), "it was ended");
@@ -192,12 +198,7 @@ fn restart_leaves_the_daemon_alone_while_the_configuration_is_broken() {
 
 #[test]
 fn a_daemon_that_systemd_runs_is_left_to_systemd() {
-    let host = TestHost::new("");
-    let socket = host.path("notify");
-    let listener = UnixDatagram::bind(&socket).unwrap();
-    let mut daemon = daemon(&host, Path::new(env!("CARGO_BIN_EXE_nri-runc")), Some(&socket));
-    let mut said = [0; 16];
-    assert_eq!(listener.recv(&mut said).unwrap(), b"READY=1\n".len());
+    let (host, mut daemon) = run_by_systemd();
     fails(
         &host.call(&["nri", "stop"]),
         &["systemd runs the daemon", "systemctl stop nri-runc.socket"],

@@ -3,62 +3,21 @@
 
 use nri_runc::plugin::api;
 use serde_json::json;
-
-use super::engine::{Docker, IMAGE};
-use super::{LIFE, events, heard_of, number};
+use test_support::adjustments::{bind_mount, env, linux, memory_device, open_files};
 use test_support::{Script, wait_until};
 
-fn linux() -> api::LinuxContainerAdjustment {
-    let cpu = api::LinuxCPU { shares: number(300), ..Default::default() };
-    let limit = api::OptionalInt64 { value: 32 << 20, ..Default::default() };
-    let memory = api::LinuxMemory { limit: Some(limit).into(), ..Default::default() };
-    let device = api::LinuxDevice {
-        path: "/dev/nri-zero".to_owned(),
-        type_: "c".to_owned(),
-        major: 1,
-        minor: 5,
-        ..Default::default()
-    };
-    let score = api::OptionalInt { value: 950, ..Default::default() };
-    api::LinuxContainerAdjustment {
-        resources: Some(api::LinuxResources {
-            cpu: Some(cpu).into(),
-            memory: Some(memory).into(),
-            ..Default::default()
-        })
-        .into(),
-        devices: vec![device],
-        oom_score_adj: Some(score).into(),
-        ..Default::default()
-    }
-}
+use super::engine::{Docker, IMAGE};
+use super::{LIFE, events, heard_of};
 
 fn adjusts(docker: &Docker) -> Script {
-    let env = |key: &str, value: &str| api::KeyValue {
-        key: key.to_owned(),
-        value: value.to_owned(),
-        ..Default::default()
-    };
     docker.host.write("bundle/hello", "mounted by a plugin\n");
-    let mount = api::Mount {
-        destination: "/plugged".to_owned(),
-        type_: "bind".to_owned(),
-        source: docker.host.path("bundle").display().to_string(),
-        options: vec!["bind".to_owned(), "ro".to_owned()],
-        ..Default::default()
-    };
-    let rlimit = api::POSIXRlimit {
-        type_: "RLIMIT_NOFILE".to_owned(),
-        hard: 321,
-        soft: 123,
-        ..Default::default()
-    };
+    let mount = bind_mount(&docker.host.path("bundle"), "/plugged");
     let adjust = api::ContainerAdjustment {
         env: vec![env("HELLO", "there"), env("-FROM", "")],
         mounts: vec![mount],
-        rlimits: vec![rlimit],
+        rlimits: vec![open_files()],
         annotations: [("example.org/seen".to_owned(), "yes".to_owned())].into(),
-        linux: Some(linux()).into(),
+        linux: Some(linux(300, memory_device("/dev/nri-zero", 5))).into(),
         ..Default::default()
     };
     Script { adjust, ..Script::default() }

@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
+use test_support::{Script, wait_until};
 
 use super::engine::{Docker, IMAGE, signal, text};
 use super::{LIFE, events, heard_of, listening, requests};
-use test_support::{Script, wait_until};
 
 /// How long after its process has ended an end is told at the latest: 100 ms, and a margin for a
 /// machine that is busy.

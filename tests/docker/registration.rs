@@ -5,10 +5,10 @@
 use std::os::unix::fs::PermissionsExt;
 
 use serde_json::json;
+use test_support::{Script, wait_until};
 
 use super::engine::{Docker, IMAGE, text};
 use super::{LIFE, events, heard_of};
-use test_support::{Script, wait_until};
 
 /// The settings' bytes and their mode.
 fn settings(docker: &Docker) -> (Vec<u8>, u32) {

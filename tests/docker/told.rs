@@ -2,10 +2,10 @@
 //! What plugins are told of Docker's containers, against what `docker inspect` says of them.
 
 use serde_json::{Value, json};
+use test_support::{Script, wait_until};
 
 use super::engine::Docker;
 use super::{LIFE, events, heard_of, listening, requests};
-use test_support::{Script, wait_until};
 
 /// Everything that a user can say and a plugin can see.
 fn everything(docker: &Docker) -> Vec<String> {

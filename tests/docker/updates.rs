@@ -4,10 +4,10 @@
 use serde_json::{Value, json};
 
 use nri_runc::plugin::api;
+use test_support::{Script, wait_until};
 
 use super::engine::{Docker, Limits, text};
 use super::{events, heard_of, listening, number, requests};
-use test_support::{Script, wait_until};
 
 const MIB: i64 = 1 << 20;
 

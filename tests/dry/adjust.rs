@@ -8,7 +8,7 @@ use std::process::{Output, Stdio};
 use nri_runc::plugin::Event;
 use serde_json::{Value, json};
 use test_support::example::example;
-use test_support::replay::{Does, Puppet, command, ground, setting};
+use test_support::replay::{Action, ReplayPlugin, command, prepared, setting};
 
 /// Laid out by a person, with members that no schema knows.
 const BUNDLE: &str = r#"{
@@ -25,7 +25,7 @@ struct Stand(tempfile::TempDir);
 
 impl Stand {
     fn new(more: &str) -> Self {
-        let stand = Self(ground(more));
+        let stand = Self(prepared(more));
         std::fs::create_dir(stand.path("web")).unwrap();
         stand.put("web/config.json", BUNDLE);
         stand
@@ -288,7 +288,7 @@ fn a_pods_infrastructure_container_is_not_for_plugins() {
 fn a_plugin_that_connects_is_waited_for_and_lives_through_it_all() {
     let stand = Stand::new("");
     let socket = stand.path("nri.sock");
-    let heard = Puppet::new().creating(setting("B", "2")).connect(socket.clone(), "10-a");
+    let heard = ReplayPlugin::new().creating(setting("B", "2")).connect(socket.clone(), "10-a");
     let socket = socket.to_str().unwrap();
     let words = ["--wait", "a", "--socket", socket, "--output", "json", "--id", "c7"];
     let verdict: Value = serde_json::from_str(&shown(&stand.adjust(&words))).unwrap();
@@ -322,7 +322,7 @@ fn a_refusal_of_a_plugin_is_its_words_and_the_bundle_stays() {
     for event in [Event::CreateContainer, Event::RunPodSandbox] {
         let stand = Stand::new("");
         let socket = stand.path("nri.sock");
-        Puppet::new().at(event, Does::Refuse("not here")).connect(socket.clone(), "10-no");
+        ReplayPlugin::new().at(event, Action::Refuse("not here")).connect(socket.clone(), "10-no");
         let words = ["--wait", "10-no", "--socket", socket.to_str().unwrap(), "--write"];
         let line = refused(&stand.adjust(&words));
         assert!(line.contains("10-no") && line.contains("not here"), "{line}");

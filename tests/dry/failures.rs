@@ -3,7 +3,7 @@
 
 use nri_runc::plugin::{Event, api};
 use serde_json::json;
-use test_support::replay::{Does, Puppet, Replay, create, setting, shares};
+use test_support::replay::{Action, Replay, ReplayPlugin, create, setting, shares};
 
 fn error(answer: &serde_json::Value) -> &str {
     assert!(answer.get("reply").is_none(), "{answer}");
@@ -13,8 +13,8 @@ fn error(answer: &serde_json::Value) -> &str {
 #[test]
 fn a_refusal_names_the_plugin_and_keeps_its_words() {
     let mut replay = Replay::start();
-    replay.plugin("10-no", Puppet::new().creating(Does::Refuse("not on a Monday")));
-    let later = replay.plugin("20-later", Puppet::new());
+    replay.plugin("10-no", ReplayPlugin::new().creating(Action::Refuse("not on a Monday")));
+    let later = replay.plugin("20-later", ReplayPlugin::new());
     let answer = replay.create();
     assert_eq!(answer["cause"], "refused");
     assert!(error(&answer).contains("10-no") && error(&answer).contains("not on a Monday"));
@@ -24,8 +24,8 @@ fn a_refusal_names_the_plugin_and_keeps_its_words() {
 #[test]
 fn a_conflict_names_both_plugins_the_field_and_the_container() {
     let mut replay = Replay::start();
-    replay.plugin("10-a", Puppet::new().creating(setting("A", "1")));
-    replay.plugin("20-b", Puppet::new().creating(setting("A", "2")));
+    replay.plugin("10-a", ReplayPlugin::new().creating(setting("A", "1")));
+    replay.plugin("20-b", ReplayPlugin::new().creating(setting("A", "2")));
     let answer = replay.create();
     assert_eq!(answer["cause"], "conflict");
     for word in ["10-a", "20-b", "Env", "A", "c0"] {
@@ -37,7 +37,7 @@ fn a_conflict_names_both_plugins_the_field_and_the_container() {
 fn silence_fails_the_call_where_the_operator_says_so() {
     let policy = "plugin_request_timeout = \"100ms\"\n[plugin.slow]\non_failure = \"refuse\"";
     let mut replay = Replay::with(policy, &[]);
-    replay.plugin("10-slow", Puppet::new().creating(Does::Hang));
+    replay.plugin("10-slow", ReplayPlugin::new().creating(Action::Hang));
     let answer = replay.create();
     assert_eq!(answer["cause"], "timeout");
     assert!(error(&answer).contains("10-slow") && error(&answer).contains("CreateContainer"));
@@ -47,8 +47,8 @@ fn silence_fails_the_call_where_the_operator_says_so() {
 #[test]
 fn silence_is_passed_over_where_nobody_says_otherwise() {
     let mut replay = Replay::with("plugin_request_timeout = \"100ms\"", &[]);
-    replay.plugin("10-slow", Puppet::new().creating(Does::Hang));
-    replay.plugin("20-b", Puppet::new().creating(setting("B", "2")));
+    replay.plugin("10-slow", ReplayPlugin::new().creating(Action::Hang));
+    replay.plugin("20-b", ReplayPlugin::new().creating(setting("B", "2")));
     let answer = replay.create();
     assert_eq!(answer["owners"], json!({"Env[B]": "20-b"}), "{answer}");
     let gone = replay.event("gone", "10-slow");
@@ -59,7 +59,7 @@ fn silence_is_passed_over_where_nobody_says_otherwise() {
 fn a_plugin_that_dies_in_the_call_is_told_apart_from_silence() {
     let policy = "[plugin.dies]\non_failure = \"refuse\"";
     let mut replay = Replay::with(policy, &[]);
-    replay.plugin("10-dies", Puppet::new().creating(Does::Leave));
+    replay.plugin("10-dies", ReplayPlugin::new().creating(Action::Leave));
     let answer = replay.create();
     assert_eq!(answer["cause"], "gone");
     assert!(error(&answer).contains("10-dies") && error(&answer).contains("CreateContainer"));
@@ -69,14 +69,14 @@ fn a_plugin_that_dies_in_the_call_is_told_apart_from_silence() {
 #[test]
 fn a_validator_that_rejects_and_one_that_dies_both_fail_the_call() {
     for (does, cause, word) in [
-        (Does::Refuse("unsigned"), "refused", "unsigned"),
-        (Does::Leave, "gone", "90-judge"),
-        (Does::Hang, "timeout", "90-judge"),
+        (Action::Refuse("unsigned"), "refused", "unsigned"),
+        (Action::Leave, "gone", "90-judge"),
+        (Action::Hang, "timeout", "90-judge"),
     ] {
         let mut replay = Replay::with("plugin_request_timeout = \"200ms\"", &[]);
-        replay.plugin("10-a", Puppet::new().creating(setting("A", "1")));
+        replay.plugin("10-a", ReplayPlugin::new().creating(setting("A", "1")));
         let judge = Event::ValidateContainerAdjustment;
-        replay.plugin("90-judge", Puppet::new().subscribing(&[judge]).at(judge, does));
+        replay.plugin("90-judge", ReplayPlugin::new().subscribing(&[judge]).at(judge, does));
         let answer = replay.create();
         assert_eq!(answer["cause"], cause, "{answer}");
         assert!(error(&answer).contains(word), "{answer}");
@@ -90,7 +90,7 @@ fn the_built_in_validator_applies() {
     let mut linux = api::LinuxContainerAdjustment::new();
     linux.sysctl.insert("net.core.somaxconn".to_owned(), "1024".to_owned());
     let adjust = api::ContainerAdjustment { linux: Some(linux).into(), ..Default::default() };
-    replay.plugin("10-a", Puppet::new().creating(Does::Adjust(Box::new(adjust))));
+    replay.plugin("10-a", ReplayPlugin::new().creating(Action::Adjust(Box::new(adjust))));
     let answer = replay.create();
     assert_eq!(answer["cause"], "refused", "{answer}");
     assert!(error(&answer).contains("10-a") && error(&answer).contains("sysctl"), "{answer}");
@@ -99,7 +99,7 @@ fn the_built_in_validator_applies() {
 #[test]
 fn a_right_that_was_taken_away_is_a_refusal() {
     let mut replay = Replay::with("[plugin.a]\ndeny = [\"Env\"]", &[]);
-    replay.plugin("10-a", Puppet::new().creating(setting("A", "1")));
+    replay.plugin("10-a", ReplayPlugin::new().creating(setting("A", "1")));
     let answer = replay.create();
     assert_eq!(answer["cause"], "refused", "{answer}");
 }
@@ -107,7 +107,7 @@ fn a_right_that_was_taken_away_is_a_refusal() {
 #[test]
 fn an_update_of_the_container_being_created_fails_it() {
     let mut replay = Replay::start();
-    replay.plugin("10-a", Puppet::new().creating(Does::Update(shares("c0", 5))));
+    replay.plugin("10-a", ReplayPlugin::new().creating(Action::Update(shares("c0", 5))));
     let answer = replay.create();
     assert!(error(&answer).contains("10-a"), "{answer}");
 }
@@ -116,8 +116,8 @@ fn an_update_of_the_container_being_created_fails_it() {
 fn an_event_that_may_be_refused_ends_with_the_first_refusal() {
     for event in [Event::RunPodSandbox, Event::UpdatePodSandbox, Event::StartContainer] {
         let mut replay = Replay::start();
-        replay.plugin("10-no", Puppet::new().at(event, Does::Refuse("no")));
-        let later = replay.plugin("20-later", Puppet::new());
+        replay.plugin("10-no", ReplayPlugin::new().at(event, Action::Refuse("no")));
+        let later = replay.plugin("20-later", ReplayPlugin::new());
         let request = json!({"pod": {"id": "p0"}});
         let line = json!({"id": 1, "call": event.name(), "request": request});
         assert_eq!(replay.ask(&line)["cause"], "refused", "{}", event.name());
@@ -129,8 +129,8 @@ fn an_event_that_may_be_refused_ends_with_the_first_refusal() {
 fn what_has_happened_is_told_to_all_whoever_objects() {
     for event in [Event::PostCreateContainer, Event::StopContainer, Event::RemovePodSandbox] {
         let mut replay = Replay::start();
-        replay.plugin("10-no", Puppet::new().at(event, Does::Refuse("too late")));
-        let later = replay.plugin("20-later", Puppet::new());
+        replay.plugin("10-no", ReplayPlugin::new().at(event, Action::Refuse("too late")));
+        let later = replay.plugin("20-later", ReplayPlugin::new());
         let request = json!({"pod": {"id": "p0"}});
         let line = json!({"id": 1, "call": event.name(), "request": request});
         let answer = replay.ask(&line);
@@ -142,8 +142,8 @@ fn what_has_happened_is_told_to_all_whoever_objects() {
 #[test]
 fn a_newcomer_that_refuses_its_synchronization_does_not_take_part() {
     let mut replay = Replay::start();
-    let puppet = Puppet::new().synchronizing(Does::Refuse("wrong node"));
-    puppet.connect(replay.path("nri.sock"), "10-a");
+    let plugin = ReplayPlugin::new().synchronizing(Action::Refuse("wrong node"));
+    plugin.connect(replay.path("nri.sock"), "10-a");
     let gone = replay.event("gone", "10-a");
     assert!(gone["reason"].as_str().unwrap().contains("wrong node"), "{gone}");
     let wait = json!({"id": 1, "wait": {"synchronized": ["10-a"], "timeout": "50ms"}});
@@ -154,7 +154,7 @@ fn a_newcomer_that_refuses_its_synchronization_does_not_take_part() {
 #[test]
 fn a_state_that_the_script_will_not_give_ends_the_newcomer() {
     let mut replay = Replay::with("", &["--ask-sync"]);
-    Puppet::new().connect(replay.path("nri.sock"), "10-a");
+    ReplayPlugin::new().connect(replay.path("nri.sock"), "10-a");
     let line = replay.event("synchronize", "10-a");
     replay.send(&json!({"answer": line["ask"], "error": "engine is restarting"}));
     let gone = replay.event("gone", "10-a");
@@ -164,7 +164,7 @@ fn a_state_that_the_script_will_not_give_ends_the_newcomer() {
 #[test]
 fn an_answer_of_the_wrong_kind_is_refused_and_the_question_stays_open() {
     let mut replay = Replay::with("", &["--ask-sync"]);
-    Puppet::new().connect(replay.path("nri.sock"), "10-a");
+    ReplayPlugin::new().connect(replay.path("nri.sock"), "10-a");
     let ask = replay.event("synchronize", "10-a")["ask"].clone();
     replay.send(&json!({"answer": ask, "reply": {}}));
     replay.line("the refusal", |line| line["error"].as_str().is_some_and(|e| e.contains("kind")));
@@ -175,8 +175,8 @@ fn an_answer_of_the_wrong_kind_is_refused_and_the_question_stays_open() {
 #[test]
 fn a_second_plugin_of_the_same_name_is_turned_away() {
     let mut replay = Replay::start();
-    let first = replay.plugin("10-a", Puppet::new());
-    Puppet::new().creating(setting("B", "2")).connect(replay.path("nri.sock"), "10-a");
+    let first = replay.plugin("10-a", ReplayPlugin::new());
+    ReplayPlugin::new().creating(setting("B", "2")).connect(replay.path("nri.sock"), "10-a");
     std::thread::sleep(std::time::Duration::from_millis(200));
     let answer = replay.create();
     assert_eq!(answer["owners"], json!({}), "{answer}");
@@ -193,7 +193,7 @@ fn disconnecting_a_stranger_is_an_error() {
 #[test]
 fn waiting_in_vain_names_who_is_missing_and_who_lingers() {
     let mut replay = Replay::start();
-    replay.plugin("10-a", Puppet::new());
+    replay.plugin("10-a", ReplayPlugin::new());
     let wait = json!({"synchronized": ["10-a", "20-b"], "gone": ["10-a"], "timeout": "50ms"});
     let answer = replay.ask(&json!({"id": 1, "wait": wait}));
     let text = error(&answer);
@@ -204,7 +204,7 @@ fn waiting_in_vain_names_who_is_missing_and_who_lingers() {
 #[test]
 fn a_failed_call_leaves_the_next_one_alone() {
     let mut replay = Replay::start();
-    replay.plugin("10-no", Puppet::new().creating(Does::Refuse("no")));
+    replay.plugin("10-no", ReplayPlugin::new().creating(Action::Refuse("no")));
     assert_eq!(replay.create()["cause"], "refused");
     replay.send(&json!({"disconnect": "10-no"}));
     replay.event("gone", "10-no");

@@ -10,14 +10,14 @@ mod script;
 
 use nri_runc::plugin::{ALL_EVENTS, Event, api};
 use serde_json::json;
-use test_support::replay::{Does, Puppet, Replay, create, setting, shares};
+use test_support::replay::{Action, Replay, ReplayPlugin, create, setting, shares};
 
 #[test]
 fn adjustments_of_several_plugins_come_back_merged_with_their_owners() {
     let mut replay = Replay::start();
     // The later index connects first.
-    let second = replay.plugin("20-second", Puppet::new().creating(setting("B", "2")));
-    replay.plugin("10-first", Puppet::new().creating(setting("A", "1")));
+    let second = replay.plugin("20-second", ReplayPlugin::new().creating(setting("B", "2")));
+    replay.plugin("10-first", ReplayPlugin::new().creating(setting("A", "1")));
     let answer = replay.create();
     let env = json!([{"key": "A", "value": "1"}, {"key": "B", "value": "2"}]);
     assert_eq!(answer["reply"]["adjust"]["env"], env, "{answer}");
@@ -37,8 +37,8 @@ fn nobody_at_the_table_is_an_empty_reply() {
 #[test]
 fn every_request_reaches_those_who_subscribed_and_nobody_else() {
     let mut replay = Replay::start();
-    let all = replay.plugin("10-all", Puppet::new());
-    let one = replay.plugin("20-one", Puppet::new().subscribing(&[Event::StartContainer]));
+    let all = replay.plugin("10-all", ReplayPlugin::new());
+    let one = replay.plugin("20-one", ReplayPlugin::new().subscribing(&[Event::StartContainer]));
     let mut wanted = vec!["Configure".to_owned(), "Synchronize".to_owned()];
     for event in ALL_EVENTS {
         if event == Event::ValidateContainerAdjustment {
@@ -61,7 +61,7 @@ fn every_request_reaches_those_who_subscribed_and_nobody_else() {
 #[test]
 fn the_resources_of_a_pod_that_is_resized_are_told() {
     let mut replay = Replay::start();
-    let heard = replay.plugin("10-a", Puppet::new());
+    let heard = replay.plugin("10-a", ReplayPlugin::new());
     let line = json!({"id": 1, "call": "UpdatePodSandbox", "request": {"pod": {"id": "p0"},
         "overheadLinuxResources": {"cpu": {"shares": {"value": "77"}}},
         "linux_resources": {"memory": {"limit": {"value": 4096}}}}});
@@ -75,8 +75,8 @@ fn newcomers_are_synchronized_with_the_last_state() {
     let mut replay = Replay::start();
     let state = json!({"id": 1, "state": {"pods": [{"id": "p7"}], "containers": [{"id": "c7"}]}});
     assert_eq!(replay.ask(&state), json!({"id": 1, "ok": true}));
-    let puppet = Puppet::new().synchronizing(Does::Update(shares("c7", 12)));
-    let heard = puppet.connect(replay.path("nri.sock"), "10-a");
+    let plugin = ReplayPlugin::new().synchronizing(Action::Update(shares("c7", 12)));
+    let heard = plugin.connect(replay.path("nri.sock"), "10-a");
     replay.event("registered", "10-a");
     let line = replay.event("synchronized", "10-a");
     assert_eq!(line["updates"][0]["containerId"], "c7", "{line}");
@@ -87,10 +87,16 @@ fn newcomers_are_synchronized_with_the_last_state() {
 #[test]
 fn updates_and_evictions_are_merged() {
     let mut replay = Replay::start();
-    replay.plugin("10-a", Puppet::new().at(Event::UpdateContainer, Does::Update(shares("c1", 7))));
-    replay.plugin("20-b", Puppet::new().at(Event::UpdateContainer, Does::Evict("c2", "noisy")));
-    let own = Puppet::new().at(Event::UpdateContainer, Does::Update(shares("c0", 6)));
-    replay.plugin("30-c", own.at(Event::StopContainer, Does::Update(shares("c3", 9))));
+    replay.plugin(
+        "10-a",
+        ReplayPlugin::new().at(Event::UpdateContainer, Action::Update(shares("c1", 7))),
+    );
+    replay.plugin(
+        "20-b",
+        ReplayPlugin::new().at(Event::UpdateContainer, Action::Evict("c2", "noisy")),
+    );
+    let own = ReplayPlugin::new().at(Event::UpdateContainer, Action::Update(shares("c0", 6)));
+    replay.plugin("30-c", own.at(Event::StopContainer, Action::Update(shares("c3", 9))));
     let request = json!({"pod": {"id": "p0"}, "container": {"id": "c0"},
         "linuxResources": {"cpu": {"shares": {"value": 5}, "cpus": "0-3"}}});
     let update = json!({"id": 1, "call": "UpdateContainer", "request": request});
@@ -110,7 +116,7 @@ fn updates_and_evictions_are_merged() {
 #[test]
 fn an_update_from_inside_a_handler_is_accepted_and_told() {
     let mut replay = Replay::start();
-    replay.plugin("10-a", Puppet::new().creating(Does::Ask(shares("c1", 3))));
+    replay.plugin("10-a", ReplayPlugin::new().creating(Action::Ask(shares("c1", 3))));
     let answer = replay.create();
     assert_eq!(answer["reply"]["adjust"]["env"][0], json!({"key": "FAILED", "value": "0"}));
     let line = replay.event("UpdateContainers", "10-a");
@@ -125,7 +131,7 @@ fn asked_for_updates_the_script_decides() {
         (json!({}), ("FAILED", "0")),
     ] {
         let mut replay = Replay::with("", &["--ask-updates"]);
-        replay.plugin("10-a", Puppet::new().creating(Does::Ask(shares("c1", 3))));
+        replay.plugin("10-a", ReplayPlugin::new().creating(Action::Ask(shares("c1", 3))));
         replay.send(&create(json!(1)));
         let line = replay.event("UpdateContainers", "10-a");
         let mut answer = json!({"answer": line["ask"]});
@@ -141,7 +147,7 @@ fn asked_for_updates_the_script_decides() {
 #[test]
 fn asked_for_the_state_the_script_gives_it() {
     let mut replay = Replay::with("", &["--ask-sync"]);
-    let heard = Puppet::new().connect(replay.path("nri.sock"), "10-a");
+    let heard = ReplayPlugin::new().connect(replay.path("nri.sock"), "10-a");
     let line = replay.event("synchronize", "10-a");
     replay.send(&json!({"answer": line["ask"], "state": {"pods": [{"id": "p9"}]}}));
     replay.event("synchronized", "10-a");
@@ -151,9 +157,9 @@ fn asked_for_the_state_the_script_gives_it() {
 #[test]
 fn a_validator_sees_what_all_want_and_who_wants_it() {
     let mut replay = Replay::start();
-    replay.plugin("10-a", Puppet::new().creating(setting("A", "1")));
+    replay.plugin("10-a", ReplayPlugin::new().creating(setting("A", "1")));
     let events = [Event::ValidateContainerAdjustment];
-    let validator = replay.plugin("90-judge", Puppet::new().subscribing(&events));
+    let validator = replay.plugin("90-judge", ReplayPlugin::new().subscribing(&events));
     let answer = replay.create();
     assert!(answer.get("error").is_none(), "{answer}");
     let seen = validator.last("ValidateContainerAdjustment");
@@ -164,7 +170,7 @@ fn a_validator_sees_what_all_want_and_who_wants_it() {
 fn plugins_are_told_what_the_command_line_says_the_runtime_is() {
     let flags = ["--runtime-name", "engine", "--runtime-version", "v7", "--nri-version", "v0.11.0"];
     let mut replay = Replay::with("", &flags);
-    let told = replay.plugin("10-a", Puppet::new()).last("Configure");
+    let told = replay.plugin("10-a", ReplayPlugin::new()).last("Configure");
     for word in ["engine", "v7", "v0.11.0"] {
         assert!(told.contains(word), "{told}");
     }
@@ -175,8 +181,8 @@ fn a_declared_policy_keeps_a_silent_plugin_and_fails_the_call() {
     let mut replay = Replay::with("plugin_request_timeout = \"100ms\"", &[]);
     let policy =
         api::FailurePolicy { fail_request: true, keep_connected: true, ..Default::default() };
-    let puppet = Puppet::new().creating(Does::Hang).declaring(policy);
-    replay.plugin("10-slow", puppet);
+    let plugin = ReplayPlugin::new().creating(Action::Hang).declaring(policy);
+    replay.plugin("10-slow", plugin);
     let answer = replay.create();
     assert_eq!(answer["cause"], "timeout", "{answer}");
     let wait = json!({"id": 2, "wait": {"synchronized": ["10-slow"], "timeout": "1s"}});

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Output, Stdio};
 
 use serde_json::{Value, json};
-use test_support::replay::{Puppet, Replay, command, create, ground, setting};
+use test_support::replay::{Replay, ReplayPlugin, command, create, prepared, setting};
 
 /// The first line of a recording, with the plugins that were connected.
 fn recorded_state(plugins: &[&str]) -> Value {
@@ -24,7 +24,7 @@ fn write(temp: &tempfile::TempDir, lines: &[Value]) -> String {
 
 /// Replays a script to its end, with nobody connected.
 fn replay_alone(more: &str, lines: &[Value], flags: &[&str]) -> Output {
-    let temp = ground(more);
+    let temp = prepared(more);
     let file = write(&temp, lines);
     let words = [&["replay", &file][..], flags].concat();
     command(&temp, &words).stderr(Stdio::piped()).output().unwrap()
@@ -49,12 +49,12 @@ fn wait_until_said(file: &Path, wanted: &str) {
 
 #[test]
 fn the_first_call_of_a_recording_waits_for_the_plugins_that_were_connected() {
-    let temp = ground("");
+    let temp = prepared("");
     let file = write(&temp, &[recorded_state(&["10-a", "20-b"]), create(json!(1))]);
     let mut replay = Replay::on(temp, &[&file]);
     wait_until_said(&replay.path("stderr"), "waits up to 30s for 10-a, 20-b");
-    let first = replay.plugin("10-a", Puppet::new().creating(setting("A", "1")));
-    replay.plugin("20-b", Puppet::new().creating(setting("B", "2")));
+    let first = replay.plugin("10-a", ReplayPlugin::new().creating(setting("A", "1")));
+    replay.plugin("20-b", ReplayPlugin::new().creating(setting("B", "2")));
     let answer = replay.answer(&json!(1));
     assert_eq!(answer["owners"], json!({"Env[A]": "10-a", "Env[B]": "20-b"}), "{answer}");
     assert!(first.last("Synchronize").contains("p0"), "it is told the recorded state");
@@ -80,11 +80,11 @@ fn a_recording_that_names_no_plugin_waits_for_any() {
     let mut older = recorded_state(&[]);
     older.as_object_mut().unwrap().remove("plugins");
     for state in [recorded_state(&[]), older] {
-        let temp = ground("");
+        let temp = prepared("");
         let file = write(&temp, &[state, create(json!(1))]);
         let mut replay = Replay::on(temp, &[&file]);
         wait_until_said(&replay.path("stderr"), "for a plugin to connect");
-        replay.plugin("10-a", Puppet::new().creating(setting("A", "1")));
+        replay.plugin("10-a", ReplayPlugin::new().creating(setting("A", "1")));
         assert_eq!(replay.answer(&json!(1))["owners"], json!({"Env[A]": "10-a"}));
     }
 }

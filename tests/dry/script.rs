@@ -6,12 +6,12 @@ use std::time::Duration;
 use nri_runc::plugin::Event;
 use serde_json::{Value, json};
 use test_support::example::example;
-use test_support::replay::{Does, Puppet, Replay, command, create, ground, setting};
+use test_support::replay::{Action, Replay, ReplayPlugin, command, create, prepared, setting};
 
 #[test]
 fn calls_run_side_by_side_and_wait_holds_back_what_follows() {
     let mut replay = Replay::with("plugin_request_timeout = \"60s\"", &[]);
-    let slow = replay.plugin("10-slow", Puppet::new().creating(Does::Hang));
+    let slow = replay.plugin("10-slow", ReplayPlugin::new().creating(Action::Hang));
     replay.send(&create(json!("held")));
     slow.wait_for("CreateContainer");
     let run = json!({"id": "run", "call": "RunPodSandbox", "request": {"pod": {"id": "p1"}}});
@@ -19,7 +19,7 @@ fn calls_run_side_by_side_and_wait_holds_back_what_follows() {
     replay.send(&run);
     replay.send(&json!({"id": "wait", "wait": {"synchronized": ["20-late"], "timeout": "60s"}}));
     replay.send(&json!({"id": "after", "state": {}}));
-    replay.plugin("20-late", Puppet::new());
+    replay.plugin("20-late", ReplayPlugin::new());
     assert_eq!(replay.answer(&json!("wait"))["ok"], true);
     assert_eq!(replay.answer(&json!("after"))["ok"], true);
     // A cancelled call is answered at once, and its plugin is blamed for nothing.
@@ -33,7 +33,7 @@ fn calls_run_side_by_side_and_wait_holds_back_what_follows() {
 #[test]
 fn a_cancelled_call_costs_nobody_their_connection() {
     let mut replay = Replay::with("plugin_request_timeout = \"200ms\"", &[]);
-    let slow = replay.plugin("10-slow", Puppet::new().creating(Does::Hang));
+    let slow = replay.plugin("10-slow", ReplayPlugin::new().creating(Action::Hang));
     replay.send(&create(json!(1)));
     slow.wait_for("CreateContainer");
     replay.send(&json!({"cancel": 1}));
@@ -99,7 +99,7 @@ fn malformed_lines_are_answered_with_their_number_and_the_script_goes_on() {
 #[test]
 fn bytes_that_are_no_text_are_one_malformed_line() {
     use std::io::Write;
-    let temp = ground("");
+    let temp = prepared("");
     let mut child = command(&temp, &["replay"]).spawn().unwrap();
     let mut script = child.stdin.take().unwrap();
     script.write_all(b"\xff\xfe\n{\"id\":1,\"state\":{}}").unwrap();
@@ -122,7 +122,7 @@ fn run(temp: &tempfile::TempDir, words: &[&str], script: &[u8]) -> std::process:
 
 #[test]
 fn a_script_of_which_no_line_is_valid_is_an_error() {
-    let temp = ground("");
+    let temp = prepared("");
     let garbage = b"\x7fELF\xff\n\n{\"id\": 4}\nnonsense";
     let file = temp.path().join("garbage");
     nri_runc::files::replace(&file, garbage).unwrap();
@@ -144,7 +144,7 @@ fn a_script_of_which_no_line_is_valid_is_an_error() {
 
 #[test]
 fn a_script_that_cannot_be_read_is_an_error() {
-    let temp = ground("");
+    let temp = prepared("");
     let folder = temp.path().display().to_string();
     let output = run(&temp, &["replay", &folder], b"");
     assert_eq!(output.status.code(), Some(1));
@@ -153,7 +153,7 @@ fn a_script_that_cannot_be_read_is_an_error() {
 
 #[test]
 fn an_empty_script_and_one_valid_line_are_no_error() {
-    let temp = ground("");
+    let temp = prepared("");
     for script in [
         "",
         "\n \n",
@@ -169,7 +169,7 @@ fn an_empty_script_and_one_valid_line_are_no_error() {
 #[test]
 fn at_the_end_pending_calls_are_answered_and_plugins_hear_goodbye() {
     let mut replay = Replay::with("plugin_request_timeout = \"300ms\"", &[]);
-    let heard = replay.plugin("10-a", Puppet::new().at(Event::StopContainer, Does::Hang));
+    let heard = replay.plugin("10-a", ReplayPlugin::new().at(Event::StopContainer, Action::Hang));
     replay.send(&json!({"id": 1, "call": "StopContainer", "request": {"container": {"id": "c"}}}));
     let socket = replay.path("nri.sock");
     replay.send(&create(json!(2)));
@@ -186,7 +186,7 @@ fn at_the_end_pending_calls_are_answered_and_plugins_hear_goodbye() {
 #[test]
 fn plugins_that_still_answer_hear_shutdown() {
     let mut replay = Replay::start();
-    let heard = replay.plugin("10-a", Puppet::new());
+    let heard = replay.plugin("10-a", ReplayPlugin::new());
     assert!(replay.end().1.success());
     heard.wait_for("Shutdown");
 }
@@ -194,7 +194,7 @@ fn plugins_that_still_answer_hear_shutdown() {
 #[test]
 fn a_signal_ends_it_as_the_end_of_the_script_does() {
     let mut replay = Replay::start();
-    let heard = replay.plugin("10-a", Puppet::new());
+    let heard = replay.plugin("10-a", ReplayPlugin::new());
     let pid = nix::unistd::Pid::from_raw(i32::try_from(replay.pid()).unwrap());
     nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).unwrap();
     heard.wait_for("Shutdown");
@@ -203,7 +203,7 @@ fn a_signal_ends_it_as_the_end_of_the_script_does() {
 
 #[test]
 fn a_script_in_a_file_is_followed() {
-    let temp = ground("");
+    let temp = prepared("");
     let file = temp.path().join("script");
     nri_runc::files::replace(&file, create(json!(1)).to_string().as_bytes()).unwrap();
     let output = command(&temp, &["replay", file.to_str().unwrap()]).output().unwrap();
@@ -213,7 +213,7 @@ fn a_script_in_a_file_is_followed() {
 
 #[test]
 fn what_keeps_it_from_starting_is_one_line_and_exit_code_1() {
-    let temp = ground("");
+    let temp = prepared("");
     let long = "/".to_owned() + &"x".repeat(200);
     for words in [
         &["replay", "/nowhere/script"] as &[&str],
@@ -233,7 +233,7 @@ fn what_keeps_it_from_starting_is_one_line_and_exit_code_1() {
 
 #[test]
 fn a_broken_configuration_keeps_it_from_starting() {
-    let temp = ground("plugin_request_timeout = \"soon\"");
+    let temp = prepared("plugin_request_timeout = \"soon\"");
     let output = command(&temp, &["replay"]).stderr(std::process::Stdio::piped()).output().unwrap();
     let said = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(1));
@@ -242,7 +242,7 @@ fn a_broken_configuration_keeps_it_from_starting() {
 
 #[test]
 fn a_pre_installed_plugin_takes_part_before_the_first_line_is_answered() {
-    let temp = ground("");
+    let temp = prepared("");
     std::os::unix::fs::symlink(example("event_logger"), temp.path().join("plugins/10-logger"))
         .unwrap();
     let log = temp.path().join("events.jsonl");
@@ -266,7 +266,7 @@ fn a_pre_installed_plugin_takes_part_before_the_first_line_is_answered() {
 
 #[test]
 fn a_pre_installed_file_that_is_no_program_is_given_up_and_the_script_goes_on() {
-    let temp = ground("plugin_registration_timeout = \"300ms\"");
+    let temp = prepared("plugin_registration_timeout = \"300ms\"");
     let file = temp.path().join("plugins/10-broken");
     nri_runc::files::replace(&file, b"#!/nowhere/at/all\n").unwrap();
     let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
@@ -280,7 +280,7 @@ fn a_pre_installed_file_that_is_no_program_is_given_up_and_the_script_goes_on() 
 #[test]
 fn neither_call_nor_event_crosses_a_plugins_going() {
     let mut replay = Replay::start();
-    let heard = replay.plugin("10-a", Puppet::new().creating(setting("A", "1")));
+    let heard = replay.plugin("10-a", ReplayPlugin::new().creating(setting("A", "1")));
     assert_eq!(replay.ask(&json!({"id": 1, "disconnect": "10-a"})), json!({"id": 1, "ok": true}));
     replay.event("gone", "10-a");
     let answer = replay.create();

@@ -2,9 +2,10 @@
 //! A pod that containerd made while no daemon could be asked: the next daemon finds sandbox and
 //! container with their names, and a plugin hears of their end.
 
+use test_support::Script;
+
 use super::host::{self, Engine};
 use super::{container, create, end_pod, run_pod, start};
-use test_support::Script;
 
 #[tokio::test]
 async fn a_pod_that_went_past_an_absent_daemon_is_adopted() {

@@ -4,9 +4,10 @@
 
 use std::process::{Child, Command, Stdio};
 
+use test_support::golang;
+
 use super::host::{self, Engine};
 use super::{container, create, end_pod, pid_of, run_pod, start};
-use test_support::golang;
 
 struct Plugin(Child);
 

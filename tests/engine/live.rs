@@ -6,12 +6,13 @@
 use std::io::Write;
 use std::path::Path;
 
+use test_support::compare::{self, Meant};
+use test_support::tools;
+
 use super::config::{self, Passes, Wanted};
 use super::host::{self, Engine, Parts};
 use super::pods::{self, Pod};
 use super::recorder::{self, Recorder};
-use test_support::compare::{self, Meant};
-use test_support::tools;
 
 const ENGINE: &str = "containerd-2.4.2 live";
 const HANDLERS: [(&str, Passes); 2] = [("lean", Passes::None), ("rich", Passes::All)];

@@ -17,9 +17,10 @@ use std::time::{Duration, Instant};
 
 use host::Engine;
 use nri_runc::plugin::api;
-use test_support::Script;
+use test_support::adjustments::{bind_mount, env, linux, memory_device, open_files};
 use test_support::cri::generated as messages;
 use test_support::cri::{self, Cri, container, end_container, end_pod, start};
+use test_support::{Script, heard};
 
 fn pod(engine: &Engine, name: &str) -> messages::PodSandboxConfig {
     cri::pod(engine.cgroup(), name)
@@ -44,50 +45,13 @@ async fn pid_of(cri: &mut Cri, id: &str) -> u64 {
 }
 
 fn adjusting(engine: &Engine) -> Script {
-    let number = |value| api::OptionalUInt64 { value, ..Default::default() };
-    let cpu = api::LinuxCPU { shares: Some(number(512)).into(), ..Default::default() };
-    let limit = api::OptionalInt64 { value: 32 << 20, ..Default::default() };
-    let memory = api::LinuxMemory { limit: Some(limit).into(), ..Default::default() };
-    let device = api::LinuxDevice {
-        path: "/dev/nri-null".to_owned(),
-        type_: "c".to_owned(),
-        major: 1,
-        minor: 3,
-        ..Default::default()
-    };
-    let score = api::OptionalInt { value: 950, ..Default::default() };
-    let linux = api::LinuxContainerAdjustment {
-        resources: Some(api::LinuxResources {
-            cpu: Some(cpu).into(),
-            memory: Some(memory).into(),
-            ..Default::default()
-        })
-        .into(),
-        devices: vec![device],
-        oom_score_adj: Some(score).into(),
-        ..Default::default()
-    };
-    let env =
-        api::KeyValue { key: "HELLO".to_owned(), value: "there".to_owned(), ..Default::default() };
-    let mount = api::Mount {
-        destination: "/data".to_owned(),
-        type_: "bind".to_owned(),
-        source: engine.path("data").display().to_string(),
-        options: vec!["bind".to_owned(), "ro".to_owned()],
-        ..Default::default()
-    };
-    let rlimit = api::POSIXRlimit {
-        type_: "RLIMIT_NOFILE".to_owned(),
-        hard: 321,
-        soft: 123,
-        ..Default::default()
-    };
+    let mount = bind_mount(&engine.path("data"), "/data");
     let adjust = api::ContainerAdjustment {
-        env: vec![env],
+        env: vec![env("HELLO", "there")],
         mounts: vec![mount],
-        rlimits: vec![rlimit],
+        rlimits: vec![open_files()],
         annotations: [("example.org/seen".to_owned(), "yes".to_owned())].into(),
-        linux: Some(linux).into(),
+        linux: Some(linux(512, memory_device("/dev/nri-null", 3))).into(),
         ..Default::default()
     };
     Script { adjust, ..Script::default() }
@@ -120,10 +84,6 @@ fn look_inside(engine: &Engine, id: &str, pid: u64) {
         cgroup_file(engine, "memory", id, "memory.limit_in_bytes"),
         (32_u64 << 20).to_string()
     );
-}
-
-fn heard(told: &Arc<Mutex<Vec<String>>>, what: &str) -> bool {
-    told.lock().unwrap().iter().any(|event| event == what)
 }
 
 #[tokio::test]

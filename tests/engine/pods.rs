@@ -5,13 +5,14 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use test_support::cri::{self, Cri};
+
 use super::messages::{
     Capability, CdiDevice, ContainerConfig, Device, DnsConfig, Int64Value, KeyValue,
     LinuxContainerResources, LinuxContainerSecurityContext, LinuxPodSandboxConfig,
     LinuxSandboxSecurityContext, Mount, NamespaceMode, NamespaceOption, PodSandboxConfig,
     SecurityProfile, UpdateContainerResourcesRequest, security_profile::ProfileType,
 };
-use test_support::cri::{self, Cri};
 
 /// A pod and its containers.
 #[derive(Clone)]

@@ -4,10 +4,10 @@
 
 use nri_runc::error::RESERVED_PHRASES;
 use serde_json::Value;
+use test_support::{TestHost, wait_until};
 
 use super::case::{Case, files_below};
 use super::told::Told;
-use test_support::{TestHost, wait_until};
 
 /// What came of a case, file by file of `expected/`.
 pub(super) struct Came {

@@ -2,14 +2,15 @@
 //! Hooks beside the wrapper: nothing is told twice, and what goes past the wrapper is noticed.
 
 use serde_json::json;
-
-use super::{Hooked, heard, life, sets_env, succeeds};
+use test_support::adjustments::sets;
 use test_support::{Script, wait_until};
+
+use super::{Hooked, heard, life, succeeds};
 
 #[test]
 fn what_the_wrapper_tells_no_hook_tells_again() {
     let Some(hooked) = Hooked::new(&["sleep", "1000"], "") else { return };
-    let told = hooked.host.plugin("10", "env", sets_env());
+    let told = hooked.host.plugin("10", "env", sets("HELLO", "there"));
     succeeds(&hooked.host.create("c1"));
     let explained = hooked.host.admin(&["explain", "c1"]);
     assert_eq!(explained["changes"][0]["field"], "process.env[HELLO]", "{explained}");
@@ -28,7 +29,7 @@ fn what_the_wrapper_tells_no_hook_tells_again() {
 #[test]
 fn a_run_by_the_wrapper_is_told_once() {
     let Some(hooked) = Hooked::new(&["sh", "-c", "exit 3"], "") else { return };
-    let told = hooked.host.plugin("10", "env", sets_env());
+    let told = hooked.host.plugin("10", "env", sets("HELLO", "there"));
     let bundle = hooked.host.path("bundle").display().to_string();
     let output = hooked.host.verb(&["run", "--bundle", &bundle, "c1"]);
     assert_eq!(output.status.code(), Some(3));
@@ -39,7 +40,7 @@ fn a_run_by_the_wrapper_is_told_once() {
 #[test]
 fn a_container_that_is_removed_behind_our_back_is_noticed_at_once() {
     let Some(hooked) = Hooked::new(&["sleep", "1000"], "") else { return };
-    let told = hooked.host.plugin("10", "env", sets_env());
+    let told = hooked.host.plugin("10", "env", sets("HELLO", "there"));
     succeeds(&hooked.host.create("c1"));
     succeeds(&hooked.host.verb(&["start", "c1"]));
     wait_until("the start is told", || heard(&told, "PostStartContainer c1"));

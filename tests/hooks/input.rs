@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 
 use nri_runc::error::RESERVED_PHRASES;
 use serde_json::{Value, json};
+use test_support::{BUNDLE, Script, TestHost, wait_until};
 
 use super::{fails, life, life_without, succeeds};
-use test_support::{BUNDLE, Script, TestHost, wait_until};
 
 #[expect(clippy::disallowed_methods, reason = "the program under test, as a runtime calls it")]
 fn hook(host: &TestHost, stage: &str) -> Child {

@@ -12,23 +12,11 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::sync::{Arc, Mutex};
 
-use nri_runc::plugin::api;
 use serde_json::{Value, json};
-use test_support::ground::Ground;
-use test_support::{Script, TestHost, life, wait_until};
+use test_support::real_runtime::RealRuntime;
+use test_support::{TestHost, heard, life, succeeds, wait_until};
 
 type Told = Arc<Mutex<Vec<String>>>;
-
-fn heard(told: &Told, event: &str) -> bool {
-    told.lock().unwrap().iter().any(|known| known == event)
-}
-
-fn sets_env() -> Script {
-    let hello =
-        api::KeyValue { key: "HELLO".to_owned(), value: "there".to_owned(), ..Default::default() };
-    let adjust = api::ContainerAdjustment { env: vec![hello], ..Default::default() };
-    Script { adjust, ..Script::default() }
-}
 
 /// A life without the events that have one of `words` in them.
 fn life_without(words: &[&str]) -> Vec<String> {
@@ -55,7 +43,7 @@ fn definitions(config: &str) -> Vec<Value> {
 
 /// A container `c1` whose document carries our hooks, a daemon, and the real runc.
 struct Hooked {
-    ground: Ground,
+    real: RealRuntime,
     host: TestHost,
     document: String,
 }
@@ -69,8 +57,8 @@ impl Hooked {
 
     fn without_daemon(args: &[&str], more: &str) -> Option<Self> {
         let host = TestHost::new(more);
-        let ground = Ground::new(&host.path(""))?;
-        let mut document = ground.document("c1", args);
+        let real = RealRuntime::new(&host.path(""))?;
+        let mut document = real.document("c1", args);
         for definition in definitions(&host.path("config.toml").display().to_string()) {
             for stage in definition["stages"].as_array().unwrap() {
                 let stage = stage.as_str().unwrap().to_owned();
@@ -79,8 +67,8 @@ impl Hooked {
         }
         let document = serde_json::to_string_pretty(&document).unwrap();
         host.write("bundle/config.json", &document);
-        host.configure(ground.runc(), more);
-        Some(Self { ground, host, document })
+        host.configure(real.runc(), more);
+        Some(Self { real, host, document })
     }
 
     /// The real runc, with nothing before it.
@@ -91,7 +79,7 @@ impl Hooked {
         let file = options.write(true).create(true).truncate(true);
         let bundle = self.host.path("bundle").display().to_string();
         let words = words.iter().map(|word| word.replace("BUNDLE", &bundle));
-        let status = Command::new(self.ground.runc())
+        let status = Command::new(self.real.runc())
             .arg("--root")
             .arg(self.host.path("root"))
             .args(words)
@@ -119,11 +107,6 @@ impl Hooked {
         assert_eq!(std::fs::read_dir(self.host.path("bundle")).unwrap().count(), 2);
         assert!(!self.host.path("root/c1").exists());
     }
-}
-
-#[track_caller]
-fn succeeds(output: &Output) {
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
 #[track_caller]

@@ -2,19 +2,20 @@
 //! Podman with the real runc and our definitions in its `--hooks-dir`.
 
 use serde_json::json;
-
-use super::{Told, definitions, heard, sets_env};
-use test_support::podman::{Host, IMAGE};
+use test_support::adjustments::sets;
+use test_support::podman::{IMAGE, PodmanHost};
 use test_support::{LIFE, Script, wait_until};
 
+use super::{Told, definitions, heard};
+
 struct Podman {
-    host: Host,
+    host: PodmanHost,
 }
 
 impl Podman {
     /// `None` after saying why the test is skipped.
     fn new() -> Option<Self> {
-        let mut host = Host::new("")?;
+        let mut host = PodmanHost::new("")?;
         for definition in definitions("/etc/nri-runc/config.toml") {
             let stage = definition["stages"][0].as_str().unwrap();
             host.write(&format!("hooks/{stage}.json"), &definition.to_string());
@@ -65,7 +66,7 @@ fn podman_with_our_hooks_tells_a_life_once_and_in_order() {
 #[test]
 fn podman_shows_why_our_hook_refused_and_keeps_nothing() {
     let Some(podman) = Podman::new() else { return };
-    let _told = podman.host.plugin("10", "env", sets_env());
+    let _told = podman.host.plugin("10", "env", sets("HELLO", "there"));
     podman.run("web", |words| {
         podman.host.bad(words, &["nri-runc: cannot create", "10-env sets Env[HELLO]"]);
     });

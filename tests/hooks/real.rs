@@ -3,9 +3,10 @@
 
 use nri_runc::plugin::api;
 use serde_json::json;
-
-use super::{Hooked, fails, heard, life, life_without, sets_env, succeeds};
+use test_support::adjustments::sets;
 use test_support::{Script, wait_until};
+
+use super::{Hooked, fails, heard, life, life_without, succeeds};
 
 #[test]
 fn a_life_is_told_once_and_in_order() {
@@ -105,7 +106,7 @@ fn what_a_cgroup_takes_is_set_and_explained() {
     let adjust = api::ContainerAdjustment { linux: Some(linux).into(), ..Default::default() };
     let _told = hooked.host.plugin("10", "limit", Script { adjust, ..Script::default() });
     succeeds(&hooked.create());
-    let name = hooked.ground.cgroup("c1");
+    let name = hooked.real.cgroup("c1");
     let files =
         ["/sys/fs/cgroup/pids", "/sys/fs/cgroup"].map(|top| format!("{top}{name}/pids.max"));
     let limit = files.iter().find_map(|file| std::fs::read_to_string(file).ok());
@@ -124,7 +125,7 @@ fn what_a_cgroup_takes_is_set_and_explained() {
 #[test]
 fn what_a_cgroup_does_not_take_refuses_in_one_line_and_nothing_is_set() {
     let Some(hooked) = Hooked::new(&["sleep", "1000"], "") else { return };
-    let told = hooked.host.plugin("10", "env", sets_env());
+    let told = hooked.host.plugin("10", "env", sets("HELLO", "there"));
     let line = "10-env sets Env[HELLO], which a hook cannot: the runtime has read config.json";
     fails(&hooked.create(), &["cannot create c1", line, "make nri-runc the engine's runtime"]);
     hooked.nothing_is_left();

@@ -6,29 +6,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use nri_runc::plugin::{
-    ALL_EVENTS, Event, Outcome, Plugin, PluginIdentity, Settings, Upcalls, api, handshake,
-};
+use nri_runc::plugin::{ALL_EVENTS, Event, Outcome, Plugin, Settings, api, handshake};
 use protobuf::MessageDyn;
 use protobuf::reflect::{ReflectFieldRef, ReflectValueRef};
 use serde_json::{Value, json};
+use test_support::{NoUpdates, golang};
 use tokio::net::UnixListener;
 
 use super::{Started, by_hand, lines, of_each_version, wait_for};
-use test_support::golang;
-
-struct NoUpdates;
-
-#[async_trait::async_trait]
-impl Upcalls for NoUpdates {
-    async fn update_containers(
-        &self,
-        plugin: &PluginIdentity,
-        _: api::UpdateContainersRequest,
-    ) -> Result<api::UpdateContainersResponse, String> {
-        Err(format!("no updates for {plugin}"))
-    }
-}
 
 /// The plugin of a version, connected to us.
 async fn connected(program: &Path, dir: &Path) -> (Plugin, Started, PathBuf) {

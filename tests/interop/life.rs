@@ -3,10 +3,10 @@
 //! pre-installed, over the whole life of a container and its pod.
 
 use serde_json::{Value, json};
-
-use super::{by_hand, document, lines, of_each_version, wait_for};
 use test_support::golang;
 use test_support::{TestHost, wait_until};
+
+use super::{by_hand, document, lines, of_each_version, wait_for};
 
 /// A world in which all that the plugin asks for means something.
 fn world() -> TestHost {

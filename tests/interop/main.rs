@@ -12,19 +12,9 @@ mod life;
 mod real;
 
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 
 use serde_json::Value;
-
-/// A plugin started by hand; it ends with the test.
-struct Started(Child);
-
-impl Drop for Started {
-    fn drop(&mut self) {
-        let _ended = self.0.kill();
-        let _reaped = self.0.wait();
-    }
-}
 
 /// Starts the plugin of a version, which connects to `socket`, writes to `told` and sets `fields`.
 #[expect(clippy::disallowed_methods, reason = "the Go side of the test")]
@@ -78,3 +68,4 @@ macro_rules! of_each_version {
     };
 }
 use of_each_version;
+use test_support::Started;

@@ -6,20 +6,20 @@ use std::path::Path;
 
 use nri_runc::runtime::{RuntimeKind, features};
 use serde_json::json;
-
-use super::{Started, by_hand, document};
-use test_support::ground::Ground;
+use test_support::real_runtime::RealRuntime;
 use test_support::{TestHost, wait_until};
 use test_support::{golang, skip};
 
+use super::{Started, by_hand, document};
+
 /// A world with the real runc, and a plugin that sets `fields`; skipped without Go, runc or root.
-fn world(fields: &str) -> Option<(TestHost, Ground, Started)> {
+fn world(fields: &str) -> Option<(TestHost, RealRuntime, Started)> {
     let program = golang::program("stub-v0.12.5")?;
     let mut host = TestHost::new("");
-    let ground = Ground::new(&host.path(""))?;
+    let real = RealRuntime::new(&host.path(""))?;
     let patience = "plugin_request_timeout = \"20s\"";
-    host.configure(ground.runc(), &format!("{}---{patience}", document::furnish_host(&host)));
-    let mut config = ground.document("c1", &["sleep", "1"]);
+    host.configure(real.runc(), &format!("{}---{patience}", document::furnish_host(&host)));
+    let mut config = real.document("c1", &["sleep", "1"]);
     config["process"]["env"] = json!(["PATH=/bin", "GONE=1", "KEPT=before"]);
     host.write("bundle/config.json", &config.to_string());
     host.start_daemon();
@@ -27,7 +27,7 @@ fn world(fields: &str) -> Option<(TestHost, Ground, Started)> {
     wait_until("the plugin is synchronized", || {
         host.admin(&["plugins"])[0]["state"] == "synchronized"
     });
-    Some((host, ground, plugin))
+    Some((host, real, plugin))
 }
 
 /// A file of the container's cgroup: by its name in version 1, or in version 2.
@@ -42,7 +42,7 @@ fn cgroup(path: &str, controller: &str, v1: &str, v2: &str) -> String {
 
 #[test]
 fn what_the_plugin_sets_is_so_in_the_container() {
-    let Some((host, ground, _plugin)) = world("real") else { return };
+    let Some((host, real, _plugin)) = world("real") else { return };
     let created = host.create("c1");
     assert!(created.status.success(), "{}", String::from_utf8_lossy(&created.stderr));
     let started = host.verb(&["start", "c1"]);
@@ -64,7 +64,7 @@ fn what_the_plugin_sets_is_so_in_the_container() {
     }
     assert!(said.contains("poolsize"), "{said}");
     assert!(said.contains("Function not implemented"), "{said}");
-    let path = ground.cgroup("c1");
+    let path = real.cgroup("c1");
     let of = |controller, v1, v2| cgroup(&path, controller, v1, v2);
     assert_eq!(of("memory", "memory.limit_in_bytes", "memory.max"), "67108864");
     assert_eq!(of("pids", "pids.max", "pids.max"), "77");
@@ -85,8 +85,8 @@ fn is_old(runc: &Path) -> bool {
 
 #[test]
 fn what_this_runc_would_skip_is_refused_by_name() {
-    let Some((host, ground, _plugin)) = world("all") else { return };
-    if !is_old(ground.runc()) {
+    let Some((host, real, _plugin)) = world("all") else { return };
+    if !is_old(real.runc()) {
         return;
     }
     let before = host.read("bundle/config.json");

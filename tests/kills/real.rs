@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use nri_runc::plugin::api;
 use serde_json::{Value, json};
-use test_support::ground::Ground;
+use test_support::real_runtime::RealRuntime;
 use test_support::{Script, TestHost, wait_until};
 
 /// A plugin that owns the number of processes.
@@ -18,16 +18,16 @@ fn limits() -> Script {
     Script { adjust, ..Script::default() }
 }
 
-fn pids_limit(ground: &Ground, id: &str) -> String {
-    let name = ground.cgroup(id);
+fn pids_limit(real: &RealRuntime, id: &str) -> String {
+    let name = real.cgroup(id);
     let paths =
         ["/sys/fs/cgroup/pids", "/sys/fs/cgroup"].map(|top| format!("{top}{name}/pids.max"));
     let found = paths.iter().find_map(|path| std::fs::read_to_string(path).ok());
     found.unwrap_or_default().trim().to_owned()
 }
 
-fn cgroups_left(ground: &Ground, id: &str) -> Vec<String> {
-    let name = ground.cgroup(id);
+fn cgroups_left(real: &RealRuntime, id: &str) -> Vec<String> {
+    let name = real.cgroup(id);
     let tops = std::fs::read_dir("/sys/fs/cgroup").unwrap().flatten();
     let paths = tops.map(|top| format!("{}{name}", top.path().display()));
     paths.filter(|path| std::path::Path::new(path).exists()).collect()
@@ -51,7 +51,7 @@ fn seat(host: &TestHost) {
 }
 
 /// One life in which `dies` happens to the create; then an undisturbed one.
-fn life(host: &mut TestHost, ground: &Ground, pristine: &str, dies: impl FnOnce(&mut TestHost)) {
+fn life(host: &mut TestHost, real: &RealRuntime, pristine: &str, dies: impl FnOnce(&mut TestHost)) {
     seat(host);
     dies(host);
     seat(host);
@@ -68,14 +68,14 @@ fn life(host: &mut TestHost, ground: &Ground, pristine: &str, dies: impl FnOnce(
         let output = host.spawn(verb).wait().unwrap();
         assert!(output.success(), "{verb:?}");
         if verb[0] == "start" {
-            assert_eq!(pids_limit(ground, "c1"), "42");
+            assert_eq!(pids_limit(real, "c1"), "42");
         }
     }
-    wait_until("the engine's deliberate change wins", || pids_limit(ground, "c1") == "99");
+    wait_until("the engine's deliberate change wins", || pids_limit(real, "c1") == "99");
     assert!(words(host, &["delete", "--force", "c1"]).0);
     wait_until("it is gone", || host.admin(&["pods"]) == Value::Array(vec![]));
     assert_eq!(host.read("bundle/config.json"), pristine);
-    assert_eq!(cgroups_left(ground, "c1"), Vec::<String>::new());
+    assert_eq!(cgroups_left(real, "c1"), Vec::<String>::new());
     assert_eq!(mounts_left(host), Vec::<String>::new());
     let names = std::fs::read_dir(host.path("bundle")).unwrap().count();
     assert_eq!(names, 2, "something is left in the bundle");
@@ -84,19 +84,19 @@ fn life(host: &mut TestHost, ground: &Ground, pristine: &str, dies: impl FnOnce(
 #[test]
 fn with_the_real_runc_no_cgroup_mount_or_file_is_left_whoever_dies() {
     let mut host = TestHost::new("");
-    let Some(ground) = Ground::new(&host.path("")) else { return };
+    let Some(real) = RealRuntime::new(&host.path("")) else { return };
     let fault = host.path("fault").display().to_string();
     let more = format!(
         "autostart = false---plugin_request_timeout = \"20s\"\n[debug]\nfault = \"@{fault}\"\n"
     );
-    host.configure(ground.runc(), &more);
-    let mut document = ground.document("c1", &["sleep", "300"]);
+    host.configure(real.runc(), &more);
+    let mut document = real.document("c1", &["sleep", "300"]);
     document["linux"]["resources"] = json!({"pids": {"limit": 10}});
     let pristine = document.to_string();
     host.write("bundle/config.json", &pristine);
     host.start_daemon();
     for point in ["daemon.written", "daemon.exec", "daemon.settle", "wrapper.committed"] {
-        life(&mut host, &ground, &pristine, |host| {
+        life(&mut host, &real, &pristine, |host| {
             host.write("fault", &format!("{point}:kill"));
             let _one_of_them_died = host.spawn(&["create", "--bundle", "BUNDLE", "c1"]).wait();
             wait_until("it has struck", || !host.path("fault").exists());
@@ -108,7 +108,7 @@ fn with_the_real_runc_no_cgroup_mount_or_file_is_left_whoever_dies() {
     }
     // runc itself, wherever it is by then.
     for millis in [5, 20, 40, 80] {
-        life(&mut host, &ground, &pristine, |host| {
+        life(&mut host, &real, &pristine, |host| {
             let mut create = host.spawn(&["create", "--bundle", "BUNDLE", "c1"]);
             std::thread::sleep(Duration::from_millis(millis));
             let _may_be_over = create.kill();

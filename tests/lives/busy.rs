@@ -9,10 +9,10 @@ use std::thread::JoinHandle;
 
 use nri_runc::plugin::stub::{PluginHandler, Result, RuntimeHandle, Stub, async_trait};
 use nri_runc::plugin::{Event, api};
+use test_support::{TestHost, wait_until};
 use tokio::sync::Semaphore;
 
 use super::scale::{Sleepers, put_on_record, sleeper, status, with_a_record};
-use test_support::{TestHost, wait_until};
 
 /// Answers no part of what it is told before it is let; then it hears everything.
 struct Thinker {

@@ -7,9 +7,9 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
+use test_support::{BUNDLE, Script, TestHost, wait_until};
 
 use super::{runtime, say};
-use test_support::{BUNDLE, Script, TestHost, wait_until};
 
 /// A world with one running container, `c0`, on record, and no daemon; with `more` lines of
 /// configuration.

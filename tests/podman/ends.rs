@@ -5,10 +5,10 @@
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::json;
+use test_support::podman::PodmanHost;
+use test_support::{LIFE, Script, life};
 
 use super::{hearing, inspect, installed, request_of, run, run_words, sets_env};
-use test_support::podman::Host;
-use test_support::{LIFE, Script, life};
 
 fn killed(pid: i64) {
     kill(Pid::from_raw(i32::try_from(pid).unwrap()), Signal::SIGKILL).unwrap();
@@ -84,7 +84,7 @@ fn a_restart_is_a_second_life_under_the_same_id_with_the_same_adjustment() {
 
 /// Nobody noted how it ended: Podman fails once, or not, and then forgets it without asking the
 /// runtime. Whoever deletes it there tells plugins.
-fn forgotten_by_podman(host: &Host, told: &super::Told, id: &str) {
+fn forgotten_by_podman(host: &PodmanHost, told: &super::Told, id: &str) {
     let _first = host.podman(&["rm", "--force", "--time", "0", "web"]);
     let _second = host.podman(&["rm", "--force", "--time", "0", "web"]);
     assert_eq!(host.good(&["ps", "--all", "--quiet"]), "");
@@ -188,7 +188,7 @@ fn is_there(pid: u64) -> bool {
 }
 
 /// The first container starts the daemon, below conmon.
-fn started_by(host: &Host, args: &[&str]) -> (u64, u64) {
+fn started_by(host: &PodmanHost, args: &[&str]) -> (u64, u64) {
     run(host, "web", &[], args);
     let conmon = inspect(host, "web")["State"]["ConmonPid"].as_u64().unwrap_or(0);
     (host.admin(&["status"])["pid"].as_u64().unwrap(), conmon)

@@ -7,13 +7,13 @@ use std::path::Path;
 use std::process::Output;
 
 use serde_json::Value;
-
-use super::{Host, inspect, installed, run};
 use test_support::podman::IMAGE;
 use test_support::{Script, life};
 
+use super::{PodmanHost, inspect, installed, run};
+
 /// Everything below the folder of Podman's configuration, and of our undo records.
-fn settings(host: &Host) -> BTreeMap<String, Vec<u8>> {
+fn settings(host: &PodmanHost) -> BTreeMap<String, Vec<u8>> {
     let mut files = BTreeMap::new();
     let mut folders = vec![host.path("etc/containers"), host.path("var-lib/nri-runc")];
     while let Some(folder) = folders.pop() {
@@ -38,7 +38,7 @@ fn good(output: &Output) -> String {
 
 /// `uninstall podman` refuses, names `id`, and changes nothing.
 #[track_caller]
-fn refuses(host: &Host, id: &str) {
+fn refuses(host: &PodmanHost, id: &str) {
     let before = settings(host);
     let output = host.nri(&["uninstall", "podman"]);
     let said = String::from_utf8_lossy(&output.stderr);
@@ -49,7 +49,7 @@ fn refuses(host: &Host, id: &str) {
 }
 
 /// One container from Podman's default runtime; which runtime that was.
-fn by_default(host: &Host) -> Value {
+fn by_default(host: &PodmanHost) -> Value {
     let cgroup = host.cgroup();
     let words = ["run", "--detach", "--name", "plain", "--network", "none", "--cgroup-parent"];
     host.good(&[&words[..], &[&cgroup, IMAGE]].concat());
@@ -61,7 +61,7 @@ fn by_default(host: &Host) -> Value {
 
 #[test]
 fn uninstall_refuses_while_containers_run_or_rest_and_then_leaves_every_byte_as_it_was() {
-    let Some(host) = Host::new("") else { return };
+    let Some(host) = PodmanHost::new("") else { return };
     let before = settings(&host);
     let cgroup = host.cgroup();
     let words = super::run_words(&cgroup, "early", &["--detach"]);
@@ -108,7 +108,7 @@ fn a_forced_uninstall_says_who_needs_the_program_and_their_end_still_calls_it() 
 
 #[test]
 fn installed_as_the_default_every_run_comes_to_us_and_none_after_it_was_taken_back() {
-    let Some(mut host) = Host::new("") else { return };
+    let Some(mut host) = PodmanHost::new("") else { return };
     let before = settings(&host);
     good(&host.nri(&["install", "podman", "--default"]));
     host.start_daemon();
@@ -127,7 +127,7 @@ fn installed_as_the_default_every_run_comes_to_us_and_none_after_it_was_taken_ba
 
 #[test]
 fn an_entry_that_somebody_wrote_by_hand_is_not_overwritten() {
-    let Some(host) = Host::new("") else { return };
+    let Some(host) = PodmanHost::new("") else { return };
     let by_hand = "# mine\n[engine.runtimes]\nnri-runc = [\"/opt/mine\"]\n";
     host.write("etc/containers/containers.conf.d/10-mine.conf", by_hand);
     let before = settings(&host);
@@ -142,7 +142,7 @@ fn an_entry_that_somebody_wrote_by_hand_is_not_overwritten() {
 #[test]
 fn check_says_whether_podman_knows_us() {
     let Some(host) = installed("") else { return };
-    let checks = |host: &Host| host.admin(&["check"]).to_string();
+    let checks = |host: &PodmanHost| host.admin(&["check"]).to_string();
     assert!(checks(&host).contains("podman"), "{}", checks(&host));
     good(&host.nri(&["uninstall", "podman"]));
     assert!(!checks(&host).contains("50-nri-runc.conf"), "{}", checks(&host));

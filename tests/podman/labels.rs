@@ -3,17 +3,17 @@
 //! pods, and in images, where they do not count.
 
 use serde_json::{Value, json};
-
-use super::{Heard, Host, events_of, hearing, inspect, installed, request_of, run};
 use test_support::Script;
 use test_support::podman::IMAGE;
+
+use super::{Heard, PodmanHost, events_of, hearing, inspect, installed, request_of, run};
 
 /// A value of several lines with quotes in it, as the page has it.
 const VALUE: &str = "{\"cpu\": {\"shares\": 512},\n \"memory\": {\"limit\": 67108864}}";
 const LABEL: &str = "nri-runc.dev/annotation/resources.nri-runc.dev/container.web";
 const KEY: &str = "resources.nri-runc.dev/container.web";
 
-fn hears(host: &Host) -> (super::Told, Heard) {
+fn hears(host: &PodmanHost) -> (super::Told, Heard) {
     let (script, heard) = hearing(Script::default());
     (host.plugin("10", "witness", script), heard)
 }
@@ -74,7 +74,7 @@ fn labels_of_a_pod_are_annotations_for_each_of_its_members() {
 }
 
 /// An image with labels, made of ours.
-fn import(host: &Host, labels: &[&str], name: &str) {
+fn import(host: &PodmanHost, labels: &[&str], name: &str) {
     let tar = host.path("rootfs.tar").display().to_string();
     let changes = labels.iter().flat_map(|label| ["--change", label]);
     let mut words = vec!["import", "--quiet", "--change", "CMD [\"/bin/sleep\",\"1000\"]"];

@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex};
 use nri_runc::plugin::api;
 use serde_json::Value;
 use test_support::Script;
-use test_support::podman::{Host, IMAGE};
+use test_support::podman::{IMAGE, PodmanHost};
 
 type Told = Arc<Mutex<Vec<String>>>;
 
@@ -25,8 +25,8 @@ type Told = Arc<Mutex<Vec<String>>>;
 type Heard = Arc<Mutex<Vec<(String, Value)>>>;
 
 /// A host where nri-runc is registered and the daemon runs.
-fn installed(more: &str) -> Option<Host> {
-    let mut host = Host::new(more)?;
+fn installed(more: &str) -> Option<PodmanHost> {
+    let mut host = PodmanHost::new(more)?;
     let output = host.nri(&["install", "podman"]);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     host.start_daemon();
@@ -35,7 +35,7 @@ fn installed(more: &str) -> Option<Host> {
 
 #[test]
 fn a_file_beside_the_executable_reaches_it_through_conmon() {
-    let Some(mut host) = Host::new("") else { return };
+    let Some(mut host) = PodmanHost::new("") else { return };
     assert!(host.nri(&["install", "podman"]).status.success());
     // conmon hands over no variable that could name it.
     std::fs::rename(host.path("etc/nri-runc/config.toml"), host.path("nri-runc.toml")).unwrap();
@@ -58,13 +58,13 @@ fn run_words<'w>(cgroup: &'w str, name: &'w str, options: &[&'w str]) -> Vec<&'w
 
 /// Runs a container beside the test; its id.
 #[track_caller]
-fn run(host: &Host, name: &str, options: &[&str], args: &[&str]) -> String {
+fn run(host: &PodmanHost, name: &str, options: &[&str], args: &[&str]) -> String {
     let cgroup = host.cgroup();
     let options = [&["--detach"], options].concat();
     host.good(&[&run_words(&cgroup, name, &options), args].concat())
 }
 
-fn inspect(host: &Host, name: &str) -> Value {
+fn inspect(host: &PodmanHost, name: &str) -> Value {
     let said = host.good(&["inspect", name]);
     serde_json::from_str::<Value>(&said).unwrap()[0].clone()
 }
@@ -127,7 +127,7 @@ fn sets_env(key: &str, value: &str) -> api::ContainerAdjustment {
 }
 
 /// What the cgroup of a container says, whatever kind of cgroups this machine has.
-fn limit(host: &Host, id: &str, what: &str) -> String {
+fn limit(host: &PodmanHost, id: &str, what: &str) -> String {
     let (controller, v1, v2) = match what {
         "memory" => ("memory", "memory.limit_in_bytes", "memory.max"),
         "shares" => ("cpu", "cpu.shares", "cpu.weight"),

@@ -3,12 +3,12 @@
 //! others are its members.
 
 use serde_json::{Value, json};
-
-use super::{Host, Told, events_of, hearing, inspect, installed, request_of};
 use test_support::podman::IMAGE;
 use test_support::{LIFE, ORDER, Script};
 
-fn inspect_pod(host: &Host, name: &str) -> Value {
+use super::{PodmanHost, Told, events_of, hearing, inspect, installed, request_of};
+
+fn inspect_pod(host: &PodmanHost, name: &str) -> Value {
     serde_json::from_str(&host.good(&["pod", "inspect", name])).unwrap()
 }
 
@@ -26,7 +26,7 @@ fn a_pods_life(told: &Told, pod: &str, members: &[&str]) {
     assert_eq!(told.len(), 3 + 7 * members.len() - members.len(), "{told:?}");
 }
 
-fn settled(host: &Host, told: &Told, starts: usize) {
+fn settled(host: &PodmanHost, told: &Told, starts: usize) {
     host.wait_until("the starts are told", || {
         let told = told.lock().unwrap();
         told.iter().filter(|event| event.starts_with("PostStartContainer")).count() == starts

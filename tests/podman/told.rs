@@ -3,40 +3,21 @@
 
 use nri_runc::plugin::api;
 use serde_json::{Value, json};
-
-use super::{
-    Host, adjusting, bytes, hearing, inspect, installed, limit, request_of, resources, run,
-    sets_env, shares,
-};
+use test_support::adjustments::{bind_mount, memory_device, open_files};
 use test_support::{Script, life};
 
-fn every_kind(host: &Host) -> api::ContainerAdjustment {
+use super::{
+    PodmanHost, adjusting, bytes, hearing, inspect, installed, limit, request_of, resources, run,
+    sets_env, shares,
+};
+
+fn every_kind(host: &PodmanHost) -> api::ContainerAdjustment {
     host.write("data/hello", "mounted by a plugin\n");
-    let mount = api::Mount {
-        destination: "/tmp/data".to_owned(),
-        type_: "bind".to_owned(),
-        source: host.path("data").display().to_string(),
-        options: ["bind", "ro"].map(ToOwned::to_owned).into(),
-        ..Default::default()
-    };
-    let rlimit = api::POSIXRlimit {
-        type_: "RLIMIT_NOFILE".to_owned(),
-        hard: 321,
-        soft: 123,
-        ..Default::default()
-    };
-    let device = api::LinuxDevice {
-        path: "/dev/nri-null".to_owned(),
-        type_: "c".to_owned(),
-        major: 1,
-        minor: 3,
-        ..Default::default()
-    };
     let mut adjust = adjusting(resources(32, 300, 77));
-    adjust.linux.mut_or_insert_default().devices = vec![device];
+    adjust.linux.mut_or_insert_default().devices = vec![memory_device("/dev/nri-null", 3)];
     adjust.env = sets_env("HELLO", "there").env;
-    adjust.mounts = vec![mount];
-    adjust.rlimits = vec![rlimit];
+    adjust.mounts = vec![bind_mount(&host.path("data"), "/tmp/data")];
+    adjust.rlimits = vec![open_files()];
     adjust.annotations = [("example.org/seen".to_owned(), "yes".to_owned())].into();
     adjust
 }

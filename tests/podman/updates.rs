@@ -4,14 +4,15 @@
 
 use nri_runc::plugin::api;
 use serde_json::json;
-
-use super::{
-    Host, Told, adjusting, bytes, hearing, installed, limit, request_of, resources, run, shares,
-};
 use test_support::Script;
 
+use super::{
+    PodmanHost, Told, adjusting, bytes, hearing, installed, limit, request_of, resources, run,
+    shares,
+};
+
 /// Memory, shares and pids as the cgroup has them.
-fn limits(host: &Host, id: &str) -> [String; 3] {
+fn limits(host: &PodmanHost, id: &str) -> [String; 3] {
     ["memory", "shares", "pids"].map(|what| limit(host, id, what))
 }
 
@@ -24,7 +25,7 @@ fn heard(told: &Told, event: &str) -> usize {
 }
 
 /// The engine sets memory and shares; a plugin wants other shares, and a pids limit.
-fn owned(script: Script) -> Option<(Host, Told, String)> {
+fn owned(script: Script) -> Option<(PodmanHost, Told, String)> {
     let host = installed("")?;
     let adjust = adjusting(resources(0, 300, 77));
     let told = host.plugin("10", "owner", Script { adjust, ..script });

@@ -88,7 +88,7 @@ fn an_eviction_that_could_not_begin_is_said_and_can_be_asked_for_again() {
         (place.state("c1").as_deref(), &explained["changes"]),
         (Some("running"), &json!([]))
     );
-    place.host.configure(place.ground.runc(), "[eviction]\nsignal = \"KILL\"");
+    place.host.configure(place.real.runc(), "[eviction]\nsignal = \"KILL\"");
     place.host.kill_daemon();
     place.host.start_daemon();
     place.asker().ask(evict(&["c1"])).unwrap();
@@ -104,7 +104,7 @@ fn an_eviction_whose_daemon_died_is_carried_out_by_the_next() {
     let asking = place.asker();
     assert!(!matches!(asking.try_ask(evict(&["c1"])), Ok(Ok(_))), "nobody is left to answer");
     assert!(!place.file("c1", "pids", "cgroup.procs").is_empty());
-    place.host.configure(place.ground.runc(), grace);
+    place.host.configure(place.real.runc(), grace);
     place.host.kill_daemon();
     place.host.start_daemon();
     ends(&place, "c1");

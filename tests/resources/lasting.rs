@@ -9,7 +9,7 @@ use super::{Place, Script, is_done, place, request, succeeds, update_of, wait_un
 
 /// The next daemon, with other words in its configuration.
 fn next_daemon(place: &mut Place, more: &str) {
-    place.host.configure(place.ground.runc(), more);
+    place.host.configure(place.real.runc(), more);
     place.host.kill_daemon();
     place.host.start_daemon();
 }
@@ -167,7 +167,7 @@ fn a_container_that_was_found_again_takes_what_its_plugins_and_its_engine_want()
     place.run("c1", &json!({"cpu": {"shares": 1024}, "pids": {"limit": 100}}));
     assert!(is_done(&place.asker(), "c1", &json!({"cpu": {"shares": 300}})));
     let root = place.host.path("root").display().to_string();
-    place.host.configure(place.ground.runc(), &format!("runtime_roots = [\"{root}\"]"));
+    place.host.configure(place.real.runc(), &format!("runtime_roots = [\"{root}\"]"));
     place.host.kill_daemon();
     std::fs::remove_dir_all(place.host.path("run")).unwrap();
     place.host.start_daemon();
@@ -190,7 +190,7 @@ fn an_update_past_an_absent_daemon_is_put_right_and_said() {
     place.run("c1", &json!({"cpu": {"shares": 1024}, "pids": {"limit": 100}}));
     let asking = place.asker();
     assert!(is_done(&asking, "c1", &json!({"cpu": {"shares": 300}})));
-    place.host.configure(place.ground.runc(), "autostart = false");
+    place.host.configure(place.real.runc(), "autostart = false");
     place.host.kill_daemon();
     succeeds(&place.update("c1", &json!({"cpu": {"shares": 1024}, "pids": {"limit": 77}})));
     assert_eq!(shares(&place), "1024", "nobody was there");

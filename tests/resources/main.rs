@@ -15,9 +15,10 @@ mod v2;
 
 use nri_runc::plugin::api;
 use serde_json::Value;
-use test_support::ground::Ground;
+use test_support::adjustments::update_of;
+use test_support::real_runtime::RealRuntime;
 use test_support::scripted_plugin::{Ask, Asks};
-use test_support::{Script, TestHost, skip, wait_until};
+use test_support::{Script, TestHost, skip, succeeds, wait_until};
 
 /// The test's end of it.
 struct Asking(tokio::sync::mpsc::UnboundedSender<Ask>);
@@ -51,7 +52,7 @@ impl Asking {
 
 /// The private world with the real runc, in the order in which it ends: containers first.
 struct Place {
-    ground: Ground,
+    real: RealRuntime,
     host: TestHost,
 }
 
@@ -67,9 +68,9 @@ fn place(more: &str) -> Option<Place> {
 /// Makes it with this runtime, whatever cgroups there are.
 fn anywhere(runtime: &str, more: &str) -> Option<Place> {
     let host = TestHost::new(more);
-    let ground = Ground::with(&host.path(""), runtime)?;
-    host.configure(ground.runc(), more);
-    let mut place = Place { host, ground };
+    let real = RealRuntime::with(&host.path(""), runtime)?;
+    host.configure(real.runc(), more);
+    let mut place = Place { host, real };
     place.host.start_daemon();
     Some(place)
 }
@@ -89,7 +90,7 @@ impl Place {
 
     /// Writes the bundle, which has the container's name.
     fn prepare(&self, id: &str, resources: &Value) {
-        let mut document = self.ground.document(id, &["sleep", "1000"]);
+        let mut document = self.real.document(id, &["sleep", "1000"]);
         document["linux"]["resources"] = resources.clone();
         std::fs::create_dir_all(self.host.path(id)).unwrap();
         self.host.write(&format!("{id}/config.json"), &document.to_string());
@@ -114,7 +115,7 @@ impl Place {
 
     /// What a cgroup file of the container says.
     fn file(&self, id: &str, controller: &str, file: &str) -> String {
-        let path = format!("/sys/fs/cgroup/{controller}{}/{file}", self.ground.cgroup(id));
+        let path = format!("/sys/fs/cgroup/{controller}{}/{file}", self.real.cgroup(id));
         let text = std::fs::read_to_string(&path).unwrap_or_else(|e| format!("{path}: {e}"));
         text.trim_end().to_owned()
     }
@@ -138,19 +139,6 @@ impl Place {
     }
 }
 
-/// An update of `container`, from resources in OCI's words.
-fn update_of(container: &str, resources: &Value) -> api::ContainerUpdate {
-    let resources = resources.as_object().cloned().unwrap();
-    let resources = nri_runc::describe::resources_from_json(&resources);
-    let linux =
-        api::LinuxContainerUpdate { resources: Some(resources).into(), ..Default::default() };
-    api::ContainerUpdate {
-        container_id: container.to_owned(),
-        linux: Some(linux).into(),
-        ..Default::default()
-    }
-}
-
 fn request(updates: Vec<api::ContainerUpdate>) -> api::UpdateContainersRequest {
     api::UpdateContainersRequest { update: updates, ..Default::default() }
 }
@@ -158,9 +146,4 @@ fn request(updates: Vec<api::ContainerUpdate>) -> api::UpdateContainersRequest {
 /// Asks for one update; whether it was carried out.
 fn is_done(asking: &Asking, id: &str, resources: &Value) -> bool {
     asking.ask(request(vec![update_of(id, resources)])).unwrap().failed.is_empty()
-}
-
-#[track_caller]
-fn succeeds(output: &std::process::Output) {
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }

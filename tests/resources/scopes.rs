@@ -64,7 +64,7 @@ fn scopes(runtime: &'static str) -> Option<Scopes> {
 impl Scopes {
     /// The part of the scopes' names that tells this test's from others'.
     fn prefix(&self) -> String {
-        let name = self.place.ground.cgroup("");
+        let name = self.place.real.cgroup("");
         name.chars().filter(char::is_ascii_alphanumeric).collect()
     }
 
@@ -79,7 +79,7 @@ impl Scopes {
     }
 
     fn run(&self, id: &str, resources: &Value) {
-        let mut document = self.place.ground.document(id, &["sleep", "1000"]);
+        let mut document = self.place.real.document(id, &["sleep", "1000"]);
         document["linux"]["cgroupsPath"] = json!(format!("system.slice:{}:{id}", self.prefix()));
         document["linux"]["resources"] = resources.clone();
         std::fs::create_dir_all(self.place.host.path(id)).unwrap();

@@ -6,9 +6,9 @@ use std::sync::{Arc, Mutex};
 
 use protobuf::MessageDyn;
 use serde_json::{Value, json};
+use test_support::{Script, TestHost, wait_until};
 
 use super::{api, bundle, run, started, state, succeeds};
-use test_support::{Script, TestHost, wait_until};
 
 /// What a plugin heard, each with its whole request.
 type Heard = Arc<Mutex<Vec<(String, Value)>>>;

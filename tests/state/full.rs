@@ -12,9 +12,10 @@ use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, unshare};
 use protobuf::MessageDyn;
 use serde_json::json;
-
-use super::{Script, fails, files, run, sets, state, succeeds};
+use test_support::adjustments::sets;
 use test_support::{BUNDLE, TestHost, skip, wait_until};
+
+use super::{Script, fails, files, run, state, succeeds};
 
 /// A small disk; goes before the folder that it is mounted in.
 struct Disk(PathBuf);
@@ -69,7 +70,7 @@ fn fills(disk: &Disk, at: &'static str) -> Script {
             fill(&disk);
         }
     };
-    Script { hears: Some(Arc::new(hears)), ..sets() }
+    Script { hears: Some(Arc::new(hears)), ..sets("HELLO", "there") }
 }
 
 /// A world whose run directory is a small disk.
@@ -94,7 +95,7 @@ fn untouched(host: &TestHost, id: &str) {
 #[test]
 fn a_create_on_a_full_run_directory_fails_in_one_line_and_works_when_there_is_room() {
     let Some((mut host, disk)) = small() else { return };
-    let told = host.plugin("10", "env", sets());
+    let told = host.plugin("10", "env", sets("HELLO", "there"));
     super::bundle(&host, "c1");
     let pid = host.daemon_pid();
     disk.fill();
@@ -150,7 +151,7 @@ fn a_disk_that_is_full_by_the_time_plugins_agree_refuses_and_is_told_to_them() {
 #[test]
 fn what_happens_while_the_disk_is_full_is_told_once_and_on_record_when_there_is_room() {
     let Some((mut host, disk)) = small() else { return };
-    let told = host.plugin("10", "env", sets());
+    let told = host.plugin("10", "env", sets("HELLO", "there"));
     for id in ["ends", "starts", "updated", "goes"] {
         super::bundle(&host, id);
         succeeds(&host.create_from(id, id));
@@ -190,7 +191,7 @@ fn what_happens_while_the_disk_is_full_is_told_once_and_on_record_when_there_is_
     assert!(text.contains("\"shares\":77"), "{text}");
     let stops = told.lock().unwrap().iter().filter(|line| *line == "StopContainer ends").count();
     assert_eq!(stops, 1);
-    let again = host.plugin("10", "env", sets());
+    let again = host.plugin("10", "env", sets("HELLO", "there"));
     std::thread::sleep(std::time::Duration::from_millis(300));
     assert!(again.lock().unwrap().iter().all(|line| line.starts_with("Synchronize")));
 }
@@ -215,7 +216,7 @@ fn a_bundle_on_a_full_disk_is_refused_only_where_something_is_to_be_written() {
     }
     host.kill_daemon();
     host.start_daemon();
-    let _told = host.plugin("10", "env", sets());
+    let _told = host.plugin("10", "env", sets("HELLO", "there"));
     run(&host, "c1");
     assert!(host.read("fake/seen.json").contains("HELLO=there"));
     // Putting the engine's document back takes no more room than there is: else it stays patched.

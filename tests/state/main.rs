@@ -11,35 +11,7 @@ mod wiped;
 
 use nri_runc::plugin::api;
 use serde_json::Value;
-use test_support::{Script, TestHost};
-
-/// A plugin that sets a variable, so that every document is patched.
-fn sets() -> Script {
-    let env = api::KeyValue { key: "HELLO".into(), value: "there".into(), ..Default::default() };
-    let adjust = api::ContainerAdjustment { env: vec![env], ..Default::default() };
-    Script { adjust, ..Script::default() }
-}
-
-fn started(more: &str) -> TestHost {
-    let mut host = TestHost::new(more);
-    host.start_daemon();
-    host
-}
-
-#[track_caller]
-fn succeeds(output: &std::process::Output) {
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-}
-
-/// Fails with one line that has all these words.
-#[track_caller]
-fn fails(output: &std::process::Output, words: &[&str]) {
-    let line = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(!output.status.success() && line.lines().count() == 1, "{line}");
-    for word in words {
-        assert!(line.contains(word), "{word} is not in: {line}");
-    }
-}
+use test_support::{Script, TestHost, fails, started, succeeds};
 
 /// A bundle of its own for a container, which has the container's name.
 fn bundle(host: &TestHost, id: &str) {

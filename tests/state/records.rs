@@ -2,9 +2,10 @@
 //! Records that cannot be used, of other versions, and of another boot.
 
 use serde_json::{Value, json};
-
-use super::{Script, files, run, sets, shown, started, state, succeeds};
+use test_support::adjustments::sets;
 use test_support::{BUNDLE, TestHost, wait_until};
+
+use super::{Script, files, run, shown, started, state, succeeds};
 
 fn check(host: &TestHost, name: &str) -> Vec<Value> {
     let findings = host.admin(&["check"]);
@@ -74,7 +75,7 @@ fn what_a_newer_version_wrote_is_used_and_kept_after_a_downgrade() {
     }
     host.start_daemon();
     assert_eq!(state(&host, "c1"), "running");
-    let told = host.plugin("10", "env", sets());
+    let told = host.plugin("10", "env", sets("HELLO", "there"));
     succeeds(&host.verb(&["kill", "c1", "9"]));
     wait_until("its end is known", || state(&host, "c1") == "stopped");
     for kind in ["containers", "pods"] {
@@ -128,7 +129,7 @@ fn what_an_older_version_wrote_is_used_after_an_upgrade() {
 #[test]
 fn a_run_directory_from_before_a_boot_is_as_if_it_were_empty() {
     let mut host = started("");
-    let _told = host.plugin("10", "env", sets());
+    let _told = host.plugin("10", "env", sets("HELLO", "there"));
     run(&host, "c1");
     host.kill_daemon();
     for kind in ["containers", "pods"] {

@@ -5,9 +5,10 @@
 use std::os::unix::fs::symlink;
 
 use serde_json::{Value, json};
-
-use super::{Script, bundle, files, run, sets, shown, started, state, succeeds};
+use test_support::adjustments::sets;
 use test_support::{BUNDLE, TestHost, wait_until};
+
+use super::{Script, bundle, files, run, shown, started, state, succeeds};
 
 fn wipe(host: &TestHost) {
     // A daemon that lives is at it again before we have finished.
@@ -28,7 +29,7 @@ fn containers_of_a_wiped_run_directory_are_found_again_and_live_on() {
     let mut host = ours();
     host.start_daemon();
     assert_eq!(host.admin(&["status"])["found"], 0);
-    let _told = host.plugin("10", "env", sets());
+    let _told = host.plugin("10", "env", sets("HELLO", "there"));
     for id in ["runs", "ended"] {
         run(&host, id);
     }
@@ -40,7 +41,7 @@ fn containers_of_a_wiped_run_directory_are_found_again_and_live_on() {
     wipe(&host);
     host.start_daemon();
     assert_eq!(host.admin(&["status"])["found"], 3);
-    let told = host.plugin("10", "env", sets());
+    let told = host.plugin("10", "env", sets("HELLO", "there"));
     let states = ["runs", "ended", "made"].map(|id| state(&host, id));
     assert_eq!(states, ["running", "stopped", "created"]);
     let found = shown(&host, "runs");
@@ -202,7 +203,7 @@ fn a_pod_whose_engine_names_us_is_found_and_one_of_another_runtime_is_not() {
     host.kill_daemon();
     wipe(&host);
     host.start_daemon();
-    let told = host.plugin("10", "env", sets());
+    let told = host.plugin("10", "env", sets("HELLO", "there"));
     assert_eq!(*told.lock().unwrap(), ["Synchronize app"]);
     let pods = host.admin(&["pods"]);
     assert_eq!(pods.as_array().unwrap().len(), 1, "{pods}");
@@ -232,7 +233,7 @@ fn is_whole(host: &TestHost, pid: i32) {
 fn a_daemon_that_lives_writes_everything_down_again_whatever_is_wiped() {
     for what in ["run", "run/state", "run/daemon.sock", "moved"] {
         let mut host = started("");
-        let told = host.plugin("10", "env", sets());
+        let told = host.plugin("10", "env", sets("HELLO", "there"));
         run(&host, "c1");
         wait_until("it runs", || state(&host, "c1") == "running");
         let pid = host.daemon_pid();

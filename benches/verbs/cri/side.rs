@@ -7,10 +7,10 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-
-use super::plugin::{self, Policies};
 use test_support::containerd::{Containerd, Setup};
 use test_support::cri::{self, Cri};
+
+use super::plugin::{self, Policies};
 
 /// As many pods as there are workers: kubelet makes the containers of one pod in a row.
 pub(super) const WORKERS: usize = 8;

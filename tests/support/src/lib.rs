@@ -5,22 +5,25 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![expect(missing_debug_implementations, reason = "nobody prints a test's arrangements")]
 
-pub mod actor;
+pub mod adjustments;
 pub mod compare;
 pub mod containerd;
 pub mod corpus;
 pub mod cri;
 pub mod example;
 pub mod golang;
-pub mod ground;
 pub mod leftovers;
+mod outcome;
 pub mod podman;
 pub mod program;
+pub mod real_runtime;
 pub mod replay;
+pub mod responding_plugin;
 pub mod scripted_plugin;
 pub mod skip;
 mod test_host;
 pub mod tools;
 
-pub use scripted_plugin::Script;
-pub use test_host::{BUNDLE, LIFE, ORDER, TestHost, life, wait_until};
+pub use outcome::{Started, fails, succeeds};
+pub use scripted_plugin::{NoUpdates, Script, heard};
+pub use test_host::{BUNDLE, LIFE, ORDER, TestHost, is_synchronized, life, started, wait_until};

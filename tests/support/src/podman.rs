@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::ground::Ground;
-use crate::{Script, scripted_plugin, skip, tools, wait_until};
+use crate::real_runtime::RealRuntime;
+use crate::{Script, is_synchronized, scripted_plugin, skip, tools, wait_until};
 
 /// What the namespace holds; it lives as long as its standard input.
 const HOLD: &str = r#"
@@ -52,8 +52,8 @@ conmon_path = ["TOOLS/conmon"]
 pub const IMAGE: &str = "localhost/busybox:1";
 
 /// The host, with Podman on it.
-pub struct Host {
-    ground: Ground,
+pub struct PodmanHost {
+    real: RealRuntime,
     temp: tempfile::TempDir,
     tools: PathBuf,
     holder: Child,
@@ -61,12 +61,12 @@ pub struct Host {
     calls: AtomicUsize,
 }
 
-impl Host {
+impl PodmanHost {
     /// `more` are lines of our configuration. `None` after saying why the test is skipped.
     pub fn new(more: &str) -> Option<Self> {
         let tools = tools::find(&["busybox", "conmon", "podman", "runc"])?;
         let temp = tempfile::tempdir().unwrap();
-        let ground = Ground::new(temp.path())?;
+        let real = RealRuntime::new(temp.path())?;
         lay_out(temp.path(), &tools, more);
         let holder = command(Path::new("unshare"))
             .args(["--mount", "--propagation", "private", "sh", "-c", HOLD, "sh"])
@@ -78,7 +78,7 @@ impl Host {
             .spawn()
             .unwrap();
         let calls = AtomicUsize::new(0);
-        let mut host = Self { ground, temp, tools, holder, daemon: None, calls };
+        let mut host = Self { real, temp, tools, holder, daemon: None, calls };
         wait_until("the namespace is held", || {
             host.path("held").exists() || host.holder.try_wait().unwrap().is_some()
         });
@@ -124,7 +124,7 @@ impl Host {
 
     /// The cgroup of this host's containers.
     pub fn cgroup(&self) -> String {
-        let cgroup = self.ground.cgroup("");
+        let cgroup = self.real.cgroup("");
         cgroup.trim_end_matches('/').to_owned()
     }
 
@@ -217,12 +217,7 @@ impl Host {
     pub fn plugin(&self, index: &str, name: &str, script: Script) -> Arc<Mutex<Vec<String>>> {
         let told = scripted_plugin::connect(self.path("nri.sock"), index, name, script);
         self.wait_until("the plugin is synchronized", || {
-            let plugins = self.admin(&["plugins"]);
-            plugins.as_array().into_iter().flatten().any(|plugin| {
-                plugin["index"] == index
-                    && plugin["name"] == name
-                    && plugin["state"] == "synchronized"
-            })
+            is_synchronized(&self.admin(&["plugins"]), &format!("{index}-{name}"))
         });
         told
     }
@@ -296,7 +291,7 @@ fn command(program: &Path) -> Command {
     command
 }
 
-impl Drop for Host {
+impl Drop for PodmanHost {
     fn drop(&mut self) {
         let _gone = self.podman(&["pod", "rm", "--all", "--force", "--time", "0"]);
         let _gone = self.podman(&["rm", "--all", "--force", "--time", "0"]);

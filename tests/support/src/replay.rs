@@ -28,7 +28,7 @@ pub struct Replay {
 }
 
 /// A folder with a configuration; `more` is of its `[nri]` table and those after it.
-pub fn ground(more: &str) -> tempfile::TempDir {
+pub fn prepared(more: &str) -> tempfile::TempDir {
     let temp = tempfile::tempdir().unwrap();
     let dir = temp.path().display();
     std::fs::create_dir(temp.path().join("plugins")).unwrap();
@@ -57,10 +57,10 @@ impl Replay {
 
     /// Starts one with `more` configuration and `flags`.
     pub fn with(more: &str, flags: &[&str]) -> Self {
-        Self::on(ground(more), flags)
+        Self::on(prepared(more), flags)
     }
 
-    /// Starts one on prepared ground.
+    /// Starts one in a prepared folder.
     pub fn on(temp: tempfile::TempDir, flags: &[&str]) -> Self {
         let words: Vec<&str> = std::iter::once("replay").chain(flags.iter().copied()).collect();
         let mut options = std::fs::OpenOptions::new();
@@ -137,8 +137,8 @@ impl Replay {
     }
 
     /// Connects a plugin and waits until it takes part.
-    pub fn plugin(&mut self, id: &str, puppet: Puppet) -> Arc<Heard> {
-        let heard = puppet.connect(self.path("nri.sock"), id);
+    pub fn plugin(&mut self, id: &str, plugin: ReplayPlugin) -> Arc<Heard> {
+        let heard = plugin.connect(self.path("nri.sock"), id);
         self.event("synchronized", id);
         heard
     }
@@ -198,7 +198,7 @@ impl Heard {
 
 /// What a plugin does at a method.
 #[derive(Clone, Default)]
-pub enum Does {
+pub enum Action {
     #[default]
     Nothing,
     Adjust(Box<api::ContainerAdjustment>),
@@ -213,31 +213,31 @@ pub enum Does {
 
 /// A plugin of a case.
 #[derive(Clone, Default)]
-pub struct Puppet {
-    does: Vec<(Option<Event>, Does)>,
+pub struct ReplayPlugin {
+    does: Vec<(Option<Event>, Action)>,
     events: Option<Vec<Event>>,
     policy: Option<api::FailurePolicy>,
 }
 
-impl Puppet {
+impl ReplayPlugin {
     /// One that subscribes to everything and changes nothing.
     pub fn new() -> Self {
         Self::default()
     }
 
     /// At an event it does this.
-    pub fn at(mut self, event: Event, does: Does) -> Self {
+    pub fn at(mut self, event: Event, does: Action) -> Self {
         self.does.push((Some(event), does));
         self
     }
 
     /// At CreateContainer it does this.
-    pub fn creating(self, does: Does) -> Self {
+    pub fn creating(self, does: Action) -> Self {
         self.at(Event::CreateContainer, does)
     }
 
     /// At Synchronize it does this.
-    pub fn synchronizing(mut self, does: Does) -> Self {
+    pub fn synchronizing(mut self, does: Action) -> Self {
         self.does.push((None, does));
         self
     }
@@ -259,7 +259,7 @@ impl Puppet {
             let validating = Event::ValidateContainerAdjustment;
             ALL_EVENTS.iter().copied().filter(|event| *event != validating).collect()
         });
-        let acting = Acting { puppet: self, events, heard: Arc::clone(&heard) };
+        let acting = Acting { plugin: self, events, heard: Arc::clone(&heard) };
         let id = id.to_owned();
         std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -282,14 +282,14 @@ impl Puppet {
 }
 
 struct Acting {
-    puppet: Puppet,
+    plugin: ReplayPlugin,
     events: Vec<Event>,
     heard: Arc<Heard>,
 }
 
 impl Acting {
-    fn does(&self, event: Option<Event>) -> Does {
-        let found = self.puppet.does.iter().find(|(at, _)| *at == event);
+    fn does(&self, event: Option<Event>) -> Action {
+        let found = self.plugin.does.iter().find(|(at, _)| *at == event);
         found.map(|(_, does)| does.clone()).unwrap_or_default()
     }
 
@@ -301,22 +301,22 @@ impl Acting {
     ) -> stub::Result<api::CreateContainerResponse> {
         let mut answer = api::CreateContainerResponse::new();
         match self.does(event) {
-            Does::Nothing => {}
-            Does::Adjust(adjust) => answer.adjust = Some(*adjust).into(),
-            Does::Update(update) => answer.update = update,
-            Does::Evict(container_id, reason) => {
+            Action::Nothing => {}
+            Action::Adjust(adjust) => answer.adjust = Some(*adjust).into(),
+            Action::Update(update) => answer.update = update,
+            Action::Evict(container_id, reason) => {
                 let (container_id, reason) = (container_id.to_owned(), reason.to_owned());
                 let eviction =
                     api::ContainerEviction { container_id, reason, ..Default::default() };
                 answer.evict = vec![eviction];
             }
-            Does::Refuse(why) => return Err(why.into()),
-            Does::Hang => std::future::pending::<()>().await,
-            Does::Leave => {
+            Action::Refuse(why) => return Err(why.into()),
+            Action::Hang => std::future::pending::<()>().await,
+            Action::Leave => {
                 runtime.close();
                 std::future::pending::<()>().await;
             }
-            Does::Ask(update) => {
+            Action::Ask(update) => {
                 let request = api::UpdateContainersRequest { update, ..Default::default() };
                 let env = match runtime.update_containers(&request).await {
                     Ok(answer) => stub::env("FAILED", &answer.failed.len().to_string()),
@@ -340,7 +340,7 @@ macro_rules! yes_or_no {
             }
 
             fn failure_policy(&self) -> Option<api::FailurePolicy> {
-                self.puppet.policy.clone()
+                self.plugin.policy.clone()
             }
 
             fn observe(&self, method: &'static str, message: &dyn MessageDyn) {
@@ -409,9 +409,9 @@ yes_or_no! {
 }
 
 /// An adjustment that sets one variable.
-pub fn setting(name: &str, value: &str) -> Does {
+pub fn setting(name: &str, value: &str) -> Action {
     let env = vec![stub::env(name, value)];
-    Does::Adjust(Box::new(api::ContainerAdjustment { env, ..Default::default() }))
+    Action::Adjust(Box::new(api::ContainerAdjustment { env, ..Default::default() }))
 }
 
 /// An update of another container's cpu shares.

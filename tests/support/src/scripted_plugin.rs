@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use nri_runc::plugin::api;
 use nri_runc::plugin::stub::{RuntimeHandle, Stub};
+use nri_runc::plugin::{PluginIdentity, Upcalls, api};
 use protobuf::MessageDyn;
 use ttrpc::r#async::TtrpcContext;
 
@@ -306,4 +306,23 @@ async fn reach(socket: &Path) -> tokio::net::UnixStream {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     tokio::net::UnixStream::connect(socket).await.unwrap()
+}
+
+/// Whether the plugin was sent this: an event and the name of its container or pod.
+pub fn heard(told: &Mutex<Vec<String>>, what: &str) -> bool {
+    told.lock().unwrap().iter().any(|event| event == what)
+}
+
+/// A runtime's side of a connection on which no update is carried out.
+pub struct NoUpdates;
+
+#[async_trait]
+impl Upcalls for NoUpdates {
+    async fn update_containers(
+        &self,
+        plugin: &PluginIdentity,
+        _: api::UpdateContainersRequest,
+    ) -> Result<api::UpdateContainersResponse, String> {
+        Err(format!("no updates for {plugin}"))
+    }
 }

@@ -225,12 +225,7 @@ impl TestHost {
     pub fn plugin(&self, index: &str, name: &str, script: Script) -> Arc<Mutex<Vec<String>>> {
         let told = scripted_plugin::connect(self.path("nri.sock"), index, name, script);
         wait_until("the plugin is synchronized", || {
-            let plugins = self.admin(&["plugins"]);
-            plugins.as_array().into_iter().flatten().any(|plugin| {
-                plugin["index"] == index
-                    && plugin["name"] == name
-                    && plugin["state"] == "synchronized"
-            })
+            is_synchronized(&self.admin(&["plugins"]), &format!("{index}-{name}"))
         });
         told
     }
@@ -256,6 +251,21 @@ fn end(pid: i32) {
         let pid = nix::unistd::Pid::from_raw(pid);
         let _gone = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL);
     }
+}
+
+/// Whether the answer to `plugins` says so of a plugin, as `10-name`.
+pub fn is_synchronized(plugins: &Value, id: &str) -> bool {
+    plugins.as_array().into_iter().flatten().any(|plugin| {
+        let text = |member: &str| plugin[member].as_str().unwrap_or_default();
+        format!("{}-{}", text("index"), text("name")) == id && text("state") == "synchronized"
+    })
+}
+
+/// A host with `more` lines of configuration, on which the daemon runs.
+pub fn started(more: &str) -> TestHost {
+    let mut host = TestHost::new(more);
+    host.start_daemon();
+    host
 }
 
 /// Waits for something, at most a minute: the machine may be busy.

@@ -11,7 +11,7 @@ use nri_runc::plugin::{ALL_EVENTS, Event, api};
 
 /// What it does.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Act {
+pub enum Response {
     Answer,
     Refuse(&'static str),
     Sleep(u64),
@@ -26,9 +26,9 @@ pub enum Act {
 }
 
 /// By event and the name of the container, or of the pod.
-type Script = dyn Fn(Event, &str) -> Act + Send + Sync;
+type Script = dyn Fn(Event, &str) -> Response + Send + Sync;
 
-pub struct Actor {
+pub struct RespondingPlugin {
     script: Box<Script>,
     events: Vec<Event>,
     declares: Option<api::FailurePolicy>,
@@ -37,8 +37,8 @@ pub struct Actor {
     most: AtomicUsize,
 }
 
-impl Actor {
-    pub fn new(script: impl Fn(Event, &str) -> Act + Send + Sync + 'static) -> Self {
+impl RespondingPlugin {
+    pub fn new(script: impl Fn(Event, &str) -> Response + Send + Sync + 'static) -> Self {
         let all = ALL_EVENTS.into_iter();
         Self {
             script: Box::new(script),
@@ -50,13 +50,13 @@ impl Actor {
         }
     }
 
-    pub fn always(act: Act) -> Self {
+    pub fn always(act: Response) -> Self {
         Self::new(move |_, _| act)
     }
 
     /// Does `act` at `event` and answers everything else.
-    pub fn at(event: Event, act: Act) -> Self {
-        Self::new(move |what, _| if what == event { act } else { Act::Answer })
+    pub fn at(event: Event, act: Response) -> Self {
+        Self::new(move |what, _| if what == event { act } else { Response::Answer })
     }
 
     pub fn validates(mut self) -> Self {
@@ -80,7 +80,12 @@ impl Actor {
         self.most.load(Ordering::SeqCst)
     }
 
-    async fn act(&self, event: Event, name: &str, runtime: &RuntimeHandle) -> stub::Result<Act> {
+    async fn act(
+        &self,
+        event: Event,
+        name: &str,
+        runtime: &RuntimeHandle,
+    ) -> stub::Result<Response> {
         self.told.lock().unwrap().push(format!("{} {name}", event.name()));
         let now = self.in_hand.fetch_add(1, Ordering::SeqCst) + 1;
         self.most.fetch_max(now, Ordering::SeqCst);
@@ -90,19 +95,19 @@ impl Actor {
         done.map(|()| act)
     }
 
-    async fn perform(&self, act: Act, runtime: &RuntimeHandle) -> stub::Result<()> {
+    async fn perform(&self, act: Response, runtime: &RuntimeHandle) -> stub::Result<()> {
         match act {
-            Act::Answer | Act::Set(_) => {}
-            Act::Refuse(why) => return Err(why.into()),
-            Act::Sleep(millis) | Act::SleepAndSet(millis, _) => {
+            Response::Answer | Response::Set(_) => {}
+            Response::Refuse(why) => return Err(why.into()),
+            Response::Sleep(millis) | Response::SleepAndSet(millis, _) => {
                 tokio::time::sleep(Duration::from_millis(millis)).await;
             }
-            Act::Hang => tokio::time::sleep(Duration::from_secs(600)).await,
-            Act::Leave => {
+            Response::Hang => tokio::time::sleep(Duration::from_secs(600)).await,
+            Response::Leave => {
                 runtime.close();
                 tokio::time::sleep(Duration::from_secs(600)).await;
             }
-            Act::CallBack => {
+            Response::CallBack => {
                 let container_id = "other".to_owned();
                 let update = api::ContainerUpdate { container_id, ..Default::default() };
                 let request =
@@ -118,7 +123,7 @@ impl Actor {
 macro_rules! handlers {
     ($($method:ident $event:ident $request:ident $subject:ident;)*) => {
         #[async_trait]
-        impl PluginHandler for Actor {
+        impl PluginHandler for RespondingPlugin {
             fn events(&self) -> &[Event] {
                 &self.events
             }
@@ -147,7 +152,7 @@ macro_rules! handlers {
                 let name = &request.container.name;
                 let act = self.act(Event::CreateContainer, name, runtime).await?;
                 let env = match act {
-                    Act::Set(key) | Act::SleepAndSet(_, key) => vec![stub::env(key, "1")],
+                    Response::Set(key) | Response::SleepAndSet(_, key) => vec![stub::env(key, "1")],
                     _ => Vec::new(),
                 };
                 Ok(api::ContainerAdjustment { env, ..Default::default() }.into())
@@ -194,5 +199,5 @@ handlers! {
     remove_container RemoveContainer RemoveContainerRequest container;
 }
 
-/// Shares an actor between its connection and the test.
-pub type Shared = Arc<Actor>;
+/// Shares a plugin between its connection and the test.
+pub type SharedPlugin = Arc<RespondingPlugin>;

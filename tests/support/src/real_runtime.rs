@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Ground on which the real runc can run containers: a busybox root file system, documents for
-//! it, cgroups of its own. When it goes, the containers and their cgroups go with it.
+//! A real runtime (runc, crun) with all that its containers need: a busybox root file system,
+//! documents for it, cgroups of its own. When it is dropped, its containers and their cgroups go.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -9,13 +9,13 @@ use serde_json::{Value, json};
 
 use crate::tools;
 
-/// A folder with a root file system, and the programs.
-pub struct Ground {
+/// The runtime, and the folder of the root file system.
+pub struct RealRuntime {
     dir: PathBuf,
     runc: PathBuf,
 }
 
-impl Ground {
+impl RealRuntime {
     /// Makes it in `dir`, where `root` is to be the runtime's state directory; `None` after
     /// saying why the test is skipped.
     pub fn new(dir: &Path) -> Option<Self> {
@@ -63,7 +63,7 @@ impl Ground {
                 "env": ["PATH=/bin", "A=1"],
             },
             "root": {"path": self.dir.join("rootfs"), "readonly": true},
-            "hostname": "ground",
+            "hostname": "real",
             "mounts": [{"destination": "/proc", "type": "proc", "source": "proc"}],
             "linux": {
                 "cgroupsPath": self.cgroup(id),
@@ -82,7 +82,7 @@ fn delete(runc: &Path, root: &Path, id: &std::ffi::OsStr) {
     let _gone = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status();
 }
 
-impl Drop for Ground {
+impl Drop for RealRuntime {
     fn drop(&mut self) {
         let root = self.dir.join("root");
         for entry in std::fs::read_dir(&root).into_iter().flatten().flatten() {

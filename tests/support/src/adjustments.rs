@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What scripted plugins most often set, as NRI's messages.
+
+use std::path::Path;
+
+use nri_runc::plugin::api;
+use serde_json::Value;
+
+use crate::Script;
+
+/// An environment variable.
+pub fn env(key: &str, value: &str) -> api::KeyValue {
+    api::KeyValue { key: key.to_owned(), value: value.to_owned(), ..Default::default() }
+}
+
+/// A plugin that sets one environment variable, so that every document is patched.
+pub fn sets(key: &str, value: &str) -> Script {
+    let adjust = api::ContainerAdjustment { env: vec![env(key, value)], ..Default::default() };
+    Script { adjust, ..Script::default() }
+}
+
+/// A plugin that pins containers to CPUs.
+pub fn pins(cpus: &str) -> Script {
+    let cpu = api::LinuxCPU { cpus: cpus.to_owned(), ..Default::default() };
+    let resources = api::LinuxResources { cpu: Some(cpu).into(), ..Default::default() };
+    let linux =
+        api::LinuxContainerAdjustment { resources: Some(resources).into(), ..Default::default() };
+    let adjust = api::ContainerAdjustment { linux: Some(linux).into(), ..Default::default() };
+    Script { adjust, ..Script::default() }
+}
+
+/// A read-only bind mount.
+pub fn bind_mount(source: &Path, destination: &str) -> api::Mount {
+    api::Mount {
+        destination: destination.to_owned(),
+        type_: "bind".to_owned(),
+        source: source.display().to_string(),
+        options: ["bind", "ro"].map(ToOwned::to_owned).into(),
+        ..Default::default()
+    }
+}
+
+/// One of the kernel's own devices (major 1) under another name.
+pub fn memory_device(path: &str, minor: i64) -> api::LinuxDevice {
+    api::LinuxDevice {
+        path: path.to_owned(),
+        type_: "c".to_owned(),
+        major: 1,
+        minor,
+        ..Default::default()
+    }
+}
+
+/// At most 123 open files, 321 on request.
+pub fn open_files() -> api::POSIXRlimit {
+    api::POSIXRlimit {
+        type_: "RLIMIT_NOFILE".to_owned(),
+        hard: 321,
+        soft: 123,
+        ..Default::default()
+    }
+}
+
+/// CPU shares, 32 MiB of memory, a device and the out-of-memory score 950.
+pub fn linux(shares: u64, device: api::LinuxDevice) -> api::LinuxContainerAdjustment {
+    let shares = api::OptionalUInt64 { value: shares, ..Default::default() };
+    let cpu = api::LinuxCPU { shares: Some(shares).into(), ..Default::default() };
+    let limit = api::OptionalInt64 { value: 32 << 20, ..Default::default() };
+    let memory = api::LinuxMemory { limit: Some(limit).into(), ..Default::default() };
+    let score = api::OptionalInt { value: 950, ..Default::default() };
+    let resources = api::LinuxResources {
+        cpu: Some(cpu).into(),
+        memory: Some(memory).into(),
+        ..Default::default()
+    };
+    api::LinuxContainerAdjustment {
+        resources: Some(resources).into(),
+        devices: vec![device],
+        oom_score_adj: Some(score).into(),
+        ..Default::default()
+    }
+}
+
+/// An update of `container`, from resources in OCI's words.
+pub fn update_of(container: &str, resources: &Value) -> api::ContainerUpdate {
+    let resources = resources.as_object().cloned().unwrap();
+    let resources = nri_runc::describe::resources_from_json(&resources);
+    let linux =
+        api::LinuxContainerUpdate { resources: Some(resources).into(), ..Default::default() };
+    api::ContainerUpdate {
+        container_id: container.to_owned(),
+        linux: Some(linux).into(),
+        ..Default::default()
+    }
+}

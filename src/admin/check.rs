@@ -81,7 +81,7 @@ fn configuration(loaded: &Loaded) -> Vec<Value> {
             }
         };
         let detail = format!("{}{refuses}", problem.text);
-        finding("configuration", false, detail, "fix the error in this file")
+        finding("configuration", false, detail, "correct the error in this file")
     };
     told.map(shown).collect()
 }

@@ -28,16 +28,16 @@ pub(super) struct Replay {
     /// NRI version to report to plugins.
     #[arg(long, value_name = "VERSION")]
     nri_version: Option<String>,
-    /// Ask the script for the state with which to synchronize each plugin.
+    /// Take the state for Synchronize from the script.
     #[arg(long)]
     ask_sync: bool,
-    /// Ask the script for the response to a plugin's UpdateContainers.
+    /// Answer UpdateContainers from the script.
     #[arg(long)]
     ask_updates: bool,
-    /// How long to wait for the plugins that a recording names (0s: do not wait).
+    /// Wait for a recording's plugins.
     #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = duration)]
     wait_timeout: Duration,
-    /// Record the running daemon's requests to a new file, until interrupted.
+    /// Record the daemon's requests to a new file.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["file", "socket", "ask_sync", "ask_updates", "wait_timeout"])]
     record: Option<PathBuf>,
     /// Record environment variable values.
@@ -56,8 +56,7 @@ pub(super) struct Adjust {
     /// Container ID (default: bundle directory name).
     #[arg(long)]
     id: Option<String>,
-    /// Apply the ContainerAdjustments in a file ("-": standard input) instead of asking plugins;
-    /// the key "plugin" of each names its owner.
+    /// Apply adjustments from a file ("-": standard input) instead.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["socket", "wait"])]
     apply: Option<PathBuf>,
     /// Output format (default: diff; with --json: json).

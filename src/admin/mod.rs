@@ -67,7 +67,7 @@ enum AdminVerb {
     },
     /// Show what plugins changed in a container or pod.
     Explain {
-        /// Container or pod: ID, ID prefix, name, NAMESPACE/NAME, or NAMESPACE/POD[/NAME].
+        /// ID, ID prefix, name, NAMESPACE/NAME or NAMESPACE/POD[/NAME].
         id: String,
         /// Show environment variable values.
         #[arg(long)]
@@ -96,8 +96,10 @@ enum AdminVerb {
     Restart,
     /// Disable plugins: commands go straight to the runtime.
     ///
-    /// Stays in effect until `enable` or the next reboot: it is a file in the run directory, which
-    /// is normally on a tmpfs. To keep plugins disabled across reboots, set nri.disable = true.
+    /// Stays in effect until `enable` or the next reboot: it is a file in the run
+    /// directory, which is normally on a tmpfs. To keep plugins disabled across
+    /// reboots, set nri.disable = true in the configuration.
+    #[command(verbatim_doc_comment)]
     Disable,
     /// Enable plugins again.
     Enable,

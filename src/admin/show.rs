@@ -248,7 +248,7 @@ pub(super) fn pods(document: &Value, wide: bool) -> String {
             id(&pod["id"]),
         ]);
         for container in pod["containers"].as_array().into_iter().flatten() {
-            let mark = if container["found"] == true { " (found again)" } else { "" };
+            let mark = if container["found"] == true { " (recovered)" } else { "" };
             lines.push(vec![
                 format!("  {}{mark}", id(&container["name"])),
                 text(&container["state"]),

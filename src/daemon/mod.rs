@@ -157,7 +157,7 @@ fn announce(start: &Start) {
     if let Some(socket) = std::env::var_os("NOTIFY_SOCKET")
         && let Err(error) = sockets::say_ready(&socket)
     {
-        warn!("the service manager could not be told: {error}");
+        warn!("could not notify the service manager: {error}");
     }
 }
 
@@ -169,7 +169,7 @@ fn say_to_starter(start: &Start, word: &[u8]) {
         .open(format!("/proc/self/fd/{fd}"))
         .and_then(|mut pipe| pipe.write_all(word));
     if let Err(error) = said {
-        warn!("nobody waits for us: {error}");
+        warn!("the process that started the daemon no longer waits: {error}");
     }
     let _closed = nix::unistd::close(fd);
 }
@@ -201,7 +201,7 @@ async fn until_told_to_end() -> Result<()> {
 
 /// Lets plugins go in an orderly way; a plugin that does not answer is not waited for.
 async fn farewell(node: &Rc<Node>) {
-    info!("ending");
+    info!("stopping");
     node.ending.set(true);
     let shutdowns =
         node.relay.guests().into_iter().map(|guest| {

@@ -101,11 +101,13 @@ impl Home {
             }
             let said = match self.restore() {
                 Ok(()) => "what is known was written again".to_owned(),
-                Err(_) if self.has_another() => return warn!("another daemon is in our place"),
+                Err(_) if self.has_another() => {
+                    return warn!("another daemon has taken over the run directory");
+                }
                 Err(error) => error.to_string(),
             };
             if !std::mem::replace(&mut is_said, true) {
-                self.node.note_failure(&format!("the run directory was wiped; {said}"), "");
+                self.node.note_failure(&format!("the run directory was deleted; {said}"), "");
             }
             // Whoever wipes may not have finished.
             tokio::time::sleep(pause).await;
@@ -169,7 +171,7 @@ impl Home {
         }
         self.keep_snapshot();
         self.follow();
-        info!("{} is whole again", config.run_dir.display());
+        info!("{} is complete again", config.run_dir.display());
         Ok(())
     }
 }

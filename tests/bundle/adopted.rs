@@ -113,7 +113,7 @@ fn a_creation_whose_daemon_died_is_adopted_without_what_plugins_had_said() {
     assert_eq!(*told.lock().unwrap(), ["Synchronize c1"]);
     let explained = host.admin(&["explain", "c1"]);
     assert_eq!(explained["changes"], json!([]), "{explained}");
-    assert!(explained["skipped"].to_string().contains("went past the daemon"), "{explained}");
+    assert!(explained["skipped"].to_string().contains("bypassed the daemon"), "{explained}");
     let left = std::fs::read_dir(host.path("bundle")).unwrap().count();
     assert_eq!((left, host.read("bundle/config.json").as_str()), (2, BUNDLE));
 }

@@ -40,7 +40,7 @@ fn a_daemon_that_is_told_to_end_answers_what_it_has_begun() {
     assert!(wrapper.wait().unwrap().success());
     assert!(host.read("fake/seen.json").contains("KEY=1"), "it came up unadjusted");
     wait_until("the daemon has ended", || !host.path("run/daemon.sock").exists());
-    assert!(host.logged(&["requests are answered first"]) == 1);
+    assert!(host.logged(&["stopping: completing"]) == 1);
 }
 
 #[test]
@@ -50,7 +50,7 @@ fn what_comes_to_a_daemon_that_is_ending_waits_and_is_answered_by_the_next() {
     let (_policy, mut wrapper) = asked(&host, 4500, "create");
     let old = host.daemon_pid();
     tell(old, Signal::SIGTERM);
-    wait_until("it is ending", || host.logged(&["requests are answered first"]) == 1);
+    wait_until("it is ending", || host.logged(&["stopping: completing"]) == 1);
     std::fs::create_dir_all(host.path("other/rootfs")).unwrap();
     host.write("other/config.json", BUNDLE);
     let begun = Instant::now();
@@ -68,7 +68,7 @@ fn a_delete_does_not_wait_for_a_daemon_that_is_ending() {
     let host = started(REQUIRED);
     let (_policy, mut wrapper) = asked(&host, 4500, "create");
     tell(host.daemon_pid(), Signal::SIGTERM);
-    wait_until("it is ending", || host.logged(&["requests are answered first"]) == 1);
+    wait_until("it is ending", || host.logged(&["stopping: completing"]) == 1);
     let begun = Instant::now();
     succeeds(&host.verb(&["delete", "--force", "nothing"]));
     assert!(begun.elapsed() < Duration::from_secs(3));
@@ -81,7 +81,7 @@ fn a_second_signal_ends_the_daemon_at_once_and_lets_nothing_through() {
     let (_policy, mut wrapper) = asked(&host, 30_000, "run");
     let pid = host.daemon_pid();
     tell(pid, Signal::SIGTERM);
-    wait_until("it is ending", || host.logged(&["requests are answered first"]) == 1);
+    wait_until("it is ending", || host.logged(&["stopping: completing"]) == 1);
     tell(pid, Signal::SIGTERM);
     assert_eq!(wrapper.wait().unwrap().code(), Some(1));
     assert_eq!(host.read("fake/argv"), "", "the runtime was called");

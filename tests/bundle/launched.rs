@@ -159,8 +159,8 @@ fn a_plugin_that_never_registers_is_ended_with_all_it_started() {
         let pid = pid.parse().unwrap();
         wait_until("its processes are gone", || !is_running(pid));
     }
-    assert_eq!(host.logged(&["21-short is started again in 1 s"]), 1);
-    assert_eq!(host.logged(&["21-short is started again in 2 s"]), 1);
+    assert_eq!(host.logged(&["restarting 21-short in 1 s"]), 1);
+    assert_eq!(host.logged(&["restarting 21-short in 2 s"]), 1);
     succeeds(&host.create("c1"));
     assert_eq!(host.read("fake/seen.json"), BUNDLE);
 }
@@ -199,7 +199,7 @@ fn a_changed_configuration_starts_its_plugin_anew_and_creates_wait_for_it() {
     host.start_daemon();
     let pid = process(&host, "greeter", 0);
     configure(&host, "saw-anew");
-    wait_until("the change is seen", || host.logged(&["10-greeter", "is started anew"]) == 1);
+    wait_until("the change is seen", || host.logged(&["10-greeter", "restarting it"]) == 1);
     succeeds(&host.create("c1"));
     assert!(host.read("fake/seen.json").contains("GREETING"), "it went past the plugin");
     process(&host, "greeter", pid);

@@ -141,10 +141,16 @@ fn help_calls_itself_nri_runc_nri_and_lists_every_verb() {
 #[test]
 fn help_fits_a_terminal_of_eighty_columns() {
     let host = TestHost::new("");
-    let text = String::from_utf8(host.call(&["nri", "help"]).stdout).unwrap();
+    let help = |words: &[&str]| String::from_utf8(host.call(words).stdout).unwrap();
+    let text = help(&["nri", "help"]);
     assert!(text.lines().count() > 15, "{text}");
-    for line in text.lines() {
-        assert!(line.chars().count() <= 80, "{line:?}");
+    let commands = text.split("Commands:").nth(1).unwrap().lines().skip(1);
+    let verbs: Vec<&str> = commands.map_while(|line| line.split_whitespace().next()).collect();
+    assert!(verbs.len() > 14 && verbs.contains(&"replay"), "{verbs:?}");
+    for page in verbs.iter().map(|verb| help(&["nri", verb, "--help"])).chain([text.clone()]) {
+        for line in page.lines() {
+            assert!(line.chars().count() <= 80, "{line:?}");
+        }
     }
 }
 

@@ -49,7 +49,7 @@ fn a_create_that_waits_for_a_plugin_says_for_whom_and_how_long() {
         succeeds(&host.create(id));
     }
     assert_eq!(host.logged(&["a create waits up to", "for 10-absent"]), 1);
-    assert_eq!(host.logged(&["the create goes on after", "without 10-absent"]), 1);
+    assert_eq!(host.logged(&["the create continues after", "without 10-absent"]), 1);
 }
 
 #[test]
@@ -65,7 +65,7 @@ fn a_plugin_whose_process_has_ended_is_not_waited_for() {
     let begun = Instant::now();
     succeeds(&host.create("c1"));
     assert!(begun.elapsed() < Duration::from_secs(20), "it waited for {:?}", begun.elapsed());
-    assert_eq!(host.logged(&["30-hand is not waited for", "has ended"]), 1);
+    assert_eq!(host.logged(&["not waiting for 30-hand", "has exited"]), 1);
     assert_eq!(host.logged(&["a create waits"]), 0);
 }
 
@@ -89,5 +89,5 @@ fn a_plugin_that_lives_is_waited_for_until_its_process_ends() {
     plugin.wait().unwrap();
     assert!(create.wait().unwrap().success());
     assert!(begun.elapsed() < Duration::from_secs(20), "it waited for {:?}", begun.elapsed());
-    assert_eq!(host.logged(&["the create goes on after"]), 1);
+    assert_eq!(host.logged(&["the create continues after"]), 1);
 }

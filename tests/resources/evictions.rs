@@ -57,7 +57,7 @@ fn the_answer_to_an_update_may_evict_and_the_first_signal_is_the_operators() {
 #[test]
 fn what_is_not_allowed_or_too_much_stays_alive() {
     for (more, why) in [
-        ("---[plugin.asker]\nevict = \"deny\"", "may evict nobody"),
+        ("---[plugin.asker]\nevict = \"deny\"", "may not evict containers"),
         ("---[plugin.asker]\nevict = \"own-namespace\"", "own namespace"),
         ("[eviction]\nper_minute = 0\n", "per_minute"),
     ] {

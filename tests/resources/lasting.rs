@@ -207,7 +207,7 @@ fn an_update_past_an_absent_daemon_is_put_right_and_said() {
     wait_until("it has ended", || place.file("c1", "pids", "cgroup.procs").is_empty());
     place.host.start_daemon();
     wait_until("it is said", || {
-        says(&place.host.admin(&["explain", "c1"]), "could not be written again: it has ended")
+        says(&place.host.admin(&["explain", "c1"]), "could not be restored: it has ended")
     });
 }
 

@@ -49,12 +49,12 @@ fn containers_of_a_wiped_run_directory_are_found_again_and_live_on() {
     assert_eq!((&found["found"], &found["pid"]), (&json!(true), &json!(pid)));
     let explained = host.admin(&["explain", "runs"]);
     assert_eq!((&explained["owners"], &explained["found"]), (&json!({}), &json!(true)));
-    assert!(explained["skipped"].to_string().contains("run directory was wiped"), "{explained}");
+    assert!(explained["skipped"].to_string().contains("run directory was deleted"), "{explained}");
     let page = host.call(&["nri", "explain", "runs"]).stdout;
     let page = String::from_utf8_lossy(&page).into_owned();
     assert!(page.contains("recovered after its record was lost; plugin changes unknown"), "{page}");
     let page = host.call(&["nri", "pods"]).stdout;
-    assert_eq!(String::from_utf8_lossy(&page).matches("(found again)").count(), 3);
+    assert_eq!(String::from_utf8_lossy(&page).matches("(recovered)").count(), 3);
     // Their later verbs are told as ever, each once.
     succeeds(&host.verb(&["start", "made"]));
     wait_until("it runs", || state(&host, "made") == "running");
@@ -154,7 +154,7 @@ fn what_cannot_be_understood_keeps_nobody_from_being_found() {
     host.start_daemon();
     assert_eq!(host.admin(&["status"])["found"], 1);
     assert_eq!(state(&host, "good"), "running");
-    assert_eq!(host.logged(&["homeless", "cannot be found again"]), 1);
+    assert_eq!(host.logged(&["homeless", "cannot be recovered"]), 1);
 }
 
 /// A bundle as containerd makes it, below a root of our own.
@@ -226,7 +226,7 @@ fn is_whole(host: &TestHost, pid: i32) {
     wait_until("it is found again", || host.admin(&["status"])["pid"] == pid);
     wait_until("its records are", || files(host, "containers").len() == 1);
     let failures = || host.admin(&["status"])["failures"].to_string();
-    wait_until("it is said", || failures().contains("the run directory was wiped"));
+    wait_until("it is said", || failures().contains("the run directory was deleted"));
 }
 
 #[test]

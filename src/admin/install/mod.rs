@@ -48,7 +48,7 @@ pub(super) struct Install {
     /// nri-runc path for the engine (default: this executable).
     #[arg(long, value_name = "PATH")]
     binary: Option<String>,
-    /// Engine's main configuration file, if not the default (containerd and Docker only).
+    /// Engine's main configuration file (containerd and Docker only).
     #[arg(long, value_name = "FILE")]
     engine_config: Option<String>,
     #[command(flatten)]
@@ -176,9 +176,11 @@ fn build_registration(install: &Install, config: &Config, root: &Root) -> Result
         || std::env::current_exe().map(|path| path.display().to_string()).map_err(Error::from);
     let binary = install.binary.clone().map_or_else(own, Ok)?;
     if !binary.starts_with('/') || !root.has_program(&binary) {
-        let where_to =
-            if install.common.root.is_some() { "under --root" } else { "with an absolute path" };
-        return Err(Error::new(format!("{binary} is not an executable {where_to}"))
+        let wanted = match &install.common.root {
+            Some(_) => "an executable under --root",
+            None => "the absolute path of an executable",
+        };
+        return Err(Error::new(format!("{binary} is not {wanted}"))
             .hint("give the path of nri-runc with --binary"));
     }
     Ok(Registration {

@@ -46,7 +46,7 @@ impl Bundles {
         let Ok(turn) = tokio::time::timeout(wait, self.lock(directory).lock_owned()).await else {
             let holder = self.0.borrow().get(&directory).map(|used| quoted(&used.holder));
             let holder = holder.unwrap_or_default();
-            let why = format!("the creation of {holder} in the same bundle does not end");
+            let why = format!("the creation of {holder} in the same bundle takes too long");
             return Err(Error::new(why).hint("nothing was changed or started"));
         };
         self.note_holder(directory, id);

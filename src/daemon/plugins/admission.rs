@@ -122,13 +122,13 @@ pub(crate) async fn sit_down(node: &Rc<Node>, plugin: Plugin, launched: bool) {
     let id = plugin.id();
     if let Some(old) = node.relay.find(&id) {
         if !old.is_doubtful() {
-            warn!("{id} is connected already: the newcomer was refused");
-            plugin.disconnect("one of the same name is connected already");
+            warn!("{id} is already connected: the new connection was refused");
+            plugin.disconnect("a plugin of the same name is already connected");
             return;
         }
-        info!("{id} connected anew and replaces the old connection");
-        old.seat.plugin.disconnect("it connected anew");
-        node.relay.remove(&old, "it connected anew");
+        info!("{id} reconnected and replaces the old connection");
+        old.seat.plugin.disconnect("it reconnected");
+        node.relay.remove(&old, "it reconnected");
     }
     // Snapshot and seat in one step: what happens from here on reaches the newcomer as events.
     let (pods, containers, known) = node.snapshot_shared();
@@ -153,7 +153,7 @@ pub(crate) async fn sit_down(node: &Rc<Node>, plugin: Plugin, launched: bool) {
     record_protecting_plugins(node);
     // Its process, where it is ours, must not outlive its connection.
     guest.seat.plugin.disconnect("its connection has ended");
-    info!("{id} is gone: {}", quoted(&why));
+    info!("{id} disconnected: {}", quoted(&why));
 }
 
 /// Records as they are sent. They are of one moment, so that it may take its time: between some

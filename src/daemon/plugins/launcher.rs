@@ -75,7 +75,7 @@ fn follow(node: &Rc<Node>, wishes: &mut Wishes, seen: &(Vec<PluginFile>, Vec<Unu
         let stays = found.iter().any(|file| file.id() == *id)
             || unusable.iter().any(|file| file.is_plugin && file.path.ends_with(id));
         if !stays {
-            info!("{id} was removed from its folder");
+            info!("the file of {id} was removed");
             wish.send_replace(None);
         }
         stays
@@ -85,7 +85,7 @@ fn follow(node: &Rc<Node>, wishes: &mut Wishes, seen: &(Vec<PluginFile>, Vec<Unu
         if let Some(wish) = wishes.get(&id) {
             let is_new = wish.borrow().as_ref() != Some(file);
             if is_new {
-                info!("{id} or its configuration has changed: it is started anew");
+                info!("{id} or its configuration has changed: restarting it");
                 wish.send_replace(Some(file.clone()));
             }
         } else {
@@ -117,7 +117,7 @@ async fn look_after(
         }
         let pause = pauses.after(begun.elapsed());
         record.starts_again_in(pause);
-        info!("{} is started again in {} s", file.id(), pause.as_secs());
+        info!("restarting {} in {} s", file.id(), pause.as_secs());
         tokio::select! {
             () = tokio::time::sleep(pause) => {}
             _ = wished.changed() => pauses = Pauses::default(),

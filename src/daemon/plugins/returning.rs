@@ -61,9 +61,9 @@ impl Node {
         }
         let waited = begun.elapsed().as_secs_f32();
         match (logs, late.is_empty()) {
-            (true, true) => info!("the create goes on after {waited:.1} s"),
+            (true, true) => info!("the create continues after {waited:.1} s"),
             (true, false) => {
-                warn!("the create goes on after {waited:.1} s without {}", late.join(", "));
+                warn!("the create continues after {waited:.1} s without {}", late.join(", "));
             }
             (false, _) => {}
         }
@@ -140,7 +140,7 @@ fn may_return(node: &Node, id: &str, row: &Value) -> Option<Expected> {
     let process = pidfd::open_same(&node.host, pid, number("start"));
     if process.as_ref().is_none_or(pidfd::has_ended) {
         let more = if pod.is_some() { " and its pod was removed" } else { "" };
-        info!("{id} is not waited for: its process {pid} has ended{more}");
+        info!("not waiting for {id}: its process {pid} has exited{more}");
         return None;
     }
     Some(Expected { process })

@@ -164,7 +164,7 @@ async fn take_over(node: &Rc<Node>, note: &Note, key: Option<&Key>) {
     warn!("{verb} {id} ran without plugins: {}", note.why);
     node.count("bypassed");
     if let Err(error) = one(node, note).await {
-        warn!("{id} cannot be adopted: {error}");
+        warn!("{id} cannot be taken over: {error}");
     }
     if let Some(key) = key {
         announce(node, key).await;
@@ -210,7 +210,7 @@ async fn one(node: &Rc<Node>, note: &Note) -> Result<()> {
         follow_deletion(node, &call);
     }
     node.change(&call.key, |record| {
-        let reason = format!("{} went past the daemon: {}", note.verb, note.why);
+        let reason = format!("{} bypassed the daemon: {}", note.verb, note.why);
         record.skipped.push(Skipped { plugin: String::new(), reason });
     });
     Ok(())
@@ -246,7 +246,7 @@ pub(crate) async fn hold_again(node: &Rc<Node>, key: &Key) {
     let reason = match apply::reapply(node, key).await {
         Ok(()) => "what plugins own was written again after that update".to_owned(),
         Err(unmet) => {
-            let why = format!("what plugins own could not be written again: {unmet}");
+            let why = format!("values that plugins own could not be restored: {unmet}");
             node.note_failure(&format!("update {}: {why}", key.id), "");
             why
         }
@@ -290,7 +290,7 @@ async fn created(node: &Node, call: &Call) -> Result<()> {
         node.store.borrow_mut().forget(&call.key);
     }
     life::adopt(node, &seen, &record)?;
-    info!("{} is adopted: {}", call.key.id, record.state.name());
+    info!("{} was taken over: {}", call.key.id, record.state.name());
     node.store.borrow_mut().put(record)
 }
 

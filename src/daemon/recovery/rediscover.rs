@@ -64,7 +64,7 @@ pub(crate) async fn again(node: &Rc<Node>) {
     for (key, is_ours) in candidates(node) {
         match one(node, &key, is_ours).await {
             Ok(found) => all.extend(found),
-            Err(error) => warn!("{} in {} cannot be found again: {error}", key.id, key.root),
+            Err(error) => warn!("{} in {} cannot be recovered: {error}", key.id, key.root),
         }
     }
     // Infrastructure containers first: with them a pod is known whole.
@@ -72,7 +72,7 @@ pub(crate) async fn again(node: &Rc<Node>) {
     for found in all {
         let id = found.record.key.id.clone();
         if let Err(error) = put(node, found) {
-            warn!("{id} is found again, but cannot be put on record: {error}");
+            warn!("{id} was recovered, but cannot be recorded: {error}");
         }
     }
     log_failure("stamping the run directory", node.store.borrow_mut().stamp());
@@ -81,7 +81,7 @@ pub(crate) async fn again(node: &Rc<Node>) {
 fn put(node: &Node, Found { seen, mut record }: Found) -> Result<()> {
     record.incarnation = node.store.borrow_mut().next_incarnation();
     life::adopt(node, &seen, &record)?;
-    info!("{} is found again: {}, owners unknown", record.key.id, record.state.name());
+    info!("recovered {}: {}, plugin changes unknown", record.key.id, record.state.name());
     node.store.borrow_mut().put(record)
 }
 
@@ -171,8 +171,8 @@ async fn one(node: &Rc<Node>, key: &Key, is_ours: bool) -> Result<Option<Found>>
     let seen = life::describe(node, &call, &document.bytes).await?;
     let mut record = create::new_record(node, &call, &seen);
     (record.in_flight, record.is_found) = (None, true);
-    let reason = "found again in the runtime's own state: the run directory was wiped, and who \
-                  changed what before is not known";
+    let reason = "recovered from the runtime's state after the run directory was deleted: earlier \
+                  plugin changes are unknown";
     record.skipped.push(Skipped { plugin: String::new(), reason: reason.to_owned() });
     record.created_at = left.created_at;
     match left.pid {

@@ -74,7 +74,7 @@ impl fmt::Display for Unmet {
             Self::Sandbox => f.write_str("it is the infrastructure of its pod"),
             Self::Gone => f.write_str("it has ended"),
             Self::NotCreated => f.write_str("it was not created"),
-            Self::Busy => f.write_str("another update of it does not end"),
+            Self::Busy => f.write_str("another update of this container takes too long"),
             Self::Refused(refusal) => refusal.fmt(f),
             Self::Frozen(why) => write!(f, "{why}, while it is frozen"),
         }
@@ -309,9 +309,9 @@ async fn put_back(node: &Rc<Node>, record: &Container, part: &Block, failed: Unm
     let undone = run_update(node, record, resources, false).await;
     let more = match (undone, left.as_slice()) {
         (Err(Unmet::Gone), _) => return Unmet::Gone,
-        (Err(unmet), _) => format!("; what was set could not be put back: {unmet}"),
+        (Err(unmet), _) => format!("; the previous values could not be restored: {unmet}"),
         (Ok(()), []) => String::new(),
-        (Ok(()), left) => format!("; {} may hold all the same", left.join(", ")),
+        (Ok(()), left) => format!("; {} may still be in effect", left.join(", ")),
     };
     let Refusal { field, why } = refusal;
     let refusal = Refusal { field, why: format!("{why}{more}") };
@@ -418,7 +418,7 @@ pub(crate) fn rewrite_ignored(node: &Node, key: &Key) {
         return; // What it holds of these is what the runtime made it with.
     }
     if let Err(unmet) = rewrite(node, &record, &part, None) {
-        warn!("{}: what plugins own could not be written again: {unmet}", key.id);
+        warn!("{}: values that plugins own could not be restored: {unmet}", key.id);
     }
 }
 

@@ -136,7 +136,7 @@ fn allowed(node: &Node, record: &Container, askers: &[String]) -> Result<String,
         let (index, name) = asker.split_once('-').unwrap_or(("", asker));
         match node.config.plugin(index, name).evict {
             Evict::Allow => return Ok(asker.clone()),
-            Evict::Deny => why = format!("{asker} may evict nobody (plugin.{name}.evict)"),
+            Evict::Deny => why = format!("{asker} may not evict containers (plugin.{name}.evict)"),
             Evict::OwnNamespace => {
                 let own = own_pod(node, asker);
                 let pod = node.store.borrow().pod(&record.pod).cloned();
@@ -213,7 +213,9 @@ fn within_limits(node: &Node) -> Result<(), String> {
     let mut evicted = node.evicted.borrow_mut();
     evicted.retain(|at| at.elapsed() < WINDOW);
     if evicted.len() >= usize::try_from(limit).unwrap_or(usize::MAX) {
-        return Err(format!("{limit} evictions in a minute are the most (eviction.per_minute)"));
+        return Err(format!(
+            "the limit of {limit} evictions per minute is reached (eviction.per_minute)"
+        ));
     }
     evicted.push_back(Instant::now());
     Ok(())

@@ -74,7 +74,10 @@ pub(crate) async fn synchronized(
     let api::SynchronizeResponse { update, more: _, special_fields } = response;
     let request = api::UpdateContainersRequest { update, special_fields, ..Default::default() };
     if let Err(why) = asked(node, guest, request, ("Synchronize", "SynchronizeResponse")).await {
-        node.note_failure(&format!("what {} wants: {why}", guest.seat.id()), &guest.seat.id());
+        node.note_failure(
+            &format!("updates requested by {}: {why}", guest.seat.id()),
+            &guest.seat.id(),
+        );
     }
 }
 
@@ -199,7 +202,7 @@ pub(crate) fn find(node: &Node, id: &str, subject: Option<&Key>) -> Result<Key, 
     let roots = store.of_id(id).filter(|known| !has_ended(known)).map(|known| &*known.key.root);
     let roots: Vec<&str> = roots.collect();
     if roots.len() > 1 {
-        let why = format!("containers of this id live below {}", roots.join(" and "));
+        let why = format!("several containers have this id, below {}", roots.join(" and "));
         return Err(Unmet::refused(quoted(&why)));
     }
     let best = store.of_id(id).max_by_key(|known| (!has_ended(known), known.incarnation));
@@ -249,7 +252,7 @@ fn is_deferred(state: Lifecycle, waiting: usize) -> Result<bool, Unmet> {
     let is_alive = matches!(state, Lifecycle::Created | Lifecycle::Running);
     let waits = state == Lifecycle::Creating || is_alive && waiting > 0;
     if waits && waiting >= DEFERRED {
-        return Err(Unmet::refused(format!("{waiting} updates wait for its creation already")));
+        return Err(Unmet::refused(format!("{waiting} updates already wait for its creation")));
     }
     Ok(waits)
 }

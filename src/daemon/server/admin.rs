@@ -35,7 +35,7 @@ pub(crate) fn answer(node: &Rc<Node>, question: &str) -> Answer {
         "switched" => {
             log_switch(question["off"] == true, question["by"].as_str().unwrap_or_default())
         }
-        other => return Answer::Refuse(format!("the daemon does not know the admin verb {other}")),
+        other => return Answer::Refuse(format!("the daemon does not know the verb {other}")),
     };
     Answer::Admin(document.to_string())
 }

@@ -86,13 +86,16 @@ pub(crate) async fn drain(node: &Node) {
     node.drain.is_ending.set(true);
     let count = || node.drain.in_flight.get();
     if count() > 0 {
-        info!("ending: {} requests are answered first; a second signal ends at once", count());
+        info!(
+            "stopping: completing {} requests first; a second signal stops the daemon at once",
+            count()
+        );
     }
     tokio::select! {
         () = node.drain.until(|drain| drain.in_flight.get() == 0) => {}
-        _ = crate::daemon::until_told_to_end() => warn!("ending at once: {} requests have no answer", count()),
+        _ = crate::daemon::until_told_to_end() => warn!("stopping at once: {} requests got no response", count()),
         () = tokio::time::sleep(node.config.debug_create_cap) => {
-            warn!("ending: {} requests have no answer yet", count());
+            warn!("stopping: {} requests got no response in time", count());
         }
     }
 }

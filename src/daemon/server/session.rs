@@ -51,7 +51,7 @@ pub(crate) async fn serve(node: Rc<Node>, mut stream: UnixStream) {
 async fn converse(node: &Rc<Node>, stream: &mut UnixStream) -> Result<()> {
     let peer = stream.peer_cred()?;
     if peer.uid() != nix::unistd::geteuid().as_raw() {
-        warn!("user {} may not ask this daemon", peer.uid());
+        warn!("user {} may not use this daemon", peer.uid());
         return Err(Error::new("a foreign user"));
     }
     let asked = frames::read(stream).await?;

@@ -46,7 +46,10 @@ pub(crate) async fn resolve_for_runtime(
         let asked = tokio::task::spawn_blocking(move || runtimes.features(&runtime)).await;
         let features = asked.unwrap_or_default();
         if *features == Features::default() {
-            warn!("{}: {name} does not say what it can do and is trusted", call.key.id);
+            warn!(
+                "{}: {name} does not report its features: every field is assumed to be supported",
+                call.key.id
+            );
         }
         resolve::check_runtime(&merged.adjust, &resolved, &features)?;
     }

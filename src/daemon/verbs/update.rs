@@ -98,7 +98,8 @@ pub(crate) async fn update(node: &Rc<Node>, call: &mut Call) -> Result<(Proceed,
     let writing = tokio::time::timeout(PATIENCE, std::sync::Arc::clone(&lane.writing).lock_owned())
         .await
         .map_err(|_late| {
-            Error::new("another update of it does not end").hint("nothing was changed")
+            Error::new("another update of this container takes too long")
+                .hint("nothing was changed")
         })?;
     // Only now: whoever wrote while the plugins were asked has changed the record.
     let Some(record) = node.container(&call.key) else { return Ok((Proceed::default(), None)) };

@@ -96,7 +96,7 @@ fn named(name: &str) -> api::Container {
 async fn create_at(guests: &[&Guest], name: &str) -> Result<Merged, ChainError> {
     let seats: Vec<Rc<ChainedPlugin>> = guests.iter().map(|guest| Rc::clone(&guest.seat)).collect();
     let builtin = DefaultValidator::default();
-    let table = Participants { audience: &seats, everybody: &seats, builtin: &builtin };
+    let table = Participants { subscribers: &seats, registered: &seats, builtin: &builtin };
     chain::create(&table, Creation::new(api::PodSandbox::new(), named(name)), &()).await
 }
 

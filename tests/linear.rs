@@ -317,7 +317,7 @@ fn what_plugins_own_survives_an_engines_update_in_linear_time() {
         let owners = (0..n).map(|i| (format!("CgroupsUnified[a.k{i}]"), "10-a".to_owned()));
         let mut owners = owners.collect();
         assert!(!nri_runc::spec::owned::part(&merged.overlay, &owners).is_empty());
-        assert!(!nri_runc::spec::owned::keep(&merged.overlay, |_| true).is_empty());
+        assert!(!nri_runc::spec::owned::keep_owned(&merged.overlay, |_| true).is_empty());
         nri_runc::spec::owned::retain(&mut owners, &merged.overlay);
         nri_runc::spec::owned::undone(&merged.overlay, held);
     });

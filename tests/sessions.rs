@@ -239,7 +239,7 @@ async fn a_plugin_that_floods_us_waits_and_still_answers_us_and_loses_nothing() 
 async fn a_connection_that_says_nothing_or_garbage_is_ended() {
     let (ours, _theirs) = UnixStream::pair().unwrap();
     let shaken = handshake(ours, None, &settings(), Arc::new(NoUpdates)).await;
-    assert_eq!(shaken.unwrap_err(), SessionError::Silent);
+    assert_eq!(shaken.unwrap_err(), SessionError::NotRegistered);
     for garbage in [&b"GET / HTTP/1.1\r\n\r\n"[..], &[0, 0, 0, 2, 0, 0, 0, 3, 1, 2, 3], &[0, 0]] {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         theirs.write_all(garbage).await.unwrap();

@@ -297,7 +297,7 @@ async fn a_goodbye_ends_the_connection_even_if_the_runtime_does_not() {
     let (client, _server, stub, heard) = with_an_old_runtime().await;
     client.shutdown(context(), &api::Empty::new()).await.unwrap();
     let ended = tokio::time::timeout(Duration::from_secs(2), stub.closed());
-    assert_eq!(ended.await.unwrap(), "the runtime said goodbye");
+    assert_eq!(ended.await.unwrap(), "the runtime shut the plugin down");
     assert_eq!(*heard.lock().unwrap(), ["Shutdown "]);
 }
 

@@ -60,7 +60,7 @@ async fn serve(socket: &str, request: Rc<api::CreateContainerRequest>) {
             }
             ["state", count] => {
                 // Encoded, as the daemon keeps them.
-                known = EncodedSnapshot::of(&[], &containers(&request, count.parse().unwrap()));
+                known = EncodedSnapshot::encode(&[], &containers(&request, count.parse().unwrap()));
                 println!("ok");
             }
             ["synchronized"] => println!("{}", told.as_nanos()),
@@ -117,8 +117,11 @@ async fn run(
                     let (pod, container) = (request.pod.clone(), request.container.clone());
                     let creation =
                         Creation::new(pod.unwrap_or_default(), container.unwrap_or_default());
-                    let table =
-                        Participants { audience: &seats, everybody: &seats, builtin: &validator };
+                    let table = Participants {
+                        subscribers: &seats,
+                        registered: &seats,
+                        builtin: &validator,
+                    };
                     let merged = chain::create(&table, creation, &()).await.unwrap();
                     assert_eq!(merged.adjust.env.len(), seats.len());
                 }

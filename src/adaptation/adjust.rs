@@ -69,7 +69,7 @@ impl AdjustmentMerger<'_> {
         Ok(())
     }
 
-    /// A first argument that is empty says: whoever set the command before, mine counts.
+    /// A first argument that is empty replaces the command, whichever plugin set it before.
     fn args(&mut self, args: &[String]) -> Result<(), MergeError> {
         let command = match args {
             [] => return Ok(()),

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What a pod says in its annotations: which value counts for a container, and how it is read.
 //!
-//! A value is a truth value or a list of names, both written by whoever made the pod. What cannot
+//! A value is a truth value or a list of names, both written by the pod's author. What cannot
 //! be read is an error and never a guess. Lists are the part of YAML that holds names: `[a, "b"]`
 //! (so JSON too) or one `- a` a line; no comments, anchors, tags, nested or folded texts, and in
 //! double quotes only the escapes of JSON. What is not quoted is a text of letters, digits and

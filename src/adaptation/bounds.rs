@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How much one answer may hold.
+//! Bounds on the size of one reply.
 //!
 //! No real plugin comes near these numbers; an answer above them is a mistake or an attack, and
-//! merging it would cost everybody else's requests. The walk uses the schema's own reflection, so
+//! merging it would delay all other requests. The walk uses the schema's own reflection, so
 //! it covers each list and map there will ever be. Nothing here looks at values.
 
 use protobuf::reflect::{ReflectFieldRef, ReflectValueRef};

@@ -2,7 +2,7 @@
 //! One plugin's claims in one container: what it may set, and what is still free.
 //!
 //! Every setter goes through here before it changes anything, so that no field can be set
-//! without its owner on record and without the operator's leave. Values are not looked at.
+//! without its owner on record and against the operator's `allow` and `deny`. Values are not looked at.
 
 use super::bounds::TooMany;
 use super::fields::NriField;
@@ -23,7 +23,7 @@ pub enum MergeError {
         quoted(container)
     )]
     UpdateOfSubject {
-        /// Who asked.
+        /// The plugin that asked.
         plugin: String,
         /// The container being created.
         container: String,
@@ -35,7 +35,7 @@ pub enum MergeError {
         quoted(container)
     )]
     EvictionOfSubject {
-        /// Who asked.
+        /// The plugin that asked.
         plugin: String,
         /// The container being created.
         container: String,
@@ -48,7 +48,7 @@ pub enum MergeError {
         quoted(container)
     )]
     NotAllowed {
-        /// Who tried.
+        /// The plugin that tried.
         plugin: String,
         /// What it tried to set.
         field: NriField,
@@ -58,7 +58,7 @@ pub enum MergeError {
     /// An answer that holds more than any plugin has reason to ask for.
     #[error("plugin \"{}\" answered with {what}", quoted(plugin))]
     TooMany {
-        /// Who answered so.
+        /// The plugin that answered so.
         plugin: String,
         /// What there is too much of.
         what: TooMany,
@@ -70,7 +70,7 @@ pub enum MergeError {
         quoted(container)
     )]
     EmptyArgs {
-        /// Who asked.
+        /// The plugin that asked.
         plugin: String,
         /// In which container.
         container: String,
@@ -107,7 +107,7 @@ impl FieldClaims<'_> {
         Ok(self.owners.claim(self.container, field, Some(key), self.plugin)?)
     }
 
-    /// Takes a field away from whoever has it.
+    /// Takes a field away from its owner.
     pub(super) fn clear(&mut self, field: NriField, key: Option<&str>) -> Result<(), MergeError> {
         self.permit(field)?;
         self.owners.clear(self.container, field, key, self.plugin);
@@ -121,21 +121,21 @@ impl FieldClaims<'_> {
         Ok(())
     }
 
-    /// Notes a cgroup device rule; whoever may not add devices may not open them either.
+    /// Notes a cgroup device rule; a plugin that may not add devices may not open them either.
     pub(super) fn device_rule(&mut self, rule: String) -> Result<(), MergeError> {
         self.permit(NriField::Devices)?;
         self.owners.note_device_rule(self.container, rule, self.plugin);
         Ok(())
     }
 
-    /// Notes the removal of what the original container has, which binds nobody.
+    /// Notes the removal of what the original container has; other plugins may still set it.
     pub(super) fn note_removal(&mut self, field: NriField, key: &str) -> Result<(), MergeError> {
         self.permit(field)?;
         self.owners.note_removal(self.container, field, key, self.plugin);
         Ok(())
     }
 
-    /// Whether somebody set this key before, or cleared it so that others may not.
+    /// Whether a plugin set this key before, or cleared it so that others may not.
     pub(super) fn is_owned(&self, field: NriField, key: &str) -> bool {
         let owner = self.owners.owner(self.container, field, Some(key));
         matches!(owner, Some(Owner::Set(_) | Owner::Cleared(_)))

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The forty things a plugin can own in a container, as NRI numbers and names them.
 //!
-//! The names are used wherever people meet ownership: conflict messages, `owners` in JSON,
+//! The names are used wherever operators see ownership: conflict messages, `owners` in JSON,
 //! `allow` and `deny` in the configuration. The numbers go over the wire in `OwningPlugins`.
 //! Nothing here knows what a field holds. Reference: `enum Field` of NRI v0.12.
 

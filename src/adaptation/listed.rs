@@ -86,7 +86,7 @@ impl<T> ListChange<T> {
     }
 }
 
-/// Merges one plugin's entries into the combined adjustment and tells what became of each key,
+/// Merges one plugin's entries into the combined adjustment and returns what became of each key,
 /// removals first.
 ///
 /// NRI: for variables and devices the reference loses the marker, so what the original
@@ -155,7 +155,7 @@ fn combine<T: Listed>(
 /// Merges one plugin's map into the combined adjustment and into what the next plugin sees.
 ///
 /// The combined map has both the marker and the new value when a key was removed and set again;
-/// whoever applies it removes first. NRI: a removal alone leaves the value visible, with its
+/// it is applied by removing first. NRI: a removal alone leaves the value visible, with its
 /// old owner (BUG-03, BUG-04, BUG-05).
 pub(super) fn merge_map<V: Clone + Default>(
     claims: &mut FieldClaims<'_>,

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One CreateContainer being asked around: what each plugin wants becomes one adjustment.
+//! One CreateContainer on its way through the plugins: their replies become one adjustment.
 //!
 //! The caller asks plugin after plugin with [`Creation::request`] and hands in each answer; every
 //! plugin sees what those before it did. An answer that fails ends the creation. In the end
-//! there is one adjustment to apply, and a table of who set what. Nothing is asked, applied or
+//! there is one adjustment to apply, and a table of owners. Nothing is asked, applied or
 //! validated here. Reference: the result collector of `pkg/adaptation` in NRI v0.12.
 
 use std::collections::BTreeMap;
@@ -30,14 +30,14 @@ pub struct Creation {
     updates: Updates,
 }
 
-/// What all plugins together want.
+/// The result of all plugins' replies.
 #[derive(Debug, Clone)]
 pub struct Merged {
     /// To be applied to the container: removal markers included, empty parts left out.
     pub adjust: api::ContainerAdjustment,
     /// The container as the last plugin left it.
     pub container: api::Container,
-    /// Who set what, in this and in updated containers.
+    /// The owners of fields, in this and in updated containers.
     pub owners: Owners,
     /// Of other containers, one for each.
     pub updates: Vec<api::ContainerUpdate>,
@@ -45,7 +45,7 @@ pub struct Merged {
     pub evictions: Vec<api::ContainerEviction>,
     /// Container to the plugins that want it gone, in order.
     pub evicted_by: BTreeMap<String, Vec<String>>,
-    /// Plugin and place of what our schema does not know, and was therefore not applied.
+    /// Plugin and place of a field that the schema does not know, and was therefore not applied.
     pub unknown: Vec<(String, String)>,
 }
 
@@ -92,13 +92,13 @@ impl Creation {
         &self.request.container
     }
 
-    /// Who set what so far.
+    /// The owners of fields so far.
     pub fn owners(&self) -> &Owners {
         self.updates.owners()
     }
 
-    /// Takes in what one plugin answered. If that fails, the creation ends with it: nobody sees
-    /// half an answer, and no copy is made for that.
+    /// Takes in what one plugin answered. If that fails, the creation ends with it: no
+    /// plugin sees half an answer, and no copy is needed for that.
     pub fn answer(
         mut self,
         plugin: &str,
@@ -161,7 +161,7 @@ fn blank() -> api::ContainerAdjustment {
     adjust
 }
 
-/// Takes out what [`blank`] put in and nobody used. Other empty messages stay: a plugin that
+/// Takes out what [`blank`] put in and no plugin used. Other empty messages stay: a plugin that
 /// sends an empty scheduler means it.
 fn strip(adjust: &mut api::ContainerAdjustment) {
     resources::strip_empty(&mut adjust.hooks);

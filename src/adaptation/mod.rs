@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the plugins answered becomes one verdict.
+//! The replies of all plugins become one verdict.
 //!
 //! Everything here is pure: values in, values out; no I/O, clock, async or log. It may name the
 //! generated NRI messages and nothing else of the program, so a verdict can be replayed from
-//! what was recorded. Where the reference merges wrongly we depart from it and say so at the
-//! place (`NRI:`). Reference: `pkg/adaptation` and `pkg/api` of NRI v0.12.
+//! what was recorded. Where the reference merges wrongly, this departs from it, marked `NRI:` at
+//! the place. Reference: `pkg/adaptation` and `pkg/api` of NRI v0.12.
 
 /// How much one answer may hold.
 pub mod bounds;
@@ -12,17 +12,17 @@ pub mod bounds;
 pub mod fields;
 /// Canonical spellings of keys.
 pub mod keys;
-/// One CreateContainer being asked around.
+/// One CreateContainer on its way through the plugins.
 pub mod merge;
 /// In which order plugins are asked.
 pub mod order;
-/// Who set what.
+/// Owners of fields.
 pub mod owners;
 /// What the operator lets a plugin set.
 pub mod rights;
 /// Updates of existing containers, and evictions.
 pub mod updates;
-/// What no plugin may do, and which ones must be there.
+/// What no plugin may do, and which plugins are required.
 pub mod validator;
 
 mod adjust;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! In which order plugins are asked.
+//! The order in which plugins are asked: by index, and among equal indices by arrival.
 //!
-//! By index, and among equal indices by arrival. The reference sorts by index only and leaves
-//! ties to its sort; ours are defined, so that the same plugins always give the same container.
+//! The reference sorts by index only and leaves ties to its sort; here ties are defined, so that
+//! the same plugins always give the same container.
 //! Nothing here knows what a plugin is.
 
 /// A plugin's place in the chain; the smaller one is asked first.
@@ -10,7 +10,7 @@
 pub struct ChainPosition {
     /// The two digits of its index, compared as text.
     pub index: String,
-    /// When it came, counted by whoever accepted it.
+    /// The number of its connection, counted by the caller.
     pub arrival: u64,
 }
 

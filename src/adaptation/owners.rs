@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Who set what: the table by which two plugins that want the same thing are found out.
+//! Owners of fields: the table by which a conflict between two plugins is found.
 //!
 //! A field, or a key of a compound field, is free until a plugin claims it; a second claim is a
-//! conflict, even by the same plugin. Clearing takes a field away from whoever has it, and only
+//! conflict, even by the same plugin. Clearing takes a field away from its owner, and only
 //! the plugin that cleared may claim it then. Hooks accumulate and never conflict.
 //! Nothing here looks at values. Reference: the owner tables of NRI's `pkg/api` and the result
 //! collector of `pkg/adaptation`.
@@ -18,7 +18,7 @@ use crate::plugin::api;
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Owners {
     containers: BTreeMap<String, ContainerOwners>,
-    /// What was there before each change since [`Owners::begin`]; `None` while nobody asks.
+    /// What was there before each change since [`Owners::begin`]; `None` outside of that.
     journal: Option<Vec<Before>>,
 }
 
@@ -35,7 +35,7 @@ pub struct ContainerOwners {
     /// The key is `None` for simple fields.
     slots: BTreeMap<(NriField, Option<String>), Owner>,
     /// Cgroup device rules by their text. NRI has no field for them, and they never conflict;
-    /// they are on record so that people can ask who opened a device.
+    /// they are recorded so that `explain` can name the plugin that opened a device.
     device_rules: BTreeMap<String, String>,
 }
 
@@ -44,10 +44,10 @@ pub struct ContainerOwners {
 pub enum Owner {
     /// Set by this plugin; for hooks by several, separated by commas.
     Set(String),
-    /// Removed by this plugin, and nobody else may set it.
+    /// Removed by this plugin; no other may set it.
     Cleared(String),
     /// Removed by this plugin from the original container only: anybody may set it anew.
-    /// NRI: the reference has no owner then, so nobody learns who did it.
+    /// NRI: the reference has no owner then, so the plugin cannot be named.
     Removed(String),
 }
 
@@ -139,7 +139,7 @@ impl Owners {
         Ok(())
     }
 
-    /// Takes it away from whoever has it; from now on only `plugin` may claim it.
+    /// Takes it away from its owner; from now on only `plugin` may claim it.
     pub fn clear(&mut self, container: &str, field: NriField, key: Option<&str>, plugin: &str) {
         let slot = (field, key.map(str::to_owned));
         self.of_mut(container).slots.insert(slot, Owner::Cleared(plugin.to_owned()));
@@ -158,7 +158,7 @@ impl Owners {
         slots.entry(slot).or_insert_with(|| Owner::Removed(plugin.to_owned()));
     }
 
-    /// Adds `plugin` to those who share a field that cannot conflict.
+    /// Adds `plugin` to the owners of a field that cannot conflict.
     pub fn accumulate(&mut self, container: &str, field: NriField, plugin: &str) {
         let slots = &mut self.of_mut(container).slots;
         let owner = match slots.get(&(field, None)) {
@@ -232,7 +232,7 @@ impl Owners {
         api::OwningPlugins { owners: owners.collect(), ..Default::default() }
     }
 
-    /// As people get it: `Env[PATH]` of a container is `10-foo`'s.
+    /// As operators see it: `Env[PATH]` of a container is `10-foo`'s.
     pub fn to_flat(&self, container: &str) -> BTreeMap<String, String> {
         let Some(ContainerOwners { slots, device_rules }) = self.containers.get(container) else {
             return BTreeMap::new();

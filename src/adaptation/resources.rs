@@ -217,7 +217,7 @@ pub(super) fn strip_empty<T: Default + PartialEq>(field: &mut MessageField<T>) {
     }
 }
 
-/// A rule the way people write it: `allow c 1:3 rwm`, with `*` for any.
+/// A rule as operators write it: `allow c 1:3 rwm`, with `*` for any.
 pub fn rule_text(device: &api::LinuxDeviceCgroup) -> String {
     let api::LinuxDeviceCgroup { allow, type_, major, minor, access, special_fields: _ } = device;
     let verb = if *allow { "allow" } else { "deny" };

@@ -35,7 +35,7 @@ fn fields<S: AsRef<str>>(names: &[S]) -> Result<BTreeSet<NriField>> {
     let field = |name: &S| {
         let name = name.as_ref();
         NriField::from_name(name).ok_or_else(|| {
-            Error::new(format!("{:?} is no field that plugins can set", quoted(name)))
+            Error::new(format!("{:?} is not a field that plugins can set", quoted(name)))
                 .hint("names are those of NRI, like Env, Mounts or OciHooks")
         })
     };

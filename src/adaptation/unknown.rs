@@ -2,7 +2,7 @@
 //! Fields of a plugin's reply that this version's schema does not know.
 //!
 //! A plugin built on a newer NRI may set fields that have no name here. They never fail a
-//! container (D23), but they must not vanish without a word either (D39): every reply is searched
+//! container (D23), but they must not vanish without a word either: every reply is searched
 //! for them. The walk uses the schema's own reflection, so it covers each message there will
 //! ever be. Nothing is logged here.
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What plugins want changed in existing containers, and which they want gone.
+//! Updates of existing containers and evictions, as plugins ask for them.
 //!
 //! Updates of one container by several plugins become one, in order of first mention; the
 //! container of an UpdateContainer request comes last. An update that may fail and conflicts is
@@ -15,7 +15,7 @@ use super::rights::Rights;
 use super::{bounds, resources, unknown};
 use crate::plugin::api;
 
-/// The updates of one request while it is being asked around.
+/// The updates of one request on its way through the plugins.
 #[derive(Debug, Clone)]
 pub struct Updates {
     subject: UpdateSubject,
@@ -41,7 +41,7 @@ enum UpdateSubject {
     Any,
 }
 
-/// What all plugins together want.
+/// The result of all plugins' replies.
 #[derive(Debug, Clone)]
 pub struct Updated {
     /// One per container, the request's own container last, if any plugin touched it.
@@ -50,16 +50,16 @@ pub struct Updated {
     pub evictions: Vec<api::ContainerEviction>,
     /// Container to the plugins that want it gone, in order.
     pub evicted_by: BTreeMap<String, Vec<String>>,
-    /// Who set what, of all containers.
+    /// The owners of fields, of all containers.
     pub owners: Owners,
-    /// Plugin and place of what our schema does not know, and was therefore not applied.
+    /// Plugin and place of a field that the schema does not know, and was therefore not applied.
     pub unknown: Vec<(String, String)>,
 }
 
 impl Updates {
     /// For the container with this id being created.
     pub fn for_create(container: impl Into<String>) -> Self {
-        Self::about(UpdateSubject::Created(container.into()))
+        Self::new(UpdateSubject::Created(container.into()))
     }
 
     /// For an update that an engine asked for. What the request leaves out is filled in empty,
@@ -68,12 +68,12 @@ impl Updates {
         let resources = request.linux_resources.mut_or_insert_default();
         resources.memory.mut_or_insert_default();
         resources.cpu.mut_or_insert_default();
-        Self::about(UpdateSubject::Updated(Box::new(request)))
+        Self::new(UpdateSubject::Updated(Box::new(request)))
     }
 
-    /// For a container that stopped: what others may do with the room it leaves.
+    /// For a container that stopped: other containers may get its resources.
     pub fn for_stop() -> Self {
-        Self::about(UpdateSubject::Any)
+        Self::new(UpdateSubject::Any)
     }
 
     /// What the next plugin is asked: the engine's request with what plugins have made of it.
@@ -155,12 +155,12 @@ impl Updates {
         self.unknown.extend(places.into_iter().map(|place| (plugin.to_owned(), place)));
     }
 
-    /// Who set what so far.
+    /// The owners of fields so far.
     pub fn owners(&self) -> &Owners {
         &self.owners
     }
 
-    /// What a validator is told about the others: one update per container.
+    /// What a validator sees of the other containers: one update each.
     pub(super) fn pending(&self) -> Vec<api::ContainerUpdate> {
         self.results.clone()
     }
@@ -285,7 +285,7 @@ impl Updates {
         Ok(())
     }
 
-    fn about(subject: UpdateSubject) -> Self {
+    fn new(subject: UpdateSubject) -> Self {
         Self {
             subject,
             owners: Owners::default(),

@@ -169,7 +169,7 @@ impl DefaultValidator {
     }
 }
 
-/// Who is excused from having the operator's required plugins (`[plugin.NAME] required`).
+/// Exemptions from the operator's required plugins (`[plugin.NAME] required`).
 #[derive(Debug, Clone, Copy)]
 pub struct ValidatorExemptions<'a> {
     /// The pod is in an exempt namespace, by a word that no tenant can write.
@@ -201,7 +201,7 @@ pub fn missing_required<'a>(
     }
 }
 
-/// Who owns what in the container that is judged.
+/// The owners of fields in the container that is judged.
 #[derive(Clone, Copy)]
 struct JudgedOwners<'a>(Option<&'a api::FieldOwners>);
 
@@ -219,7 +219,7 @@ impl<'a> JudgedOwners<'a> {
     }
 }
 
-/// Whoever removed a thing is named as whoever set it is.
+/// A plugin that removed a field is named like one that set it.
 fn plugin_of(owner: &str) -> &str {
     owner.strip_prefix('-').unwrap_or(owner)
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Block I/O, on both layouts.
 //!
-//! A list of limits, as it stands, is what its file shall say afterwards: devices that the file
+//! A list of limits, as it stands, is what its file is to hold afterwards: devices that the file
 //! has and the list has not are lifted. A list that is absent leaves its limits alone, and a
 //! weight of zero is the kernel's default.
 //! Reference: kernel `cgroup-v1/blkio-controller.rst`, `cgroup-v2.rst` (io), `block/bfq-iosched`;

@@ -27,13 +27,13 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 pub use place::{Cgroups, Layout, Mounts};
-pub use write::{WriteError, WrittenFile, carry_out, may_say, members};
+pub use write::{WriteError, WrittenFile, carry_out, may_read_as, members};
 
-/// What a decision may look at: `file` of `controller` (always empty on v2).
+/// The files that a decision may read: `file` of `controller` (always empty on v2).
 pub trait CgroupFiles {
     /// Whether the file is there.
     fn exists(&self, controller: &str, file: &str) -> bool;
-    /// What it says, without the line's end.
+    /// Its text, without the line's end.
     fn text(&self, controller: &str, file: &str) -> Option<String>;
 }
 
@@ -59,14 +59,14 @@ pub struct Write {
 /// Why resources cannot be written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Unfit {
-    /// Nobody can do this here.
+    /// It cannot be done on this host.
     Refused {
         /// Path of the resource.
         field: String,
         /// Why.
         why: String,
     },
-    /// The runtime may know how.
+    /// The runtime may be able to.
     NotDirect(String),
 }
 

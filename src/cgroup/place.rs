@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Where a container's cgroups are: by its init process, and where a runtime tells by that too.
+//! Where a container's cgroups are: by its init process, and by its runtime's state where that
+//! has them.
 //!
 //! An init process may have moved itself below the cgroup that its runtime made (systemd in a
-//! container does): the runtime's word counts if the process is at or below it, and nothing is
+//! container does): the runtime's record counts if the process is at or below it, and nothing is
 //! written if it is elsewhere. Reference: proc_pid_cgroup(5), proc_pid_mountinfo(5).
 
 use std::collections::BTreeMap;
@@ -87,7 +88,7 @@ pub struct Cgroups {
 }
 
 impl Cgroups {
-    /// Finds those of the process `pid`; `told` is what a runtime says of it, by controller.
+    /// Finds those of the process `pid`; `told` is what its runtime recorded, by controller.
     ///
     /// # Errors
     /// Fails when the process is gone, or is not where its runtime put it.

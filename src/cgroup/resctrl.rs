@@ -2,8 +2,8 @@
 //! A running container into another group of resctrl: its threads, one by one, as the kernel
 //! takes them.
 //!
-//! A thread that starts meanwhile is in its parent's group: it is looked again until nobody new is
-//! found. No group is made, changed or removed.
+//! A thread that starts meanwhile is in its parent's group: the tasks are read again until no new
+//! one is found. No group is made, changed or removed.
 //! Reference: kernel `filesystems/resctrl.rst`.
 
 use std::collections::BTreeSet;

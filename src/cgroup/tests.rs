@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value, json};
 
-use super::{Around, CgroupFiles, Cgroups, Layout, Mounts, Unfit, carry_out, may_say, plan};
+use super::{Around, CgroupFiles, Cgroups, Layout, Mounts, Unfit, carry_out, may_read_as, plan};
 use crate::host::Host;
 
 const V1: &str = "\
@@ -308,12 +308,12 @@ fn a_file_that_surely_says_otherwise_is_told_from_one_that_the_kernel_words_its_
     ] {
         let write = writes.iter().find(|write| write.file == file).unwrap();
         tree.file(&format!("/sys/fs/cgroup/k/c/{file}"), &format!("{same}\n"));
-        assert!(may_say(&cgroups, write), "{file} {same}");
+        assert!(may_read_as(&cgroups, write), "{file} {same}");
         tree.file(&format!("/sys/fs/cgroup/k/c/{file}"), &format!("{other}\n"));
-        assert!(!may_say(&cgroups, write), "{file} {other}");
+        assert!(!may_read_as(&cgroups, write), "{file} {other}");
     }
     let weight = writes.iter().find(|write| write.file == "cpu.weight").unwrap();
-    assert!(may_say(&cgroups, weight), "39 may be what crun made of 512");
+    assert!(may_read_as(&cgroups, weight), "39 may be what crun made of 512");
 }
 
 #[test]

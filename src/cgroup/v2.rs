@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Resources as cgroup v2 takes them: OCI speaks v1's language, and is translated as runc does.
+//! Resources as cgroup v2 takes them: OCI has v1's terms, which are translated as runc does.
 //!
-//! Controllers come in runc's order, the unified settings last, so that they have the last word.
+//! Controllers come in runc's order, the unified settings last, so that they win.
 //! Reference: kernel `cgroup-v2.rst`; runc's and crun's conversions (formulas.rs).
 
 use super::{
@@ -45,7 +45,7 @@ pub(super) fn plan(
         let field = format!("unified[{key}]");
         // The caller has checked the keys; a path must not get out of the folder all the same.
         if key.contains('/') || key.starts_with("cgroup.") || !key.contains('.') {
-            return refused(&field, "it is no resource file of a cgroup");
+            return refused(&field, "it is not a resource file of a cgroup");
         }
         writes.push(write("", key, value, field));
     }

@@ -22,9 +22,9 @@ pub struct WrittenFile {
     pub file: String,
     /// Path of the resource.
     pub field: String,
-    /// What it said.
+    /// Its text before.
     pub before: String,
-    /// What it says.
+    /// Its text now.
     pub after: String,
 }
 
@@ -71,7 +71,7 @@ pub fn carry_out(cgroups: &Cgroups, writes: &[Write]) -> Result<Vec<WrittenFile>
 
 /// Whether the file may be the outcome of the write; false only where it surely says otherwise.
 /// Kernels write lists of CPUs and bytes in their own way, and a weight has two formulas.
-pub fn may_say(cgroups: &Cgroups, write: &Write) -> bool {
+pub fn may_read_as(cgroups: &Cgroups, write: &Write) -> bool {
     let Some(text) = cgroups.text(write.controller, &write.file) else { return true };
     match write.file.as_str() {
         "pids.max" => text == write.value,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The built-in validator as the configuration wants it. Nothing is judged here.
+//! The built-in validator from its section of the configuration. Nothing is judged here.
 
 use crate::adaptation::DefaultValidator;
 use crate::config::Validator;

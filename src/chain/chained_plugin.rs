@@ -19,29 +19,30 @@ use crate::plugin::{Event, Outcome, Plugin, Policy};
 
 /// Time-outs in a row after which a plugin that stays connected is not waited for any more, until
 /// something comes from it. NRI: the reference waits its full time-out each time (BUG-48).
-const HANGING: u32 = 3;
+const HANGING_STRIKES: u32 = 3;
 
-/// After this long it is tried once more: who lost a request may never say another word unasked.
-const TRY_AGAIN: Duration = Duration::from_secs(60);
+/// How long a hanging plugin is left alone: one that lost a request may never send another frame
+/// unasked.
+const RETRY_AFTER: Duration = Duration::from_secs(60);
 
 /// Unknown fields of one plugin that are logged, so that numbers made up at random end.
 const REPORTED_UNKNOWN: usize = 1000;
 
-/// Why a request failed, as scripts are told.
+/// Why a request failed, as `replay` names it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cause {
     /// A plugin did not answer in time.
     Timeout,
     /// A plugin's connection broke while it was asked.
     Gone,
-    /// A plugin or a validator said no.
+    /// A plugin or a validator refused.
     Refused,
-    /// Two plugins want the same.
+    /// Two plugins set the same field.
     Conflict,
 }
 
 impl Cause {
-    /// The word in JSON.
+    /// Its name in JSON.
     pub fn name(self) -> &'static str {
         match self {
             Self::Timeout => "timeout",
@@ -52,14 +53,14 @@ impl Cause {
     }
 }
 
-/// A plugin, or its silence, that makes a request fail.
+/// The plugin that makes a request fail, and why.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PluginFailure {
     /// `NN-name`.
     pub plugin: String,
     /// What kind of failure it is.
     pub cause: Cause,
-    /// One line that names the plugin and, where it was silent, the request.
+    /// One line that names the plugin and, if its reply is missing, the request.
     pub text: String,
 }
 
@@ -83,12 +84,12 @@ impl PluginFailure {
     }
 }
 
-/// What one plugin's part in a request came to.
+/// The result of asking one plugin.
 #[derive(Debug)]
 pub enum PluginReply<T> {
     /// It answered.
     Answer(T),
-    /// It did not, and the request goes on without it; says why, without its name.
+    /// It did not reply, and the request goes on without it; the reason, without its name.
     Skipped(String),
     /// The request fails.
     Refusal(PluginFailure),
@@ -99,11 +100,11 @@ pub enum PluginReply<T> {
 pub struct ChainedPlugin {
     /// The plugin.
     pub plugin: Plugin,
-    /// Whether we started it.
+    /// Whether the daemon started it.
     pub launched: bool,
     policy: Policy,
     rights: Result<Rights, String>,
-    /// Why its rights are not known for now.
+    /// Why its rights are unknown for now.
     doubt: Option<String>,
     requests: Cell<u64>,
     timeouts: Cell<u64>,
@@ -112,14 +113,14 @@ pub struct ChainedPlugin {
     last_failure: RefCell<Option<(i64, String)>>,
     reported_unknown: RefCell<HashSet<String>>,
     strikes: Cell<u32>,
-    heard_at_strike: Cell<usize>,
+    received_at_strike: Cell<usize>,
     struck_at: Cell<Option<Instant>>,
-    /// Those who wait for its turn need not, once it hangs.
+    /// Wakes the requests that wait for their turn, once the plugin hangs.
     given_up: Notify,
 }
 
 impl ChainedPlugin {
-    /// Gives `plugin` a place under the operator's settings for it.
+    /// Puts `plugin` into the chain under the operator's settings for it.
     pub fn new(mut plugin: Plugin, launched: bool, settings: &PluginSettings) -> Self {
         plugin.apply(settings);
         let allow = (!settings.allow.is_empty()).then_some(settings.allow.as_slice());
@@ -136,24 +137,24 @@ impl ChainedPlugin {
             last_failure: RefCell::default(),
             reported_unknown: RefCell::default(),
             strikes: Cell::new(0),
-            heard_at_strike: Cell::new(0),
+            received_at_strike: Cell::new(0),
             struck_at: Cell::new(None),
             given_up: Notify::new(),
         }
     }
 
-    /// The same, while a mistake in the operator's settings leaves open what it may set: it may
-    /// refuse, and whatever it wants to change does not count.
+    /// The same, while a mistake in the operator's settings leaves its rights unknown: it may
+    /// refuse requests, and its changes are dropped.
     #[must_use]
     pub fn with_unknown_rights(self, mistake: Option<&str>) -> Self {
         let why = |mistake| format!("may change nothing, its rights are not known: {mistake}");
         Self { doubt: mistake.map(why), ..self }
     }
 
-    /// An answer that counts: one that wants nothing, or of a plugin whose rights are known.
+    /// Accepts a reply that changes nothing, and any reply of a plugin whose rights are known.
     ///
     /// # Errors
-    /// Fails with the reason why it does not count.
+    /// Fails with the reason why the reply is dropped.
     pub fn accept_reply<T: Default + PartialEq>(&self, answer: T) -> Result<T, String> {
         match &self.doubt {
             Some(why) if answer != T::default() => {
@@ -232,7 +233,7 @@ impl ChainedPlugin {
         })
     }
 
-    /// Awaits its part in a request, and gives the outcome its meaning.
+    /// Awaits its reply to a request, and applies its policy to the outcome.
     pub async fn ask<T>(
         &self,
         event: Event,
@@ -240,8 +241,8 @@ impl ChainedPlugin {
     ) -> PluginReply<T> {
         let mut outcome = None;
         if !self.is_hanging() {
-            // Who stands in its queue when it is given up would wait its time-out once for each
-            // one ahead: many containers at once, and one plugin holds them all for minutes.
+            // A request in the queue of a hanging plugin would wait one time-out for each request
+            // ahead: with many containers at once, one plugin would hold all of them for minutes.
             outcome = tokio::select! {
                 biased;
                 outcome = call => Some(outcome),
@@ -252,17 +253,17 @@ impl ChainedPlugin {
             Some(outcome) => self.judge(event, outcome),
             None => {
                 let why = "has stopped answering and is not waited for";
-                self.silence(Cause::Timeout, format!("{why} at {}", event.name()))
+                self.note_unanswered(Cause::Timeout, format!("{why} at {}", event.name()))
             }
         }
     }
 
-    /// Whether it timed out so often in a row that waiting again is in vain; its first word ends
-    /// that, or a while.
+    /// Whether it timed out so often in a row that waiting again is in vain. A frame from it ends
+    /// that, and so does [`RETRY_AFTER`].
     fn is_hanging(&self) -> bool {
         let since = self.struck_at.get().map_or(Duration::ZERO, |at| at.elapsed());
-        let is_silent = self.plugin.heard() == self.heard_at_strike.get();
-        hangs(self.strikes.get(), is_silent, since)
+        let is_silent = self.plugin.frames_received() == self.received_at_strike.get();
+        is_given_up(self.strikes.get(), is_silent, since)
     }
 
     fn judge<T>(&self, event: Event, outcome: Outcome<T>) -> PluginReply<T> {
@@ -287,21 +288,21 @@ impl ChainedPlugin {
             Outcome::TimedOut => {
                 self.requests.set(self.requests.get() + 1);
                 self.strike(name);
-                self.silence(Cause::Timeout, format!("did not answer {name} in time"))
+                self.note_unanswered(Cause::Timeout, format!("did not answer {name} in time"))
             }
             Outcome::Gone(why) => {
                 let why = format!("went away during {name} ({})", quoted(&why));
-                self.silence(Cause::Gone, why)
+                self.note_unanswered(Cause::Gone, why)
             }
             Outcome::NotConnected => PluginReply::Skipped(format!("had gone before {name}")),
-            Outcome::Busy(why) => self.silence(Cause::Timeout, why),
+            Outcome::Busy(why) => self.note_unanswered(Cause::Timeout, why),
         }
     }
 
     fn strike(&self, request: &str) {
         self.timeouts.set(self.timeouts.get() + 1);
         self.strikes.set(self.strikes.get() + 1);
-        self.heard_at_strike.set(self.plugin.heard());
+        self.received_at_strike.set(self.plugin.frames_received());
         self.struck_at.set(Some(Instant::now()));
         if self.is_hanging() {
             self.given_up.notify_waiters();
@@ -312,8 +313,8 @@ impl ChainedPlugin {
         }
     }
 
-    /// Silence refuses the request or skips the plugin, by policy.
-    fn silence<T>(&self, cause: Cause, why: String) -> PluginReply<T> {
+    /// A missing reply refuses the request or skips the plugin, by policy.
+    fn note_unanswered<T>(&self, cause: Cause, why: String) -> PluginReply<T> {
         let id = self.id();
         self.note_failure(&why);
         if self.policy.on_failure == OnFailure::Refuse {
@@ -342,8 +343,8 @@ pub fn unknown_field_line(plugin: &str, field: &str) -> String {
     format!("{plugin} set {field}, which this version does not know; it was not applied")
 }
 
-fn hangs(strikes: u32, is_silent: bool, since: Duration) -> bool {
-    strikes >= HANGING && is_silent && since < TRY_AGAIN
+fn is_given_up(strikes: u32, is_silent: bool, since: Duration) -> bool {
+    strikes >= HANGING_STRIKES && is_silent && since < RETRY_AFTER
 }
 
 #[cfg(test)]
@@ -357,11 +358,11 @@ mod tests {
     }
 
     #[test]
-    fn three_time_outs_without_a_word_end_the_waiting_for_a_minute() {
+    fn three_time_outs_without_a_frame_end_the_waiting_for_a_minute() {
         let short = Duration::from_secs(1);
-        assert!(hangs(3, true, short) && hangs(9, true, short));
-        assert!(!hangs(2, true, short), "two may be bad luck");
-        assert!(!hangs(3, false, short), "it has spoken");
-        assert!(!hangs(3, true, TRY_AGAIN), "it is tried again");
+        assert!(is_given_up(3, true, short) && is_given_up(9, true, short));
+        assert!(!is_given_up(2, true, short), "two may be bad luck");
+        assert!(!is_given_up(3, false, short), "a frame came");
+        assert!(!is_given_up(3, true, RETRY_AFTER), "it is tried again");
     }
 }

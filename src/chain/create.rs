@@ -13,43 +13,45 @@ use crate::plugin::{Event, api};
 use super::chained_plugin::{Cause, ChainedPlugin, PluginFailure, PluginReply, report_unknown};
 use super::validate;
 
-/// Who takes part.
+/// The plugins that take part.
 pub struct Participants<'a> {
-    /// Who is asked, in order.
-    pub audience: &'a [Rc<ChainedPlugin>],
-    /// Everybody at the participants when the request began, in order: among them are the validators.
-    pub everybody: &'a [Rc<ChainedPlugin>],
+    /// The plugins to ask, in order.
+    pub subscribers: &'a [Rc<ChainedPlugin>],
+    /// All plugins that were registered when the request began, in order, validators included.
+    pub registered: &'a [Rc<ChainedPlugin>],
     /// The built-in validator, which judges only where it is switched on.
     pub builtin: &'a DefaultValidator,
 }
 
 impl std::fmt::Debug for Participants<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Participants").field("audience", &self.audience).finish_non_exhaustive()
+        f.debug_struct("Participants")
+            .field("subscribers", &self.subscribers)
+            .finish_non_exhaustive()
     }
 }
 
-/// Looks on while plugins are asked.
+/// Observes a request on its way through the chain.
 pub trait ChainObserver {
     /// The container as the plugins so far have left it (decision D15).
-    fn so_far(&self, _container: &api::Container) {}
+    fn container_changed(&self, _container: &api::Container) {}
     /// A plugin was left out; why.
     fn skipped(&self, _plugin: &str, _why: &str) {}
 }
 
-/// Nobody looks on.
+/// No observer.
 impl ChainObserver for () {}
 
-/// A request that failed on its way.
+/// A request that failed in the chain.
 #[derive(Debug)]
 pub struct ChainError {
     /// Why.
     pub failure: PluginFailure,
-    /// How many of the audience had been asked by then.
+    /// How many subscribers had been asked by then.
     pub asked: usize,
 }
 
-/// A response above so many bytes is merged on another thread: the daemon has one for everybody.
+/// A response above so many bytes is merged on another thread: the daemon has one for all requests.
 pub const SMALL: u64 = 64 << 10;
 
 /// Merges one plugin's response, on this thread if that takes no time.
@@ -74,21 +76,21 @@ async fn merge(
     merged.map_err(|error| PluginFailure::from_merge_error(&id, &error))
 }
 
-/// Asks the audience, merges, and lets the validators judge.
+/// Asks the subscribers, merges their replies, and lets the validators judge.
 ///
 /// # Errors
-/// Fails with the first plugin that refuses, conflicts, or is silent and whose policy refuses
-/// then; and with all validators that reject or do not answer.
+/// Fails with the first plugin that refuses, conflicts, or does not reply where its policy refuses;
+/// and with all validators that reject or do not answer.
 pub async fn create(
     participants: &Participants<'_>,
     mut creation: Creation,
-    witness: &dyn ChainObserver,
+    observer: &dyn ChainObserver,
 ) -> Result<Merged, ChainError> {
     let event = Event::ValidateContainerAdjustment;
-    let active = participants.everybody.iter().filter(|member| member.plugin.is_subscribed(event));
+    let active = participants.registered.iter().filter(|member| member.plugin.is_subscribed(event));
     let validators: Vec<Rc<ChainedPlugin>> = active.cloned().collect();
-    let mut silent = HashSet::new();
-    for (index, member) in participants.audience.iter().enumerate() {
+    let mut unanswered = HashSet::new();
+    for (index, member) in participants.subscribers.iter().enumerate() {
         let asked = index + 1;
         let rights = member.rights().map_err(|failure| ChainError { failure, asked })?;
         let call = member.plugin.create_container(creation.request());
@@ -98,29 +100,29 @@ pub async fn create(
                     let merged = merge(creation, member, rights, answer).await;
                     creation = merged.map_err(|failure| ChainError { failure, asked })?;
                 }
-                Err(why) => witness.skipped(&member.id(), &why),
+                Err(why) => observer.skipped(&member.id(), &why),
             },
             PluginReply::Skipped(why) => {
-                witness.skipped(&member.id(), &why);
-                silent.insert(Rc::as_ptr(member));
+                observer.skipped(&member.id(), &why);
+                unanswered.insert(Rc::as_ptr(member));
             }
             PluginReply::Refusal(failure) => return Err(ChainError { failure, asked }),
         }
-        witness.so_far(creation.container());
+        observer.container_changed(creation.container());
     }
     if !validators.is_empty() || participants.builtin.enable {
-        // NRI: the reference also lists those that were silent, so that a required plugin counts
-        // as present although nobody heard its word (BUG-24).
+        // NRI: the reference also lists plugins that did not reply, so that a required plugin
+        // counts as present although it had no say (BUG-24).
         let consulted = participants
-            .everybody
+            .registered
             .iter()
-            .filter(|member| !silent.contains(&Rc::as_ptr(member)) && !member.plugin.is_gone());
-        let asked = participants.audience.len();
+            .filter(|member| !unanswered.contains(&Rc::as_ptr(member)) && !member.plugin.is_gone());
+        let asked = participants.subscribers.len();
         validate::validate(&validators, consulted, participants.builtin, &creation)
             .await
             .map_err(|failure| ChainError { failure, asked })?;
     }
     let merged = creation.finish();
-    report_unknown(participants.audience, &merged.unknown);
+    report_unknown(participants.subscribers, &merged.unknown);
     Ok(merged)
 }

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Asking several plugins, one after the other in index order, and what their answers and
-//! silences come to.
+//! One request through several plugins, in index order, and the result of their replies and of
+//! those that are missing.
 //!
-//! The daemon asks for containers, `replay` for a script; both bring the audience, which they
-//! choose. Invariants: no lock is held across a plugin call, but that plugin's own turn, so
+//! The daemon asks for containers, `replay` for a script; the caller chooses the subscribers. Invariants: no lock is held across a plugin call, but that plugin's own turn, so
 //! requests about different containers follow each other along the chain; every wait is bounded
 //! by the plugin's time-out; nothing is applied here. Reference: `pkg/adaptation` of NRI v0.12,
 //! with its defects 24 to 27, 44, 45, 47 and 48 put right.
@@ -11,11 +10,11 @@
 mod builtin;
 mod chained_plugin;
 mod create;
-mod tell;
+mod notify;
 mod update;
 mod validate;
 
 pub use chained_plugin::{Cause, ChainedPlugin, PluginFailure, PluginReply, unknown_field_line};
 pub use create::{ChainError, ChainObserver, Participants, SMALL, create};
-pub use tell::{Told, notify_all, notify_until_refused};
+pub use notify::{Told, notify_all, notify_until_refused};
 pub use update::{stop, update};

@@ -10,18 +10,18 @@ use crate::plugin::{Event, api};
 use super::chained_plugin::{ChainedPlugin, PluginFailure, PluginReply, report_unknown};
 use super::create::{ChainError, ChainObserver};
 
-/// Asks everybody in turn about an engine's update; each sees it as those before left it. `witness`
-/// hears which plugins were skipped.
+/// Asks the subscribers in turn about an engine's update; each sees it with the changes of those
+/// before. `observer` is called for plugins that were skipped.
 ///
 /// # Errors
-/// Fails with the first plugin that refuses, conflicts, or is silent and whose policy refuses.
+/// Fails with the first plugin that refuses, conflicts, or does not reply where its policy refuses.
 pub async fn update(
-    audience: &[Rc<ChainedPlugin>],
+    subscribers: &[Rc<ChainedPlugin>],
     request: api::UpdateContainerRequest,
-    witness: &dyn ChainObserver,
+    observer: &dyn ChainObserver,
 ) -> Result<Updated, ChainError> {
     let mut updates = Updates::for_update(request);
-    for (index, member) in audience.iter().enumerate() {
+    for (index, member) in subscribers.iter().enumerate() {
         let asked = index + 1;
         let rights = member.rights().map_err(|failure| ChainError { failure, asked })?;
         let Some(request) = updates.request() else { break };
@@ -34,26 +34,26 @@ pub async fn update(
                         .map_err(|error| PluginFailure::from_merge_error(&member.id(), &error));
                     failure.map_err(|failure| ChainError { failure, asked })?;
                 }
-                Err(why) => witness.skipped(&member.id(), &why),
+                Err(why) => observer.skipped(&member.id(), &why),
             },
-            PluginReply::Skipped(why) => witness.skipped(&member.id(), &why),
+            PluginReply::Skipped(why) => observer.skipped(&member.id(), &why),
             PluginReply::Refusal(failure) => return Err(ChainError { failure, asked }),
         }
     }
     let updated = updates.finish();
-    report_unknown(audience, &updated.unknown);
+    report_unknown(subscribers, &updated.unknown);
     Ok(updated)
 }
 
-/// Tells everybody in turn that a container has stopped, whatever they say, and collects what
-/// they want others to have of the room it leaves. Returns who failed it as well.
+/// Notifies every subscriber in turn that a container has stopped, whatever the others reply, and
+/// collects the updates of other containers that they ask for. Returns the failures as well.
 pub async fn stop(
-    audience: &[Rc<ChainedPlugin>],
+    subscribers: &[Rc<ChainedPlugin>],
     request: &api::StopContainerRequest,
 ) -> (Updated, Vec<PluginFailure>) {
     let mut updates = Updates::for_stop();
     let mut failures = Vec::new();
-    for member in audience {
+    for member in subscribers {
         let call = member.plugin.stop_container(request);
         let answer = match member.ask(Event::StopContainer, call).await {
             PluginReply::Answer(answer) => match member.accept_reply(answer) {
@@ -73,6 +73,6 @@ pub async fn stop(
         failures.extend(merged.err());
     }
     let updated = updates.finish();
-    report_unknown(audience, &updated.unknown);
+    report_unknown(subscribers, &updated.unknown);
     (updated, failures)
 }

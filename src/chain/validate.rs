@@ -54,7 +54,7 @@ async fn judge(
     let (cause, text) = match member.ask(event, member.plugin.validate(request)).await {
         PluginReply::Answer(answer) if !answer.reject => return None,
         PluginReply::Answer(answer) => return Some(rejected(id, &answer.reason)),
-        // A validator that fails to judge has refused in its own words.
+        // A validator that answers with an error has refused.
         PluginReply::Refusal(failure) => (failure.cause, format!("validator {failure}")),
         PluginReply::Skipped(why) => {
             let cause = if member.plugin.is_gone() && !member.has_strikes() {

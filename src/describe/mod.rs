@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Bundle and engine facts become NRI messages, as containerd's own NRI would have said them.
+//! Bundle and engine facts become NRI messages, as containerd's own NRI would have sent them.
 //!
-//! config.json is read through a view of our own that knows what NRI shows and ignores the rest;
+//! config.json is read through a view that knows what NRI shows and ignores the rest;
 //! a value of an odd type makes the document unreadable, an odd key does not. It never writes.
 
 mod container;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! OCI resources to NRI resources, for containers and for `update` requests. Absent stays absent
 //! (the reference turns an absent pids limit into 0, which runc takes for 1). blockio and rdt
-//! classes are no OCI resources: their names come from elsewhere, if at all.
+//! classes are not OCI resources: their names come from elsewhere, if at all.
 
 use serde::Deserialize;
 use serde_json::{Map, Value};

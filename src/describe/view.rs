@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What of config.json NRI shows (OCI runtime-spec 1.3). Absent and
+//! The part of config.json that NRI shows (OCI runtime-spec 1.3). Absent and
 //! null are the same; unknown keys are ignored; enumerations stay text.
 
 use std::collections::BTreeMap;
@@ -67,7 +67,7 @@ impl Spec {
         }
     }
 
-    /// What of it tells something about the engine.
+    /// The part of it that helps to identify the engine.
     pub fn for_engine(&self) -> Document<'_> {
         let mounts = self.mounts.iter();
         let namespaces = self.linux.namespaces.iter();

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `adjust`: what plugins, or adjustments in a file, would make of a bundle.
 //!
-//! Plugins live through the container's creation and its end, so that those who keep books are
-//! as they were. Nothing is written unless that was asked for, and then in one step.
+//! Plugins get the events of the container's creation and of its end, so that plugins with state
+//! are as they were before. Nothing is written unless that was asked for, and then in one step.
 
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -39,12 +39,12 @@ pub enum Output {
     Json,
 }
 
-/// What the command line says.
+/// The options of the command line.
 #[derive(Debug)]
 pub struct AdjustOptions {
     /// The bundle's folder.
     pub bundle: PathBuf,
-    /// The container's id; the folder's name without one.
+    /// Container ID (default: the bundle directory's name).
     pub id: Option<String>,
     /// Adjustments in place of plugins; `-` is standard input.
     pub apply: Option<PathBuf>,
@@ -54,11 +54,11 @@ pub struct AdjustOptions {
     pub write: bool,
     /// Plugins to wait for, as `NN-name` or `name`.
     pub wait: Vec<String>,
-    /// What plugins are told.
+    /// The runtime as plugins are configured for it.
     pub settings: Settings,
 }
 
-/// Carries it out; gives back what is to be printed.
+/// Runs the adjustment; returns what is to be printed.
 ///
 /// # Errors
 /// Fails when plugins refuse, conflict or do not come, when the result cannot be applied, and
@@ -121,8 +121,8 @@ fn apply(config: &Config, host: &Host, document: &[u8], merged: &Merged) -> Resu
     Ok(patched)
 }
 
-/// Says what the runtime of this machine would not honour. Here that is no refusal: the bundle
-/// may be meant for another one.
+/// Warns about what the runtime of this machine would not honour. That is no refusal here: the
+/// bundle may be meant for another runtime.
 fn doubt(config: &Config, adjust: &api::ContainerAdjustment, names: &Resolved) {
     if !resolve::needs_runtime(adjust, names) {
         return;
@@ -166,16 +166,16 @@ fn documents(file: &Path) -> Result<Vec<(String, api::ContainerAdjustment)>> {
         .collect()
 }
 
-/// Whose it is, and the adjustment; without a word about that, it is numbered.
+/// The plugin and its adjustment; without a `plugin` key, the adjustment is numbered.
 fn adjustment(
     mut document: Value,
     number: usize,
 ) -> std::result::Result<(String, api::ContainerAdjustment), String> {
-    let members = document.as_object_mut().ok_or("it is no JSON object")?;
+    let members = document.as_object_mut().ok_or("it is not a JSON object")?;
     let plugin = match members.remove("plugin") {
         None => number.to_string(),
         Some(Value::String(plugin)) => plugin,
-        Some(_) => return Err("plugin is no text".to_owned()),
+        Some(_) => return Err("plugin must be a string".to_owned()),
     };
     Ok((plugin, read(&document)?))
 }
@@ -212,7 +212,7 @@ fn ask(
         dry_run.open().await?;
         let waited = dry_run.wait(&options.wait, &[], wait_timeout).await;
         let merged = match waited {
-            Ok(()) => live_through(&dry_run, pod, container).await,
+            Ok(()) => create_and_remove(&dry_run, pod, container).await,
             Err(why) => Err(Error::new(why).hint("the bundle is unchanged")),
         };
         dry_run.close().await;
@@ -220,24 +220,24 @@ fn ask(
     })
 }
 
-/// The events of a container that is created, and then taken back.
-async fn live_through(
+/// Sends the events of a container that is created, and then removed again.
+async fn create_and_remove(
     dry_run: &DryRun,
     pod: &api::PodSandbox,
     container: &api::Container,
 ) -> Result<Merged> {
-    let everybody = dry_run.everybody();
-    if everybody.is_empty() {
+    let registered = dry_run.registered();
+    if registered.is_empty() {
         tracing::warn!("no plugin takes part: see nri.plugin_path, and --wait with --socket");
     }
     let told = |event, container: Option<&api::Container>| {
         Told::new(event, pod.clone(), container.cloned())
     };
     let runs = told(Event::RunPodSandbox, None);
-    let leave =
-        chain::notify_until_refused(&dry_run.audience(Event::RunPodSandbox), &runs, &()).await;
-    let merged = match leave {
-        Ok(()) => create(dry_run, &everybody, pod, container).await,
+    let allowed =
+        chain::notify_until_refused(&dry_run.subscribers(Event::RunPodSandbox), &runs, &()).await;
+    let merged = match allowed {
+        Ok(()) => create(dry_run, &registered, pod, container).await,
         Err(stopped) => Err(refused(stopped)),
     };
     for (event, container) in [
@@ -245,19 +245,19 @@ async fn live_through(
         (Event::StopPodSandbox, None),
         (Event::RemovePodSandbox, None),
     ] {
-        chain::notify_all(&dry_run.audience(event), &told(event, container)).await;
+        chain::notify_all(&dry_run.subscribers(event), &told(event, container)).await;
     }
     merged
 }
 
 async fn create(
     dry_run: &DryRun,
-    everybody: &[Rc<ChainedPlugin>],
+    registered: &[Rc<ChainedPlugin>],
     pod: &api::PodSandbox,
     container: &api::Container,
 ) -> Result<Merged> {
-    let audience = dry_run.audience(Event::CreateContainer);
-    let table = Participants { audience: &audience, everybody, builtin: dry_run.builtin() };
+    let subscribers = dry_run.subscribers(Event::CreateContainer);
+    let table = Participants { subscribers: &subscribers, registered, builtin: dry_run.builtin() };
     let creation = Creation::new(pod.clone(), container.clone());
     let created = chain::create(&table, creation, &()).await.map_err(refused);
     let stop = api::StopContainerRequest {
@@ -265,7 +265,7 @@ async fn create(
         container: Some(container.clone()).into(),
         ..api::StopContainerRequest::default()
     };
-    let _nothing_to_update = chain::stop(&dry_run.audience(Event::StopContainer), &stop).await;
+    let _nothing_to_update = chain::stop(&dry_run.subscribers(Event::StopContainer), &stop).await;
     created
 }
 
@@ -274,7 +274,7 @@ fn refused(stopped: ChainError) -> Error {
     Error::new(quoted(&failure.text)).hint("the bundle is unchanged")
 }
 
-/// Nobody looks on: who comes and goes is nobody's business, and there is nothing to update.
+/// Observes nothing, and carries out no update: there are no containers.
 struct SilentObserver;
 
 impl DryRunObserver for SilentObserver {

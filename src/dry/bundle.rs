@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A bundle by hand: its document, and what plugins are told of the container that it would
-//! become. Writing, where it is wanted, puts the new document in place in one step.
+//! A bundle without an engine: its document, and the pod and container that plugins get to see
+//! for it. Writing, where it is wanted, puts the new document in place in one step.
 
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -39,15 +39,15 @@ impl DryRunBundle {
         &self.original.bytes
     }
 
-    /// The id of a container that nobody named: its folder's name, as engines have it.
+    /// The default container ID: the bundle directory's name, as engines have it.
     pub(super) fn id(&self) -> String {
         self.path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
     }
 
-    /// Role, pod and container as the plugins of an engine would be told of them.
+    /// Role, pod and container as plugins would see them with an engine.
     ///
     /// # Errors
-    /// Fails on a document that is none.
+    /// Fails when the document is not an OCI spec.
     pub(super) fn describe(
         &self,
         id: &str,
@@ -84,7 +84,7 @@ impl DryRunBundle {
         placed
     }
 
-    /// What changes, as `diff -u` would say it. A document on one line, as engines write it, is
+    /// What changes, in the form of `diff -u`. A document on one line, as engines write it, is
     /// laid out for the eye first.
     pub(super) fn diff(&self, new: &[u8]) -> String {
         let is_laid_out = self.document().iter().filter(|byte| **byte == b'\n').count() > 1;

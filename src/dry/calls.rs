@@ -19,7 +19,7 @@ pub(super) async fn call(dry_run: &Rc<DryRun>, request: ScriptCall) -> Value {
         ScriptCall::Create(request) => create(dry_run, request).await,
         ScriptCall::Update(request) => update(dry_run, request).await,
         ScriptCall::Stop(request) => stop(dry_run, request).await,
-        ScriptCall::Told(told) => tell(dry_run, &told).await,
+        ScriptCall::Told(told) => notify(dry_run, &told).await,
     };
     answered.unwrap_or_else(|failure| json!({"error": failure.text, "cause": failure.cause.name()}))
 }
@@ -32,9 +32,10 @@ async fn create(
     let container = container.unwrap_or_default();
     let id = container.id.clone();
     let creation = Creation::new(pod.unwrap_or_default(), container);
-    let (audience, everybody) = (dry_run.audience(Event::CreateContainer), dry_run.everybody());
+    let (subscribers, registered) =
+        (dry_run.subscribers(Event::CreateContainer), dry_run.registered());
     let builtin = dry_run.builtin();
-    let table = Participants { audience: &audience, everybody: &everybody, builtin };
+    let table = Participants { subscribers: &subscribers, registered: &registered, builtin };
     let merged = chain::create(&table, creation, &()).await.map_err(only_failure)?;
     let owners = merged.owners.to_flat(&id);
     let reply = api::CreateContainerResponse {
@@ -51,8 +52,8 @@ async fn update(
     request: api::UpdateContainerRequest,
 ) -> Result<Value, PluginFailure> {
     let id = request.container.id.clone();
-    let audience = dry_run.audience(Event::UpdateContainer);
-    let updated = chain::update(&audience, request, &()).await.map_err(only_failure)?;
+    let subscribers = dry_run.subscribers(Event::UpdateContainer);
+    let updated = chain::update(&subscribers, request, &()).await.map_err(only_failure)?;
     let Updated { updates, evictions, evicted_by: _, owners, unknown: _ } = updated;
     let reply = api::UpdateContainerResponse {
         update: updates,
@@ -66,8 +67,8 @@ async fn stop(
     dry_run: &DryRun,
     request: api::StopContainerRequest,
 ) -> Result<Value, PluginFailure> {
-    let audience = dry_run.audience(Event::StopContainer);
-    let (updated, failures) = chain::stop(&audience, &request).await;
+    let subscribers = dry_run.subscribers(Event::StopContainer);
+    let (updated, failures) = chain::stop(&subscribers, &request).await;
     all_failures(failures)?;
     let reply = api::StopContainerResponse {
         update: updated.updates,
@@ -76,12 +77,13 @@ async fn stop(
     Ok(json!({"reply": show(&reply)}))
 }
 
-/// What has happened is told to everybody; what may be refused ends with the first refusal.
-async fn tell(dry_run: &DryRun, told: &Told) -> Result<Value, PluginFailure> {
-    let audience = dry_run.audience(told.event);
+/// Notifies the subscribers. An event that may be refused ends with the first refusal; an event
+/// that has happened reaches all of them.
+async fn notify(dry_run: &DryRun, told: &Told) -> Result<Value, PluginFailure> {
+    let subscribers = dry_run.subscribers(told.event);
     match told.event {
         Event::RunPodSandbox | Event::UpdatePodSandbox | Event::StartContainer => {
-            chain::notify_until_refused(&audience, told, &()).await.map_err(only_failure)?;
+            chain::notify_until_refused(&subscribers, told, &()).await.map_err(only_failure)?;
         }
         Event::StopPodSandbox
         | Event::RemovePodSandbox
@@ -94,7 +96,7 @@ async fn tell(dry_run: &DryRun, told: &Told) -> Result<Value, PluginFailure> {
         | Event::StopContainer
         | Event::RemoveContainer
         | Event::ValidateContainerAdjustment => {
-            all_failures(chain::notify_all(&audience, told).await)?;
+            all_failures(chain::notify_all(&subscribers, told).await)?;
         }
     }
     Ok(json!({"reply": {}}))
@@ -124,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn several_failures_are_one_line_and_nobody_is_left_out() {
+    fn several_failures_are_one_line_that_names_each() {
         let two = vec![failure("10-a", Cause::Timeout), failure("20-b", Cause::Refused)];
         let error = all_failures(two).unwrap_err();
         assert_eq!((error.cause, error.plugin.as_str()), (Cause::Timeout, "10-a"));

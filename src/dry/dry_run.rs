@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The table of a dry run: plugins connect or are launched, are synchronized with what the
-//! script says, take part, and go. Who writes about it, and where, is a [`DryRunObserver`].
+//! The plugins of a dry run: they connect or are launched, are synchronized with the state that the
+//! script gives, take part, and disconnect. A [`DryRunObserver`] reports each of these steps.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -22,14 +22,20 @@ use crate::plugin::{
 
 use super::line::ScriptState;
 
-/// What a dry run's owner hears and is asked.
+/// How long a disconnected plugin may take to end.
+const DISCONNECT_WAIT: Duration = Duration::from_secs(10);
+
+/// The pause after a connection could not be accepted.
+const ACCEPT_RETRY: Duration = Duration::from_millis(100);
+
+/// Observes a dry run, and answers the plugins' own requests.
 pub(super) trait DryRunObserver {
     /// A plugin has registered.
     fn registered(&self, plugin: &str);
-    /// What a newcomer is told; `None` leaves it out.
+    /// The state that a new plugin is synchronized with; an error disconnects it.
     fn snapshot(&self, plugin: &str)
     -> oneshot::Receiver<std::result::Result<ScriptState, String>>;
-    /// A plugin takes part from now on; what it wants of containers at once.
+    /// A plugin takes part from now on; `updates` is its answer to Synchronize.
     fn synchronized(&self, plugin: &str, updates: &[api::ContainerUpdate]);
     /// A plugin is not asked any more.
     fn gone(&self, plugin: &str, reason: &str);
@@ -41,20 +47,20 @@ pub(super) trait DryRunObserver {
     ) -> oneshot::Receiver<std::result::Result<api::UpdateContainersResponse, String>>;
 }
 
-/// The table.
+/// The plugins of a dry run.
 pub(super) struct DryRun {
     settings: Settings,
     config: Config,
     builtin: DefaultValidator,
     observer: Rc<dyn DryRunObserver>,
-    /// In index order; those who do not take part yet as well.
+    /// In index order, each with whether it takes part yet.
     members: RefCell<Vec<(Rc<ChainedPlugin>, Cell<bool>)>>,
-    /// Somebody came or went.
+    /// A plugin was synchronized or disconnected.
     changed: Notify,
     upcalls: mpsc::UnboundedSender<PendingUpcall>,
 }
 
-/// UpdateContainers on its way from ttRPC's tasks to ours.
+/// UpdateContainers on its way from ttRPC's tasks to the dry run's.
 struct PendingUpcall {
     plugin: String,
     request: api::UpdateContainersRequest,
@@ -62,7 +68,7 @@ struct PendingUpcall {
 }
 
 impl DryRun {
-    /// An empty table.
+    /// A dry run without plugins.
     pub(super) fn new(
         config: Config,
         settings: Settings,
@@ -94,7 +100,7 @@ impl DryRun {
     /// these takes part or is given up.
     ///
     /// # Errors
-    /// Fails when nobody could connect.
+    /// Fails when plugins cannot connect.
     pub(super) async fn open(self: &Rc<Self>) -> Result<()> {
         match socket::for_plugins(&self.config) {
             Ok(socket::Bound { listener, .. }) => {
@@ -124,22 +130,23 @@ impl DryRun {
         &self.builtin
     }
 
-    /// Who takes part, in order.
-    pub(super) fn everybody(&self) -> Vec<Rc<ChainedPlugin>> {
+    /// The plugins that take part, in order.
+    pub(super) fn registered(&self) -> Vec<Rc<ChainedPlugin>> {
         let members = self.members.borrow();
         let active =
             members.iter().filter(|(member, active)| active.get() && !member.plugin.is_gone());
         active.map(|(member, _)| Rc::clone(member)).collect()
     }
 
-    /// Who takes part and wants to hear of `event`.
-    pub(super) fn audience(&self, event: Event) -> Vec<Rc<ChainedPlugin>> {
-        let mut members = self.everybody();
+    /// The plugins that take part and are subscribed to `event`.
+    pub(super) fn subscribers(&self, event: Event) -> Vec<Rc<ChainedPlugin>> {
+        let mut members = self.registered();
         members.retain(|member| member.plugin.is_subscribed(event));
         members
     }
 
-    /// Waits until these take part and those are away; says who is missing after `timeout`.
+    /// Waits until the first take part and the others are gone; fails with the missing ones after
+    /// `timeout`.
     pub(super) async fn wait(
         &self,
         synchronized: &[String],
@@ -149,8 +156,8 @@ impl DryRun {
         let deadline = tokio::time::Instant::now() + timeout;
         loop {
             let changed = self.changed.notified();
-            let (absent, lingering) = (self.absent(synchronized), self.lingering(gone));
-            if absent.is_empty() && lingering.is_empty() {
+            let (absent, still_connected) = (self.absent(synchronized), self.still_connected(gone));
+            if absent.is_empty() && still_connected.is_empty() {
                 return Ok(());
             }
             if tokio::time::timeout_at(deadline, changed).await.is_err() {
@@ -158,15 +165,15 @@ impl DryRun {
                 if !absent.is_empty() {
                     what.push(format!("not synchronized in time: {}", absent.join(", ")));
                 }
-                if !lingering.is_empty() {
-                    what.push(format!("not gone in time: {}", lingering.join(", ")));
+                if !still_connected.is_empty() {
+                    what.push(format!("not gone in time: {}", still_connected.join(", ")));
                 }
                 return Err(what.join("; "));
             }
         }
     }
 
-    /// Whether plugins can connect; without it those that were launched are all there will be.
+    /// Whether plugins can connect; otherwise only the launched ones take part.
     pub(super) fn accepts_connections(&self) -> bool {
         !self.config.disable_connections
     }
@@ -174,7 +181,7 @@ impl DryRun {
     /// Which of these plugins are not synchronized; without names, whether none at all is.
     pub(super) fn missing(&self, names: &[String]) -> Vec<String> {
         match names {
-            [] if self.everybody().is_empty() => vec!["any plugin".to_owned()],
+            [] if self.registered().is_empty() => vec!["any plugin".to_owned()],
             names => self.absent(names),
         }
     }
@@ -194,7 +201,7 @@ impl DryRun {
     }
 
     fn absent(&self, names: &[String]) -> Vec<String> {
-        let here = self.everybody();
+        let here = self.registered();
         let is_absent = |name: &&String| {
             !here
                 .iter()
@@ -203,24 +210,24 @@ impl DryRun {
         names.iter().filter(is_absent).cloned().collect()
     }
 
-    /// Who is still at the table; until its going has been told it counts as there.
-    fn lingering(&self, names: &[String]) -> Vec<String> {
+    /// The plugins that are still connected, or whose end has not been reported yet.
+    fn still_connected(&self, names: &[String]) -> Vec<String> {
         let members = self.members.borrow();
         let here: Vec<String> = members.iter().map(|(member, _)| member.id()).collect();
         names.iter().filter(|name| here.contains(name)).cloned().collect()
     }
 
-    /// Closes a plugin's connection, and returns when its going has been told.
+    /// Closes a plugin's connection, and returns when its end has been reported.
     pub(super) async fn disconnect(&self, name: &str) -> std::result::Result<(), String> {
         let found = self.members.borrow().iter().find(|(member, _)| member.id() == name).cloned();
         let Some((member, _)) = found else {
             return Err(format!("{} is not connected", quoted(name)));
         };
         member.plugin.disconnect("the script disconnected it");
-        self.wait(&[], &[name.to_owned()], Duration::from_secs(10)).await
+        self.wait(&[], &[name.to_owned()], DISCONNECT_WAIT).await
     }
 
-    /// Says goodbye to everybody; the socket goes too.
+    /// Shuts every plugin down, and removes the socket.
     pub(super) async fn close(&self) {
         let members: Vec<Rc<ChainedPlugin>> =
             self.members.borrow().iter().map(|(member, _)| Rc::clone(member)).collect();
@@ -234,7 +241,7 @@ impl DryRun {
         Arc::new(UpcallSender(self.upcalls.clone()))
     }
 
-    fn sit_down(&self, plugin: Plugin, launched: bool) -> Option<Rc<ChainedPlugin>> {
+    fn add_member(&self, plugin: Plugin, launched: bool) -> Option<Rc<ChainedPlugin>> {
         let id = plugin.id();
         let taken = self.members.borrow().iter().any(|(member, _)| {
             member.id() == id && !member.plugin.is_gone() && !member.has_strikes()
@@ -253,7 +260,7 @@ impl DryRun {
         Some(member)
     }
 
-    /// Synchronizes a plugin; why it could not be.
+    /// Synchronizes a plugin; fails with the reason.
     async fn synchronize(&self, member: &Rc<ChainedPlugin>) -> std::result::Result<(), String> {
         let id = member.id();
         let snapshot = tokio::select! {
@@ -282,7 +289,7 @@ impl DryRun {
         }
     }
 
-    /// Takes it from the table, tells of it, then lets whoever waits for it go on.
+    /// Removes a plugin, reports its end, then wakes what waits for it.
     fn remove(&self, member: &Rc<ChainedPlugin>, reason: &str) {
         self.members.borrow_mut().retain(|(other, _)| !Rc::ptr_eq(other, member));
         self.observer.gone(&member.id(), reason);
@@ -290,22 +297,22 @@ impl DryRun {
     }
 }
 
-const ENDED: &str = "nobody answers any more";
+const ENDED: &str = "the dry run has ended";
 
 async fn accept(dry_run: Rc<DryRun>, listener: UnixListener) {
     loop {
         let Ok((stream, _)) = listener.accept().await else {
-            tokio::time::sleep(Duration::from_millis(100)).await;
+            tokio::time::sleep(ACCEPT_RETRY).await;
             continue;
         };
         let dry_run = Rc::clone(&dry_run);
         tokio::task::spawn_local(async move {
-            let shaken =
+            let handshaken =
                 plugin::handshake(stream, None, &dry_run.settings, dry_run.upcalls()).await;
-            match shaken {
+            match handshaken {
                 Ok(plugin) => {
                     if let Some(member) = join(&dry_run, plugin, false).await {
-                        stay(&dry_run, &member).await;
+                        watch_connection(&dry_run, &member).await;
                     }
                 }
                 Err(error) => tracing::info!("a plugin connection ended: {error}"),
@@ -320,7 +327,7 @@ async fn launch(dry_run: Rc<DryRun>, file: PluginFile) {
     match Launched::start(&file, &dry_run.settings, dry_run.upcalls(), &log).await {
         Ok(plugin) => {
             if let Some(member) = join(&dry_run, plugin, true).await {
-                tokio::task::spawn_local(async move { stay(&dry_run, &member).await });
+                tokio::task::spawn_local(async move { watch_connection(&dry_run, &member).await });
             }
         }
         Err(error) => tracing::warn!("{id} could not be started: {error}"),
@@ -329,7 +336,7 @@ async fn launch(dry_run: Rc<DryRun>, file: PluginFile) {
 
 /// A registered plugin becomes one that takes part, or goes.
 async fn join(dry_run: &Rc<DryRun>, plugin: Plugin, launched: bool) -> Option<Rc<ChainedPlugin>> {
-    let member = dry_run.sit_down(plugin, launched)?;
+    let member = dry_run.add_member(plugin, launched)?;
     dry_run.observer.registered(&member.id());
     match dry_run.synchronize(&member).await {
         Ok(()) => Some(member),
@@ -341,7 +348,7 @@ async fn join(dry_run: &Rc<DryRun>, plugin: Plugin, launched: bool) -> Option<Rc
     }
 }
 
-async fn stay(dry_run: &Rc<DryRun>, member: &Rc<ChainedPlugin>) {
+async fn watch_connection(dry_run: &Rc<DryRun>, member: &Rc<ChainedPlugin>) {
     let reason = member.plugin.closed().await;
     dry_run.remove(member, &reason);
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One line of a script, understood. Nothing happens here.
+//! The lines of a script, parsed. Nothing is carried out here.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ pub(super) struct ScriptLine {
     pub(super) command: Command,
 }
 
-/// What a line wants.
+/// The command of a line.
 #[derive(Debug)]
 pub(super) enum Command {
     State {
@@ -38,14 +38,14 @@ pub(super) enum Command {
     Answer(u64, Result<ScriptAnswer, String>),
 }
 
-/// What newcomers are synchronized with.
+/// The state that new plugins are synchronized with.
 #[derive(Debug, Clone, Default)]
 pub(super) struct ScriptState {
     pub(super) pods: Vec<api::PodSandbox>,
     pub(super) containers: Vec<api::Container>,
 }
 
-/// The answer to what we asked.
+/// An answer to a request of a plugin, or to `--ask-sync`.
 #[derive(Debug)]
 pub(super) enum ScriptAnswer {
     Updates(api::UpdateContainersResponse),
@@ -58,25 +58,25 @@ pub(super) enum ScriptCall {
     Create(api::CreateContainerRequest),
     Update(api::UpdateContainerRequest),
     Stop(api::StopContainerRequest),
-    /// Answered with yes or no.
+    /// Its reply has no content.
     Told(Box<Told>),
 }
 
-/// A line that means nothing; with its id, if that much could be read.
+/// A line that cannot be read; with its id, if that could be.
 #[derive(Debug)]
 pub(super) struct Malformed {
     pub(super) id: Option<Value>,
     pub(super) why: String,
 }
 
-/// How long `wait` waits unless it says so.
+/// How long `wait` waits without a `timeout`.
 const DEFAULT_WAIT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Reads one line.
 pub(super) fn parse(text: &str) -> Result<ScriptLine, Malformed> {
     let object = match serde_json::from_str(text) {
         Ok(Value::Object(object)) => object,
-        Ok(_) => return Err(Malformed { id: None, why: "it is no JSON object".to_owned() }),
+        Ok(_) => return Err(Malformed { id: None, why: "it is not a JSON object".to_owned() }),
         Err(error) => return Err(Malformed { id: None, why: error.to_string() }),
     };
     let id = object.get("id").cloned();
@@ -97,8 +97,8 @@ pub fn check(text: &str) -> Result<(), String> {
 fn command(object: &Map<String, Value>) -> Result<Command, String> {
     const KINDS: [&str; 6] = ["answer", "call", "state", "cancel", "wait", "disconnect"];
     let kind = KINDS.into_iter().find(|kind| object.contains_key(*kind));
-    let kind = kind.ok_or_else(|| format!("it has none of {}", KINDS.join(", ")))?;
-    // A recorder adds `at`, by which its lines are told from those written by hand, and to its
+    let kind = kind.ok_or_else(|| format!("it must have one of: {}", KINDS.join(", ")))?;
+    // A recorder adds `at`, which distinguishes its lines from those written by hand, and to its
     // state the plugins.
     let is_recorded = object.contains_key("at");
     let may = |key: &str| match kind {
@@ -109,7 +109,7 @@ fn command(object: &Map<String, Value>) -> Result<Command, String> {
     };
     let odd = object.keys().find(|key| *key != kind && !may(key) && *key != "id" && *key != "at");
     if let Some(odd) = odd {
-        return Err(format!("{kind} goes with no {odd}"));
+        return Err(format!("{odd} does not go with {kind}"));
     }
     let value = &object[kind];
     match kind {
@@ -127,13 +127,13 @@ fn command(object: &Map<String, Value>) -> Result<Command, String> {
 }
 
 fn text(value: &Value, what: &str) -> Result<String, String> {
-    value.as_str().map(str::to_owned).ok_or_else(|| format!("{what} is no text"))
+    value.as_str().map(str::to_owned).ok_or_else(|| format!("{what} must be a string"))
 }
 
 fn snapshot(value: &Value) -> Result<ScriptState, String> {
-    let object = value.as_object().ok_or("the state is no JSON object")?;
+    let object = value.as_object().ok_or("state must be a JSON object")?;
     if let Some(odd) = object.keys().find(|key| !matches!(key.as_str(), "pods" | "containers")) {
-        return Err(format!("a state has no {odd}"));
+        return Err(format!("unknown key in state: {odd}"));
     }
     let pods = read_list(object.get("pods").unwrap_or(&Value::Null))?;
     let containers = read_list(object.get("containers").unwrap_or(&Value::Null))?;
@@ -141,14 +141,14 @@ fn snapshot(value: &Value) -> Result<ScriptState, String> {
 }
 
 fn answer(number: &Value, object: &Map<String, Value>) -> Result<Command, String> {
-    let number = number.as_u64().ok_or("answer is no number that was asked")?;
+    let number = number.as_u64().ok_or("answer must be the number of a request")?;
     let given = (object.get("error"), object.get("state"), object.get("reply"));
     let reply = match given {
         (Some(error), None, None) => Err(text(error, "error")?),
         (None, Some(state), None) => Ok(ScriptAnswer::State(snapshot(state)?)),
         (None, None, Some(reply)) => Ok(ScriptAnswer::Updates(read(reply)?)),
         (None, None, None) => Ok(ScriptAnswer::Updates(api::UpdateContainersResponse::default())),
-        _ => return Err("an answer has one of reply, state and error".to_owned()),
+        _ => return Err("an answer must have one of: reply, state, error".to_owned()),
     };
     Ok(Command::Answer(number, reply))
 }
@@ -157,20 +157,20 @@ fn names(value: Option<&Value>, what: &str) -> Result<Vec<String>, String> {
     match value {
         None | Some(Value::Null) => Ok(Vec::new()),
         Some(Value::Array(list)) => list.iter().map(|name| text(name, what)).collect(),
-        Some(_) => Err(format!("{what} is no list of names")),
+        Some(_) => Err(format!("{what} must be a list of names")),
     }
 }
 
 fn wait(value: &Value) -> Result<Command, String> {
-    let object = value.as_object().ok_or("wait is no JSON object")?;
+    let object = value.as_object().ok_or("wait must be a JSON object")?;
     let known = |key: &str| matches!(key, "synchronized" | "gone" | "timeout");
     if let Some(odd) = object.keys().find(|key| !known(key)) {
-        return Err(format!("wait has no {odd}"));
+        return Err(format!("unknown key in wait: {odd}"));
     }
     let timeout = match object.get("timeout") {
         None => DEFAULT_WAIT_TIMEOUT,
         Some(value) => parse_duration(&text(value, "timeout")?)
-            .ok_or_else(|| format!("timeout: {value} is no duration"))?,
+            .ok_or_else(|| format!("timeout: {value} is not a duration"))?,
     };
     let synchronized = names(object.get("synchronized"), "synchronized")?;
     Ok(Command::Wait { synchronized, gone: names(object.get("gone"), "gone")?, timeout })
@@ -179,7 +179,7 @@ fn wait(value: &Value) -> Result<Command, String> {
 fn call(name: &Value, request: &Value) -> Result<Command, String> {
     let name = text(name, "call")?;
     let event = ALL_EVENTS.iter().copied().find(|event| event.name() == name);
-    let event = event.ok_or_else(|| format!("{name} is no request"))?;
+    let event = event.ok_or_else(|| format!("{name} is not a request"))?;
     let request = match event {
         Event::CreateContainer => ScriptCall::Create(read(request)?),
         Event::UpdateContainer => ScriptCall::Update(read(request)?),

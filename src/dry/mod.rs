@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Plugins asked without a node: `replay` drives them from a script, `adjust` shows what they
+//! Plugins without a node: `replay` drives them from a script, `adjust` shows what they
 //! (or adjustments in a file) would make of a bundle.
 //!
 //! There is no container, no engine and no daemon here, and no root is needed. How plugins are

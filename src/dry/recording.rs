@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A recording is replayed to the plugins that were connected when it was made: the first call
-//! waits for them, for a bounded time. A script written by hand says with `wait` for whom it waits.
+//! waits for them, for a bounded time. A script written by hand has `wait` lines instead.
 
 use std::cell::RefCell;
 use std::io::Write;
@@ -14,12 +14,12 @@ use super::dry_run::DryRun;
 /// The plugins that the next call waits for.
 pub(super) struct ExpectedPlugins {
     timeout: Duration,
-    /// Empty: any plugin. None: the next call waits for nobody.
+    /// Empty: any plugin. `None`: the next call does not wait.
     names: RefCell<Option<Vec<String>>>,
 }
 
 impl ExpectedPlugins {
-    /// Waits for nobody yet, and never for longer than `timeout`.
+    /// Expects no plugin yet; waits will last at most `timeout`.
     pub(super) fn new(timeout: Duration) -> Self {
         Self { timeout, names: RefCell::default() }
     }
@@ -34,8 +34,8 @@ impl ExpectedPlugins {
         self.names.borrow_mut().take();
     }
 
-    /// Waits until the expected plugins are synchronized; goes on without those that are not in
-    /// time, and says so on standard error.
+    /// Waits until the expected plugins are synchronized. After the time-out it continues without the
+    /// missing ones and reports them on standard error.
     pub(super) async fn wait(&self, dry_run: &DryRun) {
         let Some(names) = self.names.borrow_mut().take() else { return };
         let missing = dry_run.missing(&names);
@@ -44,17 +44,19 @@ impl ExpectedPlugins {
         }
         let timeout = show_duration(self.timeout);
         let whom = if names.is_empty() { "a plugin" } else { &missing.join(", ") };
-        say(&format!("the recording waits up to {timeout} for {whom} to connect"));
+        report(&format!("the recording waits up to {timeout} for {whom} to connect"));
         if dry_run.wait_until_present(&names, self.timeout).await {
             return;
         }
         let missing = dry_run.missing(&names).join(", ");
-        say(&format!("not connected within {timeout}: {missing}; the recording goes on without"));
+        report(&format!(
+            "not connected within {timeout}: {missing}; the recording goes on without"
+        ));
     }
 }
 
 /// Standard output is for answers.
-fn say(line: &str) {
+fn report(line: &str) {
     let line = format!("nri-runc: {}\n", printable(line));
     let _nobody_reads = std::io::stderr().write_all(line.as_bytes());
 }

@@ -4,7 +4,7 @@
 //! A call starts when its line is read, and calls run side by side. `wait` holds back the lines
 //! after it; `answer` lines, and a `cancel` of a call under way, are taken at once, whatever is
 //! held back. The first call after the state of a recording waits for the recording's plugins.
-//! It relays what it is told: no ordering rule, no undo, nothing twice or left out.
+//! It passes requests on as they are: no ordering rule, no undo, no deduplication.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -27,14 +27,14 @@ use super::recording::ExpectedPlugins;
 use super::script::{self, RawLine, Tally};
 use crate::plugin::json::{show, show_list};
 
-/// What the command line says.
+/// The options of the command line.
 #[derive(Debug)]
 pub struct ReplayOptions {
     /// The script; `None` or `-` is standard input.
     pub file: Option<PathBuf>,
-    /// What plugins are told.
+    /// The runtime as plugins are configured for it.
     pub settings: Settings,
-    /// Ask before a newcomer is synchronized.
+    /// Ask the script for the state before a plugin is synchronized.
     pub ask_sync: bool,
     /// Wait for an answer to UpdateContainers.
     pub ask_updates: bool,
@@ -54,7 +54,7 @@ pub fn run(config: Config, options: ReplayOptions) -> Result<()> {
         .doing(|| "starting the event loop")?;
     let local = tokio::task::LocalSet::new();
     let ended = local.block_on(&runtime, play(config, options, script));
-    // A script that is never closed must not keep us: its reader is a thread of its own.
+    // A script that is never closed must not delay the end: its reader is a thread of its own.
     runtime.shutdown_background();
     ended
 }
@@ -74,8 +74,8 @@ async fn play(
     });
     let dry_run = DryRun::new(config, settings, Rc::clone(&observer) as Rc<dyn DryRunObserver>);
     let mut lines = script::read(script)?;
-    // A recorded script begins with the state: the first newcomer is told it. Nobody waits for
-    // what a person has not typed yet.
+    // A recorded script begins with the state that the first plugin is synchronized with. A script
+    // on standard input is not waited for: a person may still have to type it.
     let is_at_hand = file.is_some_and(|path| path.is_file());
     let first = if is_at_hand { lines.recv().await } else { None };
     if let Some(Ok(bytes)) = &first
@@ -96,19 +96,19 @@ async fn play(
     let sorting = tokio::task::spawn_local(Rc::clone(&replay).sort(first, lines, held_back));
     let opened = tokio::select! {
         opened = dry_run.open() => opened,
-        () = told_to_end() => Ok(()),
+        () = wait_for_signal() => Ok(()),
     };
     opened?;
     tokio::select! {
         () = Rc::clone(&replay).follow(commands) => {}
-        () = told_to_end() => {}
+        () = wait_for_signal() => {}
     }
     sorting.abort();
     dry_run.close().await;
     replay.tally.verdict()
 }
 
-async fn told_to_end() {
+async fn wait_for_signal() {
     use tokio::signal::unix::{SignalKind, signal};
     let (Ok(mut terminate), Ok(mut interrupt)) =
         (signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
@@ -121,8 +121,8 @@ async fn told_to_end() {
     }
 }
 
-/// One line out, flushed. Nobody listening is no reason to leave the plugins without a goodbye.
-fn say(line: &Value) {
+/// Prints one line, flushed. A closed pipe is ignored: the plugins must still be shut down.
+fn print_line(line: &Value) {
     let mut out = std::io::stdout().lock();
     let _nobody_reads = writeln!(out, "{line}").and_then(|()| out.flush());
 }
@@ -136,10 +136,10 @@ fn answer(id: Option<&Value>, members: Value) {
     if let Value::Object(members) = members {
         line.extend(members);
     }
-    say(&Value::Object(line));
+    print_line(&Value::Object(line));
 }
 
-fn done(id: Option<&Value>, result: std::result::Result<(), String>) {
+fn answer_result(id: Option<&Value>, result: std::result::Result<(), String>) {
     answer(
         id,
         match result {
@@ -162,7 +162,7 @@ struct ReplaySession {
 }
 
 impl ReplaySession {
-    /// Takes what must not wait, and passes the rest on in order.
+    /// Handles the lines that must not wait, and passes the rest on in order.
     async fn sort(
         self: Rc<Self>,
         mut first: Option<RawLine>,
@@ -201,10 +201,10 @@ impl ReplaySession {
                 }
             }
         }
-        self.observer.nobody_answers_any_more();
+        self.observer.end_answers();
     }
 
-    /// Counts a line, and says with which number it is malformed.
+    /// Counts a line; a malformed one gets its number.
     fn count(&self, number: u64, read: Read) -> Read {
         let Err(Malformed { id, why }) = read else {
             self.tally.count_understood();
@@ -230,7 +230,7 @@ impl ReplaySession {
                 Command::State { snapshot, recorded_with } => {
                     *self.observer.state.borrow_mut() = snapshot;
                     self.expected.expect(recorded_with);
-                    done(id.as_ref(), Ok(()));
+                    answer_result(id.as_ref(), Ok(()));
                 }
                 Command::Call(request) => {
                     self.expected.wait(&self.dry_run).await;
@@ -242,10 +242,10 @@ impl ReplaySession {
                 Command::Wait { synchronized, gone, timeout } => {
                     self.expected.leave_to_the_script();
                     let waited = self.dry_run.wait(&synchronized, &gone, timeout).await;
-                    done(id.as_ref(), waited);
+                    answer_result(id.as_ref(), waited);
                 }
                 Command::Disconnect(name) => {
-                    done(id.as_ref(), self.dry_run.disconnect(&name).await);
+                    answer_result(id.as_ref(), self.dry_run.disconnect(&name).await);
                 }
                 Command::Answer(..) => {}
             }
@@ -287,13 +287,13 @@ impl ReplaySession {
 type Update = oneshot::Sender<std::result::Result<api::UpdateContainersResponse, String>>;
 type Sync = oneshot::Sender<std::result::Result<ScriptState, String>>;
 
-/// A question to whoever wrote the script.
+/// A request that the script has to answer.
 enum PluginQuestion {
     Update(Update),
     Sync(Sync),
 }
 
-/// Tells what happens, and waits for answers.
+/// Prints what happens, and waits for the answers of the script.
 struct ScriptObserver {
     ask_sync: bool,
     ask_updates: bool,
@@ -329,16 +329,16 @@ impl ScriptObserver {
             }
             (Some(question), Ok(_)) => {
                 self.waiting.borrow_mut().insert(number, question);
-                return Err(format!("answer {number} is of the wrong kind"));
+                return Err(format!("answer {number} is of another kind than asked for"));
             }
-            // Without --ask-updates nobody waits, but a number was given.
+            // Without --ask-updates no answer is awaited, but a number was given.
             (None, _) if (1..=self.asked.get()).contains(&number) => {}
             (None, _) => return Err(format!("answer {number} was not asked for")),
         }
         Ok(())
     }
 
-    fn nobody_answers_any_more(&self) {
+    fn end_answers(&self) {
         self.waiting.borrow_mut().clear();
         self.asked.set(u64::MAX / 2);
     }
@@ -346,7 +346,7 @@ impl ScriptObserver {
 
 impl DryRunObserver for ScriptObserver {
     fn registered(&self, plugin: &str) {
-        say(&json!({"event": "registered", "plugin": plugin}));
+        print_line(&json!({"event": "registered", "plugin": plugin}));
     }
 
     fn snapshot(
@@ -357,7 +357,7 @@ impl DryRunObserver for ScriptObserver {
         if self.ask_sync {
             let ask = self.number();
             self.waiting.borrow_mut().insert(ask, PluginQuestion::Sync(sender));
-            say(&json!({"event": "synchronize", "plugin": plugin, "ask": ask}));
+            print_line(&json!({"event": "synchronize", "plugin": plugin, "ask": ask}));
         } else {
             let _taken = sender.send(Ok(self.state.borrow().clone()));
         }
@@ -366,11 +366,11 @@ impl DryRunObserver for ScriptObserver {
 
     fn synchronized(&self, plugin: &str, updates: &[api::ContainerUpdate]) {
         let updates = show_list(updates);
-        say(&json!({"event": "synchronized", "plugin": plugin, "updates": updates}));
+        print_line(&json!({"event": "synchronized", "plugin": plugin, "updates": updates}));
     }
 
     fn gone(&self, plugin: &str, reason: &str) {
-        say(&json!({"event": "gone", "plugin": plugin, "reason": reason}));
+        print_line(&json!({"event": "gone", "plugin": plugin, "reason": reason}));
     }
 
     fn update(
@@ -386,7 +386,7 @@ impl DryRunObserver for ScriptObserver {
             let _taken = sender.send(Ok(api::UpdateContainersResponse::default()));
         }
         let request = show(&request);
-        say(&json!({
+        print_line(&json!({
             "event": "UpdateContainers", "plugin": plugin, "ask": ask, "request": request,
         }));
         receiver

@@ -59,7 +59,7 @@ pub(super) fn read(mut script: Box<dyn BufRead + Send>) -> Result<mpsc::Receiver
         .doing(|| "reading the script")
 }
 
-/// How many lines of a script were understood.
+/// Counts the valid and malformed lines of a script.
 #[derive(Debug, Default)]
 pub(super) struct Tally {
     understood: Cell<u64>,
@@ -81,7 +81,7 @@ impl Tally {
         self.malformed.set(self.malformed.get() + 1);
     }
 
-    /// A script without lines asks for nothing and is one; garbage is none.
+    /// Accepts an empty script, and one with at least one valid line.
     ///
     /// # Errors
     /// Fails where there were lines and none was understood.

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a peer may send before it has to wait: requests that are in hand, and bytes that nobody
-//! has taken yet. A plugin that asks for more than we can do is slowed by it; nothing of ours
-//! grows with it. What it answers to us is still read meanwhile, as long as what it sent before has
-//! room here; then the whole trunk waits.
+//! Backpressure on a plugin: how many requests and bytes it may have under way before it waits.
+//!
+//! A plugin that asks for more than the daemon can do is slowed down; the daemon's memory does not
+//! grow with it. Its replies are still read meanwhile, as long as the frames before them fit into
+//! the buffer; then the whole trunk waits.
 //!
 //! It reads the headers of ttRPC messages and nothing else of them.
 
@@ -13,9 +14,9 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::frame::{REQUEST, RESPONSE, TTRPC_HEADER, TYPE, message_length};
 
-/// Requests of a plugin that are read before earlier ones are answered.
+/// How many requests of a plugin are read before the first one is answered.
 pub(super) const IN_HAND: usize = 32;
-/// Bytes that are read for one connection before they are taken; a larger frame comes alone.
+/// Bytes that are buffered for one connection; a larger frame is buffered alone.
 const ROOM: u32 = 1 << 20;
 /// What a frame costs besides its bytes.
 const FRAME: usize = 64;
@@ -27,7 +28,7 @@ pub(super) struct BufferedFrame {
     _room: Option<OwnedSemaphorePermit>,
 }
 
-/// Room for frames that nobody has taken yet.
+/// The buffer space of one connection.
 #[derive(Debug, Clone)]
 pub(super) struct Room(Arc<Semaphore>);
 
@@ -38,7 +39,7 @@ impl Default for Room {
 }
 
 impl Room {
-    /// Waits until there is room for these bytes.
+    /// Waits until these bytes fit into the buffer.
     pub(super) async fn take(&self, bytes: Vec<u8>) -> BufferedFrame {
         let cost = u32::try_from(bytes.len() + FRAME).unwrap_or(ROOM).min(ROOM);
         let room = Arc::clone(&self.0).acquire_many_owned(cost).await;
@@ -63,7 +64,7 @@ impl InHand {
         Self { limit, header: Vec::new(), left: 0, count: 0, waits: None }
     }
 
-    /// Waits, between two messages, while there are too many; then says how much may be read.
+    /// Waits, between two messages, while there are too many; then returns how much may be read.
     pub(super) fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<usize> {
         if self.header.len() == TTRPC_HEADER {
             return Poll::Ready(self.left);

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Calls of the plugin service: a request goes out as one ttRPC message, and whatever answers it
-//! is found by its number.
+//! Calls of the plugin service: a request goes out as one ttRPC message, and its response is found
+//! by the number of the call.
 //!
 //! The crate's own client has a task for each direction and a copy of the request at each step;
-//! this one writes a request into the frames that leave, and wakes whoever called with the frame
-//! that came. It has no deadline of its own: who calls bounds the wait, and a call that nobody
-//! waits for any more is forgotten. Reference: the protocol of ttRPC, unary calls only.
+//! this one writes a request into the frames that leave, and wakes the caller with the frame that
+//! came. It has no deadline of its own: the caller bounds the wait, and a call whose caller is gone
+//! is forgotten. Reference: the protocol of ttRPC, unary calls only.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -29,13 +29,13 @@ const SERVICE: &str = "nri.pkg.api.v1alpha1.Plugin";
 const ENVELOPE: usize = 200;
 /// A response above so many bytes is read on another thread.
 const LARGE: usize = 256 << 10;
-const NO_NUMBER_LEFT: &str = "it was asked so often that no number is left for another call";
+const NO_NUMBER_LEFT: &str = "all numbers for calls of this connection are used up";
 
 /// A request of the plugin service.
 pub(super) trait PluginRequest {
-    /// What it is called.
+    /// The name of its method.
     const METHOD: &str;
-    /// What it is answered with.
+    /// The type of its response.
     type Answer: Message;
 
     /// How many bytes it has.
@@ -43,7 +43,7 @@ pub(super) trait PluginRequest {
     /// Writes them, once they were counted.
     fn write(&self, to: &mut CodedOutputStream<'_>) -> protobuf::Result<()>;
 
-    /// What it is about; nothing where it is no event.
+    /// The pod and container that it is about; none if it is not an event.
     fn subject(&self) -> Option<RequestSubject<'_>> {
         None
     }
@@ -133,7 +133,7 @@ requests! {
 pub(super) enum Unanswered {
     /// The request has so many bytes, and was not sent.
     TooLarge(u64),
-    /// The plugin said so instead.
+    /// The plugin answered with this status.
     Status(ttrpc::Status),
     /// What came cannot be read, or nothing can come any more; why.
     Unreadable(String),
@@ -142,7 +142,7 @@ pub(super) enum Unanswered {
 /// What comes for a call: a message, header included.
 type ReplyBytes = Result<Vec<u8>, Unanswered>;
 
-/// Who wait, by the number of their call.
+/// The callers that wait, by the number of their call.
 #[derive(Debug, Clone, Default)]
 struct PendingCalls(Arc<Mutex<HashMap<u32, oneshot::Sender<ReplyBytes>>>>);
 
@@ -153,7 +153,7 @@ impl PendingCalls {
         receiver
     }
 
-    /// Hands over what came. For a call that nobody waits for it is too late, or it is a lie.
+    /// Hands over a response. One without a caller is too late, or was never asked for.
     fn answer(&self, number: u32, reply: ReplyBytes) {
         let sender = self.lock().remove(&number);
         let _nobody_waits = sender.map(|sender| sender.send(reply));
@@ -164,7 +164,7 @@ impl PendingCalls {
     }
 }
 
-/// The one who calls.
+/// Calls the plugin over one connection.
 #[derive(Debug)]
 pub(super) struct PluginCaller {
     outgoing: Arc<Outgoing>,
@@ -173,7 +173,7 @@ pub(super) struct PluginCaller {
     next: Mutex<Option<u32>>,
 }
 
-/// A call that is waited for.
+/// A call whose caller waits; dropping it forgets the call.
 struct PendingCall<'a> {
     waiting: &'a PendingCalls,
     number: u32,
@@ -193,17 +193,17 @@ impl PluginCaller {
         (answers, Self { outgoing, waiting, next: Mutex::new(Some(1)) })
     }
 
-    /// Asks, and waits for the answer; the plugin is told that it has `timeout` to answer.
+    /// Sends a request and waits for the response; `timeout` goes along as its deadline.
     pub(super) async fn call<R: PluginRequest>(
         &self,
         request: &R,
         timeout: Duration,
     ) -> Result<R::Answer, Unanswered> {
         while self.outgoing.is_full() {
-            Outgoing::a_moment().await;
+            Outgoing::wait_for_space().await;
         }
         let (_forgotten_with_this, reply) = self.send(request, timeout)?;
-        let bytes = reply.await.map_err(|_closed| gone())??;
+        let bytes = reply.await.map_err(|_closed| connection_closed())??;
         let length = bytes.len();
         let read = move || read_answer(bytes.get(TTRPC_HEADER..).unwrap_or_default());
         if length <= LARGE {
@@ -229,12 +229,12 @@ impl PluginCaller {
         *next = number.checked_add(2);
         let reply = self.waiting.expect(number);
         let call = PendingCall { waiting: &self.waiting, number };
-        self.outgoing.send(bytes).map_err(|_closed| gone())?;
+        self.outgoing.send(bytes).map_err(|_closed| connection_closed())?;
         Ok((call, reply))
     }
 }
 
-fn gone() -> Unanswered {
+fn connection_closed() -> Unanswered {
     Unanswered::Unreadable("the connection is closed".to_owned())
 }
 
@@ -289,7 +289,7 @@ fn read_answer<A: Message>(bytes: &[u8]) -> Result<A, Unanswered> {
     }
 }
 
-/// Takes what comes to those who wait for it.
+/// Hands each response to the caller that waits for it.
 #[derive(Debug)]
 pub(super) struct Answers {
     waiting: PendingCalls,
@@ -330,7 +330,7 @@ impl Answers {
                 return taken;
             } else if rest[TYPE] != RESPONSE {
                 self.surplus = length;
-                self.refuse(number, "it is no answer".to_owned());
+                self.refuse(number, "it is not a response".to_owned());
             } else if length == bytes.len() {
                 // Mostly it is all there is, and need not be copied.
                 self.waiting.answer(number, Ok(std::mem::take(bytes)));
@@ -434,7 +434,7 @@ mod tests {
     fn what_is_no_answer_fails_its_call_and_no_other() {
         let (mut calls, mut answers) = waiting_for(&[1, 3]);
         answers.take([came(1, REQUEST, 5), came(3, RESPONSE, 2)].concat());
-        assert!(why(&mut calls[0]).contains("no answer"));
+        assert!(why(&mut calls[0]).contains("not a response"));
         assert!(calls[1].try_recv().unwrap().is_ok());
     }
 
@@ -513,7 +513,7 @@ mod tests {
         assert!(timeout(Duration::ZERO, &mut waits).await.is_err());
         let numbers = tokio::spawn(numbers_sent(theirs));
         while caller.outgoing.waiting_bytes() > 0 {
-            Outgoing::a_moment().await;
+            Outgoing::wait_for_space().await;
         }
         let mut overtakes = Box::pin(caller.call(&small, patience));
         assert!(timeout(Duration::ZERO, &mut overtakes).await.is_err());
@@ -521,7 +521,7 @@ mod tests {
             assert!(timeout(Duration::from_millis(10), &mut waits).await.is_err());
         }
         while caller.outgoing.waiting_bytes() > 0 {
-            Outgoing::a_moment().await;
+            Outgoing::wait_for_space().await;
         }
         trunk.close("over");
         drop((waits, overtakes));
@@ -541,7 +541,7 @@ mod tests {
         assert!(!trunk.is_closed(), "the last number is good");
         let answer = timeout(Duration::from_secs(10), caller.call(&request, patience)).await;
         let Ok(Err(Unanswered::Unreadable(why))) = answer else { panic!("{answer:?}") };
-        assert!(why.contains("no number is left"), "{why}");
+        assert!(why.contains("are used up"), "{why}");
         assert_eq!(trunk.closed_because(), Some(why));
     }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The requests that a plugin answers with more than yes, one method each.
+//! The requests whose reply has content, one method each.
 
 use std::sync::atomic::Ordering;
 
@@ -15,7 +15,7 @@ impl Plugin {
         pods: &[api::PodSandbox],
         containers: &[api::Container],
     ) -> Outcome<api::SynchronizeResponse> {
-        self.synchronize_encoded(&EncodedSnapshot::of(pods, containers)).await
+        self.synchronize_encoded(&EncodedSnapshot::encode(pods, containers)).await
     }
 
     /// Synchronize, in as many parts as the protocol's limit asks for. The answer is that to the
@@ -83,7 +83,7 @@ impl Plugin {
         request: &api::ValidateContainerAdjustmentRequest,
     ) -> Outcome<api::ValidateContainerAdjustmentResponse> {
         let outcome = self.call(request).await;
-        if self.never_meant(Event::ValidateContainerAdjustment, &outcome) {
+        if self.drops_unimplemented(Event::ValidateContainerAdjustment, &outcome) {
             return Outcome::Answered(api::ValidateContainerAdjustmentResponse::default());
         }
         outcome
@@ -92,14 +92,15 @@ impl Plugin {
     /// UpdatePodSandbox, which has no older form.
     pub async fn update_pod_sandbox(&self, request: &api::UpdatePodSandboxRequest) -> Outcome<()> {
         let outcome = self.call(request).await;
-        if self.never_meant(Event::UpdatePodSandbox, &outcome) {
+        if self.drops_unimplemented(Event::UpdatePodSandbox, &outcome) {
             return Outcome::Answered(());
         }
         outcome.map(|_| ())
     }
 
-    /// Whether it does not know an event that it did not ask for by name; it is not told again.
-    fn never_meant<T>(&self, event: Event, outcome: &Outcome<T>) -> bool {
+    /// Whether the plugin does not implement an event that it did not subscribe to by name; such an
+    /// event is not sent to it again.
+    fn drops_unimplemented<T>(&self, event: Event, outcome: &Outcome<T>) -> bool {
         matches!(outcome, Outcome::Unimplemented(_)) && self.drop_unasked_event(event)
     }
 }

@@ -2,8 +2,8 @@
 //! The process of a plugin that the daemon started: spawning, stopping and reaping it.
 //!
 //! The plugin gets its socket as descriptor 3, exactly three environment variables, and nothing
-//! else. The kernel kills it when the daemon dies. What the plugin says on its socket is not
-//! looked at here.
+//! else. The kernel kills it when the daemon dies. The protocol on that
+//! socket belongs to `session.rs`.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
@@ -25,7 +25,7 @@ const TERM_WAIT: Duration = Duration::from_secs(1);
 /// How often a process that is expected to exit is looked at.
 const EXIT_POLL: Duration = Duration::from_millis(20);
 
-/// The process of a launched plugin and what it started; killed when it is dropped.
+/// The process of a launched plugin with its process group; dropping it kills the group.
 #[derive(Debug)]
 pub(super) struct PluginProcess {
     process: Option<std::process::Child>,
@@ -54,14 +54,14 @@ impl PluginProcess {
             command.pre_exec(move || {
                 nix::sys::prctl::set_pdeathsig(Signal::SIGKILL)?;
                 if nix::unistd::getppid() != parent {
-                    // The daemon died before it could be said that we die with it.
+                    // The daemon exited before the death signal was set.
                     return Err(nix::errno::Errno::ESRCH.into());
                 }
-                give_as_three(number)
+                pass_as_descriptor_3(number)
             });
         }
         let child = command.spawn().doing(|| format!("starting {}", file.path.display()))?;
-        // The writing end is the plugin's alone: reading ends with it.
+        // Only the plugin holds the writing end now, so that reading ends with it.
         drop(command);
         log.read_from(output);
         Ok(Self { process: Some(child), log: Arc::clone(log) })
@@ -146,7 +146,7 @@ fn has_exited(child: &std::process::Child) -> bool {
 }
 
 #[expect(unsafe_code, reason = "dup2 onto a fixed number")]
-fn give_as_three(number: i32) -> std::io::Result<()> {
+fn pass_as_descriptor_3(number: i32) -> std::io::Result<()> {
     if number == 3 {
         // dup2 onto itself would leave CLOEXEC set.
         // SAFETY: plain system call on a number, in the forked child.

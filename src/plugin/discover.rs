@@ -22,7 +22,7 @@ pub struct PluginFile {
     pub name: String,
     /// Text of its configuration file, empty without one.
     pub config: String,
-    /// Tells the executable from a later one of the same name.
+    /// Distinguishes the executable from a later one of the same name.
     stamp: (u64, u64, i64, i64),
 }
 

@@ -10,9 +10,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tokio::sync::watch;
 
-/// Connection id of the plugin service: we call, the plugin answers.
+/// Connection id of the plugin service: the runtime calls, the plugin answers.
 pub const PLUGIN_CONNECTION: u32 = 1;
-/// Connection id of the runtime service: the plugin calls, we answer.
+/// Connection id of the runtime service: the plugin calls, the runtime answers.
 pub const RUNTIME_CONNECTION: u32 = 2;
 
 /// The largest payload of one frame: ttRPC header and the largest ttRPC message.
@@ -67,7 +67,7 @@ impl Trunk {
     }
 
     /// How many frames of answers have come; an answer that comes too late counts as well.
-    pub fn heard(&self) -> usize {
+    pub fn frames_received(&self) -> usize {
         self.heard.load(Ordering::Relaxed)
     }
 
@@ -81,7 +81,7 @@ impl Trunk {
         self.reason.borrow().clone()
     }
 
-    /// Waits until it is closed; says why.
+    /// Waits until it is closed; returns the reason.
     pub async fn closed(&self) -> String {
         let mut changes = self.reason.subscribe();
         match changes.wait_for(Option::is_some).await {

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Who a plugin is, and which identities may be claimed. It never asks who else has one.
+//! The identity of a plugin: index and name, and which of them are valid. Whether another plugin
+//! has the same one is not checked here.
 
 use std::fmt;
 
-/// Who a plugin is.
+/// Index, name and NRI version of a plugin.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PluginIdentity {
     /// Two digits.

@@ -41,8 +41,8 @@ impl Launched {
         let child = PluginProcess::spawn(file, theirs.into(), log)?;
         let who = (file.index.clone(), file.name.clone(), file.config.clone());
         let stream = UnixStream::from_std(ours)?;
-        let shaken = handshake(stream, Some(who), settings, upcalls).await;
-        let mut plugin = match shaken {
+        let handshaken = handshake(stream, Some(who), settings, upcalls).await;
+        let mut plugin = match handshaken {
             Ok(plugin) => plugin,
             Err(error) => return Err(postmortem(child, log, &error.to_string()).await),
         };

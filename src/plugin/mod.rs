@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! One NRI plugin: its bytes (`mux`), its handshake and calls (`session`), starting it
-//! (`launch`), and what its silence means (`policy`). It knows neither bundles nor engines.
+//! (`launch`), and what a missing reply means (`policy`). It knows neither bundles nor engines.
 
 /// The generated messages and services.
 pub mod api;
@@ -38,4 +38,4 @@ pub use policy::Policy;
 pub use process::ProcessLog;
 pub use session::{Plugin, SessionError, Settings, Upcalls, handshake};
 pub use snapshot::{Encoded, EncodedSnapshot};
-pub use turns::{too_busy, until};
+pub use turns::{busy_plugins, with_caller_deadline};

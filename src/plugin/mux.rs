@@ -55,7 +55,7 @@ fn open(stream: UnixStream) -> io::Result<(Trunk, Arc<Outgoing>, PluginStream)> 
 
 fn connection(id: u32, outgoing: &Arc<Outgoing>) -> (Incoming, Connection) {
     let (sender, incoming) = mpsc::unbounded_channel();
-    // How many requests a plugin gets at once is up to who asks it.
+    // The caller bounds how many requests a plugin gets at once.
     let limit = if id == RUNTIME_CONNECTION { backpressure::IN_HAND } else { usize::MAX };
     let connection = Connection {
         id,
@@ -73,7 +73,7 @@ fn connection(id: u32, outgoing: &Arc<Outgoing>) -> (Incoming, Connection) {
 enum Inbox {
     /// To a server.
     Stream(Incoming),
-    /// To those who called.
+    /// To the callers.
     Answers(Answers),
 }
 
@@ -93,7 +93,7 @@ struct Incoming {
 }
 
 impl Incoming {
-    /// Waits for room. A connection of ours that ended is like one that was never opened.
+    /// Waits for room. Frames for a connection that ended here are dropped like unknown ones.
     async fn send(&self, payload: Vec<u8>) {
         if !self.sender.is_closed() {
             let _ended = self.sender.send(self.room.take(payload).await);
@@ -225,7 +225,7 @@ impl AsyncWrite for Connection {
         if self.outgoing.is_full() {
             let waker = context.waker().clone();
             tokio::spawn(async move {
-                Outgoing::a_moment().await;
+                Outgoing::wait_for_space().await;
                 waker.wake();
             });
             return Poll::Pending;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Telling a plugin what happened, in the form that it understands: a method for each event, or
-//! StateChange for plugins before NRI v0.12, found out once for each connection.
+//! Sends events without a reply to a plugin, in the form that it understands: a method for each
+//! event, or StateChange for plugins before NRI v0.12. The form is found out once a connection.
 
 use std::sync::atomic::Ordering;
 
@@ -8,7 +8,7 @@ use super::turns::Rank;
 use super::{Event, Outcome, Plugin, api};
 
 impl Plugin {
-    /// Any event whose answer says nothing but yes; plugins before v0.12 get it as StateChange.
+    /// Sends an event whose reply has no content; plugins before v0.12 get it as StateChange.
     pub async fn notify(
         &self,
         event: Event,
@@ -86,7 +86,7 @@ impl Plugin {
                 with_both!(PostUpdateContainerRequest)
             }
             Event::RemoveContainer => with_both!(RemoveContainerRequest),
-            // These have answers; a late CreateContainer is told for its news only.
+            // The replies of these are dropped: the event is sent for the plugin to know of it.
             Event::CreateContainer => with_both!(CreateContainerRequest),
             Event::StopContainer => with_both!(StopContainerRequest),
             Event::UpdateContainer => with_both!(UpdateContainerRequest),

@@ -8,9 +8,9 @@ use ttrpc::Code;
 pub enum Outcome<T> {
     /// The plugin answered.
     Answered(T),
-    /// The plugin refused; its words.
+    /// The plugin refused; its error message.
     Refused(String),
-    /// The plugin has no such method; its words. Counts as a refusal unless the caller can do
+    /// The plugin has no such method; its error message. Counts as a refusal unless the caller can do
     /// without an answer.
     Unimplemented(String),
     /// It did not answer in time. Its late answer is discarded.
@@ -19,7 +19,7 @@ pub enum Outcome<T> {
     Gone(String),
     /// It was disconnected before its turn came, and was not asked.
     NotConnected,
-    /// It was not asked: its turn would come after the caller has given up. Says why.
+    /// It was not asked: its turn would come after the caller has given up; the reason.
     Busy(String),
 }
 
@@ -38,9 +38,9 @@ impl<T> Outcome<T> {
 }
 
 /// What a status other than OK means.
-pub(super) fn refusal<T>(status: &ttrpc::Status) -> Outcome<T> {
+pub(super) fn from_status<T>(status: &ttrpc::Status) -> Outcome<T> {
     let words = status.message().to_owned();
-    // ttrpc-rust's synchronous server says code 3 and these words instead of code 12.
+    // ttrpc-rust's synchronous server answers with code 3 and this text instead of code 12.
     if status.code() == Code::UNIMPLEMENTED || words.ends_with("does not exist") {
         Outcome::Unimplemented(words)
     } else {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What goes out over the trunk: whole messages, in the order in which they are handed over.
 //!
-//! A message is written by whoever hands it over, at once: a task for that would have to be woken
+//! The sender of a message writes it itself, at once: a task for that would have to be woken
 //! for each request to each plugin. What a plugin has no room for waits here, and for that there
 //! is a task. Nothing here looks into a message; its frames are made by `frame`.
 
@@ -15,10 +15,10 @@ use tokio::sync::Notify;
 use super::frame::{FRAME_LIMIT, Trunk};
 use super::stream::PluginStream;
 
-/// Bytes that may wait before those with more to say must wait as well.
+/// Bytes that may wait to be written before further senders must wait as well.
 const LIMIT: usize = 2 * FRAME_LIMIT;
 /// Rare, a plugin that does not read: looked at again this soon, instead of one more waker.
-const LOOK_AGAIN: Duration = Duration::from_millis(5);
+const FULL_POLL: Duration = Duration::from_millis(5);
 
 /// The way out that both connections share; the trunk is closed when neither is there any more.
 #[derive(Debug)]
@@ -73,7 +73,7 @@ impl Outgoing {
         Ok(())
     }
 
-    /// Whether so much waits that nobody should add to it.
+    /// Whether so many bytes wait that nothing should be added.
     pub(super) fn is_full(&self) -> bool {
         self.waiting_bytes() > LIMIT
     }
@@ -82,14 +82,14 @@ impl Outgoing {
         self.0.waiting().bytes
     }
 
-    /// Nothing can be said any more; why.
+    /// Closes it for sending, with the reason.
     pub(super) fn close(&self, reason: &str) {
         self.0.trunk.close(reason);
     }
 
     /// Waits until it is worthwhile to look again whether it is full.
-    pub(super) async fn a_moment() {
-        tokio::time::sleep(LOOK_AGAIN).await;
+    pub(super) async fn wait_for_space() {
+        tokio::time::sleep(FULL_POLL).await;
     }
 }
 
@@ -111,7 +111,7 @@ impl OutgoingState {
             reason = self.trunk.closed() => reason,
         };
         self.trunk.close(&reason);
-        // Nobody waits for room that will never be.
+        // Senders must not wait for space that will never be free.
         *self.waiting() = UnsentMessages::default();
         self.stream.end();
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a plugin's silence means: the operator's word over what the plugin declares over the
+//! What a missing reply means: the operator's setting over the plugin's declaration over the
 //! default, for each half by itself (NRI FailurePolicy; the default is the reference's).
 
 use serde_json::{Value, json};
@@ -11,7 +11,7 @@ use super::api;
 /// The policy in force for one plugin, and where each half comes from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Policy {
-    /// Silence refuses the operation, or skips the plugin.
+    /// Whether a missing reply refuses the operation or skips the plugin.
     pub on_failure: OnFailure,
     /// Time-outs in a row before it is disconnected; 0 = never.
     pub strikes: u32,
@@ -37,7 +37,7 @@ impl Policy {
         Self { on_failure, strikes, on_failure_from, strikes_from }
     }
 
-    /// Whether the plugin itself declared that its silence refuses.
+    /// Whether the plugin itself declared that a missing reply refuses.
     pub fn refuses_by_declaration(&self) -> bool {
         self.on_failure == OnFailure::Refuse && self.on_failure_from == "plugin"
     }

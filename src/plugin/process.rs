@@ -27,7 +27,7 @@ const LINE: usize = 1000;
 const LINES: u32 = 200;
 const PERIOD: Duration = Duration::from_secs(10);
 
-/// So many lines are kept as the last words.
+/// How many of the last lines are kept for error messages.
 const LAST_WORDS: usize = 5;
 
 /// Output and exit of one launched process.
@@ -79,7 +79,7 @@ impl ProcessLog {
 
     /// Notes how it ended. `by_itself`: not because the daemon ended it.
     pub(super) fn note_exit(&self, status: ExitStatus, by_itself: bool) {
-        let how = told(status);
+        let how = describe_exit(status);
         let text = if by_itself { how } else { format!("ended by nri-runc ({how})") };
         if by_itself {
             warn!("{}: its process has ended: {text}", self.id);
@@ -139,7 +139,7 @@ impl ProcessLog {
     }
 }
 
-fn told(status: ExitStatus) -> String {
+fn describe_exit(status: ExitStatus) -> String {
     match (status.code(), status.signal()) {
         (Some(code), _) => format!("exit status {code}"),
         (None, Some(signal)) => match Signal::try_from(signal) {
@@ -252,7 +252,7 @@ mod tests {
         for (raw, wanted) in
             [(0x300, "exit status 3"), (9, "signal 9 (SIGKILL)"), (0, "exit status 0")]
         {
-            assert_eq!(told(ExitStatus::from_raw(raw)), wanted);
+            assert_eq!(describe_exit(ExitStatus::from_raw(raw)), wanted);
         }
     }
 }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One plugin's connection, our side: register, configure, synchronize, then calls with
-//! deadlines of our own and outcomes with a type (ttRPC's errors are text).
+//! The runtime's side of one plugin connection: register, configure, synchronize, then calls, each
+//! with a deadline and a typed outcome (ttRPC's errors are text).
 //!
-//! One request at a time, in the order of `turns.rs`; the lock is this plugin's own and nobody
-//! else's. A plugin may call us at any time, also from inside a handler: that needs no lock.
+//! One request at a time, in the order of `turns.rs`; each plugin has a lock of its own. A plugin
+//! may call the daemon at any time, also from inside a handler: that needs no lock.
 
 use std::fmt;
 use std::sync::Arc;
@@ -24,11 +24,14 @@ use super::child::PluginProcess;
 use super::event::ALL_BITS;
 use super::identity::PluginIdentity;
 use super::mux::{self, Connection, Trunk};
-use super::outcome::refusal;
+use super::outcome::from_status;
 use super::turns::{self, Rank, Turns};
 use super::{Event, Outcome, Policy, api};
 
-/// What plugins are told about the runtime, and how long they may take.
+/// How long a plugin may take to answer Shutdown.
+const SHUTDOWN_WAIT: Duration = Duration::from_millis(500);
+
+/// Runtime name, versions and time-outs, as plugins are configured with them.
 #[derive(Debug, Clone)]
 pub struct Settings {
     /// For the connection to register.
@@ -39,11 +42,11 @@ pub struct Settings {
     pub runtime_name: String,
     /// Runtime version.
     pub runtime_version: String,
-    /// NRI version that we speak.
+    /// NRI version of the runtime.
     pub nri_version: String,
 }
 
-/// What plugins may ask of us.
+/// Requests that a plugin makes to the runtime.
 #[async_trait]
 pub trait Upcalls: Send + Sync {
     /// It has registered and will be configured.
@@ -60,9 +63,9 @@ pub trait Upcalls: Send + Sync {
 /// Why a connection did not become a plugin.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SessionError {
-    /// It said nothing.
+    /// It did not register in time.
     #[error("it did not register in time")]
-    Silent,
+    NotRegistered,
     /// It ended, or broke the protocol.
     #[error("{0}")]
     Gone(String),
@@ -78,13 +81,13 @@ pub enum SessionError {
 struct RuntimeService {
     registered: mpsc::Sender<PluginIdentity>,
     identity: OnceCell<PluginIdentity>,
-    /// Set by the file name of a launched plugin; what it says of itself does not count.
+    /// From the file name of a launched plugin; the identity that it registers with is ignored.
     launched_as: Option<(String, String)>,
     is_ready: Arc<AtomicBool>,
     upcalls: Arc<dyn Upcalls>,
 }
 
-fn status(code: Code, text: impl Into<String>) -> ttrpc::Error {
+fn status_error(code: Code, text: impl Into<String>) -> ttrpc::Error {
     ttrpc::Error::RpcStatus(ttrpc::get_status(code, text.into()))
 }
 
@@ -106,9 +109,12 @@ impl api::Runtime for RuntimeService {
                 &request.NRI_version,
             ),
         };
-        let identity = identity.map_err(|why| status(Code::INVALID_ARGUMENT, why))?;
+        let identity = identity.map_err(|why| status_error(Code::INVALID_ARGUMENT, why))?;
         if self.identity.set(identity.clone()).is_err() {
-            return Err(status(Code::ALREADY_EXISTS, "this connection has registered already"));
+            return Err(status_error(
+                Code::ALREADY_EXISTS,
+                "this connection has registered already",
+            ));
         }
         self.upcalls.registered(&identity);
         let _nobody_waits_any_more = self.registered.try_send(identity);
@@ -122,10 +128,10 @@ impl api::Runtime for RuntimeService {
     ) -> ttrpc::Result<api::UpdateContainersResponse> {
         let ready = self.is_ready.load(Ordering::Acquire);
         let Some(identity) = self.identity.get().filter(|_| ready) else {
-            return Err(status(Code::FAILED_PRECONDITION, "not synchronized yet"));
+            return Err(status_error(Code::FAILED_PRECONDITION, "not synchronized yet"));
         };
         let answer = self.upcalls.update_containers(identity, request).await;
-        answer.map_err(|why| status(Code::INTERNAL, why))
+        answer.map_err(|why| status_error(Code::INTERNAL, why))
     }
 }
 
@@ -155,8 +161,8 @@ impl fmt::Debug for Plugin {
     }
 }
 
-/// Registers and configures whoever connected. `launched`: index, name and configuration text of
-/// a plugin that we started.
+/// Registers and configures the plugin that connected. `launched`: index, name and configuration
+/// text of a plugin that the daemon started.
 ///
 /// # Errors
 /// Fails when it does not register or is not configured in time; the connection is closed then.
@@ -171,26 +177,27 @@ pub async fn handshake(
     let split = split.map_err(|error| SessionError::Gone(crate::error::in_our_words(&error)));
     let (trunk, caller, runtime) = split?;
     let mut given_up = GivenUp(Some(trunk.clone()));
-    let shaken = shake(&trunk, caller, runtime, launched, settings, upcalls, pid).await;
-    if let Err(error) = &shaken {
+    let handshaken =
+        register_and_configure(&trunk, caller, runtime, launched, settings, upcalls, pid).await;
+    if let Err(error) = &handshaken {
         trunk.close(&error.to_string());
     }
     given_up.0 = None;
-    shaken
+    handshaken
 }
 
-/// Closes the connection when nobody waits for its handshake any more.
+/// Closes the connection when its handshake is not waited for any more.
 struct GivenUp(Option<Trunk>);
 
 impl Drop for GivenUp {
     fn drop(&mut self) {
         if let Some(trunk) = &self.0 {
-            trunk.close("nobody waits for it any more");
+            trunk.close("its handshake was given up");
         }
     }
 }
 
-async fn shake(
+async fn register_and_configure(
     trunk: &Trunk,
     caller: PluginCaller,
     runtime: Connection,
@@ -214,9 +221,9 @@ async fn shake(
         .add_listener(Listener::new(once));
     server.start().await.map_err(|error| SessionError::Gone(error.to_string()))?;
     let identity = tokio::select! {
-        identity = registration.recv() => identity.ok_or(SessionError::Silent)?,
+        identity = registration.recv() => identity.ok_or(SessionError::NotRegistered)?,
         reason = trunk.closed() => return Err(SessionError::Gone(reason)),
-        () = tokio::time::sleep(settings.registration_timeout) => return Err(SessionError::Silent),
+        () = tokio::time::sleep(settings.registration_timeout) => return Err(SessionError::NotRegistered),
     };
     let speaks_state_change = AtomicBool::new(identity.nri_version.is_empty());
     let mut plugin = Plugin {
@@ -297,7 +304,7 @@ impl Plugin {
         &self.identity.nri_version
     }
 
-    /// Its process, where the kernel tells.
+    /// Its process id, where the kernel shows it.
     pub fn pid(&self) -> Option<i32> {
         self.pid
     }
@@ -309,7 +316,7 @@ impl Plugin {
         self.process = std::sync::Mutex::new(Some(process));
     }
 
-    /// Whether it wants to hear of `event`.
+    /// Whether it is subscribed to `event`.
     pub fn is_subscribed(&self, event: Event) -> bool {
         self.events.load(Ordering::Relaxed) & event.bit() != 0
     }
@@ -319,8 +326,8 @@ impl Plugin {
         !self.takes_all && self.is_subscribed(Event::ValidateContainerAdjustment)
     }
 
-    /// It does not implement `event`: it is not told of it any more. False if it subscribed to
-    /// the event by name and is to be taken at its word.
+    /// Unsubscribes it from an `event` that it does not implement. False if it subscribed to the
+    /// event by name, which then holds.
     pub(super) fn drop_unasked_event(&self, event: Event) -> bool {
         if self.takes_all {
             self.events.fetch_and(!event.bit(), Ordering::Relaxed);
@@ -329,8 +336,8 @@ impl Plugin {
     }
 
     /// Frames of answers that have come so far; a late answer counts as well.
-    pub fn heard(&self) -> usize {
-        self.trunk.heard()
+    pub fn frames_received(&self) -> usize {
+        self.trunk.frames_received()
     }
 
     /// The policy in force under the operator's settings.
@@ -338,7 +345,7 @@ impl Plugin {
         Policy::new(settings, self.declared.as_ref())
     }
 
-    /// Takes what the operator says about this plugin: its own time-out, and how many requests
+    /// Applies the operator's settings for this plugin: its own time-out, and how many requests
     /// it may be asked at once (D29).
     pub fn apply(&mut self, settings: &PluginSettings) {
         self.timeout = settings.request_timeout.unwrap_or(self.timeout);
@@ -356,12 +363,12 @@ impl Plugin {
         self.trunk.closed_because().is_some()
     }
 
-    /// Waits until its connection is gone; says why.
+    /// Waits until its connection is gone; returns the reason.
     pub async fn closed(&self) -> String {
         self.trunk.closed().await
     }
 
-    /// Closes its connection; `why` is what is told of its going.
+    /// Closes its connection; `why` is logged as the reason.
     pub fn disconnect(&self, why: &str) {
         self.trunk.close(why);
         let process = self.process.lock().ok().and_then(|mut process| process.take());
@@ -370,23 +377,23 @@ impl Plugin {
         }
     }
 
-    /// Lets it answer what it is being asked, says goodbye, then disconnects. Plugins that do not
-    /// know Shutdown say so, which is fine.
+    /// Waits for the requests under way, sends Shutdown, then disconnects. Plugins that do not
+    /// implement Shutdown refuse it, which is fine.
     pub async fn shutdown(&self) {
         let _turns = tokio::time::timeout(self.timeout, self.turns.all()).await;
-        let patience = Duration::from_millis(500).min(self.timeout);
+        let wait = SHUTDOWN_WAIT.min(self.timeout);
         let request = api::Empty::new();
-        let said = self.caller.call(&request, patience);
-        let _whatever_it_says = tokio::time::timeout(patience, said).await;
-        self.disconnect("it was told to shut down");
+        let answer = self.caller.call(&request, wait);
+        let _answered_or_not = tokio::time::timeout(wait, answer).await;
+        self.disconnect("it was shut down");
     }
 
-    /// Asks, once it is its turn, to the end under our own deadline.
+    /// Sends a request once it is its turn, bounded by the plugin's time-out.
     pub(super) async fn call<R: PluginRequest>(&self, request: &R) -> Outcome<R::Answer> {
         self.call_at(request.rank(), request).await
     }
 
-    /// The same where the request alone does not tell its rank.
+    /// The same for a request whose type alone does not decide its rank.
     pub(super) async fn call_at<R: PluginRequest>(
         &self,
         rank: Rank,
@@ -411,11 +418,11 @@ impl Plugin {
             Ok(Err(Unanswered::TooLarge(size))) => {
                 Outcome::Refused(format!("the request has {size} bytes, too many for the protocol"))
             }
-            // The other side was told our deadline, and may notice first that it is over.
+            // The plugin knows the deadline too, and may notice first that it is over.
             Ok(Err(Unanswered::Status(status)))
                 if status.code() != Code::DEADLINE_EXCEEDED || begun.elapsed() < self.timeout =>
             {
-                refusal(&status)
+                from_status(&status)
             }
             Ok(Err(_)) if begun.elapsed() >= self.timeout => Outcome::TimedOut,
             Ok(Err(error)) => match (self.trunk.closed_because(), error) {
@@ -431,7 +438,7 @@ impl Plugin {
 }
 
 impl Plugin {
-    /// Waits for a turn. What has happened is told however late; a creation is refused a turn
+    /// Waits for a turn. Events that have happened are sent however late; a creation is refused a turn
     /// that comes after its caller has given up.
     async fn turn<R: PluginRequest>(
         &self,
@@ -445,7 +452,7 @@ impl Plugin {
         if let Some(busy) = turns::was_too_busy(&self.id()) {
             return Err(busy);
         }
-        let turn = self.turns.acquire(rank, subject, turns::given_until()).await;
+        let turn = self.turns.acquire(rank, subject, turns::caller_deadline()).await;
         turn.inspect_err(|busy| turns::note_too_busy(self.id(), *busy))
     }
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A snapshot of pods and containers as Synchronize requests that the protocol can carry.
 //!
-//! Its messages are bytes already: on a node with thousands of containers they are kept as such,
-//! and nobody waits while all of them are read and written anew for each newcomer.
+//! Its messages are bytes already: on a node with thousands of containers they are kept encoded,
+//! so that a plugin that connects does not have all of them decoded and encoded again.
 
 use std::sync::Arc;
 
@@ -11,18 +11,18 @@ use protobuf::Message;
 use super::api;
 use super::frame::TTRPC_LIMIT;
 
-/// One message: the bytes that are kept of it, and those of what is so now. Together they are the
-/// message, for whoever reads it.
+/// One message in two parts: bytes that were kept, and fields as they are now. A reader sees both
+/// as one message.
 #[derive(Debug, Clone, Default)]
 pub struct Encoded {
-    /// What stays.
+    /// Fields that do not change.
     pub kept: Arc<[u8]>,
     /// Fields that are not in `kept`.
     pub now: Vec<u8>,
 }
 
 impl Encoded {
-    fn of(message: &impl Message) -> Self {
+    fn new(message: &impl Message) -> Self {
         // Only a message with missing required fields fails, and there are none such.
         Self { now: message.write_to_bytes().unwrap_or_default(), ..Self::default() }
     }
@@ -51,15 +51,15 @@ const BEFORE_EACH: usize = 6;
 const ROOM: usize = TTRPC_LIMIT - 1024;
 
 impl EncodedSnapshot {
-    /// Of messages that nobody has encoded yet.
-    pub fn of(pods: &[api::PodSandbox], containers: &[api::Container]) -> Self {
+    /// Encodes these messages.
+    pub fn encode(pods: &[api::PodSandbox], containers: &[api::Container]) -> Self {
         Self {
-            pods: pods.iter().map(Encoded::of).collect(),
-            containers: containers.iter().map(Encoded::of).collect(),
+            pods: pods.iter().map(Encoded::new).collect(),
+            containers: containers.iter().map(Encoded::new).collect(),
         }
     }
 
-    /// Cuts it into requests below the limit, and says of each whether more follow; every object
+    /// Cuts it into requests below the limit, each with whether more follow; every object
     /// goes into exactly one.
     pub(super) fn parts(&self) -> impl Iterator<Item = (Vec<u8>, bool)> {
         let pods = self.pods.iter().map(|pod| (PODS, pod));
@@ -126,7 +126,7 @@ mod tests {
     fn every_object_goes_into_exactly_one_part_below_the_limit() {
         let all = pods(10_000, 1000);
         let containers = [api::Container::new(), api::Container::new()];
-        let parts = parts(&EncodedSnapshot::of(&all, &containers));
+        let parts = parts(&EncodedSnapshot::encode(&all, &containers));
         assert!(parts.len() > 1);
         let told: Vec<_> = parts.iter().flat_map(|part| part.pods.clone()).collect();
         assert!(told == all, "each once and in order");
@@ -154,7 +154,7 @@ mod tests {
 
     #[test]
     fn an_object_too_large_for_any_part_stands_alone_and_ends() {
-        let snapshot = EncodedSnapshot::of(&pods(3, TTRPC_LIMIT), &[]);
+        let snapshot = EncodedSnapshot::encode(&pods(3, TTRPC_LIMIT), &[]);
         let more: Vec<bool> = snapshot.parts().map(|(_, more)| more).collect();
         assert_eq!(more, [true, true, false]);
     }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The socket that plugins connect to (decisions D11, D12).
 //!
-//! It never unlinks a socket that somebody else listens on, neither when it comes nor when it
+//! It never unlinks a socket that another process listens on, neither when it comes nor when it
 //! goes: containerd and CRI-O use the same default path for plugins, and would lose theirs
 //! without a word.
 
@@ -56,7 +56,7 @@ impl std::fmt::Display for NoPlugins {
     }
 }
 
-/// The process that listens on a socket, as far as the kernel tells.
+/// The process that listens on a socket, as far as the kernel shows it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SocketListener {
     /// Its process, unless that is in another PID namespace.
@@ -81,7 +81,7 @@ impl std::fmt::Display for SocketListener {
 }
 
 impl SocketListener {
-    fn of(stream: &OwnedFd, host: &Host) -> Self {
+    fn peer_of(stream: &OwnedFd, host: &Host) -> Self {
         let pid = getsockopt(stream, PeerCredentials).map(|peer| peer.pid());
         let Some(pid) = pid.ok().filter(|pid| *pid > 0) else { return Self::default() };
         let name = files::read_small(&host.path(format!("/proc/{pid}/comm"))).unwrap_or_default();
@@ -91,10 +91,10 @@ impl SocketListener {
     }
 }
 
-/// The process that listens on `path` now; `None` where none does. It connects and says nothing.
+/// The process that listens on `path` now; `None` where none does. It connects and sends nothing.
 pub fn listener_at(path: &Path, host: &Host) -> Option<SocketListener> {
     match dial(path) {
-        Ok(stream) => Some(SocketListener::of(&stream, host)),
+        Ok(stream) => Some(SocketListener::peer_of(&stream, host)),
         // Its queue is full, or it is of another type.
         Err(Errno::EAGAIN | Errno::EPROTOTYPE) => Some(SocketListener::default()),
         Err(_) => None,
@@ -125,7 +125,7 @@ fn canonical(path: &Path) -> PathBuf {
     }
 }
 
-/// A socket of ours.
+/// A socket that this process listens on.
 #[derive(Debug)]
 pub struct Bound {
     /// Where others connect.
@@ -134,7 +134,7 @@ pub struct Bound {
     pub file: SocketFile,
 }
 
-/// Which file a socket has: whoever comes later and takes its name has another one.
+/// Which file a socket has: a later socket of the same name has another one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SocketFile {
     device: u64,
@@ -202,14 +202,14 @@ fn unused(path: &Path, host: &Host) -> std::result::Result<Option<SocketFile>, N
     match dial(path) {
         Err(Errno::ENOENT | Errno::ENOTDIR) => Ok(None),
         Err(Errno::ECONNREFUSED) => {
-            // The kernel says the same of plain files.
+            // The kernel returns the same for plain files.
             let meta = std::fs::metadata(path);
             if meta.is_ok_and(|meta| meta.file_type().is_socket()) {
                 return Ok(before);
             }
             failed("it is there and no socket")
         }
-        Ok(stream) => Err(NoPlugins::Taken(SocketListener::of(&stream, host))),
+        Ok(stream) => Err(NoPlugins::Taken(SocketListener::peer_of(&stream, host))),
         Err(Errno::EAGAIN | Errno::EPROTOTYPE) => Err(NoPlugins::Taken(SocketListener::default())),
         Err(errno) => failed(&in_our_words(&errno.into())),
     }

@@ -2,7 +2,7 @@
 //! A plugin's stream as bytes in and out.
 //!
 //! The event loop watches it for what comes only. tokio's own stream is watched for room to
-//! write as well, so each message that a plugin takes would wake us for nothing, once for each
+//! write as well, so each message that a plugin takes would wake the daemon for nothing, once for each
 //! request to each plugin. Room is waited for only where there was none. It knows no frames.
 
 use std::io::{self, Read, Write};
@@ -22,7 +22,7 @@ pub(super) struct PluginStream(Arc<AsyncFd<StdStream>>);
 
 impl PluginStream {
     pub(super) fn new(stream: UnixStream) -> io::Result<Self> {
-        Ok(Self(Arc::new(watched(stream.into_std()?, Interest::READABLE)?)))
+        Ok(Self(Arc::new(register_with_loop(stream.into_std()?, Interest::READABLE)?)))
     }
 
     /// Writes as much as there is room for.
@@ -32,19 +32,19 @@ impl PluginStream {
 
     /// Waits until there is room.
     pub(super) async fn room(&self) -> io::Result<()> {
-        let room = watched(self.0.get_ref().try_clone()?, Interest::WRITABLE)?;
+        let room = register_with_loop(self.0.get_ref().try_clone()?, Interest::WRITABLE)?;
         let _there_is = room.writable().await?;
         Ok(())
     }
 
-    /// Nothing more is said; a peer that is gone does not mind.
+    /// Ends writing. A peer that is gone already is no error.
     pub(super) fn end(&self) {
         let _peer_is_gone = self.0.get_ref().shutdown(Shutdown::Write);
     }
 }
 
 #[expect(unsafe_code, reason = "registering a descriptor with the event loop")]
-fn watched(stream: StdStream, interest: Interest) -> io::Result<AsyncFd<StdStream>> {
+fn register_with_loop(stream: StdStream, interest: Interest) -> io::Result<AsyncFd<StdStream>> {
     // SAFETY: a stream's descriptor is open for as long as it lives, and AsyncFd owns it.
     let watched = unsafe { AsyncFd::register_with_interest(stream, interest) };
     watched.map_err(|refused| io::Error::other(refused.to_string()))
@@ -63,7 +63,7 @@ impl AsyncRead for PluginStream {
             let Ok(read) = read else { continue };
             let length = read?;
             buffer.advance(length);
-            // Everything that was there: asking again would only be told so.
+            // All that was available: another read would only return EAGAIN.
             if 0 < length && length < room {
                 guard.clear_ready();
             }

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Whose turn it is with one plugin: it is asked a bounded number of requests at once, the rest
-//! waits.
+//! The order of requests to one plugin: it gets a bounded number at once, the rest waits.
 //!
 //! Three ranks, first come first served within each: later events of a container that exists go
 //! first, then creations, then new pods. So a burst of creations comes to an end container by
@@ -29,7 +28,7 @@ const OVERTAKEN: u32 = 8;
 const SAMPLES: usize = 16;
 const ENOUGH: usize = 4;
 
-/// What goes before what.
+/// The priority of a request; the lower number goes first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Rank {
     /// Any later event of a pod or container.
@@ -50,7 +49,7 @@ pub(super) struct RequestSubject<'a> {
     pub(super) container: &'a str,
 }
 
-/// The turn would not come in time.
+/// The plugin is too busy: the turn would not come in time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Busy {
     ahead: usize,
@@ -99,7 +98,7 @@ struct WaitingRequest {
 pub(super) struct Turn {
     state: Option<Arc<Mutex<TurnState>>>,
     begun: Instant,
-    /// Whether it tells how long the plugin takes for an event.
+    /// Whether its duration counts for the mean.
     is_event: bool,
 }
 
@@ -118,7 +117,7 @@ impl Turns {
         })))
     }
 
-    /// Says which events of a creation the plugin hears, beside RunPodSandbox.
+    /// Sets which events of a creation the plugin is subscribed to, beside RunPodSandbox.
     pub(super) fn weigh(&self, creation: bool, post_creation: bool) {
         let of_creation = 1 + usize::from(post_creation);
         let of_pod = 1 + if creation { of_creation } else { 0 };
@@ -150,7 +149,7 @@ impl Turns {
             let arrival = state.arrivals;
             let waiting = WaitingRequest { arrival, pod, container, is_event, until, grant };
             state.waiting[rank as usize].push_back(waiting);
-            state.send_off();
+            state.reject_late();
             granted
         };
         // A turn that is granted to a caller that is gone ends with the channel.
@@ -183,7 +182,7 @@ impl Drop for Turn {
         if self.is_event {
             state.learn(self.begun.elapsed());
         }
-        state.send_off();
+        state.reject_late();
         while state.in_hand < state.concurrency
             && let Some(next) = state.next()
         {
@@ -198,8 +197,8 @@ impl Drop for Turn {
 }
 
 impl TurnState {
-    /// The mean of the last turns, without the longest quarter: of a hiccup of the host, nobody
-    /// is to be sent off.
+    /// The mean of the last turns, without the longest quarter: a hiccup of the host must not
+    /// turn callers away.
     fn learn(&mut self, took: Duration) {
         if self.samples.len() == SAMPLES {
             self.samples.pop_front();
@@ -212,8 +211,8 @@ impl TurnState {
         self.takes = sorted.iter().sum::<Duration>().checked_div(count).unwrap_or_default();
     }
 
-    /// Sends off those whose turn would come too late, and forgets those who are gone.
-    fn send_off(&mut self) {
+    /// Rejects requests whose turn would come too late, and drops those whose caller is gone.
+    fn reject_late(&mut self) {
         let now = Instant::now();
         let (mut ahead, takes) = (self.in_hand, self.takes);
         let (concurrency, is_known) = (self.concurrency, self.samples.len() >= ENOUGH);
@@ -233,7 +232,7 @@ impl TurnState {
         }
     }
 
-    /// Takes out whoever is next.
+    /// Takes out the request that is next.
     fn next(&mut self) -> Option<WaitingRequest> {
         let rank = self.waiting.iter().position(|queue| !queue.is_empty())?;
         let lower = rank + 1..RANKS;
@@ -290,12 +289,12 @@ tokio::task_local! {
 
 /// Does `work` for a caller that waits until then: creations that plugins could not answer by
 /// then are not waited for.
-pub async fn until<T>(until: Instant, work: impl Future<Output = T>) -> T {
+pub async fn with_caller_deadline<T>(until: Instant, work: impl Future<Output = T>) -> T {
     CALLER_DEADLINE.scope(CallerDeadline { until, busy: RefCell::default() }, work).await
 }
 
 /// The plugins that were too busy to be asked, for the caller that is being served.
-pub fn too_busy() -> Vec<String> {
+pub fn busy_plugins() -> Vec<String> {
     let names = |deadline: &CallerDeadline| {
         deadline.busy.borrow().iter().map(|(plugin, _)| plugin.clone()).collect()
     };
@@ -303,7 +302,7 @@ pub fn too_busy() -> Vec<String> {
 }
 
 /// When the caller that is being served gives up.
-pub(super) fn given_until() -> Option<Instant> {
+pub(super) fn caller_deadline() -> Option<Instant> {
     CALLER_DEADLINE.try_with(|deadline| deadline.until).ok()
 }
 
@@ -499,13 +498,13 @@ mod tests {
     #[tokio::test]
     async fn a_busy_plugin_is_noted_for_its_caller_alone() {
         let busy = Busy { ahead: 3, takes: Duration::from_secs(1) };
-        assert!(given_until().is_none() && too_busy().is_empty());
-        until(Instant::now(), async {
+        assert!(caller_deadline().is_none() && busy_plugins().is_empty());
+        with_caller_deadline(Instant::now(), async {
             note_too_busy("10-a".to_owned(), busy);
             assert_eq!((was_too_busy("10-a"), was_too_busy("10-b")), (Some(busy), None));
-            assert_eq!(too_busy(), ["10-a"]);
+            assert_eq!(busy_plugins(), ["10-a"]);
         })
         .await;
-        assert!(was_too_busy("10-a").is_none() && too_busy().is_empty());
+        assert!(was_too_busy("10-a").is_none() && busy_plugins().is_empty());
     }
 }

@@ -3,7 +3,7 @@
 //! through goresctrl.
 //!
 //! Only the class that is asked for is looked at, and devices are looked up each time, since they
-//! come and go. A device pattern that matches nothing limits nothing: that is said in a note, as
+//! come and go. A device pattern that matches nothing limits nothing: a note reports that, as
 //! other readers of the file do, so that one file serves different machines.
 //! Reference: goresctrl `doc/blockio.md`; OCI `config-linux.md`, block IO.
 
@@ -46,7 +46,7 @@ pub(super) fn class(
     let text = std::fs::read_to_string(host.path(file))
         .map_err(|error| format!("class \"{shown}\": {place}: {}", in_our_words(&error)))?;
     let documents = Yaml::load_from_str(&text)
-        .map_err(|error| format!("class \"{shown}\": {place} is no YAML: {error}"))?;
+        .map_err(|error| format!("class \"{shown}\": {place} is not YAML: {error}"))?;
     let classes = documents
         .first()
         .and_then(|top| member(top, "Classes"))
@@ -60,7 +60,7 @@ pub(super) fn class(
     let items =
         if items.is_null() { Some(&[][..]) } else { items.as_sequence().map(Vec::as_slice) };
     items
-        .ok_or_else(|| "it is no list".to_owned())
+        .ok_or_else(|| "it is not a list".to_owned())
         .and_then(|items| items.iter().try_for_each(|item| block_io.add(item, host, notes)))
         .map_err(|problem| format!("class \"{shown}\" in {place}: {problem}"))?;
     Ok(Class::Set(Value::Object(block_io.0)))
@@ -80,12 +80,12 @@ struct BlockIoSection(Map<String, Value>);
 impl BlockIoSection {
     /// Adds one item of a class; a later item wins where both speak of one device.
     fn add(&mut self, item: &Yaml<'_>, host: &Host, notes: &mut Vec<String>) -> Result<(), String> {
-        let keys = item.as_mapping().ok_or("an item is no mapping")?;
+        let keys = item.as_mapping().ok_or("an item is not a mapping")?;
         for key in keys.keys() {
             let key = key.as_str().unwrap_or_default();
             let known = ["Weight", "Devices"].into_iter().chain(LIMITS.iter().map(|(key, _)| *key));
             if !known.into_iter().any(|known| known.eq_ignore_ascii_case(key)) {
-                return Err(format!("\"{}\" is no setting of a class", quoted(key)));
+                return Err(format!("\"{}\" is not a setting of a class", quoted(key)));
             }
         }
         let weight = number(item, "Weight")?;
@@ -130,11 +130,11 @@ fn devices(
     host: &Host,
     notes: &mut Vec<String>,
 ) -> Result<Vec<(u64, u64)>, String> {
-    let patterns = patterns.as_sequence().ok_or("Devices is no list")?;
+    let patterns = patterns.as_sequence().ok_or("Devices is not a list")?;
     let mut found = Vec::new();
     for pattern in patterns {
         let pattern = pattern.as_str().filter(|pattern| pattern.starts_with("/dev/"));
-        let pattern = pattern.ok_or("an entry of Devices is no path in /dev")?;
+        let pattern = pattern.ok_or("an entry of Devices is not a path in /dev")?;
         let matching = glob::expand(pattern, host);
         if matching.is_empty() {
             notes.push(format!("block I/O: no device matches {}", quoted(pattern)));
@@ -144,7 +144,7 @@ fn devices(
                 Some(numbers) if found.contains(&numbers) => {}
                 Some(numbers) => found.push(numbers),
                 None => notes.push(format!(
-                    "block I/O: {} is no disk and was left out",
+                    "block I/O: {} is not a disk and was left out",
                     quoted(&path.to_string_lossy())
                 )),
             }
@@ -179,11 +179,11 @@ fn number(item: &Yaml<'_>, key: &str) -> Result<Option<u64>, String> {
         | Yaml::Mapping(_)
         | Yaml::Tagged(..)
         | Yaml::Alias(_)
-        | Yaml::BadValue => return Err(format!("{key} is no number")),
+        | Yaml::BadValue => return Err(format!("{key} is not a number")),
     };
     quantity(&text)
         .map(Some)
-        .ok_or_else(|| format!("{key}: \"{}\" is no number that it can be", quoted(&text)))
+        .ok_or_else(|| format!("{key}: \"{}\" is not a number in its range", quoted(&text)))
 }
 
 /// A number as Kubernetes writes quantities: `60M`, `1.5Gi`, `2e3`. Fractions are rounded up.

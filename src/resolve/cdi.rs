@@ -193,7 +193,7 @@ fn variable(entry: &str) -> Result<api::KeyValue, String> {
             value: value.to_owned(),
             ..Default::default()
         }),
-        _ => Err(format!("\"{entry}\" is no variable")),
+        _ => Err(format!("\"{entry}\" is not a variable")),
     }
 }
 
@@ -261,7 +261,7 @@ fn take_hook(hook: &oci::Hook) -> Result<api::Hook, String> {
 
 fn plain(path: &Path) -> Result<String, String> {
     let path = text(path);
-    if is_plain_path(&path) { Ok(path) } else { Err(format!("\"{path}\" is no absolute path")) }
+    if is_plain_path(&path) { Ok(path) } else { Err(format!("\"{path}\" is not an absolute path")) }
 }
 
 fn text(path: &Path) -> String {

@@ -45,7 +45,7 @@ pub(super) fn matches(pattern: &str, name: &str) -> bool {
             p += 1;
             continue;
         }
-        match one(&pattern, p, name[n]) {
+        match match_one(&pattern, p, name[n]) {
             Some(next) => (p, n) = (next, n + 1),
             None => match star {
                 Some((after, eaten)) => {
@@ -60,16 +60,16 @@ pub(super) fn matches(pattern: &str, name: &str) -> bool {
 }
 
 /// Matches one character at `at`; gives the place behind what matched it.
-fn one(pattern: &[char], at: usize, c: char) -> Option<usize> {
+fn match_one(pattern: &[char], at: usize, c: char) -> Option<usize> {
     match pattern.get(at)? {
         '?' => Some(at + 1),
         '\\' => (*pattern.get(at + 1)? == c).then_some(at + 2),
-        '[' => set(pattern, at + 1, c),
+        '[' => match_set(pattern, at + 1, c),
         literal => (*literal == c).then_some(at + 1),
     }
 }
 
-fn set(pattern: &[char], mut at: usize, c: char) -> Option<usize> {
+fn match_set(pattern: &[char], mut at: usize, c: char) -> Option<usize> {
     let is_negated = pattern.get(at) == Some(&'^');
     if is_negated {
         at += 1;

@@ -266,7 +266,7 @@ fn before(runtime: &Features, runc: (u32, u32, u32), crun: (u32, u32, u32)) -> b
 }
 
 /// For what the specification got after runc 1.3 and crun 1.10 were made: the runtime's own word
-/// wins, and those that have no word for it are too old.
+/// wins, and those that do not list it are too old.
 fn lacks(enabled: Option<bool>, runtime: &Features) -> bool {
     match enabled {
         Some(enabled) => !enabled,

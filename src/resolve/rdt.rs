@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! RDT classes: the folders in resctrl, made by whoever manages the host.
+//! RDT classes: the folders in resctrl, made by the host's administrator.
 //!
 //! It makes and changes no class. The runtime puts the container into the folder by its name,
 //! so a name is looked up, and one that leads elsewhere is refused.
@@ -36,7 +36,7 @@ pub(super) fn class_anywhere(
     }
     let shown = quoted(name);
     if name == "." || name.contains("..") || name.contains(['/', '\0']) {
-        return Err(format!("\"{shown}\" is no name of a class"));
+        return Err(format!("\"{shown}\" is not the name of a class"));
     }
     let (class, place) = (Class::Set(json!({ "closID": name })), resctrl.display());
     if !host.path(resctrl.join("info")).is_dir() {

@@ -3,7 +3,7 @@
 //!
 //! runc takes documents that strict readers refuse or read otherwise: members that are there
 //! twice or in another case, strings with lone surrogates or bytes that are no UTF-8, `null` in
-//! lists, anything behind the document. What plugins are told has to be what runc reads, or a
+//! lists, anything behind the document. What plugins see has to be what runc reads, or a
 //! member could be hidden from them. Nothing is edited here.
 //! Reference: Go `encoding/json` (`Unmarshal`); tried with runc 1.1.5, 1.5.2 and 1.6.0-rc.1.
 
@@ -226,6 +226,6 @@ mod tests {
             let error = odd_document(text).unwrap_err().to_string();
             assert!(error.contains("line 1 column"), "{error}");
         }
-        assert!(odd_document(b"[]x").unwrap_err().to_string().contains("is no object"));
+        assert!(odd_document(b"[]x").unwrap_err().to_string().contains("is not an object"));
     }
 }

@@ -5,7 +5,7 @@
 //! stays a byte range of the original text and comes out as it went in: blanks, odd numbers,
 //! escapes, lone surrogates, order of keys, unknown keys even when there twice.
 //! It never guesses: where a key that has to be touched is there twice, or in another case, Go's
-//! decoder would merge what we see as two members, so that edit is refused.
+//! decoder would merge what this parser sees as two members, so that edit is refused.
 //! Reference: Go `encoding/json` (`Unmarshal`: key case, duplicates, null), RFC 8259.
 
 use std::borrow::Cow;
@@ -37,7 +37,7 @@ pub enum DocumentError {
         detail: String,
     },
     /// A place that has to be edited holds something else than it should.
-    #[error("{place} in config.json is no {wanted}", place = place(path))]
+    #[error("{place} in config.json is not an {wanted}", place = place(path))]
     WrongType {
         /// Where, as a dotted path; empty for the document itself.
         path: String,

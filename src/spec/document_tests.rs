@@ -160,9 +160,9 @@ fn what_gos_decoder_does_not_look_at_stays_as_it_is() {
 fn sections_of_another_type_are_not_overwritten() {
     let text = r#"{"linux":"text","process":{"env":{}}}"#;
     let object = edited(text, |root| root.object("linux").map(|_| ()));
-    assert_eq!(object.unwrap_err().to_string(), "linux in config.json is no object");
+    assert_eq!(object.unwrap_err().to_string(), "linux in config.json is not an object");
     let array = edited(text, |root| root.object("process")?.array("env").map(|_| ()));
-    assert_eq!(array.unwrap_err().to_string(), "process.env in config.json is no array");
+    assert_eq!(array.unwrap_err().to_string(), "process.env in config.json is not an array");
 }
 
 #[test]

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The resource flags of `update` as an OCI `LinuxResources` object.
 //!
-//! Only people type these; engines send a document. They have to become one all the same, or what
+//! Only operators type these; engines send a document. They have to become one all the same, or what
 //! plugins own could not be kept. It reads values as runc does and never corrects one.
 //! The RDT flags are not resources of the specification: they stay flags, and are passed over.
 //! Reference: runc `update.go`; docker go-units `RAMInBytes`.
@@ -47,7 +47,7 @@ pub fn resources_from_flags(flags: &[(&str, &str)]) -> Result<Map<String, Value>
     let mut resources = Map::new();
     for (flag, value) in flags {
         let Some((_, section, member, kind)) = FLAGS.iter().find(|(name, ..)| name == flag) else {
-            return Err(Error::new(format!("update: --{} is no resource flag", quoted(flag))));
+            return Err(Error::new(format!("update: --{} is not a resource flag", quoted(flag))));
         };
         if value.is_empty() {
             continue;

@@ -73,7 +73,7 @@ pub fn delta(request: &Map<String, Value>, engine: &Map<String, Value>) -> Map<S
     delta
 }
 
-/// Puts an engine's request over what it said before, and keeps what plugins own.
+/// Puts an engine's request over its earlier resources, and keeps what plugins own.
 ///
 /// `strip_devices` is for crun, which applies device rules that it finds in an update and would
 /// so take away what plugins allowed; runc ignores them.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Resources as plugins own them: an overlay's members by the names that NRI gives to fields.
 //!
-//! An overlay says what holds, an owner table says whose it is; here one is read beside the
-//! other. It never changes a value. Reference: decisions D21 and D25.
+//! An overlay has the values that hold, an owner table has their plugins; here one is read beside
+//! the other. It never changes a value. Reference: decisions D21 and D25.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -111,8 +111,8 @@ pub fn undone(
     (undone, left)
 }
 
-/// Who owns a member, if anybody does. A swap limit that only follows the memory limit belongs
-/// to whoever set that.
+/// The owner of a member, if it has one. A swap limit that only follows the memory limit belongs
+/// to the owner of that limit.
 pub fn owner<'o>(
     owned: &OwnedMember,
     overlay: &Map<String, Value>,
@@ -137,7 +137,7 @@ pub fn owner<'o>(
     found.map(String::as_str)
 }
 
-/// The part of `wanted` that somebody in `owners` has set.
+/// The part of `wanted` that has an owner.
 pub fn part(wanted: &Map<String, Value>, owners: &BTreeMap<String, String>) -> Map<String, Value> {
     let mut part = Map::new();
     for (section, value) in wanted {
@@ -177,7 +177,7 @@ pub fn is_resource(name: &str) -> bool {
 }
 
 /// The members of an overlay that `is_kept` holds for; lists but those of page sizes stay whole.
-pub fn keep(
+pub fn keep_owned(
     overlay: &Map<String, Value>,
     is_kept: impl Fn(&OwnedMember) -> bool,
 ) -> Map<String, Value> {
@@ -212,7 +212,7 @@ pub fn keep(
     part
 }
 
-/// All values by the paths that [`fields`] gives, for who asks for many.
+/// All values by the paths that [`fields`] gives, for callers that need many.
 pub fn values(resources: &Map<String, Value>) -> HashMap<String, Value> {
     let mut values = HashMap::new();
     for owned in fields(resources) {
@@ -313,11 +313,11 @@ mod tests {
             "hugepageLimits": [{"pageSize": "2MB", "limit": 3}, {"pageSize": "1GB", "limit": 4}],
         }));
         let names = ["cpu.cpus", "devices", "hugepageLimits[1GB]"];
-        let kept = keep(&overlay, |field| names.contains(&field.path.as_str()));
+        let kept = keep_owned(&overlay, |field| names.contains(&field.path.as_str()));
         let wanted = json!({"cpu": {"cpus": "0"}, "devices": [{"allow": true}],
             "hugepageLimits": [{"pageSize": "1GB", "limit": 4}]});
         assert_eq!(Value::Object(kept), wanted);
-        assert_eq!(keep(&overlay, |_| false), Map::new());
+        assert_eq!(keep_owned(&overlay, |_| false), Map::new());
     }
 
     #[test]

@@ -331,7 +331,7 @@ fn tolerance_excuses_missing_plugins_and_nothing_else() {
     validator.required_plugins = vec!["absent".to_owned()];
     validator.tolerate_missing_plugins_annotation = TOLERATE.to_owned();
     for (value, passes) in [("true", true), ("1", true), ("false", false), ("F", false)] {
-        // Whoever tolerates need not have a readable list either: nobody looks at it.
+        // A pod that tolerates missing plugins needs no readable list: it is not read.
         let mut request = annotated(&[(TOLERATE, value)]);
         assert_eq!(validator.validate(&request).is_ok(), passes, "{value}");
         let pod = request.pod.mut_or_insert_default();

@@ -47,7 +47,7 @@ pub(crate) fn wish(node: &Node, key: &Key, answered: &Block) -> Option<Wish> {
     let kept = overlay::merge_update(engine, &old.overlay, asked, false).overlay;
     let is_there = |plugin: &str| node.relay.find(plugin).is_some();
     let (at_creation, answered) = (owned::values(&old.at_creation), owned::values(answered));
-    let part = owned::keep(&kept, |field| {
+    let part = owned::keep_owned(&kept, |field| {
         let is_of_creation = at_creation.get(&field.path) == Some(&field.value);
         let is_answered = answered.contains_key(&field.path);
         let owner = owned::owner(field, &kept, &old.owners);

@@ -238,7 +238,7 @@ impl Relay {
 
     /// Those who were too busy to be asked about this beginning do not hear of what follows.
     pub(crate) fn forget_busy(&self, audience: &[Rc<ChainedPlugin>], told: &Told) {
-        let busy = crate::plugin::too_busy();
+        let busy = crate::plugin::busy_plugins();
         let seats = audience.iter().filter(|seat| busy.contains(&seat.id()));
         let seats: Vec<Rc<ChainedPlugin>> = seats.cloned().collect();
         self.never_heard(&seats, told);

@@ -445,7 +445,7 @@ pub(crate) fn has_taken(node: &Node, record: &Container, after: &Block) -> bool 
     };
     let changed = overlay::delta(after, &in_force(record));
     let Ok(writes) = plan(record, &changed, None, &cgroups) else { return true };
-    writes.iter().all(|write| cgroup::may_say(&cgroups, write))
+    writes.iter().all(|write| cgroup::may_read_as(&cgroups, write))
 }
 
 /// After an update that failed on its way: what plugins own holds again. A runtime that has to do

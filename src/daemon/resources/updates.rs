@@ -296,7 +296,7 @@ fn note_unmet(node: &Node, order: &Order, unmet: &Unmet) {
     note_skipped(node, key, vec![Skipped { plugin, reason }]);
 }
 
-/// What `explain` shows of a field that this version does not know (D23, D39).
+/// What `explain` shows of a field that this version does not know (D23).
 pub(crate) fn unknown_field((plugin, field): (String, String)) -> Skipped {
     Skipped { plugin, reason: format!("{field} is not known to this version and was not applied") }
 }

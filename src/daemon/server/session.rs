@@ -131,7 +131,7 @@ async fn verb(node: &Rc<Node>, stream: &mut UnixStream, mut call: Call) -> Resul
             return Ok((Decided::watched(Proceed::default()), turn, bundle));
         }
         settle::due(node, &key, &lane).await;
-        let decided = plugin::until(until, decide(node, &mut call)).await;
+        let decided = plugin::with_caller_deadline(until, decide(node, &mut call)).await;
         decided.map(|decided| (decided, turn, bundle))
     })
     .await?;

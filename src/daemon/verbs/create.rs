@@ -306,7 +306,7 @@ pub(crate) async fn ask(node: &Rc<Node>, call: &Call, seen: &life::Seen) -> Resu
     let audience = node.relay.audience(&told);
     let lenient = DefaultValidator::default();
     let builtin = if node.is_bystander() { &lenient } else { &node.builtin };
-    let table = Participants { audience: &audience, everybody: &everybody, builtin };
+    let table = Participants { subscribers: &audience, registered: &everybody, builtin };
     let record = Record { node, key: &call.key, silent: RefCell::default() };
     let asked = chain::create(&table, creation, &record).await;
     node.relay.forget_busy(&audience, &told);
@@ -336,7 +336,7 @@ struct Record<'a> {
 impl ChainObserver for Record<'_> {
     /// A newcomer's snapshot shows the container as the plugins so far left it (D15). A crash
     /// loses the request anyway, so this is not written to disk.
-    fn so_far(&self, container: &api::Container) {
+    fn container_changed(&self, container: &api::Container) {
         let view = messages::merged(container);
         self.node.store.borrow_mut().change_in_memory(self.key, |record| record.message = view);
     }

@@ -78,7 +78,7 @@ pub(crate) async fn heard(
             settle::due(node, &key, &lane).await;
         }
         let decided = decide(node, &lane, &mut call, hook, turn.is_some());
-        plugin::until(until, decided).await.map(|verb| (verb, turn))
+        plugin::with_caller_deadline(until, decided).await.map(|verb| (verb, turn))
     })
     .await?;
     let (verb, _turn) = match decided {

@@ -10,12 +10,12 @@ use super::{Result, RuntimeHandle, async_trait};
 /// A plugin. An error from a handler refuses what the engine is doing (create, start, update), or
 /// is noted where there is nothing left to refuse (stop, remove, the post events).
 ///
-/// A handler may take as long as the request time-out that `configure` is told. One that takes
+/// A handler may take as long as the request time-out that `configure` receives. One that takes
 /// longer is not stopped: the next request may find it still at work.
 #[async_trait]
 #[expect(unused_variables, reason = "the names are documentation")]
 pub trait PluginHandler: Send + Sync + 'static {
-    /// The events to hear of; asked after `configure`. There must be one at least: the protocol
+    /// The events to receive; asked after `configure`. There must be one at least: the protocol
     /// takes an empty list for all events.
     fn events(&self) -> &[Event];
 
@@ -49,7 +49,7 @@ pub trait PluginHandler: Send + Sync + 'static {
         Ok(Vec::new())
     }
 
-    /// The runtime says goodbye; the connection ends soon after.
+    /// The runtime shuts the plugin down; the connection ends soon after.
     async fn shutdown(&self) {}
 
     /// A pod begins.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Shortcuts for the messages that plugins write most, and the rule by which annotations of a
-//! pod are meant for one container. Nothing here talks to anybody.
+//! pod are meant for one container. Nothing here does I/O.
 
 use super::super::api;
 

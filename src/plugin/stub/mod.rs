@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The plugin's side of the protocol: what a plugin in Rust is written with (docs/plugins.md).
 //!
-//! Implement [`PluginHandler`], say in `events` what to hear of, and end `main` with [`main`]:
+//! Implement [`PluginHandler`], list the events to receive in `events`, and end `main` with [`main`]:
 //!
 //! ```no_run
 //! use nri_runc::plugin::stub::{self, PluginHandler, RuntimeHandle, async_trait};
@@ -62,7 +62,7 @@ pub type Result<T> = std::result::Result<T, HandlerError>;
 
 /// The NRI version that the stub speaks.
 const NRI_VERSION: &str = "v0.12.5";
-/// How long the runtime may take to answer us.
+/// How long the runtime may take to answer the plugin.
 const UPCALL_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The runtime as a plugin reaches it; cheap to clone and to keep.
@@ -89,7 +89,7 @@ impl RuntimeHandle {
         request: &api::UpdateContainersRequest,
     ) -> Result<api::UpdateContainersResponse> {
         let context = context::with_duration(UPCALL_TIMEOUT);
-        Ok(self.client.update_containers(context, request).await.map_err(in_its_words)?)
+        Ok(self.client.update_containers(context, request).await.map_err(status_message)?)
     }
 
     async fn introduce(&self, index: &str, name: &str) -> ttrpc::Result<()> {
@@ -103,7 +103,7 @@ impl RuntimeHandle {
         self.client.register_plugin(context, &request).await.map(|_| ())
     }
 
-    /// Waits until the connection is gone; says why.
+    /// Waits until the connection is gone; returns the reason.
     pub async fn closed(&self) -> String {
         self.trunk.closed().await
     }
@@ -145,12 +145,12 @@ impl Stub {
         let service = service::Service::new(handler, runtime.clone(), config.to_owned());
         let refused = service.refused();
         let stub = Self::start(runtime.clone(), plugin, Arc::new(service), refused).await;
-        let stub = stub.map_err(in_its_words)?;
-        runtime.introduce(index, name).await.map_err(in_its_words)?;
+        let stub = stub.map_err(status_message)?;
+        runtime.introduce(index, name).await.map_err(status_message)?;
         Ok(stub)
     }
 
-    /// The same for the generated service itself, for those who want to misbehave.
+    /// The same for the generated service itself, for tests that misbehave.
     ///
     /// # Errors
     /// Fails when the runtime refuses the registration.
@@ -167,7 +167,7 @@ impl Stub {
         Ok(stub)
     }
 
-    /// Answers from here on; the runtime may call before it has answered our registration.
+    /// Answers from here on; the runtime may call before it has answered the registration.
     async fn start(
         runtime: RuntimeHandle,
         plugin: Connection,
@@ -198,7 +198,7 @@ impl Stub {
         self.runtime.update_containers(request).await
     }
 
-    /// Waits until the connection is gone; says why.
+    /// Waits until the connection is gone; returns the reason.
     pub fn closed(&self) -> impl Future<Output = String> + Send + use<> {
         // ttRPC's server cannot be looked at by two threads, so a waiting task must not hold it.
         let runtime = self.runtime();
@@ -217,8 +217,8 @@ fn split(stream: UnixStream) -> std::io::Result<(RuntimeHandle, Connection)> {
     Ok((RuntimeHandle { trunk, client }, plugin))
 }
 
-/// What the other side said, without ttRPC's envelope.
-fn in_its_words(error: ttrpc::Error) -> String {
+/// The peer's error message, without ttRPC's envelope.
+fn status_message(error: ttrpc::Error) -> String {
     if let ttrpc::Error::RpcStatus(status) = error {
         return status.message().to_owned();
     }

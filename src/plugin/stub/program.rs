@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A plugin as a program: launched by the runtime with a socket and three variables of
-//! environment, or started by hand with options. It says what goes wrong on stderr, which a
+//! environment, or started by hand with options. Errors go to stderr, which a
 //! launched plugin does not have.
 
 use std::os::fd::{FromRawFd, OwnedFd};
@@ -115,11 +115,12 @@ async fn connect(
 fn inherited() -> Result<Option<UnixStream>> {
     let Some(number) = std::env::var_os("NRI_PLUGIN_SOCKET") else { return Ok(None) };
     let number = number.to_str().and_then(|number| number.parse::<i32>().ok());
-    let number = number.filter(|number| *number > 2).ok_or("NRI_PLUGIN_SOCKET is no descriptor")?;
+    let number =
+        number.filter(|number| *number > 2).ok_or("NRI_PLUGIN_SOCKET is not a descriptor")?;
     let is_socket = std::fs::metadata(format!("/proc/self/fd/{number}"))
         .is_ok_and(|meta| meta.file_type().is_socket());
     if !is_socket {
-        return Err(format!("NRI_PLUGIN_SOCKET names {number}, which is no socket").into());
+        return Err(format!("NRI_PLUGIN_SOCKET names {number}, which is not a socket").into());
     }
     let stream = std::os::unix::net::UnixStream::from(adopt(number));
     stream.set_nonblocking(true)?;
@@ -130,6 +131,6 @@ fn inherited() -> Result<Option<UnixStream>> {
 
 #[expect(unsafe_code, reason = "a descriptor passed by number")]
 fn adopt(number: i32) -> OwnedFd {
-    // SAFETY: the caller saw that it is open, and the runtime that launched us made it for this.
+    // SAFETY: the caller saw that it is open, and the runtime that launched this process made it for this.
     unsafe { OwnedFd::from_raw_fd(number) }
 }

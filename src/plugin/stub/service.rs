@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Between the protocol's service and a [`PluginHandler`]: collects a snapshot that comes in parts,
-//! takes StateChange from old runtimes, and gives errors their words. It decides nothing.
+//! takes StateChange from old runtimes, and turns errors into statuses. It decides nothing.
 
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
@@ -11,8 +11,8 @@ use super::super::api;
 use super::super::event::{ALL_EVENTS, Event};
 use super::{HandlerError, PluginHandler, RuntimeHandle, async_trait};
 
-/// After Shutdown the runtime closes the connection; if it does not, we do.
-const GOODBYE: Duration = Duration::from_millis(500);
+/// After Shutdown the runtime closes the connection; if it does not, the plugin does.
+const SHUTDOWN_GRACE: Duration = Duration::from_millis(500);
 
 pub(super) struct Service {
     handler: Arc<dyn PluginHandler>,
@@ -43,7 +43,7 @@ impl Service {
         Arc::clone(&self.refused)
     }
 
-    /// A refusal at the start ends the plugin, whoever hears of it.
+    /// A refusal at the start ends the plugin, whether or not it is reported.
     fn start_refused(&self, error: HandlerError) -> ttrpc::Error {
         let _only_the_first_counts = self.refused.set(error.to_string());
         refusal(error)
@@ -159,8 +159,8 @@ service! {
         self.handler.shutdown().await;
         let trunk = self.runtime.trunk.clone();
         tokio::spawn(async move {
-            tokio::time::sleep(GOODBYE).await;
-            trunk.close("the runtime said goodbye");
+            tokio::time::sleep(SHUTDOWN_GRACE).await;
+            trunk.close("the runtime shut the plugin down");
         });
         Ok(api::Empty::new())
     }
@@ -180,7 +180,7 @@ service! {
         })
     }
 
-    /// How runtimes before NRI v0.12 tell what has a method of its own since.
+    /// The form in which runtimes before NRI v0.12 send events that have methods of their own since.
     async fn state_change(
         &self,
         context: &TtrpcContext,
@@ -224,7 +224,7 @@ service! {
             | Event::StopContainer
             | Event::UpdatePodSandbox
             | Event::ValidateContainerAdjustment => {
-                Err(refusal(format!("StateChange for {}, which wants an answer", event.name())))
+                Err(refusal(format!("StateChange for {}, which needs an answer", event.name())))
             }
         }
     }

@@ -282,13 +282,13 @@ fn a_block_io_class_that_means_nothing_is_refused_with_its_file() {
         ("bad-number", "many"),
         ("no-devices", "no Devices"),
         ("bad-key", "Wait"),
-        ("bad-device", "no path in /dev"),
-        ("no-list", "no list"),
+        ("bad-device", "not a path in /dev"),
+        ("no-list", "not a list"),
     ] {
         tree.refuses(&blockio(class), "BlockioClass", &[class, "/etc/blockio.yaml", wanted]);
     }
     tree.put("/etc/blockio.yaml", "Classes: [\n");
-    tree.refuses(&blockio("slow"), "BlockioClass", &["slow", "/etc/blockio.yaml is no YAML"]);
+    tree.refuses(&blockio("slow"), "BlockioClass", &["slow", "/etc/blockio.yaml is not YAML"]);
     tree.put("/etc/blockio.yaml", "Other: 1\n");
     tree.refuses(&blockio("slow"), "BlockioClass", &["slow", "has no Classes"]);
     std::fs::remove_file(tree.host().path("/etc/blockio.yaml")).unwrap();
@@ -311,7 +311,7 @@ fn an_rdt_class_is_a_folder_in_resctrl() {
         tree.refuses(&rdt(class), "RdtClass", &[class, "/sys/fs/resctrl"]);
     }
     for class in ["../gold", "/gold", "gold/.", "..", "."] {
-        tree.refuses(&rdt(class), "RdtClass", &["no name of a class"]);
+        tree.refuses(&rdt(class), "RdtClass", &["not the name of a class"]);
     }
     let bare = HostTree::new(&[("/sys/fs/resctrl/gold/schemata", "")]);
     bare.refuses(&rdt("gold"), "RdtClass", &["not mounted at /sys/fs/resctrl"]);

@@ -205,7 +205,7 @@ fn device_value(nri_field: &str, device: &api::LinuxDevice) -> Result<Value, Pat
         "b" => LinuxDeviceType::B,
         "p" => LinuxDeviceType::P,
         other => {
-            let problem = format!("\"{}\" is no type of device (c, u, b, p)", quoted(other));
+            let problem = format!("\"{}\" is not a type of device (c, u, b, p)", quoted(other));
             return Err(PatchError::invalid(nri_field, problem));
         }
     };

@@ -116,7 +116,7 @@ fn check_timeout(stage: &str, hook: &api::Hook) -> Result<(), String> {
     match hook.timeout.as_ref().map(|timeout| timeout.value) {
         Some(value) if !(1..=i64::from(i32::MAX)).contains(&value) => {
             let path = quoted(&hook.path);
-            Err(format!("the timeout {value} of {stage} hook {path} is no number of seconds"))
+            Err(format!("the timeout {value} of {stage} hook {path} is not a number of seconds"))
         }
         Some(_) | None => Ok(()),
     }

@@ -2,7 +2,7 @@
 //! The Linux part of an adjustment: the order of its fields, and the small ones.
 //!
 //! It never leaves a field out: each is named here, so that a new one does not compile until
-//! somebody has decided about it.
+//! its handling is decided.
 //! Reference: NRI `Generator.Adjust`, but for BUG-06, BUG-12, BUG-G1; decision D23.
 
 use std::collections::{HashMap, HashSet};

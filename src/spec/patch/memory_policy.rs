@@ -33,7 +33,7 @@ pub(super) fn patch(
     value.insert("mode".to_owned(), Value::from(mode_name(mode)));
     if !nodes.is_empty() {
         if !values::is_id_list(nodes) {
-            let problem = format!("\"{}\" is no list of nodes, such as 0-1,3", quoted(nodes));
+            let problem = format!("\"{}\" is not a list of nodes, such as 0-1,3", quoted(nodes));
             changes.doubt(FIELD, Err(problem));
         }
         value.insert("nodes".to_owned(), Value::from(nodes.as_str()));

@@ -126,7 +126,7 @@ pub fn patch_on(
     }
 }
 
-/// The same, but for values that harm nobody and that a kernel or runtime will hardly take: those
+/// The same, but for values that are harmless and that a kernel or runtime will hardly take: those
 /// are applied, and come back as doubts. For a document that is only to be looked at.
 pub fn patch_anyway(
     document: &[u8],
@@ -277,9 +277,9 @@ fn patch_map(
 /// The value of an enumeration. A number that a newer NRI may have added is refused: it would
 /// become nothing, or a removal.
 fn known<E: Enum>(field: &str, what: &str, value: EnumOrUnknown<E>) -> Result<E, PatchError> {
-    value.enum_value().map_err(|number| {
-        PatchError::invalid(field, format!("{number} is no {what} that this version knows"))
-    })
+    value
+        .enum_value()
+        .map_err(|number| PatchError::invalid(field, format!("{number} is an unknown {what}")))
 }
 
 /// A fragment built from a type of the OCI specification.

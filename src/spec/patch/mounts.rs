@@ -88,7 +88,7 @@ impl<'t> Placed<'t> {
         Ok(())
     }
 
-    /// Applies one entry; tells whether it changed anything.
+    /// Applies one entry; returns whether it changed anything.
     fn place(&mut self, mount: &api::Mount, changes: &mut Changes) -> Result<bool, PatchError> {
         let (destination, is_removal) = unmark(&mount.destination);
         // Owned by the place that it means, however it is spelt.

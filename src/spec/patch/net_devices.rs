@@ -32,7 +32,7 @@ pub(super) fn patch(
         let odd = [Some(*host_name), name].into_iter().flatten().find(|name| !is_name(name));
         if let Some(odd) = odd {
             let field = format!("LinuxNetDevices[{host_name}]");
-            let problem = format!("\"{}\" is no name of a network device", quoted(odd));
+            let problem = format!("\"{}\" is not the name of a network device", quoted(odd));
             return Err(PatchError::invalid(field, problem));
         }
     }

@@ -54,7 +54,7 @@ fn read(rdt: &api::LinuxRdt) -> Result<Vec<RdtSetting>, PatchError> {
     let mut settings = Vec::new();
     if let Some(clos_id) = clos_id.as_ref().map(|given| given.value.as_str()) {
         if !is_class(clos_id) {
-            let problem = format!("\"{}\" is no name of a class", quoted(clos_id));
+            let problem = format!("\"{}\" is not the name of a class", quoted(clos_id));
             return Err(PatchError::invalid(CLOS_ID, problem));
         }
         let value = (!clos_id.is_empty()).then(|| Value::from(clos_id));
@@ -64,7 +64,7 @@ fn read(rdt: &api::LinuxRdt) -> Result<Vec<RdtSetting>, PatchError> {
         // The runtime writes them line by line: a second line inside one would be another schema.
         let is_line = |line: &&String| line.contains(':') && !line.chars().any(char::is_control);
         if let Some(odd) = schemata.iter().find(|line| !is_line(line)) {
-            let problem = format!("\"{}\" is no schema, such as MB:0=70", quoted(odd));
+            let problem = format!("\"{}\" is not a schema, such as MB:0=70", quoted(odd));
             return Err(PatchError::invalid(SCHEMATA, problem));
         }
         let value = (!schemata.is_empty()).then(|| Value::from(schemata));

@@ -62,7 +62,7 @@ pub struct CdiDevice {
     pub additional_gids: Vec<u32>,
 }
 
-/// Applies the CDI devices, each by its own name, so that its owner can be told.
+/// Applies the CDI devices, each by its own name, so that its owner can be named.
 pub(super) fn patch_cdi(
     root: &mut Object<'_>,
     wanted: &[api::CDIDevice],

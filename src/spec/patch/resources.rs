@@ -2,7 +2,7 @@
 //! Resources: what a plugin asks for, in the words of the OCI specification.
 //!
 //! The same list of settings becomes edits of config.json at creation and an overlay for updates,
-//! so the two cannot disagree. Values are checked here, where the plugin's name can still be told;
+//! so the two cannot disagree. Values are checked here, where the plugin can still be named;
 //! they are never converted (shares to weight and the like is the runtime's work).
 //! Reference: NRI `AdjustResources`, but for BUG-G3 and BUG-G4; decision D24.
 
@@ -163,7 +163,7 @@ fn read(resources: &api::LinuxResources) -> Result<RequestedResources, PatchErro
     }
     if let Some(api::LinuxPids { limit, special_fields: _ }) = pids.as_ref() {
         if *limit == 0 || *limit < -1 {
-            let problem = format!("{limit} is no number of processes (-1 is unlimited)");
+            let problem = format!("{limit} is not a number of processes (-1 is unlimited)");
             return Err(PatchError::invalid("PidsLimit", problem));
         }
         wanted.set("pids", "limit", Value::from(*limit), "PidsLimit");
@@ -173,7 +173,7 @@ fn read(resources: &api::LinuxResources) -> Result<RequestedResources, PatchErro
     for (key, value) in keys {
         let nri_field = format!("CgroupsUnified[{key}]");
         if !values::is_unified_key(key) {
-            return Err(PatchError::invalid(nri_field, "it is no resource file of a cgroup"));
+            return Err(PatchError::invalid(nri_field, "it is not a resource file of a cgroup"));
         }
         wanted.set("unified", key, Value::from(value.as_str()), &nri_field);
     }
@@ -183,7 +183,7 @@ fn read(resources: &api::LinuxResources) -> Result<RequestedResources, PatchErro
         let size = keys::hugepage(page_size);
         if !values::is_page_size(&size) {
             let nri_field = format!("HugepageLimits[{size}]");
-            return Err(PatchError::invalid(nri_field, "it is no size of a page, such as 2MB"));
+            return Err(PatchError::invalid(nri_field, "it is not a page size, such as 2MB"));
         }
         let value = json!({"pageSize": size, "limit": limit});
         if let Some(earlier) = last.insert(size.clone(), wanted.hugepages.len()) {
@@ -238,7 +238,7 @@ fn read_memory(
     ] {
         let Some(value) = value else { continue };
         if value < -1 {
-            let problem = format!("{value} is no amount of memory (-1 is unlimited)");
+            let problem = format!("{value} is not an amount of memory (-1 is unlimited)");
             return Err(PatchError::invalid(nri_field, problem));
         }
         wanted.set("memory", key, Value::from(value), nri_field);
@@ -318,7 +318,7 @@ fn check_cpu(cpu: &api::LinuxCPU, wanted: &mut RequestedResources) -> Result<(),
         [(&cpu.cpus, "CPUSetCPUs", "CPUs"), (&cpu.mems, "CPUSetMems", "nodes")]
     {
         if !list.is_empty() && !values::is_cpuset(list) {
-            let problem = format!("\"{}\" is no list of {what}, such as 0-1,3", quoted(list));
+            let problem = format!("\"{}\" is not a list of {what}, such as 0-1,3", quoted(list));
             wanted.doubt(nri_field, problem);
         }
     }
@@ -335,7 +335,7 @@ fn check_swap(root: &mut Object<'_>) -> Result<Result<(), String>, PatchError> {
             Err(format!("memory with swap, {swap}, is below memory alone, {limit}"))
         }
         (None | Some(0), Some(swap)) if swap > 0 => {
-            Err(format!("memory with swap, {swap}, has no limit of memory alone beside"))
+            Err(format!("memory with swap, {swap}, needs a limit of memory alone"))
         }
         _ => Ok(()),
     })

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! How the kernel schedules the process: CPU scheduler and I/O priority.
 //!
-//! Values are checked as the kernel will, while the plugin's name can still be told. Nothing of
+//! Values are checked as the kernel will, while the plugin can still be named. Nothing of
 //! what the engine wrote is mixed in: either is replaced, or removed, as a whole.
 //! Reference: NRI `AdjustIOPriority`, `AdjustLinuxScheduler`, but for BUG-G14; sched(7), ioprio_set(2).
 

@@ -74,7 +74,7 @@ fn policy_value(policy: &api::LinuxSeccomp, doubts: &mut Vec<String>) -> Result<
     Ok(Value::Object(value))
 }
 
-/// Who asks another process needs one that listens, and must not ask on the way there.
+/// A filter that notifies needs a listener, and must not notify on the calls that reach it.
 fn check_notify(policy: &api::LinuxSeccomp) -> Result<(), String> {
     let notifies = |rule: &&api::LinuxSyscall| rule.action == NOTIFY;
     let mut asking = policy.syscalls.iter().filter(notifies);
@@ -107,7 +107,7 @@ fn rule_value(rule: &api::LinuxSyscall, doubts: &mut Vec<String>) -> Value {
         !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
     };
     if let Some(odd) = names.iter().find(|name| !is_name(name)) {
-        doubts.push(format!("\"{}\" is no name of a system call", quoted(odd)));
+        doubts.push(format!("\"{}\" is not the name of a system call", quoted(odd)));
     }
     let mut value = Map::new();
     value.insert("names".to_owned(), Value::from(names.as_slice()));
@@ -141,7 +141,7 @@ fn argument_value(argument: &api::LinuxSeccompArg, doubts: &mut Vec<String>) -> 
 fn errno(given: &MessageField<api::OptionalUInt32>, doubts: &mut Vec<String>) -> Option<Value> {
     let errno = given.as_ref().map(|given| given.value)?;
     if errno > u32::from(u16::MAX) {
-        doubts.push(format!("{errno} is no error number"));
+        doubts.push(format!("{errno} is not an error number"));
     }
     Some(Value::from(errno))
 }
@@ -154,7 +154,7 @@ fn word(given: &str, prefix: &str, what: &str, doubts: &mut Vec<String>) -> Valu
     let is_letter = |c: char| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_';
     let rest = given.strip_prefix(prefix).unwrap_or_default();
     if rest.is_empty() || !rest.chars().all(is_letter) {
-        doubts.push(format!("\"{}\" is no {what} ({prefix}...)", quoted(given)));
+        doubts.push(format!("\"{}\" is not a valid {what} ({prefix}...)", quoted(given)));
     }
     Value::from(given)
 }

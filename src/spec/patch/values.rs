@@ -68,7 +68,7 @@ pub(super) fn check_cgroups_path(path: &str, engine: Option<&str>) -> Result<(),
             let is_slice = slice.is_empty() || slice.ends_with(".slice");
             let has_slash = [slice, prefix, name].iter().any(|part| part.contains('/'));
             if !is_slice || name.is_empty() || has_slash {
-                return Err("it is no SLICE:PREFIX:NAME, such as system.slice:nri:c1");
+                return Err("it is not SLICE:PREFIX:NAME, such as system.slice:nri:c1");
             }
             return Ok(());
         }
@@ -105,7 +105,7 @@ pub(super) fn namespace_of_sysctl(key: &str) -> Result<&'static str, &'static st
             || part.chars().any(|c| c.is_control() || c.is_whitespace())
     };
     if parts.iter().any(is_odd) {
-        return Err("it is no name of a sysctl");
+        return Err("it is not the name of a sysctl");
     }
     match parts.as_slice() {
         ["net", _, ..] => Ok("network"),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Events that are answered with yes or no.
+//! Events whose reply has no content: plugins may at most refuse them.
 
 use std::rc::Rc;
 
@@ -8,14 +8,14 @@ use crate::plugin::{Event, api};
 use super::chained_plugin::{ChainedPlugin, PluginFailure, PluginReply};
 use super::create::{ChainError, ChainObserver};
 
-/// Something that happens, as it is told to plugins.
+/// An event, as plugins are notified of it.
 #[derive(Debug, Clone)]
 pub struct Told {
-    /// What.
+    /// The event.
     pub event: Event,
-    /// In which pod.
+    /// Its pod.
     pub pod: api::PodSandbox,
-    /// In which container, unless it is about the pod.
+    /// Its container, unless it is about the pod.
     pub container: Option<api::Container>,
     /// The runtime root of that container: ids are unique below one root only, and the protocol
     /// has the id alone.
@@ -36,38 +36,39 @@ impl Told {
     }
 }
 
-/// Tells everybody in turn; the first failure ends it. `witness` hears which plugins were skipped.
+/// Notifies the subscribers in turn until one refuses. `observer` is called for plugins that were
+/// skipped.
 ///
 /// # Errors
-/// Says who failed it, and how many had been asked by then.
+/// Fails with the first refusal, and how many had been asked by then.
 pub async fn notify_until_refused(
-    audience: &[Rc<ChainedPlugin>],
+    subscribers: &[Rc<ChainedPlugin>],
     told: &Told,
-    witness: &dyn ChainObserver,
+    observer: &dyn ChainObserver,
 ) -> Result<(), ChainError> {
-    for (index, member) in audience.iter().enumerate() {
-        match tell(member, told).await {
+    for (index, member) in subscribers.iter().enumerate() {
+        match notify(member, told).await {
             PluginReply::Answer(()) => {}
-            PluginReply::Skipped(why) => witness.skipped(&member.id(), &why),
+            PluginReply::Skipped(why) => observer.skipped(&member.id(), &why),
             PluginReply::Refusal(failure) => return Err(ChainError { failure, asked: index + 1 }),
         }
     }
     Ok(())
 }
 
-/// Tells everybody in turn, whatever they say: it has happened. Returns who failed it.
+/// Notifies every subscriber in turn, whatever they reply: it has happened. Returns the failures.
 /// NRI: in the reference the first failure keeps it from the others (BUG-44, BUG-47).
-pub async fn notify_all(audience: &[Rc<ChainedPlugin>], told: &Told) -> Vec<PluginFailure> {
+pub async fn notify_all(subscribers: &[Rc<ChainedPlugin>], told: &Told) -> Vec<PluginFailure> {
     let mut failures = Vec::new();
-    for member in audience {
-        if let PluginReply::Refusal(failure) = tell(member, told).await {
+    for member in subscribers {
+        if let PluginReply::Refusal(failure) = notify(member, told).await {
             failures.push(failure);
         }
     }
     failures
 }
 
-async fn tell(member: &ChainedPlugin, told: &Told) -> PluginReply<()> {
+async fn notify(member: &ChainedPlugin, told: &Told) -> PluginReply<()> {
     member
         .ask(told.event, async {
             match (&told.resources, told.event) {

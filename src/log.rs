@@ -31,8 +31,8 @@ pub fn start(config: &Config, foreground: bool) {
     let target = target(config, foreground);
     let _first = SHOWN_BY.set(target.shown_by());
     let level = config.log_level.parse().unwrap_or(LevelFilter::INFO);
-    let is_bare = matches!(target, Target::Socket { .. });
-    let writer = Door { target: Mutex::new(target), is_json: config.log_format == "json" };
+    let is_bare = matches!(target, LogTarget::Socket { .. });
+    let writer = LogWriter { target: Mutex::new(target), is_json: config.log_format == "json" };
     let (filter, handle) = reload::Layer::new(level);
     let filtered = tracing_subscriber::registry().with(filter);
     let lines = tracing_subscriber::fmt::layer().with_target(false).with_ansi(false);
@@ -61,27 +61,27 @@ pub fn shown_by() -> &'static str {
     SHOWN_BY.get().map_or("", String::as_str)
 }
 
-fn target(config: &Config, foreground: bool) -> Target {
+fn target(config: &Config, foreground: bool) -> LogTarget {
     let journal = || socket("/run/systemd/journal/socket", true);
     let syslog = || socket("/dev/log", false);
-    let file = || Target::File { path: config.run_dir.join("daemon.log"), written: None };
+    let file = || LogTarget::File { path: config.run_dir.join("daemon.log"), written: None };
     match config.log_target.as_str() {
-        "stderr" => Target::Stderr,
+        "stderr" => LogTarget::Stderr,
         "file" => file(),
         "journal" => journal().unwrap_or_else(file),
         "syslog" => syslog().unwrap_or_else(file),
-        _ if foreground => Target::Stderr,
+        _ if foreground => LogTarget::Stderr,
         _ => journal().or_else(syslog).unwrap_or_else(file),
     }
 }
 
-fn socket(path: &str, is_journal: bool) -> Option<Target> {
+fn socket(path: &str, is_journal: bool) -> Option<LogTarget> {
     if !Path::new(path).exists() {
         return None;
     }
     let socket = UnixDatagram::unbound().ok()?;
     socket.connect(path).ok()?;
-    Some(Target::Socket { socket, is_journal })
+    Some(LogTarget::Socket { socket, is_journal })
 }
 
 /// The facility `daemon` of syslog(3), as it is added to a severity.
@@ -97,13 +97,13 @@ fn severity(level: Level) -> u8 {
     }
 }
 
-enum Target {
+enum LogTarget {
     Stderr,
     Socket { socket: UnixDatagram, is_journal: bool },
     File { path: PathBuf, written: Option<u64> },
 }
 
-impl Target {
+impl LogTarget {
     fn shown_by(&self) -> String {
         match self {
             Self::Stderr => "the standard error of the daemon".to_owned(),
@@ -144,20 +144,20 @@ impl Target {
     }
 }
 
-struct Door {
-    target: Mutex<Target>,
+struct LogWriter {
+    target: Mutex<LogTarget>,
     is_json: bool,
 }
 
-impl<'a> MakeWriter<'a> for Door {
-    type Writer = Line<'a>;
+impl<'a> MakeWriter<'a> for LogWriter {
+    type Writer = LogLine<'a>;
 
     fn make_writer(&'a self) -> Self::Writer {
-        Line { door: self, level: Level::INFO, bytes: Vec::new() }
+        LogLine { writer: self, level: Level::INFO, bytes: Vec::new() }
     }
 
     fn make_writer_for(&'a self, event: &Metadata<'_>) -> Self::Writer {
-        Line { door: self, level: *event.level(), bytes: Vec::new() }
+        LogLine { writer: self, level: *event.level(), bytes: Vec::new() }
     }
 }
 
@@ -171,13 +171,13 @@ fn one_line(bytes: &[u8]) -> Vec<u8> {
 }
 
 /// One event, handed over whole when it is complete.
-struct Line<'a> {
-    door: &'a Door,
+struct LogLine<'a> {
+    writer: &'a LogWriter,
     level: Level,
     bytes: Vec<u8>,
 }
 
-impl Write for Line<'_> {
+impl Write for LogLine<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.bytes.extend_from_slice(bytes);
         Ok(bytes.len())
@@ -188,11 +188,11 @@ impl Write for Line<'_> {
     }
 }
 
-impl Drop for Line<'_> {
+impl Drop for LogLine<'_> {
     fn drop(&mut self) {
         // JSON has escapes of its own, and is for programs.
-        let line = if self.door.is_json { take(&mut self.bytes) } else { one_line(&self.bytes) };
-        if let Ok(mut target) = self.door.target.lock() {
+        let line = if self.writer.is_json { take(&mut self.bytes) } else { one_line(&self.bytes) };
+        if let Ok(mut target) = self.writer.target.lock() {
             let _nowhere_to_say_it = target.put(self.level, &line);
         }
     }
@@ -206,7 +206,7 @@ mod tests {
     fn a_log_file_is_set_aside_at_its_limit() {
         let temp = tempfile::tempdir().unwrap();
         let path = temp.path().join("daemon.log");
-        let mut target = Target::File { path: path.clone(), written: Some(FILE_LIMIT + 1) };
+        let mut target = LogTarget::File { path: path.clone(), written: Some(FILE_LIMIT + 1) };
         crate::files::replace(&path, b"old\n").unwrap();
         target.put(Level::INFO, b"new\n").unwrap();
         assert_eq!(std::fs::read(&path).unwrap(), b"new\n");
@@ -220,9 +220,9 @@ mod tests {
         {
             let temp = tempfile::tempdir().unwrap();
             let path = temp.path().join("daemon.log");
-            let target = Mutex::new(Target::File { path: path.clone(), written: None });
-            let door = Door { target, is_json };
-            let mut line = door.make_writer();
+            let target = Mutex::new(LogTarget::File { path: path.clone(), written: None });
+            let writer = LogWriter { target, is_json };
+            let mut line = writer.make_writer();
             line.write_all("a\n\u{1b}[2J\u{202e}b\n".as_bytes()).unwrap();
             drop(line);
             assert_eq!(std::fs::read_to_string(&path).unwrap(), wanted);
@@ -239,7 +239,7 @@ mod tests {
             (false, Level::DEBUG, "<31>nri-runc["),
         ] {
             let (socket, peer) = UnixDatagram::pair().unwrap();
-            Target::Socket { socket, is_journal }.put(level, b"x\n").unwrap();
+            LogTarget::Socket { socket, is_journal }.put(level, b"x\n").unwrap();
             let mut datagram = [0; 200];
             let length = peer.recv(&mut datagram).unwrap();
             let datagram = String::from_utf8_lossy(&datagram[..length]);
@@ -249,9 +249,9 @@ mod tests {
 
     #[test]
     fn a_log_that_cannot_be_written_is_an_error_to_nobody() {
-        let target = Target::File { path: PathBuf::from("/nowhere/daemon.log"), written: None };
-        let door = Door { target: Mutex::new(target), is_json: false };
-        let mut line = door.make_writer();
+        let target = LogTarget::File { path: PathBuf::from("/nowhere/daemon.log"), written: None };
+        let writer = LogWriter { target: Mutex::new(target), is_json: false };
+        let mut line = writer.make_writer();
         assert!(line.write_all(b"x\n").is_ok());
     }
 }

@@ -16,7 +16,7 @@ use crate::plugin::Settings;
 /// `replay`.
 #[derive(Debug, Args)]
 pub(super) struct Replay {
-    /// Plugin socket to listen on (default: nri.socket_path).
+    /// Plugin socket (default: nri.socket_path).
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
     /// Runtime name to report to plugins.
@@ -61,7 +61,7 @@ pub(super) struct Adjust {
     apply: Option<PathBuf>,
     /// Output format (default: diff; with --json: json).
     #[arg(long, value_enum)]
-    output: Option<Form>,
+    output: Option<AdjustFormat>,
     /// Write the result to the bundle.
     #[arg(long)]
     write: bool,
@@ -76,7 +76,7 @@ pub(super) struct Adjust {
 impl Adjust {
     /// Whether another format than JSON is asked for.
     pub(super) fn wants_no_json(&self) -> bool {
-        self.output.is_some_and(|form| form != Form::Json)
+        self.output.is_some_and(|form| form != AdjustFormat::Json)
     }
 }
 
@@ -88,7 +88,7 @@ impl Replay {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
-enum Form {
+enum AdjustFormat {
     /// A unified diff.
     #[default]
     Diff,
@@ -101,7 +101,7 @@ enum Form {
 /// Shows what would become of a bundle.
 pub(super) fn adjust(loaded: Loaded, arguments: &Adjust, json: bool) -> Result<Vec<u8>> {
     let Adjust { bundle, id, apply, output, write, wait, socket } = arguments;
-    let default = if json { Form::Json } else { Form::default() };
+    let default = if json { AdjustFormat::Json } else { AdjustFormat::default() };
     let mut config = usable(loaded, socket.as_ref())?;
     // The daemon's own socket is not for a dry run to take.
     config.disable_connections = socket.is_none();
@@ -112,9 +112,9 @@ pub(super) fn adjust(loaded: Loaded, arguments: &Adjust, json: bool) -> Result<V
         id: id.clone(),
         apply: apply.clone(),
         output: match output.unwrap_or(default) {
-            Form::Diff => dry::Output::Diff,
-            Form::Spec => dry::Output::Spec,
-            Form::Json => dry::Output::Json,
+            AdjustFormat::Diff => dry::Output::Diff,
+            AdjustFormat::Spec => dry::Output::Spec,
+            AdjustFormat::Json => dry::Output::Json,
         },
         write: *write,
         wait: wait.clone(),

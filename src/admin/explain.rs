@@ -9,7 +9,7 @@ use super::show::{ago, name_of_pod, rows, table, text};
 use crate::text::short_id;
 
 /// Values are cut to this many characters, unless the page is to be wide.
-const SHOWN: usize = 40;
+const VALUE_WIDTH: usize = 40;
 
 /// `explain`.
 pub(super) fn page(document: &Value, wide: bool) -> String {
@@ -112,10 +112,10 @@ fn plugin_or_dash(plugin: &Value) -> String {
 }
 
 fn cut(value: String, wide: bool) -> String {
-    if wide || value.chars().count() <= SHOWN {
+    if wide || value.chars().count() <= VALUE_WIDTH {
         return value;
     }
-    let kept: String = value.chars().take(SHOWN - 3).collect();
+    let kept: String = value.chars().take(VALUE_WIDTH - 3).collect();
     format!("{kept}...")
 }
 

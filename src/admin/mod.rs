@@ -58,12 +58,12 @@ enum AdminVerb {
     /// List plugins.
     Plugins {
         #[command(flatten)]
-        table: Table,
+        table: TableOptions,
     },
     /// List pods and containers.
     Pods {
         #[command(flatten)]
-        table: Table,
+        table: TableOptions,
     },
     /// Show what plugins changed in a container or pod.
     Explain {
@@ -73,7 +73,7 @@ enum AdminVerb {
         #[arg(long)]
         show_env: bool,
         #[command(flatten)]
-        table: Table,
+        table: TableOptions,
     },
     /// Check configuration, runtime, plugins and engines.
     Check,
@@ -107,26 +107,26 @@ enum AdminVerb {
 
 /// How a table is printed.
 #[derive(Debug, Args)]
-struct Table {
+struct TableOptions {
     /// Output format.
     #[arg(short, long, value_enum, value_name = "FORMAT")]
-    output: Option<Form>,
+    output: Option<TableFormat>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Form {
+enum TableFormat {
     Wide,
     Json,
 }
 
-impl Table {
+impl TableOptions {
     fn is_wide(&self) -> bool {
-        self.output == Some(Form::Wide)
+        self.output == Some(TableFormat::Wide)
     }
 
     /// Whether JSON is wanted, by either option.
     fn is_json(&self, arguments: &Arguments) -> bool {
-        arguments.json || self.output == Some(Form::Json)
+        arguments.json || self.output == Some(TableFormat::Json)
     }
 }
 
@@ -261,7 +261,7 @@ fn ask(config: &Config, question: &Value) -> Result<Value> {
     serde_json::from_str(&answer).map_err(|error| Error::new(error.to_string()))
 }
 
-fn plugins(arguments: &Arguments, table: &Table, config: &Config) -> Result<u8> {
+fn plugins(arguments: &Arguments, table: &TableOptions, config: &Config) -> Result<u8> {
     let document = ask(config, &json!({"verb": "plugins"}))?;
     if table.is_json(arguments) {
         return print_json(&document);
@@ -271,7 +271,7 @@ fn plugins(arguments: &Arguments, table: &Table, config: &Config) -> Result<u8> 
     print_page(&(page + &show::missing_plugins(&status) + &show::plugin_socket(&status)))
 }
 
-fn pods(arguments: &Arguments, table: &Table, config: &Config) -> Result<u8> {
+fn pods(arguments: &Arguments, table: &TableOptions, config: &Config) -> Result<u8> {
     let document = ask(config, &json!({"verb": "pods"}))?;
     if table.is_json(arguments) {
         return print_json(&document);

@@ -40,8 +40,8 @@ pub(super) fn record(config: &Config, file: &Path, show_env: bool) -> Result<()>
         .map_err(|error| error.hint("only a running daemon can be recorded"))?;
     stream.set_read_timeout(None)?;
     // Before the file is there: from then on a signal loses nothing.
-    let mut listener = Listener::new(stream)?;
-    let mut script = Script::create(file)?;
+    let mut listener = RecordingStream::new(stream)?;
+    let mut script = ScriptFile::create(file)?;
     let ended = listen(&mut listener, |line, listener| script.add(line, show_env, listener));
     let summary = script.summary();
     ended.map_err(|error| error.hint(summary.clone()))?;
@@ -51,14 +51,14 @@ pub(super) fn record(config: &Config, file: &Path, show_env: bool) -> Result<()>
 }
 
 /// The daemon's stream, until a signal ends it.
-struct Listener {
+struct RecordingStream {
     stream: UnixStream,
     signals: SignalFd,
     /// Set by the first signal.
     deadline: Option<Instant>,
 }
 
-impl Listener {
+impl RecordingStream {
     /// From now on SIGINT and SIGTERM end the listening, not the process.
     fn new(stream: UnixStream) -> Result<Self> {
         let signals = SigSet::from_iter([Signal::SIGINT, Signal::SIGTERM]);
@@ -104,8 +104,8 @@ impl Listener {
 
 /// Passes on every whole line, until the daemon or a signal ends it.
 fn listen(
-    listener: &mut Listener,
-    mut add: impl FnMut(&[u8], &mut Listener) -> Result<()>,
+    listener: &mut RecordingStream,
+    mut add: impl FnMut(&[u8], &mut RecordingStream) -> Result<()>,
 ) -> Result<()> {
     let stream = listener.stream.try_clone()?;
     let (mut line, mut bytes) = (Vec::new(), vec![0; 1 << 16]);
@@ -130,7 +130,7 @@ fn listen(
 }
 
 /// The script that is being written.
-struct Script {
+struct ScriptFile {
     out: File,
     /// None is standard output.
     path: Option<PathBuf>,
@@ -139,7 +139,7 @@ struct Script {
     bytes: u64,
 }
 
-impl Script {
+impl ScriptFile {
     fn create(file: &Path) -> Result<Self> {
         if file.as_os_str() == "-" {
             let out = std::io::stdout().as_fd().try_clone_to_owned()?;
@@ -154,7 +154,7 @@ impl Script {
     }
 
     /// Adds a line of the daemon; the values of variables only with `show_env`.
-    fn add(&mut self, line: &[u8], show_env: bool, listener: &mut Listener) -> Result<()> {
+    fn add(&mut self, line: &[u8], show_env: bool, listener: &mut RecordingStream) -> Result<()> {
         let mut line: Value = serde_json::from_slice(line)
             .map_err(|error| Error::new(format!("the daemon sent invalid JSON: {error}")))?;
         if let Some(why) = line["error"].as_str() {
@@ -176,7 +176,7 @@ impl Script {
     }
 
     /// A slow reader of standard output must not keep a signal from ending the recording.
-    fn write(&mut self, mut text: &[u8], listener: &mut Listener) -> Result<()> {
+    fn write(&mut self, mut text: &[u8], listener: &mut RecordingStream) -> Result<()> {
         if self.path.is_some() {
             return Ok(self.out.write_all(text)?);
         }

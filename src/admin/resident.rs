@@ -24,7 +24,7 @@ const END_WAIT: Duration = Duration::from_secs(100);
 const HANG_WAIT: Duration = Duration::from_secs(5);
 
 /// The daemon's process.
-struct Running {
+struct RunningDaemon {
     /// What it answers; of one that does not, as much of it as its process shows.
     status: Value,
     pid: u32,
@@ -33,7 +33,7 @@ struct Running {
     hangs: bool,
 }
 
-impl Running {
+impl RunningDaemon {
     fn find(config: &Config) -> Result<Option<Self>> {
         if !wrapper::is_listening(config) {
             return Ok(None);
@@ -131,7 +131,7 @@ fn shown_by_process(pid: u32) -> Value {
 
 /// `stop`.
 pub(super) fn stop(config: &Config) -> Result<Value> {
-    let Some(running) = Running::find(config)? else {
+    let Some(running) = RunningDaemon::find(config)? else {
         return Ok(json!({"stopped": false, "pid": null}));
     };
     let killed = running.end("systemctl stop nri-runc.socket nri-runc.service")?;
@@ -153,7 +153,7 @@ pub(super) fn show_stopped(document: &Value) -> String {
 
 /// `restart`: with the configuration file and the program of the daemon that runs.
 pub(super) fn restart(loaded: &Loaded) -> Result<Value> {
-    let running = Running::find(&loaded.config)?;
+    let running = RunningDaemon::find(&loaded.config)?;
     let status = running.as_ref().map(|running| &running.status);
     let path = |value: &Value| value.as_str().map(PathBuf::from);
     let file = match status {

@@ -282,8 +282,8 @@ mod tests {
 
     #[test]
     fn each_key_of_the_validator_sets_its_own_field() {
-        type Field = fn(&mut Validator);
-        let cases: [(&str, Field); 9] = [
+        type SetFlag = fn(&mut Validator);
+        let cases: [(&str, SetFlag); 9] = [
             ("enable = true", |v| v.enable = true),
             ("reject_oci_hook_adjustment = true", |v| v.reject_oci_hook_adjustment = true),
             ("reject_runtime_default_seccomp_adjustment = true", |v| {

@@ -12,7 +12,7 @@ const KEYS: [&str; 2] = ["exempt_namespaces", "on_daemon_failure"];
 /// Keys that protect nowhere but in those sections.
 const MISPLACED: [&str; 5] = ["required", "allow", "deny", "on_failure", "required_plugins"];
 /// So many letters may be wrong in a key that was meant for a section that protects.
-const CLOSE: usize = 4;
+const TYPO_LETTERS: usize = 4;
 
 /// Whether a mistake in the key `dotted` may leave open what was meant to be closed: it is in a
 /// section that protects, or would be if it were not mistyped.
@@ -28,7 +28,7 @@ pub(super) fn is_protecting(dotted: &str) -> bool {
     let is_misplaced = MISPLACED.contains(&last) || last.starts_with("reject_");
     let is_close = || {
         let key = nearest_key(&lower);
-        is_ours(key) && distance_to_key(&lower, key) <= CLOSE
+        is_ours(key) && distance_to_key(&lower, key) <= TYPO_LETTERS
     };
     is_ours(&lower) || is_misplaced || is_close()
 }

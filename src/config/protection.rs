@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use super::settings::{Config, OnFailure};
 
 /// The longest list of plugins that is read.
-const MOST: usize = 1000;
+const LISTED_PLUGINS_LIMIT: usize = 1000;
 
 /// One thing that protects containers.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -63,7 +63,7 @@ impl Config {
         let mut found = self.protections();
         let list = crate::files::read_small(&self.protecting_plugins()).unwrap_or_default();
         let list = String::from_utf8_lossy(&list);
-        let lines = list.lines().filter(|line| !line.is_empty()).take(MOST);
+        let lines = list.lines().filter(|line| !line.is_empty()).take(LISTED_PLUGINS_LIMIT);
         found.extend(lines.map(|line| Protection::other(format!("plugin {line}"))));
         found
     }

@@ -27,7 +27,7 @@ use super::invocation::BundleDocument;
 use super::refusal::{self, ContainerNames};
 
 /// How long the engine's files and records may take, all together.
-const LOOKUP: Duration = Duration::from_secs(2);
+const ENGINE_FILES_WAIT: Duration = Duration::from_secs(2);
 
 /// Refuses the container of `question` where something protects containers, unless its pod is
 /// exempt, and writes a record of it. `why` names the daemon's failure.
@@ -122,9 +122,10 @@ fn look_up(host: &Host, call: &engine::CallerInfo<'_>, spec: &Spec) -> Result<en
     let doing = || "reading the engine's files";
     let builder = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = builder.doing(doing)?;
-    let (sources, told) = (Sources::default(), spec.for_engine());
-    let facts = runtime
-        .block_on(async { tokio::time::timeout(LOOKUP, sources.facts(host, call, &told)).await });
+    let (sources, engine_spec) = (Sources::default(), spec.for_engine());
+    let facts = runtime.block_on(async {
+        tokio::time::timeout(ENGINE_FILES_WAIT, sources.facts(host, call, &engine_spec)).await
+    });
     // A disk that hangs is not waited for.
     runtime.shutdown_background();
     facts.map_err(|_elapsed| Error::new("reading the engine's files took too long"))

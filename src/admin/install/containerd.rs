@@ -10,7 +10,7 @@
 use toml_edit::{Document, Item, TableLike};
 
 use super::edit::{self, at, text_at};
-use super::plan::{Plan, Registration, Source, Texts, overruled, taken};
+use super::plan::{EngineFile, Plan, Registration, Texts, overruled, taken};
 use crate::error::{Error, Result};
 
 /// The file that containerd reads.
@@ -26,16 +26,16 @@ const CGROUP: &str = "SystemdCgroup";
 type Files = Vec<(String, Document<String>)>;
 
 /// The main file and what it imports.
-pub(super) fn sources(main: &str, texts: &Texts) -> Vec<Source> {
-    let mut sources = vec![Source::File(main.to_owned())];
+pub(super) fn sources(main: &str, texts: &Texts) -> Vec<EngineFile> {
+    let mut sources = vec![EngineFile::File(main.to_owned())];
     let document = texts.get(main).and_then(|text| Document::parse(text.as_str()).ok());
     let imports = document.and_then(|document| edit::list_at(document.as_table(), &["imports"]));
     for import in imports.unwrap_or_default() {
         let folder = main.rsplit_once('/').map_or("", |(folder, _)| folder);
         let path = if import.starts_with('/') { import } else { format!("{folder}/{import}") };
         sources.push(match path.rsplit_once("/*") {
-            Some((folder, suffix)) => Source::Folder(folder.to_owned(), suffix.to_owned()),
-            None => Source::File(path),
+            Some((folder, suffix)) => EngineFile::Folder(folder.to_owned(), suffix.to_owned()),
+            None => EngineFile::File(path),
         });
     }
     sources
@@ -145,8 +145,8 @@ fn parse_in_order(main: &str, texts: &Texts) -> Result<Files> {
     let mut files = Files::new();
     for source in sources(main, texts) {
         let paths: Vec<&String> = match &source {
-            Source::File(path) => texts.keys().filter(|there| *there == path).collect(),
-            Source::Folder(folder, suffix) => texts
+            EngineFile::File(path) => texts.keys().filter(|there| *there == path).collect(),
+            EngineFile::Folder(folder, suffix) => texts
                 .keys()
                 .filter(|there| {
                     let is_in = there.rsplit_once('/').is_some_and(|(parent, _)| parent == folder);
@@ -289,10 +289,10 @@ fn copied_settings(table: &dyn TableLike, but: &[&str]) -> Vec<String> {
 /// Where a file of our own would be read.
 fn drop_in_path(main: &str, texts: &Texts) -> Option<String> {
     sources(main, texts).into_iter().find_map(|source| match source {
-        Source::Folder(folder, suffix) if DROP_IN.ends_with(&suffix) => {
+        EngineFile::Folder(folder, suffix) if DROP_IN.ends_with(&suffix) => {
             Some(format!("{folder}/{DROP_IN}"))
         }
-        Source::Folder(..) | Source::File(_) => None,
+        EngineFile::Folder(..) | EngineFile::File(_) => None,
     })
 }
 

@@ -6,7 +6,7 @@
 use toml_edit::{Document, TableLike};
 
 use super::edit::{self, at, text_at};
-use super::plan::{Plan, Registration, Source, Texts, overruled, taken};
+use super::plan::{EngineFile, Plan, Registration, Texts, overruled, taken};
 use super::root::Root;
 use crate::error::Result;
 
@@ -16,8 +16,8 @@ const DROP_IN: &str = "/etc/crio/crio.conf.d/50-nri-runc.conf";
 const RUNTIME: [&str; 2] = ["crio", "runtime"];
 
 /// The main file, and the folder, whatever its files are called.
-pub(super) fn sources() -> Vec<Source> {
-    vec![Source::File(MAIN.to_owned()), Source::Folder(FOLDER.to_owned(), String::new())]
+pub(super) fn sources() -> Vec<EngineFile> {
+    vec![EngineFile::File(MAIN.to_owned()), EngineFile::Folder(FOLDER.to_owned(), String::new())]
 }
 
 /// Where a CRI-O with these files answers.

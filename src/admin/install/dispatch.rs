@@ -2,17 +2,17 @@
 //! Chooses the file of this folder that plans for an engine. Pure.
 
 use super::engine::Engine;
-use super::plan::{Plan, Registration, Source, Texts};
+use super::plan::{EngineFile, Plan, Registration, Texts};
 use super::{containerd, crio, docker, podman};
 use crate::error::{Error, Result};
 
 impl Engine {
     /// Where it reads; `texts` is what was read so far, which may name more.
-    pub(super) fn sources(self, main: Option<&str>, texts: &Texts) -> Vec<Source> {
+    pub(super) fn sources(self, main: Option<&str>, texts: &Texts) -> Vec<EngineFile> {
         match self {
             Self::Containerd => containerd::sources(main.unwrap_or(containerd::MAIN), texts),
             Self::Crio => crio::sources(),
-            Self::Docker => vec![Source::File(main.unwrap_or(docker::MAIN).to_owned())],
+            Self::Docker => vec![EngineFile::File(main.unwrap_or(docker::MAIN).to_owned())],
             Self::Podman => podman::sources(),
             Self::Nerdctl => Vec::new(),
         }

@@ -7,7 +7,7 @@ use nix::fcntl::renameat;
 use nix::unistd::{UnlinkatFlags, unlinkat};
 
 use super::engine::Engine;
-use super::plan::{Source, Texts};
+use super::plan::{EngineFile, Texts};
 use super::root::{self, Root};
 use crate::error::{Context, Error, Result};
 use crate::files::{self, Original};
@@ -34,10 +34,10 @@ pub(super) fn read_all(root: &Root, engine: Engine, main: Option<&str>) -> Resul
     Ok(texts)
 }
 
-fn paths(root: &Root, source: &Source) -> Vec<String> {
+fn paths(root: &Root, source: &EngineFile) -> Vec<String> {
     match source {
-        Source::File(path) => vec![path.clone()],
-        Source::Folder(folder, suffix) => {
+        EngineFile::File(path) => vec![path.clone()],
+        EngineFile::Folder(folder, suffix) => {
             let is_named = |path: &String| {
                 let name = path.rsplit('/').next().unwrap_or_default();
                 name.ends_with(suffix.as_str()) && !name.starts_with('.')

@@ -19,7 +19,7 @@ const SCHEMA: u32 = 1;
 
 /// One file that was written.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(super) struct WrittenFile {
+pub(super) struct LedgerFile {
     pub(super) path: String,
     /// `None`: it was not there.
     pub(super) before: Option<String>,
@@ -27,7 +27,7 @@ pub(super) struct WrittenFile {
     pub(super) after: Option<String>,
 }
 
-impl WrittenFile {
+impl LedgerFile {
     /// The file's text without our changes, given its current text `now`. The inner `None` is a file
     /// that would not exist; the outer one means that the changes cannot be separated.
     #[expect(clippy::option_option, reason = "a file that would not be there is an answer too")]
@@ -50,7 +50,7 @@ pub(super) struct Ledger {
     pub(super) default: bool,
     /// The engine's main file, where it is not the usual one.
     pub(super) main: Option<String>,
-    pub(super) files: Vec<WrittenFile>,
+    pub(super) files: Vec<LedgerFile>,
     pub(super) folders: Vec<String>,
 }
 

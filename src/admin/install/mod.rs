@@ -26,7 +26,7 @@ use clap::Args;
 use serde_json::{Value, json};
 
 use self::engine::Engine;
-use self::ledger::{Ledger, WrittenFile};
+use self::ledger::{Ledger, LedgerFile};
 use self::plan::{Plan, Registration, Texts};
 use self::root::Root;
 pub(super) use self::state::check_engines;
@@ -255,7 +255,7 @@ fn ledger_of(
         let mut missing = engine_files::missing_folders(root, path);
         missing.retain(|folder| !ledger.folders.contains(folder));
         ledger.folders.extend(missing);
-        ledger.files.push(WrittenFile { path: path.clone(), before, after: Some(after.clone()) });
+        ledger.files.push(LedgerFile { path: path.clone(), before, after: Some(after.clone()) });
     }
     ledger
 }

@@ -11,7 +11,7 @@ pub(super) type Texts = BTreeMap<String, String>;
 
 /// Files of an engine.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Source {
+pub(super) enum EngineFile {
     /// One file.
     File(String),
     /// The files of a directory with this suffix, in name order.

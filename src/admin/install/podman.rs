@@ -6,7 +6,7 @@
 use toml_edit::Document;
 
 use super::edit::{self, at, list_at, text_at};
-use super::plan::{Plan, Registration, Source, Texts, overruled, taken};
+use super::plan::{EngineFile, Plan, Registration, Texts, overruled, taken};
 use crate::error::Result;
 
 const SHIPPED: &str = "/usr/share/containers/containers.conf";
@@ -19,11 +19,11 @@ pub(super) const STORAGE: [&str; 2] =
 const JSON: [&str; 2] = ["engine", "runtime_supports_json"];
 
 /// What root's Podman reads.
-pub(super) fn sources() -> Vec<Source> {
+pub(super) fn sources() -> Vec<EngineFile> {
     vec![
-        Source::File(SHIPPED.to_owned()),
-        Source::File(MAIN.to_owned()),
-        Source::Folder(FOLDER.to_owned(), ".conf".to_owned()),
+        EngineFile::File(SHIPPED.to_owned()),
+        EngineFile::File(MAIN.to_owned()),
+        EngineFile::Folder(FOLDER.to_owned(), ".conf".to_owned()),
     ]
 }
 

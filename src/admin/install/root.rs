@@ -21,10 +21,10 @@ use crate::files;
 use crate::host::Host;
 
 /// The largest file that is read. Podman's database is the only one that grows.
-const LIMIT: u64 = 256 << 20;
+const FILE_SIZE_LIMIT: u64 = 256 << 20;
 
 /// How often a lookup is tried again that a concurrent rename disturbed (EAGAIN of openat2).
-const TRIES: usize = 32;
+const LOOKUP_ATTEMPTS: usize = 32;
 
 /// The folder below which everything happens.
 #[derive(Debug)]
@@ -77,7 +77,8 @@ impl Root {
         let path = self.relative(path);
         let flags = OFlags::from_bits_retain(flags.bits().cast_unsigned());
         let (mode, resolve) = (rustix::fs::Mode::empty(), ResolveFlags::IN_ROOT);
-        let mut tries = (0..TRIES).map(|_| rustix::fs::openat2(dir, &path, flags, mode, resolve));
+        let mut tries =
+            (0..LOOKUP_ATTEMPTS).map(|_| rustix::fs::openat2(dir, &path, flags, mode, resolve));
         let opened = tries.find(|opened| !matches!(opened, Err(rustix::io::Errno::AGAIN)));
         opened.unwrap_or(Err(rustix::io::Errno::AGAIN)).map_err(io::Error::from)
     }
@@ -105,7 +106,7 @@ impl Root {
             return Err(io::Error::other("it is not a regular file"));
         }
         let mut bytes = Vec::new();
-        File::from(fd).take(LIMIT).read_to_end(&mut bytes)?;
+        File::from(fd).take(FILE_SIZE_LIMIT).read_to_end(&mut bytes)?;
         Ok(Some(bytes))
     }
 

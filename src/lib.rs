@@ -14,6 +14,8 @@ pub mod argv;
 pub mod cgroup;
 /// Asking several plugins, and what their answers and silences come to.
 pub mod chain;
+/// The time of day.
+pub mod clock;
 /// One table of settings: key, default, meaning.
 pub mod config;
 /// The resident process: one loop over wrappers, plugins and exits.

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The resident process: one thread, one loop over wrappers, plugins and exits.
 //!
-//! It holds the plugin connections and everything that is known; wrappers ask it, plugins
-//! connect to it, init processes end under its eyes. A failure of one of them is its own.
+//! It holds the plugin connections and everything that is known; wrappers ask it, plugins connect
+//! to it, init processes exit under its eyes. A failure of one of them is its own. Each room says
+//! in its `mod.rs` what it is for, what it never does and what it imports; the tree of imports is
+//! a table in `tests/tidy.rs`.
 
+mod bundle;
 mod lifecycle;
 mod node;
 mod plugins;
@@ -20,37 +23,31 @@ mod verbs;
 mod watch;
 
 use std::io::Write;
-use std::os::unix::net::UnixListener as StdListener;
 use std::rc::Rc;
+use std::time::Duration;
 
-use tokio::net::UnixListener;
-use tokio::signal::unix::{SignalKind, signal};
 use tracing::{info, warn};
 
 use crate::config::Loaded;
-use crate::daemon::plugins::admission;
-use crate::daemon::plugins::socket;
-use crate::daemon::pods::crio_added;
-use crate::daemon::pods::crio_removed;
-use crate::daemon::process::detach;
-use crate::daemon::process::reload;
-use crate::daemon::process::sockets;
-use crate::daemon::process::subreaper;
-use crate::daemon::recovery::bypassed;
-use crate::daemon::recovery::catch_up;
-use crate::daemon::recovery::rediscover;
-use crate::daemon::server::drain;
-use crate::daemon::server::session;
 use crate::error::{Context, Result};
 use crate::host::Host;
 use crate::state::Store;
 
-use crate::daemon::node::Node;
-use crate::daemon::process::sockets::DaemonLock;
-use crate::daemon::process::subreaper::StandIn;
-use crate::daemon::run_dir::Home;
+use lifecycle::exit;
+use node::Node;
+use plugins::{admission, socket};
+use pods::{crio, crio_added, crio_removed};
+use process::sockets::DaemonLock;
+use process::subreaper::StandIn;
+use process::{detach, reload, signals, sockets, subreaper};
+use recovery::{bypassed, catch_up, rediscover};
+use run_dir::RunDir;
+use server::drain::Drain;
 
-pub use crate::daemon::plugins::admission::NRI_VERSION;
+pub use registry::NRI_VERSION;
+
+/// How long a plugin may take to shut down when the daemon ends.
+const SHUTDOWN_WAIT: Duration = Duration::from_secs(1);
 
 /// How the daemon was started.
 #[derive(Debug, Default)]
@@ -113,15 +110,18 @@ async fn serve(
     let state = loaded.config.run_dir.join("state");
     let (store, problems) = Store::open(&state, &boot_id)?;
     let node = Node::new(loaded.config.clone(), host, store);
-    *node.stand_in.borrow_mut() = stand_in;
-    let started_with = node.started_with.get_or_init(|| reload::StartedWith::new(&loaded));
-    problems.iter().for_each(|problem| node.note_failure(problem, ""));
-    tokio::task::spawn_local(Rc::clone(&node).write_when_there_is_room());
-    let home = Home::new(&node, lock, &loaded);
-    let is_first = !node.store.borrow().is_stamped();
+    *node.process.stand_in.borrow_mut() = stand_in;
+    let started_with = node.process.started_with.get_or_init(|| reload::StartedWith::new(&loaded));
+    problems.iter().for_each(|problem| node.report.note_failure(problem, ""));
+    tokio::task::spawn_local(write_records(Rc::clone(&node)));
+    let drain = Rc::new(Drain::default());
+    let run_dir = RunDir::new(&node, &drain, lock, &loaded);
+    tokio::task::spawn_local(exit::watch_all(Rc::clone(&node)));
+    tokio::task::spawn_local(crio::watch(Rc::clone(&node)));
+    let is_first = !node.records.read().is_stamped();
     bypassed::adopt(&node).await;
-    rediscover::again(&node).await;
-    catch_up::look_around(&node).await;
+    rediscover::rediscover(&node).await;
+    catch_up::make_true(&node).await;
     crio_added::adopt(&node, is_first).await;
     socket::open(&node);
     tokio::task::spawn_local(admission::record_protecting_plugins_later(Rc::clone(&node)));
@@ -130,25 +130,20 @@ async fn serve(
     if !node.is_bystander() {
         crio_added::look_out(&node);
     }
-    home.open(wrappers)?;
+    run_dir.open(wrappers)?;
     announce(start);
     info!("nri-runc {} is ready", env!("CARGO_PKG_VERSION"));
     tokio::select! {
-        told = until_told_to_end() => told?,
-        () = home.keep() => {}
+        told = signals::until_told_to_end() => told?,
+        () = run_dir.keep() => {}
         () = started_with.reload_at(hangups) => {}
         () = started_with.until_fixed() => {}
     }
-    drain::drain(&node).await;
+    drain.drain(&node).await;
     farewell(&node).await;
-    home.leave();
-    drain::release(&node).await;
+    run_dir.leave();
+    drain.release().await;
     Ok(())
-}
-
-fn asynchronous(listener: StdListener) -> Result<UnixListener> {
-    listener.set_nonblocking(true)?;
-    Ok(UnixListener::from_std(listener)?)
 }
 
 /// Tells whoever waits that the daemon can be asked: the wrapper that started it, or systemd.
@@ -174,43 +169,20 @@ fn say_to_starter(start: &Start, word: &[u8]) {
     let _closed = nix::unistd::close(fd);
 }
 
-async fn accept(node: Rc<Node>, listener: UnixListener) {
-    loop {
-        match listener.accept().await {
-            Ok((stream, _)) => {
-                tokio::task::spawn_local(session::serve(Rc::clone(&node), stream));
-            }
-            Err(error) => {
-                warn!("the daemon socket: {}", crate::error::in_our_words(&error));
-                tokio::time::sleep(std::time::Duration::from_millis(100)).await;
-            }
-        }
-    }
-}
-
-async fn until_told_to_end() -> Result<()> {
-    let doing = || "waiting for signals";
-    let mut terminate = signal(SignalKind::terminate()).doing(doing)?;
-    let mut interrupt = signal(SignalKind::interrupt()).doing(doing)?;
-    tokio::select! {
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
-    }
-    Ok(())
-}
-
 /// Lets plugins go in an orderly way; a plugin that does not answer is not waited for.
 async fn farewell(node: &Rc<Node>) {
     info!("stopping");
-    node.ending.set(true);
-    let shutdowns =
-        node.relay.guests().into_iter().map(|guest| {
-            tokio::task::spawn_local(async move { guest.seat.plugin.shutdown().await })
-        });
+    node.process.is_ending.set(true);
+    let shutdowns = node.registry.connected().into_iter().map(|connected| {
+        tokio::task::spawn_local(async move { connected.seat.plugin.shutdown().await })
+    });
     let shutdowns: Vec<_> = shutdowns.collect();
     for shutdown in shutdowns {
-        let patience = std::time::Duration::from_secs(1);
-        let _not_waited_for = tokio::time::timeout(patience, shutdown).await;
+        let _not_waited_for = tokio::time::timeout(SHUTDOWN_WAIT, shutdown).await;
     }
-    node.plugin_socket.remove(&node.config.socket_path);
+    node.registry.socket.remove(&node.config.socket_path);
+}
+
+async fn write_records(node: Rc<Node>) {
+    node.records.write_when_there_is_room().await;
 }

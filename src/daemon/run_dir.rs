@@ -1,15 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The run directory of a daemon that lives: somebody may wipe it, and wrappers would find nobody,
-//! start a second daemon and leave the plugins with the first. What has gone is made anew at once,
-//! from what is known. It never polls, but where the kernel has no watch left.
+//! The run directory while the daemon runs: an administrator or a cleaner may wipe it; wrappers
+//! would then find no socket, start a second daemon and leave the plugins with the first. What has
+//! gone is made anew at once, from what is known. It polls only where the kernel has no watch left.
 
 use std::cell::{Cell, RefCell};
-use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::rc::Rc;
 use std::time::Duration;
 
-use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
 use tokio::task::JoinHandle;
 use tracing::{info, warn};
 
@@ -23,18 +21,20 @@ use crate::daemon::node::{Node, log_failure};
 use crate::daemon::plugins::admission;
 use crate::daemon::process::sockets::{self, DaemonLock, ForWrappers};
 use crate::daemon::recovery::bypassed;
-use crate::daemon::watch::folders;
-use crate::daemon::watch::pidfd;
+use crate::daemon::server::drain::Drain;
+use crate::daemon::server::session;
+use crate::daemon::watch::folders::Watched;
 
 /// How often it is looked at when the kernel has no watch left.
 const WITHOUT_A_WATCH: Duration = Duration::from_secs(5);
 
 /// How long after a failure it is tried again, at first and at most.
-const PAUSES: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(5)];
+const RETRY_PAUSES: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(5)];
 
 /// What of the run directory is this daemon's alone.
-pub(crate) struct Home {
+pub(crate) struct RunDir {
     node: Rc<Node>,
+    drain: Rc<Drain>,
     lock: RefCell<DaemonLock>,
     /// The socket's file; none where it is the service manager's.
     socket: Cell<Option<SocketFile>>,
@@ -44,19 +44,25 @@ pub(crate) struct Home {
     following: RefCell<Option<JoinHandle<()>>>,
 }
 
-impl Home {
+impl RunDir {
     /// Moves in: sockets and lock are there, and the records.
-    pub(crate) fn new(node: &Rc<Node>, lock: DaemonLock, loaded: &Loaded) -> Self {
-        let home = Self {
+    pub(crate) fn new(
+        node: &Rc<Node>,
+        drain: &Rc<Drain>,
+        lock: DaemonLock,
+        loaded: &Loaded,
+    ) -> Self {
+        let run_dir = Self {
             node: Rc::clone(node),
+            drain: Rc::clone(drain),
             lock: RefCell::new(lock),
             socket: Cell::default(),
             snapshot: (!loaded.is_broken() && loaded.config.protection_error.is_none())
                 .then(|| config::snapshot_text(&loaded.files)),
             following: RefCell::default(),
         };
-        home.keep_snapshot();
-        home
+        run_dir.keep_snapshot();
+        run_dir
     }
 
     fn keep_snapshot(&self) {
@@ -68,10 +74,14 @@ impl Home {
 
     /// Serves wrappers, and looks for the notes of those that went past us.
     pub(crate) fn open(&self, wrappers: ForWrappers) -> Result<()> {
-        let listener = crate::daemon::asynchronous(wrappers.listener)?;
+        let listener = sockets::asynchronous(wrappers.listener)?;
         self.socket.set(wrappers.file);
         // Whoever has connected to an earlier socket is served by its own task.
-        tokio::task::spawn_local(crate::daemon::accept(Rc::clone(&self.node), listener));
+        tokio::task::spawn_local(session::accept(
+            Rc::clone(&self.node),
+            Rc::clone(&self.drain),
+            listener,
+        ));
         self.follow();
         Ok(())
     }
@@ -90,12 +100,12 @@ impl Home {
 
     /// Keeps the run directory whole. Ends when another daemon has it.
     pub(crate) async fn keep(&self) {
-        let (mut pause, mut is_said) = (PAUSES[0], false);
+        let (mut pause, mut is_said) = (RETRY_PAUSES[0], false);
         loop {
             // Before it is looked at: what goes meanwhile is not missed.
             let events = self.watch();
             if self.is_whole() {
-                (pause, is_said) = (PAUSES[0], false);
+                (pause, is_said) = (RETRY_PAUSES[0], false);
                 wait(events).await;
                 continue;
             }
@@ -107,26 +117,21 @@ impl Home {
                 Err(error) => error.to_string(),
             };
             if !std::mem::replace(&mut is_said, true) {
-                self.node.note_failure(&format!("the run directory was deleted; {said}"), "");
+                self.node
+                    .report
+                    .note_failure(&format!("the run directory was deleted; {said}"), "");
             }
             // Whoever wipes may not have finished.
             tokio::time::sleep(pause).await;
-            pause = PAUSES[1].min(pause * 2);
+            pause = RETRY_PAUSES[1].min(pause * 2);
         }
     }
 
-    fn watch(&self) -> Option<OwnedFd> {
-        let events = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK).ok()?;
-        let wanted = WatchFlags::DELETE
-            | WatchFlags::MOVED_FROM
-            | WatchFlags::DELETE_SELF
-            | WatchFlags::MOVE_SELF
-            | WatchFlags::ONLYDIR;
+    /// None where the kernel has no watch left, or one of the folders is not there.
+    fn watch(&self) -> Option<[Watched; 2]> {
         let run = &self.node.config.run_dir;
-        let watched = [run.clone(), run.join("state")];
-        let watched =
-            watched.iter().filter(|dir| inotify::add_watch(&events, *dir, wanted).is_ok());
-        (watched.count() == 2).then_some(events)
+        let folders = &self.node.watches.folders;
+        Some([folders.watch(run)?, folders.watch(&run.join("state"))?])
     }
 
     fn has_lock(&self) -> bool {
@@ -146,7 +151,7 @@ impl Home {
         let run = &self.node.config.run_dir;
         self.has_lock()
             && self.has_socket()
-            && self.node.store.borrow().is_in_place()
+            && self.node.records.read().is_in_place()
             && run.join("bypassed").is_dir()
             && run.join(REFUSED_DIR).is_dir()
     }
@@ -165,8 +170,8 @@ impl Home {
         if !self.has_socket() {
             self.open(sockets::bound(config)?)?;
         }
-        if !self.node.store.borrow().is_in_place() {
-            self.node.store.borrow_mut().rebuild()?;
+        if !self.node.records.read().is_in_place() {
+            self.node.records.rebuild()?;
             admission::remember_who_is_here(&self.node);
         }
         self.keep_snapshot();
@@ -176,12 +181,12 @@ impl Home {
     }
 }
 
-async fn wait(events: Option<OwnedFd>) {
-    match events {
-        Some(events) => {
-            pidfd::readable(&events).await;
-            folders::take_in(&events);
-        }
+async fn wait(watched: Option<[Watched; 2]>) {
+    match watched {
+        Some([mut run, mut state]) => tokio::select! {
+            () = run.next_departure() => {}
+            () = state.next_departure() => {}
+        },
         None => tokio::time::sleep(WITHOUT_A_WATCH).await,
     }
 }

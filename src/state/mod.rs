@@ -18,7 +18,7 @@ use serde_json::{Map, Value};
 
 use crate::files::{self, Original};
 
-pub use notes::{Change, InFlight, Patched, Skipped, Updating, Wish};
+pub use notes::{Change, EVICTION, InFlight, Patched, Skipped, Updating, Wish};
 
 pub use store::Store;
 pub use wire::Wire;

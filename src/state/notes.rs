@@ -7,6 +7,9 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+/// Event and field of the change by which `explain` shows an eviction.
+pub const EVICTION: &str = "eviction";
+
 /// One change that a plugin made, as `explain` shows it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Change {

@@ -10,32 +10,30 @@ use crate::engine::EngineKind;
 use crate::spec::{overlay, owned};
 use crate::state::{Container, Key, Wish};
 
-use crate::daemon::node::messages;
+use crate::daemon::node::messages::{self, Classes};
 use crate::daemon::node::{Node, log_failure};
-use crate::daemon::resources::classes::Classes;
-use crate::daemon::verbs::update::Block;
+use crate::daemon::resources::in_force::Block;
 
 /// Where such values come from, as `explain` tells it.
 const EVENT: &str = "restart under the same id";
 
 /// Keeps what plugins had set in a container that is about to be forgotten, if it may be made anew.
 pub(crate) fn keep(node: &Node, record: &Container) {
-    let mut store = node.store.borrow_mut();
     let is_later = record.overlay != record.at_creation || is_moved(record);
     if !record.was_made() {
         return; // What an earlier one left still holds.
     }
     let may_return = !EngineKind::named(&record.engine).is_some_and(EngineKind::uses_ids_once);
     if is_later && !record.is_sandbox && may_return {
-        log_failure("keeping what plugins had set", store.keep(record));
+        log_failure("keeping what plugins had set", node.records.keep(record));
     } else {
-        store.drop_kept(&record.key);
+        node.records.drop_kept(&record.key);
     }
 }
 
 /// What is to be set once the container is created; `answered` is what this creation's plugins set.
-pub(crate) fn wish(node: &Node, key: &Key, answered: &Block) -> Option<Wish> {
-    let store = node.store.borrow();
+pub(crate) fn from_earlier(node: &Node, key: &Key, answered: &Block) -> Option<Wish> {
+    let store = node.records.read();
     let new = store.container(key)?;
     let old = store.gone().rev().find(|gone| gone.key == *key && gone.was_made())?;
     // Another bundle is another container that happens to have the same name.
@@ -45,7 +43,7 @@ pub(crate) fn wish(node: &Node, key: &Key, answered: &Block) -> Option<Wish> {
     }
     let (engine, asked) = (&old.engine_resources, &new.engine_resources);
     let kept = overlay::merge_update(engine, &old.overlay, asked, false).overlay;
-    let is_there = |plugin: &str| node.relay.find(plugin).is_some();
+    let is_there = |plugin: &str| node.registry.find(plugin).is_some();
     let (at_creation, answered) = (owned::values(&old.at_creation), owned::values(answered));
     let part = owned::keep_owned(&kept, |field| {
         let is_of_creation = at_creation.get(&field.path) == Some(&field.value);

@@ -6,5 +6,12 @@
 
 pub(crate) mod carry_over;
 pub(crate) mod exit;
+pub(crate) mod late_start;
+pub(crate) mod notify;
+pub(crate) mod refusal;
+pub(crate) mod removal;
 pub(crate) mod rollback;
 pub(crate) mod settle;
+pub(crate) mod state;
+pub(crate) mod stop;
+pub(crate) mod update_outcome;

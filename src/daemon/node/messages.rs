@@ -12,7 +12,22 @@ use crate::engine::EngineKind;
 use crate::plugin::{Encoded, Event, api};
 use crate::state::{Container, Lifecycle, Pod, Wire};
 
-use crate::daemon::resources::classes::Classes;
+/// Names of classes, where a plugin said one; empty for none.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Classes {
+    pub(crate) blockio: Option<String>,
+    pub(crate) rdt: Option<String>,
+}
+
+impl Classes {
+    /// Those in a plugin's resources.
+    pub(crate) fn of(resources: &api::LinuxResources) -> Self {
+        let name = |class: &MessageField<api::OptionalString>| {
+            class.as_ref().map(|class| class.value.clone())
+        };
+        Self { blockio: name(&resources.blockio_class), rdt: name(&resources.rdt_class) }
+    }
+}
 
 /// Fields of a message whose values are the record's: they are not kept a second time.
 const OF_RECORD: [u64; 10] = [ID, 2, 4, 12, 14, 15, 16, 17, 18, 19];

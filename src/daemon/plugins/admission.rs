@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Plugins come to the table: external ones through the socket, pre-installed ones from
-//! `launcher.rs`.
-//! Handshakes run side by side and are bounded; a connection that never registers disturbs
-//! nobody. It decides who may sit (D11, D13), and what a newcomer is synchronized with (D15).
+//! Plugins register: external ones through the socket, pre-installed ones from `launcher.rs`.
+//!
+//! Handshakes run side by side and are bounded; a connection that never registers delays no other.
+//! Which plugins may register is D11 and D13, what they are synchronized with D15.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::rc::Rc;
-use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use tokio::net::{UnixListener, UnixStream};
@@ -15,43 +14,39 @@ use tokio::sync::Notify;
 use tracing::{info, warn};
 
 use crate::chain::ChainedPlugin;
+use crate::daemon::node::events::{self, Moment};
+use crate::daemon::node::{Node, log_failure, messages};
+use crate::daemon::plugins::returning;
+use crate::daemon::plugins::upcalls::upcalls;
+use crate::daemon::registry::NRI_VERSION;
+use crate::daemon::registry::connected::ConnectedPlugin;
+use crate::daemon::resources::updates;
 use crate::error::quoted;
-use crate::plugin::{
-    self, Encoded, EncodedSnapshot, Outcome, Plugin, PluginIdentity, Settings, Upcalls, api,
-};
+use crate::plugin::{self, Encoded, EncodedSnapshot, Outcome, Plugin, Settings};
 use crate::state::Container;
 use crate::text::counted;
 
-use crate::daemon::node::Node;
-use crate::daemon::node::messages;
-use crate::daemon::plugins::returning;
-use crate::daemon::registry::relay::Guest;
-use crate::daemon::registry::roster::Newcomer;
+/// The pause after a connection that could not be accepted.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Connections that may be registering at once (D11).
-const WAITING_ROOM: usize = 64;
-
-/// Requests of one plugin that wait for their turn; it does not come to have more in hand.
-const ORDERS: usize = 32;
+const MAX_REGISTERING: usize = 64;
 
 /// Containers of a snapshot that are encoded while others wait.
 const AT_ONCE: usize = 100;
 
-/// The NRI version that we speak.
-pub const NRI_VERSION: &str = "v0.12.5";
-
 /// Those who are registering, longest first, each with a way to be sent off.
-type WaitingRoom = Rc<RefCell<VecDeque<Rc<Notify>>>>;
+type Registering = Rc<RefCell<VecDeque<Rc<Notify>>>>;
 
-/// Accepts plugins for ever.
+/// Accepts connections of plugins. Never ends.
 pub(crate) async fn accept(node: Rc<Node>, listener: UnixListener) {
-    let waiting = WaitingRoom::default();
+    let waiting = Registering::default();
     loop {
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,
             Err(error) => {
                 warn!("the plugin socket: {}", crate::error::in_our_words(&error));
-                tokio::time::sleep(Duration::from_millis(100)).await;
+                tokio::time::sleep(ACCEPT_PAUSE).await;
                 continue;
             }
         };
@@ -63,7 +58,7 @@ pub(crate) async fn accept(node: Rc<Node>, listener: UnixListener) {
         tokio::task::spawn_local(async move {
             let pid = stream.peer_cred().ok().and_then(|peer| peer.pid());
             let settings = settings(&node);
-            let newcomer = node.relay.roster.enters(None, pid);
+            let newcomer = node.registry.roster.enters(None, pid);
             let upcalls = upcalls(&node, &newcomer);
             let pid = pid.unwrap_or(0);
             let shaken = tokio::select! {
@@ -73,10 +68,10 @@ pub(crate) async fn accept(node: Rc<Node>, listener: UnixListener) {
             drop(newcomer);
             waiting.borrow_mut().retain(|other| !Rc::ptr_eq(other, &place));
             match shaken {
-                Some(Ok(plugin)) => sit_down(&node, plugin, false).await,
+                Some(Ok(plugin)) => admit(&node, plugin, false).await,
                 Some(Err(error)) => info!("a plugin connection of process {pid} ended: {error}"),
                 None => warn!(
-                    "{WAITING_ROOM} connections have not registered yet: the one that waited longest, of process {pid}, was closed"
+                    "{MAX_REGISTERING} connections have not registered yet: the one that waited longest, of process {pid}, was closed"
                 ),
             }
         });
@@ -85,9 +80,9 @@ pub(crate) async fn accept(node: Rc<Node>, listener: UnixListener) {
 
 /// A place for a newcomer. Where all are taken, who has waited longest without a word has to go:
 /// a plugin that means it registers within milliseconds, even while others flood us.
-fn take_place(waiting: &WaitingRoom) -> Rc<Notify> {
+fn take_place(waiting: &Registering) -> Rc<Notify> {
     let mut waiting = waiting.borrow_mut();
-    if waiting.len() >= WAITING_ROOM
+    if waiting.len() >= MAX_REGISTERING
         && let Some(longest) = waiting.pop_front()
     {
         longest.notify_one();
@@ -118,9 +113,9 @@ pub(crate) fn settings(node: &Node) -> Settings {
 }
 
 /// Synchronizes a registered plugin and lets it take part; watches it to its end.
-pub(crate) async fn sit_down(node: &Rc<Node>, plugin: Plugin, launched: bool) {
+pub(crate) async fn admit(node: &Rc<Node>, plugin: Plugin, launched: bool) {
     let id = plugin.id();
-    if let Some(old) = node.relay.find(&id) {
+    if let Some(old) = node.registry.find(&id) {
         if !old.is_doubtful() {
             warn!("{id} is already connected: the new connection was refused");
             plugin.disconnect("a plugin of the same name is already connected");
@@ -128,31 +123,31 @@ pub(crate) async fn sit_down(node: &Rc<Node>, plugin: Plugin, launched: bool) {
         }
         info!("{id} reconnected and replaces the old connection");
         old.seat.plugin.disconnect("it reconnected");
-        node.relay.remove(&old, "it reconnected");
+        node.registry.remove(&old, "it reconnected");
     }
-    // Snapshot and seat in one step: what happens from here on reaches the newcomer as events.
-    let (pods, containers, known) = node.snapshot_shared();
+    // Snapshot and registration in one step: what happens from here on reaches it as events.
+    let Moment { pods, containers, about } = events::snapshot_shared(&node.records.read());
     let settings = node.config.plugin(plugin.index(), plugin.name());
     let mistake = node.config.unreliable();
     let seat =
         ChainedPlugin::new(plugin, launched, &settings).with_unknown_rights(mistake.as_deref());
-    let guest = node.relay.seat(seat, known);
+    let connected = node.registry.add(seat, about);
     let counts = (counted(pods.len(), "pod"), counted(containers.len(), "container"));
     let snapshot = EncodedSnapshot { pods, containers: encoded(containers).await };
-    if !synchronize(node, &guest, snapshot).await {
-        guest.seat.plugin.disconnect("it could not be synchronized");
-        node.relay.remove(&guest, &guest.seat.plugin.closed().await);
+    if !synchronize(node, &connected, snapshot).await {
+        connected.seat.plugin.disconnect("it could not be synchronized");
+        node.registry.remove(&connected, &connected.seat.plugin.closed().await);
         return;
     }
-    node.relay.catch_up(&guest).await;
+    connected.catch_up().await;
     info!("{id} is synchronized with {} and {}", counts.0, counts.1);
     remember_who_is_here(node);
-    node.plugins_came.notify_waiters();
-    let why = guest.seat.plugin.closed().await;
-    node.relay.remove(&guest, &why);
+    node.registry.returning.note_arrival();
+    let why = connected.seat.plugin.closed().await;
+    node.registry.remove(&connected, &why);
     record_protecting_plugins(node);
     // Its process, where it is ours, must not outlive its connection.
-    guest.seat.plugin.disconnect("its connection has ended");
+    connected.seat.plugin.disconnect("its connection has ended");
     info!("{id} disconnected: {}", quoted(&why));
 }
 
@@ -167,12 +162,16 @@ async fn encoded(containers: Vec<Rc<Container>>) -> Vec<Encoded> {
     encoded
 }
 
-async fn synchronize(node: &Rc<Node>, guest: &Rc<Guest>, snapshot: EncodedSnapshot) -> bool {
-    let outcome = guest.seat.plugin.synchronize_encoded(&snapshot).await;
+async fn synchronize(
+    node: &Rc<Node>,
+    connected: &Rc<ConnectedPlugin>,
+    snapshot: EncodedSnapshot,
+) -> bool {
+    let outcome = connected.seat.plugin.synchronize_encoded(&snapshot).await;
     drop(snapshot);
     let why = match outcome {
         Outcome::Answered(response) => {
-            crate::daemon::resources::updates::synchronized(node, guest, response).await;
+            updates::synchronized(node, connected, response).await;
             return true;
         }
         Outcome::Refused(text) | Outcome::Unimplemented(text) => {
@@ -182,9 +181,9 @@ async fn synchronize(node: &Rc<Node>, guest: &Rc<Guest>, snapshot: EncodedSnapsh
         Outcome::Gone(why) => format!("went away ({})", quoted(&why)),
         Outcome::NotConnected | Outcome::Busy(_) => "went away".to_owned(),
     };
-    node.note_failure(
-        &format!("{} could not be synchronized: it {why}", guest.seat.id()),
-        &guest.seat.id(),
+    node.report.note_failure(
+        &format!("{} could not be synchronized: it {why}", connected.seat.id()),
+        &connected.seat.id(),
     );
     false
 }
@@ -198,11 +197,11 @@ pub(crate) fn remember_who_is_here(node: &Node) {
 /// Records the connected plugins that protect containers on their own account, for wrappers that
 /// find no daemon. A daemon that ends leaves the list: its plugins go because it does.
 pub(crate) fn record_protecting_plugins(node: &Node) {
-    if node.ending.get() {
+    if node.process.is_ending.get() {
         return;
     }
     let mut list = String::new();
-    for seat in node.relay.seats() {
+    for seat in node.registry.synchronized() {
         if seat.plugin.is_validator() {
             list.push_str(&format!("{} validates adjustments\n", seat.id()));
         } else if seat.policy().refuses_by_declaration() {
@@ -213,7 +212,7 @@ pub(crate) fn record_protecting_plugins(node: &Node) {
     let recorded = std::fs::read_to_string(&path).unwrap_or_default();
     if recorded != list {
         let written = crate::files::replace(&path, list.as_bytes());
-        crate::daemon::node::log_failure("recording the plugins that protect containers", written);
+        log_failure("recording the plugins that protect containers", written);
     }
 }
 
@@ -222,56 +221,4 @@ pub(crate) fn record_protecting_plugins(node: &Node) {
 pub(crate) async fn record_protecting_plugins_later(node: Rc<Node>) {
     tokio::time::sleep(node.config.registration_timeout).await;
     record_protecting_plugins(&node);
-}
-
-/// Requests that plugins make of us. They arrive on tasks of their own, outside of our thread-
-/// bound state, so they are handed over and answered.
-struct Desk {
-    orders: tokio::sync::mpsc::Sender<UpdateOrder>,
-    registered: Arc<OnceLock<PluginIdentity>>,
-}
-
-/// One UpdateContainers request on its way to the node.
-pub(crate) struct UpdateOrder {
-    plugin: String,
-    request: api::UpdateContainersRequest,
-    reply: tokio::sync::oneshot::Sender<Result<api::UpdateContainersResponse, String>>,
-}
-
-pub(crate) fn upcalls(node: &Rc<Node>, newcomer: &Newcomer) -> Arc<dyn Upcalls> {
-    let (sender, mut orders) = tokio::sync::mpsc::channel::<UpdateOrder>(ORDERS);
-    let node = Rc::clone(node);
-    tokio::task::spawn_local(async move {
-        while let Some(order) = orders.recv().await {
-            // The plugin may have given up meanwhile.
-            if order.reply.is_closed() {
-                continue;
-            }
-            let reply =
-                crate::daemon::resources::updates::unsolicited(&node, &order.plugin, order.request)
-                    .await;
-            let _plugin_is_gone = order.reply.send(reply);
-            // The next may be there already: first whoever else has something to do.
-            tokio::task::yield_now().await;
-        }
-    });
-    Arc::new(Desk { orders: sender, registered: Arc::clone(&newcomer.registered) })
-}
-
-#[async_trait::async_trait]
-impl Upcalls for Desk {
-    fn registered(&self, plugin: &PluginIdentity) {
-        let _only_once = self.registered.set(plugin.clone());
-    }
-
-    async fn update_containers(
-        &self,
-        plugin: &PluginIdentity,
-        request: api::UpdateContainersRequest,
-    ) -> Result<api::UpdateContainersResponse, String> {
-        let (reply, answer) = tokio::sync::oneshot::channel();
-        let order = UpdateOrder { plugin: plugin.to_string(), request, reply };
-        self.orders.send(order).await.map_err(|_gone| "the daemon is ending".to_owned())?;
-        answer.await.map_err(|_gone| "the daemon is ending".to_owned())?
-    }
 }

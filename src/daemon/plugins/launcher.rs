@@ -15,6 +15,7 @@ use crate::plugin::{self, Launched, PluginFile, ProcessLog, Unusable};
 
 use crate::daemon::node::Node;
 use crate::daemon::plugins::admission;
+use crate::daemon::plugins::upcalls::upcalls;
 use crate::daemon::registry::roster::LaunchRecord;
 use crate::daemon::watch::pidfd;
 
@@ -91,7 +92,7 @@ fn follow(node: &Rc<Node>, wishes: &mut Wishes, seen: &(Vec<PluginFile>, Vec<Unu
         } else {
             let (wish, wished) = channel(Some(file.clone()));
             wishes.insert(id, wish);
-            let record = node.relay.roster.launches(&file.index, &file.name);
+            let record = node.registry.roster.launches(&file.index, &file.name);
             tokio::task::spawn_local(look_after(Rc::clone(node), wished, record));
         }
     }
@@ -108,7 +109,7 @@ async fn look_after(
         let Some(file) = wished.borrow_and_update().clone() else { return };
         let begun = Instant::now();
         live(&node, &file, &mut wished, &record).await;
-        if node.ending.get() {
+        if node.process.is_ending.get() {
             return;
         }
         if wished.borrow().as_ref() != Some(&file) {
@@ -136,42 +137,42 @@ async fn live(
     let log = ProcessLog::new(&id);
     record.starts(&log);
     let settings = admission::settings(node);
-    let newcomer = node.relay.roster.enters(Some((file.index.clone(), file.name.clone())), None);
+    let newcomer = node.registry.roster.enters(Some((file.index.clone(), file.name.clone())), None);
     let started = tokio::select! {
-        started = Launched::start(file, &settings, admission::upcalls(node, &newcomer), &log) => started,
+        started = Launched::start(file, &settings, upcalls(node, &newcomer), &log) => started,
         _ = wished.changed() => return,
     };
     drop(newcomer);
     let plugin = match started {
         Ok(plugin) => plugin,
         Err(error) => {
-            return node.note_failure(&format!("{id} could not be started: {error}"), &id);
+            return node.report.note_failure(&format!("{id} could not be started: {error}"), &id);
         }
     };
     let process = plugin.pid().and_then(|pid| pidfd::open(u32::try_from(pid).ok()?));
-    let sitting = admission::sit_down(node, plugin, true);
-    tokio::pin!(sitting);
+    let registered = admission::admit(node, plugin, true);
+    tokio::pin!(registered);
     let is_wished_away = tokio::select! {
-        () = &mut sitting => return gone(process.as_ref()).await,
+        () = &mut registered => return gone(process.as_ref()).await,
         // Something that it started may keep its connection open.
         () = ended(process.as_ref()) => false,
         _ = wished.changed() => true,
     };
-    if let Some(guest) = node.relay.find(&id).filter(|guest| guest.seat.launched) {
+    if let Some(plugin) = node.registry.find(&id).filter(|plugin| plugin.seat.launched) {
         if is_wished_away {
             let comes_back = wished.borrow().is_some();
             if comes_back {
-                node.expect(&id);
+                node.registry.returning.expect(&id, node.config.registration_timeout);
             }
             // Who asks it now is answered; nobody else asks it any more.
             let why = if comes_back { "its file changed" } else { "its file is gone" };
-            node.relay.remove(&guest, why);
-            guest.seat.plugin.shutdown().await;
+            node.registry.remove(&plugin, why);
+            plugin.seat.plugin.shutdown().await;
         } else {
-            guest.seat.plugin.disconnect("its process has ended, or its file is gone");
+            plugin.seat.plugin.disconnect("its process has ended, or its file is gone");
         }
     }
-    sitting.await;
+    registered.await;
     gone(process.as_ref()).await;
 }
 

@@ -5,6 +5,7 @@
 //! It decides nothing about containers.
 
 pub(crate) mod admission;
-pub(crate) mod launcher;
-pub(crate) mod returning;
+mod launcher;
+mod returning;
 pub(crate) mod socket;
+mod upcalls;

@@ -4,80 +4,17 @@
 //! back is not waited for.
 
 use std::collections::BTreeMap;
-use std::os::fd::OwnedFd;
-use std::time::Duration;
 
 use serde_json::{Value, json};
-use tracing::{info, warn};
+use tracing::info;
 
 use crate::files;
 use crate::plugin;
 use crate::state::Store;
 
 use crate::daemon::node::{Node, log_failure};
+use crate::daemon::registry::returning::Expected;
 use crate::daemon::watch::pidfd;
-
-/// How often it is looked whether an expected plugin's process has ended.
-const GLANCE: Duration = Duration::from_millis(200);
-
-/// A plugin that is waited for.
-#[derive(Debug, Default)]
-pub(crate) struct Expected {
-    /// The process with which it is over, where nothing would start another one.
-    process: Option<OwnedFd>,
-}
-
-impl Expected {
-    /// Whether its process has ended and nothing starts it again.
-    pub(crate) fn is_gone_for_good(&self) -> bool {
-        self.process.as_ref().is_some_and(pidfd::has_ended)
-    }
-}
-
-impl Node {
-    /// After a daemon start: waits for the plugins that were connected before or that the operator
-    /// names, bounded by the registration time-out (D14). Later, returns at once.
-    pub(crate) async fn plugins_are_back(&self) {
-        let Some(until) = self.wait_until.get() else { return };
-        let begun = tokio::time::Instant::now();
-        let mut logs = false;
-        let late = loop {
-            let came = self.plugins_came.notified();
-            let late = self.late_plugins();
-            let now = tokio::time::Instant::now();
-            if late.is_empty() || now >= until {
-                break late;
-            }
-            if self.logged_wait.replace(Some(until)) != Some(until) {
-                logs = true;
-                let seconds = (until - now).as_secs_f32();
-                info!("a create waits up to {seconds:.1} s for {}", late.join(", "));
-            }
-            // A process that ends meanwhile is not waited for any longer.
-            let _either = tokio::time::timeout_at(until.min(now + GLANCE), came).await;
-        };
-        if self.wait_until.get() == Some(until) {
-            self.wait_until.set(None);
-        }
-        let waited = begun.elapsed().as_secs_f32();
-        match (logs, late.is_empty()) {
-            (true, true) => info!("the create continues after {waited:.1} s"),
-            (true, false) => {
-                warn!("the create continues after {waited:.1} s without {}", late.join(", "));
-            }
-            (false, _) => {}
-        }
-    }
-
-    /// Expected plugins that are not here yet and may still come.
-    fn late_plugins(&self) -> Vec<String> {
-        let expected = self.expected.borrow();
-        let late = expected.iter().filter(|(name, expected)| {
-            !self.relay.is_present(name) && !expected.is_gone_for_good()
-        });
-        late.map(|(name, _)| name.clone()).collect()
-    }
-}
 
 fn file(node: &Node) -> std::path::PathBuf {
     node.config.run_dir.join("state/plugins.json")
@@ -85,16 +22,16 @@ fn file(node: &Node) -> std::path::PathBuf {
 
 /// Puts the connected plugins on record, each with its process and what would start it again.
 pub(crate) fn remember(node: &Node) {
-    let rows = node.relay.guests().into_iter().map(|guest| {
-        let pid = guest.seat.plugin.pid().and_then(|pid| u32::try_from(pid).ok());
+    let rows = node.registry.connected().into_iter().map(|plugin| {
+        let pid = plugin.seat.plugin.pid().and_then(|pid| u32::try_from(pid).ok());
         let pid = pid.filter(|pid| *pid > 0);
         let cgroup = pid.map(|pid| cgroup(node, pid)).unwrap_or_default();
         json!({
-            "id": guest.seat.id(),
+            "id": plugin.seat.id(),
             "pid": pid,
             "start": pid.and_then(|pid| pidfd::start_time(&node.host, pid)),
             "service": is_service(&cgroup),
-            "pod": pod_of(&node.store.borrow(), &cgroup),
+            "pod": pod_of(&node.records.read(), &cgroup),
         })
     });
     let bytes = Value::Array(rows.collect()).to_string();
@@ -118,11 +55,7 @@ pub(crate) fn expect(node: &Node) {
     for id in launched.chain(node.config.wait_for.iter().cloned()) {
         expected.insert(id, Expected::default());
     }
-    if !expected.is_empty() {
-        let until = tokio::time::Instant::now() + node.config.registration_timeout;
-        node.wait_until.set(Some(until));
-    }
-    *node.expected.borrow_mut() = expected;
+    node.registry.returning.expect_all(expected, node.config.registration_timeout);
 }
 
 /// How a plugin that was connected is waited for; `None` where it cannot come back.
@@ -132,7 +65,7 @@ fn may_return(node: &Node, id: &str, row: &Value) -> Option<Expected> {
         return Some(Expected::default());
     };
     let pod = row["pod"].as_str();
-    let has_pod = pod.is_some_and(|pod| node.store.borrow().pod(pod).is_some());
+    let has_pod = pod.is_some_and(|pod| node.records.read().pod(pod).is_some());
     if has_pod || row["service"] == true {
         // A kubelet or systemd starts it again.
         return Some(Expected::default());

@@ -6,24 +6,23 @@
 //! never replaces a socket that a process listens on, and never disconnects a plugin: those that
 //! came over our socket stay when the path is lost.
 
-use std::cell::{Cell, RefCell};
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
-use serde_json::{Value, json};
-use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
 use crate::plugin::socket::{self, Bound, NoPlugins, SocketFile};
 
-use crate::daemon::node::{Node, now};
+use crate::clock::now;
+use crate::daemon::node::Node;
+use crate::daemon::node::queues::PodNews;
 use crate::daemon::plugins::admission;
 use crate::daemon::plugins::launcher;
 use crate::daemon::plugins::returning;
-use crate::daemon::pods::crio_added;
+use crate::daemon::process::sockets::asynchronous;
 use crate::daemon::watch::folders::{News, Watched};
 use crate::daemon::watch::pidfd;
 
@@ -37,59 +36,6 @@ const CONNECT: Duration = Duration::from_secs(60);
 /// An engine unlinks the old socket and then binds its own: between the two the path is not free.
 const SETTLE: Duration = Duration::from_millis(300);
 
-/// Who has the plugin socket, and since when.
-#[derive(Debug, Default)]
-pub(crate) struct PluginSocket {
-    /// The file of ours.
-    file: Cell<Option<SocketFile>>,
-    problem: RefCell<Option<NoPlugins>>,
-    since: Cell<i64>,
-    /// Plugins could connect to this daemon, if only for a while.
-    was_open: Cell<bool>,
-    accepting: RefCell<Option<JoinHandle<()>>>,
-}
-
-impl PluginSocket {
-    /// Whether the plugins have been the engine's own ever since this daemon started: then the
-    /// wrapper is nothing but the runtime. A path that is lost later changes nothing for the
-    /// containers: the plugins that are connected go on, and required ones stay required.
-    pub(crate) fn is_bystander(&self) -> bool {
-        !self.was_open.get() && matches!(*self.problem.borrow(), Some(NoPlugins::Taken(_)))
-    }
-
-    /// `open`, or why plugins cannot connect, in one line.
-    pub(crate) fn line(&self) -> String {
-        self.problem.borrow().as_ref().map_or_else(|| "open".to_owned(), ToString::to_string)
-    }
-
-    /// The same for scripts.
-    pub(crate) fn to_json(&self, path: &Path) -> Value {
-        let problem = self.problem.borrow();
-        let (state, listener) = match problem.as_ref() {
-            None => ("open", None),
-            Some(NoPlugins::SwitchedOff) => ("off", None),
-            Some(NoPlugins::Taken(listener)) if self.was_open.get() => ("lost", Some(listener)),
-            Some(NoPlugins::Taken(listener)) => ("taken", Some(listener)),
-            Some(NoPlugins::Failed(_)) => ("failed", None),
-        };
-        json!({
-            "state": state,
-            "path": path,
-            "since": self.since.get(),
-            "listener": listener.map(|listener| {
-                json!({"pid": listener.pid, "name": listener.name, "engine": listener.engine})
-            }),
-        })
-    }
-
-    /// Removes the file, if it is still there: the daemon ends.
-    pub(crate) fn remove(&self, path: &Path) {
-        if let Some(file) = self.file.get() {
-            file.remove(path);
-        }
-    }
-}
-
 /// What is known of the process that has the path.
 struct Other {
     file: Option<SocketFile>,
@@ -102,7 +48,7 @@ struct Other {
 /// Opens the socket and launches the pre-installed plugins; where an engine's own NRI listens
 /// already, the daemon stays away from plugins until it is gone.
 pub(crate) fn open(node: &Rc<Node>) {
-    let slot = &node.plugin_socket;
+    let slot = &node.registry.socket;
     returning::expect(node);
     slot.since.set(now());
     match socket::for_plugins(&node.config) {
@@ -120,7 +66,7 @@ pub(crate) fn open(node: &Rc<Node>) {
     if node.is_bystander() {
         // No plugin comes to us: no create waits for those that are the engine's now, nor is
         // refused for want of them.
-        node.expect_nobody();
+        node.registry.returning.expect_none();
         if node.config.requires_plugins() {
             warn!("required plugins are not enforced: containers are created unchanged");
         }
@@ -131,13 +77,13 @@ pub(crate) fn open(node: &Rc<Node>) {
 }
 
 fn launch(node: &Rc<Node>) {
-    node.plugin_socket.was_open.set(true);
+    node.registry.socket.was_open.set(true);
     tokio::task::spawn_local(launcher::keep(Rc::clone(node)));
 }
 
 fn accept(node: &Rc<Node>, Bound { listener, file }: Bound) {
-    let slot = &node.plugin_socket;
-    match crate::daemon::asynchronous(listener) {
+    let slot = &node.registry.socket;
+    match asynchronous(listener) {
         Ok(listener) => {
             let task = tokio::task::spawn_local(admission::accept(Rc::clone(node), listener));
             if let Some(old) = slot.accepting.borrow_mut().replace(task) {
@@ -179,7 +125,7 @@ async fn keep(node: Rc<Node>) {
 
 /// The folder of the path, else the nearest one above it.
 fn watch_near(node: &Node, path: &Path) -> Option<Watched> {
-    path.ancestors().skip(1).find_map(|folder| node.folders.watch(folder))
+    path.ancestors().skip(1).find_map(|folder| node.watches.folders.watch(folder))
 }
 
 async fn something_happens(watched: Option<&mut Watched>) {
@@ -199,7 +145,7 @@ async fn ends(process: Option<&OwnedFd>) {
 }
 
 fn is_ours(node: &Node, path: &Path) -> bool {
-    node.plugin_socket.file.get().is_some_and(|file| file.is_at(path))
+    node.registry.socket.file.get().is_some_and(|file| file.is_at(path))
 }
 
 /// Whether the other process still has the path, as far as that shows without connecting to it.
@@ -260,12 +206,12 @@ fn take(node: &Rc<Node>, bound: Bound) {
     // Whoever comes over from the engine is waited for, as after a start of the daemon.
     returning::expect(node);
     launch(node);
-    crio_added::look_out(node);
+    node.tell_crio_watch(PodNews::LookOut);
 }
 
 /// Plugins cannot connect to us, and why; said when it changes.
 fn note(node: &Node, path: &Path, why: NoPlugins) {
-    let slot = &node.plugin_socket;
+    let slot = &node.registry.socket;
     if slot.problem.borrow().as_ref() == Some(&why) {
         return;
     }
@@ -278,7 +224,7 @@ fn note(node: &Node, path: &Path, why: NoPlugins) {
             format!("plugins cannot connect: {why}")
         }
     };
-    node.note_failure(&line, "");
+    node.report.note_failure(&line, "");
     slot.since.set(now());
     *slot.problem.borrow_mut() = Some(why);
 }

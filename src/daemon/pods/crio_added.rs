@@ -16,6 +16,7 @@ use tracing::debug;
 
 use crate::daemon::node::{Node, log_failure};
 use crate::daemon::pods::life;
+use crate::daemon::request::describe::{Seen, describe_folder};
 use crate::daemon::watch::folders::{Folders, News, Watched};
 use crate::engine::EngineKind;
 
@@ -27,14 +28,14 @@ const HOME: &str = "/run/containers/storage/overlay-containers";
 const LASTING_ROOT: &str = "/var/lib/containers/storage";
 
 /// How long a folder may be without its document: an engine gives up after 4 minutes.
-const PATIENCE: Duration = Duration::from_secs(300);
+const DOCUMENT_WAIT: Duration = Duration::from_secs(300);
 
 /// How many folders are waited for at once; pods beyond are told with their first container.
 const WAITED_FOR: usize = 1000;
 
 /// What a folder turned out to be.
 enum Folder {
-    Pod(Box<life::Seen>),
+    Pod(Box<Seen>),
     SomethingElse,
     NotYet,
 }
@@ -46,7 +47,7 @@ pub(crate) async fn adopt(node: &Rc<Node>, is_first: bool) {
     for home in known_homes(node) {
         let newcomers = newcomers(node, &home);
         if is_first {
-            node.older_than_us.borrow_mut().extend(newcomers);
+            node.watches.crio.older_than_daemon.borrow_mut().extend(newcomers);
             continue;
         }
         for id in newcomers {
@@ -74,7 +75,7 @@ pub(crate) fn learn(node: &Rc<Node>, document: &str) {
 }
 
 fn look_out_at(node: &Rc<Node>, home: PathBuf) {
-    if node.homes.borrow_mut().insert(home.clone()) {
+    if node.watches.crio.homes.borrow_mut().insert(home.clone()) {
         let node = Rc::clone(node);
         tokio::task::spawn_local(async move { follow(&node, &home).await });
     }
@@ -82,7 +83,7 @@ fn look_out_at(node: &Rc<Node>, home: PathBuf) {
 
 /// CRI-O's own place, and those of pods on record.
 fn known_homes(node: &Node) -> BTreeSet<PathBuf> {
-    let store = node.store.borrow();
+    let store = node.records.read();
     let documents = store.pods().filter_map(|pod| pod.lives_with.as_ref());
     let mut homes: BTreeSet<PathBuf> =
         documents.filter_map(|document| home_of(node, document)).collect();
@@ -98,9 +99,9 @@ fn home_of(node: &Node, document: &str) -> Option<PathBuf> {
 
 async fn follow(node: &Rc<Node>, home: &Path) {
     loop {
-        let Some(mut watched) = appears(&node.folders, home).await else {
+        let Some(mut watched) = appears(&node.watches.folders, home).await else {
             let what = "pods without containers are not seen: the kernel has no watch left";
-            return node.note_missing(EngineKind::Crio.name(), what, "");
+            return node.report.note_missing(EngineKind::Crio.name(), what, "");
         };
         consider_all(node, home).await;
         loop {
@@ -151,41 +152,41 @@ fn id_of(name: &OsStr) -> Option<String> {
 }
 
 fn is_known(node: &Node, id: &str) -> bool {
-    let store = node.store.borrow();
+    let store = node.records.read();
     store.pod(id).is_some()
         || store.of_id(id).next().is_some()
-        || node.older_than_us.borrow().contains(id)
+        || node.watches.crio.older_than_daemon.borrow().contains(id)
 }
 
 /// A folder is there. Plugins are not waited for here: others may come meanwhile.
 async fn consider(node: &Rc<Node>, home: &Path, name: &OsStr) {
     let Some(id) = id_of(name).filter(|id| !is_known(node, id)) else { return };
     let is_dir = std::fs::symlink_metadata(home.join(&id)).is_ok_and(|meta| meta.is_dir());
-    if !is_dir || node.arriving.borrow().contains(&id) {
+    if !is_dir || node.watches.crio.arriving.borrow().contains(&id) {
         return;
     }
     let seen = look(node, home, &id).await;
     if matches!(seen, Folder::SomethingElse) {
         return;
     }
-    if node.arriving.borrow().len() >= WAITED_FOR {
+    if node.watches.crio.arriving.borrow().len() >= WAITED_FOR {
         let what = "too many folders without a document: their pods are told with a container";
-        return node.note_missing(EngineKind::Crio.name(), what, "");
+        return node.report.note_missing(EngineKind::Crio.name(), what, "");
     }
-    node.arriving.borrow_mut().insert(id.clone());
+    node.watches.crio.arriving.borrow_mut().insert(id.clone());
     let (node, home) = (Rc::clone(node), home.to_owned());
     tokio::task::spawn_local(async move {
         let seen = match seen {
-            Folder::NotYet => tokio::time::timeout(PATIENCE, arrives(&node, &home, &id)).await,
+            Folder::NotYet => tokio::time::timeout(DOCUMENT_WAIT, arrives(&node, &home, &id)).await,
             Folder::Pod(_) | Folder::SomethingElse => Ok(Some(seen)),
         };
         if let Ok(Some(Folder::Pod(seen))) = seen {
             match life::arrives(&node, &seen).await {
                 Ok(()) => debug!("pod {id} came without a call"),
-                Err(error) => node.note_refusal("pod", &id, &error),
+                Err(error) => node.report.note_refusal("pod", &id, &error),
             }
         }
-        node.arriving.borrow_mut().remove(&id);
+        node.watches.crio.arriving.borrow_mut().remove(&id);
     });
 }
 
@@ -194,7 +195,7 @@ async fn arrives(node: &Rc<Node>, home: &Path, id: &str) -> Option<Folder> {
     let folder = home.join(id);
     let userdata = folder.join("userdata");
     if !userdata.is_dir() {
-        let mut watched = node.folders.watch(&folder)?;
+        let mut watched = node.watches.folders.watch(&folder)?;
         while !userdata.is_dir() {
             match watched.next().await {
                 News::Gone => return None,
@@ -203,7 +204,7 @@ async fn arrives(node: &Rc<Node>, home: &Path, id: &str) -> Option<Folder> {
             }
         }
     }
-    let mut watched = node.folders.watch(&userdata)?;
+    let mut watched = node.watches.folders.watch(&userdata)?;
     loop {
         let seen = look(node, home, id).await;
         if !matches!(seen, Folder::NotYet) {
@@ -230,7 +231,7 @@ async fn look(node: &Node, home: &Path, id: &str) -> Folder {
     let document = crate::files::open_dir(&userdata)
         .and_then(|dir| crate::files::read_at(&dir, "config.json"));
     let Ok(document) = document else { return Folder::NotYet };
-    match life::describe_folder(node, &userdata, id, &document.bytes).await {
+    match describe_folder(node, &userdata, id, &document.bytes).await {
         // It is being written.
         Err(_) => Folder::NotYet,
         Ok(None) => Folder::SomethingElse,
@@ -262,7 +263,7 @@ mod tests {
             let mut is_over = false;
             while !is_over {
                 is_over = others.is_finished();
-                let found = tokio::time::timeout(PATIENCE, appears(&folders, &home)).await;
+                let found = tokio::time::timeout(DOCUMENT_WAIT, appears(&folders, &home)).await;
                 assert!(matches!(found, Ok(Some(_))), "{found:?}");
             }
         };

@@ -24,26 +24,19 @@ const WITHOUT_A_WATCH: Duration = Duration::from_secs(5);
 const MARK: &str = "stopped";
 const ROOTS: [&str; 2] = ["/run/containers/storage/", "/var/lib/containers/storage/"];
 
-/// Whether a pod is still there although none of its containers is.
-pub(crate) fn lasts(node: &Node, id: &str) -> bool {
-    let store = node.store.borrow();
-    let path = store.pod(id).and_then(|pod| pod.lives_with.as_ref());
-    path.is_some_and(|path| node.host.path(path).exists())
-}
-
 /// Watches such a pod to its end; for any other pod it does nothing.
 pub(crate) fn follow(node: &Rc<Node>, id: &str) {
-    let path = node.store.borrow().pod(id).and_then(|pod| pod.lives_with.clone());
+    let path = node.records.read().pod(id).and_then(|pod| pod.lives_with.clone());
     let Some(path) = path.map(|path| node.host.path(path)) else { return };
     // There is none when the folder went while nobody looked: the pod ends at once.
     let mut watched: Vec<Watched> =
-        folders(&path).iter().filter_map(|folder| node.folders.watch(folder)).collect();
+        folders(&path).iter().filter_map(|folder| node.watches.folders.watch(folder)).collect();
     let (node, id) = (Rc::clone(node), id.to_owned());
     tokio::task::spawn_local(async move {
         loop {
             // Before it is looked at: what is said meanwhile is not missed.
-            let forgotten = node.pod_forgotten.notified();
-            if !path.exists() || node.store.borrow().pod(&id).is_none() {
+            let forgotten = node.watches.crio.forgotten.notified();
+            if !path.exists() || node.records.read().pod(&id).is_none() {
                 break;
             }
             stop_if_marked(&node, &id).await;
@@ -53,7 +46,7 @@ pub(crate) fn follow(node: &Rc<Node>, id: &str) {
             }
         }
         life::end_if_empty(&node, &id).await;
-        node.drop_idle_pod_lane(&id);
+        node.lanes.drop_idle_pod(&node.records.read(), &id);
     });
 }
 
@@ -67,7 +60,7 @@ async fn something_changes(watched: &mut [Watched]) {
 
 /// Follows all that an earlier daemon left on record.
 pub(crate) fn follow_all(node: &Rc<Node>) {
-    let ids: Vec<String> = node.store.borrow().pods().map(|pod| pod.id.clone()).collect();
+    let ids: Vec<String> = node.records.read().pods().map(|pod| pod.id.clone()).collect();
     for id in ids {
         follow(node, &id);
     }
@@ -76,7 +69,7 @@ pub(crate) fn follow_all(node: &Rc<Node>) {
 /// A member has ended: its pod may have been waiting for that. Not done at once, for the member's
 /// turn is not over.
 pub(crate) fn member_ended(node: &Rc<Node>, id: &str) {
-    if node.store.borrow().pod(id).is_some_and(|pod| pod.lives_with.is_some()) {
+    if node.records.read().pod(id).is_some_and(|pod| pod.lives_with.is_some()) {
         let (node, id) = (Rc::clone(node), id.to_owned());
         tokio::task::spawn_local(async move { stop_if_marked(&node, &id).await });
     }
@@ -84,13 +77,13 @@ pub(crate) fn member_ended(node: &Rc<Node>, id: &str) {
 
 /// StopPodSandbox, if the engine has stopped the pod and every member was told to have ended.
 async fn stop_if_marked(node: &Rc<Node>, id: &str) {
-    let path = node.store.borrow().pod(id).and_then(|pod| pod.lives_with.clone());
+    let path = node.records.read().pod(id).and_then(|pod| pod.lives_with.clone());
     let Some(path) = path.map(|path| node.host.path(path)) else { return };
     if !folders(&path).iter().any(|folder| folder.join(MARK).exists()) {
         return;
     }
     let members = |node: &Node| -> Vec<(Key, bool)> {
-        let store = node.store.borrow();
+        let store = node.records.read();
         let members = store.of_pod(id);
         let has_ended = |state| matches!(state, Lifecycle::Stopped | Lifecycle::Removed);
         members.map(|member| (member.key.clone(), has_ended(member.state))).collect()
@@ -173,7 +166,7 @@ mod tests {
             tokio::time::sleep(Duration::from_millis(50)).await;
             std::fs::remove_file(temp.path().join("pod/config.json")).unwrap();
             assert!(nobody_follows(&node).await);
-            assert!(node.store.borrow().pod("p").is_none());
+            assert!(node.records.read().pod("p").is_none());
         };
         tokio::task::LocalSet::new().run_until(story).await;
     }

@@ -1,123 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Pods: rebuilt from what a call shows, announced once, stopped after their members, removed.
+//! The life of a pod: announced once, stopped after its members, removed.
 //!
 //! An engine with pods makes an infrastructure container for each: its `start` is the pod's
 //! RunPodSandbox, its `delete` the pod's end. Without an engine every container is its own pod.
 
-use std::path::Path;
 use std::rc::Rc;
 
-use serde_json::{Map, Value};
-
-use crate::describe;
+use crate::daemon::node::queues::PodNews;
+use crate::daemon::node::{Node, log_failure, messages};
+use crate::daemon::request::describe::Seen;
 use crate::engine::EngineKind;
-use crate::engine::{self, DetectedEngine, Role};
 use crate::error::{Context, Error, Result, quoted};
 use crate::host::Point;
-use crate::plugin::{Event, api};
+use crate::plugin::Event;
 use crate::state::{Container, Lifecycle, Pod, PodState, SCHEMA};
-
-use crate::daemon::node::messages;
-use crate::daemon::node::{Node, log_failure};
-use crate::daemon::pods::crio_added;
-use crate::daemon::pods::crio_removed;
-use crate::daemon::request::call::Call;
-use crate::daemon::request::identity;
-
-/// A call and its bundle, understood.
-pub(crate) struct Seen {
-    pub(crate) engine: DetectedEngine,
-    pub(crate) role: Role,
-    pub(crate) pod: api::PodSandbox,
-    pub(crate) container: api::Container,
-    /// The engine's own resources, as in the document (E of D21).
-    pub(crate) resources: Map<String, Value>,
-    /// A path that is there as long as the pod, where no call marks its end.
-    pub(crate) lives_with: Option<String>,
-    /// Whether the pod is in an exempt namespace, by a word that counts.
-    pub(crate) is_exempt: bool,
-    /// Whether somebody who is not believed may have written the namespace.
-    pub(crate) has_unproven_namespace: bool,
-    /// What a tenant claims otherwise.
-    pub(crate) contradictions: Vec<String>,
-}
-
-/// Rebuilds pod and container from the call, the document, and what the engine keeps elsewhere.
-/// A source that is missing or slow only makes the description poorer.
-pub(crate) async fn describe(node: &Node, call: &Call, document: &[u8]) -> Result<Seen> {
-    let spec = describe::Spec::parse(document)?;
-    let bundle = call.bundle.to_string_lossy();
-    let [parent, grandparent] = call.callers(&node.host);
-    let engine_call = engine::CallerInfo {
-        id: &call.key.id,
-        root: &call.key.root,
-        bundle: &bundle,
-        parent: &parent,
-        grandparent: &grandparent,
-        variables: &call.question().variables,
-    };
-    let told = spec.for_engine();
-    let mut facts = node.sources.facts(&node.host, &engine_call, &told).await;
-    for missing in &facts.missing {
-        node.note_missing(facts.engine.name(), missing, &call.key.id);
-    }
-    let is_exempt = identity::judge(node, &mut facts);
-    identity::note(node, &call.key.id, &facts);
-    Ok(Seen {
-        is_exempt,
-        has_unproven_namespace: facts.has_unproven_namespace(),
-        role: facts.role,
-        pod: describe::pod(&facts, &spec),
-        container: describe::container(&facts, &spec),
-        resources: spec.resources(),
-        lives_with: facts.pod.lives_with,
-        contradictions: facts.contradictions,
-        engine: facts.engine,
-    })
-}
-
-/// The same from the document of an infrastructure container that is not there; `None` where it is
-/// something else.
-pub(crate) async fn describe_folder(
-    node: &Node,
-    folder: &Path,
-    id: &str,
-    document: &[u8],
-) -> Result<Option<Seen>> {
-    let spec = describe::Spec::parse(document)?;
-    let bundle = folder.to_string_lossy();
-    let nobody = engine::CallerInfo {
-        id,
-        root: "",
-        bundle: &bundle,
-        parent: &[],
-        grandparent: &[],
-        variables: &[],
-    };
-    let told = spec.for_engine();
-    if !engine::is_pod_without_runtime(&nobody, &told) {
-        return Ok(None);
-    }
-    let mut facts = node.sources.facts(&node.host, &nobody, &told).await;
-    let is_exempt = identity::judge(node, &mut facts);
-    identity::note(node, id, &facts);
-    Ok(Some(Seen {
-        is_exempt,
-        has_unproven_namespace: facts.has_unproven_namespace(),
-        role: facts.role,
-        pod: describe::pod(&facts, &spec),
-        container: api::Container::default(),
-        resources: Map::new(),
-        lives_with: Some(folder.join("config.json").to_string_lossy().into_owned()),
-        contradictions: facts.contradictions,
-        engine: facts.engine,
-    }))
-}
 
 fn record(node: &Node, seen: &Seen, container: Option<&Container>) -> Pod {
     Pod {
         schema: SCHEMA,
-        boot_id: node.store.borrow().boot_id().to_owned(),
+        boot_id: node.records.read().boot_id().to_owned(),
         id: seen.pod.id.clone(),
         name: seen.pod.name.clone(),
         namespace: seen.pod.namespace.clone(),
@@ -139,14 +40,13 @@ fn record(node: &Node, seen: &Seen, container: Option<&Container>) -> Pod {
 /// All changes to a pod's record go through here.
 fn put(node: &Node, pod: Pod) -> Result<()> {
     node.host.point(Point::DaemonPod)?;
-    let written = node.store.borrow_mut().put_pod(pod);
-    written.map_err(|error| error.hint("nothing was changed or started"))
+    node.records.put_pod(pod).map_err(|error| error.hint("nothing was changed or started"))
 }
 
 /// A sandbox is being created: its pod is known from here on, and announced at its start, unless a
 /// folder that promised that there would be none has announced it.
 pub(crate) fn sandbox_appears(node: &Node, seen: &Seen, container: &Container) -> Result<()> {
-    let known = node.store.borrow().pod(&seen.pod.id).cloned();
+    let known = node.records.read().pod(&seen.pod.id).cloned();
     let is_told = known.is_some_and(|pod| pod.state == PodState::Ready && pod.sandbox.is_none());
     let state = if is_told { PodState::Ready } else { PodState::Created };
     put(node, Pod { state, ..record(node, seen, Some(container)) })
@@ -156,7 +56,7 @@ pub(crate) fn sandbox_appears(node: &Node, seen: &Seen, container: &Container) -
 pub(crate) async fn arrives(node: &Rc<Node>, seen: &Seen) -> Result<()> {
     let lane = node.pod_lane(&seen.pod.id);
     let _turn = lane.turn.lock().await;
-    if node.store.borrow().pod(&seen.pod.id).is_some() {
+    if node.records.read().pod(&seen.pod.id).is_some() {
         return Ok(());
     }
     adopt_arrived(node, seen)?;
@@ -173,7 +73,7 @@ pub(crate) async fn announce(node: &Rc<Node>, seen: &Seen, container: &Container
     let lane = node.pod_lane(&seen.pod.id);
     // A concurrent request waits until RunPodSandbox was delivered.
     let _turn = lane.turn.lock().await;
-    let known = node.store.borrow().pod(&seen.pod.id).map(|pod| pod.state);
+    let known = node.records.read().pod(&seen.pod.id).map(|pod| pod.state);
     match known {
         Some(PodState::Ready) => return learn(node, seen),
         Some(PodState::Created) => {}
@@ -189,7 +89,7 @@ pub(crate) async fn announce(node: &Rc<Node>, seen: &Seen, container: &Container
 /// Podman's `kube play` gives the annotations of the YAML to the members of a pod, not to its
 /// infrastructure container: the first member that is seen tells them.
 fn learn(node: &Node, seen: &Seen) -> Result<()> {
-    let known = node.store.borrow().pod(&seen.pod.id).cloned();
+    let known = node.records.read().pod(&seen.pod.id).cloned();
     let known = known.filter(|pod| EngineKind::named(&pod.engine) == Some(EngineKind::Podman));
     let Some(mut pod) = known else { return Ok(()) };
     let mut message = messages::pod(&pod);
@@ -207,7 +107,7 @@ fn learn(node: &Node, seen: &Seen) -> Result<()> {
 /// A container was made without us: its pod is known from here on, and runs if it does. Nobody
 /// is told, for plugins see it when they are synchronized.
 pub(crate) fn adopt(node: &Node, seen: &Seen, container: &Container) -> Result<()> {
-    let known = node.store.borrow().pod(&seen.pod.id).map(|pod| pod.state);
+    let known = node.records.read().pod(&seen.pod.id).map(|pod| pod.state);
     if matches!(known, None | Some(PodState::Stopped)) {
         put(node, record(node, seen, Some(container)))?;
     }
@@ -226,7 +126,7 @@ pub(crate) fn runs(node: &Node, id: &str) -> Result<()> {
 pub(crate) async fn run(node: &Rc<Node>, id: &str) -> Result<()> {
     let lane = node.pod_lane(id);
     let _turn = lane.turn.lock().await;
-    if node.store.borrow().pod(id).is_some_and(|pod| pod.state == PodState::Ready) {
+    if node.records.read().pod(id).is_some_and(|pod| pod.state == PodState::Ready) {
         return set_state(node, id, PodState::Ready); // Its process is known now.
     }
     begin(node, id).await
@@ -246,13 +146,9 @@ async fn tell_ready(node: &Rc<Node>, id: &str) -> Result<()> {
         forget_if_orphan(node, id);
         return Err(error);
     }
-    crio_removed::follow(node, id);
-    let document = node.store.borrow().pod(id).and_then(|pod| pod.lives_with.clone());
-    if let Some(document) = document {
-        crio_added::learn(node, &document);
-    }
+    node.tell_crio_watch(PodNews::Announced(id.to_owned()));
     let Some(told) = node.told_pod(Event::RunPodSandbox, id) else { return Ok(()) };
-    let (skipped, allowed) = node.relay.notify_until_refused(&told).await;
+    let (skipped, allowed) = node.registry.notify_until_refused(&told).await;
     let error = allowed.err().map(|refusal| {
         let why = quoted(&refusal.to_string());
         Error::new(why).hint("the pod was not started").by(refusal.plugin)
@@ -269,7 +165,7 @@ async fn tell_ready(node: &Rc<Node>, id: &str) -> Result<()> {
 }
 
 fn set_state(node: &Node, id: &str, state: PodState) -> Result<()> {
-    let Some(mut pod) = node.store.borrow().pod(id).cloned() else { return Ok(()) };
+    let Some(mut pod) = node.records.read().pod(id).cloned() else { return Ok(()) };
     let sandbox = pod.sandbox.as_ref().and_then(|key| node.container(key));
     if let Some(pid) = sandbox.and_then(|sandbox| sandbox.init_pid) {
         pod.pid = pid;
@@ -283,17 +179,17 @@ pub(crate) async fn end_if_empty(node: &Rc<Node>, id: &str) {
     let lane = node.pod_lane(id);
     let _turn = lane.turn.lock().await;
     let is_empty = {
-        let store = node.store.borrow();
+        let store = node.records.read();
         store.of_pod(id).all(|container| container.state == Lifecycle::Removed)
     };
-    if is_empty && !crio_removed::lasts(node, id) {
+    if is_empty && !lasts(node, id) {
         end(node, id).await;
     }
 }
 
 /// StopPodSandbox, once; with the pod's lane held.
 pub(crate) async fn stop(node: &Rc<Node>, id: &str) {
-    let state = node.store.borrow().pod(id).map(|pod| pod.state);
+    let state = node.records.read().pod(id).map(|pod| pod.state);
     if state == Some(PodState::Ready) {
         log_failure("stopping a pod", node.host.point(Point::DaemonPodStop));
         node.note_pod(id, |pod| pod.state = PodState::Stopped);
@@ -303,33 +199,38 @@ pub(crate) async fn stop(node: &Rc<Node>, id: &str) {
 
 /// StopPodSandbox and RemovePodSandbox, each once.
 pub(crate) async fn end(node: &Rc<Node>, id: &str) {
-    let Some(state) = node.store.borrow().pod(id).map(|pod| pod.state) else { return };
+    let Some(state) = node.records.read().pod(id).map(|pod| pod.state) else { return };
     stop(node, id).await;
     if state != PodState::Created {
         tell(node, Event::RemovePodSandbox, id).await;
     }
     log_failure("forgetting a pod", node.host.point(Point::DaemonPodForget));
-    node.store.borrow_mut().forget_pod(id);
-    node.pod_forgotten.notify_waiters();
+    node.records.forget_pod(id);
+    node.watches.crio.forgotten.notify_waiters();
+}
+
+/// Whether a pod is still there although none of its containers is.
+fn lasts(node: &Node, id: &str) -> bool {
+    let store = node.records.read();
+    let path = store.pod(id).and_then(|pod| pod.lives_with.as_ref());
+    path.is_some_and(|path| node.host.path(path).exists())
 }
 
 /// Drops pods that we were killed over before they had a container; before any plugin is there.
 pub(crate) fn drop_orphans(node: &Node) {
-    let ids: Vec<String> = node.store.borrow().pods().map(|pod| pod.id.clone()).collect();
-    ids.iter()
-        .filter(|id| !crio_removed::lasts(node, id))
-        .for_each(|id| forget_if_orphan(node, id));
+    let ids: Vec<String> = node.records.read().pods().map(|pod| pod.id.clone()).collect();
+    ids.iter().filter(|id| !lasts(node, id)).for_each(|id| forget_if_orphan(node, id));
 }
 
 fn forget_if_orphan(node: &Node, id: &str) {
-    let mut store = node.store.borrow_mut();
-    if store.of_pod(id).next().is_none() {
-        store.forget_pod(id);
+    let is_orphan = node.records.read().of_pod(id).next().is_none();
+    if is_orphan {
+        node.records.forget_pod(id);
     }
 }
 
 async fn tell(node: &Rc<Node>, event: Event, id: &str) {
     if let Some(told) = node.told_pod(event, id) {
-        node.relay.notify_all(&told).await;
+        node.registry.notify_all(&told).await;
     }
 }

@@ -4,6 +4,7 @@
 //!
 //! It changes no container.
 
+pub(crate) mod crio;
 pub(crate) mod crio_added;
 pub(crate) mod crio_removed;
 pub(crate) mod life;

@@ -5,6 +5,8 @@
 //! It never looks at a container. It imports no other room of the daemon.
 
 pub(crate) mod detach;
+pub(crate) mod own;
 pub(crate) mod reload;
+pub(crate) mod signals;
 pub(crate) mod sockets;
 pub(crate) mod subreaper;

@@ -83,6 +83,15 @@ pub(crate) fn bound(config: &Config) -> Result<ForWrappers> {
     Ok(ForWrappers { listener, file: Some(file) })
 }
 
+/// The listener as the event loop uses it.
+///
+/// # Errors
+/// Fails when it cannot be registered.
+pub(crate) fn asynchronous(listener: UnixListener) -> Result<tokio::net::UnixListener> {
+    listener.set_nonblocking(true)?;
+    Ok(tokio::net::UnixListener::from_std(listener)?)
+}
+
 /// Socket activation: one descriptor, number 3, meant for this pid.
 #[expect(unsafe_code, reason = "a descriptor passed by number")]
 fn from_service_manager() -> Option<UnixListener> {

@@ -6,39 +6,37 @@
 //! No plugin is asked about it and nothing of it is changed: the runtime has run long since.
 
 use std::fs::DirBuilder;
-use std::os::fd::OwnedFd;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
-use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
 use serde::Deserialize;
 use tokio::task::JoinHandle;
 use tracing::{info, warn};
 
 use crate::argv::Verb;
+use crate::daemon::bundle;
+use crate::daemon::lifecycle::{removal, state};
+use crate::daemon::node::Node;
+use crate::daemon::node::messages::{self, Classes};
+use crate::daemon::pods::life;
+use crate::daemon::recovery::{catch_up, notes, refusals};
+use crate::daemon::request::describe::describe;
+use crate::daemon::request::record::new_record;
+use crate::daemon::request::resources::requested;
+use crate::daemon::request::{Asked, Call};
+use crate::daemon::resources::in_force::in_force;
+use crate::daemon::resources::{apply, updates};
+use crate::daemon::runtime::state_dir;
+use crate::daemon::watch::folders::Watched;
+use crate::daemon::watch::pidfd;
 use crate::error::Result;
 use crate::files;
 use crate::link::{Question, REFUSED_DIR};
 use crate::plugin::Event;
+use crate::spec::overlay;
 use crate::state::{Container, Key, Lifecycle, PodState, Skipped};
-
-use crate::daemon::lifecycle::exit;
-use crate::daemon::lifecycle::rollback;
-use crate::daemon::node::Node;
-use crate::daemon::pods::life;
-use crate::daemon::recovery::catch_up;
-use crate::daemon::recovery::refusals;
-use crate::daemon::request::call::Call;
-use crate::daemon::resources::apply;
-use crate::daemon::resources::updates;
-use crate::daemon::runtime::state_dir;
-use crate::daemon::server::frames::Asked;
-use crate::daemon::verbs::create;
-use crate::daemon::verbs::update;
-use crate::daemon::watch::folders;
-use crate::daemon::watch::pidfd;
 
 /// How long a runtime's `delete` is followed; by then its process id may be another's.
 const DELETION: Duration = Duration::from_secs(60);
@@ -76,7 +74,8 @@ pub(crate) async fn adopt(node: &Rc<Node>) {
 /// Takes over what goes past us from now on: wrappers that found us silent, or that our
 /// predecessor left without an answer.
 pub(crate) fn follow(node: &Rc<Node>) -> Option<JoinHandle<()>> {
-    let events = watch_folders(&[folder(node), node.config.run_dir.join(REFUSED_DIR)])?;
+    let mut bypassed = watch_notes(node, &folder(node))?;
+    let mut refused = watch_notes(node, &node.config.run_dir.join(REFUSED_DIR))?;
     let node = Rc::clone(node);
     Some(tokio::task::spawn_local(async move {
         loop {
@@ -90,14 +89,16 @@ pub(crate) fn follow(node: &Rc<Node>) -> Option<JoinHandle<()>> {
                 let _turn = lane.turn.lock().await;
                 take_up(&node, &path, Some(&call.key)).await;
             }
-            pidfd::readable(&events).await;
-            folders::take_in(&events);
+            tokio::select! {
+                () = bypassed.next_arrival() => {}
+                () = refused.next_arrival() => {}
+            }
         }
     }))
 }
 
 /// Whether a call about this container, whose lane is held, went past us; it is taken over then.
-pub(crate) async fn went_past(node: &Rc<Node>, key: &Key) -> bool {
+pub(crate) async fn take_up_of(node: &Rc<Node>, key: &Key) -> bool {
     let mut has_any = false;
     for path in notes(node) {
         let call = read(&path).and_then(|note| note.call());
@@ -113,33 +114,14 @@ fn folder(node: &Node) -> PathBuf {
     node.config.run_dir.join("bypassed")
 }
 
-fn watch_folders(folders: &[PathBuf]) -> Option<OwnedFd> {
-    let events = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK).ok()?;
-    for folder in folders {
-        DirBuilder::new().recursive(true).mode(0o700).create(folder).ok()?;
-        inotify::add_watch(&events, folder, WatchFlags::MOVED_TO | WatchFlags::ONLYDIR).ok()?;
-    }
-    Some(events)
+/// Watches a folder of notes, which is made where it is not there.
+fn watch_notes(node: &Node, folder: &Path) -> Option<Watched> {
+    DirBuilder::new().recursive(true).mode(0o700).create(folder).ok()?;
+    node.watches.folders.watch(folder)
 }
 
 fn notes(node: &Node) -> Vec<PathBuf> {
-    notes_in(&folder(node))
-}
-
-/// The notes in this folder, oldest first. What a wrapper was killed over is removed.
-pub(crate) fn notes_in(folder: &Path) -> Vec<PathBuf> {
-    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
-    // Their names begin with the time.
-    let mut paths: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
-    paths.retain(|path| {
-        let is_note = path.extension().is_some_and(|extension| extension == "json");
-        if !is_note {
-            files::remove_leftover(path);
-        }
-        is_note
-    });
-    paths.sort();
-    paths
+    notes::notes_in(&folder(node))
 }
 
 fn read(path: &Path) -> Option<Note> {
@@ -162,8 +144,8 @@ async fn take_up(node: &Rc<Node>, path: &Path, key: Option<&Key>) {
 async fn take_over(node: &Rc<Node>, note: &Note, key: Option<&Key>) {
     let (verb, id) = (&note.verb, note.id.as_deref().unwrap_or_default());
     warn!("{verb} {id} ran without plugins: {}", note.why);
-    node.count("bypassed");
-    if let Err(error) = one(node, note).await {
+    node.report.count("bypassed");
+    if let Err(error) = adopt_call(node, note).await {
         warn!("{id} cannot be taken over: {error}");
     }
     if let Some(key) = key {
@@ -177,35 +159,35 @@ async fn announce(node: &Rc<Node>, key: &Key) {
     let Some(record) = node.container(key) else { return };
     catch_up::catch_up(node, key).await;
     if !state_dir::exists(&node.host, key) && catch_up::under_way(node, &record).is_empty() {
-        return crate::daemon::verbs::delete::removed(node, key).await;
+        return removal::removed(node, key).await;
     }
     let Some(record) = node.container(key) else { return };
-    let is_ready = node.store.borrow().pod(&record.pod).map(|pod| pod.state);
+    let is_ready = node.records.read().pod(&record.pod).map(|pod| pod.state);
     if is_ready == Some(PodState::Ready)
         && let Some(told) = node.told_pod(Event::RunPodSandbox, &record.pod)
     {
-        node.relay.tell_newcomers(&told).await;
+        node.registry.notify_late(&told).await;
     }
     if !record.is_sandbox
         && let Some(told) = node.told(Event::CreateContainer, key)
     {
-        node.relay.tell_newcomers(&told).await;
+        node.registry.notify_late(&told).await;
     }
     if record.init_pid.is_some() {
         updates::created(node, key).await;
-        exit::watch(node, &record);
+        node.watch_init(&record);
     }
 }
 
-async fn one(node: &Rc<Node>, note: &Note) -> Result<()> {
+async fn adopt_call(node: &Rc<Node>, note: &Note) -> Result<()> {
     let question = Question::decode(note.question.get(4..).unwrap_or_default())?;
-    let Some(mut call) = Call::new(Asked::alone(question)) else { return Ok(()) };
+    let Some(call) = Call::new(Asked::alone(question)) else { return Ok(()) };
     if call.call.verb.creates() {
         created(node, &call).await?;
     } else if call.call.verb == Verb::Start {
         started(node, &call.key)?;
     } else if call.call.verb == Verb::Update {
-        update::went_past(node, &mut call, note.resources.clone())?;
+        updated(node, &call, note.resources.clone());
     } else if call.call.verb == Verb::Delete {
         follow_deletion(node, &call);
     }
@@ -216,6 +198,26 @@ async fn one(node: &Rc<Node>, note: &Note) -> Result<()> {
     Ok(())
 }
 
+/// An update went past the daemon: the engine has its own say, and what plugins own is written
+/// again.
+fn updated(node: &Rc<Node>, call: &Call, bytes: Option<Vec<u8>>) {
+    let (key, pid) = (call.key.clone(), call.question().pid);
+    let request = requested(call, bytes).unwrap_or_default();
+    node.change(&key, |record| {
+        record.updating = record.updating.take().filter(|updating| updating.pid != pid);
+        overlay::put_over(&mut record.engine_resources, &request);
+        let in_force = in_force(record);
+        record.message = messages::with_resources(&record.message, &in_force, &Classes::default());
+    });
+    let node = Rc::clone(node);
+    tokio::task::spawn_local(async move {
+        if let Some(process) = catch_up::process_of(&node, &key, pid) {
+            pidfd::ended(&process).await;
+        }
+        hold_again(&node, &key).await;
+    });
+}
+
 /// The runtime may still be at work on a `delete` that it was asked for without us: when it ends,
 /// the container is gone or it is not.
 fn follow_deletion(node: &Rc<Node>, call: &Call) {
@@ -224,21 +226,21 @@ fn follow_deletion(node: &Rc<Node>, call: &Call) {
     let node = Rc::clone(node);
     tokio::task::spawn_local(async move {
         let _or_never = tokio::time::timeout(DELETION, pidfd::ended(&process)).await;
-        node.plugins_are_back().await;
+        node.registry.wait_for_returning().await;
         let lane = node.lane(&record.key);
         let turn = lane.turn.lock().await;
         let now = node.container(&record.key);
         let is_same = now.is_some_and(|now| now.incarnation == record.incarnation);
         if is_same && !state_dir::exists(&node.host, &record.key) {
-            crate::daemon::verbs::delete::removed(&node, &record.key).await;
+            removal::removed(&node, &record.key).await;
         }
         drop(turn);
-        node.leave(&record.key, lane);
+        node.lanes.release(&record.key, lane);
     });
 }
 
 /// An update that passed us may have undone what plugins own.
-pub(crate) async fn hold_again(node: &Rc<Node>, key: &Key) {
+async fn hold_again(node: &Rc<Node>, key: &Key) {
     let is_owned = |record: &Container| !record.overlay.is_empty();
     if !node.container(key).as_deref().is_some_and(is_owned) {
         return;
@@ -247,7 +249,7 @@ pub(crate) async fn hold_again(node: &Rc<Node>, key: &Key) {
         Ok(()) => "what plugins own was written again after that update".to_owned(),
         Err(unmet) => {
             let why = format!("values that plugins own could not be restored: {unmet}");
-            node.note_failure(&format!("update {}: {why}", key.id), "");
+            node.report.note_failure(&format!("update {}: {why}", key.id), "");
             why
         }
     };
@@ -255,7 +257,7 @@ pub(crate) async fn hold_again(node: &Rc<Node>, key: &Key) {
 }
 
 /// Puts on record what the runtime made, if it made it and it is still there.
-async fn created(node: &Node, call: &Call) -> Result<()> {
+async fn created(node: &Rc<Node>, call: &Call) -> Result<()> {
     let init = state_dir::init_pid(&node.host, &call.key, None, None);
     let old = node.container(&call.key);
     let is_taken = |old: &Container| {
@@ -270,8 +272,8 @@ async fn created(node: &Node, call: &Call) -> Result<()> {
     if init.is_none() && pidfd::open(call.question().pid).is_none() {
         return Ok(()); // It failed, or has come and gone.
     }
-    let seen = life::describe(node, call, &document?.bytes).await?;
-    let mut record = create::new_record(node, call, &seen);
+    let seen = describe(node, call, &document?.bytes).await?;
+    let mut record = new_record(node, call, &seen);
     if let Some(flight) = &mut record.in_flight {
         flight.executed = true;
     }
@@ -280,18 +282,18 @@ async fn created(node: &Node, call: &Call) -> Result<()> {
         return Ok(());
     }
     if let Some(pid) = init.filter(|_| !is_under_way || call.call.verb != Verb::Create) {
-        note_init(node, &mut record, pid);
+        state::set_found(node, &mut record, pid);
     }
     if !is_under_way {
         record.in_flight = None;
     }
     if let Some(old) = old {
-        rollback::restore_document(node, &old);
-        node.store.borrow_mut().forget(&call.key);
+        bundle::restore(node, &old);
+        node.records.forget(&call.key);
     }
     life::adopt(node, &seen, &record)?;
     info!("{} was taken over: {}", call.key.id, record.state.name());
-    node.store.borrow_mut().put(record)
+    node.records.put(record)
 }
 
 /// Where the runtime read the document.
@@ -305,19 +307,6 @@ fn document_dir(call: &Call) -> PathBuf {
     }
 }
 
-pub(crate) fn note_init(node: &Node, record: &mut Container, pid: u32) {
-    record.init_pid = Some(pid);
-    let start = state_dir::init_start(&node.host, &record.key);
-    record.init_start = start.or_else(|| pidfd::start_time(&node.host, pid));
-    record.state = if exit::has_ended(node, record) {
-        Lifecycle::Stopped
-    } else if state_dir::waits_for_start(&node.host, &record.key) {
-        Lifecycle::Created
-    } else {
-        Lifecycle::Running
-    };
-}
-
 /// A container that we know was started.
 fn started(node: &Node, key: &Key) -> Result<()> {
     let Some(record) = node.container(key) else { return Ok(()) };
@@ -328,9 +317,7 @@ fn started(node: &Node, key: &Key) -> Result<()> {
     if state_dir::waits_for_start(&node.host, key) {
         return Ok(()); // The runtime failed.
     }
-    node.change(key, |record| {
-        record.state = Lifecycle::Running;
-        record.in_flight = None;
-    });
+    node.change(key, |record| record.in_flight = None);
+    state::mark_running(node, key, None);
     if record.is_sandbox { life::runs(node, &record.pod) } else { Ok(()) }
 }

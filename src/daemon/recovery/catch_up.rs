@@ -6,33 +6,31 @@
 //! synchronized with the truth. What has ended is then told to them in order, once those who were
 //! connected are back (D14), bounded; the living are watched again.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::os::fd::OwnedFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use std::sync::Arc;
 
 use tracing::info;
 
 use crate::argv::Verb;
-use crate::files;
-use crate::state::{Container, Key, Lifecycle};
-
-use crate::daemon::lifecycle::exit;
-use crate::daemon::lifecycle::rollback;
-use crate::daemon::lifecycle::settle;
+use crate::daemon::bundle;
+use crate::daemon::lifecycle::{removal, rollback, settle, state, stop, update_outcome};
 use crate::daemon::node::Node;
-use crate::daemon::node::Pending;
+use crate::daemon::node::lane::{Holds, Pending};
+use crate::daemon::node::messages::Classes;
 use crate::daemon::pods::life;
-use crate::daemon::resources::evict;
-use crate::daemon::resources::updates;
-use crate::daemon::runtime::state_dir;
-use crate::daemon::verbs::delete;
-use crate::daemon::verbs::update;
+use crate::daemon::recovery::bypassed;
+use crate::daemon::resources::{evict, updates};
+use crate::daemon::runtime::exit_status;
+use crate::daemon::runtime::state_dir::{self, Stamp};
 use crate::daemon::watch::pidfd;
-use crate::daemon::watch::start_watch::Gate;
+use crate::files;
+use crate::state::{Container, Key, Lifecycle, Updating};
 
 /// Makes every record true; before any plugin is at the table.
-pub(crate) async fn look_around(node: &Rc<Node>) {
+pub(crate) async fn make_true(node: &Rc<Node>) {
     let records = in_order(node);
     if !records.is_empty() {
         info!("{} containers are on record", records.len());
@@ -45,7 +43,7 @@ pub(crate) async fn look_around(node: &Rc<Node>) {
 
 /// Oldest first.
 fn in_order(node: &Node) -> Vec<Rc<Container>> {
-    let mut records = node.store.borrow().all_shared();
+    let mut records = node.records.read().all_shared();
     records.sort_by_key(|record| record.incarnation);
     records
 }
@@ -55,7 +53,7 @@ pub(crate) fn recover(node: &Rc<Node>) {
     let records = in_order(node);
     let node = Rc::clone(node);
     tokio::task::spawn_local(async move {
-        node.plugins_are_back().await;
+        node.registry.wait_for_returning().await;
         for record in records {
             let lane = node.lane(&record.key);
             let turn = lane.turn.lock().await;
@@ -65,7 +63,7 @@ pub(crate) fn recover(node: &Rc<Node>) {
                 tell_the_end(&node, &now).await;
             }
             drop(turn);
-            node.leave(&record.key, lane);
+            node.lanes.release(&record.key, lane);
         }
     });
 }
@@ -75,12 +73,12 @@ async fn tell_the_end(node: &Rc<Node>, record: &Container) {
         return; // Its runtime still works, and is watched.
     }
     if !state_dir::exists(&node.host, &record.key) {
-        return delete::removed(node, &record.key).await;
+        return removal::removed(node, &record.key).await;
     }
-    if exit::has_ended(node, record) {
-        exit::stopped(node, &record.key).await;
+    if exit_status::has_exited(&node.host, record) {
+        stop::stopped(node, &record.key).await;
     } else {
-        exit::watch(node, record);
+        node.watch_init(record);
         updates::created(node, &record.key).await;
         evict::resume(node, record);
     }
@@ -88,7 +86,7 @@ async fn tell_the_end(node: &Rc<Node>, record: &Container) {
 
 /// Puts down what the runtime came to while nobody looked.
 pub(crate) async fn catch_up(node: &Rc<Node>, key: &Key) {
-    update::resume(node, key).await;
+    resume_update(node, key).await;
     let Some(record) = node.container(key) else { return };
     let works = under_way(node, &record);
     let is_under_way = !works.is_empty();
@@ -108,8 +106,8 @@ pub(crate) async fn catch_up(node: &Rc<Node>, key: &Key) {
             is_there.then(|| state_dir::init_pid(&node.host, key, pid_file, None)).flatten()
         });
         let Some(pid) = init else { return rollback::creation(node, key).await };
-        settle::note_init(node, key, pid, Lifecycle::Created);
-        rollback::drop_temporary(&record);
+        state::mark_created(node, key, pid);
+        bundle::drop_temporary(&record);
     }
     if is_under_way || !state_dir::exists(&node.host, key) {
         return;
@@ -118,17 +116,15 @@ pub(crate) async fn catch_up(node: &Rc<Node>, key: &Key) {
     let Some(record) = node.container(key) else { return };
     let is_started = record.state == Lifecycle::Created && !waits;
     if is_started || record.in_flight.is_some() || record.deleting.is_some() {
-        node.change(key, |record| {
-            (record.in_flight, record.deleting) = (None, None);
-            if is_started {
-                settle::is_running(record);
-            }
-        });
+        node.change(key, |record| (record.in_flight, record.deleting) = (None, None));
+        if is_started {
+            state::mark_running(node, key, None);
+        }
     }
 }
 
 /// The verbs of this container whose runtime process still works.
-pub(crate) fn under_way(node: &Node, record: &Container) -> Vec<Pending> {
+pub(crate) fn under_way(node: &Rc<Node>, record: &Container) -> Vec<Pending> {
     let flight = record.in_flight.as_ref();
     let flight =
         flight.map(|flight| (Verb::from_word(std::ffi::OsStr::new(&flight.verb)), flight.pid));
@@ -150,30 +146,51 @@ pub(crate) fn process_of(node: &Node, key: &Key, pid: u32) -> Option<OwnedFd> {
 }
 
 /// A verb that an earlier daemon decided.
-pub(crate) fn pending(
-    node: &Node,
+fn pending(
+    node: &Rc<Node>,
     record: &Container,
     (verb, pid): (Verb, u32),
     process: OwnedFd,
 ) -> Pending {
-    let pid_file = record.pid_file.as_ref().map(std::path::PathBuf::from);
+    let key = &record.key;
+    let pid_file = record.pid_file.as_ref().map(PathBuf::from);
     let reads = verb.creates() && record.state == Lifecycle::Creating;
     let dir = reads.then(|| files::open_dir(Path::new(record.folder())).ok()).flatten();
-    let bundle = dir.and_then(|dir| node.bundles.turn_now(dir, &record.key.id));
+    let bundle = dir.and_then(|dir| node.lanes.bundles.turn_now(dir, &key.id));
+    let account = (Rc::clone(node), key.clone());
     Pending {
-        verb,
-        incarnation: record.incarnation,
-        pid,
-        process,
-        is_recovered: true,
+        by_wrapper: Some(Box::new(move || {
+            let (node, key) = account.clone();
+            Box::pin(async move { bypassed::take_up_of(&node, &key).await })
+        })),
         // Written by now or not, the runtime's state says the same.
         pid_file_before: pid_file.as_deref().and_then(state_dir::stamp),
         pid_file,
-        log: None,
-        state_before: state_dir::state_stamp(&node.host, &record.key),
-        gate: RefCell::new(Gate::new(state_dir::folder(&node.host, &record.key))),
         bundle: RefCell::new(bundle),
-        holds: RefCell::new(None),
-        is_told: Cell::new(false),
+        ..Pending::new(&node.host, key, (verb, record.incarnation), (pid, process))
+    }
+}
+
+/// An update that was under way when the last daemon died; plugins were not synchronized since.
+async fn resume_update(node: &Rc<Node>, key: &Key) {
+    let Some(record) = node.container(key) else { return };
+    let Some(updating) = record.updating.clone() else { return };
+    let Updating { pid, state_before, engine, overlay, owners, changes, classes } = updating;
+    let (blockio, rdt) = classes;
+    let classes = Classes { blockio, rdt };
+    let lane = node.lane(key);
+    let writing = Arc::clone(&lane.writing).lock_owned().await;
+    let holds = Holds { engine, overlay, owners, changes, classes, is_told: false, writing };
+    let before = state_before.map(|(inode, seconds, nanos)| Stamp(inode, seconds, nanos));
+    match process_of(node, key, pid) {
+        Some(process) => {
+            let mut pending = pending(node, &record, (Verb::Update, pid), process);
+            pending.state_before = before;
+            pending.holds = Some(holds).into();
+            settle::watch(node, key, &lane, Rc::new(pending));
+        }
+        None => {
+            update_outcome::conclude(node, &record, before, holds);
+        }
     }
 }

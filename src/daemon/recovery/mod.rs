@@ -6,5 +6,6 @@
 
 pub(crate) mod bypassed;
 pub(crate) mod catch_up;
+mod notes;
 pub(crate) mod rediscover;
-pub(crate) mod refusals;
+mod refusals;

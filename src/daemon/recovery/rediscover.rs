@@ -25,14 +25,13 @@ use crate::runtime;
 use crate::runtime::RuntimeKind;
 use crate::state::{Container, Key, Lifecycle, Skipped};
 
+use crate::daemon::lifecycle::state;
 use crate::daemon::node::{Node, log_failure};
 use crate::daemon::pods::life;
-use crate::daemon::recovery::bypassed;
-use crate::daemon::request::call::Call;
-use crate::daemon::runtime::left::Left;
-use crate::daemon::runtime::state_dir;
-use crate::daemon::server::frames::Asked;
-use crate::daemon::verbs::create;
+use crate::daemon::request::describe::{Seen, describe};
+use crate::daemon::request::record::new_record;
+use crate::daemon::request::{Asked, Call};
+use crate::daemon::runtime::state_dir::{self, RuntimeState};
 use crate::daemon::watch::pidfd;
 
 /// Where engines and people have their runtimes keep state, as they name it; `*` stands for a part
@@ -51,13 +50,13 @@ const LEDGER: &str = "/var/lib/nri-runc/engines";
 
 /// A container, understood.
 struct Found {
-    seen: life::Seen,
+    seen: Seen,
     record: Container,
 }
 
 /// Looks for them, if this run directory is new in this boot; before any plugin is at the table.
-pub(crate) async fn again(node: &Rc<Node>) {
-    if node.store.borrow().is_stamped() {
+pub(crate) async fn rediscover(node: &Rc<Node>) {
+    if node.records.read().is_stamped() {
         return;
     }
     let mut all = Vec::new();
@@ -75,14 +74,14 @@ pub(crate) async fn again(node: &Rc<Node>) {
             warn!("{id} was recovered, but cannot be recorded: {error}");
         }
     }
-    log_failure("stamping the run directory", node.store.borrow_mut().stamp());
+    log_failure("stamping the run directory", node.records.stamp());
 }
 
 fn put(node: &Node, Found { seen, mut record }: Found) -> Result<()> {
-    record.incarnation = node.store.borrow_mut().next_incarnation();
+    record.incarnation = node.records.next_incarnation();
     life::adopt(node, &seen, &record)?;
     info!("recovered {}: {}, plugin changes unknown", record.key.id, record.state.name());
-    node.store.borrow_mut().put(record)
+    node.records.put(record)
 }
 
 /// Whatever lies in the runtimes' state directories and is not known, each once; and whether all of
@@ -109,7 +108,7 @@ fn candidates(node: &Node) -> Vec<(Key, bool)> {
 
 /// Whether a record tells of the container in this folder, whatever its root is called there.
 fn is_known(node: &Node, id: &str, file: (u64, u64)) -> bool {
-    let store = node.store.borrow();
+    let store = node.records.read();
     store.of_id(id).any(|known| {
         let folder = std::fs::metadata(state_dir::folder(&node.host, &known.key));
         folder.is_ok_and(|meta| (meta.dev(), meta.ino()) == file)
@@ -149,8 +148,8 @@ fn spelled_out(pattern: &Path) -> Vec<PathBuf> {
 
 async fn one(node: &Rc<Node>, key: &Key, is_ours: bool) -> Result<Option<Found>> {
     let folder = state_dir::folder(&node.host, key);
-    let Some(left) = Left::read(&folder) else { return Ok(None) };
-    let left = left.with_time(&node.host);
+    let Some(left) = RuntimeState::read(&folder) else { return Ok(None) };
+    let Some(bundle) = left.bundle.clone() else { return Ok(None) };
     let init = left.pid.filter(|pid| {
         pidfd::open_same(&node.host, *pid, left.start).is_some_and(|p| !pidfd::has_ended(&p))
     });
@@ -160,38 +159,40 @@ async fn one(node: &Rc<Node>, key: &Key, is_ours: bool) -> Result<Option<Found>>
     let parent =
         init.and_then(|pid| crate::procfs::parent_of(&node.host, pid)).filter(|pid| *pid > 1);
     let words = parent.map(|pid| crate::procfs::command_line(&node.host, pid)).unwrap_or_default();
-    if !is_ours && !calls_us(&node.host, &words, &left.bundle) {
+    if !is_ours && !calls_us(&node.host, &words, &bundle) {
         return Ok(None);
     }
     let key = Key { root: root_in(&words, key).unwrap_or_else(|| key.root.clone()), ..key.clone() };
-    let call = call(node, &key, &left, parent)?;
-    let document = files::open_dir(&node.host.path(&left.bundle))
+    let call = call(node, &key, (&left, &bundle), parent)?;
+    let document = files::open_dir(&node.host.path(&bundle))
         .and_then(|dir| files::read_at(&dir, "config.json"))
-        .doing(|| left.bundle.clone())?;
-    let seen = life::describe(node, &call, &document.bytes).await?;
-    let mut record = create::new_record(node, &call, &seen);
+        .doing(|| bundle.clone())?;
+    let seen = describe(node, &call, &document.bytes).await?;
+    let mut record = new_record(node, &call, &seen);
     (record.in_flight, record.is_found) = (None, true);
     let reason = "recovered from the runtime's state after the run directory was deleted: earlier \
                   plugin changes are unknown";
     record.skipped.push(Skipped { plugin: String::new(), reason: reason.to_owned() });
-    record.created_at = left.created_at;
+    record.created_at = state_dir::time_of_ticks(&node.host, left.start);
     match left.pid {
-        Some(pid) => bypassed::note_init(node, &mut record, pid),
+        Some(pid) => state::set_found(node, &mut record, pid),
         None => record.state = Lifecycle::Stopped,
-    }
-    if record.state != Lifecycle::Created {
-        record.started_at = left.created_at;
     }
     Ok(Some(Found { seen, record }))
 }
 
 /// The call that may have made it.
-fn call(node: &Node, key: &Key, left: &Left, parent: Option<u32>) -> Result<Call> {
+fn call(
+    node: &Node,
+    key: &Key,
+    (left, bundle): (&RuntimeState, &str),
+    parent: Option<u32>,
+) -> Result<Call> {
     let mut argv = vec!["nri-runc".to_owned(), "--root".to_owned(), key.root.clone()];
     if left.systemd {
         argv.push("--systemd-cgroup".to_owned());
     }
-    argv.extend(["create", "--bundle", &left.bundle, &key.id].map(ToOwned::to_owned));
+    argv.extend(["create", "--bundle", bundle, &key.id].map(ToOwned::to_owned));
     let question = Question {
         protocol: PROTOCOL,
         version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -208,7 +209,7 @@ fn call(node: &Node, key: &Key, left: &Left, parent: Option<u32>) -> Result<Call
 }
 
 /// The runtime of this kind, as configured for some instance, else the usual one.
-fn runtime_of(node: &Node, left: &Left) -> Result<PathBuf> {
+fn runtime_of(node: &Node, left: &RuntimeState) -> Result<PathBuf> {
     let config = &node.config;
     let named = config.instances.values().chain(&config.runtime);
     let named = named.filter(|path| path.starts_with('/')).map(PathBuf::from);

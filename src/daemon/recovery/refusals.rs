@@ -13,10 +13,9 @@ use crate::link::{Question, REFUSAL_NOTES, REFUSED_DIR};
 use crate::text::rfc3339_nanos;
 
 use crate::daemon::node::Node;
-use crate::daemon::recovery::bypassed;
-use crate::daemon::request::call::Call;
-use crate::daemon::server::frames::Asked;
-use crate::daemon::verbs::create;
+use crate::daemon::recovery::notes;
+use crate::daemon::request::record::blank_record;
+use crate::daemon::request::{Asked, Call};
 
 /// A wrapper's record of a refusal.
 #[derive(Deserialize)]
@@ -36,7 +35,7 @@ struct RefusalNote {
 
 /// Takes up all that are there, oldest first.
 pub(crate) fn take_up(node: &Node) {
-    let notes = bypassed::notes_in(&node.config.run_dir.join(REFUSED_DIR));
+    let notes = notes::notes_in(&node.config.run_dir.join(REFUSED_DIR));
     if notes.len() >= REFUSAL_NOTES {
         warn!(
             "wrappers refused more than is known: only the newest {REFUSAL_NOTES} refusals were kept"
@@ -59,7 +58,12 @@ fn take(node: &Node, note: &RefusalNote) {
     let (verb, id, why) = (&note.verb, quoted(&note.id), quoted(&note.why));
     let time = rfc3339_nanos(note.at).unwrap_or_default();
     error!("{verb} {id}: refused by the wrapper at {time}: {why}");
-    node.count_failure(&format!("{verb} {id}: {why}"), &format!("{verb}: {why}"), "", note.at);
+    node.report.count_failure(
+        &format!("{verb} {id}: {why}"),
+        &format!("{verb}: {why}"),
+        "",
+        note.at,
+    );
     let question = Question::decode(note.question.get(4..).unwrap_or_default()).ok();
     let Some(call) = question.and_then(|question| Call::new(Asked::alone(question))) else {
         return;
@@ -67,11 +71,11 @@ fn take(node: &Node, note: &RefusalNote) {
     if node.container(&call.key).is_some() {
         return node.change(&call.key, |record| record.refuse(why, note.at));
     }
-    let mut record = create::blank_record(node, &call);
+    let mut record = blank_record(node, &call);
     let text = |text: &Option<String>| text.clone().unwrap_or_default();
     record.pod_namespace = text(&note.namespace);
     record.pod_name = text(&note.pod);
     record.name = text(&note.name);
     record.refuse(why, note.at);
-    node.store.borrow_mut().remember(record);
+    node.records.remember(record);
 }

@@ -1,9 +1,224 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The registered plugins: which of them is notified of what, in which order, and what has been
-//! sent so far.
+//! The registered plugins: which of them is notified of what, in which order, and what each has
+//! heard of. How plugins are asked is `chain`'s.
 //!
-//! It never accepts a connection and never decides what an answer means. It imports no other room.
+//! Invariant: each plugin sees each pod and container exactly once, by Synchronize or by event.
+//! A plugin that is still being synchronized keeps nobody waiting: what happens meanwhile is
+//! queued for it and sent afterwards.
+//!
+//! It never accepts a connection and changes no record. It imports `watch`.
 
+pub(crate) mod connected;
 pub(crate) mod recording;
-pub(crate) mod relay;
+pub(crate) mod returning;
 pub(crate) mod roster;
+pub(crate) mod socket;
+
+use std::cell::RefCell;
+use std::collections::HashSet;
+use std::rc::Rc;
+
+use serde_json::Value;
+use tracing::{info, warn};
+
+use crate::adaptation::{DefaultValidator, Updated};
+use crate::chain::{self, ChainError, ChainObserver, ChainedPlugin, PluginFailure, Told};
+use crate::config::Config;
+use crate::plugin::{Event, api};
+use crate::state::Skipped;
+
+use connected::{ConnectedPlugin, Subject};
+use recording::Recorders;
+use returning::ReturningPlugins;
+use roster::Roster;
+use socket::PluginSocket;
+
+/// The NRI version that the daemon speaks.
+pub const NRI_VERSION: &str = "v0.12.5";
+
+/// Which plugins were skipped in one request, and why.
+#[derive(Default)]
+pub(crate) struct Skips(pub(crate) RefCell<Vec<Skipped>>);
+
+impl ChainObserver for Skips {
+    fn skipped(&self, plugin: &str, why: &str) {
+        let (plugin, reason) = (plugin.to_owned(), why.to_owned());
+        self.0.borrow_mut().push(Skipped { plugin, reason });
+    }
+}
+
+/// All registered plugins, in the order in which they are asked.
+pub(crate) struct Registry {
+    connected: RefCell<Vec<Rc<ConnectedPlugin>>>,
+    /// Connections that are not registered yet, and plugins that disconnected lately.
+    pub(crate) roster: Roster,
+    /// Who records what plugins are sent.
+    pub(crate) recorders: Recorders,
+    /// Who has the socket that plugins connect to.
+    pub(crate) socket: PluginSocket,
+    /// Plugins that creates wait for.
+    pub(crate) returning: ReturningPlugins,
+    /// The operator's default validator.
+    pub(crate) builtin: DefaultValidator,
+}
+
+impl Registry {
+    pub(crate) fn new(config: &Config) -> Self {
+        Self {
+            connected: RefCell::default(),
+            roster: Roster::default(),
+            recorders: Recorders::default(),
+            socket: PluginSocket::default(),
+            returning: ReturningPlugins::default(),
+            builtin: DefaultValidator::from(&config.default_validator),
+        }
+    }
+
+    /// Every connected plugin, in order.
+    pub(crate) fn connected(&self) -> Vec<Rc<ConnectedPlugin>> {
+        self.connected.borrow().clone()
+    }
+
+    /// Every synchronized plugin, in order.
+    pub(crate) fn synchronized(&self) -> Vec<Rc<ChainedPlugin>> {
+        let connected = self.connected.borrow();
+        let synchronized = connected.iter().filter(|plugin| plugin.is_synchronized());
+        synchronized.map(|plugin| Rc::clone(&plugin.seat)).collect()
+    }
+
+    /// The plugin `NN-name`, unless it is gone.
+    pub(crate) fn find(&self, id: &str) -> Option<Rc<ConnectedPlugin>> {
+        let connected = self.connected.borrow();
+        connected.iter().find(|plugin| plugin.seat.id() == id && !plugin.is_gone()).cloned()
+    }
+
+    /// Whether `NN-name` (or the bare name) is synchronized.
+    pub(crate) fn is_present(&self, name: &str) -> bool {
+        self.synchronized().iter().any(|seat| seat.id() == name || seat.plugin.name() == name)
+    }
+
+    /// Waits for the plugins that are expected back, bounded (D14); returns at once where none is.
+    pub(crate) async fn wait_for_returning(&self) {
+        self.returning.wait(|name| self.is_present(name)).await;
+    }
+
+    /// The rows of `nri-runc nri plugins`.
+    pub(crate) fn rows(&self) -> Value {
+        self.roster.rows(&self.connected())
+    }
+
+    /// Adds a plugin that knows `snapshot` from the Synchronize that it is about to get. From here
+    /// on events reach it, queued until it has caught up.
+    pub(crate) fn add(
+        &self,
+        seat: ChainedPlugin,
+        snapshot: HashSet<Subject>,
+    ) -> Rc<ConnectedPlugin> {
+        let plugin = Rc::new(ConnectedPlugin::new(seat, snapshot));
+        let mut connected = self.connected.borrow_mut();
+        // Plugins may share an index. Keep them in connection order, so a host behaves the same
+        // twice. NRI: the reference sorts by index only, and not stably.
+        let index = plugin.seat.plugin.index();
+        let at = connected.partition_point(|other| other.seat.plugin.index() <= index);
+        connected.insert(at, Rc::clone(&plugin));
+        plugin
+    }
+
+    /// Removes a plugin: it is asked and notified no more.
+    pub(crate) fn remove(&self, plugin: &Rc<ConnectedPlugin>, why: &str) {
+        plugin.mark_gone();
+        let mut connected = self.connected.borrow_mut();
+        if let Some(at) = connected.iter().position(|other| Rc::ptr_eq(other, plugin)) {
+            connected.remove(at);
+            self.roster.note_departure(plugin, why);
+        }
+    }
+
+    /// The plugins to be notified of `told` now; those still being synchronized get it into their
+    /// backlog. What the event makes known or forgotten is noted in the same step.
+    pub(crate) fn subscribers(&self, told: &Told) -> Vec<Rc<ChainedPlugin>> {
+        self.recorders.told(told);
+        let subject = Subject::of(told);
+        let connected = self.connected.borrow();
+        let subscribers = connected.iter().filter(|plugin| plugin.admits(told, &subject));
+        subscribers.map(|plugin| Rc::clone(&plugin.seat)).collect()
+    }
+
+    /// These were not asked about the beginning that failed: they must not hear of its undoing.
+    pub(crate) fn forget_unasked(&self, seats: &[Rc<ChainedPlugin>], told: &Told) {
+        let subject = Subject::of(told);
+        for plugin in self.connected.borrow().iter() {
+            if seats.iter().any(|seat| Rc::ptr_eq(seat, &plugin.seat)) {
+                plugin.forget(&subject);
+            }
+        }
+    }
+
+    /// Plugins that were too busy to be asked about this beginning do not hear of what follows.
+    pub(crate) fn forget_busy(&self, subscribers: &[Rc<ChainedPlugin>], told: &Told) {
+        let busy = crate::plugin::busy_plugins();
+        let seats = subscribers.iter().filter(|seat| busy.contains(&seat.id()));
+        let seats: Vec<Rc<ChainedPlugin>> = seats.cloned().collect();
+        self.forget_unasked(&seats, told);
+    }
+
+    /// Notifies every subscriber in turn; the first failure ends it.
+    /// The first value is which plugins were skipped.
+    pub(crate) async fn notify_until_refused(
+        &self,
+        told: &Told,
+    ) -> (Vec<Skipped>, Result<(), PluginFailure>) {
+        let subscribers = self.subscribers(told);
+        let skips = Skips::default();
+        let asked = chain::notify_until_refused(&subscribers, told, &skips).await;
+        if told.event == Event::RunPodSandbox {
+            self.forget_busy(&subscribers, told);
+        }
+        let skipped = skips.0.into_inner();
+        let Err(ChainError { failure, asked }) = asked else { return (skipped, Ok(())) };
+        if told.event == Event::RunPodSandbox {
+            self.forget_unasked(&subscribers[asked.min(subscribers.len())..], told);
+        }
+        (skipped, Err(failure))
+    }
+
+    /// Notifies plugins of a beginning that happened without them, if they do not know of it yet.
+    pub(crate) async fn notify_late(&self, told: &Told) {
+        let subject = Subject::of(told);
+        let connected = self.connected();
+        let knowing: Vec<_> = connected.iter().filter(|plugin| plugin.knows(&subject)).collect();
+        let knows =
+            |seat: &Rc<ChainedPlugin>| knowing.iter().any(|plugin| Rc::ptr_eq(&plugin.seat, seat));
+        // A plugin that knows it from its snapshot must not find it in its backlog either.
+        let backlogs: Vec<usize> = knowing.iter().map(|plugin| plugin.backlog()).collect();
+        let mut subscribers = self.subscribers(told);
+        subscribers.retain(|seat| !knows(seat));
+        for (plugin, length) in knowing.iter().zip(backlogs) {
+            plugin.truncate_backlog(length);
+        }
+        for failure in chain::notify_all(&subscribers, told).await {
+            info!("{failure}, after the fact: {} went past the daemon", subject.id());
+        }
+    }
+
+    /// Notifies every subscriber in turn, whatever they answer: it has happened. Returns the
+    /// updates of other containers that they ask for.
+    pub(crate) async fn notify_all(&self, told: &Told) -> Option<Updated> {
+        let subscribers = self.subscribers(told);
+        let (updates, failures) = if told.event == Event::StopContainer {
+            let request = api::StopContainerRequest {
+                pod: Some(told.pod.clone()).into(),
+                container: told.container.clone().into(),
+                ..api::StopContainerRequest::default()
+            };
+            let (updated, failures) = chain::stop(&subscribers, &request).await;
+            (Some(updated), failures)
+        } else {
+            (None, chain::notify_all(&subscribers, told).await)
+        };
+        for failure in failures {
+            warn!("{} of {}: {failure}", told.event.name(), Subject::of(told).id());
+        }
+        updates
+    }
+}

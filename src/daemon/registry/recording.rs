@@ -8,23 +8,18 @@ use std::rc::Rc;
 
 use protobuf::MessageDyn;
 use serde_json::{Value, json};
-use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::net::UnixStream;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 
 use crate::chain::Told;
-use crate::error::Result;
-use crate::link::Answer;
-use crate::plugin::json::{show, show_list};
+use crate::plugin::json::show;
 use crate::plugin::{Event, api};
 
-use crate::daemon::node::{Node, now};
-use crate::daemon::server::frames;
+use crate::clock::now;
 
 /// Requests that a reader may be behind.
 const BACKLOG: usize = 1024;
 
-/// Everybody who records.
+/// All recordings.
 #[derive(Default)]
 pub(crate) struct Recorders {
     listeners: RefCell<Vec<Sender<Rc<str>>>>,
@@ -33,14 +28,15 @@ pub(crate) struct Recorders {
 }
 
 impl Recorders {
-    fn listen(&self) -> Receiver<Rc<str>> {
+    /// A new recording: every request from now on, until its receiver is dropped.
+    pub(crate) fn listen(&self) -> Receiver<Rc<str>> {
         let (sender, lines) = channel(BACKLOG);
         self.listeners.borrow_mut().push(sender);
         lines
     }
 
-    /// Whether anybody listens.
-    pub(crate) fn is_on(&self) -> bool {
+    /// Whether anything is recorded.
+    fn is_on(&self) -> bool {
         !self.listeners.borrow().is_empty()
     }
 
@@ -83,48 +79,4 @@ impl Recorders {
         let line: Rc<str> = format!("{line}\n").into();
         self.listeners.borrow_mut().retain(|listener| listener.try_send(Rc::clone(&line)).is_ok());
     }
-}
-
-/// Sends the state, then every request, until the reader closes its end.
-pub(crate) async fn serve(node: &Rc<Node>, stream: &mut UnixStream) -> Result<()> {
-    // State and ear in one step: nothing is missing between them, and nothing twice.
-    let (pods, containers) = node.snapshot();
-    let plugins: Vec<String> = node.relay.seats().iter().map(|seat| seat.id()).collect();
-    let mut lines = node.relay.recorders.listen();
-    frames::say(stream, &Answer::Admin("{}".to_owned())).await?;
-    let state = json!({"pods": show_list(&pods), "containers": show_list(&containers)});
-    let state = json!({"at": now(), "plugins": plugins, "state": state});
-    drop((pods, containers));
-    let (mut reader, mut writer) = stream.split();
-    let mut nothing = [0_u8; 1];
-    writer.write_all(format!("{state}\n").as_bytes()).await?;
-    loop {
-        tokio::select! {
-            line = lines.recv() => match line {
-                Some(line) => writer.write_all(line.as_bytes()).await?,
-                None => break,
-            },
-            _closed = reader.read(&mut nothing) => {
-                return Ok(send_rest(&mut writer, lines).await?);
-            }
-        }
-    }
-    let line = json!({"error": "the recording could not keep up and was ended"});
-    Ok(writer.write_all(format!("{line}\n").as_bytes()).await?)
-}
-
-/// A recorder that ends closes its side first: it gets what was told until then.
-async fn send_rest(
-    writer: &mut (impl AsyncWrite + Unpin),
-    mut lines: Receiver<Rc<str>>,
-) -> std::io::Result<()> {
-    lines.close();
-    while let Ok(line) = lines.try_recv() {
-        match writer.write_all(line.as_bytes()).await {
-            // One that was killed has closed both sides.
-            Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => return Ok(()),
-            written => written?,
-        }
-    }
-    Ok(())
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The rows of `plugins`: registered plugins, plugins still in their handshake, and those that
-//! disconnected lately. It only remembers; `plugins.rs` decides who may register.
+//! disconnected lately. It only remembers; `plugins` decides which may register.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -12,15 +12,15 @@ use serde_json::{Value, json};
 
 use crate::plugin::{ALL_EVENTS, PluginIdentity, ProcessLog};
 
-use crate::daemon::node::now;
-use crate::daemon::registry::relay::{Guest, Relay};
+use crate::clock::now;
+use crate::daemon::registry::connected::ConnectedPlugin;
 use crate::text::rfc3339_nanos;
 
 /// For how long, and of how many, it is shown that they are gone.
 const SHOWN: Duration = Duration::from_secs(3600);
 const DEPARTED: usize = 64;
 
-/// Who is not at the table yet, or not any more.
+/// Plugins that are not registered yet, or not any more, and those that are kept running.
 #[derive(Default)]
 pub(crate) struct Roster {
     newcomers: RefCell<Vec<Weak<Newcomer>>>,
@@ -101,17 +101,17 @@ impl Roster {
         record
     }
 
-    /// A plugin has left the table.
-    pub(crate) fn leaves(&self, guest: &Guest, why: &str) {
-        let mut row = row(guest, "gone");
+    /// A plugin was removed from the registry.
+    pub(super) fn note_departure(&self, plugin: &ConnectedPlugin, why: &str) {
+        let mut row = row(plugin, "gone");
         let at = now();
         row["gone_at"] = at.into();
         row["gone_time"] = rfc3339_nanos(at).into();
         row["reason"] = why.into();
-        self.left(Instant::now(), row);
+        self.keep_departed(Instant::now(), row);
     }
 
-    fn left(&self, at: Instant, row: Value) {
+    fn keep_departed(&self, at: Instant, row: Value) {
         let mut departed = self.departed.borrow_mut();
         departed.retain(|(_, other)| !is_same(other, &row));
         if departed.len() >= DEPARTED {
@@ -126,30 +126,31 @@ impl Roster {
         departed.retain(|(at, _)| now.saturating_duration_since(*at) < SHOWN);
         departed.iter().map(|(_, row)| row.clone()).collect()
     }
-}
 
-/// Everybody: those at the table first, in order.
-pub(crate) fn shown(relay: &Relay) -> Value {
-    let guests = relay.guests();
-    let mut rows: Vec<Value> = guests.iter().map(|guest| row(guest, guest.state())).collect();
-    let newcomers = relay.roster.newcomers.borrow();
-    rows.extend(newcomers.iter().filter_map(Weak::upgrade).map(|newcomer| newcomer.row()));
-    for gone in relay.roster.gone(Instant::now()) {
-        // Whoever is back is not gone.
-        if !rows.iter().any(|row| is_same(row, &gone)) {
-            rows.push(gone);
+    /// All rows: connected plugins first, in order.
+    pub(super) fn rows(&self, connected: &[Rc<ConnectedPlugin>]) -> Value {
+        let mut rows: Vec<Value> =
+            connected.iter().map(|plugin| row(plugin, plugin.state())).collect();
+        let newcomers = self.newcomers.borrow();
+        rows.extend(newcomers.iter().filter_map(Weak::upgrade).map(|newcomer| newcomer.row()));
+        for gone in self.gone(Instant::now()) {
+            // A plugin that is back is not gone.
+            if !rows.iter().any(|row| is_same(row, &gone)) {
+                rows.push(gone);
+            }
         }
+        let launches = self.launches.borrow();
+        for launched in launches.iter().filter_map(Weak::upgrade) {
+            let is_its =
+                |row: &Value| row["index"] == *launched.index && row["name"] == *launched.name;
+            let at = rows.iter().position(is_its).unwrap_or_else(|| {
+                rows.push(empty_row(&launched.index, &launched.name, "gone", true));
+                rows.len() - 1
+            });
+            launched.add_to(&mut rows[at]);
+        }
+        Value::Array(rows)
     }
-    let launches = relay.roster.launches.borrow();
-    for launched in launches.iter().filter_map(Weak::upgrade) {
-        let is_its = |row: &Value| row["index"] == *launched.index && row["name"] == *launched.name;
-        let at = rows.iter().position(is_its).unwrap_or_else(|| {
-            rows.push(empty_row(&launched.index, &launched.name, "gone", true));
-            rows.len() - 1
-        });
-        launched.add_to(&mut rows[at]);
-    }
-    Value::Array(rows)
 }
 
 /// A plugin of which little is known.
@@ -178,8 +179,8 @@ fn is_same(one: &Value, other: &Value) -> bool {
     one["index"] == other["index"] && one["name"] == other["name"]
 }
 
-fn row(guest: &Guest, state: &str) -> Value {
-    let (seat, plugin) = (&guest.seat, &guest.seat.plugin);
+fn row(connected: &ConnectedPlugin, state: &str) -> Value {
+    let (seat, plugin) = (&connected.seat, &connected.seat.plugin);
     let events = ALL_EVENTS.iter().filter(|event| plugin.is_subscribed(**event));
     json!({
         "index": plugin.index(),
@@ -232,7 +233,7 @@ mod tests {
         let roster = Roster::default();
         let now = Instant::now();
         for name in (0..DEPARTED + 3).chain([5]) {
-            roster.left(now, named(name));
+            roster.keep_departed(now, named(name));
         }
         let gone = roster.gone(now + SHOWN / 2);
         assert_eq!(gone.len(), DEPARTED);
@@ -243,16 +244,16 @@ mod tests {
 
     #[test]
     fn a_newcomer_is_shown_until_nobody_shakes_its_hand() {
-        let relay = Relay::default();
-        let newcomer = relay.roster.enters(None, Some(7));
-        assert_eq!(shown(&relay)[0]["state"], "registering");
+        let roster = Roster::default();
+        let newcomer = roster.enters(None, Some(7));
+        assert_eq!(roster.rows(&[])[0]["state"], "registering");
         newcomer.registered.set(PluginIdentity::checked("10", "foo", "").unwrap()).unwrap();
-        let row = shown(&relay)[0].clone();
+        let row = roster.rows(&[])[0].clone();
         assert_eq!((&row["state"], &row["name"]), (&json!("configuring"), &json!("foo")));
         let file = ("20".to_owned(), "file".to_owned());
-        let launched = relay.roster.enters(Some(file), None);
-        assert_eq!((&shown(&relay)[1]["name"]), &json!("file"));
+        let launched = roster.enters(Some(file), None);
+        assert_eq!((&roster.rows(&[])[1]["name"]), &json!("file"));
         drop((newcomer, launched));
-        assert_eq!(shown(&relay), json!([]));
+        assert_eq!(roster.rows(&[]), json!([]));
     }
 }

@@ -1,7 +1,122 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A wrapper's request, understood: whose container, which bundle, which engine and pod.
+//! A wrapper's request, understood: whose container, which bundle and flags (`mod.rs`, which reads
+//! the command line with the same table as the wrapper did), which engine and pod (`describe.rs`,
+//! `identity.rs`), and the record that it begins with (`record.rs`).
 //!
-//! It asks no plugin and changes nothing but the list of contradicted identity claims.
+//! It asks no plugin and writes nothing. It imports `node`.
 
-pub(crate) mod call;
+pub(crate) mod describe;
 pub(crate) mod identity;
+pub(crate) mod record;
+pub(crate) mod resources;
+
+use std::ffi::{OsStr, OsString};
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+
+use crate::argv;
+use crate::host::Host;
+use crate::link::{Attached, Question};
+use crate::runtime::default_root;
+use crate::sources::callers;
+use crate::state::Key;
+
+/// A question and what came with it.
+#[derive(Debug)]
+pub(crate) struct Asked {
+    pub(crate) question: Question,
+    descriptors: Vec<(Attached, OwnedFd)>,
+}
+
+impl Asked {
+    /// A question with its descriptors.
+    pub(crate) fn new(question: Question, descriptors: Vec<(Attached, OwnedFd)>) -> Self {
+        Self { question, descriptors }
+    }
+
+    /// A question that nothing came with.
+    pub(crate) fn alone(question: Question) -> Self {
+        Self { question, descriptors: Vec::new() }
+    }
+
+    /// A descriptor that came along.
+    pub(crate) fn descriptor(&self, what: Attached) -> Option<&OwnedFd> {
+        self.descriptors.iter().find(|(kind, _)| *kind == what).map(|(_, fd)| fd)
+    }
+
+    /// Takes a descriptor out.
+    pub(crate) fn take(&mut self, what: Attached) -> Option<OwnedFd> {
+        let at = self.descriptors.iter().position(|(kind, _)| *kind == what)?;
+        Some(self.descriptors.swap_remove(at).1)
+    }
+}
+
+/// Everything the verb files need to know of a call.
+#[derive(Debug)]
+pub(crate) struct Call {
+    pub(crate) asked: Asked,
+    pub(crate) call: argv::CommandLine,
+    pub(crate) key: Key,
+    /// The bundle directory, absolute.
+    pub(crate) bundle: PathBuf,
+    pub(crate) pid_file: Option<PathBuf>,
+}
+
+impl Call {
+    /// Understands a question; `None` when it has no id that a container can have.
+    pub(crate) fn new(asked: Asked) -> Option<Self> {
+        let question = &asked.question;
+        let call = argv::read(&question.argv);
+        let cwd = Path::new(&question.cwd);
+        let absolute = |path: &OsStr| cwd.join(path);
+        let root = match call.root.as_deref() {
+            Some(root) => absolute(root),
+            None => PathBuf::from(default_root(Path::new(&question.runtime))),
+        };
+        let id = call.id.as_deref().filter(|id| !argv::is_never_an_id(id))?;
+        let id = id.to_string_lossy().into_owned();
+        let bundle = absolute(call.bundle.as_deref().unwrap_or_default());
+        let pid_file = call.pid_file.as_deref().map(absolute);
+        Some(Self {
+            key: Key { root: tidy(&root).to_string_lossy().into_owned(), id },
+            bundle: tidy(&bundle),
+            pid_file,
+            call,
+            asked,
+        })
+    }
+
+    pub(crate) fn question(&self) -> &Question {
+        &self.asked.question
+    }
+
+    /// The verb's name, as counted in `status`.
+    pub(crate) fn verb(&self) -> &'static str {
+        self.call.verb.name()
+    }
+
+    /// The wrapper's own process.
+    pub(crate) fn process(&mut self) -> Option<OwnedFd> {
+        self.asked.take(Attached::Process)
+    }
+
+    /// Command lines of the caller and of its parent: by them an engine is known.
+    pub(crate) fn callers(&self, host: &Host) -> [Vec<Vec<u8>>; 2] {
+        callers(host, self.question().pid, self.question().parent_pid)
+    }
+
+    /// Words between argv[0] and the verb.
+    pub(crate) fn global_flags(&self) -> Vec<String> {
+        let end = self.call.verb_index.unwrap_or(1).max(1);
+        self.question().argv[1..end].iter().map(lossy).collect()
+    }
+}
+
+fn lossy(word: &OsString) -> String {
+    word.to_string_lossy().into_owned()
+}
+
+/// Without `.` and trailing slashes, as engines' files name it; links are not resolved.
+fn tidy(path: &Path) -> PathBuf {
+    path.components().collect()
+}

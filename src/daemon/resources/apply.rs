@@ -6,7 +6,6 @@
 //! What was written is in the record before the next writer comes; each `update` of the engine
 //! gets it too, so that the runtime's own idea of the container heals. It asks no plugin.
 
-use std::fmt;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -19,16 +18,17 @@ use crate::runtime::RuntimeKind;
 use crate::spec::{overlay, owned};
 use crate::state::{Change, Container, Key, Lifecycle, Wish};
 
-use crate::daemon::node::messages;
-use crate::daemon::node::{Node, now};
-use crate::daemon::resources::classes::{self, Classes};
+use crate::clock::now;
+use crate::daemon::node::Node;
+use crate::daemon::node::messages::{self, Classes};
+use crate::daemon::resources::classes;
+use crate::daemon::resources::error::{RefusedField, Unmet};
+use crate::daemon::resources::in_force::{Block, in_force, note_changes};
 use crate::daemon::resources::route::{self, Route, is_paused, route};
-use crate::daemon::resources::updates::{in_force, note_changes};
-use crate::daemon::runtime::command;
-use crate::daemon::verbs::update::Block;
+use crate::daemon::runtime::{command, exit_status};
 
 /// How long a plugin's update waits for another one of the same container.
-const PATIENCE: Duration = Duration::from_secs(3);
+const UPDATE_WAIT: Duration = Duration::from_secs(3);
 
 /// Members that runc takes in an update without a word and does not apply.
 const IGNORED_BY_RUNC: [(&str, &[&str]); 4] = [
@@ -47,87 +47,6 @@ const IGNORED_BY_RUNC: [(&str, &[&str]); 4] = [
         ],
     ),
 ];
-
-/// Why a container was not updated.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Unmet {
-    /// Nobody knows it.
-    Unknown,
-    /// It is infrastructure of its pod.
-    Sandbox,
-    /// It has ended.
-    Gone,
-    /// Its creation failed.
-    NotCreated,
-    /// Another update of it does not end.
-    Busy,
-    /// The values cannot be set.
-    Refused(Refusal),
-    /// The values cannot be set while it is frozen.
-    Frozen(String),
-}
-
-impl fmt::Display for Unmet {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Unknown => f.write_str("no such container is known"),
-            Self::Sandbox => f.write_str("it is the infrastructure of its pod"),
-            Self::Gone => f.write_str("it has ended"),
-            Self::NotCreated => f.write_str("it was not created"),
-            Self::Busy => f.write_str("another update of this container takes too long"),
-            Self::Refused(refusal) => refusal.fmt(f),
-            Self::Frozen(why) => write!(f, "{why}, while it is frozen"),
-        }
-    }
-}
-
-/// The field of an update that cannot be set.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum RefusedField {
-    /// Its path below `linux.resources`.
-    Path(String),
-    /// NRI's name for it, where a class stands for what it sets.
-    Class(&'static str),
-}
-
-/// Why values cannot be set, and which of them where that is known.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Refusal {
-    pub(crate) field: Option<RefusedField>,
-    why: String,
-}
-
-impl fmt::Display for Refusal {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.field {
-            Some(RefusedField::Path(path)) => write!(f, "{path}: ")?,
-            Some(RefusedField::Class(name)) => write!(f, "{name}: ")?,
-            None => {}
-        }
-        f.write_str(&self.why)
-    }
-}
-
-impl Unmet {
-    /// A refusal of the whole update.
-    pub(crate) fn refused(why: impl fmt::Display) -> Self {
-        Self::Refused(Refusal { field: None, why: why.to_string() })
-    }
-
-    /// A refusal of one field.
-    pub(crate) fn refused_field(field: RefusedField, why: impl Into<String>) -> Self {
-        Self::Refused(Refusal { field: Some(field), why: why.into() })
-    }
-}
-
-impl From<Unfit> for Unmet {
-    fn from(unfit: Unfit) -> Self {
-        match unfit {
-            Unfit::Refused { field, why } => Self::refused_field(RefusedField::Path(field), why),
-            Unfit::NotDirect(_) => Self::refused(unfit),
-        }
-    }
-}
 
 /// What a look at a container has told: it holds for this life of it.
 pub(crate) struct Found {
@@ -167,7 +86,7 @@ pub(crate) async fn apply(
 ) -> Result<(), Unmet> {
     let lane = node.lane(key);
     let writing = std::sync::Arc::clone(&lane.writing).lock_owned();
-    let _writing = tokio::time::timeout(PATIENCE, writing).await.map_err(|_late| Unmet::Busy)?;
+    let _writing = tokio::time::timeout(UPDATE_WAIT, writing).await.map_err(|_late| Unmet::Busy)?;
     let record = living(node, key)?;
     let moved = classes::enter(node, &record, wish.rdt_class.as_deref())?;
     let found = found.filter(|found| found.incarnation == record.incarnation);
@@ -206,7 +125,7 @@ pub(crate) async fn at_birth(node: &Node, key: &Key, wish: Wish) -> Result<(), U
     }
     let lane = node.lane(key);
     let writing = std::sync::Arc::clone(&lane.writing).lock_owned();
-    let _writing = tokio::time::timeout(PATIENCE, writing).await.map_err(|_late| Unmet::Busy)?;
+    let _writing = tokio::time::timeout(UPDATE_WAIT, writing).await.map_err(|_late| Unmet::Busy)?;
     let record = node.container(key).ok_or(Unmet::Unknown)?;
     if let Route::Direct(cgroups) = route(node, &record)? {
         match plan(&record, &wish.part, None, &cgroups) {
@@ -224,7 +143,7 @@ pub(crate) async fn at_birth(node: &Node, key: &Key, wish: Wish) -> Result<(), U
 pub(crate) fn living(node: &Node, key: &Key) -> Result<Rc<Container>, Unmet> {
     let record = node.container(key).ok_or(Unmet::Unknown)?;
     let is_alive = matches!(record.state, Lifecycle::Created | Lifecycle::Running)
-        && !crate::daemon::lifecycle::exit::has_ended(node, &record);
+        && !exit_status::has_exited(&node.host, &record);
     if is_alive { Ok(record) } else { Err(Unmet::Gone) }
 }
 
@@ -313,8 +232,7 @@ async fn put_back(node: &Rc<Node>, record: &Container, part: &Block, failed: Unm
         (Ok(()), []) => String::new(),
         (Ok(()), left) => format!("; {} may still be in effect", left.join(", ")),
     };
-    let Refusal { field, why } = refusal;
-    let refusal = Refusal { field, why: format!("{why}{more}") };
+    let refusal = refusal.and(&more);
     if is_paused(node, record) {
         Unmet::Frozen(refusal.to_string())
     } else {
@@ -337,7 +255,7 @@ async fn run_update(
     let document = Value::Object(resources).to_string();
     let words = ["update", "--resources", "-", &record.key.id];
     command::run(record, &words, document.as_bytes()).await.map_err(|error| {
-        if crate::daemon::lifecycle::exit::has_ended(node, record) {
+        if exit_status::has_exited(&node.host, record) {
             Unmet::Gone
         } else {
             Unmet::refused(format!("the runtime refused: {error}"))
@@ -426,7 +344,7 @@ pub(crate) fn rewrite_ignored(node: &Node, key: &Key) {
 pub(crate) async fn reapply(node: &Rc<Node>, key: &Key) -> Result<(), Unmet> {
     let lane = node.lane(key);
     let writing = std::sync::Arc::clone(&lane.writing).lock_owned();
-    let _writing = tokio::time::timeout(PATIENCE, writing).await.map_err(|_late| Unmet::Busy)?;
+    let _writing = tokio::time::timeout(UPDATE_WAIT, writing).await.map_err(|_late| Unmet::Busy)?;
     let record = living(node, key)?;
     classes::enter_again(node, &record);
     if rewrite(node, &record, &record.overlay, None).is_ok() {

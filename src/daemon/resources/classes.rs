@@ -18,34 +18,18 @@ use crate::spec::overlay;
 use crate::spec::patch::PatchError;
 use crate::state::{Change, Container};
 
-use crate::daemon::node::messages;
-use crate::daemon::node::{Node, now};
-use crate::daemon::resources::apply::{RefusedField, Unmet};
+use crate::clock::now;
+use crate::daemon::node::Node;
+use crate::daemon::node::messages::{self, Classes};
+use crate::daemon::resources::error::{RefusedField, Unmet};
+use crate::daemon::resources::in_force::Block;
 use crate::daemon::resources::route;
-use crate::daemon::verbs::update::Block;
 
 /// Where `explain` shows a move.
 pub(crate) const FIELD: &str = "linux.intelRdt.closID";
 
 /// The owners' name for it.
 const RDT: &str = "RdtClass";
-
-/// Names of classes, where a plugin said one; empty for none.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Classes {
-    pub(crate) blockio: Option<String>,
-    pub(crate) rdt: Option<String>,
-}
-
-impl Classes {
-    /// Those in a plugin's resources.
-    pub(crate) fn of(resources: &api::LinuxResources) -> Self {
-        let name = |class: &protobuf::MessageField<api::OptionalString>| {
-            class.as_ref().map(|class| class.value.clone())
-        };
-        Self { blockio: name(&resources.blockio_class), rdt: name(&resources.rdt_class) }
-    }
-}
 
 /// A plugin's resources as an overlay, its classes resolved.
 pub(crate) fn overlay_of(

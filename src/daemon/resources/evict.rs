@@ -8,7 +8,6 @@
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
-use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use tracing::{info, warn};
@@ -17,19 +16,12 @@ use crate::config::Evict;
 use crate::error::quoted;
 use crate::host::Point;
 use crate::plugin::api;
-use crate::state::{Change, Container, Key, Lifecycle, Pod, Skipped};
+use crate::state::{Change, Container, EVICTION, Key, Lifecycle, Pod, Skipped};
 
-use crate::daemon::lifecycle::exit;
-use crate::daemon::node::messages;
-use crate::daemon::node::{Node, now};
-use crate::daemon::resources::updates;
-use crate::daemon::runtime::command;
-
-/// In `explain`, event and field of an eviction.
-pub(crate) const EVICTION: &str = "eviction";
-
-/// Over how long evictions are counted.
-const WINDOW: Duration = Duration::from_secs(60);
+use crate::clock::now;
+use crate::daemon::node::{Node, log_failure, messages};
+use crate::daemon::resources::target;
+use crate::daemon::runtime::{command, exit_status};
 
 /// Carries out what may be; the rest is logged, and `explain` tells it.
 pub(crate) async fn carry_out(
@@ -41,7 +33,7 @@ pub(crate) async fn carry_out(
     for api::ContainerEviction { container_id, reason, special_fields: _ } in evictions {
         tokio::task::yield_now().await;
         let askers = by.get(&container_id).map(Vec::as_slice).unwrap_or_default();
-        let key = match updates::find(node, &container_id, subject) {
+        let key = match target::find(node, &container_id, subject) {
             Ok(key) => key,
             Err(unmet) => {
                 warn!("{}: {}: eviction: {unmet}", quoted(&container_id), askers.join(","));
@@ -109,7 +101,7 @@ pub(crate) fn resume(node: &Rc<Node>, record: &Container) {
         tokio::task::spawn_local(async move {
             let id = record.key.id.clone();
             let ended = end(&node, Rc::new(record)).await.map_err(crate::error::Error::new);
-            crate::daemon::node::log_failure(&format!("evicting {id}"), ended);
+            log_failure(&format!("evicting {id}"), ended);
         });
     }
 }
@@ -121,11 +113,11 @@ fn insist(node: &Rc<Node>, record: Rc<Container>) {
         tokio::time::sleep(node.config.eviction_grace).await;
         let now = node.container(&record.key);
         let is_same = now.is_some_and(|now| now.incarnation == record.incarnation);
-        if !is_same || exit::has_ended(&node, &record) {
+        if !is_same || exit_status::has_exited(&node.host, &record) {
             return;
         }
         let killed = command::run(&record, &["kill", &record.key.id, "KILL"], b"").await;
-        crate::daemon::node::log_failure(&format!("evicting {}", record.key.id), killed);
+        log_failure(&format!("evicting {}", record.key.id), killed);
     });
 }
 
@@ -139,7 +131,7 @@ fn allowed(node: &Node, record: &Container, askers: &[String]) -> Result<String,
             Evict::Deny => why = format!("{asker} may not evict containers (plugin.{name}.evict)"),
             Evict::OwnNamespace => {
                 let own = own_pod(node, asker);
-                let pod = node.store.borrow().pod(&record.pod).cloned();
+                let pod = node.records.read().pod(&record.pod).cloned();
                 if let (Some(own), Some(pod)) = (&own, &pod)
                     && share_namespace(own, pod)
                 {
@@ -158,9 +150,9 @@ fn allowed(node: &Node, record: &Container, askers: &[String]) -> Result<String,
 
 /// The pod in which the plugin's process runs.
 fn own_pod(node: &Node, plugin: &str) -> Option<Pod> {
-    let pid = node.relay.find(plugin)?.seat.plugin.pid()?;
+    let pid = node.registry.find(plugin)?.seat.plugin.pid()?;
     let text = std::fs::read_to_string(node.host.path(format!("/proc/{pid}/cgroup"))).ok()?;
-    let store = node.store.borrow();
+    let store = node.records.read();
     let mentioned = store.containers().filter(|known| text.contains(&known.key.id));
     let candidates: Vec<(&Container, String)> = mentioned
         .map(|known| (known, messages::container(known).linux.cgroups_path.clone()))
@@ -210,15 +202,10 @@ fn share_namespace(one: &Pod, other: &Pod) -> bool {
 
 fn within_limits(node: &Node) -> Result<(), String> {
     let limit = node.config.eviction_per_minute;
-    let mut evicted = node.evicted.borrow_mut();
-    evicted.retain(|at| at.elapsed() < WINDOW);
-    if evicted.len() >= usize::try_from(limit).unwrap_or(usize::MAX) {
-        return Err(format!(
-            "the limit of {limit} evictions per minute is reached (eviction.per_minute)"
-        ));
+    if node.evictions.admit(limit) {
+        return Ok(());
     }
-    evicted.push_back(Instant::now());
-    Ok(())
+    Err(format!("the limit of {limit} evictions per minute is reached (eviction.per_minute)"))
 }
 
 #[cfg(test)]

@@ -6,6 +6,9 @@
 
 pub(crate) mod apply;
 pub(crate) mod classes;
+pub(crate) mod error;
 pub(crate) mod evict;
+pub(crate) mod in_force;
 pub(crate) mod route;
+pub(crate) mod target;
 pub(crate) mod updates;

@@ -5,18 +5,17 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::rc::Rc;
 
 use tracing::debug;
 
-use crate::cgroup::{Cgroups, Mounts, members};
+use crate::cgroup::{Cgroups, members};
 use crate::runtime::RuntimeKind;
 use crate::state::{Container, Lifecycle};
 
 use crate::daemon::node::Node;
-use crate::daemon::resources::apply::{RefusedField, Unmet};
+use crate::daemon::resources::error::{RefusedField, Unmet};
+use crate::daemon::resources::in_force::Block;
 use crate::daemon::runtime::state_dir;
-use crate::daemon::verbs::update::Block;
 use crate::daemon::watch::pidfd;
 
 /// How a container's resources are written.
@@ -31,8 +30,9 @@ pub(crate) enum Route {
 pub(crate) fn is_paused(node: &Node, record: &Container) -> bool {
     let (told, _) = state_dir::cgroups(&node.host, &record.key);
     let pid = record.init_pid.filter(|_| record.state == Lifecycle::Running);
-    let cgroups =
-        pid.and_then(|pid| Cgroups::find(&node.host, &*mounts(node).ok()?, pid, &told).ok());
+    let cgroups = pid.and_then(|pid| {
+        Cgroups::find(&node.host, &*node.caches.cgroup_mounts(&node.host).ok()?, pid, &told).ok()
+    });
     cgroups.is_some_and(|cgroups| cgroups.is_frozen())
 }
 
@@ -61,9 +61,9 @@ pub(crate) fn own_cgroups(
     told: &BTreeMap<String, PathBuf>,
 ) -> Result<Option<Cgroups>, Unmet> {
     let pid = record.init_pid.ok_or(Unmet::Gone)?;
-    let found = mounts(node).and_then(|mounts| {
+    let found = node.caches.cgroup_mounts(&node.host).and_then(|mounts| {
         let found = Cgroups::find(&node.host, &mounts, pid, told)?;
-        Ok((found, ours(node, &mounts)))
+        Ok((found, node.caches.own_cgroups(&node.host, &mounts)))
     });
     // Asked last: what was read is of this very process if it is still there.
     pidfd::open_same(&node.host, pid, record.init_start).ok_or(Unmet::Gone)?;
@@ -76,25 +76,6 @@ pub(crate) fn own_cgroups(
             None
         }
     })
-}
-
-/// Where cgroups are mounted does not change; a host with many containers has many mounts.
-fn mounts(node: &Node) -> crate::error::Result<Rc<Mounts>> {
-    if let Some(known) = &*node.cgroup_mounts.borrow() {
-        return Ok(Rc::clone(known));
-    }
-    let read = Rc::new(Mounts::read(&node.host)?);
-    *node.cgroup_mounts.borrow_mut() = Some(Rc::clone(&read));
-    Ok(read)
-}
-
-/// The daemon's own cgroups: it is in one place from its birth.
-fn ours(node: &Node, mounts: &Mounts) -> Option<Rc<Cgroups>> {
-    let known = node.own_cgroups.get_or_init(|| {
-        let found = Cgroups::find(&node.host, mounts, std::process::id(), &BTreeMap::new());
-        found.ok().map(Rc::new)
-    });
-    known.clone()
 }
 
 /// Processors and memory nodes that the host can have: the wanted members, and the kernel's list.

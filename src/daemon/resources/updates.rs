@@ -9,24 +9,24 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use serde_json::{Map, Value};
+use serde_json::Map;
 use tracing::warn;
 
 use crate::adaptation::{Owners, Updated, Updates, bounds, unknown_fields};
 use crate::chain::unknown_field_line;
+use crate::clock::now;
 use crate::error::quoted;
 use crate::plugin::{Event, api};
-use crate::spec::overlay;
-use crate::state::{Change, Container, Key, Lifecycle, Skipped, Wish};
+use crate::state::{Key, Lifecycle, Skipped, Wish};
 
-use crate::daemon::node::{Node, now};
-use crate::daemon::registry::relay::Guest;
-use crate::daemon::resources::apply::{self, Found, Unmet};
-use crate::daemon::resources::classes::{self, Classes};
-use crate::daemon::resources::evict;
+use crate::daemon::node::Node;
+use crate::daemon::node::messages::Classes;
+use crate::daemon::registry::connected::ConnectedPlugin;
+use crate::daemon::resources::apply::{self, Found};
+use crate::daemon::resources::error::Unmet;
+use crate::daemon::resources::in_force::{LATEST, keep_ends};
+use crate::daemon::resources::{classes, evict, target};
 
-/// How many changes and omissions of a record are looked through for one of the same kind.
-const LATEST: usize = 200;
 /// How many updates may wait for a container to be created.
 const DEFERRED: usize = 200;
 /// So many are carried out then, with those that come meanwhile; the container has others to see.
@@ -68,15 +68,15 @@ async fn give_way(done: usize) {
 /// Carries out what a newcomer wants of the containers that it was shown.
 pub(crate) async fn synchronized(
     node: &Rc<Node>,
-    guest: &Guest,
+    plugin: &ConnectedPlugin,
     response: api::SynchronizeResponse,
 ) {
     let api::SynchronizeResponse { update, more: _, special_fields } = response;
     let request = api::UpdateContainersRequest { update, special_fields, ..Default::default() };
-    if let Err(why) = asked(node, guest, request, ("Synchronize", "SynchronizeResponse")).await {
-        node.note_failure(
-            &format!("updates requested by {}: {why}", guest.seat.id()),
-            &guest.seat.id(),
+    if let Err(why) = asked(node, plugin, request, ("Synchronize", "SynchronizeResponse")).await {
+        node.report.note_failure(
+            &format!("updates requested by {}: {why}", plugin.seat.id()),
+            &plugin.seat.id(),
         );
     }
 }
@@ -87,25 +87,25 @@ pub(crate) async fn unsolicited(
     plugin: &str,
     request: api::UpdateContainersRequest,
 ) -> Result<api::UpdateContainersResponse, String> {
-    let Some(guest) = node.relay.find(plugin) else {
+    let Some(connected) = node.registry.find(plugin) else {
         return Err(format!("{plugin} has not been configured yet"));
     };
-    asked(node, &guest, request, ("UpdateContainers", "UpdateContainersRequest")).await
+    asked(node, &connected, request, ("UpdateContainers", "UpdateContainersRequest")).await
 }
 
 /// One plugin's wishes, in its order. What it may not set, and what nobody could, fails them all
 /// before anything is written. `event` and the `message` that it came in are named to operators.
 async fn asked(
     node: &Rc<Node>,
-    guest: &Guest,
+    plugin: &ConnectedPlugin,
     request: api::UpdateContainersRequest,
     (event, message): (&str, &str),
 ) -> Result<api::UpdateContainersResponse, String> {
-    let id = guest.seat.id();
-    let rights = guest.seat.rights().map_err(|failure| failure.text)?;
-    let request = guest.seat.accept_reply(request).map_err(|why| format!("{id} {why}"))?;
+    let id = plugin.seat.id();
+    let rights = plugin.seat.rights().map_err(|failure| failure.text)?;
+    let request = plugin.seat.accept_reply(request).map_err(|why| format!("{id} {why}"))?;
     bounds::check(&request).map_err(|what| format!("{id} asked for {what}"))?;
-    let reported = guest.seat.report_unknown(&unknown_fields(&request, message));
+    let reported = plugin.seat.report_unknown(&unknown_fields(&request, message));
     let api::UpdateContainersRequest { update: wanted, evict, special_fields } = request;
     let others = api::UpdateContainersRequest {
         evict: evict.clone(),
@@ -115,7 +115,7 @@ async fn asked(
     for field in unknown_fields(&others, message).iter().filter(|field| reported.contains(field)) {
         // About no container: `status` shows it.
         let line = unknown_field_line(&id, field);
-        node.count_failure(&line, &line, &id, now());
+        node.report.count_failure(&line, &line, &id, now());
     }
     let mut orders = Vec::new();
     for update in &wanted {
@@ -155,7 +155,7 @@ fn order(
     let resources = linux.as_ref().and_then(|linux| linux.resources.as_ref());
     let part = resources.map(|wanted| classes::overlay_of(node, container_id, wanted)).transpose();
     let named = resources.map(Classes::of).unwrap_or_default();
-    let key = find(node, container_id, subject);
+    let key = target::find(node, container_id, subject);
     let mut wish = Wish {
         part: Map::new(),
         blockio_class: named.blockio,
@@ -187,26 +187,6 @@ fn look(node: &Node, key: &Key, wish: &Wish) -> Result<Option<Found>, Unmet> {
         }
         Lifecycle::Stopped | Lifecycle::Removed => Err(Unmet::Gone),
     }
-}
-
-/// The container that a plugin means by an id: the one that its request is about, else the one of
-/// that id that lives, else the youngest. Of several that live none: the protocol has no word for
-/// the runtime root that tells them apart.
-pub(crate) fn find(node: &Node, id: &str, subject: Option<&Key>) -> Result<Key, Unmet> {
-    if let Some(subject) = subject.filter(|subject| subject.id == id) {
-        return Ok(subject.clone());
-    }
-    let store = node.store.borrow();
-    let has_ended =
-        |known: &Container| matches!(known.state, Lifecycle::Stopped | Lifecycle::Removed);
-    let roots = store.of_id(id).filter(|known| !has_ended(known)).map(|known| &*known.key.root);
-    let roots: Vec<&str> = roots.collect();
-    if roots.len() > 1 {
-        let why = format!("several containers have this id, below {}", roots.join(" and "));
-        return Err(Unmet::refused(quoted(&why)));
-    }
-    let best = store.of_id(id).max_by_key(|known| (!has_ended(known), known.incarnation));
-    best.map(|known| known.key.clone()).ok_or(Unmet::Unknown)
 }
 
 /// Carries out what can be; returns the places of those that failed and may not.
@@ -307,51 +287,9 @@ fn note_skipped(node: &Node, key: &Key, mut skipped: Vec<Skipped>) {
     skipped.retain(|new| !record.skipped.iter().rev().take(LATEST).any(|known| known == new));
     if !skipped.is_empty() {
         node.change(key, |record| {
-            skipped.into_iter().for_each(|new| keep(&mut record.skipped, new));
+            skipped.into_iter().for_each(|new| keep_ends(&mut record.skipped, new));
         });
     }
-}
-
-/// Adds to a list that must not grow for ever: its beginning and its end are kept.
-fn keep<T>(list: &mut Vec<T>, next: T) {
-    if list.len() >= 2 * LATEST {
-        list.remove(LATEST);
-    }
-    list.push(next);
-}
-
-/// The resources of a container as they are: the engine's, and over them what plugins own.
-pub(crate) fn in_force(record: &Container) -> Map<String, Value> {
-    let mut resources = record.engine_resources.clone();
-    overlay::put_over(&mut resources, &record.overlay);
-    resources
-}
-
-/// Adds to what `explain` tells. A plugin that sets the same field again and again leaves one
-/// line: what it was before, and what it is now.
-pub(crate) fn note_changes(record: &mut Container, changes: Vec<Change>) {
-    for change in changes {
-        let same = |known: &&mut Change| {
-            (&known.event, &known.plugin, &known.field)
-                == (&change.event, &change.plugin, &change.field)
-        };
-        match record.changes.iter_mut().rev().take(LATEST).find(same) {
-            Some(known) => (known.at, known.after) = (change.at, change.after),
-            None => keep(&mut record.changes, change),
-        }
-    }
-}
-
-/// How many changes of one creation are kept for `explain`.
-const LISTED: usize = 2000;
-
-/// The first of many changes, and a note of how many more there are.
-pub(crate) fn listed(mut changes: Vec<Change>) -> (Vec<Change>, Option<Skipped>) {
-    let more = changes.len().saturating_sub(LISTED);
-    changes.truncate(LISTED);
-    let reason = format!("{more} more changes were applied and are not listed");
-    let note = Skipped { plugin: String::new(), reason };
-    (changes, (more > 0).then_some(note))
 }
 
 #[cfg(test)]
@@ -372,14 +310,5 @@ mod tests {
             assert!(why.contains("200 updates wait"), "{why}");
         }
         assert_eq!(is_deferred(Lifecycle::Stopped, DEFERRED).ok(), Some(false));
-    }
-
-    #[test]
-    fn a_list_keeps_its_beginning_and_its_end() {
-        let mut list = Vec::new();
-        (0..1000).for_each(|number| keep(&mut list, number));
-        let (first, last) = list.split_at(LATEST);
-        assert_eq!((first[0], first[LATEST - 1]), (0, LATEST - 1));
-        assert_eq!((last[0], last.last()), (1000 - LATEST, Some(&999)));
     }
 }

@@ -3,18 +3,12 @@
 //! (`--log`), read once the runtime's process has ended, and the plugin whose change it is about as
 //! far as the words show that. Without such a log only the engine knows. It writes nothing there.
 
+use std::ffi::OsStr;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
-use std::rc::Rc;
 
+use crate::state::Change;
 use serde_json::Value;
-use tracing::info;
-
-use crate::error::Error;
-use crate::state::{Change, Key};
-
-use crate::daemon::node::{Node, now};
-use crate::daemon::request::call::Call;
 
 /// So much of the end of a log is read.
 const TAIL: u64 = 64 << 10;
@@ -49,20 +43,20 @@ pub(crate) struct RuntimeLog {
 }
 
 impl RuntimeLog {
-    /// The log that the engine named in this call.
-    pub(crate) fn of(call: &Call) -> Option<Self> {
-        let text = call.call.log.as_deref()?.to_str()?;
+    /// The log that the engine named by `--log`, relative to the wrapper's working directory.
+    pub(crate) fn open(log: Option<&OsStr>, cwd: &OsStr) -> Option<Self> {
+        let text = log?.to_str()?;
         if text.is_empty() || text.starts_with("journald:") || text.starts_with("syslog:") {
             return None;
         }
-        let cwd = Path::new(&call.question().cwd);
+        let cwd = Path::new(cwd);
         let path = cwd.join(text.strip_prefix("file:").unwrap_or(text));
         let before = std::fs::metadata(&path).map_or(0, |meta| meta.len());
         Some(Self { path, before })
     }
 
     /// The last error in it since this call began.
-    fn last_error(&self) -> Option<String> {
+    pub(crate) fn last_error(&self) -> Option<String> {
         // A pipe would hold up the reader.
         let meta = std::fs::metadata(&self.path).ok().filter(std::fs::Metadata::is_file)?;
         let since = if meta.len() < self.before { 0 } else { self.before };
@@ -104,31 +98,8 @@ fn error_of_line(line: &str) -> Option<String> {
     }
 }
 
-/// Notes what the runtime refused: in `explain`, and among the failures where a plugin is behind it.
-pub(crate) fn note(node: &Rc<Node>, key: &Key, verb: &str, log: Option<&RuntimeLog>) {
-    let Some(record) = node.container(key) else { return };
-    let Some(words) = log.and_then(RuntimeLog::last_error) else {
-        let what = if verb == "start" { "start" } else { "create" };
-        let line = format!("the runtime did not {what} it");
-        info!("{}: {line}; its words are in the engine's log", key.id);
-        return node.change(key, |record| record.refuse(line, now()));
-    };
-    let mut line = format!("the runtime refused it: {words}");
-    let behind = behind(&record.changes, &words);
-    if let Some(change) = behind {
-        line.push_str(&format!(" ({} set {})", change.plugin, change.field));
-    }
-    let error = Error::new(line).by(behind.map(|change| change.plugin.clone()).unwrap_or_default());
-    if behind.is_some() {
-        node.note_refusal(verb, &key.id, &error);
-    } else {
-        info!("{verb} {}: {error}", key.id);
-    }
-    node.change(key, |record| record.refuse(error.to_string(), now()));
-}
-
 /// The change that these words are about: the one of which they say most.
-fn behind<'c>(changes: &'c [Change], words: &str) -> Option<&'c Change> {
+pub(crate) fn change_behind<'c>(changes: &'c [Change], words: &str) -> Option<&'c Change> {
     let words = words.to_lowercase();
     let told = changes.iter().filter(|change| !change.plugin.is_empty());
     let weighed = told.map(|change| (weight(&change.field.to_lowercase(), &words), change));
@@ -203,7 +174,7 @@ mod tests {
             ("failed to write memory.limit_in_bytes: device busy", Some("10-mem")),
             ("container with id exists", None),
         ] {
-            let found = behind(&changes, words).map(|change| change.plugin.as_str());
+            let found = change_behind(&changes, words).map(|change| change.plugin.as_str());
             assert_eq!(found, wanted, "{words}");
         }
     }

@@ -4,27 +4,28 @@
 //! shim (from 2.4) into `exit.json` of the bundle, conmon into a file of the engine's exit folder.
 //! And why it ended, as far as that shows. It only reads; what is not there is not known.
 
+use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use crate::engine::EngineKind;
-use crate::state::{Container, Lifecycle};
+use crate::host::Host;
+use crate::state::{Container, EVICTION, Lifecycle};
 
-use crate::daemon::node::Node;
-use crate::daemon::resources::evict;
 use crate::daemon::runtime::state_dir;
 use crate::daemon::watch::pidfd::{self, Ending};
 
-/// How long the reaping, or the monitor, is waited for, and how often it is looked at.
-const PATIENCE: Duration = Duration::from_millis(50);
-const PAUSE: Duration = Duration::from_millis(5);
+/// How long the exit code is waited for, and how often it is looked for meanwhile.
+const EXIT_CODE_WAIT: Duration = Duration::from_millis(50);
+const EXIT_CODE_CHECK: Duration = Duration::from_millis(5);
 
 /// The code of a process that was ended by SIGKILL.
 const KILLED: i32 = 128 + 9;
 
 /// The exit code, if the engine wrote one for this very process.
-pub(crate) fn code(node: &Node, record: &Container) -> Option<i32> {
-    let text = std::fs::read_to_string(node.host.path(place(record)?)).ok()?;
+pub(crate) fn code(host: &Host, record: &Container) -> Option<i32> {
+    let text = std::fs::read_to_string(host.path(place(record)?)).ok()?;
     if !is_shim(record) {
         return text.trim().parse().ok();
     }
@@ -33,37 +34,71 @@ pub(crate) fn code(node: &Node, record: &Container) -> Option<i32> {
     is_this.then(|| said["Status"].as_i64()?.try_into().ok()).flatten()
 }
 
-/// Waits until the kernel or the engine has told it, but not long: plugins wait for
-/// StopContainer. Where neither does, nobody waits.
-pub(crate) async fn known(
-    node: &Node,
-    record: &Container,
-    process: Option<&OwnedFd>,
-) -> Option<i32> {
-    let deadline = tokio::time::Instant::now() + PATIENCE;
-    let is_mute = node.mute_monitors.borrow().contains(&monitor(record)) || place(record).is_none();
-    loop {
-        // What the engine says counts: people see that too.
-        if let Some(code) = code(node, record) {
-            return Some(code);
+/// Exit codes, and which engines' monitors write none.
+#[derive(Debug, Default)]
+pub(crate) struct ExitCodes {
+    /// Engine and runtime root.
+    mute_monitors: RefCell<BTreeSet<(String, String)>>,
+}
+
+impl ExitCodes {
+    /// Waits until the kernel or the engine has told it, but not long: plugins wait for
+    /// StopContainer. Where neither does, nobody waits.
+    pub(crate) async fn wait(
+        &self,
+        host: &Host,
+        record: &Container,
+        process: Option<&OwnedFd>,
+    ) -> Option<i32> {
+        let deadline = tokio::time::Instant::now() + EXIT_CODE_WAIT;
+        let is_mute =
+            self.mute_monitors.borrow().contains(&monitor(record)) || place(record).is_none();
+        loop {
+            // What the engine says counts: people see that too.
+            if let Some(code) = code(host, record) {
+                return Some(code);
+            }
+            let ending = process.map_or(Ending::Unsaid, pidfd::ending);
+            if let Ending::Code(code) = ending {
+                return Some(code);
+            }
+            let is_hopeless = ending == Ending::Unsaid && is_mute;
+            if is_hopeless || tokio::time::Instant::now() >= deadline {
+                return None;
+            }
+            tokio::time::sleep(EXIT_CODE_CHECK).await;
         }
-        let ending = process.map_or(Ending::Unsaid, pidfd::ending);
-        if let Ending::Code(code) = ending {
-            return Some(code);
+    }
+
+    /// A container that has ended is being deleted: its monitor has reaped it long since, so what is
+    /// not written now never will be, nor for the next containers of this engine.
+    pub(crate) fn learn(&self, host: &Host, record: &Container) {
+        if place(record).is_none() {
+            return;
         }
-        let is_hopeless = ending == Ending::Unsaid && is_mute;
-        if is_hopeless || tokio::time::Instant::now() >= deadline {
-            return None;
+        let mut mute = self.mute_monitors.borrow_mut();
+        if code(host, record).is_none() {
+            mute.insert(monitor(record));
+        } else {
+            mute.remove(&monitor(record));
         }
-        tokio::time::sleep(PAUSE).await;
+    }
+}
+
+/// Whether the init process of a container is known to have exited.
+pub(crate) fn has_exited(host: &Host, record: &Container) -> bool {
+    let Some(pid) = record.init_pid else { return false };
+    match pidfd::open_same(host, pid, record.init_start) {
+        Some(process) => pidfd::has_ended(&process),
+        None => true,
     }
 }
 
 /// Why the container is not running any more, in the words that CRI engines use, and more of it
 /// for people; both empty where nobody knows.
-pub(crate) fn status(node: &Node, record: &Container, code: Option<i32>) -> (String, String) {
+pub(crate) fn status(host: &Host, record: &Container, code: Option<i32>) -> (String, String) {
     let only = |reason: &str| (reason.to_owned(), String::new());
-    let eviction = record.changes.iter().find(|change| change.event == evict::EVICTION);
+    let eviction = record.changes.iter().find(|change| change.event == EVICTION);
     if let Some(eviction) = eviction {
         let why = eviction.after.as_str().unwrap_or_default();
         return ("Evicted".to_owned(), format!("by {}: {why}", eviction.plugin));
@@ -76,7 +111,7 @@ pub(crate) fn status(node: &Node, record: &Container, code: Option<i32>) -> (Str
     match code {
         Some(0) => only("Completed"),
         // Only a process that was killed can have been killed for its memory.
-        Some(KILLED) | None if lacked_memory(node, record) => only("OOMKilled"),
+        Some(KILLED) | None if lacked_memory(host, record) => only("OOMKilled"),
         Some(_) => only("Error"),
         None => only(""),
     }
@@ -84,29 +119,15 @@ pub(crate) fn status(node: &Node, record: &Container, code: Option<i32>) -> (Str
 
 /// Whether the kernel killed a process of the container because its memory was used up: its
 /// cgroup counts that, and is there until the runtime deletes the container.
-fn lacked_memory(node: &Node, record: &Container) -> bool {
-    let (cgroups, _) = state_dir::cgroups(&node.host, &record.key);
+fn lacked_memory(host: &Host, record: &Container) -> bool {
+    let (cgroups, _) = state_dir::cgroups(host, &record.key);
     let files = [("", "memory.events"), ("memory", "memory.oom_control")];
     files.into_iter().any(|(controller, file)| {
         let Some(dir) = cgroups.get(controller) else { return false };
-        let text = std::fs::read_to_string(node.host.path(dir.join(file))).unwrap_or_default();
+        let text = std::fs::read_to_string(host.path(dir.join(file))).unwrap_or_default();
         let counts = text.lines().filter_map(|line| line.strip_prefix("oom_kill "));
         counts.into_iter().any(|count| count.trim() != "0")
     })
-}
-
-/// A container that has ended is being deleted: its monitor has reaped it long since, so what is
-/// not written now never will be, nor for the next containers of this engine.
-pub(crate) fn learn(node: &Node, record: &Container) {
-    if place(record).is_none() {
-        return;
-    }
-    let mut mute = node.mute_monitors.borrow_mut();
-    if code(node, record).is_none() {
-        mute.insert(monitor(record));
-    } else {
-        mute.remove(&monitor(record));
-    }
 }
 
 /// Of one engine, for one runtime root.
@@ -133,18 +154,9 @@ fn place(record: &Container) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use std::rc::Rc;
     use std::time::Instant;
 
     use super::*;
-    use crate::config::Config;
-    use crate::state::Store;
-
-    fn node(dir: &std::path::Path) -> Rc<Node> {
-        let config = Config { run_dir: dir.join("run"), ..Config::default() };
-        let host = config.host();
-        Node::new(config, host, Store::open(&dir.join("state"), "boot").unwrap().0)
-    }
 
     fn record(root: &str, bundle: &str) -> Container {
         let json = serde_json::json!({
@@ -158,29 +170,32 @@ mod tests {
         serde_json::from_value(json).unwrap()
     }
 
-    async fn waited(node: &Node, record: &Container) -> Duration {
+    async fn waited(codes: &ExitCodes, record: &Container) -> Duration {
         let begun = Instant::now();
-        known(node, record, None).await;
+        codes.wait(&Host::default(), record, None).await;
         begun.elapsed()
     }
 
     #[tokio::test]
     async fn an_engine_that_writes_no_codes_is_waited_for_until_its_first_delete() {
         let temp = tempfile::tempdir().unwrap();
-        let node = node(temp.path());
+        let (codes, host) = (ExitCodes::default(), Host::default());
         let here = record("/run/one", &temp.path().display().to_string());
-        assert!(waited(&node, &here).await >= PATIENCE);
-        assert!(waited(&node, &here).await >= PATIENCE, "one that was slow is waited for again");
-        learn(&node, &here);
-        assert!(waited(&node, &here).await < PATIENCE, "it writes none");
+        assert!(waited(&codes, &here).await >= EXIT_CODE_WAIT);
+        assert!(
+            waited(&codes, &here).await >= EXIT_CODE_WAIT,
+            "one that was slow is waited for again"
+        );
+        codes.learn(&host, &here);
+        assert!(waited(&codes, &here).await < EXIT_CODE_WAIT, "it writes none");
         let other = record("/run/other", &here.bundle);
-        assert!(waited(&node, &other).await >= PATIENCE, "another may");
+        assert!(waited(&codes, &other).await >= EXIT_CODE_WAIT, "another may");
         // A newer version does.
         let exit = temp.path().join("exit.json");
         crate::files::replace(&exit, b"{\"Pid\": 7, \"Status\": 3}").unwrap();
-        assert_eq!(code(&node, &here), Some(3));
-        learn(&node, &here);
+        assert_eq!(code(&host, &here), Some(3));
+        codes.learn(&host, &here);
         std::fs::remove_file(exit).unwrap();
-        assert!(waited(&node, &here).await >= PATIENCE);
+        assert!(waited(&codes, &here).await >= EXIT_CODE_WAIT);
     }
 }

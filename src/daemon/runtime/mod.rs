@@ -7,5 +7,4 @@
 pub(crate) mod command;
 pub(crate) mod error_log;
 pub(crate) mod exit_status;
-pub(crate) mod left;
 pub(crate) mod state_dir;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the real runtime did, told by what it left behind (decision D2): we exec it and so never
-//! see its exit code. Facts: runc keeps `ROOT/ID/state.json`, crun and youki other files in the
-//! same folder; `exec.fifo` lies there from create until the process was started.
+//! What the real runtime did, told by its state directory (decision D2): the wrapper becomes the
+//! runtime and never sees its exit code. Facts: runc and youki keep `ROOT/ID/state.json`, crun
+//! keeps `ROOT/ID/status`; runc and crun keep `exec.fifo` there from create until start.
 //! It only reads.
 
 use std::collections::BTreeMap;
@@ -9,9 +9,17 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
+use serde_json::Value;
 
 use crate::host::Host;
+use crate::runtime::RuntimeKind;
 use crate::state::Key;
+
+/// Ticks in a second, as the kernel counts them for `/proc`.
+const TICKS: u64 = 100;
+
+/// The files in which runtimes keep a container's state.
+const STATE_FILES: [&str; 2] = ["state.json", "status"];
 
 /// Where the runtime keeps the container's state.
 pub(crate) fn folder(host: &Host, key: &Key) -> PathBuf {
@@ -28,8 +36,8 @@ pub(crate) fn waits_for_start(host: &Host, key: &Key) -> bool {
     folder(host, key).join("exec.fifo").exists()
 }
 
-/// The init process: from the pid file if it is newer than `since` (an inode and a time of
-/// modification before the call), else from the runtime's own state.
+/// The init process: from the pid file if that is another than `before` the call, else from the
+/// runtime's own state.
 pub(crate) fn init_pid(
     host: &Host,
     key: &Key,
@@ -38,61 +46,127 @@ pub(crate) fn init_pid(
 ) -> Option<u32> {
     let fresh = pid_file.filter(|path| stamp(path) != before);
     let from_file = fresh.and_then(|path| std::fs::read_to_string(path).ok());
-    from_file.and_then(|text| text.trim().parse().ok()).or_else(|| pid_in_state(host, key))
-}
-
-fn pid_in_state(host: &Host, key: &Key) -> Option<u32> {
-    // runc: init_process_pid in state.json; crun: pid in status; youki: pid in state.json.
-    number_in_state(host, key, ["init_process_pid", "pid"]).and_then(|pid| u32::try_from(pid).ok())
+    let in_state = || RuntimeState::read(&folder(host, key))?.pid;
+    from_file.and_then(|text| text.trim().parse().ok()).or_else(in_state)
 }
 
 /// When the init process started, in clock ticks since boot, by the runtime's own state.
 pub(crate) fn init_start(host: &Host, key: &Key) -> Option<u64> {
-    // runc: init_process_start in state.json; crun: process-start-time in status; youki: nothing.
-    number_in_state(host, key, ["init_process_start", "process-start-time"])
-}
-
-fn number_in_state(host: &Host, key: &Key, members: [&str; 2]) -> Option<u64> {
-    let folder = folder(host, key);
-    for name in ["state.json", "status"] {
-        let Ok(bytes) = std::fs::read(folder.join(name)) else { continue };
-        let Ok(state) = serde_json::from_slice::<serde_json::Value>(&bytes) else { continue };
-        let number = members.iter().find_map(|member| state.get(*member)?.as_u64());
-        if let Some(number) = number.filter(|number| *number > 0) {
-            return Some(number);
-        }
-    }
-    None
+    RuntimeState::read(&folder(host, key))?.start
 }
 
 /// Where the runtime says that the container's cgroups are, by controller, and whether systemd
 /// manages them for it. crun names only a path, which is its process's as well.
 pub(crate) fn cgroups(host: &Host, key: &Key) -> (BTreeMap<String, PathBuf>, bool) {
-    #[derive(Default, Deserialize)]
-    #[serde(default)]
-    struct State {
-        cgroup_paths: BTreeMap<String, PathBuf>,
-        config: Config,
-        #[serde(rename = "systemd-cgroup")]
-        systemd_cgroup: bool,
+    let state = RuntimeState::read(&folder(host, key));
+    state.map(|state| (state.cgroups, state.systemd)).unwrap_or_default()
+}
+
+/// The state of one container, as its runtime wrote it down.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct RuntimeState {
+    /// Which runtime wrote it.
+    pub(crate) runtime: RuntimeKind,
+    /// The bundle directory, if the state says which.
+    pub(crate) bundle: Option<String>,
+    /// The init process, as long as there is one.
+    pub(crate) pid: Option<u32>,
+    /// When it started, in clock ticks since boot.
+    pub(crate) start: Option<u64>,
+    /// The cgroups by controller.
+    pub(crate) cgroups: BTreeMap<String, PathBuf>,
+    /// systemd manages its cgroups.
+    pub(crate) systemd: bool,
+    /// When the file was written, in seconds of Unix time.
+    written: i64,
+}
+
+/// Members of runc's `state.json`, crun's `status` and youki's `state.json`.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct StateFile {
+    // runc
+    init_process_pid: Value,
+    init_process_start: Value,
+    cgroup_paths: Option<BTreeMap<String, PathBuf>>,
+    config: Option<RuncConfig>,
+    // crun and youki
+    pid: Value,
+    bundle: Value,
+    // crun
+    #[serde(rename = "process-start-time")]
+    process_start_time: Value,
+    #[serde(rename = "systemd-cgroup")]
+    systemd_cgroup: Value,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct RuncConfig {
+    labels: Value,
+    cgroups: Option<RuncCgroups>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+struct RuncCgroups {
+    systemd: Value,
+}
+
+impl RuntimeState {
+    /// Reads the state of the container whose state directory this is.
+    pub(crate) fn read(folder: &Path) -> Option<Self> {
+        STATE_FILES.iter().find_map(|name| {
+            let path = folder.join(name);
+            let written = stamp(&path)?.1;
+            let file = serde_json::from_slice(&std::fs::read(path).ok()?).ok()?;
+            Some(Self::from_file(name, file, written))
+        })
     }
-    #[derive(Default, Deserialize)]
-    #[serde(default)]
-    struct Config {
-        cgroups: Driver,
+
+    fn from_file(name: &str, file: StateFile, written: i64) -> Self {
+        let config = file.config.unwrap_or_default();
+        let labels = config.labels.as_array().into_iter().flatten();
+        let label = labels.filter_map(Value::as_str).find_map(|l| l.strip_prefix("bundle="));
+        let bundle = label.or_else(|| file.bundle.as_str());
+        let runtime = match name {
+            "status" => RuntimeKind::Crun,
+            _ if label.is_some() => RuntimeKind::Runc,
+            _ => RuntimeKind::Youki,
+        };
+        let number = |value: &Value| value.as_u64().filter(|number| *number > 0);
+        let pid = number(&file.init_process_pid).or_else(|| number(&file.pid));
+        Self {
+            runtime,
+            bundle: bundle.filter(|bundle| bundle.starts_with('/')).map(str::to_owned),
+            pid: pid.and_then(|pid| u32::try_from(pid).ok()),
+            start: number(&file.init_process_start).or_else(|| number(&file.process_start_time)),
+            cgroups: file.cgroup_paths.unwrap_or_default(),
+            systemd: file.systemd_cgroup == true
+                || config.cgroups.is_some_and(|cgroups| cgroups.systemd == true),
+            written,
+        }
     }
-    #[derive(Default, Deserialize)]
-    #[serde(default, rename_all = "PascalCase")]
-    struct Driver {
-        systemd: bool,
+
+    /// Whether it was written in this boot, by the clock.
+    pub(crate) fn is_of_this_boot(&self, host: &Host) -> bool {
+        booted(host).is_none_or(|booted| self.written >= booted)
     }
-    let folder = folder(host, key);
-    for name in ["state.json", "status"] {
-        let Ok(bytes) = std::fs::read(folder.join(name)) else { continue };
-        let Ok(state) = serde_json::from_slice::<State>(&bytes) else { continue };
-        return (state.cgroup_paths, state.systemd_cgroup || state.config.cgroups.systemd);
+}
+
+/// Unix time in nanoseconds of a moment in clock ticks since boot; 0 where it is not known.
+pub(crate) fn time_of_ticks(host: &Host, ticks: Option<u64>) -> i64 {
+    let since = ticks.and_then(|ticks| i64::try_from(ticks / TICKS).ok());
+    match (booted(host), since) {
+        (Some(booted), Some(since)) => (booted + since).saturating_mul(1_000_000_000),
+        _ => 0,
     }
-    (BTreeMap::new(), false)
+}
+
+/// When this machine was booted, in seconds of Unix time.
+fn booted(host: &Host) -> Option<i64> {
+    let stat = std::fs::read_to_string(host.path("/proc/stat")).ok()?;
+    stat.lines().find_map(|line| line.strip_prefix("btime ")?.trim().parse().ok())
 }
 
 /// Tells a file from a later one of the same name.
@@ -108,11 +182,13 @@ pub(crate) fn stamp(path: &Path) -> Option<Stamp> {
 /// The stamp of the runtime's state file: an `update` replaces it.
 pub(crate) fn state_stamp(host: &Host, key: &Key) -> Option<Stamp> {
     let folder = folder(host, key);
-    stamp(&folder.join("state.json")).or_else(|| stamp(&folder.join("status")))
+    STATE_FILES.iter().find_map(|name| stamp(&folder.join(name)))
 }
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     fn place(files: &[(&str, &str)]) -> (tempfile::TempDir, Key) {
@@ -149,5 +225,71 @@ mod tests {
         for key in [garbage, stopped] {
             assert_eq!(init_pid(&Host::default(), &key, None, None), None);
         }
+    }
+
+    fn understood(name: &str, state: &Value) -> RuntimeState {
+        let temp = tempfile::tempdir().unwrap();
+        crate::files::replace(&temp.path().join(name), state.to_string().as_bytes()).unwrap();
+        RuntimeState::read(temp.path()).unwrap()
+    }
+
+    #[test]
+    fn each_runtimes_state_is_understood() {
+        let runc = json!({"id": "c", "init_process_pid": 7, "init_process_start": 900,
+            "config": {"labels": ["a=b", "bundle=/b/c"], "cgroups": {"Systemd": true}},
+            "cgroup_paths": {"cpu": "/sys/fs/cgroup/cpu/c"}});
+        let runc = understood("state.json", &runc);
+        assert_eq!(
+            (runc.runtime, runc.bundle.as_deref(), runc.systemd),
+            (RuntimeKind::Runc, Some("/b/c"), true)
+        );
+        assert_eq!((runc.pid, runc.start), (Some(7), Some(900)));
+        assert_eq!(runc.cgroups["cpu"], Path::new("/sys/fs/cgroup/cpu/c"));
+        let crun = json!({"pid": 8, "process-start-time": 901, "bundle": "/b/d",
+            "systemd-cgroup": false});
+        let crun = understood("status", &crun);
+        assert_eq!(
+            (crun.runtime, crun.bundle.as_deref(), crun.systemd),
+            (RuntimeKind::Crun, Some("/b/d"), false)
+        );
+        assert_eq!((crun.pid, crun.start), (Some(8), Some(901)));
+        let youki = json!({"id": "c", "status": "running", "pid": 9, "bundle": "/b/e"});
+        let youki = understood("state.json", &youki);
+        assert_eq!((youki.runtime, youki.pid, youki.start), (RuntimeKind::Youki, Some(9), None));
+    }
+
+    #[test]
+    fn a_container_without_a_process_is_there_all_the_same() {
+        let ended = json!({"pid": 0, "bundle": "/b"});
+        let ended = understood("status", &ended);
+        assert_eq!((ended.pid, ended.bundle.as_deref()), (None, Some("/b")));
+    }
+
+    #[test]
+    fn members_of_another_type_do_not_hide_the_others() {
+        let odd = json!({"init_process_pid": 7, "pid": "x", "bundle": 3,
+            "config": {"labels": 1, "cgroups": {"Systemd": "yes"}}});
+        let odd = understood("state.json", &odd);
+        assert_eq!((odd.pid, odd.bundle, odd.systemd), (Some(7), None, false));
+    }
+
+    #[test]
+    fn a_relative_bundle_and_no_document_tell_nothing() {
+        assert_eq!(understood("state.json", &json!({"bundle": "b"})).bundle, None);
+        for text in ["{{", "\"x\"", "7"] {
+            let (temp, _key) = place(&[("c/state.json", text)]);
+            assert_eq!(RuntimeState::read(&temp.path().join("c")), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn what_an_earlier_boot_left_behind_is_told_by_its_time() {
+        let host = Host::default();
+        let booted = booted(&host).unwrap();
+        let state = |written| RuntimeState::from_file("status", StateFile::default(), written);
+        assert!(state(booted + 1).is_of_this_boot(&host));
+        assert!(!state(booted - 1).is_of_this_boot(&host));
+        assert_eq!(time_of_ticks(&host, Some(300)), (booted + 3) * 1_000_000_000);
+        assert_eq!(time_of_ticks(&host, None), 0);
     }
 }

@@ -7,18 +7,14 @@ use std::rc::Rc;
 use serde_json::{Value, json};
 use tracing::warn;
 
+use crate::daemon::node::Node;
+use crate::daemon::node::report::Contradiction;
+use crate::daemon::process::reload::StartedWith;
+use crate::daemon::registry::NRI_VERSION;
+use crate::daemon::server::{explain, rows};
 use crate::error::quoted;
 use crate::link::Answer;
-use crate::state::Container;
 use crate::text::rfc3339_nanos;
-
-use crate::daemon::node::Node;
-use crate::daemon::plugins::admission::NRI_VERSION;
-use crate::daemon::process::reload::StartedWith;
-use crate::daemon::registry::roster;
-use crate::daemon::request::identity::Contradiction;
-use crate::daemon::resources::route;
-use crate::daemon::server::explain;
 
 /// Answers an admin question.
 pub(crate) fn answer(node: &Rc<Node>, question: &str) -> Answer {
@@ -26,7 +22,7 @@ pub(crate) fn answer(node: &Rc<Node>, question: &str) -> Answer {
     let verb = question["verb"].as_str().unwrap_or_default();
     let document = match verb {
         "status" => status(node),
-        "plugins" => roster::shown(&node.relay),
+        "plugins" => node.registry.rows(),
         "pods" => pods(node),
         "explain" => match explain::explain(node, question["id"].as_str().unwrap_or_default()) {
             Ok(document) => document,
@@ -47,9 +43,9 @@ pub(crate) fn is_recording(question: &str) -> bool {
 }
 
 fn status(node: &Node) -> Value {
-    let started_with = node.started_with.get();
-    let store = node.store.borrow();
-    let failures = node.failures.borrow();
+    let started_with = node.process.started_with.get();
+    let store = node.records.read();
+    let failures = node.report.failures.borrow();
     let failures: Vec<Value> = failures
         .iter()
         .map(|note| {
@@ -72,20 +68,20 @@ fn status(node: &Node) -> Value {
         "configuration": started_with.map(StartedWith::to_json),
         "program": started_with.map(StartedWith::program),
         "supervisor": started_with.and_then(StartedWith::supervisor),
-        "uptime_seconds": node.started.elapsed().as_secs(),
-        "plugins": node.relay.guests().len(),
+        "uptime_seconds": node.report.started.elapsed().as_secs(),
+        "plugins": node.registry.connected().len(),
         "pods": store.pods().count(),
         "containers": store.containers().filter(|container| !container.is_sandbox).count(),
-        "requests": *node.requests.borrow(),
+        "requests": *node.report.requests.borrow(),
         "failures": failures,
-        "bypassed": node.requests.borrow().get("bypassed").copied().unwrap_or_default(),
+        "bypassed": node.report.requests.borrow().get("bypassed").copied().unwrap_or_default(),
         "found": store.containers().filter(|container| container.is_found).count(),
         "set_aside": store.set_aside(),
         "unwritten": store.unwritten(),
         "missing": missing(node),
         "contradictions": contradictions(node),
-        "plugin_socket": node.plugin_socket.line(),
-        "plugin_socket_state": node.plugin_socket.to_json(&node.config.socket_path),
+        "plugin_socket": node.registry.socket.line(),
+        "plugin_socket_state": node.registry.socket.to_json(&node.config.socket_path),
         "pass_through": node.is_bystander(),
         "disabled": switched_off(node).is_some(),
         "disabled_by": switched_off(node),
@@ -115,19 +111,19 @@ fn log_switch(off: bool, who: &str) -> Value {
 /// The plugins that every container needs, and whether they take part now.
 fn required(node: &Node) -> Value {
     let mut names: Vec<&str> = node.config.required_plugins().collect();
-    let validator = &node.builtin;
+    let validator = &node.registry.builtin;
     if validator.enable {
         names.extend(validator.required_plugins.iter().map(String::as_str));
     }
     names.sort_unstable();
     names.dedup();
-    let row = |name| json!({"plugin": name, "connected": node.relay.is_present(name)});
+    let row = |name| json!({"plugin": name, "connected": node.registry.is_present(name)});
     names.into_iter().map(row).collect()
 }
 
 /// What of the engines could not be read.
 fn missing(node: &Node) -> Value {
-    let missing = node.missing.borrow();
+    let missing = node.report.missing.borrow();
     let rows = missing.iter().map(|((engine, what), note)| {
         json!({"engine": engine, "what": what, "count": note.count, "at": note.at, "id": note.id})
     });
@@ -136,13 +132,13 @@ fn missing(node: &Node) -> Value {
 
 /// What tenants claimed of who they are, and was not believed.
 fn contradictions(node: &Node) -> Value {
-    let notes = node.contradictions.borrow();
+    let notes = node.report.contradictions.borrow();
     let row = |note: &Contradiction| json!({"at": note.at, "id": note.id, "engine": note.engine, "what": note.what});
     notes.iter().map(row).collect()
 }
 
 fn pods(node: &Node) -> Value {
-    let store = node.store.borrow();
+    let store = node.records.read();
     let rows = store.pods().map(|pod| {
         let members = store.of_pod(&pod.id).filter(|container| !container.is_sandbox);
         let containers: Vec<Value> = members
@@ -150,11 +146,11 @@ fn pods(node: &Node) -> Value {
                 let mut row = json!({
                     "id": container.key.id,
                     "name": container.name,
-                    "state": state(node, container),
+                    "state": rows::state(node, container),
                     "pid": container.init_pid,
                     "found": container.is_found,
                 });
-                explain::add_times(&mut row, container);
+                rows::add_times(&mut row, container);
                 row
             })
             .collect();
@@ -170,9 +166,4 @@ fn pods(node: &Node) -> Value {
         })
     });
     Value::Array(rows.collect())
-}
-
-/// Where it is in its life; paused is the kernel's to say.
-pub(crate) fn state(node: &Node, container: &Container) -> &'static str {
-    if route::is_paused(node, container) { "paused" } else { container.state.name() }
 }

@@ -11,12 +11,11 @@ use tokio::net::UnixStream;
 use tokio::sync::Notify;
 use tracing::{info, warn};
 
+use crate::daemon::node::Node;
+use crate::daemon::process::signals;
+use crate::daemon::server::frames;
 use crate::error::Result;
 use crate::link::Answer;
-
-use crate::daemon::node::Node;
-use crate::daemon::server::frames;
-use crate::daemon::server::session;
 
 /// How long a daemon that has nothing else to do waits for those that it sends to the next one.
 const FAREWELL: Duration = Duration::from_secs(1);
@@ -32,25 +31,24 @@ pub(crate) struct Drain {
 }
 
 /// A request that is being answered.
-pub(crate) struct InFlight(Rc<Node>);
+pub(crate) struct InFlight(Rc<Drain>);
 
 impl Drop for InFlight {
     fn drop(&mut self) {
-        let drain = &self.0.drain;
-        drain.in_flight.set(drain.in_flight.get() - 1);
-        drain.changed.notify_waiters();
+        self.0.in_flight.set(self.0.in_flight.get() - 1);
+        self.0.changed.notify_waiters();
     }
 }
 
-/// Counts a request as long as the answer to it is under way.
-pub(crate) fn enter(node: &Rc<Node>) -> InFlight {
-    node.drain.in_flight.set(node.drain.in_flight.get() + 1);
-    InFlight(Rc::clone(node))
-}
-
 impl Drain {
+    /// Counts a request as long as the answer to it is under way.
+    pub(super) fn enter(self: &Rc<Self>) -> InFlight {
+        self.in_flight.set(self.in_flight.get() + 1);
+        InFlight(Rc::clone(self))
+    }
+
     /// Whether new requests have to wait.
-    pub(crate) fn is_ending(&self) -> bool {
+    pub(super) fn is_ending(&self) -> bool {
         self.is_ending.get()
     }
 
@@ -63,47 +61,49 @@ impl Drain {
             changed.await;
         }
     }
-}
 
-/// Keeps a new request waiting until this daemon is about to exit, then sends it to the next one.
-pub(crate) async fn hold(node: &Node, stream: &mut UnixStream) -> Result<()> {
-    let drain = &node.drain;
-    drain.held.set(drain.held.get() + 1);
-    let over = async {
-        drain.until(|drain| drain.is_over.get()).await;
-        Ok(())
-    };
-    let waited = session::with_heartbeat(stream, over).await;
-    let said = frames::say(stream, &Answer::Ending).await;
-    drain.held.set(drain.held.get() - 1);
-    drain.changed.notify_waiters();
-    waited.and(said)
-}
-
-/// Waits until every request in flight is answered, a caller's time at most.
-pub(crate) async fn drain(node: &Node) {
-    node.ending.set(true);
-    node.drain.is_ending.set(true);
-    let count = || node.drain.in_flight.get();
-    if count() > 0 {
-        info!(
-            "stopping: completing {} requests first; a second signal stops the daemon at once",
-            count()
-        );
+    /// Keeps a new request waiting until this daemon is about to exit, then sends it to the next
+    /// one.
+    pub(super) async fn hold(&self, stream: &mut UnixStream) -> Result<()> {
+        self.held.set(self.held.get() + 1);
+        let over = async {
+            self.until(|drain| drain.is_over.get()).await;
+            Ok(())
+        };
+        let waited = frames::with_heartbeat(stream, over).await;
+        let said = frames::say(stream, &Answer::Ending).await;
+        self.held.set(self.held.get() - 1);
+        self.changed.notify_waiters();
+        waited.and(said)
     }
-    tokio::select! {
-        () = node.drain.until(|drain| drain.in_flight.get() == 0) => {}
-        _ = crate::daemon::until_told_to_end() => warn!("stopping at once: {} requests got no response", count()),
-        () = tokio::time::sleep(node.config.debug_create_cap) => {
-            warn!("stopping: {} requests got no response in time", count());
+
+    /// Waits until every request in flight is answered, a caller's time at most.
+    pub(crate) async fn drain(&self, node: &Node) {
+        node.process.is_ending.set(true);
+        self.is_ending.set(true);
+        let count = || self.in_flight.get();
+        if count() > 0 {
+            info!(
+                "stopping: completing {} requests first; a second signal stops the daemon at once",
+                count()
+            );
+        }
+        tokio::select! {
+            () = self.until(|drain| drain.in_flight.get() == 0) => {}
+            _ = signals::until_told_to_end() => {
+                warn!("stopping at once: {} requests got no response", count());
+            }
+            () = tokio::time::sleep(node.config.debug_create_cap) => {
+                warn!("stopping: {} requests got no response in time", count());
+            }
         }
     }
-}
 
-/// Sends those who wait to the next daemon; its socket is ours no more.
-pub(crate) async fn release(node: &Node) {
-    node.drain.is_over.set(true);
-    node.drain.changed.notify_waiters();
-    let all = node.drain.until(|drain| drain.held.get() == 0);
-    let _whoever_does_not_listen = tokio::time::timeout(FAREWELL, all).await;
+    /// Sends the requests that wait to the next daemon; the socket is no longer this one's.
+    pub(crate) async fn release(&self) {
+        self.is_over.set(true);
+        self.changed.notify_waiters();
+        let all = self.until(|drain| drain.held.get() == 0);
+        let _a_wrapper_that_does_not_listen = tokio::time::timeout(FAREWELL, all).await;
+    }
 }

@@ -6,12 +6,10 @@ use std::collections::BTreeSet;
 
 use serde_json::{Map, Value, json};
 
+use crate::daemon::node::Node;
+use crate::daemon::server::{explain_pod, rows};
 use crate::state::{Container, Lifecycle};
 use crate::text::rfc3339_nanos;
-
-use crate::daemon::node::Node;
-use crate::daemon::server::admin;
-use crate::daemon::server::explain_pod;
 
 /// How a container is meant, best first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -29,7 +27,7 @@ enum Match {
 /// # Errors
 /// One line if none is meant.
 pub(crate) fn explain(node: &Node, wanted: &str) -> Result<Value, String> {
-    let store = node.store.borrow();
+    let store = node.records.read();
     // An infrastructure container is explained as its pod; one that never had a pod, by itself.
     let is_told = |container: &&Container| {
         let is_gone = container.state == Lifecycle::Removed;
@@ -105,29 +103,16 @@ fn row(node: &Node, container: &Container) -> Value {
         "name": container.name,
         "namespace": namespace,
         "pod": pod,
-        "state": admin::state(node, container),
+        "state": rows::state(node, container),
         "engine": container.engine,
     });
-    add_times(&mut row, container);
+    rows::add_times(&mut row, container);
     row
-}
-
-/// When it was created, started, ended and refused, in nanoseconds and to be read.
-pub(crate) fn add_times(row: &mut Value, container: &Container) {
-    for (key, at) in [
-        ("created", container.created_at),
-        ("started", container.started_at),
-        ("finished", container.finished_at),
-        ("refused", container.refused_at),
-    ] {
-        row[format!("{key}_at")] = at.into();
-        row[format!("{key}_time")] = rfc3339_nanos(at).into();
-    }
 }
 
 /// Namespace and name of its pod, which may be gone; records of older daemons have neither.
 fn pod_of(node: &Node, container: &Container) -> (String, String) {
-    match node.store.borrow().pod(&container.pod) {
+    match node.records.read().pod(&container.pod) {
         Some(pod) => (pod.namespace.clone(), pod.name.clone()),
         None if container.pod_name.is_empty() => (String::new(), container.pod.clone()),
         None => (container.pod_namespace.clone(), container.pod_name.clone()),
@@ -137,7 +122,7 @@ fn pod_of(node: &Node, container: &Container) -> (String, String) {
 fn explained(node: &Node, container: &Container) -> Value {
     let (namespace, pod) = pod_of(node, container);
     // A plugin that did not hear of the pod did not know of its containers either.
-    let store = node.store.borrow();
+    let store = node.records.read();
     let mut skipped = container.skipped.clone();
     let of_pod = explain_pod::newest(&store, &container.pod);
     skipped.extend(of_pod.iter().flat_map(|pod| pod.skipped.iter().cloned()));
@@ -147,7 +132,7 @@ fn explained(node: &Node, container: &Container) -> Value {
         "namespace": namespace,
         "pod": pod,
         "name": container.name,
-        "state": admin::state(node, container),
+        "state": rows::state(node, container),
         "engine": container.engine,
         "evidence": container.evidence,
         "runtime": container.runtime,
@@ -158,7 +143,7 @@ fn explained(node: &Node, container: &Container) -> Value {
         "refused": container.refused,
         "skipped": skipped,
     });
-    add_times(&mut document, container);
+    rows::add_times(&mut document, container);
     document
 }
 

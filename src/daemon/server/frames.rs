@@ -13,44 +13,23 @@ use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
 use tokio::net::UnixStream;
 
+use crate::daemon::request::Asked;
 use crate::error::{Context, Error, Result};
-use crate::link::{Answer, Attached, FRAME_LIMIT, Notice, PROTOCOL, Question};
+use crate::link::{Answer, FRAME_LIMIT, Notice, PROTOCOL, Question};
 
-/// How long a connection may take to say its question.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// How long a connection may take to send its question.
+const QUESTION_WAIT: Duration = Duration::from_secs(5);
+
+/// While a request is worked on, the wrapper is sent a heartbeat this often.
+const HEARTBEAT: Duration = Duration::from_secs(1);
 
 /// The most descriptors that the kernel passes at once (SCM_MAX_FD): all are taken, so that none
 /// that were not asked for stay open.
 const DESCRIPTORS: usize = 253;
 
-/// A question and what came with it.
-#[derive(Debug)]
-pub(crate) struct Asked {
-    pub(crate) question: Question,
-    descriptors: Vec<(Attached, OwnedFd)>,
-}
-
-impl Asked {
-    /// A question that nothing came with.
-    pub(crate) fn alone(question: Question) -> Self {
-        Self { question, descriptors: Vec::new() }
-    }
-
-    /// A descriptor that came along.
-    pub(crate) fn descriptor(&self, what: Attached) -> Option<&OwnedFd> {
-        self.descriptors.iter().find(|(kind, _)| *kind == what).map(|(_, fd)| fd)
-    }
-
-    /// Takes a descriptor out.
-    pub(crate) fn take(&mut self, what: Attached) -> Option<OwnedFd> {
-        let at = self.descriptors.iter().position(|(kind, _)| *kind == what)?;
-        Some(self.descriptors.swap_remove(at).1)
-    }
-}
-
 /// Reads the question.
 pub(crate) async fn read(stream: &mut UnixStream) -> Result<Asked> {
-    let read = tokio::time::timeout(PATIENCE, read_at_leisure(stream)).await;
+    let read = tokio::time::timeout(QUESTION_WAIT, read_at_leisure(stream)).await;
     read.map_err(|_gone| Error::new("the question did not come in time"))?
 }
 
@@ -85,7 +64,7 @@ async fn read_at_leisure(stream: &mut UnixStream) -> Result<Asked> {
         return Err(Error::new(format!("{said} descriptors were announced and {came} came")));
     }
     let descriptors = question.descriptors.iter().copied().zip(fds).collect();
-    Ok(Asked { question, descriptors })
+    Ok(Asked::new(question, descriptors))
 }
 
 fn length_of(bytes: &[u8]) -> Result<usize> {
@@ -142,4 +121,23 @@ pub(crate) async fn notice(stream: &mut UnixStream) -> Result<Notice> {
     let mut frame = vec![0_u8; usize::try_from(length).unwrap_or(0)];
     stream.read_exact(&mut frame).await?;
     Notice::decode(&frame)
+}
+
+/// Sends the wrapper heartbeats as long as `work` takes; a wrapper that goes away meanwhile is
+/// noticed with the answer.
+pub(crate) async fn with_heartbeat<T>(
+    stream: &mut UnixStream,
+    work: impl Future<Output = Result<T>>,
+) -> Result<Result<T>> {
+    tokio::pin!(work);
+    loop {
+        match tokio::time::timeout(HEARTBEAT, &mut work).await {
+            Ok(done) => return Ok(done),
+            Err(_) => {
+                // The work goes on even if nobody listens: plugins were asked, and an undo
+                // follows when the verdict cannot be delivered.
+                let _nobody_listens = say(stream, &Answer::Heartbeat).await;
+            }
+        }
+    }
 }

@@ -3,9 +3,13 @@
 //!
 //! It decides nothing about containers.
 
-pub(crate) mod admin;
+mod admin;
 pub(crate) mod drain;
-pub(crate) mod explain;
-pub(crate) mod explain_pod;
-pub(crate) mod frames;
+mod explain;
+mod explain_pod;
+mod frames;
+mod hook;
+mod recording;
+mod rows;
 pub(crate) mod session;
+mod verb;

@@ -3,6 +3,7 @@
 //! whether the runtime honours it, which mounts propagate. Each is looked at only where the
 //! adjustment asks for it, and what may take time is done on another thread. It changes nothing.
 
+use std::ffi::OsStr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -20,7 +21,6 @@ use crate::spec::patch::{
 };
 
 use crate::daemon::node::Node;
-use crate::daemon::request::call::Call;
 
 /// A document above so many bytes is edited on another thread.
 const LARGE: usize = 256 << 10;
@@ -31,24 +31,24 @@ const FEW: usize = 16;
 /// What the adjustment's names stand for here, once it is known that the runtime honours them.
 pub(crate) async fn resolve_for_runtime(
     node: &Node,
-    call: &Call,
+    id: &str,
+    runtime: &OsStr,
     merged: &Merged,
 ) -> std::result::Result<Resolved, PatchError> {
     let resolved = resolve_names(node, &merged.adjust).await?;
     for note in &resolved.notes {
-        warn!("{}: {note}", call.key.id);
+        warn!("{id}: {note}");
     }
     if resolve::needs_runtime(&merged.adjust, &resolved) {
-        let runtimes = Arc::clone(&node.runtimes);
-        let runtime = PathBuf::from(&call.question().runtime);
+        let runtimes = Arc::clone(&node.caches.runtimes);
+        let runtime = PathBuf::from(runtime);
         let name = runtime.display().to_string();
         // A thread of its own: the runtime may take its time, and others must not wait for it.
         let asked = tokio::task::spawn_blocking(move || runtimes.features(&runtime)).await;
         let features = asked.unwrap_or_default();
         if *features == Features::default() {
             warn!(
-                "{}: {name} does not report its features: every field is assumed to be supported",
-                call.key.id
+                "{id}: {name} does not report its features: every field is assumed to be supported"
             );
         }
         resolve::check_runtime(&merged.adjust, &resolved, &features)?;

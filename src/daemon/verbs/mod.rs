@@ -4,10 +4,11 @@
 //!
 //! It never waits for the runtime: what that makes of a verb is settled in `lifecycle`.
 
+mod admitted;
 pub(crate) mod create;
 pub(crate) mod delete;
 pub(crate) mod hook;
-pub(crate) mod host_facts;
-pub(crate) mod require;
+mod host_facts;
+mod require;
 pub(crate) mod start;
 pub(crate) mod update;

@@ -7,14 +7,14 @@ use crate::chain::{Cause, PluginFailure};
 use crate::error::{Error, Result};
 
 use crate::daemon::node::Node;
-use crate::daemon::pods::life;
-use crate::daemon::verbs::create;
+use crate::daemon::request::describe::Seen;
+use crate::daemon::request::record;
 
 /// Refuses when a plugin that must be there is missing, but for those who are excused (D14).
-pub(crate) fn require_plugins(node: &Node, seen: &life::Seen) -> Result<()> {
+pub(crate) fn require_plugins(node: &Node, seen: &Seen) -> Result<()> {
     require_sound_configuration(node, seen)?;
     let hint = "the bundle is unchanged; see: nri-runc nri plugins";
-    let missing = missing(node, seen, |name| node.relay.is_present(name));
+    let missing = missing(node, seen, |name| node.registry.is_present(name));
     match missing.map_err(|why| Error::new(why).hint(hint))?.as_slice() {
         [] => Ok(()),
         names => {
@@ -26,7 +26,7 @@ pub(crate) fn require_plugins(node: &Node, seen: &life::Seen) -> Result<()> {
 
 /// Refuses while something in the configuration that protects cannot be read: what it was meant
 /// to close is open. Exempt namespaces go on, so that a node can be repaired.
-fn require_sound_configuration(node: &Node, seen: &life::Seen) -> Result<()> {
+fn require_sound_configuration(node: &Node, seen: &Seen) -> Result<()> {
     let Some(why) = node.config.unreliable() else { return Ok(()) };
     if node.is_bystander() || seen.is_exempt {
         return Ok(());
@@ -39,7 +39,7 @@ fn require_sound_configuration(node: &Node, seen: &life::Seen) -> Result<()> {
 /// says: nobody has heard its word.
 pub(crate) fn require_answers(
     node: &Node,
-    seen: &life::Seen,
+    seen: &Seen,
     silent: &[(String, String)],
 ) -> std::result::Result<(), PluginFailure> {
     let of = |name: &str| {
@@ -60,7 +60,7 @@ pub(crate) fn require_answers(
 /// Those of the plugins that must be there that are not, unless this pod is excused.
 fn missing<'n>(
     node: &'n Node,
-    seen: &life::Seen,
+    seen: &Seen,
     is_present: impl Fn(&str) -> bool,
 ) -> std::result::Result<Vec<&'n str>, String> {
     if node.is_bystander() {
@@ -74,6 +74,6 @@ fn missing<'n>(
             .tolerate_missing_plugins_annotation,
     };
     let required = config.required_plugins();
-    let (pod, container) = (create::known_pod(node, seen), &seen.container.name);
+    let (pod, container) = (record::known_pod(node, seen), &seen.container.name);
     missing_required(&pod, container, exemptions, required, is_present)
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `update`, as the daemon lives it (decision D21): what the engine really changes is offered to
+//! `update` (decision D21): what the engine really changes is offered to
 //! the plugins, and what the runtime gets is the engine's word with everything that plugins own
 //! laid over it. kubelet's CPU manager repeats every cpuset every ten seconds; without this it
 //! would undo a plugin's within seconds.
@@ -8,63 +8,40 @@
 //! end of the runtime nobody else writes this container's resources.
 
 use std::collections::BTreeMap;
-use std::io::{Read, Seek, SeekFrom};
-use std::os::fd::OwnedFd;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
-use serde_json::{Map, Value};
-use tokio::sync::OwnedMutexGuard;
+use serde_json::Value;
 
 use crate::adaptation::Updated;
-use crate::argv::{self, Verb};
+use crate::argv;
 use crate::chain::{self, ChainError};
+use crate::clock::now;
+use crate::daemon::node::Node;
+use crate::daemon::node::lane::Holds;
+use crate::daemon::node::messages::{self, Classes};
+use crate::daemon::registry::Skips;
+use crate::daemon::request::{Call, resources as requests};
+use crate::daemon::resources::error::{RefusedField, Unmet};
+use crate::daemon::resources::in_force::{Block, in_force};
+use crate::daemon::resources::{apply, classes, updates};
+use crate::daemon::runtime::state_dir::{self, Stamp};
 use crate::describe;
 use crate::error::{Context, Error, Result, quoted};
-use crate::host::Point;
 use crate::link::{Attached, Proceed};
 use crate::plugin::{Event, api};
 use crate::runtime::RuntimeKind;
 use crate::spec::overlay::{self, UpdateOutcome};
-use crate::spec::{flags, owned};
+use crate::spec::owned;
 use crate::state::{Change, Container, Key, Updating, Wish};
-
-use crate::daemon::node::messages;
-use crate::daemon::node::{Node, Pending, log_failure, now};
-use crate::daemon::registry::relay::Skips;
-use crate::daemon::request::call::Call;
-use crate::daemon::resources::apply;
-use crate::daemon::resources::apply::{RefusedField, Unmet};
-use crate::daemon::resources::classes::{self, Classes};
-use crate::daemon::resources::updates;
-use crate::daemon::runtime::state_dir;
-use crate::daemon::runtime::state_dir::Stamp;
-
-/// A block of OCI resources.
-pub(crate) type Block = Map<String, Value>;
-
-/// The most that is read of a request, in bytes.
-const LIMIT: u64 = 16 << 20;
 
 /// How long an update waits for another one of the same container: less than the wrapper's
 /// patience (D8).
-const PATIENCE: Duration = Duration::from_secs(20);
+const WRITE_WAIT: Duration = Duration::from_secs(20);
 
 /// How many refusals of one container are remembered.
 const REFUSALS: usize = 20;
-
-/// What holds once the runtime took an update, and the right to write meanwhile.
-#[derive(Debug)]
-pub(crate) struct Holds {
-    engine: Block,
-    overlay: Block,
-    owners: BTreeMap<String, String>,
-    changes: Vec<Change>,
-    classes: Classes,
-    /// Whether plugins were asked, and so hear of its success.
-    is_told: bool,
-    _writing: OwnedMutexGuard<()>,
-}
 
 /// What the plugins answered about the updated container itself.
 #[derive(Debug, Default)]
@@ -82,8 +59,9 @@ pub(crate) async fn update(node: &Rc<Node>, call: &mut Call) -> Result<(Proceed,
     if record.is_sandbox {
         return Ok((Proceed::default(), None));
     }
-    let bytes = call.asked.take(Attached::Resources).map(read).transpose();
-    let Some(request) = request(call, bytes.doing(|| "reading the requested resources")?)? else {
+    let bytes = call.asked.take(Attached::Resources).map(requests::read).transpose();
+    let bytes = bytes.doing(|| "reading the requested resources")?;
+    let Some(request) = requests::requested(call, bytes) else {
         return Ok((Proceed::default(), None));
     };
     let delta = overlay::delta(&request, &record.engine_resources);
@@ -95,7 +73,7 @@ pub(crate) async fn update(node: &Rc<Node>, call: &mut Call) -> Result<(Proceed,
         ask(node, &record, &delta).await.inspect_err(refuse)?
     };
     let lane = node.lane(&call.key);
-    let writing = tokio::time::timeout(PATIENCE, std::sync::Arc::clone(&lane.writing).lock_owned())
+    let writing = tokio::time::timeout(WRITE_WAIT, Arc::clone(&lane.writing).lock_owned())
         .await
         .map_err(|_late| {
             Error::new("another update of this container takes too long")
@@ -118,7 +96,7 @@ pub(crate) async fn update(node: &Rc<Node>, call: &mut Call) -> Result<(Proceed,
     let (is_told, mut owners) = (answer.is_told, record.owners.clone());
     owned::retain(&mut owners, &overlay);
     owners.extend(answer.owners);
-    let holds = Holds { engine, overlay, owners, changes, classes, is_told, _writing: writing };
+    let holds = Holds { engine, overlay, owners, changes, classes, is_told, writing };
     remember(node, call.question().pid, &record, &holds);
     Ok((proceed, Some(holds)))
 }
@@ -140,7 +118,7 @@ fn note_refusal(node: &Node, key: &Key, error: &Error) {
 /// On record before the runtime runs: a daemon that dies meanwhile leaves the next one to see
 /// whether it holds.
 fn remember(node: &Node, pid: u32, record: &Container, holds: &Holds) {
-    let Holds { engine, overlay, owners, changes, classes, is_told: _, _writing } = holds;
+    let Holds { engine, overlay, owners, changes, classes, is_told: _, writing: _ } = holds;
     if *engine == record.engine_resources && *overlay == record.overlay {
         return;
     }
@@ -157,69 +135,19 @@ fn remember(node: &Node, pid: u32, record: &Container, holds: &Holds) {
     node.change(&record.key, |record| record.updating = Some(updating));
 }
 
-/// An update that was under way when the last daemon died; plugins were not synchronized since.
-pub(crate) async fn resume(node: &Rc<Node>, key: &Key) {
-    let Some(record) = node.container(key) else { return };
-    let Some(updating) = record.updating.clone() else { return };
-    let Updating { pid, state_before, engine, overlay, owners, changes, classes } = updating;
-    let (blockio, rdt) = classes;
-    let classes = Classes { blockio, rdt };
-    let lane = node.lane(key);
-    let writing = std::sync::Arc::clone(&lane.writing).lock_owned().await;
-    let holds =
-        Holds { engine, overlay, owners, changes, classes, is_told: false, _writing: writing };
-    let before = state_before.map(|(a, b, c)| Stamp(a, b, c));
-    match crate::daemon::recovery::catch_up::process_of(node, key, pid) {
-        Some(process) => {
-            let mut pending = crate::daemon::recovery::catch_up::pending(
-                node,
-                &record,
-                (Verb::Update, pid),
-                process,
-            );
-            pending.state_before = before;
-            pending.holds = Some(holds).into();
-            crate::daemon::lifecycle::settle::watch(node, key, &lane, Rc::new(pending));
-        }
-        None => {
-            conclude(node, &record, before, holds);
-        }
-    }
-}
-
-/// An update went past us: the engine has its own say, and what plugins own is written again.
-pub(crate) fn went_past(node: &Rc<Node>, call: &mut Call, bytes: Option<Vec<u8>>) -> Result<()> {
-    let (key, pid) = (call.key.clone(), call.question().pid);
-    let request = request(call, bytes)?.unwrap_or_default();
-    node.change(&key, |record| {
-        record.updating = record.updating.take().filter(|updating| updating.pid != pid);
-        overlay::put_over(&mut record.engine_resources, &request);
-        let in_force = updates::in_force(record);
-        record.message = messages::with_resources(&record.message, &in_force, &Classes::default());
-    });
-    let node = Rc::clone(node);
-    tokio::task::spawn_local(async move {
-        if let Some(process) = crate::daemon::recovery::catch_up::process_of(&node, &key, pid) {
-            crate::daemon::watch::pidfd::ended(&process).await;
-        }
-        crate::daemon::recovery::bypassed::hold_again(&node, &key).await;
-    });
-    Ok(())
-}
-
 /// UpdateContainer through the chain; updates of other containers are carried out.
 async fn ask(node: &Rc<Node>, record: &Container, delta: &Block) -> Result<Answer> {
     let key = &record.key;
-    node.plugins_are_back().await;
+    node.registry.wait_for_returning().await;
     let Some(told) = node.told(Event::UpdateContainer, key) else { return Ok(Answer::default()) };
-    let audience = node.relay.audience(&told);
+    let audience = node.registry.subscribers(&told);
     let request = api::UpdateContainerRequest {
         pod: Some(told.pod).into(),
         container: told.container.into(),
         linux_resources: Some(describe::resources_from_json(delta)).into(),
         ..api::UpdateContainerRequest::default()
     };
-    node.relay.recorders.request(Event::UpdateContainer, &request);
+    node.registry.recorders.request(Event::UpdateContainer, &request);
     let skips = Skips::default();
     let asked = chain::update(&audience, request, &skips).await;
     let skipped = skips.0.into_inner();
@@ -314,7 +242,7 @@ fn changes(
     part: &Block,
     owners: &BTreeMap<String, String>,
 ) -> Vec<Change> {
-    let (before, at) = (owned::values(&updates::in_force(record)), now());
+    let (before, at) = (owned::values(&in_force(record)), now());
     let kept = owned::values(&merged.overlay);
     let given = owned::values(&merged.to_runtime);
     let change = |event: &str, plugin: &str, path: &str, after: Value| Change {
@@ -335,87 +263,4 @@ fn changes(
         (!is_kept).then(|| change("update by the engine", "", &field.path, after))
     });
     set.chain(released).collect()
-}
-
-/// What the engine asks for, from standard input, a file, or flags; `None` when it cannot be
-/// understood, so that the runtime says what is wrong with it.
-fn request(call: &Call, bytes: Option<Vec<u8>>) -> Result<Option<Block>> {
-    let words: Vec<(&str, String)> = call
-        .call
-        .resource_flags
-        .iter()
-        .map(|flag| (flag.name, flag.value.to_string_lossy().into_owned()))
-        .collect();
-    let pairs: Vec<(&str, &str)> =
-        words.iter().map(|(name, value)| (*name, value.as_str())).collect();
-    let Ok(mut request) = flags::resources_from_flags(&pairs) else { return Ok(None) };
-    let Some(bytes) = bytes else {
-        return Ok(call.call.resources.is_none().then_some(request));
-    };
-    // The runtime takes the first JSON value and ignores the rest.
-    let mut values = serde_json::Deserializer::from_slice(&bytes).into_iter::<Value>();
-    let Some(Ok(Value::Object(block))) = values.next() else { return Ok(None) };
-    // runc: a file or standard input replaces all flags but those of RDT.
-    request = block;
-    Ok(Some(request))
-}
-
-fn read(fd: OwnedFd) -> Result<Vec<u8>> {
-    let mut file = std::fs::File::from(fd);
-    file.seek(SeekFrom::Start(0))?;
-    let mut bytes = Vec::new();
-    file.take(LIMIT).read_to_end(&mut bytes)?;
-    Ok(bytes)
-}
-
-/// The runtime of an `update` has ended: if it took the update, its values hold from now on.
-/// A replaced state file says so. crun keeps none; there the cgroup files tell. The second call
-/// does nothing.
-pub(crate) fn note_outcome(node: &Rc<Node>, key: &Key, pending: &Pending) {
-    let Some(holds) = pending.holds.borrow_mut().take() else { return };
-    let Some(record) = node.container(key) else { return };
-    if record.incarnation != pending.incarnation {
-        return;
-    }
-    pending.is_told.set(conclude(node, &record, pending.state_before, holds));
-}
-
-/// Returns whether plugins are to hear of it.
-fn conclude(node: &Rc<Node>, record: &Container, before: Option<Stamp>, holds: Holds) -> bool {
-    let key = &record.key;
-    let after = state_dir::state_stamp(&node.host, key);
-    let is_replaced = after.is_some() && after != before;
-    let mut tried = holds.engine.clone();
-    overlay::put_over(&mut tried, &holds.overlay);
-    let is_crun = RuntimeKind::of_program(&record.runtime) == RuntimeKind::Crun;
-    let is_taken = is_replaced || (is_crun && apply::has_taken(node, record, &tried));
-    if !is_taken {
-        // Both write file by file, and do not put back what they wrote before they failed.
-        apply::restore(node, record, &tried);
-        if record.updating.is_some() {
-            node.change(key, |record| record.updating = None);
-        }
-        return false;
-    }
-    log_failure("recording an update", node.host.point(Point::DaemonUpdated));
-    let Holds { engine, overlay, owners, changes, classes, is_told, _writing } = holds;
-    node.change(key, |record| {
-        record.engine_resources = engine;
-        record.overlay = overlay;
-        record.owners = owners;
-        record.updating = None;
-        updates::note_changes(record, changes);
-        record.message =
-            messages::with_resources(&record.message, &updates::in_force(record), &classes);
-    });
-    apply::rewrite_ignored(node, key);
-    is_told
-}
-
-/// Tells those who were asked that the update was done.
-pub(crate) async fn settle(node: &Rc<Node>, key: &Key, pending: &Pending) {
-    note_outcome(node, key, pending);
-    if pending.is_told.take() {
-        node.tell(Event::PostUpdateContainer, key).await;
-    }
 }

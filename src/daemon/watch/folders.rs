@@ -102,6 +102,18 @@ impl Watched {
         }
     }
 
+    /// Waits until something comes, or more happens than the kernel can keep.
+    pub(crate) async fn next_arrival(&mut self) {
+        while !matches!(self.next().await, News::Came(_) | News::Unknown) {}
+        self.drain();
+    }
+
+    /// Waits until something goes, the folder itself included.
+    pub(crate) async fn next_departure(&mut self) {
+        while matches!(self.next().await, News::Came(_)) {}
+        self.drain();
+    }
+
     /// Forgets what has been told and not heard.
     pub(crate) fn drain(&mut self) {
         while self.news.try_recv().is_ok() {}
@@ -119,13 +131,6 @@ impl Drop for Watched {
             let _gone_with_its_folder = inotify::remove_watch(&self.shared.events, self.number);
         }
     }
-}
-
-/// Empties the queue of a descriptor of one's own.
-pub(crate) fn take_in(events: &OwnedFd) {
-    let mut buffer = [MaybeUninit::uninit(); 1024];
-    let mut reader = Reader::new(events, &mut buffer);
-    while reader.next().is_ok_and(|event| !event.events().contains(ReadFlags::QUEUE_OVERFLOW)) {}
 }
 
 async fn listen(shared: Rc<Shared>) {

@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The files of a bundle (decisions D1 and D16): opening the engine's document, laying a patched one
+//! beside it, putting the engine's back, dropping temporary names. The wrapper exchanges the two
+//! files; until then the bundle is as the engine wrote it.
+//!
+//! It decides nothing about what is in a document. It imports `node`.
+
+use std::os::fd::OwnedFd;
+use std::path::Path;
+
+use tracing::warn;
+
+use crate::daemon::node::{Node, log_failure};
+use crate::error::{Context, Error, Result};
+use crate::files::{self, Original};
+use crate::host::Point;
+use crate::spec::patch::{self, PatchError};
+use crate::state::{Container, Key, Lifecycle, Patched};
+
+/// The engine's document, as the plugins are shown it and as it is patched.
+pub(crate) struct Bundle {
+    dir: OwnedFd,
+    /// The document's name in the directory.
+    document: String,
+    pub(crate) original: Original,
+    /// What lies there was patched for another container: it must not be run as it is.
+    is_patched: bool,
+}
+
+impl Bundle {
+    /// Reads the document; a document that was patched before is taken from its pristine copy, so
+    /// that nothing is applied twice (D16). `bundle` is its directory as the engine names it.
+    ///
+    /// # Errors
+    /// Fails when the document cannot be read.
+    pub(crate) fn open(node: &Node, dir: OwnedFd, bundle: &Path, document: &str) -> Result<Self> {
+        let mut original = files::read_through_link_at(&dir, document)
+            .doing(|| format!("{}", bundle.display()))
+            .map_err(|error| error.hint("nothing was changed or started"))?;
+        let store = node.records.read();
+        let (folder, bundle) = (files::path_of(&dir), bundle.to_string_lossy());
+        let of_folder = folder.iter().flat_map(|folder| store.of_folder(folder));
+        let ours = of_folder.chain(store.of_folder(&bundle)).find_map(|known| {
+            let patched = known.patched.as_ref().filter(|patched| patched.document == document)?;
+            (!original.is_link && known.is_patched_document(&original)).then_some(patched)
+        });
+        let mut is_patched = false;
+        if let Some(patched) = ours
+            && let Ok(pristine) = store.pristine(&patched.pristine)
+        {
+            original.bytes = pristine;
+            is_patched = true;
+        }
+        Ok(Self { dir, document: document.to_owned(), original, is_patched })
+    }
+
+    /// Refuses to patch a link: nothing can be put in its place and be restored without losing it.
+    ///
+    /// # Errors
+    /// Fails with the first change, if the document is a symbolic link.
+    pub(crate) fn refuse_link(
+        &self,
+        changes: &[patch::SpecChange],
+    ) -> std::result::Result<(), PatchError> {
+        let Some(change) = changes.first().filter(|_| self.original.is_link) else {
+            return Ok(());
+        };
+        let document = &self.document;
+        let problem = format!("{document} is a symbolic link, and is not replaced for a plugin");
+        Err(PatchError::Invalid { field: change.nri_field.clone(), problem })
+    }
+
+    /// What is to be put in place where no plugin changed anything: nothing, unless the document
+    /// of another container lies there.
+    ///
+    /// # Errors
+    /// Fails when the disk refuses.
+    pub(crate) fn write_engines(&self, node: &Node, key: &Key) -> Result<Option<String>> {
+        if !self.is_patched {
+            return Ok(None);
+        }
+        self.write_beside(node, key, &self.original.bytes).map(Some)
+    }
+
+    /// Writes the patched document beside the engine's, which is kept (D1, D16); returns its name.
+    ///
+    /// # Errors
+    /// Fails when the disk refuses.
+    pub(crate) fn write_beside(&self, node: &Node, key: &Key, bytes: &[u8]) -> Result<String> {
+        self.lay_beside(node, key, bytes).map_err(|error| error.hint("the bundle is unchanged"))
+    }
+
+    fn lay_beside(&self, node: &Node, key: &Key, bytes: &[u8]) -> Result<String> {
+        let incarnation = node.records.read().container(key).map(|record| record.incarnation);
+        let Some(incarnation) = incarnation else {
+            return Err(Error::new("the container was removed while its plugins were asked"));
+        };
+        let document = self.document.clone();
+        let temporary = format!(".{document}{}", temporary_suffix(incarnation));
+        files::remove_at(&self.dir, &temporary);
+        let pristine = node.records.read().keep_pristine(incarnation, &self.original.bytes)?;
+        node.host.point(Point::DaemonKept)?;
+        let kept = pristine.clone();
+        let written = files::create_at(&self.dir, &temporary, bytes, &self.original);
+        let written = written.and_then(|inode| {
+            node.host.point(Point::DaemonWritten)?;
+            let patched = Patched {
+                document,
+                temporary: temporary.clone(),
+                inode,
+                pristine,
+                folder: files::path_of(&self.dir).unwrap_or_default(),
+                fingerprint: files::fingerprint(bytes),
+            };
+            node.records.change(key, |record| record.patched = Some(patched))
+        });
+        if written.is_err() {
+            node.records.read().drop_pristine(&kept);
+        }
+        written.map(|()| temporary)
+    }
+}
+
+/// How the name of a container's temporary file ends.
+fn temporary_suffix(incarnation: u64) -> String {
+    format!(".nri-runc.{incarnation}")
+}
+
+/// Removes our temporary files, and puts the engine's document back where ours still is.
+/// A bundle that is gone, or a document that was written or edited since, is left alone.
+pub(crate) fn restore(node: &Node, record: &Container) {
+    log_failure("restoring a bundle", node.host.point(Point::DaemonRestore));
+    let Ok(dir) = files::open_dir(Path::new(record.folder())) else { return };
+    let Some(patched) = &record.patched else { return sweep(record, &dir) };
+    let is_ours = |name: &str| {
+        files::read_at(&dir, name).is_ok_and(|there| record.is_patched_document(&there))
+    };
+    files::remove_at(&dir, &files::kept_name(&patched.temporary));
+    if !is_ours(&patched.document) {
+        return files::remove_at(&dir, &patched.temporary);
+    }
+    let restored = write_pristine(node, &dir, patched).and_then(|()| {
+        files::exchange_at(&dir, &patched.temporary, &patched.document)?;
+        if is_ours(&patched.temporary) {
+            return Ok(());
+        }
+        // It was edited right before: what was edited counts.
+        files::exchange_at(&dir, &patched.temporary, &patched.document)
+    });
+    match restored {
+        Ok(()) => files::remove_at(&dir, &patched.temporary),
+        Err(error) => {
+            warn!("{}: the engine's document could not be restored: {error}", record.folder());
+        }
+    }
+}
+
+/// Lays the engine's document beside ours. What lies there after an exchange may be the document
+/// of another container in the same bundle.
+fn write_pristine(node: &Node, dir: &OwnedFd, patched: &Patched) -> Result<()> {
+    let there = files::read_at(dir, &patched.temporary);
+    let pristine = match node.records.read().pristine(&patched.pristine) {
+        Ok(pristine) => pristine,
+        // Lost with a run directory that was wiped.
+        Err(lost) => return there.map(drop).map_err(|_missing| lost),
+    };
+    if there.is_ok_and(|there| there.bytes == pristine) {
+        return Ok(());
+    }
+    let like = files::read_at(dir, &patched.document)?;
+    files::remove_at(dir, &patched.temporary);
+    files::create_at(dir, &patched.temporary, &pristine, &like).map(drop)
+}
+
+/// Removes a patched file that we wrote and did not come to put on record; no wrapper ever heard
+/// of it.
+fn sweep(record: &Container, dir: &OwnedFd) {
+    if record.state != Lifecycle::Creating {
+        return;
+    }
+    let suffix = temporary_suffix(record.incarnation);
+    for entry in std::fs::read_dir(&record.bundle).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        if let Some(name) = name.to_str().filter(|name| name.ends_with(&suffix)) {
+            files::remove_at(dir, name);
+        }
+    }
+}
+
+/// The patched document is in use: its temporary name, now the engine's bytes, is not needed.
+pub(crate) fn drop_temporary(record: &Container) {
+    let Some(patched) = &record.patched else { return };
+    let Ok(dir) = files::open_dir(Path::new(record.folder())) else { return };
+    files::remove_at(&dir, &files::kept_name(&patched.temporary));
+    files::remove_at(&dir, &patched.temporary);
+}

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The start of a container that an OCI hook told of, and that no wrapper asked for: plugins hear
+//! of it afterwards, and cannot refuse.
+
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+
+use crate::daemon::lifecycle::{notify, state};
+use crate::daemon::node::Node;
+use crate::daemon::pods::life;
+use crate::daemon::runtime::state_dir;
+use crate::daemon::watch::pidfd;
+use crate::daemon::watch::start_watch::Gate;
+use crate::plugin::Event;
+use crate::state::{Key, Lifecycle, PodState};
+
+/// A container was started and nobody told: plugins hear of it afterwards, and cannot refuse.
+pub(crate) async fn started(node: &Rc<Node>, key: &Key) {
+    let Some(record) = node.container(key) else { return };
+    if record.state != Lifecycle::Created || record.in_flight.is_some() {
+        return;
+    }
+    if record.is_sandbox {
+        state::mark_running(node, key, None);
+        let state = node.records.read().pod(&record.pod).map(|pod| pod.state);
+        if state == Some(PodState::Created)
+            && let Err(late) = life::run(node, &record.pod).await
+        {
+            node.report.note_failure(&format!("{}: it runs already: {late}", key.id), "");
+        }
+        return;
+    }
+    notify::notify(node, Event::StartContainer, key).await;
+    state::mark_running(node, key, None);
+    notify::notify(node, Event::PostStartContainer, key).await;
+}
+
+/// Looks for the start of a container that a hook told of, until it is seen or its process ends.
+/// Of any other container the start is told by whoever asks for it.
+///
+/// `process`: its init process, unless that has been reaped.
+pub(crate) async fn until_started(
+    node: &Rc<Node>,
+    key: &Key,
+    incarnation: u64,
+    process: Option<&OwnedFd>,
+    mut folder: Gate,
+) {
+    let waits = |node: &Node| {
+        let record = node.container(key).filter(|record| record.incarnation == incarnation)?;
+        (record.by_hook && record.state == Lifecycle::Created).then_some(())
+    };
+    while waits(node).is_some() {
+        let has_ended = process.is_none_or(pidfd::has_ended);
+        // Without its folder only what was seen in it counts.
+        if folder.is_open(state_dir::exists(&node.host, key)) {
+            let lane = node.lane(key);
+            let _turn = lane.turn.lock().await;
+            if waits(node).is_some() {
+                started(node, key).await;
+            }
+            return;
+        }
+        let Some(process) = process.filter(|_| !has_ended && state_dir::exists(&node.host, key))
+        else {
+            return;
+        };
+        let event = folder.event();
+        tokio::select! {
+            () = event => {}
+            () = pidfd::ended(process) => {}
+        }
+    }
+}

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Plugins are notified of what happens to a container, and the updates of other containers that
+//! they ask for in return are carried out.
+
+use std::rc::Rc;
+
+use crate::daemon::node::Node;
+use crate::daemon::resources::updates;
+use crate::error::{Error, Result, quoted};
+use crate::plugin::Event;
+use crate::state::Key;
+
+/// Notifies every plugin that knows the container of what has happened to it.
+pub(crate) async fn notify(node: &Rc<Node>, event: Event, key: &Key) {
+    let Some(told) = node.told(event, key) else { return };
+    if let Some(updated) = node.registry.notify_all(&told).await {
+        updates::carry_out(node, updated, event.name(), key).await;
+    }
+}
+
+/// StartContainer; `hint` says what a refusal has prevented.
+///
+/// # Errors
+/// Fails with the plugin that refused.
+pub(crate) async fn ask_to_start(node: &Rc<Node>, key: &Key, hint: &str) -> Result<()> {
+    let Some(told) = node.told(Event::StartContainer, key) else { return Ok(()) };
+    let (skipped, allowed) = node.registry.notify_until_refused(&told).await;
+    if !skipped.is_empty() {
+        node.change(key, |record| record.skipped.extend(skipped));
+    }
+    let Err(refusal) = allowed else { return Ok(()) };
+    Err(Error::new(quoted(&refusal.to_string())).hint(hint).by(refusal.plugin))
+}

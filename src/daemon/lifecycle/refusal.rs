@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The runtime refused a container: why, and which plugin's change is behind it.
+
+use tracing::info;
+
+use crate::clock::now;
+use crate::daemon::node::Node;
+use crate::daemon::runtime::error_log::{RuntimeLog, change_behind};
+use crate::error::Error;
+use crate::state::Key;
+
+/// Notes what the runtime refused: in `explain`, and among the failures where a plugin is behind it.
+pub(crate) fn note(node: &Node, key: &Key, verb: &str, log: Option<&RuntimeLog>) {
+    let Some(record) = node.container(key) else { return };
+    let Some(words) = log.and_then(RuntimeLog::last_error) else {
+        let what = if verb == "start" { "start" } else { "create" };
+        let line = format!("the runtime did not {what} it");
+        info!("{}: {line}; its words are in the engine's log", key.id);
+        return node.change(key, |record| record.refuse(line, now()));
+    };
+    let mut line = format!("the runtime refused it: {words}");
+    let behind = change_behind(&record.changes, &words);
+    if let Some(change) = behind {
+        line.push_str(&format!(" ({} set {})", change.plugin, change.field));
+    }
+    let error = Error::new(line).by(behind.map(|change| change.plugin.clone()).unwrap_or_default());
+    if behind.is_some() {
+        node.report.note_refusal(verb, &key.id, &error);
+    } else {
+        info!("{verb} {}: {error}", key.id);
+    }
+    node.change(key, |record| record.refuse(error.to_string(), now()));
+}

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The runtime has deleted a container: what plugins have not heard of StopContainer and
+//! RemoveContainer goes out, and the pod ends with its last container.
+
+use std::rc::Rc;
+
+use crate::daemon::bundle;
+use crate::daemon::lifecycle::{carry_over, notify, state, stop};
+use crate::daemon::node::Node;
+use crate::daemon::pods::life;
+use crate::daemon::runtime::state_dir;
+use crate::plugin::Event;
+use crate::state::Key;
+
+/// The container is removed.
+pub(crate) async fn removed(node: &Rc<Node>, key: &Key) {
+    let Some(record) = node.container(key) else { return };
+    stop::stopped(node, key).await;
+    if !record.is_sandbox {
+        state::learn_exit_status(node, key);
+        notify::notify(node, Event::RemoveContainer, key).await;
+    }
+    bundle::restore(node, &record);
+    carry_over::keep(node, &record);
+    state::forget(node, key);
+    life::end_if_empty(node, &record.pod).await;
+    node.drop_idle_lanes(key, &record.pod);
+}
+
+/// After a `delete` ran: whether the runtime still knows the container decides.
+pub(crate) async fn settle(node: &Rc<Node>, key: &Key) {
+    if !state_dir::exists(&node.host, key) {
+        removed(node, key).await;
+    } else if node.container(key).is_some_and(|record| record.deleting.is_some()) {
+        node.change(key, |record| record.deleting = None);
+    }
+}

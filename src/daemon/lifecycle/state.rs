@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Where a container changes state: created, running, stopped, removed. Each function changes the
+//! record alone; who notifies plugins calls it first, so that an event goes out once.
+
+use crate::clock::now;
+use crate::daemon::node::{Node, log_failure};
+use crate::daemon::runtime::{exit_status, state_dir};
+use crate::daemon::watch::pidfd;
+use crate::host::Point;
+use crate::state::{Container, Key, Lifecycle};
+
+/// The runtime has created the container: its init process is known.
+pub(crate) fn mark_created(node: &Node, key: &Key, pid: u32) {
+    let start = pidfd::start_time(&node.host, pid);
+    node.change(key, |record| {
+        set_init(record, pid, start);
+        record.state = Lifecycle::Created;
+    });
+}
+
+/// The container's process was started; `init` is it, where it was not known before.
+pub(crate) fn mark_running(node: &Node, key: &Key, init: Option<u32>) {
+    let start = init.and_then(|pid| pidfd::start_time(&node.host, pid));
+    node.change(key, |record| {
+        if let Some(pid) = init {
+            set_init(record, pid, start);
+        }
+        record.state = Lifecycle::Running;
+        if record.started_at == 0 {
+            record.started_at = now();
+        }
+    });
+}
+
+fn set_init(record: &mut Container, pid: u32, start: Option<u64>) {
+    record.init_pid = Some(pid);
+    record.init_start = start;
+    if record.created_at == 0 {
+        record.created_at = now();
+    }
+}
+
+/// The container's process has exited; false where that was known, or there is no container.
+pub(crate) fn mark_stopped(node: &Node, key: &Key) -> bool {
+    let Some(record) = node.container(key) else { return false };
+    if matches!(record.state, Lifecycle::Stopped | Lifecycle::Removed) {
+        return false;
+    }
+    log_failure("noting an end", node.host.point(Point::DaemonStop));
+    let code = record.exit_code.or_else(|| exit_status::code(&node.host, &record));
+    let (reason, message) = exit_status::status(&node.host, &record, code);
+    node.change(key, |record| {
+        record.state = Lifecycle::Stopped;
+        record.status_reason = reason;
+        record.status_message = message;
+        if record.init_pid.is_some() {
+            record.finished_at = now();
+            record.exit_code = code;
+        }
+    });
+    true
+}
+
+/// Adds what became known of a container's exit after plugins were notified of it.
+pub(crate) fn learn_exit_status(node: &Node, key: &Key) {
+    let Some(record) = node.container(key) else { return };
+    if record.init_pid.is_none() || !record.status_reason.is_empty() {
+        return;
+    }
+    let code = record.exit_code.or_else(|| exit_status::code(&node.host, &record));
+    let Some(code) = code else { return };
+    let (reason, message) = exit_status::status(&node.host, &record, Some(code));
+    node.change(key, |record| {
+        record.exit_code = Some(code);
+        record.status_reason = reason;
+        record.status_message = message;
+    });
+}
+
+/// The container is removed: its record goes, and is still explained for a while.
+pub(crate) fn forget(node: &Node, key: &Key) {
+    log_failure("forgetting a container", node.host.point(Point::DaemonForget));
+    node.records.forget(key);
+}
+
+/// A container that the runtime made without the daemon, in the state in which it is found. Its
+/// times are those of its process, as far as the host tells them.
+pub(crate) fn set_found(node: &Node, record: &mut Container, pid: u32) {
+    record.init_pid = Some(pid);
+    let start = state_dir::init_start(&node.host, &record.key);
+    record.init_start = start.or_else(|| pidfd::start_time(&node.host, pid));
+    record.state = if exit_status::has_exited(&node.host, record) {
+        Lifecycle::Stopped
+    } else if state_dir::waits_for_start(&node.host, &record.key) {
+        Lifecycle::Created
+    } else {
+        Lifecycle::Running
+    };
+    let since = state_dir::time_of_ticks(&node.host, record.init_start);
+    if record.created_at == 0 {
+        record.created_at = if since == 0 { now() } else { since };
+    }
+    if record.state != Lifecycle::Created && record.started_at == 0 {
+        record.started_at = record.created_at;
+    }
+}

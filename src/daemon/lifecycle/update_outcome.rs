@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What an `update` came to, once its runtime process has exited (D21): its values hold, or what
+//! was in force is written again.
+
+use std::rc::Rc;
+
+use crate::daemon::lifecycle::notify;
+use crate::daemon::node::lane::{Holds, Pending};
+use crate::daemon::node::{Node, log_failure, messages};
+use crate::daemon::resources::{apply, in_force};
+use crate::daemon::runtime::state_dir::{self, Stamp};
+use crate::host::Point;
+use crate::plugin::Event;
+use crate::runtime::RuntimeKind;
+use crate::spec::overlay;
+use crate::state::{Container, Key};
+
+/// The runtime of an `update` has ended: if it took the update, its values hold from now on.
+/// A replaced state file says so. crun keeps none; there the cgroup files tell. The second call
+/// does nothing.
+pub(crate) fn note(node: &Rc<Node>, key: &Key, pending: &Pending) {
+    let Some(holds) = pending.holds.borrow_mut().take() else { return };
+    let Some(record) = node.container(key) else { return };
+    if record.incarnation != pending.incarnation {
+        return;
+    }
+    pending.is_told.set(conclude(node, &record, pending.state_before, holds));
+}
+
+/// Returns whether plugins are to hear of it.
+pub(crate) fn conclude(
+    node: &Rc<Node>,
+    record: &Container,
+    before: Option<Stamp>,
+    holds: Holds,
+) -> bool {
+    let key = &record.key;
+    let after = state_dir::state_stamp(&node.host, key);
+    let is_replaced = after.is_some() && after != before;
+    let mut tried = holds.engine.clone();
+    overlay::put_over(&mut tried, &holds.overlay);
+    let is_crun = RuntimeKind::of_program(&record.runtime) == RuntimeKind::Crun;
+    let is_taken = is_replaced || (is_crun && apply::has_taken(node, record, &tried));
+    if !is_taken {
+        // Both write file by file, and do not put back what they wrote before they failed.
+        apply::restore(node, record, &tried);
+        if record.updating.is_some() {
+            node.change(key, |record| record.updating = None);
+        }
+        return false;
+    }
+    log_failure("recording an update", node.host.point(Point::DaemonUpdated));
+    let Holds { engine, overlay, owners, changes, classes, is_told, writing: _writing } = holds;
+    node.change(key, |record| {
+        record.engine_resources = engine;
+        record.overlay = overlay;
+        record.owners = owners;
+        record.updating = None;
+        in_force::note_changes(record, changes);
+        record.message =
+            messages::with_resources(&record.message, &in_force::in_force(record), &classes);
+    });
+    apply::rewrite_ignored(node, key);
+    is_told
+}
+
+/// Tells those who were asked that the update was done.
+pub(crate) async fn settle(node: &Rc<Node>, key: &Key, pending: &Pending) {
+    note(node, key, pending);
+    if pending.is_told.take() {
+        notify::notify(node, Event::PostUpdateContainer, key).await;
+    }
+}

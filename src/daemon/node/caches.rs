@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What was read of the host and its engines and does not change while the daemon runs.
+
+use std::cell::{OnceCell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use crate::cgroup::{Cgroups, Mounts};
+use crate::daemon::runtime::exit_status::ExitCodes;
+use crate::error::Result;
+use crate::host::Host;
+use crate::runtime::features::KnownRuntimes;
+use crate::sources::Sources;
+
+/// What was read of the host and its engines.
+#[derive(Default)]
+pub(crate) struct Caches {
+    /// Shared with the threads that ask runtimes what they can do.
+    pub(crate) runtimes: Arc<KnownRuntimes>,
+    /// The engines' files and sockets.
+    pub(crate) sources: Sources,
+    /// Which engines write exit codes.
+    pub(crate) exit_codes: ExitCodes,
+    mounts: RefCell<Option<Rc<Mounts>>>,
+    own_cgroups: OnceCell<Option<Rc<Cgroups>>>,
+}
+
+impl Caches {
+    /// Where cgroups are mounted. A host with many containers has many mounts.
+    ///
+    /// # Errors
+    /// Fails when the table of mounts cannot be read.
+    pub(crate) fn cgroup_mounts(&self, host: &Host) -> Result<Rc<Mounts>> {
+        if let Some(known) = &*self.mounts.borrow() {
+            return Ok(Rc::clone(known));
+        }
+        let read = Rc::new(Mounts::read(host)?);
+        *self.mounts.borrow_mut() = Some(Rc::clone(&read));
+        Ok(read)
+    }
+
+    /// The daemon's own cgroups, which it never leaves once it is ready.
+    pub(crate) fn own_cgroups(&self, host: &Host, mounts: &Mounts) -> Option<Rc<Cgroups>> {
+        let known = self.own_cgroups.get_or_init(|| {
+            let found = Cgroups::find(host, mounts, std::process::id(), &BTreeMap::new());
+            found.ok().map(Rc::new)
+        });
+        known.clone()
+    }
+}

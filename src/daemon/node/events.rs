@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Records become what plugins are notified of, and what a plugin is synchronized with.
+
+use std::collections::HashSet;
+use std::rc::Rc;
+
+use crate::chain::Told;
+use crate::daemon::node::messages;
+use crate::daemon::registry::connected::Subject;
+use crate::plugin::{Encoded, Event, api};
+use crate::state::{Container, Key, Lifecycle, Pod, PodState, Store};
+
+/// An event about a container in its present state.
+pub(crate) fn of_container(store: &Store, event: Event, key: &Key) -> Option<Told> {
+    let container = store.container(key)?;
+    let pod = store.pod(&container.pod).map(messages::pod);
+    let pod = pod.unwrap_or_else(|| messages::only_pod_id(&container.pod));
+    let mut message = messages::container(container);
+    messages::as_told_at(event, container, &mut message);
+    Some(Told::new(event, pod, Some(message)).below(&key.root))
+}
+
+/// An event about a pod.
+pub(crate) fn of_pod(store: &Store, event: Event, id: &str) -> Option<Told> {
+    let pod = store.pod(id)?;
+    let mut message = messages::pod(pod);
+    messages::as_told_at_the_end(event, pod, &mut message);
+    Some(Told::new(event, message, None))
+}
+
+/// Everything a plugin is synchronized with: pods that were announced, and containers, those that
+/// have ended but are not removed among them. NRI: engines leave these out.
+pub(crate) fn snapshot(store: &Store) -> (Vec<api::PodSandbox>, Vec<api::Container>) {
+    let (pods, containers) = shown(store);
+    (pods.map(messages::pod).collect(), containers.map(messages::container).collect())
+}
+
+/// What a plugin is synchronized with, at one moment.
+pub(crate) struct Moment {
+    /// The pods as they are sent.
+    pub(crate) pods: Vec<Encoded>,
+    pub(crate) containers: Vec<Rc<Container>>,
+    /// All of them.
+    pub(crate) about: HashSet<Subject>,
+}
+
+/// The same to hold while it is encoded.
+pub(crate) fn snapshot_shared(store: &Store) -> Moment {
+    let (pods, _) = shown(store);
+    let mut containers = store.all_shared();
+    containers.retain(|container| is_shown(container));
+    let keys = containers.iter().map(|container| container.key.clone());
+    let mut about: HashSet<Subject> = keys.map(Subject::Container).collect();
+    let pods = pods.inspect(|pod| {
+        about.insert(Subject::Pod(pod.id.clone()));
+    });
+    let pods = pods.map(messages::pod_encoded).collect();
+    Moment { pods, containers, about }
+}
+
+/// Pods and containers that plugins are shown.
+fn shown(store: &Store) -> (impl Iterator<Item = &Pod>, impl Iterator<Item = &Container>) {
+    let pods = store.pods().filter(|pod| pod.state != PodState::Created);
+    (pods, store.containers().filter(|container| is_shown(container)))
+}
+
+fn is_shown(container: &Container) -> bool {
+    // A container that was refused while it was being created will not be there.
+    let comes = container.state != Lifecycle::Creating || container.refused.is_empty();
+    !container.is_sandbox && comes && container.state != Lifecycle::Removed
+}

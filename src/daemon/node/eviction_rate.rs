@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+//! How many containers were evicted lately.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+/// Over how long evictions are counted.
+const WINDOW: Duration = Duration::from_secs(60);
+
+/// The evictions of the last minute.
+#[derive(Debug, Default)]
+pub(crate) struct EvictionRate(RefCell<VecDeque<Instant>>);
+
+impl EvictionRate {
+    /// Counts one more eviction, unless that exceeds the limit in a minute.
+    pub(crate) fn admit(&self, limit: u32) -> bool {
+        let mut evicted = self.0.borrow_mut();
+        evicted.retain(|at| at.elapsed() < WINDOW);
+        let is_admitted = evicted.len() < usize::try_from(limit).unwrap_or(usize::MAX);
+        if is_admitted {
+            evicted.push_back(Instant::now());
+        }
+        is_admitted
+    }
+}

@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+//! One lane for each container and pod (decision D3): verbs of one container follow each other,
+//! and first settle what the runtime made of the verb before. Different containers never wait for
+//! each other here.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, HashMap};
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use futures_util::future::LocalBoxFuture;
+use serde_json::{Map, Value};
+use tokio::sync::{Mutex, OwnedMutexGuard};
+
+use crate::argv::Verb;
+use crate::daemon::node::bundle_turns::{BundleTurn, Bundles};
+use crate::daemon::node::messages::Classes;
+use crate::daemon::runtime::error_log::RuntimeLog;
+use crate::daemon::runtime::state_dir::{self, Stamp};
+use crate::daemon::watch::start_watch::Gate;
+use crate::host::Host;
+use crate::state::{Change, Key, Store};
+
+/// A verb whose runtime process was seen to start and not yet seen to end.
+pub(crate) struct Pending {
+    pub(crate) verb: Verb,
+    pub(crate) incarnation: u64,
+    /// The runtime's process: the wrapper's, after exec.
+    pub(crate) pid: u32,
+    pub(crate) process: OwnedFd,
+    /// An earlier daemon decided it, and may have died before the wrapper heard of it: what the
+    /// wrapper says of its own call counts first.
+    pub(crate) by_wrapper: Option<WrappersAccount>,
+    pub(crate) pid_file: Option<PathBuf>,
+    pub(crate) pid_file_before: Option<Stamp>,
+    pub(crate) state_before: Option<Stamp>,
+    /// Where the runtime says why it refuses.
+    pub(crate) log: Option<RuntimeLog>,
+    /// `run`, `restore`: whether the container was started.
+    pub(crate) gate: RefCell<Gate>,
+    /// `create`, `run`, `restore`: nobody else creates in this bundle until the runtime has read
+    /// its document.
+    pub(crate) bundle: RefCell<Option<BundleTurn>>,
+    /// `update`: what holds once the runtime took it; until then nobody else writes.
+    pub(crate) holds: RefCell<Option<Holds>>,
+    /// `update`: it was taken, and plugins wait to hear of it.
+    pub(crate) is_told: Cell<bool>,
+}
+
+impl Pending {
+    /// What a verb leaves open until its runtime process has exited.
+    pub(crate) fn new(
+        host: &Host,
+        key: &Key,
+        (verb, incarnation): (Verb, u64),
+        (pid, process): (u32, OwnedFd),
+    ) -> Self {
+        Self {
+            verb,
+            incarnation,
+            pid,
+            process,
+            by_wrapper: None,
+            pid_file: None,
+            pid_file_before: None,
+            state_before: state_dir::state_stamp(host, key),
+            log: None,
+            gate: RefCell::new(Gate::new(state_dir::folder(host, key))),
+            bundle: RefCell::default(),
+            holds: RefCell::default(),
+            is_told: Cell::new(false),
+        }
+    }
+
+    /// Takes out what was seen of the container's folder.
+    pub(crate) fn take_gate(&self, host: &Host, key: &Key) -> Gate {
+        self.gate.replace(Gate::new(state_dir::folder(host, key)))
+    }
+}
+
+/// Whether the wrapper of this container's call ran it without a daemon, and left a note of it
+/// that was taken over.
+pub(crate) type WrappersAccount = Box<dyn Fn() -> LocalBoxFuture<'static, bool>>;
+
+/// What holds once the runtime took an update, and the right to write meanwhile.
+#[derive(Debug)]
+pub(crate) struct Holds {
+    pub(crate) engine: Map<String, Value>,
+    pub(crate) overlay: Map<String, Value>,
+    pub(crate) owners: BTreeMap<String, String>,
+    pub(crate) changes: Vec<Change>,
+    pub(crate) classes: Classes,
+    /// Whether plugins were asked, and so hear of its success.
+    pub(crate) is_told: bool,
+    pub(crate) writing: OwnedMutexGuard<()>,
+}
+
+/// What is under way for one container.
+#[derive(Default)]
+pub(crate) struct Lane {
+    /// Held by the verb that is being answered or settled.
+    pub(crate) turn: Mutex<()>,
+    /// Verbs whose outcome is still open, oldest first.
+    pub(crate) pending: RefCell<Vec<Rc<Pending>>>,
+    /// Held while the container's resources are written, by a runtime or by us: never while a
+    /// plugin is asked, and never while waiting for a turn.
+    pub(crate) writing: Arc<Mutex<()>>,
+}
+
+/// The lanes of all containers and pods of which something is under way.
+#[derive(Default)]
+pub(crate) struct Lanes {
+    all: RefCell<HashMap<Key, Rc<Lane>>>,
+    /// One create at a time in a bundle.
+    pub(crate) bundles: Bundles,
+}
+
+impl Lanes {
+    /// The lane of a container.
+    pub(crate) fn of(&self, key: &Key) -> Rc<Lane> {
+        Rc::clone(self.all.borrow_mut().entry(key.clone()).or_default())
+    }
+
+    /// The lane of a pod: announced once, and over before it may begin anew. It is taken after a
+    /// container's, never before.
+    pub(crate) fn of_pod(&self, id: &str) -> Rc<Lane> {
+        self.of(&pod_key(id))
+    }
+
+    /// Drops the lanes of a container that was removed and of its pod, if nothing is under way.
+    pub(crate) fn drop_idle(&self, store: &Store, key: &Key, pod: &str) {
+        let mut lanes = self.all.borrow_mut();
+        for (key, is_known) in [
+            (key.clone(), store.container(key).is_some()),
+            (pod_key(pod), store.pod(pod).is_some()),
+        ] {
+            if !is_known && lanes.get(&key).is_some_and(is_idle) {
+                lanes.remove(&key);
+            }
+        }
+    }
+
+    /// Drops the lane of a pod that is not known any more, if nothing is under way.
+    pub(crate) fn drop_idle_pod(&self, store: &Store, id: &str) {
+        self.drop_idle(store, &pod_key(id), id);
+    }
+
+    /// Gives back the lane of a container that goes on living: thousands of them need none.
+    pub(crate) fn release(&self, key: &Key, lane: Rc<Lane>) {
+        drop(lane);
+        let mut lanes = self.all.borrow_mut();
+        if lanes.get(key).is_some_and(is_idle) {
+            lanes.remove(key);
+        }
+    }
+}
+
+/// Whether nobody has the lane or waits for it: one made anew does as well.
+fn is_idle(lane: &Rc<Lane>) -> bool {
+    let is_held = Rc::strong_count(lane) > 1 || Arc::strong_count(&lane.writing) > 1;
+    !is_held && lane.pending.borrow().is_empty()
+}
+
+/// No runtime's root is relative.
+fn pod_key(id: &str) -> Key {
+    Key { root: "pods".to_owned(), id: id.to_owned() }
+}

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Work that one room leaves to another: container processes to watch, and pods to follow. Whoever
+//! leaves it does not know who takes it.
+
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+
+use tokio::sync::Notify;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+
+use crate::daemon::runtime::state_dir;
+use crate::daemon::watch::folders::Folders;
+use crate::daemon::watch::pidfd;
+use crate::daemon::watch::start_watch::Gate;
+use crate::host::Host;
+use crate::state::{Container, Key};
+
+/// A queue; its receiving end is taken once.
+pub(crate) struct Queue<T> {
+    sender: UnboundedSender<T>,
+    receiver: RefCell<Option<UnboundedReceiver<T>>>,
+}
+
+impl<T> Default for Queue<T> {
+    fn default() -> Self {
+        let (sender, receiver) = unbounded_channel();
+        Self { sender, receiver: RefCell::new(Some(receiver)) }
+    }
+}
+
+impl<T> Queue<T> {
+    /// Leaves a piece of work. While nobody takes it, it waits.
+    pub(crate) fn send(&self, work: T) {
+        let _the_daemon_is_ending = self.sender.send(work);
+    }
+
+    /// The receiving end; none the second time.
+    pub(crate) fn receive(&self) -> Option<UnboundedReceiver<T>> {
+        self.receiver.borrow_mut().take()
+    }
+}
+
+/// The init process of a container, to be watched until it exits.
+pub(crate) struct InitProcess {
+    pub(crate) key: Key,
+    pub(crate) incarnation: u64,
+    /// None where it has been reaped.
+    pub(crate) process: Option<OwnedFd>,
+    /// The container's folder as it was watched since the creation.
+    pub(crate) folder: Gate,
+}
+
+impl InitProcess {
+    /// The init process of this container, opened at once: its exit code can only be asked of a
+    /// descriptor that was opened while it was there.
+    pub(crate) fn of(host: &Host, record: &Container, folder: Option<Gate>) -> Option<Self> {
+        let process = pidfd::open_same(host, record.init_pid?, record.init_start);
+        let (key, incarnation) = (record.key.clone(), record.incarnation);
+        let folder = folder.unwrap_or_else(|| Gate::new(state_dir::folder(host, &key)));
+        Some(Self { key, incarnation, process, folder })
+    }
+}
+
+/// News of pods that no call of a runtime begins or ends.
+#[derive(Debug)]
+pub(crate) enum PodNews {
+    /// Pods may come without a call from now on.
+    LookOut,
+    /// RunPodSandbox is about to go out for this pod.
+    Announced(String),
+    /// A container of this pod has ended.
+    MemberEnded(String),
+}
+
+/// The watch over CRI-O's folders (D20).
+#[derive(Default)]
+pub(crate) struct CrioWatch {
+    pub(crate) news: Queue<PodNews>,
+    /// Notified whenever a pod was forgotten.
+    pub(crate) forgotten: Notify,
+    /// Folders under watch in which pods appear.
+    pub(crate) homes: RefCell<BTreeSet<PathBuf>>,
+    /// IDs of pods whose folder is there and whose document is not yet.
+    pub(crate) arriving: RefCell<BTreeSet<String>>,
+    /// Pods that are older than the first daemon of this boot.
+    pub(crate) older_than_daemon: RefCell<BTreeSet<String>>,
+}
+
+/// What is watched, and by whom it is taken up.
+#[derive(Default)]
+pub(crate) struct Watches {
+    /// The one inotify descriptor.
+    pub(crate) folders: Folders,
+    /// Init processes to be watched.
+    pub(crate) inits: Queue<InitProcess>,
+    pub(crate) crio: CrioWatch,
+}

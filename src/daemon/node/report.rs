@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What `status` reports beside the records: requests, failures, what could not be read of the
+//! engines, and identity claims that an engine contradicts. Each list is bounded.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Instant;
+
+use tracing::{error, warn};
+
+use crate::clock::now;
+use crate::error::{Error, quoted};
+
+/// How many failures `status` shows.
+const FAILURES: usize = 20;
+
+/// How many different things that could not be read are kept.
+const MISSING: usize = 64;
+
+/// One failure, as `status` shows it.
+#[derive(Debug, Clone)]
+pub(crate) struct FailureNote {
+    /// When it happened last, and first.
+    pub(crate) at: i64,
+    pub(crate) first: i64,
+    pub(crate) count: u64,
+    /// What makes two failures the same one: the line without what it was about.
+    kind: String,
+    pub(crate) what: String,
+    pub(crate) plugin: String,
+}
+
+/// What of an engine could not be read, as `status` shows it: how often, and the last time.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Missing {
+    pub(crate) count: u64,
+    pub(crate) at: i64,
+    /// The container of the last time, empty where it is none's.
+    pub(crate) id: String,
+}
+
+/// How many contradictions `status` shows.
+const CONTRADICTIONS: usize = 100;
+
+/// An identity claim that the engine contradicts.
+#[derive(Debug, Clone)]
+pub(crate) struct Contradiction {
+    /// When it was seen: Unix time in nanoseconds.
+    pub(crate) at: i64,
+    /// The container.
+    pub(crate) id: String,
+    pub(crate) engine: &'static str,
+    /// The claim, and what the engine says.
+    pub(crate) what: String,
+}
+
+/// What `status` reports beside the records.
+#[derive(Debug)]
+pub(crate) struct Report {
+    /// When this daemon was started.
+    pub(crate) started: Instant,
+    /// Requests by verb.
+    pub(crate) requests: RefCell<BTreeMap<&'static str, u64>>,
+    pub(crate) failures: RefCell<VecDeque<FailureNote>>,
+    /// Engine and what of it could not be read; each is logged once.
+    pub(crate) missing: RefCell<BTreeMap<(&'static str, String), Missing>>,
+    /// The latest contradictions.
+    pub(crate) contradictions: RefCell<VecDeque<Contradiction>>,
+}
+
+impl Default for Report {
+    fn default() -> Self {
+        Self {
+            started: Instant::now(),
+            requests: RefCell::default(),
+            failures: RefCell::default(),
+            missing: RefCell::default(),
+            contradictions: RefCell::default(),
+        }
+    }
+}
+
+impl Report {
+    /// Counts a request for `status`.
+    pub(crate) fn count(&self, verb: &'static str) {
+        *self.requests.borrow_mut().entry(verb).or_default() += 1;
+    }
+
+    /// Keeps a failure for `status` and says it in the log.
+    pub(crate) fn note_failure(&self, what: &str, plugin: &str) {
+        error!("{what}");
+        self.count_failure(what, what, plugin, now());
+    }
+
+    /// A call that was refused. The same refusal of another container is counted, not listed
+    /// again: a kubelet tries for ever, each time under a new id.
+    pub(crate) fn note_refusal(&self, verb: &str, id: &str, error: &Error) {
+        let why = error.why();
+        let kind = format!("{verb}: {why}");
+        let what = format!("{verb} {id}: {why}");
+        error!("{what}");
+        self.count_failure(&what, &kind, error.plugin(), now());
+    }
+
+    /// Keeps a failure for `status`, without a line in the log. Those of one kind are one.
+    pub(crate) fn count_failure(&self, what: &str, kind: &str, plugin: &str, at: i64) {
+        let mut failures = self.failures.borrow_mut();
+        let same = failures.iter().position(|note| note.kind == kind && note.plugin == plugin);
+        let earlier = same.and_then(|index| failures.remove(index));
+        if failures.len() >= FAILURES {
+            failures.pop_front();
+        }
+        failures.push_back(FailureNote {
+            at,
+            first: earlier.as_ref().map_or(at, |earlier| earlier.first),
+            count: earlier.map_or(1, |earlier| earlier.count.saturating_add(1)),
+            kind: kind.to_owned(),
+            what: what.to_owned(),
+            plugin: plugin.to_owned(),
+        });
+    }
+
+    /// Notes what of an engine could not be read for a container; logs it the first time.
+    pub(crate) fn note_missing(&self, engine: &'static str, what: &str, id: &str) {
+        let mut missing = self.missing.borrow_mut();
+        let known = missing.len();
+        let note = missing.entry((engine, what.to_owned()));
+        let note = note.and_modify(|note| note.count += 1).or_insert_with(|| {
+            match id {
+                "" => warn!("{engine}: {what}"),
+                id => warn!("{engine}: {what} (container {})", quoted(id)),
+            }
+            Missing { count: 1, ..Missing::default() }
+        });
+        (note.at, note.id) = (now(), id.to_owned());
+        if known >= MISSING {
+            let oldest = missing.iter().min_by_key(|(_, note)| note.at).map(|(key, _)| key.clone());
+            missing.retain(|key, _| Some(key) != oldest.as_ref());
+        }
+    }
+
+    /// Warns of an identity claim that was not believed, once for each container and claim among
+    /// the latest.
+    pub(crate) fn note_contradiction(&self, engine: &'static str, id: &str, what: &str) {
+        let mut latest = self.contradictions.borrow_mut();
+        if latest.iter().any(|known| known.id == id && known.what == what) {
+            return;
+        }
+        warn!("{engine}: {}: identity: {}", quoted(id), quoted(what));
+        if latest.len() >= CONTRADICTIONS {
+            latest.pop_front();
+        }
+        let (id, what) = (id.to_owned(), what.to_owned());
+        latest.push_back(Contradiction { at: now(), id, engine, what });
+    }
+
+    /// Whether the last failure is this one.
+    fn is_last_failure(&self, what: &str) -> bool {
+        self.failures.borrow().back().is_some_and(|last| last.what == what)
+    }
+
+    /// A record that the disk refused: one failure, however many records it refuses in a row.
+    pub(crate) fn note_unwritten(&self, id: &str, error: &Error) {
+        let what = format!("the record of {id} could not be written: {error}");
+        if !self.is_last_failure(&what) {
+            self.note_failure(&what, "");
+        }
+    }
+}

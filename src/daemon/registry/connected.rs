@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: Apache-2.0
+//! One registered plugin: whether it is synchronized, what it knows of, and the events that wait
+//! until it is.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{HashSet, VecDeque};
+use std::rc::Rc;
+
+use tracing::{info, warn};
+
+use crate::chain::{self, ChainedPlugin, Told};
+use crate::plugin::Event;
+use crate::state::Key;
+
+/// How many events a plugin may be behind before it is synchronized.
+const BACKLOG: usize = 10_000;
+
+/// What an event is about. Plugins know a container by its ID alone; which plugin knows which
+/// container is kept by root and ID, or the end of one would be taken for that of another.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) enum Subject {
+    Pod(String),
+    Container(Key),
+}
+
+impl Subject {
+    /// What this event is about.
+    pub(super) fn of(told: &Told) -> Self {
+        match &told.container {
+            Some(container) => {
+                Self::Container(Key { root: told.root.clone(), id: container.id.clone() })
+            }
+            None => Self::Pod(told.pod.id.clone()),
+        }
+    }
+
+    /// The ID, as plugins know it.
+    pub(super) fn id(&self) -> &str {
+        match self {
+            Self::Pod(id) | Self::Container(Key { id, .. }) => id,
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    Synchronizing,
+    Synchronized,
+    Gone,
+}
+
+/// A registered plugin.
+pub(crate) struct ConnectedPlugin {
+    pub(crate) seat: Rc<ChainedPlugin>,
+    phase: Cell<Phase>,
+    /// Events that it is sent once it is synchronized.
+    backlog: RefCell<VecDeque<Told>>,
+    /// The pods and containers that it has heard of.
+    known: RefCell<HashSet<Subject>>,
+}
+
+impl ConnectedPlugin {
+    /// A plugin that knows `snapshot` from the Synchronize that it is about to get.
+    pub(super) fn new(seat: ChainedPlugin, snapshot: HashSet<Subject>) -> Self {
+        Self {
+            seat: Rc::new(seat),
+            phase: Cell::new(Phase::Synchronizing),
+            backlog: RefCell::default(),
+            known: RefCell::new(snapshot),
+        }
+    }
+
+    /// `registering` and `configuring` come before a plugin is connected (`roster.rs`).
+    pub(crate) fn state(&self) -> &'static str {
+        match self.phase.get() {
+            _ if self.seat.plugin.is_gone() => "gone",
+            Phase::Synchronizing => "synchronizing",
+            Phase::Synchronized => "synchronized",
+            Phase::Gone => "gone",
+        }
+    }
+
+    /// Has it a strike, or is it gone: may a newcomer of the same name replace it (D13)?
+    pub(crate) fn is_doubtful(&self) -> bool {
+        self.seat.has_strikes() || self.is_gone()
+    }
+
+    /// Whether it is disconnected, or was removed from the registry.
+    pub(super) fn is_gone(&self) -> bool {
+        self.phase.get() == Phase::Gone || self.seat.plugin.is_gone()
+    }
+
+    /// Whether it is asked and notified at once.
+    pub(super) fn is_synchronized(&self) -> bool {
+        self.phase.get() == Phase::Synchronized && !self.seat.plugin.is_gone()
+    }
+
+    /// Whether it has heard of this pod or container.
+    pub(super) fn knows(&self, subject: &Subject) -> bool {
+        self.known.borrow().contains(subject)
+    }
+
+    /// It has not heard of this pod or container, or must not hear more.
+    pub(super) fn forget(&self, subject: &Subject) {
+        self.known.borrow_mut().remove(subject);
+    }
+
+    /// It is gone from the registry.
+    pub(super) fn mark_gone(&self) {
+        self.phase.set(Phase::Gone);
+    }
+
+    /// Notes what this event makes known or forgotten; tells whether the plugin is to be notified
+    /// now. A plugin that is still being synchronized gets the event into its backlog.
+    pub(super) fn admits(&self, told: &Told, subject: &Subject) -> bool {
+        let begins = matches!(told.event, Event::RunPodSandbox | Event::CreateContainer);
+        let ends = matches!(told.event, Event::RemovePodSandbox | Event::RemoveContainer);
+        let mut known = self.known.borrow_mut();
+        if begins {
+            known.insert(subject.clone());
+        } else if !known.contains(subject) {
+            return false;
+        }
+        if ends {
+            known.remove(subject);
+        }
+        if self.is_gone() || !self.seat.plugin.is_subscribed(told.event) {
+            return false;
+        }
+        let is_synchronizing = self.phase.get() == Phase::Synchronizing;
+        if is_synchronizing {
+            self.queue(told);
+        }
+        !is_synchronizing
+    }
+
+    /// Queues an event until the plugin is synchronized. A plugin that is sent them more slowly
+    /// than they happen would never be: it is disconnected.
+    fn queue(&self, told: &Told) {
+        let mut backlog = self.backlog.borrow_mut();
+        if let Err(why) = push(&mut backlog, told, BACKLOG) {
+            warn!("{} was disconnected: {why}", self.seat.id());
+            self.seat.plugin.disconnect(&why);
+        }
+    }
+
+    /// How many events are queued.
+    pub(super) fn backlog(&self) -> usize {
+        self.backlog.borrow().len()
+    }
+
+    /// Drops the events that were queued after the first `length`.
+    pub(super) fn truncate_backlog(&self, length: usize) {
+        self.backlog.borrow_mut().truncate(length);
+    }
+
+    /// Sends a synchronized plugin what happened meanwhile; it takes part from then on.
+    pub(crate) async fn catch_up(&self) {
+        loop {
+            let next = self.backlog.borrow_mut().pop_front();
+            let Some(told) = next else { break };
+            // A CreateContainer comes too late to change anything; the plugin hears of the
+            // container all the same, and its answer is not applied.
+            let alone = [Rc::clone(&self.seat)];
+            for failure in chain::notify_all(&alone, &told).await {
+                info!("{failure}, after the fact: it was not synchronized in time to be asked");
+            }
+        }
+        if self.phase.get() == Phase::Synchronizing {
+            self.phase.set(Phase::Synchronized);
+        }
+    }
+}
+
+/// Adds to a backlog that holds so many; one that is full is of no use any more.
+fn push<T: Clone>(backlog: &mut VecDeque<T>, next: &T, most: usize) -> Result<(), String> {
+    if backlog.len() >= most {
+        *backlog = VecDeque::new();
+        return Err(format!("it was {most} events behind before it was synchronized"));
+    }
+    backlog.push_back(next.clone());
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_backlog_that_only_grows_is_given_up() {
+        let mut backlog = VecDeque::new();
+        for event in 0..BACKLOG {
+            assert_eq!(push(&mut backlog, &event, BACKLOG), Ok(()));
+        }
+        let why = push(&mut backlog, &BACKLOG, BACKLOG).unwrap_err();
+        assert!(why.contains("10000 events behind"), "{why}");
+        assert_eq!(backlog.capacity(), 0, "its memory is free again");
+    }
+}

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The plugins that creates wait for after a daemon start (D14), and the wait. Which plugins these
+//! are is decided in `plugins`.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::time::Instant;
+use tracing::{info, warn};
+
+use crate::daemon::watch::pidfd;
+
+/// How often it is looked whether the process of an expected plugin has exited.
+const EXIT_CHECK: Duration = Duration::from_millis(200);
+
+/// A plugin that is waited for.
+#[derive(Debug, Default)]
+pub(crate) struct Expected {
+    /// The process with which it is over, where nothing would start another one.
+    pub(crate) process: Option<OwnedFd>,
+}
+
+impl Expected {
+    /// Whether its process has exited and nothing starts it again.
+    fn is_gone_for_good(&self) -> bool {
+        self.process.as_ref().is_some_and(pidfd::has_ended)
+    }
+}
+
+/// The plugins that creates wait for, and until when.
+#[derive(Debug, Default)]
+pub(crate) struct ReturningPlugins {
+    expected: RefCell<BTreeMap<String, Expected>>,
+    until: Cell<Option<Instant>>,
+    /// Until when the wait lasts that was logged.
+    logged: Cell<Option<Instant>>,
+    arrived: Notify,
+}
+
+impl ReturningPlugins {
+    /// Creates wait for these from now on, for so long at most.
+    pub(crate) fn expect_all(&self, expected: BTreeMap<String, Expected>, at_most: Duration) {
+        if !expected.is_empty() {
+            self.until.set(Some(Instant::now() + at_most));
+        }
+        *self.expected.borrow_mut() = expected;
+    }
+
+    /// Creates wait for the plugin `id`, which is started anew, as they do after a daemon start.
+    pub(crate) fn expect(&self, id: &str, at_most: Duration) {
+        let mut expected = self.expected.borrow_mut();
+        if self.until.get().is_none() {
+            expected.clear();
+        }
+        expected.insert(id.to_owned(), Expected::default());
+        self.until.set(Some(Instant::now() + at_most));
+    }
+
+    /// No create waits for any plugin.
+    pub(crate) fn expect_none(&self) {
+        self.expected.borrow_mut().clear();
+        self.until.set(None);
+    }
+
+    /// A plugin was synchronized.
+    pub(crate) fn note_arrival(&self) {
+        self.arrived.notify_waiters();
+    }
+
+    /// Waits until every expected plugin that may still come is present.
+    pub(super) async fn wait(&self, is_present: impl Fn(&str) -> bool) {
+        let Some(until) = self.until.get() else { return };
+        let begun = Instant::now();
+        let mut logs = false;
+        let late = loop {
+            let arrived = self.arrived.notified();
+            let late = self.late(&is_present);
+            let now = Instant::now();
+            if late.is_empty() || now >= until {
+                break late;
+            }
+            if self.logged.replace(Some(until)) != Some(until) {
+                logs = true;
+                let seconds = (until - now).as_secs_f32();
+                info!("a create waits up to {seconds:.1} s for {}", late.join(", "));
+            }
+            // A process that exits meanwhile is not waited for any longer.
+            let _either = tokio::time::timeout_at(until.min(now + EXIT_CHECK), arrived).await;
+        };
+        if self.until.get() == Some(until) {
+            self.until.set(None);
+        }
+        let waited = begun.elapsed().as_secs_f32();
+        match (logs, late.is_empty()) {
+            (true, true) => info!("the create continues after {waited:.1} s"),
+            (true, false) => {
+                warn!("the create continues after {waited:.1} s without {}", late.join(", "));
+            }
+            (false, _) => {}
+        }
+    }
+
+    /// Expected plugins that are not present and may still come.
+    fn late(&self, is_present: impl Fn(&str) -> bool) -> Vec<String> {
+        let expected = self.expected.borrow();
+        let late = expected
+            .iter()
+            .filter(|(name, expected)| !is_present(name) && !expected.is_gone_for_good());
+        late.map(|(name, _)| name.clone()).collect()
+    }
+}

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Pod and container of a call, rebuilt from the document in the bundle, the processes that called
+//! and what the engine keeps elsewhere.
+
+use std::path::Path;
+
+use serde_json::Map;
+use serde_json::Value;
+
+use crate::daemon::node::Node;
+use crate::daemon::request::{Call, identity};
+use crate::describe;
+use crate::engine::{self, DetectedEngine, Role};
+use crate::error::Result;
+use crate::plugin::api;
+
+/// A call and its bundle, understood.
+pub(crate) struct Seen {
+    pub(crate) engine: DetectedEngine,
+    pub(crate) role: Role,
+    pub(crate) pod: api::PodSandbox,
+    pub(crate) container: api::Container,
+    /// The engine's own resources, as in the document (E of D21).
+    pub(crate) resources: Map<String, Value>,
+    /// A path that is there as long as the pod, where no call marks its end.
+    pub(crate) lives_with: Option<String>,
+    /// Whether the pod is in an exempt namespace, by a word that counts.
+    pub(crate) is_exempt: bool,
+    /// Whether somebody who is not believed may have written the namespace.
+    pub(crate) has_unproven_namespace: bool,
+    /// What a tenant claims otherwise.
+    pub(crate) contradictions: Vec<String>,
+}
+
+/// Rebuilds pod and container from the call, the document, and what the engine keeps elsewhere.
+/// A source that is missing or slow only makes the description poorer.
+pub(crate) async fn describe(node: &Node, call: &Call, document: &[u8]) -> Result<Seen> {
+    let spec = describe::Spec::parse(document)?;
+    let bundle = call.bundle.to_string_lossy();
+    let [parent, grandparent] = call.callers(&node.host);
+    let engine_call = engine::CallerInfo {
+        id: &call.key.id,
+        root: &call.key.root,
+        bundle: &bundle,
+        parent: &parent,
+        grandparent: &grandparent,
+        variables: &call.question().variables,
+    };
+    let told = spec.for_engine();
+    let mut facts = node.caches.sources.facts(&node.host, &engine_call, &told).await;
+    for missing in &facts.missing {
+        node.report.note_missing(facts.engine.name(), missing, &call.key.id);
+    }
+    let is_exempt = identity::judge(node, &mut facts);
+    identity::note(node, &call.key.id, &facts);
+    Ok(Seen {
+        is_exempt,
+        has_unproven_namespace: facts.has_unproven_namespace(),
+        role: facts.role,
+        pod: describe::pod(&facts, &spec),
+        container: describe::container(&facts, &spec),
+        resources: spec.resources(),
+        lives_with: facts.pod.lives_with,
+        contradictions: facts.contradictions,
+        engine: facts.engine,
+    })
+}
+
+/// The same from the document of an infrastructure container that is not there; `None` where it is
+/// something else.
+pub(crate) async fn describe_folder(
+    node: &Node,
+    folder: &Path,
+    id: &str,
+    document: &[u8],
+) -> Result<Option<Seen>> {
+    let spec = describe::Spec::parse(document)?;
+    let bundle = folder.to_string_lossy();
+    let nobody = engine::CallerInfo {
+        id,
+        root: "",
+        bundle: &bundle,
+        parent: &[],
+        grandparent: &[],
+        variables: &[],
+    };
+    let told = spec.for_engine();
+    if !engine::is_pod_without_runtime(&nobody, &told) {
+        return Ok(None);
+    }
+    let mut facts = node.caches.sources.facts(&node.host, &nobody, &told).await;
+    let is_exempt = identity::judge(node, &mut facts);
+    identity::note(node, id, &facts);
+    Ok(Some(Seen {
+        is_exempt,
+        has_unproven_namespace: facts.has_unproven_namespace(),
+        role: facts.role,
+        pod: describe::pod(&facts, &spec),
+        container: api::Container::default(),
+        resources: Map::new(),
+        lives_with: Some(folder.join("config.json").to_string_lossy().into_owned()),
+        contradictions: facts.contradictions,
+        engine: facts.engine,
+    }))
+}

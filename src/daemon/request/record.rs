@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The record that a container begins with: what the call, the bundle and the engine say.
+
+use crate::daemon::node::{Node, messages};
+use crate::daemon::request::Call;
+use crate::daemon::request::describe::Seen;
+use crate::engine::Role;
+use crate::error::quoted;
+use crate::plugin::{Event, api};
+use crate::state::{Container, InFlight, Lifecycle, SCHEMA, Skipped};
+
+/// A new record of what the call, the bundle and the engine say.
+pub(crate) fn new_record(node: &Node, call: &Call, seen: &Seen) -> Container {
+    let mut record = blank_record(node, call);
+    fill_in(node, &mut record, seen);
+    record
+}
+
+/// Adds what the bundle and the engine say.
+pub(crate) fn fill_in(node: &Node, record: &mut Container, seen: &Seen) {
+    let pod = known_pod(node, seen);
+    record.is_sandbox = seen.role == Role::Sandbox;
+    (record.pod, record.pod_name, record.pod_namespace) = (pod.id, pod.name, pod.namespace);
+    record.name = seen.container.name.clone();
+    record.engine = seen.engine.name().to_owned();
+    record.evidence = seen.engine.evidence().to_vec();
+    record.message = messages::to_wire(&seen.container);
+    record.engine_resources = seen.resources.clone();
+    record.skipped = seen.contradictions.iter().map(|what| not_believed(what)).collect();
+}
+
+/// A new record of what the call alone says.
+pub(crate) fn blank_record(node: &Node, call: &Call) -> Container {
+    let variables = call.question().variables.iter();
+    Container {
+        schema: SCHEMA,
+        boot_id: node.records.read().boot_id().to_owned(),
+        key: call.key.clone(),
+        incarnation: node.records.next_incarnation(),
+        runtime: call.question().runtime.to_string_lossy().into_owned(),
+        global_flags: call.global_flags(),
+        bundle: call.bundle.to_string_lossy().into_owned(),
+        is_sandbox: false,
+        pod: String::new(),
+        pod_name: String::new(),
+        pod_namespace: String::new(),
+        name: String::new(),
+        state: Lifecycle::Creating,
+        pid_file: call.pid_file.as_ref().map(|path| path.to_string_lossy().into_owned()),
+        by_hook: call.question().hook.is_some(),
+        init_pid: None,
+        init_start: None,
+        created_at: 0,
+        started_at: 0,
+        finished_at: 0,
+        exit_code: None,
+        status_reason: String::new(),
+        status_message: String::new(),
+        engine: String::new(),
+        evidence: Vec::new(),
+        variables: variables.map(|(k, v)| (k.clone(), v.to_string_lossy().into_owned())).collect(),
+        message: Default::default(),
+        engine_resources: Default::default(),
+        overlay: Default::default(),
+        at_creation: Default::default(),
+        owners: Default::default(),
+        patched: None,
+        changes: Vec::new(),
+        refused: Vec::new(),
+        refused_at: 0,
+        skipped: Vec::new(),
+        deferred: Vec::new(),
+        in_flight: Some(InFlight {
+            verb: call.verb().to_owned(),
+            pid: call.question().pid,
+            executed: false,
+        }),
+        updating: None,
+        deleting: None,
+        made_by: call.question().pid,
+        is_found: false,
+        unknown: Default::default(),
+    }
+}
+
+/// A claim about the container's identity that does not count, for `explain`.
+fn not_believed(what: &str) -> Skipped {
+    Skipped { plugin: String::new(), reason: format!("identity: {}", quoted(what)) }
+}
+
+/// The pod as plugins were told of it, else as this call shows it.
+pub(crate) fn known_pod(node: &Node, seen: &Seen) -> api::PodSandbox {
+    let told = node.told_pod(Event::CreateContainer, &seen.pod.id);
+    told.map_or_else(|| seen.pod.clone(), |told| told.pod)
+}

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The resources that an engine asks for by `update`.
+
+use std::io::{Read, Seek, SeekFrom};
+use std::os::fd::OwnedFd;
+
+use serde_json::{Map, Value};
+
+use crate::daemon::request::Call;
+use crate::error::Result;
+use crate::spec::flags;
+
+/// The most that is read of a request, in bytes.
+const LIMIT: u64 = 16 << 20;
+
+/// What the engine asks for, from standard input, a file, or flags; `None` when it cannot be
+/// understood, so that the runtime says what is wrong with it.
+pub(crate) fn requested(call: &Call, bytes: Option<Vec<u8>>) -> Option<Map<String, Value>> {
+    let words: Vec<(&str, String)> = call
+        .call
+        .resource_flags
+        .iter()
+        .map(|flag| (flag.name, flag.value.to_string_lossy().into_owned()))
+        .collect();
+    let pairs: Vec<(&str, &str)> =
+        words.iter().map(|(name, value)| (*name, value.as_str())).collect();
+    let Ok(mut request) = flags::resources_from_flags(&pairs) else { return None };
+    let Some(bytes) = bytes else {
+        return call.call.resources.is_none().then_some(request);
+    };
+    // The runtime takes the first JSON value and ignores the rest.
+    let mut values = serde_json::Deserializer::from_slice(&bytes).into_iter::<Value>();
+    let Some(Ok(Value::Object(block))) = values.next() else { return None };
+    // runc: a file or standard input replaces all flags but those of RDT.
+    request = block;
+    Some(request)
+}
+
+/// Reads what the wrapper passed on of the request.
+///
+/// # Errors
+/// Fails when the descriptor cannot be read.
+pub(crate) fn read(fd: OwnedFd) -> Result<Vec<u8>> {
+    let mut file = std::fs::File::from(fd);
+    file.seek(SeekFrom::Start(0))?;
+    let mut bytes = Vec::new();
+    file.take(LIMIT).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}

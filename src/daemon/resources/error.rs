@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Why a container was not updated.
+
+use std::fmt;
+
+use crate::cgroup::Unfit;
+
+/// Why a container was not updated.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Unmet {
+    /// Nobody knows it.
+    Unknown,
+    /// It is infrastructure of its pod.
+    Sandbox,
+    /// It has ended.
+    Gone,
+    /// Its creation failed.
+    NotCreated,
+    /// Another update of it does not end.
+    Busy,
+    /// The values cannot be set.
+    Refused(Refusal),
+    /// The values cannot be set while it is frozen.
+    Frozen(String),
+}
+
+impl fmt::Display for Unmet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unknown => f.write_str("no such container is known"),
+            Self::Sandbox => f.write_str("it is the infrastructure of its pod"),
+            Self::Gone => f.write_str("it has ended"),
+            Self::NotCreated => f.write_str("it was not created"),
+            Self::Busy => f.write_str("another update of this container takes too long"),
+            Self::Refused(refusal) => refusal.fmt(f),
+            Self::Frozen(why) => write!(f, "{why}, while it is frozen"),
+        }
+    }
+}
+
+/// The field of an update that cannot be set.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum RefusedField {
+    /// Its path below `linux.resources`.
+    Path(String),
+    /// NRI's name for it, where a class stands for what it sets.
+    Class(&'static str),
+}
+
+/// Why values cannot be set, and which of them where that is known.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Refusal {
+    pub(crate) field: Option<RefusedField>,
+    why: String,
+}
+
+impl Refusal {
+    /// The same with more to say.
+    pub(super) fn and(self, more: &str) -> Self {
+        Self { why: format!("{}{more}", self.why), ..self }
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.field {
+            Some(RefusedField::Path(path)) => write!(f, "{path}: ")?,
+            Some(RefusedField::Class(name)) => write!(f, "{name}: ")?,
+            None => {}
+        }
+        f.write_str(&self.why)
+    }
+}
+
+impl Unmet {
+    /// A refusal of the whole update.
+    pub(crate) fn refused(why: impl fmt::Display) -> Self {
+        Self::Refused(Refusal { field: None, why: why.to_string() })
+    }
+
+    /// A refusal of one field.
+    pub(crate) fn refused_field(field: RefusedField, why: impl Into<String>) -> Self {
+        Self::Refused(Refusal { field: Some(field), why: why.into() })
+    }
+}
+
+impl From<Unfit> for Unmet {
+    fn from(unfit: Unfit) -> Self {
+        match unfit {
+            Unfit::Refused { field, why } => Self::refused_field(RefusedField::Path(field), why),
+            Unfit::NotDirect(_) => Self::refused(unfit),
+        }
+    }
+}

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Which container a plugin means by an ID.
+
+use crate::daemon::node::Node;
+use crate::daemon::resources::error::Unmet;
+use crate::error::quoted;
+use crate::state::{Container, Key, Lifecycle};
+
+/// The container that a plugin means by an id: the one that its request is about, else the one of
+/// that id that lives, else the youngest. Of several that live none: the protocol has no word for
+/// the runtime root that tells them apart.
+pub(crate) fn find(node: &Node, id: &str, subject: Option<&Key>) -> Result<Key, Unmet> {
+    if let Some(subject) = subject.filter(|subject| subject.id == id) {
+        return Ok(subject.clone());
+    }
+    let store = node.records.read();
+    let has_ended =
+        |known: &Container| matches!(known.state, Lifecycle::Stopped | Lifecycle::Removed);
+    let roots = store.of_id(id).filter(|known| !has_ended(known)).map(|known| &*known.key.root);
+    let roots: Vec<&str> = roots.collect();
+    if roots.len() > 1 {
+        let why = format!("several containers have this id, below {}", roots.join(" and "));
+        return Err(Unmet::refused(quoted(&why)));
+    }
+    let best = store.of_id(id).max_by_key(|known| (!has_ended(known), known.incarnation));
+    best.map(|known| known.key.clone()).ok_or(Unmet::Unknown)
+}

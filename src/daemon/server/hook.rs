@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A hook's connection: its turn, the answer, and the watch over the runtime that called it.
+
+use std::rc::Rc;
+
+use tokio::net::UnixStream;
+
+use crate::daemon::lifecycle::settle;
+use crate::daemon::node::Node;
+use crate::daemon::node::lane::Pending;
+use crate::daemon::request::Call;
+use crate::daemon::runtime::error_log::RuntimeLog;
+use crate::daemon::runtime::state_dir;
+use crate::daemon::server::{frames, verb};
+use crate::daemon::verbs::delete::DELETE_WAIT;
+use crate::daemon::verbs::hook;
+use crate::error::{Error, Result};
+use crate::host::Point;
+use crate::link::{Answer, Hook, Proceed, Stage};
+use crate::plugin;
+
+/// Serves a hook: answers, and watches what the runtime that called it comes to.
+pub(super) async fn serve(
+    node: &Rc<Node>,
+    stream: &mut UnixStream,
+    mut call: Call,
+    question: Hook,
+) -> Result<()> {
+    node.report.count("hook");
+    let key = call.key.clone();
+    let process = call.process().ok_or_else(|| Error::new("no process descriptor came along"))?;
+    let lane = node.lane(&key);
+    let until = node.caller_waits_until();
+    let decided = frames::with_heartbeat(stream, async {
+        if question.stage == Stage::Poststop {
+            hook::end_in_order(node, &key).await;
+        }
+        let turn = lane.turn.lock();
+        let turn = if question.stage.may_refuse() {
+            Some(turn.await)
+        } else {
+            tokio::time::timeout(DELETE_WAIT, turn).await.ok()
+        };
+        node.host.point(Point::DaemonAsked)?;
+        if turn.is_some() {
+            settle::settle_exited(node, &key, &lane).await;
+        }
+        let decided = hook::decide(node, &lane, &mut call, question, turn.is_some());
+        plugin::with_caller_deadline(until, decided).await.map(|verb| (verb, turn))
+    })
+    .await?;
+    let (verb, _turn) = match decided {
+        Ok(decided) => decided,
+        Err(error) => return verb::refuse(node, stream, "create", &key, &error).await,
+    };
+    if let Some(verb) = verb {
+        let incarnation = node.container(&key).map_or(0, |record| record.incarnation);
+        let pending = Pending {
+            pid_file: call.pid_file.clone(),
+            pid_file_before: call.pid_file.as_deref().and_then(state_dir::stamp),
+            log: RuntimeLog::open(call.call.log.as_deref(), &call.question().cwd),
+            ..Pending::new(&node.host, &key, (verb, incarnation), (call.question().pid, process))
+        };
+        // The fifo is there while the runtime waits for this hook. Seen later, a missing fifo may
+        // be that of a container which is being deleted.
+        let _too_early = pending.gate.borrow_mut().is_open(false);
+        if verb.creates_and_starts() {
+            pending.gate.borrow().look_out();
+        }
+        settle::watch(node, &key, &lane, Rc::new(pending));
+    }
+    // Whether it is still there to hear it or not: the runtime is watched.
+    frames::say(stream, &Answer::Proceed(Proceed::default())).await
+}

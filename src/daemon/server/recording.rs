@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `nri-runc nri record`: the state first, then every request, until the reader closes its end.
+
+use std::rc::Rc;
+
+use serde_json::json;
+use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::UnixStream;
+use tokio::sync::mpsc::Receiver;
+
+use crate::clock::now;
+use crate::daemon::node::{Node, events};
+use crate::daemon::server::frames;
+use crate::error::Result;
+use crate::link::Answer;
+use crate::plugin::json::show_list;
+
+/// Sends the state, then every request, until the reader closes its end.
+pub(crate) async fn serve(node: &Rc<Node>, stream: &mut UnixStream) -> Result<()> {
+    // State and recording begin in one step: nothing is missing between them, and nothing twice.
+    let (pods, containers) = events::snapshot(&node.records.read());
+    let plugins: Vec<String> = node.registry.synchronized().iter().map(|seat| seat.id()).collect();
+    let mut lines = node.registry.recorders.listen();
+    frames::say(stream, &Answer::Admin("{}".to_owned())).await?;
+    let state = json!({"pods": show_list(&pods), "containers": show_list(&containers)});
+    let state = json!({"at": now(), "plugins": plugins, "state": state});
+    drop((pods, containers));
+    let (mut reader, mut writer) = stream.split();
+    let mut nothing = [0_u8; 1];
+    writer.write_all(format!("{state}\n").as_bytes()).await?;
+    loop {
+        tokio::select! {
+            line = lines.recv() => match line {
+                Some(line) => writer.write_all(line.as_bytes()).await?,
+                None => break,
+            },
+            _closed = reader.read(&mut nothing) => {
+                return Ok(send_rest(&mut writer, lines).await?);
+            }
+        }
+    }
+    let line = json!({"error": "the recording could not keep up and was ended"});
+    Ok(writer.write_all(format!("{line}\n").as_bytes()).await?)
+}
+
+/// A recorder that ends closes its side first: it gets what was told until then.
+async fn send_rest(
+    writer: &mut (impl AsyncWrite + Unpin),
+    mut lines: Receiver<Rc<str>>,
+) -> std::io::Result<()> {
+    lines.close();
+    while let Ok(line) = lines.try_recv() {
+        match writer.write_all(line.as_bytes()).await {
+            // One that was killed has closed both sides.
+            Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => return Ok(()),
+            written => written?,
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What several admin answers show of a container.
+
+use serde_json::Value;
+
+use crate::daemon::node::Node;
+use crate::daemon::resources::route;
+use crate::state::Container;
+use crate::text::rfc3339_nanos;
+
+/// When it was created, started, ended and refused, in nanoseconds and to be read.
+pub(crate) fn add_times(row: &mut Value, container: &Container) {
+    for (key, at) in [
+        ("created", container.created_at),
+        ("started", container.started_at),
+        ("finished", container.finished_at),
+        ("refused", container.refused_at),
+    ] {
+        row[format!("{key}_at")] = at.into();
+        row[format!("{key}_time")] = rfc3339_nanos(at).into();
+    }
+}
+
+/// Where it is in its life; paused is the kernel's to say.
+pub(crate) fn state(node: &Node, container: &Container) -> &'static str {
+    if route::is_paused(node, container) { "paused" } else { container.state.name() }
+}

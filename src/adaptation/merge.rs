@@ -52,9 +52,7 @@ pub struct Merged {
 impl Merged {
     /// The plugin behind a field of the created container, whether it set or removed it.
     pub fn plugin_behind(&self, field: &str) -> Option<String> {
-        let owners = self.owners.to_flat(&self.container.id);
-        // A plugin that removed something has a dash in front.
-        owners.get(field).map(|owner| owner.trim_start_matches('-').to_owned())
+        self.owners.plugin_of(&self.container.id, field)
     }
 }
 

@@ -237,22 +237,37 @@ impl Owners {
         let Some(ContainerOwners { slots, device_rules }) = self.containers.get(container) else {
             return BTreeMap::new();
         };
-        let named = slots.iter().map(|((field, key), owner)| {
-            let name = match key {
-                Some(key) => format!("{field}[{key}]"),
-                None => field.to_string(),
-            };
-            (name, owner.to_string())
-        });
-        let rules = device_rules
+        let named = slots
             .iter()
-            .map(|(rule, owner)| (format!("DeviceRules[{rule}]"), owner.clone()));
+            .map(|((field, key), owner)| (flat_name(*field, key.as_deref()), owner.to_string()));
+        let rules = device_rules.iter().map(|(rule, owner)| (rule_name(rule), owner.clone()));
         named.chain(rules).collect()
+    }
+
+    /// The plugin behind a field by its name in [`Owners::to_flat`], whether it set or removed it.
+    pub fn plugin_of(&self, container: &str, name: &str) -> Option<String> {
+        let ContainerOwners { slots, device_rules } = self.containers.get(container)?;
+        let owner =
+            slots.iter().find(|((field, key), _)| flat_name(*field, key.as_deref()) == name);
+        let rule = || device_rules.iter().find(|(rule, _)| rule_name(rule) == name);
+        let plugin = owner.map(|(_, owner)| owner.plugin().to_owned());
+        plugin.or_else(|| rule().map(|(_, plugin)| plugin.clone()))
     }
 
     fn of_mut(&mut self, container: &str) -> &mut ContainerOwners {
         self.containers.entry(container.to_owned()).or_default()
     }
+}
+
+fn flat_name(field: NriField, key: Option<&str>) -> String {
+    match key {
+        Some(key) => format!("{field}[{key}]"),
+        None => field.to_string(),
+    }
+}
+
+fn rule_name(rule: &str) -> String {
+    format!("DeviceRules[{rule}]")
 }
 
 impl ContainerOwners {

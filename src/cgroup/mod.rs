@@ -27,7 +27,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 pub use place::{Cgroups, Layout, Mounts};
-pub use write::{WriteError, WrittenFile, carry_out, may_read_as, members};
+pub use write::{AppliedWrite, WriteError, carry_out, may_read_as, members};
 
 /// The files that a decision may read: `file` of `controller` (always empty on v2).
 pub trait CgroupFiles {

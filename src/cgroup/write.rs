@@ -17,7 +17,7 @@ use super::{CgroupFiles, Cgroups, Write};
 
 /// A file that was written.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct WrittenFile {
+pub struct AppliedWrite {
     /// Name of the file.
     pub file: String,
     /// Path of the resource.
@@ -41,7 +41,7 @@ pub struct WriteError {
 ///
 /// # Errors
 /// Says which value was not taken.
-pub fn carry_out(cgroups: &Cgroups, writes: &[Write]) -> Result<Vec<WrittenFile>, WriteError> {
+pub fn carry_out(cgroups: &Cgroups, writes: &[Write]) -> Result<Vec<AppliedWrite>, WriteError> {
     let mut done: Vec<(&Write, String)> = Vec::new();
     for write in writes {
         let before = cgroups.text(write.controller, &write.file).unwrap_or_default();
@@ -60,7 +60,7 @@ pub fn carry_out(cgroups: &Cgroups, writes: &[Write]) -> Result<Vec<WrittenFile>
             return Err(WriteError { field: write.field.clone(), why });
         }
     }
-    let written = done.into_iter().map(|(write, before)| WrittenFile {
+    let written = done.into_iter().map(|(write, before)| AppliedWrite {
         file: write.file.clone(),
         field: write.field.clone(),
         after: cgroups.text(write.controller, &write.file).unwrap_or_else(|| write.value.clone()),

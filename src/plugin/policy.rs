@@ -15,8 +15,27 @@ pub struct Policy {
     pub on_failure: OnFailure,
     /// Time-outs in a row before it is disconnected; 0 = never.
     pub strikes: u32,
-    on_failure_from: &'static str,
-    strikes_from: &'static str,
+    on_failure_from: PolicySource,
+    strikes_from: PolicySource,
+}
+
+/// Where one half of a policy comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum PolicySource {
+    Configuration,
+    Plugin,
+    Default,
+}
+
+impl PolicySource {
+    /// Its name in JSON.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Configuration => "configuration",
+            Self::Plugin => "plugin",
+            Self::Default => "default",
+        }
+    }
 }
 
 impl Policy {
@@ -25,21 +44,21 @@ impl Policy {
         let declared_fail = declared.is_some_and(|declared| declared.fail_request);
         let declared_keep = declared.is_some_and(|declared| declared.keep_connected);
         let (on_failure, on_failure_from) = match settings.on_failure {
-            Some(on_failure) => (on_failure, "configuration"),
-            None if declared_fail => (OnFailure::Refuse, "plugin"),
-            None => (OnFailure::Skip, "default"),
+            Some(on_failure) => (on_failure, PolicySource::Configuration),
+            None if declared_fail => (OnFailure::Refuse, PolicySource::Plugin),
+            None => (OnFailure::Skip, PolicySource::Default),
         };
         let (strikes, strikes_from) = match settings.strikes {
-            Some(strikes) => (strikes, "configuration"),
-            None if declared_keep => (0, "plugin"),
-            None => (1, "default"),
+            Some(strikes) => (strikes, PolicySource::Configuration),
+            None if declared_keep => (0, PolicySource::Plugin),
+            None => (1, PolicySource::Default),
         };
         Self { on_failure, strikes, on_failure_from, strikes_from }
     }
 
     /// Whether the plugin itself declared that a missing reply refuses.
     pub fn refuses_by_declaration(&self) -> bool {
-        self.on_failure == OnFailure::Refuse && self.on_failure_from == "plugin"
+        self.on_failure == OnFailure::Refuse && self.on_failure_from == PolicySource::Plugin
     }
 
     /// As `nri-runc nri plugins --json` shows it.
@@ -50,9 +69,9 @@ impl Policy {
         };
         json!({
             "on_failure": on_failure,
-            "on_failure_from": self.on_failure_from,
+            "on_failure_from": self.on_failure_from.name(),
             "strikes": self.strikes,
-            "strikes_from": self.strikes_from,
+            "strikes_from": self.strikes_from.name(),
         })
     }
 }

@@ -42,6 +42,9 @@ pub struct OwnedMember {
     pub nri: String,
     /// What it is set to.
     pub value: Value,
+    /// How the names of its owners begin where they may differ from `nri`: a page size may be
+    /// spelled in several ways, and a device rule has no field of its own.
+    owners_begin_with: Option<&'static str>,
 }
 
 /// Every member of an overlay.
@@ -54,6 +57,7 @@ pub fn fields(overlay: &Map<String, Value>) -> Vec<OwnedMember> {
                     path: member_path(section, key),
                     nri: name(section, key),
                     value: value.clone(),
+                    owners_begin_with: None,
                 }));
             }
             Value::Array(limits) if section == "hugepageLimits" => {
@@ -61,6 +65,7 @@ pub fn fields(overlay: &Map<String, Value>) -> Vec<OwnedMember> {
                     path: format!("hugepageLimits[{}]", page_size(limit)),
                     nri: format!("{HUGEPAGES}{}]", page_size(limit)),
                     value: limit.get("limit").cloned().unwrap_or_default(),
+                    owners_begin_with: Some(HUGEPAGES),
                 }));
             }
             Value::Null
@@ -69,7 +74,8 @@ pub fn fields(overlay: &Map<String, Value>) -> Vec<OwnedMember> {
             | Value::String(_)
             | Value::Array(_) => {
                 let (path, value) = (section.clone(), value.clone());
-                found.push(OwnedMember { path, nri: String::new(), value });
+                let owners_begin_with = (section == "devices").then_some(RULES);
+                found.push(OwnedMember { path, nri: String::new(), value, owners_begin_with });
             }
         }
     }
@@ -124,12 +130,7 @@ pub fn owner<'o>(
         follows.then(|| owners.get("MemLimit")).flatten()
     });
     let found = found.or_else(|| {
-        // A page size may be spelled in several ways; a rule has no field of its own.
-        let prefix = match owned.path.as_str() {
-            path if path.starts_with("hugepageLimits[") => HUGEPAGES,
-            "devices" => RULES,
-            _ => return None,
-        };
+        let prefix = owned.owners_begin_with?;
         // Sorted: the first with this prefix comes right after the prefix itself.
         let (name, owner) = owners.range(prefix.to_owned()..).next()?;
         name.starts_with(prefix).then_some(owner)
@@ -145,7 +146,8 @@ pub fn part(wanted: &Map<String, Value>, owners: &BTreeMap<String, String>) -> M
             let mut members = members.clone();
             members.retain(|key, value| {
                 let (path, nri) = (member_path(section, key), name(section, key));
-                let owned = OwnedMember { path, nri, value: value.clone() };
+                let value = value.clone();
+                let owned = OwnedMember { path, nri, value, owners_begin_with: None };
                 owner(&owned, wanted, owners).is_some()
             });
             (!members.is_empty()).then_some(Value::Object(members))

@@ -28,7 +28,7 @@ pub(super) struct Replay {
     /// NRI version to report to plugins.
     #[arg(long, value_name = "VERSION")]
     nri_version: Option<String>,
-    /// Take the state for Synchronize from the script.
+    /// Take Synchronize's state from the script.
     #[arg(long)]
     ask_sync: bool,
     /// Answer UpdateContainers from the script.

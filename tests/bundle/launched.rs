@@ -174,7 +174,7 @@ fn plugins_die_with_the_daemon_whether_it_is_killed_or_told_to_end() {
         kill(Pid::from_raw(host.daemon_pid()), signal).unwrap();
         wait_until("the plugin is gone", || !is_running(pid));
         wait_until("the daemon is", || !is_running(host.daemon_pid()));
-        assert_eq!(host.logged(&["is started again"]), 0);
+        assert_eq!(host.logged(&["restarting "]), 0);
     }
 }
 

@@ -24,7 +24,7 @@ pub fn handlers(socket: &Path) -> Option<Vec<String>> {
         let question = unary::call(socket, PATH, &[], &messages);
         tokio::time::timeout(FETCH_LIMIT, question).await
     });
-    let answer = answers.ok()?.ok()?.into_iter().next()??;
+    let answer = answers.ok()?.ok()?.into_iter().next()?.ok()?;
     names(&answer).ok().filter(|names| !names.is_empty())
 }
 

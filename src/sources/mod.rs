@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Fetches what an engine's file in `engine` asks the host for: files of the engine, and
-//! containerd's own records. Everything together is bounded by one short deadline; what is
-//! missing, slow or odd is simply not there. It never asks an engine about a running container,
-//! and never runs in the wrapper.
+//! Fetches what the files in `engine` want to read of the host: files of the engine, and
+//! containerd's own records. One short time limit bounds all of it; what is missing, slow or odd is
+//! simply not there. It decides nothing about a container, never asks an engine about a running
+//! one, and runs in the wrapper only before a refusal.
 
 mod docker_api;
 mod handlers;
+mod hpack;
 mod processes;
 mod records;
 mod unary;
@@ -117,7 +118,9 @@ impl Sources {
                 (records, found.files) =
                     tokio::join!(self.ask_store(host, &query, deadline), files);
                 match records {
-                    Ok(records) => found.records = records,
+                    Ok((records, refusal)) => {
+                        (found.records, found.store_problem) = (records, refusal);
+                    }
                     Err(problem) => found.store_problem = Some(problem),
                 }
             }
@@ -126,18 +129,20 @@ impl Sources {
         found
     }
 
-    /// The records, or why there are none.
+    /// The records and why others were refused, or why there are none.
     async fn ask_store(
         &self,
         host: &Host,
         query: &StoreQuery,
         deadline: Instant,
-    ) -> Result<BTreeMap<String, StoreRecord>, String> {
+    ) -> Result<(BTreeMap<String, StoreRecord>, Option<String>), String> {
         if self.rests_until.get().is_some_and(|until| Instant::now() < until) {
             return Err(too_slow(query));
         }
         match tokio::time::timeout_at(deadline, records::get(host, query)).await {
-            Ok(Ok(records)) => Ok(records),
+            Ok(Ok((records, refusal))) => {
+                Ok((records, refusal.map(|why| format!("{}: {why}", query.socket))))
+            }
             Ok(Err(error)) => Err(format!("{}: {error}", query.socket)),
             Err(_) => {
                 self.rests_until.set(Some(Instant::now() + SLOW_SOURCE_PAUSE));

@@ -15,18 +15,24 @@ use super::unary;
 const PATH: &str = "/containerd.services.containers.v1.Containers/Get";
 
 /// Fetches records. `GetContainerRequest` has the id as field 1; an id that containerd does not know is simply absent.
-pub(super) async fn get(host: &Host, query: &StoreQuery) -> Result<BTreeMap<String, StoreRecord>> {
+/// The second is why containerd refused others.
+pub(super) async fn get(
+    host: &Host,
+    query: &StoreQuery,
+) -> Result<(BTreeMap<String, StoreRecord>, Option<String>)> {
     let messages: Vec<Vec<u8>> =
         query.ids.iter().map(|id| protobuf::field(1, id.as_bytes())).collect();
     let metadata = [("containerd-namespace", query.namespace.as_str())];
     let answers = unary::call(&host.path(&query.socket), PATH, &metadata, &messages).await?;
-    let mut records = BTreeMap::new();
+    let (mut records, mut refusal) = (BTreeMap::new(), None);
     for (id, answer) in query.ids.iter().zip(answers) {
-        if let Some(bytes) = answer {
-            records.insert(id.clone(), record(&bytes)?);
+        match answer {
+            Ok(bytes) => drop(records.insert(id.clone(), record(&bytes)?)),
+            Err(status) if status.is_not_found() => {}
+            Err(status) => refusal = Some(status.to_string()),
         }
     }
-    Ok(records)
+    Ok((records, refusal))
 }
 
 /// Reads a `GetContainerResponse`.

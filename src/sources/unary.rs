@@ -1,22 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One small gRPC client: a few unary requests at once over a new connection (RFC 9113, gRPC over
-//! HTTP/2). Headers are sent literally and those of the answer are not decoded: an answer is the
-//! message that came before the end of its stream, its absence is a refusal. It keeps no
-//! connection and retries nothing.
+//! A few unary gRPC requests at once over a new connection (RFC 9113; gRPC over HTTP/2). A
+//! response is the message of its stream, or the status with which the server refused. The client
+//! keeps no connection and retries nothing; the caller bounds the time. Why it is not a library:
+//! docs/decisions/0006-a-grpc-client-of-our-own.md.
 
+use std::fmt;
 use std::path::Path;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 
-use crate::error::{Context, Error, Result};
+use super::hpack;
+use crate::error::{Context, Error, Result, quoted};
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// The most that answers may come to, and the window that is opened for them.
+/// The most that responses may come to, and the window that is opened for them.
 const LIMIT: u32 = 16 << 20;
 
-/// The largest frame that a peer may send, as we do not announce another.
+/// The largest frame that a server may send, as no other size is announced.
 const FRAME_LIMIT: usize = 16 << 10;
 
 const DATA: u8 = 0;
@@ -26,20 +28,98 @@ const SETTINGS: u8 = 4;
 const PING: u8 = 6;
 const GOAWAY: u8 = 7;
 const WINDOW_UPDATE: u8 = 8;
+const CONTINUATION: u8 = 9;
 
 const END_STREAM: u8 = 1;
 const ACK: u8 = 1;
 const END_HEADERS: u8 = 4;
 const PADDED: u8 = 8;
+const PRIORITY: u8 = 32;
 
-/// Sends each message to the method `path`; answers in the same order, `None` where the server
-/// refused.
+/// The status of a request for something that is not there.
+const NOT_FOUND: u32 = 5;
+
+/// Why a server refused a request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct GrpcStatus {
+    code: Option<u32>,
+    message: String,
+}
+
+impl GrpcStatus {
+    /// Whether what was asked for is not there.
+    pub(super) fn is_not_found(&self) -> bool {
+        self.code == Some(NOT_FOUND)
+    }
+
+    /// Of a response that has neither a message nor a status.
+    fn absent() -> Self {
+        Self { code: None, message: String::new() }
+    }
+
+    fn of_fields(fields: &[(String, String)]) -> Option<Self> {
+        let value = |name: &str| fields.iter().find(|(key, _)| key == name).map(|(_, value)| value);
+        let code = value("grpc-status")?.parse().ok();
+        let message = value("grpc-message").map(|text| percent_decoded(text)).unwrap_or_default();
+        (code != Some(0)).then_some(Self { code, message })
+    }
+}
+
+impl fmt::Display for GrpcStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.code, self.message.as_str()) {
+            (None, _) => f.write_str("the response has no complete message and no status"),
+            (Some(code), "") => write!(f, "the request was refused with grpc-status {code}"),
+            (Some(code), message) => {
+                write!(f, "the request was refused with grpc-status {code}: {}", quoted(message))
+            }
+        }
+    }
+}
+
+/// The text of `grpc-message`: bytes that are no printable ASCII are `%` and two digits.
+fn percent_decoded(text: &str) -> String {
+    let (mut bytes, mut rest) = (Vec::new(), text.as_bytes());
+    while let Some((&first, more)) = rest.split_first() {
+        let digits = more.get(..2).filter(|_| first == b'%');
+        let digits = digits.and_then(|digits| std::str::from_utf8(digits).ok());
+        match digits.and_then(|digits| u8::from_str_radix(digits, 16).ok()) {
+            Some(byte) => {
+                bytes.push(byte);
+                rest = more.get(2..).unwrap_or_default();
+            }
+            None => {
+                bytes.push(first);
+                rest = more;
+            }
+        }
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+/// The message that a server sent, or why it sent none.
+pub(super) type UnaryResponse = std::result::Result<Vec<u8>, GrpcStatus>;
+
+/// What a request's stream has brought so far.
+#[derive(Debug, Default)]
+struct ResponseStream {
+    body: Vec<u8>,
+    /// Header fields until they are complete.
+    block: Vec<u8>,
+    refusal: Option<GrpcStatus>,
+    has_ended: bool,
+}
+
+/// Sends each message to the method `path`; gives the responses in the same order.
+///
+/// # Errors
+/// Fails when the connection does.
 pub(super) async fn call(
     socket: &Path,
     path: &str,
     metadata: &[(&str, &str)],
     messages: &[Vec<u8>],
-) -> Result<Vec<Option<Vec<u8>>>> {
+) -> Result<Vec<UnaryResponse>> {
     let mut stream = UnixStream::connect(socket).await?;
     let mut bytes = PREFACE.to_vec();
     frame(&mut bytes, SETTINGS, 0, 0, &settings());
@@ -52,7 +132,7 @@ pub(super) async fn call(
         frame(&mut bytes, DATA, END_STREAM, number, &body);
     }
     stream.write_all(&bytes).await?;
-    let streams = answers(&mut stream, messages.len()).await.doing(|| "reading its answer")?;
+    let streams = responses(&mut stream, messages.len()).await.doing(|| "reading its answer")?;
     Ok(streams.into_iter().map(message).collect())
 }
 
@@ -85,35 +165,17 @@ fn headers(path: &str, metadata: &[(&str, &str)]) -> Vec<u8> {
     ];
     let mut block = Vec::new();
     for (name, value) in fixed.iter().chain(metadata) {
-        block.push(0);
-        for word in [name, value] {
-            length(&mut block, word.len());
-            block.extend_from_slice(word.as_bytes());
-        }
+        hpack::write_field(&mut block, name, value);
     }
     block
 }
 
-/// An integer with a prefix of 7 bits (RFC 7541, 5.1).
-fn length(block: &mut Vec<u8>, length: usize) {
-    let Some(mut rest) = length.checked_sub(127) else {
-        block.push(u8::try_from(length).unwrap_or(0));
-        return;
-    };
-    block.push(127);
-    while rest >= 128 {
-        block.push(u8::try_from(rest & 127).unwrap_or(0) | 128);
-        rest >>= 7;
-    }
-    block.push(u8::try_from(rest).unwrap_or(0));
-}
-
 /// What each stream brought, once all have ended.
-async fn answers(stream: &mut UnixStream, count: usize) -> Result<Vec<Vec<u8>>> {
-    let mut bodies = vec![Vec::new(); count];
-    let mut is_open = vec![true; count];
+async fn responses(stream: &mut UnixStream, count: usize) -> Result<Vec<ResponseStream>> {
+    let mut streams: Vec<ResponseStream> = Vec::new();
+    streams.resize_with(count, ResponseStream::default);
     let mut total = 0;
-    while is_open.contains(&true) {
+    while streams.iter().any(|stream| !stream.has_ended || !stream.block.is_empty()) {
         let mut head = [0_u8; 9];
         stream.read_exact(&mut head).await?;
         let [a, b, c, kind, flags, number @ ..] = head;
@@ -124,14 +186,7 @@ async fn answers(stream: &mut UnixStream, count: usize) -> Result<Vec<Vec<u8>>> 
         }
         let mut body = vec![0_u8; size];
         stream.read_exact(&mut body).await?;
-        let number = u32::from_be_bytes(number) & 0x7fff_ffff;
-        let at = usize::try_from(number / 2).unwrap_or(usize::MAX);
         match kind {
-            DATA => {
-                if let Some(answer) = bodies.get_mut(at) {
-                    answer.extend_from_slice(unpadded(&body, flags)?);
-                }
-            }
             SETTINGS | PING if flags & ACK == 0 => {
                 let mut reply = Vec::new();
                 let echo = if kind == PING { body.as_slice() } else { &[] };
@@ -143,16 +198,40 @@ async fn answers(stream: &mut UnixStream, count: usize) -> Result<Vec<Vec<u8>>> 
             }
             _ => {}
         }
-        let ends = match kind {
+        let number = u32::from_be_bytes(number) & 0x7fff_ffff;
+        let at = usize::try_from(number / 2).unwrap_or(usize::MAX);
+        if let Some(stream) = streams.get_mut(at).filter(|_| number % 2 == 1) {
+            stream.take(kind, flags, &body)?;
+        }
+    }
+    Ok(streams)
+}
+
+impl ResponseStream {
+    /// Takes a frame of this stream.
+    fn take(&mut self, kind: u8, flags: u8, body: &[u8]) -> Result<()> {
+        match kind {
+            DATA => self.body.extend_from_slice(unpadded(body, flags)?),
+            HEADERS => {
+                let fields = unpadded(body, flags)?;
+                let dependency = if flags & PRIORITY == 0 { 0 } else { 5 };
+                self.block.extend_from_slice(fields.get(dependency..).unwrap_or_default());
+            }
+            CONTINUATION => self.block.extend_from_slice(body),
+            _ => {}
+        }
+        if matches!(kind, HEADERS | CONTINUATION) && flags & END_HEADERS != 0 {
+            // Fields that cannot be read say nothing: the message decides then.
+            let fields = hpack::read_fields(&std::mem::take(&mut self.block)).unwrap_or_default();
+            self.refusal = self.refusal.take().or_else(|| GrpcStatus::of_fields(&fields));
+        }
+        self.has_ended |= match kind {
             DATA | HEADERS => flags & END_STREAM != 0,
             RST_STREAM => true,
             _ => false,
         };
-        if let Some(is_open) = is_open.get_mut(at).filter(|_| ends && number % 2 == 1) {
-            *is_open = false;
-        }
+        Ok(())
     }
-    Ok(bodies)
 }
 
 fn unpadded(body: &[u8], flags: u8) -> Result<&[u8]> {
@@ -166,11 +245,14 @@ fn unpadded(body: &[u8], flags: u8) -> Result<&[u8]> {
 }
 
 /// The message of a stream: uncompressed, complete, alone.
-fn message(body: Vec<u8>) -> Option<Vec<u8>> {
-    let (head, message) = body.split_at_checked(5)?;
+fn message(stream: ResponseStream) -> UnaryResponse {
+    if let Some(refusal) = stream.refusal {
+        return Err(refusal);
+    }
+    let (head, message) = stream.body.split_at_checked(5).ok_or_else(GrpcStatus::absent)?;
     let length = u32::from_be_bytes([head[1], head[2], head[3], head[4]]);
     let whole = head[0] == 0 && usize::try_from(length).is_ok_and(|length| length == message.len());
-    whole.then(|| message.to_vec())
+    whole.then(|| message.to_vec()).ok_or_else(GrpcStatus::absent)
 }
 
 #[cfg(test)]
@@ -178,7 +260,7 @@ mod tests {
     use super::*;
 
     /// A server that says these bytes, whatever it is asked.
-    fn told(says: &[u8], count: usize) -> Result<Vec<Option<Vec<u8>>>> {
+    fn told(says: &[u8], count: usize) -> Result<Vec<UnaryResponse>> {
         let temp = tempfile::tempdir().unwrap();
         let socket = temp.path().join("s");
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -217,13 +299,73 @@ mod tests {
             (GOAWAY, 0, 0, &[0; 8]),
             (HEADERS, END_HEADERS | END_STREAM, 1, b"\x88"),
         ]);
-        assert_eq!(told(&says, 2).unwrap(), [Some(b"abc".to_vec()), None]);
+        assert_eq!(told(&says, 2).unwrap(), [Ok(b"abc".to_vec()), Err(GrpcStatus::absent())]);
+    }
+
+    #[test]
+    fn a_refusal_gives_its_status_and_message_also_in_two_frames() {
+        let mut fields = b"\x88".to_vec();
+        hpack::write_field(&mut fields, "grpc-status", "14");
+        hpack::write_field(&mut fields, "grpc-message", "shim %E2%82%AC 5%");
+        let (front, rest) = fields.split_at(9);
+        let mut prioritized = vec![0; 5];
+        prioritized.extend_from_slice(front);
+        let says = frames(&[
+            (SETTINGS, 0, 0, b""),
+            (HEADERS, PRIORITY | END_STREAM, 1, &prioritized),
+            (CONTINUATION, END_HEADERS, 1, rest),
+        ]);
+        let refusal = told(&says, 1).unwrap().remove(0).unwrap_err();
+        let wanted = "the request was refused with grpc-status 14: shim € 5%";
+        assert_eq!((refusal.to_string().as_str(), refusal.is_not_found()), (wanted, false));
+    }
+
+    /// Its encoder writes all texts in Huffman codes, as Go's does where they are shorter.
+    #[test]
+    fn a_server_on_h2_is_understood() {
+        let temp = tempfile::tempdir().unwrap();
+        let socket = temp.path().join("s");
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let responses = runtime.block_on(async {
+            let listener = tokio::net::UnixListener::bind(&socket).unwrap();
+            let server = async {
+                let (stream, _) = listener.accept().await.unwrap();
+                let mut connection = h2::server::handshake(stream).await.unwrap();
+                for (code, message) in [("5", "no such container"), ("14", "a \\ and {x}: 'y'~")] {
+                    let (_, mut respond) = connection.accept().await.unwrap().unwrap();
+                    let head = http::Response::builder().header("content-type", "application/grpc");
+                    let head = head.header("grpc-status", code).header("grpc-message", message);
+                    respond.send_response(head.body(()).unwrap(), true).unwrap();
+                }
+                while connection.accept().await.is_some() {}
+            };
+            let messages = [b"x".to_vec(), b"y".to_vec()];
+            let (responses, ()) =
+                tokio::join!(call(&socket, "/m", &[("a", "b")], &messages), server);
+            responses.unwrap()
+        });
+        let refusals: Vec<GrpcStatus> =
+            responses.into_iter().map(|response| response.unwrap_err()).collect();
+        assert!(refusals[0].is_not_found() && !refusals[1].is_not_found());
+        assert!(refusals[1].to_string().ends_with("grpc-status 14: a \\ and {x}: 'y'~"));
+    }
+
+    #[test]
+    fn a_status_of_zero_is_no_refusal() {
+        let mut fields = Vec::new();
+        hpack::write_field(&mut fields, "grpc-status", "0");
+        let says = frames(&[
+            (DATA, 0, 1, b"\0\0\0\0\x01a"),
+            (HEADERS, END_HEADERS | END_STREAM, 1, &fields),
+        ]);
+        assert_eq!(told(&says, 1).unwrap(), [Ok(b"a".to_vec())]);
     }
 
     #[test]
     fn half_a_message_and_a_compressed_one_are_no_answers() {
         for body in [&b"\0\0\0\0\x09abc"[..], b"\x01\0\0\0\x01a", b"\0\0", b""] {
-            assert_eq!(told(&frames(&[(DATA, END_STREAM, 1, body)]), 1).unwrap(), [None]);
+            let responses = told(&frames(&[(DATA, END_STREAM, 1, body)]), 1).unwrap();
+            assert_eq!(responses, [Err(GrpcStatus::absent())]);
         }
     }
 
@@ -235,12 +377,5 @@ mod tests {
         for says in [huge, away, padding, Vec::new(), b"HTTP/1.1 400 Bad".to_vec()] {
             assert!(told(&says, 1).is_err(), "{says:?}");
         }
-    }
-
-    #[test]
-    fn long_words_keep_their_length() {
-        let mut block = Vec::new();
-        length(&mut block, 1337 + 127);
-        assert_eq!(block, [127, 0xb9, 0x0a]);
     }
 }

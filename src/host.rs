@@ -14,6 +14,9 @@ use std::time::Duration;
 
 use crate::error::{Error, Result};
 
+/// How long a stalled side effect takes: longer than every limit of ours.
+const STALL_TIME: Duration = Duration::from_secs(600);
+
 /// The side effects, in one table: variant, name in `[debug] fault`, what is about to happen.
 macro_rules! points {
     ($($variant:ident $name:literal $about:literal)*) => {
@@ -145,7 +148,7 @@ impl Host {
         match fault {
             None => {}
             Some(Fault::Fail) => return Err(Error::new(format!("fault injected at {name}"))),
-            Some(Fault::Stall) => std::thread::sleep(Duration::from_secs(600)),
+            Some(Fault::Stall) => std::thread::sleep(STALL_TIME),
             Some(Fault::Kill) => nix::sys::signal::raise(nix::sys::signal::Signal::SIGKILL)?,
         }
         Ok(())

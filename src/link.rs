@@ -37,7 +37,7 @@ pub const ENGINE_VARIABLES: [&str; 6] = [
 
 /// A wrapper's question, or an operator's.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Question {
+pub struct WrapperRequest {
     /// Protocol version of the sender.
     pub protocol: u32,
     /// Program version of the sender, for messages.
@@ -108,7 +108,7 @@ impl Stage {
     }
 }
 
-/// What a descriptor that comes with a [`Question`] is.
+/// What a descriptor that comes with a [`WrapperRequest`] is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Attached {
     /// The directory of the document, opened as a reference.
@@ -121,7 +121,7 @@ pub enum Attached {
 
 /// What the daemon says back.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Answer {
+pub enum DaemonResponse {
     /// Still working.
     Heartbeat,
     /// Go on.
@@ -240,7 +240,7 @@ fn fields(mut body: &[u8]) -> impl Iterator<Item = Result<(u8, &[u8])>> {
     })
 }
 
-impl Question {
+impl WrapperRequest {
     /// The frame that carries this question.
     pub fn encode(&self) -> Vec<u8> {
         let kind = if self.hook.is_some() { KIND_HOOK } else { KIND_QUESTION };
@@ -324,7 +324,7 @@ fn attached(value: &[u8]) -> Option<Attached> {
     }
 }
 
-impl Answer {
+impl DaemonResponse {
     /// The frame that carries this answer.
     pub fn encode(&self) -> Vec<u8> {
         match self {
@@ -451,8 +451,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn question() -> Question {
-        Question {
+    fn question() -> WrapperRequest {
+        WrapperRequest {
             protocol: PROTOCOL,
             version: "1.2.3".into(),
             argv: vec!["nri-runc".into(), OsString::from_vec(vec![0xff, 0xfe]), "".into()],
@@ -471,23 +471,23 @@ mod tests {
     #[test]
     fn a_question_survives_the_wire_with_odd_words() {
         let frame = question().encode();
-        assert_eq!(Question::decode(&frame[4..]).unwrap(), question());
+        assert_eq!(WrapperRequest::decode(&frame[4..]).unwrap(), question());
     }
 
     #[test]
     fn a_hook_survives_the_wire_and_is_no_wrapper_to_a_daemon_that_knows_none() {
         for stage in Stage::ALL {
-            let said = Question { hook: Some(Hook { stage, init: 77 }), ..question() };
+            let said = WrapperRequest { hook: Some(Hook { stage, init: 77 }), ..question() };
             let frame = said.encode();
             assert_eq!(frame[4], KIND_HOOK);
-            assert_eq!(Question::decode(&frame[4..]).unwrap(), said);
+            assert_eq!(WrapperRequest::decode(&frame[4..]).unwrap(), said);
         }
     }
 
     #[test]
     fn a_hook_of_no_known_stage_is_refused() {
         let frame = Frame::new(KIND_HOOK).field(TAG_STAGE, &[9]).finish();
-        assert!(Question::decode(&frame[4..]).unwrap_err().to_string().contains("stage"));
+        assert!(WrapperRequest::decode(&frame[4..]).unwrap_err().to_string().contains("stage"));
     }
 
     #[test]
@@ -498,14 +498,14 @@ mod tests {
             stdin: Some(b"{}".to_vec()),
         };
         for answer in [
-            Answer::Heartbeat,
-            Answer::Proceed(proceed),
-            Answer::Proceed(Proceed::default()),
-            Answer::Refuse("no".into()),
-            Answer::Incompatible { protocol: 9, version: "v".into() },
-            Answer::Admin("{}".into()),
+            DaemonResponse::Heartbeat,
+            DaemonResponse::Proceed(proceed),
+            DaemonResponse::Proceed(Proceed::default()),
+            DaemonResponse::Refuse("no".into()),
+            DaemonResponse::Incompatible { protocol: 9, version: "v".into() },
+            DaemonResponse::Admin("{}".into()),
         ] {
-            assert_eq!(Answer::decode(&answer.encode()[4..]).unwrap(), answer);
+            assert_eq!(DaemonResponse::decode(&answer.encode()[4..]).unwrap(), answer);
         }
         for notice in [Notice::Exec, Notice::ExecFailed("why".into())] {
             assert_eq!(Notice::decode(&notice.encode()[4..]).unwrap(), notice);
@@ -516,13 +516,13 @@ mod tests {
     fn an_unknown_field_is_skipped() {
         let mut frame = question().encode();
         frame.extend_from_slice(&[200, 1, 0, 0, 0, 42]);
-        assert_eq!(Question::decode(&frame[4..]).unwrap(), question());
+        assert_eq!(WrapperRequest::decode(&frame[4..]).unwrap(), question());
     }
 
     #[test]
     fn a_cut_frame_is_an_error() {
         let frame = question().encode();
-        assert!(Question::decode(&frame[4..frame.len() - 1]).is_err());
+        assert!(WrapperRequest::decode(&frame[4..frame.len() - 1]).is_err());
         assert!(read_frame(&mut &frame[..10]).is_err());
     }
 
@@ -535,8 +535,8 @@ mod tests {
     proptest! {
         #[test]
         fn garbage_never_panics(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
-            drop(Question::decode(&bytes));
-            drop(Answer::decode(&bytes));
+            drop(WrapperRequest::decode(&bytes));
+            drop(DaemonResponse::decode(&bytes));
             drop(Notice::decode(&bytes));
         }
     }

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use super::identity::{Claims, Field, Source, Writer};
 use super::{
     CallerInfo, ContainerFacts, DetectedEngine, Document, EngineKind, Facts, FetchedFacts, Image,
-    PodDocument, PodFacts, Role, Wanted, cgroup, is_id,
+    PodDocument, PodFacts, Role, Wanted, is_id, pod_cgroup,
 };
 
 /// `sandbox` or `container`.
@@ -160,7 +160,7 @@ fn claim_names(
 ) {
     let uid = theirs.get(LOG_DIRECTORY).map(|path| uid_of_log_directory(path));
     let own_uid = document.said(LOG_DIRECTORY).map(|path| uid_of_log_directory(&path));
-    claims.add(Field::PodUid, Source::CgroupPath, cgroup::pod_uid(document.cgroups_path));
+    claims.add(Field::PodUid, Source::CgroupPath, pod_cgroup::pod_uid(document.cgroups_path));
     let all = [
         (Field::PodName, SANDBOX_NAME, KUBELET_NAME),
         (Field::PodNamespace, SANDBOX_NAMESPACE, KUBELET_NAMESPACE),

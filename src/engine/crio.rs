@@ -14,7 +14,7 @@ use serde_json::{Map, Value};
 use super::identity::{Claims, Field, Source, Writer, contradiction};
 use super::{
     CallerInfo, ContainerFacts, DetectedEngine, Document, Facts, FetchedFacts, Image, PodDocument,
-    PodFacts, Role, SeccompProfile, Wanted, cgroup, conmon, cri, digest, storage, text, texts,
+    PodFacts, Role, SeccompProfile, Wanted, conmon, cri, digest, pod_cgroup, storage, text, texts,
 };
 
 /// `cri-o`, or `libpod` for Podman.
@@ -187,7 +187,7 @@ fn identify(
     if role == Role::Sandbox {
         claims.add(Field::PodId, Source::RuntimeId, Some(call.id.to_owned()));
     }
-    claims.add(Field::PodUid, Source::CgroupPath, cgroup::pod_uid(document.cgroups_path));
+    claims.add(Field::PodUid, Source::CgroupPath, pod_cgroup::pod_uid(document.cgroups_path));
     let mut settle = |field| claims.settle(field, contradictions);
     let value = |settled: Option<(String, Writer)>| settled.map(|(value, _)| value);
     let (pod_id, name) = (value(settle(Field::PodId)), value(settle(Field::PodName)));
@@ -255,7 +255,7 @@ fn of_annotations(
 ) {
     let said = keys.own("SandboxName").or_else(|| keys.own("Name"));
     let [name, namespace, uid] = pod_names(said.unwrap_or_default());
-    let by_cgroup = cgroup::pod_uid(document.cgroups_path);
+    let by_cgroup = pod_cgroup::pod_uid(document.cgroups_path);
     claims.add(Field::PodUid, source, Some(uid.clone()));
     if source == Source::MaybeSandbox && by_cgroup.is_some_and(|by_cgroup| by_cgroup != uid) {
         return; // It is in the cgroup of another pod than it says.
@@ -343,7 +343,7 @@ fn cgroup_parent(
     contradictions: &mut Vec<String>,
 ) -> Option<String> {
     let said = keys.own("CgroupParent")?.to_owned();
-    let parent = cgroup::cgroup_parent(document.cgroups_path);
+    let parent = pod_cgroup::cgroup_parent(document.cgroups_path);
     let last = |path: &str| path.trim_end_matches('/').rsplit('/').next().map(ToOwned::to_owned);
     if last(&parent) == last(&said) || document.cgroups_path.is_empty() {
         return Some(said);

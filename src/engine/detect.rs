@@ -4,7 +4,7 @@
 //! stronger speaks, and such an engine is not proven: nobody is exempt by its word. Each piece of
 //! evidence is kept for `explain`, and each contradiction.
 
-use super::{CallerInfo, Document, cgroup, conmon, containerd, cri, crio, ctr, isulad};
+use super::{CallerInfo, Document, conmon, containerd, cri, crio, ctr, isulad, pod_cgroup};
 
 /// The engines that are told apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -233,7 +233,7 @@ fn tell_storages_apart(
             _ => None,
         }
     });
-    let by_cgroup = cgroup::engine(document.cgroups_path);
+    let by_cgroup = pod_cgroup::engine(document.cgroups_path);
     match (by_parent, by_cgroup, manager) {
         (Some(kind), _, _) => engine.kind = kind,
         (None, Some(kind), _) => {
@@ -259,7 +259,7 @@ fn tell_storages_apart(
 /// written them: then they make no engine of it that has no pods.
 fn by_annotations(document: &Document<'_>) -> DetectedEngine {
     let has = |key: &str| document.annotations.contains_key(key);
-    let is_kubelets = cgroup::is_kubelets(document.cgroups_path);
+    let is_kubelets = pod_cgroup::is_kubelets(document.cgroups_path);
     let manager = document.annotations.get(crio::MANAGER).map(String::as_str);
     let (kind, key) = match manager {
         Some("cri-o") if has(crio::SANDBOX_ID) => (EngineKind::Crio, crio::MANAGER),

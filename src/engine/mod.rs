@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Who called, by evidence, and what that engine says about a container: facts, engine-neutral.
+//! Which engine called, by evidence, and what that engine says about a container, in one form for
+//! all engines.
 //!
-//! One file per engine, each a pure function: [`wanted`] names what on the host would tell more,
-//! somebody else fetches it ([`FetchedFacts`]), [`facts`] reads it. It reads nothing itself. What is not
-//! known is absent, never guessed.
+//! One file for each engine, all of them pure: [`wanted`] names what on the host would tell more,
+//! `crate::sources` fetches it ([`FetchedFacts`]), [`facts`] reads it. Nothing is read here. What is
+//! not known is absent, never guessed.
 
-mod cgroup;
-mod classes;
+mod class_names;
 mod conmon;
 mod containerd;
 mod cri;
@@ -22,9 +22,10 @@ mod kubernetes;
 pub(crate) mod libpod;
 mod own;
 mod plain;
+mod pod_cgroup;
 mod podman;
-mod sources;
 mod storage;
+mod wanted;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -33,10 +34,10 @@ use serde_json::{Map, Value};
 
 use identity::Writer;
 
-pub use cgroup::cgroup_parent;
 pub use detect::{DetectedEngine, EngineKind, detect};
 pub use dockerd::Dockerd;
-pub use sources::{FetchedFacts, StoreQuery, StoreRecord, Wanted};
+pub use pod_cgroup::cgroup_parent;
+pub use wanted::{FetchedFacts, StoreQuery, StoreRecord, Wanted};
 
 /// What a call shows of its caller.
 #[derive(Debug)]
@@ -313,7 +314,7 @@ pub fn facts(
     let is_cri = matches!(engine.kind, EngineKind::ContainerdCri | EngineKind::Crio);
     let mut facts = of_engine(engine, call, document, found);
     if is_cri && facts.role == Role::Container {
-        classes::fill_in(&mut facts, document);
+        class_names::fill_in(&mut facts, document);
     }
     facts
 }
@@ -325,7 +326,7 @@ pub fn wanted_instead(facts: &Facts, document: &Document<'_>) -> Wanted {
         EngineKind::ContainerdCri | EngineKind::Crio | EngineKind::Isulad | EngineKind::Kubernetes
     );
     let files = if has_pods && facts.pod.resources.is_none() {
-        cgroup::files(document)
+        pod_cgroup::files(document)
     } else {
         Vec::new()
     };
@@ -335,7 +336,7 @@ pub fn wanted_instead(facts: &Facts, document: &Document<'_>) -> Wanted {
 /// Takes it into the facts.
 pub fn fill_in(facts: &mut Facts, document: &Document<'_>, found: &FetchedFacts) {
     if facts.pod.resources.is_none() {
-        facts.pod.resources = cgroup::resources(document, found);
+        facts.pod.resources = pod_cgroup::resources(document, found);
     }
 }
 

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use super::identity::{Writer, shown};
 use super::image::ImageWords;
-use super::{Document, Facts, cgroup, cri, is_id};
+use super::{Document, Facts, cri, is_id, pod_cgroup};
 
 const PREFIX: &str = "nri-runc.dev/";
 /// Pod id; several containers may name the same.
@@ -106,7 +106,7 @@ pub(super) fn note_labels(
 fn is_of_kubernetes(document: &Document<'_>, said: &BTreeMap<String, String>) -> bool {
     let keys = [cri::KUBELET_NAME, cri::KUBELET_UID, cri::TYPE];
     let has = |key: &str| said.contains_key(key) || document.annotations.contains_key(key);
-    cgroup::is_kubelets(document.cgroups_path) || keys.into_iter().any(has)
+    pod_cgroup::is_kubelets(document.cgroups_path) || keys.into_iter().any(has)
 }
 
 /// Applies the keys among what the operator `said` to the facts.

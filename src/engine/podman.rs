@@ -14,7 +14,7 @@ use super::image::ImageWords;
 use super::libpod::{self, Rows};
 use super::{
     CallerInfo, DetectedEngine, Document, EngineKind, Facts, FetchedFacts, Image, PodDocument,
-    Role, SeccompProfile, Wanted, cgroup, conmon, crio, digest, own, storage, text, texts,
+    Role, SeccompProfile, Wanted, conmon, crio, digest, own, pod_cgroup, storage, text, texts,
 };
 
 /// Annotations that Podman itself writes.
@@ -186,7 +186,7 @@ fn infra(
     }
     let said = document.said(crio::SANDBOX_ID)?;
     let beside = found.first(&storage::beside(call, &said, "config.json"))?;
-    let path = cgroup::path_in(beside)?;
+    let path = pod_cgroup::path_in(beside)?;
     (pod_in_cgroup(&path).as_deref() == Some(pod)).then_some(said)
 }
 

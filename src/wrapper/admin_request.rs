@@ -8,7 +8,7 @@ use nix::errno::Errno;
 
 use crate::config::Config;
 use crate::error::{Error, Result};
-use crate::link::{self, Answer, Question};
+use crate::link::{self, DaemonResponse, WrapperRequest};
 
 use super::connection::{SILENT, check_peer, dial, receive, send_whole};
 
@@ -40,11 +40,11 @@ pub fn admin_stream(config: &Config, json: &str) -> Result<(String, UnixStream)>
         }
         dialled => check_peer(&socket, dialled)?,
     };
-    let question = Question {
+    let question = WrapperRequest {
         protocol: link::PROTOCOL,
         version: env!("CARGO_PKG_VERSION").to_owned(),
         admin: json.to_owned(),
-        ..Question::default()
+        ..WrapperRequest::default()
     };
     send_whole(&stream, &question.encode(), &[])?;
     // Nothing is read ahead: what follows is the caller's.
@@ -54,13 +54,13 @@ pub fn admin_stream(config: &Config, json: &str) -> Result<(String, UnixStream)>
         false => error,
     });
     match answer? {
-        Answer::Admin(json) => Ok((json, stream)),
-        Answer::Refuse(line) => Err(Error::new(line)),
-        Answer::Incompatible { protocol, version } => Err(Error::new(format!(
+        DaemonResponse::Admin(json) => Ok((json, stream)),
+        DaemonResponse::Refuse(line) => Err(Error::new(line)),
+        DaemonResponse::Incompatible { protocol, version } => Err(Error::new(format!(
             "the daemon (version {version}) speaks protocol {protocol}, this nri-runc {}",
             link::PROTOCOL
         ))),
-        Answer::Heartbeat | Answer::Proceed(_) | Answer::Ending => {
+        DaemonResponse::Heartbeat | DaemonResponse::Proceed(_) | DaemonResponse::Ending => {
             Err(Error::new("the daemon sent an unexpected response"))
         }
     }

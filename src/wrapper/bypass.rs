@@ -15,7 +15,7 @@ use crate::config::{Config, DaemonPolicy};
 use crate::error::{Error, Result};
 use crate::files;
 use crate::host::Point;
-use crate::link::Question;
+use crate::link::WrapperRequest;
 
 use super::invocation::{BundleDocument, Invocation};
 use super::{protection, refusal, request};
@@ -48,7 +48,7 @@ impl Invocation<'_> {
     }
 
     /// The question that has no answer, and the document that it is about.
-    fn unasked(&self) -> (Question, Option<BundleDocument>) {
+    fn unasked(&self) -> (WrapperRequest, Option<BundleDocument>) {
         let document = if self.call.verb.creates() { self.document() } else { None };
         let name = document.as_ref().map(|document| document.name.clone()).unwrap_or_default();
         (request::build_question(self, &name, &[]), document)
@@ -60,7 +60,7 @@ pub(super) fn write_record(
     config: &Config,
     call: &CommandLine,
     runtime: &Path,
-    question: &Question,
+    question: &WrapperRequest,
     why: &str,
     asks: Option<Vec<u8>>,
 ) {

@@ -19,7 +19,7 @@ use nix::sys::time::{TimeVal, TimeValLike};
 
 use crate::config::Config;
 use crate::error::{Context, Error, Result};
-use crate::link::{self, Answer, Question};
+use crate::link::{self, DaemonResponse, WrapperRequest};
 
 /// The time without a heartbeat after which the daemon counts as unresponsive.
 pub(super) const SILENCE: Duration = Duration::from_secs(3);
@@ -74,7 +74,11 @@ pub(super) fn send_whole(stream: &UnixStream, frame: &[u8], fds: &[RawFd]) -> Re
 }
 
 /// Reads messages until one is not a heartbeat, up to `ahead` bytes at once.
-pub(super) fn receive(stream: &UnixStream, deadline: Instant, ahead: usize) -> Result<Answer> {
+pub(super) fn receive(
+    stream: &UnixStream,
+    deadline: Instant,
+    ahead: usize,
+) -> Result<DaemonResponse> {
     let mut reader = BufReader::with_capacity(ahead, stream);
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
@@ -85,10 +89,12 @@ pub(super) fn receive(stream: &UnixStream, deadline: Instant, ahead: usize) -> R
         // If too little time was left for a heartbeat, the daemon was slow, not unresponsive.
         let silence = if left < SILENCE { TOO_LONG } else { SILENT };
         let frame = read_answer(&mut reader, silence)?;
-        match Answer::decode(&frame)? {
-            Answer::Heartbeat => {}
-            answer @ (Answer::Proceed(_) | Answer::Refuse(_)) => return Ok(answer),
-            answer @ (Answer::Incompatible { .. } | Answer::Admin(_) | Answer::Ending) => {
+        match DaemonResponse::decode(&frame)? {
+            DaemonResponse::Heartbeat => {}
+            answer @ (DaemonResponse::Proceed(_) | DaemonResponse::Refuse(_)) => return Ok(answer),
+            answer @ (DaemonResponse::Incompatible { .. }
+            | DaemonResponse::Admin(_)
+            | DaemonResponse::Ending) => {
                 return Ok(answer);
             }
         }
@@ -119,8 +125,11 @@ pub fn is_silent(config: &Config) -> bool {
         Ok(stream) => stream,
         Err(errno) => return errno == Errno::EAGAIN,
     };
-    let question =
-        Question { protocol: link::PROTOCOL, admin: "{}".to_owned(), ..Question::default() };
+    let question = WrapperRequest {
+        protocol: link::PROTOCOL,
+        admin: "{}".to_owned(),
+        ..WrapperRequest::default()
+    };
     if send_whole(&stream, &question.encode(), &[]).is_err() {
         return false; // It has ended.
     }

@@ -19,7 +19,7 @@ use crate::config::{Config, DaemonPolicy};
 use crate::error::{Context, Error, Result, quoted};
 use crate::files;
 use crate::host::Host;
-use crate::link::{self, Answer, Attached, Hook, Question, Stage};
+use crate::link::{self, Attached, DaemonResponse, Hook, Stage, WrapperRequest};
 use crate::procfs;
 
 use super::invocation::BundleDocument;
@@ -99,7 +99,7 @@ fn notify_daemon(config: &Config, stage: Stage, state: &OciState) -> Result<()> 
     if let Some((dir, _)) = &document {
         descriptors.push((Attached::Bundle, dir));
     }
-    let question = Question {
+    let question = WrapperRequest {
         protocol: link::PROTOCOL,
         version: env!("CARGO_PKG_VERSION").to_owned(),
         argv: words,
@@ -116,13 +116,13 @@ fn notify_daemon(config: &Config, stage: Stage, state: &OciState) -> Result<()> 
     };
     let fds: Vec<RawFd> = descriptors.iter().map(|(_, fd)| fd.as_raw_fd()).collect();
     let why = match converse(config, stage, &question, &fds) {
-        Ok(Answer::Proceed(_)) => return Ok(()),
-        Ok(Answer::Refuse(line)) => return Err(Error::new(line)),
-        Ok(Answer::Incompatible { protocol, version }) => format!(
+        Ok(DaemonResponse::Proceed(_)) => return Ok(()),
+        Ok(DaemonResponse::Refuse(line)) => return Err(Error::new(line)),
+        Ok(DaemonResponse::Incompatible { protocol, version }) => format!(
             "the daemon (version {version}) speaks protocol {protocol}, this nri-runc {}: restart the daemon",
             link::PROTOCOL
         ),
-        Ok(Answer::Heartbeat | Answer::Admin(_) | Answer::Ending) => {
+        Ok(DaemonResponse::Heartbeat | DaemonResponse::Admin(_) | DaemonResponse::Ending) => {
             "the daemon sent an unexpected response".to_owned()
         }
         Err(error) => error.to_string(),
@@ -136,7 +136,7 @@ fn without_a_daemon(
     config: &Config,
     stage: Stage,
     call: &CommandLine,
-    question: &Question,
+    question: &WrapperRequest,
     document: Option<&BundleDocument>,
     why: String,
 ) -> Result<()> {
@@ -153,14 +153,19 @@ fn without_a_daemon(
     Ok(())
 }
 
-fn converse(config: &Config, stage: Stage, question: &Question, fds: &[RawFd]) -> Result<Answer> {
+fn converse(
+    config: &Config,
+    stage: Stage,
+    question: &WrapperRequest,
+    fds: &[RawFd],
+) -> Result<DaemonResponse> {
     let cap = if stage.may_refuse() { REFUSABLE_STAGE_CAP } else { REPORTING_STAGE_CAP };
     let deadline = Instant::now() + cap;
     loop {
         let stream = request::reach(config, deadline)?;
         connection::send_whole(&stream, &question.encode(), fds)?;
         let answer = connection::receive(&stream, deadline, request::READ_AHEAD)?;
-        if answer != Answer::Ending {
+        if answer != DaemonResponse::Ending {
             return Ok(answer);
         }
         // DaemonVerdict again, the next daemon is reached.

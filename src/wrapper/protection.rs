@@ -18,7 +18,7 @@ use crate::engine::identity::Exemptions;
 use crate::error::{Context, Error, Result};
 use crate::files;
 use crate::host::Host;
-use crate::link::Question;
+use crate::link::WrapperRequest;
 use crate::plugin::api;
 use crate::runtime;
 use crate::sources::{Sources, callers};
@@ -34,7 +34,7 @@ const ENGINE_FILES_WAIT: Duration = Duration::from_secs(2);
 pub(super) fn refuse_unless_exempt(
     config: &Config,
     call: &CommandLine,
-    question: &Question,
+    question: &WrapperRequest,
     document: Option<&BundleDocument>,
     why: &str,
 ) -> Result<()> {
@@ -87,7 +87,11 @@ fn is_exempt(config: &Config, described: &Described, protections: &[Protection])
 type Described = (bool, api::PodSandbox, api::Container);
 
 /// The pod and the container, as the daemon would describe them.
-fn describe(config: &Config, question: &Question, document: &BundleDocument) -> Result<Described> {
+fn describe(
+    config: &Config,
+    question: &WrapperRequest,
+    document: &BundleDocument,
+) -> Result<Described> {
     let host = config.host();
     let bytes = files::read_at(&document.dir, &document.name)?.bytes;
     let spec = Spec::parse(&bytes)?;

@@ -10,7 +10,7 @@ use crate::argv::CommandLine;
 use crate::config::Config;
 use crate::error::Error;
 use crate::files;
-use crate::link::{Question, REFUSAL_NOTES, REFUSED_DIR};
+use crate::link::{REFUSAL_NOTES, REFUSED_DIR, WrapperRequest};
 
 /// The container's names, as far as the wrapper had to determine them.
 #[derive(Debug, Default)]
@@ -24,7 +24,7 @@ pub(super) struct ContainerNames {
 pub(super) fn write_record(
     config: &Config,
     call: &CommandLine,
-    question: &Question,
+    question: &WrapperRequest,
     names: Option<&ContainerNames>,
     error: &Error,
 ) {

@@ -15,7 +15,7 @@ use crate::argv::Verb;
 use crate::config::Config;
 use crate::error::{Context, Error, Result};
 use crate::host::Point;
-use crate::link::{self, Answer, Attached, Notice, Proceed, Question};
+use crate::link::{self, Attached, DaemonResponse, Notice, Proceed, WrapperRequest};
 
 use super::connection::{SILENCE, check_peer, connect, dial, receive, send_whole};
 use super::invocation::Invocation;
@@ -106,14 +106,14 @@ impl DaemonSession {
         let fds: Vec<RawFd> = descriptors.iter().map(|(_, fd)| fd.as_raw_fd()).collect();
         send_whole(&stream, &question.encode(), &fds).map_err(away)?;
         match receive(&stream, deadline, READ_AHEAD).map_err(away)? {
-            Answer::Proceed(proceed) => Ok((proceed, Self(stream))),
-            Answer::Refuse(line) => Err(NoVerdict::Refused(Error::new(line))),
-            Answer::Incompatible { protocol, version } => Err(NoVerdict::Away(format!(
+            DaemonResponse::Proceed(proceed) => Ok((proceed, Self(stream))),
+            DaemonResponse::Refuse(line) => Err(NoVerdict::Refused(Error::new(line))),
+            DaemonResponse::Incompatible { protocol, version } => Err(NoVerdict::Away(format!(
                 "the daemon (version {version}) speaks protocol {protocol}, this nri-runc {}: restart the daemon",
                 link::PROTOCOL
             ))),
-            Answer::Ending => Err(NoVerdict::Ending),
-            Answer::Heartbeat | Answer::Admin(_) => {
+            DaemonResponse::Ending => Err(NoVerdict::Ending),
+            DaemonResponse::Heartbeat | DaemonResponse::Admin(_) => {
                 Err(NoVerdict::Away("the daemon sent an unexpected response".to_owned()))
             }
         }
@@ -136,11 +136,11 @@ pub(super) fn build_question(
     invocation: &Invocation<'_>,
     document: &str,
     with: &[(Attached, &OwnedFd)],
-) -> Question {
+) -> WrapperRequest {
     let variables = link::ENGINE_VARIABLES
         .iter()
         .filter_map(|name| std::env::var_os(name).map(|value| ((*name).to_owned(), value)));
-    Question {
+    WrapperRequest {
         protocol: link::PROTOCOL,
         version: env!("CARGO_PKG_VERSION").to_owned(),
         argv: invocation.argv.to_vec(),

@@ -9,7 +9,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::{Duration, Instant};
 
 use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
-use nri_runc::link::{Answer, Attached, PROTOCOL, Question, read_frame};
+use nri_runc::link::{Attached, DaemonResponse, PROTOCOL, WrapperRequest, read_frame};
 use serde_json::Value;
 use test_support::{BUNDLE, Script, TestHost, wait_until};
 
@@ -58,13 +58,13 @@ fn open_descriptors(pid: i32) -> usize {
     std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count()
 }
 
-fn question(protocol: u32) -> Question {
-    Question {
+fn question(protocol: u32) -> WrapperRequest {
+    WrapperRequest {
         protocol,
         version: "9.9.9".to_owned(),
         argv: ["nri-runc", "create", "--bundle", "/nowhere", "odd"].map(Into::into).to_vec(),
         cwd: "/".into(),
-        ..Question::default()
+        ..WrapperRequest::default()
     }
 }
 
@@ -171,7 +171,7 @@ fn a_daemon_of_another_version_is_survived_or_refused_in_one_line() {
             let (mut stream, _) = listener.accept().unwrap();
             read_frame(&mut stream).unwrap();
             let version = "9.9.9".to_owned();
-            let answer = Answer::Incompatible { protocol: PROTOCOL + 1, version };
+            let answer = DaemonResponse::Incompatible { protocol: PROTOCOL + 1, version };
             stream.write_all(&answer.encode()).unwrap();
         }
     });
@@ -184,7 +184,7 @@ fn a_daemon_of_another_version_is_survived_or_refused_in_one_line() {
 }
 
 /// Sends a question with descriptors of `/dev/null`.
-fn ask_with(stream: &UnixStream, question: &Question, count: usize) {
+fn ask_with(stream: &UnixStream, question: &WrapperRequest, count: usize) {
     let null = std::fs::File::open("/dev/null").unwrap();
     let fds: Vec<RawFd> = vec![null.as_raw_fd(); count];
     let frame = question.encode();
@@ -200,8 +200,11 @@ fn a_wrapper_of_another_version_is_told_so_whatever_it_attaches() {
     let host = started("");
     let mut stream = dial(&host, "run/daemon.sock");
     ask_with(&stream, &question(PROTOCOL + 1), 5);
-    let answer = Answer::decode(&read_frame(&mut stream).unwrap()).unwrap();
-    assert!(matches!(answer, Answer::Incompatible { protocol: PROTOCOL, .. }), "{answer:?}");
+    let answer = DaemonResponse::decode(&read_frame(&mut stream).unwrap()).unwrap();
+    assert!(
+        matches!(answer, DaemonResponse::Incompatible { protocol: PROTOCOL, .. }),
+        "{answer:?}"
+    );
     let failures = host.admin(&["status"])["failures"].clone();
     assert!(failures[0]["what"].as_str().unwrap().contains("restart the daemon"), "{failures}");
     succeeds(&host.create("c1"));
@@ -213,7 +216,8 @@ fn another_user_may_not_ask_the_daemon() {
     open_to_all(&host, &["", "run", "run/daemon.sock"]);
     let ask = || {
         let mut stream = dial(&host, "run/daemon.sock");
-        let status = Question { admin: "{\"verb\":\"status\"}".to_owned(), ..question(PROTOCOL) };
+        let status =
+            WrapperRequest { admin: "{\"verb\":\"status\"}".to_owned(), ..question(PROTOCOL) };
         let _may_be_closed_already = stream.write_all(&status.encode());
         read_frame(&mut stream).is_ok()
     };
@@ -301,12 +305,16 @@ fn an_odd_question_is_refused_or_passed_and_the_daemon_lives() {
     ] {
         let argv = words.iter().map(|word| (*word).into()).collect();
         let descriptors = vec![Attached::Bundle, Attached::Process];
-        let odd =
-            Question { argv, descriptors, document: "../..".to_owned(), ..question(PROTOCOL) };
+        let odd = WrapperRequest {
+            argv,
+            descriptors,
+            document: "../..".to_owned(),
+            ..question(PROTOCOL)
+        };
         let mut stream = dial(&host, "run/daemon.sock");
         ask_with(&stream, &odd, 2);
-        let answer = read_frame(&mut stream).map(|frame| Answer::decode(&frame).unwrap());
-        let is_sane = matches!(answer, Ok(Answer::Proceed(_) | Answer::Refuse(_)));
+        let answer = read_frame(&mut stream).map(|frame| DaemonResponse::decode(&frame).unwrap());
+        let is_sane = matches!(answer, Ok(DaemonResponse::Proceed(_) | DaemonResponse::Refuse(_)));
         assert!(is_sane, "{words:?}: {answer:?}");
     }
     assert_eq!(host.admin(&["pods"]), Value::Array(vec![]));

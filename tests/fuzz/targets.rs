@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use nri_runc::adaptation::{Creation, Rights};
 use nri_runc::describe::Spec;
-use nri_runc::link::{Answer, Notice, Question};
+use nri_runc::link::{DaemonResponse, Notice, WrapperRequest};
 use nri_runc::plugin::{PluginIdentity, Settings, Upcalls, api, handshake, json};
 use nri_runc::spec::document::SpecDocument;
 use nri_runc::spec::patch::patch;
@@ -193,13 +193,13 @@ pub(crate) fn replay_lines(bytes: &[u8]) {
 
 /// What wrapper and daemon say to each other: what can be read is written as it was.
 pub(crate) fn link(bytes: &[u8]) {
-    if let Ok(question) = Question::decode(bytes) {
+    if let Ok(question) = WrapperRequest::decode(bytes) {
         let written = question.encode();
-        let again = Question::decode(&written[4..]).unwrap();
+        let again = WrapperRequest::decode(&written[4..]).unwrap();
         assert_eq!(format!("{question:?}"), format!("{again:?}"));
     }
-    if let Ok(answer) = Answer::decode(bytes) {
-        let again = Answer::decode(&answer.encode()[4..]).unwrap();
+    if let Ok(answer) = DaemonResponse::decode(bytes) {
+        let again = DaemonResponse::decode(&answer.encode()[4..]).unwrap();
         assert_eq!(format!("{answer:?}"), format!("{again:?}"));
     }
     if let Ok(notice) = Notice::decode(bytes) {

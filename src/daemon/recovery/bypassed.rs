@@ -33,7 +33,7 @@ use crate::daemon::watch::folders::Watched;
 use crate::daemon::watch::pidfd;
 use crate::error::Result;
 use crate::files;
-use crate::link::{Question, REFUSED_DIR};
+use crate::link::{REFUSED_DIR, WrapperRequest};
 use crate::plugin::Event;
 use crate::spec::overlay;
 use crate::state::{Container, Key, Lifecycle, PodState, Skipped};
@@ -58,7 +58,7 @@ struct Note {
 impl Note {
     /// Whose question it was; `None` when it cannot be understood.
     fn call(&self) -> Option<Call> {
-        let question = Question::decode(self.question.get(4..).unwrap_or_default()).ok()?;
+        let question = WrapperRequest::decode(self.question.get(4..).unwrap_or_default()).ok()?;
         Call::new(Asked::alone(question))
     }
 }
@@ -180,7 +180,7 @@ async fn announce(node: &Rc<Node>, key: &Key) {
 }
 
 async fn adopt_call(node: &Rc<Node>, note: &Note) -> Result<()> {
-    let question = Question::decode(note.question.get(4..).unwrap_or_default())?;
+    let question = WrapperRequest::decode(note.question.get(4..).unwrap_or_default())?;
     let Some(call) = Call::new(Asked::alone(question)) else { return Ok(()) };
     if call.call.verb.creates() {
         created(node, &call).await?;

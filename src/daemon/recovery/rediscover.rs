@@ -20,7 +20,7 @@ use crate::engine::Role;
 use crate::error::{Context, Error, Result};
 use crate::files;
 use crate::host::Host;
-use crate::link::{ENGINE_VARIABLES, PROTOCOL, Question};
+use crate::link::{ENGINE_VARIABLES, PROTOCOL, WrapperRequest};
 use crate::runtime;
 use crate::runtime::RuntimeKind;
 use crate::state::{Container, Key, Lifecycle, Skipped};
@@ -193,7 +193,7 @@ fn call(
         argv.push("--systemd-cgroup".to_owned());
     }
     argv.extend(["create", "--bundle", bundle, &key.id].map(ToOwned::to_owned));
-    let question = Question {
+    let question = WrapperRequest {
         protocol: PROTOCOL,
         version: env!("CARGO_PKG_VERSION").to_owned(),
         argv: argv.into_iter().map(OsString::from).collect(),
@@ -202,7 +202,7 @@ fn call(
         runtime: runtime_of(node, left)?.into_os_string(),
         variables: parent.map(|pid| variables(&node.host, pid)).unwrap_or_default(),
         document: "config.json".to_owned(),
-        ..Question::default()
+        ..WrapperRequest::default()
     };
     let call = Call::new(Asked::alone(question)).filter(|call| call.key == *key);
     call.ok_or_else(|| Error::new("no command line can name it"))

@@ -9,7 +9,7 @@ use serde::Deserialize;
 use tracing::{error, warn};
 
 use crate::error::quoted;
-use crate::link::{Question, REFUSAL_NOTES, REFUSED_DIR};
+use crate::link::{REFUSAL_NOTES, REFUSED_DIR, WrapperRequest};
 use crate::text::rfc3339_nanos;
 
 use crate::daemon::node::Node;
@@ -64,7 +64,7 @@ fn take(node: &Node, note: &RefusalNote) {
         "",
         note.at,
     );
-    let question = Question::decode(note.question.get(4..).unwrap_or_default()).ok();
+    let question = WrapperRequest::decode(note.question.get(4..).unwrap_or_default()).ok();
     let Some(call) = question.and_then(|question| Call::new(Asked::alone(question))) else {
         return;
     };

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 
 use crate::argv;
 use crate::host::Host;
-use crate::link::{Attached, Question};
+use crate::link::{Attached, WrapperRequest};
 use crate::runtime::default_root;
 use crate::sources::callers;
 use crate::state::Key;
@@ -24,18 +24,18 @@ use crate::state::Key;
 /// A question and what came with it.
 #[derive(Debug)]
 pub(crate) struct Asked {
-    pub(crate) question: Question,
+    pub(crate) question: WrapperRequest,
     descriptors: Vec<(Attached, OwnedFd)>,
 }
 
 impl Asked {
     /// A question with its descriptors.
-    pub(crate) fn new(question: Question, descriptors: Vec<(Attached, OwnedFd)>) -> Self {
+    pub(crate) fn new(question: WrapperRequest, descriptors: Vec<(Attached, OwnedFd)>) -> Self {
         Self { question, descriptors }
     }
 
     /// A question that nothing came with.
-    pub(crate) fn alone(question: Question) -> Self {
+    pub(crate) fn alone(question: WrapperRequest) -> Self {
         Self { question, descriptors: Vec::new() }
     }
 
@@ -86,7 +86,7 @@ impl Call {
         })
     }
 
-    pub(crate) fn question(&self) -> &Question {
+    pub(crate) fn question(&self) -> &WrapperRequest {
         &self.asked.question
     }
 

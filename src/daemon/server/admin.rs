@@ -13,11 +13,11 @@ use crate::daemon::process::reload::StartedWith;
 use crate::daemon::registry::NRI_VERSION;
 use crate::daemon::server::{explain, rows};
 use crate::error::quoted;
-use crate::link::Answer;
+use crate::link::DaemonResponse;
 use crate::text::rfc3339_nanos;
 
 /// Answers an admin question.
-pub(crate) fn answer(node: &Rc<Node>, question: &str) -> Answer {
+pub(crate) fn answer(node: &Rc<Node>, question: &str) -> DaemonResponse {
     let question: Value = serde_json::from_str(question).unwrap_or_default();
     let verb = question["verb"].as_str().unwrap_or_default();
     let document = match verb {
@@ -26,14 +26,16 @@ pub(crate) fn answer(node: &Rc<Node>, question: &str) -> Answer {
         "pods" => pods(node),
         "explain" => match explain::explain(node, question["id"].as_str().unwrap_or_default()) {
             Ok(document) => document,
-            Err(line) => return Answer::Refuse(line),
+            Err(line) => return DaemonResponse::Refuse(line),
         },
         "switched" => {
             log_switch(question["off"] == true, question["by"].as_str().unwrap_or_default())
         }
-        other => return Answer::Refuse(format!("the daemon does not know the verb {other}")),
+        other => {
+            return DaemonResponse::Refuse(format!("the daemon does not know the verb {other}"));
+        }
     };
-    Answer::Admin(document.to_string())
+    DaemonResponse::Admin(document.to_string())
 }
 
 /// Whether the question wants a recording, which goes on and on.

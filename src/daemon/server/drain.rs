@@ -15,7 +15,7 @@ use crate::daemon::node::Node;
 use crate::daemon::process::signals;
 use crate::daemon::server::frames;
 use crate::error::Result;
-use crate::link::Answer;
+use crate::link::DaemonResponse;
 
 /// How long a daemon that has nothing else to do waits for those that it sends to the next one.
 const FAREWELL: Duration = Duration::from_secs(1);
@@ -71,7 +71,7 @@ impl Drain {
             Ok(())
         };
         let waited = frames::with_heartbeat(stream, over).await;
-        let said = frames::say(stream, &Answer::Ending).await;
+        let said = frames::say(stream, &DaemonResponse::Ending).await;
         self.held.set(self.held.get() - 1);
         self.changed.notify_waiters();
         waited.and(said)

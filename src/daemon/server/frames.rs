@@ -15,7 +15,7 @@ use tokio::net::UnixStream;
 
 use crate::daemon::request::Asked;
 use crate::error::{Context, Error, Result};
-use crate::link::{Answer, FRAME_LIMIT, Notice, PROTOCOL, Question};
+use crate::link::{DaemonResponse, FRAME_LIMIT, Notice, PROTOCOL, WrapperRequest};
 
 /// How long a connection may take to send its question.
 const QUESTION_WAIT: Duration = Duration::from_secs(5);
@@ -57,7 +57,7 @@ async fn read_at_leisure(stream: &mut UnixStream) -> Result<Asked> {
     let have = rest.len();
     rest.resize(length, 0);
     stream.read_exact(&mut rest[have..]).await?;
-    let question = Question::decode(&rest)?;
+    let question = WrapperRequest::decode(&rest)?;
     // What another version attaches need not be known to us; it is told which version we are.
     if question.protocol == PROTOCOL && question.descriptors.len() != fds.len() {
         let (said, came) = (question.descriptors.len(), fds.len());
@@ -108,7 +108,7 @@ pub(crate) fn is_over(stream: &UnixStream) -> bool {
 }
 
 /// Says `answer`; a wrapper that is gone is noticed when its notice does not come.
-pub(crate) async fn say(stream: &mut UnixStream, answer: &Answer) -> Result<()> {
+pub(crate) async fn say(stream: &mut UnixStream, answer: &DaemonResponse) -> Result<()> {
     stream.write_all(&answer.encode()).await.doing(|| "answering the wrapper")
 }
 
@@ -136,7 +136,7 @@ pub(crate) async fn with_heartbeat<T>(
             Err(_) => {
                 // The work goes on even if nobody listens: plugins were asked, and an undo
                 // follows when the verdict cannot be delivered.
-                let _nobody_listens = say(stream, &Answer::Heartbeat).await;
+                let _nobody_listens = say(stream, &DaemonResponse::Heartbeat).await;
             }
         }
     }

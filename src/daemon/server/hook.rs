@@ -16,7 +16,7 @@ use crate::daemon::verbs::delete::DELETE_WAIT;
 use crate::daemon::verbs::hook;
 use crate::error::{Error, Result};
 use crate::host::Point;
-use crate::link::{Answer, Hook, Proceed, Stage};
+use crate::link::{DaemonResponse, Hook, Proceed, Stage};
 use crate::plugin;
 
 /// Serves a hook: answers, and watches what the runtime that called it comes to.
@@ -70,5 +70,5 @@ pub(super) async fn serve(
         settle::watch(node, &key, &lane, Rc::new(pending));
     }
     // Whether it is still there to hear it or not: the runtime is watched.
-    frames::say(stream, &Answer::Proceed(Proceed::default())).await
+    frames::say(stream, &DaemonResponse::Proceed(Proceed::default())).await
 }

@@ -12,7 +12,7 @@ use crate::clock::now;
 use crate::daemon::node::{Node, events};
 use crate::daemon::server::frames;
 use crate::error::Result;
-use crate::link::Answer;
+use crate::link::DaemonResponse;
 use crate::plugin::json::show_list;
 
 /// Sends the state, then every request, until the reader closes its end.
@@ -21,7 +21,7 @@ pub(crate) async fn serve(node: &Rc<Node>, stream: &mut UnixStream) -> Result<()
     let (pods, containers) = events::snapshot(&node.records.read());
     let plugins: Vec<String> = node.registry.synchronized().iter().map(|seat| seat.id()).collect();
     let mut lines = node.registry.recorders.listen();
-    frames::say(stream, &Answer::Admin("{}".to_owned())).await?;
+    frames::say(stream, &DaemonResponse::Admin("{}".to_owned())).await?;
     let state = json!({"pods": show_list(&pods), "containers": show_list(&containers)});
     let state = json!({"at": now(), "plugins": plugins, "state": state});
     drop((pods, containers));

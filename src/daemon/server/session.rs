@@ -13,7 +13,7 @@ use crate::daemon::request::Call;
 use crate::daemon::server::drain::Drain;
 use crate::daemon::server::{admin, frames, hook, recording, verb};
 use crate::error::{Error, Result};
-use crate::link::{Answer, PROTOCOL, Proceed};
+use crate::link::{DaemonResponse, PROTOCOL, Proceed};
 
 /// The pause after a connection that could not be accepted.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -53,7 +53,7 @@ async fn converse(node: &Rc<Node>, drain: &Rc<Drain>, stream: &mut UnixStream) -
             &format!("a wrapper (version {}) speaks protocol {theirs}, this is {protocol}; restart the daemon", asked.question.version),
             "",
         );
-        return frames::say(stream, &Answer::Incompatible { protocol, version }).await;
+        return frames::say(stream, &DaemonResponse::Incompatible { protocol, version }).await;
     }
     if admin::is_recording(&asked.question.admin) {
         return recording::serve(node, stream).await;
@@ -63,7 +63,7 @@ async fn converse(node: &Rc<Node>, drain: &Rc<Drain>, stream: &mut UnixStream) -
         return frames::say(stream, &answer).await;
     }
     let Some(call) = Call::new(asked) else {
-        return frames::say(stream, &Answer::Proceed(Proceed::default())).await;
+        return frames::say(stream, &DaemonResponse::Proceed(Proceed::default())).await;
     };
     // A delete is never kept waiting, nor what has happened.
     let may_wait = match call.question().hook {

@@ -22,7 +22,7 @@ use crate::daemon::verbs::delete::DELETE_WAIT;
 use crate::daemon::verbs::{create, delete, start, update};
 use crate::error::{Error, Result};
 use crate::host::Point;
-use crate::link::{Answer, Attached, Notice, Proceed};
+use crate::link::{Attached, DaemonResponse, Notice, Proceed};
 use crate::plugin;
 use crate::state::Key;
 
@@ -122,7 +122,7 @@ pub(super) async fn refuse(
     error: &Error,
 ) -> Result<()> {
     node.report.note_refusal(verb, &key.id, error);
-    frames::say(stream, &Answer::Refuse(error.to_string())).await
+    frames::say(stream, &DaemonResponse::Refuse(error.to_string())).await
 }
 
 async fn decide(node: &Rc<Node>, call: &mut Call) -> Result<Decided> {
@@ -155,7 +155,7 @@ fn is_new(node: &Node, key: &Key, verb: Verb) -> bool {
 
 /// Says the verdict and waits for EXEC; false when the wrapper did not come that far.
 async fn hand_over(node: &Node, stream: &mut UnixStream, key: &Key, proceed: Proceed) -> bool {
-    if frames::say(stream, &Answer::Proceed(proceed)).await.is_err() {
+    if frames::say(stream, &DaemonResponse::Proceed(proceed)).await.is_err() {
         return false;
     }
     log_failure("a verdict", node.host.point(Point::DaemonSaid));

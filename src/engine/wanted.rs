@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What an engine's file asks the host for, and what came back. Data only: nothing is fetched
-//! here.
+//! What an engine's file wants to read of the host, and what was read. Data only: `crate::sources`
+//! fetches it.
 
 use std::collections::BTreeMap;
 

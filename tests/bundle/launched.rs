@@ -220,8 +220,8 @@ fn any_row(host: &TestHost, name: &str) -> Value {
     rows.find(|plugin| plugin["name"] == name).cloned().unwrap_or_default()
 }
 
-#[test]
-fn a_launched_plugin_that_keeps_failing_shows_with_its_exit_and_its_last_words() {
+/// A daemon with three launched plugins: one works, one fails at each start, one is killed.
+fn with_failing_plugins() -> TestHost {
     let mut host = host("");
     let says = "echo opening /dev/x\nprintf '\\033[2Jno such device\\n' >&2\nexit 3";
     script(&host, "plugins/21-short", says);
@@ -229,24 +229,53 @@ fn a_launched_plugin_that_keeps_failing_shows_with_its_exit_and_its_last_words()
     host.start_daemon();
     process(&host, "greeter", 0);
     wait_until("it failed twice", || any_row(&host, "short")["restarts"].as_u64() >= Some(1));
+    host
+}
+
+/// What a look sees that falls between two lives of the failing plugin.
+fn between_its_lives<T>(host: &TestHost, look: impl Fn() -> T) -> T {
+    wait_until("it shows between its lives", || any_row(host, "short")["state"] == "gone");
+    look()
+}
+
+#[test]
+fn what_a_failing_plugin_writes_and_how_it_ends_is_logged() {
+    let host = with_failing_plugins();
     for line in ["21-short: opening /dev/x", "21-short: \\u{1b}[2Jno such device"] {
         assert!(host.logged(&[line]) >= 1, "{line}: {}", host.read("daemon.err"));
     }
     assert!(host.logged(&["21-short: its process has ended: exit status 3"]) >= 1);
     let told = ["21-short could not be started", "exit status 3", "no such device"];
     assert!(host.logged(&told) >= 1, "{}", host.read("daemon.err"));
-    wait_until("it shows between its lives", || any_row(&host, "short")["state"] == "gone");
-    let row = any_row(&host, "short");
+}
+
+#[test]
+fn a_launched_plugin_that_keeps_failing_shows_with_its_exit_and_its_last_words() {
+    let host = with_failing_plugins();
+    let row = between_its_lives(&host, || any_row(&host, "short"));
     assert_eq!((&row["launched"], &row["exit_status"]), (&true.into(), &"exit status 3".into()));
-    let words = row["last_words"].as_array().unwrap();
-    assert_eq!(words.len(), 2, "{row}");
+    assert_eq!(row["last_words"].as_array().unwrap().len(), 2, "{row}");
     assert_eq!(any_row(&host, "killed")["exit_status"], "signal 9 (SIGKILL)");
+    assert_eq!(row_of_greeter(&host)["exit_status"], Value::Null, "one that works shows no exit");
+    let page = between_its_lives(&host, || host.call(&["nri", "plugins"]).stdout);
+    let page = String::from_utf8(page).unwrap();
+    let is_told = |line: &str| line.starts_with("21-short: exit status 3; its last line:");
+    assert!(page.lines().any(is_told), "{page}");
+}
+
+#[test]
+fn a_launched_plugin_that_keeps_failing_is_one_failure_with_a_count() {
+    let host = with_failing_plugins();
     let failures = host.admin(&["status"])["failures"].clone();
     let mut short = failures.as_array().unwrap().iter().filter(|row| row["plugin"] == "21-short");
     assert!(short.next().unwrap()["count"].as_u64() >= Some(2), "{failures}");
     assert!(short.next().is_none(), "the same failure is one row: {failures}");
-    wait_until("it shows between its lives", || any_row(&host, "short")["state"] == "gone");
-    let found = host.admin(&["check"]);
+}
+
+#[test]
+fn a_launched_plugin_that_keeps_failing_is_a_warning_of_check() {
+    let host = with_failing_plugins();
+    let found = between_its_lives(&host, || host.admin(&["check"]));
     let mut warnings = found.as_array().unwrap().iter().filter(|row| row["warning"] == true);
     let is_named = warnings.any(|row| {
         let detail = row["detail"].as_str().unwrap_or_default();
@@ -254,12 +283,11 @@ fn a_launched_plugin_that_keeps_failing_shows_with_its_exit_and_its_last_words()
             && detail.starts_with("21-short is not running: exit status 3; its last line:")
     });
     assert!(is_named, "{found}");
-    wait_until("it shows between its lives", || any_row(&host, "short")["state"] == "gone");
-    let page = String::from_utf8(host.call(&["nri", "plugins"]).stdout).unwrap();
-    let is_told = |line: &str| line.starts_with("21-short: exit status 3; its last line:");
-    assert!(page.lines().any(is_told), "{page}");
-    // One that works shows no exit, and its file's removal takes the other's row away.
-    assert_eq!(row_of_greeter(&host)["exit_status"], Value::Null);
+}
+
+#[test]
+fn the_row_of_a_failing_plugin_goes_with_its_file() {
+    let host = with_failing_plugins();
     std::fs::remove_file(host.path("plugins/21-short")).unwrap();
     wait_until("its row is gone", || any_row(&host, "short").is_null());
 }

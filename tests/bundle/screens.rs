@@ -199,14 +199,25 @@ fn an_exact_id_wins_over_the_beginning_of_another() {
     assert_eq!(host.admin(&["explain", "b11"])["id"], "b11e5a2b");
 }
 
-#[test]
-fn containers_are_found_by_name_and_several_are_listed_newest_first() {
+/// A daemon with an `app` of `shop` (c1) and a later one of `stage` (c2).
+fn with_two_apps() -> TestHost {
     let host = started("");
     create_app(&host, "shop", "c1");
     create_app(&host, "stage", "c2");
+    host
+}
+
+#[test]
+fn a_container_is_found_by_each_of_its_names() {
+    let host = with_two_apps();
     for wanted in ["shop/app", "shop/c1", "shop/web/app", "c1"] {
         assert_eq!(host.admin(&["explain", wanted])["id"], "c1", "{wanted}");
     }
+}
+
+#[test]
+fn an_ambiguous_name_lists_the_containers_newest_first() {
+    let host = with_two_apps();
     for wanted in ["app", "c"] {
         let output = host.call(&["nri", "explain", wanted]);
         assert_eq!(output.status.code(), Some(1), "{wanted}");
@@ -218,11 +229,20 @@ fn containers_are_found_by_name_and_several_are_listed_newest_first() {
         assert!(rows[2].starts_with("c1 ") && rows[2].contains("created"), "{table}");
         assert_eq!(line.lines().count(), 1, "{line}");
         assert!(line.contains("is ambiguous") && !line.contains("daemon"), "{line}");
-        let document = host.admin(&["explain", wanted]);
-        assert_eq!(document["matches"][0]["id"], "c2", "{document}");
-        assert!(document["matches"][0]["created_time"].as_str().unwrap().ends_with('Z'));
     }
-    // A name that is used again means the one that lives; the others are told.
+}
+
+#[test]
+fn an_ambiguous_name_is_in_json_a_list_of_matches() {
+    let host = with_two_apps();
+    let document = host.admin(&["explain", "app"]);
+    assert_eq!(document["matches"][0]["id"], "c2", "{document}");
+    assert!(document["matches"][0]["created_time"].as_str().unwrap().ends_with('Z'));
+}
+
+#[test]
+fn a_name_that_is_used_again_means_the_container_that_lives() {
+    let host = with_two_apps();
     succeeds(&host.verb(&["delete", "--force", "c2"]));
     wait_until("it is removed", || host.admin(&["explain", "c2"])["state"] == "removed");
     let document = host.admin(&["explain", "app"]);
@@ -324,23 +344,38 @@ fn the_kill_switch_is_in_the_log_also_without_a_daemon() {
     assert!(said.contains("still disabled"), "{said}");
 }
 
-#[test]
-fn plugins_show_policy_failures_and_why_they_went() {
+/// A daemon whose plugin `slow` was disconnected for its silence.
+fn with_a_plugin_that_went() -> TestHost {
     let host = started("---[plugin.slow]\non_failure = \"skip\"");
-    let _slow = host.plugin("10", "slow", Script { hangs: true, ..Script::default() });
+    drop(host.plugin("10", "slow", Script { hangs: true, ..Script::default() }));
     succeeds(&host.create("c1"));
     wait_until("it is gone", || host.admin(&["plugins"])[0]["state"] == "gone");
+    host
+}
+
+#[test]
+fn a_plugin_that_went_shows_its_failures_and_why() {
+    let host = with_a_plugin_that_went();
     let row = host.admin(&["plugins"])[0].clone();
     assert_eq!((&row["failures"], &row["timeouts"]), (&json!(1), &json!(1)), "{row}");
     assert!(row["reason"].to_string().contains("CreateContainer"), "{row}");
     assert!(row["gone_time"].as_str().unwrap().ends_with('Z'), "{row}");
+}
+
+#[test]
+fn the_page_of_plugins_shows_policy_and_failure_and_fits_a_terminal() {
+    let host = with_a_plugin_that_went();
     let text = page(&host, &["plugins"]);
-    assert!(
-        text.contains("skip (configuration)") && text.contains("10-slow: disconnected "),
-        "{text}"
-    );
-    assert!(text.contains("last failure") && !text.contains("RunPodSandbox"), "{text}");
+    let is_told = |words: &str| text.contains(words);
+    assert!(is_told("skip (configuration)") && is_told("10-slow: disconnected "), "{text}");
+    assert!(is_told("last failure"), "{text}");
     assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+}
+
+#[test]
+fn events_of_plugins_are_on_the_wide_page_alone() {
+    let host = with_a_plugin_that_went();
+    assert!(!page(&host, &["plugins"]).contains("RunPodSandbox"));
     assert!(page(&host, &["plugins", "-o", "wide"]).contains("RunPodSandbox"));
     let json = page(&host, &["plugins", "-o", "json"]);
     assert_eq!(serde_json::from_str::<Value>(&json).unwrap()[0]["name"], "slow");

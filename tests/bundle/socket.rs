@@ -8,7 +8,7 @@ use std::process::Child;
 use serde_json::Value;
 use test_support::{BUNDLE, TestHost, wait_until};
 
-use super::{env, sets, started, succeeds};
+use super::{sets, started, succeeds};
 
 fn state(host: &TestHost) -> Value {
     host.admin(&["status"])["plugin_socket_state"].clone()
@@ -112,36 +112,46 @@ fn a_socket_that_is_closed_without_a_sign_is_found_free_after_a_while() {
     becomes(&host, "open");
 }
 
-#[test]
-fn a_plugin_socket_that_an_engine_replaced_is_named_and_taken_back() {
+/// A daemon with a required plugin, whose plugin socket was replaced by an engine's: this process.
+fn replaced_by_an_engine() -> (TestHost, UnixListener) {
     let host = started("---[plugin.env]\nrequired = true\n");
-    let _told = host.plugin("10", "env", sets("HELLO", "there"));
+    drop(host.plugin("10", "env", sets("HELLO", "there")));
     std::fs::remove_file(host.path("nri.sock")).unwrap();
     let engine = UnixListener::bind(host.path("nri.sock")).unwrap();
     becomes(&host, "lost");
+    (host, engine)
+}
+
+#[test]
+fn who_took_the_plugin_socket_is_named_in_status_check_and_log() {
+    let (host, _engine) = replaced_by_an_engine();
     let status = host.admin(&["status"]);
     let said = status["plugin_socket"].as_str().unwrap();
     let us = format!("(process {})", std::process::id());
     assert!(said.contains(&us) && said.contains("listens on"), "{said}");
-    assert_eq!(status["pass_through"], false, "who is connected is asked as before");
     let failure = status["failures"][0]["what"].as_str().unwrap();
     assert!(failure.contains("has taken the plugin socket") && failure.contains(&us), "{failure}");
     assert_eq!(host.logged(&["has taken the plugin socket", &us]), 1);
     assert_eq!(checked(&host)["ok"], false);
+}
+
+#[test]
+fn connected_plugins_are_asked_as_before_while_an_engine_has_the_socket() {
+    let (host, _engine) = replaced_by_an_engine();
+    assert_eq!(host.admin(&["status"])["pass_through"], false);
     succeeds(&host.create("c1"));
     assert!(host.read("fake/seen.json").contains("HELLO=there"), "its plugin was disconnected");
     assert!(UnixStream::connect(host.path("nri.sock")).is_ok(), "the engine's was removed");
+}
 
+#[test]
+fn a_plugin_socket_is_taken_back_when_the_engine_lets_go_of_it() {
+    let (host, engine) = replaced_by_an_engine();
     let_go(&host, engine);
     becomes(&host, "open");
     assert_eq!(checked(&host)["ok"], true);
     assert_eq!(host.logged(&["plugins can connect at", "again"]), 1);
-    let late = nri_runc::plugin::api::ContainerAdjustment {
-        env: vec![env("LATE", "1")],
-        ..Default::default()
-    };
-    let script = test_support::Script { adjust: late, ..Default::default() };
-    let _told = host.plugin("20", "late", script);
+    let _told = host.plugin("20", "late", sets("LATE", "1"));
     succeeds(&host.create("c2"));
     assert!(host.read("fake/seen.json").contains("LATE=1"));
 }

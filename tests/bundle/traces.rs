@@ -35,20 +35,36 @@ fn cri(host: &TestHost, kind: &str, name: &str) {
     host.write("bundle/config.json", &bundle);
 }
 
+const POLICY_IS_REQUIRED: &str = "---[plugin.policy]\nrequired = true\n";
+
 #[test]
-fn a_missing_required_plugin_shows_everywhere_until_it_is_there() {
-    let host = started("---[plugin.policy]\nrequired = true\n");
+fn a_missing_required_plugin_shows_in_status_and_check_until_it_is_there() {
+    let host = started(POLICY_IS_REQUIRED);
     let check = checked(&host, "required plugins");
     assert_eq!(check["ok"], false, "{check}");
     assert!(check["detail"].as_str().unwrap().starts_with("policy not connected"), "{check}");
-    assert_eq!(
-        host.admin(&["status"])["required"],
-        json!([{"plugin": "policy", "connected": false}])
-    );
-    for id in ["c1", "c2", "c3"] {
+    let required = host.admin(&["status"])["required"].clone();
+    assert_eq!(required, json!([{"plugin": "policy", "connected": false}]));
+    let _policy = seat(&host, "10-policy", RespondingPlugin::always(Response::Answer));
+    assert_eq!(checked(&host, "required plugins")["ok"], true);
+    succeeds(&host.create("c1"));
+}
+
+#[test]
+fn each_refusal_for_a_missing_required_plugin_is_explained_and_logged_once() {
+    let host = started(POLICY_IS_REQUIRED);
+    for id in ["c1", "c2"] {
         assert!(!host.create(id).status.success());
         assert!(refusals(&host, id).contains("required plugin policy is not connected"), "{id}");
         assert_eq!(host.logged(&[&format!("create {id}: the required plugin policy")]), 1);
+    }
+}
+
+#[test]
+fn refusals_for_one_missing_plugin_are_one_failure_with_a_count() {
+    let host = started(POLICY_IS_REQUIRED);
+    for id in ["c1", "c2", "c3"] {
+        assert!(!host.create(id).status.success());
     }
     let failures = host.admin(&["status"])["failures"].clone();
     assert_eq!(failures.as_array().unwrap().len(), 1, "one failure, counted: {failures}");
@@ -56,10 +72,6 @@ fn a_missing_required_plugin_shows_everywhere_until_it_is_there() {
     assert_eq!(failure["count"], 3, "{failure}");
     assert!(failure["first"].as_i64() < failure["at"].as_i64(), "{failure}");
     assert!(failure["what"].as_str().unwrap().starts_with("create c3: the required"), "{failure}");
-
-    let _policy = seat(&host, "10-policy", RespondingPlugin::always(Response::Answer));
-    assert_eq!(checked(&host, "required plugins")["ok"], true);
-    succeeds(&host.create("c4"));
 }
 
 #[test]
@@ -165,8 +177,8 @@ fn a_refused_start_and_a_refused_run_are_failures_with_their_plugin() {
     assert!(refusals(&host, "c2").contains("not now"));
 }
 
-#[test]
-fn what_the_runtime_refuses_is_explained_with_the_plugin_behind_it() {
+/// A daemon, and a plugin that sets a variable and a mount of `/nowhere` on `/data`.
+fn with_a_mount_of_nowhere() -> TestHost {
     let host = started("");
     let mount = nri_runc::plugin::api::Mount {
         destination: "/data".to_owned(),
@@ -177,32 +189,51 @@ fn what_the_runtime_refuses_is_explained_with_the_plugin_behind_it() {
     };
     let mut script = sets("HELLO", "there");
     script.adjust.mounts.push(mount);
-    let _told = host.plugin("10", "mounts", script);
-    let words = "error mounting \\\"/nowhere\\\" to rootfs at \\\"/data\\\"";
-    let line =
-        |words: &str| format!("{{\"level\":\"error\",\"msg\":\"{words}\",\"time\":\"t\"}}\n");
-    host.write("log.json", &line("of another call"));
-    host.write("fake/fail", &line(words));
+    drop(host.plugin("10", "mounts", script));
+    host
+}
+
+/// A line of the runtime's log.
+fn runtimes_line(words: &str) -> String {
+    format!("{{\"level\":\"error\",\"msg\":\"{words}\",\"time\":\"t\"}}\n")
+}
+
+/// The runtime refuses a container with these lines in its log; what `explain` says of it then.
+fn refused_by_the_runtime(host: &TestHost, lines: &str) -> String {
+    host.write("fake/fail", lines);
     assert!(!host.create("c1").status.success());
     wait_until("it is undone", || host.admin(&["pods"]) == json!([]));
-    let refused = refusals(&host, "c1");
+    refusals(host, "c1")
+}
+
+#[test]
+fn what_the_runtime_refuses_is_explained_with_the_plugin_behind_it() {
+    let host = with_a_mount_of_nowhere();
+    let words = "error mounting \\\"/nowhere\\\" to rootfs at \\\"/data\\\"";
+    let refused = refused_by_the_runtime(&host, &runtimes_line(words));
     assert!(refused.contains("the runtime refused it: error mounting"), "{refused}");
     assert!(refused.contains("(10-mounts set mounts[/data])"), "{refused}");
     let failures = host.admin(&["status"])["failures"].clone();
     assert_eq!(failures[0]["plugin"], "10-mounts", "{failures}");
-    // Words that are about nothing of a plugin blame none, and those of another call are not taken.
-    host.write("fake/fail", &line("container init was OOM-killed"));
-    assert!(!host.create("c2").status.success());
-    wait_until("it is undone", || host.admin(&["pods"]) == json!([]));
-    let refused = refusals(&host, "c2");
+}
+
+#[test]
+fn what_the_runtime_refuses_for_another_reason_blames_no_plugin() {
+    let host = with_a_mount_of_nowhere();
+    let lines = runtimes_line("container init was OOM-killed");
+    let refused = refused_by_the_runtime(&host, &lines);
     assert!(refused.contains("OOM-killed") && !refused.contains("10-mounts"), "{refused}");
-    host.write("fake/fail", "");
-    assert!(!host.create("c3").status.success());
-    wait_until("it is undone", || host.admin(&["pods"]) == json!([]));
-    let refused = refusals(&host, "c3");
+    assert_eq!(host.admin(&["status"])["failures"], json!([]));
+}
+
+#[test]
+fn the_runtimes_words_about_another_call_are_not_taken_for_this_one() {
+    let host = with_a_mount_of_nowhere();
+    host.write("log.json", &runtimes_line("of another call"));
+    let refused = refused_by_the_runtime(&host, "");
     assert!(refused.contains("the runtime did not create it"), "{refused}");
-    assert_eq!(host.logged(&["c3: the runtime did not create it"]), 1);
-    assert_eq!(host.admin(&["status"])["failures"].as_array().map(Vec::len), Some(1));
+    assert!(!refused.contains("of another call"), "{refused}");
+    assert_eq!(host.logged(&["c1: the runtime did not create it"]), 1);
 }
 
 const REQUIRED: &str = "autostart = false---[plugin.policy]\nrequired = true\n";

@@ -20,8 +20,9 @@ fn alter(path: &std::path::Path, change: impl FnOnce(&mut Value)) {
     nri_runc::files::replace(path, record.to_string().as_bytes()).unwrap();
 }
 
-#[test]
-fn what_cannot_be_read_is_set_aside_shown_and_named_and_the_rest_is_known() {
+/// A daemon that found the records of three of its four containers unusable: half of one, garbage,
+/// and one of a later version.
+fn with_unusable_records() -> TestHost {
     let mut host = started("");
     for id in ["c1", "c2", "c3", "c4"] {
         run(&host, id);
@@ -38,15 +39,31 @@ fn what_cannot_be_read_is_set_aside_shown_and_named_and_the_rest_is_known() {
     nri_runc::files::replace(&record("c2"), b"\x00\xff garbage").unwrap();
     alter(&record("c3"), |record| record["schema"] = json!(99));
     host.start_daemon();
+    host
+}
+
+#[test]
+fn what_cannot_be_read_is_set_aside_shown_and_named_and_the_rest_is_known() {
+    let host = with_unusable_records();
     assert_eq!(state(&host, "c4"), "running");
     assert!(["c1", "c2", "c3"].iter().all(|id| state(&host, id).is_empty()));
     let status = host.admin(&["status"]);
     let aside = status["set_aside"].as_array().unwrap();
     assert_eq!(aside.len(), 3, "{status}");
     assert!(aside[0].as_str().unwrap().contains("state/aside/c1-"), "{status}");
-    let failures = status["failures"].to_string();
+}
+
+#[test]
+fn a_record_that_is_set_aside_is_a_failure_and_a_line_of_the_log_with_the_reason() {
+    let host = with_unusable_records();
+    let failures = host.admin(&["status"])["failures"].to_string();
     assert!(failures.contains("was set aside") && failures.contains("schema 99"), "{failures}");
     assert_eq!(host.logged(&["cannot be used and was set aside"]), 3, "one line for each");
+}
+
+#[test]
+fn records_that_were_set_aside_show_in_status_and_check_until_they_are_removed() {
+    let host = with_unusable_records();
     let page = host.call(&["nri", "status"]).stdout;
     let page = String::from_utf8_lossy(&page).into_owned();
     assert_eq!(page.lines().filter(|line| line.starts_with("set aside")).count(), 3, "{page}");
@@ -54,12 +71,16 @@ fn what_cannot_be_read_is_set_aside_shown_and_named_and_the_rest_is_known() {
     assert_eq!((findings.len(), &findings[0]["ok"]), (1, &json!(false)), "{findings:?}");
     let (detail, hint) = (findings[0]["detail"].to_string(), findings[0]["hint"].to_string());
     assert!(detail.contains("c1-") && hint.contains("state/aside"), "{findings:?}");
-    // Their containers are still the runtime's, and end as such.
+    std::fs::remove_dir_all(host.path("run/state/aside")).unwrap();
+    assert!(check(&host, "records").is_empty());
+}
+
+#[test]
+fn containers_whose_records_were_set_aside_are_deleted_as_the_runtimes_own() {
+    let host = with_unusable_records();
     for id in ["c1", "c2", "c3", "c4"] {
         succeeds(&host.verb(&["delete", "--force", id]));
     }
-    std::fs::remove_dir_all(host.path("run/state/aside")).unwrap();
-    assert!(check(&host, "records").is_empty());
 }
 
 #[test]

@@ -3,6 +3,7 @@
 //! again; if none does, the next one finds the containers in the runtime's own state.
 
 use std::os::unix::fs::symlink;
+use std::sync::{Arc, Mutex};
 
 use serde_json::{Value, json};
 use test_support::adjustments::sets;
@@ -24,8 +25,9 @@ fn ours() -> TestHost {
     host
 }
 
-#[test]
-fn containers_of_a_wiped_run_directory_are_found_again_and_live_on() {
+/// A daemon whose run directory was wiped while it was away; it had three containers: `runs`,
+/// `ended`, and `made`, which was not started. With what its plugin was told since.
+fn wiped_with_three() -> (TestHost, Arc<Mutex<Vec<String>>>) {
     let mut host = ours();
     host.start_daemon();
     assert_eq!(host.admin(&["status"])["found"], 0);
@@ -40,22 +42,16 @@ fn containers_of_a_wiped_run_directory_are_found_again_and_live_on() {
     host.kill_daemon();
     wipe(&host);
     host.start_daemon();
-    assert_eq!(host.admin(&["status"])["found"], 3);
     let told = host.plugin("10", "env", sets("HELLO", "there"));
+    (host, told)
+}
+
+#[test]
+fn containers_of_a_wiped_run_directory_are_found_again_and_live_on() {
+    let (host, told) = wiped_with_three();
+    assert_eq!(host.admin(&["status"])["found"], 3);
     let states = ["runs", "ended", "made"].map(|id| state(&host, id));
     assert_eq!(states, ["running", "stopped", "created"]);
-    let found = shown(&host, "runs");
-    let pid: u64 = host.read("root/runs/pid").trim().parse().unwrap();
-    assert_eq!((&found["found"], &found["pid"]), (&json!(true), &json!(pid)));
-    let explained = host.admin(&["explain", "runs"]);
-    assert_eq!((&explained["owners"], &explained["found"]), (&json!({}), &json!(true)));
-    assert!(explained["skipped"].to_string().contains("run directory was deleted"), "{explained}");
-    let page = host.call(&["nri", "explain", "runs"]).stdout;
-    let page = String::from_utf8_lossy(&page).into_owned();
-    assert!(page.contains("recovered after its record was lost; plugin changes unknown"), "{page}");
-    let page = host.call(&["nri", "pods"]).stdout;
-    assert_eq!(String::from_utf8_lossy(&page).matches("(recovered)").count(), 3);
-    // Their later verbs are told as ever, each once.
     succeeds(&host.verb(&["start", "made"]));
     wait_until("it runs", || state(&host, "made") == "running");
     succeeds(&host.verb(&["kill", "runs", "9"]));
@@ -77,6 +73,22 @@ fn containers_of_a_wiped_run_directory_are_found_again_and_live_on() {
     assert_eq!(of("ended"), ["RemoveContainer"]);
     let whole = ["StartContainer", "PostStartContainer", "StopContainer", "RemoveContainer"];
     assert_eq!(of("made"), whole);
+}
+
+#[test]
+fn a_container_that_was_found_again_is_marked_as_such_on_every_screen() {
+    let (host, _told) = wiped_with_three();
+    let found = shown(&host, "runs");
+    let pid: u64 = host.read("root/runs/pid").trim().parse().unwrap();
+    assert_eq!((&found["found"], &found["pid"]), (&json!(true), &json!(pid)));
+    let explained = host.admin(&["explain", "runs"]);
+    assert_eq!((&explained["owners"], &explained["found"]), (&json!({}), &json!(true)));
+    assert!(explained["skipped"].to_string().contains("run directory was deleted"), "{explained}");
+    let page = host.call(&["nri", "explain", "runs"]).stdout;
+    let page = String::from_utf8_lossy(&page).into_owned();
+    assert!(page.contains("recovered after its record was lost; plugin changes unknown"), "{page}");
+    let page = host.call(&["nri", "pods"]).stdout;
+    assert_eq!(String::from_utf8_lossy(&page).matches("(recovered)").count(), 3);
 }
 
 #[test]

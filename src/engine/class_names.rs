@@ -2,7 +2,7 @@
 //! Names of the RDT and block I/O classes that containerd and CRI-O gave a container. The engines
 //! take a name from annotations and write only what it stands for into the document, so a name is
 //! believed only where the document shows its effect: a pod may ask for what its node does not
-//! have. What a class that a plugin names stands for belongs to `crate::resolve`.
+//! have. What a class that a plugin names stands for belongs to `src/resolve`.
 
 use super::{Document, Facts};
 

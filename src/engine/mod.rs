@@ -3,7 +3,7 @@
 //! all engines.
 //!
 //! One file for each engine, all of them pure: [`wanted`] names what on the host would tell more,
-//! `crate::sources` fetches it ([`FetchedFacts`]), [`facts`] reads it. Nothing is read here. What is
+//! `src/sources` fetches it ([`FetchedFacts`]), [`facts`] reads it. Nothing is read here. What is
 //! not known is absent, never guessed.
 
 mod class_names;

@@ -2,7 +2,7 @@
 //! Names of cgroups as engines and kubelet write them, and the pod's own cgroup, which kubelet makes
 //! before the sandbox: its limits stand for the resources of the pod where the engine says none.
 //! They are those of the moment, overhead included. Only what converts without loss is taken:
-//! cgroup v2 keeps no shares. The cgroups of running containers belong to `crate::cgroup`.
+//! cgroup v2 keeps no shares. The cgroups of running containers belong to `src/cgroup`.
 
 use serde_json::{Map, Value};
 

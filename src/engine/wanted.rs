@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What an engine's file wants to read of the host, and what was read. Data only: `crate::sources`
+//! What an engine's file wants to read of the host, and what was read. Data only: `src/sources`
 //! fetches it.
 
 use std::collections::BTreeMap;

@@ -266,24 +266,7 @@ fn make_install_honours_prefix_and_destdir_and_make_uninstall_takes_it_back() {
 
 /// Installs, starts the daemon, uninstalls; in mounts of its own, so that the machine's folders
 /// stay as they are. Prints what became of the daemon.
-const UNINSTALL: &str = r#"
-set -eu
-mkdir "$T/etc" "$T/run" && cp -a /etc/. "$T/etc/" && rm -rf "$T/etc/nri-runc"
-mount --bind "$T/etc" /etc && mount --bind "$T/run" /run && mount -t tmpfs none /var/lib
-sh "$S" --binary "$B" --prefix "$T/prefix" --no-units >/dev/null
-"$T/prefix/bin/nri-runc" nri daemon 2>/dev/null &
-daemon=$!
-trap 'kill -9 $daemon 2>/dev/null || true' EXIT
-tries=0
-until "$T/prefix/bin/nri-runc" nri status >/dev/null 2>&1; do
-    tries=$((tries + 1)); [ $tries -lt 600 ] || exit 3; sleep 0.1
-done
-sh "$S" --uninstall --dry-run
-"$T/prefix/bin/nri-runc" nri status >/dev/null
-sh "$S" --uninstall
-wait $daemon && echo "it ended in order"
-[ ! -e "$T/prefix/bin/nri-runc" ] && echo "and the program is gone"
-"#;
+const UNINSTALL: &str = include_str!("../fixtures/uninstall.sh");
 
 #[test]
 #[expect(clippy::disallowed_methods, reason = "the script under test")]

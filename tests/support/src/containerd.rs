@@ -112,23 +112,7 @@ impl Containerd {
 
     /// An image layout of one layer with busybox.
     fn import_image(&self, busybox: &Path) {
-        let script = r#"
-set -eu
-mkdir -p layer/bin layer/data layer/proc layer/etc layout/blobs/sha256
-cp "$1" layer/bin/busybox
-for applet in sh sleep cat true; do ln -sf busybox layer/bin/$applet; done
-tar -C layer -cf layer.tar .
-put() { sum=$(sha256sum "$1" | cut -d' ' -f1); cp "$1" layout/blobs/sha256/$sum; echo $sum; }
-size() { stat -c %s "$1"; }
-layer=$(put layer.tar)
-printf '{"architecture":"amd64","os":"linux","config":{"Env":["PATH=/bin"],"Entrypoint":["/bin/sleep","100000"],"Labels":{"org.example.image":"busybox"}},"rootfs":{"type":"layers","diff_ids":["sha256:%s"]}}' $layer >config
-config=$(put config)
-printf '{"schemaVersion":2,"mediaType":"application/vnd.oci.image.manifest.v1+json","config":{"mediaType":"application/vnd.oci.image.config.v1+json","digest":"sha256:%s","size":%s},"layers":[{"mediaType":"application/vnd.oci.image.layer.v1.tar","digest":"sha256:%s","size":%s}]}' $config $(size config) $layer $(size layer.tar) >manifest
-manifest=$(put manifest)
-printf '{"schemaVersion":2,"manifests":[{"mediaType":"application/vnd.oci.image.manifest.v1+json","digest":"sha256:%s","size":%s,"annotations":{"io.containerd.image.name":"localhost/busybox:1"},"platform":{"architecture":"amd64","os":"linux"}}]}' $manifest $(size manifest) >layout/index.json
-printf '{"imageLayoutVersion":"1.0.0"}' >layout/oci-layout
-tar -C layout -cf image.tar .
-"#;
+        let script = include_str!("../../../fixtures/images/busybox.sh");
         let image = self.dir.join("image");
         std::fs::create_dir_all(&image).unwrap();
         let mut shell = command(Path::new("sh"));

@@ -3,6 +3,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 fn root() -> PathBuf {
@@ -103,6 +104,90 @@ fn rooms_reach_only_what_they_may() {
                 assert!(allowed, "{name} reaches {reached}");
             }
         }
+    }
+}
+
+/// Which room of the daemon imports which: each row names only rows above it, so there is no
+/// circle. The names are folders of `src/daemon`, and the files beside them.
+const DAEMON_ROOMS: &[(&str, &str)] = &[
+    ("watch", ""),
+    ("process", ""),
+    ("registry", "watch"),
+    ("runtime", "watch"),
+    ("node", "process registry runtime watch"),
+    ("bundle", "node"),
+    ("request", "node"),
+    ("resources", "node registry runtime watch"),
+    ("pods", "node request watch"),
+    ("lifecycle", "bundle node pods resources runtime watch"),
+    ("plugins", "node process registry resources watch"),
+    ("verbs", "bundle lifecycle node pods registry request resources runtime watch"),
+    ("recovery", "bundle lifecycle node pods request resources runtime watch"),
+    ("server", "lifecycle node process registry request resources runtime verbs"),
+    ("run_dir", "node plugins process recovery server watch"),
+];
+
+/// The room of the daemon in which a file lies; none of `src/daemon/mod.rs`, which starts them all.
+fn daemon_room(name: &str) -> Option<&str> {
+    let inside = name.strip_prefix("src/daemon/")?;
+    let room = inside.split('/').next()?;
+    let room = room.strip_suffix(".rs").unwrap_or(room);
+    (room != "mod").then_some(room)
+}
+
+/// The rooms that a file imports or names by path, tests left out.
+fn daemon_rooms_named(text: &str) -> BTreeSet<String> {
+    let code = text.split("#[cfg(test)]").next().unwrap_or_default();
+    let word = |text: &str| -> String {
+        text.chars().take_while(|c| c.is_ascii_lowercase() || *c == '_').collect()
+    };
+    let mut rooms = BTreeSet::new();
+    for path in code.split("crate::daemon::").skip(1) {
+        let listed = path.strip_prefix('{').and_then(|list| list.split_once('}'));
+        match listed {
+            Some((list, _)) => rooms.extend(list.split(',').map(|item| word(item.trim()))),
+            None => rooms.extend([word(path)]),
+        }
+    }
+    rooms.remove("");
+    rooms
+}
+
+#[test]
+fn rooms_of_the_daemon_form_a_tree() {
+    let mut above = BTreeSet::new();
+    for (room, may) in DAEMON_ROOMS {
+        let may: Vec<&str> = may.split_whitespace().collect();
+        assert!(may.iter().all(|name| above.contains(name)), "{room} imports a room below it");
+        assert!(above.insert(*room), "{room} is listed twice");
+    }
+    let mut seen: BTreeMap<&str, BTreeSet<String>> = BTreeMap::new();
+    let files = sources("src/daemon");
+    for (name, text) in &files {
+        let Some(room) = daemon_room(name) else { continue };
+        let named = daemon_rooms_named(text).into_iter().filter(|named| named != room);
+        seen.entry(room).or_default().extend(named);
+        let escapes = ["use super::super", "use crate::daemon::*"];
+        assert!(escapes.iter().all(|path| !text.contains(path)), "{name} hides what it imports");
+    }
+    for (room, named) in &seen {
+        let (_, may) = DAEMON_ROOMS.iter().find(|(name, _)| name == room).unwrap();
+        let may: BTreeSet<String> = may.split_whitespace().map(str::to_owned).collect();
+        assert_eq!(*named, may, "what {room} imports is not what the table says");
+    }
+    assert_eq!(seen.len(), DAEMON_ROOMS.len(), "a room of the table is not there");
+}
+
+#[test]
+fn each_room_of_the_daemon_says_what_it_never_does() {
+    for (room, _) in DAEMON_ROOMS {
+        let folder = root().join("src/daemon").join(room);
+        let file =
+            if folder.is_dir() { folder.join("mod.rs") } else { folder.with_extension("rs") };
+        let text = std::fs::read_to_string(file).unwrap();
+        let header: String = text.lines().take_while(|line| line.starts_with("//")).collect();
+        assert!(header.contains("never") || header.contains("decides nothing"), "{room}");
+        assert!(header.contains("It imports"), "{room} does not say what it imports");
     }
 }
 

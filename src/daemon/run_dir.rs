@@ -2,6 +2,9 @@
 //! The run directory while the daemon runs: an administrator or a cleaner may wipe it; wrappers
 //! would then find no socket, start a second daemon and leave the plugins with the first. What has
 //! gone is made anew at once, from what is known. It polls only where the kernel has no watch left.
+//!
+//! It never looks into a record. It imports `node`, `plugins`, `process`, `recovery`, `server` and
+//! `watch`.
 
 use std::cell::{Cell, RefCell};
 use std::os::unix::fs::MetadataExt;

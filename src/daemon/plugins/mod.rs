@@ -2,7 +2,8 @@
 //! Plugins come and go: the socket, registration and synchronization, pre-installed plugins that
 //! are kept running, plugins that are expected back after a restart.
 //!
-//! It decides nothing about containers.
+//! It never decides about a container. It imports `node`, `process`, `registry`, `resources` and
+//! `watch`.
 
 pub(crate) mod admission;
 mod launcher;

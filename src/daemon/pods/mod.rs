@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Pods: announced once, stopped after their members, removed; also those that no call of a runtime
-//! begins or ends.
+//! Pods: announced once, stopped after their members, removed (`life.rs`); also those that no call of
+//! a runtime begins or ends: CRI-O's without infrastructure containers.
 //!
-//! It changes no container.
+//! It never changes a container. It imports `node`, `request` and `watch`.
 
 pub(crate) mod crio;
 pub(crate) mod crio_added;

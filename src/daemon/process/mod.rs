@@ -2,7 +2,7 @@
 //! The daemon as a process: free of what it inherited from its starter, the only one of its run
 //! directory, with its configuration as it was started and is reloaded.
 //!
-//! It never looks at a container. It imports no other room of the daemon.
+//! It never looks at a container. It imports no other room.
 
 pub(crate) mod detach;
 pub(crate) mod own;

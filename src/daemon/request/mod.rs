@@ -3,7 +3,7 @@
 //! the command line with the same table as the wrapper did), which engine and pod (`describe.rs`,
 //! `identity.rs`), and the record that it begins with (`record.rs`).
 //!
-//! It asks no plugin and writes nothing. It imports `node`.
+//! It never asks a plugin and writes nothing. It imports `node`.
 
 pub(crate) mod describe;
 pub(crate) mod identity;

@@ -31,12 +31,14 @@ pub(crate) fn fill_in(node: &Node, record: &mut Container, seen: &Seen) {
 
 /// A new record of what the call alone says.
 pub(crate) fn blank_record(node: &Node, call: &Call) -> Container {
+    let boot_id = node.records.read().boot_id().to_owned();
+    let incarnation = node.records.next_incarnation();
     let variables = call.question().variables.iter();
     Container {
         schema: SCHEMA,
-        boot_id: node.records.read().boot_id().to_owned(),
+        boot_id,
         key: call.key.clone(),
-        incarnation: node.records.next_incarnation(),
+        incarnation,
         runtime: call.question().runtime.to_string_lossy().into_owned(),
         global_flags: call.global_flags(),
         bundle: call.bundle.to_string_lossy().into_owned(),

@@ -2,7 +2,8 @@
 //! Resources of running containers: updates and evictions that plugins ask for, written to cgroups
 //! or passed to the runtime.
 //!
-//! It never notifies a plugin. An update that fails never fails the event that it came with.
+//! It never notifies a plugin, and an update that fails never fails the event that it came with. It
+//! imports `node`, `registry`, `runtime` and `watch`.
 
 pub(crate) mod apply;
 pub(crate) mod classes;

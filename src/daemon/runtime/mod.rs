@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The real runtime as seen from outside: its state directory, its log, the exit status that a
+//! The real runtime as seen from outside: its state directory, its log, the exit code that a
 //! monitor wrote, and commands that the daemon runs itself.
 //!
-//! It changes no record and asks no plugin. It imports `watch`.
+//! It never changes a record and asks no plugin. It imports `watch`.
 
 pub(crate) mod command;
 pub(crate) mod error_log;

@@ -20,13 +20,17 @@ use crate::link::Proceed;
 use crate::plugin::Event;
 use crate::spec::overlay;
 use crate::spec::patch::{PatchedSpec, Resolved};
-use crate::state::{Change, Container, Key, Lifecycle};
+use crate::state::{Change, Container, Lifecycle};
 
 /// Decides a `create`, `run` or `restore`. `None`: the ID is taken, so that the runtime refuses it
 /// in its own words; the container that has it stays as it is, whatever becomes of this call.
 pub(crate) async fn create(node: &Rc<Node>, call: &mut Call) -> Result<Option<Proceed>> {
-    if is_taken(node, &call.key).await {
-        return Ok(None);
+    if let Some(old) = node.container(&call.key) {
+        if is_alive(node, &old) {
+            return Ok(None);
+        }
+        // Docker and Podman restart with the same ID: the plugins hear of the old one's end first.
+        removal::removed(node, &old.key).await;
     }
     let is_started = call.call.verb.creates_and_starts();
     let record = record::blank_record(node, call);
@@ -48,20 +52,14 @@ pub(crate) async fn create(node: &Rc<Node>, call: &mut Call) -> Result<Option<Pr
     }
 }
 
-/// Whether a container of this ID lives or is just being created. An old incarnation that is gone
-/// is stopped and removed for the plugins first (Docker and Podman restart with the same ID).
-async fn is_taken(node: &Rc<Node>, key: &Key) -> bool {
-    let Some(old) = node.container(key) else { return false };
-    let is_taken = match old.state {
-        Lifecycle::Creating => settle::is_being_created(node, key),
+/// Whether the runtime knows this container, or is just creating it.
+fn is_alive(node: &Node, old: &Container) -> bool {
+    match old.state {
+        Lifecycle::Creating => settle::is_being_created(node, &old.key),
         Lifecycle::Created | Lifecycle::Running | Lifecycle::Stopped | Lifecycle::Removed => {
-            state_dir::exists(&node.host, key)
+            state_dir::exists(&node.host, &old.key)
         }
-    };
-    if !is_taken {
-        removal::removed(node, key).await;
     }
-    is_taken
 }
 
 /// Asks the plugins, merges, patches. Returns the name of the patched file, if there is one.

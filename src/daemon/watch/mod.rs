@@ -3,7 +3,7 @@
 //! a created container was let go.
 //!
 //! It never decides what an event means, and knows no record, no pod and no plugin. It imports no
-//! other room of the daemon.
+//! other room.
 
 pub(crate) mod folders;
 pub(crate) mod pidfd;

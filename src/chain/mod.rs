@@ -16,5 +16,5 @@ mod validate;
 
 pub use chained_plugin::{Cause, ChainedPlugin, PluginFailure, PluginReply, unknown_field_line};
 pub use create::{ChainError, ChainObserver, Participants, SMALL, create};
-pub use notify::{Told, notify_all, notify_until_refused};
+pub use notify::{Notification, notify_all, notify_until_refused};
 pub use update::{stop, update};

@@ -10,7 +10,7 @@ use super::create::{ChainError, ChainObserver};
 
 /// An event, as plugins are notified of it.
 #[derive(Debug, Clone)]
-pub struct Told {
+pub struct Notification {
     /// The event.
     pub event: Event,
     /// Its pod.
@@ -24,7 +24,7 @@ pub struct Told {
     pub resources: Option<(Option<api::LinuxResources>, Option<api::LinuxResources>)>,
 }
 
-impl Told {
+impl Notification {
     /// An event without resources.
     pub fn new(event: Event, pod: api::PodSandbox, container: Option<api::Container>) -> Self {
         Self { event, pod, container, root: String::new(), resources: None }
@@ -43,11 +43,11 @@ impl Told {
 /// Fails with the first refusal, and how many had been asked by then.
 pub async fn notify_until_refused(
     subscribers: &[Rc<ChainedPlugin>],
-    told: &Told,
+    notification: &Notification,
     observer: &dyn ChainObserver,
 ) -> Result<(), ChainError> {
     for (index, member) in subscribers.iter().enumerate() {
-        match notify(member, told).await {
+        match notify(member, notification).await {
             PluginReply::Answer(()) => {}
             PluginReply::Skipped(why) => observer.skipped(&member.id(), &why),
             PluginReply::Refusal(failure) => return Err(ChainError { failure, asked: index + 1 }),
@@ -58,30 +58,42 @@ pub async fn notify_until_refused(
 
 /// Notifies every subscriber in turn, whatever they reply: it has happened. Returns the failures.
 /// NRI: in the reference the first failure keeps it from the others (BUG-44, BUG-47).
-pub async fn notify_all(subscribers: &[Rc<ChainedPlugin>], told: &Told) -> Vec<PluginFailure> {
+pub async fn notify_all(
+    subscribers: &[Rc<ChainedPlugin>],
+    notification: &Notification,
+) -> Vec<PluginFailure> {
     let mut failures = Vec::new();
     for member in subscribers {
-        if let PluginReply::Refusal(failure) = notify(member, told).await {
+        if let PluginReply::Refusal(failure) = notify(member, notification).await {
             failures.push(failure);
         }
     }
     failures
 }
 
-async fn notify(member: &ChainedPlugin, told: &Told) -> PluginReply<()> {
+async fn notify(member: &ChainedPlugin, notification: &Notification) -> PluginReply<()> {
     member
-        .ask(told.event, async {
-            match (&told.resources, told.event) {
+        .ask(notification.event, async {
+            match (&notification.resources, notification.event) {
                 (Some((overhead, resources)), Event::UpdatePodSandbox) => {
                     let request = api::UpdatePodSandboxRequest {
-                        pod: Some(told.pod.clone()).into(),
+                        pod: Some(notification.pod.clone()).into(),
                         overhead_linux_resources: overhead.clone().into(),
                         linux_resources: resources.clone().into(),
                         ..api::UpdatePodSandboxRequest::default()
                     };
                     member.plugin.update_pod_sandbox(&request).await
                 }
-                _ => member.plugin.notify(told.event, &told.pod, told.container.as_ref()).await,
+                _ => {
+                    member
+                        .plugin
+                        .notify(
+                            notification.event,
+                            &notification.pod,
+                            notification.container.as_ref(),
+                        )
+                        .await
+                }
             }
         })
         .await

@@ -15,7 +15,7 @@ use crate::error::{Context, Error, Result};
 use crate::files::{self, Original};
 use crate::host::Point;
 use crate::spec::patch::{self, PatchError};
-use crate::state::{Container, Key, Lifecycle, Patched};
+use crate::state::{Container, ContainerKey, Lifecycle, Patched};
 
 /// The engine's document, as the plugins are shown it and as it is patched.
 pub(crate) struct Bundle {
@@ -75,7 +75,7 @@ impl Bundle {
     ///
     /// # Errors
     /// Fails when the disk refuses.
-    pub(crate) fn write_engines(&self, node: &Node, key: &Key) -> Result<Option<String>> {
+    pub(crate) fn write_engines(&self, node: &Node, key: &ContainerKey) -> Result<Option<String>> {
         if !self.is_patched {
             return Ok(None);
         }
@@ -86,11 +86,16 @@ impl Bundle {
     ///
     /// # Errors
     /// Fails when the disk refuses.
-    pub(crate) fn write_beside(&self, node: &Node, key: &Key, bytes: &[u8]) -> Result<String> {
+    pub(crate) fn write_beside(
+        &self,
+        node: &Node,
+        key: &ContainerKey,
+        bytes: &[u8],
+    ) -> Result<String> {
         self.lay_beside(node, key, bytes).map_err(|error| error.hint("the bundle is unchanged"))
     }
 
-    fn lay_beside(&self, node: &Node, key: &Key, bytes: &[u8]) -> Result<String> {
+    fn lay_beside(&self, node: &Node, key: &ContainerKey, bytes: &[u8]) -> Result<String> {
         let incarnation = node.records.read().container(key).map(|record| record.incarnation);
         let Some(incarnation) = incarnation else {
             return Err(Error::new("the container was removed while its plugins were asked"));

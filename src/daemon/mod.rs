@@ -102,7 +102,7 @@ async fn serve(
     stand_in: Option<StandIn>,
 ) -> Result<()> {
     let hangups = reload::hangups()?;
-    let wrappers = sockets::for_wrappers(&loaded.config)?;
+    let wrappers = sockets::wrapper_socket(&loaded.config)?;
     loaded.problems.iter().for_each(|problem| warn!("{}", problem.text));
     let host = loaded.config.host();
     let boot_id = std::fs::read_to_string(host.path("/proc/sys/kernel/random/boot_id"));
@@ -135,7 +135,7 @@ async fn serve(
     info!("nri-runc {} is ready", env!("CARGO_PKG_VERSION"));
     tokio::select! {
         told = signals::until_told_to_end() => told?,
-        () = run_dir.keep() => {}
+        () = run_dir.keep_complete() => {}
         () = started_with.reload_at(hangups) => {}
         () = started_with.until_fixed() => {}
     }
@@ -174,7 +174,7 @@ async fn farewell(node: &Rc<Node>) {
     info!("stopping");
     node.process.is_ending.set(true);
     let shutdowns = node.registry.connected().into_iter().map(|connected| {
-        tokio::task::spawn_local(async move { connected.seat.plugin.shutdown().await })
+        tokio::task::spawn_local(async move { connected.chained.plugin.shutdown().await })
     });
     let shutdowns: Vec<_> = shutdowns.collect();
     for shutdown in shutdowns {

@@ -22,14 +22,14 @@ use crate::plugin::socket::SocketFile;
 
 use crate::daemon::node::{Node, log_failure};
 use crate::daemon::plugins::admission;
-use crate::daemon::process::sockets::{self, DaemonLock, ForWrappers};
+use crate::daemon::process::sockets::{self, DaemonLock, WrapperSocket};
 use crate::daemon::recovery::bypassed;
 use crate::daemon::server::drain::Drain;
 use crate::daemon::server::session;
-use crate::daemon::watch::folders::Watched;
+use crate::daemon::watch::folders::WatchedFolder;
 
 /// How often it is looked at when the kernel has no watch left.
-const WITHOUT_A_WATCH: Duration = Duration::from_secs(5);
+const UNWATCHED_CHECK: Duration = Duration::from_secs(5);
 
 /// How long after a failure it is tried again, at first and at most.
 const RETRY_PAUSES: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(5)];
@@ -76,7 +76,7 @@ impl RunDir {
     }
 
     /// Serves wrappers, and looks for the notes of those that went past us.
-    pub(crate) fn open(&self, wrappers: ForWrappers) -> Result<()> {
+    pub(crate) fn open(&self, wrappers: WrapperSocket) -> Result<()> {
         let listener = sockets::asynchronous(wrappers.listener)?;
         self.socket.set(wrappers.file);
         // Whoever has connected to an earlier socket is served by its own task.
@@ -102,7 +102,7 @@ impl RunDir {
     }
 
     /// Keeps the run directory whole. Ends when another daemon has it.
-    pub(crate) async fn keep(&self) {
+    pub(crate) async fn keep_complete(&self) {
         let (mut pause, mut is_said) = (RETRY_PAUSES[0], false);
         loop {
             // Before it is looked at: what goes meanwhile is not missed.
@@ -131,7 +131,7 @@ impl RunDir {
     }
 
     /// None where the kernel has no watch left, or one of the folders is not there.
-    fn watch(&self) -> Option<[Watched; 2]> {
+    fn watch(&self) -> Option<[WatchedFolder; 2]> {
         let run = &self.node.config.run_dir;
         let folders = &self.node.watches.folders;
         Some([folders.watch(run)?, folders.watch(&run.join("state"))?])
@@ -184,12 +184,12 @@ impl RunDir {
     }
 }
 
-async fn wait(watched: Option<[Watched; 2]>) {
+async fn wait(watched: Option<[WatchedFolder; 2]>) {
     match watched {
         Some([mut run, mut state]) => tokio::select! {
             () = run.next_departure() => {}
             () = state.next_departure() => {}
         },
-        None => tokio::time::sleep(WITHOUT_A_WATCH).await,
+        None => tokio::time::sleep(UNWATCHED_CHECK).await,
     }
 }

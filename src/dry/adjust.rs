@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
 use crate::adaptation::{Creation, Merged, Rights};
-use crate::chain::{self, ChainError, ChainedPlugin, Participants, Told};
+use crate::chain::{self, ChainError, ChainedPlugin, Notification, Participants};
 use crate::config::Config;
 use crate::engine::Role;
 use crate::error::{Context, Error, Result, quoted};
@@ -231,7 +231,7 @@ async fn create_and_remove(
         tracing::warn!("no plugin takes part: see nri.plugin_path, and --wait with --socket");
     }
     let told = |event, container: Option<&api::Container>| {
-        Told::new(event, pod.clone(), container.cloned())
+        Notification::new(event, pod.clone(), container.cloned())
     };
     let runs = told(Event::RunPodSandbox, None);
     let allowed =

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use serde_json::{Value, json};
 
 use crate::adaptation::{Creation, Updated};
-use crate::chain::{self, ChainError, Participants, PluginFailure, Told};
+use crate::chain::{self, ChainError, Notification, Participants, PluginFailure};
 use crate::plugin::{Event, api};
 
 use super::dry_run::DryRun;
@@ -19,7 +19,7 @@ pub(super) async fn call(dry_run: &Rc<DryRun>, request: ScriptCall) -> Value {
         ScriptCall::Create(request) => create(dry_run, request).await,
         ScriptCall::Update(request) => update(dry_run, request).await,
         ScriptCall::Stop(request) => stop(dry_run, request).await,
-        ScriptCall::Told(told) => notify(dry_run, &told).await,
+        ScriptCall::Notification(told) => notify(dry_run, &told).await,
     };
     answered.unwrap_or_else(|failure| json!({"error": failure.text, "cause": failure.cause.name()}))
 }
@@ -79,7 +79,7 @@ async fn stop(
 
 /// Notifies the subscribers. An event that may be refused ends with the first refusal; an event
 /// that has happened reaches all of them.
-async fn notify(dry_run: &DryRun, told: &Told) -> Result<Value, PluginFailure> {
+async fn notify(dry_run: &DryRun, told: &Notification) -> Result<Value, PluginFailure> {
     let subscribers = dry_run.subscribers(told.event);
     match told.event {
         Event::RunPodSandbox | Event::UpdatePodSandbox | Event::StartContainer => {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::{Map, Value};
 
-use crate::chain::Told;
+use crate::chain::Notification;
 use crate::config::parse_duration;
 use crate::plugin::{ALL_EVENTS, Event, api};
 
@@ -59,7 +59,7 @@ pub(super) enum ScriptCall {
     Update(api::UpdateContainerRequest),
     Stop(api::StopContainerRequest),
     /// Its reply has no content.
-    Told(Box<Told>),
+    Notification(Box<Notification>),
 }
 
 /// A line that cannot be read; with its id, if that could be.
@@ -194,16 +194,20 @@ fn call(name: &Value, request: &Value) -> Result<Command, String> {
                 linux_resources: resources,
                 special_fields: _,
             } = read(request)?;
-            let mut told = Told::new(event, pod.unwrap_or_default(), None);
+            let mut told = Notification::new(event, pod.unwrap_or_default(), None);
             told.resources = Some((overhead.into_option(), resources.into_option()));
-            ScriptCall::Told(Box::new(told))
+            ScriptCall::Notification(Box::new(told))
         }
         Event::RunPodSandbox
         | Event::StopPodSandbox
         | Event::RemovePodSandbox
         | Event::PostUpdatePodSandbox => {
             let api::RunPodSandboxRequest { pod, special_fields: _ } = read(request)?;
-            ScriptCall::Told(Box::new(Told::new(event, pod.unwrap_or_default(), None)))
+            ScriptCall::Notification(Box::new(Notification::new(
+                event,
+                pod.unwrap_or_default(),
+                None,
+            )))
         }
         Event::PostCreateContainer
         | Event::StartContainer
@@ -212,7 +216,11 @@ fn call(name: &Value, request: &Value) -> Result<Command, String> {
         | Event::RemoveContainer => {
             let api::StartContainerRequest { pod, container, special_fields: _ } = read(request)?;
             let container = container.unwrap_or_default();
-            ScriptCall::Told(Box::new(Told::new(event, pod.unwrap_or_default(), Some(container))))
+            ScriptCall::Notification(Box::new(Notification::new(
+                event,
+                pod.unwrap_or_default(),
+                Some(container),
+            )))
         }
     };
     Ok(Command::Call(Box::new(request)))

@@ -13,7 +13,7 @@ use crate::error::{Context, Error, Result};
 use crate::files;
 use crate::fnv::fnv64;
 
-use super::{Container, Key, Lifecycle, Pod, SCHEMA};
+use super::{Container, ContainerKey, Lifecycle, Pod, SCHEMA};
 
 const CONTAINERS: &str = "containers";
 const PODS: &str = "pods";
@@ -102,7 +102,7 @@ impl RecordFolders {
     }
 
     /// Removes it.
-    pub(super) fn remove_kept(&self, key: &Key) {
+    pub(super) fn remove_kept(&self, key: &ContainerKey) {
         files::remove_at(&self.kept, &file_name(key));
     }
 
@@ -274,7 +274,7 @@ fn set_aside(dir: &Path, path: &Path, why: &str, problems: &mut Vec<String>) {
 }
 
 /// A file name for a key: roots differ, ids may be anything that the runtime accepts.
-fn file_name(key: &Key) -> String {
+fn file_name(key: &ContainerKey) -> String {
     // The hash is over the root, and over what is cut off the id: short and stable across versions.
     // The id beside it keeps the name readable.
     let cut = key.id.bytes().skip(READABLE);

@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use std::hash::{BuildHasher, RandomState};
 use std::rc::Rc;
 
-use super::{Container, Key};
+use super::{Container, ContainerKey};
 
 /// The three ways.
 #[derive(Debug, Default)]
@@ -21,18 +21,18 @@ pub(super) struct Index {
     by_folder: HashedKeys,
 }
 
-type HashedKeys = BTreeSet<(u64, Rc<Key>)>;
+type HashedKeys = BTreeSet<(u64, Rc<ContainerKey>)>;
 
 impl Index {
     /// Takes a container in; one that is there already changes nothing.
-    pub(super) fn add(&mut self, key: &Rc<Key>, container: &Container) {
+    pub(super) fn add(&mut self, key: &Rc<ContainerKey>, container: &Container) {
         for (keys, hash) in self.ways(container) {
             keys.insert((hash, Rc::clone(key)));
         }
     }
 
     /// Strikes a container off.
-    pub(super) fn remove(&mut self, key: &Rc<Key>, container: &Container) {
+    pub(super) fn remove(&mut self, key: &Rc<ContainerKey>, container: &Container) {
         for (keys, hash) in self.ways(container) {
             keys.remove(&(hash, Rc::clone(key)));
         }
@@ -45,21 +45,21 @@ impl Index {
         [(&mut self.by_id, id), (&mut self.by_pod, pod), (&mut self.by_folder, folder)]
     }
 
-    pub(super) fn of_id(&self, id: &str) -> impl Iterator<Item = &Rc<Key>> {
+    pub(super) fn of_id(&self, id: &str) -> impl Iterator<Item = &Rc<ContainerKey>> {
         of(&self.by_id, self.hasher.hash_one(id))
     }
 
-    pub(super) fn of_pod(&self, pod: &str) -> impl Iterator<Item = &Rc<Key>> {
+    pub(super) fn of_pod(&self, pod: &str) -> impl Iterator<Item = &Rc<ContainerKey>> {
         of(&self.by_pod, self.hasher.hash_one(pod))
     }
 
-    pub(super) fn of_folder(&self, folder: &str) -> impl Iterator<Item = &Rc<Key>> {
+    pub(super) fn of_folder(&self, folder: &str) -> impl Iterator<Item = &Rc<ContainerKey>> {
         of(&self.by_folder, self.hasher.hash_one(folder))
     }
 }
 
-fn of(keys: &HashedKeys, hash: u64) -> impl Iterator<Item = &Rc<Key>> {
-    let least = Rc::new(Key { root: String::new(), id: String::new() });
+fn of(keys: &HashedKeys, hash: u64) -> impl Iterator<Item = &Rc<ContainerKey>> {
+    let least = Rc::new(ContainerKey { root: String::new(), id: String::new() });
     let from = keys.range((hash, least)..);
     from.take_while(move |(other, _)| *other == hash).map(|(_, key)| key)
 }

@@ -18,7 +18,7 @@ use serde_json::{Map, Value};
 
 use crate::files::{self, Original};
 
-pub use notes::{Change, EVICTION, InFlight, Patched, Skipped, Updating, Wish};
+pub use notes::{Change, EVICTION, InFlight, Patched, PendingUpdate, Skipped, Updating};
 
 pub use store::Store;
 pub use wire::Wire;
@@ -29,7 +29,7 @@ pub const SCHEMA: u32 = 1;
 
 /// A container as the runtime knows it: ids are unique only below one runtime root.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct Key {
+pub struct ContainerKey {
     /// The runtime's state directory, `--root` or its default.
     pub root: String,
     /// The id on the command line.
@@ -96,7 +96,7 @@ pub struct Container {
     /// Boot in which it was written: nothing of it means anything after another boot.
     pub boot_id: String,
     /// Root and id.
-    pub key: Key,
+    pub key: ContainerKey,
     /// Counts creations of the same id.
     pub incarnation: u64,
     /// The real runtime.
@@ -178,7 +178,7 @@ pub struct Container {
     pub in_flight: Option<InFlight>,
     /// What plugins want of it once it is created.
     #[serde(default)]
-    pub deferred: Vec<Wish>,
+    pub deferred: Vec<PendingUpdate>,
     /// The `update` that is under way.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub updating: Option<Updating>,
@@ -262,7 +262,7 @@ pub struct Pod {
     /// Where it is in its life.
     pub state: PodState,
     /// Its infrastructure container, if it has one.
-    pub sandbox: Option<Key>,
+    pub sandbox: Option<ContainerKey>,
     /// The NRI message.
     pub message: Wire,
     /// Why it was refused, if it was.

@@ -38,7 +38,7 @@ pub struct Skipped {
 
 /// What plugins want of a container.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
-pub struct Wish {
+pub struct PendingUpdate {
     /// What is to be set, as OCI resources.
     pub part: Map<String, Value>,
     /// The block I/O class behind it, by name; empty for none.

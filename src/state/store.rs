@@ -10,7 +10,7 @@ use crate::error::{Context, Result};
 
 use super::disk::{self, LoadedRecords, RecordFolders};
 use super::index::Index;
-use super::{Container, Key, Lifecycle, Pod};
+use super::{Container, ContainerKey, Lifecycle, Pod};
 
 /// How many removed or refused containers `explain` still answers for (D27).
 const REMEMBERED: usize = 1000;
@@ -29,16 +29,16 @@ pub struct Store {
     folders: RecordFolders,
     boot_id: String,
     /// Read much more often than changed: who reads one shares it.
-    containers: BTreeMap<Rc<Key>, Rc<Container>>,
+    containers: BTreeMap<Rc<ContainerKey>, Rc<Container>>,
     index: Index,
     pods: BTreeMap<String, Pod>,
     gone: VecDeque<Container>,
     gone_pods: VecDeque<Pod>,
     /// Those of them whose record is still on disk, oldest first.
-    kept: VecDeque<Key>,
+    kept: VecDeque<ContainerKey>,
     incarnations: u64,
     /// Containers whose record could not be written.
-    unwritten: BTreeSet<Key>,
+    unwritten: BTreeSet<ContainerKey>,
     /// Pods, likewise.
     unwritten_pods: BTreeSet<String>,
     is_stamped: bool,
@@ -109,7 +109,7 @@ impl Store {
     /// Fails when the disk refuses.
     pub fn rebuild(&mut self) -> Result<()> {
         self.folders = RecordFolders::open(&self.dir)?;
-        self.unwritten = self.containers.keys().map(|key| Key::clone(key)).collect();
+        self.unwritten = self.containers.keys().map(|key| ContainerKey::clone(key)).collect();
         self.unwritten_pods = self.pods.keys().cloned().collect();
         // The last of each id is written last.
         let kept = self.gone.iter().filter(|gone| gone.was_made() && self.kept.contains(&gone.key));
@@ -133,12 +133,12 @@ impl Store {
     }
 
     /// The container, if it is known.
-    pub fn container(&self, key: &Key) -> Option<&Container> {
+    pub fn container(&self, key: &ContainerKey) -> Option<&Container> {
         self.containers.get(key).map(Rc::as_ref)
     }
 
     /// The same to hold: it stays as it is now.
-    pub fn shared(&self, key: &Key) -> Option<Rc<Container>> {
+    pub fn shared(&self, key: &ContainerKey) -> Option<Rc<Container>> {
         self.containers.get(key).cloned()
     }
 
@@ -220,7 +220,11 @@ impl Store {
     ///
     /// # Errors
     /// Fails when the disk refuses; memory is unchanged then.
-    pub fn change(&mut self, key: &Key, change: impl FnOnce(&mut Container)) -> Result<()> {
+    pub fn change(
+        &mut self,
+        key: &ContainerKey,
+        change: impl FnOnce(&mut Container),
+    ) -> Result<()> {
         let Some(container) = self.containers.get(key) else { return Ok(()) };
         let mut container = Container::clone(container);
         change(&mut container);
@@ -232,7 +236,7 @@ impl Store {
     ///
     /// # Errors
     /// Fails when the disk refuses.
-    pub fn note(&mut self, key: &Key, change: impl FnOnce(&mut Container)) -> Result<()> {
+    pub fn note(&mut self, key: &ContainerKey, change: impl FnOnce(&mut Container)) -> Result<()> {
         if let Some(container) = self.containers.get_mut(key) {
             change(Rc::make_mut(container));
             self.unwritten.insert(key.clone());
@@ -268,14 +272,14 @@ impl Store {
 
     /// Changes what is known without writing it: for what a crash may lose, because the request
     /// it belongs to is lost with it. The next [`Store::change`] writes it too.
-    pub fn change_in_memory(&mut self, key: &Key, change: impl FnOnce(&mut Container)) {
+    pub fn change_in_memory(&mut self, key: &ContainerKey, change: impl FnOnce(&mut Container)) {
         if let Some(container) = self.containers.get_mut(key) {
             change(Rc::make_mut(container));
         }
     }
 
     /// Forgets a container; it is still explained for a while.
-    pub fn forget(&mut self, key: &Key) {
+    pub fn forget(&mut self, key: &ContainerKey) {
         let Some((key, container)) = self.containers.remove_entry(key) else { return };
         self.folders.remove_container(&container);
         self.index.remove(&key, &container);
@@ -310,7 +314,7 @@ impl Store {
     }
 
     /// What was kept of an earlier container of this id is not needed any more.
-    pub fn drop_kept(&mut self, key: &Key) {
+    pub fn drop_kept(&mut self, key: &ContainerKey) {
         if self.kept.contains(key) {
             self.kept.retain(|other| other != key);
             self.folders.remove_kept(key);

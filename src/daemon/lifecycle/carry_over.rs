@@ -8,7 +8,7 @@
 
 use crate::engine::EngineKind;
 use crate::spec::{overlay, owned};
-use crate::state::{Container, Key, Wish};
+use crate::state::{Container, ContainerKey, PendingUpdate};
 
 use crate::daemon::node::messages::{self, Classes};
 use crate::daemon::node::{Node, log_failure};
@@ -18,21 +18,25 @@ use crate::daemon::resources::in_force::Block;
 const EVENT: &str = "restart under the same id";
 
 /// Keeps what plugins had set in a container that is about to be forgotten, if it may be made anew.
-pub(crate) fn keep(node: &Node, record: &Container) {
+pub(crate) fn keep_values(node: &Node, record: &Container) {
     let is_later = record.overlay != record.at_creation || is_moved(record);
     if !record.was_made() {
         return; // What an earlier one left still holds.
     }
     let may_return = !EngineKind::named(&record.engine).is_some_and(EngineKind::uses_ids_once);
     if is_later && !record.is_sandbox && may_return {
-        log_failure("keeping what plugins had set", node.records.keep(record));
+        log_failure("keeping what plugins had set", node.records.keep_for_successor(record));
     } else {
         node.records.drop_kept(&record.key);
     }
 }
 
 /// What is to be set once the container is created; `answered` is what this creation's plugins set.
-pub(crate) fn from_earlier(node: &Node, key: &Key, answered: &Block) -> Option<Wish> {
+pub(crate) fn from_earlier(
+    node: &Node,
+    key: &ContainerKey,
+    answered: &Block,
+) -> Option<PendingUpdate> {
     let store = node.records.read();
     let new = store.container(key)?;
     let old = store.gone().rev().find(|gone| gone.key == *key && gone.was_made())?;
@@ -63,7 +67,7 @@ pub(crate) fn from_earlier(node: &Node, key: &Key, answered: &Block) -> Option<W
         return None;
     }
     let blockio_class = blockio.filter(|_| part.contains_key("blockIO"));
-    Some(Wish { part, blockio_class, rdt_class, owners, event: EVENT.to_owned() })
+    Some(PendingUpdate { part, blockio_class, rdt_class, owners, event: EVENT.to_owned() })
 }
 
 /// Whether it entered its RDT group after its creation.

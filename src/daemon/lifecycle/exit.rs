@@ -9,7 +9,7 @@ use crate::daemon::lifecycle::{late_start, settle, stop};
 use crate::daemon::node::Node;
 use crate::daemon::node::queues::InitProcess;
 use crate::daemon::watch::pidfd;
-use crate::state::Key;
+use crate::state::ContainerKey;
 
 /// Watches every init process that the other rooms hand over. Never ends.
 pub(crate) async fn watch_all(node: Rc<Node>) {
@@ -35,7 +35,7 @@ async fn watch(node: Rc<Node>, init: InitProcess) {
     Box::pin(exited(&node, &key, incarnation, process)).await;
 }
 
-async fn exited(node: &Rc<Node>, key: &Key, incarnation: u64, process: Option<OwnedFd>) {
+async fn exited(node: &Rc<Node>, key: &ContainerKey, incarnation: u64, process: Option<OwnedFd>) {
     if let Some(record) = node.container(key).filter(|record| !record.is_sandbox) {
         let code = node.caches.exit_codes.wait(&node.host, &record, process.as_ref()).await;
         // A `delete` may have told of the exit meanwhile; the removal is still to be told.

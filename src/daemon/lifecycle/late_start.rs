@@ -10,12 +10,12 @@ use crate::daemon::node::Node;
 use crate::daemon::pods::life;
 use crate::daemon::runtime::state_dir;
 use crate::daemon::watch::pidfd;
-use crate::daemon::watch::start_watch::Gate;
+use crate::daemon::watch::start_watch::StartWatch;
 use crate::plugin::Event;
-use crate::state::{Key, Lifecycle, PodState};
+use crate::state::{ContainerKey, Lifecycle, PodState};
 
 /// A container was started and nobody told: plugins hear of it afterwards, and cannot refuse.
-pub(crate) async fn started(node: &Rc<Node>, key: &Key) {
+pub(crate) async fn started(node: &Rc<Node>, key: &ContainerKey) {
     let Some(record) = node.container(key) else { return };
     if record.state != Lifecycle::Created || record.in_flight.is_some() {
         return;
@@ -41,10 +41,10 @@ pub(crate) async fn started(node: &Rc<Node>, key: &Key) {
 /// `process`: its init process, unless that has been reaped.
 pub(crate) async fn until_started(
     node: &Rc<Node>,
-    key: &Key,
+    key: &ContainerKey,
     incarnation: u64,
     process: Option<&OwnedFd>,
-    mut folder: Gate,
+    mut folder: StartWatch,
 ) {
     let waits = |node: &Node| {
         let record = node.container(key).filter(|record| record.incarnation == incarnation)?;
@@ -53,7 +53,7 @@ pub(crate) async fn until_started(
     while waits(node).is_some() {
         let has_ended = process.is_none_or(pidfd::has_ended);
         // Without its folder only what was seen in it counts.
-        if folder.is_open(state_dir::exists(&node.host, key)) {
+        if folder.has_started(state_dir::exists(&node.host, key)) {
             let lane = node.lane(key);
             let _turn = lane.turn.lock().await;
             if waits(node).is_some() {

@@ -8,12 +8,12 @@ use crate::daemon::node::Node;
 use crate::daemon::resources::updates;
 use crate::error::{Error, Result, quoted};
 use crate::plugin::Event;
-use crate::state::Key;
+use crate::state::ContainerKey;
 
 /// Notifies every plugin that knows the container of what has happened to it.
-pub(crate) async fn notify(node: &Rc<Node>, event: Event, key: &Key) {
-    let Some(told) = node.told(event, key) else { return };
-    if let Some(updated) = node.registry.notify_all(&told).await {
+pub(crate) async fn notify(node: &Rc<Node>, event: Event, key: &ContainerKey) {
+    let Some(notification) = node.notification(event, key) else { return };
+    if let Some(updated) = node.registry.notify_all(&notification).await {
         updates::carry_out(node, updated, event.name(), key).await;
     }
 }
@@ -22,9 +22,9 @@ pub(crate) async fn notify(node: &Rc<Node>, event: Event, key: &Key) {
 ///
 /// # Errors
 /// Fails with the plugin that refused.
-pub(crate) async fn ask_to_start(node: &Rc<Node>, key: &Key, hint: &str) -> Result<()> {
-    let Some(told) = node.told(Event::StartContainer, key) else { return Ok(()) };
-    let (skipped, allowed) = node.registry.notify_until_refused(&told).await;
+pub(crate) async fn ask_to_start(node: &Rc<Node>, key: &ContainerKey, hint: &str) -> Result<()> {
+    let Some(notification) = node.notification(Event::StartContainer, key) else { return Ok(()) };
+    let (skipped, allowed) = node.registry.notify_until_refused(&notification).await;
     if !skipped.is_empty() {
         node.change(key, |record| record.skipped.extend(skipped));
     }

@@ -7,10 +7,10 @@ use crate::clock::now;
 use crate::daemon::node::Node;
 use crate::daemon::runtime::error_log::{RuntimeLog, change_behind};
 use crate::error::Error;
-use crate::state::Key;
+use crate::state::ContainerKey;
 
 /// Notes what the runtime refused: in `explain`, and among the failures where a plugin is behind it.
-pub(crate) fn note(node: &Node, key: &Key, verb: &str, log: Option<&RuntimeLog>) {
+pub(crate) fn note_refusal(node: &Node, key: &ContainerKey, verb: &str, log: Option<&RuntimeLog>) {
     let Some(record) = node.container(key) else { return };
     let Some(words) = log.and_then(RuntimeLog::last_error) else {
         let what = if verb == "start" { "start" } else { "create" };

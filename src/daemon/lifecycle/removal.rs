@@ -10,10 +10,10 @@ use crate::daemon::node::Node;
 use crate::daemon::pods::life;
 use crate::daemon::runtime::state_dir;
 use crate::plugin::Event;
-use crate::state::Key;
+use crate::state::ContainerKey;
 
 /// The container is removed.
-pub(crate) async fn removed(node: &Rc<Node>, key: &Key) {
+pub(crate) async fn removed(node: &Rc<Node>, key: &ContainerKey) {
     let Some(record) = node.container(key) else { return };
     stop::stopped(node, key).await;
     if !record.is_sandbox {
@@ -21,14 +21,14 @@ pub(crate) async fn removed(node: &Rc<Node>, key: &Key) {
         notify::notify(node, Event::RemoveContainer, key).await;
     }
     bundle::restore(node, &record);
-    carry_over::keep(node, &record);
+    carry_over::keep_values(node, &record);
     state::forget(node, key);
     life::end_if_empty(node, &record.pod).await;
     node.drop_idle_lanes(key, &record.pod);
 }
 
 /// After a `delete` ran: whether the runtime still knows the container decides.
-pub(crate) async fn settle(node: &Rc<Node>, key: &Key) {
+pub(crate) async fn settle(node: &Rc<Node>, key: &ContainerKey) {
     if !state_dir::exists(&node.host, key) {
         removed(node, key).await;
     } else if node.container(key).is_some_and(|record| record.deleting.is_some()) {

@@ -14,16 +14,16 @@ use crate::daemon::pods::life;
 use crate::daemon::resources::updates;
 use crate::error::Error;
 use crate::plugin::Event;
-use crate::state::Key;
+use crate::state::ContainerKey;
 
 /// Rolls back a creation that was refused.
-pub(crate) async fn refused(node: &Rc<Node>, key: &Key, error: &Error) {
+pub(crate) async fn refused(node: &Rc<Node>, key: &ContainerKey, error: &Error) {
     node.change(key, |record| record.refuse(error.to_string(), now()));
     creation(node, key).await;
 }
 
 /// Rolls back a creation.
-pub(crate) async fn creation(node: &Rc<Node>, key: &Key) {
+pub(crate) async fn creation(node: &Rc<Node>, key: &ContainerKey) {
     let Some(record) = node.container(key) else { return };
     debug!("the creation of {} is rolled back", key.id);
     bundle::restore(node, &record);

@@ -10,20 +10,25 @@ use tracing::debug;
 use crate::argv::Verb;
 use crate::daemon::bundle;
 use crate::daemon::lifecycle::{notify, refusal, removal, rollback, state, update_outcome};
-use crate::daemon::node::lane::{Lane, Pending};
+use crate::daemon::node::lane::{Lane, PendingVerb};
 use crate::daemon::node::{Node, log_failure};
 use crate::daemon::resources::updates;
 use crate::daemon::runtime::state_dir;
 use crate::daemon::watch::pidfd;
 use crate::host::Point;
 use crate::plugin::Event;
-use crate::state::{Container, Key, Lifecycle};
+use crate::state::{Container, ContainerKey, Lifecycle};
 
 /// How long a runtime's `start` may take longer than the process that it started.
 const START_WAIT: Duration = Duration::from_secs(2);
 
 /// Watches a runtime process until it exits, then settles its verb.
-pub(crate) fn watch(node: &Rc<Node>, key: &Key, lane: &Rc<Lane>, pending: Rc<Pending>) {
+pub(crate) fn watch(
+    node: &Rc<Node>,
+    key: &ContainerKey,
+    lane: &Rc<Lane>,
+    pending: Rc<PendingVerb>,
+) {
     lane.pending.borrow_mut().push(Rc::clone(&pending));
     let (node, key, lane) = (Rc::clone(node), key.clone(), Rc::clone(lane));
     tokio::task::spawn_local(async move {
@@ -32,7 +37,7 @@ pub(crate) fn watch(node: &Rc<Node>, key: &Key, lane: &Rc<Lane>, pending: Rc<Pen
         }
         pidfd::ended(&pending.process).await;
         // At once: other requests may write from here on, whoever has the turn.
-        update_outcome::note(&node, &key, &pending);
+        update_outcome::note_taken(&node, &key, &pending);
         let turn = lane.turn.lock().await;
         settle_exited(&node, &key, &lane).await;
         drop(turn);
@@ -41,7 +46,7 @@ pub(crate) fn watch(node: &Rc<Node>, key: &Key, lane: &Rc<Lane>, pending: Rc<Pen
 }
 
 /// Settles every verb of this lane whose runtime process has exited; the lane is held.
-pub(crate) async fn settle_exited(node: &Rc<Node>, key: &Key, lane: &Lane) {
+pub(crate) async fn settle_exited(node: &Rc<Node>, key: &ContainerKey, lane: &Lane) {
     loop {
         let next = {
             let mut pending = lane.pending.borrow_mut();
@@ -53,7 +58,7 @@ pub(crate) async fn settle_exited(node: &Rc<Node>, key: &Key, lane: &Lane) {
     }
 }
 
-async fn settle(node: &Rc<Node>, key: &Key, pending: &Pending) {
+async fn settle(node: &Rc<Node>, key: &ContainerKey, pending: &PendingVerb) {
     log_failure("settling a verb", node.host.point(Point::DaemonSettle));
     if let Some(by_wrapper) = &pending.by_wrapper
         && by_wrapper().await
@@ -83,7 +88,7 @@ async fn settle(node: &Rc<Node>, key: &Key, pending: &Pending) {
 /// A container that exits at once may have exited before the runtime process that started it:
 /// that one is waited for, so that its success is told first. One that hangs keeps no exit back.
 pub(crate) async fn wait_for_start(lane: &Lane) {
-    let is_start = |pending: &&Rc<Pending>| pending.verb == Verb::Start;
+    let is_start = |pending: &&Rc<PendingVerb>| pending.verb == Verb::Start;
     let starting = lane.pending.borrow().iter().find(is_start).map(Rc::clone);
     if let Some(pending) = starting {
         let _late = tokio::time::timeout(START_WAIT, pidfd::ended(&pending.process)).await;
@@ -91,17 +96,22 @@ pub(crate) async fn wait_for_start(lane: &Lane) {
 }
 
 /// Whether the runtime process that creates this container still works.
-pub(crate) fn is_being_created(node: &Node, key: &Key) -> bool {
+pub(crate) fn is_being_created(node: &Node, key: &ContainerKey) -> bool {
     let lane = node.lane(key);
     let pending = lane.pending.borrow();
     pending.iter().any(|pending| pending.verb.creates() && !pidfd::has_ended(&pending.process))
 }
 
 /// `create` succeeded if there is an init process; else the creation is rolled back.
-async fn settle_create(node: &Rc<Node>, key: &Key, record: &Container, pending: &Pending) {
+async fn settle_create(
+    node: &Rc<Node>,
+    key: &ContainerKey,
+    record: &Container,
+    pending: &PendingVerb,
+) {
     let pid_file = pending.pid_file.as_deref();
     let Some(pid) = state_dir::init_pid(&node.host, key, pid_file, pending.pid_file_before) else {
-        refusal::note(node, key, "create", pending.log.as_ref());
+        refusal::note_refusal(node, key, "create", pending.log.as_ref());
         rollback::creation(node, key).await;
         return;
     };
@@ -113,15 +123,20 @@ async fn settle_create(node: &Rc<Node>, key: &Key, record: &Container, pending: 
         if !record.is_sandbox {
             notify::notify(node, Event::PostCreateContainer, key).await;
         }
-        node.watch_init_with(&record, Some(pending.take_gate(&node.host, key)));
+        node.watch_init_with(&record, Some(pending.take_start_watch(&node.host, key)));
     }
 }
 
 /// `start` succeeded if no process waits at the fifo any more, even if init has exited since.
-async fn settle_start(node: &Rc<Node>, key: &Key, record: &Container, pending: &Pending) {
+async fn settle_start(
+    node: &Rc<Node>,
+    key: &ContainerKey,
+    record: &Container,
+    pending: &PendingVerb,
+) {
     if record.state != Lifecycle::Created || state_dir::waits_for_start(&node.host, key) {
         if record.state == Lifecycle::Created {
-            refusal::note(node, key, "start", pending.log.as_ref());
+            refusal::note_refusal(node, key, "start", pending.log.as_ref());
         }
         return node.change(key, |_| ());
     }
@@ -133,13 +148,13 @@ async fn settle_start(node: &Rc<Node>, key: &Key, record: &Container, pending: &
 }
 
 /// A foreground `run` lasts as long as its container: its start is looked for meanwhile.
-async fn follow_run(node: &Rc<Node>, key: &Key, pending: &Pending, lane: &Lane) {
+async fn follow_run(node: &Rc<Node>, key: &ContainerKey, pending: &PendingVerb, lane: &Lane) {
     // The runtime's state may be gone when the start is seen.
     let mut init = None;
     loop {
         let has_exited = pidfd::has_ended(&pending.process);
         init = state_dir::init_pid(&node.host, key, None, None).or(init);
-        if pending.gate.borrow_mut().is_open(init.is_some()) {
+        if pending.start_watch.borrow_mut().has_started(init.is_some()) {
             // Its document was read long since.
             drop(pending.bundle.borrow_mut().take());
             let _turn = lane.turn.lock().await;
@@ -148,7 +163,7 @@ async fn follow_run(node: &Rc<Node>, key: &Key, pending: &Pending, lane: &Lane) 
         if has_exited {
             return;
         }
-        let changes = pending.gate.borrow().changes();
+        let changes = pending.start_watch.borrow().changes();
         tokio::select! {
             () = pidfd::ended(&pending.process) => {}
             () = changes => {}
@@ -157,15 +172,15 @@ async fn follow_run(node: &Rc<Node>, key: &Key, pending: &Pending, lane: &Lane) 
 }
 
 /// The foreground runtime is gone, or a detached one has started its container, or failed.
-async fn settle_run(node: &Rc<Node>, key: &Key, pending: &Pending) {
+async fn settle_run(node: &Rc<Node>, key: &ContainerKey, pending: &PendingVerb) {
     let pid_file = pending.pid_file.as_deref();
     let init = state_dir::init_pid(&node.host, key, pid_file, pending.pid_file_before);
-    let is_started = pending.gate.borrow_mut().is_open(init.is_some());
+    let is_started = pending.start_watch.borrow_mut().has_started(init.is_some());
     if is_started {
         running(node, key, pending, init).await;
     }
     if !is_started && init.is_none() {
-        refusal::note(node, key, pending.verb.name(), pending.log.as_ref());
+        refusal::note_refusal(node, key, pending.verb.name(), pending.log.as_ref());
     }
     if !state_dir::exists(&node.host, key) {
         removal::removed(node, key).await;
@@ -181,7 +196,7 @@ async fn settle_run(node: &Rc<Node>, key: &Key, pending: &Pending) {
 }
 
 /// The container was started; the first to see it says so.
-async fn running(node: &Rc<Node>, key: &Key, pending: &Pending, init: Option<u32>) {
+async fn running(node: &Rc<Node>, key: &ContainerKey, pending: &PendingVerb, init: Option<u32>) {
     let Some(record) = node.container(key) else { return };
     if record.incarnation != pending.incarnation || record.state != Lifecycle::Creating {
         return;

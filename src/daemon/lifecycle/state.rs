@@ -7,10 +7,10 @@ use crate::daemon::node::{Node, log_failure};
 use crate::daemon::runtime::{exit_status, state_dir};
 use crate::daemon::watch::pidfd;
 use crate::host::Point;
-use crate::state::{Container, Key, Lifecycle};
+use crate::state::{Container, ContainerKey, Lifecycle};
 
 /// The runtime has created the container: its init process is known.
-pub(crate) fn mark_created(node: &Node, key: &Key, pid: u32) {
+pub(crate) fn mark_created(node: &Node, key: &ContainerKey, pid: u32) {
     let start = pidfd::start_time(&node.host, pid);
     node.change(key, |record| {
         set_init(record, pid, start);
@@ -19,7 +19,7 @@ pub(crate) fn mark_created(node: &Node, key: &Key, pid: u32) {
 }
 
 /// The container's process was started; `init` is it, where it was not known before.
-pub(crate) fn mark_running(node: &Node, key: &Key, init: Option<u32>) {
+pub(crate) fn mark_running(node: &Node, key: &ContainerKey, init: Option<u32>) {
     let start = init.and_then(|pid| pidfd::start_time(&node.host, pid));
     node.change(key, |record| {
         if let Some(pid) = init {
@@ -41,7 +41,7 @@ fn set_init(record: &mut Container, pid: u32, start: Option<u64>) {
 }
 
 /// The container's process has exited; false where that was known, or there is no container.
-pub(crate) fn mark_stopped(node: &Node, key: &Key) -> bool {
+pub(crate) fn mark_stopped(node: &Node, key: &ContainerKey) -> bool {
     let Some(record) = node.container(key) else { return false };
     if matches!(record.state, Lifecycle::Stopped | Lifecycle::Removed) {
         return false;
@@ -62,7 +62,7 @@ pub(crate) fn mark_stopped(node: &Node, key: &Key) -> bool {
 }
 
 /// Adds what became known of a container's exit after plugins were notified of it.
-pub(crate) fn learn_exit_status(node: &Node, key: &Key) {
+pub(crate) fn learn_exit_status(node: &Node, key: &ContainerKey) {
     let Some(record) = node.container(key) else { return };
     if record.init_pid.is_none() || !record.status_reason.is_empty() {
         return;
@@ -78,7 +78,7 @@ pub(crate) fn learn_exit_status(node: &Node, key: &Key) {
 }
 
 /// The container is removed: its record goes, and is still explained for a while.
-pub(crate) fn forget(node: &Node, key: &Key) {
+pub(crate) fn forget(node: &Node, key: &ContainerKey) {
     log_failure("forgetting a container", node.host.point(Point::DaemonForget));
     node.records.forget(key);
 }

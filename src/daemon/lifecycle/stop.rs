@@ -9,10 +9,10 @@ use crate::daemon::node::queues::PodNews;
 use crate::daemon::node::{Node, log_failure};
 use crate::host::Point;
 use crate::plugin::Event;
-use crate::state::Key;
+use crate::state::ContainerKey;
 
 /// Marks a container stopped and notifies the plugins; the second time nothing happens.
-pub(crate) async fn stopped(node: &Rc<Node>, key: &Key) {
+pub(crate) async fn stopped(node: &Rc<Node>, key: &ContainerKey) {
     let Some(record) = node.container(key) else { return };
     // Marked before plugins are notified: a concurrent caller must not notify them again.
     if !state::mark_stopped(node, key) {

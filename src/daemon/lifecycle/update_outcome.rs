@@ -5,7 +5,7 @@
 use std::rc::Rc;
 
 use crate::daemon::lifecycle::notify;
-use crate::daemon::node::lane::{Holds, Pending};
+use crate::daemon::node::lane::{PendingVerb, ProposedUpdate};
 use crate::daemon::node::{Node, log_failure, messages};
 use crate::daemon::resources::{apply, in_force};
 use crate::daemon::runtime::state_dir::{self, Stamp};
@@ -13,18 +13,18 @@ use crate::host::Point;
 use crate::plugin::Event;
 use crate::runtime::RuntimeKind;
 use crate::spec::overlay;
-use crate::state::{Container, Key};
+use crate::state::{Container, ContainerKey};
 
 /// The runtime of an `update` has ended: if it took the update, its values hold from now on.
 /// A replaced state file says so. crun keeps none; there the cgroup files tell. The second call
 /// does nothing.
-pub(crate) fn note(node: &Rc<Node>, key: &Key, pending: &Pending) {
-    let Some(holds) = pending.holds.borrow_mut().take() else { return };
+pub(crate) fn note_taken(node: &Rc<Node>, key: &ContainerKey, pending: &PendingVerb) {
+    let Some(proposed) = pending.proposed.borrow_mut().take() else { return };
     let Some(record) = node.container(key) else { return };
     if record.incarnation != pending.incarnation {
         return;
     }
-    pending.is_told.set(conclude(node, &record, pending.state_before, holds));
+    pending.is_told.set(conclude(node, &record, pending.state_before, proposed));
 }
 
 /// Returns whether plugins are to hear of it.
@@ -32,13 +32,13 @@ pub(crate) fn conclude(
     node: &Rc<Node>,
     record: &Container,
     before: Option<Stamp>,
-    holds: Holds,
+    proposed: ProposedUpdate,
 ) -> bool {
     let key = &record.key;
     let after = state_dir::state_stamp(&node.host, key);
     let is_replaced = after.is_some() && after != before;
-    let mut tried = holds.engine.clone();
-    overlay::put_over(&mut tried, &holds.overlay);
+    let mut tried = proposed.engine.clone();
+    overlay::put_over(&mut tried, &proposed.overlay);
     let is_crun = RuntimeKind::of_program(&record.runtime) == RuntimeKind::Crun;
     let is_taken = is_replaced || (is_crun && apply::has_taken(node, record, &tried));
     if !is_taken {
@@ -50,7 +50,8 @@ pub(crate) fn conclude(
         return false;
     }
     log_failure("recording an update", node.host.point(Point::DaemonUpdated));
-    let Holds { engine, overlay, owners, changes, classes, is_told, writing: _writing } = holds;
+    let ProposedUpdate { engine, overlay, owners, changes, classes, is_told, writing: _writing } =
+        proposed;
     node.change(key, |record| {
         record.engine_resources = engine;
         record.overlay = overlay;
@@ -65,8 +66,8 @@ pub(crate) fn conclude(
 }
 
 /// Tells those who were asked that the update was done.
-pub(crate) async fn settle(node: &Rc<Node>, key: &Key, pending: &Pending) {
-    note(node, key, pending);
+pub(crate) async fn settle(node: &Rc<Node>, key: &ContainerKey, pending: &PendingVerb) {
+    note_taken(node, key, pending);
     if pending.is_told.take() {
         notify::notify(node, Event::PostUpdateContainer, key).await;
     }

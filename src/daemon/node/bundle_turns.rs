@@ -26,10 +26,10 @@ type Directory = (u64, u64);
 
 /// The bundles in which containers are being created.
 #[derive(Debug, Default)]
-pub(crate) struct Bundles(RefCell<HashMap<Directory, InUse>>);
+pub(crate) struct Bundles(RefCell<HashMap<Directory, BundleInUse>>);
 
 #[derive(Debug)]
-struct InUse {
+struct BundleInUse {
     turn: Arc<Mutex<()>>,
     /// The container that has the turn.
     holder: String,
@@ -64,7 +64,7 @@ impl Bundles {
     fn lock(&self, directory: Directory) -> Arc<Mutex<()>> {
         let mut all = self.0.borrow_mut();
         all.retain(|_, used| Arc::strong_count(&used.turn) > 1);
-        let new = || InUse { turn: Arc::default(), holder: String::new() };
+        let new = || BundleInUse { turn: Arc::default(), holder: String::new() };
         Arc::clone(&all.entry(directory).or_insert_with(new).turn)
     }
 

@@ -4,28 +4,32 @@
 use std::collections::HashSet;
 use std::rc::Rc;
 
-use crate::chain::Told;
+use crate::chain::Notification;
 use crate::daemon::node::messages;
 use crate::daemon::registry::connected::Subject;
 use crate::plugin::{Encoded, Event, api};
-use crate::state::{Container, Key, Lifecycle, Pod, PodState, Store};
+use crate::state::{Container, ContainerKey, Lifecycle, Pod, PodState, Store};
 
 /// An event about a container in its present state.
-pub(crate) fn of_container(store: &Store, event: Event, key: &Key) -> Option<Told> {
+pub(crate) fn of_container(
+    store: &Store,
+    event: Event,
+    key: &ContainerKey,
+) -> Option<Notification> {
     let container = store.container(key)?;
     let pod = store.pod(&container.pod).map(messages::pod);
     let pod = pod.unwrap_or_else(|| messages::only_pod_id(&container.pod));
     let mut message = messages::container(container);
     messages::as_told_at(event, container, &mut message);
-    Some(Told::new(event, pod, Some(message)).below(&key.root))
+    Some(Notification::new(event, pod, Some(message)).below(&key.root))
 }
 
 /// An event about a pod.
-pub(crate) fn of_pod(store: &Store, event: Event, id: &str) -> Option<Told> {
+pub(crate) fn of_pod(store: &Store, event: Event, id: &str) -> Option<Notification> {
     let pod = store.pod(id)?;
     let mut message = messages::pod(pod);
     messages::as_told_at_the_end(event, pod, &mut message);
-    Some(Told::new(event, message, None))
+    Some(Notification::new(event, message, None))
 }
 
 /// Everything a plugin is synchronized with: pods that were announced, and containers, those that

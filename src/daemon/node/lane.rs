@@ -19,12 +19,12 @@ use crate::daemon::node::bundle_turns::{BundleTurn, Bundles};
 use crate::daemon::node::messages::Classes;
 use crate::daemon::runtime::error_log::RuntimeLog;
 use crate::daemon::runtime::state_dir::{self, Stamp};
-use crate::daemon::watch::start_watch::Gate;
+use crate::daemon::watch::start_watch::StartWatch;
 use crate::host::Host;
-use crate::state::{Change, Key, Store};
+use crate::state::{Change, ContainerKey, Store};
 
 /// A verb whose runtime process was seen to start and not yet seen to end.
-pub(crate) struct Pending {
+pub(crate) struct PendingVerb {
     pub(crate) verb: Verb,
     pub(crate) incarnation: u64,
     /// The runtime's process: the wrapper's, after exec.
@@ -39,21 +39,21 @@ pub(crate) struct Pending {
     /// Where the runtime says why it refuses.
     pub(crate) log: Option<RuntimeLog>,
     /// `run`, `restore`: whether the container was started.
-    pub(crate) gate: RefCell<Gate>,
+    pub(crate) start_watch: RefCell<StartWatch>,
     /// `create`, `run`, `restore`: nobody else creates in this bundle until the runtime has read
     /// its document.
     pub(crate) bundle: RefCell<Option<BundleTurn>>,
     /// `update`: what holds once the runtime took it; until then nobody else writes.
-    pub(crate) holds: RefCell<Option<Holds>>,
+    pub(crate) proposed: RefCell<Option<ProposedUpdate>>,
     /// `update`: it was taken, and plugins wait to hear of it.
     pub(crate) is_told: Cell<bool>,
 }
 
-impl Pending {
+impl PendingVerb {
     /// What a verb leaves open until its runtime process has exited.
     pub(crate) fn new(
         host: &Host,
-        key: &Key,
+        key: &ContainerKey,
         (verb, incarnation): (Verb, u64),
         (pid, process): (u32, OwnedFd),
     ) -> Self {
@@ -67,16 +67,16 @@ impl Pending {
             pid_file_before: None,
             state_before: state_dir::state_stamp(host, key),
             log: None,
-            gate: RefCell::new(Gate::new(state_dir::folder(host, key))),
+            start_watch: RefCell::new(StartWatch::new(state_dir::folder(host, key))),
             bundle: RefCell::default(),
-            holds: RefCell::default(),
+            proposed: RefCell::default(),
             is_told: Cell::new(false),
         }
     }
 
     /// Takes out what was seen of the container's folder.
-    pub(crate) fn take_gate(&self, host: &Host, key: &Key) -> Gate {
-        self.gate.replace(Gate::new(state_dir::folder(host, key)))
+    pub(crate) fn take_start_watch(&self, host: &Host, key: &ContainerKey) -> StartWatch {
+        self.start_watch.replace(StartWatch::new(state_dir::folder(host, key)))
     }
 }
 
@@ -86,7 +86,7 @@ pub(crate) type WrappersAccount = Box<dyn Fn() -> LocalBoxFuture<'static, bool>>
 
 /// What holds once the runtime took an update, and the right to write meanwhile.
 #[derive(Debug)]
-pub(crate) struct Holds {
+pub(crate) struct ProposedUpdate {
     pub(crate) engine: Map<String, Value>,
     pub(crate) overlay: Map<String, Value>,
     pub(crate) owners: BTreeMap<String, String>,
@@ -103,7 +103,7 @@ pub(crate) struct Lane {
     /// Held by the verb that is being answered or settled.
     pub(crate) turn: Mutex<()>,
     /// Verbs whose outcome is still open, oldest first.
-    pub(crate) pending: RefCell<Vec<Rc<Pending>>>,
+    pub(crate) pending: RefCell<Vec<Rc<PendingVerb>>>,
     /// Held while the container's resources are written, by a runtime or by us: never while a
     /// plugin is asked, and never while waiting for a turn.
     pub(crate) writing: Arc<Mutex<()>>,
@@ -112,25 +112,25 @@ pub(crate) struct Lane {
 /// The lanes of all containers and pods of which something is under way.
 #[derive(Default)]
 pub(crate) struct Lanes {
-    all: RefCell<HashMap<Key, Rc<Lane>>>,
+    all: RefCell<HashMap<ContainerKey, Rc<Lane>>>,
     /// One create at a time in a bundle.
     pub(crate) bundles: Bundles,
 }
 
 impl Lanes {
     /// The lane of a container.
-    pub(crate) fn of(&self, key: &Key) -> Rc<Lane> {
+    pub(crate) fn container(&self, key: &ContainerKey) -> Rc<Lane> {
         Rc::clone(self.all.borrow_mut().entry(key.clone()).or_default())
     }
 
     /// The lane of a pod: announced once, and over before it may begin anew. It is taken after a
     /// container's, never before.
-    pub(crate) fn of_pod(&self, id: &str) -> Rc<Lane> {
-        self.of(&pod_key(id))
+    pub(crate) fn pod(&self, id: &str) -> Rc<Lane> {
+        self.container(&pod_key(id))
     }
 
     /// Drops the lanes of a container that was removed and of its pod, if nothing is under way.
-    pub(crate) fn drop_idle(&self, store: &Store, key: &Key, pod: &str) {
+    pub(crate) fn drop_idle(&self, store: &Store, key: &ContainerKey, pod: &str) {
         let mut lanes = self.all.borrow_mut();
         for (key, is_known) in [
             (key.clone(), store.container(key).is_some()),
@@ -148,7 +148,7 @@ impl Lanes {
     }
 
     /// Gives back the lane of a container that goes on living: thousands of them need none.
-    pub(crate) fn release(&self, key: &Key, lane: Rc<Lane>) {
+    pub(crate) fn release(&self, key: &ContainerKey, lane: Rc<Lane>) {
         drop(lane);
         let mut lanes = self.all.borrow_mut();
         if lanes.get(key).is_some_and(is_idle) {
@@ -164,6 +164,6 @@ fn is_idle(lane: &Rc<Lane>) -> bool {
 }
 
 /// No runtime's root is relative.
-fn pod_key(id: &str) -> Key {
-    Key { root: "pods".to_owned(), id: id.to_owned() }
+fn pod_key(id: &str) -> ContainerKey {
+    ContainerKey { root: "pods".to_owned(), id: id.to_owned() }
 }

@@ -251,7 +251,7 @@ mod tests {
             ..Default::default()
         };
         let whole = Wire(told.write_to_bytes().unwrap().into());
-        for message in [pod_to_wire(&told), whole] {
+        for message in [pod_to_wire(&notification), whole] {
             record.message = message;
             let now = api::PodSandbox { id: "p".to_owned(), pid: 0, ..told.clone() };
             assert_eq!(pod(&record), now);

@@ -19,15 +19,15 @@ use std::rc::Rc;
 
 use tracing::error;
 
-use crate::chain::Told;
+use crate::chain::Notification;
 use crate::config::Config;
 use crate::daemon::process::own::OwnProcess;
 use crate::daemon::registry::Registry;
-use crate::daemon::watch::start_watch::Gate;
+use crate::daemon::watch::start_watch::StartWatch;
 use crate::error::Result;
 use crate::host::Host;
 use crate::plugin::Event;
-use crate::state::{Container, Key, Pod, Store};
+use crate::state::{Container, ContainerKey, Pod, Store};
 
 use caches::Caches;
 use eviction_rate::EvictionRate;
@@ -70,12 +70,12 @@ impl Node {
     }
 
     /// What is known about a container now; it does not change in the caller's hands.
-    pub(crate) fn container(&self, key: &Key) -> Option<Rc<Container>> {
+    pub(crate) fn container(&self, key: &ContainerKey) -> Option<Rc<Container>> {
         self.records.container(key)
     }
 
     /// Changes a record; a disk that refuses is an operator's business, not the container's.
-    pub(crate) fn change(&self, key: &Key, change: impl FnOnce(&mut Container)) {
+    pub(crate) fn change(&self, key: &ContainerKey, change: impl FnOnce(&mut Container)) {
         if let Err(error) = self.records.note(key, change) {
             self.report.note_unwritten(&key.id, &error);
         }
@@ -89,17 +89,17 @@ impl Node {
     }
 
     /// The lane of a container.
-    pub(crate) fn lane(&self, key: &Key) -> Rc<Lane> {
-        self.lanes.of(key)
+    pub(crate) fn lane(&self, key: &ContainerKey) -> Rc<Lane> {
+        self.lanes.container(key)
     }
 
     /// The lane of a pod, to be taken after a container's, never before.
     pub(crate) fn pod_lane(&self, id: &str) -> Rc<Lane> {
-        self.lanes.of_pod(id)
+        self.lanes.pod(id)
     }
 
     /// Drops the lanes of a container that was removed and of its pod, if nothing is under way.
-    pub(crate) fn drop_idle_lanes(&self, key: &Key, pod: &str) {
+    pub(crate) fn drop_idle_lanes(&self, key: &ContainerKey, pod: &str) {
         self.lanes.drop_idle(&self.records.read(), key, pod);
     }
 
@@ -114,12 +114,12 @@ impl Node {
     }
 
     /// An event about a container in its present state.
-    pub(crate) fn told(&self, event: Event, key: &Key) -> Option<Told> {
+    pub(crate) fn notification(&self, event: Event, key: &ContainerKey) -> Option<Notification> {
         events::of_container(&self.records.read(), event, key)
     }
 
     /// An event about a pod.
-    pub(crate) fn told_pod(&self, event: Event, id: &str) -> Option<Told> {
+    pub(crate) fn pod_notification(&self, event: Event, id: &str) -> Option<Notification> {
         events::of_pod(&self.records.read(), event, id)
     }
 
@@ -129,8 +129,8 @@ impl Node {
     }
 
     /// The same with the container's folder as it was watched since the creation.
-    pub(crate) fn watch_init_with(&self, record: &Container, folder: Option<Gate>) {
-        let init = InitProcess::of(&self.host, record, folder);
+    pub(crate) fn watch_init_with(&self, record: &Container, folder: Option<StartWatch>) {
+        let init = InitProcess::open(&self.host, record, folder);
         init.into_iter().for_each(|init| self.watches.inits.send(init));
     }
 

@@ -11,11 +11,11 @@ use tokio::sync::Notify;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use crate::daemon::runtime::state_dir;
-use crate::daemon::watch::folders::Folders;
+use crate::daemon::watch::folders::FolderWatch;
 use crate::daemon::watch::pidfd;
-use crate::daemon::watch::start_watch::Gate;
+use crate::daemon::watch::start_watch::StartWatch;
 use crate::host::Host;
-use crate::state::{Container, Key};
+use crate::state::{Container, ContainerKey};
 
 /// A queue; its receiving end is taken once.
 pub(crate) struct Queue<T> {
@@ -44,26 +44,30 @@ impl<T> Queue<T> {
 
 /// The init process of a container, to be watched until it exits.
 pub(crate) struct InitProcess {
-    pub(crate) key: Key,
+    pub(crate) key: ContainerKey,
     pub(crate) incarnation: u64,
     /// None where it has been reaped.
     pub(crate) process: Option<OwnedFd>,
     /// The container's folder as it was watched since the creation.
-    pub(crate) folder: Gate,
+    pub(crate) folder: StartWatch,
 }
 
 impl InitProcess {
     /// The init process of this container, opened at once: its exit code can only be asked of a
     /// descriptor that was opened while it was there.
-    pub(crate) fn of(host: &Host, record: &Container, folder: Option<Gate>) -> Option<Self> {
+    pub(crate) fn open(
+        host: &Host,
+        record: &Container,
+        folder: Option<StartWatch>,
+    ) -> Option<Self> {
         let process = pidfd::open_same(host, record.init_pid?, record.init_start);
         let (key, incarnation) = (record.key.clone(), record.incarnation);
-        let folder = folder.unwrap_or_else(|| Gate::new(state_dir::folder(host, &key)));
+        let folder = folder.unwrap_or_else(|| StartWatch::new(state_dir::folder(host, &key)));
         Some(Self { key, incarnation, process, folder })
     }
 }
 
-/// News of pods that no call of a runtime begins or ends.
+/// FolderEvent of pods that no call of a runtime begins or ends.
 #[derive(Debug)]
 pub(crate) enum PodNews {
     /// Pods may come without a call from now on.
@@ -80,7 +84,7 @@ pub(crate) struct CrioWatch {
     pub(crate) news: Queue<PodNews>,
     /// Notified whenever a pod was forgotten.
     pub(crate) forgotten: Notify,
-    /// Folders under watch in which pods appear.
+    /// FolderWatch under watch in which pods appear.
     pub(crate) homes: RefCell<BTreeSet<PathBuf>>,
     /// IDs of pods whose folder is there and whose document is not yet.
     pub(crate) arriving: RefCell<BTreeSet<String>>,
@@ -92,7 +96,7 @@ pub(crate) struct CrioWatch {
 #[derive(Default)]
 pub(crate) struct Watches {
     /// The one inotify descriptor.
-    pub(crate) folders: Folders,
+    pub(crate) folders: FolderWatch,
     /// Init processes to be watched.
     pub(crate) inits: Queue<InitProcess>,
     pub(crate) crio: CrioWatch,

@@ -10,7 +10,7 @@ use tokio::sync::Notify;
 use tracing::info;
 
 use crate::error::Result;
-use crate::state::{Container, Key, Pod, Store};
+use crate::state::{Container, ContainerKey, Pod, Store};
 
 /// How often writing is tried again on a disk that refused.
 const DISK_RETRY: Duration = Duration::from_secs(1);
@@ -34,7 +34,7 @@ impl Records {
     }
 
     /// What is known about a container now; it does not change in the caller's hands.
-    pub(crate) fn container(&self, key: &Key) -> Option<Rc<Container>> {
+    pub(crate) fn container(&self, key: &ContainerKey) -> Option<Rc<Container>> {
         self.read().shared(key)
     }
 
@@ -55,12 +55,16 @@ impl Records {
     ///
     /// # Errors
     /// Fails when the disk refuses; nothing has changed then.
-    pub(crate) fn change(&self, key: &Key, change: impl FnOnce(&mut Container)) -> Result<()> {
+    pub(crate) fn change(
+        &self,
+        key: &ContainerKey,
+        change: impl FnOnce(&mut Container),
+    ) -> Result<()> {
         self.store.borrow_mut().change(key, change)
     }
 
     /// Changes a record without writing it: for what a crash may lose.
-    pub(crate) fn change_in_memory(&self, key: &Key, change: impl FnOnce(&mut Container)) {
+    pub(crate) fn change_in_memory(&self, key: &ContainerKey, change: impl FnOnce(&mut Container)) {
         self.store.borrow_mut().change_in_memory(key, change);
     }
 
@@ -68,13 +72,17 @@ impl Records {
     ///
     /// # Errors
     /// Fails when the disk refuses; it is tried again.
-    pub(crate) fn note(&self, key: &Key, change: impl FnOnce(&mut Container)) -> Result<()> {
+    pub(crate) fn note(
+        &self,
+        key: &ContainerKey,
+        change: impl FnOnce(&mut Container),
+    ) -> Result<()> {
         let written = self.store.borrow_mut().note(key, change);
         self.retry_if_refused(written)
     }
 
     /// Forgets a container; it is still explained for a while.
-    pub(crate) fn forget(&self, key: &Key) {
+    pub(crate) fn forget(&self, key: &ContainerKey) {
         self.store.borrow_mut().forget(key);
     }
 
@@ -87,12 +95,12 @@ impl Records {
     ///
     /// # Errors
     /// Fails when the disk refuses.
-    pub(crate) fn keep(&self, container: &Container) -> Result<()> {
+    pub(crate) fn keep_for_successor(&self, container: &Container) -> Result<()> {
         self.store.borrow_mut().keep(container)
     }
 
     /// Drops what was kept of an earlier container of this ID.
-    pub(crate) fn drop_kept(&self, key: &Key) {
+    pub(crate) fn drop_kept(&self, key: &ContainerKey) {
         self.store.borrow_mut().drop_kept(key);
     }
 

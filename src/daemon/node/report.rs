@@ -32,7 +32,7 @@ pub(crate) struct FailureNote {
 
 /// What of an engine could not be read, as `status` shows it: how often, and the last time.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Missing {
+pub(crate) struct UnreadSource {
     pub(crate) count: u64,
     pub(crate) at: i64,
     /// The container of the last time, empty where it is none's.
@@ -63,7 +63,7 @@ pub(crate) struct Report {
     pub(crate) requests: RefCell<BTreeMap<&'static str, u64>>,
     pub(crate) failures: RefCell<VecDeque<FailureNote>>,
     /// Engine and what of it could not be read; each is logged once.
-    pub(crate) missing: RefCell<BTreeMap<(&'static str, String), Missing>>,
+    pub(crate) missing: RefCell<BTreeMap<(&'static str, String), UnreadSource>>,
     /// The latest contradictions.
     pub(crate) contradictions: RefCell<VecDeque<Contradiction>>,
 }
@@ -130,7 +130,7 @@ impl Report {
                 "" => warn!("{engine}: {what}"),
                 id => warn!("{engine}: {what} (container {})", quoted(id)),
             }
-            Missing { count: 1, ..Missing::default() }
+            UnreadSource { count: 1, ..UnreadSource::default() }
         });
         (note.at, note.id) = (now(), id.to_owned());
         if known >= MISSING {

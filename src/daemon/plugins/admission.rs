@@ -58,14 +58,14 @@ pub(crate) async fn accept(node: Rc<Node>, listener: UnixListener) {
         tokio::task::spawn_local(async move {
             let pid = stream.peer_cred().ok().and_then(|peer| peer.pid());
             let settings = settings(&node);
-            let newcomer = node.registry.roster.enters(None, pid);
-            let upcalls = upcalls(&node, &newcomer);
+            let unregistered = node.registry.roster.enters(None, pid);
+            let upcalls = upcalls(&node, &unregistered);
             let pid = pid.unwrap_or(0);
             let shaken = tokio::select! {
                 shaken = plugin::handshake(stream, None, &settings, upcalls) => Some(shaken),
                 () = place.notified() => None,
             };
-            drop(newcomer);
+            drop(unregistered);
             waiting.borrow_mut().retain(|other| !Rc::ptr_eq(other, &place));
             match shaken {
                 Some(Ok(plugin)) => admit(&node, plugin, false).await,
@@ -78,7 +78,7 @@ pub(crate) async fn accept(node: Rc<Node>, listener: UnixListener) {
     }
 }
 
-/// A place for a newcomer. Where all are taken, who has waited longest without a word has to go:
+/// A place for a unregistered. Where all are taken, who has waited longest without a word has to go:
 /// a plugin that means it registers within milliseconds, even while others flood us.
 fn take_place(waiting: &Registering) -> Rc<Notify> {
     let mut waiting = waiting.borrow_mut();
@@ -122,32 +122,32 @@ pub(crate) async fn admit(node: &Rc<Node>, plugin: Plugin, launched: bool) {
             return;
         }
         info!("{id} reconnected and replaces the old connection");
-        old.seat.plugin.disconnect("it reconnected");
+        old.chained.plugin.disconnect("it reconnected");
         node.registry.remove(&old, "it reconnected");
     }
     // Snapshot and registration in one step: what happens from here on reaches it as events.
     let Moment { pods, containers, about } = events::snapshot_shared(&node.records.read());
     let settings = node.config.plugin(plugin.index(), plugin.name());
     let mistake = node.config.unreliable();
-    let seat =
+    let chained =
         ChainedPlugin::new(plugin, launched, &settings).with_unknown_rights(mistake.as_deref());
-    let connected = node.registry.add(seat, about);
+    let connected = node.registry.add(chained, about);
     let counts = (counted(pods.len(), "pod"), counted(containers.len(), "container"));
     let snapshot = EncodedSnapshot { pods, containers: encoded(containers).await };
     if !synchronize(node, &connected, snapshot).await {
-        connected.seat.plugin.disconnect("it could not be synchronized");
-        node.registry.remove(&connected, &connected.seat.plugin.closed().await);
+        connected.chained.plugin.disconnect("it could not be synchronized");
+        node.registry.remove(&connected, &connected.chained.plugin.closed().await);
         return;
     }
     connected.catch_up().await;
     info!("{id} is synchronized with {} and {}", counts.0, counts.1);
     remember_who_is_here(node);
     node.registry.returning.note_arrival();
-    let why = connected.seat.plugin.closed().await;
+    let why = connected.chained.plugin.closed().await;
     node.registry.remove(&connected, &why);
     record_protecting_plugins(node);
     // Its process, where it is ours, must not outlive its connection.
-    connected.seat.plugin.disconnect("its connection has ended");
+    connected.chained.plugin.disconnect("its connection has ended");
     info!("{id} disconnected: {}", quoted(&why));
 }
 
@@ -167,7 +167,7 @@ async fn synchronize(
     connected: &Rc<ConnectedPlugin>,
     snapshot: EncodedSnapshot,
 ) -> bool {
-    let outcome = connected.seat.plugin.synchronize_encoded(&snapshot).await;
+    let outcome = connected.chained.plugin.synchronize_encoded(&snapshot).await;
     drop(snapshot);
     let why = match outcome {
         Outcome::Answered(response) => {
@@ -182,8 +182,8 @@ async fn synchronize(
         Outcome::NotConnected | Outcome::Busy(_) => "went away".to_owned(),
     };
     node.report.note_failure(
-        &format!("{} could not be synchronized: it {why}", connected.seat.id()),
-        &connected.seat.id(),
+        &format!("{} could not be synchronized: it {why}", connected.chained.id()),
+        &connected.chained.id(),
     );
     false
 }
@@ -201,11 +201,11 @@ pub(crate) fn record_protecting_plugins(node: &Node) {
         return;
     }
     let mut list = String::new();
-    for seat in node.registry.synchronized() {
-        if seat.plugin.is_validator() {
-            list.push_str(&format!("{} validates adjustments\n", seat.id()));
-        } else if seat.policy().refuses_by_declaration() {
-            list.push_str(&format!("{} declares that its silence refuses\n", seat.id()));
+    for chained in node.registry.synchronized() {
+        if chained.plugin.is_validator() {
+            list.push_str(&format!("{} validates adjustments\n", chained.id()));
+        } else if chained.policy().refuses_by_declaration() {
+            list.push_str(&format!("{} declares that its silence refuses\n", chained.id()));
         }
     }
     let path = node.config.protecting_plugins();

@@ -21,7 +21,7 @@ use crate::daemon::watch::pidfd;
 
 /// How often the folders are looked at. What has changed is acted upon when it looks the same
 /// twice: a file that is being copied must not be executed.
-const LOOK: Duration = Duration::from_secs(1);
+const FOLDER_CHECK: Duration = Duration::from_secs(1);
 
 /// The pause before a plugin that ended is started again, at first and at most.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
@@ -34,23 +34,23 @@ const STEADY: Duration = Duration::from_secs(60);
 const LEAVING: Duration = Duration::from_secs(3);
 
 /// What is to run, by name; `None` tells its keeper to end it.
-type Wishes = BTreeMap<String, Sender<Option<PluginFile>>>;
+type WantedPlugins = BTreeMap<String, Sender<Option<PluginFile>>>;
 
 /// Keeps the pre-installed plugins running for ever.
-pub(crate) async fn keep(node: Rc<Node>) {
+pub(crate) async fn keep_running(node: Rc<Node>) {
     let config = &node.config;
     let look = || plugin::discover(&config.plugin_path, &config.plugin_config_path);
-    let (mut wishes, mut said) = (Wishes::new(), HashSet::new());
+    let (mut wanted, mut said) = (WantedPlugins::new(), HashSet::new());
     let mut seen = look();
     let mut done = None;
     loop {
         if done.as_ref() != Some(&seen) {
             complain(&seen.1, &mut said);
-            follow(&node, &mut wishes, &seen);
+            follow(&node, &mut wanted, &seen);
             done = Some(seen.clone());
         }
         loop {
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep(FOLDER_CHECK).await;
             let before = std::mem::replace(&mut seen, look());
             if seen == before {
                 break;
@@ -68,51 +68,51 @@ fn complain(unusable: &[Unusable], said: &mut HashSet<String>) {
     *said = lines;
 }
 
-/// Makes `wishes` what the folders show.
-fn follow(node: &Rc<Node>, wishes: &mut Wishes, seen: &(Vec<PluginFile>, Vec<Unusable>)) {
+/// Makes `wanted` what the folders show.
+fn follow(node: &Rc<Node>, wanted: &mut WantedPlugins, seen: &(Vec<PluginFile>, Vec<Unusable>)) {
     let (found, unusable) = seen;
-    wishes.retain(|id, wish| {
+    wanted.retain(|id, sender| {
         // A configuration that cannot be read is no reason to end a plugin that runs.
         let stays = found.iter().any(|file| file.id() == *id)
             || unusable.iter().any(|file| file.is_plugin && file.path.ends_with(id));
         if !stays {
             info!("the file of {id} was removed");
-            wish.send_replace(None);
+            sender.send_replace(None);
         }
         stays
     });
     for file in found {
         let id = file.id();
-        if let Some(wish) = wishes.get(&id) {
-            let is_new = wish.borrow().as_ref() != Some(file);
+        if let Some(sender) = wanted.get(&id) {
+            let is_new = sender.borrow().as_ref() != Some(file);
             if is_new {
                 info!("{id} or its configuration has changed: restarting it");
-                wish.send_replace(Some(file.clone()));
+                sender.send_replace(Some(file.clone()));
             }
         } else {
-            let (wish, wished) = channel(Some(file.clone()));
-            wishes.insert(id, wish);
+            let (sender, wanted_file) = channel(Some(file.clone()));
+            wanted.insert(id, sender);
             let record = node.registry.roster.launches(&file.index, &file.name);
-            tokio::task::spawn_local(look_after(Rc::clone(node), wished, record));
+            tokio::task::spawn_local(look_after(Rc::clone(node), wanted_file, record));
         }
     }
 }
 
-/// Runs one plugin again and again, until it is wished away.
+/// Runs one plugin again and again, until it is wanted_file away.
 async fn look_after(
     node: Rc<Node>,
-    mut wished: Receiver<Option<PluginFile>>,
+    mut wanted_file: Receiver<Option<PluginFile>>,
     record: Rc<LaunchRecord>,
 ) {
     let mut pauses = Pauses::default();
     loop {
-        let Some(file) = wished.borrow_and_update().clone() else { return };
+        let Some(file) = wanted_file.borrow_and_update().clone() else { return };
         let begun = Instant::now();
-        live(&node, &file, &mut wished, &record).await;
+        live(&node, &file, &mut wanted_file, &record).await;
         if node.process.is_ending.get() {
             return;
         }
-        if wished.borrow().as_ref() != Some(&file) {
+        if wanted_file.borrow().as_ref() != Some(&file) {
             pauses = Pauses::default();
             continue;
         }
@@ -121,7 +121,7 @@ async fn look_after(
         info!("restarting {} in {} s", file.id(), pause.as_secs());
         tokio::select! {
             () = tokio::time::sleep(pause) => {}
-            _ = wished.changed() => pauses = Pauses::default(),
+            _ = wanted_file.changed() => pauses = Pauses::default(),
         }
     }
 }
@@ -130,19 +130,20 @@ async fn look_after(
 async fn live(
     node: &Rc<Node>,
     file: &PluginFile,
-    wished: &mut Receiver<Option<PluginFile>>,
+    wanted_file: &mut Receiver<Option<PluginFile>>,
     record: &LaunchRecord,
 ) {
     let id = file.id();
     let log = ProcessLog::new(&id);
     record.starts(&log);
     let settings = admission::settings(node);
-    let newcomer = node.registry.roster.enters(Some((file.index.clone(), file.name.clone())), None);
+    let unregistered =
+        node.registry.roster.enters(Some((file.index.clone(), file.name.clone())), None);
     let started = tokio::select! {
-        started = Launched::start(file, &settings, upcalls(node, &newcomer), &log) => started,
-        _ = wished.changed() => return,
+        started = Launched::start(file, &settings, upcalls(node, &unregistered), &log) => started,
+        _ = wanted_file.changed() => return,
     };
-    drop(newcomer);
+    drop(unregistered);
     let plugin = match started {
         Ok(plugin) => plugin,
         Err(error) => {
@@ -156,20 +157,20 @@ async fn live(
         () = &mut registered => return gone(process.as_ref()).await,
         // Something that it started may keep its connection open.
         () = ended(process.as_ref()) => false,
-        _ = wished.changed() => true,
+        _ = wanted_file.changed() => true,
     };
-    if let Some(plugin) = node.registry.find(&id).filter(|plugin| plugin.seat.launched) {
+    if let Some(plugin) = node.registry.find(&id).filter(|plugin| plugin.chained.launched) {
         if is_wished_away {
-            let comes_back = wished.borrow().is_some();
+            let comes_back = wanted_file.borrow().is_some();
             if comes_back {
                 node.registry.returning.expect(&id, node.config.registration_timeout);
             }
             // Who asks it now is answered; nobody else asks it any more.
             let why = if comes_back { "its file changed" } else { "its file is gone" };
             node.registry.remove(&plugin, why);
-            plugin.seat.plugin.shutdown().await;
+            plugin.chained.plugin.shutdown().await;
         } else {
-            plugin.seat.plugin.disconnect("its process has ended, or its file is gone");
+            plugin.chained.plugin.disconnect("its process has ended, or its file is gone");
         }
     }
     registered.await;

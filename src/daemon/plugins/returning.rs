@@ -13,7 +13,7 @@ use crate::plugin;
 use crate::state::Store;
 
 use crate::daemon::node::{Node, log_failure};
-use crate::daemon::registry::returning::Expected;
+use crate::daemon::registry::returning::ExpectedPlugin;
 use crate::daemon::watch::pidfd;
 
 fn file(node: &Node) -> std::path::PathBuf {
@@ -23,11 +23,11 @@ fn file(node: &Node) -> std::path::PathBuf {
 /// Puts the connected plugins on record, each with its process and what would start it again.
 pub(crate) fn remember(node: &Node) {
     let rows = node.registry.connected().into_iter().map(|plugin| {
-        let pid = plugin.seat.plugin.pid().and_then(|pid| u32::try_from(pid).ok());
+        let pid = plugin.chained.plugin.pid().and_then(|pid| u32::try_from(pid).ok());
         let pid = pid.filter(|pid| *pid > 0);
         let cgroup = pid.map(|pid| cgroup(node, pid)).unwrap_or_default();
         json!({
-            "id": plugin.seat.id(),
+            "id": plugin.chained.id(),
             "pid": pid,
             "start": pid.and_then(|pid| pidfd::start_time(&node.host, pid)),
             "service": is_service(&cgroup),
@@ -53,22 +53,22 @@ pub(crate) fn expect(node: &Node) {
     let (files, _) = plugin::discover(&node.config.plugin_path, &node.config.plugin_config_path);
     let launched = files.iter().map(plugin::PluginFile::id);
     for id in launched.chain(node.config.wait_for.iter().cloned()) {
-        expected.insert(id, Expected::default());
+        expected.insert(id, ExpectedPlugin::default());
     }
     node.registry.returning.expect_all(expected, node.config.registration_timeout);
 }
 
 /// How a plugin that was connected is waited for; `None` where it cannot come back.
-fn may_return(node: &Node, id: &str, row: &Value) -> Option<Expected> {
+fn may_return(node: &Node, id: &str, row: &Value) -> Option<ExpectedPlugin> {
     let number = |key: &str| row[key].as_u64();
     let Some(pid) = number("pid").and_then(|pid| u32::try_from(pid).ok()) else {
-        return Some(Expected::default());
+        return Some(ExpectedPlugin::default());
     };
     let pod = row["pod"].as_str();
     let has_pod = pod.is_some_and(|pod| node.records.read().pod(pod).is_some());
     if has_pod || row["service"] == true {
         // A kubelet or systemd starts it again.
-        return Some(Expected::default());
+        return Some(ExpectedPlugin::default());
     }
     let process = pidfd::open_same(&node.host, pid, number("start"));
     if process.as_ref().is_none_or(pidfd::has_ended) {
@@ -76,7 +76,7 @@ fn may_return(node: &Node, id: &str, row: &Value) -> Option<Expected> {
         info!("not waiting for {id}: its process {pid} has exited{more}");
         return None;
     }
-    Some(Expected { process })
+    Some(ExpectedPlugin { process })
 }
 
 /// The cgroup of a process, by the line that every host has: version 2's, or the first.

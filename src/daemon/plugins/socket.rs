@@ -23,11 +23,11 @@ use crate::daemon::plugins::admission;
 use crate::daemon::plugins::launcher;
 use crate::daemon::plugins::returning;
 use crate::daemon::process::sockets::asynchronous;
-use crate::daemon::watch::folders::{News, Watched};
+use crate::daemon::watch::folders::{FolderEvent, WatchedFolder};
 use crate::daemon::watch::pidfd;
 
 /// How often the path is looked at although nothing was heard of it.
-const LOOK: Duration = Duration::from_secs(10);
+const PATH_CHECK: Duration = Duration::from_secs(10);
 
 /// A process that the kernel does not list with the path is connected to this seldom: an engine
 /// logs each connection that registers no plugin.
@@ -37,7 +37,7 @@ const CONNECT: Duration = Duration::from_secs(60);
 const SETTLE: Duration = Duration::from_millis(300);
 
 /// What is known of the process that has the path.
-struct Other {
+struct PathHolder {
     file: Option<SocketFile>,
     process: Option<OwnedFd>,
     pid: Option<i32>,
@@ -73,12 +73,12 @@ pub(crate) fn open(node: &Rc<Node>) {
     } else {
         launch(node);
     }
-    tokio::task::spawn_local(keep(Rc::clone(node)));
+    tokio::task::spawn_local(keep_socket(Rc::clone(node)));
 }
 
 fn launch(node: &Rc<Node>) {
     node.registry.socket.was_open.set(true);
-    tokio::task::spawn_local(launcher::keep(Rc::clone(node)));
+    tokio::task::spawn_local(launcher::keep_running(Rc::clone(node)));
 }
 
 fn accept(node: &Rc<Node>, Bound { listener, file }: Bound) {
@@ -102,11 +102,11 @@ fn accept(node: &Rc<Node>, Bound { listener, file }: Bound) {
 }
 
 /// Looks after the path for ever.
-async fn keep(node: Rc<Node>) {
+async fn keep_socket(node: Rc<Node>) {
     let path = node.config.socket_path.clone();
     let mut other = None;
     loop {
-        // Watched before it is looked at: what happens meanwhile is not missed.
+        // WatchedFolder before it is looked at: what happens meanwhile is not missed.
         let mut watched = watch_near(&node, &path);
         if !is_ours(&node, &path) && !still_theirs(&node, &path, other.as_mut()).await {
             other = look_again(&node, &path);
@@ -115,7 +115,7 @@ async fn keep(node: Rc<Node>) {
         let is_news = tokio::select! {
             () = something_happens(watched.as_mut()) => true,
             () = ends(process) => true,
-            () = tokio::time::sleep(LOOK) => false,
+            () = tokio::time::sleep(PATH_CHECK) => false,
         };
         if is_news {
             tokio::time::sleep(SETTLE).await;
@@ -124,14 +124,14 @@ async fn keep(node: Rc<Node>) {
 }
 
 /// The folder of the path, else the nearest one above it.
-fn watch_near(node: &Node, path: &Path) -> Option<Watched> {
+fn watch_near(node: &Node, path: &Path) -> Option<WatchedFolder> {
     path.ancestors().skip(1).find_map(|folder| node.watches.folders.watch(folder))
 }
 
-async fn something_happens(watched: Option<&mut Watched>) {
+async fn something_happens(watched: Option<&mut WatchedFolder>) {
     match watched {
         Some(watched) => {
-            let _whatever: News = watched.next().await;
+            let _whatever: FolderEvent = watched.next().await;
         }
         None => std::future::pending().await,
     }
@@ -149,7 +149,7 @@ fn is_ours(node: &Node, path: &Path) -> bool {
 }
 
 /// Whether the other process still has the path, as far as that shows without connecting to it.
-async fn still_theirs(node: &Node, path: &Path, other: Option<&mut Other>) -> bool {
+async fn still_theirs(node: &Node, path: &Path, other: Option<&mut PathHolder>) -> bool {
     let Some(other) = other else { return false };
     let is_there = other.file.is_some_and(|file| file.is_at(path));
     if !is_there || other.process.as_ref().is_some_and(pidfd::has_ended) {
@@ -169,11 +169,11 @@ async fn is_listed(node: &Node, path: &Path, pid: i32) -> bool {
 }
 
 /// Takes the path if no process listens there; else notes which one does.
-fn look_again(node: &Rc<Node>, path: &Path) -> Option<Other> {
+fn look_again(node: &Rc<Node>, path: &Path) -> Option<PathHolder> {
     let file = SocketFile::of(path).ok();
     match socket::for_plugins(&node.config) {
         Ok(bound) => {
-            take(node, bound);
+            take_path(node, bound);
             None
         }
         Err(why) => {
@@ -181,9 +181,9 @@ fn look_again(node: &Rc<Node>, path: &Path) -> Option<Other> {
                 NoPlugins::Taken(listener) => listener.clone(),
                 NoPlugins::SwitchedOff | NoPlugins::Failed(_) => Default::default(),
             };
-            note(node, path, why);
+            note_unavailable(node, path, why);
             let process = listener.pid.and_then(|pid| pidfd::open(u32::try_from(pid).ok()?));
-            Some(Other {
+            Some(PathHolder {
                 file,
                 process,
                 pid: listener.pid,
@@ -195,7 +195,7 @@ fn look_again(node: &Rc<Node>, path: &Path) -> Option<Other> {
 }
 
 /// No process listens there any more.
-fn take(node: &Rc<Node>, bound: Bound) {
+fn take_path(node: &Rc<Node>, bound: Bound) {
     let was_bystander = node.is_bystander();
     let path = node.config.socket_path.display();
     accept(node, bound);
@@ -210,7 +210,7 @@ fn take(node: &Rc<Node>, bound: Bound) {
 }
 
 /// Plugins cannot connect to us, and why; said when it changes.
-fn note(node: &Node, path: &Path, why: NoPlugins) {
+fn note_unavailable(node: &Node, path: &Path, why: NoPlugins) {
     let slot = &node.registry.socket;
     if slot.problem.borrow().as_ref() == Some(&why) {
         return;

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::sync::{Arc, OnceLock};
 
 use crate::daemon::node::Node;
-use crate::daemon::registry::roster::Newcomer;
+use crate::daemon::registry::roster::UnregisteredPlugin;
 use crate::daemon::resources::updates;
 use crate::plugin::{PluginIdentity, Upcalls, api};
 
@@ -26,7 +26,7 @@ struct Unsolicited {
     reply: tokio::sync::oneshot::Sender<Result<api::UpdateContainersResponse, String>>,
 }
 
-pub(super) fn upcalls(node: &Rc<Node>, newcomer: &Newcomer) -> Arc<dyn Upcalls> {
+pub(super) fn upcalls(node: &Rc<Node>, unregistered: &UnregisteredPlugin) -> Arc<dyn Upcalls> {
     let (sender, mut requests) = tokio::sync::mpsc::channel::<Unsolicited>(QUEUED);
     let node = Rc::clone(node);
     tokio::task::spawn_local(async move {
@@ -41,7 +41,7 @@ pub(super) fn upcalls(node: &Rc<Node>, newcomer: &Newcomer) -> Arc<dyn Upcalls> 
             tokio::task::yield_now().await;
         }
     });
-    Arc::new(UpdateRequests { requests: sender, registered: Arc::clone(&newcomer.registered) })
+    Arc::new(UpdateRequests { requests: sender, registered: Arc::clone(&unregistered.registered) })
 }
 
 #[async_trait::async_trait]

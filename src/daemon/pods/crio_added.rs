@@ -16,8 +16,8 @@ use tracing::debug;
 
 use crate::daemon::node::{Node, log_failure};
 use crate::daemon::pods::life;
-use crate::daemon::request::describe::{Seen, describe_folder};
-use crate::daemon::watch::folders::{Folders, News, Watched};
+use crate::daemon::request::describe::{Description, describe_folder};
+use crate::daemon::watch::folders::{FolderEvent, FolderWatch, WatchedFolder};
 use crate::engine::EngineKind;
 
 /// Where CRI-O keeps the folders, unless its configuration says otherwise: then its first
@@ -34,8 +34,8 @@ const DOCUMENT_WAIT: Duration = Duration::from_secs(300);
 const WAITED_FOR: usize = 1000;
 
 /// What a folder turned out to be.
-enum Folder {
-    Pod(Box<Seen>),
+enum PodFolder {
+    Pod(Box<Description>),
     SomethingElse,
     NotYet,
 }
@@ -51,7 +51,7 @@ pub(crate) async fn adopt(node: &Rc<Node>, is_first: bool) {
             continue;
         }
         for id in newcomers {
-            if let Folder::Pod(seen) = look(node, &home, &id).await {
+            if let PodFolder::Pod(seen) = read_folder(node, &home, &id).await {
                 let adopted = life::adopt_arrived(node, &seen);
                 log_failure("taking over a pod without containers", adopted);
             }
@@ -106,18 +106,18 @@ async fn follow(node: &Rc<Node>, home: &Path) {
         consider_all(node, home).await;
         loop {
             match watched.next().await {
-                News::Came(name) => consider(node, home, &name).await,
-                News::Unknown => consider_all(node, home).await,
-                News::Went if home.is_dir() => {}
+                FolderEvent::Came(name) => consider(node, home, &name).await,
+                FolderEvent::Unknown => consider_all(node, home).await,
+                FolderEvent::Went if home.is_dir() => {}
                 // Also where another is in its place by now: that one is not watched.
-                News::Went | News::Gone => break,
+                FolderEvent::Went | FolderEvent::Gone => break,
             }
         }
     }
 }
 
 /// Waits for the folder; `None` where it is there and cannot be watched.
-async fn appears(folders: &Folders, home: &Path) -> Option<Watched> {
+async fn appears(folders: &FolderWatch, home: &Path) -> Option<WatchedFolder> {
     loop {
         if let Some(watched) = folders.watch_if_there(home).ok()? {
             return Some(watched);
@@ -139,7 +139,7 @@ async fn consider_all(node: &Rc<Node>, home: &Path) {
     }
 }
 
-/// Folders that are nobody's yet, as far as we know.
+/// FolderWatch that are nobody's yet, as far as we know.
 fn newcomers(node: &Node, home: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(home).into_iter().flatten().flatten();
     let names = entries.filter_map(|entry| id_of(&entry.file_name()));
@@ -165,8 +165,8 @@ async fn consider(node: &Rc<Node>, home: &Path, name: &OsStr) {
     if !is_dir || node.watches.crio.arriving.borrow().contains(&id) {
         return;
     }
-    let seen = look(node, home, &id).await;
-    if matches!(seen, Folder::SomethingElse) {
+    let seen = read_folder(node, home, &id).await;
+    if matches!(seen, PodFolder::SomethingElse) {
         return;
     }
     if node.watches.crio.arriving.borrow().len() >= WAITED_FOR {
@@ -177,10 +177,12 @@ async fn consider(node: &Rc<Node>, home: &Path, name: &OsStr) {
     let (node, home) = (Rc::clone(node), home.to_owned());
     tokio::task::spawn_local(async move {
         let seen = match seen {
-            Folder::NotYet => tokio::time::timeout(DOCUMENT_WAIT, arrives(&node, &home, &id)).await,
-            Folder::Pod(_) | Folder::SomethingElse => Ok(Some(seen)),
+            PodFolder::NotYet => {
+                tokio::time::timeout(DOCUMENT_WAIT, arrives(&node, &home, &id)).await
+            }
+            PodFolder::Pod(_) | PodFolder::SomethingElse => Ok(Some(seen)),
         };
-        if let Ok(Some(Folder::Pod(seen))) = seen {
+        if let Ok(Some(PodFolder::Pod(seen))) = seen {
             match life::arrives(&node, &seen).await {
                 Ok(()) => debug!("pod {id} came without a call"),
                 Err(error) => node.report.note_refusal("pod", &id, &error),
@@ -191,51 +193,51 @@ async fn consider(node: &Rc<Node>, home: &Path, name: &OsStr) {
 }
 
 /// Waits for the folder's document.
-async fn arrives(node: &Rc<Node>, home: &Path, id: &str) -> Option<Folder> {
+async fn arrives(node: &Rc<Node>, home: &Path, id: &str) -> Option<PodFolder> {
     let folder = home.join(id);
     let userdata = folder.join("userdata");
     if !userdata.is_dir() {
         let mut watched = node.watches.folders.watch(&folder)?;
         while !userdata.is_dir() {
             match watched.next().await {
-                News::Gone => return None,
-                News::Went if !folder.is_dir() => return None,
-                News::Went | News::Came(_) | News::Unknown => {}
+                FolderEvent::Gone => return None,
+                FolderEvent::Went if !folder.is_dir() => return None,
+                FolderEvent::Went | FolderEvent::Came(_) | FolderEvent::Unknown => {}
             }
         }
     }
     let mut watched = node.watches.folders.watch(&userdata)?;
     loop {
-        let seen = look(node, home, id).await;
-        if !matches!(seen, Folder::NotYet) {
+        let seen = read_folder(node, home, id).await;
+        if !matches!(seen, PodFolder::NotYet) {
             return Some(seen);
         }
-        let document = News::Came(OsString::from("config.json"));
+        let document = FolderEvent::Came(OsString::from("config.json"));
         loop {
             match watched.next().await {
-                News::Gone => return None,
-                News::Went if !userdata.is_dir() || is_known(node, id) => return None,
-                News::Unknown => break,
+                FolderEvent::Gone => return None,
+                FolderEvent::Went if !userdata.is_dir() || is_known(node, id) => return None,
+                FolderEvent::Unknown => break,
                 news if news == document => break,
-                News::Came(_) | News::Went => {}
+                FolderEvent::Came(_) | FolderEvent::Went => {}
             }
         }
     }
 }
 
-async fn look(node: &Node, home: &Path, id: &str) -> Folder {
+async fn read_folder(node: &Node, home: &Path, id: &str) -> PodFolder {
     if is_known(node, id) {
-        return Folder::SomethingElse;
+        return PodFolder::SomethingElse;
     }
     let userdata = home.join(id).join("userdata");
     let document = crate::files::open_dir(&userdata)
         .and_then(|dir| crate::files::read_at(&dir, "config.json"));
-    let Ok(document) = document else { return Folder::NotYet };
+    let Ok(document) = document else { return PodFolder::NotYet };
     match describe_folder(node, &userdata, id, &document.bytes).await {
         // It is being written.
-        Err(_) => Folder::NotYet,
-        Ok(None) => Folder::SomethingElse,
-        Ok(Some(seen)) => Folder::Pod(Box::new(seen)),
+        Err(_) => PodFolder::NotYet,
+        Ok(None) => PodFolder::SomethingElse,
+        Ok(Some(seen)) => PodFolder::Pod(Box::new(seen)),
     }
 }
 
@@ -258,7 +260,7 @@ mod tests {
                 std::fs::create_dir_all(&home).unwrap();
             }
         });
-        let folders = Folders::default();
+        let folders = FolderWatch::default();
         let looks = async {
             let mut is_over = false;
             while !is_over {

@@ -10,14 +10,14 @@ use std::time::Duration;
 
 use futures_util::future::select_all;
 
-use crate::state::{Key, Lifecycle};
+use crate::state::{ContainerKey, Lifecycle};
 
 use crate::daemon::node::Node;
 use crate::daemon::pods::life;
-use crate::daemon::watch::folders::Watched;
+use crate::daemon::watch::folders::WatchedFolder;
 
 /// How often a pod is looked for when the kernel has no watch left.
-const WITHOUT_A_WATCH: Duration = Duration::from_secs(5);
+const UNWATCHED_CHECK: Duration = Duration::from_secs(5);
 
 /// The file by which CRI-O remembers that it has stopped a pod, and the roots of which one or the
 /// other holds it.
@@ -29,7 +29,7 @@ pub(crate) fn follow(node: &Rc<Node>, id: &str) {
     let path = node.records.read().pod(id).and_then(|pod| pod.lives_with.clone());
     let Some(path) = path.map(|path| node.host.path(path)) else { return };
     // There is none when the folder went while nobody looked: the pod ends at once.
-    let mut watched: Vec<Watched> =
+    let mut watched: Vec<WatchedFolder> =
         folders(&path).iter().filter_map(|folder| node.watches.folders.watch(folder)).collect();
     let (node, id) = (Rc::clone(node), id.to_owned());
     tokio::task::spawn_local(async move {
@@ -50,12 +50,12 @@ pub(crate) fn follow(node: &Rc<Node>, id: &str) {
     });
 }
 
-async fn something_changes(watched: &mut [Watched]) {
+async fn something_changes(watched: &mut [WatchedFolder]) {
     if watched.is_empty() {
-        return tokio::time::sleep(WITHOUT_A_WATCH).await;
+        return tokio::time::sleep(UNWATCHED_CHECK).await;
     }
     select_all(watched.iter_mut().map(|folder| Box::pin(folder.next()))).await;
-    watched.iter_mut().for_each(Watched::drain);
+    watched.iter_mut().for_each(WatchedFolder::drain);
 }
 
 /// Follows all that an earlier daemon left on record.
@@ -82,7 +82,7 @@ async fn stop_if_marked(node: &Rc<Node>, id: &str) {
     if !folders(&path).iter().any(|folder| folder.join(MARK).exists()) {
         return;
     }
-    let members = |node: &Node| -> Vec<(Key, bool)> {
+    let members = |node: &Node| -> Vec<(ContainerKey, bool)> {
         let store = node.records.read();
         let members = store.of_pod(id);
         let has_ended = |state| matches!(state, Lifecycle::Stopped | Lifecycle::Removed);

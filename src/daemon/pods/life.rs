@@ -8,29 +8,29 @@ use std::rc::Rc;
 
 use crate::daemon::node::queues::PodNews;
 use crate::daemon::node::{Node, log_failure, messages};
-use crate::daemon::request::describe::Seen;
+use crate::daemon::request::describe::Description;
 use crate::engine::EngineKind;
 use crate::error::{Context, Error, Result, quoted};
 use crate::host::Point;
 use crate::plugin::Event;
 use crate::state::{Container, Lifecycle, Pod, PodState, SCHEMA};
 
-fn record(node: &Node, seen: &Seen, container: Option<&Container>) -> Pod {
+fn record(node: &Node, description: &Description, container: Option<&Container>) -> Pod {
     Pod {
         schema: SCHEMA,
         boot_id: node.records.read().boot_id().to_owned(),
-        id: seen.pod.id.clone(),
-        name: seen.pod.name.clone(),
-        namespace: seen.pod.namespace.clone(),
-        uid: seen.pod.uid.clone(),
-        engine: seen.engine.name().to_owned(),
-        evidence: seen.engine.evidence().to_vec(),
-        pid: seen.pod.pid,
-        lives_with: seen.lives_with.clone(),
-        has_unproven_namespace: seen.has_unproven_namespace,
+        id: description.pod.id.clone(),
+        name: description.pod.name.clone(),
+        namespace: description.pod.namespace.clone(),
+        uid: description.pod.uid.clone(),
+        engine: description.engine.name().to_owned(),
+        evidence: description.engine.evidence().to_vec(),
+        pid: description.pod.pid,
+        lives_with: description.lives_with.clone(),
+        has_unproven_namespace: description.has_unproven_namespace,
         state: PodState::Created,
         sandbox: container.filter(|known| known.is_sandbox).map(|known| known.key.clone()),
-        message: messages::pod_to_wire(&seen.pod),
+        message: messages::pod_to_wire(&description.pod),
         refused: Vec::new(),
         skipped: Vec::new(),
         unknown: Default::default(),
@@ -45,56 +45,64 @@ fn put(node: &Node, pod: Pod) -> Result<()> {
 
 /// A sandbox is being created: its pod is known from here on, and announced at its start, unless a
 /// folder that promised that there would be none has announced it.
-pub(crate) fn sandbox_appears(node: &Node, seen: &Seen, container: &Container) -> Result<()> {
-    let known = node.records.read().pod(&seen.pod.id).cloned();
+pub(crate) fn sandbox_appears(
+    node: &Node,
+    description: &Description,
+    container: &Container,
+) -> Result<()> {
+    let known = node.records.read().pod(&description.pod.id).cloned();
     let is_told = known.is_some_and(|pod| pod.state == PodState::Ready && pod.sandbox.is_none());
     let state = if is_told { PodState::Ready } else { PodState::Created };
-    put(node, Pod { state, ..record(node, seen, Some(container)) })
+    put(node, Pod { state, ..record(node, description, Some(container)) })
 }
 
 /// A pod came without a call: it is announced, unless a container has come before.
-pub(crate) async fn arrives(node: &Rc<Node>, seen: &Seen) -> Result<()> {
-    let lane = node.pod_lane(&seen.pod.id);
+pub(crate) async fn arrives(node: &Rc<Node>, description: &Description) -> Result<()> {
+    let lane = node.pod_lane(&description.pod.id);
     let _turn = lane.turn.lock().await;
-    if node.records.read().pod(&seen.pod.id).is_some() {
+    if node.records.read().pod(&description.pod.id).is_some() {
         return Ok(());
     }
-    adopt_arrived(node, seen)?;
-    tell_ready(node, &seen.pod.id).await
+    adopt_arrived(node, description)?;
+    tell_ready(node, &description.pod.id).await
 }
 
 /// The same before plugins come, who see it when they are synchronized.
-pub(crate) fn adopt_arrived(node: &Node, seen: &Seen) -> Result<()> {
-    put(node, Pod { state: PodState::Ready, ..record(node, seen, None) })
+pub(crate) fn adopt_arrived(node: &Node, description: &Description) -> Result<()> {
+    put(node, Pod { state: PodState::Ready, ..record(node, description, None) })
 }
 
 /// Tells the plugins of a pod that they have not heard of; a refusal fails what was asked.
-pub(crate) async fn announce(node: &Rc<Node>, seen: &Seen, container: &Container) -> Result<()> {
-    let lane = node.pod_lane(&seen.pod.id);
+pub(crate) async fn announce(
+    node: &Rc<Node>,
+    description: &Description,
+    container: &Container,
+) -> Result<()> {
+    let lane = node.pod_lane(&description.pod.id);
     // A concurrent request waits until RunPodSandbox was delivered.
     let _turn = lane.turn.lock().await;
-    let known = node.records.read().pod(&seen.pod.id).map(|pod| pod.state);
+    let known = node.records.read().pod(&description.pod.id).map(|pod| pod.state);
     match known {
-        Some(PodState::Ready) => return learn(node, seen),
+        Some(PodState::Ready) => return learn(node, description),
         Some(PodState::Created) => {}
         Some(PodState::Stopped) | None => {
-            let pod = Pod { state: PodState::Ready, ..record(node, seen, Some(container)) };
+            let pod = Pod { state: PodState::Ready, ..record(node, description, Some(container)) };
             put(node, pod)?;
-            return tell_ready(node, &seen.pod.id).await;
+            return tell_ready(node, &description.pod.id).await;
         }
     }
-    begin(node, &seen.pod.id).await
+    begin(node, &description.pod.id).await
 }
 
 /// Podman's `kube play` gives the annotations of the YAML to the members of a pod, not to its
-/// infrastructure container: the first member that is seen tells them.
-fn learn(node: &Node, seen: &Seen) -> Result<()> {
-    let known = node.records.read().pod(&seen.pod.id).cloned();
+/// infrastructure container: the first member that is description tells them.
+fn learn(node: &Node, description: &Description) -> Result<()> {
+    let known = node.records.read().pod(&description.pod.id).cloned();
     let known = known.filter(|pod| EngineKind::named(&pod.engine) == Some(EngineKind::Podman));
     let Some(mut pod) = known else { return Ok(()) };
     let mut message = messages::pod(&pod);
     let known = message.annotations.len();
-    for (key, value) in &seen.pod.annotations {
+    for (key, value) in &description.pod.annotations {
         message.annotations.entry(key.clone()).or_insert_with(|| value.clone());
     }
     if message.annotations.len() == known {
@@ -106,19 +114,19 @@ fn learn(node: &Node, seen: &Seen) -> Result<()> {
 
 /// A container was made without us: its pod is known from here on, and runs if it does. Nobody
 /// is told, for plugins see it when they are synchronized.
-pub(crate) fn adopt(node: &Node, seen: &Seen, container: &Container) -> Result<()> {
-    let known = node.records.read().pod(&seen.pod.id).map(|pod| pod.state);
+pub(crate) fn adopt(node: &Node, description: &Description, container: &Container) -> Result<()> {
+    let known = node.records.read().pod(&description.pod.id).map(|pod| pod.state);
     if matches!(known, None | Some(PodState::Stopped)) {
-        put(node, record(node, seen, Some(container)))?;
+        put(node, record(node, description, Some(container)))?;
     }
     if container.is_sandbox && container.state != Lifecycle::Running {
         return Ok(());
     }
-    runs(node, &seen.pod.id)
+    mark_ready(node, &description.pod.id)
 }
 
 /// A pod's sandbox was started without us.
-pub(crate) fn runs(node: &Node, id: &str) -> Result<()> {
+pub(crate) fn mark_ready(node: &Node, id: &str) -> Result<()> {
     set_state(node, id, PodState::Ready)
 }
 
@@ -147,8 +155,8 @@ async fn tell_ready(node: &Rc<Node>, id: &str) -> Result<()> {
         return Err(error);
     }
     node.tell_crio_watch(PodNews::Announced(id.to_owned()));
-    let Some(told) = node.told_pod(Event::RunPodSandbox, id) else { return Ok(()) };
-    let (skipped, allowed) = node.registry.notify_until_refused(&told).await;
+    let Some(notification) = node.pod_notification(Event::RunPodSandbox, id) else { return Ok(()) };
+    let (skipped, allowed) = node.registry.notify_until_refused(&notification).await;
     let error = allowed.err().map(|refusal| {
         let why = quoted(&refusal.to_string());
         Error::new(why).hint("the pod was not started").by(refusal.plugin)
@@ -230,7 +238,7 @@ fn forget_if_orphan(node: &Node, id: &str) {
 }
 
 async fn tell(node: &Rc<Node>, event: Event, id: &str) {
-    if let Some(told) = node.told_pod(event, id) {
-        node.registry.notify_all(&told).await;
+    if let Some(notification) = node.pod_notification(event, id) {
+        node.registry.notify_all(&notification).await;
     }
 }

@@ -55,7 +55,7 @@ pub(crate) fn is_locked(config: &Config) -> bool {
 
 /// The socket for wrappers.
 #[derive(Debug)]
-pub(crate) struct ForWrappers {
+pub(crate) struct WrapperSocket {
     /// Where they connect.
     pub(crate) listener: UnixListener,
     /// Its file; none where it is the service manager's, which goes on listening without us.
@@ -66,9 +66,9 @@ pub(crate) struct ForWrappers {
 ///
 /// # Errors
 /// Fails when it cannot be bound.
-pub(crate) fn for_wrappers(config: &Config) -> Result<ForWrappers> {
+pub(crate) fn wrapper_socket(config: &Config) -> Result<WrapperSocket> {
     if let Some(listener) = from_service_manager() {
-        return Ok(ForWrappers { listener, file: None });
+        return Ok(WrapperSocket { listener, file: None });
     }
     bound(config)
 }
@@ -77,10 +77,10 @@ pub(crate) fn for_wrappers(config: &Config) -> Result<ForWrappers> {
 ///
 /// # Errors
 /// Fails when the folder refuses.
-pub(crate) fn bound(config: &Config) -> Result<ForWrappers> {
+pub(crate) fn bound(config: &Config) -> Result<WrapperSocket> {
     // We hold the daemon's lock, so nobody listens here any more.
     let Bound { listener, file } = bind(&config.daemon_socket(), 0o600, None)?;
-    Ok(ForWrappers { listener, file: Some(file) })
+    Ok(WrapperSocket { listener, file: Some(file) })
 }
 
 /// The listener as the event loop uses it.

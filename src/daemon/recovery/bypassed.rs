@@ -25,25 +25,25 @@ use crate::daemon::recovery::{catch_up, notes, refusals};
 use crate::daemon::request::describe::describe;
 use crate::daemon::request::record::new_record;
 use crate::daemon::request::resources::requested;
-use crate::daemon::request::{Asked, Call};
+use crate::daemon::request::{ReceivedQuestion, VerbRequest};
 use crate::daemon::resources::in_force::in_force;
 use crate::daemon::resources::{apply, updates};
 use crate::daemon::runtime::state_dir;
-use crate::daemon::watch::folders::Watched;
+use crate::daemon::watch::folders::WatchedFolder;
 use crate::daemon::watch::pidfd;
 use crate::error::Result;
 use crate::files;
 use crate::link::{REFUSED_DIR, WrapperRequest};
 use crate::plugin::Event;
 use crate::spec::overlay;
-use crate::state::{Container, Key, Lifecycle, PodState, Skipped};
+use crate::state::{Container, ContainerKey, Lifecycle, PodState, Skipped};
 
 /// How long a runtime's `delete` is followed; by then its process id may be another's.
 const DELETION: Duration = Duration::from_secs(60);
 
 /// What a wrapper left behind.
 #[derive(Deserialize)]
-struct Note {
+struct BypassNote {
     verb: String,
     id: Option<String>,
     why: String,
@@ -55,11 +55,11 @@ struct Note {
     resources: Option<Vec<u8>>,
 }
 
-impl Note {
+impl BypassNote {
     /// Whose question it was; `None` when it cannot be understood.
-    fn call(&self) -> Option<Call> {
+    fn call(&self) -> Option<VerbRequest> {
         let question = WrapperRequest::decode(self.question.get(4..).unwrap_or_default()).ok()?;
-        Call::new(Asked::alone(question))
+        VerbRequest::new(ReceivedQuestion::alone(question))
     }
 }
 
@@ -98,7 +98,7 @@ pub(crate) fn follow(node: &Rc<Node>) -> Option<JoinHandle<()>> {
 }
 
 /// Whether a call about this container, whose lane is held, went past us; it is taken over then.
-pub(crate) async fn take_up_of(node: &Rc<Node>, key: &Key) -> bool {
+pub(crate) async fn take_up_of(node: &Rc<Node>, key: &ContainerKey) -> bool {
     let mut has_any = false;
     for path in notes(node) {
         let call = read(&path).and_then(|note| note.call());
@@ -115,7 +115,7 @@ fn folder(node: &Node) -> PathBuf {
 }
 
 /// Watches a folder of notes, which is made where it is not there.
-fn watch_notes(node: &Node, folder: &Path) -> Option<Watched> {
+fn watch_notes(node: &Node, folder: &Path) -> Option<WatchedFolder> {
     DirBuilder::new().recursive(true).mode(0o700).create(folder).ok()?;
     node.watches.folders.watch(folder)
 }
@@ -124,12 +124,12 @@ fn notes(node: &Node) -> Vec<PathBuf> {
     notes::notes_in(&folder(node))
 }
 
-fn read(path: &Path) -> Option<Note> {
+fn read(path: &Path) -> Option<BypassNote> {
     std::fs::read(path).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok())
 }
 
 /// Takes up one note, unless somebody was faster. `key`: plugins may be at the table.
-async fn take_up(node: &Rc<Node>, path: &Path, key: Option<&Key>) {
+async fn take_up(node: &Rc<Node>, path: &Path, key: Option<&ContainerKey>) {
     if !path.exists() {
         return;
     }
@@ -141,7 +141,7 @@ async fn take_up(node: &Rc<Node>, path: &Path, key: Option<&Key>) {
     let _taken = std::fs::remove_file(path);
 }
 
-async fn take_over(node: &Rc<Node>, note: &Note, key: Option<&Key>) {
+async fn take_over(node: &Rc<Node>, note: &BypassNote, key: Option<&ContainerKey>) {
     let (verb, id) = (&note.verb, note.id.as_deref().unwrap_or_default());
     warn!("{verb} {id} ran without plugins: {}", note.why);
     node.report.count("bypassed");
@@ -155,7 +155,7 @@ async fn take_over(node: &Rc<Node>, note: &Note, key: Option<&Key>) {
 
 /// Plugins that are at the table already hear of it as of anything new, their answers come too
 /// late; and it is watched.
-async fn announce(node: &Rc<Node>, key: &Key) {
+async fn announce(node: &Rc<Node>, key: &ContainerKey) {
     let Some(record) = node.container(key) else { return };
     catch_up::catch_up(node, key).await;
     if !state_dir::exists(&node.host, key) && catch_up::under_way(node, &record).is_empty() {
@@ -164,14 +164,14 @@ async fn announce(node: &Rc<Node>, key: &Key) {
     let Some(record) = node.container(key) else { return };
     let is_ready = node.records.read().pod(&record.pod).map(|pod| pod.state);
     if is_ready == Some(PodState::Ready)
-        && let Some(told) = node.told_pod(Event::RunPodSandbox, &record.pod)
+        && let Some(notification) = node.pod_notification(Event::RunPodSandbox, &record.pod)
     {
-        node.registry.notify_late(&told).await;
+        node.registry.notify_late(&notification).await;
     }
     if !record.is_sandbox
-        && let Some(told) = node.told(Event::CreateContainer, key)
+        && let Some(notification) = node.notification(Event::CreateContainer, key)
     {
-        node.registry.notify_late(&told).await;
+        node.registry.notify_late(&notification).await;
     }
     if record.init_pid.is_some() {
         updates::created(node, key).await;
@@ -179,16 +179,16 @@ async fn announce(node: &Rc<Node>, key: &Key) {
     }
 }
 
-async fn adopt_call(node: &Rc<Node>, note: &Note) -> Result<()> {
+async fn adopt_call(node: &Rc<Node>, note: &BypassNote) -> Result<()> {
     let question = WrapperRequest::decode(note.question.get(4..).unwrap_or_default())?;
-    let Some(call) = Call::new(Asked::alone(question)) else { return Ok(()) };
-    if call.call.verb.creates() {
+    let Some(call) = VerbRequest::new(ReceivedQuestion::alone(question)) else { return Ok(()) };
+    if call.command_line.verb.creates() {
         created(node, &call).await?;
-    } else if call.call.verb == Verb::Start {
+    } else if call.command_line.verb == Verb::Start {
         started(node, &call.key)?;
-    } else if call.call.verb == Verb::Update {
+    } else if call.command_line.verb == Verb::Update {
         updated(node, &call, note.resources.clone());
-    } else if call.call.verb == Verb::Delete {
+    } else if call.command_line.verb == Verb::Delete {
         follow_deletion(node, &call);
     }
     node.change(&call.key, |record| {
@@ -200,7 +200,7 @@ async fn adopt_call(node: &Rc<Node>, note: &Note) -> Result<()> {
 
 /// An update went past the daemon: the engine has its own say, and what plugins own is written
 /// again.
-fn updated(node: &Rc<Node>, call: &Call, bytes: Option<Vec<u8>>) {
+fn updated(node: &Rc<Node>, call: &VerbRequest, bytes: Option<Vec<u8>>) {
     let (key, pid) = (call.key.clone(), call.question().pid);
     let request = requested(call, bytes).unwrap_or_default();
     node.change(&key, |record| {
@@ -220,7 +220,7 @@ fn updated(node: &Rc<Node>, call: &Call, bytes: Option<Vec<u8>>) {
 
 /// The runtime may still be at work on a `delete` that it was asked for without us: when it ends,
 /// the container is gone or it is not.
-fn follow_deletion(node: &Rc<Node>, call: &Call) {
+fn follow_deletion(node: &Rc<Node>, call: &VerbRequest) {
     let Some(process) = pidfd::open(call.question().pid) else { return };
     let Some(record) = node.container(&call.key) else { return };
     let node = Rc::clone(node);
@@ -240,15 +240,15 @@ fn follow_deletion(node: &Rc<Node>, call: &Call) {
 }
 
 /// An update that passed us may have undone what plugins own.
-async fn hold_again(node: &Rc<Node>, key: &Key) {
+async fn hold_again(node: &Rc<Node>, key: &ContainerKey) {
     let is_owned = |record: &Container| !record.overlay.is_empty();
     if !node.container(key).as_deref().is_some_and(is_owned) {
         return;
     }
     let reason = match apply::reapply(node, key).await {
         Ok(()) => "what plugins own was written again after that update".to_owned(),
-        Err(unmet) => {
-            let why = format!("values that plugins own could not be restored: {unmet}");
+        Err(update_error) => {
+            let why = format!("values that plugins own could not be restored: {update_error}");
             node.report.note_failure(&format!("update {}: {why}", key.id), "");
             why
         }
@@ -257,7 +257,7 @@ async fn hold_again(node: &Rc<Node>, key: &Key) {
 }
 
 /// Puts on record what the runtime made, if it made it and it is still there.
-async fn created(node: &Rc<Node>, call: &Call) -> Result<()> {
+async fn created(node: &Rc<Node>, call: &VerbRequest) -> Result<()> {
     let init = state_dir::init_pid(&node.host, &call.key, None, None);
     let old = node.container(&call.key);
     let is_taken = |old: &Container| {
@@ -272,8 +272,8 @@ async fn created(node: &Rc<Node>, call: &Call) -> Result<()> {
     if init.is_none() && pidfd::open(call.question().pid).is_none() {
         return Ok(()); // It failed, or has come and gone.
     }
-    let seen = describe(node, call, &document?.bytes).await?;
-    let mut record = new_record(node, call, &seen);
+    let description = describe(node, call, &document?.bytes).await?;
+    let mut record = new_record(node, call, &description);
     if let Some(flight) = &mut record.in_flight {
         flight.executed = true;
     }
@@ -281,7 +281,7 @@ async fn created(node: &Rc<Node>, call: &Call) -> Result<()> {
     if init.is_none() && !is_under_way {
         return Ok(());
     }
-    if let Some(pid) = init.filter(|_| !is_under_way || call.call.verb != Verb::Create) {
+    if let Some(pid) = init.filter(|_| !is_under_way || call.command_line.verb != Verb::Create) {
         state::set_found(node, &mut record, pid);
     }
     if !is_under_way {
@@ -291,14 +291,14 @@ async fn created(node: &Rc<Node>, call: &Call) -> Result<()> {
         bundle::restore(node, &old);
         node.records.forget(&call.key);
     }
-    life::adopt(node, &seen, &record)?;
+    life::adopt(node, &description, &record)?;
     info!("{} was taken over: {}", call.key.id, record.state.name());
     node.records.put(record)
 }
 
 /// Where the runtime read the document.
-fn document_dir(call: &Call) -> PathBuf {
-    match &call.call.config {
+fn document_dir(call: &VerbRequest) -> PathBuf {
+    match &call.command_line.config {
         Some(file) => {
             let file = Path::new(&call.question().cwd).join(file);
             file.parent().map(Path::to_owned).unwrap_or_default()
@@ -308,7 +308,7 @@ fn document_dir(call: &Call) -> PathBuf {
 }
 
 /// A container that we know was started.
-fn started(node: &Node, key: &Key) -> Result<()> {
+fn started(node: &Node, key: &ContainerKey) -> Result<()> {
     let Some(record) = node.container(key) else { return Ok(()) };
     let is_there = state_dir::exists(&node.host, key);
     if record.state != Lifecycle::Created || !is_there {
@@ -319,5 +319,5 @@ fn started(node: &Node, key: &Key) -> Result<()> {
     }
     node.change(key, |record| record.in_flight = None);
     state::mark_running(node, key, None);
-    if record.is_sandbox { life::runs(node, &record.pod) } else { Ok(()) }
+    if record.is_sandbox { life::mark_ready(node, &record.pod) } else { Ok(()) }
 }

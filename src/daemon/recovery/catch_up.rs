@@ -18,7 +18,7 @@ use crate::argv::Verb;
 use crate::daemon::bundle;
 use crate::daemon::lifecycle::{removal, rollback, settle, state, stop, update_outcome};
 use crate::daemon::node::Node;
-use crate::daemon::node::lane::{Holds, Pending};
+use crate::daemon::node::lane::{PendingVerb, ProposedUpdate};
 use crate::daemon::node::messages::Classes;
 use crate::daemon::pods::life;
 use crate::daemon::recovery::bypassed;
@@ -27,7 +27,7 @@ use crate::daemon::runtime::exit_status;
 use crate::daemon::runtime::state_dir::{self, Stamp};
 use crate::daemon::watch::pidfd;
 use crate::files;
-use crate::state::{Container, Key, Lifecycle, Updating};
+use crate::state::{Container, ContainerKey, Lifecycle, Updating};
 
 /// Makes every record true; before any plugin is at the table.
 pub(crate) async fn make_true(node: &Rc<Node>) {
@@ -85,7 +85,7 @@ async fn tell_the_end(node: &Rc<Node>, record: &Container) {
 }
 
 /// Puts down what the runtime came to while nobody looked.
-pub(crate) async fn catch_up(node: &Rc<Node>, key: &Key) {
+pub(crate) async fn catch_up(node: &Rc<Node>, key: &ContainerKey) {
     resume_update(node, key).await;
     let Some(record) = node.container(key) else { return };
     let works = under_way(node, &record);
@@ -124,7 +124,7 @@ pub(crate) async fn catch_up(node: &Rc<Node>, key: &Key) {
 }
 
 /// The verbs of this container whose runtime process still works.
-pub(crate) fn under_way(node: &Rc<Node>, record: &Container) -> Vec<Pending> {
+pub(crate) fn under_way(node: &Rc<Node>, record: &Container) -> Vec<PendingVerb> {
     let flight = record.in_flight.as_ref();
     let flight =
         flight.map(|flight| (Verb::from_word(std::ffi::OsStr::new(&flight.verb)), flight.pid));
@@ -138,9 +138,9 @@ pub(crate) fn under_way(node: &Rc<Node>, record: &Container) -> Vec<Pending> {
 }
 
 /// The process of this number, if it still works for this container.
-pub(crate) fn process_of(node: &Node, key: &Key, pid: u32) -> Option<OwnedFd> {
+pub(crate) fn process_of(node: &Node, key: &ContainerKey, pid: u32) -> Option<OwnedFd> {
     let process = pidfd::open(pid)?;
-    // Asked after opening: from here on the descriptor cannot mean another process.
+    // ReceivedQuestion after opening: from here on the descriptor cannot mean another process.
     let words = crate::procfs::command_line(&node.host, pid);
     words.iter().any(|word| word == key.id.as_bytes()).then_some(process)
 }
@@ -151,14 +151,14 @@ fn pending(
     record: &Container,
     (verb, pid): (Verb, u32),
     process: OwnedFd,
-) -> Pending {
+) -> PendingVerb {
     let key = &record.key;
     let pid_file = record.pid_file.as_ref().map(PathBuf::from);
     let reads = verb.creates() && record.state == Lifecycle::Creating;
     let dir = reads.then(|| files::open_dir(Path::new(record.folder())).ok()).flatten();
     let bundle = dir.and_then(|dir| node.lanes.bundles.turn_now(dir, &key.id));
     let account = (Rc::clone(node), key.clone());
-    Pending {
+    PendingVerb {
         by_wrapper: Some(Box::new(move || {
             let (node, key) = account.clone();
             Box::pin(async move { bypassed::take_up_of(&node, &key).await })
@@ -167,12 +167,12 @@ fn pending(
         pid_file_before: pid_file.as_deref().and_then(state_dir::stamp),
         pid_file,
         bundle: RefCell::new(bundle),
-        ..Pending::new(&node.host, key, (verb, record.incarnation), (pid, process))
+        ..PendingVerb::new(&node.host, key, (verb, record.incarnation), (pid, process))
     }
 }
 
 /// An update that was under way when the last daemon died; plugins were not synchronized since.
-async fn resume_update(node: &Rc<Node>, key: &Key) {
+async fn resume_update(node: &Rc<Node>, key: &ContainerKey) {
     let Some(record) = node.container(key) else { return };
     let Some(updating) = record.updating.clone() else { return };
     let Updating { pid, state_before, engine, overlay, owners, changes, classes } = updating;
@@ -180,17 +180,18 @@ async fn resume_update(node: &Rc<Node>, key: &Key) {
     let classes = Classes { blockio, rdt };
     let lane = node.lane(key);
     let writing = Arc::clone(&lane.writing).lock_owned().await;
-    let holds = Holds { engine, overlay, owners, changes, classes, is_told: false, writing };
+    let proposed =
+        ProposedUpdate { engine, overlay, owners, changes, classes, is_told: false, writing };
     let before = state_before.map(|(inode, seconds, nanos)| Stamp(inode, seconds, nanos));
     match process_of(node, key, pid) {
         Some(process) => {
             let mut pending = pending(node, &record, (Verb::Update, pid), process);
             pending.state_before = before;
-            pending.holds = Some(holds).into();
+            pending.proposed = Some(proposed).into();
             settle::watch(node, key, &lane, Rc::new(pending));
         }
         None => {
-            update_outcome::conclude(node, &record, before, holds);
+            update_outcome::conclude(node, &record, before, proposed);
         }
     }
 }

@@ -23,14 +23,14 @@ use crate::host::Host;
 use crate::link::{ENGINE_VARIABLES, PROTOCOL, WrapperRequest};
 use crate::runtime;
 use crate::runtime::RuntimeKind;
-use crate::state::{Container, Key, Lifecycle, Skipped};
+use crate::state::{Container, ContainerKey, Lifecycle, Skipped};
 
 use crate::daemon::lifecycle::state;
 use crate::daemon::node::{Node, log_failure};
 use crate::daemon::pods::life;
-use crate::daemon::request::describe::{Seen, describe};
+use crate::daemon::request::describe::{Description, describe};
 use crate::daemon::request::record::new_record;
-use crate::daemon::request::{Asked, Call};
+use crate::daemon::request::{ReceivedQuestion, VerbRequest};
 use crate::daemon::runtime::state_dir::{self, RuntimeState};
 use crate::daemon::watch::pidfd;
 
@@ -49,8 +49,8 @@ const ROOTS: [&str; 6] = [
 const LEDGER: &str = "/var/lib/nri-runc/engines";
 
 /// A container, understood.
-struct Found {
-    seen: Seen,
+struct RediscoveredContainer {
+    description: Description,
     record: Container,
 }
 
@@ -61,13 +61,13 @@ pub(crate) async fn rediscover(node: &Rc<Node>) {
     }
     let mut all = Vec::new();
     for (key, is_ours) in candidates(node) {
-        match one(node, &key, is_ours).await {
+        match rediscover_one(node, &key, is_ours).await {
             Ok(found) => all.extend(found),
             Err(error) => warn!("{} in {} cannot be recovered: {error}", key.id, key.root),
         }
     }
     // Infrastructure containers first: with them a pod is known whole.
-    all.sort_by_key(|found| (found.seen.role != Role::Sandbox, found.record.created_at));
+    all.sort_by_key(|found| (found.description.role != Role::Sandbox, found.record.created_at));
     for found in all {
         let id = found.record.key.id.clone();
         if let Err(error) = put(node, found) {
@@ -77,23 +77,26 @@ pub(crate) async fn rediscover(node: &Rc<Node>) {
     log_failure("stamping the run directory", node.records.stamp());
 }
 
-fn put(node: &Node, Found { seen, mut record }: Found) -> Result<()> {
+fn put(
+    node: &Node,
+    RediscoveredContainer { description, mut record }: RediscoveredContainer,
+) -> Result<()> {
     record.incarnation = node.records.next_incarnation();
-    life::adopt(node, &seen, &record)?;
+    life::adopt(node, &description, &record)?;
     info!("recovered {}: {}, plugin changes unknown", record.key.id, record.state.name());
     node.records.put(record)
 }
 
 /// Whatever lies in the runtimes' state directories and is not known, each once; and whether all of
 /// its directory is ours.
-fn candidates(node: &Node) -> Vec<(Key, bool)> {
+fn candidates(node: &Node) -> Vec<(ContainerKey, bool)> {
     let (mut found, mut once) = (Vec::new(), HashSet::new());
     let ours = node.config.runtime_roots.iter().map(|root| (root.display().to_string(), true));
     let known = ROOTS.into_iter().map(|root| (root.to_owned(), false));
     for (pattern, is_ours) in ours.chain(known) {
         for root in spelled_out(&node.host.path(pattern)) {
             for id in names(&root) {
-                let key = Key { root: root.display().to_string(), id };
+                let key = ContainerKey { root: root.display().to_string(), id };
                 let folder = std::fs::symlink_metadata(root.join(&key.id));
                 let folder = folder.ok().filter(std::fs::Metadata::is_dir);
                 let Some(file) = folder.map(|meta| (meta.dev(), meta.ino())) else { continue };
@@ -146,7 +149,11 @@ fn spelled_out(pattern: &Path) -> Vec<PathBuf> {
     paths
 }
 
-async fn one(node: &Rc<Node>, key: &Key, is_ours: bool) -> Result<Option<Found>> {
+async fn rediscover_one(
+    node: &Rc<Node>,
+    key: &ContainerKey,
+    is_ours: bool,
+) -> Result<Option<RediscoveredContainer>> {
     let folder = state_dir::folder(&node.host, key);
     let Some(left) = RuntimeState::read(&folder) else { return Ok(None) };
     let Some(bundle) = left.bundle.clone() else { return Ok(None) };
@@ -162,13 +169,16 @@ async fn one(node: &Rc<Node>, key: &Key, is_ours: bool) -> Result<Option<Found>>
     if !is_ours && !calls_us(&node.host, &words, &bundle) {
         return Ok(None);
     }
-    let key = Key { root: root_in(&words, key).unwrap_or_else(|| key.root.clone()), ..key.clone() };
+    let key = ContainerKey {
+        root: root_in(&words, key).unwrap_or_else(|| key.root.clone()),
+        ..key.clone()
+    };
     let call = call(node, &key, (&left, &bundle), parent)?;
     let document = files::open_dir(&node.host.path(&bundle))
         .and_then(|dir| files::read_at(&dir, "config.json"))
         .doing(|| bundle.clone())?;
-    let seen = describe(node, &call, &document.bytes).await?;
-    let mut record = new_record(node, &call, &seen);
+    let description = describe(node, &call, &document.bytes).await?;
+    let mut record = new_record(node, &call, &description);
     (record.in_flight, record.is_found) = (None, true);
     let reason = "recovered from the runtime's state after the run directory was deleted: earlier \
                   plugin changes are unknown";
@@ -178,16 +188,16 @@ async fn one(node: &Rc<Node>, key: &Key, is_ours: bool) -> Result<Option<Found>>
         Some(pid) => state::set_found(node, &mut record, pid),
         None => record.state = Lifecycle::Stopped,
     }
-    Ok(Some(Found { seen, record }))
+    Ok(Some(RediscoveredContainer { description, record }))
 }
 
 /// The call that may have made it.
 fn call(
     node: &Node,
-    key: &Key,
+    key: &ContainerKey,
     (left, bundle): (&RuntimeState, &str),
     parent: Option<u32>,
-) -> Result<Call> {
+) -> Result<VerbRequest> {
     let mut argv = vec!["nri-runc".to_owned(), "--root".to_owned(), key.root.clone()];
     if left.systemd {
         argv.push("--systemd-cgroup".to_owned());
@@ -204,7 +214,7 @@ fn call(
         document: "config.json".to_owned(),
         ..WrapperRequest::default()
     };
-    let call = Call::new(Asked::alone(question)).filter(|call| call.key == *key);
+    let call = VerbRequest::new(ReceivedQuestion::alone(question)).filter(|call| call.key == *key);
     call.ok_or_else(|| Error::new("no command line can name it"))
 }
 
@@ -257,7 +267,7 @@ fn monitored(parent: &[Vec<u8>], flags: &[&str]) -> Option<String> {
 }
 
 /// The state directory as conmon's command line spells it, if it is the same one.
-fn root_in(parent: &[Vec<u8>], key: &Key) -> Option<String> {
+fn root_in(parent: &[Vec<u8>], key: &ContainerKey) -> Option<String> {
     let words = parent.iter().map(|word| String::from_utf8_lossy(word));
     let roots = words.filter_map(|word| word.strip_prefix("--root=").map(ToOwned::to_owned));
     let file = |path: &str| std::fs::metadata(path).ok().map(|meta| (meta.dev(), meta.ino()));
@@ -348,7 +358,7 @@ mod tests {
         let root = temp.path().join("root");
         std::fs::create_dir(&root).unwrap();
         std::os::unix::fs::symlink(&root, temp.path().join("link")).unwrap();
-        let key = Key { root: root.display().to_string(), id: "c".to_owned() };
+        let key = ContainerKey { root: root.display().to_string(), id: "c".to_owned() };
         let link = temp.path().join("link").display().to_string();
         let line = words(&format!("conmon --runtime-arg --root={link}/ -c c"));
         assert_eq!(root_in(&line, &key), Some(link));

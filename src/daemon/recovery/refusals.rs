@@ -15,7 +15,7 @@ use crate::text::rfc3339_nanos;
 use crate::daemon::node::Node;
 use crate::daemon::recovery::notes;
 use crate::daemon::request::record::blank_record;
-use crate::daemon::request::{Asked, Call};
+use crate::daemon::request::{ReceivedQuestion, VerbRequest};
 
 /// A wrapper's record of a refusal.
 #[derive(Deserialize)]
@@ -43,7 +43,7 @@ pub(crate) fn take_up(node: &Node) {
     }
     for path in notes {
         match read(&path) {
-            Some(note) => take(node, &note),
+            Some(note) => record_refusal(node, &note),
             None => warn!("{} cannot be read and is dropped", path.display()),
         }
         let _taken = std::fs::remove_file(&path);
@@ -54,7 +54,7 @@ fn read(path: &Path) -> Option<RefusalNote> {
     std::fs::read(path).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok())
 }
 
-fn take(node: &Node, note: &RefusalNote) {
+fn record_refusal(node: &Node, note: &RefusalNote) {
     let (verb, id, why) = (&note.verb, quoted(&note.id), quoted(&note.why));
     let time = rfc3339_nanos(note.at).unwrap_or_default();
     error!("{verb} {id}: refused by the wrapper at {time}: {why}");
@@ -65,7 +65,9 @@ fn take(node: &Node, note: &RefusalNote) {
         note.at,
     );
     let question = WrapperRequest::decode(note.question.get(4..).unwrap_or_default()).ok();
-    let Some(call) = question.and_then(|question| Call::new(Asked::alone(question))) else {
+    let Some(call) =
+        question.and_then(|question| VerbRequest::new(ReceivedQuestion::alone(question)))
+    else {
         return;
     };
     if node.container(&call.key).is_some() {

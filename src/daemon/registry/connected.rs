@@ -8,9 +8,9 @@ use std::rc::Rc;
 
 use tracing::{info, warn};
 
-use crate::chain::{self, ChainedPlugin, Told};
+use crate::chain::{self, ChainedPlugin, Notification};
 use crate::plugin::Event;
-use crate::state::Key;
+use crate::state::ContainerKey;
 
 /// How many events a plugin may be behind before it is synchronized.
 const BACKLOG: usize = 10_000;
@@ -20,24 +20,25 @@ const BACKLOG: usize = 10_000;
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) enum Subject {
     Pod(String),
-    Container(Key),
+    Container(ContainerKey),
 }
 
 impl Subject {
     /// What this event is about.
-    pub(super) fn of(told: &Told) -> Self {
-        match &told.container {
-            Some(container) => {
-                Self::Container(Key { root: told.root.clone(), id: container.id.clone() })
-            }
-            None => Self::Pod(told.pod.id.clone()),
+    pub(super) fn about(notification: &Notification) -> Self {
+        match &notification.container {
+            Some(container) => Self::Container(ContainerKey {
+                root: notification.root.clone(),
+                id: container.id.clone(),
+            }),
+            None => Self::Pod(notification.pod.id.clone()),
         }
     }
 
     /// The ID, as plugins know it.
     pub(super) fn id(&self) -> &str {
         match self {
-            Self::Pod(id) | Self::Container(Key { id, .. }) => id,
+            Self::Pod(id) | Self::Container(ContainerKey { id, .. }) => id,
         }
     }
 }
@@ -51,19 +52,19 @@ enum Phase {
 
 /// A registered plugin.
 pub(crate) struct ConnectedPlugin {
-    pub(crate) seat: Rc<ChainedPlugin>,
+    pub(crate) chained: Rc<ChainedPlugin>,
     phase: Cell<Phase>,
     /// Events that it is sent once it is synchronized.
-    backlog: RefCell<VecDeque<Told>>,
+    backlog: RefCell<VecDeque<Notification>>,
     /// The pods and containers that it has heard of.
     known: RefCell<HashSet<Subject>>,
 }
 
 impl ConnectedPlugin {
     /// A plugin that knows `snapshot` from the Synchronize that it is about to get.
-    pub(super) fn new(seat: ChainedPlugin, snapshot: HashSet<Subject>) -> Self {
+    pub(super) fn new(chained: ChainedPlugin, snapshot: HashSet<Subject>) -> Self {
         Self {
-            seat: Rc::new(seat),
+            chained: Rc::new(chained),
             phase: Cell::new(Phase::Synchronizing),
             backlog: RefCell::default(),
             known: RefCell::new(snapshot),
@@ -73,7 +74,7 @@ impl ConnectedPlugin {
     /// `registering` and `configuring` come before a plugin is connected (`roster.rs`).
     pub(crate) fn state(&self) -> &'static str {
         match self.phase.get() {
-            _ if self.seat.plugin.is_gone() => "gone",
+            _ if self.chained.plugin.is_gone() => "gone",
             Phase::Synchronizing => "synchronizing",
             Phase::Synchronized => "synchronized",
             Phase::Gone => "gone",
@@ -82,17 +83,17 @@ impl ConnectedPlugin {
 
     /// Has it a strike, or is it gone: may a newcomer of the same name replace it (D13)?
     pub(crate) fn is_doubtful(&self) -> bool {
-        self.seat.has_strikes() || self.is_gone()
+        self.chained.has_strikes() || self.is_gone()
     }
 
     /// Whether it is disconnected, or was removed from the registry.
     pub(super) fn is_gone(&self) -> bool {
-        self.phase.get() == Phase::Gone || self.seat.plugin.is_gone()
+        self.phase.get() == Phase::Gone || self.chained.plugin.is_gone()
     }
 
     /// Whether it is asked and notified at once.
     pub(super) fn is_synchronized(&self) -> bool {
-        self.phase.get() == Phase::Synchronized && !self.seat.plugin.is_gone()
+        self.phase.get() == Phase::Synchronized && !self.chained.plugin.is_gone()
     }
 
     /// Whether it has heard of this pod or container.
@@ -112,9 +113,9 @@ impl ConnectedPlugin {
 
     /// Notes what this event makes known or forgotten; tells whether the plugin is to be notified
     /// now. A plugin that is still being synchronized gets the event into its backlog.
-    pub(super) fn admits(&self, told: &Told, subject: &Subject) -> bool {
-        let begins = matches!(told.event, Event::RunPodSandbox | Event::CreateContainer);
-        let ends = matches!(told.event, Event::RemovePodSandbox | Event::RemoveContainer);
+    pub(super) fn admits(&self, notification: &Notification, subject: &Subject) -> bool {
+        let begins = matches!(notification.event, Event::RunPodSandbox | Event::CreateContainer);
+        let ends = matches!(notification.event, Event::RemovePodSandbox | Event::RemoveContainer);
         let mut known = self.known.borrow_mut();
         if begins {
             known.insert(subject.clone());
@@ -124,23 +125,23 @@ impl ConnectedPlugin {
         if ends {
             known.remove(subject);
         }
-        if self.is_gone() || !self.seat.plugin.is_subscribed(told.event) {
+        if self.is_gone() || !self.chained.plugin.is_subscribed(notification.event) {
             return false;
         }
         let is_synchronizing = self.phase.get() == Phase::Synchronizing;
         if is_synchronizing {
-            self.queue(told);
+            self.queue(notification);
         }
         !is_synchronizing
     }
 
     /// Queues an event until the plugin is synchronized. A plugin that is sent them more slowly
     /// than they happen would never be: it is disconnected.
-    fn queue(&self, told: &Told) {
+    fn queue(&self, notification: &Notification) {
         let mut backlog = self.backlog.borrow_mut();
-        if let Err(why) = push(&mut backlog, told, BACKLOG) {
-            warn!("{} was disconnected: {why}", self.seat.id());
-            self.seat.plugin.disconnect(&why);
+        if let Err(why) = push(&mut backlog, notification, BACKLOG) {
+            warn!("{} was disconnected: {why}", self.chained.id());
+            self.chained.plugin.disconnect(&why);
         }
     }
 
@@ -158,11 +159,11 @@ impl ConnectedPlugin {
     pub(crate) async fn catch_up(&self) {
         loop {
             let next = self.backlog.borrow_mut().pop_front();
-            let Some(told) = next else { break };
+            let Some(notification) = next else { break };
             // A CreateContainer comes too late to change anything; the plugin hears of the
             // container all the same, and its answer is not applied.
-            let alone = [Rc::clone(&self.seat)];
-            for failure in chain::notify_all(&alone, &told).await {
+            let alone = [Rc::clone(&self.chained)];
+            for failure in chain::notify_all(&alone, &notification).await {
                 info!("{failure}, after the fact: it was not synchronized in time to be asked");
             }
         }

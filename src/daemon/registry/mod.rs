@@ -22,7 +22,7 @@ use serde_json::Value;
 use tracing::{info, warn};
 
 use crate::adaptation::{DefaultValidator, Updated};
-use crate::chain::{self, ChainError, ChainObserver, ChainedPlugin, PluginFailure, Told};
+use crate::chain::{self, ChainError, ChainObserver, ChainedPlugin, Notification, PluginFailure};
 use crate::config::Config;
 use crate::plugin::{Event, api};
 use crate::state::Skipped;
@@ -83,18 +83,20 @@ impl Registry {
     pub(crate) fn synchronized(&self) -> Vec<Rc<ChainedPlugin>> {
         let connected = self.connected.borrow();
         let synchronized = connected.iter().filter(|plugin| plugin.is_synchronized());
-        synchronized.map(|plugin| Rc::clone(&plugin.seat)).collect()
+        synchronized.map(|plugin| Rc::clone(&plugin.chained)).collect()
     }
 
     /// The plugin `NN-name`, unless it is gone.
     pub(crate) fn find(&self, id: &str) -> Option<Rc<ConnectedPlugin>> {
         let connected = self.connected.borrow();
-        connected.iter().find(|plugin| plugin.seat.id() == id && !plugin.is_gone()).cloned()
+        connected.iter().find(|plugin| plugin.chained.id() == id && !plugin.is_gone()).cloned()
     }
 
     /// Whether `NN-name` (or the bare name) is synchronized.
     pub(crate) fn is_present(&self, name: &str) -> bool {
-        self.synchronized().iter().any(|seat| seat.id() == name || seat.plugin.name() == name)
+        self.synchronized()
+            .iter()
+            .any(|chained| chained.id() == name || chained.plugin.name() == name)
     }
 
     /// Waits for the plugins that are expected back, bounded (D14); returns at once where none is.
@@ -111,15 +113,15 @@ impl Registry {
     /// on events reach it, queued until it has caught up.
     pub(crate) fn add(
         &self,
-        seat: ChainedPlugin,
+        chained: ChainedPlugin,
         snapshot: HashSet<Subject>,
     ) -> Rc<ConnectedPlugin> {
-        let plugin = Rc::new(ConnectedPlugin::new(seat, snapshot));
+        let plugin = Rc::new(ConnectedPlugin::new(chained, snapshot));
         let mut connected = self.connected.borrow_mut();
         // Plugins may share an index. Keep them in connection order, so a host behaves the same
         // twice. NRI: the reference sorts by index only, and not stably.
-        let index = plugin.seat.plugin.index();
-        let at = connected.partition_point(|other| other.seat.plugin.index() <= index);
+        let index = plugin.chained.plugin.index();
+        let at = connected.partition_point(|other| other.chained.plugin.index() <= index);
         connected.insert(at, Rc::clone(&plugin));
         plugin
     }
@@ -134,90 +136,103 @@ impl Registry {
         }
     }
 
-    /// The plugins to be notified of `told` now; those still being synchronized get it into their
+    /// The plugins to be notified now; those still being synchronized get the event into their
     /// backlog. What the event makes known or forgotten is noted in the same step.
-    pub(crate) fn subscribers(&self, told: &Told) -> Vec<Rc<ChainedPlugin>> {
-        self.recorders.told(told);
-        let subject = Subject::of(told);
+    pub(crate) fn subscribers(&self, notification: &Notification) -> Vec<Rc<ChainedPlugin>> {
+        self.recorders.notification(notification);
+        let subject = Subject::about(notification);
         let connected = self.connected.borrow();
-        let subscribers = connected.iter().filter(|plugin| plugin.admits(told, &subject));
-        subscribers.map(|plugin| Rc::clone(&plugin.seat)).collect()
+        let subscribers = connected.iter().filter(|plugin| plugin.admits(notification, &subject));
+        subscribers.map(|plugin| Rc::clone(&plugin.chained)).collect()
     }
 
     /// These were not asked about the beginning that failed: they must not hear of its undoing.
-    pub(crate) fn forget_unasked(&self, seats: &[Rc<ChainedPlugin>], told: &Told) {
-        let subject = Subject::of(told);
+    pub(crate) fn forget_unasked(
+        &self,
+        plugins: &[Rc<ChainedPlugin>],
+        notification: &Notification,
+    ) {
+        let subject = Subject::about(notification);
         for plugin in self.connected.borrow().iter() {
-            if seats.iter().any(|seat| Rc::ptr_eq(seat, &plugin.seat)) {
+            if plugins.iter().any(|chained| Rc::ptr_eq(chained, &plugin.chained)) {
                 plugin.forget(&subject);
             }
         }
     }
 
     /// Plugins that were too busy to be asked about this beginning do not hear of what follows.
-    pub(crate) fn forget_busy(&self, subscribers: &[Rc<ChainedPlugin>], told: &Told) {
+    pub(crate) fn forget_busy(
+        &self,
+        subscribers: &[Rc<ChainedPlugin>],
+        notification: &Notification,
+    ) {
         let busy = crate::plugin::busy_plugins();
-        let seats = subscribers.iter().filter(|seat| busy.contains(&seat.id()));
-        let seats: Vec<Rc<ChainedPlugin>> = seats.cloned().collect();
-        self.forget_unasked(&seats, told);
+        let plugins = subscribers.iter().filter(|chained| busy.contains(&chained.id()));
+        let plugins: Vec<Rc<ChainedPlugin>> = plugins.cloned().collect();
+        self.forget_unasked(&plugins, notification);
     }
 
     /// Notifies every subscriber in turn; the first failure ends it.
     /// The first value is which plugins were skipped.
     pub(crate) async fn notify_until_refused(
         &self,
-        told: &Told,
+        notification: &Notification,
     ) -> (Vec<Skipped>, Result<(), PluginFailure>) {
-        let subscribers = self.subscribers(told);
+        let subscribers = self.subscribers(notification);
         let skips = Skips::default();
-        let asked = chain::notify_until_refused(&subscribers, told, &skips).await;
-        if told.event == Event::RunPodSandbox {
-            self.forget_busy(&subscribers, told);
+        let asked = chain::notify_until_refused(&subscribers, notification, &skips).await;
+        if notification.event == Event::RunPodSandbox {
+            self.forget_busy(&subscribers, notification);
         }
         let skipped = skips.0.into_inner();
         let Err(ChainError { failure, asked }) = asked else { return (skipped, Ok(())) };
-        if told.event == Event::RunPodSandbox {
-            self.forget_unasked(&subscribers[asked.min(subscribers.len())..], told);
+        if notification.event == Event::RunPodSandbox {
+            self.forget_unasked(&subscribers[asked.min(subscribers.len())..], notification);
         }
         (skipped, Err(failure))
     }
 
     /// Notifies plugins of a beginning that happened without them, if they do not know of it yet.
-    pub(crate) async fn notify_late(&self, told: &Told) {
-        let subject = Subject::of(told);
+    pub(crate) async fn notify_late(&self, notification: &Notification) {
+        let subject = Subject::about(notification);
         let connected = self.connected();
         let knowing: Vec<_> = connected.iter().filter(|plugin| plugin.knows(&subject)).collect();
-        let knows =
-            |seat: &Rc<ChainedPlugin>| knowing.iter().any(|plugin| Rc::ptr_eq(&plugin.seat, seat));
+        let knows = |chained: &Rc<ChainedPlugin>| {
+            knowing.iter().any(|plugin| Rc::ptr_eq(&plugin.chained, chained))
+        };
         // A plugin that knows it from its snapshot must not find it in its backlog either.
         let backlogs: Vec<usize> = knowing.iter().map(|plugin| plugin.backlog()).collect();
-        let mut subscribers = self.subscribers(told);
-        subscribers.retain(|seat| !knows(seat));
+        let mut subscribers = self.subscribers(notification);
+        subscribers.retain(|chained| !knows(chained));
         for (plugin, length) in knowing.iter().zip(backlogs) {
             plugin.truncate_backlog(length);
         }
-        for failure in chain::notify_all(&subscribers, told).await {
+        for failure in chain::notify_all(&subscribers, notification).await {
             info!("{failure}, after the fact: {} went past the daemon", subject.id());
         }
     }
 
     /// Notifies every subscriber in turn, whatever they answer: it has happened. Returns the
     /// updates of other containers that they ask for.
-    pub(crate) async fn notify_all(&self, told: &Told) -> Option<Updated> {
-        let subscribers = self.subscribers(told);
-        let (updates, failures) = if told.event == Event::StopContainer {
+    pub(crate) async fn notify_all(&self, notification: &Notification) -> Option<Updated> {
+        let subscribers = self.subscribers(notification);
+        let (updates, failures) = if notification.event == Event::StopContainer {
             let request = api::StopContainerRequest {
-                pod: Some(told.pod.clone()).into(),
-                container: told.container.clone().into(),
+                pod: Some(notification.pod.clone()).into(),
+                container: notification.container.clone().into(),
                 ..api::StopContainerRequest::default()
             };
             let (updated, failures) = chain::stop(&subscribers, &request).await;
             (Some(updated), failures)
         } else {
-            (None, chain::notify_all(&subscribers, told).await)
+            (None, chain::notify_all(&subscribers, notification).await)
         };
         for failure in failures {
-            warn!("{} of {}: {failure}", told.event.name(), Subject::of(told).id());
+            warn!(
+                "{} of {}: {failure}",
+                notification.event.name(),
+                Subject::about(notification).id()
+            );
         }
         updates
     }

@@ -10,7 +10,7 @@ use protobuf::MessageDyn;
 use serde_json::{Value, json};
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 
-use crate::chain::Told;
+use crate::chain::Notification;
 use crate::plugin::json::show;
 use crate::plugin::{Event, api};
 
@@ -41,11 +41,11 @@ impl Recorders {
     }
 
     /// An event; not those that carry more than pod and container.
-    pub(crate) fn told(&self, told: &Told) {
-        if !self.is_on() || told.event == Event::UpdateContainer {
+    pub(crate) fn notification(&self, notification: &Notification) {
+        if !self.is_on() || notification.event == Event::UpdateContainer {
             return;
         }
-        let Told { event, pod, container, root: _, resources } = told;
+        let Notification { event, pod, container, root: _, resources } = notification;
         let (pod, container) = (Some(pod.clone()), container.clone());
         if let Some((overhead, resources)) = resources {
             let request = api::UpdatePodSandboxRequest {

@@ -18,12 +18,12 @@ const EXIT_CHECK: Duration = Duration::from_millis(200);
 
 /// A plugin that is waited for.
 #[derive(Debug, Default)]
-pub(crate) struct Expected {
+pub(crate) struct ExpectedPlugin {
     /// The process with which it is over, where nothing would start another one.
     pub(crate) process: Option<OwnedFd>,
 }
 
-impl Expected {
+impl ExpectedPlugin {
     /// Whether its process has exited and nothing starts it again.
     fn is_gone_for_good(&self) -> bool {
         self.process.as_ref().is_some_and(pidfd::has_ended)
@@ -33,7 +33,7 @@ impl Expected {
 /// The plugins that creates wait for, and until when.
 #[derive(Debug, Default)]
 pub(crate) struct ReturningPlugins {
-    expected: RefCell<BTreeMap<String, Expected>>,
+    expected: RefCell<BTreeMap<String, ExpectedPlugin>>,
     until: Cell<Option<Instant>>,
     /// Until when the wait lasts that was logged.
     logged: Cell<Option<Instant>>,
@@ -42,7 +42,7 @@ pub(crate) struct ReturningPlugins {
 
 impl ReturningPlugins {
     /// Creates wait for these from now on, for so long at most.
-    pub(crate) fn expect_all(&self, expected: BTreeMap<String, Expected>, at_most: Duration) {
+    pub(crate) fn expect_all(&self, expected: BTreeMap<String, ExpectedPlugin>, at_most: Duration) {
         if !expected.is_empty() {
             self.until.set(Some(Instant::now() + at_most));
         }
@@ -55,7 +55,7 @@ impl ReturningPlugins {
         if self.until.get().is_none() {
             expected.clear();
         }
-        expected.insert(id.to_owned(), Expected::default());
+        expected.insert(id.to_owned(), ExpectedPlugin::default());
         self.until.set(Some(Instant::now() + at_most));
     }
 
@@ -103,7 +103,7 @@ impl ReturningPlugins {
         }
     }
 
-    /// Expected plugins that are not present and may still come.
+    /// ExpectedPlugin plugins that are not present and may still come.
     fn late(&self, is_present: impl Fn(&str) -> bool) -> Vec<String> {
         let expected = self.expected.borrow();
         let late = expected

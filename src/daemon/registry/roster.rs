@@ -23,7 +23,7 @@ const DEPARTED: usize = 64;
 /// Plugins that are not registered yet, or not any more, and those that are kept running.
 #[derive(Default)]
 pub(crate) struct Roster {
-    newcomers: RefCell<Vec<Weak<Newcomer>>>,
+    unregistered: RefCell<Vec<Weak<UnregisteredPlugin>>>,
     departed: RefCell<VecDeque<(Instant, Value)>>,
     launches: RefCell<Vec<Weak<LaunchRecord>>>,
 }
@@ -67,7 +67,7 @@ impl LaunchRecord {
 }
 
 /// A connection that has not become a plugin yet; shown as long as somebody holds it.
-pub(crate) struct Newcomer {
+pub(crate) struct UnregisteredPlugin {
     /// Index and name by its file, of one that we start.
     file: Option<(String, String)>,
     pid: Option<i32>,
@@ -76,13 +76,17 @@ pub(crate) struct Newcomer {
 }
 
 impl Roster {
-    /// Hands are being shaken with somebody.
-    pub(crate) fn enters(&self, file: Option<(String, String)>, pid: Option<i32>) -> Rc<Newcomer> {
-        let newcomer = Rc::new(Newcomer { file, pid, registered: Arc::default() });
-        let mut newcomers = self.newcomers.borrow_mut();
-        newcomers.retain(|other| other.strong_count() > 0);
-        newcomers.push(Rc::downgrade(&newcomer));
-        newcomer
+    /// A connection that is still in its handshake; shown as long as the value is held.
+    pub(crate) fn enters(
+        &self,
+        file: Option<(String, String)>,
+        pid: Option<i32>,
+    ) -> Rc<UnregisteredPlugin> {
+        let plugin = Rc::new(UnregisteredPlugin { file, pid, registered: Arc::default() });
+        let mut unregistered = self.unregistered.borrow_mut();
+        unregistered.retain(|other| other.strong_count() > 0);
+        unregistered.push(Rc::downgrade(&plugin));
+        plugin
     }
 
     /// A pre-installed plugin is kept running from now on.
@@ -131,8 +135,10 @@ impl Roster {
     pub(super) fn rows(&self, connected: &[Rc<ConnectedPlugin>]) -> Value {
         let mut rows: Vec<Value> =
             connected.iter().map(|plugin| row(plugin, plugin.state())).collect();
-        let newcomers = self.newcomers.borrow();
-        rows.extend(newcomers.iter().filter_map(Weak::upgrade).map(|newcomer| newcomer.row()));
+        let unregistered = self.unregistered.borrow();
+        rows.extend(
+            unregistered.iter().filter_map(Weak::upgrade).map(|unregistered| unregistered.row()),
+        );
         for gone in self.gone(Instant::now()) {
             // A plugin that is back is not gone.
             if !rows.iter().any(|row| is_same(row, &gone)) {
@@ -180,23 +186,23 @@ fn is_same(one: &Value, other: &Value) -> bool {
 }
 
 fn row(connected: &ConnectedPlugin, state: &str) -> Value {
-    let (seat, plugin) = (&connected.seat, &connected.seat.plugin);
+    let (chained, plugin) = (&connected.chained, &connected.chained.plugin);
     let events = ALL_EVENTS.iter().filter(|event| plugin.is_subscribed(**event));
     json!({
         "index": plugin.index(),
         "name": plugin.name(),
         "state": state,
-        "launched": seat.launched,
+        "launched": chained.launched,
         "pid": plugin.pid(),
         "events": events.map(|event| event.name()).collect::<Vec<_>>(),
         "nri_version": plugin.nri_version(),
-        "requests": seat.requests(),
-        "timeouts": seat.timeouts(),
-        "failures": seat.failures(),
-        "last_failure": seat.last_failure().map(|(at, what)| {
+        "requests": chained.requests(),
+        "timeouts": chained.timeouts(),
+        "failures": chained.failures(),
+        "last_failure": chained.last_failure().map(|(at, what)| {
             json!({"at": at, "time": rfc3339_nanos(at), "what": what})
         }),
-        "failure_policy": seat.policy().to_json(),
+        "failure_policy": chained.policy().to_json(),
         "restarts": 0,
         "exit_status": null,
         "last_words": [],
@@ -204,7 +210,7 @@ fn row(connected: &ConnectedPlugin, state: &str) -> Value {
     })
 }
 
-impl Newcomer {
+impl UnregisteredPlugin {
     fn row(&self) -> Value {
         let registered = self.registered.get();
         let (index, name) = match (registered, &self.file) {
@@ -245,15 +251,15 @@ mod tests {
     #[test]
     fn a_newcomer_is_shown_until_nobody_shakes_its_hand() {
         let roster = Roster::default();
-        let newcomer = roster.enters(None, Some(7));
+        let unregistered = roster.enters(None, Some(7));
         assert_eq!(roster.rows(&[])[0]["state"], "registering");
-        newcomer.registered.set(PluginIdentity::checked("10", "foo", "").unwrap()).unwrap();
+        unregistered.registered.set(PluginIdentity::checked("10", "foo", "").unwrap()).unwrap();
         let row = roster.rows(&[])[0].clone();
         assert_eq!((&row["state"], &row["name"]), (&json!("configuring"), &json!("foo")));
         let file = ("20".to_owned(), "file".to_owned());
         let launched = roster.enters(Some(file), None);
         assert_eq!((&roster.rows(&[])[1]["name"]), &json!("file"));
-        drop((newcomer, launched));
+        drop((unregistered, launched));
         assert_eq!(roster.rows(&[]), json!([]));
     }
 }

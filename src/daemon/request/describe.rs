@@ -8,14 +8,14 @@ use serde_json::Map;
 use serde_json::Value;
 
 use crate::daemon::node::Node;
-use crate::daemon::request::{Call, identity};
+use crate::daemon::request::{VerbRequest, identity};
 use crate::describe;
 use crate::engine::{self, DetectedEngine, Role};
 use crate::error::Result;
 use crate::plugin::api;
 
 /// A call and its bundle, understood.
-pub(crate) struct Seen {
+pub(crate) struct Description {
     pub(crate) engine: DetectedEngine,
     pub(crate) role: Role,
     pub(crate) pod: api::PodSandbox,
@@ -34,7 +34,11 @@ pub(crate) struct Seen {
 
 /// Rebuilds pod and container from the call, the document, and what the engine keeps elsewhere.
 /// A source that is missing or slow only makes the description poorer.
-pub(crate) async fn describe(node: &Node, call: &Call, document: &[u8]) -> Result<Seen> {
+pub(crate) async fn describe(
+    node: &Node,
+    call: &VerbRequest,
+    document: &[u8],
+) -> Result<Description> {
     let spec = describe::Spec::parse(document)?;
     let bundle = call.bundle.to_string_lossy();
     let [parent, grandparent] = call.callers(&node.host);
@@ -53,7 +57,7 @@ pub(crate) async fn describe(node: &Node, call: &Call, document: &[u8]) -> Resul
     }
     let is_exempt = identity::judge(node, &mut facts);
     identity::note(node, &call.key.id, &facts);
-    Ok(Seen {
+    Ok(Description {
         is_exempt,
         has_unproven_namespace: facts.has_unproven_namespace(),
         role: facts.role,
@@ -73,7 +77,7 @@ pub(crate) async fn describe_folder(
     folder: &Path,
     id: &str,
     document: &[u8],
-) -> Result<Option<Seen>> {
+) -> Result<Option<Description>> {
     let spec = describe::Spec::parse(document)?;
     let bundle = folder.to_string_lossy();
     let nobody = engine::CallerInfo {
@@ -91,7 +95,7 @@ pub(crate) async fn describe_folder(
     let mut facts = node.caches.sources.facts(&node.host, &nobody, &told).await;
     let is_exempt = identity::judge(node, &mut facts);
     identity::note(node, id, &facts);
-    Ok(Some(Seen {
+    Ok(Some(Description {
         is_exempt,
         has_unproven_namespace: facts.has_unproven_namespace(),
         role: facts.role,

@@ -19,16 +19,16 @@ use crate::host::Host;
 use crate::link::{Attached, WrapperRequest};
 use crate::runtime::default_root;
 use crate::sources::callers;
-use crate::state::Key;
+use crate::state::ContainerKey;
 
 /// A question and what came with it.
 #[derive(Debug)]
-pub(crate) struct Asked {
+pub(crate) struct ReceivedQuestion {
     pub(crate) question: WrapperRequest,
     descriptors: Vec<(Attached, OwnedFd)>,
 }
 
-impl Asked {
+impl ReceivedQuestion {
     /// A question with its descriptors.
     pub(crate) fn new(question: WrapperRequest, descriptors: Vec<(Attached, OwnedFd)>) -> Self {
         Self { question, descriptors }
@@ -53,18 +53,18 @@ impl Asked {
 
 /// Everything the verb files need to know of a call.
 #[derive(Debug)]
-pub(crate) struct Call {
-    pub(crate) asked: Asked,
-    pub(crate) call: argv::CommandLine,
-    pub(crate) key: Key,
+pub(crate) struct VerbRequest {
+    pub(crate) received: ReceivedQuestion,
+    pub(crate) command_line: argv::CommandLine,
+    pub(crate) key: ContainerKey,
     /// The bundle directory, absolute.
     pub(crate) bundle: PathBuf,
     pub(crate) pid_file: Option<PathBuf>,
 }
 
-impl Call {
+impl VerbRequest {
     /// Understands a question; `None` when it has no id that a container can have.
-    pub(crate) fn new(asked: Asked) -> Option<Self> {
+    pub(crate) fn new(asked: ReceivedQuestion) -> Option<Self> {
         let question = &asked.question;
         let call = argv::read(&question.argv);
         let cwd = Path::new(&question.cwd);
@@ -78,26 +78,26 @@ impl Call {
         let bundle = absolute(call.bundle.as_deref().unwrap_or_default());
         let pid_file = call.pid_file.as_deref().map(absolute);
         Some(Self {
-            key: Key { root: tidy(&root).to_string_lossy().into_owned(), id },
+            key: ContainerKey { root: tidy(&root).to_string_lossy().into_owned(), id },
             bundle: tidy(&bundle),
             pid_file,
-            call,
-            asked,
+            command_line: call,
+            received: asked,
         })
     }
 
     pub(crate) fn question(&self) -> &WrapperRequest {
-        &self.asked.question
+        &self.received.question
     }
 
     /// The verb's name, as counted in `status`.
     pub(crate) fn verb(&self) -> &'static str {
-        self.call.verb.name()
+        self.command_line.verb.name()
     }
 
     /// The wrapper's own process.
     pub(crate) fn process(&mut self) -> Option<OwnedFd> {
-        self.asked.take(Attached::Process)
+        self.received.take(Attached::Process)
     }
 
     /// Command lines of the caller and of its parent: by them an engine is known.
@@ -107,7 +107,7 @@ impl Call {
 
     /// Words between argv[0] and the verb.
     pub(crate) fn global_flags(&self) -> Vec<String> {
-        let end = self.call.verb_index.unwrap_or(1).max(1);
+        let end = self.command_line.verb_index.unwrap_or(1).max(1);
         self.question().argv[1..end].iter().map(lossy).collect()
     }
 }

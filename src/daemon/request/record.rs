@@ -2,35 +2,35 @@
 //! The record that a container begins with: what the call, the bundle and the engine say.
 
 use crate::daemon::node::{Node, messages};
-use crate::daemon::request::Call;
-use crate::daemon::request::describe::Seen;
+use crate::daemon::request::VerbRequest;
+use crate::daemon::request::describe::Description;
 use crate::engine::Role;
 use crate::error::quoted;
 use crate::plugin::{Event, api};
 use crate::state::{Container, InFlight, Lifecycle, SCHEMA, Skipped};
 
 /// A new record of what the call, the bundle and the engine say.
-pub(crate) fn new_record(node: &Node, call: &Call, seen: &Seen) -> Container {
+pub(crate) fn new_record(node: &Node, call: &VerbRequest, description: &Description) -> Container {
     let mut record = blank_record(node, call);
-    fill_in(node, &mut record, seen);
+    fill_in(node, &mut record, description);
     record
 }
 
 /// Adds what the bundle and the engine say.
-pub(crate) fn fill_in(node: &Node, record: &mut Container, seen: &Seen) {
-    let pod = known_pod(node, seen);
-    record.is_sandbox = seen.role == Role::Sandbox;
+pub(crate) fn fill_in(node: &Node, record: &mut Container, description: &Description) {
+    let pod = known_pod(node, description);
+    record.is_sandbox = description.role == Role::Sandbox;
     (record.pod, record.pod_name, record.pod_namespace) = (pod.id, pod.name, pod.namespace);
-    record.name = seen.container.name.clone();
-    record.engine = seen.engine.name().to_owned();
-    record.evidence = seen.engine.evidence().to_vec();
-    record.message = messages::to_wire(&seen.container);
-    record.engine_resources = seen.resources.clone();
-    record.skipped = seen.contradictions.iter().map(|what| not_believed(what)).collect();
+    record.name = description.container.name.clone();
+    record.engine = description.engine.name().to_owned();
+    record.evidence = description.engine.evidence().to_vec();
+    record.message = messages::to_wire(&description.container);
+    record.engine_resources = description.resources.clone();
+    record.skipped = description.contradictions.iter().map(|what| not_believed(what)).collect();
 }
 
 /// A new record of what the call alone says.
-pub(crate) fn blank_record(node: &Node, call: &Call) -> Container {
+pub(crate) fn blank_record(node: &Node, call: &VerbRequest) -> Container {
     let boot_id = node.records.read().boot_id().to_owned();
     let incarnation = node.records.next_incarnation();
     let variables = call.question().variables.iter();
@@ -91,7 +91,7 @@ fn not_believed(what: &str) -> Skipped {
 }
 
 /// The pod as plugins were told of it, else as this call shows it.
-pub(crate) fn known_pod(node: &Node, seen: &Seen) -> api::PodSandbox {
-    let told = node.told_pod(Event::CreateContainer, &seen.pod.id);
-    told.map_or_else(|| seen.pod.clone(), |told| told.pod)
+pub(crate) fn known_pod(node: &Node, description: &Description) -> api::PodSandbox {
+    let told = node.pod_notification(Event::CreateContainer, &description.pod.id);
+    told.map_or_else(|| description.pod.clone(), |told| told.pod)
 }

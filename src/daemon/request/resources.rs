@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 
 use serde_json::{Map, Value};
 
-use crate::daemon::request::Call;
+use crate::daemon::request::VerbRequest;
 use crate::error::Result;
 use crate::spec::flags;
 
@@ -15,9 +15,9 @@ const LIMIT: u64 = 16 << 20;
 
 /// What the engine asks for, from standard input, a file, or flags; `None` when it cannot be
 /// understood, so that the runtime says what is wrong with it.
-pub(crate) fn requested(call: &Call, bytes: Option<Vec<u8>>) -> Option<Map<String, Value>> {
+pub(crate) fn requested(call: &VerbRequest, bytes: Option<Vec<u8>>) -> Option<Map<String, Value>> {
     let words: Vec<(&str, String)> = call
-        .call
+        .command_line
         .resource_flags
         .iter()
         .map(|flag| (flag.name, flag.value.to_string_lossy().into_owned()))
@@ -26,7 +26,7 @@ pub(crate) fn requested(call: &Call, bytes: Option<Vec<u8>>) -> Option<Map<Strin
         words.iter().map(|(name, value)| (*name, value.as_str())).collect();
     let Ok(mut request) = flags::resources_from_flags(&pairs) else { return None };
     let Some(bytes) = bytes else {
-        return call.call.resources.is_none().then_some(request);
+        return call.command_line.resources.is_none().then_some(request);
     };
     // The runtime takes the first JSON value and ignores the rest.
     let mut values = serde_json::Deserializer::from_slice(&bytes).into_iter::<Value>();

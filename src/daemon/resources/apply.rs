@@ -16,13 +16,13 @@ use crate::cgroup::{self, Around, Cgroups, Unfit};
 use crate::host::Point;
 use crate::runtime::RuntimeKind;
 use crate::spec::{overlay, owned};
-use crate::state::{Change, Container, Key, Lifecycle, Wish};
+use crate::state::{Change, Container, ContainerKey, Lifecycle, PendingUpdate};
 
 use crate::clock::now;
 use crate::daemon::node::Node;
 use crate::daemon::node::messages::{self, Classes};
 use crate::daemon::resources::classes;
-use crate::daemon::resources::error::{RefusedField, Unmet};
+use crate::daemon::resources::error::{RefusedField, UpdateError};
 use crate::daemon::resources::in_force::{Block, in_force, note_changes};
 use crate::daemon::resources::route::{self, Route, is_paused, route};
 use crate::daemon::runtime::{command, exit_status};
@@ -49,15 +49,19 @@ const IGNORED_BY_RUNC: [(&str, &[&str]); 4] = [
 ];
 
 /// What a look at a container has told: it holds for this life of it.
-pub(crate) struct Found {
+pub(crate) struct CheckedUpdate {
     incarnation: u64,
     route: Route,
 }
 
-/// Whether a wish can be met, as far as can be told before it is carried out.
-pub(crate) fn check(node: &Node, record: &Container, wish: &Wish) -> Result<Found, Unmet> {
-    classes::check(node, record, wish.rdt_class.as_deref())?;
-    let part = &wish.part;
+/// Whether an update can be applied, as far as that shows before it is tried.
+pub(crate) fn check(
+    node: &Node,
+    record: &Container,
+    requested: &PendingUpdate,
+) -> Result<CheckedUpdate, UpdateError> {
+    classes::check(node, record, requested.rdt_class.as_deref())?;
+    let part = &requested.part;
     let route = route(node, record)?;
     match &route {
         Route::Direct(cgroups) => match plan(record, part, None, cgroups) {
@@ -74,23 +78,24 @@ pub(crate) fn check(node: &Node, record: &Container, wish: &Wish) -> Result<Foun
             }
         }
     }
-    Ok(Found { incarnation: record.incarnation, route })
+    Ok(CheckedUpdate { incarnation: record.incarnation, route })
 }
 
-/// Carries a wish out, or changes nothing. `found`: what [`check`] has told, if it was asked.
+/// Applies an update, or changes nothing. `found`: the result of [`check`], if it was asked.
 pub(crate) async fn apply(
     node: &Rc<Node>,
-    key: &Key,
-    wish: &Wish,
-    found: Option<Found>,
-) -> Result<(), Unmet> {
+    key: &ContainerKey,
+    requested: &PendingUpdate,
+    found: Option<CheckedUpdate>,
+) -> Result<(), UpdateError> {
     let lane = node.lane(key);
     let writing = std::sync::Arc::clone(&lane.writing).lock_owned();
-    let _writing = tokio::time::timeout(UPDATE_WAIT, writing).await.map_err(|_late| Unmet::Busy)?;
+    let _writing =
+        tokio::time::timeout(UPDATE_WAIT, writing).await.map_err(|_late| UpdateError::Busy)?;
     let record = living(node, key)?;
-    let moved = classes::enter(node, &record, wish.rdt_class.as_deref())?;
+    let moved = classes::enter(node, &record, requested.rdt_class.as_deref())?;
     let found = found.filter(|found| found.incarnation == record.incarnation);
-    let done = set(node, &record, wish, found.map(|found| found.route)).await;
+    let done = set(node, &record, requested, found.map(|found| found.route)).await;
     if done.is_err()
         && let Some(moved) = moved
     {
@@ -99,52 +104,57 @@ pub(crate) async fn apply(
     done
 }
 
-/// The values of a wish, and its record.
+/// Applies the values of an update, and records them.
 async fn set(
     node: &Rc<Node>,
     record: &Container,
-    wish: &Wish,
+    requested: &PendingUpdate,
     found: Option<Route>,
-) -> Result<(), Unmet> {
+) -> Result<(), UpdateError> {
     let route = found.map_or_else(|| route(node, record), Ok)?;
     if let Route::Direct(cgroups) = route {
-        match plan(record, &wish.part, None, &cgroups) {
-            Ok(writes) => return write(node, record, wish, &cgroups, &writes),
+        match plan(record, &requested.part, None, &cgroups) {
+            Ok(writes) => return write(node, record, requested, &cgroups, &writes),
             Err(unfit @ Unfit::Refused { .. }) => return Err(unfit.into()),
             Err(Unfit::NotDirect(_)) => {}
         }
     }
-    through_runtime(node, record, wish).await
+    through_runtime(node, record, requested).await
 }
 
 /// Sets resources of a container that its runtime is just making: in its cgroups, else as the first
 /// thing once it is made.
-pub(crate) async fn at_birth(node: &Node, key: &Key, wish: Wish) -> Result<(), Unmet> {
-    if wish.part.is_empty() {
+pub(crate) async fn at_birth(
+    node: &Node,
+    key: &ContainerKey,
+    requested: PendingUpdate,
+) -> Result<(), UpdateError> {
+    if requested.part.is_empty() {
         return Ok(());
     }
     let lane = node.lane(key);
     let writing = std::sync::Arc::clone(&lane.writing).lock_owned();
-    let _writing = tokio::time::timeout(UPDATE_WAIT, writing).await.map_err(|_late| Unmet::Busy)?;
-    let record = node.container(key).ok_or(Unmet::Unknown)?;
+    let _writing =
+        tokio::time::timeout(UPDATE_WAIT, writing).await.map_err(|_late| UpdateError::Busy)?;
+    let record = node.container(key).ok_or(UpdateError::Unknown)?;
     if let Route::Direct(cgroups) = route(node, &record)? {
-        match plan(&record, &wish.part, None, &cgroups) {
-            Ok(writes) => return write(node, &record, &wish, &cgroups, &writes),
+        match plan(&record, &requested.part, None, &cgroups) {
+            Ok(writes) => return write(node, &record, &requested, &cgroups, &writes),
             Err(unfit @ Unfit::Refused { .. }) => return Err(unfit.into()),
             Err(Unfit::NotDirect(_)) => {}
         }
     }
-    takes(&record, &wish.part)?;
-    node.change(key, |record| record.deferred.push(wish));
+    takes(&record, &requested.part)?;
+    node.change(key, |record| record.deferred.push(requested));
     Ok(())
 }
 
 /// The container, if it can be updated now.
-pub(crate) fn living(node: &Node, key: &Key) -> Result<Rc<Container>, Unmet> {
-    let record = node.container(key).ok_or(Unmet::Unknown)?;
+pub(crate) fn living(node: &Node, key: &ContainerKey) -> Result<Rc<Container>, UpdateError> {
+    let record = node.container(key).ok_or(UpdateError::Unknown)?;
     let is_alive = matches!(record.state, Lifecycle::Created | Lifecycle::Running)
         && !exit_status::has_exited(&node.host, &record);
-    if is_alive { Ok(record) } else { Err(Unmet::Gone) }
+    if is_alive { Ok(record) } else { Err(UpdateError::Gone) }
 }
 
 fn plan(
@@ -163,80 +173,95 @@ fn plan(
 fn write(
     node: &Node,
     record: &Container,
-    wish: &Wish,
+    requested: &PendingUpdate,
     cgroups: &Cgroups,
     writes: &[cgroup::Write],
-) -> Result<(), Unmet> {
-    let fault = |error: crate::error::Error| Unmet::refused(error);
+) -> Result<(), UpdateError> {
+    let fault = |error: crate::error::Error| UpdateError::refused(error);
     node.host.point(Point::DaemonCgroup).map_err(fault)?;
     let written = cgroup::carry_out(cgroups, writes).map_err(|failed| match () {
-        () if !cgroups.exists() => Unmet::Gone,
-        () if cgroups.is_frozen() => Unmet::Frozen(format!("{}: {}", failed.field, failed.why)),
-        () => Unmet::refused_field(RefusedField::Path(failed.field), failed.why),
+        () if !cgroups.exists() => UpdateError::Gone,
+        () if cgroups.is_frozen() => {
+            UpdateError::Frozen(format!("{}: {}", failed.field, failed.why))
+        }
+        () => UpdateError::refused_field(RefusedField::Path(failed.field), failed.why),
     })?;
     node.host.point(Point::DaemonCgroupDone).map_err(fault)?;
-    let fields = owned::fields(&wish.part);
+    let fields = owned::fields(&requested.part);
     let changes = written.into_iter().map(|written| {
         let field = fields.iter().find(|field| field.path == written.field);
-        let owner = field.and_then(|field| owned::owner(field, &wish.part, &wish.owners));
+        let owner = field.and_then(|field| owned::owner(field, &requested.part, &requested.owners));
         Change {
             at: now(),
-            event: wish.event.clone(),
+            event: requested.event.clone(),
             plugin: owner.unwrap_or_default().to_owned(),
             field: format!("cgroup:{}", written.file),
             before: Value::from(written.before),
             after: Value::from(written.after),
         }
     });
-    note(node, &record.key, wish, changes.collect());
+    note_applied(node, &record.key, requested, changes.collect());
     Ok(())
 }
 
-async fn through_runtime(node: &Rc<Node>, record: &Container, wish: &Wish) -> Result<(), Unmet> {
-    if wish.part.is_empty() {
-        note(node, &record.key, wish, Vec::new());
+async fn through_runtime(
+    node: &Rc<Node>,
+    record: &Container,
+    requested: &PendingUpdate,
+) -> Result<(), UpdateError> {
+    if requested.part.is_empty() {
+        note_applied(node, &record.key, requested, Vec::new());
         return Ok(());
     }
-    takes(record, &wish.part)?;
-    route::has_processors(node, &wish.part)?;
+    takes(record, &requested.part)?;
+    route::has_processors(node, &requested.part)?;
     let before = in_force(record);
     let mut resources = before.clone();
-    overlay::put_over(&mut resources, &wish.part);
-    let with_devices = wish.part.contains_key("devices");
-    if let Err(unmet) = run_update(node, record, resources, with_devices).await {
-        return Err(put_back(node, record, &wish.part, unmet).await);
+    overlay::put_over(&mut resources, &requested.part);
+    let with_devices = requested.part.contains_key("devices");
+    if let Err(update_error) = run_update(node, record, resources, with_devices).await {
+        return Err(put_back(node, record, &requested.part, update_error).await);
     }
-    let fault = |error: crate::error::Error| Unmet::refused(error);
+    let fault = |error: crate::error::Error| UpdateError::refused(error);
     node.host.point(Point::DaemonCgroupDone).map_err(fault)?;
-    let changes = owned::fields(&wish.part).into_iter().map(|field| Change {
+    let changes = owned::fields(&requested.part).into_iter().map(|field| Change {
         at: now(),
-        event: wish.event.clone(),
-        plugin: owned::owner(&field, &wish.part, &wish.owners).unwrap_or_default().to_owned(),
+        event: requested.event.clone(),
+        plugin: owned::owner(&field, &requested.part, &requested.owners)
+            .unwrap_or_default()
+            .to_owned(),
         field: format!("linux.resources.{}", field.path),
         before: owned::value(&before, &field.path).unwrap_or_default(),
         after: field.value,
     });
-    note(node, &record.key, wish, changes.collect());
+    note_applied(node, &record.key, requested, changes.collect());
     Ok(())
 }
 
 /// A runtime writes file by file, and tells systemd before: what it had done when it failed is
 /// undone by it too. Says what it could not.
-async fn put_back(node: &Rc<Node>, record: &Container, part: &Block, failed: Unmet) -> Unmet {
-    let Unmet::Refused(refusal) = failed else { return failed };
+async fn put_back(
+    node: &Rc<Node>,
+    record: &Container,
+    part: &Block,
+    failed: UpdateError,
+) -> UpdateError {
+    let UpdateError::Refused(refusal) = failed else { return failed };
     let (resources, left) = owned::undone(part, &in_force(record));
     let undone = run_update(node, record, resources, false).await;
     let more = match (undone, left.as_slice()) {
-        (Err(Unmet::Gone), _) => return Unmet::Gone,
-        (Err(unmet), _) => format!("; the previous values could not be restored: {unmet}"),
+        (Err(UpdateError::Gone), _) => return UpdateError::Gone,
+        (Err(update_error), _) => {
+            format!("; the previous values could not be restored: {update_error}")
+        }
         (Ok(()), []) => String::new(),
         (Ok(()), left) => format!("; {} may still be in effect", left.join(", ")),
     };
     let refusal = refusal.and(&more);
     if is_paused(node, record) {
-        Unmet::Frozen(refusal.to_string())
+        UpdateError::Frozen(refusal.to_string())
     } else {
-        Unmet::Refused(refusal)
+        UpdateError::Refused(refusal)
     }
 }
 
@@ -246,39 +271,50 @@ async fn run_update(
     record: &Container,
     mut resources: Block,
     with_devices: bool,
-) -> Result<(), Unmet> {
+) -> Result<(), UpdateError> {
     if !with_devices {
         resources.remove("devices"); // crun would take exactly these for all that are allowed.
     }
-    let fault = |error: crate::error::Error| Unmet::refused(error);
+    let fault = |error: crate::error::Error| UpdateError::refused(error);
     node.host.point(Point::DaemonCgroup).map_err(fault)?;
     let document = Value::Object(resources).to_string();
     let words = ["update", "--resources", "-", &record.key.id];
     command::run(record, &words, document.as_bytes()).await.map_err(|error| {
         if exit_status::has_exited(&node.host, record) {
-            Unmet::Gone
+            UpdateError::Gone
         } else {
-            Unmet::refused(format!("the runtime refused: {error}"))
+            UpdateError::refused(format!("the runtime refused: {error}"))
         }
     })
 }
 
-fn note(node: &Node, key: &Key, wish: &Wish, mut changes: Vec<Change>) {
-    let classes = Classes { blockio: wish.blockio_class.clone(), rdt: wish.rdt_class.clone() };
+fn note_applied(
+    node: &Node,
+    key: &ContainerKey,
+    requested: &PendingUpdate,
+    mut changes: Vec<Change>,
+) {
+    let classes =
+        Classes { blockio: requested.blockio_class.clone(), rdt: requested.rdt_class.clone() };
     node.change(key, |record| {
         // Reading the message only for a change that there is.
         let known = classes.rdt.as_ref();
         let known = known.and_then(|_| Classes::of(&messages::resources(record)).rdt);
-        changes.extend(classes::change(known, classes.rdt.as_ref(), &wish.event, &wish.owners));
-        overlay::put_over(&mut record.overlay, &wish.part);
-        record.owners.extend(wish.owners.iter().map(|(k, v)| (k.clone(), v.clone())));
+        changes.extend(classes::change(
+            known,
+            classes.rdt.as_ref(),
+            &requested.event,
+            &requested.owners,
+        ));
+        overlay::put_over(&mut record.overlay, &requested.part);
+        record.owners.extend(requested.owners.iter().map(|(k, v)| (k.clone(), v.clone())));
         note_changes(record, changes);
         record.message = messages::with_resources(&record.message, &in_force(record), &classes);
     });
 }
 
 /// Whether the runtime's `update` applies all of `part`.
-fn takes(record: &Container, part: &Block) -> Result<(), Unmet> {
+fn takes(record: &Container, part: &Block) -> Result<(), UpdateError> {
     let mut ignored = owned::fields(&ignored(record, part));
     if ignored.is_empty() {
         return Ok(());
@@ -293,7 +329,7 @@ fn takes(record: &Container, part: &Block) -> Result<(), Unmet> {
         None => Ok(()),
         Some(field) => {
             let why = format!("{} does not change it in a running container", record.runtime);
-            Err(Unmet::refused_field(RefusedField::Path(field.path.clone()), why))
+            Err(UpdateError::refused_field(RefusedField::Path(field.path.clone()), why))
         }
     }
 }
@@ -328,23 +364,24 @@ fn ignored(record: &Container, part: &Block) -> Block {
 
 /// After the runtime's own update: what plugins own and the runtime does not apply (or sets back
 /// to what it was at creation) is written again.
-pub(crate) fn rewrite_ignored(node: &Node, key: &Key) {
+pub(crate) fn rewrite_ignored(node: &Node, key: &ContainerKey) {
     let Some(record) = node.container(key) else { return };
     classes::enter_again(node, &record);
     let part = ignored(&record, &record.overlay);
     if matches!(route(node, &record), Ok(Route::Runtime(_))) {
         return; // What it holds of these is what the runtime made it with.
     }
-    if let Err(unmet) = rewrite(node, &record, &part, None) {
-        warn!("{}: values that plugins own could not be restored: {unmet}", key.id);
+    if let Err(update_error) = rewrite(node, &record, &part, None) {
+        warn!("{}: values that plugins own could not be restored: {update_error}", key.id);
     }
 }
 
 /// After an update that failed half-way, or went past us: what plugins own holds again.
-pub(crate) async fn reapply(node: &Rc<Node>, key: &Key) -> Result<(), Unmet> {
+pub(crate) async fn reapply(node: &Rc<Node>, key: &ContainerKey) -> Result<(), UpdateError> {
     let lane = node.lane(key);
     let writing = std::sync::Arc::clone(&lane.writing).lock_owned();
-    let _writing = tokio::time::timeout(UPDATE_WAIT, writing).await.map_err(|_late| Unmet::Busy)?;
+    let _writing =
+        tokio::time::timeout(UPDATE_WAIT, writing).await.map_err(|_late| UpdateError::Busy)?;
     let record = living(node, key)?;
     classes::enter_again(node, &record);
     if rewrite(node, &record, &record.overlay, None).is_ok() {
@@ -376,12 +413,12 @@ pub(crate) fn restore(node: &Rc<Node>, record: &Container, tried: &Block) {
         }
         let node = Rc::clone(node);
         tokio::task::spawn_local(async move {
-            if let Err(unmet) = reapply(&node, &key).await {
-                warn!("{}: after a failed update: {unmet}", key.id);
+            if let Err(update_error) = reapply(&node, &key).await {
+                warn!("{}: after a failed update: {update_error}", key.id);
             }
         });
-    } else if let Err(unmet) = rewrite(node, record, &record.overlay, Some(tried)) {
-        debug!("{}: after a failed update: {unmet}", key.id);
+    } else if let Err(update_error) = rewrite(node, record, &record.overlay, Some(tried)) {
+        debug!("{}: after a failed update: {update_error}", key.id);
     }
 }
 
@@ -391,18 +428,18 @@ fn rewrite(
     record: &Container,
     part: &Block,
     tried: Option<&Block>,
-) -> Result<(), Unmet> {
+) -> Result<(), UpdateError> {
     if part.is_empty() {
         return Ok(());
     }
     let Route::Direct(cgroups) = route(node, record)? else {
-        return Err(Unmet::refused("its cgroups are not ours to write"));
+        return Err(UpdateError::refused("its cgroups are not ours to write"));
     };
-    let writes = plan(record, part, tried, &cgroups).map_err(Unmet::from)?;
-    let fault = |error: crate::error::Error| Unmet::refused(error);
+    let writes = plan(record, part, tried, &cgroups).map_err(UpdateError::from)?;
+    let fault = |error: crate::error::Error| UpdateError::refused(error);
     node.host.point(Point::DaemonCgroup).map_err(fault)?;
     let written = cgroup::carry_out(&cgroups, &writes);
     written
         .map(|_| ())
-        .map_err(|failed| Unmet::refused_field(RefusedField::Path(failed.field), failed.why))
+        .map_err(|failed| UpdateError::refused_field(RefusedField::Path(failed.field), failed.why))
 }

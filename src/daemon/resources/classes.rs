@@ -21,7 +21,7 @@ use crate::state::{Change, Container};
 use crate::clock::now;
 use crate::daemon::node::Node;
 use crate::daemon::node::messages::{self, Classes};
-use crate::daemon::resources::error::{RefusedField, Unmet};
+use crate::daemon::resources::error::{RefusedField, UpdateError};
 use crate::daemon::resources::in_force::Block;
 use crate::daemon::resources::route;
 
@@ -45,12 +45,12 @@ pub(crate) fn overlay_of(
 }
 
 /// A container that is in another group than before.
-pub(crate) struct Moved {
+pub(crate) struct MovedGroup {
     cgroups: Cgroups,
     before: PathBuf,
 }
 
-impl Moved {
+impl MovedGroup {
     /// Puts it back where it was.
     pub(crate) fn take_back(self, node: &Node) {
         if let Err(why) = resctrl::enter(&node.host, &self.cgroups, &self.before) {
@@ -60,7 +60,11 @@ impl Moved {
 }
 
 /// Whether the move could be made, as far as can be told before.
-pub(crate) fn check(node: &Node, record: &Container, class: Option<&str>) -> Result<(), Unmet> {
+pub(crate) fn check(
+    node: &Node,
+    record: &Container,
+    class: Option<&str>,
+) -> Result<(), UpdateError> {
     class.map_or(Ok(()), |_| cgroups(node, record).map(|_| ()))
 }
 
@@ -70,19 +74,19 @@ pub(crate) fn enter(
     node: &Node,
     record: &Container,
     class: Option<&str>,
-) -> Result<Option<Moved>, Unmet> {
+) -> Result<Option<MovedGroup>, UpdateError> {
     let Some(class) = class else { return Ok(None) };
     let cgroups = cgroups(node, record)?;
     let resctrl = &node.config.resctrl_path;
     let told = record.init_pid.and_then(|pid| resctrl::group_of(&node.host, resctrl, pid));
     let known = Classes::of(&messages::resources(record)).rdt.unwrap_or_default();
     let before = told.unwrap_or_else(|| resctrl.join(known));
-    let moved = Moved { cgroups, before };
+    let moved = MovedGroup { cgroups, before };
     match resctrl::enter(&node.host, &moved.cgroups, &resctrl.join(class)) {
         Ok(()) => Ok(Some(moved)),
         Err(why) => {
             moved.take_back(node);
-            Err(Unmet::refused_field(RefusedField::Class(RDT), why))
+            Err(UpdateError::refused_field(RefusedField::Class(RDT), why))
         }
     }
 }
@@ -94,8 +98,8 @@ pub(crate) fn enter_again(node: &Node, record: &Container) {
         return;
     }
     let class = Classes::of(&messages::resources(record)).rdt;
-    if let Err(unmet) = enter(node, record, class.as_deref()) {
-        warn!("{}: {unmet}", record.key.id);
+    if let Err(update_error) = enter(node, record, class.as_deref()) {
+        warn!("{}: {update_error}", record.key.id);
     }
 }
 
@@ -117,11 +121,11 @@ pub(crate) fn change(
 }
 
 /// Cgroups that show this container's processes and nobody else's.
-fn cgroups(node: &Node, record: &Container) -> Result<Cgroups, Unmet> {
+fn cgroups(node: &Node, record: &Container) -> Result<Cgroups, UpdateError> {
     let mut found = None;
     if route::has_known_cgroups(record) {
         found = route::own_cgroups(node, record, &BTreeMap::new())?;
     }
     let why = "it cannot be told which processes are the container's";
-    found.ok_or_else(|| Unmet::refused_field(RefusedField::Class(RDT), why))
+    found.ok_or_else(|| UpdateError::refused_field(RefusedField::Class(RDT), why))
 }

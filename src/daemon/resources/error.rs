@@ -7,7 +7,7 @@ use crate::cgroup::Unfit;
 
 /// Why a container was not updated.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Unmet {
+pub(crate) enum UpdateError {
     /// Nobody knows it.
     Unknown,
     /// It is infrastructure of its pod.
@@ -24,7 +24,7 @@ pub(crate) enum Unmet {
     Frozen(String),
 }
 
-impl fmt::Display for Unmet {
+impl fmt::Display for UpdateError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unknown => f.write_str("no such container is known"),
@@ -72,7 +72,7 @@ impl fmt::Display for Refusal {
     }
 }
 
-impl Unmet {
+impl UpdateError {
     /// A refusal of the whole update.
     pub(crate) fn refused(why: impl fmt::Display) -> Self {
         Self::Refused(Refusal { field: None, why: why.to_string() })
@@ -84,7 +84,7 @@ impl Unmet {
     }
 }
 
-impl From<Unfit> for Unmet {
+impl From<Unfit> for UpdateError {
     fn from(unfit: Unfit) -> Self {
         match unfit {
             Unfit::Refused { field, why } => Self::refused_field(RefusedField::Path(field), why),

@@ -16,7 +16,7 @@ use crate::config::Evict;
 use crate::error::quoted;
 use crate::host::Point;
 use crate::plugin::api;
-use crate::state::{Change, Container, EVICTION, Key, Lifecycle, Pod, Skipped};
+use crate::state::{Change, Container, ContainerKey, EVICTION, Lifecycle, Pod, Skipped};
 
 use crate::clock::now;
 use crate::daemon::node::{Node, log_failure, messages};
@@ -28,19 +28,19 @@ pub(crate) async fn carry_out(
     node: &Rc<Node>,
     evictions: Vec<api::ContainerEviction>,
     by: &BTreeMap<String, Vec<String>>,
-    subject: Option<&Key>,
+    subject: Option<&ContainerKey>,
 ) {
     for api::ContainerEviction { container_id, reason, special_fields: _ } in evictions {
         tokio::task::yield_now().await;
         let askers = by.get(&container_id).map(Vec::as_slice).unwrap_or_default();
         let key = match target::find(node, &container_id, subject) {
             Ok(key) => key,
-            Err(unmet) => {
-                warn!("{}: {}: eviction: {unmet}", quoted(&container_id), askers.join(","));
+            Err(update_error) => {
+                warn!("{}: {}: eviction: {update_error}", quoted(&container_id), askers.join(","));
                 continue;
             }
         };
-        if let Err(why) = one(node, &key, askers, &quoted(&reason)).await {
+        if let Err(why) = evict_one(node, &key, askers, &quoted(&reason)).await {
             let (plugin, reason) = (askers.join(","), format!("its eviction failed: {why}"));
             warn!("{}: {plugin}: {reason}", key.id);
             let skipped = Skipped { plugin, reason };
@@ -53,7 +53,12 @@ pub(crate) async fn carry_out(
     }
 }
 
-async fn one(node: &Rc<Node>, key: &Key, askers: &[String], reason: &str) -> Result<(), String> {
+async fn evict_one(
+    node: &Rc<Node>,
+    key: &ContainerKey,
+    askers: &[String],
+    reason: &str,
+) -> Result<(), String> {
     let Some(record) = node.container(key) else { return Ok(()) };
     let plugin = allowed(node, &record, askers)?;
     if record.is_sandbox && !node.config.eviction_sandboxes {
@@ -150,7 +155,7 @@ fn allowed(node: &Node, record: &Container, askers: &[String]) -> Result<String,
 
 /// The pod in which the plugin's process runs.
 fn own_pod(node: &Node, plugin: &str) -> Option<Pod> {
-    let pid = node.registry.find(plugin)?.seat.plugin.pid()?;
+    let pid = node.registry.find(plugin)?.chained.plugin.pid()?;
     let text = std::fs::read_to_string(node.host.path(format!("/proc/{pid}/cgroup"))).ok()?;
     let store = node.records.read();
     let mentioned = store.containers().filter(|known| text.contains(&known.key.id));

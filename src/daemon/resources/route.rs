@@ -13,7 +13,7 @@ use crate::runtime::RuntimeKind;
 use crate::state::{Container, Lifecycle};
 
 use crate::daemon::node::Node;
-use crate::daemon::resources::error::{RefusedField, Unmet};
+use crate::daemon::resources::error::{RefusedField, UpdateError};
 use crate::daemon::resources::in_force::Block;
 use crate::daemon::runtime::state_dir;
 use crate::daemon::watch::pidfd;
@@ -37,7 +37,7 @@ pub(crate) fn is_paused(node: &Node, record: &Container) -> bool {
 }
 
 /// Finds it.
-pub(crate) fn route(node: &Node, record: &Container) -> Result<Route, Unmet> {
+pub(crate) fn route(node: &Node, record: &Container) -> Result<Route, UpdateError> {
     if !has_known_cgroups(record) {
         return Ok(Route::Runtime(None));
     }
@@ -59,14 +59,14 @@ pub(crate) fn own_cgroups(
     node: &Node,
     record: &Container,
     told: &BTreeMap<String, PathBuf>,
-) -> Result<Option<Cgroups>, Unmet> {
-    let pid = record.init_pid.ok_or(Unmet::Gone)?;
+) -> Result<Option<Cgroups>, UpdateError> {
+    let pid = record.init_pid.ok_or(UpdateError::Gone)?;
     let found = node.caches.cgroup_mounts(&node.host).and_then(|mounts| {
         let found = Cgroups::find(&node.host, &mounts, pid, told)?;
         Ok((found, node.caches.own_cgroups(&node.host, &mounts)))
     });
-    // Asked last: what was read is of this very process if it is still there.
-    pidfd::open_same(&node.host, pid, record.init_start).ok_or(Unmet::Gone)?;
+    // ReceivedQuestion last: what was read is of this very process if it is still there.
+    pidfd::open_same(&node.host, pid, record.init_start).ok_or(UpdateError::Gone)?;
     Ok(match found {
         // A container without cgroups of its own is in somebody else's.
         Ok((found, ours)) if !ours.as_ref().is_some_and(|ours| found.holds(ours)) => Some(found),
@@ -84,14 +84,14 @@ const THERE: [(&str, &str); 2] =
 
 /// Whether the host has the processors and nodes of `part`. The kernel refuses others, but systemd,
 /// which a runtime tells first, makes something else of them.
-pub(crate) fn has_processors(node: &Node, part: &Block) -> Result<(), Unmet> {
+pub(crate) fn has_processors(node: &Node, part: &Block) -> Result<(), UpdateError> {
     for (key, list) in THERE {
         let wanted = part.get("cpu").and_then(|cpu| cpu.get(key)?.as_str()).unwrap_or_default();
         let there = std::fs::read_to_string(node.host.path(list)).unwrap_or_default();
         let (Some(all), Some(wanted)) = (members(&there), members(wanted)) else { continue };
         if let Some(missing) = wanted.difference(&all).next().filter(|_| !all.is_empty()) {
             let why = format!("there is no {missing} here, only {}", there.trim());
-            return Err(Unmet::refused_field(RefusedField::Path(format!("cpu.{key}")), why));
+            return Err(UpdateError::refused_field(RefusedField::Path(format!("cpu.{key}")), why));
         }
     }
     Ok(())

@@ -2,14 +2,18 @@
 //! Which container a plugin means by an ID.
 
 use crate::daemon::node::Node;
-use crate::daemon::resources::error::Unmet;
+use crate::daemon::resources::error::UpdateError;
 use crate::error::quoted;
-use crate::state::{Container, Key, Lifecycle};
+use crate::state::{Container, ContainerKey, Lifecycle};
 
 /// The container that a plugin means by an id: the one that its request is about, else the one of
 /// that id that lives, else the youngest. Of several that live none: the protocol has no word for
 /// the runtime root that tells them apart.
-pub(crate) fn find(node: &Node, id: &str, subject: Option<&Key>) -> Result<Key, Unmet> {
+pub(crate) fn find(
+    node: &Node,
+    id: &str,
+    subject: Option<&ContainerKey>,
+) -> Result<ContainerKey, UpdateError> {
     if let Some(subject) = subject.filter(|subject| subject.id == id) {
         return Ok(subject.clone());
     }
@@ -20,8 +24,8 @@ pub(crate) fn find(node: &Node, id: &str, subject: Option<&Key>) -> Result<Key, 
     let roots: Vec<&str> = roots.collect();
     if roots.len() > 1 {
         let why = format!("several containers have this id, below {}", roots.join(" and "));
-        return Err(Unmet::refused(quoted(&why)));
+        return Err(UpdateError::refused(quoted(&why)));
     }
     let best = store.of_id(id).max_by_key(|known| (!has_ended(known), known.incarnation));
-    best.map(|known| known.key.clone()).ok_or(Unmet::Unknown)
+    best.map(|known| known.key.clone()).ok_or(UpdateError::Unknown)
 }

@@ -17,13 +17,13 @@ use crate::chain::unknown_field_line;
 use crate::clock::now;
 use crate::error::quoted;
 use crate::plugin::{Event, api};
-use crate::state::{Key, Lifecycle, Skipped, Wish};
+use crate::state::{ContainerKey, Lifecycle, PendingUpdate, Skipped};
 
 use crate::daemon::node::Node;
 use crate::daemon::node::messages::Classes;
 use crate::daemon::registry::connected::ConnectedPlugin;
-use crate::daemon::resources::apply::{self, Found};
-use crate::daemon::resources::error::Unmet;
+use crate::daemon::resources::apply::{self, CheckedUpdate};
+use crate::daemon::resources::error::UpdateError;
 use crate::daemon::resources::in_force::{LATEST, keep_ends};
 use crate::daemon::resources::{classes, evict, target};
 
@@ -33,29 +33,34 @@ const DEFERRED: usize = 200;
 const AT_ONCE: usize = 5 * DEFERRED;
 
 /// One container's update on its way.
-struct Order {
+struct UpdateRequest {
     id: String,
-    key: Option<Key>,
-    wish: Wish,
+    key: Option<ContainerKey>,
+    requested: PendingUpdate,
     ignores_failure: bool,
     /// Whether it can be carried out, and what was found then.
-    found: Result<Option<Found>, Unmet>,
+    found: Result<Option<CheckedUpdate>, UpdateError>,
 }
 
 /// Carries out what plugins answered, at an event about `subject`, about other containers.
-pub(crate) async fn carry_out(node: &Rc<Node>, updated: Updated, event: &str, subject: &Key) {
+pub(crate) async fn carry_out(
+    node: &Rc<Node>,
+    updated: Updated,
+    event: &str,
+    subject: &ContainerKey,
+) {
     let Updated { updates, evictions, evicted_by, owners, unknown } = updated;
     note_skipped(node, subject, unknown.into_iter().map(unknown_field).collect());
     // First the room, then who gets it (D19).
     evict::carry_out(node, evictions, &evicted_by, Some(subject)).await;
     // What UpdateContainer came to for its own container is in that update.
     let is_done = |id: &str| event == Event::UpdateContainer.name() && id == subject.id;
-    let mut orders = Vec::new();
+    let mut update_requests = Vec::new();
     for update in updates.iter().filter(|update| !is_done(&update.container_id)) {
-        give_way(orders.len()).await;
-        orders.push(order(node, update, &owners, event, Some(subject)));
+        give_way(update_requests.len()).await;
+        update_requests.push(inspect(node, update, &owners, event, Some(subject)));
     }
-    carry_out_orders(node, orders).await;
+    carry_out_all(node, update_requests).await;
 }
 
 /// A request may name thousands; others have theirs.
@@ -75,8 +80,8 @@ pub(crate) async fn synchronized(
     let request = api::UpdateContainersRequest { update, special_fields, ..Default::default() };
     if let Err(why) = asked(node, plugin, request, ("Synchronize", "SynchronizeResponse")).await {
         node.report.note_failure(
-            &format!("updates requested by {}: {why}", plugin.seat.id()),
-            &plugin.seat.id(),
+            &format!("updates requested by {}: {why}", plugin.chained.id()),
+            &plugin.chained.id(),
         );
     }
 }
@@ -93,7 +98,7 @@ pub(crate) async fn unsolicited(
     asked(node, &connected, request, ("UpdateContainers", "UpdateContainersRequest")).await
 }
 
-/// One plugin's wishes, in its order. What it may not set, and what nobody could, fails them all
+/// The updates that one plugin asks for, in its order. A field that it may not set fails all of them
 /// before anything is written. `event` and the `message` that it came in are named to operators.
 async fn asked(
     node: &Rc<Node>,
@@ -101,11 +106,11 @@ async fn asked(
     request: api::UpdateContainersRequest,
     (event, message): (&str, &str),
 ) -> Result<api::UpdateContainersResponse, String> {
-    let id = plugin.seat.id();
-    let rights = plugin.seat.rights().map_err(|failure| failure.text)?;
-    let request = plugin.seat.accept_reply(request).map_err(|why| format!("{id} {why}"))?;
+    let id = plugin.chained.id();
+    let rights = plugin.chained.rights().map_err(|failure| failure.text)?;
+    let request = plugin.chained.accept_reply(request).map_err(|why| format!("{id} {why}"))?;
     bounds::check(&request).map_err(|what| format!("{id} asked for {what}"))?;
-    let reported = plugin.seat.report_unknown(&unknown_fields(&request, message));
+    let reported = plugin.chained.report_unknown(&unknown_fields(&request, message));
     let api::UpdateContainersRequest { update: wanted, evict, special_fields } = request;
     let others = api::UpdateContainersRequest {
         evict: evict.clone(),
@@ -117,46 +122,46 @@ async fn asked(
         let line = unknown_field_line(&id, field);
         node.report.count_failure(&line, &line, &id, now());
     }
-    let mut orders = Vec::new();
+    let mut update_requests = Vec::new();
     for update in &wanted {
         let mut one = Updates::for_stop();
         one.answer(&id, rights, std::slice::from_ref(update), &[]).map_err(|e| e.to_string())?;
         let Updated { updates, evictions: _, evicted_by: _, owners, unknown: _ } = one.finish();
         // An update of nobody in particular comes out as nothing.
         let alone = updates.first().unwrap_or(update);
-        give_way(orders.len()).await;
-        let order = order(node, alone, &owners, event, None);
-        if let Some(key) = &order.key {
+        give_way(update_requests.len()).await;
+        let update_request = inspect(node, alone, &owners, event, None);
+        if let Some(key) = &update_request.key {
             let fields = unknown_fields(update, &format!("{message}.update")).into_iter();
             let skipped = fields.map(|field| unknown_field((id.clone(), field)));
             note_skipped(node, key, skipped.collect());
         }
-        orders.push(order);
+        update_requests.push(update_request);
     }
     let mut gone = Updates::for_stop();
     gone.answer(&id, rights, &[], &evict).map_err(|e| e.to_string())?;
     let gone = gone.finish();
     evict::carry_out(node, gone.evictions, &gone.evicted_by, None).await;
-    let failed = carry_out_orders(node, orders).await;
+    let failed = carry_out_all(node, update_requests).await;
     let failed = failed.into_iter().filter_map(|index| wanted.get(index).cloned()).collect();
     Ok(api::UpdateContainersResponse { failed, ..api::UpdateContainersResponse::default() })
 }
 
 /// Looks at one update without carrying it out.
-fn order(
+fn inspect(
     node: &Node,
     update: &api::ContainerUpdate,
     owners: &Owners,
     event: &str,
-    subject: Option<&Key>,
-) -> Order {
+    subject: Option<&ContainerKey>,
+) -> UpdateRequest {
     let api::ContainerUpdate { container_id, linux, ignore_failure, special_fields: _ } = update;
     let owners = owners.to_flat(container_id);
     let resources = linux.as_ref().and_then(|linux| linux.resources.as_ref());
     let part = resources.map(|wanted| classes::overlay_of(node, container_id, wanted)).transpose();
     let named = resources.map(Classes::of).unwrap_or_default();
     let key = target::find(node, container_id, subject);
-    let mut wish = Wish {
+    let mut requested = PendingUpdate {
         part: Map::new(),
         blockio_class: named.blockio,
         rdt_class: named.rdt,
@@ -164,92 +169,104 @@ fn order(
         event: event.to_owned(),
     };
     let (key, found) = match (part, key) {
-        (Err(error), key) => (key.ok(), Err(Unmet::refused(quoted(&error.to_string())))),
-        (Ok(_), Err(unmet)) => (None, Err(unmet)),
+        (Err(error), key) => (key.ok(), Err(UpdateError::refused(quoted(&error.to_string())))),
+        (Ok(_), Err(update_error)) => (None, Err(update_error)),
         (Ok(part), Ok(key)) => {
-            wish.part = part.unwrap_or_default();
-            let found = look(node, &key, &wish);
+            requested.part = part.unwrap_or_default();
+            let found = check_target(node, &key, &requested);
             (Some(key), found)
         }
     };
     let (id, ignores_failure) = (container_id.clone(), *ignore_failure);
-    Order { id, key, wish, ignores_failure, found }
+    UpdateRequest { id, key, requested, ignores_failure, found }
 }
 
-fn look(node: &Node, key: &Key, wish: &Wish) -> Result<Option<Found>, Unmet> {
-    let record = node.container(key).ok_or(Unmet::Unknown)?;
+fn check_target(
+    node: &Node,
+    key: &ContainerKey,
+    requested: &PendingUpdate,
+) -> Result<Option<CheckedUpdate>, UpdateError> {
+    let record = node.container(key).ok_or(UpdateError::Unknown)?;
     match record.state {
-        _ if record.is_sandbox => Err(Unmet::Sandbox),
+        _ if record.is_sandbox => Err(UpdateError::Sandbox),
         Lifecycle::Creating => Ok(None),
         Lifecycle::Created | Lifecycle::Running => {
             apply::living(node, key)?;
-            apply::check(node, &record, wish).map(Some)
+            apply::check(node, &record, requested).map(Some)
         }
-        Lifecycle::Stopped | Lifecycle::Removed => Err(Unmet::Gone),
+        Lifecycle::Stopped | Lifecycle::Removed => Err(UpdateError::Gone),
     }
 }
 
 /// Carries out what can be; returns the places of those that failed and may not.
-async fn carry_out_orders(node: &Rc<Node>, orders: Vec<Order>) -> Vec<usize> {
+async fn carry_out_all(node: &Rc<Node>, update_requests: Vec<UpdateRequest>) -> Vec<usize> {
     let mut failed = Vec::new();
-    for (place, mut order) in orders.into_iter().enumerate() {
-        let found = std::mem::replace(&mut order.found, Ok(None));
-        let result = match (found, &order.key) {
+    for (place, mut update_request) in update_requests.into_iter().enumerate() {
+        let found = std::mem::replace(&mut update_request.found, Ok(None));
+        let result = match (found, &update_request.key) {
             (Ok(found), Some(key)) => {
                 if place > 0 {
                     // A request may name thousands; others have theirs.
                     tokio::task::yield_now().await;
                 }
-                one(node, key, &order.wish, found).await
+                apply_or_defer(node, key, &update_request.requested, found).await
             }
-            (Ok(_), None) => Err(Unmet::Unknown),
-            (Err(unmet), _) => Err(unmet),
+            (Ok(_), None) => Err(UpdateError::Unknown),
+            (Err(update_error), _) => Err(update_error),
         };
-        let Err(unmet) = result else { continue };
-        note_unmet(node, &order, &unmet);
-        if !order.ignores_failure {
+        let Err(update_error) = result else { continue };
+        note_unmet(node, &update_request, &update_error);
+        if !update_request.ignores_failure {
             failed.push(place);
         }
     }
     failed
 }
 
-async fn one(node: &Rc<Node>, key: &Key, wish: &Wish, found: Option<Found>) -> Result<(), Unmet> {
-    if wish.part.is_empty() && wish.rdt_class.is_none() {
+async fn apply_or_defer(
+    node: &Rc<Node>,
+    key: &ContainerKey,
+    requested: &PendingUpdate,
+    found: Option<CheckedUpdate>,
+) -> Result<(), UpdateError> {
+    if requested.part.is_empty() && requested.rdt_class.is_none() {
         return Ok(());
     }
-    let record = node.container(key).ok_or(Unmet::Unknown)?;
+    let record = node.container(key).ok_or(UpdateError::Unknown)?;
     if is_deferred(record.state, record.deferred.len())? {
         // On record, as the plugin is told that it will be done.
-        node.change(key, |record| record.deferred.push(wish.clone()));
+        node.change(key, |record| record.deferred.push(requested.clone()));
         return Ok(());
     }
-    apply::apply(node, key, wish, found).await
+    apply::apply(node, key, requested, found).await
 }
 
-/// Whether a wish waits: for the container, or for older wishes that must not overwrite it.
-fn is_deferred(state: Lifecycle, waiting: usize) -> Result<bool, Unmet> {
+/// Whether an update waits: for the container, or for older updates that must not overwrite it.
+fn is_deferred(state: Lifecycle, waiting: usize) -> Result<bool, UpdateError> {
     let is_alive = matches!(state, Lifecycle::Created | Lifecycle::Running);
     let waits = state == Lifecycle::Creating || is_alive && waiting > 0;
     if waits && waiting >= DEFERRED {
-        return Err(Unmet::refused(format!("{waiting} updates already wait for its creation")));
+        return Err(UpdateError::refused(format!(
+            "{waiting} updates already wait for its creation"
+        )));
     }
     Ok(waits)
 }
 
 /// A container has been created: what plugins wanted of it meanwhile, and want until that is done.
-pub(crate) async fn created(node: &Rc<Node>, key: &Key) {
+pub(crate) async fn created(node: &Rc<Node>, key: &ContainerKey) {
     for done in 0.. {
         let next = node.container(key).and_then(|record| record.deferred.first().cloned());
-        let Some(wish) = next else { return };
+        let Some(requested) = next else { return };
         let result = match done {
-            ..AT_ONCE => apply::apply(node, key, &wish, None).await,
-            _ => Err(Unmet::Busy),
+            ..AT_ONCE => apply::apply(node, key, &requested, None).await,
+            _ => Err(UpdateError::Busy),
         };
-        if let Err(unmet) = result {
+        if let Err(update_error) = result {
             let (id, key) = (key.id.clone(), Some(key.clone()));
-            let order = Order { id, key, wish, ignores_failure: false, found: Ok(None) };
-            note_unmet(node, &order, &unmet);
+            let update_request =
+                UpdateRequest { id, key, requested, ignores_failure: false, found: Ok(None) };
+            note_unmet(node, &update_request, &update_error);
         }
         // Not before: a daemon that dies meanwhile does it again.
         node.change(key, |record| drop(record.deferred.drain(..1.min(record.deferred.len()))));
@@ -257,22 +274,25 @@ pub(crate) async fn created(node: &Rc<Node>, key: &Key) {
 }
 
 /// A creation came to nothing: so do the wishes for it.
-pub(crate) fn not_created(node: &Node, key: &Key) {
+pub(crate) fn not_created(node: &Node, key: &ContainerKey) {
     let Some(record) = node.container(key) else { return };
-    for wish in record.deferred.clone() {
+    for requested in record.deferred.clone() {
         let (id, key) = (key.id.clone(), Some(key.clone()));
-        let order = Order { id, key, wish, ignores_failure: false, found: Ok(None) };
-        note_unmet(node, &order, &Unmet::NotCreated);
+        let update_request =
+            UpdateRequest { id, key, requested, ignores_failure: false, found: Ok(None) };
+        note_unmet(node, &update_request, &UpdateError::NotCreated);
     }
 }
 
-fn note_unmet(node: &Node, order: &Order, unmet: &Unmet) {
-    let plugins: BTreeMap<&String, ()> = order.wish.owners.values().map(|by| (by, ())).collect();
+fn note_unmet(node: &Node, update_request: &UpdateRequest, update_error: &UpdateError) {
+    let plugins: BTreeMap<&String, ()> =
+        update_request.requested.owners.values().map(|by| (by, ())).collect();
     let plugins: Vec<&str> = plugins.into_keys().map(String::as_str).collect();
     let plugin = plugins.join(",");
-    let reason = format!("an update asked for at {} failed: {unmet}", order.wish.event);
-    warn!("{}: {plugin}: {reason}", quoted(&order.id));
-    let Some(key) = &order.key else { return };
+    let reason =
+        format!("an update asked for at {} failed: {update_error}", update_request.requested.event);
+    warn!("{}: {plugin}: {reason}", quoted(&update_request.id));
+    let Some(key) = &update_request.key else { return };
     note_skipped(node, key, vec![Skipped { plugin, reason }]);
 }
 
@@ -282,7 +302,7 @@ pub(crate) fn unknown_field((plugin, field): (String, String)) -> Skipped {
 }
 
 /// Adds what was not applied to the container's record; the same is listed once.
-fn note_skipped(node: &Node, key: &Key, mut skipped: Vec<Skipped>) {
+fn note_skipped(node: &Node, key: &ContainerKey, mut skipped: Vec<Skipped>) {
     let Some(record) = node.container(key) else { return };
     skipped.retain(|new| !record.skipped.iter().rev().take(LATEST).any(|known| known == new));
     if !skipped.is_empty() {
@@ -303,7 +323,7 @@ mod tests {
             assert_eq!(is_deferred(state, 0).ok(), Some(!is_made), "{state:?}");
             assert_eq!(is_deferred(state, 1).ok(), Some(true), "it would be overwritten");
             assert_eq!(is_deferred(state, DEFERRED - 1).ok(), Some(true));
-            let Err(Unmet::Refused(why)) = is_deferred(state, DEFERRED) else {
+            let Err(UpdateError::Refused(why)) = is_deferred(state, DEFERRED) else {
                 panic!("{state:?}")
             };
             let why = why.to_string();

@@ -18,10 +18,10 @@ use crate::state::Container;
 use crate::daemon::watch::pidfd;
 
 /// How long a runtime may take (D8: the cap of an update).
-const PATIENCE: Duration = Duration::from_secs(30);
+const RUNTIME_WAIT: Duration = Duration::from_secs(30);
 
 /// How often a process is looked at that cannot be waited for otherwise.
-const PAUSE: Duration = Duration::from_millis(10);
+const REAP_CHECK: Duration = Duration::from_millis(10);
 
 /// The most that is read of what it says.
 const WORDS: u64 = 64 << 10;
@@ -34,7 +34,7 @@ pub(crate) async fn run(record: &Container, words: &[&str], stdin: &[u8]) -> Res
     let (input, output) = (memory(stdin)?, memory(&[])?);
     let child = start(record, words, input, output.try_clone()?)?;
     let process = pidfd::open(child.id());
-    let Some(status) = ended(child, process.as_ref(), PATIENCE).await? else {
+    let Some(status) = ended(child, process.as_ref(), RUNTIME_WAIT).await? else {
         return Err(Error::new(format!("{} {} did not end", record.runtime, words.join(" "))));
     };
     if status.success() {
@@ -48,9 +48,9 @@ pub(crate) async fn run(record: &Container, words: &[&str], stdin: &[u8]) -> Res
 async fn ended(
     mut child: Child,
     process: Option<&OwnedFd>,
-    patience: Duration,
+    limit: Duration,
 ) -> Result<Option<ExitStatus>> {
-    let deadline = Instant::now() + patience;
+    let deadline = Instant::now() + limit;
     if let Some(process) = process {
         let _or_not = tokio::time::timeout_at(deadline, pidfd::ended(process)).await;
     }
@@ -61,12 +61,12 @@ async fn ended(
         if Instant::now() >= deadline {
             break;
         }
-        tokio::time::sleep(PAUSE).await;
+        tokio::time::sleep(REAP_CHECK).await;
     }
     let _gone = child.kill();
     tokio::spawn(async move {
         while matches!(child.try_wait(), Ok(None)) {
-            tokio::time::sleep(PAUSE).await;
+            tokio::time::sleep(REAP_CHECK).await;
         }
     });
     Ok(None)
@@ -169,12 +169,12 @@ mod tests {
         let ticks = std::cell::Cell::new(0);
         let tick = async {
             loop {
-                tokio::time::sleep(PAUSE).await;
+                tokio::time::sleep(REAP_CHECK).await;
                 ticks.set(ticks.get() + 1);
             }
         };
         let status = tokio::select! {
-            status = ended(sleeping("0.3"), None, PATIENCE) => status.unwrap().unwrap(),
+            status = ended(sleeping("0.3"), None, RUNTIME_WAIT) => status.unwrap().unwrap(),
             () = tick => unreachable!(),
         };
         assert!(status.success() && ticks.get() > 2, "{} ticks", ticks.get());
@@ -190,7 +190,7 @@ mod tests {
             assert!(status.unwrap().is_none());
             let mut left = 500;
             while pidfd::open(pid).is_some() && left > 0 {
-                tokio::time::sleep(PAUSE).await;
+                tokio::time::sleep(REAP_CHECK).await;
                 left -= 1;
             }
             assert!(left > 0, "it was not reaped");

@@ -14,7 +14,7 @@ use crate::host::Host;
 use crate::state::{Container, EVICTION, Lifecycle};
 
 use crate::daemon::runtime::state_dir;
-use crate::daemon::watch::pidfd::{self, Ending};
+use crate::daemon::watch::pidfd::{self, ProcessExit};
 
 /// How long the exit code is waited for, and how often it is looked for meanwhile.
 const EXIT_CODE_WAIT: Duration = Duration::from_millis(50);
@@ -58,11 +58,11 @@ impl ExitCodes {
             if let Some(code) = code(host, record) {
                 return Some(code);
             }
-            let ending = process.map_or(Ending::Unsaid, pidfd::ending);
-            if let Ending::Code(code) = ending {
+            let ending = process.map_or(ProcessExit::Unsaid, pidfd::ending);
+            if let ProcessExit::Code(code) = ending {
                 return Some(code);
             }
-            let is_hopeless = ending == Ending::Unsaid && is_mute;
+            let is_hopeless = ending == ProcessExit::Unsaid && is_mute;
             if is_hopeless || tokio::time::Instant::now() >= deadline {
                 return None;
             }
@@ -72,7 +72,7 @@ impl ExitCodes {
 
     /// A container that has ended is being deleted: its monitor has reaped it long since, so what is
     /// not written now never will be, nor for the next containers of this engine.
-    pub(crate) fn learn(&self, host: &Host, record: &Container) {
+    pub(crate) fn note_monitor(&self, host: &Host, record: &Container) {
         if place(record).is_none() {
             return;
         }
@@ -186,7 +186,7 @@ mod tests {
             waited(&codes, &here).await >= EXIT_CODE_WAIT,
             "one that was slow is waited for again"
         );
-        codes.learn(&host, &here);
+        codes.note_monitor(&host, &here);
         assert!(waited(&codes, &here).await < EXIT_CODE_WAIT, "it writes none");
         let other = record("/run/other", &here.bundle);
         assert!(waited(&codes, &other).await >= EXIT_CODE_WAIT, "another may");
@@ -194,7 +194,7 @@ mod tests {
         let exit = temp.path().join("exit.json");
         crate::files::replace(&exit, b"{\"Pid\": 7, \"Status\": 3}").unwrap();
         assert_eq!(code(&host, &here), Some(3));
-        codes.learn(&host, &here);
+        codes.note_monitor(&host, &here);
         std::fs::remove_file(exit).unwrap();
         assert!(waited(&codes, &here).await >= EXIT_CODE_WAIT);
     }

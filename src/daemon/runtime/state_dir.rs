@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use crate::host::Host;
 use crate::runtime::RuntimeKind;
-use crate::state::Key;
+use crate::state::ContainerKey;
 
 /// Ticks in a second, as the kernel counts them for `/proc`.
 const TICKS: u64 = 100;
@@ -22,17 +22,17 @@ const TICKS: u64 = 100;
 const STATE_FILES: [&str; 2] = ["state.json", "status"];
 
 /// Where the runtime keeps the container's state.
-pub(crate) fn folder(host: &Host, key: &Key) -> PathBuf {
+pub(crate) fn folder(host: &Host, key: &ContainerKey) -> PathBuf {
     host.path(&key.root).join(&key.id)
 }
 
 /// Whether the runtime knows the container.
-pub(crate) fn exists(host: &Host, key: &Key) -> bool {
+pub(crate) fn exists(host: &Host, key: &ContainerKey) -> bool {
     folder(host, key).is_dir()
 }
 
 /// Whether the container was created and not started yet.
-pub(crate) fn waits_for_start(host: &Host, key: &Key) -> bool {
+pub(crate) fn waits_for_start(host: &Host, key: &ContainerKey) -> bool {
     folder(host, key).join("exec.fifo").exists()
 }
 
@@ -40,7 +40,7 @@ pub(crate) fn waits_for_start(host: &Host, key: &Key) -> bool {
 /// runtime's own state.
 pub(crate) fn init_pid(
     host: &Host,
-    key: &Key,
+    key: &ContainerKey,
     pid_file: Option<&Path>,
     before: Option<Stamp>,
 ) -> Option<u32> {
@@ -51,13 +51,13 @@ pub(crate) fn init_pid(
 }
 
 /// When the init process started, in clock ticks since boot, by the runtime's own state.
-pub(crate) fn init_start(host: &Host, key: &Key) -> Option<u64> {
+pub(crate) fn init_start(host: &Host, key: &ContainerKey) -> Option<u64> {
     RuntimeState::read(&folder(host, key))?.start
 }
 
 /// Where the runtime says that the container's cgroups are, by controller, and whether systemd
 /// manages them for it. crun names only a path, which is its process's as well.
-pub(crate) fn cgroups(host: &Host, key: &Key) -> (BTreeMap<String, PathBuf>, bool) {
+pub(crate) fn cgroups(host: &Host, key: &ContainerKey) -> (BTreeMap<String, PathBuf>, bool) {
     let state = RuntimeState::read(&folder(host, key));
     state.map(|state| (state.cgroups, state.systemd)).unwrap_or_default()
 }
@@ -180,7 +180,7 @@ pub(crate) fn stamp(path: &Path) -> Option<Stamp> {
 }
 
 /// The stamp of the runtime's state file: an `update` replaces it.
-pub(crate) fn state_stamp(host: &Host, key: &Key) -> Option<Stamp> {
+pub(crate) fn state_stamp(host: &Host, key: &ContainerKey) -> Option<Stamp> {
     let folder = folder(host, key);
     STATE_FILES.iter().find_map(|name| stamp(&folder.join(name)))
 }
@@ -191,9 +191,9 @@ mod tests {
 
     use super::*;
 
-    fn place(files: &[(&str, &str)]) -> (tempfile::TempDir, Key) {
+    fn place(files: &[(&str, &str)]) -> (tempfile::TempDir, ContainerKey) {
         let temp = tempfile::tempdir().unwrap();
-        let key = Key { root: temp.path().display().to_string(), id: "c".to_owned() };
+        let key = ContainerKey { root: temp.path().display().to_string(), id: "c".to_owned() };
         std::fs::create_dir(temp.path().join("c")).unwrap();
         for (name, text) in files {
             crate::files::replace(&temp.path().join(name), text.as_bytes()).unwrap();

@@ -31,9 +31,9 @@ pub(crate) struct Drain {
 }
 
 /// A request that is being answered.
-pub(crate) struct InFlight(Rc<Drain>);
+pub(crate) struct RequestInFlight(Rc<Drain>);
 
-impl Drop for InFlight {
+impl Drop for RequestInFlight {
     fn drop(&mut self) {
         self.0.in_flight.set(self.0.in_flight.get() - 1);
         self.0.changed.notify_waiters();
@@ -42,9 +42,9 @@ impl Drop for InFlight {
 
 impl Drain {
     /// Counts a request as long as the answer to it is under way.
-    pub(super) fn enter(self: &Rc<Self>) -> InFlight {
+    pub(super) fn enter(self: &Rc<Self>) -> RequestInFlight {
         self.in_flight.set(self.in_flight.get() + 1);
-        InFlight(Rc::clone(self))
+        RequestInFlight(Rc::clone(self))
     }
 
     /// Whether new requests have to wait.
@@ -71,7 +71,7 @@ impl Drain {
             Ok(())
         };
         let waited = frames::with_heartbeat(stream, over).await;
-        let said = frames::say(stream, &DaemonResponse::Ending).await;
+        let said = frames::send(stream, &DaemonResponse::Ending).await;
         self.held.set(self.held.get() - 1);
         self.changed.notify_waiters();
         waited.and(said)

@@ -13,7 +13,7 @@ use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
 use tokio::net::UnixStream;
 
-use crate::daemon::request::Asked;
+use crate::daemon::request::ReceivedQuestion;
 use crate::error::{Context, Error, Result};
 use crate::link::{DaemonResponse, FRAME_LIMIT, Notice, PROTOCOL, WrapperRequest};
 
@@ -28,12 +28,12 @@ const HEARTBEAT: Duration = Duration::from_secs(1);
 const DESCRIPTORS: usize = 253;
 
 /// Reads the question.
-pub(crate) async fn read(stream: &mut UnixStream) -> Result<Asked> {
+pub(crate) async fn read(stream: &mut UnixStream) -> Result<ReceivedQuestion> {
     let read = tokio::time::timeout(QUESTION_WAIT, read_at_leisure(stream)).await;
     read.map_err(|_gone| Error::new("the question did not come in time"))?
 }
 
-async fn read_at_leisure(stream: &mut UnixStream) -> Result<Asked> {
+async fn read_at_leisure(stream: &mut UnixStream) -> Result<ReceivedQuestion> {
     let (first, fds) = loop {
         stream.readable().await?;
         match stream.try_io(Interest::READABLE, || receive(stream)) {
@@ -64,7 +64,7 @@ async fn read_at_leisure(stream: &mut UnixStream) -> Result<Asked> {
         return Err(Error::new(format!("{said} descriptors were announced and {came} came")));
     }
     let descriptors = question.descriptors.iter().copied().zip(fds).collect();
-    Ok(Asked::new(question, descriptors))
+    Ok(ReceivedQuestion::new(question, descriptors))
 }
 
 fn length_of(bytes: &[u8]) -> Result<usize> {
@@ -101,14 +101,14 @@ fn own(fd: i32) -> OwnedFd {
 }
 
 /// Whether the wrapper has closed its end: it gave us up, or died.
-pub(crate) fn is_over(stream: &UnixStream) -> bool {
+pub(crate) fn is_closed(stream: &UnixStream) -> bool {
     let mut fds = [PollFd::new(stream.as_fd(), PollFlags::empty())];
     let ready = poll(&mut fds, PollTimeout::ZERO).is_ok();
     ready && fds[0].revents().is_some_and(|events| events.contains(PollFlags::POLLHUP))
 }
 
 /// Says `answer`; a wrapper that is gone is noticed when its notice does not come.
-pub(crate) async fn say(stream: &mut UnixStream, answer: &DaemonResponse) -> Result<()> {
+pub(crate) async fn send(stream: &mut UnixStream, answer: &DaemonResponse) -> Result<()> {
     stream.write_all(&answer.encode()).await.doing(|| "answering the wrapper")
 }
 
@@ -136,7 +136,7 @@ pub(crate) async fn with_heartbeat<T>(
             Err(_) => {
                 // The work goes on even if nobody listens: plugins were asked, and an undo
                 // follows when the verdict cannot be delivered.
-                let _nobody_listens = say(stream, &DaemonResponse::Heartbeat).await;
+                let _nobody_listens = send(stream, &DaemonResponse::Heartbeat).await;
             }
         }
     }

@@ -7,8 +7,8 @@ use tokio::net::UnixStream;
 
 use crate::daemon::lifecycle::settle;
 use crate::daemon::node::Node;
-use crate::daemon::node::lane::Pending;
-use crate::daemon::request::Call;
+use crate::daemon::node::lane::PendingVerb;
+use crate::daemon::request::VerbRequest;
 use crate::daemon::runtime::error_log::RuntimeLog;
 use crate::daemon::runtime::state_dir;
 use crate::daemon::server::{frames, verb};
@@ -23,7 +23,7 @@ use crate::plugin;
 pub(super) async fn serve(
     node: &Rc<Node>,
     stream: &mut UnixStream,
-    mut call: Call,
+    mut call: VerbRequest,
     question: Hook,
 ) -> Result<()> {
     node.report.count("hook");
@@ -55,20 +55,25 @@ pub(super) async fn serve(
     };
     if let Some(verb) = verb {
         let incarnation = node.container(&key).map_or(0, |record| record.incarnation);
-        let pending = Pending {
+        let pending = PendingVerb {
             pid_file: call.pid_file.clone(),
             pid_file_before: call.pid_file.as_deref().and_then(state_dir::stamp),
-            log: RuntimeLog::open(call.call.log.as_deref(), &call.question().cwd),
-            ..Pending::new(&node.host, &key, (verb, incarnation), (call.question().pid, process))
+            log: RuntimeLog::open(call.command_line.log.as_deref(), &call.question().cwd),
+            ..PendingVerb::new(
+                &node.host,
+                &key,
+                (verb, incarnation),
+                (call.question().pid, process),
+            )
         };
-        // The fifo is there while the runtime waits for this hook. Seen later, a missing fifo may
+        // The fifo is there while the runtime waits for this hook. Description later, a missing fifo may
         // be that of a container which is being deleted.
-        let _too_early = pending.gate.borrow_mut().is_open(false);
+        let _too_early = pending.start_watch.borrow_mut().has_started(false);
         if verb.creates_and_starts() {
-            pending.gate.borrow().look_out();
+            pending.start_watch.borrow().watch_in_background();
         }
         settle::watch(node, &key, &lane, Rc::new(pending));
     }
     // Whether it is still there to hear it or not: the runtime is watched.
-    frames::say(stream, &DaemonResponse::Proceed(Proceed::default())).await
+    frames::send(stream, &DaemonResponse::Proceed(Proceed::default())).await
 }

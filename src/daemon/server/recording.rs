@@ -19,9 +19,10 @@ use crate::plugin::json::show_list;
 pub(crate) async fn serve(node: &Rc<Node>, stream: &mut UnixStream) -> Result<()> {
     // State and recording begin in one step: nothing is missing between them, and nothing twice.
     let (pods, containers) = events::snapshot(&node.records.read());
-    let plugins: Vec<String> = node.registry.synchronized().iter().map(|seat| seat.id()).collect();
+    let plugins: Vec<String> =
+        node.registry.synchronized().iter().map(|chained| chained.id()).collect();
     let mut lines = node.registry.recorders.listen();
-    frames::say(stream, &DaemonResponse::Admin("{}".to_owned())).await?;
+    frames::send(stream, &DaemonResponse::Admin("{}".to_owned())).await?;
     let state = json!({"pods": show_list(&pods), "containers": show_list(&containers)});
     let state = json!({"at": now(), "plugins": plugins, "state": state});
     drop((pods, containers));

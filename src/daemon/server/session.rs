@@ -9,7 +9,7 @@ use tracing::{debug, warn};
 
 use crate::argv::Verb;
 use crate::daemon::node::Node;
-use crate::daemon::request::Call;
+use crate::daemon::request::VerbRequest;
 use crate::daemon::server::drain::Drain;
 use crate::daemon::server::{admin, frames, hook, recording, verb};
 use crate::error::{Error, Result};
@@ -53,22 +53,22 @@ async fn converse(node: &Rc<Node>, drain: &Rc<Drain>, stream: &mut UnixStream) -
             &format!("a wrapper (version {}) speaks protocol {theirs}, this is {protocol}; restart the daemon", asked.question.version),
             "",
         );
-        return frames::say(stream, &DaemonResponse::Incompatible { protocol, version }).await;
+        return frames::send(stream, &DaemonResponse::Incompatible { protocol, version }).await;
     }
     if admin::is_recording(&asked.question.admin) {
         return recording::serve(node, stream).await;
     }
     if !asked.question.admin.is_empty() {
         let answer = admin::answer(node, &asked.question.admin);
-        return frames::say(stream, &answer).await;
+        return frames::send(stream, &answer).await;
     }
-    let Some(call) = Call::new(asked) else {
-        return frames::say(stream, &DaemonResponse::Proceed(Proceed::default())).await;
+    let Some(call) = VerbRequest::new(asked) else {
+        return frames::send(stream, &DaemonResponse::Proceed(Proceed::default())).await;
     };
     // A delete is never kept waiting, nor what has happened.
     let may_wait = match call.question().hook {
         Some(hook) => hook.stage.may_refuse(),
-        None => call.call.verb != Verb::Delete,
+        None => call.command_line.verb != Verb::Delete,
     };
     if drain.is_ending() && may_wait {
         return drain.hold(stream).await;

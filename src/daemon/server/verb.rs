@@ -12,9 +12,9 @@ use tracing::debug;
 use crate::argv::Verb;
 use crate::daemon::lifecycle::{rollback, settle};
 use crate::daemon::node::bundle_turns::BundleTurn;
-use crate::daemon::node::lane::{Holds, Pending};
+use crate::daemon::node::lane::{PendingVerb, ProposedUpdate};
 use crate::daemon::node::{Node, log_failure};
-use crate::daemon::request::Call;
+use crate::daemon::request::VerbRequest;
 use crate::daemon::runtime::error_log::RuntimeLog;
 use crate::daemon::runtime::state_dir;
 use crate::daemon::server::frames;
@@ -24,7 +24,7 @@ use crate::error::{Error, Result};
 use crate::host::Point;
 use crate::link::{Attached, DaemonResponse, Notice, Proceed};
 use crate::plugin;
-use crate::state::Key;
+use crate::state::ContainerKey;
 
 /// How long a wrapper that has its verdict may take to say EXEC: it does so at once, or died.
 const EXEC_WAIT: Duration = Duration::from_secs(10);
@@ -34,16 +34,20 @@ struct Decided {
     proceed: Proceed,
     /// What the runtime makes of it changes what we know.
     is_watched: bool,
-    holds: Option<Holds>,
+    proposed: Option<ProposedUpdate>,
 }
 
 impl Decided {
     fn watched(proceed: Proceed) -> Self {
-        Self { proceed, is_watched: true, holds: None }
+        Self { proceed, is_watched: true, proposed: None }
     }
 }
 
-pub(super) async fn serve(node: &Rc<Node>, stream: &mut UnixStream, mut call: Call) -> Result<()> {
+pub(super) async fn serve(
+    node: &Rc<Node>,
+    stream: &mut UnixStream,
+    mut call: VerbRequest,
+) -> Result<()> {
     let key = call.key.clone();
     node.report.count(call.verb());
     debug!("{} {} below {}", call.verb(), key.id, key.root);
@@ -51,8 +55,8 @@ pub(super) async fn serve(node: &Rc<Node>, stream: &mut UnixStream, mut call: Ca
     let lane = node.lane(&key);
     let until = node.caller_waits_until();
     let pid_file_before = call.pid_file.as_deref().and_then(state_dir::stamp);
-    let is_delete = call.call.verb == Verb::Delete;
-    if frames::is_over(stream) && !is_delete {
+    let is_delete = call.command_line.verb == Verb::Delete;
+    if frames::is_closed(stream) && !is_delete {
         // We were silent for too long and it went past us: plugins must not be asked in vain.
         return Err(Error::new("the wrapper is gone"));
     }
@@ -80,17 +84,17 @@ pub(super) async fn serve(node: &Rc<Node>, stream: &mut UnixStream, mut call: Ca
         Err(error) => return refuse(node, stream, call.verb(), &key, &error).await,
     };
     let incarnation = node.container(&key).map_or(0, |record| record.incarnation);
-    let verb = call.call.verb;
-    let pending = Pending {
+    let verb = call.command_line.verb;
+    let pending = PendingVerb {
         pid_file: call.pid_file.clone(),
         pid_file_before,
         bundle: RefCell::new(bundle),
-        log: RuntimeLog::open(call.call.log.as_deref(), &call.question().cwd),
-        holds: RefCell::new(decided.holds),
-        ..Pending::new(&node.host, &key, (verb, incarnation), (call.question().pid, process))
+        log: RuntimeLog::open(call.command_line.log.as_deref(), &call.question().cwd),
+        proposed: RefCell::new(decided.proposed),
+        ..PendingVerb::new(&node.host, &key, (verb, incarnation), (call.question().pid, process))
     };
     if verb.creates_and_starts() && decided.is_watched {
-        pending.gate.borrow().look_out();
+        pending.start_watch.borrow().watch_in_background();
     }
     node.host.point(Point::DaemonVerdict)?;
     let executed = hand_over(node, stream, &key, decided.proceed).await;
@@ -108,8 +112,8 @@ pub(super) async fn serve(node: &Rc<Node>, stream: &mut UnixStream, mut call: Ca
 }
 
 /// The right to use the bundle that came along, if one did.
-async fn bundle_turn(node: &Node, call: &Call) -> Result<Option<BundleTurn>> {
-    let Some(dir) = call.asked.descriptor(Attached::Bundle) else { return Ok(None) };
+async fn bundle_turn(node: &Node, call: &VerbRequest) -> Result<Option<BundleTurn>> {
+    let Some(dir) = call.received.descriptor(Attached::Bundle) else { return Ok(None) };
     node.lanes.bundles.turn(dir, &call.key.id).await.map(Some)
 }
 
@@ -118,16 +122,16 @@ pub(super) async fn refuse(
     node: &Node,
     stream: &mut UnixStream,
     verb: &str,
-    key: &Key,
+    key: &ContainerKey,
     error: &Error,
 ) -> Result<()> {
     node.report.note_refusal(verb, &key.id, error);
-    frames::say(stream, &DaemonResponse::Refuse(error.to_string())).await
+    frames::send(stream, &DaemonResponse::Refuse(error.to_string())).await
 }
 
-async fn decide(node: &Rc<Node>, call: &mut Call) -> Result<Decided> {
-    let (mut update_holds, mut is_watched) = (None, true);
-    let proceed = match call.call.verb {
+async fn decide(node: &Rc<Node>, call: &mut VerbRequest) -> Result<Decided> {
+    let (mut proposed, mut is_watched) = (None, true);
+    let proceed = match call.command_line.verb {
         Verb::Create | Verb::Run | Verb::Restore => {
             let decided =
                 create::create(node, call).await.inspect_err(|_| node.process.release_monitor())?;
@@ -137,25 +141,30 @@ async fn decide(node: &Rc<Node>, call: &mut Call) -> Result<Decided> {
         Verb::Start => start::start(node, call).await?,
         Verb::Delete => delete::delete(node, call).await?,
         Verb::Update => {
-            let (proceed, holds) = update::update(node, call).await?;
-            update_holds = holds;
+            let (proceed, update) = update::update(node, call).await?;
+            proposed = update;
             proceed
         }
         Verb::Kill | Verb::Pause | Verb::Resume | Verb::Exec | Verb::State => Proceed::default(),
         Verb::Nri | Verb::Other | Verb::None => Proceed::default(),
     };
-    Ok(Decided { proceed, is_watched, holds: update_holds })
+    Ok(Decided { proceed, is_watched, proposed })
 }
 
 /// Whether this verb has just made the record, so that its failing undoes it.
-fn is_new(node: &Node, key: &Key, verb: Verb) -> bool {
+fn is_new(node: &Node, key: &ContainerKey, verb: Verb) -> bool {
     verb.creates()
         && node.records.read().container(key).is_some_and(|record| record.in_flight.is_some())
 }
 
 /// Says the verdict and waits for EXEC; false when the wrapper did not come that far.
-async fn hand_over(node: &Node, stream: &mut UnixStream, key: &Key, proceed: Proceed) -> bool {
-    if frames::say(stream, &DaemonResponse::Proceed(proceed)).await.is_err() {
+async fn hand_over(
+    node: &Node,
+    stream: &mut UnixStream,
+    key: &ContainerKey,
+    proceed: Proceed,
+) -> bool {
+    if frames::send(stream, &DaemonResponse::Proceed(proceed)).await.is_err() {
         return false;
     }
     log_failure("a verdict", node.host.point(Point::DaemonSaid));

@@ -7,14 +7,14 @@ use std::ffi::OsStr;
 use std::rc::Rc;
 
 use crate::adaptation::{Creation, DefaultValidator, Merged};
-use crate::chain::{self, ChainError, ChainObserver, Participants, Told};
+use crate::chain::{self, ChainError, ChainObserver, Notification, Participants};
 use crate::clock::now;
 use crate::daemon::bundle::Bundle;
 use crate::daemon::lifecycle::notify;
 use crate::daemon::node::{Node, messages};
 use crate::daemon::pods::life;
-use crate::daemon::request::Call;
-use crate::daemon::request::describe::{self, Seen};
+use crate::daemon::request::VerbRequest;
+use crate::daemon::request::describe::{self, Description};
 use crate::daemon::request::record;
 use crate::daemon::resources::updates;
 use crate::daemon::verbs::require;
@@ -24,14 +24,14 @@ use crate::host::Point;
 use crate::link::Attached;
 use crate::plugin::{Event, api};
 use crate::spec::patch::PatchError;
-use crate::state::{Container, Key, Skipped};
+use crate::state::{Container, ContainerKey, Skipped};
 
 /// A container that is being created: understood, announced and on record.
 pub(super) struct Admitted {
     pub(super) node: Rc<Node>,
-    pub(super) key: Key,
+    pub(super) key: ContainerKey,
     pub(super) runtime: String,
-    pub(super) seen: Seen,
+    pub(super) description: Description,
     pub(super) bundle: Bundle,
 }
 
@@ -40,45 +40,49 @@ pub(super) struct Admitted {
 /// kept with as much as is known by then, for `explain`.
 pub(super) async fn admit(
     node: &Rc<Node>,
-    call: &mut Call,
+    call: &mut VerbRequest,
     mut record: Container,
 ) -> Result<Admitted> {
     let admitted = understand(node, call, &mut record).await;
-    let (bundle, seen) = admitted.inspect_err(|error| {
+    let (bundle, description) = admitted.inspect_err(|error| {
         record.refuse(error.to_string(), now());
         node.records.remember(record.clone());
     })?;
     let (key, runtime) = (record.key, record.runtime);
-    Ok(Admitted { node: Rc::clone(node), key, runtime, seen, bundle })
+    Ok(Admitted { node: Rc::clone(node), key, runtime, description, bundle })
 }
 
 async fn understand(
     node: &Rc<Node>,
-    call: &mut Call,
+    call: &mut VerbRequest,
     record: &mut Container,
-) -> Result<(Bundle, Seen)> {
-    let dir = call.asked.take(Attached::Bundle);
+) -> Result<(Bundle, Description)> {
+    let dir = call.received.take(Attached::Bundle);
     let dir = dir.ok_or_else(|| Error::new("no bundle came along"))?;
     let bundle = Bundle::open(node, dir, &call.bundle, &call.question().document)?;
-    let seen = describe::describe(node, call, &bundle.original.bytes).await?;
-    record::fill_in(node, record, &seen);
-    if seen.role == Role::Sandbox {
-        life::sandbox_appears(node, &seen, record)?;
+    let description = describe::describe(node, call, &bundle.original.bytes).await?;
+    record::fill_in(node, record, &description);
+    if description.role == Role::Sandbox {
+        life::sandbox_appears(node, &description, record)?;
     } else {
         node.registry.wait_for_returning().await;
-        require::require_plugins(node, &seen)?;
-        life::announce(node, &seen, record).await?;
+        require::require_plugins(node, &description)?;
+        life::announce(node, &description, record).await?;
     }
-    put_on_record(node, &seen, record.clone()).await?;
-    Ok((bundle, seen))
+    put_on_record(node, &description, record.clone()).await?;
+    Ok((bundle, description))
 }
 
 /// Without a record the daemon would never watch the container, nor its pod.
-async fn put_on_record(node: &Rc<Node>, seen: &Seen, record: Container) -> Result<()> {
+async fn put_on_record(
+    node: &Rc<Node>,
+    description: &Description,
+    record: Container,
+) -> Result<()> {
     let point = node.host.point(Point::DaemonRecord);
     let written = point.and_then(|()| node.records.put(record));
     if written.is_err() {
-        life::end_if_empty(node, &seen.pod.id).await;
+        life::end_if_empty(node, &description.pod.id).await;
     }
     written.map_err(|error| error.hint("nothing was changed or started"))
 }
@@ -86,7 +90,7 @@ async fn put_on_record(node: &Rc<Node>, seen: &Seen, record: Container) -> Resul
 impl Admitted {
     /// Whether it is its pod's infrastructure container, of which plugins hear nothing.
     pub(super) fn is_sandbox(&self) -> bool {
-        self.seen.role == Role::Sandbox
+        self.description.role == Role::Sandbox
     }
 
     /// The file name of the runtime as the wrapper resolved it.
@@ -99,21 +103,22 @@ impl Admitted {
     /// # Errors
     /// Fails with the plugin that refused, or the conflict between two.
     pub(super) async fn ask(&self) -> Result<Merged> {
-        let Self { node, key, seen, .. } = self;
-        let pod = record::known_pod(node, seen);
-        let creation = Creation::new(pod.clone(), seen.container.clone());
-        let told = Told::new(Event::CreateContainer, pod, Some(seen.container.clone()));
-        let told = told.below(&key.root);
+        let Self { node, key, description, .. } = self;
+        let pod = record::known_pod(node, description);
+        let creation = Creation::new(pod.clone(), description.container.clone());
+        let notification =
+            Notification::new(Event::CreateContainer, pod, Some(description.container.clone()));
+        let notification = notification.below(&key.root);
         let everybody = node.registry.synchronized();
-        let audience = node.registry.subscribers(&told);
+        let audience = node.registry.subscribers(&notification);
         let lenient = DefaultValidator::default();
         let builtin = if node.is_bystander() { &lenient } else { &node.registry.builtin };
         let table = Participants { subscribers: &audience, registered: &everybody, builtin };
         let notes = RecordNotes { node, key, silent: RefCell::default() };
         let asked = chain::create(&table, creation, &notes).await;
-        node.registry.forget_busy(&audience, &told);
+        node.registry.forget_busy(&audience, &notification);
         let asked = asked.and_then(|merged| {
-            require::require_answers(node, seen, &notes.silent.borrow())
+            require::require_answers(node, description, &notes.silent.borrow())
                 .map(|()| merged)
                 .map_err(|failure| ChainError { failure, asked: audience.len() })
         });
@@ -121,7 +126,7 @@ impl Admitted {
             Ok(merged) => return Ok(merged),
             Err(stopped) => stopped,
         };
-        node.registry.forget_unasked(&audience[asked.min(audience.len())..], &told);
+        node.registry.forget_unasked(&audience[asked.min(audience.len())..], &notification);
         let hint = format!("the bundle is unchanged; see: nri-runc nri explain {}", key.id);
         Err(Error::new(quoted(&failure.text)).hint(hint).by(failure.plugin))
     }
@@ -156,7 +161,7 @@ pub(super) fn blame(merged: &Merged, error: &PatchError) -> Error {
 /// Keeps in the container's record what happens while its plugins are asked.
 struct RecordNotes<'a> {
     node: &'a Node,
-    key: &'a Key,
+    key: &'a ContainerKey,
     /// Which plugins were skipped, and why.
     silent: RefCell<Vec<(String, String)>>,
 }

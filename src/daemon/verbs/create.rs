@@ -9,7 +9,7 @@ use crate::adaptation::{Merged, Updated};
 use crate::clock::now;
 use crate::daemon::lifecycle::{carry_over, removal, rollback, settle};
 use crate::daemon::node::{Node, messages};
-use crate::daemon::request::{Call, record};
+use crate::daemon::request::{VerbRequest, record};
 use crate::daemon::resources::{in_force, updates};
 use crate::daemon::runtime::state_dir;
 use crate::daemon::verbs::admitted::{Admitted, admit, blame};
@@ -24,7 +24,7 @@ use crate::state::{Change, Container, Lifecycle};
 
 /// Decides a `create`, `run` or `restore`. `None`: the ID is taken, so that the runtime refuses it
 /// in its own words; the container that has it stays as it is, whatever becomes of this call.
-pub(crate) async fn create(node: &Rc<Node>, call: &mut Call) -> Result<Option<Proceed>> {
+pub(crate) async fn create(node: &Rc<Node>, call: &mut VerbRequest) -> Result<Option<Proceed>> {
     if let Some(old) = node.container(&call.key) {
         if is_alive(node, &old) {
             return Ok(None);
@@ -32,7 +32,7 @@ pub(crate) async fn create(node: &Rc<Node>, call: &mut Call) -> Result<Option<Pr
         // Docker and Podman restart with the same ID: the plugins hear of the old one's end first.
         removal::removed(node, &old.key).await;
     }
-    let is_started = call.call.verb.creates_and_starts();
+    let is_started = call.command_line.verb.creates_and_starts();
     let record = record::blank_record(node, call);
     let admitted = admit(node, call, record).await?;
     if admitted.is_sandbox() {

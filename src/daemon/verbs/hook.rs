@@ -14,7 +14,7 @@ use crate::argv::Verb;
 use crate::daemon::lifecycle::{late_start, removal, rollback};
 use crate::daemon::node::lane::Lane;
 use crate::daemon::node::{Node, messages};
-use crate::daemon::request::{Call, record};
+use crate::daemon::request::{VerbRequest, record};
 use crate::daemon::resources::in_force::Block;
 use crate::daemon::resources::{apply, updates};
 use crate::daemon::runtime::{exit_status, state_dir};
@@ -25,7 +25,7 @@ use crate::error::{Error, Result, quoted};
 use crate::link::{Hook, Stage};
 use crate::plugin::Event;
 use crate::spec::overlay;
-use crate::state::{InFlight, Key, Lifecycle, Wish};
+use crate::state::{ContainerKey, InFlight, Lifecycle, PendingUpdate};
 
 /// What lies here in config.json is set in cgroups.
 const RESOURCES: &str = "linux.resources.";
@@ -38,7 +38,7 @@ const ORDER_CHECKS: usize = 10;
 pub(crate) async fn decide(
     node: &Rc<Node>,
     lane: &Lane,
-    call: &mut Call,
+    call: &mut VerbRequest,
     hook: Hook,
     has_turn: bool,
 ) -> Result<Option<Verb>> {
@@ -63,7 +63,7 @@ pub(crate) async fn decide(
 }
 
 /// Whether a wrapper, or an earlier hook, told of what this runtime process does.
-fn is_told(node: &Node, lane: &Lane, call: &Call) -> bool {
+fn is_told(node: &Node, lane: &Lane, call: &VerbRequest) -> bool {
     let pid = call.question().pid;
     let record = node.container(&call.key);
     let flight = record.and_then(|record| record.in_flight.clone());
@@ -72,8 +72,8 @@ fn is_told(node: &Node, lane: &Lane, call: &Call) -> bool {
 }
 
 /// A runtime is creating a container: the story of `create`, without a document to write.
-async fn create(node: &Rc<Node>, call: &mut Call, init: u32) -> Result<Verb> {
-    let verb = if call.call.verb.creates() { call.call.verb } else { Verb::Create };
+async fn create(node: &Rc<Node>, call: &mut VerbRequest, init: u32) -> Result<Verb> {
+    let verb = if call.command_line.verb.creates() { call.command_line.verb } else { Verb::Create };
     if node.container(&call.key).is_some() {
         // The runtime took the ID, so the container that had it is gone unnoticed.
         removal::removed(node, &call.key).await;
@@ -114,9 +114,9 @@ async fn adjust(admitted: &Admitted) -> Result<()> {
     };
     updates::carry_out(node, others, Event::CreateContainer.name(), key).await;
     let event = Event::CreateContainer.name().to_owned();
-    let wish = Wish { part, owners, event, ..Wish::default() };
-    apply::at_birth(node, key, wish).await.map_err(|unmet| {
-        let why = quoted(&unmet.to_string());
+    let requested = PendingUpdate { part, owners, event, ..PendingUpdate::default() };
+    apply::at_birth(node, key, requested).await.map_err(|update_error| {
+        let why = quoted(&update_error.to_string());
         Error::new(why).hint("nothing of the container was changed")
     })
 }
@@ -156,7 +156,7 @@ async fn within_reach(admitted: &Admitted, merged: &Merged) -> Result<Block> {
 
 /// The start and the end of a container that was over at once are told by whoever watches it;
 /// its removal must not come before them.
-pub(crate) async fn end_in_order(node: &Node, key: &Key) {
+pub(crate) async fn end_in_order(node: &Node, key: &ContainerKey) {
     for _ in 0..ORDER_CHECKS {
         match node.container(key) {
             Some(record)

@@ -7,14 +7,14 @@ use crate::chain::{Cause, PluginFailure};
 use crate::error::{Error, Result};
 
 use crate::daemon::node::Node;
-use crate::daemon::request::describe::Seen;
+use crate::daemon::request::describe::Description;
 use crate::daemon::request::record;
 
 /// Refuses when a plugin that must be there is missing, but for those who are excused (D14).
-pub(crate) fn require_plugins(node: &Node, seen: &Seen) -> Result<()> {
-    require_sound_configuration(node, seen)?;
+pub(crate) fn require_plugins(node: &Node, description: &Description) -> Result<()> {
+    require_sound_configuration(node, description)?;
     let hint = "the bundle is unchanged; see: nri-runc nri plugins";
-    let missing = missing(node, seen, |name| node.registry.is_present(name));
+    let missing = missing(node, description, |name| node.registry.is_present(name));
     match missing.map_err(|why| Error::new(why).hint(hint))?.as_slice() {
         [] => Ok(()),
         names => {
@@ -26,9 +26,9 @@ pub(crate) fn require_plugins(node: &Node, seen: &Seen) -> Result<()> {
 
 /// Refuses while something in the configuration that protects cannot be read: what it was meant
 /// to close is open. Exempt namespaces go on, so that a node can be repaired.
-fn require_sound_configuration(node: &Node, seen: &Seen) -> Result<()> {
+fn require_sound_configuration(node: &Node, description: &Description) -> Result<()> {
     let Some(why) = node.config.unreliable() else { return Ok(()) };
-    if node.is_bystander() || seen.is_exempt {
+    if node.is_bystander() || description.is_exempt {
         return Ok(());
     }
     let hint = "the bundle is unchanged; fix this file, then retry";
@@ -39,7 +39,7 @@ fn require_sound_configuration(node: &Node, seen: &Seen) -> Result<()> {
 /// says: nobody has heard its word.
 pub(crate) fn require_answers(
     node: &Node,
-    seen: &Seen,
+    description: &Description,
     silent: &[(String, String)],
 ) -> std::result::Result<(), PluginFailure> {
     let of = |name: &str| {
@@ -48,7 +48,7 @@ pub(crate) fn require_answers(
     };
     let fails =
         |id: &str, text| Err(PluginFailure { plugin: id.to_owned(), cause: Cause::Timeout, text });
-    match missing(node, seen, |name| of(name).is_none()) {
+    match missing(node, description, |name| of(name).is_none()) {
         Ok(names) => match names.into_iter().find_map(of) {
             Some((id, why)) => fails(id, format!("the required plugin {id} {why}")),
             None => Ok(()),
@@ -60,7 +60,7 @@ pub(crate) fn require_answers(
 /// Those of the plugins that must be there that are not, unless this pod is excused.
 fn missing<'n>(
     node: &'n Node,
-    seen: &Seen,
+    description: &Description,
     is_present: impl Fn(&str) -> bool,
 ) -> std::result::Result<Vec<&'n str>, String> {
     if node.is_bystander() {
@@ -68,12 +68,12 @@ fn missing<'n>(
     }
     let config = &node.config;
     let exemptions = ValidatorExemptions {
-        is_exempt: seen.is_exempt,
+        is_exempt: description.is_exempt,
         tolerate_missing_plugins_annotation: &config
             .default_validator
             .tolerate_missing_plugins_annotation,
     };
     let required = config.required_plugins();
-    let (pod, container) = (record::known_pod(node, seen), &seen.container.name);
+    let (pod, container) = (record::known_pod(node, description), &description.container.name);
     missing_required(&pod, container, exemptions, required, is_present)
 }

@@ -8,14 +8,14 @@ use crate::clock::now;
 use crate::daemon::lifecycle::notify;
 use crate::daemon::node::Node;
 use crate::daemon::pods::life;
-use crate::daemon::request::Call;
+use crate::daemon::request::VerbRequest;
 use crate::error::Result;
 use crate::host::Point;
 use crate::link::Proceed;
 use crate::state::{InFlight, Lifecycle};
 
 /// Decides a `start`.
-pub(crate) async fn start(node: &Rc<Node>, call: &Call) -> Result<Proceed> {
+pub(crate) async fn start(node: &Rc<Node>, call: &VerbRequest) -> Result<Proceed> {
     let Some(record) = node.container(&call.key) else { return Ok(Proceed::default()) };
     if record.state != Lifecycle::Created {
         return Ok(Proceed::default()); // The runtime knows what to say about it.

@@ -19,11 +19,11 @@ use crate::argv;
 use crate::chain::{self, ChainError};
 use crate::clock::now;
 use crate::daemon::node::Node;
-use crate::daemon::node::lane::Holds;
+use crate::daemon::node::lane::ProposedUpdate;
 use crate::daemon::node::messages::{self, Classes};
 use crate::daemon::registry::Skips;
-use crate::daemon::request::{Call, resources as requests};
-use crate::daemon::resources::error::{RefusedField, Unmet};
+use crate::daemon::request::{VerbRequest, resources as requests};
+use crate::daemon::resources::error::{RefusedField, UpdateError};
 use crate::daemon::resources::in_force::{Block, in_force};
 use crate::daemon::resources::{apply, classes, updates};
 use crate::daemon::runtime::state_dir::{self, Stamp};
@@ -34,7 +34,7 @@ use crate::plugin::{Event, api};
 use crate::runtime::RuntimeKind;
 use crate::spec::overlay::{self, UpdateOutcome};
 use crate::spec::owned;
-use crate::state::{Change, Container, Key, Updating, Wish};
+use crate::state::{Change, Container, ContainerKey, PendingUpdate, Updating};
 
 /// How long an update waits for another one of the same container: less than the wrapper's
 /// patience (D8).
@@ -45,7 +45,7 @@ const REFUSALS: usize = 20;
 
 /// What the plugins answered about the updated container itself.
 #[derive(Debug, Default)]
-struct Answer {
+struct AnsweredUpdate {
     /// What they own from now on.
     part: Block,
     owners: BTreeMap<String, String>,
@@ -54,12 +54,15 @@ struct Answer {
 }
 
 /// Decides an `update`; the second value holds once the runtime took it.
-pub(crate) async fn update(node: &Rc<Node>, call: &mut Call) -> Result<(Proceed, Option<Holds>)> {
+pub(crate) async fn update(
+    node: &Rc<Node>,
+    call: &mut VerbRequest,
+) -> Result<(Proceed, Option<ProposedUpdate>)> {
     let Some(record) = node.container(&call.key) else { return Ok((Proceed::default(), None)) };
     if record.is_sandbox {
         return Ok((Proceed::default(), None));
     }
-    let bytes = call.asked.take(Attached::Resources).map(requests::read).transpose();
+    let bytes = call.received.take(Attached::Resources).map(requests::read).transpose();
     let bytes = bytes.doing(|| "reading the requested resources")?;
     let Some(request) = requests::requested(call, bytes) else {
         return Ok((Proceed::default(), None));
@@ -68,7 +71,7 @@ pub(crate) async fn update(node: &Rc<Node>, call: &mut Call) -> Result<(Proceed,
     // An engine that only repeats itself asks for nothing.
     let refuse = |error: &Error| note_refusal(node, &call.key, error);
     let answer = if delta.is_empty() {
-        Answer::default()
+        AnsweredUpdate::default()
     } else {
         ask(node, &record, &delta).await.inspect_err(refuse)?
     };
@@ -96,13 +99,13 @@ pub(crate) async fn update(node: &Rc<Node>, call: &mut Call) -> Result<(Proceed,
     let (is_told, mut owners) = (answer.is_told, record.owners.clone());
     owned::retain(&mut owners, &overlay);
     owners.extend(answer.owners);
-    let holds = Holds { engine, overlay, owners, changes, classes, is_told, writing };
-    remember(node, call.question().pid, &record, &holds);
-    Ok((proceed, Some(holds)))
+    let proposed = ProposedUpdate { engine, overlay, owners, changes, classes, is_told, writing };
+    remember(node, call.question().pid, &record, &proposed);
+    Ok((proceed, Some(proposed)))
 }
 
 /// For `explain`. An engine may ask for the same every ten seconds: that is said once.
-fn note_refusal(node: &Node, key: &Key, error: &Error) {
+fn note_refusal(node: &Node, key: &ContainerKey, error: &Error) {
     let why = error.to_string();
     let Some(record) = node.container(key).filter(|record| record.refused.last() != Some(&why))
     else {
@@ -116,9 +119,10 @@ fn note_refusal(node: &Node, key: &Key, error: &Error) {
 }
 
 /// On record before the runtime runs: a daemon that dies meanwhile leaves the next one to see
-/// whether it holds.
-fn remember(node: &Node, pid: u32, record: &Container, holds: &Holds) {
-    let Holds { engine, overlay, owners, changes, classes, is_told: _, writing: _ } = holds;
+/// whether the runtime took it.
+fn remember(node: &Node, pid: u32, record: &Container, proposed: &ProposedUpdate) {
+    let ProposedUpdate { engine, overlay, owners, changes, classes, is_told: _, writing: _ } =
+        proposed;
     if *engine == record.engine_resources && *overlay == record.overlay {
         return;
     }
@@ -136,14 +140,16 @@ fn remember(node: &Node, pid: u32, record: &Container, holds: &Holds) {
 }
 
 /// UpdateContainer through the chain; updates of other containers are carried out.
-async fn ask(node: &Rc<Node>, record: &Container, delta: &Block) -> Result<Answer> {
+async fn ask(node: &Rc<Node>, record: &Container, delta: &Block) -> Result<AnsweredUpdate> {
     let key = &record.key;
     node.registry.wait_for_returning().await;
-    let Some(told) = node.told(Event::UpdateContainer, key) else { return Ok(Answer::default()) };
-    let audience = node.registry.subscribers(&told);
+    let Some(notification) = node.notification(Event::UpdateContainer, key) else {
+        return Ok(AnsweredUpdate::default());
+    };
+    let audience = node.registry.subscribers(&notification);
     let request = api::UpdateContainerRequest {
-        pod: Some(told.pod).into(),
-        container: told.container.into(),
+        pod: Some(notification.pod).into(),
+        container: notification.container.into(),
         linux_resources: Some(describe::resources_from_json(delta)).into(),
         ..api::UpdateContainerRequest::default()
     };
@@ -163,16 +169,16 @@ async fn ask(node: &Rc<Node>, record: &Container, delta: &Block) -> Result<Answe
     };
     let answer = own(node, record, &updated)?;
     updates::carry_out(node, updated, Event::UpdateContainer.name(), key).await;
-    Ok(Answer { is_told: true, ..answer })
+    Ok(AnsweredUpdate { is_told: true, ..answer })
 }
 
 /// The plugins' part of the update of the container itself.
-fn own(node: &Node, record: &Container, updated: &Updated) -> Result<Answer> {
+fn own(node: &Node, record: &Container, updated: &Updated) -> Result<AnsweredUpdate> {
     let key = &record.key;
     let owners = updated.owners.to_flat(&key.id);
     let own = updated.updates.iter().find(|update| update.container_id == key.id);
     let resources = own.and_then(|update| update.linux.as_ref()?.resources.as_ref());
-    let Some(resources) = resources else { return Ok(Answer::default()) };
+    let Some(resources) = resources else { return Ok(AnsweredUpdate::default()) };
     let wanted = classes::overlay_of(node, &key.id, resources).map_err(|error| {
         let owner = error.field().and_then(|field| owners.get(field));
         let text = owner.map_or_else(|| error.to_string(), |owner| format!("{owner}: {error}"));
@@ -180,13 +186,13 @@ fn own(node: &Node, record: &Container, updated: &Updated) -> Result<Answer> {
     })?;
     let part = owned::part(&wanted, &owners);
     let classes = Classes::of(resources);
-    let wish = Wish {
+    let requested = PendingUpdate {
         part: part.clone(),
         blockio_class: classes.blockio.clone(),
         rdt_class: classes.rdt.clone(),
-        ..Wish::default()
+        ..PendingUpdate::default()
     };
-    if let Err(Unmet::Refused(refusal)) = apply::check(node, record, &wish) {
+    if let Err(UpdateError::Refused(refusal)) = apply::check(node, record, &requested) {
         let owner = match &refusal.field {
             Some(RefusedField::Path(path)) => owned::fields(&part)
                 .into_iter()
@@ -199,11 +205,11 @@ fn own(node: &Node, record: &Container, updated: &Updated) -> Result<Answer> {
         let why = owner.map_or_else(|| why.clone(), |owner| format!("{owner}: {why}"));
         return Err(Error::new(quoted(&why)).hint("its resources are unchanged"));
     }
-    Ok(Answer { part, owners, classes, is_told: true })
+    Ok(AnsweredUpdate { part, owners, classes, is_told: true })
 }
 
 /// The engine's word, over it what plugins own of old, over it what they answered now.
-fn merge(record: &Container, request: &Block, answer: &Answer) -> Result<UpdateOutcome> {
+fn merge(record: &Container, request: &Block, answer: &AnsweredUpdate) -> Result<UpdateOutcome> {
     // crun applies the device rules that it finds, and only those.
     let is_crun = RuntimeKind::of_program(&record.runtime) == RuntimeKind::Crun;
     let strips_devices = is_crun && !answer.part.contains_key("devices");
@@ -226,12 +232,13 @@ fn merge(record: &Container, request: &Block, answer: &Answer) -> Result<UpdateO
 }
 
 /// The runtime gets a document of ours, by standard input.
-fn proceed(call: &Call, resources: &Block) -> Result<Proceed> {
+fn proceed(call: &VerbRequest, resources: &Block) -> Result<Proceed> {
     let stdin =
         serde_json::to_vec(resources).map_err(|error| Error::new(quoted(&error.to_string())))?;
-    let by_stdin = call.call.resources.as_ref().is_some_and(|r| r.value == "-")
-        && call.call.resource_flags.is_empty();
-    let argv = (!by_stdin).then(|| argv::for_update_by_stdin(&call.question().argv, &call.call));
+    let by_stdin = call.command_line.resources.as_ref().is_some_and(|r| r.value == "-")
+        && call.command_line.resource_flags.is_empty();
+    let argv =
+        (!by_stdin).then(|| argv::for_update_by_stdin(&call.question().argv, &call.command_line));
     Ok(Proceed { stdin: Some(stdin), argv, document: None })
 }
 

@@ -30,7 +30,7 @@ const WANTED: WatchFlags = WatchFlags::CREATE
 
 /// What has happened in a folder.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum News {
+pub(crate) enum FolderEvent {
     /// Something of this name has come, or has been written.
     Came(OsString),
     /// Something has gone.
@@ -43,32 +43,32 @@ pub(crate) enum News {
 
 /// All watched folders.
 #[derive(Debug, Default)]
-pub(crate) struct Folders {
+pub(crate) struct FolderWatch {
     shared: RefCell<Option<Rc<Shared>>>,
 }
 
 #[derive(Debug)]
 struct Shared {
     events: OwnedFd,
-    listeners: RefCell<HashMap<i32, Vec<UnboundedSender<News>>>>,
+    listeners: RefCell<HashMap<i32, Vec<UnboundedSender<FolderEvent>>>>,
 }
 
 /// One folder as somebody watches it; it ends with its value.
 #[derive(Debug)]
-pub(crate) struct Watched {
+pub(crate) struct WatchedFolder {
     number: i32,
-    news: UnboundedReceiver<News>,
+    news: UnboundedReceiver<FolderEvent>,
     shared: Rc<Shared>,
 }
 
-impl Folders {
+impl FolderWatch {
     /// Watches a folder; `None` where it is not there, or the kernel has no watch left.
-    pub(crate) fn watch(&self, folder: &Path) -> Option<Watched> {
+    pub(crate) fn watch(&self, folder: &Path) -> Option<WatchedFolder> {
         self.watch_if_there(folder).ok().flatten()
     }
 
     /// The same; `None` where it is not there, an error where the kernel does not let us.
-    pub(crate) fn watch_if_there(&self, folder: &Path) -> Result<Option<Watched>, Errno> {
+    pub(crate) fn watch_if_there(&self, folder: &Path) -> Result<Option<WatchedFolder>, Errno> {
         let shared = self.shared()?;
         let number = match inotify::add_watch(&shared.events, folder, WANTED) {
             Ok(number) => number,
@@ -77,7 +77,7 @@ impl Folders {
         };
         let (sender, news) = unbounded_channel();
         shared.listeners.borrow_mut().entry(number).or_default().push(sender);
-        Ok(Some(Watched { number, news, shared }))
+        Ok(Some(WatchedFolder { number, news, shared }))
     }
 
     fn shared(&self) -> Result<Rc<Shared>, Errno> {
@@ -93,9 +93,9 @@ impl Folders {
     }
 }
 
-impl Watched {
+impl WatchedFolder {
     /// The next news; never, once the folder itself has gone and that was told.
-    pub(crate) async fn next(&mut self) -> News {
+    pub(crate) async fn next(&mut self) -> FolderEvent {
         match self.news.recv().await {
             Some(news) => news,
             None => std::future::pending().await,
@@ -104,13 +104,13 @@ impl Watched {
 
     /// Waits until something comes, or more happens than the kernel can keep.
     pub(crate) async fn next_arrival(&mut self) {
-        while !matches!(self.next().await, News::Came(_) | News::Unknown) {}
+        while !matches!(self.next().await, FolderEvent::Came(_) | FolderEvent::Unknown) {}
         self.drain();
     }
 
     /// Waits until something goes, the folder itself included.
     pub(crate) async fn next_departure(&mut self) {
-        while matches!(self.next().await, News::Came(_)) {}
+        while matches!(self.next().await, FolderEvent::Came(_)) {}
         self.drain();
     }
 
@@ -120,7 +120,7 @@ impl Watched {
     }
 }
 
-impl Drop for Watched {
+impl Drop for WatchedFolder {
     fn drop(&mut self) {
         self.news.close();
         let mut listeners = self.shared.listeners.borrow_mut();
@@ -149,16 +149,16 @@ fn tell(shared: &Shared, number: i32, what: ReadFlags, name: Option<OsString>) {
     let mut listeners = shared.listeners.borrow_mut();
     if what.contains(ReadFlags::QUEUE_OVERFLOW) {
         for sender in listeners.values().flatten() {
-            let _left = sender.send(News::Unknown);
+            let _left = sender.send(FolderEvent::Unknown);
         }
         return;
     }
     let comes = ReadFlags::CREATE | ReadFlags::MOVED_TO | ReadFlags::CLOSE_WRITE;
     let news = match name {
-        Some(name) if what.intersects(comes) => News::Came(name),
-        Some(_) => News::Went,
+        Some(name) if what.intersects(comes) => FolderEvent::Came(name),
+        Some(_) => FolderEvent::Went,
         // Only of the folder itself nothing is named.
-        None => News::Gone,
+        None => FolderEvent::Gone,
     };
     for sender in listeners.get(&number).into_iter().flatten() {
         let _left = sender.send(news.clone());
@@ -178,7 +178,7 @@ mod tests {
         runtime.block_on(tokio::task::LocalSet::new().run_until(test))
     }
 
-    async fn until(watched: &mut Watched, wanted: &News) {
+    async fn until(watched: &mut WatchedFolder, wanted: &FolderEvent) {
         let heard = async { while watched.next().await != *wanted {} };
         tokio::time::timeout(std::time::Duration::from_secs(30), heard).await.unwrap();
     }
@@ -188,7 +188,7 @@ mod tests {
         let temp = tempfile::tempdir().unwrap();
         let (home, elsewhere) = (temp.path().join("home"), temp.path().join("elsewhere"));
         local(async {
-            let folders = Folders::default();
+            let folders = FolderWatch::default();
             for is_moved in [false, true] {
                 std::fs::create_dir_all(&home).unwrap();
                 let mut watched = folders.watch(&home).unwrap();
@@ -198,7 +198,7 @@ mod tests {
                     std::fs::remove_dir(&home).unwrap();
                 }
                 std::fs::create_dir(&home).unwrap();
-                until(&mut watched, &News::Gone).await;
+                until(&mut watched, &FolderEvent::Gone).await;
             }
         });
     }
@@ -207,11 +207,11 @@ mod tests {
     fn what_goes_inside_is_not_the_folder_itself() {
         let temp = tempfile::tempdir().unwrap();
         local(async {
-            let mut watched = Folders::default().watch(temp.path()).unwrap();
+            let mut watched = FolderWatch::default().watch(temp.path()).unwrap();
             std::fs::create_dir(temp.path().join("a")).unwrap();
             std::fs::remove_dir(temp.path().join("a")).unwrap();
-            assert_eq!(watched.next().await, News::Came("a".into()));
-            assert_eq!(watched.next().await, News::Went);
+            assert_eq!(watched.next().await, FolderEvent::Came("a".into()));
+            assert_eq!(watched.next().await, FolderEvent::Went);
         });
     }
 
@@ -221,11 +221,11 @@ mod tests {
         crate::files::replace(&temp.path().join("file"), b"").unwrap();
         local(async {
             for path in ["none", "none/none", "file", "file/none"] {
-                let watched = Folders::default().watch_if_there(&temp.path().join(path));
+                let watched = FolderWatch::default().watch_if_there(&temp.path().join(path));
                 assert!(matches!(watched, Ok(None)), "{path}: {watched:?}");
             }
             let too_long = temp.path().join("x".repeat(300));
-            assert!(Folders::default().watch_if_there(&too_long).is_err());
+            assert!(FolderWatch::default().watch_if_there(&too_long).is_err());
         });
     }
 }

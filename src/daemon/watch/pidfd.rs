@@ -15,7 +15,7 @@ use tokio::io::unix::AsyncFd;
 pub(crate) use crate::procfs::{open_same, start_time};
 
 /// How long until it is looked again where nothing can wake us.
-const PAUSE: Duration = Duration::from_millis(50);
+const UNWATCHED_CHECK: Duration = Duration::from_millis(50);
 
 /// Opens a process, if it is there.
 pub(crate) fn open(pid: u32) -> Option<OwnedFd> {
@@ -42,7 +42,7 @@ pub(crate) async fn ended_alone(process: OwnedFd) -> OwnedFd {
 
 /// What the kernel says of the way in which a process ended.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Ending {
+pub(crate) enum ProcessExit {
     /// The code, or 128 and the signal.
     Code(i32),
     /// Nothing until its parent has reaped it.
@@ -54,7 +54,7 @@ pub(crate) enum Ending {
 /// `struct pidfd_info` of linux/pidfd.h, as far as its first version goes.
 #[repr(C)]
 #[derive(Default)]
-struct Info {
+struct PidfdInfo {
     mask: u64,
     cgroup: u64,
     ids: [u32; 11],
@@ -66,19 +66,19 @@ const EXIT: u64 = 1 << 3;
 
 /// How a process ended, by a descriptor that was opened while it was there.
 #[expect(unsafe_code, reason = "PIDFD_GET_INFO")]
-pub(crate) fn ending(process: &OwnedFd) -> Ending {
-    let mut info = Info { mask: EXIT, ..Info::default() };
-    // SAFETY: this is the number of PIDFD_GET_INFO with the size of Info, which both sides know.
+pub(crate) fn ending(process: &OwnedFd) -> ProcessExit {
+    let mut info = PidfdInfo { mask: EXIT, ..PidfdInfo::default() };
+    // SAFETY: this is the number of PIDFD_GET_INFO with the size of PidfdInfo, which both sides know.
     let question =
-        unsafe { Updater::<{ opcode::read_write::<Info>(0xff, 11) }, _>::new(&mut info) };
+        unsafe { Updater::<{ opcode::read_write::<PidfdInfo>(0xff, 11) }, _>::new(&mut info) };
     // SAFETY: the kernel writes no more than the size that the number holds.
     match unsafe { ioctl(process, question) } {
-        Ok(()) if info.mask & EXIT != 0 => Ending::Code(match info.exit_code & 0x7f {
+        Ok(()) if info.mask & EXIT != 0 => ProcessExit::Code(match info.exit_code & 0x7f {
             0 => (info.exit_code >> 8) & 0xff,
             signal => 128 + signal,
         }),
-        Ok(()) => Ending::NotReaped,
-        Err(_) => Ending::Unsaid,
+        Ok(()) => ProcessExit::NotReaped,
+        Err(_) => ProcessExit::Unsaid,
     }
 }
 
@@ -87,7 +87,7 @@ pub(crate) fn ending(process: &OwnedFd) -> Ending {
 pub(crate) async fn readable(descriptor: &OwnedFd) {
     match descriptor.try_clone() {
         Ok(copy) => drop(becomes_readable(copy).await),
-        Err(_) => tokio::time::sleep(PAUSE).await,
+        Err(_) => tokio::time::sleep(UNWATCHED_CHECK).await,
     }
 }
 
@@ -102,7 +102,7 @@ async fn becomes_readable(descriptor: OwnedFd) -> OwnedFd {
         // The kernel has no watch left: ask now and then instead.
         Err(_) => {
             while !has_ended(&descriptor) {
-                tokio::time::sleep(PAUSE).await;
+                tokio::time::sleep(UNWATCHED_CHECK).await;
             }
         }
     }
@@ -133,11 +133,14 @@ mod tests {
                 std::thread::sleep(Duration::from_millis(2));
             }
             let before = ending(&process);
-            assert!(matches!(before, Ending::NotReaped | Ending::Unsaid), "{before:?}");
+            assert!(matches!(before, ProcessExit::NotReaped | ProcessExit::Unsaid), "{before:?}");
             child.wait().unwrap();
             let after = ending(&process);
             // Kernels before 6.15 do not say.
-            assert!(after == Ending::Code(wanted) || after == Ending::Unsaid, "{after:?}");
+            assert!(
+                after == ProcessExit::Code(wanted) || after == ProcessExit::Unsaid,
+                "{after:?}"
+            );
         }
     }
 
@@ -164,7 +167,7 @@ mod tests {
         setrlimit(Resource::RLIMIT_NOFILE, 3, hard).unwrap();
         let copied = process.try_clone().is_ok();
         let (early, pause) = runtime.block_on(async {
-            let early = tokio::time::timeout(PAUSE * 3, ended(&process)).await.is_ok();
+            let early = tokio::time::timeout(UNWATCHED_CHECK * 3, ended(&process)).await.is_ok();
             let began = tokio::time::Instant::now();
             readable(&process).await;
             (early, began.elapsed())
@@ -173,6 +176,6 @@ mod tests {
         runtime.block_on(ended(&process));
         setrlimit(Resource::RLIMIT_NOFILE, hard, hard).unwrap();
         child.wait().unwrap();
-        assert!(!copied && !early && pause >= PAUSE, "{copied} {early} {pause:?}");
+        assert!(!copied && !early && pause >= UNWATCHED_CHECK, "{copied} {early} {pause:?}");
     }
 }

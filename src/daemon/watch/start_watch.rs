@@ -24,14 +24,14 @@ const FIFO: &str = "exec.fifo";
 
 /// How often the folder is looked for. From its making to the opening of the fifo runc needs
 /// more than ten milliseconds.
-const PAUSE: Duration = Duration::from_millis(2);
+const FOLDER_CHECK: Duration = Duration::from_millis(2);
 
 /// With the folder under watch, only what makes no event is looked for.
-const LONG_PAUSE: Duration = Duration::from_millis(50);
+const FALLBACK_CHECK: Duration = Duration::from_millis(50);
 
 /// A container's folder and what was seen in it.
 #[derive(Debug)]
-pub(crate) struct Gate {
+pub(crate) struct StartWatch {
     folder: PathBuf,
     events: Arc<OnceLock<OwnedFd>>,
     is_over: Arc<AtomicBool>,
@@ -39,7 +39,7 @@ pub(crate) struct Gate {
     was_written: bool,
 }
 
-impl Gate {
+impl StartWatch {
     pub(crate) fn new(folder: PathBuf) -> Self {
         let (events, is_over) = Default::default();
         Self { folder, events, is_over, has_fifo: false, was_written: false }
@@ -47,7 +47,7 @@ impl Gate {
 
     /// Looks for the folder from now on, in a thread of its own: a daemon that is kept busy for
     /// those ten milliseconds would come too late. The thread ends when it has found the folder.
-    pub(crate) fn look_out(&self) {
+    pub(crate) fn watch_in_background(&self) {
         let (folder, events) = (self.folder.clone(), Arc::clone(&self.events));
         let is_over = Arc::clone(&self.is_over);
         let look = move || {
@@ -56,17 +56,17 @@ impl Gate {
                     let _or_somebody_was_faster = events.set(found);
                     return;
                 }
-                std::thread::sleep(PAUSE);
+                std::thread::sleep(FOLDER_CHECK);
             }
         };
-        if let Err(error) = std::thread::Builder::new().name("gate".to_owned()).spawn(look) {
+        if let Err(error) = std::thread::Builder::new().name("start_watch".to_owned()).spawn(look) {
             warn!("{} is looked for now and then only: {error}", self.folder.display());
         }
     }
 
     /// Takes in what has happened, and says whether the process was let go. `has_init`: the
     /// runtime's state names an init process.
-    pub(crate) fn is_open(&mut self, has_init: bool) -> bool {
+    pub(crate) fn has_started(&mut self, has_init: bool) -> bool {
         if self.events.get().is_none()
             && let Some(found) = watch_folder(&self.folder)
         {
@@ -83,9 +83,10 @@ impl Gate {
         async move {
             match events {
                 Some(events) => {
-                    let _or_not = tokio::time::timeout(LONG_PAUSE, pidfd::readable(&events)).await;
+                    let _or_not =
+                        tokio::time::timeout(FALLBACK_CHECK, pidfd::readable(&events)).await;
                 }
-                None => tokio::time::sleep(PAUSE).await,
+                None => tokio::time::sleep(FOLDER_CHECK).await,
             }
         }
     }
@@ -97,7 +98,7 @@ impl Gate {
         async move {
             match events {
                 Some(events) => pidfd::readable(&events).await,
-                None => tokio::time::sleep(LONG_PAUSE).await,
+                None => tokio::time::sleep(FALLBACK_CHECK).await,
             }
         }
     }
@@ -115,7 +116,7 @@ impl Gate {
     }
 }
 
-impl Drop for Gate {
+impl Drop for StartWatch {
     fn drop(&mut self) {
         self.is_over.store(true, Ordering::Relaxed);
     }
@@ -140,10 +141,10 @@ mod tests {
     struct Place(tempfile::TempDir);
 
     impl Place {
-        fn new() -> (Self, Gate) {
+        fn new() -> (Self, StartWatch) {
             let place = Self(tempfile::tempdir().unwrap());
-            let gate = Gate::new(place.folder());
-            (place, gate)
+            let start_watch = StartWatch::new(place.folder());
+            (place, start_watch)
         }
 
         fn folder(&self) -> PathBuf {
@@ -167,46 +168,46 @@ mod tests {
 
     #[test]
     fn a_container_that_was_started_and_is_gone_was_started() {
-        let (place, mut gate) = Place::new();
-        assert!(!gate.is_open(false));
+        let (place, mut start_watch) = Place::new();
+        assert!(!start_watch.has_started(false));
         std::fs::create_dir(place.folder()).unwrap();
-        assert!(!gate.is_open(false));
+        assert!(!start_watch.has_started(false));
         place.make_fifo();
-        assert!(!gate.is_open(true));
+        assert!(!start_watch.has_started(true));
         place.let_go();
         std::fs::remove_dir(place.folder()).unwrap();
-        assert!(gate.is_open(false));
+        assert!(start_watch.has_started(false));
     }
 
     #[test]
     fn what_happens_while_the_daemon_is_busy_is_not_missed() {
-        let (place, mut gate) = Place::new();
-        gate.look_out();
+        let (place, mut start_watch) = Place::new();
+        start_watch.watch_in_background();
         std::fs::create_dir(place.folder()).unwrap();
         place.make_fifo();
-        while gate.events.get().is_none() {
-            std::thread::sleep(PAUSE);
+        while start_watch.events.get().is_none() {
+            std::thread::sleep(FOLDER_CHECK);
         }
         place.let_go();
         std::fs::remove_dir(place.folder()).unwrap();
-        assert!(gate.is_open(false));
+        assert!(start_watch.has_started(false));
     }
 
     #[test]
     fn a_fifo_that_is_removed_unopened_starts_nothing() {
-        let (place, mut gate) = Place::new();
+        let (place, mut start_watch) = Place::new();
         std::fs::create_dir(place.folder()).unwrap();
         place.make_fifo();
-        assert!(!gate.is_open(true));
+        assert!(!start_watch.has_started(true));
         std::fs::remove_file(place.folder().join(FIFO)).unwrap();
-        assert!(!gate.is_open(true));
+        assert!(!start_watch.has_started(true));
     }
 
     #[test]
     fn without_a_fifo_an_init_process_is_enough() {
-        let (place, mut gate) = Place::new();
+        let (place, mut start_watch) = Place::new();
         std::fs::create_dir(place.folder()).unwrap();
-        assert!(!gate.is_open(false));
-        assert!(gate.is_open(true));
+        assert!(!start_watch.has_started(false));
+        assert!(start_watch.has_started(true));
     }
 }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The files of a bundle (decisions D1 and D16): opening the engine's document, laying a patched one
-//! beside it, putting the engine's back, dropping temporary names. The wrapper exchanges the two
+//! The files of a bundle (decisions D1 and D16): opening the engine's document, writing a patched
+//! one beside it, restoring the engine's, removing temporary names. The wrapper exchanges the two
 //! files; until then the bundle is as the engine wrote it.
 //!
-//! It decides nothing about what is in a document. It imports `node`.
+//! This module decides nothing about the contents of a document. It imports `node`.
 
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -17,19 +17,19 @@ use crate::host::Point;
 use crate::spec::patch::{self, PatchError};
 use crate::state::{Container, ContainerKey, Lifecycle, Patched};
 
-/// The engine's document, as the plugins are shown it and as it is patched.
+/// The engine's document, as plugins see it and as it is patched.
 pub(crate) struct Bundle {
     dir: OwnedFd,
     /// The document's name in the directory.
     document: String,
     pub(crate) original: Original,
-    /// What lies there was patched for another container: it must not be run as it is.
+    /// The file on disk was patched for another container: it must not be run as it is.
     is_patched: bool,
 }
 
 impl Bundle {
-    /// Reads the document; a document that was patched before is taken from its pristine copy, so
-    /// that nothing is applied twice (D16). `bundle` is its directory as the engine names it.
+    /// Reads the document. Of a document that was patched before, the pristine copy is read, so that
+    /// nothing is applied twice (D16). `bundle` is its directory as the engine names it.
     ///
     /// # Errors
     /// Fails when the document cannot be read.
@@ -54,7 +54,7 @@ impl Bundle {
         Ok(Self { dir, document: document.to_owned(), original, is_patched })
     }
 
-    /// Refuses to patch a link: nothing can be put in its place and be restored without losing it.
+    /// Refuses to patch a link: a file in its place could not be undone without losing the link.
     ///
     /// # Errors
     /// Fails with the first change, if the document is a symbolic link.
@@ -70,8 +70,8 @@ impl Bundle {
         Err(PatchError::Invalid { field: change.nri_field.clone(), problem })
     }
 
-    /// What is to be put in place where no plugin changed anything: nothing, unless the document
-    /// of another container lies there.
+    /// The file to put in place when no plugin changed anything: none, unless the document of another
+    /// container is there.
     ///
     /// # Errors
     /// Fails when the disk refuses.
@@ -126,13 +126,14 @@ impl Bundle {
     }
 }
 
-/// How the name of a container's temporary file ends.
+/// The suffix of a container's temporary file.
 fn temporary_suffix(incarnation: u64) -> String {
     format!(".nri-runc.{incarnation}")
 }
 
-/// Removes our temporary files, and puts the engine's document back where ours still is.
-/// A bundle that is gone, or a document that was written or edited since, is left alone.
+/// Removes the daemon's temporary files, and restores the engine's document where the patched one
+/// is still in place. A missing bundle, or a document that was replaced or edited since, is not
+/// touched.
 pub(crate) fn restore(node: &Node, record: &Container) {
     log_failure("restoring a bundle", node.host.point(Point::DaemonRestore));
     let Ok(dir) = files::open_dir(Path::new(record.folder())) else { return };
@@ -149,7 +150,7 @@ pub(crate) fn restore(node: &Node, record: &Container) {
         if is_ours(&patched.temporary) {
             return Ok(());
         }
-        // It was edited right before: what was edited counts.
+        // It was edited right before the exchange: the edit wins.
         files::exchange_at(&dir, &patched.temporary, &patched.document)
     });
     match restored {
@@ -160,8 +161,8 @@ pub(crate) fn restore(node: &Node, record: &Container) {
     }
 }
 
-/// Lays the engine's document beside ours. What lies there after an exchange may be the document
-/// of another container in the same bundle.
+/// Writes the engine's document beside the patched one. After an exchange the temporary name may
+/// hold the document of another container in the same bundle.
 fn write_pristine(node: &Node, dir: &OwnedFd, patched: &Patched) -> Result<()> {
     let there = files::read_at(dir, &patched.temporary);
     let pristine = match node.records.read().pristine(&patched.pristine) {
@@ -177,8 +178,8 @@ fn write_pristine(node: &Node, dir: &OwnedFd, patched: &Patched) -> Result<()> {
     files::create_at(dir, &patched.temporary, &pristine, &like).map(drop)
 }
 
-/// Removes a patched file that we wrote and did not come to put on record; no wrapper ever heard
-/// of it.
+/// Removes a patched file that the daemon wrote and did not record; no wrapper received its
+/// name.
 fn sweep(record: &Container, dir: &OwnedFd) {
     if record.state != Lifecycle::Creating {
         return;

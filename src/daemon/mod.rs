@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The resident process: one thread, one loop over wrappers, plugins and exits.
 //!
-//! It holds the plugin connections and everything that is known; wrappers ask it, plugins connect
-//! to it, init processes exit under its eyes. A failure of one of them is its own. Each room says
-//! in its `mod.rs` what it is for, what it never does and what it imports; the tree of imports is
-//! a table in `tests/tidy.rs`.
+//! The daemon holds the plugin connections and all records; wrappers send it requests, plugins
+//! connect to it, and it watches init processes. A failure of one of them affects no other. Each
+//! module's `mod.rs` names its purpose, what it never does and what it imports; the tree of imports
+//! is a list in `tests/tidy.rs`.
 
 mod bundle;
 mod lifecycle;
@@ -52,11 +52,11 @@ const SHUTDOWN_WAIT: Duration = Duration::from_secs(1);
 /// How the daemon was started.
 #[derive(Debug, Default)]
 pub struct Start {
-    /// Descriptor on which a wrapper waits for one byte.
+    /// Descriptor from which the starting wrapper reads one byte.
     pub ready_fd: Option<i32>,
 }
 
-/// Runs the daemon until it is told to end.
+/// Runs the daemon until a signal ends it.
 ///
 /// # Errors
 /// Fails when another daemon runs, or its sockets cannot be made.
@@ -84,7 +84,7 @@ pub fn run(loaded: Loaded, start: &Start) -> Result<()> {
     ended
 }
 
-/// Loses what the process that started this one would leave to it, before anything else.
+/// Drops the attributes that this process inherited from its parent, before anything else.
 fn become_independent(host: &Host, start: &Start) -> Result<()> {
     let is_inherited = start.ready_fd.is_some();
     if is_inherited {
@@ -134,7 +134,7 @@ async fn serve(
     announce(start);
     info!("nri-runc {} is ready", env!("CARGO_PKG_VERSION"));
     tokio::select! {
-        told = signals::until_told_to_end() => told?,
+        signalled = signals::until_told_to_end() => signalled?,
         () = run_dir.keep_complete() => {}
         () = started_with.reload_at(hangups) => {}
         () = started_with.until_fixed() => {}
@@ -146,7 +146,7 @@ async fn serve(
     Ok(())
 }
 
-/// Tells whoever waits that the daemon can be asked: the wrapper that started it, or systemd.
+/// Reports that the daemon is ready: to the wrapper that started it, and to systemd.
 fn announce(start: &Start) {
     say_to_starter(start, b"R");
     if let Some(socket) = std::env::var_os("NOTIFY_SOCKET")
@@ -156,20 +156,20 @@ fn announce(start: &Start) {
     }
 }
 
-/// Says something to the wrapper that started this daemon and waits, once.
+/// Writes a message to the wrapper that started this daemon and waits, once.
 fn say_to_starter(start: &Start, word: &[u8]) {
     let Some(fd) = start.ready_fd else { return };
-    let said = std::fs::OpenOptions::new()
+    let written = std::fs::OpenOptions::new()
         .write(true)
         .open(format!("/proc/self/fd/{fd}"))
         .and_then(|mut pipe| pipe.write_all(word));
-    if let Err(error) = said {
+    if let Err(error) = written {
         warn!("the process that started the daemon no longer waits: {error}");
     }
     let _closed = nix::unistd::close(fd);
 }
 
-/// Lets plugins go in an orderly way; a plugin that does not answer is not waited for.
+/// Shuts plugins down cleanly; a plugin that does not answer in time is not waited for.
 async fn farewell(node: &Rc<Node>) {
     info!("stopping");
     node.process.is_ending.set(true);

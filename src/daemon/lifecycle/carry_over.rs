@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A container that its engine makes anew under the same id, as a restart by Docker or Podman is:
-//! what plugins set in the container before, after its creation, holds in the new one too.
+//! A container that its engine creates again under the same ID, as a restart by Docker or Podman
+//! does: values that plugins set after the old container's creation hold in the new one too.
 //!
-//! What plugins answer at the new creation goes first, what the engine changed meanwhile is the
-//! engine's (D21), and who has left owns nothing. The record of the old one outlives the daemon
-//! where there is something to hold. It only decides; `updates.rs` carries it out.
+//! Replies of plugins to the new creation take precedence, values that the engine changed meanwhile
+//! are the engine's (D21), and a disconnected plugin owns nothing. The record of the old container
+//! outlives the daemon if it has such values. This module only decides; `updates.rs` applies.
 
 use crate::engine::EngineKind;
 use crate::spec::{overlay, owned};
@@ -14,14 +14,14 @@ use crate::daemon::node::messages::{self, Classes};
 use crate::daemon::node::{Node, log_failure};
 use crate::daemon::resources::in_force::Block;
 
-/// Where such values come from, as `explain` tells it.
+/// The event behind such values, as `explain` shows it.
 const EVENT: &str = "restart under the same id";
 
-/// Keeps what plugins had set in a container that is about to be forgotten, if it may be made anew.
+/// Keeps the plugins' values of a container that is about to be forgotten, if it may be re-created.
 pub(crate) fn keep_values(node: &Node, record: &Container) {
     let is_later = record.overlay != record.at_creation || is_moved(record);
     if !record.was_made() {
-        return; // What an earlier one left still holds.
+        return; // The values of an earlier container still hold.
     }
     let may_return = !EngineKind::named(&record.engine).is_some_and(EngineKind::uses_ids_once);
     if is_later && !record.is_sandbox && may_return {
@@ -31,7 +31,7 @@ pub(crate) fn keep_values(node: &Node, record: &Container) {
     }
 }
 
-/// What is to be set once the container is created; `answered` is what this creation's plugins set.
+/// Values to apply once the container is created; `answered` has those of this creation's replies.
 pub(crate) fn from_earlier(
     node: &Node,
     key: &ContainerKey,
@@ -40,7 +40,7 @@ pub(crate) fn from_earlier(
     let store = node.records.read();
     let new = store.container(key)?;
     let old = store.gone().rev().find(|gone| gone.key == *key && gone.was_made())?;
-    // Another bundle is another container that happens to have the same name.
+    // Another bundle means another container that happens to have the same ID.
     let is_same = old.bundle == new.bundle && old.engine == new.engine && old.pod == new.pod;
     if !is_same || new.is_sandbox || old.owners.is_empty() {
         return None;
@@ -70,7 +70,7 @@ pub(crate) fn from_earlier(
     Some(PendingUpdate { part, blockio_class, rdt_class, owners, event: EVENT.to_owned() })
 }
 
-/// Whether it entered its RDT group after its creation.
+/// Whether the container entered its RDT group after its creation.
 fn is_moved(old: &Container) -> bool {
     old.changes.iter().any(|change| {
         change.field == crate::daemon::resources::classes::FIELD

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Init processes are watched until they exit, by descriptor and without polling: first for the
-//! start where no wrapper tells of it, then for the exit.
+//! The daemon watches init processes until they exit, by descriptor and without polling: first for
+//! the start, where no wrapper reports it, then for the exit.
 
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
@@ -11,7 +11,7 @@ use crate::daemon::node::queues::InitProcess;
 use crate::daemon::watch::pidfd;
 use crate::state::ContainerKey;
 
-/// Watches every init process that the other rooms hand over. Never ends.
+/// Watches every init process that other modules queue. Never ends.
 pub(crate) async fn watch_all(node: Rc<Node>) {
     let Some(mut inits) = node.watches.inits.receive() else { return };
     while let Some(init) = inits.recv().await {
@@ -21,8 +21,8 @@ pub(crate) async fn watch_all(node: Rc<Node>) {
 
 async fn watch(node: Rc<Node>, init: InitProcess) {
     let InitProcess { key, incarnation, process, folder } = init;
-    // Boxed, all but the waiting: what calls plugins is large, and there may be thousands of these.
-    // Also of a process that has been reaped: it may have been started before.
+    // Boxed, all but the waiting: futures that call plugins are large, and there may be thousands.
+    // A process that has been reaped is looked at too: the container may have been started before.
     Box::pin(late_start::until_started(&node, &key, incarnation, process.as_ref(), folder)).await;
     let process = match process {
         Some(process) => {
@@ -38,7 +38,7 @@ async fn watch(node: Rc<Node>, init: InitProcess) {
 async fn exited(node: &Rc<Node>, key: &ContainerKey, incarnation: u64, process: Option<OwnedFd>) {
     if let Some(record) = node.container(key).filter(|record| !record.is_sandbox) {
         let code = node.caches.exit_codes.wait(&node.host, &record, process.as_ref()).await;
-        // A `delete` may have told of the exit meanwhile; the removal is still to be told.
+        // A `delete` may have reported the exit meanwhile; the removal is still to be reported.
         node.records.change_in_memory(key, |record| {
             if record.incarnation == incarnation {
                 record.exit_code = record.exit_code.or(code);

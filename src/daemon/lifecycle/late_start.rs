@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The start of a container that an OCI hook told of, and that no wrapper asked for: plugins hear
-//! of it afterwards, and cannot refuse.
+//! The start of a container that an OCI hook reported and no wrapper requested: plugins are notified
+//! afterwards, and cannot refuse.
 
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
@@ -14,7 +14,7 @@ use crate::daemon::watch::start_watch::StartWatch;
 use crate::plugin::Event;
 use crate::state::{ContainerKey, Lifecycle, PodState};
 
-/// A container was started and nobody told: plugins hear of it afterwards, and cannot refuse.
+/// A container was started without a request: plugins are notified afterwards, and cannot refuse.
 pub(crate) async fn started(node: &Rc<Node>, key: &ContainerKey) {
     let Some(record) = node.container(key) else { return };
     if record.state != Lifecycle::Created || record.in_flight.is_some() {
@@ -35,8 +35,8 @@ pub(crate) async fn started(node: &Rc<Node>, key: &ContainerKey) {
     notify::notify(node, Event::PostStartContainer, key).await;
 }
 
-/// Looks for the start of a container that a hook told of, until it is seen or its process ends.
-/// Of any other container the start is told by whoever asks for it.
+/// Waits for the start of a container that a hook reported, until it starts or its process ends.
+/// The start of any other container is reported by the wrapper that requests it.
 ///
 /// `process`: its init process, unless that has been reaped.
 pub(crate) async fn until_started(
@@ -52,7 +52,7 @@ pub(crate) async fn until_started(
     };
     while waits(node).is_some() {
         let has_ended = process.is_none_or(pidfd::has_ended);
-        // Without its folder only what was seen in it counts.
+        // Without the container's folder, only an event that was already seen there counts.
         if folder.has_started(state_dir::exists(&node.host, key)) {
             let lane = node.lane(key);
             let _turn = lane.turn.lock().await;

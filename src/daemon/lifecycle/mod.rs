@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A container's life between the verbs: what the runtime made of a verb (`settle.rs`), where it
-//! changes state (`state.rs`), its exit, its removal, and the rollback of a creation that failed.
+//! A container's life between the verbs: the outcome of a verb (`settle.rs`), its changes of state
+//! (`state.rs`), its exit, its removal, and the rollback of a creation that failed.
 //!
-//! It never refuses: what it handles has happened. It imports `bundle`, `node`, `pods`, `resources`,
-//! `runtime` and `watch`.
+//! These modules never refuse: the events that they handle have happened. They import `bundle`,
+//! `node`, `pods`, `resources`, `runtime` and `watch`.
 
 pub(crate) mod carry_over;
 pub(crate) mod exit;

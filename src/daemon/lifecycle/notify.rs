@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Plugins are notified of what happens to a container, and the updates of other containers that
-//! they ask for in return are carried out.
+//! The daemon notifies plugins of a container's events, and carries out the updates of other
+//! containers that they reply.
 
 use std::rc::Rc;
 
@@ -10,7 +10,7 @@ use crate::error::{Error, Result, quoted};
 use crate::plugin::Event;
 use crate::state::ContainerKey;
 
-/// Notifies every plugin that knows the container of what has happened to it.
+/// Notifies every plugin that knows the container of an event that has happened.
 pub(crate) async fn notify(node: &Rc<Node>, event: Event, key: &ContainerKey) {
     let Some(notification) = node.notification(event, key) else { return };
     if let Some(updated) = node.registry.notify_all(&notification).await {
@@ -18,10 +18,10 @@ pub(crate) async fn notify(node: &Rc<Node>, event: Event, key: &ContainerKey) {
     }
 }
 
-/// StartContainer; `hint` says what a refusal has prevented.
+/// StartContainer; `hint` says which action the refusal prevented.
 ///
 /// # Errors
-/// Fails with the plugin that refused.
+/// Fails with the refusing plugin.
 pub(crate) async fn ask_to_start(node: &Rc<Node>, key: &ContainerKey, hint: &str) -> Result<()> {
     let Some(notification) = node.notification(Event::StartContainer, key) else { return Ok(()) };
     let (skipped, allowed) = node.registry.notify_until_refused(&notification).await;

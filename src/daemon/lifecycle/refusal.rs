@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The runtime refused a container: why, and which plugin's change is behind it.
+//! The runtime refused a container: the reason, and the plugin whose change caused it.
 
 use tracing::info;
 
@@ -9,7 +9,7 @@ use crate::daemon::runtime::error_log::{RuntimeLog, change_behind};
 use crate::error::Error;
 use crate::state::ContainerKey;
 
-/// Notes what the runtime refused: in `explain`, and among the failures where a plugin is behind it.
+/// Notes the runtime's refusal: in `explain`, and among the failures if a plugin's change caused it.
 pub(crate) fn note_refusal(node: &Node, key: &ContainerKey, verb: &str, log: Option<&RuntimeLog>) {
     let Some(record) = node.container(key) else { return };
     let Some(words) = log.and_then(RuntimeLog::last_error) else {

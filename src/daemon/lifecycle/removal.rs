@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The runtime has deleted a container: what plugins have not heard of StopContainer and
-//! RemoveContainer goes out, and the pod ends with its last container.
+//! The runtime has deleted a container: plugins receive the StopContainer and RemoveContainer that
+//! are still due, and the pod ends with its last container.
 
 use std::rc::Rc;
 
@@ -27,7 +27,7 @@ pub(crate) async fn removed(node: &Rc<Node>, key: &ContainerKey) {
     node.drop_idle_lanes(key, &record.pod);
 }
 
-/// After a `delete` ran: whether the runtime still knows the container decides.
+/// After a `delete`: the container was removed if the runtime no longer knows it.
 pub(crate) async fn settle(node: &Rc<Node>, key: &ContainerKey) {
     if !state_dir::exists(&node.host, key) {
         removed(node, key).await;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the runtime process of a verb came to, once it has exited: the evidence decides, the record
-//! follows, the Post events go out (decisions D2, D3, D5).
+//! The outcome of a verb, once its runtime process has exited: the state of the runtime decides, the
+//! record follows, the Post events go out (decisions D2, D3, D5).
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -19,7 +19,7 @@ use crate::host::Point;
 use crate::plugin::Event;
 use crate::state::{Container, ContainerKey, Lifecycle};
 
-/// How long a runtime's `start` may take longer than the process that it started.
+/// How much longer a runtime's `start` may run than the process that it started.
 const START_WAIT: Duration = Duration::from_secs(2);
 
 /// Watches a runtime process until it exits, then settles its verb.
@@ -36,7 +36,7 @@ pub(crate) fn watch(
             follow_run(&node, &key, &pending, &lane).await;
         }
         pidfd::ended(&pending.process).await;
-        // At once: other requests may write from here on, whoever has the turn.
+        // At once: other requests may write from here on, whichever holds the turn.
         update_outcome::note_taken(&node, &key, &pending);
         let turn = lane.turn.lock().await;
         settle_exited(&node, &key, &lane).await;
@@ -45,7 +45,7 @@ pub(crate) fn watch(
     });
 }
 
-/// Settles every verb of this lane whose runtime process has exited; the lane is held.
+/// Settles every verb of this lane whose runtime process has exited; the caller holds the lane.
 pub(crate) async fn settle_exited(node: &Rc<Node>, key: &ContainerKey, lane: &Lane) {
     loop {
         let next = {
@@ -71,7 +71,7 @@ async fn settle(node: &Rc<Node>, key: &ContainerKey, pending: &PendingVerb) {
     }
     debug!("the runtime of {} {} has exited", pending.verb.name(), key.id);
     if record.in_flight.as_ref().is_some_and(|flight| flight.verb == pending.verb.name()) {
-        // Written together with what the verb came to.
+        // Written together with the outcome of the verb.
         node.records.change_in_memory(key, |record| record.in_flight = None);
     }
     match pending.verb {
@@ -85,8 +85,8 @@ async fn settle(node: &Rc<Node>, key: &ContainerKey, pending: &PendingVerb) {
     }
 }
 
-/// A container that exits at once may have exited before the runtime process that started it:
-/// that one is waited for, so that its success is told first. One that hangs keeps no exit back.
+/// A short-lived container may exit before the runtime process that started it: this waits for the
+/// runtime, so that its success is reported first. A runtime that hangs does not delay the exit.
 pub(crate) async fn wait_for_start(lane: &Lane) {
     let is_start = |pending: &&Rc<PendingVerb>| pending.verb == Verb::Start;
     let starting = lane.pending.borrow().iter().find(is_start).map(Rc::clone);
@@ -95,7 +95,7 @@ pub(crate) async fn wait_for_start(lane: &Lane) {
     }
 }
 
-/// Whether the runtime process that creates this container still works.
+/// Whether the runtime process that creates this container still runs.
 pub(crate) fn is_being_created(node: &Node, key: &ContainerKey) -> bool {
     let lane = node.lane(key);
     let pending = lane.pending.borrow();
@@ -147,7 +147,7 @@ async fn settle_start(
     }
 }
 
-/// A foreground `run` lasts as long as its container: its start is looked for meanwhile.
+/// A foreground `run` lasts as long as its container: the daemon watches for the start meanwhile.
 async fn follow_run(node: &Rc<Node>, key: &ContainerKey, pending: &PendingVerb, lane: &Lane) {
     // The runtime's state may be gone when the start is seen.
     let mut init = None;
@@ -155,7 +155,7 @@ async fn follow_run(node: &Rc<Node>, key: &ContainerKey, pending: &PendingVerb, 
         let has_exited = pidfd::has_ended(&pending.process);
         init = state_dir::init_pid(&node.host, key, None, None).or(init);
         if pending.start_watch.borrow_mut().has_started(init.is_some()) {
-            // Its document was read long since.
+            // The runtime has long read its document.
             drop(pending.bundle.borrow_mut().take());
             let _turn = lane.turn.lock().await;
             return running(node, key, pending, init).await;
@@ -171,7 +171,7 @@ async fn follow_run(node: &Rc<Node>, key: &ContainerKey, pending: &PendingVerb, 
     }
 }
 
-/// The foreground runtime is gone, or a detached one has started its container, or failed.
+/// The foreground runtime has exited, or a detached one has started its container, or failed.
 async fn settle_run(node: &Rc<Node>, key: &ContainerKey, pending: &PendingVerb) {
     let pid_file = pending.pid_file.as_deref();
     let init = state_dir::init_pid(&node.host, key, pid_file, pending.pid_file_before);
@@ -185,7 +185,7 @@ async fn settle_run(node: &Rc<Node>, key: &ContainerKey, pending: &PendingVerb) 
     if !state_dir::exists(&node.host, key) {
         removal::removed(node, key).await;
     } else if let (false, Some(pid)) = (is_started, init) {
-        // The runtime was killed half way: a container that was not started.
+        // The runtime was killed half way: the container exists and was not started.
         state::mark_created(node, key, pid);
         if let Some(record) = node.container(key) {
             bundle::drop_temporary(&record);
@@ -195,7 +195,7 @@ async fn settle_run(node: &Rc<Node>, key: &ContainerKey, pending: &PendingVerb) 
     }
 }
 
-/// The container was started; the first to see it says so.
+/// The container was started; the first caller that sees it reports it.
 async fn running(node: &Rc<Node>, key: &ContainerKey, pending: &PendingVerb, init: Option<u32>) {
     let Some(record) = node.container(key) else { return };
     if record.incarnation != pending.incarnation || record.state != Lifecycle::Creating {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Where a container changes state: created, running, stopped, removed. Each function changes the
-//! record alone; who notifies plugins calls it first, so that an event goes out once.
+//! A container's changes of state: created, running, stopped, removed. Each function changes the
+//! record alone; its caller notifies plugins afterwards, so that an event goes out once.
 
 use crate::clock::now;
 use crate::daemon::node::{Node, log_failure};
@@ -18,7 +18,7 @@ pub(crate) fn mark_created(node: &Node, key: &ContainerKey, pid: u32) {
     });
 }
 
-/// The container's process was started; `init` is it, where it was not known before.
+/// The container's process was started; `init` is its PID, where it was not known before.
 pub(crate) fn mark_running(node: &Node, key: &ContainerKey, init: Option<u32>) {
     let start = init.and_then(|pid| pidfd::start_time(&node.host, pid));
     node.change(key, |record| {
@@ -40,13 +40,13 @@ fn set_init(record: &mut Container, pid: u32, start: Option<u64>) {
     }
 }
 
-/// The container's process has exited; false where that was known, or there is no container.
+/// The container's process has exited; false if that was known, or there is no container.
 pub(crate) fn mark_stopped(node: &Node, key: &ContainerKey) -> bool {
     let Some(record) = node.container(key) else { return false };
     if matches!(record.state, Lifecycle::Stopped | Lifecycle::Removed) {
         return false;
     }
-    log_failure("noting an end", node.host.point(Point::DaemonStop));
+    log_failure("recording an exit", node.host.point(Point::DaemonStop));
     let code = record.exit_code.or_else(|| exit_status::code(&node.host, &record));
     let (reason, message) = exit_status::status(&node.host, &record, code);
     node.change(key, |record| {
@@ -61,7 +61,7 @@ pub(crate) fn mark_stopped(node: &Node, key: &ContainerKey) -> bool {
     true
 }
 
-/// Adds what became known of a container's exit after plugins were notified of it.
+/// Records an exit status that became known after plugins were notified of the exit.
 pub(crate) fn learn_exit_status(node: &Node, key: &ContainerKey) {
     let Some(record) = node.container(key) else { return };
     if record.init_pid.is_none() || !record.status_reason.is_empty() {
@@ -77,14 +77,14 @@ pub(crate) fn learn_exit_status(node: &Node, key: &ContainerKey) {
     });
 }
 
-/// The container is removed: its record goes, and is still explained for a while.
+/// The container is removed: its record goes, and `explain` shows it for a while.
 pub(crate) fn forget(node: &Node, key: &ContainerKey) {
     log_failure("forgetting a container", node.host.point(Point::DaemonForget));
     node.records.forget(key);
 }
 
-/// A container that the runtime made without the daemon, in the state in which it is found. Its
-/// times are those of its process, as far as the host tells them.
+/// Fills in the present state of a container that the runtime made without the daemon. Its times
+/// are those of its process, as far as the host has them.
 pub(crate) fn set_found(node: &Node, record: &mut Container, pid: u32) {
     record.init_pid = Some(pid);
     let start = state_dir::init_start(&node.host, &record.key);

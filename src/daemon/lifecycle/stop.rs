@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A container's process has exited: StopContainer, exactly once, whether its descriptor said so
-//! or a `delete` saw it first.
+//! A container's process has exited: StopContainer, exactly once, whether its descriptor reported
+//! the exit or a `delete` saw it first.
 
 use std::rc::Rc;
 
@@ -19,7 +19,7 @@ pub(crate) async fn stopped(node: &Rc<Node>, key: &ContainerKey) {
         return;
     }
     node.process.release_monitor();
-    log_failure("telling an end", node.host.point(Point::DaemonStopped));
+    log_failure("notifying plugins of an exit", node.host.point(Point::DaemonStopped));
     if !record.is_sandbox {
         notify::notify(node, Event::StopContainer, key).await;
         node.tell_crio_watch(PodNews::MemberEnded(record.pod.clone()));

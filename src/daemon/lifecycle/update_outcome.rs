@@ -1,5 +1,5 @@
-// SPDX-License-Identifier: Apache-2.0
-//! What an `update` came to, once its runtime process has exited (D21): its values hold, or what
+//! The outcome of an `update`, once its runtime process has exited (D21): its values hold, or the
+//! values in force are written again.
 //! was in force is written again.
 
 use std::rc::Rc;
@@ -15,8 +15,8 @@ use crate::runtime::RuntimeKind;
 use crate::spec::overlay;
 use crate::state::{Container, ContainerKey};
 
-/// The runtime of an `update` has ended: if it took the update, its values hold from now on.
-/// A replaced state file says so. crun keeps none; there the cgroup files tell. The second call
+/// The runtime of an `update` has exited: if it took the update, its values hold from now on.
+/// A replaced state file proves it. crun keeps none; there the cgroup files decide. A second call
 /// does nothing.
 pub(crate) fn note_taken(node: &Rc<Node>, key: &ContainerKey, pending: &PendingVerb) {
     let Some(proposed) = pending.proposed.borrow_mut().take() else { return };
@@ -27,7 +27,7 @@ pub(crate) fn note_taken(node: &Rc<Node>, key: &ContainerKey, pending: &PendingV
     pending.is_told.set(conclude(node, &record, pending.state_before, proposed));
 }
 
-/// Returns whether plugins are to hear of it.
+/// Returns whether plugins are to be notified.
 pub(crate) fn conclude(
     node: &Rc<Node>,
     record: &Container,
@@ -42,7 +42,7 @@ pub(crate) fn conclude(
     let is_crun = RuntimeKind::of_program(&record.runtime) == RuntimeKind::Crun;
     let is_taken = is_replaced || (is_crun && apply::has_taken(node, record, &tried));
     if !is_taken {
-        // Both write file by file, and do not put back what they wrote before they failed.
+        // runc and crun write file by file, and undo nothing when they fail.
         apply::restore(node, record, &tried);
         if record.updating.is_some() {
             node.change(key, |record| record.updating = None);
@@ -65,7 +65,7 @@ pub(crate) fn conclude(
     is_told
 }
 
-/// Tells those who were asked that the update was done.
+/// Notifies the plugins that were asked that the update was done.
 pub(crate) async fn settle(node: &Rc<Node>, key: &ContainerKey, pending: &PendingVerb) {
     note_taken(node, key, pending);
     if pending.is_told.take() {

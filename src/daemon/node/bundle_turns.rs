@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One create at a time in a bundle: from the reading of its document until the runtime has read
-//! what was put in place. Two at once would run each other's documents, and restore the wrong one.
+//! One create at a time in a bundle: from reading its document until the runtime has read the
+//! document put in place. Two at once would run each other's documents, and restore the wrong one.
 //!
-//! The directory counts, by whatever path it is named. It knows nothing of documents.
+//! Directories are compared by inode, not by path. This module knows nothing of documents.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -18,7 +18,7 @@ use crate::error::{Context, Error, Result, quoted};
 /// How long a create waits for another one in its bundle.
 const CREATE_WAIT: Duration = Duration::from_secs(30);
 
-/// The right to use a bundle; given back when it is dropped.
+/// The right to use a bundle; released when it is dropped.
 pub(crate) type BundleTurn = OwnedMutexGuard<()>;
 
 /// A directory by device and inode.
@@ -53,7 +53,7 @@ impl Bundles {
         Ok(turn)
     }
 
-    /// Takes the turn if nobody has it.
+    /// Takes the turn if it is free.
     pub(crate) fn turn_now(&self, dir: impl AsFd, id: &str) -> Option<BundleTurn> {
         let directory = directory(dir).ok()?;
         let turn = self.lock(directory).try_lock_owned().ok()?;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What was read of the host and its engines and does not change while the daemon runs.
+//! Facts about the host and its engines that do not change while the daemon runs.
 
 use std::cell::{OnceCell, RefCell};
 use std::collections::BTreeMap;
@@ -13,10 +13,10 @@ use crate::host::Host;
 use crate::runtime::features::KnownRuntimes;
 use crate::sources::Sources;
 
-/// What was read of the host and its engines.
+/// Facts about the host and its engines.
 #[derive(Default)]
 pub(crate) struct Caches {
-    /// Shared with the threads that ask runtimes what they can do.
+    /// Shared with the threads that ask runtimes for their features.
     pub(crate) runtimes: Arc<KnownRuntimes>,
     /// The engines' files and sockets.
     pub(crate) sources: Sources,
@@ -30,7 +30,7 @@ impl Caches {
     /// Where cgroups are mounted. A host with many containers has many mounts.
     ///
     /// # Errors
-    /// Fails when the table of mounts cannot be read.
+    /// Fails when the mount table cannot be read.
     pub(crate) fn cgroup_mounts(&self, host: &Host) -> Result<Rc<Mounts>> {
         if let Some(known) = &*self.mounts.borrow() {
             return Ok(Rc::clone(known));
@@ -40,7 +40,7 @@ impl Caches {
         Ok(read)
     }
 
-    /// The daemon's own cgroups, which it never leaves once it is ready.
+    /// The daemon's own cgroups, which do not change once it is ready.
     pub(crate) fn own_cgroups(&self, host: &Host, mounts: &Mounts) -> Option<Rc<Cgroups>> {
         let known = self.own_cgroups.get_or_init(|| {
             let found = Cgroups::find(host, mounts, std::process::id(), &BTreeMap::new());

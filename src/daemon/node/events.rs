@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Records become what plugins are notified of, and what a plugin is synchronized with.
+//! Builds notifications and synchronization snapshots from the records.
 
 use std::collections::HashSet;
 use std::rc::Rc;
@@ -32,8 +32,8 @@ pub(crate) fn of_pod(store: &Store, event: Event, id: &str) -> Option<Notificati
     Some(Notification::new(event, message, None))
 }
 
-/// Everything a plugin is synchronized with: pods that were announced, and containers, those that
-/// have ended but are not removed among them. NRI: engines leave these out.
+/// Everything a plugin is synchronized with: announced pods, and containers, including those that
+/// have exited but are not removed. NRI: engines leave these out.
 pub(crate) fn snapshot(store: &Store) -> (Vec<api::PodSandbox>, Vec<api::Container>) {
     let (pods, containers) = shown(store);
     (pods.map(messages::pod).collect(), containers.map(messages::container).collect())
@@ -48,7 +48,7 @@ pub(crate) struct Moment {
     pub(crate) about: HashSet<Subject>,
 }
 
-/// The same to hold while it is encoded.
+/// The same, shared, to be held while it is encoded.
 pub(crate) fn snapshot_shared(store: &Store) -> Moment {
     let (pods, _) = shown(store);
     let mut containers = store.all_shared();
@@ -62,14 +62,14 @@ pub(crate) fn snapshot_shared(store: &Store) -> Moment {
     Moment { pods, containers, about }
 }
 
-/// Pods and containers that plugins are shown.
+/// Pods and containers that plugins see.
 fn shown(store: &Store) -> (impl Iterator<Item = &Pod>, impl Iterator<Item = &Container>) {
     let pods = store.pods().filter(|pod| pod.state != PodState::Created);
     (pods, store.containers().filter(|container| is_shown(container)))
 }
 
 fn is_shown(container: &Container) -> bool {
-    // A container that was refused while it was being created will not be there.
+    // A container that was refused during its creation will not exist.
     let comes = container.state != Lifecycle::Creating || container.refused.is_empty();
     !container.is_sandbox && comes && container.state != Lifecycle::Removed
 }

@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-/// Over how long evictions are counted.
+/// The period over which evictions are counted.
 const WINDOW: Duration = Duration::from_secs(60);
 
 /// The evictions of the last minute.
@@ -13,7 +13,7 @@ const WINDOW: Duration = Duration::from_secs(60);
 pub(crate) struct EvictionRate(RefCell<VecDeque<Instant>>);
 
 impl EvictionRate {
-    /// Counts one more eviction, unless that exceeds the limit in a minute.
+    /// Counts one more eviction, unless that exceeds the limit per minute.
     pub(crate) fn admit(&self, limit: u32) -> bool {
         let mut evicted = self.0.borrow_mut();
         evicted.retain(|at| at.elapsed() < WINDOW);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One lane for each container and pod (decision D3): verbs of one container follow each other,
-//! and first settle what the runtime made of the verb before. Different containers never wait for
-//! each other here.
+//! One lane for each container and pod (decision D3): verbs of one container run one after another,
+//! and each first settles the outcome of the verb before. Different containers never wait for each
+//! other here.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap};
@@ -23,34 +23,34 @@ use crate::daemon::watch::start_watch::StartWatch;
 use crate::host::Host;
 use crate::state::{Change, ContainerKey, Store};
 
-/// A verb whose runtime process was seen to start and not yet seen to end.
+/// A verb whose runtime process has started and is not known to have exited.
 pub(crate) struct PendingVerb {
     pub(crate) verb: Verb,
     pub(crate) incarnation: u64,
     /// The runtime's process: the wrapper's, after exec.
     pub(crate) pid: u32,
     pub(crate) process: OwnedFd,
-    /// An earlier daemon decided it, and may have died before the wrapper heard of it: what the
-    /// wrapper says of its own call counts first.
+    /// An earlier daemon decided it, and may have died before the wrapper received the answer: the
+    /// wrapper's own account of its call counts first.
     pub(crate) by_wrapper: Option<WrappersAccount>,
     pub(crate) pid_file: Option<PathBuf>,
     pub(crate) pid_file_before: Option<Stamp>,
     pub(crate) state_before: Option<Stamp>,
-    /// Where the runtime says why it refuses.
+    /// The log to which the runtime writes the reason of a refusal.
     pub(crate) log: Option<RuntimeLog>,
     /// `run`, `restore`: whether the container was started.
     pub(crate) start_watch: RefCell<StartWatch>,
-    /// `create`, `run`, `restore`: nobody else creates in this bundle until the runtime has read
-    /// its document.
+    /// `create`, `run`, `restore`: no other request creates in this bundle until the runtime has
+    /// read its document.
     pub(crate) bundle: RefCell<Option<BundleTurn>>,
-    /// `update`: what holds once the runtime took it; until then nobody else writes.
+    /// `update`: values that hold once the runtime took it; until then no other request writes.
     pub(crate) proposed: RefCell<Option<ProposedUpdate>>,
-    /// `update`: it was taken, and plugins wait to hear of it.
+    /// `update`: it was taken, and plugins are still to be notified.
     pub(crate) is_told: Cell<bool>,
 }
 
 impl PendingVerb {
-    /// What a verb leaves open until its runtime process has exited.
+    /// A verb that stays open until its runtime process has exited.
     pub(crate) fn new(
         host: &Host,
         key: &ContainerKey,
@@ -74,17 +74,17 @@ impl PendingVerb {
         }
     }
 
-    /// Takes out what was seen of the container's folder.
+    /// Takes out the watch over the container's folder.
     pub(crate) fn take_start_watch(&self, host: &Host, key: &ContainerKey) -> StartWatch {
         self.start_watch.replace(StartWatch::new(state_dir::folder(host, key)))
     }
 }
 
-/// Whether the wrapper of this container's call ran it without a daemon, and left a note of it
-/// that was taken over.
+/// Whether the wrapper of this container ran the call without a daemon and left a note of it, which
+/// was taken over.
 pub(crate) type WrappersAccount = Box<dyn Fn() -> LocalBoxFuture<'static, bool>>;
 
-/// What holds once the runtime took an update, and the right to write meanwhile.
+/// Values that hold once the runtime took an update, and the right to write meanwhile.
 #[derive(Debug)]
 pub(crate) struct ProposedUpdate {
     pub(crate) engine: Map<String, Value>,
@@ -92,24 +92,24 @@ pub(crate) struct ProposedUpdate {
     pub(crate) owners: BTreeMap<String, String>,
     pub(crate) changes: Vec<Change>,
     pub(crate) classes: Classes,
-    /// Whether plugins were asked, and so hear of its success.
+    /// Whether plugins were asked, and so are notified of its success.
     pub(crate) is_told: bool,
     pub(crate) writing: OwnedMutexGuard<()>,
 }
 
-/// What is under way for one container.
+/// The work under way for one container.
 #[derive(Default)]
 pub(crate) struct Lane {
     /// Held by the verb that is being answered or settled.
     pub(crate) turn: Mutex<()>,
     /// Verbs whose outcome is still open, oldest first.
     pub(crate) pending: RefCell<Vec<Rc<PendingVerb>>>,
-    /// Held while the container's resources are written, by a runtime or by us: never while a
-    /// plugin is asked, and never while waiting for a turn.
+    /// Held while a runtime or the daemon writes the container's resources: never while a plugin is
+    /// asked, and never while waiting for a turn.
     pub(crate) writing: Arc<Mutex<()>>,
 }
 
-/// The lanes of all containers and pods of which something is under way.
+/// The lanes of all containers and pods with work under way.
 #[derive(Default)]
 pub(crate) struct Lanes {
     all: RefCell<HashMap<ContainerKey, Rc<Lane>>>,
@@ -147,7 +147,7 @@ impl Lanes {
         self.drop_idle(store, &pod_key(id), id);
     }
 
-    /// Gives back the lane of a container that goes on living: thousands of them need none.
+    /// Releases the lane of a container that goes on living: thousands of them need none.
     pub(crate) fn release(&self, key: &ContainerKey, lane: Rc<Lane>) {
         drop(lane);
         let mut lanes = self.all.borrow_mut();
@@ -157,13 +157,13 @@ impl Lanes {
     }
 }
 
-/// Whether nobody has the lane or waits for it: one made anew does as well.
+/// Whether no task holds or awaits the lane: a new one does as well.
 fn is_idle(lane: &Rc<Lane>) -> bool {
     let is_held = Rc::strong_count(lane) > 1 || Arc::strong_count(&lane.writing) > 1;
     !is_held && lane.pending.borrow().is_empty()
 }
 
-/// No runtime's root is relative.
+/// The key of a pod's lane; it collides with no container, as no runtime's root is relative.
 fn pod_key(id: &str) -> ContainerKey {
     ContainerKey { root: "pods".to_owned(), id: id.to_owned() }
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Records to NRI messages and back: the record keeps the message's protobuf bytes, and what
-//! changes in life (state, pid, times) is filled in when it is told.
+//! Records to NRI messages and back: the record keeps the message's protobuf bytes; values that
+//! change (state, pid, times) are filled in when it is sent.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::engine::EngineKind;
 use crate::plugin::{Encoded, Event, api};
 use crate::state::{Container, Lifecycle, Pod, Wire};
 
-/// Names of classes, where a plugin said one; empty for none.
+/// Names of classes that a plugin set; an empty name means no class.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Classes {
     pub(crate) blockio: Option<String>,
@@ -20,7 +20,7 @@ pub(crate) struct Classes {
 }
 
 impl Classes {
-    /// Those in a plugin's resources.
+    /// The classes in a plugin's resources.
     pub(crate) fn of(resources: &api::LinuxResources) -> Self {
         let name = |class: &MessageField<api::OptionalString>| {
             class.as_ref().map(|class| class.value.clone())
@@ -29,11 +29,11 @@ impl Classes {
     }
 }
 
-/// Fields of a message whose values are the record's: they are not kept a second time.
+/// Message fields whose values the record has: they are not kept a second time.
 const OF_RECORD: [u64; 10] = [ID, 2, 4, 12, 14, 15, 16, 17, 18, 19];
 const OF_POD_RECORD: [u64; 2] = [ID, 9];
 
-/// The field that every message has which a version before this one kept whole.
+/// The field that is in every message which an earlier version kept whole.
 const ID: u64 = 1;
 
 /// A container's bytes, as records keep them.
@@ -41,12 +41,12 @@ pub(crate) fn to_wire(message: &api::Container) -> Wire {
     Wire::without(&message.write_to_bytes().unwrap_or_default(), &OF_RECORD)
 }
 
-/// A pod's.
+/// A pod's bytes.
 pub(crate) fn pod_to_wire(message: &api::PodSandbox) -> Wire {
     Wire::without(&message.write_to_bytes().unwrap_or_default(), &OF_POD_RECORD)
 }
 
-/// What is kept of a message, without what an earlier version kept as well.
+/// The kept part of a message, without the fields that an earlier version kept as well.
 fn kept(wire: &Wire, of_record: &[u64]) -> Arc<[u8]> {
     if wire.begins_with(ID) { Wire::without(&wire.0, of_record).0 } else { Arc::clone(&wire.0) }
 }
@@ -56,18 +56,19 @@ fn from_wire<M: Message>(wire: &Wire) -> M {
     M::parse_from_bytes(&wire.0).unwrap_or_default()
 }
 
-/// A container as plugins left it. What merging has filled in for them to find, and nobody has
-/// used, is not part of it.
+/// A container as the plugins' replies made it. Parts that merging filled in for plugins, and that
+/// no plugin used, are removed.
 pub(crate) fn merged(container: &api::Container) -> Wire {
     let mut container = container.clone();
-    if let Some(told) = container.linux.as_mut().and_then(|linux| linux.resources.as_mut()) {
-        told.memory = told.memory.take().filter(|all| *all != api::LinuxMemory::default()).into();
-        told.cpu = told.cpu.take().filter(|all| *all != api::LinuxCPU::default()).into();
+    if let Some(merged) = container.linux.as_mut().and_then(|linux| linux.resources.as_mut()) {
+        merged.memory =
+            merged.memory.take().filter(|all| *all != api::LinuxMemory::default()).into();
+        merged.cpu = merged.cpu.take().filter(|all| *all != api::LinuxCPU::default()).into();
     }
     to_wire(&container)
 }
 
-/// The container as plugins are told now.
+/// The container as plugins see it now.
 pub(crate) fn container(record: &Container) -> api::Container {
     let mut message: api::Container = from_wire(&record.message);
     // Merging leaves an empty list of hooks behind.
@@ -118,11 +119,11 @@ pub(crate) fn with_resources(
     classes: &Classes,
 ) -> Wire {
     let mut message: api::Container = from_wire(wire);
-    let told = message.linux.mut_or_insert_default().resources.mut_or_insert_default();
+    let recorded = message.linux.mut_or_insert_default().resources.mut_or_insert_default();
     let new = describe::resources_from_json(resources);
-    *told = api::LinuxResources {
-        blockio_class: named(classes.blockio.as_ref(), told.blockio_class.take()),
-        rdt_class: named(classes.rdt.as_ref(), told.rdt_class.take()),
+    *recorded = api::LinuxResources {
+        blockio_class: named(classes.blockio.as_ref(), recorded.blockio_class.take()),
+        rdt_class: named(classes.rdt.as_ref(), recorded.rdt_class.take()),
         ..new
     };
     to_wire(&message)
@@ -136,7 +137,7 @@ fn named(
     new.or(old).into()
 }
 
-/// The pod as plugins are told now.
+/// The pod as plugins see it now.
 pub(crate) fn pod(record: &Pod) -> api::PodSandbox {
     let mut message: api::PodSandbox = from_wire(&record.message);
     message.id.clone_from(&record.id);
@@ -152,7 +153,7 @@ pub(crate) fn pod_encoded(record: &Pod) -> Encoded {
     Encoded { kept: kept(&record.message, &OF_POD_RECORD), now }
 }
 
-/// What containerd no longer says of a container that is removed: it has no task then.
+/// Removes values that containerd does not send of a removed container: it has no task then.
 pub(crate) fn as_told_at(event: Event, record: &Container, message: &mut api::Container) {
     if event == Event::RemoveContainer
         && EngineKind::named(&record.engine) == Some(EngineKind::ContainerdCri)
@@ -162,8 +163,8 @@ pub(crate) fn as_told_at(event: Event, record: &Container, message: &mut api::Co
     }
 }
 
-/// What engines no longer say of a pod that ends: containerd when it is removed, its network being
-/// gone; CRI-O when it is stopped.
+/// Removes values that engines do not send of a pod that ends: containerd when it is removed, as its
+/// network is gone; CRI-O when it is stopped.
 pub(crate) fn as_told_at_the_end(event: Event, record: &Pod, message: &mut api::PodSandbox) {
     let is_removed = event == Event::RemovePodSandbox;
     match EngineKind::named(&record.engine) {
@@ -178,7 +179,7 @@ pub(crate) fn as_told_at_the_end(event: Event, record: &Pod, message: &mut api::
     }
 }
 
-/// A pod of which nothing but its id is known.
+/// A pod of which only the ID is known.
 pub(crate) fn only_pod_id(id: &str) -> api::PodSandbox {
     api::PodSandbox { id: id.to_owned(), ..api::PodSandbox::default() }
 }
@@ -205,7 +206,7 @@ mod tests {
         M::parse_from_bytes(&[&encoded.kept, &encoded.now[..]].concat()).unwrap()
     }
 
-    /// Everything that a record says, said otherwise.
+    /// Every value of the record, with another content.
     fn stale() -> api::Container {
         let mut stale = api::Container { name: "web".to_owned(), ..Default::default() };
         let mut other = record();
@@ -223,37 +224,37 @@ mod tests {
             from_wire::<api::Container>(&kept),
             api::Container { name: "web".to_owned(), ..Default::default() }
         );
-        // By an earlier version, whole; and of a container whose life is all zeroes.
+        // One message of an earlier version, kept whole, and a container whose state is all zeroes.
         let whole = Wire(stale().write_to_bytes().unwrap().into());
         for message in [kept, whole] {
             record.message = message;
             for pid in [Some(5), None] {
                 record.init_pid = pid;
-                let told = container(&record);
-                assert_eq!((told.id.as_str(), told.pid), ("c", pid.unwrap_or(0)));
-                assert_eq!((told.name.as_str(), told.exit_code), ("web", 3));
-                assert_eq!(read::<api::Container>(&container_encoded(&record)), told);
+                let message = container(&record);
+                assert_eq!((message.id.as_str(), message.pid), ("c", pid.unwrap_or(0)));
+                assert_eq!((message.name.as_str(), message.exit_code), ("web", 3));
+                assert_eq!(read::<api::Container>(&container_encoded(&record)), message);
             }
         }
     }
 
     #[test]
-    fn a_pod_is_told_alike_as_a_message_and_as_bytes() {
+    fn a_pod_is_the_same_as_a_message_and_as_bytes() {
         let json = serde_json::json!({
             "schema": 1, "boot_id": "boot", "id": "p", "name": "", "namespace": "", "uid": "",
             "engine": "plain", "state": "ready", "sandbox": null, "message": ""
         });
         let mut record: Pod = serde_json::from_value(json).unwrap();
-        let told = api::PodSandbox {
+        let sent = api::PodSandbox {
             id: "q".to_owned(),
             name: "wéb".to_owned(),
             pid: 77,
             ..Default::default()
         };
-        let whole = Wire(told.write_to_bytes().unwrap().into());
-        for message in [pod_to_wire(&notification), whole] {
+        let whole = Wire(sent.write_to_bytes().unwrap().into());
+        for message in [pod_to_wire(&sent), whole] {
             record.message = message;
-            let now = api::PodSandbox { id: "p".to_owned(), pid: 0, ..told.clone() };
+            let now = api::PodSandbox { id: "p".to_owned(), pid: 0, ..sent.clone() };
             assert_eq!(pod(&record), now);
             assert_eq!(read::<api::PodSandbox>(&pod_encoded(&record)), now);
         }

@@ -36,7 +36,7 @@ use queues::{InitProcess, PodNews, Watches};
 use records::Records;
 use report::Report;
 
-/// The share of a caller's time after which the daemon answers: the answer has its way to go.
+/// The share of a caller's time-out after which the daemon answers: the answer takes time to arrive.
 const ANSWER_SHARE: f32 = 0.95;
 
 /// The daemon.
@@ -69,19 +69,19 @@ impl Node {
         })
     }
 
-    /// What is known about a container now; it does not change in the caller's hands.
+    /// A container's record as it is now; later changes do not reach the caller's copy.
     pub(crate) fn container(&self, key: &ContainerKey) -> Option<Rc<Container>> {
         self.records.container(key)
     }
 
-    /// Changes a record; a disk that refuses is an operator's business, not the container's.
+    /// Changes a record; a disk failure is reported to the operator and does not fail the container.
     pub(crate) fn change(&self, key: &ContainerKey, change: impl FnOnce(&mut Container)) {
         if let Err(error) = self.records.note(key, change) {
             self.report.note_unwritten(&key.id, &error);
         }
     }
 
-    /// Changes a pod's record likewise.
+    /// Changes a pod's record in the same way.
     pub(crate) fn note_pod(&self, id: &str, change: impl FnOnce(&mut Pod)) {
         if let Err(error) = self.records.note_pod(id, change) {
             self.report.note_unwritten(id, &error);
@@ -103,12 +103,12 @@ impl Node {
         self.lanes.drop_idle(&self.records.read(), key, pod);
     }
 
-    /// When the caller of a creation that begins now gives up, and a moment before.
+    /// A moment before the caller of a creation that begins now gives up.
     pub(crate) fn caller_waits_until(&self) -> tokio::time::Instant {
         tokio::time::Instant::now() + self.config.debug_create_cap.mul_f32(ANSWER_SHARE)
     }
 
-    /// Whether plugins are the engine's own: then the daemon asks none (D12).
+    /// Whether the engine itself runs NRI plugins: then the daemon consults none (D12).
     pub(crate) fn is_bystander(&self) -> bool {
         self.registry.socket.is_bystander()
     }
@@ -123,24 +123,24 @@ impl Node {
         events::of_pod(&self.records.read(), event, id)
     }
 
-    /// Has the init process of a container watched until it exits.
+    /// Queues the init process of a container to be watched until it exits.
     pub(crate) fn watch_init(&self, record: &Container) {
         self.watch_init_with(record, None);
     }
 
-    /// The same with the container's folder as it was watched since the creation.
+    /// The same, with the watch over the container's folder since its creation.
     pub(crate) fn watch_init_with(&self, record: &Container, folder: Option<StartWatch>) {
         let init = InitProcess::open(&self.host, record, folder);
         init.into_iter().for_each(|init| self.watches.inits.send(init));
     }
 
-    /// Tells the watch over CRI-O's folders.
+    /// Sends an event to the watch over CRI-O's folders.
     pub(crate) fn tell_crio_watch(&self, news: PodNews) {
         self.watches.crio.news.send(news);
     }
 }
 
-/// Logs a failure that no caller can be answered with.
+/// Logs a failure that has no caller to answer.
 pub(crate) fn log_failure(what: &str, result: Result<()>) {
     if let Err(error) = result {
         error!("{what}: {error}");

@@ -1,5 +1,5 @@
-// SPDX-License-Identifier: Apache-2.0
-//! Work that one room leaves to another: container processes to watch, and pods to follow. Whoever
+//! Queues between modules of the daemon: container processes to watch, and pods to follow. The
+//! sender does not know the receiver.
 //! leaves it does not know who takes it.
 
 use std::cell::RefCell;
@@ -31,7 +31,7 @@ impl<T> Default for Queue<T> {
 }
 
 impl<T> Queue<T> {
-    /// Leaves a piece of work. While nobody takes it, it waits.
+    /// Queues a piece of work until the receiver takes it.
     pub(crate) fn send(&self, work: T) {
         let _the_daemon_is_ending = self.sender.send(work);
     }
@@ -46,15 +46,15 @@ impl<T> Queue<T> {
 pub(crate) struct InitProcess {
     pub(crate) key: ContainerKey,
     pub(crate) incarnation: u64,
-    /// None where it has been reaped.
+    /// None if it has been reaped.
     pub(crate) process: Option<OwnedFd>,
     /// The container's folder as it was watched since the creation.
     pub(crate) folder: StartWatch,
 }
 
 impl InitProcess {
-    /// The init process of this container, opened at once: its exit code can only be asked of a
-    /// descriptor that was opened while it was there.
+    /// Opens the init process of this container at once: the kernel gives its exit code only to a
+    /// descriptor that was opened while the process existed.
     pub(crate) fn open(
         host: &Host,
         record: &Container,
@@ -67,10 +67,10 @@ impl InitProcess {
     }
 }
 
-/// FolderEvent of pods that no call of a runtime begins or ends.
+/// Events of pods that no call of a runtime begins or ends.
 #[derive(Debug)]
 pub(crate) enum PodNews {
-    /// Pods may come without a call from now on.
+    /// Pods may appear without a call from now on.
     LookOut,
     /// RunPodSandbox is about to go out for this pod.
     Announced(String),
@@ -84,15 +84,15 @@ pub(crate) struct CrioWatch {
     pub(crate) news: Queue<PodNews>,
     /// Notified whenever a pod was forgotten.
     pub(crate) forgotten: Notify,
-    /// FolderWatch under watch in which pods appear.
+    /// Watched folders in which pods appear.
     pub(crate) homes: RefCell<BTreeSet<PathBuf>>,
-    /// IDs of pods whose folder is there and whose document is not yet.
+    /// IDs of pods whose folder exists and whose document does not yet.
     pub(crate) arriving: RefCell<BTreeSet<String>>,
     /// Pods that are older than the first daemon of this boot.
     pub(crate) older_than_daemon: RefCell<BTreeSet<String>>,
 }
 
-/// What is watched, and by whom it is taken up.
+/// Watches, and the queues of their work.
 #[derive(Default)]
 pub(crate) struct Watches {
     /// The one inotify descriptor.

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 use nri_runc::adaptation::{Creation, DefaultValidator, Merged};
-use nri_runc::chain::{self, Cause, ChainError, ChainedPlugin, Participants, Told};
+use nri_runc::chain::{self, Cause, ChainError, ChainedPlugin, Notification, Participants};
 use nri_runc::config::{OnFailure, PluginSettings};
 use nri_runc::plugin::stub::Stub;
 use nri_runc::plugin::{Event, PluginIdentity, Settings, Upcalls, api, handshake};
@@ -116,8 +116,8 @@ async fn ask(event: Event, guests: &[&Guest]) -> Option<Cause> {
     stopped.map(|stopped| stopped.failure.cause)
 }
 
-fn told(event: Event) -> Told {
-    Told::new(event, api::PodSandbox::new(), Some(named("web")))
+fn told(event: Event) -> Notification {
+    Notification::new(event, api::PodSandbox::new(), Some(named("web")))
 }
 
 /// The requests that a failure can fail.

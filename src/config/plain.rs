@@ -6,7 +6,7 @@
 //! `key = value` and comments, in which each key is known and occurs once, is therefore read here.
 //! In any other case the answer is `false`, and the parser reads the file and reports its errors.
 //! This reader never accepts a file that the parser would refuse, and never reads a value
-//! differently (docs/decisions/0006-plain-configuration-files.md).
+//! differently (docs/decisions/0007-plain-configuration-files.md).
 
 use toml_edit::{Array, Value};
 

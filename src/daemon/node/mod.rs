@@ -2,7 +2,7 @@
 //! The daemon's shared state: the records of pods and containers, one lane for each of them, the
 //! registered plugins, and what `status` reports.
 //!
-//! It makes no decision about events; the verbs do. It imports `process`, `registry`, `runtime`
+//! It never decides about an event; the verbs do. It imports `process`, `registry`, `runtime`
 //! and `watch`, whose types it holds.
 
 pub(crate) mod bundle_turns;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The records of pods and containers. Whoever wants to know reads the store; it changes through
-//! these verbs alone.
+//! The records of pods and containers. Other modules read the store; it changes through these
+//! functions alone.
 
 use std::cell::{Ref, RefCell};
 use std::rc::Rc;
@@ -12,14 +12,14 @@ use tracing::info;
 use crate::error::Result;
 use crate::state::{Container, ContainerKey, Pod, Store};
 
-/// How often writing is tried again on a disk that refused.
+/// How often a write is tried again on a disk that refused it.
 const DISK_RETRY: Duration = Duration::from_secs(1);
 
 /// The records of pods and containers, in memory and on disk.
 #[derive(Debug)]
 pub(crate) struct Records {
     store: RefCell<Store>,
-    /// Notified when the disk refuses a record of what has happened.
+    /// Notified when the disk refuses the record of an event that has happened.
     refused: Notify,
 }
 
@@ -28,12 +28,12 @@ impl Records {
         Self { store: RefCell::new(store), refused: Notify::new() }
     }
 
-    /// All that is known, to read. Not to be held across an await.
+    /// All records, to read. Not to be held across an await.
     pub(crate) fn read(&self) -> Ref<'_, Store> {
         self.store.borrow()
     }
 
-    /// What is known about a container now; it does not change in the caller's hands.
+    /// A container's record as it is now; later changes do not reach the caller's copy.
     pub(crate) fn container(&self, key: &ContainerKey) -> Option<Rc<Container>> {
         self.read().shared(key)
     }
@@ -43,7 +43,7 @@ impl Records {
         self.store.borrow_mut().next_incarnation()
     }
 
-    /// Writes a new record to disk, then takes it over.
+    /// Writes a new record to disk, then adds it.
     ///
     /// # Errors
     /// Fails when the disk refuses; nothing has changed then.
@@ -63,15 +63,15 @@ impl Records {
         self.store.borrow_mut().change(key, change)
     }
 
-    /// Changes a record without writing it: for what a crash may lose.
+    /// Changes a record without writing it: for values that a crash may lose.
     pub(crate) fn change_in_memory(&self, key: &ContainerKey, change: impl FnOnce(&mut Container)) {
         self.store.borrow_mut().change_in_memory(key, change);
     }
 
-    /// Keeps what has happened to a container, in memory whatever the disk says.
+    /// Records an event of a container, in memory even if the disk refuses.
     ///
     /// # Errors
-    /// Fails when the disk refuses; it is tried again.
+    /// Fails when the disk refuses; the write is tried again.
     pub(crate) fn note(
         &self,
         key: &ContainerKey,
@@ -81,17 +81,17 @@ impl Records {
         self.retry_if_refused(written)
     }
 
-    /// Forgets a container; it is still explained for a while.
+    /// Forgets a container; `explain` shows it for a while.
     pub(crate) fn forget(&self, key: &ContainerKey) {
         self.store.borrow_mut().forget(key);
     }
 
-    /// Keeps a container that was never put on record, or is gone, to be explained for a while.
+    /// Keeps a container that was never recorded, or is gone, for `explain` to show for a while.
     pub(crate) fn remember(&self, container: Container) {
         self.store.borrow_mut().remember(container);
     }
 
-    /// Keeps the record of a container for the one that may be made anew under its ID.
+    /// Keeps the record of a container for one that may be re-created under its ID.
     ///
     /// # Errors
     /// Fails when the disk refuses.
@@ -99,12 +99,12 @@ impl Records {
         self.store.borrow_mut().keep(container)
     }
 
-    /// Drops what was kept of an earlier container of this ID.
+    /// Drops the kept record of an earlier container of this ID.
     pub(crate) fn drop_kept(&self, key: &ContainerKey) {
         self.store.borrow_mut().drop_kept(key);
     }
 
-    /// Writes a pod to disk, then takes it over.
+    /// Writes a pod to disk, then adds it.
     ///
     /// # Errors
     /// Fails when the disk refuses; nothing has changed then.
@@ -112,10 +112,10 @@ impl Records {
         self.store.borrow_mut().put_pod(pod)
     }
 
-    /// Keeps what has happened to a pod, in memory whatever the disk says.
+    /// Records an event of a pod, in memory even if the disk refuses.
     ///
     /// # Errors
-    /// Fails when the disk refuses; it is tried again.
+    /// Fails when the disk refuses; the write is tried again.
     pub(crate) fn note_pod(&self, id: &str, change: impl FnOnce(&mut Pod)) -> Result<()> {
         let Some(mut pod) = self.read().pod(id).cloned() else { return Ok(()) };
         change(&mut pod);
@@ -123,12 +123,12 @@ impl Records {
         self.retry_if_refused(written)
     }
 
-    /// Forgets a pod; it is still explained for a while.
+    /// Forgets a pod; `explain` shows it for a while.
     pub(crate) fn forget_pod(&self, id: &str) {
         self.store.borrow_mut().forget_pod(id);
     }
 
-    /// Says on disk that what is known of this boot is here.
+    /// Notes on disk that this folder has the records of this boot.
     ///
     /// # Errors
     /// Fails when the disk refuses.
@@ -136,7 +136,7 @@ impl Records {
         self.store.borrow_mut().stamp()
     }
 
-    /// Writes everything anew after the folders were wiped.
+    /// Writes every record again after the folders were wiped.
     ///
     /// # Errors
     /// Fails when the disk refuses.
@@ -151,7 +151,7 @@ impl Records {
         written
     }
 
-    /// Writes what the disk refused as soon as it takes it, whether anything happens or not.
+    /// Writes the refused records as soon as the disk takes them, even if no event follows.
     pub(crate) async fn write_when_there_is_room(&self) {
         loop {
             self.refused.notified().await;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What `status` reports beside the records: requests, failures, what could not be read of the
-//! engines, and identity claims that an engine contradicts. Each list is bounded.
+//! The part of `status` beside the records: requests, failures, unreadable data of the engines, and
+//! identity claims that an engine contradicts. Each list is bounded.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
@@ -14,28 +14,28 @@ use crate::error::{Error, quoted};
 /// How many failures `status` shows.
 const FAILURES: usize = 20;
 
-/// How many different things that could not be read are kept.
+/// How many different unreadable items are kept.
 const MISSING: usize = 64;
 
 /// One failure, as `status` shows it.
 #[derive(Debug, Clone)]
 pub(crate) struct FailureNote {
-    /// When it happened last, and first.
+    /// The Unix time in nanoseconds when it happened last, and first.
     pub(crate) at: i64,
     pub(crate) first: i64,
     pub(crate) count: u64,
-    /// What makes two failures the same one: the line without what it was about.
+    /// Two failures with the same kind are one: the line without the container's ID.
     kind: String,
     pub(crate) what: String,
     pub(crate) plugin: String,
 }
 
-/// What of an engine could not be read, as `status` shows it: how often, and the last time.
+/// Data of an engine that could not be read, as `status` shows it: how often, and the last time.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct UnreadSource {
     pub(crate) count: u64,
     pub(crate) at: i64,
-    /// The container of the last time, empty where it is none's.
+    /// The container of the last time, empty if it concerned none.
     pub(crate) id: String,
 }
 
@@ -50,11 +50,11 @@ pub(crate) struct Contradiction {
     /// The container.
     pub(crate) id: String,
     pub(crate) engine: &'static str,
-    /// The claim, and what the engine says.
+    /// The claim, and the engine's data against it.
     pub(crate) what: String,
 }
 
-/// What `status` reports beside the records.
+/// The part of `status` beside the records.
 #[derive(Debug)]
 pub(crate) struct Report {
     /// When this daemon was started.
@@ -62,7 +62,7 @@ pub(crate) struct Report {
     /// Requests by verb.
     pub(crate) requests: RefCell<BTreeMap<&'static str, u64>>,
     pub(crate) failures: RefCell<VecDeque<FailureNote>>,
-    /// Engine and what of it could not be read; each is logged once.
+    /// By engine and unreadable item; each is logged once.
     pub(crate) missing: RefCell<BTreeMap<(&'static str, String), UnreadSource>>,
     /// The latest contradictions.
     pub(crate) contradictions: RefCell<VecDeque<Contradiction>>,
@@ -86,14 +86,14 @@ impl Report {
         *self.requests.borrow_mut().entry(verb).or_default() += 1;
     }
 
-    /// Keeps a failure for `status` and says it in the log.
+    /// Keeps a failure for `status` and logs it.
     pub(crate) fn note_failure(&self, what: &str, plugin: &str) {
         error!("{what}");
         self.count_failure(what, what, plugin, now());
     }
 
-    /// A call that was refused. The same refusal of another container is counted, not listed
-    /// again: a kubelet tries for ever, each time under a new id.
+    /// Keeps a refused call. The same refusal of another container is counted, not listed again: a
+    /// kubelet retries for ever, each time under a new ID.
     pub(crate) fn note_refusal(&self, verb: &str, id: &str, error: &Error) {
         let why = error.why();
         let kind = format!("{verb}: {why}");
@@ -102,7 +102,7 @@ impl Report {
         self.count_failure(&what, &kind, error.plugin(), now());
     }
 
-    /// Keeps a failure for `status`, without a line in the log. Those of one kind are one.
+    /// Keeps a failure for `status`, without a log line. Failures of one kind are one entry.
     pub(crate) fn count_failure(&self, what: &str, kind: &str, plugin: &str, at: i64) {
         let mut failures = self.failures.borrow_mut();
         let same = failures.iter().position(|note| note.kind == kind && note.plugin == plugin);
@@ -120,7 +120,7 @@ impl Report {
         });
     }
 
-    /// Notes what of an engine could not be read for a container; logs it the first time.
+    /// Notes data of an engine that could not be read for a container; logs it the first time.
     pub(crate) fn note_missing(&self, engine: &'static str, what: &str, id: &str) {
         let mut missing = self.missing.borrow_mut();
         let known = missing.len();
@@ -159,7 +159,7 @@ impl Report {
         self.failures.borrow().back().is_some_and(|last| last.what == what)
     }
 
-    /// A record that the disk refused: one failure, however many records it refuses in a row.
+    /// A record that the disk refused: one failure, however many records are refused in a row.
     pub(crate) fn note_unwritten(&self, id: &str, error: &Error) {
         let what = format!("the record of {id} could not be written: {error}");
         if !self.is_last_failure(&what) {

@@ -2,7 +2,7 @@
 //! Plugins register: external ones through the socket, pre-installed ones from `launcher.rs`.
 //!
 //! Handshakes run side by side and are bounded; a connection that never registers delays no other.
-//! Which plugins may register is D11 and D13, what they are synchronized with D15.
+//! D11 and D13 say which plugins may register, D15 what they are synchronized with.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -32,10 +32,10 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Connections that may be registering at once (D11).
 const MAX_REGISTERING: usize = 64;
 
-/// Containers of a snapshot that are encoded while others wait.
+/// Containers of a snapshot that are encoded before other tasks get a turn.
 const AT_ONCE: usize = 100;
 
-/// Those who are registering, longest first, each with a way to be sent off.
+/// Connections that are registering, oldest first, each with a way to close it.
 type Registering = Rc<RefCell<VecDeque<Rc<Notify>>>>;
 
 /// Accepts connections of plugins. Never ends.
@@ -53,7 +53,7 @@ pub(crate) async fn accept(node: Rc<Node>, listener: UnixListener) {
         if !may_connect(&node, &stream) {
             continue;
         }
-        let place = take_place(&waiting);
+        let slot = take_slot(&waiting);
         let (node, waiting) = (Rc::clone(&node), Rc::clone(&waiting));
         tokio::task::spawn_local(async move {
             let pid = stream.peer_cred().ok().and_then(|peer| peer.pid());
@@ -61,13 +61,13 @@ pub(crate) async fn accept(node: Rc<Node>, listener: UnixListener) {
             let unregistered = node.registry.roster.enters(None, pid);
             let upcalls = upcalls(&node, &unregistered);
             let pid = pid.unwrap_or(0);
-            let shaken = tokio::select! {
-                shaken = plugin::handshake(stream, None, &settings, upcalls) => Some(shaken),
-                () = place.notified() => None,
+            let handshake = tokio::select! {
+                handshake = plugin::handshake(stream, None, &settings, upcalls) => Some(handshake),
+                () = slot.notified() => None,
             };
             drop(unregistered);
-            waiting.borrow_mut().retain(|other| !Rc::ptr_eq(other, &place));
-            match shaken {
+            waiting.borrow_mut().retain(|other| !Rc::ptr_eq(other, &slot));
+            match handshake {
                 Some(Ok(plugin)) => admit(&node, plugin, false).await,
                 Some(Err(error)) => info!("a plugin connection of process {pid} ended: {error}"),
                 None => warn!(
@@ -78,18 +78,18 @@ pub(crate) async fn accept(node: Rc<Node>, listener: UnixListener) {
     }
 }
 
-/// A place for a unregistered. Where all are taken, who has waited longest without a word has to go:
-/// a plugin that means it registers within milliseconds, even while others flood us.
-fn take_place(waiting: &Registering) -> Rc<Notify> {
+/// Takes a slot for a connection that registers. If all are taken, the oldest connection is closed:
+/// a real plugin registers within milliseconds, even while others flood the socket.
+fn take_slot(waiting: &Registering) -> Rc<Notify> {
     let mut waiting = waiting.borrow_mut();
     if waiting.len() >= MAX_REGISTERING
         && let Some(longest) = waiting.pop_front()
     {
         longest.notify_one();
     }
-    let place = Rc::new(Notify::new());
-    waiting.push_back(Rc::clone(&place));
-    place
+    let slot = Rc::new(Notify::new());
+    waiting.push_back(Rc::clone(&slot));
+    slot
 }
 
 fn may_connect(node: &Node, stream: &UnixStream) -> bool {
@@ -101,7 +101,7 @@ fn may_connect(node: &Node, stream: &UnixStream) -> bool {
     is_allowed
 }
 
-/// What plugins are told about us.
+/// The daemon's settings for a plugin's connection.
 pub(crate) fn settings(node: &Node) -> Settings {
     Settings {
         registration_timeout: node.config.registration_timeout,
@@ -112,7 +112,7 @@ pub(crate) fn settings(node: &Node) -> Settings {
     }
 }
 
-/// Synchronizes a registered plugin and lets it take part; watches it to its end.
+/// Synchronizes a registered plugin and adds it to the chain; returns when it is disconnected.
 pub(crate) async fn admit(node: &Rc<Node>, plugin: Plugin, launched: bool) {
     let id = plugin.id();
     if let Some(old) = node.registry.find(&id) {
@@ -125,7 +125,7 @@ pub(crate) async fn admit(node: &Rc<Node>, plugin: Plugin, launched: bool) {
         old.chained.plugin.disconnect("it reconnected");
         node.registry.remove(&old, "it reconnected");
     }
-    // Snapshot and registration in one step: what happens from here on reaches it as events.
+    // Snapshot and registration in one step: events from here on reach the plugin.
     let Moment { pods, containers, about } = events::snapshot_shared(&node.records.read());
     let settings = node.config.plugin(plugin.index(), plugin.name());
     let mistake = node.config.unreliable();
@@ -146,13 +146,13 @@ pub(crate) async fn admit(node: &Rc<Node>, plugin: Plugin, launched: bool) {
     let why = connected.chained.plugin.closed().await;
     node.registry.remove(&connected, &why);
     record_protecting_plugins(node);
-    // Its process, where it is ours, must not outlive its connection.
+    // The process of a launched plugin must not outlive its connection.
     connected.chained.plugin.disconnect("its connection has ended");
     info!("{id} disconnected: {}", quoted(&why));
 }
 
-/// Records as they are sent. They are of one moment, so that it may take its time: between some
-/// and the next others have their turn.
+/// Encodes the records as they are sent. They are of one moment, so the encoding may take its time:
+/// between two parts other tasks get a turn.
 async fn encoded(containers: Vec<Rc<Container>>) -> Vec<Encoded> {
     let mut encoded = Vec::with_capacity(containers.len());
     for some in containers.chunks(AT_ONCE) {
@@ -188,14 +188,14 @@ async fn synchronize(
     false
 }
 
-/// The connected plugins are on record: creates wait for them after a restart (D14).
+/// Records the connected plugins: creates wait for them after a restart (D14).
 pub(crate) fn remember_who_is_here(node: &Node) {
     returning::remember(node);
     record_protecting_plugins(node);
 }
 
-/// Records the connected plugins that protect containers on their own account, for wrappers that
-/// find no daemon. A daemon that ends leaves the list: its plugins go because it does.
+/// Records the connected plugins that protect containers by their own declaration, for wrappers that
+/// find no daemon. A daemon that ends keeps the list: its plugins disconnect because it ends.
 pub(crate) fn record_protecting_plugins(node: &Node) {
     if node.process.is_ending.get() {
         return;
@@ -216,8 +216,8 @@ pub(crate) fn record_protecting_plugins(node: &Node) {
     }
 }
 
-/// Plugins of the last daemon have the registration time-out to come back; afterwards the list
-/// of those that protect containers is of the present ones.
+/// Waits the registration time-out, in which plugins of the last daemon may return, then records
+/// the present plugins that protect containers.
 pub(crate) async fn record_protecting_plugins_later(node: Rc<Node>) {
     tokio::time::sleep(node.config.registration_timeout).await;
     record_protecting_plugins(&node);

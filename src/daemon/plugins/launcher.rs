@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Keeps the pre-installed plugins running: looks at their folders every second, starts what
-//! appeared, ends what was removed, starts anew what changed (decision D14) or ended by itself,
-//! with a pause that grows as long as it does not live. It decides nothing about containers.
+//! Keeps the pre-installed plugins running: checks their folders every second, starts plugins that
+//! appeared, stops removed ones, restarts changed ones (decision D14) and those that exited, with a
+//! pause that grows until the plugin runs steadily. It decides nothing about containers.
 
 use std::collections::{BTreeMap, HashSet};
 use std::rc::Rc;
@@ -19,33 +19,33 @@ use crate::daemon::plugins::upcalls::upcalls;
 use crate::daemon::registry::roster::LaunchRecord;
 use crate::daemon::watch::pidfd;
 
-/// How often the folders are looked at. What has changed is acted upon when it looks the same
-/// twice: a file that is being copied must not be executed.
+/// How often the folders are checked. A change is acted upon when two checks see the same: a file
+/// that is being copied must not be executed.
 const FOLDER_CHECK: Duration = Duration::from_secs(1);
 
-/// The pause before a plugin that ended is started again, at first and at most.
+/// The pause before an exited plugin is started again: the first and the longest.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
-/// Who lived for this long begins with the first pause again.
+/// A plugin that ran for this long begins with the first pause again.
 const STEADY: Duration = Duration::from_secs(60);
 
-/// How long the process of a plugin that we let go may take, the kill included.
+/// How long the process of a stopped plugin may take to exit, the kill included.
 const LEAVING: Duration = Duration::from_secs(3);
 
-/// What is to run, by name; `None` tells its keeper to end it.
+/// The plugin files to run, by name; `None` tells the task of a plugin to end it.
 type WantedPlugins = BTreeMap<String, Sender<Option<PluginFile>>>;
 
 /// Keeps the pre-installed plugins running for ever.
 pub(crate) async fn keep_running(node: Rc<Node>) {
     let config = &node.config;
     let look = || plugin::discover(&config.plugin_path, &config.plugin_config_path);
-    let (mut wanted, mut said) = (WantedPlugins::new(), HashSet::new());
+    let (mut wanted, mut logged) = (WantedPlugins::new(), HashSet::new());
     let mut seen = look();
     let mut done = None;
     loop {
         if done.as_ref() != Some(&seen) {
-            complain(&seen.1, &mut said);
+            log_unusable(&seen.1, &mut logged);
             follow(&node, &mut wanted, &seen);
             done = Some(seen.clone());
         }
@@ -59,20 +59,20 @@ pub(crate) async fn keep_running(node: Rc<Node>) {
     }
 }
 
-/// One line for each file that cannot be used, once as long as nothing changes.
-fn complain(unusable: &[Unusable], said: &mut HashSet<String>) {
+/// Logs one line for each file that cannot be used, once as long as nothing changes.
+fn log_unusable(unusable: &[Unusable], logged: &mut HashSet<String>) {
     let lines: HashSet<String> = unusable.iter().map(ToString::to_string).collect();
-    for line in lines.difference(said) {
+    for line in lines.difference(logged) {
         warn!("{line}");
     }
-    *said = lines;
+    *logged = lines;
 }
 
-/// Makes `wanted` what the folders show.
+/// Starts, stops and restarts plugins as the folders show.
 fn follow(node: &Rc<Node>, wanted: &mut WantedPlugins, seen: &(Vec<PluginFile>, Vec<Unusable>)) {
     let (found, unusable) = seen;
     wanted.retain(|id, sender| {
-        // A configuration that cannot be read is no reason to end a plugin that runs.
+        // A plugin keeps running while its configuration cannot be read.
         let stays = found.iter().any(|file| file.id() == *id)
             || unusable.iter().any(|file| file.is_plugin && file.path.ends_with(id));
         if !stays {
@@ -93,13 +93,13 @@ fn follow(node: &Rc<Node>, wanted: &mut WantedPlugins, seen: &(Vec<PluginFile>, 
             let (sender, wanted_file) = channel(Some(file.clone()));
             wanted.insert(id, sender);
             let record = node.registry.roster.launches(&file.index, &file.name);
-            tokio::task::spawn_local(look_after(Rc::clone(node), wanted_file, record));
+            tokio::task::spawn_local(keep_plugin(Rc::clone(node), wanted_file, record));
         }
     }
 }
 
-/// Runs one plugin again and again, until it is wanted_file away.
-async fn look_after(
+/// Runs one plugin again and again, until its file is removed.
+async fn keep_plugin(
     node: Rc<Node>,
     mut wanted_file: Receiver<Option<PluginFile>>,
     record: Rc<LaunchRecord>,
@@ -108,7 +108,7 @@ async fn look_after(
     loop {
         let Some(file) = wanted_file.borrow_and_update().clone() else { return };
         let begun = Instant::now();
-        live(&node, &file, &mut wanted_file, &record).await;
+        run_once(&node, &file, &mut wanted_file, &record).await;
         if node.process.is_ending.get() {
             return;
         }
@@ -126,8 +126,8 @@ async fn look_after(
     }
 }
 
-/// One life of a plugin, from its start to the end of its process.
-async fn live(
+/// Runs a plugin once, from its start to the end of its process.
+async fn run_once(
     node: &Rc<Node>,
     file: &PluginFile,
     wanted_file: &mut Receiver<Option<PluginFile>>,
@@ -153,19 +153,19 @@ async fn live(
     let process = plugin.pid().and_then(|pid| pidfd::open(u32::try_from(pid).ok()?));
     let registered = admission::admit(node, plugin, true);
     tokio::pin!(registered);
-    let is_wished_away = tokio::select! {
-        () = &mut registered => return gone(process.as_ref()).await,
-        // Something that it started may keep its connection open.
+    let is_file_changed = tokio::select! {
+        () = &mut registered => return wait_until_gone(process.as_ref()).await,
+        // A process that the plugin started may keep its connection open.
         () = ended(process.as_ref()) => false,
         _ = wanted_file.changed() => true,
     };
     if let Some(plugin) = node.registry.find(&id).filter(|plugin| plugin.chained.launched) {
-        if is_wished_away {
+        if is_file_changed {
             let comes_back = wanted_file.borrow().is_some();
             if comes_back {
                 node.registry.returning.expect(&id, node.config.registration_timeout);
             }
-            // Who asks it now is answered; nobody else asks it any more.
+            // Pending requests are answered; no new request reaches it.
             let why = if comes_back { "its file changed" } else { "its file is gone" };
             node.registry.remove(&plugin, why);
             plugin.chained.plugin.shutdown().await;
@@ -174,7 +174,7 @@ async fn live(
         }
     }
     registered.await;
-    gone(process.as_ref()).await;
+    wait_until_gone(process.as_ref()).await;
 }
 
 async fn ended(process: Option<&std::os::fd::OwnedFd>) {
@@ -184,14 +184,14 @@ async fn ended(process: Option<&std::os::fd::OwnedFd>) {
     }
 }
 
-/// Waits, bounded, until the process is gone: its successor may need what it holds.
-async fn gone(process: Option<&std::os::fd::OwnedFd>) {
+/// Waits, bounded, until the process is gone: its successor may need the resources that it holds.
+async fn wait_until_gone(process: Option<&std::os::fd::OwnedFd>) {
     if process.is_some() {
         let _killed_by_now = tokio::time::timeout(LEAVING, ended(process)).await;
     }
 }
 
-/// The pauses between the lives of one plugin.
+/// The pauses between the runs of one plugin.
 #[derive(Debug)]
 struct Pauses(Duration);
 
@@ -202,7 +202,7 @@ impl Default for Pauses {
 }
 
 impl Pauses {
-    /// The pause after a life of this length.
+    /// The pause after a run of this length.
     fn after(&mut self, lived: Duration) -> Duration {
         if lived >= STEADY {
             self.0 = FIRST_PAUSE;

@@ -20,7 +20,7 @@ fn file(node: &Node) -> std::path::PathBuf {
     node.config.run_dir.join("state/plugins.json")
 }
 
-/// Puts the connected plugins on record, each with its process and what would start it again.
+/// Records the connected plugins, each with its process and whether something would restart it.
 pub(crate) fn remember(node: &Node) {
     let rows = node.registry.connected().into_iter().map(|plugin| {
         let pid = plugin.chained.plugin.pid().and_then(|pid| u32::try_from(pid).ok());
@@ -38,13 +38,13 @@ pub(crate) fn remember(node: &Node) {
     log_failure("recording the plugins", files::replace(&file(node), bytes.as_bytes()));
 }
 
-/// Creates wait from now on, bounded by the registration time-out.
+/// Lets creates wait from now on, bounded by the registration time-out.
 pub(crate) fn expect(node: &Node) {
     let bytes = std::fs::read(file(node)).unwrap_or_default();
     let rows: Vec<Value> = serde_json::from_slice(&bytes).unwrap_or_default();
     let mut expected = BTreeMap::new();
     for row in &rows {
-        // Before there was more to it, a plugin was its name alone.
+        // Earlier versions recorded a plugin as its name alone.
         let Some(id) = row.as_str().or_else(|| row["id"].as_str()) else { continue };
         if let Some(returning) = may_return(node, id, row) {
             expected.insert(id.to_owned(), returning);
@@ -58,7 +58,7 @@ pub(crate) fn expect(node: &Node) {
     node.registry.returning.expect_all(expected, node.config.registration_timeout);
 }
 
-/// How a plugin that was connected is waited for; `None` where it cannot come back.
+/// How creates wait for a plugin that was connected; `None` if it cannot come back.
 fn may_return(node: &Node, id: &str, row: &Value) -> Option<ExpectedPlugin> {
     let number = |key: &str| row[key].as_u64();
     let Some(pid) = number("pid").and_then(|pid| u32::try_from(pid).ok()) else {
@@ -85,11 +85,11 @@ fn cgroup(node: &Node, pid: u32) -> String {
     let text = files::read_small(&path).unwrap_or_default();
     let text = String::from_utf8_lossy(&text).into_owned();
     let lines = || text.lines().filter_map(|line| line.splitn(3, ':').nth(2));
-    // On a hybrid host the longest says most.
+    // On a hybrid host the longest path is the most specific.
     lines().max_by_key(|path| path.len()).unwrap_or_default().to_owned()
 }
 
-/// Whether systemd would start it again: a service of its own, not one that belongs to a session.
+/// Whether systemd would restart it: a service of its own, not one that belongs to a session.
 fn is_service(cgroup: &str) -> bool {
     let last = cgroup.rsplit('/').next().unwrap_or_default();
     cgroup.starts_with("/system.slice/") && last.ends_with(".service")

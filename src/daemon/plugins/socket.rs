@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The plugin socket's life: taken as soon as no other process listens there, and taken back after
-//! an engine has put its own in its place (decision D12).
+//! The plugin socket: the daemon binds it as soon as no other process listens there, and again
+//! after an engine has put its own in its place (decision D12).
 //!
-//! The folder is watched by inotify and the other process by its descriptor; slowly, the rest. It
-//! never replaces a socket that a process listens on, and never disconnects a plugin: those that
-//! came over our socket stay when the path is lost.
+//! The folder is watched by inotify and the other process by its descriptor; the rest is polled
+//! slowly. The daemon never replaces a socket on which a process listens, and never disconnects a
+//! plugin: plugins that are connected stay when the path is lost.
 
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -26,17 +26,17 @@ use crate::daemon::process::sockets::asynchronous;
 use crate::daemon::watch::folders::{FolderEvent, WatchedFolder};
 use crate::daemon::watch::pidfd;
 
-/// How often the path is looked at although nothing was heard of it.
+/// How often the path is checked even without an event.
 const PATH_CHECK: Duration = Duration::from_secs(10);
 
-/// A process that the kernel does not list with the path is connected to this seldom: an engine
-/// logs each connection that registers no plugin.
+/// How seldom the daemon connects to a process that the kernel does not list with the path: an
+/// engine logs each connection that registers no plugin.
 const CONNECT: Duration = Duration::from_secs(60);
 
 /// An engine unlinks the old socket and then binds its own: between the two the path is not free.
 const SETTLE: Duration = Duration::from_millis(300);
 
-/// What is known of the process that has the path.
+/// The process that has the path.
 struct PathHolder {
     file: Option<SocketFile>,
     process: Option<OwnedFd>,
@@ -45,8 +45,8 @@ struct PathHolder {
     connected: Instant,
 }
 
-/// Opens the socket and launches the pre-installed plugins; where an engine's own NRI listens
-/// already, the daemon stays away from plugins until it is gone.
+/// Opens the socket and launches the pre-installed plugins; while an engine's own NRI listens there,
+/// the daemon consults no plugins.
 pub(crate) fn open(node: &Rc<Node>) {
     let slot = &node.registry.socket;
     returning::expect(node);
@@ -64,8 +64,8 @@ pub(crate) fn open(node: &Rc<Node>) {
         }
     }
     if node.is_bystander() {
-        // No plugin comes to us: no create waits for those that are the engine's now, nor is
-        // refused for want of them.
+        // Plugins belong to the engine now and do not connect to the daemon: no create waits for
+        // them, nor is refused without them.
         node.registry.returning.expect_none();
         if node.config.requires_plugins() {
             warn!("required plugins are not enforced: containers are created unchanged");
@@ -101,12 +101,12 @@ fn accept(node: &Rc<Node>, Bound { listener, file }: Bound) {
     slot.since.set(now());
 }
 
-/// Looks after the path for ever.
+/// Watches over the path for ever.
 async fn keep_socket(node: Rc<Node>) {
     let path = node.config.socket_path.clone();
     let mut other = None;
     loop {
-        // WatchedFolder before it is looked at: what happens meanwhile is not missed.
+        // Watched before it is looked at: no event in between is missed.
         let mut watched = watch_near(&node, &path);
         if !is_ours(&node, &path) && !still_theirs(&node, &path, other.as_mut()).await {
             other = look_again(&node, &path);
@@ -123,7 +123,7 @@ async fn keep_socket(node: Rc<Node>) {
     }
 }
 
-/// The folder of the path, else the nearest one above it.
+/// Watches the folder of the path, else the nearest one above it.
 fn watch_near(node: &Node, path: &Path) -> Option<WatchedFolder> {
     path.ancestors().skip(1).find_map(|folder| node.watches.folders.watch(folder))
 }
@@ -148,7 +148,7 @@ fn is_ours(node: &Node, path: &Path) -> bool {
     node.registry.socket.file.get().is_some_and(|file| file.is_at(path))
 }
 
-/// Whether the other process still has the path, as far as that shows without connecting to it.
+/// Whether the other process still has the path, as far as can be seen without connecting to it.
 async fn still_theirs(node: &Node, path: &Path, other: Option<&mut PathHolder>) -> bool {
     let Some(other) = other else { return false };
     let is_there = other.file.is_some_and(|file| file.is_at(path));
@@ -161,7 +161,7 @@ async fn still_theirs(node: &Node, path: &Path, other: Option<&mut PathHolder>) 
     }
 }
 
-/// The table may have thousands of lines: it is not read on this thread.
+/// The kernel's list may have thousands of lines: it is not read on this thread.
 async fn is_listed(node: &Node, path: &Path, pid: i32) -> bool {
     let (host, path) = (node.host.clone(), path.to_owned());
     let listed = tokio::task::spawn_blocking(move || socket::is_listed(&path, pid, &host));
@@ -194,7 +194,7 @@ fn look_again(node: &Rc<Node>, path: &Path) -> Option<PathHolder> {
     }
 }
 
-/// No process listens there any more.
+/// Takes over the path: no process listens there any more.
 fn take_path(node: &Rc<Node>, bound: Bound) {
     let was_bystander = node.is_bystander();
     let path = node.config.socket_path.display();
@@ -203,13 +203,13 @@ fn take_path(node: &Rc<Node>, bound: Bound) {
         return info!("plugins can connect at {path} again: no other process listened there");
     }
     info!("no process listens on {path} any more: plugins can connect, and creates ask them");
-    // Whoever comes over from the engine is waited for, as after a start of the daemon.
+    // Creates wait for plugins that change over from the engine, as after a daemon start.
     returning::expect(node);
     launch(node);
     node.tell_crio_watch(PodNews::LookOut);
 }
 
-/// Plugins cannot connect to us, and why; said when it changes.
+/// Notes why plugins cannot connect to the daemon; logged when it changes.
 fn note_unavailable(node: &Node, path: &Path, why: NoPlugins) {
     let slot = &node.registry.socket;
     if slot.problem.borrow().as_ref() == Some(&why) {

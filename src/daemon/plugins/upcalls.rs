@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! UpdateContainers requests, which a plugin sends unasked: answered one after the other.
+//! UpdateContainers requests, which a plugin sends on its own: answered one after the other.
 
 use std::rc::Rc;
 use std::sync::{Arc, OnceLock};
@@ -9,7 +9,7 @@ use crate::daemon::registry::roster::UnregisteredPlugin;
 use crate::daemon::resources::updates;
 use crate::plugin::{PluginIdentity, Upcalls, api};
 
-/// Requests of one plugin that may wait for their turn; it does not get to have more under way.
+/// Requests of one plugin that may wait for their turn; the plugin is held back beyond that.
 const QUEUED: usize = 32;
 
 /// The requests of one plugin. They arrive on tasks outside of the thread-bound state, so they are
@@ -37,7 +37,7 @@ pub(super) fn upcalls(node: &Rc<Node>, unregistered: &UnregisteredPlugin) -> Arc
             }
             let reply = updates::unsolicited(&node, &unsolicited.plugin, unsolicited.request).await;
             let _plugin_is_gone = unsolicited.reply.send(reply);
-            // The next may be there already: first whoever else has something to do.
+            // The next may be there already: other tasks get a turn first.
             tokio::task::yield_now().await;
         }
     });

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The watch over CRI-O's folders takes up the news that the other rooms have of pods.
+//! The watch over CRI-O's folders handles the pod events that other modules of the daemon send.
 
 use std::rc::Rc;
 
@@ -7,7 +7,7 @@ use crate::daemon::node::Node;
 use crate::daemon::node::queues::PodNews;
 use crate::daemon::pods::{crio_added, crio_removed};
 
-/// Follows every pod that has a folder, and looks out for others beside it. Never ends.
+/// Follows every pod that has a folder, and watches for others beside it. Never ends.
 pub(crate) async fn watch(node: Rc<Node>) {
     let Some(mut news) = node.watches.crio.news.receive() else { return };
     while let Some(news) = news.recv().await {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Pods that come without a call (decision D20): CRI-O without infrastructure containers makes a
-//! pod as a folder with a document, and no runtime runs before its first container. The folder
-//! that holds all of them is watched; one file is read for each that is new.
+//! Pods that appear without a call (decision D20): CRI-O without infrastructure containers makes a
+//! pod as a folder with a document, and no runtime runs before its first container. The daemon
+//! watches the folder that holds all of them, and reads one file for each new pod.
 //!
-//! Whatever comes first tells the pod, this or its first container, and only that. How such a pod
-//! ends is `lasting.rs`. Nothing is written here, and nobody is asked again and again.
+//! The first sign of a pod, this folder or its first container, announces it, and only the first.
+//! `crio_removed.rs` handles its end. This module writes nothing and polls nothing.
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -20,8 +20,8 @@ use crate::daemon::request::describe::{Description, describe_folder};
 use crate::daemon::watch::folders::{FolderEvent, FolderWatch, WatchedFolder};
 use crate::engine::EngineKind;
 
-/// Where CRI-O keeps the folders, unless its configuration says otherwise: then its first
-/// container shows where.
+/// Where CRI-O keeps the folders by default; with another configuration its first container shows
+/// the place.
 const HOME: &str = "/run/containers/storage/overlay-containers";
 
 /// The same folders again, below the root that survives a reboot.
@@ -30,19 +30,19 @@ const LASTING_ROOT: &str = "/var/lib/containers/storage";
 /// How long a folder may be without its document: an engine gives up after 4 minutes.
 const DOCUMENT_WAIT: Duration = Duration::from_secs(300);
 
-/// How many folders are waited for at once; pods beyond are told with their first container.
+/// How many folders are awaited at once; further pods are announced with their first container.
 const WAITED_FOR: usize = 1000;
 
-/// What a folder turned out to be.
+/// The contents of a folder.
 enum PodFolder {
     Pod(Box<Description>),
     SomethingElse,
     NotYet,
 }
 
-/// Pods that came while no daemon looked: plugins will see them when they are synchronized. The
-/// first daemon of a boot takes none over: those that are older than it may never have a container
-/// of ours, so they are told with the first one that they have.
+/// Records pods that appeared while no daemon ran: plugins see them when they are synchronized. The
+/// first daemon of a boot takes none over: an older pod may never have a container that nri-runc
+/// runs, so it is announced with the first one.
 pub(crate) async fn adopt(node: &Rc<Node>, is_first: bool) {
     for home in known_homes(node) {
         let newcomers = newcomers(node, &home);
@@ -59,7 +59,7 @@ pub(crate) async fn adopt(node: &Rc<Node>, is_first: bool) {
     }
 }
 
-/// Looks out for new ones from now on.
+/// Watches for new pods from now on.
 pub(crate) fn look_out(node: &Rc<Node>) {
     let homes = known_homes(node);
     for home in homes {
@@ -67,7 +67,7 @@ pub(crate) fn look_out(node: &Rc<Node>) {
     }
 }
 
-/// A pod lives with this document: others may come beside it.
+/// Watches the folder of a pod with this document: others may appear beside it.
 pub(crate) fn learn(node: &Rc<Node>, document: &str) {
     if let Some(home) = home_of(node, document) {
         look_out_at(node, home);
@@ -81,7 +81,7 @@ fn look_out_at(node: &Rc<Node>, home: PathBuf) {
     }
 }
 
-/// CRI-O's own place, and those of pods on record.
+/// CRI-O's default folder, and those of pods on record.
 fn known_homes(node: &Node) -> BTreeSet<PathBuf> {
     let store = node.records.read();
     let documents = store.pods().filter_map(|pod| pod.lives_with.as_ref());
@@ -91,7 +91,7 @@ fn known_homes(node: &Node) -> BTreeSet<PathBuf> {
     homes
 }
 
-/// From `HOME/ID/userdata/config.json`.
+/// The folder of all pods, from a document `HOME/ID/userdata/config.json`.
 fn home_of(node: &Node, document: &str) -> Option<PathBuf> {
     let home = node.host.path(document).ancestors().nth(3)?.to_owned();
     (!home.starts_with(node.host.path(LASTING_ROOT))).then_some(home)
@@ -109,21 +109,21 @@ async fn follow(node: &Rc<Node>, home: &Path) {
                 FolderEvent::Came(name) => consider(node, home, &name).await,
                 FolderEvent::Unknown => consider_all(node, home).await,
                 FolderEvent::Went if home.is_dir() => {}
-                // Also where another is in its place by now: that one is not watched.
+                // Also if another folder is in its place by now: that one is not watched.
                 FolderEvent::Went | FolderEvent::Gone => break,
             }
         }
     }
 }
 
-/// Waits for the folder; `None` where it is there and cannot be watched.
+/// Waits for the folder; `None` if it exists and cannot be watched.
 async fn appears(folders: &FolderWatch, home: &Path) -> Option<WatchedFolder> {
     loop {
         if let Some(watched) = folders.watch_if_there(home).ok()? {
             return Some(watched);
         }
         let above = home.ancestors().skip(1).find(|above| above.is_dir())?;
-        // It may go between two looks, as any of them may: then look again.
+        // Any folder may be removed between two checks: then the loop checks again.
         let Some(mut watched) = folders.watch_if_there(above).ok()? else { continue };
         let next = home.strip_prefix(above).ok()?.components().next()?;
         if !above.join(next).is_dir() {
@@ -139,7 +139,7 @@ async fn consider_all(node: &Rc<Node>, home: &Path) {
     }
 }
 
-/// FolderWatch that are nobody's yet, as far as we know.
+/// IDs of folders that belong to no known pod or container.
 fn newcomers(node: &Node, home: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(home).into_iter().flatten().flatten();
     let names = entries.filter_map(|entry| id_of(&entry.file_name()));
@@ -158,7 +158,7 @@ fn is_known(node: &Node, id: &str) -> bool {
         || node.watches.crio.older_than_daemon.borrow().contains(id)
 }
 
-/// A folder is there. Plugins are not waited for here: others may come meanwhile.
+/// A folder exists. This does not wait for plugins: other folders may appear meanwhile.
 async fn consider(node: &Rc<Node>, home: &Path, name: &OsStr) {
     let Some(id) = id_of(name).filter(|id| !is_known(node, id)) else { return };
     let is_dir = std::fs::symlink_metadata(home.join(&id)).is_ok_and(|meta| meta.is_dir());
@@ -170,7 +170,7 @@ async fn consider(node: &Rc<Node>, home: &Path, name: &OsStr) {
         return;
     }
     if node.watches.crio.arriving.borrow().len() >= WAITED_FOR {
-        let what = "too many folders without a document: their pods are told with a container";
+        let what = "too many folders without a document: their pods are announced with a container";
         return node.report.note_missing(EngineKind::Crio.name(), what, "");
     }
     node.watches.crio.arriving.borrow_mut().insert(id.clone());
@@ -184,7 +184,7 @@ async fn consider(node: &Rc<Node>, home: &Path, name: &OsStr) {
         };
         if let Ok(Some(PodFolder::Pod(seen))) = seen {
             match life::arrives(&node, &seen).await {
-                Ok(()) => debug!("pod {id} came without a call"),
+                Ok(()) => debug!("pod {id} appeared without a runtime call"),
                 Err(error) => node.report.note_refusal("pod", &id, &error),
             }
         }
@@ -246,7 +246,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_home_that_comes_and_goes_is_looked_for_until_it_stays() {
+    fn a_folder_that_appears_and_vanishes_is_awaited_until_it_stays() {
         let temp = tempfile::tempdir().unwrap();
         let (top, home) = (temp.path().join("a"), temp.path().join("a/b/c"));
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();

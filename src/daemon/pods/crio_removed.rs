@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Pods that no call ends: CRI-O without infrastructure containers keeps such a pod as a folder
-//! (decision D20). The folder is watched: the pod is stopped when CRI-O marks it so and its last
-//! container has ended, and it ends when its document is gone and its last container too. It only
-//! reads, and costs nothing between events.
+//! (decision D20). The daemon watches the folder: the pod is stopped when CRI-O has marked it and
+//! its last container has exited, and removed when its document and its last container are gone.
+//! This module only reads, and costs nothing between events.
 
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -16,25 +16,24 @@ use crate::daemon::node::Node;
 use crate::daemon::pods::life;
 use crate::daemon::watch::folders::WatchedFolder;
 
-/// How often a pod is looked for when the kernel has no watch left.
+/// How often a pod is checked when the kernel has no inotify watch left.
 const UNWATCHED_CHECK: Duration = Duration::from_secs(5);
 
-/// The file by which CRI-O remembers that it has stopped a pod, and the roots of which one or the
-/// other holds it.
+/// The file with which CRI-O marks a stopped pod, and the two roots, one of which has it.
 const MARK: &str = "stopped";
 const ROOTS: [&str; 2] = ["/run/containers/storage/", "/var/lib/containers/storage/"];
 
-/// Watches such a pod to its end; for any other pod it does nothing.
+/// Watches such a pod until its end; for any other pod it does nothing.
 pub(crate) fn follow(node: &Rc<Node>, id: &str) {
     let path = node.records.read().pod(id).and_then(|pod| pod.lives_with.clone());
     let Some(path) = path.map(|path| node.host.path(path)) else { return };
-    // There is none when the folder went while nobody looked: the pod ends at once.
+    // None if the folder was removed before the watch: then the pod ends at once.
     let mut watched: Vec<WatchedFolder> =
         folders(&path).iter().filter_map(|folder| node.watches.folders.watch(folder)).collect();
     let (node, id) = (Rc::clone(node), id.to_owned());
     tokio::task::spawn_local(async move {
         loop {
-            // Before it is looked at: what is said meanwhile is not missed.
+            // Registered before the check: no notification in between is missed.
             let forgotten = node.watches.crio.forgotten.notified();
             if !path.exists() || node.records.read().pod(&id).is_none() {
                 break;
@@ -58,7 +57,7 @@ async fn something_changes(watched: &mut [WatchedFolder]) {
     watched.iter_mut().for_each(WatchedFolder::drain);
 }
 
-/// Follows all that an earlier daemon left on record.
+/// Follows every pod that an earlier daemon recorded.
 pub(crate) fn follow_all(node: &Rc<Node>) {
     let ids: Vec<String> = node.records.read().pods().map(|pod| pod.id.clone()).collect();
     for id in ids {
@@ -66,8 +65,8 @@ pub(crate) fn follow_all(node: &Rc<Node>) {
     }
 }
 
-/// A member has ended: its pod may have been waiting for that. Not done at once, for the member's
-/// turn is not over.
+/// A container of the pod has exited: its pod may have been waiting for that. Done in a task of its
+/// own, because the caller still holds the container's turn.
 pub(crate) fn member_ended(node: &Rc<Node>, id: &str) {
     if node.records.read().pod(id).is_some_and(|pod| pod.lives_with.is_some()) {
         let (node, id) = (Rc::clone(node), id.to_owned());
@@ -75,7 +74,7 @@ pub(crate) fn member_ended(node: &Rc<Node>, id: &str) {
     }
 }
 
-/// StopPodSandbox, if the engine has stopped the pod and every member was told to have ended.
+/// StopPodSandbox, if the engine has stopped the pod and plugins know every member as exited.
 async fn stop_if_marked(node: &Rc<Node>, id: &str) {
     let path = node.records.read().pod(id).and_then(|pod| pod.lives_with.clone());
     let Some(path) = path.map(|path| node.host.path(path)) else { return };
@@ -89,7 +88,7 @@ async fn stop_if_marked(node: &Rc<Node>, id: &str) {
         members.map(|member| (member.key.clone(), has_ended(member.state))).collect()
     };
     for (key, _) in members(node) {
-        // Whoever is telling of this member has told when it is our turn.
+        // A task that notifies plugins of this member is done once the lane is free.
         let lane = node.lane(&key);
         drop(lane.turn.lock().await);
     }
@@ -129,8 +128,8 @@ mod tests {
         Node::new(config, host, store)
     }
 
-    /// Whether nobody follows any pod, within a while.
-    async fn nobody_follows(node: &Rc<Node>) -> bool {
+    /// Whether no task follows any pod, within a while.
+    async fn no_task_follows(node: &Rc<Node>) -> bool {
         let mut left = 500;
         while Rc::strong_count(node) > 1 && left > 0 {
             tokio::time::sleep(Duration::from_millis(10)).await;
@@ -150,7 +149,7 @@ mod tests {
             tokio::time::sleep(Duration::from_millis(50)).await;
             assert_eq!(Rc::strong_count(&node), 2, "it is followed");
             life::end(&node, "p").await;
-            assert!(nobody_follows(&node).await, "it is followed for ever");
+            assert!(no_task_follows(&node).await, "it is followed for ever");
         };
         tokio::task::LocalSet::new().run_until(story).await;
     }
@@ -165,7 +164,7 @@ mod tests {
             follow_all(&node);
             tokio::time::sleep(Duration::from_millis(50)).await;
             std::fs::remove_file(temp.path().join("pod/config.json")).unwrap();
-            assert!(nobody_follows(&node).await);
+            assert!(no_task_follows(&node).await);
             assert!(node.records.read().pod("p").is_none());
         };
         tokio::task::LocalSet::new().run_until(story).await;

@@ -2,7 +2,7 @@
 //! The life of a pod: announced once, stopped after its members, removed.
 //!
 //! An engine with pods makes an infrastructure container for each: its `start` is the pod's
-//! RunPodSandbox, its `delete` the pod's end. Without an engine every container is its own pod.
+//! RunPodSandbox, its `delete` the pod's end. Without an engine, every container is its own pod.
 
 use std::rc::Rc;
 
@@ -43,8 +43,8 @@ fn put(node: &Node, pod: Pod) -> Result<()> {
     node.records.put_pod(pod).map_err(|error| error.hint("nothing was changed or started"))
 }
 
-/// A sandbox is being created: its pod is known from here on, and announced at its start, unless a
-/// folder that promised that there would be none has announced it.
+/// A sandbox is being created: its pod is known from here on, and announced at its start, unless
+/// the pod was announced by a folder that promised no sandbox.
 pub(crate) fn sandbox_appears(
     node: &Node,
     description: &Description,
@@ -56,7 +56,7 @@ pub(crate) fn sandbox_appears(
     put(node, Pod { state, ..record(node, description, Some(container)) })
 }
 
-/// A pod came without a call: it is announced, unless a container has come before.
+/// A pod appeared without a call: it is announced, unless a container came first.
 pub(crate) async fn arrives(node: &Rc<Node>, description: &Description) -> Result<()> {
     let lane = node.pod_lane(&description.pod.id);
     let _turn = lane.turn.lock().await;
@@ -64,15 +64,15 @@ pub(crate) async fn arrives(node: &Rc<Node>, description: &Description) -> Resul
         return Ok(());
     }
     adopt_arrived(node, description)?;
-    tell_ready(node, &description.pod.id).await
+    deliver_run(node, &description.pod.id).await
 }
 
-/// The same before plugins come, who see it when they are synchronized.
+/// The same before plugins connect; they see the pod when they are synchronized.
 pub(crate) fn adopt_arrived(node: &Node, description: &Description) -> Result<()> {
     put(node, Pod { state: PodState::Ready, ..record(node, description, None) })
 }
 
-/// Tells the plugins of a pod that they have not heard of; a refusal fails what was asked.
+/// Announces a pod that plugins do not know; a refusal fails the request.
 pub(crate) async fn announce(
     node: &Rc<Node>,
     description: &Description,
@@ -83,20 +83,20 @@ pub(crate) async fn announce(
     let _turn = lane.turn.lock().await;
     let known = node.records.read().pod(&description.pod.id).map(|pod| pod.state);
     match known {
-        Some(PodState::Ready) => return learn(node, description),
+        Some(PodState::Ready) => return add_annotations(node, description),
         Some(PodState::Created) => {}
         Some(PodState::Stopped) | None => {
             let pod = Pod { state: PodState::Ready, ..record(node, description, Some(container)) };
             put(node, pod)?;
-            return tell_ready(node, &description.pod.id).await;
+            return deliver_run(node, &description.pod.id).await;
         }
     }
     begin(node, &description.pod.id).await
 }
 
 /// Podman's `kube play` gives the annotations of the YAML to the members of a pod, not to its
-/// infrastructure container: the first member that is description tells them.
-fn learn(node: &Node, description: &Description) -> Result<()> {
+/// infrastructure container: the first member that is described has them.
+fn add_annotations(node: &Node, description: &Description) -> Result<()> {
     let known = node.records.read().pod(&description.pod.id).cloned();
     let known = known.filter(|pod| EngineKind::named(&pod.engine) == Some(EngineKind::Podman));
     let Some(mut pod) = known else { return Ok(()) };
@@ -112,8 +112,8 @@ fn learn(node: &Node, description: &Description) -> Result<()> {
     put(node, pod)
 }
 
-/// A container was made without us: its pod is known from here on, and runs if it does. Nobody
-/// is told, for plugins see it when they are synchronized.
+/// A container was made without the daemon: its pod is known from here on, and ready if the
+/// container runs. Plugins are not notified; they see it when they are synchronized.
 pub(crate) fn adopt(node: &Node, description: &Description, container: &Container) -> Result<()> {
     let known = node.records.read().pod(&description.pod.id).map(|pod| pod.state);
     if matches!(known, None | Some(PodState::Stopped)) {
@@ -125,17 +125,17 @@ pub(crate) fn adopt(node: &Node, description: &Description, container: &Containe
     mark_ready(node, &description.pod.id)
 }
 
-/// A pod's sandbox was started without us.
+/// A pod's sandbox was started without the daemon.
 pub(crate) fn mark_ready(node: &Node, id: &str) -> Result<()> {
     set_state(node, id, PodState::Ready)
 }
 
-/// RunPodSandbox; a refusal is followed by Stop and Remove to those who heard of the pod.
+/// RunPodSandbox; after a refusal, the plugins that know the pod receive Stop and Remove.
 pub(crate) async fn run(node: &Rc<Node>, id: &str) -> Result<()> {
     let lane = node.pod_lane(id);
     let _turn = lane.turn.lock().await;
     if node.records.read().pod(id).is_some_and(|pod| pod.state == PodState::Ready) {
-        return set_state(node, id, PodState::Ready); // Its process is known now.
+        return set_state(node, id, PodState::Ready); // Its PID is known now.
     }
     begin(node, id).await
 }
@@ -146,10 +146,10 @@ async fn begin(node: &Rc<Node>, id: &str) -> Result<()> {
         forget_if_orphan(node, id);
         return Err(error);
     }
-    tell_ready(node, id).await
+    deliver_run(node, id).await
 }
 
-async fn tell_ready(node: &Rc<Node>, id: &str) -> Result<()> {
+async fn deliver_run(node: &Rc<Node>, id: &str) -> Result<()> {
     if let Err(error) = node.host.point(Point::DaemonAnnounce) {
         forget_if_orphan(node, id);
         return Err(error);
@@ -182,7 +182,7 @@ fn set_state(node: &Node, id: &str, state: PodState) -> Result<()> {
     put(node, pod).doing(|| format!("recording pod {id}"))
 }
 
-/// Ends the pod if nothing of it is left: no sandbox and no member.
+/// Ends the pod if it has neither a sandbox nor a member any more.
 pub(crate) async fn end_if_empty(node: &Rc<Node>, id: &str) {
     let lane = node.pod_lane(id);
     let _turn = lane.turn.lock().await;
@@ -201,7 +201,7 @@ pub(crate) async fn stop(node: &Rc<Node>, id: &str) {
     if state == Some(PodState::Ready) {
         log_failure("stopping a pod", node.host.point(Point::DaemonPodStop));
         node.note_pod(id, |pod| pod.state = PodState::Stopped);
-        tell(node, Event::StopPodSandbox, id).await;
+        notify(node, Event::StopPodSandbox, id).await;
     }
 }
 
@@ -210,21 +210,21 @@ pub(crate) async fn end(node: &Rc<Node>, id: &str) {
     let Some(state) = node.records.read().pod(id).map(|pod| pod.state) else { return };
     stop(node, id).await;
     if state != PodState::Created {
-        tell(node, Event::RemovePodSandbox, id).await;
+        notify(node, Event::RemovePodSandbox, id).await;
     }
     log_failure("forgetting a pod", node.host.point(Point::DaemonPodForget));
     node.records.forget_pod(id);
     node.watches.crio.forgotten.notify_waiters();
 }
 
-/// Whether a pod is still there although none of its containers is.
+/// Whether a pod still exists although none of its containers does.
 fn lasts(node: &Node, id: &str) -> bool {
     let store = node.records.read();
     let path = store.pod(id).and_then(|pod| pod.lives_with.as_ref());
     path.is_some_and(|path| node.host.path(path).exists())
 }
 
-/// Drops pods that we were killed over before they had a container; before any plugin is there.
+/// Drops pods whose daemon was killed before they had a container; before any plugin connects.
 pub(crate) fn drop_orphans(node: &Node) {
     let ids: Vec<String> = node.records.read().pods().map(|pod| pod.id.clone()).collect();
     ids.iter().filter(|id| !lasts(node, id)).for_each(|id| forget_if_orphan(node, id));
@@ -237,7 +237,7 @@ fn forget_if_orphan(node: &Node, id: &str) {
     }
 }
 
-async fn tell(node: &Rc<Node>, event: Event, id: &str) {
+async fn notify(node: &Rc<Node>, event: Event, id: &str) {
     if let Some(notification) = node.pod_notification(event, id) {
         node.registry.notify_all(&notification).await;
     }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The daemon shakes off what it inherited from the wrapper that started it (decision D10):
-//! CRI-O starts conmon under taskset, conmon may sit in the pod's cgroup, an engine may have
-//! blocked signals. What would keep the daemon from its work and cannot be shaken off refuses its
-//! start, with the reason: it would fail every container for as long as it lives.
+//! The daemon drops the attributes that it inherited from the wrapper that started it (decision
+//! D10): CRI-O starts conmon under taskset, conmon may be in the pod's cgroup, an engine may have
+//! blocked signals. An attribute that would impair the daemon and cannot be dropped refuses its
+//! start, with the reason: such a daemon would fail every container for as long as it lives.
 
 use std::io::Write;
 
@@ -15,7 +15,7 @@ use nix::unistd::{Pid, chdir};
 use crate::error::{Error, Result};
 use crate::host::Host;
 
-/// Makes this process independent of whoever started it.
+/// Makes this process independent of the process that started it.
 pub(crate) fn shake_off(host: &Host) {
     let _stays = chdir("/");
     umask(Mode::from_bits_truncate(0o022));
@@ -30,11 +30,11 @@ pub(crate) fn shake_off(host: &Host) {
     leave_cgroup(host);
 }
 
-/// Limits that would end the daemon, or its work, sooner or later, and the least that is enough.
+/// Limits that would sooner or later end the daemon or impair its work, and the least value needed.
 const LIMITS: [(Resource, &str, u64); 6] = [
     // A descriptor for each container, and some.
     (Resource::RLIMIT_NOFILE, "RLIMIT_NOFILE", 1024),
-    // A log and records that are cut short are lost.
+    // A truncated log or record is lost.
     (Resource::RLIMIT_FSIZE, "RLIMIT_FSIZE", 64 << 20),
     (Resource::RLIMIT_CPU, "RLIMIT_CPU", RLIM_INFINITY),
     (Resource::RLIMIT_AS, "RLIMIT_AS", 1 << 30),
@@ -42,14 +42,14 @@ const LIMITS: [(Resource, &str, u64); 6] = [
     (Resource::RLIMIT_NPROC, "RLIMIT_NPROC", 256),
 ];
 
-/// Descriptors that a process may open on a host that sets nothing else.
+/// Descriptors that a process may open on a host with default settings.
 const DESCRIPTORS: u64 = 1 << 20;
 
-/// Lifts the limits that this process has. `is_inherited`: they are those of an engine's call, so
-/// hard limits are raised too where the kernel allows; a service manager's hard limits are meant.
+/// Raises the limits of this process. `is_inherited`: they come from an engine's call, so hard
+/// limits are raised too where the kernel allows; the hard limits of a service manager are kept.
 ///
 /// # Errors
-/// Fails when one is too low to work with and cannot be raised.
+/// Fails when a limit is too low to work with and cannot be raised.
 pub(crate) fn lift_limits(is_inherited: bool) -> Result<()> {
     for (resource, name, least) in LIMITS {
         let limit = getrlimit(resource)?;
@@ -60,7 +60,7 @@ pub(crate) fn lift_limits(is_inherited: bool) -> Result<()> {
     Ok(())
 }
 
-/// Raises one limit, soft and hard, to what is wanted, or the soft one to the hard one.
+/// Raises one limit, soft and hard, to `wanted`, or the soft one to the hard one.
 fn lift(
     name: &str,
     (soft, hard): (u64, u64),
@@ -78,10 +78,10 @@ fn lift(
         .hint("the process that starts it lacks CAP_SYS_RESOURCE to raise it; see docs/install.md"))
 }
 
-/// Takes the ordinary priorities of a process, whatever the caller's were.
+/// Resets the priorities to those of an ordinary process.
 ///
 /// # Errors
-/// Fails with what stays: starved of time, the daemon would be taken for silent.
+/// Fails if one cannot be reset: a daemon without CPU time would look hung to its callers.
 #[expect(unsafe_code, reason = "priorities of this process, which no library sets")]
 pub(crate) fn reset_priorities() -> Result<()> {
     use nix::libc;
@@ -135,8 +135,8 @@ pub(crate) fn refuse_no_new_privs() -> Result<()> {
         .hint("let a service manager start it; see docs/install.md"))
 }
 
-/// Signals that the caller ignored stay ignored across exec: an ignored SIGCHLD would lose the
-/// exit codes of whatever the daemon starts.
+/// Resets signals to their defaults: ignored ones stay ignored across exec, and an ignored SIGCHLD
+/// would lose the exit codes of the daemon's children.
 #[expect(unsafe_code, reason = "sigaction")]
 fn reset_signals() {
     let default = SigAction::new(SigHandler::SigDfl, SaFlags::empty(), SigSet::empty());
@@ -147,8 +147,8 @@ fn reset_signals() {
     ignore_broken_pipes();
 }
 
-/// Our entry point is not std's, so SIGPIPE is as it came; a plugin that goes away must not
-/// end us.
+/// Ignores SIGPIPE: the program's entry point is not std's, which would do so, and a plugin that
+/// disconnects must not end the daemon.
 #[expect(unsafe_code, reason = "sigaction")]
 pub(crate) fn ignore_broken_pipes() {
     let ignore = SigAction::new(SigHandler::SigIgn, SaFlags::empty(), SigSet::empty());
@@ -157,7 +157,7 @@ pub(crate) fn ignore_broken_pipes() {
 }
 
 /// Moves to the root of every cgroup hierarchy: a pod's cgroup must be empty when it is removed,
-/// and its limits are not ours.
+/// and its limits must not apply to the daemon.
 fn leave_cgroup(host: &Host) {
     let own = std::fs::read_to_string(host.path("/proc/self/cgroup")).unwrap_or_default();
     for line in own.lines() {
@@ -187,7 +187,7 @@ mod tests {
 
     use super::*;
 
-    /// What was set, and whether the daemon starts, for a limit of `(soft, hard)`.
+    /// The limits that were set, and whether the daemon starts, for a limit of `(soft, hard)`.
     fn lifted(limit: (u64, u64), may_raise: bool) -> (Vec<u64>, bool) {
         let set: RefCell<Vec<u64>> = RefCell::default();
         let lifted = lift("RLIMIT_X", limit, 1000, 100, |to| {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The daemon as a process: free of what it inherited from its starter, the only one of its run
-//! directory, with its configuration as it was started and is reloaded.
+//! The daemon as a process: independent of its starter, the only one of its run directory, with its
+//! configuration as loaded at the start and at reloads.
 //!
-//! It never looks at a container. It imports no other room.
+//! These modules know nothing of containers. They import no other module of the daemon.
 
 pub(crate) mod detach;
 pub(crate) mod own;

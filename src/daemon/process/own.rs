@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The daemon's own process: what it was started with, and whether it is ending.
+//! The daemon's own process: its configuration at the start, and whether it is ending.
 
 use std::cell::{Cell, OnceCell, RefCell};
 
@@ -12,7 +12,7 @@ pub(crate) struct OwnProcess {
     pub(crate) started_with: OnceCell<StartedWith>,
     /// The process that stands between this one and a subreaper.
     pub(crate) stand_in: RefCell<Option<StandIn>>,
-    /// Nothing is started any more.
+    /// While the daemon ends, it starts no process any more.
     pub(crate) is_ending: Cell<bool>,
 }
 

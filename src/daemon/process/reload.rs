@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The configuration while the daemon runs. A hangup signal (SIGHUP) reads the files again: the
-//! log level is applied, every other key that changed is named as one that needs a restart. A
-//! file with a mistake changes nothing. A daemon that started with a mistake in what protects
+//! daemon applies the log level, and names every other changed key as one that needs a restart. A
+//! file with a mistake changes nothing. A daemon that started with a mistake in a protecting key
 //! ends once the files are fixed, so that its successor starts with them.
 
 use std::cell::RefCell;
@@ -19,7 +19,7 @@ use crate::error::{Context, Result};
 /// How often the files are read while a mistake in them refuses creates.
 const FIXED_CHECK: Duration = Duration::from_millis(500);
 
-/// What this daemon was started with: its files and its program.
+/// The files and the program with which this daemon was started.
 pub(crate) struct StartedWith {
     config: Config,
     files: Vec<(PathBuf, String)>,
@@ -58,21 +58,21 @@ impl StartedWith {
         }
         let level = Some(loaded.config.log_level.clone());
         let level = level.filter(|level| *self.log_level.borrow() != *level);
-        let mut said = Vec::new();
+        let mut parts = Vec::new();
         if let Some(level) = &level {
-            said.push(format!("log.level is now {level}"));
+            parts.push(format!("log.level is now {level}"));
         }
         let changed = self.changed(&loaded);
         if !changed.is_empty() {
             let how = self.how_to_restart();
-            said.push(format!("restart needed ({how}) for {}", changed.join(", ")));
+            parts.push(format!("restart needed ({how}) for {}", changed.join(", ")));
         }
-        if said.is_empty() {
-            said.push("nothing has changed".to_owned());
+        if parts.is_empty() {
+            parts.push("nothing has changed".to_owned());
         }
-        // Where either level shows this line, it is logged.
+        // Logged if either the old or the new level shows this line.
         let is_shown = tracing::enabled!(tracing::Level::INFO);
-        let line = format!("configuration read again: {}", said.join("; "));
+        let line = format!("configuration read again: {}", parts.join("; "));
         if is_shown {
             info!("{line}");
         }
@@ -108,30 +108,30 @@ impl StartedWith {
         if self.is_supervised { "systemctl restart nri-runc" } else { "nri-runc nri restart" }
     }
 
-    /// Ends when creates are refused for a mistake that is no longer there, and somebody will
-    /// start the next daemon.
+    /// Returns when creates are refused for a mistake that has been fixed, and a wrapper or the
+    /// service manager will start the next daemon.
     pub(crate) async fn until_fixed(&self) {
         if self.config.protection_error.is_none() {
             return std::future::pending().await;
         }
-        let mut is_said = false;
+        let mut is_logged = false;
         loop {
             tokio::time::sleep(FIXED_CHECK).await;
             let loaded = config::load(self.only.as_deref());
             if loaded.config.protection_error.is_some() {
-                is_said = false;
+                is_logged = false;
                 continue;
             }
             if self.is_supervised || loaded.config.autostart {
                 return info!("the configuration is fixed: ending, so that the next start uses it");
             }
-            if !std::mem::replace(&mut is_said, true) {
+            if !std::mem::replace(&mut is_logged, true) {
                 warn!("the configuration is fixed; restart the daemon to use it");
             }
         }
     }
 
-    /// What `status` tells of it; `check` compares it with the files.
+    /// The configuration as `status` shows it; `check` compares it with the files.
     pub(crate) fn to_json(&self) -> Value {
         let loaded = config::load(self.only.as_deref());
         let problem = loaded.problems.iter().find(|problem| problem.is_fatal || problem.protects);
@@ -151,13 +151,13 @@ impl StartedWith {
         &self.program
     }
 
-    /// Who restarts this process when it ends.
+    /// The supervisor that restarts this process when it ends.
     pub(crate) fn supervisor(&self) -> Option<&'static str> {
         self.is_supervised.then_some("systemd")
     }
 }
 
-/// From its beginning a hangup must not end the daemon.
+/// The stream of hangup signals. Taken at the start, as a hangup must never end the daemon.
 pub(crate) fn hangups() -> Result<Signal> {
     signal(SignalKind::hangup()).doing(|| "waiting for signals")
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The signals by which the daemon is told to end.
+//! The signals that end the daemon.
 
 use tokio::signal::unix::{SignalKind, signal};
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The daemon's lock, its socket for wrappers (decision D11), and the service manager's, to which
-//! it says that it is ready.
+//! The daemon's lock, its socket for wrappers (decision D11), and the readiness message to the
+//! service manager.
 
 use std::ffi::OsStr;
 use std::os::fd::{FromRawFd, OwnedFd};
@@ -16,7 +16,7 @@ use crate::error::{Context, Error, Result};
 use crate::files::make_private_dir;
 use crate::plugin::socket::{Bound, SocketFile, bind};
 
-/// The lock that says which process is the daemon; held as long as it lives.
+/// The lock of the one daemon; held as long as its process lives.
 pub(crate) type DaemonLock = Flock<std::fs::File>;
 
 /// A daemon that was killed may still be ending when its successor starts.
@@ -47,7 +47,7 @@ pub(crate) fn lock(config: &Config) -> Result<DaemonLock> {
     }
 }
 
-/// Whether somebody has the lock; one that asks for it has not.
+/// Whether a daemon holds the lock; asking for it does not take it.
 pub(crate) fn is_locked(config: &Config) -> bool {
     let file = std::fs::File::open(config.daemon_lock());
     file.is_ok_and(|file| Flock::lock(file, FlockArg::LockSharedNonblock).is_err())
@@ -56,9 +56,9 @@ pub(crate) fn is_locked(config: &Config) -> bool {
 /// The socket for wrappers.
 #[derive(Debug)]
 pub(crate) struct WrapperSocket {
-    /// Where they connect.
+    /// The socket to which wrappers connect.
     pub(crate) listener: UnixListener,
-    /// Its file; none where it is the service manager's, which goes on listening without us.
+    /// Its file; none if the service manager owns it, which goes on listening without the daemon.
     pub(crate) file: Option<SocketFile>,
 }
 
@@ -73,12 +73,12 @@ pub(crate) fn wrapper_socket(config: &Config) -> Result<WrapperSocket> {
     bound(config)
 }
 
-/// The same, bound anew.
+/// The same, always bound anew.
 ///
 /// # Errors
 /// Fails when the folder refuses.
 pub(crate) fn bound(config: &Config) -> Result<WrapperSocket> {
-    // We hold the daemon's lock, so nobody listens here any more.
+    // The daemon's lock is held, so no other process listens here any more.
     let Bound { listener, file } = bind(&config.daemon_socket(), 0o600, None)?;
     Ok(WrapperSocket { listener, file: Some(file) })
 }
@@ -100,18 +100,18 @@ fn from_service_manager() -> Option<UnixListener> {
     if pid != std::process::id().to_string() || count != "1" {
         return None;
     }
-    // SAFETY: sd_listen_fds(3): with these two variables descriptor 3 is ours to own.
+    // SAFETY: sd_listen_fds(3): with these two variables this process owns descriptor 3.
     let fd = unsafe { OwnedFd::from_raw_fd(3) };
-    // It comes without CLOEXEC: no runtime that we start may go on listening in our place.
+    // It comes without CLOEXEC: no child may go on listening in the daemon's place.
     let _stays = fcntl(&fd, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC));
     Some(UnixListener::from(fd))
 }
 
-/// sd_notify(3): says to whoever listens at `name` that we are ready. One that begins with `@` is
-/// abstract and no path.
+/// sd_notify(3): reports to the socket `name` that the daemon is ready. A name that begins with `@`
+/// is abstract and no path.
 ///
 /// # Errors
-/// Fails when nobody listens there.
+/// Fails when no process listens there.
 pub(crate) fn say_ready(name: &OsStr) -> std::io::Result<()> {
     let address = match name.as_bytes().strip_prefix(b"@") {
         Some(name) => SocketAddr::from_abstract_name(name)?,
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_service_manager_is_told_wherever_it_listens() {
+    fn a_service_manager_is_notified_wherever_it_listens() {
         let temp = tempfile::tempdir().unwrap();
         let path = temp.path().join("notify");
         let word = format!("nri-runc-test-{}", std::process::id());
@@ -160,9 +160,9 @@ mod tests {
             (format!("@{word}").into(), UnixDatagram::bind_addr(&hidden).unwrap()),
         ] {
             say_ready(&name).unwrap();
-            let mut said = [0; 16];
-            let length = listener.recv(&mut said).unwrap();
-            assert_eq!(&said[..length], b"READY=1\n", "{}", name.display());
+            let mut message = [0; 16];
+            let length = listener.recv(&mut message).unwrap();
+            assert_eq!(&message[..length], b"READY=1\n", "{}", name.display());
         }
         assert!(say_ready(OsStr::new("@nobody-listens-here")).is_err());
     }

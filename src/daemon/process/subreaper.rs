@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Whose child the daemon is. A wrapper that starts it leaves an orphan behind, and conmon takes
-//! orphans over (prctl(2), PR_SET_CHILD_SUBREAPER). When conmon's container has ended it takes no
-//! more of them and waits until it has no child left: with the daemon among them it would stay,
-//! with its container's name on its command line, for as long as the daemon lives.
+//! The daemon's parent. The daemon is an orphan of the wrapper that starts it, and conmon adopts
+//! orphans (prctl(2), PR_SET_CHILD_SUBREAPER). When conmon's container has exited, conmon adopts no
+//! more and waits until it has no child left: with the daemon among them it would stay, with its
+//! container's name on its command line, for as long as the daemon lives.
 //!
-//! So a small process stands in between: conmon's child, and the daemon's parent. As soon as
-//! conmon takes no orphans any more it ends, and the daemon falls to init. Which process takes
-//! over an orphan can only be tried; it is, when a container has ended. It knows no engine, and
-//! where init is the daemon's parent from the start there is none of it.
+//! So a small process stands in between: conmon's child, and the daemon's parent. It exits as soon
+//! as conmon adopts no orphans any more, and init becomes the daemon's parent. Which process adopts
+//! an orphan can only be tried; the stand-in tries it when a container has exited. It knows no
+//! engine, and does not exist where init is the daemon's parent from the start.
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::Duration;
@@ -19,29 +19,29 @@ use nix::sys::signal::Signal;
 use nix::sys::wait::waitpid;
 use nix::unistd::{ForkResult, Pid, fork, getpid, getppid, pipe2, read, write};
 
-/// After a container has ended it is tried after these pauses, in milliseconds: conmon has to
-/// read what the container wrote, and to note its exit code.
+/// The pauses before each try after a container's exit, in milliseconds: conmon has to read the
+/// container's output, and to note its exit code.
 const PAUSES: [u64; 10] = [0, 5, 10, 20, 40, 80, 160, 320, 640, 1280];
 
-/// An end that the daemon did not see is noticed after this time.
+/// The longest time between tries, in milliseconds: for exits that the daemon did not see.
 const AT_LEAST_EVERY: u16 = 60_000;
 
-/// The daemon's end of it.
+/// The daemon's end of the pipe to its stand-in.
 #[derive(Debug)]
 pub(crate) struct StandIn {
     wake: OwnedFd,
 }
 
 impl StandIn {
-    /// A container has ended: whoever watched over it may wait for its children now.
+    /// A container has exited: its monitor may be waiting for its children now.
     pub(crate) fn wake(&self) {
-        // Full: it is awake already. Nobody there: it has done its work.
+        // Full: it is awake already. No reader: it has exited.
         let _either_way = write(&self.wake, b"E");
     }
 }
 
-/// Puts a process between this one and the one that took it over; the caller goes on as its
-/// child. It must have one thread. `None`: that is init, or it cannot be done.
+/// Forks a process between this one and its parent; the caller goes on as its child. It must have
+/// one thread. `None`: the parent is init, or the fork fails.
 #[expect(unsafe_code, reason = "fork")]
 pub(crate) fn stand_aside() -> Option<StandIn> {
     let elder = getppid();
@@ -61,7 +61,7 @@ pub(crate) fn stand_aside() -> Option<StandIn> {
     }
 }
 
-/// Whoever waits for the daemon to be ready, or for the end of a pipe, must not wait for us.
+/// Closes all other descriptors: their readers wait for the daemon, and must not wait for this one.
 #[expect(unsafe_code, reason = "closing descriptors by number")]
 fn keep_only(descriptor: &OwnedFd) {
     let number = descriptor.as_raw_fd().unsigned_abs();
@@ -72,7 +72,7 @@ fn keep_only(descriptor: &OwnedFd) {
         }
     }
     if std::fs::read_dir("/proc/self/fd").is_ok_and(|open| open.count() > 5) {
-        // Before Linux 5.9 there is no such call: one by one.
+        // Before Linux 5.9 there is no close_range: one by one.
         for other in (3..1024).filter(|other| *other != number.cast_signed()) {
             // SAFETY: as above.
             let _was_not_open = unsafe { nix::libc::close(other) };
@@ -80,7 +80,7 @@ fn keep_only(descriptor: &OwnedFd) {
     }
 }
 
-/// Waits until the elder takes no orphans, or the daemon has ended.
+/// Waits until the parent adopts no orphans, or the daemon has exited.
 fn stand_in(elder: Pid, daemon: Pid, ends: &OwnedFd) {
     let _stays_until_the_daemon_ends = set_pdeathsig(Signal::SIGKILL);
     while getppid() == elder && takes_orphans(elder) {
@@ -88,8 +88,8 @@ fn stand_in(elder: Pid, daemon: Pid, ends: &OwnedFd) {
         if let Ok(0) = poll(&mut fds, PollTimeout::from(AT_LEAST_EVERY)) {
             continue;
         }
-        let mut heard = [0_u8; 64];
-        if let Ok(0) = read(ends, &mut heard) {
+        let mut received = [0_u8; 64];
+        if let Ok(0) = read(ends, &mut received) {
             let _reaped = waitpid(daemon, None);
             return;
         }
@@ -102,10 +102,10 @@ fn stand_in(elder: Pid, daemon: Pid, ends: &OwnedFd) {
     }
 }
 
-/// Makes an orphan and looks who takes it over; when that cannot be found out, the elder.
+/// Makes an orphan and checks which process adopts it; if that cannot be found out, the elder.
 #[expect(unsafe_code, reason = "fork")]
 fn takes_orphans(elder: Pid) -> bool {
-    let Ok((answer, say)) = pipe2(OFlag::O_CLOEXEC) else { return true };
+    let Ok((answer, report)) = pipe2(OFlag::O_CLOEXEC) else { return true };
     // SAFETY: this process has one thread, and the child ends without returning.
     match unsafe { fork() } {
         Err(_) => true,
@@ -116,13 +116,13 @@ fn takes_orphans(elder: Pid) -> bool {
                 while getppid() == parent {
                     std::thread::sleep(Duration::from_micros(200));
                 }
-                let _said = write(&say, if getppid() == elder { b"y" } else { b"n" });
+                let _written = write(&report, if getppid() == elder { b"y" } else { b"n" });
             }
             // SAFETY: ends the child at once, without running this process's exit handlers.
             unsafe { nix::libc::_exit(0) }
         }
         Ok(ForkResult::Parent { child }) => {
-            drop(say);
+            drop(report);
             let _reaped = waitpid(child, None);
             let mut word = [0_u8; 1];
             !matches!(read(&answer, &mut word), Ok(1) if word == *b"n")

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What wrappers did while no daemon could be asked, and policy was to go on (decision D9): each
-//! left a note with its question. What has come of it and is still there is put on record, so
-//! that plugins see it when they are synchronized and hear of it from then on.
+//! Calls that wrappers ran without a daemon, where the policy was to continue (decision D9): each
+//! left a note with its request. The daemon records each container that was made so and still
+//! exists, so that plugins see it when they are synchronized and receive its events from then on.
 //!
-//! No plugin is asked about it and nothing of it is changed: the runtime has run long since.
+//! No plugin is asked about such a call and no change is made: the runtime has long run.
 
 use std::fs::DirBuilder;
 use std::os::unix::fs::DirBuilderExt;
@@ -38,32 +38,32 @@ use crate::plugin::Event;
 use crate::spec::overlay;
 use crate::state::{Container, ContainerKey, Lifecycle, PodState, Skipped};
 
-/// How long a runtime's `delete` is followed; by then its process id may be another's.
+/// How long a runtime's `delete` is followed; after that its PID may be another process's.
 const DELETION: Duration = Duration::from_secs(60);
 
-/// What a wrapper left behind.
+/// The note of a wrapper that bypassed the daemon.
 #[derive(Deserialize)]
 struct BypassNote {
     verb: String,
     id: Option<String>,
     why: String,
-    /// The frame of its question.
+    /// The frame of its request.
     #[serde(default)]
     question: Vec<u8>,
-    /// What an `update` asked for.
+    /// The resources that an `update` requested.
     #[serde(default)]
     resources: Option<Vec<u8>>,
 }
 
 impl BypassNote {
-    /// Whose question it was; `None` when it cannot be understood.
+    /// The request; `None` when it cannot be decoded.
     fn call(&self) -> Option<VerbRequest> {
         let question = WrapperRequest::decode(self.question.get(4..).unwrap_or_default()).ok()?;
         VerbRequest::new(ReceivedQuestion::alone(question))
     }
 }
 
-/// Takes over what went past us, oldest first; before any plugin is at the table.
+/// Takes over all calls that bypassed the daemon, oldest first; before any plugin registers.
 pub(crate) async fn adopt(node: &Rc<Node>) {
     refusals::take_up(node);
     for path in notes(node) {
@@ -71,8 +71,8 @@ pub(crate) async fn adopt(node: &Rc<Node>) {
     }
 }
 
-/// Takes over what goes past us from now on: wrappers that found us silent, or that our
-/// predecessor left without an answer.
+/// Takes over calls that bypass the daemon from now on: of wrappers that got no answer from it, or
+/// from its predecessor.
 pub(crate) fn follow(node: &Rc<Node>) -> Option<JoinHandle<()>> {
     let mut bypassed = watch_notes(node, &folder(node))?;
     let mut refused = watch_notes(node, &node.config.run_dir.join(REFUSED_DIR))?;
@@ -97,7 +97,8 @@ pub(crate) fn follow(node: &Rc<Node>) -> Option<JoinHandle<()>> {
     }))
 }
 
-/// Whether a call about this container, whose lane is held, went past us; it is taken over then.
+/// Takes over calls about this container that bypassed the daemon; the caller holds its lane.
+/// Returns whether there was one.
 pub(crate) async fn take_up_of(node: &Rc<Node>, key: &ContainerKey) -> bool {
     let mut has_any = false;
     for path in notes(node) {
@@ -114,7 +115,7 @@ fn folder(node: &Node) -> PathBuf {
     node.config.run_dir.join("bypassed")
 }
 
-/// Watches a folder of notes, which is made where it is not there.
+/// Watches a folder of notes, which is created if it does not exist.
 fn watch_notes(node: &Node, folder: &Path) -> Option<WatchedFolder> {
     DirBuilder::new().recursive(true).mode(0o700).create(folder).ok()?;
     node.watches.folders.watch(folder)
@@ -128,7 +129,7 @@ fn read(path: &Path) -> Option<BypassNote> {
     std::fs::read(path).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok())
 }
 
-/// Takes up one note, unless somebody was faster. `key`: plugins may be at the table.
+/// Takes up one note, unless another task was faster. `key`: plugins may be registered already.
 async fn take_up(node: &Rc<Node>, path: &Path, key: Option<&ContainerKey>) {
     if !path.exists() {
         return;
@@ -137,7 +138,7 @@ async fn take_up(node: &Rc<Node>, path: &Path, key: Option<&ContainerKey>) {
         Some(note) => take_over(node, &note, key).await,
         None => warn!("{} cannot be read and is dropped", path.display()),
     }
-    // Only now: a daemon that dies before finds it again.
+    // Not before: a daemon that dies meanwhile must find the note again.
     let _taken = std::fs::remove_file(path);
 }
 
@@ -153,8 +154,8 @@ async fn take_over(node: &Rc<Node>, note: &BypassNote, key: Option<&ContainerKey
     }
 }
 
-/// Plugins that are at the table already hear of it as of anything new, their answers come too
-/// late; and it is watched.
+/// Notifies plugins that are registered already, as of any new container; their replies come too
+/// late to be applied. Then watches the container.
 async fn announce(node: &Rc<Node>, key: &ContainerKey) {
     let Some(record) = node.container(key) else { return };
     catch_up::catch_up(node, key).await;
@@ -198,8 +199,8 @@ async fn adopt_call(node: &Rc<Node>, note: &BypassNote) -> Result<()> {
     Ok(())
 }
 
-/// An update went past the daemon: the engine has its own say, and what plugins own is written
-/// again.
+/// An update bypassed the daemon: the engine's values are recorded, and the values that plugins own
+/// are written again.
 fn updated(node: &Rc<Node>, call: &VerbRequest, bytes: Option<Vec<u8>>) {
     let (key, pid) = (call.key.clone(), call.question().pid);
     let request = requested(call, bytes).unwrap_or_default();
@@ -218,8 +219,8 @@ fn updated(node: &Rc<Node>, call: &VerbRequest, bytes: Option<Vec<u8>>) {
     });
 }
 
-/// The runtime may still be at work on a `delete` that it was asked for without us: when it ends,
-/// the container is gone or it is not.
+/// The runtime may still work on a `delete` that bypassed the daemon: when it exits, the container
+/// is gone or it is not.
 fn follow_deletion(node: &Rc<Node>, call: &VerbRequest) {
     let Some(process) = pidfd::open(call.question().pid) else { return };
     let Some(record) = node.container(&call.key) else { return };
@@ -239,14 +240,14 @@ fn follow_deletion(node: &Rc<Node>, call: &VerbRequest) {
     });
 }
 
-/// An update that passed us may have undone what plugins own.
+/// Writes the plugins' values again: an update that bypassed the daemon may have undone them.
 async fn hold_again(node: &Rc<Node>, key: &ContainerKey) {
     let is_owned = |record: &Container| !record.overlay.is_empty();
     if !node.container(key).as_deref().is_some_and(is_owned) {
         return;
     }
     let reason = match apply::reapply(node, key).await {
-        Ok(()) => "what plugins own was written again after that update".to_owned(),
+        Ok(()) => "values that plugins own were written again after that update".to_owned(),
         Err(update_error) => {
             let why = format!("values that plugins own could not be restored: {update_error}");
             node.report.note_failure(&format!("update {}: {why}", key.id), "");
@@ -256,21 +257,21 @@ async fn hold_again(node: &Rc<Node>, key: &ContainerKey) {
     node.change(key, |record| record.skipped.push(Skipped { plugin: String::new(), reason }));
 }
 
-/// Puts on record what the runtime made, if it made it and it is still there.
+/// Records the container that the runtime made, if it made it and it still exists.
 async fn created(node: &Rc<Node>, call: &VerbRequest) -> Result<()> {
     let init = state_dir::init_pid(&node.host, &call.key, None, None);
     let old = node.container(&call.key);
     let is_taken = |old: &Container| {
-        // Our predecessor may have put this very call on record, and died over it.
+        // The predecessor of this daemon may have recorded this very call before it died.
         init.is_some() && old.init_pid == init && old.made_by != call.question().pid
     };
     if old.as_deref().is_some_and(is_taken) {
-        return Ok(()); // The id was taken, and the runtime refused.
+        return Ok(()); // The ID was taken, and the runtime refused.
     }
     let document = files::open_dir(&document_dir(call))
         .and_then(|dir| files::read_at(&dir, &call.question().document));
     if init.is_none() && pidfd::open(call.question().pid).is_none() {
-        return Ok(()); // It failed, or has come and gone.
+        return Ok(()); // It failed, or was removed since.
     }
     let description = describe(node, call, &document?.bytes).await?;
     let mut record = new_record(node, call, &description);
@@ -296,7 +297,7 @@ async fn created(node: &Rc<Node>, call: &VerbRequest) -> Result<()> {
     node.records.put(record)
 }
 
-/// Where the runtime read the document.
+/// The directory from which the runtime read the document.
 fn document_dir(call: &VerbRequest) -> PathBuf {
     match &call.command_line.config {
         Some(file) => {
@@ -307,7 +308,7 @@ fn document_dir(call: &VerbRequest) -> PathBuf {
     }
 }
 
-/// A container that we know was started.
+/// A recorded container was started without the daemon.
 fn started(node: &Node, key: &ContainerKey) -> Result<()> {
     let Some(record) = node.container(key) else { return Ok(()) };
     let is_there = state_dir::exists(&node.host, key);

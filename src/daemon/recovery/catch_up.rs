@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! After a restart: what an earlier daemon left on record is compared with what is there.
+//! After a restart: compares the records of an earlier daemon with the state of the runtime.
 //!
-//! First, before any plugin is at the table, every record is made true: creations that came to
-//! nothing are undone, what was created, started or updated meanwhile is put down. So plugins are
-//! synchronized with the truth. What has ended is then told to them in order, once those who were
-//! connected are back (D14), bounded; the living are watched again.
+//! First, before any plugin registers, the daemon corrects every record: it rolls back creations
+//! that failed, and records containers that were created, started or updated meanwhile. So plugins
+//! are synchronized with the present state. Then, once the plugins that were connected are back
+//! (D14), bounded, it notifies them of exits in order, and watches the living containers again.
 
 use std::cell::RefCell;
 use std::os::fd::OwnedFd;
@@ -29,7 +29,7 @@ use crate::daemon::watch::pidfd;
 use crate::files;
 use crate::state::{Container, ContainerKey, Lifecycle, Updating};
 
-/// Makes every record true; before any plugin is at the table.
+/// Corrects every record; before any plugin registers.
 pub(crate) async fn make_true(node: &Rc<Node>) {
     let records = in_order(node);
     if !records.is_empty() {
@@ -41,14 +41,14 @@ pub(crate) async fn make_true(node: &Rc<Node>) {
     life::drop_orphans(node);
 }
 
-/// Oldest first.
+/// All records, oldest first.
 fn in_order(node: &Node) -> Vec<Rc<Container>> {
     let mut records = node.records.read().all_shared();
     records.sort_by_key(|record| record.incarnation);
     records
 }
 
-/// Tells of what has ended, and watches the living.
+/// Notifies plugins of exits, and watches the living containers.
 pub(crate) fn recover(node: &Rc<Node>) {
     let records = in_order(node);
     let node = Rc::clone(node);
@@ -58,9 +58,9 @@ pub(crate) fn recover(node: &Rc<Node>) {
             let lane = node.lane(&record.key);
             let turn = lane.turn.lock().await;
             let now = node.container(&record.key);
-            // It may have been created anew since the daemon is back.
+            // It may have been created again since this daemon started.
             if let Some(now) = now.filter(|now| now.incarnation == record.incarnation) {
-                tell_the_end(&node, &now).await;
+                finish_or_watch(&node, &now).await;
             }
             drop(turn);
             node.lanes.release(&record.key, lane);
@@ -68,7 +68,7 @@ pub(crate) fn recover(node: &Rc<Node>) {
     });
 }
 
-async fn tell_the_end(node: &Rc<Node>, record: &Container) {
+async fn finish_or_watch(node: &Rc<Node>, record: &Container) {
     if record.state == Lifecycle::Creating {
         return; // Its runtime still works, and is watched.
     }
@@ -84,7 +84,7 @@ async fn tell_the_end(node: &Rc<Node>, record: &Container) {
     }
 }
 
-/// Puts down what the runtime came to while nobody looked.
+/// Records the outcome of runtime processes that exited while no daemon ran.
 pub(crate) async fn catch_up(node: &Rc<Node>, key: &ContainerKey) {
     resume_update(node, key).await;
     let Some(record) = node.container(key) else { return };
@@ -100,7 +100,7 @@ pub(crate) async fn catch_up(node: &Rc<Node>, key: &ContainerKey) {
         }
         let pid_file = record.pid_file.as_deref().map(Path::new);
         let init = state_dir::init_pid(&node.host, key, None, None);
-        // A pid file alone may be that of an earlier container.
+        // A pid file alone may be an earlier container's.
         let init = init.or_else(|| {
             let is_there = state_dir::exists(&node.host, key);
             is_there.then(|| state_dir::init_pid(&node.host, key, pid_file, None)).flatten()
@@ -123,7 +123,7 @@ pub(crate) async fn catch_up(node: &Rc<Node>, key: &ContainerKey) {
     }
 }
 
-/// The verbs of this container whose runtime process still works.
+/// The verbs of this container whose runtime process still runs.
 pub(crate) fn under_way(node: &Rc<Node>, record: &Container) -> Vec<PendingVerb> {
     let flight = record.in_flight.as_ref();
     let flight =
@@ -137,10 +137,10 @@ pub(crate) fn under_way(node: &Rc<Node>, record: &Container) -> Vec<PendingVerb>
     works.collect()
 }
 
-/// The process of this number, if it still works for this container.
+/// The process of this PID, if it still works for this container.
 pub(crate) fn process_of(node: &Node, key: &ContainerKey, pid: u32) -> Option<OwnedFd> {
     let process = pidfd::open(pid)?;
-    // ReceivedQuestion after opening: from here on the descriptor cannot mean another process.
+    // Read after opening: from here on the descriptor cannot mean another process.
     let words = crate::procfs::command_line(&node.host, pid);
     words.iter().any(|word| word == key.id.as_bytes()).then_some(process)
 }
@@ -163,7 +163,7 @@ fn pending(
             let (node, key) = account.clone();
             Box::pin(async move { bypassed::take_up_of(&node, &key).await })
         })),
-        // Written by now or not, the runtime's state says the same.
+        // Whether it is written yet or not, the runtime's state has the same PID.
         pid_file_before: pid_file.as_deref().and_then(state_dir::stamp),
         pid_file,
         bundle: RefCell::new(bundle),
@@ -171,7 +171,7 @@ fn pending(
     }
 }
 
-/// An update that was under way when the last daemon died; plugins were not synchronized since.
+/// Resumes an update that was under way when the last daemon died; no plugin was synchronized since.
 async fn resume_update(node: &Rc<Node>, key: &ContainerKey) {
     let Some(record) = node.container(key) else { return };
     let Some(updating) = record.updating.clone() else { return };

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The notes that wrappers leave in a folder of the run directory.
+//! The notes that wrappers write to a folder of the run directory.
 
 use std::path::{Path, PathBuf};
 
 use crate::files;
 
-/// The notes in this folder, oldest first. What a wrapper was killed over is removed.
+/// The notes in this folder, oldest first. Partial files of killed wrappers are removed.
 pub(crate) fn notes_in(folder: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
     // Their names begin with the time.

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Containers whose records are gone, because somebody wiped the run directory: they are found
-//! again in the runtimes' own state directories, as far as these tell. Who changed what in them is
-//! lost, and so is the engine's own document where it was patched.
+//! Containers whose records are gone, because the run directory was wiped: the daemon finds them
+//! again in the runtimes' own state directories, as far as these go. The plugins' changes to them
+//! are lost, and so is the engine's own document where it was patched.
 //!
-//! A container that some other runtime made looks the same, and its later verbs never come to us.
-//! So only those count whose engine names our program for them, or whose state directory the
-//! operator says is ours (`runtime_roots`). Once a daemon of this boot has stamped the run
-//! directory nobody is looked for any more. It asks no plugin and changes no container.
+//! A container that was made without nri-runc looks the same, and its later verbs never reach the
+//! daemon. So only those count whose engine names nri-runc as their runtime, or whose state
+//! directory the operator assigns to nri-runc (`runtime_roots`). Once a daemon of this boot has
+//! stamped the run directory, none is searched for any more. No plugin is asked and no container
+//! changed.
 
 use std::collections::HashSet;
 use std::ffi::OsString;
@@ -34,8 +35,8 @@ use crate::daemon::request::{ReceivedQuestion, VerbRequest};
 use crate::daemon::runtime::state_dir::{self, RuntimeState};
 use crate::daemon::watch::pidfd;
 
-/// Where engines and people have their runtimes keep state, as they name it; `*` stands for a part
-/// of one name.
+/// The state directories that engines and administrators give to runtimes; `*` stands for a part of
+/// one name.
 const ROOTS: [&str; 6] = [
     "/run/containerd/runc/*",
     "/var/run/docker/runtime-*/*",
@@ -45,16 +46,16 @@ const ROOTS: [&str; 6] = [
     "/run/youki",
 ];
 
-/// What `install` wrote down of its registrations.
+/// The folder in which `install` records its registrations.
 const LEDGER: &str = "/var/lib/nri-runc/engines";
 
-/// A container, understood.
+/// A container that was found again.
 struct RediscoveredContainer {
     description: Description,
     record: Container,
 }
 
-/// Looks for them, if this run directory is new in this boot; before any plugin is at the table.
+/// Searches for containers, if this run directory is new in this boot; before any plugin registers.
 pub(crate) async fn rediscover(node: &Rc<Node>) {
     if node.records.read().is_stamped() {
         return;
@@ -66,7 +67,7 @@ pub(crate) async fn rediscover(node: &Rc<Node>) {
             Err(error) => warn!("{} in {} cannot be recovered: {error}", key.id, key.root),
         }
     }
-    // Infrastructure containers first: with them a pod is known whole.
+    // Infrastructure containers first: with them a pod's record is complete.
     all.sort_by_key(|found| (found.description.role != Role::Sandbox, found.record.created_at));
     for found in all {
         let id = found.record.key.id.clone();
@@ -87,8 +88,8 @@ fn put(
     node.records.put(record)
 }
 
-/// Whatever lies in the runtimes' state directories and is not known, each once; and whether all of
-/// its directory is ours.
+/// Every unknown container in the runtimes' state directories, once; and whether the operator
+/// assigned its directory to nri-runc.
 fn candidates(node: &Node) -> Vec<(ContainerKey, bool)> {
     let (mut found, mut once) = (Vec::new(), HashSet::new());
     let ours = node.config.runtime_roots.iter().map(|root| (root.display().to_string(), true));
@@ -109,7 +110,7 @@ fn candidates(node: &Node) -> Vec<(ContainerKey, bool)> {
     found
 }
 
-/// Whether a record tells of the container in this folder, whatever its root is called there.
+/// Whether the container in this folder has a record, whatever the path of its root.
 fn is_known(node: &Node, id: &str, file: (u64, u64)) -> bool {
     let store = node.records.read();
     store.of_id(id).any(|known| {
@@ -126,7 +127,7 @@ fn names(folder: &Path) -> Vec<String> {
     names
 }
 
-/// The folders that a path with at most one `*` in each name means.
+/// The folders that match a path with at most one `*` in each name.
 fn spelled_out(pattern: &Path) -> Vec<PathBuf> {
     let mut paths = vec![PathBuf::from("/")];
     for part in pattern.components().skip(1) {
@@ -191,7 +192,7 @@ async fn rediscover_one(
     Ok(Some(RediscoveredContainer { description, record }))
 }
 
-/// The call that may have made it.
+/// A call that would have made it.
 fn call(
     node: &Node,
     key: &ContainerKey,
@@ -218,7 +219,7 @@ fn call(
     call.ok_or_else(|| Error::new("no command line can name it"))
 }
 
-/// The runtime of this kind, as configured for some instance, else the usual one.
+/// The runtime of this kind, as configured for some instance, else the default one.
 fn runtime_of(node: &Node, left: &RuntimeState) -> Result<PathBuf> {
     let config = &node.config;
     let named = config.instances.values().chain(&config.runtime);
@@ -229,13 +230,13 @@ fn runtime_of(node: &Node, left: &RuntimeState) -> Result<PathBuf> {
     all.find(is_meant).map_or(usual, Ok)
 }
 
-/// The engine's variables, as its monitor still has them.
+/// The engine's variables, from the environment of its monitor.
 fn variables(host: &Host, pid: u32) -> Vec<(String, OsString)> {
     crate::procfs::variables(host, pid, &ENGINE_VARIABLES)
 }
 
-/// Whether its engine calls us for it. conmon was told which program to call; containerd's shim
-/// writes it down in the bundle, the empty text being the default.
+/// Whether its engine calls nri-runc for it. conmon has the program on its command line;
+/// containerd's shim notes it in the bundle, the empty text being the default.
 fn calls_us(host: &Host, parent: &[Vec<u8>], bundle: &str) -> bool {
     if let Some(program) = monitored(parent, &["-r", "--runtime"]) {
         return is_us(host, &program);
@@ -255,7 +256,7 @@ fn calls_us(host: &Host, parent: &[Vec<u8>], bundle: &str) -> bool {
     program.is_some_and(|name| is_us(host, if name.is_empty() { "runc" } else { &name }))
 }
 
-/// What conmon was given after one of these flags.
+/// The argument of conmon after one of these flags.
 fn monitored(parent: &[Vec<u8>], flags: &[&str]) -> Option<String> {
     let mut words = parent.iter().map(|word| String::from_utf8_lossy(word));
     let program = words.next()?;
@@ -266,7 +267,7 @@ fn monitored(parent: &[Vec<u8>], flags: &[&str]) -> Option<String> {
     words.next().map(std::borrow::Cow::into_owned)
 }
 
-/// The state directory as conmon's command line spells it, if it is the same one.
+/// The state directory as conmon's command line spells it, if it is the same directory.
 fn root_in(parent: &[Vec<u8>], key: &ContainerKey) -> Option<String> {
     let words = parent.iter().map(|word| String::from_utf8_lossy(word));
     let roots = words.filter_map(|word| word.strip_prefix("--root=").map(ToOwned::to_owned));
@@ -279,7 +280,7 @@ fn is_us(host: &Host, program: &str) -> bool {
     runtime::is_ourselves(program) || registered(host).iter().any(|binary| binary == program)
 }
 
-/// The programs that engines were told of.
+/// The programs that `install` registered with engines.
 fn registered(host: &Host) -> Vec<String> {
     let entries = std::fs::read_dir(host.path(LEDGER)).into_iter().flatten().flatten();
     let ledgers = entries.filter_map(|entry| std::fs::read(entry.path()).ok());

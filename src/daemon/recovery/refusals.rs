@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What wrappers refused while the daemon was away or silent: each left a record in
-//! `RUN_DIR/refused/`. The daemon logs it, counts it among the failures of `status` and explains
-//! the container by it, as if it had refused it itself.
+//! Calls that wrappers refused while the daemon was down or silent: each left a record in
+//! `RUN_DIR/refused/`. The daemon logs it, counts it among the failures of `status` and shows it in
+//! `explain` of the container, like a refusal of its own.
 
 use std::path::Path;
 
@@ -33,12 +33,12 @@ struct RefusalNote {
     question: Vec<u8>,
 }
 
-/// Takes up all that are there, oldest first.
+/// Takes up all records, oldest first.
 pub(crate) fn take_up(node: &Node) {
     let notes = notes::notes_in(&node.config.run_dir.join(REFUSED_DIR));
     if notes.len() >= REFUSAL_NOTES {
         warn!(
-            "wrappers refused more than is known: only the newest {REFUSAL_NOTES} refusals were kept"
+            "wrappers refused {REFUSAL_NOTES} requests or more: only the newest {REFUSAL_NOTES} refusals were kept"
         );
     }
     for path in notes {

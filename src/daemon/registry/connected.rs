@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One registered plugin: whether it is synchronized, what it knows of, and the events that wait
-//! until it is.
+//! One registered plugin: whether it is synchronized, the pods and containers that it knows, and
+//! the events that are queued until it is synchronized.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{HashSet, VecDeque};
@@ -12,11 +12,11 @@ use crate::chain::{self, ChainedPlugin, Notification};
 use crate::plugin::Event;
 use crate::state::ContainerKey;
 
-/// How many events a plugin may be behind before it is synchronized.
+/// How many events may be queued for a plugin before it is synchronized.
 const BACKLOG: usize = 10_000;
 
-/// What an event is about. Plugins know a container by its ID alone; which plugin knows which
-/// container is kept by root and ID, or the end of one would be taken for that of another.
+/// The pod or container of an event. Plugins know a container by its ID alone; the daemon keeps by
+/// root and ID which plugin knows it, or the end of one container would be taken for another's.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) enum Subject {
     Pod(String),
@@ -24,7 +24,7 @@ pub(crate) enum Subject {
 }
 
 impl Subject {
-    /// What this event is about.
+    /// The subject of this event.
     pub(super) fn about(notification: &Notification) -> Self {
         match &notification.container {
             Some(container) => Self::Container(ContainerKey {
@@ -54,9 +54,9 @@ enum Phase {
 pub(crate) struct ConnectedPlugin {
     pub(crate) chained: Rc<ChainedPlugin>,
     phase: Cell<Phase>,
-    /// Events that it is sent once it is synchronized.
+    /// Events that it receives once it is synchronized.
     backlog: RefCell<VecDeque<Notification>>,
-    /// The pods and containers that it has heard of.
+    /// The pods and containers that it knows.
     known: RefCell<HashSet<Subject>>,
 }
 
@@ -71,7 +71,7 @@ impl ConnectedPlugin {
         }
     }
 
-    /// `registering` and `configuring` come before a plugin is connected (`roster.rs`).
+    /// Its state; `registering` and `configuring` come before it is connected (`roster.rs`).
     pub(crate) fn state(&self) -> &'static str {
         match self.phase.get() {
             _ if self.chained.plugin.is_gone() => "gone",
@@ -81,7 +81,7 @@ impl ConnectedPlugin {
         }
     }
 
-    /// Has it a strike, or is it gone: may a newcomer of the same name replace it (D13)?
+    /// Whether it has a strike or is gone: a new plugin of the same name may replace it then (D13).
     pub(crate) fn is_doubtful(&self) -> bool {
         self.chained.has_strikes() || self.is_gone()
     }
@@ -91,28 +91,28 @@ impl ConnectedPlugin {
         self.phase.get() == Phase::Gone || self.chained.plugin.is_gone()
     }
 
-    /// Whether it is asked and notified at once.
+    /// Whether requests and events go to it at once.
     pub(super) fn is_synchronized(&self) -> bool {
         self.phase.get() == Phase::Synchronized && !self.chained.plugin.is_gone()
     }
 
-    /// Whether it has heard of this pod or container.
+    /// Whether it knows this pod or container.
     pub(super) fn knows(&self, subject: &Subject) -> bool {
         self.known.borrow().contains(subject)
     }
 
-    /// It has not heard of this pod or container, or must not hear more.
+    /// It does not know this pod or container, or must receive no more of its events.
     pub(super) fn forget(&self, subject: &Subject) {
         self.known.borrow_mut().remove(subject);
     }
 
-    /// It is gone from the registry.
+    /// It was removed from the registry.
     pub(super) fn mark_gone(&self) {
         self.phase.set(Phase::Gone);
     }
 
-    /// Notes what this event makes known or forgotten; tells whether the plugin is to be notified
-    /// now. A plugin that is still being synchronized gets the event into its backlog.
+    /// Notes that this event makes its subject known or forgotten; returns whether the plugin is to
+    /// be notified now. While it is being synchronized, the event is queued in its backlog.
     pub(super) fn admits(&self, notification: &Notification, subject: &Subject) -> bool {
         let begins = matches!(notification.event, Event::RunPodSandbox | Event::CreateContainer);
         let ends = matches!(notification.event, Event::RemovePodSandbox | Event::RemoveContainer);
@@ -135,7 +135,7 @@ impl ConnectedPlugin {
         !is_synchronizing
     }
 
-    /// Queues an event until the plugin is synchronized. A plugin that is sent them more slowly
+    /// Queues an event until the plugin is synchronized. A plugin that takes events more slowly
     /// than they happen would never be: it is disconnected.
     fn queue(&self, notification: &Notification) {
         let mut backlog = self.backlog.borrow_mut();
@@ -155,16 +155,16 @@ impl ConnectedPlugin {
         self.backlog.borrow_mut().truncate(length);
     }
 
-    /// Sends a synchronized plugin what happened meanwhile; it takes part from then on.
+    /// Sends a synchronized plugin the queued events; it takes part from then on.
     pub(crate) async fn catch_up(&self) {
         loop {
             let next = self.backlog.borrow_mut().pop_front();
             let Some(notification) = next else { break };
-            // A CreateContainer comes too late to change anything; the plugin hears of the
-            // container all the same, and its answer is not applied.
+            // A CreateContainer comes too late to change anything; the plugin is notified of the
+            // container all the same, and its reply is not applied.
             let alone = [Rc::clone(&self.chained)];
             for failure in chain::notify_all(&alone, &notification).await {
-                info!("{failure}, after the fact: it was not synchronized in time to be asked");
+                info!("{failure} (ignored: the event came before the plugin was synchronized)");
             }
         }
         if self.phase.get() == Phase::Synchronizing {
@@ -173,7 +173,7 @@ impl ConnectedPlugin {
     }
 }
 
-/// Adds to a backlog that holds so many; one that is full is of no use any more.
+/// Adds to a backlog of at most `most`; a full one is of no use any more.
 fn push<T: Clone>(backlog: &mut VecDeque<T>, next: &T, most: usize) -> Result<(), String> {
     if backlog.len() >= most {
         *backlog = VecDeque::new();

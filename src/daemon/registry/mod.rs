@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The registered plugins: which of them is notified of what, in which order, and what each has
-//! heard of. How plugins are asked is `chain`'s.
+//! The registered plugins: which plugin receives which event, in which order, and which pods and
+//! containers each knows. How plugins are asked is `chain`'s.
 //!
 //! Invariant: each plugin sees each pod and container exactly once, by Synchronize or by event.
-//! A plugin that is still being synchronized keeps nobody waiting: what happens meanwhile is
-//! queued for it and sent afterwards.
+//! No event waits for a plugin that is still being synchronized: the events are queued for it and
+//! sent afterwards.
 //!
-//! It never accepts a connection and changes no record. It imports `watch`.
+//! These modules accept no connection and change no record. They import `watch`.
 
 pub(crate) mod connected;
 pub(crate) mod recording;
@@ -36,7 +36,7 @@ use socket::PluginSocket;
 /// The NRI version that the daemon speaks.
 pub const NRI_VERSION: &str = "v0.12.5";
 
-/// Which plugins were skipped in one request, and why.
+/// The plugins that were skipped in one request, and why.
 #[derive(Default)]
 pub(crate) struct Skips(pub(crate) RefCell<Vec<Skipped>>);
 
@@ -52,9 +52,9 @@ pub(crate) struct Registry {
     connected: RefCell<Vec<Rc<ConnectedPlugin>>>,
     /// Connections that are not registered yet, and plugins that disconnected lately.
     pub(crate) roster: Roster,
-    /// Who records what plugins are sent.
+    /// Recordings of the requests to plugins.
     pub(crate) recorders: Recorders,
-    /// Who has the socket that plugins connect to.
+    /// The state of the socket to which plugins connect.
     pub(crate) socket: PluginSocket,
     /// Plugins that creates wait for.
     pub(crate) returning: ReturningPlugins,
@@ -99,7 +99,7 @@ impl Registry {
             .any(|chained| chained.id() == name || chained.plugin.name() == name)
     }
 
-    /// Waits for the plugins that are expected back, bounded (D14); returns at once where none is.
+    /// Waits for the plugins that are expected back, bounded (D14); returns at once if there is none.
     pub(crate) async fn wait_for_returning(&self) {
         self.returning.wait(|name| self.is_present(name)).await;
     }
@@ -109,8 +109,8 @@ impl Registry {
         self.roster.rows(&self.connected())
     }
 
-    /// Adds a plugin that knows `snapshot` from the Synchronize that it is about to get. From here
-    /// on events reach it, queued until it has caught up.
+    /// Adds a plugin that knows `snapshot` from the Synchronize that it is about to get. Events
+    /// reach it from here on, queued until it has caught up.
     pub(crate) fn add(
         &self,
         chained: ChainedPlugin,
@@ -126,7 +126,7 @@ impl Registry {
         plugin
     }
 
-    /// Removes a plugin: it is asked and notified no more.
+    /// Removes a plugin: it receives no request and no event any more.
     pub(crate) fn remove(&self, plugin: &Rc<ConnectedPlugin>, why: &str) {
         plugin.mark_gone();
         let mut connected = self.connected.borrow_mut();
@@ -136,8 +136,8 @@ impl Registry {
         }
     }
 
-    /// The plugins to be notified now; those still being synchronized get the event into their
-    /// backlog. What the event makes known or forgotten is noted in the same step.
+    /// The plugins to be notified now; for plugins still being synchronized the event is queued.
+    /// That it makes its subject known or forgotten is noted in the same step.
     pub(crate) fn subscribers(&self, notification: &Notification) -> Vec<Rc<ChainedPlugin>> {
         self.recorders.notification(notification);
         let subject = Subject::about(notification);
@@ -146,7 +146,7 @@ impl Registry {
         subscribers.map(|plugin| Rc::clone(&plugin.chained)).collect()
     }
 
-    /// These were not asked about the beginning that failed: they must not hear of its undoing.
+    /// These plugins were not asked about a beginning that failed: they must not receive its rollback.
     pub(crate) fn forget_unasked(
         &self,
         plugins: &[Rc<ChainedPlugin>],
@@ -160,7 +160,7 @@ impl Registry {
         }
     }
 
-    /// Plugins that were too busy to be asked about this beginning do not hear of what follows.
+    /// Plugins that were too busy to be asked about this beginning receive no later events of it.
     pub(crate) fn forget_busy(
         &self,
         subscribers: &[Rc<ChainedPlugin>],
@@ -172,8 +172,8 @@ impl Registry {
         self.forget_unasked(&plugins, notification);
     }
 
-    /// Notifies every subscriber in turn; the first failure ends it.
-    /// The first value is which plugins were skipped.
+    /// Notifies every subscriber in turn; the first failure ends it. The first value has the
+    /// plugins that were skipped.
     pub(crate) async fn notify_until_refused(
         &self,
         notification: &Notification,
@@ -192,7 +192,7 @@ impl Registry {
         (skipped, Err(failure))
     }
 
-    /// Notifies plugins of a beginning that happened without them, if they do not know of it yet.
+    /// Notifies plugins that do not know a beginning which happened without the daemon.
     pub(crate) async fn notify_late(&self, notification: &Notification) {
         let subject = Subject::about(notification);
         let connected = self.connected();
@@ -208,11 +208,11 @@ impl Registry {
             plugin.truncate_backlog(length);
         }
         for failure in chain::notify_all(&subscribers, notification).await {
-            info!("{failure}, after the fact: {} went past the daemon", subject.id());
+            info!("{failure} (ignored: {} was created without the daemon)", subject.id());
         }
     }
 
-    /// Notifies every subscriber in turn, whatever they answer: it has happened. Returns the
+    /// Notifies every subscriber in turn, whatever they reply: the event has happened. Returns the
     /// updates of other containers that they ask for.
     pub(crate) async fn notify_all(&self, notification: &Notification) -> Option<Updated> {
         let subscribers = self.subscribers(notification);

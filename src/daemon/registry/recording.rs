@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Recordings: every request of the runtime side as plugins are sent it, one JSON line each, in
-//! the form that `replay` reads. A recording that cannot keep up is ended; it never holds up a
-//! container. Nothing is recorded unless somebody asked for it.
+//! Recordings: every request to plugins as it is sent, one JSON line each, in the form that `replay`
+//! reads. A recording that cannot keep up is ended; it never delays a container. Without a client
+//! that asks for one, nothing is recorded.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -16,7 +16,7 @@ use crate::plugin::{Event, api};
 
 use crate::clock::now;
 
-/// Requests that a reader may be behind.
+/// How many requests may be queued for the reader of a recording.
 const BACKLOG: usize = 1024;
 
 /// All recordings.
@@ -40,7 +40,7 @@ impl Recorders {
         !self.listeners.borrow().is_empty()
     }
 
-    /// An event; not those that carry more than pod and container.
+    /// Records an event, unless its request has more than pod and container.
     pub(crate) fn notification(&self, notification: &Notification) {
         if !self.is_on() || notification.event == Event::UpdateContainer {
             return;
@@ -65,17 +65,17 @@ impl Recorders {
         self.request(*event, &request);
     }
 
-    /// A whole request.
+    /// Records a whole request.
     pub(crate) fn request(&self, event: Event, request: &dyn MessageDyn) {
         if !self.is_on() {
             return;
         }
         self.count.set(self.count.get() + 1);
         let (id, request) = (self.count.get(), show(request));
-        self.say(&json!({"id": id, "at": now(), "call": event.name(), "request": request}));
+        self.send(&json!({"id": id, "at": now(), "call": event.name(), "request": request}));
     }
 
-    fn say(&self, line: &Value) {
+    fn send(&self, line: &Value) {
         let line: Rc<str> = format!("{line}\n").into();
         self.listeners.borrow_mut().retain(|listener| listener.try_send(Rc::clone(&line)).is_ok());
     }

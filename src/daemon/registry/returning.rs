@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The plugins that creates wait for after a daemon start (D14), and the wait. Which plugins these
-//! are is decided in `plugins`.
+//! The plugins that creates wait for after a daemon start (D14), and the wait. `plugins` decides
+//! which plugins these are.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -13,13 +13,13 @@ use tracing::{info, warn};
 
 use crate::daemon::watch::pidfd;
 
-/// How often it is looked whether the process of an expected plugin has exited.
+/// How often the processes of expected plugins are checked for their exit.
 const EXIT_CHECK: Duration = Duration::from_millis(200);
 
-/// A plugin that is waited for.
+/// A plugin that creates wait for.
 #[derive(Debug, Default)]
 pub(crate) struct ExpectedPlugin {
-    /// The process with which it is over, where nothing would start another one.
+    /// The process whose exit ends the wait, where nothing would start another one.
     pub(crate) process: Option<OwnedFd>,
 }
 
@@ -35,13 +35,13 @@ impl ExpectedPlugin {
 pub(crate) struct ReturningPlugins {
     expected: RefCell<BTreeMap<String, ExpectedPlugin>>,
     until: Cell<Option<Instant>>,
-    /// Until when the wait lasts that was logged.
+    /// The deadline of the wait that was logged last.
     logged: Cell<Option<Instant>>,
     arrived: Notify,
 }
 
 impl ReturningPlugins {
-    /// Creates wait for these from now on, for so long at most.
+    /// Lets creates wait for these plugins from now on, for `at_most`.
     pub(crate) fn expect_all(&self, expected: BTreeMap<String, ExpectedPlugin>, at_most: Duration) {
         if !expected.is_empty() {
             self.until.set(Some(Instant::now() + at_most));
@@ -49,7 +49,7 @@ impl ReturningPlugins {
         *self.expected.borrow_mut() = expected;
     }
 
-    /// Creates wait for the plugin `id`, which is started anew, as they do after a daemon start.
+    /// Lets creates wait for the restarted plugin `id`, as they do after a daemon start.
     pub(crate) fn expect(&self, id: &str, at_most: Duration) {
         let mut expected = self.expected.borrow_mut();
         if self.until.get().is_none() {
@@ -59,7 +59,7 @@ impl ReturningPlugins {
         self.until.set(Some(Instant::now() + at_most));
     }
 
-    /// No create waits for any plugin.
+    /// Lets no create wait for any plugin.
     pub(crate) fn expect_none(&self) {
         self.expected.borrow_mut().clear();
         self.until.set(None);
@@ -103,7 +103,7 @@ impl ReturningPlugins {
         }
     }
 
-    /// ExpectedPlugin plugins that are not present and may still come.
+    /// Expected plugins that are not present and may still come.
     fn late(&self, is_present: impl Fn(&str) -> bool) -> Vec<String> {
         let expected = self.expected.borrow();
         let late = expected

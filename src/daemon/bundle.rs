@@ -3,7 +3,7 @@
 //! one beside it, restoring the engine's, removing temporary names. The wrapper exchanges the two
 //! files; until then the bundle is as the engine wrote it.
 //!
-//! This module decides nothing about the contents of a document. It imports `node`.
+//! It never decides about the contents of a document. It imports `node`.
 
 use std::os::fd::OwnedFd;
 use std::path::Path;

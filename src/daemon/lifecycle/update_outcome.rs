@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The outcome of an `update`, once its runtime process has exited (D21): its values hold, or the
 //! values in force are written again.
-//! was in force is written again.
 
 use std::rc::Rc;
 

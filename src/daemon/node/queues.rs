@@ -1,6 +1,6 @@
-//! Queues between modules of the daemon: container processes to watch, and pods to follow. The
+// SPDX-License-Identifier: Apache-2.0
+//! Queues between rooms of the daemon: container processes to watch, and pods to follow. The
 //! sender does not know the receiver.
-//! leaves it does not know who takes it.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;

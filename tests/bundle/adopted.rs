@@ -40,6 +40,27 @@ fn a_container_that_went_past_is_shown_to_plugins_and_its_end_is_told() {
 }
 
 #[test]
+fn an_adopted_container_has_the_times_of_its_process() {
+    let mut host = without_a_daemon();
+    let seconds = || std::time::UNIX_EPOCH.elapsed().unwrap().as_secs();
+    let before = seconds();
+    succeeds(&host.create("c1"));
+    succeeds(&host.verb(&["start", "c1"]));
+    succeeds(&host.create("c2"));
+    host.start_daemon();
+    let times = |id: &str| {
+        let document = host.admin(&["explain", id]);
+        ["created_at", "started_at"].map(|key| document[key].as_u64().unwrap() / 1_000_000_000)
+    };
+    // The kernel counts from the boot, whose time is known to the second.
+    let is_of_now = |time: u64| (before - 2..=seconds() + 2).contains(&time);
+    let [created, started] = times("c1");
+    assert!(is_of_now(created) && is_of_now(started), "{before}: {created} {started}");
+    let [created, started] = times("c2");
+    assert!(is_of_now(created) && started == 0, "{before}: {created} {started}");
+}
+
+#[test]
 fn a_delete_that_is_under_way_when_the_daemon_comes_is_followed_to_its_end() {
     let mut host = without_a_daemon();
     host.start_daemon();

@@ -251,7 +251,7 @@ fn check_tells_a_daemon_that_is_older_than_its_program_or_configuration() {
     install(b"");
     assert_eq!(against(&host), [""; 0], "the same bytes installed once more are no other program");
     install(b"newer");
-    let older = format!("older than its program {} (nri-runc nri restart)", program.display());
+    let older = format!("older than its executable {} (nri-runc nri restart)", program.display());
     assert_eq!(against(&host), std::slice::from_ref(&older));
     let text = host.read("config.toml");
     host.write("config.toml", &format!("# a comment\n{text}"));

@@ -122,7 +122,7 @@ fn with_default_a_plain_run_is_ours_and_another_runtime_is_still_to_be_had() {
     stays(&docker, &id);
     let forced = docker.registers("uninstall", &["--force"]);
     let said = text(&forced);
-    assert!(said.contains("1 containers need"), "{said}");
+    assert!(said.contains("1 container still uses"), "{said}");
     // At a reload it would keep us as its default, with no entry to call.
     assert!(said.contains("next: systemctl restart docker"), "{said}");
     assert_eq!(settings(&docker), before);

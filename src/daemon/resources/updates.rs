@@ -327,7 +327,7 @@ mod tests {
                 panic!("{state:?}")
             };
             let why = why.to_string();
-            assert!(why.contains("200 updates wait"), "{why}");
+            assert!(why.contains("200 updates already wait"), "{why}");
         }
         assert_eq!(is_deferred(Lifecycle::Stopped, DEFERRED).ok(), Some(false));
     }

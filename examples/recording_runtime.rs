@@ -31,7 +31,7 @@ pub extern "C" fn main(_: c_int, _: *const *const c_char) -> c_int {
     let cwd = std::fs::read_link("/proc/self/cwd").unwrap_or_default();
     record.extend_from_slice(cwd.as_os_str().as_encoded_bytes());
     let Ok(own) = std::fs::read_link("/proc/self/exe") else { return 1 };
-    let _test_sees_it = nri_runc::files::replace(&own.with_extension("record"), &record);
+    let _test_sees_it = nri_runc::testing::files::replace(&own.with_extension("record"), &record);
     let _nobody_reads = std::io::stdout().write_all(b"out\n");
     let _nobody_reads = std::io::stderr().write_all(b"err\n");
     7

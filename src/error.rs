@@ -13,7 +13,7 @@ use std::io;
 use crate::text::printable;
 
 /// What a fallible function of ours returns.
-pub type Result<T> = std::result::Result<T, Error>;
+pub(crate) type Result<T> = std::result::Result<T, Error>;
 
 /// Phrases that containerd, CRI-O, Docker and Podman look for in a runtime's error text.
 /// None of our own messages may contain one.
@@ -115,7 +115,7 @@ impl From<nix::errno::Errno> for Error {
 }
 
 /// Adds context to any result whose error can become an [`Error`].
-pub trait Context<T> {
+pub(crate) trait Context<T> {
     /// Says what was being done, and to what; evaluated only on failure.
     fn doing<S: Into<String>>(self, doing: impl FnOnce() -> S) -> Result<T>;
 }
@@ -127,7 +127,7 @@ impl<T, E: Into<Error>> Context<T> for std::result::Result<T, E> {
 }
 
 /// Renders an operating system error without the phrases that engines look for.
-pub fn in_our_words(error: &io::Error) -> String {
+pub(crate) fn in_our_words(error: &io::Error) -> String {
     use nix::errno::Errno;
     let Some(raw) = error.raw_os_error() else { return one_line(&error.to_string()) };
     let errno = Errno::from_raw(raw);
@@ -154,7 +154,7 @@ pub fn in_our_words(error: &io::Error) -> String {
 /// Makes foreign text (a plugin's reason, a parser's complaint) fit into one of our lines:
 /// line breaks become blanks, what a terminal would act on an escape, and reserved phrases lose
 /// their blanks to underscores.
-pub fn quoted(text: &str) -> String {
+pub(crate) fn quoted(text: &str) -> String {
     let mut line = one_line(text);
     for phrase in RESERVED_PHRASES {
         while let Some(at) = line.to_ascii_lowercase().find(phrase) {

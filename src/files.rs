@@ -20,13 +20,13 @@ use crate::error::{Context, Error, Result};
 use crate::fnv::fnv128;
 
 /// The largest `config.json` that we read, in bytes. Engines write 4 to 300 KB.
-pub const DOCUMENT_LIMIT: u64 = 16 << 20;
+pub(crate) const DOCUMENT_LIMIT: u64 = 16 << 20;
 
 /// Makes a directory of ours, 0700, and refuses one that others could write to (D11).
 ///
 /// # Errors
 /// Fails when it cannot be made, is a link, belongs to somebody else or is open to others.
-pub fn make_private_dir(path: &Path) -> Result<()> {
+pub(crate) fn make_private_dir(path: &Path) -> Result<()> {
     std::fs::DirBuilder::new()
         .recursive(true)
         .mode(0o700)
@@ -45,7 +45,7 @@ pub fn make_private_dir(path: &Path) -> Result<()> {
 ///
 /// # Errors
 /// Fails when `path` is missing or no directory.
-pub fn open_dir(path: &Path) -> Result<OwnedFd> {
+pub(crate) fn open_dir(path: &Path) -> Result<OwnedFd> {
     let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
     let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
     openat(AT_FDCWD, path, flags, Mode::empty()).doing(|| format!("opening {}", path.display()))
@@ -91,7 +91,7 @@ impl Original {
 ///
 /// # Errors
 /// Fails when it is missing, a link, a fifo, too large or unreadable.
-pub fn read_at(dir: impl AsFd, name: &str) -> Result<Original> {
+pub(crate) fn read_at(dir: impl AsFd, name: &str) -> Result<Original> {
     read_with(dir, name, OFlag::O_NOFOLLOW)
 }
 
@@ -99,7 +99,7 @@ pub fn read_at(dir: impl AsFd, name: &str) -> Result<Original> {
 ///
 /// # Errors
 /// Fails when it, or what it leads to, is missing, no regular file, too large or unreadable.
-pub fn read_through_link_at(dir: impl AsFd, name: &str) -> Result<Original> {
+pub(crate) fn read_through_link_at(dir: impl AsFd, name: &str) -> Result<Original> {
     let stat = nix::sys::stat::fstatat(&dir, name, AtFlags::AT_SYMLINK_NOFOLLOW);
     if !stat.is_ok_and(|stat| stat.st_mode & nix::libc::S_IFMT == nix::libc::S_IFLNK) {
         return read_at(dir, name);
@@ -144,7 +144,7 @@ fn label_of(fd: &OwnedFd) -> Option<Vec<u8>> {
 ///
 /// # Errors
 /// Fails when the name is taken, or the file system refuses.
-pub fn create_at(dir: impl AsFd, name: &str, bytes: &[u8], like: &Original) -> Result<u64> {
+pub(crate) fn create_at(dir: impl AsFd, name: &str, bytes: &[u8], like: &Original) -> Result<u64> {
     let flags =
         OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
     let fd = openat(&dir, name, flags, Mode::from_bits_truncate(0o600))
@@ -174,12 +174,12 @@ fn fill(fd: OwnedFd, bytes: &[u8], like: &Original) -> Result<u64> {
 }
 
 /// Removes `name` from `dir`; that it is gone already is fine.
-pub fn remove_at(dir: impl AsFd, name: &str) {
+pub(crate) fn remove_at(dir: impl AsFd, name: &str) {
     let _gone_already = unlinkat(dir, name, UnlinkatFlags::NoRemoveDir);
 }
 
 /// The inode that `name` in `dir` means now, if any.
-pub fn inode_at(dir: impl AsFd, name: &str) -> Option<u64> {
+pub(crate) fn inode_at(dir: impl AsFd, name: &str) -> Option<u64> {
     let flags = AtFlags::AT_SYMLINK_NOFOLLOW;
     nix::sys::stat::fstatat(dir, name, flags).ok().map(|stat| stat.st_ino)
 }
@@ -187,12 +187,12 @@ pub fn inode_at(dir: impl AsFd, name: &str) -> Option<u64> {
 /// What tells one content from another: its length and FNV-1a of 128 bits. It is kept on disk, so
 /// it never changes. It withstands accidents, not attacks: whoever can write a document can write
 /// the original just as well.
-pub fn fingerprint(bytes: &[u8]) -> String {
+pub(crate) fn fingerprint(bytes: &[u8]) -> String {
     format!("{}:{:032x}", bytes.len(), fnv128(bytes))
 }
 
 /// The directory that a descriptor means, as the kernel names it.
-pub fn path_of(dir: &OwnedFd) -> Option<String> {
+pub(crate) fn path_of(dir: &OwnedFd) -> Option<String> {
     use std::os::fd::AsRawFd;
     let path = std::fs::read_link(format!("/proc/self/fd/{}", dir.as_raw_fd())).ok()?;
     path.into_os_string().into_string().ok().filter(|path| path.starts_with('/'))
@@ -203,7 +203,7 @@ pub fn path_of(dir: &OwnedFd) -> Option<String> {
 ///
 /// # Errors
 /// Fails when the file system refuses; `name` is what it was then.
-pub fn exchange_at(dir: impl AsFd, new: &str, name: &str) -> Result<()> {
+pub(crate) fn exchange_at(dir: impl AsFd, new: &str, name: &str) -> Result<()> {
     // rustix, because nix has renameat2 for glibc only.
     let flags = rustix::fs::RenameFlags::EXCHANGE;
     match rustix::fs::renameat_with(&dir, new, &dir, name, flags) {
@@ -234,7 +234,7 @@ fn rename_in_turn(dir: impl AsFd, new: &str, name: &str) -> Result<()> {
 }
 
 /// What an exchange with `new` that was cut short may leave behind.
-pub fn kept_name(new: &str) -> String {
+pub(crate) fn kept_name(new: &str) -> String {
     format!("{new}.kept")
 }
 
@@ -243,7 +243,7 @@ pub fn kept_name(new: &str) -> String {
 ///
 /// # Errors
 /// Fails when the directory is gone, full or read-only.
-pub fn write_at(dir: impl AsFd, name: &str, bytes: &[u8]) -> Result<()> {
+pub(crate) fn write_at(dir: impl AsFd, name: &str, bytes: &[u8]) -> Result<()> {
     let flags =
         OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_TRUNC | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
     let fd = openat(&dir, name, flags, Mode::S_IRUSR | Mode::S_IWUSR)
@@ -256,7 +256,7 @@ pub fn write_at(dir: impl AsFd, name: &str, bytes: &[u8]) -> Result<()> {
 ///
 /// # Errors
 /// Fails when the directory is gone, full or read-only; the old file is intact then.
-pub fn replace_at(dir: impl AsFd, name: &str, bytes: &[u8]) -> Result<()> {
+pub(crate) fn replace_at(dir: impl AsFd, name: &str, bytes: &[u8]) -> Result<()> {
     let temporary = format!(".{name}.new");
     let renamed = write_at(&dir, &temporary, bytes).and_then(|()| {
         renameat(&dir, temporary.as_str(), &dir, name).doing(|| format!("writing {name}"))
@@ -272,7 +272,7 @@ pub fn replace_at(dir: impl AsFd, name: &str, bytes: &[u8]) -> Result<()> {
 ///
 /// # Errors
 /// Fails when it is missing or unreadable.
-pub fn read_small(path: &Path) -> std::io::Result<Vec<u8>> {
+pub(crate) fn read_small(path: &Path) -> std::io::Result<Vec<u8>> {
     // Not std: it would ask for the size, which files of the kernel do not tell, and start small.
     let fd = openat(AT_FDCWD, path, OFlag::O_RDONLY | OFlag::O_CLOEXEC, Mode::empty())?;
     let mut bytes = Vec::with_capacity(4096);
@@ -315,7 +315,7 @@ pub fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
 }
 
 /// Removes a temporary file of [`replace`] whose process is gone; any other file stays.
-pub fn remove_leftover(path: &Path) {
+pub(crate) fn remove_leftover(path: &Path) {
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     let pid = name.strip_prefix('.').and_then(|name| name.rsplit_once('.'));
     let Some(pid) = pid.and_then(|(_, pid)| pid.parse::<i32>().ok()) else { return };

@@ -5,41 +5,41 @@
 //! promised to stay. Start reading at `ARCHITECTURE.md`.
 
 /// What the plugins answered becomes one verdict (pure).
-pub mod adaptation;
+pub(crate) mod adaptation;
 /// `nri-runc nri VERB`, for operators.
-pub mod admin;
+pub(crate) mod admin;
 /// runc's command line, read by a table.
-pub mod argv;
+pub(crate) mod argv;
 /// Resources to cgroup files, as the runtimes would write them.
-pub mod cgroup;
+pub(crate) mod cgroup;
 /// Asking several plugins, and what their answers and silences come to.
-pub mod chain;
+pub(crate) mod chain;
 /// The time of day.
-pub mod clock;
+pub(crate) mod clock;
 /// One table of settings: key, default, meaning.
-pub mod config;
+pub(crate) mod config;
 /// The resident process: one loop over wrappers, plugins and exits.
-pub mod daemon;
+pub(crate) mod daemon;
 /// Bundle and engine facts become NRI messages.
-pub mod describe;
+pub(crate) mod describe;
 /// Plugins asked without a node: `replay` and `adjust`.
-pub mod dry;
+pub(crate) mod dry;
 /// Who called, by evidence, and what that engine's files tell.
-pub mod engine;
+pub(crate) mod engine;
 /// How failures read: one line an operator can act on.
-pub mod error;
+pub(crate) mod error;
 /// Reading and replacing files without following links or leaving halves behind.
-pub mod files;
+pub(crate) mod files;
 /// The FNV-1a hash.
 mod fnv;
 /// Formats of databases and messages, read from bytes.
 mod formats;
 /// The doors to host paths and to side effects that tests can move or break.
-pub mod host;
+pub(crate) mod host;
 /// What wrapper and daemon say to each other.
-pub mod link;
+pub(crate) mod link;
 /// Where the daemon's words go.
-pub mod log;
+pub(crate) mod log;
 /// What only the static build has, for its speed.
 #[cfg(all(target_arch = "x86_64", any(test, target_env = "musl")))]
 mod musl;
@@ -48,16 +48,22 @@ pub mod plugin;
 /// What the kernel tells about a process.
 mod procfs;
 /// What names in an adjustment stand for on this host.
-pub mod resolve;
+pub(crate) mod resolve;
 /// The real runtime: which one, what it can do, and becoming it.
-pub mod runtime;
+pub(crate) mod runtime;
 /// What engines keep in files and behind sockets, fetched with a deadline.
-pub mod sources;
+pub(crate) mod sources;
 /// `config.json`, patched without losing a byte.
-pub mod spec;
+pub(crate) mod spec;
 /// What is known about pods and containers, and its form on disk.
-pub mod state;
+pub(crate) mod state;
+/// What tests, benches and fuzz targets reach, item by item.
+#[doc(hidden)]
+pub mod testing;
 /// Text for people: escapes, times, ages, short ids.
-pub mod text;
+pub(crate) mod text;
 /// One process per verb: ask, put in place, exec.
-pub mod wrapper;
+pub(crate) mod wrapper;
+
+pub use admin::run as run_admin;
+pub use wrapper::run as run_wrapper;

@@ -8,7 +8,7 @@
 //! blocking socket; the daemon has its own asynchronous reader.
 
 use std::ffi::OsString;
-use std::io::{Read, Write};
+use std::io::Read;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
 use crate::error::{Error, Result};
@@ -17,16 +17,16 @@ use crate::error::{Error, Result};
 pub const PROTOCOL: u32 = 1;
 
 /// Folder of the run directory in which a wrapper leaves what it refused without the daemon.
-pub const REFUSED_DIR: &str = "refused";
+pub(crate) const REFUSED_DIR: &str = "refused";
 
 /// At most so many refusals are kept there, the newest.
-pub const REFUSAL_NOTES: usize = 128;
+pub(crate) const REFUSAL_NOTES: usize = 128;
 
 /// The largest frame, in bytes: Linux allows 6 MiB of argv and environment at most.
-pub const FRAME_LIMIT: u32 = 8 << 20;
+pub(crate) const FRAME_LIMIT: u32 = 8 << 20;
 
 /// Engine variables that the wrapper passes on; nothing else of the environment leaves it.
-pub const ENGINE_VARIABLES: [&str; 6] = [
+pub(crate) const ENGINE_VARIABLES: [&str; 6] = [
     "GRPC_ADDRESS",
     "NAMESPACE",
     "TTRPC_ADDRESS",
@@ -436,14 +436,6 @@ pub fn read_frame(stream: &mut impl Read) -> Result<Vec<u8>> {
     let mut frame = vec![0_u8; usize::try_from(length).unwrap_or(0)];
     stream.read_exact(&mut frame)?;
     Ok(frame)
-}
-
-/// Writes one frame to a blocking stream.
-///
-/// # Errors
-/// Fails when the other side is gone.
-pub fn write_frame(stream: &mut impl Write, frame: &[u8]) -> Result<()> {
-    stream.write_all(frame).map_err(Error::from)
 }
 
 #[cfg(test)]

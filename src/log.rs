@@ -27,7 +27,7 @@ static LEVEL: OnceLock<reload::Handle<LevelFilter, Registry>> = OnceLock::new();
 static SHOWN_BY: OnceLock<String> = OnceLock::new();
 
 /// Starts logging according to the configuration. `foreground`: `auto` means stderr.
-pub fn start(config: &Config, foreground: bool) {
+pub(crate) fn start(config: &Config, foreground: bool) {
     let target = target(config, foreground);
     let _first = SHOWN_BY.set(target.shown_by());
     let level = config.log_level.parse().unwrap_or(LevelFilter::INFO);
@@ -51,13 +51,13 @@ pub fn start(config: &Config, foreground: bool) {
 }
 
 /// Changes the level from now on; whether that could be done.
-pub fn set_level(level: &str) -> bool {
+pub(crate) fn set_level(level: &str) -> bool {
     let Ok(level) = level.parse::<LevelFilter>() else { return false };
     LEVEL.get().is_some_and(|handle| handle.reload(level).is_ok())
 }
 
 /// How a person reads what this process logs: mostly a command.
-pub fn shown_by() -> &'static str {
+pub(crate) fn shown_by() -> &'static str {
     SHOWN_BY.get().map_or("", String::as_str)
 }
 

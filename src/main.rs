@@ -21,9 +21,9 @@ static ALLOCATOR: dlmalloc::GlobalDlmalloc = dlmalloc::GlobalDlmalloc;
 pub extern "C" fn main(argc: c_int, argv: *const *const c_char) -> c_int {
     let words = words_of(argc, argv);
     if words.get(1).is_some_and(|word| word == "nri") {
-        nri_runc::admin::run(&words).into()
+        nri_runc::run_admin(&words).into()
     } else {
-        nri_runc::wrapper::run(&words).into()
+        nri_runc::run_wrapper(&words).into()
     }
 }
 

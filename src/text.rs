@@ -9,7 +9,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 /// Makes foreign text (names, annotations, error texts) fit into one cell or one line: control
 /// characters, line breaks, marks of direction, and characters without a glyph become escapes
 /// such as `\n` and `\u{202e}`.
-pub fn printable(text: &str) -> String {
+pub(crate) fn printable(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     for c in text.chars() {
         push(&mut shown, c);
@@ -18,7 +18,7 @@ pub fn printable(text: &str) -> String {
 }
 
 /// The same for a whole page: its line ends and tabs are its own and stay.
-pub fn printable_page(page: &str) -> String {
+pub(crate) fn printable_page(page: &str) -> String {
     let mut shown = String::with_capacity(page.len());
     let mut left = page.chars().peekable();
     while let Some(c) = left.next() {
@@ -78,7 +78,7 @@ fn date_and_time(seconds: u64) -> String {
 }
 
 /// A span of time in at most two units, as `kubectl` shows ages: `42s`, `3m7s`, `5h`, `12d`.
-pub fn span(seconds: u64) -> String {
+pub(crate) fn span(seconds: u64) -> String {
     let (days, hours, minutes) = (seconds / 86_400, seconds / 3600, seconds / 60);
     let mut shown = String::new();
     let _infallible = match (days, hours, minutes) {
@@ -95,7 +95,7 @@ pub fn span(seconds: u64) -> String {
 }
 
 /// How long ago `nanos` (Unix time) was; a dash for a time that is not known.
-pub fn age(nanos: i64, now: SystemTime) -> String {
+pub(crate) fn age(nanos: i64, now: SystemTime) -> String {
     let Some(nanos) = u64::try_from(nanos).ok().filter(|nanos| *nanos > 0) else {
         return "-".to_owned();
     };
@@ -104,7 +104,7 @@ pub fn age(nanos: i64, now: SystemTime) -> String {
 }
 
 /// A number with its noun: `1 pod`, `2 pods`.
-pub fn counted(count: usize, noun: &str) -> String {
+pub(crate) fn counted(count: usize, noun: &str) -> String {
     let ending = if count == 1 { "" } else { "s" };
     format!("{count} {noun}{ending}")
 }

@@ -10,7 +10,7 @@ use std::fmt::Write as _;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 
-use nri_runc::argv::{self, CommandLine, ResourcesFlag, Verb};
+use nri_runc::testing::argv::{self, CommandLine, ResourcesFlag, Verb};
 use proptest::prelude::{Strategy, any, prop, prop_assert, prop_assert_eq, prop_oneof, proptest};
 use test_support::corpus;
 
@@ -134,7 +134,7 @@ fn rewrite(path: &Path) {
             let _infallible = writeln!(text, "    by stdin: {}", line.join(" "));
         }
     }
-    nri_runc::files::replace(path, text.as_bytes()).expect("the corpus can be written");
+    nri_runc::testing::files::replace(path, text.as_bytes()).expect("the corpus can be written");
 }
 
 /// Words that are likely to matter, next to any bytes at all.

@@ -15,11 +15,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use nri_runc::describe;
-use nri_runc::engine::{self, DetectedEngine, FetchedFacts, Role, StoreRecord};
-use nri_runc::host::Host;
 use nri_runc::plugin::api;
-use nri_runc::sources::Sources;
+use nri_runc::testing::describe;
+use nri_runc::testing::engine::{self, DetectedEngine, FetchedFacts, Role, StoreRecord};
+use nri_runc::testing::host::Host;
+use nri_runc::testing::sources::Sources;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -27,7 +27,6 @@ use serde_json::{Value, json};
 #[serde(deny_unknown_fields)]
 struct Call {
     id: String,
-    root: String,
     bundle: String,
     parent: Vec<String>,
     grandparent: Vec<String>,
@@ -99,7 +98,6 @@ fn play(name: &str) -> Came {
         call.variables.into_iter().map(|(key, value)| (key, value.into())).collect();
     let call = engine::CallerInfo {
         id: &call.id,
-        root: &call.root,
         bundle: &call.bundle,
         parent: &parent,
         grandparent: &grandparent,
@@ -174,7 +172,7 @@ fn each_call_comes_out_as_its_folder_says() {
             let got = format!("{got:#}\n");
             if is_blessing() {
                 std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-                nri_runc::files::replace(&path, got.as_bytes()).unwrap();
+                nri_runc::testing::files::replace(&path, got.as_bytes()).unwrap();
             }
             let wanted = std::fs::read_to_string(&path).unwrap_or_default();
             if wanted != got {
@@ -300,7 +298,7 @@ fn is_kept(page: &str, mark: &str, wanted: &str) {
     let (shown, after) = rest.split_once(end).unwrap();
     if is_blessing() {
         let page = [before, &begin, wanted, end, after].concat();
-        nri_runc::files::replace(&path, page.as_bytes()).unwrap();
+        nri_runc::testing::files::replace(&path, page.as_bytes()).unwrap();
     } else {
         assert!(
             shown == wanted,

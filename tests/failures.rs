@@ -9,11 +9,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
-use nri_runc::adaptation::{Creation, DefaultValidator, Merged};
-use nri_runc::chain::{self, Cause, ChainError, ChainedPlugin, Notification, Participants};
-use nri_runc::config::{OnFailure, PluginSettings};
 use nri_runc::plugin::stub::Stub;
-use nri_runc::plugin::{Event, PluginIdentity, Settings, Upcalls, api, handshake};
+use nri_runc::plugin::{Event, api};
+use nri_runc::testing::adaptation::{Creation, DefaultValidator, Merged};
+use nri_runc::testing::chain::{
+    self, Cause, ChainError, ChainedPlugin, Notification, Participants,
+};
+use nri_runc::testing::config::{OnFailure, PluginSettings};
+use nri_runc::testing::plugin::{PluginIdentity, Settings, Upcalls, handshake};
 use test_support::responding_plugin::{RespondingPlugin, Response, SharedPlugin};
 use tokio::net::UnixStream;
 

@@ -4,9 +4,9 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use nri_runc::plugin::api;
-use nri_runc::resolve::{check_runtime, needs_runtime};
-use nri_runc::runtime::features::{Features, ask};
-use nri_runc::spec::patch::Resolved;
+use nri_runc::testing::resolve::{check_runtime, needs_runtime};
+use nri_runc::testing::runtime::features::{Features, ask};
+use nri_runc::testing::spec::patch::Resolved;
 
 fn runc() -> Option<Features> {
     let runc = test_support::tools::find(&["runc"])?.join("runc");

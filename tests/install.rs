@@ -30,7 +30,7 @@ impl Place {
 
     fn write(&self, path: &str, text: &str) {
         std::fs::create_dir_all(self.root()).unwrap();
-        nri_runc::files::replace(&self.root().join(path), text.as_bytes()).unwrap();
+        nri_runc::testing::files::replace(&self.root().join(path), text.as_bytes()).unwrap();
     }
 
     #[expect(clippy::disallowed_methods, reason = "the script under test")]
@@ -96,7 +96,7 @@ fn the_default_configuration_is_one_that_can_be_read() {
     let place = Place::new();
     place.install(&["--units"]);
     let file = place.root().join("etc/nri-runc/config.toml");
-    let loaded = nri_runc::config::load(Some(&file));
+    let loaded = nri_runc::testing::config::load(Some(&file));
     assert_eq!(loaded.problems, []);
     assert!(!loaded.config.autostart, "systemd runs the daemon then");
     let unit = place.root().join("etc/systemd/system/nri-runc.service");

@@ -78,7 +78,7 @@ impl Place {
     fn write(&self, path: &str, text: &str) {
         let path = self.path(path);
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-        nri_runc::files::replace(&path, text.as_bytes()).unwrap();
+        nri_runc::testing::files::replace(&path, text.as_bytes()).unwrap();
     }
 
     fn mode(&self, path: &str, mode: u32) {
@@ -100,7 +100,7 @@ impl Place {
     fn configuration(&self) -> PathBuf {
         let config = self.root().join("nri-runc.toml");
         let own = format!("run_dir = \"{}\"\n", self.root().join("run/nri-runc").display());
-        nri_runc::files::replace(&config, own.as_bytes()).unwrap();
+        nri_runc::testing::files::replace(&config, own.as_bytes()).unwrap();
         config
     }
 
@@ -160,7 +160,7 @@ fn golden(case: &Path, file: &str, text: &str) {
     let path = case.join(file);
     if std::env::var_os("UPDATE_GOLDEN").is_some() {
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-        nri_runc::files::replace(&path, text.as_bytes()).unwrap();
+        nri_runc::testing::files::replace(&path, text.as_bytes()).unwrap();
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644)).unwrap();
     }
     let wanted = std::fs::read_to_string(&path).unwrap_or_default();

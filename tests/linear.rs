@@ -8,11 +8,11 @@
 
 use std::time::{Duration, Instant};
 
-use nri_runc::adaptation::bounds::{MOST_IN_ALL, MOST_IN_ONE};
-use nri_runc::adaptation::{Creation, Merged, Rights, Updates};
 use nri_runc::plugin::api;
-use nri_runc::spec::overlay;
-use nri_runc::spec::patch::{
+use nri_runc::testing::adaptation::bounds::{MOST_IN_ALL, MOST_IN_ONE};
+use nri_runc::testing::adaptation::{Creation, Merged, Rights, Updates};
+use nri_runc::testing::spec::overlay;
+use nri_runc::testing::spec::patch::{
     CdiDevice, HostFacts, HostMounts, Resolved, patch_anyway, propagating_sources,
 };
 use serde_json::json;
@@ -316,10 +316,10 @@ fn what_plugins_own_survives_an_engines_update_in_linear_time() {
         let merged = overlay::merge_update(held, held, held, false);
         let owners = (0..n).map(|i| (format!("CgroupsUnified[a.k{i}]"), "10-a".to_owned()));
         let mut owners = owners.collect();
-        assert!(!nri_runc::spec::owned::part(&merged.overlay, &owners).is_empty());
-        assert!(!nri_runc::spec::owned::keep_owned(&merged.overlay, |_| true).is_empty());
-        nri_runc::spec::owned::retain(&mut owners, &merged.overlay);
-        nri_runc::spec::owned::undone(&merged.overlay, held);
+        assert!(!nri_runc::testing::spec::owned::part(&merged.overlay, &owners).is_empty());
+        assert!(!nri_runc::testing::spec::owned::keep_owned(&merged.overlay, |_| true).is_empty());
+        nri_runc::testing::spec::owned::retain(&mut owners, &merged.overlay);
+        nri_runc::testing::spec::owned::undone(&merged.overlay, held);
     });
 }
 

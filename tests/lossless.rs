@@ -7,12 +7,20 @@
 //! Reference: ARCHITECTURE.md, invariant "Lossless".
 
 use nri_runc::plugin::api;
-use nri_runc::spec::document::SpecDocument;
-use nri_runc::spec::patch::{PatchedSpec, patch};
+use nri_runc::testing::spec::document::SpecDocument;
+use nri_runc::testing::spec::patch::{HostFacts, PatchError, PatchedSpec, patch_on};
 use proptest::collection::{hash_set, vec};
 use proptest::prelude::*;
 use protobuf::MessageField;
 use serde_json::value::RawValue;
+
+/// Patched for a host of which nothing is known.
+fn patch(
+    document: &[u8],
+    adjustment: &api::ContainerAdjustment,
+) -> Result<PatchedSpec, PatchError> {
+    patch_on(document, adjustment, &HostFacts::default())
+}
 
 /// A stream of decisions; proptest shrinks it.
 struct Choices<'c> {

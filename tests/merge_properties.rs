@@ -7,8 +7,8 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use nri_runc::adaptation::{Creation, MergeError, Merged, Rights, Updates};
 use nri_runc::plugin::api;
+use nri_runc::testing::adaptation::{Creation, MergeError, Merged, Rights, Updates};
 use proptest::prelude::*;
 use protobuf::MessageField;
 

@@ -9,8 +9,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use nri_runc::plugin::stub::Stub;
-use nri_runc::plugin::{
-    Event, Outcome, Plugin, PluginIdentity, SessionError, Settings, Upcalls, api, handshake,
+use nri_runc::plugin::{Event, api};
+use nri_runc::testing::plugin::{
+    Outcome, Plugin, PluginIdentity, SessionError, Settings, Upcalls, handshake,
 };
 use test_support::NoUpdates;
 use tokio::io::AsyncWriteExt;

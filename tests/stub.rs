@@ -7,9 +7,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use nri_runc::plugin::stub::{self, PluginHandler, RuntimeHandle, Stub, async_trait};
-use nri_runc::plugin::{
-    ALL_EVENTS, Event, Outcome, Plugin, PluginIdentity, SessionError, Settings, Upcalls, api,
-    handshake, mux,
+use nri_runc::plugin::{ALL_EVENTS, Event, api};
+use nri_runc::testing::plugin::{
+    Outcome, Plugin, PluginIdentity, SessionError, Settings, Upcalls, handshake, mux,
 };
 use protobuf::MessageDyn;
 use tokio::net::UnixStream;
@@ -330,7 +330,7 @@ async fn a_program_waits_for_its_runtime_and_comes_back_if_it_is_told_to() {
 async fn a_program_that_refuses_its_configuration_does_not_try_again() {
     let temp = tempfile::tempdir().unwrap();
     let config = temp.path().join("config");
-    nri_runc::files::replace(&config, b"bad").unwrap();
+    nri_runc::testing::files::replace(&config, b"bad").unwrap();
     let options = stub::ProgramOptions {
         socket: temp.path().join("nri.sock"),
         id: None,

@@ -242,9 +242,9 @@ fn nothing_is_left_for_later_without_saying_so() {
 #[test]
 fn the_configuration_page_is_the_table_in_the_code() {
     let path = root().join("docs/config.md");
-    let wanted = nri_runc::config::markdown();
+    let wanted = nri_runc::testing::config::markdown();
     if std::env::var_os("UPDATE_GOLDEN").is_some() {
-        nri_runc::files::replace(&path, wanted.as_bytes()).unwrap();
+        nri_runc::testing::files::replace(&path, wanted.as_bytes()).unwrap();
     }
     let page = std::fs::read_to_string(&path).unwrap_or_default();
     assert!(page == wanted, "docs/config.md is stale: UPDATE_GOLDEN=1 cargo test --test tidy");

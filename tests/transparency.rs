@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use nix::sys::signal::{SigHandler, SigSet, Signal, signal};
-use nri_runc::argv::{self, Verb};
+use nri_runc::testing::argv::{self, Verb};
 use test_support::corpus;
 use test_support::example::example;
 
@@ -38,7 +38,7 @@ impl Place {
         let text = format!(
             "runtime = [\"{dir}/runtime\"]\nrun_dir = \"{dir}/run\"\nautostart = false\n[nri]\nsocket_path = \"{dir}/nri.sock\"\n{more}"
         );
-        nri_runc::files::replace(&place.path("config.toml"), text.as_bytes()).unwrap();
+        nri_runc::testing::files::replace(&place.path("config.toml"), text.as_bytes()).unwrap();
         place
     }
 
@@ -178,9 +178,9 @@ fn a_broken_configuration_does_not_keep_a_state_verb_from_working() {
     // The daemon keeps the last good configuration here; the broken file still names the place.
     let good = std::fs::read(place.path("config.toml")).unwrap();
     std::fs::create_dir(place.path("run")).unwrap();
-    nri_runc::files::replace(&place.path("run/config.good.toml"), &good).unwrap();
+    nri_runc::testing::files::replace(&place.path("run/config.good.toml"), &good).unwrap();
     let broken = format!("run_dir = \"{}\"\n[[[", place.path("run").display());
-    nri_runc::files::replace(&place.path("config.toml"), broken.as_bytes()).unwrap();
+    nri_runc::testing::files::replace(&place.path("config.toml"), broken.as_bytes()).unwrap();
     let words: Vec<OsString> = vec!["state".into(), "c".into()];
     let through = place.run(Path::new(env!("CARGO_BIN_EXE_nri-runc")), &words);
     assert_eq!((through.code, through.stdout.as_slice()), (Some(7), &b"out\n"[..]));

@@ -8,10 +8,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nix::sys::resource::{UsageWho, getrusage};
-use nri_runc::adaptation::{Creation, DefaultValidator};
-use nri_runc::chain::{self, ChainedPlugin, Participants};
-use nri_runc::config::PluginSettings;
-use nri_runc::plugin::{self, EncodedSnapshot, Outcome, PluginIdentity, Settings, Upcalls, api};
+use nri_runc::plugin::api;
+use nri_runc::testing::adaptation::{Creation, DefaultValidator};
+use nri_runc::testing::chain::{self, ChainedPlugin, Participants};
+use nri_runc::testing::config::PluginSettings;
+use nri_runc::testing::plugin::{
+    self, EncodedSnapshot, Outcome, PluginIdentity, Settings, Upcalls,
+};
 use protobuf::Message;
 use tokio::net::UnixListener;
 

@@ -114,7 +114,8 @@ fn write_request(dir: &Path) {
         container: Some(container).into(),
         ..api::CreateContainerRequest::default()
     };
-    nri_runc::files::replace(&dir.join("request"), &request.write_to_bytes().unwrap()).unwrap();
+    nri_runc::testing::files::replace(&dir.join("request"), &request.write_to_bytes().unwrap())
+        .unwrap();
 }
 
 /// The same with few mounts and variables: what most of 10,000 containers look like.
@@ -125,7 +126,8 @@ pub(crate) fn write_small_request(dir: &Path) {
     let container = request.container.mut_or_insert_default();
     container.mounts.truncate(5);
     container.env.truncate(5);
-    nri_runc::files::replace(&dir.join("small"), &request.write_to_bytes().unwrap()).unwrap();
+    nri_runc::testing::files::replace(&dir.join("small"), &request.write_to_bytes().unwrap())
+        .unwrap();
 }
 
 /// How long, in milliseconds, one plugin's synchronization with `count` containers takes.

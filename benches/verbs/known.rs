@@ -79,12 +79,15 @@ fn knowing(binary: &Path, tools: &Path, count: usize) -> Place {
         (record["pod"], record["bundle"]) = (json!(id), json!(format!("/{id}")));
         let mut pod = pod.clone();
         pod["id"] = json!(id);
-        nri_runc::files::replace(&pods.join(format!("{id}.json")), pod.to_string().as_bytes())
-            .unwrap();
+        nri_runc::testing::files::replace(
+            &pods.join(format!("{id}.json")),
+            pod.to_string().as_bytes(),
+        )
+        .unwrap();
         std::fs::create_dir(place.path("root").join(&id)).unwrap();
         place.write(&format!("root/{id}/state.json"), &String::from_utf8_lossy(&state));
         let file = folder.join(name.replacen("k-", &format!("{id}-"), 1));
-        nri_runc::files::replace(&file, record.to_string().as_bytes()).unwrap();
+        nri_runc::testing::files::replace(&file, record.to_string().as_bytes()).unwrap();
     }
     place.start_daemon();
     let known = || {

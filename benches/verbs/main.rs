@@ -74,7 +74,7 @@ impl Place {
     }
 
     fn write(&self, name: &str, text: &str) {
-        nri_runc::files::replace(&self.path(name), text.as_bytes()).unwrap();
+        nri_runc::testing::files::replace(&self.path(name), text.as_bytes()).unwrap();
     }
 
     fn configure(&self, runtime: &Path) {

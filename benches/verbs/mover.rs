@@ -50,7 +50,8 @@ impl api::Plugin for Mover {
 /// A request to set the CPU shares of a container.
 pub(crate) fn shares(container: &str, value: u64) -> api::UpdateContainersRequest {
     let resources = json!({"cpu": {"shares": value}});
-    let resources = nri_runc::describe::resources_from_json(resources.as_object().unwrap());
+    let resources =
+        nri_runc::testing::describe::resources_from_json(resources.as_object().unwrap());
     let linux =
         api::LinuxContainerUpdate { resources: Some(resources).into(), ..Default::default() };
     let update = api::ContainerUpdate {

@@ -101,5 +101,6 @@ pub(crate) fn tell(ratios: &[Ratio], place: &str) {
     let document = json!({"machine": machine, "ratios": told});
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/bench");
     std::fs::create_dir_all(&dir).unwrap();
-    nri_runc::files::replace(&dir.join("report.json"), document.to_string().as_bytes()).unwrap();
+    nri_runc::testing::files::replace(&dir.join("report.json"), document.to_string().as_bytes())
+        .unwrap();
 }

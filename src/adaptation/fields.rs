@@ -80,24 +80,6 @@ impl NriField {
         self as i32
     }
 
-    /// Whether it is owned key by key (`Env[PATH]`) instead of as a whole.
-    pub const fn is_compound(self) -> bool {
-        matches!(
-            self,
-            Self::Annotations
-                | Self::Mounts
-                | Self::Devices
-                | Self::CdiDevices
-                | Self::Env
-                | Self::HugepageLimits
-                | Self::CgroupsUnified
-                | Self::Rlimits
-                | Self::Namespace
-                | Self::Sysctl
-                | Self::LinuxNetDevices
-        )
-    }
-
     /// The field of that name; case matters.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|field| field.name() == name)
@@ -128,12 +110,5 @@ mod tests {
         for name in ["", "None", "env", "Mount", "EnvX"] {
             assert_eq!(NriField::from_name(name), None, "{name}");
         }
-    }
-
-    #[test]
-    fn exactly_the_eleven_keyed_fields_are_compound() {
-        let compound: Vec<i32> =
-            NriField::ALL.iter().filter(|f| f.is_compound()).map(|f| f.number()).collect();
-        assert_eq!(compound, [1, 2, 4, 5, 6, 24, 27, 30, 33, 34, 35]);
     }
 }

@@ -12,7 +12,7 @@ use protobuf::MessageField;
 
 use super::adjust::AdjustmentMerger;
 use super::claims::FieldClaims;
-pub use super::claims::MergeError;
+pub(crate) use super::claims::MergeError;
 use super::owners::Owners;
 use super::rights::Rights;
 use super::updates::{Updated, Updates};
@@ -78,11 +78,6 @@ impl Creation {
     /// What the next plugin is asked.
     pub fn request(&self) -> &api::CreateContainerRequest {
         &self.request
-    }
-
-    /// The container as it was before any plugin was asked.
-    pub fn pristine(&self) -> &api::Container {
-        &self.pristine
     }
 
     /// The container as the plugins so far have left it.

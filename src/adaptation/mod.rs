@@ -7,23 +7,21 @@
 //! the place. Reference: `pkg/adaptation` and `pkg/api` of NRI v0.12.
 
 /// How much one answer may hold.
-pub mod bounds;
+pub(crate) mod bounds;
 /// The fields that can be owned, and their names.
-pub mod fields;
+pub(crate) mod fields;
 /// Canonical spellings of keys.
-pub mod keys;
+pub(crate) mod keys;
 /// One CreateContainer on its way through the plugins.
-pub mod merge;
-/// In which order plugins are asked.
-pub mod order;
+pub(crate) mod merge;
 /// Owners of fields.
-pub mod owners;
+pub(crate) mod owners;
 /// What the operator lets a plugin set.
-pub mod rights;
+pub(crate) mod rights;
 /// Updates of existing containers, and evictions.
-pub mod updates;
+pub(crate) mod updates;
 /// What no plugin may do, and which plugins are required.
-pub mod validator;
+pub(crate) mod validator;
 
 mod adjust;
 mod annotation;
@@ -35,12 +33,13 @@ mod unknown;
 pub use claims::MergeError;
 pub use fields::NriField;
 pub use merge::{Creation, Merged};
-pub use owners::{Conflict, Owner, Owners};
+pub(crate) use owners::Owners;
 pub use resources::rule_text;
 pub use rights::Rights;
-pub use unknown::unknown_fields;
+pub(crate) use unknown::unknown_fields;
 pub use updates::{Updated, Updates};
-pub use validator::{DefaultValidator, ValidatorExemptions, missing_required};
+pub use validator::DefaultValidator;
+pub(crate) use validator::{ValidatorExemptions, missing_required};
 
 #[cfg(test)]
 mod tests;

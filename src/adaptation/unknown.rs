@@ -18,7 +18,7 @@ pub(super) fn fields<M: MessageFull>(message: &M) -> Vec<String> {
 }
 
 /// The same with another name for the message than its type's.
-pub fn unknown_fields<M: MessageFull>(message: &M, name: &str) -> Vec<String> {
+pub(crate) fn unknown_fields<M: MessageFull>(message: &M, name: &str) -> Vec<String> {
     let mut found = UnknownFields::default();
     walk(message, name, &mut found);
     let UnknownFields { mut places, seen: _, more } = found;

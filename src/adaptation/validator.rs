@@ -16,7 +16,7 @@ use crate::error::quoted;
 use crate::plugin::api;
 
 /// With this annotation a pod asks for plugins, beyond those that the operator requires.
-pub const REQUIRED_PLUGINS: &str = "required-plugins.noderesource.dev";
+pub(crate) const REQUIRED_PLUGINS: &str = "required-plugins.noderesource.dev";
 
 /// How much of an annotation is shown, in characters.
 const LONGEST_VALUE: usize = 80;
@@ -171,7 +171,7 @@ impl DefaultValidator {
 
 /// Exemptions from the operator's required plugins (`[plugin.NAME] required`).
 #[derive(Debug, Clone, Copy)]
-pub struct ValidatorExemptions<'a> {
+pub(crate) struct ValidatorExemptions<'a> {
     /// The pod is in an exempt namespace, by a word that no tenant can write.
     pub is_exempt: bool,
     /// Pods where this annotation is true; empty = none.
@@ -183,7 +183,7 @@ pub struct ValidatorExemptions<'a> {
 ///
 /// # Errors
 /// Fails when something is missing and the annotation that may excuse it cannot be read.
-pub fn missing_required<'a>(
+pub(crate) fn missing_required<'a>(
     pod: &api::PodSandbox,
     container: &str,
     exemptions: ValidatorExemptions<'_>,

@@ -180,13 +180,13 @@ pub struct ResourceFlag {
 
 /// Whether no runtime makes a container of this id: below a runtime's root it means the root
 /// itself, or what is above.
-pub fn is_never_an_id(id: &OsStr) -> bool {
+pub(crate) fn is_never_an_id(id: &OsStr) -> bool {
     id.is_empty() || id == "." || id == ".."
 }
 
 /// Whether runc takes this id. It has letters, digits and these signs only; versions before 1.2
 /// take the comma as well.
-pub fn is_id_of_runc(id: &OsStr) -> bool {
+pub(crate) fn is_id_of_runc(id: &OsStr) -> bool {
     let is_usual = |byte: &u8| byte.is_ascii_alphanumeric() || b"_+-.,".contains(byte);
     !is_never_an_id(id) && id.as_encoded_bytes().iter().all(is_usual)
 }

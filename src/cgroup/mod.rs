@@ -10,7 +10,7 @@
 mod blkio;
 mod formulas;
 mod place;
-pub mod resctrl;
+pub(crate) mod resctrl;
 mod v1;
 mod v2;
 mod write;
@@ -26,11 +26,11 @@ use std::fmt;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-pub use place::{Cgroups, Layout, Mounts};
-pub use write::{AppliedWrite, WriteError, carry_out, may_read_as, members};
+pub(crate) use place::{Cgroups, Layout, Mounts};
+pub(crate) use write::{carry_out, may_read_as, members};
 
 /// The files that a decision may read: `file` of `controller` (always empty on v2).
-pub trait CgroupFiles {
+pub(crate) trait CgroupFiles {
     /// Whether the file is there.
     fn exists(&self, controller: &str, file: &str) -> bool;
     /// Its text, without the line's end.
@@ -39,7 +39,7 @@ pub trait CgroupFiles {
 
 /// One file to be written.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Write {
+pub(crate) struct Write {
     /// The controller on v1, empty on v2.
     pub controller: &'static str,
     /// Name of the file.
@@ -58,7 +58,7 @@ pub struct Write {
 
 /// Why resources cannot be written.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Unfit {
+pub(crate) enum Unfit {
     /// It cannot be done on this host.
     Refused {
         /// Path of the resource.
@@ -81,7 +81,7 @@ impl fmt::Display for Unfit {
 
 /// The resources around the wanted ones.
 #[derive(Debug, Clone, Copy)]
-pub struct Around<'a> {
+pub(crate) struct Around<'a> {
     /// What is in force.
     pub before: &'a Map<String, Value>,
     /// What is perhaps in force instead, in part: an update that failed on its way.
@@ -94,7 +94,7 @@ pub struct Around<'a> {
 ///
 /// # Errors
 /// Says which field cannot be written, and why.
-pub fn plan(
+pub(crate) fn plan(
     layout: Layout,
     wanted: &Map<String, Value>,
     around: Around<'_>,

@@ -20,7 +20,7 @@ const WRITTEN: [&str; 8] = ["", "blkio", "cpu", "cpuset", "devices", "hugetlb", 
 
 /// Which of the two kinds of cgroups has the controllers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Layout {
+pub(crate) enum Layout {
     /// v1, or hybrid.
     V1,
     /// v2 alone.
@@ -29,7 +29,7 @@ pub enum Layout {
 
 /// Where the kernel shows cgroups on this host.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Mounts {
+pub(crate) struct Mounts {
     layout: Layout,
     /// Controller (empty for v2) to the mount's root and its place.
     mounts: BTreeMap<String, (PathBuf, PathBuf)>,
@@ -40,7 +40,7 @@ impl Mounts {
     ///
     /// # Errors
     /// Fails where there are none.
-    pub fn read(host: &Host) -> Result<Self> {
+    pub(crate) fn read(host: &Host) -> Result<Self> {
         let path = host.path("/proc/self/mountinfo");
         let text =
             std::fs::read_to_string(&path).doing(|| format!("reading {}", path.display()))?;
@@ -82,7 +82,7 @@ impl Mounts {
 
 /// A container's cgroups.
 #[derive(Debug, Clone)]
-pub struct Cgroups {
+pub(crate) struct Cgroups {
     layout: Layout,
     dirs: BTreeMap<String, PathBuf>,
 }
@@ -92,7 +92,7 @@ impl Cgroups {
     ///
     /// # Errors
     /// Fails when the process is gone, or is not where its runtime put it.
-    pub fn find(
+    pub(crate) fn find(
         host: &Host,
         mounts: &Mounts,
         pid: u32,
@@ -131,17 +131,17 @@ impl Cgroups {
     }
 
     /// Which kind it has.
-    pub fn layout(&self) -> Layout {
+    pub(crate) fn layout(&self) -> Layout {
         self.layout
     }
 
     /// The folder of a controller (empty for v2).
-    pub fn dir(&self, controller: &str) -> Option<&Path> {
+    pub(crate) fn dir(&self, controller: &str) -> Option<&Path> {
         self.dirs.get(controller).map(PathBuf::as_path)
     }
 
     /// Whether systemd manages it: then it is systemd's to write (D22).
-    pub fn is_scope(&self) -> bool {
+    pub(crate) fn is_scope(&self) -> bool {
         let is_scope =
             |dir: &PathBuf| dir.extension().is_some_and(|e| e == "scope" || e == "slice");
         self.dirs.values().any(is_scope)
@@ -149,7 +149,7 @@ impl Cgroups {
 
     /// Whether a controller's folder is that of `other`, or holds it: then others than the
     /// container's processes would be limited with it.
-    pub fn holds(&self, other: &Self) -> bool {
+    pub(crate) fn holds(&self, other: &Self) -> bool {
         WRITTEN.iter().any(|name| match (self.dirs.get(*name), other.dirs.get(*name)) {
             (Some(dir), Some(other)) => other.starts_with(dir),
             _ => false,
@@ -157,12 +157,12 @@ impl Cgroups {
     }
 
     /// Whether it is still there.
-    pub fn exists(&self) -> bool {
+    pub(crate) fn exists(&self) -> bool {
         self.dirs.values().all(|dir| dir.is_dir())
     }
 
     /// Whether its processes are frozen.
-    pub fn is_frozen(&self) -> bool {
+    pub(crate) fn is_frozen(&self) -> bool {
         let (controller, file) = match self.layout {
             Layout::V1 => ("freezer", "freezer.state"),
             Layout::V2 => ("", "cgroup.freeze"),

@@ -28,7 +28,7 @@ const SHOWN_BY: [&str; 4] = ["pids", "memory", "cpu", ""];
 ///
 /// # Errors
 /// Says in one line what the kernel did not take; some threads may have moved then.
-pub fn enter(host: &Host, cgroups: &Cgroups, group: &Path) -> Result<(), String> {
+pub(crate) fn enter(host: &Host, cgroups: &Cgroups, group: &Path) -> Result<(), String> {
     let path = host.path(group.join("tasks"));
     let mut options = std::fs::OpenOptions::new();
     options.append(true).custom_flags(libc::O_NOFOLLOW | libc::O_CLOEXEC);
@@ -59,7 +59,7 @@ pub fn enter(host: &Host, cgroups: &Cgroups, group: &Path) -> Result<(), String>
 }
 
 /// The group that a process is in, below `resctrl`; `None` where the kernel does not say.
-pub fn group_of(host: &Host, resctrl: &Path, pid: u32) -> Option<PathBuf> {
+pub(crate) fn group_of(host: &Host, resctrl: &Path, pid: u32) -> Option<PathBuf> {
     let text =
         std::fs::read_to_string(host.path(format!("/proc/{pid}/cpu_resctrl_groups"))).ok()?;
     let name = text.lines().find_map(|line| line.strip_prefix("res:"))?.trim().trim_matches('/');

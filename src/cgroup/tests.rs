@@ -273,7 +273,7 @@ fn what_is_not_known_is_left_to_a_runtime() {
 fn carried_out(
     tree: &CgroupTree,
     wanted: Value,
-) -> Result<Vec<super::AppliedWrite>, super::WriteError> {
+) -> Result<Vec<super::write::AppliedWrite>, super::write::WriteError> {
     let wanted = map(wanted);
     let cgroups = tree.cgroups();
     let around = Around { before: &Map::new(), tried: None, after: &wanted };

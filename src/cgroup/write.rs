@@ -17,7 +17,7 @@ use super::{CgroupFiles, Cgroups, Write};
 
 /// A file that was written.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct AppliedWrite {
+pub(crate) struct AppliedWrite {
     /// Name of the file.
     pub file: String,
     /// Path of the resource.
@@ -30,7 +30,7 @@ pub struct AppliedWrite {
 
 /// A write that the kernel did not take; nothing is written then.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct WriteError {
+pub(crate) struct WriteError {
     /// Path of the resource.
     pub field: String,
     /// What happened, in one line.
@@ -41,7 +41,10 @@ pub struct WriteError {
 ///
 /// # Errors
 /// Says which value was not taken.
-pub fn carry_out(cgroups: &Cgroups, writes: &[Write]) -> Result<Vec<AppliedWrite>, WriteError> {
+pub(crate) fn carry_out(
+    cgroups: &Cgroups,
+    writes: &[Write],
+) -> Result<Vec<AppliedWrite>, WriteError> {
     let mut done: Vec<(&Write, String)> = Vec::new();
     for write in writes {
         let before = cgroups.text(write.controller, &write.file).unwrap_or_default();
@@ -71,7 +74,7 @@ pub fn carry_out(cgroups: &Cgroups, writes: &[Write]) -> Result<Vec<AppliedWrite
 
 /// Whether the file may be the outcome of the write; false only where it surely says otherwise.
 /// Kernels write lists of CPUs and bytes in their own way, and a weight has two formulas.
-pub fn may_read_as(cgroups: &Cgroups, write: &Write) -> bool {
+pub(crate) fn may_read_as(cgroups: &Cgroups, write: &Write) -> bool {
     let Some(text) = cgroups.text(write.controller, &write.file) else { return true };
     match write.file.as_str() {
         "pids.max" => text == write.value,
@@ -100,7 +103,7 @@ fn is_rounded(now: &str, wanted: &str) -> bool {
 }
 
 /// The numbers of a list such as `0-3,7`; none where it is odd.
-pub fn members(list: &str) -> Option<BTreeSet<u16>> {
+pub(crate) fn members(list: &str) -> Option<BTreeSet<u16>> {
     let mut found = BTreeSet::new();
     for part in list.split(',').map(str::trim).filter(|part| !part.is_empty()) {
         let (first, last) = part.split_once('-').unwrap_or((part, part));

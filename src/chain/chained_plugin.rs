@@ -339,7 +339,7 @@ pub(super) fn report_unknown(members: &[Rc<ChainedPlugin>], unknown: &[(String, 
 }
 
 /// The line for an operator about a field that this version does not know.
-pub fn unknown_field_line(plugin: &str, field: &str) -> String {
+pub(crate) fn unknown_field_line(plugin: &str, field: &str) -> String {
     format!("{plugin} set {field}, which this version does not know; it was not applied")
 }
 
@@ -354,7 +354,7 @@ mod tests {
     #[test]
     fn the_configuration_knows_exactly_the_fields_that_can_be_owned() {
         let names = crate::adaptation::NriField::ALL.map(crate::adaptation::NriField::name);
-        assert_eq!(names, crate::config::FIELDS);
+        assert_eq!(names, crate::config::fields::FIELDS);
     }
 
     #[test]

@@ -52,7 +52,7 @@ pub struct ChainError {
 }
 
 /// A response above so many bytes is merged on another thread: the daemon has one for all requests.
-pub const SMALL: u64 = 64 << 10;
+pub(crate) const SMALL: u64 = 64 << 10;
 
 /// Merges one plugin's response, on this thread if that takes no time.
 async fn merge(

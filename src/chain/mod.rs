@@ -14,7 +14,9 @@ mod notify;
 mod update;
 mod validate;
 
-pub use chained_plugin::{Cause, ChainedPlugin, PluginFailure, PluginReply, unknown_field_line};
-pub use create::{ChainError, ChainObserver, Participants, SMALL, create};
+pub use chained_plugin::{Cause, ChainedPlugin};
+pub(crate) use chained_plugin::{PluginFailure, unknown_field_line};
+pub use create::{ChainError, Participants, create};
+pub(crate) use create::{ChainObserver, SMALL};
 pub use notify::{Notification, notify_all, notify_until_refused};
 pub use update::{stop, update};

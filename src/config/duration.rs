@@ -15,7 +15,7 @@ const UNITS: [(&str, f64); 7] = [
 ];
 
 /// Reads a Go-style duration; `None` when it is none, negative or absurdly long.
-pub fn parse(text: &str) -> Option<Duration> {
+pub(crate) fn parse(text: &str) -> Option<Duration> {
     if text == "0" {
         return Some(Duration::ZERO);
     }
@@ -34,7 +34,7 @@ pub fn parse(text: &str) -> Option<Duration> {
 }
 
 /// Shows a duration as [`parse`] reads it.
-pub fn show(duration: Duration) -> String {
+pub(crate) fn show(duration: Duration) -> String {
     let millis = duration.as_millis();
     match (millis % 1000, millis / 1000) {
         (0, seconds) if seconds >= 60 && seconds % 60 == 0 => format!("{}m", seconds / 60),

@@ -6,7 +6,7 @@ use super::spelling::nearest;
 
 /// The fields that plugins can set, by NRI's names; a test in `chain` compares them with the
 /// adaptation's.
-pub const FIELDS: [&str; 40] = [
+pub(crate) const FIELDS: [&str; 40] = [
     "Annotations",
     "Mounts",
     "OciHooks",

@@ -19,7 +19,7 @@ type SetKey = fn(&mut Config, name: &str, value: &Value) -> Result<(), Mistake>;
 
 /// One key of the configuration file.
 #[derive(Debug)]
-pub struct Key {
+pub(crate) struct Key {
     /// Dotted path; one `*` stands for a name chosen by the operator.
     pub path: &'static str,
     /// Default as TOML.
@@ -151,7 +151,7 @@ fn section<'c>(config: &'c mut Config, name: &str) -> &'c mut PluginSection {
 macro_rules! keys {
     ($($path:literal = $default:literal, $meaning:literal, |$config:ident, $name:pat_param, $value:ident| $set:expr;)*) => {
         /// Every key there is.
-        pub static KEYS: &[Key] = &[$(Key {
+        pub(crate) static KEYS: &[Key] = &[$(Key {
             path: $path,
             default: $default,
             meaning: $meaning,

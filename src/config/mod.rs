@@ -7,7 +7,7 @@
 //! defaults. `check` reports unknown keys; they never fail a container.
 
 mod duration;
-mod fields;
+pub(crate) mod fields;
 mod keys;
 mod mistakes;
 mod plain;
@@ -19,21 +19,21 @@ mod spelling;
 
 use std::path::{Path, PathBuf};
 
-pub use duration::{parse as parse_duration, show as show_duration};
-pub use fields::FIELDS;
-pub use keys::{KEYS, Key, markdown};
+pub(crate) use duration::{parse as parse_duration, show as show_duration};
+pub use keys::markdown;
 pub use plugins::PluginSettings;
-pub use protection::Protection;
-pub use settings::{Config, DaemonPolicy, Evict, OnFailure, PluginSection, Problem, Validator};
+pub(crate) use protection::Protection;
+pub use settings::OnFailure;
+pub(crate) use settings::{Config, DaemonPolicy, Evict, Problem, Validator};
 
 /// The main configuration file.
-pub const DEFAULT_FILE: &str = "/etc/nri-runc/config.toml";
+pub(crate) const DEFAULT_FILE: &str = "/etc/nri-runc/config.toml";
 /// More files, read after the main one in name order.
-pub const DEFAULT_DROP_INS: &str = "/etc/nri-runc/config.d";
+pub(crate) const DEFAULT_DROP_INS: &str = "/etc/nri-runc/config.d";
 /// Names one file that is read alone; for tests and for running beside an installed copy.
-pub const FILE_VARIABLE: &str = "NRI_RUNC_CONFIG";
+pub(crate) const FILE_VARIABLE: &str = "NRI_RUNC_CONFIG";
 /// The daemon's copy of the configuration it could read last, in the run directory.
-pub const SNAPSHOT: &str = "config.good.toml";
+pub(crate) const SNAPSHOT: &str = "config.good.toml";
 
 /// What [`load`] found.
 #[derive(Debug, Clone, Default)]
@@ -93,7 +93,7 @@ pub fn problems(text: &str) -> Vec<String> {
 
 /// The configuration of this process: the file that the environment names, else the one beside
 /// the executable, else the default ones.
-pub fn load_for_this_process() -> Loaded {
+pub(crate) fn load_for_this_process() -> Loaded {
     let named = std::env::var_os(FILE_VARIABLE).filter(|name| !name.is_empty()).map(PathBuf::from);
     load(named.or_else(beside_the_executable).as_deref())
 }
@@ -108,7 +108,10 @@ fn beside_the_executable() -> Option<PathBuf> {
 }
 
 /// The keys whose values differ between two readings of the files.
-pub fn changed_keys(before: &[(PathBuf, String)], after: &[(PathBuf, String)]) -> Vec<String> {
+pub(crate) fn changed_keys(
+    before: &[(PathBuf, String)],
+    after: &[(PathBuf, String)],
+) -> Vec<String> {
     let (before, after) = (reader::settings(before), reader::settings(after));
     let keys: std::collections::BTreeSet<&String> = before.keys().chain(after.keys()).collect();
     let differs = |key: &&&String| before.get(**key) != after.get(**key);
@@ -161,7 +164,7 @@ fn last_good(files: &[(PathBuf, String)]) -> Config {
 const SNAPSHOT_SEPARATOR: &str = "#---- next file ----#\n";
 
 /// The text that the daemon keeps as the last good configuration.
-pub fn snapshot_text(files: &[(PathBuf, String)]) -> String {
+pub(crate) fn snapshot_text(files: &[(PathBuf, String)]) -> String {
     let parts: Vec<String> = files.iter().map(|(_, text)| format!("{text}\n")).collect();
     parts.join(SNAPSHOT_SEPARATOR)
 }
@@ -262,7 +265,7 @@ mod tests {
         let (_temp, path) = file("runtime = \"crun\"\n");
         let loaded = load(Some(&path));
         assert_eq!((loaded.problems.len(), loaded.config.runtime), (0, vec!["crun".to_owned()]));
-        for list in KEYS.iter().filter(|key| key.default.starts_with('[')) {
+        for list in keys::KEYS.iter().filter(|key| key.default.starts_with('[')) {
             let (_temp, path) = file(&format!("{} = \"x\"\n", list.path.replace('*', "a")));
             let is_runtime = list.path == "runtime";
             assert_eq!(load(Some(&path)).problems.is_empty(), is_runtime, "{}", list.path);

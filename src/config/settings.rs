@@ -43,7 +43,6 @@ pub enum Evict {
 
 /// Every setting, with defaults filled in. The meaning of each is in the table of keys.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[expect(missing_docs, reason = "each field is documented once, in the table of keys")]
 pub struct Config {
     pub runtime: Vec<String>,
     pub on_daemon_failure: DaemonPolicy,
@@ -88,7 +87,6 @@ pub struct Config {
 
 /// Settings of the built-in default validator; same keys as containerd's.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-#[expect(missing_docs, reason = "each field is documented once, in the table of keys")]
 pub struct Validator {
     pub enable: bool,
     pub reject_oci_hook_adjustment: bool,
@@ -103,7 +101,6 @@ pub struct Validator {
 
 /// One section `[plugin.NAME]` as it is written; `None` for a key that it does not have.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-#[expect(missing_docs, reason = "each field is documented once, in the table of keys")]
 pub struct PluginSection {
     pub on_failure: Option<OnFailure>,
     pub request_timeout: Option<Duration>,

@@ -44,14 +44,14 @@ use recovery::{bypassed, catch_up, rediscover};
 use run_dir::RunDir;
 use server::drain::Drain;
 
-pub use registry::NRI_VERSION;
+pub(crate) use registry::NRI_VERSION;
 
 /// How long a plugin may take to shut down when the daemon ends.
 const SHUTDOWN_WAIT: Duration = Duration::from_secs(1);
 
 /// How the daemon was started.
 #[derive(Debug, Default)]
-pub struct Start {
+pub(crate) struct Start {
     /// Descriptor from which the starting wrapper reads one byte.
     pub ready_fd: Option<i32>,
 }
@@ -60,7 +60,7 @@ pub struct Start {
 ///
 /// # Errors
 /// Fails when another daemon runs, or its sockets cannot be made.
-pub fn run(loaded: Loaded, start: &Start) -> Result<()> {
+pub(crate) fn run(loaded: Loaded, start: &Start) -> Result<()> {
     let host = loaded.config.host();
     detach::ignore_broken_pipes();
     if let Err(error) = become_independent(&host, start) {

@@ -11,5 +11,6 @@ mod view;
 
 pub use container::container;
 pub use pod::pod;
-pub use resources::{from_json as resources_from_json, resources};
+pub use resources::from_json as resources_from_json;
+pub(crate) use resources::resources;
 pub use view::Spec;

@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 use crate::plugin::api;
 
 /// The resources of a document.
-pub fn resources(spec: &super::Spec) -> api::LinuxResources {
+pub(crate) fn resources(spec: &super::Spec) -> api::LinuxResources {
     from_json(&spec.linux.resources)
 }
 

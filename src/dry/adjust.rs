@@ -29,7 +29,7 @@ use crate::plugin::json::{read, show, show_list};
 
 /// What to print.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Output {
+pub(crate) enum Output {
     /// A unified diff.
     #[default]
     Diff,
@@ -41,7 +41,7 @@ pub enum Output {
 
 /// The options of the command line.
 #[derive(Debug)]
-pub struct AdjustOptions {
+pub(crate) struct AdjustOptions {
     /// The bundle's folder.
     pub bundle: PathBuf,
     /// Container ID (default: the bundle directory's name).
@@ -63,7 +63,7 @@ pub struct AdjustOptions {
 /// # Errors
 /// Fails when plugins refuse, conflict or do not come, when the result cannot be applied, and
 /// when the bundle or the adjustments cannot be read. The bundle is unchanged then.
-pub fn run(config: Config, options: &AdjustOptions) -> Result<Vec<u8>> {
+pub(crate) fn run(config: Config, options: &AdjustOptions) -> Result<Vec<u8>> {
     let bundle = DryRunBundle::open(&options.bundle)?;
     let host = Host::new(&config.debug_host_root, "");
     let id = options.id.clone().unwrap_or_else(|| bundle.id());

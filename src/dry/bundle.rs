@@ -57,14 +57,7 @@ impl DryRunBundle {
         let bundle = self.path.to_string_lossy();
         let nobody: &[Vec<u8>] = &[];
         let (parent, grandparent) = (nobody, nobody);
-        let call = engine::CallerInfo {
-            id,
-            root: "",
-            bundle: &bundle,
-            parent,
-            grandparent,
-            variables: &[],
-        };
+        let call = engine::CallerInfo { id, bundle: &bundle, parent, grandparent, variables: &[] };
         let told = spec.for_engine();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.doing(|| "starting the event loop")?;

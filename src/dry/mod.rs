@@ -15,6 +15,6 @@ mod recording;
 mod replay;
 mod script;
 
-pub use adjust::{AdjustOptions, Output, run as adjust};
+pub(crate) use adjust::{AdjustOptions, Output, run as adjust};
 pub use line::check as check_line;
-pub use replay::{ReplayOptions, run as replay};
+pub(crate) use replay::{ReplayOptions, run as replay};

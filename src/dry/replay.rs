@@ -29,7 +29,7 @@ use crate::plugin::json::{show, show_list};
 
 /// The options of the command line.
 #[derive(Debug)]
-pub struct ReplayOptions {
+pub(crate) struct ReplayOptions {
     /// The script; `None` or `-` is standard input.
     pub file: Option<PathBuf>,
     /// The runtime as plugins are configured for it.
@@ -46,7 +46,7 @@ pub struct ReplayOptions {
 ///
 /// # Errors
 /// Fails when plugins cannot connect, or when not one line of the script can be read.
-pub fn run(config: Config, options: ReplayOptions) -> Result<()> {
+pub(crate) fn run(config: Config, options: ReplayOptions) -> Result<()> {
     let script = script::open(options.file.as_deref())?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

@@ -32,14 +32,8 @@ mod tests {
     use super::*;
 
     fn told(clos: Option<&str>, limits_block_io: bool, pod: &[(&str, &str)]) -> Facts {
-        let call = CallerInfo {
-            id: "c1",
-            root: "",
-            bundle: "",
-            parent: &[],
-            grandparent: &[],
-            variables: &[],
-        };
+        let call =
+            CallerInfo { id: "c1", bundle: "", parent: &[], grandparent: &[], variables: &[] };
         let annotations = Default::default();
         let document = Document {
             annotations: &annotations,

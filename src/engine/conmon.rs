@@ -55,8 +55,8 @@ mod tests {
         let words: Vec<Vec<u8>> =
             line.split_whitespace().map(|word| word.as_bytes().to_vec()).collect();
         let told = |parent: &[Vec<u8>]| {
-            let (id, root, bundle) = ("c", "/r", "/b");
-            let call = CallerInfo { id, root, bundle, parent, grandparent: &[], variables: &[] };
+            let (id, bundle) = ("c", "/b");
+            let call = CallerInfo { id, bundle, parent, grandparent: &[], variables: &[] };
             (option(&call, &["-n"]), exit_option(&call, "--root"))
         };
         assert_eq!(told(&words), (Some("web".to_owned()), Some("/srv/graph".to_owned())));
@@ -66,14 +66,8 @@ mod tests {
     #[test]
     fn an_option_without_its_value_is_none() {
         let words = vec![b"conmon".to_vec(), b"-n".to_vec()];
-        let call = CallerInfo {
-            id: "c",
-            root: "/r",
-            bundle: "/b",
-            parent: &words,
-            grandparent: &[],
-            variables: &[],
-        };
+        let call =
+            CallerInfo { id: "c", bundle: "/b", parent: &words, grandparent: &[], variables: &[] };
         assert_eq!(option(&call, &["-n"]), None);
     }
 }

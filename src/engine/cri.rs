@@ -225,7 +225,7 @@ mod tests {
     use super::*;
 
     fn call(bundle: &str) -> CallerInfo<'_> {
-        CallerInfo { id: "c1", root: "/r", bundle, parent: &[], grandparent: &[], variables: &[] }
+        CallerInfo { id: "c1", bundle, parent: &[], grandparent: &[], variables: &[] }
     }
 
     #[test]

@@ -72,11 +72,6 @@ impl EngineKind {
     pub fn uses_ids_once(self) -> bool {
         matches!(self, Self::ContainerdCri | Self::Crio | Self::Kubernetes)
     }
-
-    /// Whether its pods are Kubernetes' own.
-    pub fn has_kubernetes_pods(self) -> bool {
-        matches!(self, Self::ContainerdCri | Self::Crio | Self::Isulad | Self::Kubernetes)
-    }
 }
 
 /// An engine and why it was taken for that.
@@ -298,14 +293,8 @@ mod tests {
 
     fn detected(parent: &str, bundle: &str, annotations: &[(&str, &str)]) -> EngineKind {
         let parent = words(parent);
-        let call = CallerInfo {
-            id: "c",
-            root: "/r",
-            bundle,
-            parent: &parent,
-            grandparent: &[],
-            variables: &[],
-        };
+        let call =
+            CallerInfo { id: "c", bundle, parent: &parent, grandparent: &[], variables: &[] };
         let map = annotations.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
         let document = Document {
             annotations: &map,

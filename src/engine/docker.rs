@@ -206,8 +206,8 @@ mod tests {
             limits_block_io: false,
             has_seccomp: false,
         };
-        let (id, root, bundle) = ("d0c1", "/r", "/b");
-        let call = CallerInfo { id, root, bundle, parent: &[], grandparent: &[], variables: &[] };
+        let (id, bundle) = ("d0c1", "/b");
+        let call = CallerInfo { id, bundle, parent: &[], grandparent: &[], variables: &[] };
         roots(&call, &document).into_iter().map(ToOwned::to_owned).collect()
     }
 

@@ -85,8 +85,6 @@ pub enum Source {
     MaybeSandbox,
     /// The document of the pod's sandbox.
     SandboxDocument,
-    /// Labels of the container or its pod that are not its image's.
-    OwnLabel,
     /// Annotations of the container that are not its image's.
     OwnAnnotation,
     /// Keys `nri-runc.dev/…`.
@@ -108,7 +106,6 @@ impl Source {
             Self::Annotation => "the bundle's annotations",
             Self::MaybeSandbox => "annotations of a bundle that may be a sandbox's",
             Self::SandboxDocument => "the sandbox's document",
-            Self::OwnLabel => "labels that are not the image's",
             Self::OwnAnnotation => "annotations that are not the image's",
             Self::OwnKey => "keys nri-runc.dev/…",
         }
@@ -480,7 +477,8 @@ mod tests {
 
     #[test]
     fn keys_of_our_own_never_count_below_kubernetes() {
-        for kind in EngineKind::ALL.into_iter().filter(|kind| kind.has_kubernetes_pods()) {
+        use EngineKind::{ContainerdCri, Crio, Isulad, Kubernetes};
+        for kind in [ContainerdCri, Crio, Isulad, Kubernetes] {
             for field in Field::ALL {
                 let has_key = ranks(kind, field).iter().any(|(source, _)| *source == S::OwnKey);
                 assert!(!has_key, "{kind:?} {field:?}");

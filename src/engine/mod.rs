@@ -15,7 +15,7 @@ mod ctr;
 mod detect;
 mod docker;
 mod dockerd;
-pub mod identity;
+pub(crate) mod identity;
 mod image;
 mod isulad;
 mod kubernetes;
@@ -35,17 +35,16 @@ use serde_json::{Map, Value};
 use identity::Writer;
 
 pub use detect::{DetectedEngine, EngineKind, detect};
-pub use dockerd::Dockerd;
-pub use pod_cgroup::cgroup_parent;
-pub use wanted::{FetchedFacts, StoreQuery, StoreRecord, Wanted};
+pub(crate) use dockerd::Dockerd;
+pub(crate) use pod_cgroup::cgroup_parent;
+pub use wanted::{FetchedFacts, StoreRecord};
+pub(crate) use wanted::{StoreQuery, Wanted};
 
 /// What a call shows of its caller.
 #[derive(Debug)]
 pub struct CallerInfo<'a> {
     /// Container id.
     pub id: &'a str,
-    /// The runtime's state directory.
-    pub root: &'a str,
     /// Bundle directory.
     pub bundle: &'a str,
     /// Command line of the parent.
@@ -247,7 +246,7 @@ impl Facts {
 
 /// Whether the document of an infrastructure container is all that there is of it: no runtime is
 /// ever called for such a pod.
-pub fn is_pod_without_runtime(call: &CallerInfo<'_>, document: &Document<'_>) -> bool {
+pub(crate) fn is_pod_without_runtime(call: &CallerInfo<'_>, document: &Document<'_>) -> bool {
     detect(call, document).kind == EngineKind::Crio && crio::is_pod_without_runtime(document)
 }
 
@@ -266,7 +265,7 @@ pub fn wanted(engine: &DetectedEngine, call: &CallerInfo<'_>, document: &Documen
 
 /// Whether nothing of what was found is Docker's record of this container, so that the Docker
 /// daemons of the host tell where else it may be.
-pub fn is_dockers_record_missing(
+pub(crate) fn is_dockers_record_missing(
     engine: &DetectedEngine,
     call: &CallerInfo<'_>,
     document: &Document<'_>,
@@ -276,7 +275,7 @@ pub fn is_dockers_record_missing(
 }
 
 /// Docker's record of this container in the data roots of these daemons.
-pub fn wanted_of_dockers(call: &CallerInfo<'_>, dockers: &[Dockerd]) -> Wanted {
+pub(crate) fn wanted_of_dockers(call: &CallerInfo<'_>, dockers: &[Dockerd]) -> Wanted {
     docker::wanted_below(call, dockers.iter().map(Dockerd::data_root))
 }
 
@@ -359,7 +358,7 @@ fn of_engine(
 }
 
 /// Whether a word may stand in a path: an id that could lead elsewhere is not followed.
-pub fn is_id(word: &str) -> bool {
+pub(crate) fn is_id(word: &str) -> bool {
     !word.is_empty()
         && !word.starts_with('.')
         && word.bytes().all(|b| b.is_ascii_alphanumeric() || b"_.-".contains(&b))

@@ -12,7 +12,7 @@ const ROOT: &str = "/sys/fs/cgroup";
 
 /// The parent of a cgroup: the path without its last element, or the slice spelt out in full
 /// (`a-b.slice` lies in `a.slice`, systemd.slice(5)).
-pub fn cgroup_parent(path: &str) -> String {
+pub(crate) fn cgroup_parent(path: &str) -> String {
     if let Some((slice, _)) = path.split_once(':') {
         let Some(name) = slice.strip_suffix(".slice") else { return slice.to_owned() };
         let mut parent = String::new();

@@ -137,14 +137,7 @@ mod tests {
     #[test]
     fn both_roots_are_looked_at_and_the_bundles_own_first() {
         let bundle = "/run/containers/storage/overlay-containers/c/userdata";
-        let call = CallerInfo {
-            id: "c",
-            root: "/r",
-            bundle,
-            parent: &[],
-            grandparent: &[],
-            variables: &[],
-        };
+        let call = CallerInfo { id: "c", bundle, parent: &[], grandparent: &[], variables: &[] };
         let told = beside(&call, "ab", "config.json");
         assert_eq!(
             told,
@@ -168,14 +161,8 @@ mod tests {
 
     #[test]
     fn a_bundle_elsewhere_has_no_homes() {
-        let call = CallerInfo {
-            id: "c",
-            root: "/r",
-            bundle: "/b",
-            parent: &[],
-            grandparent: &[],
-            variables: &[],
-        };
+        let call =
+            CallerInfo { id: "c", bundle: "/b", parent: &[], grandparent: &[], variables: &[] };
         assert!(homes(&call).is_empty());
     }
 }

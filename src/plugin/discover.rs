@@ -13,7 +13,7 @@ use super::identity::PluginIdentity;
 
 /// A pre-installed plugin.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PluginFile {
+pub(crate) struct PluginFile {
     /// The executable.
     pub path: PathBuf,
     /// Two digits.
@@ -28,14 +28,14 @@ pub struct PluginFile {
 
 impl PluginFile {
     /// `NN-name`.
-    pub fn id(&self) -> String {
+    pub(crate) fn id(&self) -> String {
         format!("{}-{}", self.index, self.name)
     }
 }
 
 /// A file among the plugins that cannot be started.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Unusable {
+pub(crate) struct Unusable {
     /// The file.
     pub path: PathBuf,
     /// Why, in one line.
@@ -52,7 +52,7 @@ impl std::fmt::Display for Unusable {
 
 /// Finds the plugins in `dir` with their configuration from `config_dir`, in name order; the
 /// second value is what was skipped.
-pub fn discover(dir: &Path, config_dir: &Path) -> (Vec<PluginFile>, Vec<Unusable>) {
+pub(crate) fn discover(dir: &Path, config_dir: &Path) -> (Vec<PluginFile>, Vec<Unusable>) {
     let (mut found, mut problems) = (Vec::new(), Vec::new());
     let mut entries: Vec<_> = std::fs::read_dir(dir).into_iter().flatten().flatten().collect();
     entries.sort_by_key(std::fs::DirEntry::file_name);

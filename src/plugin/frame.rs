@@ -11,12 +11,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::sync::watch;
 
 /// Connection id of the plugin service: the runtime calls, the plugin answers.
-pub const PLUGIN_CONNECTION: u32 = 1;
+pub(crate) const PLUGIN_CONNECTION: u32 = 1;
 /// Connection id of the runtime service: the plugin calls, the runtime answers.
-pub const RUNTIME_CONNECTION: u32 = 2;
+pub(crate) const RUNTIME_CONNECTION: u32 = 2;
 
 /// The largest payload of one frame: ttRPC header and the largest ttRPC message.
-pub const FRAME_LIMIT: usize = TTRPC_HEADER + TTRPC_LIMIT;
+pub(crate) const FRAME_LIMIT: usize = TTRPC_HEADER + TTRPC_LIMIT;
 /// The largest ttRPC message.
 pub(super) const TTRPC_LIMIT: usize = 4 << 20;
 /// The reference's reader takes the beginning of a message through a buffer of this size.

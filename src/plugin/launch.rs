@@ -22,7 +22,7 @@ const POSTMORTEM_WAIT: Duration = Duration::from_millis(500);
 
 /// Starting a pre-installed plugin.
 #[derive(Debug)]
-pub struct Launched;
+pub(crate) struct Launched;
 
 impl Launched {
     /// Starts the plugin and shakes hands with it. Must be called on the main thread: the plugin
@@ -30,7 +30,7 @@ impl Launched {
     ///
     /// # Errors
     /// Fails when it cannot be executed or does not register; its process is ended then.
-    pub async fn start(
+    pub(crate) async fn start(
         file: &PluginFile,
         settings: &Settings,
         upcalls: Arc<dyn Upcalls>,

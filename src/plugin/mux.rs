@@ -23,7 +23,7 @@ use super::frame::{FRAME_HEADER, into_frames, message_length};
 use super::outgoing::Outgoing;
 use super::stream::PluginStream;
 
-pub use super::frame::{FRAME_LIMIT, PLUGIN_CONNECTION, RUNTIME_CONNECTION, Trunk};
+pub(crate) use super::frame::{FRAME_LIMIT, PLUGIN_CONNECTION, RUNTIME_CONNECTION, Trunk};
 
 /// Splits `stream` into the plugin connection and the runtime connection.
 ///

@@ -32,7 +32,7 @@ const LAST_WORDS: usize = 5;
 
 /// Output and exit of one launched process.
 #[derive(Debug)]
-pub struct ProcessLog {
+pub(crate) struct ProcessLog {
     id: String,
     last_words: Mutex<VecDeque<String>>,
     exit: Mutex<Option<String>>,
@@ -42,7 +42,7 @@ pub struct ProcessLog {
 
 impl ProcessLog {
     /// For the plugin `NN-name`.
-    pub fn new(id: &str) -> Arc<Self> {
+    pub(crate) fn new(id: &str) -> Arc<Self> {
         Arc::new(Self {
             id: id.to_owned(),
             last_words: Mutex::default(),
@@ -53,13 +53,13 @@ impl ProcessLog {
     }
 
     /// The last lines that it printed.
-    pub fn last_words(&self) -> Vec<String> {
+    pub(crate) fn last_words(&self) -> Vec<String> {
         let lines = self.last_words.lock().map(|lines| lines.iter().cloned().collect());
         lines.unwrap_or_default()
     }
 
     /// How it ended, once it has.
-    pub fn exit(&self) -> Option<String> {
+    pub(crate) fn exit(&self) -> Option<String> {
         self.exit.lock().ok().and_then(|exit| exit.clone())
     }
 

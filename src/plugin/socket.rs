@@ -32,7 +32,7 @@ const ENGINES: [(&str, &str); 6] = [
 
 /// Why there is no socket for plugins.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum NoPlugins {
+pub(crate) enum NoPlugins {
     /// `disable_connections`.
     SwitchedOff,
     /// Another process listens there, most likely the engine's own NRI.
@@ -58,7 +58,7 @@ impl std::fmt::Display for NoPlugins {
 
 /// The process that listens on a socket, as far as the kernel shows it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct SocketListener {
+pub(crate) struct SocketListener {
     /// Its process, unless that is in another PID namespace.
     pub pid: Option<i32>,
     /// The name of its program.
@@ -92,7 +92,7 @@ impl SocketListener {
 }
 
 /// The process that listens on `path` now; `None` where none does. It connects and sends nothing.
-pub fn listener_at(path: &Path, host: &Host) -> Option<SocketListener> {
+pub(crate) fn listener_at(path: &Path, host: &Host) -> Option<SocketListener> {
     match dial(path) {
         Ok(stream) => Some(SocketListener::peer_of(&stream, host)),
         // Its queue is full, or it is of another type.
@@ -103,7 +103,7 @@ pub fn listener_at(path: &Path, host: &Host) -> Option<SocketListener> {
 
 /// Whether the kernel lists a listening socket of this path in the network namespace of a process.
 /// Asked of an engine's socket in place of connecting, which would fill the engine's log.
-pub fn is_listed(path: &Path, pid: i32, host: &Host) -> bool {
+pub(crate) fn is_listed(path: &Path, pid: i32, host: &Host) -> bool {
     let table = std::fs::read(host.path(format!("/proc/{pid}/net/unix"))).unwrap_or_default();
     let wanted = canonical(path);
     String::from_utf8_lossy(&table).lines().any(|line| {
@@ -127,7 +127,7 @@ fn canonical(path: &Path) -> PathBuf {
 
 /// A socket that this process listens on.
 #[derive(Debug)]
-pub struct Bound {
+pub(crate) struct Bound {
     /// Where others connect.
     pub listener: UnixListener,
     /// Its file.
@@ -136,7 +136,7 @@ pub struct Bound {
 
 /// Which file a socket has: a later socket of the same name has another one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct SocketFile {
+pub(crate) struct SocketFile {
     device: u64,
     inode: u64,
 }
@@ -146,18 +146,18 @@ impl SocketFile {
     ///
     /// # Errors
     /// Fails when there is none.
-    pub fn of(path: &Path) -> std::io::Result<Self> {
+    pub(crate) fn of(path: &Path) -> std::io::Result<Self> {
         let meta = std::fs::symlink_metadata(path)?;
         Ok(Self { device: meta.dev(), inode: meta.ino() })
     }
 
     /// Whether `path` still means this one.
-    pub fn is_at(self, path: &Path) -> bool {
+    pub(crate) fn is_at(self, path: &Path) -> bool {
         Self::of(path).is_ok_and(|now| now == self)
     }
 
     /// Removes the file, if `path` still means this one.
-    pub fn remove(self, path: &Path) {
+    pub(crate) fn remove(self, path: &Path) {
         if self.is_at(path) {
             let _gone = std::fs::remove_file(path);
         }
@@ -168,7 +168,7 @@ impl SocketFile {
 ///
 /// # Errors
 /// Says why plugins cannot connect.
-pub fn for_plugins(config: &Config) -> std::result::Result<Bound, NoPlugins> {
+pub(crate) fn for_plugins(config: &Config) -> std::result::Result<Bound, NoPlugins> {
     if config.disable_connections {
         return Err(NoPlugins::SwitchedOff);
     }
@@ -243,7 +243,7 @@ fn put_in_place(temporary: &Path, path: &Path, stale: Option<SocketFile>) -> std
 ///
 /// # Errors
 /// Fails when the folder refuses.
-pub fn bind(path: &Path, mode: u32, gid: Option<u32>) -> Result<Bound> {
+pub(crate) fn bind(path: &Path, mode: u32, gid: Option<u32>) -> Result<Bound> {
     let (bound, temporary) = bind_beside(path, mode, gid)?;
     std::fs::rename(&temporary, path).doing(|| format!("listening on {}", path.display()))?;
     Ok(bound)

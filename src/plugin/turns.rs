@@ -289,12 +289,12 @@ tokio::task_local! {
 
 /// Does `work` for a caller that waits until then: creations that plugins could not answer by
 /// then are not waited for.
-pub async fn with_caller_deadline<T>(until: Instant, work: impl Future<Output = T>) -> T {
+pub(crate) async fn with_caller_deadline<T>(until: Instant, work: impl Future<Output = T>) -> T {
     CALLER_DEADLINE.scope(CallerDeadline { until, busy: RefCell::default() }, work).await
 }
 
 /// The plugins that were too busy to be asked, for the caller that is being served.
-pub fn busy_plugins() -> Vec<String> {
+pub(crate) fn busy_plugins() -> Vec<String> {
     let names = |deadline: &CallerDeadline| {
         deadline.busy.borrow().iter().map(|(plugin, _)| plugin.clone()).collect()
     };

@@ -19,8 +19,8 @@ mod rdt;
 mod tests;
 
 pub use honoured::{check_runtime, needs_runtime};
-pub use mounts::host_facts;
-pub use node::{NODE_NEEDS, check_node};
+pub(crate) use mounts::host_facts;
+pub(crate) use node::check_node;
 
 use crate::config::Config;
 use crate::error::quoted;
@@ -34,7 +34,7 @@ const RDT_CLASS: &str = "RdtClass";
 ///
 /// # Errors
 /// The NRI field at fault and what is wrong with it on this host.
-pub fn resolve(
+pub(crate) fn resolve(
     adjustment: &api::ContainerAdjustment,
     config: &Config,
     host: &Host,
@@ -48,7 +48,7 @@ pub fn resolve(
 ///
 /// # Errors
 /// The NRI field at fault and what is wrong with it on any host.
-pub fn resolve_anyway(
+pub(crate) fn resolve_anyway(
     adjustment: &api::ContainerAdjustment,
     config: &Config,
     host: &Host,
@@ -76,7 +76,7 @@ pub fn resolve_anyway(
 ///
 /// # Errors
 /// The NRI field at fault and what is wrong with it on this host.
-pub fn resolve_classes(
+pub(crate) fn resolve_classes(
     resources: &api::LinuxResources,
     config: &Config,
     host: &Host,

@@ -10,7 +10,7 @@ use crate::spec::patch::{HostFacts, HostMounts, Resolved};
 ///
 /// # Errors
 /// Fails when the mounts cannot be listed.
-pub fn host_facts(sources: &[String], names: Resolved, host: &Host) -> Result<HostFacts> {
+pub(crate) fn host_facts(sources: &[String], names: Resolved, host: &Host) -> Result<HostFacts> {
     if sources.is_empty() {
         return Ok(HostFacts { names, ..HostFacts::default() });
     }

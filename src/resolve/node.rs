@@ -12,20 +12,11 @@ use crate::host::Host;
 use crate::plugin::api;
 use crate::spec::patch::{PatchError, Resolved};
 
-/// The fields, and what a node must have for them: the table of docs/compatibility.md.
-pub const NODE_NEEDS: [(&str, &str); 5] = [
-    ("CgroupsUnified", "cgroup v2 only, with the controller of the file"),
-    ("HugepageLimits", "huge pages of that size, and the hugetlb controller"),
-    ("RdtClosID, RdtSchemata, RdtEnableMonitoring", "resctrl, mounted at `[rdt] resctrl_path`"),
-    ("Namespace", "a kernel with that kind of namespace"),
-    ("MemoryPolicy", "a kernel with NUMA"),
-];
-
 /// Refuses what this node is known to lack.
 ///
 /// # Errors
 /// The NRI field, and what the node lacks.
-pub fn check_node(
+pub(crate) fn check_node(
     adjustment: &api::ContainerAdjustment,
     resolved: &Resolved,
     resctrl: &Path,

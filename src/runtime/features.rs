@@ -40,7 +40,6 @@ pub struct Features {
 /// The answer of `features`; a member that is absent says nothing.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
-#[expect(missing_docs, reason = "the names are the specification's")]
 pub struct FeaturesDocument {
     pub mount_options: Option<Vec<String>>,
     #[serde(default)]
@@ -50,7 +49,6 @@ pub struct FeaturesDocument {
 /// Its Linux part.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
-#[expect(missing_docs, reason = "the names are the specification's")]
 pub struct Linux {
     pub namespaces: Option<Vec<String>>,
     pub seccomp: Option<Seccomp>,
@@ -63,7 +61,6 @@ pub struct Linux {
 /// What it can filter.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
-#[expect(missing_docs, reason = "the names are the specification's")]
 pub struct Seccomp {
     pub enabled: Option<bool>,
     pub actions: Option<Vec<String>>,
@@ -75,7 +72,6 @@ pub struct Seccomp {
 
 /// What it does with resctrl.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
-#[expect(missing_docs, reason = "the names are the specification's")]
 pub struct IntelRdt {
     pub enabled: Option<bool>,
     pub schemata: Option<bool>,
@@ -84,7 +80,6 @@ pub struct IntelRdt {
 
 /// Which memory policies it knows.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
-#[expect(missing_docs, reason = "the names are the specification's")]
 pub struct MemoryPolicy {
     pub modes: Option<Vec<String>>,
     pub flags: Option<Vec<String>>,
@@ -92,14 +87,12 @@ pub struct MemoryPolicy {
 
 /// What it can do to mounts beyond options.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
-#[expect(missing_docs, reason = "the names are the specification's")]
 pub struct MountExtensions {
     pub idmap: Option<Enabled>,
 }
 
 /// Whether something is there.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
-#[expect(missing_docs, reason = "the names are the specification's")]
 pub struct Enabled {
     pub enabled: Option<bool>,
 }
@@ -153,12 +146,12 @@ struct ExecutableStamp {
 
 /// The runtimes that were asked.
 #[derive(Debug, Default)]
-pub struct KnownRuntimes(Mutex<HashMap<PathBuf, (ExecutableStamp, Arc<Features>)>>);
+pub(crate) struct KnownRuntimes(Mutex<HashMap<PathBuf, (ExecutableStamp, Arc<Features>)>>);
 
 impl KnownRuntimes {
     /// What the runtime at `path` can do. It blocks the thread while a runtime is asked that was
     /// not asked before.
-    pub fn features(&self, path: &Path) -> Arc<Features> {
+    pub(crate) fn features(&self, path: &Path) -> Arc<Features> {
         let Ok(meta) = std::fs::metadata(path) else { return Arc::default() };
         let changed = (meta.mtime(), meta.mtime_nsec());
         let stamp = ExecutableStamp { device: meta.dev(), inode: meta.ino(), changed };

@@ -7,7 +7,7 @@
 //! only to ask what a runtime can do (`features.rs`), and never by the wrapper.
 
 /// What a runtime can do.
-pub mod features;
+pub(crate) mod features;
 
 use std::convert::Infallible;
 use std::ffi::{CString, OsStr, OsString};
@@ -63,7 +63,7 @@ impl RuntimeKind {
 
 /// The runtime's state directory when the command line names none (runc, crun and youki for
 /// root on the host).
-pub fn default_root(runtime: &Path) -> &'static str {
+pub(crate) fn default_root(runtime: &Path) -> &'static str {
     match RuntimeKind::of_program(runtime) {
         RuntimeKind::Crun => "/run/crun",
         RuntimeKind::Youki => "/run/youki",
@@ -75,7 +75,7 @@ pub fn default_root(runtime: &Path) -> &'static str {
 ///
 /// # Errors
 /// Fails when there is none, naming what was tried.
-pub fn resolve(config: &Config, called_as: Option<&OsString>) -> Result<PathBuf> {
+pub(crate) fn resolve(config: &Config, called_as: Option<&OsString>) -> Result<PathBuf> {
     resolve_in(config, called_as, &std::env::var_os("PATH").unwrap_or_default())
 }
 
@@ -83,7 +83,11 @@ pub fn resolve(config: &Config, called_as: Option<&OsString>) -> Result<PathBuf>
 ///
 /// # Errors
 /// Fails when there is none, naming what was tried.
-pub fn resolve_in(config: &Config, called_as: Option<&OsString>, paths: &OsStr) -> Result<PathBuf> {
+pub(crate) fn resolve_in(
+    config: &Config,
+    called_as: Option<&OsString>,
+    paths: &OsStr,
+) -> Result<PathBuf> {
     let ourselves = Ourselves::open();
     let name = called_as.map(Path::new).and_then(Path::file_name).and_then(OsStr::to_str);
     if let Some(path) = name.and_then(|name| config.instances.get(name)) {
@@ -143,7 +147,7 @@ fn usable(path: &Path, ourselves: &Ourselves) -> std::result::Result<(), &'stati
 }
 
 /// Whether an engine that calls `program`, by path or by name, calls us.
-pub fn is_ourselves(program: &str) -> bool {
+pub(crate) fn is_ourselves(program: &str) -> bool {
     let ourselves = Ourselves::open();
     let is = |path: &Path| std::fs::metadata(path).is_ok_and(|meta| ourselves.is(path, &meta));
     if program.contains('/') {
@@ -176,7 +180,7 @@ impl Ourselves {
 }
 
 /// Whether two files could be read and are the same.
-pub fn has_same_bytes(one: &Path, other: &Path) -> bool {
+pub(crate) fn has_same_bytes(one: &Path, other: &Path) -> bool {
     let read = |path: &Path| {
         let mut bytes = Vec::new();
         std::fs::File::open(path).and_then(|mut file| file.read_to_end(&mut bytes)).map(|_| bytes)
@@ -189,7 +193,7 @@ pub fn has_same_bytes(one: &Path, other: &Path) -> bool {
 ///
 /// # Errors
 /// Returns only when `execve` failed; nothing has changed then.
-pub fn replace_process(runtime: &Path, argv: &[OsString]) -> Result<Infallible> {
+pub(crate) fn replace_process(runtime: &Path, argv: &[OsString]) -> Result<Infallible> {
     let first = CString::new(runtime.as_os_str().as_bytes()).map_err(|_nul| inner_nul())?;
     let mut words = vec![first.clone()];
     for word in argv.iter().skip(1) {

@@ -19,7 +19,7 @@ const LIMIT: u64 = 4 << 20;
 const REQUEST: &[u8] = b"GET /info HTTP/1.0\r\nHost: docker\r\nAccept: application/json\r\n\r\n";
 
 /// Their names; `None` where nobody answers in time.
-pub fn docker_runtimes(socket: &Path) -> Option<Vec<String>> {
+pub(crate) fn docker_runtimes(socket: &Path) -> Option<Vec<String>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().ok()?;
     let answer = runtime.block_on(async { tokio::time::timeout(API_WAIT, ask(socket)).await });
     runtimes(&answer.ok()?.ok()?)

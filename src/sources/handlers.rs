@@ -17,7 +17,7 @@ const PATH: &str = "/runtime.v1.RuntimeService/Status";
 const AT_LENGTH: [u8; 2] = [0x08, 0x01];
 
 /// Their names; `None` where nobody answers in time, or does not say.
-pub fn handlers(socket: &Path) -> Option<Vec<String>> {
+pub(crate) fn handlers(socket: &Path) -> Option<Vec<String>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().ok()?;
     let messages = [AT_LENGTH.to_vec()];
     let answers = runtime.block_on(async {

@@ -25,10 +25,9 @@ use crate::engine::{
 use crate::files;
 use crate::host::Host;
 
-pub use docker_api::docker_runtimes;
-pub use handlers::handlers;
-pub use processes::{Process, callers, dockers, processes};
-pub use records::record;
+pub(crate) use docker_api::docker_runtimes;
+pub(crate) use handlers::handlers;
+pub(crate) use processes::{Process, callers, dockers, processes};
 
 /// How long a `create` waits for all sources together.
 const FETCH_LIMIT: Duration = Duration::from_millis(500);

@@ -13,7 +13,7 @@ use crate::procfs::{command_line, parent_of};
 
 /// A process.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Process {
+pub(crate) struct Process {
     /// Its id.
     pub pid: u32,
     /// Its command line.
@@ -22,7 +22,7 @@ pub struct Process {
 
 impl Process {
     /// The name of its program, as it was called.
-    pub fn program(&self) -> String {
+    pub(crate) fn program(&self) -> String {
         let first = self.words.first().map(Vec::as_slice).unwrap_or_default();
         let first = String::from_utf8_lossy(first);
         first.rsplit('/').next().unwrap_or_default().to_owned()
@@ -32,7 +32,7 @@ impl Process {
 /// The command lines of the process `parent` that called `pid`, and of its parent. Whoever ended
 /// meanwhile is nobody: its number may be another process's by now, a container's maybe, and that
 /// may call itself anything.
-pub fn callers(host: &Host, pid: u32, parent: u32) -> [Vec<Vec<u8>>; 2] {
+pub(crate) fn callers(host: &Host, pid: u32, parent: u32) -> [Vec<Vec<u8>>; 2] {
     let grandparent = parent_of(host, parent);
     let lines = [Some(parent), grandparent]
         .map(|pid| pid.map(|pid| command_line(host, pid)).unwrap_or_default());
@@ -49,7 +49,7 @@ pub fn callers(host: &Host, pid: u32, parent: u32) -> [Vec<Vec<u8>>; 2] {
 }
 
 /// The processes whose program has one of these names, oldest id first.
-pub fn processes(host: &Host, names: &[&str]) -> Vec<Process> {
+pub(crate) fn processes(host: &Host, names: &[&str]) -> Vec<Process> {
     let namespace = |pid: &str| std::fs::read_link(host.path(format!("/proc/{pid}/ns/pid"))).ok();
     let ours = namespace("self");
     let mut found = Vec::new();
@@ -71,7 +71,7 @@ pub fn processes(host: &Host, names: &[&str]) -> Vec<Process> {
 }
 
 /// The Docker daemons that run, each with what its configuration file adds.
-pub fn dockers(host: &Host) -> Vec<(Process, Dockerd)> {
+pub(crate) fn dockers(host: &Host) -> Vec<(Process, Dockerd)> {
     let all = processes(host, &["dockerd"]).into_iter().filter_map(|process| {
         let mut dockerd = Dockerd::of(&process.words)?;
         let settings = read(&host.path(&dockerd.config_file));

@@ -39,7 +39,7 @@ pub(super) async fn get(
 ///
 /// # Errors
 /// Fails on bytes that are no such message.
-pub fn record(response: &[u8]) -> Result<StoreRecord> {
+pub(crate) fn record(response: &[u8]) -> Result<StoreRecord> {
     let mut record = StoreRecord::default();
     for field in fields(response) {
         let field = field?;

@@ -30,11 +30,6 @@ pub struct Item<'t> {
 }
 
 impl Item<'_> {
-    /// Its JSON text.
-    pub fn raw(&self) -> &[u8] {
-        &self.text
-    }
-
     /// What it says.
     pub fn value(&self) -> Value {
         value_of(&self.text)

@@ -51,7 +51,7 @@ const DEEPEST: usize = 64;
 ///
 /// # Errors
 /// Fails where Go's decoder does: the document does not begin with a JSON object.
-pub fn odd_document(text: &[u8]) -> Result<Option<Value>, DocumentError> {
+pub(crate) fn odd_document(text: &[u8]) -> Result<Option<Value>, DocumentError> {
     let malformed =
         |error: serde_json::Error| DocumentError::Malformed { detail: quoted(&error.to_string()) };
     let span = scan::first_value(text).map_err(malformed)?;

@@ -19,7 +19,7 @@ use super::scan::{self, MemberSpan};
 use crate::error::quoted;
 
 /// Larger documents are not looked at: no engine writes one, and reading it costs the node.
-pub const MAX_BYTES: usize = 16 << 20;
+pub(crate) const MAX_BYTES: usize = 16 << 20;
 
 /// Why a document cannot be edited.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

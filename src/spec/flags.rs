@@ -43,7 +43,7 @@ const FLAGS: [(&str, &str, &str, FlagValue); 18] = [
 
 /// Turns `(flag, value)` pairs, without their dashes, into `LinuxResources`. The last of several
 /// equal flags counts; an empty value says nothing, as with runc.
-pub fn resources_from_flags(flags: &[(&str, &str)]) -> Result<Map<String, Value>> {
+pub(crate) fn resources_from_flags(flags: &[(&str, &str)]) -> Result<Map<String, Value>> {
     let mut resources = Map::new();
     for (flag, value) in flags {
         let Some((_, section, member, kind)) = FLAGS.iter().find(|(name, ..)| name == flag) else {

@@ -6,19 +6,19 @@
 //! Reference: OCI runtime-spec 1.3 (`config.md`, `config-linux.md`); decisions D16, D21 to D24.
 
 /// Editable arrays.
-pub mod array;
+pub(crate) mod array;
 /// Lossless JSON: only what changes is opened.
 /// What Go's decoder reads of a document.
-pub mod decoded;
-pub mod document;
+pub(crate) mod decoded;
+pub(crate) mod document;
 /// The flags of `update` as a document.
-pub mod flags;
+pub(crate) mod flags;
 /// What plugins own survives an engine's update.
-pub mod overlay;
+pub(crate) mod overlay;
 /// Whose the members of an overlay are.
-pub mod owned;
+pub(crate) mod owned;
 /// An adjustment becomes edits of the document.
-pub mod patch;
+pub(crate) mod patch;
 mod scan;
 
 #[cfg(test)]

@@ -39,7 +39,10 @@ const ZERO_IS_UNSET: [(&str, &[&str]); 3] = [
 ///
 /// Quota and period travel together; a swap limit that only follows the memory limit is no
 /// request of its own.
-pub fn delta(request: &Map<String, Value>, engine: &Map<String, Value>) -> Map<String, Value> {
+pub(crate) fn delta(
+    request: &Map<String, Value>,
+    engine: &Map<String, Value>,
+) -> Map<String, Value> {
     let request = without_unset(request);
     let mut delta = Map::new();
     for (name, value) in &request {
@@ -97,7 +100,7 @@ pub fn merge_update(
 
 /// What a plugin's resources, in an adjustment or an update, are as an overlay; `resolved` is what
 /// the classes among them mean.
-pub fn overlay_of(
+pub(crate) fn overlay_of(
     resources: &api::LinuxResources,
     resolved: &Resolved,
 ) -> Result<Map<String, Value>, PatchError> {
@@ -106,7 +109,7 @@ pub fn overlay_of(
 
 /// Puts the fields of `top` over those of `base`: members of sections one by one, huge page
 /// limits by page size, device rules behind those that are there.
-pub fn put_over(base: &mut Map<String, Value>, top: &Map<String, Value>) {
+pub(crate) fn put_over(base: &mut Map<String, Value>, top: &Map<String, Value>) {
     for (name, value) in top {
         match (name.as_str(), value, base.get_mut(name)) {
             (_, Value::Null, _) => {}

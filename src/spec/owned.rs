@@ -48,7 +48,7 @@ pub struct OwnedMember {
 }
 
 /// Every member of an overlay.
-pub fn fields(overlay: &Map<String, Value>) -> Vec<OwnedMember> {
+pub(crate) fn fields(overlay: &Map<String, Value>) -> Vec<OwnedMember> {
     let mut found = Vec::new();
     for (section, value) in overlay {
         match value {
@@ -119,7 +119,7 @@ pub fn undone(
 
 /// The owner of a member, if it has one. A swap limit that only follows the memory limit belongs
 /// to the owner of that limit.
-pub fn owner<'o>(
+pub(crate) fn owner<'o>(
     owned: &OwnedMember,
     overlay: &Map<String, Value>,
     owners: &'o BTreeMap<String, String>,
@@ -171,7 +171,7 @@ pub fn retain(owners: &mut BTreeMap<String, String>, overlay: &Map<String, Value
 }
 
 /// Whether an owner table's field is one of the resources that an overlay can hold.
-pub fn is_resource(name: &str) -> bool {
+pub(crate) fn is_resource(name: &str) -> bool {
     name.starts_with(HUGEPAGES)
         || name.starts_with(UNIFIED)
         || name == BLOCK_IO
@@ -215,7 +215,7 @@ pub fn keep_owned(
 }
 
 /// All values by the paths that [`fields`] gives, for callers that need many.
-pub fn values(resources: &Map<String, Value>) -> HashMap<String, Value> {
+pub(crate) fn values(resources: &Map<String, Value>) -> HashMap<String, Value> {
     let mut values = HashMap::new();
     for owned in fields(resources) {
         values.entry(owned.path).or_insert(owned.value);
@@ -224,7 +224,7 @@ pub fn values(resources: &Map<String, Value>) -> HashMap<String, Value> {
 }
 
 /// The value at a path that [`fields`] gave.
-pub fn value(resources: &Map<String, Value>, path: &str) -> Option<Value> {
+pub(crate) fn value(resources: &Map<String, Value>, path: &str) -> Option<Value> {
     fields(resources).into_iter().find(|owned| owned.path == path).map(|owned| owned.value)
 }
 

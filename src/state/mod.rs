@@ -18,14 +18,14 @@ use serde_json::{Map, Value};
 
 use crate::files::{self, Original};
 
-pub use notes::{Change, EVICTION, InFlight, Patched, PendingUpdate, Skipped, Updating};
+pub(crate) use notes::{Change, EVICTION, InFlight, Patched, PendingUpdate, Skipped, Updating};
 
 pub use store::Store;
-pub use wire::Wire;
+pub(crate) use wire::Wire;
 
 /// Version of the records on disk. A record of the next version is read as far as this one
 /// understands it, and what it does not is kept; any other is set aside.
-pub const SCHEMA: u32 = 1;
+pub(crate) const SCHEMA: u32 = 1;
 
 /// A container as the runtime knows it: ids are unique only below one runtime root.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 /// Event and field of the change by which `explain` shows an eviction.
-pub const EVICTION: &str = "eviction";
+pub(crate) const EVICTION: &str = "eviction";
 
 /// One change that a plugin made, as `explain` shows it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -19,7 +19,7 @@ const ADMIN_RESPONSE_WAIT: Duration = Duration::from_secs(10);
 ///
 /// # Errors
 /// Fails when the daemon is not there; it is never started for this.
-pub fn admin(config: &Config, json: &str) -> Result<String> {
+pub(crate) fn admin(config: &Config, json: &str) -> Result<String> {
     admin_stream(config, json).map(|(json, _ended)| json)
 }
 
@@ -27,7 +27,7 @@ pub fn admin(config: &Config, json: &str) -> Result<String> {
 ///
 /// # Errors
 /// As [`admin`].
-pub fn admin_stream(config: &Config, json: &str) -> Result<(String, UnixStream)> {
+pub(crate) fn admin_stream(config: &Config, json: &str) -> Result<(String, UnixStream)> {
     let socket = config.daemon_socket();
     let stream = match dial(&socket) {
         Err(Errno::ENOENT | Errno::ECONNREFUSED) => {

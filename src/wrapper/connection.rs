@@ -115,12 +115,12 @@ fn read_answer(reader: &mut BufReader<&UnixStream>, silence: &str) -> Result<Vec
 }
 
 /// Whether a process listens on the daemon's socket, even one that accepts no connections.
-pub fn is_listening(config: &Config) -> bool {
+pub(crate) fn is_listening(config: &Config) -> bool {
     !matches!(dial(&config.daemon_socket()), Err(Errno::ENOENT | Errno::ECONNREFUSED))
 }
 
 /// Whether the daemon listens but sends nothing within three seconds.
-pub fn is_silent(config: &Config) -> bool {
+pub(crate) fn is_silent(config: &Config) -> bool {
     let stream = match dial(&config.daemon_socket()) {
         Ok(stream) => stream,
         Err(errno) => return errno == Errno::EAGAIN,

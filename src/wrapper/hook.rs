@@ -66,7 +66,7 @@ struct CallingRuntime {
 ///
 /// # Errors
 /// Fails on invalid input, on a refusal, and without a daemon if the policy requires it.
-pub fn hook(config: &Config, stage: &str) -> Result<()> {
+pub(crate) fn hook(config: &Config, stage: &str) -> Result<()> {
     let stage = stage_of(stage)?;
     let state = read_state().doing(|| format!("hook {}", stage.name()))?;
     if pass_through::is_switched_off(config) {

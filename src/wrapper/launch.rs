@@ -49,7 +49,7 @@ pub(super) fn launch(config: &Config, deadline: Instant) -> Result<()> {
 ///
 /// # Errors
 /// Fails when it cannot be started, or does not answer in time.
-pub fn start_daemon(config: &Config, program: &Path, file: Option<&Path>) -> Result<()> {
+pub(crate) fn start_daemon(config: &Config, program: &Path, file: Option<&Path>) -> Result<()> {
     start(
         config,
         Instant::now() + START_LOCK_WAIT + DAEMON_START_WAIT,

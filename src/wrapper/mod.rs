@@ -25,10 +25,10 @@ mod update;
 use std::convert::Infallible;
 use std::ffi::OsString;
 
-pub use admin_request::{admin, admin_stream};
-pub use connection::{is_listening, is_silent};
-pub use hook::hook;
-pub use launch::start_daemon;
+pub(crate) use admin_request::{admin, admin_stream};
+pub(crate) use connection::{is_listening, is_silent};
+pub(crate) use hook::hook;
+pub(crate) use launch::start_daemon;
 
 use crate::argv::{self, CommandLine, Verb};
 use crate::config::{self, Config};

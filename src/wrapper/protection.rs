@@ -20,7 +20,6 @@ use crate::files;
 use crate::host::Host;
 use crate::link::WrapperRequest;
 use crate::plugin::api;
-use crate::runtime;
 use crate::sources::{Sources, callers};
 
 use super::invocation::BundleDocument;
@@ -98,15 +97,10 @@ fn describe(
     let call = argv::read(&question.argv);
     let cwd = Path::new(&question.cwd);
     let absolute = |path: &OsStr| -> PathBuf { cwd.join(path).components().collect() };
-    let root = match call.root.as_deref() {
-        Some(root) => absolute(root),
-        None => PathBuf::from(runtime::default_root(Path::new(&question.runtime))),
-    };
     let bundle = absolute(call.bundle.as_deref().unwrap_or_default());
     let [parent, grandparent] = callers(&host, question.pid, question.parent_pid);
     let engine_call = engine::CallerInfo {
         id: &call.id.as_deref().unwrap_or_default().to_string_lossy(),
-        root: &root.to_string_lossy(),
         bundle: &bundle.to_string_lossy(),
         parent: &parent,
         grandparent: &grandparent,

@@ -4,8 +4,8 @@
 
 use std::path::{Path, PathBuf};
 
-use nri_runc::adaptation::{Creation, MergeError, Merged, Rights, Updated, Updates};
 use nri_runc::plugin::api;
+use nri_runc::testing::adaptation::{Creation, MergeError, Merged, Rights, Updated, Updates};
 use protobuf::MessageFull;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -119,7 +119,7 @@ impl Case {
         if !self.verdict.exists() || read(&self.verdict) != verdict {
             verdict.sort_all_objects();
             let text = format!("{verdict:#}\n");
-            nri_runc::files::replace(&self.verdict, text.as_bytes()).unwrap();
+            nri_runc::testing::files::replace(&self.verdict, text.as_bytes()).unwrap();
         }
         verdict
     }

@@ -38,7 +38,7 @@ fn verb(host: &TestHost, id: &str, words: &[&str]) -> bool {
 fn create(host: &TestHost, id: &str) -> Came {
     let bundle = host.path(id);
     std::fs::create_dir_all(bundle.join("rootfs")).unwrap();
-    nri_runc::files::replace(&bundle.join("config.json"), BUNDLE.as_bytes()).unwrap();
+    nri_runc::testing::files::replace(&bundle.join("config.json"), BUNDLE.as_bytes()).unwrap();
     let begun = Instant::now();
     let is_created = verb(host, id, &["create", "--bundle", &bundle.display().to_string(), id]);
     let (id, took) = (id.to_owned(), begun.elapsed());

@@ -56,7 +56,7 @@ fn verb(host: &TestHost, id: &str, words: &[&str]) -> bool {
 fn create(host: &TestHost, id: &str) -> bool {
     let bundle = host.path(id);
     std::fs::create_dir_all(bundle.join("rootfs")).unwrap();
-    nri_runc::files::replace(&bundle.join("config.json"), BUNDLE.as_bytes()).unwrap();
+    nri_runc::testing::files::replace(&bundle.join("config.json"), BUNDLE.as_bytes()).unwrap();
     verb(host, id, &["create", "--bundle", &bundle.display().to_string(), id])
 }
 

@@ -9,7 +9,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::{Duration, Instant};
 
 use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
-use nri_runc::link::{Attached, DaemonResponse, PROTOCOL, WrapperRequest, read_frame};
+use nri_runc::testing::link::{Attached, DaemonResponse, PROTOCOL, WrapperRequest, read_frame};
 use serde_json::Value;
 use test_support::{BUNDLE, Script, TestHost, wait_until};
 

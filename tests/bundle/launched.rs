@@ -103,7 +103,7 @@ fn what_cannot_be_a_plugin_is_named_once_and_disturbs_no_other() {
     script(&host, "plugins/badly-named", "exit 0");
     host.write("plugins/11-not-executable", "");
     script(&host, "plugins/12-spoilt", "exit 0");
-    nri_runc::files::replace(&host.path("spoilt.conf"), b"\xff\xfe").unwrap();
+    nri_runc::testing::files::replace(&host.path("spoilt.conf"), b"\xff\xfe").unwrap();
     symlink("/nowhere", host.path("plugins/13-lost")).unwrap();
     host.start_daemon();
     process(&host, "greeter", 0);
@@ -207,7 +207,7 @@ fn a_changed_configuration_starts_its_plugin_anew_and_creates_wait_for_it() {
     assert!(host.read("saw-anew").contains("CreateContainer"));
     // A text that cannot be read is said, and the plugin stays as it is.
     let pid = process(&host, "greeter", 0);
-    nri_runc::files::replace(&host.path("10-greeter.conf"), b"\xff\xfe").unwrap();
+    nri_runc::testing::files::replace(&host.path("10-greeter.conf"), b"\xff\xfe").unwrap();
     wait_until("it is said", || host.logged(&["10-greeter was skipped", "10-greeter.conf"]) == 1);
     std::thread::sleep(Duration::from_millis(300));
     assert_eq!(process(&host, "greeter", 0), pid);

@@ -35,8 +35,8 @@ mod unknown;
 mod updates;
 mod waited;
 
-use nri_runc::error::RESERVED_PHRASES;
 use nri_runc::plugin::api;
+use nri_runc::testing::error::RESERVED_PHRASES;
 use serde_json::Value;
 use test_support::adjustments::{env, pins, sets};
 use test_support::{BUNDLE, Script, TestHost, life, started, succeeds, wait_until};

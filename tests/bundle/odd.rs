@@ -36,7 +36,7 @@ fn odd_documents() -> Vec<(&'static str, Vec<u8>, bool)> {
 }
 
 fn write(host: &TestHost, bytes: &[u8]) {
-    nri_runc::files::replace(&host.path("bundle/config.json"), bytes).unwrap();
+    nri_runc::testing::files::replace(&host.path("bundle/config.json"), bytes).unwrap();
 }
 
 fn seen(host: &TestHost) -> Vec<u8> {

@@ -300,12 +300,24 @@ fn changes_have_times_come_in_the_order_of_the_chain_and_change_something() {
     assert_eq!(fields, ["process.env[ZZZ]", "process.env[AAA]"], "{explained}");
     for change in changes {
         let (at, time) = (change["at"].as_i64().unwrap(), change["time"].as_str().unwrap());
-        assert_eq!(nri_runc::text::rfc3339_nanos(at).as_deref(), Some(time));
+        assert_eq!(nri_runc::testing::text::rfc3339_nanos(at).as_deref(), Some(time));
     }
     assert_eq!(explained["owners"]["CPUShares"], "10-first", "it owns what it set all the same");
     let page = page(&host, &["explain", "c1"]);
     assert!(page.contains("CreateContainer, 20") && page.contains("Z ("), "{page}");
     assert!(page.find("10-first") < page.find("20-second"), "{page}");
+}
+
+#[test]
+fn index_decides_and_arrival_breaks_ties() {
+    let host = started("");
+    let plugins = [("10", "zeta"), ("10", "alpha"), ("05", "late")];
+    let _told = plugins.map(|(index, name)| host.plugin(index, name, sets(name, "1")));
+    succeeds(&host.create("c1"));
+    let explained = host.admin(&["explain", "c1"]);
+    let changes = explained["changes"].as_array().unwrap();
+    let asked: Vec<&str> = changes.iter().map(|c| c["plugin"].as_str().unwrap()).collect();
+    assert_eq!(asked, ["05-late", "10-zeta", "10-alpha"], "{explained}");
 }
 
 #[test]

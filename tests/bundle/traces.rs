@@ -244,7 +244,7 @@ fn what_wrappers_refused_without_a_daemon_is_told_by_the_next_one() {
     for id in ["c1", "c2"] {
         assert!(!host.create(id).status.success());
     }
-    let refused_by = nri_runc::text::rfc3339(std::time::SystemTime::now());
+    let refused_by = nri_runc::testing::text::rfc3339(std::time::SystemTime::now());
     host.start_daemon();
     for id in ["c1", "c2"] {
         let line = format!("create {id}: refused by the wrapper at 2");

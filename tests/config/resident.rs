@@ -241,7 +241,7 @@ fn check_tells_a_daemon_that_is_older_than_its_program_or_configuration() {
     let program = host.path("installed");
     let install = |more: &[u8]| {
         let built = std::fs::read(env!("CARGO_BIN_EXE_nri-runc")).unwrap();
-        nri_runc::files::replace(&program, &[&built, more].concat()).unwrap();
+        nri_runc::testing::files::replace(&program, &[&built, more].concat()).unwrap();
         std::fs::set_permissions(&program, PermissionsExt::from_mode(0o755)).unwrap();
     };
     install(b"");

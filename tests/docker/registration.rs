@@ -34,7 +34,7 @@ fn stays(docker: &Docker, id: &str) {
     let output = docker.registers("uninstall", &[]);
     assert_eq!(output.status.code(), Some(1), "{}", text(&output));
     let said = text(&output);
-    let id = nri_runc::text::short_id(id);
+    let id = nri_runc::testing::text::short_id(id);
     assert!(said.contains("1 container still uses") && said.contains(id), "{said}");
     assert_eq!(settings(docker), before);
 }

@@ -36,7 +36,7 @@ impl Stand {
     }
 
     fn put(&self, name: &str, text: &str) {
-        nri_runc::files::replace(&self.path(name), text.as_bytes()).unwrap();
+        nri_runc::testing::files::replace(&self.path(name), text.as_bytes()).unwrap();
     }
 
     fn document(&self) -> String {

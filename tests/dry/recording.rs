@@ -18,7 +18,7 @@ fn recorded_state(plugins: &[&str]) -> Value {
 fn write(temp: &tempfile::TempDir, lines: &[Value]) -> String {
     let file = temp.path().join("script.jsonl");
     let text: String = lines.iter().map(|line| format!("{line}\n")).collect();
-    nri_runc::files::replace(&file, text.as_bytes()).unwrap();
+    nri_runc::testing::files::replace(&file, text.as_bytes()).unwrap();
     file.display().to_string()
 }
 

@@ -125,7 +125,7 @@ fn a_script_of_which_no_line_is_valid_is_an_error() {
     let temp = prepared("");
     let garbage = b"\x7fELF\xff\n\n{\"id\": 4}\nnonsense";
     let file = temp.path().join("garbage");
-    nri_runc::files::replace(&file, garbage).unwrap();
+    nri_runc::testing::files::replace(&file, garbage).unwrap();
     for (words, script) in [
         (&["replay"] as &[&str], garbage as &[u8]),
         (&["replay", "-"], garbage),
@@ -205,7 +205,7 @@ fn a_signal_ends_it_as_the_end_of_the_script_does() {
 fn a_script_in_a_file_is_followed() {
     let temp = prepared("");
     let file = temp.path().join("script");
-    nri_runc::files::replace(&file, create(json!(1)).to_string().as_bytes()).unwrap();
+    nri_runc::testing::files::replace(&file, create(json!(1)).to_string().as_bytes()).unwrap();
     let output = command(&temp, &["replay", file.to_str().unwrap()]).output().unwrap();
     let answer: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert!(answer["id"] == 1 && answer.get("reply").is_some(), "{answer}");
@@ -247,7 +247,8 @@ fn a_pre_installed_plugin_takes_part_before_the_first_line_is_answered() {
         .unwrap();
     let log = temp.path().join("events.jsonl");
     let config = format!("file = {}\n", log.display());
-    nri_runc::files::replace(&temp.path().join("10-logger.conf"), config.as_bytes()).unwrap();
+    nri_runc::testing::files::replace(&temp.path().join("10-logger.conf"), config.as_bytes())
+        .unwrap();
     let mut replay = Replay::on(temp, &[]);
     replay.send_text("nonsense");
     let synchronized = replay.line("plugin", |line| {
@@ -268,7 +269,7 @@ fn a_pre_installed_plugin_takes_part_before_the_first_line_is_answered() {
 fn a_pre_installed_file_that_is_no_program_is_given_up_and_the_script_goes_on() {
     let temp = prepared("plugin_registration_timeout = \"300ms\"");
     let file = temp.path().join("plugins/10-broken");
-    nri_runc::files::replace(&file, b"#!/nowhere/at/all\n").unwrap();
+    nri_runc::testing::files::replace(&file, b"#!/nowhere/at/all\n").unwrap();
     let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
     std::fs::set_permissions(&file, mode).unwrap();
     let mut replay = Replay::on(temp, &[]);

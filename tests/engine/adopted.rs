@@ -14,7 +14,7 @@ async fn a_pod_that_went_past_an_absent_daemon_is_adopted() {
     let file = engine.path("nri-runc.toml");
     let text = std::fs::read_to_string(&file).unwrap();
     let text = format!("autostart = false\n{text}");
-    nri_runc::files::replace(&file, text.as_bytes()).unwrap();
+    nri_runc::testing::files::replace(&file, text.as_bytes()).unwrap();
     let mut cri = engine.client().await;
     let pod = run_pod(&engine, &mut cri, "web").await;
     let app = create(&engine, &mut cri, &pod, "web", container("app", &["/bin/sleep", "1000"]));

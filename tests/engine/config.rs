@@ -97,7 +97,7 @@ fn runtime(dir: &Path, name: &str, passes: Passes, binary: &Path) -> String {
 
 fn write(path: &Path, text: &str, mode: u32) {
     std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-    nri_runc::files::replace(path, text.as_bytes()).unwrap();
+    nri_runc::testing::files::replace(path, text.as_bytes()).unwrap();
     let mode = std::os::unix::fs::PermissionsExt::from_mode(mode);
     std::fs::set_permissions(path, mode).unwrap();
 }

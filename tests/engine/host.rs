@@ -67,7 +67,7 @@ impl Engine {
         let dir = temp.path().display().to_string();
         std::fs::create_dir_all(temp.path().join("data")).unwrap();
         let write = |name: &str, text: &str| {
-            nri_runc::files::replace(&temp.path().join(name), text.as_bytes()).unwrap();
+            nri_runc::testing::files::replace(&temp.path().join(name), text.as_bytes()).unwrap();
         };
         write("data/hello", "mounted by a plugin\n");
         write(
@@ -154,7 +154,8 @@ fn stamp(run_dir: &Path) {
     std::fs::create_dir_all(run_dir.join("state")).unwrap();
     std::fs::set_permissions(run_dir, private).unwrap();
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
-    let (mut store, _) = nri_runc::state::Store::open(&run_dir.join("state"), boot.trim()).unwrap();
+    let (mut store, _) =
+        nri_runc::testing::state::Store::open(&run_dir.join("state"), boot.trim()).unwrap();
     store.stamp().unwrap();
 }
 

@@ -55,7 +55,7 @@ impl Registered {
         }
         let config = std::fs::read_to_string(engine.path("nri-runc.toml")).unwrap();
         let config = format!("{config}[debug]\nhost_root = \"{}\"\n", root.display());
-        nri_runc::files::replace(&engine.path("host.toml"), config.as_bytes()).unwrap();
+        nri_runc::testing::files::replace(&engine.path("host.toml"), config.as_bytes()).unwrap();
         let before = std::fs::read_to_string(engine.path("containerd.toml")).unwrap();
         Self { engine, told, root, before }
     }
@@ -113,7 +113,10 @@ impl Registered {
     fn keeps_those_who_need_us(&self, ids: &[&String]) {
         let refusal = self.nri(&["uninstall", "containerd"]).unwrap_err();
         for id in ids {
-            assert!(refusal.contains(nri_runc::text::short_id(id)), "{id} is not in: {refusal}");
+            assert!(
+                refusal.contains(nri_runc::testing::text::short_id(id)),
+                "{id} is not in: {refusal}"
+            );
         }
         assert!(refusal.contains("still use"), "{refusal}");
         assert!(self.root.join("var/lib/nri-runc/engines/containerd.json").exists());

@@ -50,7 +50,7 @@ async fn both(version: u8, containerd: &Path, tools: &Path, runc: &Path) -> (Liv
     let native = heard(&engine, "own.sock").await;
     engine.containerd.stop();
     let text = config::containerd(&engine.path(""), &ours);
-    nri_runc::files::replace(&engine.path("containerd.toml"), text.as_bytes()).unwrap();
+    nri_runc::testing::files::replace(&engine.path("containerd.toml"), text.as_bytes()).unwrap();
     engine.containerd.run();
     let mut daemon = engine.start_daemon();
     let through = heard(&engine, "nri.sock").await;

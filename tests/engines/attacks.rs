@@ -3,7 +3,7 @@
 //! `fixtures/engines`. Each comes out as what its engine says it is, none is exempt, and what is
 //! not believed is said.
 
-use nri_runc::engine::Role::{self, Container, Sandbox};
+use nri_runc::testing::engine::Role::{self, Container, Sandbox};
 
 use super::{names, play};
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `docs/identity.md`: its tables are those of the program.
 
-use nri_runc::engine::EngineKind;
-use nri_runc::engine::identity::{Field, ranks};
+use nri_runc::testing::engine::EngineKind;
+use nri_runc::testing::engine::identity::{Field, ranks};
 
 use super::is_kept;
 

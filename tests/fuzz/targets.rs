@@ -7,13 +7,14 @@ use std::os::unix::ffi::OsStringExt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use nri_runc::adaptation::{Creation, Rights};
-use nri_runc::describe::Spec;
-use nri_runc::link::{DaemonResponse, Notice, WrapperRequest};
-use nri_runc::plugin::{PluginIdentity, Settings, Upcalls, api, handshake, json};
-use nri_runc::spec::document::SpecDocument;
-use nri_runc::spec::patch::patch;
-use nri_runc::{argv, config, dry, state};
+use nri_runc::plugin::api;
+use nri_runc::testing::adaptation::{Creation, Rights};
+use nri_runc::testing::describe::Spec;
+use nri_runc::testing::link::{DaemonResponse, Notice, WrapperRequest};
+use nri_runc::testing::plugin::{PluginIdentity, Settings, Upcalls, handshake, json};
+use nri_runc::testing::spec::document::SpecDocument;
+use nri_runc::testing::spec::patch::{HostFacts, patch_on};
+use nri_runc::testing::{argv, config, dry, state};
 use protobuf::reflect::MessageDescriptor;
 use protobuf::{Message, MessageDyn, MessageFull};
 use serde_json::Value;
@@ -155,7 +156,7 @@ pub(crate) fn config_json(bytes: &[u8]) {
     let Ok(parsed) = SpecDocument::parse(document) else { return };
     assert_eq!(parsed.to_bytes(), document, "reading alone changes nothing");
     let Ok(adjust) = api::ContainerAdjustment::parse_from_bytes(wanted) else { return };
-    let Ok(patched) = patch(document, &adjust) else { return };
+    let Ok(patched) = patch_on(document, &adjust, &HostFacts::default()) else { return };
     if let Some(new) = patched.bytes {
         assert_eq!(SpecDocument::parse(&new).unwrap().to_bytes(), new, "it is a document still");
     }
@@ -246,7 +247,8 @@ pub(crate) fn records(bytes: &[u8]) {
         let mut names: Vec<_> = std::fs::read_dir(&folder).unwrap().flatten().collect();
         names.retain(|entry| entry.path().extension().is_some());
         let known = names.first().map(std::fs::DirEntry::path);
-        nri_runc::files::replace(&known.unwrap_or(folder.join("odd.json")), bytes).unwrap();
+        nri_runc::testing::files::replace(&known.unwrap_or(folder.join("odd.json")), bytes)
+            .unwrap();
     }
     let (mut store, problems) = open();
     assert!(problems.iter().all(|line| !line.is_empty() && !line.contains('\n')), "{problems:?}");

@@ -48,7 +48,7 @@ fn bless(path: &Path, bytes: Option<&[u8]>) {
     match bytes {
         Some(bytes) => {
             std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-            nri_runc::files::replace(path, bytes).unwrap();
+            nri_runc::testing::files::replace(path, bytes).unwrap();
         }
         None => drop(std::fs::remove_file(path)),
     }
@@ -94,7 +94,7 @@ fn spoilt(spoil: impl Fn(&Path)) -> Result<(), String> {
     let put = |name: &str, text: &str| {
         let path = temp.path().join("case").join(name);
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-        nri_runc::files::replace(&path, text.as_bytes()).unwrap();
+        nri_runc::testing::files::replace(&path, text.as_bytes()).unwrap();
     };
     put("README.md", "A case.\n");
     put("config.json", "{}");
@@ -114,7 +114,7 @@ fn a_folder_with_a_missing_or_unknown_file_is_an_error() {
     for file in unknown {
         let spoilt = spoilt(|case| {
             std::fs::create_dir_all(case.join(file).parent().unwrap()).unwrap();
-            nri_runc::files::replace(&case.join(file), b"{}").unwrap();
+            nri_runc::testing::files::replace(&case.join(file), b"{}").unwrap();
         });
         assert!(spoilt.is_err(), "{file}");
     }
@@ -131,7 +131,8 @@ fn a_plugin_that_is_misspelt_is_an_error() {
         "",
     ] {
         let spoilt = spoilt(|case| {
-            nri_runc::files::replace(&case.join("plugins/10-a.json"), part.as_bytes()).unwrap();
+            nri_runc::testing::files::replace(&case.join("plugins/10-a.json"), part.as_bytes())
+                .unwrap();
         });
         assert!(spoilt.is_err(), "{part}");
     }

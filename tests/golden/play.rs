@@ -2,7 +2,7 @@
 //! Plays one case through the built binary in a private world and says what came of it. What
 //! holds in every case is checked here, so that blessing a wrong result is not enough.
 
-use nri_runc::error::RESERVED_PHRASES;
+use nri_runc::testing::error::RESERVED_PHRASES;
 use serde_json::Value;
 use test_support::{TestHost, wait_until};
 
@@ -36,7 +36,7 @@ pub(super) fn play(case: &Case) -> Came {
     host.configure(&host.path("fake/runc"), &settings(&case.settings.replace("DIR", root)));
     let put = |name: &str, bytes: &[u8]| {
         std::fs::create_dir_all(host.path(name).parent().unwrap()).unwrap();
-        nri_runc::files::replace(&host.path(name), bytes).unwrap();
+        nri_runc::testing::files::replace(&host.path(name), bytes).unwrap();
     };
     let document = format!("{}/config.json", case.call.bundle);
     put(&document, &case.config);

@@ -5,7 +5,7 @@ use std::io::Write;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use nri_runc::error::RESERVED_PHRASES;
+use nri_runc::testing::error::RESERVED_PHRASES;
 use serde_json::{Value, json};
 use test_support::{BUNDLE, Script, TestHost, wait_until};
 

@@ -40,7 +40,7 @@ impl Outside {
         ] {
             let path = temp.path().join(path);
             std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-            nri_runc::files::replace(&path, text.as_bytes()).unwrap();
+            nri_runc::testing::files::replace(&path, text.as_bytes()).unwrap();
         }
         std::fs::create_dir(temp.path().join("empty")).unwrap();
         let before = tree(temp.path());

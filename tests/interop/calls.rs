@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use nri_runc::plugin::{ALL_EVENTS, Event, Outcome, Plugin, Settings, api, handshake};
+use nri_runc::plugin::{ALL_EVENTS, Event, api};
+use nri_runc::testing::plugin::{Outcome, Plugin, Settings, handshake};
 use protobuf::MessageDyn;
 use protobuf::reflect::{ReflectFieldRef, ReflectValueRef};
 use serde_json::{Value, json};

@@ -4,7 +4,7 @@
 
 use std::path::Path;
 
-use nri_runc::runtime::{RuntimeKind, features};
+use nri_runc::testing::runtime::{RuntimeKind, features};
 use serde_json::json;
 use test_support::real_runtime::RealRuntime;
 use test_support::{TestHost, wait_until};

@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use nri_runc::host::POINTS;
+use nri_runc::testing::host::POINTS;
 
 use test_support::{BUNDLE, wait_until};
 use world::{PINS, World};

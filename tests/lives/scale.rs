@@ -59,7 +59,7 @@ pub(super) fn put_on_record(host: &TestHost, pids: &[u32]) {
 }
 
 fn write(path: &Path, record: &Value) {
-    nri_runc::files::replace(path, record.to_string().as_bytes()).unwrap();
+    nri_runc::testing::files::replace(path, record.to_string().as_bytes()).unwrap();
 }
 
 #[expect(clippy::disallowed_methods, reason = "a container's process")]

@@ -43,7 +43,7 @@ fn refuses(host: &PodmanHost, id: &str) {
     let output = host.nri(&["uninstall", "podman"]);
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{said}");
-    let id = nri_runc::text::short_id(id);
+    let id = nri_runc::testing::text::short_id(id);
     assert!(said.contains("1 container still uses") && said.contains(id), "{said}");
     assert!(settings(host) == before, "a refusal changed something");
 }

@@ -57,7 +57,7 @@ fn classed() -> Option<(Place, String, tempfile::TempPath)> {
          ThrottleWriteIOPS: 10k\n  slower:\n  - Devices: [{device}]\n    ThrottleReadBps: 30M\n"
     );
     let file = file.into_temp_path();
-    nri_runc::files::replace(&file, classes.as_bytes()).unwrap();
+    nri_runc::testing::files::replace(&file, classes.as_bytes()).unwrap();
     let place = place(&format!("[blockio]\nconfig_file = \"{}\"\n", file.display()))?;
     Some((place, numbers, file))
 }
@@ -124,7 +124,7 @@ fn an_rdt_class_moves_every_thread_into_its_group() {
         std::fs::create_dir(resctrl.path().join(dir)).unwrap();
     }
     for tasks in ["tasks", "gold/tasks"] {
-        nri_runc::files::replace(&resctrl.path().join(tasks), b"").unwrap();
+        nri_runc::testing::files::replace(&resctrl.path().join(tasks), b"").unwrap();
     }
     let tasks = |group: &str| {
         std::fs::read_to_string(resctrl.path().join(group).join("tasks")).unwrap_or_default()

@@ -9,9 +9,9 @@ mod touched;
 
 use std::collections::BTreeSet;
 
-use nri_runc::adaptation::{Creation, Merged, NriField, Rights, Updates};
 use nri_runc::plugin::api;
-use nri_runc::spec::patch::patch;
+use nri_runc::testing::adaptation::{Creation, Merged, NriField, Rights, Updates};
+use nri_runc::testing::spec::patch::{HostFacts, PatchError, PatchedSpec, patch_on};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
@@ -21,6 +21,14 @@ use serde_json::Value;
 
 use anything::Dice;
 use touched::{allowed, changed, leaves, owned, show};
+
+/// Patched for a host of which nothing is known.
+fn patch(
+    document: &[u8],
+    adjustment: &api::ContainerAdjustment,
+) -> Result<PatchedSpec, PatchError> {
+    patch_on(document, adjustment, &HostFacts::default())
+}
 
 /// A container of which every plugin answered something, and what of it was taken.
 struct Story {
@@ -34,7 +42,7 @@ fn story(bytes: &[u8]) -> Story {
     let mut original: api::Container = dice.message();
     "c0".clone_into(&mut original.id);
     let mut creation = Creation::new(api::PodSandbox::new(), original);
-    let original = creation.pristine().clone();
+    let original = creation.container().clone();
     let mut accepted = Vec::new();
     for plugin in ["10-a", "20-b", "30-c", "40-d"] {
         let mut answer: api::CreateContainerResponse = dice.message();

@@ -17,7 +17,7 @@ fn check(host: &TestHost, name: &str) -> Vec<Value> {
 fn alter(path: &std::path::Path, change: impl FnOnce(&mut Value)) {
     let mut record: Value = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
     change(&mut record);
-    nri_runc::files::replace(path, record.to_string().as_bytes()).unwrap();
+    nri_runc::testing::files::replace(path, record.to_string().as_bytes()).unwrap();
 }
 
 /// A daemon that found the records of three of its four containers unusable: half of one, garbage,
@@ -35,8 +35,8 @@ fn with_unusable_records() -> TestHost {
         all.find(|path| path.display().to_string().contains(&format!("/{id}-"))).unwrap()
     };
     let half = std::fs::read(record("c1")).unwrap();
-    nri_runc::files::replace(&record("c1"), &half[..half.len() / 2]).unwrap();
-    nri_runc::files::replace(&record("c2"), b"\x00\xff garbage").unwrap();
+    nri_runc::testing::files::replace(&record("c1"), &half[..half.len() / 2]).unwrap();
+    nri_runc::testing::files::replace(&record("c2"), b"\x00\xff garbage").unwrap();
     alter(&record("c3"), |record| record["schema"] = json!(99));
     host.start_daemon();
     host

@@ -51,7 +51,7 @@ impl Side {
             "runtime = [\"{}\"]\nrun_dir = \"{path}/run\"\nautostart = false\n[nri]\nsocket_path = \"{path}/nri.sock\"\nplugin_path = \"{path}/plugins\"\nplugin_config_path = \"{path}/plugins\"\n[plugin.reentrant]\nconcurrency = {WORKERS}\n[log]\ntarget = \"file\"\n",
             programs.runc.display()
         );
-        nri_runc::files::replace(&config, text.as_bytes()).unwrap();
+        nri_runc::testing::files::replace(&config, text.as_bytes()).unwrap();
         let mut daemon = Command::new(programs.binary);
         daemon.args(["nri", "daemon"]).env("NRI_RUNC_CONFIG", &config);
         let daemon = daemon.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();

@@ -12,7 +12,6 @@ fn plugins_find_the_parts_they_are_used_to() {
     let resources = container.linux.as_ref().and_then(|linux| linux.resources.as_ref()).unwrap();
     assert!(resources.memory.is_some() && resources.cpu.is_some());
     assert_eq!(asked.pod.id, "p0");
-    assert_eq!(creation().pristine(), container);
 }
 
 #[test]
@@ -70,6 +69,7 @@ fn plugins_that_want_different_things_see_each_others() {
 #[test]
 fn validators_get_the_original_and_everything_that_was_asked_for() {
     let mut creation = creation();
+    let before = creation.container().clone();
     let update = api::ContainerUpdate { container_id: "c1".to_owned(), ..Default::default() };
     let response =
         api::CreateContainerResponse { update: vec![update], ..answered(of_env(&[("-A", "")])) };
@@ -77,7 +77,7 @@ fn validators_get_the_original_and_everything_that_was_asked_for() {
     answer(&mut creation, "20-baz", of_resources(shares(7))).unwrap();
     let plugin = api::PluginInstance { name: "foo".to_owned(), ..Default::default() };
     let asked = creation.validation_request(vec![plugin.clone()]);
-    assert_eq!(asked.container.as_ref(), Some(creation.pristine()));
+    assert_eq!(asked.container.as_ref(), Some(&before));
     assert_eq!(asked.pod.id, "p0");
     assert_eq!(asked.adjust.env, [variable("-A", "")]);
     assert!(asked.adjust.hooks.is_some(), "empty parts are there, as in the reference");

@@ -34,7 +34,7 @@ use roster::Roster;
 use socket::PluginSocket;
 
 /// The NRI version that the daemon speaks.
-pub const NRI_VERSION: &str = "v0.12.5";
+pub(crate) const NRI_VERSION: &str = "v0.12.5";
 
 /// The plugins that were skipped in one request, and why.
 #[derive(Default)]

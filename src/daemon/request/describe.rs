@@ -44,7 +44,6 @@ pub(crate) async fn describe(
     let [parent, grandparent] = call.callers(&node.host);
     let engine_call = engine::CallerInfo {
         id: &call.key.id,
-        root: &call.key.root,
         bundle: &bundle,
         parent: &parent,
         grandparent: &grandparent,
@@ -80,14 +79,8 @@ pub(crate) async fn describe_folder(
 ) -> Result<Option<Description>> {
     let spec = describe::Spec::parse(document)?;
     let bundle = folder.to_string_lossy();
-    let nobody = engine::CallerInfo {
-        id,
-        root: "",
-        bundle: &bundle,
-        parent: &[],
-        grandparent: &[],
-        variables: &[],
-    };
+    let nobody =
+        engine::CallerInfo { id, bundle: &bundle, parent: &[], grandparent: &[], variables: &[] };
     let told = spec.for_engine();
     if !engine::is_pod_without_runtime(&nobody, &told) {
         return Ok(None);

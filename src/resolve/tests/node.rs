@@ -5,7 +5,7 @@ use std::path::Path;
 
 use super::{HostTree, linux, says};
 use crate::plugin::api;
-use crate::resolve::{NODE_NEEDS, check_node};
+use crate::resolve::check_node;
 use crate::spec::patch::{PatchError, Resolved};
 
 fn checked(tree: &HostTree, adjustment: &api::ContainerAdjustment) -> Result<(), PatchError> {
@@ -90,6 +90,15 @@ fn a_controller_or_a_page_size_that_is_not_there_is_named() {
     says(&checked(&node, &unified).unwrap_err(), &["no memory controller"]);
     says(&checked(&node, &pages).unwrap_err(), &["no pages of that size"]);
 }
+
+/// The fields, and what a node must have for them: the table of docs/compatibility.md.
+const NODE_NEEDS: [(&str, &str); 5] = [
+    ("CgroupsUnified", "cgroup v2 only, with the controller of the file"),
+    ("HugepageLimits", "huge pages of that size, and the hugetlb controller"),
+    ("RdtClosID, RdtSchemata, RdtEnableMonitoring", "resctrl, mounted at `[rdt] resctrl_path`"),
+    ("Namespace", "a kernel with that kind of namespace"),
+    ("MemoryPolicy", "a kernel with NUMA"),
+];
 
 #[test]
 fn the_compatibility_page_lists_what_the_node_must_have() {

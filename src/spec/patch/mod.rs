@@ -36,9 +36,10 @@ mod seccomp;
 mod tests;
 mod values;
 
-pub use mounts::field_of as mount_field;
+pub(crate) use mounts::field_of as mount_field;
 pub use propagation::{HostFacts, HostMounts, propagating_sources};
-pub use resolved::{CdiDevice, Class, Resolved, is_plain_path};
+pub use resolved::{CdiDevice, Resolved};
+pub(crate) use resolved::{Class, is_plain_path};
 
 /// What an adjustment makes of a document.
 #[derive(Debug, Clone, PartialEq)]
@@ -102,15 +103,6 @@ impl From<PatchError> for Error {
     fn from(error: PatchError) -> Self {
         Self::new(error.to_string())
     }
-}
-
-/// Applies `adjustment` to the config.json in `document`, whatever the host is like; what has a
-/// meaning only there is refused.
-pub fn patch(
-    document: &[u8],
-    adjustment: &api::ContainerAdjustment,
-) -> Result<PatchedSpec, PatchError> {
-    patch_on(document, adjustment, &HostFacts::default())
 }
 
 /// Applies `adjustment` to the config.json in `document`, for a host that is like `facts`.

@@ -143,7 +143,7 @@ fn mount_value(nri_field: &str, mount: &api::Mount) -> Result<Value, PatchError>
 }
 
 /// The NRI field of the mount at `destination`, as its owner is found by (D25).
-pub fn field_of(destination: &str) -> String {
+pub(crate) fn field_of(destination: &str) -> String {
     let place = if destination.is_empty() { String::new() } else { clean(destination) };
     format!("Mounts[{place}]")
 }

@@ -259,6 +259,6 @@ pub(super) fn patch_classes(
 }
 
 /// Whether a path inside the container is one, and cannot be taken for a removal.
-pub fn is_plain_path(path: &str) -> bool {
+pub(crate) fn is_plain_path(path: &str) -> bool {
     path.starts_with('/') && clean(path) != "/"
 }

@@ -84,7 +84,7 @@ pub fn linux(shares: u64, device: api::LinuxDevice) -> api::LinuxContainerAdjust
 /// An update of `container`, from resources in OCI's words.
 pub fn update_of(container: &str, resources: &Value) -> api::ContainerUpdate {
     let resources = resources.as_object().cloned().unwrap();
-    let resources = nri_runc::describe::resources_from_json(&resources);
+    let resources = nri_runc::testing::describe::resources_from_json(&resources);
     let linux =
         api::LinuxContainerUpdate { resources: Some(resources).into(), ..Default::default() };
     api::ContainerUpdate {

@@ -49,7 +49,7 @@ impl Containerd {
     /// The same with a configuration file of the test's own.
     pub fn start_with(setup: &Setup<'_>, configuration: &str) -> Self {
         let file = setup.dir.join("containerd.toml");
-        nri_runc::files::replace(&file, configuration.as_bytes()).unwrap();
+        nri_runc::testing::files::replace(&file, configuration.as_bytes()).unwrap();
         let mut it = Self {
             dir: setup.dir.to_owned(),
             programs: setup.programs.to_owned(),

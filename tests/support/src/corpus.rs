@@ -20,7 +20,7 @@ pub struct Case {
     pub line: usize,
     /// The words, with `argv[0]`.
     pub argv: Vec<OsString>,
-    /// What [`read`](nri_runc::argv::read) finds, as written.
+    /// What [`read`](nri_runc::testing::argv::read) finds, as written.
     pub want: String,
     /// For an update: the words that take the resources from standard input.
     pub by_stdin: Option<Vec<OsString>>,

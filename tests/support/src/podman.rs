@@ -119,7 +119,7 @@ impl PodmanHost {
 
     pub fn write(&self, name: &str, text: &str) {
         std::fs::create_dir_all(self.path(name).parent().unwrap()).unwrap();
-        nri_runc::files::replace(&self.path(name), text.as_bytes()).unwrap();
+        nri_runc::testing::files::replace(&self.path(name), text.as_bytes()).unwrap();
     }
 
     /// The cgroup of this host's containers.
@@ -255,7 +255,7 @@ fn lay_out(dir: &Path, tools: &Path, more: &str) {
         let _not_everywhere = std::fs::copy(Path::new("/etc").join(file), etc.join(file));
     }
     let write = |name: &str, text: &str| {
-        nri_runc::files::replace(&etc.join(name), text.as_bytes()).unwrap();
+        nri_runc::testing::files::replace(&etc.join(name), text.as_bytes()).unwrap();
     };
     // conmon gives the program that it runs at the end no environment, so the libraries that come
     // with Podman are in the dynamic linker's list.

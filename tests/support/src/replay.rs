@@ -36,7 +36,7 @@ pub fn prepared(more: &str) -> tempfile::TempDir {
         "run_dir = \"{dir}/run\"\n[nri]\nsocket_path = \"{dir}/nri.sock\"\n\
          plugin_path = \"{dir}/plugins\"\nplugin_config_path = \"{dir}\"\n{more}\n"
     );
-    nri_runc::files::replace(&temp.path().join("config.toml"), text.as_bytes()).unwrap();
+    nri_runc::testing::files::replace(&temp.path().join("config.toml"), text.as_bytes()).unwrap();
     temp
 }
 

@@ -83,7 +83,7 @@ impl TestHost {
     }
 
     pub fn write(&self, name: &str, text: &str) {
-        nri_runc::files::replace(&self.path(name), text.as_bytes()).unwrap();
+        nri_runc::testing::files::replace(&self.path(name), text.as_bytes()).unwrap();
     }
 
     pub fn read(&self, name: &str) -> String {

@@ -4,8 +4,7 @@
 use protobuf::EnumOrUnknown;
 use serde_json::{Value, json};
 
-use super::super::patch;
-use super::{Adjustment, adjusted, invalid_field, linux, some};
+use super::{Adjustment, adjusted, invalid_field, linux, patch, some};
 use crate::plugin::api;
 use crate::plugin::api::LinuxContainerAdjustment as Linux;
 

@@ -4,7 +4,7 @@
 use protobuf::MessageField;
 use serde_json::Value;
 
-use super::{PatchError, PatchedSpec, SpecChange};
+use super::{HostFacts, PatchError, PatchedSpec, SpecChange};
 use crate::error::RESERVED_PHRASES;
 use crate::plugin::api;
 
@@ -18,7 +18,7 @@ mod whole;
 type Adjustment = api::ContainerAdjustment;
 
 fn patch(document: &[u8], adjustment: &Adjustment) -> Result<PatchedSpec, PatchError> {
-    super::patch(document, adjustment)
+    super::patch_on(document, adjustment, &HostFacts::default())
 }
 
 fn adjusted(document: &str, adjustment: &Adjustment) -> (String, Vec<SpecChange>) {

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What tests, benches and fuzz targets reach, item by item, under the names of the modules that
+//! hold it. What nothing else uses is dead, and the compiler says so.
+
+pub mod adaptation {
+    pub use crate::adaptation::{
+        Creation, DefaultValidator, MergeError, Merged, NriField, Rights, Updated, Updates,
+        rule_text,
+    };
+    pub mod bounds {
+        pub use crate::adaptation::bounds::{MOST_IN_ALL, MOST_IN_ONE};
+    }
+    pub mod keys {
+        pub use crate::adaptation::keys::{destination, hugepage, rlimit};
+    }
+}
+
+pub mod argv {
+    pub use crate::argv::{CommandLine, ResourcesFlag, Verb, for_update_by_stdin, read};
+}
+
+pub mod chain {
+    pub use crate::chain::{
+        Cause, ChainError, ChainedPlugin, Notification, Participants, create, notify_all,
+        notify_until_refused, stop, update,
+    };
+}
+
+pub mod config {
+    pub use crate::config::{OnFailure, PluginSettings, load, markdown, problems};
+}
+
+pub mod describe {
+    pub use crate::describe::{Spec, container, pod, resources_from_json};
+}
+
+pub mod dry {
+    pub use crate::dry::check_line;
+}
+
+pub mod engine {
+    pub use crate::engine::{
+        CallerInfo, DetectedEngine, EngineKind, FetchedFacts, ROUNDS, Role, StoreRecord, detect,
+        facts, fill_in, wanted, wanted_instead, wanted_more,
+    };
+    pub mod identity {
+        pub use crate::engine::identity::{Field, ranks};
+    }
+}
+
+pub mod error {
+    pub use crate::error::RESERVED_PHRASES;
+}
+
+pub mod files {
+    pub use crate::files::replace;
+}
+
+pub mod host {
+    pub use crate::host::{Host, POINTS};
+}
+
+pub mod link {
+    pub use crate::link::{Attached, DaemonResponse, Notice, PROTOCOL, WrapperRequest, read_frame};
+}
+
+pub mod plugin {
+    pub use crate::plugin::identity::PluginIdentity;
+    pub use crate::plugin::outcome::Outcome;
+    pub use crate::plugin::session::{Plugin, SessionError, Settings, Upcalls, handshake};
+    pub use crate::plugin::snapshot::EncodedSnapshot;
+    pub mod json {
+        pub use crate::plugin::json::{read, show};
+    }
+    pub mod mux {
+        pub use crate::plugin::mux::split;
+    }
+}
+
+pub mod resolve {
+    pub use crate::resolve::{check_runtime, needs_runtime};
+}
+
+pub mod runtime {
+    pub use crate::runtime::RuntimeKind;
+    pub mod features {
+        pub use crate::runtime::features::{Features, ask};
+    }
+}
+
+pub mod sources {
+    pub use crate::sources::Sources;
+}
+
+pub mod spec {
+    pub mod document {
+        pub use crate::spec::document::SpecDocument;
+    }
+    pub mod overlay {
+        pub use crate::spec::overlay::merge_update;
+    }
+    pub mod owned {
+        pub use crate::spec::owned::{keep_owned, part, retain, undone};
+    }
+    pub mod patch {
+        pub use crate::spec::patch::{
+            CdiDevice, HostFacts, HostMounts, PatchError, PatchedSpec, Resolved, patch_anyway,
+            patch_on, propagating_sources,
+        };
+    }
+}
+
+pub mod state {
+    pub use crate::state::{Container, Store};
+}
+
+pub mod text {
+    pub use crate::text::{rfc3339, rfc3339_nanos, short_id};
+}

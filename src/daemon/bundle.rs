@@ -28,8 +28,8 @@ pub(crate) struct Bundle {
 }
 
 impl Bundle {
-    /// Reads the document. Of a document that was patched before, the pristine copy is read, so that
-    /// nothing is applied twice (D16). `bundle` is its directory as the engine names it.
+    /// Reads the document. Of a document that was patched before, the pristine copy is read, so
+    /// that nothing is applied twice (D16). `bundle` is its directory as the engine names it.
     ///
     /// # Errors
     /// Fails when the document cannot be read.
@@ -70,8 +70,8 @@ impl Bundle {
         Err(PatchError::Invalid { field: change.nri_field.clone(), problem })
     }
 
-    /// The file to put in place when no plugin changed anything: none, unless the document of another
-    /// container is there.
+    /// The file to put in place when no plugin changed anything: none, unless the document of
+    /// another container is there.
     ///
     /// # Errors
     /// Fails when the disk refuses.

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The run directory while the daemon runs: an administrator or a cleaner may wipe it; wrappers
-//! would then find no socket, start a second daemon and leave the plugins with the first. What has
-//! gone is made anew at once, from what is known. It polls only where the kernel has no watch left.
+//! would then find no socket and start a second daemon, while the plugins stay with the first. So
+//! the daemon restores missing files at once, from its records. It polls only where the kernel has
+//! no inotify watch left.
 //!
-//! It never looks into a record. It imports `node`, `plugins`, `process`, `recovery`, `server` and
-//! `watch`.
+//! This module never looks into a record. It imports `node`, `plugins`, `process`, `recovery`,
+//! `server` and `watch`.
 
 use std::cell::{Cell, RefCell};
 use std::os::unix::fs::MetadataExt;
@@ -28,27 +29,27 @@ use crate::daemon::server::drain::Drain;
 use crate::daemon::server::session;
 use crate::daemon::watch::folders::WatchedFolder;
 
-/// How often it is looked at when the kernel has no watch left.
+/// How often the directory is checked when the kernel has no watch left.
 const UNWATCHED_CHECK: Duration = Duration::from_secs(5);
 
-/// How long after a failure it is tried again, at first and at most.
+/// The pause before a failed restore is tried again: the first and the longest.
 const RETRY_PAUSES: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(5)];
 
-/// What of the run directory is this daemon's alone.
+/// The parts of the run directory that belong to this daemon alone.
 pub(crate) struct RunDir {
     node: Rc<Node>,
     drain: Rc<Drain>,
     lock: RefCell<DaemonLock>,
-    /// The socket's file; none where it is the service manager's.
+    /// The socket's file; none if the service manager owns it.
     socket: Cell<Option<SocketFile>>,
-    /// The configuration that could be read last, for wrappers that find a broken one (D7).
+    /// The last readable configuration, for wrappers that find a broken one (D7).
     snapshot: Option<String>,
-    /// Whoever looks for notes of what went past us.
+    /// The task that takes up notes of calls that bypassed the daemon.
     following: RefCell<Option<JoinHandle<()>>>,
 }
 
 impl RunDir {
-    /// Moves in: sockets and lock are there, and the records.
+    /// Takes over a run directory that has its lock and its records.
     pub(crate) fn new(
         node: &Rc<Node>,
         drain: &Rc<Drain>,
@@ -75,11 +76,11 @@ impl RunDir {
         }
     }
 
-    /// Serves wrappers, and looks for the notes of those that went past us.
+    /// Serves wrappers, and takes up the notes of wrappers that bypassed the daemon.
     pub(crate) fn open(&self, wrappers: WrapperSocket) -> Result<()> {
         let listener = sockets::asynchronous(wrappers.listener)?;
         self.socket.set(wrappers.file);
-        // Whoever has connected to an earlier socket is served by its own task.
+        // A connection to an earlier socket is served by its own task.
         tokio::task::spawn_local(session::accept(
             Rc::clone(&self.node),
             Rc::clone(&self.drain),
@@ -94,43 +95,43 @@ impl RunDir {
         before.iter().for_each(JoinHandle::abort);
     }
 
-    /// Leaves: nobody finds us here any more.
+    /// Removes the socket's file: wrappers find no daemon here any more.
     pub(crate) fn leave(&self) {
         if let Some(file) = self.socket.get() {
             file.remove(&self.node.config.daemon_socket());
         }
     }
 
-    /// Keeps the run directory whole. Ends when another daemon has it.
+    /// Keeps the run directory complete. Returns when another daemon has it.
     pub(crate) async fn keep_complete(&self) {
-        let (mut pause, mut is_said) = (RETRY_PAUSES[0], false);
+        let (mut pause, mut is_reported) = (RETRY_PAUSES[0], false);
         loop {
-            // Before it is looked at: what goes meanwhile is not missed.
+            // Watched before it is checked: a removal in between is not missed.
             let events = self.watch();
             if self.is_whole() {
-                (pause, is_said) = (RETRY_PAUSES[0], false);
+                (pause, is_reported) = (RETRY_PAUSES[0], false);
                 wait(events).await;
                 continue;
             }
-            let said = match self.restore() {
-                Ok(()) => "what is known was written again".to_owned(),
+            let outcome = match self.restore() {
+                Ok(()) => "its files and records were written again".to_owned(),
                 Err(_) if self.has_another() => {
                     return warn!("another daemon has taken over the run directory");
                 }
                 Err(error) => error.to_string(),
             };
-            if !std::mem::replace(&mut is_said, true) {
+            if !std::mem::replace(&mut is_reported, true) {
                 self.node
                     .report
-                    .note_failure(&format!("the run directory was deleted; {said}"), "");
+                    .note_failure(&format!("the run directory was deleted; {outcome}"), "");
             }
-            // Whoever wipes may not have finished.
+            // The process that wipes the directory may not have finished.
             tokio::time::sleep(pause).await;
             pause = RETRY_PAUSES[1].min(pause * 2);
         }
     }
 
-    /// None where the kernel has no watch left, or one of the folders is not there.
+    /// None if the kernel has no watch left, or one of the folders does not exist.
     fn watch(&self) -> Option<[WatchedFolder; 2]> {
         let run = &self.node.config.run_dir;
         let folders = &self.node.watches.folders;
@@ -146,7 +147,7 @@ impl RunDir {
 
     fn has_socket(&self) -> bool {
         let path = self.node.config.daemon_socket();
-        // The service manager's own is its business, as long as there is one.
+        // The service manager looks after its own socket, as long as there is one.
         self.socket.get().map_or_else(|| path.exists(), |file| file.is_at(&path))
     }
 
@@ -159,7 +160,7 @@ impl RunDir {
             && run.join(REFUSED_DIR).is_dir()
     }
 
-    /// Whether a wrapper found nobody and has started another daemon, before we saw it.
+    /// Whether a wrapper found no daemon and has started another one before this one noticed.
     fn has_another(&self) -> bool {
         !self.has_lock() && sockets::is_locked(&self.node.config)
     }
@@ -167,7 +168,7 @@ impl RunDir {
     fn restore(&self) -> Result<()> {
         let config = &self.node.config;
         if !self.has_lock() {
-            // It may be that of a folder that is on its way out: then it is taken once more.
+            // It may be the lock of a folder that is about to vanish: then it is taken once more.
             self.lock.replace(sockets::lock(config)?);
         }
         if !self.has_socket() {

@@ -3,7 +3,7 @@
 //! one source (`stubs`). What each of them is told and says, over the whole life of a container
 //! through the built binary, and what becomes of each field that it can set.
 //!
-//! Skipped without Go (`tests/support/golang.rs`).
+//! Skipped without Go (`tests/support/src/golang.rs`).
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod calls;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A real Podman calls nri-runc in place of runc, registered as `docs/install.md` says: on a host
-//! of its own (`tests/support/podman.rs`), with the real runc behind. What plugins are told is
+//! of its own (`tests/support/src/podman.rs`), with the real runc behind. What plugins are told is
 //! compared with `podman inspect`, what they set is looked at from inside and in the cgroups.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 

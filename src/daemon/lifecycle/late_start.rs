@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The start of a container that an OCI hook reported and no wrapper requested: plugins are notified
-//! afterwards, and cannot refuse.
+//! The start of a container that an OCI hook reported and no wrapper requested: plugins are
+//! notified afterwards, and cannot refuse.
 
 use std::os::fd::OwnedFd;
 use std::rc::Rc;

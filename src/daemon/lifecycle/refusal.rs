@@ -9,7 +9,8 @@ use crate::daemon::runtime::error_log::{RuntimeLog, change_behind};
 use crate::error::Error;
 use crate::state::ContainerKey;
 
-/// Notes the runtime's refusal: in `explain`, and among the failures if a plugin's change caused it.
+/// Notes the runtime's refusal: in `explain`, and among the failures if a plugin's change caused
+/// it.
 pub(crate) fn note_refusal(node: &Node, key: &ContainerKey, verb: &str, log: Option<&RuntimeLog>) {
     let Some(record) = node.container(key) else { return };
     let Some(words) = log.and_then(RuntimeLog::last_error) else {

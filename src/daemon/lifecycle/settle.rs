@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The outcome of a verb, once its runtime process has exited: the state of the runtime decides, the
-//! record follows, the Post events go out (decisions D2, D3, D5).
+//! The outcome of a verb, once its runtime process has exited: the state of the runtime decides,
+//! the record follows, the Post events go out (decisions D2, D3, D5).
 
 use std::rc::Rc;
 use std::time::Duration;

@@ -163,8 +163,8 @@ pub(crate) fn as_told_at(event: Event, record: &Container, message: &mut api::Co
     }
 }
 
-/// Removes values that engines do not send of a pod that ends: containerd when it is removed, as its
-/// network is gone; CRI-O when it is stopped.
+/// Removes values that engines do not send of a pod that ends: containerd when it is removed, as
+/// its network is gone; CRI-O when it is stopped.
 pub(crate) fn as_told_at_the_end(event: Event, record: &Pod, message: &mut api::PodSandbox) {
     let is_removed = event == Event::RemovePodSandbox;
     match EngineKind::named(&record.engine) {

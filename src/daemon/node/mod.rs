@@ -36,7 +36,8 @@ use queues::{InitProcess, PodNews, Watches};
 use records::Records;
 use report::Report;
 
-/// The share of a caller's time-out after which the daemon answers: the answer takes time to arrive.
+/// The share of a caller's time-out after which the daemon answers: the answer takes time to
+/// arrive.
 const ANSWER_SHARE: f32 = 0.95;
 
 /// The daemon.
@@ -74,7 +75,8 @@ impl Node {
         self.records.container(key)
     }
 
-    /// Changes a record; a disk failure is reported to the operator and does not fail the container.
+    /// Changes a record; a disk failure is reported to the operator and does not fail the
+    /// container.
     pub(crate) fn change(&self, key: &ContainerKey, change: impl FnOnce(&mut Container)) {
         if let Err(error) = self.records.note(key, change) {
             self.report.note_unwritten(&key.id, &error);

@@ -194,8 +194,8 @@ pub(crate) fn remember_who_is_here(node: &Node) {
     record_protecting_plugins(node);
 }
 
-/// Records the connected plugins that protect containers by their own declaration, for wrappers that
-/// find no daemon. A daemon that ends keeps the list: its plugins disconnect because it ends.
+/// Records the connected plugins that protect containers by their own declaration, for wrappers
+/// that find no daemon. A daemon that ends keeps the list: its plugins disconnect because it ends.
 pub(crate) fn record_protecting_plugins(node: &Node) {
     if node.process.is_ending.get() {
         return;

@@ -45,8 +45,8 @@ struct PathHolder {
     connected: Instant,
 }
 
-/// Opens the socket and launches the pre-installed plugins; while an engine's own NRI listens there,
-/// the daemon consults no plugins.
+/// Opens the socket and launches the pre-installed plugins; while an engine's own NRI listens
+/// there, the daemon consults no plugins.
 pub(crate) fn open(node: &Rc<Node>) {
     let slot = &node.registry.socket;
     returning::expect(node);

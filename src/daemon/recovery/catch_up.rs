@@ -171,7 +171,8 @@ fn pending(
     }
 }
 
-/// Resumes an update that was under way when the last daemon died; no plugin was synchronized since.
+/// Resumes an update that was under way when the last daemon died; no plugin was synchronized
+/// since.
 async fn resume_update(node: &Rc<Node>, key: &ContainerKey) {
     let Some(record) = node.container(key) else { return };
     let Some(updating) = record.updating.clone() else { return };

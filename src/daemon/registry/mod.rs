@@ -99,7 +99,8 @@ impl Registry {
             .any(|chained| chained.id() == name || chained.plugin.name() == name)
     }
 
-    /// Waits for the plugins that are expected back, bounded (D14); returns at once if there is none.
+    /// Waits for the plugins that are expected back, bounded (D14); returns at once if there is
+    /// none.
     pub(crate) async fn wait_for_returning(&self) {
         self.returning.wait(|name| self.is_present(name)).await;
     }
@@ -146,7 +147,8 @@ impl Registry {
         subscribers.map(|plugin| Rc::clone(&plugin.chained)).collect()
     }
 
-    /// These plugins were not asked about a beginning that failed: they must not receive its rollback.
+    /// These plugins were not asked about a beginning that failed: they must not receive its
+    /// rollback.
     pub(crate) fn forget_unasked(
         &self,
         plugins: &[Rc<ChainedPlugin>],

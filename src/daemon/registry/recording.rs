@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Recordings: every request to plugins as it is sent, one JSON line each, in the form that `replay`
-//! reads. A recording that cannot keep up is ended; it never delays a container. Without a client
-//! that asks for one, nothing is recorded.
+//! Recordings: every request to plugins as it is sent, one JSON line each, in the form that
+//! `replay` reads. A recording that cannot keep up is ended; it never delays a container. Without a
+//! client that asks for one, nothing is recorded.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The rows of `plugins`: registered plugins, plugins still in their handshake, and those that
-//! disconnected lately. It only remembers; `plugins` decides which may register.
+//! The rows of `plugins`: registered plugins, plugins still in their handshake, and plugins that
+//! disconnected lately. It only keeps them; `plugins` decides which may register.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -16,11 +16,11 @@ use crate::clock::now;
 use crate::daemon::registry::connected::ConnectedPlugin;
 use crate::text::rfc3339_nanos;
 
-/// For how long, and of how many, it is shown that they are gone.
+/// How long, and how many, disconnected plugins are shown.
 const SHOWN: Duration = Duration::from_secs(3600);
 const DEPARTED: usize = 64;
 
-/// Plugins that are not registered yet, or not any more, and those that are kept running.
+/// Plugins that are not registered yet, or not any more, and plugins that are kept running.
 #[derive(Default)]
 pub(crate) struct Roster {
     unregistered: RefCell<Vec<Weak<UnregisteredPlugin>>>,
@@ -28,19 +28,19 @@ pub(crate) struct Roster {
     launches: RefCell<Vec<Weak<LaunchRecord>>>,
 }
 
-/// A pre-installed plugin over all its lives; shown as long as it is kept running.
+/// A pre-installed plugin over all its runs; shown as long as it is kept running.
 pub(crate) struct LaunchRecord {
     index: String,
     name: String,
     starts: Cell<u64>,
     again_at: Cell<Option<Instant>>,
-    /// Of its present life, and of the one before: that is what a failure is about.
+    /// The log of its present run, and of the one before: that one explains a failure.
     log: RefCell<Option<Arc<ProcessLog>>>,
     log_before: RefCell<Option<Arc<ProcessLog>>>,
 }
 
 impl LaunchRecord {
-    /// It is started with this log.
+    /// Notes that it is started with this log.
     pub(crate) fn starts(&self, log: &Arc<ProcessLog>) {
         self.starts.set(self.starts.get() + 1);
         self.again_at.set(None);
@@ -48,12 +48,12 @@ impl LaunchRecord {
         *self.log_before.borrow_mut() = before;
     }
 
-    /// It has ended, and is started again after this pause.
+    /// Notes that it has exited, and is started again after this pause.
     pub(crate) fn starts_again_in(&self, pause: Duration) {
         self.again_at.set(Some(Instant::now() + pause));
     }
 
-    /// Adds what is known of its processes to a row.
+    /// Adds its processes' data to a row.
     fn add_to(&self, row: &mut Value) {
         let (log, before) = (self.log.borrow(), self.log_before.borrow());
         let ended = [log.as_ref(), before.as_ref()].into_iter().flatten();
@@ -66,9 +66,9 @@ impl LaunchRecord {
     }
 }
 
-/// A connection that has not become a plugin yet; shown as long as somebody holds it.
+/// A connection that is not a registered plugin yet; shown as long as the value is held.
 pub(crate) struct UnregisteredPlugin {
-    /// Index and name by its file, of one that we start.
+    /// Index and name by its file, if the daemon starts it.
     file: Option<(String, String)>,
     pid: Option<i32>,
     /// Set once it has registered.
@@ -89,7 +89,7 @@ impl Roster {
         plugin
     }
 
-    /// A pre-installed plugin is kept running from now on.
+    /// Adds a pre-installed plugin that is kept running from now on.
     pub(crate) fn launches(&self, index: &str, name: &str) -> Rc<LaunchRecord> {
         let record = Rc::new(LaunchRecord {
             index: index.to_owned(),
@@ -105,7 +105,7 @@ impl Roster {
         record
     }
 
-    /// A plugin was removed from the registry.
+    /// Notes that a plugin was removed from the registry.
     pub(super) fn note_departure(&self, plugin: &ConnectedPlugin, why: &str) {
         let mut row = row(plugin, "gone");
         let at = now();
@@ -124,7 +124,7 @@ impl Roster {
         departed.push_back((at, row));
     }
 
-    /// Those that disconnected within the last hour.
+    /// The plugins that disconnected within the last hour.
     fn gone(&self, now: Instant) -> Vec<Value> {
         let mut departed = self.departed.borrow_mut();
         departed.retain(|(at, _)| now.saturating_duration_since(*at) < SHOWN);
@@ -140,7 +140,7 @@ impl Roster {
             unregistered.iter().filter_map(Weak::upgrade).map(|unregistered| unregistered.row()),
         );
         for gone in self.gone(Instant::now()) {
-            // A plugin that is back is not gone.
+            // A plugin that is connected again is not gone.
             if !rows.iter().any(|row| is_same(row, &gone)) {
                 rows.push(gone);
             }
@@ -159,7 +159,7 @@ impl Roster {
     }
 }
 
-/// A plugin of which little is known.
+/// The row of a plugin of which little is known.
 fn empty_row(index: &str, name: &str, state: &str, is_launched: bool) -> Value {
     json!({
         "index": index,
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plugin_that_left_is_shown_once_for_an_hour_and_never_too_many() {
+    fn a_disconnected_plugin_is_shown_once_for_an_hour_and_never_too_many() {
         let roster = Roster::default();
         let now = Instant::now();
         for name in (0..DEPARTED + 3).chain([5]) {
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn a_newcomer_is_shown_until_nobody_shakes_its_hand() {
+    fn a_connection_is_shown_until_its_handshake_ends() {
         let roster = Roster::default();
         let unregistered = roster.enters(None, Some(7));
         assert_eq!(roster.rows(&[])[0]["state"], "registering");

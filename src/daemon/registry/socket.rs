@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Who has the plugin socket, and since when.
+//! The process that has the plugin socket, and since when.
 
 use std::cell::{Cell, RefCell};
 use std::path::Path;
@@ -9,22 +9,22 @@ use tokio::task::JoinHandle;
 
 use crate::plugin::socket::{NoPlugins, SocketFile};
 
-/// Who has the plugin socket, and since when.
+/// The process that has the plugin socket, and since when.
 #[derive(Debug, Default)]
 pub(crate) struct PluginSocket {
-    /// The file of ours.
+    /// The socket file that this daemon made.
     pub(crate) file: Cell<Option<SocketFile>>,
     pub(crate) problem: RefCell<Option<NoPlugins>>,
     pub(crate) since: Cell<i64>,
-    /// Plugins could connect to this daemon, if only for a while.
+    /// Whether plugins could connect to this daemon, if only for a while.
     pub(crate) was_open: Cell<bool>,
     pub(crate) accepting: RefCell<Option<JoinHandle<()>>>,
 }
 
 impl PluginSocket {
-    /// Whether the plugins have been the engine's own ever since this daemon started: then the
-    /// wrapper is nothing but the runtime. A path that is lost later changes nothing for the
-    /// containers: the plugins that are connected go on, and required ones stay required.
+    /// Whether the engine itself has run NRI plugins ever since this daemon started: then the
+    /// wrapper only executes the runtime. A path that is lost later changes nothing for the
+    /// containers: connected plugins stay in use, and required ones stay required.
     pub(crate) fn is_bystander(&self) -> bool {
         !self.was_open.get() && matches!(*self.problem.borrow(), Some(NoPlugins::Taken(_)))
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Pod and container of a call, rebuilt from the document in the bundle, the processes that called
-//! and what the engine keeps elsewhere.
+//! Pod and container of a call, rebuilt from the document in the bundle, the calling processes and
+//! the engine's own files.
 
 use std::path::Path;
 
@@ -14,7 +14,7 @@ use crate::engine::{self, DetectedEngine, Role};
 use crate::error::Result;
 use crate::plugin::api;
 
-/// A call and its bundle, understood.
+/// The engine, pod and container of a call.
 pub(crate) struct Description {
     pub(crate) engine: DetectedEngine,
     pub(crate) role: Role,
@@ -22,18 +22,18 @@ pub(crate) struct Description {
     pub(crate) container: api::Container,
     /// The engine's own resources, as in the document (E of D21).
     pub(crate) resources: Map<String, Value>,
-    /// A path that is there as long as the pod, where no call marks its end.
+    /// A path that exists as long as the pod, where no call marks its end.
     pub(crate) lives_with: Option<String>,
-    /// Whether the pod is in an exempt namespace, by a word that counts.
+    /// Whether the pod is in an exempt namespace, by a trusted source.
     pub(crate) is_exempt: bool,
-    /// Whether somebody who is not believed may have written the namespace.
+    /// Whether an untrusted party may have written the namespace.
     pub(crate) has_unproven_namespace: bool,
-    /// What a tenant claims otherwise.
+    /// Claims of a tenant that the engine contradicts.
     pub(crate) contradictions: Vec<String>,
 }
 
-/// Rebuilds pod and container from the call, the document, and what the engine keeps elsewhere.
-/// A source that is missing or slow only makes the description poorer.
+/// Rebuilds pod and container from the call, the document, and the engine's own files. A missing or
+/// slow source only leaves the description less complete.
 pub(crate) async fn describe(
     node: &Node,
     call: &VerbRequest,
@@ -49,8 +49,8 @@ pub(crate) async fn describe(
         grandparent: &grandparent,
         variables: &call.question().variables,
     };
-    let told = spec.for_engine();
-    let mut facts = node.caches.sources.facts(&node.host, &engine_call, &told).await;
+    let engine_spec = spec.for_engine();
+    let mut facts = node.caches.sources.facts(&node.host, &engine_call, &engine_spec).await;
     for missing in &facts.missing {
         node.report.note_missing(facts.engine.name(), missing, &call.key.id);
     }
@@ -69,8 +69,8 @@ pub(crate) async fn describe(
     })
 }
 
-/// The same from the document of an infrastructure container that is not there; `None` where it is
-/// something else.
+/// The same from the document of an infrastructure container that no runtime made; `None` if the
+/// folder has another container's.
 pub(crate) async fn describe_folder(
     node: &Node,
     folder: &Path,
@@ -79,13 +79,13 @@ pub(crate) async fn describe_folder(
 ) -> Result<Option<Description>> {
     let spec = describe::Spec::parse(document)?;
     let bundle = folder.to_string_lossy();
-    let nobody =
+    let no_caller =
         engine::CallerInfo { id, bundle: &bundle, parent: &[], grandparent: &[], variables: &[] };
-    let told = spec.for_engine();
-    if !engine::is_pod_without_runtime(&nobody, &told) {
+    let engine_spec = spec.for_engine();
+    if !engine::is_pod_without_runtime(&no_caller, &engine_spec) {
         return Ok(None);
     }
-    let mut facts = node.caches.sources.facts(&node.host, &nobody, &told).await;
+    let mut facts = node.caches.sources.facts(&node.host, &no_caller, &engine_spec).await;
     let is_exempt = identity::judge(node, &mut facts);
     identity::note(node, id, &facts);
     Ok(Some(Description {

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Claims about who a container is, held against the configuration and the pods that are known.
-//! What the engine contradicts is not believed, and the operator reads of it.
+//! Claims about a container's identity, checked against the configuration and the known pods. A
+//! claim that the engine contradicts is not believed, and the operator is warned of it.
 
 use crate::engine::Facts;
 use crate::engine::identity::Exemptions;
 
 use crate::daemon::node::Node;
 
-/// Takes back what keys of our own and images may not say: they name no exempt namespace, no pod
-/// of Kubernetes or of another engine, and excuse nobody. Tells whether the pod is exempt.
+/// Drops claims that nri-runc's own keys and images may not make: they name no exempt namespace, no
+/// pod of Kubernetes or of another engine, and exempt no container. Returns whether the pod is
+/// exempt.
 pub(crate) fn judge(node: &Node, facts: &mut Facts) -> bool {
     let config = &node.config;
     let is_exempt = facts.judge(Exemptions {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A wrapper's request, understood: whose container, which bundle and flags (`mod.rs`, which reads
-//! the command line with the same table as the wrapper did), which engine and pod (`describe.rs`,
-//! `identity.rs`), and the record that it begins with (`record.rs`).
+//! A wrapper's request, decoded: its container, bundle and flags (`mod.rs`, which reads the command
+//! line with the same parser as the wrapper), its engine and pod (`describe.rs`, `identity.rs`),
+//! and the container's first record (`record.rs`).
 //!
-//! It never asks a plugin and writes nothing. It imports `node`.
+//! These modules never ask a plugin and write nothing. They import `node`.
 
 pub(crate) mod describe;
 pub(crate) mod identity;
@@ -21,7 +21,7 @@ use crate::runtime::default_root;
 use crate::sources::callers;
 use crate::state::ContainerKey;
 
-/// A question and what came with it.
+/// A request and its descriptors.
 #[derive(Debug)]
 pub(crate) struct ReceivedQuestion {
     pub(crate) question: WrapperRequest,
@@ -29,17 +29,17 @@ pub(crate) struct ReceivedQuestion {
 }
 
 impl ReceivedQuestion {
-    /// A question with its descriptors.
+    /// A request with its descriptors.
     pub(crate) fn new(question: WrapperRequest, descriptors: Vec<(Attached, OwnedFd)>) -> Self {
         Self { question, descriptors }
     }
 
-    /// A question that nothing came with.
+    /// A request without descriptors.
     pub(crate) fn alone(question: WrapperRequest) -> Self {
         Self { question, descriptors: Vec::new() }
     }
 
-    /// A descriptor that came along.
+    /// A descriptor of the request.
     pub(crate) fn descriptor(&self, what: Attached) -> Option<&OwnedFd> {
         self.descriptors.iter().find(|(kind, _)| *kind == what).map(|(_, fd)| fd)
     }
@@ -51,7 +51,7 @@ impl ReceivedQuestion {
     }
 }
 
-/// Everything the verb files need to know of a call.
+/// All data of a call that the verbs need.
 #[derive(Debug)]
 pub(crate) struct VerbRequest {
     pub(crate) received: ReceivedQuestion,
@@ -63,7 +63,7 @@ pub(crate) struct VerbRequest {
 }
 
 impl VerbRequest {
-    /// Understands a question; `None` when it has no id that a container can have.
+    /// Decodes a request; `None` if it has no ID that a container can have.
     pub(crate) fn new(asked: ReceivedQuestion) -> Option<Self> {
         let question = &asked.question;
         let call = argv::read(&question.argv);
@@ -100,12 +100,12 @@ impl VerbRequest {
         self.received.take(Attached::Process)
     }
 
-    /// Command lines of the caller and of its parent: by them an engine is known.
+    /// Command lines of the caller and of its parent, which identify an engine.
     pub(crate) fn callers(&self, host: &Host) -> [Vec<Vec<u8>>; 2] {
         callers(host, self.question().pid, self.question().parent_pid)
     }
 
-    /// Words between argv[0] and the verb.
+    /// The arguments between argv[0] and the verb.
     pub(crate) fn global_flags(&self) -> Vec<String> {
         let end = self.command_line.verb_index.unwrap_or(1).max(1);
         self.question().argv[1..end].iter().map(lossy).collect()
@@ -116,7 +116,7 @@ fn lossy(word: &OsString) -> String {
     word.to_string_lossy().into_owned()
 }
 
-/// Without `.` and trailing slashes, as engines' files name it; links are not resolved.
+/// Removes `.` and trailing slashes, as engines' files name the path; links are not resolved.
 fn tidy(path: &Path) -> PathBuf {
     path.components().collect()
 }

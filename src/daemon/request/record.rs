@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The record that a container begins with: what the call, the bundle and the engine say.
+//! The first record of a container: the data of the call, the bundle and the engine.
 
 use crate::daemon::node::{Node, messages};
 use crate::daemon::request::VerbRequest;
@@ -9,14 +9,14 @@ use crate::error::quoted;
 use crate::plugin::{Event, api};
 use crate::state::{Container, InFlight, Lifecycle, SCHEMA, Skipped};
 
-/// A new record of what the call, the bundle and the engine say.
+/// A new record from the call, the bundle and the engine.
 pub(crate) fn new_record(node: &Node, call: &VerbRequest, description: &Description) -> Container {
     let mut record = blank_record(node, call);
     fill_in(node, &mut record, description);
     record
 }
 
-/// Adds what the bundle and the engine say.
+/// Adds the data of the bundle and the engine.
 pub(crate) fn fill_in(node: &Node, record: &mut Container, description: &Description) {
     let pod = known_pod(node, description);
     record.is_sandbox = description.role == Role::Sandbox;
@@ -29,7 +29,7 @@ pub(crate) fn fill_in(node: &Node, record: &mut Container, description: &Descrip
     record.skipped = description.contradictions.iter().map(|what| not_believed(what)).collect();
 }
 
-/// A new record of what the call alone says.
+/// A new record from the call alone.
 pub(crate) fn blank_record(node: &Node, call: &VerbRequest) -> Container {
     let boot_id = node.records.read().boot_id().to_owned();
     let incarnation = node.records.next_incarnation();
@@ -90,8 +90,8 @@ fn not_believed(what: &str) -> Skipped {
     Skipped { plugin: String::new(), reason: format!("identity: {}", quoted(what)) }
 }
 
-/// The pod as plugins were told of it, else as this call shows it.
+/// The pod as plugins know it, else as this call describes it.
 pub(crate) fn known_pod(node: &Node, description: &Description) -> api::PodSandbox {
-    let told = node.pod_notification(Event::CreateContainer, &description.pod.id);
-    told.map_or_else(|| description.pod.clone(), |told| told.pod)
+    let known = node.pod_notification(Event::CreateContainer, &description.pod.id);
+    known.map_or_else(|| description.pod.clone(), |known| known.pod)
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The resources that an engine asks for by `update`.
+//! The resources that an engine requests by `update`.
 
 use std::io::{Read, Seek, SeekFrom};
 use std::os::fd::OwnedFd;
@@ -13,8 +13,8 @@ use crate::spec::flags;
 /// The most that is read of a request, in bytes.
 const LIMIT: u64 = 16 << 20;
 
-/// What the engine asks for, from standard input, a file, or flags; `None` when it cannot be
-/// understood, so that the runtime says what is wrong with it.
+/// The requested resources, from standard input, a file, or flags; `None` if they cannot be parsed:
+/// then the runtime reports the mistake.
 pub(crate) fn requested(call: &VerbRequest, bytes: Option<Vec<u8>>) -> Option<Map<String, Value>> {
     let words: Vec<(&str, String)> = call
         .command_line
@@ -36,7 +36,7 @@ pub(crate) fn requested(call: &VerbRequest, bytes: Option<Vec<u8>>) -> Option<Ma
     Some(request)
 }
 
-/// Reads what the wrapper passed on of the request.
+/// Reads the request that the wrapper passed on.
 ///
 /// # Errors
 /// Fails when the descriptor cannot be read.

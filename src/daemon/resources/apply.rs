@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One container's resources, changed from outside its engine (D22): directly in its cgroups
-//! where those are the runtime's own, else through the runtime's `update`, which then gets the
-//! complete resources.
+//! Changes one container's resources without its engine (D22): directly in its cgroups where those
+//! are the runtime's own, else through the runtime's `update`, which then gets the complete
+//! resources.
 //!
-//! What was written is in the record before the next writer comes; each `update` of the engine
-//! gets it too, so that the runtime's own idea of the container heals. It asks no plugin.
+//! The record has the written values before the next writer starts; each `update` of the engine
+//! gets them too, so that the runtime's own state becomes correct again. No plugin is asked.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -30,7 +30,7 @@ use crate::daemon::runtime::{command, exit_status};
 /// How long a plugin's update waits for another one of the same container.
 const UPDATE_WAIT: Duration = Duration::from_secs(3);
 
-/// Members that runc takes in an update without a word and does not apply.
+/// Members that runc accepts in an update and silently does not apply.
 const IGNORED_BY_RUNC: [(&str, &[&str]); 4] = [
     ("memory", &["swappiness", "disableOOMKiller", "useHierarchy", "kernel", "kernelTCP"]),
     ("hugepageLimits", &[]),
@@ -48,13 +48,13 @@ const IGNORED_BY_RUNC: [(&str, &[&str]); 4] = [
     ),
 ];
 
-/// What a look at a container has told: it holds for this life of it.
+/// The result of checking an update; it holds for one incarnation of the container.
 pub(crate) struct CheckedUpdate {
     incarnation: u64,
     route: Route,
 }
 
-/// Whether an update can be applied, as far as that shows before it is tried.
+/// Whether an update can be applied, as far as can be checked before.
 pub(crate) fn check(
     node: &Node,
     record: &Container,
@@ -122,8 +122,8 @@ async fn set(
     through_runtime(node, record, requested).await
 }
 
-/// Sets resources of a container that its runtime is just making: in its cgroups, else as the first
-/// thing once it is made.
+/// Sets resources of a container that its runtime is creating: in its cgroups, else first of all
+/// once it is created.
 pub(crate) async fn at_birth(
     node: &Node,
     key: &ContainerKey,
@@ -238,8 +238,8 @@ async fn through_runtime(
     Ok(())
 }
 
-/// A runtime writes file by file, and tells systemd before: what it had done when it failed is
-/// undone by it too. Says what it could not.
+/// Undoes the part that the runtime wrote before it failed: it writes file by file, and informs
+/// systemd first. Adds to the error the values that could not be restored.
 async fn put_back(
     node: &Rc<Node>,
     record: &Container,
@@ -265,7 +265,7 @@ async fn put_back(
     }
 }
 
-/// The runtime's own `update`, with everything, so that nothing is forgotten.
+/// Runs the runtime's own `update` with the complete resources, so that it keeps all of them.
 async fn run_update(
     node: &Rc<Node>,
     record: &Container,
@@ -273,7 +273,7 @@ async fn run_update(
     with_devices: bool,
 ) -> Result<(), UpdateError> {
     if !with_devices {
-        resources.remove("devices"); // crun would take exactly these for all that are allowed.
+        resources.remove("devices"); // crun would take these for all that are allowed.
     }
     let fault = |error: crate::error::Error| UpdateError::refused(error);
     node.host.point(Point::DaemonCgroup).map_err(fault)?;
@@ -297,7 +297,7 @@ fn note_applied(
     let classes =
         Classes { blockio: requested.blockio_class.clone(), rdt: requested.rdt_class.clone() };
     node.change(key, |record| {
-        // Reading the message only for a change that there is.
+        // The message is read only if a class changes.
         let known = classes.rdt.as_ref();
         let known = known.and_then(|_| Classes::of(&messages::resources(record)).rdt);
         changes.extend(classes::change(
@@ -319,7 +319,7 @@ fn takes(record: &Container, part: &Block) -> Result<(), UpdateError> {
     if ignored.is_empty() {
         return Ok(());
     }
-    // What lifts limits that there are not is met as it is.
+    // A value that lifts limits is met where there are none.
     let none = Value::Array(Vec::new());
     let now = in_force(record);
     ignored.retain(|field| {
@@ -362,21 +362,21 @@ fn ignored(record: &Container, part: &Block) -> Block {
     found
 }
 
-/// After the runtime's own update: what plugins own and the runtime does not apply (or sets back
-/// to what it was at creation) is written again.
+/// After the runtime's own update: writes again the plugins' values that the runtime does not apply
+/// or resets to those of the creation.
 pub(crate) fn rewrite_ignored(node: &Node, key: &ContainerKey) {
     let Some(record) = node.container(key) else { return };
     classes::enter_again(node, &record);
     let part = ignored(&record, &record.overlay);
     if matches!(route(node, &record), Ok(Route::Runtime(_))) {
-        return; // What it holds of these is what the runtime made it with.
+        return; // The runtime holds the values with which it made the container.
     }
     if let Err(update_error) = rewrite(node, &record, &part, None) {
         warn!("{}: values that plugins own could not be restored: {update_error}", key.id);
     }
 }
 
-/// After an update that failed half-way, or went past us: what plugins own holds again.
+/// After an update that failed half-way, or bypassed the daemon: writes the plugins' values again.
 pub(crate) async fn reapply(node: &Rc<Node>, key: &ContainerKey) -> Result<(), UpdateError> {
     let lane = node.lane(key);
     let writing = std::sync::Arc::clone(&lane.writing).lock_owned();
@@ -387,12 +387,12 @@ pub(crate) async fn reapply(node: &Rc<Node>, key: &ContainerKey) -> Result<(), U
     if rewrite(node, &record, &record.overlay, None).is_ok() {
         return Ok(());
     }
-    // Without the engine's own values: those on record are from before the update that passed us.
+    // Without the engine's own values: the recorded ones are from before the bypassing update.
     run_update(node, &record, record.overlay.clone(), false).await
 }
 
-/// Whether the files say what changes with `after`, where that can be told: what is not for
-/// direct writing, or reads as something else, does not count.
+/// Whether the cgroup files have the values that change with `after`, where that can be compared:
+/// values that are not written directly, or read back differently, do not count.
 pub(crate) fn has_taken(node: &Node, record: &Container, after: &Block) -> bool {
     let (Ok(Route::Direct(cgroups)) | Ok(Route::Runtime(Some(cgroups)))) = route(node, record)
     else {
@@ -403,8 +403,8 @@ pub(crate) fn has_taken(node: &Node, record: &Container, after: &Block) -> bool 
     writes.iter().all(|write| cgroup::may_read_as(&cgroups, write))
 }
 
-/// After an update that failed on its way: what plugins own holds again. A runtime that has to do
-/// it is not waited for.
+/// After an update that failed on its way: writes the plugins' values again. If the runtime has to
+/// do it, this does not wait for it.
 pub(crate) fn restore(node: &Rc<Node>, record: &Container, tried: &Block) {
     let key = record.key.clone();
     if let Ok(Route::Runtime(_)) = route(node, record) {
@@ -422,7 +422,7 @@ pub(crate) fn restore(node: &Rc<Node>, record: &Container, tried: &Block) {
     }
 }
 
-/// Writes a part of what is in force already; `tried` is an update that failed.
+/// Writes a part of the values in force again; `tried` is an update that failed.
 fn rewrite(
     node: &Node,
     record: &Container,
@@ -433,7 +433,7 @@ fn rewrite(
         return Ok(());
     }
     let Route::Direct(cgroups) = route(node, record)? else {
-        return Err(UpdateError::refused("its cgroups are not ours to write"));
+        return Err(UpdateError::refused("the runtime manages its cgroups"));
     };
     let writes = plan(record, part, tried, &cgroups).map_err(UpdateError::from)?;
     let fault = |error: crate::error::Error| UpdateError::refused(error);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Block I/O and RDT classes of containers that run: what a class means here, and the move into
+//! Block I/O and RDT classes of running containers: the values of a class, and the move into
 //! another RDT group, for which no runtime has a call.
 //!
-//! A class that a plugin set is found again by its name in the container's message, so that the
-//! move can be made again. It never makes a group, and asks no plugin.
+//! The container's message keeps the name of a class that a plugin set, so that the move can be
+//! repeated. This module never makes a group, and asks no plugin.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -25,10 +25,10 @@ use crate::daemon::resources::error::{RefusedField, UpdateError};
 use crate::daemon::resources::in_force::Block;
 use crate::daemon::resources::route;
 
-/// Where `explain` shows a move.
+/// The field under which `explain` shows a move.
 pub(crate) const FIELD: &str = "linux.intelRdt.closID";
 
-/// The owners' name for it.
+/// Its name among the owners.
 const RDT: &str = "RdtClass";
 
 /// A plugin's resources as an overlay, its classes resolved.
@@ -44,22 +44,22 @@ pub(crate) fn overlay_of(
     overlay::overlay_of(wanted, &resolved)
 }
 
-/// A container that is in another group than before.
+/// A container that was moved to another group.
 pub(crate) struct MovedGroup {
     cgroups: Cgroups,
     before: PathBuf,
 }
 
 impl MovedGroup {
-    /// Puts it back where it was.
+    /// Moves it back to the group before.
     pub(crate) fn take_back(self, node: &Node) {
         if let Err(why) = resctrl::enter(&node.host, &self.cgroups, &self.before) {
-            warn!("an RDT class could not be taken back: {why}");
+            warn!("an RDT class could not be restored: {why}");
         }
     }
 }
 
-/// Whether the move could be made, as far as can be told before.
+/// Whether the move can be made, as far as can be checked before.
 pub(crate) fn check(
     node: &Node,
     record: &Container,
@@ -68,8 +68,8 @@ pub(crate) fn check(
     class.map_or(Ok(()), |_| cgroups(node, record).map(|_| ()))
 }
 
-/// Moves the container into the group of a class; the empty class is the default group. Nothing
-/// is moved when it fails.
+/// Moves the container into the group of a class; the empty class is the default group. A failed
+/// move is undone.
 pub(crate) fn enter(
     node: &Node,
     record: &Container,
@@ -78,9 +78,9 @@ pub(crate) fn enter(
     let Some(class) = class else { return Ok(None) };
     let cgroups = cgroups(node, record)?;
     let resctrl = &node.config.resctrl_path;
-    let told = record.init_pid.and_then(|pid| resctrl::group_of(&node.host, resctrl, pid));
+    let group = record.init_pid.and_then(|pid| resctrl::group_of(&node.host, resctrl, pid));
     let known = Classes::of(&messages::resources(record)).rdt.unwrap_or_default();
-    let before = told.unwrap_or_else(|| resctrl.join(known));
+    let before = group.unwrap_or_else(|| resctrl.join(known));
     let moved = MovedGroup { cgroups, before };
     match resctrl::enter(&node.host, &moved.cgroups, &resctrl.join(class)) {
         Ok(()) => Ok(Some(moved)),
@@ -91,8 +91,8 @@ pub(crate) fn enter(
     }
 }
 
-/// Makes the move again where a plugin owns the class: a runtime may have put the container's
-/// first process elsewhere.
+/// Repeats the move where a plugin owns the class: a runtime may have moved the container's first
+/// process elsewhere.
 pub(crate) fn enter_again(node: &Node, record: &Container) {
     if !record.owners.contains_key(RDT) {
         return;
@@ -103,7 +103,7 @@ pub(crate) fn enter_again(node: &Node, record: &Container) {
     }
 }
 
-/// What `explain` tells of it.
+/// The move as `explain` shows it.
 pub(crate) fn change(
     before: Option<String>,
     class: Option<&String>,
@@ -120,12 +120,12 @@ pub(crate) fn change(
     })
 }
 
-/// Cgroups that show this container's processes and nobody else's.
+/// The cgroups of this container's processes and of no other process.
 fn cgroups(node: &Node, record: &Container) -> Result<Cgroups, UpdateError> {
     let mut found = None;
     if route::has_known_cgroups(record) {
         found = route::own_cgroups(node, record, &BTreeMap::new())?;
     }
-    let why = "it cannot be told which processes are the container's";
+    let why = "the processes of the container cannot be determined";
     found.ok_or_else(|| UpdateError::refused_field(RefusedField::Class(RDT), why))
 }

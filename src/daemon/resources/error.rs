@@ -8,15 +8,15 @@ use crate::cgroup::Unfit;
 /// Why a container was not updated.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum UpdateError {
-    /// Nobody knows it.
+    /// No container has this ID.
     Unknown,
     /// It is infrastructure of its pod.
     Sandbox,
-    /// It has ended.
+    /// Its process has exited.
     Gone,
     /// Its creation failed.
     NotCreated,
-    /// Another update of it does not end.
+    /// Another update of it takes too long.
     Busy,
     /// The values cannot be set.
     Refused(Refusal),
@@ -43,11 +43,11 @@ impl fmt::Display for UpdateError {
 pub(crate) enum RefusedField {
     /// Its path below `linux.resources`.
     Path(String),
-    /// NRI's name for it, where a class stands for what it sets.
+    /// NRI's name for it, where a class sets it.
     Class(&'static str),
 }
 
-/// Why values cannot be set, and which of them where that is known.
+/// The reason why values cannot be set, and the field if it is known.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Refusal {
     pub(crate) field: Option<RefusedField>,
@@ -55,7 +55,7 @@ pub(crate) struct Refusal {
 }
 
 impl Refusal {
-    /// The same with more to say.
+    /// The same with more text.
     pub(super) fn and(self, more: &str) -> Self {
         Self { why: format!("{}{more}", self.why), ..self }
     }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Evictions: a plugin wants a container gone, and the operator lets it.
+//! Evictions: a plugin asks to end a container, and the operator allows it.
 //!
-//! The real runtime kills it, gently first; the engine sees a container that ended and does what
-//! it always does then. Each container is evicted once, not more of them in a minute than the
-//! operator allows, and never a pod's infrastructure unless that is allowed too. Nothing is
-//! deleted here, and no event fails because of it.
+//! The real runtime kills it, gently first; the engine sees an exited container and reacts as to
+//! any other. Each container is evicted once, no more per minute than the operator allows, and
+//! never a pod's infrastructure unless that is allowed too. Nothing is deleted here, and no event
+//! fails because of an eviction.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -23,7 +23,7 @@ use crate::daemon::node::{Node, log_failure, messages};
 use crate::daemon::resources::target;
 use crate::daemon::runtime::{command, exit_status};
 
-/// Carries out what may be; the rest is logged, and `explain` tells it.
+/// Carries out the allowed evictions; the others are logged and shown by `explain`.
 pub(crate) async fn carry_out(
     node: &Rc<Node>,
     evictions: Vec<api::ContainerEviction>,
@@ -70,7 +70,7 @@ async fn evict_one(
         Lifecycle::Created | Lifecycle::Running => {}
     }
     if record.changes.iter().any(|change| change.event == EVICTION) {
-        return Ok(()); // Once: it has its signal, and its grace.
+        return Ok(()); // Once: it was signalled, and has its grace period.
     }
     within_limits(node)?;
     info!("{} is evicted by {plugin}: {reason}", key.id);
@@ -84,14 +84,14 @@ async fn evict_one(
     };
     node.change(key, |record| record.changes.push(change));
     if let Err(error) = node.host.point(Point::DaemonEvict) {
-        // It is as if nobody had asked: who asks again is heard.
+        // Nothing was done: a later request must not count as the second one.
         node.change(key, |record| record.changes.retain(|change| change.event != EVICTION));
         return Err(error.to_string());
     }
     end(node, record).await
 }
 
-/// The first signal, and the last.
+/// Sends the first signal, and later the last.
 async fn end(node: &Rc<Node>, record: Rc<Container>) -> Result<(), String> {
     let signal = node.config.eviction_signal.clone();
     let sent = command::run(&record, &["kill", &record.key.id, &signal], b"").await;
@@ -111,7 +111,7 @@ pub(crate) fn resume(node: &Rc<Node>, record: &Container) {
     }
 }
 
-/// Ends what does not end by itself.
+/// Kills the container if it has not exited after the grace period.
 fn insist(node: &Rc<Node>, record: Rc<Container>) {
     let node = Rc::clone(node);
     tokio::task::spawn_local(async move {
@@ -126,7 +126,7 @@ fn insist(node: &Rc<Node>, record: Rc<Container>) {
     });
 }
 
-/// The first of the plugins that may have this container evicted.
+/// The first of the plugins that may evict this container.
 fn allowed(node: &Node, record: &Container, askers: &[String]) -> Result<String, String> {
     let mut why = "no plugin asked for it".to_owned();
     for asker in askers {
@@ -168,8 +168,9 @@ fn own_pod(node: &Node, plugin: &str) -> Option<Pod> {
     store.pod(&record.pod).cloned()
 }
 
-/// Which of these containers, by id and cgroup path, a process is in, by its `/proc/PID/cgroup`.
-/// The outermost counts: who is in a container can make cgroups below its own, by any name.
+/// The container in which a process is, by its `/proc/PID/cgroup`, among these IDs and cgroup
+/// paths. The outermost counts: a process in a container can make cgroups below its own, by any
+/// name.
 fn outermost(text: &str, containers: &[(&str, &str)]) -> Option<usize> {
     let paths = text.lines().filter_map(|line| line.splitn(3, ':').nth(2));
     let cgroups = paths.flat_map(|path| {
@@ -183,7 +184,7 @@ fn outermost(text: &str, containers: &[(&str, &str)]) -> Option<usize> {
 }
 
 /// Whether a cgroup is the container's: `PATH`, or `PREFIX-NAME.scope` for `SLICE:PREFIX:NAME`;
-/// without a path one that is called like it.
+/// without a path, a cgroup with its ID as the name.
 fn is_cgroup_of(cgroup: &str, id: &str, path: &str) -> bool {
     let is_last = |name: &str| {
         cgroup.strip_suffix(name).is_some_and(|above| above.is_empty() || above.ends_with('/'))
@@ -195,8 +196,8 @@ fn is_cgroup_of(cgroup: &str, id: &str, path: &str) -> bool {
     }
 }
 
-/// Whether two pods share a namespace by words that count, on one engine: namespaces of different
-/// engines have nothing to do with each other.
+/// Whether two pods share a namespace by trusted sources, on one engine: namespaces of different
+/// engines are unrelated.
 fn share_namespace(one: &Pod, other: &Pod) -> bool {
     let is_known = |pod: &Pod| !pod.namespace.is_empty() && !pod.has_unproven_namespace;
     one.engine == other.engine
@@ -236,7 +237,7 @@ mod tests {
         assert_eq!(outermost(path, &[("own", slice)]), Some(0));
         assert_eq!(outermost("0::/a.slice/other-own.scope", &[("own", slice)]), None);
         assert_eq!(outermost("0::/a.slice/other-own.scope", &[("own", "")]), Some(0));
-        // A container that is called like a cgroup of kubelet's is not everybody's.
+        // A container that is named like a cgroup of the kubelet does not own every pod's.
         let named = [("burstable", "/default/burstable")];
         assert_eq!(outermost("0::/kubepods/burstable/podo/own", &named), None);
     }

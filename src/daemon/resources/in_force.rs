@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The resources of a container as they are, and the record of what changed in them.
+//! The resources in force of a container, and the record of their changes.
 
 use serde_json::{Map, Value};
 
@@ -9,17 +9,17 @@ use crate::state::{Change, Container, Skipped};
 /// A block of OCI resources.
 pub(crate) type Block = Map<String, Value>;
 
-/// How many changes and omissions of a record are looked through for one of the same kind.
+/// How many changes and omissions of a record are searched for one of the same kind.
 pub(super) const LATEST: usize = 200;
-/// The resources of a container as they are: the engine's, and over them what plugins own.
+/// The resources in force of a container: the engine's, and over them the plugins'.
 pub(crate) fn in_force(record: &Container) -> Map<String, Value> {
     let mut resources = record.engine_resources.clone();
     overlay::put_over(&mut resources, &record.overlay);
     resources
 }
 
-/// Adds to what `explain` tells. A plugin that sets the same field again and again leaves one
-/// line: what it was before, and what it is now.
+/// Adds changes for `explain`. A plugin that sets the same field repeatedly has one line: the value
+/// before, and the value now.
 pub(crate) fn note_changes(record: &mut Container, changes: Vec<Change>) {
     for change in changes {
         let same = |known: &&mut Change| {
@@ -45,7 +45,7 @@ pub(crate) fn listed(mut changes: Vec<Change>) -> (Vec<Change>, Option<Skipped>)
     (changes, (more > 0).then_some(note))
 }
 
-/// Adds to a list that must not grow for ever: its beginning and its end are kept.
+/// Adds to a bounded list: its beginning and its end are kept.
 pub(super) fn keep_ends<T>(list: &mut Vec<T>, next: T) {
     if list.len() >= 2 * LATEST {
         list.remove(LATEST);

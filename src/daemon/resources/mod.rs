@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Resources of running containers: updates and evictions that plugins ask for, written to cgroups
+//! Resources of running containers: updates and evictions that plugins request, written to cgroups
 //! or passed to the runtime.
 //!
-//! It never notifies a plugin, and an update that fails never fails the event that it came with. It
-//! imports `node`, `registry`, `runtime` and `watch`.
+//! These modules never notify a plugin, and a failed update never fails the event that it came
+//! with. They import `node`, `registry`, `runtime` and `watch`.
 
 pub(crate) mod apply;
 pub(crate) mod classes;

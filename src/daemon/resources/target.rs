@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which container a plugin means by an ID.
+//! The container that a plugin's ID means.
 
 use crate::daemon::node::Node;
 use crate::daemon::resources::error::UpdateError;
 use crate::error::quoted;
 use crate::state::{Container, ContainerKey, Lifecycle};
 
-/// The container that a plugin means by an id: the one that its request is about, else the one of
-/// that id that lives, else the youngest. Of several that live none: the protocol has no word for
-/// the runtime root that tells them apart.
+/// The container that a plugin's ID means: the subject of its request, else the living one of that
+/// ID, else the youngest. Of several living ones, none: the protocol has no field for the runtime
+/// root that tells them apart.
 pub(crate) fn find(
     node: &Node,
     id: &str,
@@ -23,7 +23,7 @@ pub(crate) fn find(
     let roots = store.of_id(id).filter(|known| !has_ended(known)).map(|known| &*known.key.root);
     let roots: Vec<&str> = roots.collect();
     if roots.len() > 1 {
-        let why = format!("several containers have this id, below {}", roots.join(" and "));
+        let why = format!("several containers have this ID, below {}", roots.join(" and "));
         return Err(UpdateError::refused(quoted(&why)));
     }
     let best = store.of_id(id).max_by_key(|known| (!has_ended(known), known.incarnation));

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What plugins want of other containers: updates from Create, Update, Stop and Synchronize
-//! answers, and those that they send unasked.
+//! Updates of other containers that plugins request: in replies to Create, Update, Stop and
+//! Synchronize, and on their own.
 //!
-//! All of a request is looked at before anything is written; then each container succeeds or
-//! fails for itself. A container that is still being created gets its updates right after (D15).
-//! A failure never fails the event that it came with: it is logged, and `explain` tells it.
+//! All updates of a request are checked before anything is written; then each container succeeds or
+//! fails by itself. A container that is still being created gets its updates right after (D15).
+//! A failure never fails the event that it came with: it is logged, and `explain` shows it.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -29,20 +29,20 @@ use crate::daemon::resources::{classes, evict, target};
 
 /// How many updates may wait for a container to be created.
 const DEFERRED: usize = 200;
-/// So many are carried out then, with those that come meanwhile; the container has others to see.
+/// How many are then carried out at most, with those that arrive meanwhile.
 const AT_ONCE: usize = 5 * DEFERRED;
 
-/// One container's update on its way.
+/// One container's update.
 struct UpdateRequest {
     id: String,
     key: Option<ContainerKey>,
     requested: PendingUpdate,
     ignores_failure: bool,
-    /// Whether it can be carried out, and what was found then.
+    /// Whether it can be carried out, and the result of that check.
     found: Result<Option<CheckedUpdate>, UpdateError>,
 }
 
-/// Carries out what plugins answered, at an event about `subject`, about other containers.
+/// Carries out the updates and evictions in plugins' replies to an event about `subject`.
 pub(crate) async fn carry_out(
     node: &Rc<Node>,
     updated: Updated,
@@ -51,9 +51,9 @@ pub(crate) async fn carry_out(
 ) {
     let Updated { updates, evictions, evicted_by, owners, unknown } = updated;
     note_skipped(node, subject, unknown.into_iter().map(unknown_field).collect());
-    // First the room, then who gets it (D19).
+    // Evictions first: they free what the updates may use (D19).
     evict::carry_out(node, evictions, &evicted_by, Some(subject)).await;
-    // What UpdateContainer came to for its own container is in that update.
+    // UpdateContainer's result for its own container is part of that update.
     let is_done = |id: &str| event == Event::UpdateContainer.name() && id == subject.id;
     let mut update_requests = Vec::new();
     for update in updates.iter().filter(|update| !is_done(&update.container_id)) {
@@ -63,14 +63,14 @@ pub(crate) async fn carry_out(
     carry_out_all(node, update_requests).await;
 }
 
-/// A request may name thousands; others have theirs.
+/// Lets other tasks run from time to time: a request may name thousands of containers.
 async fn give_way(done: usize) {
     if done % 16 == 15 {
         tokio::task::yield_now().await;
     }
 }
 
-/// Carries out what a newcomer wants of the containers that it was shown.
+/// Carries out the updates in a newly synchronized plugin's reply.
 pub(crate) async fn synchronized(
     node: &Rc<Node>,
     plugin: &ConnectedPlugin,
@@ -78,7 +78,9 @@ pub(crate) async fn synchronized(
 ) {
     let api::SynchronizeResponse { update, more: _, special_fields } = response;
     let request = api::UpdateContainersRequest { update, special_fields, ..Default::default() };
-    if let Err(why) = asked(node, plugin, request, ("Synchronize", "SynchronizeResponse")).await {
+    if let Err(why) =
+        carry_out_request(node, plugin, request, ("Synchronize", "SynchronizeResponse")).await
+    {
         node.report.note_failure(
             &format!("updates requested by {}: {why}", plugin.chained.id()),
             &plugin.chained.id(),
@@ -86,7 +88,7 @@ pub(crate) async fn synchronized(
     }
 }
 
-/// Carries out what a plugin wants unasked; answers with what failed.
+/// Carries out an UpdateContainers request; the response has the updates that failed.
 pub(crate) async fn unsolicited(
     node: &Rc<Node>,
     plugin: &str,
@@ -95,12 +97,14 @@ pub(crate) async fn unsolicited(
     let Some(connected) = node.registry.find(plugin) else {
         return Err(format!("{plugin} has not been configured yet"));
     };
-    asked(node, &connected, request, ("UpdateContainers", "UpdateContainersRequest")).await
+    carry_out_request(node, &connected, request, ("UpdateContainers", "UpdateContainersRequest"))
+        .await
 }
 
-/// The updates that one plugin asks for, in its order. A field that it may not set fails all of them
-/// before anything is written. `event` and the `message` that it came in are named to operators.
-async fn asked(
+/// Carries out the updates that one plugin requests, in its order. A field that it may not set
+/// fails all of them before anything is written. `event` and `message` name the request to
+/// operators.
+async fn carry_out_request(
     node: &Rc<Node>,
     plugin: &ConnectedPlugin,
     request: api::UpdateContainersRequest,
@@ -118,16 +122,16 @@ async fn asked(
         ..api::UpdateContainersRequest::default()
     };
     for field in unknown_fields(&others, message).iter().filter(|field| reported.contains(field)) {
-        // About no container: `status` shows it.
+        // It concerns no container: `status` shows it.
         let line = unknown_field_line(&id, field);
         node.report.count_failure(&line, &line, &id, now());
     }
     let mut update_requests = Vec::new();
     for update in &wanted {
-        let mut one = Updates::for_stop();
-        one.answer(&id, rights, std::slice::from_ref(update), &[]).map_err(|e| e.to_string())?;
-        let Updated { updates, evictions: _, evicted_by: _, owners, unknown: _ } = one.finish();
-        // An update of nobody in particular comes out as nothing.
+        let mut single = Updates::for_stop();
+        single.answer(&id, rights, std::slice::from_ref(update), &[]).map_err(|e| e.to_string())?;
+        let Updated { updates, evictions: _, evicted_by: _, owners, unknown: _ } = single.finish();
+        // An update without a container ID is dropped by the merge.
         let alone = updates.first().unwrap_or(update);
         give_way(update_requests.len()).await;
         let update_request = inspect(node, alone, &owners, event, None);
@@ -147,7 +151,7 @@ async fn asked(
     Ok(api::UpdateContainersResponse { failed, ..api::UpdateContainersResponse::default() })
 }
 
-/// Looks at one update without carrying it out.
+/// Checks one update without carrying it out.
 fn inspect(
     node: &Node,
     update: &api::ContainerUpdate,
@@ -198,7 +202,7 @@ fn check_target(
     }
 }
 
-/// Carries out what can be; returns the places of those that failed and may not.
+/// Carries out the updates that can be; returns the indexes of those that failed and may not.
 async fn carry_out_all(node: &Rc<Node>, update_requests: Vec<UpdateRequest>) -> Vec<usize> {
     let mut failed = Vec::new();
     for (place, mut update_request) in update_requests.into_iter().enumerate() {
@@ -206,7 +210,7 @@ async fn carry_out_all(node: &Rc<Node>, update_requests: Vec<UpdateRequest>) -> 
         let result = match (found, &update_request.key) {
             (Ok(found), Some(key)) => {
                 if place > 0 {
-                    // A request may name thousands; others have theirs.
+                    // Other tasks run in between: a request may name thousands of containers.
                     tokio::task::yield_now().await;
                 }
                 apply_or_defer(node, key, &update_request.requested, found).await
@@ -234,14 +238,14 @@ async fn apply_or_defer(
     }
     let record = node.container(key).ok_or(UpdateError::Unknown)?;
     if is_deferred(record.state, record.deferred.len())? {
-        // On record, as the plugin is told that it will be done.
+        // Recorded, because the plugin's response promises it.
         node.change(key, |record| record.deferred.push(requested.clone()));
         return Ok(());
     }
     apply::apply(node, key, requested, found).await
 }
 
-/// Whether an update waits: for the container, or for older updates that must not overwrite it.
+/// Whether an update waits: for the creation, or for older updates that would overwrite it.
 fn is_deferred(state: Lifecycle, waiting: usize) -> Result<bool, UpdateError> {
     let is_alive = matches!(state, Lifecycle::Created | Lifecycle::Running);
     let waits = state == Lifecycle::Creating || is_alive && waiting > 0;
@@ -253,7 +257,7 @@ fn is_deferred(state: Lifecycle, waiting: usize) -> Result<bool, UpdateError> {
     Ok(waits)
 }
 
-/// A container has been created: what plugins wanted of it meanwhile, and want until that is done.
+/// A container was created: carries out the updates that waited, and those that arrive meanwhile.
 pub(crate) async fn created(node: &Rc<Node>, key: &ContainerKey) {
     for done in 0.. {
         let next = node.container(key).and_then(|record| record.deferred.first().cloned());
@@ -268,12 +272,12 @@ pub(crate) async fn created(node: &Rc<Node>, key: &ContainerKey) {
                 UpdateRequest { id, key, requested, ignores_failure: false, found: Ok(None) };
             note_unmet(node, &update_request, &update_error);
         }
-        // Not before: a daemon that dies meanwhile does it again.
+        // Not before: a daemon that dies meanwhile has to repeat it.
         node.change(key, |record| drop(record.deferred.drain(..1.min(record.deferred.len()))));
     }
 }
 
-/// A creation came to nothing: so do the wishes for it.
+/// A creation failed: so do the updates that waited for it.
 pub(crate) fn not_created(node: &Node, key: &ContainerKey) {
     let Some(record) = node.container(key) else { return };
     for requested in record.deferred.clone() {
@@ -290,18 +294,18 @@ fn note_unmet(node: &Node, update_request: &UpdateRequest, update_error: &Update
     let plugins: Vec<&str> = plugins.into_keys().map(String::as_str).collect();
     let plugin = plugins.join(",");
     let reason =
-        format!("an update asked for at {} failed: {update_error}", update_request.requested.event);
+        format!("an update requested at {} failed: {update_error}", update_request.requested.event);
     warn!("{}: {plugin}: {reason}", quoted(&update_request.id));
     let Some(key) = &update_request.key else { return };
     note_skipped(node, key, vec![Skipped { plugin, reason }]);
 }
 
-/// What `explain` shows of a field that this version does not know (D23).
+/// The line of `explain` for a field that this version does not know (D23).
 pub(crate) fn unknown_field((plugin, field): (String, String)) -> Skipped {
     Skipped { plugin, reason: format!("{field} is not known to this version and was not applied") }
 }
 
-/// Adds what was not applied to the container's record; the same is listed once.
+/// Adds skipped values to the container's record; the same one is listed once.
 fn note_skipped(node: &Node, key: &ContainerKey, mut skipped: Vec<Skipped>) {
     let Some(record) = node.container(key) else { return };
     skipped.retain(|new| !record.skipped.iter().rev().take(LATEST).any(|known| known == new));
@@ -317,7 +321,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_wish_waits_for_the_container_and_for_older_ones_and_not_without_end() {
+    fn an_update_waits_for_the_container_and_for_older_ones_and_not_without_end() {
         for state in [Lifecycle::Creating, Lifecycle::Created, Lifecycle::Running] {
             let is_made = state != Lifecycle::Creating;
             assert_eq!(is_deferred(state, 0).ok(), Some(!is_made), "{state:?}");

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Running the real runtime on our own account: an update that cannot be written directly, an
+//! Runs the real runtime from the daemon: for an update that cannot be written directly, and for an
 //! eviction. The wrapper never does this; it becomes the runtime.
 //!
-//! The child is waited for, within bounds, and its last word is what went wrong.
+//! The wait for the child is bounded, and the last line of its stderr is the reason of a failure.
 
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::fd::OwnedFd;
@@ -20,16 +20,16 @@ use crate::daemon::watch::pidfd;
 /// How long a runtime may take (D8: the cap of an update).
 const RUNTIME_WAIT: Duration = Duration::from_secs(30);
 
-/// How often a process is looked at that cannot be waited for otherwise.
+/// How often a process is checked that has no descriptor to wait for.
 const REAP_CHECK: Duration = Duration::from_millis(10);
 
-/// The most that is read of what it says.
+/// The most that is read of its stderr, in bytes.
 const WORDS: u64 = 64 << 10;
 
 /// Runs `VERB ARGUMENTS` of the runtime that made the container, with its global flags.
 ///
 /// # Errors
-/// Fails with the runtime's own words.
+/// Fails with the last line of the runtime's stderr.
 pub(crate) async fn run(record: &Container, words: &[&str], stdin: &[u8]) -> Result<()> {
     let (input, output) = (memory(stdin)?, memory(&[])?);
     let child = start(record, words, input, output.try_clone()?)?;
@@ -43,8 +43,8 @@ pub(crate) async fn run(record: &Container, words: &[&str], stdin: &[u8]) -> Res
     Err(Error::new(last_words(output, &status.to_string())))
 }
 
-/// Waits for the child, bounded, and with `process` without polling. One that does not end is
-/// killed; where even that takes long (it may be in the kernel's hands), others do not wait for it.
+/// Waits for the child, bounded, and with `process` without polling. A child that does not exit is
+/// killed; its end, which may take long inside the kernel, is awaited in a task of its own.
 async fn ended(
     mut child: Child,
     process: Option<&OwnedFd>,
@@ -87,8 +87,8 @@ fn start(record: &Container, words: &[&str], input: OwnedFd, output: OwnedFd) ->
     command.spawn().doing(|| format!("starting {}", record.runtime))
 }
 
-/// The engine's flags without those that say where words go: its log is not ours to write. The
-/// root is made absolute.
+/// The engine's flags without those that name its log, which the daemon must not write. The root is
+/// made absolute.
 fn global_flags(record: &Container) -> Vec<String> {
     let mut flags = Vec::new();
     let mut words = record.global_flags.iter();
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_failure_is_told_in_the_last_words() {
+    async fn a_failure_is_reported_in_the_last_words() {
         let fine = run(&record(&[]), &["-c", "grep -q wanted"], b"wanted").await;
         assert!(fine.is_ok(), "{fine:?}");
         let words = ["-c", "echo one >&2; echo two >&2; exit 3"];

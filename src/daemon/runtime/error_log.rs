@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Why the real runtime refused a container: the last error in the log that the engine named
-//! (`--log`), read once the runtime's process has ended, and the plugin whose change it is about as
-//! far as the words show that. Without such a log only the engine knows. It writes nothing there.
+//! (`--log`), read once the runtime's process has exited, and the plugin whose change the message
+//! is about, as far as it shows that. Without such a log only the engine knows. It only reads.
 
 use std::ffi::OsStr;
 use std::io::{Read, Seek, SeekFrom};
@@ -10,13 +10,13 @@ use std::path::{Path, PathBuf};
 use crate::state::Change;
 use serde_json::Value;
 
-/// So much of the end of a log is read.
+/// The most that is read from the end of a log, in bytes.
 const TAIL: u64 = 64 << 10;
 
-/// So much of a runtime's words is kept.
+/// The most characters that are kept of a runtime's message.
 const WORDS: usize = 500;
 
-/// What a path in config.json is called in runtimes' errors.
+/// Names that runtimes' errors use for parts of config.json's paths.
 const ALIASES: [(&str, &str); 12] = [
     ("oomscoreadj", "oom_score_adj"),
     ("mounts", "mount"),
@@ -32,10 +32,10 @@ const ALIASES: [(&str, &str); 12] = [
     ("args", "exec:"),
 ];
 
-/// Parts of paths that say nothing about which change is meant.
+/// Parts of paths that are too common to identify a change.
 const VAGUE: [&str; 6] = ["linux", "resources", "process", "limit", "env", "annotations"];
 
-/// The log of one call of the runtime, as long as it was before.
+/// The log of one call of the runtime, with its length before the call.
 #[derive(Debug)]
 pub(crate) struct RuntimeLog {
     path: PathBuf,
@@ -57,7 +57,7 @@ impl RuntimeLog {
 
     /// The last error in it since this call began.
     pub(crate) fn last_error(&self) -> Option<String> {
-        // A pipe would hold up the reader.
+        // Only a regular file: a pipe would block the reader.
         let meta = std::fs::metadata(&self.path).ok().filter(std::fs::Metadata::is_file)?;
         let since = if meta.len() < self.before { 0 } else { self.before };
         let mut file = std::fs::File::open(&self.path).ok()?;
@@ -70,11 +70,11 @@ impl RuntimeLog {
 
 fn last_error_in(text: &str) -> Option<String> {
     let lines = || text.lines().rev().filter(|line| !line.trim().is_empty());
-    let said = lines().find_map(error_of_line);
+    let error = lines().find_map(error_of_line);
     // A runtime that writes neither form writes its error last.
     let is_structured = |line: &str| line.starts_with('{') || line.contains("level=");
     let last = lines().next().filter(|line| !is_structured(line)).map(str::to_owned);
-    let words = said.or(last)?;
+    let words = error.or(last)?;
     let clean = words.chars().map(|c| if c.is_control() { ' ' } else { c });
     Some(clean.take(WORDS).collect::<String>().trim().to_owned())
 }
@@ -98,26 +98,26 @@ fn error_of_line(line: &str) -> Option<String> {
     }
 }
 
-/// The change that these words are about: the one of which they say most.
+/// The change that an error message is about: the one whose path it mentions most of.
 pub(crate) fn change_behind<'c>(changes: &'c [Change], words: &str) -> Option<&'c Change> {
     let words = words.to_lowercase();
-    let told = changes.iter().filter(|change| !change.plugin.is_empty());
-    let weighed = told.map(|change| (weight(&change.field.to_lowercase(), &words), change));
+    let by_plugins = changes.iter().filter(|change| !change.plugin.is_empty());
+    let weighed = by_plugins.map(|change| (weight(&change.field.to_lowercase(), &words), change));
     let best = weighed.filter(|(weight, _)| *weight > 0).max_by_key(|(weight, _)| *weight);
     best.map(|(_, change)| change)
 }
 
-/// How much of a path in config.json the words say.
+/// How much of a path in config.json a message mentions.
 fn weight(field: &str, words: &str) -> usize {
     let (path, key) =
         field.split_once('[').map_or((field, ""), |(path, key)| (path, key.trim_end_matches(']')));
-    // The key says which one: a mount's destination, a sysctl, a file of the cgroup.
+    // The key identifies one entry: a mount's destination, a sysctl, a file of the cgroup.
     let by_key = if key.len() >= 3 && words.contains(key) { 100 + key.len() } else { 0 };
     let parts = path.split('.').filter(|part| !VAGUE.contains(part));
     let by_part = parts.map(|part| {
         let alias = ALIASES.iter().find(|(name, _)| *name == part).map(|(_, alias)| *alias);
-        let is_said = words.contains(part) || alias.is_some_and(|alias| words.contains(alias));
-        if is_said { part.len() } else { 0 }
+        let is_named = words.contains(part) || alias.is_some_and(|alias| words.contains(alias));
+        if is_named { part.len() } else { 0 }
     });
     by_key + by_part.max().unwrap_or(0)
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! With which code a container's process ended. The runtime never learns it; the kernel tells it
-//! from 6.15 on, once the process was reaped, and the engine's monitor writes it down: containerd's
-//! shim (from 2.4) into `exit.json` of the bundle, conmon into a file of the engine's exit folder.
-//! And why it ended, as far as that shows. It only reads; what is not there is not known.
+//! The exit code of a container's process, and the reason of its exit as far as it can be seen. The
+//! wrapper's runtime never has the code; the kernel reports it from 6.15 on, once the process was
+//! reaped, and the engine's monitor writes it: containerd's shim (from 2.4) to `exit.json` of the
+//! bundle, conmon to a file of the engine's exit folder. It only reads.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -16,11 +16,11 @@ use crate::state::{Container, EVICTION, Lifecycle};
 use crate::daemon::runtime::state_dir;
 use crate::daemon::watch::pidfd::{self, ProcessExit};
 
-/// How long the exit code is waited for, and how often it is looked for meanwhile.
+/// How long the daemon waits for the exit code, and how often it looks for it meanwhile.
 const EXIT_CODE_WAIT: Duration = Duration::from_millis(50);
 const EXIT_CODE_CHECK: Duration = Duration::from_millis(5);
 
-/// The code of a process that was ended by SIGKILL.
+/// The code of a process that SIGKILL ended.
 const KILLED: i32 = 128 + 9;
 
 /// The exit code, if the engine wrote one for this very process.
@@ -29,12 +29,12 @@ pub(crate) fn code(host: &Host, record: &Container) -> Option<i32> {
     if !is_shim(record) {
         return text.trim().parse().ok();
     }
-    let said: serde_json::Value = serde_json::from_str(&text).ok()?;
-    let is_this = said["Pid"].as_u64() == record.init_pid.map(u64::from);
-    is_this.then(|| said["Status"].as_i64()?.try_into().ok()).flatten()
+    let exit: serde_json::Value = serde_json::from_str(&text).ok()?;
+    let is_this = exit["Pid"].as_u64() == record.init_pid.map(u64::from);
+    is_this.then(|| exit["Status"].as_i64()?.try_into().ok()).flatten()
 }
 
-/// Exit codes, and which engines' monitors write none.
+/// Exit codes, and the engines whose monitors write none.
 #[derive(Debug, Default)]
 pub(crate) struct ExitCodes {
     /// Engine and runtime root.
@@ -42,8 +42,8 @@ pub(crate) struct ExitCodes {
 }
 
 impl ExitCodes {
-    /// Waits until the kernel or the engine has told it, but not long: plugins wait for
-    /// StopContainer. Where neither does, nobody waits.
+    /// Waits for the exit code from the kernel or the engine, but not long: plugins wait for
+    /// StopContainer. Returns at once if neither will report it.
     pub(crate) async fn wait(
         &self,
         host: &Host,
@@ -54,7 +54,7 @@ impl ExitCodes {
         let is_mute =
             self.mute_monitors.borrow().contains(&monitor(record)) || place(record).is_none();
         loop {
-            // What the engine says counts: people see that too.
+            // The engine's code takes precedence: its users see that one too.
             if let Some(code) = code(host, record) {
                 return Some(code);
             }
@@ -70,8 +70,8 @@ impl ExitCodes {
         }
     }
 
-    /// A container that has ended is being deleted: its monitor has reaped it long since, so what is
-    /// not written now never will be, nor for the next containers of this engine.
+    /// An exited container is being deleted. Its monitor has long reaped it: a code that is not
+    /// written now never will be, nor for the next containers of this engine.
     pub(crate) fn note_monitor(&self, host: &Host, record: &Container) {
         if place(record).is_none() {
             return;
@@ -94,8 +94,8 @@ pub(crate) fn has_exited(host: &Host, record: &Container) -> bool {
     }
 }
 
-/// Why the container is not running any more, in the words that CRI engines use, and more of it
-/// for people; both empty where nobody knows.
+/// Why the container is not running any more, as CRI engines name it, and a message for operators;
+/// both empty if the reason is not known.
 pub(crate) fn status(host: &Host, record: &Container, code: Option<i32>) -> (String, String) {
     let only = |reason: &str| (reason.to_owned(), String::new());
     let eviction = record.changes.iter().find(|change| change.event == EVICTION);
@@ -117,8 +117,8 @@ pub(crate) fn status(host: &Host, record: &Container, code: Option<i32>) -> (Str
     }
 }
 
-/// Whether the kernel killed a process of the container because its memory was used up: its
-/// cgroup counts that, and is there until the runtime deletes the container.
+/// Whether the kernel killed a process of the container for lack of memory: the container's cgroup
+/// counts that, and exists until the runtime deletes the container.
 fn lacked_memory(host: &Host, record: &Container) -> bool {
     let (cgroups, _) = state_dir::cgroups(host, &record.key);
     let files = [("", "memory.events"), ("memory", "memory.oom_control")];
@@ -130,7 +130,7 @@ fn lacked_memory(host: &Host, record: &Container) -> bool {
     })
 }
 
-/// Of one engine, for one runtime root.
+/// The key of a monitor: its engine and runtime root.
 fn monitor(record: &Container) -> (String, String) {
     (record.engine.clone(), record.key.root.clone())
 }

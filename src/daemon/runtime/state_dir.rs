@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the real runtime did, told by its state directory (decision D2): the wrapper becomes the
-//! runtime and never sees its exit code. Facts: runc and youki keep `ROOT/ID/state.json`, crun
-//! keeps `ROOT/ID/status`; runc and crun keep `exec.fifo` there from create until start.
-//! It only reads.
+//! The real runtime's state directory, which shows the outcome of its verbs (decision D2): the
+//! wrapper becomes the runtime and never sees its exit code. runc and youki keep
+//! `ROOT/ID/state.json`, crun keeps `ROOT/ID/status`; runc and crun keep `exec.fifo` there from
+//! create until start. This module only reads.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
@@ -15,13 +15,13 @@ use crate::host::Host;
 use crate::runtime::RuntimeKind;
 use crate::state::ContainerKey;
 
-/// Ticks in a second, as the kernel counts them for `/proc`.
+/// Clock ticks per second in `/proc`.
 const TICKS: u64 = 100;
 
 /// The files in which runtimes keep a container's state.
 const STATE_FILES: [&str; 2] = ["state.json", "status"];
 
-/// Where the runtime keeps the container's state.
+/// The folder in which the runtime keeps the container's state.
 pub(crate) fn folder(host: &Host, key: &ContainerKey) -> PathBuf {
     host.path(&key.root).join(&key.id)
 }
@@ -36,7 +36,7 @@ pub(crate) fn waits_for_start(host: &Host, key: &ContainerKey) -> bool {
     folder(host, key).join("exec.fifo").exists()
 }
 
-/// The init process: from the pid file if that is another than `before` the call, else from the
+/// The init process: from the pid file if it differs from `before` the call, else from the
 /// runtime's own state.
 pub(crate) fn init_pid(
     host: &Host,
@@ -55,19 +55,19 @@ pub(crate) fn init_start(host: &Host, key: &ContainerKey) -> Option<u64> {
     RuntimeState::read(&folder(host, key))?.start
 }
 
-/// Where the runtime says that the container's cgroups are, by controller, and whether systemd
-/// manages them for it. crun names only a path, which is its process's as well.
+/// The container's cgroups by controller, from the runtime's state, and whether systemd manages
+/// them for it. crun names only a path, which is its process's as well.
 pub(crate) fn cgroups(host: &Host, key: &ContainerKey) -> (BTreeMap<String, PathBuf>, bool) {
     let state = RuntimeState::read(&folder(host, key));
     state.map(|state| (state.cgroups, state.systemd)).unwrap_or_default()
 }
 
-/// The state of one container, as its runtime wrote it down.
+/// The state of one container, as its runtime wrote it.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct RuntimeState {
-    /// Which runtime wrote it.
+    /// The runtime that wrote it.
     pub(crate) runtime: RuntimeKind,
-    /// The bundle directory, if the state says which.
+    /// The bundle directory, if the state names it.
     pub(crate) bundle: Option<String>,
     /// The init process, as long as there is one.
     pub(crate) pid: Option<u32>,
@@ -148,7 +148,7 @@ impl RuntimeState {
         }
     }
 
-    /// Whether it was written in this boot, by the clock.
+    /// Whether it was written in this boot, by its time.
     pub(crate) fn is_of_this_boot(&self, host: &Host) -> bool {
         booted(host).is_none_or(|booted| self.written >= booted)
     }
@@ -169,11 +169,11 @@ fn booted(host: &Host) -> Option<i64> {
     stat.lines().find_map(|line| line.strip_prefix("btime ")?.trim().parse().ok())
 }
 
-/// Tells a file from a later one of the same name.
+/// Distinguishes a file from a later one of the same name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Stamp(pub(crate) u64, pub(crate) i64, pub(crate) i64);
 
-/// The stamp of a file, if it is there.
+/// The stamp of a file, if it exists.
 pub(crate) fn stamp(path: &Path) -> Option<Stamp> {
     let meta = std::fs::metadata(path).ok()?;
     Some(Stamp(meta.ino(), meta.mtime(), meta.mtime_nsec()))
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn a_relative_bundle_and_no_document_tell_nothing() {
+    fn a_relative_bundle_and_no_document_give_nothing() {
         assert_eq!(understood("state.json", &json!({"bundle": "b"})).bundle, None);
         for text in ["{{", "\"x\"", "7"] {
             let (temp, _key) = place(&[("c/state.json", text)]);
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_earlier_boot_left_behind_is_told_by_its_time() {
+    fn the_state_of_an_earlier_boot_is_known_by_its_time() {
         let host = Host::default();
         let booted = booted(&host).unwrap();
         let state = |written| RuntimeState::from_file("status", StateFile::default(), written);

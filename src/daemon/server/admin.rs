@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the daemon tells operators: one JSON document for each admin verb, in the shapes that
-//! others script against. It changes nothing.
+//! The daemon's answers to operators: one JSON document for each admin verb, in shapes that scripts
+//! depend on. It changes nothing.
 
 use std::rc::Rc;
 
@@ -16,7 +16,7 @@ use crate::error::quoted;
 use crate::link::DaemonResponse;
 use crate::text::rfc3339_nanos;
 
-/// Answers an admin question.
+/// Answers an admin request.
 pub(crate) fn answer(node: &Rc<Node>, question: &str) -> DaemonResponse {
     let question: Value = serde_json::from_str(question).unwrap_or_default();
     let verb = question["verb"].as_str().unwrap_or_default();
@@ -38,7 +38,7 @@ pub(crate) fn answer(node: &Rc<Node>, question: &str) -> DaemonResponse {
     DaemonResponse::Admin(document.to_string())
 }
 
-/// Whether the question wants a recording, which goes on and on.
+/// Whether the request is for a recording, which has no end.
 pub(crate) fn is_recording(question: &str) -> bool {
     let question: Value = serde_json::from_str(question).unwrap_or_default();
     question["verb"] == "record"
@@ -91,7 +91,7 @@ fn status(node: &Node) -> Value {
     })
 }
 
-/// What keeps plugins from every container, if anything does.
+/// The setting that disables plugins for every container, if there is one.
 fn switched_off(node: &Node) -> Option<&'static str> {
     if node.config.disable {
         return Some("nri.disable in the configuration");
@@ -99,7 +99,7 @@ fn switched_off(node: &Node) -> Option<&'static str> {
     node.config.disabled_file().exists().then_some("nri-runc nri disable")
 }
 
-/// The kill switch was used: the log says by whom. The daemon itself does not act on it.
+/// Logs that the kill switch was used, and by which user. The daemon itself does not act on it.
 fn log_switch(off: bool, who: &str) -> Value {
     let who = quoted(who);
     if off {
@@ -123,7 +123,7 @@ fn required(node: &Node) -> Value {
     names.into_iter().map(row).collect()
 }
 
-/// What of the engines could not be read.
+/// Data of the engines that could not be read.
 fn missing(node: &Node) -> Value {
     let missing = node.report.missing.borrow();
     let rows = missing.iter().map(|((engine, what), note)| {
@@ -132,7 +132,7 @@ fn missing(node: &Node) -> Value {
     rows.collect()
 }
 
-/// What tenants claimed of who they are, and was not believed.
+/// Identity claims of tenants that were not believed.
 fn contradictions(node: &Node) -> Value {
     let notes = node.report.contradictions.borrow();
     let row = |note: &Contradiction| json!({"at": note.at, "id": note.id, "engine": note.engine, "what": note.what});

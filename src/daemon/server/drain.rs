@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How a daemon ends: requests in flight are answered first, within the time of their callers.
-//! New ones wait meanwhile, and are sent to the next daemon when this one is about to exit.
-//! A second signal ends it at once.
+//! The end of a daemon: it answers requests in flight first, within the time of their callers. New
+//! requests wait meanwhile, and are sent to the next daemon when this one is about to exit. A
+//! second signal ends it at once.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -17,7 +17,7 @@ use crate::daemon::server::frames;
 use crate::error::Result;
 use crate::link::DaemonResponse;
 
-/// How long a daemon that has nothing else to do waits for those that it sends to the next one.
+/// How long an idle daemon waits until the held wrappers have received `Ending`.
 const FAREWELL: Duration = Duration::from_secs(1);
 
 /// The requests of a daemon that may be ending.
@@ -41,7 +41,7 @@ impl Drop for RequestInFlight {
 }
 
 impl Drain {
-    /// Counts a request as long as the answer to it is under way.
+    /// Counts a request until its answer is sent.
     pub(super) fn enter(self: &Rc<Self>) -> RequestInFlight {
         self.in_flight.set(self.in_flight.get() + 1);
         RequestInFlight(Rc::clone(self))
@@ -71,10 +71,10 @@ impl Drain {
             Ok(())
         };
         let waited = frames::with_heartbeat(stream, over).await;
-        let said = frames::send(stream, &DaemonResponse::Ending).await;
+        let sent = frames::send(stream, &DaemonResponse::Ending).await;
         self.held.set(self.held.get() - 1);
         self.changed.notify_waiters();
-        waited.and(said)
+        waited.and(sent)
     }
 
     /// Waits until every request in flight is answered, a caller's time at most.
@@ -99,11 +99,11 @@ impl Drain {
         }
     }
 
-    /// Sends the requests that wait to the next daemon; the socket is no longer this one's.
+    /// Sends the held requests to the next daemon; the socket is no longer this one's.
     pub(crate) async fn release(&self) {
         self.is_over.set(true);
         self.changed.notify_waiters();
         let all = self.until(|drain| drain.held.get() == 0);
-        let _a_wrapper_that_does_not_listen = tokio::time::timeout(FAREWELL, all).await;
+        let _a_wrapper_that_does_not_read = tokio::time::timeout(FAREWELL, all).await;
     }
 }

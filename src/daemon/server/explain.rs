@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `explain`: which container is meant, and what plugins changed in it. It reads records, those of
-//! containers that are gone among them, and changes nothing.
+//! `explain`: the container that an operator means, and the plugins' changes to it. It reads
+//! records, also those of containers that are gone, and changes nothing.
 
 use std::collections::BTreeSet;
 
@@ -11,29 +11,29 @@ use crate::daemon::server::{explain_pod, rows};
 use crate::state::{Container, Lifecycle};
 use crate::text::rfc3339_nanos;
 
-/// How a container is meant, best first.
+/// How an argument matches a container, best first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Match {
-    /// By its whole id.
+    /// By its whole ID.
     Id,
     /// By its name, NAMESPACE/NAME, NAMESPACE/ID, NAMESPACE/POD or NAMESPACE/POD/NAME.
     Name,
-    /// By the beginning of its id.
+    /// By a prefix of its ID.
     Prefix,
 }
 
-/// Explains the container that is meant; where several are, lists them under `matches`.
+/// Explains the container that matches; if several do, lists them under `matches`.
 ///
 /// # Errors
-/// One line if none is meant.
+/// One line if none matches.
 pub(crate) fn explain(node: &Node, wanted: &str) -> Result<Value, String> {
     let store = node.records.read();
     // An infrastructure container is explained as its pod; one that never had a pod, by itself.
-    let is_told = |container: &&Container| {
+    let is_shown = |container: &&Container| {
         let is_gone = container.state == Lifecycle::Removed;
         !container.is_sandbox || is_gone && explain_pod::newest(&store, &container.pod).is_none()
     };
-    let all = store.containers().chain(store.gone()).filter(is_told);
+    let all = store.containers().chain(store.gone()).filter(is_shown);
     let ranked = all.filter_map(|container| Some((rank(node, container, wanted)?, container)));
     let ranked: Vec<(Match, &Container)> = ranked.collect();
     let best = ranked.iter().map(|(rank, _)| *rank).min();
@@ -49,7 +49,7 @@ pub(crate) fn explain(node: &Node, wanted: &str) -> Result<Value, String> {
     let found = newest_of_each(found.map(|(_, container)| container).collect());
     let living: Vec<&&Container> =
         found.iter().filter(|container| container.state != Lifecycle::Removed).collect();
-    // A name is used again: the one that lives is meant.
+    // A name is used again: the living container is meant.
     let meant = match (found.as_slice(), living.as_slice()) {
         ([one], _) => one,
         (_, [one]) if best != Match::Prefix => *one,
@@ -80,7 +80,7 @@ fn rank(node: &Node, container: &Container, wanted: &str) -> Option<Match> {
     key.id.starts_with(wanted).then_some(Match::Prefix)
 }
 
-/// Newest first; of several containers of one id below one root the youngest.
+/// Newest first; of several containers with one ID below one root, only the youngest.
 fn newest_of_each(mut found: Vec<&Container>) -> Vec<&Container> {
     found.sort_by_key(|container| std::cmp::Reverse(container.incarnation));
     let mut seen = BTreeSet::new();
@@ -94,7 +94,7 @@ fn ambiguous(node: &Node, wanted: &str, found: &[&Container]) -> Value {
     json!({"error": error, "matches": matches})
 }
 
-/// Enough of a container to choose it.
+/// A container's row in a list to choose from.
 fn row(node: &Node, container: &Container) -> Value {
     let (namespace, pod) = pod_of(node, container);
     let mut row = json!({
@@ -121,7 +121,7 @@ fn pod_of(node: &Node, container: &Container) -> (String, String) {
 
 fn explained(node: &Node, container: &Container) -> Value {
     let (namespace, pod) = pod_of(node, container);
-    // A plugin that did not hear of the pod did not know of its containers either.
+    // A plugin that was not notified of the pod did not know its containers either.
     let store = node.records.read();
     let mut skipped = container.skipped.clone();
     let of_pod = explain_pod::newest(&store, &container.pod);
@@ -147,12 +147,12 @@ fn explained(node: &Node, container: &Container) -> Value {
     document
 }
 
-/// As they happened, and within one event in the order of the chain. A plugin that set what was
-/// there has changed nothing.
+/// In order of time, and within one event in the order of the chain. A plugin that set the value
+/// that was there has changed nothing.
 fn changes(container: &Container) -> Value {
     let changes = container.changes.iter().filter(|change| change.before != change.after);
     let mut changes: Vec<_> = changes.collect();
-    // The order within one index is that of the record.
+    // Within one index the order is the record's.
     changes.sort_by_key(|change| (change.at, change.plugin.get(..2).unwrap_or_default()));
     let rows = changes.into_iter().map(|change| {
         let mut row = Map::new();

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `explain` for a pod: whether it was refused, which plugins were skipped, and its containers. It
-//! reads records, those of pods that are gone among them, and changes nothing.
+//! reads records, also those of pods that are gone, and changes nothing.
 
 use serde_json::{Value, json};
 
 use crate::state::{Container, Pod, Store};
 
-/// The pod that is meant: by its id; where no container is meant, also by a prefix of the id, by
-/// namespace/name, or by name where pods have no namespace. `None` where no pod is.
+/// The pod that matches: by its ID; where no container matches, also by a prefix of the ID, by
+/// namespace/name, or by name if it has no namespace. `None` if there is none.
 pub(crate) fn explain(
     store: &Store,
     wanted: &str,
@@ -26,7 +26,7 @@ pub(crate) fn explain(
     };
     let mut found: Vec<&Pod> = store.pods().filter(is_named).collect();
     if found.is_empty() {
-        // Of several pods of one name the last is meant: an engine makes a new one for each try.
+        // Of several removed pods of one name the last is meant: an engine makes one for each try.
         found = store.gone_pods().rev().find(is_named).into_iter().collect();
     }
     match found.as_slice() {
@@ -39,7 +39,7 @@ pub(crate) fn explain(
     }
 }
 
-/// The pod of this id, or the last one that was.
+/// The pod of this ID, or the last removed one.
 pub(crate) fn newest<'s>(store: &'s Store, id: &str) -> Option<&'s Pod> {
     store.pod(id).or_else(|| store.gone_pods().rev().find(|pod| pod.id == id))
 }

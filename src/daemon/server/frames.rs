@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One wrapper's connection, asynchronously: question with descriptors in, heartbeats and the
-//! answer out, notices in. Sizes and times are bounded; a peer that lies ends its own
-//! connection and nothing else.
+//! One wrapper's connection, asynchronously: the request with its descriptors in, heartbeats and
+//! the response out, notices in. Sizes and times are bounded; a peer that breaks the protocol ends
+//! its own connection and no other.
 
 use std::io::{ErrorKind, IoSliceMut};
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
@@ -17,23 +17,23 @@ use crate::daemon::request::ReceivedQuestion;
 use crate::error::{Context, Error, Result};
 use crate::link::{DaemonResponse, FRAME_LIMIT, Notice, PROTOCOL, WrapperRequest};
 
-/// How long a connection may take to send its question.
+/// How long a connection may take to send its request.
 const QUESTION_WAIT: Duration = Duration::from_secs(5);
 
-/// While a request is worked on, the wrapper is sent a heartbeat this often.
+/// The interval of heartbeats to a wrapper while its request is handled.
 const HEARTBEAT: Duration = Duration::from_secs(1);
 
-/// The most descriptors that the kernel passes at once (SCM_MAX_FD): all are taken, so that none
-/// that were not asked for stay open.
+/// The most descriptors that the kernel passes at once (SCM_MAX_FD): all are received, so that no
+/// unexpected one stays open.
 const DESCRIPTORS: usize = 253;
 
-/// Reads the question.
+/// Reads the request.
 pub(crate) async fn read(stream: &mut UnixStream) -> Result<ReceivedQuestion> {
-    let read = tokio::time::timeout(QUESTION_WAIT, read_at_leisure(stream)).await;
-    read.map_err(|_gone| Error::new("the question did not come in time"))?
+    let read = tokio::time::timeout(QUESTION_WAIT, read_request(stream)).await;
+    read.map_err(|_gone| Error::new("the request did not arrive in time"))?
 }
 
-async fn read_at_leisure(stream: &mut UnixStream) -> Result<ReceivedQuestion> {
+async fn read_request(stream: &mut UnixStream) -> Result<ReceivedQuestion> {
     let (first, fds) = loop {
         stream.readable().await?;
         match stream.try_io(Interest::READABLE, || receive(stream)) {
@@ -43,7 +43,7 @@ async fn read_at_leisure(stream: &mut UnixStream) -> Result<ReceivedQuestion> {
         }
     };
     if first.is_empty() {
-        return Err(Error::new("it ended before a question"));
+        return Err(Error::new("the connection ended before a request"));
     }
     let mut bytes = first;
     while bytes.len() < 4 {
@@ -52,16 +52,16 @@ async fn read_at_leisure(stream: &mut UnixStream) -> Result<ReceivedQuestion> {
     let length = length_of(&bytes)?;
     let mut rest = bytes.split_off(4);
     if rest.len() > length {
-        return Err(Error::new("it said more than one question"));
+        return Err(Error::new("the peer sent more than one request"));
     }
     let have = rest.len();
     rest.resize(length, 0);
     stream.read_exact(&mut rest[have..]).await?;
     let question = WrapperRequest::decode(&rest)?;
-    // What another version attaches need not be known to us; it is told which version we are.
+    // Another version may attach unknown descriptors; its response names this daemon's version.
     if question.protocol == PROTOCOL && question.descriptors.len() != fds.len() {
-        let (said, came) = (question.descriptors.len(), fds.len());
-        return Err(Error::new(format!("{said} descriptors were announced and {came} came")));
+        let (announced, received) = (question.descriptors.len(), fds.len());
+        return Err(Error::new(format!("{announced} descriptors announced, {received} received")));
     }
     let descriptors = question.descriptors.iter().copied().zip(fds).collect();
     Ok(ReceivedQuestion::new(question, descriptors))
@@ -96,18 +96,19 @@ fn receive(stream: &UnixStream) -> std::io::Result<(Vec<u8>, Vec<OwnedFd>)> {
 
 #[expect(unsafe_code, reason = "descriptors arrive as numbers")]
 fn own(fd: i32) -> OwnedFd {
-    // SAFETY: the kernel has just installed this descriptor for us; nobody else knows it.
+    // SAFETY: the kernel has just installed this descriptor for this process; no other code knows
+    // it.
     unsafe { OwnedFd::from_raw_fd(fd) }
 }
 
-/// Whether the wrapper has closed its end: it gave us up, or died.
+/// Whether the wrapper has closed its end: it gave up, or died.
 pub(crate) fn is_closed(stream: &UnixStream) -> bool {
     let mut fds = [PollFd::new(stream.as_fd(), PollFlags::empty())];
     let ready = poll(&mut fds, PollTimeout::ZERO).is_ok();
     ready && fds[0].revents().is_some_and(|events| events.contains(PollFlags::POLLHUP))
 }
 
-/// Says `answer`; a wrapper that is gone is noticed when its notice does not come.
+/// Sends `answer`; a wrapper that has exited is noticed when its notice does not arrive.
 pub(crate) async fn send(stream: &mut UnixStream, answer: &DaemonResponse) -> Result<()> {
     stream.write_all(&answer.encode()).await.doing(|| "answering the wrapper")
 }
@@ -123,7 +124,7 @@ pub(crate) async fn notice(stream: &mut UnixStream) -> Result<Notice> {
     Notice::decode(&frame)
 }
 
-/// Sends the wrapper heartbeats as long as `work` takes; a wrapper that goes away meanwhile is
+/// Sends the wrapper heartbeats until `work` is done; a wrapper that disconnects meanwhile is
 /// noticed with the answer.
 pub(crate) async fn with_heartbeat<T>(
     stream: &mut UnixStream,
@@ -134,9 +135,9 @@ pub(crate) async fn with_heartbeat<T>(
         match tokio::time::timeout(HEARTBEAT, &mut work).await {
             Ok(done) => return Ok(done),
             Err(_) => {
-                // The work goes on even if nobody listens: plugins were asked, and an undo
+                // The work goes on even without a reader: plugins were asked, and a rollback
                 // follows when the verdict cannot be delivered.
-                let _nobody_listens = send(stream, &DaemonResponse::Heartbeat).await;
+                let _no_reader = send(stream, &DaemonResponse::Heartbeat).await;
             }
         }
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A hook's connection: its turn, the answer, and the watch over the runtime that called it.
+//! A hook's connection: its turn, the answer, and the watch over the runtime that called the hook.
 
 use std::rc::Rc;
 
@@ -19,7 +19,7 @@ use crate::host::Point;
 use crate::link::{DaemonResponse, Hook, Proceed, Stage};
 use crate::plugin;
 
-/// Serves a hook: answers, and watches what the runtime that called it comes to.
+/// Serves a hook: answers, and watches the outcome of the runtime that called it.
 pub(super) async fn serve(
     node: &Rc<Node>,
     stream: &mut UnixStream,
@@ -28,7 +28,8 @@ pub(super) async fn serve(
 ) -> Result<()> {
     node.report.count("hook");
     let key = call.key.clone();
-    let process = call.process().ok_or_else(|| Error::new("no process descriptor came along"))?;
+    let process =
+        call.process().ok_or_else(|| Error::new("the request has no process descriptor"))?;
     let lane = node.lane(&key);
     let until = node.caller_waits_until();
     let decided = frames::with_heartbeat(stream, async {
@@ -66,14 +67,14 @@ pub(super) async fn serve(
                 (call.question().pid, process),
             )
         };
-        // The fifo is there while the runtime waits for this hook. Description later, a missing fifo may
-        // be that of a container which is being deleted.
+        // The fifo exists while the runtime waits for this hook. Seen later, a missing fifo may be
+        // that of a container which is being deleted.
         let _too_early = pending.start_watch.borrow_mut().has_started(false);
         if verb.creates_and_starts() {
             pending.start_watch.borrow().watch_in_background();
         }
         settle::watch(node, &key, &lane, Rc::new(pending));
     }
-    // Whether it is still there to hear it or not: the runtime is watched.
+    // The runtime is watched even if the hook is gone.
     frames::send(stream, &DaemonResponse::Proceed(Proceed::default())).await
 }

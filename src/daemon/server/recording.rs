@@ -17,7 +17,8 @@ use crate::plugin::json::show_list;
 
 /// Sends the state, then every request, until the reader closes its end.
 pub(crate) async fn serve(node: &Rc<Node>, stream: &mut UnixStream) -> Result<()> {
-    // State and recording begin in one step: nothing is missing between them, and nothing twice.
+    // State and recording begin in one step: between them no event is missing, and none is there
+    // twice.
     let (pods, containers) = events::snapshot(&node.records.read());
     let plugins: Vec<String> =
         node.registry.synchronized().iter().map(|chained| chained.id()).collect();
@@ -44,7 +45,7 @@ pub(crate) async fn serve(node: &Rc<Node>, stream: &mut UnixStream) -> Result<()
     Ok(writer.write_all(format!("{line}\n").as_bytes()).await?)
 }
 
-/// A recorder that ends closes its side first: it gets what was told until then.
+/// Sends the rest: a recorder that ends closes its side first, and receives the lines until then.
 async fn send_rest(
     writer: &mut (impl AsyncWrite + Unpin),
     mut lines: Receiver<Rc<str>>,
@@ -52,7 +53,7 @@ async fn send_rest(
     lines.close();
     while let Ok(line) = lines.try_recv() {
         match writer.write_all(line.as_bytes()).await {
-            // One that was killed has closed both sides.
+            // A recorder that was killed has closed both sides.
             Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => return Ok(()),
             written => written?,
         }

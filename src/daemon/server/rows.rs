@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What several admin answers show of a container.
+//! Fields of a container that several admin answers have.
 
 use serde_json::Value;
 
@@ -8,7 +8,7 @@ use crate::daemon::resources::route;
 use crate::state::Container;
 use crate::text::rfc3339_nanos;
 
-/// When it was created, started, ended and refused, in nanoseconds and to be read.
+/// When it was created, started, stopped and refused, in nanoseconds and as text.
 pub(crate) fn add_times(row: &mut Value, container: &Container) {
     for (key, at) in [
         ("created", container.created_at),
@@ -21,7 +21,7 @@ pub(crate) fn add_times(row: &mut Value, container: &Container) {
     }
 }
 
-/// Where it is in its life; paused is the kernel's to say.
+/// Its state; only the kernel knows whether it is paused.
 pub(crate) fn state(node: &Node, container: &Container) -> &'static str {
     if route::is_paused(node, container) { "paused" } else { container.state.name() }
 }

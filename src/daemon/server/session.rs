@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A connection of a wrapper, a hook or an operator: its question is read and handed to who answers.
+//! A connection of a wrapper, a hook or an operator: reads its request and dispatches it.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -34,16 +34,16 @@ pub(crate) async fn accept(node: Rc<Node>, drain: Rc<Drain>, listener: UnixListe
 }
 
 async fn serve(node: Rc<Node>, drain: Rc<Drain>, mut stream: UnixStream) {
-    if let Err(error) = converse(&node, &drain, &mut stream).await {
+    if let Err(error) = dispatch(&node, &drain, &mut stream).await {
         debug!("a connection ended: {error}");
     }
 }
 
-async fn converse(node: &Rc<Node>, drain: &Rc<Drain>, stream: &mut UnixStream) -> Result<()> {
+async fn dispatch(node: &Rc<Node>, drain: &Rc<Drain>, stream: &mut UnixStream) -> Result<()> {
     let peer = stream.peer_cred()?;
     if peer.uid() != nix::unistd::geteuid().as_raw() {
         warn!("user {} may not use this daemon", peer.uid());
-        return Err(Error::new("a foreign user"));
+        return Err(Error::new("the peer is another user"));
     }
     let asked = frames::read(stream).await?;
     let (protocol, version) = (PROTOCOL, env!("CARGO_PKG_VERSION").to_owned());
@@ -65,7 +65,7 @@ async fn converse(node: &Rc<Node>, drain: &Rc<Drain>, stream: &mut UnixStream) -
     let Some(call) = VerbRequest::new(asked) else {
         return frames::send(stream, &DaemonResponse::Proceed(Proceed::default())).await;
     };
-    // A delete is never kept waiting, nor what has happened.
+    // A delete never waits, nor does a hook whose event has happened.
     let may_wait = match call.question().hook {
         Some(hook) => hook.stage.may_refuse(),
         None => call.command_line.verb != Verb::Delete,

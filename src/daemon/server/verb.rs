@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A verb's connection: its turn, the verdict, and what the wrapper's silence afterwards means
-//! (decisions D1, D3, D8).
+//! A verb's connection: its turn, the verdict, and the reaction to a wrapper that does not confirm
+//! it (decisions D1, D3, D8).
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -26,13 +26,13 @@ use crate::link::{Attached, DaemonResponse, Notice, Proceed};
 use crate::plugin;
 use crate::state::ContainerKey;
 
-/// How long a wrapper that has its verdict may take to say EXEC: it does so at once, or died.
+/// How long a wrapper may take to confirm its verdict with EXEC: it does so at once, or died.
 const EXEC_WAIT: Duration = Duration::from_secs(10);
 
-/// What goes with a verdict until the runtime has run.
+/// A verdict, and its data until the runtime has run.
 struct Decided {
     proceed: Proceed,
-    /// What the runtime makes of it changes what we know.
+    /// Whether the outcome of the runtime changes the records.
     is_watched: bool,
     proposed: Option<ProposedUpdate>,
 }
@@ -51,21 +51,22 @@ pub(super) async fn serve(
     let key = call.key.clone();
     node.report.count(call.verb());
     debug!("{} {} below {}", call.verb(), key.id, key.root);
-    let process = call.process().ok_or_else(|| Error::new("no process descriptor came along"))?;
+    let process =
+        call.process().ok_or_else(|| Error::new("the request has no process descriptor"))?;
     let lane = node.lane(&key);
     let until = node.caller_waits_until();
     let pid_file_before = call.pid_file.as_deref().and_then(state_dir::stamp);
     let is_delete = call.command_line.verb == Verb::Delete;
     if frames::is_closed(stream) && !is_delete {
-        // We were silent for too long and it went past us: plugins must not be asked in vain.
+        // The daemon did not answer in time and was bypassed: plugins must not be asked in vain.
         return Err(Error::new("the wrapper is gone"));
     }
     let decided = frames::with_heartbeat(stream, async {
-        // Before the container's own turn, which whoever has the bundle may need to give it back.
+        // Before the container's own turn, which the holder of the bundle may need to release it.
         let bundle = bundle_turn(node, &call).await?;
         let turn = lane.turn.lock();
         let turn = if is_delete {
-            // Plugins may be slow to hear of earlier events; this one follows them in order.
+            // Plugins may be slow with earlier events; this one follows them in order.
             tokio::time::timeout(DELETE_WAIT, turn).await.ok()
         } else {
             Some(turn.await)
@@ -99,9 +100,9 @@ pub(super) async fn serve(
     node.host.point(Point::DaemonVerdict)?;
     let executed = hand_over(node, stream, &key, decided.proceed).await;
     if !decided.is_watched {
-        // The runtime refuses the call; what it is about is another call's.
+        // The runtime refuses the call; the container belongs to another call.
     } else if executed || is_delete {
-        // A delete goes on whether its wrapper still listens or not: what is left tells.
+        // A delete goes on even if its wrapper is gone: the runtime's state shows the outcome.
         settle::watch(node, &key, &lane, Rc::new(pending));
     } else if is_new(node, &key, verb) {
         rollback::creation(node, &key).await;
@@ -111,13 +112,13 @@ pub(super) async fn serve(
     Ok(())
 }
 
-/// The right to use the bundle that came along, if one did.
+/// The right to use the bundle of the request, if it has one.
 async fn bundle_turn(node: &Node, call: &VerbRequest) -> Result<Option<BundleTurn>> {
     let Some(dir) = call.received.descriptor(Attached::Bundle) else { return Ok(None) };
     node.lanes.bundles.turn(dir, &call.key.id).await.map(Some)
 }
 
-/// Says no to the wrapper, and notes it.
+/// Sends the wrapper a refusal, and notes it.
 pub(super) async fn refuse(
     node: &Node,
     stream: &mut UnixStream,
@@ -151,13 +152,13 @@ async fn decide(node: &Rc<Node>, call: &mut VerbRequest) -> Result<Decided> {
     Ok(Decided { proceed, is_watched, proposed })
 }
 
-/// Whether this verb has just made the record, so that its failing undoes it.
+/// Whether this verb has just made the record, so that its failure removes it.
 fn is_new(node: &Node, key: &ContainerKey, verb: Verb) -> bool {
     verb.creates()
         && node.records.read().container(key).is_some_and(|record| record.in_flight.is_some())
 }
 
-/// Says the verdict and waits for EXEC; false when the wrapper did not come that far.
+/// Sends the verdict and waits for EXEC; false if the wrapper did not confirm it.
 async fn hand_over(
     node: &Node,
     stream: &mut UnixStream,
@@ -167,20 +168,20 @@ async fn hand_over(
     if frames::send(stream, &DaemonResponse::Proceed(proceed)).await.is_err() {
         return false;
     }
-    log_failure("a verdict", node.host.point(Point::DaemonSaid));
+    log_failure("sending a verdict", node.host.point(Point::DaemonSaid));
     match tokio::time::timeout(EXEC_WAIT, frames::notice(stream)).await {
         Ok(Ok(Notice::Exec)) => {}
         Ok(Ok(Notice::ExecFailed(_)) | Err(_)) | Err(_) => return false,
     }
-    log_failure("a verdict", node.host.point(Point::DaemonExec));
-    // Not written: after a crash the evidence tells, whether or not EXEC was heard.
+    log_failure("sending a verdict", node.host.point(Point::DaemonExec));
+    // Not written: after a crash the runtime's state decides, whether or not EXEC arrived.
     node.records.change_in_memory(key, |record| {
         if let Some(flight) = &mut record.in_flight {
             flight.executed = true;
         }
     });
-    // An exec that fails says so, or ends the connection together with the process; one that
-    // succeeds ends the connection (it is CLOEXEC) and the process lives on.
+    // A failed exec sends a notice, or ends the connection together with the process; a successful
+    // one ends the connection (it is CLOEXEC) and the process lives on.
     match tokio::time::timeout(EXEC_WAIT, frames::notice(stream)).await {
         Ok(Ok(Notice::ExecFailed(why))) => {
             node.report.note_failure(&format!("{}: {why}", key.id), "");

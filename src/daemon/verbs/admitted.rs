@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What `create` and the hooks of a creation have in common: the container is understood, announced
-//! and put on record, then the plugins are asked.
+//! The common part of `create` and of the hooks of a creation: the container is described,
+//! announced and recorded, then the plugins are asked.
 
 use std::cell::RefCell;
 use std::ffi::OsStr;
@@ -26,7 +26,7 @@ use crate::plugin::{Event, api};
 use crate::spec::patch::PatchError;
 use crate::state::{Container, ContainerKey, Skipped};
 
-/// A container that is being created: understood, announced and on record.
+/// A container that is being created: described, announced and recorded.
 pub(super) struct Admitted {
     pub(super) node: Rc<Node>,
     pub(super) key: ContainerKey,
@@ -35,15 +35,15 @@ pub(super) struct Admitted {
     pub(super) bundle: Bundle,
 }
 
-/// Everything before the plugins are asked: understands the call, requires the plugins that must
-/// be there, announces the pod and puts the container on record. Where that fails, `record` is
-/// kept with as much as is known by then, for `explain`.
+/// Everything before the plugins are asked: describes the container, checks for the required
+/// plugins, announces the pod and records the container. If that fails, `record` is kept for
+/// `explain` with the data known by then.
 pub(super) async fn admit(
     node: &Rc<Node>,
     call: &mut VerbRequest,
     mut record: Container,
 ) -> Result<Admitted> {
-    let admitted = understand(node, call, &mut record).await;
+    let admitted = describe_and_record(node, call, &mut record).await;
     let (bundle, description) = admitted.inspect_err(|error| {
         record.refuse(error.to_string(), now());
         node.records.remember(record.clone());
@@ -52,13 +52,13 @@ pub(super) async fn admit(
     Ok(Admitted { node: Rc::clone(node), key, runtime, description, bundle })
 }
 
-async fn understand(
+async fn describe_and_record(
     node: &Rc<Node>,
     call: &mut VerbRequest,
     record: &mut Container,
 ) -> Result<(Bundle, Description)> {
     let dir = call.received.take(Attached::Bundle);
-    let dir = dir.ok_or_else(|| Error::new("no bundle came along"))?;
+    let dir = dir.ok_or_else(|| Error::new("the request has no bundle descriptor"))?;
     let bundle = Bundle::open(node, dir, &call.bundle, &call.question().document)?;
     let description = describe::describe(node, call, &bundle.original.bytes).await?;
     record::fill_in(node, record, &description);
@@ -73,7 +73,7 @@ async fn understand(
     Ok((bundle, description))
 }
 
-/// Without a record the daemon would never watch the container, nor its pod.
+/// Records the container: without a record the daemon would never watch it, nor its pod.
 async fn put_on_record(
     node: &Rc<Node>,
     description: &Description,
@@ -88,7 +88,7 @@ async fn put_on_record(
 }
 
 impl Admitted {
-    /// Whether it is its pod's infrastructure container, of which plugins hear nothing.
+    /// Whether it is its pod's infrastructure container, of which plugins receive no events.
     pub(super) fn is_sandbox(&self) -> bool {
         self.description.role == Role::Sandbox
     }
@@ -109,36 +109,37 @@ impl Admitted {
         let notification =
             Notification::new(Event::CreateContainer, pod, Some(description.container.clone()));
         let notification = notification.below(&key.root);
-        let everybody = node.registry.synchronized();
-        let audience = node.registry.subscribers(&notification);
+        let registered = node.registry.synchronized();
+        let subscribers = node.registry.subscribers(&notification);
         let lenient = DefaultValidator::default();
         let builtin = if node.is_bystander() { &lenient } else { &node.registry.builtin };
-        let table = Participants { subscribers: &audience, registered: &everybody, builtin };
+        let participants =
+            Participants { subscribers: &subscribers, registered: &registered, builtin };
         let notes = RecordNotes { node, key, silent: RefCell::default() };
-        let asked = chain::create(&table, creation, &notes).await;
-        node.registry.forget_busy(&audience, &notification);
+        let asked = chain::create(&participants, creation, &notes).await;
+        node.registry.forget_busy(&subscribers, &notification);
         let asked = asked.and_then(|merged| {
             require::require_answers(node, description, &notes.silent.borrow())
                 .map(|()| merged)
-                .map_err(|failure| ChainError { failure, asked: audience.len() })
+                .map_err(|failure| ChainError { failure, asked: subscribers.len() })
         });
         let ChainError { failure, asked } = match asked {
             Ok(merged) => return Ok(merged),
             Err(stopped) => stopped,
         };
-        node.registry.forget_unasked(&audience[asked.min(audience.len())..], &notification);
+        node.registry.forget_unasked(&subscribers[asked.min(subscribers.len())..], &notification);
         let hint = format!("the bundle is unchanged; see: nri-runc nri explain {}", key.id);
         Err(Error::new(quoted(&failure.text)).hint(hint).by(failure.plugin))
     }
 
-    /// Keeps which fields plugins set that this version does not know (D23).
+    /// Notes the fields that plugins set and this version does not know (D23).
     pub(super) fn note_unknown(&self, merged: &Merged) {
         let skipped = merged.unknown.iter().cloned().map(updates::unknown_field);
         self.node.records.change_in_memory(&self.key, |record| record.skipped.extend(skipped));
     }
 
-    /// `run` and `restore` start the container as well: everything that may refuse comes before
-    /// exec (D5).
+    /// `run` and `restore` start the container as well: every event that a plugin may refuse comes
+    /// before exec (D5).
     ///
     /// # Errors
     /// Fails with the plugin that refused the start.
@@ -148,7 +149,7 @@ impl Admitted {
     }
 }
 
-/// The failure of an adjustment, with the plugin that is behind it.
+/// The failure of an adjustment, with the plugin that set the field.
 pub(super) fn blame(merged: &Merged, error: &PatchError) -> Error {
     let plugin = error.field().and_then(|field| merged.plugin_behind(field));
     let what = quoted(&match &plugin {
@@ -158,17 +159,17 @@ pub(super) fn blame(merged: &Merged, error: &PatchError) -> Error {
     Error::new(what).hint("the bundle is unchanged").by(plugin.unwrap_or_default())
 }
 
-/// Keeps in the container's record what happens while its plugins are asked.
+/// Notes in the container's record the events of the chain.
 struct RecordNotes<'a> {
     node: &'a Node,
     key: &'a ContainerKey,
-    /// Which plugins were skipped, and why.
+    /// The plugins that were skipped, and why.
     silent: RefCell<Vec<(String, String)>>,
 }
 
 impl ChainObserver for RecordNotes<'_> {
-    /// A newcomer's snapshot shows the container as the plugins so far left it (D15). A crash
-    /// loses the request anyway, so this is not written to disk.
+    /// A plugin that registers now sees the container as the plugins before it made it (D15). A
+    /// crash loses the request anyway, so this is not written to disk.
     fn container_changed(&self, container: &api::Container) {
         let view = messages::merged(container);
         self.node.records.change_in_memory(self.key, |record| record.message = view);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `create`, `run` and `restore`: describe the container, let the plugins answer in order, judge,
-//! then write. Nothing in the bundle changes before every plugin has agreed; a refusal leaves it
-//! as the engine wrote it.
+//! `create`, `run` and `restore`: describe the container, ask the plugins in order, merge and check
+//! their replies, then write. Nothing in the bundle changes before every plugin has agreed; after a
+//! refusal it is as the engine wrote it.
 
 use std::rc::Rc;
 
@@ -23,13 +23,13 @@ use crate::spec::patch::{PatchedSpec, Resolved};
 use crate::state::{Change, Container, Lifecycle};
 
 /// Decides a `create`, `run` or `restore`. `None`: the ID is taken, so that the runtime refuses it
-/// in its own words; the container that has it stays as it is, whatever becomes of this call.
+/// with its own message; the container that has the ID is not touched by this call.
 pub(crate) async fn create(node: &Rc<Node>, call: &mut VerbRequest) -> Result<Option<Proceed>> {
     if let Some(old) = node.container(&call.key) {
         if is_alive(node, &old) {
             return Ok(None);
         }
-        // Docker and Podman restart with the same ID: the plugins hear of the old one's end first.
+        // Docker and Podman restart with the same ID: plugins are notified of the old end first.
         removal::removed(node, &old.key).await;
     }
     let is_started = call.command_line.verb.creates_and_starts();
@@ -52,7 +52,7 @@ pub(crate) async fn create(node: &Rc<Node>, call: &mut VerbRequest) -> Result<Op
     }
 }
 
-/// Whether the runtime knows this container, or is just creating it.
+/// Whether the runtime knows this container, or is creating it now.
 fn is_alive(node: &Node, old: &Container) -> bool {
     match old.state {
         Lifecycle::Creating => settle::is_being_created(node, &old.key),
@@ -97,12 +97,12 @@ async fn decide(admitted: &Admitted) -> Result<Option<String>> {
     bundle.write_beside(node, key, &bytes).map(Some)
 }
 
-/// Whether the plugins left anything to write down of a container whose document stays.
+/// Whether the record of a container with an unchanged document has data to write.
 fn has_news(record: &Container) -> bool {
     !(record.owners.is_empty() && record.overlay.is_empty() && record.skipped.is_empty())
 }
 
-/// Keeps what was decided: the container as merged, owners, changes, what was left out.
+/// Records the decision: the container as merged, owners, changes, omissions.
 fn note_verdict(admitted: &Admitted, merged: &Merged, patched: &PatchedSpec, names: &Resolved) {
     let Admitted { node, key, .. } = admitted;
     let owners = merged.owners.to_flat(&key.id);
@@ -121,7 +121,7 @@ fn note_verdict(admitted: &Admitted, merged: &Merged, patched: &PatchedSpec, nam
     let owned = resources.and_then(|resources| overlay::overlay_of(resources, names).ok());
     let owned = owned.unwrap_or_default();
     let kept = carry_over::from_earlier(node, key, &owned);
-    // Written together with what is put in the bundle; where nothing is, nothing was decided.
+    // Written together with the record of the patched file; without one, nothing was decided.
     node.records.change_in_memory(key, |record| {
         record.message = messages::merged(&merged.container);
         record.owners = owners;

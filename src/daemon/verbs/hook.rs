@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! OCI hooks: what a runtime does without a wrapper before it. Plugins hear of the container as
-//! ever; of an adjustment only what a cgroup can still take is done, for the runtime has read its
-//! document, and anything else refuses the container.
+//! OCI hooks: calls of a runtime that no wrapper started. Plugins are asked about the container as
+//! usual; of an adjustment only cgroup values can be applied, as the runtime has read its document,
+//! and any other change refuses the container.
 //!
-//! Of a runtime that became what it is through the wrapper nothing is told again: it is the very
-//! same process. Nothing in the bundle is written here.
+//! If a wrapper became this runtime, the hook reports nothing again: it is the very same process.
+//! Nothing in the bundle is written here.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -27,14 +27,14 @@ use crate::plugin::Event;
 use crate::spec::overlay;
 use crate::state::{ContainerKey, InFlight, Lifecycle, PendingUpdate};
 
-/// What lies here in config.json is set in cgroups.
+/// The part of config.json whose changes are applied in cgroups.
 const RESOURCES: &str = "linux.resources.";
 
-/// How often, and how many times, a container's exit is given time to be told in order.
+/// The pause, and the number of pauses, for which a removal waits until the exit was reported.
 const ORDER_CHECK: Duration = Duration::from_millis(20);
 const ORDER_CHECKS: usize = 10;
 
-/// The verb whose outcome is to be waited for, if there is one.
+/// Decides a hook; returns the verb whose outcome the daemon has to wait for, if there is one.
 pub(crate) async fn decide(
     node: &Rc<Node>,
     lane: &Lane,
@@ -42,7 +42,7 @@ pub(crate) async fn decide(
     hook: Hook,
     has_turn: bool,
 ) -> Result<Option<Verb>> {
-    if is_told(node, lane, call) {
+    if is_reported(node, lane, call) {
         return Ok(None);
     }
     match hook.stage {
@@ -62,8 +62,8 @@ pub(crate) async fn decide(
     }
 }
 
-/// Whether a wrapper, or an earlier hook, told of what this runtime process does.
-fn is_told(node: &Node, lane: &Lane, call: &VerbRequest) -> bool {
+/// Whether a wrapper, or an earlier hook, has reported this runtime process.
+fn is_reported(node: &Node, lane: &Lane, call: &VerbRequest) -> bool {
     let pid = call.question().pid;
     let record = node.container(&call.key);
     let flight = record.and_then(|record| record.in_flight.clone());
@@ -71,11 +71,11 @@ fn is_told(node: &Node, lane: &Lane, call: &VerbRequest) -> bool {
         || lane.pending.borrow().iter().any(|pending| pending.pid == pid)
 }
 
-/// A runtime is creating a container: the story of `create`, without a document to write.
+/// A runtime is creating a container: the same steps as `create`, without a document to write.
 async fn create(node: &Rc<Node>, call: &mut VerbRequest, init: u32) -> Result<Verb> {
     let verb = if call.command_line.verb.creates() { call.command_line.verb } else { Verb::Create };
     if node.container(&call.key).is_some() {
-        // The runtime took the ID, so the container that had it is gone unnoticed.
+        // The runtime accepted the ID, so the container that had it was removed unnoticed.
         removal::removed(node, &call.key).await;
     }
     let mut record = record::blank_record(node, call);
@@ -96,11 +96,11 @@ async fn create(node: &Rc<Node>, call: &mut VerbRequest, init: u32) -> Result<Ve
     Err(error)
 }
 
-/// Asks the plugins, and does what can be done now: all of it, or nothing.
+/// Asks the plugins, and applies their adjustment: all of it, or nothing.
 async fn adjust(admitted: &Admitted) -> Result<()> {
     let Admitted { node, key, .. } = admitted;
     let mut merged = admitted.ask().await?;
-    let part = within_reach(admitted, &merged).await?;
+    let part = applicable_part(admitted, &merged).await?;
     admitted.note_unknown(&merged);
     let owners = merged.owners.to_flat(&key.id);
     let message = messages::to_wire(&merged.container);
@@ -121,8 +121,8 @@ async fn adjust(admitted: &Admitted) -> Result<()> {
     })
 }
 
-/// The resources of an adjustment; what else it would change refuses the container.
-async fn within_reach(admitted: &Admitted, merged: &Merged) -> Result<Block> {
+/// The resources of an adjustment; any other change refuses the container.
+async fn applicable_part(admitted: &Admitted, merged: &Merged) -> Result<Block> {
     let Admitted { node, key, bundle, .. } = admitted;
     let blame = |error: &_| blame(merged, error);
     let names = host_facts::resolve_for_runtime(node, &key.id, admitted.runtime(), merged)
@@ -154,13 +154,13 @@ async fn within_reach(admitted: &Admitted, merged: &Merged) -> Result<Block> {
     Ok(part.unwrap_or_default())
 }
 
-/// The start and the end of a container that was over at once are told by whoever watches it;
-/// its removal must not come before them.
+/// Waits until the start and the exit of a short-lived container were reported by the task that
+/// watches it; its removal must not come before them.
 pub(crate) async fn end_in_order(node: &Node, key: &ContainerKey) {
     for _ in 0..ORDER_CHECKS {
         match node.container(key) {
             Some(record)
-                // Its creation may have to be settled yet.
+                // Its creation may still have to be settled.
                 if record.by_hook
                     && matches!(record.state, Lifecycle::Creating | Lifecycle::Created)
                     && exit_status::has_exited(&node.host, &record) => {}

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What an adjustment needs to know of the host before the pure patch: what its names stand for,
-//! whether the runtime honours it, which mounts propagate. Each is looked at only where the
-//! adjustment asks for it, and what may take time is done on another thread. It changes nothing.
+//! Facts about the host that an adjustment needs before the pure patch: what its names stand for,
+//! whether the runtime honours it, which mounts propagate. Each is read only if the adjustment
+//! needs it, and slow reads run on another thread. It changes nothing.
 
 use std::ffi::OsStr;
 use std::path::PathBuf;
@@ -28,7 +28,7 @@ const LARGE: usize = 256 << 10;
 /// With more CDI devices than this the document is edited on another thread.
 const FEW: usize = 16;
 
-/// What the adjustment's names stand for here, once it is known that the runtime honours them.
+/// Resolves the adjustment's names, and checks that the runtime honours them.
 pub(crate) async fn resolve_for_runtime(
     node: &Node,
     id: &str,
@@ -43,7 +43,7 @@ pub(crate) async fn resolve_for_runtime(
         let runtimes = Arc::clone(&node.caches.runtimes);
         let runtime = PathBuf::from(runtime);
         let name = runtime.display().to_string();
-        // A thread of its own: the runtime may take its time, and others must not wait for it.
+        // On another thread: the runtime may be slow, and other requests must not wait for it.
         let asked = tokio::task::spawn_blocking(move || runtimes.features(&runtime)).await;
         let features = asked.unwrap_or_default();
         if *features == Features::default() {
@@ -56,7 +56,7 @@ pub(crate) async fn resolve_for_runtime(
     Ok(resolved)
 }
 
-/// What the names stand for. CDI's files are read on another thread: there may be many.
+/// Resolves the names. CDI's files are read on another thread: there may be many.
 async fn resolve_names(
     node: &Node,
     adjust: &api::ContainerAdjustment,
@@ -72,7 +72,7 @@ async fn resolve_names(
     })
 }
 
-/// Edits the document, on another thread where that may take its time.
+/// Edits the document, on another thread if that may take long.
 pub(crate) async fn patch(
     document: &[u8],
     adjust: &api::ContainerAdjustment,
@@ -90,8 +90,8 @@ pub(crate) async fn patch(
     })
 }
 
-/// Refuses what this node lacks, once it is known that the values are well formed: a runtime would
-/// refuse it without the plugin's name, or drop it.
+/// Refuses values that this node lacks, once they are known to be well formed: a runtime would
+/// refuse them without the plugin's name, or drop them.
 pub(crate) fn check_node(
     node: &Node,
     merged: &Merged,
@@ -101,7 +101,7 @@ pub(crate) fn check_node(
     resolve::check_node(&merged.adjust, names, resctrl, &host)
 }
 
-/// What the host is like; looked at only where the adjustment asks for mounts that propagate.
+/// The facts about the host; read only if the adjustment asks for mounts that propagate.
 pub(crate) async fn host_facts(
     node: &Node,
     adjust: &api::ContainerAdjustment,
@@ -115,5 +115,5 @@ pub(crate) async fn host_facts(
     let host = node.host.clone();
     // Not on this thread: a plugin may name a file server that does not answer.
     let look = tokio::task::spawn_blocking(move || resolve::host_facts(&sources, names, &host));
-    look.await.map_err(|_panicked| Error::new("the host's mounts could not be looked at"))?
+    look.await.map_err(|_panicked| Error::new("the host's mounts could not be read"))?
 }

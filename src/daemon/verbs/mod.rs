@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The verbs as stories: what the daemon decides before the runtime runs. A refusal leaves bundle
+//! One file for each verb: the daemon's decision before the runtime runs. A refusal leaves bundle
 //! and container as they were.
 //!
-//! It never waits for the runtime: what that makes of a verb is settled in `lifecycle`. It imports
-//! every room below it.
+//! These modules never wait for the runtime: `lifecycle` settles the outcome of a verb. They import
+//! every module below them.
 
 mod admitted;
 pub(crate) mod create;

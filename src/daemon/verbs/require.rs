@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Plugins that must have their say in every container: whether they are there, and have answered.
-//! It refuses; who is exempt is known by then.
+//! Required plugins: whether they are connected, and have answered. It only refuses; whether a pod
+//! is exempt was decided before.
 
 use crate::adaptation::{ValidatorExemptions, missing_required};
 use crate::chain::{Cause, PluginFailure};
@@ -10,7 +10,7 @@ use crate::daemon::node::Node;
 use crate::daemon::request::describe::Description;
 use crate::daemon::request::record;
 
-/// Refuses when a plugin that must be there is missing, but for those who are excused (D14).
+/// Refuses when a required plugin is missing, unless the pod is exempt (D14).
 pub(crate) fn require_plugins(node: &Node, description: &Description) -> Result<()> {
     require_sound_configuration(node, description)?;
     let hint = "the bundle is unchanged; see: nri-runc nri plugins";
@@ -24,8 +24,8 @@ pub(crate) fn require_plugins(node: &Node, description: &Description) -> Result<
     }
 }
 
-/// Refuses while something in the configuration that protects cannot be read: what it was meant
-/// to close is open. Exempt namespaces go on, so that a node can be repaired.
+/// Refuses while a protecting part of the configuration cannot be read: its protection is not in
+/// force. Exempt namespaces go on, so that a node can be repaired.
 fn require_sound_configuration(node: &Node, description: &Description) -> Result<()> {
     let Some(why) = node.config.unreliable() else { return Ok(()) };
     if node.is_bystander() || description.is_exempt {
@@ -35,8 +35,8 @@ fn require_sound_configuration(node: &Node, description: &Description) -> Result
     Err(Error::new(why).hint(hint))
 }
 
-/// Refuses when a plugin that must be there was there but did not answer, whatever its policy
-/// says: nobody has heard its word.
+/// Refuses when a required plugin was connected but did not answer, whatever its failure policy:
+/// the container was not checked by it.
 pub(crate) fn require_answers(
     node: &Node,
     description: &Description,
@@ -57,7 +57,7 @@ pub(crate) fn require_answers(
     }
 }
 
-/// Those of the plugins that must be there that are not, unless this pod is excused.
+/// The required plugins that are not present, unless this pod is exempt.
 fn missing<'n>(
     node: &'n Node,
     description: &Description,

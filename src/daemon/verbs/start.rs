@@ -18,11 +18,11 @@ use crate::state::{InFlight, Lifecycle};
 pub(crate) async fn start(node: &Rc<Node>, call: &VerbRequest) -> Result<Proceed> {
     let Some(record) = node.container(&call.key) else { return Ok(Proceed::default()) };
     if record.state != Lifecycle::Created {
-        return Ok(Proceed::default()); // The runtime knows what to say about it.
+        return Ok(Proceed::default()); // The runtime refuses it with its own message.
     }
     node.host.point(Point::DaemonRecord)?;
     let flight = InFlight { verb: "start".to_owned(), pid: call.question().pid, executed: false };
-    // Not written: after a crash the evidence tells whether it was started.
+    // Not written: after a crash the runtime's state shows whether it was started.
     node.records.change_in_memory(&call.key, |record| record.in_flight = Some(flight));
     let allowed = if record.is_sandbox {
         life::run(node, &record.pod).await

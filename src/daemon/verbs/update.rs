@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `update` (decision D21): what the engine really changes is offered to
-//! the plugins, and what the runtime gets is the engine's word with everything that plugins own
-//! laid over it. kubelet's CPU manager repeats every cpuset every ten seconds; without this it
-//! would undo a plugin's within seconds.
+//! `update` (decision D21): the plugins are asked about the engine's real changes, and the runtime
+//! gets the engine's values with all values that plugins own over them. kubelet's CPU manager
+//! repeats every cpuset every ten seconds; without this it would undo a plugin's within seconds.
 //!
-//! A refusal changes nothing. No lock is held while plugins are asked; from their answer to the
-//! end of the runtime nobody else writes this container's resources.
+//! A refusal changes nothing. No lock is held while plugins are asked; from their reply until the
+//! runtime has exited no other request writes this container's resources.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -36,17 +35,17 @@ use crate::spec::overlay::{self, UpdateOutcome};
 use crate::spec::owned;
 use crate::state::{Change, Container, ContainerKey, PendingUpdate, Updating};
 
-/// How long an update waits for another one of the same container: less than the wrapper's
-/// patience (D8).
+/// How long an update waits for another one of the same container: less than the wrapper's time-out
+/// (D8).
 const WRITE_WAIT: Duration = Duration::from_secs(20);
 
-/// How many refusals of one container are remembered.
+/// How many refusals of one container are kept.
 const REFUSALS: usize = 20;
 
-/// What the plugins answered about the updated container itself.
+/// The plugins' replies about the updated container itself.
 #[derive(Debug, Default)]
 struct AnsweredUpdate {
-    /// What they own from now on.
+    /// The values that they own from now on.
     part: Block,
     owners: BTreeMap<String, String>,
     classes: Classes,
@@ -68,7 +67,7 @@ pub(crate) async fn update(
         return Ok((Proceed::default(), None));
     };
     let delta = overlay::delta(&request, &record.engine_resources);
-    // An engine that only repeats itself asks for nothing.
+    // An engine that only repeats its values changes nothing.
     let refuse = |error: &Error| note_refusal(node, &call.key, error);
     let answer = if delta.is_empty() {
         AnsweredUpdate::default()
@@ -82,14 +81,14 @@ pub(crate) async fn update(
             Error::new("another update of this container takes too long")
                 .hint("nothing was changed")
         })?;
-    // Only now: whoever wrote while the plugins were asked has changed the record.
+    // Read again: another update may have changed the record while the plugins were asked.
     let Some(record) = node.container(&call.key) else { return Ok((Proceed::default(), None)) };
     let merged = merge(&record, &request, &answer).inspect_err(refuse)?;
-    let is_ours = !record.overlay.is_empty() || !answer.part.is_empty();
-    let proceed = if is_ours {
+    let is_plugin_owned = !record.overlay.is_empty() || !answer.part.is_empty();
+    let proceed = if is_plugin_owned {
         proceed(call, &merged.to_runtime)?
     } else {
-        Proceed::default() // No plugin owns anything: the engine's words pass as they are.
+        Proceed::default() // No plugin owns anything: the engine's request passes as it is.
     };
     let mut changes = changes(&record, &merged, &answer.part, &answer.owners);
     let known = Classes::of(&messages::resources(&record)).rdt;
@@ -104,7 +103,8 @@ pub(crate) async fn update(
     Ok((proceed, Some(proposed)))
 }
 
-/// For `explain`. An engine may ask for the same every ten seconds: that is said once.
+/// Notes a refusal for `explain`. An engine may repeat a request every ten seconds: it is noted
+/// once.
 fn note_refusal(node: &Node, key: &ContainerKey, error: &Error) {
     let why = error.to_string();
     let Some(record) = node.container(key).filter(|record| record.refused.last() != Some(&why))
@@ -118,7 +118,7 @@ fn note_refusal(node: &Node, key: &ContainerKey, error: &Error) {
     });
 }
 
-/// On record before the runtime runs: a daemon that dies meanwhile leaves the next one to see
+/// Records the update before the runtime runs: if this daemon dies meanwhile, the next one checks
 /// whether the runtime took it.
 fn remember(node: &Node, pid: u32, record: &Container, proposed: &ProposedUpdate) {
     let ProposedUpdate { engine, overlay, owners, changes, classes, is_told: _, writing: _ } =
@@ -146,7 +146,7 @@ async fn ask(node: &Rc<Node>, record: &Container, delta: &Block) -> Result<Answe
     let Some(notification) = node.notification(Event::UpdateContainer, key) else {
         return Ok(AnsweredUpdate::default());
     };
-    let audience = node.registry.subscribers(&notification);
+    let subscribers = node.registry.subscribers(&notification);
     let request = api::UpdateContainerRequest {
         pod: Some(notification.pod).into(),
         container: notification.container.into(),
@@ -155,7 +155,7 @@ async fn ask(node: &Rc<Node>, record: &Container, delta: &Block) -> Result<Answe
     };
     node.registry.recorders.request(Event::UpdateContainer, &request);
     let skips = Skips::default();
-    let asked = chain::update(&audience, request, &skips).await;
+    let asked = chain::update(&subscribers, request, &skips).await;
     let skipped = skips.0.into_inner();
     if !skipped.is_empty() {
         node.change(key, |record| record.skipped.extend(skipped));
@@ -208,9 +208,9 @@ fn own(node: &Node, record: &Container, updated: &Updated) -> Result<AnsweredUpd
     Ok(AnsweredUpdate { part, owners, classes, is_told: true })
 }
 
-/// The engine's word, over it what plugins own of old, over it what they answered now.
+/// The engine's values, over them the plugins' earlier ones, over these their present replies.
 fn merge(record: &Container, request: &Block, answer: &AnsweredUpdate) -> Result<UpdateOutcome> {
-    // crun applies the device rules that it finds, and only those.
+    // crun applies the device rules that it gets, and only those.
     let is_crun = RuntimeKind::of_program(&record.runtime) == RuntimeKind::Crun;
     let strips_devices = is_crun && !answer.part.contains_key("devices");
     let engine = &record.engine_resources;
@@ -231,7 +231,7 @@ fn merge(record: &Container, request: &Block, answer: &AnsweredUpdate) -> Result
     Ok(merged)
 }
 
-/// The runtime gets a document of ours, by standard input.
+/// The runtime gets the daemon's document, by standard input.
 fn proceed(call: &VerbRequest, resources: &Block) -> Result<Proceed> {
     let stdin =
         serde_json::to_vec(resources).map_err(|error| Error::new(quoted(&error.to_string())))?;
@@ -242,7 +242,7 @@ fn proceed(call: &VerbRequest, resources: &Block) -> Result<Proceed> {
     Ok(Proceed { stdin: Some(stdin), argv, document: None })
 }
 
-/// What `explain` tells of it: fields that plugins set, and those that the engine took back.
+/// The changes for `explain`: fields that plugins set, and fields that the engine took back.
 fn changes(
     record: &Container,
     merged: &UpdateOutcome,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Watching folders: one inotify descriptor for all of them, for a host has few of those and many
-//! pods. Whoever watches hears the names that come and go, and when too much has happened to know.
-//! It reads no file. Reference: inotify(7).
+//! pods. A watcher receives the names that appear and vanish, and a note when the kernel dropped
+//! events. It reads no file. Reference: inotify(7).
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -18,7 +18,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use crate::daemon::watch::pidfd;
 
-/// The same for every folder: a second watch of one folder is the first one.
+/// The same events for every folder: a second watch of one folder is the first one.
 const WANTED: WatchFlags = WatchFlags::CREATE
     .union(WatchFlags::MOVED_TO)
     .union(WatchFlags::CLOSE_WRITE)
@@ -28,16 +28,16 @@ const WANTED: WatchFlags = WatchFlags::CREATE
     .union(WatchFlags::MOVE_SELF)
     .union(WatchFlags::ONLYDIR);
 
-/// What has happened in a folder.
+/// An event in a folder.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum FolderEvent {
-    /// Something of this name has come, or has been written.
+    /// A file of this name appeared, or was written.
     Came(OsString),
-    /// Something has gone.
+    /// A file was removed.
     Went,
-    /// The folder itself has gone or was moved: what is at its path now is not watched.
+    /// The folder itself was removed or moved: a new one at its path is not watched.
     Gone,
-    /// More than the kernel could keep: look for yourself.
+    /// The kernel dropped events: the watcher has to check the folder itself.
     Unknown,
 }
 
@@ -53,7 +53,7 @@ struct Shared {
     listeners: RefCell<HashMap<i32, Vec<UnboundedSender<FolderEvent>>>>,
 }
 
-/// One folder as somebody watches it; it ends with its value.
+/// A watch over one folder; dropping it ends the watch.
 #[derive(Debug)]
 pub(crate) struct WatchedFolder {
     number: i32,
@@ -62,12 +62,12 @@ pub(crate) struct WatchedFolder {
 }
 
 impl FolderWatch {
-    /// Watches a folder; `None` where it is not there, or the kernel has no watch left.
+    /// Watches a folder; `None` if it does not exist, or the kernel has no watch left.
     pub(crate) fn watch(&self, folder: &Path) -> Option<WatchedFolder> {
         self.watch_if_there(folder).ok().flatten()
     }
 
-    /// The same; `None` where it is not there, an error where the kernel does not let us.
+    /// The same; `None` if it does not exist, an error if the kernel refuses the watch.
     pub(crate) fn watch_if_there(&self, folder: &Path) -> Result<Option<WatchedFolder>, Errno> {
         let shared = self.shared()?;
         let number = match inotify::add_watch(&shared.events, folder, WANTED) {
@@ -94,7 +94,7 @@ impl FolderWatch {
 }
 
 impl WatchedFolder {
-    /// The next news; never, once the folder itself has gone and that was told.
+    /// The next event; never returns once the folder itself is gone and that was reported.
     pub(crate) async fn next(&mut self) -> FolderEvent {
         match self.news.recv().await {
             Some(news) => news,
@@ -102,19 +102,19 @@ impl WatchedFolder {
         }
     }
 
-    /// Waits until something comes, or more happens than the kernel can keep.
+    /// Waits until a file appears, or the kernel dropped events.
     pub(crate) async fn next_arrival(&mut self) {
         while !matches!(self.next().await, FolderEvent::Came(_) | FolderEvent::Unknown) {}
         self.drain();
     }
 
-    /// Waits until something goes, the folder itself included.
+    /// Waits until a file is removed, or the folder itself.
     pub(crate) async fn next_departure(&mut self) {
         while matches!(self.next().await, FolderEvent::Came(_)) {}
         self.drain();
     }
 
-    /// Forgets what has been told and not heard.
+    /// Drops the events that were not received yet.
     pub(crate) fn drain(&mut self) {
         while self.news.try_recv().is_ok() {}
     }
@@ -140,16 +140,16 @@ async fn listen(shared: Rc<Shared>) {
         let mut reader = Reader::new(&shared.events, &mut buffer);
         while let Ok(event) = reader.next() {
             let name = event.file_name().map(|name| OsStr::from_bytes(name.to_bytes()).to_owned());
-            tell(&shared, event.wd(), event.events(), name);
+            deliver(&shared, event.wd(), event.events(), name);
         }
     }
 }
 
-fn tell(shared: &Shared, number: i32, what: ReadFlags, name: Option<OsString>) {
+fn deliver(shared: &Shared, number: i32, what: ReadFlags, name: Option<OsString>) {
     let mut listeners = shared.listeners.borrow_mut();
     if what.contains(ReadFlags::QUEUE_OVERFLOW) {
         for sender in listeners.values().flatten() {
-            let _left = sender.send(FolderEvent::Unknown);
+            let _watch_dropped = sender.send(FolderEvent::Unknown);
         }
         return;
     }
@@ -157,14 +157,14 @@ fn tell(shared: &Shared, number: i32, what: ReadFlags, name: Option<OsString>) {
     let news = match name {
         Some(name) if what.intersects(comes) => FolderEvent::Came(name),
         Some(_) => FolderEvent::Went,
-        // Only of the folder itself nothing is named.
+        // Only events of the folder itself have no name.
         None => FolderEvent::Gone,
     };
     for sender in listeners.get(&number).into_iter().flatten() {
-        let _left = sender.send(news.clone());
+        let _watch_dropped = sender.send(news.clone());
     }
     if what.contains(ReadFlags::IGNORED) {
-        // The kernel may give the number away again.
+        // The kernel may reuse the number.
         listeners.remove(&number);
     }
 }
@@ -179,8 +179,8 @@ mod tests {
     }
 
     async fn until(watched: &mut WatchedFolder, wanted: &FolderEvent) {
-        let heard = async { while watched.next().await != *wanted {} };
-        tokio::time::timeout(std::time::Duration::from_secs(30), heard).await.unwrap();
+        let received = async { while watched.next().await != *wanted {} };
+        tokio::time::timeout(std::time::Duration::from_secs(30), received).await.unwrap();
     }
 
     #[test]

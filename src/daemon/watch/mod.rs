@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the kernel tells without polling: processes by descriptor, folders by inotify, and whether
-//! a created container was let go.
+//! Kernel events without polling: processes by descriptor, folders by inotify, and whether the
+//! process of a created container was started.
 //!
-//! It never decides what an event means, and knows no record, no pod and no plugin. It imports no
-//! other room.
+//! These modules never decide what an event means, and know no record, no pod and no plugin. They
+//! import no other module of the daemon.
 
 pub(crate) mod folders;
 pub(crate) mod pidfd;

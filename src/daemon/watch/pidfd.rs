@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Processes by descriptor: whether one has ended, and waiting for it, without polling.
+//! Processes by descriptor: whether one has exited, and waiting for that, without polling.
 //!
-//! A pid is only a number; the start time beside it tells a process from a later one of the
-//! same number. It never sends a signal.
+//! A PID is only a number; the start time beside it distinguishes a process from a later one of the
+//! same number. This module never sends a signal.
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::Duration;
@@ -14,40 +14,40 @@ use tokio::io::unix::AsyncFd;
 
 pub(crate) use crate::procfs::{open_same, start_time};
 
-/// How long until it is looked again where nothing can wake us.
+/// How often a process is checked if no event can wake the task.
 const UNWATCHED_CHECK: Duration = Duration::from_millis(50);
 
-/// Opens a process, if it is there.
+/// Opens a process, if it exists.
 pub(crate) fn open(pid: u32) -> Option<OwnedFd> {
     crate::procfs::open(pid).ok()
 }
 
-/// Whether the process has ended; its parent need not have reaped it.
+/// Whether the process has exited; its parent need not have reaped it.
 pub(crate) fn has_ended(process: &OwnedFd) -> bool {
     let mut fds = [PollFd::new(process.as_fd(), PollFlags::POLLIN)];
     matches!(poll(&mut fds, PollTimeout::ZERO), Ok(1..))
 }
 
-/// Waits until the process has ended.
+/// Waits until the process has exited.
 pub(crate) async fn ended(process: &OwnedFd) {
     while !has_ended(process) {
         readable(process).await;
     }
 }
 
-/// The same, where nobody else needs the descriptor: it is not doubled, for thousands may wait.
+/// The same for a descriptor of its own: it is not duplicated, for thousands of tasks may wait.
 pub(crate) async fn ended_alone(process: OwnedFd) -> OwnedFd {
     becomes_readable(process).await
 }
 
-/// What the kernel says of the way in which a process ended.
+/// The kernel's answer about the exit of a process.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum ProcessExit {
     /// The code, or 128 and the signal.
     Code(i32),
-    /// Nothing until its parent has reaped it.
+    /// None until its parent has reaped it.
     NotReaped,
-    /// It does not know the question (before 6.15).
+    /// The kernel does not know the request (before 6.15).
     Unsaid,
 }
 
@@ -64,11 +64,12 @@ struct PidfdInfo {
 /// `PIDFD_INFO_EXIT`.
 const EXIT: u64 = 1 << 3;
 
-/// How a process ended, by a descriptor that was opened while it was there.
+/// How a process exited, by a descriptor that was opened while it existed.
 #[expect(unsafe_code, reason = "PIDFD_GET_INFO")]
 pub(crate) fn ending(process: &OwnedFd) -> ProcessExit {
     let mut info = PidfdInfo { mask: EXIT, ..PidfdInfo::default() };
-    // SAFETY: this is the number of PIDFD_GET_INFO with the size of PidfdInfo, which both sides know.
+    // SAFETY: this is the number of PIDFD_GET_INFO with the size of PidfdInfo, which both sides
+    // know.
     let question =
         unsafe { Updater::<{ opcode::read_write::<PidfdInfo>(0xff, 11) }, _>::new(&mut info) };
     // SAFETY: the kernel writes no more than the size that the number holds.
@@ -82,8 +83,8 @@ pub(crate) fn ending(process: &OwnedFd) -> ProcessExit {
     }
 }
 
-/// Waits until there is something to read, of a process that it has ended; only for a moment where
-/// no descriptor is left: whoever calls looks for himself, and others have their turn meanwhile.
+/// Waits until the descriptor is readable, which for a process means that it has exited. If no
+/// descriptor is left it only pauses: the caller checks again, and other tasks run meanwhile.
 pub(crate) async fn readable(descriptor: &OwnedFd) {
     match descriptor.try_clone() {
         Ok(copy) => drop(becomes_readable(copy).await),
@@ -99,7 +100,7 @@ async fn becomes_readable(descriptor: OwnedFd) -> OwnedFd {
         Ok(registered) => {
             let _ready = registered.readable().await;
         }
-        // The kernel has no watch left: ask now and then instead.
+        // The kernel has no watch left: poll instead.
         Err(_) => {
             while !has_ended(&descriptor) {
                 tokio::time::sleep(UNWATCHED_CHECK).await;
@@ -136,7 +137,7 @@ mod tests {
             assert!(matches!(before, ProcessExit::NotReaped | ProcessExit::Unsaid), "{before:?}");
             child.wait().unwrap();
             let after = ending(&process);
-            // Kernels before 6.15 do not say.
+            // Kernels before 6.15 do not report it.
             assert!(
                 after == ProcessExit::Code(wanted) || after == ProcessExit::Unsaid,
                 "{after:?}"
@@ -144,7 +145,7 @@ mod tests {
         }
     }
 
-    /// In a process of its own: the limit is everybody's.
+    /// In a process of its own: the limit holds for the whole process.
     #[test]
     #[expect(clippy::disallowed_methods, reason = "this test again, and a process that ends")]
     fn without_a_descriptor_left_nothing_ends_that_runs_and_nothing_spins() {
@@ -155,8 +156,8 @@ mod tests {
             let path = format!("{}::{name}", of.split_once("::").unwrap().1);
             let mut again = std::process::Command::new(std::env::current_exe().unwrap());
             let output = again.args(["--exact", &path]).env(variable, "1").output().unwrap();
-            let said = String::from_utf8_lossy(&output.stdout).into_owned();
-            assert!(output.status.success() && said.contains("1 passed"), "{said}");
+            let shown = String::from_utf8_lossy(&output.stdout).into_owned();
+            assert!(output.status.success() && shown.contains("1 passed"), "{shown}");
             return;
         }
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Whether a container's process was let go, also when it has ended since: `run` may be over in
-//! milliseconds, and nothing of it is left to look at.
+//! Whether a container's process was started, even if it has exited since: a `run` may be over in
+//! milliseconds, and then leaves nothing to read.
 //!
-//! runc's init waits at `exec.fifo` in the container's folder: it opens it for writing, which
-//! takes until the runtime reads (fifo(7)). A container that fails before has a fifo that nobody
-//! wrote to. So the folder is watched (inotify(7)) from the moment it is there, for a writer that
-//! closes: Linux no longer reports what is read from a fifo (seen on 6.18). Runtimes without a
-//! fifo are judged by their state file. It only reads.
+//! runc's init waits at `exec.fifo` in the container's folder: it opens the fifo for writing, which
+//! blocks until the runtime reads (fifo(7)). A container that fails before has a fifo without a
+//! writer. So the folder is watched (inotify(7)) from its creation, for a writer that closes: Linux
+//! no longer reports reads from a fifo (seen on 6.18). Runtimes without a fifo are judged by their
+//! state file. This module only reads.
 
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
@@ -22,14 +22,14 @@ use crate::daemon::watch::pidfd;
 
 const FIFO: &str = "exec.fifo";
 
-/// How often the folder is looked for. From its making to the opening of the fifo runc needs
-/// more than ten milliseconds.
+/// How often the folder is looked for. From its creation to the opening of the fifo runc needs more
+/// than ten milliseconds.
 const FOLDER_CHECK: Duration = Duration::from_millis(2);
 
-/// With the folder under watch, only what makes no event is looked for.
+/// The interval for changes without an event, once the folder is watched.
 const FALLBACK_CHECK: Duration = Duration::from_millis(50);
 
-/// A container's folder and what was seen in it.
+/// A container's folder and the events seen in it.
 #[derive(Debug)]
 pub(crate) struct StartWatch {
     folder: PathBuf,
@@ -45,27 +45,27 @@ impl StartWatch {
         Self { folder, events, is_over, has_fifo: false, was_written: false }
     }
 
-    /// Looks for the folder from now on, in a thread of its own: a daemon that is kept busy for
-    /// those ten milliseconds would come too late. The thread ends when it has found the folder.
+    /// Looks for the folder from now on, on a thread of its own: a daemon that is busy for those
+    /// ten milliseconds would be too late. The thread ends when it has found the folder.
     pub(crate) fn watch_in_background(&self) {
         let (folder, events) = (self.folder.clone(), Arc::clone(&self.events));
         let is_over = Arc::clone(&self.is_over);
         let look = move || {
             while !is_over.load(Ordering::Relaxed) {
                 if let Some(found) = watch_folder(&folder) {
-                    let _or_somebody_was_faster = events.set(found);
+                    let _another_was_faster = events.set(found);
                     return;
                 }
                 std::thread::sleep(FOLDER_CHECK);
             }
         };
         if let Err(error) = std::thread::Builder::new().name("start_watch".to_owned()).spawn(look) {
-            warn!("{} is looked for now and then only: {error}", self.folder.display());
+            warn!("{} is only polled for the start: {error}", self.folder.display());
         }
     }
 
-    /// Takes in what has happened, and says whether the process was let go. `has_init`: the
-    /// runtime's state names an init process.
+    /// Reads the events, and returns whether the process was started. `has_init`: the runtime's
+    /// state names an init process.
     pub(crate) fn has_started(&mut self, has_init: bool) -> bool {
         if self.events.get().is_none()
             && let Some(found) = watch_folder(&self.folder)
@@ -73,11 +73,11 @@ impl StartWatch {
             let _or_the_thread_was_faster = self.events.set(found);
         }
         self.has_fifo |= self.folder.join(FIFO).exists();
-        self.take_in();
+        self.read_events();
         self.was_written || (has_init && !self.has_fifo)
     }
 
-    /// Waits until it is worth looking again; borrows nothing meanwhile.
+    /// Waits until another check is due; borrows nothing meanwhile.
     pub(crate) fn changes(&self) -> impl Future<Output = ()> + use<> {
         let events = self.events.get().and_then(|events| events.try_clone().ok());
         async move {
@@ -91,8 +91,8 @@ impl StartWatch {
         }
     }
 
-    /// Waits for the next event without looking meanwhile, where the kernel has a watch for it:
-    /// it may take days. It ends too when the folder goes.
+    /// Waits for the next event without polling, if the kernel has a watch for it: it may take
+    /// days. It also returns when the folder is removed.
     pub(crate) fn event(&self) -> impl Future<Output = ()> + use<> {
         let events = self.events.get().and_then(|events| events.try_clone().ok());
         async move {
@@ -103,7 +103,7 @@ impl StartWatch {
         }
     }
 
-    fn take_in(&mut self) {
+    fn read_events(&mut self) {
         let Some(events) = self.events.get() else { return };
         let mut buffer = [MaybeUninit::uninit(); 4096];
         let mut reader = Reader::new(events, &mut buffer);
@@ -122,7 +122,7 @@ impl Drop for StartWatch {
     }
 }
 
-/// `None` when the folder is not there yet, or the kernel has no watch left.
+/// `None` if the folder does not exist yet, or the kernel has no watch left.
 fn watch_folder(folder: &Path) -> Option<OwnedFd> {
     if !folder.is_dir() {
         return None;
@@ -156,7 +156,7 @@ mod tests {
             nix::unistd::mkfifo(&self.folder().join(FIFO), mode).unwrap();
         }
 
-        /// What runc does: init writes, the runtime reads and removes.
+        /// Does the same as runc: init writes, the runtime reads and removes.
         fn let_go(&self) {
             let path = self.folder().join(FIFO);
             let mut both = std::fs::File::options().read(true).write(true).open(&path).unwrap();

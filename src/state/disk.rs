@@ -21,11 +21,10 @@ const PRISTINE: &str = "pristine";
 const ASIDE: &str = "aside";
 const KEPT: &str = "kept";
 
-/// Names the boot of which everything here is; written last, so that a folder without it may lack
-/// anything.
+/// Names the boot of these records; written last, so that a folder without it may be incomplete.
 const STAMP: &str = "boot_id";
 
-/// Which plugins were connected (decision D14); written by the daemon, and of no meaning after a
+/// The plugins that were connected (decision D14); written by the daemon, and of no meaning after a
 /// boot.
 pub(super) const CONNECTED: &str = "plugins.json";
 
@@ -41,19 +40,19 @@ pub(super) struct RecordFolders {
     kept: OwnedFd,
 }
 
-/// What an earlier daemon of this boot left.
+/// The records of an earlier daemon of this boot.
 #[derive(Debug)]
 pub(super) struct LoadedRecords {
     pub(super) containers: Vec<Container>,
     pub(super) pods: Vec<Pod>,
     /// Containers that are gone and were kept, oldest first.
     pub(super) gone: Vec<Container>,
-    /// What could not be used, one line each.
+    /// Unusable files, one line each.
     pub(super) problems: Vec<String>,
 }
 
 impl RecordFolders {
-    /// Makes them where they are missing.
+    /// Creates the folders that are missing.
     pub(super) fn open(dir: &Path) -> Result<Self> {
         use std::os::unix::fs::DirBuilderExt;
         let open = |name: &str| {
@@ -71,7 +70,7 @@ impl RecordFolders {
         })
     }
 
-    /// Whether they are those at this place.
+    /// Whether they are the folders at this path.
     pub(super) fn are_at(&self, dir: &Path) -> bool {
         use std::os::unix::fs::MetadataExt;
         let ours =
@@ -139,7 +138,7 @@ impl RecordFolders {
     }
 }
 
-/// Whether everything here is of this boot, and all of it.
+/// Whether the records here are of this boot, and complete.
 pub(super) fn is_stamped(dir: &Path, boot_id: &str) -> bool {
     stamp_of(dir).is_some_and(|boot| boot == boot_id)
 }
@@ -148,7 +147,7 @@ fn stamp_of(dir: &Path) -> Option<String> {
     std::fs::read_to_string(dir.join(STAMP)).ok()
 }
 
-/// Says so.
+/// Notes that they are.
 pub(super) fn stamp(dir: &Path, boot_id: &str) -> Result<()> {
     files::replace(&dir.join(STAMP), boot_id.as_bytes())
 }
@@ -164,7 +163,7 @@ pub(super) fn set_aside_before(dir: &Path) -> Vec<PathBuf> {
 /// Reads every record of this boot.
 pub(super) fn load(dir: &Path, boot_id: &str) -> LoadedRecords {
     if stamp_of(dir).is_some_and(|boot| boot != boot_id) {
-        // Nobody mends what tells of another boot, and no plugin is waited for because of it.
+        // Files of another boot are not repaired, and no create waits for their plugins.
         set_aside_before(dir).iter().for_each(|path| drop(std::fs::remove_file(path)));
         let _stale = std::fs::remove_file(dir.join(CONNECTED));
     }
@@ -190,13 +189,13 @@ fn load_containers(
     let containers = load_all::<Container>(dir, kind, problems, |found| file_name(&found.key));
     let is_now = |container: &Container| (container.schema, container.boot_id == boot_id);
     let mut containers = keep(dir, containers, problems, is_now);
-    // From here on they are ours, whoever wrote them.
+    // From here on this version owns them, whichever wrote them.
     containers.iter_mut().for_each(|container| container.schema = SCHEMA);
     containers
 }
 
-/// Removes kept documents that no container needs: we were killed between the one and the other.
-/// Where a record was set aside, nobody knows what it needs.
+/// Removes kept documents that no container needs: the daemon was killed in between. They
+/// are kept while a record is set aside, as its needs are not known.
 fn sweep(dir: &Path, containers: &[Container]) {
     let mut aside = std::fs::read_dir(dir.join(ASIDE)).into_iter().flatten();
     if aside.next().is_some() {
@@ -252,7 +251,7 @@ fn keep<T>(
     for (path, record) in records {
         match check(&record) {
             (SCHEMA | NEXT, true) => kept.push(record),
-            // Another boot: nothing it tells of is there any more.
+            // Another boot: none of its containers exists any more.
             (_, false) => {
                 let _stale = std::fs::remove_file(&path);
             }
@@ -282,7 +281,7 @@ fn file_name(key: &ContainerKey) -> String {
     format!("{}-{hash:016x}.json", escaped(&key.id))
 }
 
-/// So much of an id is in a file's name.
+/// The length of an ID in a file's name.
 const READABLE: usize = 120;
 
 fn pod_file(id: &str) -> String {
@@ -519,7 +518,7 @@ mod tests {
         store.keep(&container("b")).unwrap();
         store.put(container("b")).unwrap();
         store.forget(&container("b").key);
-        // Nobody made the next one of that name.
+        // The runtime never made the next container of that ID.
         store.put(Container { init_pid: None, ..container("b") }).unwrap();
         store.forget(&container("b").key);
         std::fs::remove_dir_all(&dir).unwrap();

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Containers by what they are looked for: their id below any root, their pod, the
-//! directory of their document. With
-//! it the cost of a request does not grow with what is known.
+//! Containers by the keys of look-ups: their ID below any root, their pod, the directory of their
+//! document. With it the cost of a request does not grow with the number of records.
 //!
 //! It holds hashes in place of names, for there are three of them for each of thousands of
-//! containers: what is found may be another one's, and is compared by whoever asks.
+//! containers: a result may be another container's, so the caller compares it.
 
 use std::collections::BTreeSet;
 use std::hash::{BuildHasher, RandomState};
@@ -12,7 +11,7 @@ use std::rc::Rc;
 
 use super::{Container, ContainerKey};
 
-/// The three ways.
+/// The three keys.
 #[derive(Debug, Default)]
 pub(super) struct Index {
     hasher: RandomState,
@@ -24,14 +23,14 @@ pub(super) struct Index {
 type HashedKeys = BTreeSet<(u64, Rc<ContainerKey>)>;
 
 impl Index {
-    /// Takes a container in; one that is there already changes nothing.
+    /// Adds a container; a known one changes nothing.
     pub(super) fn add(&mut self, key: &Rc<ContainerKey>, container: &Container) {
         for (keys, hash) in self.ways(container) {
             keys.insert((hash, Rc::clone(key)));
         }
     }
 
-    /// Strikes a container off.
+    /// Removes a container.
     pub(super) fn remove(&mut self, key: &Rc<ContainerKey>, container: &Container) {
         for (keys, hash) in self.ways(container) {
             keys.remove(&(hash, Rc::clone(key)));

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What is known about pods and containers.
+//! The records of pods and containers.
 //!
-//! The store is the daemon's only memory; what is about to be done is on disk (`record.rs`) before
-//! anybody acts on it, what has happened as soon as the disk takes it, so that a SIGKILL loses
-//! nothing. It never talks to plugins and never looks at a process.
+//! The store is the daemon's only memory. An intended change is on disk before the daemon acts on
+//! it, an event that has happened as soon as the disk takes it, so that a SIGKILL loses nothing. It
+//! never talks to plugins and never looks at a process.
 
 mod disk;
 mod index;
@@ -36,7 +36,7 @@ pub struct ContainerKey {
     pub id: String,
 }
 
-/// Where a container is in its life. The names are those of `nri-runc nri pods --json`.
+/// The state of a container. The names are those of `nri-runc nri pods --json`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Lifecycle {
@@ -46,7 +46,7 @@ pub enum Lifecycle {
     Created,
     /// Its process was started.
     Running,
-    /// Its process ended.
+    /// Its process has exited.
     Stopped,
     /// The runtime has deleted it.
     Removed,
@@ -65,11 +65,11 @@ impl Lifecycle {
     }
 }
 
-/// Where a pod is in its life.
+/// The state of a pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PodState {
-    /// Its sandbox is being made; plugins were not told.
+    /// Its sandbox is being made; plugins were not notified.
     Created,
     /// RunPodSandbox went out.
     Ready,
@@ -117,16 +117,17 @@ pub struct Container {
     pub pod_namespace: String,
     /// Its name in the pod.
     pub name: String,
-    /// Where it is in its life.
+    /// Its state.
     pub state: Lifecycle,
     /// `--pid-file`, absolute.
     pub pid_file: Option<String>,
-    /// An OCI hook told of it: nobody tells of its start.
+    /// An OCI hook reported it: no wrapper reports its start.
     #[serde(default)]
     pub by_hook: bool,
     /// Init process, once known.
     pub init_pid: Option<u32>,
-    /// Init's start time in clock ticks since boot: tells it from a later process of that pid.
+    /// Init's start time in clock ticks since boot: distinguishes it from a later process of that
+    /// PID.
     pub init_start: Option<u64>,
     /// When the runtime had created it: Unix time in nanoseconds, 0 before.
     #[serde(default)]
@@ -134,21 +135,21 @@ pub struct Container {
     /// When its process was started, likewise.
     #[serde(default)]
     pub started_at: i64,
-    /// When its process had ended, likewise.
+    /// When its process had exited, likewise.
     #[serde(default)]
     pub finished_at: i64,
-    /// With which code, if the engine says so.
+    /// The exit code, if it is known.
     #[serde(default)]
     pub exit_code: Option<i32>,
     /// Why it is not running any more, in the words of the CRI, where that is known.
     #[serde(default)]
     pub status_reason: String,
-    /// And more of it for people.
+    /// A message for operators.
     #[serde(default)]
     pub status_message: String,
-    /// Which engine, and by what evidence.
+    /// The engine.
     pub engine: String,
-    /// The evidence.
+    /// The evidence for the engine.
     pub evidence: Vec<String>,
     /// The engine's variables of the creating call.
     pub variables: Vec<(String, String)>,
@@ -156,27 +157,27 @@ pub struct Container {
     pub message: Wire,
     /// The engine's own resources (E).
     pub engine_resources: Map<String, Value>,
-    /// What plugins own of the resources (O).
+    /// The resources that plugins own (O).
     pub overlay: Map<String, Value>,
     /// The part of it that plugins set when the container was created.
     #[serde(default)]
     pub at_creation: Map<String, Value>,
     /// Field to plugin, as `Env[PATH]` to `10-foo`.
     pub owners: BTreeMap<String, String>,
-    /// What was put in the bundle, if anything.
+    /// The document put in the bundle, if there is one.
     pub patched: Option<Patched>,
-    /// What plugins changed.
+    /// The plugins' changes.
     pub changes: Vec<Change>,
     /// Why it was refused, if it was.
     pub refused: Vec<String>,
     /// When it was refused last: Unix time in nanoseconds, 0 if never.
     #[serde(default)]
     pub refused_at: i64,
-    /// What was left out.
+    /// Omissions: skipped plugins, and values that were not applied.
     pub skipped: Vec<Skipped>,
     /// The verb that is under way.
     pub in_flight: Option<InFlight>,
-    /// What plugins want of it once it is created.
+    /// Updates that wait until it is created.
     #[serde(default)]
     pub deferred: Vec<PendingUpdate>,
     /// The `update` that is under way.
@@ -188,10 +189,11 @@ pub struct Container {
     /// The process of the call that made it.
     #[serde(default)]
     pub made_by: u32,
-    /// Found in the runtime's own state after ours was lost: who changed what is not known.
+    /// Found in the runtime's own state after the record was lost: the plugins' changes are not
+    /// known.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_found: bool,
-    /// What a newer version wrote beside it.
+    /// Members that a newer version wrote.
     #[serde(flatten)]
     pub unknown: Map<String, Value>,
 }
@@ -203,8 +205,8 @@ impl Container {
         self.refused_at = at;
     }
 
-    /// Whether the runtime made it: a creation that came to nothing tells nothing about the
-    /// container that had its id before.
+    /// Whether the runtime made it: a failed creation says nothing about the container that had
+    /// its ID before.
     pub fn was_made(&self) -> bool {
         self.init_pid.is_some() || self.started_at != 0
     }
@@ -247,19 +249,19 @@ pub struct Pod {
     pub uid: String,
     /// Engine.
     pub engine: String,
-    /// By what evidence.
+    /// The evidence for the engine.
     #[serde(default)]
     pub evidence: Vec<String>,
     /// Process of its infrastructure container, once known.
     #[serde(default)]
     pub pid: u32,
-    /// A path that is there as long as the pod, where no call marks its end.
+    /// A path that exists as long as the pod, where no call marks its end.
     #[serde(default)]
     pub lives_with: Option<String>,
-    /// Somebody who is not believed may have written the namespace.
+    /// Whether an untrusted party may have written the namespace.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub has_unproven_namespace: bool,
-    /// Where it is in its life.
+    /// Its state.
     pub state: PodState,
     /// Its infrastructure container, if it has one.
     pub sandbox: Option<ContainerKey>,
@@ -271,7 +273,7 @@ pub struct Pod {
     /// Plugins that did not answer RunPodSandbox.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub skipped: Vec<Skipped>,
-    /// What a newer version wrote beside it.
+    /// Members that a newer version wrote.
     #[serde(flatten)]
     pub unknown: Map<String, Value>,
 }

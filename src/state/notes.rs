@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a container's record keeps about plugins, its document and the call that is under way. Data
-//! only.
+//! The parts of a container's record about plugins, its document and the call under way. Data only.
 
 use std::collections::BTreeMap;
 
@@ -27,7 +26,7 @@ pub struct Change {
     pub after: Value,
 }
 
-/// Something a plugin asked for that was not done, or a plugin that was left out.
+/// A request of a plugin that was not carried out, or a plugin that was skipped.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Skipped {
     /// `NN-name`.
@@ -36,10 +35,10 @@ pub struct Skipped {
     pub reason: String,
 }
 
-/// What plugins want of a container.
+/// An update of a container that plugins requested.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct PendingUpdate {
-    /// What is to be set, as OCI resources.
+    /// The values to set, as OCI resources.
     pub part: Map<String, Value>,
     /// The block I/O class behind it, by name; empty for none.
     #[serde(default)]
@@ -49,7 +48,7 @@ pub struct PendingUpdate {
     pub rdt_class: Option<String>,
     /// Field to plugin.
     pub owners: BTreeMap<String, String>,
-    /// At which event they said so.
+    /// The event at which they requested it.
     pub event: String,
 }
 
@@ -60,11 +59,11 @@ pub struct InFlight {
     pub verb: String,
     /// The wrapper's pid, which is the runtime's after exec.
     pub pid: u32,
-    /// Whether the wrapper said `EXEC`.
+    /// Whether the wrapper sent `EXEC`.
     pub executed: bool,
 }
 
-/// An `update` whose runtime may still be running: what holds once it took it.
+/// An `update` whose runtime may still be running: the values that hold once it took it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Updating {
     /// The wrapper's pid, which is the runtime's after exec.
@@ -73,18 +72,18 @@ pub struct Updating {
     pub state_before: Option<(u64, i64, i64)>,
     /// The engine's own resources then (E).
     pub engine: Map<String, Value>,
-    /// What plugins own of them then (O).
+    /// The resources that plugins own then (O).
     pub overlay: Map<String, Value>,
-    /// Who owns it then.
+    /// The owners then.
     pub owners: BTreeMap<String, String>,
-    /// What `explain` tells of it.
+    /// The changes for `explain`.
     pub changes: Vec<Change>,
     /// The classes of block I/O and RDT that plugins named.
     #[serde(default)]
     pub classes: (Option<String>, Option<String>),
 }
 
-/// The document that we put in place of the engine's.
+/// The patched document in place of the engine's.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Patched {
     /// Name of the document in the bundle.

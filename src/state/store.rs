@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! All pods and containers, in memory and on disk. What is about to be done is on disk first;
-//! what has happened is kept in memory whatever the disk says, and written when there is room.
+//! All pods and containers, in memory and on disk. An intended change is on disk first; an event
+//! that has happened is kept in memory even if the disk refuses, and written when it can be.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::{Path, PathBuf};
@@ -15,11 +15,11 @@ use super::{Container, ContainerKey, Lifecycle, Pod};
 /// How many removed or refused containers `explain` still answers for (D27).
 const REMEMBERED: usize = 1000;
 
-/// Of how many containers that were removed the records stay on disk, for those that may be made
-/// anew under their ids.
+/// How many removed containers' records stay on disk, for containers that may be re-created under
+/// their IDs.
 const KEPT: usize = 256;
 
-/// After so many records that the disk refuses, the others need not be tried now.
+/// After this many refused records, the others are not tried now.
 const REFUSALS: usize = 8;
 
 /// All pods and containers, in memory and on disk.
@@ -28,7 +28,7 @@ pub struct Store {
     dir: PathBuf,
     folders: RecordFolders,
     boot_id: String,
-    /// Read much more often than changed: who reads one shares it.
+    /// Read much more often than changed: readers share a record.
     containers: BTreeMap<Rc<ContainerKey>, Rc<Container>>,
     index: Index,
     pods: BTreeMap<String, Pod>,
@@ -45,8 +45,8 @@ pub struct Store {
 }
 
 impl Store {
-    /// Opens the store in `dir`, with what an earlier daemon of this boot left there.
-    /// The second value says what could not be used, one line each.
+    /// Opens the store in `dir`, with the records of an earlier daemon of this boot. The second
+    /// value has the unusable files, one line each.
     ///
     /// # Errors
     /// Fails when the directory cannot be made.
@@ -75,13 +75,13 @@ impl Store {
         Ok((store, problems))
     }
 
-    /// Whether an earlier daemon of this boot had come so far as to [`stamp`](Self::stamp) it. If
-    /// not, what was known of this boot is lost, or there was nothing.
+    /// Whether an earlier daemon of this boot has [`stamp`](Self::stamp)ed it. If not, the records
+    /// of this boot are lost, or there were none.
     pub fn is_stamped(&self) -> bool {
         self.is_stamped
     }
 
-    /// Says that what is known of this boot is here.
+    /// Notes that the records of this boot are here.
     ///
     /// # Errors
     /// Fails when the disk refuses.
@@ -91,18 +91,18 @@ impl Store {
         Ok(())
     }
 
-    /// Records that could not be used, as files that somebody may look into.
+    /// Records that could not be used, as files for an operator to examine.
     pub fn set_aside(&self) -> Vec<PathBuf> {
         disk::set_aside_before(&self.dir)
     }
 
-    /// Whether the folders that we write to are those that others find.
+    /// Whether the folders at their paths are those that this process writes to.
     pub fn is_in_place(&self) -> bool {
         let has_stamp = !self.is_stamped || disk::is_stamped(&self.dir, &self.boot_id);
         has_stamp && self.folders.are_at(&self.dir)
     }
 
-    /// Makes the folders anew, if they are not there any more, and writes everything down in them.
+    /// Creates missing folders again, and writes every record to them.
     /// The engines' documents are lost with the old ones.
     ///
     /// # Errors
@@ -117,7 +117,7 @@ impl Store {
             self.folders.write_kept(container)?;
         }
         self.write_what_is_not()?;
-        // Last: whoever finds it trusts that everything is here.
+        // Last: a daemon that finds the stamp relies on complete records.
         self.stamp()
     }
 
@@ -137,7 +137,7 @@ impl Store {
         self.containers.get(key).map(Rc::as_ref)
     }
 
-    /// The same to hold: it stays as it is now.
+    /// The same, shared: it stays as it is now.
     pub fn shared(&self, key: &ContainerKey) -> Option<Rc<Container>> {
         self.containers.get(key).cloned()
     }
@@ -147,12 +147,12 @@ impl Store {
         self.containers.values().map(Rc::as_ref)
     }
 
-    /// The same to hold.
+    /// The same, shared.
     pub fn all_shared(&self) -> Vec<Rc<Container>> {
         self.containers.values().cloned().collect()
     }
 
-    /// The containers of this id, below whichever root.
+    /// The containers of this id, below any root.
     pub fn of_id<'s>(&'s self, id: &'s str) -> impl Iterator<Item = &'s Container> {
         let found = self.index.of_id(id).filter_map(|key| self.containers.get(key));
         found.map(Rc::as_ref).filter(move |container| container.key.id == id)
@@ -164,7 +164,7 @@ impl Store {
         found.map(Rc::as_ref).filter(move |container| container.pod == pod)
     }
 
-    /// The containers whose document lies in this directory.
+    /// The containers whose document is in this directory.
     pub fn of_folder<'s>(&'s self, folder: &'s str) -> impl Iterator<Item = &'s Container> {
         let found = self.index.of_folder(folder).filter_map(|key| self.containers.get(key));
         found.map(Rc::as_ref).filter(move |container| container.folder() == folder)
@@ -185,7 +185,7 @@ impl Store {
         self.gone.iter()
     }
 
-    /// Writes the record to disk, then takes it over.
+    /// Writes the record to disk, then adds it.
     ///
     /// # Errors
     /// Fails when the disk refuses; memory is unchanged then.
@@ -196,7 +196,7 @@ impl Store {
         Ok(())
     }
 
-    /// Where records are kept, for whoever has to make room there.
+    /// The folder of the records, for an operator who has to free space there.
     fn place(&self) -> String {
         format!("recording in {}", self.dir.display())
     }
@@ -231,8 +231,8 @@ impl Store {
         self.put(container)
     }
 
-    /// Keeps what has happened: in memory whatever the disk says, for it is told only once. What
-    /// the disk refused is tried again with the next change of any container.
+    /// Records an event: in memory even if the disk refuses, for it happens only once. A refused
+    /// record is written again with the next change of any container.
     ///
     /// # Errors
     /// Fails when the disk refuses.
@@ -244,7 +244,7 @@ impl Store {
         self.write_what_is_not()
     }
 
-    /// Writes what the disk refused before.
+    /// Writes the records that the disk refused before.
     ///
     /// # Errors
     /// Fails when it still does.
@@ -264,21 +264,21 @@ impl Store {
         refusals.into_iter().next().map_or(Ok(()), Err)
     }
 
-    /// What the disk refused: ids of containers and pods.
+    /// The IDs of containers and pods whose records the disk refused.
     pub fn unwritten(&self) -> Vec<&str> {
         let containers = self.unwritten.iter().map(|key| key.id.as_str());
         containers.chain(self.unwritten_pods.iter().map(String::as_str)).collect()
     }
 
-    /// Changes what is known without writing it: for what a crash may lose, because the request
-    /// it belongs to is lost with it. The next [`Store::change`] writes it too.
+    /// Changes a record without writing it: for values that a crash may lose, because their
+    /// request is lost with them. The next [`Store::change`] writes it too.
     pub fn change_in_memory(&mut self, key: &ContainerKey, change: impl FnOnce(&mut Container)) {
         if let Some(container) = self.containers.get_mut(key) {
             change(Rc::make_mut(container));
         }
     }
 
-    /// Forgets a container; it is still explained for a while.
+    /// Forgets a container; `explain` shows it for a while.
     pub fn forget(&mut self, key: &ContainerKey) {
         let Some((key, container)) = self.containers.remove_entry(key) else { return };
         self.folders.remove_container(&container);
@@ -287,8 +287,7 @@ impl Store {
         self.remember(Rc::unwrap_or_clone(container));
     }
 
-    /// Keeps what is known of a container that is gone, or was never put on record, to be explained
-    /// for a while.
+    /// Keeps the record of a container that is gone, or was never recorded, for `explain`.
     pub fn remember(&mut self, mut container: Container) {
         container.state = Lifecycle::Removed;
         container.in_flight = None;
@@ -298,8 +297,8 @@ impl Store {
         self.gone.push_back(container);
     }
 
-    /// Keeps the record of a container that is about to be forgotten on disk as well, for the one
-    /// that may be made anew under its id.
+    /// Keeps the record of a container that is about to be forgotten on disk as well, for
+    /// one that may be re-created under its ID.
     ///
     /// # Errors
     /// Fails when the disk refuses.
@@ -313,7 +312,7 @@ impl Store {
         self.folders.write_kept(container)
     }
 
-    /// What was kept of an earlier container of this id is not needed any more.
+    /// Drops the kept record of an earlier container of this ID.
     pub fn drop_kept(&mut self, key: &ContainerKey) {
         if self.kept.contains(key) {
             self.kept.retain(|other| other != key);
@@ -321,7 +320,7 @@ impl Store {
         }
     }
 
-    /// Writes the pod to disk, then takes it over.
+    /// Writes the pod to disk, then adds it.
     ///
     /// # Errors
     /// Fails when the disk refuses.
@@ -332,7 +331,7 @@ impl Store {
         Ok(())
     }
 
-    /// Takes over what has happened to a pod, as [`note`](Self::note) does for a container.
+    /// Records an event of a pod, as [`note`](Self::note) does for a container.
     ///
     /// # Errors
     /// Fails when the disk refuses.
@@ -342,7 +341,7 @@ impl Store {
         self.write_what_is_not()
     }
 
-    /// Forgets a pod; it is still explained for a while.
+    /// Forgets a pod; `explain` shows it for a while.
     pub fn forget_pod(&mut self, id: &str) {
         let Some(pod) = self.pods.remove(id) else { return };
         self.unwritten_pods.remove(id);
@@ -358,7 +357,7 @@ impl Store {
         self.gone_pods.iter()
     }
 
-    /// Keeps the engine's document of a container; returns the name to find it by.
+    /// Keeps the engine's document of a container; returns its name.
     ///
     /// # Errors
     /// Fails when the disk refuses.
@@ -366,7 +365,7 @@ impl Store {
         self.folders.keep_pristine(incarnation, bytes).doing(|| self.place())
     }
 
-    /// It turned out that nothing will refer to it.
+    /// Drops a document to which no record will refer.
     pub fn drop_pristine(&self, name: &str) {
         self.folders.remove_pristine(name);
     }

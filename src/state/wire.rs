@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A protobuf message as records keep it: bytes in memory, shared with whoever sends them, hex on
-//! disk.
+//! A protobuf message as records keep it: bytes in memory, shared with the sender, hex on disk.
 
 use std::sync::Arc;
 

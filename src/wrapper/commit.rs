@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Exchanges the bundle's document with the patched one right before exec, and back if exec fails (D1).
+//! Exchanges the bundle's document with the patched one right before exec, and back if exec fails
+//! (D1).
 //!
-//! At every instant the document is complete: either the engine's or the patched one, with the other
-//! next to it.
+//! At every instant the document is complete: either the engine's or the patched one, with the
+//! other next to it.
 
 use crate::error::Result;
 use crate::files;
 
 use super::invocation::BundleDocument;
 
-/// What was put in place; remembers how to take it back.
+/// An exchanged document, and how to exchange it back.
 #[derive(Debug)]
 #[must_use]
 pub(super) struct Committed {

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `nri-runc nri hook STAGE`, an OCI hook. It reads the state from standard input, finds the command line
-//! of the runtime that called it, and sends the daemon the request that the wrapper would have sent.
+//! `nri-runc nri hook STAGE`, an OCI hook. It reads the state from standard input, finds the
+//! command line of the runtime that called it, and sends the daemon the request that the wrapper
+//! would have sent.
 //!
-//! It changes nothing itself, and every wait is bounded. Reference: oci-hooks(5), and the OCI runtime
-//! specification's `hooks` and `state`.
+//! It changes nothing itself, and every wait is bounded. Reference: oci-hooks(5), and the OCI
+//! runtime specification's `hooks` and `state`.
 
 use std::ffi::OsString;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
@@ -61,8 +62,8 @@ struct CallingRuntime {
     program: PathBuf,
 }
 
-/// Notifies the daemon of a runtime's action. While a container is being created, a failure fails the
-/// container; later stages fail only on invalid input.
+/// Notifies the daemon of a runtime's action. While a container is being created, a failure fails
+/// the container; later stages fail only on invalid input.
 ///
 /// # Errors
 /// Fails on invalid input, on a refusal, and without a daemon if the policy requires it.
@@ -168,7 +169,7 @@ fn converse(
         if answer != DaemonResponse::Ending {
             return Ok(answer);
         }
-        // DaemonVerdict again, the next daemon is reached.
+        // Asked again, the wrapper reaches the next daemon.
         std::thread::sleep(request::RECONNECT_PAUSE);
     }
 }
@@ -218,7 +219,7 @@ fn read_standard_input() -> Result<Vec<u8>> {
 }
 
 impl CallingRuntime {
-    /// The runtime is our parent, or an ancestor with the same command line.
+    /// The runtime is this process's parent, or an ancestor with the same command line.
     fn find(host: &Host) -> Result<Self> {
         let mut pid = nix::unistd::getppid().as_raw().cast_unsigned();
         let words = procfs::command_line(host, pid);
@@ -242,8 +243,8 @@ impl CallingRuntime {
     }
 }
 
-/// The runtime's command line, or an equivalent one for this stage if it is not usable: that of another
-/// program, or one that is about several containers.
+/// The runtime's command line, or an equivalent one for this stage if it is not usable: that of
+/// another program, or one that is about several containers.
 fn words_for(caller: &CallingRuntime, stage: Stage, state: &OciState) -> Vec<OsString> {
     let is_this = |call: &CommandLine| {
         let is_our_verb = call.verb.creates()

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One call of the runtime: its command line, the configuration, the real runtime, and the document that
-//! this runtime will read. It decides nothing.
+//! One call of the runtime: its command line, the configuration, the real runtime, and the document
+//! that this runtime will read. It decides nothing.
 
 use std::convert::Infallible;
 use std::ffi::OsString;
@@ -15,7 +15,7 @@ use crate::host::{Host, Point};
 use crate::link::Proceed;
 use crate::runtime;
 
-/// Everything a verb's story needs.
+/// All data of a call that the verbs need.
 pub(super) struct Invocation<'a> {
     pub(super) argv: &'a [OsString],
     pub(super) call: &'a CommandLine,
@@ -68,7 +68,7 @@ impl Invocation<'_> {
         file.is_some_and(|file| is_odd(file) && file.exists())
     }
 
-    /// "cannot create 4f1c": what every failure of ours begins with.
+    /// "cannot create 4f1c": the beginning of every failure of the wrapper.
     pub(super) fn doing(&self) -> String {
         let id = self.call.id.as_deref().unwrap_or_default().to_string_lossy();
         format!("cannot {} {id}", self.call.verb.name())

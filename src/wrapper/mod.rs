@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One process per command: it asks the daemon, puts the patched document in place, and becomes the real
-//! runtime.
+//! One process per command: it asks the daemon, puts the patched document in place, and becomes the
+//! real runtime.
 //!
 //! It forks only to start the daemon (decision D6), runs no async code, prints nothing before the
-//! real runtime runs, and every path that does not fail ends in `execve`. Commands that do not involve
-//! plugins go straight to the runtime.
+//! real runtime runs, and every path that does not fail ends in `execve`. Commands that do not
+//! involve plugins go straight to the runtime.
 
 mod admin_request;
 mod bypass;
@@ -38,7 +38,7 @@ use crate::runtime;
 use invocation::Invocation;
 use pass_through::{involves_plugins, is_switched_off, will_refuse_id};
 
-/// Exit code of our own failures on runtime verbs, as runc's.
+/// Exit code of the wrapper's own failures on runtime verbs, as runc's.
 const FAILED: u8 = 1;
 
 /// Runs a runtime verb; returns (with an exit code) only when it failed.
@@ -68,7 +68,7 @@ fn become_the_runtime(
         Verb::Create | Verb::Run | Verb::Restore => invocation.create(),
         Verb::Update => invocation.update(),
         Verb::Start => invocation.notify_daemon(),
-        // A `delete` never fails because of us.
+        // A `delete` never fails because of the wrapper.
         Verb::Delete => invocation.notify_daemon().or_else(|_| invocation.exec_unchanged()),
         Verb::Kill | Verb::Pause | Verb::Resume | Verb::Exec | Verb::State => {
             invocation.exec_unchanged()

@@ -18,8 +18,8 @@ pub(super) fn involves_plugins(call: &CommandLine) -> bool {
     ours && call.id.is_some() && (is_help_by_name || !call.is_inert)
 }
 
-/// Whether the runtime refuses this id in any case, so that no plugin has to be asked. The rule is known
-/// for runc; another runtime, even one that a link names runc, may accept more.
+/// Whether the runtime refuses this id in any case, so that no plugin has to be asked. The rule is
+/// known for runc; another runtime, even one that a link names runc, may accept more.
 pub(super) fn will_refuse_id(runtime: &Path, call: &CommandLine) -> bool {
     let Some(id) = call.id.as_deref() else { return false };
     let is_runc = || {
@@ -30,7 +30,8 @@ pub(super) fn will_refuse_id(runtime: &Path, call: &CommandLine) -> bool {
     argv::is_never_an_id(id) || (!argv::is_id_of_runc(id) && is_runc())
 }
 
-/// Pure pass-through by configuration, kill switch, or because we are not the host's root (D7).
+/// Pure pass-through by configuration, kill switch, or because this process is not the host's root
+/// (D7).
 pub(super) fn is_switched_off(config: &Config) -> bool {
     config.disable
         || !nix::unistd::geteuid().is_root()

@@ -3,8 +3,8 @@
 //!
 //! The daemon holds the plugin connections and all records; wrappers send it requests, plugins
 //! connect to it, and it watches init processes. A failure of one of them affects no other. Each
-//! module's `mod.rs` names its purpose, what it never does and what it imports; the tree of imports
-//! is a list in `tests/tidy.rs`.
+//! room (a folder here) names its purpose in its `mod.rs`, what it never does and what it imports;
+//! the tree of imports is a list in `tests/tidy.rs`.
 
 mod bundle;
 mod lifecycle;

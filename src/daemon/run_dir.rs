@@ -4,8 +4,8 @@
 //! the daemon restores missing files at once, from its records. It polls only where the kernel has
 //! no inotify watch left.
 //!
-//! This module never looks into a record. It imports `node`, `plugins`, `process`, `recovery`,
-//! `server` and `watch`.
+//! It never looks into a record. It imports `node`, `plugins`, `process`, `recovery`, `server` and
+//! `watch`.
 
 use std::cell::{Cell, RefCell};
 use std::os::unix::fs::MetadataExt;

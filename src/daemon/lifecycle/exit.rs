@@ -11,7 +11,7 @@ use crate::daemon::node::queues::InitProcess;
 use crate::daemon::watch::pidfd;
 use crate::state::ContainerKey;
 
-/// Watches every init process that other modules queue. Never ends.
+/// Watches every init process that other rooms queue. Never ends.
 pub(crate) async fn watch_all(node: Rc<Node>) {
     let Some(mut inits) = node.watches.inits.receive() else { return };
     while let Some(init) = inits.recv().await {

@@ -2,8 +2,8 @@
 //! A container's life between the verbs: the outcome of a verb (`settle.rs`), its changes of state
 //! (`state.rs`), its exit, its removal, and the rollback of a creation that failed.
 //!
-//! These modules never refuse: the events that they handle have happened. They import `bundle`,
-//! `node`, `pods`, `resources`, `runtime` and `watch`.
+//! It never refuses: the events that it handles have happened. It imports `bundle`, `node`,
+//! `pods`, `resources`, `runtime` and `watch`.
 
 pub(crate) mod carry_over;
 pub(crate) mod exit;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The records of pods and containers. Other modules read the store; it changes through these
+//! The records of pods and containers. Other rooms read the store; it changes through these
 //! functions alone.
 
 use std::cell::{Ref, RefCell};

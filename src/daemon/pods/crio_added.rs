@@ -45,12 +45,12 @@ enum PodFolder {
 /// runs, so it is announced with the first one.
 pub(crate) async fn adopt(node: &Rc<Node>, is_first: bool) {
     for home in known_homes(node) {
-        let newcomers = newcomers(node, &home);
+        let ids = unknown_pods(node, &home);
         if is_first {
-            node.watches.crio.older_than_daemon.borrow_mut().extend(newcomers);
+            node.watches.crio.older_than_daemon.borrow_mut().extend(ids);
             continue;
         }
-        for id in newcomers {
+        for id in ids {
             if let PodFolder::Pod(seen) = read_folder(node, &home, &id).await {
                 let adopted = life::adopt_arrived(node, &seen);
                 log_failure("taking over a pod without containers", adopted);
@@ -133,14 +133,14 @@ async fn appears(folders: &FolderWatch, home: &Path) -> Option<WatchedFolder> {
 }
 
 async fn consider_all(node: &Rc<Node>, home: &Path) {
-    for id in newcomers(node, home) {
+    for id in unknown_pods(node, home) {
         consider(node, home, OsStr::new(&id)).await;
         tokio::task::yield_now().await;
     }
 }
 
 /// IDs of folders that belong to no known pod or container.
-fn newcomers(node: &Node, home: &Path) -> Vec<String> {
+fn unknown_pods(node: &Node, home: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(home).into_iter().flatten().flatten();
     let names = entries.filter_map(|entry| id_of(&entry.file_name()));
     names.filter(|id| !is_known(node, id)).collect()

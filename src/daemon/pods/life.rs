@@ -51,8 +51,9 @@ pub(crate) fn sandbox_appears(
     container: &Container,
 ) -> Result<()> {
     let known = node.records.read().pod(&description.pod.id).cloned();
-    let is_told = known.is_some_and(|pod| pod.state == PodState::Ready && pod.sandbox.is_none());
-    let state = if is_told { PodState::Ready } else { PodState::Created };
+    let is_announced =
+        known.is_some_and(|pod| pod.state == PodState::Ready && pod.sandbox.is_none());
+    let state = if is_announced { PodState::Ready } else { PodState::Created };
     put(node, Pod { state, ..record(node, description, Some(container)) })
 }
 

@@ -2,7 +2,7 @@
 //! Pods: announced once, stopped after their members, removed (`life.rs`); also pods that no call
 //! of a runtime begins or ends: CRI-O's without infrastructure containers.
 //!
-//! These modules never change a container. They import `node`, `request` and `watch`.
+//! It never changes a container. It imports `node`, `request` and `watch`.
 
 pub(crate) mod crio;
 pub(crate) mod crio_added;

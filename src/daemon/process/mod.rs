@@ -2,7 +2,7 @@
 //! The daemon as a process: independent of its starter, the only one of its run directory, with its
 //! configuration as loaded at the start and at reloads.
 //!
-//! These modules know nothing of containers. They import no other module of the daemon.
+//! It never looks at a container. It imports no other room.
 
 pub(crate) mod detach;
 pub(crate) mod own;

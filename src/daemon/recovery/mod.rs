@@ -3,8 +3,8 @@
 //! that found no daemon (`bypassed.rs`, `refusals.rs`), run directories that were wiped
 //! (`rediscover.rs`).
 //!
-//! These modules never ask a plugin about an event that has happened. They import the modules of a
-//! container's life, not the verbs.
+//! It never asks a plugin about an event that has happened. It imports the rooms of a container's
+//! life, not the verbs.
 
 pub(crate) mod bypassed;
 pub(crate) mod catch_up;

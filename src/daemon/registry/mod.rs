@@ -6,7 +6,7 @@
 //! No event waits for a plugin that is still being synchronized: the events are queued for it and
 //! sent afterwards.
 //!
-//! These modules accept no connection and change no record. They import `watch`.
+//! It never accepts a connection and changes no record. It imports `watch`.
 
 pub(crate) mod connected;
 pub(crate) mod recording;

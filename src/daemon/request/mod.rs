@@ -3,7 +3,7 @@
 //! line with the same parser as the wrapper), its engine and pod (`describe.rs`, `identity.rs`),
 //! and the container's first record (`record.rs`).
 //!
-//! These modules never ask a plugin and write nothing. They import `node`.
+//! It never asks a plugin and writes nothing. It imports `node`.
 
 pub(crate) mod describe;
 pub(crate) mod identity;

@@ -2,8 +2,8 @@
 //! Resources of running containers: updates and evictions that plugins request, written to cgroups
 //! or passed to the runtime.
 //!
-//! These modules never notify a plugin, and a failed update never fails the event that it came
-//! with. They import `node`, `registry`, `runtime` and `watch`.
+//! It never notifies a plugin, and a failed update never fails the event that it came with. It
+//! imports `node`, `registry`, `runtime` and `watch`.
 
 pub(crate) mod apply;
 pub(crate) mod classes;

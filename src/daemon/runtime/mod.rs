@@ -2,7 +2,7 @@
 //! The real runtime as seen from outside: its state directory, its log, the exit code that a
 //! monitor wrote, and commands that the daemon runs itself.
 //!
-//! These modules never change a record and ask no plugin. They import `watch`.
+//! It never changes a record and asks no plugin. It imports `watch`.
 
 pub(crate) mod command;
 pub(crate) mod error_log;

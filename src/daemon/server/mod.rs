@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Connections of wrappers, hooks and operators: frames, heartbeats, verdicts, admin answers.
 //!
-//! These modules never decide about a container. They import the verbs and the verbs' imports.
+//! It never decides about a container. It imports the verbs and the verbs' imports.
 
 mod admin;
 pub(crate) mod drain;

@@ -2,8 +2,8 @@
 //! Kernel events without polling: processes by descriptor, folders by inotify, and whether the
 //! process of a created container was started.
 //!
-//! These modules never decide what an event means, and know no record, no pod and no plugin. They
-//! import no other module of the daemon.
+//! It never decides what an event means, and knows no record, no pod and no plugin. It imports no
+//! other room.
 
 pub(crate) mod folders;
 pub(crate) mod pidfd;

@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 //! One plugin in the chain: its counters, its policy, and what each outcome of a call means
-//! under it (decision D14; NRI FailurePolicy).
+//! under it (NRI FailurePolicy).
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
 use std::fmt;
 use std::rc::Rc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use tokio::sync::Notify;
 use tokio::time::Instant;
 use tracing::warn;
 
 use crate::adaptation::{MergeError, Rights};
+use crate::clock;
 use crate::config::{OnFailure, PluginSettings};
 use crate::error::quoted;
 use crate::plugin::{Event, Outcome, Plugin, Policy};
@@ -206,9 +207,7 @@ impl ChainedPlugin {
 
     fn note_failure(&self, what: &str) {
         self.failures.set(self.failures.get() + 1);
-        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let at = i64::try_from(since.as_nanos()).unwrap_or(i64::MAX);
-        *self.last_failure.borrow_mut() = Some((at, what.to_owned()));
+        *self.last_failure.borrow_mut() = Some((clock::now(), what.to_owned()));
     }
 
     /// The policy in force for it.

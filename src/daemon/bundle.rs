@@ -66,7 +66,8 @@ impl Bundle {
             return Ok(());
         };
         let document = &self.document;
-        let problem = format!("{document} is a symbolic link, and is not replaced for a plugin");
+        let problem =
+            format!("{document} is a symbolic link: nri-runc does not patch symbolic links");
         Err(PatchError::Invalid { field: change.nri_field.clone(), problem })
     }
 

@@ -22,7 +22,7 @@ use crate::spec::patch::{CdiDevice, PatchError, is_plain_path};
 
 /// What the spec files of this host say.
 #[derive(Debug, Default)]
-struct Registry {
+struct CdiRegistry {
     devices: HashMap<String, Vec<Entry>>,
     /// Files that could not be read, with the reason.
     broken: Vec<(PathBuf, String)>,
@@ -42,7 +42,7 @@ pub(super) fn devices(
     spec_dirs: &[PathBuf],
     host: &Host,
 ) -> Result<Vec<CdiDevice>, PatchError> {
-    let registry = Registry::read(spec_dirs, host);
+    let registry = CdiRegistry::read(spec_dirs, host);
     let mut files_seen: HashSet<&Path> = HashSet::new();
     let mut found = Vec::with_capacity(wanted.len());
     for api::CDIDevice { name, special_fields: _ } in wanted {
@@ -60,7 +60,7 @@ pub(super) fn devices(
     Ok(found)
 }
 
-impl Registry {
+impl CdiRegistry {
     fn read(spec_dirs: &[PathBuf], host: &Host) -> Self {
         let mut registry = Self::default();
         for (priority, dir) in spec_dirs.iter().enumerate() {

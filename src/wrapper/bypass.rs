@@ -8,9 +8,9 @@
 
 use std::convert::Infallible;
 use std::path::Path;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::argv::{CommandLine, Verb};
+use crate::clock;
 use crate::config::{Config, DaemonPolicy};
 use crate::error::{Error, Result};
 use crate::files;
@@ -68,12 +68,12 @@ pub(super) fn write_record(
     if files::make_private_dir(&dir).is_err() {
         return; // The record cannot be written; the container matters more.
     }
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let at = clock::now();
     let lossy = |word: &Option<std::ffi::OsString>| {
         word.as_ref().map(|word| word.to_string_lossy().into_owned())
     };
     let record = serde_json::json!({
-        "at": u64::try_from(since.as_nanos()).unwrap_or(0),
+        "at": at,
         "verb": call.verb.name(),
         "id": lossy(&call.id),
         "root": lossy(&call.root),
@@ -84,6 +84,6 @@ pub(super) fn write_record(
         "resources": asks,
     });
     // The name begins with the time, because records are processed in name order.
-    let name = format!("{:020}-{}.json", since.as_nanos(), std::process::id());
+    let name = format!("{:020}-{}.json", at, std::process::id());
     let _best_effort = files::replace(&dir.join(name), record.to_string().as_bytes());
 }

@@ -4,9 +4,9 @@
 //! written after the decision, and nothing waits for it.
 
 use std::path::Path;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::argv::CommandLine;
+use crate::clock;
 use crate::config::Config;
 use crate::error::Error;
 use crate::files;
@@ -33,9 +33,9 @@ pub(super) fn write_record(
         return; // The engine receives the error; the record cannot be written.
     }
     make_room(&dir);
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let at = clock::now();
     let record = serde_json::json!({
-        "at": i64::try_from(since.as_nanos()).unwrap_or(0),
+        "at": at,
         "verb": call.verb.name(),
         "id": call.id.as_deref().unwrap_or_default().to_string_lossy(),
         "why": error.why(),
@@ -45,7 +45,7 @@ pub(super) fn write_record(
         "question": question.encode(),
     });
     // The name begins with the time, so the oldest record is the first by name.
-    let name = format!("{:020}-{}.json", since.as_nanos(), std::process::id());
+    let name = format!("{:020}-{}.json", at, std::process::id());
     let _best_effort = files::replace(&dir.join(name), record.to_string().as_bytes());
 }
 

@@ -126,7 +126,7 @@ fn what_a_cgroup_takes_is_set_and_explained() {
 fn what_a_cgroup_does_not_take_refuses_in_one_line_and_nothing_is_set() {
     let Some(hooked) = Hooked::new(&["sleep", "1000"], "") else { return };
     let told = hooked.host.plugin("10", "env", sets("HELLO", "there"));
-    let line = "10-env sets Env[HELLO], which a hook cannot: the runtime has read config.json";
+    let line = "10-env sets Env[HELLO], which cannot be changed from an OCI hook: config.json was already read";
     fails(&hooked.create(), &["cannot create c1", line, "make nri-runc the engine's runtime"]);
     hooked.nothing_is_left();
     assert_eq!(*told.lock().unwrap(), life_without(&["Start", "Post"]));

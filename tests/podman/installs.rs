@@ -97,7 +97,7 @@ fn a_forced_uninstall_says_who_needs_the_program_and_their_end_still_calls_it() 
     let told = host.plugin("10", "witness", Script::default());
     run(&host, "web", &[], &[]);
     let said = good(&host.nri(&["uninstall", "podman", "--force"]));
-    assert!(said.contains("1 containers need"), "{said}");
+    assert!(said.contains("1 container still uses"), "{said}");
     // Podman knows the name no more, until it is brought back for the last time.
     host.bad(&["exec", "web", "true"], &["nri-runc"]);
     good(&host.nri(&["install", "podman"]));

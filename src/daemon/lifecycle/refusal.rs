@@ -16,7 +16,7 @@ pub(crate) fn note_refusal(node: &Node, key: &ContainerKey, verb: &str, log: Opt
     let Some(words) = log.and_then(RuntimeLog::last_error) else {
         let what = if verb == "start" { "start" } else { "create" };
         let line = format!("the runtime did not {what} it");
-        info!("{}: {line}; its words are in the engine's log", key.id);
+        info!("{}: {line}; see the engine's log", key.id);
         return node.change(key, |record| record.refuse(line, now()));
     };
     let mut line = format!("the runtime refused it: {words}");

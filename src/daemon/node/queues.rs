@@ -95,7 +95,8 @@ pub(crate) struct CrioWatch {
 /// Watches, and the queues of their work.
 #[derive(Default)]
 pub(crate) struct Watches {
-    /// The one inotify descriptor.
+    /// The inotify descriptor of all folders; the start of a container has its own
+    /// (`start_watch.rs`).
     pub(crate) folders: FolderWatch,
     /// Init processes to be watched.
     pub(crate) inits: Queue<InitProcess>,

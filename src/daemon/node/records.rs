@@ -160,7 +160,7 @@ impl Records {
                 tokio::time::sleep(DISK_RETRY).await;
                 written = self.store.borrow_mut().write_what_is_not();
             }
-            info!("every record is written");
+            info!("all pending records have been written");
         }
     }
 }

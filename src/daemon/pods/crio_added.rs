@@ -100,7 +100,7 @@ fn home_of(node: &Node, document: &str) -> Option<PathBuf> {
 async fn follow(node: &Rc<Node>, home: &Path) {
     loop {
         let Some(mut watched) = appears(&node.watches.folders, home).await else {
-            let what = "pods without containers are not seen: the kernel has no watch left";
+            let what = "cannot watch for new pods (inotify limit reached): they are announced with their first container";
             return node.report.note_missing(EngineKind::Crio.name(), what, "");
         };
         consider_all(node, home).await;

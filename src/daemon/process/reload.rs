@@ -123,7 +123,9 @@ impl StartedWith {
                 continue;
             }
             if self.is_supervised || loaded.config.autostart {
-                return info!("the configuration is fixed: ending, so that the next start uses it");
+                return info!(
+                    "the configuration is valid again: stopping, so that the next daemon loads it"
+                );
             }
             if !std::mem::replace(&mut is_logged, true) {
                 warn!("the configuration is fixed; restart the daemon to use it");

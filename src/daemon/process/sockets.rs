@@ -22,6 +22,9 @@ pub(crate) type DaemonLock = Flock<std::fs::File>;
 /// A daemon that was killed may still be ending when its successor starts.
 const HANDOVER: Duration = Duration::from_millis(500);
 
+/// How often the lock is tried meanwhile.
+const LOCK_CHECK: Duration = Duration::from_millis(10);
+
 /// Makes the run directory and takes the daemon's lock.
 ///
 /// # Errors
@@ -43,7 +46,7 @@ pub(crate) fn lock(config: &Config) -> Result<DaemonLock> {
                 return Err(error.hint("see: nri-runc nri status"));
             }
         }
-        std::thread::sleep(Duration::from_millis(10));
+        std::thread::sleep(LOCK_CHECK);
     }
 }
 

@@ -89,9 +89,16 @@ pub(crate) fn follow(node: &Rc<Node>) -> Option<JoinHandle<()>> {
                 let _turn = lane.turn.lock().await;
                 take_up(&node, &path, Some(&call.key)).await;
             }
-            tokio::select! {
-                () = bypassed.next_arrival() => {}
-                () = refused.next_arrival() => {}
+            let is_watched = tokio::select! {
+                is_watched = bypassed.next_arrival() => is_watched,
+                is_watched = refused.next_arrival() => is_watched,
+            };
+            if !is_watched {
+                // Another folder may be at the path by now.
+                let config = &node.config.run_dir;
+                let Some(again) = watch_notes(&node, &folder(&node)) else { return };
+                let Some(refusals) = watch_notes(&node, &config.join(REFUSED_DIR)) else { return };
+                (bypassed, refused) = (again, refusals);
             }
         }
     }))
@@ -290,7 +297,7 @@ async fn created(node: &Rc<Node>, call: &VerbRequest) -> Result<()> {
     }
     if let Some(old) = old {
         bundle::restore(node, &old);
-        node.records.forget(&call.key);
+        state::forget(node, &call.key);
     }
     life::adopt(node, &description, &record)?;
     info!("{} was taken over: {}", call.key.id, record.state.name());

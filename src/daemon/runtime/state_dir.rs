@@ -8,7 +8,8 @@ use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
 use crate::host::Host;
@@ -88,8 +89,9 @@ struct StateFile {
     // runc
     init_process_pid: Value,
     init_process_start: Value,
-    cgroup_paths: Option<BTreeMap<String, PathBuf>>,
-    config: Option<RuncConfig>,
+    cgroup_paths: Value,
+    #[serde(deserialize_with = "lenient")]
+    config: RuncConfig,
     // crun and youki
     pid: Value,
     bundle: Value,
@@ -104,13 +106,24 @@ struct StateFile {
 #[serde(default)]
 struct RuncConfig {
     labels: Value,
-    cgroups: Option<RuncCgroups>,
+    #[serde(deserialize_with = "lenient")]
+    cgroups: RuncCgroups,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
 struct RuncCgroups {
     systemd: Value,
+}
+
+/// What cannot be understood is as if it were absent: it must not hide the other members.
+fn lenient<'de, D, T>(deserializer: D) -> Result<T, D::Error>
+where
+    D: Deserializer<'de>,
+    T: Default + DeserializeOwned,
+{
+    let value = Value::deserialize(deserializer)?;
+    Ok(serde_json::from_value(value).unwrap_or_default())
 }
 
 impl RuntimeState {
@@ -125,8 +138,7 @@ impl RuntimeState {
     }
 
     fn from_file(name: &str, file: StateFile, written: i64) -> Self {
-        let config = file.config.unwrap_or_default();
-        let labels = config.labels.as_array().into_iter().flatten();
+        let labels = file.config.labels.as_array().into_iter().flatten();
         let label = labels.filter_map(Value::as_str).find_map(|l| l.strip_prefix("bundle="));
         let bundle = label.or_else(|| file.bundle.as_str());
         let runtime = match name {
@@ -141,9 +153,8 @@ impl RuntimeState {
             bundle: bundle.filter(|bundle| bundle.starts_with('/')).map(str::to_owned),
             pid: pid.and_then(|pid| u32::try_from(pid).ok()),
             start: number(&file.init_process_start).or_else(|| number(&file.process_start_time)),
-            cgroups: file.cgroup_paths.unwrap_or_default(),
-            systemd: file.systemd_cgroup == true
-                || config.cgroups.is_some_and(|cgroups| cgroups.systemd == true),
+            cgroups: serde_json::from_value(file.cgroup_paths).unwrap_or_default(),
+            systemd: file.systemd_cgroup == true || file.config.cgroups.systemd == true,
             written,
         }
     }
@@ -270,6 +281,10 @@ mod tests {
         let odd = json!({"init_process_pid": 7, "pid": "x", "bundle": 3,
             "config": {"labels": 1, "cgroups": {"Systemd": "yes"}}});
         let odd = understood("state.json", &odd);
+        for member in ["config", "cgroup_paths"] {
+            let state = json!({"init_process_pid": 7, member: "odd"});
+            assert_eq!(understood("state.json", &state).pid, Some(7), "{member}");
+        }
         assert_eq!((odd.pid, odd.bundle, odd.systemd), (Some(7), None, false));
     }
 

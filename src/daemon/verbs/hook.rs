@@ -144,7 +144,7 @@ async fn applicable_part(admitted: &Admitted, merged: &Merged) -> Result<Block> 
         let plugin = owner.unwrap_or("a plugin");
         let field = if beyond.nri_field.is_empty() { &beyond.field } else { &beyond.nri_field };
         let why = quoted(&format!(
-            "{plugin} sets {field}, which a hook cannot: the runtime has read config.json"
+            "{plugin} sets {field}, which cannot be changed from an OCI hook: config.json was already read"
         ));
         let error = Error::new(why).hint("make nri-runc the engine's runtime");
         return Err(error.by(owner.unwrap_or_default()));

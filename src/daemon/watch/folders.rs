@@ -102,10 +102,18 @@ impl WatchedFolder {
         }
     }
 
-    /// Waits until a file appears, or the kernel dropped events.
-    pub(crate) async fn next_arrival(&mut self) {
-        while !matches!(self.next().await, FolderEvent::Came(_) | FolderEvent::Unknown) {}
+    /// Waits until a file appears, the kernel drops events, or the folder itself is gone: false then,
+    /// for what is at its path is not watched.
+    pub(crate) async fn next_arrival(&mut self) -> bool {
+        loop {
+            match self.next().await {
+                FolderEvent::Went => {}
+                FolderEvent::Gone => return false,
+                FolderEvent::Came(_) | FolderEvent::Unknown => break,
+            }
+        }
         self.drain();
+        true
     }
 
     /// Waits until a file is removed, or the folder itself.

@@ -15,7 +15,7 @@ use protobuf::MessageDyn;
 use serde_json::{Value, json};
 
 /// Longer than anything here takes on a machine that is busy.
-const PATIENCE: Duration = Duration::from_secs(60);
+const STEP_WAIT: Duration = Duration::from_secs(60);
 
 /// A running `replay`.
 pub struct Replay {
@@ -101,7 +101,7 @@ impl Replay {
         if let Some(at) = self.seen.iter().position(&is_it) {
             return self.seen.remove(at);
         }
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + STEP_WAIT;
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
             let line = self.lines.recv_timeout(left);
@@ -188,7 +188,7 @@ impl Heard {
 
     /// Waits until a method has been called.
     pub fn wait_for(&self, method: &str) {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + STEP_WAIT;
         while !self.methods().iter().any(|heard| heard == method) {
             assert!(Instant::now() < deadline, "{method} was not heard: {:?}", self.methods());
             std::thread::sleep(Duration::from_millis(5));
@@ -264,7 +264,7 @@ impl ReplayPlugin {
         std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
             runtime.unwrap().block_on(async {
-                let deadline = Instant::now() + PATIENCE;
+                let deadline = Instant::now() + STEP_WAIT;
                 let stream = loop {
                     match tokio::net::UnixStream::connect(&socket).await {
                         Ok(stream) => break stream,

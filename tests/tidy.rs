@@ -72,7 +72,7 @@ const ROOMS: &[(&str, &str)] = &[
     ("engine", "formats"),
     ("formats", ""),
     ("link", ""),
-    ("plugin", "config"),
+    ("plugin", "config formats"),
     ("resolve", "config plugin runtime spec"),
     ("runtime", "config"),
     ("sources", "engine formats"),

@@ -104,7 +104,8 @@ fn read_varint(rest: &mut &[u8]) -> Option<u64> {
     None
 }
 
-fn write_varint(bytes: &mut Vec<u8>, mut value: u64) {
+/// Appends a number of variable length.
+pub(crate) fn write_varint(bytes: &mut Vec<u8>, mut value: u64) {
     while value >= 0x80 {
         bytes.push(u8::try_from(value & 0x7f).unwrap_or(0) | 0x80);
         value >>= 7;

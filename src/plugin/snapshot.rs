@@ -8,6 +8,8 @@ use std::sync::Arc;
 
 use protobuf::Message;
 
+use crate::formats::protobuf::write_varint;
+
 use super::api;
 use super::frame::TTRPC_LIMIT;
 
@@ -90,12 +92,7 @@ impl EncodedSnapshot {
 
 fn append(part: &mut Vec<u8>, tag: u8, object: &Encoded) {
     part.push(tag);
-    let mut length = object.len();
-    while length >= 0x80 {
-        part.push(u8::try_from(length & 0x7f).unwrap_or(0) | 0x80);
-        length >>= 7;
-    }
-    part.push(u8::try_from(length).unwrap_or(0));
+    write_varint(part, u64::try_from(object.len()).unwrap_or(u64::MAX));
     part.extend_from_slice(&object.kept);
     part.extend_from_slice(&object.now);
 }

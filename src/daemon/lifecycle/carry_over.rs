@@ -7,6 +7,7 @@
 //! outlives the daemon if it has such values. This module only decides; `updates.rs` applies.
 
 use crate::engine::EngineKind;
+use crate::plugin::Event;
 use crate::spec::{overlay, owned};
 use crate::state::{Container, ContainerKey, PendingUpdate};
 
@@ -74,6 +75,6 @@ pub(crate) fn from_earlier(
 fn is_moved(old: &Container) -> bool {
     old.changes.iter().any(|change| {
         change.field == crate::daemon::resources::classes::FIELD
-            && change.event != "CreateContainer"
+            && change.event != Event::CreateContainer.name()
     })
 }

@@ -14,7 +14,7 @@ use crate::state::ContainerKey;
 pub(crate) async fn notify(node: &Rc<Node>, event: Event, key: &ContainerKey) {
     let Some(notification) = node.notification(event, key) else { return };
     if let Some(updated) = node.registry.notify_all(&notification).await {
-        updates::carry_out(node, updated, event.name(), key).await;
+        updates::carry_out(node, updated, event, key).await;
     }
 }
 

@@ -46,7 +46,7 @@ struct UpdateRequest {
 pub(crate) async fn carry_out(
     node: &Rc<Node>,
     updated: Updated,
-    event: &str,
+    event: Event,
     subject: &ContainerKey,
 ) {
     let Updated { updates, evictions, evicted_by, owners, unknown } = updated;
@@ -54,11 +54,11 @@ pub(crate) async fn carry_out(
     // Evictions first: they free what the updates may use (D19).
     evict::carry_out(node, evictions, &evicted_by, Some(subject)).await;
     // UpdateContainer's result for its own container is part of that update.
-    let is_done = |id: &str| event == Event::UpdateContainer.name() && id == subject.id;
+    let is_done = |id: &str| event == Event::UpdateContainer && id == subject.id;
     let mut update_requests = Vec::new();
     for update in updates.iter().filter(|update| !is_done(&update.container_id)) {
         give_way(update_requests.len()).await;
-        update_requests.push(inspect(node, update, &owners, event, Some(subject)));
+        update_requests.push(inspect(node, update, &owners, event.name(), Some(subject)));
     }
     carry_out_all(node, update_requests).await;
 }

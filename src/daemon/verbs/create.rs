@@ -86,7 +86,7 @@ async fn decide(admitted: &Admitted) -> Result<Option<String>> {
         owners: merged.owners,
         unknown: Vec::new(),
     };
-    updates::carry_out(node, others, Event::CreateContainer.name(), key).await;
+    updates::carry_out(node, others, Event::CreateContainer, key).await;
     let Some(bytes) = patched.bytes else {
         if node.container(key).is_some_and(|record| has_news(&record)) {
             node.records.change(key, |_| ())?;
@@ -109,7 +109,7 @@ fn note_verdict(admitted: &Admitted, merged: &Merged, patched: &PatchedSpec, nam
     let at = now();
     let changes = patched.changes.iter().map(|change| Change {
         at,
-        event: "CreateContainer".to_owned(),
+        event: Event::CreateContainer.name().to_owned(),
         plugin: owners.get(&change.nri_field).cloned().unwrap_or_default(),
         field: change.field.clone(),
         before: change.before.clone().unwrap_or_default(),

@@ -112,7 +112,7 @@ async fn adjust(admitted: &Admitted) -> Result<()> {
         owners: merged.owners,
         unknown: Vec::new(),
     };
-    updates::carry_out(node, others, Event::CreateContainer.name(), key).await;
+    updates::carry_out(node, others, Event::CreateContainer, key).await;
     let event = Event::CreateContainer.name().to_owned();
     let requested = PendingUpdate { part, owners, event, ..PendingUpdate::default() };
     apply::at_birth(node, key, requested).await.map_err(|update_error| {

@@ -168,7 +168,7 @@ async fn ask(node: &Rc<Node>, record: &Container, delta: &Block) -> Result<Answe
         }
     };
     let answer = own(node, record, &updated)?;
-    updates::carry_out(node, updated, Event::UpdateContainer.name(), key).await;
+    updates::carry_out(node, updated, Event::UpdateContainer, key).await;
     Ok(AnsweredUpdate { is_told: true, ..answer })
 }
 
@@ -262,7 +262,7 @@ fn changes(
     };
     let set = owned::fields(part).into_iter().map(|field| {
         let owner = owned::owner(&field, part, owners).unwrap_or_default();
-        change("UpdateContainer", owner, &field.path, field.value.clone())
+        change(Event::UpdateContainer.name(), owner, &field.path, field.value.clone())
     });
     let released = owned::fields(&record.overlay).into_iter().filter_map(|field| {
         let is_kept = kept.contains_key(&field.path);

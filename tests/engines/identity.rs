@@ -24,5 +24,5 @@ fn tables() -> String {
 
 #[test]
 fn the_page_shows_the_sources_of_each_field_as_the_program_ranks_them() {
-    is_kept("docs/identity.md", "tables of tests/engines.rs", &tables());
+    is_kept("docs/identity.md", "tables of tests/engines/main.rs", &tables());
 }

@@ -3,9 +3,7 @@
 //! what is refused, that twice is once, and that undoing leaves every byte as it was.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-#[path = "install_engines/escapes.rs"]
 mod escapes;
-#[path = "install_engines/next_step.rs"]
 mod next_step;
 
 use std::collections::BTreeMap;

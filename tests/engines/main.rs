@@ -4,11 +4,8 @@
 //! files and the table anew; the diff is the review.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-#[path = "engines/attacks.rs"]
 mod attacks;
-#[path = "engines/identity.rs"]
 mod identity;
-#[path = "engines/ranked.rs"]
 mod ranked;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -313,6 +310,6 @@ fn is_kept(page: &str, mark: &str, wanted: &str) {
 fn the_tables_of_fields_and_engines_are_what_the_fixtures_show() {
     let ranked = ranked::table();
     ranked::print(&ranked);
-    is_kept("docs/engines.md", "ranked table of tests/engines.rs", &ranked);
-    is_kept("docs/engines.md", "table of tests/engines.rs", &table());
+    is_kept("docs/engines.md", "ranked table of tests/engines/main.rs", &ranked);
+    is_kept("docs/engines.md", "table of tests/engines/main.rs", &table());
 }

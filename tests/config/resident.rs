@@ -257,10 +257,11 @@ fn check_tells_a_daemon_that_is_older_than_its_program_or_configuration() {
     host.write("config.toml", &format!("# a comment\n{text}"));
     assert_eq!(against(&host), std::slice::from_ref(&older), "a comment is no change");
     configure(&host, "---[eviction]\nper_minute = 3\n");
-    let wanted = "older than the configuration: eviction.per_minute (nri-runc nri restart)";
+    let wanted =
+        "older than the configuration files; changed: eviction.per_minute (nri-runc nri restart)";
     assert_eq!(against(&host), [wanted.to_owned(), older]);
     std::fs::remove_file(&program).unwrap();
-    let missing = format!("its program {} is missing (nri-runc nri restart)", program.display());
+    let missing = format!("its executable {} is missing (nri-runc nri restart)", program.display());
     assert_eq!(against(&host)[1], missing);
     install(b"newer");
     assert!(host.admin(&["restart"])["pid"].is_u64());

@@ -198,7 +198,7 @@ fn an_update_past_an_absent_daemon_is_put_right_and_said() {
     wait_until("what the plugin owns holds again", || shares(&place) == "300");
     assert_eq!(place.file("c1", "pids", "pids.max"), "77", "the engine's own value stays");
     wait_until("it is said", || {
-        says(&place.host.admin(&["explain", "c1"]), "was written again after that update")
+        says(&place.host.admin(&["explain", "c1"]), "were written again after that update")
     });
     // A container that is gone by then: it is said that nothing could be done.
     place.host.kill_daemon();

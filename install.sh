@@ -4,16 +4,17 @@
 # asks for it, and the executable itself does so: `nri-runc nri install ENGINE`.
 set -eu
 
-prefix=/usr/local destdir='' binary='' dry='' uninstall='' units=auto hooks='' engines='' default=''
+prefix=/usr/local destdir='' binary='' dry='' uninstall='' units=auto hooks='' engines='' default='' nri=''
 usage() {
     cat <<'TEXT'
 usage: install.sh [--binary FILE] [--prefix DIR] [--destdir DIR]
                   [--units | --no-units] [--hooks | --hooks-dir DIR]
                   [--engine containerd|crio|docker|podman]... [--default]
-                  [--dry-run]
+                  [--take-over-nri | --beside[=SOCKET]] [--dry-run]
        install.sh --uninstall [--destdir DIR] [--dry-run]
 Without --binary, nri-runc is built first. --engine registers it with an engine;
---default makes it that engine's default runtime (docs/install.md). --hooks adds
+--default makes it that engine's default runtime; --take-over-nri or --beside is
+required where that engine serves NRI itself (docs/install.md). --hooks adds
 OCI hooks for Podman and CRI-O (docs/hooks.md). Files that were edited are never
 overwritten or removed.
 TEXT
@@ -31,6 +32,7 @@ while [ $# -gt 0 ]; do
     --hooks-dir) [ $# -gt 1 ] || fail "--hooks-dir requires a directory"; hooks=$2; shift ;;
     --engine) [ $# -gt 1 ] || fail "--engine requires an engine"; engines="$engines $2"; shift ;;
     --default) default=--default ;;
+    --take-over-nri | --beside | --beside=*) nri=$1 ;;
     --dry-run) dry=1 ;;
     --uninstall) uninstall=1 ;;
     -h | --help) usage; exit 0 ;;
@@ -177,10 +179,10 @@ fi
 
 for engine in $engines; do
     if [ -n "$dry" ]; then
-        echo "would run   nri-runc nri install $engine $default"
+        echo "would run   nri-runc nri install $engine $default $nri"
         continue
     fi
-    "$destdir$prefix/bin/nri-runc" nri install "$engine" $default --binary "$prefix/bin/nri-runc" --root "$destdir/" ||
+    "$destdir$prefix/bin/nri-runc" nri install "$engine" $default ${nri:+"$nri"} --binary "$prefix/bin/nri-runc" --root "$destdir/" ||
         fail "nri-runc is installed but not registered with $engine"
 done
 if [ -z "$engines$destdir" ]; then

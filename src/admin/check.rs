@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::install;
 use crate::config::{Config, DaemonPolicy, Loaded, Problem};
-use crate::plugin::socket::listener_at;
+use crate::plugin::socket::{listener_at, name_for_install};
 use crate::plugin::{PluginFile, discover};
 use crate::runtime;
 
@@ -207,23 +207,27 @@ fn plugin_socket(config: &Config) -> Value {
         return match listener_at(&config.socket_path, &config.host()) {
             None => finding("plugin socket", true, path.to_string(), ""),
             Some(listener) => {
-                let hint = "disable its NRI, or set nri.socket_path";
-                finding("plugin socket", false, format!("{listener} listens on {path}"), hint)
+                let detail = format!("{listener} listens on {path}");
+                finding("plugin socket", false, detail, &listener.remedy())
             }
         };
     };
     let said = status["plugin_socket"].as_str().unwrap_or_default();
     let mut detail = format!("{path}: {said}");
-    if status["pass_through"] == true && config.requires_plugins() {
-        detail.push_str("; required plugins are not enforced: containers are created unchanged");
+    if status["pass_through"] == true {
+        detail.push_str("; until then containers are created unchanged");
     }
-    let hint = match status["plugin_socket_state"]["state"].as_str() {
-        Some("lost" | "taken") => {
-            "disable that process's NRI and restart it: nri-runc takes the socket as soon as it is free; or set nri.socket_path and restart the daemon"
-        }
-        _ => "free the socket: the daemon retries every few seconds",
+    if status["pass_through"] == true && config.requires_plugins() {
+        detail.push_str(", and required plugins are not enforced");
+    }
+    let listener = &status["plugin_socket_state"]["listener"];
+    let hint = match listener["engine"].as_str().map(name_for_install) {
+        Some(engine) => format!(
+            "nri-runc nri install {engine} --take-over-nri, or with --beside; then restart the engine"
+        ),
+        None => "free the socket: the daemon retries every few seconds".to_owned(),
     };
-    finding("plugin socket", said == "open", detail, hint)
+    finding("plugin socket", said == "open", detail, &hint)
 }
 
 /// The status of a running daemon.

@@ -187,7 +187,7 @@ fn carry_out(arguments: &Arguments) -> Result<u8> {
         AdminVerb::Adjust(adjust) => print(&dry::adjust(loaded, adjust, arguments.json)?),
         AdminVerb::Replay(replay) => dry::replay(loaded, replay).map(|()| DONE),
         AdminVerb::Check => check(arguments, &loaded),
-        AdminVerb::Install(how) => tell(arguments, &install::install(how, config)?, install::show),
+        AdminVerb::Install(how) => tell(arguments, &install::install(how, &loaded)?, install::show),
         AdminVerb::Uninstall(how) => {
             tell(arguments, &install::uninstall(how, config, arguments.json)?, install::show)
         }

@@ -109,7 +109,14 @@ pub(super) fn status(document: &Value) -> String {
 fn socket_with_path(document: &Value) -> String {
     let (state, path) =
         (text(&document["plugin_socket"]), text(&document["plugin_socket_state"]["path"]));
-    if path == "-" || state.contains(&path) { state } else { format!("{state} ({path})") }
+    let until = match document["pass_through"] == true {
+        true => "; until then containers are created unchanged",
+        false => "",
+    };
+    if path == "-" || state.contains(&path) {
+        return format!("{state}{until}");
+    }
+    format!("{state}{until} ({path})")
 }
 
 fn switched_on(document: &Value) -> String {

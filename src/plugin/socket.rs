@@ -46,10 +46,7 @@ impl std::fmt::Display for NoPlugins {
         match self {
             Self::SwitchedOff => f.write_str("nri.disable_connections is set"),
             Self::Taken(listener) => {
-                write!(
-                    f,
-                    "{listener} listens on nri.socket_path: disable its NRI, or set another nri.socket_path"
-                )
+                write!(f, "{listener} listens on nri.socket_path: {}", listener.remedy())
             }
             Self::Failed(why) => f.write_str(why),
         }
@@ -81,6 +78,22 @@ impl std::fmt::Display for SocketListener {
 }
 
 impl SocketListener {
+    /// The name by which `install` calls that engine.
+    pub(crate) fn engine_to_install(&self) -> Option<&'static str> {
+        self.engine.map(name_for_install)
+    }
+
+    /// What an operator can do about it.
+    pub(crate) fn remedy(&self) -> String {
+        match self.engine_to_install() {
+            Some(engine) => format!(
+                "to serve its plugins: nri-runc nri install {engine} --take-over-nri, or with --beside, \
+                 then restart the engine"
+            ),
+            None => "free the socket, or set another nri.socket_path".to_owned(),
+        }
+    }
+
     fn peer_of(stream: &OwnedFd, host: &Host) -> Self {
         let pid = getsockopt(stream, PeerCredentials).map(|peer| peer.pid());
         let Some(pid) = pid.ok().filter(|pid| *pid > 0) else { return Self::default() };
@@ -88,6 +101,15 @@ impl SocketListener {
         let name = crate::error::quoted(&String::from_utf8_lossy(&name));
         let engine = ENGINES.iter().find(|(program, _)| name.starts_with(program));
         Self { pid: Some(pid), engine: engine.map(|(_, engine)| *engine), name }
+    }
+}
+
+/// The name by which `install` calls an engine.
+pub(crate) fn name_for_install(engine: &str) -> &'static str {
+    match engine {
+        "CRI-O" => "crio",
+        "Docker" => "docker",
+        _ => "containerd",
     }
 }
 

@@ -179,6 +179,12 @@ pub fn ask(path: &Path) -> Option<Features> {
     Some(Features::from_answers(&version, &features))
 }
 
+/// The version that a program prints; `None` when it did not answer in time or named none.
+pub(crate) fn version(path: &Path) -> Option<(u32, u32, u32)> {
+    let said = output(path, "--version", Instant::now() + ANSWERS_WAIT)?;
+    Features::from_answers(&said, "").version
+}
+
 #[expect(clippy::disallowed_methods, reason = "the runtime is asked what it can do")]
 fn output(path: &Path, word: &str, deadline: Instant) -> Option<String> {
     let mut command = std::process::Command::new(path);

@@ -9,6 +9,7 @@ mod go;
 mod host;
 mod installed;
 mod live;
+mod own_nri;
 mod pods;
 mod recorder;
 

@@ -5,6 +5,7 @@
 
 mod escapes;
 mod next_step;
+mod own_nri;
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
@@ -59,7 +60,8 @@ impl Place {
         for (path, (_, text)) in tree(&case.join("before")) {
             if let Some(text) = text {
                 place.write(&path, &text);
-                place.mode(&path, 0o640);
+                let is_program = path.starts_with("usr/bin/");
+                place.mode(&path, if is_program { 0o755 } else { 0o640 });
             }
         }
         place
@@ -272,7 +274,8 @@ fn lines_of_ours_that_were_edited_are_neither_overwritten_nor_taken_out() {
         let place = Place::of(&case);
         let before = tree(place.root());
         place.install(&args);
-        for (path, text) in new_files(&before, &tree(place.root())) {
+        let new = new_files(&before, &tree(place.root())).into_iter();
+        for (path, text) in new.filter(|(_, text)| text.contains(PROGRAM)) {
             place.write(&path, &text.replace(PROGRAM, "/opt/mine"));
             for verb in ["install", "uninstall"] {
                 let said =

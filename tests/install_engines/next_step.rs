@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::Place;
 
 /// A host whose other checks are well.
-fn host() -> Place {
+pub(super) fn host() -> Place {
     let place = Place::new();
     for folder in ["sys/fs/cgroup", "plugins", "run"] {
         std::fs::create_dir_all(place.path(folder)).unwrap();
@@ -25,7 +25,7 @@ fn host() -> Place {
     place
 }
 
-fn nri(place: &Place, words: &[&str]) -> Value {
+pub(super) fn nri(place: &Place, words: &[&str]) -> Value {
     let mut command = place.command(&place.path("here.toml"));
     let output = command.arg("--json").args(words).output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr).into_owned();

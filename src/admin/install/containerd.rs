@@ -10,17 +10,21 @@
 use toml_edit::{Document, Item, TableLike};
 
 use super::edit::{self, at, text_at};
+use super::own_nri::{NriDecision, NriSetting};
 use super::plan::{EngineFile, Plan, Registration, Texts, overruled, taken};
 use crate::error::{Error, Result};
 
 /// The file that containerd reads.
 pub(super) const MAIN: &str = "/etc/containerd/config.toml";
 const DROP_IN: &str = "50-nri-runc.toml";
+/// What switches its own NRI off where nri-runc is registered with another engine.
+const NRI_DROP_IN: &str = "50-nri-runc-nri.toml";
 const SHIM: &str = "io.containerd.runc.v2";
 const ALL: [&str; 2] = ["*", "*/*"];
 const OLD_CRI: &str = "io.containerd.grpc.v1.cri";
 const NEW_CRI: &str = "io.containerd.cri.v1.runtime";
 const NRI: &str = "io.containerd.nri.v1.nri";
+const IS_OFF: [&str; 3] = ["plugins", NRI, "disable"];
 const CGROUP: &str = "SystemdCgroup";
 
 type Files = Vec<(String, Document<String>)>;
@@ -71,7 +75,6 @@ pub(super) fn plan(registration: &Registration, texts: &Texts) -> Result<Plan> {
     let version = configuration_version(main, &files)?;
     require_cri(&files)?;
     let cri = ["plugins", if version == 2 { OLD_CRI } else { NEW_CRI }, "containerd"];
-    note_own_nri(&mut plan, registration, version, &files);
     let default = last_setting(&files, &[&cri[..], &["default_runtime_name"]].concat());
     let default = default.and_then(|(_, item)| item.as_str()).unwrap_or("runc");
     let template =
@@ -92,13 +95,17 @@ pub(super) fn plan(registration: &Registration, texts: &Texts) -> Result<Plan> {
     let name = (registration.default && default != registration.name)
         .then(|| edit::string(&registration.name));
     let holder = last_setting(&files, &cri[..2]).map(|(path, _)| path.to_owned());
-    let folder = drop_in_path(main, texts).filter(|_| version >= 4 || holder.is_none());
+    let folder = drop_in_path(main, DROP_IN, texts).filter(|_| version >= 4 || holder.is_none());
+    let takes_over = registration.nri == NriDecision::TakeOver;
     if let (Some(path), None) = (folder, &written) {
         let mut new = format!("version = {version}\n\n{block}");
         if registration.default {
             let name = edit::string(&registration.name);
             new = edit::set(&path, &new, &cri, "default_runtime_name", &name)?;
             refuse_if_overruled(&files, &path, &cri)?;
+        }
+        if takes_over {
+            new.push_str(&nri_off(&path, &files, texts, &mut plan)?);
         }
         plan.own_file(texts, &path, new)?;
         return Ok(plan);
@@ -111,8 +118,78 @@ pub(super) fn plan(registration: &Registration, texts: &Texts) -> Result<Plan> {
     if written.is_none() {
         new = edit::append(&path, &new, &block)?;
     }
-    plan.files.insert(path, new);
+    plan.files.insert(path.clone(), new);
+    if takes_over {
+        edit_nri_off(&path, &files, texts, &mut plan)?;
+    }
     Ok(plan)
+}
+
+/// What the files say of containerd's own NRI.
+pub(super) fn nri_setting(main: &str, texts: &Texts) -> Result<NriSetting> {
+    let files = parse_in_order(main, texts)?;
+    let socket = last_setting(&files, &["plugins", NRI, "socket_path"]);
+    let socket = socket.and_then(|(_, item)| item.as_str()).filter(|path| !path.is_empty());
+    let version = files.first().and_then(|(_, file)| at(file.as_table(), &["version"]));
+    Ok(NriSetting {
+        is_on: is_nri_off(&files).map(|is_off| !is_off),
+        socket: socket.unwrap_or("/var/run/nri/nri.sock").to_owned(),
+        is_on_by_form: version.and_then(Item::as_integer).is_some_and(|version| version >= 3),
+    })
+}
+
+fn is_nri_off(files: &Files) -> Option<bool> {
+    let disabled = last_setting(files, &["disabled_plugins"]).and_then(|(_, list)| list.as_array());
+    if disabled.is_some_and(|list| list.iter().any(|name| name.as_str() == Some(NRI))) {
+        return Some(true);
+    }
+    last_setting(files, &IS_OFF).and_then(|(_, item)| item.as_bool())
+}
+
+/// Switches it off, where nothing else is registered with containerd.
+pub(super) fn plan_nri_off(main: &str, texts: &Texts, plan: &mut Plan) -> Result<()> {
+    let files = parse_in_order(main, texts)?;
+    if files.is_empty() || plan.text(texts, main).trim().is_empty() {
+        plan.files.insert(main.to_owned(), format!("version = 2\n{}", nri_table()));
+        return Ok(());
+    }
+    let Some(path) = drop_in_path(main, NRI_DROP_IN, texts) else {
+        return edit_nri_off(main, &files, texts, plan);
+    };
+    let version = configuration_version(main, &files)?;
+    match nri_off(&path, &files, texts, plan)? {
+        none if none.is_empty() => Ok(()),
+        table => plan.own_file(texts, &path, format!("version = {version}\n{table}")),
+    }
+}
+
+fn nri_table() -> String {
+    format!("\n{}\n  disable = true\n", edit::header(&["plugins", NRI]))
+}
+
+/// The text for our file `ours` that switches NRI off; a later file that has it on is edited.
+fn nri_off(ours: &str, files: &Files, texts: &Texts, plan: &mut Plan) -> Result<String> {
+    if is_nri_off(files) == Some(true) {
+        return Ok(String::new());
+    }
+    match last_setting(files, &IS_OFF) {
+        Some((later, _)) if is_later(later, ours) => {
+            edit_nri_off(later, files, texts, plan)?;
+            Ok(String::new())
+        }
+        Some(_) | None => Ok(nri_table()),
+    }
+}
+
+/// Switches it off in the last file that has its section, else in `path`.
+fn edit_nri_off(path: &str, files: &Files, texts: &Texts, plan: &mut Plan) -> Result<()> {
+    if is_nri_off(files) == Some(true) {
+        return Ok(());
+    }
+    let path = last_setting(files, &IS_OFF[..2]).map_or(path, |(holder, _)| holder);
+    let new = edit::set(path, &plan.text(texts, path), &IS_OFF[..2], "disable", "true")?;
+    plan.files.insert(path.to_owned(), new);
+    Ok(())
 }
 
 /// Where there is no configuration. Version 2 is what every containerd from 1.5 on reads.
@@ -125,13 +202,12 @@ fn plan_without_file(registration: &Registration, main: &str, is_there: bool) ->
         new =
             edit::set(main, &new, &cri, "default_runtime_name", &edit::string(&registration.name))?;
     }
+    if registration.nri == NriDecision::TakeOver {
+        new.push_str(&nri_table());
+    }
     plan.files.insert(main.to_owned(), new);
     let state = if is_there { "is empty" } else { "does not exist" };
     plan.notes.push(format!("{main} {state}; using containerd defaults"));
-    plan.notes.push(format!(
-        "containerd 2.0 and later serves NRI itself: there, add disable = true to \
-         [plugins.\"{NRI}\"]"
-    ));
     Ok(plan)
 }
 
@@ -195,17 +271,6 @@ fn require_cri(files: &Files) -> Result<()> {
             "{path} disables {name}: no pod would run with nri-runc"
         ))
         .hint("remove it from disabled_plugins; ctr, nerdctl and Docker need no registration with containerd")),
-    }
-}
-
-/// On from 2.0 on unless it is disabled, before that only where it is asked for.
-fn note_own_nri(plan: &mut Plan, registration: &Registration, version: i64, files: &Files) {
-    let said =
-        last_setting(files, &["plugins", NRI, "disable"]).and_then(|(_, item)| item.as_bool());
-    let socket = last_setting(files, &["plugins", NRI, "socket_path"]);
-    let socket = socket.and_then(|(_, item)| item.as_str()).unwrap_or("/var/run/nri/nri.sock");
-    if !said.unwrap_or(version == 2) && socket == registration.socket {
-        plan.clash("containerd", registration, &format!("disable = true in [plugins.\"{NRI}\"]"));
     }
 }
 
@@ -287,21 +352,25 @@ fn copied_settings(table: &dyn TableLike, but: &[&str]) -> Vec<String> {
 }
 
 /// Where a file of our own would be read.
-fn drop_in_path(main: &str, texts: &Texts) -> Option<String> {
+fn drop_in_path(main: &str, name: &str, texts: &Texts) -> Option<String> {
     sources(main, texts).into_iter().find_map(|source| match source {
-        EngineFile::Folder(folder, suffix) if DROP_IN.ends_with(&suffix) => {
-            Some(format!("{folder}/{DROP_IN}"))
+        EngineFile::Folder(folder, suffix) if name.ends_with(&suffix) => {
+            Some(format!("{folder}/{name}"))
         }
         EngineFile::Folder(..) | EngineFile::File(_) => None,
     })
 }
 
+/// Whether a file is read after one of ours in the same folder.
+fn is_later(path: &str, ours: &str) -> bool {
+    let folder = |path: &str| path.rsplit_once('/').map(|(folder, _)| folder.to_owned());
+    folder(path) == folder(ours) && path > ours
+}
+
 fn refuse_if_overruled(files: &Files, ours: &str, cri: &[&str]) -> Result<()> {
     let key = [cri, &["default_runtime_name"]].concat();
-    let in_folder = |path: &str| path.rsplit_once('/').map(|(folder, _)| folder.to_owned());
     for (path, document) in files {
-        let is_later = in_folder(path) == in_folder(ours) && path.as_str() > ours;
-        if is_later && text_at(document.as_table(), &key).is_some() {
+        if is_later(path, ours) && text_at(document.as_table(), &key).is_some() {
             return Err(overruled(path, "default_runtime_name"));
         }
     }

@@ -6,6 +6,7 @@
 use toml_edit::{Document, TableLike};
 
 use super::edit::{self, at, text_at};
+use super::own_nri::{NriDecision, NriSetting};
 use super::plan::{EngineFile, Plan, Registration, Texts, overruled, taken};
 use super::root::Root;
 use crate::error::Result;
@@ -13,7 +14,13 @@ use crate::error::Result;
 const MAIN: &str = "/etc/crio/crio.conf";
 const FOLDER: &str = "/etc/crio/crio.conf.d";
 const DROP_IN: &str = "/etc/crio/crio.conf.d/50-nri-runc.conf";
+/// What switches CRI-O's own NRI off where nri-runc is registered with another engine.
+const NRI_DROP_IN: &str = "/etc/crio/crio.conf.d/50-nri-runc-nri.conf";
 const RUNTIME: [&str; 2] = ["crio", "runtime"];
+const NRI: [&str; 2] = ["crio", "nri"];
+const IS_ON: &str = "enable_nri";
+
+type Files = Vec<(String, Document<String>)>;
 
 /// The main file, and the folder, whatever its files are called.
 pub(super) fn sources() -> Vec<EngineFile> {
@@ -76,11 +83,55 @@ pub(super) fn plan(registration: &Registration, texts: &Texts) -> Result<Plan> {
     if !is_written {
         text.push_str(&render_entry(registration, template));
     }
+    if registration.nri == NriDecision::TakeOver {
+        let off = nri_off(DROP_IN, &files, texts, &mut plan)?;
+        text.push_str(if text.is_empty() { off.trim_start() } else { &off });
+    }
     if !text.is_empty() {
         plan.own_file(texts, DROP_IN, text)?;
     }
-    note_own_nri(&mut plan, registration, &files);
     Ok(plan)
+}
+
+/// What the files say of CRI-O's own NRI.
+pub(super) fn nri_setting(texts: &Texts) -> Result<NriSetting> {
+    let files = parse_all(texts)?;
+    let nri = |key: &str| {
+        let keys = [&NRI[..], &[key]].concat();
+        files.iter().rev().find_map(|(_, file)| at(file.as_table(), &keys).cloned())
+    };
+    let socket = nri("nri_listen").and_then(|item| item.as_str().map(str::to_owned));
+    Ok(NriSetting {
+        is_on: nri(IS_ON).and_then(|item| item.as_bool()),
+        socket: socket.unwrap_or_else(|| "/var/run/nri/nri.sock".to_owned()),
+        is_on_by_form: false,
+    })
+}
+
+/// Switches it off, where nothing else is registered with CRI-O.
+pub(super) fn plan_nri_off(texts: &Texts, plan: &mut Plan) -> Result<()> {
+    let files: Files = parse_all(texts)?.into_iter().filter(|(p, _)| p != NRI_DROP_IN).collect();
+    let text = nri_off(NRI_DROP_IN, &files, texts, plan)?;
+    let text = text.trim_start().to_owned();
+    if text.is_empty() { Ok(()) } else { plan.own_file(texts, NRI_DROP_IN, text) }
+}
+
+/// The text for our file `ours` that switches NRI off; a later file that has it on is edited.
+fn nri_off(ours: &str, files: &Files, texts: &Texts, plan: &mut Plan) -> Result<String> {
+    let keys = [&NRI[..], &[IS_ON]].concat();
+    let last = files
+        .iter()
+        .rev()
+        .find_map(|(path, file)| Some((path.as_str(), at(file.as_table(), &keys)?.as_bool()?)));
+    match last {
+        Some((_, false)) => Ok(String::new()),
+        Some((later, true)) if later > ours => {
+            let text = edit::set(later, &plan.text(texts, later), &NRI, IS_ON, "false")?;
+            plan.files.insert(later.to_owned(), text);
+            Ok(String::new())
+        }
+        Some((_, true)) | None => Ok(format!("\n{}\n{IS_ON} = false\n", edit::header(&NRI))),
+    }
 }
 
 fn render_entry(registration: &Registration, template: Option<&dyn TableLike>) -> String {
@@ -101,25 +152,14 @@ fn render_entry(registration: &Registration, template: Option<&dyn TableLike>) -
 }
 
 /// All files but our own, in their order.
-fn parse_others(texts: &Texts) -> Result<Vec<(String, Document<String>)>> {
-    let main = texts.iter().filter(|(path, _)| *path == MAIN);
-    let rest = texts.iter().filter(|(path, _)| *path != MAIN && *path != DROP_IN);
-    main.chain(rest).map(|(path, text)| Ok((path.clone(), edit::parse(path, text)?))).collect()
+fn parse_others(texts: &Texts) -> Result<Files> {
+    Ok(parse_all(texts)?.into_iter().filter(|(path, _)| path != DROP_IN).collect())
 }
 
-/// On from 1.30 on, unless it is switched off.
-fn note_own_nri(
-    plan: &mut Plan,
-    registration: &Registration,
-    files: &[(String, Document<String>)],
-) {
-    let nri = |key: &str| {
-        files.iter().rev().find_map(|(_, file)| at(file.as_table(), &["crio", "nri", key]).cloned())
-    };
-    let is_on = nri("enable_nri").and_then(|item| item.as_bool()).unwrap_or(true);
-    let socket = nri("nri_listen");
-    let socket = socket.as_ref().and_then(|item| item.as_str());
-    if is_on && socket.unwrap_or("/var/run/nri/nri.sock") == registration.socket {
-        plan.clash("CRI-O (1.30 and later)", registration, "enable_nri = false in [crio.nri]");
-    }
+/// All files in their order.
+fn parse_all(texts: &Texts) -> Result<Files> {
+    let main = texts.iter().filter(|(path, _)| *path == MAIN);
+    let is_in = |path: &str| path.rsplit_once('/').is_some_and(|(folder, _)| folder == FOLDER);
+    let rest = texts.iter().filter(|(path, _)| is_in(path));
+    main.chain(rest).map(|(path, text)| Ok((path.clone(), edit::parse(path, text)?))).collect()
 }

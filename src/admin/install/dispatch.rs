@@ -2,6 +2,7 @@
 //! Chooses the file of this folder that plans for an engine. Pure.
 
 use super::engine::Engine;
+use super::own_nri::NriSetting;
 use super::plan::{EngineFile, Plan, Registration, Texts};
 use super::{containerd, crio, docker, podman};
 use crate::error::{Error, Result};
@@ -26,6 +27,39 @@ impl Engine {
             Self::Docker => docker::plan(registration, texts),
             Self::Podman => podman::plan(registration, texts),
             Self::Nerdctl => nerdctl(registration),
+        }
+    }
+
+    /// What its files say of its own NRI; `None` of an engine that has none.
+    pub(super) fn nri_setting(
+        self,
+        main: Option<&str>,
+        texts: &Texts,
+    ) -> Result<Option<NriSetting>> {
+        match self {
+            Self::Containerd => {
+                containerd::nri_setting(main.unwrap_or(containerd::MAIN), texts).map(Some)
+            }
+            Self::Crio => crio::nri_setting(texts).map(Some),
+            Self::Docker => docker::nri_setting(main.unwrap_or(docker::MAIN), texts).map(Some),
+            Self::Podman | Self::Nerdctl => Ok(None),
+        }
+    }
+
+    /// Adds what switches its own NRI off where nri-runc is registered with another engine.
+    pub(super) fn plan_nri_off(
+        self,
+        main: Option<&str>,
+        texts: &Texts,
+        plan: &mut Plan,
+    ) -> Result<()> {
+        match self {
+            Self::Containerd => {
+                containerd::plan_nri_off(main.unwrap_or(containerd::MAIN), texts, plan)
+            }
+            Self::Crio => crio::plan_nri_off(texts, plan),
+            Self::Docker => docker::plan_nri_off(main.unwrap_or(docker::MAIN), texts, plan),
+            Self::Podman | Self::Nerdctl => Ok(()),
         }
     }
 }

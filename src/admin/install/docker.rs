@@ -5,12 +5,16 @@
 
 use serde_json::{Value, json};
 
+use super::own_nri::{NriDecision, NriSetting};
 use super::plan::{Plan, Registration, Texts, taken};
 use crate::error::{Error, Result};
 use crate::spec::document::{DocumentError, SpecDocument};
 
 /// The file that dockerd reads.
 pub(super) const MAIN: &str = "/etc/docker/daemon.json";
+
+/// Where it says what becomes of Docker's own NRI.
+const NRI: &str = "nri-opts";
 
 /// What would have to be written.
 pub(super) fn plan(registration: &Registration, texts: &Texts) -> Result<Plan> {
@@ -21,10 +25,7 @@ pub(super) fn plan(registration: &Registration, texts: &Texts) -> Result<Plan> {
     }
     let mut plan = Plan::default();
     let text = texts.get(path).map_or("", String::as_str);
-    let unreadable = |error: DocumentError| {
-        let what = error.to_string().replace("config.json", path);
-        Error::new(what).hint("fix this file; nothing was changed")
-    };
+    let unreadable = |error| unreadable(path, &error);
     if text.trim().is_empty() {
         plan.files.insert(path.to_owned(), render_new_file(registration));
         return Ok(plan);
@@ -32,7 +33,6 @@ pub(super) fn plan(registration: &Registration, texts: &Texts) -> Result<Plan> {
     let mut document = SpecDocument::parse(text.as_bytes()).map_err(unreadable)?;
     let root = document.root();
     let before = root.value("default-runtime").map_err(unreadable)?;
-    let own_nri = root.value("nri-opts").map_err(unreadable)?.unwrap_or_default();
     let runtimes = root.map("runtimes").map_err(unreadable)?;
     let path_of = |runtime: &Value| runtime["path"].as_str().map(str::to_owned);
     let before = before.as_ref().and_then(Value::as_str).filter(|name| *name != registration.name);
@@ -53,14 +53,49 @@ pub(super) fn plan(registration: &Registration, texts: &Texts) -> Result<Plan> {
     {
         root.set("default-runtime", &json!(registration.name)).map_err(unreadable)?;
     }
-    let socket = own_nri["socket-path"].as_str().unwrap_or("/var/run/nri/nri.sock");
-    if own_nri["enable"] == true && socket == registration.socket {
-        plan.clash("Docker", registration, "\"enable\": false in \"nri-opts\"");
+    if registration.nri == NriDecision::TakeOver {
+        switch_nri_off(&mut document).map_err(unreadable)?;
     }
     let new = String::from_utf8(document.to_bytes());
     let new = new.map_err(|_not_text| Error::new(format!("{path} is not UTF-8 text")))?;
     plan.files.insert(path.to_owned(), new);
     Ok(plan)
+}
+
+fn unreadable(path: &str, error: &DocumentError) -> Error {
+    let what = error.to_string().replace("config.json", path);
+    Error::new(what).hint("fix this file; nothing was changed")
+}
+
+/// What the file says of Docker's own NRI, which is off unless it is asked for.
+pub(super) fn nri_setting(main: &str, texts: &Texts) -> Result<NriSetting> {
+    let unreadable = |error| unreadable(main, &error);
+    let text = texts.get(main).map_or("", String::as_str);
+    let mut nri = Value::Null;
+    if !text.trim().is_empty() {
+        let mut document = SpecDocument::parse(text.as_bytes()).map_err(unreadable)?;
+        nri = document.root().value(NRI).map_err(unreadable)?.unwrap_or_default();
+    }
+    let socket = nri["socket-path"].as_str().unwrap_or("/var/run/nri/nri.sock").to_owned();
+    Ok(NriSetting { is_on: nri["enable"].as_bool(), socket, is_on_by_form: false })
+}
+
+/// Switches it off, where nothing else is registered with Docker.
+pub(super) fn plan_nri_off(main: &str, texts: &Texts, plan: &mut Plan) -> Result<()> {
+    let unreadable = |error| unreadable(main, &error);
+    let text = plan.text(texts, main);
+    let mut document = SpecDocument::parse(text.as_bytes()).map_err(unreadable)?;
+    switch_nri_off(&mut document).map_err(unreadable)?;
+    let new = String::from_utf8(document.to_bytes());
+    let new = new.map_err(|_not_text| Error::new(format!("{main} is not UTF-8 text")))?;
+    plan.files.insert(main.to_owned(), new);
+    Ok(())
+}
+
+fn switch_nri_off(document: &mut SpecDocument<'_>) -> std::result::Result<(), DocumentError> {
+    let root = document.root();
+    let is_on = root.value(NRI)?.is_some_and(|nri| nri["enable"] == true);
+    if is_on { root.map(NRI)?.set("enable", &json!(false)) } else { Ok(()) }
 }
 
 fn require_same_entry(path: &str, there: &Value, registration: &Registration) -> Result<()> {

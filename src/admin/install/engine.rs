@@ -37,6 +37,31 @@ impl Engine {
         }
     }
 
+    /// The engine of this name.
+    pub(super) fn named(name: &str) -> Option<Self> {
+        ENGINES.into_iter().find(|engine| engine.name() == name)
+    }
+
+    /// Its name as people write it.
+    pub(super) fn title(self) -> &'static str {
+        match self {
+            Self::Containerd => "containerd",
+            Self::Crio => "CRI-O",
+            Self::Docker => "Docker",
+            Self::Podman => "Podman",
+            Self::Nerdctl => "nerdctl",
+        }
+    }
+
+    /// The version from which on it has NRI on by default; its name where there is none.
+    pub(super) fn first_with_nri(self) -> &'static str {
+        match self {
+            Self::Containerd => "containerd 2.0",
+            Self::Crio => "CRI-O 1.30",
+            Self::Docker | Self::Podman | Self::Nerdctl => self.title(),
+        }
+    }
+
     /// The programs by which an engine is known to be here.
     pub(super) fn programs(self) -> &'static [&'static str] {
         match self {

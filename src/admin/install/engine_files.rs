@@ -34,7 +34,8 @@ pub(super) fn read_all(root: &Root, engine: Engine, main: Option<&str>) -> Resul
     Ok(texts)
 }
 
-fn paths(root: &Root, source: &EngineFile) -> Vec<String> {
+/// The paths of those that are there, or of one file.
+pub(super) fn paths(root: &Root, source: &EngineFile) -> Vec<String> {
     match source {
         EngineFile::File(path) => vec![path.clone()],
         EngineFile::Folder(folder, suffix) => {

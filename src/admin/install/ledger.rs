@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::edit;
 use super::engine::Engine;
 use super::engine_files;
+use super::own_nri::NriDecision;
 use super::plan::Texts;
 use super::root::Root;
 use crate::error::{Error, Result};
@@ -52,6 +53,12 @@ pub(super) struct Ledger {
     pub(super) main: Option<String>,
     pub(super) files: Vec<LedgerFile>,
     pub(super) folders: Vec<String>,
+    /// What was decided about the engine's own NRI.
+    #[serde(default)]
+    pub(super) nri: NriDecision,
+    /// Other engines whose NRI was switched off, by name.
+    #[serde(default)]
+    pub(super) restarts: Vec<String>,
 }
 
 /// Where the record of an engine is.
@@ -70,7 +77,14 @@ impl Ledger {
             main,
             files: Vec::new(),
             folders: Vec::new(),
+            nri: NriDecision::default(),
+            restarts: Vec::new(),
         }
+    }
+
+    /// The other engines whose NRI was switched off.
+    pub(super) fn others(&self) -> Vec<Engine> {
+        self.restarts.iter().filter_map(|name| Engine::named(name)).collect()
     }
 
     /// Reads an engine's record.

@@ -6,22 +6,25 @@ use serde_json::json;
 
 use super::root::Root;
 use crate::config::Config;
-use crate::plugin::socket::listener_at;
+use crate::plugin::socket::{SocketListener, listener_at};
 
-/// What to know about it, where it is another process than the daemon.
-pub(super) fn describe(root: &Root, config: &Config) -> Option<String> {
+/// The one on the configured socket, where it is another process than the daemon.
+pub(super) fn find(root: &Root, config: &Config) -> Option<SocketListener> {
     let (path, _held_open) = root.socket(&config.socket_path.to_string_lossy()).ok()?;
     let listener = listener_at(&path, &root.processes())?;
     let pid = listener.pid?;
     let status = super::super::ask(config, &json!({"verb": "status"})).unwrap_or_default();
-    if status["pid"].as_i64() == Some(i64::from(pid)) {
-        return None;
-    }
-    let who = if listener.name.is_empty() { "that process" } else { &listener.name };
-    Some(format!(
-        "{listener} listens on {}: plugins connect to it, and nri-runc does not take that socket; \
-         disable its NRI and restart {who}, or set nri.socket_path and nri.plugin_path in \
-         /etc/nri-runc/config.toml",
+    (status["pid"].as_i64() != Some(i64::from(pid))).then_some(listener)
+}
+
+/// What to know about one that is not known to be an engine's NRI that stays on.
+pub(super) fn describe(listener: &SocketListener, config: &Config) -> String {
+    let remedy = match listener.engine {
+        Some(_) => "restart it if its NRI was switched off since",
+        None => "stop it, or set nri.socket_path and nri.plugin_path in /etc/nri-runc/config.toml",
+    };
+    format!(
+        "{listener} listens on {}: plugins connect to it, and nri-runc does not take that socket; {remedy}",
         config.socket_path.display()
-    ))
+    )
 }

@@ -2,7 +2,7 @@
 //! `nri-runc nri install ENGINE` registers nri-runc with an engine, and `uninstall` undoes that byte for
 //! byte. Changes are planned on texts (`plan`, one file per engine, `edit`), then written
 //! (`engine_files`) with an undo record (`ledger`). No engine is restarted, and manual changes are
-//! never overwritten.
+//! never overwritten. Where an engine serves NRI itself, `own_nri` asks for a decision first.
 
 mod containerd;
 mod crio;
@@ -13,26 +13,34 @@ mod engine;
 mod engine_files;
 mod ledger;
 mod listener;
+mod outcome;
+mod own_nri;
 mod plan;
 mod podman;
 mod root;
 mod running;
 mod state;
+mod unregister;
 mod users;
 
 use std::path::PathBuf;
 
 use clap::Args;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use self::engine::Engine;
 use self::ledger::{Ledger, LedgerFile};
+pub(super) use self::outcome::show;
+use self::outcome::{ResultDetails, result_document};
+use self::own_nri::{NriCandidate, NriDecision};
 use self::plan::{Plan, Registration, Texts};
 use self::root::Root;
 pub(super) use self::state::check_engines;
-use crate::config::Config;
+pub(super) use self::unregister::uninstall;
+use crate::config::{Config, Loaded};
 use crate::error::{Error, Result};
-use crate::text::{counted, printable, short_id};
+use crate::plugin::socket::SocketListener;
+use crate::text::counted;
 
 /// `install`.
 #[derive(Debug, Args)]
@@ -51,6 +59,18 @@ pub(super) struct Install {
     /// Engine's main configuration file (containerd and Docker only).
     #[arg(long, value_name = "FILE")]
     engine_config: Option<String>,
+    /// Switch the engine's own NRI off, so that plugins connect to nri-runc.
+    #[arg(long, conflicts_with = "beside")]
+    take_over_nri: bool,
+    /// Leave the engine's own NRI on; plugins of nri-runc connect to SOCKET.
+    #[arg(
+        long,
+        value_name = "SOCKET",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = own_nri::BESIDE_SOCKET
+    )]
+    beside: Option<String>,
     #[command(flatten)]
     common: Common,
 }
@@ -107,60 +127,118 @@ struct FileChange {
     new: Option<String>,
 }
 
-/// Registers with an engine; returns what was done as a document.
-pub(super) fn install(install: &Install, config: &Config) -> Result<Value> {
-    let root = install.common.root(config)?;
-    let engine = install.engine;
-    let registration = build_registration(install, config, &root)?;
-    let old = Ledger::load(&root, engine)?;
-    if let Some(old) = old.as_ref().filter(|old| old.main != registration.main) {
-        let main = old.main.as_deref().unwrap_or("its default file");
-        return Err(Error::new(format!(
-            "nri-runc is already registered with {} in {main}",
-            engine.name()
-        ))
-        .hint(format!("first: nri-runc nri uninstall {}", engine.name())));
+/// What is known before anything is planned.
+struct Situation {
+    root: Root,
+    engine: Engine,
+    old: Option<Ledger>,
+    registration: Registration,
+    listener: Option<SocketListener>,
+    candidates: Vec<NriCandidate>,
+    now: Texts,
+}
+
+impl Situation {
+    fn of(install: &Install, loaded: &Loaded) -> Result<Self> {
+        let root = install.common.root(&loaded.config)?;
+        let engine = install.engine;
+        let old = Ledger::load(&root, engine)?;
+        let registration = build_registration(install, loaded, &root, old.as_ref())?;
+        if let Some(old) = old.as_ref().filter(|old| old.main != registration.main) {
+            let main = old.main.as_deref().unwrap_or("its default file");
+            return Err(Error::new(format!(
+                "nri-runc is already registered with {} in {main}",
+                engine.name()
+            ))
+            .hint(format!("first: nri-runc nri uninstall {}", engine.name())));
+        }
+        let listener = listener::find(&root, &loaded.config);
+        let main = registration.main.as_deref();
+        let candidates = own_nri::candidates(engine, main, &root, listener.as_ref());
+        let now = own_nri::read_all(&root, &candidates)?;
+        Ok(Self { root, engine, old, registration, listener, candidates, now })
     }
-    let now = engine_files::read_all(&root, engine, registration.main.as_deref())?;
-    let plan_for_now = engine.plan(&registration, &now);
-    let removes_entry = old.as_ref().is_some_and(|old| old.default && !registration.default);
+
+    fn plan(&self, texts: &Texts) -> Result<Plan> {
+        own_nri::plan(self.engine, &self.registration, &self.candidates, texts)
+    }
+
+    /// Whether a handler's entry is replaced by less than was there.
+    fn removes_entry(&self) -> bool {
+        self.old.as_ref().is_some_and(|old| old.default && !self.registration.default)
+    }
+
+    /// The engine's texts without our changes.
+    fn base(&self) -> Result<Texts> {
+        let Some(old) = &self.old else { return Ok(self.now.clone()) };
+        let (base, unclear) = old.undone(&self.root, &self.now)?;
+        match unclear.first() {
+            Some(path) => Err(edited_since(path, Some(old))),
+            None => Ok(base),
+        }
+    }
+
+    /// What to know about other processes and containers.
+    fn notes(&self, config: &Config) -> Vec<String> {
+        let mut notes = own_nri::notes(&self.registration, &self.candidates, &self.now);
+        let is_open = self.registration.nri == NriDecision::Open;
+        let other = self.listener.as_ref().filter(|_| is_open);
+        notes.extend(other.map(|listener| listener::describe(listener, config)));
+        notes
+    }
+
+    fn note_users(&self, config: &Config) -> Option<String> {
+        let old = self.old.as_ref()?;
+        let now = &self.registration;
+        let is_renamed = old.name != now.name || old.binary != now.binary;
+        is_renamed.then(|| note_users(self.engine, old, &self.root, config)).flatten()
+    }
+
+    fn details(&self, dry: bool) -> ResultDetails {
+        ResultDetails {
+            dry,
+            removes_entry: self.removes_entry(),
+            restarts: self.old.as_ref().map(Ledger::others).unwrap_or_default(),
+            usage: usage(&self.registration, self.engine),
+        }
+    }
+}
+
+/// Registers with an engine; returns what was done as a document.
+pub(super) fn install(install: &Install, loaded: &Loaded) -> Result<Value> {
+    let config = &loaded.config;
+    let here = Situation::of(install, loaded)?;
+    let (engine, now, old) = (here.engine, &here.now, here.old.as_ref());
+    let mut details = here.details(install.common.dry_run);
+    let plan_for_now = here.plan(now);
+    let plan_for_now = if old.is_some() { plan_for_now } else { Ok(plan_for_now?) };
+    own_nri::require_decision(engine, &here.registration, &here.candidates, now)?;
     if let Ok(plan) = &plan_for_now
-        && !removes_entry
+        && !here.removes_entry()
         && plan.files.iter().all(|(path, text)| now.get(path) == Some(text))
     {
-        let notes = plan.notes.iter().cloned().chain(listener::describe(&root, config)).collect();
-        let dry = install.common.dry_run;
-        let details =
-            ResultDetails { dry, usage: usage(&registration, engine), removes_entry: false };
+        let notes = plan.notes.iter().cloned().chain(here.notes(config)).collect();
         return Ok(result_document(engine, "install", &[], notes, details));
     }
-    let (base, unclear) = match &old {
-        Some(old) => old.undone(&root, &now)?,
-        None => (now.clone(), Vec::new()),
-    };
-    if let Some(path) = unclear.first() {
-        return Err(edited_since(path, old.as_ref()));
-    }
-    let mut plan = if old.is_some() { engine.plan(&registration, &base)? } else { plan_for_now? };
-    plan.notes.extend(listener::describe(&root, config));
-    plan.notes.extend(old.as_ref().and_then(|old| {
-        let is_renamed = old.name != registration.name || old.binary != registration.binary;
-        is_renamed.then(|| note_users(engine, old, &root, config)).flatten()
-    }));
-    let changes = changes(&root, &now, &base, &plan, old.as_ref())?;
+    let base = here.base()?;
+    let mut plan = if old.is_some() { here.plan(&base)? } else { plan_for_now? };
+    plan.notes.extend(here.notes(config));
+    plan.notes.extend(here.note_users(config));
+    let changes = changes(&here.root, now, &base, &plan, old)?;
     if !install.common.dry_run {
-        let ledger = ledger_of(&registration, &root, &base, &plan, old.as_ref(), engine);
-        write(&root, engine, &ledger, old.as_ref(), &changes)?;
+        let ledger = ledger_of(&here.registration, &here.root, &base, &plan, old, engine);
+        write(&here.root, engine, &ledger, old, &changes)?;
     }
-    let details = ResultDetails {
-        dry: install.common.dry_run,
-        removes_entry,
-        usage: usage(&registration, engine),
-    };
+    details.restarts.extend(&plan.restarts);
     Ok(result_document(engine, "install", &changes, plan.notes, details))
 }
 
-fn build_registration(install: &Install, config: &Config, root: &Root) -> Result<Registration> {
+fn build_registration(
+    install: &Install,
+    loaded: &Loaded,
+    root: &Root,
+    old: Option<&Ledger>,
+) -> Result<Registration> {
     let name = install.name.clone();
     let is_plain = |c: u8| c.is_ascii_alphanumeric() || b"._-".contains(&c);
     if name.is_empty() || !name.bytes().all(is_plain) {
@@ -188,7 +266,8 @@ fn build_registration(install: &Install, config: &Config, root: &Root) -> Result
         binary,
         default: install.default,
         main: install.engine_config.clone(),
-        socket: config.socket_path.display().to_string(),
+        socket: loaded.config.socket_path.display().to_string(),
+        nri: own_nri::decision(install, loaded, old)?,
     })
 }
 
@@ -243,6 +322,8 @@ fn ledger_of(
         registration.default,
         registration.main.clone(),
     );
+    ledger.nri = registration.nri.clone();
+    ledger.restarts = plan.restarts.iter().map(|other| other.name().to_owned()).collect();
     ledger.folders = old.map_or_else(
         || engine_files::missing_folders(root, &ledger::path(engine)),
         |old| old.folders.clone(),
@@ -316,132 +397,6 @@ fn note_users(engine: Engine, old: &Ledger, root: &Root, config: &Config) -> Opt
     })
 }
 
-/// Refuses to unregister while containers would call a program that may soon be gone.
-fn still_used(ids: &[String], binary: &str, whole_ids: bool) -> Error {
-    let shown = ids.iter().map(|id| if whole_ids { id.as_str() } else { short_id(id) });
-    let list = shown.collect::<Vec<_>>().join(", ");
-    let verb = if ids.len() == 1 { "uses" } else { "use" };
-    Error::new(format!("{} still {verb} {binary}: {list}", counted(ids.len(), "container"))).hint(
-        "remove them first, or unregister with --force and keep the binary until they are removed",
-    )
-}
-
-/// Undoes a registration; returns what was done as a document. `whole_ids`: a refusal lists ids in
-/// full.
-pub(super) fn uninstall(uninstall: &Uninstall, config: &Config, whole_ids: bool) -> Result<Value> {
-    let root = uninstall.common.root(config)?;
-    let engine = uninstall.engine;
-    let Some(ledger) = Ledger::load(&root, engine)? else {
-        return Err(Error::new(format!("nri-runc is not registered with {}", engine.name()))
-            .hint("remove manual entries yourself"));
-    };
-    let users = users::list(engine, &ledger, &root, config);
-    if !users.is_empty() && !uninstall.force {
-        return Err(still_used(&users, &ledger.binary, whole_ids));
-    }
-    let now = engine_files::read_all(&root, engine, ledger.main.as_deref())?;
-    let (base, unclear) = ledger.undone(&root, &now)?;
-    if let Some(path) = unclear.first() {
-        return Err(edited_since(path, Some(&ledger)));
-    }
-    let changes = changes(&root, &now, &base, &Plan::default(), Some(&ledger))?;
-    let mut notes = Vec::new();
-    for file in &ledger.files {
-        let now = changes.iter().find(|change| change.path == file.path);
-        if now.is_some_and(|change| change.now != file.after) {
-            notes.push(format!(
-                "{} was edited since: only the lines that `install` added were removed",
-                file.path
-            ));
-        }
-    }
-    if !uninstall.common.dry_run {
-        put_all(&root, &changes)?;
-        engine_files::write_or_remove(&root, &ledger::path(engine), None)?;
-        engine_files::remove_folders(&root, &ledger.folders);
-        // The last record takes its folders with it; what install.sh recorded there stays.
-        root.remove_folder(ledger::FOLDER);
-        root.remove_folder("/var/lib/nri-runc");
-    }
-    if users.is_empty() {
-        notes.push(format!("keep {} until no container uses it", ledger.binary));
-    } else {
-        let (count, verb) =
-            (counted(users.len(), "container"), if users.len() == 1 { "uses" } else { "use" });
-        notes.push(format!("{count} still {verb} {}: keep it until then", ledger.binary));
-    }
-    let details =
-        ResultDetails { dry: uninstall.common.dry_run, removes_entry: true, usage: Vec::new() };
-    Ok(result_document(engine, "uninstall", &changes, notes, details))
-}
-
 fn usage(registration: &Registration, engine: Engine) -> Vec<String> {
     engine.usage(&registration.name, &registration.binary, registration.default)
-}
-
-/// The parts of the result other than files and notes.
-#[derive(Clone)]
-struct ResultDetails {
-    /// Nothing was changed.
-    dry: bool,
-    /// An entry was removed from the engine's configuration.
-    removes_entry: bool,
-    /// How containers use the handler from now on.
-    usage: Vec<String>,
-}
-
-/// The document that `--json` prints.
-fn result_document(
-    engine: Engine,
-    verb: &str,
-    changes: &[FileChange],
-    mut notes: Vec<String>,
-    ResultDetails { dry, removes_entry, usage }: ResultDetails,
-) -> Value {
-    let files = changes.iter().map(|change| {
-        let diff = edit::diff(&change.path, change.now.as_deref(), change.new.as_deref());
-        json!({"path": change.path, "diff": diff, "removed": change.new.is_none()})
-    });
-    let files: Vec<Value> = files.collect();
-    let next = if files.is_empty() { "" } else { engine.reload_command(removes_entry) };
-    if engine == Engine::Docker && removes_entry && !files.is_empty() {
-        notes.push(
-            "a reload keeps the runtime; dockerd exits if it was the default; a restart stops \
-             containers unless live-restore is set"
-                .to_owned(),
-        );
-    }
-    json!({
-        "engine": engine.name(), "verb": verb, "changed": !files.is_empty() && !dry,
-        "dry_run": dry, "files": files, "notes": notes, "next": next, "use": usage,
-    })
-}
-
-/// For people: the diff of a dry run as it is, else a line for each file.
-pub(super) fn show(document: &Value) -> String {
-    let mut text = String::new();
-    let is_dry = document["dry_run"] == true;
-    for file in document["files"].as_array().into_iter().flatten() {
-        let path = printable(file["path"].as_str().unwrap_or_default());
-        if is_dry {
-            text.push_str(file["diff"].as_str().unwrap_or_default());
-        } else {
-            let done = if file["removed"] == true { "removed" } else { "wrote" };
-            text.push_str(&format!("{done} {path}\n"));
-        }
-    }
-    if text.is_empty() {
-        text.push_str("nothing to change\n");
-    }
-    for note in document["notes"].as_array().into_iter().flatten() {
-        text.push_str(&format!("note: {}\n", printable(note.as_str().unwrap_or_default())));
-    }
-    match document["next"].as_str() {
-        Some(next) if !next.is_empty() && !is_dry => text.push_str(&format!("next: {next}\n")),
-        Some(_) | None => {}
-    }
-    for how in document["use"].as_array().into_iter().flatten().filter(|_| !is_dry) {
-        text.push_str(&format!("use:  {}\n", how.as_str().unwrap_or_default()));
-    }
-    text
 }

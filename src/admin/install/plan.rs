@@ -4,6 +4,8 @@
 
 use std::collections::BTreeMap;
 
+use super::engine::Engine;
+use super::own_nri::NriDecision;
 use crate::error::{Error, Result};
 
 /// The files that are there, by path.
@@ -31,6 +33,8 @@ pub(super) struct Registration {
     pub(super) main: Option<String>,
     /// Where our plugins connect.
     pub(super) socket: String,
+    /// What becomes of the engine's own NRI.
+    pub(super) nri: NriDecision,
 }
 
 /// What would be written, with notes for the operator.
@@ -40,6 +44,8 @@ pub(super) struct Plan {
     pub(super) files: Texts,
     /// Notes for the operator.
     pub(super) notes: Vec<String>,
+    /// Other engines whose files are changed too.
+    pub(super) restarts: Vec<Engine>,
 }
 
 impl Plan {
@@ -54,13 +60,9 @@ impl Plan {
         Ok(())
     }
 
-    /// Notes that the engine serves its own NRI on the configured plugin socket.
-    pub(super) fn clash(&mut self, who: &str, registration: &Registration, set: &str) {
-        self.notes.push(format!(
-            "{who} serves NRI itself on {}: plugins would connect to it, or run twice; set {set}, or set \
-             nri.socket_path and nri.plugin_path in /etc/nri-runc/config.toml",
-            registration.socket
-        ));
+    /// The text of a file as far as it is planned.
+    pub(super) fn text(&self, texts: &Texts, path: &str) -> String {
+        self.files.get(path).or_else(|| texts.get(path)).cloned().unwrap_or_default()
     }
 
     /// Notes that the engine's containers have used another runtime so far.

@@ -62,6 +62,16 @@ impl Root {
         }
     }
 
+    /// Whether nothing leaves it: an image, not this host.
+    pub(super) fn is_confined(&self) -> bool {
+        self.inside.is_some()
+    }
+
+    /// Where a path of this host is to be found.
+    pub(super) fn path(&self, path: &Path) -> PathBuf {
+        self.host.path(path)
+    }
+
     /// The path below the root; one that names the root too is not moved twice.
     fn relative(&self, path: &str) -> PathBuf {
         let path = self.host.path(path);

@@ -102,6 +102,36 @@ pub(super) fn unusual_file(engine: Engine, host: &Host) -> Option<String> {
     (file != usual).then_some(file)
 }
 
+/// The main file of this process of an engine, where it is not the usual one.
+pub(super) fn file_of(engine: Engine, pid: i32, host: &Host) -> Option<String> {
+    let pid = u32::try_from(pid).ok()?;
+    let process = Process { pid, words: procfs::command_line(host, pid) };
+    let (file, usual) = match engine {
+        Engine::Containerd => (config_of(&process), containerd::MAIN),
+        Engine::Docker => (Dockerd::of(&process.words)?.config_file, super::docker::MAIN),
+        Engine::Crio | Engine::Podman | Engine::Nerdctl => return None,
+    };
+    (file != usual).then_some(file)
+}
+
+/// The program of a running engine that reads the file `main`, or of any.
+pub(super) fn program(engine: Engine, main: Option<&str>, host: &Host) -> Option<String> {
+    let process = match engine {
+        Engine::Containerd => containerd_of(host, Some(main.unwrap_or(containerd::MAIN))),
+        Engine::Crio => sources::processes(host, &["crio"]).into_iter().next(),
+        Engine::Docker | Engine::Podman | Engine::Nerdctl => None,
+    }?;
+    let link = std::fs::read_link(host.path(format!("/proc/{}/exe", process.pid))).ok()?;
+    // One that was replaced since is the one that starts next.
+    let path = link.to_str()?.trim_end_matches(" (deleted)").to_owned();
+    Some(path)
+}
+
+/// Whether dockerd writes this file, for the containerd that it starts itself.
+pub(super) fn is_written_by_docker(file: &str) -> bool {
+    file.ends_with("/containerd/containerd.toml")
+}
+
 /// Whether a running engine may have this handler from its command line, which names the handler
 /// itself or, of CRI-O, other files than the usual ones.
 pub(super) fn may_be_from_flags(engine: Engine, name: &str, host: &Host) -> bool {
@@ -130,7 +160,7 @@ fn containerd_of(host: &Host, main: Option<&str>) -> Option<Process> {
     let mut all = sources::processes(host, &["containerd"]).into_iter();
     all.find(|its| match main {
         Some(main) => config_of(its) == main,
-        None => !config_of(its).ends_with("/containerd/containerd.toml"),
+        None => !is_written_by_docker(&config_of(its)),
     })
 }
 

@@ -10,6 +10,8 @@ use serde_json::{Value, json};
 use super::engine::{ENGINES, Engine};
 use super::engine_files;
 use super::ledger::Ledger;
+use super::listener;
+use super::own_nri::{self, NriCandidate, NriDecision};
 use super::plan::Registration;
 use super::root::Root;
 use super::running::{self, HandlerState};
@@ -35,6 +37,8 @@ struct EngineOnHost {
     engine: Engine,
     ledger: Option<Ledger>,
     handler: HandlerState,
+    /// The engines that may serve plugins themselves.
+    nri: Vec<NriCandidate>,
 }
 
 impl EngineOnHost {
@@ -45,6 +49,14 @@ impl EngineOnHost {
 
     fn name(&self) -> &str {
         self.ledger.as_ref().map_or(USUAL_NAME, |ledger| ledger.name.as_str())
+    }
+
+    /// Whether plugins would connect to an engine, so that `install` asks for a decision.
+    fn serves_nri(&self, config: &Config) -> bool {
+        let root = Root::of_host(config.host());
+        let texts = own_nri::read_all(&root, &self.nri).unwrap_or_default();
+        let socket = config.socket_path.display().to_string();
+        self.nri.iter().any(|its| its.serves(&socket, &texts).unwrap_or(false))
     }
 
     /// Whether containers can select nri-runc.
@@ -58,6 +70,7 @@ pub(in crate::admin) fn check_engines(config: &Config) -> EngineFindings {
     let host = config.host();
     let root = Root::of_host(host.clone());
     let mut found = EngineFindings::default();
+    let listener = listener::find(&root, config);
     let mut all = Vec::new();
     for engine in ENGINES {
         let ledger = match Ledger::load(&root, engine) {
@@ -76,12 +89,16 @@ pub(in crate::admin) fn check_engines(config: &Config) -> EngineFindings {
         let handler = running::query_handler(engine, name, main, &root, &host);
         let runs = !matches!(handler, HandlerState::NotRunning | HandlerState::ReadEachTime);
         if ledger.is_some() || is_installed || runs {
-            all.push(EngineOnHost { engine, ledger, handler });
+            let main = ledger
+                .as_ref()
+                .map_or_else(|| running::unusual_file(engine, &host), |ledger| ledger.main.clone());
+            let nri = own_nri::candidates(engine, main.as_deref(), &root, listener.as_ref());
+            all.push(EngineOnHost { engine, ledger, handler, nri });
         }
     }
     found.findings.extend(all.iter().map(|here| check_registration(here, &root, config)));
     found.findings.extend(check_runtimes(&all, config));
-    found.next_step = next_step(&all, &host);
+    found.next_step = next_step(&all, config);
     found
 }
 
@@ -127,30 +144,15 @@ fn check_registration(here: &EngineOnHost, root: &Root, config: &Config) -> Valu
         let detail = format!("{} is missing", ledger.binary);
         return finding(false, detail, "reinstall nri-runc at this path".to_owned());
     }
-    match is_unchanged(engine, ledger, root, config) {
+    match is_unchanged(here, ledger, root, config) {
         Ok(true) => {
             let default = if ledger.default { " (the default runtime)" } else { "" };
-            let detail = format!("as {}{default}", ledger.name);
-            let name = engine.name();
-            let reload = || engine.reload_command(false).to_owned();
-            match here.handler {
-                HandlerState::Known => {
-                    finding(true, format!("{detail}; {name} has loaded it"), String::new())
-                }
-                HandlerState::Unknown => finding(
-                    false,
-                    format!("{detail}; the running {name} has not loaded it yet"),
-                    reload(),
-                ),
-                HandlerState::NotRunning => {
-                    finding(true, format!("{detail}; {name} is not running"), String::new())
-                }
-                HandlerState::NoAnswer => {
-                    let detail = format!("{detail}; {name} is running but did not respond");
-                    finding(true, detail, String::new())
-                }
-                HandlerState::ReadEachTime => finding(true, detail, String::new()),
-            }
+            let nri = match nri_state(here, ledger, root, config) {
+                Ok(line) => line,
+                Err((detail, hint)) => return finding(false, detail, hint),
+            };
+            let (ok, detail, hint) = loaded(here, &format!("as {}{default}{nri}", ledger.name));
+            finding(ok, detail, hint)
         }
         Ok(false) => finding(
             false,
@@ -158,6 +160,55 @@ fn check_registration(here: &EngineOnHost, root: &Root, config: &Config) -> Valu
             reinstall,
         ),
         Err(error) => finding(false, error.to_string(), reinstall),
+    }
+}
+
+/// Whether the running engine has loaded the registration, with what was found so far.
+fn loaded(here: &EngineOnHost, detail: &str) -> (bool, String, String) {
+    let name = here.engine.name();
+    let (ok, more) = match here.handler {
+        HandlerState::Known => (true, format!("; {name} has loaded it")),
+        HandlerState::Unknown => (false, format!("; the running {name} has not loaded it yet")),
+        HandlerState::NotRunning => (true, format!("; {name} is not running")),
+        HandlerState::NoAnswer => (true, format!("; {name} is running but did not respond")),
+        HandlerState::ReadEachTime => (true, String::new()),
+    };
+    let hint = if ok { "" } else { here.engine.reload_command(false) };
+    (ok, format!("{detail}{more}"), hint.to_owned())
+}
+
+/// Whose plugins the engine's containers get, in a few words; why not nri-runc's, and the remedy.
+fn nri_state(
+    here: &EngineOnHost,
+    ledger: &Ledger,
+    root: &Root,
+    config: &Config,
+) -> std::result::Result<String, (String, String)> {
+    let title = here.engine.title();
+    let socket = config.socket_path.display().to_string();
+    match &ledger.nri {
+        NriDecision::Beside(socket) => Ok(format!(", beside {title}'s own NRI on {socket}")),
+        NriDecision::TakeOver => match here.nri.iter().find(|its| its.is_listening()) {
+            None => Ok(", instead of the engine's own NRI".to_owned()),
+            Some(its) => Err((
+                format!("{} still serves plugins on {socket}", its.title()),
+                its.engine.reload_command(true).to_owned(),
+            )),
+        },
+        NriDecision::Open => {
+            let texts = own_nri::read_all(root, &here.nri).unwrap_or_default();
+            let mut all = here.nri.iter();
+            match all.find(|its| its.serves(&socket, &texts).unwrap_or(false)) {
+                None => Ok(String::new()),
+                Some(its) => Err((
+                    format!("{} serves NRI itself on {socket}", its.title()),
+                    format!(
+                        "nri-runc nri install {} --take-over-nri, or with --beside",
+                        here.engine.name()
+                    ),
+                )),
+            }
+        }
     }
 }
 
@@ -204,14 +255,16 @@ fn check_runtimes(all: &[EngineOnHost], config: &Config) -> Vec<Value> {
 }
 
 /// What comes next: registering, starting or restarting the engine, or running a container.
-fn next_step(all: &[EngineOnHost], host: &Host) -> String {
+fn next_step(all: &[EngineOnHost], config: &Config) -> String {
+    let host = &config.host();
     let usable: Vec<&EngineOnHost> = all.iter().filter(|here| here.is_usable()).collect();
     if usable.is_empty() {
         let others = all.iter().filter(|here| here.engine != Engine::Nerdctl);
         let commands = others.map(|here| {
             let file = running::unusual_file(here.engine, host);
             let file = file.map(|file| format!(" --engine-config {file}")).unwrap_or_default();
-            format!("nri-runc nri install {}{file}", here.engine.name())
+            let decision = if here.serves_nri(config) { " --take-over-nri|--beside" } else { "" };
+            format!("nri-runc nri install {}{file}{decision}", here.engine.name())
         });
         let commands: Vec<String> = commands.collect();
         return match commands.join("; or ") {
@@ -238,15 +291,21 @@ fn next_step(all: &[EngineOnHost], host: &Host) -> String {
     format!("run a container: {}", uses.join("; or "))
 }
 
-fn is_unchanged(engine: Engine, ledger: &Ledger, root: &Root, config: &Config) -> Result<bool> {
+fn is_unchanged(
+    here: &EngineOnHost,
+    ledger: &Ledger,
+    root: &Root,
+    config: &Config,
+) -> Result<bool> {
     let registration = Registration {
         name: ledger.name.clone(),
         binary: ledger.binary.clone(),
         default: ledger.default,
         main: ledger.main.clone(),
         socket: config.socket_path.display().to_string(),
+        nri: ledger.nri.clone(),
     };
-    let now = engine_files::read_all(root, engine, ledger.main.as_deref())?;
-    let plan = engine.plan(&registration, &now)?;
+    let now = own_nri::read_all(root, &here.nri)?;
+    let plan = own_nri::plan(here.engine, &registration, &here.nri, &now)?;
     Ok(plan.files.iter().all(|(path, text)| now.get(path) == Some(text)))
 }

@@ -59,7 +59,11 @@ pub(crate) fn open(node: &Rc<Node>) {
             return;
         }
         Err(why) => {
-            warn!("plugins cannot connect: {why}");
+            let and = match &why {
+                NoPlugins::Taken(_) => ", and containers are created unchanged",
+                NoPlugins::SwitchedOff | NoPlugins::Failed(_) => "",
+            };
+            warn!("plugins cannot connect{and}: {why}");
             *slot.problem.borrow_mut() = Some(why);
         }
     }

@@ -13,7 +13,7 @@ pub fn clear(dir: &str, cgroup: &str) {
         }
         std::thread::sleep(std::time::Duration::from_millis(100));
     }
-    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let mounts = std::fs::read_to_string("/proc/thread-self/mountinfo").unwrap_or_default();
     for line in mounts.lines().rev() {
         let point = line.split(' ').nth(4).filter(|point| point.starts_with(dir));
         if let Some(point) = point {

@@ -1,0 +1,408 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The engines' own NRI: whether one serves plugins on the socket that is to be nri-runc's, by its
+//! files, its program and the process that listens there, and what the operator decides about it
+//! (decision D46). It writes nothing, and runs no program but a CRI-O that is asked for its version.
+
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use super::engine::Engine;
+use super::ledger::Ledger;
+use super::plan::{EngineFile, Plan, Registration, Texts};
+use super::root::Root;
+use super::{Install, edit, engine_files, running};
+use crate::config::{DEFAULT_DROP_INS, Loaded};
+use crate::error::{Error, Result};
+use crate::plugin::socket::SocketListener;
+use crate::runtime::features;
+
+/// Where nri-runc listens beside an engine's own NRI, unless another path is given.
+pub(super) const BESIDE_SOCKET: &str = "/var/run/nri/nri-runc.sock";
+
+/// Where its pre-installed plugins are then: the engine launches those of the usual folder.
+const BESIDE_PLUGINS: &str = "/opt/nri-runc/plugins";
+
+/// The longest path of a socket, without the byte that ends it (unix(7)).
+const LONGEST_SOCKET_PATH: usize = 107;
+
+/// The module that containerd's source has been since 2.0. Its functions name it in every program
+/// that is built from it, and 2.0 is the version from which on NRI is on by default.
+const CONTAINERD_2: &[u8] = b"github.com/containerd/containerd/v2/";
+
+/// The version of CRI-O from which on NRI is on by default.
+const CRIO_WITH_NRI: (u32, u32, u32) = (1, 30, 0);
+
+/// What becomes of an engine's own NRI.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum NriDecision {
+    /// Nobody decided: `install` refuses where an engine serves plugins.
+    #[default]
+    Open,
+    /// It is switched off.
+    TakeOver,
+    /// It stays on, and nri-runc listens on this socket.
+    Beside(String),
+}
+
+impl NriDecision {
+    /// What the options of `install` say.
+    ///
+    /// # Errors
+    /// Fails when the path cannot be that of a socket.
+    pub(super) fn of(takes_over: bool, beside: Option<&str>) -> Result<Self> {
+        let Some(socket) = beside else {
+            return Ok(if takes_over { Self::TakeOver } else { Self::Open });
+        };
+        let is_plain = !socket.chars().any(char::is_control) && !socket.ends_with('/');
+        if socket.starts_with('/') && is_plain && socket.len() <= LONGEST_SOCKET_PATH {
+            return Ok(Self::Beside(socket.to_owned()));
+        }
+        Err(Error::new(format!("{socket:?} cannot be the path of a socket")).hint(format!(
+            "give an absolute path of at most {LONGEST_SOCKET_PATH} bytes: --beside={BESIDE_SOCKET}"
+        )))
+    }
+}
+
+/// What an engine's files say of its own NRI.
+#[derive(Debug)]
+pub(super) struct NriSetting {
+    /// Whether it is on; `None` where no file says so.
+    pub(super) is_on: Option<bool>,
+    /// Where it listens.
+    pub(super) socket: String,
+    /// Whether only versions read these files that have it on by default.
+    pub(super) is_on_by_form: bool,
+}
+
+/// An engine whose own NRI may be on.
+#[derive(Debug)]
+pub(super) struct NriCandidate {
+    pub(super) engine: Engine,
+    /// Its main file, where it is not the usual one.
+    main: Option<String>,
+    /// Whether its program has NRI on unless a file says otherwise; `None` without a program.
+    is_on_by_default: Option<bool>,
+    /// Its process, where that listens on the socket now.
+    listener: Option<SocketListener>,
+}
+
+impl NriCandidate {
+    /// Whether it serves plugins on `socket` when it runs with these files.
+    pub(super) fn serves(&self, socket: &str, texts: &Texts) -> Result<bool> {
+        let Some(setting) = self.setting(texts)? else { return Ok(false) };
+        let by_program = || self.is_on_by_default.unwrap_or(setting.is_on_by_form);
+        let is_on = setting.is_on.unwrap_or_else(|| self.listener.is_some() || by_program());
+        Ok(is_on && is_same_place(&setting.socket, socket))
+    }
+
+    /// Whether neither its files nor a program show if it serves plugins on `socket`.
+    fn is_unknown(&self, socket: &str, texts: &Texts) -> bool {
+        let says_nothing = |setting: NriSetting| {
+            setting.is_on.is_none()
+                && !setting.is_on_by_form
+                && is_same_place(&setting.socket, socket)
+        };
+        self.is_on_by_default.is_none()
+            && self.engine != Engine::Docker
+            && self.setting(texts).ok().flatten().is_some_and(says_nothing)
+    }
+
+    /// Whether its process listens on the socket now.
+    pub(super) fn is_listening(&self) -> bool {
+        self.listener.is_some()
+    }
+
+    fn setting(&self, texts: &Texts) -> Result<Option<NriSetting>> {
+        self.engine.nri_setting(self.main.as_deref(), texts)
+    }
+
+    /// Its name, with its process where that is known.
+    pub(super) fn title(&self) -> String {
+        let listener = self.listener.as_ref().map(ToString::to_string);
+        listener.unwrap_or_else(|| self.engine.title().to_owned())
+    }
+
+    fn switch_off(&self, texts: &Texts, plan: &mut Plan) -> Result<()> {
+        let main = self.main.as_deref();
+        if let Some(main) = main.filter(|main| running::is_written_by_docker(main)) {
+            return Err(Error::new(format!("dockerd writes {main} anew at each start")).hint(
+                "install with --beside, or let dockerd use a containerd of your own (--containerd)",
+            ));
+        }
+        self.engine.plan_nri_off(main, texts, plan)?;
+        plan.restarts.push(self.engine);
+        Ok(())
+    }
+}
+
+/// `/var/run` is a link to `/run` wherever engines run.
+fn is_same_place(one: &str, other: &str) -> bool {
+    let plain = |path: &str| path.strip_prefix("/var").unwrap_or(path).to_owned();
+    one == other || (one.contains("/run/") && plain(one) == plain(other))
+}
+
+/// The engines to look at: the one to register with, the containerd below Docker and nerdctl, and
+/// the one that listens on the socket.
+pub(super) fn candidates(
+    engine: Engine,
+    main: Option<&str>,
+    root: &Root,
+    listener: Option<&SocketListener>,
+) -> Vec<NriCandidate> {
+    let host = root.processes();
+    let mut all = vec![(engine, main.map(str::to_owned))];
+    let has_containerd = || Engine::Containerd.programs().iter().any(|path| root.has_program(path));
+    if matches!(engine, Engine::Docker | Engine::Nerdctl) && has_containerd() {
+        let main = running::unusual_file(Engine::Containerd, &host);
+        all.push((Engine::Containerd, main.filter(|_| !root.is_confined())));
+    }
+    let listens = listener.and_then(|its| Some((its, Engine::named(its.engine_to_install()?)?)));
+    if let Some((its, engine)) = listens {
+        let main = its.pid.and_then(|pid| running::file_of(engine, pid, &host));
+        if !all.iter().any(|(other, its)| *other == engine && (*its == main || main.is_none())) {
+            all.push((engine, main));
+        }
+    }
+    let candidates = all.into_iter().map(|(engine, main)| NriCandidate {
+        engine,
+        is_on_by_default: is_on_by_default(engine, main.as_deref(), root),
+        listener: listens.filter(|(_, other)| *other == engine).map(|(its, _)| its.clone()),
+        main,
+    });
+    candidates.collect()
+}
+
+/// What the engine's program does where no file says anything.
+fn is_on_by_default(engine: Engine, main: Option<&str>, root: &Root) -> Option<bool> {
+    let runs = running::program(engine, main, &root.processes()).filter(|_| !root.is_confined());
+    let usual = engine.programs().iter().find(|path| root.has_program(path));
+    let path = runs.or_else(|| usual.map(|path| (*path).to_owned()))?;
+    match engine {
+        Engine::Containerd => {
+            let program = root.read(&path).ok().flatten()?;
+            Some(contains(&program, CONTAINERD_2))
+        }
+        Engine::Crio => {
+            // A program is run only from where packages put it, and never from an image.
+            let asked = usual.filter(|_| !root.is_confined());
+            let version = asked.and_then(|path| features::version(&root.path(Path::new(path))));
+            Some(version.is_none_or(|version| version >= CRIO_WITH_NRI))
+        }
+        Engine::Docker | Engine::Podman | Engine::Nerdctl => None,
+    }
+}
+
+fn contains(bytes: &[u8], wanted: &[u8]) -> bool {
+    // Wherever it stands, it covers one of the places that are looked at.
+    let mut places = (0..bytes.len()).step_by(wanted.len());
+    places.any(|at| {
+        let here = wanted.iter().enumerate().filter(|(_, byte)| bytes.get(at) == Some(byte));
+        let mut begins = here.filter_map(|(offset, _)| bytes.get(at.checked_sub(offset)?..));
+        begins.any(|from| from.starts_with(wanted))
+    })
+}
+
+/// All that the candidates read, and our own drop-ins.
+pub(super) fn read_all(root: &Root, candidates: &[NriCandidate]) -> Result<Texts> {
+    let mut texts = Texts::new();
+    for candidate in candidates {
+        texts.extend(engine_files::read_all(root, candidate.engine, candidate.main.as_deref())?);
+    }
+    let ours = EngineFile::Folder(DEFAULT_DROP_INS.to_owned(), ".toml".to_owned());
+    for path in engine_files::paths(root, &ours) {
+        if let Some(text) = engine_files::read(root, &path)? {
+            texts.insert(path, text);
+        }
+    }
+    Ok(texts)
+}
+
+/// Everything that a registration writes: the engine's files, and what was decided about NRI.
+pub(super) fn plan(
+    engine: Engine,
+    registration: &Registration,
+    candidates: &[NriCandidate],
+    texts: &Texts,
+) -> Result<Plan> {
+    let mut plan = engine.plan(registration, texts)?;
+    match &registration.nri {
+        NriDecision::Open => {}
+        NriDecision::TakeOver => {
+            let is_own =
+                |its: &&NriCandidate| its.engine == engine && its.main == registration.main;
+            for other in candidates.iter().filter(|candidate| !is_own(candidate)) {
+                if other.serves(&registration.socket, texts)? {
+                    other.switch_off(texts, &mut plan)?;
+                }
+            }
+        }
+        NriDecision::Beside(socket) => plan_beside(engine, socket, candidates, texts, &mut plan)?,
+    }
+    Ok(plan)
+}
+
+/// Another socket, and another folder of pre-installed plugins, in a drop-in of our own.
+fn plan_beside(
+    engine: Engine,
+    socket: &str,
+    candidates: &[NriCandidate],
+    texts: &Texts,
+    plan: &mut Plan,
+) -> Result<()> {
+    for candidate in candidates {
+        if candidate.serves(socket, texts)? {
+            let what = format!("{} serves NRI itself on {socket}", candidate.title());
+            return Err(Error::new(what).hint("give --beside another path"));
+        }
+    }
+    let path = format!("{DEFAULT_DROP_INS}/50-beside-{}.toml", engine.name());
+    for (later, text) in texts.iter().filter(|(other, _)| {
+        other.starts_with(DEFAULT_DROP_INS) && **other > path && !other.contains("/50-beside-")
+    }) {
+        let document = edit::parse(later, text)?;
+        if edit::at(document.as_table(), &["nri", "socket_path"]).is_some() {
+            return Err(Error::new(format!(
+                "{later} is read after {path}, and sets nri.socket_path"
+            ))
+            .hint("change it there, and install without --beside"));
+        }
+    }
+    let text = format!(
+        "# Written by `nri-runc nri install {} --beside`, removed by `nri-runc nri uninstall {}`.\n\
+         [nri]\nsocket_path = {}\nplugin_path = \"{BESIDE_PLUGINS}\"\n",
+        engine.name(),
+        engine.name(),
+        edit::string(socket)
+    );
+    plan.own_file(texts, &path, text)
+}
+
+/// What the options of `install` say about the engine's own NRI, else what was decided before.
+pub(super) fn decision(
+    install: &Install,
+    loaded: &Loaded,
+    old: Option<&Ledger>,
+) -> Result<NriDecision> {
+    let decision = NriDecision::of(install.take_over_nri, install.beside.as_deref())?;
+    let is_beside = matches!(decision, NriDecision::Beside(_));
+    if let Some(only) = loaded.only.as_ref().filter(|_| is_beside && install.common.root.is_none())
+    {
+        return Err(Error::new(format!(
+            "--beside writes to {DEFAULT_DROP_INS}, which is not read where {} is",
+            only.display()
+        ))
+        .hint("set nri.socket_path and nri.plugin_path in that file"));
+    }
+    match old {
+        Some(old) if decision == NriDecision::Open => Ok(old.nri.clone()),
+        Some(_) | None => Ok(decision),
+    }
+}
+
+/// Nothing is registered while an engine serves plugins and nobody decided what becomes of that.
+pub(super) fn require_decision(
+    engine: Engine,
+    registration: &Registration,
+    candidates: &[NriCandidate],
+    now: &Texts,
+) -> Result<()> {
+    if registration.nri != NriDecision::Open {
+        return Ok(());
+    }
+    for candidate in candidates {
+        if candidate.serves(&registration.socket, now)? {
+            return Err(undecided(engine, candidate, &registration.socket));
+        }
+    }
+    Ok(())
+}
+
+fn undecided(engine: Engine, owner: &NriCandidate, socket: &str) -> Error {
+    Error::new(format!(
+        "{} serves NRI itself on {socket}: plugins would connect to it, and nri-runc would pass every \
+         container through unchanged",
+        owner.title()
+    ))
+    .hint(format!(
+        "nothing was changed; add --take-over-nri, which switches the NRI of {} off, or --beside, \
+         which gives nri-runc a plugin socket of its own, {BESIDE_SOCKET}; `nri-runc nri uninstall {}` \
+         undoes either",
+        owner.engine.title(),
+        engine.name()
+    ))
+}
+
+/// What to know about the decision once it is carried out.
+pub(super) fn notes(
+    registration: &Registration,
+    candidates: &[NriCandidate],
+    texts: &Texts,
+) -> Vec<String> {
+    match &registration.nri {
+        NriDecision::Open => {
+            let socket = registration.socket.as_str();
+            let unknown = candidates.iter().filter(|its| its.is_unknown(socket, texts));
+            let note = |candidate: &NriCandidate| {
+                format!(
+                    "{} and later serves NRI itself: there, add --take-over-nri or --beside",
+                    candidate.engine.first_with_nri()
+                )
+            };
+            unknown.map(note).collect()
+        }
+        NriDecision::TakeOver => {
+            let serving = candidates.iter().filter(|candidate| candidate.listener.is_some());
+            let note = |candidate: &NriCandidate| {
+                format!("{} serves plugins until it is restarted", candidate.title())
+            };
+            serving.map(note).collect()
+        }
+        NriDecision::Beside(socket) => vec![format!(
+            "nri-runc serves plugins on {socket} and launches those in {BESIDE_PLUGINS}; a running \
+             daemon does so after: nri-runc nri restart"
+        )],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_module_path_is_found_wherever_it_stands_and_another_one_is_not() {
+        let begin = CONTAINERD_2.len();
+        for before in [0, 1, begin - 1, begin, begin + 1, 1000] {
+            let mut program = vec![b'g'; before];
+            program.extend(CONTAINERD_2);
+            assert!(contains(&program, CONTAINERD_2), "{before}");
+            program.pop();
+            assert!(!contains(&program, CONTAINERD_2), "{before}");
+        }
+        assert!(!contains(b"", CONTAINERD_2));
+        assert!(!contains(b"github.com/containerd/containerd/cmd", CONTAINERD_2));
+    }
+
+    #[test]
+    fn a_socket_is_the_same_by_either_name_of_its_folder() {
+        assert!(is_same_place("/run/nri/nri.sock", "/var/run/nri/nri.sock"));
+        assert!(is_same_place("/srv/nri.sock", "/srv/nri.sock"));
+        assert!(!is_same_place("/run/nri/nri.sock", "/run/nri/other.sock"));
+        assert!(!is_same_place("/var/lib/nri.sock", "/lib/nri.sock"));
+    }
+
+    #[test]
+    fn what_cannot_be_a_socket_is_refused() {
+        let long = format!("/{}", "x".repeat(LONGEST_SOCKET_PATH));
+        for path in ["nri.sock", "", "/run/nri/", "/run/a\nb", long.as_str()] {
+            let refused = NriDecision::of(false, Some(path)).unwrap_err().to_string();
+            assert!(refused.contains("cannot be the path of a socket"), "{refused}");
+        }
+        let longest = &long[..LONGEST_SOCKET_PATH];
+        assert_eq!(
+            NriDecision::of(false, Some(longest)).unwrap(),
+            NriDecision::Beside(longest.to_owned())
+        );
+    }
+}

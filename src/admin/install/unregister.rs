@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `uninstall`: the engine's files without our changes, unless containers still need us.
+
+use serde_json::Value;
+
+use super::engine::Engine;
+use super::ledger::{self, Ledger};
+use super::outcome::{ResultDetails, result_document};
+use super::own_nri::NriDecision;
+use super::plan::Plan;
+use super::{Uninstall, changes, edited_since, engine_files, put_all, users};
+use crate::config::Config;
+use crate::error::{Error, Result};
+use crate::text::{counted, short_id};
+
+/// Refuses to unregister while containers would call a program that may soon be gone.
+fn still_used(ids: &[String], binary: &str, whole_ids: bool) -> Error {
+    let shown = ids.iter().map(|id| if whole_ids { id.as_str() } else { short_id(id) });
+    let list = shown.collect::<Vec<_>>().join(", ");
+    let verb = if ids.len() == 1 { "uses" } else { "use" };
+    Error::new(format!("{} still {verb} {binary}: {list}", counted(ids.len(), "container"))).hint(
+        "remove them first, or unregister with --force and keep the binary until they are removed",
+    )
+}
+
+/// Undoes a registration; returns what was done as a document. `whole_ids`: a refusal lists ids in
+/// full.
+pub(in crate::admin) fn uninstall(
+    uninstall: &Uninstall,
+    config: &Config,
+    whole_ids: bool,
+) -> Result<Value> {
+    let root = uninstall.common.root(config)?;
+    let engine = uninstall.engine;
+    let Some(ledger) = Ledger::load(&root, engine)? else {
+        return Err(Error::new(format!("nri-runc is not registered with {}", engine.name()))
+            .hint("remove manual entries yourself"));
+    };
+    let users = users::list(engine, &ledger, &root, config);
+    if !users.is_empty() && !uninstall.force {
+        return Err(still_used(&users, &ledger.binary, whole_ids));
+    }
+    let now = engine_files::read_all(&root, engine, ledger.main.as_deref())?;
+    let (base, unclear) = ledger.undone(&root, &now)?;
+    if let Some(path) = unclear.first() {
+        return Err(edited_since(path, Some(&ledger)));
+    }
+    let changes = changes(&root, &now, &base, &Plan::default(), Some(&ledger))?;
+    let mut notes = Vec::new();
+    for file in &ledger.files {
+        let now = changes.iter().find(|change| change.path == file.path);
+        if now.is_some_and(|change| change.now != file.after) {
+            notes.push(format!(
+                "{} was edited since: only the lines that `install` added were removed",
+                file.path
+            ));
+        }
+    }
+    if !uninstall.common.dry_run {
+        put_all(&root, &changes)?;
+        engine_files::write_or_remove(&root, &ledger::path(engine), None)?;
+        engine_files::remove_folders(&root, &ledger.folders);
+        // The last record takes its folders with it; what install.sh recorded there stays.
+        root.remove_folder(ledger::FOLDER);
+        root.remove_folder("/var/lib/nri-runc");
+    }
+    if users.is_empty() {
+        notes.push(format!("keep {} until no container uses it", ledger.binary));
+    } else {
+        let (count, verb) =
+            (counted(users.len(), "container"), if users.len() == 1 { "uses" } else { "use" });
+        notes.push(format!("{count} still {verb} {}: keep it until then", ledger.binary));
+    }
+    notes.extend(note_nri(engine, &ledger));
+    let details = ResultDetails {
+        dry: uninstall.common.dry_run,
+        removes_entry: true,
+        restarts: ledger.others(),
+        usage: Vec::new(),
+    };
+    Ok(result_document(engine, "uninstall", &changes, notes, details))
+}
+
+/// Who serves plugins after `uninstall`.
+fn note_nri(engine: Engine, ledger: &Ledger) -> Option<String> {
+    match &ledger.nri {
+        NriDecision::Open => None,
+        NriDecision::TakeOver => {
+            let others = ledger.others();
+            let titles: Vec<&str> = others.iter().map(|other| other.title()).collect();
+            let who = if titles.is_empty() { engine.title() } else { &titles.join(" and ") };
+            Some(format!(
+                "{who} has its NRI as before once it is restarted; plugins that are connected to \
+                 nri-runc change over after: nri-runc nri stop"
+            ))
+        }
+        NriDecision::Beside(socket) => {
+            Some(format!("a running daemon listens on {socket} until: nri-runc nri restart"))
+        }
+    }
+}

@@ -1,0 +1,259 @@
+// SPDX-License-Identifier: Apache-2.0
+//! containerd 2.4.2 with the configuration that it prints as its default, whose own NRI is on: a
+//! plugin that knows nothing but the usual socket is containerd's, then ours after `install
+//! --take-over-nri`, then containerd's again after `uninstall`. Each time it adjusts a pod.
+//!
+//! The usual socket is in `/run/nri`, which is a mount of this test's own.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use nix::sched::{CloneFlags, unshare};
+use serde_json::Value;
+use test_support::cri::{self, Cri, container};
+use test_support::example::example;
+use test_support::{Started, skip, tools};
+
+use super::cgroup_file;
+use super::host::{self, Engine, Parts};
+
+const SOCKETS: &str = "/run/nri";
+/// How many pods a plugin may miss while it reconnects.
+const ATTEMPTS: u32 = 100;
+const CPU: &str = r#"{"cpu": {"shares": 512}}"#;
+
+/// An empty folder for the usual plugin socket, for this thread and what it starts.
+struct SocketFolder {
+    is_new: bool,
+}
+
+impl SocketFolder {
+    fn mount() -> Option<Self> {
+        if let Err(errno) = unshare(CloneFlags::CLONE_NEWNS) {
+            skip::setup_lacks(&format!("a mount namespace is refused: {errno}"));
+            return None;
+        }
+        let nothing = None::<&str>;
+        mount(nothing, "/", nothing, MsFlags::MS_REC | MsFlags::MS_PRIVATE, nothing).unwrap();
+        let is_new = std::fs::create_dir(SOCKETS).is_ok();
+        mount(Some("tmpfs"), SOCKETS, Some("tmpfs"), MsFlags::empty(), nothing).unwrap();
+        Some(Self { is_new })
+    }
+}
+
+impl Drop for SocketFolder {
+    fn drop(&mut self) {
+        let _or_with_its_namespace = umount2(SOCKETS, MntFlags::MNT_DETACH);
+        if self.is_new {
+            let _or_another_needs_it = std::fs::remove_dir(SOCKETS);
+        }
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "the engine and a plugin under test")]
+fn command(program: &Path) -> Command {
+    Command::new(program)
+}
+
+/// What containerd prints as its default, with folders of the test's own, no AppArmor, and the
+/// image and the limits of a machine without a registry.
+fn default_configuration(containerd: &Path, runc: &Path, dir: &Path) -> String {
+    let printed = command(&containerd.join("containerd")).args(["config", "default"]).output();
+    let mut text = String::from_utf8(printed.unwrap().stdout).unwrap();
+    let own = dir.display().to_string();
+    let own = own.trim_end_matches('/');
+    for (line, instead) in [
+        ("root = '/var/lib/containerd'", format!("root = '{own}/root'")),
+        ("state = '/run/containerd'", format!("state = '{own}/state'")),
+        ("disabled_plugins = []", "disabled_plugins = ['io.containerd.internal.v1.opt']".into()),
+        ("imports = ['/etc/containerd/", format!("imports = ['{own}/")),
+        ("'/run/containerd/containerd.sock'", format!("'{own}/containerd.sock'")),
+        ("'/run/containerd/containerd.sock.ttrpc'", format!("'{own}/containerd.sock.ttrpc'")),
+        ("snapshotter = 'overlayfs'", "snapshotter = 'native'".into()),
+        ("sandbox = 'registry.k8s.io/pause:3.10.2'", "sandbox = 'localhost/busybox:1'".into()),
+        ("disable_apparmor = false", "disable_apparmor = true".into()),
+        ("restrict_oom_score_adj = false", "restrict_oom_score_adj = true".into()),
+        ("BinaryName = ''", format!("BinaryName = '{}'", runc.display())),
+        ("Root = ''", format!("Root = '{own}/runc'")),
+        ("conf_dir = '/etc/cni/net.d'", format!("conf_dir = '{own}/cni'")),
+    ] {
+        assert!(text.contains(line), "{line} is not in the default:\n{text}");
+        text = text.replacen(line, &instead, 1);
+    }
+    assert!(text.contains("[plugins.'io.containerd.nri.v1.nri']\n    disable = false\n"));
+    text
+}
+
+/// containerd, and a host whose undo record is below a folder of the test's own.
+struct Node {
+    engine: Engine,
+    before: String,
+}
+
+impl Node {
+    fn start(containerd: &Path, tools: &Path, runc: &Path) -> Self {
+        let text = |dir: &Path| default_configuration(containerd, runc, dir);
+        let parts = Parts { tools, containerd, runc, configuration: Some(&text) };
+        let engine = Engine::of(&parts);
+        let root = engine.path("host");
+        std::fs::create_dir_all(root.join("var")).unwrap();
+        let link = |target: &str, name: &str| {
+            let _twice_the_same = std::os::unix::fs::symlink(target, root.join(name));
+        };
+        link("/run", "var/run");
+        link("/run", "run");
+        link("/proc", "proc");
+        for path in [engine.path(""), containerd.to_owned(), env!("CARGO_BIN_EXE_nri-runc").into()]
+        {
+            let first = path.components().nth(1).unwrap();
+            let target = Path::new("/").join(first);
+            link(&target.display().to_string(), &first.as_os_str().to_string_lossy());
+        }
+        // nri-runc is configured to use the usual socket, by saying nothing of it.
+        let config = std::fs::read_to_string(engine.path("nri-runc.toml")).unwrap();
+        let own = format!("socket_path = \"{}\"\n", engine.path("nri.sock").display());
+        assert!(config.contains(&own), "{config}");
+        let config = config.replace(&own, "");
+        let write = |name: &str, text: &str| {
+            nri_runc::testing::files::replace(&engine.path(name), text.as_bytes()).unwrap();
+        };
+        write("nri-runc.toml", &config);
+        let of_host = format!("[debug]\nhost_root = \"{}\"\n", root.display());
+        write("host.toml", &format!("{config}{of_host}"));
+        let before = std::fs::read_to_string(engine.path("containerd.toml")).unwrap();
+        Self { engine, before }
+    }
+
+    /// An admin verb on that host; what it prints, or its line.
+    fn nri(&self, words: &[&str]) -> Result<Value, String> {
+        let config = self.engine.path("host.toml").display().to_string();
+        let output = self.engine.nri(&[&["--config", config.as_str()], words].concat());
+        if output.status.success() || words == ["check"] {
+            return Ok(serde_json::from_slice(&output.stdout).unwrap());
+        }
+        Err(String::from_utf8_lossy(&output.stderr).into_owned())
+    }
+
+    fn install(&self, more: &[&str]) -> Result<Value, String> {
+        let main = self.engine.path("containerd.toml").display().to_string();
+        let words = ["install", "containerd", "--engine-config", main.as_str(), "--binary"];
+        self.nri(&[&words[..], &[env!("CARGO_BIN_EXE_nri-runc")], more].concat())
+    }
+
+    fn is_as_before(&self) -> bool {
+        let now = std::fs::read_to_string(self.engine.path("containerd.toml")).unwrap();
+        now == self.before
+            && !self.engine.path("conf.d").exists()
+            && !self.engine.path("host/var/lib").exists()
+    }
+
+    fn restart(&mut self) {
+        self.engine.containerd.stop();
+        self.engine.containerd.run();
+    }
+
+    /// A row of `check`.
+    fn checked(&self, name: &str) -> (bool, String) {
+        let all = self.nri(&["check"]).unwrap();
+        let row = all.as_array().unwrap().iter().find(|row| row["check"] == name).unwrap().clone();
+        (row["ok"] == true, format!("{} ({})", row["detail"], row["hint"]))
+    }
+
+    /// Runs a pod with this handler until the plugin has adjusted one, and removes it; what we
+    /// say of the changes of its container.
+    async fn adjusted(&self, cri: &mut Cri, name: &str, handler: &str) -> Result<Value, String> {
+        let mut attempt = 0;
+        loop {
+            let mut config = cri::pod(self.engine.cgroup(), &format!("{name}-{attempt}"));
+            config.annotations = [("resources.nri-runc.dev".to_owned(), CPU.to_owned())].into();
+            let pod = cri::run_pod_with(cri, config.clone(), handler).await;
+            let of_app = container("app", &["/bin/sleep", "1000"]);
+            let app = cri::create(cri, &pod, config, of_app).await;
+            cri::start(cri, &app).await.unwrap();
+            let shares = cgroup_file(&self.engine, "cpu", &app, "cpu.shares");
+            let explained = self.nri(&["explain", &app]);
+            cri::end_pod(cri, &pod).await;
+            if shares == "512" {
+                return explained;
+            }
+            let log = || self.engine.log_tail();
+            assert_eq!(shares, "1024", "neither the engine nor the plugin said that\n{}", log());
+            assert!(attempt < ATTEMPTS, "the plugin adjusted no pod\n{}", log());
+            tokio::time::sleep(std::time::Duration::from_millis(200)).await;
+            attempt += 1;
+        }
+    }
+}
+
+/// The sample that knows the usual socket alone, and comes back when it loses it.
+fn plugin(log: &Path) -> Started {
+    let mut command = command(&example("resource_defaults"));
+    let log = std::fs::File::options().create(true).append(true).open(log).unwrap();
+    command.arg("--reconnect").stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+    Started(command.spawn().unwrap())
+}
+
+fn parts() -> Option<(PathBuf, PathBuf, PathBuf)> {
+    let runc = tools::newer("runc-1.5.2")?.join("runc");
+    Some((tools::newer("containerd-2.4.2")?, host::tools()?, runc))
+}
+
+/// The engine serves the plugin, and we say so with the command; nothing is registered yet.
+fn is_refused_until_somebody_decides(node: &Node) {
+    let refusal = node.install(&[]).unwrap_err();
+    for words in ["containerd (process ", "serves NRI itself", "--take-over-nri", "--beside"] {
+        assert!(refusal.contains(words), "{words} is not in: {refusal}");
+    }
+    assert_eq!(refusal.lines().count(), 1, "{refusal}");
+    assert!(node.is_as_before(), "a refusal changed something");
+    let command = "nri-runc nri install containerd --take-over-nri";
+    let status = node.engine.admin(&["status"]);
+    assert_eq!(status["pass_through"], true);
+    assert!(status["plugin_socket"].as_str().unwrap().contains(command), "{status}");
+    let (is_well, row) = node.checked("plugin socket");
+    assert!(!is_well && row.contains(command) && row.contains("created unchanged"), "{row}");
+    let log = std::fs::read_to_string(node.engine.path("run/daemon.log")).unwrap();
+    assert_eq!(log.matches(command).count(), 1, "{log}");
+}
+
+#[tokio::test]
+async fn a_plugin_of_the_usual_socket_is_containerds_then_ours_then_containerds_again() {
+    let Some((containerd, tools, runc)) = parts() else { return };
+    let Some(_folder) = SocketFolder::mount() else { return };
+    let mut node = Node::start(&containerd, &tools, &runc);
+    let _plugin = plugin(&node.engine.path("plugin.log"));
+    let mut daemon = node.engine.start_daemon();
+    let mut cri = node.engine.client().await;
+    let said = node.adjusted(&mut cri, "native", "").await;
+    assert!(said.is_err(), "it was no container of ours: {said:?}");
+    is_refused_until_somebody_decides(&node);
+
+    let said = node.install(&["--take-over-nri"]).unwrap();
+    assert_eq!(
+        (&said["changed"], &said["next"]),
+        (&true.into(), &"systemctl restart containerd".into())
+    );
+    assert!(said["notes"].to_string().contains("serves plugins until it is restarted"), "{said}");
+    assert_eq!(node.install(&[]).unwrap()["changed"], false, "the decision was forgotten");
+    let (is_well, row) = node.checked("registered with containerd");
+    assert!(!is_well && row.contains("still serves plugins"), "{row}");
+    node.restart();
+    node.engine.wait_until("the plugin has come over", || {
+        node.engine.admin(&["plugins"])[0]["state"] == "synchronized"
+    });
+    let (is_well, row) = node.checked("registered with containerd");
+    assert!(is_well && row.contains("instead of the engine's own NRI"), "{row}");
+    let mut cri = node.engine.client().await;
+    let said = node.adjusted(&mut cri, "ours", "nri-runc").await.unwrap();
+    assert_eq!(said["changes"][0]["plugin"], "20-resource-defaults", "{said}");
+
+    node.engine
+        .wait_until("no container needs us", || node.nri(&["uninstall", "containerd"]).is_ok());
+    assert!(node.is_as_before(), "uninstall left something");
+    node.nri(&["stop"]).unwrap();
+    daemon.wait().unwrap();
+    node.restart();
+    let mut cri = node.engine.client().await;
+    let _none_of_ours = node.adjusted(&mut cri, "again", "").await;
+}

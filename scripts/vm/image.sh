@@ -14,7 +14,7 @@ found=$libraries/systemd:$libraries:$vm/root/lib/x86_64-linux-gnu
 rm -rf "$dir"
 mkdir -p "$dir/bin" "$dir/lib" "$dir/lib64" "$dir/guest/bin" "$dir/dev" "$dir/proc" "$dir/sys"
 cp "$tools/busybox" "$dir/bin/busybox"
-for applet in sh mount mkdir cp ln touch cat ip sync poweroff switch_root uname; do
+for applet in sh mount mkdir cp ln touch cat ip sync poweroff switch_root uname insmod; do
     ln -s busybox "$dir/bin/$applet"
 done
 cp scripts/vm/init "$dir/init"
@@ -35,6 +35,15 @@ put() {
 put "$tools/busybox" "$dir/guest/bin/busybox"
 put "$tools/runc" "$dir/guest/bin/runc"
 put "$vm/root/usr/bin/crun" "$dir/guest/bin/crun"
+# runc looks for CRIU in PATH, and CRIU asks the kernel about sockets and networks. In this order.
+put "$vm/root/usr/sbin/criu" "$dir/bin/criu"
+mkdir -p "$dir/modules"
+number=10
+for module in libcrc32c nfnetlink nf_tables tun veth \
+    inet_diag tcp_diag udp_diag unix_diag af_packet_diag netlink_diag; do
+    find "$vm/root/lib/modules" -name "$module.ko" -exec cp {} "$dir/modules/$number-$module.ko" \;
+    number=$((number + 1))
+done
 put "$binary" "$dir/guest/bin/nri-runc"
 put "$cases" "$dir/guest/cases"
 mkdir -p "$dir/lib/systemd" "$dir/etc/systemd/system"

@@ -1,6 +1,6 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# What the guest needs and this machine may lack, below target/vm: a kernel, qemu, crun, systemd.
+# What the guest needs and this machine may lack, below target/vm: a kernel, qemu, crun, CRIU, systemd.
 # Debian packages are downloaded and unpacked, never installed. Run again, it is quick.
 set -eu
 cd "$(dirname "$0")/../.."
@@ -29,7 +29,9 @@ get() {
 
 [ "$(uname -m)" = x86_64 ] || missing "a guest for $(uname -m)"
 mkdir -p "$vm"
-if [ ! -e "$vm/kernel.done" ] || [ ! -e "$vm/crun.done" ] || [ ! -e "$vm/systemd.done" ] ||
+wanted=
+for name in kernel crun criu systemd; do [ -e "$vm/$name.done" ] || wanted=yes; done
+if [ -n "$wanted" ] ||
     { [ ! -e "$vm/qemu.done" ] && ! command -v qemu-system-x86_64 >/dev/null; }; then
     command -v apt-get >/dev/null || missing "apt-get, to download a kernel and qemu"
     kernel=$(apt-cache depends linux-image-cloud-amd64 2>/dev/null | sed -n 's/.*Depends: //p' | head -n 1)
@@ -39,6 +41,10 @@ if [ ! -e "$vm/kernel.done" ] || [ ! -e "$vm/crun.done" ] || [ ! -e "$vm/systemd
     needs=$(with_needs crun)
     # shellcheck disable=SC2086
     get crun ${needs:-crun}
+    # Python is for a tool beside it.
+    needs=$(with_needs criu | grep -v python)
+    # shellcheck disable=SC2086
+    get criu ${needs:-criu}
     # These even where they are installed: the guest's are of one version.
     needs=$(for package in systemd dbus-daemon; do with_needs $package; done)
     needs=$(printf '%s\n' systemd libsystemd-shared dbus-daemon $needs | sort -u)

@@ -4,6 +4,7 @@
 //! those of v2 alone, which `make vm` has.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod checkpoint;
 mod classes;
 mod evictions;
 mod fields;

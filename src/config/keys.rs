@@ -166,6 +166,7 @@ keys! {
     "autostart" = "true", "Start the daemon on demand, with the first container. Set to false if a service manager runs it.", |c, _, v| c.autostart = read_bool(v)?;
     "exempt_namespaces" = "[\"kube-system\"]", "Pods in these namespaces are created even if a required plugin is missing or the daemon is unavailable.", |c, _, v| c.exempt_namespaces = read_strings(v)?;
     "exempt_by_annotation" = "false", "Let annotations and labels place a pod in one of `exempt_namespaces`: `nri-runc.dev/pod-namespace` on engines without pods, Kubernetes annotations on unknown engines. Anyone who can set them can then exempt a pod.", |c, _, v| c.exempt_by_annotation = read_bool(v)?;
+    "defaults.namespace" = "\"\"", "Namespace of pods on engines without namespaces (Docker, Podman, ctr, plain bundles), as plugins see it. Empty: the engine's name. It never exempts a pod (`exempt_namespaces`).", |c, _, v| c.default_namespace = read_string(v)?;
     "run_dir" = "\"/run/nri-runc\"", "Directory for the daemon socket, its lock and its state.", |c, _, v| c.run_dir = read_path(v)?;
     "runtime_roots" = "[]", "Runtime state directories (`*` matches part of a name) in which nri-runc created every container. If the run directory is lost, all containers in them are recovered, not only those whose engine names nri-runc as their runtime.", |c, _, v| c.runtime_roots = read_paths(v)?;
     "runtime_name" = "\"nri-runc\"", "Runtime name reported to plugins.", |c, _, v| c.runtime_name = read_string(v)?;

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Names of the RDT and block I/O classes that containerd and CRI-O gave a container. The engines
+//! Names of the RDT and block I/O classes that an engine gave a container. containerd and CRI-O
 //! take a name from annotations and write only what it stands for into the document, so a name is
 //! believed only where the document shows its effect: a pod may ask for what its node does not
-//! have. What a class that a plugin names stands for belongs to `src/resolve`.
+//! have. Elsewhere the document itself names the RDT class (`ctr run --rdt-class`), and no engine
+//! has block I/O classes. What a class that a plugin names stands for belongs to `src/resolve`.
 
-use super::{Document, Facts};
+use super::{Document, EngineKind, Facts};
 
 /// Asks for the container itself, for one container of the pod, for all of them: in that order.
 fn asked_for(facts: &Facts, document: &Document<'_>, kind: &str) -> Option<String> {
@@ -20,6 +21,11 @@ fn asked_for(facts: &Facts, document: &Document<'_>, kind: &str) -> Option<Strin
 
 /// Fills in the names.
 pub(super) fn fill_in(facts: &mut Facts, document: &Document<'_>) {
+    if !matches!(facts.engine.kind, EngineKind::ContainerdCri | EngineKind::Crio) {
+        let class = document.clos.filter(|class| !class.is_empty());
+        facts.container.rdt_class = class.map(ToOwned::to_owned);
+        return;
+    }
     let rdt = asked_for(facts, document, "rdt");
     let blockio = asked_for(facts, document, "blockio");
     facts.container.rdt_class = rdt.filter(|class| document.clos == Some(class));
@@ -32,6 +38,15 @@ mod tests {
     use super::*;
 
     fn told(clos: Option<&str>, limits_block_io: bool, pod: &[(&str, &str)]) -> Facts {
+        told_by(EngineKind::ContainerdCri, clos, limits_block_io, pod)
+    }
+
+    fn told_by(
+        kind: EngineKind,
+        clos: Option<&str>,
+        limits_block_io: bool,
+        pod: &[(&str, &str)],
+    ) -> Facts {
         let call =
             CallerInfo { id: "c1", bundle: "", parent: &[], grandparent: &[], variables: &[] };
         let annotations = Default::default();
@@ -46,6 +61,7 @@ mod tests {
             has_seccomp: false,
         };
         let mut facts = Facts::alone(detect(&call, &document), &call);
+        facts.engine.kind = kind;
         let pairs = pod.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
         facts.pod.annotations = pairs.collect();
         fill_in(&mut facts, &document);
@@ -77,6 +93,17 @@ mod tests {
         for clos in [None, Some("bronze")] {
             let facts = told(clos, false, &asked);
             assert_eq!((facts.container.rdt_class, facts.container.blockio_class), (None, None));
+        }
+    }
+
+    #[test]
+    fn without_a_cri_the_document_names_the_class_and_annotations_do_not() {
+        let asked = [("rdt.resources.beta.kubernetes.io/pod", "gold")];
+        for kind in [EngineKind::Containerd, EngineKind::Plain, EngineKind::Docker] {
+            let class = |clos| told_by(kind, clos, true, &asked).container;
+            assert_eq!(class(Some("silver")).rdt_class.as_deref(), Some("silver"), "{kind:?}");
+            assert_eq!((class(Some("")).rdt_class, class(None).rdt_class), (None, None));
+            assert_eq!(class(Some("silver")).blockio_class, None, "{kind:?}");
         }
     }
 }

@@ -42,7 +42,7 @@ pub(super) fn query(call: &CallerInfo<'_>, ids: Vec<String>) -> Option<StoreQuer
     let socket = socket.or_else(|| ttrpc.map(ToOwned::to_owned));
     let socket = socket.unwrap_or_else(|| DEFAULT_SOCKET.to_owned());
     let socket = socket.strip_prefix("unix://").map(ToOwned::to_owned).unwrap_or(socket);
-    Some(StoreQuery { socket, namespace, ids })
+    Some(StoreQuery { socket, namespace, ids, with_images: false })
 }
 
 /// The namespace in which containerd keeps the container of this bundle.

@@ -14,7 +14,10 @@ pub(super) const NERDCTL_NAMESPACE: &str = "nerdctl/namespace";
 const NERDCTL_NAME: &str = "nerdctl/name";
 
 pub(super) fn wanted(call: &CallerInfo<'_>) -> Wanted {
-    let store = containerd::query(call, vec![call.id.to_owned()]);
+    let mut store = containerd::query(call, vec![call.id.to_owned()]);
+    if let Some(query) = &mut store {
+        query.with_images = true;
+    }
     Wanted { files: Vec::new(), store }
 }
 
@@ -34,11 +37,16 @@ pub(super) fn facts(
             facts.pod.labels = record.labels.clone();
             own::note_labels(&mut facts, &record.labels, document);
             let name = record.image.clone();
-            facts.container.image = (!name.is_empty()).then(|| Image { name, ..Image::default() });
+            let digest = record.image_digest.clone();
+            facts.container.image =
+                (!name.is_empty()).then(|| Image { name, digest, ..Image::default() });
+            // As the client named it: the OCI runtime, else the shim.
+            let named = [&record.binary, &record.runtime].into_iter().find(|name| !name.is_empty());
+            facts.pod.runtime_handler = named.cloned().unwrap_or_default();
         }
         None => {
             let why = found.store_problem.as_deref().unwrap_or("it has no record of it");
-            facts.missing.push(format!("containerd did not say labels and image: {why}"));
+            facts.missing.push(format!("containerd did not say labels, image and runtime: {why}"));
         }
     }
     if is_nerdctl {

@@ -68,6 +68,11 @@ impl EngineKind {
         matches!(self, Self::ContainerdCri | Self::Containerd | Self::Nerdctl | Self::Docker)
     }
 
+    /// Whether it has pods of its own, with namespace, process and addresses.
+    pub fn has_pods(self) -> bool {
+        matches!(self, Self::ContainerdCri | Self::Crio | Self::Isulad | Self::Kubernetes)
+    }
+
     /// Whether it never uses a container's id again, as a restart by Docker or Podman does.
     pub fn uses_ids_once(self) -> bool {
         matches!(self, Self::ContainerdCri | Self::Crio | Self::Kubernetes)

@@ -18,6 +18,9 @@ use super::{
 const CONFIG: &str = "config.v2.json";
 const HOST_CONFIG: &str = "hostconfig.json";
 
+/// The driver of device requests whose ids are names of CDI devices (Docker 25 and later).
+const CDI_DRIVER: &str = "cdi";
+
 /// The files that Docker makes for each container and mounts into it, by what they are mounted on.
 const OWN_MOUNTS: [(&str, &str); 3] =
     [("/etc/resolv.conf", "resolv.conf"), ("/etc/hostname", "hostname"), ("/etc/hosts", "hosts")];
@@ -86,7 +89,42 @@ pub(super) fn wanted_more(
 ) -> Wanted {
     let Some((root, config)) = record(call, document, found) else { return Wanted::default() };
     let (configs, manifests) = image_files(root, &config, found);
-    Wanted { files: [configs, manifests].concat(), store: None }
+    let repositories = repositories(root, &config).into_iter().collect();
+    Wanted { files: [configs, manifests, repositories].concat(), store: None }
+}
+
+/// Where Docker's own store keeps the names and manifest digests of its images.
+fn repositories(root: &str, config: &Value) -> Option<String> {
+    let driver = text(config, "/Driver").filter(|driver| is_id(driver))?;
+    Some(format!("{root}/image/{driver}/repositories.json"))
+}
+
+/// The digest of the image's manifest: containerd's store names it beside the container, Docker's
+/// own among the names of the image, of which the one that was asked for counts first.
+fn manifest_digest(root: &str, config: &Value, found: &FetchedFacts) -> Option<String> {
+    if let Some(named) = text(config, "/ImageManifest/digest") {
+        return Some(named);
+    }
+    let image = text(config, "/Image")?;
+    let all = found.json(&repositories(root, config)?)?;
+    let asked = text(config, "/Config/Image").unwrap_or_default();
+    let names = all["Repositories"].as_object()?.values().filter_map(Value::as_object).flatten();
+    let digests =
+        names.filter(|(_, id)| **id == image).filter_map(|(name, _)| name.split_once('@'));
+    let digests: Vec<(&str, &str)> = digests.collect();
+    let own = digests.iter().find(|(repository, _)| *repository == repository_of(&asked));
+    own.or(digests.first()).map(|(_, digest)| (*digest).to_owned())
+}
+
+/// The repository of an image's name, as Docker shortens it.
+fn repository_of(name: &str) -> &str {
+    let name = name.split('@').next().unwrap_or_default();
+    let name = match name.rsplit_once(':') {
+        Some((repository, tag)) if !tag.contains('/') => repository,
+        _ => name,
+    };
+    let short = name.strip_prefix("docker.io/library/");
+    short.or_else(|| name.strip_prefix("docker.io/")).unwrap_or(name)
 }
 
 /// Where the configuration of the image may be, and the manifest that leads there.
@@ -143,8 +181,8 @@ pub(super) fn facts(
         let labels = texts(config.pointer("/Config/Labels"));
         facts.container.image = text(&config, "/Config/Image").map(|name| Image {
             name,
+            digest: manifest_digest(root, &config, found).unwrap_or_default(),
             config_digest: digest(&text(&config, "/Image").unwrap_or_default()),
-            ..Image::default()
         });
         let images = images_labels(root, &config, found);
         said.extend(own::of_operator(&mut facts, "label", &labels, images.as_ref()));
@@ -153,6 +191,7 @@ pub(super) fn facts(
         if let Some(host) = path(call, root, HOST_CONFIG).and_then(|path| found.json(&path)) {
             facts.pod.runtime_handler = text(&host, "/Runtime").unwrap_or_default();
             facts.container.seccomp = seccomp(&host, document.has_seccomp);
+            facts.container.cdi_devices = cdi_devices(&host);
         }
     } else {
         facts.missing.push(what_is_missing(found));
@@ -175,6 +214,14 @@ fn what_is_missing(found: &FetchedFacts) -> String {
     )
 }
 
+/// Names of the CDI devices of `--device VENDOR/CLASS=NAME`.
+fn cdi_devices(host: &Value) -> Vec<String> {
+    let requests = host["DeviceRequests"].as_array().into_iter().flatten();
+    let requests = requests.filter(|request| request["Driver"] == CDI_DRIVER);
+    let names = requests.filter_map(|request| request["DeviceIDs"].as_array()).flatten();
+    names.filter_map(Value::as_str).map(ToOwned::to_owned).collect()
+}
+
 /// Docker keeps the content of a profile that the user names, not its name.
 fn seccomp(host: &Value, has_filter: bool) -> Option<SeccompProfile> {
     let said = host["SecurityOpt"].as_array().into_iter().flatten().filter_map(Value::as_str);
@@ -182,7 +229,7 @@ fn seccomp(host: &Value, has_filter: bool) -> Option<SeccompProfile> {
     match named.next_back() {
         _ if !has_filter => Some(SeccompProfile::Unconfined),
         None | Some("builtin") => Some(SeccompProfile::RuntimeDefault),
-        Some(_content) => None,
+        Some(_content) => Some(SeccompProfile::Localhost(String::new())),
     }
 }
 
@@ -255,9 +302,47 @@ mod tests {
         assert_eq!(told(&[], true), default);
         assert_eq!(seccomp(&json!({"SecurityOpt": null}), true), default);
         assert_eq!(told(&["label=disable", "seccomp=builtin"], true), default);
-        assert_eq!(told(&["no-new-privileges", "seccomp={\"defaultAction\":1}"], true), None);
+        let own = Some(SeccompProfile::Localhost(String::new()));
+        assert_eq!(told(&["no-new-privileges", "seccomp={\"defaultAction\":1}"], true), own);
         for said in [&["seccomp=unconfined"][..], &["seccomp:unconfined"], &[]] {
             assert_eq!(told(said, false), Some(SeccompProfile::Unconfined), "{said:?}");
         }
+    }
+
+    #[test]
+    fn only_requests_of_the_cdi_driver_name_cdi_devices() {
+        let told = |requests| cdi_devices(&json!({"DeviceRequests": requests}));
+        let cdi = json!([
+            {"Driver": "nvidia", "Count": -1, "DeviceIDs": null, "Capabilities": [["gpu"]]},
+            {"Driver": "cdi", "Count": 0, "DeviceIDs": ["vendor.com/class=one", "b.com/c=all"]},
+        ]);
+        assert_eq!(told(cdi), ["vendor.com/class=one", "b.com/c=all"]);
+        for odd in [json!(null), json!([{"Driver": "cdi"}]), json!([7]), json!({"Driver": "cdi"})] {
+            assert_eq!(told(odd), [""; 0]);
+        }
+    }
+
+    #[test]
+    fn an_image_has_the_digest_under_the_name_that_was_asked_for() {
+        let names = json!({"Repositories": {
+            "mirror.local:5000/web": {"mirror.local:5000/web@sha256:aa": "sha256:cf59"},
+            "shop/web": {"shop/web:1": "sha256:cf59", "shop/web@sha256:bb": "sha256:cf59",
+                "shop/web@sha256:cc": "sha256:0000"},
+        }});
+        let files = [("/d/image/overlay2/repositories.json".to_owned(), names.to_string().into())];
+        let found = FetchedFacts { files: files.into(), ..FetchedFacts::default() };
+        let told = |name: &str, image: &str| {
+            let config = json!({"Driver": "overlay2", "Image": image, "Config": {"Image": name}});
+            manifest_digest("/d", &config, &found)
+        };
+        for name in ["shop/web:1", "docker.io/shop/web", "shop/web@sha256:bb"] {
+            assert_eq!(told(name, "sha256:cf59").as_deref(), Some("sha256:bb"), "{name}");
+        }
+        let mirrored = told("mirror.local:5000/web", "sha256:cf59");
+        assert_eq!(mirrored.as_deref(), Some("sha256:aa"));
+        assert_eq!(told("cf59", "sha256:cf59").as_deref(), Some("sha256:aa"), "by its id");
+        assert_eq!(told("built/here", "sha256:1111"), None);
+        let in_containerd = json!({"ImageManifest": {"digest": "sha256:dd"}, "Image": "sha256:ee"});
+        assert_eq!(manifest_digest("/d", &in_containerd, &found).as_deref(), Some("sha256:dd"));
     }
 }

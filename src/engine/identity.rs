@@ -403,6 +403,18 @@ impl Facts {
         self.is_in(namespaces, by_annotation)
     }
 
+    /// Names the namespace of a pod that has none, on an engine without pods: as configured, else
+    /// by the engine's name. Nobody's word stands behind it, so it comes after [`Facts::judge`] and
+    /// exempts no pod, whatever namespaces are exempt.
+    pub fn name_namespace(&mut self, configured: &str) {
+        if self.engine.kind.has_pods() || !self.pod.namespace.is_empty() {
+            return;
+        }
+        let name = if configured.is_empty() { self.engine.name() } else { configured };
+        name.clone_into(&mut self.pod.namespace);
+        self.namespace_by = None;
+    }
+
     /// Whether the pod is in one of these namespaces by a word that no tenant can write. With
     /// `by_annotation` the operator has it that annotations and labels are word enough.
     pub fn is_in(&self, namespaces: &[String], by_annotation: bool) -> bool {

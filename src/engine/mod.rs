@@ -127,7 +127,7 @@ pub enum SeccompProfile {
     RuntimeDefault,
     /// None.
     Unconfined,
-    /// A file of the node.
+    /// A file of the node; empty where only its content is known.
     Localhost(String),
 }
 
@@ -310,21 +310,21 @@ pub fn facts(
     document: &Document<'_>,
     found: &FetchedFacts,
 ) -> Facts {
-    let is_cri = matches!(engine.kind, EngineKind::ContainerdCri | EngineKind::Crio);
     let mut facts = of_engine(engine, call, document, found);
-    if is_cri && facts.role == Role::Container {
+    if facts.role == Role::Container {
         class_names::fill_in(&mut facts, document);
+        let seccomp = &mut facts.container.seccomp;
+        if seccomp.is_none() && !document.has_seccomp {
+            // Which filter it is, only the engine knows; that there is none, the document shows.
+            *seccomp = Some(SeccompProfile::Unconfined);
+        }
     }
     facts
 }
 
 /// What on the host stands for something that the engine did not say.
 pub fn wanted_instead(facts: &Facts, document: &Document<'_>) -> Wanted {
-    let has_pods = matches!(
-        facts.engine.kind,
-        EngineKind::ContainerdCri | EngineKind::Crio | EngineKind::Isulad | EngineKind::Kubernetes
-    );
-    let files = if has_pods && facts.pod.resources.is_none() {
+    let files = if facts.engine.kind.has_pods() && facts.pod.resources.is_none() {
         pod_cgroup::files(document)
     } else {
         Vec::new()

@@ -9,6 +9,8 @@
 
 use std::collections::BTreeMap;
 
+use serde_json::Value;
+
 use super::identity::{Claims, Field, Source};
 use super::image::ImageWords;
 use super::libpod::{self, Rows};
@@ -96,10 +98,13 @@ pub(super) fn facts(
             None => PodDocument::Unknown,
         };
     }
-    facts.container.seccomp = document.said("io.podman.annotations.seccomp").and_then(seccomp);
     from_database(&mut facts, rows, infra.as_deref().unwrap_or(call.id));
+    if let (Some(image), Some(id)) = (&mut facts.container.image, image_id(call, found)) {
+        image.digest = storage::manifest_digest(call, &id, found).unwrap_or_default();
+    }
     let manifest = images(call, found, rows, |id| storage::all_manifests(call, id, found));
     facts.has_image_annotations = manifest.is_none();
+    facts.container.seccomp = seccomp(document, manifest.as_ref());
     facts.pod.annotations = theirs(document, manifest.as_ref());
     let mut said = labels_said(&mut facts, call, found, rows);
     said.extend(own::of_operator(
@@ -235,6 +240,9 @@ fn from_database(facts: &mut Facts, rows: Option<Rows<'_>>, network_of: &str) {
     if let Some(runtime) = text(&config, "/runtime") {
         facts.pod.runtime_handler = runtime;
     }
+    let devices = config["cdiDevices"].as_array().into_iter().flatten();
+    facts.container.cdi_devices =
+        devices.filter_map(Value::as_str).map(ToOwned::to_owned).collect();
     if facts.container.image.is_none() {
         facts.container.image = text(&config, "/rootfsImageName").map(|name| Image {
             name,
@@ -272,12 +280,16 @@ fn theirs(document: &Document<'_>, images: Option<&ImageWords>) -> BTreeMap<Stri
     all.map(|(key, value)| (key.clone(), value.clone())).collect()
 }
 
-fn seccomp(said: String) -> Option<SeccompProfile> {
-    match said.as_str() {
-        "unconfined" => Some(SeccompProfile::Unconfined),
-        path if path.starts_with('/') => Some(SeccompProfile::Localhost(said)),
-        _ => None,
+/// Podman notes the profile that the user names; an image may have the same annotation, and cannot
+/// change the filter that the document has.
+fn seccomp(document: &Document<'_>, images: Option<&ImageWords>) -> Option<SeccompProfile> {
+    const KEY: &str = "io.podman.annotations.seccomp";
+    if !document.has_seccomp {
+        return Some(SeccompProfile::Unconfined);
     }
+    let Some(said) = document.said(KEY) else { return Some(SeccompProfile::RuntimeDefault) };
+    let is_users = images.is_some_and(|images| !images.has(KEY, &said));
+    (is_users && said.starts_with('/')).then_some(SeccompProfile::Localhost(said))
 }
 
 #[cfg(test)]
@@ -296,6 +308,38 @@ mod tests {
     fn a_container_of_no_pod_has_none() {
         for path in ["", "/libpod_parent/libpod-c", "machine.slice:libpod:c", "x"] {
             assert_eq!(pod_in_cgroup(path), None);
+        }
+    }
+
+    fn profile(filter: bool, said: Option<&str>, image: Option<&str>) -> Option<SeccompProfile> {
+        let key = "io.podman.annotations.seccomp".to_owned();
+        let annotations: BTreeMap<String, String> =
+            said.map(|said| (key, said.to_owned())).into_iter().collect();
+        let document = Document {
+            annotations: &annotations,
+            root_path: "",
+            cgroups_path: "",
+            mounts: Vec::new(),
+            namespaces: Vec::new(),
+            clos: None,
+            limits_block_io: false,
+            has_seccomp: filter,
+        };
+        let images = image.map(|json| ImageWords::read(json.as_bytes()).unwrap());
+        seccomp(&document, images.as_ref())
+    }
+
+    #[test]
+    fn the_seccomp_profile_is_the_documents_and_the_users_never_the_images() {
+        let file = |path: &str| Some(SeccompProfile::Localhost(path.to_owned()));
+        assert_eq!(profile(true, None, Some("{}")), Some(SeccompProfile::RuntimeDefault));
+        assert_eq!(profile(true, Some("/p.json"), Some("{}")), file("/p.json"));
+        let forged = r#"{"annotations":{"io.podman.annotations.seccomp":"/p.json"}}"#;
+        assert_eq!(profile(true, Some("/p.json"), Some(forged)), None);
+        assert_eq!(profile(true, Some("/p.json"), None), None, "the image is not known");
+        assert_eq!(profile(true, Some("unconfined"), Some("{}")), None, "it has a filter");
+        for said in [None, Some("unconfined"), Some("/p.json")] {
+            assert_eq!(profile(false, said, Some("{}")), Some(SeccompProfile::Unconfined));
         }
     }
 }

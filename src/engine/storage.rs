@@ -65,6 +65,22 @@ pub(super) fn image_records(call: &CallerInfo<'_>) -> Vec<String> {
     folders.map(|driver| format!("{driver}-images/images.json")).collect()
 }
 
+/// The digest of the manifest with which an image came last, by the records of all images.
+pub(super) fn manifest_digest(
+    call: &CallerInfo<'_>,
+    image: &str,
+    found: &FetchedFacts,
+) -> Option<String> {
+    text(&image_record(call, image, found)?, "/digest")
+}
+
+fn image_record(call: &CallerInfo<'_>, image: &str, found: &FetchedFacts) -> Option<Value> {
+    image_records(call).iter().find_map(|path| {
+        let all = found.json(path)?;
+        all.as_array()?.iter().find(|record| record["id"] == image).cloned()
+    })
+}
+
 /// Every manifest that the storage keeps of an image, each with the files where it may be. One
 /// image comes with another manifest when it is pulled again, and its containers keep what the
 /// older one said. `None` if no record tells.
@@ -73,11 +89,7 @@ pub(super) fn all_manifests(
     image: &str,
     found: &FetchedFacts,
 ) -> Option<Vec<Vec<String>>> {
-    let records = image_records(call);
-    let record = records.iter().find_map(|path| {
-        let all = found.json(path)?;
-        all.as_array()?.iter().find(|record| record["id"] == image).cloned()
-    })?;
+    let record = image_record(call, image, found)?;
     let names = record["big-data-names"].as_array()?.iter().filter_map(Value::as_str);
     let files = names.filter_map(|name| match name.strip_prefix("manifest")? {
         "" => Some(manifests(call, image)),

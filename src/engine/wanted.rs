@@ -33,6 +33,8 @@ pub struct StoreQuery {
     pub namespace: String,
     /// Ids.
     pub ids: Vec<String>,
+    /// Whether the digests of their images are wanted too.
+    pub with_images: bool,
 }
 
 /// A record of containerd's store.
@@ -42,8 +44,14 @@ pub struct StoreRecord {
     pub labels: BTreeMap<String, String>,
     /// Image name.
     pub image: String,
+    /// Digest that the image's name has stood for since before the container was made.
+    pub image_digest: String,
+    /// When it was made: seconds and nanoseconds of Unix time.
+    pub created_at: (u64, u64),
     /// Name of the shim's runtime.
     pub runtime: String,
+    /// The program that the client named as the OCI runtime, if any.
+    pub binary: String,
     /// Extensions: name to bytes.
     pub extensions: BTreeMap<String, Vec<u8>>,
 }

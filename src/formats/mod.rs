@@ -4,5 +4,6 @@
 //! may visit. Why the databases are not read by libraries: docs/decisions/0003-database-readers.md.
 
 pub(crate) mod bolt;
+pub(crate) mod netlink;
 pub(crate) mod protobuf;
 pub(crate) mod sqlite;

@@ -56,6 +56,12 @@ pub(crate) fn map_entry(entry: &[u8]) -> Result<(String, &[u8])> {
     Ok((text(member(entry, 1)?), member(entry, 2)?))
 }
 
+/// The number in a field; `None` if it holds something else.
+pub(crate) fn number(field: &WireField<'_>) -> Option<u64> {
+    let mut rest = field.whole;
+    (read_varint(&mut rest)? & 7 == VARINT).then(|| read_varint(&mut rest)).flatten()
+}
+
 /// The text in a field.
 pub(crate) fn text(value: &[u8]) -> String {
     String::from_utf8_lossy(value).into_owned()

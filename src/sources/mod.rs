@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Fetches what the files in `engine` want to read of the host: files of the engine, and
-//! containerd's own records. One short time limit bounds all of it; what is missing, slow or odd is
-//! simply not there. It decides nothing about a container, never asks an engine about a running
+//! containerd's own records; and the addresses of a container that runs (`addresses.rs`). One short
+//! time limit bounds all of it; what is missing, slow or odd is simply not there. It decides nothing about a container, never asks an engine about a running
 //! one, and runs in the wrapper only before a refusal.
 
+mod addresses;
 mod docker_api;
 mod handlers;
 mod hpack;
@@ -25,6 +26,7 @@ use crate::engine::{
 use crate::files;
 use crate::host::Host;
 
+pub(crate) use addresses::addresses;
 pub(crate) use docker_api::docker_runtimes;
 pub(crate) use handlers::handlers;
 pub(crate) use processes::{Process, callers, dockers, processes};
@@ -244,7 +246,8 @@ mod tests {
     fn query(host_root: &std::path::Path) -> (Host, Wanted) {
         let host = Host::new(&host_root.display().to_string(), "");
         let (socket, namespace) = ("/c.sock".to_owned(), "k8s.io".to_owned());
-        let store = Some(StoreQuery { socket, namespace, ids: vec!["a".to_owned()] });
+        let ids = vec!["a".to_owned()];
+        let store = Some(StoreQuery { socket, namespace, ids, with_images: false });
         (host, Wanted { files: Vec::new(), store })
     }
 

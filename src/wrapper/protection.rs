@@ -112,6 +112,7 @@ fn describe(
         by_annotation: config.exempt_by_annotation,
         annotation: &config.default_validator.tolerate_missing_plugins_annotation,
     });
+    facts.name_namespace(&config.default_namespace);
     Ok((is_exempt, describe::pod(&facts, &spec), describe::container(&facts, &spec)))
 }
 

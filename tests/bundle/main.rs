@@ -4,6 +4,7 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod adopted;
+mod alone;
 mod arrivals;
 mod asked;
 mod birth;

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What plugins are told of Docker's containers, against what `docker inspect` says of them.
 
+use nri_runc::plugin::api;
 use serde_json::{Value, json};
+use test_support::adjustments::gives_address;
 use test_support::{Script, wait_until};
 
 use super::engine::Docker;
@@ -94,6 +96,7 @@ fn pod(docker: &Docker, id: &str, inspect: &Value) -> Value {
         "id": inspect["Id"],
         "name": inspect["Name"].as_str().unwrap().trim_start_matches('/'),
         "uid": inspect["Id"],
+        "namespace": "docker",
         "labels": inspect["Config"]["Labels"],
         "runtimeHandler": settings["Runtime"],
         "linux": {
@@ -296,4 +299,32 @@ fn our_labels_put_two_services_into_one_pod_that_lives_as_long_as_both() {
     docker.says(&["rm", "--force", "shop-db-1"]);
     docker.nothing_is_left();
     assert_eq!(events(&told, "shop"), ["RunPodSandbox", "StopPodSandbox", "RemovePodSandbox"]);
+}
+
+#[test]
+fn a_pod_has_dockers_namespace_and_the_process_and_addresses_of_its_container() {
+    let Some(hooks) = gives_address("192.0.2.7") else { return };
+    let Some(docker) = Docker::new() else { return };
+    let adjust = api::ContainerAdjustment { hooks: Some(hooks).into(), ..Default::default() };
+    let (script, heard) = listening(Script { adjust, only: Some("web"), ..Script::default() });
+    docker.host.plugin("10", "network", script);
+    docker.runs("web", &["--network=none"]);
+    docker.runs("open", &["--network=host"]);
+    let pid = docker.inspect("web")["State"]["Pid"].clone();
+    let of = |event: &str, name: &str| {
+        let all = requests(&heard, event);
+        let found = all.into_iter().find(|request| request["container"]["name"] == name);
+        found.map(|request| request["pod"].clone()).unwrap_or_default()
+    };
+    wait_until("both starts are told", || requests(&heard, "PostStartContainer").len() == 2);
+    for event in ["PostCreateContainer", "StartContainer", "PostStartContainer"] {
+        let pod = of(event, "web");
+        let told = [&pod["namespace"], &pod["pid"], &pod["ips"]];
+        assert_eq!(told, [&json!("docker"), &pid, &json!(["192.0.2.7"])], "{event}");
+        assert_eq!(of(event, "open")["ips"], json!(null), "{event}: the host's are not the pod's");
+    }
+    docker.says(&["rm", "--force", "web", "open"]);
+    wait_until("both ends are told", || requests(&heard, "StopContainer").len() == 2);
+    assert_eq!(of("StopContainer", "web")["pid"], json!(null));
+    docker.nothing_is_left();
 }

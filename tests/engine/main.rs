@@ -5,6 +5,7 @@
 
 mod adopted;
 mod config;
+mod ctr;
 mod go;
 mod host;
 mod installed;

@@ -3,7 +3,7 @@
 
 use nri_runc::plugin::api;
 use serde_json::{Value, json};
-use test_support::adjustments::{bind_mount, memory_device, open_files};
+use test_support::adjustments::{bind_mount, gives_address, memory_device, open_files};
 use test_support::{Script, life};
 
 use super::{
@@ -120,7 +120,7 @@ fn a_plugin_is_told_of_a_container_what_podman_says_of_it() {
         ("handler", &pod["runtimeHandler"], said["OCIRuntime"].clone()),
         ("parent", &pod["linux"]["cgroupParent"], limits["CgroupParent"].clone()),
         ("pod's annotations", &pod["annotations"], json!({"example.org/note": "mine"})),
-        ("pod's namespace", &pod["namespace"], json!(null)),
+        ("pod's namespace", &pod["namespace"], json!("podman")),
     ]);
     let started = &request_of(&heard, "PostStartContainer", "web")["container"];
     assert_eq!(started["pid"], said["State"]["Pid"]);
@@ -167,4 +167,27 @@ fn a_create_that_a_plugin_refuses_says_who_and_why_and_leaves_nothing() {
     assert_eq!(host.good(&["ps", "--all", "--format", "{{.Names}} {{.State}}"]), "web Created");
     host.good(&["rm", "web"]);
     assert_eq!(host.good(&["ps", "--all", "--quiet"]), "");
+}
+
+#[test]
+fn a_pod_has_podmans_namespace_and_the_process_and_addresses_of_its_container() {
+    let Some(hooks) = gives_address("192.0.2.7") else { return };
+    let Some(host) = installed("") else { return };
+    let adjust = api::ContainerAdjustment { hooks: Some(hooks).into(), ..Default::default() };
+    let (script, heard) = hearing(Script { adjust, ..Script::default() });
+    host.plugin("10", "network", script);
+    run(&host, "web", &[], &[]);
+    let pod = |event: &str| request_of(&heard, event, "web")["pod"].clone();
+    let pid = inspect(&host, "web")["State"]["Pid"].clone();
+    host.wait_until("its start is told", || {
+        heard.lock().unwrap().iter().any(|(event, _)| event == "PostStartContainer")
+    });
+    assert_eq!(pod("CreateContainer")["ips"], json!(null));
+    for event in ["PostCreateContainer", "StartContainer", "PostStartContainer"] {
+        let told = pod(event);
+        let told = [&told["namespace"], &told["pid"], &told["ips"]];
+        assert_eq!(told, [&json!("podman"), &pid, &json!(["192.0.2.7"])], "{event}");
+    }
+    host.good(&["rm", "--force", "--time", "0", "web"]);
+    host.nobody_knows_of_anything();
 }

@@ -7,7 +7,7 @@ use std::rc::Rc;
 
 use crate::daemon::lifecycle::{notify, state};
 use crate::daemon::node::Node;
-use crate::daemon::pods::life;
+use crate::daemon::pods::{life, own_process};
 use crate::daemon::runtime::state_dir;
 use crate::daemon::watch::pidfd;
 use crate::daemon::watch::start_watch::StartWatch;
@@ -30,6 +30,7 @@ pub(crate) async fn started(node: &Rc<Node>, key: &ContainerKey) {
         }
         return;
     }
+    own_process::learn(node, key).await;
     notify::notify(node, Event::StartContainer, key).await;
     state::mark_running(node, key, None);
     notify::notify(node, Event::PostStartContainer, key).await;

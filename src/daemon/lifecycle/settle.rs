@@ -12,6 +12,7 @@ use crate::daemon::bundle;
 use crate::daemon::lifecycle::{notify, refusal, removal, rollback, state, update_outcome};
 use crate::daemon::node::lane::{Lane, PendingVerb};
 use crate::daemon::node::{Node, log_failure};
+use crate::daemon::pods::own_process;
 use crate::daemon::resources::updates;
 use crate::daemon::runtime::state_dir;
 use crate::daemon::watch::pidfd;
@@ -118,6 +119,7 @@ async fn settle_create(
     state::mark_created(node, key, pid);
     log_failure("settling a verb", node.host.point(Point::DaemonSettled));
     bundle::drop_temporary(record);
+    own_process::learn(node, key).await;
     if let Some(record) = node.container(key) {
         updates::created(node, key).await;
         if !record.is_sandbox {
@@ -142,6 +144,7 @@ async fn settle_start(
     }
     state::mark_running(node, key, None);
     log_failure("settling a verb", node.host.point(Point::DaemonSettled));
+    own_process::learn(node, key).await;
     if !record.is_sandbox {
         notify::notify(node, Event::PostStartContainer, key).await;
     }
@@ -189,6 +192,7 @@ async fn settle_run(node: &Rc<Node>, key: &ContainerKey, pending: &PendingVerb) 
         state::mark_created(node, key, pid);
         if let Some(record) = node.container(key) {
             bundle::drop_temporary(&record);
+            own_process::learn(node, key).await;
             updates::created(node, key).await;
             node.watch_init(&record);
         }
@@ -203,6 +207,7 @@ async fn running(node: &Rc<Node>, key: &ContainerKey, pending: &PendingVerb, ini
     }
     state::mark_running(node, key, init);
     bundle::drop_temporary(&record);
+    own_process::learn(node, key).await;
     updates::created(node, key).await;
     notify::notify(node, Event::PostStartContainer, key).await;
     if let Some(record) = node.container(key) {

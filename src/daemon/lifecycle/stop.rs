@@ -7,6 +7,7 @@ use std::rc::Rc;
 use crate::daemon::lifecycle::{notify, state};
 use crate::daemon::node::queues::PodNews;
 use crate::daemon::node::{Node, log_failure};
+use crate::daemon::pods::own_process;
 use crate::host::Point;
 use crate::plugin::Event;
 use crate::state::ContainerKey;
@@ -18,6 +19,7 @@ pub(crate) async fn stopped(node: &Rc<Node>, key: &ContainerKey) {
     if !state::mark_stopped(node, key) {
         return;
     }
+    own_process::forget(node, &record);
     node.process.release_monitor();
     log_failure("notifying plugins of an exit", node.host.point(Point::DaemonStopped));
     if !record.is_sandbox {

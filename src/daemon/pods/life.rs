@@ -8,6 +8,7 @@ use std::rc::Rc;
 
 use crate::daemon::node::queues::PodNews;
 use crate::daemon::node::{Node, log_failure, messages};
+use crate::daemon::pods::own_process;
 use crate::daemon::request::describe::Description;
 use crate::engine::EngineKind;
 use crate::error::{Context, Error, Result, quoted};
@@ -147,6 +148,7 @@ async fn begin(node: &Rc<Node>, id: &str) -> Result<()> {
         forget_if_orphan(node, id);
         return Err(error);
     }
+    own_process::learn_addresses(node, id).await;
     deliver_run(node, id).await
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Pods: announced once, stopped after their members, removed (`life.rs`); also pods that no call
-//! of a runtime begins or ends: CRI-O's without infrastructure containers.
+//! of a runtime begins or ends: CRI-O's without infrastructure containers. On engines without pods
+//! a pod has the process and the addresses of its container (`own_process.rs`).
 //!
 //! It never changes a container. It imports `node`, `request` and `watch`.
 
@@ -8,3 +9,4 @@ pub(crate) mod crio;
 pub(crate) mod crio_added;
 pub(crate) mod crio_removed;
 pub(crate) mod life;
+pub(crate) mod own_process;

@@ -20,7 +20,7 @@ use crate::daemon::lifecycle::{removal, rollback, settle, state, stop, update_ou
 use crate::daemon::node::Node;
 use crate::daemon::node::lane::{PendingVerb, ProposedUpdate};
 use crate::daemon::node::messages::Classes;
-use crate::daemon::pods::life;
+use crate::daemon::pods::{life, own_process};
 use crate::daemon::recovery::bypassed;
 use crate::daemon::resources::{evict, updates};
 use crate::daemon::runtime::exit_status;
@@ -120,6 +120,9 @@ pub(crate) async fn catch_up(node: &Rc<Node>, key: &ContainerKey) {
         if is_started {
             state::mark_running(node, key, None);
         }
+    }
+    if !exit_status::has_exited(&node.host, &record) {
+        own_process::learn(node, key).await;
     }
 }
 

@@ -8,8 +8,8 @@ use crate::engine::identity::Exemptions;
 use crate::daemon::node::Node;
 
 /// Drops claims that nri-runc's own keys and images may not make: they name no exempt namespace, no
-/// pod of Kubernetes or of another engine, and exempt no container. Returns whether the pod is
-/// exempt.
+/// pod of Kubernetes or of another engine, and exempt no container. A pod of an engine without
+/// namespaces gets the default one (D47), which exempts none. Returns whether the pod is exempt.
 pub(crate) fn judge(node: &Node, facts: &mut Facts) -> bool {
     let config = &node.config;
     let is_exempt = facts.judge(Exemptions {
@@ -22,6 +22,7 @@ pub(crate) fn judge(node: &Node, facts: &mut Facts) -> bool {
     if let Some(pod) = known.filter(|pod| pod.engine != facts.engine.name()) {
         facts.leave_pod(&format!("is a pod of {}", pod.engine));
     }
+    facts.name_namespace(&config.default_namespace);
     is_exempt
 }
 

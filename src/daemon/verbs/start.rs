@@ -7,7 +7,7 @@ use std::rc::Rc;
 use crate::clock::now;
 use crate::daemon::lifecycle::notify;
 use crate::daemon::node::Node;
-use crate::daemon::pods::life;
+use crate::daemon::pods::{life, own_process};
 use crate::daemon::request::VerbRequest;
 use crate::error::Result;
 use crate::host::Point;
@@ -27,6 +27,7 @@ pub(crate) async fn start(node: &Rc<Node>, call: &VerbRequest) -> Result<Proceed
     let allowed = if record.is_sandbox {
         life::run(node, &record.pod).await
     } else {
+        own_process::learn(node, &call.key).await;
         notify::ask_to_start(node, &call.key, "the container was not started").await
     };
     if let Err(error) = allowed {

@@ -93,3 +93,28 @@ pub fn update_of(container: &str, resources: &Value) -> api::ContainerUpdate {
         ..Default::default()
     }
 }
+
+/// An OCI hook that gives the container an address while its runtime creates it, as a network
+/// plugin would; `None` after saying why the test is skipped.
+pub fn gives_address(address: &str) -> Option<api::Hooks> {
+    let is_there = |program: &str| {
+        ["/usr/sbin", "/usr/bin", "/sbin", "/bin"]
+            .iter()
+            .any(|folder| Path::new(folder).join(program).exists())
+    };
+    if !["ip", "nsenter"].into_iter().all(is_there) {
+        crate::skip::machine_lacks("iproute2 and util-linux are not here to give an address");
+        return None;
+    }
+    let script = format!(
+        "pid=$(sed 's/.*\"pid\": *\\([0-9]*\\).*/\\1/'); \
+         exec nsenter --net=/proc/$pid/ns/net ip addr add {address}/24 dev lo"
+    );
+    let hook = api::Hook {
+        path: "/bin/sh".to_owned(),
+        args: ["sh", "-c", &script].map(ToOwned::to_owned).to_vec(),
+        env: vec!["PATH=/usr/sbin:/usr/bin:/sbin:/bin".to_owned()],
+        ..Default::default()
+    };
+    Some(api::Hooks { create_runtime: vec![hook], ..Default::default() })
+}

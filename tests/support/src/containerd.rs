@@ -5,7 +5,7 @@
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use hyper_util::rt::TokioIo;
@@ -103,11 +103,16 @@ impl Containerd {
         &self.cgroup
     }
 
-    fn ctr(&self, words: &[&str]) -> bool {
+    /// `ctr` with these words, in a namespace of containerd's.
+    pub fn ctr_in(&self, namespace: &str, words: &[&str]) -> std::io::Result<Output> {
         let mut command = command(&self.programs.join("ctr"));
         command.arg("--address").arg(self.dir.join("containerd.sock"));
-        command.args(["--namespace", "k8s.io"]).args(words);
-        command.stdin(Stdio::null()).output().is_ok_and(|output| output.status.success())
+        command.args(["--namespace", namespace]).args(words);
+        command.stdin(Stdio::null()).output()
+    }
+
+    fn ctr(&self, words: &[&str]) -> bool {
+        self.ctr_in("k8s.io", words).is_ok_and(|output| output.status.success())
     }
 
     /// An image layout of one layer with busybox.

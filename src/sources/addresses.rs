@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The addresses of a container, read from its network namespace while its process runs.
+//!
+//! A thread of its own enters the namespace, asks the kernel, and ends with it: no other thread of
+//! this process ever leaves the host's. Nothing is run inside, no file of the container is opened,
+//! and what its processes may have made of the namespace is bounded in time, bytes and number. The
+//! host's own namespace has no addresses of a container.
+//! Reference: network_namespaces(7), setns(2).
+
+use std::fs::File;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::MetadataExt;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use nix::sched::{CloneFlags, setns};
+use nix::sys::socket::{
+    AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, send, setsockopt, socket,
+    sockopt,
+};
+use nix::sys::time::TimeVal;
+use tokio::sync::oneshot;
+
+use crate::formats::netlink::{FoundAddress, address_request, read_addresses};
+use crate::host::Host;
+use crate::procfs;
+
+/// How long the events of a container wait for its addresses.
+const ADDRESSES_WAIT: Duration = Duration::from_millis(250);
+
+/// How long the kernel may take for one answer.
+const ANSWER_WAIT: TimeVal = TimeVal::new(0, 200_000);
+
+/// Threads that may be in other namespaces at once; without a place the addresses stay unknown.
+const MOST_AT_ONCE: usize = 8;
+
+/// The most answers that are read, of up to `ANSWER` bytes: a container may give itself millions
+/// of addresses.
+const MOST_ANSWERS: usize = 8;
+const ANSWER: usize = 32 << 10;
+
+/// The most addresses that plugins see.
+const MOST_ADDRESSES: usize = 16;
+
+/// How many threads are in other namespaces.
+static UNDER_WAY: AtomicUsize = AtomicUsize::new(0);
+
+/// The addresses in the network namespace of the process `pid` that started at `start`, interface
+/// by interface, version 4 first; none in the host's own, or where they cannot be had in time.
+pub(crate) async fn addresses(host: &Host, pid: u32, start: Option<u64>) -> Vec<String> {
+    let Some(namespace) = foreign_namespace(host, pid, start) else { return Vec::new() };
+    let Some(place) = Place::take() else { return Vec::new() };
+    let (sender, receiver) = oneshot::channel();
+    let work = move || {
+        let _nobody_waits_any_more = sender.send(look(&namespace));
+        drop(place);
+    };
+    let thread = std::thread::Builder::new().name("addresses".to_owned()).spawn(work);
+    if thread.is_err() {
+        return Vec::new();
+    }
+    let found = tokio::time::timeout(ADDRESSES_WAIT, receiver).await;
+    shown(found.ok().and_then(Result::ok).flatten().unwrap_or_default())
+}
+
+/// One of the places for threads, until it is dropped.
+struct Place;
+
+impl Place {
+    fn take() -> Option<Self> {
+        let place = Self;
+        (UNDER_WAY.fetch_add(1, Ordering::Relaxed) < MOST_AT_ONCE).then_some(place)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        UNDER_WAY.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// The network namespace of this very process, unless it is the host's or the daemon's.
+fn foreign_namespace(host: &Host, pid: u32, start: Option<u64>) -> Option<File> {
+    let open = |pid: &str| File::open(host.path(format!("/proc/{pid}/ns/net"))).ok();
+    let identity = |file: &File| file.metadata().ok().map(|meta| (meta.dev(), meta.ino()));
+    let namespace = open(&pid.to_string())?;
+    // Checked after opening: had the process ended before, the number might be another's.
+    procfs::open_same(host, pid, start)?;
+    let theirs = identity(&namespace)?;
+    let mut ours = ["self", "1"].iter().filter_map(|pid| identity(&open(pid)?));
+    (!ours.any(|own| own == theirs)).then_some(namespace)
+}
+
+/// Enters the namespace with this thread, for good, and asks for its addresses.
+fn look(namespace: &File) -> Option<Vec<FoundAddress>> {
+    let deadline = Instant::now() + ADDRESSES_WAIT;
+    setns(namespace, CloneFlags::CLONE_NEWNET).ok()?;
+    let kind = SockType::Raw;
+    let flags = SockFlag::SOCK_CLOEXEC;
+    let socket = socket(AddressFamily::Netlink, kind, flags, SockProtocol::NetlinkRoute).ok()?;
+    setsockopt(&socket, sockopt::ReceiveTimeout, &ANSWER_WAIT).ok()?;
+    send(socket.as_raw_fd(), &address_request(), MsgFlags::empty()).ok()?;
+    let (mut found, mut answer) = (Vec::new(), vec![0; ANSWER]);
+    for _answer in 0..MOST_ANSWERS {
+        let length = recv(socket.as_raw_fd(), &mut answer, MsgFlags::empty()).ok()?;
+        let has_more = read_addresses(answer.get(..length)?, &mut found);
+        if !has_more || Instant::now() > deadline {
+            break;
+        }
+    }
+    Some(found)
+}
+
+fn shown(mut found: Vec<FoundAddress>) -> Vec<String> {
+    found.sort_by_key(|one| (one.interface, one.address.is_ipv6()));
+    found.truncate(MOST_ADDRESSES);
+    found.into_iter().map(|one| one.address.to_string()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn looked(pid: u32, start: Option<u64>) -> Vec<String> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(addresses(&Host::default(), pid, start))
+    }
+
+    #[test]
+    fn the_hosts_own_namespace_and_no_process_give_nothing() {
+        let own = std::process::id();
+        assert_eq!(looked(own, None), [""; 0]);
+        assert!(foreign_namespace(&Host::default(), own, None).is_none());
+        assert_eq!(looked(u32::MAX, None), [""; 0]);
+    }
+
+    #[test]
+    fn a_file_that_is_no_namespace_is_not_entered() {
+        let temp = tempfile::tempdir().unwrap();
+        let file = temp.path().join("net");
+        crate::files::replace(&file, b"").unwrap();
+        let file = File::open(file).unwrap();
+        let looked = std::thread::spawn(move || look(&file).is_none());
+        assert!(looked.join().unwrap());
+    }
+
+    #[test]
+    fn interfaces_come_in_their_order_and_version_4_first() {
+        let one = |interface, address: &str| FoundAddress {
+            interface,
+            address: address.parse().unwrap(),
+        };
+        let found = vec![one(4, "2001:db8::7"), one(4, "192.0.2.7"), one(2, "2001:db8::8")];
+        assert_eq!(shown(found), ["2001:db8::8", "192.0.2.7", "2001:db8::7"]);
+        let many = (0..100).map(|n| one(n, "192.0.2.1")).collect();
+        assert_eq!(shown(many).len(), MOST_ADDRESSES);
+    }
+
+    #[test]
+    fn without_a_place_nobody_enters_anything() {
+        let places: Vec<Place> = std::iter::from_fn(Place::take).collect();
+        assert!(places.len() <= MOST_AT_ONCE);
+        assert!(Place::take().is_none());
+        drop(places);
+        assert!(Place::take().is_some());
+    }
+}

@@ -200,6 +200,7 @@ keys! {
     "plugin.*.deny" = "[]", "Fields that the plugin may not set; overrides `allow`.", |c, n, v| section(c, n).deny = Some(read_fields(v)?);
     "cdi.spec_dirs" = "[\"/etc/cdi\", \"/var/run/cdi\"]", "Directories with CDI spec files (`*.json`, `*.yaml`). If two files define the same device, the one in the later directory applies.", |c, _, v| c.cdi_spec_dirs = read_paths(v)?;
     "blockio.config_file" = "", "YAML file that defines block I/O classes, in the format of engines that use goresctrl. Without it, every class is refused.", |c, _, v| c.blockio_config_file = Some(read_path(v)?);
+    "rdt.config_file" = "", "YAML file that defines RDT classes, in the format of engines that use goresctrl. If it is set, only its classes may be used, and `system/default` is the default group. The engine makes the groups in resctrl. Without it, every group in resctrl is a class.", |c, _, v| c.rdt_config_file = Some(read_path(v)?);
     "rdt.resctrl_path" = "\"/sys/fs/resctrl\"", "Mount point of resctrl, whose directories are the RDT classes.", |c, _, v| c.resctrl_path = read_path(v)?;
     "plugin.*.evict" = "\"allow\"", "Containers that the plugin may evict: `allow` = any, `deny` = none, `own-namespace` = those in the namespace of the pod that the plugin runs in.", |c, n, v| section(c, n).evict = read_evict(v)?;
     "eviction.signal" = "\"SIGTERM\"", "First signal sent to a container that a plugin evicts.", |c, _, v| c.eviction_signal = read_string(v)?;

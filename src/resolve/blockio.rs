@@ -67,7 +67,7 @@ pub(super) fn class(
 }
 
 /// The other readers match keys without regard to case, since theirs go through JSON.
-fn member<'y>(mapping: &'y Yaml<'y>, name: &str) -> Option<&'y Yaml<'y>> {
+pub(super) fn member<'y>(mapping: &'y Yaml<'y>, name: &str) -> Option<&'y Yaml<'y>> {
     let mapping = mapping.as_mapping()?;
     let is_it = |key: &Yaml<'_>| key.as_str().is_some_and(|key| key.eq_ignore_ascii_case(name));
     mapping.iter().find(|(key, _)| is_it(key)).map(|(_, value)| value)

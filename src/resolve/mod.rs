@@ -21,6 +21,9 @@ mod tests;
 pub use honoured::{check_runtime, needs_runtime};
 pub(crate) use mounts::host_facts;
 pub(crate) use node::check_node;
+pub(crate) use rdt::rdt_group;
+
+use rdt::RdtPlaces;
 
 use crate::config::Config;
 use crate::error::quoted;
@@ -64,7 +67,7 @@ pub(crate) fn resolve_anyway(
     blockio(resources, config, host, &mut resolved)?;
     let mut doubts = Vec::new();
     if let Some(class) = resources.rdt_class.as_ref() {
-        let (class, missing) = rdt::class_anywhere(&class.value, &config.resctrl_path, host)
+        let (class, missing) = rdt::class_anywhere(&class.value, rdt_places(config), host)
             .map_err(|problem| invalid(RDT_CLASS, &problem))?;
         resolved.intel_rdt = class;
         doubts.extend(missing.map(|problem| invalid(RDT_CLASS, &problem)));
@@ -84,10 +87,14 @@ pub(crate) fn resolve_classes(
     let mut resolved = Resolved::default();
     blockio(resources, config, host, &mut resolved)?;
     if let Some(class) = resources.rdt_class.as_ref() {
-        resolved.intel_rdt = rdt::class(&class.value, &config.resctrl_path, host)
+        resolved.intel_rdt = rdt::class(&class.value, rdt_places(config), host)
             .map_err(|problem| invalid(RDT_CLASS, &problem))?;
     }
     Ok(resolved)
+}
+
+fn rdt_places(config: &Config) -> RdtPlaces<'_> {
+    RdtPlaces { config_file: config.rdt_config_file.as_deref(), resctrl: &config.resctrl_path }
 }
 
 fn blockio(

@@ -1,24 +1,44 @@
 // SPDX-License-Identifier: Apache-2.0
-//! RDT classes: the folders in resctrl, made by the host's administrator.
+//! RDT classes: the folders in resctrl, made by the host's administrator, or by an engine that reads
+//! a file of classes (`[rdt] config_file`, in the format of goresctrl). Where that file is set, a
+//! class has to be in it: other folders are not the engine's.
 //!
 //! It makes and changes no class. The runtime puts the container into the folder by its name,
 //! so a name is looked up, and one that leads elsewhere is refused.
-//! Reference: Linux `filesystems/resctrl`; OCI `config-linux.md`, Intel RDT.
+//! Reference: Linux `filesystems/resctrl`; OCI `config-linux.md`, Intel RDT; goresctrl `doc/rdt.md`.
 
 use std::path::Path;
 
+use saphyr::{LoadableYamlNode, Yaml};
 use serde_json::json;
 
-use crate::error::quoted;
+use super::blockio::member;
+use crate::error::{in_our_words, quoted};
 use crate::host::Host;
 use crate::spec::patch::Class;
+
+/// The class whose group is resctrl itself, in which every process is that has no other.
+const ROOT: &str = "system/default";
 
 /// Folders that resctrl has by itself, and that are no classes.
 const NO_CLASSES: [&str; 3] = ["info", "mon_data", "mon_groups"];
 
+/// Where classes are: the file that defines them, if there is one, and the folder of their groups.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct RdtPlaces<'c> {
+    pub(super) config_file: Option<&'c Path>,
+    pub(super) resctrl: &'c Path,
+}
+
+/// The name of the class's group, a folder in resctrl; empty for resctrl itself. Engines that read
+/// a file of classes put nothing before the name.
+pub(crate) fn rdt_group(class: &str) -> &str {
+    if class == ROOT { "" } else { class }
+}
+
 /// What the class means: a group that exists, or nothing for the empty class.
-pub(super) fn class(name: &str, resctrl: &Path, host: &Host) -> Result<Class, String> {
-    match class_anywhere(name, resctrl, host)? {
+pub(super) fn class(name: &str, places: RdtPlaces<'_>, host: &Host) -> Result<Class, String> {
+    match class_anywhere(name, places, host)? {
         (class, None) => Ok(class),
         (_, Some(missing)) => Err(missing),
     }
@@ -28,25 +48,60 @@ pub(super) fn class(name: &str, resctrl: &Path, host: &Host) -> Result<Class, St
 /// to look at, and the second value says so.
 pub(super) fn class_anywhere(
     name: &str,
-    resctrl: &Path,
+    places: RdtPlaces<'_>,
     host: &Host,
 ) -> Result<(Class, Option<String>), String> {
-    if name.is_empty() {
+    let group = rdt_group(name);
+    if group.is_empty() {
         return Ok((Class::Cleared, None));
     }
     let shown = quoted(name);
-    if name == "." || name.contains("..") || name.contains(['/', '\0']) {
+    if group == "." || group.contains("..") || group.contains(['/', '\n', '\0']) {
         return Err(format!("\"{shown}\" is not the name of a class"));
     }
-    let (class, place) = (Class::Set(json!({ "closID": name })), resctrl.display());
+    if let Some(file) = places.config_file {
+        is_defined(name, file, host)
+            .map_err(|problem| format!("class \"{shown}\": {}: {problem}", file.display()))?;
+    }
+    let resctrl = places.resctrl;
+    let (class, place) = (Class::Set(json!({ "closID": group })), resctrl.display());
     if !host.path(resctrl.join("info")).is_dir() {
         let missing = format!("class \"{shown}\" needs resctrl, which is not mounted at {place}");
         return Ok((class, Some(missing)));
     }
-    let dir = host.path(resctrl.join(name));
+    let dir = host.path(resctrl.join(group));
     let is_dir = std::fs::symlink_metadata(dir).is_ok_and(|meta| meta.is_dir());
-    if NO_CLASSES.contains(&name) || !is_dir {
-        return Err(format!("there is no class \"{shown}\" in {place}"));
+    if NO_CLASSES.contains(&group) || !is_dir {
+        return Err(match places.config_file {
+            None => format!("there is no class \"{shown}\" in {place}"),
+            Some(file) => format!(
+                "class \"{shown}\" is in {}, but there is no such group in {place}: the engine that \
+                 reads the file makes it",
+                file.display()
+            ),
+        });
     }
     Ok((class, None))
+}
+
+/// Whether the file defines the class, in just one of its partitions.
+fn is_defined(name: &str, file: &Path, host: &Host) -> Result<(), String> {
+    let text = std::fs::read_to_string(host.path(file)).map_err(|error| in_our_words(&error))?;
+    let documents =
+        Yaml::load_from_str(&text).map_err(|error| format!("it is not YAML: {error}"))?;
+    let partitions = documents.first().and_then(|top| member(top, "partitions"));
+    let partitions = partitions.and_then(Yaml::as_mapping).ok_or("it has no partitions")?;
+    let classes = partitions.values().filter_map(|partition| member(partition, "classes"));
+    let keys = classes.filter_map(Yaml::as_mapping).flat_map(|classes| classes.keys());
+    match keys.filter(|key| is_named(key, name)).count() {
+        0 => Err("there is no such class".to_owned()),
+        1 => Ok(()),
+        _ => Err("it is in two partitions".to_owned()),
+    }
+}
+
+/// A name may be a number for YAML.
+fn is_named(key: &Yaml<'_>, name: &str) -> bool {
+    let number = key.as_integer().map(|number| number.to_string());
+    key.as_str().or(number.as_deref()) == Some(name)
 }

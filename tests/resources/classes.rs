@@ -161,6 +161,41 @@ fn an_rdt_class_moves_every_thread_into_its_group() {
     );
 }
 
+#[test]
+fn a_class_of_the_engines_rdt_file_is_its_group_and_others_are_refused() {
+    let resctrl = tempfile::tempdir().unwrap();
+    for dir in ["info", "gold", "foreign"] {
+        std::fs::create_dir(resctrl.path().join(dir)).unwrap();
+    }
+    for tasks in ["tasks", "gold/tasks", "foreign/tasks"] {
+        nri_runc::testing::files::replace(&resctrl.path().join(tasks), b"").unwrap();
+    }
+    let tasks = |group: &str| std::fs::read_to_string(resctrl.path().join(group).join("tasks"));
+    let file = resctrl.path().join("info/rdt.yaml");
+    let classes =
+        "partitions:\n  all:\n    l3Allocation: \"100%\"\n    classes:\n      gold:\n      tin:\n";
+    nri_runc::testing::files::replace(&file, classes.as_bytes()).unwrap();
+    let config = format!(
+        "[rdt]\nresctrl_path = \"{}\"\nconfig_file = \"{}\"\n",
+        resctrl.path().display(),
+        file.display()
+    );
+    let Some(place) = place(&config) else { return };
+    place.run("c1", &json!({}));
+    let asking = place.asker();
+    assert!(is_done(&asking, update(rdt("gold"))), "{}", place.host.read("daemon.err"));
+    let pid = place.file("c1", "pids", "cgroup.procs");
+    assert_eq!(tasks("gold").unwrap().trim(), pid);
+    for (class, why) in [("foreign", "no such class"), ("tin", "no such group")] {
+        assert!(!is_done(&asking, update(rdt(class))), "{class}");
+        let explained = place.host.admin(&["explain", "c1"]).to_string();
+        assert!(explained.contains(why), "{class}: {explained}");
+    }
+    assert_eq!(tasks("foreign").unwrap(), "");
+    assert!(is_done(&asking, update(rdt("system/default"))), "{}", place.host.read("daemon.err"));
+    assert_eq!(tasks("").unwrap().trim(), pid);
+}
+
 fn share(value: u64) -> protobuf::MessageField<api::OptionalUInt64> {
     Some(api::OptionalUInt64 { value, ..Default::default() }).into()
 }

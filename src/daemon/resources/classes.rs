@@ -80,9 +80,9 @@ pub(crate) fn enter(
     let resctrl = &node.config.resctrl_path;
     let group = record.init_pid.and_then(|pid| resctrl::group_of(&node.host, resctrl, pid));
     let known = Classes::of(&messages::resources(record)).rdt.unwrap_or_default();
-    let before = group.unwrap_or_else(|| resctrl.join(known));
+    let before = group.unwrap_or_else(|| resctrl.join(resolve::rdt_group(&known)));
     let moved = MovedGroup { cgroups, before };
-    match resctrl::enter(&node.host, &moved.cgroups, &resctrl.join(class)) {
+    match resctrl::enter(&node.host, &moved.cgroups, &resctrl.join(resolve::rdt_group(class))) {
         Ok(()) => Ok(Some(moved)),
         Err(why) => {
             moved.take_back(node);

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use protobuf::MessageField;
 use serde_json::json;
 
-use super::resolve;
+use super::{rdt_group, resolve};
 use crate::config::Config;
 use crate::error::RESERVED_PHRASES;
 use crate::host::Host;
@@ -315,4 +315,71 @@ fn an_rdt_class_is_a_folder_in_resctrl() {
     }
     let bare = HostTree::new(&[("/sys/fs/resctrl/gold/schemata", "")]);
     bare.refuses(&rdt("gold"), "RdtClass", &["not mounted at /sys/fs/resctrl"]);
+}
+
+/// Two partitions, as the operator of a node writes them for its engine.
+const RDT_CLASSES: &str = r#"
+options:
+  l3: {optional: true}
+partitions:
+  exclusive:
+    l3Allocation: "60%"
+    mbAllocation: ["100%"]
+    classes:
+      gold:
+        l3Allocation: "100%"
+        kubernetes: {denyPodAnnotation: true}
+  shared:
+    l3Allocation: {all: "40%", 2-3: "20%"}
+    classes:
+      silver: {mbAllocation: ["50%", "1000MBps"]}
+      7:
+      tin:
+      system/default:
+"#;
+
+fn tree_with_rdt_file(text: &str) -> HostTree {
+    let groups =
+        ["gold", "silver", "7", "foreign"].map(|group| format!("/sys/fs/resctrl/{group}/tasks"));
+    let mut tree = HostTree::new(&[("/sys/fs/resctrl/info/x", ""), ("/etc/rdt.yaml", text)]);
+    groups.iter().for_each(|path| tree.put(path, ""));
+    tree.config.rdt_config_file = Some(PathBuf::from("/etc/rdt.yaml"));
+    tree
+}
+
+#[test]
+fn an_rdt_class_of_the_engines_file_is_the_group_that_the_engine_makes() {
+    let tree = tree_with_rdt_file(RDT_CLASSES);
+    for class in ["gold", "silver", "7"] {
+        let group = Class::Set(json!({"closID": class}));
+        assert_eq!(tree.resolve(&rdt(class)).unwrap().intel_rdt, group);
+    }
+    for root in ["system/default", ""] {
+        assert_eq!(tree.resolve(&rdt(root)).unwrap().intel_rdt, Class::Cleared, "{root}");
+    }
+    assert_eq!((rdt_group("system/default"), rdt_group("gold")), ("", "gold"));
+}
+
+#[test]
+fn a_group_that_the_engines_file_does_not_name_is_no_class() {
+    let tree = tree_with_rdt_file(RDT_CLASSES);
+    for class in ["foreign", "lead", "exclusive", "Gold"] {
+        tree.refuses(&rdt(class), "RdtClass", &[class, "/etc/rdt.yaml: there is no such class"]);
+    }
+    tree.refuses(&rdt("tin"), "RdtClass", &["tin", "/etc/rdt.yaml", "no such group", "the engine"]);
+    tree.refuses(&rdt("../gold"), "RdtClass", &["not the name of a class"]);
+    let twice = RDT_CLASSES.replace("tin:", "gold:");
+    for (text, wanted) in [
+        (twice.as_str(), "in two partitions"),
+        ("partitions: [\n", "it is not YAML"),
+        ("classes: {gold: {}}\n", "it has no partitions"),
+        ("partitions: {a: {classes: [gold]}}\n", "there is no such class"),
+        ("", "it has no partitions"),
+    ] {
+        let tree = tree_with_rdt_file(text);
+        tree.refuses(&rdt("gold"), "RdtClass", &["gold", "/etc/rdt.yaml", wanted]);
+    }
+    let mut away = tree_with_rdt_file("");
+    away.config.rdt_config_file = Some(PathBuf::from("/etc/other.yaml"));
+    away.refuses(&rdt("gold"), "RdtClass", &["gold", "/etc/other.yaml"]);
 }

@@ -123,7 +123,7 @@ const DAEMON_ROOMS: &[(&str, &str)] = &[
     ("plugins", "node process registry resources watch"),
     ("verbs", "bundle lifecycle node pods registry request resources runtime watch"),
     ("recovery", "bundle lifecycle node pods request resources runtime watch"),
-    ("server", "lifecycle node process registry request resources runtime verbs"),
+    ("server", "lifecycle node process registry request runtime verbs"),
     ("run_dir", "node plugins process recovery server watch"),
 ];
 

@@ -27,7 +27,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 pub(crate) use place::{Cgroups, Layout, Mounts};
-pub(crate) use write::{carry_out, may_read_as, members};
+pub(crate) use write::{carry_out, may_read_as, members, reads_as};
 
 /// The files that a decision may read: `file` of `controller` (always empty on v2).
 pub(crate) trait CgroupFiles {

@@ -161,13 +161,18 @@ impl Cgroups {
         self.dirs.values().all(|dir| dir.is_dir())
     }
 
-    /// Whether its processes are frozen.
+    /// Whether its processes are frozen, here or by a cgroup above.
     pub(crate) fn is_frozen(&self) -> bool {
-        let (controller, file) = match self.layout {
-            Layout::V1 => ("freezer", "freezer.state"),
-            Layout::V2 => ("", "cgroup.freeze"),
-        };
-        self.text(controller, file).is_some_and(|text| text != "THAWED" && text != "0")
+        match self.layout {
+            Layout::V1 => {
+                self.text("freezer", "freezer.state").is_some_and(|text| text != "THAWED")
+            }
+            Layout::V2 => {
+                let events = self.text("", "cgroup.events").unwrap_or_default();
+                events.lines().any(|line| line == "frozen 1")
+                    || self.text("", "cgroup.freeze").is_some_and(|text| text == "1")
+            }
+        }
     }
 }
 

@@ -89,6 +89,21 @@ pub(crate) fn may_read_as(cgroups: &Cgroups, write: &Write) -> bool {
     }
 }
 
+/// Whether the file has just the value of a write.
+pub(crate) fn reads_as(cgroups: &Cgroups, write: &Write) -> bool {
+    let Some(text) = cgroups.text(write.controller, &write.file) else { return false };
+    match write.field.as_str() {
+        "memory.limit" | "memory.swap" | "memory.reservation" => {
+            text == write.value || is_rounded(&text, &write.value)
+        }
+        "cpu.cpus" | "cpu.mems" => {
+            let wanted = members(&write.value);
+            wanted.is_some() && members(&text) == wanted
+        }
+        _ => text == write.value,
+    }
+}
+
 /// Limits are rounded down to a page, which has 64 KiB on some machines.
 const LARGEST_PAGE: u64 = 64 << 10;
 

@@ -7,6 +7,7 @@
 mod checkpoint;
 mod classes;
 mod evictions;
+mod failed;
 mod fields;
 mod lasting;
 mod others;

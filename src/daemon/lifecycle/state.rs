@@ -64,7 +64,8 @@ pub(crate) fn mark_stopped(node: &Node, key: &ContainerKey) -> bool {
 /// Records an exit status that became known after plugins were notified of the exit.
 pub(crate) fn learn_exit_status(node: &Node, key: &ContainerKey) {
     let Some(record) = node.container(key) else { return };
-    if record.init_pid.is_none() || !record.status_reason.is_empty() {
+    let is_settled = !matches!(record.status_reason.as_str(), "" | exit_status::UNKNOWN);
+    if record.init_pid.is_none() || is_settled {
         return;
     }
     let code = record.exit_code.or_else(|| exit_status::code(&node.host, &record));

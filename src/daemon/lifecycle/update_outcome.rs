@@ -3,17 +3,23 @@
 //! values in force are written again.
 
 use std::rc::Rc;
+use std::time::Duration;
 
 use crate::daemon::lifecycle::notify;
-use crate::daemon::node::lane::{PendingVerb, ProposedUpdate};
-use crate::daemon::node::{Node, log_failure, messages};
-use crate::daemon::resources::{apply, in_force};
+use crate::daemon::node::lane::{ConcludedUpdate, PendingVerb, ProposedUpdate};
+use crate::daemon::node::messages::{self, Classes};
+use crate::daemon::node::{Node, log_failure};
+use crate::daemon::resources::in_force::Block;
+use crate::daemon::resources::{apply, in_force, partial};
 use crate::daemon::runtime::state_dir::{self, Stamp};
 use crate::host::Point;
 use crate::plugin::Event;
 use crate::runtime::RuntimeKind;
 use crate::spec::overlay;
 use crate::state::{Container, ContainerKey};
+
+/// How long PostUpdateContainer waits for the runtime that writes the plugins' values again.
+const RESTORE_WAIT: Duration = Duration::from_secs(5);
 
 /// The runtime of an `update` has exited: if it took the update, its values hold from now on.
 /// A replaced state file proves it. crun keeps none; there the cgroup files decide. A second call
@@ -24,16 +30,17 @@ pub(crate) fn note_taken(node: &Rc<Node>, key: &ContainerKey, pending: &PendingV
     if record.incarnation != pending.incarnation {
         return;
     }
-    pending.is_told.set(conclude(node, &record, pending.state_before, proposed));
+    let concluded = conclude(node, &record, pending.state_before, proposed);
+    *pending.concluded.borrow_mut() = Some(concluded);
 }
 
-/// Returns whether plugins are to be notified.
+/// Records what became of an update.
 pub(crate) fn conclude(
     node: &Rc<Node>,
     record: &Container,
     before: Option<Stamp>,
     proposed: ProposedUpdate,
-) -> bool {
+) -> ConcludedUpdate {
     let key = &record.key;
     let after = state_dir::state_stamp(&node.host, key);
     let is_replaced = after.is_some() && after != before;
@@ -41,16 +48,17 @@ pub(crate) fn conclude(
     overlay::put_over(&mut tried, &proposed.overlay);
     let is_crun = RuntimeKind::of_program(&record.runtime) == RuntimeKind::Crun;
     let is_taken = is_replaced || (is_crun && apply::has_taken(node, record, &tried));
+    let is_told = proposed.is_told;
     if !is_taken {
         // runc and crun write file by file, and undo nothing when they fail.
-        apply::restore(node, record, &tried);
+        let restoring = apply::restore(node, record, &tried);
         if record.updating.is_some() {
             node.change(key, |record| record.updating = None);
         }
-        return false;
+        return ConcludedUpdate { is_told, failed: Some(tried), restoring };
     }
     log_failure("recording an update", node.host.point(Point::DaemonUpdated));
-    let ProposedUpdate { engine, overlay, owners, changes, classes, is_told, writing: _writing } =
+    let ProposedUpdate { engine, overlay, owners, changes, classes, is_told: _, writing: _writing } =
         proposed;
     node.change(key, |record| {
         record.engine_resources = engine;
@@ -62,13 +70,33 @@ pub(crate) fn conclude(
             messages::with_resources(&record.message, &in_force::in_force(record), &classes);
     });
     apply::rewrite_ignored(node, key);
-    is_told
+    ConcludedUpdate { is_told, failed: None, restoring: None }
 }
 
-/// Notifies the plugins that were asked that the update was done.
+/// Notifies the plugins that were asked: of the update that was done, or of the resources that a
+/// failed one left in force (D39).
 pub(crate) async fn settle(node: &Rc<Node>, key: &ContainerKey, pending: &PendingVerb) {
     note_taken(node, key, pending);
-    if pending.is_told.take() {
-        notify::notify(node, Event::PostUpdateContainer, key).await;
+    let Some(concluded) = pending.concluded.take() else { return };
+    let ConcludedUpdate { is_told, failed, restoring } = concluded;
+    if !is_told {
+        return;
+    }
+    if let Some(tried) = failed {
+        if let Some(restoring) = restoring {
+            let _or_late = tokio::time::timeout(RESTORE_WAIT, restoring).await;
+        }
+        note_left_in_force(node, key, &tried);
+    }
+    notify::notify(node, Event::PostUpdateContainer, key).await;
+}
+
+/// The container's message has the resources that are in force after a failed update.
+fn note_left_in_force(node: &Node, key: &ContainerKey, tried: &Block) {
+    let Some(record) = node.container(key) else { return };
+    let left = partial::left_in_force(node, &record, tried);
+    let message = messages::with_resources(&record.message, &left, &Classes::default());
+    if message != record.message {
+        node.change(key, |record| record.message = message);
     }
 }

@@ -34,9 +34,19 @@ pub(crate) fn of_pod(store: &Store, event: Event, id: &str) -> Option<Notificati
 
 /// Everything a plugin is synchronized with: announced pods, and containers, including those that
 /// have exited but are not removed. NRI: engines leave these out.
-pub(crate) fn snapshot(store: &Store) -> (Vec<api::PodSandbox>, Vec<api::Container>) {
+pub(crate) fn snapshot(
+    store: &Store,
+    is_paused: impl Fn(&Container) -> bool,
+) -> (Vec<api::PodSandbox>, Vec<api::Container>) {
     let (pods, containers) = shown(store);
-    (pods.map(messages::pod).collect(), containers.map(messages::container).collect())
+    let containers = containers.map(|record| {
+        let mut message = messages::container(record);
+        if is_paused(record) {
+            message.state = api::ContainerState::CONTAINER_PAUSED.into();
+        }
+        message
+    });
+    (pods.map(messages::pod).collect(), containers.collect())
 }
 
 /// What a plugin is synchronized with, at one moment.

@@ -3,7 +3,7 @@
 //! and each first settles the outcome of the verb before. Different containers never wait for each
 //! other here.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -13,6 +13,7 @@ use std::sync::Arc;
 use futures_util::future::LocalBoxFuture;
 use serde_json::{Map, Value};
 use tokio::sync::{Mutex, OwnedMutexGuard};
+use tokio::task::JoinHandle;
 
 use crate::argv::Verb;
 use crate::daemon::node::bundle_turns::{BundleTurn, Bundles};
@@ -45,8 +46,8 @@ pub(crate) struct PendingVerb {
     pub(crate) bundle: RefCell<Option<BundleTurn>>,
     /// `update`: values that hold once the runtime took it; until then no other request writes.
     pub(crate) proposed: RefCell<Option<ProposedUpdate>>,
-    /// `update`: it was taken, and plugins are still to be notified.
-    pub(crate) is_told: Cell<bool>,
+    /// `update`: what became of it, until plugins were notified.
+    pub(crate) concluded: RefCell<Option<ConcludedUpdate>>,
 }
 
 impl PendingVerb {
@@ -70,7 +71,7 @@ impl PendingVerb {
             start_watch: RefCell::new(StartWatch::new(state_dir::folder(host, key))),
             bundle: RefCell::default(),
             proposed: RefCell::default(),
-            is_told: Cell::new(false),
+            concluded: RefCell::default(),
         }
     }
 
@@ -92,9 +93,20 @@ pub(crate) struct ProposedUpdate {
     pub(crate) owners: BTreeMap<String, String>,
     pub(crate) changes: Vec<Change>,
     pub(crate) classes: Classes,
-    /// Whether plugins were asked, and so are notified of its success.
+    /// Whether plugins were asked, and so are notified of what became of it.
     pub(crate) is_told: bool,
     pub(crate) writing: OwnedMutexGuard<()>,
+}
+
+/// An `update` whose runtime has exited.
+#[derive(Debug)]
+pub(crate) struct ConcludedUpdate {
+    /// Whether plugins were asked, and so are notified.
+    pub(crate) is_told: bool,
+    /// The resources that a failed one tried to set.
+    pub(crate) failed: Option<Map<String, Value>>,
+    /// The runtime writes the plugins' values again, after a failure.
+    pub(crate) restoring: Option<JoinHandle<()>>,
 }
 
 /// The work under way for one container.

@@ -77,10 +77,13 @@ pub(crate) fn container(record: &Container) -> api::Container {
     message
 }
 
-/// The same as bytes.
-pub(crate) fn container_encoded(record: &Container) -> Encoded {
+/// The same as bytes; its record does not know whether it is paused.
+pub(crate) fn container_encoded(record: &Container, is_paused: bool) -> Encoded {
     let mut now = api::Container::default();
     fill_in(&mut now, record);
+    if is_paused {
+        now.state = api::ContainerState::CONTAINER_PAUSED.into();
+    }
     let now = now.write_to_bytes().unwrap_or_default();
     Encoded { kept: kept(&record.message, &OF_RECORD), now }
 }
@@ -233,7 +236,9 @@ mod tests {
                 let message = container(&record);
                 assert_eq!((message.id.as_str(), message.pid), ("c", pid.unwrap_or(0)));
                 assert_eq!((message.name.as_str(), message.exit_code), ("web", 3));
-                assert_eq!(read::<api::Container>(&container_encoded(&record)), message);
+                assert_eq!(read::<api::Container>(&container_encoded(&record, false)), message);
+                let paused = read::<api::Container>(&container_encoded(&record, true));
+                assert_eq!(paused.state, api::ContainerState::CONTAINER_PAUSED.into());
             }
         }
     }

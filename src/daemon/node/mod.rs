@@ -11,6 +11,7 @@ pub(crate) mod events;
 pub(crate) mod eviction_rate;
 pub(crate) mod lane;
 pub(crate) mod messages;
+mod paused;
 pub(crate) mod queues;
 pub(crate) mod records;
 pub(crate) mod report;
@@ -113,11 +114,6 @@ impl Node {
     /// Whether the engine itself runs NRI plugins: then the daemon consults none (D12).
     pub(crate) fn is_bystander(&self) -> bool {
         self.registry.socket.is_bystander()
-    }
-
-    /// An event about a container in its present state.
-    pub(crate) fn notification(&self, event: Event, key: &ContainerKey) -> Option<Notification> {
-        events::of_container(&self.records.read(), event, key)
     }
 
     /// An event about a pod.

@@ -133,7 +133,7 @@ pub(crate) async fn admit(node: &Rc<Node>, plugin: Plugin, launched: bool) {
         ChainedPlugin::new(plugin, launched, &settings).with_unknown_rights(mistake.as_deref());
     let connected = node.registry.add(chained, about);
     let counts = (counted(pods.len(), "pod"), counted(containers.len(), "container"));
-    let snapshot = EncodedSnapshot { pods, containers: encoded(containers).await };
+    let snapshot = EncodedSnapshot { pods, containers: encoded(node, containers).await };
     if !synchronize(node, &connected, snapshot).await {
         connected.chained.plugin.disconnect("it could not be synchronized");
         node.registry.remove(&connected, &connected.chained.plugin.closed().await);
@@ -153,10 +153,13 @@ pub(crate) async fn admit(node: &Rc<Node>, plugin: Plugin, launched: bool) {
 
 /// Encodes the records as they are sent. They are of one moment, so the encoding may take its time:
 /// between two parts other tasks get a turn.
-async fn encoded(containers: Vec<Rc<Container>>) -> Vec<Encoded> {
+async fn encoded(node: &Node, containers: Vec<Rc<Container>>) -> Vec<Encoded> {
     let mut encoded = Vec::with_capacity(containers.len());
     for some in containers.chunks(AT_ONCE) {
-        encoded.extend(some.iter().map(|container| messages::container_encoded(container)));
+        let some = some
+            .iter()
+            .map(|container| messages::container_encoded(container, node.is_paused(container)));
+        encoded.extend(some);
         tokio::task::yield_now().await;
     }
     encoded

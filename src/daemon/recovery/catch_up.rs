@@ -195,7 +195,7 @@ async fn resume_update(node: &Rc<Node>, key: &ContainerKey) {
             settle::watch(node, key, &lane, Rc::new(pending));
         }
         None => {
-            update_outcome::conclude(node, &record, before, proposed);
+            let _nobody_was_asked = update_outcome::conclude(node, &record, before, proposed);
         }
     }
 }

@@ -9,12 +9,12 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use serde_json::{Map, Value};
+use serde_json::Value;
+use tokio::task::JoinHandle;
 use tracing::{debug, warn};
 
 use crate::cgroup::{self, Around, Cgroups, Unfit};
 use crate::host::Point;
-use crate::runtime::RuntimeKind;
 use crate::spec::{overlay, owned};
 use crate::state::{Change, Container, ContainerKey, Lifecycle, PendingUpdate};
 
@@ -23,30 +23,13 @@ use crate::daemon::node::Node;
 use crate::daemon::node::messages::{self, Classes};
 use crate::daemon::resources::classes;
 use crate::daemon::resources::error::{RefusedField, UpdateError};
+use crate::daemon::resources::ignored::{SplitUpdate, ignored, split, takes};
 use crate::daemon::resources::in_force::{Block, in_force, note_changes};
-use crate::daemon::resources::route::{self, Route, is_paused, route};
+use crate::daemon::resources::route::{self, Route, route};
 use crate::daemon::runtime::{command, exit_status};
 
 /// How long a plugin's update waits for another one of the same container.
 const UPDATE_WAIT: Duration = Duration::from_secs(3);
-
-/// Members that runc accepts in an update and silently does not apply.
-const IGNORED_BY_RUNC: [(&str, &[&str]); 4] = [
-    ("memory", &["swappiness", "disableOOMKiller", "useHierarchy", "kernel", "kernelTCP"]),
-    ("hugepageLimits", &[]),
-    ("devices", &[]),
-    (
-        "blockIO",
-        &[
-            "leafWeight",
-            "weightDevice",
-            "throttleReadBpsDevice",
-            "throttleWriteBpsDevice",
-            "throttleReadIOPSDevice",
-            "throttleWriteIOPSDevice",
-        ],
-    ),
-];
 
 /// The result of checking an update; it holds for one incarnation of the container.
 pub(crate) struct CheckedUpdate {
@@ -70,8 +53,12 @@ pub(crate) fn check(
             Err(Unfit::NotDirect(_)) => takes(record, part)?,
         },
         Route::Runtime(cgroups) => {
-            takes(record, part)?;
-            route::has_processors(node, part)?;
+            let SplitUpdate { direct, rest } = split(record, part, cgroups.as_ref());
+            takes(record, &rest)?;
+            route::has_processors(node, &rest)?;
+            if let Some(cgroups) = cgroups.as_ref().filter(|_| !direct.is_empty()) {
+                plan(record, &direct, None, cgroups)?;
+            }
             let planned = cgroups.as_ref().map(|cgroups| plan(record, part, None, cgroups));
             if let Some(Err(unfit @ Unfit::Refused { .. })) = planned {
                 return Err(unfit.into());
@@ -111,15 +98,15 @@ async fn set(
     requested: &PendingUpdate,
     found: Option<Route>,
 ) -> Result<(), UpdateError> {
-    let route = found.map_or_else(|| route(node, record), Ok)?;
-    if let Route::Direct(cgroups) = route {
-        match plan(record, &requested.part, None, &cgroups) {
+    let scope = match found.map_or_else(|| route(node, record), Ok)? {
+        Route::Direct(cgroups) => match plan(record, &requested.part, None, &cgroups) {
             Ok(writes) => return write(node, record, requested, &cgroups, &writes),
             Err(unfit @ Unfit::Refused { .. }) => return Err(unfit.into()),
-            Err(Unfit::NotDirect(_)) => {}
-        }
-    }
-    through_runtime(node, record, requested).await
+            Err(Unfit::NotDirect(_)) => None,
+        },
+        Route::Runtime(scope) => scope,
+    };
+    through_runtime(node, record, requested, scope.as_ref()).await
 }
 
 /// Sets resources of a container that its runtime is creating: in its cgroups, else first of all
@@ -137,14 +124,15 @@ pub(crate) async fn at_birth(
     let _writing =
         tokio::time::timeout(UPDATE_WAIT, writing).await.map_err(|_late| UpdateError::Busy)?;
     let record = node.container(key).ok_or(UpdateError::Unknown)?;
-    if let Route::Direct(cgroups) = route(node, &record)? {
-        match plan(&record, &requested.part, None, &cgroups) {
+    let scope = match route(node, &record)? {
+        Route::Direct(cgroups) => match plan(&record, &requested.part, None, &cgroups) {
             Ok(writes) => return write(node, &record, &requested, &cgroups, &writes),
             Err(unfit @ Unfit::Refused { .. }) => return Err(unfit.into()),
-            Err(Unfit::NotDirect(_)) => {}
-        }
-    }
-    takes(&record, &requested.part)?;
+            Err(Unfit::NotDirect(_)) => None,
+        },
+        Route::Runtime(scope) => scope,
+    };
+    takes(&record, &split(&record, &requested.part, scope.as_ref()).rest)?;
     node.change(key, |record| record.deferred.push(requested));
     Ok(())
 }
@@ -157,7 +145,7 @@ pub(crate) fn living(node: &Node, key: &ContainerKey) -> Result<Rc<Container>, U
     if is_alive { Ok(record) } else { Err(UpdateError::Gone) }
 }
 
-fn plan(
+pub(super) fn plan(
     record: &Container,
     part: &Block,
     tried: Option<&Block>,
@@ -177,6 +165,18 @@ fn write(
     cgroups: &Cgroups,
     writes: &[cgroup::Write],
 ) -> Result<(), UpdateError> {
+    let changes = write_files(node, requested, cgroups, writes)?;
+    note_applied(node, &record.key, requested, changes);
+    Ok(())
+}
+
+/// Writes all of it or nothing, and gives the changes for `explain`.
+fn write_files(
+    node: &Node,
+    requested: &PendingUpdate,
+    cgroups: &Cgroups,
+    writes: &[cgroup::Write],
+) -> Result<Vec<Change>, UpdateError> {
     let fault = |error: crate::error::Error| UpdateError::refused(error);
     node.host.point(Point::DaemonCgroup).map_err(fault)?;
     let written = cgroup::carry_out(cgroups, writes).map_err(|failed| match () {
@@ -200,42 +200,67 @@ fn write(
             after: Value::from(written.after),
         }
     });
-    note_applied(node, &record.key, requested, changes.collect());
-    Ok(())
+    Ok(changes.collect())
 }
 
+/// Has the runtime apply an update; what it would not apply is written beside it in a `scope` of
+/// systemd.
 async fn through_runtime(
     node: &Rc<Node>,
     record: &Container,
     requested: &PendingUpdate,
+    scope: Option<&Cgroups>,
 ) -> Result<(), UpdateError> {
-    if requested.part.is_empty() {
-        note_applied(node, &record.key, requested, Vec::new());
-        return Ok(());
+    let SplitUpdate { direct, rest } = split(record, &requested.part, scope);
+    takes(record, &rest)?;
+    route::has_processors(node, &rest)?;
+    let mut changes = Vec::new();
+    if !rest.is_empty() {
+        changes = run_checked_update(node, record, requested, &rest).await?;
     }
-    takes(record, &requested.part)?;
-    route::has_processors(node, &requested.part)?;
+    if let Some(scope) = scope {
+        // The runtime may just have reset what was written beside it before.
+        let mut beside = Block::new();
+        if !rest.is_empty() {
+            beside = split(record, &record.overlay, Some(scope)).direct;
+        }
+        overlay::put_over(&mut beside, &direct);
+        let writes = plan(record, &beside, None, scope).map_err(UpdateError::from);
+        match writes.and_then(|writes| write_files(node, requested, scope, &writes)) {
+            Ok(written) => changes.extend(written),
+            Err(update_error) if rest.is_empty() => return Err(update_error),
+            Err(update_error) => return Err(put_back(node, record, &rest, update_error).await),
+        }
+    }
+    note_applied(node, &record.key, requested, changes);
+    Ok(())
+}
+
+/// The part of an update that the runtime applies; undone if it fails on its way.
+async fn run_checked_update(
+    node: &Rc<Node>,
+    record: &Container,
+    requested: &PendingUpdate,
+    part: &Block,
+) -> Result<Vec<Change>, UpdateError> {
     let before = in_force(record);
     let mut resources = before.clone();
     overlay::put_over(&mut resources, &requested.part);
-    let with_devices = requested.part.contains_key("devices");
+    let with_devices = part.contains_key("devices");
     if let Err(update_error) = run_update(node, record, resources, with_devices).await {
-        return Err(put_back(node, record, &requested.part, update_error).await);
+        return Err(put_back(node, record, part, update_error).await);
     }
     let fault = |error: crate::error::Error| UpdateError::refused(error);
     node.host.point(Point::DaemonCgroupDone).map_err(fault)?;
-    let changes = owned::fields(&requested.part).into_iter().map(|field| Change {
+    let changes = owned::fields(part).into_iter().map(|field| Change {
         at: now(),
         event: requested.event.clone(),
-        plugin: owned::owner(&field, &requested.part, &requested.owners)
-            .unwrap_or_default()
-            .to_owned(),
+        plugin: owned::owner(&field, part, &requested.owners).unwrap_or_default().to_owned(),
         field: format!("linux.resources.{}", field.path),
         before: owned::value(&before, &field.path).unwrap_or_default(),
         after: field.value,
     });
-    note_applied(node, &record.key, requested, changes.collect());
-    Ok(())
+    Ok(changes.collect())
 }
 
 /// Undoes the part that the runtime wrote before it failed: it writes file by file, and informs
@@ -258,7 +283,7 @@ async fn put_back(
         (Ok(()), left) => format!("; {} may still be in effect", left.join(", ")),
     };
     let refusal = refusal.and(&more);
-    if is_paused(node, record) {
+    if node.is_paused(record) {
         UpdateError::Frozen(refusal.to_string())
     } else {
         UpdateError::Refused(refusal)
@@ -313,65 +338,17 @@ fn note_applied(
     });
 }
 
-/// Whether the runtime's `update` applies all of `part`.
-fn takes(record: &Container, part: &Block) -> Result<(), UpdateError> {
-    let mut ignored = owned::fields(&ignored(record, part));
-    if ignored.is_empty() {
-        return Ok(());
-    }
-    // A value that lifts limits is met where there are none.
-    let none = Value::Array(Vec::new());
-    let now = in_force(record);
-    ignored.retain(|field| {
-        field.value != none || owned::value(&now, &field.path).is_some_and(|now| now != none)
-    });
-    match ignored.first() {
-        None => Ok(()),
-        Some(field) => {
-            let why = format!("{} does not change it in a running container", record.runtime);
-            Err(UpdateError::refused_field(RefusedField::Path(field.path.clone()), why))
-        }
-    }
-}
-
-/// The part that the runtime takes without applying it.
-fn ignored(record: &Container, part: &Block) -> Block {
-    if RuntimeKind::of_program(&record.runtime) == RuntimeKind::Crun {
-        return Map::new();
-    }
-    let mut found = Map::new();
-    for (section, members) in IGNORED_BY_RUNC {
-        let Some(value) = part.get(section) else { continue };
-        let value = match value {
-            Value::Object(object) => {
-                let mut object = object.clone();
-                object.retain(|key, _| members.contains(&key.as_str()));
-                if object.is_empty() {
-                    continue;
-                }
-                Value::Object(object)
-            }
-            Value::Null
-            | Value::Bool(_)
-            | Value::Number(_)
-            | Value::String(_)
-            | Value::Array(_) => value.clone(),
-        };
-        found.insert(section.to_owned(), value);
-    }
-    found
-}
-
 /// After the runtime's own update: writes again the plugins' values that the runtime does not apply
 /// or resets to those of the creation.
 pub(crate) fn rewrite_ignored(node: &Node, key: &ContainerKey) {
     let Some(record) = node.container(key) else { return };
     classes::enter_again(node, &record);
-    let part = ignored(&record, &record.overlay);
-    if matches!(route(node, &record), Ok(Route::Runtime(_))) {
-        return; // The runtime holds the values with which it made the container.
-    }
-    if let Err(update_error) = rewrite(node, &record, &part, None) {
+    let written = match route(node, &record) {
+        // The runtime holds the other values with which it made the container.
+        Ok(Route::Runtime(scope)) => rewrite_beside(node, &record, scope.as_ref()),
+        _ => rewrite(node, &record, &ignored(&record, &record.overlay), None),
+    };
+    if let Err(update_error) = written {
         warn!("{}: values that plugins own could not be restored: {update_error}", key.id);
     }
 }
@@ -388,7 +365,11 @@ pub(crate) async fn reapply(node: &Rc<Node>, key: &ContainerKey) -> Result<(), U
         return Ok(());
     }
     // Without the engine's own values: the recorded ones are from before the bypassing update.
-    run_update(node, &record, record.overlay.clone(), false).await
+    run_update(node, &record, record.overlay.clone(), false).await?;
+    match route(node, &record)? {
+        Route::Runtime(scope) => rewrite_beside(node, &record, scope.as_ref()),
+        Route::Direct(_) => Ok(()),
+    }
 }
 
 /// Whether the cgroup files have the values that change with `after`, where that can be compared:
@@ -404,22 +385,40 @@ pub(crate) fn has_taken(node: &Node, record: &Container, after: &Block) -> bool 
 }
 
 /// After an update that failed on its way: writes the plugins' values again. If the runtime has to
-/// do it, this does not wait for it.
-pub(crate) fn restore(node: &Rc<Node>, record: &Container, tried: &Block) {
+/// do it, this does not wait for it; the task ends when it has.
+pub(crate) fn restore(
+    node: &Rc<Node>,
+    record: &Container,
+    tried: &Block,
+) -> Option<JoinHandle<()>> {
     let key = record.key.clone();
     if let Ok(Route::Runtime(_)) = route(node, record) {
         if record.overlay.is_empty() {
-            return;
+            return None;
         }
         let node = Rc::clone(node);
-        tokio::task::spawn_local(async move {
+        return Some(tokio::task::spawn_local(async move {
             if let Err(update_error) = reapply(&node, &key).await {
                 warn!("{}: after a failed update: {update_error}", key.id);
             }
-        });
-    } else if let Err(update_error) = rewrite(node, record, &record.overlay, Some(tried)) {
+        }));
+    }
+    if let Err(update_error) = rewrite(node, record, &record.overlay, Some(tried)) {
         debug!("{}: after a failed update: {update_error}", key.id);
     }
+    None
+}
+
+/// Writes again what is written beside the runtime in a scope of systemd (D48): each `update` of
+/// the runtime may reset it.
+fn rewrite_beside(
+    node: &Node,
+    record: &Container,
+    scope: Option<&Cgroups>,
+) -> Result<(), UpdateError> {
+    let Some(scope) = scope else { return Ok(()) };
+    let beside = split(record, &record.overlay, Some(scope)).direct;
+    rewrite_in(node, record, scope, (&beside, None))
 }
 
 /// Writes a part of the values in force again; `tried` is an update that failed.
@@ -435,10 +434,22 @@ fn rewrite(
     let Route::Direct(cgroups) = route(node, record)? else {
         return Err(UpdateError::refused("the runtime manages its cgroups"));
     };
-    let writes = plan(record, part, tried, &cgroups).map_err(UpdateError::from)?;
+    rewrite_in(node, record, &cgroups, (part, tried))
+}
+
+fn rewrite_in(
+    node: &Node,
+    record: &Container,
+    cgroups: &Cgroups,
+    (part, tried): (&Block, Option<&Block>),
+) -> Result<(), UpdateError> {
+    if part.is_empty() {
+        return Ok(());
+    }
+    let writes = plan(record, part, tried, cgroups).map_err(UpdateError::from)?;
     let fault = |error: crate::error::Error| UpdateError::refused(error);
     node.host.point(Point::DaemonCgroup).map_err(fault)?;
-    let written = cgroup::carry_out(&cgroups, &writes);
+    let written = cgroup::carry_out(cgroups, &writes);
     written
         .map(|_| ())
         .map_err(|failed| UpdateError::refused_field(RefusedField::Path(failed.field), failed.why))

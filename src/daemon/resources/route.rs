@@ -10,7 +10,7 @@ use tracing::debug;
 
 use crate::cgroup::{Cgroups, members};
 use crate::runtime::RuntimeKind;
-use crate::state::{Container, Lifecycle};
+use crate::state::Container;
 
 use crate::daemon::node::Node;
 use crate::daemon::resources::error::{RefusedField, UpdateError};
@@ -24,16 +24,6 @@ pub(crate) enum Route {
     Direct(Cgroups),
     /// By the runtime's own `update`; where the cgroups are known, they may be read.
     Runtime(Option<Cgroups>),
-}
-
-/// Whether its processes are frozen; the daemon sees no verb that would show it.
-pub(crate) fn is_paused(node: &Node, record: &Container) -> bool {
-    let (paths, _) = state_dir::cgroups(&node.host, &record.key);
-    let pid = record.init_pid.filter(|_| record.state == Lifecycle::Running);
-    let cgroups = pid.and_then(|pid| {
-        Cgroups::find(&node.host, &*node.caches.cgroup_mounts(&node.host).ok()?, pid, &paths).ok()
-    });
-    cgroups.is_some_and(|cgroups| cgroups.is_frozen())
 }
 
 /// Finds the route of a container.

@@ -20,6 +20,10 @@ use crate::daemon::watch::pidfd::{self, ProcessExit};
 const EXIT_CODE_WAIT: Duration = Duration::from_millis(50);
 const EXIT_CODE_CHECK: Duration = Duration::from_millis(5);
 
+/// The reason of an exit whose code nobody reports, in the word that containerd has for it. The
+/// message's code is 0 then, which must not pass for success.
+pub(crate) const UNKNOWN: &str = "Unknown";
+
 /// The code of a process that SIGKILL ended.
 const KILLED: i32 = 128 + 9;
 
@@ -95,7 +99,7 @@ pub(crate) fn has_exited(host: &Host, record: &Container) -> bool {
 }
 
 /// Why the container is not running any more, as CRI engines name it, and a message for operators;
-/// both empty if the reason is not known.
+/// both empty if it never had a process.
 pub(crate) fn status(host: &Host, record: &Container, code: Option<i32>) -> (String, String) {
     let only = |reason: &str| (reason.to_owned(), String::new());
     let eviction = record.changes.iter().find(|change| change.event == EVICTION);
@@ -113,6 +117,9 @@ pub(crate) fn status(host: &Host, record: &Container, code: Option<i32>) -> (Str
         // Only a process that was killed can have been killed for its memory.
         Some(KILLED) | None if lacked_memory(host, record) => only("OOMKilled"),
         Some(_) => only("Error"),
+        None if record.init_pid.is_some() => {
+            (UNKNOWN.to_owned(), "its exit code is not known".to_owned())
+        }
         None => only(""),
     }
 }

@@ -19,7 +19,8 @@ use crate::plugin::json::show_list;
 pub(crate) async fn serve(node: &Rc<Node>, stream: &mut UnixStream) -> Result<()> {
     // State and recording begin in one step: between them no event is missing, and none is there
     // twice.
-    let (pods, containers) = events::snapshot(&node.records.read());
+    let (pods, containers) =
+        events::snapshot(&node.records.read(), |record| node.is_paused(record));
     let plugins: Vec<String> =
         node.registry.synchronized().iter().map(|chained| chained.id()).collect();
     let mut lines = node.registry.recorders.listen();

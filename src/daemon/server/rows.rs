@@ -4,7 +4,6 @@
 use serde_json::Value;
 
 use crate::daemon::node::Node;
-use crate::daemon::resources::route;
 use crate::state::Container;
 use crate::text::rfc3339_nanos;
 
@@ -23,5 +22,5 @@ pub(crate) fn add_times(row: &mut Value, container: &Container) {
 
 /// Its state; only the kernel knows whether it is paused.
 pub(crate) fn state(node: &Node, container: &Container) -> &'static str {
-    if route::is_paused(node, container) { "paused" } else { container.state.name() }
+    if node.is_paused(container) { "paused" } else { container.state.name() }
 }

@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What a runtime's `update` takes without applying it, and which part of that is written beside it
+//! in a scope of systemd (D48): huge pages, block I/O and v1's other settings of memory, whose files
+//! systemd does not own. It owns the device rules of a scope, and would take back what others write
+//! there at its next reload: these are refused. It only reads.
+
+use serde_json::{Map, Value};
+
+use crate::cgroup::Cgroups;
+use crate::runtime::RuntimeKind;
+use crate::spec::owned;
+use crate::state::Container;
+
+use crate::daemon::resources::error::{RefusedField, UpdateError};
+use crate::daemon::resources::in_force::{Block, in_force};
+
+/// The rules of a scope's devices are systemd's.
+const SYSTEMDS: &str = "devices";
+
+/// Members that runc accepts in an update and silently does not apply.
+const IGNORED_BY_RUNC: [(&str, &[&str]); 4] = [
+    ("memory", &["swappiness", "disableOOMKiller", "useHierarchy", "kernel", "kernelTCP"]),
+    ("hugepageLimits", &[]),
+    ("devices", &[]),
+    (
+        "blockIO",
+        &[
+            "leafWeight",
+            "weightDevice",
+            "throttleReadBpsDevice",
+            "throttleWriteBpsDevice",
+            "throttleReadIOPSDevice",
+            "throttleWriteIOPSDevice",
+        ],
+    ),
+];
+
+/// Whether the runtime's `update` applies all of `part`.
+pub(super) fn takes(record: &Container, part: &Block) -> Result<(), UpdateError> {
+    let mut ignored = owned::fields(&ignored(record, part));
+    if ignored.is_empty() {
+        return Ok(());
+    }
+    // A value that lifts limits is met where there are none.
+    let none = Value::Array(Vec::new());
+    let now = in_force(record);
+    ignored.retain(|field| {
+        field.value != none || owned::value(&now, &field.path).is_some_and(|now| now != none)
+    });
+    match ignored.first() {
+        None => Ok(()),
+        Some(field) => {
+            let why = format!("{} does not change it in a running container", record.runtime);
+            Err(UpdateError::refused_field(RefusedField::Path(field.path.clone()), why))
+        }
+    }
+}
+
+/// The part that the runtime takes without applying it.
+pub(super) fn ignored(record: &Container, part: &Block) -> Block {
+    if RuntimeKind::of_program(&record.runtime) == RuntimeKind::Crun {
+        return Map::new();
+    }
+    let mut found = Map::new();
+    for (section, members) in IGNORED_BY_RUNC {
+        let Some(value) = part.get(section) else { continue };
+        let value = match value {
+            Value::Object(object) => {
+                let mut object = object.clone();
+                object.retain(|key, _| members.contains(&key.as_str()));
+                if object.is_empty() {
+                    continue;
+                }
+                Value::Object(object)
+            }
+            Value::Null
+            | Value::Bool(_)
+            | Value::Number(_)
+            | Value::String(_)
+            | Value::Array(_) => value.clone(),
+        };
+        found.insert(section.to_owned(), value);
+    }
+    found
+}
+
+/// An update of a container that its runtime updates.
+pub(super) struct SplitUpdate {
+    /// What is written beside it.
+    pub(super) direct: Block,
+    /// What the runtime gets.
+    pub(super) rest: Block,
+}
+
+/// Splits an update; `scope` are the container's cgroups, where systemd manages them.
+pub(super) fn split(record: &Container, part: &Block, scope: Option<&Cgroups>) -> SplitUpdate {
+    let mut direct = if scope.is_some() { ignored(record, part) } else { Block::new() };
+    direct.remove(SYSTEMDS);
+    let mut rest = part.clone();
+    for (section, members) in &direct {
+        let Value::Object(members) = members else {
+            rest.remove(section);
+            continue;
+        };
+        if let Some(Value::Object(kept)) = rest.get_mut(section) {
+            kept.retain(|key, _| !members.contains_key(key));
+            if kept.is_empty() {
+                rest.remove(section);
+            }
+        }
+    }
+    SplitUpdate { direct, rest }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::host::Host;
+
+    fn record(runtime: &str) -> Container {
+        let json = json!({
+            "schema": 1, "boot_id": "", "key": {"root": "/r", "id": "c"}, "incarnation": 1,
+            "runtime": runtime, "global_flags": [], "bundle": "/b", "is_sandbox": false,
+            "pod": "", "name": "", "state": "running", "pid_file": null, "init_pid": 7,
+            "init_start": 1, "engine": "plain", "evidence": [], "variables": [],
+            "message": "", "engine_resources": {}, "overlay": {}, "owners": {}, "patched": null,
+            "changes": [], "refused": [], "skipped": [], "in_flight": null
+        });
+        serde_json::from_value(json).unwrap()
+    }
+
+    fn block(value: Value) -> Block {
+        value.as_object().unwrap().clone()
+    }
+
+    /// Some cgroups; what is in them does not matter here.
+    fn scope() -> Cgroups {
+        let host = Host::default();
+        let mounts = crate::cgroup::Mounts::read(&host).unwrap();
+        Cgroups::find(&host, &mounts, std::process::id(), &Default::default()).unwrap()
+    }
+
+    #[test]
+    fn what_runc_ignores_and_systemd_does_not_own_is_written_beside_it() {
+        let part = block(json!({
+            "memory": {"limit": 1, "swappiness": 7},
+            "hugepageLimits": [{"pageSize": "2MB", "limit": 0}],
+            "blockIO": {"weight": 10, "throttleReadBpsDevice": []},
+            "devices": [{"allow": false}],
+        }));
+        let SplitUpdate { direct, rest } = split(&record("/usr/bin/runc"), &part, Some(&scope()));
+        let wanted = json!({
+            "memory": {"swappiness": 7},
+            "hugepageLimits": [{"pageSize": "2MB", "limit": 0}],
+            "blockIO": {"throttleReadBpsDevice": []},
+        });
+        assert_eq!(Value::Object(direct), wanted);
+        let wanted = json!({"memory": {"limit": 1}, "blockIO": {"weight": 10}, "devices": [{"allow": false}]});
+        assert_eq!(Value::Object(rest.clone()), wanted);
+        let refused = takes(&record("/usr/bin/runc"), &rest).unwrap_err().to_string();
+        assert!(refused.starts_with("devices: "), "{refused}");
+    }
+
+    #[test]
+    fn crun_gets_all_of_it_and_without_a_scope_nothing_is_split() {
+        let part = block(json!({"hugepageLimits": [], "blockIO": {"leafWeight": 10}}));
+        for (runtime, scope) in [("/usr/bin/crun", Some(scope())), ("/usr/bin/runc", None)] {
+            let SplitUpdate { direct, rest } = split(&record(runtime), &part, scope.as_ref());
+            assert_eq!((direct, &rest), (Block::new(), &part), "{runtime}");
+        }
+    }
+}

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What an `update` that failed left in force: runc and crun write file by file, and undo nothing.
+//! The files decide, as far as they read back what was written. It only reads.
+
+use crate::cgroup;
+use crate::spec::{overlay, owned};
+use crate::state::Container;
+
+use crate::daemon::node::Node;
+use crate::daemon::resources::apply::plan;
+use crate::daemon::resources::in_force::{Block, in_force};
+use crate::daemon::resources::route::{Route, route};
+
+/// Fields that one file holds together, or of which one is written relative to the other.
+const TOGETHER: [(&str, &str); 3] =
+    [("cpu.quota", "cpu.period"), ("cpu.period", "cpu.quota"), ("memory.swap", "memory.limit")];
+
+/// The resources of the container after a failed update to `tried`.
+pub(crate) fn left_in_force(node: &Node, record: &Container, tried: &Block) -> Block {
+    let mut resources = in_force(record);
+    let found = route(node, record);
+    let (Ok(Route::Direct(cgroups)) | Ok(Route::Runtime(Some(cgroups)))) = found else {
+        return resources;
+    };
+    let changed = overlay::delta(tried, &resources);
+    let is_in_file = |path: &str| {
+        let is_needed = |other: &str| other == path || TOGETHER.contains(&(path, other));
+        let one = owned::keep_owned(&changed, |field| is_needed(&field.path));
+        let writes = plan(record, &one, None, &cgroups).unwrap_or_default();
+        !writes.is_empty() && writes.iter().all(|write| cgroup::reads_as(&cgroups, write))
+    };
+    let taken = owned::keep_owned(&changed, |field| is_in_file(&field.path));
+    overlay::put_over(&mut resources, &taken);
+    resources
+}

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What plugins are told of a container after an `update` that its runtime failed, and of one that
+//! is paused: what is really so, by the container's cgroup.
+
+use std::sync::{Arc, Mutex};
+
+use serde_json::{Value, json};
+use test_support::{Script, succeeds, wait_until};
+
+use super::{Place, is_done, place};
+
+type Heard = Arc<Mutex<Vec<(String, Value)>>>;
+
+fn listening(mut script: Script) -> (Script, Heard) {
+    let heard = Heard::default();
+    let ear = Arc::clone(&heard);
+    script.hears = Some(Arc::new(move |event, request| {
+        let text = protobuf_json_mapping::print_to_string(request).unwrap();
+        ear.lock().unwrap().push((event.to_owned(), serde_json::from_str(&text).unwrap()));
+    }));
+    (script, heard)
+}
+
+fn last(heard: &Heard, event: &str) -> Option<Value> {
+    let heard = heard.lock().unwrap();
+    heard.iter().rev().find(|(name, _)| name == event).map(|(_, request)| request.clone())
+}
+
+/// A runtime whose `update` writes shares and then fails, as one that meets a bad value on its way.
+fn fails_half_way(place: &mut Place) {
+    let real = place.real.runc().display().to_string();
+    let shares = format!("/sys/fs/cgroup/cpu{}/cpu.shares", place.real.cgroup("c1"));
+    let script = format!(
+        "#!/bin/sh\nfor word; do case $word in update) cat >/dev/null; echo 700 >{shares}; \
+         echo 'no such value' >&2; exit 1;; esac; done\nexec {real} \"$@\"\n"
+    );
+    std::fs::create_dir_all(place.host.path("broken")).unwrap();
+    place.host.write("broken/runc", &script);
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(place.host.path("broken/runc"), mode).unwrap();
+    place.host.configure(&place.host.path("broken/runc"), "");
+    place.host.kill_daemon();
+    place.host.start_daemon();
+}
+
+#[test]
+fn after_a_failed_update_plugins_hear_what_is_really_in_force() {
+    let Some(mut place) = place("") else { return };
+    fails_half_way(&mut place);
+    place.run("c1", &json!({"cpu": {"shares": 500}, "pids": {"limit": 40}}));
+    let (script, heard) = listening(Script::default());
+    let _told = place.host.plugin("10", "listener", script);
+    let request = json!({"cpu": {"shares": 700}, "pids": {"limit": 50}});
+    assert!(!place.update("c1", &request).status.success());
+    wait_until("the end of the update is told", || last(&heard, "PostUpdateContainer").is_some());
+    let told = last(&heard, "PostUpdateContainer").unwrap()["container"].clone();
+    let resources = &told["linux"]["resources"];
+    let files = [("cpu", "cpu.shares"), ("pids", "pids.max")]
+        .map(|(controller, file)| place.file("c1", controller, file));
+    assert_eq!(files, ["700", "40"]);
+    assert_eq!(resources["cpu"]["shares"]["value"], "700", "{resources}");
+    assert_eq!(resources["pids"]["limit"], "40", "{resources}");
+    assert_eq!(heard.lock().unwrap().iter().filter(|(e, _)| e == "PostUpdateContainer").count(), 1);
+}
+
+#[test]
+fn after_a_failed_update_what_plugins_own_is_in_force_again_and_said() {
+    let Some(mut place) = place("") else { return };
+    fails_half_way(&mut place);
+    place.run("c1", &json!({"cpu": {"shares": 500}, "pids": {"limit": 40}}));
+    assert!(is_done(&place.asker(), "c1", &json!({"cpu": {"shares": 300}})));
+    let (script, heard) = listening(Script::default());
+    let _told = place.host.plugin("20", "listener", script);
+    assert!(!place.update("c1", &json!({"pids": {"limit": 50}})).status.success());
+    wait_until("the end of the update is told", || last(&heard, "PostUpdateContainer").is_some());
+    let told = last(&heard, "PostUpdateContainer").unwrap()["container"].clone();
+    assert_eq!(place.file("c1", "cpu", "cpu.shares"), "300");
+    assert_eq!(told["linux"]["resources"]["cpu"]["shares"]["value"], "300", "{told}");
+    assert_eq!(told["linux"]["resources"]["pids"]["limit"], "40", "{told}");
+}
+
+#[test]
+fn a_paused_container_is_paused_for_newcomers_and_with_updates_until_it_goes_on() {
+    let Some(place) = place("") else { return };
+    place.run("c1", &json!({"cpu": {"shares": 500}}));
+    place.run("c2", &json!({}));
+    let root = place.host.path("root").display().to_string();
+    let verb = |verb: &str| succeeds(&place.host.call(&["--root", &root, verb, "c1"]));
+    let requests = || place.host.admin(&["status"])["requests"].clone();
+    let before = requests();
+    verb("pause");
+    assert_eq!(requests(), before, "pause is nobody's business");
+    assert_eq!(place.state("c1").as_deref(), Some("paused"));
+    let (script, heard) = listening(Script::default());
+    let _told = place.host.plugin("10", "listener", script);
+    let state = |id: &str| {
+        let told = last(&heard, "Synchronize").unwrap();
+        let all = told["containers"].as_array().unwrap().clone();
+        all.into_iter().find(|one| one["id"] == id).unwrap()["state"].clone()
+    };
+    assert_eq!((state("c1"), state("c2")), (json!("CONTAINER_PAUSED"), json!("CONTAINER_RUNNING")));
+    succeeds(&place.update("c1", &json!({"cpu": {"shares": 600}})));
+    wait_until("the update is told", || last(&heard, "PostUpdateContainer").is_some());
+    for event in ["UpdateContainer", "PostUpdateContainer"] {
+        let told = last(&heard, event).unwrap()["container"]["state"].clone();
+        assert_eq!(told, "CONTAINER_PAUSED", "{event}");
+    }
+    verb("resume");
+    heard.lock().unwrap().clear();
+    succeeds(&place.update("c1", &json!({"cpu": {"shares": 700}})));
+    wait_until("the update is told", || last(&heard, "PostUpdateContainer").is_some());
+    let told = last(&heard, "UpdateContainer").unwrap()["container"]["state"].clone();
+    assert_eq!(told, "CONTAINER_RUNNING");
+    assert_eq!(place.state("c1").as_deref(), Some("running"));
+}

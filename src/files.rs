@@ -292,6 +292,15 @@ pub(crate) fn read_small(path: &Path) -> std::io::Result<Vec<u8>> {
     }
 }
 
+/// Reads a file in a folder of ours, if it is there and has at most `limit` bytes.
+pub(crate) fn read_own(path: &Path, limit: usize) -> Option<Vec<u8>> {
+    let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC | OFlag::O_NOFOLLOW;
+    let file = File::from(openat(AT_FDCWD, path, flags, Mode::empty()).ok()?);
+    let mut bytes = Vec::with_capacity(4096);
+    file.take(u64::try_from(limit).ok()? + 1).read_to_end(&mut bytes).ok()?;
+    (bytes.len() <= limit).then_some(bytes)
+}
+
 /// Replaces or creates the file at `path` in one step, mode 0600; for our own directories.
 ///
 /// # Errors

@@ -40,6 +40,8 @@ pub(crate) mod host;
 pub(crate) mod link;
 /// Where the daemon's words go.
 pub(crate) mod log;
+/// What `exec` and `kill` need to know about a container without asking the daemon.
+pub(crate) mod mark;
 /// What only the static build has, for its speed.
 #[cfg(all(target_arch = "x86_64", any(test, target_env = "musl")))]
 mod musl;

@@ -50,6 +50,42 @@ pub(crate) fn variables(host: &Host, pid: u32, names: &[&str]) -> Vec<(String, O
     pairs.collect()
 }
 
+/// What a process does about signals.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Dispositions {
+    handled: u64,
+    ignored: u64,
+    /// Whether it is the first process of a PID namespace other than the host's.
+    pub(crate) is_first: bool,
+}
+
+impl Dispositions {
+    /// Whether it has a handler for the signal of this number.
+    pub(crate) fn handles(self, signal: u8) -> bool {
+        self.handled & bit(signal) != 0
+    }
+
+    /// Whether it ignores that signal.
+    pub(crate) fn ignores(self, signal: u8) -> bool {
+        self.ignored & bit(signal) != 0
+    }
+}
+
+fn bit(signal: u8) -> u64 {
+    1_u64.checked_shl(u32::from(signal).wrapping_sub(1)).unwrap_or(0)
+}
+
+/// What a process does about signals; `None` if it has ended.
+pub(crate) fn dispositions(host: &Host, pid: u32) -> Option<Dispositions> {
+    let status = read(host, pid, "status")?;
+    let status = String::from_utf8_lossy(&status);
+    let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name));
+    let mask = |name: &str| u64::from_str_radix(field(name)?.trim(), 16).ok();
+    let numbers = field("NSpid:").unwrap_or_default().split_whitespace();
+    let is_first = numbers.skip(1).last() == Some("1");
+    Some(Dispositions { handled: mask("SigCgt:")?, ignored: mask("SigIgn:")?, is_first })
+}
+
 /// Opens a process.
 ///
 /// # Errors
@@ -119,6 +155,18 @@ mod tests {
         let both = variables(&host, 7, &["B", "PATH"]);
         assert_eq!(both[0].0, "PATH");
         assert_eq!(both[1].1, OsString::from_vec(vec![0xff]));
+    }
+
+    #[test]
+    fn handlers_are_known_by_signal_and_the_first_process_of_a_namespace_is_told_apart() {
+        let status = b"Name:\tpause\nNSpid:\t70\t7\t1\nSigIgn:\t0000000000000001\nSigCgt:\t0000000000014002\n";
+        let (_temp, pause) = host(&[("status", status)]);
+        let found = dispositions(&pause, 7).unwrap();
+        assert_eq!([2, 15, 9, 1, 0].map(|n| found.handles(n)), [true, true, false, false, false]);
+        assert!(found.is_first && found.ignores(1) && !found.ignores(2));
+        let (_temp, plain) = host(&[("status", b"NSpid:\t1\nSigIgn:\t0\nSigCgt:\t0\n")]);
+        assert!(!dispositions(&plain, 7).unwrap().is_first, "of the host's namespace");
+        assert_eq!(dispositions(&plain, 8), None);
     }
 
     #[test]

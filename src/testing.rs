@@ -16,7 +16,9 @@ pub mod adaptation {
 }
 
 pub mod argv {
-    pub use crate::argv::{CommandLine, ResourcesFlag, Verb, for_update_by_stdin, read};
+    pub use crate::argv::{
+        CommandLine, ProcessFlag, ResourcesFlag, Verb, for_update_by_stdin, read,
+    };
 }
 
 pub mod chain {

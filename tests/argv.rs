@@ -10,7 +10,7 @@ use std::fmt::Write as _;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 
-use nri_runc::testing::argv::{self, CommandLine, ResourcesFlag, Verb};
+use nri_runc::testing::argv::{self, CommandLine, ProcessFlag, ResourcesFlag, Verb};
 use proptest::prelude::{Strategy, any, prop, prop_assert, prop_assert_eq, prop_oneof, proptest};
 use test_support::corpus;
 
@@ -69,11 +69,15 @@ fn said(call: &CommandLine) -> String {
         ("bundle", &call.bundle),
         ("config", &call.config),
         ("pid-file", &call.pid_file),
+        ("signal", &call.signal),
     ];
     for (key, value) in values {
         if let Some(value) = value {
             say(key, value);
         }
+    }
+    if let Some(ProcessFlag { value, word }) = &call.process {
+        say(&format!("process@{word}"), value);
     }
     if let Some(ResourcesFlag { value, range }) = &call.resources {
         say(&format!("resources@{}..{}", range.start, range.end), value);

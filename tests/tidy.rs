@@ -64,21 +64,23 @@ const ROOMS: &[(&str, &str)] = &[
     ("config", ""),
     (
         "daemon",
-        "adaptation argv cgroup chain config describe engine link plugin resolve runtime sources \
-         spec state",
+        "adaptation argv cgroup chain config describe engine link mark plugin resolve runtime \
+         sources spec state",
     ),
     ("describe", "engine plugin spec"),
     ("dry", "adaptation chain config describe engine plugin resolve runtime sources spec"),
     ("engine", "formats"),
     ("formats", ""),
     ("link", ""),
+    ("mark", ""),
     ("plugin", "config formats"),
     ("resolve", "config plugin runtime spec"),
     ("runtime", "config"),
     ("sources", "engine formats"),
-    ("spec", "adaptation plugin"),
-    ("state", "formats"),
-    ("wrapper", "argv link runtime config"),
+    ("spec", "adaptation mark plugin"),
+    ("state", "formats mark"),
+    ("wrapper", "argv link mark runtime config"),
+    ("wrapper/exec", "argv mark runtime spec"),
     ("wrapper/protection", "adaptation argv config describe engine link plugin runtime sources"),
 ];
 

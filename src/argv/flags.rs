@@ -54,6 +54,8 @@ pub(super) enum FlagMeaning {
     Bundle,
     Config,
     PidFile,
+    /// The file of the process that `exec` starts.
+    Process,
     ResourcesFlag,
     /// One resource of `update`, which `--resources` can carry as well.
     Resource,
@@ -201,7 +203,7 @@ const KILL: &[Flag] = &[
 const EXEC: &[Flag] = &[
     lone("detach", "d", FlagMeaning::Detach, KnownBy::All),
     word("pid-file", "", FlagMeaning::PidFile, KnownBy::All),
-    word("process", "p", FlagMeaning::Passed, KnownBy::All),
+    word("process", "p", FlagMeaning::Process, KnownBy::All),
     word("console-socket", "", FlagMeaning::Passed, KnownBy::All),
     word("pidfd-socket", "", FlagMeaning::Passed, KnownBy::Runc),
     word("cwd", "", FlagMeaning::Passed, KnownBy::All),

@@ -4,7 +4,7 @@
 //! [`read`] finds the verb, the id and the few flags the wrapper acts on. It never fails: what
 //! it cannot read passes to the runtime as it came, and the runtime says what is wrong with it.
 //! The words themselves are never copied, mended or reordered here; only
-//! [`for_update_by_stdin`] makes another command line, out of whole words.
+//! [`for_update_by_stdin`] and [`with_process_file`] make another command line.
 //!
 //! One reader serves three grammars. Where they differ, runc is read first:
 //!
@@ -33,7 +33,7 @@ mod walk;
 
 use std::ffi::{OsStr, OsString};
 use std::ops::Range;
-use std::os::unix::ffi::OsStrExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
 use flags::{Flag, FlagMeaning};
 use walk::{CommandPart, walk_globals, walk_verb};
@@ -143,6 +143,10 @@ pub struct CommandLine {
     pub config: Option<OsString>,
     /// `--pid-file`.
     pub pid_file: Option<OsString>,
+    /// `--process` of exec.
+    pub process: Option<ProcessFlag>,
+    /// The signal of kill, as written.
+    pub signal: Option<OsString>,
     /// `--resources` of update.
     pub resources: Option<ResourcesFlag>,
     /// `--force` of delete.
@@ -156,6 +160,15 @@ pub struct CommandLine {
     /// The single resources of update, in their order: what [`for_update_by_stdin`] takes out
     /// besides `--resources`. runc reads them only where there is no `--resources`.
     pub resource_flags: Vec<ResourceFlag>,
+}
+
+/// The last `--process` of a command line.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ProcessFlag {
+    /// A file with the document of a process.
+    pub value: OsString,
+    /// The argv word that ends with it: one of its own, or the flag's.
+    pub word: usize,
 }
 
 /// The last `--resources` of a command line.
@@ -235,6 +248,36 @@ pub fn for_update_by_stdin(argv: &[OsString], call: &CommandLine) -> Vec<OsStrin
     words
 }
 
+/// The same `exec` with its process read from `file`; every other word stays, and so does the
+/// spelling of the flag.
+pub(crate) fn with_process_file(
+    argv: &[OsString],
+    flag: &ProcessFlag,
+    file: &OsStr,
+) -> Vec<OsString> {
+    let mut words = argv.to_vec();
+    if let Some(word) = words.get_mut(flag.word) {
+        let kept = word.len().saturating_sub(flag.value.len());
+        let mut spelt = word.as_bytes().get(..kept).unwrap_or_default().to_vec();
+        spelt.extend_from_slice(file.as_bytes());
+        *word = OsString::from_vec(spelt);
+    }
+    words
+}
+
+/// The signals that engines end an infrastructure container with, by number and name.
+const ENDING_SIGNALS: [(u8, &str); 4] = [(2, "INT"), (3, "QUIT"), (9, "KILL"), (15, "TERM")];
+
+/// The number of the signal that a `kill` sends, if it is meant to end the process. Without one,
+/// runc and crun send SIGTERM.
+pub(crate) fn ending_signal(call: &CommandLine) -> Option<u8> {
+    let Some(signal) = &call.signal else { return Some(15) };
+    let signal = signal.to_str()?.to_ascii_uppercase();
+    let name = signal.strip_prefix("SIG").unwrap_or(&signal);
+    let is_meant = |(number, known): &&(u8, &str)| name == *known || name.parse() == Ok(*number);
+    ENDING_SIGNALS.iter().find(is_meant).map(|(number, _)| *number)
+}
+
 fn asks_for_help(word: &OsStr) -> bool {
     word == "help" || word == "h"
 }
@@ -260,6 +303,7 @@ impl CommandLineReader {
                     self.id_may_be_value = may_be_value;
                 }
             }
+            CommandPart::Signal { word } => self.call.signal = Some(word.to_owned()),
             CommandPart::Starved => self.is_starved = true,
         }
     }
@@ -281,6 +325,9 @@ impl CommandLineReader {
             FlagMeaning::PidFile => call.pid_file = text(),
             FlagMeaning::ResourcesFlag => {
                 call.resources = text().map(|value| ResourcesFlag { value, range: words });
+            }
+            FlagMeaning::Process => {
+                call.process = text().map(|value| ProcessFlag { value, word: words.end - 1 });
             }
             FlagMeaning::Resource => call.resource_flags.push(ResourceFlag {
                 name: flag.name,
@@ -339,6 +386,48 @@ mod tests {
         let line = "x update -r a --resources=b -rc c1 -r d";
         let argv = for_update_by_stdin(&words(line), &call(line));
         assert_eq!(argv, words("x update --resources=- c1"));
+    }
+
+    #[test]
+    fn the_last_process_file_is_replaced_and_its_flag_stays_as_it_was_spelt() {
+        for (line, wanted) in [
+            ("x --root /r exec -d --process /tmp/p c1", "x --root /r exec -d --process /m c1"),
+            ("x exec --process=/tmp/p=q c1", "x exec --process=/m c1"),
+            ("x exec -process /tmp/p c1", "x exec -process /m c1"),
+            ("x exec -p /tmp/p c1", "x exec -p /m c1"),
+            ("x exec -p=/tmp/p c1", "x exec -p=/m c1"),
+            ("x exec -dtp/tmp/p c1", "x exec -dtp/m c1"),
+            ("x exec -tdp /tmp/p c1", "x exec -tdp /m c1"),
+            ("x exec --process a -p b c1 --process c", "x exec --process a -p /m c1 --process c"),
+            ("x exec --process - c1", "x exec --process /m c1"),
+        ] {
+            let flag = call(line).process.unwrap();
+            let argv = with_process_file(&words(line), &flag, OsStr::new("/m"));
+            assert_eq!(argv, words(wanted), "{line}");
+        }
+        for line in ["x exec c1 --process /tmp/p", "x exec -e process=p c1", "x state -p /f c1"] {
+            assert_eq!(call(line).process, None, "{line}");
+        }
+    }
+
+    #[test]
+    fn signals_that_end_a_process_are_known_by_number_and_name() {
+        for (line, wanted) in [
+            ("x kill c1", Some(15)),
+            ("x kill c1 9", Some(9)),
+            ("x kill --all c1 9", Some(9)),
+            ("x kill -a c1 KILL", Some(9)),
+            ("x kill c1 SIGTERM", Some(15)),
+            ("x kill c1 sigint", Some(2)),
+            ("x kill c1 3", Some(3)),
+            ("x kill c1 HUP", None),
+            ("x kill c1 0", None),
+            ("x kill c1 -9", None),
+            ("x kill c1 137", None),
+            ("x kill -- c1 TERM", Some(15)),
+        ] {
+            assert_eq!(ending_signal(&call(line)), wanted, "{line}");
+        }
     }
 
     #[test]

@@ -71,6 +71,22 @@ pub(crate) fn default_root(runtime: &Path) -> &'static str {
     }
 }
 
+/// The runtime's state directory that a command line means, absolute and without `.` and trailing
+/// slashes, as engines' files name it; links are not resolved. `flag` is its `--root`.
+pub(crate) fn root_of(
+    flag: Option<&OsStr>,
+    runtime: &Path,
+    cwd: impl FnOnce() -> PathBuf,
+) -> String {
+    let root = match flag.map(Path::new) {
+        Some(root) if root.is_absolute() => root.to_owned(),
+        Some(root) => cwd().join(root),
+        None => PathBuf::from(default_root(runtime)),
+    };
+    let root: PathBuf = root.components().collect();
+    root.to_string_lossy().into_owned()
+}
+
 /// The real runtime for a process that was called as `called_as` (argv[0]).
 ///
 /// # Errors

@@ -3,7 +3,8 @@
 //! and the engine's documents beside them. A file that cannot be used is set aside with one
 //! line; it never keeps the daemon from starting.
 
-use std::collections::HashSet;
+use std::cell::RefCell;
+use std::collections::{HashMap, HashSet};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
@@ -12,6 +13,7 @@ use serde::de::DeserializeOwned;
 use crate::error::{Context, Error, Result};
 use crate::files;
 use crate::fnv::fnv64;
+use crate::mark::{self, MARKS};
 
 use super::{Container, ContainerKey, Lifecycle, Pod, SCHEMA};
 
@@ -38,6 +40,9 @@ pub(super) struct RecordFolders {
     pods: OwnedFd,
     pristine: OwnedFd,
     kept: OwnedFd,
+    marks: OwnedFd,
+    /// The marks that are there: file name, and hash of the content.
+    marked: RefCell<HashMap<String, u64>>,
 }
 
 /// The records of an earlier daemon of this boot.
@@ -67,15 +72,17 @@ impl RecordFolders {
             pods: open(PODS)?,
             pristine: open(PRISTINE)?,
             kept: open(KEPT)?,
+            marks: open(MARKS)?,
+            marked: RefCell::default(),
         })
     }
 
     /// Whether they are the folders at this path.
     pub(super) fn are_at(&self, dir: &Path) -> bool {
         use std::os::unix::fs::MetadataExt;
-        let ours =
-            [&self.containers, &self.pods, &self.pristine, &self.kept].map(nix::sys::stat::fstat);
-        let there = [CONTAINERS, PODS, PRISTINE, KEPT].map(|name| dir.join(name).metadata());
+        let ours = [&self.containers, &self.pods, &self.pristine, &self.kept, &self.marks];
+        let ours = ours.map(nix::sys::stat::fstat);
+        let there = [CONTAINERS, PODS, PRISTINE, KEPT, MARKS].map(|name| dir.join(name).metadata());
         ours.into_iter().zip(there).all(|(ours, there)| {
             let there = there.map(|meta| (meta.dev(), meta.ino())).ok();
             there.is_some() && ours.map(|stat| (stat.st_dev, stat.st_ino)).ok() == there
@@ -87,8 +94,49 @@ impl RecordFolders {
         write(&self.containers, &file_name(&container.key), container)
     }
 
+    /// Writes the mark of a container as it is now, or removes it.
+    pub(super) fn write_mark(&self, container: &Container) -> Result<()> {
+        let Some(mark) = container.mark() else {
+            self.remove_mark(&container.key);
+            return Ok(());
+        };
+        let name = mark::file_name(&mark.root, &mark.id);
+        let Some(bytes) = mark.encode() else {
+            self.remove_mark(&container.key);
+            return Err(Error::new("what its later processes need is too large"));
+        };
+        let hash = fnv64(bytes.iter().copied());
+        if self.marked.borrow().get(&name) != Some(&hash) {
+            files::replace_at(&self.marks, &name, &bytes)?;
+            self.marked.borrow_mut().insert(name, hash);
+        }
+        Ok(())
+    }
+
+    /// Removes a container's mark, if it has one.
+    pub(super) fn remove_mark(&self, key: &ContainerKey) {
+        if self.marked.borrow().is_empty() {
+            return;
+        }
+        let name = mark::file_name(&key.root, &key.id);
+        if self.marked.borrow_mut().remove(&name).is_some() {
+            files::remove_at(&self.marks, &name);
+        }
+    }
+
+    /// Removes the marks of an earlier daemon that no container has.
+    pub(super) fn sweep_marks(&self, dir: &Path) {
+        let marked = self.marked.borrow();
+        for entry in std::fs::read_dir(dir.join(MARKS)).into_iter().flatten().flatten() {
+            if !entry.file_name().to_str().is_some_and(|name| marked.contains_key(name)) {
+                let _stale = std::fs::remove_file(entry.path());
+            }
+        }
+    }
+
     /// Removes a container's record and the document kept for it.
     pub(super) fn remove_container(&self, container: &Container) {
+        self.remove_mark(&container.key);
         files::remove_at(&self.containers, &file_name(&container.key));
         if let Some(patched) = &container.patched {
             files::remove_at(&self.pristine, &patched.pristine);

@@ -17,6 +17,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::files::{self, Original};
+use crate::mark::{self, Mark, ProcessValue};
 
 pub(crate) use notes::{Change, EVICTION, InFlight, Patched, PendingUpdate, Skipped, Updating};
 
@@ -168,6 +169,9 @@ pub struct Container {
     pub patched: Option<Patched>,
     /// The plugins' changes.
     pub changes: Vec<Change>,
+    /// What `exec` carries over, where the list of changes does not have all of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub process_values: Option<Vec<ProcessValue>>,
     /// Why it was refused, if it was.
     pub refused: Vec<String>,
     /// When it was refused last: Unix time in nanoseconds, 0 if never.
@@ -209,6 +213,25 @@ impl Container {
     /// its ID before.
     pub fn was_made(&self) -> bool {
         self.init_pid.is_some() || self.started_at != 0
+    }
+
+    /// What `exec` and `kill` have to know of it; `None` where that is nothing, or no process of it
+    /// runs any more.
+    pub fn mark(&self) -> Option<Mark> {
+        if matches!(self.state, Lifecycle::Stopped | Lifecycle::Removed) {
+            return None;
+        }
+        let values = match &self.process_values {
+            Some(values) => values.clone(),
+            None => {
+                let changes = self.changes.iter();
+                let changes = changes.map(|c| (c.field.as_str(), &c.before, &c.after));
+                mark::process_values(changes)
+            }
+        };
+        let ContainerKey { root, id } = self.key.clone();
+        let is_needed = self.is_sandbox || !values.is_empty();
+        is_needed.then_some(Mark { root, id, is_sandbox: self.is_sandbox, values })
     }
 
     /// The directory of its document.

@@ -72,6 +72,12 @@ impl Store {
             is_stamped,
         };
         containers.into_iter().for_each(|container| store.take_over(container));
+        for container in store.containers.values() {
+            if store.folders.write_mark(container).is_err() {
+                store.unwritten.insert(container.key.clone());
+            }
+        }
+        store.folders.sweep_marks(dir);
         Ok((store, problems))
     }
 
@@ -190,7 +196,15 @@ impl Store {
     /// # Errors
     /// Fails when the disk refuses; memory is unchanged then.
     pub fn put(&mut self, container: Container) -> Result<()> {
-        self.folders.write_container(&container).doing(|| self.place())?;
+        let written = write(&self.folders, &container);
+        if written.is_err() {
+            // The mark is that of what stays on record.
+            match self.containers.get(&container.key).map(|known| self.folders.write_mark(known)) {
+                Some(_as_before) => {}
+                None => self.folders.remove_mark(&container.key),
+            }
+        }
+        written.doing(|| self.place())?;
         self.unwritten.remove(&container.key);
         self.take_over(container);
         Ok(())
@@ -254,7 +268,7 @@ impl Store {
         self.unwritten.retain(|key| {
             let Some(container) = containers.get(key) else { return false };
             refusals.len() >= REFUSALS
-                || folders.write_container(container).map_err(|why| refusals.push(why)).is_err()
+                || write(folders, container).map_err(|why| refusals.push(why)).is_err()
         });
         self.unwritten_pods.retain(|id| {
             let Some(pod) = pods.get(id) else { return false };
@@ -377,4 +391,11 @@ impl Store {
     pub fn pristine(&self, name: &str) -> Result<Vec<u8>> {
         self.folders.pristine(name)
     }
+}
+
+/// Writes a container's mark and its record. The mark comes first: no record that is found later
+/// may lack it.
+fn write(folders: &RecordFolders, container: &Container) -> Result<()> {
+    folders.write_mark(container)?;
+    folders.write_container(container)
 }

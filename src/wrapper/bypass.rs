@@ -18,7 +18,7 @@ use crate::host::Point;
 use crate::link::WrapperRequest;
 
 use super::invocation::{BundleDocument, Invocation};
-use super::{protection, refusal, request};
+use super::{marked, protection, refusal, request};
 
 impl Invocation<'_> {
     /// Continues without the daemon, or fails the verb; `why` names the daemon's failure.
@@ -40,6 +40,7 @@ impl Invocation<'_> {
         if self.call.verb.creates() {
             let (config, call) = (self.config, self.call);
             protection::refuse_unless_exempt(config, call, &question, document.as_ref(), why)?;
+            marked::remove_stale(config, call, &self.runtime);
         }
         self.host.point(Point::WrapperBypass)?;
         write_record(self.config, self.call, &self.runtime, &question, why, asks);

@@ -35,9 +35,15 @@ pub(super) fn connect(socket: &Path) -> Result<UnixStream> {
 /// Connects, and bounds this and every send: a daemon that does not accept fills its queue, and
 /// then a plain `connect` would wait for ever.
 pub(super) fn dial(socket: &Path) -> std::result::Result<UnixStream, Errno> {
+    dial_within(socket, SILENCE)
+}
+
+/// The same within another time than usual.
+pub(super) fn dial_within(socket: &Path, wait: Duration) -> std::result::Result<UnixStream, Errno> {
     let fd = open(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
-    let silence = TimeVal::seconds(i64::try_from(SILENCE.as_secs()).unwrap_or(1));
-    setsockopt(&fd, sockopt::SendTimeout, &silence)?;
+    // Zero would mean no bound at all.
+    let wait = TimeVal::milliseconds(i64::try_from(wait.as_millis()).unwrap_or(1).max(1));
+    setsockopt(&fd, sockopt::SendTimeout, &wait)?;
     nix::sys::socket::connect(fd.as_raw_fd(), &UnixAddr::new(socket)?)?;
     Ok(UnixStream::from(fd))
 }

@@ -11,10 +11,13 @@ mod bypass;
 mod commit;
 mod connection;
 mod create;
+mod exec;
 mod failure;
 mod hook;
 mod invocation;
+mod kill;
 mod launch;
+mod marked;
 mod notify;
 mod pass_through;
 mod protection;
@@ -60,6 +63,12 @@ fn become_the_runtime(
     config: &Config,
 ) -> Result<Infallible> {
     let runtime = runtime::resolve(config, argv.first())?;
+    if let Some(mark) = marked::mark_of(config, call, &runtime)
+        && !is_switched_off(config)
+    {
+        let invocation = Invocation { argv, call, config, host: config.host(), runtime };
+        return invocation.become_marked(&mark).doing(|| invocation.doing());
+    }
     if !involves_plugins(call) || is_switched_off(config) || will_refuse_id(&runtime, call) {
         return runtime::replace_process(&runtime, argv);
     }

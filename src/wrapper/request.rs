@@ -17,7 +17,7 @@ use crate::error::{Context, Error, Result};
 use crate::host::Point;
 use crate::link::{self, Attached, DaemonResponse, Notice, Proceed, WrapperRequest};
 
-use super::connection::{SILENCE, check_peer, connect, dial, receive, send_whole};
+use super::connection::{SILENCE, check_peer, connect, dial, dial_within, receive, send_whole};
 use super::invocation::Invocation;
 use super::launch;
 
@@ -96,9 +96,35 @@ impl DaemonSession {
         attached: &[(Attached, &OwnedFd)],
         deadline: Instant,
     ) -> std::result::Result<(Proceed, Self), NoVerdict> {
-        let away = |error: Error| NoVerdict::Away(error.to_string());
         let unreachable = |error: Error| NoVerdict::Unreachable(error.to_string());
         let stream = reach(invocation.config, deadline).map_err(unreachable)?;
+        Self::ask(stream, invocation, document, attached, deadline)
+    }
+
+    /// Tells the daemon that runs of the command, and waits until it has reacted; none is started.
+    ///
+    /// # Errors
+    /// Fails where no daemon answers in time. The command is not refused.
+    pub(super) fn notify(invocation: &Invocation<'_>, deadline: Instant) -> Result<Self> {
+        let socket = invocation.config.daemon_socket();
+        let left = deadline.saturating_duration_since(Instant::now());
+        let stream = check_peer(&socket, dial_within(&socket, left))?;
+        match Self::ask(stream, invocation, "", &[], deadline) {
+            Ok((_nothing_to_change, session)) => Ok(session),
+            Err(NoVerdict::Refused(error)) => Err(error),
+            Err(NoVerdict::Ending) => Err(Error::new("the daemon is about to exit")),
+            Err(NoVerdict::Unreachable(why) | NoVerdict::Away(why)) => Err(Error::new(why)),
+        }
+    }
+
+    fn ask(
+        stream: UnixStream,
+        invocation: &Invocation<'_>,
+        document: &str,
+        attached: &[(Attached, &OwnedFd)],
+        deadline: Instant,
+    ) -> std::result::Result<(Proceed, Self), NoVerdict> {
+        let away = |error: Error| NoVerdict::Away(error.to_string());
         let process = own_pidfd().map_err(away)?;
         let mut descriptors: Vec<(Attached, &OwnedFd)> = vec![(Attached::Process, &process)];
         descriptors.extend_from_slice(attached);

@@ -78,11 +78,14 @@ fn a_pod_whose_pause_goes_last_ends_with_it() {
     dies(&host, "pause");
     succeeds(&host.verb(&["delete", "--force", "app"]));
     wait_until("the end is told", || heard(&told, "RemoveContainer app"));
-    assert!(!heard(&told, "StopPodSandbox web"));
+    wait_until("the pod's stop is told", || heard(&told, "StopPodSandbox web"));
+    assert!(!heard(&told, "RemovePodSandbox web"));
     succeeds(&host.verb(&["delete", "--force", "pause"]));
     nobody_knows_of_it(&host);
     let told = told.lock().unwrap();
-    assert_eq!(told[told.len() - 2..], ["StopPodSandbox web", "RemovePodSandbox web"]);
+    let place = |event: &str| told.iter().position(|line| line == event).unwrap();
+    assert!(place("StopContainer app") < place("StopPodSandbox web"), "{told:?}");
+    assert_eq!(told.last().map(String::as_str), Some("RemovePodSandbox web"));
     assert_eq!(told.len(), 9, "{told:?}");
 }
 

@@ -7,6 +7,7 @@
 mod adjusted;
 mod endings;
 mod engine;
+mod later;
 mod registration;
 mod told;
 mod updates;

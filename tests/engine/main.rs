@@ -9,6 +9,7 @@ mod ctr;
 mod go;
 mod host;
 mod installed;
+mod later;
 mod live;
 mod own_nri;
 mod pods;

@@ -202,7 +202,7 @@ impl World {
             let entries = std::fs::read_dir(path).into_iter().flatten().flatten();
             entries.map(|entry| entry.path().display().to_string()).collect()
         };
-        for folder in ["containers", "pods", "pristine", "aside"] {
+        for folder in ["containers", "pods", "pristine", "aside", "marks"] {
             found.extend(names(&self.host.path("run/state").join(folder)));
         }
         found.extend(names(&self.host.path("run/bypassed")));

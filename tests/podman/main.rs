@@ -7,6 +7,7 @@
 mod ends;
 mod installs;
 mod labels;
+mod later;
 mod pods;
 mod told;
 mod updates;

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use crate::daemon::lifecycle::{notify, state};
 use crate::daemon::node::queues::PodNews;
 use crate::daemon::node::{Node, log_failure};
-use crate::daemon::pods::own_process;
+use crate::daemon::pods::{own_process, stopping};
 use crate::host::Point;
 use crate::plugin::Event;
 use crate::state::ContainerKey;
@@ -26,4 +26,5 @@ pub(crate) async fn stopped(node: &Rc<Node>, key: &ContainerKey) {
         notify::notify(node, Event::StopContainer, key).await;
         node.tell_crio_watch(PodNews::MemberEnded(record.pod.clone()));
     }
+    stopping::container_ended(node, &record);
 }

@@ -10,3 +10,4 @@ pub(crate) mod crio_added;
 pub(crate) mod crio_removed;
 pub(crate) mod life;
 pub(crate) mod own_process;
+pub(crate) mod stopping;

@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use crate::argv;
 use crate::host::Host;
 use crate::link::{Attached, WrapperRequest};
-use crate::runtime::default_root;
+use crate::runtime::root_of;
 use crate::sources::callers;
 use crate::state::ContainerKey;
 
@@ -69,16 +69,14 @@ impl VerbRequest {
         let call = argv::read(&question.argv);
         let cwd = Path::new(&question.cwd);
         let absolute = |path: &OsStr| cwd.join(path);
-        let root = match call.root.as_deref() {
-            Some(root) => absolute(root),
-            None => PathBuf::from(default_root(Path::new(&question.runtime))),
-        };
+        let runtime = Path::new(&question.runtime);
+        let root = root_of(call.root.as_deref(), runtime, || cwd.to_owned());
         let id = call.id.as_deref().filter(|id| !argv::is_never_an_id(id))?;
         let id = id.to_string_lossy().into_owned();
         let bundle = absolute(call.bundle.as_deref().unwrap_or_default());
         let pid_file = call.pid_file.as_deref().map(absolute);
         Some(Self {
-            key: ContainerKey { root: tidy(&root).to_string_lossy().into_owned(), id },
+            key: ContainerKey { root, id },
             bundle: tidy(&bundle),
             pid_file,
             command_line: call,

@@ -68,6 +68,7 @@ pub(crate) fn blank_record(node: &Node, call: &VerbRequest) -> Container {
         owners: Default::default(),
         patched: None,
         changes: Vec::new(),
+        process_values: None,
         refused: Vec::new(),
         refused_at: 0,
         skipped: Vec::new(),

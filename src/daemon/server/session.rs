@@ -65,10 +65,10 @@ async fn dispatch(node: &Rc<Node>, drain: &Rc<Drain>, stream: &mut UnixStream) -
     let Some(call) = VerbRequest::new(asked) else {
         return frames::send(stream, &DaemonResponse::Proceed(Proceed::default())).await;
     };
-    // A delete never waits, nor does a hook whose event has happened.
+    // A delete or a kill never waits, nor does a hook whose event has happened.
     let may_wait = match call.question().hook {
         Some(hook) => hook.stage.may_refuse(),
-        None => call.command_line.verb != Verb::Delete,
+        None => !matches!(call.command_line.verb, Verb::Delete | Verb::Kill),
     };
     if drain.is_ending() && may_wait {
         return drain.hold(stream).await;

@@ -19,7 +19,8 @@ use crate::daemon::runtime::error_log::RuntimeLog;
 use crate::daemon::runtime::state_dir;
 use crate::daemon::server::frames;
 use crate::daemon::verbs::delete::DELETE_WAIT;
-use crate::daemon::verbs::{create, delete, start, update};
+use crate::daemon::verbs::kill::KILL_WAIT;
+use crate::daemon::verbs::{create, delete, kill, start, update};
 use crate::error::{Error, Result};
 use crate::host::Point;
 use crate::link::{Attached, DaemonResponse, Notice, Proceed};
@@ -56,7 +57,8 @@ pub(super) async fn serve(
     let lane = node.lane(&key);
     let until = node.caller_waits_until();
     let pid_file_before = call.pid_file.as_deref().and_then(state_dir::stamp);
-    let is_delete = call.command_line.verb == Verb::Delete;
+    let verb = call.command_line.verb;
+    let is_delete = verb == Verb::Delete;
     if frames::is_closed(stream) && !is_delete {
         // The daemon did not answer in time and was bypassed: plugins must not be asked in vain.
         return Err(Error::new("the wrapper is gone"));
@@ -65,15 +67,14 @@ pub(super) async fn serve(
         // Before the container's own turn, which the holder of the bundle may need to release it.
         let bundle = bundle_turn(node, &call).await?;
         let turn = lane.turn.lock();
-        let turn = if is_delete {
-            // Plugins may be slow with earlier events; this one follows them in order.
-            tokio::time::timeout(DELETE_WAIT, turn).await.ok()
-        } else {
-            Some(turn.await)
+        let turn = match turn_wait(verb) {
+            Some(wait) => tokio::time::timeout(wait, turn).await.ok(),
+            None => Some(turn.await),
         };
         node.host.point(Point::DaemonAsked)?;
         if turn.is_none() {
-            return Ok((Decided::watched(Proceed::default()), turn, bundle));
+            let decided = Decided { is_watched: is_delete, ..Decided::watched(Proceed::default()) };
+            return Ok((decided, turn, bundle));
         }
         settle::settle_exited(node, &key, &lane).await;
         let decided = plugin::with_caller_deadline(until, decide(node, &mut call)).await;
@@ -85,7 +86,6 @@ pub(super) async fn serve(
         Err(error) => return refuse(node, stream, call.verb(), &key, &error).await,
     };
     let incarnation = node.container(&key).map_or(0, |record| record.incarnation);
-    let verb = call.command_line.verb;
     let pending = PendingVerb {
         pid_file: call.pid_file.clone(),
         pid_file_before,
@@ -100,7 +100,7 @@ pub(super) async fn serve(
     node.host.point(Point::DaemonVerdict)?;
     let executed = hand_over(node, stream, &key, decided.proceed).await;
     if !decided.is_watched {
-        // The runtime refuses the call; the container belongs to another call.
+        // A `kill`, or a call that the runtime refuses: the container belongs to another call.
     } else if executed || is_delete {
         // A delete goes on even if its wrapper is gone: the runtime's state shows the outcome.
         settle::watch(node, &key, &lane, Rc::new(pending));
@@ -110,6 +110,13 @@ pub(super) async fn serve(
         node.change(&key, |record| (record.in_flight, record.updating) = (None, None));
     }
     Ok(())
+}
+
+/// How long a verb waits for its turn that must not wait for plugins that are slow with earlier
+/// events; what becomes of it follows these in order.
+fn turn_wait(verb: Verb) -> Option<Duration> {
+    let waits = [(Verb::Delete, DELETE_WAIT), (Verb::Kill, KILL_WAIT)];
+    waits.into_iter().find(|(short, _)| *short == verb).map(|(_, wait)| wait)
 }
 
 /// The right to use the bundle of the request, if it has one.
@@ -146,7 +153,12 @@ async fn decide(node: &Rc<Node>, call: &mut VerbRequest) -> Result<Decided> {
             proposed = update;
             proceed
         }
-        Verb::Kill | Verb::Pause | Verb::Resume | Verb::Exec | Verb::State => Proceed::default(),
+        Verb::Kill => {
+            kill::kill(node, call).await;
+            is_watched = false;
+            Proceed::default()
+        }
+        Verb::Pause | Verb::Resume | Verb::Exec | Verb::State => Proceed::default(),
         Verb::Nri | Verb::Other | Verb::None => Proceed::default(),
     };
     Ok(Decided { proceed, is_watched, proposed })

@@ -17,6 +17,7 @@ use crate::daemon::verbs::host_facts;
 use crate::error::Result;
 use crate::host::Point;
 use crate::link::Proceed;
+use crate::mark::process_values;
 use crate::plugin::Event;
 use crate::spec::overlay;
 use crate::spec::patch::{PatchedSpec, Resolved};
@@ -115,7 +116,11 @@ fn note_verdict(admitted: &Admitted, merged: &Merged, patched: &PatchedSpec, nam
         before: change.before.clone().unwrap_or_default(),
         after: change.after.clone().unwrap_or_default(),
     });
-    let (changes, unlisted) = in_force::listed(changes.collect());
+    let changes: Vec<Change> = changes.collect();
+    let process_values =
+        process_values(changes.iter().map(|c| (c.field.as_str(), &c.before, &c.after)));
+    let (changes, unlisted) = in_force::listed(changes);
+    let process_values = unlisted.is_some().then_some(process_values);
     admitted.note_unknown(merged);
     let resources = merged.adjust.linux.as_ref().and_then(|linux| linux.resources.as_ref());
     let owned = resources.and_then(|resources| overlay::overlay_of(resources, names).ok());
@@ -126,6 +131,7 @@ fn note_verdict(admitted: &Admitted, merged: &Merged, patched: &PatchedSpec, nam
         record.message = messages::merged(&merged.container);
         record.owners = owners;
         record.changes = changes;
+        record.process_values = process_values;
         record.skipped.extend(unlisted);
         record.at_creation = owned.clone();
         record.overlay = owned;

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `delete`: it never fails because of the daemon, and never waits long (D4). containerd deletes
-//! twice, and sometimes a container that was never created; events go out once.
+//! twice, and sometimes a container that was never created; events go out once. An infrastructure
+//! container that is deleted alive ends its pod right before.
 
 use std::rc::Rc;
 use std::time::Duration;
 
 use crate::daemon::lifecycle::stop;
 use crate::daemon::node::Node;
+use crate::daemon::pods::stopping;
 use crate::daemon::request::VerbRequest;
 use crate::daemon::runtime::exit_status;
 use crate::error::Result;
@@ -21,10 +23,23 @@ pub(crate) async fn delete(node: &Rc<Node>, call: &VerbRequest) -> Result<Procee
     // If this daemon dies before the runtime has deleted, the next one sees it in the record.
     let pid = call.question().pid;
     node.change(&call.key, |record| record.deleting = Some(pid));
-    if exit_status::has_exited(&node.host, &record) {
+    let has_exited = exit_status::has_exited(&node.host, &record);
+    if has_exited {
         node.caches.exit_codes.note_monitor(&node.host, &record);
+    }
+    // Without --force the runtime refuses to delete what runs.
+    let ends_pod = record.is_sandbox && (has_exited || call.command_line.force);
+    if has_exited || ends_pod {
         let (node, key) = (Rc::clone(node), call.key.clone());
-        let stopped = tokio::task::spawn_local(async move { stop::stopped(&node, &key).await });
+        let stopped = tokio::task::spawn_local(async move {
+            if has_exited {
+                stop::stopped(&node, &key).await;
+            }
+            if ends_pod {
+                // At the latest now: what the runtime deletes is gone for plugins (D37).
+                stopping::stop_with_sandbox(&node, &record).await;
+            }
+        });
         let _finishes_in_the_background = tokio::time::timeout(DELETE_WAIT, stopped).await;
     }
     Ok(Proceed::default())

@@ -21,6 +21,7 @@ use crate::plugin::api;
 mod annotations;
 mod devices;
 mod hooks;
+mod later;
 mod linux;
 mod memory_policy;
 mod mounts;
@@ -36,6 +37,7 @@ mod seccomp;
 mod tests;
 mod values;
 
+pub(crate) use later::patch_later_process;
 pub(crate) use mounts::field_of as mount_field;
 pub use propagation::{HostFacts, HostMounts, propagating_sources};
 pub use resolved::{CdiDevice, Resolved};

@@ -32,9 +32,10 @@ pub(super) fn patch_env(
     if variables(env)?.is_empty() {
         return Ok(());
     }
-    let mut environment = Environment::take(root)?;
+    let process = root.object("process")?;
+    let mut environment = Environment::take(process)?;
     environment.apply(env, changes)?;
-    environment.put_back(root)
+    environment.put_back(process)
 }
 
 /// The environment of a document while it is edited: read once and written once.
@@ -45,9 +46,9 @@ pub(super) struct Environment<'t> {
 }
 
 impl<'t> Environment<'t> {
-    /// Reads the document's environment; until it is put back it has none.
-    pub(super) fn take(root: &mut Object<'t>) -> Result<Self, PatchError> {
-        let items = std::mem::take(root.object("process")?.array("env")?.items());
+    /// Reads the environment of a process; until it is put back the document has none.
+    pub(super) fn take(process: &mut Object<'t>) -> Result<Self, PatchError> {
+        let items = std::mem::take(process.array("env")?.items());
         let mut by_name: HashMap<String, Vec<usize>> = HashMap::with_capacity(items.len());
         for (place, item) in items.iter().enumerate() {
             let entry = item.as_string();
@@ -59,9 +60,9 @@ impl<'t> Environment<'t> {
     }
 
     /// Writes it into the document.
-    pub(super) fn put_back(self, root: &mut Object<'t>) -> Result<(), PatchError> {
+    pub(super) fn put_back(self, process: &mut Object<'t>) -> Result<(), PatchError> {
         let entries = self.entries.into_iter().flatten().collect();
-        *root.object("process")?.array("env")?.items() = entries;
+        *process.array("env")?.items() = entries;
         Ok(())
     }
 
@@ -72,10 +73,7 @@ impl<'t> Environment<'t> {
         changes: &mut Changes,
     ) -> Result<(), PatchError> {
         for Variable { name, wanted } in variables(env)? {
-            let there = self.by_name.get(name).cloned().unwrap_or_default();
-            let last = there.last().and_then(|at| self.entries.get(*at)?.as_ref()?.as_string());
-            let before = last.as_deref().and_then(|entry| Some(entry.split_once('=')?.1));
-            let before = before.map(str::to_owned);
+            let (there, before) = self.find(name);
             if there.len() <= 1 && before.as_deref() == wanted {
                 continue;
             }
@@ -85,6 +83,32 @@ impl<'t> Environment<'t> {
             changes.note(field, nri_field, before.map(Value::from), after);
         }
         Ok(())
+    }
+
+    /// Where a variable stands, and its value: the last one counts.
+    fn find(&self, name: &str) -> (Vec<usize>, Option<String>) {
+        let there = self.by_name.get(name).cloned().unwrap_or_default();
+        let last = there.last().and_then(|at| self.entries.get(*at)?.as_ref()?.as_string());
+        let value = last.as_deref().and_then(|entry| Some(entry.split_once('=')?.1));
+        let value = value.map(str::to_owned);
+        (there, value)
+    }
+
+    /// Gives a variable the value `wanted`, or takes it out, where it is absent or has the value
+    /// `replaced`; returns whether that changed it.
+    pub(super) fn replace(
+        &mut self,
+        name: &str,
+        replaced: Option<&str>,
+        wanted: Option<&str>,
+    ) -> bool {
+        let (there, value) = self.find(name);
+        let is_due = value.is_none() || value.as_deref() == replaced;
+        if !is_due || value.as_deref() == wanted {
+            return false;
+        }
+        self.place(name, wanted, there);
+        true
     }
 
     fn place(&mut self, name: &str, wanted: Option<&str>, there: Vec<usize>) {
@@ -208,13 +232,7 @@ fn put_rlimit(
     value: Value,
     changes: &mut Changes,
 ) -> Result<(), PatchError> {
-    let mut matching = Vec::new();
-    for (index, item) in items.iter().enumerate() {
-        let typ = item.open("process.rlimits[]")?.value("type")?;
-        if typ.as_ref().and_then(Value::as_str).is_some_and(|typ| rlimit_name(typ) == name) {
-            matching.push(index);
-        }
-    }
+    let matching = places_of_rlimit(items, name)?;
     let before = matching.first().and_then(|first| items.get(*first)).map(Item::value);
     if matching.len() == 1 && before.as_ref() == Some(&value) {
         return Ok(());
@@ -228,6 +246,51 @@ fn put_rlimit(
     }
     changes.note(format!("process.rlimits[{name}]"), nri_field, before, Some(value));
     Ok(())
+}
+
+/// Gives a limit the value `wanted`, or takes it out, where it is absent or has the value
+/// `replaced`; returns whether that changed it.
+pub(super) fn replace_rlimit(
+    items: &mut Vec<Item<'_>>,
+    name: &str,
+    replaced: &Value,
+    wanted: &Value,
+) -> Result<bool, PatchError> {
+    let there = places_of_rlimit(items, name)?;
+    let values: Vec<Value> =
+        there.iter().filter_map(|at| items.get(*at)).map(Item::value).collect();
+    let is_due = values.iter().all(|value| is_same_limit(value, replaced));
+    if !is_due || values.iter().any(|value| is_same_limit(value, wanted)) {
+        return Ok(false);
+    }
+    match (there.first().and_then(|first| items.get_mut(*first)), wanted) {
+        (None, Value::Null) => return Ok(false),
+        (None, _) => items.push(Item::new(wanted)),
+        (Some(first), _) => first.replace(wanted),
+    }
+    let gone = there.iter().skip(usize::from(!wanted.is_null())).rev();
+    gone.for_each(|extra| drop(items.remove(*extra)));
+    Ok(true)
+}
+
+fn is_same_limit(one: &Value, other: &Value) -> bool {
+    let number = |limit: &Value, member: &str| limit.get(member).and_then(Value::as_u64);
+    ["hard", "soft"].into_iter().all(|member| {
+        let (one, other) = (number(one, member), number(other, member));
+        one.is_some() && one == other
+    })
+}
+
+/// The places of a limit in a list.
+fn places_of_rlimit(items: &[Item<'_>], name: &str) -> Result<Vec<usize>, PatchError> {
+    let mut places = Vec::new();
+    for (index, item) in items.iter().enumerate() {
+        let typ = item.open("process.rlimits[]")?.value("type")?;
+        if typ.as_ref().and_then(Value::as_str).is_some_and(|typ| rlimit_name(typ) == name) {
+            places.push(index);
+        }
+    }
+    Ok(places)
 }
 
 /// `nofile`, `NOFILE` and `RLIMIT_NOFILE` are one limit; runtimes know the last only.

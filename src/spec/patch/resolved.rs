@@ -124,7 +124,8 @@ impl<'t> Edited<'t> {
             additional_gids,
         } = device;
         if !env.is_empty() {
-            opened(&mut self.env, || process::Environment::take(root))?.apply(env, changes)?;
+            let take = || process::Environment::take(root.object("process")?);
+            opened(&mut self.env, take)?.apply(env, changes)?;
         }
         if !nodes.is_empty() {
             let user = Ids::of_process(root)?;
@@ -152,7 +153,7 @@ impl<'t> Edited<'t> {
 
     fn put_back(self, root: &mut Object<'t>) -> Result<(), PatchError> {
         let Self { env, nodes, mounts, gids: _ } = self;
-        env.map_or(Ok(()), |env| env.put_back(root))?;
+        env.map_or(Ok(()), |env| env.put_back(root.object("process")?))?;
         nodes.map_or(Ok(()), |nodes| nodes.put_back(root))?;
         mounts.map_or(Ok(()), |mounts| mounts.put_back(root))
     }

@@ -61,6 +61,11 @@ pub fn open_files() -> api::POSIXRlimit {
     }
 }
 
+/// 321 open files, no fewer: runc 1.1 may give a later process the hard limit as the soft one too.
+pub fn just_so_many_files() -> api::POSIXRlimit {
+    api::POSIXRlimit { soft: 321, ..open_files() }
+}
+
 /// CPU shares, 32 MiB of memory, a device and the out-of-memory score 950.
 pub fn linux(shares: u64, device: api::LinuxDevice) -> api::LinuxContainerAdjustment {
     let shares = api::OptionalUInt64 { value: shares, ..Default::default() };

@@ -157,13 +157,18 @@ impl Containerd {
     }
 
     pub async fn client(&self) -> RuntimeServiceClient<Channel> {
+        RuntimeServiceClient::new(self.channel().await)
+    }
+
+    /// A connection to its socket.
+    pub async fn channel(&self) -> Channel {
         let socket = self.dir.join("containerd.sock");
         let connect = tower::service_fn(move |_: Uri| {
             let socket = socket.clone();
             async move { tokio::net::UnixStream::connect(socket).await.map(TokioIo::new) }
         });
         let endpoint = Endpoint::from_static("http://localhost");
-        RuntimeServiceClient::new(endpoint.connect_with_connector(connect).await.unwrap())
+        endpoint.connect_with_connector(connect).await.unwrap()
     }
 }
 

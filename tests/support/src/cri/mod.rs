@@ -18,6 +18,9 @@ use generated as cri;
 #[rustfmt::skip]
 pub mod generated;
 
+/// A command in a container, as kubelet's probes run it.
+pub mod exec_sync;
+
 pub type Cri = cri::runtime_service_client::RuntimeServiceClient<Channel>;
 
 fn on_the_host() -> cri::NamespaceOption {

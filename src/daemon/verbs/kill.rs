@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `kill` of a pod's infrastructure container: StopPodSandbox goes out before the signal (D37). It
+//! never fails because of the daemon, and the runtime waits a second at most.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use crate::argv;
+use crate::daemon::node::Node;
+use crate::daemon::pods::stopping;
+use crate::daemon::request::VerbRequest;
+use crate::daemon::runtime::exit_status;
+use crate::procfs;
+use crate::state::{Container, Lifecycle};
+
+/// How long a `kill` waits for plugins, so that the answer reaches a wrapper that waits a second.
+pub(crate) const KILL_WAIT: Duration = Duration::from_millis(900);
+
+/// How long it waits for exits of members that are not reported yet, and how often it looks.
+const EXITS_WAIT: Duration = Duration::from_millis(300);
+const EXITS_CHECK: Duration = Duration::from_millis(5);
+
+/// Reacts to a `kill`; there is nothing to decide.
+pub(crate) async fn kill(node: &Rc<Node>, call: &VerbRequest) {
+    let signal = argv::ending_signal(&call.command_line);
+    let sandbox = node.container(&call.key).filter(|record| record.is_sandbox);
+    let (Some(signal), Some(sandbox)) = (signal, sandbox) else { return };
+    if !will_end(node, &sandbox, signal) {
+        return;
+    }
+    let node = Rc::clone(node);
+    let told = tokio::task::spawn_local(async move {
+        wait_for_exits(&node, &sandbox.pod).await;
+        stopping::stop_with_sandbox(&node, &sandbox).await;
+    });
+    let _finishes_in_the_background = tokio::time::timeout(KILL_WAIT, told).await;
+}
+
+/// Whether the signal will end the process. The first process of a PID namespace receives only
+/// SIGKILL and what it has a handler for.
+fn will_end(node: &Node, sandbox: &Container, signal: u8) -> bool {
+    const KILL: u8 = 9;
+    let Some(pid) = sandbox.init_pid else { return false };
+    if exit_status::has_exited(&node.host, sandbox) {
+        return true; // The pod is over, whatever this signal does.
+    }
+    signal == KILL
+        || procfs::dispositions(&node.host, pid).is_some_and(|process| {
+            process.handles(signal) || (!process.is_first && !process.ignores(signal))
+        })
+}
+
+/// The engine has ended the members before: their exits are reported first, once each is settled.
+async fn wait_for_exits(node: &Node, pod: &str) {
+    let deadline = tokio::time::Instant::now() + EXITS_WAIT;
+    while has_unreported_exit(node, pod) && tokio::time::Instant::now() < deadline {
+        tokio::time::sleep(EXITS_CHECK).await;
+    }
+}
+
+fn has_unreported_exit(node: &Node, pod: &str) -> bool {
+    let store = node.records.read();
+    store.of_pod(pod).filter(|member| !member.is_sandbox).any(|member| {
+        let is_alive = matches!(member.state, Lifecycle::Created | Lifecycle::Running);
+        is_alive && exit_status::has_exited(&node.host, member)
+    })
+}

@@ -1,0 +1,281 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A container's mark: the little that `exec` and `kill` need to know about it without asking the
+//! daemon (decisions D36 and D37).
+//!
+//! The daemon writes one file for each container that needs one, below its records, with the
+//! verdict on the container's creation; it goes with the container. A wrapper finds it by a hash of
+//! runtime root and ID, so that a container without a mark costs one failing `openat`. Nothing in it
+//! comes from the bundle: the container's author cannot write one.
+//!
+//! The file is a line with the format's version, then fields: one byte tag, `u32` little-endian
+//! length, bytes. Unknown tags are skipped; another version, a damaged file and the file of another
+//! container are no mark. Values are JSON texts, which are decoded only when a document is edited.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::files;
+use crate::fnv::fnv128;
+
+/// The folder of the marks, in the run directory's folder of records.
+pub(crate) const MARKS: &str = "marks";
+
+/// The largest mark that is written and read. Linux gives a process 6 MiB of arguments and
+/// environment at most.
+pub(crate) const MARK_LIMIT: usize = 16 << 20;
+
+/// The first line.
+const FORMAT: &[u8] = b"nri-runc mark 1\n";
+
+const TAG_ROOT: u8 = 1;
+const TAG_ID: u8 = 2;
+const TAG_SANDBOX: u8 = 3;
+const TAG_FIELD: u8 = 4;
+const TAG_ENGINE: u8 = 5;
+const TAG_PLUGIN: u8 = 6;
+
+/// A value of the process that plugins changed at the container's creation.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ProcessValue {
+    /// Its place in config.json, as `explain` shows it: `process.env[PATH]`.
+    pub field: String,
+    /// The engine's own value; null when there was none.
+    pub engine: Value,
+    /// The value that plugins put in its place; null when they removed it.
+    pub plugin: Value,
+}
+
+/// Members of the process that plugins set as a whole.
+pub(crate) const PROCESS_MEMBERS: [&str; 3] = ["oomScoreAdj", "scheduler", "ioPriority"];
+
+impl ProcessValue {
+    /// The variable that it is.
+    pub(crate) fn variable(&self) -> Option<&str> {
+        self.field.strip_prefix("process.env[")?.strip_suffix(']')
+    }
+
+    /// The resource limit that it is.
+    pub(crate) fn rlimit(&self) -> Option<&str> {
+        self.field.strip_prefix("process.rlimits[")?.strip_suffix(']')
+    }
+
+    /// The member of the process that it is.
+    pub(crate) fn member(&self) -> Option<&'static str> {
+        let name = self.field.strip_prefix("process.")?;
+        PROCESS_MEMBERS.into_iter().find(|member| *member == name)
+    }
+}
+
+/// What `exec` carries over of these changes: field, value before, value after. Of several changes
+/// of one field the first value before and the last one after count.
+pub(crate) fn process_values<'a>(
+    changes: impl Iterator<Item = (&'a str, &'a Value, &'a Value)>,
+) -> Vec<ProcessValue> {
+    let mut values: Vec<ProcessValue> = Vec::new();
+    let mut places: HashMap<&str, usize> = HashMap::new();
+    for (field, before, after) in changes.filter(|(field, ..)| field.starts_with("process.")) {
+        if let Some(known) = places.get(field).and_then(|place| values.get_mut(*place)) {
+            known.plugin = after.clone();
+            continue;
+        }
+        let (engine, plugin) = (before.clone(), after.clone());
+        let value = ProcessValue { field: field.to_owned(), engine, plugin };
+        if (value.variable().or(value.rlimit()).or(value.member())).is_some() {
+            places.insert(field, values.len());
+            values.push(value);
+        }
+    }
+    values.retain(|value| value.engine != value.plugin);
+    values
+}
+
+/// A mark, read or to be written.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Mark {
+    /// The runtime's state directory.
+    pub root: String,
+    /// The container's ID.
+    pub id: String,
+    /// Whether it is its pod's infrastructure container: a `kill` notifies the daemon.
+    pub is_sandbox: bool,
+    /// What `exec` has to carry over.
+    pub values: Vec<ProcessValue>,
+}
+
+impl Mark {
+    /// The file's content; `None` if it would be larger than what is read.
+    pub fn encode(&self) -> Option<Vec<u8>> {
+        let mut bytes = FORMAT.to_vec();
+        put(&mut bytes, TAG_ROOT, self.root.as_bytes());
+        put(&mut bytes, TAG_ID, self.id.as_bytes());
+        if self.is_sandbox {
+            put(&mut bytes, TAG_SANDBOX, &[]);
+        }
+        for ProcessValue { field, engine, plugin } in &self.values {
+            put(&mut bytes, TAG_FIELD, field.as_bytes());
+            put(&mut bytes, TAG_ENGINE, engine.to_string().as_bytes());
+            put(&mut bytes, TAG_PLUGIN, plugin.to_string().as_bytes());
+        }
+        (bytes.len() <= MARK_LIMIT).then_some(bytes)
+    }
+
+    /// Reads a file's content; `None` if it is of another version, or damaged.
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        let mut rest = bytes.strip_prefix(FORMAT)?;
+        let mut mark = Self::default();
+        while let Some((tag, after)) = rest.split_first() {
+            let (length, after) = after.split_first_chunk()?;
+            let length = usize::try_from(u32::from_le_bytes(*length)).ok()?;
+            let (value, after) = after.split_at_checked(length)?;
+            rest = after;
+            match *tag {
+                TAG_ROOT => mark.root = text(value)?,
+                TAG_ID => mark.id = text(value)?,
+                TAG_SANDBOX => mark.is_sandbox = true,
+                TAG_FIELD => {
+                    let field = text(value)?;
+                    let (engine, plugin) = (Value::Null, Value::Null);
+                    mark.values.push(ProcessValue { field, engine, plugin });
+                }
+                TAG_ENGINE => {
+                    mark.values.last_mut()?.engine = serde_json::from_slice(value).ok()?;
+                }
+                TAG_PLUGIN => {
+                    mark.values.last_mut()?.plugin = serde_json::from_slice(value).ok()?;
+                }
+                _ => {}
+            }
+        }
+        Some(mark)
+    }
+}
+
+fn put(bytes: &mut Vec<u8>, tag: u8, value: &[u8]) {
+    bytes.push(tag);
+    bytes.extend_from_slice(&u32::try_from(value.len()).unwrap_or(u32::MAX).to_le_bytes());
+    bytes.extend_from_slice(value);
+}
+
+fn text(value: &[u8]) -> Option<String> {
+    std::str::from_utf8(value).ok().map(str::to_owned)
+}
+
+/// The name of a container's mark.
+pub(crate) fn file_name(root: &str, id: &str) -> String {
+    let mut bytes = Vec::with_capacity(root.len() + 1 + id.len());
+    bytes.extend_from_slice(root.as_bytes());
+    bytes.push(0);
+    bytes.extend_from_slice(id.as_bytes());
+    format!("{:032x}", fnv128(&bytes))
+}
+
+/// Where a container's mark is, in this run directory.
+pub(crate) fn place(run_dir: &Path, root: &str, id: &str) -> PathBuf {
+    run_dir.join("state").join(MARKS).join(file_name(root, id))
+}
+
+/// The container's mark, if it has one.
+pub(crate) fn find(run_dir: &Path, root: &str, id: &str) -> Option<Mark> {
+    let bytes = files::read_own(&place(run_dir, root, id), MARK_LIMIT)?;
+    // A hash may be another container's too.
+    Mark::decode(&bytes).filter(|mark| mark.root == root && mark.id == id)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    fn mark() -> Mark {
+        let value =
+            |field: &str, engine, plugin| ProcessValue { field: field.to_owned(), engine, plugin };
+        Mark {
+            root: "/run/runc".to_owned(),
+            id: "c1".to_owned(),
+            is_sandbox: false,
+            values: vec![
+                value("process.env[A]", Value::Null, json!("b\n\u{e9}\0")),
+                value("process.oomScoreAdj", json!(100), Value::Null),
+                value("process.rlimits[RLIMIT_NOFILE]", json!({"soft": 1}), json!({"soft": 2})),
+            ],
+        }
+    }
+
+    #[test]
+    fn a_mark_is_read_as_it_was_written() {
+        for mark in [mark(), Mark { is_sandbox: true, values: Vec::new(), ..mark() }] {
+            assert_eq!(Mark::decode(&mark.encode().unwrap()), Some(mark));
+        }
+    }
+
+    #[test]
+    fn only_changes_of_the_process_that_last_are_carried_over() {
+        let (no, one, two) = (Value::Null, json!("1"), json!("2"));
+        let changes = [
+            ("annotations[process.env[A]]", &no, &one),
+            ("process.env[A]", &no, &one),
+            ("process.args", &one, &two),
+            ("process.env[A]", &one, &two),
+            ("process.env[B]", &one, &two),
+            ("process.env[B]", &two, &one),
+            ("process.user.additionalGids", &no, &one),
+            ("process.ioPriority", &one, &no),
+        ];
+        let values = process_values(changes.into_iter());
+        let found = values.iter().map(|v| (v.field.as_str(), &v.engine, &v.plugin));
+        let wanted = [("process.env[A]", &no, &two), ("process.ioPriority", &one, &no)];
+        assert!(found.eq(wanted), "{values:?}");
+    }
+
+    #[test]
+    fn what_a_later_version_adds_is_skipped_and_another_format_is_no_mark() {
+        let mut bytes = mark().encode().unwrap();
+        put(&mut bytes, 200, b"more");
+        assert_eq!(Mark::decode(&bytes), Some(mark()));
+        let newer = [b"nri-runc mark 2\n", &bytes[FORMAT.len()..]].concat();
+        assert_eq!(Mark::decode(&newer), None);
+        assert_eq!(Mark::decode(b""), None);
+    }
+
+    #[test]
+    fn a_mark_that_was_cut_short_is_none() {
+        let bytes = mark().encode().unwrap();
+        let value = bytes.len() - 1;
+        assert_eq!(Mark::decode(&bytes[..value]), None);
+        let lone = [FORMAT, &[TAG_PLUGIN, 1, 0, 0, 0, b'1']].concat();
+        assert_eq!(Mark::decode(&lone), None, "a value of no field");
+    }
+
+    #[test]
+    fn a_mark_counts_only_for_its_own_container() {
+        let temp = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(temp.path().join("state").join(MARKS)).unwrap();
+        let bytes = mark().encode().unwrap();
+        files::replace(&place(temp.path(), "/run/runc", "c1"), &bytes).unwrap();
+        files::replace(&place(temp.path(), "/run/runc", "c2"), &bytes).unwrap();
+        assert_eq!(find(temp.path(), "/run/runc", "c1"), Some(mark()));
+        for (root, id) in [("/run/runc", "c2"), ("/run/other", "c1"), ("/run/runc", "")] {
+            assert_eq!(find(temp.path(), root, id), None, "{root} {id}");
+        }
+        assert_ne!(file_name("/a", "b"), file_name("/ab", ""));
+    }
+
+    #[test]
+    fn a_mark_over_the_limit_is_not_written() {
+        let mut mark = mark();
+        mark.values[0].plugin = json!("x".repeat(MARK_LIMIT));
+        assert_eq!(mark.encode(), None);
+    }
+
+    proptest! {
+        #[test]
+        fn garbage_never_panics(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            drop(Mark::decode(&bytes));
+            drop(Mark::decode(&[FORMAT, &bytes].concat()));
+        }
+    }
+}

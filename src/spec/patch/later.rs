@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The process that `exec` starts in a container: the engine makes its document from its own
+//! record, which does not have what plugins set at the container's creation.
+//!
+//! The rule (D36): a value that is absent, or that is the engine's own, becomes the plugin's; any
+//! other was asked for by the caller (`docker exec --env`) and stays. What a plugin removed is
+//! removed where it is the engine's own. Everything else stays byte for byte.
+
+use serde_json::Value;
+
+use super::PatchError;
+use super::process::{Environment, replace_rlimit};
+use crate::mark::ProcessValue;
+use crate::spec::document::{Object, SpecDocument};
+
+/// Lays the plugins' values over the document of a process; `None` if nothing changes.
+///
+/// # Errors
+/// Fails where the document cannot be edited without guessing.
+pub(crate) fn patch_later_process(
+    document: &[u8],
+    values: &[ProcessValue],
+) -> Result<Option<Vec<u8>>, PatchError> {
+    let mut document = SpecDocument::parse(document)?;
+    let process = document.root();
+    let mut is_changed = set_env(process, values)?;
+    is_changed |= set_rlimits(process, values)?;
+    for value in values {
+        is_changed |= set_member(process, value)?;
+    }
+    Ok(is_changed.then(|| document.to_bytes()))
+}
+
+fn set_env(process: &mut Object<'_>, values: &[ProcessValue]) -> Result<bool, PatchError> {
+    let mut variables = values.iter().filter_map(|value| Some((value.variable()?, value)));
+    let Some(first) = variables.next() else { return Ok(false) };
+    let mut environment = Environment::take(process)?;
+    let mut is_changed = false;
+    for (name, ProcessValue { field: _, engine, plugin }) in [first].into_iter().chain(variables) {
+        is_changed |= environment.replace(name, engine.as_str(), plugin.as_str());
+    }
+    environment.put_back(process)?;
+    Ok(is_changed)
+}
+
+fn set_rlimits(process: &mut Object<'_>, values: &[ProcessValue]) -> Result<bool, PatchError> {
+    let mut limits = values.iter().filter_map(|value| Some((value.rlimit()?, value)));
+    let Some(first) = limits.next() else { return Ok(false) };
+    let items = process.array("rlimits")?.items();
+    let mut is_changed = false;
+    for (name, ProcessValue { field: _, engine, plugin }) in [first].into_iter().chain(limits) {
+        is_changed |= replace_rlimit(items, name, engine, plugin)?;
+    }
+    Ok(is_changed)
+}
+
+fn set_member(process: &mut Object<'_>, value: &ProcessValue) -> Result<bool, PatchError> {
+    let (Some(name), ProcessValue { field: _, engine, plugin }) = (value.member(), value) else {
+        return Ok(false);
+    };
+    let there = process.value(name)?;
+    let is_due = there.as_ref().is_none_or(|there| there == engine);
+    if !is_due || there.as_ref().unwrap_or(&Value::Null) == plugin {
+        return Ok(false);
+    }
+    if plugin.is_null() {
+        process.remove(name)?;
+    } else {
+        process.set(name, plugin)?;
+    }
+    Ok(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn value(field: &str, engine: Value, plugin: Value) -> ProcessValue {
+        ProcessValue { field: field.to_owned(), engine, plugin }
+    }
+
+    #[track_caller]
+    fn becomes(document: &str, values: &[ProcessValue], wanted: &str) {
+        let patched = patch_later_process(document.as_bytes(), values).unwrap();
+        let patched = patched.map(|bytes| String::from_utf8(bytes).unwrap());
+        assert_eq!(patched.as_deref().unwrap_or(document), wanted);
+        assert_eq!(patched.is_none(), document == wanted, "an unchanged document is not written");
+    }
+
+    #[test]
+    fn a_variable_that_is_absent_or_the_engines_becomes_the_plugins() {
+        let values = [
+            value("process.env[NEW]", Value::Null, json!("n")),
+            value("process.env[A]", json!("1"), json!("a=b")),
+            value("process.env[GONE]", json!("2"), Value::Null),
+            value("process.env[B[0]]", json!("3"), json!("")),
+        ];
+        becomes(
+            r#"{"args": [ "x" ],  "env": ["A=1", "GONE=2",  "B[0]=3","C=\u00e9" ], "odd": 1.0e3}"#,
+            &values,
+            r#"{"args": [ "x" ],  "env": ["A=a=b",  "B[0]=","C=\u00e9","NEW=n" ], "odd": 1.0e3}"#,
+        );
+        becomes(r#"{"cwd":"/"}"#, &values, r#"{"cwd":"/","env":["NEW=n","A=a=b","B[0]="]}"#);
+        becomes(r#"{"env":null}"#, &values[..1], r#"{"env":["NEW=n"]}"#);
+    }
+
+    #[test]
+    fn a_variable_that_the_caller_asked_for_stays() {
+        let values = [
+            value("process.env[NEW]", Value::Null, json!("n")),
+            value("process.env[A]", json!("1"), json!("a")),
+            value("process.env[GONE]", json!("2"), Value::Null),
+        ];
+        let asked = r#"{"env":["NEW=mine","A=","GONE=3","A","=1"]}"#;
+        becomes(asked, &values, asked);
+        let done = r#"{"env":["NEW=n","A=a"]}"#;
+        becomes(done, &values, done);
+    }
+
+    #[test]
+    fn of_a_variable_that_is_there_twice_the_last_counts() {
+        let values = [value("process.env[A]", json!("2"), json!("a"))];
+        becomes(r#"{"env":["A=1","B=","A=2"]}"#, &values, r#"{"env":["A=a","B="]}"#);
+        let asked = r#"{"env":["A=2","A=1"]}"#;
+        becomes(asked, &values, asked);
+        let values = [value("process.env[A]", json!("2"), Value::Null)];
+        becomes(r#"{"env":["A=1","B=","A=2"]}"#, &values, r#"{"env":["B="]}"#);
+    }
+
+    #[test]
+    fn a_limit_becomes_the_plugins_unless_the_caller_has_another() {
+        let limit = |hard: u64, soft: u64| json!({"type":"RLIMIT_NOFILE","hard":hard,"soft":soft});
+        let set = [value("process.rlimits[RLIMIT_NOFILE]", Value::Null, limit(9, 8))];
+        let changed = [value("process.rlimits[RLIMIT_NOFILE]", limit(4, 3), limit(u64::MAX, 8))];
+        let other = r#"{"rlimits":[{"type":"RLIMIT_NPROC","hard":1,"soft":1}]}"#;
+        let both = r#"{"rlimits":[{"type":"RLIMIT_NPROC","hard":1,"soft":1},{"type":"RLIMIT_NOFILE","hard":9,"soft":8}]}"#;
+        becomes(other, &set, both);
+        becomes(both, &set, both);
+        becomes(
+            r#"{"rlimits":[{"type":"nofile","soft":3,"hard":4}]}"#,
+            &changed,
+            r#"{"rlimits":[{"type":"RLIMIT_NOFILE","hard":18446744073709551615,"soft":8}]}"#,
+        );
+        let asked = r#"{"rlimits":[{"type":"RLIMIT_NOFILE","hard":5,"soft":3}]}"#;
+        becomes(asked, &changed, asked);
+        becomes(asked, &set, asked);
+        let odd = r#"{"rlimits":[{"type":"RLIMIT_NOFILE"}]}"#;
+        becomes(odd, &changed, odd);
+    }
+
+    #[test]
+    fn members_become_the_plugins_unless_the_caller_has_others() {
+        let idle = json!({"policy": "SCHED_IDLE"});
+        let values = [
+            value("process.oomScoreAdj", json!(100), json!(-5)),
+            value("process.scheduler", Value::Null, idle),
+            value("process.ioPriority", json!({"class": "IOPRIO_CLASS_BE"}), Value::Null),
+        ];
+        let (done, idle) = (r#""oomScoreAdj":-5"#, r#""scheduler":{"policy":"SCHED_IDLE"}"#);
+        becomes("{}", &values, &format!("{{{done},{idle}}}"));
+        becomes(
+            r#"{ "oomScoreAdj" : 100, "ioPriority": {"class":"IOPRIO_CLASS_BE"}, "x": [] }"#,
+            &values[..],
+            r#"{ "oomScoreAdj" : -5, "x": [], "scheduler" : {"policy":"SCHED_IDLE"} }"#,
+        );
+        let asked = r#"{"oomScoreAdj":0,"scheduler":{"policy":"SCHED_FIFO"},"ioPriority":{"class":"IOPRIO_CLASS_RT"}}"#;
+        becomes(asked, &values, asked);
+    }
+
+    #[test]
+    fn what_cannot_be_edited_without_guessing_is_refused() {
+        let values = [value("process.env[A]", Value::Null, json!("1"))];
+        for document in [
+            "",
+            "[]",
+            "{\"env\":[",
+            r#"{"env":{}}"#,
+            r#"{"env":[],"Env":[]}"#,
+            "null",
+            "{\"env\":1}",
+        ] {
+            assert!(patch_later_process(document.as_bytes(), &values).is_err(), "{document}");
+        }
+        let limits = [value("process.rlimits[RLIMIT_CORE]", Value::Null, json!({"hard": 1}))];
+        assert!(patch_later_process(br#"{"rlimits":[1]}"#, &limits).is_err());
+    }
+
+    #[test]
+    fn what_this_version_does_not_know_is_left_alone() {
+        let values = [value("process.execCPUAffinity", Value::Null, json!({"initial": "0"}))];
+        becomes(r#"{"env":[]}"#, &values, r#"{"env":[]}"#);
+        becomes(r#"{"env":[]}"#, &[], r#"{"env":[]}"#);
+    }
+}

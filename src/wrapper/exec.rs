@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `exec` in a container whose process plugins changed: the engine's document of the new process
+//! gets the same values, by the rule of `spec/patch/later.rs` (D36).
+//!
+//! Only containers with a mark come here, and the daemon is not asked. The engine's file is never
+//! written to: the runtime reads an edited copy in memory, by a descriptor that it inherits. A
+//! document that cannot be read or edited is passed on as it is: the runtime reports it.
+
+use std::convert::Infallible;
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+use nix::fcntl::{FcntlArg, OFlag, fcntl, open};
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::sys::stat::Mode;
+
+use crate::argv::{self, ProcessFlag};
+use crate::error::{Context, Result};
+use crate::files::DOCUMENT_LIMIT;
+use crate::mark::Mark;
+use crate::runtime;
+use crate::spec::patch::patch_later_process;
+
+use super::invocation::Invocation;
+
+/// The copy's descriptor is none of the first: `--preserve-fds` and socket activation give those
+/// that follow standard error to the new process.
+const FIRST_DESCRIPTOR: i32 = 200;
+
+/// The document of a process, read.
+enum ProcessDocument {
+    /// Of a file, which the runtime can read again.
+    File(Vec<u8>),
+    /// Of a pipe or the like, which can be read once only.
+    Stream(Vec<u8>),
+}
+
+impl Invocation<'_> {
+    /// `exec`: edit a copy of the document, then run it.
+    pub(super) fn exec_later_process(&self, flag: &ProcessFlag, mark: &Mark) -> Result<Infallible> {
+        let Some(document) = ProcessDocument::read(flag) else { return self.exec_unchanged() };
+        let patched = patch_later_process(document.bytes(), &mark.values).ok().flatten();
+        let copy = match (&patched, &document) {
+            (Some(bytes), _) | (None, ProcessDocument::Stream(bytes)) => keep_open(bytes),
+            (None, ProcessDocument::File(_)) => return self.exec_unchanged(),
+        };
+        let copy = match copy {
+            Err(_) if matches!(document, ProcessDocument::File(_)) => return self.exec_unchanged(),
+            copy => copy?,
+        };
+        let name = OsString::from(format!("/proc/self/fd/{}", copy.as_raw_fd()));
+        let argv = argv::with_process_file(self.argv, flag, &name);
+        runtime::replace_process(&self.runtime, &argv)
+    }
+}
+
+impl ProcessDocument {
+    /// `None`: the runtime will not be able to read it either, or it is no document.
+    fn read(flag: &ProcessFlag) -> Option<Self> {
+        // A pipe without a writer blocks here as it would block the runtime.
+        let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC;
+        let mut file = File::from(open(flag.value.as_os_str(), flags, Mode::empty()).ok()?);
+        let meta = file.metadata().ok()?;
+        let mut bytes = Vec::new();
+        if meta.is_file() {
+            file.take(DOCUMENT_LIMIT + 1).read_to_end(&mut bytes).ok()?;
+            let is_whole = u64::try_from(bytes.len()).is_ok_and(|length| length <= DOCUMENT_LIMIT);
+            return is_whole.then_some(Self::File(bytes));
+        }
+        if meta.is_dir() {
+            return None;
+        }
+        // What was read is gone for the runtime: it has to be all of it.
+        let _up_to_an_error = file.read_to_end(&mut bytes);
+        Some(Self::Stream(bytes))
+    }
+
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Self::File(bytes) | Self::Stream(bytes) => bytes,
+        }
+    }
+}
+
+/// An anonymous file with `bytes` that stays open across exec.
+fn keep_open(bytes: &[u8]) -> Result<OwnedFd> {
+    let doing = || "keeping the process document in memory";
+    let low = memfd_create(c"nri-runc-process", MFdFlags::empty()).doing(doing)?;
+    let copy = match fcntl(&low, FcntlArg::F_DUPFD(FIRST_DESCRIPTOR)) {
+        Ok(number) => own(number),
+        // The limit of open files is lower.
+        Err(_) => low,
+    };
+    let mut file = File::from(copy);
+    file.write_all(bytes).doing(doing)?;
+    file.seek(SeekFrom::Start(0)).doing(doing)?;
+    Ok(OwnedFd::from(file))
+}
+
+#[expect(unsafe_code, reason = "fcntl gives the new descriptor as a number")]
+fn own(number: i32) -> OwnedFd {
+    // SAFETY: the kernel has just made this descriptor, and no other code knows it.
+    unsafe { OwnedFd::from_raw_fd(number) }
+}

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `kill` of a pod's infrastructure container: the daemon is notified first, so that plugins receive
+//! StopPodSandbox while the pod's network namespace still exists (D37).
+//!
+//! It never fails because of the daemon, never starts one and waits a second at most. Other
+//! containers and signals do not come here.
+
+use std::convert::Infallible;
+use std::time::{Duration, Instant};
+
+use crate::error::Result;
+
+use super::invocation::Invocation;
+use super::request::DaemonSession;
+
+/// How long a `kill` waits for plugins.
+const KILL_CAP: Duration = Duration::from_secs(1);
+
+impl Invocation<'_> {
+    /// `kill`: notify the daemon, whatever comes of it, then run it.
+    pub(super) fn kill_sandbox(&self) -> Result<Infallible> {
+        let session = DaemonSession::notify(self, Instant::now() + KILL_CAP);
+        if let Ok(mut session) = session {
+            let _daemon_has_gone = session.notify_exec();
+        }
+        self.exec_unchanged()
+    }
+}

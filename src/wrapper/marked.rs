@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `exec` and `kill` go straight to the runtime, unless the container has a mark (`src/mark.rs`):
+//! without one the search costs a single failing `openat`. Other commands are never looked up.
+
+use std::convert::Infallible;
+use std::path::Path;
+
+use crate::argv::{self, CommandLine, Verb};
+use crate::config::Config;
+use crate::error::Result;
+use crate::mark::{self, Mark};
+use crate::runtime;
+
+use super::invocation::Invocation;
+
+/// The mark of the call's container, where it makes a difference.
+pub(super) fn mark_of(config: &Config, call: &CommandLine, runtime: &Path) -> Option<Mark> {
+    let may_matter = match call.verb {
+        Verb::Exec => call.process.is_some(),
+        Verb::Kill => argv::ending_signal(call).is_some(),
+        Verb::Create | Verb::Run | Verb::Restore | Verb::Start | Verb::Update => false,
+        Verb::Delete | Verb::Pause | Verb::Resume | Verb::State => false,
+        Verb::Nri | Verb::Other | Verb::None => false,
+    };
+    let id = call.id.as_deref().filter(|id| may_matter && !argv::is_never_an_id(id))?;
+    if call.is_inert {
+        return None;
+    }
+    let mark = mark::find(&config.run_dir, &root_of(call, runtime), &id.to_string_lossy())?;
+    let is_for_it = if call.verb == Verb::Kill { mark.is_sandbox } else { !mark.values.is_empty() };
+    is_for_it.then_some(mark)
+}
+
+/// Removes the mark of an earlier container of this ID, which ended while no daemon ran; where the
+/// runtime still has the container, it refuses to create it again.
+pub(super) fn remove_stale(config: &Config, call: &CommandLine, runtime: &Path) {
+    let Some(id) = call.id.as_deref().filter(|id| !argv::is_never_an_id(id)) else { return };
+    let root = root_of(call, runtime);
+    if !Path::new(&root).join(id).exists() {
+        let place = mark::place(&config.run_dir, &root, &id.to_string_lossy());
+        let _usually_there_is_none = std::fs::remove_file(place);
+    }
+}
+
+fn root_of(call: &CommandLine, runtime: &Path) -> String {
+    let cwd = || std::env::current_dir().unwrap_or_default();
+    runtime::root_of(call.root.as_deref(), runtime, cwd)
+}
+
+impl Invocation<'_> {
+    /// `exec` or `kill` of a container with this mark.
+    pub(super) fn become_marked(&self, mark: &Mark) -> Result<Infallible> {
+        match &self.call.process {
+            Some(flag) if self.call.verb == Verb::Exec => self.exec_later_process(flag, mark),
+            _ => self.kill_sandbox(),
+        }
+    }
+}

@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Processes that containerd starts later, and plugins that need a pod's network namespace when it
+//! stops.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::{Arc, Mutex};
+
+use nri_runc::plugin::api;
+use protobuf::MessageDyn;
+use serde_json::Value;
+use test_support::adjustments::{env, just_so_many_files};
+use test_support::cri::exec_sync::exec_sync;
+use test_support::cri::{self, container, end_container, end_pod, start};
+use test_support::{Script, scripted_plugin, tools};
+
+use super::config::{self, Passes, Wanted};
+use super::host::{self, Engine, Parts};
+use super::{create, pods, run_pod};
+
+/// Says what a plugin can set, a line each.
+const LOOK: &str = "echo hello=$HELLO from=$FROM gone=$GONE; ulimit -Sn; ulimit -Hn; \
+                    cat /proc/self/oom_score_adj";
+
+fn connected(engine: &Engine, script: Script) -> Arc<Mutex<Vec<String>>> {
+    let told = scripted_plugin::connect(engine.path("nri.sock"), "10", "later", script);
+    engine.wait_until("the plugin is synchronized", || {
+        engine.admin(&["plugins"])[0]["state"] == "synchronized"
+    });
+    told
+}
+
+/// Sets a variable, changes one, removes one; limits and the score.
+fn changing() -> Script {
+    let score = api::OptionalInt { value: 950, ..Default::default() };
+    let linux =
+        api::LinuxContainerAdjustment { oom_score_adj: Some(score).into(), ..Default::default() };
+    let gone = api::KeyValue { key: "-GONE".to_owned(), ..Default::default() };
+    let adjust = api::ContainerAdjustment {
+        env: vec![env("HELLO", "there"), env("FROM", "plugin"), gone],
+        rlimits: vec![just_so_many_files()],
+        linux: Some(linux).into(),
+        ..Default::default()
+    };
+    Script { adjust, ..Script::default() }
+}
+
+/// The same through `ctr tasks exec` with a terminal of its own.
+#[expect(clippy::disallowed_methods, reason = "the engine's own client")]
+fn on_a_terminal(engine: &Engine, tools: &Path, id: &str) -> String {
+    let ctr = format!(
+        "{}/ctr --address {} --namespace k8s.io tasks exec --tty --exec-id t1 {id} /bin/sh -c '{LOOK}'",
+        tools.display(),
+        engine.path("containerd.sock").display()
+    );
+    let mut script = Command::new("script");
+    script.args(["--quiet", "--return", "--command", &ctr, "/dev/null"]).stdin(Stdio::null());
+    let output = script.output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8_lossy(&output.stdout).replace('\r', "")
+}
+
+#[tokio::test]
+async fn processes_that_containerd_starts_later_have_what_plugins_set() {
+    let Some(tools) = host::tools() else { return };
+    let engine = Engine::start(&tools);
+    let mut daemon = engine.start_daemon();
+    let _told = connected(&engine, changing());
+    let mut cri = engine.client().await;
+    let pod_id = run_pod(&engine, &mut cri, "web").await;
+    let mut config = container("app", &["/bin/sleep", "1000"]);
+    config.envs.push(super::messages::KeyValue { key: "GONE".into(), value: "not yet".into() });
+    let app = create(&engine, &mut cri, &pod_id, "web", config).await;
+    start(&mut cri, &app).await.unwrap();
+    let wanted = "hello=there from=plugin gone=\n321\n321\n950\n";
+    let words = ["/bin/sh", "-c", LOOK];
+    for is_away in [false, true] {
+        if is_away {
+            daemon.kill().unwrap();
+            daemon.wait().unwrap();
+        }
+        let channel = engine.containerd.channel().await;
+        let said = exec_sync(channel, &app, &words).await.unwrap();
+        assert_eq!(String::from_utf8_lossy(&said.stdout), wanted, "{}", engine.log_tail());
+        // Among what the terminal and ctr say.
+        let said = on_a_terminal(&engine, &tools, &app);
+        let has = |line: &str| said.lines().any(|said| said.ends_with(line));
+        assert!(wanted.lines().all(has), "{said}\n{}", engine.log_tail());
+    }
+    // A probe that fails has its own exit code, and a program that is not there its own words.
+    let channel = engine.containerd.channel().await;
+    let said = exec_sync(channel.clone(), &app, &["/bin/sh", "-c", "exit 3"]).await.unwrap();
+    assert_eq!(said.exit_code, 3);
+    let error = exec_sync(channel, &app, &["/bin/nothing"]).await.unwrap_err().to_string();
+    assert!(error.contains("no such file or directory"), "{error}");
+    let _daemon = engine.start_daemon();
+    end_container(&mut cri, &app).await;
+    end_pod(&mut cri, &pod_id).await;
+}
+
+/// The network namespace that a request names.
+fn network(request: &dyn MessageDyn) -> Option<String> {
+    let request = protobuf_json_mapping::print_to_string(request).ok()?;
+    let request: Value = serde_json::from_str(&request).ok()?;
+    let namespaces = request["pod"]["linux"]["namespaces"].as_array()?;
+    let network = namespaces.iter().find(|namespace| namespace["type"] == "network")?;
+    network["path"].as_str().map(str::to_owned)
+}
+
+/// Whether the network namespace at this path can be entered, and has its own loopback device.
+#[expect(clippy::disallowed_methods, reason = "what plugins that move devices do")]
+fn can_be_entered(path: &str) -> bool {
+    let mut entered = Command::new("nsenter");
+    entered.arg(format!("--net={path}")).args(["cat", "/proc/self/net/dev"]);
+    let output = entered.stdin(Stdio::null()).output().unwrap();
+    output.status.success() && String::from_utf8_lossy(&output.stdout).contains("lo:")
+}
+
+#[tokio::test]
+async fn a_plugin_enters_the_network_namespace_of_a_pod_that_containerd_stops() {
+    let Some(tools) = host::tools() else { return };
+    let Some(containerd) = tools::newer("containerd-2.4.2") else { return };
+    let configuration = |dir: &Path| {
+        let runtime = Path::new(env!("CARGO_BIN_EXE_nri-runc"));
+        let handlers = &[("rich", Passes::All)];
+        config::containerd(dir, &Wanted { version: 3, handlers, runtime, has_nri: false })
+    };
+    let runc = tools.join("runc");
+    let parts = Parts {
+        tools: &tools,
+        containerd: &containerd,
+        runc: &runc,
+        configuration: Some(&configuration),
+    };
+    let engine = Engine::of(&parts);
+    let mut daemon = engine.start_daemon();
+    let entered: Arc<Mutex<Vec<(String, bool)>>> = Arc::default();
+    let notes = Arc::clone(&entered);
+    let hears = move |event: &str, request: &dyn MessageDyn| {
+        if event.ends_with("PodSandbox") {
+            let can = network(request).is_some_and(|path| can_be_entered(&path));
+            notes.lock().unwrap().push((event.to_owned(), can));
+        }
+    };
+    let script = Script { hears: Some(Arc::new(hears)), ..Script::default() };
+    let told = connected(&engine, script);
+    let mut cri = engine.client().await;
+    let dir = engine.path("").display().to_string();
+    let pod = pods::rich(engine.cgroup(), Path::new(dir.trim_end_matches('/')));
+    for is_stopped_twice in [false, true] {
+        told.lock().unwrap().clear();
+        let id = cri::run_pod_with(&mut cri, pod.config.clone(), pod.handler).await;
+        let app = cri::create(&mut cri, &id, pod.config.clone(), pod.app.clone()).await;
+        start(&mut cri, &app).await.unwrap();
+        if is_stopped_twice {
+            // kubelet may: it is idempotent.
+            let stop = super::messages::StopPodSandboxRequest { pod_sandbox_id: id.clone() };
+            cri.stop_pod_sandbox(stop).await.unwrap();
+        }
+        end_pod(&mut cri, &id).await;
+        engine.wait_until("the pod's end is told", || {
+            told.lock().unwrap().iter().any(|line| line.starts_with("RemovePodSandbox"))
+        });
+        let found = std::mem::take(&mut *entered.lock().unwrap());
+        let events: Vec<&str> = found.iter().map(|(event, _)| event.as_str()).collect();
+        assert_eq!(events, ["RunPodSandbox", "StopPodSandbox", "RemovePodSandbox"]);
+        assert!(found[0].1 && found[1].1, "{found:?}\n{}", engine.log_tail());
+        let told = told.lock().unwrap();
+        let place = |event: &str| told.iter().position(|line| line.starts_with(event)).unwrap();
+        assert!(place("StopContainer") < place("StopPodSandbox"), "{told:?}");
+    }
+    daemon.kill().unwrap();
+    daemon.wait().unwrap();
+}

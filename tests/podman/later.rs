@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `podman exec` in a container whose process a plugin changed.
+
+use nri_runc::plugin::api;
+use test_support::Script;
+use test_support::adjustments::{env, just_so_many_files};
+
+use super::{installed, run};
+
+/// Says what a plugin can set, in one line.
+const LOOK: &str = "echo hello=$HELLO own=$OWN from=$FROM_IMAGE files=$(ulimit -Sn)/$(ulimit -Hn)";
+
+fn changing() -> Script {
+    let gone = api::KeyValue { key: "-FROM_IMAGE".to_owned(), ..Default::default() };
+    let adjust = api::ContainerAdjustment {
+        env: vec![env("HELLO", "there"), env("OWN", "changed"), gone],
+        rlimits: vec![just_so_many_files()],
+        ..Default::default()
+    };
+    Script { adjust, ..Script::default() }
+}
+
+#[test]
+fn podman_exec_has_what_plugins_set_and_its_own_variables_win() {
+    let Some(host) = installed("") else { return };
+    let told = host.plugin("10", "later", changing());
+    run(&host, "web", &["--env", "OWN=kept"], &[]);
+    let exec = |more: &[&str]| host.good(&[&["exec"], more, &["web", "sh", "-c", LOOK]].concat());
+    assert_eq!(exec(&[]), "hello=there own=changed from= files=321/321");
+    assert_eq!(exec(&["--tty"]), "hello=there own=changed from= files=321/321");
+    let asked = ["--env", "HELLO=mine", "--env", "OWN=mine", "--env", "FROM_IMAGE=mine"];
+    assert_eq!(exec(&asked), "hello=mine own=mine from=mine files=321/321");
+    let output = host.podman(&["exec", "web", "sh", "-c", "exit 3"]);
+    assert_eq!(output.status.code(), Some(3));
+    host.good(&["rm", "--force", "--time", "0", "web"]);
+    host.nobody_knows_of_anything();
+    assert_eq!(*told.lock().unwrap(), test_support::life("web"));
+}

@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Boots target/vm/initrd without disk, network or KVM, prints what it says over the serial line,
-# and ends it after VM_MINUTES (10). Arguments: the guest's first process, `plain` or `systemd`, and
+# Boots target/vm/initrd without network or KVM, with a disk that keeps nothing, prints what it says
+# over the serial line, and ends it after VM_MINUTES (10). Arguments: the guest's first process, `plain` or `systemd`, and
 # the words for the cases. All that is said is in target/vm/serial-PROCESS.log. Succeeds only if the
 # guest says that all cases were run and went well: one that was skipped proves nothing.
 set -eu
@@ -13,7 +13,8 @@ shift
 words=$(printf '%s,' "$@")
 serial=$vm/serial-$first.log
 set -- -nodefaults -no-user-config -display none -no-reboot -machine pc -accel tcg,thread=multi -cpu max \
-    -smp 2 -m 1024 -serial stdio
+    -smp 2 -m 1024 -serial stdio \
+    -blockdev driver=null-co,node-name=disk,size=67108864 -device nvme,drive=disk,serial=vm
 kernel=$(find "$vm/root/boot" -name 'vmlinuz-*' | head -n 1)
 qemu=$(command -v qemu-system-x86_64) || {
     qemu=$vm/root/usr/bin/qemu-system-x86_64

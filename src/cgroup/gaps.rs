@@ -94,7 +94,7 @@ fn v2_block_io_is_set_raised_lowered_and_lifted() {
         ("weight at its most", weight(1000), vec![("io.weight", "10000")]),
         ("weight at its least", weight(10), vec![("io.weight", "1")]),
     ];
-    each(&tree, "k/c", "the guest has no disk", cases);
+    each(&tree, "k/c", "the guest has a disk for io.max in scopes, and no weights", cases);
 }
 
 #[expect(clippy::print_stderr, reason = "a gap is said")]

@@ -49,6 +49,10 @@ struct Scopes {
 }
 
 fn scopes(runtime: &'static str) -> Option<Scopes> {
+    scopes_with(runtime, PATIENT)
+}
+
+fn scopes_with(runtime: &'static str, more: &str) -> Option<Scopes> {
     let is_there = |path: &str| std::path::Path::new(path).exists();
     if !is_there("/run/systemd/private") || !is_there("/sys/fs/cgroup/cgroup.controllers") {
         skip::machine_lacks(
@@ -58,7 +62,7 @@ fn scopes(runtime: &'static str) -> Option<Scopes> {
     }
     let tools = test_support::tools::find_in_guest(&["busybox", "systemctl", runtime])?;
     let systemctl = tools.join("systemctl");
-    Some(Scopes { place: anywhere(runtime, PATIENT)?, runtime, systemctl })
+    Some(Scopes { place: anywhere(runtime, more)?, runtime, systemctl })
 }
 
 impl Scopes {
@@ -301,6 +305,100 @@ fn lives(runtime: &'static str) {
     assert!(!is_done(&asking, "c1", &json!({"pids": {"limit": 44}})));
     assert!(scopes.last_reason("c1").contains("it has ended"), "{}", scopes.last_reason("c1"));
     scopes.show("one that has ended is told", "ok");
+}
+
+/// The guest's disk (scripts/vm/boot.sh).
+const DISK: &str = "/dev/nvme0n1";
+
+/// Huge pages and block I/O, which runc's `update` takes without applying them.
+const BESIDE: Texts = &[("hugetlb.2MB.max", "4194304"), ("hugetlb.2MB.rsvd.max", "4194304")];
+
+/// A place with a class of block I/O for the guest's disk, and what `io.max` says of it.
+fn with_a_disk() -> Option<(Scopes, tempfile::TempDir, String)> {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("blockio.yaml");
+    let class = format!("Classes:\n  slow:\n  - Devices: [{DISK}]\n    ThrottleReadBps: 1048576\n");
+    nri_runc::testing::files::replace(&file, class.as_bytes()).unwrap();
+    let more = format!("{PATIENT}\n[blockio]\nconfig_file = \"{}\"", file.display());
+    let scopes = scopes_with("runc", &more)?;
+    let numbers = std::fs::read_to_string("/sys/block/nvme0n1/dev").unwrap();
+    let limit = format!("{} rbps=1048576 wbps=max riops=max wiops=max", numbers.trim());
+    Some((scopes, folder, limit))
+}
+
+#[test]
+fn what_runc_does_not_apply_is_written_into_its_scope_and_stays_there() {
+    let Some((mut scopes, _folder, limit)) = with_a_disk() else { return };
+    let pages = |limit: u64| json!([{"pageSize": "2MB", "limit": limit}]);
+    let mut made = first();
+    made["hugepageLimits"] = pages(8_388_608);
+    scopes.run("c1", &made);
+    scopes.all_say("c1", &[("hugetlb.2MB.max", "8388608"), ("io.max", "")], &[]);
+    let asking = scopes.place.asker();
+    let class = api::LinuxResources {
+        blockio_class: Some(api::OptionalString { value: "slow".to_owned(), ..Default::default() })
+            .into(),
+        ..Default::default()
+    };
+    let with_class = |resources: &Value| {
+        let mut update = test_support::adjustments::update_of("c1", resources);
+        let linux = update.linux.mut_or_insert_default();
+        linux.resources.mut_or_insert_default().blockio_class = class.blockio_class.clone();
+        update
+    };
+    // Together with something that the runtime applies, all of it.
+    let both = with_class(&json!({"hugepageLimits": pages(4_194_304), "pids": {"limit": 33}}));
+    // A guest without KVM may be too slow for the plugin, whose request is carried out all the same.
+    let answer = asking.ask(super::request(vec![both]));
+    let failed = answer.is_ok_and(|answer| !answer.failed.is_empty());
+    assert!(!failed, "{}", scopes.last_reason("c1"));
+    let holds = |scopes: &Scopes| {
+        let mut wrong = scopes.wrong("c1", BESIDE, &[]);
+        wrong.extend(scopes.wrong("c1", &[("pids.max", "33")], &[("TasksMax", "33")]));
+        let io = scopes.file("c1", "io.max");
+        if io != limit {
+            wrong.push(format!("io.max says {io}, not {limit}"));
+        }
+        wrong
+    };
+    wait_until("all of it is done", || holds(&scopes).is_empty());
+    scopes.show("huge pages and block I/O beside pids", "ok");
+    scopes.systemctl(&["daemon-reload"]);
+    assert_eq!(holds(&scopes), Vec::<String>::new(), "after a reload of systemd");
+    // Each `update` of runc writes what it made the container with.
+    succeeds(&scopes.update("c1", &json!({"memory": {"limit": 83_886_080}})));
+    wait_until("they are written again", || holds(&scopes).is_empty());
+    scopes.show("they are written again after the engine's update", "ok");
+    scopes.place.host.kill_daemon();
+    scopes.place.host.start_daemon();
+    succeeds(&scopes.update("c1", &json!({"memory": {"limit": 50_331_648}})));
+    wait_until("the next daemon writes them again", || holds(&scopes).is_empty());
+    let wrong = json!({"cpu": {"cpus": "4000", "shares": 700}});
+    assert!(!scopes.update("c1", &wrong).status.success());
+    wait_until("they are there after a failed update", || holds(&scopes).is_empty());
+    scopes.show("they are there after a restart and a failed update", "ok");
+}
+
+#[test]
+fn what_systemd_owns_or_nobody_can_write_leaves_the_whole_update_undone() {
+    let Some((scopes, _folder, _limit)) = with_a_disk() else { return };
+    scopes.run("c1", &first());
+    let asking = scopes.place.asker();
+    let files: Texts = &[("pids.max", "100"), ("hugetlb.2MB.max", "max"), ("io.max", "")];
+    let device = json!({"allow": true, "type": "c", "major": 1, "minor": 11, "access": "rw"});
+    let pages = json!([{"pageSize": "3MB", "limit": 1}]);
+    for (case, wrong, why) in [
+        ("a device", json!({"devices": [device]}), "devices"),
+        ("pages of 3 MB", json!({"hugepageLimits": pages}), "hugetlb.3MB"),
+    ] {
+        let mut wrong = wrong;
+        wrong["pids"] = json!({"limit": 50});
+        assert!(!is_done(&asking, "c1", &wrong), "{case}");
+        let reason = scopes.last_reason("c1");
+        assert!(reason.contains(why), "{case}: {reason}");
+        scopes.all_say("c1", files, &[("TasksMax", "100")]);
+        scopes.show(&format!("{case} is refused"), "ok");
+    }
 }
 
 #[test]

@@ -14,6 +14,7 @@ mod live;
 mod own_nri;
 mod pods;
 mod recorder;
+mod samples;
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};

@@ -3,6 +3,8 @@
 //! daemon with a small runtime: what they change, what they write, and how they refuse.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod injectors;
+
 use std::process::{Command, Stdio};
 
 use nri_runc::plugin::api;

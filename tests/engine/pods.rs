@@ -41,6 +41,19 @@ fn namespaces(network: NamespaceMode, pid: NamespaceMode) -> Option<NamespaceOpt
     Some(NamespaceOption { network: network as i32, pid: pid as i32, ipc })
 }
 
+/// The pod and one of its containers with a network of the pod's own.
+pub(super) fn on_own_network(
+    mut pod: PodSandboxConfig,
+    mut app: ContainerConfig,
+) -> (PodSandboxConfig, ContainerConfig) {
+    let own = NamespaceMode::Pod as i32;
+    let of_pod = pod.linux.as_mut().and_then(|linux| linux.security_context.as_mut()).unwrap();
+    of_pod.namespace_options.as_mut().unwrap().network = own;
+    let of_app = app.linux.as_mut().and_then(|linux| linux.security_context.as_mut()).unwrap();
+    of_app.namespace_options.as_mut().unwrap().network = own;
+    (pod, app)
+}
+
 fn seccomp(profile: ProfileType) -> Option<SecurityProfile> {
     Some(SecurityProfile { profile_type: profile as i32 })
 }

@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What later runtimes alone can do takes effect, seen from inside: scheduler, I/O priority, memory
+//! policy, seccomp and a network interface of the node, on containerd 2.4.2 with runc 1.5.2 and
+//! 1.6.0-rc.1. With runc 1.1.5 the interface is refused by name.
+//!
+//! The node's network is a namespace of the test's own with one pair of interfaces.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use nix::sched::{CloneFlags, unshare};
+use nri_runc::plugin::api;
+use test_support::cri::{self, container};
+use test_support::{Script, skip, tools};
+
+use super::config::{self, Passes, Wanted};
+use super::host::{self, Engine, Parts};
+use super::messages::{ContainerConfig, PodSandboxConfig};
+use super::pods;
+use super::samples::sample;
+
+const HANDLERS: [(&str, Passes); 1] = [("nri-runc", Passes::All)];
+
+/// Prints what a process of the container finds; fields 41 and 19 of stat are policy and nice.
+const LOOK: &str = r#"
+echo "policy $(cut -d ' ' -f 41 /proc/self/stat) nice $(cut -d ' ' -f 19 /proc/self/stat)"
+echo "io $(ionice -p $$)"
+echo "memory $(head -n 1 /proc/self/numa_maps | cut -d ' ' -f 2)"
+echo "filter $(grep -c 'Seccomp:.*2' /proc/self/status) $(mkdir /made 2>&1)"
+echo "interfaces" $(cut -d : -f 1 /proc/net/dev | grep -v '|')
+echo end
+exec sleep 1000
+"#;
+
+#[expect(clippy::disallowed_methods, reason = "the node's network")]
+fn ip(words: &str) -> bool {
+    let output = Command::new("ip").args(words.split(' ')).output();
+    output.is_ok_and(|output| output.status.success())
+}
+
+/// A network of this thread's own, and of what it starts, with the interface `node0`.
+fn has_network_of_its_own() -> bool {
+    if unshare(CloneFlags::CLONE_NEWNET).is_err() {
+        skip::machine_lacks("a network namespace of its own is refused");
+        return false;
+    }
+    let is_made = ip("link add node0 type veth peer name node1");
+    if !is_made {
+        skip::machine_lacks("a pair of network interfaces cannot be made (ip link add type veth)");
+    }
+    is_made
+}
+
+fn adjusting() -> Script {
+    let scheduler = api::LinuxScheduler {
+        policy: api::LinuxSchedulerPolicy::SCHED_BATCH.into(),
+        nice: 5,
+        ..Default::default()
+    };
+    let io_priority = api::LinuxIOPriority {
+        class: api::IOPrioClass::IOPRIO_CLASS_BE.into(),
+        priority: 6,
+        ..Default::default()
+    };
+    let memory_policy = api::LinuxMemoryPolicy {
+        mode: api::MpolMode::MPOL_INTERLEAVE.into(),
+        nodes: "0".to_owned(),
+        ..Default::default()
+    };
+    // ENOSYS: neither containerd's own profile nor a missing right would say that.
+    let errno = api::OptionalUInt32 { value: 38, ..Default::default() };
+    let call = api::LinuxSyscall {
+        names: ["mkdir", "mkdirat"].map(ToOwned::to_owned).into(),
+        action: "SCMP_ACT_ERRNO".to_owned(),
+        errno_ret: Some(errno).into(),
+        ..Default::default()
+    };
+    let seccomp_policy = api::LinuxSeccomp {
+        default_action: "SCMP_ACT_ALLOW".to_owned(),
+        syscalls: vec![call],
+        ..Default::default()
+    };
+    let linux = api::LinuxContainerAdjustment {
+        scheduler: Some(scheduler).into(),
+        io_priority: Some(io_priority).into(),
+        memory_policy: Some(memory_policy).into(),
+        seccomp_policy: Some(seccomp_policy).into(),
+        ..Default::default()
+    };
+    let adjust = api::ContainerAdjustment { linux: Some(linux).into(), ..Default::default() };
+    Script { adjust, ..Script::default() }
+}
+
+/// A pod with a network of its own, and a container that looks around.
+fn pod(engine: &Engine) -> (PodSandboxConfig, ContainerConfig) {
+    let mut config = cri::pod(engine.cgroup(), "inside");
+    config.log_directory = engine.path("logs").display().to_string();
+    let key = "netdevices.noderesource.dev/container.app".to_owned();
+    config.annotations.insert(key, r#"[{"device": "node0", "name": "uplink"}]"#.to_owned());
+    let mut app = container("app", &["/bin/sh", "-c", LOOK]);
+    app.log_path = "app.log".to_owned();
+    pods::on_own_network(config, app)
+}
+
+/// containerd 2.4.2 with nri-runc and this runc; what libcni keeps goes with it.
+fn start(runc: &Path) -> Option<(Engine, Networks)> {
+    let (tools, containerd) = (host::tools()?, tools::newer("containerd-2.4.2")?);
+    if !has_network_of_its_own() {
+        return None;
+    }
+    let program = Path::new(env!("CARGO_BIN_EXE_nri-runc"));
+    let wanted = Wanted { version: 4, handlers: &HANDLERS, runtime: program, has_nri: false };
+    let text = |dir: &Path| config::containerd(dir, &wanted);
+    let parts = Parts { tools: &tools, containerd: &containerd, runc, configuration: Some(&text) };
+    let networks = Networks { were_there: Path::new("/var/lib/cni").exists() };
+    Some((Engine::of(&parts), networks))
+}
+
+/// The folder where libcni keeps its results: it goes with us if it came with us.
+struct Networks {
+    were_there: bool,
+}
+
+impl Drop for Networks {
+    fn drop(&mut self) {
+        for folder in ["/var/lib/cni/results", "/var/lib/cni"] {
+            let _left_as_found = (!self.were_there).then(|| std::fs::remove_dir(folder));
+        }
+    }
+}
+
+async fn takes_effect(runc: Option<PathBuf>) {
+    let Some(runc) = runc.map(|dir| dir.join("runc")) else { return };
+    let Some((engine, _networks)) = start(&runc) else { return };
+    let _daemon = engine.start_daemon();
+    let socket = engine.path("nri.sock");
+    let _told = test_support::scripted_plugin::connect(socket, "20", "adjust", adjusting());
+    let id = "10-network-device-injector";
+    let _sample = sample(&engine, "network_device_injector", id, &[]);
+    engine.wait_until("both are synchronized", || {
+        test_support::is_synchronized(&engine.admin(&["plugins"]), "20-adjust")
+    });
+    let mut cri = engine.client().await;
+    let (config, app) = pod(&engine);
+    let pod = cri::run_pod(&mut cri, config.clone()).await;
+    let app = cri::create(&mut cri, &pod, config, app).await;
+    cri::start(&mut cri, &app).await.unwrap();
+    let said = || std::fs::read_to_string(engine.path("logs/app.log")).unwrap_or_default();
+    engine.wait_until("the container has looked around", || said().contains("F end\n"));
+    let said = said();
+    for wanted in [
+        "policy 3 nice 5",
+        "io best-effort: prio 6",
+        "memory interleave:0",
+        "filter 1 mkdir: can't create directory '/made': Function not implemented",
+    ] {
+        assert!(said.contains(&format!(" F {wanted}\n")), "{wanted} is not in:\n{said}");
+    }
+    let interfaces = said.lines().find(|line| line.contains(" F interfaces ")).unwrap();
+    assert!(interfaces.contains("uplink") && !interfaces.contains("node0"), "{interfaces}");
+    assert!(!ip("link show node0"), "the interface is on the node still");
+    let changes = engine.admin(&["explain", &app])["changes"].to_string();
+    for field in ["scheduler", "ioPriority", "memoryPolicy", "netDevices", "seccomp"] {
+        assert!(changes.contains(field), "{field} is not in: {changes}");
+    }
+    cri::end_pod(&mut cri, &pod).await;
+}
+
+#[tokio::test]
+async fn what_runc_1_5_can_do_takes_effect_inside_a_pod() {
+    takes_effect(tools::newer("runc-1.5.2")).await;
+}
+
+#[tokio::test]
+async fn what_runc_1_6_can_do_takes_effect_inside_a_pod() {
+    takes_effect(tools::newer("runc-1.6.0-rc.1")).await;
+}
+
+#[tokio::test]
+async fn an_interface_that_runc_1_1_cannot_move_refuses_the_container_and_stays_on_the_node() {
+    let Some(tools) = host::tools() else { return };
+    let Some((engine, _networks)) = start(&tools.join("runc")) else { return };
+    let _daemon = engine.start_daemon();
+    let id = "10-network-device-injector";
+    let _sample = sample(&engine, "network_device_injector", id, &[]);
+    let mut cri = engine.client().await;
+    let (config, app) = pod(&engine);
+    let pod = cri::run_pod(&mut cri, config.clone()).await;
+    let app = cri::create(&mut cri, &pod, config, app).await;
+    let error = cri::start(&mut cri, &app).await.unwrap_err().to_string();
+    for word in [id, "runc", "has no"] {
+        assert!(error.contains(word), "{word} is not in: {error}");
+    }
+    assert!(ip("link show node0"), "the interface left the node");
+    cri::end_pod(&mut cri, &pod).await;
+}

@@ -16,6 +16,7 @@ mod own_nri;
 mod pods;
 mod recorder;
 mod samples;
+mod verbs;
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};

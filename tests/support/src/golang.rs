@@ -8,8 +8,8 @@ use std::sync::Mutex;
 
 use crate::skip;
 
-/// Builds one program: a folder of `tests/interop` (NRI v0.12.5), or `stub-vX.Y.Z` for the plugin
-/// in `stubs` on that version. Without a Go of at least 1.24, and where the Go packages
+/// Builds one program: a folder of `tests/interop` (NRI v0.12.5), `cri` for the client of an
+/// engine's CRI, or `stub-vX.Y.Z` for the plugin in `stubs` on that version. Without a Go of at least 1.24, and where the Go packages
 /// cannot be fetched, the test is skipped; under CI it fails.
 #[expect(clippy::disallowed_methods, reason = "the Go side of the test")]
 pub fn program(name: &str) -> Option<PathBuf> {
@@ -41,6 +41,9 @@ pub fn program(name: &str) -> Option<PathBuf> {
 
 /// Where the source of a program is, and how it is built there.
 fn source(name: &str) -> (&'static str, Vec<String>) {
+    if name == "cri" {
+        return ("tests/interop/cri", vec![".".to_owned()]);
+    }
     let Some(version) = name.strip_prefix("stub-") else {
         return ("tests/interop", vec![format!("./{name}")]);
     };

@@ -332,6 +332,12 @@ pub struct ContainerConfig {
     >,
     #[prost(string, tag = "11")]
     pub log_path: ::prost::alloc::string::String,
+    #[prost(bool, tag = "12")]
+    pub stdin: bool,
+    #[prost(bool, tag = "13")]
+    pub stdin_once: bool,
+    #[prost(bool, tag = "14")]
+    pub tty: bool,
     #[prost(message, optional, tag = "15")]
     pub linux: ::core::option::Option<LinuxContainerConfig>,
     #[prost(message, repeated, tag = "17")]

@@ -207,6 +207,38 @@ fn an_engine_is_told_by_the_installed_program_and_forgets_it_before_that_goes() 
     assert_eq!(place.tree(), before);
 }
 
+/// A CRI-O of an image counts as one that serves NRI itself.
+#[test]
+fn an_engine_that_serves_nri_itself_is_registered_with_a_decision_only() {
+    let place = Place::new();
+    std::fs::create_dir_all(place.root().join("usr/bin")).unwrap();
+    place.write("usr/bin/crio", "");
+    let mode = std::fs::Permissions::from_mode(0o755);
+    std::fs::set_permissions(place.root().join("usr/bin/crio"), mode).unwrap();
+    let before = place.tree();
+    let program = env!("CARGO_BIN_EXE_nri-runc");
+    let words = ["--binary", program, "--no-units", "--engine", "crio"];
+    let file = place.root().join("etc/crio/crio.conf.d/50-nri-runc.conf");
+    let output = place.run(&words);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success() && said.contains("not registered with crio"), "{said}");
+    assert!(said.contains("--take-over-nri") && said.contains("--beside"), "{said}");
+    assert!(!file.exists());
+    for (option, is_off) in [("--take-over-nri", true), ("--beside=/run/x.sock", false)] {
+        let dry = place.run(&[&words[..], &[option, "--dry-run"]].concat());
+        let said = String::from_utf8_lossy(&dry.stdout).into_owned();
+        assert!(said.contains(&format!("nri install crio  {option}\n")), "{said}");
+        let output = place.run(&[&words[..], &[option]].concat());
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let written = std::fs::read_to_string(&file).unwrap();
+        assert_eq!(written.contains("enable_nri = false"), is_off, "{option}");
+        let beside = place.root().join("etc/nri-runc/config.d/50-beside-crio.toml");
+        assert_eq!(beside.exists(), !is_off, "{option}");
+        assert!(place.run(&["--uninstall"]).status.success());
+        assert_eq!(place.tree(), before, "{option}");
+    }
+}
+
 #[test]
 fn two_engines_leave_no_folder_behind_whichever_is_unregistered_first() {
     let place = Place::new();

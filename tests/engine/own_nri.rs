@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //! containerd 2.4.2 with the configuration that it prints as its default, whose own NRI is on: a
 //! plugin that knows nothing but the usual socket is containerd's, then ours after `install
-//! --take-over-nri`, then containerd's again after `uninstall`. Each time it adjusts a pod.
+//! --take-over-nri`, then containerd's again after `uninstall`. Each time it adjusts a pod. Beside
+//! each other, on two sockets, both have plugins that adjust one container.
 //!
 //! The usual socket is in `/run/nri`, which is a mount of this test's own.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, unshare};
@@ -26,10 +28,15 @@ const CPU: &str = r#"{"cpu": {"shares": 512}}"#;
 /// An empty folder for the usual plugin socket, for this thread and what it starts.
 struct SocketFolder {
     is_new: bool,
+    /// One test at a time: whoever removes the folder would take another's mount with it.
+    _alone: MutexGuard<'static, ()>,
 }
+
+static ALONE: Mutex<()> = Mutex::new(());
 
 impl SocketFolder {
     fn mount() -> Option<Self> {
+        let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         if let Err(errno) = unshare(CloneFlags::CLONE_NEWNS) {
             skip::setup_lacks(&format!("a mount namespace is refused: {errno}"));
             return None;
@@ -38,7 +45,7 @@ impl SocketFolder {
         mount(nothing, "/", nothing, MsFlags::MS_REC | MsFlags::MS_PRIVATE, nothing).unwrap();
         let is_new = std::fs::create_dir(SOCKETS).is_ok();
         mount(Some("tmpfs"), SOCKETS, Some("tmpfs"), MsFlags::empty(), nothing).unwrap();
-        Some(Self { is_new })
+        Some(Self { is_new, _alone: alone })
     }
 }
 
@@ -92,7 +99,8 @@ struct Node {
 }
 
 impl Node {
-    fn start(containerd: &Path, tools: &Path, runc: &Path) -> Self {
+    /// Starts it; nri-runc has this socket, else the usual one.
+    fn start(containerd: &Path, tools: &Path, runc: &Path, socket: Option<&str>) -> Self {
         let text = |dir: &Path| default_configuration(containerd, runc, dir);
         let parts = Parts { tools, containerd, runc, configuration: Some(&text) };
         let engine = Engine::of(&parts);
@@ -110,11 +118,12 @@ impl Node {
             let target = Path::new("/").join(first);
             link(&target.display().to_string(), &first.as_os_str().to_string_lossy());
         }
-        // nri-runc is configured to use the usual socket, by saying nothing of it.
+        // nri-runc is configured to use the usual socket by saying nothing of it.
         let config = std::fs::read_to_string(engine.path("nri-runc.toml")).unwrap();
         let own = format!("socket_path = \"{}\"\n", engine.path("nri.sock").display());
         assert!(config.contains(&own), "{config}");
-        let config = config.replace(&own, "");
+        let instead = socket.map(|path| format!("socket_path = \"{path}\"\n"));
+        let config = config.replace(&own, &instead.unwrap_or_default());
         let write = |name: &str, text: &str| {
             nri_runc::testing::files::replace(&engine.path(name), text.as_bytes()).unwrap();
         };
@@ -221,7 +230,7 @@ fn is_refused_until_somebody_decides(node: &Node) {
 async fn a_plugin_of_the_usual_socket_is_containerds_then_ours_then_containerds_again() {
     let Some((containerd, tools, runc)) = parts() else { return };
     let Some(_folder) = SocketFolder::mount() else { return };
-    let mut node = Node::start(&containerd, &tools, &runc);
+    let mut node = Node::start(&containerd, &tools, &runc, None);
     let _plugin = plugin(&node.engine.path("plugin.log"));
     let mut daemon = node.engine.start_daemon();
     let mut cri = node.engine.client().await;
@@ -256,4 +265,47 @@ async fn a_plugin_of_the_usual_socket_is_containerds_then_ours_then_containerds_
     node.restart();
     let mut cri = node.engine.client().await;
     let _none_of_ours = node.adjusted(&mut cri, "again", "").await;
+}
+
+/// As after `install --beside`, whose drop-in the configuration of this test has in it.
+#[tokio::test]
+async fn two_nris_beside_each_other_both_adjust_one_container() {
+    let Some((containerd, tools, runc)) = parts() else { return };
+    let Some(_folder) = SocketFolder::mount() else { return };
+    let ours = "/run/nri/nri-runc.sock";
+    let mut node = Node::start(&containerd, &tools, &runc, Some(ours));
+    assert_eq!(node.install(&[]).unwrap()["changed"], true, "the sockets differ: all is decided");
+    node.restart();
+    let engine = &node.engine;
+    let _daemon = engine.start_daemon();
+    let _theirs = plugin(&engine.path("plugin.log"));
+    let mut command = command(&example("ulimit_adjuster"));
+    command.args(["--socket", ours]).stdin(Stdio::null()).stdout(Stdio::null());
+    let _own = Started(command.stderr(Stdio::null()).spawn().unwrap());
+    engine.wait_until("our plugin is synchronized", || {
+        test_support::is_synchronized(&engine.admin(&["plugins"]), "10-ulimit-adjuster")
+    });
+    let (is_well, row) = node.checked("registered with containerd");
+    assert!(is_well, "{row}");
+    let mut cri = engine.client().await;
+    let _theirs_is_ready = node.adjusted(&mut cri, "native", "").await;
+
+    let mut config = cri::pod(engine.cgroup(), "both");
+    let limits = r#"[{"type": "nofile", "soft": 111, "hard": 222}]"#;
+    config.annotations = [("resources.nri-runc.dev", CPU), ("ulimits.noderesource.dev", limits)]
+        .map(|(key, value)| (key.to_owned(), value.to_owned()))
+        .into();
+    let pod = cri::run_pod_with(&mut cri, config.clone(), "nri-runc").await;
+    let app = container("app", &["/bin/sleep", "1000"]);
+    let app = cri::create(&mut cri, &pod, config, app).await;
+    cri::start(&mut cri, &app).await.unwrap();
+    assert_eq!(cgroup_file(engine, "cpu", &app, "cpu.shares"), "512", "containerd's plugin");
+    let pid = super::pid_of(&mut cri, &app).await;
+    let limits = std::fs::read_to_string(format!("/proc/{pid}/limits")).unwrap();
+    let files = limits.lines().find(|line| line.starts_with("Max open files")).unwrap();
+    assert!(files.contains("111") && files.contains("222"), "our plugin: {files}");
+    let changes = node.nri(&["explain", &app]).unwrap()["changes"].clone();
+    let by: Vec<&Value> = changes.as_array().unwrap().iter().map(|c| &c["plugin"]).collect();
+    assert!(!by.is_empty() && by.iter().all(|by| *by == "10-ulimit-adjuster"), "{changes}");
+    cri::end_pod(&mut cri, &pod).await;
 }

@@ -2,6 +2,7 @@
 //! Two NRIs on one host: `install` asks for a decision, keeps it, and `check` says what came of it.
 
 use std::os::unix::net::UnixListener;
+use std::path::Path;
 
 use serde_json::Value;
 
@@ -46,6 +47,17 @@ fn a_decision_lasts_until_another_one_and_uninstall_undoes_whichever_it_was() {
     let said = place.uninstall("containerd");
     assert!(said.contains("containerd has its NRI as before once it is restarted"), "{said}");
     assert_eq!(tree(place.root()), before);
+}
+
+#[test]
+fn what_beside_writes_is_a_configuration_that_moves_socket_and_plugins() {
+    let place = with_containerd_2();
+    place.install("containerd --beside");
+    let loaded = nri_runc::testing::config::load(Some(&place.path(BESIDE)));
+    assert_eq!(loaded.problems, []);
+    let config = loaded.config;
+    assert_eq!(config.socket_path, Path::new("/var/run/nri/nri-runc.sock"));
+    assert_eq!(config.plugin_path, Path::new("/opt/nri-runc/plugins"));
 }
 
 #[test]

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Real runtimes: what a later process finds in its environment and limits, looked at from inside.
+//! The real runc: what a later process finds in its environment and limits, looked at from inside.
+//! crun is in the guest of `make vm` (`tests/resources/v2/later.rs`).
 
 use std::path::{Path, PathBuf};
 
@@ -97,12 +98,6 @@ fn a_later_process_has_what_plugins_set_with_runc_1_5() {
 #[test]
 fn a_later_process_has_what_plugins_set_with_runc_1_6() {
     newer("runc-1.6.0-rc.1").iter().for_each(|runc| looks_inside(runc));
-}
-
-#[test]
-fn a_later_process_has_what_plugins_set_with_crun() {
-    let Some(tools) = tools::find_in_guest(&["crun"]) else { return };
-    looks_inside(&tools.join("crun"));
 }
 
 /// The kernel's own word on a process: nice value, scheduling policy, I/O priority.

@@ -1,16 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Many containers' lives at once, from a seed: creates that fail, starts, updates, exits, kills,
 //! deletes, wrappers that are killed, plugins that come and go, daemons that are killed or told
-//! to end. A model knows what became of each container, and every connection's view is held
-//! against it: each event once and in order, and nothing missing while the connection lasted.
+//! to end; some in pods with infrastructure containers. A model knows what became of each container,
+//! and every connection's view is held against it: each event once and in order, and nothing missing
+//! while the connection lasted. A later process has what its container's document has.
 //!
 //! `LIVES=COUNT SEED` says how many and which (`make soak`); `make test` has a few of the day's.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod busy;
+mod pods;
 mod scale;
 mod view;
 
+use std::collections::BTreeSet;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -18,7 +21,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use test_support::{BUNDLE, Script, TestHost, wait_until};
+use test_support::{BUNDLE, TestHost, wait_until};
 use view::{Fate, View, check};
 
 /// How many lives `make test` has.
@@ -73,20 +76,38 @@ impl Stage {
         self.start(id, words).wait().unwrap().success()
     }
 
-    fn create_words(&self, id: &str) -> Vec<String> {
+    /// Writes the document, as an engine does before every create.
+    fn create_words(&self, id: &str, document: &str) -> Vec<String> {
         let bundle = self.host.path(id).join("bundle");
         std::fs::create_dir_all(bundle.join("rootfs")).unwrap();
-        if !bundle.join("config.json").exists() {
-            self.host.write(&format!("{id}/bundle/config.json"), BUNDLE);
-        }
+        self.host.write(&format!("{id}/bundle/config.json"), document);
         ["create", "--bundle", &bundle.display().to_string(), id].map(ToOwned::to_owned).to_vec()
+    }
+
+    /// A process that comes later has the variables that plugins put in its container's document,
+    /// and no others.
+    fn exec_agrees(&self, id: &str) {
+        self.host.write(&format!("{id}/process"), r#"{"args":["id"],"env":["PATH=/bin","A=1"]}"#);
+        let process = self.host.path(&format!("{id}/process")).display().to_string();
+        assert!(self.call(id, &["exec", "--process", &process, id]), "{id}");
+        let plugins = |name: &str| {
+            let document: Value = serde_json::from_str(&self.host.read(name)).unwrap();
+            let process = document.get("process").unwrap_or(&document);
+            let env = process["env"].as_array().unwrap().iter().filter_map(Value::as_str);
+            env.filter(|pair| pair.starts_with("FROM_")).map(str::to_owned).collect::<BTreeSet<_>>()
+        };
+        let (later, first) =
+            (plugins(&format!("fake/exec.{id}")), plugins(&format!("fake/seen.{id}")));
+        assert_eq!(later, first, "{id}: a later process, and the container's own");
     }
 
     /// One life; what became of it.
     fn live(&self, id: &str, dice: &mut Dice) -> Fate {
         let mut fate =
             Fate { id: id.to_owned(), begun: self.now(), is_clear: true, ..Fate::default() };
-        let words = self.create_words(id);
+        let pod = (dice.throw(3) == 0).then(|| pods::begin(self, id));
+        let document = pod.as_ref().map_or_else(|| BUNDLE.to_owned(), |pod| pod.document(id));
+        let words = self.create_words(id, &document);
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
         match dice.throw(10) {
             // The runtime fails: everything is undone.
@@ -109,16 +130,23 @@ impl Stage {
             self.go_on(id, dice, &mut fate);
         }
         wait_until("it is deleted", || self.call(id, &["delete", "--force", id]));
+        pod.iter().for_each(|pod| pod.end(self, dice));
         fate
     }
 
     fn go_on(&self, id: &str, dice: &mut Dice, fate: &mut Fate) {
+        if dice.throw(2) == 0 {
+            self.exec_agrees(id);
+        }
         if dice.throw(8) == 0 {
             return; // Never started.
         }
         fate.is_started = self.call(id, &["start", id]);
         for _update in 0..dice.throw(3) {
             fate.is_clear &= self.call(id, &["update", "--resources", "-", id]);
+        }
+        if dice.throw(2) == 0 {
+            self.exec_agrees(id);
         }
         if dice.throw(3) > 0 {
             let _by_itself = self.call(id, &["kill", id, "9"]);
@@ -127,12 +155,10 @@ impl Stage {
     }
 
     fn connect(&self, name: &str) {
-        let told = test_support::scripted_plugin::connect(
-            self.host.path("nri.sock"),
-            "10",
-            name,
-            Script::default(),
-        );
+        // A variable of its own: two plugins may be there at once.
+        let script = test_support::adjustments::sets(&format!("FROM_{name}"), "there");
+        let told =
+            test_support::scripted_plugin::connect(self.host.path("nri.sock"), "10", name, script);
         wait_until("the plugin is seated", || self.is_seated(name));
         let (name, since) = (name.to_owned(), self.now());
         self.views.lock().unwrap().push(View { name, since, told, is_cut: false });

@@ -58,6 +58,7 @@ impl Fate {
 #[track_caller]
 pub(super) fn check(view: &View, fates: &[Fate]) -> usize {
     let told = view.told.lock().unwrap().clone();
+    super::pods::in_order(&view.name, &told);
     let mut lives: HashMap<&str, Vec<Vec<&str>>> = HashMap::new();
     for line in &told {
         let Some((event, id)) = line.split_once(' ') else { continue };

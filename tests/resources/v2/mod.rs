@@ -4,6 +4,7 @@
 
 mod engine;
 mod fields;
+mod later;
 mod others;
 
 use super::{Place, anywhere, skip};

@@ -355,6 +355,13 @@ impl Store {
         self.write_what_is_not()
     }
 
+    /// Changes a pod's record without writing it.
+    pub fn change_pod_in_memory(&mut self, id: &str, change: impl FnOnce(&mut Pod)) {
+        if let Some(pod) = self.pods.get_mut(id) {
+            change(pod);
+        }
+    }
+
     /// Forgets a pod; `explain` shows it for a while.
     pub fn forget_pod(&mut self, id: &str) {
         let Some(pod) = self.pods.remove(id) else { return };

@@ -123,6 +123,11 @@ impl Records {
         self.retry_if_refused(written)
     }
 
+    /// Changes a pod's record without writing it: for values that a crash may lose.
+    pub(crate) fn change_pod_in_memory(&self, id: &str, change: impl FnOnce(&mut Pod)) {
+        self.store.borrow_mut().change_pod_in_memory(id, change);
+    }
+
     /// Forgets a pod; `explain` shows it for a while.
     pub(crate) fn forget_pod(&self, id: &str) {
         self.store.borrow_mut().forget_pod(id);

@@ -21,14 +21,12 @@ pub(crate) async fn learn(node: &Rc<Node>, key: &ContainerKey) {
     if pod.pid != 0 && pod.pid != init {
         return;
     }
+    // Not written: the next daemon looks for it again.
+    node.records.change_pod_in_memory(&pod.id, |pod| pod.pid = init);
     let found = look_up(node, &pod, init, record.init_start).await;
-    if pod.pid == init && found.is_empty() {
-        return;
+    if !found.is_empty() {
+        node.note_pod(&pod.id, |pod| set_addresses(pod, found));
     }
-    node.note_pod(&pod.id, |pod| {
-        pod.pid = init;
-        set_addresses(pod, found);
-    });
 }
 
 /// The pod's infrastructure container was started: its addresses are looked up if its engine says
@@ -59,7 +57,7 @@ pub(crate) fn forget(node: &Node, record: &Container) {
         let members = store.of_pod(&pod.id).filter(is_alive).filter(|one| one.key != record.key);
         members.min_by_key(|one| one.incarnation).and_then(|one| one.init_pid)
     };
-    node.note_pod(&pod.id, |pod| pod.pid = next.unwrap_or(0));
+    node.records.change_pod_in_memory(&pod.id, |pod| pod.pid = next.unwrap_or(0));
 }
 
 fn pod_without_sandbox(node: &Node, record: &Container) -> Option<Pod> {

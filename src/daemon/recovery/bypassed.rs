@@ -166,6 +166,7 @@ async fn take_over(node: &Rc<Node>, note: &BypassNote, key: Option<&ContainerKey
 async fn announce(node: &Rc<Node>, key: &ContainerKey) {
     let Some(record) = node.container(key) else { return };
     catch_up::catch_up(node, key).await;
+    catch_up::learn_process(node, key).await;
     if !state_dir::exists(&node.host, key) && catch_up::under_way(node, &record).is_empty() {
         return removal::removed(node, key).await;
     }

@@ -37,6 +37,7 @@ pub(crate) async fn make_true(node: &Rc<Node>) {
     }
     for record in records {
         catch_up(node, &record.key).await;
+        learn_process(node, &record.key).await;
     }
     life::drop_orphans(node);
 }
@@ -121,7 +122,15 @@ pub(crate) async fn catch_up(node: &Rc<Node>, key: &ContainerKey) {
             state::mark_running(node, key, None);
         }
     }
-    if !exit_status::has_exited(&node.host, &record) {
+}
+
+/// The pod of a container that an earlier daemon knew, or none, has the container's process, unless
+/// that has exited since.
+pub(crate) async fn learn_process(node: &Rc<Node>, key: &ContainerKey) {
+    let Some(record) = node.container(key) else { return };
+    if exit_status::has_exited(&node.host, &record) {
+        own_process::forget(node, &record);
+    } else {
         own_process::learn(node, key).await;
     }
 }

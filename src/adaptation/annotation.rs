@@ -16,13 +16,15 @@ const NOTHING: [&str; 4] = ["~", "null", "Null", "NULL"];
 
 /// The value of annotation `key` that counts for `container`: its own, else the pod's, else the
 /// plain one. Values are never merged, so an empty one for a container hides what the pod has.
+/// Without a container, the value of the pod.
 pub(super) fn effective<'p>(
     pod: &'p api::PodSandbox,
     key: &str,
-    container: &str,
+    container: Option<&str>,
 ) -> Option<&'p str> {
-    let forms = [format!("{key}/container.{container}"), format!("{key}/pod"), key.to_owned()];
-    forms.iter().find_map(|form| pod.annotations.get(form)).map(String::as_str)
+    let own = container.map(|container| format!("{key}/container.{container}"));
+    let forms = own.into_iter().chain([format!("{key}/pod"), key.to_owned()]);
+    forms.filter_map(|form| pod.annotations.get(&form)).map(String::as_str).next()
 }
 
 /// A truth value in the spellings that Go takes.
@@ -256,8 +258,8 @@ mod tests {
             if let Some((key, value)) = add {
                 pod.annotations.insert(key.to_owned(), value.to_owned());
             }
-            assert_eq!(effective(&pod, "k", "c0"), c0, "{add:?}");
-            assert_eq!(effective(&pod, "k", "c1"), c1, "{add:?}");
+            assert_eq!(effective(&pod, "k", Some("c0")), c0, "{add:?}");
+            assert_eq!(effective(&pod, "k", Some("c1")), c1, "{add:?}");
         };
         expect(None, None, None);
         expect(Some(("k/container.c", "x")), None, None);

@@ -123,26 +123,60 @@ impl DefaultValidator {
     }
 
     fn required(&self, request: &api::ValidateContainerAdjustmentRequest) -> Result<(), String> {
-        let (pod, container) = (&request.pod, &request.container.name);
-        if is_tolerated(pod, &self.tolerate_missing_plugins_annotation, container)? {
-            return Ok(());
+        let mut present = BTreeSet::new();
+        for plugin in &request.plugins {
+            present.insert(format!("{}-{}", plugin.index, plugin.name));
+            present.insert(plugin.name.clone());
+        }
+        let name = Some(request.container.name.as_str());
+        let missing = self.absent_plugins(&request.pod, name, |name| present.contains(name))?;
+        match missing.len() {
+            0 => Ok(()),
+            1 => refused(&format!("required plugin \"{}\" not present", missing.join(","))),
+            _ => refused(&format!("required plugins \"{}\" not present", missing.join(","))),
+        }
+    }
+
+    /// The plugins that must be there for this container (without one: for the pod itself), and
+    /// are not; none while nothing is judged.
+    ///
+    /// # Errors
+    /// Fails when an annotation that counts cannot be read.
+    pub(crate) fn absent_plugins(
+        &self,
+        pod: &api::PodSandbox,
+        container: Option<&str>,
+        is_present: impl Fn(&str) -> bool,
+    ) -> Result<Vec<String>, String> {
+        if !self.enable || is_tolerated(pod, &self.tolerate_missing_plugins_annotation, container)?
+        {
+            return Ok(Vec::new());
         }
         let mut required = self.required_plugins.clone();
         if let Some(value) = annotation::effective(pod, REQUIRED_PLUGINS, container) {
             let asked = annotation::list(value);
             required.extend(asked.map_err(|why| unreadable(REQUIRED_PLUGINS, value, why))?);
         }
-        let mut present = BTreeSet::new();
-        for plugin in &request.plugins {
-            present.insert(format!("{}-{}", plugin.index, plugin.name));
-            present.insert(plugin.name.clone());
+        let missing = absent(required.iter().map(String::as_str), is_present);
+        Ok(missing.into_iter().map(ToOwned::to_owned).collect())
+    }
+
+    /// The plugins that any container of this pod may need. An annotation that cannot be read names
+    /// none: the containers for which it counts are refused.
+    pub(crate) fn plugins_of_pod(&self, pod: &api::PodSandbox) -> BTreeSet<String> {
+        if !self.enable {
+            return BTreeSet::new();
         }
-        let missing = absent(required.iter().map(String::as_str), |name| present.contains(name));
-        match missing.len() {
-            0 => Ok(()),
-            1 => refused(&format!("required plugin \"{}\" not present", missing.join(","))),
-            _ => refused(&format!("required plugins \"{}\" not present", missing.join(","))),
+        let mut named: BTreeSet<String> = self.required_plugins.iter().cloned().collect();
+        for (key, value) in &pod.annotations {
+            let form = key.strip_prefix(REQUIRED_PLUGINS);
+            let counts =
+                |form: &str| matches!(form, "" | "/pod") || form.starts_with("/container.");
+            if form.is_some_and(counts) {
+                named.extend(annotation::list(value).unwrap_or_default());
+            }
         }
+        named
     }
 
     /// NRI: the reference looks for owners of what is in the adjustment by its key there, and so
@@ -179,13 +213,14 @@ pub(crate) struct ValidatorExemptions<'a> {
 }
 
 /// Those of `required` that are missing and must not be: a pod that brings up a required plugin
-/// itself has to start without it. The names come in the order given, each once.
+/// itself has to start without it. The names come in the order given, each once; without a
+/// container, they are those of the pod itself.
 ///
 /// # Errors
 /// Fails when something is missing and the annotation that may excuse it cannot be read.
 pub(crate) fn missing_required<'a>(
     pod: &api::PodSandbox,
-    container: &str,
+    container: Option<&str>,
     exemptions: ValidatorExemptions<'_>,
     required: impl IntoIterator<Item = &'a str>,
     is_present: impl Fn(&str) -> bool,
@@ -232,8 +267,8 @@ fn absent<'a>(
     required.into_iter().filter(|name| !is_present(name) && seen.insert(*name)).collect()
 }
 
-/// Whether the annotation `key` lets this container do without plugins.
-fn is_tolerated(pod: &api::PodSandbox, key: &str, container: &str) -> Result<bool, String> {
+/// Whether the annotation `key` lets this container, or the pod itself, do without plugins.
+fn is_tolerated(pod: &api::PodSandbox, key: &str, container: Option<&str>) -> Result<bool, String> {
     if key.is_empty() {
         return Ok(false);
     }

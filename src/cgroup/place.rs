@@ -130,6 +130,14 @@ impl Cgroups {
         Ok(Self { layout: mounts.layout, dirs })
     }
 
+    /// Those at `path` of every hierarchy, where an engine makes a pod's: there need be no process.
+    pub(crate) fn at(host: &Host, mounts: &Mounts, path: &str) -> Option<Self> {
+        let below = below(Path::new(path), Path::new("/"))?;
+        let place = |(_root, at): &(PathBuf, PathBuf)| host.path(at.join(&below));
+        let dirs = mounts.mounts.iter().map(|(name, mount)| (name.clone(), place(mount)));
+        Some(Self { layout: mounts.layout, dirs: dirs.collect() })
+    }
+
     /// Which kind it has.
     pub(crate) fn layout(&self) -> Layout {
         self.layout

@@ -194,7 +194,8 @@ keys! {
     "plugin.*.on_failure" = "", "`refuse` or `skip` the request if the plugin does not respond. Overrides what the plugin declares (if it declares nothing: skip).", |c, n, v| section(c, n).on_failure = read_on_failure(v)?;
     "plugin.*.request_timeout" = "", "Time limit for this plugin's response to a request.", |c, n, v| section(c, n).request_timeout = Some(read_duration(v)?);
     "plugin.*.strikes" = "", "Consecutive time-outs after which the plugin is disconnected, 0 = never. Overrides what the plugin declares (if it declares nothing: 1).", |c, n, v| section(c, n).strikes = Some(read_number(v)?);
-    "plugin.*.required" = "false", "Refuse containers while this plugin is not connected. Not allowed in `[plugin.\"*\"]`.", |c, n, v| section(c, n).required = read_required(n, v)?;
+    "plugin.*.required" = "false", "Refuse pods and containers while this plugin is not connected, and containers of a pod about which it was asked and did not respond (RunPodSandbox). Not allowed in `[plugin.\"*\"]`.", |c, n, v| section(c, n).required = read_required(n, v)?;
+    "plugin.*.wait" = "\"0s\"", "How long a pod or a container waits for this plugin, if it is required and not connected, before it is refused; at most until shortly before the time limit of a create (90 s). Others do not wait meanwhile.", |c, n, v| section(c, n).wait = Some(read_duration(v)?);
     "plugin.*.concurrency" = "1", "Maximum number of concurrent requests, each about a different container. Use more than 1 only for plugins that are known to be re-entrant.", |c, n, v| section(c, n).concurrency = Some(read_number(v)?);
     "plugin.*.allow" = "[]", "Fields that the plugin may set, by NRI name (`Env`, `Mounts`, `OciHooks`, ...). Empty = all.", |c, n, v| section(c, n).allow = Some(read_fields(v)?);
     "plugin.*.deny" = "[]", "Fields that the plugin may not set; overrides `allow`.", |c, n, v| section(c, n).deny = Some(read_fields(v)?);

@@ -53,6 +53,15 @@ impl Config {
         let required = self.plugins.iter().filter(|(_, section)| section.required == Some(true));
         required.map(|(name, _)| name.as_str())
     }
+
+    /// How long a create or a pod waits for the required plugin `name` (or `NN-name`) while it is
+    /// not connected.
+    pub(crate) fn required_wait(&self, name: &str) -> Duration {
+        let bare = name.split_once('-').map_or(name, |(_index, bare)| bare);
+        let sections: Vec<&PluginSection> =
+            [name, bare, ANY_PLUGIN].iter().filter_map(|name| self.plugins.get(*name)).collect();
+        first(&sections, |section| section.wait.as_ref()).unwrap_or_default()
+    }
 }
 
 /// The value in the first section with that key.
@@ -101,6 +110,19 @@ mod tests {
     fn without_any_section_the_defaults_hold() {
         let settings = Config::default().plugin("10", "a");
         assert_eq!(settings, PluginSettings { concurrency: 1, ..PluginSettings::default() });
+    }
+
+    #[test]
+    fn a_required_plugin_is_waited_for_by_the_most_specific_section() {
+        let config = config(
+            "[plugin.a]\nwait = \"3s\"\n[plugin.10-a]\nwait = \"5s\"\n\
+             [plugin.\"*\"]\nwait = \"1s\"\n[plugin.b]\nrequired = true\n",
+        );
+        let waits = [("10-a", 5), ("a", 3), ("20-a", 3), ("b", 1), ("99-c", 1)];
+        for (name, seconds) in waits {
+            assert_eq!(config.required_wait(name), Duration::from_secs(seconds), "{name}");
+        }
+        assert_eq!(Config::default().required_wait("a"), Duration::ZERO);
     }
 
     #[test]

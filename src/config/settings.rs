@@ -108,6 +108,7 @@ pub struct PluginSection {
     pub request_timeout: Option<Duration>,
     pub strikes: Option<u32>,
     pub required: Option<bool>,
+    pub wait: Option<Duration>,
     pub concurrency: Option<u32>,
     pub allow: Option<Vec<String>>,
     pub deny: Option<Vec<String>>,

@@ -36,7 +36,7 @@ use crate::state::Store;
 use lifecycle::exit;
 use node::Node;
 use plugins::{admission, socket};
-use pods::{crio, crio_added, crio_removed};
+use pods::{crio, crio_added, crio_removed, resized};
 use process::sockets::DaemonLock;
 use process::subreaper::StandIn;
 use process::{detach, reload, signals, sockets, subreaper};
@@ -127,6 +127,7 @@ async fn serve(
     tokio::task::spawn_local(admission::record_protecting_plugins_later(Rc::clone(&node)));
     catch_up::recover(&node);
     crio_removed::follow_all(&node);
+    resized::follow_all(&node);
     if !node.is_bystander() {
         crio_added::look_out(&node);
     }

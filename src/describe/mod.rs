@@ -6,6 +6,7 @@
 
 mod container;
 mod pod;
+pub(crate) mod resized;
 mod resources;
 mod view;
 

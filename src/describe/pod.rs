@@ -27,28 +27,28 @@ pub fn pod(facts: &Facts, own: &Spec) -> api::PodSandbox {
         labels: told.labels.clone().into_iter().collect(),
         annotations: told.annotations.clone().into_iter().collect(),
         runtime_handler: told.runtime_handler.clone(),
-        linux: linux(facts, spec, own).into(),
+        linux: Some(linux(facts, spec, own)).into(),
         pid: told.pid,
         ips: told.ips.clone(),
         special_fields: Default::default(),
     }
 }
 
-fn linux(facts: &Facts, spec: Option<&Spec>, own: &Spec) -> Option<api::LinuxPodSandbox> {
+/// NRI: containerd and CRI-O always send this part with its resources, and plugins rely on it.
+fn linux(facts: &Facts, spec: Option<&Spec>, own: &Spec) -> api::LinuxPodSandbox {
     let told = &facts.pod;
     let cgroups_path = spec.map(|spec| spec.linux.cgroups_path.clone()).unwrap_or_default();
     // A member's cgroup lies beside the infrastructure container's.
     let beside = spec.unwrap_or(own).linux.cgroups_path.as_str();
     let parent = told.cgroup_parent.clone();
     let namespaces = spec.map(|spec| spec.linux.namespaces.as_slice()).unwrap_or_default();
-    let all = api::LinuxPodSandbox {
+    api::LinuxPodSandbox {
         pod_overhead: told.overhead.as_ref().map(from_cri).into(),
         pod_resources: told.resources.as_ref().map(from_cri).into(),
         cgroup_parent: parent.unwrap_or_else(|| cgroup_parent(beside)),
         cgroups_path,
         namespaces: namespaces.iter().map(namespace).collect(),
-        resources: spec.map(super::resources).into(),
+        resources: Some(spec.map(super::resources).unwrap_or_default()).into(),
         special_fields: Default::default(),
-    };
-    (spec.is_some() || all != api::LinuxPodSandbox::default()).then_some(all)
+    }
 }

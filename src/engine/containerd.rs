@@ -51,6 +51,14 @@ pub(super) fn namespace(bundle: &str) -> Option<&str> {
     rest.split('/').next().filter(|namespace| !namespace.is_empty())
 }
 
+/// The folder that the CRI plugin keeps of a container, or of a sandbox, until it is removed there:
+/// longer than its task, and so than the runtime's part of it.
+pub(super) fn cri_folder(bundle: &str, id: &str, is_sandbox: bool) -> Option<String> {
+    let (state, _) = bundle.split_once("/io.containerd.runtime.v2.task/")?;
+    let kind = if is_sandbox { "sandboxes" } else { "containers" };
+    super::is_id(id).then(|| format!("{state}/io.containerd.grpc.v1.cri/{kind}/{id}"))
+}
+
 /// An option of the shim's command line.
 pub(super) fn option(words: &[Vec<u8>], name: &str) -> Option<String> {
     let at = words.iter().position(|word| word == name.as_bytes())?;

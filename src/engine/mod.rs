@@ -36,7 +36,7 @@ use identity::Writer;
 
 pub use detect::{DetectedEngine, EngineKind, detect};
 pub(crate) use dockerd::Dockerd;
-pub(crate) use pod_cgroup::cgroup_parent;
+pub(crate) use pod_cgroup::{cgroup_of_pod, cgroup_parent};
 pub use wanted::{FetchedFacts, StoreRecord};
 pub(crate) use wanted::{StoreQuery, Wanted};
 
@@ -354,6 +354,28 @@ fn of_engine(
         EngineKind::Isulad => isulad::facts(engine, call, document, found),
         EngineKind::Kubernetes => kubernetes::facts(engine, call, document, found),
         EngineKind::Plain => plain::facts(engine, call, document),
+    }
+}
+
+/// The folder that this engine keeps of a container until it is removed there, if it has one that
+/// outlives what the runtime knows of it.
+pub(crate) fn folder_until_removed(
+    engine: EngineKind,
+    bundle: &str,
+    id: &str,
+    is_sandbox: bool,
+) -> Option<String> {
+    match engine {
+        EngineKind::ContainerdCri => containerd::cri_folder(bundle, id, is_sandbox),
+        // CRI-O deletes a container when it is removed; the others keep nothing that shows it.
+        EngineKind::Crio
+        | EngineKind::Containerd
+        | EngineKind::Nerdctl
+        | EngineKind::Docker
+        | EngineKind::Podman
+        | EngineKind::Isulad
+        | EngineKind::Kubernetes
+        | EngineKind::Plain => None,
     }
 }
 

@@ -26,6 +26,19 @@ pub(crate) fn cgroup_parent(path: &str) -> String {
     path.rsplit_once('/').map(|(parent, _)| parent.to_owned()).unwrap_or_default()
 }
 
+/// The cgroup that kubelet made for the pod alone, of a sandbox with this cgroup path; `None` where
+/// several pods may share it.
+pub(crate) fn cgroup_of_pod(path: &str, uid: &str) -> Option<String> {
+    let parent = cgroup_parent(path);
+    let name = parent.rsplit('/').next()?;
+    let is_slice = path.contains(':');
+    let bare = name.strip_suffix(".slice").unwrap_or(name);
+    let of_kubelet = if is_slice { bare.contains("-pod") } else { bare.starts_with("pod") };
+    let has_uid = !uid.is_empty() && (bare.contains(uid) || bare.contains(&uid.replace('-', "_")));
+    let is_plain = parent.starts_with('/') && !parent.split('/').any(|part| part == "..");
+    ((of_kubelet && is_kubelets(path) || has_uid) && is_plain).then_some(parent)
+}
+
 /// The cgroup path in another document.
 pub(super) fn path_in(document: &[u8]) -> Option<String> {
     let document: Value = serde_json::from_slice(document).ok()?;
@@ -147,6 +160,28 @@ mod tests {
             cgroup_parent("kubepods-burstable-pod1.slice:cri-containerd:abc"),
             "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod1.slice"
         );
+    }
+
+    #[test]
+    fn the_pods_own_cgroup_is_one_that_no_other_pod_shares() {
+        let uid = "11111111-2222";
+        for (path, wanted) in [
+            ("/kubepods/burstable/pod1/abc", Some("/kubepods/burstable/pod1")),
+            ("/test/11111111-2222/abc", Some("/test/11111111-2222")),
+            (
+                "kubepods-pod11111111_2222.slice:cri-containerd:abc",
+                Some("/kubepods.slice/kubepods-pod11111111_2222.slice"),
+            ),
+            ("/k8s.io/abc", None),
+            ("/kubepods/abc", None),
+            ("system.slice:cri-containerd:abc", None),
+            ("/kubepods/../pod1/abc", None),
+            ("kubepods/pod1/abc", None),
+            ("", None),
+        ] {
+            assert_eq!(cgroup_of_pod(path, uid).as_deref(), wanted, "{path}");
+        }
+        assert_eq!(cgroup_of_pod("/test/any/abc", ""), None);
     }
 
     #[test]

@@ -38,4 +38,4 @@ pub(crate) use policy::Policy;
 pub(crate) use process::ProcessLog;
 pub(crate) use session::{Plugin, Settings, Upcalls, handshake};
 pub(crate) use snapshot::{Encoded, EncodedSnapshot};
-pub(crate) use turns::{busy_plugins, with_caller_deadline};
+pub(crate) use turns::{busy_plugins, caller_deadline, with_caller_deadline};

@@ -302,7 +302,7 @@ pub(crate) fn busy_plugins() -> Vec<String> {
 }
 
 /// When the caller that is being served gives up.
-pub(super) fn caller_deadline() -> Option<Instant> {
+pub(crate) fn caller_deadline() -> Option<Instant> {
     CALLER_DEADLINE.try_with(|deadline| deadline.until).ok()
 }
 

@@ -190,6 +190,9 @@ pub struct Container {
     /// The process of the `delete` that is under way.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deleting: Option<u32>,
+    /// The runtime has deleted it; its engine still keeps it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_deleted: bool,
     /// The process of the call that made it.
     #[serde(default)]
     pub made_by: u32,
@@ -284,6 +287,9 @@ pub struct Pod {
     /// Whether an untrusted party may have written the namespace.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub has_unproven_namespace: bool,
+    /// Whether it is in an exempt namespace, by a trusted source.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_exempt: bool,
     /// Its state.
     pub state: PodState,
     /// Its infrastructure container, if it has one.
@@ -293,9 +299,14 @@ pub struct Pod {
     /// Why it was refused, if it was.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub refused: Vec<String>,
-    /// Plugins that did not answer RunPodSandbox.
+    /// Plugins that did not answer RunPodSandbox: those that were skipped, and required ones that
+    /// were not asked.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub skipped: Vec<Skipped>,
+    /// The texts of the files of its cgroup that limit it, as plugins know them: by name. Empty where
+    /// the pod's cgroup is not kubelet's.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub limits: BTreeMap<String, String>,
     /// Members that a newer version wrote.
     #[serde(flatten)]
     pub unknown: Map<String, Value>,

@@ -32,6 +32,17 @@ impl Wire {
     }
 }
 
+impl Wire {
+    /// Whether the message has this field, and in it a message with that one.
+    pub fn has_inside(&self, number: u64, inner: u64) -> bool {
+        let mut fields = protobuf::fields(&self.0).flatten();
+        fields.any(|field| {
+            let mut inside = protobuf::fields(field.value).flatten();
+            field.number == number && inside.any(|field| field.number == inner)
+        })
+    }
+}
+
 impl Serialize for Wire {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         const DIGITS: &[u8; 16] = b"0123456789abcdef";
@@ -80,6 +91,8 @@ mod tests {
         assert_eq!(without(&[1, 2, 3, 4]), [0_u8; 0]);
         let wire = Wire(message.clone().into());
         assert!(wire.begins_with(1) && !wire.begins_with(2));
+        let nested = Wire([0x12, 3, 0x1a, 1, b'x'].into());
+        assert!(nested.has_inside(2, 3) && !nested.has_inside(2, 1) && !nested.has_inside(3, 3));
     }
 
     #[test]

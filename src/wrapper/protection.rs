@@ -78,7 +78,7 @@ fn is_exempt(config: &Config, described: &Described, protections: &[Protection])
             .default_validator
             .tolerate_missing_plugins_annotation,
     };
-    let missing = missing_required(pod, &container.name, exemptions, required, |_| false);
+    let missing = missing_required(pod, Some(&container.name), exemptions, required, |_| false);
     missing.is_ok_and(|missing| missing.is_empty())
 }
 

@@ -67,7 +67,7 @@ fn member(host: &TestHost) -> String {
 #[test]
 fn a_forged_sandbox_of_crio_is_its_own_pod_and_its_containers_are_not_exempt() {
     for is_podmans in [false, true] {
-        let mut host = TestHost::new(&format!("---{REQUIRED}"));
+        let mut host = TestHost::new("");
         host.start_daemon();
         let told = host.plugin("10", "listener", Script::default());
         succeeds(&host.create_from(&forged_sandbox(&host, is_podmans), "bad1"));
@@ -77,13 +77,22 @@ fn a_forged_sandbox_of_crio_is_its_own_pod_and_its_containers_are_not_exempt() {
         assert_eq!((&pods[0]["namespace"], &pods[0]["name"]), (&json!("tenant"), &json!("evil")));
         let asked = told.lock().unwrap().clone();
         assert!(!asked.iter().any(|line| line.contains("CreateContainer")), "{asked:?}");
-        let output = host.create_from(&member(&host), "c1");
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(!output.status.success() && said.contains("required plugin policy"), "{said}");
         let status = host.admin(&["status"]);
         let told = status["contradictions"].to_string();
         assert!(told.contains("bad1") && told.contains("cri-o"), "{status}");
         assert!(host.logged(&["identity", "bad1"]) > 0);
+        // From now on a plugin is required, and neither this pod nor the next is exempt.
+        host.kill_daemon();
+        host.configure(&host.path("fake/runc"), &format!("---{REQUIRED}"));
+        host.start_daemon();
+        let refuses = |output: &std::process::Output| {
+            let said = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert!(!output.status.success() && said.contains("required plugin policy"), "{said}");
+        };
+        refuses(&host.create_from(&member(&host), "c1"));
+        succeeds(&host.verb(&["delete", "--force", "bad1"]));
+        succeeds(&host.create_from(&forged_sandbox(&host, is_podmans), "bad1"));
+        refuses(&host.verb(&["start", "bad1"]));
     }
 }
 

@@ -43,8 +43,8 @@ async fn a_pod_that_went_past_an_absent_daemon_is_adopted() {
     let wanted = [
         "Synchronize app",
         "StopContainer app",
-        "RemoveContainer app",
         "StopPodSandbox web",
+        "RemoveContainer app",
         "RemovePodSandbox web",
     ];
     assert_eq!(*told.lock().unwrap(), wanted);

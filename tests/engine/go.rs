@@ -57,8 +57,8 @@ async fn a_pod_on_containerd_is_adjusted_by_a_plugin_on_the_go_stub() {
         "StartContainer app",
         "PostStartContainer app",
         "StopContainer app",
-        "RemoveContainer app",
         "StopPodSandbox web",
+        "RemoveContainer app",
         "RemovePodSandbox web",
     ];
     assert_eq!(told().lines().collect::<Vec<_>>(), wanted);

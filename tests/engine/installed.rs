@@ -195,9 +195,10 @@ async fn a_killed_shim_is_told_once(
 ) {
     let sockets = engine.containerd.shim_sockets();
     kill(shim_of(pod), Signal::SIGKILL).unwrap();
-    engine.wait_until("the pod's end is told", || heard(told, "RemovePodSandbox web"));
+    engine.wait_until("the pod's end is told", || heard(told, "StopPodSandbox web"));
     pods::ends(cri, app).await;
     cri::end_pod(cri, pod).await;
+    engine.wait_until("the pod's removal is told", || heard(told, "RemovePodSandbox web"));
     for socket in sockets {
         let _what_a_killed_shim_leaves = std::fs::remove_file(socket);
     }

@@ -12,6 +12,7 @@ mod fields;
 mod lasting;
 mod others;
 mod parallel;
+mod resized;
 mod scopes;
 mod v2;
 

@@ -450,3 +450,35 @@ fn a_frozen_scope_and_one_that_has_ended_are_told_apart_with_runc() {
 fn a_frozen_scope_and_one_that_has_ended_are_told_apart_with_crun() {
     lives("crun");
 }
+
+/// kubelet with the systemd driver resizes a pod by its slice, and systemd writes the cgroup.
+#[test]
+fn a_pods_slice_that_systemd_resizes_is_told_to_plugins() {
+    let Some(scopes) = scopes("runc") else { return };
+    let uid = scopes.prefix();
+    let slice = format!("kubepods-pod{uid}.slice");
+    scopes.systemctl(&["start", &slice]);
+    let set = |what: &str| scopes.systemctl(&["set-property", "--runtime", &slice, what]);
+    set("MemoryMax=67108864");
+    let heard = super::resized::listen(&scopes.place, "a");
+    let mut document = scopes.place.real.document("p1", &["sleep", "1000"]);
+    document["linux"]["cgroupsPath"] = json!(format!("{slice}:cri-containerd:p1"));
+    document["annotations"] = super::resized::sandbox("p1", &uid);
+    let folder = "io.containerd.runtime.v2.task/k8s.io/p1";
+    std::fs::create_dir_all(scopes.place.host.path(folder)).unwrap();
+    scopes.place.host.write(&format!("{folder}/config.json"), &document.to_string());
+    let bundle = scopes.place.host.path(folder).display().to_string();
+    succeeds(&scopes.verb(&["create", "--bundle", &bundle, "p1"], &json!(null)));
+    succeeds(&scopes.verb(&["start", "p1"], &json!(null)));
+    set("MemoryMax=134217728");
+    let all = |event| super::resized::all(&heard, event);
+    wait_until("it is told", || all("PostUpdatePodSandbox").len() == 1);
+    let told = all("UpdatePodSandbox")[0]["linuxResources"].clone();
+    assert_eq!(told["memory"]["limit"]["value"], "134217728", "{told}");
+    // systemd writes all that it knows again: that is no resize.
+    scopes.systemctl(&["daemon-reload"]);
+    std::thread::sleep(std::time::Duration::from_secs(2));
+    assert_eq!(all("UpdatePodSandbox").len(), 1);
+    scopes.systemctl(&["stop", &slice]);
+    scopes.show("a pod that systemd resizes", "ok");
+}

@@ -356,7 +356,9 @@ fn a_missing_required_plugin_holds_up_whoever_is_not_excused() {
         let is_exempt = namespace == "kube-system";
         let exemptions =
             ValidatorExemptions { is_exempt, tolerate_missing_plugins_annotation: key };
-        missing_required(&pod, "ctr", exemptions, ["b", "a", "b"], |name| present.contains(name))
+        missing_required(&pod, Some("ctr"), exemptions, ["b", "a", "b"], |name| {
+            present.contains(name)
+        })
     };
     let both = Ok(vec!["b", "a"]);
     let none = Ok(Vec::new());

@@ -45,7 +45,8 @@ fn recorded(engine: Engine, root: &Root, config: &Config) -> Vec<String> {
     let records = root.entries(&folder.to_string_lossy());
     let records = records.iter().map(|path| root.json(path));
     let ours = records.filter(|record| {
-        kinds.iter().any(|kind| record["engine"] == *kind) && record["state"] != "removed"
+        let is_there = record["state"] != "removed" && record["is_deleted"] != true;
+        is_there && kinds.iter().any(|kind| record["engine"] == *kind)
     });
     ours.filter_map(|record| Some(record["key"]["id"].as_str()?.to_owned())).collect()
 }

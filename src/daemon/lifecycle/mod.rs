@@ -7,6 +7,7 @@
 
 pub(crate) mod carry_over;
 pub(crate) mod exit;
+mod kept;
 pub(crate) mod late_start;
 pub(crate) mod notify;
 pub(crate) mod refusal;

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The runtime has deleted a container: plugins receive the StopContainer and RemoveContainer that
-//! are still due, and the pod ends with its last container.
+//! are still due, and the pod ends with its last container. Where the engine keeps the container
+//! (`kept.rs`), RemoveContainer waits until it is removed there.
 
 use std::rc::Rc;
 
 use crate::daemon::bundle;
-use crate::daemon::lifecycle::{carry_over, notify, state, stop};
+use crate::daemon::lifecycle::{carry_over, kept, notify, state, stop};
 use crate::daemon::node::Node;
-use crate::daemon::pods::life;
+use crate::daemon::pods::{life, stopping};
 use crate::daemon::runtime::state_dir;
 use crate::plugin::Event;
 use crate::state::ContainerKey;
@@ -27,10 +28,32 @@ pub(crate) async fn removed(node: &Rc<Node>, key: &ContainerKey) {
     node.drop_idle_lanes(key, &record.pod);
 }
 
+/// The runtime no longer knows the container. It is removed, or stays until its engine removes it.
+pub(crate) async fn deleted(node: &Rc<Node>, key: &ContainerKey) {
+    let Some(record) = node.container(key) else { return };
+    if !kept::is_kept(node, &record) {
+        return removed(node, key).await;
+    }
+    if record.is_deleted {
+        // The last daemon may have died before it stopped the pod.
+        return stopping::container_ended(node, &record);
+    }
+    stop::stopped(node, key).await;
+    if !record.is_sandbox {
+        state::learn_exit_status(node, key);
+    }
+    bundle::restore(node, &record);
+    state::mark_deleted(node, key);
+    kept::bound(node);
+    if !kept::is_kept(node, &record) {
+        removed(node, key).await; // Its folder went before the record said so.
+    }
+}
+
 /// After a `delete`: the container was removed if the runtime no longer knows it.
 pub(crate) async fn settle(node: &Rc<Node>, key: &ContainerKey) {
     if !state_dir::exists(&node.host, key) {
-        removed(node, key).await;
+        deleted(node, key).await;
     } else if node.container(key).is_some_and(|record| record.deleting.is_some()) {
         node.change(key, |record| record.deleting = None);
     }

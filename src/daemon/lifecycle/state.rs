@@ -78,6 +78,20 @@ pub(crate) fn learn_exit_status(node: &Node, key: &ContainerKey) {
     });
 }
 
+/// The runtime has deleted the container, and its engine keeps it: the engine's own document is of
+/// no use any more.
+pub(crate) fn mark_deleted(node: &Node, key: &ContainerKey) {
+    let Some(record) = node.container(key) else { return };
+    node.change(key, |record| {
+        record.is_deleted = true;
+        (record.deleting, record.in_flight, record.updating) = (None, None, None);
+        record.patched = None;
+    });
+    if let Some(patched) = &record.patched {
+        node.records.read().drop_pristine(&patched.pristine);
+    }
+}
+
 /// The container is removed: its record goes, and `explain` shows it for a while.
 pub(crate) fn forget(node: &Node, key: &ContainerKey) {
     log_failure("forgetting a container", node.host.point(Point::DaemonForget));

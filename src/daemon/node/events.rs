@@ -17,7 +17,7 @@ pub(crate) fn of_container(
     key: &ContainerKey,
 ) -> Option<Notification> {
     let container = store.container(key)?;
-    let pod = store.pod(&container.pod).map(messages::pod);
+    let pod = store.pod(&container.pod).map(|pod| messages::pod_as_told_at(event, pod));
     let pod = pod.unwrap_or_else(|| messages::only_pod_id(&container.pod));
     let mut message = messages::container(container);
     messages::as_told_at(event, container, &mut message);

@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 use crate::describe;
 use crate::engine::EngineKind;
 use crate::plugin::{Encoded, Event, api};
-use crate::state::{Container, Lifecycle, Pod, Wire};
+use crate::state::{Container, Lifecycle, Pod, PodState, Wire};
 
 /// Names of classes that a plugin set; an empty name means no class.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -32,6 +32,10 @@ impl Classes {
 /// Message fields whose values the record has: they are not kept a second time.
 const OF_RECORD: [u64; 10] = [ID, 2, 4, 12, 14, 15, 16, 17, 18, 19];
 const OF_POD_RECORD: [u64; 2] = [ID, 9];
+
+/// A pod's linux part, and the resources in it.
+const LINUX: u64 = 8;
+const RESOURCES: u64 = 6;
 
 /// The field that is in every message which an earlier version kept whole.
 const ID: u64 = 1;
@@ -145,15 +149,33 @@ pub(crate) fn pod(record: &Pod) -> api::PodSandbox {
     let mut message: api::PodSandbox = from_wire(&record.message);
     message.id.clone_from(&record.id);
     message.pid = record.pid;
+    add_linux(&mut message);
     message
+}
+
+/// Engines always send this part of a pod: plugins rely on it, also of a pod that an earlier
+/// version recorded, or whose record is lost.
+fn add_linux(message: &mut api::PodSandbox) {
+    message.linux.mut_or_insert_default().resources.mut_or_insert_default();
 }
 
 /// The same as bytes.
 pub(crate) fn pod_encoded(record: &Pod) -> Encoded {
     let (id, pid) = (record.id.clone(), record.pid);
+    if !record.message.has_inside(LINUX, RESOURCES) {
+        let now = pod(record).write_to_bytes().unwrap_or_default();
+        return Encoded { kept: Arc::default(), now };
+    }
     let now = api::PodSandbox { id, pid, ..api::PodSandbox::default() };
     let now = now.write_to_bytes().unwrap_or_default();
     Encoded { kept: kept(&record.message, &OF_POD_RECORD), now }
+}
+
+/// The recorded message of a pod with other resources of its containers.
+pub(crate) fn with_pod_resources(record: &Pod, resources: api::LinuxResources) -> Wire {
+    let mut message = pod(record);
+    message.linux.mut_or_insert_default().pod_resources = Some(resources).into();
+    pod_to_wire(&message)
 }
 
 /// Removes values that containerd does not send of a removed container: it has no task then.
@@ -164,6 +186,17 @@ pub(crate) fn as_told_at(event: Event, record: &Container, message: &mut api::Co
         message.state = api::ContainerState::CONTAINER_UNKNOWN.into();
         message.pid = 0;
     }
+}
+
+/// The pod of a container's event. containerd's pod has no process any more when a container is
+/// removed after its pod was stopped.
+pub(crate) fn pod_as_told_at(event: Event, record: &Pod) -> api::PodSandbox {
+    let mut message = pod(record);
+    let is_containerds = EngineKind::named(&record.engine) == Some(EngineKind::ContainerdCri);
+    if event == Event::RemoveContainer && is_containerds && record.state == PodState::Stopped {
+        message.pid = 0;
+    }
+    message
 }
 
 /// Removes values that engines do not send of a pod that ends: containerd when it is removed, as
@@ -184,7 +217,9 @@ pub(crate) fn as_told_at_the_end(event: Event, record: &Pod, message: &mut api::
 
 /// A pod of which only the ID is known.
 pub(crate) fn only_pod_id(id: &str) -> api::PodSandbox {
-    api::PodSandbox { id: id.to_owned(), ..api::PodSandbox::default() }
+    let mut pod = api::PodSandbox { id: id.to_owned(), ..api::PodSandbox::default() };
+    add_linux(&mut pod);
+    pod
 }
 
 #[cfg(test)]
@@ -259,10 +294,37 @@ mod tests {
         let whole = Wire(sent.write_to_bytes().unwrap().into());
         for message in [pod_to_wire(&sent), whole] {
             record.message = message;
-            let now = api::PodSandbox { id: "p".to_owned(), pid: 0, ..sent.clone() };
+            let mut now = api::PodSandbox { id: "p".to_owned(), pid: 0, ..sent.clone() };
+            add_linux(&mut now);
             assert_eq!(pod(&record), now);
             assert_eq!(read::<api::PodSandbox>(&pod_encoded(&record)), now);
         }
+    }
+
+    #[test]
+    fn the_linux_part_of_a_pod_is_never_absent_and_keeps_its_values() {
+        let json = serde_json::json!({
+            "schema": 1, "boot_id": "boot", "id": "p", "name": "", "namespace": "", "uid": "",
+            "engine": "plain", "state": "ready", "sandbox": null, "message": ""
+        });
+        let mut record: Pod = serde_json::from_value(json).unwrap();
+        let mut sent = api::PodSandbox::default();
+        for cgroup_parent in ["", "/kubepods/pod1"] {
+            if !cgroup_parent.is_empty() {
+                let linux = sent.linux.mut_or_insert_default();
+                cgroup_parent.clone_into(&mut linux.cgroup_parent);
+                let resources = linux.resources.mut_or_insert_default();
+                resources.cpu.mut_or_insert_default().cpus = "0-1".to_owned();
+            }
+            record.message = pod_to_wire(&sent);
+            for message in [pod(&record), read(&pod_encoded(&record))] {
+                let linux = message.linux.as_ref().unwrap();
+                assert_eq!(linux.cgroup_parent, cgroup_parent);
+                let cpus = &linux.resources.as_ref().unwrap().cpu.cpus;
+                assert_eq!(cpus, if cgroup_parent.is_empty() { "" } else { "0-1" });
+            }
+        }
+        assert!(only_pod_id("p").linux.resources.is_some());
     }
 
     #[test]

@@ -3,9 +3,10 @@
 //! sender does not know the receiver.
 
 use std::cell::RefCell;
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
+use std::rc::Rc;
 
 use tokio::sync::Notify;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
@@ -92,6 +93,32 @@ pub(crate) struct CrioWatch {
     pub(crate) older_than_daemon: RefCell<BTreeSet<String>>,
 }
 
+/// The pods whose cgroups are watched, each with the signal that ends its watch.
+#[derive(Default)]
+pub(crate) struct PodCgroups(RefCell<HashMap<String, Rc<Notify>>>);
+
+impl PodCgroups {
+    /// A watch begins, and takes the place of an earlier one; the signal that ends it.
+    pub(crate) fn begin(&self, id: &str) -> Rc<Notify> {
+        let ended = Rc::new(Notify::new());
+        self.end(id);
+        self.0.borrow_mut().insert(id.to_owned(), Rc::clone(&ended));
+        ended
+    }
+
+    /// The pod is forgotten.
+    pub(crate) fn end(&self, id: &str) {
+        if let Some(ended) = self.0.borrow_mut().remove(id) {
+            ended.notify_one();
+        }
+    }
+
+    /// Whether the cgroup of this pod is watched.
+    pub(crate) fn has(&self, id: &str) -> bool {
+        self.0.borrow().contains_key(id)
+    }
+}
+
 /// Watches, and the queues of their work.
 #[derive(Default)]
 pub(crate) struct Watches {
@@ -101,4 +128,7 @@ pub(crate) struct Watches {
     /// Init processes to be watched.
     pub(crate) inits: Queue<InitProcess>,
     pub(crate) crio: CrioWatch,
+    pub(crate) pod_cgroups: PodCgroups,
+    /// Folders in which an engine keeps those of its containers.
+    pub(crate) kept_homes: RefCell<HashSet<PathBuf>>,
 }

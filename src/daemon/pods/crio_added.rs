@@ -42,11 +42,12 @@ enum PodFolder {
 
 /// Records pods that appeared while no daemon ran: plugins see them when they are synchronized. The
 /// first daemon of a boot takes none over: an older pod may never have a container that nri-runc
-/// runs, so it is announced with the first one.
+/// runs, so it is announced with the first one. Neither does a daemon with required plugins, which
+/// have to answer RunPodSandbox.
 pub(crate) async fn adopt(node: &Rc<Node>, is_first: bool) {
     for home in known_homes(node) {
         let ids = unknown_pods(node, &home);
-        if is_first {
+        if is_first || node.config.requires_plugins() || node.config.default_validator.enable {
             node.watches.crio.older_than_daemon.borrow_mut().extend(ids);
             continue;
         }
@@ -108,9 +109,9 @@ async fn follow(node: &Rc<Node>, home: &Path) {
             match watched.next().await {
                 FolderEvent::Came(name) => consider(node, home, &name).await,
                 FolderEvent::Unknown => consider_all(node, home).await,
-                FolderEvent::Went if home.is_dir() => {}
+                FolderEvent::Went(_) if home.is_dir() => {}
                 // Also if another folder is in its place by now: that one is not watched.
-                FolderEvent::Went | FolderEvent::Gone => break,
+                FolderEvent::Went(_) | FolderEvent::Gone => break,
             }
         }
     }
@@ -201,8 +202,8 @@ async fn arrives(node: &Rc<Node>, home: &Path, id: &str) -> Option<PodFolder> {
         while !userdata.is_dir() {
             match watched.next().await {
                 FolderEvent::Gone => return None,
-                FolderEvent::Went if !folder.is_dir() => return None,
-                FolderEvent::Went | FolderEvent::Came(_) | FolderEvent::Unknown => {}
+                FolderEvent::Went(_) if !folder.is_dir() => return None,
+                FolderEvent::Went(_) | FolderEvent::Came(_) | FolderEvent::Unknown => {}
             }
         }
     }
@@ -216,10 +217,10 @@ async fn arrives(node: &Rc<Node>, home: &Path, id: &str) -> Option<PodFolder> {
         loop {
             match watched.next().await {
                 FolderEvent::Gone => return None,
-                FolderEvent::Went if !userdata.is_dir() || is_known(node, id) => return None,
+                FolderEvent::Went(_) if !userdata.is_dir() || is_known(node, id) => return None,
                 FolderEvent::Unknown => break,
                 news if news == document => break,
-                FolderEvent::Came(_) | FolderEvent::Went => {}
+                FolderEvent::Came(_) | FolderEvent::Went(_) => {}
             }
         }
     }

@@ -6,9 +6,11 @@
 
 use std::rc::Rc;
 
+use crate::chain::Notification;
 use crate::daemon::node::queues::PodNews;
 use crate::daemon::node::{Node, log_failure, messages};
-use crate::daemon::pods::own_process;
+use crate::daemon::pods::required::Requirement;
+use crate::daemon::pods::{own_process, resized};
 use crate::daemon::request::describe::Description;
 use crate::engine::EngineKind;
 use crate::error::{Context, Error, Result, quoted};
@@ -27,8 +29,10 @@ fn record(node: &Node, description: &Description, container: Option<&Container>)
         engine: description.engine.name().to_owned(),
         evidence: description.engine.evidence().to_vec(),
         pid: description.pod.pid,
+        limits: resized::limits(node, description.engine.kind, &description.pod),
         lives_with: description.lives_with.clone(),
         has_unproven_namespace: description.has_unproven_namespace,
+        is_exempt: description.is_exempt,
         state: PodState::Created,
         sandbox: container.filter(|known| known.is_sandbox).map(|known| known.key.clone()),
         message: messages::pod_to_wire(&description.pod),
@@ -60,9 +64,12 @@ pub(crate) fn sandbox_appears(
 
 /// A pod appeared without a call: it is announced, unless a container came first.
 pub(crate) async fn arrives(node: &Rc<Node>, description: &Description) -> Result<()> {
-    let lane = node.pod_lane(&description.pod.id);
+    let pod = record(node, description, None);
+    // Before the pod's turn: a container that comes first is not held up twice.
+    Requirement::of_pod(node, &pod).wait().await;
+    let lane = node.pod_lane(&pod.id);
     let _turn = lane.turn.lock().await;
-    if node.records.read().pod(&description.pod.id).is_some() {
+    if node.records.read().pod(&pod.id).is_some() {
         return Ok(());
     }
     adopt_arrived(node, description)?;
@@ -121,19 +128,30 @@ pub(crate) fn adopt(node: &Node, description: &Description, container: &Containe
     if matches!(known, None | Some(PodState::Stopped)) {
         put(node, record(node, description, Some(container)))?;
     }
-    if container.is_sandbox && container.state != Lifecycle::Running {
-        return Ok(());
+    match (container.is_sandbox, container.state) {
+        (true, Lifecycle::Running) => started_without_daemon(node, &description.pod.id),
+        (true, _) => Ok(()),
+        (false, _) => set_state(node, &description.pod.id, PodState::Ready),
     }
-    mark_ready(node, &description.pod.id)
 }
 
-/// A pod's sandbox was started without the daemon.
-pub(crate) fn mark_ready(node: &Node, id: &str) -> Result<()> {
-    set_state(node, id, PodState::Ready)
+/// A pod's sandbox was started without the daemon: plugins see the pod when they are synchronized.
+/// Where one is required, RunPodSandbox goes out with the pod's first container instead.
+pub(crate) fn started_without_daemon(node: &Node, id: &str) -> Result<()> {
+    let known = node.records.read().pod(id).cloned();
+    match known.filter(|pod| pod.state == PodState::Created) {
+        Some(pod) if Requirement::of_pod(node, &pod).has_any() => Ok(()),
+        Some(_) => set_state(node, id, PodState::Ready),
+        None => Ok(()),
+    }
 }
 
 /// RunPodSandbox; after a refusal, the plugins that know the pod receive Stop and Remove.
 pub(crate) async fn run(node: &Rc<Node>, id: &str) -> Result<()> {
+    let known = node.records.read().pod(id).cloned();
+    if let Some(pod) = known.filter(|pod| pod.state != PodState::Ready) {
+        Requirement::of_pod(node, &pod).wait().await;
+    }
     let lane = node.pod_lane(id);
     let _turn = lane.turn.lock().await;
     if node.records.read().pod(id).is_some_and(|pod| pod.state == PodState::Ready) {
@@ -158,21 +176,38 @@ async fn deliver_run(node: &Rc<Node>, id: &str) -> Result<()> {
         return Err(error);
     }
     node.tell_crio_watch(PodNews::Announced(id.to_owned()));
+    resized::refresh(node, id);
     let Some(notification) = node.pod_notification(Event::RunPodSandbox, id) else { return Ok(()) };
-    let (skipped, allowed) = node.registry.notify_until_refused(&notification).await;
-    let error = allowed.err().map(|refusal| {
-        let why = quoted(&refusal.to_string());
-        Error::new(why).hint("the pod was not started").by(refusal.plugin)
-    });
-    if error.is_some() || !skipped.is_empty() {
-        node.note_pod(id, |pod| {
-            pod.skipped.extend(skipped);
-            pod.refused.extend(error.iter().map(ToString::to_string));
-        });
-    }
-    let Some(error) = error else { return Ok(()) };
+    let Err(error) = ask(node, id, &notification).await else {
+        resized::follow(node, id);
+        return Ok(());
+    };
+    node.note_pod(id, |pod| pod.refused.push(error.to_string()));
     end(node, id).await;
     Err(error)
+}
+
+/// RunPodSandbox to every plugin. Before the first is asked, the record says that the required ones
+/// have not answered: a daemon that dies meanwhile leaves no pod that looks answered (D40).
+async fn ask(node: &Rc<Node>, id: &str, notification: &Notification) -> Result<()> {
+    let Some(pod) = node.records.read().pod(id).cloned() else { return Ok(()) };
+    let requirement = Requirement::of_pod(node, &pod);
+    requirement.require_connected()?;
+    let (unanswered, absent) = (requirement.unanswered(), requirement.absent());
+    let is_noted = !unanswered.is_empty();
+    if is_noted {
+        put(node, Pod { skipped: unanswered, ..pod.clone() })?;
+    }
+    let (mut skipped, allowed) = node.registry.notify_until_refused(notification).await;
+    let answered = requirement.require_answers(&skipped);
+    skipped.extend(absent);
+    if is_noted || !skipped.is_empty() {
+        node.note_pod(id, |pod| pod.skipped = skipped);
+    }
+    allowed.and(answered).map_err(|refusal| {
+        let why = quoted(&refusal.to_string());
+        Error::new(why).hint("the pod was not started").by(refusal.plugin)
+    })
 }
 
 fn set_state(node: &Node, id: &str, state: PodState) -> Result<()> {
@@ -216,8 +251,7 @@ pub(crate) async fn end(node: &Rc<Node>, id: &str) {
         notify(node, Event::RemovePodSandbox, id).await;
     }
     log_failure("forgetting a pod", node.host.point(Point::DaemonPodForget));
-    node.records.forget_pod(id);
-    node.watches.crio.forgotten.notify_waiters();
+    forget(node, id);
 }
 
 /// Whether a pod still exists although none of its containers does.
@@ -236,8 +270,14 @@ pub(crate) fn drop_orphans(node: &Node) {
 fn forget_if_orphan(node: &Node, id: &str) {
     let is_orphan = node.records.read().of_pod(id).next().is_none();
     if is_orphan {
-        node.records.forget_pod(id);
+        forget(node, id);
     }
+}
+
+fn forget(node: &Node, id: &str) {
+    node.records.forget_pod(id);
+    node.watches.crio.forgotten.notify_waiters();
+    node.watches.pod_cgroups.end(id);
 }
 
 async fn notify(node: &Rc<Node>, event: Event, id: &str) {

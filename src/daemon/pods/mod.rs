@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Pods: announced once, stopped after their members, removed (`life.rs`); also pods that no call
-//! of a runtime begins or ends: CRI-O's without infrastructure containers. On engines without pods
-//! a pod has the process and the addresses of its container (`own_process.rs`).
+//! Pods: announced once, stopped after their members, removed (`life.rs`); the plugins that must
+//! have answered for them (`required.rs`); their resizes by kubelet (`resized.rs`); also pods that no
+//! call of a runtime begins or ends: CRI-O's without infrastructure containers. On engines without
+//! pods a pod has the process and the addresses of its container (`own_process.rs`).
 //!
 //! It never changes a container. It imports `node`, `request` and `watch`.
 
@@ -10,4 +11,6 @@ pub(crate) mod crio_added;
 pub(crate) mod crio_removed;
 pub(crate) mod life;
 pub(crate) mod own_process;
+pub(crate) mod required;
+pub(crate) mod resized;
 pub(crate) mod stopping;

@@ -20,7 +20,7 @@ use crate::daemon::bundle;
 use crate::daemon::lifecycle::{removal, state};
 use crate::daemon::node::Node;
 use crate::daemon::node::messages::{self, Classes};
-use crate::daemon::pods::life;
+use crate::daemon::pods::{life, resized};
 use crate::daemon::recovery::{catch_up, notes, refusals};
 use crate::daemon::request::describe::describe;
 use crate::daemon::request::record::new_record;
@@ -168,7 +168,7 @@ async fn announce(node: &Rc<Node>, key: &ContainerKey) {
     catch_up::catch_up(node, key).await;
     catch_up::learn_process(node, key).await;
     if !state_dir::exists(&node.host, key) && catch_up::under_way(node, &record).is_empty() {
-        return removal::removed(node, key).await;
+        return removal::deleted(node, key).await;
     }
     let Some(record) = node.container(key) else { return };
     let is_ready = node.records.read().pod(&record.pod).map(|pod| pod.state);
@@ -176,6 +176,7 @@ async fn announce(node: &Rc<Node>, key: &ContainerKey) {
         && let Some(notification) = node.pod_notification(Event::RunPodSandbox, &record.pod)
     {
         node.registry.notify_late(&notification).await;
+        resized::follow(node, &record.pod);
     }
     if !record.is_sandbox
         && let Some(notification) = node.notification(Event::CreateContainer, key)
@@ -241,7 +242,7 @@ fn follow_deletion(node: &Rc<Node>, call: &VerbRequest) {
         let now = node.container(&record.key);
         let is_same = now.is_some_and(|now| now.incarnation == record.incarnation);
         if is_same && !state_dir::exists(&node.host, &record.key) {
-            removal::removed(&node, &record.key).await;
+            removal::deleted(&node, &record.key).await;
         }
         drop(turn);
         node.lanes.release(&record.key, lane);
@@ -328,5 +329,5 @@ fn started(node: &Node, key: &ContainerKey) -> Result<()> {
     }
     node.change(key, |record| record.in_flight = None);
     state::mark_running(node, key, None);
-    if record.is_sandbox { life::mark_ready(node, &record.pod) } else { Ok(()) }
+    if record.is_sandbox { life::started_without_daemon(node, &record.pod) } else { Ok(()) }
 }

@@ -17,9 +17,9 @@ use tracing::info;
 use crate::argv::Verb;
 use crate::daemon::bundle;
 use crate::daemon::lifecycle::{removal, rollback, settle, state, stop, update_outcome};
-use crate::daemon::node::Node;
 use crate::daemon::node::lane::{PendingVerb, ProposedUpdate};
 use crate::daemon::node::messages::Classes;
+use crate::daemon::node::{Node, log_failure};
 use crate::daemon::pods::{life, own_process};
 use crate::daemon::recovery::bypassed;
 use crate::daemon::resources::{evict, updates};
@@ -74,7 +74,7 @@ async fn finish_or_watch(node: &Rc<Node>, record: &Container) {
         return; // Its runtime still works, and is watched.
     }
     if !state_dir::exists(&node.host, &record.key) {
-        return removal::removed(node, &record.key).await;
+        return removal::deleted(node, &record.key).await;
     }
     if exit_status::has_exited(&node.host, record) {
         stop::stopped(node, &record.key).await;
@@ -120,6 +120,10 @@ pub(crate) async fn catch_up(node: &Rc<Node>, key: &ContainerKey) {
         node.change(key, |record| (record.in_flight, record.deleting) = (None, None));
         if is_started {
             state::mark_running(node, key, None);
+            if record.is_sandbox {
+                let ready = life::started_without_daemon(node, &record.pod);
+                log_failure("recording the start of a pod", ready);
+            }
         }
     }
 }

@@ -194,6 +194,11 @@ impl Registry {
         (skipped, Err(failure))
     }
 
+    /// Notifies every subscriber in turn, whatever they reply; returns the failures.
+    pub(crate) async fn notify_each(&self, notification: &Notification) -> Vec<PluginFailure> {
+        chain::notify_all(&self.subscribers(notification), notification).await
+    }
+
     /// Notifies plugins that do not know a beginning which happened without the daemon.
     pub(crate) async fn notify_late(&self, notification: &Notification) {
         let subject = Subject::about(notification);

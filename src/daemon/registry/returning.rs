@@ -3,11 +3,12 @@
 //! which plugins these are.
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use tokio::sync::Notify;
+use tokio::sync::futures::Notified;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
@@ -37,6 +38,8 @@ pub(crate) struct ReturningPlugins {
     until: Cell<Option<Instant>>,
     /// The deadline of the wait that was logged last.
     logged: Cell<Option<Instant>>,
+    /// Required plugins for which a wait was logged since the last arrival.
+    awaited: RefCell<BTreeSet<String>>,
     arrived: Notify,
 }
 
@@ -67,7 +70,21 @@ impl ReturningPlugins {
 
     /// A plugin was synchronized.
     pub(crate) fn note_arrival(&self) {
+        self.awaited.borrow_mut().clear();
         self.arrived.notify_waiters();
+    }
+
+    /// Completes with the next plugin that is synchronized, counted from this call.
+    pub(crate) fn arrival(&self) -> Notified<'_> {
+        self.arrived.notified()
+    }
+
+    /// Notes a wait for these required plugins; false if each was logged since the last arrival.
+    pub(crate) fn note_wait(&self, names: &[String]) -> bool {
+        let mut awaited = self.awaited.borrow_mut();
+        let known = awaited.len();
+        awaited.extend(names.iter().cloned());
+        awaited.len() > known
     }
 
     /// Waits until every expected plugin that may still come is present.

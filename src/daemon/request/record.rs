@@ -80,6 +80,7 @@ pub(crate) fn blank_record(node: &Node, call: &VerbRequest) -> Container {
         }),
         updating: None,
         deleting: None,
+        is_deleted: false,
         made_by: call.question().pid,
         is_found: false,
         unknown: Default::default(),

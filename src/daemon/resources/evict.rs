@@ -255,6 +255,8 @@ mod tests {
             pid: 0,
             lives_with: None,
             has_unproven_namespace,
+            is_exempt: false,
+            limits: Default::default(),
             state: crate::state::PodState::Ready,
             sandbox: None,
             message: messages::pod_to_wire(&api::PodSandbox::new()),

@@ -13,11 +13,11 @@ use crate::daemon::bundle::Bundle;
 use crate::daemon::lifecycle::notify;
 use crate::daemon::node::{Node, messages};
 use crate::daemon::pods::life;
+use crate::daemon::pods::required::Requirement;
 use crate::daemon::request::VerbRequest;
 use crate::daemon::request::describe::{self, Description};
 use crate::daemon::request::record;
 use crate::daemon::resources::updates;
-use crate::daemon::verbs::require;
 use crate::engine::Role;
 use crate::error::{Error, Result, quoted};
 use crate::host::Point;
@@ -66,8 +66,14 @@ async fn describe_and_record(
         life::sandbox_appears(node, &description, record)?;
     } else {
         node.registry.wait_for_returning().await;
-        require::require_plugins(node, &description)?;
+        let requirement = Requirement::of_container(node, &description);
+        requirement.wait().await;
+        requirement.require_connected()?;
         life::announce(node, &description, record).await?;
+        if let Err(missed) = requirement.require_pod_answered() {
+            life::end_if_empty(node, &description.pod.id).await;
+            return Err(missed);
+        }
     }
     put_on_record(node, &description, record.clone()).await?;
     Ok((bundle, description))
@@ -119,7 +125,8 @@ impl Admitted {
         let asked = chain::create(&participants, creation, &notes).await;
         node.registry.forget_busy(&subscribers, &notification);
         let asked = asked.and_then(|merged| {
-            require::require_answers(node, description, &notes.silent.borrow())
+            Requirement::of_container(node, description)
+                .require_answers(&notes.silent.borrow())
                 .map(|()| merged)
                 .map_err(|failure| ChainError { failure, asked: subscribers.len() })
         });
@@ -164,7 +171,7 @@ struct RecordNotes<'a> {
     node: &'a Node,
     key: &'a ContainerKey,
     /// The plugins that were skipped, and why.
-    silent: RefCell<Vec<(String, String)>>,
+    silent: RefCell<Vec<Skipped>>,
 }
 
 impl ChainObserver for RecordNotes<'_> {
@@ -176,8 +183,8 @@ impl ChainObserver for RecordNotes<'_> {
     }
 
     fn skipped(&self, plugin: &str, why: &str) {
-        self.silent.borrow_mut().push((plugin.to_owned(), why.to_owned()));
         let skipped = Skipped { plugin: plugin.to_owned(), reason: why.to_owned() };
+        self.silent.borrow_mut().push(skipped.clone());
         self.node.records.change_in_memory(self.key, |record| record.skipped.push(skipped));
     }
 }

@@ -11,6 +11,5 @@ pub(crate) mod delete;
 pub(crate) mod hook;
 mod host_facts;
 pub(crate) mod kill;
-mod require;
 pub(crate) mod start;
 pub(crate) mod update;

@@ -33,8 +33,8 @@ const WANTED: WatchFlags = WatchFlags::CREATE
 pub(crate) enum FolderEvent {
     /// A file of this name appeared, or was written.
     Came(OsString),
-    /// A file was removed.
-    Went,
+    /// The file of this name was removed.
+    Went(OsString),
     /// The folder itself was removed or moved: a new one at its path is not watched.
     Gone,
     /// The kernel dropped events: the watcher has to check the folder itself.
@@ -107,7 +107,7 @@ impl WatchedFolder {
     pub(crate) async fn next_arrival(&mut self) -> bool {
         loop {
             match self.next().await {
-                FolderEvent::Went => {}
+                FolderEvent::Went(_) => {}
                 FolderEvent::Gone => return false,
                 FolderEvent::Came(_) | FolderEvent::Unknown => break,
             }
@@ -164,7 +164,7 @@ fn deliver(shared: &Shared, number: i32, what: ReadFlags, name: Option<OsString>
     let comes = ReadFlags::CREATE | ReadFlags::MOVED_TO | ReadFlags::CLOSE_WRITE;
     let news = match name {
         Some(name) if what.intersects(comes) => FolderEvent::Came(name),
-        Some(_) => FolderEvent::Went,
+        Some(name) => FolderEvent::Went(name),
         // Only events of the folder itself have no name.
         None => FolderEvent::Gone,
     };
@@ -219,7 +219,7 @@ mod tests {
             std::fs::create_dir(temp.path().join("a")).unwrap();
             std::fs::remove_dir(temp.path().join("a")).unwrap();
             assert_eq!(watched.next().await, FolderEvent::Came("a".into()));
-            assert_eq!(watched.next().await, FolderEvent::Went);
+            assert_eq!(watched.next().await, FolderEvent::Went("a".into()));
         });
     }
 

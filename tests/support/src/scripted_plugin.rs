@@ -16,6 +16,9 @@ use ttrpc::r#async::TtrpcContext;
 /// Takes an event with its whole request.
 pub type Hears = Arc<dyn Fn(&str, &dyn MessageDyn) + Send + Sync>;
 
+/// Every event up to PostUpdatePodSandbox.
+pub const WITH_RESIZES: i32 = 0x1fff;
+
 /// How a plugin behaves.
 #[derive(Clone, Default)]
 pub struct Script {
@@ -152,6 +155,24 @@ impl api::Plugin for ScriptedPlugin {
         request: api::RunPodSandboxRequest,
     ) -> ttrpc::Result<api::RunPodSandboxResponse> {
         self.hear("RunPodSandbox", &request.pod.name, &request).await?;
+        Ok(Default::default())
+    }
+
+    async fn update_pod_sandbox(
+        &self,
+        _: &TtrpcContext,
+        request: api::UpdatePodSandboxRequest,
+    ) -> ttrpc::Result<api::UpdatePodSandboxResponse> {
+        self.hear("UpdatePodSandbox", &request.pod.name, &request).await?;
+        Ok(Default::default())
+    }
+
+    async fn post_update_pod_sandbox(
+        &self,
+        _: &TtrpcContext,
+        request: api::PostUpdatePodSandboxRequest,
+    ) -> ttrpc::Result<api::PostUpdatePodSandboxResponse> {
+        self.hear("PostUpdatePodSandbox", &request.pod.name, &request).await?;
         Ok(Default::default())
     }
 

@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Containers that the runtime has deleted and their engine still keeps: containerd's
+//! CRI plugin keeps a folder of each container and sandbox until it is removed there. With that
+//! folder their removal is true, and plugins are notified then.
+//!
+//! One watch serves all containers of an engine. Where it cannot be had, the removal counts with
+//! the runtime's `delete`, as it does for every other engine. It never writes to these folders.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use tracing::info;
+
+use crate::daemon::lifecycle::{removal, settle};
+use crate::daemon::node::Node;
+use crate::daemon::watch::folders::{FolderEvent, WatchedFolder};
+use crate::engine::{EngineKind, folder_until_removed};
+use crate::state::{Container, ContainerKey};
+
+/// How many deleted containers are kept for their engine; beyond that the oldest count as removed.
+const MOST: usize = 1000;
+
+/// The engine's folder of this container.
+fn folder(node: &Node, record: &Container) -> Option<PathBuf> {
+    let engine = EngineKind::named(&record.engine)?;
+    let (id, is_sandbox) = (&record.key.id, record.is_sandbox);
+    let folder = folder_until_removed(engine, &record.bundle, id, is_sandbox)?;
+    Some(node.host.path(folder))
+}
+
+/// Whether the engine still keeps this container, and its removal will be seen.
+pub(crate) fn is_kept(node: &Rc<Node>, record: &Container) -> bool {
+    let Some(folder) = folder(node, record) else { return false };
+    // Watched before it is looked at: no removal in between is missed.
+    folder.is_dir() && folder.parent().is_some_and(|home| watch(node, home)) && folder.is_dir()
+}
+
+/// Watches the folder of all folders; false if that cannot be.
+fn watch(node: &Rc<Node>, home: &Path) -> bool {
+    if node.watches.kept_homes.borrow().contains(home) {
+        return true;
+    }
+    match node.watches.folders.watch_if_there(home) {
+        Ok(Some(watched)) => {
+            node.watches.kept_homes.borrow_mut().insert(home.to_owned());
+            tokio::task::spawn_local(follow(Rc::clone(node), home.to_owned(), watched));
+            true
+        }
+        Ok(None) => false,
+        Err(_no_watch) => {
+            let what = "cannot watch for removed containers (inotify limit reached): plugins are \
+                        notified of their removal when the runtime deletes them";
+            node.report.note_missing(EngineKind::ContainerdCri.name(), what, "");
+            false
+        }
+    }
+}
+
+async fn follow(node: Rc<Node>, home: PathBuf, mut watched: WatchedFolder) {
+    loop {
+        match watched.next().await {
+            FolderEvent::Came(_) => {}
+            FolderEvent::Went(name) => gone(&node, deleted(&node, &home, Some(&name))),
+            FolderEvent::Unknown => gone(&node, deleted(&node, &home, None)),
+            FolderEvent::Gone => break,
+        }
+    }
+    // Another folder may be at the path by now: it is watched with the next container.
+    node.watches.kept_homes.borrow_mut().remove(&home);
+    gone(&node, deleted(&node, &home, None));
+}
+
+/// The deleted containers with a folder in `home`, oldest first: of this name, or all.
+fn deleted(node: &Node, home: &Path, name: Option<&OsStr>) -> Vec<Rc<Container>> {
+    let id = name.map(|name| name.to_string_lossy().into_owned());
+    let mut records: Vec<Rc<Container>> = {
+        let store = node.records.read();
+        match &id {
+            Some(id) => {
+                let keys: Vec<ContainerKey> = store.of_id(id).map(|c| c.key.clone()).collect();
+                keys.iter().filter_map(|key| store.shared(key)).collect()
+            }
+            None => store.all_shared(),
+        }
+    };
+    records.retain(|record| {
+        let is_here = || folder(node, record).is_some_and(|path| path.parent() == Some(home));
+        record.is_deleted && is_here()
+    });
+    records.sort_by_key(|record| record.incarnation);
+    records
+}
+
+/// Notifies plugins of those of `records` that are gone, in a task of its own: plugins may be slow.
+fn gone(node: &Rc<Node>, records: Vec<Rc<Container>>) {
+    if records.is_empty() {
+        return;
+    }
+    let node = Rc::clone(node);
+    tokio::task::spawn_local(async move {
+        for record in records {
+            remove_unless_kept(&node, &record, false).await;
+        }
+    });
+}
+
+/// Removes a deleted container that its engine does not keep any more, or in any case.
+async fn remove_unless_kept(node: &Rc<Node>, record: &Container, in_any_case: bool) {
+    let key = &record.key;
+    let lane = node.lane(key);
+    let turn = lane.turn.lock().await;
+    settle::settle_exited(node, key, &lane).await;
+    let now = node.container(key).filter(|now| now.incarnation == record.incarnation);
+    if let Some(now) = now.filter(|now| now.is_deleted)
+        && (in_any_case || !is_kept(node, &now))
+    {
+        removal::removed(node, key).await;
+    }
+    drop(turn);
+    node.lanes.release(key, lane);
+}
+
+/// Bounds the deleted containers that are kept: an engine may never remove them.
+pub(crate) fn bound(node: &Rc<Node>) {
+    let mut kept = node.records.read().all_shared();
+    kept.retain(|record| record.is_deleted);
+    let surplus = kept.len().saturating_sub(MOST);
+    if surplus == 0 {
+        return;
+    }
+    kept.sort_by_key(|record| record.incarnation);
+    kept.truncate(surplus);
+    let node = Rc::clone(node);
+    tokio::task::spawn_local(async move {
+        for record in kept {
+            let id = &record.key.id;
+            info!("{id} counts as removed: its engine keeps more than {MOST} exited containers");
+            remove_unless_kept(&node, &record, true).await;
+        }
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+    use crate::state::Store;
+
+    /// A deleted container that containerd still keeps.
+    fn record(dir: &Path, number: usize) -> Container {
+        let id = format!("c{number}");
+        let bundle = dir.join("io.containerd.runtime.v2.task/k8s.io").join(&id);
+        let json = serde_json::json!({
+            "schema": 1, "boot_id": "boot", "key": {"root": dir.join("root"), "id": id},
+            "incarnation": number, "runtime": "/usr/bin/runc", "global_flags": [],
+            "bundle": bundle, "is_sandbox": false, "pod": "p", "name": "c", "state": "stopped",
+            "pid_file": null, "init_pid": 5, "init_start": 2, "engine": "containerd-cri",
+            "evidence": [], "variables": [], "message": "", "engine_resources": {}, "overlay": {},
+            "owners": {}, "patched": null, "changes": [], "refused": [], "skipped": [],
+            "in_flight": null, "is_deleted": true
+        });
+        let record: Container = serde_json::from_value(json).unwrap();
+        let folder = format!("io.containerd.grpc.v1.cri/containers/{}", record.key.id);
+        std::fs::create_dir_all(dir.join(folder)).unwrap();
+        record
+    }
+
+    #[tokio::test]
+    async fn an_engine_that_never_removes_containers_keeps_a_bounded_number() {
+        let temp = tempfile::tempdir().unwrap();
+        let config = Config { run_dir: temp.path().join("run"), ..Config::default() };
+        let host = config.host();
+        let store = Store::open(&temp.path().join("state"), "boot").unwrap().0;
+        let node = Node::new(config, host, store);
+        for number in 0..MOST + 3 {
+            node.records.put(record(temp.path(), number)).unwrap();
+        }
+        let known = || node.records.read().containers().count();
+        let story = async {
+            bound(&node);
+            while known() > MOST {
+                tokio::time::sleep(std::time::Duration::from_millis(2)).await;
+            }
+            bound(&node);
+            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        };
+        tokio::task::LocalSet::new().run_until(story).await;
+        assert_eq!(known(), MOST);
+        let oldest = node.records.read().containers().map(|c| c.incarnation).min();
+        assert_eq!(oldest, Some(3), "the oldest counted as removed");
+    }
+}

@@ -1,0 +1,253 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Required plugins: which of them must have answered for a pod and for its containers (D14, D40),
+//! whether they are connected, and the wait for those that are away.
+//!
+//! A required plugin must have answered RunPodSandbox as well. One that was asked and did not
+//! answer has missed the pod, and so has one that was required and not connected: being
+//! synchronized with the pod later does not make up for it. A plugin that connects after the pod
+//! began, and that nothing required then, knows it by Synchronize. It only refuses; whether a pod
+//! is exempt was decided before.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use tokio::time::Instant;
+use tracing::info;
+
+use crate::adaptation::{ValidatorExemptions, missing_required};
+use crate::chain::{Cause, PluginFailure};
+use crate::daemon::node::{Node, messages};
+use crate::daemon::request::describe::Description;
+use crate::daemon::request::record;
+use crate::error::{Error, Result, quoted};
+use crate::plugin::{api, caller_deadline};
+use crate::state::{Pod, Skipped};
+
+/// How often a wait checks whether the daemon is ending.
+const ENDING_CHECK: Duration = Duration::from_millis(200);
+
+/// Why a plugin that is required did not answer RunPodSandbox.
+const WAS_ABSENT: &str = "was not connected at RunPodSandbox";
+const NOT_ASKED: &str = "was not asked at RunPodSandbox";
+
+/// What one pod, or one container of it, requires of plugins.
+pub(crate) struct Requirement<'n> {
+    node: &'n Node,
+    pod: api::PodSandbox,
+    /// None for the pod itself.
+    container: Option<String>,
+    is_exempt: bool,
+    /// Whether the default validator's list counts. A pod that a container announces leaves it to
+    /// the container's own validation.
+    is_validated: bool,
+}
+
+impl<'n> Requirement<'n> {
+    /// What a container that is being created requires.
+    pub(crate) fn of_container(node: &'n Node, description: &Description) -> Self {
+        Self {
+            node,
+            pod: record::known_pod(node, description),
+            container: Some(description.container.name.clone()),
+            is_exempt: description.is_exempt,
+            is_validated: true,
+        }
+    }
+
+    /// What a pod requires at RunPodSandbox.
+    pub(crate) fn of_pod(node: &'n Node, pod: &Pod) -> Self {
+        let is_validated = pod.sandbox.is_some() || pod.lives_with.is_some();
+        let (message, is_exempt) = (messages::pod(pod), pod.is_exempt);
+        Self { node, pod: message, container: None, is_exempt, is_validated }
+    }
+
+    /// Waits for required plugins that are not connected: those that are expected back after a
+    /// daemon start (D14), then as long as `[plugin.NAME] wait` allows and the caller waits.
+    pub(crate) async fn wait(&self) {
+        if self.is_met() {
+            return;
+        }
+        self.node.registry.wait_for_returning().await;
+        let (node, begun) = (self.node, Instant::now());
+        loop {
+            let arrived = node.registry.returning.arrival();
+            let missing = self.missing(|name| node.registry.is_present(name)).unwrap_or_default();
+            let waits = missing.iter().map(|name| node.config.required_wait(name));
+            let Some(wait) = waits.min() else { return };
+            let until = caller_deadline().map_or(begun + wait, |caller| caller.min(begun + wait));
+            let now = Instant::now();
+            if now >= until || node.process.is_ending.get() {
+                return;
+            }
+            if node.registry.returning.note_wait(&missing) {
+                let (names, seconds) = (missing.join(", "), (until - now).as_secs_f32());
+                info!(
+                    "pods and containers wait up to {seconds:.1} s for {names}, which is required"
+                );
+            }
+            let _either = tokio::time::timeout_at(until.min(now + ENDING_CHECK), arrived).await;
+        }
+    }
+
+    /// Whether every required plugin is connected.
+    fn is_met(&self) -> bool {
+        let missing = self.missing(|name| self.node.registry.is_present(name));
+        missing.is_ok_and(|missing| missing.is_empty())
+    }
+
+    /// Refuses a container when a plugin that the operator requires is missing (D14). The default
+    /// validator judges its own list, and the pod's annotation, after the plugins were asked.
+    pub(crate) fn require_connected(&self) -> Result<()> {
+        self.require_sound_configuration()?;
+        let is_present = |name: &str| self.node.registry.is_present(name);
+        let missing = match self.container {
+            Some(_) => self.missing_by_operator(is_present),
+            None => self.missing(is_present),
+        };
+        let missing = missing.map_err(|why| Error::new(why).hint(self.hint()))?;
+        if missing.is_empty() {
+            return Ok(());
+        }
+        let noun = if missing.len() == 1 { "plugin" } else { "plugins" };
+        let verb = if missing.len() == 1 { "is" } else { "are" };
+        let why = format!("the required {noun} {} {verb} not connected", missing.join(", "));
+        Err(Error::new(why).hint(self.hint()))
+    }
+
+    fn hint(&self) -> &'static str {
+        match self.container {
+            Some(_) => "the bundle is unchanged; see: nri-runc nri plugins",
+            None => "the pod was not started; see: nri-runc nri plugins",
+        }
+    }
+
+    /// Refuses while a protecting part of the configuration cannot be read: its protection is not
+    /// in force. Exempt namespaces go on, so that a node can be repaired.
+    fn require_sound_configuration(&self) -> Result<()> {
+        let Some(why) = self.node.config.unreliable() else { return Ok(()) };
+        if self.node.is_bystander() || self.is_exempt {
+            return Ok(());
+        }
+        let hint = match self.container {
+            Some(_) => "the bundle is unchanged; fix this file, then retry",
+            None => "the pod was not started; fix this file, then retry",
+        };
+        Err(Error::new(why).hint(hint))
+    }
+
+    /// Refuses when a required plugin was connected but did not answer, whatever its failure
+    /// policy.
+    pub(crate) fn require_answers(
+        &self,
+        silent: &[Skipped],
+    ) -> std::result::Result<(), PluginFailure> {
+        let fails = |id: &str, text| {
+            Err(PluginFailure { plugin: id.to_owned(), cause: Cause::Timeout, text })
+        };
+        match self.missing(|name| entry(silent, name).is_none()) {
+            Ok(names) => match names.iter().find_map(|name| entry(silent, name)) {
+                Some(Skipped { plugin, reason }) => {
+                    fails(plugin, format!("the required plugin {plugin} {reason}"))
+                }
+                None => Ok(()),
+            },
+            Err(why) => fails("", why),
+        }
+    }
+
+    /// Refuses a container of a pod that a required plugin has missed, although the plugin is back
+    /// (D40). One that is still missing is another rule's.
+    pub(crate) fn require_pod_answered(&self) -> Result<()> {
+        let mut missed = match self.node.records.read().pod(&self.pod.id) {
+            Some(pod) => pod.skipped.clone(),
+            None => return Ok(()),
+        };
+        missed.retain(|skipped| self.node.registry.is_present(&skipped.plugin));
+        self.require_answers(&missed).map_err(|PluginFailure { plugin, text, .. }| {
+            let why = format!("{text}: no container of this pod is created");
+            let hint = "the bundle is unchanged; delete the pod, so that a new one is announced";
+            Error::new(quoted(&why)).hint(hint).by(plugin)
+        })
+    }
+
+    /// The plugins that a container of this pod may need, as long as they have not answered.
+    pub(crate) fn unanswered(&self) -> Vec<Skipped> {
+        self.named().into_iter().map(|name| skipped(name, NOT_ASKED)).collect()
+    }
+
+    /// Those of them that are not connected.
+    pub(crate) fn absent(&self) -> Vec<Skipped> {
+        let names = self.named().into_iter();
+        let absent = names.filter(|name| !self.node.registry.is_present(name));
+        absent.map(|name| skipped(name, WAS_ABSENT)).collect()
+    }
+
+    /// Whether any plugin is required.
+    pub(crate) fn has_any(&self) -> bool {
+        !self.named().is_empty()
+    }
+
+    fn named(&self) -> BTreeSet<String> {
+        if self.node.is_bystander() {
+            return BTreeSet::new();
+        }
+        let mut names = self.node.registry.builtin.plugins_of_pod(&self.pod);
+        if !self.is_exempt {
+            names.extend(self.node.config.required_plugins().map(ToOwned::to_owned));
+        }
+        names
+    }
+
+    /// The required plugins that are not present, by the operator's list, the default validator's
+    /// and the pod's annotation.
+    fn missing(
+        &self,
+        is_present: impl Fn(&str) -> bool,
+    ) -> std::result::Result<Vec<String>, String> {
+        if self.node.is_bystander() {
+            return Ok(Vec::new());
+        }
+        let mut missing = self.missing_by_operator(&is_present)?;
+        if !self.is_validated {
+            return Ok(missing);
+        }
+        let builtin = &self.node.registry.builtin;
+        let more = builtin.absent_plugins(&self.pod, self.container.as_deref(), is_present);
+        for name in more.map_err(|why| quoted(&why))? {
+            if !missing.contains(&name) {
+                missing.push(name);
+            }
+        }
+        Ok(missing)
+    }
+
+    /// The same by the operator's list alone.
+    fn missing_by_operator(
+        &self,
+        is_present: impl Fn(&str) -> bool,
+    ) -> std::result::Result<Vec<String>, String> {
+        if self.node.is_bystander() {
+            return Ok(Vec::new());
+        }
+        let config = &self.node.config;
+        let exemptions = ValidatorExemptions {
+            is_exempt: self.is_exempt,
+            tolerate_missing_plugins_annotation: &config
+                .default_validator
+                .tolerate_missing_plugins_annotation,
+        };
+        let (required, container) = (config.required_plugins(), self.container.as_deref());
+        let missing = missing_required(&self.pod, container, exemptions, required, is_present)?;
+        Ok(missing.into_iter().map(ToOwned::to_owned).collect())
+    }
+}
+
+/// The entry of the plugin `name`, or `NN-name`.
+fn entry<'s>(silent: &'s [Skipped], name: &str) -> Option<&'s Skipped> {
+    let bare = |id: &str| id.split_once('-').is_some_and(|(_, bare)| bare == name);
+    silent.iter().find(|skipped| skipped.plugin == name || bare(&skipped.plugin))
+}
+
+fn skipped(plugin: String, reason: &str) -> Skipped {
+    Skipped { plugin, reason: reason.to_owned() }
+}

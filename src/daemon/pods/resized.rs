@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Pods that kubelet resizes (decision D38): no runtime call shows it, but kubelet writes the limits
+//! of the pod's cgroup. The daemon watches these files, refreshes the pod's resources in its record,
+//! and sends UpdatePodSandbox and PostUpdatePodSandbox. It has happened by then: a plugin's refusal
+//! is reported and undoes nothing.
+//!
+//! Between two writes it costs nothing, however many pods there are. It writes no cgroup.
+
+use std::ffi::OsStr;
+use std::rc::Rc;
+use std::time::Duration;
+
+use futures_util::future::select_all;
+use tracing::debug;
+
+use crate::cgroup::{CgroupFiles, Cgroups, Layout};
+use crate::daemon::node::{Node, messages};
+use crate::daemon::watch::folders::{FolderEvent, WatchedFolder};
+use crate::describe::resized::{PodLimits, V1, V2, resized};
+use crate::engine::{EngineKind, cgroup_of_pod};
+use crate::error::{Error, quoted};
+use crate::plugin::{Event, api};
+use crate::state::{Pod, PodState};
+
+/// How long after a write the files are read: kubelet writes several, one after the other.
+const SETTLE: Duration = Duration::from_millis(100);
+
+/// How many refused resizes of one pod `explain` shows.
+const REFUSALS: usize = 20;
+
+/// The limits of the pod's cgroup now; none where the cgroup is not kubelet's.
+pub(crate) fn limits(node: &Node, engine: EngineKind, pod: &api::PodSandbox) -> PodLimits {
+    cgroups(node, engine, pod).map(|cgroups| read(&cgroups)).unwrap_or_default()
+}
+
+fn cgroups(node: &Node, engine: EngineKind, pod: &api::PodSandbox) -> Option<Cgroups> {
+    if !engine.has_pods() {
+        return None;
+    }
+    let linux = pod.linux.as_ref()?;
+    let path = match (linux.cgroups_path.as_str(), linux.cgroup_parent.as_str()) {
+        ("", "") => return None,
+        // Any name in it has this parent.
+        ("", parent) if parent.starts_with('/') => format!("{parent}/-"),
+        ("", parent) => format!("{parent}:-:-"),
+        (path, _) => path.to_owned(),
+    };
+    let mounts = node.caches.cgroup_mounts(&node.host).ok()?;
+    Cgroups::at(&node.host, &mounts, &cgroup_of_pod(&path, &pod.uid)?)
+}
+
+/// The files of this layout, with their controllers.
+fn files(cgroups: &Cgroups) -> &'static [(&'static str, &'static str)] {
+    match cgroups.layout() {
+        Layout::V1 => &V1,
+        Layout::V2 => &V2,
+    }
+}
+
+fn read(cgroups: &Cgroups) -> PodLimits {
+    let text = |(controller, file): &(&str, &str)| {
+        // A file that is just being replaced may be empty.
+        let text = cgroups.text(controller, file).filter(|text| !text.is_empty())?;
+        Some(((*file).to_owned(), text))
+    };
+    files(cgroups).iter().filter_map(text).collect()
+}
+
+/// Watches the cgroup of a pod that was announced, until the pod is forgotten. What changed since
+/// its limits were recorded is told at once.
+pub(crate) fn follow(node: &Rc<Node>, id: &str) {
+    let Some(pod) = node.records.read().pod(id).cloned() else { return };
+    let Some(engine) = EngineKind::named(&pod.engine) else { return };
+    let Some(cgroups) = cgroups(node, engine, &messages::pod(&pod)) else { return };
+    let mut watched = watch(node, engine, &cgroups);
+    if watched.is_empty() {
+        return;
+    }
+    let ended = node.watches.pod_cgroups.begin(id);
+    let (node, id) = (Rc::clone(node), id.to_owned());
+    tokio::task::spawn_local(async move {
+        loop {
+            // Boxed: it calls plugins, and there may be many pods.
+            Box::pin(tell_if_changed(&node, &id, &cgroups)).await;
+            tokio::select! {
+                is_there = next_write(&mut watched) => if !is_there { break },
+                () = ended.notified() => break,
+            }
+            tokio::time::sleep(SETTLE).await;
+            watched.iter_mut().for_each(WatchedFolder::drain);
+        }
+    });
+}
+
+/// Follows every pod that an earlier daemon recorded, once its plugins are back.
+pub(crate) fn follow_all(node: &Rc<Node>) {
+    let ids: Vec<String> = node.records.read().pods().map(|pod| pod.id.clone()).collect();
+    if ids.is_empty() {
+        return;
+    }
+    let node = Rc::clone(node);
+    tokio::task::spawn_local(async move {
+        node.registry.wait_for_returning().await;
+        for id in ids.iter().filter(|id| !node.watches.pod_cgroups.has(id)) {
+            follow(&node, id);
+        }
+    });
+}
+
+/// The folders of the cgroup, each once; none if the kernel has no watch left.
+fn watch(node: &Node, engine: EngineKind, cgroups: &Cgroups) -> Vec<WatchedFolder> {
+    let mut dirs: Vec<_> =
+        files(cgroups).iter().filter_map(|(controller, _)| cgroups.dir(controller)).collect();
+    dirs.dedup();
+    let mut watched = Vec::new();
+    for dir in dirs {
+        match node.watches.folders.watch_if_there(dir) {
+            Ok(folder) => watched.extend(folder),
+            Err(_no_watch) => {
+                let what = "cannot watch the cgroups of pods (inotify limit reached): plugins do \
+                            not hear of their resizes";
+                node.report.note_missing(engine.name(), what, "");
+            }
+        }
+    }
+    watched
+}
+
+/// Waits for a write to a limit; false once no folder is left.
+async fn next_write(watched: &mut Vec<WatchedFolder>) -> bool {
+    while !watched.is_empty() {
+        let next = watched.iter_mut().map(|folder| Box::pin(folder.next()));
+        let (event, index, others) = select_all(next).await;
+        drop(others);
+        match event {
+            FolderEvent::Came(file) if is_limit(&file) => return true,
+            FolderEvent::Unknown => return true,
+            FolderEvent::Gone => drop(watched.remove(index)),
+            FolderEvent::Came(_) | FolderEvent::Went(_) => {}
+        }
+    }
+    false
+}
+
+fn is_limit(file: &OsStr) -> bool {
+    V1.iter().chain(&V2).any(|(_, limit)| file == *limit)
+}
+
+/// The pod is about to be announced: what changed since it was recorded is no resize.
+pub(crate) fn refresh(node: &Node, id: &str) {
+    let Some(pod) = node.records.read().pod(id).cloned() else { return };
+    let Some(engine) = EngineKind::named(&pod.engine) else { return };
+    let message = messages::pod(&pod);
+    let mut limits = pod.limits.clone();
+    limits.extend(self::limits(node, engine, &message));
+    if limits == pod.limits {
+        return;
+    }
+    // A cgroup that is younger than the record says what the engine said.
+    let known = !pod.limits.is_empty();
+    let resources = resized(&message, &pod.limits, &limits).filter(|_| known);
+    node.note_pod(id, |pod| {
+        if let Some(resources) = resources {
+            pod.message = messages::with_pod_resources(pod, resources);
+        }
+        pod.limits = limits;
+    });
+}
+
+/// UpdatePodSandbox and PostUpdatePodSandbox, if the limits are not those on record. The record
+/// changes first: a daemon that dies meanwhile leaves no resize that is told twice.
+async fn tell_if_changed(node: &Rc<Node>, id: &str, cgroups: &Cgroups) {
+    let lane = node.pod_lane(id);
+    let _turn = lane.turn.lock().await;
+    let Some(pod) = node.records.read().pod(id).cloned() else { return };
+    let mut limits = pod.limits.clone();
+    // A cgroup that is being removed has no values any more.
+    limits.extend(read(cgroups));
+    if pod.state != PodState::Ready || limits == pod.limits {
+        return;
+    }
+    if pod.limits.is_empty() {
+        // The cgroup is younger than the record.
+        return node.note_pod(id, |pod| pod.limits = limits);
+    }
+    let message = messages::pod(&pod);
+    let Some(resources) = resized(&message, &pod.limits, &limits) else { return };
+    debug!("pod {id} was resized: {limits:?}");
+    let overhead = message.linux.pod_overhead.clone().into_option();
+    let Some(mut update) = node.pod_notification(Event::UpdatePodSandbox, id) else { return };
+    update.resources = Some((overhead, Some(resources.clone())));
+    node.note_pod(id, |pod| {
+        pod.message = messages::with_pod_resources(pod, resources);
+        pod.limits = limits;
+    });
+    for failure in node.registry.notify_each(&update).await {
+        note_refusal(node, id, &Error::new(quoted(&failure.text)).by(failure.plugin));
+    }
+    if let Some(done) = node.pod_notification(Event::PostUpdatePodSandbox, id) {
+        node.registry.notify_all(&done).await;
+    }
+}
+
+/// A plugin refused a resize that is in force.
+fn note_refusal(node: &Node, id: &str, error: &Error) {
+    let event = Event::UpdatePodSandbox.name();
+    node.report.note_refusal(event, id, error);
+    node.note_pod(id, |pod: &mut Pod| {
+        pod.refused.push(format!("{event}: {error}; the pod was resized all the same"));
+        let surplus = pod.refused.len().saturating_sub(REFUSALS);
+        pod.refused.drain(..surplus);
+    });
+}

@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What it costs to hear of pods' resizes: nothing between two of them, however many pods there are.
+//! And which pods are not followed. The host's files lie in a private folder; with real cgroups it is
+//! in `tests/resources`.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use test_support::scripted_plugin::WITH_RESIZES;
+use test_support::{BUNDLE, Script, TestHost, wait_until};
+
+use super::succeeds;
+
+/// As many as a node has.
+const PODS: usize = 110;
+
+/// A test host that sees paths below its `host` as the machine's, with this machine's processes.
+fn host() -> TestHost {
+    let mut host = TestHost::new("");
+    std::fs::create_dir(host.path("host")).unwrap();
+    std::os::unix::fs::symlink("/proc", host.path("host/proc")).unwrap();
+    let root = host.path("host").display().to_string();
+    host.configure(&host.path("fake/runc"), &format!("---[debug]\nhost_root = \"{root}\""));
+    host.start_daemon();
+    host
+}
+
+/// Where this machine has the memory controller, and its file that limits a pod.
+fn memory() -> (PathBuf, &'static str) {
+    let text = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let mounts = text.lines().filter_map(|line| line.split_once(" - "));
+    let mounts = mounts.map(|(before, after)| (before.split(' ').nth(4).unwrap(), after));
+    let mut mounts: Vec<(&str, &str)> = mounts.collect();
+    mounts.retain(|(_, after)| after.starts_with("cgroup"));
+    let v1 = mounts.iter().find(|(_, after)| {
+        after.starts_with("cgroup ") && after.split([' ', ',']).any(|word| word == "memory")
+    });
+    match v1 {
+        Some((at, _)) => (PathBuf::from(at), "memory.limit_in_bytes"),
+        None => (PathBuf::from(mounts[0].0), "memory.max"),
+    }
+}
+
+/// The folder that stands for the pod's cgroup.
+fn cgroup(host: &TestHost, parent: &str) -> PathBuf {
+    let at = memory().0;
+    host.path("host").join(at.strip_prefix("/").unwrap()).join(parent.trim_start_matches('/'))
+}
+
+#[expect(clippy::disallowed_methods, reason = "a cgroup file is written in place")]
+fn limit(folder: &Path, value: &str) {
+    std::fs::create_dir_all(folder).unwrap();
+    std::fs::write(folder.join(memory().1), value).unwrap();
+}
+
+/// Makes a pod in this cgroup and starts it.
+fn pod(host: &TestHost, id: &str, parent: &str) {
+    let mut document: Value = serde_json::from_str(BUNDLE).unwrap();
+    document["linux"]["cgroupsPath"] = json!(format!("{parent}/{id}"));
+    document["annotations"] = json!({
+        "io.kubernetes.cri.container-type": "sandbox",
+        "io.kubernetes.cri.sandbox-id": id,
+        "io.kubernetes.cri.sandbox-name": id,
+        "io.kubernetes.cri.sandbox-namespace": "shop",
+        "io.kubernetes.cri.sandbox-uid": format!("uid-of-{id}"),
+    });
+    let folder = format!("io.containerd.runtime.v2.task/k8s.io/{id}");
+    std::fs::create_dir_all(host.path(&folder)).unwrap();
+    host.write(&format!("{folder}/config.json"), &document.to_string());
+    succeeds(&host.create_from(&folder, id));
+    succeeds(&host.verb(&["start", id]));
+}
+
+fn listener(host: &TestHost) -> Arc<Mutex<Vec<String>>> {
+    host.plugin("10", "a", Script { events: Some(WITH_RESIZES), ..Script::default() })
+}
+
+fn count(told: &Arc<Mutex<Vec<String>>>, event: &str) -> usize {
+    let told = told.lock().unwrap();
+    told.iter().filter(|line| line.starts_with(event)).count()
+}
+
+/// How often the daemon's threads have slept and were woken.
+fn wake_ups(host: &TestHost) -> u64 {
+    let tasks = std::fs::read_dir(format!("/proc/{}/task", host.daemon_pid())).unwrap();
+    let of_task = |task: std::fs::DirEntry| {
+        let status = std::fs::read_to_string(task.path().join("status")).unwrap_or_default();
+        let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+        line.and_then(|count| count.trim().parse::<u64>().ok()).unwrap_or(0)
+    };
+    tasks.flatten().map(of_task).sum()
+}
+
+#[test]
+fn many_pods_whose_resizes_are_awaited_cost_no_wake_ups() {
+    let host = host();
+    let told = listener(&host);
+    let parent = |n: usize| format!("/kubepods/burstable/pod{n}");
+    for n in 0..PODS {
+        limit(&cgroup(&host, &parent(n)), "67108864");
+        pod(&host, &format!("p{n}"), &parent(n));
+    }
+    // The runtimes' exits are still being settled.
+    std::thread::sleep(Duration::from_secs(1));
+    let before = wake_ups(&host);
+    std::thread::sleep(Duration::from_secs(3));
+    let idle = wake_ups(&host) - before;
+    // The daemon has a few timers of its own; one look at each pod would be more.
+    assert!(idle < 40, "{idle} wake-ups in three seconds");
+    let before = wake_ups(&host);
+    limit(&cgroup(&host, &parent(7)), "134217728");
+    wait_until("it is told", || count(&told, "PostUpdatePodSandbox p7") == 1);
+    let woken = wake_ups(&host) - before;
+    assert!(woken < 60, "{woken} wake-ups for one resize");
+    assert_eq!(count(&told, "UpdatePodSandbox"), 1);
+}
+
+#[test]
+fn a_cgroup_that_several_pods_share_or_that_goes_is_no_pods_resize() {
+    let host = host();
+    let told = listener(&host);
+    limit(&cgroup(&host, "/k8s.io"), "67108864");
+    pod(&host, "p1", "/k8s.io");
+    limit(&cgroup(&host, "/kubepods/pod2"), "67108864");
+    pod(&host, "p2", "/kubepods/pod2");
+    limit(&cgroup(&host, "/k8s.io"), "1000");
+    std::fs::remove_dir_all(cgroup(&host, "/kubepods/pod2")).unwrap();
+    // It is there again, and is another one.
+    limit(&cgroup(&host, "/kubepods/pod2"), "1000");
+    // A cgroup that did not exist before its pod is known from then on.
+    pod(&host, "p3", "/kubepods/pod3");
+    std::thread::sleep(Duration::from_millis(600));
+    assert_eq!(count(&told, "UpdatePodSandbox"), 0);
+    for id in ["p1", "p2", "p3"] {
+        succeeds(&host.verb(&["delete", "--force", id]));
+    }
+    wait_until("the pods are gone", || host.admin(&["pods"]) == json!([]));
+    assert_eq!(count(&told, "RemovePodSandbox"), 3);
+}

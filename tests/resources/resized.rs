@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Pods that kubelet resizes: the limits of a pod's cgroup are written, on v1 and on v2, and plugins
+//! hear of it once, with the values that are in force. The cgroups are this machine's.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+
+use protobuf::MessageDyn;
+use serde_json::{Value, json};
+use test_support::scripted_plugin::WITH_RESIZES;
+
+use super::{Place, Script, anywhere, skip, succeeds, wait_until};
+
+/// A guest without KVM is slow: nobody is late there.
+const PATIENT: &str = "---plugin_request_timeout = \"20s\"";
+
+const UID: &str = "11111111-2222-4333-8444-555555555555";
+
+/// A pod as containerd's CRI plugin makes it, in a cgroup that its kubelet made.
+struct ResizedPod {
+    place: Place,
+    is_v2: bool,
+}
+
+pub(super) type Heard = Arc<Mutex<Vec<(String, Value)>>>;
+
+impl ResizedPod {
+    /// Makes the cgroup with its first limits, as kubelet does before it asks for a sandbox.
+    fn new() -> Option<Self> {
+        let is_v2 = std::path::Path::new("/sys/fs/cgroup/cgroup.controllers").exists();
+        if !is_v2 && !std::path::Path::new("/sys/fs/cgroup/memory/cgroup.procs").exists() {
+            skip::machine_lacks("this host has no cgroups with a memory controller");
+            return None;
+        }
+        if is_v2 {
+            test_support::tools::find_in_guest(&["busybox", "runc"])?;
+        }
+        let pod = Self { place: anywhere("runc", PATIENT)?, is_v2 };
+        for folder in pod.folders() {
+            std::fs::create_dir_all(&folder).unwrap();
+            if is_v2 {
+                let above: Vec<_> = folder.ancestors().skip(1).take(2).collect();
+                for above in above.into_iter().rev() {
+                    write(above.join("cgroup.subtree_control"), "+cpu +memory");
+                }
+            }
+        }
+        pod.limit(&[("quota", "50000"), ("shares", "512"), ("memory", "67108864")]);
+        Some(pod)
+    }
+
+    fn cgroup(&self) -> String {
+        self.place.real.cgroup(&format!("pod{UID}"))
+    }
+
+    fn folders(&self) -> Vec<PathBuf> {
+        let controllers: &[&str] = if self.is_v2 { &[""] } else { &["cpu", "memory"] };
+        let folder = |name: &&str| PathBuf::from(format!("/sys/fs/cgroup/{name}{}", self.cgroup()));
+        controllers.iter().map(folder).collect()
+    }
+
+    /// Writes limits as kubelet would, one file after the other.
+    fn limit(&self, limits: &[(&str, &str)]) {
+        for (what, value) in limits {
+            let (controller, file, text) = match (self.is_v2, *what) {
+                (true, "quota") => ("", "cpu.max", format!("{value} 100000")),
+                (true, "shares") => {
+                    let weight = 1 + (value.parse::<u64>().unwrap() - 2) * 9999 / 262_142;
+                    ("", "cpu.weight", weight.to_string())
+                }
+                (true, _) => ("", "memory.max", (*value).to_owned()),
+                (false, "quota") => ("cpu", "cpu.cfs_quota_us", value.replace("max", "-1")),
+                (false, "shares") => ("cpu", "cpu.shares", (*value).to_owned()),
+                (false, _) => ("memory", "memory.limit_in_bytes", value.replace("max", "-1")),
+            };
+            let folder = PathBuf::from(format!("/sys/fs/cgroup/{controller}{}", self.cgroup()));
+            write(folder.join(file), &text);
+        }
+    }
+
+    /// The shares that are told for a weight, on v2; kubelet reads them back in the same way.
+    fn shares(&self, asked: u64) -> u64 {
+        let weight = 1 + (asked - 2) * 9999 / 262_142;
+        if self.is_v2 { (weight - 1) * 262_142 / 9999 + 2 } else { asked }
+    }
+
+    fn run(&self) {
+        let mut document = self.place.real.document("p1", &["sleep", "1000"]);
+        document["linux"]["cgroupsPath"] = json!(format!("{}/p1", self.cgroup()));
+        document["annotations"] = sandbox("p1", UID);
+        let folder = "io.containerd.runtime.v2.task/k8s.io/p1";
+        std::fs::create_dir_all(self.place.host.path(folder)).unwrap();
+        self.place.host.write(&format!("{folder}/config.json"), &document.to_string());
+        succeeds(&self.place.host.create_from(folder, "p1"));
+        succeeds(&self.place.host.verb(&["start", "p1"]));
+    }
+
+    fn plugin(&self, name: &str) -> Heard {
+        listen(&self.place, name)
+    }
+}
+
+/// What containerd's CRI plugin says of a sandbox in its document.
+pub(super) fn sandbox(id: &str, uid: &str) -> Value {
+    json!({
+        "io.kubernetes.cri.container-type": "sandbox",
+        "io.kubernetes.cri.sandbox-id": id,
+        "io.kubernetes.cri.sandbox-name": "web",
+        "io.kubernetes.cri.sandbox-namespace": "shop",
+        "io.kubernetes.cri.sandbox-uid": uid,
+    })
+}
+
+/// Connects a plugin that writes down every request.
+pub(super) fn listen(place: &Place, name: &str) -> Heard {
+    let heard = Heard::default();
+    let ear = Arc::clone(&heard);
+    let hears = move |event: &str, request: &dyn MessageDyn| {
+        let text = protobuf_json_mapping::print_to_string(request).unwrap();
+        ear.lock().unwrap().push((event.to_owned(), serde_json::from_str(&text).unwrap()));
+    };
+    let script =
+        Script { events: Some(WITH_RESIZES), hears: Some(Arc::new(hears)), ..Script::default() };
+    let _names_only = place.host.plugin("10", name, script);
+    heard
+}
+
+#[expect(clippy::disallowed_methods, reason = "a cgroup file is written in place")]
+fn write(path: PathBuf, text: &str) {
+    std::fs::write(&path, text).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+}
+
+/// The requests of this event.
+pub(super) fn all(heard: &Heard, event: &str) -> Vec<Value> {
+    let heard = heard.lock().unwrap();
+    heard.iter().filter(|(name, _)| name == event).map(|(_, request)| request.clone()).collect()
+}
+
+/// Long enough for a write that must not be told.
+fn a_while() {
+    std::thread::sleep(std::time::Duration::from_millis(600));
+}
+
+#[test]
+fn a_pod_that_kubelet_resizes_is_told_once_with_what_is_in_force() {
+    let Some(pod) = ResizedPod::new() else { return };
+    let heard = pod.plugin("a");
+    pod.run();
+    let same = [("quota", "50000"), ("shares", "512"), ("memory", "67108864")];
+    pod.limit(&same);
+    a_while();
+    assert_eq!(all(&heard, "UpdatePodSandbox").len(), 0, "nothing changed");
+    pod.limit(&[("memory", "134217728"), ("quota", "150000"), ("shares", "2048")]);
+    wait_until("it is told", || all(&heard, "PostUpdatePodSandbox").len() == 1);
+    let updates = all(&heard, "UpdatePodSandbox");
+    assert_eq!(updates.len(), 1, "files that are written together are one resize");
+    let told = &updates[0]["linuxResources"];
+    assert_eq!(told["memory"]["limit"]["value"], "134217728", "{told}");
+    assert_eq!(told["cpu"]["quota"]["value"], "150000", "{told}");
+    assert_eq!(told["cpu"]["period"]["value"], "100000", "{told}");
+    assert_eq!(told["cpu"]["shares"]["value"], pod.shares(2048).to_string(), "{told}");
+    let known = &updates[0]["pod"]["linux"]["podResources"];
+    assert_eq!(known["memory"]["limit"]["value"], "67108864", "as plugins knew it: {known}");
+    let after = all(&heard, "PostUpdatePodSandbox");
+    assert_eq!(after[0]["pod"]["linux"]["podResources"], *told);
+    // A limit that is taken away is absent, and the rest stays.
+    pod.limit(&[("quota", "max")]);
+    wait_until("it is told", || all(&heard, "PostUpdatePodSandbox").len() == 2);
+    let told = all(&heard, "UpdatePodSandbox")[1]["linuxResources"].clone();
+    assert!(told["cpu"]["quota"].is_null(), "{told}");
+    assert_eq!(told["memory"]["limit"]["value"], "134217728", "{told}");
+    succeeds(&pod.place.host.verb(&["kill", "p1", "KILL"]));
+    wait_until("it is deleted", || pod.place.host.verb(&["delete", "p1"]).status.success());
+    wait_until("it is gone", || pod.place.host.admin(&["pods"]) == json!([]));
+    assert_eq!(all(&heard, "RemovePodSandbox").len(), 1);
+}
+
+#[test]
+fn a_resize_while_no_daemon_runs_is_told_by_the_next_one_and_once() {
+    let Some(mut pod) = ResizedPod::new() else { return };
+    let _heard = pod.plugin("a");
+    pod.run();
+    pod.place.host.kill_daemon();
+    pod.limit(&[("memory", "134217728")]);
+    pod.place.host.start_daemon();
+    let heard = pod.plugin("a");
+    wait_until("it is told", || all(&heard, "PostUpdatePodSandbox").len() == 1);
+    let told = all(&heard, "UpdatePodSandbox")[0]["linuxResources"].clone();
+    assert_eq!(told["memory"]["limit"]["value"], "134217728", "{told}");
+    // The next daemon knows that it was told, and still follows the pod.
+    pod.place.host.kill_daemon();
+    pod.place.host.start_daemon();
+    let heard = pod.plugin("a");
+    a_while();
+    assert_eq!(all(&heard, "UpdatePodSandbox").len(), 0);
+    pod.limit(&[("shares", "1024")]);
+    wait_until("it is told", || all(&heard, "PostUpdatePodSandbox").len() == 1);
+}
+
+#[test]
+fn a_resize_that_a_plugin_refuses_is_in_force_and_reported() {
+    let Some(pod) = ResizedPod::new() else { return };
+    let script = Script {
+        events: Some(WITH_RESIZES),
+        refuses: Some("not that much"),
+        at: Some("UpdatePodSandbox".to_owned()),
+        ..Script::default()
+    };
+    let refusing = pod.place.host.plugin("10", "refusing", script);
+    let heard = pod.plugin("other");
+    pod.run();
+    pod.limit(&[("memory", "134217728")]);
+    wait_until("the others are told", || all(&heard, "PostUpdatePodSandbox").len() == 1);
+    let refusing = refusing.lock().unwrap().join("\n");
+    assert!(refusing.ends_with("UpdatePodSandbox web\nPostUpdatePodSandbox web"), "{refusing}");
+    let status = pod.place.host.admin(&["status"])["failures"].to_string();
+    assert!(status.contains("UpdatePodSandbox p1") && status.contains("not that much"), "{status}");
+    let explained = pod.place.host.admin(&["explain", "p1"]);
+    let refused = explained["refused"].to_string();
+    assert!(refused.contains("10-refusing refused: not that much"), "{explained}");
+    assert!(refused.contains("the pod was resized all the same"), "{explained}");
+    assert_eq!(explained["state"], "ready", "{explained}");
+}
+
+#[test]
+fn each_of_several_resizes_is_told_with_its_own_values() {
+    let Some(pod) = ResizedPod::new() else { return };
+    let heard = pod.plugin("a");
+    pod.run();
+    for memory in ["134217728", "100663296", "83886080"] {
+        pod.limit(&[("memory", memory)]);
+        let is_it = |update: &Value| update["linuxResources"]["memory"]["limit"]["value"] == memory;
+        wait_until("it is told", || all(&heard, "UpdatePodSandbox").last().is_some_and(is_it));
+    }
+    assert_eq!(all(&heard, "UpdatePodSandbox").len(), 3);
+}

@@ -42,6 +42,8 @@ pub(crate) mod link;
 pub(crate) mod log;
 /// What `exec` and `kill` need to know about a container without asking the daemon.
 pub(crate) mod mark;
+/// What the daemon counts, and its form for Prometheus.
+pub(crate) mod metrics;
 /// What only the static build has, for its speed.
 #[cfg(all(target_arch = "x86_64", any(test, target_env = "musl")))]
 mod musl;

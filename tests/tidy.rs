@@ -64,8 +64,8 @@ const ROOMS: &[(&str, &str)] = &[
     ("config", ""),
     (
         "daemon",
-        "adaptation argv cgroup chain config describe engine link mark plugin resolve runtime \
-         sources spec state",
+        "adaptation argv cgroup chain config describe engine link mark metrics plugin resolve \
+         runtime sources spec state",
     ),
     ("describe", "engine plugin spec"),
     ("dry", "adaptation chain config describe engine plugin resolve runtime sources spec"),
@@ -73,6 +73,7 @@ const ROOMS: &[(&str, &str)] = &[
     ("formats", ""),
     ("link", ""),
     ("mark", ""),
+    ("metrics", "plugin"),
     ("plugin", "config formats"),
     ("resolve", "config plugin runtime spec"),
     ("runtime", "config"),

@@ -55,6 +55,8 @@ enum AdminVerb {
     },
     /// Show daemon status and recent failures.
     Status,
+    /// Print metrics in Prometheus' text format (OpenMetrics).
+    Metrics,
     /// List plugins.
     Plugins {
         #[command(flatten)]
@@ -176,6 +178,9 @@ fn carry_out(arguments: &Arguments) -> Result<u8> {
         AdminVerb::Status => {
             tell(arguments, &ask(config, &json!({"verb": "status"}))?, show::status)
         }
+        AdminVerb::Metrics => {
+            tell(arguments, &ask(config, &json!({"verb": "metrics"}))?, show::metrics)
+        }
         AdminVerb::Plugins { table } => plugins(arguments, table, config),
         AdminVerb::Pods { table } => pods(arguments, table, config),
         AdminVerb::Explain { .. } => explain(arguments, config),
@@ -208,6 +213,7 @@ fn refuse_missing_file(arguments: &Arguments, loaded: &Loaded) -> Result<()> {
     let goes_on = match &arguments.verb {
         AdminVerb::Daemon { .. } | AdminVerb::Hook { .. } | AdminVerb::Check => true,
         AdminVerb::Status
+        | AdminVerb::Metrics
         | AdminVerb::Plugins { .. }
         | AdminVerb::Pods { .. }
         | AdminVerb::Explain { .. }
@@ -241,6 +247,7 @@ fn needs_root(verb: &AdminVerb, config: &Config) -> Result<()> {
         AdminVerb::Uninstall(uninstall) => uninstall.is_elsewhere(),
         AdminVerb::Daemon { .. }
         | AdminVerb::Status
+        | AdminVerb::Metrics
         | AdminVerb::Plugins { .. }
         | AdminVerb::Pods { .. }
         | AdminVerb::Explain { .. }

@@ -8,6 +8,11 @@ use serde_json::Value;
 
 use crate::text::{age, printable, short_id, span};
 
+/// The metrics as the daemon wrote them.
+pub(super) fn metrics(document: &Value) -> String {
+    document["text"].as_str().unwrap_or_default().to_owned()
+}
+
 /// Stands for the value of an environment variable (decision D27).
 pub(super) const REDACTED: &str = "(hidden; --show-env shows it)";
 

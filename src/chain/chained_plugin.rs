@@ -252,7 +252,7 @@ impl ChainedPlugin {
             Some(outcome) => self.judge(event, outcome),
             None => {
                 let why = "has stopped answering and is not waited for";
-                self.note_unanswered(Cause::Timeout, format!("{why} at {}", event.name()))
+                self.note_unanswered(event, Cause::Timeout, format!("{why} at {}", event.name()))
             }
         }
     }
@@ -287,14 +287,18 @@ impl ChainedPlugin {
             Outcome::TimedOut => {
                 self.requests.set(self.requests.get() + 1);
                 self.strike(name);
-                self.note_unanswered(Cause::Timeout, format!("did not answer {name} in time"))
+                let why = format!("did not answer {name} in time");
+                self.note_unanswered(event, Cause::Timeout, why)
             }
             Outcome::Gone(why) => {
                 let why = format!("went away during {name} ({})", quoted(&why));
-                self.note_unanswered(Cause::Gone, why)
+                self.note_unanswered(event, Cause::Gone, why)
             }
-            Outcome::NotConnected => PluginReply::Skipped(format!("had gone before {name}")),
-            Outcome::Busy(why) => self.note_unanswered(Cause::Timeout, why),
+            Outcome::NotConnected => {
+                self.plugin.record_skip(name, "disconnected");
+                PluginReply::Skipped(format!("had gone before {name}"))
+            }
+            Outcome::Busy(why) => self.note_unanswered(event, Cause::Timeout, why),
         }
     }
 
@@ -313,7 +317,7 @@ impl ChainedPlugin {
     }
 
     /// A missing reply refuses the request or skips the plugin, by policy.
-    fn note_unanswered<T>(&self, cause: Cause, why: String) -> PluginReply<T> {
+    fn note_unanswered<T>(&self, event: Event, cause: Cause, why: String) -> PluginReply<T> {
         let id = self.id();
         self.note_failure(&why);
         if self.policy.on_failure == OnFailure::Refuse {
@@ -324,6 +328,7 @@ impl ChainedPlugin {
             });
         }
         warn!("{id} {why}; it was skipped");
+        self.plugin.record_skip(event.name(), cause.name());
         PluginReply::Skipped(why)
     }
 }

@@ -8,7 +8,9 @@ use toml_edit::Value;
 
 use super::duration::parse as parse_duration;
 use super::fields::check_field;
-use super::settings::{ANY_PLUGIN, Config, DaemonPolicy, Evict, OnFailure, PluginSection};
+use super::settings::{
+    ANY_PLUGIN, Config, DaemonPolicy, Evict, MetricsListener, OnFailure, PluginSection,
+};
 use super::spelling::nearest;
 
 /// What is wrong with a value.
@@ -121,6 +123,17 @@ fn read_one_of(value: &Value, names: &[&str]) -> Result<String, Mistake> {
     found.ok_or_else(|| format!("must be one of: {}", names.join(", ")).into())
 }
 
+fn read_listener(value: &Value) -> Result<Option<MetricsListener>, Mistake> {
+    let text = read_string(value)?;
+    let listener = match text.strip_prefix("unix:") {
+        Some(path) if path.starts_with('/') => Some(MetricsListener::Unix(PathBuf::from(path))),
+        Some(_) => None,
+        None if text.is_empty() => return Ok(None),
+        None => text.parse().ok().map(MetricsListener::Tcp),
+    };
+    listener.map(Some).ok_or_else(|| "expected \"unix:/PATH\" or \"ADDRESS:PORT\"".into())
+}
+
 /// `required` needs a plugin name: a plugin without a name cannot be missing.
 fn read_required(name: &str, value: &Value) -> Result<Option<bool>, Mistake> {
     match read_bool(value)? {
@@ -208,6 +221,7 @@ keys! {
     "eviction.grace" = "\"10s\"", "Time between that signal and SIGKILL.", |c, _, v| c.eviction_grace = read_duration(v)?;
     "eviction.per_minute" = "10", "Maximum number of evictions per minute, for all plugins together; further ones are refused. 0 = none.", |c, _, v| c.eviction_per_minute = read_number(v)?;
     "eviction.sandboxes" = "false", "Allow evicting the infrastructure container of a pod.", |c, _, v| c.eviction_sandboxes = read_bool(v)?;
+    "metrics.listen" = "\"\"", "Where the daemon serves `/metrics` (OpenMetrics, for Prometheus), `/healthz` and `/readyz` over HTTP: `unix:/PATH` (a socket for root) or `ADDRESS:PORT`. There is no authentication: whoever can connect can read plugin names and counts. Empty = nowhere; `nri-runc nri metrics` prints them without it.", |c, _, v| c.metrics_listen = read_listener(v)?;
     "log.target" = "\"auto\"", "`auto`, `journal`, `syslog`, `file` (RUN_DIR/daemon.log, size-limited) or `stderr`.", |c, _, v| c.log_target = read_one_of(v, &["auto", "journal", "syslog", "file", "stderr"])?;
     "log.level" = "\"info\"", "`error`, `warn`, `info`, `debug` or `trace`.", |c, _, v| c.log_level = read_one_of(v, &["error", "warn", "info", "debug", "trace"])?;
     "log.format" = "\"text\"", "`text` or `json`.", |c, _, v| c.log_format = read_one_of(v, &["text", "json"])?;
@@ -263,6 +277,23 @@ mod tests {
         apply(&mut config, "f", "nri.socket_path = \"x\"", &mut problems);
         assert_eq!(config, Config::default());
         assert!(problems[0].text.contains("absolute"), "{problems:?}");
+    }
+
+    #[test]
+    fn metrics_are_served_at_an_address_or_a_socket_and_nowhere_else() {
+        let listener = |text: &str| {
+            let (mut config, mut problems) = (Config::default(), Vec::<Problem>::new());
+            apply(&mut config, "f", &format!("metrics.listen = \"{text}\""), &mut problems);
+            (config.metrics_listen, problems.len())
+        };
+        let tcp = "127.0.0.1:9100".parse().unwrap();
+        assert_eq!(listener("127.0.0.1:9100"), (Some(MetricsListener::Tcp(tcp)), 0));
+        let socket = MetricsListener::Unix("/run/m.sock".into());
+        assert_eq!(listener("unix:/run/m.sock"), (Some(socket), 0));
+        assert_eq!(listener(""), (None, 0));
+        for wrong in ["unix:m.sock", "9100", "localhost:9100", "http://127.0.0.1:9100", "unix:"] {
+            assert_eq!(listener(wrong), (None, 1), "{wrong}");
+        }
     }
 
     #[test]

@@ -24,7 +24,7 @@ pub use keys::markdown;
 pub use plugins::PluginSettings;
 pub(crate) use protection::Protection;
 pub use settings::OnFailure;
-pub(crate) use settings::{Config, DaemonPolicy, Evict, Problem, Validator};
+pub(crate) use settings::{Config, DaemonPolicy, Evict, MetricsListener, Problem, Validator};
 
 /// The main configuration file.
 pub(crate) const DEFAULT_FILE: &str = "/etc/nri-runc/config.toml";

@@ -3,6 +3,7 @@
 //! `keys.rs` fills them and says what each means. Nothing here reads a file.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -41,6 +42,15 @@ pub enum Evict {
     OwnNamespace,
 }
 
+/// Where the daemon serves metrics.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum MetricsListener {
+    /// An address and port.
+    Tcp(SocketAddr),
+    /// A socket that root alone can connect to.
+    Unix(PathBuf),
+}
+
 /// Every setting, with defaults filled in. The meaning of each is in the table of keys.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
@@ -75,6 +85,7 @@ pub struct Config {
     pub eviction_grace: Duration,
     pub eviction_per_minute: u32,
     pub eviction_sandboxes: bool,
+    pub metrics_listen: Option<MetricsListener>,
     pub log_target: String,
     pub log_level: String,
     pub log_format: String,
@@ -149,6 +160,7 @@ impl Default for Config {
             eviction_grace: Duration::from_secs(10),
             eviction_per_minute: 10,
             eviction_sandboxes: false,
+            metrics_listen: None,
             log_target: "auto".to_owned(),
             log_level: "info".to_owned(),
             log_format: "text".to_owned(),

@@ -43,6 +43,7 @@ use process::{detach, reload, signals, sockets, subreaper};
 use recovery::{bypassed, catch_up, rediscover};
 use run_dir::RunDir;
 use server::drain::Drain;
+use server::http;
 
 pub(crate) use registry::NRI_VERSION;
 
@@ -132,6 +133,7 @@ async fn serve(
         crio_added::look_out(&node);
     }
     run_dir.open(wrappers)?;
+    http::serve_metrics(&node);
     announce(start);
     info!("nri-runc {} is ready", env!("CARGO_PKG_VERSION"));
     tokio::select! {

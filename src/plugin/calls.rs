@@ -36,6 +36,7 @@ impl Plugin {
                 Outcome::Answered(mut answer) if !more => {
                     self.is_ready.store(true, Ordering::Release);
                     add_unknown(answer.special_fields.mut_unknown_fields(), &earlier);
+                    self.record_wishes("Synchronize", answer.update.len(), 0);
                     return Outcome::Answered(answer);
                 }
                 Outcome::Answered(answer) => {
@@ -57,7 +58,12 @@ impl Plugin {
         &self,
         request: &api::CreateContainerRequest,
     ) -> Outcome<api::CreateContainerResponse> {
-        self.call(request).await
+        let outcome = self.call(request).await;
+        if let Outcome::Answered(answer) = &outcome {
+            let (updates, evictions) = (answer.update.len(), answer.evict.len());
+            self.record_wishes(Event::CreateContainer.name(), updates, evictions);
+        }
+        outcome
     }
 
     /// StopContainer.
@@ -65,7 +71,11 @@ impl Plugin {
         &self,
         request: &api::StopContainerRequest,
     ) -> Outcome<api::StopContainerResponse> {
-        self.call(request).await
+        let outcome = self.call(request).await;
+        if let Outcome::Answered(answer) = &outcome {
+            self.record_wishes(Event::StopContainer.name(), answer.update.len(), 0);
+        }
+        outcome
     }
 
     /// UpdateContainer.
@@ -73,7 +83,12 @@ impl Plugin {
         &self,
         request: &api::UpdateContainerRequest,
     ) -> Outcome<api::UpdateContainerResponse> {
-        self.call(request).await
+        let outcome = self.call(request).await;
+        if let Outcome::Answered(answer) = &outcome {
+            let (updates, evictions) = (answer.update.len(), answer.evict.len());
+            self.record_wishes(Event::UpdateContainer.name(), updates, evictions);
+        }
+        outcome
     }
 
     /// ValidateContainerAdjustment. A plugin that asked for no event by name and does not know
@@ -96,6 +111,12 @@ impl Plugin {
             return Outcome::Answered(());
         }
         outcome.map(|_| ())
+    }
+
+    fn record_wishes(&self, operation: &'static str, updates: usize, evictions: usize) {
+        if let Some(meter) = &self.meter {
+            meter.record_wishes(&self.id(), operation, updates, evictions);
+        }
     }
 
     /// Whether the plugin does not implement an event that it did not subscribe to by name; such an

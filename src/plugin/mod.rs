@@ -15,12 +15,14 @@ pub(crate) mod identity;
 /// Messages as JSON.
 pub(crate) mod json;
 mod launch;
+mod meter;
 pub(crate) mod mux;
 mod notify;
 pub(crate) mod outcome;
 mod outgoing;
 mod policy;
 mod process;
+mod send;
 pub(crate) mod session;
 pub(crate) mod snapshot;
 /// The socket that plugins connect to.
@@ -33,6 +35,7 @@ pub(crate) use discover::{PluginFile, Unusable, discover};
 pub use event::{ALL_EVENTS, Event};
 pub(crate) use identity::PluginIdentity;
 pub(crate) use launch::Launched;
+pub use meter::{CallMeter, CallSample};
 pub(crate) use outcome::Outcome;
 pub(crate) use policy::Policy;
 pub(crate) use process::ProcessLog;

@@ -41,7 +41,7 @@ impl Plugin {
             ..api::StateChangeEvent::default()
         };
         let rank = if event == Event::RunPodSandbox { Rank::NewPod } else { Rank::UnderWay };
-        self.call_at(rank, &request).await.map(|_| ())
+        self.call_at(rank, event.name(), &request).await.map(|_| ())
     }
 
     async fn notify_by_name(

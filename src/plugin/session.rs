@@ -19,14 +19,13 @@ use ttrpc::r#async::{Server, TtrpcContext};
 
 use crate::config::PluginSettings;
 
-use super::caller::{PluginCaller, PluginRequest, Unanswered};
+use super::caller::PluginCaller;
 use super::child::PluginProcess;
 use super::event::ALL_BITS;
 use super::identity::PluginIdentity;
 use super::mux::{self, Connection, Trunk};
-use super::outcome::from_status;
-use super::turns::{self, Rank, Turns};
-use super::{Event, Outcome, Policy, api};
+use super::turns::Turns;
+use super::{CallMeter, Event, Outcome, Policy, api};
 
 /// How long a plugin may take to answer Shutdown.
 const SHUTDOWN_WAIT: Duration = Duration::from_millis(500);
@@ -143,10 +142,11 @@ pub struct Plugin {
     takes_all: bool,
     declared: Option<api::FailurePolicy>,
     pid: Option<i32>,
-    timeout: Duration,
-    trunk: Trunk,
-    caller: PluginCaller,
-    turns: Turns,
+    pub(super) timeout: Duration,
+    pub(super) trunk: Trunk,
+    pub(super) caller: PluginCaller,
+    pub(super) turns: Turns,
+    pub(super) meter: Option<Arc<dyn CallMeter>>,
     pub(super) is_ready: Arc<AtomicBool>,
     pub(super) speaks_state_change: AtomicBool,
     /// Serves the plugin's calls as long as it lives.
@@ -236,6 +236,7 @@ async fn register_and_configure(
         trunk: trunk.clone(),
         caller,
         turns: Turns::new(1),
+        meter: None,
         is_ready,
         speaks_state_change,
         _server: server,
@@ -353,6 +354,11 @@ impl Plugin {
         self.weigh();
     }
 
+    /// Counts its requests from here on.
+    pub fn count_calls(&mut self, meter: Arc<dyn CallMeter>) {
+        self.meter = Some(meter);
+    }
+
     fn weigh(&self) {
         let hears = |event| self.is_subscribed(event);
         self.turns.weigh(hears(Event::CreateContainer), hears(Event::PostCreateContainer));
@@ -386,73 +392,5 @@ impl Plugin {
         let answer = self.caller.call(&request, wait);
         let _answered_or_not = tokio::time::timeout(wait, answer).await;
         self.disconnect("it was shut down");
-    }
-
-    /// Sends a request once it is its turn, bounded by the plugin's time-out.
-    pub(super) async fn call<R: PluginRequest>(&self, request: &R) -> Outcome<R::Answer> {
-        self.call_at(request.rank(), request).await
-    }
-
-    /// The same for a request whose type alone does not decide its rank.
-    pub(super) async fn call_at<R: PluginRequest>(
-        &self,
-        rank: Rank,
-        request: &R,
-    ) -> Outcome<R::Answer> {
-        let _turn = match self.turn(rank, request).await {
-            Ok(turn) => turn,
-            Err(busy) => return Outcome::Busy(busy.to_string()),
-        };
-        if self.is_gone() {
-            return Outcome::NotConnected;
-        }
-        let answer = self.caller.call(request, self.timeout);
-        let begun = tokio::time::Instant::now();
-        let answered = tokio::select! {
-            answered = tokio::time::timeout(self.timeout, answer) => answered,
-            reason = self.trunk.closed() => return Outcome::Gone(reason),
-        };
-        match answered {
-            Err(_) => Outcome::TimedOut,
-            Ok(Ok(answer)) => Outcome::Answered(answer),
-            Ok(Err(Unanswered::TooLarge(size))) => {
-                Outcome::Refused(format!("the request has {size} bytes, too many for the protocol"))
-            }
-            // The plugin knows the deadline too, and may notice first that it is over.
-            Ok(Err(Unanswered::Status(status)))
-                if status.code() != Code::DEADLINE_EXCEEDED || begun.elapsed() < self.timeout =>
-            {
-                from_status(&status)
-            }
-            Ok(Err(_)) if begun.elapsed() >= self.timeout => Outcome::TimedOut,
-            Ok(Err(error)) => match (self.trunk.closed_because(), error) {
-                (Some(reason), _) => Outcome::Gone(reason),
-                // An answer that cannot be read fails the request, and the plugin stays.
-                (None, Unanswered::Unreadable(why)) => {
-                    Outcome::Refused(format!("its answer cannot be read: {why}"))
-                }
-                (None, Unanswered::Status(_) | Unanswered::TooLarge(_)) => Outcome::TimedOut,
-            },
-        }
-    }
-}
-
-impl Plugin {
-    /// Waits for a turn. Events that have happened are sent however late; a creation is refused a turn
-    /// that comes after its caller has given up.
-    async fn turn<R: PluginRequest>(
-        &self,
-        rank: Rank,
-        request: &R,
-    ) -> Result<turns::Turn, turns::Busy> {
-        let subject = request.subject();
-        if rank == Rank::UnderWay {
-            return self.turns.acquire(rank, subject, None).await;
-        }
-        if let Some(busy) = turns::was_too_busy(&self.id()) {
-            return Err(busy);
-        }
-        let turn = self.turns.acquire(rank, subject, turns::caller_deadline()).await;
-        turn.inspect_err(|busy| turns::note_too_busy(self.id(), *busy))
     }
 }

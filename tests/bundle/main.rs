@@ -23,6 +23,7 @@ mod kept;
 mod lasting;
 mod launched;
 mod lifecycle;
+mod metrics;
 mod odd;
 mod policies;
 mod recorded;

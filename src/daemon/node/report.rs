@@ -10,6 +10,7 @@ use tracing::{error, warn};
 
 use crate::clock::now;
 use crate::error::{Error, quoted};
+use crate::metrics::Metrics;
 
 /// How many failures `status` shows.
 const FAILURES: usize = 20;
@@ -59,6 +60,8 @@ pub(crate) struct Contradiction {
 pub(crate) struct Report {
     /// When this daemon was started.
     pub(crate) started: Instant,
+    /// Everything that is counted for Prometheus.
+    pub(crate) metrics: Metrics,
     /// Requests by verb.
     pub(crate) requests: RefCell<BTreeMap<&'static str, u64>>,
     pub(crate) failures: RefCell<VecDeque<FailureNote>>,
@@ -72,6 +75,7 @@ impl Default for Report {
     fn default() -> Self {
         Self {
             started: Instant::now(),
+            metrics: Metrics::default(),
             requests: RefCell::default(),
             failures: RefCell::default(),
             missing: RefCell::default(),
@@ -95,6 +99,7 @@ impl Report {
     /// Keeps a refused call. The same refusal of another container is counted, not listed again: a
     /// kubelet retries for ever, each time under a new ID.
     pub(crate) fn note_refusal(&self, verb: &str, id: &str, error: &Error) {
+        self.metrics.plugins().count_refusal(error.plugin(), verb);
         let why = error.why();
         let kind = format!("{verb}: {why}");
         let what = format!("{verb} {id}: {why}");
@@ -104,6 +109,7 @@ impl Report {
 
     /// Keeps a failure for `status`, without a log line. Failures of one kind are one entry.
     pub(crate) fn count_failure(&self, what: &str, kind: &str, plugin: &str, at: i64) {
+        self.metrics.count_failure();
         let mut failures = self.failures.borrow_mut();
         let same = failures.iter().position(|note| note.kind == kind && note.plugin == plugin);
         let earlier = same.and_then(|index| failures.remove(index));

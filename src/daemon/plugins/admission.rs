@@ -113,8 +113,10 @@ pub(crate) fn settings(node: &Node) -> Settings {
 }
 
 /// Synchronizes a registered plugin and adds it to the chain; returns when it is disconnected.
-pub(crate) async fn admit(node: &Rc<Node>, plugin: Plugin, launched: bool) {
+pub(crate) async fn admit(node: &Rc<Node>, mut plugin: Plugin, launched: bool) {
     let id = plugin.id();
+    plugin.count_calls(node.report.metrics.call_meter());
+    let counted_connections = node.report.metrics.plugins();
     if let Some(old) = node.registry.find(&id) {
         if !old.is_doubtful() {
             warn!("{id} is already connected: the new connection was refused");
@@ -135,16 +137,19 @@ pub(crate) async fn admit(node: &Rc<Node>, plugin: Plugin, launched: bool) {
     let counts = (counted(pods.len(), "pod"), counted(containers.len(), "container"));
     let snapshot = EncodedSnapshot { pods, containers: encoded(node, containers).await };
     if !synchronize(node, &connected, snapshot).await {
+        counted_connections.count_connection(&id, "unsynchronized");
         connected.chained.plugin.disconnect("it could not be synchronized");
         node.registry.remove(&connected, &connected.chained.plugin.closed().await);
         return;
     }
     connected.catch_up().await;
+    counted_connections.count_connection(&id, "synchronized");
     info!("{id} is synchronized with {} and {}", counts.0, counts.1);
     remember_who_is_here(node);
     node.registry.returning.note_arrival();
     let why = connected.chained.plugin.closed().await;
     node.registry.remove(&connected, &why);
+    counted_connections.count_connection(&id, "disconnected");
     record_protecting_plugins(node);
     // The process of a launched plugin must not outlive its connection.
     connected.chained.plugin.disconnect("its connection has ended");

@@ -153,6 +153,7 @@ async fn take_over(node: &Rc<Node>, note: &BypassNote, key: Option<&ContainerKey
     let (verb, id) = (&note.verb, note.id.as_deref().unwrap_or_default());
     warn!("{verb} {id} ran without plugins: {}", note.why);
     node.report.count("bypassed");
+    node.report.metrics.count_request(verb, "bypassed");
     if let Err(error) = adopt_call(node, note).await {
         warn!("{id} cannot be taken over: {error}");
     }

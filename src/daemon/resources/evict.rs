@@ -40,7 +40,12 @@ pub(crate) async fn carry_out(
                 continue;
             }
         };
-        if let Err(why) = evict_one(node, &key, askers, &quoted(&reason)).await {
+        let evicted = evict_one(node, &key, askers, &quoted(&reason)).await;
+        let outcome = if evicted.is_ok() { "begun" } else { "failed" };
+        for asker in askers {
+            node.report.metrics.plugins().count_eviction(asker, outcome);
+        }
+        if let Err(why) = evicted {
             let (plugin, reason) = (askers.join(","), format!("its eviction failed: {why}"));
             warn!("{}: {plugin}: {reason}", key.id);
             let skipped = Skipped { plugin, reason };

@@ -218,6 +218,13 @@ async fn carry_out_all(node: &Rc<Node>, update_requests: Vec<UpdateRequest>) -> 
             (Ok(_), None) => Err(UpdateError::Unknown),
             (Err(update_error), _) => Err(update_error),
         };
+        let plugin = update_request.requested.owners.values().next().cloned().unwrap_or_default();
+        let outcome = match &result {
+            Ok(()) => "applied",
+            Err(_) if update_request.ignores_failure => "ignored",
+            Err(_) => "failed",
+        };
+        node.report.metrics.plugins().count_update(&plugin, outcome);
         let Err(update_error) = result else { continue };
         note_unmet(node, &update_request, &update_error);
         if !update_request.ignores_failure {

@@ -11,7 +11,7 @@ use crate::daemon::node::Node;
 use crate::daemon::node::report::Contradiction;
 use crate::daemon::process::reload::StartedWith;
 use crate::daemon::registry::NRI_VERSION;
-use crate::daemon::server::{explain, rows};
+use crate::daemon::server::{explain, holdings, rows};
 use crate::error::quoted;
 use crate::link::DaemonResponse;
 use crate::text::rfc3339_nanos;
@@ -24,6 +24,7 @@ pub(crate) fn answer(node: &Rc<Node>, question: &str) -> DaemonResponse {
         "status" => status(node),
         "plugins" => node.registry.rows(),
         "pods" => pods(node),
+        "metrics" => json!({"text": holdings::metrics_text(node)}),
         "explain" => match explain::explain(node, question["id"].as_str().unwrap_or_default()) {
             Ok(document) => document,
             Err(line) => return DaemonResponse::Refuse(line),
@@ -92,7 +93,7 @@ fn status(node: &Node) -> Value {
 }
 
 /// The setting that disables plugins for every container, if there is one.
-fn switched_off(node: &Node) -> Option<&'static str> {
+pub(super) fn switched_off(node: &Node) -> Option<&'static str> {
     if node.config.disable {
         return Some("nri.disable in the configuration");
     }
@@ -112,15 +113,8 @@ fn log_switch(off: bool, who: &str) -> Value {
 
 /// The plugins that every container needs, and whether they take part now.
 fn required(node: &Node) -> Value {
-    let mut names: Vec<&str> = node.config.required_plugins().collect();
-    let validator = &node.registry.builtin;
-    if validator.enable {
-        names.extend(validator.required_plugins.iter().map(String::as_str));
-    }
-    names.sort_unstable();
-    names.dedup();
     let row = |name| json!({"plugin": name, "connected": node.registry.is_present(name)});
-    names.into_iter().map(row).collect()
+    holdings::required_plugins(node).into_iter().map(row).collect()
 }
 
 /// Data of the engines that could not be read.

@@ -4,7 +4,7 @@
 
 use std::cell::RefCell;
 use std::rc::Rc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::net::UnixStream;
 use tracing::debug;
@@ -50,6 +50,7 @@ pub(super) async fn serve(
     mut call: VerbRequest,
 ) -> Result<()> {
     let key = call.key.clone();
+    let begun = Instant::now();
     node.report.count(call.verb());
     debug!("{} {} below {}", call.verb(), key.id, key.root);
     let process =
@@ -81,10 +82,12 @@ pub(super) async fn serve(
         decided.map(|decided| (decided, turn, bundle))
     })
     .await?;
+    node.report.metrics.observe_request(call.verb(), begun.elapsed());
     let (decided, _turn, bundle) = match decided {
         Ok(decided) => decided,
         Err(error) => return refuse(node, stream, call.verb(), &key, &error).await,
     };
+    node.report.metrics.count_request(call.verb(), "proceeded");
     let incarnation = node.container(&key).map_or(0, |record| record.incarnation);
     let pending = PendingVerb {
         pid_file: call.pid_file.clone(),
@@ -133,6 +136,7 @@ pub(super) async fn refuse(
     key: &ContainerKey,
     error: &Error,
 ) -> Result<()> {
+    node.report.metrics.count_request(verb, "refused");
     node.report.note_refusal(verb, &key.id, error);
     frames::send(stream, &DaemonResponse::Refuse(error.to_string())).await
 }

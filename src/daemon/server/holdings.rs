@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What the daemon holds at this moment, for metrics, `/readyz` and `status`.
+
+use crate::daemon::node::Node;
+use crate::daemon::server::admin;
+use crate::metrics::Holdings;
+use crate::state::Lifecycle;
+
+/// Every state of a container by the name that operators see, so that a state without containers
+/// is a zero and not an old number.
+const STATES: [(Lifecycle, &str); 5] = [
+    (Lifecycle::Creating, "creating"),
+    (Lifecycle::Created, "created"),
+    (Lifecycle::Running, "running"),
+    (Lifecycle::Stopped, "stopped"),
+    (Lifecycle::Removed, "removed"),
+];
+
+/// All metrics as OpenMetrics text.
+pub(super) fn metrics_text(node: &Node) -> String {
+    node.report.metrics.text(&holdings(node))
+}
+
+/// Why this node is not ready for containers; empty if it is.
+pub(super) fn unready(node: &Node) -> Vec<String> {
+    let mut why = Vec::new();
+    if node.process.is_ending.get() {
+        why.push("the daemon is stopping".to_owned());
+    }
+    if !node.is_bystander() {
+        let missing = required_plugins(node).into_iter();
+        let missing = missing.filter(|name| !node.registry.is_present(name));
+        why.extend(missing.map(|name| format!("the required plugin {name} is not connected")));
+    }
+    let unwritten = node.records.read().unwritten().len();
+    if unwritten > 0 {
+        why.push(format!("{unwritten} records could not be written to the run directory"));
+    }
+    why
+}
+
+/// The plugins that every container needs.
+pub(super) fn required_plugins(node: &Node) -> Vec<&str> {
+    let mut names: Vec<&str> = node.config.required_plugins().collect();
+    let validator = &node.registry.builtin;
+    if validator.enable {
+        names.extend(validator.required_plugins.iter().map(String::as_str));
+    }
+    names.sort_unstable();
+    names.dedup();
+    names
+}
+
+fn holdings(node: &Node) -> Holdings {
+    let store = node.records.read();
+    let count = |state| {
+        let members = store.containers().filter(|container| !container.is_sandbox);
+        members.filter(|container| container.state == state).count()
+    };
+    let missing = required_plugins(node).into_iter();
+    Holdings {
+        plugins: node.registry.synchronized().len(),
+        missing_plugins: missing.filter(|name| !node.registry.is_present(name)).count(),
+        pods: store.pods().count(),
+        containers: STATES.into_iter().map(|(state, name)| (name, count(state))).collect(),
+        problems: vec![
+            ("set_aside", store.set_aside().len()),
+            ("unwritten", store.unwritten().len()),
+            ("found_again", store.containers().filter(|container| container.is_found).count()),
+        ],
+        passes_through: node.is_bystander(),
+        is_disabled: admin::switched_off(node).is_some(),
+    }
+}

@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Metrics and health over HTTP, for Prometheus and for probes: `/metrics`, `/healthz`, `/readyz`.
+//!
+//! Whoever can reach the listener may read and change nothing. A client that is slow or says
+//! nothing is closed, and never many at once, so that it costs no container anything.
+
+use std::cell::Cell;
+use std::convert::Infallible;
+use std::path::Path;
+use std::rc::Rc;
+use std::time::Duration;
+
+use http_body_util::Full;
+use hyper::body::{Bytes, Incoming};
+use hyper::header::CONTENT_TYPE;
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, UnixListener};
+use tracing::{info, warn};
+
+use crate::config::MetricsListener;
+use crate::daemon::node::Node;
+use crate::daemon::server::holdings;
+use crate::error::{Context, Result};
+
+/// How long a connection may last: one request, one page.
+const CONNECTION: Duration = Duration::from_secs(10);
+
+/// Connections that are served at once; further ones are closed.
+const MOST_CONNECTIONS: usize = 16;
+
+/// The largest request head, in bytes.
+const REQUEST_HEAD: usize = 16 << 10;
+
+/// The pause after a connection that could not be accepted.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+const PLAIN_TEXT: &str = "text/plain; charset=utf-8";
+
+/// Serves metrics where the configuration asks for it. A listener that cannot be opened is
+/// reported and disturbs nothing else.
+pub(crate) fn serve_metrics(node: &Rc<Node>) {
+    let Some(listener) = node.config.metrics_listen.clone() else { return };
+    let node = Rc::clone(node);
+    tokio::task::spawn_local(async move {
+        if let Err(error) = listen(&node, &listener).await {
+            node.report.note_failure(&format!("metrics cannot be served: {error}"), "");
+        }
+    });
+}
+
+async fn listen(node: &Rc<Node>, at: &MetricsListener) -> Result<()> {
+    let connections = Connections::default();
+    match at {
+        MetricsListener::Tcp(address) => {
+            let listener = TcpListener::bind(address).await;
+            let listener = listener.doing(|| format!("listening at {address}"))?;
+            let address = listener.local_addr().unwrap_or(*address);
+            info!("metrics are served at http://{address}/metrics");
+            loop {
+                match listener.accept().await {
+                    Ok((stream, _)) => connections.serve(node, stream),
+                    Err(error) => pause(&error).await,
+                }
+            }
+        }
+        MetricsListener::Unix(path) => {
+            let listener = bind(path)?;
+            info!("metrics are served at {}", path.display());
+            loop {
+                match listener.accept().await {
+                    Ok((stream, _)) => connections.serve(node, stream),
+                    Err(error) => pause(&error).await,
+                }
+            }
+        }
+    }
+}
+
+/// Binds a socket that root alone can connect to, in place of one that nobody listens at.
+fn bind(path: &Path) -> Result<UnixListener> {
+    let doing = || format!("listening at {}", path.display());
+    if std::os::unix::net::UnixStream::connect(path).is_err() {
+        let _nothing_there = std::fs::remove_file(path);
+    }
+    let listener = UnixListener::bind(path).doing(doing)?;
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+    std::fs::set_permissions(path, mode).doing(doing)?;
+    Ok(listener)
+}
+
+async fn pause(error: &std::io::Error) {
+    warn!("the metrics listener: {}", crate::error::in_our_words(error));
+    tokio::time::sleep(ACCEPT_PAUSE).await;
+}
+
+/// The connections that are served now.
+#[derive(Default)]
+struct Connections(Rc<Cell<usize>>);
+
+impl Connections {
+    fn serve<S>(&self, node: &Rc<Node>, stream: S)
+    where
+        S: AsyncRead + AsyncWrite + Unpin + 'static,
+    {
+        if self.0.get() >= MOST_CONNECTIONS {
+            return; // Dropping the stream closes it.
+        }
+        self.0.set(self.0.get() + 1);
+        let (open, node) = (Rc::clone(&self.0), Rc::clone(node));
+        tokio::task::spawn_local(async move {
+            let answer = service_fn(|request| {
+                let response = respond(&node, &request);
+                async move { Ok::<_, Infallible>(response) }
+            });
+            let mut http = hyper::server::conn::http1::Builder::new();
+            http.keep_alive(false).max_buf_size(REQUEST_HEAD);
+            let served = http.serve_connection(TokioIo::new(stream), answer);
+            let _ended_or_too_slow = tokio::time::timeout(CONNECTION, served).await;
+            open.set(open.get().saturating_sub(1));
+        });
+    }
+}
+
+fn respond(node: &Node, request: &Request<Incoming>) -> Response<Full<Bytes>> {
+    if request.method() != Method::GET && request.method() != Method::HEAD {
+        return page(StatusCode::METHOD_NOT_ALLOWED, PLAIN_TEXT, "only GET\n".to_owned());
+    }
+    match request.uri().path() {
+        "/metrics" => page(StatusCode::OK, OPEN_METRICS, holdings::metrics_text(node)),
+        "/healthz" => page(StatusCode::OK, PLAIN_TEXT, "ok\n".to_owned()),
+        "/readyz" => match holdings::unready(node).as_slice() {
+            [] => page(StatusCode::OK, PLAIN_TEXT, "ok\n".to_owned()),
+            why => {
+                page(StatusCode::SERVICE_UNAVAILABLE, PLAIN_TEXT, format!("{}\n", why.join("\n")))
+            }
+        },
+        _ => {
+            let pages = "there are /metrics, /healthz and /readyz\n".to_owned();
+            page(StatusCode::NOT_FOUND, PLAIN_TEXT, pages)
+        }
+    }
+}
+
+fn page(status: StatusCode, kind: &'static str, text: String) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::new(Bytes::from(text)));
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, hyper::header::HeaderValue::from_static(kind));
+    response
+}

@@ -1,0 +1,274 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What the daemon counts, and its form for Prometheus (OpenMetrics text).
+//!
+//! The four metrics of containerd's own NRI (2.3 and later) have the same names, labels and
+//! buckets, so that one dashboard serves both; `nri_runc_*` is what only nri-runc knows. No label
+//! has values without bound: no container, no pod, no image, and a bounded number of plugin names.
+//! It does no I/O, knows no container, and never fails.
+
+mod plugins;
+
+use prometheus_client::encoding::{EncodeLabelSet, text};
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::Registry;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::plugin::CallMeter;
+
+pub(crate) use plugins::PluginMetrics;
+
+/// Upper bounds in seconds, as Prometheus' Go client has them by default and so containerd.
+const SECONDS: [f64; 11] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
+
+/// A histogram of durations.
+type Durations<L> = Family<L, Histogram, fn() -> Histogram>;
+
+fn durations<L: Clone + std::hash::Hash + Eq>() -> Durations<L> {
+    Family::new_with_constructor(|| Histogram::new(SECONDS))
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct VerbLabel {
+    verb: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct RequestLabels {
+    verb: &'static str,
+    outcome: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct StateLabel {
+    state: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ProblemLabel {
+    problem: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct VersionLabel {
+    version: &'static str,
+}
+
+/// What a daemon's memory holds at the moment of a scrape.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Holdings {
+    /// Plugins that are synchronized.
+    pub(crate) plugins: usize,
+    /// Required plugins that are not.
+    pub(crate) missing_plugins: usize,
+    /// Known pods.
+    pub(crate) pods: usize,
+    /// Known containers by state.
+    pub(crate) containers: Vec<(&'static str, usize)>,
+    /// Records by what is wrong with them.
+    pub(crate) problems: Vec<(&'static str, usize)>,
+    /// Whether an engine's own NRI serves the plugins, so that this daemon consults none.
+    pub(crate) passes_through: bool,
+    /// Whether plugins are disabled by the kill switch or the configuration.
+    pub(crate) is_disabled: bool,
+}
+
+/// Everything that is counted.
+#[derive(Debug)]
+pub(crate) struct Metrics {
+    registry: Registry,
+    plugins: Arc<PluginMetrics>,
+    requests: Family<RequestLabels, Counter>,
+    durations: Durations<VerbLabel>,
+    failures: Counter,
+    active_plugins: Gauge,
+    missing_plugins: Gauge,
+    pods: Gauge,
+    containers: Family<StateLabel, Gauge>,
+    problems: Family<ProblemLabel, Gauge>,
+    passes_through: Gauge,
+    is_disabled: Gauge,
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        let metrics = Self {
+            registry: Registry::default(),
+            plugins: Arc::default(),
+            requests: Family::default(),
+            durations: durations(),
+            failures: Counter::default(),
+            active_plugins: Gauge::default(),
+            missing_plugins: Gauge::default(),
+            pods: Gauge::default(),
+            containers: Family::default(),
+            problems: Family::default(),
+            passes_through: Gauge::default(),
+            is_disabled: Gauge::default(),
+        };
+        metrics.registered()
+    }
+}
+
+impl Metrics {
+    fn registered(mut self) -> Self {
+        let version = Family::<VersionLabel, Gauge>::default();
+        version.get_or_create(&VersionLabel { version: env!("CARGO_PKG_VERSION") }).set(1);
+        let registry = &mut self.registry;
+        self.plugins.register(registry);
+        let gauge = self.active_plugins.clone();
+        registry.register("containerd_nri_active_plugins_total", "Synchronized plugins", gauge);
+        registry.register("nri_runc_build_info", "Version of the daemon", version);
+        let requests = self.requests.clone();
+        let help = "Commands of the runtime, by what the daemon decided";
+        registry.register("nri_runc_requests", help, requests);
+        let help = "Time that the daemon held a command back, plugins included";
+        registry.register("nri_runc_request_duration_seconds", help, self.durations.clone());
+        let help = "Failures that the log and `status` name";
+        registry.register("nri_runc_failures", help, self.failures.clone());
+        let gauges = [
+            ("nri_runc_missing_plugins", "Required plugins that are absent", &self.missing_plugins),
+            ("nri_runc_pods", "Known pods", &self.pods),
+            (
+                "nri_runc_passes_through",
+                "1 while an engine's own NRI serves the plugins",
+                &self.passes_through,
+            ),
+            ("nri_runc_disabled", "1 while plugins are disabled", &self.is_disabled),
+        ];
+        gauges.into_iter().for_each(|(name, help, gauge)| {
+            registry.register(name, help, gauge.clone());
+        });
+        let help = "Known containers, without infrastructure containers";
+        registry.register("nri_runc_containers", help, self.containers.clone());
+        let help = "Records that could not be read, written, or were found again";
+        registry.register("nri_runc_records", help, self.problems.clone());
+        self
+    }
+
+    /// What the plugins' calls are counted with.
+    pub(crate) fn call_meter(&self) -> Arc<dyn CallMeter> {
+        Arc::clone(&self.plugins) as Arc<dyn CallMeter>
+    }
+
+    /// What is counted of plugins.
+    pub(crate) fn plugins(&self) -> &PluginMetrics {
+        &self.plugins
+    }
+
+    /// A command of the runtime was decided: `outcome` is `proceeded`, `refused` or `bypassed`.
+    pub(crate) fn count_request(&self, verb: &str, outcome: &'static str) {
+        let verb = counted_verb(verb);
+        self.requests.get_or_create(&RequestLabels { verb, outcome }).inc();
+    }
+
+    /// How long the daemon held such a command back.
+    pub(crate) fn observe_request(&self, verb: &str, took: Duration) {
+        let verb = counted_verb(verb);
+        self.durations.get_or_create(&VerbLabel { verb }).observe(took.as_secs_f64());
+    }
+
+    /// A failure was noted for operators.
+    pub(crate) fn count_failure(&self) {
+        self.failures.inc();
+    }
+
+    /// Everything as OpenMetrics text, with what the daemon holds now.
+    pub(crate) fn text(&self, holdings: &Holdings) -> String {
+        set(&self.active_plugins, holdings.plugins);
+        set(&self.missing_plugins, holdings.missing_plugins);
+        set(&self.pods, holdings.pods);
+        set(&self.passes_through, usize::from(holdings.passes_through));
+        set(&self.is_disabled, usize::from(holdings.is_disabled));
+        for (state, count) in &holdings.containers {
+            set(&self.containers.get_or_create(&StateLabel { state }), *count);
+        }
+        for (problem, count) in &holdings.problems {
+            set(&self.problems.get_or_create(&ProblemLabel { problem }), *count);
+        }
+        let mut page = String::new();
+        // Writing to a String cannot fail.
+        let _written = text::encode(&mut page, &self.registry);
+        page
+    }
+}
+
+/// The commands that the daemon decides about; records on disk may have any word there.
+fn counted_verb(verb: &str) -> &'static str {
+    const VERBS: [&str; 8] =
+        ["create", "run", "restore", "start", "update", "delete", "kill", "pod"];
+    VERBS.into_iter().find(|known| *known == verb).unwrap_or("other")
+}
+
+fn set(gauge: &Gauge, count: usize) {
+    gauge.set(i64::try_from(count).unwrap_or(i64::MAX));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plugin::CallSample;
+
+    fn called(metrics: &Metrics, plugin: &str, error: Option<&'static str>) {
+        metrics.call_meter().record_call(&CallSample {
+            plugin,
+            operation: "CreateContainer",
+            waited: Duration::from_millis(1),
+            took: Duration::from_millis(20),
+            error,
+        });
+    }
+
+    fn lines(metrics: &Metrics) -> Vec<String> {
+        metrics.text(&Holdings::default()).lines().map(str::to_owned).collect()
+    }
+
+    fn has(lines: &[String], line: &str) -> bool {
+        lines.iter().any(|other| other == line)
+    }
+
+    #[test]
+    fn a_call_is_counted_under_containerds_names_and_labels() {
+        let metrics = Metrics::default();
+        called(&metrics, "10-a", None);
+        called(&metrics, "10-a", Some("deadline_exceeded"));
+        let lines = lines(&metrics);
+        let name = "containerd_nri_plugin_invocations_total";
+        let of = "plugin=\"10-a\",operation=\"CreateContainer\"";
+        assert!(has(&lines, &format!("{name}{{{of},status=\"success\",error=\"\"}} 1")));
+        let error = "status=\"error\",error=\"deadline_exceeded\"";
+        assert!(has(&lines, &format!("{name}{{{of},{error}}} 1")));
+        let bucket = "containerd_nri_plugin_latency_seconds_bucket";
+        assert!(has(&lines, &format!("{bucket}{{le=\"0.01\",{of}}} 0")), "{lines:#?}");
+        assert!(has(&lines, &format!("{bucket}{{le=\"0.025\",{of}}} 2")));
+    }
+
+    #[test]
+    fn names_made_up_at_random_end_in_one_row() {
+        let metrics = Metrics::default();
+        for number in 0..5000 {
+            called(&metrics, &format!("10-made-up-{number}"), None);
+        }
+        let lines = lines(&metrics);
+        let rows =
+            lines.iter().filter(|l| l.starts_with("containerd_nri_plugin_invocations_total"));
+        assert!(rows.count() <= plugins::MOST_NAMES + 1);
+        assert!(lines.iter().any(|line| line.contains("plugin=\"other\"")));
+    }
+
+    #[test]
+    fn what_the_daemon_holds_is_shown_as_it_is_now() {
+        let metrics = Metrics::default();
+        let mut holdings =
+            Holdings { pods: 3, containers: vec![("running", 5)], ..Holdings::default() };
+        let page = metrics.text(&holdings);
+        assert!(page.contains("nri_runc_pods 3\n"), "{page}");
+        assert!(page.contains("nri_runc_containers{state=\"running\"} 5\n"));
+        holdings.containers = vec![("running", 0)];
+        assert!(metrics.text(&holdings).contains("nri_runc_containers{state=\"running\"} 0\n"));
+        assert!(page.ends_with("# EOF\n"));
+    }
+}

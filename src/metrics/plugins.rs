@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What is counted of the requests to plugins. Plugins choose their own names, so these are
+//! bounded: further ones share a row.
+
+use std::collections::HashSet;
+use std::sync::{Mutex, PoisonError};
+
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::registry::Registry;
+
+use crate::plugin::{CallMeter, CallSample};
+
+use super::{Durations, counted_verb, durations};
+
+/// The most plugin names that have rows of their own.
+pub(super) const MOST_NAMES: usize = 128;
+
+/// The name of all further ones.
+const OTHER: &str = "other";
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct PluginLabel {
+    plugin: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OperationLabels {
+    plugin: String,
+    operation: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct InvocationLabels {
+    plugin: String,
+    operation: &'static str,
+    status: &'static str,
+    error: &'static str,
+}
+
+/// `type` is the label's name in containerd, and a word of Rust's.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct WishLabels {
+    plugin: String,
+    operation: &'static str,
+    r#type: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct SkipLabels {
+    plugin: String,
+    operation: &'static str,
+    reason: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ResultLabels {
+    plugin: String,
+    result: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct RefusalLabels {
+    plugin: String,
+    verb: &'static str,
+}
+
+/// Requests to plugins, and what plugins asked for.
+#[derive(Debug)]
+pub(crate) struct PluginMetrics {
+    invocations: Family<InvocationLabels, Counter>,
+    latency: Durations<OperationLabels>,
+    wishes: Family<WishLabels, Counter>,
+    waits: Durations<PluginLabel>,
+    skips: Family<SkipLabels, Counter>,
+    refusals: Family<RefusalLabels, Counter>,
+    updates: Family<ResultLabels, Counter>,
+    evictions: Family<ResultLabels, Counter>,
+    connections: Family<ResultLabels, Counter>,
+    names: Mutex<HashSet<String>>,
+}
+
+impl Default for PluginMetrics {
+    fn default() -> Self {
+        Self {
+            invocations: Family::default(),
+            latency: durations(),
+            wishes: Family::default(),
+            waits: durations(),
+            skips: Family::default(),
+            refusals: Family::default(),
+            updates: Family::default(),
+            evictions: Family::default(),
+            connections: Family::default(),
+            names: Mutex::default(),
+        }
+    }
+}
+
+impl PluginMetrics {
+    pub(super) fn register(&self, registry: &mut Registry) {
+        let help = "Requests to plugins by result";
+        registry.register("containerd_nri_plugin_invocations", help, self.invocations.clone());
+        let help = "Time that plugins took to answer";
+        registry.register("containerd_nri_plugin_latency_seconds", help, self.latency.clone());
+        let help = "Updates and evictions of other containers in plugins' answers";
+        registry.register("containerd_nri_plugin_adjustments", help, self.wishes.clone());
+        let help = "Time that requests waited until the plugin had answered those before";
+        registry.register("nri_runc_plugin_queue_seconds", help, self.waits.clone());
+        let help = "Requests that went on without the plugin's answer";
+        registry.register("nri_runc_plugin_skips", help, self.skips.clone());
+        let help = "Commands that a plugin or its absence refused";
+        registry.register("nri_runc_plugin_refusals", help, self.refusals.clone());
+        let help = "Updates of other containers that plugins asked for, by result";
+        registry.register("nri_runc_plugin_updates", help, self.updates.clone());
+        let help = "Evictions that plugins asked for, by result";
+        registry.register("nri_runc_plugin_evictions", help, self.evictions.clone());
+        let help = "Plugins that were synchronized, and that disconnected";
+        registry.register("nri_runc_plugin_connections", help, self.connections.clone());
+    }
+
+    /// The name under which a plugin is counted.
+    fn named(&self, plugin: &str) -> String {
+        let mut names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
+        if names.contains(plugin) {
+            return plugin.to_owned();
+        }
+        if names.len() >= MOST_NAMES {
+            return OTHER.to_owned();
+        }
+        names.insert(plugin.to_owned());
+        plugin.to_owned()
+    }
+
+    fn result(&self, plugin: &str, result: &'static str) -> ResultLabels {
+        ResultLabels { plugin: self.named(plugin), result }
+    }
+
+    /// A command was refused because of this plugin; empty if no plugin caused it.
+    pub(crate) fn count_refusal(&self, plugin: &str, verb: &str) {
+        let verb = counted_verb(verb);
+        let plugin = self.named(plugin);
+        self.refusals.get_or_create(&RefusalLabels { plugin, verb }).inc();
+    }
+
+    /// An update of another container: `applied`, `failed` or `ignored`.
+    pub(crate) fn count_update(&self, plugin: &str, result: &'static str) {
+        self.updates.get_or_create(&self.result(plugin, result)).inc();
+    }
+
+    /// An eviction: `begun` or `failed`.
+    pub(crate) fn count_eviction(&self, plugin: &str, result: &'static str) {
+        self.evictions.get_or_create(&self.result(plugin, result)).inc();
+    }
+
+    /// A plugin was `synchronized`, `unsynchronized` or `disconnected`.
+    pub(crate) fn count_connection(&self, plugin: &str, result: &'static str) {
+        self.connections.get_or_create(&self.result(plugin, result)).inc();
+    }
+}
+
+impl CallMeter for PluginMetrics {
+    fn record_call(&self, sample: &CallSample<'_>) {
+        let plugin = self.named(sample.plugin);
+        let operation = sample.operation;
+        let status = if sample.error.is_some() { "error" } else { "success" };
+        let error = sample.error.unwrap_or_default();
+        let labels = InvocationLabels { plugin: plugin.clone(), operation, status, error };
+        self.invocations.get_or_create(&labels).inc();
+        let labels = OperationLabels { plugin: plugin.clone(), operation };
+        self.latency.get_or_create(&labels).observe(sample.took.as_secs_f64());
+        self.waits.get_or_create(&PluginLabel { plugin }).observe(sample.waited.as_secs_f64());
+    }
+
+    fn record_wishes(
+        &self,
+        plugin: &str,
+        operation: &'static str,
+        updates: usize,
+        evictions: usize,
+    ) {
+        for (count, r#type) in [(updates, "update"), (evictions, "evict")] {
+            if count > 0 {
+                let labels = WishLabels { plugin: self.named(plugin), operation, r#type };
+                self.wishes.get_or_create(&labels).inc_by(count as u64);
+            }
+        }
+    }
+
+    fn record_skip(&self, plugin: &str, operation: &'static str, reason: &'static str) {
+        let plugin = self.named(plugin);
+        self.skips.get_or_create(&SkipLabels { plugin, operation, reason }).inc();
+    }
+}

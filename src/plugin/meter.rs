@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What became of each request to a plugin, for whoever counts it. It counts nothing itself.
+
+use std::fmt::Debug;
+use std::time::Duration;
+
+/// A request that was sent to a plugin, and its result.
+#[derive(Debug, Clone, Copy)]
+pub struct CallSample<'a> {
+    /// `NN-name`.
+    pub plugin: &'a str,
+    /// The event's name, or `Synchronize`.
+    pub operation: &'static str,
+    /// How long it waited for the requests before it.
+    pub waited: Duration,
+    /// The time from sending it to its result.
+    pub took: Duration,
+    /// gRPC's name of its status in snake case, `other` without a status; `None` if the plugin
+    /// answered.
+    pub error: Option<&'static str>,
+}
+
+/// Counts requests to plugins.
+pub trait CallMeter: Debug + Send + Sync {
+    /// A request had a result.
+    fn record_call(&self, sample: &CallSample<'_>);
+
+    /// A reply asks for so many updates and evictions of other containers.
+    fn record_wishes(
+        &self,
+        plugin: &str,
+        operation: &'static str,
+        updates: usize,
+        evictions: usize,
+    );
+
+    /// A request went on without the plugin; `reason` is one of a few words.
+    fn record_skip(&self, plugin: &str, operation: &'static str, reason: &'static str);
+}
+
+/// gRPC's names of status codes, in snake case.
+pub(super) fn status_name(code: ttrpc::Code) -> &'static str {
+    use ttrpc::Code;
+    match code {
+        Code::OK => "ok",
+        Code::CANCELLED => "canceled",
+        Code::UNKNOWN => "unknown",
+        Code::INVALID_ARGUMENT => "invalid_argument",
+        Code::DEADLINE_EXCEEDED => "deadline_exceeded",
+        Code::NOT_FOUND => "not_found",
+        Code::ALREADY_EXISTS => "already_exists",
+        Code::PERMISSION_DENIED => "permission_denied",
+        Code::UNAUTHENTICATED => "unauthenticated",
+        Code::RESOURCE_EXHAUSTED => "resource_exhausted",
+        Code::FAILED_PRECONDITION => "failed_precondition",
+        Code::ABORTED => "aborted",
+        Code::OUT_OF_RANGE => "out_of_range",
+        Code::UNIMPLEMENTED => "unimplemented",
+        Code::INTERNAL => "internal",
+        Code::UNAVAILABLE => "unavailable",
+        Code::DATA_LOSS => "data_loss",
+    }
+}

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A request on its way to a plugin: its turn, its time-out, its result.
+
+use tokio::time::Instant;
+use ttrpc::Code;
+
+use super::caller::{PluginRequest, Unanswered};
+use super::meter::{self, CallSample};
+use super::outcome::from_status;
+use super::turns::{self, Rank};
+use super::{Outcome, Plugin};
+
+/// What a call without a status is counted as.
+const NO_STATUS: &str = "other";
+
+impl Plugin {
+    /// Sends a request once it is its turn, bounded by the plugin's time-out.
+    pub(super) async fn call<R: PluginRequest>(&self, request: &R) -> Outcome<R::Answer> {
+        self.call_at(request.rank(), R::METHOD, request).await
+    }
+
+    /// The same for a request whose type alone does not decide its rank.
+    pub(super) async fn call_at<R: PluginRequest>(
+        &self,
+        rank: Rank,
+        operation: &'static str,
+        request: &R,
+    ) -> Outcome<R::Answer> {
+        let queued = Instant::now();
+        let _turn = match self.turn(rank, request).await {
+            Ok(turn) => turn,
+            Err(busy) => return Outcome::Busy(busy.to_string()),
+        };
+        if self.is_gone() {
+            return Outcome::NotConnected;
+        }
+        let begun = Instant::now();
+        let (outcome, error) = self.send(request, begun).await;
+        // A method that a plugin does not have was not called.
+        if let (Some(meter), false) = (&self.meter, matches!(outcome, Outcome::Unimplemented(_))) {
+            let (waited, took) = (begun.duration_since(queued), begun.elapsed());
+            meter.record_call(&CallSample { plugin: &self.id(), operation, waited, took, error });
+        }
+        outcome
+    }
+
+    /// Sends a request whose turn it is. The second value is the name of its status, for the meter.
+    async fn send<R: PluginRequest>(
+        &self,
+        request: &R,
+        begun: Instant,
+    ) -> (Outcome<R::Answer>, Option<&'static str>) {
+        let answer = self.caller.call(request, self.timeout);
+        let answered = tokio::select! {
+            answered = tokio::time::timeout(self.timeout, answer) => answered,
+            reason = self.trunk.closed() => return (Outcome::Gone(reason), Some(NO_STATUS)),
+        };
+        let error = match &answered {
+            Ok(Ok(_)) => None,
+            Ok(Err(Unanswered::Status(status))) => Some(meter::status_name(status.code())),
+            Ok(Err(Unanswered::TooLarge(_))) => Some("resource_exhausted"),
+            Ok(Err(Unanswered::Unreadable(_))) => Some(NO_STATUS),
+            Err(_) => Some("deadline_exceeded"),
+        };
+        let outcome = match answered {
+            Err(_) => Outcome::TimedOut,
+            Ok(Ok(answer)) => Outcome::Answered(answer),
+            Ok(Err(Unanswered::TooLarge(size))) => {
+                Outcome::Refused(format!("the request has {size} bytes, too many for the protocol"))
+            }
+            // The plugin knows the deadline too, and may notice first that it is over.
+            Ok(Err(Unanswered::Status(status)))
+                if status.code() != Code::DEADLINE_EXCEEDED || begun.elapsed() < self.timeout =>
+            {
+                from_status(&status)
+            }
+            Ok(Err(_)) if begun.elapsed() >= self.timeout => Outcome::TimedOut,
+            Ok(Err(error)) => match (self.trunk.closed_because(), error) {
+                (Some(reason), _) => Outcome::Gone(reason),
+                // An answer that cannot be read fails the request, and the plugin stays.
+                (None, Unanswered::Unreadable(why)) => {
+                    Outcome::Refused(format!("its answer cannot be read: {why}"))
+                }
+                (None, Unanswered::Status(_) | Unanswered::TooLarge(_)) => Outcome::TimedOut,
+            },
+        };
+        (outcome, error)
+    }
+
+    /// Counts a request that goes on without this plugin's answer.
+    pub fn record_skip(&self, operation: &'static str, reason: &'static str) {
+        if let Some(meter) = &self.meter {
+            meter.record_skip(&self.id(), operation, reason);
+        }
+    }
+
+    /// Waits for a turn. Events that have happened are sent however late; a creation is refused a turn
+    /// that comes after its caller has given up.
+    async fn turn<R: PluginRequest>(
+        &self,
+        rank: Rank,
+        request: &R,
+    ) -> Result<turns::Turn, turns::Busy> {
+        let subject = request.subject();
+        if rank == Rank::UnderWay {
+            return self.turns.acquire(rank, subject, None).await;
+        }
+        if let Some(busy) = turns::was_too_busy(&self.id()) {
+            return Err(busy);
+        }
+        let turn = self.turns.acquire(rank, subject, turns::caller_deadline()).await;
+        turn.inspect_err(|busy| turns::note_too_busy(self.id(), *busy))
+    }
+}

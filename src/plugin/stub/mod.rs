@@ -62,8 +62,9 @@ pub type Result<T> = std::result::Result<T, HandlerError>;
 
 /// The NRI version that the stub speaks.
 const NRI_VERSION: &str = "v0.12.5";
-/// How long the runtime may take to answer the plugin.
-const UPCALL_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long the daemon may take to answer the plugin: an update may go through the real runtime, for
+/// which the daemon waits half a minute.
+const UPCALL_TIMEOUT: Duration = Duration::from_secs(40);
 
 /// The runtime as a plugin reaches it; cheap to clone and to keep.
 #[derive(Clone)]

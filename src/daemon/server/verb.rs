@@ -12,7 +12,7 @@ use tracing::debug;
 use crate::argv::Verb;
 use crate::daemon::lifecycle::{rollback, settle};
 use crate::daemon::node::bundle_turns::BundleTurn;
-use crate::daemon::node::lane::{PendingVerb, ProposedUpdate};
+use crate::daemon::node::lane::{Lane, PendingVerb, ProposedUpdate};
 use crate::daemon::node::{Node, log_failure};
 use crate::daemon::request::VerbRequest;
 use crate::daemon::runtime::error_log::RuntimeLog;
@@ -102,17 +102,29 @@ pub(super) async fn serve(
     }
     node.host.point(Point::DaemonVerdict)?;
     let executed = hand_over(node, stream, &key, decided.proceed).await;
-    if !decided.is_watched {
-        // A `kill`, or a call that the runtime refuses: the container belongs to another call.
-    } else if executed || is_delete {
+    // A `kill`, or a call that the runtime refuses: the container belongs to another call.
+    if decided.is_watched {
         // A delete goes on even if its wrapper is gone: the runtime's state shows the outcome.
-        settle::watch(node, &key, &lane, Rc::new(pending));
-    } else if is_new(node, &key, verb) {
-        rollback::creation(node, &key).await;
-    } else {
-        node.change(&key, |record| (record.in_flight, record.updating) = (None, None));
+        settle_verdict(node, &key, &lane, executed || is_delete, pending).await;
     }
     Ok(())
+}
+
+/// Watches what the runtime makes of a verdict, or takes the verdict back: its wrapper is gone.
+async fn settle_verdict(
+    node: &Rc<Node>,
+    key: &ContainerKey,
+    lane: &Rc<Lane>,
+    goes_on: bool,
+    pending: PendingVerb,
+) {
+    if goes_on {
+        settle::watch(node, key, lane, Rc::new(pending));
+    } else if is_new(node, key, pending.verb) {
+        rollback::creation(node, key).await;
+    } else {
+        node.change(key, |record| (record.in_flight, record.updating) = (None, None));
+    }
 }
 
 /// How long a verb waits for its turn that must not wait for plugins that are slow with earlier

@@ -22,7 +22,13 @@ fn a_pods_life(told: &Told, pod: &str, members: &[&str]) {
     let told = told.lock().unwrap();
     let is_pods = |event: &&String| event.contains("PodSandbox");
     assert!(told.first().is_some_and(|event| is_pods(&event)), "{told:?}");
-    assert!(told.iter().rev().take(2).all(|event| is_pods(&event)), "{told:?}");
+    let place = |event: &str| told.iter().position(|known| known == event).unwrap();
+    // Its infrastructure container ends after its members, and may be removed before them.
+    let stop = place(&format!("StopPodSandbox {pod}"));
+    for member in members {
+        assert!(place(&format!("StopContainer {member}")) < stop, "{told:?}");
+    }
+    assert_eq!(told.last(), Some(&format!("RemovePodSandbox {pod}")), "{told:?}");
     assert_eq!(told.len(), 3 + 7 * members.len() - members.len(), "{told:?}");
 }
 

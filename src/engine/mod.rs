@@ -313,8 +313,10 @@ pub fn facts(
     let mut facts = of_engine(engine, call, document, found);
     if facts.role == Role::Container {
         class_names::fill_in(&mut facts, document);
+        // These have an NRI of their own, which says no profile where the pod asked for none.
+        let is_cri = matches!(facts.engine.kind, EngineKind::ContainerdCri | EngineKind::Crio);
         let seccomp = &mut facts.container.seccomp;
-        if seccomp.is_none() && !document.has_seccomp {
+        if seccomp.is_none() && !is_cri && !document.has_seccomp {
             // Which filter it is, only the engine knows; that there is none, the document shows.
             *seccomp = Some(SeccompProfile::Unconfined);
         }

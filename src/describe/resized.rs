@@ -41,6 +41,9 @@ pub(crate) fn resized(
     if !quota && !shares && !memory {
         return None;
     }
+    // Of a pod whose resources nothing told, all of them are new.
+    let is_new = pod.linux.pod_resources.is_none();
+    let (quota, shares, memory) = (quota || is_new, shares || is_new, memory || is_new);
     let overhead = pod.linux.pod_overhead.clone().unwrap_or_default();
     let mut resources = pod.linux.pod_resources.clone().unwrap_or_default();
     if quota || shares {
@@ -155,6 +158,14 @@ mod tests {
             assert_eq!((told.cpu.quota.value, told.cpu.period.value), (20_000, 100_000));
             assert_eq!((told.cpu.shares.value, told.memory.limit.value), (shares, 67_108_864));
         }
+    }
+
+    #[test]
+    fn of_a_pod_whose_resources_nothing_told_all_are_told() {
+        let mut now = limits(&V2);
+        now.insert("memory.max".to_owned(), "134217728".to_owned());
+        let told = resized(&api::PodSandbox::default(), &limits(&V2), &now).unwrap();
+        assert_eq!((told.cpu.quota.value, told.memory.limit.value), (20_000, 134_217_728));
     }
 
     #[test]

@@ -10,6 +10,7 @@
 
 mod busy;
 mod pods;
+mod resized;
 mod scale;
 mod view;
 
@@ -45,6 +46,9 @@ impl Dice {
 struct Stage {
     host: TestHost,
     views: Mutex<Vec<View>>,
+    /// Resized pods live here, and these are the connections that hear of them.
+    has_pods: bool,
+    pod_views: Mutex<Vec<resized::PodView>>,
     fates: Mutex<Vec<Fate>>,
     is_over: AtomicBool,
     begun: Instant,
@@ -167,6 +171,7 @@ impl Stage {
     /// The daemon is about to go, and every connection with it.
     fn cut(&self) {
         self.views.lock().unwrap().iter_mut().for_each(|view| view.is_cut = true);
+        self.pod_views.lock().unwrap().iter_mut().for_each(|view| view.is_cut = true);
     }
 
     /// A plugin's own view of the world, where the daemon lists it.
@@ -191,6 +196,8 @@ fn stage() -> Stage {
     Stage {
         host,
         views: Mutex::default(),
+        has_pods: false,
+        pod_views: Mutex::default(),
         fates: Mutex::default(),
         is_over: AtomicBool::new(false),
         begun: Instant::now(),
@@ -204,7 +211,11 @@ fn unrest(stage: &Stage, dice: &mut Dice) {
     while !stage.is_over.load(Ordering::SeqCst) {
         let name = format!("p{connections}");
         connections += 1;
-        stage.connect(&name);
+        if stage.has_pods {
+            stage.connect_to_pods(&name);
+        } else {
+            stage.connect(&name);
+        }
         let stay = Duration::from_millis(300 + dice.throw(1500));
         let until = Instant::now() + stay;
         while Instant::now() < until && !stage.is_over.load(Ordering::SeqCst) {
@@ -233,7 +244,9 @@ fn unrest(stage: &Stage, dice: &mut Dice) {
     wait_until("every pod is gone", || stage.host.admin(&["pods"]) == Value::Array(vec![]));
     wait_until("every view is whole", || {
         let views = stage.views.lock().unwrap();
+        let pods = stage.pod_views.lock().unwrap();
         views.iter().filter(|view| !view.is_cut).all(View::is_whole)
+            && pods.iter().filter(|view| !view.is_cut).all(resized::PodView::is_whole)
     });
     daemon.kill().unwrap();
     daemon.wait().unwrap();

@@ -6,7 +6,7 @@ MUSL := x86_64-unknown-linux-musl
 TARGET := $(shell test -d "$$(rustc --print target-libdir --target $(MUSL) 2>/dev/null)" && echo $(MUSL))
 RELEASE = target/$(if $(TARGET),$(TARGET)/)release/nri-runc
 
-.PHONY: all build setup demo test lint bench interop install uninstall vm soak
+.PHONY: all build setup demo test lint bench interop install uninstall vm kube soak
 
 all: build
 
@@ -83,6 +83,11 @@ soak: setup
 # cgroup v2 in a guest, with runc and crun.
 vm: setup
 	@sh scripts/vm.sh
+
+# A real Kubernetes of one node on containerd, built from source (Go), with nri-runc as its runtime.
+# KUBE: some of its rows (tests/kube/main.rs names them), separated by commas.
+kube: setup
+	@sh scripts/kube.sh
 
 # PREFIX: where bin/nri-runc goes. DESTDIR: a folder that packages are made of; nothing outside it
 # is touched and nothing is started. BINARY: install this one and build none.

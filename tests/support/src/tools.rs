@@ -40,6 +40,16 @@ pub fn newer(name: &str) -> Option<PathBuf> {
     None
 }
 
+/// The folder of a Kubernetes; `None` after saying why a test is skipped.
+pub fn kube() -> Option<PathBuf> {
+    let dir = folder().join("kube");
+    if dir.join(".done").exists() {
+        return Some(dir);
+    }
+    skip::setup_lacks("Kubernetes is not there (make kube builds it, where Go is)");
+    None
+}
+
 fn folder() -> PathBuf {
     let default = || crate::program::project().join("target/tools");
     std::env::var_os("NRI_RUNC_TOOLS").map_or_else(default, PathBuf::from)

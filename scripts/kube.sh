@@ -1,0 +1,108 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# A real Kubernetes of one node on containerd with nri-runc: builds it into target/tools/kube (once;
+# tests/kube/go.mod has the versions), then runs tests/kube on a machine of its own inside this
+# one. `kube.sh build` builds only. KUBE names some of its rows, separated by commas.
+set -eu
+cd "$(dirname "$0")/.."
+tools=$PWD/target/tools
+kube=$tools/kube
+version=$(sed -n 's/.*k8s.io\/kubernetes v//p' tests/kube/go.mod)
+
+say() { printf 'kube: %s\n' "$*"; }
+fail() { printf 'kube: %s\n' "$*" >&2; exit 1; }
+
+build() {
+    stamp="$(cat tests/kube/go.mod tests/kube/go.sum | cksum) $version"
+    [ "$(cat "$kube/.done" 2>/dev/null)" != "$stamp" ] || return 0
+    minor=$(go env GOVERSION 2>/dev/null | sed -n 's/^go1\.\([0-9]*\).*/\1/p')
+    [ "${minor:-0}" -ge 24 ] ||
+        fail "Kubernetes is built from source with Go of at least 1.24, which is not here: install Go, then run make kube again"
+    say "building etcd and Kubernetes $version into target/tools/kube; this takes some minutes, once"
+    rm -rf "$kube.part"
+    mkdir -p "$kube.part"
+    name=k8s.io/component-base/version
+    set -- apiserver controller-manager scheduler
+    # shellcheck disable=SC2046
+    (cd tests/kube && nice -n 10 go build -mod=readonly -trimpath -o "$kube.part/" \
+        -ldflags "-s -w -X $name.gitVersion=v$version -X $name.gitMajor=${version%%.*} -X $name.gitMinor=$(echo "$version" | cut -d . -f 2)" \
+        $(printf 'k8s.io/kubernetes/cmd/kube-%s ' "$@") \
+        k8s.io/kubernetes/cmd/kubelet k8s.io/kubernetes/cmd/kubectl \
+        go.etcd.io/etcd/server/v3) >"$tools/kube.log" 2>&1 ||
+        fail "Kubernetes cannot be built: $(grep . "$tools/kube.log" | tail -n 1) (all of it: target/tools/kube.log)"
+    mv "$kube.part/server" "$kube.part/etcd"
+    echo "$stamp" >"$kube.part/.done"
+    rm -rf "$kube"
+    mv "$kube.part" "$kube"
+}
+
+# A machine of its own: nobody else sees its processes, mounts and network, nor what it writes to
+# /etc, /opt, /var, /usr/local and /run. All of it goes with its first process, this one.
+inside() {
+    work=$1
+    # What would be a link out of it is a folder of its own.
+    for place in etc opt var usr/local; do
+        mkdir -p "$work/upper/$place" "$work/under/$place" "/$place"
+        mount -t overlay overlay -o "lowerdir=/$place,upperdir=$work/upper/$place,workdir=$work/under/$place" "/$place" ||
+            fail "no overlay can be mounted on /$place: $(id -un) needs the rights of a machine's root, not of a container's"
+    done
+    mount -t tmpfs run /run
+    echo "$work" >/run/nri-runc-kube
+    [ -e /var/run ] || ln -s /run /var/run
+    # Images and volumes are not kept on an overlay: containerd mounts overlays of its own there.
+    mkdir -p "$work/containerd" /var/lib/containerd /var/lib/kubelet
+    mount --bind "$work/containerd" /var/lib/containerd
+    mount -t tmpfs kubelet /var/lib/kubelet
+    mount --make-rshared /var/lib/kubelet
+    # kubelet sets these for the whole kernel: here, for nobody.
+    for setting in vm/overcommit_memory vm/panic_on_oom kernel/panic kernel/panic_on_oops \
+        kernel/keys/root_maxkeys kernel/keys/root_maxbytes; do
+        [ -e "/proc/sys/$setting" ] || continue
+        cat "/proc/sys/$setting" >"$work/setting.${setting##*/}"
+        mount --bind "$work/setting.${setting##*/}" "/proc/sys/$setting"
+    done
+    hostname node
+    ip link set lo up
+    ip link add pods type bridge
+    ip address add 10.88.0.1/16 dev pods
+    ip link set pods up
+    NRI_RUNC_KUBE=$work CARGO_NET_OFFLINE=true \
+        cargo test --locked --quiet --test kube -- --nocapture
+}
+
+# Cgroups belong to the kernel, not to a namespace; a process that was killed leaves its one late.
+clear_up() {
+    for _try in 1 2 3 4 5 6 7 8 9 10; do
+        find /sys/fs/cgroup -depth -type d -path "*/${work##*/}*" -exec rmdir {} \; 2>/dev/null || :
+        [ -n "$(find /sys/fs/cgroup -type d -name "${work##*/}")" ] || break
+        sleep 0.5
+    done
+    rm -rf target/kube
+    mkdir -p target/kube
+    [ ! -d "$work/logs" ] || mv "$work/logs" target/kube/
+    rm -rf "$work"
+}
+
+case ${1:-} in
+inside) inside "$2"; exit ;;
+build) build; exit ;;
+'') ;;
+*) fail "usage: kube.sh [build]" ;;
+esac
+[ "$(id -u)" = 0 ] || fail "real containers need root"
+for program in ip unshare mount; do
+    command -v $program >/dev/null || fail "$program is missing: install iproute2, util-linux and mount"
+done
+build
+sh scripts/newer.sh containerd-2.4.2 runc-1.5.2
+[ -e "$tools/newer/containerd-2.4.2/.done" ] || fail "containerd 2.4.2 is not there (make newer)"
+export NRI_RUNC_TOOLS="$tools"
+cargo build --locked --examples --bins
+cargo test --locked --no-run --test kube
+work=$(mktemp -d /tmp/nri-kube.XXXXXX)
+trap clear_up EXIT
+trap 'exit 130' INT TERM
+status=0
+unshare --net --uts --ipc --mount --pid --fork --kill-child --mount-proc sh "$0" inside "$work" || status=$?
+[ $status = 0 ] || say "what every program said is in target/kube/logs"
+exit $status

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The handler that `install` made is one of the node, and a Deployment uses it.
+
+use super::Cluster;
+use super::heard::whole_lives;
+use super::inside::{daemon, known_pods};
+use super::kubectl::Namespace;
+use super::manifests::{SHOWS_CARD, card, container, deployment, pod, spec};
+use super::node::Node;
+
+pub(super) fn the_node_has_our_handler(cluster: &Cluster) -> String {
+    let node = Node::state();
+    let handlers = node["status"]["runtimeHandlers"].as_array().cloned().unwrap_or_default();
+    // The default has no name.
+    let names = handlers.iter().filter_map(|one| one["name"].as_str());
+    let names: Vec<_> = names.filter(|name| !name.is_empty()).collect();
+    assert!(names.contains(&"nri-runc"), "the node's handlers are {names:?}");
+    let version = node["status"]["nodeInfo"]["kubeletVersion"].as_str().unwrap_or_default();
+    let first = cluster.node.installed.lines().next().unwrap_or_default();
+    format!("kubelet {version} is ready, its handlers are {}; install: {first}", names.join(", "))
+}
+
+pub(super) fn three_replicas_have_what_plugins_give(_: &Cluster) -> String {
+    let space = Namespace::new("deployment");
+    let wants = spec(&[container("app", SHOWS_CARD)]);
+    space.apply(deployment("web", 3, &card(), &wants));
+    // The same pod through containerd's own handler is not ours.
+    let mut plain = wants;
+    plain.as_object_mut().unwrap().remove("runtimeClassName");
+    space.apply(pod("plain", &card(), &plain));
+    space.waits("plain", "condition=Ready", 60);
+    if let Err(error) = space.run(&["rollout", "status", "deployment/web", "--timeout=60s"]) {
+        panic!("{error}: {}", space.warnings());
+    }
+    let mut shown = 0;
+    for one in space.pods() {
+        let name = one["metadata"]["name"].as_str().unwrap();
+        let wanted = if name == "plain" { "card=\n" } else { "card=one\n" };
+        assert_eq!(space.logs(name, "app"), wanted, "{name}");
+        shown += usize::from(name != "plain");
+    }
+    assert_eq!((shown, known_pods("deployment").len()), (3, 3));
+    assert!(daemon().is_some(), "the first container started no daemon");
+    space.empties();
+    let (pods, containers) = whole_lives("deployment");
+    assert_eq!((pods, containers), (3, 3), "and of the pod that is not ours nothing");
+    format!(
+        "{shown} of 3 print what a CDI device gave, a pod on plain runc does not; each told once"
+    )
+}

@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `make kube`: a Kubernetes of one node, with nothing in it that knows of us but a RuntimeClass.
+//! What a user does with kubectl is done here, while plugins change what runs. It prints a table.
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+mod control;
+mod deployment;
+mod heard;
+mod inside;
+mod kubectl;
+mod lives;
+mod machine;
+mod manifests;
+mod node;
+mod pinning;
+mod plugins;
+mod probes;
+mod resize;
+mod table;
+mod upheaval;
+
+use machine::{Machine, Process};
+use node::Node;
+use table::Table;
+
+/// Shows something; it returns its evidence, or panics.
+type Scenario = fn(&Cluster) -> String;
+
+/// What is shown, in this order, and the word that selects it alone (`KUBE=word,word`).
+const ROWS: &[(&str, &str, Scenario)] = &[
+    ("install", "install on containerd 2.4.2", deployment::the_node_has_our_handler),
+    ("deployment", "a Deployment of three", deployment::three_replicas_have_what_plugins_give),
+    ("probes", "exec probes need what plugins gave", probes::probes_see_what_plugins_gave),
+    ("probes", "a liveness probe fails", probes::probes_that_fail_restart_the_container),
+    ("resize", "resize beside a plugin", resize::a_resize_leaves_a_plugin_its_half),
+    ("resize", "a plugin refuses a resize", resize::a_resize_that_a_plugin_refuses_changes_nothing),
+    ("crash", "a crash loop", lives::a_crash_loop_is_adjusted_at_each_turn),
+    ("order", "init and sidecar containers", lives::init_and_sidecar_containers_come_in_order),
+    ("eviction", "a plugin evicts", lives::a_plugin_evicts_and_kubelet_starts_anew),
+    (
+        "pinning",
+        "static CPU manager, and a plugin",
+        pinning::the_static_cpu_manager_and_a_plugin_both_pin,
+    ),
+    (
+        "daemon",
+        "the daemon is killed",
+        upheaval::a_daemon_that_is_killed_is_replaced_by_the_next_container,
+    ),
+    (
+        "daemon",
+        "the daemon is restarted",
+        upheaval::a_daemon_is_restarted_in_the_middle_of_a_rollout,
+    ),
+    ("drain", "the node is drained", upheaval::a_node_is_drained_and_used_again),
+];
+
+/// A cluster that runs.
+struct Cluster {
+    machine: Machine,
+    node: Node,
+    _control: Vec<Process>,
+}
+
+impl Cluster {
+    fn start(machine: Machine) -> Self {
+        let control = control::start(&machine);
+        let node = Node::start(&machine);
+        Self { machine, node, _control: control }
+    }
+
+    /// What the programs said last.
+    fn log_tails(&self) -> String {
+        let names = ["kubelet", "containerd", "kube-apiserver", "kube-controller-manager"];
+        let tails = names.iter().map(|name| self.machine.log_tail(name));
+        tails.collect::<Vec<_>>().join("\n")
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        self.node.stop();
+        // The daemon's log is kept with the others.
+        let _none = std::fs::copy("/run/nri-runc/daemon.log", self.machine.log("nri-runc"));
+        let _none = std::fs::copy(node::EVENTS, self.machine.log("events"));
+    }
+}
+
+fn is_wanted(word: &str) -> bool {
+    let wanted = std::env::var("KUBE").unwrap_or_default();
+    wanted.is_empty() || wanted.split(',').any(|one| one == word)
+}
+
+#[test]
+#[expect(clippy::print_stdout, clippy::print_stderr, reason = "the table is what it is for")]
+fn what_a_user_of_kubernetes_does_works_while_plugins_change_what_runs() {
+    let Some(machine) = Machine::own() else { return };
+    let cluster = Cluster::start(machine);
+    let mut table = Table::default();
+    for (word, what, scenario) in ROWS {
+        if is_wanted(word) {
+            table.show(what, || scenario(&cluster));
+        }
+    }
+    println!("\n{}", table.text());
+    let failed = table.failed();
+    if !failed.is_empty() {
+        eprintln!("{}", cluster.log_tails());
+    }
+    assert!(failed.is_empty(), "not shown: {}", failed.join(", "));
+}

@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The node: a containerd with its default configuration, nri-runc as its packages install it,
+//! sample plugins that the daemon launches, and kubelet. No daemon is started here: the first
+//! container does that.
+
+use serde_json::{Value, json};
+use test_support::example::example;
+
+use super::control::{KUBECONFIG, NODE_ADDRESS};
+use super::kubectl::{self, apply};
+use super::machine::{Machine, PROGRAMS, Process, wait_for, write};
+
+pub(super) const NAME: &str = "node";
+/// Where plugins connect that the daemon does not launch.
+pub(super) const PLUGINS: &str = "/var/run/nri/nri.sock";
+/// What the event logger wrote down.
+pub(super) const EVENTS: &str = "/var/log/nri-events.json";
+const SOCKET: &str = "/run/containerd/containerd.sock";
+
+/// A protected node: without the injector nothing runs, and an eviction is quick.
+const CONFIGURATION: &str = r#"[log]
+target = "file"
+level = "debug"
+[eviction]
+grace = "300ms"
+[plugin.device-injector]
+required = true
+[plugin.powerless]
+evict = "deny"
+"#;
+
+pub(super) struct Node {
+    kubelet: Process,
+    containerd: Process,
+    /// What `install` and `check` said.
+    pub(super) installed: String,
+}
+
+impl Node {
+    /// Starts it, and waits until Kubernetes calls it ready.
+    pub(super) fn start(machine: &Machine) -> Self {
+        configure_containerd(machine);
+        write("/etc/cni/net.d/10-pods.conflist", &network(), 0o644);
+        write("/opt/cni/bin/pods", include_str!("pods-network.sh"), 0o755);
+        write_device();
+        let mut containerd = run_containerd(machine);
+        import_image(machine);
+        put_plugins(machine);
+        let installed = install(machine);
+        containerd.stop();
+        let containerd = run_containerd(machine);
+        let kubelet = run_kubelet(machine);
+        let handler = json!({
+            "apiVersion": "node.k8s.io/v1",
+            "kind": "RuntimeClass",
+            "metadata": {"name": "nri-runc"},
+            "handler": "nri-runc",
+        });
+        apply(&handler);
+        wait_for("the node is ready", || {
+            let is_ready = Self::state()["status"]["conditions"]
+                .as_array()?
+                .iter()
+                .any(|condition| condition["type"] == "Ready" && condition["status"] == "True");
+            is_ready.then_some(())
+        });
+        Self { kubelet, containerd, installed }
+    }
+
+    /// The node as Kubernetes has it.
+    pub(super) fn state() -> Value {
+        let node = kubectl::run(&["get", "node", NAME, "-o", "json"]);
+        node.ok().and_then(|node| serde_json::from_str(&node).ok()).unwrap_or_default()
+    }
+
+    /// Ends kubelet, which would start pods anew, before the engine.
+    pub(super) fn stop(&mut self) {
+        self.kubelet.stop();
+        self.containerd.stop();
+    }
+}
+
+/// Its default configuration; what is particular to this machine goes into a file beside it.
+fn configure_containerd(machine: &Machine) {
+    let text = machine.run("containerd", &["config", "default"]);
+    let version = text.lines().find(|line| line.starts_with("version")).unwrap().to_owned();
+    write("/etc/containerd/config.toml", &text, 0o644);
+    let here = format!(
+        "{version}\n\
+         [plugins.\"io.containerd.cri.v1.images\".pinned_images]\n  sandbox = \"localhost/busybox:1\"\n\
+         [plugins.\"io.containerd.cri.v1.runtime\"]\n  restrict_oom_score_adj = true\n  disable_apparmor = true\n\
+         [plugins.\"io.containerd.cri.v1.runtime\".cni]\n  use_internal_loopback = true\n"
+    );
+    write("/etc/containerd/conf.d/10-node.toml", &here, 0o644);
+}
+
+fn network() -> String {
+    json!({"cniVersion": "1.0.0", "name": "pods", "plugins": [{"type": "pods"}]}).to_string()
+}
+
+/// A device of CDI, as a vendor's software leaves it on a node: a device node and a variable.
+fn write_device() {
+    let edits = json!({
+        "env": ["CARD=one"],
+        "deviceNodes": [{"path": "/dev/card", "hostPath": "/dev/zero"}],
+    });
+    let spec = json!({
+        "cdiVersion": "0.6.0",
+        "kind": "example.org/card",
+        "devices": [{"name": "one", "containerEdits": edits}],
+    });
+    write("/etc/cdi/card.json", &spec.to_string(), 0o644);
+}
+
+fn run_containerd(machine: &Machine) -> Process {
+    let containerd = machine.start("containerd", &[]);
+    wait_for("containerd answers", || {
+        let asked = super::machine::command("ctr").arg("version").output();
+        asked.is_ok_and(|output| output.status.success()).then_some(())
+    });
+    containerd
+}
+
+fn import_image(machine: &Machine) {
+    let dir = "/var/lib/busybox-image";
+    std::fs::create_dir_all(dir).unwrap();
+    let script = include_str!("../../fixtures/images/busybox.sh");
+    let busybox = format!("{PROGRAMS}/busybox");
+    let in_dir = format!("cd {dir}\n{script}");
+    machine.run("sh", &["-c", &in_dir, "sh", &busybox]);
+    let tar = format!("{dir}/image.tar");
+    machine.run("ctr", &["--namespace", "k8s.io", "images", "import", "--local", &tar]);
+}
+
+/// Pre-installed plugins: the daemon launches them, and launches them anew when it was killed.
+fn put_plugins(machine: &Machine) {
+    for (name, program) in [
+        ("10-device-injector", "device_injector"),
+        ("20-resource-defaults", "resource_defaults"),
+        ("99-event-logger", "event_logger"),
+    ] {
+        let to = format!("/opt/nri/plugins/{name}");
+        std::fs::create_dir_all("/opt/nri/plugins").unwrap();
+        machine.run("cp", &[&example(program).display().to_string(), &to]);
+    }
+    write("/etc/nri/conf.d/99-event-logger.conf", &format!("file = {EVENTS}\n"), 0o644);
+}
+
+/// As an administrator does it.
+fn install(machine: &Machine) -> String {
+    let project = test_support::program::project();
+    let script = project.join("install.sh").display().to_string();
+    let binary = env!("CARGO_BIN_EXE_nri-runc");
+    machine.run("sh", &[&script, "--binary", binary, "--no-units"]);
+    write("/etc/nri-runc/config.d/node.toml", CONFIGURATION, 0o644);
+    // containerd serves NRI itself by default.
+    machine.run("nri-runc", &["nri", "install", "containerd", "--take-over-nri"])
+}
+
+fn run_kubelet(machine: &Machine) -> Process {
+    let cgroup = format!("/{}", machine.cgroup());
+    make_cgroup(&cgroup);
+    let config = json!({
+        "apiVersion": "kubelet.config.k8s.io/v1beta1",
+        "kind": "KubeletConfiguration",
+        "containerRuntimeEndpoint": format!("unix://{SOCKET}"),
+        "authentication": {"anonymous": {"enabled": true}, "webhook": {"enabled": false}},
+        "authorization": {"mode": "AlwaysAllow"},
+        "cgroupRoot": cgroup,
+        "cgroupDriver": "cgroupfs",
+        "failCgroupV1": false,
+        "failSwapOn": false,
+        "oomScoreAdj": 0,
+        "makeIPTablesUtilChains": false,
+        "localStorageCapacityIsolation": false,
+        "evictionHard": {"nodefs.available": "0%", "imagefs.available": "0%"},
+        "resolvConf": "",
+        // Of two CPUs one is exclusive.
+        "cpuManagerPolicy": "static",
+        "cpuManagerReconcilePeriod": "1s",
+        "reservedSystemCPUs": "0",
+        // A crash loop has to turn more than once in a test.
+        "featureGates": {"KubeletCrashLoopBackOffMax": true},
+        "crashLoopBackOff": {"maxContainerRestartPeriod": "2s"},
+        "syncFrequency": "10s",
+        "nodeStatusUpdateFrequency": "2s",
+    });
+    write("/etc/kubernetes/kubelet.json", &config.to_string(), 0o600);
+    let words = [
+        "--config=/etc/kubernetes/kubelet.json",
+        &format!("--kubeconfig={KUBECONFIG}"),
+        &format!("--hostname-override={NAME}"),
+        &format!("--node-ip={NODE_ADDRESS}"),
+    ];
+    machine.start("kubelet", &words)
+}
+
+/// kubelet wants its root to be there, in every hierarchy.
+fn make_cgroup(cgroup: &str) {
+    let top = std::path::Path::new("/sys/fs/cgroup");
+    let name = cgroup.trim_start_matches('/');
+    if top.join("cgroup.controllers").exists() {
+        std::fs::create_dir_all(top.join(name)).unwrap();
+        return;
+    }
+    for hierarchy in std::fs::read_dir(top).unwrap().flatten() {
+        let dir = hierarchy.path().join(name);
+        std::fs::create_dir_all(&dir).unwrap();
+        // A new one has no CPUs, and nothing runs in it.
+        for file in ["cpuset.cpus", "cpuset.mems"] {
+            if let Ok(values) = std::fs::read(hierarchy.path().join(file)) {
+                let mut options = std::fs::OpenOptions::new();
+                let mut file = options.write(true).open(dir.join(file)).unwrap();
+                std::io::Write::write_all(&mut file, &values).unwrap();
+            }
+        }
+    }
+}

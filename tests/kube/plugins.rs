@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Plugins in the test's own process: they connect to the plugin socket as a DaemonSet's would,
+//! and leave when they are dropped.
+
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use nri_runc::plugin::stub::{self, PluginHandler, RuntimeHandle, Stub, async_trait};
+use nri_runc::plugin::{Event, api};
+use test_support::adjustments::{env, open_files};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+
+use super::inside::admin;
+use super::machine::wait_for;
+use super::node::PLUGINS;
+
+type Ask = (api::UpdateContainersRequest, std::sync::mpsc::Sender<Result<(), String>>);
+
+pub(super) struct Plugin {
+    asks: Option<UnboundedSender<Ask>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Plugin {
+    /// Connects it as `id` (`NN-name`); it is synchronized when this returns.
+    #[track_caller]
+    pub(super) fn connect(id: &'static str, handler: Arc<dyn PluginHandler>) -> Self {
+        let (sender, asks) = unbounded_channel();
+        let thread = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            runtime.unwrap().block_on(serve(id, handler, asks));
+        });
+        let (index, name) = id.split_once('-').unwrap();
+        wait_for("the plugin is synchronized", || {
+            let plugins = admin(&["plugins"]);
+            let mut all = plugins.as_array()?.iter();
+            let it = all.find(|one| one["index"] == index && one["name"] == name)?;
+            (it["state"] == "synchronized").then_some(())
+        });
+        Self { asks: Some(sender), thread: Some(thread) }
+    }
+
+    /// Asks, unasked, for the end of a container.
+    pub(super) fn evict(&self, id: &str, reason: &str) -> Result<(), String> {
+        let eviction = api::ContainerEviction {
+            container_id: id.to_owned(),
+            reason: reason.to_owned(),
+            ..Default::default()
+        };
+        let request = api::UpdateContainersRequest { evict: vec![eviction], ..Default::default() };
+        let (sender, answer) = std::sync::mpsc::channel();
+        self.asks.as_ref().unwrap().send((request, sender)).unwrap();
+        answer.recv().unwrap()
+    }
+}
+
+impl Drop for Plugin {
+    fn drop(&mut self) {
+        drop(self.asks.take());
+        let _its_failure_was_shown = self.thread.take().map(JoinHandle::join);
+    }
+}
+
+async fn serve(id: &str, handler: Arc<dyn PluginHandler>, mut asks: UnboundedReceiver<Ask>) {
+    let stream = tokio::net::UnixStream::connect(PLUGINS).await.unwrap();
+    let stub = Stub::serve(stream, id, "", handler).await.unwrap();
+    while let Some((request, sender)) = asks.recv().await {
+        let answer = stub.update_containers(&request).await;
+        let _nobody_waits = sender.send(answer.map(|_| ()).map_err(|error| error.to_string()));
+    }
+    stub.close();
+}
+
+/// Gives the containers of one name a variable and a limit of open files.
+pub(super) struct Greeter(pub(super) &'static str);
+
+#[async_trait]
+impl PluginHandler for Greeter {
+    fn events(&self) -> &[Event] {
+        &[Event::CreateContainer]
+    }
+
+    async fn create_container(
+        &self,
+        _: &RuntimeHandle,
+        request: api::CreateContainerRequest,
+    ) -> stub::Result<api::CreateContainerResponse> {
+        if request.container.name != self.0 {
+            return Ok(api::CreateContainerResponse::default());
+        }
+        let adjust = api::ContainerAdjustment {
+            env: vec![env("GREETING", "hello")],
+            rlimits: vec![open_files()],
+            ..Default::default()
+        };
+        Ok(adjust.into())
+    }
+}

@@ -127,7 +127,7 @@ pub(super) fn listen(place: &Place, name: &str) -> Heard {
 
 #[expect(clippy::disallowed_methods, reason = "a cgroup file is written in place")]
 fn write(path: PathBuf, text: &str) {
-    std::fs::write(&path, text).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    std::fs::write(path, text).unwrap();
 }
 
 /// The requests of this event.

@@ -353,7 +353,7 @@ fn a_launched_logger_writes_a_life_into_its_file_and_changes_nothing() {
     assert_eq!(events[2..], LIFE);
     assert_eq!(host.read("fake/seen.json"), BUNDLE);
     let create = &lines[3];
-    assert_eq!((&create["pod"], &create["container"]), (&json!("c1"), &json!("c1")));
+    assert_eq!((&create["pod"], &create["container"]), (&json!("plain/c1"), &json!("c1")));
     let request = create["request"].to_string();
     let request: api::CreateContainerRequest =
         protobuf_json_mapping::parse_from_str(&request).unwrap();

@@ -101,7 +101,7 @@ impl Stage {
         let records = files.flatten().filter_map(|file| std::fs::read(file.path()).ok());
         let mut records = records.filter_map(|bytes| serde_json::from_slice::<Value>(&bytes).ok());
         let record = records.find(|record| record["id"] == pod);
-        record.is_some_and(|record| record["limits"][memory().1] == bytes.to_string())
+        record.is_some_and(|record| record["limits"][memory().1] == *format!("{bytes}"))
     }
 
     fn live_as_pod(&self, pod: &str, dice: &mut Dice) -> PodFate {

@@ -309,13 +309,9 @@ fn spelt_as_json(value: Value) -> Value {
             all + &initial.to_uppercase() + rest
         })
     };
-    match value {
-        Value::Object(members) => {
-            let members = members.into_iter().map(|(name, one)| (spelt(name), spelt_as_json(one)));
-            members.collect::<serde_json::Map<_, _>>().into()
-        }
-        other => other,
-    }
+    let Value::Object(members) = value else { return value };
+    let members = members.into_iter().map(|(name, one)| (spelt(name), spelt_as_json(one)));
+    members.collect::<serde_json::Map<_, _>>().into()
 }
 
 /// The fields that an engine's own NRI said about a pod and its containers.

@@ -100,6 +100,8 @@ fn what_a_user_of_kubernetes_does_works_while_plugins_change_what_runs() {
     for (word, what, scenario) in ROWS {
         if is_wanted(word) {
             table.show(what, || scenario(&cluster));
+            // It takes minutes: whoever waits sees where it is.
+            eprint!("{}", table.last());
         }
     }
     println!("\n{}", table.text());

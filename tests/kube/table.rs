@@ -35,16 +35,24 @@ impl Table {
 
     pub(super) fn text(&self) -> String {
         let widest = self.rows.iter().map(|row| row.what.len()).max().unwrap_or(0);
-        let line = |row: &Row| {
-            let (result, evidence) = match &row.outcome {
-                Ok(evidence) => ("ok", evidence),
-                Err(why) => ("FAILED", why),
-            };
-            // A panic may have many lines, a row has one.
-            let evidence = evidence.split_whitespace().collect::<Vec<_>>().join(" ");
-            format!("{:widest$}  {result:6}  {:>3} s  {evidence}\n", row.what, row.seconds)
+        self.rows.iter().map(|row| row.line(widest)).collect()
+    }
+
+    /// The row that was shown last.
+    pub(super) fn last(&self) -> String {
+        self.rows.last().map(|row| row.line(0)).unwrap_or_default()
+    }
+}
+
+impl Row {
+    fn line(&self, width: usize) -> String {
+        let (result, evidence) = match &self.outcome {
+            Ok(evidence) => ("ok", evidence),
+            Err(why) => ("FAILED", why),
         };
-        self.rows.iter().map(line).collect()
+        // A panic may have many lines, a row has one.
+        let evidence = evidence.split_whitespace().collect::<Vec<_>>().join(" ");
+        format!("{:width$}  {result:6}  {:>3} s  {evidence}\n", self.what, self.seconds)
     }
 }
 
@@ -59,4 +67,5 @@ fn a_row_that_panics_is_in_the_table_and_among_those_that_failed() {
     assert!(lines[0].starts_with("one      ok      ") && lines[0].ends_with("is there"), "{text}");
     assert!(lines[1].starts_with("another  FAILED  ") && lines[1].ends_with("two lines"), "{text}");
     assert_eq!(lines.len(), 2, "{text}");
+    assert!(table.last().starts_with("another  FAILED  "), "{}", table.last());
 }

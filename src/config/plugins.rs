@@ -57,7 +57,9 @@ impl Config {
     /// How long a create or a pod waits for the required plugin `name` (or `NN-name`) while it is
     /// not connected.
     pub(crate) fn required_wait(&self, name: &str) -> Duration {
-        let bare = name.split_once('-').map_or(name, |(_index, bare)| bare);
+        let is_index = |index: &str| index.len() == 2 && index.bytes().all(|b| b.is_ascii_digit());
+        let named = name.split_once('-').filter(|(index, _)| is_index(index));
+        let bare = named.map_or(name, |(_index, bare)| bare);
         let sections: Vec<&PluginSection> =
             [name, bare, ANY_PLUGIN].iter().filter_map(|name| self.plugins.get(*name)).collect();
         first(&sections, |section| section.wait.as_ref()).unwrap_or_default()

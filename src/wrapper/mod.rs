@@ -70,6 +70,9 @@ fn become_the_runtime(
         return invocation.become_marked(&mark).doing(|| invocation.doing());
     }
     if !involves_plugins(call) || is_switched_off(config) || will_refuse_id(&runtime, call) {
+        if call.verb.creates() {
+            marked::remove_stale(config, call, &runtime);
+        }
         return runtime::replace_process(&runtime, argv);
     }
     let invocation = Invocation { argv, call, config, host: config.host(), runtime };

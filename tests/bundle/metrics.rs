@@ -210,6 +210,32 @@ fn a_socket_is_for_root_alone_and_replaces_a_stale_one() {
 }
 
 #[test]
+fn a_file_that_is_no_socket_and_a_socket_that_is_used_stay() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = tempfile::NamedTempFile::new_in(dir.path()).unwrap();
+    let (file, socket) = (file.path().to_owned(), dir.path().join("used.sock"));
+    let used = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+    for (path, why) in
+        [(&file, "another file is there"), (&socket, "another process listens there")]
+    {
+        let host = started(&format!("[metrics]\nlisten = \"unix:{}\"\n", path.display()));
+        wait_until("the failure is shown", || {
+            host.admin(&["status"])["failures"].to_string().contains(why)
+        });
+    }
+    assert!(file.metadata().unwrap().is_file());
+    drop(used);
+}
+
+#[test]
+fn a_node_whose_protection_is_mistyped_is_not_ready() {
+    let host = started(&format!("{LISTENS}[plugin.a]\nrequird = true\n"));
+    let (status, why) = get(&address(&host), "/readyz");
+    assert_eq!(status, 503, "{why}");
+    assert!(why.contains("plugin.a.requird"), "{why}");
+}
+
+#[test]
 fn clients_that_say_nothing_hold_up_no_container_and_are_bounded() {
     let host = started(LISTENS);
     let at = address(&host);

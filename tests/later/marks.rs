@@ -2,9 +2,12 @@
 //! Which containers have a mark, through everything that can happen to them, to the daemon and to
 //! the run directory.
 
+use nri_runc::plugin::api;
+use serde_json::json;
+use test_support::adjustments::{env, update_of};
 use test_support::{Script, TestHost, fails, started, succeeds, wait_until};
 
-use super::{CHANGED, PROCESS, changing, exec, marks, pods};
+use super::{CHANGED, PROCESS, changing, exec, marks, pods, seen};
 
 fn has_marks(host: &TestHost, count: usize) {
     wait_until(&format!("there are {count} marks"), || marks(host).len() == count);
@@ -35,6 +38,43 @@ fn a_mark_goes_with_its_container_and_the_next_of_that_id_has_its_own() {
     assert_eq!(given(&host, "c2"), PROCESS);
     succeeds(&host.verb(&["delete", "--force", "c1"]));
     has_marks(&host, 0);
+}
+
+#[test]
+fn a_container_made_while_plugins_are_disabled_has_no_mark_of_an_earlier_one() {
+    let mut host = started("");
+    let _told = host.plugin("10", "env", changing());
+    succeeds(&host.create("c1"));
+    has_marks(&host, 1);
+    host.kill_daemon();
+    succeeds(&host.call(&["nri", "disable"]));
+    succeeds(&host.verb(&["delete", "--force", "c1"]));
+    succeeds(&host.create("c1"));
+    succeeds(&host.call(&["nri", "enable"]));
+    assert_eq!(marks(&host), Vec::<String>::new());
+    assert_eq!(given(&host, "c1"), PROCESS);
+}
+
+#[test]
+fn of_many_values_none_is_lost_by_a_later_update() {
+    const VARIABLES: usize = 450;
+    let host = started("");
+    let adjust = api::ContainerAdjustment {
+        env: (0..VARIABLES).map(|n| env(&format!("V{n}"), "1")).collect(),
+        ..Default::default()
+    };
+    let updates = vec![update_of("c1", &json!({"cpu": {"shares": 300}}))];
+    let _told = host.plugin("10", "env", Script { adjust, updates, ..Script::default() });
+    succeeds(&host.create("c1"));
+    let root = host.path("root").display().to_string();
+    let update = r#"{"cpu": {"shares": 200}}"#;
+    succeeds(&host.call_with(&["--root", &root, "update", "--resources", "-", "c1"], update));
+    wait_until("the update is on record", || {
+        host.admin(&["explain", "c1"])["changes"].to_string().contains("UpdateContainer")
+    });
+    succeeds(&exec(&host, "c1", PROCESS));
+    let variables = seen(&host)["env"].as_array().unwrap().len();
+    assert_eq!(variables, 2 + VARIABLES);
 }
 
 #[test]

@@ -187,7 +187,7 @@ fn nri_state(
     let title = here.engine.title();
     let socket = config.socket_path.display().to_string();
     match &ledger.nri {
-        NriDecision::Beside(socket) => Ok(format!(", beside {title}'s own NRI on {socket}")),
+        NriDecision::Beside(socket) => Ok(format!(" on {socket}, beside {title}'s own NRI")),
         NriDecision::TakeOver => match here.nri.iter().find(|its| its.is_listening()) {
             None => Ok(", instead of the engine's own NRI".to_owned()),
             Some(its) => Err((

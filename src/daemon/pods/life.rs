@@ -69,7 +69,9 @@ pub(crate) async fn arrives(node: &Rc<Node>, description: &Description) -> Resul
     Requirement::of_pod(node, &pod).wait().await;
     let lane = node.pod_lane(&pod.id);
     let _turn = lane.turn.lock().await;
-    if node.records.read().pod(&pod.id).is_some() {
+    // Or the engine has given the pod up meanwhile.
+    let is_gone = pod.lives_with.as_ref().is_some_and(|path| !node.host.path(path).exists());
+    if is_gone || node.records.read().pod(&pod.id).is_some() {
         return Ok(());
     }
     adopt_arrived(node, description)?;

@@ -17,14 +17,19 @@ pub(crate) async fn stop_with_sandbox(node: &Rc<Node>, sandbox: &Container) {
         // A task that notifies plugins of this member is done once the lane is free.
         let lane = node.lane(&key);
         drop(lane.turn.lock().await);
+        node.lanes.release(&key, lane);
     }
     let lane = node.pod_lane(id);
-    let _turn = lane.turn.lock().await;
+    let turn = lane.turn.lock().await;
     // Another one may have taken its place meanwhile.
     let is_same = sandbox_of(node, id).is_some_and(|now| now.incarnation == sandbox.incarnation);
     if is_same && members(node, id).iter().all(|(_, state)| has_ended(*state)) {
         life::stop(node, id).await;
     }
+    drop(turn);
+    drop(lane);
+    // A pod whose creation failed is forgotten by now.
+    node.lanes.drop_idle_pod(&node.records.read(), id);
 }
 
 /// A container has exited: its pod may be over with it. Done in a task of its own, because the

@@ -10,7 +10,7 @@ use crate::state::{Change, Container, Skipped};
 pub(crate) type Block = Map<String, Value>;
 
 /// How many changes and omissions of a record are searched for one of the same kind.
-pub(super) const LATEST: usize = 200;
+pub(crate) const LATEST: usize = 200;
 /// The resources in force of a container: the engine's, and over them the plugins'.
 pub(crate) fn in_force(record: &Container) -> Map<String, Value> {
     let mut resources = record.engine_resources.clone();

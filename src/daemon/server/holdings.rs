@@ -28,15 +28,22 @@ pub(super) fn unready(node: &Node) -> Vec<String> {
         why.push("the daemon is stopping".to_owned());
     }
     if !node.is_bystander() {
-        let missing = required_plugins(node).into_iter();
-        let missing = missing.filter(|name| !node.registry.is_present(name));
-        why.extend(missing.map(|name| format!("the required plugin {name} is not connected")));
+        why.extend(node.config.unreliable());
     }
+    let missing = missing_plugins(node).into_iter();
+    why.extend(missing.map(|name| format!("the required plugin {name} is not connected")));
     let unwritten = node.records.read().unwritten().len();
     if unwritten > 0 {
         why.push(format!("{unwritten} records could not be written to the run directory"));
     }
     why
+}
+
+/// Required plugins that are not connected; none while an engine's own NRI serves the plugins.
+fn missing_plugins(node: &Node) -> Vec<&str> {
+    let mut names = required_plugins(node);
+    names.retain(|name| !node.is_bystander() && !node.registry.is_present(name));
+    names
 }
 
 /// The plugins that every container needs.
@@ -57,10 +64,9 @@ fn holdings(node: &Node) -> Holdings {
         let members = store.containers().filter(|container| !container.is_sandbox);
         members.filter(|container| container.state == state).count()
     };
-    let missing = required_plugins(node).into_iter();
     Holdings {
         plugins: node.registry.synchronized().len(),
-        missing_plugins: missing.filter(|name| !node.registry.is_present(name)).count(),
+        missing_plugins: missing_plugins(node).len(),
         pods: store.pods().count(),
         containers: STATES.into_iter().map(|(state, name)| (name, count(state))).collect(),
         problems: vec![

@@ -6,6 +6,7 @@
 
 use std::cell::Cell;
 use std::convert::Infallible;
+use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
@@ -17,13 +18,15 @@ use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpListener, UnixListener};
+use tokio::net::{TcpListener, UnixListener, UnixStream};
 use tracing::{info, warn};
 
 use crate::config::MetricsListener;
 use crate::daemon::node::Node;
+use crate::daemon::process::sockets::asynchronous;
 use crate::daemon::server::holdings;
-use crate::error::{Context, Result};
+use crate::error::{Context, Error, Result};
+use crate::plugin::socket;
 
 /// How long a connection may last: one request, one page.
 const CONNECTION: Duration = Duration::from_secs(10);
@@ -33,6 +36,9 @@ const MOST_CONNECTIONS: usize = 16;
 
 /// The largest request head, in bytes.
 const REQUEST_HEAD: usize = 16 << 10;
+
+/// Mode of the socket: what it shows is root's.
+const SOCKET_MODE: u32 = 0o600;
 
 /// The pause after a connection that could not be accepted.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -68,7 +74,7 @@ async fn listen(node: &Rc<Node>, at: &MetricsListener) -> Result<()> {
             }
         }
         MetricsListener::Unix(path) => {
-            let listener = bind(path)?;
+            let listener = bind(path).await?;
             info!("metrics are served at {}", path.display());
             loop {
                 match listener.accept().await {
@@ -80,16 +86,22 @@ async fn listen(node: &Rc<Node>, at: &MetricsListener) -> Result<()> {
     }
 }
 
-/// Binds a socket that root alone can connect to, in place of one that nobody listens at.
-fn bind(path: &Path) -> Result<UnixListener> {
+/// Binds a socket that root alone can connect to, in place of one that nobody listens at. Any other
+/// file stays.
+async fn bind(path: &Path) -> Result<UnixListener> {
     let doing = || format!("listening at {}", path.display());
-    if std::os::unix::net::UnixStream::connect(path).is_err() {
-        let _nothing_there = std::fs::remove_file(path);
+    if let Ok(there) = std::fs::symlink_metadata(path) {
+        if !there.file_type().is_socket() {
+            return Err(Error::new("another file is there").doing(doing()));
+        }
+        match UnixStream::connect(path).await {
+            Err(error) if error.kind() == std::io::ErrorKind::ConnectionRefused => {}
+            Ok(_) | Err(_) => {
+                return Err(Error::new("another process listens there").doing(doing()));
+            }
+        }
     }
-    let listener = UnixListener::bind(path).doing(doing)?;
-    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
-    std::fs::set_permissions(path, mode).doing(doing)?;
-    Ok(listener)
+    asynchronous(socket::bind(path, SOCKET_MODE, None)?.listener)
 }
 
 async fn pause(error: &std::io::Error) {

@@ -119,8 +119,9 @@ fn note_verdict(admitted: &Admitted, merged: &Merged, patched: &PatchedSpec, nam
     let changes: Vec<Change> = changes.collect();
     let process_values =
         process_values(changes.iter().map(|c| (c.field.as_str(), &c.before, &c.after)));
+    // Later changes may push these out of the list, from which the mark is made otherwise.
+    let process_values = (changes.len() > in_force::LATEST).then_some(process_values);
     let (changes, unlisted) = in_force::listed(changes);
-    let process_values = unlisted.is_some().then_some(process_values);
     admitted.note_unknown(merged);
     let resources = merged.adjust.linux.as_ref().and_then(|linux| linux.resources.as_ref());
     let owned = resources.and_then(|resources| overlay::overlay_of(resources, names).ok());

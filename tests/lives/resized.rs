@@ -207,7 +207,8 @@ fn check(view: &PodView, fates: &[PodFate]) -> usize {
         let fate = fates.iter().find(|fate| fate.id == **id).unwrap();
         let is_all = !view.is_cut && fate.begun >= view.since;
         // Whatever part of it was heard is heard once and in order.
-        assert!(whole.windows(ends.len()).any(|part| part == ends), "{what}");
+        let is_part = ends.is_empty() || whole.windows(ends.len()).any(|part| part == ends);
+        assert!(is_part, "{what}");
         assert!(!is_all || ends == whole, "{what}");
         let resizes: Vec<(&str, u64)> =
             life.iter().filter(|(event, _)| is_resize(event)).copied().collect();

@@ -86,18 +86,10 @@ fn status(node: &Node) -> Value {
         "plugin_socket": node.registry.socket.line(),
         "plugin_socket_state": node.registry.socket.to_json(&node.config.socket_path),
         "pass_through": node.is_bystander(),
-        "disabled": switched_off(node).is_some(),
-        "disabled_by": switched_off(node),
+        "disabled": holdings::switched_off(node).is_some(),
+        "disabled_by": holdings::switched_off(node),
         "required": required(node),
     })
-}
-
-/// The setting that disables plugins for every container, if there is one.
-pub(super) fn switched_off(node: &Node) -> Option<&'static str> {
-    if node.config.disable {
-        return Some("nri.disable in the configuration");
-    }
-    node.config.disabled_file().exists().then_some("nri-runc nri disable")
 }
 
 /// Logs that the kill switch was used, and by which user. The daemon itself does not act on it.

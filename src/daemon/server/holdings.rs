@@ -2,7 +2,6 @@
 //! What the daemon holds at this moment, for metrics, `/readyz` and `status`.
 
 use crate::daemon::node::Node;
-use crate::daemon::server::admin;
 use crate::metrics::Holdings;
 use crate::state::Lifecycle;
 
@@ -58,6 +57,14 @@ pub(super) fn required_plugins(node: &Node) -> Vec<&str> {
     names
 }
 
+/// The setting that disables plugins for every container, if there is one.
+pub(super) fn switched_off(node: &Node) -> Option<&'static str> {
+    if node.config.disable {
+        return Some("nri.disable in the configuration");
+    }
+    node.config.disabled_file().exists().then_some("nri-runc nri disable")
+}
+
 fn holdings(node: &Node) -> Holdings {
     let store = node.records.read();
     let count = |state| {
@@ -75,6 +82,6 @@ fn holdings(node: &Node) -> Holdings {
             ("found_again", store.containers().filter(|container| container.is_found).count()),
         ],
         passes_through: node.is_bystander(),
-        is_disabled: admin::switched_off(node).is_some(),
+        is_disabled: switched_off(node).is_some(),
     }
 }

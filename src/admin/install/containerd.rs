@@ -10,7 +10,7 @@
 use toml_edit::{Document, Item, TableLike};
 
 use super::edit::{self, at, text_at};
-use super::own_nri::{NriDecision, NriSetting};
+use super::nri_decision::{NriDecision, NriSetting};
 use super::plan::{EngineFile, Plan, Registration, Texts, overruled, taken};
 use crate::error::{Error, Result};
 

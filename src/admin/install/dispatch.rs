@@ -2,7 +2,7 @@
 //! Chooses the file of this folder that plans for an engine. Pure.
 
 use super::engine::Engine;
-use super::own_nri::NriSetting;
+use super::nri_decision::NriSetting;
 use super::plan::{EngineFile, Plan, Registration, Texts};
 use super::{containerd, crio, docker, podman};
 use crate::error::{Error, Result};

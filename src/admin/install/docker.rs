@@ -5,7 +5,7 @@
 
 use serde_json::{Value, json};
 
-use super::own_nri::{NriDecision, NriSetting};
+use super::nri_decision::{NriDecision, NriSetting};
 use super::plan::{Plan, Registration, Texts, taken};
 use crate::error::{Error, Result};
 use crate::spec::document::{DocumentError, SpecDocument};

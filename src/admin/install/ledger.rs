@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::edit;
 use super::engine::Engine;
 use super::engine_files;
-use super::own_nri::NriDecision;
+use super::nri_decision::NriDecision;
 use super::plan::Texts;
 use super::root::Root;
 use crate::error::{Error, Result};

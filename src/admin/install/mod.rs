@@ -13,6 +13,7 @@ mod engine;
 mod engine_files;
 mod ledger;
 mod listener;
+mod nri_decision;
 mod outcome;
 mod own_nri;
 mod plan;
@@ -30,9 +31,10 @@ use serde_json::Value;
 
 use self::engine::Engine;
 use self::ledger::{Ledger, LedgerFile};
+use self::nri_decision::{BESIDE_SOCKET, NriDecision};
 pub(super) use self::outcome::show;
 use self::outcome::{ResultDetails, result_document};
-use self::own_nri::{NriCandidate, NriDecision};
+use self::own_nri::NriCandidate;
 use self::plan::{Plan, Registration, Texts};
 use self::root::Root;
 pub(super) use self::state::check_engines;
@@ -68,7 +70,7 @@ pub(super) struct Install {
         value_name = "SOCKET",
         num_args = 0..=1,
         require_equals = true,
-        default_missing_value = own_nri::BESIDE_SOCKET
+        default_missing_value = BESIDE_SOCKET
     )]
     beside: Option<String>,
     #[command(flatten)]

@@ -5,10 +5,9 @@
 
 use std::path::Path;
 
-use serde::{Deserialize, Serialize};
-
 use super::engine::Engine;
 use super::ledger::Ledger;
+use super::nri_decision::{BESIDE_SOCKET, NriDecision, NriSetting};
 use super::plan::{EngineFile, Plan, Registration, Texts};
 use super::root::Root;
 use super::{Install, edit, engine_files, running};
@@ -17,14 +16,8 @@ use crate::error::{Error, Result};
 use crate::plugin::socket::SocketListener;
 use crate::runtime::features;
 
-/// Where nri-runc listens beside an engine's own NRI, unless another path is given.
-pub(super) const BESIDE_SOCKET: &str = "/var/run/nri/nri-runc.sock";
-
 /// Where its pre-installed plugins are then: the engine launches those of the usual folder.
 const BESIDE_PLUGINS: &str = "/opt/nri-runc/plugins";
-
-/// The longest path of a socket, without the byte that ends it (unix(7)).
-const LONGEST_SOCKET_PATH: usize = 107;
 
 /// The module that containerd's source has been since 2.0. Its functions name it in every program
 /// that is built from it, and 2.0 is the version from which on NRI is on by default.
@@ -32,49 +25,6 @@ const CONTAINERD_2: &[u8] = b"github.com/containerd/containerd/v2/";
 
 /// The version of CRI-O from which on NRI is on by default.
 const CRIO_WITH_NRI: (u32, u32, u32) = (1, 30, 0);
-
-/// What becomes of an engine's own NRI.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub(super) enum NriDecision {
-    /// Nobody decided: `install` refuses where an engine serves plugins.
-    #[default]
-    Open,
-    /// It is switched off.
-    TakeOver,
-    /// It stays on, and nri-runc listens on this socket.
-    Beside(String),
-}
-
-impl NriDecision {
-    /// What the options of `install` say.
-    ///
-    /// # Errors
-    /// Fails when the path cannot be that of a socket.
-    pub(super) fn of(takes_over: bool, beside: Option<&str>) -> Result<Self> {
-        let Some(socket) = beside else {
-            return Ok(if takes_over { Self::TakeOver } else { Self::Open });
-        };
-        let is_plain = !socket.chars().any(char::is_control) && !socket.ends_with('/');
-        if socket.starts_with('/') && is_plain && socket.len() <= LONGEST_SOCKET_PATH {
-            return Ok(Self::Beside(socket.to_owned()));
-        }
-        Err(Error::new(format!("{socket:?} cannot be the path of a socket")).hint(format!(
-            "give an absolute path of at most {LONGEST_SOCKET_PATH} bytes: --beside={BESIDE_SOCKET}"
-        )))
-    }
-}
-
-/// What an engine's files say of its own NRI.
-#[derive(Debug)]
-pub(super) struct NriSetting {
-    /// Whether it is on; `None` where no file says so.
-    pub(super) is_on: Option<bool>,
-    /// Where it listens.
-    pub(super) socket: String,
-    /// Whether only versions read these files that have it on by default.
-    pub(super) is_on_by_form: bool,
-}
 
 /// An engine whose own NRI may be on.
 #[derive(Debug)]
@@ -390,19 +340,5 @@ mod tests {
         assert!(is_same_place("/srv/nri.sock", "/srv/nri.sock"));
         assert!(!is_same_place("/run/nri/nri.sock", "/run/nri/other.sock"));
         assert!(!is_same_place("/var/lib/nri.sock", "/lib/nri.sock"));
-    }
-
-    #[test]
-    fn what_cannot_be_a_socket_is_refused() {
-        let long = format!("/{}", "x".repeat(LONGEST_SOCKET_PATH));
-        for path in ["nri.sock", "", "/run/nri/", "/run/a\nb", long.as_str()] {
-            let refused = NriDecision::of(false, Some(path)).unwrap_err().to_string();
-            assert!(refused.contains("cannot be the path of a socket"), "{refused}");
-        }
-        let longest = &long[..LONGEST_SOCKET_PATH];
-        assert_eq!(
-            NriDecision::of(false, Some(longest)).unwrap(),
-            NriDecision::Beside(longest.to_owned())
-        );
     }
 }

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use super::engine::Engine;
-use super::own_nri::NriDecision;
+use super::nri_decision::NriDecision;
 use crate::error::{Error, Result};
 
 /// The files that are there, by path.

@@ -5,8 +5,8 @@ use serde_json::Value;
 
 use super::engine::Engine;
 use super::ledger::{self, Ledger};
+use super::nri_decision::NriDecision;
 use super::outcome::{ResultDetails, result_document};
-use super::own_nri::NriDecision;
 use super::plan::Plan;
 use super::{Uninstall, changes, edited_since, engine_files, put_all, users};
 use crate::config::Config;

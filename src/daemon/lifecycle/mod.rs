@@ -7,7 +7,6 @@
 
 pub(crate) mod carry_over;
 pub(crate) mod exit;
-mod kept;
 pub(crate) mod late_start;
 pub(crate) mod notify;
 pub(crate) mod refusal;
@@ -16,4 +15,5 @@ pub(crate) mod rollback;
 pub(crate) mod settle;
 pub(crate) mod state;
 pub(crate) mod stop;
+mod until_removed;
 pub(crate) mod update_outcome;

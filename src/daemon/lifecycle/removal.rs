@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The runtime has deleted a container: plugins receive the StopContainer and RemoveContainer that
 //! are still due, and the pod ends with its last container. Where the engine keeps the container
-//! (`kept.rs`), RemoveContainer waits until it is removed there.
+//! (`until_removed.rs`), RemoveContainer waits until it is removed there.
 
 use std::rc::Rc;
 
 use crate::daemon::bundle;
-use crate::daemon::lifecycle::{carry_over, kept, notify, state, stop};
+use crate::daemon::lifecycle::{carry_over, notify, state, stop, until_removed};
 use crate::daemon::node::Node;
 use crate::daemon::pods::{life, stopping};
 use crate::daemon::runtime::state_dir;
@@ -31,7 +31,7 @@ pub(crate) async fn removed(node: &Rc<Node>, key: &ContainerKey) {
 /// The runtime no longer knows the container. It is removed, or stays until its engine removes it.
 pub(crate) async fn deleted(node: &Rc<Node>, key: &ContainerKey) {
     let Some(record) = node.container(key) else { return };
-    if !kept::is_kept(node, &record) {
+    if !until_removed::is_kept(node, &record) {
         return removed(node, key).await;
     }
     if record.is_deleted {
@@ -44,8 +44,8 @@ pub(crate) async fn deleted(node: &Rc<Node>, key: &ContainerKey) {
     }
     bundle::restore(node, &record);
     state::mark_deleted(node, key);
-    kept::bound(node);
-    if !kept::is_kept(node, &record) {
+    until_removed::bound(node);
+    if !until_removed::is_kept(node, &record) {
         removed(node, key).await; // Its folder went before the record said so.
     }
 }

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //! SIGKILL for the daemon, the wrapper and the runtime before every side effect of create, start,
-//! update and delete: afterwards nothing is left over, the next operation works, and plugins own
+//! update and delete, and of what pods go through without them: afterwards nothing is left over, the next operation works, and plugins own
 //! what they owned. The places are found by walking through a life once and writing down what it
 //! passes, so none can be forgotten. All of them with `KILLS=all` (`make soak`), else a sample
 //! by `KILLS=SEED`, or by the day.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod pods;
 mod real;
 mod world;
 
@@ -36,6 +37,7 @@ enum Place {
 
 #[derive(Debug, Clone)]
 struct Case {
+    /// A verb of the runtime, or a step of a pod.
     verb: &'static str,
     place: Place,
     policy: &'static str,
@@ -114,6 +116,9 @@ fn places() -> Vec<(&'static str, Place)> {
 
 /// One death, and what must hold after it.
 fn kill(case: &Case) {
+    if let (true, Place::Point(point, passing)) = (pods::STEPS.contains(&case.verb), &case.place) {
+        return pods::kill(case.verb, point, *passing);
+    }
     let what = format!("{case:?}");
     let mut world = World::new(case.policy, case.verb == "update");
     prepare(&world, case.verb);
@@ -222,21 +227,25 @@ fn say(text: &str) {
 
 #[test]
 fn whoever_dies_wherever_nothing_is_left_and_the_next_operation_works() {
-    let places = places();
+    let (places, of_pods) = (places(), pods::places());
     for point in POINTS {
         let name = point.name();
         let is_passed = |(_, place): &(_, Place)| match place {
             Place::Point(known, _) | Place::Alone(known) => *known == name,
             Place::Step(..) => false,
         };
-        assert!(places.iter().any(is_passed), "no verb passes {name}");
+        let is_passed_by_pods = of_pods.iter().any(|(_, known, _)| *known == name);
+        assert!(is_passed_by_pods || places.iter().any(is_passed), "nothing passes {name}");
     }
-    let cases: Vec<Case> = places
-        .into_iter()
-        .flat_map(|(verb, place)| {
-            ["continue", "fail"].map(|policy| Case { verb, place: place.clone(), policy })
-        })
-        .collect();
+    let of_verbs = places.into_iter().flat_map(|(verb, place)| {
+        ["continue", "fail"].map(|policy| Case { verb, place: place.clone(), policy })
+    });
+    let of_pods = of_pods.into_iter().map(|(verb, point, passing)| Case {
+        verb,
+        place: Place::Point(point, passing),
+        policy: "continue",
+    });
+    let cases: Vec<Case> = of_verbs.chain(of_pods).collect();
     let (all, cases) = (cases.len(), chosen(cases));
     let failed: Mutex<Vec<String>> = Mutex::default();
     let queue = Mutex::new(cases.iter());

@@ -197,21 +197,7 @@ impl World {
     }
 
     fn leftovers(&self) -> Vec<String> {
-        let mut found = Vec::new();
-        let names = |path: &Path| -> Vec<String> {
-            let entries = std::fs::read_dir(path).into_iter().flatten().flatten();
-            entries.map(|entry| entry.path().display().to_string()).collect()
-        };
-        for folder in ["containers", "pods", "pristine", "aside", "marks"] {
-            found.extend(names(&self.host.path("run/state").join(folder)));
-        }
-        found.extend(names(&self.host.path("run/bypassed")));
-        found.extend(names(&self.host.path("root")));
-        for folder in ["run", "run/state"] {
-            let is_hidden =
-                |name: &String| name.rsplit('/').next().is_some_and(|n| n.starts_with('.'));
-            found.extend(names(&self.host.path(folder)).into_iter().filter(is_hidden));
-        }
+        let mut found = leftovers(&self.host);
         for id in ["c1", "other", "evicted"] {
             let bundle = self.host.path(id);
             if bundle.exists() {
@@ -229,11 +215,31 @@ impl World {
     }
 }
 
+fn names(path: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(path).into_iter().flatten().flatten();
+    entries.map(|entry| entry.path().display().to_string()).collect()
+}
+
+/// What daemon, wrapper or runtime have left in their own folders.
+pub(super) fn leftovers(host: &TestHost) -> Vec<String> {
+    let mut found = Vec::new();
+    for folder in ["containers", "pods", "pristine", "aside", "marks"] {
+        found.extend(names(&host.path("run/state").join(folder)));
+    }
+    found.extend(names(&host.path("run/bypassed")));
+    found.extend(names(&host.path("root")));
+    for folder in ["run", "run/state"] {
+        let is_hidden = |name: &String| name.rsplit('/').next().is_some_and(|n| n.starts_with('.'));
+        found.extend(names(&host.path(folder)).into_iter().filter(is_hidden));
+    }
+    found
+}
+
 /// The events of a pod, in the order in which they may come.
 const POD: [&str; 3] = ["RunPodSandbox", "StopPodSandbox", "RemovePodSandbox"];
 
 /// The containers that a connection was told of, and not of their end.
-fn open_ends(view: &[String]) -> Vec<String> {
+pub(super) fn open_ends(view: &[String]) -> Vec<String> {
     let mut open: Vec<String> = Vec::new();
     for (event, name) in view.iter().filter_map(|line| line.split_once(' ')) {
         match event {

@@ -82,6 +82,7 @@ pub(crate) fn learn_exit_status(node: &Node, key: &ContainerKey) {
 /// no use any more.
 pub(crate) fn mark_deleted(node: &Node, key: &ContainerKey) {
     let Some(record) = node.container(key) else { return };
+    log_failure("recording a delete", node.host.point(Point::DaemonDeleted));
     node.change(key, |record| {
         record.is_deleted = true;
         (record.deleting, record.in_flight, record.updating) = (None, None, None);

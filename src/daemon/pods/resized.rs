@@ -14,11 +14,12 @@ use futures_util::future::select_all;
 use tracing::debug;
 
 use crate::cgroup::{CgroupFiles, Cgroups, Layout};
-use crate::daemon::node::{Node, messages};
+use crate::daemon::node::{Node, log_failure, messages};
 use crate::daemon::watch::folders::{FolderEvent, WatchedFolder};
 use crate::describe::resized::{PodLimits, V1, V2, resized};
 use crate::engine::{EngineKind, cgroup_of_pod};
 use crate::error::{Error, quoted};
+use crate::host::Point;
 use crate::plugin::{Event, api};
 use crate::state::{Pod, PodState};
 
@@ -189,10 +190,12 @@ async fn tell_if_changed(node: &Rc<Node>, id: &str, cgroups: &Cgroups) {
     let overhead = message.linux.pod_overhead.clone().into_option();
     let Some(mut update) = node.pod_notification(Event::UpdatePodSandbox, id) else { return };
     update.resources = Some((overhead, Some(resources.clone())));
+    log_failure("recording a resize", node.host.point(Point::DaemonResize));
     node.note_pod(id, |pod| {
         pod.message = messages::with_pod_resources(pod, resources);
         pod.limits = limits;
     });
+    log_failure("notifying plugins of a resize", node.host.point(Point::DaemonResized));
     for failure in node.registry.notify_each(&update).await {
         note_refusal(node, id, &Error::new(quoted(&failure.text)).by(failure.plugin));
     }

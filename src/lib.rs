@@ -66,6 +66,8 @@ pub(crate) mod state;
 pub mod testing;
 /// Text for people: escapes, times, ages, short ids.
 pub(crate) mod text;
+/// Which span of a trace a request belongs to, and its way to a collector.
+mod trace;
 /// One process per verb: ask, put in place, exec.
 pub(crate) mod wrapper;
 

@@ -26,13 +26,15 @@ pub(crate) const REFUSAL_NOTES: usize = 128;
 pub(crate) const FRAME_LIMIT: u32 = 8 << 20;
 
 /// Engine variables that the wrapper passes on; nothing else of the environment leaves it.
-pub(crate) const ENGINE_VARIABLES: [&str; 6] = [
+pub(crate) const ENGINE_VARIABLES: [&str; 8] = [
     "GRPC_ADDRESS",
     "NAMESPACE",
     "TTRPC_ADDRESS",
     "CRI_O_EXTERNAL",
     "XDG_RUNTIME_DIR",
     "NRI_RUNC_HANDLER",
+    "TRACEPARENT",
+    "TRACESTATE",
 ];
 
 /// A wrapper's question, or an operator's.

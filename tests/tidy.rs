@@ -65,7 +65,7 @@ const ROOMS: &[(&str, &str)] = &[
     (
         "daemon",
         "adaptation argv cgroup chain config describe engine link mark metrics plugin resolve \
-         runtime sources spec state",
+         runtime sources spec state trace",
     ),
     ("describe", "engine plugin spec"),
     ("dry", "adaptation chain config describe engine plugin resolve runtime sources spec"),
@@ -74,12 +74,13 @@ const ROOMS: &[(&str, &str)] = &[
     ("link", ""),
     ("mark", ""),
     ("metrics", "plugin"),
-    ("plugin", "config formats"),
+    ("plugin", "config formats trace"),
     ("resolve", "config plugin runtime spec"),
     ("runtime", "config"),
     ("sources", "engine formats"),
     ("spec", "adaptation mark plugin"),
     ("state", "formats mark"),
+    ("trace", ""),
     ("wrapper", "argv link mark runtime config"),
     ("wrapper/exec", "argv mark runtime spec"),
     ("wrapper/protection", "adaptation argv config describe engine link plugin runtime sources"),

@@ -43,7 +43,7 @@ use process::{detach, reload, signals, sockets, subreaper};
 use recovery::{bypassed, catch_up, rediscover};
 use run_dir::RunDir;
 use server::drain::Drain;
-use server::http;
+use server::{http, traced};
 
 pub(crate) use registry::NRI_VERSION;
 
@@ -134,6 +134,7 @@ async fn serve(
     }
     run_dir.open(wrappers)?;
     http::serve_metrics(&node);
+    traced::export(&node);
     announce(start);
     info!("nri-runc {} is ready", env!("CARGO_PKG_VERSION"));
     tokio::select! {

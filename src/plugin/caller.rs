@@ -23,10 +23,11 @@ use super::frame::{
 };
 use super::outgoing::Outgoing;
 use super::turns::{Rank, RequestSubject};
+use crate::trace::{self, TraceContext};
 
-const SERVICE: &str = "nri.pkg.api.v1alpha1.Plugin";
-/// Service, method and the fields around the request need less.
-const ENVELOPE: usize = 200;
+pub(super) const SERVICE: &str = "nri.pkg.api.v1alpha1.Plugin";
+/// Service, method, the trace and the fields around the request need less.
+const ENVELOPE: usize = 1000;
 /// A response above so many bytes is read on another thread.
 const LARGE: usize = 256 << 10;
 const NO_NUMBER_LEFT: &str = "all numbers for calls of this connection are used up";
@@ -225,7 +226,7 @@ impl PluginCaller {
             self.outgoing.close(NO_NUMBER_LEFT);
             return Err(Unanswered::Unreadable(NO_NUMBER_LEFT.to_owned()));
         };
-        let bytes = message(number, request, timeout)?;
+        let bytes = message(number, request, timeout, trace::current().as_ref())?;
         *next = number.checked_add(2);
         let reply = self.waiting.expect(number);
         let call = PendingCall { waiting: &self.waiting, number };
@@ -243,6 +244,7 @@ fn message<R: PluginRequest>(
     number: u32,
     request: &R,
     timeout: Duration,
+    trace: Option<&TraceContext>,
 ) -> Result<Vec<u8>, Unanswered> {
     let size = request.size();
     let room = usize::try_from(size).unwrap_or(usize::MAX);
@@ -253,6 +255,7 @@ fn message<R: PluginRequest>(
     let mut bytes = Vec::with_capacity(START + ENVELOPE + room + FRAME_HEADER);
     bytes.resize(START, 0);
     let written = envelope(&mut bytes, request, room, timeout);
+    let written = written.and_then(|()| trace.map_or(Ok(()), |it| write_trace(&mut bytes, it)));
     written.map_err(|error| Unanswered::Unreadable(error.to_string()))?;
     let length = u32::try_from(bytes.len() - START).unwrap_or(u32::MAX);
     let header = &mut bytes[FRAME_HEADER..START];
@@ -277,6 +280,19 @@ fn envelope<R: PluginRequest>(
     to.write_raw_varint32(u32::try_from(size).unwrap_or(u32::MAX))?;
     request.write(&mut to)?;
     to.write_int64(4, i64::try_from(timeout.as_nanos()).unwrap_or(i64::MAX))?;
+    to.flush()
+}
+
+/// The metadata of the request: the trace that it belongs to, under the names of the W3C headers.
+fn write_trace(bytes: &mut Vec<u8>, trace: &TraceContext) -> protobuf::Result<()> {
+    let pairs = [("traceparent", trace.to_string()), ("tracestate", trace.state.clone())];
+    let mut to = CodedOutputStream::vec(bytes);
+    for (key, value) in pairs.into_iter().filter(|(_, value)| !value.is_empty()) {
+        let pair = ttrpc::proto::KeyValue { key: key.to_owned(), value, ..Default::default() };
+        to.write_tag(5, WireType::LengthDelimited)?;
+        to.write_raw_varint64(pair.compute_size())?;
+        pair.write_to_with_cached_sizes(&mut to)?;
+    }
     to.flush()
 }
 
@@ -442,7 +458,7 @@ mod tests {
     fn a_request_is_written_as_the_protocols_own_types_write_it() {
         let pod = api::PodSandbox { id: "p".repeat(5000), ..Default::default() };
         let request = api::RunPodSandboxRequest { pod: Some(pod).into(), ..Default::default() };
-        let bytes = message(7, &request, Duration::from_millis(2)).unwrap();
+        let bytes = message(7, &request, Duration::from_millis(2), None).unwrap();
         let (first, rest) = bytes.split_at(FRAME_HEADER + 4096);
         assert_eq!(first[..FRAME_HEADER], [0, 0, 0, 1, 0, 0, 0x10, 0]);
         let message = [&first[FRAME_HEADER..], &rest[FRAME_HEADER..]].concat();
@@ -456,6 +472,21 @@ mod tests {
             ..Default::default()
         };
         assert_eq!(message[TTRPC_HEADER..], envelope.write_to_bytes().unwrap());
+    }
+
+    #[test]
+    fn a_request_of_a_trace_says_so_in_its_metadata() {
+        let parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+        let request = api::RunPodSandboxRequest::default();
+        for (state, count) in [("", 1), ("vendor=1", 2), (&*"x".repeat(512), 2)] {
+            let trace = TraceContext::read(parent, state);
+            let bytes = message(7, &request, Duration::from_millis(2), trace.as_ref()).unwrap();
+            let envelope =
+                ttrpc::Request::parse_from_bytes(&bytes[FRAME_HEADER + TTRPC_HEADER..]).unwrap();
+            let pairs: Vec<_> =
+                envelope.metadata.iter().map(|pair| (&*pair.key, &*pair.value)).collect();
+            assert_eq!(pairs, [("traceparent", parent), ("tracestate", state)][..count]);
+        }
     }
 
     #[test]

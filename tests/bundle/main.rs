@@ -35,6 +35,7 @@ mod screens;
 mod service;
 mod shared;
 mod socket;
+mod traced;
 mod traces;
 mod unknown;
 mod updates;

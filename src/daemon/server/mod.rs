@@ -14,4 +14,5 @@ pub(crate) mod http;
 mod recording;
 mod rows;
 pub(crate) mod session;
+pub(crate) mod traced;
 mod verb;

@@ -18,6 +18,7 @@ use crate::daemon::request::VerbRequest;
 use crate::daemon::runtime::error_log::RuntimeLog;
 use crate::daemon::runtime::state_dir;
 use crate::daemon::server::frames;
+use crate::daemon::server::traced::TracedVerb;
 use crate::daemon::verbs::delete::DELETE_WAIT;
 use crate::daemon::verbs::kill::KILL_WAIT;
 use crate::daemon::verbs::{create, delete, kill, start, update};
@@ -78,7 +79,9 @@ pub(super) async fn serve(
             return Ok((decided, turn, bundle));
         }
         settle::settle_exited(node, &key, &lane).await;
-        let decided = plugin::with_caller_deadline(until, decide(node, &mut call)).await;
+        let traced = TracedVerb::of(&call);
+        let decided = traced.span(decide(node, &mut call));
+        let decided = plugin::with_caller_deadline(until, decided).await;
         decided.map(|decided| (decided, turn, bundle))
     })
     .await?;

@@ -137,9 +137,12 @@ impl api::Plugin for ScriptedPlugin {
 
     async fn create_container(
         &self,
-        _: &TtrpcContext,
+        context: &TtrpcContext,
         request: api::CreateContainerRequest,
     ) -> ttrpc::Result<api::CreateContainerResponse> {
+        for (key, values) in &context.metadata {
+            values.iter().for_each(|value| self.note(key, value));
+        }
         self.hear("CreateContainer", &request.container.name, &request).await?;
         if self.script.only.is_some_and(|name| name != request.container.name) {
             return Ok(api::CreateContainerResponse::default());

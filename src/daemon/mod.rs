@@ -39,7 +39,7 @@ use plugins::{admission, socket};
 use pods::{crio, crio_added, crio_removed, resized};
 use process::sockets::DaemonLock;
 use process::subreaper::StandIn;
-use process::{detach, reload, signals, sockets, subreaper};
+use process::{capabilities, detach, reload, signals, sockets, subreaper};
 use recovery::{bypassed, catch_up, rediscover};
 use run_dir::RunDir;
 use server::drain::Drain;
@@ -73,6 +73,7 @@ pub(crate) fn run(loaded: Loaded, start: &Start) -> Result<()> {
     let stand_in = start.ready_fd.and_then(|_inherited| subreaper::stand_aside());
     crate::log::start(&loaded.config, start.ready_fd.is_none());
     let lock = sockets::lock(&loaded.config)?;
+    capabilities::give_up();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

@@ -4,6 +4,7 @@
 //!
 //! It never looks at a container. It imports no other room.
 
+pub(crate) mod capabilities;
 pub(crate) mod detach;
 pub(crate) mod own;
 pub(crate) mod reload;

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Capabilities that the daemon does not need are not its own: it keeps those of the list below, in
+//! its permitted and effective sets. The bounding set stays as it is, so that the programs that it
+//! starts (plugins, the runtime's `update`) are root as they would be without it.
+//! Reference: capabilities(7), "Transformation of capabilities during execve()".
+
+use rustix::thread::{
+    CapabilitiesSecureBits, CapabilitySet, CapabilitySets, capabilities, capabilities_secure_bits,
+    set_capabilities,
+};
+use tracing::debug;
+
+/// What the daemon keeps, each for a reason.
+const KEPT: &[CapabilitySet] = &[
+    CapabilitySet::CHOWN,            // the group of the plugin socket
+    CapabilitySet::DAC_OVERRIDE,     // bundles, records and cgroups of other users
+    CapabilitySet::DAC_READ_SEARCH,  // the engines' own files
+    CapabilitySet::FOWNER,           // modes and times of files that it replaces
+    CapabilitySet::FSETID,           // the set-group-ID bit of a folder that it replaces files in
+    CapabilitySet::KILL,             // evictions, plugins that it launched
+    CapabilitySet::NET_BIND_SERVICE, // a metrics port below 1024
+    CapabilitySet::SETGID,           // a launched plugin is a process of root's group
+    CapabilitySet::SYS_ADMIN,        // addresses in a container's network namespace, block I/O
+    CapabilitySet::SYS_NICE,         // its own priority, which it does not inherit from a container
+    CapabilitySet::SYS_PTRACE,       // what processes of other users and namespaces run
+    CapabilitySet::SYS_RESOURCE,     // its own limits
+];
+
+/// Gives up what the daemon does not need. A thread has its own sets: before there is a second one.
+/// A failure is no reason not to serve.
+pub(crate) fn give_up() {
+    if let Err(error) = drop_all_but(kept()) {
+        debug!("capabilities are kept: {error}");
+    }
+}
+
+fn kept() -> CapabilitySet {
+    KEPT.iter().fold(CapabilitySet::empty(), |all, one| all | *one)
+}
+
+fn drop_all_but(kept: CapabilitySet) -> rustix::io::Result<()> {
+    // Without root's capabilities at execve(2), the started programs would lack them as well.
+    let bits = capabilities_secure_bits()?;
+    if bits.contains(CapabilitiesSecureBits::NO_ROOT) {
+        return Ok(());
+    }
+    let now = capabilities(None)?;
+    let sets = CapabilitySets {
+        effective: now.effective & kept,
+        permitted: now.permitted & kept,
+        inheritable: now.inheritable,
+    };
+    set_capabilities(None, sets)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The sets of a process as `/proc` shows them.
+    fn shown(status: &str, name: &str) -> u64 {
+        let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+        u64::from_str_radix(line.trim_start_matches(':').trim(), 16).unwrap()
+    }
+
+    fn bits(sets: CapabilitySet) -> u64 {
+        sets.bits()
+    }
+
+    #[test]
+    #[expect(clippy::disallowed_methods, reason = "what a started program has is the question")]
+    fn what_is_given_up_comes_back_to_a_started_program_alone() {
+        let is_root = nix::unistd::geteuid().is_root();
+        // In a thread of its own: sets are those of a thread, and the test's other threads keep theirs.
+        let (before, after, child) = std::thread::spawn(|| {
+            let own = || std::fs::read_to_string("/proc/thread-self/status").unwrap();
+            let before = own();
+            give_up();
+            let mut command = std::process::Command::new("cat");
+            let child = command.arg("/proc/self/status").output().unwrap().stdout;
+            (before, own(), String::from_utf8(child).unwrap())
+        })
+        .join()
+        .unwrap();
+        for set in ["CapPrm", "CapEff"] {
+            assert_eq!(shown(&after, set), shown(&before, set) & bits(kept()), "{set}");
+            if is_root {
+                assert_eq!(shown(&child, set), shown(&before, set), "{set} of a started program");
+            }
+        }
+        assert_eq!(shown(&after, "CapBnd"), shown(&before, "CapBnd"));
+        assert_eq!(bits(kept()) & bits(CapabilitySet::SYS_MODULE | CapabilitySet::SYS_BOOT), 0);
+    }
+}

@@ -23,6 +23,7 @@ mod kept;
 mod lasting;
 mod launched;
 mod lifecycle;
+mod limited;
 mod metrics;
 mod odd;
 mod policies;

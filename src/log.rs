@@ -11,8 +11,8 @@ use std::sync::{Mutex, OnceLock};
 use tracing::level_filters::LevelFilter;
 use tracing::{Level, Metadata};
 use tracing_subscriber::fmt::MakeWriter;
-use tracing_subscriber::layer::SubscriberExt;
-use tracing_subscriber::{Registry, reload};
+use tracing_subscriber::layer::{Layered, SubscriberExt};
+use tracing_subscriber::{Layer, Registry, reload};
 
 use crate::config::Config;
 use crate::text::printable;
@@ -20,45 +20,68 @@ use crate::text::printable;
 /// A log file is set aside at this size; at most two are kept.
 const FILE_LIMIT: u64 = 4 << 20;
 
-/// How the level is changed later.
-static LEVEL: OnceLock<reload::Handle<LevelFilter, Registry>> = OnceLock::new();
+/// The events of a level that is logged.
+type Filtered = Layered<reload::Layer<LevelFilter, Registry>, Registry>;
+
+/// What becomes of them.
+type Lines = Box<dyn Layer<Filtered> + Send + Sync>;
+
+/// How a log that has started is changed.
+struct RunningLog {
+    is_foreground: bool,
+    level: reload::Handle<LevelFilter, Registry>,
+    lines: reload::Handle<Lines, Filtered>,
+}
+
+static RUNNING: OnceLock<RunningLog> = OnceLock::new();
 
 /// How a person reads the log.
-static SHOWN_BY: OnceLock<String> = OnceLock::new();
+static SHOWN_BY: Mutex<String> = Mutex::new(String::new());
 
 /// Starts logging according to the configuration. `foreground`: `auto` means stderr.
 pub(crate) fn start(config: &Config, foreground: bool) {
-    let target = target(config, foreground);
-    let _first = SHOWN_BY.set(target.shown_by());
-    let level = config.log_level.parse().unwrap_or(LevelFilter::INFO);
-    let is_bare = matches!(target, LogTarget::Socket { .. });
-    let writer = LogWriter { target: Mutex::new(target), is_json: config.log_format == "json" };
-    let (filter, handle) = reload::Layer::new(level);
-    let filtered = tracing_subscriber::registry().with(filter);
-    let lines = tracing_subscriber::fmt::layer().with_target(false).with_ansi(false);
+    let (filter, level) = reload::Layer::new(level(config));
+    let (lines, handle) = reload::Layer::new(lines(config, foreground));
+    let subscriber = tracing_subscriber::registry().with(filter).with(lines);
     // The first subscriber stays installed: tests run several daemons in one process.
-    let installed = if config.log_format == "json" {
-        tracing::subscriber::set_global_default(filtered.with(lines.json().with_writer(writer)))
-    } else if is_bare {
-        let bare = lines.without_time().with_writer(writer);
-        tracing::subscriber::set_global_default(filtered.with(bare))
-    } else {
-        tracing::subscriber::set_global_default(filtered.with(lines.with_writer(writer)))
-    };
-    if installed.is_ok() {
-        let _first = LEVEL.set(handle);
+    if tracing::subscriber::set_global_default(subscriber).is_ok() {
+        let running = RunningLog { is_foreground: foreground, level, lines: handle };
+        let _first = RUNNING.set(running);
     }
 }
 
-/// Changes the level from now on; whether that could be done.
-pub(crate) fn set_level(level: &str) -> bool {
-    let Ok(level) = level.parse::<LevelFilter>() else { return false };
-    LEVEL.get().is_some_and(|handle| handle.reload(level).is_ok())
+/// Applies another configuration from now on; whether that could be done.
+pub(crate) fn change(from: &Config, to: &Config) -> bool {
+    let Some(running) = RUNNING.get() else { return false };
+    let output = |config: &Config| (config.log_target.clone(), config.log_format.clone());
+    let is_same = output(from) == output(to);
+    let is_written = is_same || running.lines.reload(lines(to, running.is_foreground)).is_ok();
+    running.level.reload(level(to)).is_ok() && is_written
+}
+
+fn level(config: &Config) -> LevelFilter {
+    config.log_level.parse().unwrap_or(LevelFilter::INFO)
+}
+
+fn lines(config: &Config, foreground: bool) -> Lines {
+    let target = target(config, foreground);
+    if let Ok(mut shown_by) = SHOWN_BY.lock() {
+        *shown_by = target.shown_by();
+    }
+    let is_bare = matches!(target, LogTarget::Socket { .. });
+    let is_json = config.log_format == "json";
+    let writer = LogWriter { target: Mutex::new(target), is_json };
+    let lines = tracing_subscriber::fmt::layer().with_target(false).with_ansi(false);
+    match (is_json, is_bare) {
+        (true, _) => Box::new(lines.json().with_writer(writer)),
+        (false, true) => Box::new(lines.without_time().with_writer(writer)),
+        (false, false) => Box::new(lines.with_writer(writer)),
+    }
 }
 
 /// How a person reads what this process logs: mostly a command.
-pub(crate) fn shown_by() -> &'static str {
-    SHOWN_BY.get().map_or("", String::as_str)
+pub(crate) fn shown_by() -> String {
+    SHOWN_BY.lock().map(|shown_by| shown_by.clone()).unwrap_or_default()
 }
 
 fn target(config: &Config, foreground: bool) -> LogTarget {

@@ -102,7 +102,7 @@ fn the_default_configuration_is_one_that_can_be_read() {
     let unit = place.root().join("etc/systemd/system/nri-runc.service");
     let unit = std::fs::read_to_string(unit).unwrap();
     assert!(unit.contains("ExecStart=/usr/local/bin/nri-runc nri daemon\n"), "{unit}");
-    assert!(unit.contains("ExecReload=/bin/kill -HUP $MAINPID\n"), "{unit}");
+    assert!(unit.contains("/bin/nri-runc nri reload\n"), "{unit}");
 }
 
 #[test]

@@ -129,6 +129,7 @@ const DAEMON_ROOMS: &[(&str, &str)] = &[
     ("recovery", "bundle lifecycle node pods request resources runtime watch"),
     ("server", "lifecycle node process registry request runtime verbs"),
     ("run_dir", "node plugins process recovery server watch"),
+    ("reload", "node plugins process run_dir server"),
 ];
 
 /// The room of the daemon in which a file lies; none of `src/daemon/mod.rs`, which starts them all.

@@ -8,6 +8,7 @@ mod dry;
 mod explain;
 mod install;
 mod record;
+mod reload;
 mod resident;
 mod show;
 mod switch;
@@ -91,6 +92,12 @@ enum AdminVerb {
     Hook {
         /// Hook stage: prestart, createRuntime, poststart or poststop.
         stage: String,
+    },
+    /// Apply a changed configuration to the running daemon.
+    Reload {
+        /// Only show what would change.
+        #[arg(long)]
+        dry_run: bool,
     },
     /// Stop the daemon once requests in flight have completed.
     Stop,
@@ -197,6 +204,9 @@ fn carry_out(arguments: &Arguments) -> Result<u8> {
             tell(arguments, &install::uninstall(how, config, arguments.json)?, install::show)
         }
         AdminVerb::Hook { stage } => wrapper::hook(config, stage).map(|()| DONE),
+        AdminVerb::Reload { dry_run } => {
+            tell(arguments, &reload::reload(config, *dry_run)?, reload::show)
+        }
         AdminVerb::Stop => tell(arguments, &resident::stop(config)?, resident::show_stopped),
         AdminVerb::Restart => {
             tell(arguments, &resident::restart(&loaded)?, resident::show_restarted)
@@ -221,6 +231,7 @@ fn refuse_missing_file(arguments: &Arguments, loaded: &Loaded) -> Result<()> {
         | AdminVerb::Replay(_)
         | AdminVerb::Install(_)
         | AdminVerb::Uninstall(_)
+        | AdminVerb::Reload { .. }
         | AdminVerb::Stop
         | AdminVerb::Restart
         | AdminVerb::Disable
@@ -252,6 +263,7 @@ fn needs_root(verb: &AdminVerb, config: &Config) -> Result<()> {
         | AdminVerb::Pods { .. }
         | AdminVerb::Explain { .. }
         | AdminVerb::Check
+        | AdminVerb::Reload { .. }
         | AdminVerb::Stop
         | AdminVerb::Restart
         | AdminVerb::Disable

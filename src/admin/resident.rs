@@ -202,9 +202,12 @@ pub(super) fn outdated(config: &Config) -> Vec<(String, &'static str)> {
     let changed: Vec<&str> = changed.filter_map(Value::as_str).collect();
     let mut found = Vec::new();
     if !changed.is_empty() {
+        // A daemon of an earlier version applies nothing but the log level.
+        let restarts = status["configuration"]["restart_needed"].as_array();
+        let is_live = restarts.is_some_and(Vec::is_empty);
         found.push((
             format!("older than the configuration files; changed: {}", changed.join(", ")),
-            hint,
+            if is_live { "nri-runc nri reload" } else { hint },
         ));
     }
     found.extend(outdated_program(&status).map(|what| (what, hint)));

@@ -14,7 +14,7 @@ use tracing::warn;
 
 use crate::adaptation::{MergeError, Rights};
 use crate::clock;
-use crate::config::{OnFailure, PluginSettings};
+use crate::config::{Config, OnFailure, PluginSettings};
 use crate::error::quoted;
 use crate::plugin::{Event, Outcome, Plugin, Policy};
 
@@ -96,6 +96,28 @@ pub enum PluginReply<T> {
     Refusal(PluginFailure),
 }
 
+/// What the operator's settings come to for one plugin. A reload replaces them as a whole.
+#[derive(Debug, Clone)]
+struct Terms {
+    policy: Policy,
+    rights: Result<Rc<Rights>, String>,
+    /// Why its rights are unknown for now.
+    doubt: Option<String>,
+}
+
+impl Terms {
+    fn new(plugin: &Plugin, settings: &PluginSettings) -> Self {
+        let allow = (!settings.allow.is_empty()).then_some(settings.allow.as_slice());
+        let rights = Rights::from_names(allow, &settings.deny);
+        Self {
+            policy: plugin.policy(settings),
+            // A field name that does not exist must not let everything pass: it refuses.
+            rights: rights.map(Rc::new).map_err(|error| error.to_string()),
+            doubt: None,
+        }
+    }
+}
+
 /// A plugin in the chain.
 #[derive(Debug)]
 pub struct ChainedPlugin {
@@ -103,10 +125,7 @@ pub struct ChainedPlugin {
     pub plugin: Plugin,
     /// Whether the daemon started it.
     pub launched: bool,
-    policy: Policy,
-    rights: Result<Rights, String>,
-    /// Why its rights are unknown for now.
-    doubt: Option<String>,
+    terms: RefCell<Terms>,
     requests: Cell<u64>,
     timeouts: Cell<u64>,
     failures: Cell<u64>,
@@ -122,16 +141,12 @@ pub struct ChainedPlugin {
 
 impl ChainedPlugin {
     /// Puts `plugin` into the chain under the operator's settings for it.
-    pub fn new(mut plugin: Plugin, launched: bool, settings: &PluginSettings) -> Self {
-        plugin.apply(settings);
-        let allow = (!settings.allow.is_empty()).then_some(settings.allow.as_slice());
+    pub fn new(plugin: Plugin, launched: bool, settings: &PluginSettings) -> Self {
+        plugin.apply(settings, None);
         Self {
-            policy: plugin.policy(settings),
-            // A field name that does not exist must not let everything pass: it refuses.
-            rights: Rights::from_names(allow, &settings.deny).map_err(|error| error.to_string()),
+            terms: RefCell::new(Terms::new(&plugin, settings)),
             plugin,
             launched,
-            doubt: None,
             requests: Cell::new(0),
             timeouts: Cell::new(0),
             failures: Cell::new(0),
@@ -149,7 +164,16 @@ impl ChainedPlugin {
     #[must_use]
     pub fn with_unknown_rights(self, mistake: Option<&str>) -> Self {
         let why = |mistake| format!("may change nothing, its rights are not known: {mistake}");
-        Self { doubt: mistake.map(why), ..self }
+        self.terms.borrow_mut().doubt = mistake.map(why);
+        self
+    }
+
+    /// Applies the operator's settings for this plugin as a reloaded configuration has them. A
+    /// request under way finishes by those that it began with.
+    pub fn reconfigure(&self, config: &Config) {
+        let settings = config.plugin(self.plugin.index(), self.plugin.name());
+        self.plugin.apply(&settings, Some(config.request_timeout));
+        self.terms.replace(Terms::new(&self.plugin, &settings));
     }
 
     /// Accepts a reply that changes nothing, and any reply of a plugin whose rights are known.
@@ -157,10 +181,10 @@ impl ChainedPlugin {
     /// # Errors
     /// Fails with the reason why the reply is dropped.
     pub fn accept_reply<T: Default + PartialEq>(&self, answer: T) -> Result<T, String> {
-        match &self.doubt {
+        match self.terms.borrow().doubt.clone() {
             Some(why) if answer != T::default() => {
-                warn!("{} {}", self.id(), quoted(why));
-                Err(why.clone())
+                warn!("{} {}", self.id(), quoted(&why));
+                Err(why)
             }
             Some(_) | None => Ok(answer),
         }
@@ -211,8 +235,8 @@ impl ChainedPlugin {
     }
 
     /// The policy in force for it.
-    pub fn policy(&self) -> &Policy {
-        &self.policy
+    pub fn policy(&self) -> Policy {
+        self.terms.borrow().policy.clone()
     }
 
     /// Whether its last request timed out.
@@ -224,8 +248,8 @@ impl ChainedPlugin {
     ///
     /// # Errors
     /// Fails when the operator's settings name a field that does not exist.
-    pub fn rights(&self) -> Result<&Rights, PluginFailure> {
-        self.rights.as_ref().map_err(|why| PluginFailure {
+    pub fn rights(&self) -> Result<Rc<Rights>, PluginFailure> {
+        self.terms.borrow().rights.clone().map_err(|why| PluginFailure {
             plugin: self.id(),
             cause: Cause::Refused,
             text: format!("{}: {why}", self.id()),
@@ -310,7 +334,8 @@ impl ChainedPlugin {
         if self.is_hanging() {
             self.given_up.notify_waiters();
         }
-        if self.policy.strikes > 0 && self.strikes.get() >= self.policy.strikes {
+        let most = self.terms.borrow().policy.strikes;
+        if most > 0 && self.strikes.get() >= most {
             warn!("{} did not answer {request} in time and is disconnected", self.id());
             self.plugin.disconnect(&format!("it did not answer {request} in time"));
         }
@@ -320,7 +345,7 @@ impl ChainedPlugin {
     fn note_unanswered<T>(&self, event: Event, cause: Cause, why: String) -> PluginReply<T> {
         let id = self.id();
         self.note_failure(&why);
-        if self.policy.on_failure == OnFailure::Refuse {
+        if self.terms.borrow().policy.on_failure == OnFailure::Refuse {
             return PluginReply::Refusal(PluginFailure {
                 text: format!("{id} {why}"),
                 plugin: id,

@@ -97,7 +97,7 @@ pub async fn create(
         match member.ask(Event::CreateContainer, call).await {
             PluginReply::Answer(answer) => match member.accept_reply(answer) {
                 Ok(answer) => {
-                    let merged = merge(creation, member, rights, answer).await;
+                    let merged = merge(creation, member, &rights, answer).await;
                     creation = merged.map_err(|failure| ChainError { failure, asked })?;
                 }
                 Err(why) => observer.skipped(&member.id(), &why),

@@ -29,7 +29,7 @@ pub async fn update(
         match member.ask(Event::UpdateContainer, call).await {
             PluginReply::Answer(answer) => match member.accept_reply(answer) {
                 Ok(answer) => {
-                    let answered = updates.answer_update(&member.id(), rights, answer);
+                    let answered = updates.answer_update(&member.id(), &rights, answer);
                     let failure = answered
                         .map_err(|error| PluginFailure::from_merge_error(&member.id(), &error));
                     failure.map_err(|failure| ChainError { failure, asked })?;
@@ -67,7 +67,7 @@ pub async fn stop(
             }
         };
         let merged = member.rights().and_then(|rights| {
-            let answered = updates.answer_stop(&member.id(), rights, answer);
+            let answered = updates.answer_stop(&member.id(), &rights, answer);
             answered.map_err(|error| PluginFailure::from_merge_error(&member.id(), &error))
         });
         failures.extend(merged.err());

@@ -19,6 +19,28 @@ type Mistake = std::borrow::Cow<'static, str>;
 /// Sets a key to a value; `name` is what a `*` in the key stood for.
 type SetKey = fn(&mut Config, name: &str, value: &Value) -> Result<(), Mistake>;
 
+/// What makes a changed value of a key take effect.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Effect {
+    /// Nothing: wrapper processes read it at every call.
+    Call,
+    /// A reload of the daemon.
+    Reload,
+    /// A start of the daemon.
+    Restart,
+}
+
+impl Effect {
+    /// Its name in JSON and in `docs/config.md`.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Call => "call",
+            Self::Reload => "reload",
+            Self::Restart => "restart",
+        }
+    }
+}
+
 /// One key of the configuration file.
 #[derive(Debug)]
 pub(crate) struct Key {
@@ -26,6 +48,8 @@ pub(crate) struct Key {
     pub path: &'static str,
     /// Default as TOML.
     pub default: &'static str,
+    /// What makes a changed value take effect.
+    pub effect: Effect,
     /// What it does, for `docs/config.md`.
     pub meaning: &'static str,
     pub(super) set: SetKey,
@@ -176,11 +200,12 @@ fn section<'c>(config: &'c mut Config, name: &str) -> &'c mut PluginSection {
 }
 
 macro_rules! keys {
-    ($($path:literal = $default:literal, $meaning:literal, |$config:ident, $name:pat_param, $value:ident| $set:expr;)*) => {
+    ($($path:literal = $default:literal, $effect:ident, $meaning:literal, |$config:ident, $name:pat_param, $value:ident| $set:expr;)*) => {
         /// Every key there is.
         pub(crate) static KEYS: &[Key] = &[$(Key {
             path: $path,
             default: $default,
+            effect: Effect::$effect,
             meaning: $meaning,
             set: |$config, $name, $value| { $set; Ok(()) },
         }),*];
@@ -188,63 +213,63 @@ macro_rules! keys {
 }
 
 keys! {
-    "runtime" = "[\"runc\", \"crun\", \"youki\"]", "Real runtimes by name or absolute path, as a list or a single string. The first one that exists and is not nri-runc itself is used.", |c, _, v| c.runtime = read_runtimes(v)?;
-    "on_daemon_failure" = "\"continue\"", "What create, run, restore, start and update do if the daemon cannot be reached, does not respond or takes too long: `continue` without plugins, or `fail`. delete never fails for this reason. If anything protects containers (`required`, `on_failure = \"refuse\"`, an enabled validator), create, run and restore are refused under `continue` too, except for pods in `exempt_namespaces`.", |c, _, v| c.on_daemon_failure = if read_one_of(v, &["continue", "fail"])? == "fail" { DaemonPolicy::Fail } else { DaemonPolicy::Continue };
-    "autostart" = "true", "Start the daemon on demand, with the first container. Set to false if a service manager runs it.", |c, _, v| c.autostart = read_bool(v)?;
-    "exempt_namespaces" = "[\"kube-system\"]", "Pods in these namespaces are created even if a required plugin is missing or the daemon is unavailable.", |c, _, v| c.exempt_namespaces = read_strings(v)?;
-    "exempt_by_annotation" = "false", "Let annotations and labels place a pod in one of `exempt_namespaces`: `nri-runc.dev/pod-namespace` on engines without pods, Kubernetes annotations on unknown engines. Anyone who can set them can then exempt a pod.", |c, _, v| c.exempt_by_annotation = read_bool(v)?;
-    "defaults.namespace" = "\"\"", "Namespace of pods on engines without namespaces (Docker, Podman, ctr, plain bundles), as plugins see it. Empty: the engine's name. It never exempts a pod (`exempt_namespaces`).", |c, _, v| c.default_namespace = read_string(v)?;
-    "run_dir" = "\"/run/nri-runc\"", "Directory for the daemon socket, its lock and its state.", |c, _, v| c.run_dir = read_path(v)?;
-    "runtime_roots" = "[]", "Runtime state directories (`*` matches part of a name) in which nri-runc created every container. If the run directory is lost, all containers in them are recovered, not only those whose engine names nri-runc as their runtime.", |c, _, v| c.runtime_roots = read_paths(v)?;
-    "runtime_name" = "\"nri-runc\"", "Runtime name reported to plugins.", |c, _, v| c.runtime_name = read_string(v)?;
-    "runtime.*.path" = "", "Real runtime when nri-runc is called by this name (a symbolic link to it); overrides `runtime`.", |c, n, v| { let path = read_string(v)?; c.instances.insert(n.to_owned(), path) };
-    "nri.disable" = "false", "Disable plugins: every command goes straight to the runtime.", |c, _, v| c.disable = read_bool(v)?;
-    "nri.socket_path" = "\"/var/run/nri/nri.sock\"", "Socket that plugins connect to.", |c, _, v| c.socket_path = read_path(v)?;
-    "nri.plugin_path" = "\"/opt/nri/plugins\"", "Directory of pre-installed plugins: executables named `NN-name`.", |c, _, v| c.plugin_path = read_path(v)?;
-    "nri.plugin_config_path" = "\"/etc/nri/conf.d\"", "Directory of their configuration files: `NN-name.conf` or `name.conf`.", |c, _, v| c.plugin_config_path = read_path(v)?;
-    "nri.plugin_registration_timeout" = "\"5s\"", "Time limit for a plugin to register; also the time that creates wait for expected plugins after the daemon has started.", |c, _, v| c.registration_timeout = read_duration(v)?;
-    "nri.plugin_request_timeout" = "\"2s\"", "Time limit for a plugin to respond to a request.", |c, _, v| c.request_timeout = read_duration(v)?;
-    "nri.disable_connections" = "false", "Do not open the plugin socket: only pre-installed plugins run.", |c, _, v| c.disable_connections = read_bool(v)?;
-    "nri.wait_for" = "[]", "Plugins (`NN-name`) that creates wait for after the daemon has started, at most for the registration time-out.", |c, _, v| c.wait_for = read_strings(v)?;
-    "nri.socket_mode" = "\"0600\"", "Mode of the plugin socket.", |c, _, v| c.socket_mode = read_mode(v)?;
-    "nri.socket_gid" = "", "Group of the plugin socket.", |c, _, v| c.socket_gid = Some(read_number(v)?);
-    "nri.allowed_uids" = "[0]", "Users whose processes may connect as plugins.", |c, _, v| c.allowed_uids = read_numbers(v)?;
-    "nri.default_validator.enable" = "false", "Enable the built-in default validator.", |c, _, v| c.default_validator.enable = read_bool(v)?;
-    "nri.default_validator.reject_oci_hook_adjustment" = "false", "Reject OCI hooks.", |c, _, v| c.default_validator.reject_oci_hook_adjustment = read_bool(v)?;
-    "nri.default_validator.reject_runtime_default_seccomp_adjustment" = "false", "Reject changes to the runtime's default seccomp policy. `config.json` does not distinguish default and localhost policies, so either key rejects changes to both.", |c, _, v| c.default_validator.reject_runtime_default_seccomp_adjustment = read_bool(v)?;
-    "nri.default_validator.reject_unconfined_seccomp_adjustment" = "false", "Reject a seccomp policy for a container that had none, or whose previous policy is unknown.", |c, _, v| c.default_validator.reject_unconfined_seccomp_adjustment = read_bool(v)?;
-    "nri.default_validator.reject_custom_seccomp_adjustment" = "false", "Reject changes to a localhost seccomp policy.", |c, _, v| c.default_validator.reject_custom_seccomp_adjustment = read_bool(v)?;
-    "nri.default_validator.reject_namespace_adjustment" = "false", "Reject namespace changes, including removals.", |c, _, v| c.default_validator.reject_namespace_adjustment = read_bool(v)?;
-    "nri.default_validator.reject_sysctl_adjustment" = "false", "Reject sysctl changes, including removals.", |c, _, v| c.default_validator.reject_sysctl_adjustment = read_bool(v)?;
-    "nri.default_validator.required_plugins" = "[]", "Plugins (`name` or `NN-name`) without which no container is created. A pod can require more with its annotation `required-plugins.noderesource.dev`.", |c, _, v| c.default_validator.required_plugins = read_strings(v)?;
-    "nri.default_validator.tolerate_missing_plugins_annotation" = "\"\"", "Key of the pod annotation that, if true, tolerates missing plugins, including those with `required` in `[plugin.NAME]` (even if `enable` is false). Empty: no annotation does.", |c, _, v| c.default_validator.tolerate_missing_plugins_annotation = read_string(v)?;
-    "plugin.*.on_failure" = "", "`refuse` or `skip` the request if the plugin does not respond. Overrides what the plugin declares (if it declares nothing: skip).", |c, n, v| section(c, n).on_failure = read_on_failure(v)?;
-    "plugin.*.request_timeout" = "", "Time limit for this plugin's response to a request.", |c, n, v| section(c, n).request_timeout = Some(read_duration(v)?);
-    "plugin.*.strikes" = "", "Consecutive time-outs after which the plugin is disconnected, 0 = never. Overrides what the plugin declares (if it declares nothing: 1).", |c, n, v| section(c, n).strikes = Some(read_number(v)?);
-    "plugin.*.required" = "false", "Refuse pods and containers while this plugin is not connected, and containers of a pod whose RunPodSandbox it missed. Not allowed in `[plugin.\"*\"]`.", |c, n, v| section(c, n).required = read_required(n, v)?;
-    "plugin.*.wait" = "\"0s\"", "How long a pod or a container waits for this plugin, if it is required and not connected, before it is refused; at most until shortly before the time limit of a create (90 s). Others do not wait meanwhile.", |c, n, v| section(c, n).wait = Some(read_duration(v)?);
-    "plugin.*.concurrency" = "1", "Maximum number of concurrent requests, each about a different container. Use more than 1 only for plugins that are known to be re-entrant.", |c, n, v| section(c, n).concurrency = Some(read_number(v)?);
-    "plugin.*.allow" = "[]", "Fields that the plugin may set, by NRI name (`Env`, `Mounts`, `OciHooks`, ...). Empty = all.", |c, n, v| section(c, n).allow = Some(read_fields(v)?);
-    "plugin.*.deny" = "[]", "Fields that the plugin may not set; overrides `allow`.", |c, n, v| section(c, n).deny = Some(read_fields(v)?);
-    "cdi.spec_dirs" = "[\"/etc/cdi\", \"/var/run/cdi\"]", "Directories with CDI spec files (`*.json`, `*.yaml`). If two files define the same device, the one in the later directory applies.", |c, _, v| c.cdi_spec_dirs = read_paths(v)?;
-    "blockio.config_file" = "", "YAML file that defines block I/O classes, in the format of engines that use goresctrl. Without it, every class is refused.", |c, _, v| c.blockio_config_file = Some(read_path(v)?);
-    "rdt.config_file" = "", "YAML file that defines RDT classes, in the format of engines that use goresctrl. If it is set, only its classes may be used, and `system/default` is the default group. The engine makes the groups in resctrl. Without it, every group in resctrl is a class.", |c, _, v| c.rdt_config_file = Some(read_path(v)?);
-    "rdt.resctrl_path" = "\"/sys/fs/resctrl\"", "Mount point of resctrl, whose directories are the RDT classes.", |c, _, v| c.resctrl_path = read_path(v)?;
-    "plugin.*.evict" = "\"allow\"", "Containers that the plugin may evict: `allow` = any, `deny` = none, `own-namespace` = those in the namespace of the pod that the plugin runs in.", |c, n, v| section(c, n).evict = read_evict(v)?;
-    "eviction.signal" = "\"SIGTERM\"", "First signal sent to a container that a plugin evicts.", |c, _, v| c.eviction_signal = read_string(v)?;
-    "eviction.grace" = "\"10s\"", "Time between that signal and SIGKILL.", |c, _, v| c.eviction_grace = read_duration(v)?;
-    "eviction.per_minute" = "10", "Maximum number of evictions per minute, for all plugins together; further ones are refused. 0 = none.", |c, _, v| c.eviction_per_minute = read_number(v)?;
-    "eviction.sandboxes" = "false", "Allow evicting the infrastructure container of a pod.", |c, _, v| c.eviction_sandboxes = read_bool(v)?;
-    "metrics.listen" = "\"\"", "Where the daemon serves `/metrics` (OpenMetrics, for Prometheus), `/healthz` and `/readyz` over HTTP: `unix:/PATH` (a socket for root) or `ADDRESS:PORT`. There is no authentication: whoever can connect can read plugin names and counts. Empty = nowhere; `nri-runc nri metrics` prints them without it.", |c, _, v| c.metrics_listen = read_listener(v)?;
-    "tracing.endpoint" = "\"\"", "Base address of an OpenTelemetry collector that takes OTLP over HTTP, such as `http://127.0.0.1:4318`, without TLS. Each request of a runtime verb and each request to a plugin is exported as a span. Empty = none. Needs a build with the feature `otlp`.", |c, _, v| c.tracing_endpoint = read_endpoint(v)?;
-    "tracing.sample_per_million" = "1000000", "How many in a million new traces are recorded. A caller that is traced (`TRACEPARENT`) decides for itself.", |c, _, v| c.tracing_sample_per_million = read_number(v)?;
-    "log.target" = "\"auto\"", "`auto`, `journal`, `syslog`, `file` (RUN_DIR/daemon.log, size-limited) or `stderr`.", |c, _, v| c.log_target = read_one_of(v, &["auto", "journal", "syslog", "file", "stderr"])?;
-    "log.level" = "\"info\"", "`error`, `warn`, `info`, `debug` or `trace`.", |c, _, v| c.log_level = read_one_of(v, &["error", "warn", "info", "debug", "trace"])?;
-    "log.format" = "\"text\"", "`text` or `json`.", |c, _, v| c.log_format = read_one_of(v, &["text", "json"])?;
-    "debug.host_root" = "\"\"", "For tests: prefix of every host path that is read.", |c, _, v| c.debug_host_root = read_string(v)?;
-    "debug.node_root" = "\"\"", "For tests: prefix of the host paths from which node capabilities are read.", |c, _, v| c.debug_node_root = read_string(v)?;
-    "debug.fault" = "\"\"", "For tests: `POINT:kill`, `POINT:fail`, `POINT:stall`, or `@FILE` that contains one of these.", |c, _, v| c.debug_fault = read_string(v)?;
-    "debug.create_cap" = "\"90s\"", "For tests: the longest that create, run and restore wait for the daemon.", |c, _, v| c.debug_create_cap = read_duration(v)?;
+    "runtime" = "[\"runc\", \"crun\", \"youki\"]", Call, "Real runtimes by name or absolute path, as a list or a single string. The first one that exists and is not nri-runc itself is used.", |c, _, v| c.runtime = read_runtimes(v)?;
+    "on_daemon_failure" = "\"continue\"", Call, "What create, run, restore, start and update do if the daemon cannot be reached, does not respond or takes too long: `continue` without plugins, or `fail`. delete never fails for this reason. If anything protects containers (`required`, `on_failure = \"refuse\"`, an enabled validator), create, run and restore are refused under `continue` too, except for pods in `exempt_namespaces`.", |c, _, v| c.on_daemon_failure = if read_one_of(v, &["continue", "fail"])? == "fail" { DaemonPolicy::Fail } else { DaemonPolicy::Continue };
+    "autostart" = "true", Call, "Start the daemon on demand, with the first container. Set to false if a service manager runs it.", |c, _, v| c.autostart = read_bool(v)?;
+    "exempt_namespaces" = "[\"kube-system\"]", Reload, "Pods in these namespaces are created even if a required plugin is missing or the daemon is unavailable.", |c, _, v| c.exempt_namespaces = read_strings(v)?;
+    "exempt_by_annotation" = "false", Reload, "Let annotations and labels place a pod in one of `exempt_namespaces`: `nri-runc.dev/pod-namespace` on engines without pods, Kubernetes annotations on unknown engines. Anyone who can set them can then exempt a pod.", |c, _, v| c.exempt_by_annotation = read_bool(v)?;
+    "defaults.namespace" = "\"\"", Reload, "Namespace of pods on engines without namespaces (Docker, Podman, ctr, plain bundles), as plugins see it. Empty: the engine's name. It never exempts a pod (`exempt_namespaces`).", |c, _, v| c.default_namespace = read_string(v)?;
+    "run_dir" = "\"/run/nri-runc\"", Restart, "Directory for the daemon socket, its lock and its state.", |c, _, v| c.run_dir = read_path(v)?;
+    "runtime_roots" = "[]", Restart, "Runtime state directories (`*` matches part of a name) in which nri-runc created every container. If the run directory is lost, all containers in them are recovered, not only those whose engine names nri-runc as their runtime.", |c, _, v| c.runtime_roots = read_paths(v)?;
+    "runtime_name" = "\"nri-runc\"", Reload, "Runtime name reported to plugins.", |c, _, v| c.runtime_name = read_string(v)?;
+    "runtime.*.path" = "", Call, "Real runtime when nri-runc is called by this name (a symbolic link to it); overrides `runtime`.", |c, n, v| { let path = read_string(v)?; c.instances.insert(n.to_owned(), path) };
+    "nri.disable" = "false", Call, "Disable plugins: every command goes straight to the runtime.", |c, _, v| c.disable = read_bool(v)?;
+    "nri.socket_path" = "\"/var/run/nri/nri.sock\"", Reload, "Socket that plugins connect to.", |c, _, v| c.socket_path = read_path(v)?;
+    "nri.plugin_path" = "\"/opt/nri/plugins\"", Reload, "Directory of pre-installed plugins: executables named `NN-name`.", |c, _, v| c.plugin_path = read_path(v)?;
+    "nri.plugin_config_path" = "\"/etc/nri/conf.d\"", Reload, "Directory of their configuration files: `NN-name.conf` or `name.conf`.", |c, _, v| c.plugin_config_path = read_path(v)?;
+    "nri.plugin_registration_timeout" = "\"5s\"", Reload, "Time limit for a plugin to register; also the time that creates wait for expected plugins after the daemon has started.", |c, _, v| c.registration_timeout = read_duration(v)?;
+    "nri.plugin_request_timeout" = "\"2s\"", Reload, "Time limit for a plugin to respond to a request.", |c, _, v| c.request_timeout = read_duration(v)?;
+    "nri.disable_connections" = "false", Reload, "Do not open the plugin socket: only pre-installed plugins run.", |c, _, v| c.disable_connections = read_bool(v)?;
+    "nri.wait_for" = "[]", Reload, "Plugins (`NN-name`) that creates wait for after the daemon has started, at most for the registration time-out.", |c, _, v| c.wait_for = read_strings(v)?;
+    "nri.socket_mode" = "\"0600\"", Reload, "Mode of the plugin socket.", |c, _, v| c.socket_mode = read_mode(v)?;
+    "nri.socket_gid" = "", Reload, "Group of the plugin socket.", |c, _, v| c.socket_gid = Some(read_number(v)?);
+    "nri.allowed_uids" = "[0]", Reload, "Users whose processes may connect as plugins.", |c, _, v| c.allowed_uids = read_numbers(v)?;
+    "nri.default_validator.enable" = "false", Reload, "Enable the built-in default validator.", |c, _, v| c.default_validator.enable = read_bool(v)?;
+    "nri.default_validator.reject_oci_hook_adjustment" = "false", Reload, "Reject OCI hooks.", |c, _, v| c.default_validator.reject_oci_hook_adjustment = read_bool(v)?;
+    "nri.default_validator.reject_runtime_default_seccomp_adjustment" = "false", Reload, "Reject changes to the runtime's default seccomp policy. `config.json` does not distinguish default and localhost policies, so either key rejects changes to both.", |c, _, v| c.default_validator.reject_runtime_default_seccomp_adjustment = read_bool(v)?;
+    "nri.default_validator.reject_unconfined_seccomp_adjustment" = "false", Reload, "Reject a seccomp policy for a container that had none, or whose previous policy is unknown.", |c, _, v| c.default_validator.reject_unconfined_seccomp_adjustment = read_bool(v)?;
+    "nri.default_validator.reject_custom_seccomp_adjustment" = "false", Reload, "Reject changes to a localhost seccomp policy.", |c, _, v| c.default_validator.reject_custom_seccomp_adjustment = read_bool(v)?;
+    "nri.default_validator.reject_namespace_adjustment" = "false", Reload, "Reject namespace changes, including removals.", |c, _, v| c.default_validator.reject_namespace_adjustment = read_bool(v)?;
+    "nri.default_validator.reject_sysctl_adjustment" = "false", Reload, "Reject sysctl changes, including removals.", |c, _, v| c.default_validator.reject_sysctl_adjustment = read_bool(v)?;
+    "nri.default_validator.required_plugins" = "[]", Reload, "Plugins (`name` or `NN-name`) without which no container is created. A pod can require more with its annotation `required-plugins.noderesource.dev`.", |c, _, v| c.default_validator.required_plugins = read_strings(v)?;
+    "nri.default_validator.tolerate_missing_plugins_annotation" = "\"\"", Reload, "Key of the pod annotation that, if true, tolerates missing plugins, including those with `required` in `[plugin.NAME]` (even if `enable` is false). Empty: no annotation does.", |c, _, v| c.default_validator.tolerate_missing_plugins_annotation = read_string(v)?;
+    "plugin.*.on_failure" = "", Reload, "`refuse` or `skip` the request if the plugin does not respond. Overrides what the plugin declares (if it declares nothing: skip).", |c, n, v| section(c, n).on_failure = read_on_failure(v)?;
+    "plugin.*.request_timeout" = "", Reload, "Time limit for this plugin's response to a request.", |c, n, v| section(c, n).request_timeout = Some(read_duration(v)?);
+    "plugin.*.strikes" = "", Reload, "Consecutive time-outs after which the plugin is disconnected, 0 = never. Overrides what the plugin declares (if it declares nothing: 1).", |c, n, v| section(c, n).strikes = Some(read_number(v)?);
+    "plugin.*.required" = "false", Reload, "Refuse pods and containers while this plugin is not connected, and containers of a pod whose RunPodSandbox it missed. Not allowed in `[plugin.\"*\"]`.", |c, n, v| section(c, n).required = read_required(n, v)?;
+    "plugin.*.wait" = "\"0s\"", Reload, "How long a pod or a container waits for this plugin, if it is required and not connected, before it is refused; at most until shortly before the time limit of a create (90 s). Others do not wait meanwhile.", |c, n, v| section(c, n).wait = Some(read_duration(v)?);
+    "plugin.*.concurrency" = "1", Reload, "Maximum number of concurrent requests, each about a different container. Use more than 1 only for plugins that are known to be re-entrant.", |c, n, v| section(c, n).concurrency = Some(read_number(v)?);
+    "plugin.*.allow" = "[]", Reload, "Fields that the plugin may set, by NRI name (`Env`, `Mounts`, `OciHooks`, ...). Empty = all.", |c, n, v| section(c, n).allow = Some(read_fields(v)?);
+    "plugin.*.deny" = "[]", Reload, "Fields that the plugin may not set; overrides `allow`.", |c, n, v| section(c, n).deny = Some(read_fields(v)?);
+    "cdi.spec_dirs" = "[\"/etc/cdi\", \"/var/run/cdi\"]", Reload, "Directories with CDI spec files (`*.json`, `*.yaml`). If two files define the same device, the one in the later directory applies.", |c, _, v| c.cdi_spec_dirs = read_paths(v)?;
+    "blockio.config_file" = "", Reload, "YAML file that defines block I/O classes, in the format of engines that use goresctrl. Without it, every class is refused.", |c, _, v| c.blockio_config_file = Some(read_path(v)?);
+    "rdt.config_file" = "", Reload, "YAML file that defines RDT classes, in the format of engines that use goresctrl. If it is set, only its classes may be used, and `system/default` is the default group. The engine makes the groups in resctrl. Without it, every group in resctrl is a class.", |c, _, v| c.rdt_config_file = Some(read_path(v)?);
+    "rdt.resctrl_path" = "\"/sys/fs/resctrl\"", Reload, "Mount point of resctrl, whose directories are the RDT classes.", |c, _, v| c.resctrl_path = read_path(v)?;
+    "plugin.*.evict" = "\"allow\"", Reload, "Containers that the plugin may evict: `allow` = any, `deny` = none, `own-namespace` = those in the namespace of the pod that the plugin runs in.", |c, n, v| section(c, n).evict = read_evict(v)?;
+    "eviction.signal" = "\"SIGTERM\"", Reload, "First signal sent to a container that a plugin evicts.", |c, _, v| c.eviction_signal = read_string(v)?;
+    "eviction.grace" = "\"10s\"", Reload, "Time between that signal and SIGKILL.", |c, _, v| c.eviction_grace = read_duration(v)?;
+    "eviction.per_minute" = "10", Reload, "Maximum number of evictions per minute, for all plugins together; further ones are refused. 0 = none.", |c, _, v| c.eviction_per_minute = read_number(v)?;
+    "eviction.sandboxes" = "false", Reload, "Allow evicting the infrastructure container of a pod.", |c, _, v| c.eviction_sandboxes = read_bool(v)?;
+    "metrics.listen" = "\"\"", Reload, "Where the daemon serves `/metrics` (OpenMetrics, for Prometheus), `/healthz` and `/readyz` over HTTP: `unix:/PATH` (a socket for root) or `ADDRESS:PORT`. There is no authentication: whoever can connect can read plugin names and counts. Empty = nowhere; `nri-runc nri metrics` prints them without it.", |c, _, v| c.metrics_listen = read_listener(v)?;
+    "tracing.endpoint" = "\"\"", Restart, "Base address of an OpenTelemetry collector that takes OTLP over HTTP, such as `http://127.0.0.1:4318`, without TLS. Each request of a runtime verb and each request to a plugin is exported as a span. Empty = none. Needs a build with the feature `otlp`.", |c, _, v| c.tracing_endpoint = read_endpoint(v)?;
+    "tracing.sample_per_million" = "1000000", Restart, "How many in a million new traces are recorded. A caller that is traced (`TRACEPARENT`) decides for itself.", |c, _, v| c.tracing_sample_per_million = read_number(v)?;
+    "log.target" = "\"auto\"", Reload, "`auto`, `journal`, `syslog`, `file` (RUN_DIR/daemon.log, size-limited) or `stderr`.", |c, _, v| c.log_target = read_one_of(v, &["auto", "journal", "syslog", "file", "stderr"])?;
+    "log.level" = "\"info\"", Reload, "`error`, `warn`, `info`, `debug` or `trace`.", |c, _, v| c.log_level = read_one_of(v, &["error", "warn", "info", "debug", "trace"])?;
+    "log.format" = "\"text\"", Reload, "`text` or `json`.", |c, _, v| c.log_format = read_one_of(v, &["text", "json"])?;
+    "debug.host_root" = "\"\"", Restart, "For tests: prefix of every host path that is read.", |c, _, v| c.debug_host_root = read_string(v)?;
+    "debug.node_root" = "\"\"", Restart, "For tests: prefix of the host paths from which node capabilities are read.", |c, _, v| c.debug_node_root = read_string(v)?;
+    "debug.fault" = "\"\"", Restart, "For tests: `POINT:kill`, `POINT:fail`, `POINT:stall`, or `@FILE` that contains one of these.", |c, _, v| c.debug_fault = read_string(v)?;
+    "debug.create_cap" = "\"90s\"", Reload, "For tests: the longest that create, run and restore wait for the daemon.", |c, _, v| c.debug_create_cap = read_duration(v)?;
 }
 
 /// The known key that is most like `dotted`.
@@ -255,11 +280,12 @@ pub(super) fn nearest_key(dotted: &str) -> &'static str {
 /// The table as `docs/config.md` shows it.
 pub fn markdown() -> String {
     let mut page = String::from(include_str!("about.md"));
-    page.push_str("\n## Keys\n\n| key | default | meaning |\n|---|---|---|\n");
+    page.push_str("\n## Keys\n\n| key | default | applied by | meaning |\n|---|---|---|---|\n");
     for key in KEYS {
         let default =
             if key.default.is_empty() { String::new() } else { format!("`{}`", key.default) };
-        page.push_str(&format!("| `{}` | {default} | {} |\n", key.path, key.meaning));
+        let effect = key.effect.name();
+        page.push_str(&format!("| `{}` | {default} | {effect} | {} |\n", key.path, key.meaning));
     }
     page
 }

@@ -6,6 +6,7 @@
 //! names runtimes in a wrong way, the last valid snapshot in the run directory applies, else the
 //! defaults. `check` reports unknown keys; they never fail a container.
 
+mod changes;
 mod duration;
 pub(crate) mod fields;
 mod keys;
@@ -19,7 +20,9 @@ mod spelling;
 
 use std::path::{Path, PathBuf};
 
+pub(crate) use changes::{ChangedKey, changes};
 pub(crate) use duration::{parse as parse_duration, show as show_duration};
+pub(crate) use keys::Effect;
 pub use keys::markdown;
 pub use plugins::PluginSettings;
 pub(crate) use protection::Protection;
@@ -51,6 +54,11 @@ pub struct Loaded {
 }
 
 impl Loaded {
+    /// The first error with which a reload changes nothing.
+    pub(crate) fn stops_reload(&self) -> Option<&Problem> {
+        self.problems.iter().find(|problem| problem.stops_reload)
+    }
+
     /// Whether a file could not be used, so that the last good snapshot or the defaults hold.
     pub fn is_broken(&self) -> bool {
         self.problems.iter().any(|problem| problem.is_fatal)
@@ -70,7 +78,7 @@ pub fn load(only: Option<&Path>) -> Loaded {
             Err(error) => {
                 let text = format!("{}: {}", path.display(), crate::error::in_our_words(&error));
                 loaded.unreadable = only.is_some().then(|| text.clone());
-                loaded.problems.push(Problem { text, is_fatal: true, protects: true });
+                loaded.problems.push(Problem::fatal(text));
             }
         }
     }
@@ -105,17 +113,6 @@ fn beside_the_executable() -> Option<PathBuf> {
     file.push(".toml");
     let file = PathBuf::from(file);
     std::fs::symlink_metadata(&file).is_ok().then_some(file)
-}
-
-/// The keys whose values differ between two readings of the files.
-pub(crate) fn changed_keys(
-    before: &[(PathBuf, String)],
-    after: &[(PathBuf, String)],
-) -> Vec<String> {
-    let (before, after) = (reader::settings(before), reader::settings(after));
-    let keys: std::collections::BTreeSet<&String> = before.keys().chain(after.keys()).collect();
-    let differs = |key: &&&String| before.get(**key) != after.get(**key);
-    keys.iter().filter(differs).map(|key| (*key).clone()).collect()
 }
 
 fn read_text(path: &Path) -> std::io::Result<String> {
@@ -284,14 +281,6 @@ mod tests {
         let config = load(Some(&path)).config;
         assert!(config.protection_error.is_some());
         assert_eq!(config.exempt_namespaces, ["kube-system"]);
-    }
-
-    #[test]
-    fn only_keys_with_another_value_have_changed() {
-        let files = |text: &str| vec![(PathBuf::from("f"), text.to_owned())];
-        let before = files("autostart = true\n[log]\nlevel = \"info\"\n[plugin.a]\nstrikes = 1\n");
-        let after = files("# now\nlog.level = 'debug'\nautostart=true\n[nri]\ndisable = false\n");
-        assert_eq!(changed_keys(&before, &after), ["log.level", "nri.disable", "plugin.a.strikes"]);
     }
 
     #[test]

@@ -28,7 +28,7 @@ pub(super) fn parse(config: &mut Config, file: &str, text: &str, problems: &mut 
         Err(error) => {
             let place = place(&parseable, error.span().map_or(0, |span| span.start));
             let text = format!("{file}:{place}: {}", quoted(error.message()));
-            problems.push(Problem { text, is_fatal: true, protects: true });
+            problems.push(Problem::fatal(text));
             return;
         }
     };
@@ -100,8 +100,10 @@ impl Reader<'_> {
             // Its default may be another runtime, or another word on a daemon that is away, than
             // the operator has had so far (D7).
             let is_fatal = ["runtime", "runtime.*.path", "on_daemon_failure"].contains(&key.path);
-            if let Some(problem) = self.problems.last_mut().filter(|_| is_fatal) {
-                (problem.is_fatal, problem.protects) = (true, true);
+            if let Some(problem) = self.problems.last_mut() {
+                problem.stops_reload = true;
+                problem.is_fatal |= is_fatal;
+                problem.protects |= is_fatal;
             }
         }
     }
@@ -109,7 +111,7 @@ impl Reader<'_> {
     fn problem(&mut self, path: &[String], at: usize, what: &str) {
         let text = format!("{}:{}: {}", self.file, place(self.text, at), quoted(what));
         let protects = mistakes::is_protecting(&as_written(path));
-        self.problems.push(Problem { text, is_fatal: false, protects });
+        self.problems.push(Problem { text, is_fatal: false, protects, stops_reload: protects });
     }
 }
 
@@ -156,7 +158,16 @@ pub(super) fn settings(files: &[(PathBuf, String)]) -> BTreeMap<String, String> 
                     into.insert(name, written(value));
                 }
                 Item::Table(inner) => collect(inner, &name, into),
-                Item::None | Item::ArrayOfTables(_) => {}
+                Item::ArrayOfTables(list) => {
+                    let tables = list.iter().map(|table| {
+                        let mut keys = BTreeMap::new();
+                        collect(table, "", &mut keys);
+                        let keys = keys.into_iter().map(|(key, value)| format!("{key} = {value}"));
+                        format!("{{{}}}", keys.collect::<Vec<_>>().join(", "))
+                    });
+                    into.insert(name, format!("[{}]", tables.collect::<Vec<_>>().join(", ")));
+                }
+                Item::None => {}
             }
         }
     }
@@ -178,7 +189,7 @@ fn written(value: &Value) -> String {
         return format!("{text:?}");
     }
     match value.as_array() {
-        Some(list) => format!("{:?}", list.iter().map(written).collect::<Vec<_>>()),
+        Some(list) => format!("[{}]", list.iter().map(written).collect::<Vec<_>>().join(", ")),
         None => value.to_string().trim().to_owned(),
     }
 }

@@ -178,6 +178,20 @@ impl Default for Config {
 }
 
 impl Config {
+    /// Keeps the values that only a start of the daemon applies as `running` has them; returns
+    /// whether any differs.
+    pub(crate) fn keep_started(&mut self, running: &Self) -> bool {
+        let wanted = self.clone();
+        self.run_dir.clone_from(&running.run_dir);
+        self.runtime_roots.clone_from(&running.runtime_roots);
+        self.tracing_endpoint.clone_from(&running.tracing_endpoint);
+        self.tracing_sample_per_million = running.tracing_sample_per_million;
+        self.debug_host_root.clone_from(&running.debug_host_root);
+        self.debug_node_root.clone_from(&running.debug_node_root);
+        self.debug_fault.clone_from(&running.debug_fault);
+        *self != wanted
+    }
+
     /// Access to the host paths that show the node's capabilities.
     pub fn node(&self) -> Host {
         if self.debug_node_root.is_empty() {
@@ -214,6 +228,13 @@ impl Config {
     }
 }
 
+impl Problem {
+    /// A file that cannot be used at all.
+    pub(super) fn fatal(text: String) -> Self {
+        Self { text, is_fatal: true, protects: true, stops_reload: true }
+    }
+}
+
 /// Something wrong in a configuration file, for `check` and the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
@@ -223,4 +244,7 @@ pub struct Problem {
     pub is_fatal: bool,
     /// Something that the operator meant to forbid may be allowed.
     pub protects: bool,
+    /// A reload that meets it changes nothing: all but a key that does not exist and protects
+    /// nothing.
+    pub stops_reload: bool,
 }

@@ -14,6 +14,7 @@ mod pods;
 mod process;
 mod recovery;
 mod registry;
+mod reload;
 mod request;
 mod resources;
 mod run_dir;
@@ -22,6 +23,7 @@ mod server;
 mod verbs;
 mod watch;
 
+use std::cell::RefCell;
 use std::io::Write;
 use std::rc::Rc;
 use std::time::Duration;
@@ -38,12 +40,15 @@ use node::Node;
 use plugins::{admission, socket};
 use pods::{crio, crio_added, crio_removed, resized};
 use process::sockets::DaemonLock;
+use process::started_with::StartedWith;
 use process::subreaper::StandIn;
-use process::{capabilities, detach, reload, signals, sockets, subreaper};
+use process::{capabilities, detach, service_manager, signals, sockets, subreaper};
 use recovery::{bypassed, catch_up, rediscover};
+use reload::Reloads;
 use run_dir::RunDir;
 use server::drain::Drain;
-use server::{http, traced};
+use server::http::MetricsServer;
+use server::traced;
 
 pub(crate) use registry::NRI_VERSION;
 
@@ -103,7 +108,7 @@ async fn serve(
     start: &Start,
     stand_in: Option<StandIn>,
 ) -> Result<()> {
-    let hangups = reload::hangups()?;
+    let hangups = signals::hangups()?;
     let wrappers = sockets::wrapper_socket(&loaded.config)?;
     loaded.problems.iter().for_each(|problem| warn!("{}", problem.text));
     let host = loaded.config.host();
@@ -113,7 +118,7 @@ async fn serve(
     let (store, problems) = Store::open(&state, &boot_id)?;
     let node = Node::new(loaded.config.clone(), host, store);
     *node.process.stand_in.borrow_mut() = stand_in;
-    let started_with = node.process.started_with.get_or_init(|| reload::StartedWith::new(&loaded));
+    let started_with = node.process.started_with.get_or_init(|| StartedWith::new(&loaded));
     problems.iter().for_each(|problem| node.report.note_failure(problem, ""));
     tokio::task::spawn_local(write_records(Rc::clone(&node)));
     let drain = Rc::new(Drain::default());
@@ -134,15 +139,16 @@ async fn serve(
         crio_added::look_out(&node);
     }
     run_dir.open(wrappers)?;
-    http::serve_metrics(&node);
     traced::export(&node);
+    let metrics = RefCell::new(MetricsServer::start(&node).await);
+    let reloads = Reloads { node: &node, run_dir: &run_dir, started_with, metrics };
     announce(start);
     info!("nri-runc {} is ready", env!("CARGO_PKG_VERSION"));
     tokio::select! {
         signalled = signals::until_told_to_end() => signalled?,
         () = run_dir.keep_complete() => {}
-        () = started_with.reload_at(hangups) => {}
-        () = started_with.until_fixed() => {}
+        () = reloads.serve(hangups) => {}
+        () = service_manager::keep_watchdog_quiet() => {}
     }
     drain.drain(&node).await;
     farewell(&node).await;
@@ -154,11 +160,7 @@ async fn serve(
 /// Reports that the daemon is ready: to the wrapper that started it, and to systemd.
 fn announce(start: &Start) {
     say_to_starter(start, b"R");
-    if let Some(socket) = std::env::var_os("NOTIFY_SOCKET")
-        && let Err(error) = sockets::say_ready(&socket)
-    {
-        warn!("could not notify the service manager: {error}");
-    }
+    service_manager::report_ready();
 }
 
 /// Writes a message to the wrapper that started this daemon and waits, once.
@@ -185,7 +187,7 @@ async fn farewell(node: &Rc<Node>) {
     for shutdown in shutdowns {
         let _not_waited_for = tokio::time::timeout(SHUTDOWN_WAIT, shutdown).await;
     }
-    node.registry.socket.remove(&node.config.socket_path);
+    node.registry.socket.remove(&node.config().socket_path);
 }
 
 async fn write_records(node: Rc<Node>) {

@@ -43,7 +43,7 @@ pub(crate) struct RunDir {
     /// The socket's file; none if the service manager owns it.
     socket: Cell<Option<SocketFile>>,
     /// The last readable configuration, for wrappers that find a broken one (D7).
-    snapshot: Option<String>,
+    snapshot: RefCell<Option<String>>,
     /// The task that takes up notes of calls that bypassed the daemon.
     following: RefCell<Option<JoinHandle<()>>>,
 }
@@ -61,17 +61,24 @@ impl RunDir {
             drain: Rc::clone(drain),
             lock: RefCell::new(lock),
             socket: Cell::default(),
-            snapshot: (!loaded.is_broken() && loaded.config.protection_error.is_none())
-                .then(|| config::snapshot_text(&loaded.files)),
+            snapshot: RefCell::default(),
             following: RefCell::default(),
         };
-        run_dir.keep_snapshot();
+        if !loaded.is_broken() && loaded.config.protection_error.is_none() {
+            run_dir.note_configuration(loaded);
+        }
         run_dir
     }
 
+    /// Keeps these files as the last readable configuration.
+    pub(crate) fn note_configuration(&self, loaded: &Loaded) {
+        self.snapshot.replace(Some(config::snapshot_text(&loaded.files)));
+        self.keep_snapshot();
+    }
+
     fn keep_snapshot(&self) {
-        if let Some(text) = &self.snapshot {
-            let path = self.node.config.run_dir.join(SNAPSHOT);
+        if let Some(text) = &*self.snapshot.borrow() {
+            let path = self.node.config().run_dir.join(SNAPSHOT);
             log_failure("keeping the configuration", files::replace(&path, text.as_bytes()));
         }
     }
@@ -98,7 +105,7 @@ impl RunDir {
     /// Removes the socket's file: wrappers find no daemon here any more.
     pub(crate) fn leave(&self) {
         if let Some(file) = self.socket.get() {
-            file.remove(&self.node.config.daemon_socket());
+            file.remove(&self.node.config().daemon_socket());
         }
     }
 
@@ -133,26 +140,28 @@ impl RunDir {
 
     /// None if the kernel has no watch left, or one of the folders does not exist.
     fn watch(&self) -> Option<[WatchedFolder; 2]> {
-        let run = &self.node.config.run_dir;
+        let config = self.node.config();
+        let run = &config.run_dir;
         let folders = &self.node.watches.folders;
         Some([folders.watch(run)?, folders.watch(&run.join("state"))?])
     }
 
     fn has_lock(&self) -> bool {
         let ours = self.lock.borrow().metadata().ok();
-        let there = std::fs::symlink_metadata(self.node.config.daemon_lock()).ok();
+        let there = std::fs::symlink_metadata(self.node.config().daemon_lock()).ok();
         let file = |meta: std::fs::Metadata| (meta.dev(), meta.ino());
         ours.map(file).is_some_and(|ours| there.map(file) == Some(ours))
     }
 
     fn has_socket(&self) -> bool {
-        let path = self.node.config.daemon_socket();
+        let path = self.node.config().daemon_socket();
         // The service manager looks after its own socket, as long as there is one.
         self.socket.get().map_or_else(|| path.exists(), |file| file.is_at(&path))
     }
 
     fn is_whole(&self) -> bool {
-        let run = &self.node.config.run_dir;
+        let config = self.node.config();
+        let run = &config.run_dir;
         self.has_lock()
             && self.has_socket()
             && self.node.records.read().is_in_place()
@@ -162,11 +171,11 @@ impl RunDir {
 
     /// Whether a wrapper found no daemon and has started another one before this one noticed.
     fn has_another(&self) -> bool {
-        !self.has_lock() && sockets::is_locked(&self.node.config)
+        !self.has_lock() && sockets::is_locked(&self.node.config())
     }
 
     fn restore(&self) -> Result<()> {
-        let config = &self.node.config;
+        let config = &self.node.config();
         if !self.has_lock() {
             // It may be the lock of a folder that is about to vanish: then it is taken once more.
             self.lock.replace(sockets::lock(config)?);

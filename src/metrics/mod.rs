@@ -43,6 +43,11 @@ struct RequestLabels {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OutcomeLabel {
+    outcome: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct StateLabel {
     state: &'static str,
 }
@@ -84,6 +89,7 @@ pub(crate) struct Metrics {
     requests: Family<RequestLabels, Counter>,
     durations: Durations<VerbLabel>,
     failures: Counter,
+    reloads: Family<OutcomeLabel, Counter>,
     active_plugins: Gauge,
     missing_plugins: Gauge,
     pods: Gauge,
@@ -101,6 +107,7 @@ impl Default for Metrics {
             requests: Family::default(),
             durations: durations(),
             failures: Counter::default(),
+            reloads: Family::default(),
             active_plugins: Gauge::default(),
             missing_plugins: Gauge::default(),
             pods: Gauge::default(),
@@ -129,6 +136,8 @@ impl Metrics {
         registry.register("nri_runc_request_duration_seconds", help, self.durations.clone());
         let help = "Failures that the log and `status` name";
         registry.register("nri_runc_failures", help, self.failures.clone());
+        let help = "Reloads of the configuration, by outcome";
+        registry.register("nri_runc_reloads", help, self.reloads.clone());
         let gauges = [
             ("nri_runc_missing_plugins", "Required plugins that are absent", &self.missing_plugins),
             ("nri_runc_pods", "Known pods", &self.pods),
@@ -174,6 +183,11 @@ impl Metrics {
     /// A failure was noted for operators.
     pub(crate) fn count_failure(&self) {
         self.failures.inc();
+    }
+
+    /// The configuration was read again: `outcome` is `applied`, `unchanged` or `refused`.
+    pub(crate) fn count_reload(&self, outcome: &'static str) {
+        self.reloads.get_or_create(&OutcomeLabel { outcome }).inc();
     }
 
     /// Everything as OpenMetrics text, with what the daemon holds now.

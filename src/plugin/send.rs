@@ -63,9 +63,10 @@ impl Plugin {
         request: &R,
         begun: Instant,
     ) -> (Outcome<R::Answer>, Option<&'static str>) {
-        let answer = self.caller.call(request, self.timeout);
+        let timeout = self.timeout();
+        let answer = self.caller.call(request, timeout);
         let answered = tokio::select! {
-            answered = tokio::time::timeout(self.timeout, answer) => answered,
+            answered = tokio::time::timeout(timeout, answer) => answered,
             reason = self.trunk.closed() => return (Outcome::Gone(reason), Some(NO_STATUS)),
         };
         let error = match &answered {
@@ -83,11 +84,11 @@ impl Plugin {
             }
             // The plugin knows the deadline too, and may notice first that it is over.
             Ok(Err(Unanswered::Status(status)))
-                if status.code() != Code::DEADLINE_EXCEEDED || begun.elapsed() < self.timeout =>
+                if status.code() != Code::DEADLINE_EXCEEDED || begun.elapsed() < timeout =>
             {
                 from_status(&status)
             }
-            Ok(Err(_)) if begun.elapsed() >= self.timeout => Outcome::TimedOut,
+            Ok(Err(_)) if begun.elapsed() >= timeout => Outcome::TimedOut,
             Ok(Err(error)) => match (self.trunk.closed_because(), error) {
                 (Some(reason), _) => Outcome::Gone(reason),
                 // An answer that cannot be read fails the request, and the plugin stays.

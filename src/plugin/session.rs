@@ -7,7 +7,7 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -142,7 +142,8 @@ pub struct Plugin {
     takes_all: bool,
     declared: Option<api::FailurePolicy>,
     pid: Option<i32>,
-    pub(super) timeout: Duration,
+    /// In nanoseconds.
+    timeout: AtomicU64,
     pub(super) trunk: Trunk,
     pub(super) caller: PluginCaller,
     pub(super) turns: Turns,
@@ -232,7 +233,7 @@ async fn register_and_configure(
         takes_all: false,
         declared: None,
         pid,
-        timeout: settings.request_timeout,
+        timeout: AtomicU64::new(nanos(settings.request_timeout)),
         trunk: trunk.clone(),
         caller,
         turns: Turns::new(1),
@@ -244,6 +245,10 @@ async fn register_and_configure(
     };
     plugin.configure(config, settings).await?;
     Ok(plugin)
+}
+
+fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
 fn millis(duration: Duration) -> i64 {
@@ -346,12 +351,18 @@ impl Plugin {
         Policy::new(settings, self.declared.as_ref())
     }
 
-    /// Applies the operator's settings for this plugin: its own time-out, and how many requests
-    /// it may be asked at once (D29).
-    pub fn apply(&mut self, settings: &PluginSettings) {
-        self.timeout = settings.request_timeout.unwrap_or(self.timeout);
-        self.turns = Turns::new(settings.concurrency.clamp(1, 1000));
-        self.weigh();
+    /// Applies the operator's settings for this plugin: its own time-out, else `default` or the
+    /// one that it has, and how many requests it may be asked at once (D29).
+    pub fn apply(&self, settings: &PluginSettings, default: Option<Duration>) {
+        if let Some(timeout) = settings.request_timeout.or(default) {
+            self.timeout.store(nanos(timeout), Ordering::Relaxed);
+        }
+        self.turns.set_concurrency(settings.concurrency.clamp(1, 1000));
+    }
+
+    /// How long one request may take.
+    pub(super) fn timeout(&self) -> Duration {
+        Duration::from_nanos(self.timeout.load(Ordering::Relaxed))
     }
 
     /// Counts its requests from here on.
@@ -386,8 +397,8 @@ impl Plugin {
     /// Waits for the requests under way, sends Shutdown, then disconnects. Plugins that do not
     /// implement Shutdown refuse it, which is fine.
     pub async fn shutdown(&self) {
-        let _turns = tokio::time::timeout(self.timeout, self.turns.all()).await;
-        let wait = SHUTDOWN_WAIT.min(self.timeout);
+        let _turns = tokio::time::timeout(self.timeout(), self.turns.all()).await;
+        let wait = SHUTDOWN_WAIT.min(self.timeout());
         let request = api::Empty::new();
         let answer = self.caller.call(&request, wait);
         let _answered_or_not = tokio::time::timeout(wait, answer).await;

@@ -271,6 +271,17 @@ pub(crate) fn bind(path: &Path, mode: u32, gid: Option<u32>) -> Result<Bound> {
     Ok(bound)
 }
 
+/// Gives the socket at `path` this mode and group.
+///
+/// # Errors
+/// Fails when it is not there.
+pub(crate) fn set_access(path: &Path, mode: u32, gid: Option<u32>) -> Result<()> {
+    let doing = || format!("changing the access to {}", path.display());
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).doing(doing)?;
+    let gid = gid.unwrap_or_else(|| nix::unistd::getegid().as_raw());
+    chown(path, None, Some(gid)).doing(doing)
+}
+
 /// Listens under another name: no process can connect before the mode is right.
 fn bind_beside(path: &Path, mode: u32, gid: Option<u32>) -> Result<(Bound, PathBuf)> {
     let doing = || format!("listening on {}", path.display());

@@ -117,6 +117,13 @@ impl Turns {
         })))
     }
 
+    /// Sets how many requests it may get at once from now on.
+    pub(super) fn set_concurrency(&self, concurrency: u32) {
+        let mut state = lock(&self.0);
+        state.concurrency = usize::try_from(concurrency).unwrap_or(1).max(1);
+        state.grant(&self.0);
+    }
+
     /// Sets which events of a creation the plugin is subscribed to, beside RunPodSandbox.
     pub(super) fn weigh(&self, creation: bool, post_creation: bool) {
         let of_creation = 1 + usize::from(post_creation);
@@ -183,20 +190,25 @@ impl Drop for Turn {
             state.learn(self.begun.elapsed());
         }
         state.reject_late();
-        while state.in_hand < state.concurrency
-            && let Some(next) = state.next()
-        {
-            state.in_hand += 1;
-            if let Err(Ok(mut turn)) = next.grant.send(Ok(Turn::begin(&shared, next.is_event))) {
-                // Its caller is gone; the state is locked here.
-                turn.state = None;
-                state.in_hand -= 1;
-            }
-        }
+        state.grant(&shared);
     }
 }
 
 impl TurnState {
+    /// Grants the turns that are free to the requests that are next.
+    fn grant(&mut self, shared: &Arc<Mutex<Self>>) {
+        while self.in_hand < self.concurrency
+            && let Some(next) = self.next()
+        {
+            self.in_hand += 1;
+            if let Err(Ok(mut turn)) = next.grant.send(Ok(Turn::begin(shared, next.is_event))) {
+                // Its caller is gone; the state is locked here.
+                turn.state = None;
+                self.in_hand -= 1;
+            }
+        }
+    }
+
     /// The mean of the last turns, without the longest quarter: a hiccup of the host must not
     /// turn callers away.
     fn learn(&mut self, took: Duration) {

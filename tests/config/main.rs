@@ -6,6 +6,7 @@
 
 mod files;
 mod protect;
+mod reload;
 mod resident;
 
 use serde_json::Value;

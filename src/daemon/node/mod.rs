@@ -16,6 +16,7 @@ pub(crate) mod queues;
 pub(crate) mod records;
 pub(crate) mod report;
 
+use std::cell::RefCell;
 use std::rc::Rc;
 
 use tracing::error;
@@ -43,7 +44,8 @@ const ANSWER_SHARE: f32 = 0.95;
 
 /// The daemon.
 pub(crate) struct Node {
-    pub(crate) config: Config,
+    /// The configuration in force; a reload replaces it as a whole.
+    config: RefCell<Rc<Config>>,
     pub(crate) host: Host,
     pub(crate) records: Records,
     pub(crate) registry: Registry,
@@ -59,7 +61,7 @@ impl Node {
     pub(crate) fn new(config: Config, host: Host, store: Store) -> Rc<Self> {
         Rc::new(Self {
             registry: Registry::new(&config),
-            config,
+            config: RefCell::new(Rc::new(config)),
             host,
             records: Records::new(store),
             lanes: Lanes::default(),
@@ -69,6 +71,17 @@ impl Node {
             process: OwnProcess::default(),
             evictions: EvictionRate::default(),
         })
+    }
+
+    /// The configuration in force. A caller that keeps it does not see a later reload.
+    pub(crate) fn config(&self) -> Rc<Config> {
+        Rc::clone(&self.config.borrow())
+    }
+
+    /// Puts a configuration in force, with everything that follows from it in the same step.
+    pub(crate) fn replace_config(&self, config: Config) {
+        self.registry.apply(&config);
+        *self.config.borrow_mut() = Rc::new(config);
     }
 
     /// A container's record as it is now; later changes do not reach the caller's copy.
@@ -108,7 +121,7 @@ impl Node {
 
     /// A moment before the caller of a creation that begins now gives up.
     pub(crate) fn caller_waits_until(&self) -> tokio::time::Instant {
-        tokio::time::Instant::now() + self.config.debug_create_cap.mul_f32(ANSWER_SHARE)
+        tokio::time::Instant::now() + self.config().debug_create_cap.mul_f32(ANSWER_SHARE)
     }
 
     /// Whether the engine itself runs NRI plugins: then the daemon consults none (D12).

@@ -94,7 +94,7 @@ fn take_slot(waiting: &Registering) -> Rc<Notify> {
 
 fn may_connect(node: &Node, stream: &UnixStream) -> bool {
     let Ok(peer) = stream.peer_cred() else { return false };
-    let is_allowed = node.config.allowed_uids.contains(&peer.uid());
+    let is_allowed = node.config().allowed_uids.contains(&peer.uid());
     if !is_allowed {
         warn!("user {} may not connect a plugin (nri.allowed_uids)", peer.uid());
     }
@@ -104,9 +104,9 @@ fn may_connect(node: &Node, stream: &UnixStream) -> bool {
 /// The daemon's settings for a plugin's connection.
 pub(crate) fn settings(node: &Node) -> Settings {
     Settings {
-        registration_timeout: node.config.registration_timeout,
-        request_timeout: node.config.request_timeout,
-        runtime_name: node.config.runtime_name.clone(),
+        registration_timeout: node.config().registration_timeout,
+        request_timeout: node.config().request_timeout,
+        runtime_name: node.config().runtime_name.clone(),
         runtime_version: format!("v{}", env!("CARGO_PKG_VERSION")),
         nri_version: NRI_VERSION.to_owned(),
     }
@@ -129,8 +129,8 @@ pub(crate) async fn admit(node: &Rc<Node>, mut plugin: Plugin, launched: bool) {
     }
     // Snapshot and registration in one step: events from here on reach the plugin.
     let Moment { pods, containers, about } = events::snapshot_shared(&node.records.read());
-    let settings = node.config.plugin(plugin.index(), plugin.name());
-    let mistake = node.config.unreliable();
+    let settings = node.config().plugin(plugin.index(), plugin.name());
+    let mistake = node.config().unreliable();
     let chained =
         ChainedPlugin::new(plugin, launched, &settings).with_unknown_rights(mistake.as_deref());
     let connected = node.registry.add(chained, about);
@@ -216,7 +216,7 @@ pub(crate) fn record_protecting_plugins(node: &Node) {
             list.push_str(&format!("{} declares that its silence refuses\n", chained.id()));
         }
     }
-    let path = node.config.protecting_plugins();
+    let path = node.config().protecting_plugins();
     let recorded = std::fs::read_to_string(&path).unwrap_or_default();
     if recorded != list {
         let written = crate::files::replace(&path, list.as_bytes());
@@ -227,6 +227,6 @@ pub(crate) fn record_protecting_plugins(node: &Node) {
 /// Waits the registration time-out, in which plugins of the last daemon may return, then records
 /// the present plugins that protect containers.
 pub(crate) async fn record_protecting_plugins_later(node: Rc<Node>) {
-    tokio::time::sleep(node.config.registration_timeout).await;
+    tokio::time::sleep(node.config().registration_timeout).await;
     record_protecting_plugins(&node);
 }

@@ -38,8 +38,10 @@ type WantedPlugins = BTreeMap<String, Sender<Option<PluginFile>>>;
 
 /// Keeps the pre-installed plugins running for ever.
 pub(crate) async fn keep_running(node: Rc<Node>) {
-    let config = &node.config;
-    let look = || plugin::discover(&config.plugin_path, &config.plugin_config_path);
+    let look = || {
+        let config = node.config();
+        plugin::discover(&config.plugin_path, &config.plugin_config_path)
+    };
     let (mut wanted, mut logged) = (WantedPlugins::new(), HashSet::new());
     let mut seen = look();
     let mut done = None;
@@ -163,7 +165,7 @@ async fn run_once(
         if is_file_changed {
             let comes_back = wanted_file.borrow().is_some();
             if comes_back {
-                node.registry.returning.expect(&id, node.config.registration_timeout);
+                node.registry.returning.expect(&id, node.config().registration_timeout);
             }
             // Pending requests are answered; no new request reaches it.
             let why = if comes_back { "its file changed" } else { "its file is gone" };

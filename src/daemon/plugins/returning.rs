@@ -17,7 +17,7 @@ use crate::daemon::registry::returning::ExpectedPlugin;
 use crate::daemon::watch::pidfd;
 
 fn file(node: &Node) -> std::path::PathBuf {
-    node.config.run_dir.join("state/plugins.json")
+    node.config().run_dir.join("state/plugins.json")
 }
 
 /// Records the connected plugins, each with its process and whether something would restart it.
@@ -50,12 +50,13 @@ pub(crate) fn expect(node: &Node) {
             expected.insert(id.to_owned(), returning);
         }
     }
-    let (files, _) = plugin::discover(&node.config.plugin_path, &node.config.plugin_config_path);
+    let config = node.config();
+    let (files, _) = plugin::discover(&config.plugin_path, &config.plugin_config_path);
     let launched = files.iter().map(plugin::PluginFile::id);
-    for id in launched.chain(node.config.wait_for.iter().cloned()) {
+    for id in launched.chain(config.wait_for.iter().cloned()) {
         expected.insert(id, ExpectedPlugin::default());
     }
-    node.registry.returning.expect_all(expected, node.config.registration_timeout);
+    node.registry.returning.expect_all(expected, config.registration_timeout);
 }
 
 /// How creates wait for a plugin that was connected; `None` if it cannot come back.

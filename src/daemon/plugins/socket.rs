@@ -17,14 +17,16 @@ use tracing::{info, warn};
 use crate::plugin::socket::{self, Bound, NoPlugins, SocketFile};
 
 use crate::clock::now;
-use crate::daemon::node::Node;
+use crate::config::Config;
 use crate::daemon::node::queues::PodNews;
+use crate::daemon::node::{Node, log_failure};
 use crate::daemon::plugins::admission;
 use crate::daemon::plugins::launcher;
 use crate::daemon::plugins::returning;
 use crate::daemon::process::sockets::asynchronous;
 use crate::daemon::watch::folders::{FolderEvent, WatchedFolder};
 use crate::daemon::watch::pidfd;
+use crate::error::{Error, Result};
 
 /// How often the path is checked even without an event.
 const PATH_CHECK: Duration = Duration::from_secs(10);
@@ -51,7 +53,7 @@ pub(crate) fn open(node: &Rc<Node>) {
     let slot = &node.registry.socket;
     returning::expect(node);
     slot.since.set(now());
-    match socket::for_plugins(&node.config) {
+    match socket::for_plugins(&node.config()) {
         Ok(bound) => accept(node, bound),
         Err(NoPlugins::SwitchedOff) => {
             *slot.problem.borrow_mut() = Some(NoPlugins::SwitchedOff);
@@ -71,17 +73,115 @@ pub(crate) fn open(node: &Rc<Node>) {
         // Plugins belong to the engine now and do not connect to the daemon: no create waits for
         // them, nor is refused without them.
         node.registry.returning.expect_none();
-        if node.config.requires_plugins() {
+        if node.config().requires_plugins() {
             warn!("required plugins are not enforced: containers are created unchanged");
         }
     } else {
         launch(node);
     }
-    tokio::task::spawn_local(keep_socket(Rc::clone(node)));
+    keep(node);
+}
+
+/// The plugin socket as another configuration wants it.
+pub(crate) enum SocketChange {
+    /// As it is.
+    None,
+    /// The same path, another mode or group.
+    Mode,
+    /// No socket.
+    Off,
+    /// Bound already, at another path.
+    Bound(Bound),
+}
+
+/// Opens the plugin socket that `next` asks for, if it is another one; nothing has changed yet.
+///
+/// # Errors
+/// Fails when it cannot be opened, or another process listens there.
+pub(crate) fn prepare(node: &Node, next: &Config) -> Result<SocketChange> {
+    let now = node.config();
+    let place = |config: &Config| (!config.disable_connections).then(|| config.socket_path.clone());
+    let access = |config: &Config| (config.socket_mode, config.socket_gid);
+    match (place(&now), place(next)) {
+        (Some(before), Some(after)) if before == after && access(&now) == access(next) => {
+            Ok(SocketChange::None)
+        }
+        (Some(before), Some(after)) if before == after => Ok(SocketChange::Mode),
+        (None, None) => Ok(SocketChange::None),
+        (_, None) => Ok(SocketChange::Off),
+        (_, Some(_)) => match socket::for_plugins(next) {
+            Ok(bound) => Ok(SocketChange::Bound(bound)),
+            Err(why) => Err(Error::new(format!("nri.socket_path: {why}"))),
+        },
+    }
+}
+
+/// Drops a socket that was prepared in vain.
+pub(crate) fn abandon(change: SocketChange, next: &Config) {
+    if let SocketChange::Bound(bound) = change {
+        bound.file.remove(&next.socket_path);
+    }
+}
+
+/// Changes over to the prepared socket, once the configuration is in force; `before` is the path
+/// until now. Connected plugins stay.
+pub(crate) fn change(node: &Rc<Node>, change: SocketChange, before: &Path) {
+    let slot = &node.registry.socket;
+    match change {
+        SocketChange::None => {}
+        SocketChange::Mode => {
+            let config = node.config();
+            if is_ours(node, &config.socket_path) {
+                let set =
+                    socket::set_access(&config.socket_path, config.socket_mode, config.socket_gid);
+                log_failure("changing the access to the plugin socket", set);
+            }
+        }
+        SocketChange::Off => {
+            leave_path(node, before);
+            if let Some(task) = slot.keeping.borrow_mut().take() {
+                task.abort();
+            }
+            *slot.problem.borrow_mut() = Some(NoPlugins::SwitchedOff);
+            slot.since.set(now());
+            launch(node);
+        }
+        SocketChange::Bound(bound) => {
+            leave_path(node, before);
+            let was_bystander = node.is_bystander();
+            accept(node, bound);
+            info!("plugins can connect at {} now", node.config().socket_path.display());
+            if was_bystander {
+                end_standing_by(node);
+            }
+            keep(node);
+        }
+    }
+}
+
+/// Accepts no more plugins at the path that was used until now.
+fn leave_path(node: &Node, path: &Path) {
+    let slot = &node.registry.socket;
+    if let Some(task) = slot.accepting.borrow_mut().take() {
+        task.abort();
+    }
+    if let Some(file) = slot.file.take() {
+        file.remove(path);
+    }
+}
+
+/// Watches over the path of the configuration in force.
+fn keep(node: &Rc<Node>) {
+    let task = tokio::task::spawn_local(keep_socket(Rc::clone(node)));
+    if let Some(before) = node.registry.socket.keeping.borrow_mut().replace(task) {
+        before.abort();
+    }
 }
 
 fn launch(node: &Rc<Node>) {
-    node.registry.socket.was_open.set(true);
+    if node.registry.socket.was_open.replace(true) {
+        return; // They run already.
+    }
     tokio::task::spawn_local(launcher::keep_running(Rc::clone(node)));
 }
 
@@ -98,7 +198,7 @@ fn accept(node: &Rc<Node>, Bound { listener, file }: Bound) {
         }
         Err(error) => {
             warn!("{error}");
-            file.remove(&node.config.socket_path);
+            file.remove(&node.config().socket_path);
             *slot.problem.borrow_mut() = Some(NoPlugins::Failed(error.to_string()));
         }
     }
@@ -107,7 +207,7 @@ fn accept(node: &Rc<Node>, Bound { listener, file }: Bound) {
 
 /// Watches over the path for ever.
 async fn keep_socket(node: Rc<Node>) {
-    let path = node.config.socket_path.clone();
+    let path = node.config().socket_path.clone();
     let mut other = None;
     loop {
         // Watched before it is looked at: no event in between is missed.
@@ -175,7 +275,7 @@ async fn is_listed(node: &Node, path: &Path, pid: i32) -> bool {
 /// Takes the path if no process listens there; else notes which one does.
 fn look_again(node: &Rc<Node>, path: &Path) -> Option<PathHolder> {
     let file = SocketFile::of(path).ok();
-    match socket::for_plugins(&node.config) {
+    match socket::for_plugins(&node.config()) {
         Ok(bound) => {
             take_path(node, bound);
             None
@@ -201,12 +301,18 @@ fn look_again(node: &Rc<Node>, path: &Path) -> Option<PathHolder> {
 /// Takes over the path: no process listens there any more.
 fn take_path(node: &Rc<Node>, bound: Bound) {
     let was_bystander = node.is_bystander();
-    let path = node.config.socket_path.display();
+    let config = node.config();
+    let path = config.socket_path.display();
     accept(node, bound);
     if !was_bystander {
         return info!("plugins can connect at {path} again: no other process listened there");
     }
     info!("no process listens on {path} any more: plugins can connect, and creates ask them");
+    end_standing_by(node);
+}
+
+/// Plugins connect to the daemon from now on, and no longer to an engine.
+fn end_standing_by(node: &Rc<Node>) {
     // Creates wait for plugins that change over from the engine, as after a daemon start.
     returning::expect(node);
     launch(node);

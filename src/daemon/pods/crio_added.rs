@@ -47,7 +47,7 @@ enum PodFolder {
 pub(crate) async fn adopt(node: &Rc<Node>, is_first: bool) {
     for home in known_homes(node) {
         let ids = unknown_pods(node, &home);
-        if is_first || node.config.requires_plugins() || node.config.default_validator.enable {
+        if is_first || node.config().requires_plugins() || node.config().default_validator.enable {
             node.watches.crio.older_than_daemon.borrow_mut().extend(ids);
             continue;
         }

@@ -72,7 +72,7 @@ impl<'n> Requirement<'n> {
         loop {
             let arrived = node.registry.returning.arrival();
             let missing = self.missing(|name| node.registry.is_present(name)).unwrap_or_default();
-            let waits = missing.iter().map(|name| node.config.required_wait(name));
+            let waits = missing.iter().map(|name| node.config().required_wait(name));
             let Some(wait) = waits.min() else { return };
             let until = caller_deadline().map_or(begun + wait, |caller| caller.min(begun + wait));
             let now = Instant::now();
@@ -124,7 +124,7 @@ impl<'n> Requirement<'n> {
     /// Refuses while a protecting part of the configuration cannot be read: its protection is not
     /// in force. Exempt namespaces go on, so that a node can be repaired.
     fn require_sound_configuration(&self) -> Result<()> {
-        let Some(why) = self.node.config.unreliable() else { return Ok(()) };
+        let Some(why) = self.node.config().unreliable() else { return Ok(()) };
         if self.node.is_bystander() || self.is_exempt {
             return Ok(());
         }
@@ -191,9 +191,9 @@ impl<'n> Requirement<'n> {
         if self.node.is_bystander() {
             return BTreeSet::new();
         }
-        let mut names = self.node.registry.builtin.plugins_of_pod(&self.pod);
+        let mut names = self.node.registry.builtin().plugins_of_pod(&self.pod);
         if !self.is_exempt {
-            names.extend(self.node.config.required_plugins().map(ToOwned::to_owned));
+            names.extend(self.node.config().required_plugins().map(ToOwned::to_owned));
         }
         names
     }
@@ -211,7 +211,7 @@ impl<'n> Requirement<'n> {
         if !self.is_validated {
             return Ok(missing);
         }
-        let builtin = &self.node.registry.builtin;
+        let builtin = self.node.registry.builtin();
         let more = builtin.absent_plugins(&self.pod, self.container.as_deref(), is_present);
         for name in more.map_err(|why| quoted(&why))? {
             if !missing.contains(&name) {
@@ -229,7 +229,7 @@ impl<'n> Requirement<'n> {
         if self.node.is_bystander() {
             return Ok(Vec::new());
         }
-        let config = &self.node.config;
+        let config = &self.node.config();
         let exemptions = ValidatorExemptions {
             is_exempt: self.is_exempt,
             tolerate_missing_plugins_annotation: &config

@@ -7,7 +7,9 @@
 pub(crate) mod capabilities;
 pub(crate) mod detach;
 pub(crate) mod own;
-pub(crate) mod reload;
+pub(crate) mod requests;
+pub(crate) mod service_manager;
 pub(crate) mod signals;
 pub(crate) mod sockets;
+pub(crate) mod started_with;
 pub(crate) mod subreaper;

@@ -3,13 +3,15 @@
 
 use std::cell::{Cell, OnceCell, RefCell};
 
-use crate::daemon::process::reload::StartedWith;
+use crate::daemon::process::requests::ReloadRequests;
+use crate::daemon::process::started_with::StartedWith;
 use crate::daemon::process::subreaper::StandIn;
 
 /// The daemon's own process.
 #[derive(Default)]
 pub(crate) struct OwnProcess {
     pub(crate) started_with: OnceCell<StartedWith>,
+    pub(crate) reloads: ReloadRequests,
     /// The process that stands between this one and a subreaper.
     pub(crate) stand_in: RefCell<Option<StandIn>>,
     /// While the daemon ends, it starts no process any more.

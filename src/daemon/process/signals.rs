@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The signals that end the daemon.
+//! The signals that end the daemon, or have it read its configuration again.
 
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::error::{Context, Result};
 
@@ -18,4 +18,12 @@ pub(crate) async fn until_told_to_end() -> Result<()> {
         _ = interrupt.recv() => {}
     }
     Ok(())
+}
+
+/// The stream of hangup signals. Taken at the start, as a hangup must never end the daemon.
+///
+/// # Errors
+/// Fails when they cannot be waited for.
+pub(crate) fn hangups() -> Result<Signal> {
+    signal(SignalKind::hangup()).doing(|| "waiting for signals")
 }

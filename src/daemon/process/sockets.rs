@@ -1,12 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The daemon's lock, its socket for wrappers (decision D11), and the readiness message to the
-//! service manager.
+//! The daemon's lock, and its socket for wrappers (decision D11).
 
-use std::ffi::OsStr;
 use std::os::fd::{FromRawFd, OwnedFd};
-use std::os::linux::net::SocketAddrExt;
-use std::os::unix::ffi::OsStrExt;
-use std::os::unix::net::{SocketAddr, UnixDatagram, UnixListener};
+use std::os::unix::net::UnixListener;
 use std::time::{Duration, Instant};
 
 use nix::fcntl::{FcntlArg, FdFlag, Flock, FlockArg, fcntl};
@@ -110,19 +106,6 @@ fn from_service_manager() -> Option<UnixListener> {
     Some(UnixListener::from(fd))
 }
 
-/// sd_notify(3): reports to the socket `name` that the daemon is ready. A name that begins with `@`
-/// is abstract and no path.
-///
-/// # Errors
-/// Fails when no process listens there.
-pub(crate) fn say_ready(name: &OsStr) -> std::io::Result<()> {
-    let address = match name.as_bytes().strip_prefix(b"@") {
-        Some(name) => SocketAddr::from_abstract_name(name)?,
-        None => SocketAddr::from_pathname(name)?,
-    };
-    UnixDatagram::unbound()?.send_to_addr(b"READY=1\n", &address).map(|_sent| ())
-}
-
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::PermissionsExt;
@@ -150,23 +133,5 @@ mod tests {
         std::fs::set_permissions(&config.run_dir, PermissionsExt::from_mode(0o777)).unwrap();
         let error = lock(&config).unwrap_err().to_string();
         assert!(error.contains("may be written by others"), "{error}");
-    }
-
-    #[test]
-    fn a_service_manager_is_notified_wherever_it_listens() {
-        let temp = tempfile::tempdir().unwrap();
-        let path = temp.path().join("notify");
-        let word = format!("nri-runc-test-{}", std::process::id());
-        let hidden = SocketAddr::from_abstract_name(&word).unwrap();
-        for (name, listener) in [
-            (path.clone().into_os_string(), UnixDatagram::bind(&path).unwrap()),
-            (format!("@{word}").into(), UnixDatagram::bind_addr(&hidden).unwrap()),
-        ] {
-            say_ready(&name).unwrap();
-            let mut message = [0; 16];
-            let length = listener.recv(&mut message).unwrap();
-            assert_eq!(&message[..length], b"READY=1\n", "{}", name.display());
-        }
-        assert!(say_ready(OsStr::new("@nobody-listens-here")).is_err());
     }
 }

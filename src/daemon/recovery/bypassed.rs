@@ -75,7 +75,7 @@ pub(crate) async fn adopt(node: &Rc<Node>) {
 /// from its predecessor.
 pub(crate) fn follow(node: &Rc<Node>) -> Option<JoinHandle<()>> {
     let mut bypassed = watch_notes(node, &folder(node))?;
-    let mut refused = watch_notes(node, &node.config.run_dir.join(REFUSED_DIR))?;
+    let mut refused = watch_notes(node, &node.config().run_dir.join(REFUSED_DIR))?;
     let node = Rc::clone(node);
     Some(tokio::task::spawn_local(async move {
         loop {
@@ -95,7 +95,7 @@ pub(crate) fn follow(node: &Rc<Node>) -> Option<JoinHandle<()>> {
             };
             if !is_watched {
                 // Another folder may be at the path by now.
-                let config = &node.config.run_dir;
+                let config = node.config().run_dir.clone();
                 let Some(again) = watch_notes(&node, &folder(&node)) else { return };
                 let Some(refusals) = watch_notes(&node, &config.join(REFUSED_DIR)) else { return };
                 (bypassed, refused) = (again, refusals);
@@ -119,7 +119,7 @@ pub(crate) async fn take_up_of(node: &Rc<Node>, key: &ContainerKey) -> bool {
 }
 
 fn folder(node: &Node) -> PathBuf {
-    node.config.run_dir.join("bypassed")
+    node.config().run_dir.join("bypassed")
 }
 
 /// Watches a folder of notes, which is created if it does not exist.

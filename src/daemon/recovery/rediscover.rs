@@ -92,7 +92,8 @@ fn put(
 /// assigned its directory to nri-runc.
 fn candidates(node: &Node) -> Vec<(ContainerKey, bool)> {
     let (mut found, mut once) = (Vec::new(), HashSet::new());
-    let ours = node.config.runtime_roots.iter().map(|root| (root.display().to_string(), true));
+    let config = node.config();
+    let ours = config.runtime_roots.iter().map(|root| (root.display().to_string(), true));
     let known = ROOTS.into_iter().map(|root| (root.to_owned(), false));
     for (pattern, is_ours) in ours.chain(known) {
         for root in spelled_out(&node.host.path(pattern)) {
@@ -221,7 +222,7 @@ fn call(
 
 /// The runtime of this kind, as configured for some instance, else the default one.
 fn runtime_of(node: &Node, left: &RuntimeState) -> Result<PathBuf> {
-    let config = &node.config;
+    let config = &node.config();
     let named = config.instances.values().chain(&config.runtime);
     let named = named.filter(|path| path.starts_with('/')).map(PathBuf::from);
     let usual = runtime::resolve(config, None);

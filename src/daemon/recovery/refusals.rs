@@ -35,7 +35,7 @@ struct RefusalNote {
 
 /// Takes up all records, oldest first.
 pub(crate) fn take_up(node: &Node) {
-    let notes = notes::notes_in(&node.config.run_dir.join(REFUSED_DIR));
+    let notes = notes::notes_in(&node.config().run_dir.join(REFUSED_DIR));
     if notes.len() >= REFUSAL_NOTES {
         warn!(
             "wrappers refused {REFUSAL_NOTES} requests or more: only the newest {REFUSAL_NOTES} refusals were kept"

@@ -59,7 +59,7 @@ pub(crate) struct Registry {
     /// Plugins that creates wait for.
     pub(crate) returning: ReturningPlugins,
     /// The operator's default validator.
-    pub(crate) builtin: DefaultValidator,
+    builtin: RefCell<Rc<DefaultValidator>>,
 }
 
 impl Registry {
@@ -70,7 +70,20 @@ impl Registry {
             recorders: Recorders::default(),
             socket: PluginSocket::default(),
             returning: ReturningPlugins::default(),
-            builtin: DefaultValidator::from(&config.default_validator),
+            builtin: RefCell::new(Rc::new(DefaultValidator::from(&config.default_validator))),
+        }
+    }
+
+    /// The operator's default validator, as the configuration in force has it.
+    pub(crate) fn builtin(&self) -> Rc<DefaultValidator> {
+        Rc::clone(&self.builtin.borrow())
+    }
+
+    /// Applies a configuration to the default validator and to every connected plugin.
+    pub(crate) fn apply(&self, config: &Config) {
+        self.builtin.replace(Rc::new(DefaultValidator::from(&config.default_validator)));
+        for connected in self.connected.borrow().iter() {
+            connected.chained.reconfigure(config);
         }
     }
 

@@ -19,6 +19,8 @@ pub(crate) struct PluginSocket {
     /// Whether plugins could connect to this daemon, if only for a while.
     pub(crate) was_open: Cell<bool>,
     pub(crate) accepting: RefCell<Option<JoinHandle<()>>>,
+    /// The task that watches over the path.
+    pub(crate) keeping: RefCell<Option<JoinHandle<()>>>,
 }
 
 impl PluginSocket {

@@ -11,7 +11,7 @@ use crate::daemon::node::Node;
 /// pod of Kubernetes or of another engine, and exempt no container. A pod of an engine without
 /// namespaces gets the default one (D47), which exempts none. Returns whether the pod is exempt.
 pub(crate) fn judge(node: &Node, facts: &mut Facts) -> bool {
-    let config = &node.config;
+    let config = &node.config();
     let is_exempt = facts.judge(Exemptions {
         namespaces: &config.exempt_namespaces,
         by_annotation: config.exempt_by_annotation,

@@ -37,7 +37,7 @@ pub(crate) fn overlay_of(
     id: &str,
     wanted: &api::LinuxResources,
 ) -> Result<Block, PatchError> {
-    let resolved = resolve::resolve_classes(wanted, &node.config, &node.host)?;
+    let resolved = resolve::resolve_classes(wanted, &node.config(), &node.host)?;
     for note in &resolved.notes {
         warn!("{id}: {note}");
     }
@@ -77,8 +77,8 @@ pub(crate) fn enter(
 ) -> Result<Option<MovedGroup>, UpdateError> {
     let Some(class) = class else { return Ok(None) };
     let cgroups = cgroups(node, record)?;
-    let resctrl = &node.config.resctrl_path;
-    let group = record.init_pid.and_then(|pid| resctrl::group_of(&node.host, resctrl, pid));
+    let resctrl = node.config().resctrl_path.clone();
+    let group = record.init_pid.and_then(|pid| resctrl::group_of(&node.host, &resctrl, pid));
     let known = Classes::of(&messages::resources(record)).rdt.unwrap_or_default();
     let before = group.unwrap_or_else(|| resctrl.join(resolve::rdt_group(&known)));
     let moved = MovedGroup { cgroups, before };

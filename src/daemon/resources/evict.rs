@@ -66,7 +66,7 @@ async fn evict_one(
 ) -> Result<(), String> {
     let Some(record) = node.container(key) else { return Ok(()) };
     let plugin = allowed(node, &record, askers)?;
-    if record.is_sandbox && !node.config.eviction_sandboxes {
+    if record.is_sandbox && !node.config().eviction_sandboxes {
         return Err("it is the infrastructure of its pod (eviction.sandboxes)".to_owned());
     }
     match record.state {
@@ -98,7 +98,7 @@ async fn evict_one(
 
 /// Sends the first signal, and later the last.
 async fn end(node: &Rc<Node>, record: Rc<Container>) -> Result<(), String> {
-    let signal = node.config.eviction_signal.clone();
+    let signal = node.config().eviction_signal.clone();
     let sent = command::run(&record, &["kill", &record.key.id, &signal], b"").await;
     insist(node, record);
     sent.map_err(|error| format!("the runtime could not send {signal}: {error}"))
@@ -120,7 +120,7 @@ pub(crate) fn resume(node: &Rc<Node>, record: &Container) {
 fn insist(node: &Rc<Node>, record: Rc<Container>) {
     let node = Rc::clone(node);
     tokio::task::spawn_local(async move {
-        tokio::time::sleep(node.config.eviction_grace).await;
+        tokio::time::sleep(node.config().eviction_grace).await;
         let now = node.container(&record.key);
         let is_same = now.is_some_and(|now| now.incarnation == record.incarnation);
         if !is_same || exit_status::has_exited(&node.host, &record) {
@@ -136,7 +136,7 @@ fn allowed(node: &Node, record: &Container, askers: &[String]) -> Result<String,
     let mut why = "no plugin asked for it".to_owned();
     for asker in askers {
         let (index, name) = asker.split_once('-').unwrap_or(("", asker));
-        match node.config.plugin(index, name).evict {
+        match node.config().plugin(index, name).evict {
             Evict::Allow => return Ok(asker.clone()),
             Evict::Deny => why = format!("{asker} may not evict containers (plugin.{name}.evict)"),
             Evict::OwnNamespace => {
@@ -212,7 +212,7 @@ fn share_namespace(one: &Pod, other: &Pod) -> bool {
 }
 
 fn within_limits(node: &Node) -> Result<(), String> {
-    let limit = node.config.eviction_per_minute;
+    let limit = node.config().eviction_per_minute;
     if node.evictions.admit(limit) {
         return Ok(());
     }

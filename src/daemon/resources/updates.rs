@@ -129,7 +129,9 @@ async fn carry_out_request(
     let mut update_requests = Vec::new();
     for update in &wanted {
         let mut single = Updates::for_stop();
-        single.answer(&id, rights, std::slice::from_ref(update), &[]).map_err(|e| e.to_string())?;
+        single
+            .answer(&id, &rights, std::slice::from_ref(update), &[])
+            .map_err(|e| e.to_string())?;
         let Updated { updates, evictions: _, evicted_by: _, owners, unknown: _ } = single.finish();
         // An update without a container ID is dropped by the merge.
         let alone = updates.first().unwrap_or(update);
@@ -143,7 +145,7 @@ async fn carry_out_request(
         update_requests.push(update_request);
     }
     let mut gone = Updates::for_stop();
-    gone.answer(&id, rights, &[], &evict).map_err(|e| e.to_string())?;
+    gone.answer(&id, &rights, &[], &evict).map_err(|e| e.to_string())?;
     let gone = gone.finish();
     evict::carry_out(node, gone.evictions, &gone.evicted_by, None).await;
     let failed = carry_out_all(node, update_requests).await;

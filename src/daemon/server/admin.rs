@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The daemon's answers to operators: one JSON document for each admin verb, in shapes that scripts
-//! depend on. It changes nothing.
+//! depend on. It changes nothing itself.
 
 use std::rc::Rc;
 
@@ -9,7 +9,7 @@ use tracing::warn;
 
 use crate::daemon::node::Node;
 use crate::daemon::node::report::Contradiction;
-use crate::daemon::process::reload::StartedWith;
+use crate::daemon::process::started_with::StartedWith;
 use crate::daemon::registry::NRI_VERSION;
 use crate::daemon::server::{explain, holdings, rows};
 use crate::error::quoted;
@@ -17,13 +17,17 @@ use crate::link::DaemonResponse;
 use crate::text::rfc3339_nanos;
 
 /// Answers an admin request.
-pub(crate) fn answer(node: &Rc<Node>, question: &str) -> DaemonResponse {
+pub(crate) async fn answer(node: &Rc<Node>, question: &str) -> DaemonResponse {
     let question: Value = serde_json::from_str(question).unwrap_or_default();
     let verb = question["verb"].as_str().unwrap_or_default();
     let document = match verb {
         "status" => status(node),
         "plugins" => node.registry.rows(),
         "pods" => pods(node),
+        "reload" => match node.process.reloads.ask(question["dry_run"] == true).await {
+            Ok(document) => document,
+            Err(error) => return DaemonResponse::Refuse(error.to_string()),
+        },
         "metrics" => json!({"text": holdings::metrics_text(node)}),
         "explain" => match explain::explain(node, question["id"].as_str().unwrap_or_default()) {
             Ok(document) => document,
@@ -66,9 +70,9 @@ fn status(node: &Node) -> Value {
         "version": env!("CARGO_PKG_VERSION"),
         "nri_version": NRI_VERSION,
         "pid": std::process::id(),
-        "run_dir": node.config.run_dir,
+        "run_dir": node.config().run_dir,
         "log": crate::log::shown_by(),
-        "configuration": started_with.map(StartedWith::to_json),
+        "configuration": started_with.map(|with| with.to_json(&node.config())),
         "program": started_with.map(StartedWith::program),
         "supervisor": started_with.and_then(StartedWith::supervisor),
         "uptime_seconds": node.report.started.elapsed().as_secs(),
@@ -84,7 +88,7 @@ fn status(node: &Node) -> Value {
         "missing": missing(node),
         "contradictions": contradictions(node),
         "plugin_socket": node.registry.socket.line(),
-        "plugin_socket_state": node.registry.socket.to_json(&node.config.socket_path),
+        "plugin_socket_state": node.registry.socket.to_json(&node.config().socket_path),
         "pass_through": node.is_bystander(),
         "disabled": holdings::switched_off(node).is_some(),
         "disabled_by": holdings::switched_off(node),
@@ -105,7 +109,7 @@ fn log_switch(off: bool, who: &str) -> Value {
 
 /// The plugins that every container needs, and whether they take part now.
 fn required(node: &Node) -> Value {
-    let row = |name| json!({"plugin": name, "connected": node.registry.is_present(name)});
+    let row = |name: String| json!({"connected": node.registry.is_present(&name), "plugin": name});
     holdings::required_plugins(node).into_iter().map(row).collect()
 }
 

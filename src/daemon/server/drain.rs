@@ -93,7 +93,7 @@ impl Drain {
             _ = signals::until_told_to_end() => {
                 warn!("stopping at once: {} requests got no response", count());
             }
-            () = tokio::time::sleep(node.config.debug_create_cap) => {
+            () = tokio::time::sleep(node.config().debug_create_cap) => {
                 warn!("stopping: {} requests got no response in time", count());
             }
         }

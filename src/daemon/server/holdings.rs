@@ -27,7 +27,7 @@ pub(super) fn unready(node: &Node) -> Vec<String> {
         why.push("the daemon is stopping".to_owned());
     }
     if !node.is_bystander() {
-        why.extend(node.config.unreliable());
+        why.extend(node.config().unreliable());
     }
     let missing = missing_plugins(node).into_iter();
     why.extend(missing.map(|name| format!("the required plugin {name} is not connected")));
@@ -39,18 +39,18 @@ pub(super) fn unready(node: &Node) -> Vec<String> {
 }
 
 /// Required plugins that are not connected; none while an engine's own NRI serves the plugins.
-fn missing_plugins(node: &Node) -> Vec<&str> {
+fn missing_plugins(node: &Node) -> Vec<String> {
     let mut names = required_plugins(node);
     names.retain(|name| !node.is_bystander() && !node.registry.is_present(name));
     names
 }
 
 /// The plugins that every container needs.
-pub(super) fn required_plugins(node: &Node) -> Vec<&str> {
-    let mut names: Vec<&str> = node.config.required_plugins().collect();
-    let validator = &node.registry.builtin;
+pub(super) fn required_plugins(node: &Node) -> Vec<String> {
+    let mut names: Vec<String> = node.config().required_plugins().map(ToOwned::to_owned).collect();
+    let validator = node.registry.builtin();
     if validator.enable {
-        names.extend(validator.required_plugins.iter().map(String::as_str));
+        names.extend(validator.required_plugins.iter().cloned());
     }
     names.sort_unstable();
     names.dedup();
@@ -59,10 +59,10 @@ pub(super) fn required_plugins(node: &Node) -> Vec<&str> {
 
 /// The setting that disables plugins for every container, if there is one.
 pub(super) fn switched_off(node: &Node) -> Option<&'static str> {
-    if node.config.disable {
+    if node.config().disable {
         return Some("nri.disable in the configuration");
     }
-    node.config.disabled_file().exists().then_some("nri-runc nri disable")
+    node.config().disabled_file().exists().then_some("nri-runc nri disable")
 }
 
 fn holdings(node: &Node) -> Holdings {

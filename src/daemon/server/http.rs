@@ -7,7 +7,7 @@
 use std::cell::Cell;
 use std::convert::Infallible;
 use std::os::unix::fs::FileTypeExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -19,6 +19,7 @@ use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener, UnixStream};
+use tokio::task::JoinHandle;
 use tracing::{info, warn};
 
 use crate::config::MetricsListener;
@@ -26,7 +27,7 @@ use crate::daemon::node::Node;
 use crate::daemon::process::sockets::asynchronous;
 use crate::daemon::server::holdings;
 use crate::error::{Context, Error, Result};
-use crate::plugin::socket;
+use crate::plugin::socket::{self, SocketFile};
 
 /// How long a connection may last: one request, one page.
 const CONNECTION: Duration = Duration::from_secs(10);
@@ -46,26 +47,75 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 const PLAIN_TEXT: &str = "text/plain; charset=utf-8";
 
-/// Serves metrics where the configuration asks for it. A listener that cannot be opened is
-/// reported and disturbs nothing else.
-pub(crate) fn serve_metrics(node: &Rc<Node>) {
-    let Some(listener) = node.config.metrics_listen.clone() else { return };
-    let node = Rc::clone(node);
-    tokio::task::spawn_local(async move {
-        if let Err(error) = listen(&node, &listener).await {
-            node.report.note_failure(&format!("metrics cannot be served: {error}"), "");
-        }
-    });
+/// Where metrics are served now.
+#[derive(Debug, Default)]
+pub(crate) struct MetricsServer {
+    task: Option<JoinHandle<()>>,
+    file: Option<(PathBuf, SocketFile)>,
 }
 
-async fn listen(node: &Rc<Node>, at: &MetricsListener) -> Result<()> {
-    let connections = Connections::default();
-    match at {
-        MetricsListener::Tcp(address) => {
+/// A listener that is open, and not served yet.
+#[derive(Debug)]
+pub(crate) enum OpenListener {
+    Tcp(TcpListener),
+    Unix(UnixListener, PathBuf),
+}
+
+impl MetricsServer {
+    /// Serves metrics where the configuration asks for it. A listener that cannot be opened is
+    /// reported and disturbs nothing else.
+    pub(crate) async fn start(node: &Rc<Node>) -> Self {
+        let mut server = Self::default();
+        match open(node.config().metrics_listen.as_ref()).await {
+            Ok(listener) => server.serve(node, listener),
+            Err(error) => {
+                node.report.note_failure(&format!("metrics cannot be served: {error}"), "");
+            }
+        }
+        server
+    }
+
+    /// Serves metrics at another place than before, or nowhere.
+    pub(crate) fn serve(&mut self, node: &Rc<Node>, listener: Option<OpenListener>) {
+        if let Some(task) = self.task.take() {
+            task.abort();
+        }
+        if let Some((path, file)) = self.file.take() {
+            file.remove(&path);
+        }
+        if let Some(OpenListener::Unix(_, path)) = &listener {
+            self.file = SocketFile::of(path).ok().map(|file| (path.clone(), file));
+        }
+        let node = Rc::clone(node);
+        self.task = listener
+            .map(|listener| tokio::task::spawn_local(async move { accept(&node, listener).await }));
+    }
+}
+
+/// Opens a listener, without serving it.
+///
+/// # Errors
+/// Fails when another process listens there.
+pub(crate) async fn open(at: Option<&MetricsListener>) -> Result<Option<OpenListener>> {
+    Ok(match at {
+        None => None,
+        Some(MetricsListener::Tcp(address)) => {
             let listener = TcpListener::bind(address).await;
-            let listener = listener.doing(|| format!("listening at {address}"))?;
-            let address = listener.local_addr().unwrap_or(*address);
-            info!("metrics are served at http://{address}/metrics");
+            Some(OpenListener::Tcp(listener.doing(|| format!("listening at {address}"))?))
+        }
+        Some(MetricsListener::Unix(path)) => {
+            Some(OpenListener::Unix(bind(path).await?, path.clone()))
+        }
+    })
+}
+
+/// Serves connections. Never ends.
+async fn accept(node: &Rc<Node>, listener: OpenListener) {
+    let connections = Connections::default();
+    match listener {
+        OpenListener::Tcp(listener) => {
+            let address = listener.local_addr().map(|address| address.to_string());
+            info!("metrics are served at http://{}/metrics", address.unwrap_or_default());
             loop {
                 match listener.accept().await {
                     Ok((stream, _)) => connections.serve(node, stream),
@@ -73,8 +123,7 @@ async fn listen(node: &Rc<Node>, at: &MetricsListener) -> Result<()> {
                 }
             }
         }
-        MetricsListener::Unix(path) => {
-            let listener = bind(path).await?;
+        OpenListener::Unix(listener, path) => {
             info!("metrics are served at {}", path.display());
             loop {
                 match listener.accept().await {

@@ -59,7 +59,7 @@ async fn dispatch(node: &Rc<Node>, drain: &Rc<Drain>, stream: &mut UnixStream) -
         return recording::serve(node, stream).await;
     }
     if !asked.question.admin.is_empty() {
-        let answer = admin::answer(node, &asked.question.admin);
+        let answer = admin::answer(node, &asked.question.admin).await;
         return frames::send(stream, &answer).await;
     }
     let Some(call) = VerbRequest::new(asked) else {

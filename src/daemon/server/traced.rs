@@ -38,11 +38,12 @@ impl TracedVerb {
 
 /// Begins to export spans, where the configuration asks for it.
 pub(crate) fn export(node: &Rc<Node>) {
-    let endpoint = &node.config.tracing_endpoint;
+    let config = node.config();
+    let endpoint = &config.tracing_endpoint;
     if endpoint.is_empty() {
         return;
     }
-    let started = trace::start(endpoint, node.config.tracing_sample_per_million);
+    let started = trace::start(endpoint, config.tracing_sample_per_million);
     if let Err(error) = started {
         node.report.note_failure(&format!("spans are not exported: {error}"), "");
     }

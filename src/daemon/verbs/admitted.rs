@@ -6,7 +6,7 @@ use std::cell::RefCell;
 use std::ffi::OsStr;
 use std::rc::Rc;
 
-use crate::adaptation::{Creation, DefaultValidator, Merged};
+use crate::adaptation::{Creation, Merged};
 use crate::chain::{self, ChainError, ChainObserver, Notification, Participants};
 use crate::clock::now;
 use crate::daemon::bundle::Bundle;
@@ -117,10 +117,12 @@ impl Admitted {
         let notification = notification.below(&key.root);
         let registered = node.registry.synchronized();
         let subscribers = node.registry.subscribers(&notification);
-        let lenient = DefaultValidator::default();
-        let builtin = if node.is_bystander() { &lenient } else { &node.registry.builtin };
+        let builtin = match node.is_bystander() {
+            true => Rc::default(),
+            false => node.registry.builtin(),
+        };
         let participants =
-            Participants { subscribers: &subscribers, registered: &registered, builtin };
+            Participants { subscribers: &subscribers, registered: &registered, builtin: &builtin };
         let notes = RecordNotes { node, key, silent: RefCell::default() };
         let asked = chain::create(&participants, creation, &notes).await;
         node.registry.forget_busy(&subscribers, &notification);

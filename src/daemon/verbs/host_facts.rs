@@ -12,6 +12,7 @@ use tracing::warn;
 
 use crate::adaptation::Merged;
 use crate::chain::SMALL;
+use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::plugin::api;
 use crate::resolve;
@@ -62,9 +63,10 @@ async fn resolve_names(
     adjust: &api::ContainerAdjustment,
 ) -> std::result::Result<Resolved, PatchError> {
     if adjust.CDI_devices.is_empty() {
-        return resolve::resolve(adjust, &node.config, &node.host);
+        return resolve::resolve(adjust, &node.config(), &node.host);
     }
-    let (adjust, config, host) = (adjust.clone(), node.config.clone(), node.host.clone());
+    let (adjust, host) = (adjust.clone(), node.host.clone());
+    let config = Config::clone(&node.config());
     let look = tokio::task::spawn_blocking(move || resolve::resolve(&adjust, &config, &host));
     look.await.unwrap_or_else(|_panicked| {
         let problem = "the files of CDI devices could not be read".to_owned();
@@ -97,8 +99,8 @@ pub(crate) fn check_node(
     merged: &Merged,
     names: &Resolved,
 ) -> std::result::Result<(), PatchError> {
-    let (resctrl, host) = (&node.config.resctrl_path, node.config.node());
-    resolve::check_node(&merged.adjust, names, resctrl, &host)
+    let config = node.config();
+    resolve::check_node(&merged.adjust, names, &config.resctrl_path, &config.node())
 }
 
 /// The facts about the host; read only if the adjustment asks for mounts that propagate.

@@ -24,6 +24,7 @@ pub mod skip;
 mod test_host;
 pub mod tools;
 
+pub use example::example;
 pub use outcome::{Started, fails, succeeds};
-pub use scripted_plugin::{NoUpdates, Script, heard};
+pub use scripted_plugin::{NoUpdates, Script, connect, heard};
 pub use test_host::{BUNDLE, LIFE, ORDER, TestHost, is_synchronized, life, started, wait_until};

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `reload`: asks the running daemon to read its configuration again, and shows what changed, or
+//! with `--dry-run` what would change. It changes nothing itself.
+
+use std::fmt::Write;
+
+use serde_json::{Value, json};
+
+use crate::config::Config;
+use crate::error::Result;
+use crate::wrapper;
+
+/// `reload`. Without a daemon there is nothing to do: the next one reads the files.
+pub(super) fn reload(config: &Config, is_dry: bool) -> Result<Value> {
+    if !wrapper::is_listening(config) {
+        return Ok(json!({"applied": false, "running": false, "changed": []}));
+    }
+    let mut document = super::ask(config, &json!({"verb": "reload", "dry_run": is_dry}))?;
+    document["running"] = true.into();
+    Ok(document)
+}
+
+/// `reload` for people: a diff of the keys, those that need a restart apart.
+pub(super) fn show(document: &Value) -> String {
+    if document["running"] != true {
+        return "the daemon is not running; it reads the configuration when it starts".to_owned();
+    }
+    let list = |name: &str| document[name].as_array().cloned().unwrap_or_default();
+    let (restarts, changed): (Vec<Value>, Vec<Value>) =
+        list("changed").into_iter().partition(|changed| changed["applied_by"] == "restart");
+    let mut page = String::new();
+    for warning in list("warnings") {
+        let _infallible = writeln!(page, "warning: {}", warning.as_str().unwrap_or_default());
+    }
+    let verb = if document["applied"] == true { "reloaded" } else { "would be reloaded" };
+    match changed.as_slice() {
+        [] if restarts.is_empty() => page.push_str("nothing has changed\n"),
+        [] => page.push_str("nothing that a reload applies has changed\n"),
+        changed => page.push_str(&diff(&format!("{verb}:"), changed)),
+    }
+    if !restarts.is_empty() {
+        let how = document["restart_with"].as_str().unwrap_or_default();
+        page.push_str(&diff(&format!("needs a restart ({how}):"), &restarts));
+    }
+    page
+}
+
+fn diff(head: &str, changed: &[Value]) -> String {
+    let mut page = format!("{head}\n");
+    for one in changed {
+        let key = one["key"].as_str().unwrap_or_default();
+        for (sign, side) in [('-', "before"), ('+', "after")] {
+            if let Some(value) = one[side].as_str() {
+                let _infallible = writeln!(page, "{sign}{key} = {value}");
+            }
+        }
+    }
+    page
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn changed(key: &str, values: (Value, Value), by: &str) -> Value {
+        json!({"key": key, "before": values.0, "after": values.1, "applied_by": by})
+    }
+
+    #[test]
+    fn what_changes_is_a_diff_and_what_needs_a_restart_stands_apart() {
+        let document = json!({
+            "running": true, "applied": true, "restart_with": "nri-runc nri restart",
+            "warnings": ["f:1:1: unknown key x"],
+            "changed": [
+                changed("log.level", ("\"info\"".into(), "\"warn\"".into()), "reload"),
+                changed("plugin.a.strikes", (Value::Null, "2".into()), "reload"),
+                changed("run_dir", ("\"/a\"".into(), "\"/b\"".into()), "restart"),
+            ],
+        });
+        let wanted = "warning: f:1:1: unknown key x\nreloaded:\n-log.level = \"info\"\n\
+                      +log.level = \"warn\"\n+plugin.a.strikes = 2\n\
+                      needs a restart (nri-runc nri restart):\n-run_dir = \"/a\"\n+run_dir = \"/b\"\n";
+        assert_eq!(show(&document), wanted);
+    }
+
+    #[test]
+    fn a_reload_that_changes_nothing_says_so() {
+        let page = |changed: Value| {
+            show(&json!({"running": true, "applied": false, "warnings": [], "changed": changed}))
+        };
+        assert_eq!(page(json!([])), "nothing has changed\n");
+        let restart = changed("run_dir", (Value::Null, "\"/b\"".into()), "restart");
+        assert!(page(json!([restart])).starts_with("nothing that a reload applies"));
+        assert!(show(&json!({"running": false})).contains("is not running"));
+    }
+}

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Messages to the service manager that runs the daemon, as sd_notify(3) sends them: ready,
+//! reloading, alive. Without a service manager nothing is sent.
+
+use std::ffi::{OsStr, OsString};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::time::Duration;
+
+use nix::time::{ClockId, clock_gettime};
+use tracing::warn;
+
+/// Reports that the daemon is ready, also after a reload.
+pub(crate) fn report_ready() {
+    report("READY=1\n");
+}
+
+/// Reports that the daemon reads its configuration again, or executes another program: it is not
+/// ready meanwhile, and its process goes on.
+pub(crate) fn report_reloading() {
+    let now = clock_gettime(ClockId::CLOCK_MONOTONIC).map(Duration::from).unwrap_or_default();
+    report(&format!("RELOADING=1\nMONOTONIC_USEC={}\n", now.as_micros()));
+}
+
+/// Tells the watchdog of the service manager, if there is one, that the event loop runs. Never ends.
+pub(crate) async fn keep_watchdog_quiet() {
+    let Some(limit) = watchdog() else { return std::future::pending().await };
+    loop {
+        report("WATCHDOG=1\n");
+        tokio::time::sleep(limit / 2).await;
+    }
+}
+
+/// How long the daemon may be silent, if the watchdog is meant for this process.
+fn watchdog() -> Option<Duration> {
+    let number = |name: &str| std::env::var(name).ok()?.parse::<u64>().ok();
+    let is_meant = number("WATCHDOG_PID").is_none_or(|pid| pid == u64::from(std::process::id()));
+    let limit = number("WATCHDOG_USEC").filter(|limit| *limit > 0 && is_meant)?;
+    Some(Duration::from_micros(limit))
+}
+
+fn report(message: &str) {
+    let name: Option<OsString> = std::env::var_os("NOTIFY_SOCKET");
+    let Some(name) = name.filter(|name| !name.is_empty()) else { return };
+    if let Err(error) = send(&name, message) {
+        warn!("could not notify the service manager: {}", crate::error::in_our_words(&error));
+    }
+}
+
+/// Sends to the socket `name`. One that begins with `@` is abstract and no path.
+fn send(name: &OsStr, message: &str) -> std::io::Result<()> {
+    let address = match name.as_bytes().strip_prefix(b"@") {
+        Some(name) => SocketAddr::from_abstract_name(name)?,
+        None => SocketAddr::from_pathname(name)?,
+    };
+    UnixDatagram::unbound()?.send_to_addr(message.as_bytes(), &address).map(|_sent| ())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_service_manager_is_notified_wherever_it_listens() {
+        let temp = tempfile::tempdir().unwrap();
+        let path = temp.path().join("notify");
+        let word = format!("nri-runc-test-{}", std::process::id());
+        let hidden = SocketAddr::from_abstract_name(&word).unwrap();
+        for (name, listener) in [
+            (path.clone().into_os_string(), UnixDatagram::bind(&path).unwrap()),
+            (format!("@{word}").into(), UnixDatagram::bind_addr(&hidden).unwrap()),
+        ] {
+            send(&name, "READY=1\n").unwrap();
+            let mut message = [0; 16];
+            let length = listener.recv(&mut message).unwrap();
+            assert_eq!(&message[..length], b"READY=1\n", "{}", name.display());
+        }
+        assert!(send(OsStr::new("@nobody-listens-here"), "READY=1\n").is_err());
+    }
+}

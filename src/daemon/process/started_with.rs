@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The configuration files and the program with which this daemon runs. It reads the files anew for
+//! a reload, and says what differs from those in force; what is applied is decided in `reload.rs`
+//! of the daemon.
+
+use std::cell::RefCell;
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+
+use serde_json::{Value, json};
+
+use crate::config::{self, ChangedKey, Config, Effect, Loaded};
+
+/// Configuration files with their text.
+type Files = Vec<(PathBuf, String)>;
+
+/// The files and the program with which this daemon runs.
+pub(crate) struct StartedWith {
+    at_start: Files,
+    /// The files of the last reload.
+    in_force: RefCell<Files>,
+    only: Option<PathBuf>,
+    program: Value,
+    is_supervised: bool,
+}
+
+impl StartedWith {
+    pub(crate) fn new(loaded: &Loaded) -> Self {
+        Self {
+            at_start: loaded.files.clone(),
+            in_force: RefCell::new(loaded.files.clone()),
+            only: loaded.only.clone(),
+            program: program(),
+            is_supervised: std::env::var_os("NOTIFY_SOCKET").is_some(),
+        }
+    }
+
+    /// Reads the files again.
+    pub(crate) fn read(&self) -> Loaded {
+        config::load(self.only.as_deref())
+    }
+
+    /// What `loaded` has that is not in force.
+    pub(crate) fn changes(&self, loaded: &Loaded) -> Vec<ChangedKey> {
+        let needs_restart = |changed: &ChangedKey| changed.effect == Effect::Restart;
+        let mut changed = config::changes(&self.in_force.borrow(), &loaded.files);
+        changed.retain(|changed| !needs_restart(changed));
+        let since_start = config::changes(&self.at_start, &loaded.files);
+        changed.extend(since_start.into_iter().filter(needs_restart));
+        changed
+    }
+
+    /// These files are in force now, but for what needs a restart.
+    pub(crate) fn put_in_force(&self, loaded: &Loaded) {
+        self.in_force.borrow_mut().clone_from(&loaded.files);
+    }
+
+    /// The command that restarts this daemon.
+    pub(crate) fn how_to_restart(&self) -> &'static str {
+        if self.is_supervised { "systemctl restart nri-runc" } else { "nri-runc nri restart" }
+    }
+
+    /// The configuration as `status` shows it; `check` compares it with the files.
+    pub(crate) fn to_json(&self, config: &Config) -> Value {
+        let loaded = self.read();
+        let changed = match loaded.stops_reload() {
+            Some(_) => Vec::new(),
+            None => self.changes(&loaded),
+        };
+        let restarts = changed.iter().filter(|changed| changed.effect == Effect::Restart);
+        let files: Vec<PathBuf> =
+            self.in_force.borrow().iter().map(|(path, _)| path.clone()).collect();
+        json!({
+            "file": self.only,
+            "files": files,
+            "protection_error": config.protection_error,
+            "changed": changed.iter().map(|changed| &changed.key).collect::<Vec<_>>(),
+            "restart_needed": restarts.map(|changed| &changed.key).collect::<Vec<_>>(),
+            "log_level": config.log_level,
+        })
+    }
+
+    /// The file that this process executes, as it was at the start.
+    pub(crate) fn program(&self) -> &Value {
+        &self.program
+    }
+
+    /// The supervisor that restarts this process when it ends.
+    pub(crate) fn supervisor(&self) -> Option<&'static str> {
+        self.is_supervised.then_some("systemd")
+    }
+}
+
+fn program() -> Value {
+    let path = std::fs::read_link("/proc/self/exe").unwrap_or_default();
+    match std::fs::metadata("/proc/self/exe") {
+        Ok(meta) => json!({
+            "path": path,
+            "device": meta.dev(),
+            "inode": meta.ino(),
+            "size": meta.len(),
+            "modified": [meta.mtime(), meta.mtime_nsec()],
+        }),
+        Err(_unreadable) => json!({"path": path}),
+    }
+}

@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A reload (D42): the files are read and checked as a whole, everything that can fail is done
+//! before anything changes, and then every value that a running daemon can change is in force at
+//! once. A request under way finishes with the values that it has read.
+//!
+//! It never applies a configuration with an error (D43), and never a value that needs a restart:
+//! that one is named, and stays as it was. It imports `node`, `plugins`, `process`, `run_dir` and
+//! `server`.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::signal::unix::Signal;
+use tracing::{info, warn};
+
+use crate::config::{ChangedKey, Config, Effect, Loaded};
+use crate::error::{Error, Result};
+
+use crate::daemon::node::Node;
+use crate::daemon::plugins::{admission, socket};
+use crate::daemon::process::service_manager;
+use crate::daemon::process::started_with::StartedWith;
+use crate::daemon::run_dir::RunDir;
+use crate::daemon::server::http::{self, MetricsServer};
+
+/// How often the files are read while an error in them refuses creates.
+const FIXED_CHECK: Duration = Duration::from_millis(500);
+
+/// What a reload changes.
+pub(crate) struct Reloads<'d> {
+    pub(crate) node: &'d Rc<Node>,
+    pub(crate) run_dir: &'d RunDir,
+    pub(crate) started_with: &'d StartedWith,
+    pub(crate) metrics: RefCell<MetricsServer>,
+}
+
+/// A reload that was not refused.
+struct Reloaded {
+    is_dry: bool,
+    changed: Vec<ChangedKey>,
+    /// Errors in keys that do not matter.
+    warnings: Vec<String>,
+    how_to_restart: &'static str,
+}
+
+impl Reloads<'_> {
+    /// Reloads at each hangup and at each request, one after the other. Returns when creates were
+    /// refused for an error in the files which is fixed, and only another daemon can apply them.
+    pub(crate) async fn serve(&self, mut hangups: Signal) {
+        let Some(mut requests) = self.node.process.reloads.receive() else { return };
+        let mut is_reported = false;
+        loop {
+            let is_unreliable = self.node.config().protection_error.is_some();
+            tokio::select! {
+                _ = hangups.recv() => drop(self.reload(false).await),
+                Some(request) = requests.recv() => {
+                    let outcome = self.reload(request.is_dry).await;
+                    let _caller_is_gone =
+                        request.answer.send(outcome.map(|reloaded| reloaded.to_json()));
+                }
+                () = tokio::time::sleep(FIXED_CHECK), if is_unreliable => {
+                    if self.needs_successor(&mut is_reported).await {
+                        return;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Reloads once the error that refuses creates is fixed. True if another daemon has to be
+    /// started for it, and something starts it.
+    async fn needs_successor(&self, is_reported: &mut bool) -> bool {
+        let (loaded, now) = (self.started_with.read(), self.node.config());
+        if loaded.config.protection_error.is_some() {
+            *is_reported = false;
+            return false;
+        }
+        let is_live = !loaded.config.clone().keep_started(&now) && loaded.stops_reload().is_none();
+        if is_live && !*is_reported && self.reload(false).await.is_ok() {
+            return false;
+        }
+        if self.started_with.supervisor().is_some() || loaded.config.autostart {
+            info!("the configuration is valid again: stopping, so that the next daemon loads it");
+            return true;
+        }
+        if !std::mem::replace(is_reported, true) {
+            warn!("the configuration is fixed; restart the daemon to use it");
+        }
+        false
+    }
+
+    /// Reads the files and puts what they say in force, or only says what would change.
+    async fn reload(&self, is_dry: bool) -> Result<Reloaded> {
+        if is_dry {
+            return self.check(true).map(|(reloaded, _)| reloaded);
+        }
+        service_manager::report_reloading();
+        let outcome = self.apply().await;
+        service_manager::report_ready();
+        let name = match &outcome {
+            Ok(reloaded) if reloaded.changed.is_empty() => "unchanged",
+            Ok(_) => "applied",
+            Err(_) => "refused",
+        };
+        self.node.report.metrics.count_reload(name);
+        if let Err(error) = &outcome {
+            warn!("{error}");
+        }
+        outcome
+    }
+
+    /// What the files have that is not in force.
+    fn check(&self, is_dry: bool) -> Result<(Reloaded, Loaded)> {
+        let loaded = self.started_with.read();
+        if let Some(problem) = loaded.stops_reload() {
+            return Err(not_reloaded(&problem.text));
+        }
+        let reloaded = Reloaded {
+            is_dry,
+            changed: self.started_with.changes(&loaded),
+            warnings: loaded.problems.iter().map(|problem| problem.text.clone()).collect(),
+            how_to_restart: self.started_with.how_to_restart(),
+        };
+        Ok((reloaded, loaded))
+    }
+
+    async fn apply(&self) -> Result<Reloaded> {
+        let (reloaded, loaded) = self.check(false)?;
+        let before = self.node.config();
+        let mut next = loaded.config.clone();
+        next.keep_started(&before);
+        let socket_change =
+            socket::prepare(self.node, &next).map_err(|error| not_reloaded(&error.to_string()))?;
+        let is_metrics_elsewhere = next.metrics_listen != before.metrics_listen;
+        let at = next.metrics_listen.as_ref().filter(|_| is_metrics_elsewhere);
+        let metrics = match http::open(at).await {
+            Ok(metrics) => metrics,
+            Err(error) => {
+                socket::abandon(socket_change, &next);
+                return Err(not_reloaded(&format!("metrics.listen: {error}")));
+            }
+        };
+        // From here on nothing fails, and nothing waits.
+        let is_shown = tracing::enabled!(tracing::Level::INFO);
+        if is_shown {
+            reloaded.log();
+        }
+        self.put_in_force(&before, next, &loaded);
+        socket::change(self.node, socket_change, &before.socket_path);
+        if is_metrics_elsewhere {
+            self.metrics.borrow_mut().serve(self.node, metrics);
+        }
+        if !is_shown {
+            reloaded.log();
+        }
+        Ok(reloaded)
+    }
+
+    fn put_in_force(&self, before: &Config, next: Config, loaded: &Loaded) {
+        let log = |config: &Config| {
+            (config.log_level.clone(), config.log_target.clone(), config.log_format.clone())
+        };
+        if log(before) != log(&next) && !crate::log::change(before, &next) {
+            warn!("the log could not be changed");
+        }
+        self.node.replace_config(next);
+        self.started_with.put_in_force(loaded);
+        self.run_dir.note_configuration(loaded);
+        // A plugin's declaration may count now, or not any more.
+        admission::record_protecting_plugins(self.node);
+    }
+}
+
+fn not_reloaded(why: &str) -> Error {
+    Error::new(format!("configuration not reloaded, the previous one stays in force: {why}"))
+}
+
+impl Reloaded {
+    fn names(&self, needs_restart: bool) -> Vec<&str> {
+        let wanted = |changed: &&ChangedKey| (changed.effect == Effect::Restart) == needs_restart;
+        self.changed.iter().filter(wanted).map(|changed| changed.key.as_str()).collect()
+    }
+
+    /// One line for a reload, and one for each warning.
+    fn log(&self) {
+        self.warnings.iter().for_each(|warning| warn!("{warning}"));
+        let (applied, restarts) = (self.names(false), self.names(true));
+        let mut parts = Vec::new();
+        if !applied.is_empty() {
+            parts.push(format!("applied {}", applied.join(", ")));
+        }
+        if !restarts.is_empty() {
+            parts.push(format!(
+                "restart needed ({}) for {}",
+                self.how_to_restart,
+                restarts.join(", ")
+            ));
+        }
+        if parts.is_empty() {
+            parts.push("nothing has changed".to_owned());
+        }
+        info!("configuration reloaded: {}", parts.join("; "));
+    }
+
+    fn to_json(&self) -> Value {
+        json!({
+            "applied": !self.is_dry,
+            "changed": self.changed.iter().map(ChangedKey::to_json).collect::<Vec<_>>(),
+            "restart_needed": self.names(true),
+            "restart_with": self.how_to_restart,
+            "warnings": self.warnings,
+        })
+    }
+}

@@ -9,6 +9,7 @@ mod classes;
 mod evictions;
 mod failed;
 mod fields;
+mod hardened;
 mod lasting;
 mod others;
 mod parallel;
@@ -70,12 +71,17 @@ fn place(more: &str) -> Option<Place> {
 
 /// Makes it with this runtime, whatever cgroups there are.
 fn anywhere(runtime: &str, more: &str) -> Option<Place> {
+    let mut place = unstarted_place(runtime, more)?;
+    place.host.start_daemon();
+    Some(place)
+}
+
+/// The same without a daemon.
+fn unstarted_place(runtime: &str, more: &str) -> Option<Place> {
     let host = TestHost::new(more);
     let real = RealRuntime::with(&host.path(""), runtime)?;
     host.configure(real.runc(), more);
-    let mut place = Place { host, real };
-    place.host.start_daemon();
-    Some(place)
+    Some(Place { host, real })
 }
 
 impl Place {

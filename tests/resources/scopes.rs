@@ -8,7 +8,7 @@ use std::process::{Command, Output};
 use nri_runc::plugin::api;
 use serde_json::{Value, json};
 
-use super::{Place, Script, anywhere, is_done, skip, succeeds, wait_until};
+use super::{Place, Script, is_done, skip, succeeds, unstarted_place, wait_until};
 
 /// A guest without KVM is slow: nobody is late there.
 const PATIENT: &str = "---plugin_request_timeout = \"20s\"";
@@ -42,8 +42,8 @@ const KNOWN_BY_CRUN: [&str; 1] = ["CPUWeight"];
 const FORGOTTEN_BY_RUNC: (&str, &str) = ("memory.swap.max", "MemorySwapMax");
 
 /// A place whose containers are scopes.
-struct Scopes {
-    place: Place,
+pub(super) struct Scopes {
+    pub(super) place: Place,
     runtime: &'static str,
     systemctl: std::path::PathBuf,
 }
@@ -53,6 +53,17 @@ fn scopes(runtime: &'static str) -> Option<Scopes> {
 }
 
 fn scopes_with(runtime: &'static str, more: &str) -> Option<Scopes> {
+    let mut scopes = unstarted_with(runtime, more)?;
+    scopes.place.host.start_daemon();
+    Some(scopes)
+}
+
+/// The same for a test that starts the daemon itself.
+pub(super) fn unstarted(runtime: &'static str) -> Option<Scopes> {
+    unstarted_with(runtime, PATIENT)
+}
+
+fn unstarted_with(runtime: &'static str, more: &str) -> Option<Scopes> {
     let is_there = |path: &str| std::path::Path::new(path).exists();
     if !is_there("/run/systemd/private") || !is_there("/sys/fs/cgroup/cgroup.controllers") {
         skip::machine_lacks(
@@ -62,12 +73,12 @@ fn scopes_with(runtime: &'static str, more: &str) -> Option<Scopes> {
     }
     let tools = test_support::tools::find_in_guest(&["busybox", "systemctl", runtime])?;
     let systemctl = tools.join("systemctl");
-    Some(Scopes { place: anywhere(runtime, more)?, runtime, systemctl })
+    Some(Scopes { place: unstarted_place(runtime, more)?, runtime, systemctl })
 }
 
 impl Scopes {
     /// The part of the scopes' names that tells this test's from others'.
-    fn prefix(&self) -> String {
+    pub(super) fn prefix(&self) -> String {
         let name = self.place.real.cgroup("");
         name.chars().filter(char::is_ascii_alphanumeric).collect()
     }
@@ -82,7 +93,7 @@ impl Scopes {
         self.place.host.call_with(&words, &stdin.to_string())
     }
 
-    fn run(&self, id: &str, resources: &Value) {
+    pub(super) fn run(&self, id: &str, resources: &Value) {
         let mut document = self.place.real.document(id, &["sleep", "1000"]);
         document["linux"]["cgroupsPath"] = json!(format!("system.slice:{}:{id}", self.prefix()));
         document["linux"]["resources"] = resources.clone();
@@ -94,12 +105,12 @@ impl Scopes {
         succeeds(&self.verb(&["start", id], &json!(null)));
     }
 
-    fn update(&self, id: &str, request: &Value) -> Output {
+    pub(super) fn update(&self, id: &str, request: &Value) -> Output {
         self.verb(&["update", "--resources", "-", id], request)
     }
 
     #[expect(clippy::disallowed_methods, reason = "systemd's own word")]
-    fn systemctl(&self, words: &[&str]) -> String {
+    pub(super) fn systemctl(&self, words: &[&str]) -> String {
         let output = Command::new(&self.systemctl).args(words).output().unwrap();
         succeeds(&output);
         String::from_utf8_lossy(&output.stdout).trim().to_owned()
@@ -132,7 +143,7 @@ impl Scopes {
     }
 
     #[track_caller]
-    fn all_say(&self, id: &str, files: &[Text], properties: &[Text]) {
+    pub(super) fn all_say(&self, id: &str, files: &[Text], properties: &[Text]) {
         assert_eq!(self.wrong(id, files, properties), Vec::<String>::new());
     }
 
@@ -143,7 +154,7 @@ impl Scopes {
     }
 
     #[expect(clippy::print_stderr, reason = "the table of cases")]
-    fn show(&self, case: &str, outcome: &str) {
+    pub(super) fn show(&self, case: &str, outcome: &str) {
         eprintln!("case {}: {case}, in a scope: {outcome}", self.runtime);
     }
 }

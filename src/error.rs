@@ -42,12 +42,15 @@ pub struct Error {
     hint: Option<String>,
     /// The plugin behind it, `NN-name`; empty for none.
     plugin: String,
+    /// The field behind it; empty for none.
+    field: String,
 }
 
 impl Error {
     /// A failure with nothing but its cause.
     pub fn new(cause: impl Into<String>) -> Self {
-        Self { doing: Vec::new(), cause: cause.into(), hint: None, plugin: String::new() }
+        let (plugin, field) = (String::new(), String::new());
+        Self { doing: Vec::new(), cause: cause.into(), hint: None, plugin, field }
     }
 
     /// Adds what to do about it; the innermost hint wins.
@@ -64,6 +67,18 @@ impl Error {
     pub fn by(mut self, plugin: impl Into<String>) -> Self {
         self.plugin = plugin.into();
         self
+    }
+
+    /// Names the field behind it, for the audit log; the line itself stays as it is.
+    #[must_use]
+    pub fn about(mut self, field: impl Into<String>) -> Self {
+        self.field = field.into();
+        self
+    }
+
+    /// The field behind it; empty for none.
+    pub fn field(&self) -> &str {
+        &self.field
     }
 
     /// The plugin behind it; empty for none.

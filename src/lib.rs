@@ -10,6 +10,8 @@ pub(crate) mod adaptation;
 pub(crate) mod admin;
 /// runc's command line, read by a table.
 pub(crate) mod argv;
+/// The audit log: who changed what, as lines.
+pub(crate) mod audit;
 /// Resources to cgroup files, as the runtimes would write them.
 pub(crate) mod cgroup;
 /// Asking several plugins, and what their answers and silences come to.

@@ -1,17 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The daemon's log (decision D9): the journal or syslog if there is one, else a file of limited size in
-//! the run directory; stderr in the foreground. A log that cannot be written never fails a request.
+//! the run directory; stderr in the foreground, unless that is the journal. The journal gets the priority
+//! of each line and what it is about as fields. A log that cannot be written never fails a request.
 
+use std::fmt;
 use std::io::{self, Write};
 use std::mem::take;
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, OnceLock};
 
+use tracing::field::{Field, Visit};
 use tracing::level_filters::LevelFilter;
-use tracing::{Level, Metadata};
+use tracing::{Event, Level, Metadata, Subscriber};
 use tracing_subscriber::fmt::MakeWriter;
-use tracing_subscriber::layer::{Layered, SubscriberExt};
+use tracing_subscriber::fmt::format::debug_fn;
+use tracing_subscriber::layer::{Context, Layered, SubscriberExt};
 use tracing_subscriber::{Layer, Registry, reload};
 
 use crate::config::Config;
@@ -19,6 +24,12 @@ use crate::text::printable;
 
 /// A log file is set aside at this size; at most two are kept.
 const FILE_LIMIT: u64 = 4 << 20;
+
+/// A longer line is cut for the journal and syslog, in characters: a datagram has a limit.
+const LINE: usize = 16 << 10;
+
+/// A longer field of the journal is cut, in characters.
+const FIELD: usize = 256;
 
 /// The events of a level that is logged.
 type Filtered = Layered<reload::Layer<LevelFilter, Registry>, Registry>;
@@ -68,15 +79,26 @@ fn lines(config: &Config, foreground: bool) -> Lines {
     if let Ok(mut shown_by) = SHOWN_BY.lock() {
         *shown_by = target.shown_by();
     }
-    let is_bare = matches!(target, LogTarget::Socket { .. });
     let is_json = config.log_format == "json";
+    let target = match target {
+        LogTarget::Socket { socket, is_journal: true } if !is_json => {
+            return Box::new(Journal { socket });
+        }
+        target @ (LogTarget::Stderr | LogTarget::Socket { .. } | LogTarget::File { .. }) => target,
+    };
+    let is_bare = matches!(target, LogTarget::Socket { .. });
     let writer = LogWriter { target: Mutex::new(target), is_json };
     let lines = tracing_subscriber::fmt::layer().with_target(false).with_ansi(false);
-    match (is_json, is_bare) {
-        (true, _) => Box::new(lines.json().with_writer(writer)),
-        (false, true) => Box::new(lines.without_time().with_writer(writer)),
-        (false, false) => Box::new(lines.with_writer(writer)),
+    if is_json {
+        return Box::new(lines.json().with_writer(writer));
     }
+    // Fields repeat what the line says: they are for the journal and for programs.
+    let message_alone = debug_fn(|writer, field, value| match field.name() {
+        "message" => write!(writer, "{value:?}"),
+        _ => Ok(()),
+    });
+    let lines = lines.fmt_fields(message_alone).with_writer(writer);
+    if is_bare { Box::new(lines.without_time()) } else { Box::new(lines) }
 }
 
 /// How a person reads what this process logs: mostly a command.
@@ -93,9 +115,17 @@ fn target(config: &Config, foreground: bool) -> LogTarget {
         "file" => file(),
         "journal" => journal().unwrap_or_else(file),
         "syslog" => syslog().unwrap_or_else(file),
-        _ if foreground => LogTarget::Stderr,
+        _ if foreground && !is_stderr_the_journal() => LogTarget::Stderr,
         _ => journal().or_else(syslog).unwrap_or_else(file),
     }
+}
+
+/// Whether standard error leads to the journal, as systemd tells in JOURNAL_STREAM. A line written
+/// there would have no priority of its own.
+fn is_stderr_the_journal() -> bool {
+    let told = std::env::var("JOURNAL_STREAM").unwrap_or_default();
+    let stderr = std::fs::metadata("/proc/self/fd/2");
+    stderr.is_ok_and(|stderr| told == format!("{}:{}", stderr.dev(), stderr.ino()))
 }
 
 fn socket(path: &str, is_journal: bool) -> Option<LogTarget> {
@@ -141,7 +171,7 @@ impl LogTarget {
             Self::Stderr => io::stderr().write_all(line),
             Self::Socket { socket, is_journal } => {
                 let text = String::from_utf8_lossy(line);
-                let text = text.trim_end();
+                let text: String = text.trim_end().chars().take(LINE).collect();
                 let severity = severity(level);
                 let datagram = if *is_journal {
                     format!("SYSLOG_IDENTIFIER=nri-runc\nPRIORITY={severity}\nMESSAGE={text}\n")
@@ -164,6 +194,58 @@ impl LogTarget {
                 Ok(())
             }
         }
+    }
+}
+
+/// The journal with fields.
+#[derive(Debug)]
+struct Journal {
+    socket: UnixDatagram,
+}
+
+impl<S: Subscriber> Layer<S> for Journal {
+    fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
+        let mut entry = JournalEntry::default();
+        event.record(&mut entry);
+        let datagram = entry.datagram(*event.metadata().level());
+        let _nowhere_to_say_it = self.socket.send(datagram.as_bytes());
+    }
+}
+
+/// An event in the native protocol of the journal: lines NAME=VALUE. No value can add another,
+/// because whatever is not printable is an escape.
+#[derive(Debug, Default)]
+struct JournalEntry {
+    message: String,
+    fields: String,
+}
+
+impl JournalEntry {
+    fn datagram(&self, level: Level) -> String {
+        let Self { message, fields } = self;
+        let (severity, pid) = (severity(level), std::process::id());
+        format!(
+            "SYSLOG_IDENTIFIER=nri-runc\nSYSLOG_PID={pid}\nPRIORITY={severity}\nMESSAGE={message}\n{fields}"
+        )
+    }
+
+    fn add(&mut self, name: &str, value: &str) {
+        if name == "message" {
+            self.message = printable(&value.chars().take(LINE).collect::<String>());
+        } else if !value.is_empty() {
+            let value = printable(&value.chars().take(FIELD).collect::<String>());
+            self.fields.push_str(&format!("NRI_{}={value}\n", name.to_ascii_uppercase()));
+        }
+    }
+}
+
+impl Visit for JournalEntry {
+    fn record_str(&mut self, field: &Field, value: &str) {
+        self.add(field.name(), value);
+    }
+
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        self.add(field.name(), &format!("{value:?}"));
     }
 }
 
@@ -268,6 +350,32 @@ mod tests {
             let datagram = String::from_utf8_lossy(&datagram[..length]);
             assert!(datagram.contains(wanted), "{datagram:?} lacks {wanted:?}");
         }
+    }
+
+    #[test]
+    fn the_journal_gets_what_a_line_is_about_and_no_field_of_a_tenant() {
+        let (socket, peer) = UnixDatagram::pair().unwrap();
+        let layer = Journal { socket };
+        tracing::subscriber::with_default(tracing_subscriber::registry().with(layer), || {
+            let (plugin, container_id) = ("10-a\nPRIORITY=0", "c1");
+            tracing::error!(plugin, container_id, pod = "", "create c1: no\nMESSAGE=forged\u{1b}");
+        });
+        let mut datagram = [0; 1000];
+        let length = peer.recv(&mut datagram).unwrap();
+        let datagram = String::from_utf8_lossy(&datagram[..length]).into_owned();
+        let lines: Vec<&str> = datagram.lines().collect();
+        assert!(lines.contains(&"MESSAGE=create c1: no\\nMESSAGE=forged\\u{1b}"), "{datagram}");
+        assert!(lines.contains(&"NRI_PLUGIN=10-a\\nPRIORITY=0"), "{datagram}");
+        assert!(lines.contains(&"NRI_CONTAINER_ID=c1") && lines.contains(&"PRIORITY=3"));
+        assert_eq!((lines.len(), datagram.contains("NRI_POD")), (6, false), "{datagram}");
+    }
+
+    #[test]
+    fn a_line_fits_a_datagram_however_long_it_is() {
+        let mut entry = JournalEntry::default();
+        entry.add("message", &"\u{1b}".repeat(1 << 20));
+        entry.add("plugin", &"x".repeat(1 << 20));
+        assert!(entry.datagram(Level::INFO).len() < 128 << 10);
     }
 
     #[test]

@@ -57,15 +57,16 @@ fn no_file_has_outgrown_a_reader() {
 /// Who may name whom: a room reaches only the rooms listed for it.
 const ROOMS: &[(&str, &str)] = &[
     ("adaptation", "plugin"),
-    ("admin", "config daemon dry engine plugin runtime sources spec wrapper"),
+    ("admin", "audit config daemon dry engine plugin runtime sources spec wrapper"),
     ("argv", ""),
+    ("audit", "config"),
     ("cgroup", ""),
     ("chain", "adaptation config plugin"),
     ("config", ""),
     (
         "daemon",
-        "adaptation argv cgroup chain config describe engine link mark metrics plugin resolve \
-         runtime sources spec state trace",
+        "adaptation argv audit cgroup chain config describe engine link mark metrics plugin \
+         resolve runtime sources spec state trace",
     ),
     ("describe", "engine plugin spec"),
     ("dry", "adaptation chain config describe engine plugin resolve runtime sources spec"),

@@ -3,6 +3,7 @@
 //! names the cause and the remedy), 2 usage. `--json` prints one document; without it, a table.
 //! Logs never go to stdout.
 
+mod audit;
 mod check;
 mod dry;
 mod explain;
@@ -78,6 +79,8 @@ enum AdminVerb {
         #[command(flatten)]
         table: TableOptions,
     },
+    /// Search the audit log: who changed what, and what was refused.
+    Audit(audit::Audit),
     /// Check configuration, runtime, plugins and engines.
     Check,
     /// Show how plugins would change a bundle (needs no daemon).
@@ -198,6 +201,7 @@ fn carry_out(arguments: &Arguments) -> Result<u8> {
         }
         AdminVerb::Adjust(adjust) => print(&dry::adjust(loaded, adjust, arguments.json)?),
         AdminVerb::Replay(replay) => dry::replay(loaded, replay).map(|()| DONE),
+        AdminVerb::Audit(audit) => audit::audit(config, audit, arguments.json),
         AdminVerb::Check => check(arguments, &loaded),
         AdminVerb::Install(how) => tell(arguments, &install::install(how, &loaded)?, install::show),
         AdminVerb::Uninstall(how) => {
@@ -227,6 +231,7 @@ fn refuse_missing_file(arguments: &Arguments, loaded: &Loaded) -> Result<()> {
         | AdminVerb::Plugins { .. }
         | AdminVerb::Pods { .. }
         | AdminVerb::Explain { .. }
+        | AdminVerb::Audit(_)
         | AdminVerb::Adjust(_)
         | AdminVerb::Replay(_)
         | AdminVerb::Install(_)
@@ -262,6 +267,7 @@ fn needs_root(verb: &AdminVerb, config: &Config) -> Result<()> {
         | AdminVerb::Plugins { .. }
         | AdminVerb::Pods { .. }
         | AdminVerb::Explain { .. }
+        | AdminVerb::Audit(_)
         | AdminVerb::Check
         | AdminVerb::Reload { .. }
         | AdminVerb::Stop

@@ -6,6 +6,7 @@ use std::time::SystemTime;
 
 use serde_json::Value;
 
+use crate::audit;
 use crate::text::{age, printable, short_id, span};
 
 /// The metrics as the daemon wrote them.
@@ -303,36 +304,11 @@ pub(super) fn check(document: &Value) -> String {
 /// Hides the values of environment variables, those of hooks too.
 pub(super) fn redact(document: &mut Value) {
     for change in document["changes"].as_array_mut().into_iter().flatten() {
-        let is_env = change["field"].as_str().is_some_and(|field| field.starts_with("process.env"));
+        let field = change["field"].as_str().unwrap_or_default().to_owned();
         for side in ["before", "after"] {
-            if is_env && !change[side].is_null() {
-                change[side] = Value::from(REDACTED);
-            } else {
-                redact_inside(&mut change[side]);
-            }
+            audit::redact(&field, &mut change[side], REDACTED);
         }
     }
-}
-
-/// A hook is shown whole, and has `"env": ["NAME=value"]`.
-fn redact_inside(value: &mut Value) {
-    match value {
-        Value::Array(list) => list.iter_mut().for_each(redact_inside),
-        Value::Object(members) => {
-            for (name, member) in members {
-                match member.as_array_mut().filter(|_| name == "env") {
-                    Some(words) => words.iter_mut().for_each(redact_word),
-                    None => redact_inside(member),
-                }
-            }
-        }
-        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
-    }
-}
-
-fn redact_word(word: &mut Value) {
-    let name = word.as_str().and_then(|word| word.split_once('=')).map(|(name, _)| name);
-    *word = Value::from(format!("{}={REDACTED}", name.unwrap_or_default()));
 }
 
 #[cfg(test)]

@@ -183,7 +183,7 @@ impl ChainedPlugin {
     pub fn accept_reply<T: Default + PartialEq>(&self, answer: T) -> Result<T, String> {
         match self.terms.borrow().doubt.clone() {
             Some(why) if answer != T::default() => {
-                warn!("{} {}", self.id(), quoted(&why));
+                warn!(plugin = self.id(), "{} {}", self.id(), quoted(&why));
                 Err(why)
             }
             Some(_) | None => Ok(answer),
@@ -222,7 +222,7 @@ impl ChainedPlugin {
         let mut new = Vec::new();
         for field in fields {
             if reported.len() < REPORTED_UNKNOWN && reported.insert(field.clone()) {
-                warn!("{}", unknown_field_line(&self.id(), field));
+                warn!(plugin = self.id(), "{}", unknown_field_line(&self.id(), field));
                 new.push(field.clone());
             }
         }
@@ -336,7 +336,8 @@ impl ChainedPlugin {
         }
         let most = self.terms.borrow().policy.strikes;
         if most > 0 && self.strikes.get() >= most {
-            warn!("{} did not answer {request} in time and is disconnected", self.id());
+            let id = self.id();
+            warn!(plugin = id, "{id} did not answer {request} in time and is disconnected");
             self.plugin.disconnect(&format!("it did not answer {request} in time"));
         }
     }
@@ -352,7 +353,7 @@ impl ChainedPlugin {
                 cause,
             });
         }
-        warn!("{id} {why}; it was skipped");
+        warn!(plugin = id, "{id} {why}; it was skipped");
         self.plugin.record_skip(event.name(), cause.name());
         PluginReply::Skipped(why)
     }

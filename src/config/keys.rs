@@ -9,8 +9,9 @@ use toml_edit::Value;
 use super::duration::parse as parse_duration;
 use super::fields::check_field;
 use super::settings::{
-    ANY_PLUGIN, Config, DaemonPolicy, Evict, MetricsListener, OnFailure, PluginSection,
+    ANY_PLUGIN, AuditTarget, Config, DaemonPolicy, Evict, MetricsListener, OnFailure, PluginSection,
 };
+use super::size;
 use super::spelling::nearest;
 
 /// What is wrong with a value.
@@ -172,6 +173,28 @@ fn read_endpoint(value: &Value) -> Result<String, Mistake> {
     }
 }
 
+fn read_audit_target(value: &Value) -> Result<Option<AuditTarget>, Mistake> {
+    if read_string(value)?.is_empty() {
+        return Ok(None);
+    }
+    let is_file = read_one_of(value, &["file", "journal"])? == "file";
+    Ok(Some(if is_file { AuditTarget::File } else { AuditTarget::Journal }))
+}
+
+/// The least size of one file of the audit log: room for any line.
+const LEAST_AUDIT_FILE: u64 = 256 << 10;
+
+fn read_audit_size(value: &Value) -> Result<u64, Mistake> {
+    let size = value.as_str().and_then(size::parse).filter(|size| *size >= LEAST_AUDIT_FILE);
+    size.ok_or_else(|| "expected a size of at least \"256Ki\", such as \"64Mi\"".into())
+}
+
+fn read_audit_files(value: &Value) -> Result<u32, Mistake> {
+    let number = value.as_integer().and_then(|number| u32::try_from(number).ok());
+    let number = number.filter(|number| (1..=1000).contains(number));
+    number.ok_or_else(|| "expected a number from 1 to 1000".into())
+}
+
 /// `required` needs a plugin name: a plugin without a name cannot be missing.
 fn read_required(name: &str, value: &Value) -> Result<Option<bool>, Mistake> {
     match read_bool(value)? {
@@ -263,6 +286,10 @@ keys! {
     "metrics.listen" = "\"\"", Reload, "Where the daemon serves `/metrics` (OpenMetrics, for Prometheus), `/healthz` and `/readyz` over HTTP: `unix:/PATH` (a socket for root) or `ADDRESS:PORT`. There is no authentication: whoever can connect can read plugin names and counts. Empty = nowhere; `nri-runc nri metrics` prints them without it.", |c, _, v| c.metrics_listen = read_listener(v)?;
     "tracing.endpoint" = "\"\"", Restart, "Base address of an OpenTelemetry collector that takes OTLP over HTTP, such as `http://127.0.0.1:4318`, without TLS. Each request of a runtime verb and each request to a plugin is exported as a span. Empty = none. Needs a build with the feature `otlp`.", |c, _, v| c.tracing_endpoint = read_endpoint(v)?;
     "tracing.sample_per_million" = "1000000", Restart, "How many in a million new traces are recorded. A caller that is traced (`TRACEPARENT`) decides for itself.", |c, _, v| c.tracing_sample_per_million = read_number(v)?;
+    "audit.target" = "\"\"", Reload, "Write an audit log: `file` or `journal`. One JSON line for each value that a plugin changed, that was refused or not applied, and for each plugin that connects, disconnects or is turned away (docs/audit.md). Empty = none.", |c, _, v| c.audit_target = read_audit_target(v)?;
+    "audit.path" = "\"/var/log/nri-runc/audit.log\"", Reload, "The file of the audit log. It is readable by root only.", |c, _, v| c.audit_path = read_path(v)?;
+    "audit.max_size" = "\"64Mi\"", Reload, "Size at which this file is set aside as `PATH.1`, at least `256Ki`.", |c, _, v| c.audit_max_size = read_audit_size(v)?;
+    "audit.max_files" = "4", Reload, "Files of the audit log that are kept, the present one included (1 to 1000); the oldest is removed.", |c, _, v| c.audit_max_files = read_audit_files(v)?;
     "log.target" = "\"auto\"", Reload, "`auto`, `journal`, `syslog`, `file` (RUN_DIR/daemon.log, size-limited) or `stderr`.", |c, _, v| c.log_target = read_one_of(v, &["auto", "journal", "syslog", "file", "stderr"])?;
     "log.level" = "\"info\"", Reload, "`error`, `warn`, `info`, `debug` or `trace`.", |c, _, v| c.log_level = read_one_of(v, &["error", "warn", "info", "debug", "trace"])?;
     "log.format" = "\"text\"", Reload, "`text` or `json`.", |c, _, v| c.log_format = read_one_of(v, &["text", "json"])?;

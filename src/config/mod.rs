@@ -16,6 +16,7 @@ mod plugins;
 mod protection;
 mod reader;
 mod settings;
+mod size;
 mod spelling;
 
 use std::path::{Path, PathBuf};
@@ -27,7 +28,9 @@ pub use keys::markdown;
 pub use plugins::PluginSettings;
 pub(crate) use protection::Protection;
 pub use settings::OnFailure;
-pub(crate) use settings::{Config, DaemonPolicy, Evict, MetricsListener, Problem, Validator};
+pub(crate) use settings::{
+    AuditTarget, Config, DaemonPolicy, Evict, MetricsListener, Problem, Validator,
+};
 
 /// The main configuration file.
 pub(crate) const DEFAULT_FILE: &str = "/etc/nri-runc/config.toml";

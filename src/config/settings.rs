@@ -51,6 +51,15 @@ pub enum MetricsListener {
     Unix(PathBuf),
 }
 
+/// Where the audit log goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AuditTarget {
+    /// Files of a bounded size.
+    File,
+    /// The systemd journal.
+    Journal,
+}
+
 /// Every setting, with defaults filled in. The meaning of each is in the table of keys.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
@@ -88,6 +97,10 @@ pub struct Config {
     pub metrics_listen: Option<MetricsListener>,
     pub tracing_endpoint: String,
     pub tracing_sample_per_million: u32,
+    pub audit_target: Option<AuditTarget>,
+    pub audit_path: PathBuf,
+    pub audit_max_size: u64,
+    pub audit_max_files: u32,
     pub log_target: String,
     pub log_level: String,
     pub log_format: String,
@@ -165,6 +178,10 @@ impl Default for Config {
             metrics_listen: None,
             tracing_endpoint: String::new(),
             tracing_sample_per_million: 1_000_000,
+            audit_target: None,
+            audit_path: PathBuf::from("/var/log/nri-runc/audit.log"),
+            audit_max_size: 64 << 20,
+            audit_max_files: 4,
             log_target: "auto".to_owned(),
             log_level: "info".to_owned(),
             log_format: "text".to_owned(),

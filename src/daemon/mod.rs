@@ -55,6 +55,9 @@ pub(crate) use registry::NRI_VERSION;
 /// How long a plugin may take to shut down when the daemon ends.
 const SHUTDOWN_WAIT: Duration = Duration::from_secs(1);
 
+/// How long the last lines of the audit log may take when the daemon ends.
+const AUDIT_WAIT: Duration = Duration::from_secs(2);
+
 /// How the daemon was started.
 #[derive(Debug, Default)]
 pub(crate) struct Start {
@@ -188,6 +191,7 @@ async fn farewell(node: &Rc<Node>) {
         let _not_waited_for = tokio::time::timeout(SHUTDOWN_WAIT, shutdown).await;
     }
     node.registry.socket.remove(&node.config().socket_path);
+    node.report.audit.flush(AUDIT_WAIT).await;
 }
 
 async fn write_records(node: Rc<Node>) {

@@ -165,6 +165,7 @@ impl Reloads<'_> {
         if log(before) != log(&next) && !crate::log::change(before, &next) {
             warn!("the log could not be changed");
         }
+        self.node.report.audit.apply(&next);
         self.node.replace_config(next);
         self.started_with.put_in_force(loaded);
         self.run_dir.note_configuration(loaded);

@@ -58,6 +58,11 @@ struct ProblemLabel {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ResultLabel {
+    result: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct VersionLabel {
     version: &'static str,
 }
@@ -75,6 +80,9 @@ pub(crate) struct Holdings {
     pub(crate) containers: Vec<(&'static str, usize)>,
     /// Records by what is wrong with them.
     pub(crate) problems: Vec<(&'static str, usize)>,
+    /// Lines of the audit log that were written, and that were not.
+    pub(crate) audit_written: u64,
+    pub(crate) audit_lost: u64,
     /// Whether an engine's own NRI serves the plugins, so that this daemon consults none.
     pub(crate) passes_through: bool,
     /// Whether plugins are disabled by the kill switch or the configuration.
@@ -95,6 +103,7 @@ pub(crate) struct Metrics {
     pods: Gauge,
     containers: Family<StateLabel, Gauge>,
     problems: Family<ProblemLabel, Gauge>,
+    audit_lines: Family<ResultLabel, Counter>,
     passes_through: Gauge,
     is_disabled: Gauge,
 }
@@ -113,6 +122,7 @@ impl Default for Metrics {
             pods: Gauge::default(),
             containers: Family::default(),
             problems: Family::default(),
+            audit_lines: Family::default(),
             passes_through: Gauge::default(),
             is_disabled: Gauge::default(),
         };
@@ -155,6 +165,8 @@ impl Metrics {
         registry.register("nri_runc_containers", help, self.containers.clone());
         let help = "Records that could not be read, written, or were found again";
         registry.register("nri_runc_records", help, self.problems.clone());
+        let help = "Lines of the audit log";
+        registry.register("nri_runc_audit_lines", help, self.audit_lines.clone());
         self
     }
 
@@ -199,6 +211,11 @@ impl Metrics {
         set(&self.is_disabled, usize::from(holdings.is_disabled));
         for (state, count) in &holdings.containers {
             set(&self.containers.get_or_create(&StateLabel { state }), *count);
+        }
+        let (written, lost) = (holdings.audit_written, holdings.audit_lost);
+        for (result, count) in [("written", written), ("lost", lost)] {
+            let counter = self.audit_lines.get_or_create(&ResultLabel { result });
+            counter.inc_by(count.saturating_sub(counter.get()));
         }
         for (problem, count) in &holdings.problems {
             set(&self.problems.get_or_create(&ProblemLabel { problem }), *count);

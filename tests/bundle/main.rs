@@ -7,6 +7,7 @@ mod adopted;
 mod alone;
 mod arrivals;
 mod asked;
+mod audit;
 mod birth;
 mod burst;
 mod closed;

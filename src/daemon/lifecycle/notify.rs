@@ -26,6 +26,7 @@ pub(crate) async fn ask_to_start(node: &Rc<Node>, key: &ContainerKey, hint: &str
     let Some(notification) = node.notification(Event::StartContainer, key) else { return Ok(()) };
     let (skipped, allowed) = node.registry.notify_until_refused(&notification).await;
     if !skipped.is_empty() {
+        node.audit_skipped(key, Event::StartContainer.name(), &skipped);
         node.change(key, |record| record.skipped.extend(skipped));
     }
     let Err(refusal) = allowed else { return Ok(()) };

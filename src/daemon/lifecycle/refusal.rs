@@ -25,8 +25,10 @@ pub(crate) fn note_refusal(node: &Node, key: &ContainerKey, verb: &str, log: Opt
         line.push_str(&format!(" ({} set {})", change.plugin, change.field));
     }
     let error = Error::new(line).by(behind.map(|change| change.plugin.clone()).unwrap_or_default());
-    if behind.is_some() {
+    if let Some(change) = behind {
+        let error = error.clone().about(&change.field);
         node.report.note_refusal(verb, &key.id, &error);
+        node.audit_refusal(key, verb, &error);
     } else {
         info!("{verb} {}: {error}", key.id);
     }

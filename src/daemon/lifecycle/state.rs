@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A container's changes of state: created, running, stopped, removed. Each function changes the
-//! record alone; its caller notifies plugins afterwards, so that an event goes out once.
+//! record, and the audit log with a creation; its caller notifies plugins afterwards, so that an
+//! event goes out once.
 
 use crate::clock::now;
 use crate::daemon::node::{Node, log_failure};
@@ -16,11 +17,14 @@ pub(crate) fn mark_created(node: &Node, key: &ContainerKey, pid: u32) {
         set_init(record, pid, start);
         record.state = Lifecycle::Created;
     });
+    audit_creation(node, key);
 }
 
 /// The container's process was started; `init` is its PID, where it was not known before.
 pub(crate) fn mark_running(node: &Node, key: &ContainerKey, init: Option<u32>) {
     let start = init.and_then(|pid| pidfd::start_time(&node.host, pid));
+    let was_creating =
+        node.container(key).is_some_and(|record| record.state == Lifecycle::Creating);
     node.change(key, |record| {
         if let Some(pid) = init {
             set_init(record, pid, start);
@@ -30,6 +34,17 @@ pub(crate) fn mark_running(node: &Node, key: &ContainerKey, init: Option<u32>) {
             record.started_at = now();
         }
     });
+    if was_creating {
+        audit_creation(node, key);
+    }
+}
+
+/// What plugins changed is in force from here on: an earlier entry of the audit log would also be
+/// there for a container that never came to be.
+fn audit_creation(node: &Node, key: &ContainerKey) {
+    if let Some(record) = node.container(key) {
+        node.audit_applied(key, &record.changes);
+    }
 }
 
 fn set_init(record: &mut Container, pid: u32, start: Option<u64>) {

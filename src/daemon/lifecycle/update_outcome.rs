@@ -65,10 +65,11 @@ pub(crate) fn conclude(
         record.overlay = overlay;
         record.owners = owners;
         record.updating = None;
-        in_force::note_changes(record, changes);
+        in_force::note_changes(record, changes.clone());
         record.message =
             messages::with_resources(&record.message, &in_force::in_force(record), &classes);
     });
+    node.audit_applied(key, &changes);
     apply::rewrite_ignored(node, key);
     ConcludedUpdate { is_told, failed: None, restoring: None }
 }

@@ -5,6 +5,7 @@
 //! It never decides about an event; the verbs do. It imports `process`, `registry`, `runtime`
 //! and `watch`, whose types it holds.
 
+mod audited;
 pub(crate) mod bundle_turns;
 pub(crate) mod caches;
 pub(crate) mod events;
@@ -59,6 +60,8 @@ pub(crate) struct Node {
 
 impl Node {
     pub(crate) fn new(config: Config, host: Host, store: Store) -> Rc<Self> {
+        let report = Report::default();
+        report.audit.apply(&config);
         Rc::new(Self {
             registry: Registry::new(&config),
             config: RefCell::new(Rc::new(config)),
@@ -67,7 +70,7 @@ impl Node {
             lanes: Lanes::default(),
             watches: Watches::default(),
             caches: Caches::default(),
-            report: Report::default(),
+            report,
             process: OwnProcess::default(),
             evictions: EvictionRate::default(),
         })

@@ -8,6 +8,7 @@ use std::time::Instant;
 
 use tracing::{error, warn};
 
+use crate::audit::{AuditEntry, AuditLog};
 use crate::clock::now;
 use crate::error::{Error, quoted};
 use crate::metrics::Metrics;
@@ -62,6 +63,8 @@ pub(crate) struct Report {
     pub(crate) started: Instant,
     /// Everything that is counted for Prometheus.
     pub(crate) metrics: Metrics,
+    /// The audit log, if one is kept.
+    pub(crate) audit: AuditLog,
     /// Requests by verb.
     pub(crate) requests: RefCell<BTreeMap<&'static str, u64>>,
     pub(crate) failures: RefCell<VecDeque<FailureNote>>,
@@ -76,6 +79,7 @@ impl Default for Report {
         Self {
             started: Instant::now(),
             metrics: Metrics::default(),
+            audit: AuditLog::default(),
             requests: RefCell::default(),
             failures: RefCell::default(),
             missing: RefCell::default(),
@@ -90,9 +94,22 @@ impl Report {
         *self.requests.borrow_mut().entry(verb).or_default() += 1;
     }
 
+    /// Writes an entry of the audit log.
+    pub(crate) fn record_audit(&self, entry: AuditEntry) {
+        self.audit.record(entry);
+        self.note_audit_failure();
+    }
+
+    /// Keeps for `status` that the audit log cannot be written; its thread has logged it.
+    pub(crate) fn note_audit_failure(&self) {
+        if let Some(what) = self.audit.new_failure() {
+            self.count_failure(&what, &what, "", now());
+        }
+    }
+
     /// Keeps a failure for `status` and logs it.
     pub(crate) fn note_failure(&self, what: &str, plugin: &str) {
-        error!("{what}");
+        error!(plugin, "{what}");
         self.count_failure(what, what, plugin, now());
     }
 
@@ -103,7 +120,7 @@ impl Report {
         let why = error.why();
         let kind = format!("{verb}: {why}");
         let what = format!("{verb} {id}: {why}");
-        error!("{what}");
+        error!(plugin = error.plugin(), verb, container_id = id, "{what}");
         self.count_failure(&what, &kind, error.plugin(), now());
     }
 

@@ -13,6 +13,7 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::Notify;
 use tracing::{info, warn};
 
+use crate::audit::AuditAction;
 use crate::chain::ChainedPlugin;
 use crate::daemon::node::events::{self, Moment};
 use crate::daemon::node::{Node, log_failure, messages};
@@ -96,7 +97,9 @@ fn may_connect(node: &Node, stream: &UnixStream) -> bool {
     let Ok(peer) = stream.peer_cred() else { return false };
     let is_allowed = node.config().allowed_uids.contains(&peer.uid());
     if !is_allowed {
-        warn!("user {} may not connect a plugin (nri.allowed_uids)", peer.uid());
+        let why = format!("user {} may not connect a plugin (nri.allowed_uids)", peer.uid());
+        warn!("{why}");
+        node.audit_plugin(AuditAction::Rejected, "", &why);
     }
     is_allowed
 }
@@ -119,8 +122,10 @@ pub(crate) async fn admit(node: &Rc<Node>, mut plugin: Plugin, launched: bool) {
     let counted_connections = node.report.metrics.plugins();
     if let Some(old) = node.registry.find(&id) {
         if !old.is_doubtful() {
-            warn!("{id} is already connected: the new connection was refused");
-            plugin.disconnect("a plugin of the same name is already connected");
+            warn!(plugin = id, "{id} is already connected: the new connection was refused");
+            let why = "a plugin of the same name is already connected";
+            node.audit_plugin(AuditAction::Rejected, &id, why);
+            plugin.disconnect(why);
             return;
         }
         info!("{id} reconnected and replaces the old connection");
@@ -144,7 +149,10 @@ pub(crate) async fn admit(node: &Rc<Node>, mut plugin: Plugin, launched: bool) {
     }
     connected.catch_up().await;
     counted_connections.count_connection(&id, "synchronized");
-    info!("{id} is synchronized with {} and {}", counts.0, counts.1);
+    info!(plugin = id, "{id} is synchronized with {} and {}", counts.0, counts.1);
+    let pid = connected.chained.plugin.pid().unwrap_or_default();
+    let known = format!("process {pid}, synchronized with {} and {}", counts.0, counts.1);
+    node.audit_plugin(AuditAction::Connected, &id, &known);
     remember_who_is_here(node);
     node.registry.returning.note_arrival();
     let why = connected.chained.plugin.closed().await;
@@ -153,7 +161,8 @@ pub(crate) async fn admit(node: &Rc<Node>, mut plugin: Plugin, launched: bool) {
     record_protecting_plugins(node);
     // The process of a launched plugin must not outlive its connection.
     connected.chained.plugin.disconnect("its connection has ended");
-    info!("{id} disconnected: {}", quoted(&why));
+    info!(plugin = id, "{id} disconnected: {}", quoted(&why));
+    node.audit_plugin(AuditAction::Disconnected, &id, &quoted(&why));
 }
 
 /// Encodes the records as they are sent. They are of one moment, so the encoding may take its time:
@@ -189,10 +198,10 @@ async fn synchronize(
         Outcome::Gone(why) => format!("went away ({})", quoted(&why)),
         Outcome::NotConnected | Outcome::Busy(_) => "went away".to_owned(),
     };
-    node.report.note_failure(
-        &format!("{} could not be synchronized: it {why}", connected.chained.id()),
-        &connected.chained.id(),
-    );
+    let id = connected.chained.id();
+    node.report.note_failure(&format!("{id} could not be synchronized: it {why}"), &id);
+    let reason = format!("could not be synchronized: it {why}");
+    node.audit_plugin(AuditAction::Rejected, &id, &reason);
     false
 }
 

@@ -11,6 +11,7 @@ use tokio::sync::watch::{Receiver, Sender, channel};
 use tokio::time::Instant;
 use tracing::{info, warn};
 
+use crate::audit::AuditAction;
 use crate::plugin::{self, Launched, PluginFile, ProcessLog, Unusable};
 
 use crate::daemon::node::Node;
@@ -149,7 +150,9 @@ async fn run_once(
     let plugin = match started {
         Ok(plugin) => plugin,
         Err(error) => {
-            return node.report.note_failure(&format!("{id} could not be started: {error}"), &id);
+            let why = format!("could not be started: {error}");
+            node.audit_plugin(AuditAction::Rejected, &id, &why);
+            return node.report.note_failure(&format!("{id} {why}"), &id);
         }
     };
     let process = plugin.pid().and_then(|pid| pidfd::open(u32::try_from(pid).ok()?));

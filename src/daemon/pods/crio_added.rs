@@ -186,7 +186,10 @@ async fn consider(node: &Rc<Node>, home: &Path, name: &OsStr) {
         if let Ok(Some(PodFolder::Pod(seen))) = seen {
             match life::arrives(&node, &seen).await {
                 Ok(()) => debug!("pod {id} appeared without a runtime call"),
-                Err(error) => node.report.note_refusal("pod", &id, &error),
+                Err(error) => {
+                    node.report.note_refusal("pod", &id, &error);
+                    node.audit_pod_refusal(&id, "pod", &error);
+                }
             }
         }
         node.watches.crio.arriving.borrow_mut().remove(&id);

@@ -6,6 +6,7 @@
 
 use std::rc::Rc;
 
+use crate::audit::{AuditAction, AuditEntry};
 use crate::chain::Notification;
 use crate::daemon::node::queues::PodNews;
 use crate::daemon::node::{Node, log_failure, messages};
@@ -16,7 +17,7 @@ use crate::engine::EngineKind;
 use crate::error::{Context, Error, Result, quoted};
 use crate::host::Point;
 use crate::plugin::Event;
-use crate::state::{Container, Lifecycle, Pod, PodState, SCHEMA};
+use crate::state::{Container, Lifecycle, Pod, PodState, SCHEMA, Skipped};
 
 fn record(node: &Node, description: &Description, container: Option<&Container>) -> Pod {
     Pod {
@@ -203,6 +204,10 @@ async fn ask(node: &Rc<Node>, id: &str, notification: &Notification) -> Result<(
     let (mut skipped, allowed) = node.registry.notify_until_refused(notification).await;
     let answered = requirement.require_answers(&skipped);
     skipped.extend(absent);
+    for Skipped { plugin, reason } in &skipped {
+        let entry = || AuditEntry::new(AuditAction::Skipped).at_event(notification.event.name());
+        node.audit_pod(id, || entry().by(plugin).because(reason));
+    }
     if is_noted || !skipped.is_empty() {
         node.note_pod(id, |pod| pod.skipped = skipped);
     }

@@ -208,6 +208,7 @@ async fn tell_if_changed(node: &Rc<Node>, id: &str, cgroups: &Cgroups) {
 fn note_refusal(node: &Node, id: &str, error: &Error) {
     let event = Event::UpdatePodSandbox.name();
     node.report.note_refusal(event, id, error);
+    node.audit_pod_refusal(id, event, error);
     node.note_pod(id, |pod: &mut Pod| {
         pod.refused.push(format!("{event}: {error}; the pod was resized all the same"));
         let surplus = pod.refused.len().saturating_sub(REFUSALS);

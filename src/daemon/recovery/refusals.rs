@@ -8,6 +8,7 @@ use std::path::Path;
 use serde::Deserialize;
 use tracing::{error, warn};
 
+use crate::audit::{AuditAction, AuditEntry};
 use crate::error::quoted;
 use crate::link::{REFUSAL_NOTES, REFUSED_DIR, WrapperRequest};
 use crate::text::rfc3339_nanos;
@@ -70,7 +71,10 @@ fn record_refusal(node: &Node, note: &RefusalNote) {
     else {
         return;
     };
+    let entry = AuditEntry { at: note.at, ..AuditEntry::new(AuditAction::Refused).at_event(verb) };
+    let entry = entry.because(&format!("refused by the wrapper: {why}"));
     if node.container(&call.key).is_some() {
+        node.audit(&call.key, || entry);
         return node.change(&call.key, |record| record.refuse(why, note.at));
     }
     let mut record = blank_record(node, &call);
@@ -79,5 +83,7 @@ fn record_refusal(node: &Node, note: &RefusalNote) {
     record.pod_name = text(&note.pod);
     record.name = text(&note.name);
     record.refuse(why, note.at);
+    let key = record.key.clone();
     node.records.remember(record);
+    node.audit(&key, || entry);
 }

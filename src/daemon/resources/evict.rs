@@ -12,6 +12,7 @@ use std::rc::Rc;
 use serde_json::Value;
 use tracing::{info, warn};
 
+use crate::audit::{AuditAction, AuditEntry};
 use crate::config::Evict;
 use crate::error::quoted;
 use crate::host::Point;
@@ -47,7 +48,9 @@ pub(crate) async fn carry_out(
         }
         if let Err(why) = evicted {
             let (plugin, reason) = (askers.join(","), format!("its eviction failed: {why}"));
-            warn!("{}: {plugin}: {reason}", key.id);
+            warn!(plugin, container_id = key.id, "{}: {plugin}: {reason}", key.id);
+            let refused = || AuditEntry::new(AuditAction::Refused).at_event(EVICTION);
+            node.audit(&key, || refused().by(&plugin).because(&reason));
             let skipped = Skipped { plugin, reason };
             node.change(&key, |record| {
                 if !record.skipped.contains(&skipped) {
@@ -78,7 +81,7 @@ async fn evict_one(
         return Ok(()); // Once: it was signalled, and has its grace period.
     }
     within_limits(node)?;
-    info!("{} is evicted by {plugin}: {reason}", key.id);
+    info!(plugin, container_id = key.id, "{} is evicted by {plugin}: {reason}", key.id);
     let change = Change {
         at: now(),
         event: EVICTION.to_owned(),
@@ -87,12 +90,14 @@ async fn evict_one(
         before: Value::Null,
         after: Value::from(reason),
     };
+    let by = change.plugin.clone();
     node.change(key, |record| record.changes.push(change));
     if let Err(error) = node.host.point(Point::DaemonEvict) {
         // Nothing was done: a later request must not count as the second one.
         node.change(key, |record| record.changes.retain(|change| change.event != EVICTION));
         return Err(error.to_string());
     }
+    node.audit(key, || AuditEntry::new(AuditAction::Evicted).by(&by).because(reason));
     end(node, record).await
 }
 

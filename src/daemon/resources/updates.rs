@@ -304,9 +304,15 @@ fn note_unmet(node: &Node, update_request: &UpdateRequest, update_error: &Update
     let plugin = plugins.join(",");
     let reason =
         format!("an update requested at {} failed: {update_error}", update_request.requested.event);
-    warn!("{}: {plugin}: {reason}", quoted(&update_request.id));
-    let Some(key) = &update_request.key else { return };
-    note_skipped(node, key, vec![Skipped { plugin, reason }]);
+    let container_id = &update_request.id;
+    warn!(plugin, container_id, "{}: {plugin}: {reason}", quoted(container_id));
+    let skipped = Skipped { plugin, reason };
+    let Some(key) = &update_request.key else {
+        // No container has this ID.
+        let key = ContainerKey { root: String::new(), id: update_request.id.clone() };
+        return node.audit_skipped(&key, &update_request.requested.event, &[skipped]);
+    };
+    note_skipped(node, key, vec![skipped]);
 }
 
 /// The line of `explain` for a field that this version does not know (D23).
@@ -319,6 +325,7 @@ fn note_skipped(node: &Node, key: &ContainerKey, mut skipped: Vec<Skipped>) {
     let Some(record) = node.container(key) else { return };
     skipped.retain(|new| !record.skipped.iter().rev().take(LATEST).any(|known| known == new));
     if !skipped.is_empty() {
+        node.audit_skipped(key, "", &skipped);
         node.change(key, |record| {
             skipped.into_iter().for_each(|new| keep_ends(&mut record.skipped, new));
         });

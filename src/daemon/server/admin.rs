@@ -50,6 +50,7 @@ pub(crate) fn is_recording(question: &str) -> bool {
 }
 
 fn status(node: &Node) -> Value {
+    node.report.note_audit_failure();
     let started_with = node.process.started_with.get();
     let store = node.records.read();
     let failures = node.report.failures.borrow();

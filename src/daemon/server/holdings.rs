@@ -81,6 +81,8 @@ fn holdings(node: &Node) -> Holdings {
             ("unwritten", store.unwritten().len()),
             ("found_again", store.containers().filter(|container| container.is_found).count()),
         ],
+        audit_written: node.report.audit.counts().written(),
+        audit_lost: node.report.audit.counts().lost(),
         passes_through: node.is_bystander(),
         is_disabled: switched_off(node).is_some(),
     }

@@ -153,6 +153,7 @@ pub(super) async fn refuse(
 ) -> Result<()> {
     node.report.metrics.count_request(verb, "refused");
     node.report.note_refusal(verb, &key.id, error);
+    node.audit_refusal(key, verb, error);
     frames::send(stream, &DaemonResponse::Refuse(error.to_string())).await
 }
 

@@ -143,7 +143,9 @@ impl Admitted {
 
     /// Notes the fields that plugins set and this version does not know (D23).
     pub(super) fn note_unknown(&self, merged: &Merged) {
-        let skipped = merged.unknown.iter().cloned().map(updates::unknown_field);
+        let skipped: Vec<Skipped> =
+            merged.unknown.iter().cloned().map(updates::unknown_field).collect();
+        self.node.audit_skipped(&self.key, Event::CreateContainer.name(), &skipped);
         self.node.records.change_in_memory(&self.key, |record| record.skipped.extend(skipped));
     }
 
@@ -165,7 +167,8 @@ pub(super) fn blame(merged: &Merged, error: &PatchError) -> Error {
         Some(plugin) => format!("{plugin}: {error}"),
         None => error.to_string(),
     });
-    Error::new(what).hint("the bundle is unchanged").by(plugin.unwrap_or_default())
+    let error_line = Error::new(what).hint("the bundle is unchanged");
+    error_line.by(plugin.unwrap_or_default()).about(error.field().unwrap_or_default())
 }
 
 /// Notes in the container's record the events of the chain.
@@ -187,6 +190,8 @@ impl ChainObserver for RecordNotes<'_> {
     fn skipped(&self, plugin: &str, why: &str) {
         let skipped = Skipped { plugin: plugin.to_owned(), reason: why.to_owned() };
         self.silent.borrow_mut().push(skipped.clone());
+        let event = Event::CreateContainer.name();
+        self.node.audit_skipped(self.key, event, std::slice::from_ref(&skipped));
         self.node.records.change_in_memory(self.key, |record| record.skipped.push(skipped));
     }
 }

@@ -158,6 +158,7 @@ async fn ask(node: &Rc<Node>, record: &Container, delta: &Block) -> Result<Answe
     let asked = chain::update(&subscribers, request, &skips).await;
     let skipped = skips.0.into_inner();
     if !skipped.is_empty() {
+        node.audit_skipped(key, Event::UpdateContainer.name(), &skipped);
         node.change(key, |record| record.skipped.extend(skipped));
     }
     let updated = match asked {

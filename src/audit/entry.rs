@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+//! One entry of the audit log, as the daemon states it. Data only.
+
+use serde_json::Value;
+
+/// What happened. The words are those of the lines, which scripts search for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum AuditAction {
+    /// A value is in force.
+    Applied,
+    /// A request was refused, for this field if one is named.
+    Refused,
+    /// A value was not applied, or a plugin was left out, and the request went on.
+    Skipped,
+    /// A plugin's request to end a container was carried out.
+    Evicted,
+    /// A plugin was synchronized: from now on it is asked.
+    Connected,
+    /// A plugin is gone.
+    Disconnected,
+    /// A plugin was turned away, or could not be started or synchronized.
+    Rejected,
+    /// Lines are missing here.
+    Lost,
+}
+
+impl AuditAction {
+    /// Its word in the lines.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Applied => "applied",
+            Self::Refused => "refused",
+            Self::Skipped => "skipped",
+            Self::Evicted => "evicted",
+            Self::Connected => "connected",
+            Self::Disconnected => "disconnected",
+            Self::Rejected => "rejected",
+            Self::Lost => "lost",
+        }
+    }
+}
+
+/// The pod and the container that an entry is about; empty where there is none.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct AuditSubject {
+    pub(crate) engine: String,
+    pub(crate) namespace: String,
+    pub(crate) pod: String,
+    pub(crate) pod_id: String,
+    pub(crate) container: String,
+    pub(crate) container_id: String,
+}
+
+/// One entry. Members that do not apply stay empty and are not in the line.
+#[derive(Debug, Clone)]
+pub(crate) struct AuditEntry {
+    /// Unix time in nanoseconds.
+    pub(crate) at: i64,
+    pub(crate) action: AuditAction,
+    /// The event, or the command of the runtime.
+    pub(crate) event: String,
+    /// `NN-name`.
+    pub(crate) plugin: String,
+    /// Path in config.json, `cgroup:FILE`, or NRI's name of a field that was refused.
+    pub(crate) field: String,
+    /// Value before and after. Only an entry about an applied value has them.
+    pub(crate) values: Option<(Value, Value)>,
+    /// The rule that decided.
+    pub(crate) rule: String,
+    /// Why, in one line.
+    pub(crate) reason: String,
+    pub(crate) subject: AuditSubject,
+}
+
+impl AuditEntry {
+    /// An entry of now, without any detail.
+    pub(crate) fn new(action: AuditAction) -> Self {
+        Self {
+            at: crate::clock::now(),
+            action,
+            event: String::new(),
+            plugin: String::new(),
+            field: String::new(),
+            values: None,
+            rule: String::new(),
+            reason: String::new(),
+            subject: AuditSubject::default(),
+        }
+    }
+
+    /// At which event, or by which command.
+    #[must_use]
+    pub(crate) fn at_event(mut self, event: &str) -> Self {
+        event.clone_into(&mut self.event);
+        self
+    }
+
+    /// By which plugin.
+    #[must_use]
+    pub(crate) fn by(mut self, plugin: &str) -> Self {
+        plugin.clone_into(&mut self.plugin);
+        self
+    }
+
+    /// About which field.
+    #[must_use]
+    pub(crate) fn of_field(mut self, field: &str) -> Self {
+        field.clone_into(&mut self.field);
+        self
+    }
+
+    /// For which reason.
+    #[must_use]
+    pub(crate) fn because(mut self, reason: &str) -> Self {
+        reason.clone_into(&mut self.reason);
+        self
+    }
+}

@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The audit log as a file of root (0600) with a bounded size: at its limit it becomes `NAME.1`,
+//! which was `NAME.2` before, and the oldest is removed. Whole lines only: one that the disk takes
+//! in part is taken back.
+
+use std::fs::{DirBuilder, File, OpenOptions};
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+/// The files of the log, and the one that is open.
+#[derive(Debug)]
+pub(super) struct RotatedFile {
+    path: PathBuf,
+    max_size: u64,
+    max_files: u32,
+    open: Option<OpenFile>,
+}
+
+#[derive(Debug)]
+struct OpenFile {
+    file: File,
+    inode: (u64, u64),
+    size: u64,
+}
+
+impl RotatedFile {
+    pub(super) fn new(path: &Path, max_size: u64, max_files: u32) -> Self {
+        Self { path: path.to_owned(), max_size, max_files: max_files.max(1), open: None }
+    }
+
+    /// Appends a line, which ends with its line feed.
+    ///
+    /// # Errors
+    /// Fails when the file system refuses; the file has whole lines then.
+    pub(super) fn append(&mut self, line: &[u8]) -> io::Result<()> {
+        let length = u64::try_from(line.len()).unwrap_or(u64::MAX);
+        let size = self.opened()?.size;
+        if size > 0 && size.saturating_add(length) > self.max_size {
+            self.open = None;
+            rotate(&self.path, self.max_files)?;
+        }
+        let open = self.opened()?;
+        if let Err(error) = open.file.write_all(line) {
+            // Half a line would spoil the next one too.
+            let _best_effort = open.file.set_len(open.size);
+            return Err(error);
+        }
+        open.size += length;
+        Ok(())
+    }
+
+    /// The file under this name now: an operator may have moved the one that was open.
+    fn opened(&mut self) -> io::Result<&mut OpenFile> {
+        let there = std::fs::symlink_metadata(&self.path).ok();
+        let inode = there.map(|there| (there.dev(), there.ino()));
+        let open = match self.open.take().filter(|open| Some(open.inode) == inode) {
+            Some(open) => open,
+            None => open(&self.path)?,
+        };
+        Ok(self.open.insert(open))
+    }
+}
+
+fn open(path: &Path) -> io::Result<OpenFile> {
+    if let Some(folder) = path.parent() {
+        DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+    }
+    let mut options = OpenOptions::new();
+    // O_NONBLOCK: a fifo in its place must not stop the thread.
+    let flags = nix::libc::O_NOFOLLOW | nix::libc::O_NONBLOCK;
+    options.read(true).append(true).create(true).mode(0o600).custom_flags(flags);
+    let mut file = options.open(path)?;
+    let there = file.metadata()?;
+    if !there.is_file() || there.uid() != nix::unistd::geteuid().as_raw() {
+        return Err(io::Error::other("it is no file of its own"));
+    }
+    if there.mode() & 0o077 != 0 {
+        file.set_permissions(PermissionsExt::from_mode(0o600))?;
+    }
+    let mut size = there.len();
+    if size > 0 && !ends_a_line(&mut file)? {
+        // A crash cut the last line off.
+        file.write_all(b"\n")?;
+        size += 1;
+    }
+    Ok(OpenFile { file, inode: (there.dev(), there.ino()), size })
+}
+
+fn ends_a_line(file: &mut File) -> io::Result<bool> {
+    let mut last = [0];
+    file.seek(SeekFrom::End(-1))?;
+    file.read_exact(&mut last)?;
+    Ok(last == *b"\n")
+}
+
+/// `NAME` becomes `NAME.1` and so on; the oldest goes.
+fn rotate(path: &Path, max_files: u32) -> io::Result<()> {
+    if max_files == 1 {
+        return std::fs::remove_file(path);
+    }
+    for number in (0..max_files - 1).rev() {
+        match std::fs::rename(rotated(path, number), rotated(path, number + 1)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            Ok(()) | Err(_) => {}
+        }
+    }
+    Ok(())
+}
+
+/// The name of the file that was set aside so many rotations ago; 0 is the present one.
+pub(super) fn rotated(path: &Path, number: u32) -> PathBuf {
+    if number == 0 {
+        return path.to_owned();
+    }
+    let mut name = path.as_os_str().to_owned();
+    name.push(format!(".{number}"));
+    PathBuf::from(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(path: &Path) -> String {
+        std::fs::read_to_string(path).unwrap_or_default()
+    }
+
+    #[test]
+    fn the_size_of_all_files_is_bounded_and_the_newest_lines_are_kept() {
+        let temp = tempfile::tempdir().unwrap();
+        let path = temp.path().join("new/audit.log");
+        let mut log = RotatedFile::new(&path, 30, 3);
+        (0..50).for_each(|number| log.append(format!("line {number:02} ab\n").as_bytes()).unwrap());
+        assert_eq!(text(&path), "line 48 ab\nline 49 ab\n");
+        assert_eq!(text(&rotated(&path, 1)), "line 46 ab\nline 47 ab\n");
+        assert_eq!(text(&rotated(&path, 2)), "line 44 ab\nline 45 ab\n");
+        assert!(!rotated(&path, 3).exists());
+        let mode = |path: &Path| path.metadata().unwrap().mode() & 0o777;
+        assert_eq!((mode(&path), mode(path.parent().unwrap())), (0o600, 0o700));
+    }
+
+    #[test]
+    fn one_file_alone_starts_anew_and_a_line_longer_than_the_limit_is_written() {
+        let temp = tempfile::tempdir().unwrap();
+        let path = temp.path().join("audit.log");
+        let mut log = RotatedFile::new(&path, 5, 1);
+        log.append(b"longer than five\n").unwrap();
+        log.append(b"next\n").unwrap();
+        assert_eq!(text(&path), "next\n");
+        assert!(!rotated(&path, 1).exists());
+    }
+
+    #[test]
+    fn a_file_that_was_moved_away_is_made_anew_and_a_readable_one_is_closed_to_others() {
+        let temp = tempfile::tempdir().unwrap();
+        let path = temp.path().join("audit.log");
+        let mut log = RotatedFile::new(&path, 1000, 2);
+        log.append(b"one\n").unwrap();
+        std::fs::rename(&path, temp.path().join("moved")).unwrap();
+        log.append(b"two\n").unwrap();
+        assert_eq!(text(&path), "two\n");
+        std::fs::set_permissions(&path, PermissionsExt::from_mode(0o644)).unwrap();
+        drop(log);
+        RotatedFile::new(&path, 1000, 2).append(b"three\n").unwrap();
+        assert_eq!(
+            (text(&path).as_str(), path.metadata().unwrap().mode() & 0o777),
+            ("two\nthree\n", 0o600)
+        );
+    }
+
+    #[test]
+    fn a_line_that_a_crash_cut_off_does_not_spoil_the_next() {
+        let temp = tempfile::tempdir().unwrap();
+        let path = temp.path().join("audit.log");
+        crate::files::replace(&path, b"whole\nhal").unwrap();
+        RotatedFile::new(&path, 1000, 2).append(b"next\n").unwrap();
+        assert_eq!(text(&path), "whole\nhal\nnext\n");
+    }
+
+    #[test]
+    fn links_fifos_and_folders_in_its_place_are_refused() {
+        let temp = tempfile::tempdir().unwrap();
+        let at = |name: &str| temp.path().join(name);
+        std::os::unix::fs::symlink(at("elsewhere"), at("link")).unwrap();
+        nix::unistd::mkfifo(&at("fifo"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+        std::fs::create_dir(at("folder")).unwrap();
+        for name in ["link", "fifo", "folder"] {
+            let refused = RotatedFile::new(&at(name), 1000, 2).append(b"x\n");
+            assert!(refused.is_err(), "{name}");
+        }
+        assert!(!at("elsewhere").exists());
+    }
+
+    #[test]
+    fn a_full_disk_leaves_whole_lines() {
+        // /dev/full is no regular file; a limit of the process would end the whole test program.
+        let temp = tempfile::tempdir().unwrap();
+        let path = temp.path().join("audit.log");
+        let mut log = RotatedFile::new(&path, 1000, 2);
+        log.append(b"one\n").unwrap();
+        // A file that can only be read refuses the line.
+        let read_only = File::open(&path).unwrap();
+        let open = log.open.as_mut().unwrap();
+        let writable = std::mem::replace(&mut open.file, read_only);
+        assert!(log.append(b"two\n").is_err());
+        log.open.as_mut().unwrap().file = writable;
+        log.append(b"three\n").unwrap();
+        assert_eq!(text(&path), "one\nthree\n");
+    }
+}

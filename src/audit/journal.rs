@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The audit log in the journal: the line is the message, and what operators filter by are fields.
+
+use std::io;
+use std::os::unix::net::UnixDatagram;
+use std::time::Duration;
+
+use super::entry::AuditEntry;
+
+/// By which `journalctl -t` finds the lines.
+pub(crate) const IDENTIFIER: &str = "nri-runc-audit";
+
+/// Where the journal listens.
+const SOCKET: &str = "/run/systemd/journal/socket";
+
+/// How long a line may wait for a journal that does not read.
+const SEND_WAIT: Duration = Duration::from_secs(2);
+
+/// The journal's priority of every line: informational.
+const PRIORITY: u8 = 6;
+
+/// Characters of a field.
+const FIELD: usize = 256;
+
+/// The socket to the journal, opened with the first line.
+#[derive(Debug, Default)]
+pub(super) struct Journal(Option<UnixDatagram>);
+
+impl Journal {
+    /// Sends a message of [`datagram`].
+    ///
+    /// # Errors
+    /// Fails when there is no journal, or it does not read.
+    pub(super) fn send(&mut self, datagram: &[u8]) -> io::Result<()> {
+        let socket = match self.0.take() {
+            Some(socket) => socket,
+            None => connect()?,
+        };
+        socket.send(datagram)?;
+        self.0 = Some(socket);
+        Ok(())
+    }
+}
+
+fn connect() -> io::Result<UnixDatagram> {
+    let socket = UnixDatagram::unbound()?;
+    socket.connect(SOCKET)?;
+    socket.set_write_timeout(Some(SEND_WAIT))?;
+    Ok(socket)
+}
+
+/// The native protocol of the journal: NAME=VALUE lines. A value with a line feed would be two
+/// fields, so what is not printable is escaped.
+pub(super) fn datagram(entry: &AuditEntry, line: &str) -> String {
+    let mut datagram =
+        format!("SYSLOG_IDENTIFIER={IDENTIFIER}\nPRIORITY={PRIORITY}\nMESSAGE={line}\n");
+    let subject = &entry.subject;
+    for (name, value) in [
+        ("NRI_ACTION", entry.action.name()),
+        ("NRI_PLUGIN", &entry.plugin),
+        ("NRI_FIELD", &entry.field),
+        ("NRI_RULE", &entry.rule),
+        ("NRI_NAMESPACE", &subject.namespace),
+        ("NRI_POD", &subject.pod),
+        ("NRI_CONTAINER", &subject.container),
+        ("NRI_CONTAINER_ID", &subject.container_id),
+    ] {
+        if !value.is_empty() {
+            let value: String = value.chars().take(FIELD).collect();
+            datagram.push_str(&format!("{name}={}\n", crate::text::printable(&value)));
+        }
+    }
+    datagram
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::AuditAction;
+    use super::*;
+
+    #[test]
+    fn what_a_tenant_names_adds_no_field() {
+        let mut entry = AuditEntry::new(AuditAction::Applied).by("10-a\nPRIORITY=0");
+        entry.subject.pod = format!("web\nMESSAGE=forged\n{}", "x".repeat(100_000));
+        let datagram = datagram(&entry, "{}");
+        assert_eq!(datagram.matches("\nMESSAGE=").count(), 1, "{datagram}");
+        assert_eq!(datagram.matches("\nPRIORITY=").count(), 1, "{datagram}");
+        assert!(datagram.contains("\nNRI_POD=web\\nMESSAGE=forged"), "{datagram}");
+        assert!(datagram.len() < 3000 && !datagram.contains("NRI_RULE"));
+    }
+}

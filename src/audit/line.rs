@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: Apache-2.0
+//! An entry as a line: JSON in ASCII, of a bounded length. Names, reasons and values come from
+//! tenants and plugins: none of them can end the line, begin another or reach a terminal as
+//! anything but escapes.
+
+use std::fmt::Write as _;
+
+use serde::Serialize;
+use serde_json::Value;
+
+use super::entry::{AuditEntry, AuditSubject};
+use super::redact;
+
+/// The version of the form of the lines.
+const VERSION: u32 = 1;
+
+/// Longer texts and values are cut, in bytes.
+const TEXT: usize = 1024;
+const VALUE: usize = 4096;
+
+/// No line is longer: each byte of a text or value may need six.
+pub(super) const LONGEST: usize = 128 << 10;
+
+/// Stands for the value of an environment variable.
+const HIDDEN: &str = "(hidden)";
+
+/// Ends what was cut.
+const CUT: &str = "\u{2026}";
+
+/// The members in their order.
+#[derive(Serialize)]
+struct Line<'a> {
+    version: u32,
+    time: String,
+    action: &'a str,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    event: &'a str,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    plugin: &'a str,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    field: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    from: Option<Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    to: Option<Value>,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    rule: &'a str,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    reason: &'a str,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    engine: &'a str,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    namespace: &'a str,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    pod: &'a str,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    pod_id: &'a str,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    container: &'a str,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    container_id: &'a str,
+}
+
+/// The line, without its line feed. What is too long in the entry is cut, and its values are gone.
+pub(super) fn of(entry: &mut AuditEntry) -> String {
+    let AuditSubject { engine, namespace, pod, pod_id, container, container_id } =
+        &mut entry.subject;
+    for text in [
+        &mut entry.event,
+        &mut entry.plugin,
+        &mut entry.field,
+        &mut entry.rule,
+        &mut entry.reason,
+        engine,
+        namespace,
+        pod,
+        pod_id,
+        container,
+        container_id,
+    ] {
+        cut(text, TEXT);
+    }
+    let AuditEntry { at, action, event, plugin, field, values, rule, reason, subject } = entry;
+    let values = values.take();
+    let (from, to) = values.map(|(from, to)| (shown(field, from), shown(field, to))).unzip();
+    let line = Line {
+        version: VERSION,
+        time: crate::text::rfc3339_nanos(*at).unwrap_or_default(),
+        action: action.name(),
+        event,
+        plugin,
+        field,
+        from,
+        to,
+        rule,
+        reason,
+        engine: &subject.engine,
+        namespace: &subject.namespace,
+        pod: &subject.pod,
+        pod_id: &subject.pod_id,
+        container: &subject.container,
+        container_id: &subject.container_id,
+    };
+    ascii(&serde_json::to_string(&line).unwrap_or_default())
+}
+
+/// A value without secrets, cut if it is long: as text then.
+fn shown(field: &str, mut value: Value) -> Value {
+    redact(field, &mut value, HIDDEN);
+    let mut text = match &value {
+        Value::String(text) if text.len() > VALUE => text.clone(),
+        Value::Array(_) | Value::Object(_) => value.to_string(),
+        Value::String(_) | Value::Null | Value::Bool(_) | Value::Number(_) => return value,
+    };
+    if text.len() <= VALUE {
+        return value;
+    }
+    cut(&mut text, VALUE);
+    Value::String(text)
+}
+
+fn cut(text: &mut String, limit: usize) {
+    if text.len() > limit {
+        let end = (0..=limit).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
+        text.truncate(end);
+        text.push_str(CUT);
+    }
+}
+
+/// JSON leaves control characters above 0x7e and marks of direction as they are, and only its
+/// strings can have any.
+fn ascii(json: &str) -> String {
+    let mut ascii = String::with_capacity(json.len());
+    for character in json.chars() {
+        if matches!(character, ' '..='~') {
+            ascii.push(character);
+            continue;
+        }
+        for unit in character.encode_utf16(&mut [0; 2]) {
+            let _infallible = write!(ascii, "\\u{unit:04x}");
+        }
+    }
+    ascii
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::super::AuditAction;
+    use super::*;
+
+    fn entry() -> AuditEntry {
+        AuditEntry {
+            at: 951_827_696_000_000_042,
+            ..AuditEntry::new(AuditAction::Applied).by("10-a").at_event("CreateContainer")
+        }
+    }
+
+    fn written(mut entry: AuditEntry) -> String {
+        of(&mut entry)
+    }
+
+    fn read(line: &str) -> Value {
+        serde_json::from_str(line).unwrap()
+    }
+
+    #[test]
+    fn a_line_has_the_members_that_apply_in_a_fixed_order() {
+        let subject = AuditSubject {
+            engine: "containerd".to_owned(),
+            namespace: "shop".to_owned(),
+            pod: "web".to_owned(),
+            ..AuditSubject::default()
+        };
+        let values = Some((Value::Null, json!(300)));
+        let entry =
+            AuditEntry { values, subject, ..entry().of_field("linux.resources.cpu.shares") };
+        let wanted = "{\"version\":1,\"time\":\"2000-02-29T12:34:56.000000042Z\",\"action\":\"applied\",\
+                      \"event\":\"CreateContainer\",\"plugin\":\"10-a\",\"field\":\"linux.resources.cpu.shares\",\
+                      \"from\":null,\"to\":300,\"engine\":\"containerd\",\"namespace\":\"shop\",\"pod\":\"web\"}";
+        assert_eq!(written(entry), wanted);
+    }
+
+    #[test]
+    fn nothing_that_a_tenant_names_forges_a_line_or_acts_on_a_terminal() {
+        let hostile =
+            "x\"}\n{\"action\":\"applied\"}\r\u{1b}[2J\u{9b}\u{7f}\u{85}\u{2028}\u{202e}\0🦀\\";
+        let mut entry = entry().because(hostile).of_field(hostile);
+        entry.rule = hostile.to_owned();
+        entry.subject.pod = hostile.to_owned();
+        entry.values = Some((json!(hostile), json!({hostile: [hostile]})));
+        let line = written(entry);
+        assert!(line.bytes().all(|byte| matches!(byte, b' '..=b'~')), "{line}");
+        let line = read(&line);
+        for member in ["reason", "field", "rule", "pod", "from"] {
+            assert_eq!(line[member], hostile, "{member} reads back as it was");
+        }
+        assert_eq!(line["to"][hostile][0], hostile);
+    }
+
+    #[test]
+    fn no_value_of_a_variable_is_in_a_line() {
+        let hook = json!({"path": "/h", "env": ["TOKEN=secret"]});
+        for (field, from, to) in [
+            ("process.env[TOKEN]", json!("secret"), json!("secret2")),
+            ("hooks.prestart", Value::Null, json!([hook])),
+        ] {
+            let line = written(AuditEntry { values: Some((from, to)), ..entry().of_field(field) });
+            assert!(!line.contains("secret") && line.contains("TOKEN"), "{line}");
+            assert!(line.contains(HIDDEN), "{line}");
+        }
+        let added = Some((Value::Null, json!("secret")));
+        let line =
+            read(&written(AuditEntry { values: added, ..entry().of_field("process.env[A]") }));
+        assert_eq!((&line["from"], &line["to"]), (&Value::Null, &json!(HIDDEN)));
+    }
+
+    #[test]
+    fn a_line_is_bounded_whatever_a_plugin_sends() {
+        for unit in ["\u{9b}", "\u{1b}", "🦀", "\""] {
+            let long = unit.repeat(100_000);
+            let mut entry = entry().because(&long).of_field(&long).at_event(&long);
+            entry.rule.clone_from(&long);
+            entry.subject = AuditSubject {
+                engine: long.clone(),
+                namespace: long.clone(),
+                pod: long.clone(),
+                pod_id: long.clone(),
+                container: long.clone(),
+                container_id: long.clone(),
+            };
+            entry.values = Some((json!(long), json!([long])));
+            let line = written(entry);
+            assert!(line.len() < LONGEST, "{}", line.len());
+            let line = read(&line);
+            assert!(line["reason"].as_str().unwrap().ends_with(CUT));
+            assert!(line["to"].as_str().unwrap().starts_with("[\""), "cut values are text");
+        }
+    }
+}

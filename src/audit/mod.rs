@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The audit log: one JSON line for each value that a plugin changed, that was refused or that was
+//! not applied, and for each plugin that connects, disconnects or is turned away.
+//!
+//! A thread of its own writes the lines, to a file with a bounded size or to the journal, so that a
+//! slow or full disk delays no container: lines that it cannot take are counted, reported once, and
+//! their number is a line of its own when there is room again. It knows no records, decides nothing
+//! and never fails a request.
+
+mod entry;
+mod file;
+mod journal;
+mod line;
+mod redact;
+mod search;
+mod writer;
+
+pub(crate) use entry::{AuditAction, AuditEntry, AuditSubject};
+pub(crate) use journal::IDENTIFIER;
+pub(crate) use redact::redact;
+pub(crate) use search::{AuditFilter, open_files, search, since};
+pub(crate) use writer::AuditLog;

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Hides the values of environment variables (D27): those of the process, and those of hooks.
+
+use serde_json::Value;
+
+/// Hides the values of variables in `value`, which `field` has or had; their names stay.
+pub(crate) fn redact(field: &str, value: &mut Value, instead: &str) {
+    if !field.starts_with("process.env") {
+        redact_inside(value, instead);
+    } else if !value.is_null() {
+        *value = Value::from(instead);
+    }
+}
+
+/// A hook is shown whole, and has `"env": ["NAME=value"]`.
+fn redact_inside(value: &mut Value, instead: &str) {
+    match value {
+        Value::Array(list) => list.iter_mut().for_each(|item| redact_inside(item, instead)),
+        Value::Object(members) => {
+            for (name, member) in members {
+                match member.as_array_mut().filter(|_| name == "env") {
+                    Some(words) => words.iter_mut().for_each(|word| redact_word(word, instead)),
+                    None => redact_inside(member, instead),
+                }
+            }
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
+}
+
+fn redact_word(word: &mut Value, instead: &str) {
+    let name = word.as_str().and_then(|word| word.split_once('=')).map(|(name, _)| name);
+    *word = Value::from(format!("{}={instead}", name.unwrap_or_default()));
+}

@@ -1,0 +1,252 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Finds lines of the audit log again: the files that there are, oldest first, and the lines in
+//! them that an operator asks for.
+
+use std::fs::File;
+use std::io::{BufRead, Read};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde_json::Value;
+
+use crate::config::parse_duration;
+use crate::error::{Context, Result};
+use crate::text::rfc3339_nanos;
+
+use super::file::rotated;
+use super::line::LONGEST;
+
+/// Which lines are wanted; `None` is any.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct AuditFilter {
+    /// `NAMESPACE/NAME`, a name, or an id.
+    pub(crate) pod: Option<String>,
+    /// A name, an id or its beginning.
+    pub(crate) container: Option<String>,
+    /// `NN-name`, or the bare name.
+    pub(crate) plugin: Option<String>,
+    /// A time as [`since`] gives it.
+    pub(crate) since: Option<String>,
+}
+
+impl AuditFilter {
+    fn admits(&self, line: &Value) -> bool {
+        let of = |member: &str| line[member].as_str().unwrap_or_default();
+        let is_pod = |wanted: &String| {
+            let qualified = wanted.split_once('/');
+            qualified.is_some_and(|(space, name)| of("namespace") == space && of("pod") == name)
+                || of("pod") == wanted
+                || of("pod_id") == wanted
+        };
+        let is_container = |wanted: &String| {
+            let is_id = !wanted.is_empty() && of("container_id").starts_with(wanted.as_str());
+            of("container") == wanted || is_id
+        };
+        let is_plugin = |wanted: &String| {
+            let name = of("plugin").split_once('-').map(|(_, name)| name);
+            of("plugin") == wanted || name == Some(wanted)
+        };
+        // Lines that are missing concern every question.
+        let is_gap = line["action"] == "lost";
+        let is_about = self.pod.as_ref().is_none_or(is_pod)
+            && self.container.as_ref().is_none_or(is_container)
+            && self.plugin.as_ref().is_none_or(is_plugin);
+        let is_recent =
+            self.since.as_ref().is_none_or(|since| comparable(of("time")) >= since.as_str());
+        (is_about || is_gap) && is_recent
+    }
+}
+
+/// Times are compared as text: `Z` would sort behind a fraction of the same second.
+fn comparable(time: &str) -> &str {
+    time.trim_end_matches('Z')
+}
+
+/// The time that an operator gives: an age such as `90s` or `2h`, or the beginning of a UTC time
+/// such as `2026-11-22` or `2026-11-22T10:15:00Z`. `None` if it is neither.
+pub(crate) fn since(text: &str, now: SystemTime) -> Option<String> {
+    let age = match text.strip_suffix('d').map(str::parse::<u32>) {
+        Some(Ok(days)) => Some(std::time::Duration::from_secs(u64::from(days) * 86_400)),
+        _ => parse_duration(text),
+    };
+    if let Some(age) = age {
+        let at = now.checked_sub(age).unwrap_or(UNIX_EPOCH);
+        let nanos = at.duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
+        let time = rfc3339_nanos(i64::try_from(nanos).unwrap_or(i64::MAX)).unwrap_or_default();
+        return Some(comparable(&time).to_owned());
+    }
+    let time = comparable(text);
+    let is_like = |(given, form): (char, char)| match form {
+        '0' => given.is_ascii_digit(),
+        form => given == form,
+    };
+    let form = "0000-00-00T00:00:00.000000000";
+    let has_a_form = matches!(time.len(), 10 | 16 | 19) || (21..=form.len()).contains(&time.len());
+    (has_a_form && time.chars().zip(form.chars()).all(is_like)).then(|| time.to_owned())
+}
+
+/// The files of the log, oldest first. They are opened from the newest on, so that one which is set
+/// aside meanwhile is met twice, and not never.
+///
+/// # Errors
+/// Fails when a file cannot be read, or there is none.
+pub(crate) fn open_files(path: &Path) -> Result<Vec<File>> {
+    let (mut files, mut seen) = (Vec::new(), Vec::new());
+    for number in 0.. {
+        let name = rotated(path, number);
+        let mut options = File::options();
+        let opened = options.read(true).custom_flags(nix::libc::O_NOFOLLOW | nix::libc::O_NONBLOCK);
+        match opened.open(&name) {
+            Ok(file) => {
+                let there = file.metadata()?;
+                if !seen.contains(&(there.dev(), there.ino())) {
+                    seen.push((there.dev(), there.ino()));
+                    files.push(file);
+                }
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound && number > 0 => break,
+            // The present one may just be set aside.
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error).doing(|| format!("reading {}", name.display())),
+        }
+    }
+    files.reverse();
+    Ok(files)
+}
+
+/// Gives the lines that the filter admits; returns how many lines could not be read.
+///
+/// # Errors
+/// Fails when reading does, or when `found` does.
+pub(crate) fn search(
+    mut lines: impl BufRead,
+    filter: &AuditFilter,
+    mut found: impl FnMut(&str, &Value) -> Result<()>,
+) -> Result<u64> {
+    let (mut unreadable, mut bytes) = (0, Vec::new());
+    let limit = u64::try_from(LONGEST).unwrap_or(u64::MAX);
+    let mut is_cut = false;
+    loop {
+        bytes.clear();
+        let read = lines.by_ref().take(limit).read_until(b'\n', &mut bytes)?;
+        if read == 0 {
+            return Ok(unreadable);
+        }
+        // The rest of a line that was too long.
+        let was_cut = std::mem::replace(&mut is_cut, !bytes.ends_with(b"\n"));
+        let text = std::str::from_utf8(&bytes).unwrap_or_default().trim_end();
+        match serde_json::from_str::<Value>(text) {
+            _ if was_cut => {}
+            Ok(line) if line.is_object() => {
+                if filter.admits(&line) {
+                    found(text, &line)?;
+                }
+            }
+            Ok(_) | Err(_) => unreadable += 1,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    const LOG: &str = "\
+        {\"time\":\"2026-11-22T10:00:00.000000001Z\",\"action\":\"applied\",\"plugin\":\"10-a\",\
+         \"namespace\":\"shop\",\"pod\":\"web\",\"pod_id\":\"p1\",\"container\":\"c\",\"container_id\":\"abc123\"}\n\
+        {\"time\":\"2026-11-22T10:00:05.5Z\",\"action\":\"connected\",\"plugin\":\"20-b\"}\n\
+        half a li\n\
+        {\"time\":\"2026-11-22T10:00:09.000000001Z\",\"action\":\"lost\"}\n\
+        [1]\n\
+        {\"time\":\"2026-11-22T10:00:10.000000001Z\",\"action\":\"refused\",\"plugin\":\"10-a\",\
+         \"namespace\":\"ops\",\"pod\":\"web\"}\n";
+
+    fn matching(filter: &AuditFilter) -> Vec<String> {
+        let mut actions = Vec::new();
+        let unreadable = search(LOG.as_bytes(), filter, |_, line| {
+            actions.push(line["action"].as_str().unwrap_or_default().to_owned());
+            Ok(())
+        });
+        assert_eq!(unreadable.unwrap(), 2);
+        actions
+    }
+
+    #[test]
+    fn pods_containers_and_plugins_are_found_by_what_operators_call_them() {
+        let some = |text: &str| Some(text.to_owned());
+        let none = AuditFilter::default;
+        for (filter, wanted) in [
+            (none(), "applied connected lost refused"),
+            (AuditFilter { pod: some("shop/web"), ..none() }, "applied lost"),
+            (AuditFilter { pod: some("web"), ..none() }, "applied lost refused"),
+            (AuditFilter { pod: some("p1"), ..none() }, "applied lost"),
+            (AuditFilter { pod: some("web/shop"), ..none() }, "lost"),
+            (AuditFilter { container: some("abc"), ..none() }, "applied lost"),
+            (AuditFilter { plugin: some("b"), ..none() }, "connected lost"),
+            (AuditFilter { plugin: some("10-a"), ..none() }, "applied lost refused"),
+            (
+                AuditFilter { since: some("2026-11-22T10:00:05"), ..none() },
+                "connected lost refused",
+            ),
+            (AuditFilter { since: some("2026-11-23"), ..none() }, ""),
+        ] {
+            assert_eq!(matching(&filter).join(" "), wanted, "{filter:?}");
+        }
+    }
+
+    #[test]
+    fn a_time_is_an_age_or_a_time_of_day_in_utc() {
+        let now = UNIX_EPOCH + Duration::from_secs(1_795_221_600);
+        for (text, wanted) in [
+            ("10m", "2026-11-21T00:30:00.000000000"),
+            ("1d", "2026-11-20T00:40:00.000000000"),
+            ("1h30m", "2026-11-20T23:10:00.000000000"),
+            ("2026-11-22", "2026-11-22"),
+            ("2026-11-22T10:15", "2026-11-22T10:15"),
+            ("2026-11-22T10:15:00Z", "2026-11-22T10:15:00"),
+            ("2026-11-22T10:15:00.5Z", "2026-11-22T10:15:00.5"),
+        ] {
+            assert_eq!(since(text, now).as_deref(), Some(wanted), "{text}");
+        }
+        for text in
+            ["", "yesterday", "10", "2026-11", "2026-11-22T10:15:00+02:00", "22.11.2026", "-1h"]
+        {
+            assert_eq!(since(text, now), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn rotated_files_are_read_oldest_first_and_a_missing_newest_is_no_error() {
+        let temp = tempfile::tempdir().unwrap();
+        let path = temp.path().join("audit.log");
+        for (number, text) in [(0, "new"), (1, "older"), (2, "oldest")] {
+            crate::files::replace(&rotated(&path, number), text.as_bytes()).unwrap();
+        }
+        let read = |path: &Path| -> Vec<String> {
+            let files = open_files(path).unwrap();
+            files.into_iter().map(|file| std::io::read_to_string(file).unwrap()).collect()
+        };
+        assert_eq!(read(&path), ["oldest", "older", "new"]);
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(read(&path), ["oldest", "older"]);
+        // What is set aside while the files are opened is met twice.
+        std::fs::hard_link(rotated(&path, 1), &path).unwrap();
+        assert_eq!(read(&path), ["oldest", "older"]);
+        std::os::unix::fs::symlink("/etc/passwd", rotated(&path, 3)).unwrap();
+        assert!(open_files(&path).is_err(), "a link is not followed");
+    }
+
+    #[test]
+    fn a_line_without_end_is_one_unreadable_line() {
+        let long = format!("{}\n{{\"action\":\"applied\"}}\n", "x".repeat(3 * LONGEST));
+        let mut found = 0;
+        let unreadable = search(long.as_bytes(), &AuditFilter::default(), |_, _| {
+            found += 1;
+            Ok(())
+        });
+        assert_eq!((unreadable.unwrap(), found), (1, 1));
+    }
+}

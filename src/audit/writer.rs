@@ -1,0 +1,374 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The queue of lines and the thread that writes them. The daemon's loop only queues: it never
+//! waits for a disk or for the journal.
+
+use std::cell::RefCell;
+use std::io;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+use tracing::{error, info};
+
+use crate::config::{AuditTarget, Config};
+use crate::error::in_our_words;
+
+use super::entry::{AuditAction, AuditEntry};
+use super::file::RotatedFile;
+use super::journal::{self, Journal};
+use super::line;
+
+/// The most lines, and bytes of them, that wait to be written.
+const QUEUED: usize = 4096;
+const QUEUED_BYTES: usize = 4 << 20;
+
+/// How often the thread tries to write how many lines were lost, while it cannot.
+const RETRY: Duration = Duration::from_secs(5);
+
+/// The audit log as the daemon holds it; without a target it takes no entry.
+#[derive(Debug, Default)]
+pub(crate) struct AuditLog {
+    queue: RefCell<Option<Queue>>,
+    counts: Arc<AuditCounts>,
+}
+
+/// How many lines were written and lost, and what went wrong.
+#[derive(Debug, Default)]
+pub(crate) struct AuditCounts {
+    written: AtomicU64,
+    lost: AtomicU64,
+    /// Lost lines that no line tells of yet.
+    untold: AtomicU64,
+    queued_bytes: AtomicUsize,
+    failure: Mutex<Option<String>>,
+}
+
+impl AuditCounts {
+    /// Lines that were written.
+    pub(crate) fn written(&self) -> u64 {
+        self.written.load(Relaxed)
+    }
+
+    /// Lines that were not.
+    pub(crate) fn lost(&self) -> u64 {
+        self.lost.load(Relaxed)
+    }
+
+    fn note_lost(&self) {
+        self.lost.fetch_add(1, Relaxed);
+        self.untold.fetch_add(1, Relaxed);
+    }
+}
+
+/// The way to the thread; it writes what is queued and ends when this is dropped.
+#[derive(Debug)]
+struct Queue {
+    orders: SyncSender<Order>,
+    settings: Settings,
+}
+
+#[derive(Debug)]
+enum Order {
+    Write(Vec<u8>),
+    /// Answers when everything before it is written.
+    Flush(oneshot::Sender<()>),
+}
+
+/// Where the lines go.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Settings {
+    target: AuditTarget,
+    path: std::path::PathBuf,
+    max_size: u64,
+    max_files: u32,
+}
+
+impl AuditLog {
+    /// Opens the log where the configuration asks for one, closes it where it does not, and leaves
+    /// one alone that is as it asks for.
+    pub(crate) fn apply(&self, config: &Config) {
+        let settings = config.audit_target.map(|target| Settings {
+            target,
+            path: config.audit_path.clone(),
+            max_size: config.audit_max_size,
+            max_files: config.audit_max_files,
+        });
+        let mut queue = self.queue.borrow_mut();
+        if queue.as_ref().map(|queue| &queue.settings) == settings.as_ref() {
+            return;
+        }
+        // The old thread ends with what it has, perhaps beside the new one: both append whole lines.
+        *queue = settings.and_then(|settings| start(settings, &self.counts));
+    }
+
+    /// Whether entries are written at all.
+    pub(crate) fn is_on(&self) -> bool {
+        self.queue.borrow().is_some()
+    }
+
+    /// How many lines were written and lost.
+    pub(crate) fn counts(&self) -> &AuditCounts {
+        &self.counts
+    }
+
+    /// Queues an entry.
+    pub(crate) fn record(&self, mut entry: AuditEntry) {
+        let queue = self.queue.borrow();
+        let Some(queue) = queue.as_ref() else { return };
+        let bytes = queue.settings.message(&mut entry);
+        let length = bytes.len();
+        let queued = self.counts.queued_bytes.fetch_add(length, Relaxed);
+        let is_queued =
+            queued <= QUEUED_BYTES && queue.orders.try_send(Order::Write(bytes)).is_ok();
+        if !is_queued {
+            self.counts.queued_bytes.fetch_sub(length, Relaxed);
+            self.counts.note_lost();
+        }
+    }
+
+    /// Waits, bounded, until everything that was queued is written.
+    pub(crate) async fn flush(&self, limit: Duration) {
+        let (done, written) = oneshot::channel();
+        let sent = match self.queue.borrow().as_ref() {
+            Some(queue) => queue.orders.try_send(Order::Flush(done)),
+            None => return,
+        };
+        match sent {
+            Ok(()) => drop(tokio::time::timeout(limit, written).await),
+            Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => {}
+        }
+    }
+
+    /// A failure that `status` does not show yet; once for each time that writing begins to fail.
+    pub(crate) fn new_failure(&self) -> Option<String> {
+        self.counts.failure.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
+
+impl Settings {
+    /// The entry in the form of the target.
+    fn message(&self, entry: &mut AuditEntry) -> Vec<u8> {
+        let mut line = line::of(entry);
+        match self.target {
+            AuditTarget::File => {
+                line.push('\n');
+                line.into_bytes()
+            }
+            AuditTarget::Journal => journal::datagram(entry, &line).into_bytes(),
+        }
+    }
+
+    fn place(&self) -> String {
+        match self.target {
+            AuditTarget::File => self.path.display().to_string(),
+            AuditTarget::Journal => "the journal".to_owned(),
+        }
+    }
+}
+
+fn start(settings: Settings, counts: &Arc<AuditCounts>) -> Option<Queue> {
+    let (orders, receiver) = sync_channel(QUEUED);
+    let writer = Writer {
+        sink: match settings.target {
+            AuditTarget::File => {
+                let Settings { path, max_size, max_files, .. } = &settings;
+                Sink::File(RotatedFile::new(path, *max_size, *max_files))
+            }
+            AuditTarget::Journal => Sink::Journal(Journal::default()),
+        },
+        settings: settings.clone(),
+        counts: Arc::clone(counts),
+        is_failing: false,
+    };
+    let thread = std::thread::Builder::new().name("audit".to_owned());
+    match thread.spawn(move || writer.run(&receiver)) {
+        Ok(_runs_until_the_queue_is_dropped) => Some(Queue { orders, settings }),
+        Err(error) => {
+            counts.fail(&format!("the audit log cannot be written: {}", in_our_words(&error)));
+            None
+        }
+    }
+}
+
+impl AuditCounts {
+    fn fail(&self, what: &str) {
+        error!("{what}");
+        *self.failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(what.to_owned());
+    }
+}
+
+#[derive(Debug)]
+enum Sink {
+    File(RotatedFile),
+    Journal(Journal),
+}
+
+impl Sink {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        match self {
+            Self::File(file) => file.append(bytes),
+            Self::Journal(journal) => journal.send(bytes),
+        }
+    }
+}
+
+/// What the thread has.
+#[derive(Debug)]
+struct Writer {
+    sink: Sink,
+    settings: Settings,
+    counts: Arc<AuditCounts>,
+    is_failing: bool,
+}
+
+impl Writer {
+    fn run(mut self, orders: &Receiver<Order>) {
+        loop {
+            match orders.recv_timeout(RETRY) {
+                Ok(Order::Write(bytes)) => {
+                    self.counts.queued_bytes.fetch_sub(bytes.len(), Relaxed);
+                    self.tell_of_lost();
+                    if self.write(&bytes) {
+                        self.counts.written.fetch_add(1, Relaxed);
+                    } else {
+                        self.counts.note_lost();
+                    }
+                }
+                Ok(Order::Flush(done)) => {
+                    self.tell_of_lost();
+                    let _nobody_waits = done.send(());
+                }
+                Err(RecvTimeoutError::Timeout) => self.tell_of_lost(),
+                Err(RecvTimeoutError::Disconnected) => return self.tell_of_lost(),
+            }
+        }
+    }
+
+    /// Says in the log how many lines are missing here.
+    fn tell_of_lost(&mut self) {
+        let lost = self.counts.untold.swap(0, Relaxed);
+        if lost == 0 {
+            return;
+        }
+        let reason = format!("{lost} lines could not be written");
+        let bytes = self.settings.message(&mut AuditEntry::new(AuditAction::Lost).because(&reason));
+        if self.write(&bytes) {
+            self.counts.written.fetch_add(1, Relaxed);
+        } else {
+            self.counts.untold.fetch_add(lost, Relaxed);
+        }
+    }
+
+    /// Writes; the first failure is reported, and the first success after it.
+    fn write(&mut self, bytes: &[u8]) -> bool {
+        match self.sink.write(bytes) {
+            Ok(()) => {
+                if std::mem::take(&mut self.is_failing) {
+                    info!("the audit log is written again");
+                }
+                true
+            }
+            Err(error) => {
+                if !std::mem::replace(&mut self.is_failing, true) {
+                    let (place, why) = (self.settings.place(), in_our_words(&error));
+                    self.counts.fail(&format!(
+                        "the audit log cannot be written to {place}: {why}; lost lines are counted"
+                    ));
+                }
+                false
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(path: &std::path::Path) -> Config {
+        Config {
+            audit_target: Some(AuditTarget::File),
+            audit_path: path.to_owned(),
+            ..Config::default()
+        }
+    }
+
+    fn lines(path: &std::path::Path) -> Vec<serde_json::Value> {
+        let text = std::fs::read_to_string(path).unwrap_or_default();
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+
+    fn entry(reason: &str) -> AuditEntry {
+        AuditEntry::new(AuditAction::Skipped).because(reason)
+    }
+
+    const FLUSH: Duration = Duration::from_secs(20);
+
+    #[tokio::test]
+    async fn nothing_is_written_without_a_target_and_everything_with_one() {
+        let temp = tempfile::tempdir().unwrap();
+        let path = temp.path().join("audit.log");
+        let log = AuditLog::default();
+        log.apply(&Config::default());
+        log.record(entry("off"));
+        log.flush(FLUSH).await;
+        assert!(!log.is_on() && !path.exists());
+        log.apply(&config(&path));
+        (0..300).for_each(|number| log.record(entry(&number.to_string())));
+        log.flush(FLUSH).await;
+        let reasons: Vec<_> = lines(&path).iter().map(|line| line["reason"].clone()).collect();
+        assert_eq!(reasons, (0..300).map(|number| number.to_string()).collect::<Vec<_>>());
+        assert_eq!((log.counts().written(), log.counts().lost()), (300, 0));
+        log.apply(&Config::default());
+        assert!(!log.is_on(), "a reload may close it");
+    }
+
+    #[tokio::test]
+    async fn a_disk_that_refuses_is_reported_once_and_counted_and_its_gap_is_a_line() {
+        let temp = tempfile::tempdir().unwrap();
+        let path = temp.path().join("audit.log");
+        std::fs::create_dir(&path).unwrap(); // A folder refuses like a full disk, to root too.
+        let log = AuditLog::default();
+        log.apply(&config(&path));
+        (0..7).for_each(|_| log.record(entry("lost")));
+        log.flush(FLUSH).await;
+        let failure = log.new_failure().unwrap();
+        assert!(failure.contains(&path.display().to_string()), "{failure}");
+        assert_eq!(log.new_failure(), None, "once");
+        std::fs::remove_dir(&path).unwrap();
+        log.record(entry("kept"));
+        log.flush(FLUSH).await;
+        let lines = lines(&path);
+        assert_eq!(lines[0]["action"], "lost");
+        assert_eq!(lines[0]["reason"], "7 lines could not be written");
+        assert_eq!((lines[1]["reason"].as_str(), lines.len()), (Some("kept"), 2));
+        assert_eq!((log.counts().written(), log.counts().lost()), (2, 7));
+    }
+
+    #[tokio::test]
+    async fn a_writer_that_hangs_costs_bounded_memory_and_no_wait() {
+        let (orders, receiver) = sync_channel(QUEUED);
+        let settings = Settings {
+            target: AuditTarget::File,
+            path: "/nowhere".into(),
+            max_size: 1,
+            max_files: 1,
+        };
+        let log = AuditLog::default();
+        *log.queue.borrow_mut() = Some(Queue { orders, settings });
+        // Nobody takes from the queue.
+        (0..QUEUED + 10).for_each(|_| log.record(entry("x")));
+        assert_eq!(log.counts().lost(), 10);
+        log.flush(Duration::from_millis(10)).await;
+        drop(receiver);
+        let (orders, _receiver) = sync_channel(QUEUED);
+        log.queue.borrow_mut().as_mut().unwrap().orders = orders;
+        log.counts.queued_bytes.store(0, Relaxed);
+        let long = "\u{1b}".repeat(2000);
+        (0..QUEUED).for_each(|_| log.record(entry(&long).of_field(&long)));
+        assert!(log.counts().lost() > 1000, "{}", log.counts().lost());
+        assert!(log.counts.queued_bytes.load(Relaxed) < QUEUED_BYTES + line::LONGEST);
+    }
+}

@@ -1,0 +1,328 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The audit log: a line for each value that a plugin changed, that was refused or left out, and
+//! for each plugin that comes, goes or is turned away; what disks and tenants do to it; `audit`.
+
+use std::os::unix::fs::MetadataExt;
+
+use nri_runc::plugin::api;
+use serde_json::{Value, json};
+use test_support::adjustments::{env, sets, update_of};
+use test_support::{Script, TestHost, succeeds, wait_until};
+
+/// A host that keeps an audit log, with `more` lines of configuration.
+fn host(more: &str) -> TestHost {
+    let mut host = TestHost::new("");
+    let path = host.path("log/audit.log");
+    let audit = format!("[audit]\ntarget = \"file\"\npath = \"{}\"\n{more}", path.display());
+    host.configure(&host.path("fake/runc"), &audit);
+    host.start_daemon();
+    host
+}
+
+fn lines(host: &TestHost, filter: &[&str]) -> Vec<Value> {
+    let lines = host.admin(&[&["audit"], filter].concat());
+    lines.as_array().cloned().unwrap_or_default()
+}
+
+/// The lines with this action, once there are any: a thread of the daemon writes them.
+fn with_action(host: &TestHost, action: &str) -> Vec<Value> {
+    let mut found = Vec::new();
+    wait_until("the line is written", || {
+        found = lines(host, &[]);
+        found.retain(|line| line["action"] == action);
+        !found.is_empty()
+    });
+    found
+}
+
+fn fields(lines: &[Value]) -> Vec<&str> {
+    let mut fields: Vec<&str> = lines.iter().filter_map(|line| line["field"].as_str()).collect();
+    fields.sort_unstable();
+    fields
+}
+
+fn update(host: &TestHost, id: &str, resources: &str) {
+    let root = host.path("root").display().to_string();
+    succeeds(&host.call_with(&["--root", &root, "update", "--resources", "-", id], resources));
+}
+
+#[test]
+fn each_value_in_force_is_a_line_with_its_plugin_pod_and_container_and_no_secret() {
+    let host = host("");
+    let mut script = sets("TOKEN", "s3cret");
+    script.adjust.annotations = [("a".to_owned(), "b".to_owned())].into();
+    let _told = host.plugin("10", "a", script);
+    succeeds(&host.create("c1"));
+    let applied = with_action(&host, "applied");
+    assert_eq!(fields(&applied), ["annotations[a]", "process.env[TOKEN]"], "{applied:?}");
+    for line in &applied {
+        assert_eq!(line["version"], 1);
+        assert_eq!((&line["plugin"], &line["event"]), (&json!("10-a"), &json!("CreateContainer")));
+        assert_eq!((&line["container_id"], &line["pod_id"]), (&json!("c1"), &json!("c1")));
+        assert_eq!(line["engine"], "plain");
+        assert!(line["time"].as_str().unwrap().ends_with('Z'));
+        let is_env = line["field"] != "annotations[a]";
+        assert_eq!(line["to"], if is_env { "(hidden)" } else { "b" });
+        assert_eq!(line["from"], Value::Null);
+    }
+    let file = host.path("log/audit.log").metadata().unwrap();
+    assert_eq!(file.mode() & 0o777, 0o600);
+    assert!(!host.read("log/audit.log").contains("s3cret"));
+    let page = host.call(&["nri", "audit", "--container", "c1"]);
+    succeeds(&page);
+    let page = String::from_utf8(page.stdout).unwrap();
+    let row = page.lines().find(|row| row.contains("annotations[a]")).unwrap();
+    assert!(row.contains("applied  10-a") && row.ends_with("- -> b"), "{row}");
+}
+
+#[test]
+fn what_was_never_in_force_is_no_applied_line() {
+    let host = host("");
+    let _sets = host.plugin("10", "a", sets("A1", "1"));
+    let refuses = Script { refuses: Some("not today"), only: Some("c1"), ..Script::default() };
+    let _refuses = host.plugin("20", "guard", refuses);
+    assert!(!host.create("c1").status.success());
+    let refused = with_action(&host, "refused");
+    assert_eq!(refused.len(), 1, "{refused:?}");
+    assert_eq!(
+        (&refused[0]["plugin"], &refused[0]["event"]),
+        (&json!("20-guard"), &json!("create"))
+    );
+    assert!(refused[0]["reason"].as_str().unwrap().contains("not today"));
+    assert_eq!(refused[0]["container_id"], "c1");
+    assert!(lines(&host, &[]).iter().all(|line| line["action"] != "applied"));
+}
+
+#[test]
+fn an_update_that_the_runtime_took_is_a_line_and_one_that_found_no_cgroup_is_skipped() {
+    let host = host("");
+    let script = Script {
+        updates: vec![
+            update_of("c1", &json!({"cpu": {"shares": 300}})),
+            update_of("nobody", &json!({"cpu": {"shares": 300}})),
+        ],
+        ..Script::default()
+    };
+    let _told = host.plugin("10", "a", script);
+    succeeds(&host.create("c1"));
+    update(&host, "c1", r#"{"cpu": {"shares": 200}}"#);
+    let applied = with_action(&host, "applied");
+    assert_eq!(fields(&applied), ["linux.resources.cpu.shares"], "{applied:?}");
+    let line = &applied[0];
+    assert_eq!((&line["from"], &line["to"]), (&json!(1024), &json!(300)));
+    assert_eq!((&line["plugin"], &line["event"]), (&json!("10-a"), &json!("UpdateContainer")));
+    let skipped = with_action(&host, "skipped");
+    assert_eq!(
+        (&skipped[0]["plugin"], &skipped[0]["container_id"]),
+        (&json!("10-a"), &json!("nobody"))
+    );
+}
+
+#[test]
+fn a_value_that_the_runtime_refuses_is_a_refused_line_with_its_field_and_no_applied_one() {
+    let host = host("");
+    let mut script = Script::default();
+    let sysctl = [("kernel.shm_rmid_forced".to_owned(), "1".to_owned())].into();
+    script.adjust.linux.mut_or_insert_default().sysctl = sysctl;
+    let _told = host.plugin("10", "a", script);
+    let words = "{\"level\":\"error\",\"msg\":\"sysctl kernel.shm_rmid_forced: no\"}\n";
+    host.write("fake/fail", words);
+    assert!(!host.create("c1").status.success());
+    let refused = with_action(&host, "refused");
+    assert_eq!((&refused[0]["plugin"], &refused[0]["event"]), (&json!("10-a"), &json!("create")));
+    assert_eq!(refused[0]["field"], "linux.sysctl[kernel.shm_rmid_forced]");
+    assert!(lines(&host, &[]).iter().all(|line| line["action"] != "applied"));
+}
+
+#[test]
+fn a_plugin_that_is_left_out_is_a_line() {
+    let host = host("[plugin.a]\nrequest_timeout = \"200ms\"\n");
+    let _told = host.plugin("10", "a", Script { hangs: true, ..Script::default() });
+    succeeds(&host.create("c1"));
+    let skipped = with_action(&host, "skipped");
+    assert_eq!(
+        (&skipped[0]["plugin"], &skipped[0]["container_id"]),
+        (&json!("10-a"), &json!("c1"))
+    );
+    assert_eq!(skipped[0]["event"], "CreateContainer");
+    let gone = with_action(&host, "disconnected");
+    assert_eq!(gone[0]["plugin"], "10-a");
+}
+
+#[test]
+fn plugins_that_come_go_and_are_turned_away_are_lines() {
+    let host = host("");
+    let leaves = Script { leaves: true, ..Script::default() };
+    let _told = host.plugin("10", "a", leaves);
+    let connected = with_action(&host, "connected");
+    assert_eq!(connected[0]["plugin"], "10-a");
+    let why = connected[0]["reason"].as_str().unwrap();
+    assert!(why.contains(&format!("process {}", std::process::id())), "{why}");
+    succeeds(&host.create("c1"));
+    assert_eq!(with_action(&host, "disconnected")[0]["plugin"], "10-a");
+    std::fs::create_dir(host.path("plugins")).unwrap();
+    host.write("broken", "#!/bin/sh\nexit 3\n");
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(host.path("broken"), mode).unwrap();
+    std::fs::rename(host.path("broken"), host.path("plugins/30-broken")).unwrap();
+    let rejected = with_action(&host, "rejected");
+    assert_eq!(rejected[0]["plugin"], "30-broken");
+    assert!(rejected[0]["reason"].as_str().unwrap().contains("could not be started"));
+}
+
+#[test]
+fn an_eviction_is_a_line() {
+    let host = host("");
+    succeeds(&host.create("c1"));
+    succeeds(&host.verb(&["start", "c1"]));
+    let gone = api::ContainerEviction {
+        container_id: "c1".to_owned(),
+        reason: "room".to_owned(),
+        ..Default::default()
+    };
+    let script = Script {
+        updates: vec![update_of("c2", &json!({"cpu": {"shares": 300}}))],
+        evicts: vec![gone],
+        ..Script::default()
+    };
+    let _told = host.plugin("10", "a", script);
+    succeeds(&host.create("c2"));
+    update(&host, "c2", r#"{"cpu": {"shares": 200}}"#);
+    let evicted = with_action(&host, "evicted");
+    assert_eq!((&evicted[0]["plugin"], &evicted[0]["reason"]), (&json!("10-a"), &json!("room")));
+    assert_eq!(evicted[0]["container_id"], "c1");
+}
+
+#[test]
+fn nothing_that_a_plugin_names_forges_a_line_or_moves_a_cursor() {
+    let host = host("");
+    let hostile = "x\n{\"action\":\"applied\",\"plugin\":\"00-forged\"}\r\u{1b}[2J\u{9b}\u{202e}";
+    let mut script = Script::default();
+    script.adjust.annotations = [(hostile.to_owned(), hostile.to_owned())].into();
+    let _told = host.plugin("10", "a", script);
+    succeeds(&host.create("c1"));
+    let applied = with_action(&host, "applied");
+    assert_eq!(applied.len(), 1, "{applied:?}");
+    assert_eq!((&applied[0]["plugin"], &applied[0]["to"]), (&json!("10-a"), &json!(hostile)));
+    let is_plain = |bytes: &[u8]| bytes.iter().all(|byte| matches!(byte, b' '..=b'~' | b'\n'));
+    assert!(is_plain(host.read("log/audit.log").as_bytes()));
+    let page = host.call(&["nri", "audit"]).stdout;
+    assert!(is_plain(&page), "{}", String::from_utf8_lossy(&page));
+    assert_eq!(page.split(|byte| *byte == b'\n').filter(|row| row.starts_with(b"x")).count(), 0);
+}
+
+#[test]
+fn a_disk_that_refuses_fails_no_container_and_is_reported_once_and_counted() {
+    let mut host = TestHost::new("");
+    let path = host.path("log/audit.log");
+    std::fs::create_dir_all(&path).unwrap(); // A folder refuses like a full disk, to root too.
+    let audit = format!("[audit]\ntarget = \"file\"\npath = \"{}\"\n", path.display());
+    host.configure(&host.path("fake/runc"), &audit);
+    host.start_daemon();
+    let _told = host.plugin("10", "a", sets("A1", "1"));
+    for id in ["c1", "c2", "c3"] {
+        succeeds(&host.create(id));
+    }
+    let failures = || {
+        let status = host.admin(&["status"]);
+        let failures = status["failures"].as_array().cloned().unwrap_or_default();
+        let is_its = |failure: &Value| failure["what"].as_str().unwrap().contains("audit log");
+        failures.into_iter().filter(is_its).collect::<Vec<Value>>()
+    };
+    wait_until("status shows it", || !failures().is_empty());
+    assert_eq!(failures()[0]["count"], 1, "{:?}", failures());
+    let metrics = String::from_utf8(host.call(&["nri", "metrics"]).stdout).unwrap();
+    assert!(metrics.contains("nri_runc_audit_lines_total{result=\"lost\"} 4"), "{metrics}");
+    std::fs::remove_dir(&path).unwrap();
+    succeeds(&host.create("c4"));
+    let lost = with_action(&host, "lost");
+    assert_eq!(lost[0]["reason"], "4 lines could not be written");
+    let page = host.call(&["nri", "audit", "--container", "c4"]).stdout;
+    let page = String::from_utf8_lossy(&page).into_owned();
+    assert!(page.contains("lost") && page.contains("c4"), "a gap concerns every search: {page}");
+}
+
+#[test]
+fn set_aside_files_are_searched_too_and_their_number_is_bounded() {
+    let host = host("max_size = \"256Ki\"\nmax_files = 3\n");
+    let mut script = Script::default();
+    script.adjust.annotations =
+        (0..400).map(|number| (format!("key{number}"), "v".repeat(500))).collect();
+    let _told = host.plugin("10", "a", script);
+    for number in 0..8 {
+        succeeds(&host.create(&format!("c{number}")));
+    }
+    wait_until("the last line is written", || {
+        lines(&host, &["--container", "c7"])
+            .iter()
+            .any(|line| line["field"] == "annotations[key399]")
+            && lines(&host, &["--container", "c7"]).len() == 400
+    });
+    let mut names: Vec<_> = std::fs::read_dir(host.path("log")).unwrap().flatten().collect();
+    names.sort_by_key(std::fs::DirEntry::file_name);
+    let sizes: Vec<u64> = names.iter().map(|name| name.metadata().unwrap().len()).collect();
+    assert_eq!(names.len(), 3, "{names:?}");
+    assert!(sizes.iter().all(|size| *size <= 256 << 10), "{sizes:?}");
+    let times: Vec<String> =
+        lines(&host, &[]).iter().map(|line| line["time"].to_string()).collect();
+    assert!(times.len() > 400 && times.is_sorted(), "oldest first, across files");
+}
+
+#[test]
+fn audit_finds_lines_by_pod_plugin_and_time_without_a_daemon() {
+    let mut host = host("");
+    let mut script = sets("A1", "1");
+    script.adjust.env.push(env("A2", "2"));
+    let _told = host.plugin("10", "a", script);
+    succeeds(&host.create("c1"));
+    succeeds(&host.create("c2"));
+    wait_until("both are written", || lines(&host, &["--pod", "c2"]).len() == 2);
+    host.kill_daemon();
+    assert_eq!(lines(&host, &["--pod", "c1"]).len(), 2);
+    assert_eq!(lines(&host, &["--pod", "plain/c1"]).len(), 2, "{:?}", lines(&host, &[]));
+    assert_eq!(lines(&host, &["--plugin", "a", "--since", "1h"]).len(), 5);
+    assert_eq!(lines(&host, &["--since", "2999-01-01"]), Vec::<Value>::new());
+    let none = host.call(&["nri", "audit", "--pod", "nobody"]);
+    succeeds(&none);
+    assert_eq!(String::from_utf8_lossy(&none.stdout), "no entries\n");
+    let wrong = host.call(&["nri", "audit", "--since", "yesterday"]);
+    assert_eq!(wrong.status.code(), Some(1));
+    let line = String::from_utf8_lossy(&wrong.stderr).into_owned();
+    assert!(line.contains("--since yesterday: not a time") && line.lines().count() == 1, "{line}");
+}
+
+#[test]
+fn without_an_audit_log_nothing_is_written_and_audit_says_what_to_set() {
+    let mut host = TestHost::new("");
+    let path = host.path("log/audit.log");
+    let audit = format!("[audit]\npath = \"{}\"\n", path.display());
+    host.configure(&host.path("fake/runc"), &audit);
+    host.start_daemon();
+    let _told = host.plugin("10", "a", sets("A1", "1"));
+    succeeds(&host.create("c1"));
+    assert!(!path.exists());
+    let output = host.call(&["nri", "audit"]);
+    assert_eq!(output.status.code(), Some(1));
+    let line = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(line.contains("no audit log is kept") && line.contains("audit.target"), "{line}");
+}
+
+#[test]
+fn a_reload_opens_the_audit_log_and_closes_it() {
+    let mut host = TestHost::new("");
+    host.start_daemon();
+    let _told = host.plugin("10", "a", sets("A1", "1"));
+    succeeds(&host.create("before"));
+    let path = host.path("log/audit.log");
+    let on = format!("[audit]\ntarget = \"file\"\npath = \"{}\"\n", path.display());
+    host.configure(&host.path("fake/runc"), &on);
+    succeeds(&host.call(&["nri", "reload"]));
+    succeeds(&host.create("while"));
+    assert_eq!(with_action(&host, "applied")[0]["container_id"], "while");
+    host.configure(&host.path("fake/runc"), &on.replace("\"file\"", "\"\""));
+    succeeds(&host.call(&["nri", "reload"]));
+    succeeds(&host.create("after"));
+    let ids: Vec<Value> =
+        lines(&host, &[]).into_iter().map(|line| line["container_id"].clone()).collect();
+    assert_eq!(ids, ["while"]);
+}

@@ -61,6 +61,9 @@ enum AdminVerb {
     Metrics,
     /// List plugins.
     Plugins {
+        /// Show the latest output of this launched plugin (NAME or NN-NAME).
+        #[arg(long, value_name = "NAME")]
+        logs: Option<String>,
         #[command(flatten)]
         table: TableOptions,
     },
@@ -191,7 +194,10 @@ fn carry_out(arguments: &Arguments) -> Result<u8> {
         AdminVerb::Metrics => {
             tell(arguments, &ask(config, &json!({"verb": "metrics"}))?, show::metrics)
         }
-        AdminVerb::Plugins { table } => plugins(arguments, table, config),
+        AdminVerb::Plugins { logs: Some(name), table } => {
+            plugin_output(arguments, table, config, name)
+        }
+        AdminVerb::Plugins { logs: None, table } => plugins(arguments, table, config),
         AdminVerb::Pods { table } => pods(arguments, table, config),
         AdminVerb::Explain { .. } => explain(arguments, config),
         AdminVerb::Adjust(adjust) if arguments.json && adjust.wants_no_json() => {
@@ -294,6 +300,20 @@ fn plugins(arguments: &Arguments, table: &TableOptions, config: &Config) -> Resu
     let status = ask(config, &json!({"verb": "status"}))?;
     let page = show::plugins(&document, table.is_wide());
     print_page(&(page + &show::missing_plugins(&status) + &show::plugin_socket(&status)))
+}
+
+/// The last words of a launched plugin.
+fn plugin_output(
+    arguments: &Arguments,
+    table: &TableOptions,
+    config: &Config,
+    name: &str,
+) -> Result<u8> {
+    let document = ask(config, &json!({"verb": "plugin_output", "plugin": name}))?;
+    if table.is_json(arguments) {
+        return print_json(&document);
+    }
+    print_page(&show::plugin_output(&document))
 }
 
 fn pods(arguments: &Arguments, table: &TableOptions, config: &Config) -> Result<u8> {

@@ -188,6 +188,10 @@ pub(super) fn plugins(document: &Value, wide: bool) -> String {
             let _infallible = writeln!(page, "{id}: strikes {strikes}, NRI version {version}");
             page.push_str(&wrapped(&format!("{id}: events"), &text(&plugin["events"])));
         }
+        if plugin["deprecated_events"].as_array().is_some_and(|events| !events.is_empty()) {
+            let events = text(&plugin["deprecated_events"]);
+            page.push_str(&wrapped(&format!("{id}: takes as deprecated StateChange"), &events));
+        }
         if failure.is_object() {
             let (ago, what) = (ago(&failure["at"]), text(&failure["what"]));
             let _infallible = writeln!(page, "{id}: last failure {ago} ago: {what}");
@@ -206,6 +210,25 @@ pub(super) fn plugins(document: &Value, wide: bool) -> String {
     }
     page
 }
+
+/// `plugins --logs`: the lines of the present run and of the one before, each with its time.
+pub(super) fn plugin_output(document: &Value) -> String {
+    let mut page = String::new();
+    let id = plugin_id(document);
+    for run in document["runs"].as_array().into_iter().flatten() {
+        for line in run["lines"].as_array().into_iter().flatten() {
+            let time: String = text(&line["time"]).chars().take(SECONDS).collect();
+            let _infallible = writeln!(page, "{time}Z  {}", text(&line["line"]));
+        }
+        if !run["exit_status"].is_null() {
+            let _infallible = writeln!(page, "({id}: {})", text(&run["exit_status"]));
+        }
+    }
+    if page.is_empty() { format!("{id} has printed nothing\n") } else { page }
+}
+
+/// The characters of a time up to its seconds.
+const SECONDS: usize = 19;
 
 /// A value of a plugin's failure policy, and who set it.
 fn policy(plugin: &Value, key: &str, origin: &str) -> String {

@@ -2,7 +2,10 @@
 //! Sends events without a reply to a plugin, in the form that it understands: a method for each
 //! event, or StateChange for plugins before NRI v0.12. The form is found out once a connection.
 
+use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
+
+use tracing::warn;
 
 use super::turns::Rank;
 use super::{Event, Outcome, Plugin, api};
@@ -41,7 +44,29 @@ impl Plugin {
             ..api::StateChangeEvent::default()
         };
         let rank = if event == Event::RunPodSandbox { Rank::NewPod } else { Rank::UnderWay };
-        self.call_at(rank, event.name(), &request).await.map(|_| ())
+        let outcome = self.call_at(rank, event.name(), &request).await;
+        if matches!(outcome, Outcome::Answered(_)) {
+            self.note_deprecated(event);
+        }
+        outcome.map(|_| ())
+    }
+
+    /// Warns once for each event of a connection. NRI: warnDeprecatedEvent of plugin.go.
+    fn note_deprecated(&self, event: Event) {
+        let mut deprecated = self.deprecated.lock().unwrap_or_else(PoisonError::into_inner);
+        if deprecated.insert(event.name()) {
+            let (id, event) = (self.id(), event.name());
+            warn!(
+                plugin = id,
+                "{id} takes {event} as the deprecated StateChange: update it to NRI v0.12 or later"
+            );
+        }
+    }
+
+    /// The events that it took as StateChange so far, which NRI v0.12 deprecates.
+    pub(crate) fn deprecated_events(&self) -> Vec<&'static str> {
+        let deprecated = self.deprecated.lock().unwrap_or_else(PoisonError::into_inner);
+        deprecated.iter().copied().collect()
     }
 
     async fn notify_by_name(

@@ -18,6 +18,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
+use crate::clock;
 use crate::text::printable;
 
 /// A longer line is cut.
@@ -30,11 +31,15 @@ const PERIOD: Duration = Duration::from_secs(10);
 /// How many of the last lines are kept for error messages.
 const LAST_WORDS: usize = 5;
 
+/// How many of the last lines, and bytes of them, are kept to be shown.
+const TAIL_LINES: usize = 500;
+const TAIL_BYTES: usize = 128 << 10;
+
 /// Output and exit of one launched process.
 #[derive(Debug)]
 pub(crate) struct ProcessLog {
     id: String,
-    last_words: Mutex<VecDeque<String>>,
+    tail: Mutex<OutputTail>,
     exit: Mutex<Option<String>>,
     is_read: Mutex<bool>,
     changed: Notify,
@@ -45,7 +50,7 @@ impl ProcessLog {
     pub(crate) fn new(id: &str) -> Arc<Self> {
         Arc::new(Self {
             id: id.to_owned(),
-            last_words: Mutex::default(),
+            tail: Mutex::default(),
             exit: Mutex::default(),
             is_read: Mutex::new(true),
             changed: Notify::new(),
@@ -54,8 +59,14 @@ impl ProcessLog {
 
     /// The last lines that it printed.
     pub(crate) fn last_words(&self) -> Vec<String> {
-        let lines = self.last_words.lock().map(|lines| lines.iter().cloned().collect());
-        lines.unwrap_or_default()
+        let tail = self.tail();
+        let first = tail.len().saturating_sub(LAST_WORDS);
+        tail.into_iter().skip(first).map(|(_, line)| line).collect()
+    }
+
+    /// All lines that are kept, each with its Unix time in nanoseconds.
+    pub(crate) fn tail(&self) -> Vec<(i64, String)> {
+        self.tail.lock().map(|tail| tail.lines.iter().cloned().collect()).unwrap_or_default()
     }
 
     /// How it ended, once it has.
@@ -82,9 +93,9 @@ impl ProcessLog {
         let how = describe_exit(status);
         let text = if by_itself { how } else { format!("ended by nri-runc ({how})") };
         if by_itself {
-            warn!("{}: its process has ended: {text}", self.id);
+            warn!(plugin = self.id, "{}: its process has ended: {text}", self.id);
         } else {
-            info!("{}: its process was {text}", self.id);
+            info!(plugin = self.id, "{}: its process was {text}", self.id);
         }
         if let Ok(mut exit) = self.exit.lock() {
             *exit = Some(text);
@@ -123,18 +134,15 @@ impl ProcessLog {
     }
 
     fn log(&self, line: &str, budget: &mut Budget) {
-        if let Ok(mut last) = self.last_words.lock() {
-            if last.len() >= LAST_WORDS {
-                last.pop_front();
-            }
-            last.push_back(line.to_owned());
+        if let Ok(mut tail) = self.tail.lock() {
+            tail.push(clock::now(), line);
         }
         let (may_log, left_out) = budget.take(Instant::now());
         if left_out > 0 {
-            warn!("{}: {left_out} lines of its output were left out", self.id);
+            warn!(plugin = self.id, "{}: {left_out} lines of its output were left out", self.id);
         }
         if may_log {
-            info!("{}: {line}", self.id);
+            info!(plugin = self.id, "{}: {line}", self.id);
         }
     }
 }
@@ -147,6 +155,24 @@ fn describe_exit(status: ExitStatus) -> String {
             Err(_) => format!("signal {signal}"),
         },
         (None, None) => status.to_string(),
+    }
+}
+
+/// The last lines, and their length in all.
+#[derive(Debug, Default)]
+struct OutputTail {
+    lines: VecDeque<(i64, String)>,
+    bytes: usize,
+}
+
+impl OutputTail {
+    fn push(&mut self, at: i64, line: &str) {
+        self.bytes += line.len();
+        self.lines.push_back((at, line.to_owned()));
+        while self.lines.len() > TAIL_LINES || self.bytes > TAIL_BYTES {
+            let Some((_, oldest)) = self.lines.pop_front() else { return };
+            self.bytes -= oldest.len();
+        }
     }
 }
 
@@ -235,6 +261,20 @@ mod tests {
         let split = lines.split("\x1b[2J\u{202e}a\tb\u{9b}\rz\0\u{2028}\n".as_bytes());
         assert_eq!(split, ["\\u{1b}[2J\\u{202e}a b\\u{9b}\\rz\\0\\u{2028}"]);
         assert_eq!(lines.split(b"\xff\xfe\n"), ["\u{fffd}\u{fffd}"]);
+    }
+
+    #[test]
+    fn the_last_lines_are_kept_however_many_and_long_they_are() {
+        let mut tail = OutputTail::default();
+        (0..1000).for_each(|number| tail.push(number, &number.to_string()));
+        assert_eq!(
+            (tail.lines.len(), tail.lines[0].clone()),
+            (TAIL_LINES, (500, "500".to_owned()))
+        );
+        (0..1000).for_each(|number| tail.push(number, &"\u{1b}".repeat(LINE)));
+        let bytes: usize = tail.lines.iter().map(|(_, line)| line.len()).sum();
+        assert_eq!(tail.bytes, bytes);
+        assert!(bytes <= TAIL_BYTES && tail.lines.len() > 100, "{bytes}");
     }
 
     #[test]

@@ -5,6 +5,7 @@
 //! One request at a time, in the order of `turns.rs`; each plugin has a lock of its own. A plugin
 //! may call the daemon at any time, also from inside a handler: that needs no lock.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
@@ -150,6 +151,8 @@ pub struct Plugin {
     pub(super) meter: Option<Arc<dyn CallMeter>>,
     pub(super) is_ready: Arc<AtomicBool>,
     pub(super) speaks_state_change: AtomicBool,
+    /// Events that it took as StateChange.
+    pub(super) deprecated: std::sync::Mutex<BTreeSet<&'static str>>,
     /// Serves the plugin's calls as long as it lives.
     _server: Server,
     /// The process of a launched plugin.
@@ -240,6 +243,7 @@ async fn register_and_configure(
         meter: None,
         is_ready,
         speaks_state_change,
+        deprecated: std::sync::Mutex::default(),
         _server: server,
         process: std::sync::Mutex::new(None),
     };

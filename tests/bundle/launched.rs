@@ -309,3 +309,58 @@ fn a_plugin_that_prints_without_end_costs_a_bounded_log_and_holds_nobody_up() {
     let logged = host.logged(&["20-loud: this is a line"]);
     assert!((1..=600).contains(&logged), "{logged} lines");
 }
+
+fn output(host: &TestHost, words: &[&str]) -> (Option<i32>, String) {
+    let output = host.call(&[&["nri", "plugins"], words].concat());
+    let page = [output.stdout, output.stderr].concat();
+    (output.status.code(), String::from_utf8(page).unwrap())
+}
+
+#[test]
+fn the_last_words_of_a_launched_plugin_are_shown_over_two_runs() {
+    let mut host = TestHost::new("");
+    std::fs::create_dir(host.path("plugins")).unwrap();
+    let says = "echo to-stdout $$; echo 'to-stderr \u{1b}[2J' >&2; exit 3";
+    script(&host, "plugins/10-talks", says);
+    host.start_daemon();
+    wait_until("it ran twice", || {
+        let (_, page) = output(&host, &["--logs", "talks"]);
+        page.matches("(10-talks: exit status 3)").count() == 2
+    });
+    let (code, page) = output(&host, &["--logs", "10-talks"]);
+    assert_eq!(code, Some(0), "{page}");
+    assert_eq!(page.matches("Z  to-stdout ").count(), 2, "{page}");
+    assert_eq!(page.matches("Z  to-stderr ").count(), 2, "{page}");
+    assert!(!page.contains('\u{1b}'), "{page}");
+    let json = host.admin(&["plugins", "--logs", "talks"]);
+    assert_eq!(
+        (&json["name"], &json["runs"][0]["exit_status"]),
+        (&"talks".into(), &"exit status 3".into())
+    );
+    assert!(json["runs"][0]["lines"][0]["at"].as_i64() > Some(0), "{json}");
+    assert!(host.logged(&["10-talks: to-stderr"]) >= 2, "its output is in the log under its name");
+}
+
+#[test]
+fn plugins_that_were_not_launched_have_no_output_and_two_of_a_name_are_told_apart() {
+    let mut host = TestHost::new("");
+    std::fs::create_dir(host.path("plugins")).unwrap();
+    for index in ["10", "20"] {
+        script(&host, &format!("plugins/{index}-twin"), &format!("echo I am {index}; exit 3"));
+    }
+    host.start_daemon();
+    let _told = host.plugin("30", "outside", test_support::Script::default());
+    for (name, wanted) in [
+        ("outside", "outside was not launched by nri-runc"),
+        ("30-outside", "30-outside was not launched by nri-runc"),
+        ("nobody", "no plugin nobody was launched"),
+        ("twin", "\"twin\" is ambiguous: 10-twin, 20-twin"),
+    ] {
+        let (code, page) = output(&host, &["--logs", name]);
+        assert_eq!(code, Some(1), "{page}");
+        assert!(page.contains(wanted) && page.lines().count() == 1, "{page}");
+    }
+    wait_until("one of them has spoken", || {
+        output(&host, &["--logs", "20-twin"]).1.contains("I am 20")
+    });
+}

@@ -97,6 +97,18 @@ fn about_c1(told: &[Value]) -> Vec<Value> {
     told.iter().filter(|line| line["pod"] == "c1").cloned().collect()
 }
 
+/// The events of this life that plugins before v0.12 take as StateChange.
+const DEPRECATED: [&str; 8] = [
+    "PostCreateContainer",
+    "PostStartContainer",
+    "PostUpdateContainer",
+    "RemoveContainer",
+    "RemovePodSandbox",
+    "RunPodSandbox",
+    "StartContainer",
+    "StopPodSandbox",
+];
+
 fn end_daemon(host: &TestHost) {
     let daemon = nix::unistd::Pid::from_raw(host.daemon_pid());
     nix::sys::signal::kill(daemon, nix::sys::signal::Signal::SIGTERM).unwrap();
@@ -130,6 +142,11 @@ fn connects_adjusts_and_hears_a_whole_life(version: &str, minor: u32) {
     let answer =
         |id: &str| json!({"event": "UpdateContainers", "asked": id, "failed": [], "error": ""});
     assert_eq!(answers(&heard), [answer("old"), answer("c1")]);
+    // As the reference warns of them: each event that has a method of its own since v0.12.
+    let deprecated = host.admin(&["plugins"])[0]["deprecated_events"].clone();
+    let log = host.logged(&["10-stub takes ", " as the deprecated StateChange"]);
+    let wanted = if minor >= 12 { json!([]) } else { json!(DEPRECATED) };
+    assert_eq!((deprecated, log), (wanted.clone(), wanted.as_array().unwrap().len()));
     end_daemon(&host);
     wait_for(&told, &["Closed"]);
     let ends: Vec<Value> = lines(&told).iter().rev().take(2).map(|l| l["event"].clone()).collect();

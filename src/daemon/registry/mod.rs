@@ -123,6 +123,16 @@ impl Registry {
         self.roster.rows(&self.connected())
     }
 
+    /// What a launched plugin printed, for `nri-runc nri plugins --logs`.
+    ///
+    /// # Errors
+    /// One line if no launched plugin is meant.
+    pub(crate) fn output_of(&self, wanted: &str) -> Result<Value, String> {
+        let connected = self.connected.borrow();
+        let ids: Vec<String> = connected.iter().map(|plugin| plugin.chained.id()).collect();
+        self.roster.output(wanted, &ids)
+    }
+
     /// Adds a plugin that knows `snapshot` from the Synchronize that it is about to get. Events
     /// reach it from here on, queued until it has caught up.
     pub(crate) fn add(

@@ -53,6 +53,19 @@ impl LaunchRecord {
         self.again_at.set(Some(Instant::now() + pause));
     }
 
+    /// What its present run and the one before have printed, the older first.
+    fn output(&self) -> Value {
+        let (log, before) = (self.log.borrow(), self.log_before.borrow());
+        let runs = [before.as_ref(), log.as_ref()].into_iter().flatten().map(|log| {
+            let line = |(at, line): (i64, String)| {
+                json!({"at": at, "time": rfc3339_nanos(at), "line": line})
+            };
+            let lines: Vec<Value> = log.tail().into_iter().map(line).collect();
+            json!({"exit_status": log.exit(), "lines": lines})
+        });
+        json!({"index": self.index, "name": self.name, "runs": runs.collect::<Vec<_>>()})
+    }
+
     /// Adds its processes' data to a row.
     fn add_to(&self, row: &mut Value) {
         let (log, before) = (self.log.borrow(), self.log_before.borrow());
@@ -103,6 +116,30 @@ impl Roster {
         launches.retain(|other| other.strong_count() > 0);
         launches.push(Rc::downgrade(&record));
         record
+    }
+
+    /// What a launched plugin printed; `wanted` is `NN-name` or a name that one of them has.
+    ///
+    /// # Errors
+    /// One line if the daemon has not launched it, or several are meant.
+    pub(super) fn output(&self, wanted: &str, connected: &[String]) -> Result<Value, String> {
+        let launches = self.launches.borrow();
+        let is_meant = |record: &Rc<LaunchRecord>| {
+            record.name == wanted || format!("{}-{}", record.index, record.name) == wanted
+        };
+        let meant: Vec<_> = launches.iter().filter_map(Weak::upgrade).filter(is_meant).collect();
+        match meant.as_slice() {
+            [record] => Ok(record.output()),
+            [] if connected.iter().any(|id| id == wanted || is_named(id, wanted)) => Err(format!(
+                "{wanted} was not launched by nri-runc: its output is where it was started"
+            )),
+            [] => Err(format!("no plugin {wanted} was launched (see: nri-runc nri plugins)")),
+            several => {
+                let ids = several.iter().map(|record| format!("{}-{}", record.index, record.name));
+                let ids = ids.collect::<Vec<_>>().join(", ");
+                Err(format!("\"{wanted}\" is ambiguous: {ids}"))
+            }
+        }
     }
 
     /// Notes that a plugin was removed from the registry.
@@ -159,6 +196,11 @@ impl Roster {
     }
 }
 
+/// Whether `NN-name` has this name.
+fn is_named(id: &str, name: &str) -> bool {
+    id.split_once('-').is_some_and(|(_, rest)| rest == name)
+}
+
 /// The row of a plugin of which little is known.
 fn empty_row(index: &str, name: &str, state: &str, is_launched: bool) -> Value {
     json!({
@@ -169,6 +211,7 @@ fn empty_row(index: &str, name: &str, state: &str, is_launched: bool) -> Value {
         "pid": null,
         "events": [],
         "nri_version": "",
+        "deprecated_events": [],
         "requests": 0,
         "timeouts": 0,
         "failures": 0,
@@ -196,6 +239,7 @@ fn row(connected: &ConnectedPlugin, state: &str) -> Value {
         "pid": plugin.pid(),
         "events": events.map(|event| event.name()).collect::<Vec<_>>(),
         "nri_version": plugin.nri_version(),
+        "deprecated_events": plugin.deprecated_events(),
         "requests": chained.requests(),
         "timeouts": chained.timeouts(),
         "failures": chained.failures(),

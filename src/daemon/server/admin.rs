@@ -23,6 +23,12 @@ pub(crate) async fn answer(node: &Rc<Node>, question: &str) -> DaemonResponse {
     let document = match verb {
         "status" => status(node),
         "plugins" => node.registry.rows(),
+        "plugin_output" => {
+            match node.registry.output_of(question["plugin"].as_str().unwrap_or_default()) {
+                Ok(document) => document,
+                Err(line) => return DaemonResponse::Refuse(line),
+            }
+        }
         "pods" => pods(node),
         "reload" => match node.process.reloads.ask(question["dry_run"] == true).await {
             Ok(document) => document,

@@ -13,6 +13,7 @@ mod reload;
 mod resident;
 mod show;
 mod switch;
+mod top;
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -59,6 +60,8 @@ enum AdminVerb {
     Status,
     /// Print metrics in Prometheus' text format (OpenMetrics).
     Metrics,
+    /// Show what the daemon does now (live on a terminal).
+    Top(top::Top),
     /// List plugins.
     Plugins {
         /// Show the latest output of this launched plugin (NAME or NN-NAME).
@@ -194,6 +197,7 @@ fn carry_out(arguments: &Arguments) -> Result<u8> {
         AdminVerb::Metrics => {
             tell(arguments, &ask(config, &json!({"verb": "metrics"}))?, show::metrics)
         }
+        AdminVerb::Top(options) => top::top(config, options, arguments.json),
         AdminVerb::Plugins { logs: Some(name), table } => {
             plugin_output(arguments, table, config, name)
         }
@@ -234,6 +238,7 @@ fn refuse_missing_file(arguments: &Arguments, loaded: &Loaded) -> Result<()> {
         AdminVerb::Daemon { .. } | AdminVerb::Hook { .. } | AdminVerb::Check => true,
         AdminVerb::Status
         | AdminVerb::Metrics
+        | AdminVerb::Top(_)
         | AdminVerb::Plugins { .. }
         | AdminVerb::Pods { .. }
         | AdminVerb::Explain { .. }
@@ -270,6 +275,7 @@ fn needs_root(verb: &AdminVerb, config: &Config) -> Result<()> {
         AdminVerb::Daemon { .. }
         | AdminVerb::Status
         | AdminVerb::Metrics
+        | AdminVerb::Top(_)
         | AdminVerb::Plugins { .. }
         | AdminVerb::Pods { .. }
         | AdminVerb::Explain { .. }

@@ -37,6 +37,7 @@ mod screens;
 mod service;
 mod shared;
 mod socket;
+mod top;
 mod traced;
 mod traces;
 mod unknown;

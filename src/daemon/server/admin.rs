@@ -34,6 +34,12 @@ pub(crate) async fn answer(node: &Rc<Node>, question: &str) -> DaemonResponse {
             Ok(document) => document,
             Err(error) => return DaemonResponse::Refuse(error.to_string()),
         },
+        "top" => json!({
+            "status": status(node),
+            "plugins": node.registry.rows(),
+            "pods": pods(node),
+            "metrics": holdings::metrics_text(node),
+        }),
         "metrics" => json!({"text": holdings::metrics_text(node)}),
         "explain" => match explain::explain(node, question["id"].as_str().unwrap_or_default()) {
             Ok(document) => document,

@@ -185,6 +185,13 @@ impl TestHost {
         command.spawn().unwrap()
     }
 
+    /// The same with a standard input and output of its own, a terminal for instance.
+    pub fn spawn_on(&self, words: &[&str], input: Stdio, output: Stdio) -> Child {
+        let mut command = self.command();
+        command.args(words).stdin(input).stdout(output).stderr(Stdio::null());
+        command.spawn().unwrap()
+    }
+
     /// The same; its standard error goes to a file of this host.
     pub fn spawn_kept(&self, words: &[&str], out: Option<Stdio>, err: &str) -> Child {
         let mut options = std::fs::OpenOptions::new();

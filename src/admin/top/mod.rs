@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `top`: what the daemon does now. On a terminal it updates in place until `q` or Ctrl-C; into a
+//! pipe it prints one page, or as many as are asked for. It only asks the daemon, once a page.
+
+mod exposition;
+mod page;
+mod sample;
+mod terminal;
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use clap::Args;
+use serde_json::{Value, json};
+
+use crate::config::{Config, parse_duration};
+use crate::error::Result;
+
+use super::{DONE, ask, print, print_json};
+use sample::Sample;
+use terminal::{Screen, Woken};
+
+/// Rates and latencies are those of so many intervals.
+const WINDOW: usize = 5;
+
+/// What `top` takes.
+#[derive(Debug, Args)]
+pub(super) struct Top {
+    /// Time between updates.
+    #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = interval)]
+    interval: Duration,
+    /// End after this many pages; without it, one if the output is not a terminal.
+    #[arg(short = 'n', long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
+    count: Option<u32>,
+}
+
+/// Shorter intervals would measure the measuring.
+const SHORTEST: Duration = Duration::from_millis(100);
+
+fn interval(text: &str) -> std::result::Result<Duration, String> {
+    let interval = parse_duration(text).filter(|interval| *interval >= SHORTEST);
+    interval.ok_or_else(|| "expected a duration of at least 100ms, such as 2s".to_owned())
+}
+
+/// Shows pages.
+///
+/// # Errors
+/// Fails when the daemon cannot be asked; on a terminal that is shown, and it is asked again.
+pub(super) fn top(config: &Config, options: &Top, is_json: bool) -> Result<u8> {
+    let mut samples = Samples::default();
+    if is_json {
+        samples.take(config)?;
+        std::thread::sleep(options.interval);
+        samples.take(config)?;
+        return print_json(&samples.document());
+    }
+    if terminal::is_terminal() {
+        return live(config, options, &mut samples);
+    }
+    samples.take(config)?;
+    for _ in 0..options.count.unwrap_or(1) {
+        std::thread::sleep(options.interval);
+        samples.take(config)?;
+        print(page::page(&samples.document(), None).as_bytes())?;
+    }
+    Ok(DONE)
+}
+
+/// The first page comes at once, with the latencies since the daemon's start.
+fn live(config: &Config, options: &Top, samples: &mut Samples) -> Result<u8> {
+    samples.take(config)?;
+    let mut screen = Screen::enter()?;
+    let mut left = options.count;
+    let mut problem: Option<String> = None;
+    loop {
+        let page = match &problem {
+            None => page::page(&samples.document(), Some(screen.size())),
+            Some(problem) => page::failure(problem, screen.size()),
+        };
+        screen.show(&page)?;
+        left = left.map(|left| left - 1);
+        if left == Some(0) {
+            return Ok(DONE);
+        }
+        match screen.wait(options.interval)? {
+            Woken::Quit => return Ok(DONE),
+            Woken::Resized => left = left.map(|left| left + 1),
+            Woken::Time => problem = samples.take(config).err().map(|error| error.to_string()),
+        }
+    }
+}
+
+/// The samples of the window, oldest first.
+#[derive(Default)]
+struct Samples(VecDeque<Sample>);
+
+impl Samples {
+    fn take(&mut self, config: &Config) -> Result<()> {
+        let sample = Sample::of(&ask(config, &json!({"verb": "top"}))?);
+        if self.0.back().is_some_and(|last| last.pid() != sample.pid()) {
+            self.0.clear(); // Another daemon counts from zero.
+        }
+        if self.0.len() > WINDOW {
+            self.0.pop_front();
+        }
+        self.0.push_back(sample);
+        Ok(())
+    }
+
+    fn document(&self) -> Value {
+        match (self.0.front(), self.0.back()) {
+            (Some(first), Some(last)) => sample::document(first, last),
+            _ => Value::Null,
+        }
+    }
+}

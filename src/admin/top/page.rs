@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The page of `top`: a few lines about the node, then plugins, commands, failures and pods, cut to
+//! the size of the terminal.
+
+use serde_json::Value;
+
+use crate::admin::show::{ago, name_of_pod, table, text};
+use crate::text::{counted, span};
+
+/// Rows of a section, where the terminal has a height.
+const MOST_PLUGINS: usize = 20;
+const MOST_FAILURES: usize = 5;
+
+/// The page; `size` is that of the terminal.
+pub(super) fn page(document: &Value, size: Option<(usize, usize)>) -> String {
+    let mut lines = head(document);
+    let limit = |most: usize| size.map_or(usize::MAX, |_| most);
+    add_section(&mut lines, plugins(document), limit(MOST_PLUGINS));
+    add_section(&mut lines, requests(document), usize::MAX);
+    add_section(&mut lines, failures(document), limit(MOST_FAILURES));
+    // Pods get the rest of the screen: a blank line and their heading, and the line about more.
+    let rest = size.map_or(usize::MAX, |(_, height)| height.saturating_sub(lines.len() + 3));
+    add_section(&mut lines, pods(document), rest);
+    fit(lines, size)
+}
+
+/// What is shown while the daemon does not answer.
+pub(super) fn failure(problem: &str, size: (usize, usize)) -> String {
+    let problem = crate::text::printable(problem);
+    fit(
+        vec![format!("{}  {problem}", now()), String::new(), "Trying again.".to_owned()],
+        Some(size),
+    )
+}
+
+fn fit(mut lines: Vec<String>, size: Option<(usize, usize)>) -> String {
+    if let Some((width, height)) = size {
+        lines.truncate(height);
+        for line in &mut lines {
+            *line = line.chars().take(width).collect();
+        }
+    }
+    lines.join("\n") + "\n"
+}
+
+fn now() -> String {
+    crate::text::rfc3339(std::time::SystemTime::now())
+}
+
+fn head(document: &Value) -> Vec<String> {
+    let uptime = span(document["uptime_seconds"].as_u64().unwrap_or_default());
+    let (version, pid) = (text(&document["version"]), text(&document["pid"]));
+    let mut lines = vec![format!("nri-runc {version}  {}  daemon {pid} up {uptime}", now())];
+    let states = document["containers"].as_object().into_iter().flatten();
+    let states = states.filter(|(_, count)| count.as_f64() > Some(0.0));
+    let states: Vec<String> = states
+        .map(|(state, count)| format!("{} {}", number(count), text(&state.as_str().into())))
+        .collect();
+    let pods = &document["pods"];
+    let known = usize::try_from(pods["known"].as_u64().unwrap_or_default()).unwrap_or(0);
+    let states = if states.is_empty() { "none".to_owned() } else { states.join(", ") };
+    lines.push(format!(
+        "{} ({} ready)  containers: {states}",
+        counted(known, "pod"),
+        text(&pods["ready"])
+    ));
+    if let Some(by) = document["disabled_by"].as_str() {
+        lines.push(format!("PLUGINS ARE DISABLED by {}", text(&by.into())));
+    }
+    if document["plugin_socket"] != "open" {
+        lines.push(format!("plugin socket: {}", text(&document["plugin_socket"])));
+    }
+    lines
+}
+
+/// A blank line, the heading, and at most `most` rows.
+fn add_section(lines: &mut Vec<String>, section: String, most: usize) {
+    let mut rows = section.lines();
+    let Some(heading) = rows.next() else { return };
+    let rows: Vec<&str> = rows.collect();
+    lines.extend([String::new(), heading.to_owned()]);
+    lines.extend(rows.iter().take(most).map(|row| (*row).to_owned()));
+    if rows.len() > most {
+        lines.push(format!("... and {} more", rows.len() - most));
+    }
+}
+
+fn plugins(document: &Value) -> String {
+    let head =
+        ["plugin", "state", "pid", "req/s", "mean", "p99", "queue", "errors", "skips", "refusals"];
+    let rows: Vec<Vec<String>> = rows(&document["plugins"], |plugin| {
+        vec![
+            text(&plugin["plugin"]),
+            text(&plugin["state"]),
+            text(&plugin["pid"]),
+            rate(&plugin["per_second"]),
+            time(&plugin["mean_seconds"]),
+            time(&plugin["p99_seconds"]),
+            time(&plugin["queue_mean_seconds"]),
+            number(&plugin["errors"]),
+            number(&plugin["skips"]),
+            number(&plugin["refusals"]),
+        ]
+    });
+    if rows.is_empty() { "no plugins\n".to_owned() } else { table(&head, &rows) }
+}
+
+fn requests(document: &Value) -> String {
+    let head = ["command", "req/s", "mean", "p99", "proceeded", "refused", "bypassed"];
+    let rows: Vec<Vec<String>> = rows(&document["requests"], |request| {
+        vec![
+            text(&request["verb"]),
+            rate(&request["per_second"]),
+            time(&request["mean_seconds"]),
+            time(&request["p99_seconds"]),
+            number(&request["proceeded"]),
+            number(&request["refused"]),
+            number(&request["bypassed"]),
+        ]
+    });
+    if rows.is_empty() { String::new() } else { table(&head, &rows) }
+}
+
+/// The latest first.
+fn failures(document: &Value) -> String {
+    let mut rows: Vec<Vec<String>> = rows(&document["failures"], |failure| {
+        vec![ago(&failure["at"]), text(&failure["count"]), text(&failure["what"])]
+    });
+    rows.reverse();
+    if rows.is_empty() { String::new() } else { table(&["ago", "times", "failure"], &rows) }
+}
+
+/// Those that changed last first.
+fn pods(document: &Value) -> String {
+    let mut pods: Vec<&Value> = document["pod_list"].as_array().into_iter().flatten().collect();
+    let members = |pod: &Value| pod["containers"].as_array().cloned().unwrap_or_default();
+    let newest = |pod: &Value| {
+        let times = members(pod).into_iter().flat_map(|container| {
+            ["created_at", "started_at", "finished_at"].map(|at| container[at].as_i64())
+        });
+        times.flatten().max().unwrap_or_default()
+    };
+    pods.sort_by_cached_key(|pod| std::cmp::Reverse(newest(pod)));
+    let rows: Vec<Vec<String>> = pods
+        .into_iter()
+        .map(|pod| {
+            let members = members(pod);
+            let running = members.iter().filter(|member| member["state"] == "running").count();
+            vec![
+                name_of_pod(&pod["namespace"], &pod["name"]),
+                text(&pod["state"]),
+                format!("{running}/{}", members.len()),
+                ago(&newest(pod).into()),
+                text(&pod["engine"]),
+            ]
+        })
+        .collect();
+    let head = ["pod", "state", "running", "changed", "engine"];
+    if rows.is_empty() { String::new() } else { table(&head, &rows) }
+}
+
+fn rows(list: &Value, row: impl Fn(&Value) -> Vec<String>) -> Vec<Vec<String>> {
+    list.as_array().into_iter().flatten().map(row).collect()
+}
+
+fn number(value: &Value) -> String {
+    value.as_f64().map_or_else(|| "-".to_owned(), |number| format!("{number:.0}"))
+}
+
+fn rate(value: &Value) -> String {
+    value.as_f64().map_or_else(|| "-".to_owned(), |rate| format!("{rate:.1}"))
+}
+
+/// Seconds in a unit that needs few digits.
+fn time(value: &Value) -> String {
+    match value.as_f64() {
+        None => "-".to_owned(),
+        Some(seconds) if seconds < 0.001 => format!("{:.0}us", seconds * 1e6),
+        Some(seconds) if seconds < 1.0 => format!("{:.1}ms", seconds * 1e3),
+        Some(seconds) => format!("{seconds:.2}s"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn sample() -> Value {
+        let plugin = |n: usize| {
+            json!({"plugin": format!("{n:02}-a"), "state": "synchronized", "pid": n,
+                "per_second": 2.5, "mean_seconds": 0.0004, "p99_seconds": 0.0421,
+                "queue_mean_seconds": null, "errors": 1.0, "skips": 0.0, "refusals": 2.0})
+        };
+        let pod = |n: usize| {
+            json!({"name": format!("web-{n}\u{1b}[2J"), "namespace": "shop", "state": "ready",
+                "engine": "containerd", "containers": [{"state": "running", "created_at": n + 1}]})
+        };
+        json!({"version": "0.1.0", "pid": 7, "uptime_seconds": 61, "plugin_socket": "open",
+            "pods": {"known": 50, "ready": 50}, "containers": {"running": 50.0, "stopped": 0.0},
+            "plugins": (0..30).map(plugin).collect::<Vec<_>>(),
+            "requests": [{"verb": "create", "per_second": 1.0, "mean_seconds": 1.5,
+                "p99_seconds": null, "proceeded": 9.0, "refused": 1.0, "bypassed": 0.0}],
+            "pod_list": (0..50).map(pod).collect::<Vec<_>>(),
+            "failures": [{"at": 5, "count": 3, "what": "create c1: no"}]})
+    }
+
+    #[test]
+    fn a_page_for_a_pipe_has_everything_and_no_escape() {
+        let page = page(&sample(), None);
+        for wanted in [
+            "nri-runc 0.1.0",
+            "daemon 7 up 1m1s",
+            "50 pods (50 ready)  containers: 50 running",
+            "29-a    synchronized  29   2.5    400us  42.1ms  -      1       0      2",
+            "create   1.0    1.50s  -    9          1        0",
+            "3      create c1: no",
+            "shop/web-49\\u{1b}[2J  ready  1/1",
+        ] {
+            assert!(page.contains(wanted), "{wanted}: {page}");
+        }
+        assert!(!page.contains('\u{1b}') && !page.contains("more"), "{page}");
+        let (newest, oldest) = (page.find("web-49").unwrap(), page.find("web-0").unwrap());
+        assert!(newest < oldest, "the newest comes first");
+    }
+
+    #[test]
+    fn a_page_fits_its_terminal() {
+        for size in [(80, 24), (40, 10), (200, 60), (1, 1)] {
+            let page = page(&sample(), Some(size));
+            assert!(page.lines().count() <= size.1, "{size:?}: {page}");
+            assert!(page.lines().all(|line| line.chars().count() <= size.0), "{size:?}: {page}");
+        }
+        let page = page(&sample(), Some((120, 60)));
+        assert!(page.contains("... and 10 more"), "{page}");
+        assert!(page.lines().last().unwrap().starts_with("... and"), "pods are cut last: {page}");
+    }
+
+    #[test]
+    fn an_idle_node_and_a_node_that_is_switched_off_say_so() {
+        let idle = json!({"plugin_socket": "not open: x", "disabled_by": "nri-runc nri disable"});
+        let page = page(&idle, None);
+        assert!(page.contains("no plugins") && page.contains("0 pods (- ready)  containers: none"));
+        assert!(page.contains("PLUGINS ARE DISABLED") && page.contains("plugin socket: not open"));
+        assert!(failure("gone\u{1b}", (80, 24)).contains("gone\\u{1b}"));
+    }
+}

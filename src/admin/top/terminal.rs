@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The terminal while `top` runs: a screen of its own, no echo, no cursor. However `top` ends, but
+//! for SIGKILL, the terminal is as it was.
+
+use std::io::{Read, Stdin, Stdout, Write};
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use rustix::termios::{
+    LocalModes, OptionalActions, SpecialCodeIndex, Termios, isatty, tcgetattr, tcgetwinsize,
+    tcsetattr,
+};
+
+use crate::error::{Context, Error, Result};
+
+/// To a screen of its own without a cursor, and back.
+const ENTER: &str = "\u{1b}[?1049h\u{1b}[?25l";
+const LEAVE: &str = "\u{1b}[?25h\u{1b}[?1049l";
+
+/// To the upper left; the rest of a line; the rest of the screen.
+const HOME: &str = "\u{1b}[H";
+const CLEAR_LINE: &str = "\u{1b}[K";
+const CLEAR_REST: &str = "\u{1b}[J";
+
+/// The size of a terminal that does not tell.
+const USUAL: (usize, usize) = (80, 24);
+
+/// Why a wait ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Woken {
+    /// The time is over.
+    Time,
+    /// The terminal has another size.
+    Resized,
+    /// The operator wants to end.
+    Quit,
+}
+
+/// The terminal, until this is dropped.
+pub(super) struct Screen {
+    input: Stdin,
+    output: Stdout,
+    before: Option<Termios>,
+    signals: SignalFd,
+}
+
+/// Whether standard output is a terminal.
+pub(super) fn is_terminal() -> bool {
+    isatty(std::io::stdout())
+}
+
+impl Screen {
+    /// Takes the terminal over.
+    pub(super) fn enter() -> Result<Self> {
+        // Before the first escape: from here on no signal ends the process by itself. A stop would
+        // leave the shell on this screen, so Ctrl-Z does nothing.
+        let all = [
+            Signal::SIGINT,
+            Signal::SIGTERM,
+            Signal::SIGHUP,
+            Signal::SIGQUIT,
+            Signal::SIGTSTP,
+            Signal::SIGWINCH,
+        ];
+        let all = SigSet::from_iter(all);
+        all.thread_block()?;
+        let flags = SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC;
+        let signals = SignalFd::with_flags(&all, flags).doing(|| "watching for signals")?;
+        let input = std::io::stdin();
+        let before = tcgetattr(&input).ok();
+        if let Some(before) = &before {
+            let mut quiet = before.clone();
+            quiet.local_modes -= LocalModes::ICANON | LocalModes::ECHO;
+            // A read gives what is there.
+            quiet.special_codes[SpecialCodeIndex::VMIN] = 0;
+            quiet.special_codes[SpecialCodeIndex::VTIME] = 0;
+            tcsetattr(&input, OptionalActions::Now, &quiet)
+                .map_err(|error| Error::from(std::io::Error::from(error)))?;
+        }
+        let mut screen = Self { input, output: std::io::stdout(), before, signals };
+        screen.write(ENTER)?;
+        Ok(screen)
+    }
+
+    /// Columns and rows.
+    pub(super) fn size(&self) -> (usize, usize) {
+        match tcgetwinsize(&self.output) {
+            Ok(size) if size.ws_col > 0 && size.ws_row > 0 => {
+                (usize::from(size.ws_col), usize::from(size.ws_row))
+            }
+            Ok(_) | Err(_) => USUAL,
+        }
+    }
+
+    /// Shows a page in place of the one before.
+    pub(super) fn show(&mut self, page: &str) -> Result<()> {
+        let mut text = HOME.to_owned();
+        let mut lines = page.lines().peekable();
+        while let Some(line) = lines.next() {
+            text.push_str(line);
+            text.push_str(CLEAR_LINE);
+            if lines.peek().is_some() {
+                text.push_str("\r\n");
+            }
+        }
+        text.push_str(CLEAR_REST);
+        self.write(&text)
+    }
+
+    /// Waits, until a signal or `q` says otherwise.
+    pub(super) fn wait(&mut self, time: Duration) -> Result<Woken> {
+        let deadline = Instant::now() + time;
+        let mut takes_keys = self.before.is_some();
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(Woken::Time);
+            }
+            let timeout = PollTimeout::try_from(left.as_millis() + 1).unwrap_or(PollTimeout::MAX);
+            let signals = PollFd::new(self.signals.as_fd(), PollFlags::POLLIN);
+            let keys = PollFd::new(self.input.as_fd(), PollFlags::POLLIN);
+            let mut fds = [signals, keys];
+            let count = if takes_keys { 2 } else { 1 };
+            match poll(&mut fds[..count], timeout) {
+                Ok(_) | Err(Errno::EINTR) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+            let has_key = takes_keys && fds[1].any().unwrap_or(false);
+            while let Ok(Some(signal)) = self.signals.read_signal() {
+                match Signal::try_from(i32::try_from(signal.ssi_signo).unwrap_or(0)) {
+                    Ok(Signal::SIGWINCH) => return Ok(Woken::Resized),
+                    Ok(Signal::SIGTSTP) => {}
+                    Ok(_) | Err(_) => return Ok(Woken::Quit),
+                }
+            }
+            if has_key {
+                let mut keys = [0; 64];
+                match self.input.read(&mut keys) {
+                    Ok(0) | Err(_) => takes_keys = false, // The terminal is gone.
+                    Ok(read) if keys[..read].contains(&b'q') => return Ok(Woken::Quit),
+                    Ok(_) => {}
+                }
+            }
+        }
+    }
+
+    fn write(&mut self, text: &str) -> Result<()> {
+        let written = self.output.write_all(text.as_bytes()).and_then(|()| self.output.flush());
+        written.doing(|| "writing to the terminal")
+    }
+}
+
+impl Drop for Screen {
+    fn drop(&mut self) {
+        let _terminal_is_gone = self.write(LEAVE);
+        if let Some(before) = &self.before {
+            let _terminal_is_gone = tcsetattr(&self.input, OptionalActions::Now, before);
+        }
+    }
+}

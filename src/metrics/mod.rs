@@ -6,6 +6,8 @@
 //! has values without bound: no container, no pod, no image, and a bounded number of plugin names.
 //! It does no I/O, knows no container, and never fails.
 
+#[cfg(test)]
+mod mixin_tests;
 mod plugins;
 
 use prometheus_client::encoding::{EncodeLabelSet, text};

@@ -9,6 +9,7 @@
 mod calls;
 mod document;
 mod life;
+mod mixin;
 mod real;
 
 use std::path::Path;

@@ -12,6 +12,7 @@ mod host;
 mod installed;
 mod later;
 mod live;
+mod metrics;
 mod own_nri;
 mod pods;
 mod recorder;

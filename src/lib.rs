@@ -36,6 +36,8 @@ pub(crate) mod files;
 mod fnv;
 /// Formats of databases and messages, read from bytes.
 mod formats;
+/// Names with wildcards.
+mod glob;
 /// The doors to host paths and to side effects that tests can move or break.
 pub(crate) mod host;
 /// What wrapper and daemon say to each other.
@@ -55,6 +57,8 @@ pub mod plugin;
 mod procfs;
 /// What names in an adjustment stand for on this host.
 pub(crate) mod resolve;
+/// What the operator lets plugins do with which pods (pure).
+pub(crate) mod rules;
 /// The real runtime: which one, what it can do, and becoming it.
 pub(crate) mod runtime;
 /// What engines keep in files and behind sockets, fetched with a deadline.

@@ -4,8 +4,8 @@
 
 pub mod adaptation {
     pub use crate::adaptation::{
-        Creation, DefaultValidator, MergeError, Merged, NriField, Rights, Updated, Updates,
-        rule_text,
+        Creation, DefaultValidator, DroppedRequest, FieldSet, MergeError, Merged, NriField, Rights,
+        RuleDecision, RuleNote, Ruling, Updated, Updates, rule_text,
     };
     pub mod bounds {
         pub use crate::adaptation::bounds::{MOST_IN_ALL, MOST_IN_ONE};
@@ -23,8 +23,8 @@ pub mod argv {
 
 pub mod chain {
     pub use crate::chain::{
-        Cause, ChainError, ChainedPlugin, Notification, Participants, create, notify_all,
-        notify_until_refused, stop, update,
+        Cause, ChainError, ChainedPlugin, Notification, Participants, RuleScope, create,
+        notify_all, notify_until_refused, stop, update,
     };
 }
 
@@ -81,6 +81,10 @@ pub mod plugin {
 
 pub mod resolve {
     pub use crate::resolve::{check_runtime, needs_runtime};
+}
+
+pub mod rules {
+    pub use crate::rules::{PodsOfContainers, RuledPod, Rules};
 }
 
 pub mod runtime {

@@ -13,7 +13,7 @@ use nri_runc::plugin::stub::Stub;
 use nri_runc::plugin::{Event, api};
 use nri_runc::testing::adaptation::{Creation, DefaultValidator, Merged};
 use nri_runc::testing::chain::{
-    self, Cause, ChainError, ChainedPlugin, Notification, Participants,
+    self, Cause, ChainError, ChainedPlugin, Notification, Participants, RuleScope,
 };
 use nri_runc::testing::config::{OnFailure, PluginSettings};
 use nri_runc::testing::plugin::{PluginIdentity, Settings, Upcalls, handshake};
@@ -99,7 +99,12 @@ fn named(name: &str) -> api::Container {
 async fn create_at(guests: &[&Guest], name: &str) -> Result<Merged, ChainError> {
     let seats: Vec<Rc<ChainedPlugin>> = guests.iter().map(|guest| Rc::clone(&guest.seat)).collect();
     let builtin = DefaultValidator::default();
-    let table = Participants { subscribers: &seats, registered: &seats, builtin: &builtin };
+    let table = Participants {
+        subscribers: &seats,
+        registered: &seats,
+        builtin: &builtin,
+        scope: RuleScope::none(),
+    };
     chain::create(&table, Creation::new(api::PodSandbox::new(), named(name)), &()).await
 }
 
@@ -112,7 +117,7 @@ async fn ask(event: Event, guests: &[&Guest]) -> Option<Cause> {
     } else if event == Event::UpdateContainer {
         let container = Some(named("web")).into();
         let request = api::UpdateContainerRequest { container, ..Default::default() };
-        chain::update(&audience, request, &()).await.err()
+        chain::update(&audience, request, RuleScope::none(), &()).await.err()
     } else {
         chain::notify_until_refused(&audience, &told(event), &()).await.err()
     };
@@ -271,7 +276,7 @@ async fn what_has_happened_is_told_to_everybody_whoever_fails() {
         let failures = if event == Event::StopContainer {
             let container = Some(named("web")).into();
             let request = api::StopContainerRequest { container, ..Default::default() };
-            chain::stop(&audience, &request).await.1
+            chain::stop(&audience, &request, RuleScope::none()).await.1
         } else {
             chain::notify_all(&audience, &told(event)).await
         };

@@ -61,15 +61,15 @@ const ROOMS: &[(&str, &str)] = &[
     ("argv", ""),
     ("audit", "config"),
     ("cgroup", ""),
-    ("chain", "adaptation config plugin"),
+    ("chain", "adaptation config plugin rules"),
     ("config", ""),
     (
         "daemon",
         "adaptation argv audit cgroup chain config describe engine link mark metrics plugin \
-         resolve runtime sources spec state trace",
+         resolve rules runtime sources spec state trace",
     ),
     ("describe", "engine plugin spec"),
-    ("dry", "adaptation chain config describe engine plugin resolve runtime sources spec"),
+    ("dry", "adaptation chain config describe engine plugin resolve rules runtime sources spec"),
     ("engine", "formats"),
     ("formats", ""),
     ("link", ""),
@@ -77,6 +77,7 @@ const ROOMS: &[(&str, &str)] = &[
     ("metrics", "plugin"),
     ("plugin", "config formats trace"),
     ("resolve", "config plugin runtime spec"),
+    ("rules", "adaptation config plugin"),
     ("runtime", "config"),
     ("sources", "engine formats"),
     ("spec", "adaptation mark plugin"),
@@ -89,7 +90,7 @@ const ROOMS: &[(&str, &str)] = &[
 
 #[test]
 fn rooms_reach_only_what_they_may() {
-    let low = ["clock", "error", "files", "fnv", "host", "log", "procfs", "text"];
+    let low = ["clock", "error", "files", "fnv", "glob", "host", "log", "procfs", "text"];
     for (room, may) in ROOMS {
         let files = sources("src").into_iter().filter(|(name, text)| {
             let inside = name.strip_prefix("src/").unwrap_or_default();

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use nix::sys::resource::{UsageWho, getrusage};
 use nri_runc::plugin::api;
 use nri_runc::testing::adaptation::{Creation, DefaultValidator};
-use nri_runc::testing::chain::{self, ChainedPlugin, Participants};
+use nri_runc::testing::chain::{self, ChainedPlugin, Participants, RuleScope};
 use nri_runc::testing::config::PluginSettings;
 use nri_runc::testing::plugin::{
     self, EncodedSnapshot, Outcome, PluginIdentity, Settings, Upcalls,
@@ -124,6 +124,7 @@ async fn run(
                         subscribers: &seats,
                         registered: &seats,
                         builtin: &validator,
+                        scope: RuleScope::none(),
                     };
                     let merged = chain::create(&table, creation, &()).await.unwrap();
                     assert_eq!(merged.adjust.env.len(), seats.len());

@@ -333,6 +333,32 @@ fn verbs(place: &Place) -> Vec<Ratio> {
     ratios
 }
 
+/// The same create with one plugin and a hundred rules, of which only the last is about the pod.
+fn rules(place: &mut Place) -> [Ratio; 2] {
+    let text = std::fs::read_to_string(place.path("config.toml")).unwrap();
+    let mut ruled = text.clone();
+    for number in 0..99 {
+        ruled.push_str(&format!(
+            "[[rule]]\nname = \"r{number}\"\nnamespaces = [\"tenant-{number}-*\"]\nlabels = \
+             [\"app=web*\"]\nplugins = [\"1*\", \"0*\"]\ndeny = [\"OciHooks\", \"Mounts\"]\n"
+        ));
+    }
+    ruled.push_str("[[rule]]\nname = \"last\"\ndeny = [\"OciHooks\"]\n");
+    place.write("config.toml", &ruled);
+    place.stop_daemon();
+    place.start_daemon();
+    let one = Plugins::start(&place.path("nri.sock"), 1, Duration::ZERO);
+    place.await_plugins(1);
+    let what = "`create`, one plugin and a hundred rules, wall time";
+    let names = ["create_hundred_rules", "create_hundred_rules_cpu"];
+    let ratios = place.create(names, what, None);
+    drop(one);
+    place.write("config.toml", &text);
+    place.stop_daemon();
+    place.start_daemon();
+    ratios
+}
+
 fn measure() {
     let (Some(binary), Some(tools)) =
         (std::env::var_os("NRI_RUNC_BINARY"), std::env::var_os("NRI_RUNC_TOOLS"))
@@ -347,6 +373,9 @@ fn measure() {
     let mut ratios = Vec::new();
     if is_wanted("verbs") {
         ratios.extend(verbs(&place));
+    }
+    if is_wanted("rules") {
+        ratios.extend(rules(&mut place));
     }
     if is_wanted("update_other") {
         ratios.push(known::update_other(&place));

@@ -4,10 +4,12 @@
 //! Every setter goes through here before it changes anything, so that no field can be set
 //! without its owner on record and against the operator's `allow` and `deny`. Values are not looked at.
 
+use std::collections::BTreeSet;
+
 use super::bounds::TooMany;
-use super::fields::NriField;
+use super::fields::{FieldSet, NriField};
 use super::owners::{Conflict, Owner, Owners};
-use super::rights::Rights;
+use super::rights::{Forbidden, Rights, RuleNote};
 use crate::error::quoted;
 
 /// Why a plugin's answer was refused. Nothing of a refused answer was applied.
@@ -55,6 +57,9 @@ pub enum MergeError {
         /// In which container.
         container: String,
     },
+    /// A rule of the operator's forbids it.
+    #[error("{0}")]
+    AgainstRule(RuleNote),
     /// An answer that holds more than any plugin has reason to ask for.
     #[error("plugin \"{}\" answered with {what}", quoted(plugin))]
     TooMany {
@@ -83,6 +88,8 @@ pub(super) struct FieldClaims<'a> {
     pub(super) rights: &'a Rights,
     pub(super) container: &'a str,
     pub(super) owners: &'a mut Owners,
+    /// What is done although a rule would refuse it.
+    pub(super) noted: &'a mut BTreeSet<RuleNote>,
 }
 
 impl FieldClaims<'_> {
@@ -141,12 +148,49 @@ impl FieldClaims<'_> {
         matches!(owner, Some(Owner::Set(_) | Owner::Cleared(_)))
     }
 
-    /// Refuses what the operator does not let this plugin set.
-    fn permit(&self, field: NriField) -> Result<(), MergeError> {
-        if self.rights.permit(field) {
-            return Ok(());
-        }
-        let (plugin, container) = (self.plugin.to_owned(), self.container.to_owned());
-        Err(MergeError::NotAllowed { plugin, field, container })
+    /// Refuses what the operator does not let this plugin set, and notes what a rule would refuse.
+    fn permit(&mut self, field: NriField) -> Result<(), MergeError> {
+        check(self.rights, self.plugin, self.container, field, self.noted)
     }
+}
+
+/// Refuses a field that the plugin may not set in this container, by its own section or by a rule.
+pub(super) fn check(
+    rights: &Rights,
+    plugin: &str,
+    container: &str,
+    field: NriField,
+    noted: &mut BTreeSet<RuleNote>,
+) -> Result<(), MergeError> {
+    if !rights.permit(field) {
+        let (plugin, container) = (plugin.to_owned(), container.to_owned());
+        return Err(MergeError::NotAllowed { plugin, field, container });
+    }
+    permit_by_rules(rights, plugin, container, Forbidden::Field(field), noted)
+}
+
+/// Refuses what a rule does not permit, and notes what one in audit mode would not.
+pub(super) fn permit_by_rules(
+    rights: &Rights,
+    plugin: &str,
+    container: &str,
+    what: Forbidden,
+    noted: &mut BTreeSet<RuleNote>,
+) -> Result<(), MergeError> {
+    let wanted = match what {
+        Forbidden::Field(field) => FieldSet::of(field),
+        Forbidden::Eviction | Forbidden::Knowledge => FieldSet::EVICTION,
+    };
+    let note = |rule: &str| RuleNote {
+        plugin: plugin.to_owned(),
+        container: container.to_owned(),
+        what,
+        rule: rule.to_owned(),
+    };
+    let (refusing, noting) = rights.objections(container, wanted);
+    if let Some(ruling) = refusing {
+        return Err(MergeError::AgainstRule(note(&ruling.rule)));
+    }
+    noted.extend(noting.map(|ruling| note(&ruling.rule)));
+    Ok(())
 }

@@ -86,6 +86,40 @@ impl NriField {
     }
 }
 
+/// A set of fields, and of the right to have containers evicted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FieldSet(u64);
+
+impl FieldSet {
+    /// Nothing.
+    pub const NONE: Self = Self(0);
+    /// Everything.
+    pub const ALL: Self = Self(u64::MAX);
+    /// Evictions alone: no field has this number.
+    pub const EVICTION: Self = Self(1);
+
+    /// One field.
+    pub const fn of(field: NriField) -> Self {
+        Self(1 << field as u8)
+    }
+
+    /// What is in either.
+    #[must_use]
+    pub const fn or(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    /// Takes out what `other` has.
+    pub const fn remove(&mut self, other: Self) {
+        self.0 &= !other.0;
+    }
+
+    /// Whether everything in `other` is in it.
+    pub const fn has(self, other: Self) -> bool {
+        self.0 & other.0 == other.0
+    }
+}
+
 impl fmt::Display for NriField {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
@@ -100,6 +134,19 @@ mod tests {
     fn numbers_run_from_one_to_forty_without_a_gap() {
         let numbers: Vec<i32> = NriField::ALL.iter().map(|field| field.number()).collect();
         assert_eq!(numbers, (1..=40).collect::<Vec<i32>>());
+    }
+
+    #[test]
+    fn a_set_has_what_was_put_in_and_no_other_field() {
+        for field in NriField::ALL {
+            let only = FieldSet::of(field);
+            assert_eq!(NriField::ALL.into_iter().filter(|f| only.has(FieldSet::of(*f))).count(), 1);
+            assert!(only.has(FieldSet::of(field)) && !only.has(FieldSet::EVICTION));
+            let mut rest = FieldSet::ALL;
+            rest.remove(only);
+            assert!(!rest.has(only) && rest.has(FieldSet::EVICTION));
+            assert!(rest.or(only) == FieldSet::ALL && !FieldSet::NONE.has(only));
+        }
     }
 
     #[test]

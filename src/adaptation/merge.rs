@@ -14,8 +14,8 @@ use super::adjust::AdjustmentMerger;
 use super::claims::FieldClaims;
 pub(crate) use super::claims::MergeError;
 use super::owners::Owners;
-use super::rights::Rights;
-use super::updates::{Updated, Updates};
+use super::rights::{Rights, RuleNote};
+use super::updates::{DroppedRequest, Updated, Updates};
 use super::{bounds, resources, unknown};
 use crate::plugin::api;
 
@@ -47,6 +47,10 @@ pub struct Merged {
     pub evicted_by: BTreeMap<String, Vec<String>>,
     /// Plugin and place of a field that the schema does not know, and was therefore not applied.
     pub unknown: Vec<(String, String)>,
+    /// What is done although a rule in audit mode would refuse it.
+    pub noted: Vec<RuleNote>,
+    /// What was left out by a rule: updates and evictions of other containers.
+    pub dropped: Vec<DroppedRequest>,
 }
 
 impl Merged {
@@ -103,14 +107,20 @@ impl Creation {
         let places = unknown::fields(&response);
         let api::CreateContainerResponse { adjust, update, evict, special_fields: _ } = response;
         if let Some(adjust) = adjust.as_ref() {
-            let owners = &mut self.updates.owners;
-            let claims = FieldClaims { plugin, rights, container: &self.pristine.id, owners };
+            let (owners, noted) = (&mut self.updates.owners, &mut self.updates.noted);
+            let container = &self.pristine.id;
+            let claims = FieldClaims { plugin, rights, container, owners, noted };
             let visible = self.request.container.mut_or_insert_default();
             AdjustmentMerger { claims, combined: &mut self.combined, visible }.merge(adjust)?;
         }
         self.updates.merge(plugin, rights, &update, &evict)?;
         self.updates.note_unknown(plugin, places);
         Ok(self)
+    }
+
+    /// Checks once more, of everything together, that a plugin owns nothing that it may not set.
+    pub fn check_owned(&self, plugin: &str, rights: &Rights) -> Result<(), MergeError> {
+        self.updates.check_owned(plugin, rights)
     }
 
     /// What validators are asked once every plugin has answered. As the reference they get the
@@ -138,8 +148,19 @@ impl Creation {
         let container = request.container.unwrap_or_default();
         show_rdt(&mut adjust);
         strip(&mut adjust);
-        let Updated { updates, evictions, evicted_by, owners, unknown } = updates.finish();
-        Merged { adjust, container, owners, updates, evictions, evicted_by, unknown }
+        let Updated { updates, evictions, evicted_by, owners, unknown, noted, dropped } =
+            updates.finish();
+        Merged {
+            adjust,
+            container,
+            owners,
+            updates,
+            evictions,
+            evicted_by,
+            unknown,
+            noted,
+            dropped,
+        }
     }
 }
 

@@ -31,13 +31,13 @@ mod resources;
 mod unknown;
 
 pub use claims::MergeError;
-pub use fields::NriField;
+pub use fields::{FieldSet, NriField};
 pub use merge::{Creation, Merged};
 pub(crate) use owners::Owners;
 pub use resources::rule_text;
-pub use rights::Rights;
+pub use rights::{Rights, RuleDecision, RuleNote, Ruling};
 pub(crate) use unknown::unknown_fields;
-pub use updates::{Updated, Updates};
+pub use updates::{DroppedRequest, Updated, Updates};
 pub use validator::DefaultValidator;
 pub(crate) use validator::{ValidatorExemptions, missing_required};
 

@@ -193,6 +193,20 @@ impl Owners {
         self.containers.get(container)?.slots.get(&slot)
     }
 
+    /// What this plugin has set or removed: container and field, each pair as often as it has keys.
+    pub(super) fn held_by<'o>(
+        &'o self,
+        plugin: &'o str,
+    ) -> impl Iterator<Item = (&'o str, NriField)> {
+        let is_its = move |owner: &str| owner.split(',').any(|one| one == plugin);
+        self.containers.iter().flat_map(move |(id, ContainerOwners { slots, device_rules })| {
+            let slots = slots.iter().filter(move |(_, owner)| is_its(owner.plugin()));
+            let rules = device_rules.values().filter(move |owner| is_its(owner));
+            let fields = slots.map(|((field, _), _)| *field);
+            fields.chain(rules.map(|_| NriField::Devices)).map(|field| (id.as_str(), field))
+        })
+    }
+
     /// From here on claims can be undone by [`Owners::roll_back`]. Undoing costs what was claimed
     /// since, not what the container has.
     pub(super) fn begin(&mut self) {

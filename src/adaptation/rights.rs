@@ -2,11 +2,14 @@
 //! What the operator lets a plugin set.
 //!
 //! `[plugin.NAME] allow` and `deny` name fields; without either a plugin may set everything, as
-//! in the reference. `deny` wins over `allow`. Nothing here reads a configuration.
+//! in the reference. `deny` wins over `allow`. Rules add a say about single containers (D44): a
+//! field needs every permission. Nothing here reads a configuration or chooses a rule.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::sync::Arc;
 
-use super::fields::NriField;
+use super::fields::{FieldSet, NriField};
 use crate::error::{Error, Result, quoted};
 
 /// The fields that one plugin may set. The default is all of them.
@@ -16,16 +19,116 @@ pub struct Rights {
     pub allow: Option<BTreeSet<NriField>>,
     /// Never these.
     pub deny: BTreeSet<NriField>,
+    /// What rules say about single containers, by their IDs.
+    pub ruled: BTreeMap<String, RuleDecision>,
+}
+
+/// What one rule says about a plugin and a container.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ruling {
+    /// The rule's name.
+    pub rule: String,
+    /// What it permits.
+    pub permits: FieldSet,
+    /// Whether the plugin is not to know of the container. It permits nothing then.
+    pub hides: bool,
+    /// Whether what it does not permit is done all the same, and noted.
+    pub is_audit: bool,
+}
+
+/// What the rules say about a plugin and a pod, or a container of it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RuleDecision {
+    /// The rules that decide: none, one, or for a doubtful pod all that may.
+    pub rulings: Vec<Arc<Ruling>>,
+    /// Whether the plugin is not to know of it.
+    pub is_hidden: bool,
+}
+
+impl RuleDecision {
+    /// The rule that keeps the plugin from hearing of it.
+    pub fn hidden_by(&self) -> Option<&Ruling> {
+        self.rulings.first().filter(|_| self.is_hidden).map(Arc::as_ref)
+    }
+}
+
+/// What a plugin asked for and a rule does not permit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Forbidden {
+    /// To set a field.
+    Field(NriField),
+    /// To have a container evicted.
+    Eviction,
+    /// To know of a container.
+    Knowledge,
+}
+
+/// What a rule did not permit, or under `mode = "audit"` would not.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct RuleNote {
+    /// The plugin that asked.
+    pub plugin: String,
+    /// The container.
+    pub container: String,
+    /// What it asked for.
+    pub what: Forbidden,
+    /// The rule's name.
+    pub rule: String,
+}
+
+impl RuleNote {
+    /// What it asked for, as rules name it.
+    pub fn field(&self) -> &'static str {
+        match self.what {
+            Forbidden::Field(field) => field.name(),
+            Forbidden::Eviction => "Eviction",
+            Forbidden::Knowledge => "*",
+        }
+    }
+}
+
+impl fmt::Display for RuleNote {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { plugin, container, what, rule } = self;
+        let (plugin, container, rule) = (quoted(plugin), quoted(container), quoted(rule));
+        write!(f, "plugin \"{plugin}\" may not ")?;
+        match what {
+            Forbidden::Field(field) => write!(f, "set {field} of container {container}"),
+            Forbidden::Eviction => write!(f, "evict container {container}"),
+            Forbidden::Knowledge => write!(f, "know of container {container}"),
+        }?;
+        write!(f, " (rule \"{rule}\")")
+    }
 }
 
 impl Rights {
     /// Reads two lists of field names; an unknown name is an error, since a typing mistake in
     /// `deny` must not open what was meant to be closed.
     pub fn from_names<S: AsRef<str>>(allow: Option<&[S]>, deny: &[S]) -> Result<Self> {
-        Ok(Self { allow: allow.map(fields).transpose()?, deny: fields(deny)? })
+        let (allow, deny) = (allow.map(fields).transpose()?, fields(deny)?);
+        Ok(Self { allow, deny, ruled: BTreeMap::new() })
     }
 
-    /// Whether the plugin may set `field`.
+    /// The rule that keeps the plugin from knowing of this container.
+    pub fn hidden_by(&self, container: &str) -> Option<&Ruling> {
+        self.ruled.get(container)?.hidden_by()
+    }
+
+    /// The rules that do not permit this: the first one that refuses it, and those that note it.
+    pub(super) fn objections(
+        &self,
+        container: &str,
+        wanted: FieldSet,
+    ) -> (Option<&Ruling>, impl Iterator<Item = &Ruling>) {
+        let decision = self.ruled.get(container);
+        let against = move || {
+            let rulings = decision.into_iter().flat_map(|decision| &decision.rulings);
+            rulings.map(Arc::as_ref).filter(move |ruling| !ruling.permits.has(wanted))
+        };
+        (against().find(|ruling| !ruling.is_audit), against().filter(|ruling| ruling.is_audit))
+    }
+
+    /// Whether the plugin may set `field` of any container.
     pub fn permit(&self, field: NriField) -> bool {
         !self.deny.contains(&field) && self.allow.as_ref().is_none_or(|only| only.contains(&field))
     }

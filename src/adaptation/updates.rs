@@ -3,15 +3,16 @@
 //!
 //! Updates of one container by several plugins become one, in order of first mention; the
 //! container of an UpdateContainer request comes last. An update that may fail and conflicts is
-//! left out without a trace. Evictions are collected once per container. Whether a container
+//! left out without a trace; one of another container that a rule does not permit is left out and
+//! listed (D44). Evictions are collected once per container. Whether a container
 //! exists, and how a value reaches it, is not decided here.
 //! Reference: `update` and `getContainerUpdate` of NRI's result collector.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use super::claims::{FieldClaims, MergeError};
+use super::claims::{FieldClaims, MergeError, check, permit_by_rules};
 use super::owners::Owners;
-use super::rights::Rights;
+use super::rights::{Forbidden, Rights, RuleNote};
 use super::{bounds, resources, unknown};
 use crate::plugin::api;
 
@@ -28,6 +29,19 @@ pub struct Updates {
     evictions: Vec<api::ContainerEviction>,
     evicted_by: BTreeMap<String, Vec<String>>,
     pub(super) unknown: Vec<(String, String)>,
+    pub(super) noted: BTreeSet<RuleNote>,
+    dropped: Vec<DroppedRequest>,
+}
+
+/// An update or an eviction of another container that a rule does not permit.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DroppedRequest {
+    /// Which rule, and what it forbids.
+    pub note: RuleNote,
+    /// Whether it is an eviction.
+    pub is_eviction: bool,
+    /// Whether the plugin does not mind.
+    pub ignores_failure: bool,
 }
 
 /// What the request is about.
@@ -54,6 +68,10 @@ pub struct Updated {
     pub owners: Owners,
     /// Plugin and place of a field that the schema does not know, and was therefore not applied.
     pub unknown: Vec<(String, String)>,
+    /// What is done although a rule in audit mode would refuse it.
+    pub noted: Vec<RuleNote>,
+    /// What was left out by a rule.
+    pub dropped: Vec<DroppedRequest>,
 }
 
 impl Updates {
@@ -146,13 +164,22 @@ impl Updates {
             self.update(plugin, rights, update)?;
         }
         for eviction in evictions {
-            self.evict(plugin, eviction)?;
+            self.evict(plugin, rights, eviction)?;
         }
         Ok(())
     }
 
     pub(super) fn note_unknown(&mut self, plugin: &str, places: Vec<String>) {
         self.unknown.extend(places.into_iter().map(|place| (plugin.to_owned(), place)));
+    }
+
+    /// Checks once more, of everything together, that a plugin owns nothing that it may not set.
+    pub fn check_owned(&self, plugin: &str, rights: &Rights) -> Result<(), MergeError> {
+        let mut known = BTreeSet::new();
+        for (container, field) in self.owners.held_by(plugin) {
+            check(rights, plugin, container, field, &mut known)?;
+        }
+        Ok(())
     }
 
     /// The owners of fields so far.
@@ -167,8 +194,9 @@ impl Updates {
 
     /// What all answers together come to.
     pub fn finish(self) -> Updated {
-        let Self { subject, owners, results, places: _, own, evictions, evicted_by, unknown } =
-            self;
+        let Self { subject, owners, results, places: _, own, evictions, .. } = self;
+        let (evicted_by, unknown, dropped) = (self.evicted_by, self.unknown, self.dropped);
+        let noted = self.noted.into_iter().collect();
         let mut updates = results;
         if let (Some(mut own), UpdateSubject::Updated(request)) = (own, subject) {
             own.linux.mut_or_insert_default().resources = request.linux_resources;
@@ -180,7 +208,7 @@ impl Updates {
             }
             resources::strip_empty(&mut update.linux);
         }
-        Updated { updates, evictions, evicted_by, owners, unknown }
+        Updated { updates, evictions, evicted_by, owners, unknown, noted, dropped }
     }
 
     fn update(
@@ -197,6 +225,12 @@ impl Updates {
         }
         if container_id.is_empty() {
             // What the reference's own reply marshals a missing entry to; it means nothing.
+            return Ok(());
+        }
+        if !self.is_subject(container_id)
+            && let Some(note) = hidden_from(rights, plugin, container_id)
+        {
+            self.drop_request(note, false, *ignore_failure);
             return Ok(());
         }
         let wanted = linux.as_ref().and_then(|linux| {
@@ -245,7 +279,8 @@ impl Updates {
         ignore_failure: bool,
     ) -> Result<bool, MergeError> {
         self.owners.begin();
-        let mut claims = FieldClaims { plugin, rights, container, owners: &mut self.owners };
+        let (owners, noted) = (&mut self.owners, &mut self.noted);
+        let mut claims = FieldClaims { plugin, rights, container, owners, noted };
         let claimed = resources::claim(wanted, &mut claims);
         match claimed {
             Ok(()) => {
@@ -258,6 +293,12 @@ impl Updates {
                 self.owners.roll_back(container);
                 Ok(false)
             }
+            // Another container is protected, and the request goes on.
+            Err(MergeError::AgainstRule(note)) if !self.is_subject(container) => {
+                self.owners.roll_back(container);
+                self.drop_request(note, false, ignore_failure);
+                Ok(false)
+            }
             Err(error) => {
                 self.owners.commit();
                 Err(error)
@@ -266,7 +307,12 @@ impl Updates {
     }
 
     /// NRI: the reference drops what plugins want evicted (BUG-12).
-    fn evict(&mut self, plugin: &str, wanted: &api::ContainerEviction) -> Result<(), MergeError> {
+    fn evict(
+        &mut self,
+        plugin: &str,
+        rights: &Rights,
+        wanted: &api::ContainerEviction,
+    ) -> Result<(), MergeError> {
         let api::ContainerEviction { container_id, reason: _, special_fields: _ } = wanted;
         if matches!(&self.subject, UpdateSubject::Created(id) if id == container_id) {
             let (plugin, container) = (plugin.to_owned(), container_id.clone());
@@ -274,6 +320,18 @@ impl Updates {
         }
         if container_id.is_empty() {
             return Ok(());
+        }
+        if let Some(note) = hidden_from(rights, plugin, container_id) {
+            self.drop_request(note, true, false);
+            return Ok(());
+        }
+        let what = Forbidden::Eviction;
+        match permit_by_rules(rights, plugin, container_id, what, &mut self.noted) {
+            Err(MergeError::AgainstRule(note)) => {
+                self.drop_request(note, true, false);
+                return Ok(());
+            }
+            permitted => permitted?,
         }
         if !self.evicted_by.contains_key(container_id) {
             self.evictions.push(wanted.clone());
@@ -283,6 +341,19 @@ impl Updates {
             by.push(plugin.to_owned());
         }
         Ok(())
+    }
+
+    /// Whether the request is about this container.
+    fn is_subject(&self, container: &str) -> bool {
+        match &self.subject {
+            UpdateSubject::Created(id) => id == container,
+            UpdateSubject::Updated(request) => request.container.id == container,
+            UpdateSubject::Any => false,
+        }
+    }
+
+    fn drop_request(&mut self, note: RuleNote, is_eviction: bool, ignores_failure: bool) {
+        self.dropped.push(DroppedRequest { note, is_eviction, ignores_failure });
     }
 
     fn new(subject: UpdateSubject) -> Self {
@@ -295,8 +366,17 @@ impl Updates {
             evictions: Vec::new(),
             evicted_by: BTreeMap::new(),
             unknown: Vec::new(),
+            noted: BTreeSet::new(),
+            dropped: Vec::new(),
         }
     }
+}
+
+/// The rule by which the plugin is not to know of the container.
+fn hidden_from(rights: &Rights, plugin: &str, container: &str) -> Option<RuleNote> {
+    let rule = rights.hidden_by(container)?.rule.clone();
+    let (plugin, container) = (plugin.to_owned(), container.to_owned());
+    Some(RuleNote { plugin, container, what: Forbidden::Knowledge, rule })
 }
 
 fn entry(container: &str, ignore_failure: bool) -> api::ContainerUpdate {

@@ -134,8 +134,17 @@ fn pod(document: &Value) -> String {
     page
 }
 
-/// Refusals and skipped plugins, a line each.
+/// Refusals, skipped plugins and what rules say, a line each.
 fn traces(document: &Value, page: &mut String) {
+    for hit in document["would_refuse"].as_array().into_iter().flatten() {
+        let [plugin, field, rule] = ["plugin", "field", "rule"].map(|key| text(&hit[key]));
+        let _infallible =
+            writeln!(page, "audit: {plugin} set {field}, which rule \"{rule}\" would refuse");
+    }
+    for hidden in document["hidden_from"].as_array().into_iter().flatten() {
+        let (plugin, rule) = (text(&hidden["plugin"]), text(&hidden["rule"]));
+        let _infallible = writeln!(page, "hidden from {plugin} (rule \"{rule}\")");
+    }
     for refused in document["refused"].as_array().into_iter().flatten() {
         let _infallible = writeln!(page, "refused: {}", text(refused));
     }

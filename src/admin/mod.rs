@@ -8,6 +8,7 @@ mod check;
 mod dry;
 mod explain;
 mod install;
+mod policy;
 mod record;
 mod reload;
 mod resident;
@@ -87,6 +88,8 @@ enum AdminVerb {
     },
     /// Search the audit log: who changed what, and what was refused.
     Audit(audit::Audit),
+    /// Show which rules decide what plugins may do.
+    Policy(policy::Policy),
     /// Check configuration, runtime, plugins and engines.
     Check,
     /// Show how plugins would change a bundle (needs no daemon).
@@ -204,6 +207,7 @@ fn carry_out(arguments: &Arguments) -> Result<u8> {
         AdminVerb::Plugins { logs: None, table } => plugins(arguments, table, config),
         AdminVerb::Pods { table } => pods(arguments, table, config),
         AdminVerb::Explain { .. } => explain(arguments, config),
+        AdminVerb::Policy(asked) => tell(arguments, &policy::policy(&loaded, asked)?, policy::page),
         AdminVerb::Adjust(adjust) if arguments.json && adjust.wants_no_json() => {
             let line = "--json cannot be used with --output diff or --output spec";
             let error = Arguments::command().error(ErrorKind::ArgumentConflict, line);
@@ -243,6 +247,7 @@ fn refuse_missing_file(arguments: &Arguments, loaded: &Loaded) -> Result<()> {
         | AdminVerb::Pods { .. }
         | AdminVerb::Explain { .. }
         | AdminVerb::Audit(_)
+        | AdminVerb::Policy(_)
         | AdminVerb::Adjust(_)
         | AdminVerb::Replay(_)
         | AdminVerb::Install(_)
@@ -269,6 +274,7 @@ fn needs_root(verb: &AdminVerb, config: &Config) -> Result<()> {
     let is_enough = match verb {
         // They touch nothing of the node, or decide for themselves.
         AdminVerb::Adjust(_) | AdminVerb::Hook { .. } => true,
+        AdminVerb::Policy(asked) if !asked.needs_daemon() => true,
         AdminVerb::Replay(replay) => !replay.records(),
         AdminVerb::Install(install) => install.is_elsewhere(),
         AdminVerb::Uninstall(uninstall) => uninstall.is_elsewhere(),
@@ -280,6 +286,7 @@ fn needs_root(verb: &AdminVerb, config: &Config) -> Result<()> {
         | AdminVerb::Pods { .. }
         | AdminVerb::Explain { .. }
         | AdminVerb::Audit(_)
+        | AdminVerb::Policy(_)
         | AdminVerb::Check
         | AdminVerb::Reload { .. }
         | AdminVerb::Stop

@@ -10,6 +10,8 @@ pub(crate) enum AuditAction {
     Applied,
     /// A request was refused, for this field if one is named.
     Refused,
+    /// A rule in audit mode would have refused it.
+    WouldRefuse,
     /// A value was not applied, or a plugin was left out, and the request went on.
     Skipped,
     /// A plugin's request to end a container was carried out.
@@ -30,6 +32,7 @@ impl AuditAction {
         match self {
             Self::Applied => "applied",
             Self::Refused => "refused",
+            Self::WouldRefuse => "would_refuse",
             Self::Skipped => "skipped",
             Self::Evicted => "evicted",
             Self::Connected => "connected",

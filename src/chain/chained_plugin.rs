@@ -12,7 +12,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 use tracing::warn;
 
-use crate::adaptation::{MergeError, Rights};
+use crate::adaptation::{MergeError, Rights, RuleNote};
 use crate::clock;
 use crate::config::{Config, OnFailure, PluginSettings};
 use crate::error::quoted;
@@ -63,6 +63,8 @@ pub struct PluginFailure {
     pub cause: Cause,
     /// One line that names the plugin and, if its reply is missing, the request.
     pub text: String,
+    /// The rule that it went against.
+    pub against: Option<Box<RuleNote>>,
 }
 
 impl fmt::Display for PluginFailure {
@@ -75,13 +77,17 @@ impl PluginFailure {
     /// An answer that does not go together with the others.
     pub fn from_merge_error(plugin: &str, error: &MergeError) -> Self {
         let cause = match error {
-            MergeError::NotAllowed { .. } | MergeError::TooMany { .. } => Cause::Refused,
+            MergeError::NotAllowed { .. }
+            | MergeError::AgainstRule(_)
+            | MergeError::TooMany { .. } => Cause::Refused,
             MergeError::Conflict(_)
             | MergeError::UpdateOfSubject { .. }
             | MergeError::EvictionOfSubject { .. }
             | MergeError::EmptyArgs { .. } => Cause::Conflict,
         };
-        Self { plugin: plugin.to_owned(), cause, text: error.to_string() }
+        let against = if let MergeError::AgainstRule(note) = error { Some(note) } else { None };
+        let against = against.cloned().map(Box::new);
+        Self { plugin: plugin.to_owned(), cause, text: error.to_string(), against }
     }
 }
 
@@ -253,6 +259,7 @@ impl ChainedPlugin {
             plugin: self.id(),
             cause: Cause::Refused,
             text: format!("{}: {why}", self.id()),
+            against: None,
         })
     }
 
@@ -306,6 +313,7 @@ impl ChainedPlugin {
                     plugin: self.id(),
                     cause: Cause::Refused,
                     text,
+                    against: None,
                 })
             }
             Outcome::TimedOut => {
@@ -351,6 +359,7 @@ impl ChainedPlugin {
                 text: format!("{id} {why}"),
                 plugin: id,
                 cause,
+                against: None,
             });
         }
         warn!(plugin = id, "{id} {why}; it was skipped");

@@ -11,6 +11,7 @@ use crate::adaptation::{Creation, DefaultValidator, Merged, Rights};
 use crate::plugin::{Event, api};
 
 use super::chained_plugin::{Cause, ChainedPlugin, PluginFailure, PluginReply, report_unknown};
+use super::ruled::RuleScope;
 use super::validate;
 
 /// The plugins that take part.
@@ -21,6 +22,8 @@ pub struct Participants<'a> {
     pub registered: &'a [Rc<ChainedPlugin>],
     /// The built-in validator, which judges only where it is switched on.
     pub builtin: &'a DefaultValidator,
+    /// The operator's rules.
+    pub scope: RuleScope<'a>,
 }
 
 impl std::fmt::Debug for Participants<'_> {
@@ -71,6 +74,7 @@ async fn merge(
             text: format!("the response of {id} could not be merged"),
             cause: Cause::Refused,
             plugin: id.clone(),
+            against: None,
         })?
     };
     merged.map_err(|error| PluginFailure::from_merge_error(&id, &error))
@@ -90,15 +94,20 @@ pub async fn create(
     let active = participants.registered.iter().filter(|member| member.plugin.is_subscribed(event));
     let validators: Vec<Rc<ChainedPlugin>> = active.cloned().collect();
     let mut unanswered = HashSet::new();
+    let scope = &participants.scope;
+    let mut applied = Vec::new();
     for (index, member) in participants.subscribers.iter().enumerate() {
         let asked = index + 1;
-        let rights = member.rights().map_err(|failure| ChainError { failure, asked })?;
+        member.rights().map_err(|failure| ChainError { failure, asked })?;
         let call = member.plugin.create_container(creation.request());
         match member.ask(Event::CreateContainer, call).await {
             PluginReply::Answer(answer) => match member.accept_reply(answer) {
                 Ok(answer) => {
+                    let rights = scope.rights(member, &answer.update, &answer.evict);
+                    let rights = rights.map_err(|failure| ChainError { failure, asked })?;
                     let merged = merge(creation, member, &rights, answer).await;
                     creation = merged.map_err(|failure| ChainError { failure, asked })?;
+                    applied.push((member, rights));
                 }
                 Err(why) => observer.skipped(&member.id(), &why),
             },
@@ -110,6 +119,12 @@ pub async fn create(
         }
         observer.container_changed(creation.container());
     }
+    for (member, rights) in applied.iter().filter(|_| !scope.rules.is_empty()) {
+        creation.check_owned(&member.id(), rights).map_err(|error| ChainError {
+            failure: PluginFailure::from_merge_error(&member.id(), &error),
+            asked: participants.subscribers.len(),
+        })?;
+    }
     if !validators.is_empty() || participants.builtin.enable {
         // NRI: the reference also lists plugins that did not reply, so that a required plugin
         // counts as present although it had no say (BUG-24).
@@ -118,7 +133,7 @@ pub async fn create(
             .iter()
             .filter(|member| !unanswered.contains(&Rc::as_ptr(member)) && !member.plugin.is_gone());
         let asked = participants.subscribers.len();
-        validate::validate(&validators, consulted, participants.builtin, &creation)
+        validate::validate(&validators, consulted, participants, &creation)
             .await
             .map_err(|failure| ChainError { failure, asked })?;
     }

@@ -12,6 +12,7 @@ mod builtin;
 mod chained_plugin;
 mod create;
 mod notify;
+mod ruled;
 mod update;
 mod validate;
 
@@ -20,4 +21,5 @@ pub(crate) use chained_plugin::{PluginFailure, unknown_field_line};
 pub use create::{ChainError, Participants, create};
 pub(crate) use create::{ChainObserver, SMALL};
 pub use notify::{Notification, notify_all, notify_until_refused};
+pub use ruled::RuleScope;
 pub use update::{stop, update};

@@ -4,6 +4,7 @@
 use std::rc::Rc;
 
 use crate::plugin::{Event, api};
+use crate::rules::RuledPod;
 
 use super::chained_plugin::{ChainedPlugin, PluginFailure, PluginReply};
 use super::create::{ChainError, ChainObserver};
@@ -22,17 +23,31 @@ pub struct Notification {
     pub root: String,
     /// UpdatePodSandbox: the overhead, and the resources asked for.
     pub resources: Option<(Option<api::LinuxResources>, Option<api::LinuxResources>)>,
+    /// The pod's engine, and whether a tenant may have written who it is, as rules go by it.
+    pub origin: (String, bool),
 }
 
 impl Notification {
     /// An event without resources.
     pub fn new(event: Event, pod: api::PodSandbox, container: Option<api::Container>) -> Self {
-        Self { event, pod, container, root: String::new(), resources: None }
+        let origin = (String::new(), true);
+        Self { event, pod, container, root: String::new(), resources: None, origin }
     }
 
     /// The same about a container below this runtime root.
     pub fn below(self, root: &str) -> Self {
         Self { root: root.to_owned(), ..self }
+    }
+
+    /// The same about a pod of this engine.
+    pub fn of_engine(self, engine: &str, is_doubtful: bool) -> Self {
+        Self { origin: (engine.to_owned(), is_doubtful), ..self }
+    }
+
+    /// The pod as rules see it.
+    pub fn ruled_pod(&self) -> RuledPod {
+        let (engine, is_doubtful) = &self.origin;
+        RuledPod::of(&self.pod, engine, *is_doubtful)
     }
 }
 

@@ -9,6 +9,7 @@ use crate::plugin::{Event, api};
 
 use super::chained_plugin::{ChainedPlugin, PluginFailure, PluginReply, report_unknown};
 use super::create::{ChainError, ChainObserver};
+use super::ruled::RuleScope;
 
 /// Asks the subscribers in turn about an engine's update; each sees it with the changes of those
 /// before. `observer` is called for plugins that were skipped.
@@ -18,17 +19,20 @@ use super::create::{ChainError, ChainObserver};
 pub async fn update(
     subscribers: &[Rc<ChainedPlugin>],
     request: api::UpdateContainerRequest,
+    scope: RuleScope<'_>,
     observer: &dyn ChainObserver,
 ) -> Result<Updated, ChainError> {
     let mut updates = Updates::for_update(request);
     for (index, member) in subscribers.iter().enumerate() {
         let asked = index + 1;
-        let rights = member.rights().map_err(|failure| ChainError { failure, asked })?;
+        member.rights().map_err(|failure| ChainError { failure, asked })?;
         let Some(request) = updates.request() else { break };
         let call = member.plugin.update_container(request);
         match member.ask(Event::UpdateContainer, call).await {
-            PluginReply::Answer(answer) => match member.accept_reply(answer) {
+            PluginReply::Answer(answer) => match accept(member, scope, answer) {
                 Ok(answer) => {
+                    let rights = scope.rights(member, &answer.update, &answer.evict);
+                    let rights = rights.map_err(|failure| ChainError { failure, asked })?;
                     let answered = updates.answer_update(&member.id(), &rights, answer);
                     let failure = answered
                         .map_err(|error| PluginFailure::from_merge_error(&member.id(), &error));
@@ -50,13 +54,14 @@ pub async fn update(
 pub async fn stop(
     subscribers: &[Rc<ChainedPlugin>],
     request: &api::StopContainerRequest,
+    scope: RuleScope<'_>,
 ) -> (Updated, Vec<PluginFailure>) {
     let mut updates = Updates::for_stop();
     let mut failures = Vec::new();
     for member in subscribers {
         let call = member.plugin.stop_container(request);
         let answer = match member.ask(Event::StopContainer, call).await {
-            PluginReply::Answer(answer) => match member.accept_reply(answer) {
+            PluginReply::Answer(answer) => match accept(member, scope, answer) {
                 Ok(answer) => answer,
                 Err(_it_was_logged) => continue,
             },
@@ -66,7 +71,7 @@ pub async fn stop(
                 continue;
             }
         };
-        let merged = member.rights().and_then(|rights| {
+        let merged = scope.rights(member, &answer.update, &[]).and_then(|rights| {
             let answered = updates.answer_stop(&member.id(), &rights, answer);
             answered.map_err(|error| PluginFailure::from_merge_error(&member.id(), &error))
         });
@@ -75,4 +80,17 @@ pub async fn stop(
     let updated = updates.finish();
     report_unknown(subscribers, &updated.unknown);
     (updated, failures)
+}
+
+/// Accepts a reply that may count.
+fn accept<T: Default + PartialEq>(
+    member: &ChainedPlugin,
+    scope: RuleScope<'_>,
+    answer: T,
+) -> Result<T, String> {
+    let answer = member.accept_reply(answer)?;
+    match scope.hidden_since(member).filter(|_| answer != T::default()) {
+        Some(why) => Err(why),
+        None => Ok(answer),
+    }
 }

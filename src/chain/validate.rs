@@ -9,11 +9,12 @@ use std::rc::Rc;
 
 use futures_util::future::join_all;
 
-use crate::adaptation::{Creation, DefaultValidator};
+use crate::adaptation::Creation;
 use crate::error::quoted;
 use crate::plugin::{Event, api};
 
 use super::chained_plugin::{Cause, ChainedPlugin, PluginFailure, PluginReply};
+use super::create::Participants;
 
 /// How the built-in validator is listed.
 const BUILTIN: (&str, &str) = ("00", "default-validator");
@@ -21,9 +22,10 @@ const BUILTIN: (&str, &str) = ("00", "default-validator");
 pub(super) async fn validate<'a>(
     validators: &[Rc<ChainedPlugin>],
     consulted: impl Iterator<Item = &'a Rc<ChainedPlugin>>,
-    builtin: &DefaultValidator,
+    participants: &Participants<'_>,
     creation: &Creation,
 ) -> Result<(), PluginFailure> {
+    let builtin = participants.builtin;
     let instance = |index: &str, name: &str| api::PluginInstance {
         name: name.to_owned(),
         index: index.to_owned(),
@@ -36,7 +38,11 @@ pub(super) async fn validate<'a>(
     if let Err(why) = builtin.validate(&request) {
         failures.push(rejected(format!("{}-{}", BUILTIN.0, BUILTIN.1), &why));
     }
-    let verdicts = join_all(validators.iter().map(|member| judge(member, &request))).await;
+    let judged = validators.iter().map(|member| async {
+        let request = participants.scope.shown_to(member, &request);
+        judge(member, &request).await
+    });
+    let verdicts = join_all(judged).await;
     failures.extend(verdicts.into_iter().flatten());
     let text = failures.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
     match failures.into_iter().next() {
@@ -65,11 +71,11 @@ async fn judge(
             (cause, format!("validator {id} {why}"))
         }
     };
-    Some(PluginFailure { plugin: id, cause, text })
+    Some(PluginFailure { plugin: id, cause, text, against: None })
 }
 
 fn rejected(id: String, reason: &str) -> PluginFailure {
     let reason = if reason.is_empty() { "it gave no reason" } else { reason };
     let text = format!("validator {id} rejected the adjustment: {}", quoted(reason));
-    PluginFailure { plugin: id, cause: Cause::Refused, text }
+    PluginFailure { plugin: id, cause: Cause::Refused, text, against: None }
 }

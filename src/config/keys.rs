@@ -314,6 +314,7 @@ pub fn markdown() -> String {
         let effect = key.effect.name();
         page.push_str(&format!("| `{}` | {default} | {effect} | {} |\n", key.path, key.meaning));
     }
+    page.push_str(&super::rules::markdown());
     page
 }
 

@@ -15,6 +15,7 @@ mod plain;
 mod plugins;
 mod protection;
 mod reader;
+mod rules;
 mod settings;
 mod size;
 mod spelling;
@@ -27,6 +28,7 @@ pub(crate) use keys::Effect;
 pub use keys::markdown;
 pub use plugins::PluginSettings;
 pub(crate) use protection::Protection;
+pub(crate) use rules::{EVERY_FIELD, EVICTION, RuleMode, RuleSection};
 pub use settings::OnFailure;
 pub(crate) use settings::{
     AuditTarget, Config, DaemonPolicy, Evict, MetricsListener, Problem, Validator,
@@ -151,11 +153,17 @@ fn last_good(files: &[(PathBuf, String)]) -> Config {
         }
     }
     let snapshot = config.run_dir.join(SNAPSHOT);
-    if let Ok(text) = std::fs::read_to_string(&snapshot) {
-        let mut ignored = Vec::new();
-        for part in text.split(SNAPSHOT_SEPARATOR) {
-            reader::apply(&mut config, SNAPSHOT, part, &mut ignored);
+    match std::fs::read_to_string(&snapshot) {
+        Ok(text) => {
+            let mut ignored = Vec::new();
+            for part in text.split(SNAPSHOT_SEPARATOR) {
+                reader::apply(&mut config, SNAPSHOT, part, &mut ignored);
+            }
         }
+        Err(_none) if files.iter().any(|(_, text)| text.contains("[[rule")) => {
+            rules::close(&mut config);
+        }
+        Err(_none) => {}
     }
     config
 }

@@ -3,7 +3,7 @@
 //!
 //! A wrapper reads the configuration on every command of every container, and the parser alone costs
 //! it more time and memory than everything else it does. A file of nothing but `[section]`,
-//! `key = value` and comments, in which each key is known and occurs once, is therefore read here.
+//! `[[rule]]`, `key = value` and comments, in which each key is known and occurs once, is therefore read here.
 //! In any other case the answer is `false`, and the parser reads the file and reports its errors.
 //! This reader never accepts a file that the parser would refuse, and never reads a value
 //! differently (docs/decisions/0007-plain-configuration-files.md).
@@ -11,33 +11,74 @@
 use toml_edit::{Array, Value};
 
 use super::keys::{KEYS, Key};
+use super::rules::{self, RULE_KEYS, RuleKey, RuleSection};
 use super::settings::{ANY_PLUGIN, Config};
 
 /// Takes over what `text` sets; `false` when the parser has to read it, whatever was taken over.
-pub(super) fn apply(config: &mut Config, text: &str) -> bool {
-    read(text).is_some_and(|settings| {
+pub(super) fn apply(config: &mut Config, file: &str, text: &str) -> bool {
+    read(text).is_some_and(|PlainFile { settings, rules }| {
         settings.iter().all(|(key, path, value)| {
             key.name_in(path).is_some_and(|name| (key.set)(config, name, value).is_ok())
-        })
+        }) && rules.iter().all(|rule| rule.apply(config, file))
     })
 }
 
 type Setting = (&'static Key, Vec<String>, Value);
 
-fn read(text: &str) -> Option<Vec<Setting>> {
+/// One file.
+#[derive(Default)]
+struct PlainFile {
+    settings: Vec<Setting>,
+    rules: Vec<PlainRule>,
+}
+
+/// A rule, and the line of its header.
+struct PlainRule {
+    line: usize,
+    settings: Vec<(&'static RuleKey, Value)>,
+}
+
+impl PlainRule {
+    fn set(&mut self, key: &str, value: Value) -> Option<()> {
+        let known = RULE_KEYS.iter().find(|known| known.name == key)?;
+        if self.settings.iter().any(|(other, _)| other.name == key) {
+            return None;
+        }
+        self.settings.push((known, value));
+        Some(())
+    }
+
+    fn apply(&self, config: &mut Config, file: &str) -> bool {
+        let mut rule = RuleSection::default();
+        self.settings.iter().all(|(key, value)| (key.set)(&mut rule, value).is_ok())
+            && rules::add(config, rule, &format!("{file}:{}", self.line)).is_ok()
+    }
+}
+
+fn read(text: &str) -> Option<PlainFile> {
     // Carriage returns and other control characters are the parser's business.
     let is_odd = |byte: u8| (byte < b' ' && byte != b'\n' && byte != b'\t') || byte == 0x7f;
     if text.bytes().any(is_odd) {
         return None;
     }
-    let mut settings: Vec<Setting> = Vec::new();
+    let PlainFile { mut settings, mut rules } = PlainFile::default();
     let mut sections: Vec<&str> = Vec::new();
-    for line in text.split('\n') {
+    let mut is_in_rule = false;
+    for (line, number) in text.split('\n').zip(1..) {
         let line = blank(line);
         if line.is_empty() || line.starts_with('#') {
             continue;
         }
+        if let Some(rest) = line.strip_prefix("[[rule]]") {
+            if !is_end(rest) {
+                return None;
+            }
+            rules.push(PlainRule { line: number, settings: Vec::new() });
+            is_in_rule = true;
+            continue;
+        }
         if let Some(header) = line.strip_prefix('[') {
+            is_in_rule = false;
             let (name, rest) = header.split_once(']')?;
             if !is_end(rest) || !is_section(name) || sections.contains(&name) {
                 return None;
@@ -47,6 +88,11 @@ fn read(text: &str) -> Option<Vec<Setting>> {
         }
         let (key, value) = line.split_once('=')?;
         let key = key.trim_matches([' ', '\t']);
+        if let Some(rule) = rules.last_mut().filter(|_| is_in_rule) {
+            let (value, rest) = value_of(blank(value))?;
+            rule.set(key, value).filter(|()| is_end(rest))?;
+            continue;
+        }
         let section = sections.last().into_iter().flat_map(|name| name.split('.')).map(unquoted);
         let path: Vec<String> = section.chain([key]).map(str::to_owned).collect();
         if path.first().is_some_and(|word| word == "instance") {
@@ -62,7 +108,7 @@ fn read(text: &str) -> Option<Vec<Setting>> {
         }
         settings.push((known, path, value));
     }
-    Some(settings)
+    Some(PlainFile { settings, rules })
 }
 
 /// Without the blanks in front.
@@ -148,6 +194,7 @@ fn single(text: &str) -> Option<(Value, &str)> {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use proptest::sample::select;
 
     /// The configuration as the parser reads it, if it reports no error.
     fn parsed(text: &str) -> Option<Config> {
@@ -158,7 +205,7 @@ mod tests {
 
     fn plain(text: &str) -> Option<Config> {
         let mut config = Config::default();
-        apply(&mut config, text).then_some(config)
+        apply(&mut config, "f", text).then_some(config)
     }
 
     #[test]
@@ -167,7 +214,9 @@ mod tests {
                     \n[runtime.nri-crun]\npath=\"/usr/bin/crun\"\n[nri]\n\twait_for = [ ]\n\
                     allowed_uids = [0, 1000]\nplugin_request_timeout = \"1m30s\"\n\
                     [nri.default_validator]\nenable = true\n[plugin.10-a]\nstrikes = 3\n\
-                    [plugin.\"*\"]\ndeny = [\"OciHooks\"]\n";
+                    [plugin.\"*\"]\ndeny = [\"OciHooks\"]\n  [[rule]]  # first\n\
+                    name = 'a'\nnamespaces = [\"prod-*\"]\ndeny = [\"*\"]\n[log]\nlevel = \"info\"\n\
+                    [[rule]]\nlabels=[\"a=b\"]\nhide = true\n";
         let config = plain(text);
         assert!(config.is_some());
         assert_eq!(config, parsed(text));
@@ -207,6 +256,18 @@ mod tests {
             "[plugin.\"*\"]\nrequired = true\n",
             "[plugin.a]\ndeny = [\"Enw\"]\n",
             "[[nri]]\n",
+            "[[rule]] x\n",
+            "[[ rule ]]\n",
+            "[[rule]\n",
+            "[rule]\ndeny = [\"Env\"]\n",
+            "[[rule]]\ndeny = [\"Enw\"]\n",
+            "[[rule]]\ndeny = [\"Env\"]\ndeny = [\"Env\"]\n",
+            "[[rule]]\nstrikes = 1\n",
+            "[[rule]]\nlabels = { a = \"b\" }\n",
+            "[[rule]]\n[rule.labels]\na = \"b\"\n",
+            "[[rule]]\nlabels.a = \"b\"\n",
+            "[[rule]]\nhide = true\ndeny = [\"Env\"]\n",
+            "[[rule]]\nname = \"a\"\n[[rule]]\nname = \"a\"\n",
             "[nri\n",
             "[nri] disable = true\n",
             "unknown = 1\n",
@@ -217,56 +278,70 @@ mod tests {
         }
     }
 
+    const NAMES: [&str; 21] = [
+        "runtime",
+        "autostart",
+        "run_dir",
+        "disable",
+        "strikes",
+        "path",
+        "target",
+        "wait_for",
+        "enable",
+        "instance",
+        "on_failure",
+        "level",
+        "allowed_uids",
+        "required",
+        "deny",
+        "name",
+        "namespaces",
+        "labels",
+        "hide",
+        "mode",
+        "nri.disable",
+    ];
+    const VALUES: [&str; 16] = [
+        "true",
+        "\"/a\"",
+        "[]",
+        "[\"a\"]",
+        "[\"Env\"]",
+        "'/b'",
+        "7",
+        "[1, 2]",
+        "\"skip\"",
+        "\"file\"",
+        "[\"a=b\"]",
+        "[\"a[\"]",
+        "\"audit\"",
+        "{}",
+        "[[",
+        "0x1",
+    ];
+    const HEADERS: [&str; 18] = [
+        "[nri]",
+        "[log]",
+        "[runtime.a]",
+        "[instance.a]",
+        "[plugin.a]",
+        "[plugin.\"*\"]",
+        "[plugin.*]",
+        "[plugin]",
+        "[runtime]",
+        "[log.target]",
+        "[nri.default_validator]",
+        "# x",
+        "",
+        "[plugin.a.strikes]",
+        "[[rule]]",
+        "[[rule]] # x",
+        "[rule.labels]",
+        "[[rules]]",
+    ];
+
     fn line() -> impl Strategy<Value = String> {
-        let name = prop_oneof![
-            Just("runtime"),
-            Just("autostart"),
-            Just("run_dir"),
-            Just("disable"),
-            Just("strikes"),
-            Just("path"),
-            Just("target"),
-            Just("wait_for"),
-            Just("enable"),
-            Just("instance"),
-            Just("on_failure"),
-            Just("level"),
-            Just("allowed_uids"),
-            Just("required"),
-            Just("deny"),
-            Just("nri.disable"),
-        ];
-        let value = prop_oneof![
-            Just("true"),
-            Just("\"/a\""),
-            Just("[]"),
-            Just("[\"a\"]"),
-            Just("[\"Env\"]"),
-            Just("'/b'"),
-            Just("7"),
-            Just("[1, 2]"),
-            Just("\"skip\""),
-            Just("\"file\""),
-            Just("{}"),
-            Just("[["),
-            Just("0x1"),
-        ];
-        let header = prop_oneof![
-            Just("[nri]"),
-            Just("[log]"),
-            Just("[runtime.a]"),
-            Just("[instance.a]"),
-            Just("[plugin.a]"),
-            Just("[plugin.\"*\"]"),
-            Just("[plugin.*]"),
-            Just("[plugin]"),
-            Just("[runtime]"),
-            Just("[log.target]"),
-            Just("[nri.default_validator]"),
-            Just("# x"),
-            Just(""),
-            Just("[plugin.a.strikes]"),
-        ];
+        let (name, value, header) = (select(&NAMES[..]), select(&VALUES[..]), select(&HEADERS[..]));
         let blanks = "[ \t]{0,2}";
         prop_oneof![
             3 => (blanks, name, blanks, value, "[ \t]{0,1}(#[ -~]{0,3})?")

@@ -5,17 +5,19 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use toml_edit::{Document, Item, TableLike, Value};
+use toml_edit::{ArrayOfTables, Document, Item, TableLike, Value};
 
 use super::keys::{KEYS, nearest_key};
 use super::settings::{Config, Problem};
-use super::{mistakes, plain};
+use super::{mistakes, plain, rules};
 use crate::error::quoted;
 
 /// Takes over what the TOML `text` of `file` sets; what is wrong with it goes to `problems`.
 pub(super) fn apply(config: &mut Config, file: &str, text: &str, problems: &mut Vec<Problem>) {
     // What was taken over before it gave up is taken over again, or the file is not used at all.
-    if !plain::apply(config, text) {
+    let known = config.rules.len();
+    if !plain::apply(config, file, text) {
+        config.rules.truncate(known);
         parse(config, file, text, problems);
     }
 }
@@ -70,12 +72,31 @@ impl Reader<'_> {
                 Item::Value(Value::InlineTable(inner)) => self.inner(inner, at, above),
                 Item::Value(value) => self.value(above, value, at, item),
                 Item::Table(inner) => self.inner(inner, at, above),
+                Item::ArrayOfTables(tables) if *above == [rules::LIST] => self.rules(tables, above),
                 Item::ArrayOfTables(_) => {
                     let what = format!("unknown list of tables [[{}]]", as_written(above));
-                    self.problem(above, item.span().map_or(at, |span| span.start), &what);
+                    let at = item.span().map_or(at, |span| span.start);
+                    self.problem(above, at, &format!("{what} (did you mean [[rule]]?)"));
+                    // The only lists of tables that exist protect.
+                    self.problems
+                        .last_mut()
+                        .into_iter()
+                        .for_each(|problem| problem.protects = true);
                 }
             }
             above.pop();
+        }
+    }
+
+    fn rules(&mut self, tables: &ArrayOfTables, path: &[String]) {
+        let (file, text) = (self.file, self.text);
+        let tables = tables.iter().map(|table| {
+            let at = table.span().map_or(0, |span| span.start);
+            (table as &dyn TableLike, at)
+        });
+        let line = |at| format!("{file}:{}", place(text, at).split(':').next().unwrap_or_default());
+        for mistake in rules::read_list(self.config, tables, line) {
+            self.problem(path, mistake.at, &mistake.what);
         }
     }
 
@@ -91,7 +112,8 @@ impl Reader<'_> {
     fn value(&mut self, path: &[String], value: &Value, at: usize, item: &Item) {
         let Some((key, name)) = KEYS.iter().find_map(|key| Some((key, key.name_in(path)?))) else {
             let dotted = as_written(path);
-            let hint = nearest_key(&dotted);
+            let is_rule = path.first().is_some_and(|word| word == rules::LIST);
+            let hint = if is_rule { "[[rule]]" } else { nearest_key(&dotted) };
             return self.problem(path, at, &format!("unknown key {dotted} (did you mean {hint}?)"));
         };
         if let Err(wrong) = (key.set)(self.config, name, value) {
@@ -235,7 +257,6 @@ mod tests {
             ),
             ("plugin = { a = { deny = 1 } }\n", "f:1:25: plugin.a.deny", true),
             ("[Plugin.a]\n", "f:1:9: unknown section [Plugin.a]", true),
-            ("[[rule]]\ndeny = [\"Env\"]\n", "f:1:1: unknown list of tables [[rule]]", true),
             ("[[plugin]]\ndeny = [\"Env\"]\n", "f:1:1: unknown list of tables [[plugin]]", true),
             ("[nri]\nsocket_pat = \"/x\"\n", "f:2:1: unknown key nri.socket_pat", false),
             (

@@ -7,6 +7,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::rules::RuleSection;
 use crate::host::Host;
 
 /// The name of the section `[plugin."*"]`, which holds for every plugin.
@@ -86,6 +87,8 @@ pub struct Config {
     pub allowed_uids: Vec<u32>,
     pub default_validator: Validator,
     pub plugins: BTreeMap<String, PluginSection>,
+    /// In the order in which they are tried.
+    pub rules: Vec<RuleSection>,
     pub cdi_spec_dirs: Vec<PathBuf>,
     pub blockio_config_file: Option<PathBuf>,
     pub rdt_config_file: Option<PathBuf>,
@@ -167,6 +170,7 @@ impl Default for Config {
             allowed_uids: vec![0],
             default_validator: Validator::default(),
             plugins: BTreeMap::new(),
+            rules: Vec::new(),
             cdi_spec_dirs: vec![PathBuf::from("/etc/cdi"), PathBuf::from("/var/run/cdi")],
             blockio_config_file: None,
             rdt_config_file: None,

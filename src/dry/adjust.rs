@@ -22,7 +22,7 @@ use crate::runtime;
 use crate::spec::patch::{PatchError, PatchedSpec, Resolved, patch_anyway, propagating_sources};
 use crate::text::printable_page;
 
-use super::bundle::DryRunBundle;
+use super::bundle::{DescribedBundle, DryRunBundle};
 use super::dry_run::{DryRun, DryRunObserver};
 use super::line::ScriptState;
 use crate::plugin::json::{read, show, show_list};
@@ -67,7 +67,8 @@ pub(crate) fn run(config: Config, options: &AdjustOptions) -> Result<Vec<u8>> {
     let bundle = DryRunBundle::open(&options.bundle)?;
     let host = Host::new(&config.debug_host_root, "");
     let id = options.id.clone().unwrap_or_else(|| bundle.id());
-    let (role, pod, container) = bundle.describe(&id, &host)?;
+    let described = bundle.describe(&id, &host, &config)?;
+    let DescribedBundle { role, pod, container, origin } = described;
     let creation = Creation::new(pod.clone(), container.clone());
     let merged = match &options.apply {
         Some(file) => merge(&documents(file)?, creation)?,
@@ -75,7 +76,7 @@ pub(crate) fn run(config: Config, options: &AdjustOptions) -> Result<Vec<u8>> {
             let what = "this is the infrastructure container of a pod";
             return Err(Error::new(what).hint("plugins adjust the pod's other containers"));
         }
-        None => ask(config.clone(), options, &pod, &container)?,
+        None => ask(config.clone(), options, origin, &pod, &container)?,
     };
     let patched = apply(&config, &host, bundle.document(), &merged)?;
     let new = patched.bytes.as_deref().unwrap_or(bundle.document());
@@ -201,6 +202,7 @@ fn merge(
 fn ask(
     config: Config,
     options: &AdjustOptions,
+    origin: (String, bool),
     pod: &api::PodSandbox,
     container: &api::Container,
 ) -> Result<Merged> {
@@ -208,7 +210,8 @@ fn ask(
     let runtime = runtime.doing(|| "starting the event loop")?;
     tokio::task::LocalSet::new().block_on(&runtime, async {
         let wait_timeout = config.registration_timeout;
-        let dry_run = DryRun::new(config, options.settings.clone(), Rc::new(SilentObserver));
+        let dry_run =
+            DryRun::new(config, options.settings.clone(), origin, Rc::new(SilentObserver));
         dry_run.open().await?;
         let waited = dry_run.wait(&options.wait, &[], wait_timeout).await;
         let merged = match waited {
@@ -226,8 +229,9 @@ async fn create_and_remove(
     pod: &api::PodSandbox,
     container: &api::Container,
 ) -> Result<Merged> {
-    let registered = dry_run.registered();
-    if registered.is_empty() {
+    let ruled = dry_run.ruled_pod(Some(pod));
+    let registered = dry_run.registered_for(&ruled);
+    if dry_run.registered().is_empty() {
         tracing::warn!("no plugin takes part: see nri.plugin_path, and --wait with --socket");
     }
     let told = |event, container: Option<&api::Container>| {
@@ -235,7 +239,8 @@ async fn create_and_remove(
     };
     let runs = told(Event::RunPodSandbox, None);
     let allowed =
-        chain::notify_until_refused(&dry_run.subscribers(Event::RunPodSandbox), &runs, &()).await;
+        chain::notify_until_refused(&dry_run.subscribers(Event::RunPodSandbox, &ruled), &runs, &())
+            .await;
     let merged = match allowed {
         Ok(()) => create(dry_run, &registered, pod, container).await,
         Err(stopped) => Err(refused(stopped)),
@@ -245,7 +250,7 @@ async fn create_and_remove(
         (Event::StopPodSandbox, None),
         (Event::RemovePodSandbox, None),
     ] {
-        chain::notify_all(&dry_run.subscribers(event), &told(event, container)).await;
+        chain::notify_all(&dry_run.subscribers(event, &ruled), &told(event, container)).await;
     }
     merged
 }
@@ -256,16 +261,22 @@ async fn create(
     pod: &api::PodSandbox,
     container: &api::Container,
 ) -> Result<Merged> {
-    let subscribers = dry_run.subscribers(Event::CreateContainer);
-    let table = Participants { subscribers: &subscribers, registered, builtin: dry_run.builtin() };
+    let ruled = dry_run.ruled_pod(Some(pod));
+    let subscribers = dry_run.subscribers(Event::CreateContainer, &ruled);
+    let (builtin, scope) = (dry_run.builtin(), dry_run.scope(&container.id, &ruled));
+    let table = Participants { subscribers: &subscribers, registered, builtin, scope };
     let creation = Creation::new(pod.clone(), container.clone());
     let created = chain::create(&table, creation, &()).await.map_err(refused);
+    for note in created.iter().flat_map(|merged| &merged.noted) {
+        tracing::warn!("a rule in audit mode would refuse it: {note}");
+    }
     let stop = api::StopContainerRequest {
         pod: Some(pod.clone()).into(),
         container: Some(container.clone()).into(),
         ..api::StopContainerRequest::default()
     };
-    let _nothing_to_update = chain::stop(&dry_run.subscribers(Event::StopContainer), &stop).await;
+    let _nothing_to_update =
+        chain::stop(&dry_run.subscribers(Event::StopContainer, &ruled), &stop, scope).await;
     created
 }
 

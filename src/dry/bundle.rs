@@ -5,7 +5,9 @@
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
+use crate::config::Config;
 use crate::describe::{self, Spec};
+use crate::engine::identity::Exemptions;
 use crate::engine::{self, Role};
 use crate::error::{Context, Result};
 use crate::files::{self, Original};
@@ -22,6 +24,15 @@ pub(super) struct DryRunBundle {
     dir: OwnedFd,
     path: PathBuf,
     original: Original,
+}
+
+/// What a bundle is, without an engine that says it.
+pub(super) struct DescribedBundle {
+    pub(super) role: Role,
+    pub(super) pod: api::PodSandbox,
+    pub(super) container: api::Container,
+    /// The engine that its files speak for, and whether a tenant may have written who it is.
+    pub(super) origin: (String, bool),
 }
 
 impl DryRunBundle {
@@ -44,7 +55,7 @@ impl DryRunBundle {
         self.path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
     }
 
-    /// Role, pod and container as plugins would see them with an engine.
+    /// Role, pod and container as plugins would see them with an engine, and the pod's origin.
     ///
     /// # Errors
     /// Fails when the document is not an OCI spec.
@@ -52,7 +63,8 @@ impl DryRunBundle {
         &self,
         id: &str,
         host: &Host,
-    ) -> Result<(Role, api::PodSandbox, api::Container)> {
+        config: &Config,
+    ) -> Result<DescribedBundle> {
         let spec = Spec::parse(self.document())?;
         let bundle = self.path.to_string_lossy();
         let nobody: &[Vec<u8>] = &[];
@@ -61,9 +73,19 @@ impl DryRunBundle {
         let told = spec.for_engine();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.doing(|| "starting the event loop")?;
-        let facts = runtime.block_on(Sources::default().facts(host, &call, &told));
-        let pod = describe::pod(&facts, &spec);
-        Ok((facts.role, pod, describe::container(&facts, &spec)))
+        let mut facts = runtime.block_on(Sources::default().facts(host, &call, &told));
+        facts.judge(Exemptions {
+            namespaces: &config.exempt_namespaces,
+            by_annotation: config.exempt_by_annotation,
+            annotation: &config.default_validator.tolerate_missing_plugins_annotation,
+        });
+        facts.name_namespace(&config.default_namespace);
+        Ok(DescribedBundle {
+            role: facts.role,
+            pod: describe::pod(&facts, &spec),
+            container: describe::container(&facts, &spec),
+            origin: (facts.engine.name().to_owned(), facts.is_doubtful()),
+        })
     }
 
     /// Puts `bytes` in place of the document.
@@ -152,6 +174,6 @@ mod tests {
     #[test]
     fn a_document_that_is_none_cannot_be_described() {
         let (_temp, bundle) = bundle("5");
-        assert!(bundle.describe("c0", &Host::default()).is_err());
+        assert!(bundle.describe("c0", &Host::default(), &Config::default()).is_err());
     }
 }

@@ -32,10 +32,11 @@ async fn create(
     let container = container.unwrap_or_default();
     let id = container.id.clone();
     let creation = Creation::new(pod.unwrap_or_default(), container);
-    let (subscribers, registered) =
-        (dry_run.subscribers(Event::CreateContainer), dry_run.registered());
-    let builtin = dry_run.builtin();
-    let table = Participants { subscribers: &subscribers, registered: &registered, builtin };
+    let pod = dry_run.ruled_pod(creation.request().pod.as_ref());
+    let subscribers = dry_run.subscribers(Event::CreateContainer, &pod);
+    let registered = dry_run.registered_for(&pod);
+    let (builtin, scope) = (dry_run.builtin(), dry_run.scope(&id, &pod));
+    let table = Participants { subscribers: &subscribers, registered: &registered, builtin, scope };
     let merged = chain::create(&table, creation, &()).await.map_err(only_failure)?;
     let owners = merged.owners.to_flat(&id);
     let reply = api::CreateContainerResponse {
@@ -52,9 +53,11 @@ async fn update(
     request: api::UpdateContainerRequest,
 ) -> Result<Value, PluginFailure> {
     let id = request.container.id.clone();
-    let subscribers = dry_run.subscribers(Event::UpdateContainer);
-    let updated = chain::update(&subscribers, request, &()).await.map_err(only_failure)?;
-    let Updated { updates, evictions, evicted_by: _, owners, unknown: _ } = updated;
+    let pod = dry_run.ruled_pod(request.pod.as_ref());
+    let subscribers = dry_run.subscribers(Event::UpdateContainer, &pod);
+    let scope = dry_run.scope(&id, &pod);
+    let updated = chain::update(&subscribers, request, scope, &()).await.map_err(only_failure)?;
+    let Updated { updates, evictions, owners, .. } = updated;
     let reply = api::UpdateContainerResponse {
         update: updates,
         evict: evictions,
@@ -67,8 +70,10 @@ async fn stop(
     dry_run: &DryRun,
     request: api::StopContainerRequest,
 ) -> Result<Value, PluginFailure> {
-    let subscribers = dry_run.subscribers(Event::StopContainer);
-    let (updated, failures) = chain::stop(&subscribers, &request).await;
+    let pod = dry_run.ruled_pod(request.pod.as_ref());
+    let subscribers = dry_run.subscribers(Event::StopContainer, &pod);
+    let scope = dry_run.scope(&request.container.id, &pod);
+    let (updated, failures) = chain::stop(&subscribers, &request, scope).await;
     all_failures(failures)?;
     let reply = api::StopContainerResponse {
         update: updated.updates,
@@ -80,7 +85,8 @@ async fn stop(
 /// Notifies the subscribers. An event that may be refused ends with the first refusal; an event
 /// that has happened reaches all of them.
 async fn notify(dry_run: &DryRun, told: &Notification) -> Result<Value, PluginFailure> {
-    let subscribers = dry_run.subscribers(told.event);
+    let pod = dry_run.ruled_pod(Some(&told.pod));
+    let subscribers = dry_run.subscribers(told.event, &pod);
     match told.event {
         Event::RunPodSandbox | Event::UpdatePodSandbox | Event::StartContainer => {
             chain::notify_until_refused(&subscribers, told, &()).await.map_err(only_failure)?;
@@ -122,7 +128,8 @@ mod tests {
     use crate::chain::Cause;
 
     fn failure(plugin: &str, cause: Cause) -> PluginFailure {
-        PluginFailure { plugin: plugin.to_owned(), cause, text: format!("{plugin} said no") }
+        let (plugin, text) = (plugin.to_owned(), format!("{plugin} said no"));
+        PluginFailure { plugin, cause, text, against: None }
     }
 
     #[test]

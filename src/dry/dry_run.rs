@@ -11,7 +11,7 @@ use tokio::net::UnixListener;
 use tokio::sync::{Notify, mpsc, oneshot};
 
 use crate::adaptation::{DefaultValidator, unknown_fields};
-use crate::chain::ChainedPlugin;
+use crate::chain::{ChainedPlugin, RuleScope};
 use crate::config::Config;
 use crate::error::{Error, Result, quoted};
 use crate::plugin::socket::{self, NoPlugins};
@@ -19,6 +19,7 @@ use crate::plugin::{
     self, Event, Launched, Outcome, Plugin, PluginFile, PluginIdentity, ProcessLog, Settings,
     Upcalls, api,
 };
+use crate::rules::{RuledPod, Rules};
 
 use super::line::ScriptState;
 
@@ -52,6 +53,10 @@ pub(super) struct DryRun {
     settings: Settings,
     config: Config,
     builtin: DefaultValidator,
+    rules: Rules,
+    /// The engine of the pods, where it is known, and whether a tenant may have written who they
+    /// are.
+    origin: (String, bool),
     observer: Rc<dyn DryRunObserver>,
     /// In index order, each with whether it takes part yet.
     members: RefCell<Vec<(Rc<ChainedPlugin>, Cell<bool>)>>,
@@ -72,6 +77,7 @@ impl DryRun {
     pub(super) fn new(
         config: Config,
         settings: Settings,
+        origin: (String, bool),
         observer: Rc<dyn DryRunObserver>,
     ) -> Rc<Self> {
         let (upcalls, mut incoming) = mpsc::unbounded_channel::<PendingUpcall>();
@@ -88,6 +94,8 @@ impl DryRun {
         Rc::new(Self {
             settings,
             builtin: DefaultValidator::from(&config.default_validator),
+            rules: Rules::new(&config.rules),
+            origin,
             config,
             observer,
             members: RefCell::default(),
@@ -138,11 +146,30 @@ impl DryRun {
         active.map(|(member, _)| Rc::clone(member)).collect()
     }
 
-    /// The plugins that take part and are subscribed to `event`.
-    pub(super) fn subscribers(&self, event: Event) -> Vec<Rc<ChainedPlugin>> {
+    /// The plugins that take part and may hear of this pod.
+    pub(super) fn registered_for(&self, pod: &RuledPod) -> Vec<Rc<ChainedPlugin>> {
         let mut members = self.registered();
+        members.retain(|member| self.rules.hidden_by(&member.id(), pod).is_none());
+        members
+    }
+
+    /// Those of them that are subscribed to `event`.
+    pub(super) fn subscribers(&self, event: Event, pod: &RuledPod) -> Vec<Rc<ChainedPlugin>> {
+        let mut members = self.registered_for(pod);
         members.retain(|member| member.plugin.is_subscribed(event));
         members
+    }
+
+    /// A pod as rules see it.
+    pub(super) fn ruled_pod(&self, pod: Option<&api::PodSandbox>) -> RuledPod {
+        let (engine, is_doubtful) = &self.origin;
+        let pod = pod.map(|pod| RuledPod::of(pod, engine, *is_doubtful));
+        pod.unwrap_or_default()
+    }
+
+    /// The rules in a request about this container of this pod. Others are not known here.
+    pub(super) fn scope<'a>(&'a self, id: &'a str, pod: &'a RuledPod) -> RuleScope<'a> {
+        RuleScope { rules: &self.rules, subject: Some((id, pod)), pods: &() }
     }
 
     /// Waits until the first take part and the others are gone; fails with the missing ones after

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Plugins without a node: `replay` drives them from a script, `adjust` shows what they
-//! (or adjustments in a file) would make of a bundle.
+//! (or adjustments in a file) would make of a bundle, `policy` what rules say about one.
 //!
 //! There is no container, no engine and no daemon here, and no root is needed. How plugins are
 //! asked and how answers are merged and applied is the very code that the daemon runs.
@@ -11,10 +11,12 @@ mod bundle;
 mod calls;
 mod dry_run;
 mod line;
+mod policy;
 mod recording;
 mod replay;
 mod script;
 
 pub(crate) use adjust::{AdjustOptions, Output, run as adjust};
 pub use line::check as check_line;
+pub(crate) use policy::policy;
 pub(crate) use replay::{ReplayOptions, run as replay};

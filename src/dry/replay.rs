@@ -72,7 +72,9 @@ async fn play(
         waiting: RefCell::default(),
         state: RefCell::default(),
     });
-    let dry_run = DryRun::new(config, settings, Rc::clone(&observer) as Rc<dyn DryRunObserver>);
+    let unknown_engine = (String::new(), false);
+    let observing = Rc::clone(&observer) as Rc<dyn DryRunObserver>;
+    let dry_run = DryRun::new(config, settings, unknown_engine, observing);
     let mut lines = script::read(script)?;
     // A recorded script begins with the state that the first plugin is synchronized with. A script
     // on standard input is not waited for: a person may still have to type it.

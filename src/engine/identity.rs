@@ -437,6 +437,20 @@ impl Facts {
         !is_proven
     }
 
+    /// Whether a tenant may have written what rules go by, the namespace or the engine; or nobody
+    /// has said the namespace of a pod that has one. One that is named by default is what it is.
+    pub fn is_doubtful(&self) -> bool {
+        let kind = self.engine.kind;
+        if !self.engine.is_proven() && kind != EngineKind::Plain {
+            return true;
+        }
+        if kind.has_pods() && self.pod.namespace.is_empty() {
+            return true;
+        }
+        let is_default = !kind.has_pods() && self.namespace_by.is_none();
+        !is_default && self.has_unproven_namespace()
+    }
+
     /// Takes back an annotation that may be the image's, in all its forms: it excuses the pod.
     pub fn forbid_image_annotation(&mut self, key: &str) {
         if key.is_empty() || !self.has_image_annotations {

@@ -66,6 +66,13 @@ struct RefusalLabels {
     verb: &'static str,
 }
 
+/// The operator writes the names of rules: they are few.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct RuleLabels {
+    rule: String,
+    result: &'static str,
+}
+
 /// Requests to plugins, and what plugins asked for.
 #[derive(Debug)]
 pub(crate) struct PluginMetrics {
@@ -78,6 +85,7 @@ pub(crate) struct PluginMetrics {
     updates: Family<ResultLabels, Counter>,
     evictions: Family<ResultLabels, Counter>,
     connections: Family<ResultLabels, Counter>,
+    rules: Family<RuleLabels, Counter>,
     names: Mutex<HashSet<String>>,
 }
 
@@ -93,6 +101,7 @@ impl Default for PluginMetrics {
             updates: Family::default(),
             evictions: Family::default(),
             connections: Family::default(),
+            rules: Family::default(),
             names: Mutex::default(),
         }
     }
@@ -118,6 +127,8 @@ impl PluginMetrics {
         registry.register("nri_runc_plugin_evictions", help, self.evictions.clone());
         let help = "Plugins that were synchronized, and that disconnected";
         registry.register("nri_runc_plugin_connections", help, self.connections.clone());
+        let help = "What plugins asked for against the operator's rules, by result";
+        registry.register("nri_runc_rule_hits", help, self.rules.clone());
     }
 
     /// The name under which a plugin is counted.
@@ -152,6 +163,11 @@ impl PluginMetrics {
     /// An eviction: `begun` or `failed`.
     pub(crate) fn count_eviction(&self, plugin: &str, result: &'static str) {
         self.evictions.get_or_create(&self.result(plugin, result)).inc();
+    }
+
+    /// A plugin asked for what a rule does not permit: `refused`, or `would_refuse` in audit mode.
+    pub(crate) fn count_rule(&self, rule: &str, result: &'static str) {
+        self.rules.get_or_create(&RuleLabels { rule: rule.to_owned(), result }).inc();
     }
 
     /// A plugin was `synchronized`, `unsynchronized` or `disconnected`.

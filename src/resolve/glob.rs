@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Path names with wildcards, as configuration files for classes have them: `*`, `?`, `[a-z]`,
-//! `[^x]`, and `\` in front of one of these. A wildcard never matches `/`.
-//!
-//! Reference: glob(7); the syntax of Go's `filepath.Match`, which the other readers use.
+//! Path names with wildcards, as configuration files for classes have them. A wildcard never
+//! matches `/`.
 
 use std::path::PathBuf;
 
+use crate::glob::matches;
 use crate::host::Host;
 
 /// The host paths that match the absolute `pattern`, in name order.
@@ -30,105 +29,4 @@ pub(super) fn expand(pattern: &str, host: &Host) -> Vec<PathBuf> {
         found = next;
     }
     found
-}
-
-/// Whether `name` is what `pattern` describes; a pattern that is none matches nothing.
-pub(super) fn matches(pattern: &str, name: &str) -> bool {
-    let pattern: Vec<char> = pattern.chars().collect();
-    let name: Vec<char> = name.chars().collect();
-    let (mut p, mut n) = (0, 0);
-    // The last star, and how much of the name it has eaten so far.
-    let mut star: Option<(usize, usize)> = None;
-    while n < name.len() {
-        if pattern.get(p) == Some(&'*') {
-            star = Some((p + 1, n));
-            p += 1;
-            continue;
-        }
-        match match_one(&pattern, p, name[n]) {
-            Some(next) => (p, n) = (next, n + 1),
-            None => match star {
-                Some((after, eaten)) => {
-                    star = Some((after, eaten + 1));
-                    (p, n) = (after, eaten + 1);
-                }
-                None => return false,
-            },
-        }
-    }
-    pattern.get(p..).is_some_and(|rest| rest.iter().all(|c| *c == '*'))
-}
-
-/// Matches one character at `at`; gives the place behind what matched it.
-fn match_one(pattern: &[char], at: usize, c: char) -> Option<usize> {
-    match pattern.get(at)? {
-        '?' => Some(at + 1),
-        '\\' => (*pattern.get(at + 1)? == c).then_some(at + 2),
-        '[' => match_set(pattern, at + 1, c),
-        literal => (*literal == c).then_some(at + 1),
-    }
-}
-
-fn match_set(pattern: &[char], mut at: usize, c: char) -> Option<usize> {
-    let is_negated = pattern.get(at) == Some(&'^');
-    if is_negated {
-        at += 1;
-    }
-    let (mut is_in, first) = (false, at);
-    while at == first || *pattern.get(at)? != ']' {
-        let (low, next) = literal(pattern, at)?;
-        let (high, next) = match pattern.get(next) {
-            Some('-') => literal(pattern, next + 1)?,
-            _ => (low, next),
-        };
-        is_in |= low <= c && c <= high;
-        at = next;
-    }
-    (is_in != is_negated).then_some(at + 1)
-}
-
-fn literal(pattern: &[char], at: usize) -> Option<(char, usize)> {
-    match pattern.get(at)? {
-        '\\' => Some((*pattern.get(at + 1)?, at + 2)),
-        c => Some((*c, at + 1)),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn wildcards_match_what_they_describe() {
-        for (pattern, name) in [
-            ("sda", "sda"),
-            ("sd*", "sda"),
-            ("sd*", "sd"),
-            ("*SSD*", "ata-VendorSSD-1"),
-            ("sd[a-c]", "sdb"),
-            ("sd[^a]", "sdb"),
-            ("nvme?n1", "nvme0n1"),
-            ("a\\*b", "a*b"),
-            ("*a*b", "xaxbxb"),
-        ] {
-            assert!(matches(pattern, name), "{pattern} {name}");
-        }
-    }
-
-    #[test]
-    fn and_nothing_else() {
-        for (pattern, name) in [
-            ("sda", "sdab"),
-            ("sd?", "sd"),
-            ("sd[a-c]", "sdd"),
-            ("sd[^a]", "sda"),
-            ("sd[a", "sda"),
-            ("a\\", "a"),
-            ("a\\*b", "axb"),
-            ("*a*b", "xbxa"),
-            ("", "a"),
-        ] {
-            assert!(!matches(pattern, name), "{pattern} {name}");
-        }
-    }
 }

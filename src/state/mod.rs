@@ -19,7 +19,9 @@ use serde_json::{Map, Value};
 use crate::files::{self, Original};
 use crate::mark::{self, Mark, ProcessValue};
 
-pub(crate) use notes::{Change, EVICTION, InFlight, Patched, PendingUpdate, Skipped, Updating};
+pub(crate) use notes::{
+    Change, EVICTION, InFlight, Patched, PendingUpdate, RuleHit, Skipped, Updating,
+};
 
 pub use store::Store;
 pub(crate) use wire::Wire;
@@ -179,6 +181,9 @@ pub struct Container {
     pub refused_at: i64,
     /// Omissions: skipped plugins, and values that were not applied.
     pub skipped: Vec<Skipped>,
+    /// What was done although a rule in audit mode would refuse it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub would_refuse: Vec<RuleHit>,
     /// The verb that is under way.
     pub in_flight: Option<InFlight>,
     /// Updates that wait until it is created.
@@ -287,6 +292,9 @@ pub struct Pod {
     /// Whether an untrusted party may have written the namespace.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub has_unproven_namespace: bool,
+    /// Whether a tenant may have written what rules go by: the namespace, or the engine.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_doubtful: bool,
     /// Whether it is in an exempt namespace, by a trusted source.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_exempt: bool,

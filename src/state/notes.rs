@@ -35,6 +35,21 @@ pub struct Skipped {
     pub reason: String,
 }
 
+/// What a plugin did although a rule in audit mode would refuse it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RuleHit {
+    /// Unix time in nanoseconds, the first time.
+    pub at: i64,
+    /// The event.
+    pub event: String,
+    /// `NN-name`.
+    pub plugin: String,
+    /// The field by NRI's name, or `Eviction`.
+    pub field: String,
+    /// The rule's name.
+    pub rule: String,
+}
+
 /// An update of a container that plugins requested.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct PendingUpdate {

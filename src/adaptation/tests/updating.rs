@@ -4,7 +4,11 @@
 use super::*;
 use crate::adaptation::{Updated, Updates};
 
-const ALL: Rights = Rights { allow: None, deny: std::collections::BTreeSet::new() };
+const ALL: Rights = Rights {
+    allow: None,
+    deny: std::collections::BTreeSet::new(),
+    ruled: std::collections::BTreeMap::new(),
+};
 
 fn update(container: &str, resources: api::LinuxResources) -> api::ContainerUpdate {
     let linux = api::LinuxContainerUpdate { resources: some(resources), ..Default::default() };

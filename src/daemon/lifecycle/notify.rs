@@ -5,7 +5,7 @@
 use std::rc::Rc;
 
 use crate::daemon::node::Node;
-use crate::daemon::resources::updates;
+use crate::daemon::resources::{target, updates};
 use crate::error::{Error, Result, quoted};
 use crate::plugin::Event;
 use crate::state::ContainerKey;
@@ -13,7 +13,8 @@ use crate::state::ContainerKey;
 /// Notifies every plugin that knows the container of an event that has happened.
 pub(crate) async fn notify(node: &Rc<Node>, event: Event, key: &ContainerKey) {
     let Some(notification) = node.notification(event, key) else { return };
-    if let Some(updated) = node.registry.notify_all(&notification).await {
+    let pods = target::KnownPods { node, subject: Some(key) };
+    if let Some(updated) = node.registry.notify_all(&notification, &pods).await {
         updates::carry_out(node, updated, event, key).await;
     }
 }

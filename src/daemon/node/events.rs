@@ -8,6 +8,7 @@ use crate::chain::Notification;
 use crate::daemon::node::messages;
 use crate::daemon::registry::connected::Subject;
 use crate::plugin::{Encoded, Event, api};
+use crate::rules::{RuledPod, Rules};
 use crate::state::{Container, ContainerKey, Lifecycle, Pod, PodState, Store};
 
 /// An event about a container in its present state.
@@ -17,11 +18,14 @@ pub(crate) fn of_container(
     key: &ContainerKey,
 ) -> Option<Notification> {
     let container = store.container(key)?;
-    let pod = store.pod(&container.pod).map(|pod| messages::pod_as_told_at(event, pod));
+    let known = store.pod(&container.pod);
+    let pod = known.map(|pod| messages::pod_as_told_at(event, pod));
     let pod = pod.unwrap_or_else(|| messages::only_pod_id(&container.pod));
+    let is_doubtful = known.is_none_or(|pod| pod.is_doubtful);
     let mut message = messages::container(container);
     messages::as_told_at(event, container, &mut message);
-    Some(Notification::new(event, pod, Some(message)).below(&key.root))
+    let notification = Notification::new(event, pod, Some(message)).below(&key.root);
+    Some(notification.of_engine(&container.engine, is_doubtful))
 }
 
 /// An event about a pod.
@@ -29,7 +33,7 @@ pub(crate) fn of_pod(store: &Store, event: Event, id: &str) -> Option<Notificati
     let pod = store.pod(id)?;
     let mut message = messages::pod(pod);
     messages::as_told_at_the_end(event, pod, &mut message);
-    Some(Notification::new(event, message, None))
+    Some(Notification::new(event, message, None).of_engine(&pod.engine, pod.is_doubtful))
 }
 
 /// Everything a plugin is synchronized with: announced pods, and containers, including those that
@@ -58,11 +62,48 @@ pub(crate) struct Moment {
     pub(crate) about: HashSet<Subject>,
 }
 
-/// The same, shared, to be held while it is encoded.
-pub(crate) fn snapshot_shared(store: &Store) -> Moment {
+/// A pod as rules see it.
+pub(crate) fn ruled_pod(pod: &Pod) -> RuledPod {
+    RuledPod::of(&messages::pod(pod), &pod.engine, pod.is_doubtful)
+}
+
+/// The pod of a container as rules see it; of a pod without a record, its container's.
+pub(crate) fn ruled_pod_of(store: &Store, container: &Container) -> RuledPod {
+    store.pod(&container.pod).map_or_else(
+        || RuledPod {
+            namespace: container.pod_namespace.clone(),
+            engine: container.engine.clone(),
+            is_doubtful: true,
+            ..RuledPod::default()
+        },
+        ruled_pod,
+    )
+}
+
+/// Whether a plugin may know of a pod that was hidden from it before.
+pub(crate) fn is_shown_more(store: &Store, before: &Rules, now: &Rules, plugin: &str) -> bool {
+    before.hides_anything()
+        && store.pods().filter(|pod| pod.state != PodState::Created).any(|pod| {
+            let pod = ruled_pod(pod);
+            before.hidden_by(plugin, &pod).is_some() && now.hidden_by(plugin, &pod).is_none()
+        })
+}
+
+/// The same, shared, to be held while it is encoded, and without what rules hide from this plugin.
+pub(crate) fn snapshot_shared(store: &Store, rules: &Rules, plugin: &str) -> Moment {
     let (pods, _) = shown(store);
     let mut containers = store.all_shared();
     containers.retain(|container| is_shown(container));
+    let mut hidden = HashSet::new();
+    if rules.hides_anything() {
+        let is_hidden = |pod: &&Pod| rules.hidden_by(plugin, &ruled_pod(pod)).is_some();
+        hidden.extend(store.pods().filter(is_hidden).map(|pod| pod.id.as_str()));
+        containers.retain(|container| match store.pod(&container.pod) {
+            Some(pod) => !hidden.contains(pod.id.as_str()),
+            None => rules.hidden_by(plugin, &ruled_pod_of(store, container)).is_none(),
+        });
+    }
+    let pods = pods.filter(|pod| !hidden.contains(pod.id.as_str()));
     let keys = containers.iter().map(|container| container.key.clone());
     let mut about: HashSet<Subject> = keys.map(Subject::Container).collect();
     let pods = pods.inspect(|pod| {

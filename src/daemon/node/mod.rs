@@ -83,8 +83,16 @@ impl Node {
 
     /// Puts a configuration in force, with everything that follows from it in the same step.
     pub(crate) fn replace_config(&self, config: Config) {
+        let before = self.registry.rules();
         self.registry.apply(&config);
         *self.config.borrow_mut() = Rc::new(config);
+        let (store, now) = (self.records.read(), self.registry.rules());
+        for connected in self.registry.connected() {
+            if events::is_shown_more(&store, &before, &now, &connected.chained.id()) {
+                let why = "rules no longer hide pods from it: it is to be synchronized with them";
+                connected.chained.plugin.disconnect(why);
+            }
+        }
     }
 
     /// A container's record as it is now; later changes do not reach the caller's copy.

@@ -133,7 +133,10 @@ pub(crate) async fn admit(node: &Rc<Node>, mut plugin: Plugin, launched: bool) {
         node.registry.remove(&old, "it reconnected");
     }
     // Snapshot and registration in one step: events from here on reach the plugin.
-    let Moment { pods, containers, about } = events::snapshot_shared(&node.records.read());
+    let Moment { pods, containers, about } = {
+        let rules = node.registry.rules();
+        events::snapshot_shared(&node.records.read(), &rules, &id)
+    };
     let settings = node.config().plugin(plugin.index(), plugin.name());
     let mistake = node.config().unreliable();
     let chained =

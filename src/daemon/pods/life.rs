@@ -33,6 +33,7 @@ fn record(node: &Node, description: &Description, container: Option<&Container>)
         limits: resized::limits(node, description.engine.kind, &description.pod),
         lives_with: description.lives_with.clone(),
         has_unproven_namespace: description.has_unproven_namespace,
+        is_doubtful: description.is_doubtful,
         is_exempt: description.is_exempt,
         state: PodState::Created,
         sandbox: container.filter(|known| known.is_sandbox).map(|known| known.key.clone()),
@@ -289,6 +290,6 @@ fn forget(node: &Node, id: &str) {
 
 async fn notify(node: &Rc<Node>, event: Event, id: &str) {
     if let Some(notification) = node.pod_notification(event, id) {
-        node.registry.notify_all(&notification).await;
+        node.registry.notify_all(&notification, &()).await;
     }
 }

@@ -5,7 +5,8 @@
 //! A required plugin must have answered RunPodSandbox as well. One that was asked and did not
 //! answer has missed the pod, and so has one that was required and not connected: being
 //! synchronized with the pod later does not make up for it. A plugin that connects after the pod
-//! began, and that nothing required then, knows it by Synchronize. It only refuses; whether a pod
+//! began, and that nothing required then, knows it by Synchronize. A plugin from which a rule hides
+//! the pod counts as absent. It only refuses; whether a pod
 //! is exempt was decided before.
 
 use std::collections::BTreeSet;
@@ -16,11 +17,12 @@ use tracing::info;
 
 use crate::adaptation::{ValidatorExemptions, missing_required};
 use crate::chain::{Cause, PluginFailure};
-use crate::daemon::node::{Node, messages};
+use crate::daemon::node::{Node, events, messages};
 use crate::daemon::request::describe::Description;
 use crate::daemon::request::record;
 use crate::error::{Error, Result, quoted};
 use crate::plugin::{api, caller_deadline};
+use crate::rules::RuledPod;
 use crate::state::{Pod, Skipped};
 
 /// How often a wait checks whether the daemon is ending.
@@ -36,6 +38,7 @@ pub(crate) struct Requirement<'n> {
     pod: api::PodSandbox,
     /// None for the pod itself.
     container: Option<String>,
+    ruled: RuledPod,
     is_exempt: bool,
     /// Whether the default validator's list counts. A pod that a container announces leaves it to
     /// the container's own validation.
@@ -45,9 +48,11 @@ pub(crate) struct Requirement<'n> {
 impl<'n> Requirement<'n> {
     /// What a container that is being created requires.
     pub(crate) fn of_container(node: &'n Node, description: &Description) -> Self {
+        let pod = record::known_pod(node, description);
         Self {
             node,
-            pod: record::known_pod(node, description),
+            ruled: RuledPod::of(&pod, description.engine.name(), description.is_doubtful),
+            pod,
             container: Some(description.container.name.clone()),
             is_exempt: description.is_exempt,
             is_validated: true,
@@ -57,8 +62,9 @@ impl<'n> Requirement<'n> {
     /// What a pod requires at RunPodSandbox.
     pub(crate) fn of_pod(node: &'n Node, pod: &Pod) -> Self {
         let is_validated = pod.sandbox.is_some() || pod.lives_with.is_some();
-        let (message, is_exempt) = (messages::pod(pod), pod.is_exempt);
-        Self { node, pod: message, container: None, is_exempt, is_validated }
+        let (message, ruled) = (messages::pod(pod), events::ruled_pod(pod));
+        let is_exempt = pod.is_exempt;
+        Self { node, pod: message, container: None, ruled, is_exempt, is_validated }
     }
 
     /// Waits for required plugins that are not connected: those that are expected back after a
@@ -99,7 +105,7 @@ impl<'n> Requirement<'n> {
     /// validator judges its own list, and the pod's annotation, after the plugins were asked.
     pub(crate) fn require_connected(&self) -> Result<()> {
         self.require_sound_configuration()?;
-        let is_present = |name: &str| self.node.registry.is_present(name);
+        let is_present = |name: &str| self.takes_part(name);
         let missing = match self.container {
             Some(_) => self.missing_by_operator(is_present),
             None => self.missing(is_present),
@@ -108,10 +114,20 @@ impl<'n> Requirement<'n> {
         if missing.is_empty() {
             return Ok(());
         }
+        let is_hidden = |name: &&String| self.node.registry.is_present(name);
+        if let Some(hidden) = missing.iter().find(is_hidden) {
+            let why = format!("a rule hides this pod from the required plugin {hidden}");
+            return Err(Error::new(why).hint("change the rule, or exempt_namespaces"));
+        }
         let noun = if missing.len() == 1 { "plugin" } else { "plugins" };
         let verb = if missing.len() == 1 { "is" } else { "are" };
         let why = format!("the required {noun} {} {verb} not connected", missing.join(", "));
         Err(Error::new(why).hint(self.hint()))
+    }
+
+    /// Whether a plugin is connected and may hear of this pod.
+    fn takes_part(&self, name: &str) -> bool {
+        self.node.registry.is_present_for(name, &self.ruled)
     }
 
     fn hint(&self) -> &'static str {
@@ -142,7 +158,8 @@ impl<'n> Requirement<'n> {
         silent: &[Skipped],
     ) -> std::result::Result<(), PluginFailure> {
         let fails = |id: &str, text| {
-            Err(PluginFailure { plugin: id.to_owned(), cause: Cause::Timeout, text })
+            let plugin = id.to_owned();
+            Err(PluginFailure { plugin, cause: Cause::Timeout, text, against: None })
         };
         match self.missing(|name| entry(silent, name).is_none()) {
             Ok(names) => match names.iter().find_map(|name| entry(silent, name)) {
@@ -178,7 +195,7 @@ impl<'n> Requirement<'n> {
     /// Those of them that are not connected.
     pub(crate) fn absent(&self) -> Vec<Skipped> {
         let names = self.named().into_iter();
-        let absent = names.filter(|name| !self.node.registry.is_present(name));
+        let absent = names.filter(|name| !self.takes_part(name));
         absent.map(|name| skipped(name, WAS_ABSENT)).collect()
     }
 

@@ -200,7 +200,7 @@ async fn tell_if_changed(node: &Rc<Node>, id: &str, cgroups: &Cgroups) {
         note_refusal(node, id, &Error::new(quoted(&failure.text)).by(failure.plugin));
     }
     if let Some(done) = node.pod_notification(Event::PostUpdatePodSandbox, id) {
-        node.registry.notify_all(&done).await;
+        node.registry.notify_all(&done, &()).await;
     }
 }
 

@@ -22,9 +22,12 @@ use serde_json::Value;
 use tracing::{info, warn};
 
 use crate::adaptation::{DefaultValidator, Updated};
-use crate::chain::{self, ChainError, ChainObserver, ChainedPlugin, Notification, PluginFailure};
+use crate::chain::{
+    self, ChainError, ChainObserver, ChainedPlugin, Notification, PluginFailure, RuleScope,
+};
 use crate::config::Config;
 use crate::plugin::{Event, api};
+use crate::rules::{PodsOfContainers, RuledPod, Rules};
 use crate::state::Skipped;
 
 use connected::{ConnectedPlugin, Subject};
@@ -60,6 +63,7 @@ pub(crate) struct Registry {
     pub(crate) returning: ReturningPlugins,
     /// The operator's default validator.
     builtin: RefCell<Rc<DefaultValidator>>,
+    rules: RefCell<Rc<Rules>>,
 }
 
 impl Registry {
@@ -71,6 +75,7 @@ impl Registry {
             socket: PluginSocket::default(),
             returning: ReturningPlugins::default(),
             builtin: RefCell::new(Rc::new(DefaultValidator::from(&config.default_validator))),
+            rules: RefCell::new(Rc::new(Rules::new(&config.rules))),
         }
     }
 
@@ -79,12 +84,18 @@ impl Registry {
         Rc::clone(&self.builtin.borrow())
     }
 
-    /// Applies a configuration to the default validator and to every connected plugin.
+    /// Applies a configuration to the default validator, the rules and every connected plugin.
     pub(crate) fn apply(&self, config: &Config) {
         self.builtin.replace(Rc::new(DefaultValidator::from(&config.default_validator)));
+        self.rules.replace(Rc::new(Rules::new(&config.rules)));
         for connected in self.connected.borrow().iter() {
             connected.chained.reconfigure(config);
         }
+    }
+
+    /// The operator's rules.
+    pub(crate) fn rules(&self) -> Rc<Rules> {
+        Rc::clone(&self.rules.borrow())
     }
 
     /// Every connected plugin, in order.
@@ -110,6 +121,14 @@ impl Registry {
         self.synchronized()
             .iter()
             .any(|chained| chained.id() == name || chained.plugin.name() == name)
+    }
+
+    /// The same for a pod: a plugin that is not to hear of it takes no part.
+    pub(crate) fn is_present_for(&self, name: &str, pod: &RuledPod) -> bool {
+        self.synchronized().iter().any(|chained| {
+            (chained.id() == name || chained.plugin.name() == name)
+                && self.rules().hidden_by(&chained.id(), pod).is_none()
+        })
     }
 
     /// Waits for the plugins that are expected back, bounded (D14); returns at once if there is
@@ -166,7 +185,16 @@ impl Registry {
         self.recorders.notification(notification);
         let subject = Subject::about(notification);
         let connected = self.connected.borrow();
-        let subscribers = connected.iter().filter(|plugin| plugin.admits(notification, &subject));
+        // What a plugin knows it goes on hearing of, until the end: rules hide beginnings.
+        let rules = self.rules();
+        let begins = matches!(notification.event, Event::RunPodSandbox | Event::CreateContainer);
+        let pod = (begins && rules.hides_anything()).then(|| notification.ruled_pod());
+        let is_hidden = |plugin: &ConnectedPlugin| {
+            pod.as_ref().is_some_and(|pod| rules.hidden_by(&plugin.chained.id(), pod).is_some())
+        };
+        let subscribers = connected
+            .iter()
+            .filter(|plugin| !is_hidden(plugin) && plugin.admits(notification, &subject));
         subscribers.map(|plugin| Rc::clone(&plugin.chained)).collect()
     }
 
@@ -244,7 +272,11 @@ impl Registry {
 
     /// Notifies every subscriber in turn, whatever they reply: the event has happened. Returns the
     /// updates of other containers that they ask for.
-    pub(crate) async fn notify_all(&self, notification: &Notification) -> Option<Updated> {
+    pub(crate) async fn notify_all(
+        &self,
+        notification: &Notification,
+        pods: &dyn PodsOfContainers,
+    ) -> Option<Updated> {
         let subscribers = self.subscribers(notification);
         let (updates, failures) = if notification.event == Event::StopContainer {
             let request = api::StopContainerRequest {
@@ -252,7 +284,10 @@ impl Registry {
                 container: notification.container.clone().into(),
                 ..api::StopContainerRequest::default()
             };
-            let (updated, failures) = chain::stop(&subscribers, &request).await;
+            let (rules, pod) = (self.rules(), notification.ruled_pod());
+            let subject = Some((request.container.id.as_str(), &pod));
+            let scope = RuleScope { rules: &rules, subject, pods };
+            let (updated, failures) = chain::stop(&subscribers, &request, scope).await;
             (Some(updated), failures)
         } else {
             (None, chain::notify_all(&subscribers, notification).await)

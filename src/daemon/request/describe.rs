@@ -28,6 +28,8 @@ pub(crate) struct Description {
     pub(crate) is_exempt: bool,
     /// Whether an untrusted party may have written the namespace.
     pub(crate) has_unproven_namespace: bool,
+    /// Whether a tenant may have written what rules go by.
+    pub(crate) is_doubtful: bool,
     /// Claims of a tenant that the engine contradicts.
     pub(crate) contradictions: Vec<String>,
 }
@@ -59,6 +61,7 @@ pub(crate) async fn describe(
     Ok(Description {
         is_exempt,
         has_unproven_namespace: facts.has_unproven_namespace(),
+        is_doubtful: facts.is_doubtful(),
         role: facts.role,
         pod: describe::pod(&facts, &spec),
         container: describe::container(&facts, &spec),
@@ -91,6 +94,7 @@ pub(crate) async fn describe_folder(
     Ok(Some(Description {
         is_exempt,
         has_unproven_namespace: facts.has_unproven_namespace(),
+        is_doubtful: facts.is_doubtful(),
         role: facts.role,
         pod: describe::pod(&facts, &spec),
         container: api::Container::default(),

@@ -72,6 +72,7 @@ pub(crate) fn blank_record(node: &Node, call: &VerbRequest) -> Container {
         refused: Vec::new(),
         refused_at: 0,
         skipped: Vec::new(),
+        would_refuse: Vec::new(),
         deferred: Vec::new(),
         in_flight: Some(InFlight {
             verb: call.verb().to_owned(),

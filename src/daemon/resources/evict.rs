@@ -265,6 +265,7 @@ mod tests {
             pid: 0,
             lives_with: None,
             has_unproven_namespace,
+            is_doubtful: has_unproven_namespace,
             is_exempt: false,
             limits: Default::default(),
             state: crate::state::PodState::Ready,

@@ -13,5 +13,6 @@ mod ignored;
 pub(crate) mod in_force;
 pub(crate) mod partial;
 pub(crate) mod route;
+mod ruled;
 pub(crate) mod target;
 pub(crate) mod updates;

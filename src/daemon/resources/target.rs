@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The container that a plugin's ID means.
 
-use crate::daemon::node::Node;
+use crate::daemon::node::{Node, events};
 use crate::daemon::resources::error::UpdateError;
 use crate::error::quoted;
+use crate::rules::{PodsOfContainers, RuledPod};
 use crate::state::{Container, ContainerKey, Lifecycle};
 
 /// The container that a plugin's ID means: the subject of its request, else the living one of that
@@ -28,4 +29,19 @@ pub(crate) fn find(
     }
     let best = store.of_id(id).max_by_key(|known| (!has_ended(known), known.incarnation));
     best.map(|known| known.key.clone()).ok_or(UpdateError::Unknown)
+}
+
+/// The pods of the containers that plugins' IDs mean.
+pub(crate) struct KnownPods<'a> {
+    pub(crate) node: &'a Node,
+    /// The container that the request is about.
+    pub(crate) subject: Option<&'a ContainerKey>,
+}
+
+impl PodsOfContainers for KnownPods<'_> {
+    fn pod_of(&self, container: &str) -> Option<RuledPod> {
+        let key = find(self.node, container, self.subject).ok()?;
+        let record = self.node.container(&key)?;
+        Some(events::ruled_pod_of(&self.node.records.read(), &record))
+    }
 }

@@ -25,7 +25,7 @@ use crate::daemon::registry::connected::ConnectedPlugin;
 use crate::daemon::resources::apply::{self, CheckedUpdate};
 use crate::daemon::resources::error::UpdateError;
 use crate::daemon::resources::in_force::{LATEST, keep_ends};
-use crate::daemon::resources::{classes, evict, target};
+use crate::daemon::resources::{classes, evict, ruled, target};
 
 /// How many updates may wait for a container to be created.
 const DEFERRED: usize = 200;
@@ -49,8 +49,10 @@ pub(crate) async fn carry_out(
     event: Event,
     subject: &ContainerKey,
 ) {
-    let Updated { updates, evictions, evicted_by, owners, unknown } = updated;
+    let Updated { updates, evictions, evicted_by, owners, unknown, noted, dropped } = updated;
     note_skipped(node, subject, unknown.into_iter().map(unknown_field).collect());
+    ruled::note_hits(node, &noted, event.name(), Some(subject));
+    ruled::note_dropped(node, &dropped, event.name(), Some(subject));
     // Evictions first: they free what the updates may use (D19).
     evict::carry_out(node, evictions, &evicted_by, Some(subject)).await;
     // UpdateContainer's result for its own container is part of that update.
@@ -111,7 +113,8 @@ async fn carry_out_request(
     (event, message): (&str, &str),
 ) -> Result<api::UpdateContainersResponse, String> {
     let id = plugin.chained.id();
-    let rights = plugin.chained.rights().map_err(|failure| failure.text)?;
+    let rules = node.registry.rules();
+    let base = plugin.chained.rights().map_err(|failure| failure.text)?;
     let request = plugin.chained.accept_reply(request).map_err(|why| format!("{id} {why}"))?;
     bounds::check(&request).map_err(|what| format!("{id} asked for {what}"))?;
     let reported = plugin.chained.report_unknown(&unknown_fields(&request, message));
@@ -126,13 +129,21 @@ async fn carry_out_request(
         let line = unknown_field_line(&id, field);
         node.report.count_failure(&line, &line, &id, now());
     }
-    let mut update_requests = Vec::new();
-    for update in &wanted {
+    let (mut update_requests, mut places, mut failed) = (Vec::new(), Vec::new(), Vec::new());
+    let updated = wanted.iter().map(|update| update.container_id.as_str());
+    let named = updated.chain(evict.iter().map(|eviction| eviction.container_id.as_str()));
+    let pods = target::KnownPods { node, subject: None };
+    let rights = &rules.rights(&base, &id, None, named, &pods);
+    for (place, update) in wanted.iter().enumerate() {
         let mut single = Updates::for_stop();
-        single
-            .answer(&id, &rights, std::slice::from_ref(update), &[])
-            .map_err(|e| e.to_string())?;
-        let Updated { updates, evictions: _, evicted_by: _, owners, unknown: _ } = single.finish();
+        single.answer(&id, rights, std::slice::from_ref(update), &[]).map_err(|e| e.to_string())?;
+        let Updated { updates, owners, noted, dropped, .. } = single.finish();
+        ruled::note_hits(node, &noted, event, None);
+        if let Some(request) = dropped.first() {
+            ruled::note_dropped(node, &dropped, event, None);
+            failed.extend((!request.ignores_failure).then_some(place));
+            continue;
+        }
         // An update without a container ID is dropped by the merge.
         let alone = updates.first().unwrap_or(update);
         give_way(update_requests.len()).await;
@@ -143,13 +154,18 @@ async fn carry_out_request(
             note_skipped(node, key, skipped.collect());
         }
         update_requests.push(update_request);
+        places.push(place);
     }
     let mut gone = Updates::for_stop();
-    gone.answer(&id, &rights, &[], &evict).map_err(|e| e.to_string())?;
+    gone.answer(&id, rights, &[], &evict).map_err(|e| e.to_string())?;
     let gone = gone.finish();
+    ruled::note_hits(node, &gone.noted, event, None);
+    ruled::note_dropped(node, &gone.dropped, event, None);
     evict::carry_out(node, gone.evictions, &gone.evicted_by, None).await;
-    let failed = carry_out_all(node, update_requests).await;
-    let failed = failed.into_iter().filter_map(|index| wanted.get(index).cloned()).collect();
+    let unmet = carry_out_all(node, update_requests).await;
+    failed.extend(unmet.into_iter().filter_map(|index| places.get(index).copied()));
+    failed.sort_unstable();
+    let failed = failed.into_iter().filter_map(|place| wanted.get(place).cloned()).collect();
     Ok(api::UpdateContainersResponse { failed, ..api::UpdateContainersResponse::default() })
 }
 
@@ -321,7 +337,7 @@ pub(crate) fn unknown_field((plugin, field): (String, String)) -> Skipped {
 }
 
 /// Adds skipped values to the container's record; the same one is listed once.
-fn note_skipped(node: &Node, key: &ContainerKey, mut skipped: Vec<Skipped>) {
+pub(super) fn note_skipped(node: &Node, key: &ContainerKey, mut skipped: Vec<Skipped>) {
     let Some(record) = node.container(key) else { return };
     skipped.retain(|new| !record.skipped.iter().rev().take(LATEST).any(|known| known == new));
     if !skipped.is_empty() {

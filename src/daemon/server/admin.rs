@@ -11,7 +11,7 @@ use crate::daemon::node::Node;
 use crate::daemon::node::report::Contradiction;
 use crate::daemon::process::started_with::StartedWith;
 use crate::daemon::registry::NRI_VERSION;
-use crate::daemon::server::{explain, holdings, rows};
+use crate::daemon::server::{explain, holdings, policy, rows};
 use crate::error::quoted;
 use crate::link::DaemonResponse;
 use crate::text::rfc3339_nanos;
@@ -45,6 +45,13 @@ pub(crate) async fn answer(node: &Rc<Node>, question: &str) -> DaemonResponse {
             Ok(document) => document,
             Err(line) => return DaemonResponse::Refuse(line),
         },
+        "policy" => {
+            let pod = question["pod"].as_str().unwrap_or_default();
+            match policy::policy(node, pod, &question["plugins"]) {
+                Ok(document) => document,
+                Err(line) => return DaemonResponse::Refuse(line),
+            }
+        }
         "switched" => {
             log_switch(question["off"] == true, question["by"].as_str().unwrap_or_default())
         }

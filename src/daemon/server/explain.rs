@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Map, Value, json};
 
-use crate::daemon::node::Node;
+use crate::daemon::node::{Node, events};
 use crate::daemon::server::{explain_pod, rows};
 use crate::state::{Container, Lifecycle};
 use crate::text::rfc3339_nanos;
@@ -38,7 +38,7 @@ pub(crate) fn explain(node: &Node, wanted: &str) -> Result<Value, String> {
     let ranked: Vec<(Match, &Container)> = ranked.collect();
     let best = ranked.iter().map(|(rank, _)| *rank).min();
     if best != Some(Match::Id)
-        && let Some(pod) = explain_pod::explain(&store, wanted, best.is_none())
+        && let Some(pod) = explain_pod::explain(node, &store, wanted, best.is_none())
     {
         return pod;
     }
@@ -142,9 +142,26 @@ fn explained(node: &Node, container: &Container) -> Value {
         "changes": changes(container),
         "refused": container.refused,
         "skipped": skipped,
+        "would_refuse": would_refuse(container),
+        "hidden_from": rows::hidden_from(node, &events::ruled_pod_of(&store, container)),
     });
     rows::add_times(&mut document, container);
     document
+}
+
+/// What a rule in audit mode would have refused.
+fn would_refuse(container: &Container) -> Value {
+    let rows = container.would_refuse.iter().map(|hit| {
+        json!({
+            "at": hit.at,
+            "time": rfc3339_nanos(hit.at),
+            "event": hit.event,
+            "plugin": hit.plugin,
+            "field": hit.field,
+            "rule": hit.rule,
+        })
+    });
+    rows.collect()
 }
 
 /// In order of time, and within one event in the order of the chain. A plugin that set the value

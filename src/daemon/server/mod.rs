@@ -11,6 +11,7 @@ mod frames;
 mod holdings;
 mod hook;
 pub(crate) mod http;
+mod policy;
 mod recording;
 mod rows;
 pub(crate) mod session;

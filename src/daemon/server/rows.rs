@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Fields of a container that several admin answers have.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::daemon::node::Node;
+use crate::rules::RuledPod;
 use crate::state::Container;
 use crate::text::rfc3339_nanos;
 
@@ -23,4 +24,13 @@ pub(crate) fn add_times(row: &mut Value, container: &Container) {
 /// Its state; only the kernel knows whether it is paused.
 pub(crate) fn state(node: &Node, container: &Container) -> &'static str {
     if node.is_paused(container) { "paused" } else { container.state.name() }
+}
+
+/// The connected plugins that do not hear of this pod, each with the rule.
+pub(crate) fn hidden_from(node: &Node, pod: &RuledPod) -> Value {
+    let rules = node.registry.rules();
+    let connected = node.registry.connected();
+    let ids = connected.iter().map(|plugin| plugin.chained.id());
+    let hidden = ids.filter_map(|id| Some((rules.hidden_by(&id, pod)?, id)));
+    hidden.map(|(rule, plugin)| json!({"plugin": plugin, "rule": rule.rule})).collect()
 }

@@ -7,7 +7,7 @@ use std::ffi::OsStr;
 use std::rc::Rc;
 
 use crate::adaptation::{Creation, Merged};
-use crate::chain::{self, ChainError, ChainObserver, Notification, Participants};
+use crate::chain::{self, ChainError, ChainObserver, Notification, Participants, RuleScope};
 use crate::clock::now;
 use crate::daemon::bundle::Bundle;
 use crate::daemon::lifecycle::notify;
@@ -17,7 +17,7 @@ use crate::daemon::pods::required::Requirement;
 use crate::daemon::request::VerbRequest;
 use crate::daemon::request::describe::{self, Description};
 use crate::daemon::request::record;
-use crate::daemon::resources::updates;
+use crate::daemon::resources::{target, updates};
 use crate::engine::Role;
 use crate::error::{Error, Result, quoted};
 use crate::host::Point;
@@ -114,15 +114,24 @@ impl Admitted {
         let creation = Creation::new(pod.clone(), description.container.clone());
         let notification =
             Notification::new(Event::CreateContainer, pod, Some(description.container.clone()));
-        let notification = notification.below(&key.root);
-        let registered = node.registry.synchronized();
+        let (engine, is_doubtful) = (description.engine.name(), description.is_doubtful);
+        let notification = notification.below(&key.root).of_engine(engine, is_doubtful);
+        let (rules, ruled) = (node.registry.rules(), notification.ruled_pod());
+        let mut registered = node.registry.synchronized();
+        registered.retain(|chained| rules.hidden_by(&chained.id(), &ruled).is_none());
+        let pods = target::KnownPods { node, subject: Some(key) };
+        let scope = RuleScope { rules: &rules, subject: Some((&key.id, &ruled)), pods: &pods };
         let subscribers = node.registry.subscribers(&notification);
         let builtin = match node.is_bystander() {
             true => Rc::default(),
             false => node.registry.builtin(),
         };
-        let participants =
-            Participants { subscribers: &subscribers, registered: &registered, builtin: &builtin };
+        let participants = Participants {
+            subscribers: &subscribers,
+            registered: &registered,
+            builtin: &builtin,
+            scope,
+        };
         let notes = RecordNotes { node, key, silent: RefCell::default() };
         let asked = chain::create(&participants, creation, &notes).await;
         node.registry.forget_busy(&subscribers, &notification);
@@ -137,6 +146,9 @@ impl Admitted {
             Err(stopped) => stopped,
         };
         node.registry.forget_unasked(&subscribers[asked.min(subscribers.len())..], &notification);
+        if let Some(note) = &failure.against {
+            node.report.metrics.plugins().count_rule(&note.rule, "refused");
+        }
         let hint = format!("the bundle is unchanged; see: nri-runc nri explain {}", key.id);
         Err(Error::new(quoted(&failure.text)).hint(hint).by(failure.plugin))
     }

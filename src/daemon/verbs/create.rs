@@ -86,6 +86,8 @@ async fn decide(admitted: &Admitted) -> Result<Option<String>> {
         evicted_by: merged.evicted_by,
         owners: merged.owners,
         unknown: Vec::new(),
+        noted: merged.noted,
+        dropped: merged.dropped,
     };
     updates::carry_out(node, others, Event::CreateContainer, key).await;
     let Some(bytes) = patched.bytes else {

@@ -111,6 +111,8 @@ async fn adjust(admitted: &Admitted) -> Result<()> {
         evicted_by: std::mem::take(&mut merged.evicted_by),
         owners: merged.owners,
         unknown: Vec::new(),
+        noted: std::mem::take(&mut merged.noted),
+        dropped: std::mem::take(&mut merged.dropped),
     };
     updates::carry_out(node, others, Event::CreateContainer, key).await;
     let event = Event::CreateContainer.name().to_owned();

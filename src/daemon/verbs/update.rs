@@ -15,7 +15,7 @@ use serde_json::Value;
 
 use crate::adaptation::Updated;
 use crate::argv;
-use crate::chain::{self, ChainError};
+use crate::chain::{self, ChainError, RuleScope};
 use crate::clock::now;
 use crate::daemon::node::Node;
 use crate::daemon::node::lane::ProposedUpdate;
@@ -24,7 +24,7 @@ use crate::daemon::registry::Skips;
 use crate::daemon::request::{VerbRequest, resources as requests};
 use crate::daemon::resources::error::{RefusedField, UpdateError};
 use crate::daemon::resources::in_force::{Block, in_force};
-use crate::daemon::resources::{apply, classes, updates};
+use crate::daemon::resources::{apply, classes, target, updates};
 use crate::daemon::runtime::state_dir::{self, Stamp};
 use crate::describe;
 use crate::error::{Context, Error, Result, quoted};
@@ -147,6 +147,7 @@ async fn ask(node: &Rc<Node>, record: &Container, delta: &Block) -> Result<Answe
         return Ok(AnsweredUpdate::default());
     };
     let subscribers = node.registry.subscribers(&notification);
+    let (rules, pod) = (node.registry.rules(), notification.ruled_pod());
     let request = api::UpdateContainerRequest {
         pod: Some(notification.pod).into(),
         container: notification.container.into(),
@@ -155,7 +156,9 @@ async fn ask(node: &Rc<Node>, record: &Container, delta: &Block) -> Result<Answe
     };
     node.registry.recorders.request(Event::UpdateContainer, &request);
     let skips = Skips::default();
-    let asked = chain::update(&subscribers, request, &skips).await;
+    let pods = target::KnownPods { node, subject: Some(key) };
+    let scope = RuleScope { rules: &rules, subject: Some((&key.id, &pod)), pods: &pods };
+    let asked = chain::update(&subscribers, request, scope, &skips).await;
     let skipped = skips.0.into_inner();
     if !skipped.is_empty() {
         node.audit_skipped(key, Event::UpdateContainer.name(), &skipped);
@@ -164,6 +167,9 @@ async fn ask(node: &Rc<Node>, record: &Container, delta: &Block) -> Result<Answe
     let updated = match asked {
         Ok(updated) => updated,
         Err(ChainError { failure, asked: _ }) => {
+            if let Some(note) = &failure.against {
+                node.report.metrics.plugins().count_rule(&note.rule, "refused");
+            }
             let why = quoted(&failure.text);
             return Err(Error::new(why).hint("its resources are unchanged").by(failure.plugin));
         }

@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `policy test`: which rule decides what a plugin may do with a pod, and why. Nothing is changed.
+
+use std::fmt::Write as _;
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+use serde_json::{Value, json};
+
+use super::show::{rows, table, text};
+use crate::config::Loaded;
+use crate::dry;
+use crate::error::{Error, Result};
+
+/// `policy`.
+#[derive(Debug, Args)]
+pub(super) struct Policy {
+    #[command(subcommand)]
+    verb: PolicyVerb,
+}
+
+#[derive(Debug, Subcommand)]
+enum PolicyVerb {
+    /// Show which rules decide what plugins may do with a pod.
+    Test(PolicyTest),
+}
+
+/// `policy test`.
+#[derive(Debug, Args)]
+pub(super) struct PolicyTest {
+    /// Bundle directory (needs no daemon; rules of the configuration files).
+    #[arg(long, value_name = "DIR", required_unless_present = "pod", conflicts_with = "pod")]
+    bundle: Option<PathBuf>,
+    /// Container ID (default: bundle directory name).
+    #[arg(long, requires = "bundle")]
+    id: Option<String>,
+    /// Pod: NAMESPACE/NAME, name or ID (rules in force in the daemon).
+    #[arg(long, value_name = "POD")]
+    pod: Option<String>,
+    /// Also for this plugin, as NN-name or name (repeatable).
+    #[arg(long, value_name = "NAME")]
+    plugin: Vec<String>,
+}
+
+impl Policy {
+    /// Whether it asks the daemon.
+    pub(super) fn needs_daemon(&self) -> bool {
+        let PolicyVerb::Test(PolicyTest { pod, .. }) = &self.verb;
+        pod.is_some()
+    }
+}
+
+/// The document of `policy test`.
+pub(super) fn policy(loaded: &Loaded, arguments: &Policy) -> Result<Value> {
+    let PolicyVerb::Test(PolicyTest { bundle, id, pod, plugin }) = &arguments.verb;
+    let Some(bundle) = bundle else {
+        let question = json!({"verb": "policy", "pod": pod, "plugins": plugin});
+        return super::ask(&loaded.config, &question);
+    };
+    if let Some(problem) = loaded.problems.iter().find(|problem| problem.protects) {
+        return Err(Error::new(problem.text.clone()).hint("see: nri-runc nri check"));
+    }
+    dry::policy(&loaded.config, bundle, id.as_deref(), plugin)
+}
+
+/// The same as a page.
+pub(super) fn page(document: &Value) -> String {
+    let mut page = String::new();
+    let pod = &document["pod"];
+    let mut line = |title: &str, words: &str| {
+        let _infallible = writeln!(page, "{:<12}{words}", format!("{title}:"));
+    };
+    let proven =
+        if pod["proven"] == false { ", not proven: a tenant may have written it" } else { "" };
+    line("pod", &text(&pod["name"]));
+    line("namespace", &format!("{}{proven}", text(&pod["namespace"])));
+    line("labels", &labels(&pod["labels"]));
+    line("engine", &text(&pod["engine"]));
+    line("handler", &text(&pod["handler"]));
+    line("rules", &text(&document["rules"]));
+    let plugins = document["plugins"].as_array().map(Vec::as_slice).unwrap_or_default();
+    if plugins.is_empty() {
+        page.push_str("\nno plugin is known: name one with --plugin\n");
+        return page;
+    }
+    let cells =
+        rows(&document["plugins"], |row| vec![text(&row["plugin"]), rule_of(row), effect(row)]);
+    let _infallible = writeln!(page, "\n{}", table(&["plugin", "rule", "effect"], &cells));
+    for plugin in plugins {
+        for tried in plugin["rules"].as_array().into_iter().flatten() {
+            let [rule, why] = ["rule", "why"].map(|key| text(&tried[key]));
+            let verdict = match (tried["decides"] == true, tried["matches"].as_str()) {
+                (true, Some("maybe")) => "may decide",
+                (true, _) => "decides",
+                (false, Some("no")) => "does not match",
+                (false, _) => "matches too, but an earlier rule decides",
+            };
+            let _infallible =
+                writeln!(page, "{}: rule \"{rule}\" {verdict}: {why}", text(&plugin["plugin"]));
+        }
+    }
+    page
+}
+
+fn labels(labels: &Value) -> String {
+    let pairs = labels.as_object().into_iter().flatten();
+    let pairs: Vec<String> = pairs
+        .map(|(key, value)| format!("{}={}", text(&Value::from(key.as_str())), text(value)))
+        .collect();
+    if pairs.is_empty() { "-".to_owned() } else { pairs.join(" ") }
+}
+
+fn rule_of(row: &Value) -> String {
+    match row["rule"].as_str() {
+        None => "none".to_owned(),
+        Some(_) if row["mode"] == "audit" => format!("{} (audit)", text(&row["rule"])),
+        Some(_) => text(&row["rule"]),
+    }
+}
+
+fn effect(row: &Value) -> String {
+    if row["hidden"] == true {
+        return "hears nothing of this pod".to_owned();
+    }
+    let mut effects = Vec::new();
+    for (key, what) in [
+        ("refused", "refused"),
+        ("would_refuse", "noted"),
+        ("refused_by_section", "refused by its own section"),
+    ] {
+        match row[key].as_array().map(Vec::as_slice) {
+            None | Some([]) => {}
+            Some([all]) if all == "*" => effects.push(format!("{what}: everything")),
+            Some(fields) => {
+                let fields: Vec<String> = fields.iter().map(text).collect();
+                effects.push(format!("{what}: {}", fields.join(" ")));
+            }
+        }
+    }
+    if effects.is_empty() { "may set everything".to_owned() } else { effects.join("; ") }
+}

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The operator's rules in one request: what each plugin may set, and what each validator may see.
+//! Rules are applied in `adaptation`; none is chosen here.
+
+use std::borrow::Cow;
+use std::collections::HashSet;
+use std::rc::Rc;
+
+use crate::adaptation::Rights;
+use crate::plugin::api;
+use crate::rules::{PodsOfContainers, RuledPod, Rules};
+
+use super::chained_plugin::{ChainedPlugin, PluginFailure};
+
+/// The rules, as one request sees them.
+#[derive(Clone, Copy)]
+pub struct RuleScope<'a> {
+    /// The rules in force.
+    pub rules: &'a Rules,
+    /// The request's own container, and its pod; none where the request is about no container.
+    pub subject: Option<(&'a str, &'a RuledPod)>,
+    /// The pods of other containers.
+    pub pods: &'a dyn PodsOfContainers,
+}
+
+impl std::fmt::Debug for RuleScope<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RuleScope").field("subject", &self.subject).finish_non_exhaustive()
+    }
+}
+
+impl<'a> RuleScope<'a> {
+    /// No rule at all.
+    pub fn none() -> Self {
+        static NONE: Rules = Rules::none();
+        Self { rules: &NONE, subject: None, pods: &() }
+    }
+
+    /// The same rules in a request without a container of its own.
+    #[must_use]
+    pub fn about_nothing(rules: &'a Rules, pods: &'a dyn PodsOfContainers) -> Self {
+        Self { rules, subject: None, pods }
+    }
+
+    /// What a plugin may set in the container of the request, and in those that its reply names.
+    ///
+    /// # Errors
+    /// Fails when the operator's settings for the plugin cannot be read.
+    pub(super) fn rights(
+        &self,
+        member: &ChainedPlugin,
+        updates: &[api::ContainerUpdate],
+        evictions: &[api::ContainerEviction],
+    ) -> Result<Rc<Rights>, PluginFailure> {
+        let rights = member.rights()?;
+        if self.rules.is_empty() {
+            return Ok(rights);
+        }
+        let updated = updates.iter().map(|update| update.container_id.as_str());
+        let evicted = evictions.iter().map(|eviction| eviction.container_id.as_str());
+        let named = updated.chain(evicted);
+        Ok(Rc::new(self.rules.rights(&rights, &member.id(), self.subject, named, self.pods)))
+    }
+
+    /// Why the reply of this plugin does not count: it is not to know of the request's container,
+    /// but knew it before the rule was there.
+    pub(super) fn hidden_since(&self, member: &ChainedPlugin) -> Option<String> {
+        let (_, pod) = self.subject?;
+        let rule = self.rules.hidden_by(&member.id(), pod)?;
+        let rule = crate::error::quoted(&rule.rule);
+        Some(format!("may change nothing: the rule \"{rule}\" hides this pod from it"))
+    }
+
+    /// The request as this validator may see it: without updates of containers that are hidden
+    /// from it.
+    pub(super) fn shown_to<'r>(
+        &self,
+        member: &ChainedPlugin,
+        request: &'r api::ValidateContainerAdjustmentRequest,
+    ) -> Cow<'r, api::ValidateContainerAdjustmentRequest> {
+        if !self.rules.hides_anything() || request.update.is_empty() {
+            return Cow::Borrowed(request);
+        }
+        let id = member.id();
+        let is_hidden = |container: &str| {
+            let pod = self.pods.pod_of(container);
+            pod.is_some_and(|pod| self.rules.hidden_by(&id, &pod).is_some())
+        };
+        let others = request.update.iter().map(|update| update.container_id.as_str());
+        let hidden: HashSet<&str> = others.filter(|container| is_hidden(container)).collect();
+        if hidden.is_empty() {
+            return Cow::Borrowed(request);
+        }
+        let mut shown = request.clone();
+        shown.update.retain(|update| !hidden.contains(update.container_id.as_str()));
+        if let Some(owners) = shown.owners.as_mut() {
+            owners.owners.retain(|container, _| !hidden.contains(container.as_str()));
+        }
+        Cow::Owned(shown)
+    }
+}

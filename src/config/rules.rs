@@ -1,0 +1,388 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `[[rule]]`: which plugins may do what with which pods (decision D44). The table here names each
+//! key of a rule with its default, its meaning and its parser; `docs/config.md` is written from it.
+//!
+//! A rule protects, so a mistake in one closes it: until the file is fixed it hides everything that
+//! its place in the list leaves to it, from every plugin (D43). Nothing here reads a file, and no
+//! rule is applied here.
+
+use toml_edit::{Item, TableLike, Value};
+
+use super::fields::check_field;
+use super::settings::Config;
+use super::spelling::nearest;
+use crate::error::quoted;
+use crate::glob;
+
+/// The name of the list of tables.
+pub(super) const LIST: &str = "rule";
+/// Every field, in `allow` and `deny` of a rule.
+pub(crate) const EVERY_FIELD: &str = "*";
+/// The right to have a container evicted, beside the fields.
+pub(crate) const EVICTION: &str = "Eviction";
+/// The longest name of a rule.
+const LONGEST_NAME: usize = 100;
+
+/// What is wrong with a value.
+type Mistake = std::borrow::Cow<'static, str>;
+
+/// What happens if a plugin does what a rule does not permit.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum RuleMode {
+    /// It is refused.
+    #[default]
+    Enforce,
+    /// It is done, and noted.
+    Audit,
+}
+
+/// One `[[rule]]` as it is written.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RuleSection {
+    /// Its name, else `FILE:LINE` of its header.
+    pub name: String,
+    /// Pods in a namespace that matches one of these; empty = any.
+    pub namespaces: Vec<String>,
+    /// Pods that have all of these labels: key, and a pattern of the value.
+    pub labels: Vec<(String, String)>,
+    /// Pods of an engine that matches one of these; empty = any.
+    pub engines: Vec<String>,
+    /// Pods with a runtime handler that matches one of these; empty = any.
+    pub handlers: Vec<String>,
+    /// Plugins whose name or `NN-name` matches one of these; empty = any.
+    pub plugins: Vec<String>,
+    /// If present, nothing but these.
+    pub allow: Option<Vec<String>>,
+    /// Never these.
+    pub deny: Vec<String>,
+    /// Whether it is enforced.
+    pub mode: RuleMode,
+    /// The plugins receive nothing about these pods.
+    pub hide: bool,
+}
+
+impl RuleSection {
+    /// What stands in for a rule that has a mistake: nothing is known of what it permits.
+    fn closed(name: &str) -> Self {
+        Self { name: name.to_owned(), hide: true, ..Self::default() }
+    }
+}
+
+/// One key of a rule.
+pub(super) struct RuleKey {
+    pub(super) name: &'static str,
+    default: &'static str,
+    meaning: &'static str,
+    pub(super) set: fn(&mut RuleSection, &Value) -> Result<(), Mistake>,
+}
+
+macro_rules! rule_keys {
+    ($($name:literal = $default:literal, $meaning:literal, |$rule:ident, $value:ident| $set:expr;)*) => {
+        /// Every key that a rule can have.
+        pub(super) static RULE_KEYS: &[RuleKey] = &[$(RuleKey {
+            name: $name,
+            default: $default,
+            meaning: $meaning,
+            set: |$rule, $value| { $set; Ok(()) },
+        }),*];
+    };
+}
+
+rule_keys! {
+    "name" = "", "Name of the rule in messages, `explain`, the audit log and metrics. No two rules share one. Without it: `FILE:LINE`.", |r, v| r.name = read_name(v)?;
+    "namespaces" = "[]", "Pods in one of these namespaces. Empty = any.", |r, v| r.namespaces = read_patterns(v)?;
+    "labels" = "[]", "Pods that have all of these labels, each as `\"KEY=VALUE\"`, or as a table `{ KEY = \"VALUE\" }`. `\"KEY=*\"` = any value. Pod authors write labels (on Docker image authors too): use them to restrict, not to permit.", |r, v| r.labels = read_labels(v)?;
+    "engines" = "[]", "Pods of one of these engines, by the name that `nri-runc nri pods --json` shows. Empty = any.", |r, v| r.engines = read_patterns(v)?;
+    "handlers" = "[]", "Pods with one of these runtime handlers; the default handler is `\"\"`. Empty = any.", |r, v| r.handlers = read_patterns(v)?;
+    "plugins" = "[]", "Plugins by `name` or `NN-name`. Empty = any.", |r, v| r.plugins = read_patterns(v)?;
+    "allow" = "", "Fields that the plugin may set, by NRI name, and `Eviction`; `[\"*\"]` = all. Without it: all.", |r, v| r.allow = Some(read_rights(v)?);
+    "deny" = "[]", "Fields that the plugin may not set, likewise; overrides `allow`.", |r, v| r.deny = read_rights(v)?;
+    "mode" = "\"enforce\"", "`enforce`: what the rule does not permit is refused. `audit`: it is done, and noted.", |r, v| r.mode = read_mode(v)?;
+    "hide" = "false", "The plugin receives nothing about these pods and their containers, and may not change them. With `mode = \"audit\"` it receives all, and what it changes is noted. Cannot stand beside `allow` or `deny`.", |r, v| r.hide = read_truth(v)?;
+}
+
+fn read_text(value: &Value) -> Result<&str, Mistake> {
+    value.as_str().ok_or_else(|| "expected a string in quotes".into())
+}
+
+fn read_texts(value: &Value) -> Result<Vec<&str>, Mistake> {
+    let list = value.as_array().ok_or(Mistake::from("expected a list of strings"))?;
+    list.iter().map(read_text).collect()
+}
+
+fn read_truth(value: &Value) -> Result<bool, Mistake> {
+    value.as_bool().ok_or_else(|| "expected true or false".into())
+}
+
+fn read_name(value: &Value) -> Result<String, Mistake> {
+    let name = read_text(value)?;
+    let is_fine = !name.trim().is_empty() && !name.contains(char::is_control);
+    if !is_fine || name.chars().count() > LONGEST_NAME {
+        return Err(format!("expected a name of 1 to {LONGEST_NAME} visible characters").into());
+    }
+    Ok(name.to_owned())
+}
+
+/// A pattern that can match nothing would make a rule hold nowhere.
+fn check_pattern(pattern: &str) -> Result<(), Mistake> {
+    match glob::mistake(pattern) {
+        Some(why) => Err(format!("the pattern {pattern:?} {why}").into()),
+        None => Ok(()),
+    }
+}
+
+fn read_patterns(value: &Value) -> Result<Vec<String>, Mistake> {
+    let patterns = read_texts(value)?;
+    patterns.iter().try_for_each(|pattern| check_pattern(pattern))?;
+    Ok(patterns.into_iter().map(ToOwned::to_owned).collect())
+}
+
+fn read_labels(value: &Value) -> Result<Vec<(String, String)>, Mistake> {
+    if let Some(table) = value.as_inline_table() {
+        return read_label_table(table);
+    }
+    let pairs = read_texts(value)?.into_iter().map(|label| {
+        let pair = label.split_once('=').filter(|(key, _)| !key.is_empty());
+        let wrong = || Mistake::from(format!("expected \"KEY=VALUE\" in place of {label:?}"));
+        let (key, pattern) = pair.ok_or_else(wrong)?;
+        label_of(key, pattern)
+    });
+    pairs.collect()
+}
+
+fn read_label_table(table: &dyn TableLike) -> Result<Vec<(String, String)>, Mistake> {
+    let pairs = table.iter().map(|(key, item)| {
+        let value = item.as_value().ok_or(Mistake::from("expected a string in quotes"))?;
+        label_of(key, read_text(value)?)
+    });
+    pairs.collect()
+}
+
+fn label_of(key: &str, pattern: &str) -> Result<(String, String), Mistake> {
+    if key.contains(['*', '?', '[']) {
+        return Err(format!("the key {key:?} of a label cannot be a pattern").into());
+    }
+    check_pattern(pattern)?;
+    Ok((key.to_owned(), pattern.to_owned()))
+}
+
+/// Names of fields. An empty list would mean everything to one reader, and nothing to another.
+fn read_rights(value: &Value) -> Result<Vec<String>, Mistake> {
+    let names = read_texts(value)?;
+    if names.is_empty() {
+        return Err("is empty: write [\"*\"] for all fields, or leave the key out".into());
+    }
+    for name in &names {
+        if ![EVERY_FIELD, EVICTION].contains(name) {
+            check_field(name)?;
+        }
+    }
+    Ok(names.into_iter().map(ToOwned::to_owned).collect())
+}
+
+fn read_mode(value: &Value) -> Result<RuleMode, Mistake> {
+    match read_text(value)? {
+        "enforce" => Ok(RuleMode::Enforce),
+        "audit" => Ok(RuleMode::Audit),
+        _ => Err("must be one of: enforce, audit".into()),
+    }
+}
+
+/// Something wrong in a rule, with the offset of its place.
+pub(super) struct RuleMistake {
+    pub(super) at: usize,
+    pub(super) what: String,
+}
+
+/// Reads the rules of one file into the configuration; `place` is `FILE:LINE` of an offset.
+pub(super) fn read_list<'t>(
+    config: &mut Config,
+    tables: impl Iterator<Item = (&'t dyn TableLike, usize)>,
+    place: impl Fn(usize) -> String,
+) -> Vec<RuleMistake> {
+    let mut mistakes = Vec::new();
+    for (table, at) in tables {
+        let (rule, mut wrong) = read_rule(table, at);
+        let name = place(at);
+        if wrong.is_empty() {
+            let added = add(config, rule, &name);
+            wrong.extend(added.err().map(|what| RuleMistake { at, what: what.into_owned() }));
+        }
+        if !wrong.is_empty() {
+            config.rules.push(RuleSection::closed(&name));
+        }
+        mistakes.extend(wrong);
+    }
+    mistakes
+}
+
+fn read_rule(table: &dyn TableLike, at: usize) -> (RuleSection, Vec<RuleMistake>) {
+    let (mut rule, mut mistakes) = (RuleSection::default(), Vec::new());
+    for (name, item) in table.iter() {
+        let key = table.get_key_value(name).and_then(|(key, _)| key.span());
+        let at_key = key.map_or(at, |span| span.start);
+        let Some(key) = RULE_KEYS.iter().find(|key| key.name == name) else {
+            let hint = nearest(name, RULE_KEYS.iter().map(|key| key.name));
+            let what = format!("unknown key {LIST}.{name} (did you mean {hint}?)");
+            mistakes.push(RuleMistake { at: at_key, what });
+            continue;
+        };
+        let set = match item {
+            Item::Value(value) => (key.set)(&mut rule, value),
+            Item::Table(table) if name == "labels" => {
+                read_label_table(table).map(|labels| rule.labels = labels)
+            }
+            Item::None | Item::Table(_) | Item::ArrayOfTables(_) => {
+                Err("expected a value, not a table".into())
+            }
+        };
+        if let Err(what) = set {
+            let at = item.span().map_or(at_key, |span| span.start);
+            mistakes.push(RuleMistake { at, what: format!("{LIST}.{name}: {what}") });
+        }
+    }
+    (rule, mistakes)
+}
+
+/// Adds a rule whose values are sound; an error if they do not go together.
+pub(super) fn add(config: &mut Config, mut rule: RuleSection, place: &str) -> Result<(), Mistake> {
+    if rule.hide && (rule.allow.is_some() || !rule.deny.is_empty()) {
+        return Err("a rule with hide = true leaves nothing to allow or deny".into());
+    }
+    if rule.name.is_empty() {
+        place.clone_into(&mut rule.name);
+    }
+    if config.rules.iter().any(|other| other.name == rule.name) {
+        return Err(format!("another rule has the name \"{}\"", quoted(&rule.name)).into());
+    }
+    config.rules.push(rule);
+    Ok(())
+}
+
+/// What holds while the files that have rules cannot be read: nothing is known of what they permit.
+pub(super) fn close(config: &mut Config) {
+    config.rules.push(RuleSection::closed("the configuration cannot be read"));
+}
+
+/// The table as `docs/config.md` shows it.
+pub(super) fn markdown() -> String {
+    let mut page = String::from(
+        "\n## Keys of a rule\n\nRules are written as `[[rule]]`, as many as you like; [rules.md](rules.md) \
+         explains them. A name in a list may have `*`, `?` and `[a-z]`.\n\n| key | default | meaning \
+         |\n|---|---|---|\n",
+    );
+    for RuleKey { name, default, meaning, set: _ } in RULE_KEYS {
+        let default = if default.is_empty() { String::new() } else { format!("`{default}`") };
+        page.push_str(&format!("| `rule.{name}` | {default} | {meaning} |\n"));
+    }
+    page
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::reader::apply;
+    use super::*;
+
+    fn read(text: &str) -> (Vec<RuleSection>, Vec<String>) {
+        let (mut config, mut problems) = (Config::default(), Vec::new());
+        apply(&mut config, "f", text, &mut problems);
+        assert!(problems.iter().all(|problem| problem.protects), "{problems:?}");
+        (config.rules, problems.into_iter().map(|problem| problem.text).collect())
+    }
+
+    fn texts(all: &[&str]) -> Vec<String> {
+        all.iter().map(|text| (*text).to_owned()).collect()
+    }
+
+    #[test]
+    fn every_key_of_a_rule_is_read_and_rules_keep_their_order() {
+        let (rules, problems) = read(
+            "[[rule]]\nname = \"no hooks\"\nnamespaces = [\"prod-*\", 'x']\n\
+             labels = [\"app=web*\", \"k8s.io/tier=\"]\nengines = [\"docker\"]\n\
+             handlers = [\"\"]\nplugins = [\"10-*\"]\nallow = [\"Env\", \"Eviction\"]\n\
+             deny = [\"*\"]\nmode = \"audit\"\n\n[log]\nlevel = \"info\"\n# more\n\
+             [[rule]]\nhide = true\n",
+        );
+        assert_eq!(problems, [""; 0]);
+        let pair = |key: &str, value: &str| (key.to_owned(), value.to_owned());
+        let first = RuleSection {
+            name: "no hooks".to_owned(),
+            namespaces: texts(&["prod-*", "x"]),
+            labels: vec![pair("app", "web*"), pair("k8s.io/tier", "")],
+            engines: texts(&["docker"]),
+            handlers: texts(&[""]),
+            plugins: texts(&["10-*"]),
+            allow: Some(texts(&["Env", "Eviction"])),
+            deny: texts(&["*"]),
+            mode: RuleMode::Audit,
+            hide: false,
+        };
+        let second = RuleSection { name: "f:15".to_owned(), hide: true, ..RuleSection::default() };
+        assert_eq!(rules, [first, second]);
+    }
+
+    #[test]
+    fn labels_may_be_a_table() {
+        let wanted = vec![("app".to_owned(), "web".to_owned()), ("t".to_owned(), "*".to_owned())];
+        for text in [
+            "[[rule]]\nlabels = { app = \"web\", t = \"*\" }\n",
+            "[[rule]]\n[rule.labels]\napp = \"web\"\nt = \"*\"\n",
+            "[[rule]]\nlabels = [\"app=web\", \"t=*\"]\n",
+        ] {
+            let (rules, problems) = read(text);
+            assert_eq!((problems, &rules[0].labels), (Vec::new(), &wanted), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_rule_with_a_mistake_is_closed_and_says_where_it_is() {
+        for (lines, wanted) in [
+            ("namespace = [\"a\"]", "f:2:1: unknown key rule.namespace (did you mean namespaces?)"),
+            ("Deny = [\"Env\"]", "f:2:1: unknown key rule.Deny (did you mean deny?)"),
+            ("deny = \"Env\"", "f:2:8: rule.deny: expected a list of strings"),
+            ("deny = [\"Enw\"]", "f:2:8: rule.deny: \"Enw\" is not a field"),
+            ("deny = [\"eviction\"]", "f:2:8: rule.deny: \"eviction\" is not a field"),
+            ("allow = []", "f:2:9: rule.allow: is empty: write [\"*\"] for all fields"),
+            ("deny = []", "f:2:8: rule.deny: is empty"),
+            ("mode = \"warn\"", "f:2:8: rule.mode: must be one of: enforce, audit"),
+            ("hide = \"true\"", "f:2:8: rule.hide: expected true or false"),
+            ("hide = true\ndeny = [\"Env\"]", "f:1:1: a rule with hide = true leaves nothing"),
+            ("namespaces = [\"a[\"]", "f:2:14: rule.namespaces: the pattern \"a[\" has a ["),
+            ("namespaces = \"a\"", "f:2:14: rule.namespaces: expected a list of strings"),
+            ("plugins = [1]", "f:2:11: rule.plugins: expected a string in quotes"),
+            ("labels = [\"app\"]", "f:2:10: rule.labels: expected \"KEY=VALUE\" in place of"),
+            ("labels = [\"=a\"]", "f:2:10: rule.labels: expected \"KEY=VALUE\" in place of"),
+            ("labels = [\"a*=b\"]", "f:2:10: rule.labels: the key \"a*\" of a label cannot"),
+            ("labels = { app = 1 }", "f:2:10: rule.labels: expected a string in quotes"),
+            ("name = \" \"", "f:2:8: rule.name: expected a name of 1 to 100"),
+            ("[rule.deny]\nx = 1", "f:2:1: rule.deny: expected a value, not a table"),
+        ] {
+            let (rules, problems) = read(&format!("[[rule]]\n{lines}\n"));
+            let [problem] = &problems[..] else { panic!("{lines}: {problems:?}") };
+            assert!(problem.starts_with(wanted), "{problem}");
+            assert_eq!(rules, [RuleSection::closed("f:1")], "{lines}");
+        }
+    }
+
+    #[test]
+    fn what_was_meant_for_a_list_of_rules_and_is_none_is_a_mistake() {
+        for text in [
+            "[[rules]]\ndeny = [\"Env\"]\n",
+            "[[Rule]]\nhide = true\n",
+            "[[ruel]]\nhide = true\n",
+            "[rule]\ndeny = [\"Env\"]\n",
+            "rule = [{ deny = [\"Env\"] }]\n",
+            "[rules]\nhide = true\n",
+        ] {
+            let (rules, problems) = read(text);
+            assert!(rules.is_empty() && problems.len() == 1, "{text}: {problems:?}");
+        }
+    }
+
+    #[test]
+    fn two_rules_of_one_name_are_a_mistake_and_both_stay_closed_or_in_force() {
+        let (rules, problems) = read("[[rule]]\nname = \"a\"\n[[rule]]\nname = \"a\"\n");
+        assert!(problems[0].starts_with("f:3:1: another rule has the name \"a\""), "{problems:?}");
+        assert_eq!(rules[1], RuleSection::closed("f:3"));
+    }
+}

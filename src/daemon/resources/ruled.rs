@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What the operator's rules did to plugins' requests, as operators find it: in the log, in
+//! `explain` and in the metrics. Nothing is decided here.
+
+use tracing::warn;
+
+use crate::adaptation::{DroppedRequest, RuleNote};
+use crate::audit::{AuditAction, AuditEntry};
+use crate::clock::now;
+use crate::daemon::node::Node;
+use crate::daemon::resources::{target, updates};
+use crate::error::quoted;
+use crate::state::{ContainerKey, RuleHit, Skipped};
+
+/// How many hits of rules in audit mode one container's record has.
+const HITS: usize = 100;
+
+/// Notes what was done although a rule in audit mode would refuse it, each once for a container.
+pub(super) fn note_hits(
+    node: &Node,
+    notes: &[RuleNote],
+    event: &str,
+    subject: Option<&ContainerKey>,
+) {
+    for note in notes {
+        node.report.metrics.plugins().count_rule(&note.rule, "would_refuse");
+        let Ok(key) = target::find(node, &note.container, subject) else { continue };
+        let is_known = |hit: &RuleHit| {
+            (&hit.plugin, hit.field.as_str(), &hit.rule) == (&note.plugin, note.field(), &note.rule)
+        };
+        let record = node.container(&key);
+        let hits = record.as_ref().map(|record| record.would_refuse.as_slice()).unwrap_or_default();
+        if record.is_none() || hits.len() >= HITS || hits.iter().any(is_known) {
+            continue;
+        }
+        warn!("{}: a rule in audit mode would refuse it: {note}", quoted(&key.id));
+        node.audit(&key, || {
+            let entry = AuditEntry::new(AuditAction::WouldRefuse).at_event(event);
+            AuditEntry { rule: note.rule.clone(), ..entry.by(&note.plugin).of_field(note.field()) }
+        });
+        let hit = RuleHit {
+            at: now(),
+            event: event.to_owned(),
+            plugin: note.plugin.clone(),
+            field: note.field().to_owned(),
+            rule: note.rule.clone(),
+        };
+        node.change(&key, |record| record.would_refuse.push(hit));
+    }
+}
+
+/// Notes updates and evictions of other containers that rules left out.
+pub(super) fn note_dropped(
+    node: &Node,
+    dropped: &[DroppedRequest],
+    event: &str,
+    subject: Option<&ContainerKey>,
+) {
+    for DroppedRequest { note, is_eviction, ignores_failure } in dropped {
+        let metrics = node.report.metrics.plugins();
+        metrics.count_rule(&note.rule, "refused");
+        if *is_eviction {
+            metrics.count_eviction(&note.plugin, "failed");
+        } else {
+            metrics.count_update(&note.plugin, if *ignores_failure { "ignored" } else { "failed" });
+        }
+        let what = if *is_eviction { "its eviction" } else { "an update" };
+        let reason = format!("{what} requested at {event} failed: {note}");
+        warn!("{}: {}: {reason}", quoted(&note.container), note.plugin);
+        if let Ok(key) = target::find(node, &note.container, subject) {
+            let skipped = Skipped { plugin: note.plugin.clone(), reason };
+            updates::note_skipped(node, &key, vec![skipped]);
+        }
+    }
+}

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `policy test --bundle`: what the rules let plugins do with the container of a bundle. No plugin
+//! is started or asked, and the bundle is only read.
+
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::config::Config;
+use crate::error::Result;
+use crate::host::Host;
+use crate::plugin;
+use crate::rules::{RuledPod, Rules, report};
+
+use super::bundle::{DescribedBundle, DryRunBundle};
+
+/// What the rules say about a bundle, for these plugins, the pre-installed ones, and those that the
+/// configuration names.
+///
+/// # Errors
+/// Fails when the bundle cannot be read.
+pub(crate) fn policy(
+    config: &Config,
+    bundle: &Path,
+    id: Option<&str>,
+    plugins: &[String],
+) -> Result<Value> {
+    let bundle = DryRunBundle::open(bundle)?;
+    let host = Host::new(&config.debug_host_root, "");
+    let id = id.map_or_else(|| bundle.id(), ToOwned::to_owned);
+    let DescribedBundle { pod, origin, .. } = bundle.describe(&id, &host, config)?;
+    let (engine, is_doubtful) = origin;
+    let ruled = RuledPod::of(&pod, &engine, is_doubtful);
+    let (installed, _) = plugin::discover(&config.plugin_path, &config.plugin_config_path);
+    let installed = installed.iter().map(plugin::PluginFile::id);
+    let mut document = report(
+        config,
+        &Rules::new(&config.rules),
+        &ruled,
+        installed.chain(plugins.iter().cloned()),
+    );
+    document["pod"]["id"] = pod.id.into();
+    document["pod"]["name"] = pod.name.into();
+    Ok(document)
+}

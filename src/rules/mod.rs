@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What the operator's rules let a plugin do with a pod and its containers (decision D44).
+//!
+//! The first rule that matches pod and plugin decides; without one, everything is permitted, as far
+//! as the plugin's own section permits it. A pod whose identity a tenant may have written could be
+//! in any namespace: then every rule that may match counts, and only what all of them permit is
+//! permitted. Everything here is pure: no file, no clock, no plugin is asked.
+
+mod matching;
+mod report;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::adaptation::{FieldSet, NriField, Rights, RuleDecision, Ruling};
+use crate::config::{EVERY_FIELD, EVICTION, RuleMode, RuleSection};
+use crate::plugin::api;
+
+pub(crate) use matching::{Fit, Reason};
+pub(crate) use report::report;
+
+/// What rules see of a pod.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct RuledPod {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its labels.
+    pub labels: BTreeMap<String, String>,
+    /// The engine's name.
+    pub engine: String,
+    /// The runtime handler, empty for the default.
+    pub handler: String,
+    /// Whether a tenant may have written the namespace, or made the engine seem another.
+    pub is_doubtful: bool,
+}
+
+impl RuledPod {
+    /// The same of a pod as plugins see it.
+    pub fn of(pod: &api::PodSandbox, engine: &str, is_doubtful: bool) -> Self {
+        let labels = pod.labels.iter().map(|(key, value)| (key.clone(), value.clone()));
+        Self {
+            namespace: pod.namespace.clone(),
+            labels: labels.collect(),
+            engine: engine.to_owned(),
+            handler: pod.runtime_handler.clone(),
+            is_doubtful,
+        }
+    }
+}
+
+/// The pods of containers that a plugin's reply names.
+pub trait PodsOfContainers {
+    /// The pod of the container that a plugin means by this ID, if there is one.
+    fn pod_of(&self, container: &str) -> Option<RuledPod>;
+}
+
+/// No container but the request's own is known.
+impl PodsOfContainers for () {
+    fn pod_of(&self, _container: &str) -> Option<RuledPod> {
+        None
+    }
+}
+
+/// One rule, ready to be tried.
+#[derive(Debug, PartialEq, Eq)]
+struct Rule {
+    section: RuleSection,
+    ruling: Arc<Ruling>,
+}
+
+/// All rules, in the order in which they are tried.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Rules {
+    rules: Vec<Rule>,
+    /// Whether any of them hides something.
+    has_hiding: bool,
+}
+
+impl Rules {
+    /// No rule.
+    pub const fn none() -> Self {
+        Self { rules: Vec::new(), has_hiding: false }
+    }
+
+    /// The rules of a configuration.
+    pub fn new(sections: &[RuleSection]) -> Self {
+        let rules: Vec<Rule> = sections.iter().map(Rule::new).collect();
+        let has_hiding = sections.iter().any(|section| section.hide);
+        Self { rules, has_hiding }
+    }
+
+    /// Whether there is none.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.rules.is_empty()
+    }
+
+    /// Whether some plugin may hear less than everything.
+    pub(crate) fn hides_anything(&self) -> bool {
+        self.has_hiding
+    }
+
+    /// What they say about this plugin (`NN-name`) and this pod.
+    pub fn decide(&self, plugin: &str, pod: &RuledPod) -> RuleDecision {
+        let mut rulings: Vec<Arc<Ruling>> = Vec::new();
+        let mut is_settled = false;
+        for rule in &self.rules {
+            match matching::fit(&rule.section, plugin, pod).0 {
+                Fit::No => continue,
+                Fit::Maybe => rulings.push(Arc::clone(&rule.ruling)),
+                Fit::Yes => {
+                    rulings.push(Arc::clone(&rule.ruling));
+                    is_settled = true;
+                    break;
+                }
+            }
+        }
+        // Hidden only if it is by whichever rule holds: nobody may escape a plugin by a claim.
+        let hides = |ruling: &Arc<Ruling>| ruling.hides && !ruling.is_audit;
+        let is_hidden = is_settled && rulings.iter().all(hides);
+        RuleDecision { rulings, is_hidden }
+    }
+
+    /// The rule that keeps this plugin from hearing of this pod.
+    pub(crate) fn hidden_by(&self, plugin: &str, pod: &RuledPod) -> Option<Arc<Ruling>> {
+        if !self.has_hiding {
+            return None;
+        }
+        let RuleDecision { rulings, is_hidden } = self.decide(plugin, pod);
+        rulings.into_iter().next().filter(|_| is_hidden)
+    }
+
+    /// What a plugin may set in each container that its reply is about: the request's own, of
+    /// which `subject` is the pod, and those that it names.
+    pub fn rights<'i>(
+        &self,
+        rights: &Rights,
+        plugin: &str,
+        subject: Option<(&str, &RuledPod)>,
+        named: impl Iterator<Item = &'i str>,
+        pods: &dyn PodsOfContainers,
+    ) -> Rights {
+        let mut rights = rights.clone();
+        if self.is_empty() {
+            return rights;
+        }
+        if let Some((id, pod)) = subject {
+            rights.ruled.insert(id.to_owned(), self.decide(plugin, pod));
+        }
+        for id in named {
+            if rights.ruled.contains_key(id) {
+                continue;
+            }
+            if let Some(pod) = pods.pod_of(id) {
+                rights.ruled.insert(id.to_owned(), self.decide(plugin, &pod));
+            }
+        }
+        rights
+    }
+
+    /// Every rule with how it fits, for `policy test`.
+    fn explain(&self, plugin: &str, pod: &RuledPod) -> Vec<(Arc<Ruling>, Fit, Reason)> {
+        let all = self.rules.iter().map(|rule| {
+            let (fit, reason) = matching::fit(&rule.section, plugin, pod);
+            (Arc::clone(&rule.ruling), fit, reason)
+        });
+        all.collect()
+    }
+
+    /// The plugins that rules name without a wildcard.
+    fn named_plugins(&self) -> impl Iterator<Item = &str> {
+        let names = self.rules.iter().flat_map(|rule| &rule.section.plugins);
+        names.map(String::as_str).filter(|name| !name.contains(['*', '?', '[', '\\']))
+    }
+}
+
+impl Rule {
+    fn new(section: &RuleSection) -> Self {
+        let RuleSection { name, allow, deny, mode, hide, .. } = section;
+        let mut permits = allow.as_deref().map_or(FieldSet::ALL, set);
+        permits.remove(deny.iter().map(String::as_str).map(one).fold(FieldSet::NONE, FieldSet::or));
+        let ruling = Ruling {
+            rule: name.clone(),
+            permits: if *hide { FieldSet::NONE } else { permits },
+            hides: *hide,
+            is_audit: *mode == RuleMode::Audit,
+        };
+        Self { section: section.clone(), ruling: Arc::new(ruling) }
+    }
+}
+
+fn set(names: &[String]) -> FieldSet {
+    names.iter().map(|name| one(name)).fold(FieldSet::NONE, FieldSet::or)
+}
+
+/// The configuration has refused every other name.
+fn one(name: &str) -> FieldSet {
+    match name {
+        EVERY_FIELD => FieldSet::ALL,
+        EVICTION => FieldSet::EVICTION,
+        name => NriField::from_name(name).map_or(FieldSet::NONE, FieldSet::of),
+    }
+}

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Which rule decides what for a pod, and why: the document of `nri-runc nri policy test`. Nothing
+//! is changed, and no plugin is asked.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Value, json};
+
+use super::{Fit, RuledPod, Rules, matching};
+use crate::adaptation::{FieldSet, NriField, RuleDecision};
+use crate::config::{Config, EVERY_FIELD, EVICTION};
+
+/// What the rules say about this pod, for each of these plugins (`NN-name`, or a name), and for
+/// those that the configuration names.
+pub(crate) fn report(
+    config: &Config,
+    rules: &Rules,
+    pod: &RuledPod,
+    plugins: impl IntoIterator<Item = String>,
+) -> Value {
+    let mut ids: BTreeSet<String> = plugins.into_iter().collect();
+    let known: BTreeSet<String> = ids.iter().flat_map(|id| [id.clone(), bare(id)]).collect();
+    let sections = config.plugins.keys().map(String::as_str).filter(|name| *name != EVERY_FIELD);
+    let named = rules.named_plugins().chain(sections).filter(|name| !known.contains(*name));
+    ids.extend(named.map(ToOwned::to_owned).collect::<Vec<_>>());
+    let rows: Vec<Value> = ids.iter().map(|id| row(config, rules, pod, id)).collect();
+    json!({
+        "pod": {
+            "namespace": pod.namespace,
+            "labels": pod.labels,
+            "engine": pod.engine,
+            "handler": pod.handler,
+            "proven": !pod.is_doubtful,
+        },
+        "rules": rules.rules.len(),
+        "plugins": rows,
+    })
+}
+
+fn bare(id: &str) -> String {
+    matching::bare_name(id).to_owned()
+}
+
+fn row(config: &Config, rules: &Rules, pod: &RuledPod, id: &str) -> Value {
+    let decision = rules.decide(id, pod);
+    let explained = rules.explain(id, pod);
+    let settled = explained.iter().position(|(_, fit, _)| *fit == Fit::Yes);
+    let tried = settled.map_or(explained.len(), |at| at + 1);
+    let why: Vec<Value> = explained
+        .iter()
+        .enumerate()
+        .map(|(at, (ruling, fit, reason))| {
+            json!({
+                "rule": ruling.rule,
+                "matches": fit.name(),
+                "why": reason.to_string(),
+                // A rule behind the one that decides is never tried.
+                "decides": at < tried && *fit != Fit::No,
+            })
+        })
+        .collect();
+    let first = decision.rulings.first();
+    json!({
+        "plugin": id,
+        "rule": first.map(|ruling| ruling.rule.as_str()),
+        "mode": first.map(|ruling| if ruling.is_audit { "audit" } else { "enforce" }),
+        "hidden": decision.is_hidden,
+        "refused": names(refused(&decision, false)),
+        "would_refuse": names(refused(&decision, true)),
+        "refused_by_section": by_section(config, id),
+        "rules": why,
+    })
+}
+
+/// What no rule, or only rules in audit mode, would refuse.
+fn refused(decision: &RuleDecision, is_audit: bool) -> FieldSet {
+    let mut refused = FieldSet::NONE;
+    for ruling in decision.rulings.iter().filter(|ruling| ruling.is_audit == is_audit) {
+        let mut against = FieldSet::ALL;
+        against.remove(ruling.permits);
+        refused = refused.or(against);
+    }
+    refused
+}
+
+fn names(set: FieldSet) -> Vec<&'static str> {
+    if set == FieldSet::ALL {
+        return vec![EVERY_FIELD];
+    }
+    let fields = NriField::ALL.into_iter().filter(|field| set.has(FieldSet::of(*field)));
+    let eviction = set.has(FieldSet::EVICTION).then_some(EVICTION);
+    fields.map(NriField::name).chain(eviction).collect()
+}
+
+/// What the plugin's own section does not let it set, wherever.
+fn by_section(config: &Config, id: &str) -> Vec<&'static str> {
+    let name = bare(id);
+    let index = id.strip_suffix(&name).unwrap_or_default().trim_end_matches('-');
+    let settings = config.plugin(index, &name);
+    let has = |list: &[String], field: NriField| list.iter().any(|name| name == field.name());
+    let is_refused = |field: &NriField| {
+        has(&settings.deny, *field) || !settings.allow.is_empty() && !has(&settings.allow, *field)
+    };
+    NriField::ALL.into_iter().filter(is_refused).map(NriField::name).collect()
+}

@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `hide = true`: the plugin hears of no pod and no container, by no way that there is, and cannot
+//! tell a hidden container from one that does not exist; other plugins hear as ever.
+
+use std::sync::{Arc, Mutex};
+
+use nri_runc::plugin::api;
+use serde_json::json;
+use test_support::adjustments::{sets, update_of};
+use test_support::scripted_plugin::heard;
+use test_support::{Script, TestHost, fails, started, succeeds, wait_until};
+
+use super::host::{Asker, lay_down, pod_container};
+
+const SECRET: &str =
+    "---[[rule]]\nname = \"secret\"\nnamespaces = [\"vault\"]\nplugins = [\"nosy\"]\nhide = true\n";
+
+/// Everything up to RemoveContainer, and validation.
+const WITH_VALIDATION: i32 = 0x7ff | 1 << 13;
+
+fn told_of(told: &Mutex<Vec<String>>, id: &str) -> Vec<String> {
+    told.lock().unwrap().iter().filter(|line| line.ends_with(id)).cloned().collect()
+}
+
+fn whole_life(host: &TestHost, namespace: &str, id: &str) {
+    let bundle = pod_container(host, namespace, id);
+    succeeds(&host.create_from(&bundle, id));
+    succeeds(&host.verb(&["start", id]));
+    succeeds(&host.verb(&["delete", "--force", id]));
+}
+
+#[test]
+fn a_hidden_pod_lives_and_ends_without_a_word_to_the_plugin() {
+    let host = started(SECRET);
+    let script = Script { events: Some(WITH_VALIDATION), ..sets("HELLO", "nosy") };
+    let nosy = host.plugin("10", "nosy", script);
+    let other = host.plugin("20", "other", Script::default());
+    whole_life(&host, "vault", "hidden");
+    whole_life(&host, "dev", "open");
+    for id in ["hidden", "open"] {
+        wait_until("all is told", || heard(&other, &format!("RemovePodSandbox pod-of-{id}")));
+        assert_eq!(told_of(&other, id).len(), 9, "{:?}", other.lock().unwrap());
+    }
+    wait_until("all is told", || heard(&nosy, "RemovePodSandbox pod-of-open"));
+    assert_eq!(told_of(&nosy, "hidden"), [""; 0]);
+    assert!(heard(&nosy, "ValidateContainerAdjustment open"));
+}
+
+#[test]
+fn a_newcomer_is_synchronized_without_hidden_pods_and_hears_no_end_of_them() {
+    let host = started(SECRET);
+    for (namespace, id) in [("vault", "hidden"), ("dev", "open")] {
+        let bundle = pod_container(&host, namespace, id);
+        succeeds(&host.create_from(&bundle, id));
+    }
+    let pods = Arc::new(Mutex::new(Vec::new()));
+    let noted = Arc::clone(&pods);
+    let hears: test_support::scripted_plugin::Hears = Arc::new(move |event, request| {
+        let request = request.downcast_ref::<api::SynchronizeRequest>();
+        if let Some(request) = request.filter(|_| event == "Synchronize") {
+            noted.lock().unwrap().extend(request.pods.iter().map(|pod| pod.name.clone()));
+        }
+    });
+    let nosy = host.plugin("10", "nosy", Script { hears: Some(hears), ..Script::default() });
+    assert_eq!(*pods.lock().unwrap(), ["pod-of-open"]);
+    for id in ["hidden", "open"] {
+        succeeds(&host.verb(&["delete", "--force", id]));
+    }
+    wait_until("the end is told", || heard(&nosy, "RemovePodSandbox pod-of-open"));
+    assert_eq!(told_of(&nosy, "hidden"), [""; 0]);
+    assert!(heard(&nosy, "Synchronize open"));
+}
+
+#[test]
+fn a_hidden_container_cannot_be_told_from_one_that_does_not_exist() {
+    let host = started(SECRET);
+    let (asker, script) = Asker::new();
+    let _told = host.plugin("10", "nosy", script);
+    let bundle = pod_container(&host, "vault", "hidden");
+    succeeds(&host.create_from(&bundle, "hidden"));
+    let limit = json!({"memory": {"limit": 4096}});
+    let failed = asker.ask(
+        vec![update_of("hidden", &limit), update_of("nothing", &limit)],
+        &["hidden", "nothing"],
+    );
+    assert_eq!(failed, ["hidden", "nothing"]);
+    let explained = host.admin(&["explain", "hidden"]);
+    let reasons = explained["skipped"].to_string();
+    assert!(
+        reasons.contains("may not know of container hidden (rule \\\"secret\\\")"),
+        "{reasons}"
+    );
+    assert_eq!(explained["hidden_from"], json!([{"plugin": "10-nosy", "rule": "secret"}]));
+    assert_eq!((&explained["changes"], &explained["owners"]), (&json!([]), &json!({})));
+}
+
+/// A validator sees what others want of other containers, but not of those that are hidden from it.
+#[test]
+fn a_validator_sees_no_updates_of_hidden_containers() {
+    let host = started(SECRET);
+    let limit = json!({"memory": {"limit": 4096}});
+    let update = vec![update_of("hidden", &limit), update_of("open", &limit)];
+    let script = Script { update, only: Some("last"), ..sets("HELLO", "there") };
+    let _told = host.plugin("10", "a", script);
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let noted = Arc::clone(&seen);
+    let hears: test_support::scripted_plugin::Hears = Arc::new(move |_event, request| {
+        if let Some(asked) = request.downcast_ref::<api::ValidateContainerAdjustmentRequest>() {
+            let mut noted = noted.lock().unwrap();
+            noted.extend(asked.update.iter().map(|update| update.container_id.clone()));
+            noted.extend(asked.owners.owners.keys().map(|id| format!("owners of {id}")));
+        }
+    });
+    let events = Some(WITH_VALIDATION);
+    let _told =
+        host.plugin("20", "nosy", Script { events, hears: Some(hears), ..Script::default() });
+    for (namespace, id) in [("vault", "hidden"), ("dev", "open"), ("dev", "last")] {
+        let bundle = pod_container(&host, namespace, id);
+        succeeds(&host.create_from(&bundle, id));
+    }
+    let mut seen = seen.lock().unwrap().clone();
+    seen.sort();
+    assert_eq!(seen, ["open", "owners of last", "owners of open"]);
+}
+
+#[test]
+fn a_required_plugin_from_which_the_pod_is_hidden_refuses_it_with_a_line_that_says_so() {
+    let lines = "---[plugin.nosy]\nrequired = true\n[[rule]]\nnamespaces = [\"vault\", \"kube-system\"]\nhide = true\n";
+    let host = started(lines);
+    let _told = host.plugin("10", "nosy", Script::default());
+    let bundle = pod_container(&host, "vault", "c1");
+    let wanted = "a rule hides this pod from the required plugin nosy";
+    fails(&host.create_from(&bundle, "c1"), &["cannot create c1", wanted, "exempt_namespaces"]);
+    let bundle = pod_container(&host, "kube-system", "c2");
+    succeeds(&host.create_from(&bundle, "c2"));
+    let bundle = pod_container(&host, "dev", "c3");
+    succeeds(&host.create_from(&bundle, "c3"));
+}
+
+#[test]
+fn no_pod_is_hidden_by_a_claim_and_nothing_of_it_is_changed() {
+    let host = started(SECRET);
+    let nosy = host.plugin("10", "nosy", Script::default());
+    let bundle = lay_down(&host, "vault", "forged", "forged");
+    succeeds(&host.create_from(&bundle, "forged"));
+    assert!(heard(&nosy, "CreateContainer forged"), "it does not escape the plugin");
+    let host = started(SECRET);
+    let _told = host.plugin("10", "nosy", sets("HELLO", "there"));
+    let bundle = lay_down(&host, "vault", "forged", "forged");
+    fails(&host.create_from(&bundle, "forged"), &["may not set Env", "(rule \"secret\")"]);
+}
+
+#[test]
+fn a_reload_hides_what_begins_from_then_on_and_shows_what_was_hidden_by_a_new_synchronization() {
+    let host = started("");
+    let nosy = host.plugin("10", "nosy", Script::default());
+    let create = |id: &str| {
+        let bundle = pod_container(&host, "vault", id);
+        succeeds(&host.create_from(&bundle, id));
+    };
+    let reload = |lines: &str| {
+        host.configure(&host.path("fake/runc"), lines);
+        succeeds(&host.call(&["nri", "reload"]));
+    };
+    create("known");
+    reload(SECRET);
+    create("hidden");
+    succeeds(&host.verb(&["delete", "--force", "known"]));
+    wait_until("the end is told", || heard(&nosy, "RemovePodSandbox pod-of-known"));
+    assert_eq!(told_of(&nosy, "hidden"), [""; 0]);
+    reload("");
+    wait_until("it is to come again", || {
+        let row = host.admin(&["plugins"])[0].clone();
+        row["state"] == "gone" && row["reason"].to_string().contains("no longer hide pods")
+    });
+    let again = host.plugin("10", "nosy", Script::default());
+    assert!(heard(&again, "Synchronize hidden"), "{:?}", again.lock().unwrap());
+}

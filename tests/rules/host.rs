@@ -1,0 +1,237 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What rules do to a node: creates, updates of others and evictions are refused or noted, operators
+//! see which rule it was, and a mistyped rule closes what it was meant to protect.
+
+use nri_runc::plugin::api;
+use serde_json::{Value, json};
+use test_support::adjustments::{sets, update_of};
+use test_support::scripted_plugin::{Ask, heard};
+use test_support::{BUNDLE, Script, TestHost, fails, started, succeeds, wait_until};
+
+/// A container as containerd's CRI plugin lays it down, in a namespace; its bundle.
+pub(super) fn pod_container(host: &TestHost, namespace: &str, id: &str) -> String {
+    lay_down(host, namespace, id, &format!("io.containerd.runtime.v2.task/k8s.io/{id}"))
+}
+
+/// The same anywhere: whoever writes a bundle writes its annotations.
+pub(super) fn lay_down(host: &TestHost, namespace: &str, id: &str, bundle: &str) -> String {
+    let mut document: Value = serde_json::from_str(BUNDLE).unwrap();
+    document["annotations"] = json!({
+        "io.kubernetes.cri.container-type": "container",
+        "io.kubernetes.cri.container-name": id,
+        "io.kubernetes.cri.sandbox-id": format!("pod-of-{id}"),
+        "io.kubernetes.cri.sandbox-name": format!("pod-of-{id}"),
+        "io.kubernetes.cri.sandbox-namespace": namespace,
+        "io.kubernetes.cri.sandbox-uid": "u1",
+    });
+    std::fs::create_dir_all(host.path(bundle).join("rootfs")).unwrap();
+    host.write(&format!("{bundle}/config.json"), &document.to_string());
+    bundle.to_owned()
+}
+
+/// A plugin that asks for updates and evictions on its own.
+pub(super) struct Asker(tokio::sync::mpsc::UnboundedSender<Ask>);
+
+impl Asker {
+    pub(super) fn new() -> (Self, Script) {
+        let (sender, asks) = tokio::sync::mpsc::unbounded_channel();
+        let asks = std::sync::Arc::new(tokio::sync::Mutex::new(asks));
+        (Self(sender), Script { asks: Some(asks), ..Script::default() })
+    }
+
+    /// The containers whose updates failed.
+    pub(super) fn ask(&self, update: Vec<api::ContainerUpdate>, evict: &[&str]) -> Vec<String> {
+        let evict = evict.iter().map(|id| api::ContainerEviction {
+            container_id: (*id).to_owned(),
+            ..Default::default()
+        });
+        let request =
+            api::UpdateContainersRequest { update, evict: evict.collect(), ..Default::default() };
+        let (sender, answer) = std::sync::mpsc::channel();
+        self.0.send((request, sender)).unwrap();
+        let answer = answer.recv_timeout(std::time::Duration::from_secs(60)).unwrap().unwrap();
+        answer.failed.into_iter().map(|update| update.container_id).collect()
+    }
+}
+
+fn seen(host: &TestHost) -> String {
+    host.read("fake/seen.json")
+}
+
+fn metric(host: &TestHost, line: &str) -> bool {
+    let output = host.call(&["nri", "metrics"]);
+    String::from_utf8_lossy(&output.stdout).lines().any(|other| other == line)
+}
+
+const NO_ENV: &str =
+    "---[[rule]]\nname = \"no env\"\nnamespaces = [\"prod-*\"]\ndeny = [\"Env\"]\n";
+
+#[test]
+fn a_field_that_a_rule_denies_refuses_the_create_and_says_which_rule_it_was() {
+    let host = started(NO_ENV);
+    let told = host.plugin("10", "a", sets("HELLO", "there"));
+    let bundle = pod_container(&host, "prod-eu", "c1");
+    let before = host.read(&format!("{bundle}/config.json"));
+    let wanted = "plugin \"10-a\" may not set Env of container c1 (rule \"no env\")";
+    fails(&host.create_from(&bundle, "c1"), &["cannot create c1", wanted, "unchanged"]);
+    assert_eq!(host.read(&format!("{bundle}/config.json")), before);
+    assert!(!host.path("fake/seen.json").exists(), "the runtime was never asked");
+    let explained = host.admin(&["explain", "c1"]);
+    assert!(explained["refused"][0].as_str().unwrap().contains(wanted), "{explained}");
+    assert!(metric(&host, "nri_runc_rule_hits_total{rule=\"no env\",result=\"refused\"} 1"));
+    // The plugin hears the end of what it took part in.
+    wait_until("the pod's end is told", || heard(&told, "RemovePodSandbox pod-of-c1"));
+    // Elsewhere it may.
+    let bundle = pod_container(&host, "dev", "c2");
+    succeeds(&host.create_from(&bundle, "c2"));
+    assert!(seen(&host).contains("HELLO=there"));
+}
+
+#[test]
+fn in_audit_mode_the_field_is_set_and_explain_says_what_would_be_refused() {
+    let host = started(&format!("{NO_ENV}mode = \"audit\"\n"));
+    let _told = host.plugin("10", "a", sets("HELLO", "there"));
+    let bundle = pod_container(&host, "prod-eu", "c1");
+    succeeds(&host.create_from(&bundle, "c1"));
+    assert!(seen(&host).contains("HELLO=there"));
+    let explained = host.admin(&["explain", "c1"]);
+    let hit = &explained["would_refuse"][0];
+    assert_eq!(
+        (&hit["plugin"], &hit["field"], &hit["rule"]),
+        (&json!("10-a"), &json!("Env"), &json!("no env"))
+    );
+    assert_eq!((&hit["event"], &explained["refused"]), (&json!("CreateContainer"), &json!([])));
+    let page = host.call(&["nri", "explain", "c1"]);
+    let page = String::from_utf8_lossy(&page.stdout).into_owned();
+    assert!(page.contains("audit: 10-a set Env, which rule \"no env\" would refuse"), "{page}");
+    assert_eq!(host.logged(&["a rule in audit mode would refuse it", "\"no env\""]), 1);
+    assert!(metric(&host, "nri_runc_rule_hits_total{rule=\"no env\",result=\"would_refuse\"} 1"));
+}
+
+#[test]
+fn a_rule_does_not_widen_what_the_plugins_own_section_permits() {
+    let lines = "---[plugin.a]\ndeny = [\"Env\"]\n[[rule]]\nplugins = [\"a\"]\nallow = [\"*\"]\n";
+    let host = started(lines);
+    let _told = host.plugin("10", "a", sets("HELLO", "there"));
+    fails(&host.create("c1"), &["10-a", "Env", "see allow and deny for this plugin"]);
+}
+
+#[test]
+fn a_pod_that_says_its_own_namespace_escapes_no_rule() {
+    let host = started(NO_ENV);
+    let _told = host.plugin("10", "a", sets("HELLO", "there"));
+    let bundle = lay_down(&host, "dev", "forged", "forged");
+    fails(&host.create_from(&bundle, "forged"), &["may not set Env", "(rule \"no env\")"]);
+}
+
+#[test]
+fn a_container_without_pods_goes_by_its_default_namespace() {
+    let lines = "---[[rule]]\nname = \"plain\"\nnamespaces = [\"plain\"]\nengines = [\"plain\"]\ndeny = [\"Env\"]\n";
+    let host = started(lines);
+    let _told = host.plugin("10", "a", sets("HELLO", "there"));
+    fails(&host.create("c1"), &["may not set Env", "(rule \"plain\")"]);
+    let host = started(&lines.replace("[\"plain\"]\nengines", "[\"prod\"]\nengines"));
+    let _told = host.plugin("10", "a", sets("HELLO", "there"));
+    succeeds(&host.create("c1"));
+}
+
+/// A container of each of two namespaces, created.
+fn two_pods(host: &TestHost) {
+    for (namespace, id) in [("kube-system", "c1"), ("dev", "c2")] {
+        let bundle = pod_container(host, namespace, id);
+        succeeds(&host.create_from(&bundle, id));
+    }
+    wait_until("both are created", || {
+        let pods = host.admin(&["pods"]).to_string();
+        pods.matches("\"state\":\"created\"").count() == 2
+    });
+}
+
+#[test]
+fn updates_and_evictions_of_others_go_by_the_others_pod() {
+    let host = started(
+        "---[[rule]]\nname = \"system stays\"\nnamespaces = [\"kube-system\"]\n\
+         deny = [\"MemLimit\", \"Eviction\"]\n",
+    );
+    let (asker, script) = Asker::new();
+    let _told = host.plugin("10", "asker", script);
+    two_pods(&host);
+    let failed = asker.ask(vec![update_of("c1", &json!({"memory": {"limit": 4096}}))], &["c1"]);
+    assert_eq!(failed, ["c1"]);
+    let explained = host.admin(&["explain", "c1"]);
+    let reasons = explained["skipped"].to_string();
+    for what in ["set MemLimit of container c1", "evict container c1"] {
+        assert!(reasons.contains(&format!("plugin \\\"10-asker\\\" may not {what}")), "{reasons}");
+    }
+    assert_eq!((&explained["changes"], &explained["owners"]), (&json!([]), &json!({})));
+    assert!(metric(&host, "nri_runc_rule_hits_total{rule=\"system stays\",result=\"refused\"} 2"));
+}
+
+#[test]
+fn a_create_goes_on_whose_reply_updates_a_protected_container() {
+    let host = started(
+        "---[[rule]]\nname = \"system stays\"\nnamespaces = [\"kube-system\"]\ndeny = [\"*\"]\n",
+    );
+    let update = vec![update_of("c1", &json!({"memory": {"limit": 4096}}))];
+    let mut script = sets("HELLO", "there");
+    script = Script { update, only: Some("c2"), ..script };
+    let _told = host.plugin("10", "a", script);
+    // Its replies to other containers are empty: only the one to c2 asks for something.
+    let bundle = pod_container(&host, "kube-system", "c1");
+    succeeds(&host.create_from(&bundle, "c1"));
+    let bundle = pod_container(&host, "dev", "c2");
+    succeeds(&host.create_from(&bundle, "c2"));
+    assert!(seen(&host).contains("HELLO=there"));
+    let explained = host.admin(&["explain", "c1"]);
+    let reason = explained["skipped"][0]["reason"].as_str().unwrap_or_default();
+    assert!(reason.contains("requested at CreateContainer failed"), "{explained}");
+    assert!(reason.contains("(rule \"system stays\")"), "{explained}");
+}
+
+#[test]
+fn an_update_of_the_engine_is_refused_with_the_rule_and_changes_nothing() {
+    let host = started(&NO_ENV.replace("\"Env\"", "\"CPUShares\""));
+    let updates = vec![update_of("c1", &json!({"cpu": {"shares": 77}}))];
+    let _told = host.plugin("10", "half", Script { updates, ..Script::default() });
+    let bundle = pod_container(&host, "prod-eu", "c1");
+    succeeds(&host.create_from(&bundle, "c1"));
+    let root = host.path("root").display().to_string();
+    let words = ["--root", &root, "update", "--resources", "-", "c1"];
+    let output = host.call_with(&words, &json!({"pids": {"limit": 5}}).to_string());
+    fails(&output, &["may not set CPUShares", "(rule \"no env\")", "its resources are unchanged"]);
+    assert!(!host.path("fake/update.json").exists());
+}
+
+#[test]
+fn a_mistyped_rule_refuses_creates_and_hides_what_it_may_have_meant_to_hide() {
+    let host = started("---[[rule]]\nnamespace = [\"vault\"]\nhide = true\n");
+    let told = host.plugin("10", "a", sets("HELLO", "there"));
+    let bundle = pod_container(&host, "dev", "c1");
+    let wanted = "unknown key rule.namespace (did you mean namespaces?)";
+    fails(&host.create_from(&bundle, "c1"), &["configuration has an error", wanted]);
+    // An exempt namespace goes on, and no plugin hears of it.
+    let bundle = pod_container(&host, "kube-system", "c2");
+    succeeds(&host.create_from(&bundle, "c2"));
+    assert!(!seen(&host).contains("HELLO"));
+    assert_eq!(*told.lock().unwrap(), [""; 0]);
+}
+
+#[test]
+fn a_create_is_decided_by_a_hundred_rules_as_by_one() {
+    let mut lines = String::from("---");
+    for number in 0..100 {
+        lines.push_str(&format!(
+            "[[rule]]\nname = \"r{number}\"\nnamespaces = [\"tenant-{number}-*\"]\ndeny = [\"*\"]\n"
+        ));
+    }
+    let host = started(&format!(
+        "{lines}[[rule]]\nname = \"last\"\nnamespaces = [\"prod\"]\ndeny = [\"Env\"]\n"
+    ));
+    let _told = host.plugin("10", "a", sets("HELLO", "there"));
+    for (namespace, rule) in [("tenant-99-x", "r99"), ("prod", "last")] {
+        let bundle = pod_container(&host, namespace, rule);
+        fails(&host.create_from(&bundle, rule), &[&format!("(rule \"{rule}\")")]);
+    }
+    let bundle = pod_container(&host, "tenant-100", "free");
+    succeeds(&host.create_from(&bundle, "free"));
+}

@@ -37,6 +37,18 @@ pub(crate) fn matches(pattern: &str, name: &str) -> bool {
     pattern.get(p..).is_some_and(|rest| rest.iter().all(|c| *c == '*'))
 }
 
+/// The same for paths, element by element: no wildcard matches `/`.
+pub(crate) fn matches_path(pattern: &str, path: &str) -> bool {
+    let (mut patterns, mut parts) = (pattern.split('/'), path.split('/'));
+    loop {
+        match (patterns.next(), parts.next()) {
+            (None, None) => return true,
+            (Some(pattern), Some(part)) if matches(pattern, part) => {}
+            _ => return false,
+        }
+    }
+}
+
 /// Matches one character at `at`; gives the place behind what matched it.
 fn match_one(pattern: &[char], at: usize, c: char) -> Option<usize> {
     match pattern.get(at)? {

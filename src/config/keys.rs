@@ -9,7 +9,8 @@ use toml_edit::Value;
 use super::duration::parse as parse_duration;
 use super::fields::check_field;
 use super::settings::{
-    ANY_PLUGIN, AuditTarget, Config, DaemonPolicy, Evict, MetricsListener, OnFailure, PluginSection,
+    ANY_PLUGIN, AuditTarget, Config, DaemonPolicy, Evict, MetricsListener, OnFailure, PluginOrigin,
+    PluginSection,
 };
 use super::size;
 use super::spelling::nearest;
@@ -218,6 +219,25 @@ fn read_evict(value: &Value) -> Result<Option<Evict>, Mistake> {
     }))
 }
 
+fn read_origins(value: &Value) -> Result<Vec<PluginOrigin>, Mistake> {
+    read_list(value, "strings", |value| {
+        let text = read_string(value)?;
+        let wrong = || Mistake::from("expected \"pod:NAMESPACE/NAME\" or \"exe:/PATH\"");
+        if let Some(why) = crate::glob::mistake(&text) {
+            return Err(format!("the pattern {text:?} {why}").into());
+        }
+        if let Some(path) = text.strip_prefix("exe:").filter(|path| path.starts_with('/')) {
+            return Ok(PluginOrigin::Program(path.to_owned()));
+        }
+        let pod = text.strip_prefix("pod:").and_then(|pod| pod.split_once('/'));
+        let (namespace, name) = pod.ok_or_else(wrong)?;
+        if namespace.is_empty() || name.is_empty() || name.contains('/') {
+            return Err(wrong());
+        }
+        Ok(PluginOrigin::Pod { namespace: namespace.to_owned(), name: name.to_owned() })
+    })
+}
+
 fn section<'c>(config: &'c mut Config, name: &str) -> &'c mut PluginSection {
     config.plugins.entry(name.to_owned()).or_default()
 }
@@ -279,6 +299,7 @@ keys! {
     "rdt.config_file" = "", Reload, "YAML file that defines RDT classes, in the format of engines that use goresctrl. If it is set, only its classes may be used, and `system/default` is the default group. The engine makes the groups in resctrl. Without it, every group in resctrl is a class.", |c, _, v| c.rdt_config_file = Some(read_path(v)?);
     "rdt.resctrl_path" = "\"/sys/fs/resctrl\"", Reload, "Mount point of resctrl, whose directories are the RDT classes.", |c, _, v| c.resctrl_path = read_path(v)?;
     "plugin.*.evict" = "\"allow\"", Reload, "Containers that the plugin may evict: `allow` = any, `deny` = none, `own-namespace` = those in the namespace of the pod that the plugin runs in.", |c, n, v| section(c, n).evict = read_evict(v)?;
+    "plugin.*.from" = "[]", Reload, "Which processes may connect under this name: `pod:NAMESPACE/NAME` (in that pod, created by nri-runc) or `exe:/PATH` (a process of the host that executes that file). `*`, `?` and `[a-z]` match part of a name; of a path, part of one element. Empty = any. Plugins that the daemon launches are not concerned ([rules.md](rules.md#who-may-connect-under-a-name)).", |c, n, v| section(c, n).from = Some(read_origins(v)?);
     "eviction.signal" = "\"SIGTERM\"", Reload, "First signal sent to a container that a plugin evicts.", |c, _, v| c.eviction_signal = read_string(v)?;
     "eviction.grace" = "\"10s\"", Reload, "Time between that signal and SIGKILL.", |c, _, v| c.eviction_grace = read_duration(v)?;
     "eviction.per_minute" = "10", Reload, "Maximum number of evictions per minute, for all plugins together; further ones are refused. 0 = none.", |c, _, v| c.eviction_per_minute = read_number(v)?;
@@ -380,6 +401,34 @@ mod tests {
             ["127.0.0.1:4318", "https://127.0.0.1:4318", "http://", "http:///v1", "http://a b"]
         {
             assert_eq!(mistakes(wrong), (false, 1), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn an_origin_is_a_pod_or_an_absolute_path_and_nothing_else() {
+        for wrong in [
+            "pod:",
+            "pod:a",
+            "pod:a/",
+            "pod:/b",
+            "pod:a/b/c",
+            "exe:",
+            "exe:opt/x",
+            "/opt/x",
+            "",
+            "uid:0",
+            "pod:a[/b",
+            "exe:/opt/[",
+            "Pod:a/b",
+        ] {
+            let (mut config, mut problems) = (Config::default(), Vec::<Problem>::new());
+            let text = format!("[plugin.a]\nfrom = [\"{wrong}\"]\n");
+            apply(&mut config, "f", &text, &mut problems);
+            let [problem] = &problems[..] else { panic!("{wrong}: {problems:?}") };
+            assert!(
+                problem.protects && problem.text.starts_with("f:2:8: plugin.a.from: "),
+                "{wrong}"
+            );
         }
     }
 

@@ -10,8 +10,8 @@ use super::spelling::distance_to_key;
 const SECTIONS: [&str; 3] = ["plugin", "nri.default_validator", "rule"];
 const KEYS: [&str; 2] = ["exempt_namespaces", "on_daemon_failure"];
 /// Keys that protect nowhere but in those sections.
-const MISPLACED: [&str; 6] =
-    ["required", "allow", "deny", "on_failure", "required_plugins", "hide"];
+const MISPLACED: [&str; 7] =
+    ["required", "allow", "deny", "on_failure", "required_plugins", "hide", "from"];
 /// So many letters may be wrong in a key that was meant for a section that protects.
 const TYPO_LETTERS: usize = 4;
 

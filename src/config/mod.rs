@@ -31,7 +31,7 @@ pub(crate) use protection::Protection;
 pub(crate) use rules::{EVERY_FIELD, EVICTION, RuleMode, RuleSection};
 pub use settings::OnFailure;
 pub(crate) use settings::{
-    AuditTarget, Config, DaemonPolicy, Evict, MetricsListener, Problem, Validator,
+    AuditTarget, Config, DaemonPolicy, Evict, MetricsListener, PluginOrigin, Problem, Validator,
 };
 
 /// The main configuration file.

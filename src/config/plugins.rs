@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use super::settings::{ANY_PLUGIN, Config, Evict, OnFailure, PluginSection};
+use super::settings::{ANY_PLUGIN, Config, Evict, OnFailure, PluginOrigin, PluginSection};
 
 /// Settings of one plugin; `None` if the operator sets nothing and the plugin's declaration applies.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -26,6 +26,8 @@ pub struct PluginSettings {
     pub deny: Vec<String>,
     /// Which containers it may have evicted.
     pub evict: Evict,
+    /// Which processes may connect under its name; empty = any.
+    pub from: Vec<PluginOrigin>,
 }
 
 impl Config {
@@ -45,6 +47,7 @@ impl Config {
             allow: first(&sections, |section| section.allow.as_ref()).unwrap_or_default(),
             deny: first(&sections, |section| section.deny.as_ref()).unwrap_or_default(),
             evict: first(&sections, |section| section.evict.as_ref()).unwrap_or_default(),
+            from: first(&sections, |section| section.from.as_ref()).unwrap_or_default(),
         }
     }
 
@@ -125,6 +128,19 @@ mod tests {
             assert_eq!(config.required_wait(name), Duration::from_secs(seconds), "{name}");
         }
         assert_eq!(Config::default().required_wait("a"), Duration::ZERO);
+    }
+
+    #[test]
+    fn every_other_name_is_restricted_by_the_section_of_all() {
+        let config = config(
+            "[plugin.\"*\"]\nfrom = [\"exe:/opt/nri/plugins/*\"]\n\
+             [plugin.a]\nfrom = [\"pod:kube-system/a-*\", \"exe:/usr/bin/a\"]\n[plugin.free]\nfrom = []\n",
+        );
+        let program = |path: &str| PluginOrigin::Program(path.to_owned());
+        let pod = PluginOrigin::Pod { namespace: "kube-system".to_owned(), name: "a-*".to_owned() };
+        assert_eq!(config.plugin("10", "a").from, [pod, program("/usr/bin/a")]);
+        assert_eq!(config.plugin("10", "a2").from, [program("/opt/nri/plugins/*")]);
+        assert_eq!(config.plugin("10", "free").from, []);
     }
 
     #[test]

@@ -43,6 +43,15 @@ pub enum Evict {
     OwnNamespace,
 }
 
+/// Which processes may connect under a plugin's name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PluginOrigin {
+    /// Those in a pod: patterns of its namespace and its name.
+    Pod { namespace: String, name: String },
+    /// Those of this host that execute a file: a pattern of its path.
+    Program(String),
+}
+
 /// Where the daemon serves metrics.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MetricsListener {
@@ -142,6 +151,7 @@ pub struct PluginSection {
     pub allow: Option<Vec<String>>,
     pub deny: Option<Vec<String>>,
     pub evict: Option<Evict>,
+    pub from: Option<Vec<PluginOrigin>>,
 }
 
 impl Default for Config {

@@ -8,6 +8,7 @@ mod adjusted;
 mod endings;
 mod engine;
 mod later;
+mod origin;
 mod registration;
 mod told;
 mod updates;

@@ -11,7 +11,7 @@ use super::host::{self, Engine};
 
 /// What ctr prints; it must succeed.
 #[track_caller]
-fn ctr(engine: &Engine, words: &[&str]) -> String {
+pub(super) fn ctr(engine: &Engine, words: &[&str]) -> String {
     let output = engine.containerd.ctr_in("lab", words).unwrap();
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
     assert!(output.status.success(), "{words:?}: {}\n{}", text(&output.stderr), engine.log_tail());
@@ -19,7 +19,7 @@ fn ctr(engine: &Engine, words: &[&str]) -> String {
 }
 
 /// Name and digest of the image.
-fn image(engine: &Engine) -> (String, String) {
+pub(super) fn image(engine: &Engine) -> (String, String) {
     let tar = engine.path("image/image.tar").display().to_string();
     ctr(engine, &["images", "import", &tar]);
     let listed = ctr(engine, &["images", "ls"]);

@@ -8,6 +8,7 @@ mod ends;
 mod installs;
 mod labels;
 mod later;
+mod origin;
 mod pods;
 mod told;
 mod updates;

@@ -6,6 +6,7 @@
 mod case;
 mod hidden;
 mod host;
+mod origin;
 mod policy;
 mod properties;
 

@@ -17,6 +17,7 @@ use crate::audit::AuditAction;
 use crate::chain::ChainedPlugin;
 use crate::daemon::node::events::{self, Moment};
 use crate::daemon::node::{Node, log_failure, messages};
+use crate::daemon::plugins::origin::PluginPeer;
 use crate::daemon::plugins::returning;
 use crate::daemon::plugins::upcalls::upcalls;
 use crate::daemon::registry::NRI_VERSION;
@@ -58,6 +59,8 @@ pub(crate) async fn accept(node: Rc<Node>, listener: UnixListener) {
         let (node, waiting) = (Rc::clone(&node), Rc::clone(&waiting));
         tokio::task::spawn_local(async move {
             let pid = stream.peer_cred().ok().and_then(|peer| peer.pid());
+            // Before the first word of it: later the process may be another.
+            let peer = PluginPeer::of(&node, &stream);
             let settings = settings(&node);
             let unregistered = node.registry.roster.enters(None, pid);
             let upcalls = upcalls(&node, &unregistered);
@@ -69,7 +72,10 @@ pub(crate) async fn accept(node: Rc<Node>, listener: UnixListener) {
             drop(unregistered);
             waiting.borrow_mut().retain(|other| !Rc::ptr_eq(other, &slot));
             match handshake {
-                Some(Ok(plugin)) => admit(&node, plugin, false).await,
+                Some(Ok(plugin)) => match may_be(&node, &plugin, &peer) {
+                    Ok(()) => admit(&node, plugin, false).await,
+                    Err(why) => plugin.disconnect(&why),
+                },
                 Some(Err(error)) => info!("a plugin connection of process {pid} ended: {error}"),
                 None => warn!(
                     "{MAX_REGISTERING} connections have not registered yet: the one that waited longest, of process {pid}, was closed"
@@ -102,6 +108,22 @@ fn may_connect(node: &Node, stream: &UnixStream) -> bool {
         node.audit_plugin(AuditAction::Rejected, "", &why);
     }
     is_allowed
+}
+
+/// Whether this process may be that plugin (`[plugin.NAME] from`). A refusal is reported.
+fn may_be(node: &Node, plugin: &Plugin, peer: &PluginPeer) -> Result<(), String> {
+    let origins = node.config().plugin(plugin.index(), plugin.name()).from;
+    peer.check(&origins).map_err(|why| {
+        let id = plugin.id();
+        let reason =
+            format!("it may not connect under this name: {why} (plugin.{}.from)", plugin.name());
+        node.report.metrics.plugins().count_connection(&id, "refused");
+        node.audit_plugin(AuditAction::Rejected, &id, &reason);
+        if node.registry.roster.note_refused(plugin, &reason) {
+            node.report.note_failure(&format!("{id} was refused: {reason}"), &id);
+        }
+        reason
+    })
 }
 
 /// The daemon's settings for a plugin's connection.

@@ -7,6 +7,7 @@
 
 pub(crate) mod admission;
 mod launcher;
+mod origin;
 mod returning;
 pub(crate) mod socket;
 mod upcalls;

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::plugin::{ALL_EVENTS, PluginIdentity, ProcessLog};
+use crate::plugin::{ALL_EVENTS, Plugin, PluginIdentity, ProcessLog};
 
 use crate::clock::now;
 use crate::daemon::registry::connected::ConnectedPlugin;
@@ -150,6 +150,24 @@ impl Roster {
         row["gone_time"] = rfc3339_nanos(at).into();
         row["reason"] = why.into();
         self.keep_departed(Instant::now(), row);
+    }
+
+    /// Notes a connection that was refused under this name; false if the same refusal is shown
+    /// already, for a plugin that is refused connects again and again.
+    pub(crate) fn note_refused(&self, plugin: &Plugin, reason: &str) -> bool {
+        let mut row = empty_row(plugin.index(), plugin.name(), "gone", false);
+        let at = now();
+        row["pid"] = json!(plugin.pid());
+        row["gone_at"] = at.into();
+        row["gone_time"] = rfc3339_nanos(at).into();
+        row["reason"] = reason.into();
+        // The number of the process is another each time.
+        let kind = |reason: &str| reason.replace(|c: char| c.is_ascii_digit(), "");
+        let is_known = self.gone(Instant::now()).iter().any(|other| {
+            is_same(other, &row) && other["reason"].as_str().map(kind) == Some(kind(reason))
+        });
+        self.keep_departed(Instant::now(), row);
+        !is_known
     }
 
     fn keep_departed(&self, at: Instant, row: Value) {

@@ -11,6 +11,7 @@ pub(crate) mod error;
 pub(crate) mod evict;
 mod ignored;
 pub(crate) mod in_force;
+pub(crate) mod own_pod;
 pub(crate) mod partial;
 pub(crate) mod route;
 mod ruled;

@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `[plugin.NAME] from` on a host without containers: by the file that a process executes, by the
+//! namespaces that it is in, and never by a number that another process had.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+use test_support::example::example;
+use test_support::{Script, Started, TestHost, is_synchronized, skip, started, wait_until};
+
+fn plugin(host: &TestHost, wrapped: &[&str], id: &str) -> Started {
+    let program = example("event_logger").display().to_string();
+    let socket = host.path("nri.sock").display().to_string();
+    let words =
+        [wrapped, &[program.as_str(), "--reconnect", "--id", id, "--socket", &socket]].concat();
+    let mut command = command(words[0]);
+    command.args(&words[1..]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    Started(command.spawn().unwrap())
+}
+
+#[expect(clippy::disallowed_methods, reason = "the plugins under test")]
+fn command(program: &str) -> Command {
+    Command::new(program)
+}
+
+/// `from` of a plugin `ear`: this program.
+fn from(program: &Path) -> String {
+    format!("---[plugin.ear]\nfrom = [\"exe:{}\"]\n", program.display())
+}
+
+fn failures(host: &TestHost) -> Vec<Value> {
+    host.admin(&["status"])["failures"].as_array().cloned().unwrap_or_default()
+}
+
+fn is_refused(host: &TestHost, words: &[&str]) -> bool {
+    failures(host).iter().any(|failure| {
+        let what = failure["what"].as_str().unwrap_or_default();
+        what.contains(" was refused: ") && words.iter().all(|word| what.contains(word))
+    })
+}
+
+#[test]
+fn the_named_program_is_the_plugin_and_no_other_is() {
+    let host = started(&from(&example("event_logger")));
+    let _ear = plugin(&host, &[], "10-ear");
+    wait_until("it takes part", || is_synchronized(&host.admin(&["plugins"]), "10-ear"));
+    assert_eq!(failures(&host), [] as [Value; 0]);
+    // A name that nothing restricts is anybody's.
+    let _other = host.plugin("10", "eye", Script::default());
+}
+
+#[test]
+fn a_refused_plugin_is_one_line_however_often_it_comes_and_is_counted_and_shown() {
+    let host =
+        started("---[plugin.ear]\nfrom = [\"exe:/opt/nri/plugins/*\", \"pod:kube-system/*\"]\n");
+    let _ear = plugin(&host, &[], "10-ear");
+    let count = || {
+        let output = host.call(&["nri", "metrics"]);
+        let page = String::from_utf8_lossy(&output.stdout).into_owned();
+        let name = "nri_runc_plugin_connections_total{plugin=\"10-ear\",result=\"refused\"} ";
+        page.lines().find_map(|line| line.strip_prefix(name)?.parse::<u32>().ok()).unwrap_or(0)
+    };
+    wait_until("it has come again", || count() >= 2);
+    let program = example("event_logger").display().to_string();
+    assert!(is_refused(&host, &[&format!("{program} on the host"), "(plugin.ear.from)"]));
+    assert_eq!(host.logged(&["10-ear was refused"]), 1, "{}", host.read("daemon.err"));
+    let plugins = host.admin(&["plugins"]);
+    let row = plugins.as_array().unwrap().iter().find(|row| row["name"] == "ear").unwrap();
+    assert_eq!(row["state"], "gone");
+    assert!(row["reason"].as_str().unwrap().contains("may not connect under this name"), "{row}");
+}
+
+/// Containers have their own files under the same names, and may have mounted the host's.
+#[test]
+fn the_hosts_file_in_other_namespaces_is_not_the_hosts_program() {
+    for unshared in [&["--user", "--map-root-user"][..], &["--pid", "--fork", "--kill-child"]] {
+        let host = started(&from(&example("event_logger")));
+        let wrapped = [&["unshare"][..], unshared].concat();
+        let probe = [&wrapped[1..], &["true"]].concat();
+        if !command("unshare").args(probe).status().is_ok_and(|status| status.success()) {
+            skip::machine_lacks(&format!("unshare {} is not permitted here", unshared.join(" ")));
+            continue;
+        }
+        let _ear = plugin(&host, &wrapped, "10-ear");
+        wait_until("it is refused", || is_refused(&host, &["may not connect under this name"]));
+        assert!(!is_synchronized(&host.admin(&["plugins"]), "10-ear"));
+    }
+}
+
+#[test]
+fn a_copy_of_the_program_is_another_program() {
+    let mut host = TestHost::new("");
+    let copy = host.path("event_logger");
+    std::fs::copy(example("event_logger"), &copy).unwrap();
+    host.configure(&host.path("fake/runc"), &from(&example("event_logger")));
+    host.start_daemon();
+    let socket = host.path("nri.sock").display().to_string();
+    let mut copied = command(&copy.display().to_string());
+    copied.args(["--id", "10-ear", "--socket", &socket]).stdin(Stdio::null());
+    let _ear = Started(copied.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
+    wait_until("it is refused", || is_refused(&host, &[&copy.display().to_string()]));
+}
+
+/// Connects, leaves the connection to a child that is the named program, and ends.
+#[test]
+#[expect(unsafe_code, reason = "a process that leaves its connection to a child")]
+fn a_process_that_has_ended_is_no_plugin_whoever_gets_its_number() {
+    use std::os::fd::AsRawFd;
+    let program = example("device_injector");
+    // Its heir calls itself as it likes.
+    let host = started(&from(&program).replace("plugin.ear", "plugin.\"*\""));
+    let socket = host.path("nri.sock");
+    // What follows the fork may only call the kernel: everything is made before.
+    let argv = [std::ffi::CString::new(program.display().to_string()).unwrap()];
+    let env = [c"NRI_PLUGIN_SOCKET=3".to_owned()];
+    let address = nix::sys::socket::UnixAddr::new(&socket).unwrap();
+    let kind = nix::sys::socket::SockType::Stream;
+    let family = nix::sys::socket::AddressFamily::Unix;
+    let flags = nix::sys::socket::SockFlag::empty();
+    let stream = nix::sys::socket::socket(family, kind, flags, None).unwrap();
+    // SAFETY: the child calls nothing but the kernel until it ends or executes.
+    match unsafe { nix::unistd::fork() }.unwrap() {
+        nix::unistd::ForkResult::Child => {
+            let connected = nix::sys::socket::connect(stream.as_raw_fd(), &address);
+            let code = i32::from(connected.is_err());
+            // SAFETY: as above.
+            if let (0, Ok(nix::unistd::ForkResult::Child)) = (code, unsafe { nix::unistd::fork() })
+            {
+                // SAFETY: both are descriptors of this process.
+                unsafe { nix::libc::dup2(stream.as_raw_fd(), 3) };
+                let _failed = nix::unistd::execve(&argv[0], &argv, &env);
+            }
+            // SAFETY: it ends at once, without what the test has registered.
+            unsafe { nix::libc::_exit(code) };
+        }
+        nix::unistd::ForkResult::Parent { child } => {
+            let ended = nix::sys::wait::waitpid(child, None).unwrap();
+            assert_eq!(ended, nix::sys::wait::WaitStatus::Exited(child, 0));
+        }
+    }
+    drop(stream);
+    wait_until("its heir is refused", || {
+        is_refused(&host, &["cannot be identified"]) || is_refused(&host, &["has exited"])
+    });
+    assert_eq!(host.admin(&["status"])["plugins"], 0);
+}

@@ -147,6 +147,8 @@ $autostart
 # socket_path = "/var/run/nri/nri.sock"
 # plugin_path = "/opt/nri/plugins"
 TOML
+was=''
+[ ! -e "$destdir$prefix/bin/nri-runc" ] || was=$(sum "$destdir$prefix/bin/nri-runc")
 put "$binary" "$prefix/bin/nri-runc" 0755 replace
 put "$work/config.toml" /etc/nri-runc/config.toml 0644 keep
 if [ "$units" = yes ]; then
@@ -166,6 +168,16 @@ if [ -z "$dry" ]; then
     # For each path, a newer line replaces an older one.
     { cat "$work/new"; [ ! -e "$manifest" ] || cat "$manifest"; } | awk '!seen[$1 == "dir" ? $0 : $2]++' >"$work/all"
     cp "$work/all" "$manifest.new" && mv -f "$manifest.new" "$manifest" || fail "cannot write $manifest"
+fi
+
+# The running daemon becomes the new program in place: plugins stay connected, and no container waits.
+if [ -z "$dry$destdir" ] && [ "$was" != "$(sum "$prefix/bin/nri-runc")" ] && [ -n "$was" ]; then
+    if replaced=$("$prefix/bin/nri-runc" nri reexec 2>&1); then
+        case $replaced in re-executed*) echo "$replaced" ;; esac
+    else
+        echo "$replaced" >&2
+        echo "the daemon still runs the previous version: $prefix/bin/nri-runc nri restart, or systemctl restart nri-runc" >&2
+    fi
 fi
 
 if [ "$units" = yes ]; then

@@ -74,6 +74,12 @@ points! {
     DaemonPodForget "daemon.pod-forget" "Daemon: a pod's record is about to be removed."
     DaemonCgroup "daemon.cgroup" "Daemon: a container's resources are about to be changed for a plugin."
     DaemonCgroupDone "daemon.cgroup-done" "Daemon: they are changed, but not on record."
+    DaemonReexecProbe "daemon.reexec-probe" "Daemon: the program that may take its place is about to be asked."
+    DaemonReexecHeld "daemon.reexec-held" "Daemon: nothing is under way, the state for the next program is about to be written."
+    DaemonReexecState "daemon.reexec-state" "Daemon: the state is written, nothing else was done."
+    DaemonReexecExec "daemon.reexec-exec" "Daemon: the next program is about to be executed."
+    DaemonReexecBegun "daemon.reexec-begun" "Daemon: it is the next program, and has read nothing but the state."
+    DaemonReexecTaken "daemon.reexec-taken" "Daemon: it has the plugins and the records, no wrapper was accepted."
     DaemonEvict "daemon.evict" "Daemon: a container is about to be killed for a plugin."
 }
 

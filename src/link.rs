@@ -13,8 +13,20 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
 use crate::error::{Error, Result};
 
-/// Version of this protocol. Another version is refused in one line.
+/// Version of this protocol.
 pub const PROTOCOL: u32 = 1;
+
+/// So many versions before its own the daemon understands: wrapper processes of an engine that was
+/// not restarted, or of another copy of nri-runc.
+const UNDERSTOOD: u32 = 2;
+
+/// Whether a daemon that speaks `own` understands a wrapper that speaks `theirs`. What a newer
+/// wrapper says may mean more than the daemon knows, so it is refused: the wrapper has the daemon
+/// become the newer program, and asks that one. Admin verbs, and the answer to a refused version,
+/// have the same form in every version.
+pub(crate) fn is_understood(own: u32, theirs: u32) -> bool {
+    theirs <= own && own - theirs <= UNDERSTOOD
+}
 
 /// Folder of the run directory in which a wrapper leaves what it refused without the daemon.
 pub(crate) const REFUSED_DIR: &str = "refused";

@@ -132,6 +132,7 @@ const DAEMON_ROOMS: &[(&str, &str)] = &[
     ("server", "lifecycle node process registry request runtime verbs"),
     ("run_dir", "node plugins process recovery server watch"),
     ("reload", "node plugins process run_dir server"),
+    ("reexec", "node plugins process recovery registry run_dir server"),
 ];
 
 /// The room of the daemon in which a file lies; none of `src/daemon/mod.rs`, which starts them all.

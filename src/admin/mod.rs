@@ -56,6 +56,15 @@ enum AdminVerb {
         /// Descriptor on which the starting wrapper waits.
         #[arg(long, hide = true)]
         ready_fd: Option<i32>,
+        /// Descriptor of the state that the program before has left.
+        #[arg(long, hide = true)]
+        state_fd: Option<i32>,
+        /// That program was started by a wrapper.
+        #[arg(long, hide = true)]
+        in_background: bool,
+        /// Print the forms of such a state that this program knows.
+        #[arg(long, hide = true)]
+        probe_state: bool,
     },
     /// Show daemon status and recent failures.
     Status,
@@ -111,6 +120,8 @@ enum AdminVerb {
         #[arg(long)]
         dry_run: bool,
     },
+    /// Replace the running daemon's program with the one now installed; plugins stay connected.
+    Reexec,
     /// Stop the daemon once requests in flight have completed.
     Stop,
     /// Restart the daemon once requests in flight have completed.
@@ -182,6 +193,9 @@ fn usage(error: &clap::Error, argv: &[OsString]) -> u8 {
 }
 
 fn carry_out(arguments: &Arguments) -> Result<u8> {
+    if let AdminVerb::Daemon { probe_state: true, .. } = arguments.verb {
+        return print_json(&daemon::abilities());
+    }
     let loaded = match &arguments.config {
         Some(file) => config::load(Some(file)),
         None => config::load_for_this_process(),
@@ -190,8 +204,10 @@ fn carry_out(arguments: &Arguments) -> Result<u8> {
     needs_root(&arguments.verb, config)?;
     refuse_missing_file(arguments, &loaded)?;
     match &arguments.verb {
-        AdminVerb::Daemon { ready_fd } => {
-            daemon::run(loaded, &daemon::Start { ready_fd: *ready_fd })?;
+        AdminVerb::Daemon { ready_fd, state_fd, in_background, probe_state: _ } => {
+            let (ready_fd, state_fd) = (*ready_fd, *state_fd);
+            let start = daemon::Start { ready_fd, state_fd, in_background: *in_background };
+            daemon::run(loaded, &start)?;
             Ok(DONE)
         }
         AdminVerb::Status => {
@@ -225,6 +241,7 @@ fn carry_out(arguments: &Arguments) -> Result<u8> {
         AdminVerb::Reload { dry_run } => {
             tell(arguments, &reload::reload(config, *dry_run)?, reload::show)
         }
+        AdminVerb::Reexec => tell(arguments, &resident::reexec(config)?, resident::show_reexecuted),
         AdminVerb::Stop => tell(arguments, &resident::stop(config)?, resident::show_stopped),
         AdminVerb::Restart => {
             tell(arguments, &resident::restart(&loaded)?, resident::show_restarted)
@@ -253,6 +270,7 @@ fn refuse_missing_file(arguments: &Arguments, loaded: &Loaded) -> Result<()> {
         | AdminVerb::Install(_)
         | AdminVerb::Uninstall(_)
         | AdminVerb::Reload { .. }
+        | AdminVerb::Reexec
         | AdminVerb::Stop
         | AdminVerb::Restart
         | AdminVerb::Disable
@@ -289,6 +307,7 @@ fn needs_root(verb: &AdminVerb, config: &Config) -> Result<()> {
         | AdminVerb::Policy(_)
         | AdminVerb::Check
         | AdminVerb::Reload { .. }
+        | AdminVerb::Reexec
         | AdminVerb::Stop
         | AdminVerb::Restart
         | AdminVerb::Disable

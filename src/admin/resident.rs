@@ -20,6 +20,9 @@ use crate::{procfs, runtime, wrapper};
 /// A request in flight may take this long, and the daemon finishes it first.
 const END_WAIT: Duration = Duration::from_secs(100);
 
+/// Plugins that connect and requests in flight are finished before the daemon is replaced.
+const REEXEC_WAIT: Duration = Duration::from_secs(60);
+
 /// How long a daemon that hangs may take to end in order before it is killed.
 const HANG_WAIT: Duration = Duration::from_secs(5);
 
@@ -188,6 +191,37 @@ pub(super) fn show_restarted(document: &Value) -> String {
         Some(was) => format!("restarted: process {now} (was {was})"),
         None => format!("started: process {now}"),
     }
+}
+
+/// `reexec`: the running daemon becomes the program that now lies at its path. Without a daemon
+/// there is nothing to do.
+pub(super) fn reexec(config: &Config) -> Result<Value> {
+    if !wrapper::is_listening(config) {
+        return Ok(json!({"reexecuted": false, "pid": null}));
+    }
+    let answer =
+        wrapper::admin_within(config, &json!({"verb": "reexec"}).to_string(), REEXEC_WAIT)?;
+    let mut document: Value =
+        serde_json::from_str(&answer).map_err(|error| Error::new(error.to_string()))?;
+    document["reexecuted"] = true.into();
+    Ok(document)
+}
+
+/// `reexec` for people.
+pub(super) fn show_reexecuted(document: &Value) -> String {
+    let text = |name: &str| document[name].as_str().unwrap_or_default().to_owned();
+    let number = |name: &str| document[name].as_u64().unwrap_or_default();
+    if document["pid"].is_null() {
+        return "the daemon is not running".to_owned();
+    }
+    format!(
+        "re-executed: process {} runs version {} (was {}); {} plugins stayed connected, requests were held for {} ms",
+        number("pid"),
+        text("version"),
+        text("was_version"),
+        number("plugins"),
+        number("held_ms")
+    )
 }
 
 /// What of a running daemon is older than the files on disk, each with how to restart it.

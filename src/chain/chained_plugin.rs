@@ -8,6 +8,7 @@ use std::fmt;
 use std::rc::Rc;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 use tracing::warn;
@@ -124,6 +125,16 @@ impl Terms {
     }
 }
 
+/// What was counted of a plugin, for a program that goes on with it.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct SavedCounts {
+    requests: u64,
+    timeouts: u64,
+    failures: u64,
+    last_failure: Option<(i64, String)>,
+    strikes: u32,
+}
+
 /// A plugin in the chain.
 #[derive(Debug)]
 pub struct ChainedPlugin {
@@ -194,6 +205,28 @@ impl ChainedPlugin {
             }
             Some(_) | None => Ok(answer),
         }
+    }
+
+    /// What was counted so far.
+    pub fn save_counts(&self) -> SavedCounts {
+        SavedCounts {
+            requests: self.requests.get(),
+            timeouts: self.timeouts.get(),
+            failures: self.failures.get(),
+            last_failure: self.last_failure(),
+            strikes: self.strikes.get(),
+        }
+    }
+
+    /// Goes on counting.
+    pub fn resume_counts(&self, saved: SavedCounts) {
+        self.requests.set(saved.requests);
+        self.timeouts.set(saved.timeouts);
+        self.failures.set(saved.failures);
+        self.last_failure.replace(saved.last_failure);
+        self.strikes.set(saved.strikes);
+        self.received_at_strike.set(self.plugin.frames_received());
+        self.struck_at.set((saved.strikes > 0).then(Instant::now));
     }
 
     /// `NN-name`.

@@ -17,7 +17,7 @@ mod update;
 mod validate;
 
 pub use chained_plugin::{Cause, ChainedPlugin};
-pub(crate) use chained_plugin::{PluginFailure, unknown_field_line};
+pub(crate) use chained_plugin::{PluginFailure, SavedCounts, unknown_field_line};
 pub use create::{ChainError, Participants, create};
 pub(crate) use create::{ChainObserver, SMALL};
 pub use notify::{Notification, notify_all, notify_until_refused};

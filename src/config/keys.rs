@@ -317,6 +317,8 @@ keys! {
     "debug.host_root" = "\"\"", Restart, "For tests: prefix of every host path that is read.", |c, _, v| c.debug_host_root = read_string(v)?;
     "debug.node_root" = "\"\"", Restart, "For tests: prefix of the host paths from which node capabilities are read.", |c, _, v| c.debug_node_root = read_string(v)?;
     "debug.fault" = "\"\"", Restart, "For tests: `POINT:kill`, `POINT:fail`, `POINT:stall`, or `@FILE` that contains one of these.", |c, _, v| c.debug_fault = read_string(v)?;
+    "debug.state_version" = "", Restart, "For tests: the form of the state that a re-executed daemon leaves, as if another version had written it.", |c, _, v| c.debug_state_version = Some(read_number(v)?);
+    "debug.protocol" = "", Call, "For tests: the version of the protocol between wrapper and daemon that this process speaks.", |c, _, v| c.debug_protocol = Some(read_number(v)?);
     "debug.create_cap" = "\"90s\"", Reload, "For tests: the longest that create, run and restore wait for the daemon.", |c, _, v| c.debug_create_cap = read_duration(v)?;
 }
 

@@ -119,6 +119,8 @@ pub struct Config {
     pub debug_host_root: String,
     pub debug_node_root: String,
     pub debug_fault: String,
+    pub debug_state_version: Option<u32>,
+    pub debug_protocol: Option<u32>,
     /// Why what protects in the configuration has an error: `FILE:LINE:COLUMN: mistake`.
     /// Creates are refused then, but in exempt namespaces.
     pub protection_error: Option<String>,
@@ -202,6 +204,8 @@ impl Default for Config {
             debug_host_root: String::new(),
             debug_node_root: String::new(),
             debug_fault: String::new(),
+            debug_state_version: None,
+            debug_protocol: None,
             protection_error: None,
             debug_create_cap: Duration::from_secs(90),
         }
@@ -220,6 +224,7 @@ impl Config {
         self.debug_host_root.clone_from(&running.debug_host_root);
         self.debug_node_root.clone_from(&running.debug_node_root);
         self.debug_fault.clone_from(&running.debug_fault);
+        self.debug_state_version = running.debug_state_version;
         *self != wanted
     }
 

@@ -13,6 +13,7 @@ mod plugins;
 mod pods;
 mod process;
 mod recovery;
+mod reexec;
 mod registry;
 mod reload;
 mod request;
@@ -30,26 +31,30 @@ use std::time::Duration;
 
 use tracing::{info, warn};
 
-use crate::config::Loaded;
+use crate::config::{Config, Loaded};
 use crate::error::{Context, Result};
-use crate::host::Host;
+use crate::host::{Host, Point};
 use crate::state::Store;
 
 use lifecycle::exit;
 use node::Node;
 use plugins::{admission, socket};
 use pods::{crio, crio_added, crio_removed, resized};
-use process::sockets::DaemonLock;
+use process::signals::Signals;
+use process::sockets::{DaemonLock, WrapperSocket};
 use process::started_with::StartedWith;
 use process::subreaper::StandIn;
-use process::{capabilities, detach, service_manager, signals, sockets, subreaper};
+use process::{capabilities, detach, service_manager, sockets, subreaper};
 use recovery::{bypassed, catch_up, rediscover};
+use reexec::Reexec;
+use reexec::resume::{self, Predecessor, SavedState};
 use reload::Reloads;
 use run_dir::RunDir;
 use server::drain::Drain;
 use server::http::MetricsServer;
 use server::traced;
 
+pub(crate) use reexec::abilities;
 pub(crate) use registry::NRI_VERSION;
 
 /// How long a plugin may take to shut down when the daemon ends.
@@ -63,6 +68,50 @@ const AUDIT_WAIT: Duration = Duration::from_secs(2);
 pub(crate) struct Start {
     /// Descriptor from which the starting wrapper reads one byte.
     pub ready_fd: Option<i32>,
+    /// Descriptor of the state that the program before in this process has left.
+    pub state_fd: Option<i32>,
+    /// The program before logged as a daemon that a wrapper has started.
+    pub in_background: bool,
+}
+
+impl Start {
+    fn is_foreground(&self) -> bool {
+        self.ready_fd.is_none() && !self.in_background
+    }
+}
+
+/// What the daemon begins with: its lock, and what the program before has left, if there was one.
+struct Beginning {
+    lock: DaemonLock,
+    stand_in: Option<StandIn>,
+    wrappers: WrapperSocket,
+    saved: Option<SavedState>,
+}
+
+impl Beginning {
+    fn new(config: &Config) -> Result<Self> {
+        let lock = sockets::lock(config)?;
+        let wrappers = sockets::wrapper_socket(config)?;
+        Ok(Self { lock, stand_in: None, wrappers, saved: None })
+    }
+
+    /// Goes on with what the program before has left. If that cannot be used, this is a start like
+    /// any other.
+    fn resume(before: Result<Predecessor>, config: &Config) -> Result<Self> {
+        match before {
+            Ok(before) => {
+                let wrappers = before.wrapper_socket(config)?;
+                let (saved, lock, stand_in) = before.into_parts();
+                Ok(Self { lock, stand_in, wrappers, saved: Some(saved) })
+            }
+            Err(why) => {
+                warn!(
+                    "the state of the program before was dropped, plugins have to reconnect: {why}"
+                );
+                Self::new(config)
+            }
+        }
+    }
 }
 
 /// Runs the daemon until a signal ends it.
@@ -71,23 +120,30 @@ pub(crate) struct Start {
 /// Fails when another daemon runs, or its sockets cannot be made.
 pub(crate) fn run(loaded: Loaded, start: &Start) -> Result<()> {
     let host = loaded.config.host();
+    // Before anything is opened: a state that cannot be used closes every descriptor.
+    let before = start.state_fd.map(|number| Predecessor::read(number, &loaded.config));
     detach::ignore_broken_pipes();
     if let Err(error) = become_independent(&host, start) {
-        crate::log::start(&loaded.config, start.ready_fd.is_none());
+        crate::log::start(&loaded.config, start.is_foreground());
         warn!("not started: {error}");
         say_to_starter(start, format!("E{error}").as_bytes());
         return Err(error);
     }
     let stand_in = start.ready_fd.and_then(|_inherited| subreaper::stand_aside());
-    crate::log::start(&loaded.config, start.ready_fd.is_none());
-    let lock = sockets::lock(&loaded.config)?;
+    crate::log::start(&loaded.config, start.is_foreground());
+    let begun = match before {
+        Some(before) => Beginning::resume(before, &loaded.config),
+        None => Beginning::new(&loaded.config),
+    };
+    let mut beginning = begun?;
+    beginning.stand_in = beginning.stand_in.or(stand_in);
     capabilities::give_up();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .doing(|| "starting the event loop")?;
     let local = tokio::task::LocalSet::new();
-    let ended = local.block_on(&runtime, serve(loaded, lock, start, stand_in));
+    let ended = local.block_on(&runtime, serve(loaded, beginning, start));
     if let Err(error) = &ended {
         warn!("{error}");
     }
@@ -105,37 +161,31 @@ fn become_independent(host: &Host, start: &Start) -> Result<()> {
     detach::lift_limits(is_inherited)
 }
 
-async fn serve(
-    loaded: Loaded,
-    lock: DaemonLock,
-    start: &Start,
-    stand_in: Option<StandIn>,
-) -> Result<()> {
-    let hangups = signals::hangups()?;
-    let wrappers = sockets::wrapper_socket(&loaded.config)?;
+async fn serve(loaded: Loaded, beginning: Beginning, start: &Start) -> Result<()> {
+    let mut signals = Signals::new()?;
+    let Beginning { lock, stand_in, wrappers, saved } = beginning;
     loaded.problems.iter().for_each(|problem| warn!("{}", problem.text));
-    let host = loaded.config.host();
-    let boot_id = std::fs::read_to_string(host.path("/proc/sys/kernel/random/boot_id"));
-    let boot_id = boot_id.unwrap_or_default().trim().to_owned();
-    let state = loaded.config.run_dir.join("state");
-    let (store, problems) = Store::open(&state, &boot_id)?;
-    let node = Node::new(loaded.config.clone(), host, store);
-    *node.process.stand_in.borrow_mut() = stand_in;
+    let node = open_node(&loaded, stand_in)?;
+    if saved.is_some() {
+        node.host.point(Point::DaemonReexecBegun)?;
+    }
     let started_with = node.process.started_with.get_or_init(|| StartedWith::new(&loaded));
-    problems.iter().for_each(|problem| node.report.note_failure(problem, ""));
     tokio::task::spawn_local(write_records(Rc::clone(&node)));
     let drain = Rc::new(Drain::default());
     let run_dir = RunDir::new(&node, &drain, lock, &loaded);
     tokio::task::spawn_local(exit::watch_all(Rc::clone(&node)));
     tokio::task::spawn_local(crio::watch(Rc::clone(&node)));
-    let is_first = !node.records.read().is_stamped();
-    bypassed::adopt(&node).await;
-    rediscover::rediscover(&node).await;
-    catch_up::make_true(&node).await;
-    crio_added::adopt(&node, is_first).await;
-    socket::open(&node);
-    tokio::task::spawn_local(admission::record_protecting_plugins_later(Rc::clone(&node)));
-    catch_up::recover(&node);
+    let waiting = match saved {
+        Some(saved) => {
+            let resumed = resume::resume(&node, saved).await;
+            node.host.point(Point::DaemonReexecTaken)?;
+            Some(resumed)
+        }
+        None => {
+            begin(&node).await;
+            None
+        }
+    };
     crio_removed::follow_all(&node);
     resized::follow_all(&node);
     if !node.is_bystander() {
@@ -143,21 +193,58 @@ async fn serve(
     }
     run_dir.open(wrappers)?;
     traced::export(&node);
-    let metrics = RefCell::new(MetricsServer::start(&node).await);
+    let metrics = match waiting {
+        Some((waiting, metrics)) => {
+            resume::follow(&node).await;
+            resume::report(&node, waiting).await;
+            MetricsServer::resume(&node, metrics).await
+        }
+        None => MetricsServer::start(&node).await,
+    };
+    let metrics = RefCell::new(metrics);
+    let (is_foreground, metrics) = (start.is_foreground(), &metrics);
     let reloads = Reloads { node: &node, run_dir: &run_dir, started_with, metrics };
+    let (node, run_dir, drain) = (&node, &run_dir, &drain);
+    let reexec = Reexec { node, run_dir, drain, started_with, metrics, is_foreground };
     announce(start);
     info!("nri-runc {} is ready", env!("CARGO_PKG_VERSION"));
     tokio::select! {
-        signalled = signals::until_told_to_end() => signalled?,
+        () = signals.ends.wait() => {}
         () = run_dir.keep_complete() => {}
-        () = reloads.serve(hangups) => {}
+        () = reloads.serve(signals.hangups) => {}
+        () = reexec.serve(signals.reexecs) => {}
         () = service_manager::keep_watchdog_quiet() => {}
     }
-    drain.drain(&node).await;
-    farewell(&node).await;
+    drain.drain(node, &mut signals.ends).await;
+    farewell(node).await;
     run_dir.leave();
     drain.release().await;
     Ok(())
+}
+
+/// The daemon's state, with the records of an earlier daemon of this boot.
+fn open_node(loaded: &Loaded, stand_in: Option<StandIn>) -> Result<Rc<Node>> {
+    let host = loaded.config.host();
+    let boot_id = std::fs::read_to_string(host.path("/proc/sys/kernel/random/boot_id"));
+    let boot_id = boot_id.unwrap_or_default().trim().to_owned();
+    let (store, problems) = Store::open(&loaded.config.run_dir.join("state"), &boot_id)?;
+    let node = Node::new(loaded.config.clone(), host, store);
+    *node.process.stand_in.borrow_mut() = stand_in;
+    problems.iter().for_each(|problem| node.report.note_failure(problem, ""));
+    Ok(node)
+}
+
+/// Begins without a program before: what happened without a daemon is found out, and plugins are
+/// waited for.
+async fn begin(node: &Rc<Node>) {
+    let is_first = !node.records.read().is_stamped();
+    bypassed::adopt(node).await;
+    rediscover::rediscover(node).await;
+    catch_up::make_true(node).await;
+    crio_added::adopt(node, is_first).await;
+    socket::open(node);
+    tokio::task::spawn_local(admission::record_protecting_plugins_later(Rc::clone(node)));
+    catch_up::recover(node);
 }
 
 /// Reports that the daemon is ready: to the wrapper that started it, and to systemd.

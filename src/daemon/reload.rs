@@ -33,7 +33,7 @@ pub(crate) struct Reloads<'d> {
     pub(crate) node: &'d Rc<Node>,
     pub(crate) run_dir: &'d RunDir,
     pub(crate) started_with: &'d StartedWith,
-    pub(crate) metrics: RefCell<MetricsServer>,
+    pub(crate) metrics: &'d RefCell<MetricsServer>,
 }
 
 /// A reload that was not refused.
@@ -56,7 +56,7 @@ impl Reloads<'_> {
             tokio::select! {
                 _ = hangups.recv() => drop(self.reload(false).await),
                 Some(request) = requests.recv() => {
-                    let outcome = self.reload(request.is_dry).await;
+                    let outcome = self.reload(request.what.is_dry).await;
                     let _caller_is_gone =
                         request.answer.send(outcome.map(|reloaded| reloaded.to_json()));
                 }

@@ -8,6 +8,7 @@
 //! `watch`.
 
 use std::cell::{Cell, RefCell};
+use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::fs::MetadataExt;
 use std::rc::Rc;
 use std::time::Duration;
@@ -42,6 +43,8 @@ pub(crate) struct RunDir {
     lock: RefCell<DaemonLock>,
     /// The socket's file; none if the service manager owns it.
     socket: Cell<Option<SocketFile>>,
+    /// The descriptor of its listener, which lives as long as the daemon.
+    listener: Cell<RawFd>,
     /// The last readable configuration, for wrappers that find a broken one (D7).
     snapshot: RefCell<Option<String>>,
     /// The task that takes up notes of calls that bypassed the daemon.
@@ -61,6 +64,7 @@ impl RunDir {
             drain: Rc::clone(drain),
             lock: RefCell::new(lock),
             socket: Cell::default(),
+            listener: Cell::new(-1),
             snapshot: RefCell::default(),
             following: RefCell::default(),
         };
@@ -83,10 +87,26 @@ impl RunDir {
         }
     }
 
+    /// The number of the lock's descriptor.
+    pub(crate) fn lock_number(&self) -> RawFd {
+        self.lock.borrow().as_raw_fd()
+    }
+
+    /// The number of the descriptor at which wrappers are accepted.
+    pub(crate) fn listener_number(&self) -> RawFd {
+        self.listener.get()
+    }
+
+    /// Whether the file of the socket is the daemon's own.
+    pub(crate) fn has_own_socket(&self) -> bool {
+        self.socket.get().is_some()
+    }
+
     /// Serves wrappers, and takes up the notes of wrappers that bypassed the daemon.
     pub(crate) fn open(&self, wrappers: WrapperSocket) -> Result<()> {
         let listener = sockets::asynchronous(wrappers.listener)?;
         self.socket.set(wrappers.file);
+        self.listener.set(listener.as_raw_fd());
         // A connection to an earlier socket is served by its own task.
         tokio::task::spawn_local(session::accept(
             Rc::clone(&self.node),

@@ -17,6 +17,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use crate::plugin::CallMeter;
@@ -100,6 +101,8 @@ pub(crate) struct Metrics {
     durations: Durations<VerbLabel>,
     failures: Counter,
     reloads: Family<OutcomeLabel, Counter>,
+    reexecs: Family<OutcomeLabel, Counter>,
+    reexec_pause: Gauge<f64, AtomicU64>,
     active_plugins: Gauge,
     missing_plugins: Gauge,
     pods: Gauge,
@@ -119,6 +122,8 @@ impl Default for Metrics {
             durations: durations(),
             failures: Counter::default(),
             reloads: Family::default(),
+            reexecs: Family::default(),
+            reexec_pause: Gauge::default(),
             active_plugins: Gauge::default(),
             missing_plugins: Gauge::default(),
             pods: Gauge::default(),
@@ -150,6 +155,11 @@ impl Metrics {
         registry.register("nri_runc_failures", help, self.failures.clone());
         let help = "Reloads of the configuration, by outcome";
         registry.register("nri_runc_reloads", help, self.reloads.clone());
+        let help = "Re-executions of the daemon in place, by outcome";
+        registry.register("nri_runc_reexecs", help, self.reexecs.clone());
+        let help = "Time that requests were held at the last re-execution";
+        let pause = self.reexec_pause.clone();
+        registry.register("nri_runc_reexec_pause_seconds", help, pause);
         let gauges = [
             ("nri_runc_missing_plugins", "Required plugins that are absent", &self.missing_plugins),
             ("nri_runc_pods", "Known pods", &self.pods),
@@ -202,6 +212,17 @@ impl Metrics {
     /// The configuration was read again: `outcome` is `applied`, `unchanged` or `refused`.
     pub(crate) fn count_reload(&self, outcome: &'static str) {
         self.reloads.get_or_create(&OutcomeLabel { outcome }).inc();
+    }
+
+    /// A re-execution of the daemon: `outcome` is `done` or `failed`.
+    pub(crate) fn count_reexec(&self, outcome: &'static str) {
+        self.reexecs.get_or_create(&OutcomeLabel { outcome }).inc();
+    }
+
+    /// This program took another one's place, and requests were held for so long.
+    pub(crate) fn observe_reexec(&self, held: Duration) {
+        self.count_reexec("done");
+        self.reexec_pause.set(held.as_secs_f64());
     }
 
     /// Everything as OpenMetrics text, with what the daemon holds now.

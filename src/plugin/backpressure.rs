@@ -25,7 +25,19 @@ const FRAME: usize = 64;
 #[derive(Debug)]
 pub(super) struct BufferedFrame {
     pub(super) bytes: Vec<u8>,
-    _room: Option<OwnedSemaphorePermit>,
+    _room: RoomTaken,
+}
+
+impl BufferedFrame {
+    pub(super) fn new(bytes: Vec<u8>, room: RoomTaken) -> Self {
+        Self { bytes, _room: room }
+    }
+}
+
+/// Room for a frame, until it is dropped.
+#[derive(Debug, Default)]
+pub(super) struct RoomTaken {
+    _permit: Option<OwnedSemaphorePermit>,
 }
 
 /// The buffer space of one connection.
@@ -39,11 +51,11 @@ impl Default for Room {
 }
 
 impl Room {
-    /// Waits until these bytes fit into the buffer.
-    pub(super) async fn take(&self, bytes: Vec<u8>) -> BufferedFrame {
-        let cost = u32::try_from(bytes.len() + FRAME).unwrap_or(ROOM).min(ROOM);
-        let room = Arc::clone(&self.0).acquire_many_owned(cost).await;
-        BufferedFrame { bytes, _room: room.ok() }
+    /// Waits until so many bytes fit into the buffer.
+    pub(super) async fn reserve(&self, length: usize) -> RoomTaken {
+        let cost = u32::try_from(length + FRAME).unwrap_or(ROOM).min(ROOM);
+        let permit = Arc::clone(&self.0).acquire_many_owned(cost).await;
+        RoomTaken { _permit: permit.ok() }
     }
 }
 
@@ -153,10 +165,10 @@ mod tests {
     #[tokio::test]
     async fn room_is_taken_until_the_frame_is_dropped_and_a_large_one_comes_alone() {
         let room = Room::default();
-        let large = room.take(vec![0; 4 << 20]).await;
+        let large = BufferedFrame::new(vec![0; 4 << 20], room.reserve(4 << 20).await);
         let soon = std::time::Duration::from_millis(20);
-        assert!(tokio::time::timeout(soon, room.take(vec![1])).await.is_err());
+        assert!(tokio::time::timeout(soon, room.reserve(1)).await.is_err());
         drop(large);
-        assert_eq!(room.take(vec![1]).await.bytes, [1]);
+        assert_eq!(BufferedFrame::new(vec![1], room.reserve(1).await).bytes, [1]);
     }
 }

@@ -8,11 +8,13 @@
 //! is forgotten. Reference: the protocol of ttRPC, unary calls only.
 
 use std::collections::HashMap;
+use std::os::fd::RawFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use protobuf::rt::WireType;
 use protobuf::{CodedOutputStream, Message};
+use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 use ttrpc::Code;
 
@@ -21,8 +23,10 @@ use super::frame::{
     FRAME_HEADER, PLUGIN_CONNECTION, REQUEST, RESPONSE, TTRPC_HEADER, TTRPC_LIMIT, TYPE,
     into_frames, message_length,
 };
+use super::mux::{Reading, SavedTrunk};
 use super::outgoing::Outgoing;
 use super::turns::{Rank, RequestSubject};
+use super::unread::Blob;
 use crate::trace::{self, TraceContext};
 
 pub(super) const SERVICE: &str = "nri.pkg.api.v1alpha1.Plugin";
@@ -172,6 +176,24 @@ pub(super) struct PluginCaller {
     waiting: PendingCalls,
     /// The number of the next call, while there is one.
     next: Mutex<Option<u32>>,
+    answers: Arc<Mutex<Answers>>,
+    reading: Reading,
+}
+
+/// The calls of a connection between two of them.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct SavedAnswers {
+    next: Option<u32>,
+    /// The beginning of an answer that comes too late.
+    bytes: Blob,
+    surplus: usize,
+}
+
+impl Default for SavedAnswers {
+    fn default() -> Self {
+        // Numbers of calls are odd.
+        Self { next: Some(1), bytes: Blob::default(), surplus: 0 }
+    }
 }
 
 /// A call whose caller waits; dropping it forgets the call.
@@ -187,11 +209,44 @@ impl Drop for PendingCall<'_> {
 }
 
 impl PluginCaller {
-    pub(super) fn new(outgoing: Arc<Outgoing>) -> (Answers, Self) {
+    pub(super) fn new(
+        outgoing: Arc<Outgoing>,
+        reading: Reading,
+        saved: SavedAnswers,
+    ) -> (Arc<Mutex<Answers>>, Self) {
+        let SavedAnswers { next, bytes, surplus } = saved;
         let waiting = PendingCalls::default();
-        let answers = Answers { waiting: waiting.clone(), bytes: Vec::new(), surplus: 0 };
-        // Numbers of calls are odd.
-        (answers, Self { outgoing, waiting, next: Mutex::new(Some(1)) })
+        let answers = Answers { waiting: waiting.clone(), bytes: bytes.0, surplus };
+        let answers = Arc::new(Mutex::new(answers));
+        let next = Mutex::new(next);
+        let caller = Self { outgoing, waiting, next, answers: Arc::clone(&answers), reading };
+        (answers, caller)
+    }
+
+    /// Whether no call waits for its answer, and the plugin waits for none.
+    pub(super) fn is_idle(&self) -> bool {
+        self.waiting.lock().is_empty() && self.reading.requests.count() == 0
+    }
+
+    /// The connections as they are, for a program that goes on with them; `heard` frames came.
+    pub(super) fn save(&self, heard: usize) -> SavedTrunk {
+        let answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
+        SavedTrunk {
+            unread: self.reading.unread.save(),
+            beginning: self.reading.requests.save(),
+            unsent: self.outgoing.save(),
+            answers: SavedAnswers {
+                next: *self.next.lock().unwrap_or_else(PoisonError::into_inner),
+                bytes: Blob(answers.bytes.clone()),
+                surplus: answers.surplus,
+            },
+            heard,
+        }
+    }
+
+    /// The number of the stream's descriptor.
+    pub(super) fn descriptor(&self) -> RawFd {
+        self.outgoing.number()
     }
 
     /// Sends a request and waits for the response; `timeout` goes along as its deadline.

@@ -6,17 +6,19 @@
 //! socket belongs to `session.rs`.
 
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::process::CommandExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::ExitStatus;
 use std::sync::Arc;
 use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
-use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
+use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid, waitpid};
 use nix::unistd::Pid;
 
 use crate::error::{Context, Result};
 
 use super::discover::PluginFile;
+use super::handover::SavedProcess;
 use super::process::ProcessLog;
 
 /// How long a plugin may take to exit after SIGTERM.
@@ -25,10 +27,12 @@ const TERM_WAIT: Duration = Duration::from_secs(1);
 /// How often a process that is expected to exit is looked at.
 const EXIT_POLL: Duration = Duration::from_millis(20);
 
-/// The process of a launched plugin with its process group; dropping it kills the group.
+/// The process of a launched plugin with its process group; dropping it kills the group. By its
+/// number: it is a child that only this reaps, and another program of this process may go on
+/// with it.
 #[derive(Debug)]
 pub(super) struct PluginProcess {
-    process: Option<std::process::Child>,
+    process: Option<Pid>,
     log: Arc<ProcessLog>,
 }
 
@@ -64,23 +68,34 @@ impl PluginProcess {
         // Only the plugin holds the writing end now, so that reading ends with it.
         drop(command);
         log.read_from(output);
-        Ok(Self { process: Some(child), log: Arc::clone(log) })
+        let pid = i32::try_from(child.id()).ok().map(Pid::from_raw);
+        Ok(Self { process: pid, log: Arc::clone(log) })
+    }
+
+    /// Goes on with a process that another program of this process started.
+    pub(super) fn resume(pid: i32, log: &Arc<ProcessLog>) -> Self {
+        Self { process: Some(Pid::from_raw(pid)), log: Arc::clone(log) }
+    }
+
+    /// The process, for a program that goes on with it.
+    pub(super) fn save(&self) -> Option<SavedProcess> {
+        self.process.map(|pid| SavedProcess::new(pid.as_raw(), &self.log))
     }
 
     /// Its process id, while it has a process.
     pub(super) fn pid(&self) -> Option<i32> {
-        self.process.as_ref().and_then(|child| i32::try_from(child.id()).ok())
+        self.process.map(Pid::as_raw)
     }
 
     /// Whether the process has exited, reaped or not.
     pub(super) fn has_exited(&self) -> bool {
-        self.process.as_ref().is_none_or(has_exited)
+        self.process.is_none_or(has_exited)
     }
 
     /// Waits for a process that is about to exit by itself, for at most this long.
     pub(super) async fn wait_for_exit(&self, wait: Duration) {
         let deadline = tokio::time::Instant::now() + wait;
-        while self.process.as_ref().is_some_and(|child| !has_exited(child))
+        while self.process.is_some_and(|child| !has_exited(child))
             && tokio::time::Instant::now() < deadline
         {
             tokio::time::sleep(EXIT_POLL).await;
@@ -90,7 +105,7 @@ impl PluginProcess {
     /// Ends the process in the background: SIGTERM first, SIGKILL after [`TERM_WAIT`].
     pub(super) fn stop(mut self) {
         if let Some(process) = self.process.take() {
-            let by_itself = has_exited(&process);
+            let by_itself = has_exited(process);
             tokio::spawn(end(process, TERM_WAIT, Arc::clone(&self.log), by_itself));
         }
     }
@@ -99,8 +114,8 @@ impl PluginProcess {
 impl Drop for PluginProcess {
     fn drop(&mut self) {
         let Some(child) = self.process.take() else { return };
-        let by_itself = has_exited(&child);
-        signal(&child, Signal::SIGKILL);
+        let by_itself = has_exited(child);
+        signal(child, Signal::SIGKILL);
         // A process may be slow even to be killed, and this thread has other things to do.
         if let Ok(handle) = tokio::runtime::Handle::try_current() {
             handle.spawn(end(child, Duration::ZERO, Arc::clone(&self.log), by_itself));
@@ -109,40 +124,37 @@ impl Drop for PluginProcess {
 }
 
 /// Signals the process and its group, which is its own.
-fn signal(child: &std::process::Child, signal: Signal) {
-    if let Ok(pid) = i32::try_from(child.id()) {
-        let _already_gone = kill(Pid::from_raw(-pid), signal);
-    }
+fn signal(child: Pid, signal: Signal) {
+    let _already_gone = kill(Pid::from_raw(-child.as_raw()), signal);
 }
 
 /// SIGTERM, a bounded grace, SIGKILL for what is left of its group, and reaped.
-async fn end(
-    mut child: std::process::Child,
-    grace: Duration,
-    log: Arc<ProcessLog>,
-    by_itself: bool,
-) {
-    signal(&child, Signal::SIGTERM);
+async fn end(child: Pid, grace: Duration, log: Arc<ProcessLog>, by_itself: bool) {
+    signal(child, Signal::SIGTERM);
     let deadline = tokio::time::Instant::now() + grace;
-    while !has_exited(&child) && tokio::time::Instant::now() < deadline {
+    while !has_exited(child) && tokio::time::Instant::now() < deadline {
         tokio::time::sleep(EXIT_POLL).await;
     }
     // Not reaped yet, so the number is still its own.
-    signal(&child, Signal::SIGKILL);
+    signal(child, Signal::SIGKILL);
     loop {
-        match child.try_wait() {
-            Ok(None) => tokio::time::sleep(EXIT_POLL).await,
-            Ok(Some(status)) => return log.note_exit(status, by_itself),
+        match waitpid(child, Some(WaitPidFlag::WNOHANG)) {
+            Ok(WaitStatus::Exited(_, code)) => {
+                return log.note_exit(ExitStatus::from_raw((code & 0xff) << 8), by_itself);
+            }
+            Ok(WaitStatus::Signaled(_, signal, _)) => {
+                return log.note_exit(ExitStatus::from_raw(signal as i32), by_itself);
+            }
+            Ok(_) => tokio::time::sleep(EXIT_POLL).await,
             Err(_) => return,
         }
     }
 }
 
 /// Whether the process has ended, without reaping it.
-fn has_exited(child: &std::process::Child) -> bool {
-    let Ok(pid) = i32::try_from(child.id()) else { return true };
+fn has_exited(child: Pid) -> bool {
     let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
-    !matches!(waitid(Id::Pid(Pid::from_raw(pid)), flags), Ok(WaitStatus::StillAlive))
+    !matches!(waitid(Id::Pid(child), flags), Ok(WaitStatus::StillAlive))
 }
 
 #[expect(unsafe_code, reason = "dup2 onto a fixed number")]

@@ -7,12 +7,14 @@
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use serde::{Deserialize, Serialize};
+
 use crate::error::{Context, Error, Result, in_our_words};
 
 use super::identity::PluginIdentity;
 
 /// A pre-installed plugin.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct PluginFile {
     /// The executable.
     pub path: PathBuf,

@@ -55,6 +55,11 @@ impl Trunk {
         self.heard.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// So many frames of answers came before another program went on.
+    pub(super) fn set_frames_received(&self, heard: usize) {
+        self.heard.store(heard, Ordering::Relaxed);
+    }
+
     /// Closes both connections; the first reason is kept.
     pub fn close(&self, reason: &str) {
         self.reason.send_if_modified(|known| {

@@ -11,6 +11,7 @@ mod child;
 mod discover;
 mod event;
 mod frame;
+mod handover;
 pub(crate) mod identity;
 /// Messages as JSON.
 pub(crate) mod json;
@@ -30,9 +31,11 @@ pub(crate) mod socket;
 mod stream;
 pub mod stub;
 mod turns;
+mod unread;
 
 pub(crate) use discover::{PluginFile, Unusable, discover};
 pub use event::{ALL_EVENTS, Event};
+pub(crate) use handover::SavedPlugin;
 pub(crate) use identity::PluginIdentity;
 pub(crate) use launch::Launched;
 pub use meter::{CallMeter, CallSample};

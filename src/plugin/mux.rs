@@ -10,20 +10,27 @@
 
 use std::io;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
 
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, BufReader, ReadBuf};
+use serde::{Deserialize, Serialize};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 use tokio::net::UnixStream;
 use tokio::sync::mpsc;
 
-use super::backpressure::{self, BufferedFrame, InHand, Room};
-use super::caller::{Answers, PluginCaller};
+use super::backpressure::{self, BufferedFrame, InHand, Room, RoomTaken};
+use super::caller::{Answers, PluginCaller, SavedAnswers};
 use super::frame::{FRAME_HEADER, into_frames, message_length};
 use super::outgoing::Outgoing;
 use super::stream::PluginStream;
+use super::unread::Blob;
+use super::unread::{OpenRequests, Unread};
 
 pub(crate) use super::frame::{FRAME_LIMIT, PLUGIN_CONNECTION, RUNTIME_CONNECTION, Trunk};
+
+/// So many bytes are read at once, and of a large frame at most so many.
+const READ_AT_ONCE: usize = 8 << 10;
+const READ_AT_MOST: usize = 256 << 10;
 
 /// Splits `stream` into the plugin connection and the runtime connection.
 ///
@@ -33,17 +40,56 @@ pub fn split(stream: UnixStream) -> io::Result<(Trunk, Connection, Connection)> 
     let (trunk, outgoing, reader) = open(stream)?;
     let (to_plugin, plugin) = connection(PLUGIN_CONNECTION, &outgoing);
     let (to_runtime, runtime) = connection(RUNTIME_CONNECTION, &outgoing);
-    tokio::spawn(read(reader, trunk.clone(), Inbox::Stream(to_plugin), to_runtime));
+    let reading = Reading { unread: Unread::default(), requests: OpenRequests::default() };
+    tokio::spawn(read(reader, trunk.clone(), Inbox::Stream(to_plugin), to_runtime, reading));
     Ok((trunk, plugin, runtime))
 }
 
 /// The same for a runtime, which calls over the plugin connection.
 pub(super) fn split_to_call(stream: UnixStream) -> io::Result<(Trunk, PluginCaller, Connection)> {
+    continue_to_call(stream, SavedTrunk::default())
+}
+
+/// The same for a stream that another program of this daemon has used before.
+pub(super) fn continue_to_call(
+    stream: UnixStream,
+    saved: SavedTrunk,
+) -> io::Result<(Trunk, PluginCaller, Connection)> {
+    let SavedTrunk { unread, beginning, unsent, answers, heard } = saved;
     let (trunk, outgoing, reader) = open(stream)?;
-    let (answers, caller) = PluginCaller::new(Arc::clone(&outgoing));
-    let (to_runtime, runtime) = connection(RUNTIME_CONNECTION, &outgoing);
-    tokio::spawn(read(reader, trunk.clone(), Inbox::Answers(answers), to_runtime));
+    trunk.set_frames_received(heard);
+    outgoing.put_back(unsent.0);
+    let (to_runtime, mut runtime) = connection(RUNTIME_CONNECTION, &outgoing);
+    let reading = Reading { unread: Unread::new(unread.0), requests: OpenRequests::default() };
+    runtime.requests = Some(reading.requests.clone());
+    if !beginning.0.is_empty() {
+        reading.requests.came(&beginning.0);
+        to_runtime.put_back(beginning.0);
+    }
+    let (answers, caller) = PluginCaller::new(Arc::clone(&outgoing), reading.clone(), answers);
+    tokio::spawn(read(reader, trunk.clone(), Inbox::Answers(answers), to_runtime, reading));
     Ok((trunk, caller, runtime))
+}
+
+/// What was read of a stream and is not done with.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Reading {
+    pub(super) unread: Unread,
+    /// Of the runtime connection.
+    pub(super) requests: OpenRequests,
+}
+
+/// A trunk between two calls, for the program that goes on with it.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(crate) struct SavedTrunk {
+    /// Bytes that were read and are no whole frame yet.
+    pub(super) unread: Blob,
+    /// The beginning of a message on the runtime connection.
+    pub(super) beginning: Blob,
+    /// What the plugin had no room for.
+    pub(super) unsent: Blob,
+    pub(super) answers: SavedAnswers,
+    pub(super) heard: usize,
 }
 
 fn open(stream: UnixStream) -> io::Result<(Trunk, Arc<Outgoing>, PluginStream)> {
@@ -61,6 +107,7 @@ fn connection(id: u32, outgoing: &Arc<Outgoing>) -> (Incoming, Connection) {
         id,
         incoming,
         in_hand: InHand::new(limit),
+        requests: None,
         rest: None,
         taken: 0,
         message: Vec::new(),
@@ -74,14 +121,19 @@ enum Inbox {
     /// To a server.
     Stream(Incoming),
     /// To the callers.
-    Answers(Answers),
+    Answers(Arc<Mutex<Answers>>),
 }
 
 impl Inbox {
-    async fn take(&mut self, payload: Vec<u8>) {
+    /// Waits until a frame of this length can be taken, then takes it. Until then it is not taken
+    /// out of what was read: another program may go on with that.
+    async fn take(&self, unread: &Unread, length: usize) {
         match self {
-            Self::Stream(incoming) => incoming.send(payload).await,
-            Self::Answers(answers) => answers.take(payload),
+            Self::Stream(incoming) => incoming.take(unread, length).await,
+            Self::Answers(answers) => {
+                let payload = unread.take_frame(length);
+                answers.lock().unwrap_or_else(PoisonError::into_inner).take(payload);
+            }
         }
     }
 }
@@ -94,65 +146,93 @@ struct Incoming {
 
 impl Incoming {
     /// Waits for room. Frames for a connection that ended here are dropped like unknown ones.
-    async fn send(&self, payload: Vec<u8>) {
-        if !self.sender.is_closed() {
-            let _ended = self.sender.send(self.room.take(payload).await);
+    async fn take(&self, unread: &Unread, length: usize) {
+        let room = self.reserve(length).await;
+        self.put(unread.take_frame(length), room);
+    }
+
+    /// Waits for room for a frame; none if the connection ended here.
+    async fn reserve(&self, length: usize) -> Option<RoomTaken> {
+        if self.sender.is_closed() { None } else { Some(self.room.reserve(length).await) }
+    }
+
+    fn put(&self, payload: Vec<u8>, room: Option<RoomTaken>) {
+        if let Some(room) = room {
+            let _ended = self.sender.send(BufferedFrame::new(payload, room));
         }
+    }
+
+    /// Puts bytes in front of everything that comes.
+    fn put_back(&self, bytes: Vec<u8>) {
+        let _ended = self.sender.send(BufferedFrame::new(bytes, RoomTaken::default()));
     }
 }
 
-async fn read(reader: PluginStream, trunk: Trunk, mut plugin: Inbox, runtime: Incoming) {
-    // A message comes as two frames, each with a header: mostly one read for all four.
-    let mut reader = BufReader::new(reader);
+async fn read(
+    mut reader: PluginStream,
+    trunk: Trunk,
+    plugin: Inbox,
+    runtime: Incoming,
+    reading: Reading,
+) {
     let reason = tokio::select! {
-        reason = read_frames(&mut reader, &trunk, &mut plugin, &runtime) => reason,
+        reason = read_frames(&mut reader, &trunk, &plugin, &runtime, &reading) => reason,
         reason = trunk.closed() => reason,
     };
     trunk.close(&reason);
 }
 
-/// Reads frames until the end; returns why it ended.
+/// Reads frames until the end; returns why it ended. A message comes as two frames, each with a
+/// header: mostly one read for all four.
 async fn read_frames(
-    reader: &mut BufReader<PluginStream>,
+    reader: &mut PluginStream,
     trunk: &Trunk,
-    plugin: &mut Inbox,
+    plugin: &Inbox,
     runtime: &Incoming,
+    Reading { unread, requests }: &Reading,
 ) -> String {
     let mut has_warned = false;
+    let mut chunk = vec![0_u8; READ_AT_ONCE];
     loop {
-        let mut header = [0_u8; FRAME_HEADER];
-        match reader.read(&mut header[..1]).await {
-            Ok(0) => return "it closed the connection".to_owned(),
-            Ok(_) => {}
-            Err(error) => return crate::error::in_our_words(&error),
-        }
-        if reader.read_exact(&mut header[1..]).await.is_err() {
-            return "it closed the connection in the middle of a frame".to_owned();
-        }
-        let [i0, i1, i2, i3, l0, l1, l2, l3] = header;
-        let id = u32::from_be_bytes([i0, i1, i2, i3]);
-        let length = u32::from_be_bytes([l0, l1, l2, l3]);
-        let length = usize::try_from(length).unwrap_or(usize::MAX);
-        if length > FRAME_LIMIT {
-            return format!("it sent a frame of {length} bytes, at most {FRAME_LIMIT} are read");
-        }
-        let mut payload = vec![0_u8; length];
-        if reader.read_exact(&mut payload).await.is_err() {
-            return "it closed the connection in the middle of a frame".to_owned();
-        }
-        match id {
-            _ if length == 0 => {} // Legal, and no end of anything.
-            PLUGIN_CONNECTION => {
-                trunk.count_answer();
-                plugin.take(payload).await;
+        while let Some((id, length)) = unread.header() {
+            if length > FRAME_LIMIT {
+                return format!(
+                    "it sent a frame of {length} bytes, at most {FRAME_LIMIT} are read"
+                );
             }
-            RUNTIME_CONNECTION => runtime.send(payload).await,
-            _ => {
-                if !has_warned {
-                    tracing::warn!("a plugin sent frames for the unknown connection {id}: ignored");
+            if !unread.has_frame(length) {
+                break;
+            }
+            match id {
+                // Legal, and no end of anything.
+                _ if length == 0 => drop(unread.take_frame(length)),
+                PLUGIN_CONNECTION => {
+                    trunk.count_answer();
+                    plugin.take(unread, length).await;
                 }
-                has_warned = true;
+                RUNTIME_CONNECTION => {
+                    let room = runtime.reserve(length).await;
+                    let payload = unread.take_frame(length);
+                    requests.came(&payload);
+                    runtime.put(payload, room);
+                }
+                _ => {
+                    drop(unread.take_frame(length));
+                    if !has_warned {
+                        tracing::warn!(
+                            "a plugin sent frames for the unknown connection {id}: ignored"
+                        );
+                    }
+                    has_warned = true;
+                }
             }
+        }
+        chunk.resize(unread.missing().clamp(READ_AT_ONCE, READ_AT_MOST), 0);
+        match reader.read(&mut chunk).await {
+            Ok(0) if unread.is_empty() => return "it closed the connection".to_owned(),
+            Ok(0) => return "it closed the connection in the middle of a frame".to_owned(),
+            Ok(length) => unread.put(&chunk[..length]),
+            Err(error) => return crate::error::in_our_words(&error),
         }
     }
 }
@@ -163,6 +243,8 @@ pub struct Connection {
     id: u32,
     incoming: mpsc::UnboundedReceiver<BufferedFrame>,
     in_hand: InHand,
+    /// Those of the runtime connection, as another program would have to go on with them.
+    requests: Option<OpenRequests>,
     /// The frame that is being taken, and how much of it was.
     rest: Option<BufferedFrame>,
     taken: usize,
@@ -180,6 +262,9 @@ impl Connection {
             let mut bytes = vec![0; FRAME_HEADER];
             bytes.extend(self.message.drain(..length));
             self.in_hand.written(&bytes[FRAME_HEADER..]);
+            if let Some(requests) = &self.requests {
+                requests.answered(&bytes[FRAME_HEADER..]);
+            }
             into_frames(self.id, &mut bytes);
             self.outgoing.send(bytes)?;
         }

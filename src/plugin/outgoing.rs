@@ -7,6 +7,7 @@
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind};
+use std::os::fd::RawFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -14,6 +15,7 @@ use tokio::sync::Notify;
 
 use super::frame::{FRAME_LIMIT, Trunk};
 use super::stream::PluginStream;
+use super::unread::Blob;
 
 /// Bytes that may wait to be written before further senders must wait as well.
 const LIMIT: usize = 2 * FRAME_LIMIT;
@@ -80,6 +82,27 @@ impl Outgoing {
 
     pub(super) fn waiting_bytes(&self) -> usize {
         self.0.waiting().bytes
+    }
+
+    /// What waits to be written.
+    pub(super) fn save(&self) -> Blob {
+        let waiting = self.0.waiting();
+        let mut bytes: Vec<u8> = waiting.messages.iter().flatten().copied().collect();
+        bytes.drain(..waiting.written);
+        Blob(bytes)
+    }
+
+    /// Puts bytes of whole messages, the first of which may be begun, in front of all others.
+    pub(super) fn put_back(&self, bytes: Vec<u8>) {
+        if !bytes.is_empty() {
+            // A stream that has failed closes the trunk, which says so.
+            let _closed = self.send(bytes);
+        }
+    }
+
+    /// The number of the stream's descriptor.
+    pub(super) fn number(&self) -> RawFd {
+        self.0.stream.number()
     }
 
     /// Closes it for sending, with the reason.

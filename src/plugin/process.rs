@@ -5,7 +5,7 @@
 //! that prints without end costs a bounded number of lines, and never blocks on a full pipe.
 
 use std::collections::VecDeque;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 use std::sync::{Arc, Mutex};
@@ -42,6 +42,9 @@ pub(crate) struct ProcessLog {
     tail: Mutex<OutputTail>,
     exit: Mutex<Option<String>>,
     is_read: Mutex<bool>,
+    /// The beginning of a line, and the descriptor from which the rest comes.
+    lines: Mutex<Lines>,
+    pipe: Mutex<Option<RawFd>>,
     changed: Notify,
 }
 
@@ -53,6 +56,8 @@ impl ProcessLog {
             tail: Mutex::default(),
             exit: Mutex::default(),
             is_read: Mutex::new(true),
+            lines: Mutex::default(),
+            pipe: Mutex::default(),
             changed: Notify::new(),
         })
     }
@@ -103,9 +108,36 @@ impl ProcessLog {
         self.changed.notify_waiters();
     }
 
+    /// The pipe from which is read, and the beginning of a line.
+    pub(super) fn save(&self) -> (Option<RawFd>, Vec<u8>) {
+        let pipe = self.pipe.lock().ok().and_then(|pipe| *pipe);
+        let line = self.lines.lock().map(|lines| lines.line.clone());
+        (pipe, line.unwrap_or_default())
+    }
+
+    /// Goes on with the output of a process that another program of this process started.
+    pub(super) fn resume(
+        self: &Arc<Self>,
+        tail: Vec<(i64, String)>,
+        line: Vec<u8>,
+        pipe: Option<OwnedFd>,
+    ) {
+        if let Ok(mut kept) = self.tail.lock() {
+            tail.iter().for_each(|(at, line)| kept.push(*at, line));
+        }
+        if let Ok(mut lines) = self.lines.lock() {
+            lines.line = line;
+        }
+        pipe.into_iter().for_each(|pipe| self.read_from(pipe));
+    }
+
     /// Logs what comes out of the pipe, until its last writer has gone.
     pub(super) fn read_from(self: &Arc<Self>, pipe: OwnedFd) {
+        let number = pipe.as_raw_fd();
         let Ok(pipe) = Receiver::from_owned_fd(pipe) else { return };
+        if let Ok(mut slot) = self.pipe.lock() {
+            *slot = Some(number);
+        }
         self.set_read(false);
         tokio::spawn(Arc::clone(self).read(pipe));
     }
@@ -118,16 +150,20 @@ impl ProcessLog {
     }
 
     async fn read(self: Arc<Self>, mut pipe: Receiver) {
-        let (mut lines, mut budget) = (Lines::default(), Budget::new());
+        let mut budget = Budget::new();
         let mut buffer = vec![0_u8; 4096];
         while let Ok(length @ 1..) = pipe.read(&mut buffer).await {
-            for line in lines.split(&buffer[..length]) {
+            let lines = self.lines.lock().map(|mut lines| lines.split(&buffer[..length]));
+            for line in lines.unwrap_or_default() {
                 self.log(&line, &mut budget);
             }
             // One that prints without a pause must not keep the loop from anything else.
             tokio::task::yield_now().await;
         }
-        if let Some(line) = lines.rest() {
+        if let Ok(mut slot) = self.pipe.lock() {
+            *slot = None;
+        }
+        if let Some(line) = self.lines.lock().ok().and_then(|mut lines| lines.rest()) {
             self.log(&line, &mut budget);
         }
         self.set_read(true);
@@ -177,7 +213,7 @@ impl OutputTail {
 }
 
 /// Bytes become lines of a bounded length.
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct Lines {
     line: Vec<u8>,
     is_cut: bool,

@@ -23,6 +23,7 @@ use crate::config::PluginSettings;
 use super::caller::PluginCaller;
 use super::child::PluginProcess;
 use super::event::ALL_BITS;
+use super::handover::SavedProcess;
 use super::identity::PluginIdentity;
 use super::mux::{self, Connection, Trunk};
 use super::turns::Turns;
@@ -75,6 +76,17 @@ pub enum SessionError {
     /// It subscribed to events that do not exist.
     #[error("{0} subscribed to unknown events 0x{1:x}")]
     Events(String, i32),
+}
+
+/// What is known of a plugin that was configured.
+pub(super) struct PluginParts {
+    pub(super) identity: PluginIdentity,
+    pub(super) events: i32,
+    pub(super) takes_all: bool,
+    pub(super) declared: Option<api::FailurePolicy>,
+    pub(super) pid: Option<i32>,
+    pub(super) timeout: Duration,
+    pub(super) speaks_state_change: bool,
 }
 
 /// The runtime service as this plugin reaches it.
@@ -219,36 +231,54 @@ async fn register_and_configure(
     let identity = OnceCell::new();
     let ready = Arc::clone(&is_ready);
     let service = RuntimeService { registered, identity, launched_as, is_ready: ready, upcalls };
-    let once = futures_util::stream::once(std::future::ready(Ok(runtime)));
-    let mut server = Server::new()
-        .register_service(api::create_runtime(Arc::new(service)))
-        .add_listener(Listener::new(once));
-    server.start().await.map_err(|error| SessionError::Gone(error.to_string()))?;
+    let server = start_server(runtime, service).await;
+    let server = server.map_err(|error| SessionError::Gone(error.to_string()))?;
     let identity = tokio::select! {
         identity = registration.recv() => identity.ok_or(SessionError::NotRegistered)?,
         reason = trunk.closed() => return Err(SessionError::Gone(reason)),
         () = tokio::time::sleep(settings.registration_timeout) => return Err(SessionError::NotRegistered),
     };
-    let speaks_state_change = AtomicBool::new(identity.nri_version.is_empty());
-    let mut plugin = Plugin {
+    let parts = PluginParts {
+        speaks_state_change: identity.nri_version.is_empty(),
         identity,
-        events: AtomicI32::new(0),
+        events: 0,
         takes_all: false,
         declared: None,
         pid,
-        timeout: AtomicU64::new(nanos(settings.request_timeout)),
-        trunk: trunk.clone(),
-        caller,
-        turns: Turns::new(1),
-        meter: None,
-        is_ready,
-        speaks_state_change,
-        deprecated: std::sync::Mutex::default(),
-        _server: server,
-        process: std::sync::Mutex::new(None),
+        timeout: settings.request_timeout,
     };
+    let mut plugin = Plugin::from_parts(parts, trunk.clone(), caller, server);
+    plugin.is_ready = is_ready;
     plugin.configure(config, settings).await?;
     Ok(plugin)
+}
+
+async fn start_server(runtime: Connection, service: RuntimeService) -> ttrpc::Result<Server> {
+    let once = futures_util::stream::once(std::future::ready(Ok(runtime)));
+    let mut server = Server::new()
+        .register_service(api::create_runtime(Arc::new(service)))
+        .add_listener(Listener::new(once));
+    server.start().await?;
+    Ok(server)
+}
+
+/// Serves the calls of a plugin that was synchronized by another program of this process.
+pub(super) async fn serve_runtime(
+    runtime: Connection,
+    identity: PluginIdentity,
+    upcalls: Arc<dyn Upcalls>,
+) -> std::io::Result<Server> {
+    let (registered, _nobody_waits) = mpsc::channel(1);
+    upcalls.registered(&identity);
+    let service = RuntimeService {
+        registered,
+        identity: OnceCell::new_with(Some(identity)),
+        launched_as: None,
+        is_ready: Arc::new(AtomicBool::new(true)),
+        upcalls,
+    };
+    let server = start_server(runtime, service).await;
+    server.map_err(|error| std::io::Error::other(error.to_string()))
 }
 
 fn nanos(duration: Duration) -> u64 {
@@ -260,6 +290,54 @@ fn millis(duration: Duration) -> i64 {
 }
 
 impl Plugin {
+    /// Puts a plugin together; its subscriptions may follow.
+    pub(super) fn from_parts(
+        parts: PluginParts,
+        trunk: Trunk,
+        caller: PluginCaller,
+        server: Server,
+    ) -> Self {
+        let plugin = Self {
+            identity: parts.identity,
+            events: AtomicI32::new(parts.events),
+            takes_all: parts.takes_all,
+            declared: parts.declared,
+            pid: parts.pid,
+            timeout: AtomicU64::new(nanos(parts.timeout)),
+            trunk,
+            caller,
+            turns: Turns::new(1),
+            meter: None,
+            is_ready: Arc::new(AtomicBool::new(true)),
+            speaks_state_change: AtomicBool::new(parts.speaks_state_change),
+            deprecated: std::sync::Mutex::default(),
+            _server: server,
+            process: std::sync::Mutex::new(None),
+        };
+        plugin.weigh();
+        plugin
+    }
+
+    /// The failure policy that it declared.
+    pub(super) fn declared(&self) -> Option<&api::FailurePolicy> {
+        self.declared.as_ref()
+    }
+
+    /// What it is subscribed to.
+    pub(super) fn event_bits(&self) -> i32 {
+        self.events.load(Ordering::Relaxed)
+    }
+
+    /// Whether it named no event.
+    pub(super) fn takes_all(&self) -> bool {
+        self.takes_all
+    }
+
+    /// The process of a launched plugin.
+    pub(super) fn save_process(&self) -> Option<SavedProcess> {
+        self.process.lock().ok()?.as_ref()?.save()
+    }
+
     async fn configure(&mut self, config: String, settings: &Settings) -> Result<(), SessionError> {
         let request = api::ConfigureRequest {
             config,

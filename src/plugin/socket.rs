@@ -14,6 +14,7 @@ use nix::errno::Errno;
 use nix::sys::socket::sockopt::PeerCredentials;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, getsockopt, socket};
 use rustix::fs::{CWD, RenameFlags, renameat_with};
+use serde::{Deserialize, Serialize};
 
 use crate::config::Config;
 use crate::error::{Context, Result, in_our_words};
@@ -157,7 +158,7 @@ pub(crate) struct Bound {
 }
 
 /// Which file a socket has: a later socket of the same name has another one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct SocketFile {
     device: u64,
     inode: u64,

@@ -7,6 +7,7 @@
 
 use std::io::{self, Read, Write};
 use std::net::Shutdown;
+use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::net::UnixStream as StdStream;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -35,6 +36,11 @@ impl PluginStream {
         let room = register_with_loop(self.0.get_ref().try_clone()?, Interest::WRITABLE)?;
         let _there_is = room.writable().await?;
         Ok(())
+    }
+
+    /// The number of its descriptor, which stays open as long as this.
+    pub(super) fn number(&self) -> RawFd {
+        self.0.get_ref().as_raw_fd()
     }
 
     /// Ends writing. A peer that is gone already is no error.

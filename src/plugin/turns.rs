@@ -164,6 +164,12 @@ impl Turns {
         granted.await.unwrap_or(Err(nobody))
     }
 
+    /// Whether no request has a turn or waits for one.
+    pub(super) fn is_idle(&self) -> bool {
+        let state = lock(&self.0);
+        state.in_hand == 0 && state.waiting.iter().all(VecDeque::is_empty)
+    }
+
     /// Waits until the plugin answers nothing any more, and keeps it so.
     pub(super) async fn all(&self) -> Vec<Turn> {
         let concurrency = lock(&self.0).concurrency;

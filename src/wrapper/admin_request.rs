@@ -8,9 +8,13 @@ use nix::errno::Errno;
 
 use crate::config::Config;
 use crate::error::{Error, Result};
-use crate::link::{self, DaemonResponse, WrapperRequest};
+use crate::link::{DaemonResponse, WrapperRequest};
 
-use super::connection::{SILENT, check_peer, dial, receive, send_whole};
+use super::connection::{ENDED, SILENT, check_peer, dial, receive, send_whole};
+use super::request::link_protocol;
+
+/// How long a daemon may take to become another program: it finishes its requests first.
+const REPLACEMENT_WAIT: Duration = Duration::from_secs(60);
 
 /// How long the daemon may take to respond to an admin verb.
 const ADMIN_RESPONSE_WAIT: Duration = Duration::from_secs(10);
@@ -20,7 +24,15 @@ const ADMIN_RESPONSE_WAIT: Duration = Duration::from_secs(10);
 /// # Errors
 /// Fails when the daemon is not there; it is never started for this.
 pub(crate) fn admin(config: &Config, json: &str) -> Result<String> {
-    admin_stream(config, json).map(|(json, _ended)| json)
+    admin_within(config, json, ADMIN_RESPONSE_WAIT)
+}
+
+/// The same for a request that may take longer than usual; heartbeats come meanwhile.
+///
+/// # Errors
+/// As [`admin`].
+pub(crate) fn admin_within(config: &Config, json: &str, wait: Duration) -> Result<String> {
+    ask(config, json, wait).map(|(json, _ended)| json)
 }
 
 /// The same for a request after whose response the daemon continues to send lines.
@@ -28,6 +40,50 @@ pub(crate) fn admin(config: &Config, json: &str) -> Result<String> {
 /// # Errors
 /// As [`admin`].
 pub(crate) fn admin_stream(config: &Config, json: &str) -> Result<(String, UnixStream)> {
+    ask(config, json, ADMIN_RESPONSE_WAIT)
+}
+
+/// Has a daemon that speaks the older `protocol` become the program that now lies at its path.
+///
+/// # Errors
+/// Fails when it does not, and goes on as it is.
+pub(super) fn replace_daemon(config: &Config, protocol: u32, deadline: Instant) -> Result<()> {
+    let wait = deadline.saturating_duration_since(Instant::now()).min(REPLACEMENT_WAIT);
+    match ask_in(config, protocol, "{\"verb\":\"reexec\"}", wait) {
+        Ok(_) => Ok(()),
+        // Another wrapper asked first: the program that goes on does not know this connection.
+        Err(error) if error.why() == ENDED => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+/// Asks in the daemon's version of the protocol: admin verbs have the same form in every version.
+fn ask(config: &Config, json: &str, wait: Duration) -> Result<(String, UnixStream)> {
+    let own = link_protocol(config);
+    match ask_in(config, own, json, wait)? {
+        (Reply::Answer(answer), stream) => Ok((answer, stream)),
+        (Reply::Speaks(protocol), _) => match ask_in(config, protocol, json, wait)? {
+            (Reply::Answer(answer), stream) => Ok((answer, stream)),
+            (Reply::Speaks(other), _) => {
+                Err(Error::new(format!("the daemon speaks protocol {other}, this nri-runc {own}")))
+            }
+        },
+    }
+}
+
+/// What comes back.
+enum Reply {
+    Answer(String),
+    /// The daemon speaks this version of the protocol.
+    Speaks(u32),
+}
+
+fn ask_in(
+    config: &Config,
+    protocol: u32,
+    json: &str,
+    wait: Duration,
+) -> Result<(Reply, UnixStream)> {
     let socket = config.daemon_socket();
     let stream = match dial(&socket) {
         Err(Errno::ENOENT | Errno::ECONNREFUSED) => {
@@ -41,25 +97,22 @@ pub(crate) fn admin_stream(config: &Config, json: &str) -> Result<(String, UnixS
         dialled => check_peer(&socket, dialled)?,
     };
     let question = WrapperRequest {
-        protocol: link::PROTOCOL,
+        protocol,
         version: env!("CARGO_PKG_VERSION").to_owned(),
         admin: json.to_owned(),
         ..WrapperRequest::default()
     };
     send_whole(&stream, &question.encode(), &[])?;
     // Nothing is read ahead: what follows is the caller's.
-    let answer = receive(&stream, Instant::now() + ADMIN_RESPONSE_WAIT, 1);
+    let answer = receive(&stream, Instant::now() + wait, 1);
     let answer = answer.map_err(|error| match error.why() == SILENT {
         true => error.hint("to replace a daemon that hangs: nri-runc nri restart"),
         false => error,
     });
     match answer? {
-        DaemonResponse::Admin(json) => Ok((json, stream)),
+        DaemonResponse::Admin(json) => Ok((Reply::Answer(json), stream)),
         DaemonResponse::Refuse(line) => Err(Error::new(line)),
-        DaemonResponse::Incompatible { protocol, version } => Err(Error::new(format!(
-            "the daemon (version {version}) speaks protocol {protocol}, this nri-runc {}",
-            link::PROTOCOL
-        ))),
+        DaemonResponse::Incompatible { protocol, .. } => Ok((Reply::Speaks(protocol), stream)),
         DaemonResponse::Heartbeat | DaemonResponse::Proceed(_) | DaemonResponse::Ending => {
             Err(Error::new("the daemon sent an unexpected response"))
         }

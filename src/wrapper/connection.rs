@@ -26,7 +26,7 @@ pub(super) const SILENCE: Duration = Duration::from_secs(3);
 
 const TOO_LONG: &str = "the daemon took too long";
 pub(super) const SILENT: &str = "the daemon stopped responding";
-const ENDED: &str = "the daemon exited during the request";
+pub(super) const ENDED: &str = "the daemon exited during the request";
 
 pub(super) fn connect(socket: &Path) -> Result<UnixStream> {
     check_peer(socket, dial(socket))

@@ -24,7 +24,7 @@ use crate::link::{self, Attached, DaemonResponse, Hook, Stage, WrapperRequest};
 use crate::procfs;
 
 use super::invocation::BundleDocument;
-use super::{bypass, connection, pass_through, protection, refusal, request};
+use super::{admin_request, bypass, connection, pass_through, protection, refusal, request};
 
 /// The most that is read as state: it repeats the annotations.
 const STATE_LIMIT: usize = 4 << 20;
@@ -101,7 +101,7 @@ fn notify_daemon(config: &Config, stage: Stage, state: &OciState) -> Result<()> 
         descriptors.push((Attached::Bundle, dir));
     }
     let question = WrapperRequest {
-        protocol: link::PROTOCOL,
+        protocol: request::link_protocol(config),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         argv: words,
         cwd: caller.cwd.clone().into_os_string(),
@@ -121,7 +121,7 @@ fn notify_daemon(config: &Config, stage: Stage, state: &OciState) -> Result<()> 
         Ok(DaemonResponse::Refuse(line)) => return Err(Error::new(line)),
         Ok(DaemonResponse::Incompatible { protocol, version }) => format!(
             "the daemon (version {version}) speaks protocol {protocol}, this nri-runc {}: restart the daemon",
-            link::PROTOCOL
+            question.protocol
         ),
         Ok(DaemonResponse::Heartbeat | DaemonResponse::Admin(_) | DaemonResponse::Ending) => {
             "the daemon sent an unexpected response".to_owned()
@@ -162,10 +162,18 @@ fn converse(
 ) -> Result<DaemonResponse> {
     let cap = if stage.may_refuse() { REFUSABLE_STAGE_CAP } else { REPORTING_STAGE_CAP };
     let deadline = Instant::now() + cap;
+    let mut has_asked = false;
     loop {
         let stream = request::reach(config, deadline)?;
         connection::send_whole(&stream, &question.encode(), fds)?;
         let answer = connection::receive(&stream, deadline, request::READ_AHEAD)?;
+        if let DaemonResponse::Incompatible { protocol, .. } = answer
+            && protocol < question.protocol
+            && !std::mem::replace(&mut has_asked, true)
+        {
+            admin_request::replace_daemon(config, protocol, deadline)?;
+            continue;
+        }
         if answer != DaemonResponse::Ending {
             return Ok(answer);
         }

@@ -28,7 +28,7 @@ mod update;
 use std::convert::Infallible;
 use std::ffi::OsString;
 
-pub(crate) use admin_request::{admin, admin_stream};
+pub(crate) use admin_request::{admin, admin_stream, admin_within};
 pub(crate) use connection::{is_listening, is_silent};
 pub(crate) use hook::hook;
 pub(crate) use launch::start_daemon;

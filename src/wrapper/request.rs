@@ -19,7 +19,7 @@ use crate::link::{self, Attached, DaemonResponse, Notice, Proceed, WrapperReques
 
 use super::connection::{SILENCE, check_peer, connect, dial, dial_within, receive, send_whole};
 use super::invocation::Invocation;
-use super::launch;
+use super::{admin_request, launch};
 
 /// The longest that a wrapper waits for the verdict on each verb (D8).
 const DELETE_CAP: Duration = Duration::from_secs(4);
@@ -54,6 +54,8 @@ enum NoVerdict {
     Unreachable(String),
     /// The policy for a missing daemon decides.
     Away(String),
+    /// The daemon speaks an older protocol, this one.
+    Older(u32, String),
     /// Fail the verb.
     Refused(Error),
 }
@@ -76,13 +78,27 @@ impl DaemonSession {
         let deadline = Instant::now() + cap;
         // Once a daemon has announced its exit: until when the next one may be starting.
         let mut next_by = Instant::now();
+        let mut has_asked = false;
         loop {
             match Self::converse(invocation, document, attached, deadline) {
                 Ok((proceed, session)) => return Ok(DaemonVerdict::Proceed(proceed, session)),
                 Err(NoVerdict::Refused(error)) => return Err(error),
                 Err(NoVerdict::Ending) => next_by = deadline.min(Instant::now() + NEXT_DAEMON_WAIT),
                 Err(NoVerdict::Unreachable(_)) if Instant::now() < next_by => {}
-                Err(NoVerdict::Unreachable(why) | NoVerdict::Away(why)) => {
+                // Once: the program at its path may be as old as the daemon.
+                Err(NoVerdict::Older(protocol, _)) if !has_asked => {
+                    has_asked = true;
+                    if let Err(error) =
+                        admin_request::replace_daemon(invocation.config, protocol, deadline)
+                    {
+                        return Ok(DaemonVerdict::Away(error.to_string()));
+                    }
+                    next_by = deadline.min(Instant::now() + NEXT_DAEMON_WAIT);
+                    continue;
+                }
+                Err(
+                    NoVerdict::Unreachable(why) | NoVerdict::Away(why) | NoVerdict::Older(_, why),
+                ) => {
                     return Ok(DaemonVerdict::Away(why));
                 }
             }
@@ -113,7 +129,9 @@ impl DaemonSession {
             Ok((_nothing_to_change, session)) => Ok(session),
             Err(NoVerdict::Refused(error)) => Err(error),
             Err(NoVerdict::Ending) => Err(Error::new("the daemon is about to exit")),
-            Err(NoVerdict::Unreachable(why) | NoVerdict::Away(why)) => Err(Error::new(why)),
+            Err(NoVerdict::Unreachable(why) | NoVerdict::Away(why) | NoVerdict::Older(_, why)) => {
+                Err(Error::new(why))
+            }
         }
     }
 
@@ -134,10 +152,16 @@ impl DaemonSession {
         match receive(&stream, deadline, READ_AHEAD).map_err(away)? {
             DaemonResponse::Proceed(proceed) => Ok((proceed, Self(stream))),
             DaemonResponse::Refuse(line) => Err(NoVerdict::Refused(Error::new(line))),
-            DaemonResponse::Incompatible { protocol, version } => Err(NoVerdict::Away(format!(
-                "the daemon (version {version}) speaks protocol {protocol}, this nri-runc {}: restart the daemon",
-                link::PROTOCOL
-            ))),
+            DaemonResponse::Incompatible { protocol, version } => {
+                let own = link_protocol(invocation.config);
+                let why = format!(
+                    "the daemon (version {version}) speaks protocol {protocol}, this nri-runc {own}: restart the daemon"
+                );
+                if protocol < own {
+                    return Err(NoVerdict::Older(protocol, why));
+                }
+                Err(NoVerdict::Away(why))
+            }
             DaemonResponse::Ending => Err(NoVerdict::Ending),
             DaemonResponse::Heartbeat | DaemonResponse::Admin(_) => {
                 Err(NoVerdict::Away("the daemon sent an unexpected response".to_owned()))
@@ -167,7 +191,7 @@ pub(super) fn build_question(
         .iter()
         .filter_map(|name| std::env::var_os(name).map(|value| ((*name).to_owned(), value)));
     WrapperRequest {
-        protocol: link::PROTOCOL,
+        protocol: link_protocol(invocation.config),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         argv: invocation.argv.to_vec(),
         cwd: std::env::current_dir().map(OsString::from).unwrap_or_default(),
@@ -180,6 +204,11 @@ pub(super) fn build_question(
         admin: String::new(),
         hook: None,
     }
+}
+
+/// The version of the protocol that this process speaks.
+pub(super) fn link_protocol(config: &Config) -> u32 {
+    config.debug_protocol.unwrap_or(link::PROTOCOL)
 }
 
 /// A connection to the daemon, which is started first if it is not there and may be. Starting it

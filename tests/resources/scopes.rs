@@ -493,3 +493,89 @@ fn a_pods_slice_that_systemd_resizes_is_told_to_plugins() {
     scopes.systemctl(&["stop", &slice]);
     scopes.show("a pod that systemd resizes", "ok");
 }
+
+/// The daemon as the shipped unit runs it, from a folder of the test's own.
+struct UnitOfDaemon {
+    scopes: Scopes,
+    name: String,
+    file: std::path::PathBuf,
+}
+
+impl UnitOfDaemon {
+    fn start() -> Option<Self> {
+        let mut scopes = scopes("runc")?;
+        // The place's own daemon has the same run directory.
+        scopes.place.host.kill_daemon();
+        let name = format!("nri-runc-test-{}.service", std::process::id());
+        let file = std::path::Path::new("/run/systemd/system").join(&name);
+        let unit = Self { scopes, name, file };
+        let host = &unit.scopes.place.host;
+        std::fs::create_dir_all(host.path("prefix/bin")).unwrap();
+        unit.install(b"");
+        unit.configure("");
+        let prefix = host.path("prefix").display().to_string();
+        let text = include_str!("../../contrib/systemd/nri-runc.service");
+        let text = text.replace("@PREFIX@", &prefix);
+        nri_runc::testing::files::replace(&unit.file, text.as_bytes()).unwrap();
+        unit.scopes.systemctl(&["daemon-reload"]);
+        unit.scopes.systemctl(&["start", &unit.name]);
+        Some(unit)
+    }
+
+    fn install(&self, more: &[u8]) {
+        use std::os::unix::fs::PermissionsExt;
+        let path = self.scopes.place.host.path("prefix/bin/nri-runc");
+        let built = std::fs::read(test_support::program::nri_runc()).unwrap();
+        nri_runc::testing::files::replace(&path, &[&built, more].concat()).unwrap();
+        std::fs::set_permissions(&path, PermissionsExt::from_mode(0o755)).unwrap();
+    }
+
+    /// The host's configuration and `more`, beside the executable.
+    fn configure(&self, more: &str) {
+        let host = &self.scopes.place.host;
+        let text = host.read("config.toml");
+        host.write("prefix/bin/nri-runc.toml", &format!("{text}\n{more}"));
+    }
+
+    fn shows(&self, property: &str) -> String {
+        self.scopes.systemctl(&["show", "--value", "--property", property, &self.name])
+    }
+
+    #[expect(clippy::disallowed_methods, reason = "systemd's own word")]
+    fn can_reload(&self) -> bool {
+        let mut command = Command::new(&self.scopes.systemctl);
+        command.args(["reload", &self.name]).output().unwrap().status.success()
+    }
+}
+
+impl Drop for UnitOfDaemon {
+    #[expect(clippy::disallowed_methods, reason = "whatever the test came to")]
+    fn drop(&mut self) {
+        let _stopped = Command::new(&self.scopes.systemctl).args(["stop", &self.name]).output();
+        let _removed = std::fs::remove_file(&self.file);
+        let _known = Command::new(&self.scopes.systemctl).arg("daemon-reload").output();
+    }
+}
+
+#[test]
+fn systemd_reloads_the_daemon_and_keeps_its_process_when_the_program_is_replaced() {
+    let Some(unit) = UnitOfDaemon::start() else { return };
+    wait_until("the unit's daemon runs", || unit.shows("ActiveState") == "active");
+    let pid = unit.shows("MainPID");
+    let host = &unit.scopes.place.host;
+    let status = || host.admin(&["status"]);
+    wait_until("it answers", || status()["pid"].as_u64() == pid.parse().ok());
+    let _told = host.plugin("10", "a", Script::default());
+    unit.configure("[log]\nlevel = \"debug\"\n");
+    assert!(unit.can_reload());
+    assert_eq!(status()["configuration"]["log_level"], "debug");
+    unit.configure("[plugin.a]\nrequird = true\n");
+    assert!(!unit.can_reload(), "a reload with an error fails");
+    assert_eq!((unit.shows("ActiveState"), unit.shows("MainPID")), ("active".into(), pid.clone()));
+    unit.configure("");
+    unit.install(b"newer");
+    let said = host.admin(&["reexec"]);
+    assert_eq!((said["pid"].to_string(), &said["plugins"]), (pid.clone(), &json!(1)), "{said}");
+    wait_until("systemd knows that it is ready", || unit.shows("ActiveState") == "active");
+    assert_eq!((unit.shows("MainPID"), unit.shows("NRestarts")), (pid, "0".to_owned()));
+}

@@ -21,6 +21,8 @@ pub(crate) async fn watch_all(node: Rc<Node>) {
 
 async fn watch(node: Rc<Node>, init: InitProcess) {
     let InitProcess { key, incarnation, process, folder } = init;
+    // Its descriptor stays open until its exit was noted: another program may go on with it.
+    node.watches.init_watches.begin(&key, incarnation, process.as_ref());
     // Boxed, all but the waiting: futures that call plugins are large, and there may be thousands.
     // A process that has been reaped is looked at too: the container may have been started before.
     Box::pin(late_start::until_started(&node, &key, incarnation, process.as_ref(), folder)).await;
@@ -32,12 +34,13 @@ async fn watch(node: Rc<Node>, init: InitProcess) {
         }
         None => None,
     };
-    Box::pin(exited(&node, &key, incarnation, process)).await;
+    Box::pin(exited(&node, &key, incarnation, process.as_ref())).await;
+    node.watches.init_watches.end(&key, incarnation);
 }
 
-async fn exited(node: &Rc<Node>, key: &ContainerKey, incarnation: u64, process: Option<OwnedFd>) {
+async fn exited(node: &Rc<Node>, key: &ContainerKey, incarnation: u64, process: Option<&OwnedFd>) {
     if let Some(record) = node.container(key).filter(|record| !record.is_sandbox) {
-        let code = node.caches.exit_codes.wait(&node.host, &record, process.as_ref()).await;
+        let code = node.caches.exit_codes.wait(&node.host, &record, process).await;
         // A `delete` may have reported the exit meanwhile; the removal is still to be reported.
         node.records.change_in_memory(key, |record| {
             if record.incarnation == incarnation {

@@ -97,11 +97,12 @@ fn gone(node: &Rc<Node>, records: Vec<Rc<Container>>) {
     if records.is_empty() {
         return;
     }
-    let node = Rc::clone(node);
+    let (node, active) = (Rc::clone(node), node.process.activity.begin());
     tokio::task::spawn_local(async move {
         for record in records {
             remove_unless_kept(&node, &record, false).await;
         }
+        drop(active);
     });
 }
 

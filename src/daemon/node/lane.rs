@@ -20,6 +20,7 @@ use crate::daemon::node::bundle_turns::{BundleTurn, Bundles};
 use crate::daemon::node::messages::Classes;
 use crate::daemon::runtime::error_log::RuntimeLog;
 use crate::daemon::runtime::state_dir::{self, Stamp};
+use crate::daemon::watch::pidfd;
 use crate::daemon::watch::start_watch::StartWatch;
 use crate::host::Host;
 use crate::state::{Change, ContainerKey, Store};
@@ -166,6 +167,23 @@ impl Lanes {
         if lanes.get(key).is_some_and(is_idle) {
             lanes.remove(key);
         }
+    }
+}
+
+impl Lanes {
+    /// Whether no verb is decided or settled, and none is open but foreground runs of containers
+    /// that `is_followed` knows as started.
+    pub(crate) fn are_quiet(&self, is_followed: impl Fn(&ContainerKey) -> bool) -> bool {
+        let lanes = self.all.borrow();
+        lanes.iter().all(|(key, lane)| {
+            let is_free = lane.turn.try_lock().is_ok() && lane.writing.try_lock().is_ok();
+            let pending = lane.pending.borrow();
+            let is_open = |pending: &Rc<PendingVerb>| {
+                let has_ended = pidfd::has_ended(&pending.process);
+                has_ended || !pending.verb.creates_and_starts() || !is_followed(key)
+            };
+            is_free && !pending.iter().any(is_open)
+        })
     }
 }
 

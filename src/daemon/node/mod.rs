@@ -152,7 +152,8 @@ impl Node {
 
     /// The same, with the watch over the container's folder since its creation.
     pub(crate) fn watch_init_with(&self, record: &Container, folder: Option<StartWatch>) {
-        let init = InitProcess::open(&self.host, record, folder);
+        let watches = &self.watches.init_watches;
+        let init = InitProcess::open(&self.host, record, folder, watches);
         init.into_iter().for_each(|init| self.watches.inits.send(init));
     }
 

@@ -2,9 +2,9 @@
 //! Queues between rooms of the daemon: container processes to watch, and pods to follow. The
 //! sender does not know the receiver.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeSet, HashMap, HashSet};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::path::PathBuf;
 use std::rc::Rc;
 
@@ -22,24 +22,47 @@ use crate::state::{Container, ContainerKey};
 pub(crate) struct Queue<T> {
     sender: UnboundedSender<T>,
     receiver: RefCell<Option<UnboundedReceiver<T>>>,
+    queued: Rc<Cell<usize>>,
+}
+
+/// The receiving end of a queue.
+pub(crate) struct QueueReceiver<T> {
+    receiver: UnboundedReceiver<T>,
+    queued: Rc<Cell<usize>>,
+}
+
+impl<T> QueueReceiver<T> {
+    /// The next piece of work; none once nothing can be queued any more.
+    pub(crate) async fn recv(&mut self) -> Option<T> {
+        let work = self.receiver.recv().await;
+        self.queued.set(self.queued.get().saturating_sub(1));
+        work
+    }
 }
 
 impl<T> Default for Queue<T> {
     fn default() -> Self {
         let (sender, receiver) = unbounded_channel();
-        Self { sender, receiver: RefCell::new(Some(receiver)) }
+        Self { sender, receiver: RefCell::new(Some(receiver)), queued: Rc::default() }
     }
 }
 
 impl<T> Queue<T> {
     /// Queues a piece of work until the receiver takes it.
     pub(crate) fn send(&self, work: T) {
+        self.queued.set(self.queued.get() + 1);
         let _the_daemon_is_ending = self.sender.send(work);
     }
 
     /// The receiving end; none the second time.
-    pub(crate) fn receive(&self) -> Option<UnboundedReceiver<T>> {
-        self.receiver.borrow_mut().take()
+    pub(crate) fn receive(&self) -> Option<QueueReceiver<T>> {
+        let receiver = self.receiver.borrow_mut().take()?;
+        Some(QueueReceiver { receiver, queued: Rc::clone(&self.queued) })
+    }
+
+    /// Whether all work was taken.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.queued.get() == 0
     }
 }
 
@@ -60,11 +83,56 @@ impl InitProcess {
         host: &Host,
         record: &Container,
         folder: Option<StartWatch>,
+        watches: &InitWatches,
     ) -> Option<Self> {
-        let process = pidfd::open_same(host, record.init_pid?, record.init_start);
+        let open = || pidfd::open_same(host, record.init_pid?, record.init_start);
+        record.init_pid?;
+        let process = watches.take_resumed(record).unwrap_or_else(open);
         let (key, incarnation) = (record.key.clone(), record.incarnation);
         let folder = folder.unwrap_or_else(|| StartWatch::new(state_dir::folder(host, &key)));
         Some(Self { key, incarnation, process, folder })
+    }
+}
+
+/// The init processes that are watched, and those that the program before has watched.
+#[derive(Default)]
+pub(crate) struct InitWatches {
+    watched: RefCell<HashMap<(ContainerKey, u64), Option<RawFd>>>,
+    resumed: RefCell<HashMap<(ContainerKey, u64), Option<OwnedFd>>>,
+}
+
+impl InitWatches {
+    /// This one is watched until [`end`](Self::end): its descriptor stays open as long.
+    pub(crate) fn begin(&self, key: &ContainerKey, incarnation: u64, process: Option<&OwnedFd>) {
+        let number = process.map(AsRawFd::as_raw_fd);
+        self.watched.borrow_mut().insert((key.clone(), incarnation), number);
+    }
+
+    /// Its exit was noted.
+    pub(crate) fn end(&self, key: &ContainerKey, incarnation: u64) {
+        self.watched.borrow_mut().remove(&(key.clone(), incarnation));
+    }
+
+    /// All of them, with the descriptors of their processes.
+    pub(crate) fn all(&self) -> Vec<(ContainerKey, u64, Option<RawFd>)> {
+        let watched = self.watched.borrow();
+        let rows = watched.iter();
+        rows.map(|((key, incarnation), number)| (key.clone(), *incarnation, *number)).collect()
+    }
+
+    /// The program before has watched this one.
+    pub(crate) fn resume(&self, key: ContainerKey, incarnation: u64, process: Option<OwnedFd>) {
+        self.resumed.borrow_mut().insert((key, incarnation), process);
+    }
+
+    /// Whether the program before has watched it, and it is not watched again yet.
+    pub(crate) fn is_resumed(&self, record: &Container) -> bool {
+        self.resumed.borrow().contains_key(&(record.key.clone(), record.incarnation))
+    }
+
+    /// Its process as the program before has watched it.
+    fn take_resumed(&self, record: &Container) -> Option<Option<OwnedFd>> {
+        self.resumed.borrow_mut().remove(&(record.key.clone(), record.incarnation))
     }
 }
 
@@ -127,6 +195,7 @@ pub(crate) struct Watches {
     pub(crate) folders: FolderWatch,
     /// Init processes to be watched.
     pub(crate) inits: Queue<InitProcess>,
+    pub(crate) init_watches: InitWatches,
     pub(crate) crio: CrioWatch,
     pub(crate) pod_cgroups: PodCgroups,
     /// Folders in which an engine keeps those of its containers.

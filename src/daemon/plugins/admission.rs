@@ -180,8 +180,14 @@ pub(crate) async fn admit(node: &Rc<Node>, mut plugin: Plugin, launched: bool) {
     node.audit_plugin(AuditAction::Connected, &id, &known);
     remember_who_is_here(node);
     node.registry.returning.note_arrival();
+    stay(node, &connected).await;
+}
+
+/// Follows a plugin that takes part until it is disconnected.
+pub(super) async fn stay(node: &Rc<Node>, connected: &Rc<ConnectedPlugin>) {
+    let (id, counted_connections) = (connected.chained.id(), node.report.metrics.plugins());
     let why = connected.chained.plugin.closed().await;
-    node.registry.remove(&connected, &why);
+    node.registry.remove(connected, &why);
     counted_connections.count_connection(&id, "disconnected");
     record_protecting_plugins(node);
     // The process of a launched plugin must not outlive its connection.

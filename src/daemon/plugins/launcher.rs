@@ -4,6 +4,7 @@
 //! pause that grows until the plugin runs steadily. It decides nothing about containers.
 
 use std::collections::{BTreeMap, HashSet};
+use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -12,10 +13,11 @@ use tokio::time::Instant;
 use tracing::{info, warn};
 
 use crate::audit::AuditAction;
-use crate::plugin::{self, Launched, PluginFile, ProcessLog, Unusable};
+use crate::plugin::{self, Launched, Plugin, PluginFile, ProcessLog, Unusable};
 
 use crate::daemon::node::Node;
 use crate::daemon::plugins::admission;
+use crate::daemon::plugins::resumed;
 use crate::daemon::plugins::upcalls::upcalls;
 use crate::daemon::registry::roster::LaunchRecord;
 use crate::daemon::watch::pidfd;
@@ -50,6 +52,14 @@ pub(crate) async fn keep_running(node: Rc<Node>) {
         if done.as_ref() != Some(&seen) {
             log_unusable(&seen.1, &mut logged);
             follow(&node, &mut wanted, &seen);
+            if done.is_none() {
+                let node = Rc::clone(&node);
+                // Each task of a plugin has taken its own by then.
+                tokio::task::spawn_local(async move {
+                    tokio::time::sleep(FOLDER_CHECK).await;
+                    resumed::end_forgotten(&node).await;
+                });
+            }
             done = Some(seen.clone());
         }
         loop {
@@ -137,8 +147,16 @@ async fn run_once(
     record: &LaunchRecord,
 ) {
     let id = file.id();
+    if let Some(before) = node.registry.roster.take_launched_before(&id) {
+        record.resumes(&before.file, before.starts, &before.log);
+        let is_changed = before.file != *file;
+        let plugin = Rc::clone(&before.connected);
+        let process = process_of(&plugin.chained.plugin);
+        let stays = resumed::follow(node, &plugin);
+        return follow_process(node, &id, stays, process, wanted_file, is_changed).await;
+    }
     let log = ProcessLog::new(&id);
-    record.starts(&log);
+    record.starts(file, &log);
     let settings = admission::settings(node);
     let unregistered =
         node.registry.roster.enters(Some((file.index.clone(), file.name.clone())), None);
@@ -155,20 +173,38 @@ async fn run_once(
             return node.report.note_failure(&format!("{id} {why}"), &id);
         }
     };
-    let process = plugin.pid().and_then(|pid| pidfd::open(u32::try_from(pid).ok()?));
+    let process = process_of(&plugin);
     let registered = admission::admit(node, plugin, true);
+    follow_process(node, &id, registered, process, wanted_file, false).await;
+}
+
+fn process_of(plugin: &Plugin) -> Option<OwnedFd> {
+    plugin.pid().and_then(|pid| pidfd::open(u32::try_from(pid).ok()?))
+}
+
+/// Follows a plugin until its connection, its process or its file is gone, then ends it.
+/// `is_changed`: its file is another one already.
+async fn follow_process(
+    node: &Rc<Node>,
+    id: &str,
+    registered: impl Future<Output = ()>,
+    process: Option<OwnedFd>,
+    wanted_file: &mut Receiver<Option<PluginFile>>,
+    is_changed: bool,
+) {
     tokio::pin!(registered);
-    let is_file_changed = tokio::select! {
-        () = &mut registered => return wait_until_gone(process.as_ref()).await,
-        // A process that the plugin started may keep its connection open.
-        () = ended(process.as_ref()) => false,
-        _ = wanted_file.changed() => true,
-    };
-    if let Some(plugin) = node.registry.find(&id).filter(|plugin| plugin.chained.launched) {
+    let is_file_changed = is_changed
+        || tokio::select! {
+            () = &mut registered => return wait_until_gone(process.as_ref()).await,
+            // A process that the plugin started may keep its connection open.
+            () = ended(process.as_ref()) => false,
+            _ = wanted_file.changed() => true,
+        };
+    if let Some(plugin) = node.registry.find(id).filter(|plugin| plugin.chained.launched) {
         if is_file_changed {
             let comes_back = wanted_file.borrow().is_some();
             if comes_back {
-                node.registry.returning.expect(&id, node.config().registration_timeout);
+                node.registry.returning.expect(id, node.config().registration_timeout);
             }
             // Pending requests are answered; no new request reaches it.
             let why = if comes_back { "its file changed" } else { "its file is gone" };
@@ -182,7 +218,7 @@ async fn run_once(
     wait_until_gone(process.as_ref()).await;
 }
 
-async fn ended(process: Option<&std::os::fd::OwnedFd>) {
+async fn ended(process: Option<&OwnedFd>) {
     match process {
         Some(process) => pidfd::ended(process).await,
         None => std::future::pending().await,
@@ -190,7 +226,7 @@ async fn ended(process: Option<&std::os::fd::OwnedFd>) {
 }
 
 /// Waits, bounded, until the process is gone: its successor may need the resources that it holds.
-async fn wait_until_gone(process: Option<&std::os::fd::OwnedFd>) {
+async fn wait_until_gone(process: Option<&OwnedFd>) {
     if process.is_some() {
         let _killed_by_now = tokio::time::timeout(LEAVING, ended(process)).await;
     }

@@ -8,6 +8,7 @@
 pub(crate) mod admission;
 mod launcher;
 mod origin;
+pub(crate) mod resumed;
 mod returning;
 pub(crate) mod socket;
 mod upcalls;

@@ -6,7 +6,7 @@
 //! slowly. The daemon never replaces a socket on which a process listens, and never disconnects a
 //! plugin: plugins that are connected stay when the path is lost.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
@@ -23,7 +23,9 @@ use crate::daemon::node::{Node, log_failure};
 use crate::daemon::plugins::admission;
 use crate::daemon::plugins::launcher;
 use crate::daemon::plugins::returning;
+use crate::daemon::process::handover;
 use crate::daemon::process::sockets::asynchronous;
+use crate::daemon::registry::socket::SavedSocket;
 use crate::daemon::watch::folders::{FolderEvent, WatchedFolder};
 use crate::daemon::watch::pidfd;
 use crate::error::{Error, Result};
@@ -80,6 +82,32 @@ pub(crate) fn open(node: &Rc<Node>) {
         launch(node);
     }
     keep(node);
+}
+
+/// Goes on with the socket of the program before.
+///
+/// # Errors
+/// Fails when its descriptor is no listener.
+pub(crate) fn resume(node: &Rc<Node>, saved: &SavedSocket) -> Result<()> {
+    let slot = &node.registry.socket;
+    let since = saved.since;
+    match (saved.descriptor, saved.file) {
+        (Some(descriptor), Some(file)) => {
+            accept(node, Bound { listener: handover::own(descriptor)?.into(), file });
+        }
+        _ => match socket::for_plugins(&node.config()) {
+            Ok(bound) => accept(node, bound),
+            Err(why) => *slot.problem.borrow_mut() = Some(why),
+        },
+    }
+    slot.since.set(since);
+    if saved.was_open {
+        launch(node);
+    }
+    if !node.config().disable_connections {
+        keep(node);
+    }
+    Ok(())
 }
 
 /// The plugin socket as another configuration wants it.
@@ -165,6 +193,7 @@ fn leave_path(node: &Node, path: &Path) {
     if let Some(task) = slot.accepting.borrow_mut().take() {
         task.abort();
     }
+    slot.listener.set(None);
     if let Some(file) = slot.file.take() {
         file.remove(path);
     }
@@ -189,6 +218,7 @@ fn accept(node: &Rc<Node>, Bound { listener, file }: Bound) {
     let slot = &node.registry.socket;
     match asynchronous(listener) {
         Ok(listener) => {
+            slot.listener.set(Some(listener.as_raw_fd()));
             let task = tokio::task::spawn_local(admission::accept(Rc::clone(node), listener));
             if let Some(old) = slot.accepting.borrow_mut().replace(task) {
                 old.abort();

@@ -37,8 +37,11 @@ pub(crate) async fn stop_with_sandbox(node: &Rc<Node>, sandbox: &Container) {
 pub(crate) fn container_ended(node: &Rc<Node>, container: &Container) {
     let sandbox = sandbox_of(node, &container.pod);
     if let Some(sandbox) = sandbox.filter(|sandbox| has_ended(sandbox.state)) {
-        let node = Rc::clone(node);
-        tokio::task::spawn_local(async move { stop_with_sandbox(&node, &sandbox).await });
+        let (node, active) = (Rc::clone(node), node.process.activity.begin());
+        tokio::task::spawn_local(async move {
+            stop_with_sandbox(&node, &sandbox).await;
+            drop(active);
+        });
     }
 }
 

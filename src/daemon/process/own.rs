@@ -1,17 +1,50 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The daemon's own process: its configuration at the start, and whether it is ending.
+//! The daemon's own process: its configuration at the start, what operators ask of it, and whether
+//! it is ending.
 
 use std::cell::{Cell, OnceCell, RefCell};
+use std::rc::Rc;
 
-use crate::daemon::process::requests::ReloadRequests;
+use crate::daemon::process::requests::{ReexecRequest, ReloadRequest, Requests};
 use crate::daemon::process::started_with::StartedWith;
 use crate::daemon::process::subreaper::StandIn;
+
+/// Counts work under way.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Activity(Rc<Cell<usize>>);
+
+/// Work under way, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct ActiveWork(Activity);
+
+impl Activity {
+    /// Work begins.
+    pub(crate) fn begin(&self) -> ActiveWork {
+        self.0.set(self.0.get() + 1);
+        ActiveWork(self.clone())
+    }
+
+    /// Whether there is none.
+    pub(crate) fn is_none(&self) -> bool {
+        self.0.get() == 0
+    }
+}
+
+impl Drop for ActiveWork {
+    fn drop(&mut self) {
+        let Self(Activity(count)) = self;
+        count.set(count.get().saturating_sub(1));
+    }
+}
 
 /// The daemon's own process.
 #[derive(Default)]
 pub(crate) struct OwnProcess {
     pub(crate) started_with: OnceCell<StartedWith>,
-    pub(crate) reloads: ReloadRequests,
+    pub(crate) reloads: Requests<ReloadRequest>,
+    pub(crate) reexecs: Requests<ReexecRequest>,
+    /// Work in tasks of its own that no lane shows.
+    pub(crate) activity: Activity,
     /// The process that stands between this one and a subreaper.
     pub(crate) stand_in: RefCell<Option<StandIn>>,
     /// While the daemon ends, it starts no process any more.

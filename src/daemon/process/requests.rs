@@ -3,6 +3,7 @@
 //! know what carries it out: it waits for the answer.
 
 use std::cell::RefCell;
+use std::os::fd::RawFd;
 
 use serde_json::Value;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
@@ -10,43 +11,55 @@ use tokio::sync::oneshot;
 
 use crate::error::{Error, Result};
 
+/// A request that is answered once.
+#[derive(Debug)]
+pub(crate) struct Request<T> {
+    pub(crate) what: T,
+    pub(crate) answer: oneshot::Sender<Result<Value>>,
+}
+
 /// A request to read the configuration again.
 #[derive(Debug)]
 pub(crate) struct ReloadRequest {
     /// Only say what would change.
     pub(crate) is_dry: bool,
-    pub(crate) answer: oneshot::Sender<Result<Value>>,
 }
 
-/// The requests for a reload; the receiving end is taken once.
+/// A request to execute the program that now lies at the daemon's path.
 #[derive(Debug)]
-pub(crate) struct ReloadRequests {
-    sender: UnboundedSender<ReloadRequest>,
-    receiver: RefCell<Option<UnboundedReceiver<ReloadRequest>>>,
+pub(crate) struct ReexecRequest {
+    /// The caller's connection: the next program answers on it.
+    pub(crate) descriptor: RawFd,
 }
 
-impl Default for ReloadRequests {
+/// Requests of one kind; the receiving end is taken once.
+#[derive(Debug)]
+pub(crate) struct Requests<T> {
+    sender: UnboundedSender<Request<T>>,
+    receiver: RefCell<Option<UnboundedReceiver<Request<T>>>>,
+}
+
+impl<T> Default for Requests<T> {
     fn default() -> Self {
         let (sender, receiver) = unbounded_channel();
         Self { sender, receiver: RefCell::new(Some(receiver)) }
     }
 }
 
-impl ReloadRequests {
-    /// Asks for a reload and waits for its outcome.
+impl<T> Requests<T> {
+    /// Makes a request and waits for its outcome.
     ///
     /// # Errors
     /// Fails when nothing was changed, and says why.
-    pub(crate) async fn ask(&self, is_dry: bool) -> Result<Value> {
+    pub(crate) async fn ask(&self, what: T) -> Result<Value> {
         let ending = || Error::new("the daemon is stopping");
         let (answer, outcome) = oneshot::channel();
-        let request = ReloadRequest { is_dry, answer };
-        self.sender.send(request).map_err(|_ended| ending())?;
+        self.sender.send(Request { what, answer }).map_err(|_ended| ending())?;
         outcome.await.map_err(|_ended| ending())?
     }
 
     /// The receiving end; none the second time.
-    pub(crate) fn receive(&self) -> Option<UnboundedReceiver<ReloadRequest>> {
+    pub(crate) fn receive(&self) -> Option<UnboundedReceiver<Request<T>>> {
         self.receiver.borrow_mut().take()
     }
 }

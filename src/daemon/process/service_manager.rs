@@ -8,7 +8,6 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::time::Duration;
 
-use nix::time::{ClockId, clock_gettime};
 use tracing::warn;
 
 /// Reports that the daemon is ready, also after a reload.
@@ -19,8 +18,7 @@ pub(crate) fn report_ready() {
 /// Reports that the daemon reads its configuration again, or executes another program: it is not
 /// ready meanwhile, and its process goes on.
 pub(crate) fn report_reloading() {
-    let now = clock_gettime(ClockId::CLOCK_MONOTONIC).map(Duration::from).unwrap_or_default();
-    report(&format!("RELOADING=1\nMONOTONIC_USEC={}\n", now.as_micros()));
+    report(&format!("RELOADING=1\nMONOTONIC_USEC={}\n", crate::clock::monotonic() / 1000));
 }
 
 /// Tells the watchdog of the service manager, if there is one, that the event loop runs. Never ends.

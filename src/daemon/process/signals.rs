@@ -1,29 +1,83 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The signals that end the daemon, or have it read its configuration again.
+//! The signals that end the daemon, have it read its configuration again, or have it become the
+//! program that lies at its path.
 
+use nix::sys::signal::{SigSet, Signal as Number};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::error::{Context, Result};
 
-/// Waits for SIGTERM or SIGINT.
-///
-/// # Errors
-/// Fails when they cannot be waited for.
-pub(crate) async fn until_told_to_end() -> Result<()> {
-    let doing = || "waiting for signals";
-    let mut terminate = signal(SignalKind::terminate()).doing(doing)?;
-    let mut interrupt = signal(SignalKind::interrupt()).doing(doing)?;
-    tokio::select! {
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
-    }
-    Ok(())
+/// Every signal that the daemon waits for.
+const AWAITED: [Number; 4] = [Number::SIGTERM, Number::SIGINT, Number::SIGHUP, Number::SIGUSR2];
+
+/// The signals, from the moment on at which this is made: before, they would end the process.
+#[derive(Debug)]
+pub(crate) struct Signals {
+    /// SIGHUP.
+    pub(crate) hangups: Signal,
+    /// SIGUSR2.
+    pub(crate) reexecs: Signal,
+    /// SIGTERM and SIGINT.
+    pub(crate) ends: Ends,
 }
 
-/// The stream of hangup signals. Taken at the start, as a hangup must never end the daemon.
+/// SIGTERM and SIGINT.
+#[derive(Debug)]
+pub(crate) struct Ends {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    /// Waits for all of them from now on; those that came since [`block`] are there at once.
+    ///
+    /// # Errors
+    /// Fails when they cannot be waited for.
+    pub(crate) fn new() -> Result<Self> {
+        let wait = |kind| signal(kind).doing(|| "waiting for signals");
+        let signals = Self {
+            hangups: wait(SignalKind::hangup())?,
+            reexecs: wait(SignalKind::user_defined2())?,
+            ends: Ends {
+                terminate: wait(SignalKind::terminate())?,
+                interrupt: wait(SignalKind::interrupt())?,
+            },
+        };
+        awaited().thread_unblock().doing(|| "waiting for signals")?;
+        Ok(signals)
+    }
+}
+
+impl Ends {
+    /// Waits for the next of them.
+    pub(crate) async fn wait(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
+}
+
+fn awaited() -> SigSet {
+    AWAITED.into_iter().collect()
+}
+
+/// Signals that are kept for the program that is executed next; delivered when this is dropped,
+/// for then it was not executed.
+#[derive(Debug)]
+pub(crate) struct BlockedSignals(());
+
+/// Keeps the awaited signals for the program that is executed next: handlers end with this one.
 ///
 /// # Errors
-/// Fails when they cannot be waited for.
-pub(crate) fn hangups() -> Result<Signal> {
-    signal(SignalKind::hangup()).doing(|| "waiting for signals")
+/// Fails when the kernel refuses.
+pub(crate) fn block() -> Result<BlockedSignals> {
+    awaited().thread_block().doing(|| "blocking signals")?;
+    Ok(BlockedSignals(()))
+}
+
+impl Drop for BlockedSignals {
+    fn drop(&mut self) {
+        let _delivered = awaited().thread_unblock();
+    }
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The daemon's lock, and its socket for wrappers (decision D11).
 
-use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixListener;
 use std::time::{Duration, Instant};
 
@@ -91,16 +91,20 @@ pub(crate) fn asynchronous(listener: UnixListener) -> Result<tokio::net::UnixLis
     Ok(tokio::net::UnixListener::from_std(listener)?)
 }
 
+/// The number of the socket's descriptor, if the service manager has handed one over. It stays the
+/// same when the daemon executes another program.
+pub(crate) fn number_from_service_manager() -> Option<RawFd> {
+    let pid = std::env::var("LISTEN_PID").ok()?;
+    let count = std::env::var("LISTEN_FDS").ok()?;
+    (pid == std::process::id().to_string() && count == "1").then_some(3)
+}
+
 /// Socket activation: one descriptor, number 3, meant for this pid.
 #[expect(unsafe_code, reason = "a descriptor passed by number")]
 fn from_service_manager() -> Option<UnixListener> {
-    let pid = std::env::var("LISTEN_PID").ok()?;
-    let count = std::env::var("LISTEN_FDS").ok()?;
-    if pid != std::process::id().to_string() || count != "1" {
-        return None;
-    }
-    // SAFETY: sd_listen_fds(3): with these two variables this process owns descriptor 3.
-    let fd = unsafe { OwnedFd::from_raw_fd(3) };
+    let number = number_from_service_manager()?;
+    // SAFETY: sd_listen_fds(3): with its two variables this process owns the descriptor.
+    let fd = unsafe { OwnedFd::from_raw_fd(number) };
     // It comes without CLOEXEC: no child may go on listening in the daemon's place.
     let _stays = fcntl(&fd, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC));
     Some(UnixListener::from(fd))

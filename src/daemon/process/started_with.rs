@@ -5,11 +5,12 @@
 
 use std::cell::RefCell;
 use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
 use crate::config::{self, ChangedKey, Config, Effect, Loaded};
+use crate::daemon::process::handover::STATE_VERSION;
 
 /// Configuration files with their text.
 type Files = Vec<(PathBuf, String)>;
@@ -21,6 +22,7 @@ pub(crate) struct StartedWith {
     in_force: RefCell<Files>,
     only: Option<PathBuf>,
     program: Value,
+    state_version: u32,
     is_supervised: bool,
 }
 
@@ -31,8 +33,19 @@ impl StartedWith {
             in_force: RefCell::new(loaded.files.clone()),
             only: loaded.only.clone(),
             program: program(),
+            state_version: loaded.config.debug_state_version.unwrap_or(STATE_VERSION),
             is_supervised: std::env::var_os("NOTIFY_SOCKET").is_some(),
         }
+    }
+
+    /// The form of the state that the next program gets (`handover.rs`).
+    pub(crate) fn state_version(&self) -> u32 {
+        self.state_version
+    }
+
+    /// The file that was named to be read alone.
+    pub(crate) fn only(&self) -> Option<&Path> {
+        self.only.as_deref()
     }
 
     /// Reads the files again.

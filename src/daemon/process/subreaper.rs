@@ -9,7 +9,7 @@
 //! an orphan can only be tried; the stand-in tries it when a container has exited. It knows no
 //! engine, and does not exist where init is the daemon's parent from the start.
 
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::time::Duration;
 
 use nix::fcntl::OFlag;
@@ -33,6 +33,16 @@ pub(crate) struct StandIn {
 }
 
 impl StandIn {
+    /// Goes on with the stand-in of the program before.
+    pub(crate) fn resume(wake: OwnedFd) -> Self {
+        Self { wake }
+    }
+
+    /// The number of the descriptor to it.
+    pub(crate) fn number(&self) -> RawFd {
+        self.wake.as_raw_fd()
+    }
+
     /// A container has exited: its monitor may be waiting for its children now.
     pub(crate) fn wake(&self) {
         // Full: it is awake already. No reader: it has exited.

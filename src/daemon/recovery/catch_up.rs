@@ -76,7 +76,8 @@ async fn finish_or_watch(node: &Rc<Node>, record: &Container) {
     if !state_dir::exists(&node.host, &record.key) {
         return removal::deleted(node, &record.key).await;
     }
-    if exit_status::has_exited(&node.host, record) {
+    let is_resumed = node.watches.init_watches.is_resumed(record);
+    if !is_resumed && exit_status::has_exited(&node.host, record) {
         stop::stopped(node, &record.key).await;
     } else {
         node.watch_init(record);

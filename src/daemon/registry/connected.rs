@@ -6,6 +6,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::{HashSet, VecDeque};
 use std::rc::Rc;
 
+use serde::{Deserialize, Serialize};
 use tracing::{info, warn};
 
 use crate::chain::{self, ChainedPlugin, Notification};
@@ -17,7 +18,7 @@ const BACKLOG: usize = 10_000;
 
 /// The pod or container of an event. Plugins know a container by its ID alone; the daemon keeps by
 /// root and ID which plugin knows it, or the end of one container would be taken for another's.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(crate) enum Subject {
     Pod(String),
     Container(ContainerKey),
@@ -71,6 +72,12 @@ impl ConnectedPlugin {
         }
     }
 
+    /// It takes part already.
+    pub(super) fn resumed(self) -> Self {
+        self.phase.set(Phase::Synchronized);
+        self
+    }
+
     /// Its state; `registering` and `configuring` come before it is connected (`roster.rs`).
     pub(crate) fn state(&self) -> &'static str {
         match self.phase.get() {
@@ -94,6 +101,11 @@ impl ConnectedPlugin {
     /// Whether requests and events go to it at once.
     pub(super) fn is_synchronized(&self) -> bool {
         self.phase.get() == Phase::Synchronized && !self.chained.plugin.is_gone()
+    }
+
+    /// Everything that it knows.
+    pub(crate) fn known(&self) -> Vec<Subject> {
+        self.known.borrow().iter().cloned().collect()
     }
 
     /// Whether it knows this pod or container.

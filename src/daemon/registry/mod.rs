@@ -159,7 +159,21 @@ impl Registry {
         chained: ChainedPlugin,
         snapshot: HashSet<Subject>,
     ) -> Rc<ConnectedPlugin> {
-        let plugin = Rc::new(ConnectedPlugin::new(chained, snapshot));
+        self.insert(ConnectedPlugin::new(chained, snapshot))
+    }
+
+    /// Adds a plugin that takes part already and knows `known`: another program of this process has
+    /// synchronized it.
+    pub(crate) fn resume(
+        &self,
+        chained: ChainedPlugin,
+        known: HashSet<Subject>,
+    ) -> Rc<ConnectedPlugin> {
+        self.insert(ConnectedPlugin::new(chained, known).resumed())
+    }
+
+    fn insert(&self, plugin: ConnectedPlugin) -> Rc<ConnectedPlugin> {
+        let plugin = Rc::new(plugin);
         let mut connected = self.connected.borrow_mut();
         // Plugins may share an index. Keep them in connection order, so a host behaves the same
         // twice. NRI: the reference sorts by index only, and not stably.

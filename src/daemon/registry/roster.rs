@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::plugin::{ALL_EVENTS, Plugin, PluginIdentity, ProcessLog};
+use crate::plugin::{ALL_EVENTS, Plugin, PluginFile, PluginIdentity, ProcessLog};
 
 use crate::clock::now;
 use crate::daemon::registry::connected::ConnectedPlugin;
@@ -26,12 +26,15 @@ pub(crate) struct Roster {
     unregistered: RefCell<Vec<Weak<UnregisteredPlugin>>>,
     departed: RefCell<VecDeque<(Instant, Value)>>,
     launches: RefCell<Vec<Weak<LaunchRecord>>>,
+    launched_before: RefCell<Vec<LaunchedBefore>>,
 }
 
 /// A pre-installed plugin over all its runs; shown as long as it is kept running.
 pub(crate) struct LaunchRecord {
     index: String,
     name: String,
+    /// The file of its present run.
+    file: RefCell<Option<PluginFile>>,
     starts: Cell<u64>,
     again_at: Cell<Option<Instant>>,
     /// The log of its present run, and of the one before: that one explains a failure.
@@ -40,9 +43,15 @@ pub(crate) struct LaunchRecord {
 }
 
 impl LaunchRecord {
-    /// Notes that it is started with this log.
-    pub(crate) fn starts(&self, log: &Arc<ProcessLog>) {
-        self.starts.set(self.starts.get() + 1);
+    /// Notes that it is started from this file, with this log.
+    pub(crate) fn starts(&self, file: &PluginFile, log: &Arc<ProcessLog>) {
+        self.resumes(file, self.starts.get() + 1, log);
+    }
+
+    /// Notes that it runs, after so many starts.
+    pub(crate) fn resumes(&self, file: &PluginFile, starts: u64, log: &Arc<ProcessLog>) {
+        self.starts.set(starts);
+        self.file.replace(Some(file.clone()));
         self.again_at.set(None);
         let before = self.log.borrow_mut().replace(Arc::clone(log));
         *self.log_before.borrow_mut() = before;
@@ -79,6 +88,14 @@ impl LaunchRecord {
     }
 }
 
+/// A launched plugin that the program before has started.
+pub(crate) struct LaunchedBefore {
+    pub(crate) file: PluginFile,
+    pub(crate) starts: u64,
+    pub(crate) log: Arc<ProcessLog>,
+    pub(crate) connected: Rc<ConnectedPlugin>,
+}
+
 /// A connection that is not a registered plugin yet; shown as long as the value is held.
 pub(crate) struct UnregisteredPlugin {
     /// Index and name by its file, if the daemon starts it.
@@ -107,6 +124,7 @@ impl Roster {
         let record = Rc::new(LaunchRecord {
             index: index.to_owned(),
             name: name.to_owned(),
+            file: RefCell::default(),
             starts: Cell::new(0),
             again_at: Cell::new(None),
             log: RefCell::default(),
@@ -184,6 +202,37 @@ impl Roster {
         let mut departed = self.departed.borrow_mut();
         departed.retain(|(at, _)| now.saturating_duration_since(*at) < SHOWN);
         departed.iter().map(|(_, row)| row.clone()).collect()
+    }
+
+    /// The program before has started this plugin.
+    pub(crate) fn note_launched_before(&self, plugin: LaunchedBefore) {
+        self.launched_before.borrow_mut().push(plugin);
+    }
+
+    /// The plugin `NN-name`, if the program before has started it; once.
+    pub(crate) fn take_launched_before(&self, id: &str) -> Option<LaunchedBefore> {
+        let mut all = self.launched_before.borrow_mut();
+        let at = all.iter().position(|plugin| plugin.file.id() == id)?;
+        Some(all.swap_remove(at))
+    }
+
+    /// All of them that are left.
+    pub(crate) fn take_all_launched_before(&self) -> Vec<LaunchedBefore> {
+        self.launched_before.take()
+    }
+
+    /// Whether a connection is still in its handshake.
+    pub(crate) fn has_unregistered(&self) -> bool {
+        self.unregistered.borrow().iter().any(|plugin| plugin.strong_count() > 0)
+    }
+
+    /// The file of a plugin that is kept running, and how often it was started.
+    pub(crate) fn launched_file(&self, id: &str) -> Option<(PluginFile, u64)> {
+        let launches = self.launches.borrow();
+        let mut launches = launches.iter().filter_map(Weak::upgrade);
+        let record = launches.find(|record| format!("{}-{}", record.index, record.name) == id)?;
+        let file = record.file.borrow().clone()?;
+        Some((file, record.starts.get()))
     }
 
     /// All rows: connected plugins first, in order.

@@ -2,8 +2,10 @@
 //! The process that has the plugin socket, and since when.
 
 use std::cell::{Cell, RefCell};
+use std::os::fd::RawFd;
 use std::path::Path;
 
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
@@ -14,6 +16,8 @@ use crate::plugin::socket::{NoPlugins, SocketFile};
 pub(crate) struct PluginSocket {
     /// The socket file that this daemon made.
     pub(crate) file: Cell<Option<SocketFile>>,
+    /// The descriptor of its listener, while it accepts plugins.
+    pub(crate) listener: Cell<Option<RawFd>>,
     pub(crate) problem: RefCell<Option<NoPlugins>>,
     pub(crate) since: Cell<i64>,
     /// Whether plugins could connect to this daemon, if only for a while.
@@ -23,7 +27,28 @@ pub(crate) struct PluginSocket {
     pub(crate) keeping: RefCell<Option<JoinHandle<()>>>,
 }
 
+/// The plugin socket, for a program that goes on with it.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(crate) struct SavedSocket {
+    /// The listener, if plugins can connect.
+    pub(crate) descriptor: Option<RawFd>,
+    pub(crate) file: Option<SocketFile>,
+    pub(crate) since: i64,
+    pub(crate) was_open: bool,
+}
+
 impl PluginSocket {
+    /// The socket as it is.
+    pub(crate) fn save(&self) -> SavedSocket {
+        let file = self.file.get();
+        SavedSocket {
+            descriptor: file.and(self.listener.get()),
+            file,
+            since: self.since.get(),
+            was_open: self.was_open.get(),
+        }
+    }
+
     /// Whether the engine itself has run NRI plugins ever since this daemon started: then the
     /// wrapper only executes the runtime. A path that is lost later changes nothing for the
     /// containers: connected plugins stay in use, and required ones stay required.

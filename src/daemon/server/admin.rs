@@ -9,10 +9,11 @@ use tracing::warn;
 
 use crate::daemon::node::Node;
 use crate::daemon::node::report::Contradiction;
+use crate::daemon::process::requests::ReloadRequest;
 use crate::daemon::process::started_with::StartedWith;
 use crate::daemon::registry::NRI_VERSION;
 use crate::daemon::server::{explain, holdings, policy, rows};
-use crate::error::quoted;
+use crate::error::{Result, quoted};
 use crate::link::DaemonResponse;
 use crate::text::rfc3339_nanos;
 
@@ -30,7 +31,7 @@ pub(crate) async fn answer(node: &Rc<Node>, question: &str) -> DaemonResponse {
             }
         }
         "pods" => pods(node),
-        "reload" => match node.process.reloads.ask(question["dry_run"] == true).await {
+        "reload" => match reload(node, question["dry_run"] == true).await {
             Ok(document) => document,
             Err(error) => return DaemonResponse::Refuse(error.to_string()),
         },
@@ -62,10 +63,20 @@ pub(crate) async fn answer(node: &Rc<Node>, question: &str) -> DaemonResponse {
     DaemonResponse::Admin(document.to_string())
 }
 
+/// Whether the request is for another program in the daemon's place.
+pub(crate) fn is_reexec(question: &str) -> bool {
+    let question: Value = serde_json::from_str(question).unwrap_or_default();
+    question["verb"] == "reexec"
+}
+
 /// Whether the request is for a recording, which has no end.
 pub(crate) fn is_recording(question: &str) -> bool {
     let question: Value = serde_json::from_str(question).unwrap_or_default();
     question["verb"] == "record"
+}
+
+async fn reload(node: &Node, is_dry: bool) -> Result<Value> {
+    node.process.reloads.ask(ReloadRequest { is_dry }).await
 }
 
 fn status(node: &Node) -> Value {

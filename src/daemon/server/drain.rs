@@ -12,7 +12,7 @@ use tokio::sync::Notify;
 use tracing::{info, warn};
 
 use crate::daemon::node::Node;
-use crate::daemon::process::signals;
+use crate::daemon::process::signals::Ends;
 use crate::daemon::server::frames;
 use crate::error::Result;
 use crate::link::DaemonResponse;
@@ -27,7 +27,20 @@ pub(crate) struct Drain {
     is_over: Cell<bool>,
     in_flight: Cell<usize>,
     held: Cell<usize>,
+    /// Connections whose request is being read or answered.
+    open: Cell<usize>,
+    is_paused: Cell<bool>,
     changed: Notify,
+}
+
+/// A connection that must not be cut off.
+pub(crate) struct OpenConnection(Rc<Drain>);
+
+impl Drop for OpenConnection {
+    fn drop(&mut self) {
+        self.0.open.set(self.0.open.get() - 1);
+        self.0.changed.notify_waiters();
+    }
 }
 
 /// A request that is being answered.
@@ -45,6 +58,55 @@ impl Drain {
     pub(super) fn enter(self: &Rc<Self>) -> RequestInFlight {
         self.in_flight.set(self.in_flight.get() + 1);
         RequestInFlight(Rc::clone(self))
+    }
+
+    /// Counts a connection until it is dropped.
+    pub(super) fn open(self: &Rc<Self>) -> OpenConnection {
+        self.open.set(self.open.get() + 1);
+        OpenConnection(Rc::clone(self))
+    }
+
+    /// Waits while no connection is to be accepted: they stay in the socket's queue.
+    pub(super) async fn until_accepting(&self) {
+        self.until(|drain| !drain.is_paused.get()).await;
+    }
+
+    /// Waits until no connection is to be accepted.
+    pub(super) async fn until_paused(&self) {
+        self.until(|drain| drain.is_paused.get()).await;
+    }
+
+    /// Keeps new requests waiting, but those that never wait.
+    pub(crate) fn hold_new(&self) {
+        self.is_over.set(false);
+        self.is_ending.set(true);
+    }
+
+    /// Whether no request is in flight, and every open connection is one of a held request.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.in_flight.get() == 0 && self.open.get() == self.held.get()
+    }
+
+    /// Sends the held requests away, to come back; they find no connection accepted until
+    /// [`go_on`](Self::go_on).
+    pub(crate) async fn send_back(&self) {
+        self.is_paused.set(true);
+        self.release().await;
+    }
+
+    /// Accepts connections again, and holds their requests.
+    pub(crate) fn accept_again(&self) {
+        self.is_over.set(false);
+        self.is_paused.set(false);
+        self.changed.notify_waiters();
+    }
+
+    /// Serves requests again.
+    pub(crate) fn go_on(&self) {
+        self.is_ending.set(false);
+        self.is_over.set(true);
+        self.is_paused.set(false);
+        self.changed.notify_waiters();
     }
 
     /// Whether new requests have to wait.
@@ -78,7 +140,7 @@ impl Drain {
     }
 
     /// Waits until every request in flight is answered, a caller's time at most.
-    pub(crate) async fn drain(&self, node: &Node) {
+    pub(crate) async fn drain(&self, node: &Node, ends: &mut Ends) {
         node.process.is_ending.set(true);
         self.is_ending.set(true);
         let count = || self.in_flight.get();
@@ -90,7 +152,7 @@ impl Drain {
         }
         tokio::select! {
             () = self.until(|drain| drain.in_flight.get() == 0) => {}
-            _ = signals::until_told_to_end() => {
+            () = ends.wait() => {
                 warn!("stopping at once: {} requests got no response", count());
             }
             () = tokio::time::sleep(node.config().debug_create_cap) => {

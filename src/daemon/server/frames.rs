@@ -59,7 +59,7 @@ async fn read_request(stream: &mut UnixStream) -> Result<ReceivedQuestion> {
     stream.read_exact(&mut rest[have..]).await?;
     let question = WrapperRequest::decode(&rest)?;
     // Another version may attach unknown descriptors; its response names this daemon's version.
-    if question.protocol == PROTOCOL && question.descriptors.len() != fds.len() {
+    if question.protocol <= PROTOCOL && question.descriptors.len() != fds.len() {
         let (announced, received) = (question.descriptors.len(), fds.len());
         return Err(Error::new(format!("{announced} descriptors announced, {received} received")));
     }

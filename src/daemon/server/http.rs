@@ -6,6 +6,7 @@
 
 use std::cell::Cell;
 use std::convert::Infallible;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -17,6 +18,7 @@ use hyper::header::CONTENT_TYPE;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
+use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener, UnixStream};
 use tokio::task::JoinHandle;
@@ -24,6 +26,7 @@ use tracing::{info, warn};
 
 use crate::config::MetricsListener;
 use crate::daemon::node::Node;
+use crate::daemon::process::handover;
 use crate::daemon::process::sockets::asynchronous;
 use crate::daemon::server::holdings;
 use crate::error::{Context, Error, Result};
@@ -52,6 +55,15 @@ const PLAIN_TEXT: &str = "text/plain; charset=utf-8";
 pub(crate) struct MetricsServer {
     task: Option<JoinHandle<()>>,
     file: Option<(PathBuf, SocketFile)>,
+    /// The listener's descriptor, which the task owns, and where it listens.
+    listener: Option<(RawFd, MetricsListener)>,
+}
+
+/// The listener, for a program that goes on with it.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct SavedMetrics {
+    pub(crate) descriptor: RawFd,
+    at: String,
 }
 
 /// A listener that is open, and not served yet.
@@ -75,6 +87,27 @@ impl MetricsServer {
         server
     }
 
+    /// The listener as it is.
+    pub(crate) fn save(&self) -> Option<SavedMetrics> {
+        let (descriptor, at) = self.listener.as_ref()?;
+        Some(SavedMetrics { descriptor: *descriptor, at: format!("{at:?}") })
+    }
+
+    /// Goes on with the listener of the program before, if the configuration still has it there.
+    pub(crate) async fn resume(node: &Rc<Node>, saved: Option<SavedMetrics>) -> Self {
+        let wanted = node.config().metrics_listen.clone();
+        let saved = saved.and_then(|saved| Some((saved.at, handover::own(saved.descriptor).ok()?)));
+        let listener = match (saved, wanted) {
+            (Some((at, descriptor)), Some(wanted)) if at == format!("{wanted:?}") => {
+                OpenListener::resume(descriptor, &wanted).ok()
+            }
+            _ => return Self::start(node).await,
+        };
+        let mut server = Self::default();
+        server.serve(node, listener);
+        server
+    }
+
     /// Serves metrics at another place than before, or nowhere.
     pub(crate) fn serve(&mut self, node: &Rc<Node>, listener: Option<OpenListener>) {
         if let Some(task) = self.task.take() {
@@ -83,12 +116,37 @@ impl MetricsServer {
         if let Some((path, file)) = self.file.take() {
             file.remove(&path);
         }
+        self.listener = listener
+            .as_ref()
+            .and_then(|listener| Some((listener.number(), node.config().metrics_listen.clone()?)));
         if let Some(OpenListener::Unix(_, path)) = &listener {
             self.file = SocketFile::of(path).ok().map(|file| (path.clone(), file));
         }
         let node = Rc::clone(node);
         self.task = listener
             .map(|listener| tokio::task::spawn_local(async move { accept(&node, listener).await }));
+    }
+}
+
+impl OpenListener {
+    fn number(&self) -> RawFd {
+        match self {
+            Self::Tcp(listener) => listener.as_raw_fd(),
+            Self::Unix(listener, _) => listener.as_raw_fd(),
+        }
+    }
+
+    fn resume(descriptor: OwnedFd, at: &MetricsListener) -> Result<Self> {
+        Ok(match at {
+            MetricsListener::Tcp(_) => {
+                let listener = std::net::TcpListener::from(descriptor);
+                listener.set_nonblocking(true)?;
+                Self::Tcp(TcpListener::from_std(listener)?)
+            }
+            MetricsListener::Unix(path) => {
+                Self::Unix(asynchronous(descriptor.into())?, path.clone())
+            }
+        })
     }
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A connection of a wrapper, a hook or an operator: reads its request and dispatches it.
 
+use std::os::fd::AsRawFd;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -9,11 +10,12 @@ use tracing::{debug, warn};
 
 use crate::argv::Verb;
 use crate::daemon::node::Node;
+use crate::daemon::process::requests::ReexecRequest;
 use crate::daemon::request::VerbRequest;
-use crate::daemon::server::drain::Drain;
+use crate::daemon::server::drain::{Drain, OpenConnection};
 use crate::daemon::server::{admin, frames, hook, recording, verb};
 use crate::error::{Error, Result};
-use crate::link::{DaemonResponse, PROTOCOL, Proceed};
+use crate::link::{DaemonResponse, PROTOCOL, Proceed, is_understood};
 
 /// The pause after a connection that could not be accepted.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -21,7 +23,12 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Accepts connections. Never ends.
 pub(crate) async fn accept(node: Rc<Node>, drain: Rc<Drain>, listener: UnixListener) {
     loop {
-        match listener.accept().await {
+        drain.until_accepting().await;
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            () = drain.until_paused() => continue,
+        };
+        match accepted {
             Ok((stream, _)) => {
                 tokio::task::spawn_local(serve(Rc::clone(&node), Rc::clone(&drain), stream));
             }
@@ -34,29 +41,44 @@ pub(crate) async fn accept(node: Rc<Node>, drain: Rc<Drain>, listener: UnixListe
 }
 
 async fn serve(node: Rc<Node>, drain: Rc<Drain>, mut stream: UnixStream) {
-    if let Err(error) = dispatch(&node, &drain, &mut stream).await {
+    let open = drain.open();
+    if let Err(error) = dispatch(&node, &drain, &mut stream, open).await {
         debug!("a connection ended: {error}");
     }
 }
 
-async fn dispatch(node: &Rc<Node>, drain: &Rc<Drain>, stream: &mut UnixStream) -> Result<()> {
+async fn dispatch(
+    node: &Rc<Node>,
+    drain: &Rc<Drain>,
+    stream: &mut UnixStream,
+    open: OpenConnection,
+) -> Result<()> {
     let peer = stream.peer_cred()?;
     if peer.uid() != nix::unistd::geteuid().as_raw() {
         warn!("user {} may not use this daemon", peer.uid());
         return Err(Error::new("the peer is another user"));
     }
     let asked = frames::read(stream).await?;
-    let (protocol, version) = (PROTOCOL, env!("CARGO_PKG_VERSION").to_owned());
-    if asked.question.protocol != protocol {
+    let version = env!("CARGO_PKG_VERSION").to_owned();
+    let protocol = node.config().debug_protocol.unwrap_or(PROTOCOL);
+    if !is_understood(protocol, asked.question.protocol) {
         let theirs = asked.question.protocol;
         node.report.note_failure(
-            &format!("a wrapper (version {}) speaks protocol {theirs}, this is {protocol}; restart the daemon", asked.question.version),
+            &format!(
+                "a wrapper (version {}) speaks protocol {theirs}, this is {protocol}",
+                asked.question.version
+            ),
             "",
         );
         return frames::send(stream, &DaemonResponse::Incompatible { protocol, version }).await;
     }
     if admin::is_recording(&asked.question.admin) {
+        drop(open); // It has no end, and may be cut off.
         return recording::serve(node, stream).await;
+    }
+    if admin::is_reexec(&asked.question.admin) {
+        drop(open); // The next program answers on it.
+        return reexec(node, stream).await;
     }
     if !asked.question.admin.is_empty() {
         let answer = admin::answer(node, &asked.question.admin).await;
@@ -78,4 +100,16 @@ async fn dispatch(node: &Rc<Node>, drain: &Rc<Drain>, stream: &mut UnixStream) -
         Some(hook) => hook::serve(node, stream, call, hook).await,
         None => verb::serve(node, stream, call).await,
     }
+}
+
+/// Waits for the program that takes the daemon's place, which answers then; or answers why there is
+/// none.
+async fn reexec(node: &Rc<Node>, stream: &mut UnixStream) -> Result<()> {
+    let request = ReexecRequest { descriptor: stream.as_raw_fd() };
+    let asked = frames::with_heartbeat(stream, node.process.reexecs.ask(request)).await?;
+    let answer = match asked {
+        Ok(document) => DaemonResponse::Admin(document.to_string()),
+        Err(error) => DaemonResponse::Refuse(error.to_string()),
+    };
+    frames::send(stream, &answer).await
 }

@@ -31,6 +31,7 @@ pub(crate) async fn delete(node: &Rc<Node>, call: &VerbRequest) -> Result<Procee
     let ends_pod = record.is_sandbox && (has_exited || call.command_line.force);
     if has_exited || ends_pod {
         let (node, key) = (Rc::clone(node), call.key.clone());
+        let active = node.process.activity.begin();
         let stopped = tokio::task::spawn_local(async move {
             if has_exited {
                 stop::stopped(&node, &key).await;
@@ -39,6 +40,7 @@ pub(crate) async fn delete(node: &Rc<Node>, call: &VerbRequest) -> Result<Procee
                 // At the latest now: what the runtime deletes is gone for plugins (D37).
                 stopping::stop_with_sandbox(&node, &record).await;
             }
+            drop(active);
         });
         let _finishes_in_the_background = tokio::time::timeout(DELETE_WAIT, stopped).await;
     }

@@ -28,10 +28,11 @@ pub(crate) async fn kill(node: &Rc<Node>, call: &VerbRequest) {
     if !will_end(node, &sandbox, signal) {
         return;
     }
-    let node = Rc::clone(node);
+    let (node, active) = (Rc::clone(node), node.process.activity.begin());
     let told = tokio::task::spawn_local(async move {
         wait_for_exits(&node, &sandbox.pod).await;
         stopping::stop_with_sandbox(&node, &sandbox).await;
+        drop(active);
     });
     let _finishes_in_the_background = tokio::time::timeout(KILL_WAIT, told).await;
 }

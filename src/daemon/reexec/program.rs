@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The program that now lies at the daemon's path: whether it can go on with this daemon's state,
+//! and executing it.
+
+use std::ffi::{CString, OsStr};
+use std::os::fd::RawFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::config::FILE_VARIABLE;
+use crate::daemon::process::handover::STATE_VERSIONS;
+use crate::daemon::process::started_with::StartedWith;
+use crate::error::{Context, Error, Result, quoted};
+
+/// How long a program may take to say which states it can go on with.
+const PROBE_WAIT: Duration = Duration::from_secs(5);
+
+/// The longest answer that is read.
+const ANSWER_LIMIT: usize = 64 << 10;
+
+/// The program at the daemon's path.
+pub(super) struct Program {
+    path: PathBuf,
+    state_version: u32,
+}
+
+/// What this program says of itself to the daemon that it may follow.
+pub(crate) fn abilities() -> Value {
+    json!({"version": env!("CARGO_PKG_VERSION"), "states": STATE_VERSIONS})
+}
+
+impl Program {
+    /// The file at the path from which this daemon was started.
+    pub(super) fn find(started_with: &StartedWith) -> Result<Self> {
+        let path = started_with.program()["path"].as_str().map(PathBuf::from);
+        let path = path.filter(|path| path.is_absolute());
+        let path = path.ok_or_else(|| Error::new("the path of the daemon's program is unknown"))?;
+        if !path.is_file() {
+            return Err(Error::new(format!("there is no program {}", path.display())));
+        }
+        Ok(Self { path, state_version: started_with.state_version() })
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Asks the program whether it can go on with the state that this daemon leaves.
+    ///
+    /// # Errors
+    /// Fails when it does not answer so in time.
+    pub(super) async fn probe(&self) -> Result<()> {
+        let path = self.path.display();
+        let answer = tokio::time::timeout(PROBE_WAIT, self.ask()).await;
+        let answer = answer.map_err(|_late| {
+            Error::new(format!("{path} did not say in {} s what it can do", PROBE_WAIT.as_secs()))
+        })??;
+        let answer: Value = serde_json::from_slice(&answer).unwrap_or_default();
+        let Some(states) = answer["states"].as_array() else {
+            return Err(Error::new(format!("{path} cannot take a running daemon's place"))
+                .hint("it is no nri-runc, or a version without this ability: restart the daemon"));
+        };
+        if states.iter().any(|state| *state == self.state_version) {
+            return Ok(());
+        }
+        let version = quoted(answer["version"].as_str().unwrap_or("?"));
+        let why = format!("{path} (version {version}) cannot go on with this daemon's state");
+        Err(Error::new(why).hint("restart the daemon"))
+    }
+
+    async fn ask(&self) -> Result<Vec<u8>> {
+        use tokio::io::AsyncReadExt;
+        let doing = || format!("asking {}", self.path.display());
+        let mut command = tokio::process::Command::new(&self.path);
+        command.args(["nri", "daemon", "--probe-state"]).env_clear().kill_on_drop(true);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut child = command.spawn().doing(doing)?;
+        let mut answer = Vec::new();
+        if let Some(output) = child.stdout.take() {
+            let limit = u64::try_from(ANSWER_LIMIT).unwrap_or(0);
+            output.take(limit).read_to_end(&mut answer).await.doing(doing)?;
+        }
+        let status = child.wait().await.doing(doing)?;
+        if !status.success() {
+            return Err(Error::new(format!("it failed ({status})")).doing(doing()));
+        }
+        Ok(answer)
+    }
+
+    /// Executes the program with the state in this descriptor; returns why that failed.
+    pub(super) fn execute(&self, state: RawFd, is_foreground: bool, file: Option<&Path>) -> Error {
+        let words = ["nri-runc", "nri", "daemon", "--state-fd"].map(str::to_owned);
+        let mut words = words.to_vec();
+        words.push(state.to_string());
+        if !is_foreground {
+            words.push("--in-background".to_owned());
+        }
+        let environment = std::env::vars_os().filter(|(name, _)| name != FILE_VARIABLE);
+        let mut variables: Vec<Vec<u8>> =
+            environment.map(|(name, value)| pair(&name, &value)).collect();
+        variables.extend(file.map(|file| pair(OsStr::new(FILE_VARIABLE), file.as_os_str())));
+        let text = |bytes: Vec<u8>| CString::new(bytes).ok();
+        let words: Vec<CString> =
+            words.into_iter().filter_map(|word| text(word.into_bytes())).collect();
+        let variables: Vec<CString> = variables.into_iter().filter_map(text).collect();
+        let Some(path) = text(self.path.as_os_str().as_bytes().to_vec()) else {
+            return Error::new("the path of the daemon's program contains a NUL byte");
+        };
+        let executed = nix::unistd::execve(&path, &words, &variables);
+        let errno = executed.err().unwrap_or(nix::errno::Errno::UnknownErrno);
+        let why = crate::error::in_our_words(&errno.into());
+        Error::new(format!("{} could not be executed: {why}", self.path.display()))
+    }
+}
+
+fn pair(name: &OsStr, value: &OsStr) -> Vec<u8> {
+    [name.as_bytes(), b"=", value.as_bytes()].concat()
+}

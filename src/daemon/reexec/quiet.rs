@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Whether anything is under way in the daemon. All work that is not finished is either a request,
+//! holds a lane, waits for a plugin, or is a child of this process: at a moment without any of
+//! these the records and the plugins' connections are everything that there is.
+
+use crate::daemon::node::Node;
+use crate::daemon::server::drain::Drain;
+use crate::state::Lifecycle;
+
+/// Whether nothing is under way.
+pub(super) fn is_quiet(node: &Node, drain: &Drain) -> bool {
+    drain.is_idle()
+        && node.process.activity.is_none()
+        && node.watches.inits.is_empty()
+        && node.watches.crio.news.is_empty()
+        && !has_unsettled_plugins(node)
+        && node.registry.connected().iter().all(|plugin| plugin.chained.plugin.is_idle())
+        && node.lanes.are_quiet(|key| {
+            node.container(key).is_some_and(|record| record.state != Lifecycle::Creating)
+        })
+        && node.records.read().unwritten().is_empty()
+        && !has_other_children(node)
+}
+
+/// Whether a plugin is still connecting or being synchronized, or its connection is gone and that
+/// was not noted.
+pub(super) fn has_unsettled_plugins(node: &Node) -> bool {
+    let is_unsettled = |state: &str| state != "synchronized";
+    node.registry.roster.has_unregistered()
+        || node.registry.connected().iter().any(|plugin| is_unsettled(plugin.state()))
+}
+
+/// Whether a runtime that the daemon has started still runs, or a plugin that is starting or
+/// ending: whatever else is a child of this process.
+fn has_other_children(node: &Node) -> bool {
+    // Each thread has a list of those that it has started.
+    let threads = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
+    let children = threads.map(|thread| std::fs::read_to_string(thread.path().join("children")));
+    let children: Vec<String> = children.filter_map(Result::ok).collect();
+    let plugins: Vec<i32> = node
+        .registry
+        .connected()
+        .iter()
+        .filter(|plugin| plugin.chained.launched)
+        .filter_map(|plugin| plugin.chained.plugin.pid())
+        .collect();
+    let pids = children.iter().flat_map(|pids| pids.split_whitespace());
+    pids.filter_map(|pid| pid.parse().ok()).any(|pid: i32| !plugins.contains(&pid))
+}

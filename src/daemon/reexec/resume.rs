@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Going on where the program before has left off: its descriptors, the plugins, the watched
+//! processes. A state that cannot be used is dropped with every descriptor of it: then this is an
+//! ordinary start of the daemon, as after a crash.
+
+use std::collections::HashSet;
+use std::os::fd::RawFd;
+use std::os::unix::net::UnixStream as StdStream;
+use std::rc::Rc;
+use std::time::Duration;
+
+use nix::fcntl::{Flock, FlockArg};
+use serde_json::json;
+use tokio::io::AsyncWriteExt;
+use tokio::net::UnixStream;
+use tracing::{info, warn};
+
+use crate::clock;
+use crate::config::Config;
+use crate::error::{Error, Result};
+use crate::link::DaemonResponse;
+use crate::plugin::socket::SocketFile;
+use crate::state::Lifecycle;
+
+use crate::daemon::node::{Node, log_failure};
+use crate::daemon::plugins::{admission, resumed, socket};
+use crate::daemon::process::handover;
+use crate::daemon::process::sockets::{DaemonLock, WrapperSocket};
+use crate::daemon::process::subreaper::StandIn;
+use crate::daemon::recovery::catch_up;
+use crate::daemon::reexec::saved::{SavedConnection, SavedDaemon, SavedInit};
+use crate::daemon::server::http::SavedMetrics;
+
+/// How long a caller may take to read the answer.
+const ANSWER_WAIT: Duration = Duration::from_secs(1);
+
+/// What the program before has left.
+pub(crate) struct Predecessor {
+    saved: SavedDaemon,
+    pub(crate) lock: DaemonLock,
+    pub(crate) stand_in: Option<StandIn>,
+}
+
+/// Who waits for this program, and since when.
+pub(crate) struct Waiting {
+    callers: Vec<RawFd>,
+    held_at: u64,
+    before: String,
+}
+
+impl Predecessor {
+    /// Reads the state in this descriptor.
+    ///
+    /// # Errors
+    /// Fails when it cannot be used; every descriptor but the first three is closed then.
+    pub(crate) fn read(number: RawFd, config: &Config) -> Result<Self> {
+        let read = Self::read_state(number, config);
+        if read.is_err() {
+            handover::close_inherited();
+        }
+        read
+    }
+
+    fn read_state(number: RawFd, config: &Config) -> Result<Self> {
+        let document = handover::read_state(number)?;
+        let saved: SavedDaemon = serde_json::from_slice(&document)
+            .map_err(|error| Error::new(format!("it cannot be read: {error}")))?;
+        if saved.run_dir != config.run_dir {
+            return Err(Error::new(format!("it is of {}", saved.run_dir.display())));
+        }
+        let file = std::fs::File::from(handover::own(saved.lock)?);
+        let lock = Flock::lock(file, FlockArg::LockExclusiveNonblock)
+            .map_err(|_locked| Error::new("the daemon's lock was not kept"))?;
+        let stand_in = saved.stand_in.map(handover::own).transpose()?;
+        Ok(Self { saved, lock, stand_in: stand_in.map(StandIn::resume) })
+    }
+
+    /// The socket for wrappers, with everything that waits in its queue.
+    ///
+    /// # Errors
+    /// Fails when its descriptor was not kept.
+    pub(crate) fn wrapper_socket(&self, config: &Config) -> Result<WrapperSocket> {
+        let wrappers = &self.saved.wrappers;
+        let file = wrappers.has_file.then(|| SocketFile::of(&config.daemon_socket()).ok());
+        let listener = handover::own(wrappers.descriptor)?.into();
+        Ok(WrapperSocket { listener, file: file.flatten() })
+    }
+}
+
+/// Puts plugins, sockets and watched processes back. Returns who waits for the daemon, and the
+/// listener for metrics.
+pub(crate) async fn resume(node: &Rc<Node>, saved: SavedState) -> (Waiting, Option<SavedMetrics>) {
+    let SavedState(SavedDaemon {
+        plugins,
+        subjects,
+        inits,
+        callers,
+        held_at,
+        version,
+        plugin_socket,
+        metrics,
+        ..
+    }) = saved;
+    for SavedInit { key, incarnation, process } in inits {
+        let process = process.and_then(|number| handover::own(number).ok());
+        node.watches.init_watches.resume(key, incarnation, process);
+    }
+    for SavedConnection { plugin, counts, known, launched } in plugins {
+        let known: HashSet<_> = known
+            .into_iter()
+            .filter_map(|at| subjects.get(usize::try_from(at).ok()?).cloned())
+            .collect();
+        let went_on = resumed::resume(node, plugin, counts, known, launched).await;
+        log_failure("a plugin was disconnected", went_on);
+    }
+    log_failure("going on with the plugin socket", socket::resume(node, &plugin_socket));
+    admission::remember_who_is_here(node);
+    (Waiting { callers, held_at, before: version }, metrics)
+}
+
+/// The state, without what was taken out of it.
+pub(crate) struct SavedState(SavedDaemon);
+
+impl Predecessor {
+    /// Takes it apart.
+    pub(crate) fn into_parts(self) -> (SavedState, DaemonLock, Option<StandIn>) {
+        (SavedState(self.saved), self.lock, self.stand_in)
+    }
+}
+
+/// Foreground runs of the records are followed again, and the processes that were watched. What
+/// happened meanwhile is an event like any other.
+pub(crate) async fn follow(node: &Rc<Node>) {
+    let records = node.records.read().all_shared();
+    for record in records {
+        if record.in_flight.is_some() && record.state != Lifecycle::Creating {
+            catch_up::catch_up(node, &record.key).await;
+        }
+    }
+    catch_up::recover(node);
+}
+
+/// Reports that the daemon has gone on as this program.
+pub(crate) async fn report(node: &Rc<Node>, waiting: Waiting) {
+    let held = Duration::from_nanos(clock::monotonic().saturating_sub(waiting.held_at));
+    node.report.metrics.observe_reexec(held);
+    let (plugins, now) = (node.registry.connected().len(), env!("CARGO_PKG_VERSION"));
+    let millis = u64::try_from(held.as_millis()).unwrap_or(u64::MAX);
+    info!(
+        "re-executed: version {now} (was {}), {plugins} plugins stayed connected, requests were held for {millis} ms",
+        waiting.before
+    );
+    let document = json!({
+        "pid": std::process::id(),
+        "version": now,
+        "was_version": waiting.before,
+        "plugins": plugins,
+        "held_ms": millis,
+    });
+    let answer = DaemonResponse::Admin(document.to_string()).encode();
+    for caller in waiting.callers {
+        if let Err(error) = answer_on(caller, &answer).await {
+            warn!("a caller that waited for the new program: {error}");
+        }
+    }
+}
+
+async fn answer_on(caller: RawFd, answer: &[u8]) -> Result<()> {
+    let stream = StdStream::from(handover::own(caller)?);
+    stream.set_nonblocking(true)?;
+    let mut stream = UnixStream::from_std(stream)?;
+    let written = tokio::time::timeout(ANSWER_WAIT, stream.write_all(answer)).await;
+    written.map_err(|_late| Error::new("it does not read"))??;
+    Ok(())
+}

@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The daemon's state as the next program reads it. Records are on disk; this is what only memory
+//! has: descriptors by number, the plugins' connections, and which plugin knows what. Members that
+//! a version does not know are skipped, and those that it misses have their default.
+
+use std::collections::HashMap;
+use std::os::fd::RawFd;
+use std::path::PathBuf;
+use std::rc::Rc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::chain::SavedCounts;
+use crate::daemon::node::Node;
+use crate::daemon::reexec::Reexec;
+use crate::daemon::registry::connected::{ConnectedPlugin, Subject};
+use crate::daemon::registry::socket::SavedSocket;
+use crate::daemon::server::http::SavedMetrics;
+use crate::plugin::{PluginFile, SavedPlugin};
+use crate::state::ContainerKey;
+
+/// The state.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct SavedDaemon {
+    /// The version of the program that left it.
+    pub(super) version: String,
+    /// Where its records are.
+    pub(super) run_dir: PathBuf,
+    /// When requests were held, in nanoseconds of the monotonic clock.
+    pub(super) held_at: u64,
+    pub(super) lock: RawFd,
+    pub(super) stand_in: Option<RawFd>,
+    pub(super) wrappers: SavedWrapperSocket,
+    pub(super) plugin_socket: SavedSocket,
+    #[serde(default)]
+    pub(super) metrics: Option<SavedMetrics>,
+    pub(super) plugins: Vec<SavedConnection>,
+    /// Pods and containers that plugins know.
+    pub(super) subjects: Vec<Subject>,
+    pub(super) inits: Vec<SavedInit>,
+    /// Connections of operators who wait for the next program.
+    #[serde(default)]
+    pub(super) callers: Vec<RawFd>,
+    #[serde(default)]
+    pub(super) uptime_seconds: u64,
+}
+
+/// The socket for wrappers.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct SavedWrapperSocket {
+    pub(super) descriptor: RawFd,
+    /// Whether its file is the daemon's, and not the service manager's.
+    pub(super) has_file: bool,
+}
+
+/// A registered plugin.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct SavedConnection {
+    pub(super) plugin: SavedPlugin,
+    pub(super) counts: SavedCounts,
+    /// The subjects that it knows, by their places in the list.
+    pub(super) known: Vec<u32>,
+    /// The file of a launched plugin, and how often it was started.
+    #[serde(default)]
+    pub(super) launched: Option<(PluginFile, u64)>,
+}
+
+/// An init process that is watched.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct SavedInit {
+    pub(super) key: ContainerKey,
+    pub(super) incarnation: u64,
+    /// None if it has been reaped.
+    pub(super) process: Option<RawFd>,
+}
+
+impl SavedDaemon {
+    /// Every descriptor in it.
+    pub(super) fn descriptors(&self) -> Vec<RawFd> {
+        let plugins = self.plugins.iter().flat_map(|saved| {
+            let output = saved.plugin.process.as_ref().and_then(|process| process.output);
+            [Some(saved.plugin.descriptor), output]
+        });
+        let inits = self.inits.iter().map(|init| init.process);
+        let metrics = self.metrics.as_ref().map(|metrics| metrics.descriptor);
+        let few = [self.stand_in, self.plugin_socket.descriptor, metrics];
+        let callers = self.callers.iter().copied();
+        let more = plugins.chain(inits).chain(few).flatten();
+        more.chain([self.lock, self.wrappers.descriptor]).chain(callers).collect()
+    }
+}
+
+impl Reexec<'_> {
+    /// The state at this moment; `callers` are connections that the next program answers on.
+    pub(super) fn save(&self, callers: Vec<RawFd>, held_at: u64) -> SavedDaemon {
+        let node = self.node;
+        let (mut subjects, mut places) = (Vec::new(), HashMap::new());
+        let connected = node.registry.connected();
+        let plugins =
+            connected.iter().map(|plugin| save_plugin(node, plugin, &mut subjects, &mut places));
+        let inits = node.watches.init_watches.all().into_iter();
+        SavedDaemon {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            run_dir: node.config().run_dir.clone(),
+            held_at,
+            lock: self.run_dir.lock_number(),
+            stand_in: node.process.stand_in.borrow().as_ref().map(|stand_in| stand_in.number()),
+            wrappers: SavedWrapperSocket {
+                descriptor: self.run_dir.listener_number(),
+                has_file: self.run_dir.has_own_socket(),
+            },
+            plugin_socket: node.registry.socket.save(),
+            metrics: self.metrics.borrow().save(),
+            plugins: plugins.collect(),
+            subjects,
+            inits: inits
+                .map(|(key, incarnation, process)| SavedInit { key, incarnation, process })
+                .collect(),
+            callers,
+            uptime_seconds: node.report.started.elapsed().as_secs(),
+        }
+    }
+}
+
+fn save_plugin(
+    node: &Node,
+    connected: &Rc<ConnectedPlugin>,
+    subjects: &mut Vec<Subject>,
+    places: &mut HashMap<Subject, u32>,
+) -> SavedConnection {
+    let known = connected.known().into_iter().map(|subject| {
+        *places.entry(subject).or_insert_with_key(|subject| {
+            subjects.push(subject.clone());
+            u32::try_from(subjects.len() - 1).unwrap_or(u32::MAX)
+        })
+    });
+    let known = known.collect();
+    SavedConnection {
+        plugin: connected.chained.plugin.save(),
+        counts: connected.chained.save_counts(),
+        known,
+        launched: node.registry.roster.launched_file(&connected.chained.id()),
+    }
+}

@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A connected plugin as another program of the same process goes on with it: its descriptor, what
+//! was read and not answered, the number of its next call, its process. The plugin sees nothing of
+//! that. It can only be saved between two calls.
+
+use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+use std::os::unix::net::UnixStream as StdStream;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use protobuf::Message;
+use serde::{Deserialize, Serialize};
+use tokio::net::UnixStream;
+
+use super::api;
+use super::child::PluginProcess;
+use super::identity::PluginIdentity;
+use super::mux::{self, SavedTrunk};
+use super::process::ProcessLog;
+use super::session::{Plugin, PluginParts, Upcalls, serve_runtime};
+use super::unread::Blob;
+
+/// A plugin between two calls.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct SavedPlugin {
+    pub(crate) descriptor: RawFd,
+    index: String,
+    name: String,
+    nri_version: String,
+    events: i32,
+    takes_all: bool,
+    declared: Option<Blob>,
+    pid: Option<i32>,
+    timeout: Duration,
+    speaks_state_change: bool,
+    trunk: SavedTrunk,
+    /// Of a launched plugin.
+    pub(crate) process: Option<SavedProcess>,
+}
+
+/// The process of a launched plugin.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct SavedProcess {
+    pid: i32,
+    /// The pipe of its output, unless that has ended.
+    pub(crate) output: Option<RawFd>,
+    /// The last lines that it printed, each with its time.
+    #[serde(default)]
+    tail: Vec<(i64, String)>,
+    /// The beginning of a line.
+    line: Blob,
+}
+
+impl SavedProcess {
+    pub(super) fn new(pid: i32, log: &ProcessLog) -> Self {
+        let (output, line) = log.save();
+        Self { pid, output, tail: log.tail(), line: Blob(line) }
+    }
+}
+
+impl SavedPlugin {
+    /// `NN-name`.
+    pub(crate) fn id(&self) -> String {
+        format!("{}-{}", self.index, self.name)
+    }
+
+    pub(crate) fn pid(&self) -> Option<i32> {
+        self.pid
+    }
+}
+
+impl Plugin {
+    /// Whether it is between two calls: nothing was asked of it, and nothing by it.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.turns.is_idle() && self.caller.is_idle()
+    }
+
+    /// The plugin as it is. Its descriptor stays this plugin's.
+    pub(crate) fn save(&self) -> SavedPlugin {
+        let declared = self.declared().and_then(|declared| declared.write_to_bytes().ok());
+        let PluginIdentity { index, name, nri_version } = self.identity.clone();
+        SavedPlugin {
+            descriptor: self.caller.descriptor(),
+            index,
+            name,
+            nri_version,
+            events: self.event_bits(),
+            takes_all: self.takes_all(),
+            declared: declared.map(Blob),
+            pid: self.pid(),
+            timeout: self.timeout(),
+            speaks_state_change: self.speaks_state_change.load(Ordering::Relaxed),
+            trunk: self.caller.save(self.trunk.frames_received()),
+            process: self.save_process(),
+        }
+    }
+
+    /// Goes on with a plugin that another program of this process has saved. `log` takes what a
+    /// launched one prints.
+    ///
+    /// # Errors
+    /// Fails when its descriptor is no stream.
+    pub(crate) async fn resume(
+        saved: SavedPlugin,
+        upcalls: Arc<dyn Upcalls>,
+        log: Option<&Arc<ProcessLog>>,
+    ) -> std::io::Result<Self> {
+        let stream = StdStream::from(own(saved.descriptor)?);
+        stream.set_nonblocking(true)?;
+        let SavedPlugin { index, name, nri_version, .. } = saved;
+        let identity = PluginIdentity { index, name, nri_version };
+        let split = mux::continue_to_call(UnixStream::from_std(stream)?, saved.trunk)?;
+        let (trunk, caller, runtime) = split;
+        let server = serve_runtime(runtime, identity.clone(), upcalls).await;
+        let declared = saved.declared.map(|bytes| api::FailurePolicy::parse_from_bytes(&bytes.0));
+        let parts = PluginParts {
+            identity,
+            events: saved.events,
+            takes_all: saved.takes_all,
+            declared: declared.transpose()?,
+            pid: saved.pid,
+            timeout: saved.timeout,
+            speaks_state_change: saved.speaks_state_change,
+        };
+        let mut plugin = Self::from_parts(parts, trunk, caller, server?);
+        if let (Some(process), Some(log)) = (saved.process, log) {
+            let output = process.output.map(own).transpose()?;
+            log.resume(process.tail, process.line.0, output);
+            plugin.set_process(PluginProcess::resume(process.pid, log));
+        }
+        Ok(plugin)
+    }
+}
+
+/// Takes over a descriptor that this process has by number. It is not passed to children.
+///
+/// # Errors
+/// Fails when it is not open.
+#[expect(unsafe_code, reason = "a descriptor passed by number")]
+fn own(number: RawFd) -> std::io::Result<OwnedFd> {
+    // SAFETY: a plain system call on a number; it fails where no such descriptor is open.
+    let result = unsafe { nix::libc::fcntl(number, nix::libc::F_SETFD, nix::libc::FD_CLOEXEC) };
+    nix::errno::Errno::result(result)?;
+    // SAFETY: it is open, and the state of the program before gives it to this plugin alone.
+    Ok(unsafe { OwnedFd::from_raw_fd(number) })
+}

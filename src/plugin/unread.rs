@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Bytes that came from a plugin and are not done with, in a place where they can be seen at any
+//! moment: another program of this daemon may have to go on with them. It reads no stream.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+
+use super::frame::{FRAME_HEADER, REQUEST, RESPONSE, TYPE, message_length};
+
+/// Bytes as text.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Blob(pub(crate) Vec<u8>);
+
+impl Serialize for Blob {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(&STANDARD.encode(&self.0))
+    }
+}
+
+impl<'de> Deserialize<'de> for Blob {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(from)?;
+        STANDARD.decode(text).map(Self).map_err(de::Error::custom)
+    }
+}
+
+/// What was read of the stream and is no frame yet, or a frame that waits for room.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Unread(Arc<Mutex<UnreadBytes>>);
+
+#[derive(Debug, Default)]
+struct UnreadBytes {
+    bytes: Vec<u8>,
+    /// How much of them is done with.
+    done: usize,
+}
+
+impl Unread {
+    pub(super) fn new(bytes: Vec<u8>) -> Self {
+        Self(Arc::new(Mutex::new(UnreadBytes { bytes, done: 0 })))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, UnreadBytes> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Connection and length of the frame that begins here, once its header is there.
+    pub(super) fn header(&self) -> Option<(u32, usize)> {
+        let unread = self.lock();
+        let header = unread.bytes[unread.done..].first_chunk::<FRAME_HEADER>()?;
+        let [i0, i1, i2, i3, l0, l1, l2, l3] = *header;
+        let length = u32::from_be_bytes([l0, l1, l2, l3]);
+        let length = usize::try_from(length).unwrap_or(usize::MAX);
+        Some((u32::from_be_bytes([i0, i1, i2, i3]), length))
+    }
+
+    /// Whether all of that frame is there.
+    pub(super) fn has_frame(&self, length: usize) -> bool {
+        let unread = self.lock();
+        unread.bytes.len() - unread.done >= FRAME_HEADER + length
+    }
+
+    /// Takes out that frame, which is there; without its header.
+    pub(super) fn take_frame(&self, length: usize) -> Vec<u8> {
+        let mut unread = self.lock();
+        let start = unread.done + FRAME_HEADER;
+        let payload = unread.bytes.get(start..start + length).unwrap_or_default().to_vec();
+        unread.done = (start + length).min(unread.bytes.len());
+        if unread.done == unread.bytes.len() {
+            unread.bytes.clear();
+            unread.done = 0;
+        }
+        payload
+    }
+
+    /// How many bytes of a frame whose header is there are still to come.
+    pub(super) fn missing(&self) -> usize {
+        let length = self.header().map_or(0, |(_, length)| length);
+        let unread = self.lock();
+        (FRAME_HEADER + length).saturating_sub(unread.bytes.len() - unread.done)
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.lock().bytes.is_empty()
+    }
+
+    /// Adds bytes that came.
+    pub(super) fn put(&self, bytes: &[u8]) {
+        let mut unread = self.lock();
+        if unread.done > 0 {
+            let done = std::mem::take(&mut unread.done);
+            unread.bytes.drain(..done);
+        }
+        unread.bytes.extend_from_slice(bytes);
+    }
+
+    /// What is there.
+    pub(super) fn save(&self) -> Blob {
+        let unread = self.lock();
+        Blob(unread.bytes[unread.done..].to_vec())
+    }
+}
+
+/// The requests of a plugin that are not answered, and the beginning of the next one.
+#[derive(Debug, Clone, Default)]
+pub(super) struct OpenRequests(Arc<Mutex<OpenMessages>>);
+
+#[derive(Debug, Default)]
+struct OpenMessages {
+    beginning: Vec<u8>,
+    unanswered: usize,
+}
+
+impl OpenRequests {
+    fn lock(&self) -> MutexGuard<'_, OpenMessages> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// These bytes came on the connection.
+    pub(super) fn came(&self, bytes: &[u8]) {
+        let mut open = self.lock();
+        open.beginning.extend_from_slice(bytes);
+        let mut done = 0;
+        while let Some(length) = message_length(&open.beginning[done..]) {
+            if open.beginning.len() - done < length {
+                break;
+            }
+            let is_request = open.beginning[done + TYPE] == REQUEST;
+            open.unanswered += usize::from(is_request);
+            done += length;
+        }
+        open.beginning.drain(..done);
+    }
+
+    /// This message was written: where it is an answer, one request less is open.
+    pub(super) fn answered(&self, message: &[u8]) {
+        if message.get(TYPE) == Some(&RESPONSE) {
+            let mut open = self.lock();
+            open.unanswered = open.unanswered.saturating_sub(1);
+        }
+    }
+
+    /// How many requests are not answered.
+    pub(super) fn count(&self) -> usize {
+        self.lock().unanswered
+    }
+
+    /// The beginning of a message, which no answer can be about yet.
+    pub(super) fn save(&self) -> Blob {
+        Blob(self.lock().beginning.clone())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::frame::TTRPC_HEADER;
+    use super::*;
+
+    fn frame(id: u32, payload: &[u8]) -> Vec<u8> {
+        let length = u32::try_from(payload.len()).unwrap();
+        [&id.to_be_bytes()[..], &length.to_be_bytes(), payload].concat()
+    }
+
+    fn message(kind: u8, length: u8) -> Vec<u8> {
+        let mut bytes = vec![0, 0, 0, length, 0, 0, 0, 1, kind, 0];
+        bytes.resize(TTRPC_HEADER + usize::from(length), 7);
+        bytes
+    }
+
+    #[test]
+    fn frames_are_found_in_whatever_pieces_they_come_and_the_rest_is_kept() {
+        let stream = [frame(1, b"abc"), frame(2, b""), frame(9, &[7; 300])].concat();
+        for size in [1, 3, 8, 11, 500] {
+            let (unread, mut found) = (Unread::default(), Vec::new());
+            for piece in stream.chunks(size) {
+                unread.put(piece);
+                while let Some((id, length)) = unread.header().filter(|(_, l)| unread.has_frame(*l))
+                {
+                    found.push((id, unread.take_frame(length)));
+                }
+                // Another program goes on from here.
+                let Blob(kept) = unread.save();
+                assert_eq!(Unread::new(kept).missing(), unread.missing());
+            }
+            assert_eq!(found, [(1, b"abc".to_vec()), (2, Vec::new()), (9, vec![7; 300])]);
+            assert!(unread.is_empty());
+        }
+    }
+
+    #[test]
+    fn a_request_is_open_until_it_is_answered_and_its_beginning_is_kept() {
+        let requests = OpenRequests::default();
+        let stream = [message(REQUEST, 5), message(REQUEST, 9)].concat();
+        requests.came(&stream[..20]);
+        assert_eq!((requests.count(), requests.save().0), (1, stream[15..20].to_vec()));
+        requests.came(&stream[20..]);
+        assert_eq!((requests.count(), requests.save()), (2, Blob::default()));
+        requests.answered(&message(REQUEST, 0));
+        requests.answered(&message(RESPONSE, 0));
+        assert_eq!(requests.count(), 1);
+    }
+
+    #[test]
+    fn bytes_survive_as_text_and_other_text_is_refused() {
+        let blob = Blob((0..=255).collect());
+        let text = serde_json::to_string(&blob).unwrap();
+        assert_eq!(serde_json::from_str::<Blob>(&text).unwrap(), blob);
+        assert!(serde_json::from_str::<Blob>("\"%\"").is_err());
+    }
+}

@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Programs that cannot take the daemon's place, states that cannot be used, and daemons that are
+//! killed at each point of the change: at worst it is an ordinary restart.
+
+use std::os::unix::fs::PermissionsExt;
+use std::process::Stdio;
+
+use nri_runc::testing::files::replace;
+use nri_runc::testing::host::POINTS;
+use test_support::{Script, TestHost, fails, heard, started, succeeds, wait_until};
+
+use super::{Installed, install, install_script};
+
+const GOES_ON: &str = "the daemon goes on as it is";
+
+/// The daemon is the same, and its plugin takes part.
+#[track_caller]
+fn nothing_has_changed(installed: &Installed, id: &str, told: &std::sync::Mutex<Vec<String>>) {
+    assert!(installed.pid() > 0);
+    succeeds(&installed.host.create(id));
+    assert!(heard(told, &format!("CreateContainer {id}")));
+    succeeds(&installed.host.verb(&["delete", "--force", id]));
+}
+
+#[test]
+fn a_program_that_cannot_take_over_changes_nothing() {
+    let installed = Installed::new("");
+    let host = &installed.host;
+    let told = host.plugin("10", "a", Script::default());
+    let before = installed.pid();
+    for (number, (script, why)) in [
+        ("exit 1", "it failed"),
+        ("echo nonsense", "cannot take a running daemon's place"),
+        (
+            "echo '{\"version\":\"9.9\",\"states\":[77]}'",
+            "9.9) cannot go on with this daemon's state",
+        ),
+        (
+            "echo '{\"version\":\"0.0\",\"states\":[]}'",
+            "0.0) cannot go on with this daemon's state",
+        ),
+        ("sleep 60", "did not say in 5 s what it can do"),
+        ("kill -9 $$", "it failed"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        install_script(host, script);
+        fails(&installed.reexec(), &[GOES_ON, why]);
+        nothing_has_changed(&installed, &format!("c{number}"), &told);
+    }
+    std::fs::set_permissions(host.path("installed"), PermissionsExt::from_mode(0o644)).unwrap();
+    fails(&installed.reexec(), &[GOES_ON, "asking"]);
+    std::fs::remove_file(host.path("installed")).unwrap();
+    fails(&installed.reexec(), &[GOES_ON, "there is no program"]);
+    nothing_has_changed(&installed, "d1", &told);
+    assert_eq!(installed.pid(), before);
+    install(host, b"");
+    installed.reexecuted();
+    nothing_has_changed(&installed, "d2", &told);
+    assert!(!told.lock().unwrap().iter().any(|line| line.starts_with("Synchronize")));
+}
+
+#[test]
+fn a_state_of_the_version_before_or_after_is_left_to_a_program_that_knows_it() {
+    for version in [0, 2] {
+        let installed = Installed::new(&format!("---[debug]\nstate_version = {version}\n"));
+        let told = installed.host.plugin("10", "a", Script::default());
+        fails(&installed.reexec(), &[GOES_ON, "cannot go on with this daemon's state"]);
+        nothing_has_changed(&installed, "c1", &told);
+        // A program that says that it knows the form, and does not: an ordinary restart.
+        let script = "case $* in *--probe-state) echo '{\"version\":\"x\",\"states\":[0,2]}' ;; \
+                      *) exec PROGRAM \"$@\" ;; esac";
+        install_script(&installed.host, &script.replace("PROGRAM", env!("CARGO_BIN_EXE_nri-runc")));
+        let before = installed.pid();
+        let _cut_off = installed.reexec();
+        wait_until("the next program answers", || installed.pid() == before);
+        wait_until("it says why", || {
+            installed.host.logged(&["state of the program before was dropped", "form"]) == 1
+        });
+        let told = installed.host.plugin("10", "b", Script::default());
+        nothing_has_changed(&installed, "c2", &told);
+    }
+}
+
+#[test]
+fn a_program_that_dies_when_it_takes_over_is_an_ordinary_restart() {
+    let mut installed = Installed::new("");
+    succeeds(&installed.host.create("c1"));
+    let script =
+        "case $* in *--probe-state) echo '{\"version\":\"x\",\"states\":[1]}' ;; *) exit 3 ;; esac";
+    install_script(&installed.host, script);
+    assert!(!installed.reexec().status.success());
+    installed.start_again();
+    let told = installed.host.plugin("10", "a", Script::default());
+    assert!(heard(&told, "Synchronize c1"));
+    succeeds(&installed.host.verb(&["start", "c1"]));
+    succeeds(&installed.host.verb(&["delete", "--force", "c1"]));
+    wait_until("it is heard", || heard(&told, "RemoveContainer c1"));
+}
+
+#[test]
+fn a_broken_configuration_and_another_run_directory_are_left_to_a_restart() {
+    let installed = Installed::new("");
+    let host = &installed.host;
+    let told = host.plugin("10", "a", Script::default());
+    let good = host.read("config.toml");
+    host.write("config.toml", &format!("{good}[plugin.a]\nrequird = true\n"));
+    fails(&installed.reexec(), &[GOES_ON, "config.toml:", "requird", "fix it first"]);
+    host.write("config.toml", &format!("runtime_roots = [\"/x\"]\n{good}"));
+    fails(&installed.reexec(), &[GOES_ON, "need a restart: runtime_roots"]);
+    host.write("config.toml", &good);
+    nothing_has_changed(&installed, "c1", &told);
+    installed.reexecuted();
+}
+
+#[test]
+fn without_a_daemon_there_is_nothing_to_replace() {
+    let host = TestHost::new("");
+    let output = host.call(&["nri", "reexec"]);
+    succeeds(&output);
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "the daemon is not running\n");
+}
+
+/// A daemon that is given this file as the state of the program before.
+#[expect(clippy::disallowed_methods, reason = "the program under test")]
+fn with_state(host: &TestHost, name: &str) -> std::process::Child {
+    let script = format!(
+        "exec 9<'{}' && exec '{}' nri daemon --state-fd {}",
+        host.path(name).display(),
+        env!("CARGO_BIN_EXE_nri-runc"),
+        if name == "missing" { 77 } else { 9 }
+    );
+    let mut options = std::fs::OpenOptions::new();
+    let log = options.append(true).create(true).open(host.path("daemon.err")).unwrap();
+    let mut command = std::process::Command::new("/bin/sh");
+    command.args(["-c", &script]).env("NRI_RUNC_CONFIG", host.path("config.toml"));
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn().unwrap()
+}
+
+#[test]
+fn a_state_that_is_truncated_or_foreign_is_dropped_and_the_daemon_starts() {
+    let magic = "nri-runc reexec\n";
+    for (number, text) in
+        ["", "nonsense", magic, &format!("{magic}\u{1}\0\0\0{}", "x".repeat(60))].iter().enumerate()
+    {
+        let host = TestHost::new("");
+        host.write("state", text);
+        let name = "state";
+        let mut daemon = with_state(&host, name);
+        wait_until("it answers", || host.admin(&["status"])["pid"] == daemon.id());
+        assert_eq!(host.logged(&["state of the program before was dropped"]), 1, "{number}");
+        succeeds(&host.create("c1"));
+        daemon.kill().unwrap();
+        daemon.wait().unwrap();
+    }
+    let host = TestHost::new("");
+    host.write("missing", "");
+    let mut daemon = with_state(&host, "missing");
+    wait_until("it answers", || host.admin(&["status"])["pid"] == daemon.id());
+    assert_eq!(host.logged(&["state of the program before was dropped"]), 1);
+    daemon.kill().unwrap();
+    daemon.wait().unwrap();
+}
+
+#[test]
+fn a_daemon_that_is_killed_at_any_point_of_it_is_restarted_like_any_other() {
+    let points = POINTS.iter().map(|point| point.name());
+    let points: Vec<&str> = points.filter(|name| name.starts_with("daemon.reexec-")).collect();
+    assert_eq!(points.len(), 6);
+    for point in points {
+        let temp = tempfile::tempdir().unwrap();
+        let fault = temp.path().join("fault");
+        let more = format!("autostart = false\n---[debug]\nfault = \"@{}\"\n", fault.display());
+        let mut installed = Installed::new(&more);
+        let _told = installed.host.plugin("10", "a", Script::default());
+        succeeds(&installed.host.create("c1"));
+        succeeds(&installed.host.verb(&["start", "c1"]));
+        replace(&fault, format!("{point}:kill").as_bytes()).unwrap();
+        let output = installed.reexec();
+        assert!(!output.status.success(), "{point}");
+        assert!(!fault.exists(), "{point} has struck");
+        installed.start_again();
+        let told = installed.host.plugin("10", "a", Script::default());
+        assert!(heard(&told, "Synchronize c1"), "{point}");
+        succeeds(&installed.host.verb(&["kill", "c1", "9"]));
+        succeeds(&installed.host.verb(&["delete", "--force", "c1"]));
+        wait_until("its end is heard", || heard(&told, "RemovePodSandbox c1"));
+        wait_until("nothing is left", || installed.host.admin(&["pods"]) == serde_json::json!([]));
+    }
+}
+
+#[test]
+fn a_failure_at_any_point_before_the_execution_changes_nothing() {
+    for point in ["probe", "held", "state", "exec"] {
+        let temp = tempfile::tempdir().unwrap();
+        let fault = temp.path().join("fault");
+        let installed = Installed::new(&format!("---[debug]\nfault = \"@{}\"\n", fault.display()));
+        let told = installed.host.plugin("10", "a", Script::default());
+        let before = installed.pid();
+        replace(&fault, format!("daemon.reexec-{point}:fail").as_bytes()).unwrap();
+        fails(&installed.reexec(), &[GOES_ON, "fault injected"]);
+        assert_eq!(installed.pid(), before);
+        nothing_has_changed(&installed, "c1", &told);
+        installed.reexecuted();
+        nothing_has_changed(&installed, "c2", &told);
+    }
+}
+
+#[test]
+fn a_request_that_hangs_is_not_waited_for_for_ever_and_others_go_on() {
+    // The runtime of this create runs for longer than the daemon waits.
+    let host = started("");
+    host.write("fake/slow-delete", "");
+    succeeds(&host.create("c1"));
+    let mut delete = host.spawn(&["delete", "--force", "c1"]);
+    let output = host.call(&["nri", "reexec"]);
+    succeeds(&output);
+    assert!(delete.wait().unwrap().success());
+}

@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What survives the change of programs: connections, launched plugins and their output, frames
+//! that came in part, requests in flight, watched processes, sockets.
+
+use std::io::{Read, Write};
+use std::os::unix::fs::symlink;
+use std::os::unix::net::{UnixDatagram, UnixStream};
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use nri_runc::plugin::api;
+use serde_json::{Value, json};
+use test_support::{
+    Script, TestHost, connect, example, heard, is_synchronized, life, succeeds, wait_until,
+};
+
+use super::proxy::Proxy;
+use super::{Installed, install};
+
+fn with_env() -> Script {
+    let env = api::KeyValue { key: "HELLO".into(), value: "there".into(), ..Default::default() };
+    let adjust = api::ContainerAdjustment { env: vec![env], ..Default::default() };
+    Script { adjust, ..Script::default() }
+}
+
+fn state(host: &TestHost, id: &str) -> String {
+    let pods = host.admin(&["pods"]);
+    let pods = pods.as_array().into_iter().flatten();
+    let all = pods.flat_map(|pod| pod["containers"].as_array().into_iter().flatten());
+    let mut found = all.filter(|container| container["id"] == id);
+    found.next().map_or(String::new(), |one| one["state"].as_str().unwrap().to_owned())
+}
+
+#[test]
+fn a_plugin_hears_a_whole_life_from_three_programs() {
+    let installed = Installed::new("");
+    let host = &installed.host;
+    let told = host.plugin("10", "env", with_env());
+    succeeds(&host.create("c1"));
+    wait_until("it is created", || state(host, "c1") == "created");
+    install(host, b"second");
+    let said = installed.reexecuted();
+    assert_eq!((&said["plugins"], &said["reexecuted"]), (&json!(1), &json!(true)), "{said}");
+    succeeds(&host.verb(&["start", "c1"]));
+    wait_until("it runs", || state(host, "c1") == "running");
+    install(host, b"third");
+    installed.reexecuted();
+    assert!(host.admin(&["status"])["program"]["size"].as_u64().unwrap() > 0);
+    succeeds(&host.verb(&["kill", "c1", "9"]));
+    wait_until("it has ended", || state(host, "c1") == "stopped");
+    succeeds(&host.verb(&["delete", "c1"]));
+    wait_until("its pod is over", || heard(&told, "RemovePodSandbox c1"));
+    assert_eq!(*told.lock().unwrap(), life("c1"));
+    let row = host.admin(&["plugins"])[0].clone();
+    assert_eq!((&row["requests"], &row["state"]), (&json!(9), &json!("synchronized")), "{row}");
+    let check = host.admin(&["check"]);
+    assert!(!check.to_string().contains("older than its executable"), "{check}");
+}
+
+#[test]
+fn sigusr2_does_the_same_and_the_service_manager_hears_of_it() {
+    let temp = tempfile::tempdir().unwrap();
+    let socket = temp.path().join("notify");
+    let listener = UnixDatagram::bind(&socket).unwrap();
+    let receive = || {
+        let mut message = [0; 200];
+        let length = listener.recv(&mut message).unwrap();
+        String::from_utf8_lossy(&message[..length]).into_owned()
+    };
+    let installed = Installed::with_environment("", &[("NOTIFY_SOCKET", &socket)]);
+    assert_eq!(receive(), "READY=1\n");
+    let told = installed.host.plugin("10", "env", with_env());
+    kill(Pid::from_raw(i32::try_from(installed.pid()).unwrap()), Signal::SIGUSR2).unwrap();
+    let reloading = receive();
+    assert!(reloading.starts_with("RELOADING=1\nMONOTONIC_USEC="), "{reloading}");
+    assert_eq!(receive(), "READY=1\n");
+    succeeds(&installed.host.create("c1"));
+    assert!(heard(&told, "CreateContainer c1"));
+    assert_eq!(installed.host.admin(&["status"])["supervisor"], "systemd");
+}
+
+#[test]
+fn a_launched_plugin_keeps_its_process_its_output_and_its_file() {
+    let installed = Installed::new("");
+    let host = &installed.host;
+    std::fs::create_dir_all(host.path("plugins")).unwrap();
+    symlink(example("demo_plugin"), host.path("plugins/10-greeter")).unwrap();
+    let row = || host.admin(&["plugins"])[0].clone();
+    wait_until("it is started", || is_synchronized(&host.admin(&["plugins"]), "10-greeter"));
+    let before = row();
+    installed.reexecuted();
+    installed.reexecuted();
+    assert_eq!((&row()["pid"], &row()["restarts"]), (&before["pid"], &json!(0)));
+    assert_eq!(row()["launched"], true);
+    succeeds(&host.create("c1"));
+    assert!(row()["requests"].as_u64() > before["requests"].as_u64());
+    // Its end is noticed, and it is started again.
+    let pid = i32::try_from(before["pid"].as_i64().unwrap()).unwrap();
+    kill(Pid::from_raw(pid), Signal::SIGKILL).unwrap();
+    wait_until("it is started again", || row()["restarts"] == 1 && row()["pid"] != before["pid"]);
+    assert_eq!(row()["exit_status"], "signal 9 (SIGKILL)");
+    installed.reexecuted();
+    std::fs::remove_file(host.path("plugins/10-greeter")).unwrap();
+    wait_until("it is ended", || row()["state"] != "synchronized");
+}
+
+#[test]
+fn a_request_of_a_plugin_that_came_in_part_is_answered_by_the_next_program() {
+    let installed = Installed::new("");
+    let host = &installed.host;
+    let proxy = Proxy::new(host.path("proxy.sock"), &host.path("nri.sock"));
+    let (sender, asks) = tokio::sync::mpsc::unbounded_channel();
+    let asks = Some(Arc::new(tokio::sync::Mutex::new(asks)));
+    let script = Script { asks, ..with_env() };
+    let told = connect(proxy.socket.clone(), "10", "asks", script);
+    wait_until("it is synchronized", || is_synchronized(&host.admin(&["plugins"]), "10-asks"));
+    // In a frame's header, in a message's header, in the message.
+    for bytes in [3, 8, 13, 18, 40] {
+        proxy.hold_after(bytes);
+        let (answer, answered) = mpsc::channel();
+        let update = api::ContainerUpdate { container_id: "nobody".into(), ..Default::default() };
+        let request = api::UpdateContainersRequest { update: vec![update], ..Default::default() };
+        sender.send((request, answer)).unwrap();
+        wait_until("it is sent in part", || proxy.held() > 0);
+        std::thread::sleep(Duration::from_millis(50));
+        installed.reexecuted();
+        proxy.release();
+        let said = answered.recv_timeout(Duration::from_secs(20)).unwrap();
+        assert!(said.is_ok() || said.as_ref().is_err_and(|why| why.contains("nobody")), "{said:?}");
+    }
+    succeeds(&host.create("c1"));
+    assert!(heard(&told, "CreateContainer c1"));
+}
+
+#[test]
+fn a_create_in_flight_is_finished_first_and_heard_once() {
+    let installed = Installed::new("---plugin_request_timeout = \"20s\"\n");
+    let host = &installed.host;
+    let slow = Arc::new(|event: &str, _: &dyn protobuf::MessageDyn| {
+        if event == "CreateContainer" {
+            std::thread::sleep(Duration::from_millis(1500));
+        }
+    });
+    let told = host.plugin("10", "slow", Script { hears: Some(slow), ..with_env() });
+    std::thread::scope(|scope| {
+        let mut create = host.spawn(&["create", "--bundle", "BUNDLE", "c1"]);
+        wait_until("it is asked", || heard(&told, "CreateContainer c1"));
+        let reexec = scope.spawn(|| installed.reexecuted());
+        std::thread::sleep(Duration::from_millis(200));
+        // This one is held, and reaches the next program.
+        std::fs::create_dir_all(host.path("other/rootfs")).unwrap();
+        host.write("other/config.json", test_support::BUNDLE);
+        let other = host.path("other").display().to_string();
+        let mut second = host.spawn(&["create", "--bundle", &other, "c2"]);
+        assert!(create.wait().unwrap().success() && second.wait().unwrap().success());
+        reexec.join().unwrap();
+    });
+    for id in ["c1", "c2"] {
+        wait_until("it is created", || state(host, id) == "created");
+        let line = format!("PostCreateContainer {id}");
+        wait_until("it is heard", || heard(&told, &line));
+        for event in ["RunPodSandbox", "CreateContainer", "PostCreateContainer"] {
+            let line = format!("{event} {id}");
+            assert_eq!(told.lock().unwrap().iter().filter(|told| **told == line).count(), 1);
+        }
+    }
+    assert_eq!(host.admin(&["status"])["bypassed"], 0);
+}
+
+#[test]
+fn metrics_count_it_and_are_served_on_at_the_same_socket() {
+    let installed = Installed::new("");
+    let host = &installed.host;
+    let at = host.path("metrics.sock");
+    let more = format!("---[metrics]\nlisten = \"unix:{}\"\n", at.display());
+    host.configure(&host.path("fake/runc"), &more);
+    succeeds(&host.call(&["nri", "reload"]));
+    let inode = std::os::unix::fs::MetadataExt::ino(&std::fs::metadata(&at).unwrap());
+    installed.reexecuted();
+    let now = std::os::unix::fs::MetadataExt::ino(&std::fs::metadata(&at).unwrap());
+    assert_eq!(now, inode, "the same socket");
+    let mut stream = UnixStream::connect(&at).unwrap();
+    stream.write_all(b"GET /metrics HTTP/1.0\r\nHost: x\r\n\r\n").unwrap();
+    let mut page = String::new();
+    stream.read_to_string(&mut page).unwrap();
+    assert!(page.contains("nri_runc_reexecs_total{outcome=\"done\"} 1"), "{page}");
+    assert!(page.contains("nri_runc_reexec_pause_seconds 0."), "{page}");
+}
+
+#[test]
+fn the_plugin_socket_stays_and_takes_new_plugins() {
+    let installed = Installed::new("");
+    let host = &installed.host;
+    let before = host.admin(&["status"])["plugin_socket_state"]["since"].clone();
+    installed.reexecuted();
+    assert_eq!(host.admin(&["status"])["plugin_socket_state"]["since"], before);
+    let told = host.plugin("10", "late", with_env());
+    installed.reexecuted();
+    succeeds(&host.create("c1"));
+    assert!(heard(&told, "CreateContainer c1"));
+    assert!(host.read("bundle/config.json").contains("HELLO=there"));
+}
+
+#[test]
+fn a_foreground_run_goes_on_and_its_end_is_heard() {
+    let installed = Installed::new("");
+    let host = &installed.host;
+    let told = host.plugin("10", "env", with_env());
+    let bundle = host.path("bundle").display().to_string();
+    let mut run = host.spawn(&["restore", "--bundle", &bundle, "c1"]);
+    wait_until("it runs", || state(host, "c1") == "running");
+    installed.reexecuted();
+    assert_eq!(state(host, "c1"), "running");
+    succeeds(&host.verb(&["kill", "c1", "9"]));
+    run.wait().unwrap();
+    wait_until("its end is heard", || heard(&told, "RemovePodSandbox c1"));
+    assert_eq!(*told.lock().unwrap(), life("c1"));
+}
+
+#[test]
+fn rights_and_policies_hold_for_the_next_program() {
+    let installed = Installed::new("---[plugin.env]\ndeny = [\"Env\"]\non_failure = \"refuse\"\n");
+    let host = &installed.host;
+    let _told = host.plugin("10", "env", with_env());
+    installed.reexecuted();
+    let output = host.create("c1");
+    assert!(!output.status.success(), "its right is denied");
+    let policy: Value = host.admin(&["plugins"])[0]["failure_policy"].clone();
+    assert_eq!(policy["on_failure"], "refuse");
+}

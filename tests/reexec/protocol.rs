@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Wrappers and daemons of different versions: an older wrapper is understood, a newer one has the
+//! daemon become the newer program, and nobody's plugins are passed by.
+
+use serde_json::json;
+use test_support::{BUNDLE, Script, TestHost, fails, heard, succeeds, wait_until};
+
+use super::{Installed, install_script};
+
+/// Whatever reads the configuration from now on speaks this version: wrappers at once, the daemon
+/// as the next program.
+fn speak(host: &TestHost, version: u32, more: &str) {
+    host.configure(&host.path("fake/runc"), &format!("{more}---[debug]\nprotocol = {version}\n"));
+}
+
+fn reexecs(host: &TestHost) -> String {
+    let page = String::from_utf8(host.call(&["nri", "metrics"]).stdout).unwrap();
+    let line =
+        page.lines().find(|line| line.starts_with("nri_runc_reexecs_total{outcome=\"done\"}"));
+    line.map_or("0", |line| line.rsplit(' ').next().unwrap()).to_owned()
+}
+
+fn speaks(version: u32) -> Installed {
+    Installed::new(&format!("---[debug]\nprotocol = {version}\n"))
+}
+
+#[test]
+fn a_newer_wrapper_has_the_daemon_become_its_program() {
+    for newer in [6, 7] {
+        let installed = speaks(5);
+        let (host, before) = (&installed.host, installed.pid());
+        let told = host.plugin("10", "a", Script::default());
+        speak(host, newer, "");
+        succeeds(&host.create("c1"));
+        assert!(heard(&told, "CreateContainer c1"));
+        let status = host.admin(&["status"]);
+        assert_eq!((&status["pid"], &status["bypassed"]), (&json!(before), &json!(0)));
+        assert_eq!(reexecs(host), "1");
+        succeeds(&host.verb(&["delete", "--force", "c1"]));
+        assert_eq!(reexecs(host), "1", "it speaks that version now");
+    }
+}
+
+#[test]
+fn wrappers_of_the_two_versions_before_are_understood_as_they_are() {
+    for older in [4, 3] {
+        let installed = speaks(5);
+        let host = &installed.host;
+        let told = host.plugin("10", "a", Script::default());
+        speak(host, older, "");
+        succeeds(&host.create("c1"));
+        succeeds(&host.verb(&["delete", "--force", "c1"]));
+        assert!(heard(&told, "CreateContainer c1"));
+        wait_until("its end is heard", || heard(&told, "RemoveContainer c1"));
+        assert_eq!(
+            (reexecs(host).as_str(), host.admin(&["status"])["bypassed"].clone()),
+            ("0", json!(0))
+        );
+    }
+}
+
+#[test]
+fn a_wrapper_that_is_older_still_does_what_the_policy_says() {
+    let installed = speaks(5);
+    let host = &installed.host;
+    speak(host, 2, "on_daemon_failure = \"fail\"\n");
+    fails(&host.create("c1"), &["speaks protocol 5, this nri-runc 2"]);
+    assert_eq!(reexecs(host), "0");
+    speak(host, 2, "");
+    succeeds(&host.create("c1"));
+}
+
+#[test]
+fn a_newer_wrapper_goes_by_the_policy_where_the_program_is_as_old_as_the_daemon() {
+    let installed = speaks(5);
+    let host = &installed.host;
+    let told = host.plugin("10", "a", Script::default());
+    install_script(host, "exit 1");
+    speak(host, 6, "on_daemon_failure = \"fail\"\n");
+    fails(&host.create("c1"), &["the daemon goes on as it is"]);
+    speak(host, 5, "");
+    succeeds(&host.create("c2"));
+    assert!(heard(&told, "CreateContainer c2") && !heard(&told, "CreateContainer c1"));
+}
+
+#[test]
+fn many_newer_wrappers_at_once_are_all_answered() {
+    let installed = speaks(5);
+    let host = &installed.host;
+    let told = host.plugin("10", "a", Script::default());
+    speak(host, 6, "on_daemon_failure = \"fail\"\n");
+    let bundles: Vec<String> = (0..6)
+        .map(|number| {
+            let bundle = format!("bundle{number}");
+            std::fs::create_dir_all(host.path(&bundle).join("rootfs")).unwrap();
+            host.write(&format!("{bundle}/config.json"), BUNDLE);
+            host.path(&bundle).display().to_string()
+        })
+        .collect();
+    let creates = bundles.iter().enumerate();
+    let creates: Vec<_> = creates
+        .map(|(number, bundle)| host.spawn(&["create", "--bundle", bundle, &format!("c{number}")]))
+        .collect();
+    for (number, mut create) in creates.into_iter().enumerate() {
+        assert!(create.wait().unwrap().success(), "c{number}");
+        let line = format!("CreateContainer c{number}");
+        assert_eq!(told.lock().unwrap().iter().filter(|told| **told == line).count(), 1);
+    }
+}
+
+#[test]
+fn operators_are_answered_in_every_version() {
+    let installed = speaks(5);
+    let host = &installed.host;
+    let before = installed.pid();
+    for version in [1, 4, 6, 9] {
+        speak(host, version, "");
+        assert_eq!(host.admin(&["status"])["pid"], before, "{version}");
+    }
+    let said = installed.reexecuted();
+    assert_eq!(said["pid"], before);
+}

@@ -29,7 +29,7 @@ pub(super) struct Audit {
     /// Only this plugin: NAME or NN-NAME.
     #[arg(long, value_name = "PLUGIN")]
     plugin: Option<String>,
-    /// Only since then: an age (90s, 2h, 7d) or a UTC time (2026-11-22T10:15).
+    /// Only since an age (2h, 7d) or a UTC time.
     #[arg(long, value_name = "TIME")]
     since: Option<String>,
     /// Output format.

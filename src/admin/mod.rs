@@ -74,7 +74,7 @@ enum AdminVerb {
     Top(top::Top),
     /// List plugins.
     Plugins {
-        /// Show the latest output of this launched plugin (NAME or NN-NAME).
+        /// Show the output of a launched plugin.
         #[arg(long, value_name = "NAME")]
         logs: Option<String>,
         #[command(flatten)]

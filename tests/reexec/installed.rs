@@ -18,8 +18,10 @@ fn program(host: &TestHost, name: &str, more: Option<&[u8]>) {
 
 #[expect(clippy::disallowed_methods, reason = "the script under test")]
 fn install(host: &TestHost, binary: &str) -> Output {
-    let private =
-        "mount --bind \"$1\" /etc && mount --bind \"$2\" /var/lib && shift 2 && exec sh \"$@\"";
+    // Commands such as awk may be links to /etc/alternatives.
+    let private = "mount --bind /etc/alternatives \"$1/alternatives\" && \
+                   mount --rbind \"$1\" /etc && mount --bind \"$2\" /var/lib && \
+                   shift 2 && exec sh \"$@\"";
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/install.sh");
     let mut command = Command::new("unshare");
     command.args(["--mount", "sh", "-c", private, "sh"]);
@@ -45,7 +47,7 @@ fn install_sh_has_the_running_daemon_become_what_it_installed() {
         return;
     }
     let host = TestHost::new("");
-    for folder in ["etc", "lib", "prefix/bin"] {
+    for folder in ["etc/alternatives", "lib", "prefix/bin"] {
         std::fs::create_dir_all(host.path(folder)).unwrap();
     }
     host.write("prefix/bin/nri-runc.toml", &host.read("config.toml"));

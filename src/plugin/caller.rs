@@ -30,8 +30,10 @@ use super::unread::Blob;
 use crate::trace::{self, TraceContext};
 
 pub(super) const SERVICE: &str = "nri.pkg.api.v1alpha1.Plugin";
-/// Service, method, the trace and the fields around the request need less.
-const ENVELOPE: usize = 1000;
+/// Service, method and the fields around the request need less.
+const ENVELOPE: usize = 200;
+/// So do the names of a trace's headers and its `traceparent`.
+const TRACE: usize = 120;
 /// A response above so many bytes is read on another thread.
 const LARGE: usize = 256 << 10;
 const NO_NUMBER_LEFT: &str = "all numbers for calls of this connection are used up";
@@ -306,8 +308,12 @@ fn message<R: PluginRequest>(
     if room > TTRPC_LIMIT - ENVELOPE {
         return Err(Unanswered::TooLarge(size));
     }
+    // A request that has no room for its trace goes without.
+    let trace_size = |trace: &TraceContext| TRACE + trace.state.len();
+    let trace = trace.filter(|trace| room <= TTRPC_LIMIT - ENVELOPE - trace_size(trace));
     const START: usize = FRAME_HEADER + TTRPC_HEADER;
-    let mut bytes = Vec::with_capacity(START + ENVELOPE + room + FRAME_HEADER);
+    let around = START + ENVELOPE + trace.map_or(0, trace_size) + FRAME_HEADER;
+    let mut bytes = Vec::with_capacity(around + room);
     bytes.resize(START, 0);
     let written = envelope(&mut bytes, request, room, timeout);
     let written = written.and_then(|()| trace.map_or(Ok(()), |it| write_trace(&mut bytes, it)));
@@ -535,6 +541,13 @@ mod tests {
         let request = api::RunPodSandboxRequest::default();
         for (state, count) in [("", 1), ("vendor=1", 2), (&*"x".repeat(512), 2)] {
             let trace = TraceContext::read(parent, state);
+            // Where there is no room for it, the request goes without.
+            let pod_room = "p".repeat(TTRPC_LIMIT - ENVELOPE - 50);
+            let pod = api::PodSandbox { id: pod_room, ..Default::default() };
+            let large = api::RunPodSandboxRequest { pod: Some(pod).into(), ..Default::default() };
+            let sent = message(7, &large, Duration::from_millis(2), trace.as_ref()).unwrap();
+            let alone = message(7, &large, Duration::from_millis(2), None).unwrap();
+            assert!(sent == alone);
             let bytes = message(7, &request, Duration::from_millis(2), trace.as_ref()).unwrap();
             let envelope =
                 ttrpc::Request::parse_from_bytes(&bytes[FRAME_HEADER + TTRPC_HEADER..]).unwrap();

@@ -271,25 +271,27 @@ fn the_map_names_every_room() {
 }
 
 #[test]
-fn the_compatibility_page_names_only_proofs_that_exist() {
-    let page = std::fs::read_to_string(root().join("docs/compatibility.md")).unwrap();
+fn pages_name_only_proofs_that_exist() {
     let code: String =
         sources("src").into_iter().chain(sources("tests")).map(|(_, text)| text).collect();
-    let mut proofs = 0;
-    for word in page.split('`').skip(1).step_by(2) {
-        let is_name =
-            word.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_');
-        let is_test = is_name && word.matches('_').count() >= 3;
-        if let Some(folder) = word.strip_prefix("bundles/").filter(|folder| *folder != "NAME") {
-            assert!(root().join("fixtures/bundles").join(folder).is_dir(), "{word}");
-        } else if is_test {
-            assert!(code.contains(&format!("fn {word}()")), "no test is named {word}");
-        } else {
-            continue;
-        }
-        proofs += 1;
+    for (page, least) in [("docs/compatibility.md", 90), ("docs/threat-model.md", 50)] {
+        let text = std::fs::read_to_string(root().join(page)).unwrap();
+        let proofs = text.split('`').skip(1).step_by(2).filter(|word| is_proof(word, &code));
+        let proofs = proofs.count();
+        assert!(proofs > least, "{proofs} proofs were found in {page}");
     }
-    assert!(proofs > 90, "{proofs} proofs were found on the page");
+}
+
+/// Whether the word names a test or a case, which must be there.
+fn is_proof(word: &str, code: &str) -> bool {
+    let is_name = word.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_');
+    if let Some(folder) = word.strip_prefix("bundles/").filter(|folder| *folder != "NAME") {
+        assert!(root().join("fixtures/bundles").join(folder).is_dir(), "{word}");
+        return true;
+    }
+    let is_test = is_name && word.matches('_').count() >= 3;
+    assert!(!is_test || code.contains(&format!("fn {word}(")), "no test is named {word}");
+    is_test
 }
 
 /// The names in one table of Cargo.toml.

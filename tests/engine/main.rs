@@ -18,6 +18,7 @@ mod own_nri;
 mod pods;
 mod recorder;
 mod samples;
+mod stories;
 mod verbs;
 
 use std::sync::{Arc, Mutex};

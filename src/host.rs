@@ -81,6 +81,11 @@ points! {
     DaemonReexecBegun "daemon.reexec-begun" "Daemon: it is the next program, and has read nothing but the state."
     DaemonReexecTaken "daemon.reexec-taken" "Daemon: it has the plugins and the records, no wrapper was accepted."
     DaemonEvict "daemon.evict" "Daemon: a container is about to be killed for a plugin."
+    DaemonTakeover "daemon.takeover" "Daemon: a plugin with the identity of a connected one is about to be synchronized."
+    DaemonTakeoverEvents "daemon.takeover-events" "Daemon: it is synchronized, the events since are about to be sent."
+    DaemonTakeoverPlace "daemon.takeover-place" "Daemon: it has caught up, and is about to take the connected one's place."
+    DaemonTakeoverDone "daemon.takeover-done" "Daemon: it has the place, the requests of the other one are not answered."
+    DaemonTakeoverShutdown "daemon.takeover-shutdown" "Daemon: they are answered, Shutdown is about to be sent."
 }
 
 /// What happens at a point that a test has set.

@@ -528,7 +528,7 @@ async fn goodbye_is_said_once_what_it_is_being_asked_is_answered() {
     let guests = [&slow];
     let leave = async {
         tokio::time::sleep(Duration::from_millis(50)).await;
-        slow.seat.plugin.shutdown().await;
+        slow.seat.plugin.shutdown("it was shut down").await;
     };
     let (made, ()) = tokio::join!(create_at(&guests, "web"), leave);
     assert!(made.is_ok() && slow.seat.plugin.is_gone());

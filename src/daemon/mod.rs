@@ -270,8 +270,10 @@ fn say_to_starter(start: &Start, word: &[u8]) {
 async fn farewell(node: &Rc<Node>) {
     info!("stopping");
     node.process.is_ending.set(true);
-    let shutdowns = node.registry.connected().into_iter().map(|connected| {
-        tokio::task::spawn_local(async move { connected.chained.plugin.shutdown().await })
+    let shutdowns = node.registry.all_connections().into_iter().map(|connected| {
+        tokio::task::spawn_local(async move {
+            connected.chained.plugin.shutdown("it was shut down").await;
+        })
     });
     let shutdowns: Vec<_> = shutdowns.collect();
     for shutdown in shutdowns {

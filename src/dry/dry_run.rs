@@ -258,7 +258,10 @@ impl DryRun {
     pub(super) async fn close(&self) {
         let members: Vec<Rc<ChainedPlugin>> =
             self.members.borrow().iter().map(|(member, _)| Rc::clone(member)).collect();
-        futures_util::future::join_all(members.iter().map(|member| member.plugin.shutdown())).await;
+        futures_util::future::join_all(
+            members.iter().map(|member| member.plugin.shutdown("it was shut down")),
+        )
+        .await;
         if !self.config.disable_connections {
             let _gone = std::fs::remove_file(&self.config.socket_path);
         }

@@ -86,6 +86,7 @@ pub(crate) struct PluginMetrics {
     evictions: Family<ResultLabels, Counter>,
     connections: Family<ResultLabels, Counter>,
     rules: Family<RuleLabels, Counter>,
+    takeovers: Family<ResultLabels, Counter>,
     names: Mutex<HashSet<String>>,
 }
 
@@ -102,6 +103,7 @@ impl Default for PluginMetrics {
             evictions: Family::default(),
             connections: Family::default(),
             rules: Family::default(),
+            takeovers: Family::default(),
             names: Mutex::default(),
         }
     }
@@ -129,6 +131,8 @@ impl PluginMetrics {
         registry.register("nri_runc_plugin_connections", help, self.connections.clone());
         let help = "What plugins asked for against the operator's rules, by result";
         registry.register("nri_runc_rule_hits", help, self.rules.clone());
+        let help = "Connections with the identity of a connected plugin, by what became of them";
+        registry.register("nri_runc_plugin_takeovers", help, self.takeovers.clone());
     }
 
     /// The name under which a plugin is counted.
@@ -168,6 +172,12 @@ impl PluginMetrics {
     /// A plugin asked for what a rule does not permit: `refused`, or `would_refuse` in audit mode.
     pub(crate) fn count_rule(&self, rule: &str, result: &'static str) {
         self.rules.get_or_create(&RuleLabels { rule: rule.to_owned(), result }).inc();
+    }
+
+    /// A connection with the identity of a connected plugin `completed` a takeover, `failed` before
+    /// it had its place, or was `refused`.
+    pub(crate) fn count_takeover(&self, plugin: &str, result: &'static str) {
+        self.takeovers.get_or_create(&self.result(plugin, result)).inc();
     }
 
     /// A plugin was `synchronized`, `unsynchronized` or `disconnected`.

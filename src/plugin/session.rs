@@ -443,7 +443,7 @@ impl Plugin {
     }
 
     /// How long one request may take.
-    pub(super) fn timeout(&self) -> Duration {
+    pub fn timeout(&self) -> Duration {
         Duration::from_nanos(self.timeout.load(Ordering::Relaxed))
     }
 
@@ -476,14 +476,14 @@ impl Plugin {
         }
     }
 
-    /// Waits for the requests under way, sends Shutdown, then disconnects. Plugins that do not
-    /// implement Shutdown refuse it, which is fine.
-    pub async fn shutdown(&self) {
+    /// Waits for the requests under way, sends Shutdown, then disconnects; `why` is logged as the
+    /// reason. Plugins that do not implement Shutdown refuse it, which is fine.
+    pub async fn shutdown(&self, why: &str) {
         let _turns = tokio::time::timeout(self.timeout(), self.turns.all()).await;
         let wait = SHUTDOWN_WAIT.min(self.timeout());
         let request = api::Empty::new();
         let answer = self.caller.call(&request, wait);
         let _answered_or_not = tokio::time::timeout(wait, answer).await;
-        self.disconnect("it was shut down");
+        self.disconnect(why);
     }
 }

@@ -23,7 +23,7 @@ fn host(more: &str) -> TestHost {
     host
 }
 
-fn configure(host: &TestHost, saw: &str) {
+pub(super) fn configure(host: &TestHost, saw: &str) {
     let text = format!("data=/etc\nsaw={}\n", host.path(saw).display());
     host.write("10-greeter.conf", &text);
 }
@@ -33,14 +33,14 @@ fn script(host: &TestHost, name: &str, text: &str) {
     std::fs::set_permissions(host.path(name), PermissionsExt::from_mode(0o755)).unwrap();
 }
 
-fn row(host: &TestHost, name: &str) -> Option<Value> {
+pub(super) fn row(host: &TestHost, name: &str) -> Option<Value> {
     let plugins = host.admin(&["plugins"]);
     let mut rows = plugins.as_array().into_iter().flatten();
     rows.find(|plugin| plugin["name"] == name && plugin["state"] == "synchronized").cloned()
 }
 
 /// The process of a synchronized plugin, another one than `old`.
-fn process(host: &TestHost, name: &str, old: i32) -> i32 {
+pub(super) fn process(host: &TestHost, name: &str, old: i32) -> i32 {
     let mut pid = old;
     wait_until("the plugin is synchronized", || {
         let found = row(host, name).and_then(|row| row["pid"].as_i64());
@@ -50,7 +50,7 @@ fn process(host: &TestHost, name: &str, old: i32) -> i32 {
     pid
 }
 
-fn is_running(pid: i32) -> bool {
+pub(super) fn is_running(pid: i32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
 }
@@ -194,16 +194,17 @@ fn a_plugin_file_that_appears_is_started_and_one_that_is_removed_is_ended() {
 }
 
 #[test]
-fn a_changed_configuration_starts_its_plugin_anew_and_creates_wait_for_it() {
+fn a_changed_configuration_starts_its_plugin_anew_beside_the_old_one() {
     let mut host = host("");
     host.start_daemon();
     let pid = process(&host, "greeter", 0);
     configure(&host, "saw-anew");
-    wait_until("the change is seen", || host.logged(&["10-greeter", "restarting it"]) == 1);
+    wait_until("the change is seen", || host.logged(&["10-greeter", "has changed"]) == 1);
     succeeds(&host.create("c1"));
     assert!(host.read("fake/seen.json").contains("GREETING"), "it went past the plugin");
     process(&host, "greeter", pid);
     wait_until("the old process is gone", || !is_running(pid));
+    succeeds(&host.create("c2"));
     assert!(host.read("saw-anew").contains("CreateContainer"));
     // A text that cannot be read is said, and the plugin stays as it is.
     let pid = process(&host, "greeter", 0);

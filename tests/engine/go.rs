@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A pod on containerd with a plugin on the official Go stub (NRI v0.12.5), where Go is there:
-//! neither the engine nor the plugin knows of us.
+//! neither the engine nor the plugin knows of us. Two processes of it, as in a rolling DaemonSet.
 
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 
+use test_support::cri::Cri;
 use test_support::golang;
 
 use super::host::{self, Engine};
-use super::{container, create, end_pod, pid_of, run_pod, start};
+use super::{container, create, end_container, end_pod, pid_of, run_pod, start};
 
 struct Plugin(Child);
 
@@ -18,15 +20,22 @@ impl Drop for Plugin {
     }
 }
 
-#[expect(clippy::disallowed_methods, reason = "the Go side of the test")]
 fn connect(engine: &Engine, program: &std::path::Path) -> Plugin {
+    process(engine, program, "told", "yes")
+}
+
+/// Starts a process of the plugin, and waits until it takes part. It writes what it hears to the
+/// file `told`, and gives each container's variable this value.
+#[expect(clippy::disallowed_methods, reason = "the Go side of the test")]
+fn process(engine: &Engine, program: &std::path::Path, told: &str, value: &str) -> Plugin {
     let mut command = Command::new(program);
     command.arg("-socket").arg(engine.path("nri.sock"));
-    command.arg("-out").arg(engine.path("told"));
+    command.arg("-out").arg(engine.path(told)).arg("-value").arg(value);
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     let plugin = Plugin(command.spawn().unwrap());
     engine.wait_until("the Go plugin is synchronized", || {
-        engine.admin(&["plugins"])[0]["state"] == "synchronized"
+        let row = engine.admin(&["plugins"])[0].clone();
+        row["state"] == "synchronized" && row["pid"] == plugin.0.id()
     });
     plugin
 }
@@ -64,4 +73,96 @@ async fn a_pod_on_containerd_is_adjusted_by_a_plugin_on_the_go_stub() {
     assert_eq!(told().lines().collect::<Vec<_>>(), wanted);
     daemon.kill().unwrap();
     daemon.wait().unwrap();
+}
+
+/// Creates and starts a container; which process of the plugin gave it its variable.
+async fn run(engine: &Engine, cri: &mut Cri, pod: &str, name: &str) -> (String, String) {
+    let config = container(name, &["/bin/sleep", "1000"]);
+    let id = create(engine, cri, pod, "web", config).await;
+    start(cri, &id).await.unwrap();
+    let environment = format!("/proc/{}/environ", pid_of(cri, &id).await);
+    let environment = || std::fs::read_to_string(&environment).unwrap();
+    engine.wait_until("the program runs", || environment().contains("FROM=pod"));
+    let environment = environment();
+    let value = environment.split('\0').find_map(|pair| pair.strip_prefix("FROM_GO="));
+    (id, value.unwrap_or("no plugin").to_owned())
+}
+
+/// A load ends by itself, whatever becomes of its test.
+const MOST: usize = 200;
+
+/// Runs containers one after the other until `is_over`; each must have had the plugin. Returns how
+/// many each of its processes adjusted.
+async fn load(engine: &Engine, pod: &str, is_over: &AtomicBool) -> [usize; 2] {
+    let mut cri = engine.client().await;
+    let mut counts = [0, 0];
+    let mut after = 0;
+    while after < 3 && counts[0] + counts[1] < MOST {
+        after += usize::from(is_over.load(Ordering::SeqCst));
+        let name = format!("c{}", counts[0] + counts[1]);
+        let (id, value) = run(engine, &mut cri, pod, &name).await;
+        let which = ["old", "new"].iter().position(|known| *known == value);
+        assert!(which.is_some(), "{name} has the variable of {value}");
+        counts[which.unwrap_or_default()] += 1;
+        end_container(&mut cri, &id).await;
+    }
+    counts
+}
+
+#[tokio::test]
+async fn a_second_process_on_the_go_stub_takes_over_under_load_and_no_container_lacks_the_plugin() {
+    let Some(tools) = host::tools() else { return };
+    let Some(program) = golang::program("recorder") else { return };
+    let engine = Engine::start(&tools);
+    let mut daemon = engine.start_daemon();
+    let mut old = process(&engine, &program, "told-old", "old");
+    let mut cri = engine.client().await;
+    let pod = run_pod(&engine, &mut cri, "web").await;
+    let (_first, value) = run(&engine, &mut cri, &pod, "first").await;
+    assert_eq!(value, "old");
+    let told = |name: &str| std::fs::read_to_string(engine.path(name)).unwrap_or_default();
+    let is_over = AtomicBool::new(false);
+    let (_new, [by_old, by_new]) = std::thread::scope(|scope| {
+        let load = scope.spawn(|| {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            runtime.unwrap().block_on(load(&engine, &pod, &is_over))
+        });
+        let told_old = |what: &str| told("told-old").contains(what);
+        engine.wait_until("containers come and go", || told_old("StopContainer c1"));
+        let new = process(&engine, &program, "told-new", "new");
+        engine.wait_until("the old process was shut down", || told_old("Shutdown"));
+        engine.wait_until("the old process has ended", || old.0.try_wait().unwrap().is_some());
+        is_over.store(true, Ordering::SeqCst);
+        (new, load.join().unwrap())
+    });
+    assert!(by_old > 0 && by_new >= 2, "{by_old} containers by the old one, {by_new} by the new");
+    end_pod(&mut cri, &pod).await;
+    engine.wait_until("the pod's end is told", || told("told-new").contains("RemovePodSandbox"));
+    each_event_came_once(&told("told-old"));
+    each_event_came_once(&told("told-new"));
+    let new = told("told-new");
+    let of_first: Vec<&str> = new.lines().filter_map(|line| line.strip_suffix(" first")).collect();
+    assert_eq!(of_first, ["Synchronize", "StopContainer", "RemoveContainer"], "{new}");
+    assert!(!told("told-old").contains("StopContainer first"));
+    // Whatever began before the newcomer had the place, it has heard of the end of it.
+    let count = |event: &str, name: &str| {
+        let line = format!("{event} {name}");
+        new.lines().filter(|told| *told == line).count()
+    };
+    let is_open = |name: &str| {
+        count("Synchronize", name) + count("CreateContainer", name) > count("RemoveContainer", name)
+    };
+    let left = (0..by_old + by_new).filter(|number| is_open(&format!("c{number}"))).count();
+    assert_eq!(left, 0, "{new}");
+    daemon.kill().unwrap();
+    daemon.wait().unwrap();
+}
+
+/// No event of a container comes twice to one process.
+#[track_caller]
+fn each_event_came_once(told: &str) {
+    let mut lines: Vec<&str> = told.lines().collect();
+    lines.sort_unstable();
+    let twice = lines.windows(2).find(|pair| pair[0] == pair[1]);
+    assert_eq!(twice, None, "{told}");
 }

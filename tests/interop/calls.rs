@@ -104,7 +104,7 @@ async fn ask_everything(plugin: &Plugin, minor: u32) {
         answered(plugin.notify(Event::PostUpdatePodSandbox, &pod(), None).await);
         assert!(!answered(plugin.validate(&validation()).await).reject);
     }
-    plugin.shutdown().await;
+    plugin.shutdown("it was shut down").await;
 }
 
 /// The stub of v0.2.0 keeps to itself what the engine wants of an update.

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! SIGKILL for the daemon, the wrapper and the runtime before every side effect of create, start,
-//! update and delete, and of what pods go through without them: afterwards nothing is left over, the next operation works, and plugins own
-//! what they owned. The places are found by walking through a life once and writing down what it
+//! update and delete, of what pods go through without them, and of a takeover, in which a plugin is
+//! replaced by another connection with its identity: afterwards nothing is left over, the next
+//! operation works, and plugins own what they owned. The places are found by walking through a life once and writing down what it
 //! passes, so none can be forgotten. All of them with `KILLS=all` (`make soak`), else a sample
 //! by `KILLS=SEED`, or by the day.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
@@ -22,7 +23,10 @@ use world::{PINS, World};
 /// How many of the cases `make test` has.
 const SAMPLE: usize = 14;
 
-const VERBS: [&str; 4] = ["create", "start", "update", "delete"];
+const VERBS: [&str; 5] = ["create", "start", "update", "delete", TAKEOVER];
+
+/// No verb of the runtime: a plugin connects with the identity of the one that is connected.
+const TAKEOVER: &str = "takeover";
 
 /// Where who is killed.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -106,10 +110,10 @@ fn places() -> Vec<(&'static str, Place)> {
         for step in 1..=own {
             found.extend(["runtime", "daemon"].map(|whom| (verb, Place::Step(step, whom))));
         }
-        found.extend(
-            ["wrapper.ask", "wrapper.bypass", "wrapper.bypassed"]
-                .map(|name| (verb, Place::Alone(name))),
-        );
+        let alone = ["wrapper.ask", "wrapper.bypass", "wrapper.bypassed"];
+        if verb != TAKEOVER {
+            found.extend(alone.map(|name| (verb, Place::Alone(name))));
+        }
     }
     found
 }
@@ -192,6 +196,15 @@ fn go_on(world: &World, case: &Case, is_done: bool, what: &str) {
             assert!(another.status.success(), "{what}");
             wait_until("the update is settled", || !world.is_updating());
             assert!(answered(PINS[1]), "{what}: {}", world.updated("c1"));
+            world.becomes("c1", "running");
+        }
+        TAKEOVER => {
+            // Both processes come back to the next daemon.
+            world.succeeds(TAKEOVER, "c1");
+            world.record_agrees("c1", what);
+            world.succeeds("update", "c1");
+            wait_until("the update is settled", || !world.is_updating());
+            assert_eq!(world.updated("c1"), PINS[1], "{what}: the newcomer answers");
             world.becomes("c1", "running");
         }
         _ => {}

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A private world in which anybody can be killed anywhere, and what must hold in it afterwards.
 
+use std::cell::RefCell;
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
-use std::process::Output;
+use std::process::{ExitStatus, Output};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -15,7 +17,7 @@ type View = Arc<Mutex<Vec<String>>>;
 
 pub(super) struct World {
     pub(super) host: TestHost,
-    views: Vec<View>,
+    views: RefCell<Vec<View>>,
     /// What the plugin answers to an update beside its own pin.
     others: bool,
 }
@@ -68,7 +70,7 @@ impl World {
             "autostart = false\non_daemon_failure = \"{policy}\"---plugin_request_timeout = \"20s\"\n[debug]\nfault = \"@{fault}\"\n"
         );
         host.configure(&host.path("fake/runc"), &more);
-        let mut world = Self { host, views: Vec::new(), others };
+        let mut world = Self { host, views: RefCell::default(), others };
         world.begin();
         world
     }
@@ -77,7 +79,24 @@ impl World {
     pub(super) fn begin(&mut self) {
         self.host.start_daemon();
         self.host.write("fake/daemon", &self.host.daemon_pid().to_string());
-        self.views.push(self.host.plugin("10", "pin", script(self.others)));
+        let view = self.host.plugin("10", "pin", script(self.others));
+        self.views.borrow_mut().push(view);
+    }
+
+    /// Another process of the plugin connects; returns when it has the place, or the daemon is dead.
+    fn take_over(&self) -> Output {
+        let words = ["10-pin: process", "took over from process"];
+        let before = self.host.logged(&words);
+        let fault = self.host.path("fault");
+        let is_armed = fault.exists();
+        let script = script(self.others);
+        let view =
+            test_support::scripted_plugin::connect(self.host.path("nri.sock"), "10", "pin", script);
+        self.views.borrow_mut().push(view);
+        wait_until("the newcomer has the place", || {
+            self.host.logged(&words) > before || is_armed && !fault.exists()
+        });
+        Output { status: ExitStatus::from_raw(0), stdout: Vec::new(), stderr: Vec::new() }
     }
 
     /// Ends the daemon, if it still lives, without a word.
@@ -109,6 +128,7 @@ impl World {
             "update" => self.update(id, 2048),
             "kill" => self.host.verb(&["kill", id, "9"]),
             "delete" => self.host.verb(&["delete", "--force", id]),
+            super::TAKEOVER => self.take_over(),
             verb => self.host.verb(&[verb, id]),
         }
     }
@@ -187,11 +207,12 @@ impl World {
             assert!(Instant::now() < deadline, "{what} left {:?}", self.leftovers());
             std::thread::sleep(Duration::from_millis(10));
         }
-        let last = self.views.last().unwrap();
+        let views = self.views.borrow();
+        let last = views.last().unwrap();
         wait_until(&format!("the plugin has heard of it after {what}"), || {
             open_ends(&last.lock().unwrap()).is_empty()
         });
-        for view in &self.views {
+        for view in views.iter() {
             in_order(&view.lock().unwrap(), what);
         }
     }

@@ -3,7 +3,9 @@
 //! deletes, wrappers that are killed, plugins that come and go, daemons that are killed or told
 //! to end; some in pods with infrastructure containers. A model knows what became of each container,
 //! and every connection's view is held against it: each event once and in order, and nothing missing
-//! while the connection lasted. A later process has what its container's document has.
+//! while the connection lasted. Connections take over from others with their identity: no container is
+//! created without a plugin that is there over one of them. A later process has what its container's
+//! document has.
 //!
 //! `LIVES=COUNT SEED` says how many and which (`make soak`); `make test` has a few of the day's.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
@@ -23,13 +25,16 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use test_support::{BUNDLE, TestHost, wait_until};
-use view::{Fate, View, check};
+use view::{Fate, Presence, View, check};
 
 /// How many lives `make test` has.
 const SAMPLE: u64 = 60;
 
 /// How many go on at once.
 const WORKERS: u64 = 4;
+
+/// How often a place is taken over: once more within a minute would be a fight.
+const TAKEOVERS: usize = 3;
 
 /// Numbers from a seed.
 struct Dice(u64);
@@ -46,6 +51,7 @@ impl Dice {
 struct Stage {
     host: TestHost,
     views: Mutex<Vec<View>>,
+    presences: Mutex<Vec<Presence>>,
     /// Resized pods live here, and these are the connections that hear of them.
     has_pods: bool,
     pod_views: Mutex<Vec<resized::PodView>>,
@@ -128,7 +134,13 @@ impl Stage {
                 create.wait().unwrap();
                 fate.is_clear = false;
             }
-            _ => fate.is_created = self.call(id, &words),
+            _ => {
+                let begun = self.now();
+                fate.is_created = self.call(id, &words);
+                if fate.is_created {
+                    self.no_plugin_was_missing(id, begun);
+                }
+            }
         }
         if fate.is_created {
             self.go_on(id, dice, &mut fate);
@@ -158,18 +170,80 @@ impl Stage {
         }
     }
 
+    /// Every plugin that was there all the while has adjusted the container, whichever connection it
+    /// had.
+    fn no_plugin_was_missing(&self, id: &str, begun: Duration) {
+        let ended = self.now();
+        let seen = self.host.read(&format!("fake/seen.{id}"));
+        for presence in self.presences.lock().unwrap().iter() {
+            let variable = format!("\"FROM_{}=there\"", presence.name);
+            let is_there = presence.spans(begun, ended);
+            assert!(!is_there || seen.contains(&variable), "{id} lacks {variable}: {seen}");
+        }
+    }
+
+    /// Connects a plugin that sets a variable of its own: two plugins may be there at once.
+    fn connection(&self, name: &str, dice: &mut Dice) -> Arc<Mutex<Vec<String>>> {
+        let mut script = test_support::adjustments::sets(&format!("FROM_{name}"), "there");
+        // It may take its time over what it is told.
+        let takes = Duration::from_millis(dice.throw(4) * dice.throw(100));
+        script.hears = Some(Arc::new(move |event: &str, _: &dyn protobuf::MessageDyn| {
+            if event == "Synchronize" {
+                std::thread::sleep(takes);
+            }
+        }));
+        script.refuses_snapshot = dice.throw(5) == 0;
+        let socket = self.host.path("nri.sock");
+        test_support::scripted_plugin::connect(socket, "10", name, script)
+    }
+
     fn connect(&self, name: &str) {
-        // A variable of its own: two plugins may be there at once.
         let script = test_support::adjustments::sets(&format!("FROM_{name}"), "there");
         let told =
             test_support::scripted_plugin::connect(self.host.path("nri.sock"), "10", name, script);
         wait_until("the plugin is seated", || self.is_seated(name));
         let (name, since) = (name.to_owned(), self.now());
+        let presence = Presence { name: name.clone(), since, until: None, takeovers: 0 };
+        self.presences.lock().unwrap().push(presence);
         self.views.lock().unwrap().push(View { name, since, told, is_cut: false });
+    }
+
+    /// Another connection takes over from one of the plugins that are there, or fails to.
+    fn take_over(&self, dice: &mut Dice) {
+        let name = {
+            let mut presences = self.presences.lock().unwrap();
+            let is_free = |presence: &&mut Presence| {
+                presence.until.is_none() && presence.takeovers < TAKEOVERS
+            };
+            let mut free: Vec<_> = presences.iter_mut().filter(is_free).collect();
+            let Some(last) = u64::try_from(free.len()).unwrap().checked_sub(1) else { return };
+            let chosen = &mut free[usize::try_from(dice.throw(last + 1)).unwrap()];
+            chosen.takeovers += 1;
+            chosen.name.clone()
+        };
+        let is_old = |view: &&mut View| view.name == name && !view.is_cut;
+        let words = [&format!("10-{name}"), "took over from process"];
+        let fails = [&format!("10-{name} could not be synchronized"), "keeps its place"];
+        let before = (self.host.logged(&words), self.host.logged(&fails));
+        let told = self.connection(&name, dice);
+        let mut has_taken_over = false;
+        wait_until("it has the place, or has failed", || {
+            has_taken_over = self.host.logged(&words) > before.0;
+            has_taken_over || self.host.logged(&fails) > before.1
+        });
+        if has_taken_over {
+            let since = self.now();
+            let mut views = self.views.lock().unwrap();
+            views.iter_mut().filter(is_old).for_each(|view| view.is_cut = true);
+            views.push(View { name, since, told, is_cut: false });
+        }
     }
 
     /// The daemon is about to go, and every connection with it.
     fn cut(&self) {
+        let now = self.now();
+        let mut presences = self.presences.lock().unwrap();
+        presences.iter_mut().for_each(|presence| presence.until = presence.until.or(Some(now)));
         self.views.lock().unwrap().iter_mut().for_each(|view| view.is_cut = true);
         self.pod_views.lock().unwrap().iter_mut().for_each(|view| view.is_cut = true);
     }
@@ -196,6 +270,7 @@ fn stage() -> Stage {
     Stage {
         host,
         views: Mutex::default(),
+        presences: Mutex::default(),
         has_pods: false,
         pod_views: Mutex::default(),
         fates: Mutex::default(),
@@ -219,6 +294,9 @@ fn unrest(stage: &Stage, dice: &mut Dice) {
         let stay = Duration::from_millis(300 + dice.throw(1500));
         let until = Instant::now() + stay;
         while Instant::now() < until && !stage.is_over.load(Ordering::SeqCst) {
+            if !stage.has_pods && dice.throw(8) == 0 {
+                stage.take_over(dice);
+            }
             std::thread::sleep(Duration::from_millis(20));
         }
         if stage.is_over.load(Ordering::SeqCst) {
@@ -290,6 +368,12 @@ fn every_view_is_what_became_of_each_container_once_and_in_order() {
     });
     let (views, fates) = (stage.views.lock().unwrap(), stage.fates.lock().unwrap());
     let heard: usize = views.iter().map(|view| check(view, &fates)).sum();
-    say(&format!("{} lives, {} connections, {heard} events", fates.len(), views.len()));
-    assert!(heard > 0);
+    let taken = stage.presences.lock().unwrap().iter().map(|presence| presence.takeovers).sum();
+    let taken: usize = taken;
+    say(&format!(
+        "{} lives, {} connections, {taken} of them to take over, {heard} events",
+        fates.len(),
+        views.len()
+    ));
+    assert!(heard > 0 && taken > 0);
 }

@@ -24,8 +24,24 @@ pub(super) struct View {
     /// From when on it takes part.
     pub(super) since: Duration,
     pub(super) told: Arc<Mutex<Vec<String>>>,
-    /// Its daemon ended before everything else did.
+    /// Its daemon ended before everything else did, or another connection took its place.
     pub(super) is_cut: bool,
+}
+
+/// The time in which a plugin is there, over whichever connections.
+pub(super) struct Presence {
+    pub(super) name: String,
+    pub(super) since: Duration,
+    pub(super) until: Option<Duration>,
+    /// How often its place was taken over.
+    pub(super) takeovers: usize,
+}
+
+impl Presence {
+    /// Whether it is there all the while.
+    pub(super) fn spans(&self, from: Duration, to: Duration) -> bool {
+        self.since <= from && self.until.is_none_or(|until| to <= until)
+    }
 }
 
 impl View {

@@ -2,7 +2,8 @@
 //! Plugins register: external ones through the socket, pre-installed ones from `launcher.rs`.
 //!
 //! Handshakes run side by side and are bounded; a connection that never registers delays no other.
-//! D11 and D13 say which plugins may register, D15 what they are synchronized with.
+//! D11 says which plugins may connect, D15 what they are synchronized with, D41 what becomes of a
+//! connected plugin with the same identity (`takeover.rs`).
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -19,12 +20,15 @@ use crate::daemon::node::events::{self, Moment};
 use crate::daemon::node::{Node, log_failure, messages};
 use crate::daemon::plugins::origin::PluginPeer;
 use crate::daemon::plugins::returning;
-use crate::daemon::plugins::upcalls::upcalls;
+use crate::daemon::plugins::takeover::{self, Takeover};
+use crate::daemon::plugins::upcalls::{Registration, upcalls};
 use crate::daemon::registry::NRI_VERSION;
 use crate::daemon::registry::connected::ConnectedPlugin;
+use crate::daemon::registry::process_name;
 use crate::daemon::resources::updates;
 use crate::error::quoted;
-use crate::plugin::{self, Encoded, EncodedSnapshot, Outcome, Plugin, Settings};
+use crate::host::Point;
+use crate::plugin::{self, Encoded, EncodedSnapshot, Outcome, Plugin, Settings, api};
 use crate::state::Container;
 use crate::text::counted;
 
@@ -63,18 +67,26 @@ pub(crate) async fn accept(node: Rc<Node>, listener: UnixListener) {
             let peer = PluginPeer::of(&node, &stream);
             let settings = settings(&node);
             let unregistered = node.registry.roster.enters(None, pid);
-            let upcalls = upcalls(&node, &unregistered);
+            let registration = Registration::default();
+            let upcalls = upcalls(&node, &unregistered, &registration);
             let pid = pid.unwrap_or(0);
             let handshake = tokio::select! {
                 handshake = plugin::handshake(stream, None, &settings, upcalls) => Some(handshake),
                 () = slot.notified() => None,
             };
+            let registered = unregistered.registered.get().map(ToString::to_string);
             drop(unregistered);
             waiting.borrow_mut().retain(|other| !Rc::ptr_eq(other, &slot));
+            if !matches!(handshake, Some(Ok(_))) {
+                registered.iter().for_each(|id| node.registry.note_failed(id));
+            }
             match handshake {
                 Some(Ok(plugin)) => match may_be(&node, &plugin, &peer) {
-                    Ok(()) => admit(&node, plugin, false).await,
-                    Err(why) => plugin.disconnect(&why),
+                    Ok(()) => admit(&node, plugin, false, &registration).await,
+                    Err(why) => {
+                        node.registry.note_failed(&plugin.id());
+                        plugin.disconnect(&why);
+                    }
                 },
                 Some(Err(error)) => info!("a plugin connection of process {pid} ended: {error}"),
                 None => warn!(
@@ -137,23 +149,25 @@ pub(crate) fn settings(node: &Node) -> Settings {
     }
 }
 
-/// Synchronizes a registered plugin and adds it to the chain; returns when it is disconnected.
-pub(crate) async fn admit(node: &Rc<Node>, mut plugin: Plugin, launched: bool) {
+/// Synchronizes a registered plugin and adds it to the chain, in the place of an earlier connection
+/// with its identity; returns when it is disconnected.
+pub(super) async fn admit(
+    node: &Rc<Node>,
+    mut plugin: Plugin,
+    launched: bool,
+    registration: &Registration,
+) {
     let id = plugin.id();
     plugin.count_calls(node.report.metrics.call_meter());
     let counted_connections = node.report.metrics.plugins();
-    if let Some(old) = node.registry.find(&id) {
-        if !old.is_doubtful() {
-            warn!(plugin = id, "{id} is already connected: the new connection was refused");
-            let why = "a plugin of the same name is already connected";
-            node.audit_plugin(AuditAction::Rejected, &id, why);
-            plugin.disconnect(why);
-            return;
+    let takeover = match Takeover::begin(node, &plugin, launched) {
+        Ok(takeover) => takeover,
+        Err(why) => {
+            node.audit_plugin(AuditAction::Rejected, &id, &why);
+            plugin.disconnect(&why);
+            return node.registry.note_failed(&id);
         }
-        info!("{id} reconnected and replaces the old connection");
-        old.chained.plugin.disconnect("it reconnected");
-        node.registry.remove(&old, "it reconnected");
-    }
+    };
     // Snapshot and registration in one step: events from here on reach the plugin.
     let Moment { pods, containers, about } = {
         let rules = node.registry.rules();
@@ -164,22 +178,23 @@ pub(crate) async fn admit(node: &Rc<Node>, mut plugin: Plugin, launched: bool) {
     let chained =
         ChainedPlugin::new(plugin, launched, &settings).with_unknown_rights(mistake.as_deref());
     let connected = node.registry.add(chained, about);
+    registration.set(&connected);
     let counts = (counted(pods.len(), "pod"), counted(containers.len(), "container"));
     let snapshot = EncodedSnapshot { pods, containers: encoded(node, containers).await };
-    if !synchronize(node, &connected, snapshot).await {
+    let synchronized = synchronize(node, &connected, takeover.as_ref(), snapshot).await;
+    takeover.iter().for_each(|takeover| takeover.count(node));
+    if let Err(why) = synchronized {
+        report_unsynchronized(node, &connected, &why);
         counted_connections.count_connection(&id, "unsynchronized");
         connected.chained.plugin.disconnect("it could not be synchronized");
         node.registry.remove(&connected, &connected.chained.plugin.closed().await);
-        return;
+        return node.registry.note_failed(&id);
     }
-    connected.catch_up().await;
     counted_connections.count_connection(&id, "synchronized");
     info!(plugin = id, "{id} is synchronized with {} and {}", counts.0, counts.1);
     let pid = connected.chained.plugin.pid().unwrap_or_default();
     let known = format!("process {pid}, synchronized with {} and {}", counts.0, counts.1);
     node.audit_plugin(AuditAction::Connected, &id, &known);
-    remember_who_is_here(node);
-    node.registry.returning.note_arrival();
     stay(node, &connected).await;
 }
 
@@ -210,30 +225,62 @@ async fn encoded(node: &Node, containers: Vec<Rc<Container>>) -> Vec<Encoded> {
     encoded
 }
 
+/// Synchronizes a plugin, sends it the events since, and lets it take part. One that takes an earlier
+/// connection's place changes nothing before: that one keeps it, should the newcomer fail.
 async fn synchronize(
     node: &Rc<Node>,
     connected: &Rc<ConnectedPlugin>,
+    takeover: Option<&Takeover>,
     snapshot: EncodedSnapshot,
-) -> bool {
-    let outcome = connected.chained.plugin.synchronize_encoded(&snapshot).await;
-    drop(snapshot);
-    let why = match outcome {
-        Outcome::Answered(response) => {
-            updates::synchronized(node, connected, response).await;
-            return true;
-        }
+) -> Result<(), String> {
+    takeover::pass(node, takeover, Point::DaemonTakeover)?;
+    let mut response = Some(request_synchronization(connected, snapshot).await?);
+    takeover::pass(node, takeover, Point::DaemonTakeoverEvents)?;
+    if let Some(response) = response.take_if(|_| takeover.is_none()) {
+        updates::synchronized(node, connected, response).await;
+    }
+    connected.catch_up().await;
+    takeover::pass(node, takeover, Point::DaemonTakeoverPlace)?;
+    // Nothing else has run since the last queued event.
+    let old = takeover::take_place(node, connected, takeover)?;
+    remember_who_is_here(node);
+    node.registry.returning.note_arrival();
+    for old in old {
+        tokio::task::spawn_local(takeover::retire(Rc::clone(node), old, Rc::clone(connected)));
+    }
+    if let Some(response) = response {
+        updates::synchronized(node, connected, response).await;
+    }
+    Ok(())
+}
+
+/// Sends the snapshot; the plugin's response.
+async fn request_synchronization(
+    connected: &ConnectedPlugin,
+    snapshot: EncodedSnapshot,
+) -> Result<api::SynchronizeResponse, String> {
+    match connected.chained.plugin.synchronize_encoded(&snapshot).await {
+        Outcome::Answered(response) => Ok(response),
         Outcome::Refused(text) | Outcome::Unimplemented(text) => {
-            format!("refused: {}", quoted(&text))
+            Err(format!("it refused: {}", quoted(&text)))
         }
-        Outcome::TimedOut => "did not answer in time".to_owned(),
-        Outcome::Gone(why) => format!("went away ({})", quoted(&why)),
-        Outcome::NotConnected | Outcome::Busy(_) => "went away".to_owned(),
-    };
+        Outcome::TimedOut => Err("it did not answer in time".to_owned()),
+        Outcome::Gone(why) => Err(format!("it went away ({})", quoted(&why))),
+        Outcome::NotConnected | Outcome::Busy(_) => Err("it went away".to_owned()),
+    }
+}
+
+/// Reports a plugin that did not come to take part, and who has its place.
+fn report_unsynchronized(node: &Node, connected: &ConnectedPlugin, why: &str) {
     let id = connected.chained.id();
-    node.report.note_failure(&format!("{id} could not be synchronized: it {why}"), &id);
-    let reason = format!("could not be synchronized: it {why}");
+    let stays = node.registry.predecessor(connected).map(|old| {
+        let name = process_name(old.chained.plugin.pid());
+        format!("; {name} keeps its place")
+    });
+    let stays = stays.unwrap_or_default();
+    let reason = format!("could not be synchronized: {why}{stays}");
+    node.report.note_failure(&format!("{id} {reason}"), &id);
     node.audit_plugin(AuditAction::Rejected, &id, &reason);
-    false
 }
 
 /// Records the connected plugins: creates wait for them after a restart (D14).

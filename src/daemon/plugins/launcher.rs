@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Keeps the pre-installed plugins running: checks their folders every second, starts plugins that
-//! appeared, stops removed ones, restarts changed ones (decision D14) and those that exited, with a
-//! pause that grows until the plugin runs steadily. It decides nothing about containers.
+//! appeared, stops removed ones, starts changed ones anew (D14) and those that exited, with a pause
+//! that grows until the plugin runs steadily. The process of a changed one runs beside the old one,
+//! which is ended once the new one has its place (D41). It decides nothing about containers.
 
 use std::collections::{BTreeMap, HashSet};
-use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -12,15 +12,13 @@ use tokio::sync::watch::{Receiver, Sender, channel};
 use tokio::time::Instant;
 use tracing::{info, warn};
 
-use crate::audit::AuditAction;
-use crate::plugin::{self, Launched, Plugin, PluginFile, ProcessLog, Unusable};
+use crate::plugin::{self, PluginFile, Unusable};
 
 use crate::daemon::node::Node;
-use crate::daemon::plugins::admission;
+use crate::daemon::plugins::launched_run::LaunchedRun;
 use crate::daemon::plugins::resumed;
-use crate::daemon::plugins::upcalls::upcalls;
+use crate::daemon::registry::process_name;
 use crate::daemon::registry::roster::LaunchRecord;
-use crate::daemon::watch::pidfd;
 
 /// How often the folders are checked. A change is acted upon when two checks see the same: a file
 /// that is being copied must not be executed.
@@ -32,9 +30,6 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
 /// A plugin that ran for this long begins with the first pause again.
 const STEADY: Duration = Duration::from_secs(60);
-
-/// How long the process of a stopped plugin may take to exit, the kill included.
-const LEAVING: Duration = Duration::from_secs(3);
 
 /// The plugin files to run, by name; `None` tells the task of a plugin to end it.
 type WantedPlugins = BTreeMap<String, Sender<Option<PluginFile>>>;
@@ -99,7 +94,7 @@ fn follow(node: &Rc<Node>, wanted: &mut WantedPlugins, seen: &(Vec<PluginFile>, 
         if let Some(sender) = wanted.get(&id) {
             let is_new = sender.borrow().as_ref() != Some(file);
             if is_new {
-                info!("{id} or its configuration has changed: restarting it");
+                info!("{id} or its configuration has changed: starting the new one beside it");
                 sender.send_replace(Some(file.clone()));
             }
         } else {
@@ -111,125 +106,96 @@ fn follow(node: &Rc<Node>, wanted: &mut WantedPlugins, seen: &(Vec<PluginFile>, 
     }
 }
 
-/// Runs one plugin again and again, until its file is removed.
+/// Keeps one plugin running until its file is removed.
 async fn keep_plugin(
     node: Rc<Node>,
     mut wanted_file: Receiver<Option<PluginFile>>,
     record: Rc<LaunchRecord>,
 ) {
     let mut pauses = Pauses::default();
+    let mut current = LaunchedRun::before(&node, &record);
     loop {
-        let Some(file) = wanted_file.borrow_and_update().clone() else { return };
+        let Some(file) = wanted_file.borrow_and_update().clone() else { break };
         let begun = Instant::now();
-        run_once(&node, &file, &mut wanted_file, &record).await;
+        if current.as_ref().is_none_or(|run| run.file != file) {
+            let started = LaunchedRun::start(&node, &file, &mut wanted_file, &record).await;
+            current = which_stays(current, started).await;
+            current.iter().for_each(|run| record.runs(&run.file));
+        }
+        if let Some(run) = current.as_mut().filter(|run| run.file == file) {
+            tokio::select! {
+                () = run.ended() => current = None,
+                _ = wanted_file.changed() => {}
+            }
+        }
         if node.process.is_ending.get() {
             return;
         }
-        if wanted_file.borrow().as_ref() != Some(&file) {
+        let is_changed = wanted_file.borrow().as_ref() != Some(&file);
+        if is_changed || current.is_none() && gives_way(&node, &file, &mut wanted_file).await {
             pauses = Pauses::default();
             continue;
         }
         let pause = pauses.after(begun.elapsed());
         record.starts_again_in(pause);
-        info!("restarting {} in {} s", file.id(), pause.as_secs());
+        let (id, seconds) = (file.id(), pause.as_secs());
+        match &current {
+            Some(_) => info!("starting the changed {id} again in {seconds} s; the old one stays"),
+            None => info!("restarting {id} in {seconds} s"),
+        }
         tokio::select! {
             () = tokio::time::sleep(pause) => {}
+            () = end_of(&mut current) => current = None,
             _ = wanted_file.changed() => pauses = Pauses::default(),
         }
     }
-}
-
-/// Runs a plugin once, from its start to the end of its process.
-async fn run_once(
-    node: &Rc<Node>,
-    file: &PluginFile,
-    wanted_file: &mut Receiver<Option<PluginFile>>,
-    record: &LaunchRecord,
-) {
-    let id = file.id();
-    if let Some(before) = node.registry.roster.take_launched_before(&id) {
-        record.resumes(&before.file, before.starts, &before.log);
-        let is_changed = before.file != *file;
-        let plugin = Rc::clone(&before.connected);
-        let process = process_of(&plugin.chained.plugin);
-        let stays = resumed::follow(node, &plugin);
-        return follow_process(node, &id, stays, process, wanted_file, is_changed).await;
+    if let Some(run) = current {
+        run.end(&node, "its file is gone").await;
     }
-    let log = ProcessLog::new(&id);
-    record.starts(file, &log);
-    let settings = admission::settings(node);
-    let unregistered =
-        node.registry.roster.enters(Some((file.index.clone(), file.name.clone())), None);
-    let started = tokio::select! {
-        started = Launched::start(file, &settings, upcalls(node, &unregistered), &log) => started,
-        _ = wanted_file.changed() => return,
-    };
-    drop(unregistered);
-    let plugin = match started {
-        Ok(plugin) => plugin,
-        Err(error) => {
-            let why = format!("could not be started: {error}");
-            node.audit_plugin(AuditAction::Rejected, &id, &why);
-            return node.report.note_failure(&format!("{id} {why}"), &id);
-        }
-    };
-    let process = process_of(&plugin);
-    let registered = admission::admit(node, plugin, true);
-    follow_process(node, &id, registered, process, wanted_file, false).await;
 }
 
-fn process_of(plugin: &Plugin) -> Option<OwnedFd> {
-    plugin.pid().and_then(|pid| pidfd::open(u32::try_from(pid).ok()?))
-}
-
-/// Follows a plugin until its connection, its process or its file is gone, then ends it.
-/// `is_changed`: its file is another one already.
-async fn follow_process(
-    node: &Rc<Node>,
-    id: &str,
-    registered: impl Future<Output = ()>,
-    process: Option<OwnedFd>,
-    wanted_file: &mut Receiver<Option<PluginFile>>,
-    is_changed: bool,
-) {
-    tokio::pin!(registered);
-    let is_file_changed = is_changed
-        || tokio::select! {
-            () = &mut registered => return wait_until_gone(process.as_ref()).await,
-            // A process that the plugin started may keep its connection open.
-            () = ended(process.as_ref()) => false,
-            _ = wanted_file.changed() => true,
-        };
-    if let Some(plugin) = node.registry.find(id).filter(|plugin| plugin.chained.launched) {
-        if is_file_changed {
-            let comes_back = wanted_file.borrow().is_some();
-            if comes_back {
-                node.registry.returning.expect(id, node.config().registration_timeout);
-            }
-            // Pending requests are answered; no new request reaches it.
-            let why = if comes_back { "its file changed" } else { "its file is gone" };
-            node.registry.remove(&plugin, why);
-            plugin.chained.plugin.shutdown().await;
-        } else {
-            plugin.chained.plugin.disconnect("its process has ended, or its file is gone");
-        }
-    }
-    registered.await;
-    wait_until_gone(process.as_ref()).await;
-}
-
-async fn ended(process: Option<&OwnedFd>) {
-    match process {
-        Some(process) => pidfd::ended(process).await,
+/// Waits for the end of a run; without one, for ever.
+async fn end_of(run: &mut Option<LaunchedRun>) {
+    match run {
+        Some(run) => run.ended().await,
         None => std::future::pending().await,
     }
 }
 
-/// Waits, bounded, until the process is gone: its successor may need the resources that it holds.
-async fn wait_until_gone(process: Option<&OwnedFd>) {
-    if process.is_some() {
-        let _killed_by_now = tokio::time::timeout(LEAVING, ended(process)).await;
+/// The run that goes on: the one that was started, once it has the place of the one before; else
+/// the one before, if it still lasts.
+async fn which_stays(
+    before: Option<LaunchedRun>,
+    started: Option<LaunchedRun>,
+) -> Option<LaunchedRun> {
+    let before = before.filter(|run| !run.has_ended());
+    let Some(mut started) = started else { return before };
+    let Some(before) = before else { return Some(started) };
+    if started.takes_part().await {
+        // The one before ends by itself, once it has answered its last request.
+        return Some(started);
     }
+    started.ended().await;
+    Some(before).filter(|run| !run.has_ended())
+}
+
+/// Waits while a process that the daemon did not start has the plugin's place: started again, the
+/// two would fight for it. Returns whether there was one.
+async fn gives_way(
+    node: &Node,
+    file: &PluginFile,
+    wanted_file: &mut Receiver<Option<PluginFile>>,
+) -> bool {
+    let id = file.id();
+    let Some(other) = node.registry.find(&id) else { return false };
+    let name = process_name(other.chained.plugin.pid());
+    info!("{id} is not started again before {name}, which has its place, disconnects");
+    tokio::select! {
+        _why = other.chained.plugin.closed() => {}
+        _ = wanted_file.changed() => return true,
+    }
+    node.registry.returning.expect(&id, node.config().registration_timeout);
+    true
 }
 
 /// The pauses between the runs of one plugin.

@@ -6,9 +6,11 @@
 //! `watch`.
 
 pub(crate) mod admission;
+mod launched_run;
 mod launcher;
 mod origin;
 pub(crate) mod resumed;
 mod returning;
 pub(crate) mod socket;
+mod takeover;
 mod upcalls;

@@ -8,8 +8,8 @@ use std::rc::Rc;
 use crate::chain::{ChainedPlugin, SavedCounts};
 use crate::daemon::node::Node;
 use crate::daemon::plugins::admission;
-use crate::daemon::plugins::upcalls::upcalls;
-use crate::daemon::registry::connected::{ConnectedPlugin, Subject};
+use crate::daemon::plugins::upcalls::{Registration, upcalls};
+use crate::daemon::registry::connected::Subject;
 use crate::daemon::registry::roster::LaunchedBefore;
 use crate::error::{Context, Result};
 use crate::plugin::{Plugin, PluginFile, ProcessLog, SavedPlugin};
@@ -28,7 +28,8 @@ pub(crate) async fn resume(
     let id = saved.id();
     let unregistered = node.registry.roster.enters(None, saved.pid());
     let log = saved.process.is_some().then(|| ProcessLog::new(&id));
-    let upcalls = upcalls(node, &unregistered);
+    let registration = Registration::default();
+    let upcalls = upcalls(node, &unregistered, &registration);
     let plugin = Plugin::resume(saved, upcalls, log.as_ref()).await;
     drop(unregistered);
     let mut plugin = plugin.doing(|| format!("going on with {id}"))?;
@@ -38,6 +39,7 @@ pub(crate) async fn resume(
     chained.reconfigure(&node.config());
     chained.resume_counts(counts);
     let connected = node.registry.resume(chained, known);
+    registration.set(&connected);
     match (launched, log) {
         (Some((file, starts)), Some(log)) => {
             let before = LaunchedBefore { file, starts, log, connected };
@@ -59,11 +61,6 @@ pub(crate) async fn end_forgotten(node: &Rc<Node>) {
         let of_task = Rc::clone(node);
         tokio::task::spawn_local(async move { admission::stay(&of_task, &stays).await });
         node.registry.remove(&connected, "its file is gone");
-        connected.chained.plugin.shutdown().await;
+        connected.chained.plugin.shutdown("its file is gone").await;
     }
-}
-
-/// Goes on following a launched plugin until it is disconnected.
-pub(super) async fn follow(node: &Rc<Node>, connected: &Rc<ConnectedPlugin>) {
-    admission::stay(node, connected).await;
 }

@@ -77,7 +77,27 @@ fn may_return(node: &Node, id: &str, row: &Value) -> Option<ExpectedPlugin> {
         info!("not waiting for {id}: its process {pid} has exited{more}");
         return None;
     }
-    Some(ExpectedPlugin { process })
+    Some(ExpectedPlugin::again(process))
+}
+
+/// The pod in which a process runs: by the containers on record, else by the name that kubelet gives
+/// to the pod's cgroup, since a plugin's own pod may have another runtime.
+pub(super) fn pod_of_process(node: &Node, pid: Option<i32>) -> Option<String> {
+    let pid = pid.and_then(|pid| u32::try_from(pid).ok()).filter(|pid| *pid > 0)?;
+    let cgroup = cgroup(node, pid);
+    let recorded = pod_of(&node.records.read(), &cgroup);
+    recorded.or_else(|| pod_uid(&cgroup).map(ToOwned::to_owned))
+}
+
+/// The pod's UID in a cgroup's path, as kubelet spells it there (systemd's names have `_` for `-`).
+fn pod_uid(cgroup: &str) -> Option<&str> {
+    let mut parts = cgroup.split('/');
+    parts.by_ref().find(|part| part.starts_with("kubepods") || part.contains("-kubepods"))?;
+    let mut uids = parts.filter_map(|part| {
+        let bare = part.strip_suffix(".slice").unwrap_or(part);
+        bare.strip_prefix("pod").or_else(|| bare.rsplit_once("-pod").map(|(_, uid)| uid))
+    });
+    uids.find(|uid| !uid.is_empty())
 }
 
 /// The cgroup of a process, by the line that every host has: version 2's, or the first.
@@ -112,6 +132,28 @@ fn pod_of(store: &Store, cgroup: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_pod_is_known_by_the_cgroup_that_kubelet_made() {
+        let uid = "0a1b2c3d-0000-4000-8000-000000000001";
+        let slice = uid.replace('-', "_");
+        for (cgroup, wanted) in [
+            (format!("/kubepods/besteffort/pod{uid}/0123abcd"), Some(uid)),
+            (
+                format!(
+                    "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{slice}.slice/cri-containerd-0123abcd.scope"
+                ),
+                Some(slice.as_str()),
+            ),
+            (format!("/kubelet/kubepods/pod{uid}/crio-0123abcd.scope/container"), Some(uid)),
+            ("/kubepods/besteffort".to_owned(), None),
+            ("/system.slice/podman.service".to_owned(), None),
+            ("/user.slice/pod-of-mine".to_owned(), None),
+            ("/".to_owned(), None),
+        ] {
+            assert_eq!(pod_uid(&cgroup), wanted, "{cgroup}");
+        }
+    }
 
     #[test]
     fn a_service_comes_back_and_a_session_does_not() {

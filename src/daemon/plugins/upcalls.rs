@@ -1,10 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-//! UpdateContainers requests, which a plugin sends on its own: answered one after the other.
+//! UpdateContainers requests, which a plugin sends on its own: answered one after the other. A plugin
+//! that takes another connection's place has no say before it takes part (D41).
 
-use std::rc::Rc;
+use std::cell::RefCell;
+use std::rc::{Rc, Weak};
 use std::sync::{Arc, OnceLock};
 
+use tokio::sync::Notify;
+
 use crate::daemon::node::Node;
+use crate::daemon::registry::connected::ConnectedPlugin;
 use crate::daemon::registry::roster::UnregisteredPlugin;
 use crate::daemon::resources::updates;
 use crate::plugin::{PluginIdentity, Upcalls, api};
@@ -26,22 +31,76 @@ struct Unsolicited {
     reply: tokio::sync::oneshot::Sender<Result<api::UpdateContainersResponse, String>>,
 }
 
-pub(super) fn upcalls(node: &Rc<Node>, unregistered: &UnregisteredPlugin) -> Arc<dyn Upcalls> {
+/// The plugin that a connection has become, once it is registered.
+#[derive(Clone, Default)]
+pub(super) struct Registration(Rc<(RefCell<Weak<ConnectedPlugin>>, Notify)>);
+
+impl Registration {
+    /// The connection is this plugin's from here on.
+    pub(super) fn set(&self, connected: &Rc<ConnectedPlugin>) {
+        let (plugin, is_set) = &*self.0;
+        *plugin.borrow_mut() = Rc::downgrade(connected);
+        is_set.notify_waiters();
+    }
+
+    /// The plugin, as long as its connection lasts.
+    pub(super) fn connected(&self) -> Option<Rc<ConnectedPlugin>> {
+        self.0.0.borrow().upgrade()
+    }
+
+    /// Waits until the connection is a plugin's that is no longer being synchronized; whether it
+    /// takes part then. A connection that never becomes a plugin is waited for without end.
+    pub(super) async fn takes_part(&self) -> bool {
+        let plugin = loop {
+            let is_set = self.0.1.notified();
+            match self.connected() {
+                Some(plugin) => break plugin,
+                None => is_set.await,
+            }
+        };
+        plugin.takes_part().await
+    }
+}
+
+pub(super) fn upcalls(
+    node: &Rc<Node>,
+    unregistered: &UnregisteredPlugin,
+    registration: &Registration,
+) -> Arc<dyn Upcalls> {
     let (sender, mut requests) = tokio::sync::mpsc::channel::<Unsolicited>(QUEUED);
-    let node = Rc::clone(node);
+    let (node, registration) = (Rc::clone(node), registration.clone());
     tokio::task::spawn_local(async move {
         while let Some(unsolicited) = requests.recv().await {
             // The plugin may have given up meanwhile.
             if unsolicited.reply.is_closed() {
                 continue;
             }
-            let reply = updates::unsolicited(&node, &unsolicited.plugin, unsolicited.request).await;
+            let reply = match may_ask(&registration, &unsolicited.plugin).await {
+                Ok(plugin) => updates::unsolicited(&node, &plugin, unsolicited.request).await,
+                Err(why) => Err(why),
+            };
             let _plugin_is_gone = unsolicited.reply.send(reply);
             // The next may be there already: other tasks get a turn first.
             tokio::task::yield_now().await;
         }
     });
     Arc::new(UpdateRequests { requests: sender, registered: Arc::clone(&unregistered.registered) })
+}
+
+/// The plugin that asks, if its updates are carried out now. One that is about to take another
+/// connection's place waits until it has it. It may ask from inside a handler, which must end before
+/// it can take that place: so it is answered within half of its request time-out.
+async fn may_ask(registration: &Registration, id: &str) -> Result<Rc<ConnectedPlugin>, String> {
+    let plugin = registration.connected();
+    let plugin = plugin.ok_or_else(|| format!("{id} has not been configured yet"))?;
+    if plugin.is_successor() {
+        let at_most = plugin.chained.plugin.timeout() / 2;
+        let _in_time = tokio::time::timeout(at_most, plugin.takes_part()).await;
+        if plugin.is_synchronizing() {
+            return Err(format!("{id} has not caught up yet: the earlier process has its place"));
+        }
+    }
+    Ok(plugin)
 }
 
 #[async_trait::async_trait]

@@ -27,6 +27,7 @@ pub(super) fn is_quiet(node: &Node, drain: &Drain) -> bool {
 pub(super) fn has_unsettled_plugins(node: &Node) -> bool {
     let is_unsettled = |state: &str| state != "synchronized";
     node.registry.roster.has_unregistered()
+        || node.registry.has_replaced()
         || node.registry.connected().iter().any(|plugin| is_unsettled(plugin.state()))
 }
 

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One registered plugin: whether it is synchronized, the pods and containers that it knows, and
-//! the events that are queued until it is synchronized.
+//! One registered plugin: whether it is synchronized, the pods and containers that it knows, the
+//! events that are queued until it is synchronized, and the requests that still involve it.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{HashSet, VecDeque};
 use std::rc::Rc;
 
 use serde::{Deserialize, Serialize};
+use tokio::sync::Notify;
 use tracing::{info, warn};
 
 use crate::chain::{self, ChainedPlugin, Notification};
@@ -54,7 +55,18 @@ enum Phase {
 /// A registered plugin.
 pub(crate) struct ConnectedPlugin {
     pub(crate) chained: Rc<ChainedPlugin>,
+    /// Numbers the connections of this daemon.
+    pub(super) arrival: u64,
+    /// The process of the connection whose place it takes, if another connection with its identity
+    /// was there when it registered (D41). `Some(None)` where the kernel shows no process.
+    replaces: Option<Option<i32>>,
     phase: Cell<Phase>,
+    /// Wakes those that wait for its next phase.
+    phase_changed: Notify,
+    /// Requests under way that involve it.
+    requests: Cell<usize>,
+    /// Wakes those that wait for the last of these requests.
+    requests_ended: Notify,
     /// Events that it receives once it is synchronized.
     backlog: RefCell<VecDeque<Notification>>,
     /// The pods and containers that it knows.
@@ -63,10 +75,20 @@ pub(crate) struct ConnectedPlugin {
 
 impl ConnectedPlugin {
     /// A plugin that knows `snapshot` from the Synchronize that it is about to get.
-    pub(super) fn new(chained: ChainedPlugin, snapshot: HashSet<Subject>) -> Self {
+    pub(super) fn new(
+        chained: ChainedPlugin,
+        arrival: u64,
+        predecessor: Option<&Self>,
+        snapshot: HashSet<Subject>,
+    ) -> Self {
         Self {
             chained: Rc::new(chained),
+            arrival,
+            replaces: predecessor.map(|old| old.chained.plugin.pid()),
             phase: Cell::new(Phase::Synchronizing),
+            phase_changed: Notify::new(),
+            requests: Cell::new(0),
+            requests_ended: Notify::new(),
             backlog: RefCell::default(),
             known: RefCell::new(snapshot),
         }
@@ -88,7 +110,17 @@ impl ConnectedPlugin {
         }
     }
 
-    /// Whether it has a strike or is gone: a new plugin of the same name may replace it then (D13).
+    /// Whether it replaces another connection with its identity, or would have (D41).
+    pub(crate) fn is_successor(&self) -> bool {
+        self.replaces.is_some()
+    }
+
+    /// The process of the connection that it replaces.
+    pub(super) fn replaced_pid(&self) -> Option<i32> {
+        self.replaces.flatten()
+    }
+
+    /// Whether it has a strike or is gone: nothing protects its place from a newcomer then (D41).
     pub(crate) fn is_doubtful(&self) -> bool {
         self.chained.has_strikes() || self.is_gone()
     }
@@ -98,8 +130,18 @@ impl ConnectedPlugin {
         self.phase.get() == Phase::Gone || self.chained.plugin.is_gone()
     }
 
+    /// Whether its connection broke while it took part, and it was not removed yet.
+    pub(super) fn is_lost(&self) -> bool {
+        self.phase.get() == Phase::Synchronized && self.chained.plugin.is_gone()
+    }
+
+    /// Whether it is still being synchronized, its queued events included.
+    pub(crate) fn is_synchronizing(&self) -> bool {
+        self.phase.get() == Phase::Synchronizing && !self.chained.plugin.is_gone()
+    }
+
     /// Whether requests and events go to it at once.
-    pub(super) fn is_synchronized(&self) -> bool {
+    pub(crate) fn is_synchronized(&self) -> bool {
         self.phase.get() == Phase::Synchronized && !self.chained.plugin.is_gone()
     }
 
@@ -121,6 +163,44 @@ impl ConnectedPlugin {
     /// It was removed from the registry.
     pub(super) fn mark_gone(&self) {
         self.phase.set(Phase::Gone);
+        self.phase_changed.notify_waiters();
+    }
+
+    /// Requests and events go to it at once from here on.
+    pub(super) fn mark_synchronized(&self) {
+        self.phase.set(Phase::Synchronized);
+        self.phase_changed.notify_waiters();
+    }
+
+    /// Waits until it is no longer being synchronized; whether it takes part then.
+    pub(crate) async fn takes_part(&self) -> bool {
+        loop {
+            let changed = self.phase_changed.notified();
+            if !self.is_synchronizing() {
+                return self.is_synchronized();
+            }
+            tokio::select! {
+                () = changed => {}
+                _why = self.chained.plugin.closed() => {}
+            }
+        }
+    }
+
+    /// Waits until no request involves it any more.
+    pub(crate) async fn requests_ended(&self) {
+        loop {
+            let ended = self.requests_ended.notified();
+            if self.requests.get() == 0 {
+                return;
+            }
+            ended.await;
+        }
+    }
+
+    /// Notes a request that involves it, until the value is dropped.
+    pub(super) fn begin_request(self: &Rc<Self>) -> RequestUnderWay {
+        self.requests.set(self.requests.get() + 1);
+        RequestUnderWay(Rc::clone(self))
     }
 
     /// Notes that this event makes its subject known or forgotten; returns whether the plugin is to
@@ -167,7 +247,8 @@ impl ConnectedPlugin {
         self.backlog.borrow_mut().truncate(length);
     }
 
-    /// Sends a synchronized plugin the queued events; it takes part from then on.
+    /// Sends the queued events until none is left. No other task runs between that moment and the
+    /// caller's next step, in which the plugin begins to take part.
     pub(crate) async fn catch_up(&self) {
         loop {
             let next = self.backlog.borrow_mut().pop_front();
@@ -179,8 +260,18 @@ impl ConnectedPlugin {
                 info!("{failure} (ignored: the event came before the plugin was synchronized)");
             }
         }
-        if self.phase.get() == Phase::Synchronizing {
-            self.phase.set(Phase::Synchronized);
+    }
+}
+
+/// A request that involves a plugin, until this is dropped.
+pub(super) struct RequestUnderWay(Rc<ConnectedPlugin>);
+
+impl Drop for RequestUnderWay {
+    fn drop(&mut self) {
+        let requests = self.0.requests.get() - 1;
+        self.0.requests.set(requests);
+        if requests == 0 {
+            self.0.requests_ended.notify_waiters();
         }
     }
 }

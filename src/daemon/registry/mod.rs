@@ -13,10 +13,13 @@ pub(crate) mod recording;
 pub(crate) mod returning;
 pub(crate) mod roster;
 pub(crate) mod socket;
+mod subscribers;
+pub(crate) mod takeovers;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
 use std::rc::Rc;
+use std::time::Duration;
 
 use serde_json::Value;
 use tracing::{info, warn};
@@ -35,6 +38,8 @@ use recording::Recorders;
 use returning::ReturningPlugins;
 use roster::Roster;
 use socket::PluginSocket;
+use subscribers::Subscribers;
+use takeovers::Takeovers;
 
 /// The NRI version that the daemon speaks.
 pub(crate) const NRI_VERSION: &str = "v0.12.5";
@@ -53,6 +58,13 @@ impl ChainObserver for Skips {
 /// All registered plugins, in the order in which they are asked.
 pub(crate) struct Registry {
     connected: RefCell<Vec<Rc<ConnectedPlugin>>>,
+    /// Replaced plugins that still answer earlier requests.
+    replaced: RefCell<Vec<Rc<ConnectedPlugin>>>,
+    arrivals: Cell<u64>,
+    /// How long creates wait for the successor of a plugin that is gone.
+    successor_wait: Cell<Duration>,
+    /// Who took whose place lately.
+    pub(crate) takeovers: Takeovers,
     /// Connections that are not registered yet, and plugins that disconnected lately.
     pub(crate) roster: Roster,
     /// Recordings of the requests to plugins.
@@ -70,6 +82,10 @@ impl Registry {
     pub(crate) fn new(config: &Config) -> Self {
         Self {
             connected: RefCell::default(),
+            replaced: RefCell::default(),
+            arrivals: Cell::new(0),
+            successor_wait: Cell::new(config.registration_timeout),
+            takeovers: Takeovers::default(),
             roster: Roster::default(),
             recorders: Recorders::default(),
             socket: PluginSocket::default(),
@@ -86,6 +102,7 @@ impl Registry {
 
     /// Applies a configuration to the default validator, the rules and every connected plugin.
     pub(crate) fn apply(&self, config: &Config) {
+        self.successor_wait.set(config.registration_timeout);
         self.builtin.replace(Rc::new(DefaultValidator::from(&config.default_validator)));
         self.rules.replace(Rc::new(Rules::new(&config.rules)));
         for connected in self.connected.borrow().iter() {
@@ -110,10 +127,37 @@ impl Registry {
         synchronized.map(|plugin| Rc::clone(&plugin.chained)).collect()
     }
 
-    /// The plugin `NN-name`, unless it is gone.
+    /// Every connection that is to be shut down when the daemon ends.
+    pub(crate) fn all_connections(&self) -> Vec<Rc<ConnectedPlugin>> {
+        let mut all = self.connected();
+        all.extend(self.replaced.borrow().iter().cloned());
+        all
+    }
+
+    /// Whether a replaced plugin is not disconnected yet.
+    pub(crate) fn has_replaced(&self) -> bool {
+        !self.replaced.borrow().is_empty()
+    }
+
+    /// How many plugins there are; one that is being replaced and its successor are one.
+    pub(crate) fn count(&self) -> usize {
+        let connected = self.connected.borrow();
+        let ids: HashSet<String> = connected.iter().map(|plugin| plugin.chained.id()).collect();
+        ids.len()
+    }
+
+    /// The plugin `NN-name`, unless it is gone; while another connection is about to take its
+    /// place, the one that has it.
     pub(crate) fn find(&self, id: &str) -> Option<Rc<ConnectedPlugin>> {
         let connected = self.connected.borrow();
         connected.iter().find(|plugin| plugin.chained.id() == id && !plugin.is_gone()).cloned()
+    }
+
+    /// The earlier connection that has the place of `plugin` and takes part.
+    pub(crate) fn predecessor(&self, plugin: &ConnectedPlugin) -> Option<Rc<ConnectedPlugin>> {
+        let connected = self.connected.borrow();
+        let old = connected.iter().find(|old| is_predecessor(old, plugin) && old.is_synchronized());
+        old.cloned()
     }
 
     /// Whether `NN-name` (or the bare name) is synchronized.
@@ -131,10 +175,45 @@ impl Registry {
         })
     }
 
-    /// Waits for the plugins that are expected back, bounded (D14); returns at once if there is
-    /// none.
+    /// Waits for the plugins that are expected back, bounded (D14), and for successors of plugins
+    /// that are gone (D41); returns at once if there is none.
     pub(crate) async fn wait_for_returning(&self) {
+        self.expect_successors();
         self.returning.wait(|name| self.is_present(name)).await;
+    }
+
+    /// Expects each plugin that is gone while its successor is being configured or synchronized.
+    fn expect_successors(&self) {
+        let lost: Vec<String> = {
+            let connected = self.connected.borrow();
+            let lost = connected.iter().filter(|plugin| plugin.is_lost());
+            lost.map(|plugin| plugin.chained.id()).collect()
+        };
+        lost.iter().for_each(|id| self.note_lost(id));
+    }
+
+    /// The connection of `id` is gone: if a successor is about to take its place, creates wait for
+    /// that one.
+    fn note_lost(&self, id: &str) {
+        if self.has_successor(id) && !self.returning.expects(id) {
+            self.returning.expect_successor(id, self.successor_wait.get());
+        }
+    }
+
+    /// Whether a connection of `id` is being configured or synchronized.
+    fn has_successor(&self, id: &str) -> bool {
+        let connected = self.connected.borrow();
+        let is_it =
+            |plugin: &Rc<ConnectedPlugin>| plugin.is_synchronizing() && plugin.chained.id() == id;
+        connected.iter().any(is_it) || self.roster.is_configuring(id)
+    }
+
+    /// A connection of `id` came to nothing: creates wait for it no longer, unless there is
+    /// another one.
+    pub(crate) fn note_failed(&self, id: &str) {
+        if !self.has_successor(id) {
+            self.returning.drop_successor(id);
+        }
     }
 
     /// The rows of `nri-runc nri plugins`.
@@ -153,13 +232,16 @@ impl Registry {
     }
 
     /// Adds a plugin that knows `snapshot` from the Synchronize that it is about to get. Events
-    /// reach it from here on, queued until it has caught up.
+    /// reach it from here on, queued until it has caught up. A connection with the same identity
+    /// keeps its place until then.
     pub(crate) fn add(
         &self,
         chained: ChainedPlugin,
         snapshot: HashSet<Subject>,
     ) -> Rc<ConnectedPlugin> {
-        self.insert(ConnectedPlugin::new(chained, snapshot))
+        let predecessor = self.find(&chained.id());
+        let arrival = self.next_arrival();
+        self.insert(ConnectedPlugin::new(chained, arrival, predecessor.as_deref(), snapshot))
     }
 
     /// Adds a plugin that takes part already and knows `known`: another program of this process has
@@ -169,7 +251,13 @@ impl Registry {
         chained: ChainedPlugin,
         known: HashSet<Subject>,
     ) -> Rc<ConnectedPlugin> {
-        self.insert(ConnectedPlugin::new(chained, known).resumed())
+        let arrival = self.next_arrival();
+        self.insert(ConnectedPlugin::new(chained, arrival, None, known).resumed())
+    }
+
+    fn next_arrival(&self) -> u64 {
+        self.arrivals.set(self.arrivals.get() + 1);
+        self.arrivals.get()
     }
 
     fn insert(&self, plugin: ConnectedPlugin) -> Rc<ConnectedPlugin> {
@@ -183,19 +271,43 @@ impl Registry {
         plugin
     }
 
+    /// Lets a plugin that has caught up take part, in the place of all earlier connections with its
+    /// identity; returns these. They receive no new request and no event any more.
+    pub(crate) fn take_place(&self, plugin: &Rc<ConnectedPlugin>) -> Vec<Rc<ConnectedPlugin>> {
+        plugin.mark_synchronized();
+        let mut connected = self.connected.borrow_mut();
+        let is_old = |other: &Rc<ConnectedPlugin>| is_predecessor(other, plugin);
+        let Some(at) = connected.iter().position(is_old) else { return Vec::new() };
+        let old: Vec<_> = connected.iter().filter(|other| is_old(other)).cloned().collect();
+        // At the same place, so that the order of plugins with one index stays.
+        connected.retain(|other| !is_old(other) && !Rc::ptr_eq(other, plugin));
+        connected.insert(at, Rc::clone(plugin));
+        drop(connected);
+        let why = taken_over_by(plugin);
+        for old in &old {
+            old.mark_gone();
+            self.roster.note_departure(old, &why);
+            self.replaced.borrow_mut().push(Rc::clone(old));
+        }
+        old
+    }
+
     /// Removes a plugin: it receives no request and no event any more.
     pub(crate) fn remove(&self, plugin: &Rc<ConnectedPlugin>, why: &str) {
         plugin.mark_gone();
+        self.replaced.borrow_mut().retain(|other| !Rc::ptr_eq(other, plugin));
         let mut connected = self.connected.borrow_mut();
         if let Some(at) = connected.iter().position(|other| Rc::ptr_eq(other, plugin)) {
             connected.remove(at);
+            drop(connected);
             self.roster.note_departure(plugin, why);
+            self.note_lost(&plugin.chained.id());
         }
     }
 
     /// The plugins to be notified now; for plugins still being synchronized the event is queued.
     /// That it makes its subject known or forgotten is noted in the same step.
-    pub(crate) fn subscribers(&self, notification: &Notification) -> Vec<Rc<ChainedPlugin>> {
+    pub(crate) fn subscribers(&self, notification: &Notification) -> Subscribers {
         self.recorders.notification(notification);
         let subject = Subject::about(notification);
         let connected = self.connected.borrow();
@@ -206,10 +318,15 @@ impl Registry {
         let is_hidden = |plugin: &ConnectedPlugin| {
             pod.as_ref().is_some_and(|pod| rules.hidden_by(&plugin.chained.id(), pod).is_some())
         };
-        let subscribers = connected
+        connected
             .iter()
-            .filter(|plugin| !is_hidden(plugin) && plugin.admits(notification, &subject));
-        subscribers.map(|plugin| Rc::clone(&plugin.chained)).collect()
+            .filter(|plugin| !is_hidden(plugin) && plugin.admits(notification, &subject))
+            .collect()
+    }
+
+    /// Every synchronized plugin, for a request that may involve each of them.
+    pub(crate) fn participants(&self) -> Subscribers {
+        self.connected.borrow().iter().filter(|plugin| plugin.is_synchronized()).collect()
     }
 
     /// These plugins were not asked about a beginning that failed: they must not receive its
@@ -314,5 +431,23 @@ impl Registry {
             );
         }
         updates
+    }
+}
+
+/// Whether `old` is an earlier connection with the identity of `new`.
+fn is_predecessor(old: &ConnectedPlugin, new: &ConnectedPlugin) -> bool {
+    old.arrival < new.arrival && old.chained.id() == new.chained.id()
+}
+
+/// Why a connection ends whose place `plugin` took.
+pub(crate) fn taken_over_by(plugin: &ConnectedPlugin) -> String {
+    format!("{} took over from it", process_name(plugin.chained.plugin.pid()))
+}
+
+/// A process for operators; the kernel shows none of a plugin from another PID namespace.
+pub(crate) fn process_name(pid: Option<i32>) -> String {
+    match pid.filter(|pid| *pid > 0) {
+        Some(pid) => format!("process {pid}"),
+        None => "a process that the kernel does not show".to_owned(),
     }
 }

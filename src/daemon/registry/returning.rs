@@ -20,11 +20,18 @@ const EXIT_CHECK: Duration = Duration::from_millis(200);
 /// A plugin that creates wait for.
 #[derive(Debug, Default)]
 pub(crate) struct ExpectedPlugin {
-    /// The process whose exit ends the wait, where nothing would start another one.
-    pub(crate) process: Option<OwnedFd>,
+    process: Option<OwnedFd>,
+    /// It is connected already and about to take the place of a plugin that is gone (D41).
+    is_successor: bool,
 }
 
 impl ExpectedPlugin {
+    /// A plugin that was connected. `process`: the one whose exit ends the wait, where nothing would
+    /// start another one.
+    pub(crate) fn again(process: Option<OwnedFd>) -> Self {
+        Self { process, is_successor: false }
+    }
+
     /// Whether its process has exited and nothing starts it again.
     fn is_gone_for_good(&self) -> bool {
         self.process.as_ref().is_some_and(pidfd::has_ended)
@@ -60,6 +67,28 @@ impl ReturningPlugins {
         }
         expected.insert(id.to_owned(), ExpectedPlugin::default());
         self.until.set(Some(Instant::now() + at_most));
+    }
+
+    /// Lets creates wait for a plugin that is about to take the place of one that is gone.
+    pub(super) fn expect_successor(&self, id: &str, at_most: Duration) {
+        self.expect(id, at_most);
+        let mut expected = self.expected.borrow_mut();
+        expected.insert(id.to_owned(), ExpectedPlugin { process: None, is_successor: true });
+    }
+
+    /// Whether creates wait for `id` now.
+    pub(super) fn expects(&self, id: &str) -> bool {
+        let is_waiting = self.until.get().is_some_and(|until| Instant::now() < until);
+        is_waiting && self.expected.borrow().contains_key(id)
+    }
+
+    /// Lets creates wait no longer for a successor that came to nothing.
+    pub(super) fn drop_successor(&self, id: &str) {
+        let mut expected = self.expected.borrow_mut();
+        if expected.get(id).is_some_and(|expected| expected.is_successor) {
+            expected.remove(id);
+            self.arrived.notify_waiters();
+        }
     }
 
     /// Lets no create wait for any plugin.

@@ -48,6 +48,16 @@ impl LaunchRecord {
         self.resumes(file, self.starts.get() + 1, log);
     }
 
+    /// `NN-name`.
+    pub(crate) fn id(&self) -> String {
+        format!("{}-{}", self.index, self.name)
+    }
+
+    /// Notes from which file it runs: one that was started since may have failed.
+    pub(crate) fn runs(&self, file: &PluginFile) {
+        self.file.replace(Some(file.clone()));
+    }
+
     /// Notes that it runs, after so many starts.
     pub(crate) fn resumes(&self, file: &PluginFile, starts: u64, log: &Arc<ProcessLog>) {
         self.starts.set(starts);
@@ -117,6 +127,13 @@ impl Roster {
         unregistered.retain(|other| other.strong_count() > 0);
         unregistered.push(Rc::downgrade(&plugin));
         plugin
+    }
+
+    /// Whether a connection has registered as `id` and is being configured.
+    pub(super) fn is_configuring(&self, id: &str) -> bool {
+        let unregistered = self.unregistered.borrow();
+        let mut unregistered = unregistered.iter().filter_map(Weak::upgrade);
+        unregistered.any(|plugin| plugin.registered.get().is_some_and(|own| own.to_string() == id))
     }
 
     /// Adds a pre-installed plugin that is kept running from now on.
@@ -276,6 +293,7 @@ fn empty_row(index: &str, name: &str, state: &str, is_launched: bool) -> Value {
         "state": state,
         "launched": is_launched,
         "pid": null,
+        "replaces": null,
         "events": [],
         "nri_version": "",
         "deprecated_events": [],
@@ -304,6 +322,8 @@ fn row(connected: &ConnectedPlugin, state: &str) -> Value {
         "state": state,
         "launched": chained.launched,
         "pid": plugin.pid(),
+        // The process whose place it is about to take.
+        "replaces": connected.replaced_pid().filter(|_| connected.is_synchronizing()),
         "events": events.map(|event| event.name()).collect::<Vec<_>>(),
         "nri_version": plugin.nri_version(),
         "deprecated_events": plugin.deprecated_events(),

@@ -93,14 +93,11 @@ pub(crate) async fn synchronized(
 /// Carries out an UpdateContainers request; the response has the updates that failed.
 pub(crate) async fn unsolicited(
     node: &Rc<Node>,
-    plugin: &str,
+    plugin: &ConnectedPlugin,
     request: api::UpdateContainersRequest,
 ) -> Result<api::UpdateContainersResponse, String> {
-    let Some(connected) = node.registry.find(plugin) else {
-        return Err(format!("{plugin} has not been configured yet"));
-    };
-    carry_out_request(node, &connected, request, ("UpdateContainers", "UpdateContainersRequest"))
-        .await
+    let names = ("UpdateContainers", "UpdateContainersRequest");
+    carry_out_request(node, plugin, request, names).await
 }
 
 /// Carries out the updates that one plugin requests, in its order. A field that it may not set

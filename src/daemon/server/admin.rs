@@ -107,7 +107,7 @@ fn status(node: &Node) -> Value {
         "program": started_with.map(StartedWith::program),
         "supervisor": started_with.and_then(StartedWith::supervisor),
         "uptime_seconds": node.report.started.elapsed().as_secs(),
-        "plugins": node.registry.connected().len(),
+        "plugins": node.registry.count(),
         "pods": store.pods().count(),
         "containers": store.containers().filter(|container| !container.is_sandbox).count(),
         "requests": *node.report.requests.borrow(),

@@ -74,6 +74,9 @@ async fn describe_and_record(
             life::end_if_empty(node, &description.pod.id).await;
             return Err(missed);
         }
+        // Again: a plugin may be gone by now whose successor is not synchronized yet (D41). Not once
+        // the container is on record: the successor would know it, and be asked to create it.
+        node.registry.wait_for_returning().await;
     }
     put_on_record(node, &description, record.clone()).await?;
     Ok((bundle, description))
@@ -117,7 +120,7 @@ impl Admitted {
         let (engine, is_doubtful) = (description.engine.name(), description.is_doubtful);
         let notification = notification.below(&key.root).of_engine(engine, is_doubtful);
         let (rules, ruled) = (node.registry.rules(), notification.ruled_pod());
-        let mut registered = node.registry.synchronized();
+        let mut registered = node.registry.participants();
         registered.retain(|chained| rules.hidden_by(&chained.id(), &ruled).is_none());
         let pods = target::KnownPods { node, subject: Some(key) };
         let scope = RuleScope { rules: &rules, subject: Some((&key.id, &ruled)), pods: &pods };

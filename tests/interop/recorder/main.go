@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // recorder is a plugin on the official Go stub: it adds one environment variable to each
-// container and appends one line for each event to a file.
+// container and appends one line for each event to a file. It exits when its connection ends.
 package main
 
 import (
@@ -14,7 +14,7 @@ import (
 	"github.com/containerd/nri/pkg/stub"
 )
 
-type recorder struct{ out string }
+type recorder struct{ out, value string }
 
 func (r *recorder) note(event, subject string) {
 	file, err := os.OpenFile(r.out, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
@@ -50,7 +50,7 @@ func (r *recorder) RemovePodSandbox(_ context.Context, p *api.PodSandbox) error 
 func (r *recorder) CreateContainer(_ context.Context, _ *api.PodSandbox, c *api.Container) (*api.ContainerAdjustment, []*api.ContainerUpdate, error) {
 	r.note("CreateContainer", c.GetName())
 	adjust := &api.ContainerAdjustment{}
-	adjust.AddEnv("FROM_GO", "yes")
+	adjust.AddEnv("FROM_GO", r.value)
 	return adjust, nil, nil
 }
 
@@ -79,11 +79,16 @@ func (r *recorder) RemoveContainer(_ context.Context, _ *api.PodSandbox, c *api.
 	return nil
 }
 
+func (r *recorder) Shutdown(_ context.Context) {
+	r.note("Shutdown", "-")
+}
+
 func main() {
 	socket := flag.String("socket", "", "where the runtime listens")
 	out := flag.String("out", "", "file for the events")
+	value := flag.String("value", "yes", "value of the variable")
 	flag.Parse()
-	plugin := &recorder{out: *out}
+	plugin := &recorder{out: *out, value: *value}
 	s, err := stub.New(plugin, stub.WithPluginName("recorder"), stub.WithPluginIdx("10"), stub.WithSocketPath(*socket))
 	if err == nil {
 		err = s.Run(context.Background())

@@ -44,6 +44,8 @@ pub struct Script {
     pub hears: Option<Hears>,
     /// What it answers to Synchronize.
     pub wants: Vec<api::ContainerUpdate>,
+    /// It refuses to be synchronized.
+    pub refuses_snapshot: bool,
     /// What it answers to StopContainer.
     pub leaves_room: Vec<api::ContainerUpdate>,
     /// What it asks for from inside the handler of the event `at`.
@@ -130,6 +132,10 @@ impl api::Plugin for ScriptedPlugin {
         }
         if let Some(hears) = self.script.hears.as_ref().filter(|_| !request.containers.is_empty()) {
             hears("Synchronize", &request);
+        }
+        if self.script.refuses_snapshot {
+            let status = ttrpc::get_status(ttrpc::Code::UNKNOWN, "not today".to_owned());
+            return Err(ttrpc::Error::RpcStatus(status));
         }
         let update = if request.more { Vec::new() } else { self.script.wants.clone() };
         Ok(api::SynchronizeResponse { update, more: request.more, ..Default::default() })

@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The takeovers of each plugin's place within the last minute, and the pods whose process lost it
+//! (D41): by these, two plugins that fight for one identity are told from an upgrade. It only
+//! keeps them; `plugins` refuses.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// So many takeovers of one place within [`WINDOW`] are a fight: the next newcomer is refused.
+pub(crate) const MOST: usize = 3;
+pub(crate) const WINDOW: Duration = Duration::from_secs(60);
+
+/// Pods that are kept for one place.
+const DISPLACED: usize = 16;
+
+/// What happened to the place of one plugin.
+#[derive(Debug, Default)]
+struct History {
+    at: VecDeque<Instant>,
+    /// Pods whose process lost the place to another one's, since the place was last empty.
+    displaced: VecDeque<String>,
+    /// When a refusal was logged last.
+    logged: Option<Instant>,
+}
+
+/// By `NN-name`.
+#[derive(Debug, Default)]
+pub(crate) struct Takeovers(RefCell<BTreeMap<String, History>>);
+
+impl Takeovers {
+    /// Notes a takeover of the place of `id` from a process in the pod `displaced`.
+    pub(crate) fn note(&self, id: &str, displaced: Option<String>, now: Instant) {
+        let mut places = self.0.borrow_mut();
+        let history = places.entry(id.to_owned()).or_default();
+        history.at.push_back(now);
+        history.drop_old(now);
+        if let Some(pod) = displaced.filter(|pod| !history.displaced.contains(pod)) {
+            if history.displaced.len() >= DISPLACED {
+                history.displaced.pop_front();
+            }
+            history.displaced.push_back(pod);
+        }
+    }
+
+    /// Whether the place of `id` was taken over so often lately that two processes fight for it.
+    pub(crate) fn is_contested(&self, id: &str, now: Instant) -> bool {
+        let mut places = self.0.borrow_mut();
+        let Some(history) = places.get_mut(id) else { return false };
+        history.drop_old(now);
+        history.at.len() >= MOST
+    }
+
+    /// Notes a refused newcomer; whether it is to be logged: one that reconnects at once is refused
+    /// many times a second.
+    pub(crate) fn note_refusal(&self, id: &str, now: Instant) -> bool {
+        let mut places = self.0.borrow_mut();
+        let history = places.entry(id.to_owned()).or_default();
+        let is_news = history.logged.is_none_or(|at| now.saturating_duration_since(at) >= WINDOW);
+        if is_news {
+            history.logged = Some(now);
+        }
+        is_news
+    }
+
+    /// Whether a process of this pod lost the place, and the place was not empty since.
+    pub(crate) fn has_displaced(&self, id: &str, pod: &str) -> bool {
+        let places = self.0.borrow();
+        places.get(id).is_some_and(|history| history.displaced.iter().any(|lost| lost == pod))
+    }
+
+    /// A process of this pod has the place of `id` again.
+    pub(crate) fn forget_displaced(&self, id: &str, pod: &str) {
+        if let Some(history) = self.0.borrow_mut().get_mut(id) {
+            history.displaced.retain(|lost| lost != pod);
+        }
+    }
+
+    /// The place of `id` was empty.
+    pub(crate) fn forget_all_displaced(&self, id: &str, now: Instant) {
+        let mut places = self.0.borrow_mut();
+        let Some(history) = places.get_mut(id) else { return };
+        history.displaced.clear();
+        history.drop_old(now);
+        // Plugins choose their names: nothing is kept of a place that nobody fights for.
+        if history.at.is_empty() {
+            places.remove(id);
+        }
+    }
+}
+
+impl History {
+    fn drop_old(&mut self, now: Instant) {
+        self.at.retain(|at| now.saturating_duration_since(*at) < WINDOW);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn three_takeovers_within_a_minute_are_a_fight_until_the_first_is_a_minute_old() {
+        let (takeovers, begun) = (Takeovers::default(), Instant::now());
+        let after = |seconds| begun + Duration::from_secs(seconds);
+        for seconds in [0, 20, 40] {
+            assert!(!takeovers.is_contested("10-a", after(seconds)), "{seconds}");
+            takeovers.note("10-a", None, after(seconds));
+        }
+        assert!(takeovers.is_contested("10-a", after(41)));
+        assert!(takeovers.is_contested("10-a", after(59)));
+        assert!(!takeovers.is_contested("10-a", after(60)), "the first is a minute old");
+        assert!(!takeovers.is_contested("20-b", after(41)), "another place");
+    }
+
+    #[test]
+    fn takeovers_that_are_spread_out_are_no_fight() {
+        let (takeovers, begun) = (Takeovers::default(), Instant::now());
+        for round in 0..100 {
+            let now = begun + Duration::from_secs(round * 21);
+            assert!(!takeovers.is_contested("10-a", now), "{round}");
+            takeovers.note("10-a", None, now);
+        }
+    }
+
+    #[test]
+    fn a_pod_that_lost_the_place_is_known_until_it_has_it_again_or_the_place_is_empty() {
+        let (takeovers, now) = (Takeovers::default(), Instant::now());
+        takeovers.note("10-a", Some("old".to_owned()), now);
+        takeovers.note("10-a", Some("older".to_owned()), now);
+        assert!(takeovers.has_displaced("10-a", "old") && takeovers.has_displaced("10-a", "older"));
+        assert!(!takeovers.has_displaced("10-a", "new") && !takeovers.has_displaced("20-b", "old"));
+        takeovers.forget_displaced("10-a", "old");
+        assert!(!takeovers.has_displaced("10-a", "old"));
+        assert!(takeovers.has_displaced("10-a", "older"));
+        takeovers.forget_all_displaced("10-a", now);
+        assert!(!takeovers.has_displaced("10-a", "older"));
+        assert!(!takeovers.0.borrow().is_empty(), "the times count on");
+        takeovers.forget_all_displaced("10-a", now + WINDOW);
+        assert!(takeovers.0.borrow().is_empty(), "nothing is kept of it");
+    }
+
+    #[test]
+    fn refusals_are_logged_once_a_minute() {
+        let (takeovers, now) = (Takeovers::default(), Instant::now());
+        assert!(takeovers.note_refusal("10-a", now));
+        assert!(!takeovers.note_refusal("10-a", now + WINDOW / 2));
+        assert!(takeovers.note_refusal("20-b", now), "another place");
+        assert!(takeovers.note_refusal("10-a", now + WINDOW));
+    }
+
+    #[test]
+    fn the_pods_that_are_kept_are_bounded() {
+        let (takeovers, now) = (Takeovers::default(), Instant::now());
+        for pod in 0..DISPLACED + 3 {
+            takeovers.note("10-a", Some(pod.to_string()), now);
+        }
+        assert_eq!(takeovers.0.borrow()["10-a"].displaced.len(), DISPLACED);
+        assert!(!takeovers.has_displaced("10-a", "0"), "the oldest went");
+    }
+}

@@ -112,6 +112,7 @@ pub(crate) fn mark_deleted(node: &Node, key: &ContainerKey) {
 pub(crate) fn forget(node: &Node, key: &ContainerKey) {
     log_failure("forgetting a container", node.host.point(Point::DaemonForget));
     node.records.forget(key);
+    node.note_forgotten(key);
 }
 
 /// Fills in the present state of a container that the runtime made without the daemon. Its times

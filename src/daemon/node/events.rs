@@ -90,10 +90,19 @@ pub(crate) fn is_shown_more(store: &Store, before: &Rules, now: &Rules, plugin: 
 }
 
 /// The same, shared, to be held while it is encoded, and without what rules hide from this plugin.
-pub(crate) fn snapshot_shared(store: &Store, rules: &Rules, plugin: &str) -> Moment {
+/// It does not learn of what is ending either: it would never hear of the end.
+pub(crate) fn snapshot_shared(
+    store: &Store,
+    rules: &Rules,
+    plugin: &str,
+    is_ending: impl Fn(&Subject) -> bool,
+) -> Moment {
     let (pods, _) = shown(store);
+    let pods = pods.filter(|pod| !is_ending(&Subject::Pod(pod.id.clone())));
     let mut containers = store.all_shared();
-    containers.retain(|container| is_shown(container));
+    containers.retain(|container| {
+        is_shown(container) && !is_ending(&Subject::Container(container.key.clone()))
+    });
     let mut hidden = HashSet::new();
     if rules.hides_anything() {
         let is_hidden = |pod: &&Pod| rules.hidden_by(plugin, &ruled_pod(pod)).is_some();

@@ -26,6 +26,7 @@ use crate::chain::Notification;
 use crate::config::Config;
 use crate::daemon::process::own::OwnProcess;
 use crate::daemon::registry::Registry;
+use crate::daemon::registry::connected::Subject;
 use crate::daemon::watch::start_watch::StartWatch;
 use crate::error::Result;
 use crate::host::Host;
@@ -143,6 +144,16 @@ impl Node {
     /// An event about a pod.
     pub(crate) fn pod_notification(&self, event: Event, id: &str) -> Option<Notification> {
         events::of_pod(&self.records.read(), event, id)
+    }
+
+    /// A container is no longer on record.
+    pub(crate) fn note_forgotten(&self, key: &ContainerKey) {
+        self.registry.note_ended(&Subject::Container(key.clone()));
+    }
+
+    /// A pod is no longer on record.
+    pub(crate) fn note_forgotten_pod(&self, id: &str) {
+        self.registry.note_ended(&Subject::Pod(id.to_owned()));
     }
 
     /// Queues the init process of a container to be watched until it exits.

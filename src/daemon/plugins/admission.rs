@@ -171,7 +171,8 @@ pub(super) async fn admit(
     // Snapshot and registration in one step: events from here on reach the plugin.
     let Moment { pods, containers, about } = {
         let rules = node.registry.rules();
-        events::snapshot_shared(&node.records.read(), &rules, &id)
+        let is_ending = |subject: &_| node.registry.is_ending(subject);
+        events::snapshot_shared(&node.records.read(), &rules, &id, is_ending)
     };
     let settings = node.config().plugin(plugin.index(), plugin.name());
     let mistake = node.config().unreliable();

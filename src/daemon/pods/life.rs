@@ -284,6 +284,7 @@ fn forget_if_orphan(node: &Node, id: &str) {
 
 fn forget(node: &Node, id: &str) {
     node.records.forget_pod(id);
+    node.note_forgotten_pod(id);
     node.watches.crio.forgotten.notify_waiters();
     node.watches.pod_cgroups.end(id);
 }

@@ -63,6 +63,9 @@ pub(crate) struct Registry {
     arrivals: Cell<u64>,
     /// How long creates wait for the successor of a plugin that is gone.
     successor_wait: Cell<Duration>,
+    /// Pods and containers of whose removal plugins are being notified: a plugin that connects now
+    /// would not hear of it.
+    ending: RefCell<HashSet<Subject>>,
     /// Who took whose place lately.
     pub(crate) takeovers: Takeovers,
     /// Connections that are not registered yet, and plugins that disconnected lately.
@@ -85,6 +88,7 @@ impl Registry {
             replaced: RefCell::default(),
             arrivals: Cell::new(0),
             successor_wait: Cell::new(config.registration_timeout),
+            ending: RefCell::default(),
             takeovers: Takeovers::default(),
             roster: Roster::default(),
             recorders: Recorders::default(),
@@ -310,6 +314,9 @@ impl Registry {
     pub(crate) fn subscribers(&self, notification: &Notification) -> Subscribers {
         self.recorders.notification(notification);
         let subject = Subject::about(notification);
+        if matches!(notification.event, Event::RemovePodSandbox | Event::RemoveContainer) {
+            self.ending.borrow_mut().insert(subject.clone());
+        }
         let connected = self.connected.borrow();
         // What a plugin knows it goes on hearing of, until the end: rules hide beginnings.
         let rules = self.rules();
@@ -322,6 +329,16 @@ impl Registry {
             .iter()
             .filter(|plugin| !is_hidden(plugin) && plugin.admits(notification, &subject))
             .collect()
+    }
+
+    /// Whether the plugins were chosen that are notified of its removal, and it is still on record.
+    pub(crate) fn is_ending(&self, subject: &Subject) -> bool {
+        self.ending.borrow().contains(subject)
+    }
+
+    /// It is no longer on record.
+    pub(crate) fn note_ended(&self, subject: &Subject) {
+        self.ending.borrow_mut().remove(subject);
     }
 
     /// Every synchronized plugin, for a request that may involve each of them.

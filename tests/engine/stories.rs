@@ -89,7 +89,9 @@ async fn make(cri: &mut Cri, pod_id: &str, pod: &messages::PodSandboxConfig) -> 
 /// The variable that the plugin sets, as the container's program has it.
 async fn version(cri: &mut Cri, id: &str) -> Option<String> {
     let pid = cri::info(cri, id).await["pid"].as_u64().unwrap();
-    for _attempt in 0..500 {
+    let begun = Instant::now();
+    loop {
+        assert!(begun.elapsed() < Duration::from_secs(60), "the program of {id} does not run");
         let environ = std::fs::read_to_string(format!("/proc/{pid}/environ")).unwrap_or_default();
         // The engine's own variable: the program runs, not the runtime's init.
         if environ.split('\0').any(|variable| variable == "FROM=pod") {
@@ -100,7 +102,6 @@ async fn version(cri: &mut Cri, id: &str) -> Option<String> {
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    panic!("the program of {id} does not run")
 }
 
 /// Sets `VERSION` in every container.

@@ -290,6 +290,8 @@ fn unrest(stage: &Stage, dice: &mut Dice) {
             stage.connect_to_pods(&name);
         } else {
             stage.connect(&name);
+            // However short the lives are.
+            stage.take_over(dice);
         }
         let stay = Duration::from_millis(300 + dice.throw(1500));
         let until = Instant::now() + stay;

@@ -120,7 +120,7 @@ enum AdminVerb {
         #[arg(long)]
         dry_run: bool,
     },
-    /// Replace the running daemon's program with the one now installed; plugins stay connected.
+    /// Replace the running daemon's program; plugins stay connected.
     Reexec,
     /// Stop the daemon once requests in flight have completed.
     Stop,

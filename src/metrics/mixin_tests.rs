@@ -36,10 +36,13 @@ fn exposition() -> String {
     plugins.count_update("10-a", "applied");
     plugins.count_eviction("10-a", "begun");
     plugins.count_connection("10-a", "synchronized");
+    plugins.count_takeover("10-a", "completed");
+    plugins.count_rule("a rule", "refused");
     metrics.count_request("create", "proceeded");
     metrics.observe_request("create", Duration::ZERO);
     metrics.count_failure();
     metrics.count_reload("applied");
+    metrics.count_reexec("done");
     metrics.text(&Holdings {
         containers: vec![("running", 1)],
         problems: vec![("unwritten", 1)],

@@ -212,7 +212,7 @@ fn a_wrapper_of_another_version_is_told_so_whatever_it_attaches() {
         "{answer:?}"
     );
     let failures = host.admin(&["status"])["failures"].clone();
-    assert!(failures[0]["what"].as_str().unwrap().contains("restart the daemon"), "{failures}");
+    assert!(failures[0]["what"].as_str().unwrap().contains("speaks protocol"), "{failures}");
     succeeds(&host.create("c1"));
 }
 

@@ -40,6 +40,8 @@ mod formats;
 mod glob;
 /// The doors to host paths and to side effects that tests can move or break.
 pub(crate) mod host;
+/// The journal of systemd, for both logs.
+mod journal;
 /// What wrapper and daemon say to each other.
 pub(crate) mod link;
 /// Where the daemon's words go.

@@ -20,6 +20,7 @@ use tracing_subscriber::layer::{Context, Layered, SubscriberExt};
 use tracing_subscriber::{Layer, Registry, reload};
 
 use crate::config::Config;
+use crate::journal;
 use crate::text::printable;
 
 /// A log file is set aside at this size; at most two are kept.
@@ -27,9 +28,6 @@ const FILE_LIMIT: u64 = 4 << 20;
 
 /// A longer line is cut for the journal and syslog, in characters: a datagram has a limit.
 const LINE: usize = 16 << 10;
-
-/// A longer field of the journal is cut, in characters.
-const FIELD: usize = 256;
 
 /// The events of a level that is logged.
 type Filtered = Layered<reload::Layer<LevelFilter, Registry>, Registry>;
@@ -107,7 +105,7 @@ pub(crate) fn shown_by() -> String {
 }
 
 fn target(config: &Config, foreground: bool) -> LogTarget {
-    let journal = || socket("/run/systemd/journal/socket", true);
+    let journal = || socket(journal::SOCKET, true);
     let syslog = || socket("/dev/log", false);
     let file = || LogTarget::File { path: config.run_dir.join("daemon.log"), written: None };
     match config.log_target.as_str() {
@@ -232,9 +230,9 @@ impl JournalEntry {
     fn add(&mut self, name: &str, value: &str) {
         if name == "message" {
             self.message = printable(&value.chars().take(LINE).collect::<String>());
-        } else if !value.is_empty() {
-            let value = printable(&value.chars().take(FIELD).collect::<String>());
-            self.fields.push_str(&format!("NRI_{}={value}\n", name.to_ascii_uppercase()));
+        } else {
+            let name = format!("NRI_{}", name.to_ascii_uppercase());
+            journal::push_field(&mut self.fields, &name, value);
         }
     }
 }

@@ -6,21 +6,16 @@ use std::os::unix::net::UnixDatagram;
 use std::time::Duration;
 
 use super::entry::AuditEntry;
+use crate::journal::{SOCKET, push_field};
 
 /// By which `journalctl -t` finds the lines.
 pub(crate) const IDENTIFIER: &str = "nri-runc-audit";
-
-/// Where the journal listens.
-const SOCKET: &str = "/run/systemd/journal/socket";
 
 /// How long a line may wait for a journal that does not read.
 const SEND_WAIT: Duration = Duration::from_secs(2);
 
 /// The journal's priority of every line: informational.
 const PRIORITY: u8 = 6;
-
-/// Characters of a field.
-const FIELD: usize = 256;
 
 /// The socket to the journal, opened with the first line.
 #[derive(Debug, Default)]
@@ -49,8 +44,7 @@ fn connect() -> io::Result<UnixDatagram> {
     Ok(socket)
 }
 
-/// The native protocol of the journal: NAME=VALUE lines. A value with a line feed would be two
-/// fields, so what is not printable is escaped.
+/// The native protocol of the journal: NAME=VALUE lines.
 pub(super) fn datagram(entry: &AuditEntry, line: &str) -> String {
     let mut datagram =
         format!("SYSLOG_IDENTIFIER={IDENTIFIER}\nPRIORITY={PRIORITY}\nMESSAGE={line}\n");
@@ -65,10 +59,7 @@ pub(super) fn datagram(entry: &AuditEntry, line: &str) -> String {
         ("NRI_CONTAINER", &subject.container),
         ("NRI_CONTAINER_ID", &subject.container_id),
     ] {
-        if !value.is_empty() {
-            let value: String = value.chars().take(FIELD).collect();
-            datagram.push_str(&format!("{name}={}\n", crate::text::printable(&value)));
-        }
+        push_field(&mut datagram, name, value);
     }
     datagram
 }

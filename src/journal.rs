@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The journal of systemd: where it listens, and a field of its native protocol, for the daemon's log
+//! and for the audit log. It sends nothing.
+
+use crate::text::printable;
+
+/// Where the journal listens.
+pub(crate) const SOCKET: &str = "/run/systemd/journal/socket";
+
+/// A longer field is cut, in characters.
+const FIELD: usize = 256;
+
+/// Appends the line `NAME=VALUE`, unless the value is empty. A value with a line feed would be two
+/// fields, so what is not printable is escaped.
+pub(crate) fn push_field(datagram: &mut String, name: &str, value: &str) {
+    if !value.is_empty() {
+        let value: String = value.chars().take(FIELD).collect();
+        datagram.push_str(&format!("{name}={}\n", printable(&value)));
+    }
+}

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use test_support::cgroup::memory_limit;
 use test_support::scripted_plugin::WITH_RESIZES;
 use test_support::{BUNDLE, Script, TestHost, wait_until};
 
@@ -27,32 +28,16 @@ fn host() -> TestHost {
     host
 }
 
-/// Where this machine has the memory controller, and its file that limits a pod.
-fn memory() -> (PathBuf, &'static str) {
-    let text = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
-    let mounts = text.lines().filter_map(|line| line.split_once(" - "));
-    let mounts = mounts.map(|(before, after)| (before.split(' ').nth(4).unwrap(), after));
-    let mut mounts: Vec<(&str, &str)> = mounts.collect();
-    mounts.retain(|(_, after)| after.starts_with("cgroup"));
-    let v1 = mounts.iter().find(|(_, after)| {
-        after.starts_with("cgroup ") && after.split([' ', ',']).any(|word| word == "memory")
-    });
-    match v1 {
-        Some((at, _)) => (PathBuf::from(at), "memory.limit_in_bytes"),
-        None => (PathBuf::from(mounts[0].0), "memory.max"),
-    }
-}
-
 /// The folder that stands for the pod's cgroup.
 fn cgroup(host: &TestHost, parent: &str) -> PathBuf {
-    let at = memory().0;
+    let at = memory_limit().0;
     host.path("host").join(at.strip_prefix("/").unwrap()).join(parent.trim_start_matches('/'))
 }
 
 #[expect(clippy::disallowed_methods, reason = "a cgroup file is written in place")]
 fn limit(folder: &Path, value: &str) {
     std::fs::create_dir_all(folder).unwrap();
-    std::fs::write(folder.join(memory().1), value).unwrap();
+    std::fs::write(folder.join(memory_limit().1), value).unwrap();
 }
 
 /// Makes a pod in this cgroup and starts it.

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use nri_runc::testing::host::POINTS;
 
-use test_support::{BUNDLE, wait_until};
+use test_support::{BUNDLE, TestHost, wait_until};
 use world::{PINS, World};
 
 /// How many of the cases `make test` has.
@@ -73,12 +73,13 @@ fn prepare(world: &World, verb: &str) {
     }
 }
 
-/// Waits until nothing happens any more.
-fn is_quiet(world: &World, file: &str) {
-    let mut last = (world.host.read(file).len(), Instant::now());
+/// Waits until no fault point is passed any more.
+fn is_quiet(host: &TestHost) {
+    let passed = || host.read("fault.trace").len();
+    let mut last = (passed(), Instant::now());
     while last.1.elapsed() < Duration::from_millis(400) {
         std::thread::sleep(Duration::from_millis(20));
-        let length = world.host.read(file).len();
+        let length = passed();
         if length != last.0 {
             last = (length, Instant::now());
         }
@@ -94,7 +95,7 @@ fn places() -> Vec<(&'static str, Place)> {
         world.host.write("fault", "trace");
         world.host.write("fake/die", "- 0 trace\n");
         world.succeeds(verb, "c1");
-        is_quiet(&world, "fault.trace");
+        is_quiet(&world.host);
         let mut passings: BTreeMap<&str, usize> = BTreeMap::new();
         let trace = world.host.read("fault.trace");
         for line in trace.lines() {

@@ -5,13 +5,15 @@
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use nri_runc::testing::host::POINTS;
 use serde_json::{Value, json};
+use test_support::cgroup::memory_limit;
 use test_support::scripted_plugin::WITH_RESIZES;
 use test_support::{BUNDLE, Script, TestHost, wait_until};
 
+use super::is_quiet;
 use super::world::{in_order, leftovers, open_ends};
 
 /// What happens to the pod, in this order.
@@ -22,15 +24,6 @@ const LIMIT: &str = "kubepods/podu1";
 struct Cluster {
     host: TestHost,
     views: Vec<Arc<Mutex<Vec<String>>>>,
-}
-
-/// The memory controller's mount on this machine, with the file that limits a pod.
-fn memory() -> (PathBuf, &'static str) {
-    let v1 = PathBuf::from("/sys/fs/cgroup/memory");
-    if v1.join("memory.limit_in_bytes").exists() {
-        return (v1, "memory.limit_in_bytes");
-    }
-    (PathBuf::from("/sys/fs/cgroup"), "memory.max")
 }
 
 impl Cluster {
@@ -62,7 +55,7 @@ impl Cluster {
 
     #[expect(clippy::disallowed_methods, reason = "a cgroup file is written in place")]
     fn limit(&self, value: &str) {
-        let (mount, file) = memory();
+        let (mount, file) = memory_limit();
         let folder = self.host.path("").join(mount.strip_prefix("/").unwrap()).join(LIMIT);
         std::fs::create_dir_all(&folder).unwrap();
         std::fs::write(folder.join(file), value).unwrap();
@@ -173,31 +166,19 @@ impl Cluster {
     fn is_recorded(&self, id: &str) -> bool {
         self.record(id).is_some_and(|record| record["is_deleted"] == true)
     }
-
-    /// Waits until nothing is passed any more.
-    fn is_quiet(&self) {
-        let mut last = (self.host.read("fault.trace").len(), Instant::now());
-        while last.1.elapsed() < Duration::from_millis(400) {
-            std::thread::sleep(Duration::from_millis(20));
-            let length = self.host.read("fault.trace").len();
-            if length != last.0 {
-                last = (length, Instant::now());
-            }
-        }
-    }
 }
 
 /// Walks through the pod's end once: each step with the points that it passes.
 pub(super) fn places() -> Vec<(&'static str, &'static str, usize)> {
     let cluster = Cluster::new();
     let mut found: Vec<(&'static str, &'static str, usize)> = Vec::new();
-    cluster.is_quiet();
+    is_quiet(&cluster.host);
     cluster.host.write("fault", "trace");
     let mut seen = cluster.host.read("fault.trace").lines().count();
     for step in STEPS {
         cluster.step(step);
         wait_until(step, || cluster.is_done(step, false));
-        cluster.is_quiet();
+        is_quiet(&cluster.host);
         let trace = cluster.host.read("fault.trace");
         for line in trace.lines().skip(seen) {
             let name = POINTS.iter().map(|point| point.name()).find(|name| *name == line).unwrap();
@@ -213,7 +194,7 @@ pub(super) fn places() -> Vec<(&'static str, &'static str, usize)> {
 pub(super) fn kill(step: &str, point: &str, passing: usize) {
     let what = format!("{step} {point} {passing}");
     let mut cluster = Cluster::new();
-    cluster.is_quiet();
+    is_quiet(&cluster.host);
     for at in STEPS {
         if at != step {
             cluster.step(at);

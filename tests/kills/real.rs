@@ -3,20 +3,10 @@
 
 use std::time::Duration;
 
-use nri_runc::plugin::api;
 use serde_json::{Value, json};
+use test_support::adjustments::limits_processes;
 use test_support::real_runtime::RealRuntime;
-use test_support::{Script, TestHost, wait_until};
-
-/// A plugin that owns the number of processes.
-fn limits() -> Script {
-    let pids = api::LinuxPids { limit: 42, ..Default::default() };
-    let resources = api::LinuxResources { pids: Some(pids).into(), ..Default::default() };
-    let linux =
-        api::LinuxContainerAdjustment { resources: Some(resources).into(), ..Default::default() };
-    let adjust = api::ContainerAdjustment { linux: Some(linux).into(), ..Default::default() };
-    Script { adjust, ..Script::default() }
-}
+use test_support::{TestHost, wait_until};
 
 fn pids_limit(real: &RealRuntime, id: &str) -> String {
     let name = real.cgroup(id);
@@ -46,7 +36,7 @@ fn words<'w>(host: &TestHost, words: &[&'w str]) -> (bool, Vec<&'w str>) {
 /// The plugin is at the table, from now on if it was not.
 fn seat(host: &TestHost) {
     if host.admin(&["status"])["plugins"] == 0 {
-        let _told = host.plugin("10", "limits", limits());
+        let _told = host.plugin("10", "limits", limits_processes(42));
     }
 }
 

@@ -5,12 +5,12 @@
 //! order; nothing is missing while it lasted.
 
 use std::collections::HashMap;
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use protobuf::MessageDyn;
 use serde_json::{Value, json};
+use test_support::cgroup::memory_limit;
 use test_support::scripted_plugin::WITH_RESIZES;
 use test_support::{BUNDLE, Script, TestHost, wait_until};
 
@@ -38,24 +38,9 @@ struct PodFate {
 
 const HOMES: &str = "io.containerd.grpc.v1.cri";
 
-/// Where the host's cgroups show memory, and the file that limits a pod.
-fn memory() -> (PathBuf, &'static str) {
-    let text = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
-    let mounts = text.lines().filter_map(|line| line.split_once(" - "));
-    let mounts = mounts.map(|(before, after)| (before.split(' ').nth(4).unwrap(), after));
-    let mut mounts: Vec<(&str, &str)> = mounts.collect();
-    mounts.retain(|(_, after)| after.starts_with("cgroup"));
-    let is_memory = |after: &str| after.split([' ', ',']).any(|word| word == "memory");
-    let v1 = mounts.iter().find(|(_, after)| after.starts_with("cgroup ") && is_memory(after));
-    match v1 {
-        Some((at, _)) => (PathBuf::from(at), "memory.limit_in_bytes"),
-        None => (PathBuf::from(mounts[0].0), "memory.max"),
-    }
-}
-
 #[expect(clippy::disallowed_methods, reason = "a cgroup file is written in place")]
 fn limit(host: &TestHost, pod: &str, bytes: u64) {
-    let (at, file) = memory();
+    let (at, file) = memory_limit();
     let folder = host.path(at.strip_prefix("/").unwrap().to_str().unwrap());
     let folder = folder.join(format!("kubepods/pod{pod}"));
     std::fs::create_dir_all(&folder).unwrap();
@@ -101,7 +86,7 @@ impl Stage {
         let records = files.flatten().filter_map(|file| std::fs::read(file.path()).ok());
         let mut records = records.filter_map(|bytes| serde_json::from_slice::<Value>(&bytes).ok());
         let record = records.find(|record| record["id"] == pod);
-        record.is_some_and(|record| record["limits"][memory().1] == *format!("{bytes}"))
+        record.is_some_and(|record| record["limits"][memory_limit().1] == *format!("{bytes}"))
     }
 
     fn live_as_pod(&self, pod: &str, dice: &mut Dice) -> PodFate {

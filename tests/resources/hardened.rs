@@ -6,9 +6,10 @@
 use std::path::{Path, PathBuf};
 
 use serde_json::json;
+use test_support::adjustments::limits_processes;
 
 use super::scopes::{Scopes, unstarted};
-use super::{Script, api, is_done, succeeds, wait_until};
+use super::{is_done, succeeds, wait_until};
 
 const UNIT: &str = include_str!("../../contrib/systemd/nri-runc.service");
 const HARDENED: &str = include_str!("../../contrib/systemd/hardened.conf");
@@ -50,15 +51,6 @@ impl Drop for Unit<'_> {
     }
 }
 
-fn limits() -> Script {
-    let pids = api::LinuxPids { limit: 42, ..Default::default() };
-    let resources = api::LinuxResources { pids: Some(pids).into(), ..Default::default() };
-    let linux =
-        api::LinuxContainerAdjustment { resources: Some(resources).into(), ..Default::default() };
-    let adjust = api::ContainerAdjustment { linux: Some(linux).into(), ..Default::default() };
-    Script { adjust, ..Script::default() }
-}
-
 fn status_line(pid: &str, name: &str) -> String {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
@@ -77,7 +69,7 @@ fn a_hardened_unit_serves_as_any_other_daemon() {
     let bounding = u64::from_str_radix(&status_line(&pid, "CapBnd"), 16).unwrap();
     assert_eq!(bounding.count_ones(), 12, "{bounding:x}");
     // What it does all the same: a create, an update in a scope, an eviction.
-    let _told = scopes.place.host.plugin("10", "limits", limits());
+    let _told = scopes.place.host.plugin("10", "limits", limits_processes(42));
     scopes.run("c1", &json!({"memory": {"limit": 67_108_864}}));
     scopes.all_say("c1", &[("pids.max", "42")], &[("TasksMax", "42")]);
     let asking = scopes.place.asker_called("20", "asker");

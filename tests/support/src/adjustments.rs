@@ -19,6 +19,16 @@ pub fn sets(key: &str, value: &str) -> Script {
     Script { adjust, ..Script::default() }
 }
 
+/// A plugin that owns the number of processes.
+pub fn limits_processes(limit: i64) -> Script {
+    let pids = api::LinuxPids { limit, ..Default::default() };
+    let resources = api::LinuxResources { pids: Some(pids).into(), ..Default::default() };
+    let linux =
+        api::LinuxContainerAdjustment { resources: Some(resources).into(), ..Default::default() };
+    let adjust = api::ContainerAdjustment { linux: Some(linux).into(), ..Default::default() };
+    Script { adjust, ..Script::default() }
+}
+
 /// A plugin that pins containers to CPUs.
 pub fn pins(cpus: &str) -> Script {
     let cpu = api::LinuxCPU { cpus: cpus.to_owned(), ..Default::default() };

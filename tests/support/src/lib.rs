@@ -6,6 +6,7 @@
 #![expect(missing_debug_implementations, reason = "nobody prints a test's arrangements")]
 
 pub mod adjustments;
+pub mod cgroup;
 pub mod compare;
 pub mod containerd;
 pub mod corpus;

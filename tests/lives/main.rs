@@ -12,6 +12,7 @@
 
 mod busy;
 mod pods;
+mod reexec;
 mod resized;
 mod scale;
 mod view;

@@ -44,13 +44,15 @@ pub struct Error {
     plugin: String,
     /// The field behind it; empty for none.
     field: String,
+    /// The operator's rule behind it; empty for none.
+    rule: String,
 }
 
 impl Error {
     /// A failure with nothing but its cause.
     pub fn new(cause: impl Into<String>) -> Self {
-        let (plugin, field) = (String::new(), String::new());
-        Self { doing: Vec::new(), cause: cause.into(), hint: None, plugin, field }
+        let (plugin, field, rule) = (String::new(), String::new(), String::new());
+        Self { doing: Vec::new(), cause: cause.into(), hint: None, plugin, field, rule }
     }
 
     /// Adds what to do about it; the innermost hint wins.
@@ -74,6 +76,18 @@ impl Error {
     pub fn about(mut self, field: impl Into<String>) -> Self {
         self.field = field.into();
         self
+    }
+
+    /// Names the operator's rule behind it, for the audit log; the line itself stays as it is.
+    #[must_use]
+    pub fn against(mut self, rule: impl Into<String>) -> Self {
+        self.rule = rule.into();
+        self
+    }
+
+    /// The operator's rule behind it; empty for none.
+    pub fn rule(&self) -> &str {
+        &self.rule
     }
 
     /// The field behind it; empty for none.

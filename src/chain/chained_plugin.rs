@@ -13,10 +13,10 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 use tracing::warn;
 
-use crate::adaptation::{MergeError, Rights, RuleNote};
+use crate::adaptation::{MergeError, NriField, Rights, RuleNote};
 use crate::clock;
 use crate::config::{Config, OnFailure, PluginSettings};
-use crate::error::quoted;
+use crate::error::{Error, quoted};
 use crate::plugin::{Event, Outcome, Plugin, Policy};
 
 /// Time-outs in a row after which a plugin that stays connected is not waited for any more, until
@@ -64,6 +64,8 @@ pub struct PluginFailure {
     pub cause: Cause,
     /// One line that names the plugin and, if its reply is missing, the request.
     pub text: String,
+    /// The field that it may not set, or that another plugin has set; NRI's name of it.
+    pub field: Option<NriField>,
     /// The rule that it went against.
     pub against: Option<Box<RuleNote>>,
 }
@@ -75,6 +77,24 @@ impl fmt::Display for PluginFailure {
 }
 
 impl PluginFailure {
+    /// A failure that is about no field.
+    pub fn new(plugin: impl Into<String>, cause: Cause, text: impl Into<String>) -> Self {
+        Self { plugin: plugin.into(), cause, text: text.into(), field: None, against: None }
+    }
+
+    /// The line for the operator, with what the audit log says of it.
+    pub(crate) fn into_error(self) -> Error {
+        let error = Error::new(quoted(&self.text)).by(self.plugin);
+        let error = match self.field {
+            Some(field) => error.about(field.name()),
+            None => error,
+        };
+        match self.against {
+            Some(note) => error.about(note.field()).against(note.rule),
+            None => error,
+        }
+    }
+
     /// An answer that does not go together with the others.
     pub fn from_merge_error(plugin: &str, error: &MergeError) -> Self {
         let cause = match error {
@@ -86,9 +106,13 @@ impl PluginFailure {
             | MergeError::EvictionOfSubject { .. }
             | MergeError::EmptyArgs { .. } => Cause::Conflict,
         };
-        let against = if let MergeError::AgainstRule(note) = error { Some(note) } else { None };
-        let against = against.cloned().map(Box::new);
-        Self { plugin: plugin.to_owned(), cause, text: error.to_string(), against }
+        let (field, against) = match error {
+            MergeError::NotAllowed { field, .. } => (Some(*field), None),
+            MergeError::Conflict(conflict) => (Some(conflict.field), None),
+            MergeError::AgainstRule(note) => (None, Some(Box::new(note.clone()))),
+            _ => (None, None),
+        };
+        Self { field, against, ..Self::new(plugin, cause, error.to_string()) }
     }
 }
 
@@ -288,11 +312,9 @@ impl ChainedPlugin {
     /// # Errors
     /// Fails when the operator's settings name a field that does not exist.
     pub fn rights(&self) -> Result<Rc<Rights>, PluginFailure> {
-        self.terms.borrow().rights.clone().map_err(|why| PluginFailure {
-            plugin: self.id(),
-            cause: Cause::Refused,
-            text: format!("{}: {why}", self.id()),
-            against: None,
+        self.terms.borrow().rights.clone().map_err(|why| {
+            let text = format!("{}: {why}", self.id());
+            PluginFailure::new(self.id(), Cause::Refused, text)
         })
     }
 
@@ -342,12 +364,7 @@ impl ChainedPlugin {
                 self.strikes.set(0);
                 self.note_failure(&format!("refused {name}: {}", quoted(&text)));
                 let text = format!("{} refused: {}", self.id(), quoted(&text));
-                PluginReply::Refusal(PluginFailure {
-                    plugin: self.id(),
-                    cause: Cause::Refused,
-                    text,
-                    against: None,
-                })
+                PluginReply::Refusal(PluginFailure::new(self.id(), Cause::Refused, text))
             }
             Outcome::TimedOut => {
                 self.requests.set(self.requests.get() + 1);
@@ -388,12 +405,8 @@ impl ChainedPlugin {
         let id = self.id();
         self.note_failure(&why);
         if self.terms.borrow().policy.on_failure == OnFailure::Refuse {
-            return PluginReply::Refusal(PluginFailure {
-                text: format!("{id} {why}"),
-                plugin: id,
-                cause,
-                against: None,
-            });
+            let text = format!("{id} {why}");
+            return PluginReply::Refusal(PluginFailure::new(id, cause, text));
         }
         warn!(plugin = id, "{id} {why}; it was skipped");
         self.plugin.record_skip(event.name(), cause.name());

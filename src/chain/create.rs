@@ -70,11 +70,9 @@ async fn merge(
     } else {
         let (name, rights) = (id.clone(), rights.clone());
         let merge = tokio::task::spawn_blocking(move || creation.answer(&name, &rights, answer));
-        merge.await.map_err(|_panicked| PluginFailure {
-            text: format!("the response of {id} could not be merged"),
-            cause: Cause::Refused,
-            plugin: id.clone(),
-            against: None,
+        merge.await.map_err(|_panicked| {
+            let text = format!("the response of {id} could not be merged");
+            PluginFailure::new(&id, Cause::Refused, text)
         })?
     };
     merged.map_err(|error| PluginFailure::from_merge_error(&id, &error))

@@ -71,11 +71,11 @@ async fn judge(
             (cause, format!("validator {id} {why}"))
         }
     };
-    Some(PluginFailure { plugin: id, cause, text, against: None })
+    Some(PluginFailure::new(id, cause, text))
 }
 
 fn rejected(id: String, reason: &str) -> PluginFailure {
     let reason = if reason.is_empty() { "it gave no reason" } else { reason };
     let text = format!("validator {id} rejected the adjustment: {}", quoted(reason));
-    PluginFailure { plugin: id, cause: Cause::Refused, text, against: None }
+    PluginFailure::new(id, Cause::Refused, text)
 }

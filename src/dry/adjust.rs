@@ -282,7 +282,7 @@ async fn create(
 
 fn refused(stopped: ChainError) -> Error {
     let ChainError { failure, asked: _ } = stopped;
-    Error::new(quoted(&failure.text)).hint("the bundle is unchanged")
+    failure.into_error().hint("the bundle is unchanged")
 }
 
 /// Observes nothing, and carries out no update: there are no containers.

@@ -129,7 +129,7 @@ mod tests {
 
     fn failure(plugin: &str, cause: Cause) -> PluginFailure {
         let (plugin, text) = (plugin.to_owned(), format!("{plugin} said no"));
-        PluginFailure { plugin, cause, text, against: None }
+        PluginFailure::new(plugin, cause, text)
     }
 
     #[test]

@@ -119,6 +119,24 @@ fn an_update_that_the_runtime_took_is_a_line_and_one_that_found_no_cgroup_is_ski
 }
 
 #[test]
+fn a_refused_field_is_named_in_its_line_and_so_is_the_rule_behind_it() {
+    let rule = "[[rule]]\nname = \"no env\"\nplugins = [\"a\"]\ndeny = [\"Env\"]\n";
+    let host = host(&format!("{rule}[plugin.b]\ndeny = [\"Env\"]\n"));
+    let member = |line: &Value, name: &str| line[name].as_str().unwrap_or_default().to_owned();
+    for (index, name, rule) in [("10", "a", "no env"), ("20", "b", "")] {
+        let _told = host.plugin(index, name, Script { only: Some(name), ..sets("A", "1") });
+        assert!(!host.create(name).status.success());
+        wait_until("the line is written", || {
+            let lines = lines(&host, &["--container", name]);
+            let refused = lines.iter().find(|line| line["action"] == "refused");
+            let said = |line: &Value| ["plugin", "field", "rule"].map(|name| member(line, name));
+            let wanted = [format!("{index}-{name}"), "Env".to_owned(), rule.to_owned()];
+            refused.is_some_and(|line| said(line) == wanted)
+        });
+    }
+}
+
+#[test]
 fn a_value_that_the_runtime_refuses_is_a_refused_line_with_its_field_and_no_applied_one() {
     let host = host("");
     let mut script = Script::default();

@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use crate::daemon::node::Node;
 use crate::daemon::resources::{target, updates};
-use crate::error::{Error, Result, quoted};
+use crate::error::Result;
 use crate::plugin::Event;
 use crate::state::ContainerKey;
 
@@ -31,5 +31,5 @@ pub(crate) async fn ask_to_start(node: &Rc<Node>, key: &ContainerKey, hint: &str
         node.change(key, |record| record.skipped.extend(skipped));
     }
     let Err(refusal) = allowed else { return Ok(()) };
-    Err(Error::new(quoted(&refusal.to_string())).hint(hint).by(refusal.plugin))
+    Err(refusal.into_error().hint(hint))
 }

@@ -82,7 +82,8 @@ impl Node {
 
 fn refusal(verb: &str, error: &Error) -> AuditEntry {
     let entry = AuditEntry::new(AuditAction::Refused).at_event(verb).by(error.plugin());
-    entry.of_field(error.field()).because(&error.why())
+    let rule = error.rule().to_owned();
+    AuditEntry { rule, ..entry.of_field(error.field()).because(&error.why()) }
 }
 
 fn of_pod(pod: &Pod) -> AuditSubject {

@@ -14,7 +14,7 @@ use crate::daemon::pods::required::Requirement;
 use crate::daemon::pods::{own_process, resized};
 use crate::daemon::request::describe::Description;
 use crate::engine::EngineKind;
-use crate::error::{Context, Error, Result, quoted};
+use crate::error::{Context, Result};
 use crate::host::Point;
 use crate::plugin::Event;
 use crate::state::{Container, Lifecycle, Pod, PodState, SCHEMA, Skipped};
@@ -212,10 +212,8 @@ async fn ask(node: &Rc<Node>, id: &str, notification: &Notification) -> Result<(
     if is_noted || !skipped.is_empty() {
         node.note_pod(id, |pod| pod.skipped = skipped);
     }
-    allowed.and(answered).map_err(|refusal| {
-        let why = quoted(&refusal.to_string());
-        Error::new(why).hint("the pod was not started").by(refusal.plugin)
-    })
+    let all = allowed.and(answered);
+    all.map_err(|refusal| refusal.into_error().hint("the pod was not started"))
 }
 
 fn set_state(node: &Node, id: &str, state: PodState) -> Result<()> {

@@ -159,7 +159,7 @@ impl<'n> Requirement<'n> {
     ) -> std::result::Result<(), PluginFailure> {
         let fails = |id: &str, text| {
             let plugin = id.to_owned();
-            Err(PluginFailure { plugin, cause: Cause::Timeout, text, against: None })
+            Err(PluginFailure::new(plugin, Cause::Timeout, text))
         };
         match self.missing(|name| entry(silent, name).is_none()) {
             Ok(names) => match names.iter().find_map(|name| entry(silent, name)) {
@@ -180,10 +180,10 @@ impl<'n> Requirement<'n> {
             None => return Ok(()),
         };
         missed.retain(|skipped| self.node.registry.is_present(&skipped.plugin));
-        self.require_answers(&missed).map_err(|PluginFailure { plugin, text, .. }| {
-            let why = format!("{text}: no container of this pod is created");
+        self.require_answers(&missed).map_err(|failure| {
+            let text = format!("{}: no container of this pod is created", failure.text);
             let hint = "the bundle is unchanged; delete the pod, so that a new one is announced";
-            Error::new(quoted(&why)).hint(hint).by(plugin)
+            PluginFailure { text, ..failure }.into_error().hint(hint)
         })
     }
 

@@ -18,7 +18,7 @@ use crate::daemon::node::{Node, log_failure, messages};
 use crate::daemon::watch::folders::{FolderEvent, WatchedFolder};
 use crate::describe::resized::{PodLimits, V1, V2, resized};
 use crate::engine::{EngineKind, cgroup_of_pod};
-use crate::error::{Error, quoted};
+use crate::error::Error;
 use crate::host::Point;
 use crate::plugin::{Event, api};
 use crate::state::{Pod, PodState};
@@ -197,7 +197,7 @@ async fn tell_if_changed(node: &Rc<Node>, id: &str, cgroups: &Cgroups) {
     });
     log_failure("notifying plugins of a resize", node.host.point(Point::DaemonResized));
     for failure in node.registry.notify_each(&update).await {
-        note_refusal(node, id, &Error::new(quoted(&failure.text)).by(failure.plugin));
+        note_refusal(node, id, &failure.into_error());
     }
     if let Some(done) = node.pod_notification(Event::PostUpdatePodSandbox, id) {
         node.registry.notify_all(&done, &()).await;

@@ -153,7 +153,7 @@ impl Admitted {
             node.report.metrics.plugins().count_rule(&note.rule, "refused");
         }
         let hint = format!("the bundle is unchanged; see: nri-runc nri explain {}", key.id);
-        Err(Error::new(quoted(&failure.text)).hint(hint).by(failure.plugin))
+        Err(failure.into_error().hint(hint))
     }
 
     /// Notes the fields that plugins set and this version does not know (D23).

@@ -170,8 +170,7 @@ async fn ask(node: &Rc<Node>, record: &Container, delta: &Block) -> Result<Answe
             if let Some(note) = &failure.against {
                 node.report.metrics.plugins().count_rule(&note.rule, "refused");
             }
-            let why = quoted(&failure.text);
-            return Err(Error::new(why).hint("its resources are unchanged").by(failure.plugin));
+            return Err(failure.into_error().hint("its resources are unchanged"));
         }
     };
     let answer = own(node, record, &updated)?;

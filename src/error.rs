@@ -40,19 +40,23 @@ pub struct Error {
     cause: String,
     /// The next step for an operator, if there is an obvious one.
     hint: Option<String>,
-    /// The plugin behind it, `NN-name`; empty for none.
+    /// What is behind it, for lists of failures and the audit log. Boxed: results stay small.
+    origin: Option<Box<Origin>>,
+}
+
+/// What is behind a failure; empty for none.
+#[derive(Debug, Clone, Default)]
+struct Origin {
+    /// `NN-name`.
     plugin: String,
-    /// The field behind it; empty for none.
     field: String,
-    /// The operator's rule behind it; empty for none.
     rule: String,
 }
 
 impl Error {
     /// A failure with nothing but its cause.
     pub fn new(cause: impl Into<String>) -> Self {
-        let (plugin, field, rule) = (String::new(), String::new(), String::new());
-        Self { doing: Vec::new(), cause: cause.into(), hint: None, plugin, field, rule }
+        Self { doing: Vec::new(), cause: cause.into(), hint: None, origin: None }
     }
 
     /// Adds what to do about it; the innermost hint wins.
@@ -67,37 +71,37 @@ impl Error {
     /// Names the plugin behind it, for the lists of failures; the line itself stays as it is.
     #[must_use]
     pub fn by(mut self, plugin: impl Into<String>) -> Self {
-        self.plugin = plugin.into();
+        self.origin.get_or_insert_default().plugin = plugin.into();
         self
     }
 
     /// Names the field behind it, for the audit log; the line itself stays as it is.
     #[must_use]
     pub fn about(mut self, field: impl Into<String>) -> Self {
-        self.field = field.into();
+        self.origin.get_or_insert_default().field = field.into();
         self
     }
 
     /// Names the operator's rule behind it, for the audit log; the line itself stays as it is.
     #[must_use]
     pub fn against(mut self, rule: impl Into<String>) -> Self {
-        self.rule = rule.into();
+        self.origin.get_or_insert_default().rule = rule.into();
         self
     }
 
     /// The operator's rule behind it; empty for none.
     pub fn rule(&self) -> &str {
-        &self.rule
+        self.origin.as_ref().map_or("", |origin| &origin.rule)
     }
 
     /// The field behind it; empty for none.
     pub fn field(&self) -> &str {
-        &self.field
+        self.origin.as_ref().map_or("", |origin| &origin.field)
     }
 
     /// The plugin behind it; empty for none.
     pub fn plugin(&self) -> &str {
-        &self.plugin
+        self.origin.as_ref().map_or("", |origin| &origin.plugin)
     }
 
     /// The line without the next step.

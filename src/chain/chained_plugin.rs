@@ -97,20 +97,14 @@ impl PluginFailure {
 
     /// An answer that does not go together with the others.
     pub fn from_merge_error(plugin: &str, error: &MergeError) -> Self {
-        let cause = match error {
-            MergeError::NotAllowed { .. }
-            | MergeError::AgainstRule(_)
-            | MergeError::TooMany { .. } => Cause::Refused,
-            MergeError::Conflict(_)
-            | MergeError::UpdateOfSubject { .. }
+        let (cause, field, against) = match error {
+            MergeError::NotAllowed { field, .. } => (Cause::Refused, Some(*field), None),
+            MergeError::AgainstRule(note) => (Cause::Refused, None, Some(Box::new(note.clone()))),
+            MergeError::TooMany { .. } => (Cause::Refused, None, None),
+            MergeError::Conflict(conflict) => (Cause::Conflict, Some(conflict.field), None),
+            MergeError::UpdateOfSubject { .. }
             | MergeError::EvictionOfSubject { .. }
-            | MergeError::EmptyArgs { .. } => Cause::Conflict,
-        };
-        let (field, against) = match error {
-            MergeError::NotAllowed { field, .. } => (Some(*field), None),
-            MergeError::Conflict(conflict) => (Some(conflict.field), None),
-            MergeError::AgainstRule(note) => (None, Some(Box::new(note.clone()))),
-            _ => (None, None),
+            | MergeError::EmptyArgs { .. } => (Cause::Conflict, None, None),
         };
         Self { field, against, ..Self::new(plugin, cause, error.to_string()) }
     }
@@ -438,7 +432,7 @@ mod tests {
 
     #[test]
     fn the_configuration_knows_exactly_the_fields_that_can_be_owned() {
-        let names = crate::adaptation::NriField::ALL.map(crate::adaptation::NriField::name);
+        let names = NriField::ALL.map(NriField::name);
         assert_eq!(names, crate::config::fields::FIELDS);
     }
 

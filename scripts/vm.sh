@@ -18,6 +18,6 @@ boot() {
 }
 # Each case with runc and with crun; evictions and checkpoints ask nothing of the kind of cgroups.
 boot plain --nocapture --test-threads=2 v2:: evictions:: checkpoint:: resized::
-boot systemd --nocapture --test-threads=2 scopes::
+boot systemd --nocapture --test-threads=2 scopes:: units:: journaled::
 # A case that is skipped in the guest is a failure (scripts/vm/boot.sh).
 echo "vm: nothing was skipped"

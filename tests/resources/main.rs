@@ -9,12 +9,13 @@ mod classes;
 mod evictions;
 mod failed;
 mod fields;
-mod hardened;
+mod journaled;
 mod lasting;
 mod others;
 mod parallel;
 mod resized;
 mod scopes;
+mod units;
 mod v2;
 
 use nri_runc::plugin::api;

@@ -41,6 +41,9 @@ const KNOWN_BY_CRUN: [&str; 1] = ["CPUWeight"];
 /// runc 1.1.5 tells systemd nothing of a swap of 0: the next reload gives the swap back.
 const FORGOTTEN_BY_RUNC: (&str, &str) = ("memory.swap.max", "MemorySwapMax");
 
+/// Held by who reloads systemd, and by who looks at what the next reload takes back.
+static RELOADS: std::sync::RwLock<()> = std::sync::RwLock::new(());
+
 /// A place whose containers are scopes.
 pub(super) struct Scopes {
     pub(super) place: Place,
@@ -63,7 +66,7 @@ pub(super) fn unstarted(runtime: &'static str) -> Option<Scopes> {
     unstarted_with(runtime, PATIENT)
 }
 
-fn unstarted_with(runtime: &'static str, more: &str) -> Option<Scopes> {
+pub(super) fn unstarted_with(runtime: &'static str, more: &str) -> Option<Scopes> {
     let is_there = |path: &str| std::path::Path::new(path).exists();
     if !is_there("/run/systemd/private") || !is_there("/sys/fs/cgroup/cgroup.controllers") {
         skip::machine_lacks(
@@ -93,14 +96,18 @@ impl Scopes {
         self.place.host.call_with(&words, &stdin.to_string())
     }
 
-    pub(super) fn run(&self, id: &str, resources: &Value) {
+    pub(super) fn create(&self, id: &str, resources: &Value) -> Output {
         let mut document = self.place.real.document(id, &["sleep", "1000"]);
         document["linux"]["cgroupsPath"] = json!(format!("system.slice:{}:{id}", self.prefix()));
         document["linux"]["resources"] = resources.clone();
         std::fs::create_dir_all(self.place.host.path(id)).unwrap();
         self.place.host.write(&format!("{id}/config.json"), &document.to_string());
         let bundle = self.place.host.path(id).display().to_string();
-        succeeds(&self.verb(&["create", "--bundle", &bundle, id], &json!(null)));
+        self.verb(&["create", "--bundle", &bundle, id], &json!(null))
+    }
+
+    pub(super) fn run(&self, id: &str, resources: &Value) {
+        succeeds(&self.create(id, resources));
         self.place.settled(id);
         succeeds(&self.verb(&["start", id], &json!(null)));
     }
@@ -109,11 +116,22 @@ impl Scopes {
         self.verb(&["update", "--resources", "-", id], request)
     }
 
+    /// The program `systemctl`.
+    pub(super) fn program(&self) -> &std::path::Path {
+        &self.systemctl
+    }
+
     #[expect(clippy::disallowed_methods, reason = "systemd's own word")]
     pub(super) fn systemctl(&self, words: &[&str]) -> String {
         let output = Command::new(&self.systemctl).args(words).output().unwrap();
         succeeds(&output);
         String::from_utf8_lossy(&output.stdout).trim().to_owned()
+    }
+
+    /// systemd writes the limits of all scopes again, those of other tests too.
+    pub(super) fn reload_systemd(&self) {
+        let _nobody_looks = RELOADS.write().unwrap();
+        self.systemctl(&["daemon-reload"]);
     }
 
     fn property(&self, id: &str, name: &str) -> String {
@@ -169,6 +187,7 @@ fn each_field(runtime: &'static str) {
     let asking = scopes.place.asker();
     let mut failed = Vec::new();
     for (case, text, files, properties) in CASES {
+        let unwritten = RELOADS.read().unwrap();
         let done = is_done(&asking, "c1", &serde_json::from_str(text).unwrap());
         let is_forgotten = |text: &&Text| {
             runtime == "runc"
@@ -181,8 +200,9 @@ fn each_field(runtime: &'static str) {
         if !done {
             wrong.push(format!("refused: {}", scopes.last_reason("c1")));
         }
+        drop(unwritten);
         // systemd writes all that it knows again.
-        scopes.systemctl(&["daemon-reload"]);
+        scopes.reload_systemd();
         let files: Vec<Text> = files.iter().filter(|text| !is_forgotten(text)).copied().collect();
         let after = scopes.wrong("c1", &files, &known);
         wrong.extend(after.into_iter().map(|wrong| format!("after a reload {wrong}")));
@@ -219,7 +239,7 @@ fn beside_the_engine(runtime: &'static str) {
     succeeds(&scopes.update("c1", &request));
     scopes.all_say("c1", OWNED.0, OWNED.1);
     scopes.all_say("c1", &[("memory.max", "83886080")], &[("MemoryMax", "83886080")]);
-    scopes.systemctl(&["daemon-reload"]);
+    scopes.reload_systemd();
     scopes.all_say("c1", OWNED.0, OWNED.1);
     scopes.show("the engine updates beside a plugin", "ok");
     for verb in ["state", "pause", "resume"] {
@@ -374,7 +394,7 @@ fn what_runc_does_not_apply_is_written_into_its_scope_and_stays_there() {
     };
     wait_until("all of it is done", || holds(&scopes).is_empty());
     scopes.show("huge pages and block I/O beside pids", "ok");
-    scopes.systemctl(&["daemon-reload"]);
+    scopes.reload_systemd();
     assert_eq!(holds(&scopes), Vec::<String>::new(), "after a reload of systemd");
     // Each `update` of runc writes what it made the container with.
     succeeds(&scopes.update("c1", &json!({"memory": {"limit": 83_886_080}})));
@@ -487,95 +507,9 @@ fn a_pods_slice_that_systemd_resizes_is_told_to_plugins() {
     let told = all("UpdatePodSandbox")[0]["linuxResources"].clone();
     assert_eq!(told["memory"]["limit"]["value"], "134217728", "{told}");
     // systemd writes all that it knows again: that is no resize.
-    scopes.systemctl(&["daemon-reload"]);
+    scopes.reload_systemd();
     std::thread::sleep(std::time::Duration::from_secs(2));
     assert_eq!(all("UpdatePodSandbox").len(), 1);
     scopes.systemctl(&["stop", &slice]);
     scopes.show("a pod that systemd resizes", "ok");
-}
-
-/// The daemon as the shipped unit runs it, from a folder of the test's own.
-struct UnitOfDaemon {
-    scopes: Scopes,
-    name: String,
-    file: std::path::PathBuf,
-}
-
-impl UnitOfDaemon {
-    fn start() -> Option<Self> {
-        let mut scopes = scopes("runc")?;
-        // The place's own daemon has the same run directory.
-        scopes.place.host.kill_daemon();
-        let name = format!("nri-runc-test-{}.service", std::process::id());
-        let file = std::path::Path::new("/run/systemd/system").join(&name);
-        let unit = Self { scopes, name, file };
-        let host = &unit.scopes.place.host;
-        std::fs::create_dir_all(host.path("prefix/bin")).unwrap();
-        unit.install(b"");
-        unit.configure("");
-        let prefix = host.path("prefix").display().to_string();
-        let text = include_str!("../../contrib/systemd/nri-runc.service");
-        let text = text.replace("@PREFIX@", &prefix);
-        nri_runc::testing::files::replace(&unit.file, text.as_bytes()).unwrap();
-        unit.scopes.systemctl(&["daemon-reload"]);
-        unit.scopes.systemctl(&["start", &unit.name]);
-        Some(unit)
-    }
-
-    fn install(&self, more: &[u8]) {
-        use std::os::unix::fs::PermissionsExt;
-        let path = self.scopes.place.host.path("prefix/bin/nri-runc");
-        let built = std::fs::read(test_support::program::nri_runc()).unwrap();
-        nri_runc::testing::files::replace(&path, &[&built, more].concat()).unwrap();
-        std::fs::set_permissions(&path, PermissionsExt::from_mode(0o755)).unwrap();
-    }
-
-    /// The host's configuration and `more`, beside the executable.
-    fn configure(&self, more: &str) {
-        let host = &self.scopes.place.host;
-        let text = host.read("config.toml");
-        host.write("prefix/bin/nri-runc.toml", &format!("{text}\n{more}"));
-    }
-
-    fn shows(&self, property: &str) -> String {
-        self.scopes.systemctl(&["show", "--value", "--property", property, &self.name])
-    }
-
-    #[expect(clippy::disallowed_methods, reason = "systemd's own word")]
-    fn can_reload(&self) -> bool {
-        let mut command = Command::new(&self.scopes.systemctl);
-        command.args(["reload", &self.name]).output().unwrap().status.success()
-    }
-}
-
-impl Drop for UnitOfDaemon {
-    #[expect(clippy::disallowed_methods, reason = "whatever the test came to")]
-    fn drop(&mut self) {
-        let _stopped = Command::new(&self.scopes.systemctl).args(["stop", &self.name]).output();
-        let _removed = std::fs::remove_file(&self.file);
-        let _known = Command::new(&self.scopes.systemctl).arg("daemon-reload").output();
-    }
-}
-
-#[test]
-fn systemd_reloads_the_daemon_and_keeps_its_process_when_the_program_is_replaced() {
-    let Some(unit) = UnitOfDaemon::start() else { return };
-    wait_until("the unit's daemon runs", || unit.shows("ActiveState") == "active");
-    let pid = unit.shows("MainPID");
-    let host = &unit.scopes.place.host;
-    let status = || host.admin(&["status"]);
-    wait_until("it answers", || status()["pid"].as_u64() == pid.parse().ok());
-    let _told = host.plugin("10", "a", Script::default());
-    unit.configure("[log]\nlevel = \"debug\"\n");
-    assert!(unit.can_reload());
-    assert_eq!(status()["configuration"]["log_level"], "debug");
-    unit.configure("[plugin.a]\nrequird = true\n");
-    assert!(!unit.can_reload(), "a reload with an error fails");
-    assert_eq!((unit.shows("ActiveState"), unit.shows("MainPID")), ("active".into(), pid.clone()));
-    unit.configure("");
-    unit.install(b"newer");
-    let said = host.admin(&["reexec"]);
-    assert_eq!((said["pid"].to_string(), &said["plugins"]), (pid.clone(), &json!(1)), "{said}");
-    wait_until("systemd knows that it is ready", || unit.shows("ActiveState") == "active");
-    assert_eq!((unit.shows("MainPID"), unit.shows("NRestarts")), (pid, "0".to_owned()));
 }

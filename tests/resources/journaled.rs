@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The log and the audit log in a real journal: operators filter them by fields and by priority,
+//! `audit` reads them back, and what another user of the machine sends there is no line of ours.
+//! Needs systemd as the first process: the second boot of `make vm`.
+
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Output, Stdio};
+
+use serde_json::{Value, json};
+use test_support::adjustments::{limits_processes, sets};
+use test_support::tools;
+
+use super::scopes::{Scopes, unstarted_with};
+use super::{succeeds, wait_until};
+
+const CONFIG: &str = "---plugin_request_timeout = \"20s\"\n[log]\ntarget = \"journal\"\n\
+    [audit]\ntarget = \"journal\"\n[[rule]]\nname = \"no limits\"\nplugins = [\"limits\"]\n\
+    deny = [\"PidsLimit\"]\n";
+
+const FORGED: &str = "{\"version\":1,\"action\":\"applied\",\"reason\":\"forged\"}";
+
+/// Any user of a machine.
+const NOBODY: u32 = 65534;
+
+#[expect(clippy::disallowed_methods, reason = "the journal's own word")]
+fn journalctl(words: &[&str]) -> String {
+    let mut command = Command::new("journalctl");
+    let output: Output = command.args(["--quiet", "--output=cat"]).args(words).output().unwrap();
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// A machine with a journal, and a daemon that writes into it.
+fn journaled() -> Option<Scopes> {
+    let mut scopes = unstarted_with("runc", CONFIG)?;
+    scopes.systemctl(&["start", "systemd-journald.socket"]);
+    scopes.place.host.start_daemon();
+    Some(scopes)
+}
+
+/// The audit log's lines about a container, once there is one with this action.
+fn audited(scopes: &Scopes, id: &str, action: &str) -> Vec<Value> {
+    let mut lines = Vec::new();
+    wait_until("the line is in the journal", || {
+        lines = scopes.place.host.admin(&["audit", "--container", id]).as_array().unwrap().clone();
+        lines.iter().any(|line| line["action"] == action)
+    });
+    lines
+}
+
+#[test]
+fn refusals_are_found_in_the_journal_by_field_and_by_priority() {
+    let Some(scopes) = journaled() else { return };
+    let _told = scopes.place.host.plugin("10", "limits", limits_processes(42));
+    let id = format!("{}refused", scopes.prefix());
+    assert!(!scopes.create(&id, &json!({})).status.success());
+    let refused = audited(&scopes, &id, "refused");
+    assert_eq!(
+        (&refused[0]["rule"], &refused[0]["plugin"]),
+        (&json!("no limits"), &json!("10-limits"))
+    );
+    let container = format!("NRI_CONTAINER_ID={id}");
+    let found = journalctl(&["-t", "nri-runc-audit", "NRI_RULE=no limits", &container]);
+    assert_eq!(found.lines().count(), 1, "{found}");
+    assert_eq!(serde_json::from_str::<Value>(&found).unwrap()["action"], "refused");
+    assert_eq!(journalctl(&["-t", "nri-runc-audit", "NRI_RULE=another", &container]), "");
+    wait_until("the error is in the journal", || {
+        let errors = journalctl(&["-t", "nri-runc", "-p", "err"]);
+        errors.lines().any(|line| line.contains(&id) && line.contains("no limits"))
+    });
+    let errors = journalctl(&["-t", "nri-runc", "-p", "err"]);
+    assert!(!errors.contains("is synchronized"), "what is no error is not among them: {errors}");
+}
+
+#[test]
+#[expect(clippy::disallowed_methods, reason = "somebody else's line")]
+fn what_another_user_sends_to_the_journal_is_no_line_of_the_audit_log() {
+    let Some(scopes) = journaled() else { return };
+    let _told = scopes.place.host.plugin("20", "env", sets("A", "1"));
+    let id = format!("{}applied", scopes.prefix());
+    succeeds(&scopes.create(&id, &json!({})));
+    let busybox = tools::find_in_guest(&["busybox"]).unwrap().join("busybox");
+    let forging = Command::new(busybox)
+        .args(["logger", "-t", "nri-runc-audit", FORGED])
+        .uid(NOBODY)
+        .stdout(Stdio::null())
+        .output();
+    succeeds(&forging.unwrap());
+    wait_until("the forged line has arrived", || {
+        journalctl(&["-t", "nri-runc-audit"]).lines().any(|line| line == FORGED)
+    });
+    let lines = audited(&scopes, &id, "applied");
+    assert_eq!(
+        (&lines[0]["field"], &lines[0]["to"]),
+        (&json!("process.env[A]"), &json!("(hidden)"))
+    );
+    let all = scopes.place.host.admin(&["audit"]);
+    let all = all.as_array().unwrap();
+    assert!(all.iter().all(|line| line["reason"] != "forged"), "{all:?}");
+}

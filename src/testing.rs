@@ -15,6 +15,10 @@ pub mod adaptation {
     }
 }
 
+pub mod admin {
+    pub use crate::admin::command;
+}
+
 pub mod argv {
     pub use crate::argv::{
         CommandLine, ProcessFlag, ResourcesFlag, Verb, for_update_by_stdin, read,

@@ -3,11 +3,21 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod manual;
+mod sbom;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// The time of a release, never that of the build machine.
+fn release_time() -> String {
+    let seconds = std::env::var("SOURCE_DATE_EPOCH").ok().and_then(|text| text.parse::<u64>().ok());
+    let time = std::time::UNIX_EPOCH + std::time::Duration::from_secs(seconds.unwrap_or_default());
+    nri_runc::testing::text::rfc3339(time)
 }
 
 fn sources(dir: &str) -> Vec<(String, String)> {

@@ -162,6 +162,11 @@ impl TableOptions {
     }
 }
 
+/// The verbs with their options and help, for man pages and completions.
+pub fn command() -> clap::Command {
+    Arguments::command()
+}
+
 /// Runs an admin verb.
 pub fn run(argv: &[OsString]) -> u8 {
     let arguments = match Arguments::try_parse_from(argv.iter().skip(2)) {

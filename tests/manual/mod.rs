@@ -1,0 +1,256 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Man pages and completions, written from the tables that the program itself reads: the verbs of the
+//! command line, the keys of the configuration, the events and fields of plugins. `make manual`
+//! names a folder with `NRI_RUNC_MANUAL`; without it, the pages are made and checked, and none is
+//! written. Nothing here is part of the program.
+
+#![expect(clippy::panic, reason = "a test fails by panicking")]
+
+mod markdown;
+mod verbs;
+
+use std::path::{Path, PathBuf};
+
+use clap::builder::Resettable;
+use clap_complete::Shell;
+use roff::Roff;
+
+use super::{release_time, root};
+
+/// One man page: its name, its section, and the template in `contrib/man`.
+struct ManPage {
+    name: &'static str,
+    section: &'static str,
+    title: &'static str,
+}
+
+const PAGES: [ManPage; 3] = [
+    ManPage { name: "nri-runc", section: "8", title: "System Manager's Manual" },
+    ManPage { name: "nri-runc-config", section: "5", title: "File Formats Manual" },
+    ManPage { name: "nri-runc-plugins", section: "7", title: "Miscellaneous Information Manual" },
+];
+
+/// A line of a template that stands for a table or a page of the documentation.
+const INSERT: &str = "<!-- insert: ";
+
+impl ManPage {
+    fn template(&self) -> PathBuf {
+        root().join(format!("contrib/man/{}.{}.md", self.name, self.section))
+    }
+
+    fn file(&self) -> String {
+        format!("{}.{}", self.name, self.section)
+    }
+
+    fn render(&self) -> String {
+        let mut roff = Roff::new();
+        let version = format!("nri-runc {}", env!("CARGO_PKG_VERSION"));
+        let name = self.name.to_uppercase();
+        roff.control("TH", [name.as_str(), self.section, &date(), &version, self.title]);
+        // A page of commands and paths: no hyphenation, and no stretched lines.
+        roff.control("nh", []);
+        roff.control("ad", ["l"]);
+        let template = std::fs::read_to_string(self.template()).unwrap();
+        let mut text = String::new();
+        for line in template.lines() {
+            let Some(what) = line.strip_prefix(INSERT) else {
+                text.push_str(line);
+                text.push('\n');
+                continue;
+            };
+            let what = what.trim_end_matches("-->").trim();
+            markdown::append(&mut roff, &std::mem::take(&mut text));
+            insert(&mut roff, what);
+        }
+        markdown::append(&mut roff, &text);
+        roff.render()
+    }
+}
+
+fn insert(roff: &mut Roff, what: &str) {
+    match what {
+        "verbs" => verbs::append(roff, &built()),
+        "configuration" => markdown::append(roff, &nri_runc::testing::config::markdown()),
+        "events" => {
+            let names = nri_runc::plugin::ALL_EVENTS.iter().map(|event| event.name());
+            markdown::append(roff, &listed(names));
+        }
+        "fields" => {
+            let fields = nri_runc::testing::adaptation::NriField::ALL;
+            markdown::append(roff, &listed(fields.iter().map(|field| field.name())));
+        }
+        page if page.starts_with("docs/") => {
+            markdown::append(roff, &std::fs::read_to_string(root().join(page)).unwrap());
+        }
+        other => panic!("a template inserts {other}, which is not known"),
+    }
+}
+
+fn listed<'n>(names: impl Iterator<Item = &'n str>) -> String {
+    names.map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ") + ".\n"
+}
+
+fn date() -> String {
+    release_time().split('T').next().unwrap().to_owned()
+}
+
+/// The command line as a user types it: `nri-runc nri VERB`.
+fn command_line() -> clap::Command {
+    let verbs =
+        nri_runc::testing::admin::command().name("nri").bin_name(Resettable::<String>::Reset);
+    // `help` and `--help` are the runtime's.
+    let runtime = clap::Command::new("nri-runc").disable_help_flag(true);
+    runtime.disable_help_subcommand(true).subcommand(verbs)
+}
+
+/// The same, with the names and usages that clap adds when it is used.
+fn built() -> clap::Command {
+    let mut command = command_line();
+    command.build();
+    command.find_subcommand("nri").unwrap().clone()
+}
+
+/// Shells, and what a package calls their file.
+const SHELLS: [(Shell, &str); 3] =
+    [(Shell::Bash, "nri-runc.bash"), (Shell::Zsh, "_nri-runc"), (Shell::Fish, "nri-runc.fish")];
+
+fn completion(shell: Shell) -> String {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut command_line(), "nri-runc", &mut script);
+    // clap_complete 4.6.11 writes the hyphen of the program's name in two ways for bash: nothing below the
+    // first word would be completed.
+    String::from_utf8(script).unwrap().replace("nri__subcmd__runc", "nri__runc")
+}
+
+fn write(folder: &Path, name: &str, text: &str) {
+    std::fs::create_dir_all(folder).unwrap();
+    nri_runc::testing::files::replace(&folder.join(name), text.as_bytes()).unwrap();
+}
+
+#[test]
+fn manual_pages_and_completions_are_written_where_they_are_wanted() {
+    let folder = std::env::var_os("NRI_RUNC_MANUAL").map(PathBuf::from);
+    for page in &PAGES {
+        let text = page.render();
+        assert!(text.lines().count() > 100, "{} is nearly empty", page.file());
+        if let Some(folder) = &folder {
+            write(&folder.join("man"), &page.file(), &text);
+        }
+    }
+    for (shell, name) in SHELLS {
+        let script = completion(shell);
+        if let Some(folder) = &folder {
+            write(&folder.join("completions"), name, &script);
+        }
+    }
+}
+
+/// Each verb below `command` with its own, but for clap's `help`.
+fn every_verb(command: &clap::Command) -> Vec<clap::Command> {
+    let own = command.get_subcommands().filter(|verb| verb.get_name() != "help");
+    let visible = own.filter(|verb| !verb.is_hide_set());
+    visible.flat_map(|verb| std::iter::once(verb.clone()).chain(every_verb(verb))).collect()
+}
+
+#[test]
+fn manual_names_every_verb_and_every_option_and_no_hidden_one() {
+    let page = PAGES[0].render();
+    let verbs = every_verb(&built());
+    assert!(verbs.len() > 15, "the verbs were not found");
+    for verb in &verbs {
+        if verb.has_subcommands() {
+            continue;
+        }
+        let name = markdown::argument(verb.get_bin_name().unwrap_or_default());
+        assert!(page.contains(&format!(".SS \"{name}")), "{name} has no section");
+        let about = verb.get_about().unwrap().to_string();
+        let about = about.split('`').next().unwrap().replace('-', "\\-").replace('\'', "\\*(Aq");
+        assert!(page.contains(&about), "{name} is not explained");
+        for argument in verb.get_arguments().filter(|argument| argument.get_id() != "help") {
+            let Some(long) = argument.get_long() else { continue };
+            let is_named = page.contains(&format!("\\fB\\-\\-{}\\fR", long.replace('-', "\\-")));
+            assert_eq!(is_named, !argument.is_hide_set(), "{name}: --{long}");
+        }
+    }
+}
+
+#[test]
+fn manual_has_every_key_event_and_field() {
+    let [_, config, plugins] = PAGES.each_ref().map(ManPage::render);
+    let table = nri_runc::testing::config::markdown();
+    let keys: Vec<&str> = table.lines().filter_map(|line| line.strip_prefix("| `")).collect();
+    assert!(keys.len() > 60, "the keys were not found");
+    for key in keys.iter().filter_map(|line| line.split('`').next()) {
+        let key = key.replace('-', "\\-");
+        assert!(config.contains(&format!("\\fB{key}")), "{key} is not explained");
+    }
+    for event in nri_runc::plugin::ALL_EVENTS {
+        assert!(plugins.contains(&format!("\\fB{}\\fR", event.name())), "{}", event.name());
+    }
+    for field in nri_runc::testing::adaptation::NriField::ALL {
+        assert!(plugins.contains(&format!("\\fB{}\\fR", field.name())), "{}", field.name());
+    }
+}
+
+#[test]
+fn manual_pages_contain_no_markdown_and_no_line_that_roff_takes_for_a_request() {
+    const REQUESTS: [&str; 17] = [
+        "TH", "SH", "SS", "PP", "TP", "IP", "RS", "RE", "EX", "EE", "nh", "ad", "br", "ie", "el",
+        "ds", "sp",
+    ];
+    for page in &PAGES {
+        for line in page.render().lines() {
+            let name = line.strip_prefix('.').map(|rest| rest.split(' ').next().unwrap());
+            assert!(name.is_none_or(|name| REQUESTS.contains(&name)), "{}: {line}", page.file());
+            let is_plain = !line.contains("](") && !line.contains("| ---") && !line.contains("```");
+            assert!(is_plain, "{}: {line}", page.file());
+        }
+    }
+}
+
+#[test]
+fn completions_know_every_verb_in_every_shell() {
+    for (shell, _) in SHELLS {
+        let script = completion(shell);
+        for verb in every_verb(&built()) {
+            assert!(script.contains(verb.get_name()), "{shell}: {}", verb.get_name());
+            for long in verb.get_arguments().filter(|argument| !argument.is_hide_set()) {
+                let Some(long) = long.get_long() else { continue };
+                assert!(script.contains(long), "{shell}: {} --{long}", verb.get_name());
+            }
+        }
+    }
+}
+
+/// What bash offers after these words; the last one is being typed.
+#[expect(clippy::disallowed_methods, reason = "bash runs the script")]
+fn offered(words: &[&str]) -> Vec<String> {
+    let script = format!(
+        "{}\nCOMP_WORDS=({}); COMP_CWORD={}\n_nri__runc nri-runc \"${{COMP_WORDS[COMP_CWORD]}}\" \
+         \"${{COMP_WORDS[COMP_CWORD-1]}}\" || true\nprintf '%s\\n' \"${{COMPREPLY[@]}}\"\n",
+        completion(Shell::Bash),
+        words.iter().map(|word| format!("'{word}'")).collect::<Vec<_>>().join(" "),
+        words.len() - 1,
+    );
+    let output = std::process::Command::new("bash").args(["-c", &script]).output().unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && errors.is_empty(), "{errors}");
+    String::from_utf8_lossy(&output.stdout).lines().map(str::to_owned).collect()
+}
+
+#[test]
+fn completions_offer_verbs_options_and_engines_in_bash() {
+    assert_eq!(offered(&["nri-runc", "nr"]), ["nri"]);
+    assert_eq!(offered(&["nri-runc", "nri", "expl"]), ["explain"]);
+    assert_eq!(offered(&["nri-runc", "nri", "install", "--take"]), ["--take-over-nri"]);
+    assert!(offered(&["nri-runc", "nri", "install", "c"]).contains(&"containerd".to_owned()));
+    assert_eq!(offered(&["nri-runc", "nri", "uninstall", "--forc"]), ["--force"]);
+}
+
+#[test]
+fn completions_offer_nothing_for_what_is_no_verb() {
+    assert_eq!(offered(&["nri-runc", "nri", "frobnicat"]), [""]);
+    assert_eq!(offered(&["nri-runc", "nri", "install", "kubelet"]), [""], "no engine");
+    assert_eq!(offered(&["nri-runc", "--he"]), [""], "the runtime's own");
+    assert_eq!(offered(&["nri-runc", "nri", "status", "--force"]), [""], "another verb's");
+}

@@ -6,7 +6,7 @@ MUSL := x86_64-unknown-linux-musl
 TARGET := $(shell test -d "$$(rustc --print target-libdir --target $(MUSL) 2>/dev/null)" && echo $(MUSL))
 RELEASE = target/$(if $(TARGET),$(TARGET)/)release/nri-runc
 
-.PHONY: all build setup demo test lint bench interop install uninstall vm kube soak
+.PHONY: all build setup demo test lint bench interop install uninstall vm kube soak manual package package-test audit
 
 all: build
 
@@ -47,6 +47,11 @@ lint:
 	cargo clippy --locked --workspace --all-targets -- -D warnings
 	cargo test --locked --quiet --test tidy every_
 	@sh scripts/hot.sh check
+	@sh scripts/audit.sh if-installed
+
+# Licenses, sources and known defects of the crates; installs what does it (deny.toml).
+audit:
+	@sh scripts/audit.sh
 
 # Newer engines and runtimes, below target/tools/newer; where that fails it says so.
 .PHONY: newer
@@ -88,6 +93,23 @@ vm: setup
 # KUBE: some of its rows (tests/kube/main.rs names them), separated by commas.
 kube: setup
 	@sh scripts/kube.sh
+
+# Man pages and completions, written from the tables of the program into target/manual.
+manual:
+	NRI_RUNC_MANUAL=$(CURDIR)/target/manual cargo test --locked --quiet --test tidy manual_pages_and
+
+# Archives, .deb, .rpm, SBOM and checksums into target/package/dist. ARCHES: for which processors.
+# TWICE: builds each program twice, in different folders, and compares. BINARY: package this program.
+ARCHES ?= x86_64 aarch64
+package:
+	sh scripts/package.sh $(foreach arch,$(ARCHES),--arch $(arch)) $(if $(TWICE),--twice) \
+		$(if $(BINARY),--binary x86_64='$(BINARY)')
+
+# Those packages installed, upgraded, removed and purged, on a machine of their own inside this one.
+package-test:
+	cargo build --locked --example demo_plugin
+	sh scripts/package.sh --arch x86_64 --next
+	sh scripts/package-test.sh $(PARTS)
 
 # PREFIX: where bin/nri-runc goes. DESTDIR: a folder that packages are made of; nothing outside it
 # is touched and nothing is started. BINARY: install this one and build none.

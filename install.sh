@@ -12,11 +12,12 @@ usage: install.sh [--binary FILE] [--prefix DIR] [--destdir DIR]
                   [--engine containerd|crio|docker|podman]... [--default]
                   [--take-over-nri | --beside[=SOCKET]] [--dry-run]
        install.sh --uninstall [--destdir DIR] [--dry-run]
-Without --binary, nri-runc is built first. --engine registers it with an engine;
---default makes it that engine's default runtime; --take-over-nri or --beside is
-required where that engine serves NRI itself (docs/install.md). --hooks adds
-OCI hooks for Podman and CRI-O (docs/hooks.md). Files that were edited are never
-overwritten or removed.
+Without --binary, the executable beside this script is installed; if there is
+none, nri-runc is built first. --engine registers it with an engine; --default
+makes it that engine's default runtime; --take-over-nri or --beside is required
+where that engine serves NRI itself (docs/install.md). --hooks adds OCI hooks for
+Podman and CRI-O (docs/hooks.md). Files that were edited are never overwritten or
+removed.
 TEXT
 }
 fail() { printf 'install.sh: %s\n' "$*" >&2; exit 1; }
@@ -126,6 +127,8 @@ if [ -n "$uninstall" ]; then
     exit 0
 fi
 
+# An archive of a release has the executable beside this script.
+[ -n "$binary" ] || [ ! -x "$here/nri-runc" ] || binary=$here/nri-runc
 if [ -z "$binary" ]; then
     command -v make >/dev/null && command -v cargo >/dev/null || fail "no --binary given, and building requires make and cargo"
     make -s -C "$here" build
@@ -151,6 +154,15 @@ was=''
 [ ! -e "$destdir$prefix/bin/nri-runc" ] || was=$(sum "$destdir$prefix/bin/nri-runc")
 put "$binary" "$prefix/bin/nri-runc" 0755 replace
 put "$work/config.toml" /etc/nri-runc/config.toml 0644 keep
+# The archive of a release has man pages and completions; a checkout has none.
+if [ -d "$here/man" ]; then
+    for page in "$here"/man/*.[578]; do
+        put "$page" "$prefix/share/man/man${page##*.}/$(basename "$page")" 0644 replace
+    done
+    put "$here/completions/nri-runc.bash" "$prefix/share/bash-completion/completions/nri-runc" 0644 replace
+    put "$here/completions/_nri-runc" "$prefix/share/zsh/site-functions/_nri-runc" 0644 replace
+    put "$here/completions/nri-runc.fish" "$prefix/share/fish/vendor_completions.d/nri-runc.fish" 0644 replace
+fi
 if [ "$units" = yes ]; then
     for unit in nri-runc.service nri-runc.socket; do
         sed "s|@PREFIX@|$prefix|g" "$here/contrib/systemd/$unit" >"$work/$unit"

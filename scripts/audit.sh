@@ -1,0 +1,31 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# Which crates are in the program: licenses, sources, forbidden crates (deny.toml), then known defects, where
+# the database of advisories can be had. `audit.sh if-installed`, for `make lint`: skips what is not there,
+# and says so.
+set -eu
+cd "$(dirname "$0")/.."
+DENY=0.20.2
+tools=$PWD/target/tools
+
+say() { printf 'audit: %s\n' "$*"; }
+fail() { printf 'audit: %s\n' "$*" >&2; exit 1; }
+
+deny=$(command -v cargo-deny || echo "$tools/cargo-deny-$DENY/bin/cargo-deny")
+if [ ! -x "$deny" ]; then
+    if [ "${1:-}" = if-installed ]; then
+        say "skipped: cargo-deny is not installed (make audit installs it)"
+        exit 0
+    fi
+    say "building cargo-deny $DENY into target/tools, once"
+    cargo install --locked --version "$DENY" --root "$tools/cargo-deny-$DENY" cargo-deny >"$tools/cargo-deny.log" 2>&1 ||
+        fail "cargo-deny cannot be built: $(tail -n 1 "$tools/cargo-deny.log")"
+fi
+"$deny" --log-level error check bans licenses sources || fail "a crate is not allowed (deny.toml)"
+if ! "$deny" --log-level error fetch db >/dev/null 2>&1; then
+    [ "${1:-}" = if-installed ] || [ -z "${CI:-}" ] || fail "the database of advisories cannot be had"
+    say "skipped: advisories (their database cannot be had)"
+    exit 0
+fi
+"$deny" --log-level error check advisories || fail "a crate has a known defect; see above"
+say "licenses, sources and advisories are in order"

@@ -1,0 +1,220 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# Packages below target/package/dist: .tar.gz, .deb and .rpm for each architecture, a CycloneDX SBOM and
+# checksums. The same source gives the same bytes wherever it is built (--twice proves it).
+#
+#   scripts/package.sh [--arch ARCH]... [--binary ARCH=FILE]... [--version VERSION] [--twice] [--next]
+#
+# --binary: package this executable and build none. --next: from the packages that are there, those of a
+# next version, into target/package/next, for tests of an upgrade. SOURCE_DATE_EPOCH: the time of all files (default:
+# that of the last commit). NRI_RUNC_NFPM: use this nfpm.
+set -eu
+cd "$(dirname "$0")/.."
+top=$PWD
+# Pinned: a newer version may write other bytes.
+NFPM=v2.44.1
+tools=$top/target/tools
+
+say() { printf 'package: %s\n' "$*"; }
+fail() { printf 'package: %s\n' "$*" >&2; exit 1; }
+
+arches='' binaries='' version='' twice='' next=''
+into=$top/target/package
+while [ $# -gt 0 ]; do
+    case $1 in
+    --arch) arches="$arches $2"; shift ;;
+    --binary) binaries="$binaries $2"; shift ;;
+    --version) version=$2; shift ;;
+    --twice) twice=1 ;;
+    --next) next=1 ;;
+    *) fail "unknown option $1" ;;
+    esac
+    shift
+done
+arches=${arches:-x86_64 aarch64}
+version=${version:-$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)}
+if [ -z "${SOURCE_DATE_EPOCH:-}" ]; then
+    SOURCE_DATE_EPOCH=$(git log -1 --format=%ct 2>/dev/null) ||
+        fail "this is no git checkout: set SOURCE_DATE_EPOCH to the time of the release, in seconds"
+fi
+export SOURCE_DATE_EPOCH VERSION="$version" LC_ALL=C TZ=UTC
+umask 022
+
+# A program written in Go or Rust, built once into target/tools.
+nfpm() {
+    [ -z "${NRI_RUNC_NFPM:-}" ] || { "$NRI_RUNC_NFPM" "$@"; return; }
+    program=$tools/nfpm-$NFPM/nfpm
+    if [ ! -x "$program" ]; then
+        command -v go >/dev/null || fail "nfpm is built with Go, which is not here: install Go, or set NRI_RUNC_NFPM"
+        say "building nfpm $NFPM into target/tools, once" >&2
+        GOBIN=$tools/nfpm-$NFPM GOFLAGS=-trimpath go install "github.com/goreleaser/nfpm/v2/cmd/nfpm@$NFPM" \
+            >"$tools/nfpm.log" 2>&1 || fail "nfpm cannot be built: $(tail -n 1 "$tools/nfpm.log")"
+    fi
+    "$program" "$@"
+}
+
+# What links a program for another processor: Rust's own linker, LLVM's, or binutils', which is fetched.
+cross_linker() {
+    host=$(rustc -vV | sed -n 's/^host: //p')
+    unpacked=$tools/bin/aarch64-linux-gnu-ld
+    for linker in "$(rustc --print sysroot)/lib/rustlib/$host/bin/gcc-ld/ld.lld" ld.lld aarch64-linux-gnu-ld "$unpacked"; do
+        if found=$(command -v "$linker"); then echo "$found"; return; fi
+    done
+    dir=$tools/binutils-aarch64
+    mkdir -p "$dir" "$tools/bin"
+    (cd "$dir" && apt-get download binutils-aarch64-linux-gnu && dpkg -x binutils-aarch64-linux-gnu_*.deb .) >"$dir.log" 2>&1 ||
+        fail "no linker for aarch64: install lld or binutils-aarch64-linux-gnu ($dir.log)"
+    # Its libraries are beside it, and are no other program's.
+    libraries=$(dirname "$(find "$dir" -name 'libbfd*.so' | head -n 1)")
+    printf '#!/bin/sh\nLD_LIBRARY_PATH=%s exec %s "$@"\n' "$libraries" "$dir/usr/bin/aarch64-linux-gnu-ld" >"$unpacked"
+    chmod +x "$unpacked"
+    echo "$unpacked"
+}
+
+# build ARCH SOURCE BUILD: compiles SOURCE into BUILD. Paths of this machine do not get into the program.
+build() {
+    target=$1-unknown-linux-musl
+    [ -d "$(rustc --print target-libdir --target "$target" 2>/dev/null)" ] ||
+        rustup target add "$target" >/dev/null 2>&1 || fail "the Rust target $target cannot be had"
+    flags="'--remap-path-prefix=$2=/nri-runc'"
+    for registry in "${CARGO_HOME:-$HOME/.cargo}"/registry/src/*; do
+        [ ! -d "$registry" ] || flags="$flags, '--remap-path-prefix=$registry=/cargo'"
+    done
+    flags="$flags, '--remap-path-prefix=$(rustc --print sysroot)=/rust'"
+    if [ "$1" != "$(uname -m)" ]; then
+        linker=$(cross_linker)
+        flags="$flags, '-Clinker=$linker', '-Clinker-flavor=ld'"
+    fi
+    say "building nri-runc for $1"
+    (cd "$2" && cargo build --release --locked --bin nri-runc --target "$target" --target-dir "$3" \
+        --config "target.$target.rustflags = [$flags]")
+}
+
+# The executable for ARCH, given or built.
+executable() {
+    for pair in $binaries; do
+        [ "${pair%%=*}" != "$1" ] || { cp "${pair#*=}" "$2"; return; }
+    done
+    fetch_sources "$1"
+    build "$1" "$top" "$into/build" >&2
+    cp "$into/build/$1-unknown-linux-musl/release/nri-runc" "$2"
+    [ -n "$twice" ] || return 0
+    # The same again, elsewhere.
+    other=$(mktemp -d)/elsewhere
+    git worktree list >/dev/null 2>&1 || fail "--twice needs a git checkout"
+    mkdir -p "$other"
+    git archive HEAD | tar -x -C "$other"
+    build "$1" "$other" "$other/target" >&2
+    cmp "$2" "$other/target/$1-unknown-linux-musl/release/nri-runc" ||
+        fail "two builds of $1 in different folders differ"
+    say "two builds of $1 in different folders are the same: $(sha256sum <"$2" | cut -c 1-16)"
+    rm -rf "$(dirname "$other")"
+}
+
+# The registry's folder must be known before paths are remapped.
+fetch_sources() { cargo fetch --locked --target "$1-unknown-linux-musl" >&2; }
+
+# The documentation's pages, in their folders.
+copy_pages() { (cd docs && find . -name '*.md' ! -name SUMMARY.md -exec cp --parents {} "$1" \;); }
+
+# What is the same for every architecture.
+common() {
+    stage=$into/common
+    rm -rf "$stage"
+    mkdir -p "$stage/systemd" "$stage/hooks" "$stage/scripts" "$stage/selinux" "$stage/doc" "$stage/man"
+    say "writing man pages and completions"
+    NRI_RUNC_MANUAL=$stage cargo test --locked --quiet --test tidy manual_pages_and >"$into/manual.log" 2>&1 ||
+        fail "the man pages cannot be written: $(grep . "$into/manual.log" | tail -n 1)"
+    gzip -9n "$stage"/man/*.[578]
+    for unit in nri-runc.service nri-runc.socket; do
+        sed 's|@PREFIX@|/usr|g' "contrib/systemd/$unit" >"$stage/systemd/$unit"
+    done
+    for hook in hooks/*.json; do
+        sed 's|/usr/local/bin/nri-runc|/usr/bin/nri-runc|g' "$hook" >"$stage/$hook"
+    done
+    cp contrib/systemd/hardened.conf contrib/package/config.toml contrib/package/copyright LICENSE \
+        contrib/package/lintian-overrides contrib/package/nfpm.yaml "$stage"
+    for script in postinst prerm postrm; do cp "contrib/package/$script.sh" "$stage/scripts"; done
+    cp contrib/selinux/nri-runc.cil "$stage/selinux"
+    cp README.md SECURITY.md "$stage/doc"
+    copy_pages "$stage/doc"
+    gzip -9nc CHANGELOG.md >"$stage/changelog.gz"
+    maintainer=$(sed -n 's/^maintainer: //p' contrib/package/nfpm.yaml)
+    gzip -9nc >"$stage/changelog.Debian.gz" <<TEXT
+nri-runc ($VERSION-1) unstable; urgency=medium
+
+  * Release $VERSION: /usr/share/doc/nri-runc/changelog.gz has its changes.
+
+ -- $maintainer  $(date -R -d "@$SOURCE_DATE_EPOCH")
+TEXT
+}
+
+# The libraries of the executable, with versions, checksums and licenses.
+sbom() {
+    say "writing the SBOM for $1"
+    NRI_RUNC_SBOM=$2 NRI_RUNC_SBOM_TARGET=$1-unknown-linux-musl \
+        cargo test --locked --quiet --test tidy sbom_names >"$into/sbom.log" 2>&1 ||
+        fail "the SBOM cannot be written: $(grep . "$into/sbom.log" | tail -n 1)"
+}
+
+# pack ARCH: the three packages of an architecture.
+pack() {
+    case $1 in
+    x86_64) ARCH=amd64 ;;
+    aarch64) ARCH=arm64 ;;
+    *) fail "$1 is no architecture that is packaged" ;;
+    esac
+    export ARCH
+    stage=$into/$1
+    rm -rf "$stage"
+    cp -R "$into/common" "$stage"
+    executable "$1" "$stage/nri-runc"
+    chmod 0755 "$stage/nri-runc"
+    if [ -n "$next" ]; then cp "$into/sbom.cdx.json" "$stage"; else sbom "$1" "$stage/sbom.cdx.json"; fi
+    chmod -R u=rwX,go=rX "$stage"
+    find "$stage" -exec touch -h -d "@$SOURCE_DATE_EPOCH" {} +
+    for format in deb rpm; do
+        (cd "$stage" && nfpm package --config nfpm.yaml --packager "$format" --target "$into/dist/") >"$into/nfpm.log" 2>&1 ||
+            fail "the .$format cannot be made: $(tail -n 1 "$into/nfpm.log")"
+    done
+    archive "$1"
+    cp "$stage/sbom.cdx.json" "$into/dist/nri-runc-$VERSION-$1.cdx.json"
+}
+
+# The archive holds what `sh install.sh` installs on any distribution.
+archive() {
+    name=nri-runc-$VERSION-$1
+    root=$into/archive/$name
+    rm -rf "$into/archive"
+    mkdir -p "$root/contrib/systemd" "$root/contrib/selinux" "$root/man"
+    cp "$into/$1/nri-runc" install.sh README.md SECURITY.md CHANGELOG.md LICENSE "$into/$1/sbom.cdx.json" "$root"
+    cp contrib/systemd/* "$root/contrib/systemd"
+    cp contrib/selinux/nri-runc.cil "$root/contrib/selinux"
+    cp -R hooks "$root/hooks"
+    cp -R "$into/$1/completions" "$root/completions"
+    chmod -R u=rwX,go=rX "$into/archive"
+    for page in "$into/$1"/man/*.gz; do gzip -dc "$page" >"$root/man/$(basename "$page" .gz)"; done
+    mkdir "$root/docs"
+    copy_pages "$root/docs"
+    tar --sort=name --mtime="@$SOURCE_DATE_EPOCH" --owner=0 --group=0 --numeric-owner --format=gnu \
+        -C "$into/archive" -cf - "$name" | gzip -9n >"$into/dist/$name.tar.gz"
+}
+
+if [ -n "$next" ]; then
+    # The program differs in a byte that nothing reads, as that of another version does.
+    [ -x "$into/x86_64/nri-runc" ] || fail "there are no packages of this version: make package"
+    rm -rf "$into/next"
+    mkdir -p "$into/next"
+    { cat "$into/x86_64/nri-runc"; echo; } >"$into/next/program"
+    cp -R "$into/common" "$into/x86_64/sbom.cdx.json" "$into/next"
+    VERSION=$VERSION+next
+    into=$into/next
+    binaries=x86_64=$into/program
+fi
+rm -rf "$into/dist"
+mkdir -p "$into/dist" "$tools"
+[ -n "$next" ] || common
+for arch in $arches; do pack "$arch"; done
+(cd "$into/dist" && sha256sum -- * >SHA256SUMS)
+say "packages of nri-runc $VERSION, in ${into#"$top"/}/dist:"
+cat "$into/dist/SHA256SUMS"

@@ -6,7 +6,7 @@ MUSL := x86_64-unknown-linux-musl
 TARGET := $(shell test -d "$$(rustc --print target-libdir --target $(MUSL) 2>/dev/null)" && echo $(MUSL))
 RELEASE = target/$(if $(TARGET),$(TARGET)/)release/nri-runc
 
-.PHONY: all build setup demo test lint bench interop install uninstall vm kube soak manual package package-test audit
+.PHONY: all build setup demo docs docs-test test lint bench interop install uninstall vm kube soak manual package package-test audit
 
 all: build
 
@@ -24,6 +24,15 @@ release:
 
 demo: setup
 	@sh scripts/demo.sh
+
+# The pages of docs/ as a book, in target/book/html. mdBook is built below target/tools, once.
+docs:
+	@sh scripts/docs.sh
+
+# The quick starts, each command of them, on a machine of namespaces with the real engines.
+# DOCS: some of them (docker, podman, bundle, plugin), separated by commas.
+docs-test: setup
+	@sh scripts/docs-test.sh
 
 .PHONY: path
 path:

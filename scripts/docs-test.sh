@@ -1,0 +1,227 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# Follows the documentation as a new user would: each command of these pages runs, in order, and what
+# the page says one sees is compared with what is printed (scripts/docs_blocks.py). Each story has
+# a machine of its own, made of namespaces: /etc, /opt, /usr/local, /var, /run and this directory
+# are its own, and go with it. Engines are those of target/tools; builds take what is built.
+# DOCS names some of the stories, separated by commas.
+set -eu
+cd "$(dirname "$0")/.."
+tools=$PWD/target/tools
+stories=${DOCS:-bundle,plugin,docker,podman,howto}
+
+fail() { printf 'docs-test: %s\n' "$*" >&2; exit 1; }
+
+# The blocks of a page, or of its sections that begin with the given words.
+follow() {
+    python3 scripts/docs_blocks.py "$@" || fail "$1 does not hold; what the engines said: target/docs-test"
+}
+
+shim() {
+    cat >"/usr/local/bin/$1"
+    chmod +x "/usr/local/bin/$1"
+}
+
+# What a machine with the engine has, and this one may not: its service manager, and built files.
+lay_out() {
+    for program in docker dockerd containerd containerd-shim-runc-v2 ctr runc podman conmon; do
+        [ ! -e "$tools/bin/$program" ] || ln -sf "$tools/bin/$program" "/usr/local/bin/$program"
+    done
+    shim make <<'END'
+#!/bin/sh
+# The release build takes minutes: what is built already is installed by the same script.
+[ "$*" = install ] || exit 2
+exec sh install.sh --binary target/debug/nri-runc
+END
+    cargo=$(command -v cargo)
+    shim cargo <<END
+#!/bin/sh
+case "\$*" in
+*--release*) mkdir -p target/release/examples && cp target/debug/examples/resource_defaults target/release/examples/ ;;
+*) exec "$cargo" "\$@" ;;
+esac
+END
+    shim systemctl <<END
+#!/bin/sh
+case "\$*" in
+'restart docker')
+    [ ! -e /run/docker.pid ] || { kill "\$(cat /run/docker.pid)"; sleep 2; }
+    setsid dockerd >>"$work/logs/dockerd" 2>&1 </dev/null &
+    for _try in \$(seq 100); do docker version >/dev/null 2>&1 && exit 0; sleep 0.2; done
+    exit 1 ;;
+'reload docker') kill -HUP "\$(cat /run/docker.pid)"; sleep 1 ;;
+*) echo "systemctl \$*: no such unit here" >&2; exit 1 ;;
+esac
+END
+    mkdir -p DIR/rootfs/bin image/bin
+    cp "$tools/bin/busybox" DIR/rootfs/bin/
+    cp "$tools/bin/busybox" image/bin/
+    for applet in sh sleep cat env; do
+        ln -s busybox "DIR/rootfs/bin/$applet"
+        ln -s busybox "image/bin/$applet"
+    done
+    "$tools/bin/busybox" tar -C image -cf image.tar .
+    cat >DIR/config.json <<JSON
+{
+  "ociVersion": "1.0.2",
+  "process": {"user": {"uid": 0, "gid": 0}, "cwd": "/", "env": ["PATH=/bin"], "args": ["sleep", "1000"]},
+  "root": {"path": "rootfs"},
+  "mounts": [{"destination": "/proc", "type": "proc", "source": "proc"}],
+  "annotations": {"resources.nri-runc.dev": "{\"cpu\": {\"shares\": 512}}"},
+  "linux": {
+    "cgroupsPath": "/${work##*/}/c1",
+    "resources": {"cpu": {"shares": 1024}},
+    "namespaces": [{"type": "mount"}, {"type": "pid"}, {"type": "ipc"}]
+  }
+}
+JSON
+    cp -r DIR bundle
+}
+
+# Docker, as its administrator has set it up, with an image that the pages use.
+start_docker() {
+    mkdir -p /etc/docker
+    cat >/etc/docker/daemon.json <<JSON
+{
+  "storage-driver": "vfs",
+  "iptables": false, "bridge": "none", "cgroup-parent": "/${work##*/}",
+  "exec-opts": ["native.cgroupdriver=cgroupfs"], "oom-score-adjust": 0, "shutdown-timeout": 2
+}
+JSON
+    cp /etc/docker/daemon.json daemon.json.before
+    systemctl restart docker
+    docker import image.tar debian:latest >/dev/null
+}
+
+# One story, on its machine.
+tell() {
+    case $1 in
+    bundle)
+        follow docs/quickstart.md
+        nri-runc delete --force c1
+        follow docs/howto/remove.md '3. '
+        ;;
+    plugin)
+        make install >"$work/logs/install"
+        follow docs/howto/write-a-plugin.md
+        ;;
+    docker)
+        start_docker
+        follow docs/quickstart.md 'Install '
+        follow docs/quickstart/docker.md
+        cmp daemon.json.before /etc/docker/daemon.json || fail "daemon.json is not what it was"
+        follow docs/howto/remove.md '3. '
+        kill "$(cat /run/docker.pid)"
+        ;;
+    howto)
+        start_docker
+        follow docs/quickstart.md 'Install '
+        follow docs/quickstart/docker.md '1. ' '2. '
+        # The pages speak of a pod of Kubernetes and of their own plugin.
+        export DOCS_REPLACE="default/web=docker/web 10-greeter=10-resource-defaults prod-eu/web-0=docker/web"
+        follow docs/howto/debug-a-plugin.md
+        follow docs/howto/limit-plugins.md
+        rm -r /etc/nri-runc/config.d
+        nri-runc nri reload
+        follow docs/howto/record-and-replay.md '1. '
+        cp target/debug/nri-runc NEW
+        echo >>NEW # another file, and still the same program
+        follow docs/howto/upgrade.md 'nri-runc'
+        docker rm -f web >/dev/null
+        follow docs/howto/remove.md
+        kill "$(cat /run/docker.pid)"
+        ;;
+    podman)
+        mkdir -p /etc/containers
+        cat >/etc/containers/containers.conf <<TOML
+[containers]
+netns = "none"
+[engine]
+runtime = "runc"
+cgroup_manager = "cgroupfs"
+events_logger = "file"
+infra_image = "docker.io/library/debian:latest"
+infra_command = "/bin/sleep 100000"
+conmon_path = ["/usr/local/bin/conmon"]
+[engine.runtimes]
+runc = ["/usr/local/bin/runc"]
+TOML
+        echo '{"default": [{"type": "insecureAcceptAnything"}]}' >/etc/containers/policy.json
+        cat >/etc/containers/storage.conf <<TOML
+[storage]
+driver = "vfs"
+runroot = "/run/containers/storage"
+graphroot = "/var/lib/containers/storage"
+TOML
+        podman import --quiet --change 'CMD ["/bin/sleep","100000"]' image.tar docker.io/library/debian:latest >/dev/null
+        follow docs/quickstart.md 'Install '
+        follow docs/quickstart/podman.md
+        follow docs/howto/remove.md '3. '
+        ;;
+    *) fail "no story is called $1" ;;
+    esac
+    [ ! -e /usr/local/bin/nri-runc ] || [ "$1" = plugin ] || fail "the executable is still there"
+}
+
+inside() {
+    work=$1 story=$2 clone=$PWD
+    for place in etc opt var usr/local "${clone#/}"; do
+        upper=$work/upper/$place under=$work/under/$place
+        mkdir -p "$upper" "$under" "/$place"
+        mount -t overlay overlay -o "lowerdir=/$place,upperdir=$upper,workdir=$under" "/$place" ||
+            fail "no overlay can be mounted on /$place: the rights of a machine's root are needed"
+    done
+    cd / # the directory below the overlay is still the present one
+    cd "$clone"
+    mount -t tmpfs run /run
+    # /tmp is its own too, and what is kept below it elsewhere.
+    mkdir "/run/${work##*/}"
+    mount --bind "$work" "/run/${work##*/}"
+    work=/run/${work##*/}
+    mount -t tmpfs tmpfs /tmp
+    [ -e /var/run ] || ln -s /run /var/run
+    mkdir -p /var/lib/docker /var/lib/containers /var/tmp
+    for place in /var/lib/docker /var/lib/containers /var/tmp; do mount -t tmpfs tmpfs "$place"; done
+    ip link set lo up 2>/dev/null || :
+    export LD_LIBRARY_PATH="$tools/lib"
+    lay_out
+    PATH=/usr/local/bin:$PATH
+    export PATH
+    unset DOCKER_HOST NRI_RUNC_CONFIG
+    tell "$story"
+}
+
+clear_up() {
+    for _try in 1 2 3 4 5; do
+        find /sys/fs/cgroup -depth -type d \( -path "*/${work##*/}*" -o -name libpod_parent \) \
+            -exec rmdir {} \; 2>/dev/null || :
+        [ -n "$(find /sys/fs/cgroup -type d -name "${work##*/}")" ] || break
+        sleep 0.5
+    done
+    rm -rf target/docs-test
+    [ ! -d "$work/logs" ] || cp -r "$work/logs" target/docs-test
+    rm -rf "$work"
+}
+
+if [ "${1:-}" = inside ]; then
+    inside "$2" "$3"
+    exit
+fi
+[ "$(id -u)" = 0 ] || fail "real containers need root"
+for program in python3 unshare mount; do
+    command -v $program >/dev/null || fail "$program is missing"
+done
+cargo build --locked --bin nri-runc --example resource_defaults
+for story in $(echo "$stories" | tr , ' '); do
+    printf '\n== %s\n' "$story"
+    work=$(mktemp -d /tmp/nri-docs.XXXXXX)
+    mkdir "$work/logs"
+    trap clear_up EXIT
+    trap 'exit 130' INT TERM
+    unshare --net --uts --ipc --mount --pid --fork --kill-child --mount-proc \
+        sh "$0" inside "$work" "$story"
+    trap - EXIT
+    clear_up
+done
+echo
+echo "docs-test: every command of the stories $stories did what its page says"

@@ -1,0 +1,67 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# The pages of docs/ as a book in target/book/html. mdBook wants all pages below one directory, so a
+# copy is made in which the pages of the repository's root that docs/SUMMARY.md names have moved
+# below `project/`, and links follow them.
+set -eu
+cd "$(dirname "$0")/.."
+version=0.5.4
+tools=$PWD/target/tools/mdbook
+mdbook=$tools/bin/mdbook
+book=$PWD/target/book
+pages=$book/pages
+
+# Links to a file outside of docs/ point to its copy; $1 is the way from the page to docs/.
+outwards() {
+    sed -E -e "s#\]\(\.\./${1:+\.\./}([A-Za-z])#](${1}project/\1#g" \
+        -e 's#\]\((project/[^)]*/)README\.md#](\1about.md#g' # mdBook calls a README index.html
+}
+
+# Links of a copied page: from the root's place to that of `project/`, $1 the way up to it.
+homewards() {
+    sed -E "s#\]\((\.\./)*docs/#](${1}#g"
+}
+
+if [ "$("$mdbook" --version 2>/dev/null)" != "mdbook v$version" ]; then
+    echo "docs: building mdBook $version into target/tools/mdbook; this takes some minutes, once"
+    cargo install mdbook --version "$version" --locked --no-default-features --features search \
+        --root "$tools" --target-dir "$tools/build" --quiet
+    rm -rf "$tools/build"
+fi
+
+rm -rf "$pages"
+mkdir -p "$pages/project"
+cp -r docs/. "$pages/"
+for page in docs/*.md; do
+    outwards '' <"$page" >"$pages/${page#docs/}"
+done
+for page in docs/*/*.md; do
+    outwards '../' <"$page" >"$pages/${page#docs/}"
+done
+# Whatever the pages link to outside of docs/.
+grep -ohE '\]\((\.\./)+[A-Za-z][^)#]*' docs/*.md docs/*/*.md | sed -E 's#^\]\((\.\./)+##' | sort -u |
+    while read -r path; do
+        [ -f "$path" ] || continue # a link of docs/howto to docs/ itself
+        mkdir -p "$pages/project/$(dirname "$path")"
+        up=$(dirname "project/$path" | sed -E 's#[^/]+#..#g')/
+        case $path in
+        */README.md) homewards "$up" <"$path" >"$pages/project/$(dirname "$path")/about.md" ;;
+        *.md) homewards "$up" <"$path" >"$pages/project/$path" ;;
+        *) cp "$path" "$pages/project/$path" ;;
+        esac
+    done
+# The picture becomes part of its page, so that it follows the book's theme.
+awk '
+    /^!\[[^]]*\]\(overview\.svg\)$/ { while ((getline line < "docs/overview.svg") > 0) print line; next }
+    { print }
+' "$pages/introduction.md" >"$pages/introduction.md.new"
+mv "$pages/introduction.md.new" "$pages/introduction.md"
+
+rm -rf "$book/html"
+"$mdbook" build "$pages" --dest-dir "$book/html"
+if command -v python3 >/dev/null; then
+    python3 scripts/docs_links.py "$book/html"
+else
+    echo "docs: the links of the book were not checked: python3 is missing"
+fi
+echo "docs: target/book/html/index.html"

@@ -18,6 +18,12 @@ const KIND: &str = "io.cri-containerd.kind";
 /// Where its CRI plugin keeps containers.
 pub(super) const CRI_NAMESPACE: &str = "k8s.io";
 const DEFAULT_SOCKET: &str = "/run/containerd/containerd.sock";
+/// Where the containerds of k3s and RKE2, k0s and MicroK8s keep what lives, and where they answer.
+const DISTRIBUTIONS: [(&str, &str); 3] = [
+    ("/run/k3s/containerd", "/run/k3s/containerd/containerd.sock"),
+    ("/run/k0s/containerd", "/run/k0s/containerd.sock"),
+    ("/var/snap/microk8s/common/run/containerd", "/var/snap/microk8s/common/run/containerd.sock"),
+];
 
 pub(super) fn wanted(call: &CallerInfo<'_>, document: &Document<'_>) -> Wanted {
     let mut wanted = cri::wanted(call, document);
@@ -40,9 +46,16 @@ pub(super) fn query(call: &CallerInfo<'_>, ids: Vec<String>) -> Option<StoreQuer
     let address = parents.into_iter().find_map(|words| option(words, "-address"));
     let socket = socket.or(address);
     let socket = socket.or_else(|| ttrpc.map(ToOwned::to_owned));
-    let socket = socket.unwrap_or_else(|| DEFAULT_SOCKET.to_owned());
+    let socket = socket.unwrap_or_else(|| usual_socket(call.bundle).to_owned());
     let socket = socket.strip_prefix("unix://").map(ToOwned::to_owned).unwrap_or(socket);
     Some(StoreQuery { socket, namespace, ids, with_images: false })
+}
+
+/// Where the containerd answers that keeps this bundle, unless it was told otherwise.
+fn usual_socket(bundle: &str) -> &'static str {
+    let state = bundle.split_once("/io.containerd.runtime.v2.task/").map_or("", |(state, _)| state);
+    let its = DISTRIBUTIONS.iter().find(|(folder, _)| *folder == state);
+    its.map_or(DEFAULT_SOCKET, |(_, socket)| socket)
 }
 
 /// The namespace in which containerd keeps the container of this bundle.
@@ -237,6 +250,11 @@ mod tests {
         assert_eq!(asked(&parent, &[]).socket, "/x/c.sock");
         assert_eq!(asked(&[], &[]).socket, DEFAULT_SOCKET);
         assert_eq!(asked(&[], &[]).namespace, "k8s.io");
+        for (state, socket) in DISTRIBUTIONS {
+            let task = "io.containerd.runtime.v2.task/k8s.io/c";
+            assert_eq!(usual_socket(&format!("{state}/{task}")), socket);
+            assert_eq!(usual_socket(&format!("{state}2/{task}")), DEFAULT_SOCKET);
+        }
     }
 
     #[test]

@@ -10,6 +10,8 @@ use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 
+use super::LoadedHandlers;
+
 /// Docker counts its containers before it answers.
 const API_WAIT: Duration = Duration::from_secs(2);
 
@@ -18,8 +20,8 @@ const LIMIT: u64 = 4 << 20;
 
 const REQUEST: &[u8] = b"GET /info HTTP/1.0\r\nHost: docker\r\nAccept: application/json\r\n\r\n";
 
-/// Their names; `None` where nobody answers in time.
-pub(crate) fn docker_runtimes(socket: &Path) -> Option<Vec<String>> {
+/// Its runtimes; `None` where nobody answers in time.
+pub(crate) fn docker_runtimes(socket: &Path) -> Option<LoadedHandlers> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().ok()?;
     let answer = runtime.block_on(async { tokio::time::timeout(API_WAIT, ask(socket)).await });
     runtimes(&answer.ok()?.ok()?)
@@ -33,7 +35,7 @@ async fn ask(socket: &Path) -> std::io::Result<Vec<u8>> {
     Ok(answer)
 }
 
-fn runtimes(answer: &[u8]) -> Option<Vec<String>> {
+fn runtimes(answer: &[u8]) -> Option<LoadedHandlers> {
     let end = answer.windows(4).position(|four| four == b"\r\n\r\n")?;
     let (head, body) = (answer.get(..end)?, answer.get(end + 4..)?);
     let status = head.split(|byte| *byte == b' ').nth(1)?;
@@ -41,7 +43,12 @@ fn runtimes(answer: &[u8]) -> Option<Vec<String>> {
         return None;
     }
     let info: Value = serde_json::from_slice(body).ok()?;
-    Some(info["Runtimes"].as_object()?.keys().cloned().collect())
+    let programs = info["Runtimes"].as_object()?.iter().map(|(name, entry)| {
+        let path = entry["path"].as_str().or_else(|| entry["runtimeType"].as_str());
+        (name.clone(), path.map(str::to_owned))
+    });
+    let default = info["DefaultRuntime"].as_str().map(str::to_owned);
+    Some(LoadedHandlers { programs: programs.collect(), default })
 }
 
 #[cfg(test)]
@@ -49,12 +56,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn runtimes_are_listed_by_name() {
-        let answer = b"HTTP/1.0 200 OK\r\nApi-Version: 1.41\r\n\r\n{\"Runtimes\":{\"nri-runc\":\
-            {\"path\":\"/usr/local/bin/nri-runc\"},\"io.containerd.runc.v2\":{}}}";
-        let mut found = runtimes(answer).unwrap();
-        found.sort();
-        assert_eq!(found, ["io.containerd.runc.v2", "nri-runc"]);
+    fn runtimes_are_listed_with_their_programs() {
+        let answer = b"HTTP/1.0 200 OK\r\nApi-Version: 1.41\r\n\r\n{\"DefaultRuntime\":\"runc\",\
+            \"Runtimes\":{\"nri-runc\":{\"path\":\"/usr/local/bin/nri-runc\"},\
+            \"io.containerd.runc.v2\":{}}}";
+        let found = runtimes(answer).unwrap();
+        let program = Some("/usr/local/bin/nri-runc".to_owned());
+        assert_eq!(found.programs.get("nri-runc"), Some(&program));
+        assert_eq!(found.programs.get("io.containerd.runc.v2"), Some(&None));
+        assert_eq!(found.default.as_deref(), Some("runc"));
     }
 
     #[test]

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which runtime handlers a running CRI engine knows: `runtime.v1.RuntimeService/Status` on its
-//! socket. Engines list them since CRI v0.30; containerd before that (1.x) shows its configuration
-//! when asked at length. For the doctor only: nothing on a container's path waits for it.
+//! Which runtime handlers a running CRI engine has in effect: `runtime.v1.RuntimeService/Status` on its
+//! socket. Engines list their names since CRI v0.30; containerd shows its configuration too when it
+//! is asked for details, with the program of each handler and the default one. For `check` only:
+//! nothing on a container's path waits for it.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use serde_json::Value;
@@ -13,11 +15,20 @@ use crate::formats::protobuf::{fields, map_entry, member, text};
 
 const PATH: &str = "/runtime.v1.RuntimeService/Status";
 
+/// The handlers that a running engine has loaded.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct LoadedHandlers {
+    /// Each name, with the program that it stands for where the engine says that.
+    pub programs: BTreeMap<String, Option<String>>,
+    /// The name that containers get which name none, where the engine says that.
+    pub default: Option<String>,
+}
+
 /// `StatusRequest`: verbose, field 1.
 const AT_LENGTH: [u8; 2] = [0x08, 0x01];
 
-/// Their names; `None` where nobody answers in time, or does not say.
-pub(crate) fn handlers(socket: &Path) -> Option<Vec<String>> {
+/// The engine's handlers; `None` where nobody answers in time, or does not say.
+pub(crate) fn handlers(socket: &Path) -> Option<LoadedHandlers> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().ok()?;
     let messages = [AT_LENGTH.to_vec()];
     let answers = runtime.block_on(async {
@@ -25,28 +36,43 @@ pub(crate) fn handlers(socket: &Path) -> Option<Vec<String>> {
         tokio::time::timeout(FETCH_LIMIT, question).await
     });
     let answer = answers.ok()?.ok()?.into_iter().next()?.ok()?;
-    names(&answer).ok().filter(|names| !names.is_empty())
+    loaded(&answer).ok().filter(|loaded| !loaded.programs.is_empty())
 }
 
 /// `StatusResponse`: info 2, runtime_handlers 3; a handler's name is its field 1.
-fn names(answer: &[u8]) -> Result<Vec<String>> {
-    let mut names = Vec::new();
+fn loaded(answer: &[u8]) -> Result<LoadedHandlers> {
+    let mut loaded = LoadedHandlers::default();
     for field in fields(answer) {
         let field = field?;
         match field.number {
             2 => {
                 let (key, value) = map_entry(field.value)?;
-                let config: Value = serde_json::from_slice(value).unwrap_or_default();
-                let runtimes = config.pointer("/containerd/runtimes").and_then(Value::as_object);
                 if key == "config" {
-                    names.extend(runtimes.into_iter().flatten().map(|(name, _)| name.clone()));
+                    let config: Value = serde_json::from_slice(value).unwrap_or_default();
+                    loaded.read(&config["containerd"]);
                 }
             }
-            3 => names.push(text(member(field.value, 1)?)),
+            3 => {
+                let name = text(member(field.value, 1)?);
+                loaded.programs.entry(name).or_default();
+            }
             _ => {}
         }
     }
-    Ok(names)
+    Ok(loaded)
+}
+
+impl LoadedHandlers {
+    /// Takes what containerd's configuration says.
+    fn read(&mut self, containerd: &Value) {
+        let text =
+            |value: &Value| value.as_str().filter(|text| !text.is_empty()).map(str::to_owned);
+        self.default = text(&containerd["defaultRuntimeName"]);
+        for (name, entry) in containerd["runtimes"].as_object().into_iter().flatten() {
+            let program = text(&entry["options"]["BinaryName"]);
+            self.programs.insert(name.clone(), program);
+        }
+    }
 }
 
 #[cfg(test)]
@@ -56,20 +82,24 @@ mod tests {
 
     #[test]
     fn handlers_are_listed_or_in_the_configuration() {
-        let config = br#"{"containerd":{"runtimes":{"runc":{},"nri-runc":{}}}}"#;
+        let config = br#"{"containerd":{"defaultRuntimeName":"runc","runtimes":{"runc":{"options":
+            {"BinaryName":""}},"nri-runc":{"options":{"BinaryName":"/usr/bin/nri-runc"}}}}}"#;
         let info = field(2, &[field(1, b"config"), field(2, config)].concat());
         let other = field(2, &[field(1, b"golang"), field(2, b"go1")].concat());
-        let listed = field(3, &field(1, b"kata"));
-        let answer = [field(1, b""), info, other, listed].concat();
-        let mut told = names(&answer).unwrap();
-        told.sort();
-        assert_eq!(told, ["kata", "nri-runc", "runc"]);
+        let listed = ["kata", "nri-runc"].map(|name| field(3, &field(1, name.as_bytes())));
+        let answer = [field(1, b""), info, other, listed.concat()].concat();
+        let found = loaded(&answer).unwrap();
+        let program = |name: &str| found.programs.get(name).cloned();
+        assert_eq!(program("nri-runc"), Some(Some("/usr/bin/nri-runc".to_owned())));
+        assert_eq!((program("runc"), program("kata")), (Some(None), Some(None)));
+        assert_eq!(found.programs.len(), 3);
+        assert_eq!(found.default.as_deref(), Some("runc"));
     }
 
     #[test]
     fn an_answer_without_any_or_cut_short_says_nothing() {
-        assert_eq!(names(&field(1, b"")).unwrap(), Vec::<String>::new());
-        assert!(names(b"\x1a\x05ab").is_err());
+        assert_eq!(loaded(&field(1, b"")).unwrap(), LoadedHandlers::default());
+        assert!(loaded(b"\x1a\x05ab").is_err());
     }
 
     #[test]

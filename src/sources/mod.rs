@@ -28,7 +28,7 @@ use crate::host::Host;
 
 pub(crate) use addresses::addresses;
 pub(crate) use docker_api::docker_runtimes;
-pub(crate) use handlers::handlers;
+pub(crate) use handlers::{LoadedHandlers, handlers};
 pub(crate) use processes::{Process, callers, dockers, processes};
 
 /// How long a `create` waits for all sources together.

@@ -17,6 +17,7 @@ mod origin;
 mod own_nri;
 mod pods;
 mod recorder;
+mod rendered;
 mod samples;
 mod stories;
 mod verbs;

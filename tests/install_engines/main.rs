@@ -3,6 +3,7 @@
 //! what is refused, that twice is once, and that undoing leaves every byte as it was.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod distributions;
 mod escapes;
 mod next_step;
 mod own_nri;
@@ -60,7 +61,7 @@ impl Place {
         for (path, (_, text)) in tree(&case.join("before")) {
             if let Some(text) = text {
                 place.write(&path, &text);
-                let is_program = path.starts_with("usr/bin/");
+                let is_program = path.contains("bin/");
                 place.mode(&path, if is_program { 0o755 } else { 0o640 });
             }
         }

@@ -4,14 +4,19 @@
 use super::engine::Engine;
 use super::nri_decision::NriSetting;
 use super::plan::{EngineFile, Plan, Registration, Texts};
-use super::{containerd, crio, docker, podman};
+use super::{containerd, crio, distribution, docker, podman};
 use crate::error::{Error, Result};
 
 impl Engine {
     /// Where it reads; `texts` is what was read so far, which may name more.
     pub(super) fn sources(self, main: Option<&str>, texts: &Texts) -> Vec<EngineFile> {
         match self {
-            Self::Containerd => containerd::sources(main.unwrap_or(containerd::MAIN), texts),
+            Self::Containerd => {
+                let main = main.unwrap_or(containerd::MAIN);
+                let mut all = containerd::sources(main, texts);
+                all.extend(distribution::beside(main));
+                all
+            }
             Self::Crio => crio::sources(),
             Self::Docker => vec![EngineFile::File(main.unwrap_or(docker::MAIN).to_owned())],
             Self::Podman => podman::sources(),

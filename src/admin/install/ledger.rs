@@ -11,6 +11,7 @@ use super::engine::Engine;
 use super::engine_files;
 use super::nri_decision::NriDecision;
 use super::plan::Texts;
+use super::rendered;
 use super::root::Root;
 use crate::error::{Error, Result};
 
@@ -38,7 +39,10 @@ impl LedgerFile {
         }
         // It was removed since.
         let Some(now) = now else { return Some(None) };
-        edit::reverse(self.before.as_deref()?, self.after.as_deref()?, now).map(Some)
+        let after = self.after.as_deref()?;
+        // A template that its owner has extended since stays without our addition.
+        let before = self.before.clone().or_else(|| rendered::template_alone(after))?;
+        edit::reverse(&before, after, now).map(Some)
     }
 }
 

@@ -5,8 +5,13 @@
 //! never overwritten. Where an engine serves NRI itself, `own_nri` asks for a decision first.
 
 mod containerd;
+mod containerd_files;
+mod containerd_nri;
+mod cri_entry;
 mod crio;
+mod detect;
 mod dispatch;
+mod distribution;
 mod docker;
 mod edit;
 mod engine;
@@ -18,6 +23,8 @@ mod outcome;
 mod own_nri;
 mod plan;
 mod podman;
+mod rendered;
+mod restart;
 mod root;
 mod running;
 mod state;
@@ -29,6 +36,8 @@ use std::path::PathBuf;
 use clap::Args;
 use serde_json::Value;
 
+use self::detect::Named;
+use self::distribution::Distribution;
 use self::engine::Engine;
 use self::ledger::{Ledger, LedgerFile};
 use self::nri_decision::{BESIDE_SOCKET, NriDecision};
@@ -47,8 +56,8 @@ use crate::text::counted;
 /// `install`.
 #[derive(Debug, Args)]
 pub(super) struct Install {
-    /// Engine to configure.
-    engine: Engine,
+    #[command(flatten)]
+    named: EngineNamed,
     /// Make nri-runc the default runtime.
     #[arg(long)]
     default: bool,
@@ -80,13 +89,36 @@ pub(super) struct Install {
 /// `uninstall`.
 #[derive(Debug, Args)]
 pub(super) struct Uninstall {
-    /// Engine to unregister from.
-    engine: Engine,
+    #[command(flatten)]
+    named: EngineNamed,
     /// Uninstall even if containers still use nri-runc.
     #[arg(long)]
     force: bool,
     #[command(flatten)]
     common: Common,
+}
+
+/// Which engine is meant.
+#[derive(Debug, Args)]
+struct EngineNamed {
+    /// Container engine.
+    #[arg(required_unless_present = "distribution")]
+    engine: Option<Engine>,
+    /// Kubernetes distribution with the containerd (default: found).
+    #[arg(long, value_name = "NAME")]
+    distribution: Option<Distribution>,
+}
+
+impl EngineNamed {
+    /// A distribution alone means its containerd.
+    fn engine(&self) -> Result<Engine> {
+        match (self.engine, self.distribution) {
+            (Some(engine), Some(_)) if engine != Engine::Containerd => {
+                Err(Error::new("--distribution applies to containerd only"))
+            }
+            (engine, _) => Ok(engine.unwrap_or(Engine::Containerd)),
+        }
+    }
 }
 
 #[derive(Debug, Args)]
@@ -143,9 +175,9 @@ struct Situation {
 impl Situation {
     fn of(install: &Install, loaded: &Loaded) -> Result<Self> {
         let root = install.common.root(&loaded.config)?;
-        let engine = install.engine;
+        let engine = install.named.engine()?;
         let old = Ledger::load(&root, engine)?;
-        let registration = build_registration(install, loaded, &root, old.as_ref())?;
+        let registration = build_registration(install, engine, loaded, &root, old.as_ref())?;
         if let Some(old) = old.as_ref().filter(|old| old.main != registration.main) {
             let main = old.main.as_deref().unwrap_or("its default file");
             return Err(Error::new(format!(
@@ -186,6 +218,7 @@ impl Situation {
         let is_open = self.registration.nri == NriDecision::Open;
         let other = self.listener.as_ref().filter(|_| is_open);
         notes.extend(other.map(|listener| listener::describe(listener, config)));
+        notes.extend(detect::note(self.engine, self.registration.main.as_deref(), &self.root));
         notes
     }
 
@@ -196,11 +229,15 @@ impl Situation {
         is_renamed.then(|| note_users(self.engine, old, &self.root, config)).flatten()
     }
 
-    fn details(&self, dry: bool) -> ResultDetails {
+    fn details(&self, dry: bool, restarts: &[Engine]) -> ResultDetails {
+        let removes_entry = self.removes_entry();
+        let mut others = self.old.as_ref().map(Ledger::others).unwrap_or_default();
+        others.extend(restarts);
+        let main = self.registration.main.as_deref();
         ResultDetails {
             dry,
-            removes_entry: self.removes_entry(),
-            restarts: self.old.as_ref().map(Ledger::others).unwrap_or_default(),
+            removes_entry,
+            next: restart::commands(&others, self.engine, main, removes_entry, &self.root),
             usage: usage(&self.registration, self.engine),
         }
     }
@@ -211,7 +248,6 @@ pub(super) fn install(install: &Install, loaded: &Loaded) -> Result<Value> {
     let config = &loaded.config;
     let here = Situation::of(install, loaded)?;
     let (engine, now, old) = (here.engine, &here.now, here.old.as_ref());
-    let mut details = here.details(install.common.dry_run);
     let plan_for_now = here.plan(now);
     let plan_for_now = if old.is_some() { plan_for_now } else { Ok(plan_for_now?) };
     own_nri::require_decision(engine, &here.registration, &here.candidates, now)?;
@@ -220,6 +256,7 @@ pub(super) fn install(install: &Install, loaded: &Loaded) -> Result<Value> {
         && plan.files.iter().all(|(path, text)| now.get(path) == Some(text))
     {
         let notes = plan.notes.iter().cloned().chain(here.notes(config)).collect();
+        let details = here.details(install.common.dry_run, &[]);
         return Ok(result_document(engine, "install", &[], notes, details));
     }
     let base = here.base()?;
@@ -231,12 +268,15 @@ pub(super) fn install(install: &Install, loaded: &Loaded) -> Result<Value> {
         let ledger = ledger_of(&here.registration, &here.root, &base, &plan, old, engine);
         write(&here.root, engine, &ledger, old, &changes)?;
     }
-    details.restarts.extend(&plan.restarts);
+    let main = here.registration.main.as_deref();
+    plan.notes.extend(restart::note(engine, main).filter(|_| !changes.is_empty()));
+    let details = here.details(install.common.dry_run, &plan.restarts);
     Ok(result_document(engine, "install", &changes, plan.notes, details))
 }
 
 fn build_registration(
     install: &Install,
+    engine: Engine,
     loaded: &Loaded,
     root: &Root,
     old: Option<&Ledger>,
@@ -247,11 +287,11 @@ fn build_registration(
         return Err(Error::new(format!("{name:?} is not a valid handler name"))
             .hint("use letters, digits, '.', '_' and '-'"));
     }
-    if install.engine_config.is_some()
-        && !matches!(install.engine, Engine::Containerd | Engine::Docker)
-    {
+    if install.engine_config.is_some() && !matches!(engine, Engine::Containerd | Engine::Docker) {
         return Err(Error::new("--engine-config applies to containerd and Docker only"));
     }
+    let file = install.engine_config.as_deref();
+    let named = Named { engine, file, distribution: install.named.distribution };
     let own =
         || std::env::current_exe().map(|path| path.display().to_string()).map_err(Error::from);
     let binary = install.binary.clone().map_or_else(own, Ok)?;
@@ -267,7 +307,7 @@ fn build_registration(
         name,
         binary,
         default: install.default,
-        main: install.engine_config.clone(),
+        main: detect::main_file(named, old, root)?,
         socket: loaded.config.socket_path.display().to_string(),
         nri: own_nri::decision(install, loaded, old)?,
     })

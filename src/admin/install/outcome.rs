@@ -15,8 +15,9 @@ pub(super) struct ResultDetails {
     pub(super) dry: bool,
     /// An entry was removed from the engine's configuration.
     pub(super) removes_entry: bool,
-    /// Other engines whose NRI is switched off or on again: they are restarted too.
-    pub(super) restarts: Vec<Engine>,
+    /// The commands by which engines read their files again: those whose NRI is switched off or on
+    /// again, then the engine itself.
+    pub(super) next: Vec<String>,
     /// How containers use the handler from now on.
     pub(super) usage: Vec<String>,
 }
@@ -27,15 +28,13 @@ pub(super) fn result_document(
     verb: &str,
     changes: &[FileChange],
     mut notes: Vec<String>,
-    ResultDetails { dry, removes_entry, restarts, usage }: ResultDetails,
+    ResultDetails { dry, removes_entry, mut next, usage }: ResultDetails,
 ) -> Value {
     let files = changes.iter().map(|change| {
         let diff = edit::diff(&change.path, change.now.as_deref(), change.new.as_deref());
         json!({"path": change.path, "diff": diff, "removed": change.new.is_none()})
     });
     let files: Vec<Value> = files.collect();
-    let mut next: Vec<&str> = restarts.iter().map(|other| other.reload_command(true)).collect();
-    next.push(engine.reload_command(removes_entry));
     next.retain(|command| !command.is_empty() && !files.is_empty());
     next.dedup();
     if engine == Engine::Docker && removes_entry && !files.is_empty() {

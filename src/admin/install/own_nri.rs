@@ -10,7 +10,7 @@ use super::ledger::Ledger;
 use super::nri_decision::{BESIDE_SOCKET, NriDecision, NriSetting};
 use super::plan::{EngineFile, Plan, Registration, Texts};
 use super::root::Root;
-use super::{Install, edit, engine_files, running};
+use super::{Install, edit, engine_files, restart, running};
 use crate::config::{DEFAULT_DROP_INS, Loaded};
 use crate::error::{Error, Result};
 use crate::plugin::socket::SocketListener;
@@ -62,6 +62,11 @@ impl NriCandidate {
     /// Whether its process listens on the socket now.
     pub(super) fn is_listening(&self) -> bool {
         self.listener.is_some()
+    }
+
+    /// The command by which it reads its files again.
+    pub(super) fn restart_command(&self, root: &Root) -> String {
+        restart::command_again(self.engine, self.main.as_deref(), true, root)
     }
 
     fn setting(&self, texts: &Texts) -> Result<Option<NriSetting>> {

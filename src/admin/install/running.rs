@@ -5,12 +5,13 @@
 use std::ffi::OsString;
 
 use super::containerd;
+use super::distribution::Distribution;
 use super::engine::Engine;
 use super::root::Root;
 use crate::engine::Dockerd;
 use crate::host::Host;
 use crate::procfs;
-use crate::sources::{self, Process};
+use crate::sources::{self, LoadedHandlers, Process};
 
 /// The search path that conmon is started with unless the engine's configuration sets another.
 const OF_CONMON: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -22,6 +23,10 @@ pub(super) enum HandlerState {
     Known,
     /// The engine answers, and does not have it.
     Unknown,
+    /// The engine has a handler of this name with another program.
+    OtherProgram,
+    /// The engine has loaded it, but not as the default runtime.
+    NotDefault,
     /// The engine has no process.
     NotRunning,
     /// The engine runs and did not answer.
@@ -30,10 +35,34 @@ pub(super) enum HandlerState {
     ReadEachTime,
 }
 
+/// The handler that a running engine should have in effect.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct WantedHandler<'w> {
+    pub(super) name: &'w str,
+    /// `None`: any program.
+    pub(super) binary: Option<&'w str>,
+    pub(super) default: bool,
+}
+
+impl WantedHandler<'_> {
+    /// How far the engine's handlers are that. What an engine does not say is as it should be.
+    fn state(&self, loaded: &LoadedHandlers) -> HandlerState {
+        let Some(program) = loaded.programs.get(self.name) else { return HandlerState::Unknown };
+        let differs = |wanted: &str| program.as_deref().is_some_and(|program| program != wanted);
+        if self.binary.is_some_and(differs) {
+            return HandlerState::OtherProgram;
+        }
+        match loaded.default.as_deref() {
+            Some(other) if self.default && other != self.name => HandlerState::NotDefault,
+            Some(_) | None => HandlerState::Known,
+        }
+    }
+}
+
 /// Asks a running engine about a handler: the one that reads the file `main`, or any.
 pub(super) fn query_handler(
     engine: Engine,
-    name: &str,
+    wanted: WantedHandler<'_>,
     main: Option<&str>,
     root: &Root,
     host: &Host,
@@ -50,7 +79,7 @@ pub(super) fn query_handler(
             let said_by_file = || {
                 let read = process.as_ref().map(config_of);
                 let file = main.or(read.as_deref()).unwrap_or(containerd::MAIN);
-                containerd::socket_path(&root.text(file))
+                containerd::socket_path(file, &root.text(file))
             };
             (vec![said.unwrap_or_else(said_by_file)], process.is_some())
         }
@@ -60,15 +89,14 @@ pub(super) fn query_handler(
             (vec![said.unwrap_or_else(|| super::crio::socket_path(root))], process.is_some())
         }
     };
-    let known = sockets.iter().find_map(|socket| match engine {
+    let loaded = sockets.iter().find_map(|socket| match engine {
         Engine::Docker => sources::docker_runtimes(&host.path(socket)),
         Engine::Containerd | Engine::Crio | Engine::Podman | Engine::Nerdctl => {
             sources::handlers(&host.path(socket))
         }
     });
-    match known {
-        Some(known) if known.iter().any(|known| known == name) => HandlerState::Known,
-        Some(_) => HandlerState::Unknown,
+    match loaded {
+        Some(loaded) => wanted.state(&loaded),
         None if runs => HandlerState::NoAnswer,
         None => HandlerState::NotRunning,
     }
@@ -165,7 +193,30 @@ fn containerd_of(host: &Host, main: Option<&str>) -> Option<Process> {
 }
 
 fn config_of(containerd: &Process) -> String {
-    flag(containerd, &["--config", "-c"]).unwrap_or_else(|| containerd::MAIN.to_owned())
+    let named = flag(containerd, &["--config", "-c"]);
+    let file = named.unwrap_or_else(|| containerd::MAIN.to_owned());
+    match Distribution::of_main(&file) {
+        // A snap has a folder for each of its revisions, and a link that stays.
+        Some(Distribution::Microk8s) => Distribution::Microk8s.main().to_owned(),
+        Some(_) | None => file,
+    }
+}
+
+/// The main files of all running containerds.
+pub(super) fn main_files(host: &Host) -> Vec<String> {
+    sources::processes(host, &["containerd"]).iter().map(config_of).collect()
+}
+
+/// The running containerd that reads this file.
+pub(super) fn containerd_pid(main: &str, host: &Host) -> Option<u32> {
+    containerd_of(host, Some(main)).map(|process| process.pid)
+}
+
+/// Where the containerd with this main file keeps what lives.
+pub(super) fn state_directory(main: &str, root: &Root) -> String {
+    let runs = containerd_of(&root.processes(), Some(main)).filter(|_| !root.is_confined());
+    let said = runs.as_ref().and_then(|process| flag(process, &["--state"]));
+    said.unwrap_or_else(|| containerd::state_directory(main, &root.text(main)))
 }
 
 /// The value of a flag on a command line.
@@ -199,15 +250,34 @@ mod tests {
         (temp, Root::of_host(host.clone()), host)
     }
 
+    const WANTED: WantedHandler<'_> =
+        WantedHandler { name: "nri-runc", binary: Some("/x"), default: true };
+
+    #[test]
+    fn a_handler_is_in_effect_with_its_program_and_as_the_default_that_it_should_be() {
+        let state = |programs: &[(&str, Option<&str>)], default: Option<&str>| {
+            let owned = |text: &str| text.to_owned();
+            let programs = programs.iter().map(|(name, path)| (owned(name), path.map(owned)));
+            let default = default.map(owned);
+            WANTED.state(&LoadedHandlers { programs: programs.collect(), default })
+        };
+        let ours = ("nri-runc", Some("/x"));
+        assert_eq!(state(&[ours], Some("nri-runc")), HandlerState::Known);
+        assert_eq!(state(&[ours], Some("runc")), HandlerState::NotDefault);
+        assert_eq!(state(&[("nri-runc", Some("/y"))], None), HandlerState::OtherProgram);
+        assert_eq!(state(&[("nri-runc", None)], None), HandlerState::Known, "it does not say");
+        assert_eq!(state(&[("runc", Some("/x"))], Some("runc")), HandlerState::Unknown);
+    }
+
     #[test]
     fn an_engine_without_a_process_is_not_running_and_podman_needs_none() {
         let (_temp, root, host) = place(&[]);
         for engine in [Engine::Containerd, Engine::Crio, Engine::Docker] {
-            let said = query_handler(engine, "nri-runc", None, &root, &host);
+            let said = query_handler(engine, WANTED, None, &root, &host);
             assert_eq!(said, HandlerState::NotRunning, "{engine:?}");
             assert_eq!(search_path(engine, None, &host), None);
         }
-        let said = query_handler(Engine::Podman, "nri-runc", None, &root, &host);
+        let said = query_handler(Engine::Podman, WANTED, None, &root, &host);
         assert_eq!(said, HandlerState::ReadEachTime);
     }
 
@@ -217,7 +287,7 @@ mod tests {
             place(&[("7", "/usr/bin/dockerd -H unix:///run/d.sock"), ("8", "crio")]);
         std::fs::create_dir(temp.path().join("run")).unwrap();
         let _accepts_and_says_nothing = UnixListener::bind(temp.path().join("run/d.sock")).unwrap();
-        let of = |engine| query_handler(engine, "nri-runc", None, &root, &host);
+        let of = |engine| query_handler(engine, WANTED, None, &root, &host);
         assert_eq!(of(Engine::Docker), HandlerState::NoAnswer);
         assert_eq!(of(Engine::Crio), HandlerState::NoAnswer);
     }

@@ -7,6 +7,7 @@ use std::ffi::OsString;
 
 use serde_json::{Value, json};
 
+use super::detect;
 use super::engine::{ENGINES, Engine};
 use super::engine_files;
 use super::ledger::Ledger;
@@ -14,8 +15,9 @@ use super::listener;
 use super::nri_decision::NriDecision;
 use super::own_nri::{self, NriCandidate};
 use super::plan::Registration;
+use super::restart;
 use super::root::Root;
-use super::running::{self, HandlerState};
+use super::running::{self, HandlerState, WantedHandler};
 use crate::config::Config;
 use crate::error::Result;
 use crate::host::Host;
@@ -23,6 +25,10 @@ use crate::runtime;
 
 /// The handler name to look for without an undo record: a manual registration.
 const USUAL_NAME: &str = "nri-runc";
+
+/// The handler to look for then.
+const USUAL_HANDLER: WantedHandler<'_> =
+    WantedHandler { name: USUAL_NAME, binary: None, default: false };
 
 /// The findings of `check` about engines.
 #[derive(Debug, Default)]
@@ -38,6 +44,8 @@ struct EngineOnHost {
     engine: Engine,
     ledger: Option<Ledger>,
     handler: HandlerState,
+    /// The main file of the registration or of its process, where it is not the usual one.
+    file: Option<String>,
     /// The engines that may serve plugins themselves.
     nri: Vec<NriCandidate>,
 }
@@ -46,6 +54,10 @@ impl EngineOnHost {
     /// The file that the registered engine reads; any engine's without a registration.
     fn main(&self) -> Option<&str> {
         self.ledger.as_ref().and_then(|ledger| main_of(self.engine, ledger))
+    }
+
+    fn file(&self) -> Option<&str> {
+        self.file.as_deref()
     }
 
     fn name(&self) -> &str {
@@ -82,25 +94,29 @@ pub(in crate::admin) fn check_engines(config: &Config) -> EngineFindings {
                 continue;
             }
         };
-        let is_installed = engine.programs().iter().any(|path| root.has(path));
-        let (name, main) = match &ledger {
-            Some(ledger) => (ledger.name.as_str(), main_of(engine, ledger)),
-            None => (USUAL_NAME, None),
-        };
-        let handler = running::query_handler(engine, name, main, &root, &host);
+        let is_installed = engine.programs().iter().any(|path| root.has(path))
+            || (engine == Engine::Containerd && !detect::here(&root).is_empty());
+        let main = ledger.as_ref().and_then(|ledger| main_of(engine, ledger));
+        let wanted = ledger.as_ref().map_or(USUAL_HANDLER, wanted_of);
+        let handler = running::query_handler(engine, wanted, main, &root, &host);
         let runs = !matches!(handler, HandlerState::NotRunning | HandlerState::ReadEachTime);
         if ledger.is_some() || is_installed || runs {
             let main = ledger
                 .as_ref()
                 .map_or_else(|| running::unusual_file(engine, &host), |ledger| ledger.main.clone());
             let nri = own_nri::candidates(engine, main.as_deref(), &root, listener.as_ref());
-            all.push(EngineOnHost { engine, ledger, handler, nri });
+            all.push(EngineOnHost { engine, ledger, handler, file: main, nri });
         }
     }
     found.findings.extend(all.iter().map(|here| check_registration(here, &root, config)));
     found.findings.extend(check_runtimes(&all, config));
     found.next_step = next_step(&all, config);
     found
+}
+
+fn wanted_of(ledger: &Ledger) -> WantedHandler<'_> {
+    let (name, binary) = (ledger.name.as_str(), Some(ledger.binary.as_str()));
+    WantedHandler { name, binary, default: ledger.default }
 }
 
 /// The main file that a registration is for, where its engine has one that can be named.
@@ -129,12 +145,14 @@ fn check_registration(here: &EngineOnHost, root: &Root, config: &Config) -> Valu
             HandlerState::Known if is_left_over(engine, root, &config.host()) => json!({
                 "check": check_name(engine), "ok": true, "warning": true,
                 "detail": format!("no, but the running {name} still has {USUAL_NAME} loaded"),
-                "hint": engine.reload_command(true)}),
+                "hint": restart::command_again(engine, here.file(), true, root)}),
             HandlerState::Known => {
                 let detail = format!("registered manually; {name} has the runtime {USUAL_NAME}");
                 finding(true, detail, String::new())
             }
             HandlerState::Unknown
+            | HandlerState::OtherProgram
+            | HandlerState::NotDefault
             | HandlerState::NotRunning
             | HandlerState::NoAnswer
             | HandlerState::ReadEachTime => finding(true, "no".to_owned(), String::new()),
@@ -152,7 +170,8 @@ fn check_registration(here: &EngineOnHost, root: &Root, config: &Config) -> Valu
                 Ok(line) => line,
                 Err((detail, hint)) => return finding(false, detail, hint),
             };
-            let (ok, detail, hint) = loaded(here, &format!("as {}{default}{nri}", ledger.name));
+            let found = format!("as {}{default}{nri}", ledger.name);
+            let (ok, detail, hint) = loaded(here, &found, root);
             finding(ok, detail, hint)
         }
         Ok(false) => finding(
@@ -165,17 +184,26 @@ fn check_registration(here: &EngineOnHost, root: &Root, config: &Config) -> Valu
 }
 
 /// Whether the running engine has loaded the registration, with what was found so far.
-fn loaded(here: &EngineOnHost, detail: &str) -> (bool, String, String) {
+fn loaded(here: &EngineOnHost, detail: &str, root: &Root) -> (bool, String, String) {
     let name = here.engine.name();
     let (ok, more) = match here.handler {
         HandlerState::Known => (true, format!("; {name} has loaded it")),
         HandlerState::Unknown => (false, format!("; the running {name} has not loaded it yet")),
+        HandlerState::OtherProgram => {
+            (false, format!("; the running {name} has another program under this name"))
+        }
+        HandlerState::NotDefault => {
+            (false, format!("; the running {name} has not loaded it as the default runtime yet"))
+        }
         HandlerState::NotRunning => (true, format!("; {name} is not running")),
         HandlerState::NoAnswer => (true, format!("; {name} is running but did not respond")),
         HandlerState::ReadEachTime => (true, String::new()),
     };
-    let hint = if ok { "" } else { here.engine.reload_command(false) };
-    (ok, format!("{detail}{more}"), hint.to_owned())
+    let hint = match ok {
+        true => String::new(),
+        false => restart::command_again(here.engine, here.file(), false, root),
+    };
+    (ok, format!("{detail}{more}"), hint)
 }
 
 /// Whose plugins the engine's containers get, in a few words; why not nri-runc's, and the remedy.
@@ -193,7 +221,7 @@ fn nri_state(
             None => Ok(", instead of the engine's own NRI".to_owned()),
             Some(its) => Err((
                 format!("{} still serves plugins on {socket}", its.title()),
-                its.engine.reload_command(true).to_owned(),
+                its.restart_command(root),
             )),
         },
         NriDecision::Open => {
@@ -258,12 +286,13 @@ fn check_runtimes(all: &[EngineOnHost], config: &Config) -> Vec<Value> {
 /// What comes next: registering, starting or restarting the engine, or running a container.
 fn next_step(all: &[EngineOnHost], config: &Config) -> String {
     let host = &config.host();
+    let root = Root::of_host(host.clone());
     let usable: Vec<&EngineOnHost> = all.iter().filter(|here| here.is_usable()).collect();
     if usable.is_empty() {
         let others = all.iter().filter(|here| here.engine != Engine::Nerdctl);
         let commands = others.map(|here| {
             let file = running::unusual_file(here.engine, host);
-            let file = file.map(|file| format!(" --engine-config {file}")).unwrap_or_default();
+            let file = detect::option_for(here.engine, file.as_deref(), &root);
             let decision = if here.serves_nri(config) { " --take-over-nri|--beside" } else { "" };
             format!("nri-runc nri install {}{file}{decision}", here.engine.name())
         });
@@ -279,8 +308,9 @@ fn next_step(all: &[EngineOnHost], config: &Config) -> String {
     let stopped: Vec<&EngineOnHost> =
         usable.iter().copied().filter(|here| here.handler == HandlerState::NotRunning).collect();
     if stopped.len() == usable.len() {
-        let first = stopped.first().map_or("", |here| here.engine.name());
-        return format!("start the engine: systemctl start {first}");
+        let first = stopped.first();
+        let command = first.map(|here| restart::start_command(here.engine, here.file(), &root));
+        return format!("start the engine: {}", command.unwrap_or_default());
     }
     let ready = usable.iter().filter(|here| here.handler != HandlerState::NotRunning);
     let uses = ready.filter_map(|here| {

@@ -3,12 +3,15 @@
 
 use serde_json::Value;
 
+use super::distribution::Distribution;
 use super::engine::Engine;
 use super::ledger::{self, Ledger};
 use super::nri_decision::NriDecision;
 use super::outcome::{ResultDetails, result_document};
 use super::plan::Plan;
-use super::{Uninstall, changes, edited_since, engine_files, put_all, users};
+use super::{
+    Uninstall, changes, containerd, detect, edited_since, engine_files, put_all, restart, users,
+};
 use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::text::{counted, short_id};
@@ -31,11 +34,12 @@ pub(in crate::admin) fn uninstall(
     whole_ids: bool,
 ) -> Result<Value> {
     let root = uninstall.common.root(config)?;
-    let engine = uninstall.engine;
+    let engine = uninstall.named.engine()?;
     let Some(ledger) = Ledger::load(&root, engine)? else {
         return Err(Error::new(format!("nri-runc is not registered with {}", engine.name()))
             .hint("remove manual entries yourself"));
     };
+    require_distribution(uninstall, &ledger)?;
     let users = users::list(engine, &ledger, &root, config);
     if !users.is_empty() && !uninstall.force {
         return Err(still_used(&users, &ledger.binary, whole_ids));
@@ -72,13 +76,27 @@ pub(in crate::admin) fn uninstall(
         notes.push(format!("{count} still {verb} {}: keep it until then", ledger.binary));
     }
     notes.extend(note_nri(engine, &ledger));
+    let main = ledger.main.as_deref();
+    notes.extend(restart::note(engine, main).filter(|_| !changes.is_empty()));
     let details = ResultDetails {
         dry: uninstall.common.dry_run,
         removes_entry: true,
-        restarts: ledger.others(),
+        next: restart::commands(&ledger.others(), engine, main, true, &root),
         usage: Vec::new(),
     };
     Ok(result_document(engine, "uninstall", &changes, notes, details))
+}
+
+/// A distribution that was named must be the one that is registered.
+fn require_distribution(uninstall: &Uninstall, ledger: &Ledger) -> Result<()> {
+    let Some(wanted) = uninstall.named.distribution else { return Ok(()) };
+    let its = detect::of(ledger.main.as_deref());
+    if its == Distribution::of_main(wanted.main()) || detect::is_usual_file(wanted, ledger) {
+        return Ok(());
+    }
+    let main = ledger.main.as_deref().unwrap_or(containerd::MAIN);
+    Err(Error::new(format!("nri-runc is not registered with {}, but in {main}", wanted.title()))
+        .hint("uninstall without --distribution"))
 }
 
 /// Who serves plugins after `uninstall`.

@@ -54,8 +54,8 @@ fn recorded(engine: Engine, root: &Root, config: &Config) -> Vec<String> {
 /// containerd notes the program beside each bundle.
 fn bundles(root: &Root, ledger: &Ledger) -> Vec<String> {
     let binary = ledger.binary.as_str();
-    let main = root.text(ledger.main.as_deref().unwrap_or(super::containerd::MAIN));
-    let state = super::containerd::state_directory(&main);
+    let main = ledger.main.as_deref().unwrap_or(super::containerd::MAIN);
+    let state = super::running::state_directory(main, root);
     let namespaces = root.entries(&format!("{state}/io.containerd.runtime.v2.task"));
     let namespaces = namespaces.iter().filter(|namespace| last_part(namespace) != "moby");
     let bundles = namespaces.flat_map(|namespace| root.entries(namespace));

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+//! containerd's own NRI: what its files say of it, and what switches it off. Pure.
+
+use toml_edit::Item;
+
+use super::containerd_files::{
+    Files, configuration_version, drop_in_path, is_later, last_setting, parse_in_order,
+};
+use super::distribution::{self, Distribution};
+use super::edit::{self, at};
+use super::nri_decision::NriSetting;
+use super::plan::{Plan, Texts};
+use crate::error::{Error, Result};
+
+/// What switches it off where nri-runc is registered with another engine.
+const NRI_DROP_IN: &str = "50-nri-runc-nri.toml";
+const NRI: &str = "io.containerd.nri.v1.nri";
+const IS_OFF: [&str; 3] = ["plugins", NRI, "disable"];
+
+/// What the files say of containerd's own NRI.
+pub(super) fn nri_setting(main: &str, texts: &Texts) -> Result<NriSetting> {
+    let files = parse_in_order(main, texts)?;
+    let socket = last_setting(&files, &["plugins", NRI, "socket_path"]);
+    let socket = socket.and_then(|(_, item)| item.as_str()).filter(|path| !path.is_empty());
+    let version = files.first().and_then(|(_, file)| at(file.as_table(), &["version"]));
+    Ok(NriSetting {
+        is_on: is_nri_off(&files).map(|is_off| !is_off),
+        socket: socket.unwrap_or("/var/run/nri/nri.sock").to_owned(),
+        is_on_by_form: version.and_then(Item::as_integer).is_some_and(|version| version >= 3),
+    })
+}
+
+/// Whether the files switch it off; `None` where they say nothing.
+pub(super) fn is_nri_off(files: &Files) -> Option<bool> {
+    let disabled = last_setting(files, &["disabled_plugins"]).and_then(|(_, list)| list.as_array());
+    if disabled.is_some_and(|list| list.iter().any(|name| name.as_str() == Some(NRI))) {
+        return Some(true);
+    }
+    last_setting(files, &IS_OFF).and_then(|(_, item)| item.as_bool())
+}
+
+/// Switches it off, where nothing else is registered with containerd.
+pub(super) fn plan_nri_off(main: &str, texts: &Texts, plan: &mut Plan) -> Result<()> {
+    let files = parse_in_order(main, texts)?;
+    let source = distribution::source(main);
+    let text = plan.text(texts, source);
+    let distribution = Distribution::of_main(main);
+    if files.is_empty() || text.trim().is_empty() {
+        if let Some(distribution) = distribution {
+            return Err(distribution.is_not_started(source));
+        }
+        plan.files.insert(main.to_owned(), format!("version = 2\n{}", nri_table()));
+        return Ok(());
+    }
+    let is_rendered = distribution::is_rendered(main, &text);
+    let Some(path) = drop_in_path(main, NRI_DROP_IN, texts) else {
+        return match distribution.filter(|_| is_rendered) {
+            Some(distribution) => Err(in_a_template(distribution)),
+            None => edit_nri_off(source, &files, texts, plan),
+        };
+    };
+    let version = configuration_version(main, &files)?;
+    match nri_off(&path, &files, texts, plan)? {
+        none if none.is_empty() => Ok(()),
+        table => plan.own_file(texts, &path, format!("version = {version}\n{table}")),
+    }
+}
+
+/// Whether a file has its section.
+pub(super) fn has_nri_table(files: &Files) -> bool {
+    last_setting(files, &IS_OFF[..2]).is_some()
+}
+
+/// A template gets one addition, that of the registration with containerd itself.
+fn in_a_template(distribution: Distribution) -> Error {
+    let title = distribution.title();
+    Error::new(format!("the containerd of {title} serves NRI itself, and {title} writes its file"))
+        .hint(format!(
+            "first: nri-runc nri install containerd --distribution {} --take-over-nri",
+            distribution.name()
+        ))
+}
+
+/// The table that switches it off.
+pub(super) fn nri_table() -> String {
+    format!("\n{}\n  disable = true\n", edit::header(&["plugins", NRI]))
+}
+
+/// The text for our file `ours` that switches NRI off; a later file that has it on is edited.
+pub(super) fn nri_off(ours: &str, files: &Files, texts: &Texts, plan: &mut Plan) -> Result<String> {
+    if is_nri_off(files) == Some(true) {
+        return Ok(String::new());
+    }
+    match last_setting(files, &IS_OFF) {
+        Some((later, _)) if is_later(later, ours) => {
+            edit_nri_off(later, files, texts, plan)?;
+            Ok(String::new())
+        }
+        Some(_) | None => Ok(nri_table()),
+    }
+}
+
+/// Switches it off in the last file that has its section, else in `path`.
+pub(super) fn edit_nri_off(
+    path: &str,
+    files: &Files,
+    texts: &Texts,
+    plan: &mut Plan,
+) -> Result<()> {
+    if is_nri_off(files) == Some(true) {
+        return Ok(());
+    }
+    let path = last_setting(files, &IS_OFF[..2]).map_or(path, |(holder, _)| holder);
+    let new = edit::set(path, &plan.text(texts, path), &IS_OFF[..2], "disable", "true")?;
+    plan.files.insert(path.to_owned(), new);
+    Ok(())
+}

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A handler's entry in the section of containerd's CRI plugin: which settings it copies, its text, and
+//! whether one that is there is the same. Pure.
+
+use toml_edit::{Item, TableLike};
+
+use super::containerd_files::{Files, last_setting};
+use super::edit::{self, text_at};
+use super::plan::{Plan, Registration, taken};
+use crate::error::Result;
+
+const SHIM: &str = "io.containerd.runc.v2";
+const ALL: [&str; 2] = ["*", "*/*"];
+const CGROUP: &str = "SystemdCgroup";
+
+/// containerd 1.x forgets its own runc as soon as a file names another runtime.
+pub(super) fn runc_entry(cri: &[&str]) -> String {
+    let keys = [cri, &["runtimes", "runc"]].concat();
+    format!("{}\n  runtime_type = \"{SHIM}\"\n\n", edit::header(&keys))
+}
+
+/// The entry whose settings are copied: that of the default runtime, else of runc.
+pub(super) fn find_template<'f>(
+    files: &'f Files,
+    cri: &[&str],
+    default: &str,
+) -> Option<&'f dyn TableLike> {
+    [default, "runc"].into_iter().find_map(|name| {
+        let (_, item) = last_setting(files, &[cri, &["runtimes", name]].concat())?;
+        let table = item.as_table_like()?;
+        (text_at(table, &["runtime_type"]).unwrap_or(SHIM) == SHIM).then_some(table)
+    })
+}
+
+/// Notes that the default runtime so far is another program than runc.
+pub(super) fn note_other_runtime(template: Option<&dyn TableLike>, plan: &mut Plan) {
+    let behind = template.and_then(|template| text_at(template, &["options", "BinaryName"]));
+    let is_runc = |path: &str| ["", "runc"].contains(&path) || path.ends_with("/runc");
+    if let Some(binary) = behind.filter(|path| !is_runc(path)) {
+        plan.other_runtime(binary);
+    }
+}
+
+/// Refuses an entry of that name with other content.
+pub(super) fn require_same_entry(
+    path: &str,
+    item: &Item,
+    registration: &Registration,
+) -> Result<()> {
+    let entry = format!("a runtime {}", registration.name);
+    let table = item.as_table_like().ok_or_else(|| taken(path, &entry, "form"))?;
+    if text_at(table, &["options", "BinaryName"]) != Some(registration.binary.as_str()) {
+        return Err(taken(path, &entry, "BinaryName"));
+    }
+    if text_at(table, &["runtime_type"]) != Some(SHIM) {
+        return Err(taken(path, &entry, "runtime_type"));
+    }
+    for key in ["pod_annotations", "container_annotations"] {
+        let list = edit::list_at(table, &[key]).unwrap_or_default();
+        if !ALL.iter().all(|all| list.iter().any(|word| word == all)) {
+            return Err(taken(path, &entry, key));
+        }
+    }
+    Ok(())
+}
+
+/// The entry to write, with the other settings of the template.
+pub(super) fn render_entry(
+    registration: &Registration,
+    cri: &[&str],
+    template: Option<&dyn TableLike>,
+) -> String {
+    let keys = [cri, &["runtimes", registration.name.as_str()]].concat();
+    let all = format!("[{}]", ALL.map(edit::string).join(", "));
+    let mut text = format!(
+        "{}\n  runtime_type = \"{SHIM}\"\n  pod_annotations = {all}\n  container_annotations = {all}\n",
+        edit::header(&keys)
+    );
+    let ours = [
+        "runtime_type",
+        "runtime_path",
+        "runtime_engine",
+        "runtime_root",
+        "pod_annotations",
+        "container_annotations",
+    ];
+    for line in template.into_iter().flat_map(|template| copied_settings(template, &ours)) {
+        text.push_str(&format!("  {line}\n"));
+    }
+    text.push_str(&format!("  {}\n", edit::header(&[&keys[..], &["options"]].concat())));
+    text.push_str(&format!("    BinaryName = {}\n", edit::string(&registration.binary)));
+    let options = template.and_then(|template| at_table(template, "options"));
+    for line in options.into_iter().flat_map(|options| copied_settings(options, &["BinaryName"])) {
+        text.push_str(&format!("    {line}\n"));
+    }
+    text
+}
+
+fn at_table<'t>(table: &'t dyn TableLike, key: &str) -> Option<&'t dyn TableLike> {
+    table.get(key)?.as_table_like()
+}
+
+/// The settings of a table that are not empty, as lines.
+fn copied_settings(table: &dyn TableLike, but: &[&str]) -> Vec<String> {
+    let lines = table.iter().filter(|(key, _)| !but.contains(key)).filter_map(|(key, item)| {
+        let value = item.as_value()?;
+        let says_nothing = value.as_str() == Some("")
+            || value.as_integer() == Some(0)
+            || value.as_array().is_some_and(toml_edit::Array::is_empty)
+            || (value.as_bool() == Some(false) && key != CGROUP);
+        let text = value.to_string();
+        (!says_nothing && !text.contains('\n')).then(|| format!("{key} = {}", text.trim()))
+    });
+    lines.collect()
+}

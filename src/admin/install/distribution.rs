@@ -1,0 +1,271 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Kubernetes distributions whose containerd is not where containerd's own package puts it: the file
+//! that it reads, which file of theirs may be changed instead, its socket and its folders. Pure.
+//!
+//! A file that the distribution writes anew at each start is never changed: k3s and RKE2 render a
+//! template or import a folder, k0s collects a folder, microk8s fills in a template, and on Flatcar
+//! the file is read-only. Which distribution a file belongs to is told by its path, so that the undo
+//! record needs no more than that path.
+
+use clap::ValueEnum;
+
+use super::plan::{EngineFile, Texts};
+use crate::error::Error;
+
+/// The file that containerd reads, unless a distribution names another.
+pub(super) const USUAL_MAIN: &str = "/etc/containerd/config.toml";
+/// Flatcar's own file.
+pub(super) const FLATCAR_MAIN: &str = "/usr/share/containerd/config.toml";
+/// Which system this is; the file that `/etc/os-release` is a link to.
+pub(super) const OS_RELEASE: &str = "/usr/lib/os-release";
+/// What k3s and RKE2 name their file below their data directory.
+const RANCHER_MAIN: &str = "/agent/etc/containerd/config.toml";
+const K0S_MAIN: &str = "/etc/k0s/containerd.toml";
+const K0S_FOLDER: &str = "/etc/k0s/containerd.d";
+/// By its first line k0s knows that the file is its own.
+const K0S_FIRST_LINE: &str = "# k0s_managed=true";
+const MICROK8S_DATA: &str = "/var/snap/microk8s/";
+const MICROK8S_MAIN: &str = "/var/snap/microk8s/current/args/containerd.toml";
+const MICROK8S_TEMPLATE: &str = "/var/snap/microk8s/current/args/containerd-template.toml";
+
+/// A distribution that `install` can be told of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum Distribution {
+    /// k3s, also in k3d
+    #[value(name = "k3s", alias = "k3d")]
+    K3s,
+    /// RKE2
+    #[value(name = "rke2")]
+    Rke2,
+    /// k0s
+    #[value(name = "k0s")]
+    K0s,
+    /// MicroK8s
+    #[value(name = "microk8s")]
+    Microk8s,
+    /// kubeadm, and any other with containerd's own package
+    Kubeadm,
+    /// kind (inside of a node)
+    Kind,
+    /// minikube (inside of the node)
+    Minikube,
+    /// EKS on Amazon Linux 2023
+    #[value(name = "eks", alias = "eks-al2023")]
+    Eks,
+    /// Flatcar Container Linux
+    Flatcar,
+}
+
+/// Those with a containerd of their own, which is looked for where none is named.
+pub(super) const DISTRIBUTIONS: [Distribution; 5] = [
+    Distribution::K3s,
+    Distribution::Rke2,
+    Distribution::K0s,
+    Distribution::Microk8s,
+    Distribution::Flatcar,
+];
+
+impl Distribution {
+    /// Its name on the command line.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::K3s => "k3s",
+            Self::Rke2 => "rke2",
+            Self::K0s => "k0s",
+            Self::Microk8s => "microk8s",
+            Self::Kubeadm => "kubeadm",
+            Self::Kind => "kind",
+            Self::Minikube => "minikube",
+            Self::Eks => "eks",
+            Self::Flatcar => "flatcar",
+        }
+    }
+
+    /// Its name as people write it.
+    pub(super) fn title(self) -> &'static str {
+        match self {
+            Self::Rke2 => "RKE2",
+            Self::Microk8s => "MicroK8s",
+            Self::Eks => "EKS",
+            Self::Flatcar => "Flatcar",
+            Self::K3s | Self::K0s | Self::Kubeadm | Self::Kind | Self::Minikube => self.name(),
+        }
+    }
+
+    /// The file that its containerd reads.
+    pub(super) fn main(self) -> &'static str {
+        match self {
+            Self::K3s => "/var/lib/rancher/k3s/agent/etc/containerd/config.toml",
+            Self::Rke2 => "/var/lib/rancher/rke2/agent/etc/containerd/config.toml",
+            Self::K0s => K0S_MAIN,
+            Self::Microk8s => MICROK8S_MAIN,
+            Self::Flatcar => FLATCAR_MAIN,
+            Self::Kubeadm | Self::Kind | Self::Minikube | Self::Eks => USUAL_MAIN,
+        }
+    }
+
+    /// The distribution that writes this file; `None` where its owner does.
+    pub(super) fn of_main(main: &str) -> Option<Self> {
+        if let Some(data) = main.strip_suffix(RANCHER_MAIN) {
+            let is_rke2 = data.rsplit('/').next().is_some_and(|name| name.contains("rke2"));
+            return Some(if is_rke2 { Self::Rke2 } else { Self::K3s });
+        }
+        match main {
+            K0S_MAIN => Some(Self::K0s),
+            FLATCAR_MAIN => Some(Self::Flatcar),
+            _ => main.starts_with(MICROK8S_DATA).then_some(Self::Microk8s),
+        }
+    }
+
+    /// The programs by which it is known to be here.
+    pub(super) fn programs(self) -> &'static [&'static str] {
+        match self {
+            Self::K3s => &["/usr/local/bin/k3s", "/usr/bin/k3s", "/bin/k3s", "/opt/bin/k3s"],
+            Self::Rke2 => &["/usr/local/bin/rke2", "/usr/bin/rke2", "/opt/rke2/bin/rke2"],
+            Self::K0s => &["/usr/local/bin/k0s", "/usr/bin/k0s"],
+            Self::Microk8s => &["/snap/bin/microk8s", "/snap/microk8s/current/bin/containerd"],
+            Self::Kubeadm | Self::Kind | Self::Minikube | Self::Eks | Self::Flatcar => &[],
+        }
+    }
+
+    /// Where its containerd keeps what lives.
+    pub(super) fn state_directory(self) -> &'static str {
+        match self {
+            Self::K3s | Self::Rke2 => "/run/k3s/containerd",
+            Self::K0s => "/run/k0s/containerd",
+            Self::Microk8s => "/var/snap/microk8s/common/run/containerd",
+            Self::Kubeadm | Self::Kind | Self::Minikube | Self::Eks | Self::Flatcar => {
+                "/run/containerd"
+            }
+        }
+    }
+
+    /// Where its containerd answers.
+    pub(super) fn socket_path(self) -> &'static str {
+        match self {
+            Self::K3s | Self::Rke2 => "/run/k3s/containerd/containerd.sock",
+            Self::K0s => "/run/k0s/containerd.sock",
+            Self::Microk8s => "/var/snap/microk8s/common/run/containerd.sock",
+            Self::Kubeadm | Self::Kind | Self::Minikube | Self::Eks | Self::Flatcar => {
+                "/run/containerd/containerd.sock"
+            }
+        }
+    }
+
+    /// Its units, the one of a control plane first.
+    pub(super) fn units(self) -> &'static [&'static str] {
+        match self {
+            Self::K3s => &["k3s", "k3s-agent"],
+            Self::Rke2 => &["rke2-server", "rke2-agent"],
+            Self::K0s => &["k0scontroller", "k0sworker"],
+            Self::Microk8s => &["snap.microk8s.daemon-containerd"],
+            Self::Kubeadm | Self::Kind | Self::Minikube | Self::Eks | Self::Flatcar => {
+                &["containerd"]
+            }
+        }
+    }
+
+    /// Nothing is written for a containerd whose configuration nobody has seen.
+    pub(super) fn is_not_started(self, file: &str) -> Error {
+        let title = self.title();
+        Error::new(format!("{file} does not exist: {title} writes it at its first start"))
+            .hint(format!("start {title} once, then install"))
+    }
+}
+
+/// The file whose tables are read and, where it is not rendered, changed.
+pub(super) fn source(main: &str) -> &str {
+    match Distribution::of_main(main) {
+        Some(Distribution::Microk8s) => MICROK8S_TEMPLATE,
+        Some(_) | None => main,
+    }
+}
+
+/// Whether the distribution writes this file anew, or nobody can write it.
+pub(super) fn is_rendered(main: &str, text: &str) -> bool {
+    use Distribution as D;
+    match Distribution::of_main(main) {
+        Some(D::K3s | D::Rke2 | D::Flatcar) => true,
+        Some(D::K0s) => text.lines().next() == Some(K0S_FIRST_LINE),
+        Some(D::Microk8s | D::Kubeadm | D::Kind | D::Minikube | D::Eks) | None => false,
+    }
+}
+
+/// The template from which k3s or RKE2 renders a file of this version.
+pub(super) fn template(main: &str, version: i64) -> Option<String> {
+    main.strip_suffix(RANCHER_MAIN)?;
+    let folder = main.strip_suffix("/config.toml")?;
+    let name = if version >= 3 { "config-v3.toml.tmpl" } else { "config.toml.tmpl" };
+    Some(format!("{folder}/{name}"))
+}
+
+/// The folder that the distribution reads although its file may not name it.
+pub(super) fn folder(main: &str, text: &str) -> Option<EngineFile> {
+    let is_k0s = main == K0S_MAIN && is_rendered(main, text);
+    is_k0s.then(|| EngineFile::Folder(K0S_FOLDER.to_owned(), ".toml".to_owned()))
+}
+
+/// Files that are read beside containerd's own: they are no part of its configuration.
+pub(super) fn beside(main: &str) -> Vec<EngineFile> {
+    let templates = [2, 3].into_iter().filter_map(|version| template(main, version));
+    let system = [FLATCAR_MAIN, OS_RELEASE].map(ToOwned::to_owned).into_iter();
+    let system = system.filter(|path| main == USUAL_MAIN && path != main);
+    templates.chain(system).map(EngineFile::File).collect()
+}
+
+/// Whether this is a Flatcar.
+pub(super) fn is_flatcar(texts: &Texts) -> bool {
+    let text = texts.get(OS_RELEASE).map_or("", String::as_str);
+    text.lines().any(|line| line.replace('"', "") == "ID=flatcar")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_the_distributions_that_writes_it() {
+        for (path, wanted) in [
+            ("/var/lib/rancher/k3s/agent/etc/containerd/config.toml", Some(Distribution::K3s)),
+            ("/srv/k3s/agent/etc/containerd/config.toml", Some(Distribution::K3s)),
+            ("/srv/data/agent/etc/containerd/config.toml", Some(Distribution::K3s)),
+            ("/var/lib/rancher/rke2/agent/etc/containerd/config.toml", Some(Distribution::Rke2)),
+            ("/etc/k0s/containerd.toml", Some(Distribution::K0s)),
+            ("/var/snap/microk8s/7731/args/containerd.toml", Some(Distribution::Microk8s)),
+            ("/usr/share/containerd/config.toml", Some(Distribution::Flatcar)),
+            ("/etc/containerd/config.toml", None),
+            ("/etc/k0s/other.toml", None),
+            ("/srv/config.toml", None),
+        ] {
+            assert_eq!(Distribution::of_main(path), wanted, "{path}");
+        }
+        for distribution in DISTRIBUTIONS {
+            assert_eq!(Distribution::of_main(distribution.main()), Some(distribution));
+        }
+    }
+
+    #[test]
+    fn a_template_is_that_of_the_rendered_version() {
+        let main = Distribution::Rke2.main();
+        let folder = "/var/lib/rancher/rke2/agent/etc/containerd";
+        assert_eq!(template(main, 2), Some(format!("{folder}/config.toml.tmpl")));
+        assert_eq!(template(main, 3), Some(format!("{folder}/config-v3.toml.tmpl")));
+        assert_eq!(template(USUAL_MAIN, 3), None);
+        assert_eq!(template(K0S_MAIN, 2), None);
+    }
+
+    #[test]
+    fn a_k0s_file_without_its_first_line_is_its_owners() {
+        assert!(is_rendered(K0S_MAIN, "# k0s_managed=true\nversion = 2\n"));
+        assert!(!is_rendered(K0S_MAIN, "# k0s_managed=false\nversion = 2\n"));
+        assert!(!is_rendered(K0S_MAIN, "version = 2\n# k0s_managed=true\n"));
+        assert_eq!(folder(K0S_MAIN, "version = 2\n"), None);
+    }
+
+    #[test]
+    fn a_flatcar_is_known_by_its_id_alone() {
+        let is = |text: &str| is_flatcar(&Texts::from([(OS_RELEASE.to_owned(), text.to_owned())]));
+        assert!(is("NAME=\"x\"\nID=flatcar\n") && is("ID=\"flatcar\"\n"));
+        assert!(!is("ID=debian\nID_LIKE=flatcar\n") && !is(""));
+    }
+}

@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: Apache-2.0
+//! containerd where a distribution writes its file anew at each start. What is added goes to the
+//! folder that the file imports, else to the distribution's template, never to the file. Pure.
+//!
+//! A template is Go's `text/template`, whose text nobody but the distribution can parse. It is only
+//! extended at its end, between two comments that survive the rendering: by them the addition is
+//! found again in the template and in the rendered file. Only new tables are added, as containerd
+//! ends at a table that is there twice; that none is, is shown by the rendered file with the
+//! addition, which must be valid TOML.
+
+use toml_edit::{Document, TableLike};
+
+use super::containerd_files::{
+    Files, NEW_CRI, OLD_CRI, configuration_version, drop_in_path, last_setting, parse_in_order,
+    refuse_if_overruled, require_cri,
+};
+use super::containerd_nri::{has_nri_table, is_nri_off, nri_off, nri_table};
+use super::cri_entry::{find_template, note_other_runtime, render_entry, require_same_entry};
+use super::distribution::{self, Distribution};
+use super::edit::{self, text_at};
+use super::nri_decision::NriDecision;
+use super::plan::{Plan, Registration, Texts};
+use crate::error::{Error, Result};
+
+const DROP_IN: &str = "50-nri-runc.toml";
+const BEGIN: &str =
+    "# nri-runc: added by `nri-runc nri install`, removed by `nri-runc nri uninstall`\n";
+const END: &str = "# nri-runc: end\n";
+/// What a template of k3s or RKE2 that replaces nothing consists of.
+const BASE: &str = "{{ template \"base\" . }}\n";
+
+/// What would have to be written for the containerd of this distribution, whose file is `main`.
+pub(super) fn plan(
+    main: &str,
+    distribution: Distribution,
+    registration: &Registration,
+    texts: &Texts,
+) -> Result<Plan> {
+    // An addition to the template stays where it is although a newer version imports a folder.
+    let templates = [2, 3].into_iter().filter_map(|version| distribution::template(main, version));
+    let mut templates = templates.filter_map(|path| texts.get(&path));
+    let is_added = templates.any(|text| text.contains(BEGIN));
+    let own = drop_in_path(main, DROP_IN, texts).filter(|_| !is_added);
+    // What was added before is no part of what the addition is made for.
+    let mut others = texts.clone();
+    if let Some(own) = &own {
+        others.remove(own);
+    }
+    if let Some(text) = others.get_mut(main) {
+        *text = without_addition(text);
+    }
+    let files = parse_in_order(main, &others)?;
+    let version = configuration_version(main, &files)?;
+    require_cri(&files)?;
+    let cri = ["plugins", if version == 2 { OLD_CRI } else { NEW_CRI }, "containerd"];
+    let mut plan = Plan::default();
+    let addition = Addition::of(registration, &cri, &files, &mut plan)?;
+    match own {
+        Some(path) => addition.as_file(&path, version, &files, texts, &mut plan)?,
+        None => addition.as_template(main, distribution, version, &files, texts, &mut plan)?,
+    }
+    Ok(plan)
+}
+
+/// What is to be added, in pieces.
+struct Addition<'r> {
+    registration: &'r Registration,
+    cri: [&'r str; 3],
+    /// The handler's entry; empty where somebody else has written the same.
+    entry: String,
+    /// Whether the default runtime is to be changed.
+    sets_default: bool,
+}
+
+impl<'r> Addition<'r> {
+    fn of(
+        registration: &'r Registration,
+        cri: &[&'r str; 3],
+        files: &Files,
+        plan: &mut Plan,
+    ) -> Result<Self> {
+        let name = registration.name.as_str();
+        let default = last_setting(files, &[&cri[..], &["default_runtime_name"]].concat());
+        let default = default.and_then(|(_, item)| item.as_str()).unwrap_or("runc");
+        let like = find_template(files, cri, if default == name { "runc" } else { default });
+        note_other_runtime(like, plan);
+        let written = last_setting(files, &[&cri[..], &["runtimes", name]].concat());
+        let entry = match written {
+            Some((path, item)) => {
+                require_same_entry(path, item, registration)?;
+                String::new()
+            }
+            None => render_entry(registration, cri, like),
+        };
+        let sets_default = registration.default && default != name;
+        Ok(Self { registration, cri: *cri, entry, sets_default })
+    }
+
+    fn takes_over(&self) -> bool {
+        self.registration.nri == NriDecision::TakeOver
+    }
+
+    /// A file of our own, in a folder that is imported.
+    fn as_file(
+        &self,
+        path: &str,
+        version: i64,
+        files: &Files,
+        texts: &Texts,
+        plan: &mut Plan,
+    ) -> Result<()> {
+        let begin = format!("version = {version}\n");
+        let mut new = begin.clone();
+        if !self.entry.is_empty() {
+            new.push_str(&format!("\n{}", self.entry));
+        }
+        if self.sets_default {
+            let name = edit::string(&self.registration.name);
+            new = edit::set(path, &new, &self.cri, "default_runtime_name", &name)?;
+            refuse_if_overruled(files, path, &self.cri)?;
+        }
+        if self.takes_over() {
+            new.push_str(&nri_off(path, files, texts, plan)?);
+        }
+        if new == begin { Ok(()) } else { plan.own_file(texts, path, new) }
+    }
+
+    /// At the end of the template from which k3s or RKE2 renders the file.
+    fn as_template(
+        &self,
+        main: &str,
+        distribution: Distribution,
+        version: i64,
+        files: &Files,
+        texts: &Texts,
+        plan: &mut Plan,
+    ) -> Result<()> {
+        let title = distribution.title();
+        let Some(path) = distribution::template(main, version) else {
+            return Err(Error::new(format!("{main} cannot be changed, and imports no folder"))
+                .hint(format!("install for a file of your own: --engine-config; {title} reads it where its containerd is told to")));
+        };
+        let tables = self.tables(distribution, files)?;
+        if tables.is_empty() {
+            return Ok(());
+        }
+        let rendered = texts.get(main).map_or("", String::as_str);
+        let probe = format!("{}\n{tables}", without_addition(rendered));
+        if Document::parse(probe.as_str()).is_err() {
+            return Err(Error::new(format!(
+                "{main} already has a table that {path} would have to add"
+            ))
+            .hint("remove that table from the template, or register under another --name"));
+        }
+        if tables.contains("{{") {
+            return Err(Error::new(format!("{path}: {title} would take `{{{{` for an action"))
+                .hint("give nri-runc another path"));
+        }
+        let now = texts.get(&path).map(|text| without_addition(text));
+        let old = match now {
+            Some(text) if !text.trim().is_empty() => text,
+            Some(_) | None => {
+                require_base(distribution, version, files, &path)?;
+                BASE.to_owned()
+            }
+        };
+        let line_feed = if old.ends_with('\n') { "" } else { "\n" };
+        plan.files.insert(path, format!("{old}{line_feed}\n{BEGIN}{tables}{END}"));
+        Ok(())
+    }
+
+    fn tables(&self, distribution: Distribution, files: &Files) -> Result<String> {
+        let title = distribution.title();
+        let mut tables = self.entry.clone();
+        if self.sets_default {
+            let has_table = last_setting(files, &self.cri)
+                .and_then(|(_, item)| item.as_table())
+                .is_some_and(|table| !table.is_implicit());
+            if has_table {
+                let name = &self.registration.name;
+                return Err(Error::new(format!(
+                    "{title} writes the table that names the default runtime itself"
+                ))
+                .hint(format!(
+                    "install without --default, and start {title} with --default-runtime {name}"
+                )));
+            }
+            let (header, name) = (edit::header(&self.cri), edit::string(&self.registration.name));
+            tables.push_str(&format!("\n{header}\n  default_runtime_name = {name}\n"));
+        }
+        if self.takes_over() && is_nri_off(files) != Some(true) {
+            if has_nri_table(files) {
+                return Err(Error::new(format!("the template of {title} switches its NRI on"))
+                    .hint("set `disable = true` there, or install with --beside"));
+            }
+            tables.push_str(&nri_table());
+        }
+        Ok(tables)
+    }
+}
+
+/// A template that `install` wrote, without what it is for.
+pub(super) fn template_alone(text: &str) -> Option<String> {
+    text.contains(BEGIN).then(|| without_addition(text))
+}
+
+/// A text without what `install` added to it; the line feed before it may stay.
+fn without_addition(text: &str) -> String {
+    let Some((before, rest)) = text.split_once(BEGIN) else { return text.to_owned() };
+    let Some((_, after)) = rest.split_once(END) else { return text.to_owned() };
+    // One line feed parts the addition from what is above it.
+    format!("{}{after}", before.strip_suffix('\n').unwrap_or(before))
+}
+
+/// Refuses to extend a template that an old k3s or RKE2 does not have: it would not start again.
+/// Those of containerd 1.x that have it name the folder of registries, a few months younger.
+fn require_base(distribution: Distribution, version: i64, files: &Files, path: &str) -> Result<()> {
+    let registries = ["plugins", OLD_CRI, "registry"];
+    let has_folder = last_setting(files, &registries)
+        .and_then(|(_, item)| item.as_table_like())
+        .is_some_and(|table: &dyn TableLike| text_at(table, &["config_path"]).is_some());
+    if version >= 3 || has_folder {
+        return Ok(());
+    }
+    let title = distribution.title();
+    Err(Error::new(format!(
+        "this {title} is too old for a template that extends its own: {path} would replace it"
+    ))
+    .hint(format!("update {title} to a version of 2024 or later, or write this template yourself")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_template_is_what_is_left_without_the_addition_and_no_other_file_is_one() {
+        let text = format!("{BASE}\n{BEGIN}[x]\n{END}");
+        assert_eq!(template_alone(&text).as_deref(), Some(BASE));
+        assert_eq!(template_alone("version = 3\n[x]\n"), None);
+    }
+
+    #[test]
+    fn an_addition_is_found_again_and_everything_around_it_stays() {
+        let text = format!("a\n\n{BEGIN}[x]\n{END}b\n");
+        assert_eq!(without_addition(&text), "a\nb\n");
+        for text in ["", "a\n", "# nri-runc: end\n", BEGIN, "a\n\nb"] {
+            assert_eq!(without_addition(text), text);
+        }
+    }
+}

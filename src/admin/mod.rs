@@ -8,6 +8,7 @@ mod check;
 mod dry;
 mod explain;
 mod install;
+mod node;
 mod policy;
 mod record;
 mod reload;
@@ -109,6 +110,8 @@ enum AdminVerb {
     Install(install::Install),
     /// Unregister nri-runc from an engine; its files are restored.
     Uninstall(install::Uninstall),
+    /// Keep nri-runc on a Kubernetes node (run by the pod of a DaemonSet).
+    Node(Box<node::NodeOptions>),
     /// Run as an OCI hook (container state on standard input).
     Hook {
         /// Hook stage: prestart, createRuntime, poststart or poststop.
@@ -242,6 +245,7 @@ fn carry_out(arguments: &Arguments) -> Result<u8> {
         AdminVerb::Uninstall(how) => {
             tell(arguments, &install::uninstall(how, config, arguments.json)?, install::show)
         }
+        AdminVerb::Node(options) => node::node(options),
         AdminVerb::Hook { stage } => wrapper::hook(config, stage).map(|()| DONE),
         AdminVerb::Reload { dry_run } => {
             tell(arguments, &reload::reload(config, *dry_run)?, reload::show)
@@ -274,6 +278,7 @@ fn refuse_missing_file(arguments: &Arguments, loaded: &Loaded) -> Result<()> {
         | AdminVerb::Replay(_)
         | AdminVerb::Install(_)
         | AdminVerb::Uninstall(_)
+        | AdminVerb::Node(_)
         | AdminVerb::Reload { .. }
         | AdminVerb::Reexec
         | AdminVerb::Stop
@@ -296,7 +301,7 @@ fn needs_root(verb: &AdminVerb, config: &Config) -> Result<()> {
     let owner = std::fs::metadata(&config.run_dir).map(|dir| dir.uid());
     let is_enough = match verb {
         // They touch nothing of the node, or decide for themselves.
-        AdminVerb::Adjust(_) | AdminVerb::Hook { .. } => true,
+        AdminVerb::Adjust(_) | AdminVerb::Hook { .. } | AdminVerb::Node(_) => true,
         AdminVerb::Policy(asked) if !asked.needs_daemon() => true,
         AdminVerb::Replay(replay) => !replay.records(),
         AdminVerb::Install(install) => install.is_elsewhere(),

@@ -75,8 +75,17 @@ impl Loaded {
 /// `Config::protection_error` set.
 pub fn load(only: Option<&Path>) -> Loaded {
     let only = only.map(|only| std::path::absolute(only).unwrap_or_else(|_| only.to_owned()));
+    read_all(candidates(only.as_deref(), Path::new("/")), only)
+}
+
+/// The configuration of a host whose root is the folder `root` of this one.
+pub(crate) fn load_below(root: &Path) -> Loaded {
+    read_all(candidates(None, root), None)
+}
+
+fn read_all(paths: Vec<PathBuf>, only: Option<PathBuf>) -> Loaded {
     let mut loaded = Loaded { only: only.clone(), ..Loaded::default() };
-    for path in candidates(only.as_deref()) {
+    for path in paths {
         match read_text(&path) {
             Ok(text) => loaded.files.push((path, text)),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound && only.is_none() => {}
@@ -126,12 +135,14 @@ fn read_text(path: &Path) -> std::io::Result<String> {
         .map_err(|error| std::io::Error::new(std::io::ErrorKind::InvalidData, error))
 }
 
-fn candidates(only: Option<&Path>) -> Vec<PathBuf> {
+/// The file that is read alone, or the default ones below `root`.
+fn candidates(only: Option<&Path>, root: &Path) -> Vec<PathBuf> {
     if let Some(only) = only {
         return vec![only.to_owned()];
     }
-    let mut paths = vec![PathBuf::from(DEFAULT_FILE)];
-    if let Ok(entries) = std::fs::read_dir(DEFAULT_DROP_INS) {
+    let below = |path: &str| root.join(path.trim_start_matches('/'));
+    let mut paths = vec![below(DEFAULT_FILE)];
+    if let Ok(entries) = std::fs::read_dir(below(DEFAULT_DROP_INS)) {
         let mut more: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
         more.retain(|path| path.extension().is_some_and(|extension| extension == "toml"));
         more.sort();

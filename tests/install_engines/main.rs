@@ -5,7 +5,9 @@
 
 mod distributions;
 mod escapes;
+mod image;
 mod next_step;
+mod node;
 mod own_nri;
 
 use std::collections::BTreeMap;

@@ -2,6 +2,8 @@
 //! The engines' files: read in full, replaced atomically with owner, mode and label preserved, and never
 //! through a link. It decides nothing.
 
+use std::os::fd::OwnedFd;
+
 use nix::errno::Errno;
 use nix::fcntl::renameat;
 use nix::unistd::{UnlinkatFlags, unlinkat};
@@ -97,15 +99,27 @@ pub(super) fn write(root: &Root, path: &str, text: &str, mode: u32) -> Result<()
     } else {
         Original::new_with_mode(mode)
     };
+    replace(&dir, name, text.as_bytes(), &like).doing(doing)
+}
+
+/// Replaces a file of nri-runc's own in one step, whatever is there.
+pub(super) fn put(root: &Root, path: &str, bytes: &[u8], mode: u32) -> Result<()> {
+    let doing = || format!("writing {path}");
+    let (folder, name) = root::split(path).doing(doing)?;
+    let dir = root.make_folder(folder).doing(doing)?;
+    replace(&dir, name, bytes, &Original::new_with_mode(mode)).doing(doing)
+}
+
+fn replace(dir: &OwnedFd, name: &str, bytes: &[u8], like: &Original) -> Result<()> {
     let temporary = format!(".{name}.nri-runc");
-    files::remove_at(&dir, &temporary);
-    files::create_at(&dir, &temporary, text.as_bytes(), &like).doing(doing)?;
+    files::remove_at(dir, &temporary);
+    files::create_at(dir, &temporary, bytes, like)?;
     // Not an exchange: an engine must not find the other file under a name that it reads.
-    let renamed = renameat(&dir, temporary.as_str(), &dir, name);
+    let renamed = renameat(dir, temporary.as_str(), dir, name);
     if renamed.is_err() {
-        files::remove_at(&dir, &temporary);
+        files::remove_at(dir, &temporary);
     }
-    renamed.doing(doing)
+    Ok(renamed?)
 }
 
 /// Removes the directories that `install` created, if they are empty.

@@ -19,6 +19,7 @@ mod engine_files;
 mod ledger;
 mod listener;
 mod nri_decision;
+mod on_node;
 mod outcome;
 mod own_nri;
 mod plan;
@@ -41,6 +42,7 @@ use self::distribution::Distribution;
 use self::engine::Engine;
 use self::ledger::{Ledger, LedgerFile};
 use self::nri_decision::{BESIDE_SOCKET, NriDecision};
+pub(super) use self::on_node::NodeEngine;
 pub(super) use self::outcome::show;
 use self::outcome::{ResultDetails, result_document};
 use self::own_nri::NriCandidate;
@@ -54,7 +56,7 @@ use crate::plugin::socket::SocketListener;
 use crate::text::counted;
 
 /// `install`.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 pub(super) struct Install {
     #[command(flatten)]
     named: EngineNamed,
@@ -99,7 +101,7 @@ pub(super) struct Uninstall {
 }
 
 /// Which engine is meant.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 struct EngineNamed {
     /// Container engine.
     #[arg(required_unless_present = "distribution")]
@@ -121,7 +123,7 @@ impl EngineNamed {
     }
 }
 
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 struct Common {
     /// Print the changes as a diff without making them.
     #[arg(long)]

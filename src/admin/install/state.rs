@@ -114,7 +114,7 @@ pub(in crate::admin) fn check_engines(config: &Config) -> EngineFindings {
     found
 }
 
-fn wanted_of(ledger: &Ledger) -> WantedHandler<'_> {
+pub(super) fn wanted_of(ledger: &Ledger) -> WantedHandler<'_> {
     let (name, binary) = (ledger.name.as_str(), Some(ledger.binary.as_str()));
     WantedHandler { name, binary, default: ledger.default }
 }

@@ -69,6 +69,12 @@ pub(crate) fn is_reexec(question: &str) -> bool {
     question["verb"] == "reexec"
 }
 
+/// Whether the request is for the daemon's end.
+pub(crate) fn is_stop(question: &str) -> bool {
+    let question: Value = serde_json::from_str(question).unwrap_or_default();
+    question["verb"] == "stop"
+}
+
 /// Whether the request is for a recording, which has no end.
 pub(crate) fn is_recording(question: &str) -> bool {
     let question: Value = serde_json::from_str(question).unwrap_or_default();

@@ -80,6 +80,13 @@ async fn dispatch(
         drop(open); // The next program answers on it.
         return reexec(node, stream).await;
     }
+    if admin::is_stop(&asked.question.admin) {
+        let document = serde_json::json!({"pid": std::process::id()});
+        frames::send(stream, &DaemonResponse::Admin(document.to_string())).await?;
+        // As the signal that an operator sends: requests in flight are finished first.
+        nix::sys::signal::raise(nix::sys::signal::Signal::SIGTERM)?;
+        return Ok(());
+    }
     if !asked.question.admin.is_empty() {
         let answer = admin::answer(node, &asked.question.admin).await;
         return frames::send(stream, &answer).await;

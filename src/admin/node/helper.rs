@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The program beside this one that speaks D-Bus to systemd and HTTPS to the API server. Neither protocol is in nri-runc itself, which starts with each
+//! container. Without the program, each request fails with a line that says so.
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::{Output, Stdio};
+
+use serde_json::{Value, json};
+
+use super::NodeLabel;
+use crate::error::{Context, Error, Result};
+
+/// The helper's exit code where the API server allows no such request.
+const FORBIDDEN: i32 = 3;
+/// ... where there is no such object.
+const NOT_FOUND: i32 = 4;
+
+/// What the API server says of a DaemonSet.
+#[derive(Debug)]
+pub(super) enum DaemonSetState {
+    /// It is there.
+    Present,
+    /// It is being deleted, or gone.
+    BeingDeleted,
+    /// The question is not allowed.
+    Forbidden,
+    /// There was no answer.
+    Unknown(String),
+}
+
+/// The helper, and where systemd listens.
+#[derive(Debug)]
+pub(super) struct Helper {
+    program: PathBuf,
+    systemd: PathBuf,
+}
+
+impl Helper {
+    /// The helper at this path, for the systemd that listens at `systemd`.
+    pub(super) fn new(program: PathBuf, systemd: PathBuf) -> Self {
+        Self { program, systemd }
+    }
+
+    /// Has systemd do this (`restart`, `reload`, `daemon-reload`) with the first of these units that
+    /// is active, and waits until it is done.
+    ///
+    /// # Errors
+    /// Fails when systemd cannot be asked, or fails itself.
+    pub(super) fn systemd(&self, verb: &str, units: &[String]) -> Result<()> {
+        let socket = self.systemd.to_string_lossy();
+        let mut words = vec!["systemd", socket.as_ref(), verb];
+        words.extend(units.iter().map(String::as_str));
+        self.answer(&words, "").map(|_nothing| ())
+    }
+
+    /// Sets a node's label, or removes it.
+    ///
+    /// # Errors
+    /// Fails when the API server cannot be asked, or refuses.
+    pub(super) fn label(&self, label: &NodeLabel, is_set: bool) -> Result<()> {
+        let value = if is_set { json!(label.value) } else { Value::Null };
+        let patch = json!({"metadata": {"labels": {(label.key.as_str()): value}}});
+        let path = format!("/api/v1/nodes/{}", label.node);
+        let doing = || format!("labelling the node {}", label.node);
+        self.answer(&["api", "PATCH", &path], &patch.to_string()).doing(doing).map(|_node| ())
+    }
+
+    /// What becomes of a DaemonSet, `NAMESPACE/NAME`.
+    pub(super) fn daemonset(&self, name: &str) -> DaemonSetState {
+        let (namespace, name) = name.split_once('/').unwrap_or(("default", name));
+        let path = format!("/apis/apps/v1/namespaces/{namespace}/daemonsets/{name}");
+        let output = match self.run(&["api", "GET", &path], "") {
+            Ok(output) => output,
+            Err(error) => return DaemonSetState::Unknown(error.to_string()),
+        };
+        match output.status.code() {
+            Some(0) => match serde_json::from_slice::<Value>(&output.stdout) {
+                Ok(document) if document["metadata"]["deletionTimestamp"].is_string() => {
+                    DaemonSetState::BeingDeleted
+                }
+                Ok(document) if document["metadata"].is_object() => DaemonSetState::Present,
+                Ok(_) | Err(_) => DaemonSetState::Unknown("the answer is no DaemonSet".to_owned()),
+            },
+            Some(NOT_FOUND) => DaemonSetState::BeingDeleted,
+            Some(FORBIDDEN) => DaemonSetState::Forbidden,
+            Some(_) | None => DaemonSetState::Unknown(failure(&output).to_string()),
+        }
+    }
+
+    fn answer(&self, words: &[&str], input: &str) -> Result<Vec<u8>> {
+        let output = self.run(words, input)?;
+        if output.status.success() { Ok(output.stdout) } else { Err(failure(&output)) }
+    }
+
+    /// It bounds each of its waits itself.
+    #[expect(clippy::disallowed_methods, reason = "the helper is started here alone")]
+    fn run(&self, words: &[&str], input: &str) -> Result<Output> {
+        let doing = || format!("starting {}", self.program.display());
+        let mut command = std::process::Command::new(&self.program);
+        command.args(words).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().doing(doing)?;
+        if let Some(mut stdin) = child.stdin.take() {
+            let _it_need_not_read = stdin.write_all(input.as_bytes());
+        }
+        child.wait_with_output().doing(doing)
+    }
+}
+
+/// The last line that it printed.
+fn failure(output: &Output) -> Error {
+    let text = String::from_utf8_lossy(&output.stderr);
+    let line = text.lines().rev().find(|line| !line.trim().is_empty());
+    let line = line.map(|line| line.trim().trim_start_matches("nri-runc-node-helper: ").to_owned());
+    Error::new(line.unwrap_or_else(|| format!("it ended with {}", output.status)))
+}

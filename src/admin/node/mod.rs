@@ -1,0 +1,239 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `nri-runc nri node`: what the pod of a DaemonSet runs. It puts nri-runc on the node whose folders
+//! are mounted below `--root`, registers it, has the engine restarted if anything changed, verifies
+//! and labels the node, and serves probes. On SIGTERM everything stays as it is, unless
+//! `--uninstall-on-exit` takes it back: never while containers need it.
+//!
+//! It never restarts an engine that has read its configuration, and never removes a file that was
+//! edited since.
+
+mod health;
+mod helper;
+mod program;
+mod record;
+mod removal;
+mod setup;
+mod signals;
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+
+use self::health::Health;
+use self::helper::{DaemonSetState, Helper};
+use self::removal::take_back;
+use self::setup::NodeSetup;
+use self::signals::Signals;
+use super::install::Install;
+use super::{DONE, FAILED, print};
+use crate::config;
+use crate::error::{Error, Result};
+use crate::text::printable;
+
+/// The pause before another attempt after a failure.
+const RETRY_PAUSE: Duration = Duration::from_secs(30);
+
+/// How often it is checked whether the engine still has the handler.
+const CHECK_PAUSE: Duration = Duration::from_secs(30);
+
+/// `node`.
+#[derive(Debug, Args)]
+pub(super) struct NodeOptions {
+    #[command(flatten)]
+    install: Install,
+    /// Configuration for the node, put into /etc/nri-runc/config.d.
+    #[arg(long, value_name = "FILE")]
+    node_config: Option<PathBuf>,
+    /// Unit that runs the engine; of several, the active one.
+    #[arg(long, value_name = "UNIT")]
+    unit: Vec<String>,
+    /// Never restart the engine: print the command and wait.
+    #[arg(long)]
+    no_restart: bool,
+    /// This node's name in Kubernetes; without it, no label is set.
+    #[arg(long, value_name = "NAME")]
+    node_name: Option<String>,
+    /// Label of a node that is ready.
+    #[arg(long, value_name = "KEY=VALUE", default_value = "nri-runc.dev/ready=true")]
+    label: String,
+    /// Serve /healthz and /readyz at this address.
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    listen: Option<SocketAddr>,
+    /// Undo everything on SIGTERM, once no container uses nri-runc.
+    #[arg(long)]
+    uninstall_on_exit: bool,
+    /// ... but only if this DaemonSet is being deleted.
+    #[arg(long, value_name = "NAMESPACE/NAME", requires = "uninstall_on_exit")]
+    daemonset: Option<String>,
+    /// How long SIGTERM waits for containers that use nri-runc.
+    #[arg(long, value_name = "DURATION", default_value = "5m")]
+    removal_wait: String,
+    /// Program that speaks to systemd and to Kubernetes.
+    #[arg(long, value_name = "PATH", default_value = "/nri-runc-node-helper")]
+    helper: PathBuf,
+    /// Exit once the node is ready.
+    #[arg(long)]
+    once: bool,
+}
+
+/// The label of a ready node.
+#[derive(Debug)]
+struct NodeLabel {
+    node: String,
+    key: String,
+    value: String,
+}
+
+/// One line of the pod's log.
+fn log(line: &str) {
+    let _nobody_reads = print(format!("nri-runc: {}\n", printable(line)).as_bytes());
+}
+
+/// Runs `node` until a signal ends it.
+pub(super) fn node(options: &NodeOptions) -> Result<u8> {
+    let signals = Signals::block()?;
+    let removal_wait = config::parse_duration(&options.removal_wait)
+        .ok_or_else(|| Error::new("--removal-wait requires a duration, such as 90s or 5m"))?;
+    let label = label_of(options)?;
+    let health = Health::serve(options.listen)?;
+    let daemonset = options.daemonset.as_deref();
+    let setup = NodeSetup::new(options, label)?;
+    // Without the right to ask, an answer that it is forbidden says nothing later.
+    let may_ask = daemonset.is_none_or(|name| {
+        let state = setup.helper().daemonset(name);
+        if let DaemonSetState::Unknown(why) = &state {
+            log(&format!("cannot ask for the DaemonSet {name}: {why}"));
+        }
+        matches!(state, DaemonSetState::Present | DaemonSetState::BeingDeleted)
+    });
+    if options.once {
+        return setup.put_in_place(&signals).map(|()| DONE);
+    }
+    keep_in_place(&setup, &health, &signals);
+    health.not_ready("stopping");
+    if !options.uninstall_on_exit || !is_being_removed(setup.helper(), daemonset, may_ask) {
+        log("stopped; nri-runc stays on this node");
+        return Ok(DONE);
+    }
+    match take_back(&setup, &signals, removal_wait) {
+        Ok(()) => Ok(DONE),
+        Err(error) => {
+            log(&format!("not removed: {error}"));
+            Ok(FAILED)
+        }
+    }
+}
+
+/// Puts everything in place, again after a failure, and watches it until a signal comes.
+fn keep_in_place(setup: &NodeSetup, health: &Health, signals: &Signals) {
+    let mut was = String::new();
+    while !signals.came() {
+        let state = setup.put_in_place(signals);
+        if signals.came() {
+            return;
+        }
+        match state {
+            Ok(()) => {
+                health.ready();
+                was.clear();
+                watch(setup, health, signals);
+            }
+            Err(error) => {
+                let line = error.to_string();
+                health.not_ready(&line);
+                if line != was {
+                    log(&line);
+                }
+                was = line;
+                signals.wait(RETRY_PAUSE);
+            }
+        }
+    }
+}
+
+/// Checks from time to time whether the engine still has the handler; without it no pod may be
+/// scheduled here. Nothing is restarted for that: whoever changed the engine's files decides.
+fn watch(setup: &NodeSetup, health: &Health, signals: &Signals) {
+    let mut is_lost = false;
+    while !signals.wait(CHECK_PAUSE) {
+        let lost = setup.lost();
+        if lost.is_some() == is_lost {
+            continue;
+        }
+        is_lost = lost.is_some();
+        match lost {
+            Some(line) => {
+                log(&line);
+                health.not_ready(&line);
+                setup.set_label(false);
+            }
+            None => {
+                log("ready again");
+                setup.set_label(true);
+                health.ready();
+            }
+        }
+    }
+}
+
+/// Whether SIGTERM means that nri-runc leaves the node: not where the DaemonSet only replaces this
+/// pod, nor where nobody knows.
+fn is_being_removed(helper: &Helper, daemonset: Option<&str>, may_ask: bool) -> bool {
+    let Some(name) = daemonset else { return true };
+    match helper.daemonset(name) {
+        DaemonSetState::BeingDeleted => true,
+        DaemonSetState::Present => false,
+        DaemonSetState::Forbidden => {
+            // The permission goes with everything else that belongs to it.
+            may_ask
+        }
+        DaemonSetState::Unknown(why) => {
+            log(&format!("cannot ask for the DaemonSet {name}: {why}"));
+            false
+        }
+    }
+}
+
+fn label_of(options: &NodeOptions) -> Result<Option<NodeLabel>> {
+    let Some(node) = options.node_name.clone().filter(|name| !name.is_empty()) else {
+        return Ok(None);
+    };
+    let Some((key, value)) = options.label.split_once('=').filter(|(key, _)| !key.is_empty())
+    else {
+        return Err(Error::new(format!("--label {} is not KEY=VALUE", options.label)));
+    };
+    Ok(Some(NodeLabel { node, key: key.to_owned(), value: value.to_owned() }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn helper(script: &str) -> (tempfile::TempDir, Helper) {
+        let temp = tempfile::tempdir().unwrap();
+        let path = temp.path().join("helper");
+        crate::files::replace(&path, format!("#!/bin/sh\n{script}\n").as_bytes()).unwrap();
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        std::fs::set_permissions(&path, mode).unwrap();
+        (temp, Helper::new(path, PathBuf::from("/none")))
+    }
+
+    #[test]
+    fn only_a_daemonset_that_is_being_deleted_takes_everything_back() {
+        let of = |script: &str, may_ask| {
+            let (_temp, helper) = helper(script);
+            is_being_removed(&helper, Some("kube-system/nri-runc"), may_ask)
+        };
+        assert!(!of("echo '{\"metadata\":{}}'", true), "a rollout replaces the pod");
+        assert!(of("echo '{\"metadata\":{\"deletionTimestamp\":\"2026-01-01T00:00:00Z\"}}'", true));
+        assert!(of("exit 4", true), "it is gone");
+        assert!(of("exit 3", true), "the right to ask went first");
+        assert!(!of("exit 3", false), "the right to ask was never there");
+        assert!(!of("exit 1", true), "the API server does not answer");
+        assert!(!of("echo no JSON", true));
+        let (_temp, other) = helper("exit 1");
+        assert!(is_being_removed(&other, None, true), "without a name each SIGTERM is the end");
+    }
+}

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The program and the configuration on the node, and the node's running daemon, which goes on with
+//! both in place: plugins stay connected and no container waits.
+
+use std::path::Path;
+use std::time::Duration;
+
+use serde_json::json;
+
+use super::log;
+use super::record::NodeRecord;
+use crate::admin::install::NodeEngine;
+use crate::config::{self, Config, Loaded};
+use crate::error::{Context, Error, Result};
+use crate::wrapper;
+
+/// Where the configuration of `--node-config` goes.
+pub(super) const CONFIGURATION: &str = "/etc/nri-runc/config.d/40-node.toml";
+
+/// Requests in flight are finished before the daemon becomes another program.
+const REEXEC_WAIT: Duration = Duration::from_secs(60);
+
+/// Puts this program on the node; whether another one was there.
+pub(super) fn put_program(on: &NodeEngine, record: &mut NodeRecord) -> Result<bool> {
+    let bytes = std::fs::read("/proc/self/exe").doing(|| "reading this program")?;
+    put(on, record, on.program(), &bytes, |path| on.put_program(path, &bytes))
+}
+
+/// Puts the configuration on the node, or removes the one that an earlier pod has put there; whether
+/// anything changed. One with a mistake changes nothing.
+pub(super) fn put_configuration(
+    on: &NodeEngine,
+    record: &mut NodeRecord,
+    file: Option<&Path>,
+) -> Result<bool> {
+    let Some(file) = file else {
+        let was_there = record.paths().iter().any(|path| path == CONFIGURATION);
+        return Ok(was_there && record.remove(on, CONFIGURATION)?);
+    };
+    let loaded = config::load(Some(file));
+    if let Some(problem) = loaded.problems.first() {
+        return Err(Error::new(format!("the configuration has an error: {}", problem.text))
+            .hint("nothing was put on the node; correct the file that --node-config names"));
+    }
+    let (_, text) = loaded.files.first().cloned().unwrap_or_default();
+    put(on, record, CONFIGURATION, text.as_bytes(), |path| on.put_text(path, Some(&text), false))
+}
+
+/// Puts a file in place unless it is there already; refuses where it is somebody else's.
+fn put(
+    on: &NodeEngine,
+    record: &mut NodeRecord,
+    path: &str,
+    bytes: &[u8],
+    write: impl FnOnce(&str) -> Result<()>,
+) -> Result<bool> {
+    let there = on.read(path)?;
+    if there.as_deref() == Some(bytes) {
+        return Ok(false);
+    }
+    if let Some(there) = &there
+        && !record.knows(path, there)
+    {
+        return Err(Error::new(format!("{path} is on the node and was not put there by node"))
+            .hint("remove or rename it, or choose another path with --binary"));
+    }
+    record.begin(on, path, bytes)?;
+    write(path)?;
+    log(&format!("wrote {path}"));
+    Ok(true)
+}
+
+/// The node's configuration, with its run directory where it is seen from here.
+pub(super) fn node_configuration(on: &NodeEngine) -> Result<Loaded> {
+    let folder = on.folder();
+    let mut loaded = config::load_below(&folder);
+    if let Some(why) = &loaded.config.protection_error {
+        return Err(Error::new(format!("the node's configuration has an error: {why}"))
+            .hint("correct it: with it, nri-runc refuses containers"));
+    }
+    let run_dir = loaded.config.run_dir.clone();
+    loaded.config.run_dir = folder.join(run_dir.strip_prefix("/").unwrap_or(&run_dir));
+    Ok(loaded)
+}
+
+/// Has a running daemon go on with what was put. A failure leaves it as it is, and is only a line:
+/// the next container of a newer program asks again.
+pub(super) fn refresh_daemon(config: &Config, program: bool, configuration: bool) {
+    if !(program || configuration) || !wrapper::is_listening(config) {
+        return;
+    }
+    // The next program reads the configuration too.
+    let (verb, done) = match program {
+        true => ("reexec", "the daemon runs the new program; plugins stayed connected"),
+        false => ("reload", "the daemon has read its configuration"),
+    };
+    match wrapper::admin_within(config, &json!({"verb": verb}).to_string(), REEXEC_WAIT) {
+        Ok(_document) => log(done),
+        Err(error) => log(&format!("the daemon goes on as before: {error}")),
+    }
+}

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What `node` put on a node, so that it removes exactly that, and whether the engine has yet to read
+//! what was written. It is written before the files that it names.
+
+use serde::{Deserialize, Serialize};
+
+use crate::admin::install::NodeEngine;
+use crate::error::{Error, Result};
+use crate::files;
+
+/// Beside the records of `install`.
+const PATH: &str = "/var/lib/nri-runc/node.json";
+const SCHEMA: u32 = 1;
+
+/// One file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct PutFile {
+    path: String,
+    /// Of its bytes: the last that were put there, and those before where putting them was begun.
+    fingerprints: Vec<String>,
+}
+
+/// The record.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(super) struct NodeRecord {
+    schema: u32,
+    /// The engine's files were changed, and it has not read them for sure.
+    pub(super) is_restart_pending: bool,
+    files: Vec<PutFile>,
+    folders: Vec<String>,
+}
+
+impl NodeRecord {
+    /// Reads it; an empty one where there is none.
+    ///
+    /// # Errors
+    /// Fails when it is there and cannot be understood.
+    pub(super) fn load(on: &NodeEngine) -> Result<Self> {
+        let Some(bytes) = on.read(PATH)? else {
+            return Ok(Self { schema: SCHEMA, ..Self::default() });
+        };
+        let record: Self = serde_json::from_slice(&bytes).map_err(|error| {
+            Error::new(format!("{PATH} is not a valid record: {error}"))
+                .hint("remove it, and what nri-runc left on the node, manually")
+        })?;
+        if record.schema != SCHEMA {
+            return Err(Error::new(format!("{PATH} has schema {}, not {SCHEMA}", record.schema))
+                .hint("use the nri-runc version that wrote it"));
+        }
+        Ok(record)
+    }
+
+    /// Writes it down.
+    ///
+    /// # Errors
+    /// Fails when the file system refuses.
+    pub(super) fn save(&mut self, on: &NodeEngine) -> Result<()> {
+        self.note_folders(on, PATH);
+        let text = serde_json::to_string_pretty(self);
+        let text = text.map_err(|error| Error::new(error.to_string()))?;
+        on.put_text(PATH, Some(&text), true)
+    }
+
+    fn note_folders(&mut self, on: &NodeEngine, path: &str) {
+        let mut missing = on.missing_folders(path);
+        missing.retain(|folder| !self.folders.contains(folder));
+        self.folders.extend(missing);
+    }
+
+    /// Whether a file that is there with these bytes was put there by `node`.
+    pub(super) fn knows(&self, path: &str, bytes: &[u8]) -> bool {
+        let fingerprint = files::fingerprint(bytes);
+        let mut known = self.files.iter().filter(|file| file.path == path);
+        known.any(|file| file.fingerprints.contains(&fingerprint))
+    }
+
+    /// Notes a file that is about to be put, whose bytes may be the old or the new ones from now on.
+    ///
+    /// # Errors
+    /// As [`NodeRecord::save`].
+    pub(super) fn begin(&mut self, on: &NodeEngine, path: &str, bytes: &[u8]) -> Result<()> {
+        self.note_folders(on, path);
+        let new = files::fingerprint(bytes);
+        match self.files.iter_mut().find(|file| file.path == path) {
+            Some(file) => {
+                file.fingerprints.retain(|known| *known != new);
+                file.fingerprints.push(new);
+                let older = file.fingerprints.len().saturating_sub(2);
+                file.fingerprints.drain(..older);
+            }
+            None => {
+                self.files.push(PutFile { path: path.to_owned(), fingerprints: vec![new] });
+            }
+        }
+        self.save(on)
+    }
+
+    /// Removes a file that was put, unless it was edited since; whether it is gone.
+    ///
+    /// # Errors
+    /// Fails when the file system refuses.
+    pub(super) fn remove(&mut self, on: &NodeEngine, path: &str) -> Result<bool> {
+        let Some(bytes) = on.read(path)? else {
+            self.files.retain(|file| file.path != path);
+            return Ok(true);
+        };
+        if !self.knows(path, &bytes) {
+            return Ok(false);
+        }
+        on.put_text(path, None, false)?;
+        self.files.retain(|file| file.path != path);
+        Ok(true)
+    }
+
+    /// The files that were put.
+    pub(super) fn paths(&self) -> Vec<String> {
+        self.files.iter().map(|file| file.path.clone()).collect()
+    }
+
+    /// Removes the record itself, and the folders that were made, if they are empty.
+    ///
+    /// # Errors
+    /// Fails when the file system refuses.
+    pub(super) fn end(self, on: &NodeEngine) -> Result<()> {
+        on.put_text(PATH, None, false)?;
+        on.remove_folders(&self.folders);
+        Ok(())
+    }
+}

@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Everything taken back: label, registration, daemon, files. Nothing is removed while a container
+//! calls nri-runc: its kill and delete would fail. Where that does not end in time, the node is as it
+//! was, label and all.
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use super::log;
+use super::program::node_configuration;
+use super::record::NodeRecord;
+use super::setup::{NodeSetup, show_changes};
+use super::signals::Signals;
+use crate::config::Config;
+use crate::error::{Context, Error, Result};
+use crate::text::counted;
+use crate::wrapper;
+
+/// How often it is checked whether containers still need nri-runc.
+const USERS_POLL: Duration = Duration::from_secs(2);
+
+/// Requests in flight are finished before the daemon ends.
+const DAEMON_WAIT: Duration = Duration::from_secs(100);
+
+/// How often it is checked whether the daemon has ended.
+const DAEMON_POLL: Duration = Duration::from_millis(100);
+
+/// Takes everything back.
+///
+/// # Errors
+/// Fails when containers need nri-runc for longer than `within`, or a second signal comes: then
+/// everything stays. Fails also when the engine cannot be restarted: then the program stays.
+pub(super) fn take_back(setup: &NodeSetup, signals: &Signals, within: Duration) -> Result<()> {
+    let config = node_configuration(&setup.on)?.config;
+    setup.set_label(false);
+    signals.forget();
+    let registration = setup.on.registration()?;
+    let document = match unregister(setup, &config, signals, within) {
+        Ok(document) => document,
+        Err(error) => {
+            setup.set_label(true);
+            return Err(error);
+        }
+    };
+    if let Some(document) = document {
+        show_changes(&document);
+        if document["changed"] == true {
+            setup.restart(&document)?;
+        }
+    }
+    if let Some(registration) = registration {
+        if !setup.waits_until(signals, || registration.is_loaded() == Some(false)) {
+            let error = Error::new(format!("the engine still has {}", registration.title()));
+            return Err(error.hint(format!("{} stays until it is restarted", setup.on.program())));
+        }
+        // One may have been created until the engine was restarted.
+        let users = registration.users(&config);
+        if !users.is_empty() {
+            let count = counted(users.len(), "container");
+            let error = Error::new(format!("{count} began to use nri-runc meanwhile"));
+            return Err(error.hint(format!("{} stays until they end", setup.on.program())));
+        }
+    }
+    let ended = end_daemon(&config, signals)?;
+    remove_files(setup, &config, ended)
+}
+
+/// Unregisters as soon as no container needs nri-runc.
+fn unregister(
+    setup: &NodeSetup,
+    config: &Config,
+    signals: &Signals,
+    within: Duration,
+) -> Result<Option<Value>> {
+    let deadline = Instant::now() + within;
+    let mut was = String::new();
+    loop {
+        let error = match setup.on.unregister(config) {
+            Ok(document) => return Ok(document),
+            Err(error) => error,
+        };
+        let line = error.to_string();
+        if line != was {
+            log(&format!("waiting: {line}"));
+        }
+        was = line;
+        if Instant::now() >= deadline || signals.wait(USERS_POLL) {
+            return Err(error);
+        }
+    }
+}
+
+/// Ends the node's daemon; whether none runs any more.
+fn end_daemon(config: &Config, signals: &Signals) -> Result<bool> {
+    if !wrapper::is_listening(config) {
+        return Ok(true);
+    }
+    let status = wrapper::admin(config, &json!({"verb": "status"}).to_string())?;
+    let status: Value = serde_json::from_str(&status).unwrap_or_default();
+    if status["supervisor"] == "systemd" {
+        log("the daemon is left to systemd, which runs it");
+        return Ok(false);
+    }
+    wrapper::admin(config, &json!({"verb": "stop"}).to_string()).doing(|| "stopping the daemon")?;
+    let deadline = Instant::now() + DAEMON_WAIT;
+    while wrapper::is_listening(config) {
+        if Instant::now() >= deadline || signals.wait(DAEMON_POLL) {
+            return Err(Error::new("the daemon has not ended yet"));
+        }
+    }
+    log("stopped the daemon");
+    Ok(true)
+}
+
+/// Removes what was put on the node. Files that were edited since are kept, and named.
+fn remove_files(setup: &NodeSetup, config: &Config, ended: bool) -> Result<()> {
+    let mut record = NodeRecord::load(&setup.on)?;
+    for path in record.paths() {
+        match record.remove(&setup.on, &path)? {
+            true => log(&format!("removed {path}")),
+            false => log(&format!("kept (locally modified): {path}")),
+        }
+    }
+    if ended {
+        // A mount point stays; it is on a tmpfs.
+        for entry in std::fs::read_dir(&config.run_dir).into_iter().flatten().flatten() {
+            let path = entry.path();
+            let is_dir = entry.file_type().is_ok_and(|kind| kind.is_dir());
+            let removed =
+                if is_dir { std::fs::remove_dir_all(&path) } else { std::fs::remove_file(&path) };
+            removed.doing(|| format!("removing {}", path.display()))?;
+        }
+    }
+    record.end(&setup.on)?;
+    log("removed; the node is as it was");
+    Ok(())
+}

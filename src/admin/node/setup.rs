@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Everything in its place, in an order in which each step may be the last: program, configuration,
+//! registration, restart of the engine, proof that it has the handler, label. Run again, it changes
+//! nothing and restarts nothing.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use super::helper::Helper;
+use super::program::{node_configuration, put_configuration, put_program, refresh_daemon};
+use super::record::NodeRecord;
+use super::signals::Signals;
+use super::{NodeLabel, NodeOptions, log};
+use crate::admin::install::NodeEngine;
+use crate::error::{Error, Result};
+
+/// How long a restarted engine may take until it answers.
+const ENGINE_WAIT: Duration = Duration::from_secs(120);
+
+/// How often it is asked meanwhile.
+const ENGINE_POLL: Duration = Duration::from_millis(500);
+
+/// What `node` works with.
+#[derive(Debug)]
+pub(super) struct NodeSetup {
+    pub(super) on: NodeEngine,
+    helper: Helper,
+    label: Option<NodeLabel>,
+    node_config: Option<PathBuf>,
+    units: Vec<String>,
+    no_restart: bool,
+}
+
+impl NodeSetup {
+    pub(super) fn new(options: &NodeOptions, label: Option<NodeLabel>) -> Result<Self> {
+        let on = NodeEngine::open(&options.install)?;
+        let systemd = on.folder().join("run/systemd/private");
+        let helper = Helper::new(options.helper.clone(), systemd);
+        let (units, node_config) = (options.unit.clone(), options.node_config.clone());
+        Ok(Self { on, helper, label, node_config, units, no_restart: options.no_restart })
+    }
+
+    pub(super) fn helper(&self) -> &Helper {
+        &self.helper
+    }
+
+    /// Puts everything in place.
+    ///
+    /// # Errors
+    /// Fails at the first step that fails; what was done before stays, and is not done again.
+    pub(super) fn put_in_place(&self, signals: &Signals) -> Result<()> {
+        let mut record = NodeRecord::load(&self.on)?;
+        let configuration = put_configuration(&self.on, &mut record, self.node_config.as_deref())?;
+        let program = put_program(&self.on, &mut record)?;
+        let loaded = node_configuration(&self.on)?;
+        refresh_daemon(&loaded.config, program, configuration);
+        let was_pending = record.is_restart_pending;
+        record.is_restart_pending = true;
+        record.save(&self.on)?;
+        let document = match self.on.register(&loaded) {
+            Ok(document) => document,
+            Err(error) => {
+                record.is_restart_pending = was_pending;
+                record.save(&self.on)?;
+                return Err(error);
+            }
+        };
+        show_changes(&document);
+        show_notes(&document);
+        let Some(registration) = self.on.registration()? else {
+            return Err(Error::new("this engine needs no registration")
+                .hint("node is for containerd, CRI-O and Docker"));
+        };
+        let changed = document["changed"] == true || was_pending;
+        if changed || registration.is_loaded() == Some(false) {
+            let restarted = self.restart(&document);
+            // Somebody else may have restarted it: that cannot be seen where it had the handler.
+            if !(self.no_restart && registration.is_loaded() == Some(true)) {
+                restarted?;
+            }
+        }
+        if !self.waits_until(signals, || registration.is_loaded() == Some(true)) {
+            let title = registration.title();
+            return Err(Error::new(format!("the engine does not show {title} after its restart"))
+                .hint("on the node: nri-runc nri check, and the engine's log"));
+        }
+        record.is_restart_pending = false;
+        record.save(&self.on)?;
+        if let Some(label) = &self.label {
+            self.helper.label(label, true)?;
+            log(&format!("labelled the node {}: {}={}", label.node, label.key, label.value));
+        }
+        log(&format!("ready: {}", registration.title()));
+        Ok(())
+    }
+
+    /// Has the engine read its files, by the command that `install` or `uninstall` printed.
+    ///
+    /// # Errors
+    /// Fails where it is for the operator to do, with the command.
+    pub(super) fn restart(&self, document: &Value) -> Result<()> {
+        // Without a change of its own the command is the usual one.
+        let printed = document["next"].as_str().filter(|_| document["changed"] == true);
+        let command = printed.map_or_else(|| self.on.restart_command(), str::to_owned);
+        if command.is_empty() {
+            return Ok(()); // It sees the change by itself.
+        }
+        let manually = || format!("on this node: {command}");
+        if self.no_restart {
+            let error = Error::new("the engine has yet to read its configuration");
+            return Err(error.hint(manually()));
+        }
+        let steps: Vec<&str> = command.split(" && ").collect();
+        for (at, step) in steps.iter().enumerate() {
+            let words: Vec<&str> = step.split_whitespace().collect();
+            let ["systemctl", verb, units @ ..] = words.as_slice() else {
+                let error = Error::new("the engine has yet to read its configuration");
+                return Err(error.hint(manually()));
+            };
+            let units = match self.units.as_slice() {
+                named @ [_, ..] if at + 1 == steps.len() => named.to_vec(),
+                _ => units.iter().map(|unit| (*unit).to_owned()).collect(),
+            };
+            log(&format!("systemd: {verb} {}", units.join(" or ")));
+            self.helper
+                .systemd(verb, &units)
+                .map_err(|error| error.doing("the engine was not restarted").hint(manually()))?;
+        }
+        Ok(())
+    }
+
+    /// Waits until that holds, as long as an engine may take for its start.
+    pub(super) fn waits_until(&self, signals: &Signals, holds: impl Fn() -> bool) -> bool {
+        let deadline = Instant::now() + ENGINE_WAIT;
+        loop {
+            if holds() {
+                return true;
+            }
+            if Instant::now() >= deadline || signals.wait(ENGINE_POLL) {
+                return false;
+            }
+        }
+    }
+
+    /// Why the node cannot be used any more, though it could. An engine that does not answer says
+    /// nothing: it may be restarting.
+    pub(super) fn lost(&self) -> Option<String> {
+        let registration = match self.on.registration() {
+            Ok(Some(registration)) => registration,
+            Ok(None) => return Some("nri-runc was unregistered on the node".to_owned()),
+            Err(error) => return Some(error.to_string()),
+        };
+        (registration.is_loaded() == Some(false)).then(|| {
+            format!(
+                "the engine no longer has {}: its files were changed (delete this pod to register \
+                 again)",
+                registration.title()
+            )
+        })
+    }
+
+    /// Sets the node's label or removes it; a failure is a line.
+    pub(super) fn set_label(&self, is_set: bool) {
+        let labelled = self.label.as_ref().map(|label| self.helper.label(label, is_set));
+        if let Some(Err(error)) = labelled {
+            log(&error.to_string());
+        }
+    }
+}
+
+/// The files that `install` or `uninstall` changed, a line each.
+pub(super) fn show_changes(document: &Value) {
+    for file in document["files"].as_array().into_iter().flatten() {
+        let done = if file["removed"] == true { "removed" } else { "wrote" };
+        log(&format!("{done} {}", file["path"].as_str().unwrap_or_default()));
+    }
+}
+
+fn show_notes(document: &Value) {
+    for note in document["notes"].as_array().into_iter().flatten() {
+        log(&format!("note: {}", note.as_str().unwrap_or_default()));
+    }
+}

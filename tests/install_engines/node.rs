@@ -1,0 +1,463 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `nri node` on a node that is a folder: Docker's API is answered by this process, with what its file
+//! said when the helper, a script, last had systemd restart it. What is done, in which order, once;
+//! what is taken back, when, and what never is.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Output, Stdio};
+use std::sync::OnceLock;
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+
+use super::{Place, Tree, tree};
+
+/// How long a line of `node` may take on a busy machine.
+const LINE_WAIT: Duration = Duration::from_secs(30);
+const PROGRAM: &str = "opt/nri-runc/bin/nri-runc";
+const DOCKERS: &str = "etc/docker/daemon.json";
+
+/// Writes down what it is asked; `fails` makes systemd fail, `daemonset` is the answer to GET.
+const HELPER: &str = r#"#!/bin/sh
+here=$(dirname "$0")
+echo "$*" >>"$here/calls"
+case "$1" in
+systemd)
+    [ ! -e "$here/fails" ] || { echo "nri-runc-node-helper: systemd says no" >&2; exit 1; }
+    rm -f "$here/loaded"
+    [ ! -e "$here/root/etc/docker/daemon.json" ] || cp "$here/root/etc/docker/daemon.json" "$here/loaded" ;;
+api)
+    case "$2" in
+    PATCH) cat >>"$here/calls"; echo >>"$here/calls" ;;
+    GET) [ -e "$here/daemonset" ] || exit 4; cat "$here/daemonset" ;;
+    esac ;;
+esac
+"#;
+
+/// The program under test without what only a debugger reads: it is copied and compared many times.
+#[expect(clippy::disallowed_methods, reason = "a tool of the compiler's")]
+fn program() -> &'static Path {
+    static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
+    PROGRAM.get_or_init(|| {
+        let built = Path::new(env!("CARGO_BIN_EXE_nri-runc"));
+        let small = Path::new(env!("CARGO_TARGET_TMPDIR")).join("nri-runc-stripped");
+        let mut strip = std::process::Command::new("strip");
+        let stripped = strip.arg("-o").arg(&small).arg(built).status();
+        if stripped.is_ok_and(|status| status.success()) { small } else { built.to_owned() }
+    })
+}
+
+/// A node with Docker, and the helper beside it.
+struct DockerNode {
+    place: Place,
+}
+
+impl DockerNode {
+    fn new() -> Self {
+        let place = Place::new();
+        let node = Self { place };
+        let root = node.root();
+        for folder in ["etc/docker", "run", "proc/7", "opt", "var/lib"] {
+            std::fs::create_dir_all(root.join(folder)).unwrap();
+        }
+        let line = "dockerd\0-H\0unix:///run/docker.sock\0";
+        node.write("root/proc/7/cmdline", line);
+        node.write("root/etc/docker/daemon.json", "{\n  \"debug\": true\n}\n");
+        node.write("helper", HELPER);
+        let mode = std::fs::Permissions::from_mode(0o755);
+        std::fs::set_permissions(node.path("helper"), mode).unwrap();
+        answer_info(&root.join("run/docker.sock"), node.path("loaded"));
+        node
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.place.root().join(name)
+    }
+
+    fn root(&self) -> PathBuf {
+        self.path("root")
+    }
+
+    fn write(&self, name: &str, text: &str) {
+        let path = self.path(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        nri_runc::testing::files::replace(&path, text.as_bytes()).unwrap();
+    }
+
+    /// The files of the node that are text.
+    fn tree(&self) -> Tree {
+        let program = self.root().join(PROGRAM);
+        let moved = self.path("program");
+        let is_there = std::fs::rename(&program, &moved).is_ok();
+        let _socket = std::fs::rename(self.root().join("run/docker.sock"), self.path("socket"));
+        let mut tree = tree(&self.root());
+        std::fs::rename(self.path("socket"), self.root().join("run/docker.sock")).unwrap();
+        if is_there {
+            std::fs::rename(&moved, &program).unwrap();
+            tree.insert(PROGRAM.to_owned(), (0o755, None));
+        }
+        tree
+    }
+
+    /// What the helper was asked since the last time.
+    fn calls(&self) -> Vec<String> {
+        let text = std::fs::read_to_string(self.path("calls")).unwrap_or_default();
+        let _none = std::fs::remove_file(self.path("calls"));
+        let root = self.root().display().to_string();
+        text.lines().map(|line| line.replace(&root, "")).collect()
+    }
+
+    #[expect(clippy::disallowed_methods, reason = "the program under test")]
+    fn command(&self, words: &str) -> std::process::Command {
+        let mut command = std::process::Command::new(program());
+        command.args(["nri", "node", "docker", "--take-over-nri", "--root"]).arg(self.root());
+        command.arg("--helper").arg(self.path("helper")).args(["--node-name", "one"]);
+        command.args(words.split_whitespace());
+        command
+    }
+
+    fn once(&self, words: &str) -> Output {
+        self.command(words).arg("--once").output().unwrap()
+    }
+
+    fn start(&self, words: &str) -> Running {
+        let mut child =
+            self.command(words).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        let stdout = BufReader::new(child.stdout.take().unwrap());
+        let (sender, lines) = channel();
+        std::thread::spawn(move || {
+            for line in stdout.lines().map_while(Result::ok) {
+                let _nobody_waits = sender.send(line);
+            }
+        });
+        Running { child, lines, seen: Vec::new() }
+    }
+}
+
+/// `node` as a pod runs it.
+struct Running {
+    child: Child,
+    lines: Receiver<String>,
+    seen: Vec<String>,
+}
+
+impl Running {
+    #[track_caller]
+    fn says(&mut self, what: &str) -> String {
+        loop {
+            let line = self.lines.recv_timeout(LINE_WAIT);
+            assert!(line.is_ok(), "it never said {what:?}, but {:#?}", self.seen);
+            let line = line.unwrap();
+            self.seen.push(line.clone());
+            if line.contains(what) {
+                return line;
+            }
+        }
+    }
+
+    fn signal(&self) {
+        kill(Pid::from_raw(i32::try_from(self.child.id()).unwrap()), Signal::SIGTERM).unwrap();
+    }
+
+    /// Its exit code, after a signal.
+    #[track_caller]
+    fn ends(&mut self) -> Option<i32> {
+        self.signal();
+        while let Ok(line) = self.lines.recv_timeout(LINE_WAIT) {
+            self.seen.push(line);
+        }
+        self.child.wait().unwrap().code()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ended = self.child.kill();
+        let _reaped = self.child.wait();
+    }
+}
+
+/// Docker's `/info`: the runtimes of the file that it has loaded.
+fn answer_info(socket: &Path, loaded: PathBuf) {
+    let listener = UnixListener::bind(socket).unwrap();
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            let mut request = [0; 4096];
+            let _whole = stream.read(&mut request);
+            let text = std::fs::read_to_string(&loaded).unwrap_or_default();
+            let file: Value = serde_json::from_str(&text).unwrap_or_default();
+            let mut runtimes = file["runtimes"].as_object().cloned().unwrap_or_default();
+            runtimes.insert("runc".to_owned(), Value::Null);
+            let body = serde_json::json!({"Runtimes": runtimes}).to_string();
+            let head = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nConnection: close";
+            let answer = format!("{head}\r\nContent-Length: {}\r\n\r\n{body}", body.len());
+            let _gone = stream.write_all(answer.as_bytes());
+        }
+    });
+}
+
+/// What a probe gets.
+fn ask(address: &str, path: &str) -> String {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n").as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+const RELOAD: &str = "systemd /run/systemd/private reload docker";
+const PATCH: &str = "api PATCH /api/v1/nodes/one";
+const LABEL: &str = r#"{"metadata":{"labels":{"nri-runc.dev/ready":"true"}}}"#;
+const NO_LABEL: &str = r#"{"metadata":{"labels":{"nri-runc.dev/ready":null}}}"#;
+
+#[test]
+fn a_node_is_set_up_once_and_an_engine_that_knows_is_not_restarted() {
+    let node = DockerNode::new();
+    let output = node.once("");
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert_eq!(node.calls(), [RELOAD, PATCH, LABEL], "the label comes last");
+    let ours = std::fs::read(program()).unwrap();
+    assert!(std::fs::read(node.root().join(PROGRAM)).unwrap() == ours, "it is this program");
+    let mode = std::fs::metadata(node.root().join(PROGRAM)).unwrap().permissions().mode();
+    assert_eq!(mode & 0o7777, 0o755);
+    let docker = std::fs::read_to_string(node.root().join(DOCKERS)).unwrap();
+    assert!(docker.contains("/opt/nri-runc/bin/nri-runc"), "{docker}");
+    let before = node.tree();
+    assert!(node.once("").status.success());
+    assert_eq!(node.calls(), [PATCH, LABEL], "nothing changed, so nothing is restarted");
+    assert_eq!(node.tree(), before);
+    // Somebody restarted the engine with another file meanwhile.
+    std::fs::remove_file(node.path("loaded")).unwrap();
+    assert!(node.once("").status.success());
+    assert_eq!(node.calls().len(), 3, "it is restarted where it does not have the handler");
+}
+
+#[test]
+fn a_restart_that_fails_is_tried_again_and_the_line_says_what_to_do() {
+    let node = DockerNode::new();
+    node.write("fails", "");
+    let output = node.once("");
+    assert_eq!(output.status.code(), Some(1));
+    let said = stderr(&output);
+    assert!(said.contains("systemd says no (on this node: systemctl reload docker)"), "{said}");
+    assert_eq!(node.calls(), [RELOAD], "no label");
+    std::fs::remove_file(node.path("fails")).unwrap();
+    assert!(node.once("--unit docker-one --unit docker-two").status.success());
+    let calls = node.calls();
+    assert!(calls[0].ends_with("docker-one docker-two"), "the files are as they were: {calls:?}");
+    assert_eq!(calls[1..], [PATCH, LABEL]);
+}
+
+#[test]
+fn without_a_restart_of_its_own_it_waits_for_the_operators() {
+    let node = DockerNode::new();
+    let output = node.once("--no-restart");
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("on this node: systemctl"), "{}", stderr(&output));
+    assert!(node.calls().is_empty());
+    std::fs::copy(node.root().join(DOCKERS), node.path("loaded")).unwrap();
+    let output = node.once("--no-restart");
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert_eq!(node.calls(), [PATCH, LABEL]);
+}
+
+#[test]
+fn what_is_not_its_own_is_not_replaced_and_a_mistake_puts_nothing_on_the_node() {
+    let node = DockerNode::new();
+    node.write("wrong.toml", "on_daemon_failure = \"sometimes\"\n");
+    let before = node.tree();
+    let wrong = format!("--node-config {}", node.path("wrong.toml").display());
+    let output = node.once(&wrong);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("must be one of"), "{}", stderr(&output));
+    assert_eq!(node.tree(), before);
+    node.write(&format!("root/{PROGRAM}"), "#!/bin/sh\n");
+    let output = node.once("");
+    assert!(stderr(&output).contains("was not put there by node"), "{}", stderr(&output));
+    let there = std::fs::read_to_string(node.root().join(PROGRAM)).unwrap();
+    assert_eq!((there.as_str(), node.calls().len()), ("#!/bin/sh\n", 0));
+}
+
+#[test]
+fn a_configuration_comes_changes_and_goes_with_its_option() {
+    let node = DockerNode::new();
+    node.write("one.toml", "[log]\nlevel = \"debug\"\n");
+    let words = format!("--node-config {}", node.path("one.toml").display());
+    let put = node.root().join("etc/nri-runc/config.d/40-node.toml");
+    assert!(node.once(&words).status.success());
+    assert_eq!(std::fs::read_to_string(&put).unwrap(), "[log]\nlevel = \"debug\"\n");
+    node.calls();
+    node.write("one.toml", "[log]\nlevel = \"info\"\n");
+    assert!(node.once(&words).status.success());
+    assert_eq!(std::fs::read_to_string(&put).unwrap(), "[log]\nlevel = \"info\"\n");
+    assert_eq!(node.calls(), [PATCH, LABEL], "the engine reads none of it");
+    assert!(node.once("").status.success());
+    assert!(!put.exists());
+}
+
+#[test]
+fn on_sigterm_everything_goes_and_the_node_is_as_it_was() {
+    let node = DockerNode::new();
+    let before = node.tree();
+    let mut running = node.start("--uninstall-on-exit");
+    running.says("ready: nri-runc with Docker");
+    assert_ne!(node.tree(), before);
+    node.calls();
+    assert_eq!(running.ends(), Some(0), "{:#?}", running.seen);
+    assert_eq!(node.tree(), before, "byte for byte, folders too");
+    let calls = node.calls();
+    assert_eq!(calls[..2], [PATCH, NO_LABEL], "no pod comes from here on");
+    assert_eq!(calls[2..], ["systemd /run/systemd/private restart docker"]);
+}
+
+#[test]
+fn a_pod_that_is_replaced_leaves_everything_and_a_deleted_daemonset_nothing() {
+    let node = DockerNode::new();
+    let before = node.tree();
+    let words = "--uninstall-on-exit --daemonset kube-system/nri-runc";
+    node.write("daemonset", "{\"metadata\": {\"name\": \"nri-runc\"}}");
+    let mut running = node.start(words);
+    running.says("ready");
+    let installed = node.tree();
+    assert_eq!(running.ends(), Some(0), "{:#?}", running.seen);
+    assert_eq!(node.tree(), installed, "{:#?}", running.seen);
+    let mut running = node.start("");
+    running.says("ready");
+    assert_eq!(running.ends(), Some(0));
+    assert_eq!(node.tree(), installed, "without the option it stays too");
+    let mut running = node.start(words);
+    running.says("ready");
+    node.write("daemonset", "{\"metadata\": {\"deletionTimestamp\": \"2026-01-01T00:00:00Z\"}}");
+    assert_eq!(running.ends(), Some(0), "{:#?}", running.seen);
+    assert_eq!(node.tree(), before);
+}
+
+#[test]
+fn nothing_is_removed_while_a_container_needs_it() {
+    let node = DockerNode::new();
+    let mut running = node.start("--uninstall-on-exit --removal-wait 1s");
+    running.says("ready");
+    let installed = node.tree();
+    node.calls();
+    let users = "root/var/lib/docker/containers/c0ffee";
+    node.write(&format!("{users}/hostconfig.json"), "{\"Runtime\": \"nri-runc\"}");
+    let with_user = node.tree();
+    assert_eq!(running.ends(), Some(1), "{:#?}", running.seen);
+    assert!(running.seen.iter().any(|line| line.contains("still uses")), "{:#?}", running.seen);
+    assert_eq!(node.tree(), with_user);
+    assert_eq!(node.calls(), [PATCH, NO_LABEL, PATCH, LABEL], "pods may come again");
+    // It waits for the last of them.
+    let mut running = node.start("--uninstall-on-exit --removal-wait 60s");
+    running.says("ready");
+    running.signal();
+    running.says("waiting: ");
+    std::fs::remove_dir_all(node.root().join("var/lib/docker")).unwrap();
+    running.says("the node is as it was");
+    assert!(!node.root().join(PROGRAM).exists() && installed.contains_key(PROGRAM));
+}
+
+#[test]
+fn an_engine_that_cannot_be_restarted_keeps_the_program_that_it_would_call() {
+    let node = DockerNode::new();
+    let mut running = node.start("--uninstall-on-exit");
+    running.says("ready");
+    node.write("fails", "");
+    assert_eq!(running.ends(), Some(1), "{:#?}", running.seen);
+    assert!(node.root().join(PROGRAM).exists());
+    let last = running.seen.last().unwrap();
+    assert!(last.contains("on this node: systemctl restart docker"), "{last}");
+    // The next attempt finishes it.
+    std::fs::remove_file(node.path("fails")).unwrap();
+    let mut running = node.start("--uninstall-on-exit");
+    running.says("ready");
+    assert_eq!(running.ends(), Some(0), "{:#?}", running.seen);
+    assert!(!node.root().join(PROGRAM).exists());
+}
+
+#[test]
+fn what_was_edited_on_the_node_is_kept() {
+    let node = DockerNode::new();
+    node.write("one.toml", "[log]\nlevel = \"debug\"\n");
+    let words = format!("--uninstall-on-exit --node-config {}", node.path("one.toml").display());
+    let mut running = node.start(&words);
+    running.says("ready");
+    let put = "root/etc/nri-runc/config.d/40-node.toml";
+    node.write(put, "# mine\n");
+    assert_eq!(running.ends(), Some(0));
+    let kept = running.seen.iter().any(|line| line.contains("kept (locally modified): /etc"));
+    assert!(kept, "{:#?}", running.seen);
+    assert_eq!(std::fs::read_to_string(node.path(put)).unwrap(), "# mine\n");
+}
+
+#[test]
+fn probes_tell_a_node_that_is_ready_from_one_that_is_not() {
+    let node = DockerNode::new();
+    node.write("fails", "");
+    let mut running = node.start("--listen 127.0.0.1:0");
+    let line = running.says("probes are answered at ");
+    let address = line.rsplit(' ').next().unwrap().to_owned();
+    running.says("systemd says no");
+    let unready = ask(&address, "/readyz");
+    assert!(
+        unready.starts_with("HTTP/1.1 503") && unready.contains("systemd says no"),
+        "{unready}"
+    );
+    assert!(ask(&address, "/healthz").starts_with("HTTP/1.1 200"));
+    drop(running);
+    std::fs::remove_file(node.path("fails")).unwrap();
+    let mut running = node.start("--listen 127.0.0.1:0");
+    let line = running.says("probes are answered at ");
+    let address = line.rsplit(' ').next().unwrap().to_owned();
+    running.says("ready: ");
+    // The line is printed a moment before.
+    let is_ready = (0..100).any(|_try| {
+        std::thread::sleep(Duration::from_millis(50));
+        ask(&address, "/readyz").starts_with("HTTP/1.1 200")
+    });
+    assert!(is_ready, "{}", ask(&address, "/readyz"));
+}
+
+#[test]
+fn a_running_daemon_goes_on_as_the_new_program_and_ends_with_the_rest() {
+    let node = DockerNode::new();
+    let run_dir = node.root().join("run/nri-runc");
+    let config = format!(
+        "run_dir = \"{0}\"\n[nri]\nsocket_path = \"{0}/nri.sock\"\nplugin_path = \"{0}/none\"\n",
+        run_dir.display()
+    );
+    node.write("daemon.toml", &config);
+    #[expect(clippy::disallowed_methods, reason = "the program under test")]
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_nri-runc"));
+    command.args(["nri", "--config"]).arg(node.path("daemon.toml")).arg("daemon");
+    let mut daemon = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let socket = run_dir.join("daemon.sock");
+    for _try in 0..600 {
+        if socket.exists() {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let mut running = node.start("--uninstall-on-exit");
+    running.says("the daemon runs the new program");
+    running.says("ready");
+    assert!(matches!(daemon.try_wait(), Ok(None)), "it is the same process");
+    let code = running.ends();
+    let ended = daemon.try_wait();
+    let _if_it_did_not = daemon.kill();
+    let _reaped = daemon.wait();
+    assert_eq!(code, Some(0), "{:#?}", running.seen);
+    assert!(matches!(ended, Ok(Some(_))), "{:#?}", running.seen);
+    let left = std::fs::read_dir(&run_dir).map_or(0, Iterator::count);
+    assert_eq!(left, 0, "its records and sockets are gone");
+}

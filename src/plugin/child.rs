@@ -21,6 +21,9 @@ use super::discover::PluginFile;
 use super::handover::SavedProcess;
 use super::process::ProcessLog;
 
+/// The kernel closes the descriptors of a process before it reports its end.
+const LEAVE_WAIT: Duration = Duration::from_millis(200);
+
 /// How long a plugin may take to exit after SIGTERM.
 const TERM_WAIT: Duration = Duration::from_secs(1);
 
@@ -94,20 +97,23 @@ impl PluginProcess {
 
     /// Waits for a process that is about to exit by itself, for at most this long.
     pub(super) async fn wait_for_exit(&self, wait: Duration) {
-        let deadline = tokio::time::Instant::now() + wait;
-        while self.process.is_some_and(|child| !has_exited(child))
-            && tokio::time::Instant::now() < deadline
-        {
-            tokio::time::sleep(EXIT_POLL).await;
+        if let Some(process) = self.process {
+            wait_for_exit(process, wait).await;
         }
     }
 
-    /// Ends the process in the background: SIGTERM first, SIGKILL after [`TERM_WAIT`].
-    pub(super) fn stop(mut self) {
-        if let Some(process) = self.process.take() {
+    /// Ends the process in the background: SIGTERM first, SIGKILL after [`TERM_WAIT`]. One that has
+    /// closed its connection may be ending by itself, which takes a moment.
+    pub(super) fn stop(mut self, has_left: bool) {
+        let Some(process) = self.process.take() else { return };
+        let log = Arc::clone(&self.log);
+        tokio::spawn(async move {
+            if has_left {
+                wait_for_exit(process, LEAVE_WAIT).await;
+            }
             let by_itself = has_exited(process);
-            tokio::spawn(end(process, TERM_WAIT, Arc::clone(&self.log), by_itself));
-        }
+            end(process, TERM_WAIT, log, by_itself).await;
+        });
     }
 }
 
@@ -131,10 +137,7 @@ fn signal(child: Pid, signal: Signal) {
 /// SIGTERM, a bounded grace, SIGKILL for what is left of its group, and reaped.
 async fn end(child: Pid, grace: Duration, log: Arc<ProcessLog>, by_itself: bool) {
     signal(child, Signal::SIGTERM);
-    let deadline = tokio::time::Instant::now() + grace;
-    while !has_exited(child) && tokio::time::Instant::now() < deadline {
-        tokio::time::sleep(EXIT_POLL).await;
-    }
+    wait_for_exit(child, grace).await;
     // Not reaped yet, so the number is still its own.
     signal(child, Signal::SIGKILL);
     loop {
@@ -148,6 +151,13 @@ async fn end(child: Pid, grace: Duration, log: Arc<ProcessLog>, by_itself: bool)
             Ok(_) => tokio::time::sleep(EXIT_POLL).await,
             Err(_) => return,
         }
+    }
+}
+
+async fn wait_for_exit(child: Pid, wait: Duration) {
+    let deadline = tokio::time::Instant::now() + wait;
+    while !has_exited(child) && tokio::time::Instant::now() < deadline {
+        tokio::time::sleep(EXIT_POLL).await;
     }
 }
 

@@ -469,10 +469,11 @@ impl Plugin {
 
     /// Closes its connection; `why` is logged as the reason.
     pub fn disconnect(&self, why: &str) {
+        let has_left = self.is_gone();
         self.trunk.close(why);
         let process = self.process.lock().ok().and_then(|mut process| process.take());
         if let Some(process) = process {
-            process.stop();
+            process.stop(has_left);
         }
     }
 

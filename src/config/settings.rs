@@ -258,6 +258,11 @@ impl Config {
         self.run_dir.join("daemon.lock")
     }
 
+    /// There while the daemon becomes another program: for so long it sends no heartbeat.
+    pub fn reexec_file(&self) -> PathBuf {
+        self.run_dir.join("reexec")
+    }
+
     /// The kill switch: while this file exists every verb is passed through.
     pub fn disabled_file(&self) -> PathBuf {
         self.run_dir.join("disabled")

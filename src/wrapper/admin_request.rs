@@ -104,7 +104,7 @@ fn ask_in(
     };
     send_whole(&stream, &question.encode(), &[])?;
     // Nothing is read ahead: what follows is the caller's.
-    let answer = receive(&stream, Instant::now() + wait, 1);
+    let answer = receive(&stream, config, Instant::now() + wait, 1);
     let answer = answer.map_err(|error| match error.why() == SILENT {
         true => error.hint("to replace a daemon that hangs: nri-runc nri restart"),
         false => error,

@@ -24,6 +24,10 @@ use crate::link::{self, DaemonResponse, WrapperRequest};
 /// The time without a heartbeat after which the daemon counts as unresponsive.
 pub(super) const SILENCE: Duration = Duration::from_secs(3);
 
+/// How long the daemon may take from one program to the next: it reads its records meanwhile, on a
+/// machine that may have no processor to spare.
+const REEXEC_WAIT: Duration = Duration::from_secs(30);
+
 const TOO_LONG: &str = "the daemon took too long";
 pub(super) const SILENT: &str = "the daemon stopped responding";
 pub(super) const ENDED: &str = "the daemon exited during the request";
@@ -80,8 +84,13 @@ pub(super) fn send_whole(stream: &UnixStream, frame: &[u8], fds: &[RawFd]) -> Re
 }
 
 /// Reads messages until one is not a heartbeat, up to `ahead` bytes at once.
+///
+/// # Errors
+/// Fails at the deadline, and before where the daemon sends no heartbeat and does not become
+/// another program.
 pub(super) fn receive(
     stream: &UnixStream,
+    config: &Config,
     deadline: Instant,
     ahead: usize,
 ) -> Result<DaemonResponse> {
@@ -94,7 +103,10 @@ pub(super) fn receive(
         stream.set_read_timeout(Some(left.min(SILENCE)))?;
         // If too little time was left for a heartbeat, the daemon was slow, not unresponsive.
         let silence = if left < SILENCE { TOO_LONG } else { SILENT };
-        let frame = read_answer(&mut reader, silence)?;
+        let frame = match read_answer(&mut reader, silence) {
+            Err(error) if error.why() == SILENT && is_becoming_another(config) => continue,
+            frame => frame?,
+        };
         match DaemonResponse::decode(&frame)? {
             DaemonResponse::Heartbeat => {}
             answer @ (DaemonResponse::Proceed(_) | DaemonResponse::Refuse(_)) => return Ok(answer),
@@ -105,6 +117,14 @@ pub(super) fn receive(
             }
         }
     }
+}
+
+/// Whether the daemon executes another program now, which serves this connection. One that hangs
+/// then is not waited for without end.
+fn is_becoming_another(config: &Config) -> bool {
+    let begun = std::fs::metadata(config.reexec_file()).and_then(|file| file.modified());
+    // A clock that was set back has not begun yet; the deadline ends the wait then.
+    begun.is_ok_and(|begun| begun.elapsed().unwrap_or_default() < REEXEC_WAIT)
 }
 
 fn read_answer(reader: &mut BufReader<&UnixStream>, silence: &str) -> Result<Vec<u8>> {

@@ -166,7 +166,7 @@ fn converse(
     loop {
         let stream = request::reach(config, deadline)?;
         connection::send_whole(&stream, &question.encode(), fds)?;
-        let answer = connection::receive(&stream, deadline, request::READ_AHEAD)?;
+        let answer = connection::receive(&stream, config, deadline, request::READ_AHEAD)?;
         if let DaemonResponse::Incompatible { protocol, .. } = answer
             && protocol < question.protocol
             && !std::mem::replace(&mut has_asked, true)

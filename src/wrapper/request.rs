@@ -149,7 +149,7 @@ impl DaemonSession {
         let question = build_question(invocation, document, &descriptors);
         let fds: Vec<RawFd> = descriptors.iter().map(|(_, fd)| fd.as_raw_fd()).collect();
         send_whole(&stream, &question.encode(), &fds).map_err(away)?;
-        match receive(&stream, deadline, READ_AHEAD).map_err(away)? {
+        match receive(&stream, invocation.config, deadline, READ_AHEAD).map_err(away)? {
             DaemonResponse::Proceed(proceed) => Ok((proceed, Self(stream))),
             DaemonResponse::Refuse(line) => Err(NoVerdict::Refused(Error::new(line))),
             DaemonResponse::Incompatible { protocol, version } => {

@@ -17,7 +17,7 @@ use test_support::{
 };
 
 use super::proxy::Proxy;
-use super::{Installed, install};
+use super::{Installed, install, install_script};
 
 fn with_env() -> Script {
     let env = api::KeyValue { key: "HELLO".into(), value: "there".into(), ..Default::default() };
@@ -57,6 +57,33 @@ fn a_plugin_hears_a_whole_life_from_three_programs() {
     assert_eq!((&row["requests"], &row["state"]), (&json!(9), &json!("synchronized")), "{row}");
     let check = host.admin(&["check"]);
     assert!(!check.to_string().contains("older than its executable"), "{check}");
+}
+
+#[test]
+fn wrappers_and_operators_wait_for_a_program_that_takes_longer_than_a_heartbeat() {
+    let installed = Installed::new("");
+    let host = &installed.host;
+    let told = host.plugin("10", "env", with_env());
+    let real = env!("CARGO_BIN_EXE_nri-runc");
+    let slow = format!("case \"$*\" in *--state-fd*) sleep 5 ;; esac\nexec {real} \"$@\"");
+    install_script(host, &slow);
+    std::thread::scope(|scope| {
+        let reexec = scope.spawn(|| installed.reexecuted());
+        let under_way = host.path("run/reexec");
+        wait_until("it is executed", || under_way.exists());
+        succeeds(&host.create("c1"));
+        assert!(reexec.join().unwrap()["held_ms"].as_u64().unwrap() > 4000);
+        assert!(!under_way.exists());
+    });
+    assert!(host.read("fake/seen.json").contains("HELLO=there"), "the plugin was asked");
+    assert!(heard(&told, "CreateContainer c1"));
+    assert_eq!(host.admin(&["status"])["bypassed"], 0);
+    // A file that an earlier program left makes nobody wait for a daemon that is killed.
+    host.write("run/reexec", "");
+    kill(Pid::from_raw(i32::try_from(installed.pid()).unwrap()), Signal::SIGKILL).unwrap();
+    let begun = std::time::Instant::now();
+    succeeds(&host.create("c2"));
+    assert!(begun.elapsed() < Duration::from_secs(20));
 }
 
 #[test]

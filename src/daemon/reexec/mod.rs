@@ -18,6 +18,7 @@ mod saved;
 
 use std::cell::RefCell;
 use std::os::fd::RawFd;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -28,7 +29,7 @@ use crate::clock;
 use crate::error::{Error, Result};
 use crate::host::Point;
 
-use crate::daemon::node::Node;
+use crate::daemon::node::{Node, log_failure};
 use crate::daemon::process::handover::{self, PassedOn};
 use crate::daemon::process::requests::{ReexecRequest, Request};
 use crate::daemon::process::started_with::StartedWith;
@@ -53,6 +54,29 @@ const AUDIT_WAIT: Duration = Duration::from_millis(200);
 
 /// How often it is checked whether nothing is under way.
 const QUIET_CHECK: Duration = Duration::from_millis(1);
+
+/// The file that tells wrappers why there are no heartbeats; removed if the program could not be
+/// executed. The next program removes it once it serves them.
+struct UnderWay(PathBuf);
+
+impl UnderWay {
+    /// Where it cannot be written, wrappers wait as long as for a daemon that hangs.
+    fn begin(path: PathBuf) -> Self {
+        log_failure("telling wrappers of it", crate::files::replace(&path, b""));
+        Self(path)
+    }
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        end(&self.0);
+    }
+}
+
+/// Heartbeats are sent again: a file that an earlier program has left says something else no more.
+pub(crate) fn end(path: &Path) {
+    let _is_gone = std::fs::remove_file(path);
+}
 
 /// What the daemon hands over.
 pub(crate) struct Reexec<'d> {
@@ -185,6 +209,7 @@ impl Reexec<'_> {
         );
         service_manager::report_reloading();
         let _blocked = signals::block()?;
+        let _tells = UnderWay::begin(self.node.config().reexec_file());
         self.node.host.point(Point::DaemonReexecExec)?;
         Err(program.execute(handover::number(&file), self.is_foreground, self.started_with.only()))
     }

@@ -51,11 +51,14 @@ impl UnitOfDaemon {
         std::fs::set_permissions(&path, PermissionsExt::from_mode(0o755)).unwrap();
     }
 
-    /// The host's configuration and `more`, beside the executable.
+    /// The host's configuration, a log that a failure can show, and `more`, beside the executable.
     fn configure(&self, more: &str) {
         let host = &self.scopes.place.host;
         let text = host.read("config.toml");
-        host.write("prefix/bin/nri-runc.toml", &format!("{text}\n{more}"));
+        host.write(
+            "prefix/bin/nri-runc.toml",
+            &format!("{text}\n[log]\ntarget = \"file\"\n{more}"),
+        );
     }
 
     fn shows(&self, property: &str) -> String {
@@ -119,7 +122,7 @@ fn systemd_reloads_the_daemon_and_keeps_its_process_when_the_program_is_replaced
     let status = || host.admin(&["status"]);
     wait_until("it answers", || status()["pid"].as_u64() == pid.parse().ok());
     let _told = host.plugin("10", "a", Script::default());
-    unit.configure("[log]\nlevel = \"debug\"\n");
+    unit.configure("level = \"debug\"\n");
     assert!(unit.can_reload());
     assert_eq!(status()["configuration"]["log_level"], "debug");
     unit.configure("[plugin.a]\nrequird = true\n");
@@ -127,7 +130,10 @@ fn systemd_reloads_the_daemon_and_keeps_its_process_when_the_program_is_replaced
     assert_eq!((unit.shows("ActiveState"), unit.shows("MainPID")), ("active".into(), pid.clone()));
     unit.configure("");
     unit.install(b"newer");
-    let said = host.admin(&["reexec"]);
+    let said = host.call(&["nri", "--json", "reexec"]);
+    let line = String::from_utf8_lossy(&said.stderr);
+    assert!(said.status.success(), "{line}\n{}", host.read("run/daemon.log"));
+    let said: serde_json::Value = serde_json::from_slice(&said.stdout).unwrap();
     assert_eq!((said["pid"].to_string(), &said["plugins"]), (pid.clone(), &json!(1)), "{said}");
     wait_until("systemd knows that it is ready", || unit.shows("ActiveState") == "active");
     assert_eq!((unit.shows("MainPID"), unit.shows("NRestarts")), (pid, "0".to_owned()));

@@ -192,7 +192,6 @@ async fn serve(loaded: Loaded, beginning: Beginning, start: &Start) -> Result<()
         crio_added::look_out(&node);
     }
     run_dir.open(wrappers)?;
-    reexec::end(&node.config().reexec_file());
     traced::export(&node);
     let metrics = match waiting {
         Some((waiting, metrics)) => {

@@ -113,6 +113,8 @@ impl RunDir {
             Rc::clone(&self.drain),
             listener,
         ));
+        // Heartbeats are sent again.
+        let _is_gone = std::fs::remove_file(self.node.config().reexec_file());
         self.follow();
         Ok(())
     }

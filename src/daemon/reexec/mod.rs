@@ -18,7 +18,7 @@ mod saved;
 
 use std::cell::RefCell;
 use std::os::fd::RawFd;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -56,7 +56,7 @@ const AUDIT_WAIT: Duration = Duration::from_millis(200);
 const QUIET_CHECK: Duration = Duration::from_millis(1);
 
 /// The file that tells wrappers why there are no heartbeats; removed if the program could not be
-/// executed. The next program removes it once it serves them.
+/// executed. The next program removes it when it accepts wrappers.
 struct UnderWay(PathBuf);
 
 impl UnderWay {
@@ -69,13 +69,8 @@ impl UnderWay {
 
 impl Drop for UnderWay {
     fn drop(&mut self) {
-        end(&self.0);
+        let _is_gone = std::fs::remove_file(&self.0);
     }
-}
-
-/// Heartbeats are sent again: a file that an earlier program has left says something else no more.
-pub(crate) fn end(path: &Path) {
-    let _is_gone = std::fs::remove_file(path);
 }
 
 /// What the daemon hands over.

@@ -11,11 +11,10 @@ use super::{Page, pages};
 fn target(page: &str, link: &str) -> PathBuf {
     let mut path = Path::new(page).parent().unwrap().to_path_buf();
     for part in Path::new(link).components() {
-        match part {
-            Component::ParentDir => {
-                assert!(path.pop(), "{page}: {link} leads out of the repository")
-            }
-            other => path.push(other),
+        if part == Component::ParentDir {
+            assert!(path.pop(), "{page}: {link} leads out of the repository");
+        } else {
+            path.push(part);
         }
     }
     path

@@ -17,6 +17,7 @@ pub mod adaptation {
 
 pub mod admin {
     pub use crate::admin::command;
+    pub use crate::admin::exit::{EXIT_CODES, EXIT_CODES_OF_VERBS, exit_codes_page};
 }
 
 pub mod argv {

@@ -109,6 +109,16 @@ pub(crate) fn counted(count: usize, noun: &str) -> String {
     format!("{count} {noun}{ending}")
 }
 
+/// As many names as fit one line, and how many there are besides.
+pub(crate) fn first_of<T: AsRef<str>>(names: &[T]) -> String {
+    const MOST: usize = 8;
+    let first: Vec<&str> = names.iter().take(MOST).map(AsRef::as_ref).collect();
+    match names.len().checked_sub(MOST) {
+        None | Some(0) => first.join(", "),
+        Some(more) => format!("{} and {more} more", first.join(", ")),
+    }
+}
+
 /// The first 13 characters of an id that an engine made, as crictl shows it. An id that a person
 /// chose stays whole.
 pub fn short_id(id: &str) -> &str {
@@ -188,6 +198,14 @@ mod tests {
     fn one_thing_is_counted_in_the_singular() {
         let shown = [0, 1, 2].map(|count| counted(count, "pod"));
         assert_eq!(shown, ["0 pods", "1 pod", "2 pods"]);
+    }
+
+    #[test]
+    fn a_long_list_is_cut_and_counted() {
+        let names: Vec<String> = (0..10).map(|n| n.to_string()).collect();
+        assert_eq!(first_of(&names[..2]), "0, 1");
+        assert_eq!(first_of(&names[..8]), "0, 1, 2, 3, 4, 5, 6, 7");
+        assert_eq!(first_of(&names), "0, 1, 2, 3, 4, 5, 6, 7 and 2 more");
     }
 
     #[test]

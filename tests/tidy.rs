@@ -271,6 +271,17 @@ fn the_configuration_page_is_the_table_in_the_code() {
 }
 
 #[test]
+fn the_page_of_exit_codes_is_the_table_in_the_code() {
+    let path = root().join("docs/exit-codes.md");
+    let wanted = nri_runc::testing::admin::exit_codes_page();
+    if std::env::var_os("UPDATE_GOLDEN").is_some() {
+        nri_runc::testing::files::replace(&path, wanted.as_bytes()).unwrap();
+    }
+    let page = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(page == wanted, "docs/exit-codes.md is stale: UPDATE_GOLDEN=1 cargo test --test tidy");
+}
+
+#[test]
 fn the_map_names_every_room() {
     let map = std::fs::read_to_string(root().join("ARCHITECTURE.md")).unwrap();
     for entry in std::fs::read_dir(root().join("src")).unwrap().flatten() {

@@ -2,6 +2,7 @@
 //! `audit`: searches the audit log, in its files or in the journal. It needs no daemon, and prints
 //! each line as soon as it is found.
 
+use std::collections::BTreeSet;
 use std::io::{BufReader, Write};
 use std::path::Path;
 use std::process::{Child, Stdio};
@@ -13,17 +14,19 @@ use serde_json::Value;
 use crate::audit::{AuditFilter, IDENTIFIER, open_files, search, since};
 use crate::config::{AuditTarget, Config};
 use crate::error::{Context, Error, Result};
-use crate::text::{counted, printable, short_id};
+use crate::text::{counted, first_of, printable, short_id};
 
-use super::DONE;
+use super::exit::DONE;
+use super::output::{Format, PlainOutput, complain};
+use super::{progress, yaml};
 
 /// What `audit` takes.
 #[derive(Debug, Args)]
 pub(super) struct Audit {
-    /// Only this pod: NAMESPACE/NAME, a name or an id.
+    /// Only this pod: NAMESPACE/NAME, name, ID or ID prefix.
     #[arg(long, value_name = "POD")]
     pod: Option<String>,
-    /// Only this container: a name, an id or an id prefix.
+    /// Only this container: name, ID or ID prefix.
     #[arg(long, value_name = "NAME")]
     container: Option<String>,
     /// Only this plugin: NAME or NN-NAME.
@@ -32,23 +35,17 @@ pub(super) struct Audit {
     /// Only since an age (2h, 7d) or a UTC time.
     #[arg(long, value_name = "TIME")]
     since: Option<String>,
-    /// Output format.
-    #[arg(short, long, value_enum, value_name = "FORMAT")]
-    output: Option<AuditFormat>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-enum AuditFormat {
-    Json,
+    #[command(flatten)]
+    pub(super) output: PlainOutput,
 }
 
 /// Prints the lines that match.
 ///
 /// # Errors
 /// Fails when there is no audit log, or it cannot be read.
-pub(super) fn audit(config: &Config, wanted: &Audit, is_json: bool) -> Result<u8> {
+pub(super) fn audit(config: &Config, wanted: &Audit, format: Format) -> Result<u8> {
     let filter = filter(wanted)?;
-    let mut page = Page::new(is_json || wanted.output == Some(AuditFormat::Json));
+    let mut page = Page::new(format, &filter);
     let unreadable = match config.audit_target {
         Some(AuditTarget::Journal) => search_journal(&filter, &mut page)?,
         Some(AuditTarget::File) => search_files(&config.audit_path, &filter, &mut page)?,
@@ -65,8 +62,7 @@ pub(super) fn audit(config: &Config, wanted: &Audit, is_json: bool) -> Result<u8
     page.end()?;
     if unreadable > 0 {
         let lines = counted(usize::try_from(unreadable).unwrap_or(usize::MAX), "line");
-        let line = format!("nri-runc: {lines} could not be read\n");
-        let _nobody_reads = std::io::stderr().write_all(line.as_bytes());
+        complain(&format!("{lines} could not be read"));
     }
     Ok(DONE)
 }
@@ -91,7 +87,7 @@ fn filter(wanted: &Audit) -> Result<AuditFilter> {
 fn search_files(path: &Path, filter: &AuditFilter, page: &mut Page) -> Result<u64> {
     let mut unreadable = 0;
     for file in open_files(path)? {
-        let found = |text: &str, line: &Value| page.add(text, line);
+        let found = |text: &str, line: &Value| page.add(text, line, filter);
         unreadable += search(BufReader::new(file), filter, found)?;
     }
     Ok(unreadable)
@@ -101,10 +97,12 @@ fn search_files(path: &Path, filter: &AuditFilter, page: &mut Page) -> Result<u6
 fn search_journal(filter: &AuditFilter, page: &mut Page) -> Result<u64> {
     let mut journal = journalctl()?;
     let output = journal.stdout.take().ok_or_else(|| Error::new("journalctl has no output"))?;
-    let unreadable = search(BufReader::new(output), filter, |text, line| page.add(text, line))?;
+    let unreadable =
+        search(BufReader::new(output), filter, |text, line| page.add(text, line, filter))?;
     let status = journal.wait().doing(|| "reading the journal")?;
     if !status.success() {
-        return Err(Error::new(format!("journalctl failed ({status})")));
+        return Err(Error::new(format!("journalctl failed ({status})"))
+            .hint(format!("try it: journalctl -t {IDENTIFIER}")));
     }
     Ok(unreadable)
 }
@@ -116,41 +114,94 @@ fn journalctl() -> Result<Child> {
     let words = ["--quiet", "--no-pager", "--output=cat", &user, &identifier];
     let mut command = std::process::Command::new("journalctl");
     command.args(words).stdin(Stdio::null()).stdout(Stdio::piped());
-    command.spawn().doing(|| "starting journalctl to read the audit log")
+    let started = command.spawn().doing(|| "starting journalctl to read the audit log");
+    started.map_err(|error| error.hint("install it, or set audit.target = \"file\""))
 }
 
-/// The answer, written as it is found.
+/// The answer, written as it is found. A filter by name may turn out to mean several: then nothing
+/// is written.
 struct Page {
-    is_json: bool,
+    format: Format,
     count: usize,
     out: std::io::BufWriter<std::io::Stdout>,
+    held: Option<Vec<u8>>,
+    prefixes: Prefixes,
 }
 
 impl Page {
-    fn new(is_json: bool) -> Self {
-        Self { is_json, count: 0, out: std::io::BufWriter::new(std::io::stdout()) }
+    fn new(format: Format, filter: &AuditFilter) -> Self {
+        let held = (filter.pod.is_some() || filter.container.is_some()).then(Vec::new);
+        let out = std::io::BufWriter::new(std::io::stdout());
+        Self { format, count: 0, out, held, prefixes: Prefixes::default() }
     }
 
-    fn add(&mut self, text: &str, line: &Value) -> Result<()> {
+    fn add(&mut self, text: &str, line: &Value, filter: &AuditFilter) -> Result<()> {
+        self.prefixes.add(filter, line);
         let before = if self.count == 0 { "[" } else { ",\n" };
         self.count += 1;
-        let row = match self.is_json {
-            true => format!("{before}{text}"),
-            false => format!("{}\n", shown(line)),
+        let row = match self.format {
+            Format::Json => format!("{before}{text}"),
+            Format::Yaml => yaml::yaml(&Value::Array(vec![line.clone()])),
+            Format::Page | Format::Wide | Format::Name => format!("{}\n", shown(line)),
         };
-        self.out.write_all(row.as_bytes()).doing(|| "writing the answer")
+        self.write(row.as_bytes())
+    }
+
+    fn write(&mut self, row: &[u8]) -> Result<()> {
+        match &mut self.held {
+            Some(held) => {
+                held.extend_from_slice(row);
+                Ok(())
+            }
+            None => {
+                progress::clear();
+                self.out.write_all(row).doing(|| "writing the answer")
+            }
+        }
     }
 
     /// One document, of whatever was found.
-    fn end(&mut self) -> Result<()> {
-        let end = match (self.is_json, self.count) {
-            (true, 0) => "[]\n",
-            (true, _) => "]\n",
-            (false, 0) => "no entries\n",
-            (false, _) => "",
+    fn end(mut self) -> Result<()> {
+        self.prefixes.require_one()?;
+        let end = match (self.format, self.count) {
+            (Format::Json | Format::Yaml, 0) => "[]\n",
+            (Format::Json, _) => "]\n",
+            (Format::Page | Format::Wide | Format::Name, 0) => "no entries\n",
+            (_, _) => "",
         };
-        let written = self.out.write_all(end.as_bytes()).and_then(|()| self.out.flush());
-        written.doing(|| "writing the answer")
+        let held = self.held.take().unwrap_or_default();
+        self.write(&held)?;
+        self.write(end.as_bytes())?;
+        self.out.flush().doing(|| "writing the answer")
+    }
+}
+
+/// The IDs that begin with what the operator gave, by the kind of thing.
+#[derive(Default)]
+struct Prefixes {
+    pods: BTreeSet<String>,
+    containers: BTreeSet<String>,
+}
+
+impl Prefixes {
+    fn add(&mut self, filter: &AuditFilter, line: &Value) {
+        self.pods.extend(filter.pod_by_prefix(line).map(ToOwned::to_owned));
+        self.containers.extend(filter.container_by_prefix(line).map(ToOwned::to_owned));
+    }
+
+    fn require_one(&self) -> Result<()> {
+        for (kind, ids) in [("pods", &self.pods), ("containers", &self.containers)] {
+            if ids.len() > 1 {
+                let ids: Vec<&str> = ids.iter().map(|id| short_id(id)).collect();
+                return Err(Error::new(format!(
+                    "the ID prefix is ambiguous: {} {kind} match: {}",
+                    ids.len(),
+                    first_of(&ids)
+                ))
+                .hint("give more of the ID, or a name"));
+            }
+        }
+        Ok(())
     }
 }
 

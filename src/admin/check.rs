@@ -7,7 +7,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use super::install;
+use super::{install, progress};
 use crate::config::{Config, DaemonPolicy, Loaded, Problem};
 use crate::plugin::socket::{listener_at, name_for_install};
 use crate::plugin::{PluginFile, discover};
@@ -26,18 +26,23 @@ fn warning(check: &str, detail: String, hint: &str) -> Value {
 /// Looks at everything.
 pub(super) fn all(loaded: &Loaded) -> Vec<Value> {
     let config = &loaded.config;
+    progress::step("checking the configuration");
     let mut findings = configuration(loaded);
+    progress::step("checking the engines");
     let engines = install::check_engines(config);
     findings.extend(runtime_found(config, &engines.findings));
+    progress::step("checking the daemon");
     findings.push(daemon(config));
     findings.push(without_daemon(config));
     let outdated = super::resident::outdated(config);
     findings.extend(outdated.iter().map(|(what, hint)| finding("daemon", false, what, hint)));
     findings.push(plugin_socket(config));
+    progress::step("checking the plugins");
     findings.extend(plugins(config));
     findings.extend(required(config));
     findings.push(switched_on(config));
     findings.push(cgroups(config));
+    progress::step("checking the records");
     findings.extend(unread(config));
     findings.extend(records(config));
     findings.extend(engines.findings);

@@ -13,6 +13,9 @@ use crate::dry;
 use crate::error::{Error, Result};
 use crate::plugin::Settings;
 
+use super::output::print;
+use super::paint;
+
 /// `replay`.
 #[derive(Debug, Args)]
 pub(super) struct Replay {
@@ -60,7 +63,7 @@ pub(super) struct Adjust {
     #[arg(long, value_name = "FILE", conflicts_with_all = ["socket", "wait"])]
     apply: Option<PathBuf>,
     /// Output format (default: diff; with --json: json).
-    #[arg(long, value_enum)]
+    #[arg(short, long, value_enum, value_name = "FORMAT")]
     output: Option<AdjustFormat>,
     /// Write the result to the bundle.
     #[arg(long)]
@@ -99,7 +102,7 @@ enum AdjustFormat {
 }
 
 /// Shows what would become of a bundle.
-pub(super) fn adjust(loaded: Loaded, arguments: &Adjust, json: bool) -> Result<Vec<u8>> {
+pub(super) fn adjust(loaded: Loaded, arguments: &Adjust, json: bool) -> Result<u8> {
     let Adjust { bundle, id, apply, output, write, wait, socket } = arguments;
     let default = if json { AdjustFormat::Json } else { AdjustFormat::default() };
     let mut config = usable(loaded, socket.as_ref())?;
@@ -107,11 +110,12 @@ pub(super) fn adjust(loaded: Loaded, arguments: &Adjust, json: bool) -> Result<V
     config.disable_connections = socket.is_none();
     let settings = settings(&config);
     log_to_stderr(&config);
+    let output = output.unwrap_or(default);
     let options = dry::AdjustOptions {
         bundle: bundle.clone(),
         id: id.clone(),
         apply: apply.clone(),
-        output: match output.unwrap_or(default) {
+        output: match output {
             AdjustFormat::Diff => dry::Output::Diff,
             AdjustFormat::Spec => dry::Output::Spec,
             AdjustFormat::Json => dry::Output::Json,
@@ -120,7 +124,11 @@ pub(super) fn adjust(loaded: Loaded, arguments: &Adjust, json: bool) -> Result<V
         wait: wait.clone(),
         settings,
     };
-    dry::adjust(config, &options)
+    let answer = dry::adjust(config, &options)?;
+    match (output, std::str::from_utf8(&answer)) {
+        (AdjustFormat::Diff, Ok(diff)) => print(paint::for_stdout(diff, paint::diff).as_bytes()),
+        (_, _) => print(&answer),
+    }
 }
 
 /// What plugins receive at registration, from the configuration.

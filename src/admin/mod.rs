@@ -1,21 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `nri-runc nri VERB`, the operator's commands. Exit codes: 0 done, 1 failed (one line on stderr
-//! names the cause and the remedy), 2 usage. `--json` prints one document; without it, a table.
-//! Logs never go to stdout.
+//! `nri-runc nri VERB`, the operator's commands. `exit` has their exit codes, `output` the forms of
+//! their answers. A failure is one line on standard error, with its cause and the remedy. Logs never
+//! go to standard output.
 
 mod audit;
 mod check;
 mod dry;
+pub(crate) mod exit;
 mod explain;
 mod install;
 mod node;
+mod output;
+mod paint;
+mod plugins;
+mod pods;
 mod policy;
+mod progress;
 mod record;
 mod reload;
 mod resident;
 mod show;
+mod suggest;
 mod switch;
 mod top;
+mod watch;
+mod yaml;
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -23,18 +32,17 @@ use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
 use clap::error::ErrorKind;
-use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use serde_json::{Value, json};
 
 use crate::config::{self, Config, Loaded};
 use crate::daemon;
-use crate::error::{Context, Error, Result};
+use crate::error::{Error, Result};
 use crate::text::{counted, printable, printable_page};
 use crate::wrapper;
 
-const DONE: u8 = 0;
-const FAILED: u8 = 1;
-const USAGE: u8 = 2;
+use exit::{DONE, FAILED, USAGE};
+use output::{Format, PageOutput, PlainOutput, complain, print, print_json, tell};
 
 /// NRI plugins for every container engine.
 #[derive(Debug, Parser)]
@@ -43,7 +51,7 @@ struct Arguments {
     /// Use this configuration file.
     #[arg(long, global = true, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Print JSON.
+    /// Print JSON (as -o json).
     #[arg(long, global = true)]
     json: bool,
     #[command(subcommand)]
@@ -68,24 +76,15 @@ enum AdminVerb {
         probe_state: bool,
     },
     /// Show daemon status and recent failures.
-    Status,
+    Status(PlainOutput),
     /// Print metrics in Prometheus' text format (OpenMetrics).
     Metrics,
     /// Show what the daemon does now (live on a terminal).
     Top(top::Top),
     /// List plugins.
-    Plugins {
-        /// Show the output of a launched plugin.
-        #[arg(long, value_name = "NAME")]
-        logs: Option<String>,
-        #[command(flatten)]
-        table: TableOptions,
-    },
+    Plugins(plugins::Plugins),
     /// List pods and containers.
-    Pods {
-        #[command(flatten)]
-        table: TableOptions,
-    },
+    Pods(pods::Pods),
     /// Show what plugins changed in a container or pod.
     Explain {
         /// ID, ID prefix, name, NAMESPACE/NAME or NAMESPACE/POD[/NAME].
@@ -94,14 +93,14 @@ enum AdminVerb {
         #[arg(long)]
         show_env: bool,
         #[command(flatten)]
-        table: TableOptions,
+        output: PageOutput,
     },
     /// Search the audit log: who changed what, and what was refused.
     Audit(audit::Audit),
     /// Show which rules decide what plugins may do.
     Policy(policy::Policy),
     /// Check configuration, runtime, plugins and engines.
-    Check,
+    Check(PlainOutput),
     /// Show how plugins would change a bundle (needs no daemon).
     Adjust(dry::Adjust),
     /// Send scripted requests to plugins, or record such a script.
@@ -122,85 +121,149 @@ enum AdminVerb {
         /// Only show what would change.
         #[arg(long)]
         dry_run: bool,
+        #[command(flatten)]
+        output: PlainOutput,
     },
     /// Replace the running daemon's program; plugins stay connected.
-    Reexec,
+    Reexec(PlainOutput),
     /// Stop the daemon once requests in flight have completed.
-    Stop,
+    Stop(PlainOutput),
     /// Restart the daemon once requests in flight have completed.
-    Restart,
+    Restart(PlainOutput),
     /// Disable plugins: commands go straight to the runtime.
     ///
     /// Stays in effect until `enable` or the next reboot: it is a file in the run
     /// directory, which is normally on a tmpfs. To keep plugins disabled across
     /// reboots, set nri.disable = true in the configuration.
     #[command(verbatim_doc_comment)]
-    Disable,
+    Disable(PlainOutput),
     /// Enable plugins again.
-    Enable,
+    Enable(PlainOutput),
 }
 
-/// How a table is printed.
-#[derive(Debug, Args)]
-struct TableOptions {
-    /// Output format.
-    #[arg(short, long, value_enum, value_name = "FORMAT")]
-    output: Option<TableFormat>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum TableFormat {
-    Wide,
-    Json,
-}
-
-impl TableOptions {
-    fn is_wide(&self) -> bool {
-        self.output == Some(TableFormat::Wide)
+impl AdminVerb {
+    /// The format that the verb's own option names; the formats of `adjust` are its own.
+    fn output(&self) -> Option<Format> {
+        match self {
+            Self::Status(plain)
+            | Self::Check(plain)
+            | Self::Reload { output: plain, .. }
+            | Self::Reexec(plain)
+            | Self::Stop(plain)
+            | Self::Restart(plain)
+            | Self::Disable(plain)
+            | Self::Enable(plain) => plain.output,
+            Self::Top(top) => top.output.output,
+            Self::Plugins(plugins) => plugins.output.output,
+            Self::Pods(pods) => pods.output.output,
+            Self::Explain { output, .. } => output.output,
+            Self::Audit(audit) => audit.output.output,
+            Self::Policy(policy) => policy.output(),
+            Self::Install(install) => install.output(),
+            Self::Uninstall(uninstall) => uninstall.output(),
+            Self::Adjust(adjust) if adjust.wants_no_json() => Some(Format::Page),
+            Self::Adjust(_)
+            | Self::Daemon { .. }
+            | Self::Metrics
+            | Self::Replay(_)
+            | Self::Node(_)
+            | Self::Hook { .. } => None,
+        }
     }
 
-    /// Whether JSON is wanted, by either option.
-    fn is_json(&self, arguments: &Arguments) -> bool {
-        arguments.json || self.output == Some(TableFormat::Json)
-    }
-}
-
-/// The verbs with their options and help, for man pages and completions.
-pub fn command() -> clap::Command {
-    Arguments::command()
-}
-
-/// Runs an admin verb.
-pub fn run(argv: &[OsString]) -> u8 {
-    let arguments = match Arguments::try_parse_from(argv.iter().skip(2)) {
-        Ok(arguments) => arguments,
-        Err(error) => return usage(&error, argv),
-    };
-    match carry_out(&arguments) {
-        Ok(code) => code,
-        Err(error) => {
-            let line = format!("nri-runc: {error}\n");
-            let _nobody_reads = std::io::stderr().write_all(line.as_bytes());
-            FAILED
+    /// What takes so long, where an operator may have to wait. A verb with a screen, a stream or
+    /// plugins of its own has no such line.
+    fn wait(&self) -> Option<&'static str> {
+        match self {
+            Self::Check(_) => Some("checking"),
+            Self::Install(_) => Some("registering"),
+            Self::Uninstall(_) => Some("unregistering"),
+            Self::Reload { .. } => Some("reloading the configuration"),
+            Self::Reexec(_) => Some("waiting for requests in flight"),
+            Self::Stop(_) | Self::Restart(_) => Some("stopping the daemon"),
+            Self::Audit(_) => Some("searching the audit log"),
+            Self::Status(_)
+            | Self::Metrics
+            | Self::Plugins(_)
+            | Self::Pods(_)
+            | Self::Explain { .. }
+            | Self::Policy(_)
+            | Self::Disable(_)
+            | Self::Enable(_) => Some("waiting for the daemon"),
+            Self::Top(_)
+            | Self::Adjust(_)
+            | Self::Replay(_)
+            | Self::Daemon { .. }
+            | Self::Node(_)
+            | Self::Hook { .. } => None,
         }
     }
 }
 
+/// The verbs with their options and help, the exit codes in it; for man pages and completions too.
+pub fn command() -> clap::Command {
+    Arguments::command().after_help(exit::help()).mut_subcommands(|verb| {
+        match exit::help_of(verb.get_name()) {
+            Some(codes) => verb.after_help(codes),
+            None => verb,
+        }
+    })
+}
+
+fn parse(
+    words: impl IntoIterator<Item = impl Into<OsString> + Clone>,
+) -> clap::error::Result<Arguments> {
+    let mut command = command();
+    let matches = command.try_get_matches_from_mut(words)?;
+    Arguments::from_arg_matches(&matches).map_err(|error| error.format(&mut command))
+}
+
+/// Runs an admin verb.
+pub fn run(argv: &[OsString]) -> u8 {
+    let asked = parse(argv.iter().skip(2));
+    let asked = asked.and_then(|arguments| Ok((format(&arguments)?, arguments)));
+    let (format, arguments) = match asked {
+        Ok(asked) => asked,
+        Err(error) => return usage(error, argv),
+    };
+    let code = carry_out(&arguments, format);
+    progress::clear();
+    code.unwrap_or_else(|error| {
+        complain(&error.to_string());
+        FAILED
+    })
+}
+
+/// The form of the answer; `--json` with another one is a contradiction.
+fn format(arguments: &Arguments) -> clap::error::Result<Format> {
+    match (arguments.json, arguments.verb.output()) {
+        (true, None | Some(Format::Json)) => Ok(Format::Json),
+        (true, Some(other)) => {
+            let other = if other == Format::Page { "diff or spec" } else { other.word() };
+            let line = format!("--json cannot be used with --output {other}");
+            Err(Arguments::command().error(ErrorKind::ArgumentConflict, line))
+        }
+        (false, format) => Ok(format.unwrap_or_default()),
+    }
+}
+
 /// Help, the version, or what is wrong with the command line, which may repeat a hostile file name.
-fn usage(error: &clap::Error, argv: &[OsString]) -> u8 {
+fn usage(error: clap::Error, argv: &[OsString]) -> u8 {
     let escaped = argv.iter().skip(2).map(|word| printable(&word.to_string_lossy()));
-    let error_of_escaped = Arguments::try_parse_from(escaped).err();
+    let error_of_escaped = parse(escaped).err();
     let error_of_escaped = error_of_escaped.filter(|other| other.kind() == error.kind());
-    let page = error_of_escaped.as_ref().unwrap_or(error).render().to_string();
-    let page = printable_page(&page);
+    let mut error = error_of_escaped.unwrap_or(error);
+    suggest::add_tip(&mut error);
+    let page = printable_page(&error.render().to_string());
     if error.use_stderr() {
+        let page = paint::for_stderr(&page, paint::help);
         let _nobody_reads = std::io::stderr().write_all(page.as_bytes());
         return USAGE;
     }
-    print(page.as_bytes()).unwrap_or(FAILED)
+    print(paint::for_stdout(&page, paint::help).as_bytes()).unwrap_or(FAILED)
 }
 
-fn carry_out(arguments: &Arguments) -> Result<u8> {
+fn carry_out(arguments: &Arguments, format: Format) -> Result<u8> {
     if let AdminVerb::Daemon { probe_state: true, .. } = arguments.verb {
         return print_json(&daemon::abilities());
     }
@@ -211,52 +274,54 @@ fn carry_out(arguments: &Arguments) -> Result<u8> {
     let config = &loaded.config;
     needs_root(&arguments.verb, config)?;
     refuse_missing_file(arguments, &loaded)?;
+    if let Some(wait) = arguments.verb.wait() {
+        progress::begin(wait);
+    }
+    let answer = |verb: &str| ask(config, &json!({"verb": verb}));
     match &arguments.verb {
         AdminVerb::Daemon { ready_fd, state_fd, in_background, probe_state: _ } => {
             let (ready_fd, state_fd) = (*ready_fd, *state_fd);
             let start = daemon::Start { ready_fd, state_fd, in_background: *in_background };
-            daemon::run(loaded, &start)?;
-            Ok(DONE)
+            daemon::run(loaded, &start).map(|()| DONE)
         }
-        AdminVerb::Status => {
-            tell(arguments, &ask(config, &json!({"verb": "status"}))?, show::status)
+        AdminVerb::Status(_) => tell(format, &answer("status")?, show::status, paint::trouble),
+        AdminVerb::Metrics => tell(format, &answer("metrics")?, show::metrics, paint::plain),
+        AdminVerb::Top(options) => top::top(config, options, format),
+        AdminVerb::Plugins(wanted) => plugins::plugins(config, wanted, format),
+        AdminVerb::Pods(wanted) => pods::pods(config, wanted, format),
+        AdminVerb::Explain { id, show_env, .. } => explain(config, id, *show_env, format),
+        AdminVerb::Policy(asked) => {
+            tell(format, &policy::policy(&loaded, asked)?, policy::page, paint::plain)
         }
-        AdminVerb::Metrics => {
-            tell(arguments, &ask(config, &json!({"verb": "metrics"}))?, show::metrics)
-        }
-        AdminVerb::Top(options) => top::top(config, options, arguments.json),
-        AdminVerb::Plugins { logs: Some(name), table } => {
-            plugin_output(arguments, table, config, name)
-        }
-        AdminVerb::Plugins { logs: None, table } => plugins(arguments, table, config),
-        AdminVerb::Pods { table } => pods(arguments, table, config),
-        AdminVerb::Explain { .. } => explain(arguments, config),
-        AdminVerb::Policy(asked) => tell(arguments, &policy::policy(&loaded, asked)?, policy::page),
-        AdminVerb::Adjust(adjust) if arguments.json && adjust.wants_no_json() => {
-            let line = "--json cannot be used with --output diff or --output spec";
-            let error = Arguments::command().error(ErrorKind::ArgumentConflict, line);
-            Ok(usage(&error, &[]))
-        }
-        AdminVerb::Adjust(adjust) => print(&dry::adjust(loaded, adjust, arguments.json)?),
+        AdminVerb::Adjust(adjust) => dry::adjust(loaded, adjust, arguments.json),
         AdminVerb::Replay(replay) => dry::replay(loaded, replay).map(|()| DONE),
-        AdminVerb::Audit(audit) => audit::audit(config, audit, arguments.json),
-        AdminVerb::Check => check(arguments, &loaded),
-        AdminVerb::Install(how) => tell(arguments, &install::install(how, &loaded)?, install::show),
+        AdminVerb::Audit(audit) => audit::audit(config, audit, format),
+        AdminVerb::Check(_) => check(&loaded, format),
+        AdminVerb::Install(how) => {
+            tell(format, &install::install(how, &loaded)?, install::show, paint::diff)
+        }
         AdminVerb::Uninstall(how) => {
-            tell(arguments, &install::uninstall(how, config, arguments.json)?, install::show)
+            let document = install::uninstall(how, config, !format.is_page())?;
+            tell(format, &document, install::show, paint::diff)
         }
         AdminVerb::Node(options) => node::node(options),
         AdminVerb::Hook { stage } => wrapper::hook(config, stage).map(|()| DONE),
-        AdminVerb::Reload { dry_run } => {
-            tell(arguments, &reload::reload(config, *dry_run)?, reload::show)
+        AdminVerb::Reload { dry_run, .. } => {
+            tell(format, &reload::reload(config, *dry_run)?, reload::show, paint::diff)
         }
-        AdminVerb::Reexec => tell(arguments, &resident::reexec(config)?, resident::show_reexecuted),
-        AdminVerb::Stop => tell(arguments, &resident::stop(config)?, resident::show_stopped),
-        AdminVerb::Restart => {
-            tell(arguments, &resident::restart(&loaded)?, resident::show_restarted)
+        AdminVerb::Reexec(_) => {
+            tell(format, &resident::reexec(config)?, resident::show_reexecuted, paint::plain)
         }
-        AdminVerb::Disable => tell(arguments, &switch::switch(config, true)?, switch::show),
-        AdminVerb::Enable => tell(arguments, &switch::switch(config, false)?, switch::show),
+        AdminVerb::Stop(_) => {
+            tell(format, &resident::stop(config)?, resident::show_stopped, paint::plain)
+        }
+        AdminVerb::Restart(_) => {
+            tell(format, &resident::restart(&loaded)?, resident::show_restarted, paint::plain)
+        }
+        AdminVerb::Disable(_) | AdminVerb::Enable(_) => {
+            let is_off = matches!(arguments.verb, AdminVerb::Disable(_));
+            tell(format, &switch::switch(config, is_off)?, switch::show, paint::plain)
+        }
     }
 }
 
@@ -265,12 +330,12 @@ fn carry_out(arguments: &Arguments) -> Result<u8> {
 /// daemon and hooks refuse containers for it.
 fn refuse_missing_file(arguments: &Arguments, loaded: &Loaded) -> Result<()> {
     let goes_on = match &arguments.verb {
-        AdminVerb::Daemon { .. } | AdminVerb::Hook { .. } | AdminVerb::Check => true,
-        AdminVerb::Status
+        AdminVerb::Daemon { .. } | AdminVerb::Hook { .. } | AdminVerb::Check(_) => true,
+        AdminVerb::Status(_)
         | AdminVerb::Metrics
         | AdminVerb::Top(_)
-        | AdminVerb::Plugins { .. }
-        | AdminVerb::Pods { .. }
+        | AdminVerb::Plugins(_)
+        | AdminVerb::Pods(_)
         | AdminVerb::Explain { .. }
         | AdminVerb::Audit(_)
         | AdminVerb::Policy(_)
@@ -280,11 +345,11 @@ fn refuse_missing_file(arguments: &Arguments, loaded: &Loaded) -> Result<()> {
         | AdminVerb::Uninstall(_)
         | AdminVerb::Node(_)
         | AdminVerb::Reload { .. }
-        | AdminVerb::Reexec
-        | AdminVerb::Stop
-        | AdminVerb::Restart
-        | AdminVerb::Disable
-        | AdminVerb::Enable => false,
+        | AdminVerb::Reexec(_)
+        | AdminVerb::Stop(_)
+        | AdminVerb::Restart(_)
+        | AdminVerb::Disable(_)
+        | AdminVerb::Enable(_) => false,
     };
     let Some(why) = loaded.unreadable.as_ref().filter(|_| !goes_on) else { return Ok(()) };
     let by = match &arguments.config {
@@ -307,21 +372,21 @@ fn needs_root(verb: &AdminVerb, config: &Config) -> Result<()> {
         AdminVerb::Install(install) => install.is_elsewhere(),
         AdminVerb::Uninstall(uninstall) => uninstall.is_elsewhere(),
         AdminVerb::Daemon { .. }
-        | AdminVerb::Status
+        | AdminVerb::Status(_)
         | AdminVerb::Metrics
         | AdminVerb::Top(_)
-        | AdminVerb::Plugins { .. }
-        | AdminVerb::Pods { .. }
+        | AdminVerb::Plugins(_)
+        | AdminVerb::Pods(_)
         | AdminVerb::Explain { .. }
         | AdminVerb::Audit(_)
         | AdminVerb::Policy(_)
-        | AdminVerb::Check
+        | AdminVerb::Check(_)
         | AdminVerb::Reload { .. }
-        | AdminVerb::Reexec
-        | AdminVerb::Stop
-        | AdminVerb::Restart
-        | AdminVerb::Disable
-        | AdminVerb::Enable => owner.is_ok_and(|owner| owner == user.as_raw()),
+        | AdminVerb::Reexec(_)
+        | AdminVerb::Stop(_)
+        | AdminVerb::Restart(_)
+        | AdminVerb::Disable(_)
+        | AdminVerb::Enable(_) => owner.is_ok_and(|owner| owner == user.as_raw()),
     };
     if user.is_root() || is_enough {
         return Ok(());
@@ -334,81 +399,24 @@ fn ask(config: &Config, question: &Value) -> Result<Value> {
     serde_json::from_str(&answer).map_err(|error| Error::new(error.to_string()))
 }
 
-fn plugins(arguments: &Arguments, table: &TableOptions, config: &Config) -> Result<u8> {
-    let document = ask(config, &json!({"verb": "plugins"}))?;
-    if table.is_json(arguments) {
-        return print_json(&document);
-    }
-    let status = ask(config, &json!({"verb": "status"}))?;
-    let page = show::plugins(&document, table.is_wide());
-    print_page(&(page + &show::missing_plugins(&status) + &show::plugin_socket(&status)))
-}
-
-/// The last words of a launched plugin.
-fn plugin_output(
-    arguments: &Arguments,
-    table: &TableOptions,
-    config: &Config,
-    name: &str,
-) -> Result<u8> {
-    let document = ask(config, &json!({"verb": "plugin_output", "plugin": name}))?;
-    if table.is_json(arguments) {
-        return print_json(&document);
-    }
-    print_page(&show::plugin_output(&document))
-}
-
-fn pods(arguments: &Arguments, table: &TableOptions, config: &Config) -> Result<u8> {
-    let document = ask(config, &json!({"verb": "pods"}))?;
-    if table.is_json(arguments) {
-        return print_json(&document);
-    }
-    print_page(&show::pods(&document, table.is_wide()))
-}
-
 /// Several that are meant are listed, and that is a failure: nothing was explained.
-fn explain(arguments: &Arguments, config: &Config) -> Result<u8> {
-    let AdminVerb::Explain { id, show_env, table } = &arguments.verb else { return Ok(USAGE) };
+fn explain(config: &Config, id: &str, show_env: bool, format: Format) -> Result<u8> {
     let mut document = ask(config, &json!({"verb": "explain", "id": id}))?;
     if !show_env {
         show::redact(&mut document);
     }
-    if table.is_json(arguments) {
-        print_json(&document)?;
-    } else {
-        print_page(&explain::page(&document, table.is_wide()))?;
-    }
+    let page = |document: &Value| explain::page(document, format == Format::Wide);
+    tell(format, &document, page, paint::trouble)?;
     match document["error"].as_str() {
         Some(error) => Err(Error::new(error).hint("name one by its id, or NAMESPACE/POD/NAME")),
         None => Ok(DONE),
     }
 }
 
-fn tell(arguments: &Arguments, document: &Value, show: fn(&Value) -> String) -> Result<u8> {
-    if arguments.json { print_json(document) } else { print_page(&show(document)) }
-}
-
-fn print_json(document: &Value) -> Result<u8> {
-    print(format!("{document}\n").as_bytes())
-}
-
-fn print_page(page: &str) -> Result<u8> {
-    let end = if page.ends_with('\n') { "" } else { "\n" };
-    print(printable_page(&format!("{page}{end}")).as_bytes())
-}
-
-/// Writes and flushes: our entry point is not that of the standard library, which would flush at exit,
-/// and a document need not end with a line feed.
-fn print(bytes: &[u8]) -> Result<u8> {
-    let mut out = std::io::stdout().lock();
-    out.write_all(bytes).and_then(|()| out.flush()).doing(|| "writing the answer")?;
-    Ok(DONE)
-}
-
-fn check(arguments: &Arguments, loaded: &Loaded) -> Result<u8> {
+fn check(loaded: &Loaded, format: Format) -> Result<u8> {
     let findings = check::all(loaded);
     let wrong = findings.iter().filter(|finding| finding["ok"] != true).count();
-    tell(arguments, &Value::Array(findings), show::check)?;
+    tell(format, &Value::Array(findings), show::check, paint::check)?;
     if wrong == 0 {
         return Ok(DONE);
     }

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
+use super::output::{Format, PlainOutput};
 use super::show::{rows, table, text};
 use crate::config::Loaded;
 use crate::dry;
@@ -28,18 +29,20 @@ enum PolicyVerb {
 /// `policy test`.
 #[derive(Debug, Args)]
 pub(super) struct PolicyTest {
-    /// Bundle directory (needs no daemon; rules of the configuration files).
+    /// Bundle directory (rules of the files; needs no daemon).
     #[arg(long, value_name = "DIR", required_unless_present = "pod", conflicts_with = "pod")]
     bundle: Option<PathBuf>,
     /// Container ID (default: bundle directory name).
     #[arg(long, requires = "bundle")]
     id: Option<String>,
-    /// Pod: NAMESPACE/NAME, name or ID (rules in force in the daemon).
+    /// Pod: NAMESPACE/NAME, name, ID or ID prefix (rules in force).
     #[arg(long, value_name = "POD")]
     pod: Option<String>,
     /// Also for this plugin, as NN-name or name (repeatable).
     #[arg(long, value_name = "NAME")]
     plugin: Vec<String>,
+    #[command(flatten)]
+    output: PlainOutput,
 }
 
 impl Policy {
@@ -48,11 +51,17 @@ impl Policy {
         let PolicyVerb::Test(PolicyTest { pod, .. }) = &self.verb;
         pod.is_some()
     }
+
+    /// The format that is asked for.
+    pub(super) fn output(&self) -> Option<Format> {
+        let PolicyVerb::Test(PolicyTest { output, .. }) = &self.verb;
+        output.output
+    }
 }
 
 /// The document of `policy test`.
 pub(super) fn policy(loaded: &Loaded, arguments: &Policy) -> Result<Value> {
-    let PolicyVerb::Test(PolicyTest { bundle, id, pod, plugin }) = &arguments.verb;
+    let PolicyVerb::Test(PolicyTest { bundle, id, pod, plugin, output: _ }) = &arguments.verb;
     let Some(bundle) = bundle else {
         let question = json!({"verb": "policy", "pod": pod, "plugins": plugin});
         return super::ask(&loaded.config, &question);

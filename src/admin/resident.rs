@@ -17,6 +17,8 @@ use crate::error::{Context, Error, Result};
 use crate::host::Host;
 use crate::{procfs, runtime, wrapper};
 
+use super::progress;
+
 /// A request in flight may take this long, and the daemon finishes it first.
 const END_WAIT: Duration = Duration::from_secs(100);
 
@@ -45,7 +47,7 @@ impl RunningDaemon {
             Ok(status) => {
                 let pid = status["pid"].as_u64().and_then(|pid| u32::try_from(pid).ok());
                 let pid = pid.filter(|pid| *pid > 1);
-                let pid = pid.ok_or_else(|| Error::new("the process of the daemon is unknown"))?;
+                let pid = pid.ok_or_else(unknown_process)?;
                 return Ok(Some(Self { status, pid, process: open(pid)?, hangs: false }));
             }
             Err(error) => error,
@@ -98,6 +100,11 @@ impl RunningDaemon {
         let wait = PollTimeout::try_from(within).unwrap_or(PollTimeout::MAX);
         Ok(poll(&mut [PollFd::new(self.process.as_fd(), PollFlags::POLLIN)], wait)? > 0)
     }
+}
+
+fn unknown_process() -> Error {
+    let error = Error::new("the daemon does not say which process it is");
+    error.hint("end it with systemctl, or by the process ID in the log")
 }
 
 fn open(pid: u32) -> Result<OwnedFd> {
@@ -179,6 +186,8 @@ pub(super) fn restart(loaded: &Loaded) -> Result<Value> {
     let program = status.and_then(|status| path(&status["program"]["path"]));
     let program = program.filter(|program| program.is_file());
     let program = program.unwrap_or_else(|| PathBuf::from("/proc/self/exe"));
+    // It forks, and only one thread may do that.
+    progress::clear();
     wrapper::start_daemon(&next.config, &program, file.as_deref())?;
     let status = super::ask(&next.config, &json!({"verb": "status"}))?;
     Ok(json!({"was": running.map(|running| running.pid), "pid": status["pid"]}))

@@ -7,7 +7,7 @@ use std::time::SystemTime;
 use serde_json::Value;
 
 use crate::audit;
-use crate::text::{age, printable, short_id, span};
+use crate::text::{age, printable, span};
 
 /// The metrics as the daemon wrote them.
 pub(super) fn metrics(document: &Value) -> String {
@@ -36,20 +36,24 @@ fn text_of(value: &Value) -> String {
 
 /// Columns as wide as their widest word.
 pub(super) fn table(head: &[&str], rows: &[Vec<String>]) -> String {
-    let width = |column: usize| {
-        let cells = rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count());
-        cells.chain([head[column].len()]).max().unwrap_or(0)
-    };
+    let widths = widths_of(head, &rows.iter().collect::<Vec<_>>());
     let head: Vec<String> = head.iter().map(|word| word.to_uppercase()).collect();
-    let mut page = String::new();
-    for row in std::iter::once(&head).chain(rows) {
-        let cells =
-            row.iter().enumerate().map(|(column, cell)| format!("{cell:<w$}", w = width(column)));
-        let line = cells.collect::<Vec<_>>().join("  ");
-        page.push_str(line.trim_end());
-        page.push('\n');
-    }
-    page
+    std::iter::once(&head).chain(rows).map(|row| line_of(row, &widths)).collect()
+}
+
+/// The widths of the columns of a table.
+pub(super) fn widths_of(head: &[&str], rows: &[&Vec<String>]) -> Vec<usize> {
+    let width = |(column, word): (usize, &&str)| {
+        let cells = rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count());
+        cells.chain([word.len()]).max().unwrap_or(0)
+    };
+    head.iter().enumerate().map(width).collect()
+}
+
+/// A row of a table, with its line feed.
+pub(super) fn line_of(row: &[String], widths: &[usize]) -> String {
+    let cells = row.iter().zip(widths).map(|(cell, width)| format!("{cell:<width$}"));
+    format!("{}\n", cells.collect::<Vec<_>>().join("  ").trim_end())
 }
 
 pub(super) fn rows(document: &Value, row: impl Fn(&Value) -> Vec<String>) -> Vec<Vec<String>> {
@@ -165,27 +169,36 @@ pub(super) fn missing_plugins(status: &Value) -> String {
     page
 }
 
+pub(super) const PLUGINS_HEAD: [&str; 6] =
+    ["plugin", "state", "pid", "requests", "failures", "on failure"];
+
+/// A row of `plugins`.
+pub(super) fn plugin_row(plugin: &Value) -> Vec<String> {
+    vec![
+        plugin_id(plugin),
+        text(&plugin["state"]),
+        text(&plugin["pid"]),
+        text(&plugin["requests"]),
+        text(&plugin["failures"]),
+        policy(plugin, "on_failure", "on_failure_from"),
+    ]
+}
+
 /// `plugins`; wide with each one's events, strikes and NRI version in lines below the table.
 pub(super) fn plugins(document: &Value, wide: bool) -> String {
-    let head = ["plugin", "state", "pid", "requests", "failures", "on failure"];
-    let rows = rows(document, |plugin| {
-        vec![
-            plugin_id(plugin),
-            text(&plugin["state"]),
-            text(&plugin["pid"]),
-            text(&plugin["requests"]),
-            text(&plugin["failures"]),
-            policy(plugin, "on_failure", "on_failure_from"),
-        ]
-    });
-    let mut page = table(&head, &rows);
+    let mut page = table(&PLUGINS_HEAD, &rows(document, plugin_row));
     for plugin in document.as_array().into_iter().flatten() {
         let (id, failure) = (plugin_id(plugin), &plugin["last_failure"]);
         if wide {
             let strikes = policy(plugin, "strikes", "strikes_from");
             let version = text(&plugin["nri_version"]);
             let version = if version.is_empty() { "-" } else { &version };
-            let _infallible = writeln!(page, "{id}: strikes {strikes}, NRI version {version}");
+            let since = match plugin["connected_at"].as_i64().filter(|at| *at > 0) {
+                Some(_) => format!(", connected {} ago", ago(&plugin["connected_at"])),
+                None => String::new(),
+            };
+            let _infallible =
+                writeln!(page, "{id}: strikes {strikes}, NRI version {version}{since}");
             page.push_str(&wrapped(&format!("{id}: events"), &text(&plugin["events"])));
         }
         if plugin["deprecated_events"].as_array().is_some_and(|events| !events.is_empty()) {
@@ -254,48 +267,12 @@ fn wrapped(title: &str, words: &str) -> String {
     page
 }
 
-fn plugin_id(plugin: &Value) -> String {
+/// `NN-name`.
+pub(super) fn plugin_id(plugin: &Value) -> String {
     match (text(&plugin["index"]), text(&plugin["name"])) {
         (index, name) if index.is_empty() && name.is_empty() => "(not registered)".to_owned(),
         (index, name) => format!("{index}-{name}"),
     }
-}
-
-/// `pods`; wide with whole ids.
-pub(super) fn pods(document: &Value, wide: bool) -> String {
-    let id = |value: &Value| match text(value) {
-        whole if wide => whole,
-        whole => short_id(&whole).to_owned(),
-    };
-    let mut lines = Vec::new();
-    for pod in document.as_array().into_iter().flatten() {
-        let age = "-".to_owned();
-        // A container without a pod gives its own id for a name.
-        let name = match (name_of_pod(&pod["namespace"], &pod["name"]), pod["id"] == pod["name"]) {
-            (_, true) => id(&pod["id"]),
-            (name, false) => name,
-        };
-        lines.push(vec![
-            name,
-            text(&pod["state"]),
-            age,
-            "-".to_owned(),
-            text(&pod["engine"]),
-            id(&pod["id"]),
-        ]);
-        for container in pod["containers"].as_array().into_iter().flatten() {
-            let mark = if container["found"] == true { " (recovered)" } else { "" };
-            lines.push(vec![
-                format!("  {}{mark}", id(&container["name"])),
-                text(&container["state"]),
-                ago(&container["created_at"]),
-                text(&container["pid"]),
-                String::new(),
-                id(&container["id"]),
-            ]);
-        }
-    }
-    table(&["name", "state", "age", "pid", "engine", "id"], &lines)
 }
 
 /// NAMESPACE/NAME, or the name alone where there are no namespaces.

@@ -20,7 +20,7 @@ use super::line::LONGEST;
 /// Which lines are wanted; `None` is any.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct AuditFilter {
-    /// `NAMESPACE/NAME`, a name, or an id.
+    /// `NAMESPACE/NAME`, a name, an id or its beginning.
     pub(crate) pod: Option<String>,
     /// A name, an id or its beginning.
     pub(crate) container: Option<String>,
@@ -37,12 +37,10 @@ impl AuditFilter {
             let qualified = wanted.split_once('/');
             qualified.is_some_and(|(space, name)| of("namespace") == space && of("pod") == name)
                 || of("pod") == wanted
-                || of("pod_id") == wanted
+                || begins(of("pod_id"), wanted)
         };
-        let is_container = |wanted: &String| {
-            let is_id = !wanted.is_empty() && of("container_id").starts_with(wanted.as_str());
-            of("container") == wanted || is_id
-        };
+        let is_container =
+            |wanted: &String| of("container") == wanted || begins(of("container_id"), wanted);
         let is_plugin = |wanted: &String| {
             let name = of("plugin").split_once('-').map(|(_, name)| name);
             of("plugin") == wanted || name == Some(wanted)
@@ -56,6 +54,26 @@ impl AuditFilter {
             self.since.as_ref().is_none_or(|since| comparable(of("time")) >= since.as_str());
         (is_about || is_gap) && is_recent
     }
+
+    /// The ID of the line's pod, if a part of it is all that the operator gave.
+    pub(crate) fn pod_by_prefix<'l>(&self, line: &'l Value) -> Option<&'l str> {
+        let wanted = self.pod.as_deref()?;
+        by_prefix(&line["pod_id"], wanted).filter(|_| line["pod"] != wanted)
+    }
+
+    /// The same for its container.
+    pub(crate) fn container_by_prefix<'l>(&self, line: &'l Value) -> Option<&'l str> {
+        let wanted = self.container.as_deref()?;
+        by_prefix(&line["container_id"], wanted).filter(|_| line["container"] != wanted)
+    }
+}
+
+fn by_prefix<'l>(id: &'l Value, wanted: &str) -> Option<&'l str> {
+    id.as_str().filter(|id| *id != wanted && begins(id, wanted))
+}
+
+fn begins(id: &str, wanted: &str) -> bool {
+    !wanted.is_empty() && id.starts_with(wanted)
 }
 
 /// Times are compared as text: `Z` would sort behind a fraction of the same second.

@@ -151,6 +151,9 @@ pub struct SavedCounts {
     failures: u64,
     last_failure: Option<(i64, String)>,
     strikes: u32,
+    /// When it connected, 0 in what an earlier version saved.
+    #[serde(default)]
+    connected_at: i64,
 }
 
 /// A plugin in the chain.
@@ -166,6 +169,8 @@ pub struct ChainedPlugin {
     failures: Cell<u64>,
     /// When (Unix time in nanoseconds) and what.
     last_failure: RefCell<Option<(i64, String)>>,
+    /// Unix time in nanoseconds, 0 if it is not known.
+    connected_at: Cell<i64>,
     reported_unknown: RefCell<HashSet<String>>,
     strikes: Cell<u32>,
     received_at_strike: Cell<usize>,
@@ -186,6 +191,7 @@ impl ChainedPlugin {
             timeouts: Cell::new(0),
             failures: Cell::new(0),
             last_failure: RefCell::default(),
+            connected_at: Cell::new(clock::now()),
             reported_unknown: RefCell::default(),
             strikes: Cell::new(0),
             received_at_strike: Cell::new(0),
@@ -233,6 +239,7 @@ impl ChainedPlugin {
             failures: self.failures.get(),
             last_failure: self.last_failure(),
             strikes: self.strikes.get(),
+            connected_at: self.connected_at.get(),
         }
     }
 
@@ -242,6 +249,7 @@ impl ChainedPlugin {
         self.timeouts.set(saved.timeouts);
         self.failures.set(saved.failures);
         self.last_failure.replace(saved.last_failure);
+        self.connected_at.set(saved.connected_at);
         self.strikes.set(saved.strikes);
         self.received_at_strike.set(self.plugin.frames_received());
         self.struck_at.set((saved.strikes > 0).then(Instant::now));
@@ -270,6 +278,11 @@ impl ChainedPlugin {
     /// The last of them: when (Unix time in nanoseconds) and what.
     pub fn last_failure(&self) -> Option<(i64, String)> {
         self.last_failure.borrow().clone()
+    }
+
+    /// When it connected (Unix time in nanoseconds); 0 if that is not known.
+    pub fn connected_at(&self) -> i64 {
+        self.connected_at.get()
     }
 
     /// Logs fields of its replies that this version does not know, each once as long as it is

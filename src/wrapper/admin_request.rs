@@ -19,6 +19,9 @@ const REPLACEMENT_WAIT: Duration = Duration::from_secs(60);
 /// How long the daemon may take to respond to an admin verb.
 const ADMIN_RESPONSE_WAIT: Duration = Duration::from_secs(10);
 
+/// The beginning of the answer to a verb that the daemon does not have.
+const UNKNOWN_VERB: &str = "the daemon does not know the verb";
+
 /// Sends the running daemon an admin request, a JSON document; returns its response, another one.
 ///
 /// # Errors
@@ -111,6 +114,9 @@ fn ask_in(
     });
     match answer? {
         DaemonResponse::Admin(json) => Ok((Reply::Answer(json), stream)),
+        DaemonResponse::Refuse(line) if line.starts_with(UNKNOWN_VERB) => {
+            Err(Error::new(line).hint("it is older than this program: nri-runc nri reexec"))
+        }
         DaemonResponse::Refuse(line) => Err(Error::new(line)),
         DaemonResponse::Incompatible { protocol, .. } => Ok((Reply::Speaks(protocol), stream)),
         DaemonResponse::Heartbeat | DaemonResponse::Proceed(_) | DaemonResponse::Ending => {

@@ -54,9 +54,13 @@ fn row(argument: &Arg, page: &mut String) {
         (None, Some(long)) => write!(name, "--{long}").unwrap(),
         _ => {}
     }
-    if !names.is_empty() {
-        let space = if name.is_empty() { "" } else { " " };
-        write!(name, "{space}{}", names.join(" ")).unwrap();
+    let names = names.join(" ");
+    let is_optional = argument.get_num_args().is_some_and(|number| number.min_values() == 0);
+    match (names.as_str(), name.is_empty()) {
+        ("", _) => {}
+        (value, true) => name.push_str(value),
+        (value, false) if is_optional => write!(name, "[={value}]").unwrap(),
+        (value, false) => write!(name, " {value}").unwrap(),
     }
     let mut meaning = text(argument.get_long_help().or(argument.get_help()));
     let values = argument.get_possible_values();

@@ -76,7 +76,12 @@ fn hostile_names_reach_no_screen_and_no_log_as_they_are() {
         &["status"][..],
         &["plugins"],
         &["pods"],
+        &["pods", "-o", "wide"],
+        &["pods", "-o", "name"],
+        &["pods", "-o", "yaml"],
+        &["pods", "--label", HOSTILE],
         &["explain", "c1"],
+        &["explain", "c1", "-o", "yaml"],
         &["explain", "c1", "--show-env"],
         &["explain", "c2"],
         &["explain", HOSTILE],
@@ -388,7 +393,8 @@ fn the_page_of_plugins_shows_policy_and_failure_and_fits_a_terminal() {
 fn events_of_plugins_are_on_the_wide_page_alone() {
     let host = with_a_plugin_that_went();
     assert!(!page(&host, &["plugins"]).contains("RunPodSandbox"));
-    assert!(page(&host, &["plugins", "-o", "wide"]).contains("RunPodSandbox"));
+    let wide = page(&host, &["plugins", "-o", "wide"]);
+    assert!(wide.contains("RunPodSandbox") && wide.contains(", connected "), "{wide}");
     let json = page(&host, &["plugins", "-o", "json"]);
     assert_eq!(serde_json::from_str::<Value>(&json).unwrap()[0]["name"], "slow");
 }

@@ -2,76 +2,18 @@
 //! `top`: one page into a pipe, a live screen on a terminal, and a terminal that is as it was
 //! before, however it ends.
 
-use std::fs::File;
-use std::io::{Read, Write};
-use std::os::fd::OwnedFd;
-use std::process::{Child, Stdio};
+use std::io::Write;
 use std::time::Duration;
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
-use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
-use rustix::termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize};
+use nix::sys::signal::Signal;
 use test_support::adjustments::sets;
 use test_support::{Script, TestHost, started, succeeds, wait_until};
+
+use super::terminal::{Terminal, ends, signal};
 
 /// To the screen of its own and from it.
 const ENTERED: &str = "\u{1b}[?1049h";
 const LEFT: &str = "\u{1b}[?25h\u{1b}[?1049l";
-
-/// A terminal and what runs on it.
-struct Terminal {
-    master: File,
-    slave: OwnedFd,
-    seen: String,
-}
-
-impl Terminal {
-    fn new(columns: u16, rows: u16) -> Self {
-        let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
-        grantpt(&master).unwrap();
-        unlockpt(&master).unwrap();
-        let name = ptsname(&master, Vec::new()).unwrap();
-        let mut options = File::options();
-        let slave = options.read(true).write(true).open(name.to_str().unwrap()).unwrap();
-        let size = Winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
-        tcsetwinsize(&slave, size).unwrap();
-        rustix::io::ioctl_fionbio(&master, true).unwrap();
-        Self { master: File::from(master), slave: slave.into(), seen: String::new() }
-    }
-
-    fn run(&self, host: &TestHost, words: &[&str]) -> Child {
-        let end = || Stdio::from(self.slave.try_clone().unwrap());
-        host.spawn_on(&[&["nri", "top"], words].concat(), end(), end())
-    }
-
-    /// Everything that was written so far.
-    fn shown(&mut self) -> &str {
-        let mut bytes = [0; 65536];
-        while let Ok(read @ 1..) = self.master.read(&mut bytes) {
-            self.seen.push_str(&String::from_utf8_lossy(&bytes[..read]));
-        }
-        &self.seen
-    }
-
-    fn is_as_before(&self) -> bool {
-        let modes = tcgetattr(&self.slave).unwrap().local_modes;
-        modes.contains(LocalModes::ECHO | LocalModes::ICANON)
-    }
-}
-
-fn ends(child: &mut Child) -> Option<i32> {
-    let mut code = None;
-    wait_until("top has ended", || {
-        code = child.try_wait().unwrap();
-        code.is_some()
-    });
-    code.and_then(|status| status.code())
-}
-
-fn signal(child: &Child, signal: Signal) {
-    kill(Pid::from_raw(i32::try_from(child.id()).unwrap()), signal).unwrap();
-}
 
 #[test]
 fn one_page_goes_into_a_pipe_and_has_no_escapes() {
@@ -101,7 +43,7 @@ fn a_terminal_shows_what_happens_and_is_as_before_afterwards() {
     let _told = host.plugin("10", "a", sets("A", "1"));
     for by in [Some(Signal::SIGINT), Some(Signal::SIGTERM), Some(Signal::SIGHUP), None] {
         let mut terminal = Terminal::new(100, 30);
-        let mut top = terminal.run(&host, &["--interval", "100ms"]);
+        let mut top = terminal.run_top(&host, &["--interval", "100ms"]);
         wait_until("a page is shown", || terminal.shown().contains("10-a"));
         assert!(terminal.shown().starts_with(ENTERED), "{:?}", terminal.seen);
         assert!(!terminal.is_as_before(), "keys are not echoed");
@@ -124,7 +66,7 @@ fn a_terminal_shows_what_happens_and_is_as_before_afterwards() {
 fn a_daemon_that_goes_away_is_shown_and_its_successor_is_found() {
     let mut host = started("");
     let mut terminal = Terminal::new(100, 30);
-    let mut top = terminal.run(&host, &["--interval", "100ms"]);
+    let mut top = terminal.run_top(&host, &["--interval", "100ms"]);
     wait_until("a page is shown", || terminal.shown().contains("no plugins"));
     host.kill_daemon();
     wait_until("its absence is shown", || terminal.shown().contains("the daemon is not running"));
@@ -145,7 +87,7 @@ fn a_daemon_that_goes_away_is_shown_and_its_successor_is_found() {
 fn lines_are_as_long_as_the_terminal_is_wide() {
     let host = started("");
     let mut terminal = Terminal::new(40, 8);
-    let mut top = terminal.run(&host, &["--interval", "100ms", "-n", "2"]);
+    let mut top = terminal.run_top(&host, &["--interval", "100ms", "-n", "2"]);
     assert_eq!(ends(&mut top), Some(0), "after two pages");
     let shown = terminal.shown().to_owned();
     let pages = shown.split("\u{1b}[H").skip(1);
@@ -153,7 +95,7 @@ fn lines_are_as_long_as_the_terminal_is_wide() {
         let line = line.split('\u{1b}').next().unwrap();
         assert!(line.chars().count() <= 40, "{line:?}");
     }
-    let mut wrong = terminal.run(&host, &["--interval", "1ms"]);
+    let mut wrong = terminal.run_top(&host, &["--interval", "1ms"]);
     assert_eq!(ends(&mut wrong), Some(2), "an interval without sense is a usage error");
 }
 
@@ -164,7 +106,7 @@ fn without_a_daemon_top_fails_and_leaves_the_terminal_alone() {
     assert_eq!(piped.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&piped.stderr).contains("the daemon is not running"));
     let mut terminal = Terminal::new(100, 30);
-    let mut top = terminal.run(&host, &[]);
+    let mut top = terminal.run_top(&host, &[]);
     assert_eq!(ends(&mut top), Some(1));
     assert!(!terminal.shown().contains('\u{1b}') && terminal.is_as_before());
 }

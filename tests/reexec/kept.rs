@@ -38,6 +38,8 @@ fn a_plugin_hears_a_whole_life_from_three_programs() {
     let installed = Installed::new("");
     let host = &installed.host;
     let told = host.plugin("10", "env", with_env());
+    let connected_at = host.admin(&["plugins"])[0]["connected_at"].clone();
+    assert!(connected_at.as_i64() > Some(0), "{connected_at}");
     succeeds(&host.create("c1"));
     wait_until("it is created", || state(host, "c1") == "created");
     install(host, b"second");
@@ -55,6 +57,7 @@ fn a_plugin_hears_a_whole_life_from_three_programs() {
     assert_eq!(*told.lock().unwrap(), life("c1"));
     let row = host.admin(&["plugins"])[0].clone();
     assert_eq!((&row["requests"], &row["state"]), (&json!(9), &json!("synchronized")), "{row}");
+    assert_eq!(row["connected_at"], connected_at, "the connection is the same");
     let check = host.admin(&["check"]);
     assert!(!check.to_string().contains("older than its executable"), "{check}");
 }

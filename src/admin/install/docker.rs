@@ -5,6 +5,7 @@
 
 use serde_json::{Value, json};
 
+use super::engine_files;
 use super::nri_decision::{NriDecision, NriSetting};
 use super::plan::{Plan, Registration, Texts, taken};
 use crate::error::{Error, Result};
@@ -57,7 +58,7 @@ pub(super) fn plan(registration: &Registration, texts: &Texts) -> Result<Plan> {
         switch_nri_off(&mut document).map_err(unreadable)?;
     }
     let new = String::from_utf8(document.to_bytes());
-    let new = new.map_err(|_not_text| Error::new(format!("{path} is not UTF-8 text")))?;
+    let new = new.map_err(|_not_text| engine_files::not_text(path))?;
     plan.files.insert(path.to_owned(), new);
     Ok(plan)
 }
@@ -87,7 +88,7 @@ pub(super) fn plan_nri_off(main: &str, texts: &Texts, plan: &mut Plan) -> Result
     let mut document = SpecDocument::parse(text.as_bytes()).map_err(unreadable)?;
     switch_nri_off(&mut document).map_err(unreadable)?;
     let new = String::from_utf8(document.to_bytes());
-    let new = new.map_err(|_not_text| Error::new(format!("{main} is not UTF-8 text")))?;
+    let new = new.map_err(|_not_text| engine_files::not_text(main))?;
     plan.files.insert(main.to_owned(), new);
     Ok(())
 }

@@ -56,7 +56,12 @@ pub(super) fn paths(root: &Root, source: &EngineFile) -> Vec<String> {
 pub(super) fn read(root: &Root, path: &str) -> Result<Option<String>> {
     let Some(bytes) = root.read(path).doing(|| format!("reading {path}"))? else { return Ok(None) };
     let text = String::from_utf8(bytes);
-    text.map(Some).map_err(|_bytes| Error::new(format!("{path} is not UTF-8 text")))
+    text.map(Some).map_err(|_bytes| not_text(path))
+}
+
+/// A file of an engine that is not text; nothing is written to it.
+pub(super) fn not_text(path: &str) -> Error {
+    Error::new(format!("{path} is not UTF-8 text")).hint("repair this file first")
 }
 
 /// Folders of `path` that are missing, the outermost first.

@@ -50,6 +50,7 @@ use self::plan::{Plan, Registration, Texts};
 use self::root::Root;
 pub(super) use self::state::check_engines;
 pub(super) use self::unregister::uninstall;
+use super::output::{Format, PlainOutput};
 use crate::config::{Config, Loaded};
 use crate::error::{Error, Result};
 use crate::plugin::socket::SocketListener;
@@ -131,6 +132,8 @@ struct Common {
     /// Treat this directory as / (for image builds).
     #[arg(long, value_name = "DIR")]
     root: Option<PathBuf>,
+    #[command(flatten)]
+    output: PlainOutput,
 }
 
 impl Common {
@@ -143,6 +146,11 @@ impl Common {
 }
 
 impl Install {
+    /// The format that is asked for.
+    pub(super) fn output(&self) -> Option<Format> {
+        self.common.output.output
+    }
+
     /// Whether nothing of this host's own is touched.
     pub(super) fn is_elsewhere(&self) -> bool {
         self.common.root.is_some()
@@ -150,6 +158,11 @@ impl Install {
 }
 
 impl Uninstall {
+    /// The format that is asked for.
+    pub(super) fn output(&self) -> Option<Format> {
+        self.common.output.output
+    }
+
     /// Likewise.
     pub(super) fn is_elsewhere(&self) -> bool {
         self.common.root.is_some()
@@ -290,7 +303,8 @@ fn build_registration(
             .hint("use letters, digits, '.', '_' and '-'"));
     }
     if install.engine_config.is_some() && !matches!(engine, Engine::Containerd | Engine::Docker) {
-        return Err(Error::new("--engine-config applies to containerd and Docker only"));
+        return Err(Error::new("--engine-config applies to containerd and Docker only")
+            .hint("leave it out: this engine has one place for drop-in files"));
     }
     let file = install.engine_config.as_deref();
     let named = Named { engine, file, distribution: install.named.distribution };

@@ -10,6 +10,7 @@ use super::ledger::Ledger;
 use super::root::Root;
 use super::running::{self, HandlerState};
 use super::{Common, Install, Uninstall, engine_files, restart, state, unregister, users};
+use crate::admin::output::PlainOutput;
 use crate::config::{Config, Loaded};
 use crate::error::{Error, Result};
 use crate::host::Host;
@@ -84,7 +85,11 @@ impl NodeEngine {
         if self.registered()?.is_none() {
             return Ok(None);
         }
-        let common = Common { dry_run: false, root: self.install.common.root.clone() };
+        let common = Common {
+            dry_run: false,
+            root: self.install.common.root.clone(),
+            output: PlainOutput::default(),
+        };
         let uninstall = Uninstall { named: self.install.named.clone(), force: false, common };
         unregister::uninstall(&uninstall, config, false).map(Some)
     }

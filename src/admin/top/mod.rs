@@ -16,7 +16,9 @@ use serde_json::{Value, json};
 use crate::config::{Config, parse_duration};
 use crate::error::Result;
 
-use super::{DONE, ask, print, print_json};
+use super::exit::DONE;
+use super::output::{Format, PlainOutput, print, tell};
+use super::{ask, paint};
 use sample::Sample;
 use terminal::{Screen, Woken};
 
@@ -32,6 +34,8 @@ pub(super) struct Top {
     /// End after so many pages (1 into a pipe).
     #[arg(short = 'n', long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
     count: Option<u32>,
+    #[command(flatten)]
+    pub(super) output: PlainOutput,
 }
 
 /// Shorter intervals would measure the measuring.
@@ -46,13 +50,13 @@ fn interval(text: &str) -> std::result::Result<Duration, String> {
 ///
 /// # Errors
 /// Fails when the daemon cannot be asked; on a terminal that is shown, and it is asked again.
-pub(super) fn top(config: &Config, options: &Top, is_json: bool) -> Result<u8> {
+pub(super) fn top(config: &Config, options: &Top, format: Format) -> Result<u8> {
     let mut samples = Samples::default();
-    if is_json {
+    if !format.is_page() {
         samples.take(config)?;
         std::thread::sleep(options.interval);
         samples.take(config)?;
-        return print_json(&samples.document());
+        return tell(format, &samples.document(), |_| String::new(), paint::plain);
     }
     if terminal::is_terminal() {
         return live(config, options, &mut samples);
@@ -77,7 +81,7 @@ fn live(config: &Config, options: &Top, samples: &mut Samples) -> Result<u8> {
             None => page::page(&samples.document(), Some(screen.size())),
             Some(problem) => page::failure(problem, screen.size()),
         };
-        screen.show(&page)?;
+        screen.show(&paint::for_stdout(&page, paint::trouble))?;
         left = left.map(|left| left - 1);
         if left == Some(0) {
             return Ok(DONE);

@@ -153,7 +153,8 @@ impl Roster {
         record
     }
 
-    /// What a launched plugin printed; `wanted` is `NN-name` or a name that one of them has.
+    /// What a launched plugin printed; `wanted` is `NN-name`, a name, or the beginning of either,
+    /// that one of them has.
     ///
     /// # Errors
     /// One line if the daemon has not launched it, or several are meant.
@@ -162,7 +163,15 @@ impl Roster {
         let is_meant = |record: &Rc<LaunchRecord>| {
             record.name == wanted || format!("{}-{}", record.index, record.name) == wanted
         };
-        let meant: Vec<_> = launches.iter().filter_map(Weak::upgrade).filter(is_meant).collect();
+        let begins = |record: &Rc<LaunchRecord>| {
+            let is_begun = record.name.starts_with(wanted) || record.id().starts_with(wanted);
+            is_begun && !wanted.is_empty()
+        };
+        let launched: Vec<_> = launches.iter().filter_map(Weak::upgrade).collect();
+        let mut meant: Vec<_> = launched.iter().filter(|record| is_meant(record)).collect();
+        if meant.is_empty() && !connected.iter().any(|id| id == wanted || is_named(id, wanted)) {
+            meant = launched.iter().filter(|record| begins(record)).collect();
+        }
         match meant.as_slice() {
             [record] => Ok(record.output()),
             [] if connected.iter().any(|id| id == wanted || is_named(id, wanted)) => Err(format!(
@@ -293,6 +302,8 @@ fn empty_row(index: &str, name: &str, state: &str, is_launched: bool) -> Value {
         "state": state,
         "launched": is_launched,
         "pid": null,
+        "connected_at": 0,
+        "connected_time": null,
         "replaces": null,
         "events": [],
         "nri_version": "",
@@ -322,6 +333,8 @@ fn row(connected: &ConnectedPlugin, state: &str) -> Value {
         "state": state,
         "launched": chained.launched,
         "pid": plugin.pid(),
+        "connected_at": chained.connected_at(),
+        "connected_time": rfc3339_nanos(chained.connected_at()),
         // The process whose place it is about to take.
         "replaces": connected.replaced_pid().filter(|_| connected.is_synchronizing()),
         "events": events.map(|event| event.name()).collect::<Vec<_>>(),

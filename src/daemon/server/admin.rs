@@ -7,8 +7,8 @@ use std::rc::Rc;
 use serde_json::{Value, json};
 use tracing::warn;
 
-use crate::daemon::node::Node;
 use crate::daemon::node::report::Contradiction;
+use crate::daemon::node::{Node, events};
 use crate::daemon::process::requests::ReloadRequest;
 use crate::daemon::process::started_with::StartedWith;
 use crate::daemon::registry::NRI_VERSION;
@@ -183,6 +183,9 @@ fn pods(node: &Node) -> Value {
                 row
             })
             .collect();
+        // The pod is as old as its first container; an infrastructure container is the first.
+        let times = store.of_pod(&pod.id).map(|container| container.created_at);
+        let created_at = times.filter(|at| *at > 0).min().unwrap_or_default();
         json!({
             "id": pod.id,
             "name": pod.name,
@@ -191,6 +194,9 @@ fn pods(node: &Node) -> Value {
             "engine": pod.engine,
             "evidence": pod.evidence,
             "state": pod.state.name(),
+            "labels": events::ruled_pod(pod).labels,
+            "created_at": created_at,
+            "created_time": rfc3339_nanos(created_at),
             "containers": containers,
         })
     });

@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 use crate::daemon::node::{Node, events};
 use crate::daemon::server::{explain_pod, rows};
 use crate::state::{Container, Lifecycle};
-use crate::text::rfc3339_nanos;
+use crate::text::{first_of, rfc3339_nanos, short_id};
 
 /// How an argument matches a container, best first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -90,7 +90,18 @@ fn newest_of_each(mut found: Vec<&Container>) -> Vec<&Container> {
 
 fn ambiguous(node: &Node, wanted: &str, found: &[&Container]) -> Value {
     let matches: Vec<Value> = found.iter().map(|container| row(node, container)).collect();
-    let error = format!("\"{wanted}\" is ambiguous: {} containers match", matches.len());
+    let name = |container: &&Container| {
+        let (namespace, pod) = pod_of(node, container);
+        let parts = [namespace, pod, container.name.clone()];
+        let mut parts: Vec<&str> = parts.iter().map(String::as_str).collect();
+        parts.retain(|part| !part.is_empty());
+        // A container without a pod is its own.
+        parts.dedup();
+        format!("{} ({})", parts.join("/"), short_id(&container.key.id))
+    };
+    let names: Vec<String> = found.iter().map(name).collect();
+    let (count, names) = (matches.len(), first_of(&names));
+    let error = format!("\"{wanted}\" is ambiguous: {count} containers match: {names}");
     json!({"error": error, "matches": matches})
 }
 

@@ -35,10 +35,7 @@ pub(crate) fn explain(
     match found.as_slice() {
         [] => None,
         [pod] => Some(Ok(explained(node, store, pod))),
-        several => {
-            let ids: Vec<&str> = several.iter().map(|pod| pod.id.as_str()).collect();
-            Some(Err(format!("{wanted} is ambiguous; pods: {}", ids.join(", "))))
-        }
+        several => Some(Err(rows::ambiguous_pods(wanted, several))),
     }
 }
 

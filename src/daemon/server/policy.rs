@@ -5,11 +5,12 @@
 use serde_json::Value;
 
 use crate::daemon::node::{Node, events};
+use crate::daemon::server::rows;
 use crate::rules::report;
 use crate::state::Pod;
 
-/// What the rules say about a pod, by ID, by NAMESPACE/NAME, or by a name that one pod has; for the
-/// connected plugins, those that the configuration names, and `plugins`.
+/// What the rules say about a pod, by ID, by NAMESPACE/NAME, by a name or by the beginning of an ID
+/// that one pod has; for the connected plugins, those that the configuration names, and `plugins`.
 ///
 /// # Errors
 /// One line if no pod, or several, are meant.
@@ -17,18 +18,18 @@ pub(super) fn policy(node: &Node, wanted: &str, plugins: &Value) -> Result<Value
     let store = node.records.read();
     let is_named =
         |pod: &&Pod| format!("{}/{}", pod.namespace, pod.name) == wanted || pod.name == wanted;
-    let by_id = store.pod(wanted).into_iter();
-    let mut found: Vec<&Pod> = by_id.collect();
+    let is_begun = |pod: &&Pod| !wanted.is_empty() && pod.id.starts_with(wanted);
+    let mut found: Vec<&Pod> = store.pod(wanted).into_iter().collect();
     if found.is_empty() {
         found = store.pods().filter(is_named).collect();
+    }
+    if found.is_empty() {
+        found = store.pods().filter(is_begun).collect();
     }
     let pod = match found.as_slice() {
         [pod] => *pod,
         [] => return Err(format!("no pod {wanted} is known (see: nri-runc nri pods)")),
-        several => {
-            let ids: Vec<&str> = several.iter().map(|pod| pod.id.as_str()).collect();
-            return Err(format!("{wanted} is ambiguous; pods: {}", ids.join(", ")));
-        }
+        several => return Err(rows::ambiguous_pods(wanted, several)),
     };
     let asked = plugins.as_array().into_iter().flatten().filter_map(Value::as_str);
     let connected = node.registry.connected();

@@ -5,8 +5,8 @@ use serde_json::{Value, json};
 
 use crate::daemon::node::Node;
 use crate::rules::RuledPod;
-use crate::state::Container;
-use crate::text::rfc3339_nanos;
+use crate::state::{Container, Pod};
+use crate::text::{first_of, rfc3339_nanos, short_id};
 
 /// When it was created, started, stopped and refused, in nanoseconds and as text.
 pub(crate) fn add_times(row: &mut Value, container: &Container) {
@@ -24,6 +24,17 @@ pub(crate) fn add_times(row: &mut Value, container: &Container) {
 /// Its state; only the kernel knows whether it is paused.
 pub(crate) fn state(node: &Node, container: &Container) -> &'static str {
     if node.is_paused(container) { "paused" } else { container.state.name() }
+}
+
+/// The line about a name or a prefix that several pods have; it names them.
+pub(crate) fn ambiguous_pods(wanted: &str, pods: &[&Pod]) -> String {
+    let name = |pod: &&Pod| match (pod.namespace.as_str(), pod.name.as_str()) {
+        (_, name) if name.is_empty() || name == pod.id => short_id(&pod.id).to_owned(),
+        ("", name) => format!("{name} ({})", short_id(&pod.id)),
+        (namespace, name) => format!("{namespace}/{name} ({})", short_id(&pod.id)),
+    };
+    let names: Vec<String> = pods.iter().map(name).collect();
+    format!("\"{wanted}\" is ambiguous: {} pods match: {}", pods.len(), first_of(&names))
 }
 
 /// The connected plugins that do not hear of this pod, each with the rule.

@@ -2,6 +2,7 @@
 //! The built binary in a private world: its own configuration, daemon, sockets, bundle, a small
 //! runtime in place of runc, and plugins in this process. Everything goes away with it.
 
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::{Arc, Mutex};
@@ -189,6 +190,20 @@ impl TestHost {
     pub fn spawn_on(&self, words: &[&str], input: Stdio, output: Stdio) -> Child {
         let mut command = self.command();
         command.args(words).stdin(input).stdout(output).stderr(Stdio::null());
+        command.spawn().unwrap()
+    }
+
+    /// The same with all three on a terminal, and with these variables.
+    pub fn spawn_at(
+        &self,
+        words: &[&str],
+        terminal: &OwnedFd,
+        variables: &[(&str, &str)],
+    ) -> Child {
+        let end = || Stdio::from(terminal.try_clone().unwrap());
+        let mut command = self.command();
+        command.args(words).env_remove("NO_COLOR").env("TERM", "xterm");
+        command.envs(variables.iter().copied()).stdin(end()).stdout(end()).stderr(end());
         command.spawn().unwrap()
     }
 

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The exit codes of admin verbs: one table, from which the help, `docs/exit-codes.md` and a test
+//! come. Scripts depend on it: rows may be added, and none changes.
+
+/// Done.
+pub(super) const DONE: u8 = 0;
+/// Failed: nothing was done, or a part of it, as the line on standard error says.
+pub(super) const FAILED: u8 = 1;
+/// The command line is wrong.
+pub(super) const USAGE: u8 = 2;
+
+/// What each code means for every verb.
+pub const EXIT_CODES: [(u8, &str); 3] = [
+    (DONE, "done"),
+    (FAILED, "failed: one line on standard error says why and what to do"),
+    (USAGE, "wrong command line: nothing was done"),
+];
+
+/// What a code means for one verb, where that is not plain.
+pub const EXIT_CODES_OF_VERBS: [(&str, u8, &str); 20] = [
+    ("adjust", FAILED, "a plugin refused, plugins conflict, or a plugin is missing"),
+    ("audit", DONE, "also if no entry matches"),
+    ("audit", FAILED, "no audit log is kept, or an ID prefix is ambiguous"),
+    ("check", DONE, "all checks passed; there may be warnings"),
+    ("check", FAILED, "at least one check failed"),
+    ("daemon", DONE, "ended by SIGTERM or SIGINT"),
+    ("daemon", FAILED, "could not start, also if another daemon runs"),
+    ("disable", DONE, "also if plugins are disabled already"),
+    ("enable", DONE, "also if nri.disable keeps plugins disabled"),
+    ("explain", FAILED, "no container or pod matches, or several do"),
+    ("install", DONE, "also if nothing had to change"),
+    ("plugins", DONE, "also if no plugin is connected"),
+    ("pods", DONE, "also if no pod matches"),
+    ("reexec", DONE, "also if the daemon is not running"),
+    ("reload", DONE, "also if nothing changed or the daemon is not running"),
+    ("replay", DONE, "also if requests of the script fail: the output says which"),
+    ("replay", FAILED, "the script cannot be read, or has no valid line"),
+    ("stop", DONE, "also if the daemon is not running"),
+    ("top", DONE, "ended by q, Ctrl-C or --count"),
+    ("uninstall", FAILED, "not registered, or containers still use it"),
+];
+
+/// The end of the help of all verbs.
+pub(super) fn help() -> String {
+    let rows = EXIT_CODES.iter().map(|(code, meaning)| (*code, *meaning));
+    lines("Exit codes:", rows)
+}
+
+/// The end of the help of one verb.
+pub(super) fn help_of(verb: &str) -> Option<String> {
+    let rows = EXIT_CODES_OF_VERBS.iter().filter(|(of, _, _)| *of == verb);
+    let rows: Vec<(u8, &str)> = rows.map(|(_, code, meaning)| (*code, *meaning)).collect();
+    (!rows.is_empty()).then(|| lines("Exit codes:", rows.into_iter()))
+}
+
+fn lines<'m>(title: &str, rows: impl Iterator<Item = (u8, &'m str)>) -> String {
+    let rows: Vec<String> = rows.map(|(code, meaning)| format!("  {code}  {meaning}")).collect();
+    format!("{title}\n{}", rows.join("\n"))
+}
+
+/// `docs/exit-codes.md`.
+pub fn exit_codes_page() -> String {
+    let row = |cells: &[&str]| format!("| {} |\n", cells.join(" | "));
+    let codes = EXIT_CODES.map(|(code, meaning)| row(&[&code.to_string(), meaning])).concat();
+    let of_verbs = EXIT_CODES_OF_VERBS
+        .map(|(verb, code, meaning)| row(&[&format!("`{verb}`"), &code.to_string(), meaning]))
+        .concat();
+    format!("{ABOUT}{CODES}{codes}{VERBS}{of_verbs}{OTHERS}")
+}
+
+const ABOUT: &str = "\
+# Exit codes
+
+<!-- written from the table in src/admin/exit.rs; `UPDATE_GOLDEN=1 cargo test --test tidy` renews it -->
+
+Scripts may rely on these codes: later versions add rows and change none.
+
+";
+
+const CODES: &str = "\
+## `nri-runc nri VERB`
+
+| code | meaning |
+|---|---|
+";
+
+const VERBS: &str = "
+What a code means for a verb, where that is not plain:
+
+| verb | code | meaning |
+|---|---|---|
+";
+
+const OTHERS: &str = "
+A signal ends a verb as it ends other programs, and a shell shows 128 and its number: 130 after Ctrl-C, which is how `--watch` ends.
+The exceptions are `top`, `daemon` and `replay --record`, which end in order with 0. Where standard output is a pipe whose reader
+has gone, the code is 141, or 0 if that ended `--watch`.
+
+## As a runtime
+
+Called as a runtime (`nri-runc create …`), nri-runc becomes the real runtime, and the code is the real runtime's. 1 means that
+nri-runc, a plugin or a rule refused the command: one line on standard error and in the engine's `--log` file says so, as with runc.
+A hook (`nri-runc nri hook`) exits with 1 where the container must not be created; see [hooks.md](hooks.md).
+";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_rows_of_verbs_are_in_order_and_say_something_of_a_known_code() {
+        assert!(EXIT_CODES_OF_VERBS.is_sorted());
+        for (verb, code, meaning) in EXIT_CODES_OF_VERBS {
+            assert!(EXIT_CODES.iter().any(|(known, _)| *known == code), "{verb} {code}");
+            assert!(meaning.len() < 75, "{verb}: {meaning}");
+        }
+    }
+
+    #[test]
+    fn a_verb_without_rows_has_no_list() {
+        assert_eq!(help_of("status"), None);
+        let help = help_of("check").unwrap_or_default();
+        assert!(help.starts_with("Exit codes:\n  0  all checks passed"), "{help}");
+    }
+}

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+//! How an answer is printed: the formats that a verb can be asked for, and the one way to standard
+//! output. Pages are escaped, then coloured where the reader is a person at a terminal; JSON and
+//! YAML escape by themselves.
+
+use std::io::Write;
+
+use clap::Args;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use serde_json::Value;
+
+use crate::error::{Context, Result};
+use crate::text::printable_page;
+
+use super::exit::DONE;
+use super::{paint, progress, yaml};
+
+/// The form of an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) enum Format {
+    /// A page for people.
+    #[default]
+    Page,
+    /// The same with more in it.
+    Wide,
+    Json,
+    Yaml,
+    /// A name on each line, as other verbs take it.
+    Name,
+}
+
+impl Format {
+    /// The word on the command line; the usual form has none.
+    pub(super) fn word(self) -> &'static str {
+        match self {
+            Self::Page => "",
+            Self::Wide => "wide",
+            Self::Json => "json",
+            Self::Yaml => "yaml",
+            Self::Name => "name",
+        }
+    }
+
+    /// Whether a person reads it.
+    pub(super) fn is_page(self) -> bool {
+        matches!(self, Self::Page | Self::Wide)
+    }
+}
+
+/// Accepts the words of these formats.
+fn one_of(formats: &'static [Format]) -> impl TypedValueParser<Value = Format> {
+    let named = |word: String| formats.iter().find(|format| format.word() == word).copied();
+    PossibleValuesParser::new(formats.iter().map(|format| format.word()))
+        .map(move |word| named(word).unwrap_or_default())
+}
+
+/// The formats of a list.
+#[derive(Debug, Args)]
+pub(super) struct ListOutput {
+    /// Output format.
+    #[arg(short, long, value_name = "FORMAT",
+        value_parser = one_of(&[Format::Wide, Format::Json, Format::Yaml, Format::Name]))]
+    pub(super) output: Option<Format>,
+}
+
+/// The formats of a page that has more to show.
+#[derive(Debug, Args)]
+pub(super) struct PageOutput {
+    /// Output format.
+    #[arg(short, long, value_name = "FORMAT",
+        value_parser = one_of(&[Format::Wide, Format::Json, Format::Yaml]))]
+    pub(super) output: Option<Format>,
+}
+
+/// The formats of any other answer.
+#[derive(Debug, Clone, Default, Args)]
+pub(super) struct PlainOutput {
+    /// Output format.
+    #[arg(short, long, value_name = "FORMAT",
+        value_parser = one_of(&[Format::Json, Format::Yaml]))]
+    pub(super) output: Option<Format>,
+}
+
+/// Prints a document in this format; `show` makes the page of it.
+pub(super) fn tell(
+    format: Format,
+    document: &Value,
+    show: impl FnOnce(&Value) -> String,
+    painter: impl Fn(&str) -> String,
+) -> Result<u8> {
+    match format {
+        Format::Json => print_json(document),
+        Format::Yaml => print(yaml::yaml(document).as_bytes()),
+        Format::Page | Format::Wide | Format::Name => print_page(&show(document), painter),
+    }
+}
+
+/// One document.
+pub(super) fn print_json(document: &Value) -> Result<u8> {
+    print(format!("{document}\n").as_bytes())
+}
+
+/// A page: whatever a tenant called its things is no command to a terminal.
+pub(super) fn print_page(page: &str, painter: impl Fn(&str) -> String) -> Result<u8> {
+    let end = if page.ends_with('\n') || page.is_empty() { "" } else { "\n" };
+    let page = printable_page(&format!("{page}{end}"));
+    print(paint::for_stdout(&page, painter).as_bytes())
+}
+
+/// Writes and flushes: our entry point is not that of the standard library, which would flush at
+/// exit, and a document need not end with a line feed.
+pub(super) fn print(bytes: &[u8]) -> Result<u8> {
+    progress::clear();
+    let mut out = std::io::stdout().lock();
+    out.write_all(bytes).and_then(|()| out.flush()).doing(|| "writing the answer")?;
+    Ok(DONE)
+}
+
+/// A line on standard error; the beginning is coloured on a terminal.
+pub(super) fn complain(line: &str) {
+    progress::clear();
+    let line = paint::for_stderr(&format!("nri-runc: {line}\n"), paint::complaint);
+    let _nobody_reads = std::io::stderr().write_all(line.as_bytes());
+}

@@ -1,0 +1,358 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `pods`: the pods that an operator asks for, and their containers, newest first. The daemon lists
+//! all of them; what is left out is decided here.
+
+use std::cmp::Reverse;
+
+use clap::builder::PossibleValuesParser;
+use clap::{Args, ValueEnum};
+use serde_json::{Value, json};
+
+use crate::config::Config;
+use crate::engine::EngineKind;
+use crate::error::{Error, Result};
+use crate::glob;
+use crate::text::{printable, short_id};
+
+use super::output::{Format, ListOutput, print, tell};
+use super::show::{ago, name_of_pod, table, text};
+use super::watch::{ListRow, WatchedList, watch};
+use super::{ask, paint};
+
+/// What `pods` takes.
+#[derive(Debug, Args)]
+pub(super) struct Pods {
+    /// Only this namespace, or NAME* (repeatable).
+    #[arg(short, long, value_name = "NS")]
+    namespace: Vec<String>,
+    /// Only with label KEY, KEY=VALUE or KEY!=VALUE.
+    #[arg(short, long, value_name = "LABEL", value_delimiter = ',', value_parser = label)]
+    label: Vec<LabelFilter>,
+    /// Only of this engine, by its name in the list.
+    #[arg(long, value_name = "ENGINE", value_parser = PossibleValuesParser::new(EngineKind::ALL.map(EngineKind::name)), hide_possible_values = true)]
+    engine: Vec<String>,
+    /// Only if created, ready or stopped.
+    #[arg(long, value_enum, value_name = "STATE", hide_possible_values = true)]
+    state: Vec<PodStateFilter>,
+    /// List, then print what changes, until Ctrl-C.
+    #[arg(short, long)]
+    watch: bool,
+    #[command(flatten)]
+    pub(super) output: ListOutput,
+}
+
+/// A label that a pod must have, or must not have.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct LabelFilter {
+    key: String,
+    value: Option<String>,
+    is_wanted: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum PodStateFilter {
+    Created,
+    Ready,
+    Stopped,
+}
+
+impl PodStateFilter {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Created => "created",
+            Self::Ready => "ready",
+            Self::Stopped => "stopped",
+        }
+    }
+}
+
+fn label(text: &str) -> std::result::Result<LabelFilter, String> {
+    let (key, value, is_wanted) = match text.split_once('=') {
+        None => (text, None, true),
+        Some((key, value)) => match key.strip_suffix('!') {
+            Some(key) => (key, Some(value), false),
+            None => (key, Some(value.strip_prefix('=').unwrap_or(value)), true),
+        },
+    };
+    if key.is_empty() || key.contains(char::is_whitespace) {
+        return Err("expected KEY, KEY=VALUE or KEY!=VALUE".to_owned());
+    }
+    Ok(LabelFilter { key: key.to_owned(), value: value.map(ToOwned::to_owned), is_wanted })
+}
+
+impl LabelFilter {
+    fn admits(&self, labels: &Value) -> bool {
+        let found = labels[&self.key].as_str();
+        let has_it = match &self.value {
+            None => found.is_some(),
+            Some(value) => found == Some(value),
+        };
+        has_it == self.is_wanted
+    }
+}
+
+impl Pods {
+    fn admits(&self, pod: &Value) -> bool {
+        let of = |member: &str| pod[member].as_str().unwrap_or_default();
+        let is_any = |wanted: &[String], found: &str| {
+            wanted.is_empty() || wanted.iter().any(|wanted| glob::matches(wanted, found))
+        };
+        is_any(&self.namespace, of("namespace"))
+            && is_any(&self.engine, of("engine"))
+            && (self.state.is_empty() || self.state.iter().any(|state| state.name() == of("state")))
+            && self.label.iter().all(|label| label.admits(&pod["labels"]))
+    }
+
+    /// The pods that are asked for.
+    fn select(&self, document: Value) -> Result<Vec<Value>> {
+        let Value::Array(mut pods) = document else {
+            return Err(Error::new("the daemon sent no list of pods"));
+        };
+        if !self.label.is_empty() && pods.iter().any(|pod| pod["labels"].is_null()) {
+            return Err(Error::new("the running daemon is older and does not list labels")
+                .hint("replace it: nri-runc nri reexec"));
+        }
+        pods.retain(|pod| self.admits(pod));
+        Ok(pods)
+    }
+}
+
+/// Lists them.
+pub(super) fn pods(config: &Config, wanted: &Pods, format: Format) -> Result<u8> {
+    let question = json!({"verb": "pods"});
+    if wanted.watch {
+        let list = WatchedList {
+            question,
+            head: head(format),
+            rows: &|document| Ok(watched(&wanted.select(document)?, format)),
+            gone: Some("removed"),
+        };
+        return watch(config, &list, format);
+    }
+    let pods = wanted.select(ask(config, &question)?)?;
+    if format == Format::Name {
+        let names = pods.iter().map(|pod| printable(&handle(pod)) + "\n");
+        return print(names.collect::<String>().as_bytes());
+    }
+    tell(format, &Value::Array(pods), |pods| page(pods, format), paint::states)
+}
+
+/// What other verbs know a pod by.
+fn handle(pod: &Value) -> String {
+    let of = |member: &str| pod[member].as_str().unwrap_or_default().to_owned();
+    match (of("namespace"), of("name")) {
+        (_, name) if name.is_empty() || name == of("id") => of("id"),
+        (namespace, name) if namespace.is_empty() => name,
+        (namespace, name) => format!("{namespace}/{name}"),
+    }
+}
+
+fn head(format: Format) -> Vec<&'static str> {
+    let mut head = vec!["name", "state", "age", "pid", "engine", "id"];
+    if format == Format::Wide {
+        head.extend(["uid", "labels"]);
+    }
+    head
+}
+
+/// A page; wide with whole IDs, uids and labels.
+fn page(document: &Value, format: Format) -> String {
+    let mut pods: Vec<&Value> = document.as_array().into_iter().flatten().collect();
+    pods.sort_by_key(|pod| Reverse(created_at(pod)));
+    let mut lines = Vec::new();
+    for pod in pods {
+        lines.push(row_of_pod(pod, format));
+        for container in members(pod) {
+            let mark = if container["found"] == true { " (recovered)" } else { "" };
+            let name = format!("  {}{mark}", id(&container["name"], format));
+            lines.push(row_of_container(container, name, String::new(), format));
+        }
+    }
+    table(&head(format), &lines)
+}
+
+fn members(pod: &Value) -> impl Iterator<Item = &Value> {
+    pod["containers"].as_array().into_iter().flatten()
+}
+
+/// When the pod came into being; an older daemon tells it of containers only.
+fn created_at(pod: &Value) -> i64 {
+    let times = std::iter::once(pod).chain(members(pod));
+    let times = times.filter_map(|one| one["created_at"].as_i64()).filter(|at| *at > 0);
+    times.min().unwrap_or_default()
+}
+
+/// A name that an engine made is as long as an ID.
+fn id(value: &Value, format: Format) -> String {
+    let whole = text(value);
+    if format == Format::Wide { whole } else { short_id(&whole).to_owned() }
+}
+
+fn row_of_pod(pod: &Value, format: Format) -> Vec<String> {
+    // A container without a pod gives its own ID for a name.
+    let name = match pod["id"] == pod["name"] {
+        true => id(&pod["id"], format),
+        false => name_of_pod(&pod["namespace"], &pod["name"]),
+    };
+    let mut row = vec![
+        name,
+        text(&pod["state"]),
+        ago(&created_at(pod).into()),
+        "-".to_owned(),
+        text(&pod["engine"]),
+        id(&pod["id"], format),
+    ];
+    if format == Format::Wide {
+        let uid = text(&pod["uid"]);
+        let labels = pod["labels"].as_object().into_iter().flatten();
+        let labels = labels.map(|(key, value)| format!("{}={}", printable(key), text(value)));
+        let labels = labels.collect::<Vec<_>>().join(",");
+        row.extend([uid, labels].map(|cell| if cell.is_empty() { "-".to_owned() } else { cell }));
+    }
+    row
+}
+
+fn row_of_container(
+    container: &Value,
+    name: String,
+    engine: String,
+    format: Format,
+) -> Vec<String> {
+    vec![
+        name,
+        text(&container["state"]),
+        ago(&container["created_at"]),
+        text(&container["pid"]),
+        engine,
+        id(&container["id"], format),
+    ]
+}
+
+/// The rows of `--watch`: each stands alone, so a container has its pod's name before its own.
+fn watched(pods: &[Value], format: Format) -> Vec<ListRow> {
+    let mut rows = Vec::new();
+    for pod in pods {
+        let cells = row_of_pod(pod, format);
+        let key = pod["id"].to_string();
+        if !format.is_page() {
+            let (compared, name) = (pod.to_string(), handle(pod));
+            rows.push(ListRow { key, compared, cells, name, document: pod.clone() });
+            continue;
+        }
+        let (name_of_pod, engine) = (cells[0].clone(), text(&pod["engine"]));
+        let compared = pod["state"].to_string();
+        let document = Value::Null;
+        rows.push(ListRow { key: key.clone(), compared, cells, name: String::new(), document });
+        for container in members(pod) {
+            let name = format!("{name_of_pod}/{}", id(&container["name"], format));
+            let cells = row_of_container(container, name, engine.clone(), format);
+            let compared = json!([container["state"], container["pid"]]).to_string();
+            let (key, name) = (format!("{key}/{}", container["id"]), String::new());
+            rows.push(ListRow { key, compared, cells, name, document: Value::Null });
+        }
+    }
+    rows
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Debug, Parser)]
+    #[command(no_binary_name = true)]
+    struct Line {
+        #[command(flatten)]
+        pods: Pods,
+    }
+
+    fn list() -> Value {
+        let pod = |namespace: &str, name: &str, at: i64, labels: Value| {
+            json!({"id": format!("id-{name}"), "name": name, "namespace": namespace, "uid": "u",
+                "state": "ready", "engine": "containerd-cri", "labels": labels, "created_at": at,
+                "containers": [{"id": format!("c-{name}"), "name": "app", "state": "running",
+                    "pid": 7, "created_at": at + 1}]})
+        };
+        json!([
+            pod("shop", "web", 1, json!({"app": "web", "tier": "front"})),
+            pod("shop", "db", 3, json!({"app": "db"})),
+            pod("kube-system", "dns", 2, json!({})),
+        ])
+    }
+
+    fn selected(words: &[&str]) -> String {
+        let line = Line::try_parse_from(words).unwrap();
+        let pods = line.pods.select(list()).unwrap();
+        pods.iter().map(|pod| pod["name"].as_str().unwrap()).collect::<Vec<_>>().join(" ")
+    }
+
+    #[test]
+    fn filters_select_by_namespace_label_engine_and_state() {
+        for (words, wanted) in [
+            (&[][..], "web db dns"),
+            (&["-n", "shop"], "web db"),
+            (&["-n", "shop", "--namespace", "kube-*"], "web db dns"),
+            (&["-l", "app"], "web db"),
+            (&["-l", "app=web"], "web"),
+            (&["-l", "app==db"], "db"),
+            (&["-l", "app!=web"], "db dns"),
+            (&["-l", "app=web,tier=front"], "web"),
+            (&["-l", "app=web", "-l", "tier=back"], ""),
+            (&["--engine", "containerd-cri", "--state", "ready"], "web db dns"),
+            (&["--engine", "podman"], ""),
+            (&["--state", "stopped"], ""),
+        ] {
+            assert_eq!(selected(words), wanted, "{words:?}");
+        }
+    }
+
+    #[test]
+    fn a_filter_that_means_nothing_is_a_usage_error() {
+        for words in [["-l", "=x"], ["-l", "a b"], ["--engine", "dokcer"], ["--state", "running"]] {
+            assert!(Line::try_parse_from(words).is_err(), "{words:?}");
+        }
+    }
+
+    #[test]
+    fn labels_of_an_older_daemon_are_not_taken_for_none() {
+        let line = Line::try_parse_from(["-l", "app"]).unwrap();
+        let error = line.pods.select(json!([{"id": "a"}])).unwrap_err().to_string();
+        assert!(error.contains("older") && error.contains("reexec"), "{error}");
+        assert!(line.pods.select(Value::Null).is_err());
+    }
+
+    #[test]
+    fn the_newest_pod_comes_first_and_the_wide_page_has_labels() {
+        let page_of = |format| page(&list(), format);
+        let narrow = page_of(Format::Page);
+        let at = |name: &str| narrow.find(name).unwrap();
+        assert!(at("shop/db") < at("dns") && at("dns") < at("shop/web"), "{narrow}");
+        assert!(!narrow.contains("tier=front"), "{narrow}");
+        let wide = page_of(Format::Wide);
+        assert!(wide.contains("app=web,tier=front") && wide.contains("LABELS"), "{wide}");
+    }
+
+    #[test]
+    fn a_pod_is_named_as_explain_takes_it() {
+        assert_eq!(handle(&list()[0]), "shop/web");
+        assert_eq!(handle(&json!({"id": "c1", "name": "c1", "namespace": "plain"})), "c1");
+        assert_eq!(handle(&json!({"id": "c1", "name": "web", "namespace": ""})), "web");
+        assert_eq!(handle(&json!({"id": "c1"})), "c1");
+    }
+
+    #[test]
+    fn a_watched_row_is_compared_without_its_age() {
+        let (mut list, format) = (list(), Format::Page);
+        let rows = |list: &Value| watched(list.as_array().unwrap(), format);
+        let before = rows(&list);
+        assert_eq!(before[1].cells[0], "shop/web/app");
+        list[0]["containers"][0]["state"] = "stopped".into();
+        let after = rows(&list);
+        let changed = before.iter().zip(&after).filter(|(one, two)| one.compared != two.compared);
+        assert_eq!(
+            changed.map(|(one, _)| one.key.as_str()).collect::<Vec<_>>(),
+            [before[1].key.as_str()]
+        );
+    }
+}

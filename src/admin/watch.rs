@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `--watch`: a list, then each row that is new, changed or gone, until Ctrl-C. The daemon is asked
+//! once a second; it may go away and come back meanwhile. It only asks.
+
+use std::collections::HashMap;
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use serde_json::Value;
+
+use crate::config::Config;
+use crate::error::Result;
+use crate::text::printable;
+
+use super::ask;
+use super::exit::DONE;
+use super::output::{Format, complain, print, print_json, print_page};
+use super::show::{line_of, widths_of};
+use super::{paint, yaml};
+
+/// The time between two questions.
+const INTERVAL: Duration = Duration::from_secs(1);
+
+/// One row.
+#[derive(Debug, Clone)]
+pub(super) struct ListRow {
+    /// What stays the same over its life.
+    pub(super) key: String,
+    /// What makes it another row: ages and counts do not.
+    pub(super) compared: String,
+    pub(super) cells: Vec<String>,
+    pub(super) name: String,
+    pub(super) document: Value,
+}
+
+/// A list that can be watched.
+pub(super) struct WatchedList<'l> {
+    pub(super) question: Value,
+    pub(super) head: Vec<&'static str>,
+    pub(super) rows: &'l dyn Fn(Value) -> Result<Vec<ListRow>>,
+    /// The state of a row that is missing; without one, it goes unmentioned.
+    pub(super) gone: Option<&'static str>,
+}
+
+/// Prints until a signal ends the process, or nobody reads any more.
+///
+/// # Errors
+/// Fails when the first list cannot be had, or nothing can be written.
+pub(super) fn watch(config: &Config, list: &WatchedList<'_>, format: Format) -> Result<u8> {
+    let rows = (list.rows)(ask(config, &list.question)?)?;
+    let mut seen = Seen::new(&list.head, &rows, format);
+    if format.is_page() {
+        let head: Vec<String> = list.head.iter().map(|word| word.to_uppercase()).collect();
+        print_page(&line_of(&head, &seen.widths), paint::plain)?;
+    }
+    for row in seen.take(rows, None) {
+        seen.print(&row)?;
+    }
+    let mut is_away = false;
+    while has_reader(INTERVAL)? {
+        match ask(config, &list.question).and_then(|document| (list.rows)(document)) {
+            Ok(rows) => {
+                is_away = false;
+                for row in seen.take(rows, list.gone) {
+                    seen.print(&row)?;
+                }
+            }
+            // Each absence once: the daemon may be on its way back.
+            Err(_) if is_away => {}
+            Err(error) => {
+                is_away = true;
+                complain(&format!("{error}; watching for it"));
+            }
+        }
+    }
+    Ok(DONE)
+}
+
+/// Waits this long; whether somebody reads standard output still.
+fn has_reader(wait: Duration) -> Result<bool> {
+    let out = std::io::stdout();
+    let mut fds = [PollFd::new(out.as_fd(), PollFlags::empty())];
+    match poll(&mut fds, PollTimeout::try_from(wait).unwrap_or(PollTimeout::MAX)) {
+        Ok(0) | Err(Errno::EINTR) => Ok(true),
+        Ok(_) => Ok(false),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+/// The rows that were printed.
+struct Seen {
+    rows: HashMap<String, ListRow>,
+    order: Vec<String>,
+    state: Option<usize>,
+    widths: Vec<usize>,
+    format: Format,
+}
+
+impl Seen {
+    fn new(head: &[&str], rows: &[ListRow], format: Format) -> Self {
+        let cells: Vec<&Vec<String>> = rows.iter().map(|row| &row.cells).collect();
+        let widths = widths_of(head, &cells);
+        let state = head.iter().position(|word| *word == "state");
+        Self { rows: HashMap::new(), order: Vec::new(), state, widths, format }
+    }
+
+    /// Takes the rows of now; those that are to be printed.
+    fn take(&mut self, rows: Vec<ListRow>, gone: Option<&str>) -> Vec<ListRow> {
+        let mut news = Vec::new();
+        let order: Vec<String> = rows.iter().map(|row| row.key.clone()).collect();
+        let now: HashMap<String, ListRow> =
+            rows.into_iter().map(|row| (row.key.clone(), row)).collect();
+        for key in &self.order {
+            if let (Some(gone), Some(row)) = (gone, self.rows.get(key))
+                && !now.contains_key(key)
+            {
+                news.push(self.ended(row, gone));
+            }
+        }
+        let is_news = |row: &&ListRow| {
+            self.rows.get(&row.key).is_none_or(|before| before.compared != row.compared)
+        };
+        news.extend(order.iter().filter_map(|key| now.get(key)).filter(is_news).cloned());
+        (self.rows, self.order) = (now, order);
+        news
+    }
+
+    fn ended(&self, row: &ListRow, state: &str) -> ListRow {
+        let mut row = row.clone();
+        if let Some(cell) = self.state.and_then(|at| row.cells.get_mut(at)) {
+            state.clone_into(cell);
+        }
+        if row.document.is_object() {
+            row.document["state"] = state.into();
+        }
+        row
+    }
+
+    fn print(&self, row: &ListRow) -> Result<()> {
+        match self.format {
+            Format::Json => print_json(&row.document)?,
+            Format::Yaml => print(format!("---\n{}", yaml::yaml(&row.document)).as_bytes())?,
+            Format::Name => print(format!("{}\n", printable(&row.name)).as_bytes())?,
+            Format::Page | Format::Wide => {
+                let column: Option<usize> =
+                    self.state.map(|at| self.widths[..at].iter().map(|w| w + 2).sum());
+                let painter = |line: &str| match column {
+                    Some(column) => paint::state_in(line, column),
+                    None => line.to_owned(),
+                };
+                print_page(&line_of(&row.cells, &self.widths), painter)?
+            }
+        };
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn row(key: &str, state: &str, age: &str) -> ListRow {
+        ListRow {
+            key: key.to_owned(),
+            compared: state.to_owned(),
+            cells: [key, state, age].map(ToOwned::to_owned).to_vec(),
+            name: key.to_owned(),
+            document: json!({"id": key, "state": state}),
+        }
+    }
+
+    fn told(rows: &[ListRow]) -> Vec<String> {
+        rows.iter().map(|row| format!("{} {}", row.cells[0], row.document["state"])).collect()
+    }
+
+    #[test]
+    fn what_is_new_changed_or_gone_is_told_once_and_an_age_is_no_change() {
+        let mut seen = Seen::new(&["name", "state", "age"], &[], Format::Page);
+        let first = seen.take(vec![row("a", "ready", "1s"), row("b", "ready", "1s")], None);
+        assert_eq!(told(&first), ["a \"ready\"", "b \"ready\""]);
+        assert!(
+            seen.take(vec![row("a", "ready", "2s"), row("b", "ready", "2s")], Some("x")).is_empty()
+        );
+        let rows = vec![row("b", "stopped", "3s"), row("c", "ready", "0s")];
+        let news = seen.take(rows.clone(), Some("removed"));
+        assert_eq!(told(&news), ["a \"removed\"", "b \"stopped\"", "c \"ready\""]);
+        assert_eq!(news[0].cells[1], "removed");
+        assert!(seen.take(rows, Some("removed")).is_empty());
+        assert!(seen.take(Vec::new(), None).is_empty(), "nothing is said of what goes unmentioned");
+    }
+}

@@ -263,7 +263,7 @@ fn a_watch_lists_and_then_prints_what_changes_across_a_restart_of_the_daemon() {
         "{page}"
     );
     assert_eq!(host.read("watched.err").lines().count(), 1);
-    signal(&watch, nix::sys::signal::Signal::SIGINT);
+    signal(&watch, nix::sys::signal::Signal::SIGTERM);
     wait_until("it has ended", || watch.try_wait().unwrap().is_some());
 }
 

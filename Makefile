@@ -6,7 +6,7 @@ MUSL := x86_64-unknown-linux-musl
 TARGET := $(shell test -d "$$(rustc --print target-libdir --target $(MUSL) 2>/dev/null)" && echo $(MUSL))
 RELEASE = target/$(if $(TARGET),$(TARGET)/)release/nri-runc
 
-.PHONY: all build setup demo docs docs-test test lint bench interop install uninstall vm kube soak manual package package-test audit
+.PHONY: all build setup demo docs docs-test test lint bench interop install uninstall vm kube soak manual package package-test upgrade-test audit
 
 all: build
 
@@ -102,6 +102,11 @@ vm: setup
 # KUBE: some of its rows (tests/kube/main.rs names them), separated by commas.
 kube: setup
 	@sh scripts/kube.sh
+
+# An upgrade from an earlier version and back. FROM: its tag or commit (default: the last tag).
+FROM ?=
+upgrade-test: setup
+	@sh scripts/upgrade-test.sh $(FROM)
 
 # Man pages and completions, written from the tables of the program into target/manual.
 manual:

@@ -212,6 +212,7 @@ done
 if [ -z "$engines$destdir" ]; then
     for pair in containerd:containerd crio:crio dockerd:docker podman:podman; do
         command -v "${pair%:*}" >/dev/null || continue
+        [ ! -e "/var/lib/nri-runc/engines/${pair#*:}.json" ] || continue # it is registered
         echo "to register: $prefix/bin/nri-runc nri install ${pair#*:}"
     done
 fi

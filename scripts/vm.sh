@@ -17,7 +17,7 @@ boot() {
     printf 'vm: %s cases hold (%s)\n' "$(grep -c '^case .*: ok' "target/vm/serial-$1.log")" "$1"
 }
 # Each case with runc and with crun; evictions and checkpoints ask nothing of the kind of cgroups.
-boot plain --nocapture --test-threads=2 v2:: evictions:: checkpoint:: resized::
+boot plain --nocapture --test-threads=2 v2:: evictions:: checkpoint:: resized:: clock::
 boot systemd --nocapture --test-threads=2 scopes:: units:: journaled::
 # A case that is skipped in the guest is a failure (scripts/vm/boot.sh).
 echo "vm: nothing was skipped"

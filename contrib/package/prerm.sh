@@ -29,7 +29,8 @@ unregister() {
 
 # Everything that can refuse comes before anything is changed.
 unregister --dry-run
-# Registered by hand, or called by its path: whoever created these deletes them with this program.
+# These containers were created through a registration made by hand, or by the program's path. The engine
+# needs the program to delete them.
 if pods=$("$nri_runc" nri pods --json 2>/dev/null); then
     case $pods in
     *'"containers":[{'*)

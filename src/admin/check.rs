@@ -23,28 +23,61 @@ fn warning(check: &str, detail: String, hint: &str) -> Value {
     json!({"check": check, "ok": true, "warning": true, "detail": detail, "hint": hint})
 }
 
+/// The daemon as it responded once: one that hangs is waited for once, not by each check.
+struct Daemon {
+    is_listening: bool,
+    /// Empty without a response.
+    status: Value,
+    /// Rows of `plugins`; empty without a response.
+    plugins: Value,
+    /// Why it did not respond although it listens.
+    problem: Option<String>,
+}
+
+impl Daemon {
+    fn ask(config: &Config) -> Self {
+        let is_listening = UnixStream::connect(config.daemon_socket()).is_ok();
+        let mut daemon =
+            Self { is_listening, status: Value::Null, plugins: Value::Null, problem: None };
+        let ask = |verb: &str| super::ask(config, &json!({"verb": verb}));
+        if is_listening {
+            match ask("status").and_then(|status| Ok((status, ask("plugins")?))) {
+                Ok((status, plugins)) => (daemon.status, daemon.plugins) = (status, plugins),
+                Err(error) => daemon.problem = Some(error.why()),
+            }
+        }
+        daemon
+    }
+
+    /// What it says of itself, if it responds.
+    fn status(&self) -> Option<&Value> {
+        Some(&self.status).filter(|status| status.is_object())
+    }
+}
+
 /// Looks at everything.
 pub(super) fn all(loaded: &Loaded) -> Vec<Value> {
     let config = &loaded.config;
-    progress::step("checking the configuration");
-    let mut findings = configuration(loaded);
-    progress::step("checking the engines");
-    let engines = install::check_engines(config);
-    findings.extend(runtime_found(config, &engines.findings));
     progress::step("checking the daemon");
-    findings.push(daemon(config));
+    let running = Daemon::ask(config);
+    progress::step("checking the configuration");
+    let mut findings = configuration(loaded, &running);
+    progress::step("checking the engines");
+    let engines = install::check_engines(config, running.status["pid"].as_i64());
+    findings.extend(runtime_found(config, &engines.findings));
+    findings.push(daemon(config, &running));
     findings.push(without_daemon(config));
-    let outdated = super::resident::outdated(config);
+    let outdated = running.status().map(super::resident::outdated).unwrap_or_default();
     findings.extend(outdated.iter().map(|(what, hint)| finding("daemon", false, what, hint)));
-    findings.push(plugin_socket(config));
+    findings.push(plugin_socket(config, &running));
     progress::step("checking the plugins");
-    findings.extend(plugins(config));
-    findings.extend(required(config));
+    findings.extend(plugins(config, &running));
+    findings.extend(required(config, &running));
     findings.push(switched_on(config));
     findings.push(cgroups(config));
     progress::step("checking the records");
-    findings.extend(unread(config));
-    findings.extend(records(config));
+    findings.extend(unread(&running.status));
+    findings.extend(records(config, &running.status));
     findings.extend(engines.findings);
     findings.push(next_step(&findings, engines.next_step));
     findings
@@ -64,7 +97,7 @@ fn next_step(findings: &[Value], otherwise: String) -> Value {
     finding("next step", true, step, "")
 }
 
-fn configuration(loaded: &Loaded) -> Vec<Value> {
+fn configuration(loaded: &Loaded, running: &Daemon) -> Vec<Value> {
     if loaded.problems.is_empty() {
         let files = loaded.files.iter().map(|(path, _)| path.display().to_string());
         let files: Vec<String> = files.collect();
@@ -72,7 +105,7 @@ fn configuration(loaded: &Loaded) -> Vec<Value> {
         return vec![finding("configuration", true, detail, "")];
     }
     // A daemon keeps the configuration that it was started with.
-    let is_older = status(&loaded.config).is_some_and(|status| {
+    let is_older = running.status().is_some_and(|status| {
         status["configuration"].is_object() && status["configuration"]["protection_error"].is_null()
     });
     let told = loaded.problems.iter();
@@ -104,9 +137,13 @@ fn runtime_found(config: &Config, of_engines: &[Value]) -> Option<Value> {
     })
 }
 
-fn daemon(config: &Config) -> Value {
+fn daemon(config: &Config, running: &Daemon) -> Value {
     let socket = config.daemon_socket();
-    let is_there = UnixStream::connect(&socket).is_ok();
+    if let Some(problem) = &running.problem {
+        let detail = format!("listening at {}, but {problem}", socket.display());
+        return finding("daemon", false, detail, "replace it: nri-runc nri restart");
+    }
+    let is_there = running.is_listening;
     let detail = if is_there {
         format!("listening at {}", socket.display())
     } else {
@@ -135,11 +172,7 @@ fn without_daemon(config: &Config) -> Value {
 }
 
 /// What a running daemon could not read of the engines that called.
-fn unread(config: &Config) -> Vec<Value> {
-    if UnixStream::connect(config.daemon_socket()).is_err() {
-        return Vec::new();
-    }
-    let status = super::ask(config, &json!({"verb": "status"})).unwrap_or_default();
+fn unread(status: &Value) -> Vec<Value> {
     let missing = status["missing"].as_array().cloned().unwrap_or_default();
     let lines = missing.iter().map(|line| {
         let text = |key: &str| line[key].as_str().unwrap_or_default().to_owned();
@@ -157,7 +190,7 @@ fn unread(config: &Config) -> Vec<Value> {
             "docs/engines.md lists what nri-runc reads for each engine",
         )
     });
-    lines.chain(forged(&status)).collect()
+    lines.chain(forged(status)).collect()
 }
 
 /// Identity claims by tenants that nri-runc ignored.
@@ -172,15 +205,11 @@ fn forged(status: &Value) -> Option<Value> {
 }
 
 /// Records that could not be read, or written; containers whose records were lost.
-fn records(config: &Config) -> Vec<Value> {
+fn records(config: &Config, status: &Value) -> Vec<Value> {
     let folder = config.run_dir.join("state/aside");
     let aside = std::fs::read_dir(&folder).into_iter().flatten().flatten();
     let aside: Vec<String> =
         aside.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
-    let is_there = UnixStream::connect(config.daemon_socket()).is_ok();
-    let status =
-        is_there.then(|| super::ask(config, &json!({"verb": "status"})).unwrap_or_default());
-    let status = status.unwrap_or_default();
     let unwritten = status["unwritten"].as_array().map_or(0, Vec::len);
     let mut findings = Vec::new();
     if !aside.is_empty() {
@@ -202,12 +231,12 @@ fn records(config: &Config) -> Vec<Value> {
     findings
 }
 
-fn plugin_socket(config: &Config) -> Value {
+fn plugin_socket(config: &Config, running: &Daemon) -> Value {
     if config.disable_connections {
         return finding("plugin socket", true, "disabled", "");
     }
     let path = config.socket_path.display();
-    let Some(status) = status(config) else {
+    let Some(status) = running.status() else {
         // Without a daemon, only connecting to the socket shows whether a process listens.
         return match listener_at(&config.socket_path, &config.host()) {
             None => finding("plugin socket", true, path.to_string(), ""),
@@ -235,13 +264,7 @@ fn plugin_socket(config: &Config) -> Value {
     finding("plugin socket", said == "open", detail, &hint)
 }
 
-/// The status of a running daemon.
-fn status(config: &Config) -> Option<Value> {
-    UnixStream::connect(config.daemon_socket()).ok()?;
-    super::ask(config, &json!({"verb": "status"})).ok()
-}
-
-fn plugins(config: &Config) -> Vec<Value> {
+fn plugins(config: &Config, running: &Daemon) -> Vec<Value> {
     let (found, problems) = discover(&config.plugin_path, &config.plugin_config_path);
     let names: Vec<String> = found.iter().map(PluginFile::id).collect();
     let detail = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
@@ -254,16 +277,12 @@ fn plugins(config: &Config) -> Vec<Value> {
         };
         finding("pre-installed plugins", false, problem.to_string(), hint)
     }));
-    findings.extend(exited(config, &names));
+    findings.extend(exited(&running.plugins, &names));
     findings
 }
 
 /// Launched plugins that are not running: a required one has a row of its own beside this.
-fn exited(config: &Config, names: &[String]) -> Vec<Value> {
-    if UnixStream::connect(config.daemon_socket()).is_err() {
-        return Vec::new();
-    }
-    let rows = super::ask(config, &json!({"verb": "plugins"})).unwrap_or_default();
+fn exited(rows: &Value, names: &[String]) -> Vec<Value> {
     let rows = rows.as_array().into_iter().flatten();
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let exited = rows.filter_map(|row| {
@@ -284,11 +303,11 @@ fn exited(config: &Config, names: &[String]) -> Vec<Value> {
 }
 
 /// Whether the plugins that every container needs take part: without one, creates are refused.
-fn required(config: &Config) -> Option<Value> {
+fn required(config: &Config, running: &Daemon) -> Option<Value> {
     if !config.requires_plugins() {
         return None;
     }
-    let Some(status) = status(config) else {
+    let Some(status) = running.status() else {
         let detail = "unknown until the daemon runs";
         return Some(finding("required plugins", true, detail, ""));
     };

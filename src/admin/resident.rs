@@ -233,12 +233,8 @@ pub(super) fn show_reexecuted(document: &Value) -> String {
     )
 }
 
-/// What of a running daemon is older than the files on disk, each with how to restart it.
-pub(super) fn outdated(config: &Config) -> Vec<(String, &'static str)> {
-    if !wrapper::is_listening(config) {
-        return Vec::new();
-    }
-    let status = super::ask(config, &json!({"verb": "status"})).unwrap_or_default();
+/// What of a daemon with this status is older than the files on disk, each with how to restart it.
+pub(super) fn outdated(status: &Value) -> Vec<(String, &'static str)> {
     let is_systemd = status["supervisor"] == "systemd";
     let hint = if is_systemd { "systemctl restart nri-runc" } else { "nri-runc nri restart" };
     let changed = status["configuration"]["changed"].as_array().into_iter().flatten();
@@ -253,7 +249,7 @@ pub(super) fn outdated(config: &Config) -> Vec<(String, &'static str)> {
             if is_live { "nri-runc nri reload" } else { hint },
         ));
     }
-    found.extend(outdated_program(&status).map(|what| (what, hint)));
+    found.extend(outdated_program(status).map(|what| (what, hint)));
     found
 }
 

@@ -258,7 +258,8 @@ impl Config {
         self.run_dir.join("daemon.lock")
     }
 
-    /// There while the daemon becomes another program: for so long it sends no heartbeat.
+    /// There while the daemon becomes another program and sends no heartbeat: when that began, in
+    /// nanoseconds of the monotonic clock.
     pub fn reexec_file(&self) -> PathBuf {
         self.run_dir.join("reexec")
     }

@@ -87,7 +87,7 @@ fn check_cgroups(resources: &api::LinuxResources, host: &Host) -> Result<(), Pat
     for key in unified {
         let field = format!("CgroupsUnified[{key}]");
         let Some(controllers) = v2.as_deref() else {
-            return Err(lacks(&field, "cgroups are of version 1, which has no unified files"));
+            return Err(lacks(&field, "cgroup v1 is in use, and only cgroup v2 has unified files"));
         };
         let controller = key.split('.').next().unwrap_or_default();
         if controller != "cgroup" && !has_word(controllers, controller) {

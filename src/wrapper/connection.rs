@@ -122,9 +122,11 @@ pub(super) fn receive(
 /// Whether the daemon executes another program now, which serves this connection. One that hangs
 /// then is not waited for without end.
 fn is_becoming_another(config: &Config) -> bool {
-    let begun = std::fs::metadata(config.reexec_file()).and_then(|file| file.modified());
-    // A clock that was set back has not begun yet; the deadline ends the wait then.
-    begun.is_ok_and(|begun| begun.elapsed().unwrap_or_default() < REEXEC_WAIT)
+    let text = std::fs::read_to_string(config.reexec_file()).unwrap_or_default();
+    // By a clock that nobody sets; a file of another boot may be from the future.
+    let begun = text.trim().parse().ok();
+    let since = begun.and_then(|begun| crate::clock::monotonic().checked_sub(begun));
+    since.is_some_and(|nanos| Duration::from_nanos(nanos) < REEXEC_WAIT)
 }
 
 fn read_answer(reader: &mut BufReader<&UnixStream>, silence: &str) -> Result<Vec<u8>> {

@@ -98,7 +98,7 @@ fn who_waits_at_a_terminal_is_told_why_and_the_line_is_gone_afterwards() {
     let mut terminal = Terminal::new(60, 30);
     for (words, wanted) in [
         (&["status"][..], "waiting for the daemon (1s) ..."),
-        (&["check"], "checking the engines (1s) ..."),
+        (&["check"], "checking the daemon (1s) ..."),
     ] {
         terminal.seen.clear();
         let frozen = Frozen::daemon_of(&host);

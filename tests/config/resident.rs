@@ -85,6 +85,26 @@ fn a_daemon_that_hangs_is_stopped_within_bounds() {
 }
 
 #[test]
+fn check_tells_a_daemon_that_hangs_from_one_that_serves() {
+    let host = started("");
+    let row = |host: &TestHost| {
+        let output = host.call(&["nri", "check", "--json"]);
+        let rows: Vec<Value> = serde_json::from_slice(&output.stdout).unwrap();
+        rows.into_iter().find(|row| row["check"] == "daemon").unwrap()
+    };
+    assert_eq!(row(&host)["ok"], true);
+    freeze(&host);
+    let frozen = row(&host);
+    assert_eq!(frozen["ok"], false, "{frozen}");
+    let detail = frozen["detail"].as_str().unwrap();
+    assert!(
+        detail.starts_with("listening at ") && detail.contains("stopped responding"),
+        "{detail}"
+    );
+    assert!(frozen["hint"].as_str().unwrap().contains("nri-runc nri restart"), "{frozen}");
+}
+
+#[test]
 fn a_daemon_that_hangs_and_takes_no_more_calls_is_restarted_with_its_configuration() {
     let host = started("");
     let before = pid(&host).unwrap();

@@ -2,7 +2,6 @@
 //! `install.sh` over a running daemon, in a mount namespace of its own: it writes to `/etc` and
 //! `/var/lib`.
 
-use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Output, Stdio};
 
 use test_support::{Script, Started, TestHost, heard, skip, succeeds, wait_until};
@@ -12,8 +11,7 @@ fn program(host: &TestHost, name: &str, more: Option<&[u8]>) {
     let built = std::fs::read(env!("CARGO_BIN_EXE_nri-runc")).unwrap();
     let bytes =
         more.map_or_else(|| b"#!/bin/sh\nexit 1\n".to_vec(), |more| [&built, more].concat());
-    nri_runc::testing::files::replace(&host.path(name), &bytes).unwrap();
-    std::fs::set_permissions(host.path(name), PermissionsExt::from_mode(0o755)).unwrap();
+    test_support::program::put(&host.path(name), &bytes);
 }
 
 #[expect(clippy::disallowed_methods, reason = "the script under test")]

@@ -3,6 +3,7 @@
 //! daemon's place, states that cannot be used, and SIGKILL at each point of it.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod earlier;
 mod failing;
 mod installed;
 mod kept;
@@ -29,6 +30,17 @@ impl Installed {
     pub(crate) fn with_environment(more: &str, variables: &[(&str, &Path)]) -> Self {
         let host = TestHost::new(more);
         install(&host, b"");
+        Self::started(host, variables)
+    }
+
+    /// A daemon of this program instead of the one under test.
+    pub(crate) fn of(program: &Path, more: &str) -> Self {
+        let host = TestHost::new(more);
+        put(&host, &std::fs::read(program).unwrap());
+        Self::started(host, &[])
+    }
+
+    fn started(host: TestHost, variables: &[(&str, &Path)]) -> Self {
         let daemon = start(&host, variables);
         let installed = Self { host, daemon };
         wait_until("it answers", || installed.pid() == u64::from(installed.daemon.id()));
@@ -90,11 +102,8 @@ pub(crate) fn install_script(host: &TestHost, text: &str) {
     put(host, format!("#!/bin/sh\n{text}\n").as_bytes());
 }
 
-fn put(host: &TestHost, bytes: &[u8]) {
-    use std::os::unix::fs::PermissionsExt;
-    let path = program(host);
-    nri_runc::testing::files::replace(&path, bytes).unwrap();
-    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+pub(crate) fn put(host: &TestHost, bytes: &[u8]) {
+    test_support::program::put(&program(host), bytes);
 }
 
 #[expect(clippy::disallowed_methods, reason = "the program under test")]

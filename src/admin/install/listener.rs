@@ -9,12 +9,20 @@ use crate::config::Config;
 use crate::plugin::socket::{SocketListener, listener_at};
 
 /// The one on the configured socket, where it is another process than the daemon.
-pub(super) fn find(root: &Root, config: &Config) -> Option<SocketListener> {
+pub(super) fn find(
+    root: &Root,
+    config: &Config,
+    daemon_pid: impl FnOnce() -> Option<i64>,
+) -> Option<SocketListener> {
     let (path, _held_open) = root.socket(&config.socket_path.to_string_lossy()).ok()?;
     let listener = listener_at(&path, &root.processes())?;
     let pid = listener.pid?;
-    let status = super::super::ask(config, &json!({"verb": "status"})).unwrap_or_default();
-    (status["pid"].as_i64() != Some(i64::from(pid))).then_some(listener)
+    (daemon_pid() != Some(i64::from(pid))).then_some(listener)
+}
+
+/// The process id that a running daemon states.
+pub(super) fn daemon_pid(config: &Config) -> Option<i64> {
+    super::super::ask(config, &json!({"verb": "status"})).ok()?["pid"].as_i64()
 }
 
 /// What to know about one that is not known to be an engine's NRI that stays on.

@@ -201,7 +201,8 @@ impl Situation {
             ))
             .hint(format!("first: nri-runc nri uninstall {}", engine.name())));
         }
-        let listener = listener::find(&root, &loaded.config);
+        let listener =
+            listener::find(&root, &loaded.config, || listener::daemon_pid(&loaded.config));
         let main = registration.main.as_deref();
         let candidates = own_nri::candidates(engine, main, &root, listener.as_ref());
         let now = own_nri::read_all(&root, &candidates)?;

@@ -153,8 +153,10 @@ impl<'r> Addition<'r> {
             .hint("remove that table from the template, or register under another --name"));
         }
         if tables.contains("{{") {
-            return Err(Error::new(format!("{path}: {title} would take `{{{{` for an action"))
-                .hint("give nri-runc another path"));
+            return Err(Error::new(format!(
+                "{path}: {title} reads two opening braces as a template action"
+            ))
+            .hint("choose a path without them: --binary"));
         }
         let now = texts.get(&path).map(|text| without_addition(text));
         let old = match now {

@@ -79,11 +79,11 @@ impl EngineOnHost {
 }
 
 /// Looks at every engine.
-pub(in crate::admin) fn check_engines(config: &Config) -> EngineFindings {
+pub(in crate::admin) fn check_engines(config: &Config, daemon_pid: Option<i64>) -> EngineFindings {
     let host = config.host();
     let root = Root::of_host(host.clone());
     let mut found = EngineFindings::default();
-    let listener = listener::find(&root, config);
+    let listener = listener::find(&root, config, || daemon_pid);
     let mut all = Vec::new();
     for engine in ENGINES {
         let ledger = match Ledger::load(&root, engine) {

@@ -41,7 +41,7 @@ impl NodeRecord {
         };
         let record: Self = serde_json::from_slice(&bytes).map_err(|error| {
             Error::new(format!("{PATH} is not a valid record: {error}"))
-                .hint("remove it, and what nri-runc left on the node, manually")
+                .hint("remove that file, then the program and the configuration of nri-runc from the node")
         })?;
         if record.schema != SCHEMA {
             return Err(Error::new(format!("{PATH} has schema {}, not {SCHEMA}", record.schema))

@@ -62,7 +62,8 @@ struct UnderWay(PathBuf);
 impl UnderWay {
     /// Where it cannot be written, wrappers wait as long as for a daemon that hangs.
     fn begin(path: PathBuf) -> Self {
-        log_failure("telling wrappers of it", crate::files::replace(&path, b""));
+        let begun = clock::monotonic().to_string();
+        log_failure("telling wrappers of it", crate::files::replace(&path, begun.as_bytes()));
         Self(path)
     }
 }

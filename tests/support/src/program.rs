@@ -2,6 +2,7 @@
 //! Where things are that cargo tells only to the test crates themselves: the program under test,
 //! the project's folder, a folder for what tests build.
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
@@ -20,6 +21,18 @@ pub fn nri_runc() -> &'static Path {
         );
         program
     })
+}
+
+/// Puts a program at this path in one step. Another process writes it: a child that another test
+/// starts meanwhile would hold a file of ours open for writing, and such a file cannot be executed.
+#[expect(clippy::disallowed_methods, reason = "no file of this process")]
+pub fn put(path: &Path, bytes: &[u8]) {
+    let script = "cat >\"$1.new\" && chmod 755 \"$1.new\" && mv \"$1.new\" \"$1\"";
+    let mut shell = std::process::Command::new("sh");
+    shell.args(["-c", script, "sh"]).arg(path).stdin(std::process::Stdio::piped());
+    let mut shell = shell.spawn().unwrap();
+    shell.stdin.take().unwrap().write_all(bytes).unwrap();
+    assert!(shell.wait().unwrap().success(), "{} cannot be written", path.display());
 }
 
 /// The project's folder, as it was when the tests were built.

@@ -30,7 +30,7 @@ docs:
 	@sh scripts/docs.sh
 
 # The quick starts, each command of them, on a machine of namespaces with the real engines.
-# DOCS: some of them (docker, podman, bundle, plugin), separated by commas.
+# DOCS: some of them (docker, podman, containerd, bundle, plugin), separated by commas.
 docs-test: setup
 	@sh scripts/docs-test.sh
 

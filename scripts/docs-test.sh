@@ -8,7 +8,7 @@
 set -eu
 cd "$(dirname "$0")/.."
 tools=$PWD/target/tools
-stories=${DOCS:-bundle,plugin,docker,podman,howto}
+stories=${DOCS:-bundle,plugin,docker,podman,containerd,howto}
 
 fail() { printf 'docs-test: %s\n' "$*" >&2; exit 1; }
 
@@ -48,6 +48,10 @@ case "\$*" in
     [ ! -e /run/docker.pid ] || { kill "\$(cat /run/docker.pid)"; sleep 2; }
     setsid dockerd >>"$work/logs/dockerd" 2>&1 </dev/null &
     for _try in \$(seq 100); do docker version >/dev/null 2>&1 && exit 0; sleep 0.2; done
+    exit 1 ;;
+'restart containerd')
+    setsid containerd >>"$work/logs/containerd" 2>&1 </dev/null &
+    for _try in \$(seq 100); do ctr version >/dev/null 2>&1 && exit 0; sleep 0.2; done
     exit 1 ;;
 'reload docker') kill -HUP "\$(cat /run/docker.pid)"; sleep 1 ;;
 *) echo "systemctl \$*: no such unit here" >&2; exit 1 ;;
@@ -158,6 +162,20 @@ TOML
         follow docs/quickstart/podman.md
         follow docs/howto/remove.md '3. '
         ;;
+    containerd)
+        systemctl restart containerd
+        mkdir archive
+        cp image.tar archive/layer.tar
+        printf '{"architecture":"amd64","os":"linux","config":{"Env":["PATH=/bin"]},"rootfs":{"type":"layers","diff_ids":["sha256:%s"]}}' \
+            "$(sha256sum image.tar | cut -d ' ' -f 1)" >archive/config.json
+        echo '[{"Config":"config.json","RepoTags":["debian:latest"],"Layers":["layer.tar"]}]' >archive/manifest.json
+        tar -C archive -cf archive.tar .
+        ctr image import archive.tar >"$work/logs/import"
+        follow docs/quickstart.md 'Install '
+        follow docs/quickstart/containerd.md
+        follow docs/howto/remove.md '3. '
+        kill "$(pidof containerd)"
+        ;;
     *) fail "no story is called $1" ;;
     esac
     [ ! -e /usr/local/bin/nri-runc ] || [ "$1" = plugin ] || fail "the executable is still there"
@@ -180,8 +198,8 @@ inside() {
     work=/run/${work##*/}
     mount -t tmpfs tmpfs /tmp
     [ -e /var/run ] || ln -s /run /var/run
-    mkdir -p /var/lib/docker /var/lib/containers /var/tmp
-    for place in /var/lib/docker /var/lib/containers /var/tmp; do mount -t tmpfs tmpfs "$place"; done
+    mkdir -p /var/lib/docker /var/lib/containers /var/lib/containerd /var/tmp
+    for place in /var/lib/docker /var/lib/containers /var/lib/containerd /var/tmp; do mount -t tmpfs tmpfs "$place"; done
     ip link set lo up 2>/dev/null || :
     export LD_LIBRARY_PATH="$tools/lib"
     lay_out

@@ -23,7 +23,9 @@ pub(super) fn page(document: &Value, wide: bool) -> String {
     let mut line = |title: &str, words: &str| {
         let _infallible = writeln!(page, "{:<12}{words}", format!("{title}:"));
     };
-    line("container", &format!("{} ({})", text(&document["id"]), text(&document["name"])));
+    let (id, name) = (text(&document["id"]), text(&document["name"]));
+    // Without an engine, and with ctr, the id is the name.
+    line("container", &if id == name { id } else { format!("{id} ({name})") });
     line("pod", &name_of_pod(&document["namespace"], &document["pod"]));
     line("state", &state(document));
     line("engine", &text(&document["engine"]));

@@ -123,7 +123,7 @@ pub(super) fn receive(
 /// then is not waited for without end.
 fn is_becoming_another(config: &Config) -> bool {
     let text = std::fs::read_to_string(config.reexec_file()).unwrap_or_default();
-    // By a clock that nobody sets; a file of another boot may be from the future.
+    // The monotonic clock cannot be set. A file of an earlier boot may have a later time.
     let begun = text.trim().parse().ok();
     let since = begun.and_then(|begun| crate::clock::monotonic().checked_sub(begun));
     since.is_some_and(|nanos| Duration::from_nanos(nanos) < REEXEC_WAIT)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The machine's clock jumps, as it does when NTP corrects one that was wrong at boot: plugins are
-//! asked, nobody is late, records stay. Only in the guest of `make vm`: no other machine's clock is set.
+//! The machine's clock jumps, as it does when NTP corrects a clock that was wrong at boot: plugins are
+//! asked, no time-out is reached early, records are kept. The clock is set in the guest of `make vm` only.
 
 use std::time::Duration;
 

@@ -23,8 +23,8 @@ pub fn nri_runc() -> &'static Path {
     })
 }
 
-/// Puts a program at this path in one step. Another process writes it: a child that another test
-/// starts meanwhile would hold a file of ours open for writing, and such a file cannot be executed.
+/// Puts a program at this path in one step. A child process writes it: a file that this process has
+/// open for writing is inherited by the children of other tests, and cannot be executed meanwhile.
 #[expect(clippy::disallowed_methods, reason = "no file of this process")]
 pub fn put(path: &Path, bytes: &[u8]) {
     let script = "cat >\"$1.new\" && chmod 755 \"$1.new\" && mv \"$1.new\" \"$1\"";

@@ -24,12 +24,18 @@ const LINE_WAIT: Duration = Duration::from_secs(30);
 const PROGRAM: &str = "opt/nri-runc/bin/nri-runc";
 const DOCKERS: &str = "etc/docker/daemon.json";
 
-/// Writes down what it is asked; `fails` makes systemd fail, `daemonset` is the answer to GET.
+/// Writes down what it is asked; `fails` makes systemd fail, `terminates` makes it signal, `daemonset` is the answer to GET.
 const HELPER: &str = r#"#!/bin/sh
 here=$(dirname "$0")
 echo "$*" >>"$here/calls"
 case "$1" in
 systemd)
+    # As kubelet does when its request went with the engine, which takes its time.
+    if [ -e "$here/terminates" ]; then
+        kill -TERM $PPID
+        (sleep 1; rm -f "$here/loaded") >/dev/null 2>&1 &
+        exit 0
+    fi
     [ ! -e "$here/fails" ] || { echo "nri-runc-node-helper: systemd says no" >&2; exit 1; }
     rm -f "$here/loaded"
     [ ! -e "$here/root/etc/docker/daemon.json" ] || cp "$here/root/etc/docker/daemon.json" "$here/loaded" ;;
@@ -319,6 +325,17 @@ fn on_sigterm_everything_goes_and_the_node_is_as_it_was() {
     let calls = node.calls();
     assert_eq!(calls[..2], [PATCH, NO_LABEL], "no pod comes from here on");
     assert_eq!(calls[2..], ["systemd /run/systemd/private restart docker"]);
+}
+
+#[test]
+fn a_sigterm_that_is_repeated_when_the_engine_restarts_does_not_leave_half_of_it() {
+    let node = DockerNode::new();
+    let before = node.tree();
+    let mut running = node.start("--uninstall-on-exit");
+    running.says("ready: nri-runc with Docker");
+    node.write("terminates", "");
+    assert_eq!(running.ends(), Some(0), "{:#?}", running.seen);
+    assert_eq!(node.tree(), before);
 }
 
 #[test]

@@ -26,11 +26,12 @@ const DAEMON_WAIT: Duration = Duration::from_secs(100);
 /// How often it is checked whether the daemon has ended.
 const DAEMON_POLL: Duration = Duration::from_millis(100);
 
-/// Takes everything back.
+/// Takes everything back. Once it is unregistered, no signal interrupts that: kubelet repeats SIGTERM when
+/// the engine, through which it is sent, was restarted.
 ///
 /// # Errors
-/// Fails when containers need nri-runc for longer than `within`, or a second signal comes: then
-/// everything stays. Fails also when the engine cannot be restarted: then the program stays.
+/// Fails when containers need nri-runc for longer than `within`, or a second signal comes meanwhile:
+/// then everything stays. Fails also when the engine cannot be restarted: then the program stays.
 pub(super) fn take_back(setup: &NodeSetup, signals: &Signals, within: Duration) -> Result<()> {
     let config = node_configuration(&setup.on)?.config;
     setup.set_label(false);
@@ -50,7 +51,7 @@ pub(super) fn take_back(setup: &NodeSetup, signals: &Signals, within: Duration) 
         }
     }
     if let Some(registration) = registration {
-        if !setup.waits_until(signals, || registration.is_loaded() == Some(false)) {
+        if !setup.waits_until(None, || registration.is_loaded() == Some(false)) {
             let error = Error::new(format!("the engine still has {}", registration.title()));
             return Err(error.hint(format!("{} stays until it is restarted", setup.on.program())));
         }
@@ -62,7 +63,7 @@ pub(super) fn take_back(setup: &NodeSetup, signals: &Signals, within: Duration) 
             return Err(error.hint(format!("{} stays until they end", setup.on.program())));
         }
     }
-    let ended = end_daemon(&config, signals)?;
+    let ended = end_daemon(&config)?;
     remove_files(setup, &config, ended)
 }
 
@@ -92,7 +93,7 @@ fn unregister(
 }
 
 /// Ends the node's daemon; whether none runs any more.
-fn end_daemon(config: &Config, signals: &Signals) -> Result<bool> {
+fn end_daemon(config: &Config) -> Result<bool> {
     if !wrapper::is_listening(config) {
         return Ok(true);
     }
@@ -105,9 +106,10 @@ fn end_daemon(config: &Config, signals: &Signals) -> Result<bool> {
     wrapper::admin(config, &json!({"verb": "stop"}).to_string()).doing(|| "stopping the daemon")?;
     let deadline = Instant::now() + DAEMON_WAIT;
     while wrapper::is_listening(config) {
-        if Instant::now() >= deadline || signals.wait(DAEMON_POLL) {
+        if Instant::now() >= deadline {
             return Err(Error::new("the daemon has not ended yet"));
         }
+        std::thread::sleep(DAEMON_POLL);
     }
     log("stopped the daemon");
     Ok(true)

@@ -81,7 +81,7 @@ impl NodeSetup {
                 restarted?;
             }
         }
-        if !self.waits_until(signals, || registration.is_loaded() == Some(true)) {
+        if !self.waits_until(Some(signals), || registration.is_loaded() == Some(true)) {
             let title = registration.title();
             return Err(Error::new(format!("the engine does not show {title} after its restart"))
                 .hint("on the node: nri-runc nri check, and the engine's log"));
@@ -131,14 +131,15 @@ impl NodeSetup {
         Ok(())
     }
 
-    /// Waits until that holds, as long as an engine may take for its start.
-    pub(super) fn waits_until(&self, signals: &Signals, holds: impl Fn() -> bool) -> bool {
+    /// Waits until that holds, as long as an engine may take for its start; a signal ends it, if any are
+    /// given.
+    pub(super) fn waits_until(&self, signals: Option<&Signals>, holds: impl Fn() -> bool) -> bool {
         let deadline = Instant::now() + ENGINE_WAIT;
         loop {
             if holds() {
                 return true;
             }
-            if Instant::now() >= deadline || signals.wait(ENGINE_POLL) {
+            if Instant::now() >= deadline || pause(signals, ENGINE_POLL) {
                 return false;
             }
         }
@@ -166,6 +167,17 @@ impl NodeSetup {
         let labelled = self.label.as_ref().map(|label| self.helper.label(label, is_set));
         if let Some(Err(error)) = labelled {
             log(&error.to_string());
+        }
+    }
+}
+
+/// Waits that long; whether a signal ended it.
+fn pause(signals: Option<&Signals>, within: Duration) -> bool {
+    match signals {
+        Some(signals) => signals.wait(within),
+        None => {
+            std::thread::sleep(within);
+            false
         }
     }
 }

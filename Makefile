@@ -6,7 +6,7 @@ MUSL := x86_64-unknown-linux-musl
 TARGET := $(shell test -d "$$(rustc --print target-libdir --target $(MUSL) 2>/dev/null)" && echo $(MUSL))
 RELEASE = target/$(if $(TARGET),$(TARGET)/)release/nri-runc
 
-.PHONY: all build setup demo docs docs-test test lint bench interop install uninstall vm kube soak manual package package-test upgrade-test audit
+.PHONY: all build setup demo docs docs-test test lint bench interop install uninstall vm kube soak manual package package-test upgrade-test audit image node-helper-test
 
 all: build
 
@@ -124,6 +124,14 @@ package-test:
 	cargo build --locked --example demo_plugin
 	sh scripts/package.sh --arch x86_64 --next
 	sh scripts/package-test.sh $(PARTS)
+
+# The image for Kubernetes nodes, for ARCHES, into target/image; no Docker is needed.
+image:
+	sh scripts/node-image.sh $(foreach arch,$(ARCHES),--arch $(arch))
+
+# The image's second program against a systemd and an API server of its tests.
+node-helper-test:
+	sh scripts/node-image.sh test
 
 # PREFIX: where bin/nri-runc goes. DESTDIR: a folder that packages are made of; nothing outside it
 # is touched and nothing is started. BINARY: install this one and build none.

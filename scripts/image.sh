@@ -6,6 +6,7 @@
 # and the licence. The same programs give the same bytes.
 #
 #   scripts/image.sh [--name NAME:TAG] [--out FILE] [--sbom FILE] ARCH=NRI_RUNC,HELPER...
+#   scripts/image.sh --plugin NAME [...] ARCH=PROGRAM...     an image of one plugin instead: /NAME
 #
 # ARCH: amd64 or arm64. --sbom: a CycloneDX document, attached as an artifact that refers to the image.
 # SOURCE_DATE_EPOCH: the time of all files (default: that of the last commit).
@@ -15,21 +16,29 @@ cd "$(dirname "$0")/.."
 fail() { printf 'image: %s\n' "$*" >&2; exit 1; }
 
 version=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
-name=localhost/nri-runc:$version
-out='' sbom='' programs=''
+name='' out='' sbom='' programs='' plugin=''
 while [ $# -gt 0 ]; do
     case $1 in
     --name) [ $# -gt 1 ] || fail "--name requires NAME:TAG"; name=$2; shift ;;
     --out) [ $# -gt 1 ] || fail "--out requires a file"; out=$2; shift ;;
     --sbom) [ $# -gt 1 ] || fail "--sbom requires a file"; sbom=$2; shift ;;
-    amd64=?*,?* | arm64=?*,?*) programs="$programs $1" ;;
+    --plugin) [ $# -gt 1 ] || fail "--plugin requires a name"; plugin=$2; shift ;;
+    amd64=?* | arm64=?*) programs="$programs $1" ;;
     *) fail "unknown argument $1 (ARCH=NRI_RUNC,HELPER with ARCH amd64 or arm64)" ;;
     esac
     shift
 done
 [ -n "$programs" ] || fail "no program is named: amd64=NRI_RUNC,HELPER"
+case $plugin in *[!a-z0-9-]*) fail "$plugin is not the name of a plugin: letters, digits and -" ;; esac
+for pair in $programs; do
+    case $plugin:$pair in :*,* | ?*:*) ;; *) fail "$pair has no helper: ARCH=NRI_RUNC,HELPER" ;; esac
+done
+what=${plugin:-nri-runc}
+name=${name:-localhost/$what:$version}
+entrypoint='"/nri-runc","nri","node"' description='NRI plugins for every container engine'
+[ -z "$plugin" ] || { entrypoint="\"/$plugin\""; description='a sample NRI plugin'; }
 case $name in *[!a-zA-Z0-9./:_-]* | *:) fail "$name is not the name of an image" ;; *:*) ;; *) name=$name:$version ;; esac
-out=${out:-target/image/nri-runc-$version.tar}
+out=${out:-target/image/$what-$version.tar}
 epoch=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/null || :)}
 case $epoch in '' | *[!0-9]*) fail "this is no git checkout: set SOURCE_DATE_EPOCH to the time of the release, in seconds" ;; esac
 revision=$(git rev-parse HEAD 2>/dev/null || echo unknown)
@@ -62,7 +71,7 @@ is_for() {
 }
 
 TYPE=application/vnd.oci.image
-LABELS="\"org.opencontainers.image.title\":\"nri-runc\",\"org.opencontainers.image.description\":\"NRI plugins for every container engine\",\"org.opencontainers.image.version\":\"$version\",\"org.opencontainers.image.revision\":\"$revision\",\"org.opencontainers.image.created\":\"$created\",\"org.opencontainers.image.licenses\":\"Apache-2.0\""
+LABELS="\"org.opencontainers.image.title\":\"$what\",\"org.opencontainers.image.description\":\"$description\",\"org.opencontainers.image.version\":\"$version\",\"org.opencontainers.image.revision\":\"$revision\",\"org.opencontainers.image.created\":\"$created\",\"org.opencontainers.image.licenses\":\"Apache-2.0\""
 
 manifests=''
 for pair in $programs; do
@@ -73,16 +82,16 @@ for pair in $programs; do
     done
     root=$work/root-$arch
     mkdir -p "$root/licenses"
-    install -m 0755 "${files%%,*}" "$root/nri-runc"
-    install -m 0755 "${files#*,}" "$root/nri-runc-node-helper"
+    install -m 0755 "${files%%,*}" "$root/$what"
+    [ -n "$plugin" ] || install -m 0755 "${files#*,}" "$root/nri-runc-node-helper"
     install -m 0644 LICENSE "$root/licenses/nri-runc"
     [ -z "$sbom" ] || install -m 0644 "$sbom" "$root/sbom.cdx.json"
     archive "$root" "$work/layer.tar"
     inside=$(sha256sum "$work/layer.tar" | cut -d ' ' -f 1)
     gzip -9nf "$work/layer.tar"
     layer=$(put "$work/layer.tar.gz")
-    printf '{"created":"%s","architecture":"%s","os":"linux","config":{"User":"0:0","Env":["PATH=/"],"Entrypoint":["/nri-runc","nri","node"],"WorkingDir":"/","Labels":{%s}},"rootfs":{"type":"layers","diff_ids":["sha256:%s"]},"history":[{"created":"%s","created_by":"scripts/image.sh"}]}' \
-        "$created" "$arch" "$LABELS" "$inside" "$created" >"$work/config"
+    printf '{"created":"%s","architecture":"%s","os":"linux","config":{"User":"0:0","Env":["PATH=/"],"Entrypoint":[%s],"WorkingDir":"/","Labels":{%s}},"rootfs":{"type":"layers","diff_ids":["sha256:%s"]},"history":[{"created":"%s","created_by":"scripts/image.sh"}]}' \
+        "$created" "$arch" "$entrypoint" "$LABELS" "$inside" "$created" >"$work/config"
     config=$(put "$work/config")
     printf '{"schemaVersion":2,"mediaType":"%s.manifest.v1+json","config":%s,"layers":[%s],"annotations":{%s}}' "$TYPE" \
         "$(descriptor "$TYPE.config.v1+json" "$config")" "$(descriptor "$TYPE.layer.v1.tar+gzip" "$layer")" "$LABELS" >"$work/manifest"

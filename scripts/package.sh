@@ -17,6 +17,7 @@ tools=$top/target/tools
 
 say() { printf 'package: %s\n' "$*"; }
 fail() { printf 'package: %s\n' "$*" >&2; exit 1; }
+. scripts/static.sh
 
 arches='' binaries='' version='' twice='' next=''
 into=$top/target/package
@@ -53,50 +54,13 @@ nfpm() {
     "$program" "$@"
 }
 
-# What links a program for another processor: Rust's own linker, LLVM's, or binutils', which is fetched.
-cross_linker() {
-    host=$(rustc -vV | sed -n 's/^host: //p')
-    unpacked=$tools/bin/aarch64-linux-gnu-ld
-    for linker in "$(rustc --print sysroot)/lib/rustlib/$host/bin/gcc-ld/ld.lld" ld.lld aarch64-linux-gnu-ld "$unpacked"; do
-        if found=$(command -v "$linker"); then echo "$found"; return; fi
-    done
-    dir=$tools/binutils-aarch64
-    mkdir -p "$dir" "$tools/bin"
-    (cd "$dir" && apt-get download binutils-aarch64-linux-gnu && dpkg -x binutils-aarch64-linux-gnu_*.deb .) >"$dir.log" 2>&1 ||
-        fail "no linker for aarch64: install lld or binutils-aarch64-linux-gnu ($dir.log)"
-    # Its libraries are beside it, and are no other program's.
-    libraries=$(dirname "$(find "$dir" -name 'libbfd*.so' | head -n 1)")
-    printf '#!/bin/sh\nLD_LIBRARY_PATH=%s exec %s "$@"\n' "$libraries" "$dir/usr/bin/aarch64-linux-gnu-ld" >"$unpacked"
-    chmod +x "$unpacked"
-    echo "$unpacked"
-}
-
-# build ARCH SOURCE BUILD: compiles SOURCE into BUILD. Paths of this machine do not get into the program.
-build() {
-    target=$1-unknown-linux-musl
-    [ -d "$(rustc --print target-libdir --target "$target" 2>/dev/null)" ] ||
-        rustup target add "$target" >/dev/null 2>&1 || fail "the Rust target $target cannot be had"
-    flags="'--remap-path-prefix=$2=/nri-runc'"
-    for registry in "${CARGO_HOME:-$HOME/.cargo}"/registry/src/*; do
-        [ ! -d "$registry" ] || flags="$flags, '--remap-path-prefix=$registry=/cargo'"
-    done
-    flags="$flags, '--remap-path-prefix=$(rustc --print sysroot)=/rust'"
-    if [ "$1" != "$(uname -m)" ]; then
-        linker=$(cross_linker)
-        flags="$flags, '-Clinker=$linker', '-Clinker-flavor=ld'"
-    fi
-    say "building nri-runc for $1"
-    (cd "$2" && cargo build --release --locked --bin nri-runc --target "$target" --target-dir "$3" \
-        --config "target.$target.rustflags = [$flags]")
-}
-
 # The executable for ARCH, given or built.
 executable() {
     for pair in $binaries; do
         [ "${pair%%=*}" != "$1" ] || { cp "${pair#*=}" "$2"; return; }
     done
     fetch_sources "$1"
-    build "$1" "$top" "$into/build" >&2
+    build_static "$1" "$top" "$into/build" nri-runc >&2
     cp "$into/build/$1-unknown-linux-musl/release/nri-runc" "$2"
     [ -n "$twice" ] || return 0
     # The same again, elsewhere.
@@ -104,7 +68,7 @@ executable() {
     git worktree list >/dev/null 2>&1 || fail "--twice needs a git checkout"
     mkdir -p "$other"
     git archive HEAD | tar -x -C "$other"
-    build "$1" "$other" "$other/target" >&2
+    build_static "$1" "$other" "$other/target" nri-runc >&2
     cmp "$2" "$other/target/$1-unknown-linux-musl/release/nri-runc" ||
         fail "two builds of $1 in different folders differ"
     say "two builds of $1 in different folders are the same: $(sha256sum <"$2" | cut -c 1-16)"

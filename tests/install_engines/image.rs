@@ -129,6 +129,8 @@ fn programs_that_would_not_run_in_the_image_are_refused() {
         (vec![pair("amd64", "linked")], "is not static"),
         (vec![pair("amd64", "none")], "is missing"),
         (vec![pair("riscv64", "x86")], "unknown argument"),
+        (vec![format!("amd64={}", programs.path("x86").display())], "has no helper"),
+        (vec!["--plugin".to_owned(), "a/b".to_owned(), pair("amd64", "x86")], "is not the name of"),
         (vec!["--name".to_owned(), "a b:1".to_owned(), pair("amd64", "x86")], "is not the name"),
         (vec![], "no program is named"),
     ] {
@@ -139,4 +141,20 @@ fn programs_that_would_not_run_in_the_image_are_refused() {
         assert!(output.status.code() == Some(1) && said.contains(why), "{words:?}: {said}");
         assert!(!programs.path("image.tar").exists());
     }
+}
+
+#[test]
+fn an_image_of_a_plugin_has_the_plugin_alone() {
+    let programs = Programs::new();
+    let out = programs.path("image.tar").display().to_string();
+    let plugin = format!("amd64={}", programs.path("x86").display());
+    let output = programs.image(&["--out", &out, "--plugin", "device-injector", &plugin]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(String::from_utf8_lossy(&output.stdout).contains(" is localhost/device-injector:"));
+    let script = "mkdir layout && tar -C layout -xf image.tar && cd layout/blobs/sha256 \
+                  && grep -ho '\"Entrypoint\":[^]]*' * && for blob in *; do gunzip <\"$blob\" | tar -t; done 2>&1";
+    let listed = Programs::shell(script, programs.temp.path(), &[]);
+    let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
+    assert!(listed.contains("\"Entrypoint\":[\"/device-injector\""), "{listed}");
+    assert!(listed.contains("./device-injector\n") && !listed.contains("./nri-runc"), "{listed}");
 }

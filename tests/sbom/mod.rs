@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The bill of materials of a release, as CycloneDX 1.5: every crate in the program, with version, checksum
 //! and licence, from cargo's own resolution. `scripts/package.sh` names a file with `NRI_RUNC_SBOM` and a
-//! target with `NRI_RUNC_SBOM_TARGET`. The document depends on `Cargo.lock` and `SOURCE_DATE_EPOCH` alone:
+//! target with `NRI_RUNC_SBOM_TARGET`; for an image, `scripts/node-image.sh` also names the folder of its other
+//! program with `NRI_RUNC_SBOM_WITH`. The document depends on `Cargo.lock` and `SOURCE_DATE_EPOCH` alone:
 //! no path, no random number.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 
 use serde_json::{Value, json};
 
@@ -12,6 +14,8 @@ use super::{release_time, root};
 
 /// What cargo resolves for one target.
 struct Resolution {
+    /// By name and version.
+    checksums: BTreeMap<(String, String), String>,
     packages: BTreeMap<String, Value>,
     /// Which packages each one needs, and as what: null, `build` or `dev`.
     needs: BTreeMap<String, Vec<(String, Vec<Value>)>>,
@@ -19,10 +23,10 @@ struct Resolution {
 }
 
 #[expect(clippy::disallowed_methods, reason = "cargo knows the crates")]
-fn resolve(target: &str) -> Resolution {
+fn resolve(folder: &Path, target: &str) -> Resolution {
     let mut cargo = std::process::Command::new(env!("CARGO"));
     cargo.args(["metadata", "--locked", "--format-version", "1", "--filter-platform", target]);
-    let output = cargo.current_dir(root()).output().unwrap();
+    let output = cargo.current_dir(folder).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let told: Value = serde_json::from_slice(&output.stdout).unwrap();
     let packages = told["packages"].as_array().unwrap().iter();
@@ -35,7 +39,8 @@ fn resolve(target: &str) -> Resolution {
         });
         needs.insert(text(&node["id"]), needed.collect());
     }
-    Resolution { packages, needs, program: text(&told["resolve"]["root"]) }
+    let (checksums, program) = (checksums(folder), text(&told["resolve"]["root"]));
+    Resolution { checksums, packages, needs, program }
 }
 
 fn text(value: &Value) -> String {
@@ -64,7 +69,6 @@ impl Resolution {
     }
 
     fn document(&self) -> Value {
-        let checksums = checksums();
         let (all, in_program) = (self.reached(true), self.reached(false));
         let mut components = Vec::new();
         let mut dependencies = vec![self.dependencies_of(&self.program, &all)];
@@ -74,7 +78,7 @@ impl Resolution {
             let mut component = described(package, "library");
             component["scope"] = json!(scope);
             let key = (text(&package["name"]), text(&package["version"]));
-            if let Some(checksum) = checksums.get(&key) {
+            if let Some(checksum) = self.checksums.get(&key) {
                 component["hashes"] = json!([{"alg": "SHA-256", "content": checksum}]);
             }
             components.push(component);
@@ -105,6 +109,35 @@ impl Resolution {
     }
 }
 
+/// One document for two programs: the second is a component of the first one's.
+fn joined(mut document: Value, other: &Value) -> Value {
+    let program = [other["metadata"]["component"].clone()];
+    let parts = other["components"].as_array().unwrap().iter().chain(&program);
+    for (list, key, more) in [
+        ("components", "bom-ref", parts.cloned().collect::<Vec<_>>()),
+        ("dependencies", "ref", other["dependencies"].as_array().unwrap().clone()),
+    ] {
+        let all = document[list].as_array_mut().unwrap();
+        for part in more {
+            match all.iter_mut().find(|one| one[key] == part[key]) {
+                None => all.push(part),
+                // What one program needs for its build alone may be in the other.
+                Some(one) if part["scope"] == "required" => one["scope"] = json!("required"),
+                // Features differ: what it needs in either program.
+                Some(one) if list == "dependencies" => {
+                    let both = [&one["dependsOn"], &part["dependsOn"]].map(|all| all.as_array());
+                    let both: BTreeSet<String> =
+                        both.into_iter().flatten().flatten().map(text).collect();
+                    one["dependsOn"] = json!(both);
+                }
+                Some(_) => {}
+            }
+        }
+        all.sort_by_key(|part| text(&part[key]));
+    }
+    document
+}
+
 fn is_macro(package: &Value) -> bool {
     let targets = package["targets"].as_array().into_iter().flatten();
     targets.flat_map(|target| target["kind"].as_array()).flatten().any(|kind| kind == "proc-macro")
@@ -128,8 +161,8 @@ fn described(package: &Value, kind: &str) -> Value {
 }
 
 /// The checksum of each crate of the registry, by name and version.
-fn checksums() -> BTreeMap<(String, String), String> {
-    let lock = std::fs::read_to_string(root().join("Cargo.lock")).unwrap();
+fn checksums(folder: &Path) -> BTreeMap<(String, String), String> {
+    let lock = std::fs::read_to_string(folder.join("Cargo.lock")).unwrap();
     let value = |block: &str, key: &str| {
         let line = block.lines().find_map(|line| line.strip_prefix(&format!("{key} = \"")))?;
         Some(line.trim_end_matches('"').to_owned())
@@ -144,7 +177,8 @@ fn checksums() -> BTreeMap<(String, String), String> {
 #[test]
 fn sbom_names_every_crate_of_the_program_and_no_other() {
     let target = std::env::var("NRI_RUNC_SBOM_TARGET");
-    let document = resolve(target.as_deref().unwrap_or("x86_64-unknown-linux-gnu")).document();
+    let target = target.as_deref().unwrap_or("x86_64-unknown-linux-gnu");
+    let document = resolve(&root(), target).document();
     let components = document["components"].as_array().unwrap();
     let scope = |name: &str| {
         components.iter().find(|part| part["name"] == name).map(|part| part["scope"].clone())
@@ -165,6 +199,9 @@ fn sbom_names_every_crate_of_the_program_and_no_other() {
         assert!(text(&part["licenses"][0]["expression"]).len() > 2, "{name} has no licence");
     }
     if let Some(file) = std::env::var_os("NRI_RUNC_SBOM") {
+        let other = std::env::var_os("NRI_RUNC_SBOM_WITH");
+        let other = other.map(|folder| resolve(Path::new(&folder), target).document());
+        let document = other.map_or(document.clone(), |other| joined(document, &other));
         let text = serde_json::to_string_pretty(&document).unwrap();
         let text = text + "\n";
         nri_runc::testing::files::replace(file.as_ref(), text.as_bytes()).unwrap();
@@ -173,7 +210,7 @@ fn sbom_names_every_crate_of_the_program_and_no_other() {
 
 #[test]
 fn sbom_is_closed_and_names_no_path() {
-    let document = resolve("x86_64-unknown-linux-gnu").document();
+    let document = resolve(&root(), "x86_64-unknown-linux-gnu").document();
     let names: BTreeSet<String> =
         document["components"].as_array().unwrap().iter().map(|part| text(&part["purl"])).collect();
     let entries = document["dependencies"].as_array().unwrap();
@@ -186,4 +223,30 @@ fn sbom_is_closed_and_names_no_path() {
     let page = document.to_string();
     assert!(!page.contains("file://"), "a path of this machine");
     assert!(!page.contains(&*root().to_string_lossy()), "a path of this machine");
+}
+
+#[test]
+fn sbom_of_two_programs_has_each_crate_once() {
+    let document = |parts: Value, needs: Value| json!({"metadata": {"component": {"bom-ref": "b"}}, "components": parts, "dependencies": needs});
+    let one = document(
+        json!([{"bom-ref": "x", "scope": "excluded"}]),
+        json!([{"ref": "a", "dependsOn": ["x"]}, {"ref": "x", "dependsOn": ["p"]}]),
+    );
+    let other = document(
+        json!([{"bom-ref": "x", "scope": "required"}, {"bom-ref": "c", "scope": "required"}]),
+        json!([{"ref": "b", "dependsOn": ["c", "x"]}, {"ref": "x", "dependsOn": ["q"]}]),
+    );
+    let all = joined(one, &other);
+    let wanted = json!([
+        {"bom-ref": "b"},
+        {"bom-ref": "c", "scope": "required"},
+        {"bom-ref": "x", "scope": "required"},
+    ]);
+    assert_eq!(all["components"], wanted);
+    let wanted = json!([
+        {"ref": "a", "dependsOn": ["x"]},
+        {"ref": "b", "dependsOn": ["c", "x"]},
+        {"ref": "x", "dependsOn": ["p", "q"]},
+    ]);
+    assert_eq!(all["dependencies"], wanted);
 }

@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The API server, as a pod with a service account reaches it. Only the cluster's own authority is
+//! trusted; no proxy of the environment and no redirect is followed, so that the token goes nowhere else.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::Value;
+use ureq::http::Request;
+use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, TlsProvider, parse_pem};
+
+use crate::{Failure, Result};
+
+/// Where kubelet puts the token and the authority.
+const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
+/// How long connecting may take.
+const CONNECT_WAIT: Duration = Duration::from_secs(10);
+/// How long a whole request may take.
+const REQUEST_WAIT: Duration = Duration::from_secs(30);
+/// The largest answer: a page of a list.
+const ANSWER_LIMIT: u64 = 64 << 20;
+
+/// The server, and how to be somebody there.
+#[derive(Debug)]
+pub(crate) struct ApiServer {
+    agent: ureq::Agent,
+    url: String,
+    token: PathBuf,
+}
+
+impl ApiServer {
+    /// The one that this pod's environment names.
+    ///
+    /// # Errors
+    /// Fails outside of a pod, or where the authority cannot be read.
+    pub(crate) fn of_pod() -> Result<Self> {
+        let host = std::env::var("KUBERNETES_SERVICE_HOST").unwrap_or_default();
+        if host.is_empty() {
+            return Err(Failure::new(
+                "KUBERNETES_SERVICE_HOST is not set: this is no pod of a cluster",
+            ));
+        }
+        let port = std::env::var("KUBERNETES_SERVICE_PORT").unwrap_or_default();
+        let port = if port.is_empty() { "443".to_owned() } else { port };
+        let folder = std::env::var_os("NRI_RUNC_SERVICE_ACCOUNT");
+        let folder = folder.map_or_else(|| PathBuf::from(SERVICE_ACCOUNT), PathBuf::from);
+        let url = format!("https://{}:{port}", in_url(&host));
+        Ok(Self { agent: agent(&folder.join("ca.crt"))?, url, token: folder.join("token") })
+    }
+
+    /// One request; the answer's body. A patch is a merge patch.
+    ///
+    /// # Errors
+    /// Fails with the code of what the server said.
+    pub(crate) fn request(&self, method: &str, path: &str, body: &str) -> Result<String> {
+        let failed = |text: String| Failure::new(format!("{method} {path}: {text}"));
+        if !path.starts_with('/') {
+            return Err(failed("a path begins with /".to_owned()));
+        }
+        // kubelet replaces the file before the token expires.
+        let token = std::fs::read_to_string(&self.token)
+            .map_err(|error| failed(format!("{}: {error}", self.token.display())))?;
+        let request = Request::builder()
+            .method(method)
+            .uri(format!("{}{path}", self.url))
+            .header("Accept", "application/json")
+            .header("Authorization", format!("Bearer {}", token.trim()));
+        let sent = match method {
+            "GET" => request.body(()).map(|request| self.agent.run(request)),
+            "PATCH" => request
+                .header("Content-Type", "application/merge-patch+json")
+                .body(body)
+                .map(|request| self.agent.run(request)),
+            "DELETE" => request
+                .header("Content-Type", "application/json")
+                .body(body)
+                .map(|request| self.agent.run(request)),
+            _ => return Err(failed("no such method: GET, PATCH and DELETE are known".to_owned())),
+        };
+        let mut response = sent
+            .map_err(|error| failed(error.to_string()))?
+            .map_err(|error| failed(format!("{}: {error}", self.url)))?;
+        let status = response.status().as_u16();
+        let text = response.body_mut().with_config().limit(ANSWER_LIMIT).read_to_string();
+        let text = text.map_err(|error| failed(error.to_string()))?;
+        match status {
+            200..300 => Ok(text),
+            403 => Err(Failure { code: Failure::FORBIDDEN, ..failed(reason(status, &text)) }),
+            404 => Err(Failure { code: Failure::NOT_FOUND, ..failed(reason(status, &text)) }),
+            _ => Err(failed(reason(status, &text))),
+        }
+    }
+
+    /// An object, or a list of them.
+    ///
+    /// # Errors
+    /// As [`ApiServer::request`]; fails also when the answer is not JSON.
+    pub(crate) fn get(&self, path: &str) -> Result<Value> {
+        let text = self.request("GET", path, "")?;
+        serde_json::from_str(&text)
+            .map_err(|error| Failure::new(format!("GET {path}: the answer is not JSON: {error}")))
+    }
+}
+
+/// An IPv6 address stands in brackets.
+fn in_url(host: &str) -> String {
+    let is_bare_v6 = host.contains(':') && !host.starts_with('[');
+    if is_bare_v6 { format!("[{host}]") } else { host.to_owned() }
+}
+
+fn agent(authority: &Path) -> Result<ureq::Agent> {
+    let at = authority.display();
+    let pem = std::fs::read(authority).map_err(|error| Failure::new(format!("{at}: {error}")))?;
+    let roots: Vec<Certificate<'static>> = parse_pem(&pem)
+        .filter_map(|item| match item {
+            Ok(PemItem::Certificate(certificate)) => Some(certificate),
+            Ok(_) | Err(_) => None,
+        })
+        .collect();
+    if roots.is_empty() {
+        return Err(Failure::new(format!("{at} has no certificate")));
+    }
+    let tls = TlsConfig::builder()
+        .provider(TlsProvider::Rustls)
+        .unversioned_rustls_crypto_provider(Arc::new(rustls::crypto::ring::default_provider()))
+        .root_certs(RootCerts::new_with_certs(&roots))
+        .build();
+    let config = ureq::Agent::config_builder()
+        .tls_config(tls)
+        .https_only(true)
+        .http_status_as_error(false)
+        .max_redirects(0)
+        .proxy(None)
+        .user_agent(concat!("nri-runc-node-helper/", env!("CARGO_PKG_VERSION")))
+        .timeout_connect(Some(CONNECT_WAIT))
+        .timeout_global(Some(REQUEST_WAIT))
+        .build();
+    Ok(config.new_agent())
+}
+
+/// What the server says of a refusal: a Status has it as its message.
+fn reason(status: u16, text: &str) -> String {
+    let document: Value = serde_json::from_str(text).unwrap_or_default();
+    let message = document["message"].as_str().unwrap_or_default();
+    if message.is_empty() {
+        format!("the server answered {status}")
+    } else {
+        format!("{status}: {message}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_of_either_family_are_part_of_a_url() {
+        assert_eq!(in_url("10.96.0.1"), "10.96.0.1");
+        assert_eq!(in_url("fd00::1"), "[fd00::1]");
+        assert_eq!(in_url("[fd00::1]"), "[fd00::1]");
+        assert_eq!(in_url("api.example.org"), "api.example.org");
+    }
+
+    #[test]
+    fn a_refusal_has_the_servers_words_where_there_are_any() {
+        assert_eq!(
+            reason(409, r#"{"kind": "Status", "message": "it changed"}"#),
+            "409: it changed"
+        );
+        assert_eq!(reason(502, "<html>"), "the server answered 502");
+    }
+}

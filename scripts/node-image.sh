@@ -1,0 +1,109 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# The image for Kubernetes nodes, as target/image/nri-runc-VERSION.tar: builds nri-runc and its helper for each
+# architecture, writes the SBOM of both, and has scripts/image.sh put them together.
+#
+#   scripts/node-image.sh [--arch ARCH]... [--name NAME:TAG] [--out FILE] [--quick]
+#   scripts/node-image.sh --plugin NAME [...]     the image of a sample plugin (examples) instead
+#   scripts/node-image.sh test                    the helper's own tests
+#
+# ARCH: x86_64 or aarch64 (default: both; aarch64 on x86_64 takes a C compiler, which is fetched from Debian if
+# there is none). --quick: without the optimizations that take minutes, for tests.
+set -eu
+cd "$(dirname "$0")/.."
+top=$PWD
+tools=$top/target/tools
+helper=$top/contrib/kubernetes/node-helper
+
+say() { printf 'node-image: %s\n' "$*"; }
+fail() { printf 'node-image: %s\n' "$*" >&2; exit 1; }
+. scripts/static.sh
+
+if [ "${1:-}" = test ]; then
+    exec cargo test --locked --manifest-path "$helper/Cargo.toml" --target-dir "$top/target/node-helper"
+fi
+arches='' name='' out='' plugin='' quick=''
+while [ $# -gt 0 ]; do
+    if [ "$1" = --quick ]; then
+        quick="--config=profile.release.lto=false --config=profile.release.codegen-units=16 --config=profile.release.opt-level=1"
+        shift
+        continue
+    fi
+    [ $# -gt 1 ] || fail "$1 requires a value"
+    case $1 in
+    --arch) arches="$arches $2" ;;
+    --name) name=$2 ;;
+    --out) out=$2 ;;
+    --plugin) plugin=$2 ;;
+    *) fail "unknown option $1" ;;
+    esac
+    shift 2
+done
+arches=${arches:-x86_64 aarch64}
+export SOURCE_DATE_EPOCH="${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/null || :)}"
+[ -n "$SOURCE_DATE_EPOCH" ] || fail "this is no git checkout: set SOURCE_DATE_EPOCH to the time of the release, in seconds"
+mkdir -p "$tools" "$top/target/image"
+
+# The C of the helper's TLS is free-standing: any libc's headers will do.
+compilers() {
+    export CC_x86_64_unknown_linux_musl="${CC:-cc}" CFLAGS_x86_64_unknown_linux_musl=-U_FORTIFY_SOURCE
+    [ "$1" != "$(uname -m)" ] || return 0
+    found=$(cross_compiler)
+    export CC_aarch64_unknown_linux_musl="${found% *}" AR_aarch64_unknown_linux_musl="${found#* }"
+    export CFLAGS_aarch64_unknown_linux_musl=-U_FORTIFY_SOURCE
+}
+
+# programs ARCH: builds the plugin, or both programs; $built says where, with a comma between.
+programs() {
+    # A folder for each: their flags differ, and cargo would build everything anew for the other.
+    below=$1-unknown-linux-musl/release
+    if [ -n "$plugin" ]; then
+        build_example "$1"
+        built=$top/target/image/plugins/$below/examples/$example
+        return
+    fi
+    cargo fetch --locked --target "$1-unknown-linux-musl"
+    # shellcheck disable=SC2086
+    build_static "$1" "$top" "$top/target/image/build" nri-runc $quick
+    cargo fetch --locked --manifest-path "$helper/Cargo.toml" --target "$1-unknown-linux-musl"
+    compilers "$1"
+    # shellcheck disable=SC2086
+    build_static "$1" "$helper" "$top/target/image/helper" nri-runc-node-helper $quick
+    built=$top/target/image/build/$below/nri-runc,$top/target/image/helper/$below/nri-runc-node-helper
+}
+
+# A sample plugin, without the release's optimization, which takes minutes for each.
+build_example() {
+    linker=
+    [ "$1" = "$(uname -m)" ] || linker="--config=target.$1-unknown-linux-musl.linker = '$(cross_linker)'"
+    cargo build --release --locked --example "$example" --target "$1-unknown-linux-musl" \
+        --target-dir "$top/target/image/plugins" --config 'profile.release.lto = false' \
+        --config 'profile.release.codegen-units = 16' ${linker:+"$linker"} \
+        ${linker:+--config "target.$1-unknown-linux-musl.rustflags = ['-Clinker-flavor=ld']"}
+}
+
+set --
+[ -z "$name" ] || set -- "$@" --name "$name"
+[ -z "$out" ] || set -- "$@" --out "$out"
+if [ -n "$plugin" ]; then
+    example=$(echo "$plugin" | tr - _)
+    [ -f "examples/$example.rs" ] || fail "there is no sample plugin $plugin (examples)"
+    set -- "$@" --plugin "$plugin"
+else
+    say "writing the SBOM"
+    sbom=$top/target/image/sbom.cdx.json
+    NRI_RUNC_SBOM=$sbom NRI_RUNC_SBOM_WITH=$helper NRI_RUNC_SBOM_TARGET=x86_64-unknown-linux-musl \
+        cargo test --locked --quiet --test tidy sbom_names >"$top/target/image/sbom.log" 2>&1 ||
+        fail "the SBOM cannot be written: $(grep . "$top/target/image/sbom.log" | tail -n 1)"
+    set -- "$@" --sbom "$sbom"
+fi
+for arch in $arches; do
+    case $arch in
+    x86_64) oci=amd64 ;;
+    aarch64) oci=arm64 ;;
+    *) fail "$arch is no architecture of the image: x86_64 or aarch64" ;;
+    esac
+    programs "$arch"
+    set -- "$@" "$oci=$built"
+done
+sh scripts/image.sh "$@"

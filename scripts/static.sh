@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+# Static programs for x86_64 and aarch64: part of scripts/package.sh and scripts/node-image.sh, which say
+# where this is ($top), where tools go ($tools), and what fails (`fail`), before they read it.
+
+# Packages of Debian, unpacked into a folder below target/tools; $1 names it, the others are the packages.
+unpack_debian() {
+    dir=$tools/$1
+    shift
+    [ ! -e "$dir/.done" ] || return 0
+    command -v apt-get >/dev/null || return 1
+    rm -rf "$dir"
+    mkdir -p "$dir"
+    (cd "$dir" && apt-get download "$@" && for package in *.deb; do dpkg -x "$package" . || exit 1; done) >"$dir.log" 2>&1 || return 1
+    rm -f "$dir"/*.deb
+    touch "$dir/.done"
+}
+
+# A program of binutils for aarch64 that was unpacked: its libraries are beside it, and are no other program's.
+unpacked_binutils() {
+    dir=$tools/binutils-aarch64
+    unpack_debian binutils-aarch64 binutils-aarch64-linux-gnu || return 1
+    mkdir -p "$tools/bin"
+    libraries=$(dirname "$(find "$dir" -name 'libbfd*.so' | head -n 1)")
+    wrapper=$tools/bin/aarch64-linux-gnu-$1
+    printf '#!/bin/sh\nLD_LIBRARY_PATH=%s exec %s "$@"\n' "$libraries" "$dir/usr/bin/aarch64-linux-gnu-$1" >"$wrapper"
+    chmod +x "$wrapper"
+    echo "$wrapper"
+}
+
+# What links a program for another processor: Rust's own linker, LLVM's, or binutils', which is fetched.
+cross_linker() {
+    host=$(rustc -vV | sed -n 's/^host: //p')
+    for linker in "$(rustc --print sysroot)/lib/rustlib/$host/bin/gcc-ld/ld.lld" ld.lld aarch64-linux-gnu-ld; do
+        if found=$(command -v "$linker"); then echo "$found"; return; fi
+    done
+    unpacked_binutils ld || fail "no linker for aarch64: install lld or binutils-aarch64-linux-gnu ($tools/binutils-aarch64.log)"
+}
+
+# What compiles C for aarch64, and what makes a library of it, as two words: gcc, or one that is fetched.
+cross_compiler() {
+    if command -v aarch64-linux-gnu-gcc >/dev/null; then
+        echo "aarch64-linux-gnu-gcc aarch64-linux-gnu-ar"
+        return
+    fi
+    wrapper=$tools/bin/aarch64-linux-gnu-gcc
+    dir=$tools/gcc-aarch64
+    version=$(apt-cache depends gcc-aarch64-linux-gnu 2>/dev/null | sed -n 's/.*Depends: gcc-\([0-9]*\)-aarch64-linux-gnu$/\1/p' | head -n 1)
+    # shellcheck disable=SC2015
+    [ -n "$version" ] && unpack_debian gcc-aarch64 "gcc-$version-aarch64-linux-gnu" "cpp-$version-aarch64-linux-gnu" \
+        "libgcc-$version-dev-arm64-cross" libc6-dev-arm64-cross linux-libc-dev-arm64-cross ||
+        fail "no C compiler for aarch64: install gcc-aarch64-linux-gnu ($dir.log)"
+    assembler=$(unpacked_binutils as) || fail "no assembler for aarch64: install binutils-aarch64-linux-gnu"
+    archiver=$(unpacked_binutils ar) || fail "no ar for aarch64: install binutils-aarch64-linux-gnu"
+    mkdir -p "$dir/programs"
+    ln -sf "$assembler" "$dir/programs/as"
+    printf '#!/bin/sh\nexec %s -B%s -isystem %s "$@"\n' "$dir/usr/bin/aarch64-linux-gnu-gcc-$version" \
+        "$dir/programs" "$dir/usr/aarch64-linux-gnu/include" >"$wrapper"
+    chmod +x "$wrapper"
+    echo "$wrapper $archiver"
+}
+
+# build_static ARCH SOURCE BUILD PROGRAM [WORD...]: compiles PROGRAM of SOURCE into BUILD, with more words for
+# cargo. Paths of this machine do not get into it.
+build_static() {
+    arch=$1 source=$2 build=$3 program=$4
+    shift 4
+    target=$arch-unknown-linux-musl
+    [ -d "$(rustc --print target-libdir --target "$target" 2>/dev/null)" ] ||
+        rustup target add "$target" >/dev/null 2>&1 || fail "the Rust target $target cannot be had"
+    flags="'--remap-path-prefix=$source=/nri-runc'"
+    for registry in "${CARGO_HOME:-$HOME/.cargo}"/registry/src/*; do
+        [ ! -d "$registry" ] || flags="$flags, '--remap-path-prefix=$registry=/cargo'"
+    done
+    flags="$flags, '--remap-path-prefix=$(rustc --print sysroot)=/rust'"
+    if [ "$arch" != "$(uname -m)" ]; then
+        linker=$(cross_linker)
+        flags="$flags, '-Clinker=$linker', '-Clinker-flavor=ld'"
+    fi
+    say "building $program for $arch"
+    (cd "$source" && cargo build --release --locked --bin "$program" --target "$target" --target-dir "$build" \
+        --config "target.$target.rustflags = [$flags]" "$@")
+}

@@ -7,6 +7,8 @@ set -eu
 cd "$(dirname "$0")/.."
 tools=$PWD/target/tools
 kube=$tools/kube
+# Pinned: what is tested is what it renders.
+HELM=v3.22.0
 version=$(sed -n 's/.*k8s.io\/kubernetes v//p' tests/kube/go.mod)
 
 say() { printf 'kube: %s\n' "$*"; }
@@ -36,6 +38,32 @@ build() {
     mv "$kube.part" "$kube"
 }
 
+# Whether one of these rows is wanted.
+wants() {
+    for row in "$@"; do
+        case ",${KUBE:-$row}," in *,"$row",*) return 0 ;; esac
+    done
+    return 1
+}
+
+helm() {
+    [ ! -x "$tools/helm-$HELM/helm" ] || return 0
+    say "building helm $HELM into target/tools, once"
+    GOBIN=$tools/helm-$HELM GOFLAGS=-trimpath nice -n 10 go install -ldflags "-s -w" "helm.sh/helm/v3/cmd/helm@$HELM" \
+        >"$tools/helm.log" 2>&1 || fail "helm cannot be built: $(grep . "$tools/helm.log" | tail -n 1) (all of it: target/tools/helm.log)"
+}
+
+# What the chart installs: an image of this version, and one of the next, whose program differs in a byte that
+# nothing reads. And the helper for this machine, with the systemd of its tests.
+chart() {
+    cargo build --locked --bins --examples --manifest-path contrib/kubernetes/node-helper/Cargo.toml --target-dir target/node-helper
+    sh scripts/node-image.sh --quick --arch x86_64 --name localhost/nri-runc:kube --out target/image/kube.tar
+    below=x86_64-unknown-linux-musl/release
+    { cat "target/image/build/$below/nri-runc"; echo; } >target/image/next
+    sh scripts/image.sh --name localhost/nri-runc:next --out target/image/kube-next.tar \
+        "amd64=$PWD/target/image/next,$PWD/target/image/helper/$below/nri-runc-node-helper"
+}
+
 # A machine of its own: nobody else sees its processes, mounts and network, nor what it writes to
 # /etc, /opt, /var, /usr/local and /run. All of it goes with its first process, this one.
 inside() {
@@ -47,6 +75,8 @@ inside() {
             fail "no overlay can be mounted on /$place: $(id -un) needs the rights of a machine's root, not of a container's"
     done
     mount -t tmpfs run /run
+    # As on every node: what an engine mounts there goes on to pods that follow it.
+    mount --make-rshared /run
     echo "$work" >/run/nri-runc-kube
     [ -e /var/run ] || ln -s /run /var/run
     # Images and volumes are not kept on an overlay: containerd mounts overlays of its own there.
@@ -98,6 +128,9 @@ sh scripts/newer.sh containerd-2.4.2 runc-1.5.2
 [ -e "$tools/newer/containerd-2.4.2/.done" ] || fail "containerd 2.4.2 is not there (make newer)"
 export NRI_RUNC_TOOLS="$tools"
 cargo build --locked --examples --bins
+if wants manifests chart; then helm; fi
+if wants chart; then chart; fi
+export NRI_RUNC_HELM="$tools/helm-$HELM/helm" NRI_RUNC_NODE_HELPER="$PWD/target/node-helper/debug"
 cargo test --locked --no-run --test kube
 work=$(mktemp -d /tmp/nri-kube.XXXXXX)
 trap clear_up EXIT

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The control plane: etcd, the API server, the controllers and the scheduler, all on loopback.
+//! The control plane: etcd, the API server, the controllers and the scheduler, on loopback and
+//! the bridge of the pods.
 
 use serde_json::json;
 
@@ -7,12 +8,13 @@ use super::machine::{Machine, Process, wait_for, write};
 
 const STORE: &str = "http://127.0.0.1:2379";
 const SERVER: &str = "https://127.0.0.1:6443";
+pub(super) const SERVER_PORT: &str = "6443";
 /// Nobody outside of the machine reaches the server.
 const TOKEN: &str = "the-only-user-of-this-cluster";
 pub(super) const KUBECONFIG: &str = "/etc/kubernetes/admin.conf";
 /// The address of the node on the bridge of its pods.
 pub(super) const NODE_ADDRESS: &str = "10.88.0.1";
-const CERTIFICATES: &str = "/var/lib/kubernetes";
+pub(super) const CERTIFICATES: &str = "/var/lib/kubernetes";
 
 /// Starts it; it answers when this returns.
 pub(super) fn start(machine: &Machine) -> Vec<Process> {
@@ -25,7 +27,10 @@ pub(super) fn start(machine: &Machine) -> Vec<Process> {
     });
     let config = format!("--kubeconfig={KUBECONFIG}");
     let words = [config.as_str(), "--leader-elect=false"];
-    let controllers = machine.start("kube-controller-manager", &words);
+    // Pods verify the server by its own certificate.
+    let authority = format!("--root-ca-file={CERTIFICATES}/apiserver.crt");
+    let controllers = [&words[..], &[authority.as_str()]].concat();
+    let controllers = machine.start("kube-controller-manager", &controllers);
     let scheduler = machine.start("kube-scheduler", &words);
     vec![scheduler, controllers, server, store]
 }
@@ -56,15 +61,16 @@ fn etcd(machine: &Machine) -> Process {
 }
 
 fn api_server(machine: &Machine) -> Process {
-    // The key of its own certificate signs the tokens of service accounts, of which none is used.
+    // The key of its own certificate signs the tokens of service accounts.
     let key = format!("{CERTIFICATES}/apiserver.key");
     let words = [
         &format!("--etcd-servers={STORE}"),
-        "--bind-address=127.0.0.1",
-        "--secure-port=6443",
+        // Pods ask it too, on the bridge.
+        "--bind-address=0.0.0.0",
+        &format!("--secure-port={SERVER_PORT}"),
         &format!("--advertise-address={NODE_ADDRESS}"),
         &format!("--cert-dir={CERTIFICATES}"),
-        "--authorization-mode=AlwaysAllow",
+        "--authorization-mode=RBAC",
         "--token-auth-file=/etc/kubernetes/tokens.csv",
         "--disable-admission-plugins=ServiceAccount",
         "--endpoint-reconciler-type=none",

@@ -9,14 +9,12 @@ use super::manifests::{SHOWS_CARD, card, container, deployment, pod, spec};
 use super::node::Node;
 
 pub(super) fn the_node_has_our_handler(cluster: &Cluster) -> String {
+    let installed = cluster.node.registered(&cluster.machine);
+    let names = Node::handlers();
+    assert!(names.iter().any(|name| name == "nri-runc"), "the node's handlers are {names:?}");
     let node = Node::state();
-    let handlers = node["status"]["runtimeHandlers"].as_array().cloned().unwrap_or_default();
-    // The default has no name.
-    let names = handlers.iter().filter_map(|one| one["name"].as_str());
-    let names: Vec<_> = names.filter(|name| !name.is_empty()).collect();
-    assert!(names.contains(&"nri-runc"), "the node's handlers are {names:?}");
     let version = node["status"]["nodeInfo"]["kubeletVersion"].as_str().unwrap_or_default();
-    let first = cluster.node.installed.lines().next().unwrap_or_default();
+    let first = installed.lines().next().unwrap_or_default();
     format!("kubelet {version} is ready, its handlers are {}; install: {first}", names.join(", "))
 }
 

@@ -15,7 +15,7 @@ pub(super) fn run(words: &[&str]) -> Result<String, String> {
     run_with(words, "")
 }
 
-fn run_with(words: &[&str], input: &str) -> Result<String, String> {
+pub(super) fn run_with(words: &[&str], input: &str) -> Result<String, String> {
     let mut kubectl = command("kubectl");
     kubectl.arg("--kubeconfig").arg(KUBECONFIG).args(words);
     kubectl.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -39,13 +39,18 @@ pub(super) fn apply(manifest: &Value) {
     run_with(&["apply", "-f", "-"], &manifest.to_string()).unwrap();
 }
 
-/// A namespace of Kubernetes; everything in it is deleted with it.
-pub(super) struct Namespace(&'static str);
+/// A namespace of Kubernetes; everything in it is deleted with it, unless it was there before.
+pub(super) struct Namespace(&'static str, bool);
 
 impl Namespace {
     pub(super) fn new(name: &'static str) -> Self {
         apply(&json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}));
-        Self(name)
+        Self(name, true)
+    }
+
+    /// One that is not this row's to delete.
+    pub(super) fn existing(name: &'static str) -> Self {
+        Self(name, false)
     }
 
     pub(super) fn name(&self) -> &'static str {
@@ -116,7 +121,9 @@ impl Namespace {
 
 impl Drop for Namespace {
     fn drop(&mut self) {
-        let words = ["delete", "namespace", self.0, "--wait=false"];
-        let _of_a_row_that_failed = run(&words);
+        if self.1 {
+            let words = ["delete", "namespace", self.0, "--wait=false"];
+            let _of_a_row_that_failed = run(&words);
+        }
     }
 }

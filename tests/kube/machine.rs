@@ -17,6 +17,8 @@ const PATIENCE: Duration = Duration::from_secs(180);
 const END_WAIT: Duration = Duration::from_secs(10);
 /// Where a node's own programs are.
 pub(super) const PROGRAMS: &str = "/usr/local/bin";
+/// Where the DaemonSet of the chart puts nri-runc.
+const FROM_IMAGE: &str = "/opt/nri-runc/bin";
 
 pub(super) struct Machine {
     work: PathBuf,
@@ -105,7 +107,7 @@ fn succeeded(program: &str, words: &[&str], output: &Output) -> String {
 pub(super) fn command(program: &str) -> Command {
     let mut command = Command::new(program);
     command.env_clear().env("HOME", "/var/lib/kubernetes"); // kubectl keeps a cache there
-    command.env("PATH", format!("{PROGRAMS}:/usr/sbin:/usr/bin:/sbin:/bin"));
+    command.env("PATH", format!("{PROGRAMS}:{FROM_IMAGE}:/usr/sbin:/usr/bin:/sbin:/bin"));
     command
 }
 

@@ -3,18 +3,24 @@
 //! What a user does with kubectl is done here, while plugins change what runs. It prints a table.
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
+mod chart;
+mod chart_pods;
+mod chart_rights;
 mod control;
 mod deployment;
 mod heard;
+mod helm;
 mod inside;
 mod kubectl;
 mod lives;
 mod machine;
 mod manifests;
 mod node;
+mod node_files;
 mod pinning;
 mod plugins;
 mod probes;
+mod rendered;
 mod resize;
 mod table;
 mod upheaval;
@@ -28,6 +34,13 @@ type Scenario = fn(&Cluster) -> String;
 
 /// What is shown, in this order, and the word that selects it alone (`KUBE=word,word`).
 const ROWS: &[(&str, &str, Scenario)] = &[
+    ("manifests", "chart, kustomizations, examples", rendered::every_manifest_is_valid),
+    ("manifests", "kustomizations are the chart", rendered::each_kustomization_is_the_chart),
+    ("chart", "helm install", chart::the_chart_installs_on_a_clean_node),
+    ("chart", "what the chart's pod may do", chart_rights::its_pod_may_do_what_it_needs_alone),
+    ("chart", "helm test", chart::helm_test_runs_a_pod_of_the_runtimeclass),
+    ("chart", "helm upgrade", chart::an_upgrade_misses_no_pod),
+    ("chart", "helm uninstall", chart::an_uninstalled_node_is_as_it_was),
     ("install", "install on containerd 2.4.2", deployment::the_node_has_our_handler),
     ("deployment", "a Deployment of three", deployment::three_replicas_have_what_plugins_give),
     ("probes", "exec probes need what plugins gave", probes::probes_see_what_plugins_gave),
@@ -55,6 +68,9 @@ const ROWS: &[(&str, &str, Scenario)] = &[
     ("drain", "the node is drained", upheaval::a_node_is_drained_and_used_again),
 ];
 
+/// Rows for a node on which nothing was installed by hand.
+const CLEAN: &[&str] = &["manifests", "chart"];
+
 /// A cluster that runs.
 struct Cluster {
     machine: Machine,
@@ -79,7 +95,8 @@ impl Cluster {
 
 impl Drop for Cluster {
     fn drop(&mut self) {
-        self.node.stop();
+        chart::stop();
+        self.node.stop(&self.machine);
         // The daemon's log is kept with the others.
         let _none = std::fs::copy("/run/nri-runc/daemon.log", self.machine.log("nri-runc"));
         let _none = std::fs::copy(node::EVENTS, self.machine.log("events"));
@@ -99,7 +116,12 @@ fn what_a_user_of_kubernetes_does_works_while_plugins_change_what_runs() {
     let mut table = Table::default();
     for (word, what, scenario) in ROWS {
         if is_wanted(word) {
-            table.show(what, || scenario(&cluster));
+            table.show(what, || {
+                if !CLEAN.contains(word) {
+                    cluster.node.registered(&cluster.machine);
+                }
+                scenario(&cluster)
+            });
             // It takes minutes: whoever waits sees where it is.
             eprint!("{}", table.last());
         }

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The node: a containerd with its default configuration, nri-runc as its packages install it,
-//! sample plugins that the daemon launches, and kubelet. No daemon is started here: the first
-//! container does that.
+//! The node: a containerd with its default configuration, kubelet, sample plugins that the daemon
+//! launches, and, once it is registered, nri-runc as its packages install it. No daemon is started here: the
+//! first container does that.
+
+use std::cell::OnceCell;
 
 use serde_json::{Value, json};
 use test_support::example::example;
@@ -18,7 +20,7 @@ pub(super) const EVENTS: &str = "/var/log/nri-events.json";
 const SOCKET: &str = "/run/containerd/containerd.sock";
 
 /// A protected node: without the injector nothing runs, and an eviction is quick.
-const CONFIGURATION: &str = r#"[log]
+pub(super) const CONFIGURATION: &str = r#"[log]
 target = "file"
 level = "debug"
 [eviction]
@@ -31,32 +33,22 @@ evict = "deny"
 
 pub(super) struct Node {
     kubelet: Process,
-    containerd: Process,
-    /// What `install` and `check` said.
-    pub(super) installed: String,
+    /// What `install` said.
+    installed: OnceCell<String>,
 }
 
 impl Node {
-    /// Starts it, and waits until Kubernetes calls it ready.
+    /// Starts it without nri-runc, and waits until Kubernetes calls it ready.
     pub(super) fn start(machine: &Machine) -> Self {
         configure_containerd(machine);
         write("/etc/cni/net.d/10-pods.conflist", &network(), 0o644);
         write("/opt/cni/bin/pods", include_str!("pods-network.sh"), 0o755);
         write_device();
-        let mut containerd = run_containerd(machine);
+        write_unit(machine);
+        machine.run("containerd-unit", &["start"]);
         import_image(machine);
         put_plugins(machine);
-        let installed = install(machine);
-        containerd.stop();
-        let containerd = run_containerd(machine);
         let kubelet = run_kubelet(machine);
-        let handler = json!({
-            "apiVersion": "node.k8s.io/v1",
-            "kind": "RuntimeClass",
-            "metadata": {"name": "nri-runc"},
-            "handler": "nri-runc",
-        });
-        apply(&handler);
         wait_for("the node is ready", || {
             let is_ready = Self::state()["status"]["conditions"]
                 .as_array()?
@@ -64,7 +56,26 @@ impl Node {
                 .any(|condition| condition["type"] == "Ready" && condition["status"] == "True");
             is_ready.then_some(())
         });
-        Self { kubelet, containerd, installed }
+        Self { kubelet, installed: OnceCell::new() }
+    }
+
+    /// Has it registered by hand, once; what `install` said.
+    pub(super) fn registered(&self, machine: &Machine) -> &str {
+        self.installed.get_or_init(|| {
+            let installed = install(machine);
+            machine.run("containerd-unit", &["restart"]);
+            let handler = json!({
+                "apiVersion": "node.k8s.io/v1",
+                "kind": "RuntimeClass",
+                "metadata": {"name": "nri-runc"},
+                "handler": "nri-runc",
+            });
+            apply(&handler);
+            wait_for("kubelet sees the handler", || {
+                Self::handlers().contains(&"nri-runc".to_owned()).then_some(())
+            });
+            installed
+        })
     }
 
     /// The node as Kubernetes has it.
@@ -73,11 +84,26 @@ impl Node {
         node.ok().and_then(|node| serde_json::from_str(&node).ok()).unwrap_or_default()
     }
 
-    /// Ends kubelet, which would start pods anew, before the engine.
-    pub(super) fn stop(&mut self) {
-        self.kubelet.stop();
-        self.containerd.stop();
+    /// The runtime handlers that it offers; the default has no name.
+    pub(super) fn handlers() -> Vec<String> {
+        let node = Self::state();
+        let handlers = node["status"]["runtimeHandlers"].as_array().into_iter().flatten();
+        let names = handlers.filter_map(|one| one["name"].as_str());
+        names.filter(|name| !name.is_empty()).map(str::to_owned).collect()
     }
+
+    /// Ends kubelet, which would start pods anew, before the engine.
+    pub(super) fn stop(&mut self, machine: &Machine) {
+        self.kubelet.stop();
+        machine.run("containerd-unit", &["stop"]);
+    }
+}
+
+/// What systemd would do for the engine: no service manager runs here.
+fn write_unit(machine: &Machine) {
+    let log = machine.log("containerd").display().to_string();
+    let unit = include_str!("containerd-unit.sh").replace("@LOG@", &log);
+    write(&format!("{PROGRAMS}/containerd-unit"), &unit, 0o755);
 }
 
 /// Its default configuration; what is particular to this machine goes into a file beside it.
@@ -110,15 +136,6 @@ fn write_device() {
         "devices": [{"name": "one", "containerEdits": edits}],
     });
     write("/etc/cdi/card.json", &spec.to_string(), 0o644);
-}
-
-fn run_containerd(machine: &Machine) -> Process {
-    let containerd = machine.start("containerd", &[]);
-    wait_for("containerd answers", || {
-        let asked = super::machine::command("ctr").arg("version").output();
-        asked.is_ok_and(|output| output.status.success()).then_some(())
-    });
-    containerd
 }
 
 fn import_image(machine: &Machine) {

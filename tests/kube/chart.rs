@@ -171,6 +171,10 @@ pub(super) fn an_uninstalled_node_is_as_it_was(_: &Cluster) -> String {
     let refused = helm::run(&uninstall).expect_err("it uninstalled what a pod needs");
     assert!(refused.contains("in use by chart/first"), "{refused}");
     assert_eq!(label(), "true", "the node is no longer ready");
+    // A user may change their mind: until then helm calls the release `uninstalling`.
+    helm::does(&["rollback", RELEASE, "2", "--namespace", NAMESPACE]);
+    let status = helm::does(&["status", RELEASE, "--namespace", NAMESPACE]);
+    assert!(status.contains("STATUS: deployed"), "{status}");
     let space = Namespace::existing("chart");
     adjusted_pod(&space, "still");
     space.empties();
@@ -196,7 +200,7 @@ pub(super) fn an_uninstalled_node_is_as_it_was(_: &Cluster) -> String {
     drop(space);
     stop();
     format!(
-        "refused while a pod used it; then {} files are byte for byte as before, label, handler, RuntimeClass \
+        "refused while a pod used it, and rolled back; then {} files are byte for byte as before, label, handler, RuntimeClass \
          and permissions are gone",
         before.len()
     )

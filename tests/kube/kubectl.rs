@@ -112,7 +112,9 @@ impl Namespace {
     /// Deletes everything of it, and waits until no pod is left.
     #[track_caller]
     pub(super) fn empties(&self) {
-        self.does(&["delete", "deployments,pods", "--all", "--wait=false"]);
+        // First those that would replace a pod that is deleted.
+        self.does(&["delete", "deployments", "--all", "--cascade=foreground", "--timeout=120s"]);
+        self.does(&["delete", "pods", "--all", "--wait=false"]);
         wait_for("all pods are gone", || {
             self.does(&["get", "pods", "-o", "name"]).is_empty().then_some(())
         });

@@ -130,6 +130,9 @@ export NRI_RUNC_TOOLS="$tools"
 cargo build --locked --examples --bins
 if wants manifests chart; then helm; fi
 if wants chart; then chart; fi
+case ",${KUBE:-}," in
+*,examples,*) sh scripts/node-image.sh --plugin ulimit-adjuster --arch x86_64 --out target/image/kube-plugin.tar ;;
+esac
 export NRI_RUNC_HELM="$tools/helm-$HELM/helm" NRI_RUNC_NODE_HELPER="$PWD/target/node-helper/debug"
 cargo test --locked --no-run --test kube
 work=$(mktemp -d /tmp/nri-kube.XXXXXX)

@@ -10,7 +10,9 @@ sh scripts/vm/packages.sh
 cargo test --locked --no-run --test resources 2>target/vm/build.log || { cat target/vm/build.log >&2; exit 1; }
 cases=$(sed -n 's/.*Executable .*(\(.*\))$/\1/p' target/vm/build.log)
 [ -x "$cases" ] || { cat target/vm/build.log >&2; echo "vm: cargo names no program with the cases" >&2; exit 1; }
-sh scripts/vm/image.sh "${cases%/deps/*}/nri-runc" "$cases"
+cargo build --locked --manifest-path contrib/kubernetes/node-helper/Cargo.toml --target-dir target/node-helper 2>target/vm/helper.log ||
+    { cat target/vm/helper.log >&2; exit 1; }
+sh scripts/vm/image.sh "${cases%/deps/*}/nri-runc" "$cases" target/node-helper/debug/nri-runc-node-helper
 boot() {
     [ "${VM_FIRST:-$1}" = "$1" ] || return 0
     sh scripts/vm/boot.sh "$@" || { echo "vm: failed; all that the guest said is in target/vm/serial-$1.log" >&2; exit 1; }
@@ -18,6 +20,6 @@ boot() {
 }
 # Each case with runc and with crun; evictions and checkpoints ask nothing of the kind of cgroups.
 boot plain --nocapture --test-threads=2 v2:: evictions:: checkpoint:: resized:: clock::
-boot systemd --nocapture --test-threads=2 scopes:: units:: journaled::
+boot systemd --nocapture --test-threads=2 scopes:: units:: journaled:: node_helper::
 # A case that is skipped in the guest is a failure (scripts/vm/boot.sh).
 echo "vm: nothing was skipped"

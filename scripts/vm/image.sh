@@ -1,10 +1,11 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # target/vm/initrd: a busybox root with runc, crun, systemd, the built nri-runc and the cases, each
-# with the libraries that it loads. Arguments: the program nri-runc and the program with the cases.
+# with the libraries that it loads. Arguments: the program nri-runc, the program with the cases, and the
+# program that speaks to systemd for the pod of a DaemonSet.
 set -eu
 cd "$(dirname "$0")/../.."
-binary=$1 cases=$2
+binary=$1 cases=$2 helper=$3
 vm=$PWD/target/vm
 tools=$PWD/target/tools/bin
 dir=$vm/image
@@ -46,6 +47,7 @@ for module in libcrc32c nfnetlink nf_tables tun veth \
 done
 put "$binary" "$dir/guest/bin/nri-runc"
 put "$cases" "$dir/guest/cases"
+put "$helper" "$dir/guest/bin/nri-runc-node-helper"
 mkdir -p "$dir/lib/systemd" "$dir/etc/systemd/system"
 put "$vm/root/lib/systemd/systemd" "$dir/lib/systemd/systemd"
 put "$vm/root/bin/systemctl" "$dir/guest/bin/systemctl"

@@ -130,8 +130,13 @@ impl Scopes {
 
     /// systemd writes the limits of all scopes again, those of other tests too.
     pub(super) fn reload_systemd(&self) {
+        self.while_systemd_reloads(|| self.systemctl(&["daemon-reload"]));
+    }
+
+    /// Nobody looks meanwhile at what that takes back.
+    pub(super) fn while_systemd_reloads<T>(&self, reload: impl FnOnce() -> T) -> T {
         let _nobody_looks = RELOADS.write().unwrap();
-        self.systemctl(&["daemon-reload"]);
+        reload()
     }
 
     fn property(&self, id: &str, name: &str) -> String {

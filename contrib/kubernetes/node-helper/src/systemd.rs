@@ -3,12 +3,15 @@
 //! as done when systemd says so, not when it accepts it. Nothing is asked of a unit that is not there.
 
 use std::path::Path;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-use zbus::blocking::connection::Builder;
-use zbus::blocking::{Connection, MessageIterator};
-use zbus::zvariant::{OwnedObjectPath, OwnedValue};
+use nix::sys::socket::UnixAddr;
+use rustbus::connection::{Error as BusError, Timeout};
+use rustbus::message_builder::MarshalledMessage;
+use rustbus::wire::ObjectPath;
+use rustbus::wire::unmarshal::traits::Variant;
+use rustbus::{DuplexConn, MessageBuilder, MessageType, RpcConn};
 
 use crate::{Failure, Result};
 
@@ -17,10 +20,19 @@ const MANAGER: &str = "org.freedesktop.systemd1.Manager";
 const MANAGER_PATH: &str = "/org/freedesktop/systemd1";
 const NO_SUCH_UNIT: &str = "org.freedesktop.systemd1.NoSuchUnit";
 const UNIT: &str = "org.freedesktop.systemd1.Unit";
+const PROPERTIES: &str = "org.freedesktop.DBus.Properties";
+const BUS: &str = "org.freedesktop.DBus";
+const BUS_PATH: &str = "/org/freedesktop/DBus";
+/// A bus passes on only the signals that were asked for.
+const ENDED_JOBS: &str =
+    "type='signal',interface='org.freedesktop.systemd1.Manager',member='JobRemoved'";
 
 /// How long systemd may take until it has accepted the connection.
 const CONNECT_WAIT: Duration = Duration::from_secs(10);
-/// How long one call may take; a reload of all units is one.
+/// How long a question may take. While systemd reads its units again, it answers nothing, and a question
+/// that comes then may stay without an answer.
+const QUESTION_WAIT: Duration = Duration::from_secs(15);
+/// How long a call that does something may take; a reload of all units is one.
 const CALL_WAIT: Duration = Duration::from_secs(90);
 /// How long a job may take: an engine that stops and starts.
 const JOB_WAIT: Duration = Duration::from_secs(180);
@@ -40,9 +52,6 @@ const UNIT_KINDS: [&str; 11] = [
     ".scope",
 ];
 
-/// A job that has ended: its path and its result.
-type EndedJob = (OwnedObjectPath, String);
-
 /// Does `verb` with the first of these units that is active, and waits until it is done.
 ///
 /// # Errors
@@ -54,167 +63,245 @@ pub(crate) fn run(socket: &Path, verb: &str, units: &[&str]) -> Result<()> {
         "reload" => Some("ReloadUnit"),
         other => return Err(Failure::new(format!("systemd: {other} is no verb of this program"))),
     };
-    let connection = connect(socket)?;
+    let mut systemd = Systemd::connect(socket)?;
     match method {
-        None => call(&connection, "Reload", &()).map(|_reply| ()),
+        None => systemd.manager("Reload", |_call| Ok(())).map(|_reply| ()),
         Some(_) if units.is_empty() => Err(Failure::new("systemd: no unit is named")),
         Some(method) => {
-            let unit = choose(&connection, units)?;
-            run_job(&connection, method, &unit)
+            let unit = match systemd.choose(units) {
+                Err(_) if systemd.is_silent => {
+                    systemd = Systemd::connect(socket)?;
+                    systemd.choose(units)
+                }
+                unit => unit,
+            }?;
+            systemd.run_job(method, &unit)
         }
     }
 }
 
-/// In a thread of its own: neither connecting nor authenticating is bounded by itself.
-fn connect(socket: &Path) -> Result<Connection> {
-    let at = socket.display().to_string();
-    let is_bus = at.ends_with("bus_socket");
-    let address = format!("unix:path={}", escaped(&at));
-    let (sender, connected) = channel();
-    std::thread::spawn(move || {
-        let builder = Builder::address(address.as_str()).map(|builder| {
-            let builder = builder.method_timeout(CALL_WAIT);
-            if is_bus { builder } else { builder.p2p() }
+/// A connection to systemd.
+struct Systemd {
+    connection: RpcConn,
+    /// A call stayed without an answer.
+    is_silent: bool,
+}
+
+/// The outcome of writing a call's arguments.
+type Written = std::result::Result<(), rustbus::wire::errors::MarshalError>;
+
+impl Systemd {
+    /// In a thread of its own: neither connecting nor authenticating is bounded by itself.
+    fn connect(socket: &Path) -> Result<Self> {
+        let at = socket.display().to_string();
+        let failed = |why: &str| Failure::new(format!("systemd at {at}: {why}"));
+        let address = UnixAddr::new(socket).map_err(|errno| failed(errno.desc()))?;
+        let (sender, connected) = channel();
+        std::thread::spawn(move || {
+            let _nobody_waits = sender.send(DuplexConn::connect_to_bus(address, false));
         });
-        let _nobody_waits = sender.send(builder.and_then(Builder::build));
-    });
-    match connected.recv_timeout(CONNECT_WAIT) {
-        Ok(Ok(connection)) => Ok(connection),
-        Ok(Err(error)) => Err(Failure::new(format!("systemd at {at}: {error}"))),
-        Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
-            let seconds = CONNECT_WAIT.as_secs();
-            Err(Failure::new(format!("systemd at {at} did not answer within {seconds} s")))
+        let mut connection = match connected.recv_timeout(CONNECT_WAIT) {
+            Ok(connection) => connection.map_err(|error| failed(&text_of(&error)))?,
+            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
+                let seconds = CONNECT_WAIT.as_secs();
+                let text = format!("systemd at {at} did not answer within {seconds} s");
+                return Err(Failure::new(text));
+            }
+        };
+        let is_bus = at.ends_with("bus_socket");
+        if is_bus {
+            let wait = Timeout::Duration(CONNECT_WAIT);
+            connection.send_hello(wait).map_err(|error| failed(&text_of(&error)))?;
+        }
+        let mut systemd = Self { connection: RpcConn::new(connection), is_silent: false };
+        if is_bus {
+            let call = MessageBuilder::new().call("AddMatch").at(BUS).on(BUS_PATH);
+            let call = call.with_interface(BUS).build();
+            systemd.call("AddMatch", call, |call| call.body.push_param(ENDED_JOBS))?;
+        }
+        Ok(systemd)
+    }
+
+    /// Calls a method; an error that is the answer is a failure with what it says.
+    fn call(
+        &mut self,
+        method: &str,
+        call: MarshalledMessage,
+        arguments: impl FnOnce(&mut MarshalledMessage) -> Written,
+    ) -> Result<MarshalledMessage> {
+        let reply = self.answer(method, call, arguments)?;
+        match reply.typ {
+            MessageType::Error => Err(failure(method, &said(&reply))),
+            MessageType::Reply | MessageType::Signal | MessageType::Call | MessageType::Invalid => {
+                Ok(reply)
+            }
+        }
+    }
+
+    fn answer(
+        &mut self,
+        method: &str,
+        mut call: MarshalledMessage,
+        arguments: impl FnOnce(&mut MarshalledMessage) -> Written,
+    ) -> Result<MarshalledMessage> {
+        arguments(&mut call).map_err(|error| failure(method, &format!("{error:?}")))?;
+        let sent = self.connection.send_message(&mut call).and_then(|sending| {
+            sending.write_all().map_err(rustbus::connection::ll_conn::force_finish_on_error)
+        });
+        let serial = sent.map_err(|error| failure(method, &text_of(&error)))?;
+        let wait = wait_for(method);
+        let reply = self.connection.wait_response(serial, Timeout::Duration(wait));
+        self.is_silent = matches!(reply, Err(BusError::TimedOut));
+        match reply {
+            Ok(reply) => Ok(reply),
+            Err(BusError::TimedOut) => {
+                Err(failure(method, &format!("no answer within {} s", wait.as_secs())))
+            }
+            Err(error) => Err(failure(method, &text_of(&error))),
+        }
+    }
+
+    /// Calls a method of systemd itself.
+    fn manager(
+        &mut self,
+        method: &str,
+        arguments: impl FnOnce(&mut MarshalledMessage) -> Written,
+    ) -> Result<MarshalledMessage> {
+        self.call(method, to_manager(method), arguments)
+    }
+
+    /// The first that is active; without one, the first that failed: it may start now.
+    fn choose(&mut self, units: &[&str]) -> Result<String> {
+        let states = units.iter().map(|unit| {
+            let unit = service(unit);
+            self.state(&unit).map(|state| (unit, state))
+        });
+        let states: Vec<(String, String)> = states.collect::<Result<_>>()?;
+        let is = |wanted: &'static [&str]| {
+            states.iter().find(move |(_, state)| wanted.contains(&state.as_str()))
+        };
+        let found = is(&["active", "reloading", "refreshing"])
+            .or_else(|| is(&["activating", "deactivating"]))
+            .or_else(|| is(&["failed"]));
+        found.map(|(unit, _)| unit.clone()).ok_or_else(|| {
+            let all = states.iter().map(|(unit, state)| format!("{unit} is {state}"));
+            let all = all.collect::<Vec<_>>().join(", ");
+            Failure::new(format!("systemd: no unit is active: {all}"))
+        })
+    }
+
+    /// `active`, `failed`, …; `not loaded` where systemd does not know the unit.
+    fn state(&mut self, unit: &str) -> Result<String> {
+        let found =
+            self.answer("GetUnit", to_manager("GetUnit"), |call| call.body.push_param(unit))?;
+        if found.dynheader.error_name.as_deref() == Some(NO_SUCH_UNIT) {
+            return Ok("not loaded".to_owned());
+        }
+        if found.typ == MessageType::Error {
+            return Err(failure("GetUnit", &said(&found)));
+        }
+        let path = path_in("GetUnit", &found)?;
+        let get = MessageBuilder::new().call("Get").with_interface(PROPERTIES);
+        let get = get.on(path).at(SERVICE).build();
+        let reply =
+            self.call("ActiveState", get, |call| call.body.push_param2(UNIT, "ActiveState"))?;
+        let value = reply.body.parser().get::<Variant<'_, '_>>();
+        let state = value.and_then(|value| value.get::<&str>().map(str::to_owned));
+        state.map_err(|error| failure("ActiveState", &format!("{error:?}")))
+    }
+
+    /// Starts the job, and waits until systemd says that it has ended. A signal that comes before the
+    /// answer is kept by the connection.
+    fn run_job(&mut self, method: &str, unit: &str) -> Result<()> {
+        // On the private socket every connection is told of jobs; on the bus, those that subscribed.
+        let _not_needed_there = self.manager("Subscribe", |_call| Ok(()));
+        let deadline = Instant::now() + JOB_WAIT;
+        let reply = self.manager(method, |call| call.body.push_param2(unit, "replace"))?;
+        let job = path_in(method, &reply)?;
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let signal = self.connection.wait_signal(Timeout::Duration(left));
+            let signal = signal.map_err(|error| not_ended(unit, &error))?;
+            match result_of(&job, &signal).as_deref() {
+                None => {}
+                Some("done") => return Ok(()),
+                Some(result) => {
+                    let text = format!("systemd: the job of {unit} ended with \"{result}\"");
+                    return Err(Failure::new(text));
+                }
+            }
         }
     }
 }
 
-/// As a value of a D-Bus address.
-fn escaped(path: &str) -> String {
-    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_/.\\*".contains(&byte);
-    let bytes = path.bytes().map(|byte| match byte {
-        plain if is_plain(plain) => char::from(plain).to_string(),
-        other => format!("%{other:02x}"),
-    });
-    bytes.collect()
+/// Why nothing is known of a job's end.
+fn not_ended(unit: &str, error: &BusError) -> Failure {
+    let seconds = JOB_WAIT.as_secs();
+    Failure::new(if matches!(error, BusError::TimedOut) {
+        format!("systemd: the job of {unit} did not end within {seconds} s")
+    } else if matches!(error, BusError::ConnectionClosed) {
+        format!("systemd closed the connection before the job of {unit} ended")
+    } else {
+        format!("systemd: waiting for the job of {unit}: {}", text_of(error))
+    })
 }
 
-fn call<B>(connection: &Connection, method: &str, body: &B) -> Result<zbus::Message>
-where
-    B: zbus::export::serde::Serialize + zbus::zvariant::DynamicType,
-{
-    let reply = connection.call_method(Some(SERVICE), MANAGER_PATH, Some(MANAGER), method, body);
-    reply.map_err(|error| failure(method, &error))
+fn wait_for(method: &str) -> Duration {
+    match method {
+        "Reload" | "RestartUnit" | "ReloadUnit" => CALL_WAIT,
+        _ => QUESTION_WAIT,
+    }
 }
 
-fn failure(method: &str, error: &zbus::Error) -> Failure {
-    Failure::new(format!("systemd: {method}: {}", text_of(error)))
+fn to_manager(method: &str) -> MarshalledMessage {
+    let call = MessageBuilder::new().call(method).with_interface(MANAGER);
+    call.on(MANAGER_PATH).at(SERVICE).build()
 }
 
-/// What systemd itself says, where it does.
-fn text_of(error: &zbus::Error) -> String {
-    if let zbus::Error::MethodError(_, Some(text), _) = error {
-        return text.clone();
+fn failure(method: &str, why: &str) -> Failure {
+    Failure::new(format!("systemd: {method}: {why}"))
+}
+
+/// The kernel's words where the error is the kernel's, else the library's.
+fn text_of(error: &BusError) -> String {
+    if let BusError::IoError(error) = error {
+        return error.to_string();
+    }
+    if let BusError::NixError(errno) = error {
+        return errno.desc().to_owned();
     }
     error.to_string()
+}
+
+/// What an error says.
+fn said(error: &MarshalledMessage) -> String {
+    let text = error.body.parser().get::<&str>().map(str::to_owned).unwrap_or_default();
+    if text.is_empty() { error.dynheader.error_name.clone().unwrap_or_default() } else { text }
+}
+
+/// The path that is the answer.
+fn path_in(method: &str, reply: &MarshalledMessage) -> Result<String> {
+    let path = reply.body.parser().get::<ObjectPath<&str>>();
+    let path = path.map(|path| AsRef::<str>::as_ref(&path).to_owned());
+    path.map_err(|error| failure(method, &format!("{error:?}")))
+}
+
+/// The result of this job, if the signal says that it has ended.
+fn result_of(job: &str, signal: &MarshalledMessage) -> Option<String> {
+    let header = &signal.dynheader;
+    let is_ended = header.interface.as_deref() == Some(MANAGER)
+        && header.member.as_deref() == Some("JobRemoved");
+    if !is_ended {
+        return None;
+    }
+    let (_, path, _, result) =
+        signal.body.parser().get4::<u32, ObjectPath<&str>, &str, &str>().ok()?;
+    (AsRef::<str>::as_ref(&path) == job).then(|| result.to_owned())
 }
 
 fn service(name: &str) -> String {
     let has_kind = UNIT_KINDS.iter().any(|kind| name.ends_with(kind));
     if has_kind { name.to_owned() } else { format!("{name}.service") }
-}
-
-/// The first that is active; without one, the first that failed: it may start now.
-fn choose(connection: &Connection, units: &[&str]) -> Result<String> {
-    let states = units.iter().map(|unit| {
-        let unit = service(unit);
-        state(connection, &unit).map(|state| (unit, state))
-    });
-    let states: Vec<(String, String)> = states.collect::<Result<_>>()?;
-    let is = |wanted: &'static [&str]| {
-        states.iter().find(move |(_, state)| wanted.contains(&state.as_str()))
-    };
-    let found = is(&["active", "reloading", "refreshing"])
-        .or_else(|| is(&["activating", "deactivating"]))
-        .or_else(|| is(&["failed"]));
-    found.map(|(unit, _)| unit.clone()).ok_or_else(|| {
-        let all = states.iter().map(|(unit, state)| format!("{unit} is {state}"));
-        Failure::new(format!("systemd: no unit is active: {}", all.collect::<Vec<_>>().join(", ")))
-    })
-}
-
-/// `active`, `failed`, …; `not loaded` where systemd does not know the unit.
-fn state(connection: &Connection, unit: &str) -> Result<String> {
-    let (path, manager) = (MANAGER_PATH, Some(MANAGER));
-    let found = connection.call_method(Some(SERVICE), path, manager, "GetUnit", &(unit,));
-    let found = match found {
-        Err(zbus::Error::MethodError(name, _, _)) if name.as_str() == NO_SUCH_UNIT => {
-            return Ok("not loaded".to_owned());
-        }
-        found => found.map_err(|error| failure("GetUnit", &error))?,
-    };
-    let asked = || {
-        let path: OwnedObjectPath = found.body().deserialize()?;
-        let properties = Some("org.freedesktop.DBus.Properties");
-        let body = (UNIT, "ActiveState");
-        let reply = connection.call_method(Some(SERVICE), path, properties, "Get", &body)?;
-        let value: OwnedValue = reply.body().deserialize()?;
-        Ok(String::try_from(value)?)
-    };
-    asked().map_err(|error: zbus::Error| failure("ActiveState", &error))
-}
-
-/// Listens first: a job may have ended before its path is known here.
-fn run_job(connection: &Connection, method: &str, unit: &str) -> Result<()> {
-    let ended = ended_jobs(connection);
-    // On the private socket every connection hears of jobs; on the bus, those that subscribed.
-    let _not_needed_there = call(connection, "Subscribe", &());
-    let deadline = Instant::now() + JOB_WAIT;
-    let reply = call(connection, method, &(unit, "replace"))?;
-    let job: OwnedObjectPath = reply
-        .body()
-        .deserialize()
-        .map_err(|error| Failure::new(format!("systemd: {method} {unit}: {error}")))?;
-    loop {
-        match ended.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
-            Ok((path, _)) if path != job => {}
-            Ok((_, result)) if result == "done" => return Ok(()),
-            Ok((_, result)) => {
-                let text = format!("systemd: the job of {unit} ended with \"{result}\"");
-                return Err(Failure::new(text));
-            }
-            Err(RecvTimeoutError::Timeout) => {
-                let seconds = JOB_WAIT.as_secs();
-                let text = format!("systemd: the job of {unit} did not end within {seconds} s");
-                return Err(Failure::new(text));
-            }
-            Err(RecvTimeoutError::Disconnected) => {
-                let text = format!("systemd closed the connection before the job of {unit} ended");
-                return Err(Failure::new(text));
-            }
-        }
-    }
-}
-
-fn ended_jobs(connection: &Connection) -> Receiver<EndedJob> {
-    let (sender, ended) = channel();
-    let messages = MessageIterator::from(connection);
-    std::thread::spawn(move || {
-        for message in messages.map_while(zbus::Result::ok) {
-            let header = message.header();
-            let is_ended = header.interface().is_some_and(|name| name == MANAGER)
-                && header.member().is_some_and(|name| name == "JobRemoved");
-            if !is_ended {
-                continue;
-            }
-            let body: zbus::Result<(u32, OwnedObjectPath, String, String)> =
-                message.body().deserialize();
-            let Ok((_, job, _, result)) = body else { continue };
-            if sender.send((job, result)).is_err() {
-                return;
-            }
-        }
-    });
-    ended
 }
 
 #[cfg(test)]
@@ -229,11 +316,5 @@ mod tests {
             "snap.microk8s.daemon-containerd.service"
         );
         assert_eq!(service("docker.socket"), "docker.socket");
-    }
-
-    #[test]
-    fn a_path_is_no_more_than_one_value_of_an_address() {
-        assert_eq!(escaped("/run/systemd/private"), "/run/systemd/private");
-        assert_eq!(escaped("/a,b;c d%"), "/a%2cb%3bc%20d%25");
     }
 }

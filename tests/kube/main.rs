@@ -3,6 +3,7 @@
 //! What a user does with kubectl is done here, while plugins change what runs. It prints a table.
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
+mod book;
 mod chart;
 mod chart_pods;
 mod chart_rights;
@@ -47,6 +48,7 @@ const ROWS: &[(&str, &str, Scenario)] = &[
         examples::a_sample_plugin_is_replaced_while_containers_are_created,
     ),
     ("chart", "helm uninstall", chart::an_uninstalled_node_is_as_it_was),
+    ("book", "the quick start for one node", book::the_quick_start_holds),
     ("install", "install on containerd 2.4.2", deployment::the_node_has_our_handler),
     ("deployment", "a Deployment of three", deployment::three_replicas_have_what_plugins_give),
     ("probes", "exec probes need what plugins gave", probes::probes_see_what_plugins_gave),
@@ -75,7 +77,7 @@ const ROWS: &[(&str, &str, Scenario)] = &[
 ];
 
 /// Rows for a node on which nothing was installed by hand.
-const CLEAN: &[&str] = &["manifests", "chart", "examples"];
+const CLEAN: &[&str] = &["manifests", "chart", "book", "examples"];
 
 /// Rows that run only where they are named: building what they need takes minutes more.
 const NAMED: &[&str] = &["examples"];

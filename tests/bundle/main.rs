@@ -54,7 +54,7 @@ use nri_runc::plugin::api;
 use nri_runc::testing::error::RESERVED_PHRASES;
 use serde_json::Value;
 use test_support::adjustments::{env, pins, sets};
-use test_support::{BUNDLE, Script, TestHost, life, started, succeeds, wait_until};
+use test_support::{BUNDLE, Script, TestHost, heard, life, started, succeeds, wait_until};
 
 /// One line on stderr, one entry in the log, exit code 1, no phrase that engines look for.
 #[track_caller]
@@ -131,6 +131,27 @@ fn a_plain_bundle_is_as_it_was_after_its_container_is_removed() {
         assert_eq!(host.read("fake/seen.json").matches("HELLO").count(), 1);
         succeeds(&host.verb(&["delete", "--force", "c1"]));
         wait_until("the bundle is restored", || host.read("bundle/config.json") == BUNDLE);
+    }
+}
+
+#[test]
+fn a_bundle_gets_no_file_once_the_runtime_has_deleted_its_container() {
+    let host = started("");
+    let told = host.plugin("10", "env", sets("HELLO", "there"));
+    for (id, ends_first) in [("forced", false), ("ended", true)] {
+        succeeds(&host.create(id));
+        if ends_first {
+            succeeds(&host.verb(&["start", id]));
+            succeeds(&host.verb(&["kill", id, "9"]));
+            wait_until("its end is heard", || heard(&told, &format!("StopContainer {id}")));
+        }
+        succeeds(&host.verb(&["delete", "--force", id]));
+        // The engine removes the folder from here on.
+        let changed = || std::fs::metadata(host.path("bundle")).unwrap().modified().unwrap();
+        let (before, document) = (changed(), host.read("bundle/config.json"));
+        wait_until("its pod is over", || heard(&told, &format!("RemovePodSandbox {id}")));
+        wait_until("it is forgotten", || host.admin(&["pods"]) == Value::Array(vec![]));
+        assert_eq!((document.as_str(), changed()), (BUNDLE, before), "{id}");
     }
 }
 

@@ -6,6 +6,7 @@
 use std::rc::Rc;
 use std::time::Duration;
 
+use crate::daemon::bundle;
 use crate::daemon::lifecycle::stop;
 use crate::daemon::node::Node;
 use crate::daemon::pods::stopping;
@@ -28,7 +29,13 @@ pub(crate) async fn delete(node: &Rc<Node>, call: &VerbRequest) -> Result<Procee
         node.caches.exit_codes.note_monitor(&node.host, &record);
     }
     // Without --force the runtime refuses to delete what runs.
-    let ends_pod = record.is_sandbox && (has_exited || call.command_line.force);
+    let is_deleted = has_exited || call.command_line.force;
+    if is_deleted {
+        // Before the runtime's `delete`: after it, the engine removes the bundle's folder, which must
+        // not get a new file meanwhile.
+        bundle::restore(node, &record);
+    }
+    let ends_pod = record.is_sandbox && is_deleted;
     if has_exited || ends_pod {
         let (node, key) = (Rc::clone(node), call.key.clone());
         let active = node.process.activity.begin();

@@ -89,7 +89,7 @@ impl Manager {
         let job = job.map_err(|error| SystemdError::ZBus(error.into()))?;
         let (manager, emitter, path) = (self.clone(), emitter.to_owned(), job.clone());
         tokio::spawn(async move {
-            // A job of somebody else's ends first.
+            // The job of another client ends first.
             let other =
                 ObjectPath::from_static_str_unchecked("/org/freedesktop/systemd1/job/999999");
             let _gone =

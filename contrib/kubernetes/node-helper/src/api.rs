@@ -21,7 +21,7 @@ const REQUEST_WAIT: Duration = Duration::from_secs(30);
 /// The largest answer: a page of a list.
 const ANSWER_LIMIT: u64 = 64 << 20;
 
-/// The server, and how to be somebody there.
+/// The server, and the account that asks.
 #[derive(Debug)]
 pub(crate) struct ApiServer {
     agent: ureq::Agent,

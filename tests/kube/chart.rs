@@ -52,11 +52,16 @@ pub(super) fn stop() {
 
 fn import_images(cluster: &Cluster) {
     for image in ["kube.tar", "kube-next.tar"] {
-        let tar = test_support::program::project().join("target/image").join(image);
-        assert!(tar.exists(), "{} is missing: scripts/kube.sh makes it", tar.display());
-        let tar = tar.display().to_string();
-        cluster.machine.run("ctr", &["--namespace", "k8s.io", "images", "import", "--local", &tar]);
+        import_image(cluster, image);
     }
+}
+
+/// One of the images in target/image.
+pub(super) fn import_image(cluster: &Cluster, image: &str) {
+    let tar = test_support::program::project().join("target/image").join(image);
+    assert!(tar.exists(), "{} is missing: scripts/kube.sh makes it", tar.display());
+    let tar = tar.display().to_string();
+    cluster.machine.run("ctr", &["--namespace", "k8s.io", "images", "import", "--local", &tar]);
 }
 
 fn start_systemd(cluster: &Cluster) -> Process {

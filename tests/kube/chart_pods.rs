@@ -18,6 +18,12 @@ const AFTERWARDS: usize = 2;
 #[track_caller]
 pub(super) fn adjusted_pod(space: &Namespace, name: &str) {
     space.apply(pod(name, &card(), &spec(&[container("app", SHOWS_CARD)])));
+    is_adjusted(space, name);
+}
+
+/// It runs, and its plugin was asked.
+#[track_caller]
+fn is_adjusted(space: &Namespace, name: &str) {
     space.waits(name, "condition=Ready", 90);
     assert_eq!(space.logs(name, "app"), "card=one\n", "{name} was created without the plugin");
 }
@@ -56,12 +62,7 @@ impl Stream {
         let names = self.thread.join().unwrap();
         let space = Namespace::existing(self.space);
         for name in &names {
-            space.waits(name, "condition=Ready", 90);
-            assert_eq!(
-                space.logs(name, "app"),
-                "card=one\n",
-                "{name} was created without the plugin"
-            );
+            is_adjusted(&space, name);
         }
         assert!(names.len() > AFTERWARDS, "no pod was created meanwhile");
         let all: Vec<&str> = names.iter().map(String::as_str).collect();

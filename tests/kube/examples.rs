@@ -5,7 +5,7 @@
 use serde_json::{Value, json};
 
 use super::Cluster;
-use super::chart::installed;
+use super::chart::{import_image, installed};
 use super::helm::{NAMESPACE, contrib};
 use super::inside::admin;
 use super::kubectl::{Namespace, does};
@@ -37,10 +37,7 @@ pub(super) fn a_sample_plugin_is_replaced_while_containers_are_created(
     cluster: &Cluster,
 ) -> String {
     drop(installed());
-    let tar = test_support::program::project().join("target/image/kube-plugin.tar");
-    assert!(tar.exists(), "{} is missing: scripts/kube.sh makes it", tar.display());
-    let tar = tar.display().to_string();
-    cluster.machine.run("ctr", &["--namespace", "k8s.io", "images", "import", "--local", &tar]);
+    import_image(cluster, "kube-plugin.tar");
     let folder = contrib("examples/ulimit-adjuster");
     does(&["apply", "--kustomize", &folder]);
     rolls_out();

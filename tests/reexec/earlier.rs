@@ -5,9 +5,9 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use nri_runc::plugin::api;
 use serde_json::json;
-use test_support::{BUNDLE, Script, TestHost, heard, life, skip, succeeds, wait_until};
+use test_support::adjustments::sets;
+use test_support::{BUNDLE, TestHost, heard, life, skip, succeeds, wait_until};
 
 use super::{Installed, put};
 
@@ -51,18 +51,12 @@ fn reexec(installed: &Installed) {
     assert_eq!(installed.pid(), before, "it is the same process");
 }
 
-fn with_env() -> Script {
-    let env = api::KeyValue { key: "HELLO".into(), value: "there".into(), ..Default::default() };
-    let adjust = api::ContainerAdjustment { env: vec![env], ..Default::default() };
-    Script { adjust, ..Script::default() }
-}
-
 #[test]
 fn a_container_lives_through_an_upgrade_and_back() {
     let Some(earlier) = earlier() else { return };
     let installed = Installed::of(&earlier, "");
     let host = &installed.host;
-    let told = host.plugin("10", "env", with_env());
+    let told = host.plugin("10", "env", sets("HELLO", "there"));
     let connected_at = host.admin(&["plugins"])[0]["connected_at"].clone();
     create(&installed, "c1");
     super::install(host, b"");
@@ -88,7 +82,7 @@ fn a_container_lives_through_an_upgrade_and_back() {
 fn wrappers_of_one_version_are_served_by_the_daemon_of_the_other() {
     let Some(earlier) = earlier() else { return };
     let installed = Installed::of(&earlier, "");
-    let told = installed.host.plugin("10", "env", with_env());
+    let told = installed.host.plugin("10", "env", sets("HELLO", "there"));
     let before = installed.pid();
     // The files are replaced first, as a package manager does; the daemon still runs the other program.
     super::install(&installed.host, b"");

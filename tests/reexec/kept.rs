@@ -12,18 +12,13 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use nri_runc::plugin::api;
 use serde_json::{Value, json};
+use test_support::adjustments::sets;
 use test_support::{
     Script, TestHost, connect, example, heard, is_synchronized, life, succeeds, wait_until,
 };
 
 use super::proxy::Proxy;
 use super::{Installed, install, install_script};
-
-fn with_env() -> Script {
-    let env = api::KeyValue { key: "HELLO".into(), value: "there".into(), ..Default::default() };
-    let adjust = api::ContainerAdjustment { env: vec![env], ..Default::default() };
-    Script { adjust, ..Script::default() }
-}
 
 fn state(host: &TestHost, id: &str) -> String {
     let pods = host.admin(&["pods"]);
@@ -37,7 +32,7 @@ fn state(host: &TestHost, id: &str) -> String {
 fn a_plugin_hears_a_whole_life_from_three_programs() {
     let installed = Installed::new("");
     let host = &installed.host;
-    let told = host.plugin("10", "env", with_env());
+    let told = host.plugin("10", "env", sets("HELLO", "there"));
     let connected_at = host.admin(&["plugins"])[0]["connected_at"].clone();
     assert!(connected_at.as_i64() > Some(0), "{connected_at}");
     succeeds(&host.create("c1"));
@@ -66,7 +61,7 @@ fn a_plugin_hears_a_whole_life_from_three_programs() {
 fn wrappers_and_operators_wait_for_a_program_that_takes_longer_than_a_heartbeat() {
     let installed = Installed::new("");
     let host = &installed.host;
-    let told = host.plugin("10", "env", with_env());
+    let told = host.plugin("10", "env", sets("HELLO", "there"));
     let real = env!("CARGO_BIN_EXE_nri-runc");
     let slow = format!("case \"$*\" in *--state-fd*) sleep 5 ;; esac\nexec {real} \"$@\"");
     install_script(host, &slow);
@@ -102,7 +97,7 @@ fn sigusr2_does_the_same_and_the_service_manager_hears_of_it() {
     };
     let installed = Installed::with_environment("", &[("NOTIFY_SOCKET", &socket)]);
     assert_eq!(receive(), "READY=1\n");
-    let told = installed.host.plugin("10", "env", with_env());
+    let told = installed.host.plugin("10", "env", sets("HELLO", "there"));
     kill(Pid::from_raw(i32::try_from(installed.pid()).unwrap()), Signal::SIGUSR2).unwrap();
     let reloading = receive();
     assert!(reloading.starts_with("RELOADING=1\nMONOTONIC_USEC="), "{reloading}");
@@ -144,7 +139,7 @@ fn a_request_of_a_plugin_that_came_in_part_is_answered_by_the_next_program() {
     let proxy = Proxy::new(host.path("proxy.sock"), &host.path("nri.sock"));
     let (sender, asks) = tokio::sync::mpsc::unbounded_channel();
     let asks = Some(Arc::new(tokio::sync::Mutex::new(asks)));
-    let script = Script { asks, ..with_env() };
+    let script = Script { asks, ..sets("HELLO", "there") };
     let told = connect(proxy.socket.clone(), "10", "asks", script);
     wait_until("it is synchronized", || is_synchronized(&host.admin(&["plugins"]), "10-asks"));
     // In a frame's header, in a message's header, in the message.
@@ -174,7 +169,7 @@ fn a_create_in_flight_is_finished_first_and_heard_once() {
             std::thread::sleep(Duration::from_millis(1500));
         }
     });
-    let told = host.plugin("10", "slow", Script { hears: Some(slow), ..with_env() });
+    let told = host.plugin("10", "slow", Script { hears: Some(slow), ..sets("HELLO", "there") });
     std::thread::scope(|scope| {
         let mut create = host.spawn(&["create", "--bundle", "BUNDLE", "c1"]);
         wait_until("it is asked", || heard(&told, "CreateContainer c1"));
@@ -229,7 +224,7 @@ fn the_plugin_socket_stays_and_takes_new_plugins() {
     let before = host.admin(&["status"])["plugin_socket_state"]["since"].clone();
     installed.reexecuted();
     assert_eq!(host.admin(&["status"])["plugin_socket_state"]["since"], before);
-    let told = host.plugin("10", "late", with_env());
+    let told = host.plugin("10", "late", sets("HELLO", "there"));
     installed.reexecuted();
     succeeds(&host.create("c1"));
     assert!(heard(&told, "CreateContainer c1"));
@@ -240,7 +235,7 @@ fn the_plugin_socket_stays_and_takes_new_plugins() {
 fn a_foreground_run_goes_on_and_its_end_is_heard() {
     let installed = Installed::new("");
     let host = &installed.host;
-    let told = host.plugin("10", "env", with_env());
+    let told = host.plugin("10", "env", sets("HELLO", "there"));
     let bundle = host.path("bundle").display().to_string();
     let mut run = host.spawn(&["restore", "--bundle", &bundle, "c1"]);
     wait_until("it runs", || state(host, "c1") == "running");
@@ -256,7 +251,7 @@ fn a_foreground_run_goes_on_and_its_end_is_heard() {
 fn rights_and_policies_hold_for_the_next_program() {
     let installed = Installed::new("---[plugin.env]\ndeny = [\"Env\"]\non_failure = \"refuse\"\n");
     let host = &installed.host;
-    let _told = host.plugin("10", "env", with_env());
+    let _told = host.plugin("10", "env", sets("HELLO", "there"));
     installed.reexecuted();
     let output = host.create("c1");
     assert!(!output.status.success(), "its right is denied");

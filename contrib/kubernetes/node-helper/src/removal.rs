@@ -18,7 +18,7 @@ const NAMED: usize = 5;
 /// Objects in one page of a list.
 const PAGE: u32 = 500;
 
-/// What is to be removed.
+/// The installation to remove.
 #[derive(Debug)]
 pub(crate) struct Installed<'n> {
     /// Of the DaemonSet.

@@ -37,9 +37,7 @@ fn a_runtime_is_asked_once_for_all_containers_and_again_when_it_is_replaced() {
     }
     host.write("fake/version", "runc version 1.1.5\n");
     let program = host.read("fake/runc");
-    let mode = std::fs::metadata(host.path("fake/runc")).unwrap().permissions();
-    host.write("fake/runc", &format!("{program}# another build\n"));
-    std::fs::set_permissions(host.path("fake/runc"), mode).unwrap();
+    host.put_program("fake/runc", &format!("{program}# another build\n"));
     host.write("fake/argv", "");
     host.write("log.json", "");
     refused(&host, &host.create("c4"), &["10-sched", "LinuxSched", "runc 1.1.5"]);

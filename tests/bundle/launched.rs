@@ -2,7 +2,7 @@
 //! Pre-installed plugins with the built binary: started with what they need and nothing else,
 //! started again when they die, following their folder and their configuration.
 
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -29,8 +29,7 @@ pub(super) fn configure(host: &TestHost, saw: &str) {
 }
 
 fn script(host: &TestHost, name: &str, text: &str) {
-    host.write(name, &format!("#!/bin/sh\n{text}\n"));
-    std::fs::set_permissions(host.path(name), PermissionsExt::from_mode(0o755)).unwrap();
+    host.put_program(name, &format!("#!/bin/sh\n{text}\n"));
 }
 
 pub(super) fn row(host: &TestHost, name: &str) -> Option<Value> {

@@ -64,9 +64,7 @@ fn where_the_engine_listens_for_plugins_nobody_is_started_expected_or_cut_off() 
     let mut host =
         TestHost::new("--- wait_for = [\"10-absent\"]\nplugin_registration_timeout = \"30s\"\n");
     std::fs::create_dir(host.path("plugins")).unwrap();
-    host.write("plugins/20-file", "#!/bin/sh\ntouch \"$0.was-started\"\n");
-    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-    std::fs::set_permissions(host.path("plugins/20-file"), mode).unwrap();
+    host.put_program("plugins/20-file", "#!/bin/sh\ntouch \"$0.was-started\"\n");
     let engine = UnixListener::bind(host.path("nri.sock")).unwrap();
     engine.set_nonblocking(true).unwrap();
     host.start_daemon();

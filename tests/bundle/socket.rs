@@ -48,9 +48,7 @@ fn other_process(host: &TestHost) -> Child {
 fn the_plugin_socket_is_taken_when_the_engine_lets_go_of_it() {
     let mut host = TestHost::new("---[plugin.env]\nrequired = true\n");
     std::fs::create_dir(host.path("plugins")).unwrap();
-    host.write("plugins/20-file", "#!/bin/sh\ntouch \"$0.was-started\"\n");
-    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-    std::fs::set_permissions(host.path("plugins/20-file"), mode).unwrap();
+    host.put_program("plugins/20-file", "#!/bin/sh\ntouch \"$0.was-started\"\n");
     let engine = UnixListener::bind(host.path("nri.sock")).unwrap();
     host.start_daemon();
     let taken = state(&host);

@@ -2,7 +2,6 @@
 //! The file of a pre-installed plugin is replaced: the process of the new one runs beside the old
 //! one until it is synchronized; if it fails, the old one stays.
 
-use std::os::unix::fs::PermissionsExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -22,8 +21,7 @@ fn install(host: &TestHost) {
 
 /// The same with a script.
 fn install_script(host: &TestHost, text: &str) {
-    host.write("greeter.new", &format!("#!/bin/sh\n{text}\n"));
-    std::fs::set_permissions(host.path("greeter.new"), PermissionsExt::from_mode(0o755)).unwrap();
+    host.put_program("greeter.new", &format!("#!/bin/sh\n{text}\n"));
     std::fs::rename(host.path("greeter.new"), host.path("plugins/10-greeter")).unwrap();
 }
 

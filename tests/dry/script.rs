@@ -269,9 +269,7 @@ fn a_pre_installed_plugin_takes_part_before_the_first_line_is_answered() {
 fn a_pre_installed_file_that_is_no_program_is_given_up_and_the_script_goes_on() {
     let temp = prepared("plugin_registration_timeout = \"300ms\"");
     let file = temp.path().join("plugins/10-broken");
-    nri_runc::testing::files::replace(&file, b"#!/nowhere/at/all\n").unwrap();
-    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-    std::fs::set_permissions(&file, mode).unwrap();
+    test_support::program::put(&file, b"#!/nowhere/at/all\n");
     let mut replay = Replay::on(temp, &[]);
     assert!(replay.create().get("error").is_none());
     let said = std::fs::read_to_string(replay.path("stderr")).unwrap();

@@ -158,8 +158,9 @@ async fn a_plugin_enters_the_network_namespace_of_a_pod_that_containerd_stops() 
             cri.stop_pod_sandbox(stop).await.unwrap();
         }
         end_pod(&mut cri, &id).await;
+        // An event is told before the plugin has entered the namespace.
         engine.wait_until("the pod's end is told", || {
-            told.lock().unwrap().iter().any(|line| line.starts_with("RemovePodSandbox"))
+            entered.lock().unwrap().iter().any(|(event, _)| event == "RemovePodSandbox")
         });
         let found = std::mem::take(&mut *entered.lock().unwrap());
         let events: Vec<&str> = found.iter().map(|(event, _)| event.as_str()).collect();

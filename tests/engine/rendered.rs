@@ -80,9 +80,7 @@ impl<'r> Registered<'r> {
                 real.display()
             );
             let script = programs.path().join("containerd");
-            nri_runc::testing::files::replace(&script, line.as_bytes()).unwrap();
-            let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-            std::fs::set_permissions(script, mode).unwrap();
+            test_support::program::put(&script, line.as_bytes());
             (rancher.base)(dir, runc)
         };
         let parts = Parts { tools, containerd: programs.path(), runc, configuration: Some(&base) };

@@ -60,9 +60,7 @@ impl Play {
         let folder = folder(name);
         let capture = serde_json::from_slice(&std::fs::read(folder.join("calls.json")).unwrap());
         let mut host = TestHost::new("");
-        host.write("fake/runc", RUNTIME);
-        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-        std::fs::set_permissions(host.path("fake/runc"), mode).unwrap();
+        host.put_program("fake/runc", RUNTIME);
         let root = host.path("").display().to_string();
         let root = root.trim_end_matches('/');
         let more =

@@ -155,9 +155,7 @@ esac
 
 fn scripted(more: &str) -> TestHost {
     let mut host = TestHost::new(more);
-    host.write("fake/hooking", RUNTIME);
-    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-    std::fs::set_permissions(host.path("fake/hooking"), mode).unwrap();
+    host.put_program("fake/hooking", RUNTIME);
     std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_nri-runc"), host.path("fake/nri-runc")).unwrap();
     host.start_daemon();
     host

@@ -63,9 +63,7 @@ impl World {
     pub(super) fn new(policy: &str, others: bool) -> Self {
         let host = TestHost::new("");
         let fault = host.path("fault").display().to_string();
-        host.write("fake/runc", include_str!("../../fixtures/runtime/killed.sh"));
-        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-        std::fs::set_permissions(host.path("fake/runc"), mode).unwrap();
+        host.put_program("fake/runc", include_str!("../../fixtures/runtime/killed.sh"));
         let more = format!(
             "autostart = false\non_daemon_failure = \"{policy}\"---plugin_request_timeout = \"20s\"\n[debug]\nfault = \"@{fault}\"\n"
         );

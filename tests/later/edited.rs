@@ -193,9 +193,7 @@ fn the_copy_is_none_of_the_descriptors_that_the_new_process_is_to_have() {
     let host = changed("");
     let file = process(&host, PROCESS);
     // A runtime that lists what it inherited.
-    host.write("fake/runc", "#!/bin/sh\nls -l /proc/self/fd >\"$(dirname \"$0\")/open\"\n");
-    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-    std::fs::set_permissions(host.path("fake/runc"), mode).unwrap();
+    host.put_program("fake/runc", "#!/bin/sh\nls -l /proc/self/fd >\"$(dirname \"$0\")/open\"\n");
     let words = ["exec", "--preserve-fds", "5", "--process", &file, "c1"];
     succeeds(&host.verb(&words));
     let open = host.read("fake/open");

@@ -104,9 +104,7 @@ fn a_signal_that_ends_nothing_says_nothing() {
     let told = running(&host, &[], Script::default());
     // A runtime that only takes note of the signal.
     let quiet = host.read("fake/runc").replace("kill) kill -9", "kill) : ");
-    host.write("fake/runc", &quiet);
-    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-    std::fs::set_permissions(host.path("fake/runc"), mode).unwrap();
+    host.put_program("fake/runc", &quiet);
     for signal in ["0", "HUP", "USR1", "SIGWINCH", "CONT", "nonsense", "34"] {
         succeeds(&host.verb(&["kill", "pause", signal]));
     }

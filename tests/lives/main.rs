@@ -265,9 +265,7 @@ fn runtime() -> String {
 
 fn stage() -> Stage {
     let host = TestHost::new("autostart = false---plugin_request_timeout = \"20s\"\n");
-    host.write("fake/runc", &runtime());
-    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-    std::fs::set_permissions(host.path("fake/runc"), mode).unwrap();
+    host.put_program("fake/runc", &runtime());
     Stage {
         host,
         views: Mutex::default(),

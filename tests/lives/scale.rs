@@ -15,9 +15,7 @@ use super::{runtime, say};
 /// configuration.
 pub(super) fn with_a_record(more: &str) -> TestHost {
     let mut host = TestHost::new(more);
-    host.write("fake/runc", &runtime());
-    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-    std::fs::set_permissions(host.path("fake/runc"), mode).unwrap();
+    host.put_program("fake/runc", &runtime());
     host.write("bundle/config.json", BUNDLE);
     host.start_daemon();
     assert!(host.create("c0").status.success());

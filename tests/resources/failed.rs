@@ -35,9 +35,7 @@ fn fails_half_way(place: &mut Place) {
          echo 'no such value' >&2; exit 1;; esac; done\nexec {real} \"$@\"\n"
     );
     std::fs::create_dir_all(place.host.path("broken")).unwrap();
-    place.host.write("broken/runc", &script);
-    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-    std::fs::set_permissions(place.host.path("broken/runc"), mode).unwrap();
+    place.host.put_program("broken/runc", &script);
     place.host.configure(&place.host.path("broken/runc"), "");
     place.host.kill_daemon();
     place.host.start_daemon();

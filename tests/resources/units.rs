@@ -44,11 +44,9 @@ impl UnitOfDaemon {
     }
 
     fn install(&self, more: &[u8]) {
-        use std::os::unix::fs::PermissionsExt;
         let path = self.scopes.place.host.path("prefix/bin/nri-runc");
         let built = std::fs::read(test_support::program::nri_runc()).unwrap();
-        nri_runc::testing::files::replace(&path, &[&built, more].concat()).unwrap();
-        std::fs::set_permissions(&path, PermissionsExt::from_mode(0o755)).unwrap();
+        test_support::program::put(&path, &[&built, more].concat());
     }
 
     /// The host's configuration, a log that a failure can show, and `more`, beside the executable.

@@ -27,7 +27,9 @@ pub fn nri_runc() -> &'static Path {
 /// open for writing is inherited by the children of other tests, and cannot be executed meanwhile.
 #[expect(clippy::disallowed_methods, reason = "no file of this process")]
 pub fn put(path: &Path, bytes: &[u8]) {
-    let script = "cat >\"$1.new\" && chmod 755 \"$1.new\" && mv \"$1.new\" \"$1\"";
+    // Hidden until it is whole: the folder may be one whose programs are launched.
+    let script =
+        "new=${1%/*}/.${1##*/}.new; cat >\"$new\" && chmod 755 \"$new\" && mv \"$new\" \"$1\"";
     let mut shell = std::process::Command::new("sh");
     shell.args(["-c", script, "sh"]).arg(path).stdin(std::process::Stdio::piped());
     let mut shell = shell.spawn().unwrap();

@@ -49,9 +49,7 @@ impl TestHost {
         let host = Self { temp: tempfile::tempdir().unwrap(), daemon: None };
         std::fs::create_dir_all(host.path("bundle/rootfs")).unwrap();
         std::fs::create_dir_all(host.path("fake")).unwrap();
-        host.write("fake/runc", RUNTIME);
-        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-        std::fs::set_permissions(host.path("fake/runc"), mode).unwrap();
+        host.put_program("fake/runc", RUNTIME);
         host.configure(&host.path("fake/runc"), more);
         host.write("bundle/config.json", BUNDLE);
         host
@@ -85,6 +83,11 @@ impl TestHost {
 
     pub fn write(&self, name: &str, text: &str) {
         nri_runc::testing::files::replace(&self.path(name), text.as_bytes()).unwrap();
+    }
+
+    /// A file that is executed.
+    pub fn put_program(&self, name: &str, text: &str) {
+        crate::program::put(&self.path(name), text.as_bytes());
     }
 
     pub fn read(&self, name: &str) -> String {

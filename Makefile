@@ -4,7 +4,10 @@
 MUSL := x86_64-unknown-linux-musl
 # The static build where its target can be had, else glibc (scripts/setup.sh says so).
 TARGET := $(shell test -d "$$(rustc --print target-libdir --target $(MUSL) 2>/dev/null)" && echo $(MUSL))
-RELEASE = target/$(if $(TARGET),$(TARGET)/)release/nri-runc
+# PROFILE: `quick` takes half the time, and gives a slower program for trying it.
+PROFILE ?= release
+$(if $(filter release quick,$(PROFILE)),,$(error PROFILE is release or quick))
+RELEASE = target/$(if $(TARGET),$(TARGET)/)$(PROFILE)/nri-runc
 
 .PHONY: all build setup demo docs docs-test test lint bench interop install uninstall vm kube soak manual package package-test upgrade-test audit image node-helper-test
 
@@ -17,9 +20,11 @@ setup:
 build: setup
 	@$(MAKE) --no-print-directory release
 
+# WITH_SAMPLE: the sample plugin of the quick starts, too.
+SAMPLE = -p nri-runc-sample --bin resource-defaults
 .PHONY: release
 release:
-	cargo build --release --locked $(if $(TARGET),--target $(TARGET))
+	cargo build --profile $(PROFILE) --locked --bin nri-runc $(if $(WITH_SAMPLE),-p nri-runc $(SAMPLE)) $(if $(TARGET),--target $(TARGET))
 	@echo "built $(RELEASE)$(if $(TARGET), (static),  (glibc: no musl target here))"
 
 demo: setup
@@ -30,7 +35,8 @@ docs:
 	@sh scripts/docs.sh
 
 # The quick starts, each command of them, on a machine of namespaces with the real engines.
-# DOCS: some of them (docker, podman, containerd, bundle, plugin), separated by commas.
+# DOCS: some of them (docker, podman, containerd, bundle, plugin), separated by commas. PACKAGE: a .deb that
+# docker, podman and containerd install, in place of a compilation.
 docs-test: setup
 	@sh scripts/docs-test.sh
 
@@ -56,6 +62,8 @@ lint:
 	cargo clippy --locked --workspace --all-targets -- -D warnings
 	cargo test --locked --quiet --test tidy every_
 	@sh scripts/hot.sh check
+	@if command -v shellcheck >/dev/null; then shellcheck -x -S warning install.sh .ci/run scripts/*.sh scripts/vm/*.sh contrib/package/*.sh; \
+		else echo "skipped: shellcheck is not installed"; fi
 	@sh scripts/audit.sh if-installed
 
 # Licenses, sources and known defects of the crates; installs what does it (deny.toml).
@@ -113,7 +121,8 @@ manual:
 	NRI_RUNC_MANUAL=$(CURDIR)/target/manual cargo test --locked --quiet --test tidy manual_pages_and
 
 # Archives, .deb, .rpm, SBOM and checksums into target/package/dist. ARCHES: for which processors.
-# TWICE: builds each program twice, in different folders, and compares. BINARY: package this program.
+# TWICE: builds each program twice, in different folders, and compares. BINARY: package this program, and the
+# sample plugin resource-defaults beside it.
 ARCHES ?= x86_64 aarch64
 package:
 	sh scripts/package.sh $(foreach arch,$(ARCHES),--arch $(arch)) $(if $(TWICE),--twice) \
@@ -125,9 +134,9 @@ package-test:
 	sh scripts/package.sh --arch x86_64 --next
 	sh scripts/package-test.sh $(PARTS)
 
-# The image for Kubernetes nodes, for ARCHES, into target/image; no Docker is needed.
+# The image for Kubernetes nodes, for ARCHES, into target/image; no Docker is needed. PROFILE: as for `make install`.
 image:
-	sh scripts/node-image.sh $(foreach arch,$(ARCHES),--arch $(arch))
+	sh scripts/node-image.sh $(foreach arch,$(ARCHES),--arch $(arch)) $(if $(filter quick,$(PROFILE)),--quick)
 
 # The image's second program against a systemd and an API server of its tests.
 node-helper-test:
@@ -140,8 +149,12 @@ DESTDIR ?=
 BINARY ?=
 INTO = $(if $(DESTDIR),--destdir '$(DESTDIR)')
 
+# Asked again after the build, which may have added the static target. By another name, so that `make -n` runs it not.
+BUILT = $(MAKE) -s --no-print-directory path
+
+install: export WITH_SAMPLE = 1
 install: $(if $(BINARY),,build)
-	sh install.sh --binary '$(or $(BINARY),$(RELEASE))' --prefix '$(PREFIX)' $(INTO)
+	sh install.sh --binary "$(or $(BINARY),$$($(BUILT)))" --prefix '$(PREFIX)' $(INTO)
 
 uninstall:
 	sh install.sh --uninstall $(INTO)

@@ -131,7 +131,7 @@ fi
 [ -n "$binary" ] || [ ! -x "$here/nri-runc" ] || binary=$here/nri-runc
 if [ -z "$binary" ]; then
     command -v make >/dev/null && command -v cargo >/dev/null || fail "no --binary given, and building requires make and cargo"
-    make -s -C "$here" build
+    make -s -C "$here" build WITH_SAMPLE=1
     binary=$here/$(make -s -C "$here" --no-print-directory path)
 fi
 [ -f "$binary" ] && [ -x "$binary" ] || fail "$binary is not an executable file"
@@ -154,6 +154,13 @@ was=''
 [ ! -e "$destdir$prefix/bin/nri-runc" ] || was=$(sum "$destdir$prefix/bin/nri-runc")
 put "$binary" "$prefix/bin/nri-runc" 0755 replace
 put "$work/config.toml" /etc/nri-runc/config.toml 0644 keep
+# The sample plugin of the quick starts: an archive has it, a build has it beside the program. Nothing launches it
+# from there.
+for sample in "$here/plugins/resource-defaults" "$(dirname "$binary")/resource-defaults"; do
+    [ -f "$sample" ] && [ -x "$sample" ] || continue
+    put "$sample" "$prefix/lib/nri-runc/plugins/resource-defaults" 0755 replace
+    break
+done
 # The archive of a release has man pages and completions; a checkout has none.
 if [ -d "$here/man" ]; then
     for page in "$here"/man/*.[578]; do

@@ -93,9 +93,10 @@ TOML
         "$built/nri-runc" nri plugins --json >"$work/plugins.json" 2>/dev/null || true
     done
     for words in "create --bundle $work/bundle --pid-file $work/pid" start state "kill --all" "delete --force"; do
-        verb=${words%% *}
+        verb=${words%% *} signal=
+        [ "$verb" != kill ] || signal=KILL
         # shellcheck disable=SC2086
-        target/debug/examples/step_trace "$work/trace.$verb" "$built/nri-runc" --root "$work/root" $words "$id" $([ "$verb" != kill ] || echo KILL) \
+        target/debug/examples/step_trace "$work/trace.$verb" "$built/nri-runc" --root "$work/root" $words "$id" $signal \
             >"$work/out" 2>&1 </dev/null || fail "$verb fails: $(cat "$work/out")"
     done
 }

@@ -12,7 +12,8 @@ say() { printf 'newer: %s\n' "$*"; }
 
 # What is there needs no Go any more.
 wanted=
-for name in ${*:-containerd-2.4.2 runc-1.5.2 runc-1.6.0-rc.1}; do
+[ $# -gt 0 ] || set -- containerd-2.4.2 runc-1.5.2 runc-1.6.0-rc.1
+for name in "$@"; do
     [ -e "$newer/$name/.done" ] || wanted="$wanted $name"
 done
 [ -n "$wanted" ] || exit 0
@@ -53,11 +54,11 @@ WORDS
 install() {
     name=$1
     shift
-    rm -rf "$newer/$name" "$newer/$name.part"
+    rm -rf "${newer:?}/$name" "$newer/$name.part"
     mkdir "$newer/$name.part"
     say "building $name; this takes a minute or two"
     # The machine's Go may be older than what the module wants; its owner may forbid fetching one.
-    if GOBIN=$newer/$name.part GOTOOLCHAIN=${GOTOOLCHAIN:-auto} GOFLAGS= \
+    if GOBIN=$newer/$name.part GOTOOLCHAIN=${GOTOOLCHAIN:-auto} GOFLAGS='' \
         nice go install -trimpath "-ldflags=-s -w" "$@" >"$newer/$name.log" 2>&1; then
         touch "$newer/$name.part/.done"
         mv "$newer/$name.part" "$newer/$name"

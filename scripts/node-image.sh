@@ -8,7 +8,7 @@
 #   scripts/node-image.sh test                    the helper's own tests
 #
 # ARCH: x86_64 or aarch64 (default: both; aarch64 on x86_64 takes a C compiler, which is fetched from Debian if
-# there is none). --quick: without the optimizations that take minutes, for tests.
+# there is none). --quick: without the optimizations that take minutes (Cargo.toml, [profile.quick]).
 set -eu
 cd "$(dirname "$0")/.."
 top=$PWD
@@ -22,10 +22,10 @@ fail() { printf 'node-image: %s\n' "$*" >&2; exit 1; }
 if [ "${1:-}" = test ]; then
     exec cargo test --locked --manifest-path "$helper/Cargo.toml" --target-dir "$top/target/node-helper"
 fi
-arches='' name='' out='' plugin='' quick=''
+arches='' name='' out='' plugin='' profile=release
 while [ $# -gt 0 ]; do
     if [ "$1" = --quick ]; then
-        quick="--config=profile.release.lto=false --config=profile.release.codegen-units=16 --config=profile.release.opt-level=1"
+        profile=quick
         shift
         continue
     fi
@@ -56,30 +56,29 @@ compilers() {
 # programs ARCH: builds the plugin, or both programs; $built says where, with a comma between.
 programs() {
     # A folder for each: their flags differ, and cargo would build everything anew for the other.
-    below=$1-unknown-linux-musl/release
+    below=$1-unknown-linux-musl
     if [ -n "$plugin" ]; then
         build_example "$1"
-        built=$top/target/image/plugins/$below/examples/$example
+        built=$top/target/image/plugins/$below/quick/examples/$example
         return
     fi
     cargo fetch --locked --target "$1-unknown-linux-musl"
-    # shellcheck disable=SC2086
-    build_static "$1" "$top" "$top/target/image/build" nri-runc $quick
+    build_static "$1" "$top" "$top/target/static" nri-runc
     cargo fetch --locked --manifest-path "$helper/Cargo.toml" --target "$1-unknown-linux-musl"
     compilers "$1"
-    # shellcheck disable=SC2086
-    build_static "$1" "$helper" "$top/target/image/helper" nri-runc-node-helper $quick
-    built=$top/target/image/build/$below/nri-runc,$top/target/image/helper/$below/nri-runc-node-helper
+    build_static "$1" "$helper" "$top/target/image/helper" nri-runc-node-helper
+    built=$top/target/static/$below/$profile/nri-runc,$top/target/image/helper/$below/$profile/nri-runc-node-helper
 }
 
 # A sample plugin, without the release's optimization, which takes minutes for each.
 build_example() {
-    linker=
-    [ "$1" = "$(uname -m)" ] || linker="--config=target.$1-unknown-linux-musl.linker = '$(cross_linker)'"
-    cargo build --release --locked --example "$example" --target "$1-unknown-linux-musl" \
-        --target-dir "$top/target/image/plugins" --config 'profile.release.lto = false' \
-        --config 'profile.release.codegen-units = 16' ${linker:+"$linker"} \
-        ${linker:+--config "target.$1-unknown-linux-musl.rustflags = ['-Clinker-flavor=ld']"}
+    target=$1-unknown-linux-musl
+    set -- --profile quick --locked --example "$example" --target "$target" --target-dir "$top/target/image/plugins"
+    if [ "$target" != "$(uname -m)-unknown-linux-musl" ]; then
+        linker=$(cross_linker)
+        set -- "$@" --config "target.$target.linker = '$linker'" --config "target.$target.rustflags = ['-Clinker-flavor=ld']"
+    fi
+    cargo build "$@"
 }
 
 set --

@@ -140,6 +140,7 @@ deb() {
     dpkg -i "$dist"/*_amd64.deb >/tmp/dpkg.log 2>&1 || fail "cannot install: $(tail -n 3 /tmp/dpkg.log)"
     [ -z "$(dpkg --verify nri-runc)" ] || fail "files are not as packaged: $(dpkg --verify nri-runc)"
     ! nri-runc nri status >/dev/null 2>&1 || fail "installing has started a daemon"
+    [ -x /usr/lib/nri-runc/plugins/resource-defaults ] || fail "the sample plugin is missing"
     passed "deb: installed; nothing runs"
     man -w nri-runc nri-runc-config nri-runc-plugins >/dev/null || fail "man does not find the pages"
     echo '# an operator was here' >>/etc/nri-runc/config.toml
@@ -168,6 +169,7 @@ rpm_part() {
     rpm_ -i "$dist"/*.x86_64.rpm >/tmp/rpm.log 2>&1 || fail "cannot install: $(cat /tmp/rpm.log)"
     changed=$(rpm --force-debian -V nri-runc || :)
     [ -z "$changed" ] || fail "files are not as packaged: $changed"
+    [ -x /usr/lib/nri-runc/plugins/resource-defaults ] || fail "the sample plugin is missing"
     passed "rpm: installed; nothing runs"
     echo '# an operator was here' >>/etc/nri-runc/config.toml
     printf 'runtime = ["%s"]\n' "$top/target/tools/bin/runc" >/etc/nri-runc/config.d/10-runtime.toml
@@ -218,6 +220,7 @@ archive_part() {
     man -w nri-runc >/dev/null || fail "man does not find the page of the archive"
     [ -s /usr/local/share/bash-completion/completions/nri-runc ] || fail "no completion for bash"
     /usr/local/bin/nri-runc nri --version >/dev/null || fail "the program of the archive does not run"
+    /usr/local/lib/nri-runc/plugins/resource-defaults --help >/dev/null || fail "the sample plugin does not run"
     sh /tmp/archive/install.sh --uninstall >/tmp/archive.log 2>&1 || fail "install.sh --uninstall: $(cat /tmp/archive.log)"
     nothing_is_left "archive: install.sh --uninstall"
 }

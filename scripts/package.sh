@@ -5,9 +5,9 @@
 #
 #   scripts/package.sh [--arch ARCH]... [--binary ARCH=FILE]... [--version VERSION] [--twice] [--next]
 #
-# --binary: package this executable and build none. --next: from the packages that are there, those of a
-# next version, into target/package/next, for tests of an upgrade. SOURCE_DATE_EPOCH: the time of all files (default:
-# that of the last commit). NRI_RUNC_NFPM: use this nfpm.
+# --binary: package this executable and resource-defaults beside it, and build none. --next: from the packages
+# that are there, those of a next version, into target/package/next, for tests of an upgrade. SOURCE_DATE_EPOCH:
+# the time of all files (default: that of the last commit). NRI_RUNC_NFPM: use this nfpm.
 set -eu
 cd "$(dirname "$0")/.."
 top=$PWD
@@ -19,6 +19,7 @@ say() { printf 'package: %s\n' "$*"; }
 fail() { printf 'package: %s\n' "$*" >&2; exit 1; }
 . scripts/static.sh
 
+profile=release sample_words='-p nri-runc -p nri-runc-sample --bin resource-defaults'
 arches='' binaries='' version='' twice='' next=''
 into=$top/target/package
 while [ $# -gt 0 ]; do
@@ -54,24 +55,35 @@ nfpm() {
     "$program" "$@"
 }
 
-# The executable for ARCH, given or built.
-executable() {
+# programs ARCH STAGE: the executable, given or built, and the sample plugin of the quick starts beside it.
+programs() {
+    below=$1-unknown-linux-musl/release
+    ours=$top/target/static/$below/nri-runc given=''
     for pair in $binaries; do
-        [ "${pair%%=*}" != "$1" ] || { cp "${pair#*=}" "$2"; return; }
+        [ "${pair%%=*}" != "$1" ] || ours=${pair#*=} given=1
     done
-    fetch_sources "$1"
-    build_static "$1" "$top" "$into/build" nri-runc >&2
-    cp "$into/build/$1-unknown-linux-musl/release/nri-runc" "$2"
-    [ -n "$twice" ] || return 0
+    sample=$(dirname "$ours")/resource-defaults
+    if [ -z "$given" ]; then
+        fetch_sources "$1"
+        # shellcheck disable=SC2086
+        build_static "$1" "$top" "$top/target/static" nri-runc $sample_words >&2
+    fi
+    [ -x "$sample" ] || fail "there is no sample plugin $sample: build it with cargo build $sample_words"
+    mkdir -p "$2/plugins"
+    install -m 0755 "$ours" "$2/nri-runc"
+    install -m 0755 "$sample" "$2/plugins/resource-defaults"
+    [ -z "$given" ] && [ -n "$twice" ] || return 0
     # The same again, elsewhere.
     other=$(mktemp -d)/elsewhere
     git worktree list >/dev/null 2>&1 || fail "--twice needs a git checkout"
     mkdir -p "$other"
     git archive HEAD | tar -x -C "$other"
-    build_static "$1" "$other" "$other/target" nri-runc >&2
-    cmp "$2" "$other/target/$1-unknown-linux-musl/release/nri-runc" ||
-        fail "two builds of $1 in different folders differ"
-    say "two builds of $1 in different folders are the same: $(sha256sum <"$2" | cut -c 1-16)"
+    # shellcheck disable=SC2086
+    build_static "$1" "$other" "$other/target" nri-runc $sample_words >&2
+    cmp "$2/nri-runc" "$other/target/$below/nri-runc" || fail "two builds of nri-runc for $1 differ"
+    cmp "$2/plugins/resource-defaults" "$other/target/$below/resource-defaults" ||
+        fail "two builds of the sample plugin for $1 differ"
+    say "two builds for $1 in different folders are the same: $(sha256sum <"$2/nri-runc" | cut -c 1-16)"
     rm -rf "$(dirname "$other")"
 }
 
@@ -132,8 +144,7 @@ pack() {
     stage=$into/$1
     rm -rf "$stage"
     cp -R "$into/common" "$stage"
-    executable "$1" "$stage/nri-runc"
-    chmod 0755 "$stage/nri-runc"
+    programs "$1" "$stage"
     if [ -n "$next" ]; then cp "$into/sbom.cdx.json" "$stage"; else sbom "$1" "$stage/sbom.cdx.json"; fi
     chmod -R u=rwX,go=rX "$stage"
     find "$stage" -exec touch -h -d "@$SOURCE_DATE_EPOCH" {} +
@@ -151,6 +162,7 @@ archive() {
     root=$into/archive/$name
     rm -rf "$into/archive"
     mkdir -p "$root/contrib/systemd" "$root/contrib/selinux" "$root/man"
+    cp -R "$into/$1/plugins" "$root/plugins"
     cp "$into/$1/nri-runc" install.sh README.md SECURITY.md CHANGELOG.md LICENSE "$into/$1/sbom.cdx.json" "$root"
     cp contrib/systemd/* "$root/contrib/systemd"
     cp contrib/selinux/nri-runc.cil "$root/contrib/selinux"
@@ -168,8 +180,10 @@ if [ -n "$next" ]; then
     # The program differs in a byte that nothing reads, as that of another version does.
     [ -x "$into/x86_64/nri-runc" ] || fail "there are no packages of this version: make package"
     rm -rf "$into/next"
+    [ -x "$into/x86_64/plugins/resource-defaults" ] || fail "the packages are of an older version: make package"
     mkdir -p "$into/next"
     { cat "$into/x86_64/nri-runc"; echo; } >"$into/next/program"
+    cp "$into/x86_64/plugins/resource-defaults" "$into/next/resource-defaults"
     cp -R "$into/common" "$into/x86_64/sbom.cdx.json" "$into/next"
     VERSION=$VERSION+next
     into=$into/next

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# shellcheck shell=sh disable=SC2154
 # Static programs for x86_64 and aarch64: part of scripts/package.sh and scripts/node-image.sh, which say
 # where this is ($top), where tools go ($tools), and what fails (`fail`), before they read it.
 
@@ -59,8 +60,8 @@ cross_compiler() {
     echo "$wrapper $archiver"
 }
 
-# build_static ARCH SOURCE BUILD PROGRAM [WORD...]: compiles PROGRAM of SOURCE into BUILD, with more words for
-# cargo. Paths of this machine do not get into it.
+# build_static ARCH SOURCE BUILD PROGRAM [WORD...]: compiles PROGRAM of SOURCE into BUILD, in the profile
+# $profile (default: release), with more words for cargo. Paths of this machine do not get into it.
 build_static() {
     arch=$1 source=$2 build=$3 program=$4
     shift 4
@@ -77,6 +78,6 @@ build_static() {
         flags="$flags, '-Clinker=$linker', '-Clinker-flavor=ld'"
     fi
     say "building $program for $arch"
-    (cd "$source" && cargo build --release --locked --bin "$program" --target "$target" --target-dir "$build" \
+    (cd "$source" && cargo build --profile "${profile:-release}" --locked --bin "$program" --target "$target" --target-dir "$build" \
         --config "target.$target.rustflags = [$flags]" "$@")
 }

@@ -9,7 +9,7 @@ fn main() {
     let is_static = variable("CARGO_CFG_TARGET_ENV") == "musl";
     // The names are those of a program for x86_64, and other processors' linkers are called by themselves.
     let is_static = is_static && variable("CARGO_CFG_TARGET_ARCH") == "x86_64";
-    // A wrapper's speed is measured on the release build; others keep their usual layout.
+    // A wrapper's speed is measured on the release build; development builds keep their usual layout.
     if is_static && variable("PROFILE") == "release" {
         let (dir, out) = (variable("CARGO_MANIFEST_DIR"), variable("OUT_DIR"));
         println!("cargo::rustc-link-arg-bins=-Wl,-T,{dir}/src/musl/hot.ld");

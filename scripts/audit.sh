@@ -1,8 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Which crates are in the program: licenses, sources, forbidden crates (deny.toml), then known defects, where
-# the database of advisories can be had. `audit.sh if-installed`, for `make lint`: skips what is not there,
-# and says so.
+# Which crates are in nri-runc and in its image's helper: licenses, sources, forbidden crates (deny.toml beside each
+# Cargo.toml), then known defects, where the database of advisories can be had. `audit.sh if-installed`, for `make
+# lint`: skips what is not there, and says so.
 set -eu
 cd "$(dirname "$0")/.."
 DENY=0.20.2
@@ -21,11 +21,19 @@ if [ ! -x "$deny" ]; then
     cargo install --locked --version "$DENY" --root "$tools/cargo-deny-$DENY" cargo-deny >"$tools/cargo-deny.log" 2>&1 ||
         fail "cargo-deny cannot be built: $(tail -n 1 "$tools/cargo-deny.log")"
 fi
-"$deny" --log-level error check bans licenses sources || fail "a crate is not allowed (deny.toml)"
+# check WHAT...: for nri-runc and for the helper of its image.
+check() {
+    wrong=''
+    for folder in . contrib/kubernetes/node-helper; do
+        (cd "$folder" && "$deny" --log-level error check "$@") || wrong="$wrong $folder/deny.toml"
+    done
+    [ -z "$wrong" ] || fail "cargo-deny failed, see above; with$wrong"
+}
+check bans licenses sources
 if ! "$deny" --log-level error fetch db >/dev/null 2>&1; then
     [ "${1:-}" = if-installed ] || [ -z "${CI:-}" ] || fail "the database of advisories cannot be had"
     say "skipped: advisories (their database cannot be had)"
     exit 0
 fi
-"$deny" --log-level error check advisories || fail "a crate has a known defect; see above"
+check advisories
 say "licenses, sources and advisories are in order"

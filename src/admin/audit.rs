@@ -1,24 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `audit`: searches the audit log, in its files or in the journal. It needs no daemon, and prints
-//! each line as soon as it is found.
+//! each line as soon as it is found; with `--follow`, then new lines as they are written.
 
 use std::collections::BTreeSet;
-use std::io::{BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
-use std::process::{Child, Stdio};
-use std::time::SystemTime;
+use std::process::{Child, ExitStatus, Stdio};
+use std::time::{Duration, SystemTime};
 
 use clap::Args;
 use serde_json::Value;
 
-use crate::audit::{AuditFilter, IDENTIFIER, open_files, search, since};
+use crate::audit::{AuditFilter, AuditTail, IDENTIFIER, open_files, search, since};
 use crate::config::{AuditTarget, Config};
 use crate::error::{Context, Error, Result};
 use crate::text::{counted, first_of, printable, short_id};
 
 use super::exit::DONE;
 use super::output::{Format, PlainOutput, complain};
+use super::watch::{has_reader, wait_for_lines};
 use super::{progress, yaml};
+
+/// The time between two looks at a file that is followed.
+const INTERVAL: Duration = Duration::from_millis(250);
 
 /// What `audit` takes.
 #[derive(Debug, Args)]
@@ -35,6 +39,9 @@ pub(super) struct Audit {
     /// Only since an age (2h, 7d) or a UTC time.
     #[arg(long, value_name = "TIME")]
     since: Option<String>,
+    /// Then print new lines as they are written, until Ctrl-C.
+    #[arg(short, long)]
+    follow: bool,
     #[command(flatten)]
     pub(super) output: PlainOutput,
 }
@@ -45,13 +52,17 @@ pub(super) struct Audit {
 /// Fails when there is no audit log, or it cannot be read.
 pub(super) fn audit(config: &Config, wanted: &Audit, format: Format) -> Result<u8> {
     let filter = filter(wanted)?;
-    let mut page = Page::new(format, &filter);
+    let mut page = Page::new(format, &filter, wanted.follow);
     let unreadable = match config.audit_target {
+        Some(AuditTarget::Journal) if wanted.follow => return follow_journal(&filter, &mut page),
+        Some(AuditTarget::File) if wanted.follow => {
+            return follow_files(&config.audit_path, &filter, &mut page);
+        }
         Some(AuditTarget::Journal) => search_journal(&filter, &mut page)?,
         Some(AuditTarget::File) => search_files(&config.audit_path, &filter, &mut page)?,
         None => {
             let files = open_files(&config.audit_path)?;
-            if files.is_empty() {
+            if files.is_empty() || wanted.follow {
                 return Err(Error::new("no audit log is kept")
                     .hint("set audit.target to \"file\" or \"journal\" in the configuration"));
             }
@@ -60,11 +71,15 @@ pub(super) fn audit(config: &Config, wanted: &Audit, format: Format) -> Result<u
         }
     };
     page.end()?;
+    complain_of(unreadable);
+    Ok(DONE)
+}
+
+fn complain_of(unreadable: u64) {
     if unreadable > 0 {
         let lines = counted(usize::try_from(unreadable).unwrap_or(usize::MAX), "line");
         complain(&format!("{lines} could not be read"));
     }
-    Ok(DONE)
 }
 
 fn filter(wanted: &Audit) -> Result<AuditFilter> {
@@ -75,7 +90,7 @@ fn filter(wanted: &Audit) -> Result<AuditFilter> {
         })?),
         None => None,
     };
-    let Audit { pod, container, plugin, since: _, output: _ } = wanted;
+    let Audit { pod, container, plugin, since: _, follow: _, output: _ } = wanted;
     Ok(AuditFilter {
         pod: pod.clone(),
         container: container.clone(),
@@ -87,41 +102,93 @@ fn filter(wanted: &Audit) -> Result<AuditFilter> {
 fn search_files(path: &Path, filter: &AuditFilter, page: &mut Page) -> Result<u64> {
     let mut unreadable = 0;
     for file in open_files(path)? {
-        let found = |text: &str, line: &Value| page.add(text, line, filter);
-        unreadable += search(BufReader::new(file), filter, found)?;
+        unreadable += page.add_all(BufReader::new(file), filter)?;
     }
     Ok(unreadable)
+}
+
+/// Prints until a signal ends the process, or the reader has closed standard output.
+fn follow_files(path: &Path, filter: &AuditFilter, page: &mut Page) -> Result<u8> {
+    let mut tail = AuditTail::open(path)?;
+    loop {
+        let lines = tail.read()?;
+        if lines.is_empty() {
+            page.write_held()?;
+            if !has_reader(INTERVAL)? {
+                return Ok(DONE);
+            }
+        }
+        if tail.take_gap() {
+            complain("lines may be missing: the log was set aside faster than it was read");
+        }
+        complain_of(page.add_all(lines.as_slice(), filter)?);
+    }
+}
+
+/// The same with the journal.
+fn follow_journal(filter: &AuditFilter, page: &mut Page) -> Result<u8> {
+    let mut journal = journalctl(&["--follow", "--lines=all"])?;
+    let followed = follow_output(&mut journal, filter, page);
+    // journalctl would run until it writes to the closed pipe.
+    let _ended_by_itself = journal.kill();
+    let status = journal.wait().doing(|| "reading the journal")?;
+    if followed? { Err(journal_failed(status)) } else { Ok(DONE) }
+}
+
+/// Whether it has ended by itself.
+fn follow_output(journal: &mut Child, filter: &AuditFilter, page: &mut Page) -> Result<bool> {
+    let mut output = journal.stdout.take().ok_or_else(|| Error::new("journalctl has no output"))?;
+    page.write_held()?;
+    let mut unfinished = Vec::new();
+    loop {
+        if !wait_for_lines(&output)? {
+            return Ok(false);
+        }
+        let mut bytes = [0; 1 << 16];
+        let count = output.read(&mut bytes).doing(|| "reading the journal")?;
+        if count == 0 {
+            return Ok(true);
+        }
+        unfinished.extend_from_slice(&bytes[..count]);
+        let whole = unfinished.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
+        let lines: Vec<u8> = unfinished.drain(..whole).collect();
+        complain_of(page.add_all(lines.as_slice(), filter)?);
+    }
 }
 
 /// The journal keeps who sent a line, and nobody but the daemon's user can send one as that user.
 fn search_journal(filter: &AuditFilter, page: &mut Page) -> Result<u64> {
-    let mut journal = journalctl()?;
+    let mut journal = journalctl(&[])?;
     let output = journal.stdout.take().ok_or_else(|| Error::new("journalctl has no output"))?;
-    let unreadable =
-        search(BufReader::new(output), filter, |text, line| page.add(text, line, filter))?;
+    let unreadable = page.add_all(BufReader::new(output), filter)?;
     let status = journal.wait().doing(|| "reading the journal")?;
     if !status.success() {
-        return Err(Error::new(format!("journalctl failed ({status})"))
-            .hint(format!("try it: journalctl -t {IDENTIFIER}")));
+        return Err(journal_failed(status));
     }
     Ok(unreadable)
 }
 
+fn journal_failed(status: ExitStatus) -> Error {
+    Error::new(format!("journalctl failed ({status})"))
+        .hint(format!("try it: journalctl -t {IDENTIFIER}"))
+}
+
 #[expect(clippy::disallowed_methods, reason = "the journal is read by its own program")]
-fn journalctl() -> Result<Child> {
+fn journalctl(more: &[&str]) -> Result<Child> {
     let user = format!("_UID={}", nix::unistd::geteuid());
     let identifier = format!("SYSLOG_IDENTIFIER={IDENTIFIER}");
     let words = ["--quiet", "--no-pager", "--output=cat", &user, &identifier];
     let mut command = std::process::Command::new("journalctl");
-    command.args(words).stdin(Stdio::null()).stdout(Stdio::piped());
+    command.args(words).args(more).stdin(Stdio::null()).stdout(Stdio::piped());
     let started = command.spawn().doing(|| "starting journalctl to read the audit log");
     started.map_err(|error| error.hint("install it, or set audit.target = \"file\""))
 }
 
 /// The answer, written as it is found. A filter by name may turn out to mean several: then nothing
-/// is written.
+/// is written, or nothing more once the log is followed.
 struct Page {
     format: Format,
+    is_endless: bool,
     count: usize,
     out: std::io::BufWriter<std::io::Stdout>,
     held: Option<Vec<u8>>,
@@ -129,22 +196,46 @@ struct Page {
 }
 
 impl Page {
-    fn new(format: Format, filter: &AuditFilter) -> Self {
+    fn new(format: Format, filter: &AuditFilter, is_endless: bool) -> Self {
         let held = (filter.pod.is_some() || filter.container.is_some()).then(Vec::new);
         let out = std::io::BufWriter::new(std::io::stdout());
-        Self { format, count: 0, out, held, prefixes: Prefixes::default() }
+        Self { format, is_endless, count: 0, out, held, prefixes: Prefixes::default() }
+    }
+
+    /// Adds the lines that the filter admits; how many could not be read.
+    fn add_all(&mut self, lines: impl BufRead, filter: &AuditFilter) -> Result<u64> {
+        search(lines, filter, |text, line| self.add(text, line, filter))
     }
 
     fn add(&mut self, text: &str, line: &Value, filter: &AuditFilter) -> Result<()> {
         self.prefixes.add(filter, line);
+        let is_live = self.is_endless && self.held.is_none();
+        if is_live {
+            self.prefixes.require_one()?;
+        }
         let before = if self.count == 0 { "[" } else { ",\n" };
         self.count += 1;
         let row = match self.format {
+            Format::Json if self.is_endless => format!("{text}\n"),
             Format::Json => format!("{before}{text}"),
+            Format::Yaml if self.is_endless => format!("---\n{}", yaml::yaml(line)),
             Format::Yaml => yaml::yaml(&Value::Array(vec![line.clone()])),
             Format::Page | Format::Wide | Format::Name => format!("{}\n", shown(line)),
         };
-        self.write(row.as_bytes())
+        self.write(row.as_bytes())?;
+        if is_live { self.flush() } else { Ok(()) }
+    }
+
+    /// Writes the lines held so far; later ones are written at once.
+    fn write_held(&mut self) -> Result<()> {
+        self.prefixes.require_one()?;
+        let held = self.held.take().unwrap_or_default();
+        self.write(&held)?;
+        self.flush()
+    }
+
+    fn flush(&mut self) -> Result<()> {
+        self.out.flush().doing(|| "writing the answer")
     }
 
     fn write(&mut self, row: &[u8]) -> Result<()> {
@@ -162,17 +253,15 @@ impl Page {
 
     /// One document, of whatever was found.
     fn end(mut self) -> Result<()> {
-        self.prefixes.require_one()?;
+        self.write_held()?;
         let end = match (self.format, self.count) {
             (Format::Json | Format::Yaml, 0) => "[]\n",
             (Format::Json, _) => "]\n",
             (Format::Page | Format::Wide | Format::Name, 0) => "no entries\n",
             (_, _) => "",
         };
-        let held = self.held.take().unwrap_or_default();
-        self.write(&held)?;
         self.write(end.as_bytes())?;
-        self.out.flush().doing(|| "writing the answer")
+        self.flush()
     }
 }
 
@@ -208,9 +297,10 @@ impl Prefixes {
 /// A line for people.
 fn shown(line: &Value) -> String {
     let of = |member: &str| printable(line[member].as_str().unwrap_or_default());
+    let or_dash = |word: String| if word.is_empty() { "-".to_owned() } else { word };
     let mut words = vec![of("time").chars().take(19).collect::<String>() + "Z", of("action")];
-    words.extend([of("plugin"), about(line), of("event"), of("field")]);
-    words.retain(|word| !word.is_empty());
+    words.extend([or_dash(of("plugin")), or_dash(about(line))]);
+    words.extend([of("event"), of("field")].into_iter().filter(|word| !word.is_empty()));
     let mut shown = words.join("  ");
     if line["action"] == "applied" {
         shown.push_str(&format!("  {} -> {}", value(&line["from"]), value(&line["to"])));
@@ -267,9 +357,9 @@ mod tests {
         assert!(!shown(&line).contains(['\n', '\u{1b}']));
         let line = json!({"time": "2026-11-22T10:36:48Z", "action": "connected", "plugin": "10-a",
             "reason": "process 7"});
-        assert_eq!(shown(&line), "2026-11-22T10:36:48Z  connected  10-a  process 7");
+        assert_eq!(shown(&line), "2026-11-22T10:36:48Z  connected  10-a  -  process 7");
         let line = json!({"time": "2026-11-22T10:36:48Z", "action": "refused", "rule": "prod",
             "pod": "c1", "container": "c1", "reason": "no"});
-        assert_eq!(shown(&line), "2026-11-22T10:36:48Z  refused  c1  rule prod  no");
+        assert_eq!(shown(&line), "2026-11-22T10:36:48Z  refused  -  c1  rule prod  no");
     }
 }

@@ -79,13 +79,27 @@ pub(super) fn watch(config: &Config, list: &WatchedList<'_>, format: Format) -> 
 }
 
 /// Waits this long; whether somebody reads standard output still.
-fn has_reader(wait: Duration) -> Result<bool> {
+pub(super) fn has_reader(wait: Duration) -> Result<bool> {
     let out = std::io::stdout();
     let mut fds = [PollFd::new(out.as_fd(), PollFlags::empty())];
     match poll(&mut fds, PollTimeout::try_from(wait).unwrap_or(PollTimeout::MAX)) {
         Ok(0) | Err(Errno::EINTR) => Ok(true),
         Ok(_) => Ok(false),
         Err(errno) => Err(errno.into()),
+    }
+}
+
+/// Waits until there is something to read; false once the reader of standard output is gone.
+pub(super) fn wait_for_lines(input: &impl AsFd) -> Result<bool> {
+    let out = std::io::stdout();
+    loop {
+        let input = PollFd::new(input.as_fd(), PollFlags::POLLIN);
+        let mut fds = [PollFd::new(out.as_fd(), PollFlags::empty()), input];
+        match poll(&mut fds, PollTimeout::NONE) {
+            Ok(_) => return Ok(fds[0].any() != Some(true)),
+            Err(Errno::EINTR) => {}
+            Err(errno) => return Err(errno.into()),
+        }
     }
 }
 

@@ -13,10 +13,12 @@ mod journal;
 mod line;
 mod redact;
 mod search;
+mod tail;
 mod writer;
 
 pub(crate) use entry::{AuditAction, AuditEntry, AuditSubject};
 pub(crate) use journal::IDENTIFIER;
 pub(crate) use redact::redact;
 pub(crate) use search::{AuditFilter, open_files, search, since};
+pub(crate) use tail::AuditTail;
 pub(crate) use writer::AuditLog;

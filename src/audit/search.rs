@@ -105,27 +105,30 @@ pub(crate) fn since(text: &str, now: SystemTime) -> Option<String> {
 }
 
 /// The files of the log, oldest first. They are opened from the newest on, so that one which is set
-/// aside meanwhile is met twice, and not never.
+/// aside meanwhile is met twice, and not never. One number is free while they are renamed.
 ///
 /// # Errors
 /// Fails when a file cannot be read, or there is none.
 pub(crate) fn open_files(path: &Path) -> Result<Vec<File>> {
-    let (mut files, mut seen) = (Vec::new(), Vec::new());
+    let (mut files, mut seen, mut is_free) = (Vec::new(), Vec::new(), false);
     for number in 0.. {
         let name = rotated(path, number);
         let mut options = File::options();
         let opened = options.read(true).custom_flags(nix::libc::O_NOFOLLOW | nix::libc::O_NONBLOCK);
         match opened.open(&name) {
             Ok(file) => {
+                is_free = false;
                 let there = file.metadata()?;
                 if !seen.contains(&(there.dev(), there.ino())) {
                     seen.push((there.dev(), there.ino()));
                     files.push(file);
                 }
             }
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound && number > 0 => break,
-            // The present one may just be set aside.
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                if std::mem::replace(&mut is_free, true) {
+                    break;
+                }
+            }
             Err(error) => return Err(error).doing(|| format!("reading {}", name.display())),
         }
     }
@@ -248,6 +251,10 @@ mod tests {
             files.into_iter().map(|file| std::io::read_to_string(file).unwrap()).collect()
         };
         assert_eq!(read(&path), ["oldest", "older", "new"]);
+        // While files are renamed, one number is free: first the last but one, then the present file's.
+        std::fs::rename(rotated(&path, 1), temp.path().join("kept")).unwrap();
+        assert_eq!(read(&path), ["oldest", "new"]);
+        std::fs::rename(temp.path().join("kept"), rotated(&path, 1)).unwrap();
         std::fs::remove_file(&path).unwrap();
         assert_eq!(read(&path), ["oldest", "older"]);
         // What is set aside while the files are opened is met twice.

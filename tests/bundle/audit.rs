@@ -2,7 +2,11 @@
 //! The audit log: a line for each value that a plugin changed, that was refused or left out, and
 //! for each plugin that comes, goes or is turned away; what disks and tenants do to it; `audit`.
 
+use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::MetadataExt;
+use std::process::{Child, Stdio};
+use std::sync::mpsc::Receiver;
+use std::time::Duration;
 
 use nri_runc::plugin::api;
 use serde_json::{Value, json};
@@ -179,9 +183,7 @@ fn plugins_that_come_go_and_are_turned_away_are_lines() {
     succeeds(&host.create("c1"));
     assert_eq!(with_action(&host, "disconnected")[0]["plugin"], "10-a");
     std::fs::create_dir(host.path("plugins")).unwrap();
-    host.write("broken", "#!/bin/sh\nexit 3\n");
-    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-    std::fs::set_permissions(host.path("broken"), mode).unwrap();
+    host.put_program("broken", "#!/bin/sh\nexit 3\n");
     std::fs::rename(host.path("broken"), host.path("plugins/30-broken")).unwrap();
     let rejected = with_action(&host, "rejected");
     assert_eq!(rejected[0]["plugin"], "30-broken");
@@ -343,4 +345,173 @@ fn a_reload_opens_the_audit_log_and_closes_it() {
     let ids: Vec<Value> =
         lines(&host, &[]).into_iter().map(|line| line["container_id"].clone()).collect();
     assert_eq!(ids, ["while"]);
+}
+
+/// `audit --follow`: its lines, and what it says on standard error in the file `follow.err`.
+struct Follower {
+    process: Child,
+    lines: Receiver<String>,
+}
+
+impl Follower {
+    fn start(host: &TestHost, words: &[&str]) -> Self {
+        let words = [&["nri", "audit", "--follow"], words].concat();
+        Self::of(|output| host.spawn_kept(&words, Some(output), "follow.err"))
+    }
+
+    /// The same, on the journal that a program in this folder prints.
+    #[expect(clippy::disallowed_methods, reason = "the program under test")]
+    fn on_journal(host: &TestHost, folder: &str) -> Self {
+        let path = std::env::var("PATH").unwrap_or_default();
+        let mut command = std::process::Command::new(test_support::program::nri_runc());
+        command.args(["nri", "audit", "--follow"]).stdin(Stdio::null());
+        command.env("PATH", format!("{}:{path}", host.path(folder).display()));
+        command.env("NRI_RUNC_CONFIG", host.path("config.toml"));
+        command.stderr(std::fs::File::create(host.path("follow.err")).unwrap());
+        Self::of(|output| command.stdout(output).spawn().unwrap())
+    }
+
+    fn of(spawn: impl FnOnce(Stdio) -> Child) -> Self {
+        let (reader, writer) = std::io::pipe().unwrap();
+        let process = spawn(Stdio::from(writer));
+        let (sender, lines) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            let mut lines = BufReader::new(reader).lines().map_while(Result::ok);
+            lines.all(|line| sender.send(line).is_ok())
+        });
+        Self { process, lines }
+    }
+
+    /// Closes its standard output, with the next line.
+    fn is_left(&mut self) {
+        self.lines = std::sync::mpsc::channel().1;
+    }
+
+    fn line(&self) -> String {
+        self.lines.recv_timeout(Duration::from_secs(20)).expect("a line is printed")
+    }
+
+    /// How it ended, and what it said on standard error.
+    fn ends(mut self, host: &TestHost) -> (Option<i32>, String) {
+        wait_until("it ends", || self.process.try_wait().unwrap().is_some());
+        (self.process.wait().unwrap().code(), host.read("follow.err"))
+    }
+}
+
+impl Drop for Follower {
+    fn drop(&mut self) {
+        let _ended = self.process.kill();
+        let _reaped = self.process.wait();
+    }
+}
+
+#[test]
+fn follow_prints_what_is_there_and_then_each_line_that_is_written_over_set_aside_files() {
+    let host = host("max_size = \"256Ki\"\nmax_files = 8\n");
+    let mut script = Script::default();
+    script.adjust.annotations =
+        (0..300).map(|number| (format!("key{number}"), "v".repeat(500))).collect();
+    let _told = host.plugin("10", "a", script);
+    succeeds(&host.create("c0"));
+    with_action(&host, "applied");
+    let follower = Follower::start(&host, &["--plugin", "a", "-o", "json"]);
+    let next = || -> Value { serde_json::from_str(&follower.line()).unwrap() };
+    assert_eq!(next()["action"], "connected");
+    for id in ["c0", "c1", "c2"] {
+        if id != "c0" {
+            succeeds(&host.create(id));
+        }
+        for number in 0..300 {
+            let line = next();
+            assert_eq!(
+                (&line["container_id"], &line["action"]),
+                (&json!(id), &json!("applied")),
+                "{number}"
+            );
+        }
+    }
+    assert!(host.path("log/audit.log.2").exists(), "files were set aside meanwhile");
+}
+
+#[test]
+fn follow_waits_for_the_first_line_and_ends_when_nobody_reads() {
+    let host = host("");
+    let mut follower = Follower::start(&host, &["--pod", "c1"]);
+    let _told = host.plugin("10", "a", sets("A1", "1"));
+    succeeds(&host.create("c2"));
+    succeeds(&host.create("c1"));
+    let line = follower.line();
+    assert!(line.contains("plain/c1") && line.ends_with("- -> (hidden)"), "{line}");
+    follower.is_left();
+    succeeds(&host.verb(&["delete", "--force", "c1"]));
+    succeeds(&host.create("c1"));
+    let (code, said) = follower.ends(&host);
+    assert_eq!((code, said.as_str()), (Some(0), ""));
+}
+
+#[test]
+fn follow_fails_where_no_log_is_kept_or_a_prefix_means_several() {
+    let mut host = TestHost::new("");
+    let path = host.path("log/audit.log");
+    let (code, said) = Follower::start(&host, &[]).ends(&host);
+    assert!(code == Some(1) && said.contains("no audit log is kept"), "{code:?} {said}");
+    let audit = format!("[audit]\ntarget = \"file\"\npath = \"{}\"\n", path.display());
+    host.configure(&host.path("fake/runc"), &audit);
+    host.start_daemon();
+    let _told = host.plugin("10", "a", sets("A1", "1"));
+    succeeds(&host.create("abc1"));
+    with_action(&host, "applied");
+    let follower = Follower::start(&host, &["--container", "abc"]);
+    assert!(follower.line().contains("abc1"));
+    succeeds(&host.create("abc2"));
+    let (code, said) = follower.ends(&host);
+    assert!(code == Some(1) && said.contains("the ID prefix is ambiguous: 2 containers"), "{said}");
+}
+
+#[test]
+fn follow_reads_the_journal_as_it_grows_and_ends_with_its_reader() {
+    let host = TestHost::new("");
+    host.configure(&host.path("fake/runc"), "[audit]\ntarget = \"journal\"\n");
+    let journal = host.path("journal").display().to_string();
+    let said = host.path("said").display().to_string();
+    host.put_program(
+        "fake/journalctl",
+        &format!("#!/bin/sh\necho \"$$ $*\" >'{said}'\nexec tail -n +1 -f '{journal}'\n"),
+    );
+    let line = |plugin: &str| format!("{{\"action\":\"connected\",\"plugin\":\"{plugin}\"}}\n");
+    host.write("journal", &line("10-a"));
+    let append = |text: &str| {
+        let mut file = std::fs::File::options().append(true).open(&journal).unwrap();
+        file.write_all(text.as_bytes()).unwrap();
+    };
+    let mut follower = Follower::on_journal(&host, "fake");
+    assert!(follower.line().ends_with("connected  10-a  -"));
+    append("no line of ours\n");
+    append(&line("20-b"));
+    assert!(follower.line().ends_with("connected  20-b  -"));
+    let words = host.read("said");
+    assert!(words.contains("--follow --lines=all") && words.contains("_UID="), "{words}");
+    follower.is_left();
+    append(&line("30-c"));
+    let (code, errors) = follower.ends(&host);
+    assert_eq!((code, errors.as_str()), (Some(0), "nri-runc: 1 line could not be read\n"));
+    let journalctl = words.split(' ').next().unwrap().to_owned();
+    assert!(!std::path::Path::new("/proc").join(journalctl).exists(), "journalctl goes with it");
+}
+
+#[test]
+fn follow_fails_where_the_journal_ends() {
+    let host = TestHost::new("");
+    host.configure(&host.path("fake/runc"), "[audit]\ntarget = \"journal\"\n");
+    host.put_program("fake/journalctl", "#!/bin/sh\nexit 3\n");
+    let (code, said) = Follower::on_journal(&host, "fake").ends(&host);
+    assert!(code == Some(1) && said.contains("journalctl failed (exit status: 3)"), "{said}");
+}
+
+#[test]
+fn follow_in_yaml_is_a_document_for_each_line() {
+    let host = host("");
+    let _told = host.plugin("10", "a", sets("A1", "1"));
+    let follower = Follower::start(&host, &["-o", "yaml"]);
+    assert_eq!((follower.line().as_str(), follower.line().as_str()), ("---", "version: 1"));
 }

@@ -99,3 +99,29 @@ fn what_another_user_sends_to_the_journal_is_no_line_of_the_audit_log() {
     let all = all.as_array().unwrap();
     assert!(all.iter().all(|line| line["reason"] != "forged"), "{all:?}");
 }
+
+#[test]
+fn audit_follows_a_real_journal() {
+    let Some(scopes) = journaled() else { return };
+    let host = &scopes.place.host;
+    let _told = host.plugin("10", "limits", limits_processes(42));
+    let [before, after] = ["before", "after"].map(|name| format!("{}{name}", scopes.prefix()));
+    assert!(!scopes.create(&before, &json!({})).status.success());
+    audited(&scopes, &before, "refused");
+    host.write("followed", "");
+    let followed = std::fs::File::options().append(true).open(host.path("followed")).unwrap();
+    let words = ["nri", "audit", "--follow", "--plugin", "limits", "-o", "json"];
+    let mut follow = host.spawn_kept(&words, Some(Stdio::from(followed)), "follow.err");
+    let has = |id: &str| {
+        let lines = host.read("followed");
+        lines.lines().filter(|line| line.contains("\"refused\"") && line.contains(id)).count()
+    };
+    wait_until("what is there is printed", || has(&before) == 1);
+    assert_eq!(has(&after), 0);
+    assert!(!scopes.create(&after, &json!({})).status.success());
+    wait_until("what is written then is printed", || has(&after) == 1);
+    assert!(follow.try_wait().unwrap().is_none(), "{}", host.read("follow.err"));
+    follow.kill().unwrap();
+    follow.wait().unwrap();
+    assert_eq!((has(&before), host.read("follow.err").as_str()), (1, ""));
+}

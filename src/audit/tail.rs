@@ -1,0 +1,294 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Reads the audit log while it grows: its files, oldest first, then new lines. A file that is set
+//! aside meanwhile is read to its end before the next one.
+
+use std::collections::VecDeque;
+use std::fs::{File, Metadata};
+use std::io::{Read, Seek, SeekFrom};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use crate::error::{Context, Result};
+
+use super::line::LONGEST;
+use super::search::open_files;
+
+/// How many bytes one read takes at most; a line is shorter.
+const CHUNK: u64 = 1 << 20;
+
+/// The files that are still to be read, oldest first; the last may grow.
+#[derive(Debug)]
+pub(crate) struct AuditTail {
+    path: PathBuf,
+    files: VecDeque<File>,
+    /// Whether the beginning of a line that is too long was read, and its end was not.
+    is_cut: bool,
+    may_have_missed: bool,
+}
+
+impl AuditTail {
+    /// Opens the files of the log. A log without a file is empty, and no error.
+    ///
+    /// # Errors
+    /// Fails when a file cannot be read.
+    pub(crate) fn open(path: &Path) -> Result<Self> {
+        let files = open_files(path)?.into();
+        Ok(Self { path: path.to_owned(), files, is_cut: false, may_have_missed: false })
+    }
+
+    /// The next whole lines, some at a time; empty if there are none for now.
+    ///
+    /// # Errors
+    /// Fails when a file cannot be read.
+    pub(crate) fn read(&mut self) -> Result<Vec<u8>> {
+        loop {
+            let Some(file) = self.files.front_mut() else {
+                self.files = open_files(&self.path)?.into();
+                if self.files.is_empty() {
+                    return Ok(Vec::new());
+                }
+                continue;
+            };
+            let reading = || format!("reading {}", self.path.display());
+            let mut bytes = Vec::new();
+            file.take(CHUNK).read_to_end(&mut bytes).doing(reading)?;
+            let whole = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
+            let unfinished = bytes.len() - whole;
+            if whole == 0 && unfinished > LONGEST {
+                if let Some(line) = self.cut(bytes) {
+                    return Ok(line);
+                }
+                continue;
+            }
+            // The beginning of a line is read again with its end: the daemon may take it back instead.
+            let back = i64::try_from(unfinished).unwrap_or_default();
+            file.seek(SeekFrom::Current(-back)).doing(reading)?;
+            bytes.truncate(whole);
+            if self.is_cut && whole > 0 {
+                self.is_cut = false;
+                let end = bytes.iter().position(|byte| *byte == b'\n').map_or(0, |end| end + 1);
+                bytes.drain(..end);
+            } else if whole == 0 {
+                match self.end_of_file()? {
+                    AtEnd::Wait => return Ok(Vec::new()),
+                    AtEnd::ReadOn => {}
+                    AtEnd::Unfinished(line) => return Ok(line),
+                }
+            }
+            if !bytes.is_empty() {
+                return Ok(bytes);
+            }
+        }
+    }
+
+    /// Whether lines may be missing since the last call: files were removed before they were read.
+    pub(crate) fn take_gap(&mut self) -> bool {
+        std::mem::take(&mut self.may_have_missed)
+    }
+
+    /// Of a line that is too long, the first part ends as a line of its own and the rest is left out.
+    fn cut(&mut self, mut part: Vec<u8>) -> Option<Vec<u8>> {
+        part.push(b'\n');
+        (!std::mem::replace(&mut self.is_cut, true)).then_some(part)
+    }
+
+    fn end_of_file(&mut self) -> Result<AtEnd> {
+        if self.files.len() > 1 {
+            let mut line = Vec::new();
+            if let Some(mut file) = self.files.pop_front() {
+                file.read_to_end(&mut line)?;
+            }
+            let was_cut = std::mem::take(&mut self.is_cut);
+            if line.is_empty() || was_cut {
+                return Ok(AtEnd::ReadOn);
+            }
+            // A crash cut it off.
+            line.push(b'\n');
+            return Ok(AtEnd::Unfinished(line));
+        }
+        let Some(file) = self.files.front_mut() else { return Ok(AtEnd::Wait) };
+        let open = file.metadata()?;
+        // Emptied in place, as logrotate's copytruncate does.
+        if open.len() < file.stream_position()? {
+            file.seek(SeekFrom::Start(0))?;
+            return Ok(AtEnd::ReadOn);
+        }
+        let is_open = |other: &Metadata| (other.dev(), other.ino()) == (open.dev(), open.ino());
+        if std::fs::symlink_metadata(&self.path).is_ok_and(|present| is_open(&present)) {
+            return Ok(AtEnd::Wait);
+        }
+        // It was set aside. Lines that were written before that are read before the next file.
+        let newer = self.newer_than(&open, is_open)?;
+        self.files.extend(newer);
+        Ok(if self.files.len() > 1 { AtEnd::ReadOn } else { AtEnd::Wait })
+    }
+
+    /// The files that follow the open one, which is no longer the present one.
+    fn newer_than(
+        &mut self,
+        open: &Metadata,
+        is_open: impl Fn(&Metadata) -> bool,
+    ) -> Result<Vec<File>> {
+        let mut newer = open_files(&self.path)?;
+        let of_each: Vec<Metadata> =
+            newer.iter().map(File::metadata).collect::<std::io::Result<_>>()?;
+        let first = of_each.iter().position(is_open).map(|open| open + 1).unwrap_or_else(|| {
+            // It was removed. Files that were set aside before it were also written before it.
+            let written = |file: &Metadata| (file.mtime(), file.mtime_nsec());
+            let first = of_each.iter().position(|file| written(file) >= written(open));
+            let first = first.unwrap_or(of_each.len());
+            self.may_have_missed |= of_each.len() - first > 1;
+            first
+        });
+        newer.drain(..first);
+        Ok(newer)
+    }
+}
+
+/// What becomes of a file without another whole line.
+enum AtEnd {
+    /// It is the present one.
+    Wait,
+    /// There is more, in it or in the next one.
+    ReadOn,
+    /// It was set aside with this line at its end.
+    Unfinished(Vec<u8>),
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::super::file::{RotatedFile, rotated};
+    use super::*;
+
+    fn text(tail: &mut AuditTail) -> String {
+        let mut all = Vec::new();
+        loop {
+            match tail.read().unwrap() {
+                lines if lines.is_empty() => return String::from_utf8(all).unwrap(),
+                lines => all.extend(lines),
+            }
+        }
+    }
+
+    fn append(path: &Path, bytes: &[u8]) {
+        File::options().append(true).open(path).unwrap().write_all(bytes).unwrap();
+    }
+
+    fn put(path: &Path, text: &str) {
+        crate::files::replace(path, text.as_bytes()).unwrap();
+    }
+
+    #[test]
+    fn each_line_is_read_once_however_often_the_file_is_set_aside() {
+        let temp = tempfile::tempdir().unwrap();
+        let path = temp.path().join("audit.log");
+        let mut tail = AuditTail::open(&path).unwrap();
+        assert_eq!(text(&mut tail), "", "there is no file yet");
+        let mut log = RotatedFile::new(&path, 40, 4);
+        let (mut written, mut read) = (String::new(), String::new());
+        for number in 0..60 {
+            let line = format!("line {number:02} ab\n");
+            log.append(line.as_bytes()).unwrap();
+            written.push_str(&line);
+            if number % 7 == 0 {
+                read.push_str(&text(&mut tail));
+            }
+        }
+        read.push_str(&text(&mut tail));
+        assert_eq!(read, written);
+        assert!(!tail.take_gap());
+    }
+
+    #[test]
+    fn files_that_were_removed_unread_are_a_gap() {
+        let temp = tempfile::tempdir().unwrap();
+        let path = temp.path().join("audit.log");
+        let mut log = RotatedFile::new(&path, 10, 3);
+        log.append(b"number 0\n").unwrap();
+        let mut tail = AuditTail::open(&path).unwrap();
+        assert_eq!(text(&mut tail), "number 0\n");
+        (1..9).for_each(|number| log.append(format!("number {number}\n").as_bytes()).unwrap());
+        assert_eq!(text(&mut tail), "number 6\nnumber 7\nnumber 8\n");
+        assert!(tail.take_gap() && !tail.take_gap());
+    }
+
+    #[test]
+    fn what_is_there_is_read_oldest_first_then_what_comes() {
+        let temp = tempfile::tempdir().unwrap();
+        let path = temp.path().join("audit.log");
+        let mut log = RotatedFile::new(&path, 10, 3);
+        for line in ["one\n", "four...\n", "seven..\n"] {
+            log.append(line.as_bytes()).unwrap();
+        }
+        assert!(rotated(&path, 2).exists());
+        let mut tail = AuditTail::open(&path).unwrap();
+        assert_eq!(text(&mut tail), "one\nfour...\nseven..\n");
+        log.append(b"ten\n").unwrap();
+        assert_eq!(text(&mut tail), "ten\n");
+    }
+
+    #[test]
+    fn half_a_line_waits_for_its_end_and_one_that_gets_none_is_a_line() {
+        let temp = tempfile::tempdir().unwrap();
+        let path = temp.path().join("audit.log");
+        put(&path, "whole\nhal");
+        let mut tail = AuditTail::open(&path).unwrap();
+        assert_eq!(text(&mut tail), "whole\n");
+        append(&path, b"f\nlo");
+        assert_eq!(text(&mut tail), "half\n");
+        std::fs::rename(&path, rotated(&path, 1)).unwrap();
+        put(&path, "next\n");
+        assert_eq!(text(&mut tail), "lo\nnext\n");
+    }
+
+    #[test]
+    fn half_a_line_that_is_taken_back_is_none() {
+        let temp = tempfile::tempdir().unwrap();
+        let path = temp.path().join("audit.log");
+        put(&path, "whole\nhalf of a li");
+        let mut tail = AuditTail::open(&path).unwrap();
+        assert_eq!(text(&mut tail), "whole\n");
+        File::options().write(true).open(&path).unwrap().set_len(6).unwrap();
+        assert_eq!(text(&mut tail), "");
+        append(&path, b"next\n");
+        assert_eq!(text(&mut tail), "next\n");
+    }
+
+    #[test]
+    fn a_line_that_is_too_long_is_one_line() {
+        let temp = tempfile::tempdir().unwrap();
+        let path = temp.path().join("audit.log");
+        let endless = vec![b'x'; usize::try_from(3 * CHUNK).unwrap()];
+        crate::files::replace(&path, &endless).unwrap();
+        let mut tail = AuditTail::open(&path).unwrap();
+        assert_eq!(text(&mut tail).lines().count(), 1);
+        append(&path, b"its end\nnext\n");
+        assert_eq!(text(&mut tail), "next\n");
+    }
+
+    #[test]
+    fn a_file_that_is_emptied_removed_or_replaced_is_read_from_its_beginning() {
+        let temp = tempfile::tempdir().unwrap();
+        let path = temp.path().join("audit.log");
+        put(&rotated(&path, 1), "set aside\n");
+        put(&path, "a long line\n");
+        let mut tail = AuditTail::open(&path).unwrap();
+        assert_eq!(text(&mut tail), "set aside\na long line\n");
+        File::options().write(true).open(&path).unwrap().set_len(0).unwrap();
+        assert_eq!(text(&mut tail), "");
+        // Later than the file that was set aside, as the clock of files has it.
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        append(&path, b"anew\n");
+        assert_eq!(text(&mut tail), "anew\n");
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(text(&mut tail), "");
+        put(&path, "another\n");
+        assert_eq!(text(&mut tail), "another\n", "and what was set aside before is not read again");
+        assert!(!tail.take_gap());
+        std::fs::remove_file(&path).unwrap();
+        std::os::unix::fs::symlink("/etc/passwd", &path).unwrap();
+        assert!(tail.read().is_err(), "a link is not followed");
+    }
+}

@@ -58,8 +58,8 @@ helm() {
 chart() {
     cargo build --locked --bins --examples --manifest-path contrib/kubernetes/node-helper/Cargo.toml --target-dir target/node-helper
     sh scripts/node-image.sh --quick --arch x86_64 --name localhost/nri-runc:kube --out target/image/kube.tar
-    below=x86_64-unknown-linux-musl/release
-    { cat "target/image/build/$below/nri-runc"; echo; } >target/image/next
+    below=x86_64-unknown-linux-musl/quick
+    { cat "target/static/$below/nri-runc"; echo; } >target/image/next
     sh scripts/image.sh --name localhost/nri-runc:next --out target/image/kube-next.tar \
         "amd64=$PWD/target/image/next,$PWD/target/image/helper/$below/nri-runc-node-helper"
 }

@@ -1,54 +1,99 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The quick start for one node of a cluster, followed as a new user follows it: each command of the page
-//! runs, in order, and what the page shows is compared with what is printed.
+//! Pages of the book for one node of a cluster, followed as a reader follows them: each command runs, in
+//! order, and what a page shows is compared with what is printed. The node is as before at the end.
 
 use std::process::Stdio;
 use std::time::Instant;
 
 use super::Cluster;
 use super::control::KUBECONFIG;
+use super::inside::known_pods;
+use super::kubectl::Namespace;
 use super::machine::{PROGRAMS, command, wait_for, write};
+use super::manifests::{SHOWS_CARD, card, container, pod, spec};
 use super::node::Node;
 use super::node_files::{self, differences};
 
-const PAGE: &str = "docs/quickstart/kubernetes.md";
-/// The steps; the table of problems and the default runtime are not among them.
-const STEPS: [&str; 4] = ["1. ", "2. ", "3. ", "5. "];
+const QUICK_START: &str = "docs/quickstart/kubernetes.md";
+const MIGRATION: &str = "docs/howto/migrate.md";
 
 /// No service manager runs here.
 const SYSTEMCTL: &str = "#!/bin/sh\n[ \"$*\" = 'restart containerd' ] && exec containerd-unit restart\n\
     echo \"systemctl $*: no such unit here\" >&2\nexit 1\n";
 
+/// Without the table of problems, and the default runtime.
 pub(super) fn the_quick_start_holds(cluster: &Cluster) -> String {
+    let names = ["localhost/busybox:1", "docker.io/library/debian:latest"];
+    cluster.machine.run("ctr", &[&["--namespace", "k8s.io", "images", "tag"][..], &names].concat());
+    let begun = Instant::now();
+    let commands =
+        installed_meanwhile(cluster, || follow(QUICK_START, &["1. ", "2. ", "3. ", "5. "]));
+    format!(
+        "{commands} lines of commands in {} s, from the installation to the removal; the node's files are as before",
+        begun.elapsed().as_secs()
+    )
+}
+
+/// The plugins are in /opt/nri/plugins all the time: containerd's own NRI launches them, then nri-runc, then
+/// containerd's again.
+pub(super) fn the_page_on_migration_holds(cluster: &Cluster) -> String {
+    let commands = installed_meanwhile(cluster, || {
+        let space = Namespace::new("migration");
+        let mut commands = follow(MIGRATION, &["1. ", "2. "]);
+        is_adjusted(&space, "by-containerd");
+        assert_eq!(known_pods("migration").len(), 0, "containerd's own NRI serves the plugins");
+        commands += follow(MIGRATION, &["3. "]);
+        is_adjusted(&space, "by-nri-runc");
+        assert_eq!(known_pods("migration").len(), 1, "and now nri-runc");
+        space.empties();
+        commands += follow(MIGRATION, &["And back"]);
+        is_adjusted(&space, "again");
+        space.empties();
+        commands
+    });
+    format!(
+        "{commands} lines of commands; the same plugin adjusts a pod before, while and after; the node's files are as before"
+    )
+}
+
+/// A pod that names no runtime has what the plugin gives.
+fn is_adjusted(space: &Namespace, name: &str) {
+    let mut plain = spec(&[container("app", SHOWS_CARD)]);
+    plain.as_object_mut().unwrap().remove("runtimeClassName");
+    space.apply(pod(name, &card(), &plain));
+    space.waits(name, "condition=Ready", 60);
+    assert_eq!(space.logs(name, "app"), "card=one\n", "{name}");
+}
+
+/// Installs nri-runc by its script, and removes it; nothing of the node may differ then.
+fn installed_meanwhile(cluster: &Cluster, follows: impl FnOnce() -> usize) -> usize {
     let machine = &cluster.machine;
     write(&format!("{PROGRAMS}/systemctl"), SYSTEMCTL, 0o755);
-    let names = ["localhost/busybox:1", "docker.io/library/debian:latest"];
-    machine.run("ctr", &[&["--namespace", "k8s.io", "images", "tag"][..], &names].concat());
     let before = node_files::all();
-    let project = test_support::program::project();
-    let script = project.join("install.sh").display().to_string();
-    let begun = Instant::now();
+    let script = test_support::program::project().join("install.sh").display().to_string();
     let binary = env!("CARGO_BIN_EXE_nri-runc");
     machine.run("sh", &[&script, "--binary", binary, "--no-units"]);
-    let mut follow = command("python3");
-    follow.env("KUBECONFIG", KUBECONFIG).current_dir(project).stdin(Stdio::null());
-    follow.arg("scripts/docs_blocks.py").arg(PAGE).args(STEPS);
-    let output = follow.output().expect("python3 follows the page");
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    let error = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.success(), "{PAGE} does not hold: {said}{error}");
+    let commands = follows();
     machine.run("sh", &[&script, "--uninstall"]);
     // docs/howto/remove.md: it has the log and the records until the next reboot.
     machine.run("rm", &["-r", "/run/nri-runc"]);
-    let took = begun.elapsed();
     let changed = differences(&before, &node_files::all());
-    assert!(changed.is_empty(), "the node still has {changed:?}: {said}");
+    assert!(changed.is_empty(), "the node still has {changed:?}");
     wait_for("kubelet no longer sees the handler", || {
         (!Node::handlers().contains(&"nri-runc".to_owned())).then_some(())
     });
-    let commands = said.lines().filter(|line| line.starts_with("$ ")).count();
-    format!(
-        "{commands} lines of commands in {} s, from the installation to the removal; the node's files are as before",
-        took.as_secs()
-    )
+    commands
+}
+
+/// How many lines of commands the sections have that begin so.
+fn follow(page: &str, sections: &[&str]) -> usize {
+    let mut follow = command("python3");
+    follow.env("KUBECONFIG", KUBECONFIG).stdin(Stdio::null());
+    follow.current_dir(test_support::program::project());
+    follow.arg("scripts/docs_blocks.py").arg(page).args(sections);
+    let output = follow.output().expect("python3 follows the page");
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{page} does not hold: {said}{error}");
+    said.lines().filter(|line| line.starts_with("$ ")).count()
 }

@@ -49,6 +49,7 @@ const ROWS: &[(&str, &str, Scenario)] = &[
     ),
     ("chart", "helm uninstall", chart::an_uninstalled_node_is_as_it_was),
     ("book", "the quick start for one node", book::the_quick_start_holds),
+    ("book", "from containerd's own NRI, and back", book::the_page_on_migration_holds),
     ("install", "install on containerd 2.4.2", deployment::the_node_has_our_handler),
     ("deployment", "a Deployment of three", deployment::three_replicas_have_what_plugins_give),
     ("probes", "exec probes need what plugins gave", probes::probes_see_what_plugins_gave),

@@ -79,6 +79,23 @@ fn what_was_installed_goes_away_without_a_trace() {
 }
 
 #[test]
+fn a_sample_plugin_beside_the_binary_is_installed_where_nothing_launches_it_and_goes_too() {
+    let place = Place::new();
+    let before = place.tree();
+    let sample = place.root().join("usr/local/lib/nri-runc/plugins/resource-defaults");
+    place.install(&[]);
+    assert!(!sample.exists(), "there is none beside the binary");
+    assert!(place.run(&["--uninstall"]).status.success());
+    let beside = place.temp.path().join("resource-defaults");
+    test_support::program::put(&beside, b"#!/bin/sh\n");
+    place.install(&[]);
+    assert_eq!(sample.metadata().unwrap().permissions().mode() & 0o777, 0o755);
+    assert!(!place.root().join("opt/nri").exists());
+    assert!(place.run(&["--uninstall"]).status.success());
+    assert_eq!(place.tree(), before);
+}
+
+#[test]
 fn installing_twice_is_installing_once() {
     let place = Place::new();
     let before = place.tree();

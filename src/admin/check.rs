@@ -104,7 +104,7 @@ fn configuration(loaded: &Loaded, running: &Daemon) -> Vec<Value> {
         let detail = if files.is_empty() { "defaults".to_owned() } else { files.join(", ") };
         return vec![finding("configuration", true, detail, "")];
     }
-    // A daemon keeps the configuration that it was started with.
+    // A daemon keeps the last configuration without a mistake.
     let is_older = running.status().is_some_and(|status| {
         status["configuration"].is_object() && status["configuration"]["protection_error"].is_null()
     });
@@ -114,8 +114,8 @@ fn configuration(loaded: &Loaded, running: &Daemon) -> Vec<Value> {
             (false, _) => "",
             (true, false) => "; creates are refused until it is fixed",
             (true, true) => {
-                "; the running daemon keeps the configuration it was started with, the next daemon \
-                 refuses creates until this is fixed"
+                "; the running daemon keeps the last valid configuration, the next daemon refuses \
+                 creates until this is fixed"
             }
         };
         let detail = format!("{}{refuses}", problem.text);
@@ -236,6 +236,11 @@ fn plugin_socket(config: &Config, running: &Daemon) -> Value {
         return finding("plugin socket", true, "disabled", "");
     }
     let path = config.socket_path.display();
+    if running.problem.is_some() {
+        // The listener may be this very daemon.
+        let detail = format!("{path}: unknown: the daemon gave no status");
+        return warning("plugin socket", detail, "nri-runc nri restart replaces the daemon");
+    }
     let Some(status) = running.status() else {
         // Without a daemon, only connecting to the socket shows whether a process listens.
         return match listener_at(&config.socket_path, &config.host()) {
@@ -273,7 +278,7 @@ fn plugins(config: &Config, running: &Daemon) -> Vec<Value> {
         let hint = if problem.is_plugin {
             "make its configuration file readable UTF-8 text"
         } else {
-            "rename it to NN-name and make it executable"
+            "make it executable (chmod +x), and name it NN-name"
         };
         finding("pre-installed plugins", false, problem.to_string(), hint)
     }));

@@ -13,7 +13,7 @@ use crate::dry;
 use crate::error::{Error, Result};
 use crate::plugin::Settings;
 
-use super::output::print;
+use super::output::{complain, print};
 use super::paint;
 
 /// `replay`.
@@ -125,6 +125,9 @@ pub(super) fn adjust(loaded: Loaded, arguments: &Adjust, json: bool) -> Result<u
         settings,
     };
     let answer = dry::adjust(config, &options)?;
+    if output == AdjustFormat::Diff && answer.is_empty() {
+        complain("nothing in this bundle would change");
+    }
     match (output, std::str::from_utf8(&answer)) {
         (AdjustFormat::Diff, Ok(diff)) => print(paint::for_stdout(diff, paint::diff).as_bytes()),
         (_, _) => print(&answer),

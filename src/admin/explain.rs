@@ -148,7 +148,9 @@ fn traces(document: &Value, page: &mut String) {
         let _infallible = writeln!(page, "hidden from {plugin} (rule \"{rule}\")");
     }
     for refused in document["refused"].as_array().into_iter().flatten() {
-        let _infallible = writeln!(page, "refused: {}", text(refused));
+        // The engine's line names this very command.
+        let here = format!("; see: nri-runc nri explain {}", text(&document["id"]));
+        let _infallible = writeln!(page, "refused: {}", text(refused).replace(&here, ""));
     }
     for skipped in document["skipped"].as_array().into_iter().flatten() {
         let (plugin, reason) = (text(&skipped["plugin"]), text(&skipped["reason"]));

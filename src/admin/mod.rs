@@ -130,7 +130,7 @@ enum AdminVerb {
     Stop(PlainOutput),
     /// Restart the daemon once requests in flight have completed.
     Restart(PlainOutput),
-    /// Disable plugins: commands go straight to the runtime.
+    /// Disable plugins (commands go straight to the runtime)
     ///
     /// Stays in effect until `enable` or the next reboot: it is a file in the run
     /// directory, which is normally on a tmpfs. To keep plugins disabled across

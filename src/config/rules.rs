@@ -98,7 +98,7 @@ rule_keys! {
     "allow" = "", "Fields that the plugin may set, by NRI name, and `Eviction`; `[\"*\"]` = all. Without it: all.", |r, v| r.allow = Some(read_rights(v)?);
     "deny" = "[]", "Fields that the plugin may not set, likewise; overrides `allow`.", |r, v| r.deny = read_rights(v)?;
     "mode" = "\"enforce\"", "`enforce`: what the rule does not permit is refused. `audit`: it is done, and noted.", |r, v| r.mode = read_mode(v)?;
-    "hide" = "false", "The plugin receives nothing about these pods and their containers, and may not change them. With `mode = \"audit\"` it receives all, and what it changes is noted. Cannot stand beside `allow` or `deny`.", |r, v| r.hide = read_truth(v)?;
+    "hide" = "false", "The plugin receives nothing about these pods and their containers, and may not change them. With `mode = \"audit\"` it receives all, and what it changes is logged. Not together with `allow` or `deny`.", |r, v| r.hide = read_truth(v)?;
 }
 
 fn read_text(value: &Value) -> Result<&str, Mistake> {

@@ -28,6 +28,9 @@ use super::unread::{OpenRequests, Unread};
 
 pub(crate) use super::frame::{FRAME_LIMIT, PLUGIN_CONNECTION, RUNTIME_CONNECTION, Trunk};
 
+/// Why a connection ended that the plugin closed between two frames.
+pub(crate) const CLOSED: &str = "it closed the connection";
+
 /// So many bytes are read at once, and of a large frame at most so many.
 const READ_AT_ONCE: usize = 8 << 10;
 const READ_AT_MOST: usize = 256 << 10;
@@ -229,7 +232,7 @@ async fn read_frames(
         }
         chunk.resize(unread.missing().clamp(READ_AT_ONCE, READ_AT_MOST), 0);
         match reader.read(&mut chunk).await {
-            Ok(0) if unread.is_empty() => return "it closed the connection".to_owned(),
+            Ok(0) if unread.is_empty() => return CLOSED.to_owned(),
             Ok(0) => return "it closed the connection in the middle of a frame".to_owned(),
             Ok(length) => unread.put(&chunk[..length]),
             Err(error) => return crate::error::in_our_words(&error),

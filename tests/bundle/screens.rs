@@ -255,6 +255,30 @@ fn a_name_that_is_used_again_means_the_container_that_lives() {
 }
 
 #[test]
+fn a_name_that_was_tried_again_means_the_last_attempt() {
+    let host = started("");
+    let _told = host.plugin("90", "guard", Script { refuses: Some("no"), ..Script::default() });
+    let names = json!({"nri-runc.dev/pod-namespace": "shop", "nri-runc.dev/pod-name": "web",
+        "nri-runc.dev/container-name": "app"});
+    let document = BUNDLE.replacen('{', &format!("{{\"annotations\": {names},"), 1);
+    std::fs::create_dir_all(host.path("again/rootfs")).unwrap();
+    host.write("again/config.json", &document);
+    for id in ["r1", "r2", "r3"] {
+        assert_eq!(host.create_from("again", id).status.code(), Some(1));
+    }
+    for wanted in ["app", "shop/web/app"] {
+        let document = host.admin(&["explain", wanted]);
+        assert_eq!((&document["id"], &document["earlier"][0]["id"]), (&json!("r3"), &json!("r2")));
+        assert!(document["refused"][0].as_str().unwrap().contains("90-guard"), "{document}");
+    }
+    let page = host.call(&["nri", "explain", "app"]);
+    let page = String::from_utf8(page.stdout).unwrap();
+    assert!(page.contains("90-guard refused: no (the bundle is unchanged)\n"), "{page}");
+    let prefix = host.call(&["nri", "explain", "r"]);
+    assert_eq!(prefix.status.code(), Some(1), "a prefix may mean any of them");
+}
+
+#[test]
 fn a_refused_container_has_the_time_of_its_refusal() {
     let host = started("");
     let _told = host.plugin("90", "guard", Script { refuses: Some("no"), ..Script::default() });

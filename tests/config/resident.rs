@@ -2,7 +2,6 @@
 //! A daemon that is signalled, stopped, restarted, or older than its files on disk.
 
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixDatagram, UnixListener};
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -86,15 +85,23 @@ fn a_daemon_that_hangs_is_stopped_within_bounds() {
 
 #[test]
 fn check_tells_a_daemon_that_hangs_from_one_that_serves() {
-    let host = started("");
-    let row = |host: &TestHost| {
+    let host = started("---[log]\ntarget = \"file\"\n");
+    let row = |host: &TestHost, name: &str| {
         let output = host.call(&["nri", "check", "--json"]);
         let rows: Vec<Value> = serde_json::from_slice(&output.stdout).unwrap();
-        rows.into_iter().find(|row| row["check"] == "daemon").unwrap()
+        rows.into_iter().find(|row| row["check"] == name).unwrap()
     };
-    assert_eq!(row(&host)["ok"], true);
+    assert_eq!(row(&host, "daemon")["ok"], true);
+    let log = host.read("run/daemon.log");
+    assert!(log.contains("is ready") && !log.contains("plugin connection"), "{log}");
     freeze(&host);
-    let frozen = row(&host);
+    // It holds the plugin socket, and is no stranger there.
+    let socket = row(&host, "plugin socket");
+    assert!(
+        socket["detail"].as_str().unwrap().ends_with("unknown: the daemon gave no status"),
+        "{socket}"
+    );
+    let frozen = row(&host, "daemon");
     assert_eq!(frozen["ok"], false, "{frozen}");
     let detail = frozen["detail"].as_str().unwrap();
     assert!(
@@ -215,8 +222,7 @@ fn check_tells_a_daemon_that_is_older_than_its_program_or_configuration() {
     let program = host.path("installed");
     let install = |more: &[u8]| {
         let built = std::fs::read(env!("CARGO_BIN_EXE_nri-runc")).unwrap();
-        nri_runc::testing::files::replace(&program, &[&built, more].concat()).unwrap();
-        std::fs::set_permissions(&program, PermissionsExt::from_mode(0o755)).unwrap();
+        test_support::program::put(&program, &[&built, more].concat());
     };
     install(b"");
     let mut daemon = daemon(&host, &program, None);

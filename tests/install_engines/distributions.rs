@@ -210,3 +210,34 @@ fn containers_are_found_where_each_distribution_keeps_them() {
         place.uninstall("containerd");
     }
 }
+
+#[test]
+fn the_lines_that_use_it_call_the_tools_as_the_distribution_does() {
+    for (name, wanted) in [
+        ("k3s-v3-imports", ["k3s crictl runp --runtime nri-runc ", "k3s ctr run --runc-binary "]),
+        (
+            "rke2-v3-imports",
+            [
+                "/var/lib/rancher/rke2/bin/crictl --config ",
+                "/var/lib/rancher/rke2/bin/ctr --address ",
+            ],
+        ),
+        ("k0s-v3", ["crictl --runtime-endpoint unix:///run/k0s/containerd.sock ", "k0s ctr run "]),
+        ("microk8s", ["crictl --runtime-endpoint unix:///var/snap/", "microk8s ctr run "]),
+        ("kind", ["crictl runp --runtime nri-runc ", "ctr run --runc-binary "]),
+    ] {
+        let place = fixture(name);
+        let said: Value =
+            serde_json::from_str(&place.install("containerd --json --take-over-nri")).unwrap();
+        let lines: Vec<&str> = said["use"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .skip(1)
+            .map(|line| line.as_str().unwrap())
+            .collect();
+        let is_so =
+            lines.len() == 2 && lines[0].starts_with(wanted[0]) && lines[1].starts_with(wanted[1]);
+        assert!(is_so, "{name}: {lines:?}");
+    }
+}

@@ -152,6 +152,27 @@ impl Distribution {
         }
     }
 
+    /// crictl and ctr, as they are called on its nodes.
+    pub(super) fn tools(self) -> (String, String) {
+        let socket = self.socket_path();
+        match self {
+            Self::K3s => ("k3s crictl".to_owned(), "k3s ctr".to_owned()),
+            Self::Rke2 => {
+                let config = "/var/lib/rancher/rke2/agent/etc/crictl.yaml";
+                let programs = "/var/lib/rancher/rke2/bin";
+                let crictl = format!("{programs}/crictl --config {config}");
+                (crictl, format!("{programs}/ctr --address {socket}"))
+            }
+            Self::K0s | Self::Microk8s => {
+                let crictl = format!("crictl --runtime-endpoint unix://{socket}");
+                (crictl, format!("{} ctr", self.name()))
+            }
+            Self::Kubeadm | Self::Kind | Self::Minikube | Self::Eks | Self::Flatcar => {
+                ("crictl".to_owned(), "ctr".to_owned())
+            }
+        }
+    }
+
     /// Its units, the one of a control plane first.
     pub(super) fn units(self) -> &'static [&'static str] {
         match self {

@@ -5,6 +5,8 @@
 use clap::ValueEnum;
 use serde_json::json;
 
+use super::distribution::Distribution;
+
 /// An engine that nri-runc can be registered with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum Engine {
@@ -87,19 +89,27 @@ impl Engine {
         }
     }
 
-    /// How containers use the handler, the usual way first.
-    pub(super) fn usage(self, name: &str, binary: &str, default: bool) -> Vec<String> {
+    /// How containers use the handler, the usual way first. `main` is the engine's file: a distribution calls
+    /// its tools by names of its own.
+    pub(super) fn usage(
+        self,
+        main: Option<&str>,
+        name: &str,
+        binary: &str,
+        default: bool,
+    ) -> Vec<String> {
         let line = |line: String| vec![line];
         match self {
-            Self::Containerd | Self::Crio => {
-                let mut lines = pods(name, default);
-                if self == Self::Containerd {
-                    lines.push(format!(
-                        "ctr run --runc-binary {binary} IMAGE ID (ctr reads no configuration)"
-                    ));
-                }
+            Self::Containerd => {
+                let of = main.and_then(Distribution::of_main);
+                let (crictl, ctr) = of.unwrap_or(Distribution::Kubeadm).tools();
+                let mut lines = pods(&crictl, name, default);
+                lines.push(format!(
+                    "{ctr} run --runc-binary {binary} IMAGE ID (ctr reads no configuration)"
+                ));
                 lines
             }
+            Self::Crio => pods("crictl", name, default),
             Self::Docker if default => line("docker run IMAGE".to_owned()),
             Self::Docker => line(format!("docker run --runtime {name} IMAGE")),
             Self::Podman if default => line("podman run IMAGE".to_owned()),
@@ -109,15 +119,15 @@ impl Engine {
     }
 }
 
-/// Pods of Kubernetes and of crictl.
-fn pods(name: &str, default: bool) -> Vec<String> {
+/// Pods of Kubernetes and of crictl, which is called so.
+fn pods(crictl: &str, name: &str, default: bool) -> Vec<String> {
     if default {
         return vec![
             "every pod without a runtimeClassName".to_owned(),
-            "crictl runp POD.json".to_owned(),
+            format!("{crictl} runp POD.json"),
         ];
     }
-    let crictl = format!("crictl runp --runtime {name} POD.json");
+    let crictl = format!("{crictl} runp --runtime {name} POD.json");
     let is_plain = |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit() || c == b'-';
     if name.len() > 63
         || !name.bytes().all(is_plain)

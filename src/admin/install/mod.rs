@@ -457,5 +457,6 @@ fn note_users(engine: Engine, old: &Ledger, root: &Root, config: &Config) -> Opt
 }
 
 fn usage(registration: &Registration, engine: Engine) -> Vec<String> {
-    engine.usage(&registration.name, &registration.binary, registration.default)
+    let Registration { name, binary, default, main, .. } = registration;
+    engine.usage(main.as_deref(), name, binary, *default)
 }

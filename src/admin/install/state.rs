@@ -316,7 +316,7 @@ fn next_step(all: &[EngineOnHost], config: &Config) -> String {
     let uses = ready.filter_map(|here| {
         let ledger = here.ledger.as_ref();
         let (binary, default) = ledger.map_or(("nri-runc", false), |l| (&l.binary, l.default));
-        here.engine.usage(here.name(), binary, default).into_iter().next()
+        here.engine.usage(here.file(), here.name(), binary, default).into_iter().next()
     });
     let uses: Vec<String> = uses.collect();
     format!("run a container: {}", uses.join("; or "))

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::Notify;
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
 use crate::audit::AuditAction;
 use crate::chain::ChainedPlugin;
@@ -28,6 +28,7 @@ use crate::daemon::registry::process_name;
 use crate::daemon::resources::updates;
 use crate::error::quoted;
 use crate::host::Point;
+use crate::plugin::mux::CLOSED;
 use crate::plugin::{self, Encoded, EncodedSnapshot, Outcome, Plugin, Settings, api};
 use crate::state::Container;
 use crate::text::counted;
@@ -88,6 +89,10 @@ pub(crate) async fn accept(node: Rc<Node>, listener: UnixListener) {
                         plugin.disconnect(&why);
                     }
                 },
+                // `check` and `install` connect to find out who listens.
+                Some(Err(error)) if registered.is_none() && error.to_string() == CLOSED => {
+                    debug!("process {pid} connected to the plugin socket and left");
+                }
                 Some(Err(error)) => info!("a plugin connection of process {pid} ended: {error}"),
                 None => warn!(
                     "{MAX_REGISTERING} connections have not registered yet: the one that waited longest, of process {pid}, was closed"

@@ -33,7 +33,7 @@ use crate::state::{Container, ContainerKey, Lifecycle, Updating};
 pub(crate) async fn make_true(node: &Rc<Node>) {
     let records = in_order(node);
     if !records.is_empty() {
-        info!("{} containers are recorded", records.len());
+        info!("{} on record", crate::text::counted(records.len(), "container"));
     }
     for record in records {
         catch_up(node, &record.key).await;

@@ -53,6 +53,8 @@ pub(crate) fn explain(node: &Node, wanted: &str) -> Result<Value, String> {
     let meant = match (found.as_slice(), living.as_slice()) {
         ([one], _) => one,
         (_, [one]) if best != Match::Prefix => *one,
+        // One that was refused or has ended is tried again under its name: the last attempt is meant.
+        ([newest, ..], []) if best != Match::Prefix && have_one_name(node, &found) => *newest,
         _ => return Ok(ambiguous(node, wanted, &found)),
     };
     let mut document = explained(node, meant);
@@ -78,6 +80,13 @@ fn rank(node: &Node, container: &Container, wanted: &str) -> Option<Match> {
         return Some(Match::Name);
     }
     key.id.starts_with(wanted).then_some(Match::Prefix)
+}
+
+/// Whether only their IDs tell them apart.
+fn have_one_name(node: &Node, found: &[&Container]) -> bool {
+    let mut names = found.iter().map(|container| (pod_of(node, container), &container.name));
+    let first = names.next();
+    names.all(|name| Some(name) == first)
 }
 
 /// Newest first; of several containers with one ID below one root, only the youngest.

@@ -4,17 +4,25 @@
 # the page says one sees is compared with what is printed (scripts/docs_blocks.py). Each story has
 # a machine of its own, made of namespaces: /etc, /opt, /usr/local, /var, /run and this directory
 # are its own, and go with it. Engines are those of target/tools; builds take what is built.
-# DOCS names some of the stories, separated by commas.
+# DOCS names some of the stories, separated by commas. PACKAGE: a .deb that they install, in place of a compilation.
 set -eu
 cd "$(dirname "$0")/.."
 tools=$PWD/target/tools
 stories=${DOCS:-bundle,plugin,docker,podman,containerd,howto}
+
+package=${PACKAGE:-}
+case $package in '' | /*) ;; *) package=$PWD/$package ;; esac
 
 fail() { printf 'docs-test: %s\n' "$*" >&2; exit 1; }
 
 # The blocks of a page, or of its sections that begin with the given words.
 follow() {
     python3 scripts/docs_blocks.py "$@" || fail "$1 does not hold; what the engines said: target/docs-test"
+}
+
+remove_files() {
+    [ -n "$package" ] || { follow docs/howto/remove.md '3. '; return; }
+    apt-get remove --yes nri-runc >"$work/logs/remove" 2>&1 || fail "the package cannot be removed: $(tail -n 3 "$work/logs/remove")"
 }
 
 shim() {
@@ -29,18 +37,19 @@ lay_out() {
     done
     shim make <<'END'
 #!/bin/sh
-# The release build takes minutes: what is built already is installed by the same script.
-[ "$*" = install ] || exit 2
+# The debug build stands in for a release build, which takes minutes.
+case $* in install | 'install PROFILE=quick') ;; *) exit 2 ;; esac
 exec sh install.sh --binary target/debug/nri-runc
 END
-    cargo=$(command -v cargo)
-    shim cargo <<END
+    if [ -n "$package" ]; then
+        shim make <<END
 #!/bin/sh
-case "\$*" in
-*--release*) mkdir -p target/release/examples && cp target/debug/examples/resource_defaults target/release/examples/ ;;
-*) exec "$cargo" "\$@" ;;
-esac
+exec apt-get install --yes --no-install-recommends "$package"
 END
+        # A container image may leave out documentation.
+        sed -i '/^path-exclude/d' /etc/dpkg/dpkg.cfg.d/* 2>/dev/null || :
+        export DOCS_REPLACE=/usr/local/lib/nri-runc=/usr/lib/nri-runc
+    fi
     shim systemctl <<END
 #!/bin/sh
 case "\$*" in
@@ -103,7 +112,7 @@ tell() {
     bundle)
         follow docs/quickstart.md
         nri-runc delete --force c1
-        follow docs/howto/remove.md '3. '
+        remove_files
         ;;
     plugin)
         make install >"$work/logs/install"
@@ -114,7 +123,7 @@ tell() {
         follow docs/quickstart.md 'Install '
         follow docs/quickstart/docker.md
         cmp daemon.json.before /etc/docker/daemon.json || fail "daemon.json is not what it was"
-        follow docs/howto/remove.md '3. '
+        remove_files
         kill "$(cat /run/docker.pid)"
         ;;
     howto)
@@ -122,7 +131,7 @@ tell() {
         follow docs/quickstart.md 'Install '
         follow docs/quickstart/docker.md '1. ' '2. '
         # The pages speak of a pod of Kubernetes and of their own plugin.
-        export DOCS_REPLACE="default/web=docker/web 10-greeter=10-resource-defaults prod-eu/web-0=docker/web"
+        export DOCS_REPLACE="${DOCS_REPLACE:-} default/web=docker/web 10-greeter=10-resource-defaults prod-eu/web-0=docker/web"
         follow docs/howto/debug-a-plugin.md
         follow docs/howto/limit-plugins.md
         rm -r /etc/nri-runc/config.d
@@ -160,7 +169,7 @@ TOML
         podman import --quiet --change 'CMD ["/bin/sleep","100000"]' image.tar docker.io/library/debian:latest >/dev/null
         follow docs/quickstart.md 'Install '
         follow docs/quickstart/podman.md
-        follow docs/howto/remove.md '3. '
+        remove_files
         ;;
     containerd)
         systemctl restart containerd
@@ -173,17 +182,20 @@ TOML
         ctr image import archive.tar >"$work/logs/import"
         follow docs/quickstart.md 'Install '
         follow docs/quickstart/containerd.md
-        follow docs/howto/remove.md '3. '
+        remove_files
         kill "$(pidof containerd)"
         ;;
     *) fail "no story is called $1" ;;
     esac
-    [ ! -e /usr/local/bin/nri-runc ] || [ "$1" = plugin ] || fail "the executable is still there"
+    hash -r # where this shell has found it before says nothing
+    [ "$1" = plugin ] || ! command -v nri-runc >/dev/null || fail "the executable is still there"
 }
 
 inside() {
     work=$1 story=$2 clone=$PWD
-    for place in etc opt var usr/local "${clone#/}"; do
+    programs=usr/local
+    [ -z "$package" ] || programs=usr
+    for place in etc opt var $programs "${clone#/}"; do
         upper=$work/upper/$place under=$work/under/$place
         mkdir -p "$upper" "$under" "/$place"
         mount -t overlay overlay -o "lowerdir=/$place,upperdir=$upper,workdir=$under" "/$place" ||
@@ -196,6 +208,7 @@ inside() {
     mkdir "/run/${work##*/}"
     mount --bind "$work" "/run/${work##*/}"
     work=/run/${work##*/}
+    [ -z "$package" ] || package=$work/nri-runc.deb
     mount -t tmpfs tmpfs /tmp
     [ -e /var/run ] || ln -s /run /var/run
     mkdir -p /var/lib/docker /var/lib/containers /var/lib/containerd /var/tmp
@@ -229,11 +242,12 @@ fi
 for program in python3 unshare mount; do
     command -v $program >/dev/null || fail "$program is missing"
 done
-cargo build --locked --bin nri-runc --example resource_defaults
+cargo build --locked --bin nri-runc -p nri-runc -p nri-runc-sample --bin resource-defaults
 for story in $(echo "$stories" | tr , ' '); do
     printf '\n== %s\n' "$story"
     work=$(mktemp -d /tmp/nri-docs.XXXXXX)
     mkdir "$work/logs"
+    [ -z "$package" ] || cp "$package" "$work/nri-runc.deb"
     trap clear_up EXIT
     trap 'exit 130' INT TERM
     unshare --net --uts --ipc --mount --pid --fork --kill-child --mount-proc \

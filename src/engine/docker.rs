@@ -116,6 +116,16 @@ fn manifest_digest(root: &str, config: &Value, found: &FetchedFacts) -> Option<S
     own.or(digests.first()).map(|(_, digest)| (*digest).to_owned())
 }
 
+/// The digest of the image's configuration: in Docker's own store that is the image's ID, in
+/// containerd's the ID is another digest, and the manifest names the configuration.
+fn config_digest(root: &str, config: &Value, found: &FetchedFacts) -> Option<String> {
+    if text(config, "/ImageManifest/digest").is_none() {
+        return text(config, "/Image");
+    }
+    let (_, manifests) = image_files(root, config, found);
+    image::config_digest(found.first(&manifests)?)
+}
+
 /// The repository of an image's name, as Docker shortens it.
 fn repository_of(name: &str) -> &str {
     let name = name.split('@').next().unwrap_or_default();
@@ -182,7 +192,7 @@ pub(super) fn facts(
         facts.container.image = text(&config, "/Config/Image").map(|name| Image {
             name,
             digest: manifest_digest(root, &config, found).unwrap_or_default(),
-            config_digest: digest(&text(&config, "/Image").unwrap_or_default()),
+            config_digest: digest(&config_digest(root, &config, found).unwrap_or_default()),
         });
         let images = images_labels(root, &config, found);
         said.extend(own::of_operator(&mut facts, "label", &labels, images.as_ref()));
@@ -344,5 +354,19 @@ mod tests {
         assert_eq!(told("built/here", "sha256:1111"), None);
         let in_containerd = json!({"ImageManifest": {"digest": "sha256:dd"}, "Image": "sha256:ee"});
         assert_eq!(manifest_digest("/d", &in_containerd, &found).as_deref(), Some("sha256:dd"));
+    }
+
+    #[test]
+    fn an_image_of_containerds_store_has_the_configuration_that_its_manifest_names() {
+        let blobs = "/d/containerd/daemon/io.containerd.content.v1.content/blobs/sha256";
+        let manifest = json!({"config": {"digest": "sha256:cf59"}}).to_string().into();
+        let files = [(format!("{blobs}/dd"), manifest)];
+        let found = FetchedFacts { files: files.into(), ..FetchedFacts::default() };
+        let told = |config: Value| config_digest("/d", &config, &found);
+        let with = |manifest: &str| json!({"ImageManifest": {"digest": manifest}, "Image": "dd"});
+        assert_eq!(told(with("sha256:dd")).as_deref(), Some("sha256:cf59"));
+        assert_eq!(told(with("sha256:ee")), None, "not read");
+        assert_eq!(told(json!({"Image": "sha256:cf59"})).as_deref(), Some("sha256:cf59"));
+        assert_eq!(told(json!({"Image": "cf59", "ImageManifest": null})).as_deref(), Some("cf59"));
     }
 }

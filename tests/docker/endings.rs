@@ -7,7 +7,7 @@ use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 use test_support::{Script, wait_until};
 
-use super::engine::{Docker, IMAGE, signal, text};
+use super::engine::{Docker, IMAGE, reason, signal, text};
 use super::{LIFE, events, heard_of, listening, requests};
 
 /// How long after its process has ended an end is told at the latest: 100 ms, and a margin for a
@@ -98,7 +98,7 @@ fn a_create_that_a_plugin_refuses_is_one_line_of_docker_and_leaves_nothing() {
     let output = docker.call(&run);
     assert!(!output.status.success());
     let said = String::from_utf8(output.stderr.clone()).unwrap();
-    let line = said.lines().next().unwrap_or_default();
+    let line = reason(&output);
     for word in ["nri-runc: cannot create", "90-guard", "image is not signed"] {
         assert!(line.contains(word), "{word} is not in: {said}");
     }
@@ -128,8 +128,9 @@ fn a_program_that_is_missing_is_undone_and_docker_says_so_in_its_own_words() {
     let plain = ["run", "--runtime=runc", "--name=plain", IMAGE, "/bin/no-such"];
     let plain = docker.call(&plain);
     // What follows is Docker's log, with a time.
-    let line = |output: &std::process::Output| text(output).lines().next().map(str::to_owned);
-    assert_eq!(line(&output), line(&plain), "as without us");
+    let line = reason(&output);
+    assert!(line.contains("no-such"), "{}", text(&output));
+    assert_eq!(line, reason(&plain), "as without us");
     wait_until("the undoing is told", || heard_of(&told, "RemovePodSandbox web"));
     let undone = ["RunPodSandbox", "CreateContainer", "StopContainer", "RemoveContainer"];
     assert_eq!(events(&told, "web"), [&undone[..], &LIFE[7..]].concat());

@@ -18,27 +18,50 @@ pub(super) const IMAGE: &str = "localhost/busybox:1";
 const SETTINGS: &str = "{\n   \"data-root\" : \"DIR/data\",   \"exec-root\":\"DIR/exec\",\n\
     \t\"pidfile\": \"DIR/docker.pid\", \"hosts\": [ \"unix://DIR/docker.sock\" ],\n\n\
     \"storage-driver\": \"vfs\", \"iptables\": false, \"bridge\" : \"none\",\n\
-    \x20 \"cgroup-parent\": \"CGROUP\", \"oom-score-adjust\": 0, \"shutdown-timeout\":2,\n\
+    \x20 \"cgroup-parent\": \"CGROUP\", \"shutdown-timeout\":2,SCORE\n\
     \"exec-opts\":[\"native.cgroupdriver=cgroupfs\"], \"deprecated-key-path\":\"DIR/key\",\n\
     \"labels\": [\"place=caf\\u00e9\"],\n\
     \"runtimes\": {\n \"other\" :{ \"path\":\"RUNC\" } },\n\
     \"live-restore\": true , \"log-opts\":{\"max-size\":\"1m\"}}  \n\n";
 
+/// Docker lowered its own score, which what it starts inherits; this key went with 28.
+const SCORE: &str = " \"oom-score-adjust\": 0,";
+
 pub(super) struct Docker {
     pub(super) host: TestHost,
     tools: PathBuf,
+    pub(super) major_version: u32,
     dockerd: Option<Child>,
 }
 
 impl Docker {
     /// With nri-runc as one of its runtimes; `None` after saying why the test is skipped.
     pub(super) fn new() -> Option<Self> {
-        let mut docker = Self::before_install()?;
-        docker.host.start_daemon();
-        docker.installs(&[]);
-        docker.start();
-        docker.import_image();
-        Some(docker)
+        Self::before_install().map(Self::set_up)
+    }
+
+    /// The same with its images in containerd's store, the default of new installations from 29 on.
+    pub(super) fn with_containerds_store() -> Option<Self> {
+        let docker = Self::before_install()?;
+        if docker.major_version < 28 {
+            skip::machine_lacks("Docker before 28 does not say which manifest a container is of");
+            return None;
+        }
+        let own = "\"storage-driver\": \"vfs\"";
+        let settings = docker.host.read("etc/daemon.json");
+        assert!(settings.contains(own), "{settings}");
+        let feature = "\"features\": {\"containerd-snapshotter\": true}";
+        let instead = format!("\"storage-driver\": \"native\", {feature}");
+        docker.host.write("etc/daemon.json", &settings.replace(own, &instead));
+        Some(docker.set_up())
+    }
+
+    fn set_up(mut self) -> Self {
+        self.host.start_daemon();
+        self.installs(&[]);
+        self.start();
+        self.import_image();
+        self
     }
 
     /// With its settings written and nothing else done; nothing runs.
@@ -53,10 +76,11 @@ impl Docker {
         ])?;
         let host = TestHost::new("");
         host.configure(&tools.join("runc"), "[log]\nlevel = \"debug\"");
-        let docker = Self { host, tools, dockerd: None };
-        docker.lay_out();
+        let mut docker = Self { host, tools, major_version: 0, dockerd: None };
         let version = docker.command("dockerd").arg("--version").output().unwrap();
         if version.status.success() {
+            docker.major_version = major(&String::from_utf8(version.stdout).unwrap());
+            docker.lay_out();
             return Some(docker);
         }
         // Unpacked, it finds only what libraries the machine has.
@@ -84,6 +108,8 @@ impl Docker {
         }
         let settings = SETTINGS.replace("DIR", &dir).replace("CGROUP", &self.cgroup());
         let runc = self.tools.join("runc").display().to_string();
+        let score = if self.major_version < 28 { SCORE } else { "" };
+        let settings = settings.replace("SCORE", score);
         self.host.write("etc/daemon.json", &settings.replace("RUNC", &runc));
         let mode = std::os::unix::fs::PermissionsExt::from_mode(0o640);
         std::fs::set_permissions(self.settings(), mode).unwrap();
@@ -175,6 +201,10 @@ impl Docker {
         self.dockerd = Some(dockerd.spawn().unwrap());
         wait_until("Docker answers", || {
             let ended = self.dockerd.as_mut().and_then(|child| child.try_wait().unwrap());
+            if ended.is_some() {
+                // Nobody is there to be asked for its containers, or to be stopped.
+                self.dockerd = None;
+            }
             assert!(ended.is_none(), "dockerd has ended: {}", self.log_tail());
             self.call(&["version"]).status.success()
         });
@@ -292,6 +322,16 @@ impl Docker {
         assert_eq!(left, Vec::<&str>::new());
     }
 
+    /// By the archive that Docker saves the image in.
+    pub(super) fn digest_of_configuration(&self) -> String {
+        let tar = self.host.path("saved.tar").display().to_string();
+        self.says(&["image", "save", "--output", &tar, IMAGE]);
+        let mut busybox = self.command("busybox");
+        let manifest = busybox.args(["tar", "-xOf", &tar, "manifest.json"]).output().unwrap();
+        let images: Value = serde_json::from_slice(&manifest.stdout).unwrap();
+        images[0]["Config"].as_str().unwrap().replace("blobs/sha256/", "sha256:")
+    }
+
     /// An image of one layer with busybox; no registry is asked.
     pub(super) fn import_image(&self) {
         let folder = self.host.path("image/bin");
@@ -323,6 +363,20 @@ pub(super) struct Limits {
 pub(super) fn text(output: &Output) -> String {
     let (out, err) = (&output.stdout, &output.stderr);
     format!("{}{}", String::from_utf8_lossy(out), String::from_utf8_lossy(err))
+}
+
+/// `Docker version 20.10.24+dfsg1, build 297e128` is 20.
+fn major(version: &str) -> u32 {
+    let number = version.strip_prefix("Docker version ").and_then(|rest| rest.split('.').next());
+    number.and_then(|number| number.parse().ok()).expect(version)
+}
+
+/// The first line on standard error that is not a warning: newer clients warn of what a host lacks
+/// for networks before they say why a run failed.
+pub(super) fn reason(output: &Output) -> String {
+    let said = String::from_utf8_lossy(&output.stderr);
+    let line = said.lines().find(|line| !line.starts_with("WARNING: "));
+    line.unwrap_or_default().to_owned()
 }
 
 pub(super) fn signal(pid: i32, signal: nix::sys::signal::Signal) {

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use test_support::adjustments::gives_address;
 use test_support::{Script, wait_until};
 
-use super::engine::Docker;
+use super::engine::{Docker, IMAGE};
 use super::{LIFE, events, heard_of, listening, requests};
 
 /// Everything that a user can say and a plugin can see.
@@ -53,7 +53,7 @@ fn plugins_are_told_of_a_container_what_docker_inspect_says() {
     let document = docker.document(&id);
     assert_eq!(requests(&heard, "RunPodSandbox")[0]["pod"], create["pod"]);
     let mut container = create["container"].clone();
-    the_mounts_are_dockers(&container["mounts"].take(), &inspect, &document);
+    the_mounts_are_dockers(&docker, &container["mounts"].take(), &inspect, &document);
     let seccomp = container["linux"]["seccompPolicy"].take();
     the_filter_is_dockers(&seccomp, &document["linux"]["seccomp"]);
     let mut wanted = container_by(&id, &inspect, &document);
@@ -163,10 +163,12 @@ fn container_by(id: &str, inspect: &Value, document: &Value) -> Value {
     for (key, value) in settings["Sysctls"].as_object().unwrap() {
         sysctl[key] = value.clone();
     }
+    // Newer versions have none of their own; NRI always sends the message.
+    let hooks = document.get("hooks").cloned().unwrap_or_else(|| json!({}));
     json!({
         "id": id, "podSandboxId": id, "name": name, "labels": config["Labels"],
         "args": args, "env": env, "mounts": null,
-        "hooks": document["hooks"],
+        "hooks": hooks,
         "linux": {
             "devices": devices.collect::<Vec<_>>(),
             "oomScoreAdj": {"value": settings["OomScoreAdj"].to_string()},
@@ -181,7 +183,9 @@ fn container_by(id: &str, inspect: &Value, document: &Value) -> Value {
 }
 
 /// Every mount that Docker speaks of, and what the document has besides.
-fn the_mounts_are_dockers(told: &Value, inspect: &Value, document: &Value) {
+fn the_mounts_are_dockers(docker: &Docker, told: &Value, inspect: &Value, document: &Value) {
+    // From 25 on, mounts below a read-only one are read-only too.
+    let reads_only_below = docker.major_version >= 25;
     assert_eq!(told, &document["mounts"]);
     let at = |destination: &str| {
         let all = told.as_array().unwrap();
@@ -191,7 +195,9 @@ fn the_mounts_are_dockers(told: &Value, inspect: &Value, document: &Value) {
     for mount in inspect["Mounts"].as_array().unwrap() {
         let told = at(mount["Destination"].as_str().unwrap());
         assert_eq!((&told["type"], &told["source"]), (&mount["Type"], &mount["Source"]));
-        assert_eq!(told["options"], json!(["rbind", mount["Mode"], mount["Propagation"]]));
+        assert_eq!(mount["Mode"], "ro");
+        let mode = if reads_only_below { "rro" } else { "ro" };
+        assert_eq!(told["options"], json!(["rbind", mode, mount["Propagation"]]));
     }
     for (destination, source) in [
         ("/etc/resolv.conf", "ResolvConfPath"),
@@ -229,6 +235,28 @@ fn as_message(rule: &mut Value, numbers: &[&str]) {
             *value = if said == 0 { json!({}) } else { json!({"value": said.to_string()}) };
         }
     }
+}
+
+#[test]
+fn an_image_in_containerds_store_has_the_digests_of_its_manifest_and_its_configuration() {
+    let Some(docker) = Docker::with_containerds_store() else { return };
+    let (script, heard) = listening(Script::default());
+    let told = docker.host.plugin("10", "witness", script);
+    let pin = "--label=nri-runc.dev/annotation/cpu.example/pin=yes";
+    docker.runs("web", &["--label=app=web", pin]);
+    let create = requests(&heard, "CreateContainer").remove(0);
+    let inspect = docker.inspect("web");
+    let manifest = &inspect["ImageManifestDescriptor"]["digest"];
+    let configuration = docker.digest_of_configuration();
+    assert_ne!(manifest, &json!(configuration));
+    let image = json!({"name": IMAGE, "digest": manifest, "configDigest": configuration});
+    assert_eq!(create["container"]["image"], image);
+    assert_eq!(create["container"]["labels"], inspect["Config"]["Labels"]);
+    assert_eq!(create["pod"]["annotations"], json!({"cpu.example/pin": "yes"}));
+    assert_eq!(docker.host.admin(&["status"])["missing"], json!([]));
+    docker.says(&["rm", "--force", "web"]);
+    docker.nothing_is_left();
+    assert_eq!(events(&told, "web"), LIFE);
 }
 
 /// The data root is a private one here, and all its mounts from Docker are the other container's.

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use nri_runc::plugin::api;
 use test_support::{Script, wait_until};
 
-use super::engine::{Docker, Limits, text};
+use super::engine::{Docker, Limits, reason, text};
 use super::{events, heard_of, listening, number, requests};
 
 const MIB: i64 = 1 << 20;
@@ -172,7 +172,7 @@ fn an_update_of_docker_that_a_plugin_refuses_changes_nothing_and_docker_says_why
     let output = docker.call(&["update", "--memory=48m", "--cpu-shares=700", "web"]);
     assert!(!output.status.success());
     let said = text(&output);
-    let line = said.lines().next().unwrap_or_default();
+    let line = reason(&output);
     for word in
         ["Cannot update container", "nri-runc: cannot update", "90-guard", "no more memory today"]
     {

@@ -8,8 +8,10 @@ use test_support::{LIFE, ORDER, Script};
 
 use super::{PodmanHost, Told, events_of, hearing, inspect, installed, request_of};
 
+/// From Podman 5 on, one pod is a list of one.
 fn inspect_pod(host: &PodmanHost, name: &str) -> Value {
-    serde_json::from_str(&host.good(&["pod", "inspect", name])).unwrap()
+    let pod: Value = serde_json::from_str(&host.good(&["pod", "inspect", name])).unwrap();
+    if host.major_version < 5 { pod } else { pod[0].clone() }
 }
 
 /// Each member's life once and in order, and the pod's around all of them.

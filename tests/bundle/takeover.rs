@@ -370,7 +370,7 @@ fn a_create_waits_for_the_newcomer_if_the_old_process_dies_before_it_has_the_pla
         old.leave();
         std::thread::scope(|scope| {
             let waits = scope.spawn(|| creates(&host, "c1", "new"));
-            wait_until("it waits", || host.logged(&["a create waits up to", "10-foo"]) == 1);
+            wait_until("it waits", || host.logged(&["requests wait up to", "10-foo"]) == 1);
             new.may_go_on.add_permits(1);
             waits.join().unwrap();
         });
@@ -388,7 +388,7 @@ fn a_create_waits_no_longer_once_the_newcomer_has_failed_too() {
     let begun = std::time::Instant::now();
     std::thread::scope(|scope| {
         let waits = scope.spawn(|| creates(&host, "c1", ""));
-        wait_until("it waits", || host.logged(&["a create waits up to", "10-foo"]) == 1);
+        wait_until("it waits", || host.logged(&["requests wait up to", "10-foo"]) == 1);
         new.leave();
         waits.join().unwrap();
     });

@@ -131,7 +131,7 @@ impl ReturningPlugins {
             if self.logged.replace(Some(until)) != Some(until) {
                 logs = true;
                 let seconds = (until - now).as_secs_f32();
-                info!("a create waits up to {seconds:.1} s for {}", late.join(", "));
+                info!("requests wait up to {seconds:.1} s for {}", late.join(", "));
             }
             // A process that exits meanwhile is not waited for any longer.
             let _either = tokio::time::timeout_at(until.min(now + EXIT_CHECK), arrived).await;
@@ -141,9 +141,9 @@ impl ReturningPlugins {
         }
         let waited = begun.elapsed().as_secs_f32();
         match (logs, late.is_empty()) {
-            (true, true) => info!("the create continues after {waited:.1} s"),
+            (true, true) => info!("requests continue after {waited:.1} s"),
             (true, false) => {
-                warn!("the create continues after {waited:.1} s without {}", late.join(", "));
+                warn!("requests continue after {waited:.1} s without {}", late.join(", "));
             }
             (false, _) => {}
         }

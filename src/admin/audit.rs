@@ -9,9 +9,10 @@ use std::process::{Child, ExitStatus, Stdio};
 use std::time::{Duration, SystemTime};
 
 use clap::Args;
+use clap::builder::PossibleValuesParser;
 use serde_json::Value;
 
-use crate::audit::{AuditFilter, AuditTail, IDENTIFIER, open_files, search, since};
+use crate::audit::{AuditAction, AuditFilter, AuditTail, IDENTIFIER, open_files, search, since};
 use crate::config::{AuditTarget, Config};
 use crate::error::{Context, Error, Result};
 use crate::text::{counted, first_of, printable, short_id};
@@ -36,8 +37,11 @@ pub(super) struct Audit {
     /// Only this plugin: NAME or NN-NAME.
     #[arg(long, value_name = "PLUGIN")]
     plugin: Option<String>,
+    /// Only these actions, separated by commas.
+    #[arg(long, value_name = "ACTION", value_delimiter = ',', value_parser = actions())]
+    action: Vec<String>,
     /// Only since an age (2h, 7d) or a UTC time.
-    #[arg(long, value_name = "TIME")]
+    #[arg(long, value_name = "TIME", value_parser = time)]
     since: Option<String>,
     /// Then print new lines as they are written, until Ctrl-C.
     #[arg(short, long)]
@@ -51,7 +55,7 @@ pub(super) struct Audit {
 /// # Errors
 /// Fails when there is no audit log, or it cannot be read.
 pub(super) fn audit(config: &Config, wanted: &Audit, format: Format) -> Result<u8> {
-    let filter = filter(wanted)?;
+    let filter = filter(wanted);
     let mut page = Page::new(format, &filter, wanted.follow);
     let unreadable = match config.audit_target {
         Some(AuditTarget::Journal) if wanted.follow => return follow_journal(&filter, &mut page),
@@ -82,21 +86,26 @@ fn complain_of(unreadable: u64) {
     }
 }
 
-fn filter(wanted: &Audit) -> Result<AuditFilter> {
-    let since = match &wanted.since {
-        Some(text) => Some(since(text, SystemTime::now()).ok_or_else(|| {
-            Error::new(format!("--since {}: not a time", printable(text)))
-                .hint("an age such as 90s, 2h or 7d, or a UTC time such as 2026-11-22T10:15")
-        })?),
-        None => None,
-    };
-    let Audit { pod, container, plugin, since: _, follow: _, output: _ } = wanted;
-    Ok(AuditFilter {
+fn actions() -> PossibleValuesParser {
+    PossibleValuesParser::new(AuditAction::ALL.map(AuditAction::name))
+}
+
+/// The time that `--since` gives, as it is compared.
+fn time(text: &str) -> std::result::Result<String, String> {
+    since(text, SystemTime::now()).ok_or_else(|| {
+        "not an age such as 90s, 2h or 7d, or a UTC time such as 2026-11-22T10:15".to_owned()
+    })
+}
+
+fn filter(wanted: &Audit) -> AuditFilter {
+    let Audit { pod, container, plugin, action, since, follow: _, output: _ } = wanted;
+    AuditFilter {
         pod: pod.clone(),
         container: container.clone(),
         plugin: plugin.clone(),
-        since,
-    })
+        actions: action.clone(),
+        since: since.clone(),
+    }
 }
 
 fn search_files(path: &Path, filter: &AuditFilter, page: &mut Page) -> Result<u64> {

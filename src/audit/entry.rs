@@ -27,6 +27,19 @@ pub(crate) enum AuditAction {
 }
 
 impl AuditAction {
+    /// All of them, in the order of `docs/audit.md`.
+    pub(crate) const ALL: [Self; 9] = [
+        Self::Applied,
+        Self::Refused,
+        Self::WouldRefuse,
+        Self::Skipped,
+        Self::Evicted,
+        Self::Connected,
+        Self::Disconnected,
+        Self::Rejected,
+        Self::Lost,
+    ];
+
     /// Its word in the lines.
     pub(crate) fn name(self) -> &'static str {
         match self {

@@ -26,6 +26,8 @@ pub(crate) struct AuditFilter {
     pub(crate) container: Option<String>,
     /// `NN-name`, or the bare name.
     pub(crate) plugin: Option<String>,
+    /// Names of actions; empty is any.
+    pub(crate) actions: Vec<String>,
     /// A time as [`since`] gives it.
     pub(crate) since: Option<String>,
 }
@@ -49,7 +51,8 @@ impl AuditFilter {
         let is_gap = line["action"] == "lost";
         let is_about = self.pod.as_ref().is_none_or(is_pod)
             && self.container.as_ref().is_none_or(is_container)
-            && self.plugin.as_ref().is_none_or(is_plugin);
+            && self.plugin.as_ref().is_none_or(is_plugin)
+            && (self.actions.is_empty() || self.actions.iter().any(|name| of("action") == name));
         let is_recent =
             self.since.as_ref().is_none_or(|since| comparable(of("time")) >= since.as_str());
         (is_about || is_gap) && is_recent

@@ -306,9 +306,20 @@ fn audit_finds_lines_by_pod_plugin_and_time_without_a_daemon() {
     succeeds(&none);
     assert_eq!(String::from_utf8_lossy(&none.stdout), "no entries\n");
     let wrong = host.call(&["nri", "audit", "--since", "yesterday"]);
-    assert_eq!(wrong.status.code(), Some(1));
-    let line = String::from_utf8_lossy(&wrong.stderr).into_owned();
-    assert!(line.contains("--since yesterday: not a time") && line.lines().count() == 1, "{line}");
+    assert_eq!(wrong.status.code(), Some(2));
+    let text = String::from_utf8_lossy(&wrong.stderr).into_owned();
+    assert!(text.contains("'yesterday' for '--since <TIME>': not an age such as 90s"), "{text}");
+    // Several actions, and none that there is not.
+    let actions = |words: &[&str]| -> Vec<Value> {
+        lines(&host, words).iter().map(|line| line["action"].clone()).collect()
+    };
+    assert_eq!(actions(&["--action", "connected"]), ["connected"]);
+    assert_eq!(actions(&["--action", "refused,applied", "--pod", "c1"]), ["applied"; 2]);
+    assert_eq!(actions(&["--action", "refused"]), Vec::<Value>::new());
+    let wrong = host.call(&["nri", "audit", "--action", "denied"]);
+    assert_eq!(wrong.status.code(), Some(2));
+    let text = String::from_utf8_lossy(&wrong.stderr).into_owned();
+    assert!(text.contains("[possible values: applied, refused, would_refuse, "), "{text}");
 }
 
 #[test]

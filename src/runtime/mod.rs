@@ -21,8 +21,10 @@ use crate::config::Config;
 use crate::error::{Error, Result};
 
 /// Where runtimes are looked for when PATH does not have them: engines scrub the environment,
-/// Podman's `kill` and `delete` come without any PATH.
-const STANDARD_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+/// Podman's `kill` and `delete` come without any PATH. CRI-O's packages have theirs in a folder
+/// of its own.
+const STANDARD_PATH: &str =
+    "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/usr/libexec/crio";
 
 /// The runtimes whose differences matter here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

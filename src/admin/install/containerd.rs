@@ -15,9 +15,7 @@ use super::containerd_files::{
 };
 use super::containerd_nri::{edit_nri_off, nri_off, nri_table};
 pub(super) use super::containerd_nri::{nri_setting, plan_nri_off};
-use super::cri_entry::{
-    find_template, note_other_runtime, render_entry, require_same_entry, runc_entry,
-};
+use super::cri_entry::{find_template, note_runtime, render_entry, require_same_entry, runc_entry};
 use super::distribution::{self, Distribution, FLATCAR_MAIN, is_flatcar};
 use super::edit;
 use super::nri_decision::NriDecision;
@@ -63,7 +61,7 @@ fn plan_for_files(registration: &Registration, main: &str, texts: &Texts) -> Res
     let default = default.and_then(|(_, item)| item.as_str()).unwrap_or("runc");
     let template =
         find_template(&files, &cri, if default == registration.name { "runc" } else { default });
-    note_other_runtime(template, &mut plan);
+    note_runtime(template, &mut plan);
     let written = last_setting(&files, &[&cri[..], &["runtimes", &registration.name]].concat());
     if let Some((path, item)) = &written {
         require_same_entry(path, item, registration)?;

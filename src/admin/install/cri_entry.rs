@@ -32,13 +32,10 @@ pub(super) fn find_template<'f>(
     })
 }
 
-/// Notes that the default runtime so far is another program than runc.
-pub(super) fn note_other_runtime(template: Option<&dyn TableLike>, plan: &mut Plan) {
+/// Notes the default runtime so far.
+pub(super) fn note_runtime(template: Option<&dyn TableLike>, plan: &mut Plan) {
     let behind = template.and_then(|template| text_at(template, &["options", "BinaryName"]));
-    let is_runc = |path: &str| ["", "runc"].contains(&path) || path.ends_with("/runc");
-    if let Some(binary) = behind.filter(|path| !is_runc(path)) {
-        plan.other_runtime(binary);
-    }
+    plan.runtime = behind.filter(|path| !path.is_empty()).map(str::to_owned);
 }
 
 /// Refuses an entry of that name with other content.

@@ -62,10 +62,8 @@ pub(super) fn plan(registration: &Registration, texts: &Texts) -> Result<Plan> {
         let keys = [&tables[..], &[runtime.unwrap_or("runc")]].concat();
         at(document.as_table(), &keys)?.as_table_like()
     });
-    if let Some(runtime) = runtime.filter(|runtime| *runtime != "runc") {
-        let path = template.and_then(|template| text_at(template, &["runtime_path"]));
-        plan.other_runtime(path.filter(|path| !path.is_empty()).unwrap_or(runtime));
-    }
+    let path = template.and_then(|template| text_at(template, &["runtime_path"]));
+    plan.runtime = path.filter(|path| !path.is_empty()).or(runtime).map(str::to_owned);
     let wants_default = registration.default && default.as_deref() != Some(name);
     if wants_default {
         let overrules = |(path, document): &&(String, Document<String>)| {

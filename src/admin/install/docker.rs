@@ -39,7 +39,8 @@ pub(super) fn plan(registration: &Registration, texts: &Texts) -> Result<Plan> {
     let before = before.as_ref().and_then(Value::as_str).filter(|name| *name != registration.name);
     if let Some(before) = before.filter(|name| *name != "runc") {
         let there = runtimes.value(before).map_err(unreadable)?;
-        plan.other_runtime(&there.as_ref().and_then(path_of).unwrap_or_else(|| before.to_owned()));
+        let path = there.as_ref().and_then(path_of);
+        plan.runtime = Some(path.unwrap_or_else(|| before.to_owned()));
     }
     match runtimes.value(&registration.name).map_err(unreadable)? {
         None => {

@@ -16,7 +16,7 @@ use super::root::Root;
 use crate::error::{Error, Result};
 
 /// Below the folder that also has the record of install.sh.
-pub(super) const FOLDER: &str = "/var/lib/nri-runc/engines";
+pub(super) use crate::sources::registered::FOLDER;
 const SCHEMA: u32 = 1;
 
 /// One file that was written.

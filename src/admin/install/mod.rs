@@ -28,6 +28,7 @@ mod rendered;
 mod restart;
 mod root;
 mod running;
+mod runtime_so_far;
 mod state;
 mod unregister;
 mod users;
@@ -245,6 +246,23 @@ impl Situation {
         is_renamed.then(|| note_users(self.engine, old, &self.root, config)).flatten()
     }
 
+    fn note_runtime(
+        &self,
+        plan: &Plan,
+        config: &Config,
+        is_elsewhere: bool,
+    ) -> Result<Option<String>> {
+        let Some(theirs) = &plan.runtime else { return Ok(None) };
+        let main = self.registration.main.as_deref();
+        let host = config.host();
+        let path = running::search_path(self.engine, main, &host).filter(|_| !is_elsewhere);
+        let ours = path.map(|path| {
+            let binary = std::ffi::OsString::from(&self.registration.binary);
+            crate::runtime::resolve_in(config, Some(&binary), &path)
+        });
+        runtime_so_far::note(theirs, ours)
+    }
+
     fn details(&self, dry: bool, restarts: &[Engine]) -> ResultDetails {
         let removes_entry = self.removes_entry();
         let mut others = self.old.as_ref().map(Ledger::others).unwrap_or_default();
@@ -267,16 +285,20 @@ pub(super) fn install(install: &Install, loaded: &Loaded) -> Result<Value> {
     let plan_for_now = here.plan(now);
     let plan_for_now = if old.is_some() { plan_for_now } else { Ok(plan_for_now?) };
     own_nri::require_decision(engine, &here.registration, &here.candidates, now)?;
+    let is_elsewhere = install.is_elsewhere();
     if let Ok(plan) = &plan_for_now
         && !here.removes_entry()
         && plan.files.iter().all(|(path, text)| now.get(path) == Some(text))
     {
-        let notes = plan.notes.iter().cloned().chain(here.notes(config)).collect();
+        let runtime = here.note_runtime(plan, config, is_elsewhere)?.into_iter();
+        let notes = runtime.chain(plan.notes.iter().cloned()).chain(here.notes(config)).collect();
         let details = here.details(install.common.dry_run, &[]);
         return Ok(result_document(engine, "install", &[], notes, details));
     }
     let base = here.base()?;
     let mut plan = if old.is_some() { here.plan(&base)? } else { plan_for_now? };
+    let runtime = here.note_runtime(&plan, config, is_elsewhere)?;
+    plan.notes.splice(0..0, runtime);
     plan.notes.extend(here.notes(config));
     plan.notes.extend(here.note_users(config));
     let changes = changes(&here.root, now, &base, &plan, old)?;

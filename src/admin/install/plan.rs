@@ -46,6 +46,8 @@ pub(super) struct Plan {
     pub(super) notes: Vec<String>,
     /// Other engines whose files are changed too.
     pub(super) restarts: Vec<Engine>,
+    /// The default runtime so far, as the engine's files give it: a path or a name.
+    pub(super) runtime: Option<String>,
 }
 
 impl Plan {
@@ -63,14 +65,6 @@ impl Plan {
     /// The text of a file as far as it is planned.
     pub(super) fn text(&self, texts: &Texts, path: &str) -> String {
         self.files.get(path).or_else(|| texts.get(path)).cloned().unwrap_or_default()
-    }
-
-    /// Notes that the engine's containers have used another runtime so far.
-    pub(super) fn other_runtime(&mut self, runtime: &str) {
-        self.notes.push(format!(
-            "containers used {runtime} so far: to keep using it, set runtime = \"{runtime}\" in \
-             /etc/nri-runc/config.toml"
-        ));
     }
 }
 

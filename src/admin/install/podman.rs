@@ -47,9 +47,7 @@ pub(super) fn plan(registration: &Registration, texts: &Texts) -> Result<Plan> {
     let default_in =
         |(_, file): &(_, Document<String>)| text_at(file.as_table(), &key).map(str::to_owned);
     let default = files.iter().rev().find_map(default_in);
-    if let Some(default) = default.as_deref().filter(|word| ![name, "runc", ""].contains(word)) {
-        plan.other_runtime(default);
-    }
+    plan.runtime = default.clone().filter(|word| ![name, ""].contains(&word.as_str()));
     let wants_default = registration.default && default.as_deref() != Some(name);
     let overrules = |(path, file): &&(String, Document<String>)| {
         path.as_str() > DROP_IN

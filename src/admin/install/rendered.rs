@@ -15,7 +15,7 @@ use super::containerd_files::{
     refuse_if_overruled, require_cri,
 };
 use super::containerd_nri::{has_nri_table, is_nri_off, nri_off, nri_table};
-use super::cri_entry::{find_template, note_other_runtime, render_entry, require_same_entry};
+use super::cri_entry::{find_template, note_runtime, render_entry, require_same_entry};
 use super::distribution::{self, Distribution};
 use super::edit::{self, text_at};
 use super::nri_decision::NriDecision;
@@ -83,7 +83,7 @@ impl<'r> Addition<'r> {
         let default = last_setting(files, &[&cri[..], &["default_runtime_name"]].concat());
         let default = default.and_then(|(_, item)| item.as_str()).unwrap_or("runc");
         let like = find_template(files, cri, if default == name { "runc" } else { default });
-        note_other_runtime(like, plan);
+        note_runtime(like, plan);
         let written = last_setting(files, &[&cri[..], &["runtimes", name]].concat());
         let entry = match written {
             Some((path, item)) => {

@@ -10,6 +10,7 @@ mod handlers;
 mod hpack;
 mod processes;
 mod records;
+pub(crate) mod registered;
 mod unary;
 
 use std::cell::{Cell, RefCell};

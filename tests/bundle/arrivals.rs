@@ -322,3 +322,35 @@ fn a_pod_that_pretends_to_have_no_infrastructure_is_told_once() {
         assert_eq!(ear.count(event), 1, "{event}: {:?}", ear.0.lock().unwrap());
     }
 }
+
+#[test]
+fn a_pod_of_a_handler_that_is_not_ours_is_not_told() {
+    let mut host = host();
+    std::fs::create_dir_all(host.path("host/var/lib/nri-runc/engines")).unwrap();
+    let record = "host/var/lib/nri-runc/engines/crio.json";
+    let registered =
+        |default: bool| json!({"name": "nri-runc", "default": default, "binary": "/b"}).to_string();
+    host.write(record, &registered(false));
+    std::fs::create_dir_all(host.path(HOME)).unwrap();
+    host.start_daemon();
+    let ear = listener(&host);
+    let with = |id: &str, name: &str, handler: &str| {
+        let mut pod = pod(id, name);
+        pod["io.kubernetes.cri-o.RuntimeHandler"] = json!(handler);
+        put(&host, id, &document(&pod));
+    };
+    with("5a01", "kata", "kata");
+    with("5a02", "default", "");
+    with("5a03", "ours", "nri-runc");
+    ear.hears("RunPodSandbox ours");
+    host.write(record, &registered(true));
+    with("5a04", "default-now", "");
+    ear.hears("RunPodSandbox default-now");
+    // Unregistered, it calls us for none. Nothing tells that a pod was passed over.
+    std::fs::remove_file(host.path(record)).unwrap();
+    with("5a05", "after", "nri-runc");
+    std::thread::sleep(std::time::Duration::from_millis(500));
+    let mut known = known_pods(&host);
+    known.sort();
+    assert_eq!(known, ["default-now", "ours"]);
+}

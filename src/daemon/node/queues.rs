@@ -159,6 +159,8 @@ pub(crate) struct CrioWatch {
     pub(crate) arriving: RefCell<BTreeSet<String>>,
     /// Pods that are older than the first daemon of this boot.
     pub(crate) older_than_daemon: RefCell<BTreeSet<String>>,
+    /// Whether `install` had recorded CRI-O while this daemon ran.
+    pub(crate) was_registered: Cell<bool>,
 }
 
 /// The pods whose cgroups are watched, each with the signal that ends its watch.

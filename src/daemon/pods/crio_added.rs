@@ -19,6 +19,7 @@ use crate::daemon::pods::life;
 use crate::daemon::request::describe::{Description, describe_folder};
 use crate::daemon::watch::folders::{FolderEvent, FolderWatch, WatchedFolder};
 use crate::engine::EngineKind;
+use crate::sources::registered;
 
 /// Where CRI-O keeps the folders by default; with another configuration its first container shows
 /// the place.
@@ -62,6 +63,8 @@ pub(crate) async fn adopt(node: &Rc<Node>, is_first: bool) {
 
 /// Watches for new pods from now on.
 pub(crate) fn look_out(node: &Rc<Node>) {
+    // Noted before somebody unregisters it.
+    let _is_default = is_for_us(node, "");
     let homes = known_homes(node);
     for home in homes {
         look_out_at(node, home);
@@ -241,8 +244,18 @@ async fn read_folder(node: &Node, home: &Path, id: &str) -> PodFolder {
         // It is being written.
         Err(_) => PodFolder::NotYet,
         Ok(None) => PodFolder::SomethingElse,
+        Ok(Some(seen)) if !is_for_us(node, &seen.pod.runtime_handler) => PodFolder::SomethingElse,
         Ok(Some(seen)) => PodFolder::Pod(Box::new(seen)),
     }
+}
+
+/// Whether CRI-O calls us for pods of this handler, as far as `install` knows: a pod of another one
+/// has no container that we run. Where CRI-O was told by hand, every pod may be ours.
+fn is_for_us(node: &Node, handler: &str) -> bool {
+    let was_registered = &node.watches.crio.was_registered;
+    let is_recorded = registered::is_called_for(&node.host, "crio", handler);
+    was_registered.set(was_registered.get() || is_recorded.is_some());
+    is_recorded.unwrap_or(!was_registered.get())
 }
 
 #[cfg(test)]

@@ -24,6 +24,7 @@ use crate::host::Host;
 use crate::link::{ENGINE_VARIABLES, PROTOCOL, WrapperRequest};
 use crate::runtime;
 use crate::runtime::RuntimeKind;
+use crate::sources::registered;
 use crate::state::{Container, ContainerKey, Lifecycle, Skipped};
 
 use crate::daemon::lifecycle::state;
@@ -45,9 +46,6 @@ const ROOTS: [&str; 6] = [
     "/run/crun",
     "/run/youki",
 ];
-
-/// The folder in which `install` records its registrations.
-const LEDGER: &str = "/var/lib/nri-runc/engines";
 
 /// A container that was found again.
 struct RediscoveredContainer {
@@ -278,16 +276,8 @@ fn root_in(parent: &[Vec<u8>], key: &ContainerKey) -> Option<String> {
 }
 
 fn is_us(host: &Host, program: &str) -> bool {
-    runtime::is_ourselves(program) || registered(host).iter().any(|binary| binary == program)
-}
-
-/// The programs that `install` registered with engines.
-fn registered(host: &Host) -> Vec<String> {
-    let entries = std::fs::read_dir(host.path(LEDGER)).into_iter().flatten().flatten();
-    let ledgers = entries.filter_map(|entry| std::fs::read(entry.path()).ok());
-    let ledgers =
-        ledgers.filter_map(|text| serde_json::from_slice::<serde_json::Value>(&text).ok());
-    ledgers.filter_map(|ledger| Some(ledger["binary"].as_str()?.to_owned())).collect()
+    runtime::is_ourselves(program)
+        || registered::programs(host).iter().any(|binary| binary == program)
 }
 
 #[cfg(test)]
@@ -346,10 +336,10 @@ mod tests {
         let temp = tempfile::tempdir().unwrap();
         let host = Host::new(&temp.path().display().to_string(), "");
         assert!(!is_us(&host, "/opt/old/nri-runc"));
-        std::fs::create_dir_all(host.path(LEDGER)).unwrap();
-        let ledger = host.path(LEDGER).join("crio.json");
+        std::fs::create_dir_all(host.path(registered::FOLDER)).unwrap();
+        let ledger = host.path(registered::FOLDER).join("crio.json");
         files::replace(&ledger, b"{\"binary\": \"/opt/old/nri-runc\"}").unwrap();
-        files::replace(&host.path(LEDGER).join("odd.json"), b"{").unwrap();
+        files::replace(&host.path(registered::FOLDER).join("odd.json"), b"{").unwrap();
         assert!(is_us(&host, "/opt/old/nri-runc"));
         assert!(!is_us(&host, "/usr/sbin/runc"));
     }

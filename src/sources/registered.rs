@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What `install` has recorded of the engines that call us. Engines that were told by hand are not
+//! in it.
+
+use serde_json::Value;
+
+use crate::host::Host;
+
+/// The folder of the records, one file `ENGINE.json` each.
+pub(crate) const FOLDER: &str = "/var/lib/nri-runc/engines";
+
+/// The programs that engines call.
+pub(crate) fn programs(host: &Host) -> Vec<String> {
+    let entries = std::fs::read_dir(host.path(FOLDER)).into_iter().flatten().flatten();
+    let records = entries.filter_map(|entry| std::fs::read(entry.path()).ok());
+    let records = records.filter_map(|text| serde_json::from_slice::<Value>(&text).ok());
+    records.filter_map(|record| Some(record["binary"].as_str()?.to_owned())).collect()
+}
+
+/// Whether `engine` calls us for pods of this handler (empty: its default); `None` where nothing is
+/// recorded of it.
+pub(crate) fn is_called_for(host: &Host, engine: &str, handler: &str) -> Option<bool> {
+    let text = std::fs::read(host.path(format!("{FOLDER}/{engine}.json"))).ok()?;
+    let record: Value = serde_json::from_slice(&text).ok()?;
+    let name = record["name"].as_str()?;
+    Some(handler == name || (handler.is_empty() && record["default"] == true))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::files;
+
+    fn host(records: &[(&str, &str)]) -> (tempfile::TempDir, Host) {
+        let temp = tempfile::tempdir().unwrap();
+        let host = Host::new(&temp.path().display().to_string(), "");
+        std::fs::create_dir_all(host.path(FOLDER)).unwrap();
+        for (name, text) in records {
+            files::replace(&host.path(FOLDER).join(name), text.as_bytes()).unwrap();
+        }
+        (temp, host)
+    }
+
+    #[test]
+    fn a_handler_is_ours_by_its_name_and_none_where_we_are_the_default() {
+        let named = r#"{"name": "nri-runc", "default": false, "binary": "/b"}"#;
+        let default = r#"{"name": "nri", "default": true, "binary": "/c"}"#;
+        let (_temp, host) = host(&[("crio.json", named), ("docker.json", default)]);
+        let is = |engine, handler| is_called_for(&host, engine, handler);
+        assert_eq!(
+            [is("crio", "nri-runc"), is("crio", "runc"), is("crio", "")].map(Option::unwrap),
+            [true, false, false]
+        );
+        assert_eq!([is("docker", ""), is("docker", "nri")].map(Option::unwrap), [true, true]);
+        assert_eq!(is("podman", "nri-runc"), None);
+        let mut programs = programs(&host);
+        programs.sort();
+        assert_eq!(programs, ["/b", "/c"]);
+    }
+
+    #[test]
+    fn a_damaged_record_says_nothing() {
+        let (_temp, host) = host(&[("crio.json", "{"), ("docker.json", "[]")]);
+        assert_eq!(is_called_for(&host, "crio", ""), None);
+        assert_eq!(is_called_for(&host, "docker", "runc"), None);
+        assert!(programs(&host).is_empty());
+    }
+}

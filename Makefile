@@ -9,7 +9,7 @@ PROFILE ?= release
 $(if $(filter release quick,$(PROFILE)),,$(error PROFILE is release or quick))
 RELEASE = target/$(if $(TARGET),$(TARGET)/)$(PROFILE)/nri-runc
 
-.PHONY: all build setup demo docs docs-test test lint bench interop install uninstall vm kube soak manual package package-test upgrade-test audit image node-helper-test
+.PHONY: all build setup demo docs docs-test test lint bench interop install uninstall vm kube soak manual package package-test upgrade-test audit image engines node-helper-test
 
 all: build
 
@@ -90,6 +90,11 @@ interop_tests:
 	cargo test --locked --test engine live -- --nocapture --test-threads=1
 	cargo test --locked --test engine -- own_nri:: effect:: verbs:: metrics::
 	cargo test --locked --test wire go_types -- --nocapture
+
+# The tests of Docker, Podman and CRI-O with newer ones, built from source (Go).
+# ENGINES: some of them (scripts/engines.sh names them), separated by blanks.
+engines: setup
+	@sh scripts/engines.sh $(ENGINES)
 
 # KILLS: SIGKILL at every fault point (`make test` has a sample, another one every day).
 # LIVES: how many containers live beside daemons and plugins that come and go, and a seed.

@@ -1,8 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Newer engines and runtimes than this Debian has, for `make test` and `make bench`: built by
-# `go install`, each in its own folder below target/tools/newer. What cannot be had is one line,
-# and what needs it is skipped. Run again, it is quick. `newer.sh [NAME-VERSION...]`
+# Newer engines and runtimes than this Debian has: built by Go, each in its own folder below
+# target/tools/newer. Without names, those of `make test` and `make bench`. What cannot be had is
+# one line, and what needs it is skipped. Run again, it is quick. `newer.sh [NAME-VERSION...]`
 set -eu
 cd "$(dirname "$0")/.."
 tools=$PWD/target/tools
@@ -50,16 +50,16 @@ WORDS
     export CGO_CFLAGS="-O2 -g -I$dir/usr/include" CGO_LDFLAGS="-O2 -g -L$dir/lib"
 }
 
-# A folder appears whole or not at all.
+# A folder appears whole or not at all. The machine's Go may be older than what a module wants; its
+# owner may forbid fetching one.
 install() {
     name=$1
     shift
     rm -rf "${newer:?}/$name" "$newer/$name.part"
     mkdir "$newer/$name.part"
     say "building $name; this takes a minute or two"
-    # The machine's Go may be older than what the module wants; its owner may forbid fetching one.
-    if GOBIN=$newer/$name.part GOTOOLCHAIN=${GOTOOLCHAIN:-auto} GOFLAGS='' \
-        nice go install -trimpath "-ldflags=-s -w" "$@" >"$newer/$name.log" 2>&1; then
+    if GOBIN=$newer/$name.part GOTOOLCHAIN=${GOTOOLCHAIN:-auto} "$@" >"$newer/$name.log" 2>&1; then
+        rm -rf "$newer/source"
         touch "$newer/$name.part/.done"
         mv "$newer/$name.part" "$newer/$name"
     else
@@ -68,9 +68,50 @@ install() {
     fi
 }
 
+go_install() { GOFLAGS='' nice go install -trimpath "-ldflags=-s -w" "$@"; }
+
+# The packages of a module, built in a copy of it: `go install PACKAGE@VERSION` needs the list of
+# the module's versions, which a proxy may not have, and Docker's modules have their requirements
+# in vendor.mod. `in_copy MODULE@VERSION FLAGS-OF-THE-LINKER PACKAGE...`
+in_copy() {
+    module=$1
+    linked="-ldflags=-s -w $2"
+    shift 2
+    downloaded=$(GOFLAGS='' go mod download -json "$module") || { echo "$downloaded"; return 1; }
+    folder=$(echo "$downloaded" | sed -n 's/^.*"Dir": "\(.*\)",$/\1/p')
+    copy=$newer/source
+    rm -rf "$copy"
+    cp -R "$folder" "$copy" && chmod -R u+w "$copy" || return 1
+    if [ -e "$copy/vendor.mod" ]; then
+        mv "$copy/vendor.mod" "$copy/go.mod"
+        mv "$copy/vendor.sum" "$copy/go.sum"
+    fi
+    rm -rf "$copy/vendor"
+    (cd "$copy" && GOFLAGS=-mod=mod nice go install -trimpath "$linked" "$@")
+}
+
+# With the program that pins namespaces for it.
+crio() {
+    in_copy "github.com/cri-o/cri-o@$1" "" $storage ./cmd/crio &&
+        cc -O2 -o "$GOBIN/pinns" "$newer"/source/pinns/src/*.c
+}
+
+# The daemon and the client, which are two modules.
+docker() {
+    for part in docker/docker/dockerversion:dockerd docker/cli/cli/version:docker; do
+        path=github.com/${part%:*}
+        module=$(echo "$path" | cut -d / -f 1-3)
+        in_copy "$module@$1+incompatible" "-X $path.Version=${1#v}" \
+            -tags=exclude_graphdriver_btrfs,no_systemd "./cmd/${part##*:}" || return 1
+    done
+}
+
+# What Podman's and CRI-O's libraries would link besides, and no test needs.
+storage=-tags=containers_image_openpgp,exclude_graphdriver_btrfs,seccomp
+
 tags=
 case $wanted in
-*runc-*)
+*runc-* | *podman-* | *crio-*)
     if [ -n "$(pkg-config --modversion libseccomp 2>/dev/null)" ] || seccomp; then
         tags=-tags=seccomp
     else
@@ -82,11 +123,16 @@ for name in $wanted; do
     case $name in
     containerd-*)
         path=github.com/containerd/containerd/v2/cmd
-        install "$name" "$path/containerd@$version" "$path/containerd-shim-runc-v2@$version" \
-            "$path/ctr@$version" ;;
+        install "$name" go_install "$path/containerd@$version" \
+            "$path/containerd-shim-runc-v2@$version" "$path/ctr@$version" ;;
     runc-*)
         # shellcheck disable=SC2086
-        install "$name" $tags "github.com/opencontainers/runc@$version" ;;
+        install "$name" go_install $tags "github.com/opencontainers/runc@$version" ;;
+    crio-*) install "$name" crio "$version" ;;
+    podman-5.*)
+        install "$name" in_copy "github.com/containers/podman/v5@$version" "" $storage ./cmd/podman ;;
+    podman-6.*) install "$name" in_copy "go.podman.io/podman/v6@$version" "" $storage ./cmd/podman ;;
+    docker-*) install "$name" docker "$version" ;;
     *) say "unknown: $name" ;;
     esac
 done

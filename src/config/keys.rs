@@ -256,7 +256,7 @@ macro_rules! keys {
 }
 
 keys! {
-    "runtime" = "[\"runc\", \"crun\", \"youki\"]", Call, "Real runtimes by name or absolute path, as a list or a single string. The first one that exists and is not nri-runc itself is used.", |c, _, v| c.runtime = read_runtimes(v)?;
+    "runtime" = "[\"runc\", \"crun\", \"youki\"]", Call, "Real runtimes by name or absolute path, as a list or a single string. The first one that exists and is not nri-runc itself is used. A name is looked for in PATH, in the usual directories and in `/usr/libexec/crio`.", |c, _, v| c.runtime = read_runtimes(v)?;
     "on_daemon_failure" = "\"continue\"", Call, "What create, run, restore, start and update do if the daemon cannot be reached, does not respond or takes too long: `continue` without plugins, or `fail`. delete never fails for this reason. If anything protects containers (`required`, `on_failure = \"refuse\"`, an enabled validator), create, run and restore are refused under `continue` too, except for pods in `exempt_namespaces`.", |c, _, v| c.on_daemon_failure = if read_one_of(v, &["continue", "fail"])? == "fail" { DaemonPolicy::Fail } else { DaemonPolicy::Continue };
     "autostart" = "true", Call, "Start the daemon on demand, with the first container. Set to false if a service manager runs it.", |c, _, v| c.autostart = read_bool(v)?;
     "exempt_namespaces" = "[\"kube-system\"]", Reload, "Pods in these namespaces are created even if a required plugin is missing or the daemon is unavailable.", |c, _, v| c.exempt_namespaces = read_strings(v)?;

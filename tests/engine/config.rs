@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Configurations of containerd 2.x in its own versions, 3 and 4, with a network that is nothing
-//! but an address (a CNI plugin of three lines) and devices of CDI.
+//! Configurations of containerd 2.x in its own versions, 3 and 4.
 
 use std::path::Path;
+
+use test_support::cri::node;
 
 /// What a containerd is to be.
 pub(super) struct Wanted<'a> {
@@ -23,8 +24,8 @@ pub(super) enum Passes {
 
 /// The text of `containerd.toml`; what it names is written beside it.
 pub(super) fn containerd(dir: &Path, wanted: &Wanted<'_>) -> String {
-    write_network(dir);
-    write_devices(dir);
+    node::write_network(&dir.join("cni"), &dir.join("cni-bin"));
+    node::write_devices(&dir.join("cdi"));
     let (version, has_no_nri) = (wanted.version, !wanted.has_nri);
     let name = wanted.handlers.first().map_or("runc", |(name, _)| name);
     let runtimes: String = wanted
@@ -93,33 +94,4 @@ fn runtime(dir: &Path, name: &str, passes: Passes, binary: &Path) -> String {
         binary.display(),
         dir.display()
     )
-}
-
-fn write(path: &Path, text: &str, mode: u32) {
-    std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-    nri_runc::testing::files::replace(path, text.as_bytes()).unwrap();
-    let mode = std::os::unix::fs::PermissionsExt::from_mode(mode);
-    std::fs::set_permissions(path, mode).unwrap();
-}
-
-/// A network that only says that there is an address.
-fn write_network(dir: &Path) {
-    let plugin = r#"#!/bin/sh
-cat >/dev/null
-case $CNI_COMMAND in
-VERSION) echo '{"cniVersion": "1.0.0", "supportedVersions": ["1.0.0"]}' ;;
-ADD) echo '{"cniVersion": "1.0.0", "interfaces": [{"name": "'"$CNI_IFNAME"'", "sandbox": "'"$CNI_NETNS"'"}], "ips": [{"address": "10.88.0.7/16", "interface": 0}]}' ;;
-esac
-"#;
-    write(&dir.join("cni-bin/addressed"), plugin, 0o755);
-    let list =
-        r#"{"cniVersion": "1.0.0", "name": "addressed", "plugins": [{"type": "addressed"}]}"#;
-    write(&dir.join("cni/10-addressed.conflist"), list, 0o644);
-}
-
-/// One CDI device: a device node and a variable.
-fn write_devices(dir: &Path) {
-    let spec = r#"{"cdiVersion": "0.6.0", "kind": "example.org/card", "devices": [{"name": "one",
-"containerEdits": {"env": ["CARD=one"], "deviceNodes": [{"path": "/dev/card", "hostPath": "/dev/zero"}]}}]}"#;
-    write(&dir.join("cdi/card.json"), spec, 0o644);
 }

@@ -10,13 +10,12 @@ use std::process::Command;
 
 use nix::sched::{CloneFlags, unshare};
 use nri_runc::plugin::api;
-use test_support::cri::{self, container};
+use test_support::cri::{self, container, pods};
 use test_support::{Script, skip, tools};
 
 use super::config::{self, Passes, Wanted};
 use super::host::{self, Engine, Parts};
 use super::messages::{ContainerConfig, PodSandboxConfig};
-use super::pods;
 use super::samples::sample;
 
 const HANDLERS: [(&str, Passes); 1] = [("nri-runc", Passes::All)];

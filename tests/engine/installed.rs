@@ -10,14 +10,14 @@ use std::sync::{Arc, Mutex};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
-use test_support::cri::{Cri, container};
+use test_support::cri::{Cri, container, pods};
 use test_support::tools;
 use test_support::{Script, cri};
 
 use super::config::{self, Passes, Wanted};
 use super::host::{self, Engine, Parts};
 use super::messages::LinuxContainerResources;
-use super::{adjusting, cgroup_file, heard, look_inside, pid_of, pods};
+use super::{adjusting, cgroup_file, heard, look_inside, pid_of};
 
 /// How a containerd is told.
 struct Told {

@@ -11,12 +11,12 @@ use protobuf::MessageDyn;
 use serde_json::Value;
 use test_support::adjustments::{env, just_so_many_files};
 use test_support::cri::exec_sync::exec_sync;
-use test_support::cri::{self, container, end_container, end_pod, start};
+use test_support::cri::{self, container, end_container, end_pod, pods, start};
 use test_support::{Script, scripted_plugin, tools};
 
 use super::config::{self, Passes, Wanted};
 use super::host::{self, Engine, Parts};
-use super::{create, pods, run_pod};
+use super::{create, run_pod};
 
 /// Says what a plugin can set, a line each.
 const LOOK: &str = "echo hello=$HELLO from=$FROM gone=$GONE; ulimit -Sn; ulimit -Hn; \

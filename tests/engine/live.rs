@@ -3,22 +3,20 @@
 //! same containerd, live: two pods of different shape, three runtimes. Field by field, by the
 //! rules of `tests/fidelity`; ids are words. Part of `make interop`, which builds the parts.
 
-use std::io::Write;
 use std::path::Path;
 
-use test_support::compare::{self, Meant};
-use test_support::tools;
+use test_support::cri::pods::{self, Pod};
+use test_support::recorder::{Life, Recorder, assert_alike, compare_lives};
+use test_support::{compare, tools};
 
 use super::config::{self, Passes, Wanted};
 use super::host::{self, Engine, Parts};
-use super::pods::{self, Pod};
-use super::recorder::{self, Recorder};
 
 const ENGINE: &str = "containerd-2.4.2 live";
 const HANDLERS: [(&str, Passes); 2] = [("lean", Passes::None), ("rich", Passes::All)];
 
 /// What a recorder heard of each pod.
-type Lives = Vec<(&'static str, Vec<(String, serde_json::Value)>)>;
+type Lives = Vec<(&'static str, Life)>;
 
 fn shapes(engine: &Engine) -> [(&'static str, Pod); 2] {
     let (cgroup, dir) = (engine.cgroup(), engine.path(""));
@@ -59,17 +57,6 @@ async fn both(version: u8, containerd: &Path, tools: &Path, runc: &Path) -> (Liv
     (native, through)
 }
 
-/// A line for the table, and what is wrong.
-fn compared(name: &str, result: &compare::Result) -> (String, Vec<String>) {
-    let (fields, equal, percent) = (result.native, result.equal, result.percent());
-    let lists = [("wrong", &result.wrong), ("absent", &result.absent), ("more", &result.more)];
-    let mut problems = Vec::new();
-    for (what, lines) in lists {
-        problems.extend(lines.iter().map(|line| format!("{name} {what}: {line}")));
-    }
-    (format!("{name:<40} {fields:>6} {equal:>6}   {percent:>6.2}\n"), problems)
-}
-
 async fn lives_are_told_alike(version: u8, runc: &str) {
     let Some(tools) = host::tools() else { return };
     let Some(containerd) = tools::newer("containerd-2.4.2") else { return };
@@ -84,29 +71,11 @@ async fn lives_are_told_alike(version: u8, runc: &str) {
     for folder in ["/var/lib/cni/results", "/var/lib/cni"] {
         let _left_as_found = (!had_networks).then(|| std::fs::remove_dir(folder));
     }
-    let mut table =
-        String::from("live                                     fields  equal  percent\n");
-    let (mut problems, mut used) = (Vec::new(), std::collections::BTreeSet::new());
-    for ((name, native), (_, ours)) in native.iter().zip(&ours) {
-        let name = format!("containerd-2.4.2 v{version} {runc} {name}");
-        for of in ["pod", "app", "helper"] {
-            let (theirs, own) = (recorder::order(native, of), recorder::order(ours, of));
-            if theirs != own {
-                problems.push(format!("{name}: {of} heard {own:?}, of containerd {theirs:?}"));
-            }
-        }
-        let (native, ours) = (recorder::told(native), recorder::told(ours));
-        let result = compare::compare(ENGINE, &native, &ours, &meant);
-        let (line, wrong) = compared(&name, &result);
-        table += &line;
-        problems.extend(wrong);
-        used.extend(result.used);
-    }
-    let _nobody_reads = std::io::stderr().write_all(table.as_bytes());
-    assert!(problems.is_empty(), "{} problems\n{}", problems.len(), problems.join("\n"));
-    let idle = |(at, row): &(usize, &Meant)| row.is_live() && !used.contains(at);
-    let idle: Vec<_> = meant.iter().enumerate().filter(idle).collect();
-    assert!(idle.is_empty(), "rows of docs/compatibility.md that nothing needs: {idle:?}");
+    let named = |name: &str| format!("containerd-2.4.2 v{version} {runc} {name}");
+    let lives = native.iter().zip(&ours).map(|((name, native), (_, ours))| {
+        compare_lives(ENGINE, &named(name), native, ours, &meant)
+    });
+    assert_alike(ENGINE, &lives.collect::<Vec<_>>(), &meant);
 }
 
 #[tokio::test]

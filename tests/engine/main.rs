@@ -15,8 +15,6 @@ mod live;
 mod metrics;
 mod origin;
 mod own_nri;
-mod pods;
-mod recorder;
 mod rendered;
 mod samples;
 mod stories;

@@ -10,12 +10,12 @@ use std::path::{Path, PathBuf};
 
 use serde_json::json;
 use test_support::adjustments::update_of;
+use test_support::cri::pods;
+use test_support::recorder::Recorder;
 use test_support::{Script, scripted_plugin, tools};
 
 use super::config::{self, Passes, Wanted};
 use super::host::{self, Engine, Parts};
-use super::pods;
-use super::recorder::Recorder;
 
 const HANDLERS: [(&str, Passes); 2] = [("lean", Passes::None), ("rich", Passes::All)];
 

@@ -8,11 +8,11 @@ use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
 use test_support::Started;
-use test_support::cri::{self, Cri, container};
+use test_support::cri::{self, Cri, container, pods};
 use test_support::example::example;
 
 use super::host::{self, Engine};
-use super::{create, end_pod, pid_of, pods, start};
+use super::{create, end_pod, pid_of, start};
 
 #[expect(clippy::disallowed_methods, reason = "the plugins under test")]
 fn command(program: &Path) -> Command {

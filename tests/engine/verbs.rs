@@ -171,7 +171,7 @@ async fn a_port_of_a_pod_with_a_network_of_its_own_is_forwarded() {
     let _daemon = engine.start_daemon();
     let mut cri = engine.client().await;
     let serve = container("app", &["/bin/busybox", "nc", "-l", "-p", "8080", "-e", "/bin/cat"]);
-    let (shape, serve) = super::pods::on_own_network(node.pod("served"), serve);
+    let (shape, serve) = cri::pods::on_own_network(node.pod("served"), serve);
     let pod = cri::run_pod(&mut cri, shape.clone()).await;
     let app = cri::create(&mut cri, &pod, shape, serve).await;
     cri::start(&mut cri, &app).await.unwrap();

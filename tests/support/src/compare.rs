@@ -39,11 +39,18 @@ impl Meant {
         self.engine.ends_with(LIVE)
     }
 
+    /// Whether it is for a comparison with this running engine alone.
+    pub fn is_of(&self, engine: &str) -> bool {
+        self.is_live() && self.engine == engine
+    }
+
     pub fn covers(&self, engine: &str, event: &str, field: &str) -> bool {
         let is_field = field == self.field
             || field.strip_prefix(&self.field).is_some_and(|rest| rest.starts_with(['.', '[']));
         let recorded = engine.strip_suffix(LIVE).unwrap_or(engine);
-        (self.engine == engine || self.engine == recorded)
+        let is_a_version =
+            recorded.strip_prefix(&self.engine).is_some_and(|rest| rest.starts_with('-'));
+        (self.engine == engine || self.engine == recorded || is_a_version)
             && is_field
             && (self.events == "all" || self.events.contains(event))
     }

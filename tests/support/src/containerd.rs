@@ -8,11 +8,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use hyper_util::rt::TokioIo;
-use tonic::transport::{Channel, Endpoint, Uri};
+use tonic::transport::Channel;
 
 use crate::cri::generated::runtime_service_client::RuntimeServiceClient;
-use crate::leftovers;
+use crate::{cri, leftovers};
 
 /// What kind of containerd.
 pub struct Setup<'a> {
@@ -162,13 +161,7 @@ impl Containerd {
 
     /// A connection to its socket.
     pub async fn channel(&self) -> Channel {
-        let socket = self.dir.join("containerd.sock");
-        let connect = tower::service_fn(move |_: Uri| {
-            let socket = socket.clone();
-            async move { tokio::net::UnixStream::connect(socket).await.map(TokioIo::new) }
-        });
-        let endpoint = Endpoint::from_static("http://localhost");
-        endpoint.connect_with_connector(connect).await.unwrap()
+        cri::connect(self.dir.join("containerd.sock")).await
     }
 }
 

@@ -18,6 +18,7 @@ mod outcome;
 pub mod podman;
 pub mod program;
 pub mod real_runtime;
+pub mod recorder;
 pub mod replay;
 pub mod responding_plugin;
 pub mod scripted_plugin;

@@ -95,6 +95,10 @@ impl PodmanHost {
             return None;
         }
         host.major_version = major(&String::from_utf8(version.stdout).unwrap());
+        if host.major_version >= 6 && !Path::new("/sys/fs/cgroup/cgroup.controllers").exists() {
+            skip::machine_lacks("Podman 6 needs cgroup v2");
+            return None;
+        }
         if host.major_version >= 5 {
             host.stand_in_for_netavark();
         }

@@ -2,6 +2,8 @@
 //! A plugin that writes down all it hears, on whoever's NRI; and what it heard in a form in which
 //! two lives of the same pod can be compared: their ids become words.
 
+use std::collections::BTreeSet;
+use std::io::Write;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -11,12 +13,16 @@ use nri_runc::plugin::{ALL_EVENTS, Event};
 use protobuf::MessageDyn;
 use protobuf_json_mapping::PrintOptions;
 use serde_json::Value;
-use test_support::compare::Told;
+
+use crate::compare::{self, Meant, Told};
+
+/// The events of a pod's life, each with its whole request.
+pub type Life = Vec<(String, Value)>;
 
 /// What it heard so far, in order.
 #[derive(Clone, Default)]
-pub(super) struct Recorder {
-    heard: Arc<Mutex<Vec<(String, Value)>>>,
+pub struct Recorder {
+    heard: Arc<Mutex<Life>>,
 }
 
 impl PluginHandler for Recorder {
@@ -34,7 +40,7 @@ impl PluginHandler for Recorder {
 
 impl Recorder {
     /// Connects as `10-recorder`, and waits until it is synchronized.
-    pub(super) fn connect(socket: PathBuf) -> Self {
+    pub fn connect(socket: PathBuf) -> Self {
         let recorder = Self::default();
         let handler = Arc::new(recorder.clone());
         std::thread::spawn(move || {
@@ -50,7 +56,7 @@ impl Recorder {
     }
 
     #[track_caller]
-    pub(super) fn wait_for(&self, event: &str) {
+    pub fn wait_for(&self, event: &str) {
         let deadline = Instant::now() + Duration::from_secs(60);
         while !self.heard.lock().unwrap().iter().any(|(heard, _)| heard == event) {
             assert!(Instant::now() < deadline, "waited too long for {event}");
@@ -59,7 +65,7 @@ impl Recorder {
     }
 
     /// All events of a pod's life, with the ids of the pod and of its containers as words.
-    pub(super) fn life(&self, ids: &[(String, &str)]) -> Vec<(String, Value)> {
+    pub fn life(&self, ids: &[(String, &str)]) -> Life {
         let heard = std::mem::take(&mut *self.heard.lock().unwrap());
         let events = heard.into_iter().filter(|(event, _)| is_of_a_life(event));
         events.map(|(event, value)| (event, as_recorded(plain(value, ids)))).collect()
@@ -85,8 +91,11 @@ fn plain(value: Value, ids: &[(String, &str)]) -> Value {
         Value::String(text) => Value::String(words(text, ids)),
         Value::Array(items) => items.into_iter().map(|item| plain(item, ids)).collect(),
         Value::Object(members) => {
-            let members = members.into_iter();
-            members.map(|(key, value)| (words(key, ids), plain(value, ids))).collect()
+            let members = members.into_iter().map(|(key, value)| match key.as_str() {
+                "io.kubernetes.cri-o.Created" => (key, Value::from("TIME")),
+                _ => (words(key, ids), plain(value, ids)),
+            });
+            members.collect()
         }
         Value::Null | Value::Bool(_) | Value::Number(_) => value,
     }
@@ -96,10 +105,15 @@ fn words(mut text: String, ids: &[(String, &str)]) -> String {
     for (id, word) in ids {
         text = text.replace(id, word);
     }
-    // Namespaces are named by a process, or by a random name of containerd's.
+    // Namespaces are named by a process, or by a random name of the engine's; so is a layer.
+    let is_random = |c: char| c.is_ascii_hexdigit() || c == '-';
     for (before, is_random) in [
         ("/proc/", (|c: char| c.is_ascii_digit()) as fn(char) -> bool),
-        ("/netns/cni-", |c: char| c.is_ascii_hexdigit() || c == '-'),
+        ("/netns/cni-", is_random),
+        ("/run/netns/", is_random),
+        ("/run/ipcns/", is_random),
+        ("/run/utsns/", is_random),
+        ("/storage/vfs/dir/", is_random),
     ] {
         if let Some((head, tail)) = text.split_once(before) {
             let rest = tail.trim_start_matches(is_random);
@@ -112,7 +126,7 @@ fn words(mut text: String, ids: &[(String, &str)]) -> String {
 }
 
 /// Events by name, container and count, as the comparison wants them.
-pub(super) fn told(life: &[(String, Value)]) -> Told {
+fn told(life: &[(String, Value)]) -> Told {
     let mut told = Told::new();
     for (event, request) in life {
         let key = (1..).map(|n| format!("{event} {} {n}", subject(request)));
@@ -123,11 +137,68 @@ pub(super) fn told(life: &[(String, Value)]) -> Told {
 }
 
 /// The events of one container, or of the pod itself, in order.
-pub(super) fn order(life: &[(String, Value)], of: &str) -> Vec<String> {
+fn order(life: &[(String, Value)], of: &str) -> Vec<String> {
     let events = life.iter().filter(|(_, request)| subject(request) == of);
     events.map(|(event, _)| event.clone()).collect()
 }
 
+/// By its id, which is a word: not every engine gives the name.
 fn subject(request: &Value) -> &str {
-    request["container"]["name"].as_str().unwrap_or("pod")
+    match request["container"]["id"].as_str() {
+        Some("APP") => "app",
+        Some("HELPER") => "helper",
+        Some(other) => other,
+        None => "pod",
+    }
+}
+
+/// What came of comparing two lives of a pod.
+#[derive(Debug)]
+pub struct Compared {
+    /// For the table in `docs/compatibility.md`.
+    pub line: String,
+    pub problems: Vec<String>,
+    /// The rows of differences that were needed.
+    pub used: BTreeSet<usize>,
+}
+
+/// A life as the engine's own NRI tells it, and as we tell it. The pod is called `name`.
+pub fn compare_lives(
+    engine: &str,
+    name: &str,
+    native: &[(String, Value)],
+    ours: &[(String, Value)],
+    meant: &[Meant],
+) -> Compared {
+    let mut problems = Vec::new();
+    for of in ["pod", "app", "helper"] {
+        let (theirs, own) = (order(native, of), order(ours, of));
+        if theirs != own {
+            problems.push(format!("{name}: {of} heard {own:?}, of the engine {theirs:?}"));
+        }
+    }
+    let result = compare::compare(engine, &told(native), &told(ours), meant);
+    let (fields, equal, percent) = (result.native, result.equal, result.percent());
+    let lists = [("wrong", &result.wrong), ("absent", &result.absent), ("more", &result.more)];
+    for (what, lines) in lists {
+        problems.extend(lines.iter().map(|line| format!("{name} {what}: {line}")));
+    }
+    let line = format!("{name:<40} {fields:>6} {equal:>6}   {percent:>6.2}\n");
+    Compared { line, problems, used: result.used }
+}
+
+/// Prints the lines, and fails for problems and for rows of `docs/compatibility.md` about this
+/// engine that no life needed.
+#[track_caller]
+pub fn assert_alike(engine: &str, lives: &[Compared], meant: &[Meant]) {
+    let mut table =
+        String::from("live                                     fields  equal  percent\n");
+    table.extend(lives.iter().map(|life| life.line.as_str()));
+    let _nobody_reads = std::io::stderr().write_all(table.as_bytes());
+    let problems: Vec<&String> = lives.iter().flat_map(|life| &life.problems).collect();
+    assert!(problems.is_empty(), "{} problems\n{problems:#?}", problems.len());
+    let is_used = |at: &usize| lives.iter().any(|life| life.used.contains(at));
+    let is_idle = |(at, row): &(usize, &Meant)| row.is_of(engine) && !is_used(at);
+    let idle: Vec<_> = meant.iter().enumerate().filter(is_idle).collect();
+    assert!(idle.is_empty(), "rows of docs/compatibility.md that nothing needs: {idle:?}");
 }

@@ -29,6 +29,11 @@ fn look_for(wanted: &[&str], source: &str) -> Result<PathBuf, String> {
     }
 }
 
+/// The same where `make engines` alone builds them.
+pub fn find_built(wanted: &[&str]) -> Option<PathBuf> {
+    look_for(wanted, "make engines builds it").map_err(|why| skip::machine_lacks(&why)).ok()
+}
+
 /// The folder of an engine or runtime that is newer than this Debian's, as `containerd-2.4.2`;
 /// `None` after saying why a test is skipped.
 pub fn newer(name: &str) -> Option<PathBuf> {

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Pods and containers through an engine's CRI, on the host's network: no CNI is needed.
 
-use tonic::transport::Channel;
+use std::path::PathBuf;
+
+use hyper_util::rt::TokioIo;
+use tonic::transport::{Channel, Endpoint, Uri};
 
 use generated as cri;
 
@@ -18,10 +21,26 @@ use generated as cri;
 #[rustfmt::skip]
 pub mod generated;
 
+/// A network and devices of the tests' own.
+pub mod node;
+
+/// Whole lives of pods.
+pub mod pods;
+
 /// A command in a container, as kubelet's probes run it.
 pub mod exec_sync;
 
 pub type Cri = cri::runtime_service_client::RuntimeServiceClient<Channel>;
+
+/// A connection to an engine's socket.
+pub async fn connect(socket: PathBuf) -> Channel {
+    let connect = tower::service_fn(move |_: Uri| {
+        let socket = socket.clone();
+        async move { tokio::net::UnixStream::connect(socket).await.map(TokioIo::new) }
+    });
+    let endpoint = Endpoint::from_static("http://localhost");
+    endpoint.connect_with_connector(connect).await.unwrap()
+}
 
 fn on_the_host() -> cri::NamespaceOption {
     let node = cri::NamespaceMode::Node as i32;

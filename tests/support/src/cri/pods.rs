@@ -5,9 +5,9 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use test_support::cri::{self, Cri};
+use crate::cri::{self, Cri};
 
-use super::messages::{
+use super::generated::{
     Capability, CdiDevice, ContainerConfig, Device, DnsConfig, Int64Value, KeyValue,
     LinuxContainerResources, LinuxContainerSecurityContext, LinuxPodSandboxConfig,
     LinuxSandboxSecurityContext, Mount, NamespaceMode, NamespaceOption, PodSandboxConfig,
@@ -16,16 +16,16 @@ use super::messages::{
 
 /// A pod and its containers.
 #[derive(Clone)]
-pub(super) struct Pod {
-    pub(super) handler: &'static str,
-    pub(super) config: PodSandboxConfig,
+pub struct Pod {
+    pub handler: &'static str,
+    pub config: PodSandboxConfig,
     /// Lives until it is stopped, and is updated.
-    pub(super) app: ContainerConfig,
-    pub(super) update: LinuxContainerResources,
+    pub app: ContainerConfig,
+    pub update: LinuxContainerResources,
     /// Ends by itself with code 3.
-    pub(super) helper: ContainerConfig,
+    pub helper: ContainerConfig,
     /// Whether its containers are removed one by one, or with it.
-    pub(super) is_orderly: bool,
+    pub is_orderly: bool,
 }
 
 fn map<const N: usize>(pairs: [(&str, &str); N]) -> std::collections::HashMap<String, String> {
@@ -42,7 +42,7 @@ fn namespaces(network: NamespaceMode, pid: NamespaceMode) -> Option<NamespaceOpt
 }
 
 /// The pod and one of its containers with a network of the pod's own.
-pub(super) fn on_own_network(
+pub fn on_own_network(
     mut pod: PodSandboxConfig,
     mut app: ContainerConfig,
 ) -> (PodSandboxConfig, ContainerConfig) {
@@ -59,7 +59,7 @@ fn seccomp(profile: ProfileType) -> Option<SecurityProfile> {
 }
 
 /// Everything that kubelet may set, on a network of its own, with one namespace of processes.
-pub(super) fn rich(cgroup: &str, dir: &Path) -> Pod {
+pub fn rich(cgroup: &str, dir: &Path) -> Pod {
     let resources = LinuxContainerResources {
         cpu_period: 100_000,
         cpu_quota: 50_000,
@@ -172,7 +172,7 @@ fn rich_helper() -> ContainerConfig {
 
 /// As little as there can be: no limits, the host's network, a namespace of processes each, and a
 /// handler that lets no annotation through.
-pub(super) fn lean(cgroup: &str) -> Pod {
+pub fn lean(cgroup: &str) -> Pod {
     let mut config = cri::pod(cgroup, "bare");
     config.metadata.as_mut().unwrap().attempt = 2;
     config.labels = map([("io.kubernetes.pod.name", "bare")]);
@@ -187,10 +187,10 @@ pub(super) fn lean(cgroup: &str) -> Pod {
 }
 
 /// The ids that a life had, with what stands for them.
-pub(super) type Ids = Vec<(String, &'static str)>;
+pub type Ids = Vec<(String, &'static str)>;
 
 /// From the pod's start to its removal.
-pub(super) async fn live(cri: &mut Cri, pod: &Pod) -> Ids {
+pub async fn live(cri: &mut Cri, pod: &Pod) -> Ids {
     let id = cri::run_pod_with(cri, pod.config.clone(), pod.handler).await;
     let app = cri::create(cri, &id, pod.config.clone(), pod.app.clone()).await;
     cri::start(cri, &app).await.unwrap();
@@ -206,7 +206,7 @@ pub(super) async fn live(cri: &mut Cri, pod: &Pod) -> Ids {
     vec![(id, "POD"), (app, "APP"), (helper, "HELPER")]
 }
 
-pub(super) async fn update(
+pub async fn update(
     cri: &mut Cri,
     id: &str,
     resources: LinuxContainerResources,
@@ -217,7 +217,7 @@ pub(super) async fn update(
 }
 
 /// Waits until a container has ended; its exit code.
-pub(super) async fn ends(cri: &mut Cri, id: &str) -> i32 {
+pub async fn ends(cri: &mut Cri, id: &str) -> i32 {
     let deadline = Instant::now() + Duration::from_secs(60);
     loop {
         if let Some(code) = exit_code(cri, id).await {
@@ -230,8 +230,8 @@ pub(super) async fn ends(cri: &mut Cri, id: &str) -> i32 {
 
 async fn exit_code(cri: &mut Cri, id: &str) -> Option<i32> {
     let request =
-        super::messages::ContainerStatusRequest { container_id: id.to_owned(), verbose: false };
+        super::generated::ContainerStatusRequest { container_id: id.to_owned(), verbose: false };
     let status = cri.container_status(request).await.unwrap().into_inner().status?;
-    let has_ended = status.state() == super::messages::ContainerState::ContainerExited;
+    let has_ended = status.state() == super::generated::ContainerState::ContainerExited;
     has_ended.then_some(status.exit_code)
 }

@@ -1,0 +1,359 @@
+// SPDX-License-Identifier: Apache-2.0
+//! CRI-O, built and not installed, on a host of its own: a mount namespace in which `/etc`, `/run`
+//! and `/var/lib` are this test's. So everything lies at the paths that the documentation names.
+//! It is stopped by pid, and everything of it goes when it is dropped.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::{Value, json};
+use test_support::cri::{self, Cri, node};
+use test_support::{
+    Script, example, is_synchronized, leftovers, scripted_plugin, skip, tools, wait_until,
+};
+
+/// What the namespace holds; it lives as long as its standard input.
+const HOLD: &str = r#"
+set -e
+mount --bind "$1/etc" /etc
+mount --bind "$1/var-lib" /var/lib
+mount -t tmpfs tmpfs /run
+touch "$1/nri-runc"
+mount --bind "$2" "$1/nri-runc"
+touch "$1/held"
+exec cat
+"#;
+
+/// As a distribution's package has it, for a machine without a registry and with no more than the
+/// programs of these tests.
+const CRIO: &str = r#"# Ours. Ask ops before you change it.
+[crio]
+storage_driver = "vfs"
+
+[crio.runtime]
+cgroup_manager = "cgroupfs"
+conmon_cgroup = "pod"
+default_runtime = "runc"
+pinns_path = "TOOLS/pinns"
+hooks_dir = []
+disable_hostport_mapping = true
+cdi_spec_dirs = ["DIR/cdi"]
+
+[crio.runtime.runtimes.runc]
+runtime_path = "DIR/runc"
+monitor_path = "TOOLS/conmon"
+monitor_cgroup = "pod"
+
+[crio.image]
+pause_image = "localhost/busybox:1"
+
+[crio.network]
+plugin_dirs = ["DIR/cni-bin"]
+"#;
+
+/// runc, but an infrastructure container's score of -998, which takes CAP_SYS_RESOURCE, is 0.
+const RUNC: &str = r#"#!/bin/sh
+before=
+for word; do
+    [ "$before" != --bundle ] || sed -i 's/"oomScoreAdj": *-998/"oomScoreAdj": 0/' "$word/config.json"
+    before=$word
+done
+exec TOOLS/runc "$@"
+"#;
+
+/// The files of CRI-O's configuration: its package's, and ours.
+pub(super) const OF_PACKAGE: &str = "etc/crio/crio.conf.d/10-crio.conf";
+pub(super) const OF_NRI_RUNC: &str = "etc/crio/crio.conf.d/50-nri-runc.conf";
+
+/// Where it serves the CRI.
+pub(super) const SOCKET: &str = "/run/crio/crio.sock";
+
+pub(super) struct CrioHost {
+    temp: tempfile::TempDir,
+    tools: PathBuf,
+    holder: Child,
+    crio: Option<Child>,
+    /// Plugins and daemons.
+    children: Mutex<Vec<Child>>,
+    calls: AtomicUsize,
+}
+
+impl CrioHost {
+    /// The host before anything runs; `None` after saying why the test is skipped.
+    pub(super) fn new() -> Option<Self> {
+        let tools = tools::find_built(&["busybox", "conmon", "crio", "pinns", "podman", "runc"])?;
+        let temp = tempfile::Builder::new().prefix("nri").tempdir().unwrap();
+        lay_out(temp.path(), &tools);
+        let holder = command(Path::new("unshare"))
+            .args(["--mount", "--propagation", "private", "sh", "-c", HOLD, "sh"])
+            .arg(temp.path())
+            .arg(env!("CARGO_BIN_EXE_nri-runc"))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(file(&temp.path().join("hold.err")))
+            .spawn()
+            .unwrap();
+        let (children, calls) = (Mutex::default(), AtomicUsize::new(0));
+        let mut host = Self { temp, tools, holder, crio: None, children, calls };
+        wait_until("the namespace is held", || {
+            host.path("held").exists() || host.holder.try_wait().unwrap().is_some()
+        });
+        if !host.path("held").exists() {
+            skip::machine_lacks(&format!(
+                "no mount namespace of our own: {}",
+                host.read("hold.err")
+            ));
+            return None;
+        }
+        host.import_image();
+        Some(host)
+    }
+
+    /// Podman puts it into the storage that both have.
+    fn import_image(&self) {
+        let script = "mkdir -p image/bin image/data && cp \"$1\" image/bin/busybox && \
+            for applet in sh sleep cat true; do ln -s busybox image/bin/$applet; done && \
+            printf '#!/bin/sh\\nexec sleep 100000\\n' >image/pause && chmod 755 image/pause && \
+            tar -C image -cf image.tar .";
+        let mut pack = command(Path::new("sh"));
+        pack.args(["-c", script, "sh"]).arg(self.tools.join("busybox"));
+        assert!(pack.current_dir(self.temp.path()).status().unwrap().success());
+        let [image, conmon, runc] =
+            [self.path("image.tar"), self.tools.join("conmon"), self.tools.join("runc")];
+        let [image, conmon, runc] = [image, conmon, runc].map(|path| path.display().to_string());
+        let output = self.call(
+            &self.tools.join("podman"),
+            &[
+                &["--storage-driver", "vfs", "--cgroup-manager", "cgroupfs"][..],
+                &["--conmon", &conmon, "--runtime", &runc, "import", "--quiet"],
+                &["--change", "ENV PATH=/bin", "--change", "CMD [\"/bin/sleep\",\"100000\"]"],
+                &[&image, "localhost/busybox:1"],
+            ]
+            .concat(),
+        );
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    }
+
+    pub(super) fn path(&self, name: &str) -> PathBuf {
+        self.temp.path().join(name)
+    }
+
+    pub(super) fn read(&self, name: &str) -> String {
+        std::fs::read_to_string(self.path(name)).unwrap_or_default()
+    }
+
+    /// The cgroup of its pods.
+    pub(super) fn cgroup(&self) -> String {
+        format!("nri-runc-test-{}", self.temp.path().file_name().unwrap().to_string_lossy())
+    }
+
+    /// A file or socket of that host, seen from here.
+    pub(super) fn seen(&self, path: &str) -> PathBuf {
+        PathBuf::from(format!("/proc/{}/root{path}", self.holder.id()))
+    }
+
+    fn inside(&self, program: &Path) -> Command {
+        let mut call = command(Path::new("nsenter"));
+        call.arg(format!("--mount=/proc/{}/ns/mnt", self.holder.id())).arg("--").arg(program);
+        call.env("LD_LIBRARY_PATH", self.tools.join("../lib")).stdin(Stdio::null());
+        call
+    }
+
+    /// Any program on that host. Output goes through files: a monitor may keep a pipe open.
+    pub(super) fn call(&self, program: &Path, words: &[&str]) -> Output {
+        let number = self.calls.fetch_add(1, Ordering::SeqCst);
+        let (out, err) = (self.path(&format!("out{number}")), self.path(&format!("err{number}")));
+        let mut call = self.inside(program);
+        let status = call.args(words).stdout(file(&out)).stderr(file(&err)).status().unwrap();
+        Output { status, stdout: std::fs::read(out).unwrap(), stderr: std::fs::read(err).unwrap() }
+    }
+
+    /// `nri-runc nri …`; what it prints, or its line.
+    pub(super) fn nri(&self, words: &[&str]) -> Result<Value, String> {
+        let output = self.call(&self.path("nri-runc"), &[&["nri", "--json"], words].concat());
+        if output.status.success() || words == ["check"] {
+            return Ok(serde_json::from_slice(&output.stdout).unwrap());
+        }
+        Err(String::from_utf8_lossy(&output.stderr).into_owned())
+    }
+
+    /// A row of `check`.
+    pub(super) fn checked(&self, name: &str) -> (bool, String) {
+        let all = self.nri(&["check"]).unwrap();
+        let row = all.as_array().unwrap().iter().find(|row| row["check"] == name).unwrap().clone();
+        (row["ok"] == true, format!("{} ({})", row["detail"], row["hint"]))
+    }
+
+    /// Starts CRI-O, and waits until it answers.
+    pub(super) async fn start(&mut self) -> Cri {
+        let log = file(&self.path("crio.log"));
+        let mut crio = self.inside(&self.tools.join("crio"));
+        crio.stdout(log.try_clone().unwrap()).stderr(log);
+        self.crio = Some(crio.spawn().unwrap());
+        let socket = self.seen(SOCKET);
+        let deadline = Instant::now() + Duration::from_secs(60);
+        // It leaves its socket behind, so being there says nothing.
+        while tokio::net::UnixStream::connect(&socket).await.is_err() {
+            assert!(Instant::now() < deadline, "CRI-O does not answer\n{}", self.log_tail());
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        Cri::new(cri::connect(socket).await)
+    }
+
+    /// Ends CRI-O; its containers live on.
+    pub(super) fn stop(&mut self) {
+        let Some(mut crio) = self.crio.take() else { return };
+        let _told = kill(Pid::from_raw(i32::try_from(crio.id()).unwrap()), Signal::SIGTERM);
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while matches!(crio.try_wait(), Ok(None)) && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let _if_it_would_not = crio.kill();
+        let _reaped = crio.wait();
+    }
+
+    pub(super) async fn restart(&mut self) -> Cri {
+        self.stop();
+        self.start().await
+    }
+
+    /// What `install` asks for where CRI-O's runtime is in no search path.
+    pub(super) fn configure_runtime(&self) {
+        let line = format!("runtime = \"{}\"\n", self.path("runc").display());
+        let file = self.path("etc/nri-runc/config.toml");
+        nri_runc::testing::files::replace(&file, line.as_bytes()).unwrap();
+    }
+
+    /// Starts the daemon, as its unit would.
+    pub(super) fn start_daemon(&self) {
+        let mut daemon = self.inside(&self.path("nri-runc"));
+        let daemon = daemon.args(["nri", "daemon"]).stdout(Stdio::null());
+        let daemon = daemon.stderr(file(&self.path("daemon.err"))).spawn().unwrap();
+        let pid = daemon.id();
+        self.children.lock().unwrap().push(daemon);
+        self.wait_until("the daemon answers", || {
+            self.nri(&["status"]).is_ok_and(|status| status["pid"] == pid)
+        });
+    }
+
+    /// The sample plugin of the quick start, which knows the usual socket alone.
+    pub(super) fn start_sample(&self) {
+        let mut plugin = self.inside(&example("resource_defaults"));
+        let plugin = plugin.arg("--reconnect").stdout(Stdio::null());
+        let plugin = plugin.stderr(file(&self.path("sample.err")));
+        self.children.lock().unwrap().push(plugin.spawn().unwrap());
+    }
+
+    /// Connects a plugin to nri-runc and waits until it is synchronized.
+    pub(super) fn plugin(
+        &self,
+        index: &str,
+        name: &str,
+        script: Script,
+    ) -> Arc<Mutex<Vec<String>>> {
+        let socket = self.seen("/run/nri/nri.sock");
+        let told = scripted_plugin::connect(socket, index, name, script);
+        self.wait_for(&format!("{index}-{name}"));
+        told
+    }
+
+    /// Waits until nri-runc has synchronized this plugin.
+    pub(super) fn wait_for(&self, plugin: &str) {
+        self.wait_until("the plugin is synchronized", || {
+            self.nri(&["plugins"]).is_ok_and(|list| is_synchronized(&list, plugin))
+        });
+    }
+
+    #[track_caller]
+    pub(super) fn wait_until(&self, what: &str, mut is_so: impl FnMut() -> bool) {
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while !is_so() {
+            assert!(Instant::now() < deadline, "waited too long until {what}\n{}", self.log_tail());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    pub(super) fn log_tail(&self) -> String {
+        let log = self.read("crio.log");
+        let lines: Vec<&str> = log.lines().collect();
+        let theirs = lines[lines.len().saturating_sub(15)..].join("\n");
+        let of = |verb: &str| self.nri(&[verb]).unwrap_or(json!(null));
+        format!("{theirs}\n{:#}\n{:#}", of("pods"), of("status"))
+    }
+
+    /// A file of a container's cgroup; version 1.
+    pub(super) fn cgroup_file(&self, controller: &str, id: &str, file: &str) -> String {
+        let parent = format!("/sys/fs/cgroup/{controller}/{}", self.cgroup());
+        let path = format!("{parent}/crio-{id}/{file}");
+        std::fs::read_to_string(path).unwrap_or_default().trim().to_owned()
+    }
+}
+
+/// A file to write to, at its end.
+fn file(path: &Path) -> std::fs::File {
+    std::fs::OpenOptions::new().append(true).create(true).open(path).unwrap()
+}
+
+/// The folders that become `/etc` and `/var/lib`, and what CRI-O finds on its node.
+fn lay_out(dir: &Path, tools: &Path) {
+    for folder in [
+        "var-lib",
+        "data",
+        "logs/app",
+        "etc/nri-runc",
+        "etc/containers",
+        "etc/crio/crio.conf.d",
+        "etc/cni/net.d",
+    ] {
+        std::fs::create_dir_all(dir.join(folder)).unwrap();
+    }
+    for file in ["passwd", "group", "hosts", "resolv.conf"] {
+        let _not_everywhere =
+            std::fs::copy(Path::new("/etc").join(file), dir.join("etc").join(file));
+    }
+    let write = |name: &str, text: &str| {
+        let text = text.replace("DIR", &dir.display().to_string());
+        let text = text.replace("TOOLS", &tools.display().to_string());
+        nri_runc::testing::files::replace(&dir.join(name), text.as_bytes()).unwrap();
+    };
+    write("data/hello", "mounted by a plugin\n");
+    write(OF_PACKAGE, CRIO);
+    write(
+        "etc/containers/policy.json",
+        "{\"default\": [{\"type\": \"insecureAcceptAnything\"}]}\n",
+    );
+    let runc = RUNC.replace("TOOLS", &tools.display().to_string());
+    test_support::program::put(&dir.join("runc"), runc.as_bytes());
+    node::write_network(&dir.join("etc/cni/net.d"), &dir.join("cni-bin"));
+    node::write_devices(&dir.join("cdi"));
+}
+
+#[expect(clippy::disallowed_methods, reason = "the engine under test")]
+fn command(program: &Path) -> Command {
+    let mut command = Command::new(program);
+    command.env_clear().env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin").env("HOME", "/root");
+    command
+}
+
+impl Drop for CrioHost {
+    fn drop(&mut self) {
+        let status = self.nri(&["status"]).unwrap_or_default();
+        self.stop();
+        for child in self.children.lock().unwrap().iter_mut() {
+            let _ended = child.kill();
+            let _reaped = child.wait();
+        }
+        if let Some(pid) = status["pid"].as_i64().filter(|pid| *pid > 1) {
+            let _gone = kill(Pid::from_raw(i32::try_from(pid).unwrap()), Signal::SIGKILL);
+        }
+        // Monitors and containers are in the pods' cgroup.
+        leftovers::clear(&self.temp.path().display().to_string(), &self.cgroup());
+        let _ended = self.holder.kill();
+        let _reaped = self.holder.wait();
+    }
+}

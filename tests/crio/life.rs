@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Pods and containers that plugins adjust, refuse and follow: looked at from inside and in the
+//! cgroups, through restarts of CRI-O and of the daemon.
+
+use nri_runc::plugin::api;
+use test_support::adjustments::{bind_mount, env, linux, memory_device, open_files};
+use test_support::cri::exec_sync::exec_sync;
+use test_support::cri::{self, container, pods};
+use test_support::{Script, heard};
+
+use super::host::{CrioHost, SOCKET};
+use super::messages::LinuxContainerResources;
+use super::{HANDLER, pod, registered, run};
+
+fn adjusting(host: &CrioHost) -> Script {
+    let adjust = api::ContainerAdjustment {
+        env: vec![env("HELLO", "there")],
+        mounts: vec![bind_mount(&host.path("data"), "/data")],
+        rlimits: vec![open_files()],
+        linux: Some(linux(512, memory_device("/dev/nri-null", 3))).into(),
+        ..Default::default()
+    };
+    Script { adjust, ..Script::default() }
+}
+
+fn look_inside(host: &CrioHost, id: &str, pid: u64) {
+    let of = |name: &str| std::fs::read_to_string(format!("/proc/{pid}/{name}")).unwrap();
+    host.wait_until("the program runs", || of("environ").contains("FROM=pod"));
+    assert!(of("environ").contains("HELLO=there"), "{}", of("environ"));
+    assert_eq!(of("root/data/hello"), "mounted by a plugin\n");
+    let limits = of("limits");
+    let files = limits.lines().find(|line| line.starts_with("Max open files")).unwrap();
+    assert!(files.contains("123") && files.contains("321"), "{files}");
+    assert_eq!(of("oom_score_adj").trim(), "950");
+    let device = std::fs::metadata(format!("/proc/{pid}/root/dev/nri-null")).unwrap();
+    assert_eq!(std::os::unix::fs::MetadataExt::rdev(&device), (1 << 8) | 3);
+    assert_eq!(host.cgroup_file("cpu", id, "cpu.shares"), "512");
+    let limit = host.cgroup_file("memory", id, "memory.limit_in_bytes");
+    assert_eq!(limit, (32_u64 << 20).to_string());
+}
+
+fn events_of(told: &[String], name: &str) -> Vec<String> {
+    let ends = format!(" {name}");
+    told.iter().filter_map(|line| line.strip_suffix(&ends)).map(str::to_owned).collect()
+}
+
+#[tokio::test]
+async fn a_pod_is_adjusted_and_its_life_is_told() {
+    let Some((host, mut cri)) = registered().await else { return };
+    host.start_daemon();
+    let told = host.plugin("10", "adjust", adjusting(&host));
+    let (pod_id, app) = run(&host, &mut cri, "web", HANDLER).await;
+    let pid = cri::info(&mut cri, &app).await["pid"].as_u64().unwrap();
+    look_inside(&host, &app, pid);
+    let channel = cri::connect(host.seen(SOCKET)).await;
+    let said = exec_sync(channel, &app, &["/bin/cat", "/data/hello"]).await.unwrap();
+    assert_eq!(String::from_utf8(said.stdout).unwrap(), "mounted by a plugin\n");
+
+    let memory = LinuxContainerResources { memory_limit_in_bytes: 48 << 20, ..Default::default() };
+    pods::update(&mut cri, &app, memory).await.unwrap();
+    let limit = || host.cgroup_file("memory", &app, "memory.limit_in_bytes");
+    host.wait_until("the update is there", || limit() == (48_u64 << 20).to_string());
+    assert_eq!(host.cgroup_file("cpu", &app, "cpu.shares"), "512", "the plugin's value was undone");
+
+    let short = container("short", &["/bin/sleep", "0.3"]);
+    let short = cri::create(&mut cri, &pod_id, pod(&host, "web"), short).await;
+    cri::start(&mut cri, &short).await.unwrap();
+    host.wait_until("the exit is told", || heard(&told, "StopContainer short"));
+
+    cri::end_container(&mut cri, &app).await;
+    cri::end_pod(&mut cri, &pod_id).await;
+    host.wait_until("the pod's end is told", || heard(&told, "RemovePodSandbox web"));
+    let told = told.lock().unwrap().clone();
+    let begin = ["CreateContainer", "PostCreateContainer", "StartContainer", "PostStartContainer"];
+    let updated = ["UpdateContainer", "PostUpdateContainer"];
+    let end = ["StopContainer", "RemoveContainer"];
+    assert_eq!(events_of(&told, "app"), [&begin[..], &updated, &end].concat(), "{told:?}");
+    assert_eq!(events_of(&told, "short"), [&begin[..], &end].concat(), "{told:?}");
+    let of_pod = ["RunPodSandbox", "StopPodSandbox", "RemovePodSandbox"];
+    assert_eq!(events_of(&told, "web"), of_pod, "{told:?}");
+    assert_eq!(host.nri(&["pods"]).unwrap(), serde_json::json!([]));
+}
+
+#[tokio::test]
+async fn a_refusal_reaches_the_engine_and_leaves_nothing_behind() {
+    let Some((host, mut cri)) = registered().await else { return };
+    host.start_daemon();
+    let guard = Script { refuses: Some("image is not signed"), ..Script::default() };
+    let told = host.plugin("90", "guard", guard);
+    let id = cri::run_pod_with(&mut cri, pod(&host, "guarded"), HANDLER).await;
+    let request = super::messages::CreateContainerRequest {
+        pod_sandbox_id: id.clone(),
+        config: Some(container("app", &["/bin/sleep", "1000"])),
+        sandbox_config: Some(pod(&host, "guarded")),
+    };
+    let error = cri.create_container(request).await.unwrap_err().to_string();
+    for word in ["90-guard", "image is not signed", "nri-runc: cannot create"] {
+        assert!(error.contains(word), "{word} is not in: {error}");
+    }
+    host.wait_until("the undoing is told", || heard(&told, "RemoveContainer app"));
+    assert_eq!(host.nri(&["pods"]).unwrap()[0]["containers"], serde_json::json!([]));
+    cri::end_pod(&mut cri, &id).await;
+    host.wait_until("the pod's end is told", || heard(&told, "RemovePodSandbox guarded"));
+}
+
+#[tokio::test]
+async fn restarts_of_crio_and_of_the_daemon_lose_no_container_and_no_event() {
+    let Some((mut host, mut cri)) = registered().await else { return };
+    host.start_daemon();
+    let told = host.plugin("10", "adjust", adjusting(&host));
+    let (pod_id, app) = run(&host, &mut cri, "web", HANDLER).await;
+    let mut cri = host.restart().await;
+    let before = host.nri(&["status"]).unwrap()["pid"].as_i64().unwrap();
+    let pid = nix::unistd::Pid::from_raw(i32::try_from(before).unwrap());
+    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL).unwrap();
+    host.wait_until("the daemon is gone", || host.nri(&["status"]).is_err());
+    host.start_daemon();
+    let again = host.plugin("10", "adjust", adjusting(&host));
+    let known = host.nri(&["pods"]).unwrap();
+    assert_eq!(known[0]["containers"][0]["id"], app.as_str(), "{known:#}");
+    assert_eq!(host.cgroup_file("cpu", &app, "cpu.shares"), "512");
+    cri::end_container(&mut cri, &app).await;
+    cri::end_pod(&mut cri, &pod_id).await;
+    host.wait_until("the pod's end is told", || heard(&again, "RemovePodSandbox web"));
+    let (told, again) = (told.lock().unwrap().clone(), again.lock().unwrap().clone());
+    let begin = ["CreateContainer", "PostCreateContainer", "StartContainer", "PostStartContainer"];
+    assert_eq!(events_of(&told, "app"), begin, "{told:?}");
+    let after = ["Synchronize", "StopContainer", "RemoveContainer"];
+    assert_eq!(events_of(&again, "app"), after, "{again:?}");
+}

@@ -37,7 +37,7 @@ while [ $# -gt 0 ]; do
     --dry-run) dry=1 ;;
     --uninstall) uninstall=1 ;;
     -h | --help) usage; exit 0 ;;
-    *) usage >&2; fail "unknown option $1" ;;
+    *) fail "unknown option $1 (install.sh --help lists the options)" ;;
     esac
     shift
 done

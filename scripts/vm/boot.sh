@@ -1,6 +1,6 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Boots target/vm/initrd without network or KVM, with a disk that keeps nothing, prints what it says
+# Boots target/vm/initrd, or the disk VM_DISK, without network or KVM, keeps nothing, prints what it says
 # over the serial line, and ends it after VM_MINUTES (10). Arguments: the guest's first process, `plain` or `systemd`, and
 # the words for the cases. All that is said is in target/vm/serial-PROCESS.log. Succeeds only if the
 # guest says that all cases were run and went well: one that was skipped proves nothing.
@@ -13,8 +13,14 @@ shift
 words=$(printf '%s,' "$@")
 serial=$vm/serial-$first.log
 set -- -nodefaults -no-user-config -display none -no-reboot -machine pc -accel tcg,thread=multi -cpu max \
-    -smp 2 -m 1024 -serial stdio \
-    -blockdev driver=null-co,node-name=disk,size=67108864 -device nvme,drive=disk,serial=vm
+    -smp 2 -serial stdio -device nvme,drive=disk,serial=vm
+options=
+if [ -n "${VM_DISK:-}" ]; then
+    set -- "$@" -m 4096 -drive "file=$VM_DISK,format=raw,if=none,id=disk,snapshot=on"
+    options="root=/dev/nvme0n1 rw init=/init"
+else
+    set -- "$@" -m 1024 -initrd "$vm/initrd" -blockdev driver=null-co,node-name=disk,size=67108864
+fi
 kernel=$(find "$vm/root/boot" -name 'vmlinuz-*' | head -n 1)
 qemu=$(command -v qemu-system-x86_64) || {
     qemu=$vm/root/usr/bin/qemu-system-x86_64
@@ -25,8 +31,8 @@ qemu=$(command -v qemu-system-x86_64) || {
 
 rm -f "$serial"
 : >"$serial"
-"$qemu" "$@" -kernel "$kernel" -initrd "$vm/initrd" \
-    -append "console=ttyS0 quiet loglevel=1 panic=-1 mitigations=off random.trust_cpu=on first=$first cases=$words systemd.unit=cases.service" \
+"$qemu" "$@" -kernel "$kernel" \
+    -append "console=ttyS0 quiet loglevel=1 panic=-1 mitigations=off random.trust_cpu=on first=$first cases=$words systemd.unit=cases.service $options" \
     </dev/null >>"$serial" 2>"$vm/qemu.log" &
 pid=$!
 trap 'kill $pid 2>/dev/null || true' EXIT INT TERM

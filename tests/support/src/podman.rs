@@ -106,8 +106,8 @@ impl PodmanHost {
         Some(host)
     }
 
-    /// The program for networks, of which newer versions start nothing without; nobody asks it for
-    /// one here.
+    /// The program for networks, of which newer versions start nothing without, and the network that
+    /// `kube play` would have it make even for a pod that has the host's. Nobody asks it for more.
     fn stand_in_for_netavark(&self) {
         self.write("helpers/netavark", "#!/bin/sh\nexit 1\n");
         let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
@@ -115,6 +115,20 @@ impl PodmanHost {
         let helpers = format!("[engine]\nhelper_binaries_dir = [{:?}]\n", self.path("helpers"));
         let settings = self.read("etc/containers/containers.conf");
         self.write("etc/containers/containers.conf", &settings.replace("[engine]\n", &helpers));
+        let network = json!({
+            "name": "podman-default-kube-network",
+            "id": "5".repeat(64),
+            "driver": "bridge",
+            "network_interface": "podman1",
+            "created": "2026-01-01T00:00:00Z",
+            "subnets": [{"subnet": "192.0.2.0/24", "gateway": "192.0.2.1"}],
+            "ipv6_enabled": false,
+            "internal": false,
+            "dns_enabled": true,
+            "ipam_options": {"driver": "host-local"},
+        });
+        let file = "etc/containers/networks/podman-default-kube-network.json";
+        self.write(file, &network.to_string());
     }
 
     fn import_image(&self) {

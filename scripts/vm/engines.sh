@@ -1,0 +1,81 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# The tests of engines on cgroup v2, in a guest under qemu without KVM: Debian's kernel, this
+# machine's shell and libraries, the engines of target/tools/newer with their folders of tools
+# (scripts/engines.sh makes them), and what is built here. `engines.sh NAME-VERSION...`, of Podman: a
+# quarter of an hour. dockerd gives its containerd fewer seconds than a guest needs. All it said is in
+# target/vm/serial-engines.log. VM_MINUTES bounds it (60).
+set -eu
+cd "$(dirname "$0")/../.."
+vm=$PWD/target/vm
+tools=$PWD/target/tools
+built=$PWD/target/debug
+root=$vm/disk
+sh scripts/vm/packages.sh
+
+# A program at its own path, or where the second argument says, smaller without what only a
+# debugger reads, and its libraries by the loader's word.
+put() {
+    mkdir -p "$root$(dirname "${2:-$1}")"
+    cp -L "$1" "$root${2:-$1}"
+    strip "$root${2:-$1}" 2>/dev/null || true
+    libraries_of "$1"
+}
+libraries_of() {
+    LD_LIBRARY_PATH=$tools/lib ldd "$1" 2>/dev/null |
+        sed -n 's/.*=> \(\/[^ ]*\).*/\1/p; s/^[[:space:]]*\(\/[^ ]*\) (.*/\1/p' |
+        while read -r library; do
+            case $library in
+            "$tools"/*) ;;
+            */ld-linux*) cp -L "$library" "$root/usr/lib64/" ;;
+            *) cp -L "$library" "$root/usr/lib/$(uname -m)-linux-gnu/" ;;
+            esac
+        done
+}
+
+rm -rf "$root"
+for folder in proc sys dev run root etc tmp var/lib var/tmp usr/bin usr/sbin usr/lib64 \
+    "usr/lib/$(uname -m)-linux-gnu"; do
+    mkdir -p "$root/$folder"
+done
+for folder in bin sbin lib lib64; do ln -s "usr/$folder" "$root/$folder"; done
+chmod 1777 "$root/tmp" "$root/var/tmp"
+cp -R /etc/passwd /etc/group /etc/hosts /etc/ld.so.conf /etc/ld.so.conf.d "$root/etc/"
+touch "$root/etc/resolv.conf"
+for program in sh cat cp ln ls mkdir mv rm touch chmod tar mount umount unshare nsenter sed grep \
+    find head sleep env sync uname dirname ip ldconfig; do
+    found=$(PATH=/usr/sbin:/usr/bin command -v "$program" | grep '^/') || found=
+    [ -n "$found" ] || { echo "vm: no $program here" >&2; exit 2; }
+    put "$found"
+done
+# Debian's ldconfig is a script around it in some releases.
+[ ! -e /usr/sbin/ldconfig.real ] || put /usr/sbin/ldconfig.real
+
+cargo build --locked --examples --bins 2>"$vm/build.log" || { cat "$vm/build.log" >&2; exit 1; }
+put "$built/nri-runc"
+for name in "$@"; do
+    mkdir -p "$root$tools/newer/$name.tools"
+    cp -R "$tools/newer/$name" "$root$tools/newer/"
+    cp -R "$tools/newer/$name.tools/bin" "$root$tools/newer/$name.tools/"
+    ln -s "$tools/lib" "$root$tools/newer/$name.tools/lib"
+    suite=${name%%-*}
+    cargo test --locked --no-run --test "$suite" 2>"$vm/build.log" || { cat "$vm/build.log" >&2; exit 1; }
+    put "$(sed -n 's/.*Executable .*(\(.*\))$/\1/p' "$vm/build.log")" "/$suite"
+done
+for program in "$tools"/bin/*; do libraries_of "$program"; done
+for package in bin busybox-static conmon containerd docker.io podman runc libassuan0 libdevmapper1.02.1 \
+    libgpgme11 libsubid4 lib; do
+    [ ! -e "$tools/$package" ] || cp -R "$tools/$package" "$root$tools/"
+done
+for example in "$built"/examples/*; do
+    case ${example##*/} in *[-.]*) ;; *) put "$example" ;; esac
+done
+printf 'tools=%s\nexport NRI_RUNC_BINARY=%s\n' "$tools" "$built/nri-runc" >"$root/variables"
+cp scripts/vm/engines-init "$root/init"
+chmod 755 "$root/init"
+
+rm -f "$vm/disk.img"
+truncate -s 6G "$vm/disk.img"
+/usr/sbin/mke2fs -q -t ext4 -d "$root" "$vm/disk.img"
+rm -rf "$root"
+VM_MINUTES=${VM_MINUTES:-60} VM_DISK=$vm/disk.img sh scripts/vm/boot.sh engines "$@"

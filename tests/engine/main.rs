@@ -13,6 +13,7 @@ mod installed;
 mod later;
 mod live;
 mod metrics;
+mod nerdctl;
 mod origin;
 mod own_nri;
 mod rendered;

@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Containers of `nerdctl run --runtime`, as `docs/install.md` shows it: what plugins are told of
+//! them against what nerdctl says, and what they set is in them.
+
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+use std::sync::{Arc, Mutex};
+
+use nri_runc::plugin::api;
+use serde_json::{Value, json};
+use test_support::adjustments::env;
+use test_support::{LIFE, Script, heard};
+
+use super::host::{self, Engine, Parts};
+
+const IMAGE: &str = "localhost/busybox:1";
+const MIB: u64 = 1 << 20;
+
+/// nerdctl on a containerd of its own.
+struct Nerdctl {
+    engine: Engine,
+    program: PathBuf,
+    /// containerd's. The runtime's state directory has its name, below one of the machine's.
+    namespace: String,
+}
+
+impl Nerdctl {
+    /// With its image; `None` after saying why the test is skipped.
+    fn new() -> Option<Self> {
+        let tools = host::tools()?;
+        let program = tools.join("nerdctl");
+        if !program.exists() {
+            test_support::skip::machine_lacks("nerdctl is not there (make engines builds it)");
+            return None;
+        }
+        let containerd = test_support::tools::newer("containerd-2.4.2")?;
+        let runc = tools.join("runc");
+        let parts =
+            Parts { tools: &tools, containerd: &containerd, runc: &runc, configuration: None };
+        let engine = Engine::of(&parts);
+        let namespace = engine.cgroup().to_owned();
+        let nerdctl = Self { engine, program, namespace };
+        let tar = nerdctl.path("image/image.tar");
+        nerdctl.good(&["load", "--quiet", "--input", &tar]);
+        Some(nerdctl)
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.engine.path(name).display().to_string()
+    }
+
+    #[expect(clippy::disallowed_methods, reason = "the engine under test")]
+    fn call(&self, words: &[&str]) -> Output {
+        let mut command = Command::new(&self.program);
+        command
+            .args(["--address", &self.path("containerd.sock"), "--namespace", &self.namespace])
+            .args(["--data-root", &self.path("nerdctl"), "--snapshotter", "native"])
+            .args(["--cni-path", &self.path("cni"), "--cni-netconfpath", &self.path("cni")])
+            .args(["--cgroup-manager", "cgroupfs"])
+            .args(words)
+            .env("NERDCTL_TOML", self.path("nerdctl.toml"))
+            .stdin(Stdio::null());
+        command.output().unwrap()
+    }
+
+    /// What it prints; it must succeed.
+    #[track_caller]
+    fn good(&self, words: &[&str]) -> String {
+        let output = self.call(words);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{words:?}: {said}\n{}", self.engine.log_tail());
+        String::from_utf8(output.stdout).unwrap().trim().to_owned()
+    }
+
+    /// `nerdctl run` of the image's own program, through us.
+    fn run(&self, name: &str, more: &[&str]) -> Output {
+        let us = env!("CARGO_BIN_EXE_nri-runc");
+        let cgroup = format!("/{}", self.engine.cgroup());
+        let run = ["run", "--detach", "--runtime", us, "--name", name, "--network", "none"];
+        let where_to = ["--pull", "never", "--cgroup-parent", &cgroup];
+        self.call(&[&run[..], &where_to, more, &[IMAGE]].concat())
+    }
+
+    fn inspect(&self, words: &[&str]) -> Value {
+        let all: Value = serde_json::from_str(&self.good(words)).unwrap();
+        all[0].clone()
+    }
+
+    /// Connects a plugin; its events, and each with its request.
+    fn plugin(&self, mut script: Script) -> (Arc<Mutex<Vec<String>>>, Requests) {
+        let requests = Requests::default();
+        let ear = Arc::clone(&requests);
+        script.hears = Some(Arc::new(move |event, request| {
+            let text = protobuf_json_mapping::print_to_string(request).unwrap();
+            ear.lock().unwrap().push((event.to_owned(), serde_json::from_str(&text).unwrap()));
+        }));
+        let socket = self.engine.path("nri.sock");
+        let told = test_support::scripted_plugin::connect(socket, "10", "adjust", script);
+        self.engine.wait_until("the plugin is synchronized", || {
+            self.engine.admin(&["plugins"])[0]["state"] == "synchronized"
+        });
+        (told, requests)
+    }
+
+    /// A value in the container's cgroup, by its files of v1 and v2.
+    fn limit(&self, id: &str, v1: &str, v2: &str) -> Option<u64> {
+        let cgroup = format!("{}/{id}", self.engine.cgroup());
+        let controller = v1.split('.').next().unwrap();
+        let files = [format!("{controller}/{cgroup}/{v1}"), format!("{cgroup}/{v2}")];
+        let read = |file: &String| std::fs::read_to_string(format!("/sys/fs/cgroup/{file}")).ok();
+        files.iter().find_map(read)?.trim().parse().ok()
+    }
+}
+
+impl Drop for Nerdctl {
+    fn drop(&mut self) {
+        let _gone = self.call(&["rm", "--force", "web"]);
+        let _gone = std::fs::remove_dir(format!("/run/containerd/runc/{}", self.namespace));
+    }
+}
+
+type Requests = Arc<Mutex<Vec<(String, Value)>>>;
+
+/// The request of an event's first time.
+fn first(requests: &Requests, event: &str) -> Value {
+    let requests = requests.lock().unwrap();
+    requests.iter().find(|(name, _)| name == event).unwrap().1.clone()
+}
+
+/// A plugin that sets a variable and owns the number of processes.
+fn adjusting() -> Script {
+    let pids = api::LinuxPids { limit: 77, ..Default::default() };
+    let resources = api::LinuxResources { pids: Some(pids).into(), ..Default::default() };
+    let linux =
+        api::LinuxContainerAdjustment { resources: Some(resources).into(), ..Default::default() };
+    let adjust = api::ContainerAdjustment {
+        env: vec![env("HELLO", "there")],
+        linux: Some(linux).into(),
+        ..Default::default()
+    };
+    Script { adjust, ..Script::default() }
+}
+
+#[test]
+fn a_container_of_nerdctl_is_adjusted_and_told_as_nerdctl_says() {
+    let Some(nerdctl) = Nerdctl::new() else { return };
+    let engine = &nerdctl.engine;
+    let _daemon = engine.start_daemon();
+    let (told, requests) = nerdctl.plugin(adjusting());
+    let pin = ["--annotation", "nri-runc.dev/annotation/cpu.example/pin=yes"];
+    let labels = ["--label", "app=web", "--label", "nri-runc.dev/pod-name=ignored"];
+    let limits = ["--memory", "64m", "--pids-limit", "50"];
+    let output = nerdctl.run("web", &[&pin[..], &labels, &limits].concat());
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}\n{}", engine.log_tail());
+    engine.wait_until("its start is told", || heard(&told, "PostStartContainer web"));
+    let inspect = nerdctl.inspect(&["inspect", "web"]);
+    is_told_as_nerdctl_says(&nerdctl, &inspect, &requests);
+
+    let environ = nerdctl.good(&["exec", "web", "/bin/cat", "/proc/1/environ"]);
+    assert!(environ.split('\0').any(|value| value == "HELLO=there"), "{environ:?}");
+    let id = inspect["Id"].as_str().unwrap();
+    let limits = || {
+        let memory = nerdctl.limit(id, "memory.limit_in_bytes", "memory.max");
+        (memory, nerdctl.limit(id, "pids.max", "pids.max"))
+    };
+    assert_eq!(limits(), (Some(64 * MIB), Some(77)));
+    nerdctl.good(&["update", "--memory", "48m", "web"]);
+    assert_eq!(limits(), (Some(48 * MIB), Some(77)), "what the plugin owns stays");
+    assert_eq!(engine.admin(&["status"])["missing"], json!([]));
+    nerdctl.good(&["rm", "--force", "web"]);
+    engine.wait_until("nobody knows of it", || engine.admin(&["pods"]) == json!([]));
+    let updated = ["UpdateContainer", "PostUpdateContainer"];
+    let wanted = [&LIFE[..5], &updated, &LIFE[5..]].concat();
+    let wanted: Vec<String> = wanted.iter().map(|event| format!("{event} web")).collect();
+    assert_eq!(*told.lock().unwrap(), wanted);
+}
+
+fn is_told_as_nerdctl_says(nerdctl: &Nerdctl, inspect: &Value, requests: &Requests) {
+    let create = first(requests, "CreateContainer");
+    let (pod, container) = (&create["pod"], &create["container"]);
+    let id = &inspect["Id"];
+    assert_eq!([&pod["id"], &pod["uid"], &container["id"], &container["podSandboxId"]], [id; 4]);
+    assert_eq!([&pod["name"], &container["name"]], [&inspect["Name"]; 2]);
+    assert_eq!([&pod["name"], &pod["namespace"]], ["web", nerdctl.namespace.as_str()]);
+    let us = env!("CARGO_BIN_EXE_nri-runc");
+    assert_eq!((&pod["runtimeHandler"], &container["labels"]["app"]), (&json!(us), &json!("web")));
+    // Its own labels are in containerd's record, and not among those that it shows.
+    for (key, value) in inspect["Config"]["Labels"].as_object().unwrap() {
+        assert_eq!([&pod["labels"][key], &container["labels"][key]], [value; 2], "{key}");
+    }
+    assert_eq!(pod["annotations"]["cpu.example/pin"], "yes");
+    let image = nerdctl.inspect(&["image", "inspect", IMAGE]);
+    let digest = image["RepoDigests"][0].as_str().unwrap().split_once('@').unwrap().1;
+    assert_eq!(container["image"], json!({"name": IMAGE, "digest": digest}));
+    let started = first(requests, "PostStartContainer");
+    assert_eq!(started["container"]["pid"], inspect["State"]["Pid"]);
+    let pods = nerdctl.engine.admin(&["pods"]);
+    assert_eq!((pods.as_array().unwrap().len(), &pods[0]["engine"]), (1, &json!("nerdctl")));
+}
+
+#[test]
+fn a_container_of_nerdctl_that_a_plugin_refuses_is_not_made_and_nerdctl_says_why() {
+    let Some(nerdctl) = Nerdctl::new() else { return };
+    let engine = &nerdctl.engine;
+    let _daemon = engine.start_daemon();
+    let guard = Script { refuses: Some("image is not signed"), ..Script::default() };
+    let (told, _) = nerdctl.plugin(guard);
+    let output = nerdctl.run("web", &[]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success(), "{said}");
+    for word in ["nri-runc: cannot create", "10-adjust", "image is not signed"] {
+        assert!(said.contains(word), "{word} is not in: {said}");
+    }
+    engine.wait_until("nobody knows of it", || engine.admin(&["pods"]) == json!([]));
+    assert!(heard(&told, "RemoveContainer web") && !heard(&told, "StartContainer web"));
+    nerdctl.good(&["rm", "--force", "web"]);
+}

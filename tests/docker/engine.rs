@@ -17,7 +17,7 @@ pub(super) const IMAGE: &str = "localhost/busybox:1";
 /// What an operator may have written: odd blanks, an escape, members in no order.
 const SETTINGS: &str = "{\n   \"data-root\" : \"DIR/data\",   \"exec-root\":\"DIR/exec\",\n\
     \t\"pidfile\": \"DIR/docker.pid\", \"hosts\": [ \"unix://DIR/docker.sock\" ],\n\n\
-    \"storage-driver\": \"vfs\", \"iptables\": false, \"bridge\" : \"none\",\n\
+    \"storage-driver\": \"vfs\", \"iptables\": false, \"bridge\" : \"none\", \"userland-proxy\":false,\n\
     \x20 \"cgroup-parent\": \"CGROUP\", \"shutdown-timeout\":2,SCORE\n\
     \"exec-opts\":[\"native.cgroupdriver=cgroupfs\"], \"deprecated-key-path\":\"DIR/key\",\n\
     \"labels\": [\"place=caf\\u00e9\"],\n\

@@ -6,8 +6,9 @@ cd "$(dirname "$0")/.."
 tools=$PWD/target/tools
 newer=$tools/newer
 
-[ $# -gt 0 ] || set -- crio-1.36.3 docker-28.5.2 podman-5.8.3 podman-6.0.2
+[ $# -gt 0 ] || set -- crio-1.36.3 docker-28.5.2 nerdctl-2.2.2 podman-5.8.3 podman-6.0.2
 sh scripts/newer.sh "$@"
+case " $* " in *" nerdctl-"*) sh scripts/newer.sh containerd-2.4.2 ;; esac
 cargo build --locked --examples --bins
 failed=
 for name in "$@"; do
@@ -22,7 +23,18 @@ for name in "$@"; do
     ln -s "$tools"/bin/* "$newer/$name"/* -f -t "$of_engine/bin"
     ln -s "$tools/lib" "$newer" "$of_engine"
     echo "engines: $name"
+    suite=${name%%-*} only=
+    case $name in
+    nerdctl-*) suite=engine only=nerdctl:: ;;
+    podman-6.*)
+        # It refuses cgroup v1. The guest has v2; that takes a quarter of an hour.
+        if [ ! -e /sys/fs/cgroup/cgroup.controllers ]; then
+            sh scripts/vm/engines.sh "$name" || failed="$failed $name"
+            continue
+        fi ;;
+    esac
+    # shellcheck disable=SC2086
     NRI_RUNC_TOOLS=$of_engine sh scripts/skips.sh "$name" \
-        cargo test --locked --no-fail-fast --test "${name%%-*}" -- --test-threads=4 || failed="$failed $name"
+        cargo test --locked --no-fail-fast --test "$suite" -- --test-threads=4 $only || failed="$failed $name"
 done
 [ -z "$failed" ] || { echo "engines: not passed:$failed"; exit 1; }
